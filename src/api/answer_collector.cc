@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 namespace baton {
 
@@ -14,9 +15,9 @@ void AnswerCollector::Add(const TokenOutput& token) {
   CollectedChoice& choice = choices_[token.choice];
   const TokenText text = texts_.Push(token);
   if (plan_.logprobs) {
-    choice.tokens.push_back({token.token, token.logprob,
-                             token.has_logprob ? *token.top_logprobs : std::vector<TokenLogprob>(),
-                             text.offset});
+    std::span<const TokenLogprob> top;
+    if (token.has_logprob) top = *token.top_logprobs;
+    choice.tokens.Add({token.token, token.logprob, top, text.offset});
   }
   choice.text.append(text.content);
   choice.reasoning.append(text.reasoning);
@@ -31,7 +32,7 @@ size_t AnswerCollector::num_bytes() const {
   for (const CollectedChoice& choice : choices_) {
     bytes += choice.text.size() + choice.reasoning.size();
     if (choice.tokens.empty()) continue;
-    const size_t num_entries = 1 + choice.tokens.front().top_logprobs.size();
+    const size_t num_entries = 1 + choice.tokens.at(0).top_logprobs.size();
     bytes += choice.tokens.size() * num_entries * kBytesOfLogprob;
   }
   return bytes;

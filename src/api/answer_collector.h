@@ -9,26 +9,17 @@
 
 #include "src/api/answer_text.h"
 #include "src/api/build_request.h"
+#include "src/api/token_log.h"
 #include "src/router/submit.h"
 
 namespace baton {
-
-// One token with its log-probability and where its text begins.
-struct CollectedToken {
-  TokenId token = 0;
-  float logprob = 0.0f;
-  std::vector<TokenLogprob> top_logprobs;
-  // Code points of the echoed prompt and of the tokens before it, also of a stop text that the
-  // choice's text leaves out; special tokens have none.
-  uint32_t text_offset = 0;
-};
 
 // One choice.
 struct CollectedChoice {
   std::string text;       // the echoed prompt included
   std::string reasoning;  // thoughts
   ChoiceEnd end;
-  std::vector<CollectedToken> tokens;  // only with logprobs
+  TokenLog tokens;  // only with logprobs
   uint32_t num_tokens = 0;
   double sum_logprob = 0;
 };

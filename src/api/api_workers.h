@@ -20,6 +20,7 @@
 
 namespace baton {
 
+class AnswerBudget;
 class Submitter;
 
 // What a client is told by a job that came too late.
@@ -80,6 +81,7 @@ class ApiWorkers {
 struct ApiParts {
   Submitter* submitter = nullptr;
   ApiWorkers* workers = nullptr;
+  AnswerBudget* answers = nullptr;
   // Thoughts get a field of their own in answers to requests that do not say.
   bool splits_reasoning = true;
   // What a client may take for the rest of a gRPC call that has ended (call_end_limit.h).

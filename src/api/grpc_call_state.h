@@ -3,6 +3,7 @@
 #ifndef BATON_API_GRPC_CALL_STATE_H_
 #define BATON_API_GRPC_CALL_STATE_H_
 
+#include <cstddef>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -17,6 +18,16 @@ namespace baton {
 // Names the call in the initial metadata: every answer, a refusal too, has `x-request-id`. `known`:
 // the request's name; "" = the client's from the metadata if it is usable, else a new one.
 void AddRequestId(std::string_view known, grpc::CallbackServerContext* context);
+
+// The largest metadata of a call that is answered: 64 KiB of the client's own (tokens, cookies,
+// baggage) and 4 KiB of its library's.
+inline constexpr size_t kMaxMetadataBytes = 68 << 10;
+// Above this the gRPC library ends the whole connection and all its calls.
+inline constexpr int kMaxConnectionMetadataBytes = 1 << 20;
+static_assert(kMaxMetadataBytes < kMaxConnectionMetadataBytes, "else no call is refused alone");
+
+// True when the names and values of the call's metadata have at most kMaxMetadataBytes.
+bool MetadataFits(const grpc::CallbackServerContext& context);
 
 // Tells a call's name once, before anything else is sent. One thread at a time: the API's worker
 // up to Submit, the router's thread after it.

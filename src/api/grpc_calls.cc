@@ -106,6 +106,14 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint)
   return arrival;
 }
 
+bool MetadataFits(const grpc::CallbackServerContext& context) {
+  size_t num_bytes = 0;
+  for (const auto& [name, value] : context.client_metadata()) {
+    num_bytes += name.size() + value.size();
+  }
+  return num_bytes <= kMaxMetadataBytes;
+}
+
 void AddRequestId(std::string_view known, grpc::CallbackServerContext* context) {
   std::string name(known);
   if (name.empty()) name = GivenRequestId(*context);
@@ -116,6 +124,7 @@ void AddRequestId(std::string_view known, grpc::CallbackServerContext* context) 
 void GenerateCall::Begin(std::shared_ptr<GenerateCall> self,
                          const google::protobuf::Message* message, Endpoint endpoint, bool stream) {
   self_ = self;
+  if (!MetadataFits(*context_)) return Refuse(RequestError{ErrorCode::kHeaderTooLarge}, "");
   Arrival arrival = ArrivalOf(*context_, endpoint);
   arrival.stream = stream;
   arrival.splits_reasoning = parts_.splits_reasoning;
@@ -149,7 +158,8 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
   if (too_late) return Refuse(ApiStops(), "");
   BuiltRequest built;
   RequestError error;
-  if (!BuildFromMessage(message, arrival, *parts_.submitter, &built, &error)) {
+  if (!BuildFromMessage(message, arrival, *parts_.submitter, &built, &error) ||
+      !ReserveAnswer(built, AnswerForm::kProto, parts_.answers, &share_, &error)) {
     return Refuse(error, built.plan.request_id);
   }
   plan_ = std::move(built.plan);

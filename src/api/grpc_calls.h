@@ -21,6 +21,7 @@
 #include "google/protobuf/message.h"
 #include "grpcpp/grpcpp.h"
 
+#include "src/api/answer_budget.h"
 #include "src/api/answer_collector.h"
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
@@ -72,6 +73,7 @@ class GenerateCall : public ResponseSink {
   AnswerPlan plan_;
   CallName name_;
   CallEndLimit end_limit_;
+  AnswerBudget::Share share_;  // of a whole answer
 
  private:
   void Run(const google::protobuf::Message& message, const Arrival& arrival, bool too_late);

@@ -87,6 +87,11 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
                                        const v1::ListModelsRequest* /*request*/,
                                        v1::ListModelsResponse* response) override {
     auto* call = new ModelCall(parts_, context);
+    if (!MetadataFits(*context)) {
+      parts_.submitter->CountAnswered(HttpStatusOf(ErrorCode::kHeaderTooLarge));
+      call->End(StatusOf(PlainError(ErrorCode::kHeaderTooLarge), context), 0);
+      return call;
+    }
     FillModels(parts_.submitter->Models(), response);
     call->End(grpc::Status::OK, response->ByteSizeLong());
     return call;
@@ -144,6 +149,10 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
       parts_.submitter->CountAnswered(HttpStatusOf(error.code));
       call->End(StatusOf(error, context), 0);
     };
+    if (!MetadataFits(*context)) {
+      refuse(PlainError(ErrorCode::kHeaderTooLarge));
+      return call;
+    }
     const size_t num_bytes = request.ByteSizeLong();
     if (num_bytes > kApiMaxMessageBytes) {
       refuse(PlainError(ErrorCode::kBodyTooLarge));

@@ -102,6 +102,7 @@ SpanIds TraceOf(const HttpHeaders& headers) {
 HttpApi::HttpApi(const ApiParts& parts, std::function<void(Topology*)> complete_topology)
     : submitter_(parts.submitter),
       workers_(parts.workers),
+      answers_(parts.answers),
       splits_reasoning_(parts.splits_reasoning),
       complete_topology_(std::move(complete_topology)) {}
 
@@ -302,14 +303,20 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   if (!SetIdempotencyKey(kIdempotencyKeyField, keys, {"http", content}, &built, &error)) {
     return Refuse(exchange, error);
   }
+  AnswerBudget::Share share;
+  if (!ReserveAnswer(built, AnswerForm::kJson, answers_, &share, &error)) {
+    return Refuse(exchange, error);
+  }
   HttpHeaders headers = AnswerHeaders(built.plan.request_id, ignored);
   std::shared_ptr<ResponseSink> sink;
   if (built.plan.stream) {
     sink = std::make_shared<HttpStreamSink>(std::move(built.plan), std::move(headers),
                                             exchange.responder);
   } else {
-    sink = std::make_shared<HttpWholeSink>(std::move(built.plan), built.request.num_choices,
-                                           std::move(headers), exchange.responder, workers_);
+    auto whole = std::make_shared<HttpWholeSink>(std::move(built.plan), built.request.num_choices,
+                                                 std::move(headers), exchange.responder, workers_);
+    whole->Keep(std::move(share));
+    sink = std::move(whole);
   }
   const auto uid = SubmitOrEcho(submitter_, std::move(built.request), std::move(sink));
   if (!uid.has_value()) return;

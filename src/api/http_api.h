@@ -64,6 +64,7 @@ class HttpApi {
 
   Submitter* const submitter_;
   ApiWorkers* const workers_;
+  AnswerBudget* const answers_;
   const bool splits_reasoning_;
   const std::function<void(Topology*)> complete_topology_;
   const Clock& clock_ = SystemClock();

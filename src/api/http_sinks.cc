@@ -39,11 +39,36 @@ HttpResponse ErrorResponse(const RequestError& error, HttpHeaders headers) {
 
 void HttpWholeSink::OnFinished(const GenerateResult& result) {
   workers_->Write(answer_.num_bytes(), [self = shared_from_this(), result] {
+    self->headers_.Set("Content-Type", kJsonType);
+    if (self->answer_.num_bytes() > kMaxTextBytes) {
+      self->pieces_.emplace(self->plan_, self->answer_, result);
+      if (self->responder_->StartStream(200, self->headers_)) self->WritePieces();
+      return;
+    }
     HttpResponse response;
     response.headers = std::move(self->headers_);
-    response.headers.Set("Content-Type", kJsonType);
     response.body = AnswerJson(self->plan_, self->answer_, result);
     self->responder_->Respond(std::move(response));
+  });
+}
+
+void HttpWholeSink::WritePieces() {
+  constexpr size_t kPieceBytes = size_t{64} << 10;
+  constexpr size_t kMaxBuffered = size_t{256} << 10;
+  while (responder_->buffered_bytes() < kMaxBuffered) {
+    const std::string piece = pieces_->Next(kPieceBytes);
+    if (piece.empty()) {
+      responder_->Finish();
+      return;
+    }
+    if (!responder_->Write(piece)) return;  // the client has gone
+  }
+  responder_->NotifyBelow(kMaxBuffered / 2, [self = shared_from_this()] {
+    const auto go_on = [self](bool too_late) {
+      if (too_late) return self->responder_->Abort();
+      self->WritePieces();
+    };
+    if (!self->workers_->TryPost(0, go_on)) go_on(/*too_late=*/false);
   });
 }
 

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "src/api/answer_budget.h"
 #include "src/api/answer_collector.h"
 #include "src/api/answer_text.h"
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
+#include "src/api/openai_json.h"
 #include "src/http/http_responder.h"
 #include "src/router/submit.h"
 
@@ -39,9 +41,13 @@ class HttpSink : public ResponseSink {
   const std::shared_ptr<HttpResponder> responder_;
 };
 
-// Collects the tokens and answers once; an answer of megabytes is written on a thread of `workers`.
+// Collects the tokens and answers once; an answer of megabytes is written on a thread of `workers`,
+// and above kMaxTextBytes in pieces, as the client takes them.
 class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this<HttpWholeSink> {
  public:
+  // An answer up to this is one text and has a Content-Length.
+  static constexpr size_t kMaxTextBytes = size_t{1} << 20;
+
   // `num_choices`: computed ones, at least plan.num_choices. `workers` outlives this.
   HttpWholeSink(AnswerPlan plan, uint32_t num_choices, HttpHeaders headers,
                 std::shared_ptr<HttpResponder> responder, ApiWorkers* workers)
@@ -49,13 +55,21 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
         answer_(plan_, num_choices),
         workers_(workers) {}
 
+  // What was reserved for the answer; given back with this.
+  void Keep(AnswerBudget::Share share) { share_ = std::move(share); }
+
   void OnToken(const TokenOutput& token) override { answer_.Add(token); }
   void OnFinished(const GenerateResult& result) override;
   void OnFailed(const RequestError& error) override;
 
  private:
+  // Writes pieces until the client has to take some; then it is called again.
+  void WritePieces();
+
   AnswerCollector answer_;
   ApiWorkers* const workers_;
+  AnswerBudget::Share share_;
+  std::optional<AnswerPieces> pieces_;  // set once an answer in pieces has begun
 };
 
 // Server-sent events: `data: <json>` and an empty line each, closed by `data: [DONE]`. The header

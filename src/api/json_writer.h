@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace baton {
 
@@ -35,7 +36,8 @@ class JsonWriter {
   JsonWriter& Null();
 
   const std::string& text() const { return text_; }
-  std::string Take() { return std::move(text_); }
+  // The text since the last call; what is written next goes on behind it.
+  std::string Take() { return std::exchange(text_, {}); }
 
  private:
   void Comma();

@@ -1,6 +1,8 @@
 #include "src/api/openai_json.h"
 
 #include <algorithm>
+#include <limits>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -68,13 +70,12 @@ void WriteTokenFields(const Tokenizer& tokenizer, TokenId token, float logprob, 
   json->EndArray();
 }
 
-void WriteChatToken(const AnswerPlan& plan, TokenId token, float logprob,
-                    const std::vector<TokenLogprob>& top, JsonWriter* json) {
+void WriteChatToken(const AnswerPlan& plan, const LoggedToken& token, JsonWriter* json) {
   const Tokenizer& tokenizer = *plan.model->tokenizer;
   json->BeginObject();
-  WriteTokenFields(tokenizer, token, logprob, json);
+  WriteTokenFields(tokenizer, token.token, token.logprob, json);
   json->Key("top_logprobs").BeginArray();
-  for (const TokenLogprob& entry : top) {
+  for (const TokenLogprob& entry : token.top_logprobs) {
     json->BeginObject();
     WriteTokenFields(tokenizer, entry.token, entry.logprob, json);
     json->EndObject();
@@ -82,52 +83,57 @@ void WriteChatToken(const AnswerPlan& plan, TokenId token, float logprob,
   json->EndArray().EndObject();
 }
 
-// OpenAI's four parallel lists. The sampled token is always among its alternatives, so there may be
-// one more than asked for. Two with one text (special tokens may have one) are one key; the better
-// one stays.
-void WriteCompletionLogprobs(const AnswerPlan& plan, const std::vector<CollectedToken>& tokens,
-                             JsonWriter* json) {
-  const Tokenizer& tokenizer = *plan.model->tokenizer;
+// The sampled token is always among its alternatives, so there may be one more than asked for. Two
+// with one text (special tokens may have one) are one key; the better one stays.
+void WriteTopOfCompletion(const Tokenizer& tokenizer, const LoggedToken& token, JsonWriter* json) {
   json->BeginObject();
-  json->Key("tokens").BeginArray();
-  for (const CollectedToken& token : tokens) {
-    json->String(TextOrBytes(tokenizer.TokenBytes(token.token)));
-  }
-  json->EndArray().Key("token_logprobs").BeginArray();
-  for (const CollectedToken& token : tokens) json->Float(token.logprob);
-  json->EndArray().Key("top_logprobs").BeginArray();
-  for (const CollectedToken& token : tokens) {
-    json->BeginObject();
-    std::vector<std::string> seen;
-    const auto add = [&](TokenId id, float logprob) {
-      std::string text = TextOrBytes(tokenizer.TokenBytes(id));
-      if (std::find(seen.begin(), seen.end(), text) != seen.end()) return;
-      json->Key(text).Float(logprob);
-      seen.push_back(std::move(text));
-    };
-    for (const TokenLogprob& entry : token.top_logprobs) add(entry.token, entry.logprob);
-    add(token.token, token.logprob);
-    json->EndObject();
-  }
-  json->EndArray().Key("text_offset").BeginArray();
-  for (const CollectedToken& token : tokens) json->Uint(token.text_offset);
-  json->EndArray().EndObject();
+  std::vector<std::string> seen;
+  const auto add = [&](TokenId id, float logprob) {
+    std::string text = TextOrBytes(tokenizer.TokenBytes(id));
+    if (std::find(seen.begin(), seen.end(), text) != seen.end()) return;
+    json->Key(text).Float(logprob);
+    seen.push_back(std::move(text));
+  };
+  for (const TokenLogprob& entry : token.top_logprobs) add(entry.token, entry.logprob);
+  add(token.token, token.logprob);
+  json->EndObject();
 }
 
-void WriteLogprobs(const AnswerPlan& plan, const std::vector<CollectedToken>& tokens,
-                   JsonWriter* json) {
+// The lists of log-probabilities: one of a chat, OpenAI's four parallel ones of a completion.
+std::span<const std::string_view> LogprobLists(const AnswerPlan& plan) {
+  static constexpr std::string_view kOfChat[] = {"content"};
+  static constexpr std::string_view kOfCompletion[] = {"tokens", "token_logprobs", "top_logprobs",
+                                                       "text_offset"};
+  if (IsChat(plan)) return kOfChat;
+  return kOfCompletion;
+}
+
+// One token's entry of the list `list_idx`.
+void WriteListEntry(const AnswerPlan& plan, size_t list_idx, const LoggedToken& token,
+                    JsonWriter* json) {
+  const Tokenizer& tokenizer = *plan.model->tokenizer;
+  if (IsChat(plan)) return WriteChatToken(plan, token, json);
+  if (list_idx == 0) json->String(TextOrBytes(tokenizer.TokenBytes(token.token)));
+  if (list_idx == 1) json->Float(token.logprob);
+  if (list_idx == 2) WriteTopOfCompletion(tokenizer, token, json);
+  if (list_idx == 3) json->Uint(token.text_offset);
+}
+
+// Of a chunk: `token` null = it has none.
+void WriteLogprobs(const AnswerPlan& plan, const LoggedToken* token, JsonWriter* json) {
   json->Key("logprobs");
   if (!plan.logprobs) {
     json->Null();
-  } else if (!IsChat(plan)) {
-    WriteCompletionLogprobs(plan, tokens, json);
-  } else {
-    json->BeginObject().Key("content").BeginArray();
-    for (const CollectedToken& token : tokens) {
-      WriteChatToken(plan, token.token, token.logprob, token.top_logprobs, json);
-    }
-    json->EndArray().EndObject();
+    return;
   }
+  json->BeginObject();
+  const std::span<const std::string_view> lists = LogprobLists(plan);
+  for (size_t i = 0; i < lists.size(); ++i) {
+    json->Key(lists[i]).BeginArray();
+    if (token != nullptr) WriteListEntry(plan, i, *token, json);
+    json->EndArray();
+  }
+  json->EndObject();
 }
 
 // vLLM's stop_reason beside OpenAI's finish_reason: a text, a token id, or null.
@@ -142,8 +148,9 @@ void WriteEnd(const ChoiceEnd& end, JsonWriter* json) {
   }
 }
 
-void WriteChoice(const AnswerPlan& plan, uint32_t idx, const CollectedChoice& choice,
-                 JsonWriter* json) {
+// A choice up to its log-probabilities; its object stays open.
+void WriteChoiceHead(const AnswerPlan& plan, uint32_t idx, const CollectedChoice& choice,
+                     JsonWriter* json) {
   json->BeginObject().Key("index").Uint(idx);
   if (IsChat(plan)) {
     json->Key("message").BeginObject();
@@ -161,9 +168,6 @@ void WriteChoice(const AnswerPlan& plan, uint32_t idx, const CollectedChoice& ch
   } else {
     json->Key("text").String(choice.text);
   }
-  WriteLogprobs(plan, choice.tokens, json);
-  WriteEnd(choice.end, json);
-  json->EndObject();
 }
 
 // A chat chunk's delta. One token may bring the end of the thoughts and the beginning of the
@@ -254,21 +258,79 @@ std::string ErrorJson(const RequestError& error) {
   return json.Take();
 }
 
+AnswerPieces::AnswerPieces(const AnswerPlan& plan, const AnswerCollector& answer,
+                           GenerateResult result)
+    : plan_(plan),
+      answer_(answer),
+      result_(std::move(result)),
+      order_(answer.Best(plan.num_choices)) {}
+
+std::string AnswerPieces::Next(size_t num_bytes) {
+  while (stage_ != Stage::kDone && json_.text().size() < num_bytes) Step();
+  return json_.Take();
+}
+
+void AnswerPieces::Step() {
+  switch (stage_) {
+    case Stage::kHead:
+      json_.BeginObject();
+      WriteHead(plan_, IsChat(plan_) ? "chat.completion" : "text_completion", &json_);
+      json_.Key("choices").BeginArray();
+      stage_ = order_.empty() ? Stage::kTail : Stage::kChoice;
+      break;
+    case Stage::kChoice:
+      BeginChoice();
+      break;
+    case Stage::kList:
+      StepList();
+      break;
+    case Stage::kEnd:
+      WriteEnd(answer_.choice(order_[choice_]).end, &json_);
+      json_.EndObject();
+      stage_ = ++choice_ == order_.size() ? Stage::kTail : Stage::kChoice;
+      break;
+    case Stage::kTail:
+      json_.EndArray();
+      WriteUsage(plan_, result_, answer_.num_reasoning_tokens(), &json_);
+      WriteTimings(result_.timings, &json_);
+      json_.EndObject();
+      stage_ = Stage::kDone;
+      break;
+    case Stage::kDone:
+      break;
+  }
+}
+
+void AnswerPieces::BeginChoice() {
+  WriteChoiceHead(plan_, choice_, answer_.choice(order_[choice_]), &json_);
+  json_.Key("logprobs");
+  stage_ = plan_.logprobs ? Stage::kList : Stage::kEnd;
+  if (!plan_.logprobs) {
+    json_.Null();
+    return;
+  }
+  list_ = 0;
+  token_ = 0;
+  json_.BeginObject().Key(LogprobLists(plan_)[0]).BeginArray();
+}
+
+void AnswerPieces::StepList() {
+  const TokenLog& tokens = answer_.choice(order_[choice_]).tokens;
+  if (token_ < tokens.size()) return WriteListEntry(plan_, list_, tokens.at(token_++), &json_);
+  json_.EndArray();
+  token_ = 0;
+  const std::span<const std::string_view> lists = LogprobLists(plan_);
+  if (++list_ < lists.size()) {
+    json_.Key(lists[list_]).BeginArray();
+  } else {
+    json_.EndObject();
+    stage_ = Stage::kEnd;
+  }
+}
+
 std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
                        const GenerateResult& result) {
-  JsonWriter json;
-  json.BeginObject();
-  WriteHead(plan, IsChat(plan) ? "chat.completion" : "text_completion", &json);
-  json.Key("choices").BeginArray();
-  uint32_t idx = 0;
-  for (const uint32_t choice : answer.Best(plan.num_choices)) {
-    WriteChoice(plan, idx++, answer.choice(choice), &json);
-  }
-  json.EndArray();
-  WriteUsage(plan, result, answer.num_reasoning_tokens(), &json);
-  WriteTimings(result.timings, &json);
-  json.EndObject();
-  return json.Take();
+  return AnswerPieces(plan, answer, result).Next(std::numeric_limits<size_t>::max());
 }
 
 std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice) {
@@ -296,11 +358,9 @@ std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const T
   } else {
     json.Key("text").String(text.content);
   }
-  std::vector<CollectedToken> tokens;
-  if (plan.logprobs && token.has_logprob) {
-    tokens.push_back({token.token, token.logprob, *token.top_logprobs, text.offset});
-  }
-  WriteLogprobs(plan, tokens, &json);
+  LoggedToken logged;
+  if (token.has_logprob) logged = {token.token, token.logprob, *token.top_logprobs, text.offset};
+  WriteLogprobs(plan, token.has_logprob ? &logged : nullptr, &json);
   json.Key("finish_reason").Null().EndObject();
   return EndChunk(plan, &json);
 }

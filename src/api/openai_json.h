@@ -2,6 +2,8 @@
 #ifndef BATON_API_OPENAI_JSON_H_
 #define BATON_API_OPENAI_JSON_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "src/api/answer_collector.h"
 #include "src/api/answer_text.h"
 #include "src/api/build_request.h"
+#include "src/api/json_writer.h"
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
 #include "src/router/topology.h"
@@ -19,7 +22,35 @@ namespace baton {
 // and n_ctx.
 std::string ErrorJson(const RequestError& error);
 
-// The whole answer.
+// AnswerPieces: the JSON of a whole answer, front to back in pieces, so that an answer of hundreds
+// of megabytes is never held as text.
+class AnswerPieces {
+ public:
+  // `plan` and `answer` outlive this.
+  AnswerPieces(const AnswerPlan& plan, const AnswerCollector& answer, GenerateResult result);
+
+  // The next `num_bytes` and up to one token more; "" = all was given.
+  std::string Next(size_t num_bytes);
+
+ private:
+  enum class Stage : uint8_t { kHead, kChoice, kList, kEnd, kTail, kDone };
+
+  void Step();
+  void BeginChoice();
+  void StepList();
+
+  const AnswerPlan& plan_;
+  const AnswerCollector& answer_;
+  const GenerateResult result_;
+  const std::vector<uint32_t> order_;  // of the choices that are told
+  JsonWriter json_;
+  Stage stage_ = Stage::kHead;
+  uint32_t choice_ = 0;  // place in order_
+  size_t list_ = 0;      // of the choice's lists of log-probabilities
+  size_t token_ = 0;     // of that list
+};
+
+// The whole answer as one text.
 std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
                        const GenerateResult& result);
 

@@ -31,16 +31,15 @@ void FillToken(const AnswerPlan& plan, TokenId token, float logprob,
   out->set_bytes(bytes.data(), bytes.size());
 }
 
-void AddChatToken(const AnswerPlan& plan, TokenId token, float logprob,
-                  const std::vector<TokenLogprob>& top, v1::ChatLogprobs* out) {
+void AddChatToken(const AnswerPlan& plan, const LoggedToken& token, v1::ChatLogprobs* out) {
   v1::TokenLogprob* entry = out->add_content();
-  FillToken(plan, token, logprob, LossyUtf8, entry);
-  for (const TokenLogprob& other : top) {
+  FillToken(plan, token.token, token.logprob, LossyUtf8, entry);
+  for (const TokenLogprob& other : token.top_logprobs) {
     FillToken(plan, other.token, other.logprob, LossyUtf8, entry->add_top_logprobs());
   }
 }
 
-void AddCompletionToken(const AnswerPlan& plan, const CollectedToken& token,
+void AddCompletionToken(const AnswerPlan& plan, const LoggedToken& token,
                         v1::CompletionLogprobs* out) {
   out->add_tokens(TextOrBytes(plan.model->tokenizer->TokenBytes(token.token)));
   out->add_token_logprobs(token.logprob);
@@ -102,9 +101,9 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     filled->mutable_message()->set_content(choice.text);
     FillEnd(choice.end, filled);
     if (!plan.logprobs) continue;
-    for (const CollectedToken& token : choice.tokens) {
-      AddChatToken(plan, token.token, token.logprob, token.top_logprobs,
-                   filled->mutable_logprobs());
+    for (size_t i = 0; i < choice.tokens.size(); ++i) {
+      const LoggedToken token = choice.tokens.at(i);
+      AddChatToken(plan, token, filled->mutable_logprobs());
     }
   }
   FillAccount(plan, answer, result, out);
@@ -120,7 +119,8 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     filled->set_text(choice.text);
     FillEnd(choice.end, filled);
     if (!plan.logprobs) continue;
-    for (const CollectedToken& token : choice.tokens) {
+    for (size_t i = 0; i < choice.tokens.size(); ++i) {
+      const LoggedToken token = choice.tokens.at(i);
       AddCompletionToken(plan, token, filled->mutable_logprobs());
     }
   }
@@ -137,7 +137,8 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
   choice->mutable_delta()->set_content(std::string(text.content));
   FillEnd({token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {
-    AddChatToken(plan, token.token, token.logprob, *token.top_logprobs, choice->mutable_logprobs());
+    AddChatToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},
+                 choice->mutable_logprobs());
   }
   FillChunkFields(plan, token, out);
 }

@@ -17,10 +17,13 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 
+#include "src/api/answer_budget.h"
 #include "src/api/api_workers.h"
+#include "src/api/grpc_call_state.h"
 #include "src/api/grpc_services.h"
 #include "src/api/http_api.h"
 #include "src/api/openai_json.h"
+#include "src/api/reflection_v1.h"
 #include "src/api/trace_json.h"
 #include "src/base/hex.h"
 #include "src/base/host_port.h"
@@ -138,6 +141,7 @@ class RouterProcessImpl final : public RouterProcess {
   ApiParts Parts() const {
     return {.submitter = router_.get(),
             .workers = workers_.get(),
+            .answers = answers_.get(),
             .splits_reasoning = config_.splits_reasoning,
             .slow_client_us = config_.core.slow_client_us};
   }
@@ -162,6 +166,7 @@ class RouterProcessImpl final : public RouterProcess {
 
   // In the order in which they start; each uses the ones before it.
   std::unique_ptr<Router> router_;
+  const std::unique_ptr<AnswerBudget> answers_ = std::make_unique<AnswerBudget>();
   std::unique_ptr<ApiWorkers> workers_;
   std::unique_ptr<HttpApi> http_api_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
@@ -182,10 +187,12 @@ Status RouterProcessImpl::Start() {
   // gRPC would only log what is wrong with them, connection after connection.
   if (!config_.tls.empty()) BATON_RETURN_IF_ERROR(TlsIdentity::Load(config_.tls).status());
   RouterCoreConfig core = config_.core;
-  if (!config_.otlp_endpoint.empty()) {
+  BATON_ASSIGN_OR_RETURN(std::optional<OtlpTarget> collector,
+                         OtlpTargetAtStart(config_.otlp_endpoint, ProcessEnvironment));
+  if (collector.has_value()) {
     spans_ = std::make_unique<OtlpExporter>(
         // All routers of a cluster have the same name; an instance must be the only one of its id.
-        OtlpConfig{.endpoint = config_.otlp_endpoint,
+        OtlpConfig{.target = *std::move(collector),
                    .role = "router",
                    .worker_id = "router-0-" + incarnation()},
         span_metrics_);
@@ -212,7 +219,8 @@ Status RouterProcessImpl::StartGrpc() {
   grpc::EnableDefaultHealthCheckService(true);
   // Reflection knows the types that are linked in, and the library's own service uses none.
   (void)grpc::health::v1::HealthCheckRequest::descriptor();
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();  // v1alpha
+  EnableReflectionV1();
   grpc::ServerBuilder builder;
   int port = 0;
   // Clients of the public API share the port with the workers and have no certificate of the
@@ -224,6 +232,8 @@ Status RouterProcessImpl::StartGrpc() {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMs);
   AddKeepalive(config_.keepalive, &builder);
+  // Calls above kMaxMetadataBytes are refused one by one; the library ends the connection instead.
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxConnectionMetadataBytes);
   builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   for (const auto& service : services_) builder.RegisterService(service.get());
   builder.RegisterService(&registry_service_);

@@ -76,7 +76,7 @@ constexpr ErrorRow kRows[] = {
     {ErrorCode::kQueueTimeout, 429, kGrpcResourceExhausted, kRateLimit, "queue_timeout",
      "No worker had room in time; try again later."},
     {ErrorCode::kHeaderTooLarge, 431, kGrpcInvalidArgument, kInvalidRequest, "header_too_large",
-     "The header is larger than the server accepts."},
+     "The header (gRPC: the metadata, 64 KiB) is larger than the server accepts."},
     {ErrorCode::kCancelled, 499, kGrpcCancelled, kInvalidRequest, "cancelled",
      "The request was cancelled by the client."},
     {ErrorCode::kSlowClient, 408, kGrpcResourceExhausted, kTimeoutError, "slow_client",

@@ -29,6 +29,7 @@ class FakeResponder final : public HttpResponder {
     std::lock_guard lock(mutex_);
     if (done_ || streaming_) return false;
     streaming_ = true;
+    streamed = true;
     status = code;
     headers = fields;
     return true;
@@ -36,6 +37,7 @@ class FakeResponder final : public HttpResponder {
   bool Write(std::string_view chunk) override {
     std::lock_guard lock(mutex_);
     body.append(chunk);
+    untaken_ += chunk.size();
     return true;
   }
   bool Finish() override {
@@ -52,8 +54,19 @@ class FakeResponder final : public HttpResponder {
     aborted = true;
     Finish();
   }
-  size_t buffered_bytes() const override { return buffered; }
-  void NotifyBelow(size_t /*limit*/, absl::AnyInvocable<void()> /*callback*/) override {}
+  size_t buffered_bytes() const override {
+    std::lock_guard lock(mutex_);
+    return buffered + untaken_;
+  }
+  // The client takes everything as soon as it is waited for.
+  void NotifyBelow(size_t /*limit*/, absl::AnyInvocable<void()> callback) override {
+    {
+      std::lock_guard lock(mutex_);
+      ++num_pauses;
+      untaken_ = 0;
+    }
+    callback();
+  }
   void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) override {
     std::unique_lock lock(mutex_);
     on_closed_ = std::move(callback);
@@ -88,12 +101,15 @@ class FakeResponder final : public HttpResponder {
   int status = 0;
   HttpHeaders headers;
   std::string body;
-  size_t buffered = 0;
-  bool closes = false;   // the connection ends with the answer
-  bool aborted = false;  // nothing was answered
+  size_t buffered = 0;    // beside what a stream has written and NotifyBelow has not taken
+  bool streamed = false;  // the answer went out in pieces
+  int num_pauses = 0;     // times that its writer waited for the client
+  bool closes = false;    // the connection ends with the answer
+  bool aborted = false;   // nothing was answered
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  size_t untaken_ = 0;
   std::condition_variable changed_;
   absl::AnyInvocable<void(HttpClientGone)> on_closed_;
   bool streaming_ = false;

@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 
+#include "src/api/answer_budget.h"
 #include "src/api/http_api.h"
 #include "src/api/json_value.h"
 #include "tests/api/fake_responder.h"
@@ -21,7 +22,7 @@ inline constexpr const char* kCompletionPath = "/v1/completions";
 class HttpApiTest : public testing::Test {
  protected:
   explicit HttpApiTest(bool splits_reasoning = true)
-      : api_({&submitter_, &workers_, splits_reasoning}, [](Topology* topology) {
+      : api_({&submitter_, &workers_, &answers_, splits_reasoning}, [](Topology* topology) {
           ProcessView row;
           row.role = "router";
           row.worker_id = "router-0";
@@ -98,6 +99,7 @@ class HttpApiTest : public testing::Test {
   }
 
   FakeSubmitter submitter_;
+  AnswerBudget answers_;
   ApiWorkers workers_{2};
   HttpApi api_;
 };

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -428,17 +429,78 @@ TEST_F(RouterProcessTest, HealthServiceFollowsReadiness) {
   }
 }
 
-// grpc.reflection.v1alpha: request {7: "*"} lists the services by name.
+// Request {7: "*"} lists the services by name, in both versions of the protocol.
 TEST_F(RouterProcessTest, ReflectionListsTheServices) {
-  grpc::Status status;
-  const std::string answer =
-      RawCall(channel_, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-              "\x3a\x01*", &status);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  for (const char* service : {"baton.v1.ChatService", "baton.v1.CompletionService",
-                              "baton.v1.ModelService", "grpc.health.v1.Health"}) {
-    EXPECT_NE(answer.find(service), std::string::npos) << service;
+  for (const std::string version : {"v1alpha", "v1"}) {
+    grpc::Status status;
+    const std::string answer =
+        RawCall(channel_, "/grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo",
+                "\x3a\x01*", &status);
+    EXPECT_TRUE(status.ok()) << version << ": " << status.error_message();
+    for (const char* service :
+         {"baton.v1.ChatService", "baton.v1.CompletionService", "baton.v1.ModelService",
+          "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"}) {
+      EXPECT_NE(answer.find(service), std::string::npos) << version << ": " << service;
+    }
   }
+}
+
+// As tools that know v1 alone ask: one stream, several questions, each file's imports once.
+TEST_F(RouterProcessTest, ReflectionAnswersEachQuestionOfAStream) {
+  namespace reflection = grpc::reflection::v1;
+  const auto stub = reflection::ServerReflection::NewStub(channel_);
+  grpc::ClientContext context;
+  const auto stream = stub->ServerReflectionInfo(&context);
+  const auto ask = [&](auto fill) {
+    reflection::ServerReflectionRequest request;
+    fill(&request);
+    reflection::ServerReflectionResponse response;
+    EXPECT_TRUE(stream->Write(request) && stream->Read(&response));
+    return response;
+  };
+  const auto by_symbol =
+      ask([](auto* request) { request->set_file_containing_symbol("baton.v1.ChatService"); });
+  EXPECT_GE(by_symbol.file_descriptor_response().file_descriptor_proto_size(), 1);
+  const auto again = ask(
+      [](auto* request) { request->set_file_containing_symbol("baton.v1.ChatCompletionRequest"); });
+  EXPECT_EQ(again.file_descriptor_response().file_descriptor_proto_size(), 1);
+  const auto by_name =
+      ask([](auto* request) { request->set_file_by_filename("baton/v1/inference.proto"); });
+  EXPECT_EQ(by_name.file_descriptor_response().file_descriptor_proto_size(), 1);
+  for (const char* unknown : {"baton.v1.Nobody", ""}) {
+    const auto answer = ask([&](auto* request) { request->set_file_containing_symbol(unknown); });
+    EXPECT_EQ(answer.error_response().error_code(), grpc::StatusCode::NOT_FOUND) << unknown;
+  }
+  const auto numbers = ask(
+      [](auto* request) { request->set_all_extension_numbers_of_type("baton.v1.ChatMessage"); });
+  EXPECT_EQ(numbers.all_extension_numbers_response().extension_number_size(), 0);
+  EXPECT_EQ(ask([](auto*) {}).error_response().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+// One channel may be shared by many clients, as behind Envoy: a large header is its sender's alone.
+TEST_F(RouterProcessTest, MetadataIsServedUpTo64KibAndALargerCallFailsAlone) {
+  JoinPair();
+  grpc::ClientContext beside;
+  const auto stream = chat_->StreamChatCompletion(&beside, Chat(2));
+  v1::ChatCompletionChunk chunk;
+  ASSERT_TRUE(stream->Read(&chunk));
+  const auto call = [this](size_t num_bytes) {
+    grpc::ClientContext context;
+    context.AddMetadata("x-session", std::string(num_bytes, 'a'));
+    v1::ChatCompletionResponse response;
+    return chat_->ChatCompletion(&context, Chat(2), &response);
+  };
+  for (const size_t kib : {8, 9, 64}) EXPECT_TRUE(call(kib << 10).ok()) << kib;
+  for (const size_t kib : {69, 512, 1000}) {
+    const grpc::Status status = call(kib << 10);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << kib;
+    EXPECT_NE(status.error_message().find("64 KiB"), std::string::npos) << status.error_message();
+  }
+  while (stream->Read(&chunk)) {
+  }
+  EXPECT_TRUE(stream->Finish().ok()) << "the neighbour's stream goes on";
 }
 
 // Metadata of answers: the request's name, and what an error is about.

@@ -1,0 +1,59 @@
+// TokenLog: the log-probabilities of one choice whose answer is sent whole. Plain; one thread at a
+// time.
+//
+// Memory: 20 bytes a token and 8 for each alternative, in chunks that never move, so that nothing
+// is copied or held twice while an answer grows.
+#ifndef BATON_API_TOKEN_LOG_H_
+#define BATON_API_TOKEN_LOG_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "src/base/ids.h"
+#include "src/base/token_logprob.h"
+
+namespace baton {
+
+// One token with its log-probability and where its text begins; a view.
+struct LoggedToken {
+  TokenId token = 0;
+  float logprob = 0.0f;
+  std::span<const TokenLogprob> top_logprobs;  // 0..20, likeliest first
+  // Code points of the echoed prompt and of the tokens before it, also of a stop text that the
+  // choice's text leaves out; special tokens have none.
+  uint32_t text_offset = 0;
+};
+
+// See the file comment.
+class TokenLog {
+ public:
+  void Add(const LoggedToken& token);
+
+  size_t size() const { return rows_.size(); }
+  bool empty() const { return rows_.empty(); }
+  // Valid as long as this; `idx` < size().
+  LoggedToken at(size_t idx) const;
+  // What a token with `num_top` alternatives takes at most.
+  static constexpr size_t BytesOf(size_t num_top) { return 20 + 8 * num_top; }
+
+ private:
+  struct Row {
+    TokenId token;
+    float logprob;
+    uint32_t text_offset;
+    uint32_t chunk;
+    uint16_t first;
+    uint16_t num_top;
+  };
+  static_assert(sizeof(Row) == BytesOf(0) && sizeof(TokenLogprob) == BytesOf(1) - BytesOf(0));
+
+  std::deque<Row> rows_;
+  std::vector<std::vector<TokenLogprob>> chunks_;  // each reserved once
+};
+
+}  // namespace baton
+
+#endif  // BATON_API_TOKEN_LOG_H_
