@@ -10,6 +10,7 @@
 #include "kvcache/kv_layout.h"
 #include "kvcache/transport/transport_types.h"
 #include "src/device/device.h"
+#include "src/http/site_rules.h"
 #include "src/obs/metric_aliases.h"
 #include "src/tls/tls_files.h"
 
@@ -52,6 +53,7 @@ struct WorkerConfig {
   bool prefix_cache = true;
   MetricAliasSet metric_aliases;
   std::string otlp_endpoint;  // host:port of a collector (OTLP over gRPC); "" = no spans
+  SiteRules sites;            // who may reach the admin port from a browser
 };
 
 }  // namespace baton
