@@ -31,8 +31,8 @@ inline constexpr std::array<std::string_view, 2> kFinishReasonNames = {"stop", "
 
 // HTTP statuses that requests_total tells apart (gRPC answers are counted by the equal status);
 // any other is counted as 500.
-inline constexpr std::array<int, 17> kRequestCodes = {200, 400, 401, 404, 405, 408, 413, 415, 417,
-                                                      429, 431, 499, 500, 501, 503, 504, 505};
+inline constexpr std::array<int, 18> kRequestCodes = {200, 400, 401, 403, 404, 405, 408, 413, 415,
+                                                      417, 429, 431, 499, 500, 501, 503, 504, 505};
 
 // Why a running request had to be placed again, and where its KV came from.
 enum class ResumeReason : uint8_t { kPrefillLost = 0, kDecodeLost, kTransfer, kTimeout, kMoved };
