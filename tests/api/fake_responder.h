@@ -52,6 +52,11 @@ class FakeResponder final : public HttpResponder {
     aborted = true;
     Finish();
   }
+  void KeepAlive(std::string bytes, int64_t after_ms) override {
+    std::lock_guard lock(mutex_);
+    filler = std::move(bytes);
+    silence_ms = after_ms;
+  }
   size_t buffered_bytes() const override { return buffered; }
   void NotifyBelow(size_t /*limit*/, absl::AnyInvocable<void()> /*callback*/) override {}
   void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) override {
@@ -91,6 +96,8 @@ class FakeResponder final : public HttpResponder {
   size_t buffered = 0;
   bool closes = false;   // the connection ends with the answer
   bool aborted = false;  // nothing was answered
+  std::string filler;    // of KeepAlive
+  int64_t silence_ms = 0;
 
  private:
   std::mutex mutex_;
