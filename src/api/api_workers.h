@@ -86,6 +86,8 @@ struct ApiParts {
   bool splits_reasoning = true;
   // What a client may take for the rest of a gRPC call that has ended (call_end_limit.h).
   int64_t slow_client_us = 30'000'000;
+  // An event stream that is silent for so long gets a comment; 0 = never.
+  int64_t sse_ping_ms = 15'000;
 };
 
 }  // namespace baton

@@ -16,7 +16,7 @@ namespace {
 
 // OpenAI's defaults.
 constexpr int64_t kDefaultCompletionTokens = 16;
-constexpr int64_t kDefaultTimeoutMs = 600'000;
+constexpr std::string_view kGrpcTimeout = "grpc-timeout";
 
 bool Fail(RequestError* error, ErrorCode code, std::string_view param, std::string_view expected) {
   *error = FieldError(code, param, expected);
@@ -212,9 +212,13 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   request.is_streamed = plan.stream;
   request.trace = arrival.trace;
   request.received_us = arrival.now_us;
-  built->timeout_us = params.timeout_ms.value_or(kDefaultTimeoutMs) * 1000;
+  built->timeout_us = params.timeout_ms.value_or(0) * 1000;
   request.timeout_us = built->timeout_us;
-  if (arrival.timeout_us > 0) request.timeout_us = std::min(request.timeout_us, arrival.timeout_us);
+  const bool ends_first = request.timeout_us == 0 || arrival.timeout_us < request.timeout_us;
+  if (arrival.timeout_us > 0 && ends_first) {
+    request.timeout_us = arrival.timeout_us;
+    request.fields.timeout = kGrpcTimeout;
+  }
 }
 
 }  // namespace

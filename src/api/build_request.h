@@ -60,7 +60,8 @@ struct AnswerPlan {
 // A request ready for Submit.
 struct BuiltRequest {
   GenerateRequest request;
-  int64_t timeout_us = 0;  // request.timeout_us before the transport's own deadline cut it
+  // request.timeout_us before the transport's own deadline cut it; 0 = none was given
+  int64_t timeout_us = 0;
   AnswerPlan plan;
 };
 

@@ -7,11 +7,18 @@ const std::string_view kChatPage = R"html(<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Baton</title>
+<title>Baton chat</title>
 <style>
   :root { color-scheme: light dark; }
   body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 0 auto; padding: 1rem;
          display: flex; flex-direction: column; height: 100vh; box-sizing: border-box; }
+  header { display: flex; flex-wrap: wrap; gap: .25rem 1rem; align-items: baseline;
+           border-bottom: 1px solid #8886; padding-bottom: .5rem; }
+  h1 { font-size: 1.1rem; margin: 0; }
+  header input { width: 4.5rem; font: inherit; }
+  header select { font: inherit; max-width: 16rem; }
+  header details { flex-basis: 100%; }
+  header textarea { width: 100%; box-sizing: border-box; }
   #log { flex: 1; overflow-y: auto; }
   .turn { white-space: pre-wrap; margin: .5rem 0; padding: .5rem .75rem; border-radius: .5rem; }
   .user { background: #8883; }
@@ -24,6 +31,15 @@ const std::string_view kChatPage = R"html(<!doctype html>
 </style>
 </head>
 <body>
+<header>
+  <h1>Baton</h1>
+  <label>Model <select id="model"></select></label>
+  <label>Temperature
+    <input id="temperature" type="number" min="0" max="100" step="0.1" value="1"></label>
+  <details><summary>System text</summary>
+    <textarea id="system" rows="3" aria-label="System text"
+              placeholder="What the model is told before the conversation"></textarea></details>
+</header>
 <div id="log" role="log" aria-live="polite"></div>
 <form id="form">
   <textarea id="input" rows="2" placeholder="Message" aria-label="Message" autofocus></textarea>
@@ -34,6 +50,9 @@ const std::string_view kChatPage = R"html(<!doctype html>
 const log = document.getElementById("log");
 const input = document.getElementById("input");
 const button = document.getElementById("send");
+const model = document.getElementById("model");
+const temperature = document.getElementById("temperature");
+const system = document.getElementById("system");
 const messages = [];
 let running = null;
 
@@ -51,6 +70,22 @@ function stats(t, tokens, first, total) {
   const head = `${tokens} tokens, first after ${first.toFixed(0)} ms, ${rate} tokens/s, `;
   return head + `path ${t.path}, ${t.prefill_worker} to ${t.decode_worker}, ` +
          `${t.kv_bytes} KV bytes over ${t.transport}`;
+}
+
+// The served models; without an answer the server's only one is asked.
+async function listModels() {
+  try {
+    const answer = await (await fetch("/v1/models")).json();
+    for (const { id } of answer.data) model.add(new Option(id, id));
+  } catch { /* the first question says what is wrong */ }
+}
+
+function requestBody() {
+  const body = { messages: [...messages], stream: true };
+  if (system.value.trim()) body.messages.unshift({ role: "system", content: system.value });
+  if (model.value) body.model = model.value;
+  if (temperature.value !== "") body.temperature = Number(temperature.value);
+  return JSON.stringify(body);
 }
 
 // Calls onEvent with each `data:` payload of a server-sent event stream.
@@ -78,7 +113,7 @@ async function ask(text) {
   try {
     const response = await fetch("/v1/chat/completions", {
       method: "POST", headers: { "Content-Type": "application/json" }, signal: running.signal,
-      body: JSON.stringify({ messages, stream: true }) });
+      body: requestBody() });
     if (!response.ok) throw new Error((await response.json()).error.message);
     await readEvents(response, (data) => {
       if (data === "[DONE]") return;
@@ -112,6 +147,7 @@ async function ask(text) {
   }
 }
 
+listModels();
 document.getElementById("form").addEventListener("submit", (event) => {
   event.preventDefault();
   if (running) { running.abort(); return; }

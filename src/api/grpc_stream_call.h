@@ -42,6 +42,12 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     ContinueLocked();
   }
 
+  // The client hears that its call is served before there is a token; pings of HTTP/2 do the rest.
+  void OnTaken() override {
+    name_.Tell(plan_.request_id);
+    std::lock_guard lock(mutex_);
+    if (queue_.empty() && !final_status_.has_value()) this->StartSendInitialMetadata();
+  }
   void OnToken(const TokenOutput& token) override {
     Chunk chunk;
     FillChunk(plan_, token, texts_->Push(token), &chunk);

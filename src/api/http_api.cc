@@ -10,6 +10,7 @@
 #include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
 #include "src/api/openai_json.h"
+#include "src/api/path_hints.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/base/random.h"
@@ -20,8 +21,8 @@ namespace {
 
 constexpr std::string_view kJsonType = "application/json";
 constexpr std::string_view kModelPrefix = "/v1/models/";
-constexpr std::array<std::string_view, 5> kGetPaths = {"/health", "/v1/models", "/v1/topology",
-                                                       "/version", "/ui"};
+constexpr std::array<std::string_view, 6> kGetPaths = {"/health",  "/v1/models", "/v1/topology",
+                                                       "/version", "/ui",        "/"};
 
 // True for application/json and its +json relatives, whatever parameters follow, and when the
 // client did not say.
@@ -104,6 +105,7 @@ HttpApi::HttpApi(const ApiParts& parts, std::function<void(Topology*)> complete_
       workers_(parts.workers),
       answers_(parts.answers),
       splits_reasoning_(parts.splits_reasoning),
+      sse_ping_ms_(parts.sse_ping_ms),
       complete_topology_(std::move(complete_topology)) {}
 
 HttpHandler HttpApi::AsHandler() {
@@ -113,19 +115,24 @@ HttpHandler HttpApi::AsHandler() {
 }
 
 HttpErrorFormatter HttpApi::AsErrorFormatter() {
-  return [submitter = submitter_](int status, std::string_view /*message*/,
-                                  std::string_view request_id) {
-    const RequestError error = ServerError(status);
-    submitter->CountAnswered(status);  // 417 and 505 have the error code of 501
+  return [submitter = submitter_](const HttpRefusal& refusal, std::string_view request_id) {
+    const RequestError error = ServerError(refusal);
+    submitter->CountAnswered(refusal.status);  // 417 and 505 have the error code of 501
     HttpResponse response = ErrorResponse(error, AnswerHeaders(RequestIdFor(request_id), {}));
-    response.status = status;
+    response.status = refusal.status;
     return response;
   };
 }
 
-RequestError HttpApi::ServerError(int status) {
+RequestError HttpApi::ServerError(const HttpRefusal& refusal) {
   RequestError error;
-  switch (status) {
+  switch (refusal.status) {
+    case 403:
+      error.code = refusal.code == ErrorNameOf(ErrorCode::kHostNotAllowed)
+                       ? ErrorCode::kHostNotAllowed
+                       : ErrorCode::kOriginNotAllowed;
+      error.expected = refusal.message;
+      break;
     case 404:
       error.code = ErrorCode::kPathNotFound;
       break;
@@ -189,12 +196,28 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   const bool is_get = method == "GET" || method == "HEAD";
   if (post != nullptr && method == "POST") return HandlePost(std::move(exchange), post);
   if (IsGetPath(path) && is_get) return HandleGet(exchange);
-  const bool is_known = post != nullptr || IsGetPath(path);
+  RefusePath(exchange);
+}
+
+void HttpApi::RefusePath(Exchange& exchange) {
+  const std::string& path = exchange.request.path;
+  const bool is_post = FindPostHandler(path) != nullptr;
+  const bool is_known = is_post || IsGetPath(path);
   RequestError error;
   error.code = is_known ? ErrorCode::kMethodNotAllowed : ErrorCode::kPathNotFound;
-  submitter_->CountAnswered(HttpStatusOf(error.code));
+  error.expected = !is_known ? PathHint(path)
+                   : is_post ? "Send POST with a JSON body and 'Content-Type: application/json'."
+                             : "Send GET.";
   HttpResponse response = ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {}));
-  if (is_known) response.headers.Set("Allow", post != nullptr ? "POST" : "GET, HEAD");
+  // Clients that follow are served; for others the body says where.
+  const std::string_view meant = PathMeant(exchange.request.method, path);
+  if (!is_known && !meant.empty()) {
+    response.status = 308;
+    response.headers.Set("Location", meant);
+  } else {
+    submitter_->CountAnswered(response.status);
+  }
+  if (is_known) response.headers.Set("Allow", is_post ? "POST" : "GET, HEAD");
   exchange.responder->Respond(std::move(response));
 }
 
@@ -221,10 +244,26 @@ void HttpApi::HandleGet(Exchange& exchange) {
     json.BeginObject().Key("version").String(kVersion).EndObject();
     return Send(exchange, json.Take(), kJsonType);
   }
-  if (path == "/ui") {
-    return Send(exchange, std::string(kChatPage), "text/html; charset=utf-8");
+  if (path == "/ui") return GetChatPage(exchange);
+  if (path == "/") {
+    HttpResponse response;
+    response.status = 302;
+    response.headers = AnswerHeaders(exchange.arrival.request_id, {});
+    response.headers.Set("Location", "/ui");
+    exchange.responder->Respond(std::move(response));
+    return;
   }
   GetModel(exchange, path.substr(kModelPrefix.size()));
+}
+
+void HttpApi::GetChatPage(Exchange& exchange) {
+  HttpResponse response;
+  response.headers = AnswerHeaders(exchange.arrival.request_id, {});
+  response.headers.Set("Content-Type", "text/html; charset=utf-8");
+  // No other page may show it in a frame and lead clicks to it.
+  response.headers.Set("Content-Security-Policy", "frame-ancestors 'none'");
+  response.body = kChatPage;
+  exchange.responder->Respond(std::move(response));
 }
 
 void HttpApi::GetHealth(Exchange& exchange) {
@@ -311,7 +350,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   std::shared_ptr<ResponseSink> sink;
   if (built.plan.stream) {
     sink = std::make_shared<HttpStreamSink>(std::move(built.plan), std::move(headers),
-                                            exchange.responder);
+                                            exchange.responder, sse_ping_ms_);
   } else {
     auto whole = std::make_shared<HttpWholeSink>(std::move(built.plan), built.request.num_choices,
                                                  std::move(headers), exchange.responder, workers_);

@@ -31,7 +31,7 @@ class HttpApi {
   HttpErrorFormatter AsErrorFormatter();
 
  private:
-  static RequestError ServerError(int status);
+  static RequestError ServerError(const HttpRefusal& refusal);
   // What a handler needs of one exchange.
   struct Exchange {
     HttpRequest request;
@@ -56,6 +56,8 @@ class HttpApi {
   std::shared_ptr<const ModelInfo> ModelOf(Exchange& exchange, const JsonValue& body);
 
   void GetHealth(Exchange& exchange);
+  static void GetChatPage(Exchange& exchange);
+  void RefusePath(Exchange& exchange);
   void GetModel(Exchange& exchange, std::string_view id);
   void GetTopology(Exchange& exchange);
 
@@ -66,6 +68,7 @@ class HttpApi {
   ApiWorkers* const workers_;
   AnswerBudget* const answers_;
   const bool splits_reasoning_;
+  const int64_t sse_ping_ms_;
   const std::function<void(Topology*)> complete_topology_;
   const Clock& clock_ = SystemClock();
 };

@@ -9,6 +9,8 @@ namespace baton {
 namespace {
 
 constexpr std::string_view kJsonType = "application/json";
+// A comment, and an empty line: some clients read blocks between empty lines, not lines.
+constexpr std::string_view kPing = ": ping\n\n";
 
 void AppendEvent(std::string_view json, std::string* out) {
   out->append("data: ").append(json).append("\n\n");
@@ -78,18 +80,24 @@ void HttpWholeSink::OnFailed(const RequestError& error) {
 }
 
 HttpStreamSink::HttpStreamSink(AnswerPlan plan, HttpHeaders headers,
-                               std::shared_ptr<HttpResponder> responder)
+                               std::shared_ptr<HttpResponder> responder, int64_t ping_ms)
     : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
+      ping_ms_(ping_ms),
       texts_(plan_, plan_.num_choices),
       opened_(plan_.num_choices, false) {}
 
+void HttpStreamSink::Start() {
+  if (started_) return;
+  started_ = true;
+  headers_.Set("Content-Type", "text/event-stream");
+  headers_.Set("Cache-Control", "no-cache");
+  headers_.Set("X-Accel-Buffering", "no");  // nginx and its kin would collect events
+  responder_->StartStream(200, headers_);
+  if (ping_ms_ > 0) responder_->KeepAlive(std::string(kPing), ping_ms_);
+}
+
 void HttpStreamSink::OnToken(const TokenOutput& token) {
-  if (!started_) {
-    started_ = true;
-    headers_.Set("Content-Type", "text/event-stream");
-    headers_.Set("Cache-Control", "no-cache");
-    responder_->StartStream(200, headers_);
-  }
+  Start();
   std::string events;
   if (!opened_[token.choice]) {
     opened_[token.choice] = true;

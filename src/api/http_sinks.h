@@ -73,11 +73,16 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
 };
 
 // Server-sent events: `data: <json>` and an empty line each, closed by `data: [DONE]`. The header
-// goes out with the first token, so that everything before it can still be a proper status.
+// goes out once a worker has taken the request, so that everything before it can still be a proper
+// status; what fails afterwards is an event, without [DONE]. While nothing comes the server writes
+// comments.
 class HttpStreamSink final : public HttpSink {
  public:
-  HttpStreamSink(AnswerPlan plan, HttpHeaders headers, std::shared_ptr<HttpResponder> responder);
+  // `ping_ms`: silence before a comment, 0 = there are none.
+  HttpStreamSink(AnswerPlan plan, HttpHeaders headers, std::shared_ptr<HttpResponder> responder,
+                 int64_t ping_ms);
 
+  void OnTaken() override { Start(); }
   void OnToken(const TokenOutput& token) override;
   void OnFinished(const GenerateResult& result) override;
   void OnFailed(const RequestError& error) override;
@@ -89,6 +94,9 @@ class HttpStreamSink final : public HttpSink {
     ChoiceEnd end;
   };
 
+  void Start();
+
+  const int64_t ping_ms_;
   AnswerText texts_;
   std::vector<bool> opened_;  // by choice: its first chunk is out
   std::optional<LastEnd> last_end_;

@@ -143,7 +143,8 @@ class RouterProcessImpl final : public RouterProcess {
             .workers = workers_.get(),
             .answers = answers_.get(),
             .splits_reasoning = config_.splits_reasoning,
-            .slow_client_us = config_.core.slow_client_us};
+            .slow_client_us = config_.core.slow_client_us,
+            .sse_ping_ms = config_.sse_ping_ms};
   }
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
@@ -257,6 +258,9 @@ Status RouterProcessImpl::StartHttp() {
   options.num_threads = kNumHttpThreads;
   options.thread_name = "http";
   options.error_formatter = http_api_->AsErrorFormatter();
+  options.idle_timeout_ms = config_.idle_timeout_ms;
+  options.sites = config_.sites;
+  options.sites.check = SiteCheck::kPosts;
   StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(options, http_api_->AsHandler());
   if (!server.ok()) return WithPrefix(server.status(), "--http");
   http_ = *std::move(server);
@@ -283,8 +287,8 @@ Status RouterProcessImpl::StartAdmin() {
   providers.drain = [this](std::string_view worker_id, uint32_t timeout_s) {
     return DrainForAdmin(worker_id, timeout_s);
   };
-  StatusOr<std::unique_ptr<AdminServer>> server =
-      AdminServer::Start(address.host, address.port, &metrics_, std::move(providers));
+  StatusOr<std::unique_ptr<AdminServer>> server = AdminServer::Start(
+      address.host, address.port, &metrics_, std::move(providers), config_.sites);
   if (!server.ok()) return WithPrefix(server.status(), "--admin");
   admin_ = *std::move(server);
   SetAddress(&admin_address_, admin_->address());

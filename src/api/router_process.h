@@ -11,6 +11,7 @@
 #include "src/base/keepalive.h"
 #include "src/base/status.h"
 #include "src/base/wire_versions.h"
+#include "src/http/site_rules.h"
 #include "src/obs/metric_aliases.h"
 #include "src/router/router_core.h"
 #include "src/tls/tls_files.h"
@@ -39,6 +40,11 @@ struct RouterConfig {
   // A collector of spans, as --otlp-endpoint has it; "" = what the environment says
   // (otlp_target.h).
   std::string otlp_endpoint;
+  // Silence after which an event stream gets a comment, 0 = never; and how long a connection of the
+  // HTTP API is kept without a request.
+  int64_t sse_ping_ms = 15'000;
+  int64_t idle_timeout_ms = 75'000;
+  SiteRules sites;  // who may reach HTTP API and admin port from a browser
 };
 
 // A running router; see the file comment.

@@ -18,6 +18,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
 #include "src/cli/role_signals.h"
+#include "src/cli/site_flags.h"
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
 #include "src/worker/advertise.h"
@@ -40,6 +41,7 @@ struct WorkerFlags {
   int64_t colocate_threads = 0;
   WorkerTuning tuning;
   TelemetryFlags telemetry;
+  SiteFlags sites;
 };
 
 void Declare(FlagSet& flags, WorkerFlags& f) {
@@ -55,6 +57,7 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = one per processor");
   DeclareTuning(flags, f.tuning);
   DeclareTelemetry(flags, f.telemetry);
+  DeclareSites(flags, f.sites);
 }
 
 void DeclareColocation(FlagSet& flags, WorkerFlags& f) {
@@ -104,6 +107,7 @@ Status CheckColocation(const FlagSet& flags, const WorkerFlags& f) {
 Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
   BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
+  BATON_RETURN_IF_ERROR(SitesOf(f.sites).status());
   if (f.routers.empty()) {
     return InvalidArgument("--router is missing: the gRPC address of a router");
   }
@@ -151,6 +155,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.allow_inexact = f.tuning.allow_inexact;
   config.metric_aliases = AliasesOf(f.telemetry);
   config.otlp_endpoint = f.telemetry.otlp_endpoint;
+  BATON_ASSIGN_OR_RETURN(config.sites, SitesOf(f.sites));
   return config;
 }
 

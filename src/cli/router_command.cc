@@ -10,6 +10,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/role_signals.h"
 #include "src/cli/router_flags.h"
+#include "src/cli/site_flags.h"
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
 
@@ -21,6 +22,7 @@ struct RouterFlags {
   RouterConfig config;
   RouterTuning tuning;
   TelemetryFlags telemetry;
+  SiteFlags sites;
   int64_t drain_timeout_s = 60;
   std::string secret_file;
   std::string log_level = "info";
@@ -40,6 +42,7 @@ void Declare(FlagSet& flags, RouterFlags& f) {
       "the workers' file: finds prompts in their prefix caches; without it none is found");
   DeclareTls(flags, f.config.tls);
   DeclareTelemetry(flags, f.telemetry);
+  DeclareSites(flags, f.sites);
   flags.AddChoice("--log-level", f.log_level, {"debug", "info", "warn", "error"}, "what is logged");
 }
 
@@ -59,6 +62,9 @@ int RunRouter(const std::vector<std::string>& args) {
     return Fail("router", s, kExitUsage);
   }
   if (const Status s = CheckTelemetry(f.telemetry); !s.ok()) return Fail("router", s, kExitUsage);
+  StatusOr<SiteRules> sites = SitesOf(f.sites);
+  if (!sites.ok()) return Fail("router", sites.status(), kExitUsage);
+  f.config.sites = *std::move(sites);
   f.config.metric_aliases = AliasesOf(f.telemetry);
   f.config.otlp_endpoint = f.telemetry.otlp_endpoint;
   ApplyLogFormat(f.telemetry);

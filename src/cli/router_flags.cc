@@ -36,6 +36,17 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
   flags.Add("--shadow", tuning.shadow,
             "share (0..1) of the disaggregated requests that idle decode workers run again alone, "
             "to compare every token; baton_shadow_total of the router counts");
+  flags.Add("--sse-ping", tuning.sse_ping_s, {0, 3600},
+            "seconds of silence after which an event stream gets a comment line, before its first "
+            "token and between tokens; 0 = never");
+  flags.Add(
+      "--idle-timeout", tuning.idle_timeout_s, {1, 86'400},
+      "seconds that an HTTP connection without a request is kept: more than the proxies before "
+      "it keep theirs, so that they close first");
+  flags.Add(
+      "--request-timeout", tuning.request_timeout_s, {1, 86'400},
+      "seconds without a new token, since the last one or the request's arrival, after which a "
+      "request is ended; timeout_ms and grpc-timeout are total deadlines beside it");
 }
 
 Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
@@ -44,6 +55,9 @@ Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
   config.core.local_max_tokens = static_cast<uint32_t>(tuning.local_prefill_tokens);
   config.core.queue_wait_us = tuning.queue_wait_ms * 1000;
   config.core.prefill_wait_us = tuning.prefill_wait_ms * 1000;
+  config.sse_ping_ms = tuning.sse_ping_s * 1000;
+  config.idle_timeout_ms = tuning.idle_timeout_s * 1000;
+  config.core.request_timeout_us = tuning.request_timeout_s * 1'000'000;
   config.splits_reasoning = tuning.reasoning_format == "auto";
   return OkStatus();
 }
@@ -55,6 +69,9 @@ void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& ar
   args.push_back(fmt::format("--queue-wait-ms={}", tuning.queue_wait_ms));
   args.push_back(fmt::format("--prefill-wait-ms={}", tuning.prefill_wait_ms));
   args.push_back("--shadow=" + tuning.shadow);
+  args.push_back(fmt::format("--sse-ping={}", tuning.sse_ping_s));
+  args.push_back(fmt::format("--idle-timeout={}", tuning.idle_timeout_s));
+  args.push_back(fmt::format("--request-timeout={}", tuning.request_timeout_s));
 }
 
 }  // namespace baton

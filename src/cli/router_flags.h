@@ -20,6 +20,9 @@ struct RouterTuning {
   int64_t queue_wait_ms = 10'000;
   int64_t prefill_wait_ms = 60'000;
   std::string shadow = "0";  // a number from 0 to 1
+  int64_t sse_ping_s = 15;
+  int64_t idle_timeout_s = 75;
+  int64_t request_timeout_s = 600;
 };
 
 void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning);

@@ -30,6 +30,7 @@
 #include "src/cli/replace_file.h"
 #include "src/cli/router_flags.h"
 #include "src/cli/run_folders.h"
+#include "src/cli/site_flags.h"
 #include "src/cli/supervisor.h"
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
@@ -60,6 +61,7 @@ struct ServeFlags {
   RouterTuning router;
   WorkerTuning tuning;
   TelemetryFlags telemetry;
+  SiteFlags sites;
 };
 
 void Declare(FlagSet& flags, ServeFlags& f) {
@@ -82,6 +84,7 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   DeclareRouterTuning(flags, f.router);
   DeclareTuning(flags, f.tuning);
   DeclareTelemetry(flags, f.telemetry);
+  DeclareSites(flags, f.sites);
 }
 
 // One process is one worker of each role, and nothing else can reach its KV.
@@ -113,6 +116,7 @@ Status CheckSupported(const ServeFlags& f) {
   BATON_RETURN_IF_ERROR(CheckColocation(f));
   BATON_RETURN_IF_ERROR(CheckTlsFlags(f.tuning.tls));
   BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
+  BATON_RETURN_IF_ERROR(SitesOf(f.sites).status());
   RouterConfig router;  // only to see whether it can be made
   BATON_RETURN_IF_ERROR(ApplyRouterTuning(f.router, router));
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
@@ -247,6 +251,7 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const std::
   if (tuning.device_weights == "auto") tuning.device_weights = "packed";
   AppendTuning(tuning, spec.args);
   AppendTelemetry(f.telemetry, spec.args);
+  AppendSites(f.sites, spec.args);
   return spec;
 }
 
@@ -307,6 +312,7 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   AppendRouterTuning(f.router, config.router.args);
   AppendTls(f.tuning.tls, config.router.args);
   AppendTelemetry(f.telemetry, config.router.args);
+  AppendSites(f.sites, config.router.args);
   config.workers = [f, dir](const ChildReport& router) {
     std::vector<ChildSpec> specs = WorkerSpecs(f, router);
     for (ChildSpec& spec : specs) spec.log_file = fmt::format("{}/{}.log", dir, spec.name);
@@ -317,8 +323,8 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
     for (const ChildReport& worker : workers) {
       Print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"), worker.at("device"));
     }
-    Print("{} is ready: http://{}/v1  grpc {}  admin http://{}\n", model.id, router.at("http"),
-          router.at("grpc"), router.at("admin"));
+    Print("{} is ready: http://{}/v1  chat page http://{}/ui  grpc {}  admin http://{}\n", model.id,
+          router.at("http"), router.at("http"), router.at("grpc"), router.at("admin"));
     // For information: a server's work is done whether or not anybody can read of it.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       ::__fpurge(stdout);

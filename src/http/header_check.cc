@@ -153,25 +153,27 @@ std::optional<HttpRefusal> CheckFraming(const HttpHeaders& headers, int minor_ve
   return std::nullopt;
 }
 
-bool SplitTarget(std::string_view target, std::string* path, std::string* query) {
+std::optional<TargetParts> SplitTarget(std::string_view target) {
   constexpr std::string_view kScheme = "http://";
+  TargetParts parts;
   if (target.size() > kScheme.size() &&
       EqualsIgnoreCase(target.substr(0, kScheme.size()), kScheme)) {
     target.remove_prefix(kScheme.size());
     const size_t slash = target.find_first_of("/?");
-    if (slash == 0) return false;
+    if (slash == 0) return std::nullopt;
+    parts.authority = target.substr(0, slash);
     target = slash == std::string_view::npos ? "/" : target.substr(slash);
     if (target.front() == '?') {
-      *path = "/";
-      *query = target.substr(1);
-      return true;
+      parts.path = "/";
+      parts.query = target.substr(1);
+      return parts;
     }
   }
-  if (target != "*" && !target.starts_with('/')) return false;
+  if (target != "*" && !target.starts_with('/')) return std::nullopt;
   const size_t question = target.find('?');
-  *path = target.substr(0, question);
-  *query = question == std::string_view::npos ? "" : target.substr(question + 1);
-  return true;
+  parts.path = target.substr(0, question);
+  parts.query = question == std::string_view::npos ? "" : target.substr(question + 1);
+  return parts;
 }
 
 }  // namespace baton

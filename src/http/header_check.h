@@ -13,12 +13,6 @@
 
 namespace baton {
 
-// Why a request is refused: the status to answer with and one sentence without the client's text.
-struct HttpRefusal {
-  int status = 400;
-  std::string_view message;  // static
-};
-
 // Where the header of a message ends in the bytes received so far.
 struct HeaderScan {
   enum class State : uint8_t { kNeedMore, kComplete, kRefused };
@@ -53,9 +47,16 @@ struct RequestFraming {
 std::optional<HttpRefusal> CheckFraming(const HttpHeaders& headers, int minor_version,
                                         RequestFraming* out);
 
-// Splits a request target into path and query: origin form ("/a?b"), absolute form
-// ("http://host/a?b") and "*". False when it is none of these.
-bool SplitTarget(std::string_view target, std::string* path, std::string* query);
+// A request target in its parts.
+struct TargetParts {
+  std::string path;
+  std::string query;
+  std::string authority;  // host and perhaps port, of the absolute form alone
+};
+
+// Splits a request target: origin form ("/a?b"), absolute form ("http://host/a?b") and "*". Nothing
+// when it is none of these.
+std::optional<TargetParts> SplitTarget(std::string_view target);
 
 }  // namespace baton
 

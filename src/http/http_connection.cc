@@ -59,12 +59,13 @@ HttpRefusal RefusalOf(const boost::system::error_code& error) {
 }  // namespace
 
 HttpConnection::HttpConnection(asio::io_context* io, asio::ip::tcp::socket socket,
-                               HttpServerShared* shared,
+                               StreamSweep* sweep, HttpServerShared* shared,
                                std::function<void(HttpConnection*)> on_closed)
     : io_(io),
       socket_(std::move(socket)),
       read_timer_(*io),
       write_timer_(*io),
+      sweep_(sweep),
       shared_(shared),
       on_closed_(std::move(on_closed)),
       peer_address_(AddressOf(socket_)) {
@@ -97,6 +98,7 @@ void HttpConnection::BeginRequest() {
   state_ = State::kHeader;
   scanned_ = 0;
   request_ = HttpRequest{};
+  site_ = SiteVerdict{};
   request_id_.clear();
   const HttpServerOptions& options = shared_->options;
   ArmReadTimer(buffer_.empty() ? options.idle_timeout_ms : options.header_timeout_ms);
@@ -123,7 +125,8 @@ void HttpConnection::ParseHeader(size_t header_bytes) {
   const HttpServerOptions& options = shared_->options;
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(options.max_header_bytes + 1));
-  parser_->body_limit(options.max_body_bytes);
+  // CheckHead looks at the length, so that its refusal has the fields of site_.
+  parser_->body_limit(boost::none);
   parser_->eager(false);
   ErrorCode error;
   const size_t start = buffer_.find_first_not_of("\r\n");  // past empty lines before the request
@@ -146,21 +149,39 @@ void HttpConnection::ParseHeader(size_t header_bytes) {
   if (request_.headers.fields().size() > options.max_header_fields) {
     return Refuse({431, "the request has too many header fields"});
   }
-  if (const auto refusal = CheckFraming(request_.headers, minor_version, &framing_)) {
-    return Refuse(*refusal);
-  }
-  if (framing_.content_length > options.max_body_bytes) {
-    return Refuse({413, "the request body is too large"});
-  }
-  if (!SplitTarget(request_.target, &request_.path, &request_.query)) {
-    return Refuse({400, "the request target is neither a path nor an http:// address"});
-  }
+  if (const auto refusal = CheckHead(minor_version)) return Refuse(*refusal);
+  parser_->body_limit(options.max_body_bytes);
   traits_ = ExchangeTraits{.head = request_.method == "HEAD",
                            .http_1_0 = minor_version == 0,
                            .keep_alive = framing_.keep_alive,
                            .max_buffered_bytes = options.max_buffered_bytes,
+                           .idle_timeout_ms = options.idle_timeout_ms,
+                           .fields = site_.fields,
                            .draining = [shared = shared_] { return shared->draining.load(); }};
   BeginBody();
+}
+
+// What the request line and the fields say: framing, target, and whose page it is from.
+std::optional<HttpRefusal> HttpConnection::CheckHead(int minor_version) {
+  if (const auto refusal = CheckFraming(request_.headers, minor_version, &framing_)) {
+    return refusal;
+  }
+  std::optional<TargetParts> target = SplitTarget(request_.target);
+  if (!target) {
+    return HttpRefusal{400, "the request target is neither a path nor an http:// address"};
+  }
+  request_.path = std::move(target->path);
+  request_.query = std::move(target->query);
+  site_ = JudgeSite(shared_->options.sites, {.method = request_.method,
+                                             .authority = target->authority,
+                                             .headers = &request_.headers,
+                                             .on_loopback = shared_->on_loopback,
+                                             .own_host = shared_->options.host});
+  if (site_.refusal) return site_.refusal;
+  if (framing_.content_length > shared_->options.max_body_bytes) {
+    return HttpRefusal{413, "the request body is too large"};
+  }
+  return std::nullopt;
 }
 
 void HttpConnection::BeginBody() {
@@ -223,8 +244,12 @@ void HttpConnection::Dispatch() {
   Read();
   auto responder = MakeResponder(
       exchange_, [formatter = shared_->options.error_formatter, id = std::move(request_id_)] {
-        return formatter(500, "the request was dropped", id);
+        return formatter({500, "the request was dropped"}, id);
       });
+  if (site_.is_preflight) {
+    responder->Respond({204, {}, ""});
+    return;
+  }
   try {
     shared_->handler(std::move(request_), std::move(responder));
   } catch (const std::exception& error) {
@@ -238,6 +263,8 @@ void HttpConnection::Refuse(HttpRefusal refusal) {
                            .http_1_0 = false,
                            .keep_alive = false,
                            .max_buffered_bytes = shared_->options.max_buffered_bytes,
+                           .idle_timeout_ms = 0,
+                           .fields = site_.fields,
                            .draining = [] { return true; }};
   exchange_ = MakeExchange(traits_);
   if (state_ == State::kHeader && request_id_.empty()) request_id_ = RawRequestId(buffer_);
@@ -246,8 +273,7 @@ void HttpConnection::Refuse(HttpRefusal refusal) {
   parser_.reset();  // a refused body is not kept until the client has read why
   body_lease_.reset();
   ArmReadTimer(0);
-  HttpResponse response =
-      shared_->options.error_formatter(refusal.status, refusal.message, request_id_);
+  HttpResponse response = shared_->options.error_formatter(refusal, request_id_);
   if (refusal.status == 503) response.headers.Set("Retry-After", "1");
   exchange_->Respond(std::move(response));
 }
@@ -319,6 +345,7 @@ void HttpConnection::Flush() {
   if (output.abort) return Close();
   output_complete_ = output.complete;
   output_close_ = output.close;
+  if (output.silence_ms > 0) sweep_->Add(exchange_, output.silence_ms);
   output_ = std::move(output.pieces);
   output_begin_ = 0;
   output_offset_ = 0;
@@ -375,6 +402,7 @@ void HttpConnection::OnWritten(const ErrorCode& error, size_t size) {
 }
 
 void HttpConnection::EndExchange(bool close) {
+  sweep_->Remove(exchange_);
   exchange_.reset();
   output_.clear();
   if (counts_as_active_) shared_->num_active_requests.fetch_sub(1);
@@ -423,7 +451,10 @@ void HttpConnection::Close(HttpClientGone how) {
   write_timer_.cancel();
   if (counts_as_active_) shared_->num_active_requests.fetch_sub(1);
   counts_as_active_ = false;
-  if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->Close(how);
+  if (const auto exchange = std::exchange(exchange_, nullptr)) {
+    sweep_->Remove(exchange);
+    exchange->Close(how);
+  }
   on_closed_(this);
 }
 

@@ -33,6 +33,7 @@
 #include "src/http/header_check.h"
 #include "src/http/http_exchange.h"
 #include "src/http/http_server.h"
+#include "src/http/stream_sweep.h"
 
 namespace baton {
 
@@ -41,6 +42,7 @@ struct HttpServerShared {
   HttpServerOptions options;           // constant
   HttpHandler handler;                 // constant
   std::shared_ptr<BodyBudget> bodies;  // constant; requests may outlive the server
+  bool on_loopback = false;            // constant once it listens: the bound address is one
   std::atomic<bool> draining{false};
   std::atomic<size_t> num_connections{0};
   std::atomic<size_t> num_active_requests{0};
@@ -49,10 +51,11 @@ struct HttpServerShared {
 // See the file comment.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  // On the thread that runs `io`, which is the socket's. `on_closed` is called once, as the last
-  // thing.
+  // On the thread that runs `io`, which is the socket's and that of `sweep`. `on_closed` is called
+  // once, as the last thing.
   HttpConnection(boost::asio::io_context* io, boost::asio::ip::tcp::socket socket,
-                 HttpServerShared* shared, std::function<void(HttpConnection*)> on_closed);
+                 StreamSweep* sweep, HttpServerShared* shared,
+                 std::function<void(HttpConnection*)> on_closed);
 
   // Begins reading requests.
   void Start();
@@ -75,6 +78,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void BeginRequest();
   void ContinueHeader();
   void ParseHeader(size_t header_bytes);
+  std::optional<HttpRefusal> CheckHead(int minor_version);
   void BeginBody();
   void ContinueBody();
   bool LeaseBody();
@@ -101,6 +105,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer read_timer_;
   boost::asio::steady_timer write_timer_;
+  StreamSweep* const sweep_;
   HttpServerShared* const shared_;
   std::function<void(HttpConnection*)> on_closed_;
   std::string peer_address_;
@@ -120,6 +125,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string request_id_;  // what the client sent as X-Request-Id, also where the header is broken
   RequestFraming framing_;
   ExchangeTraits traits_;
+  SiteVerdict site_;
 
   std::shared_ptr<HttpExchange> exchange_;  // of the request being handled
   bool writing_ = false;

@@ -16,7 +16,8 @@ namespace {
 // Fields that only the server may set: they describe the framing.
 bool IsFramingField(std::string_view name) {
   return EqualsIgnoreCase(name, "Content-Length") || EqualsIgnoreCase(name, "Transfer-Encoding") ||
-         EqualsIgnoreCase(name, "Connection") || EqualsIgnoreCase(name, "Date");
+         EqualsIgnoreCase(name, "Connection") || EqualsIgnoreCase(name, "Keep-Alive") ||
+         EqualsIgnoreCase(name, "Date");
 }
 
 // A field value may echo the client's text: a line break in it would start a new field.
@@ -57,7 +58,15 @@ std::string HttpExchange::HeadLocked(int status, const HttpHeaders& headers,
     fmt::format_to(std::back_inserter(head), "{}: {}\r\n", WithoutControls(name),
                    WithoutControls(value));
   }
+  for (const auto& [name, value] : traits_.fields.fields()) {
+    fmt::format_to(std::back_inserter(head), "{}: {}\r\n", name, WithoutControls(value));
+  }
   head += framing;
+  // Clients that pool connections drop them before we do.
+  if (!close_ && traits_.idle_timeout_ms > 0) {
+    fmt::format_to(std::back_inserter(head), "Keep-Alive: timeout={}\r\n",
+                   traits_.idle_timeout_ms / 1000);
+  }
   if (close_) {
     head += "Connection: close\r\n";
   } else if (traits_.http_1_0) {
@@ -70,6 +79,7 @@ std::string HttpExchange::HeadLocked(int status, const HttpHeaders& headers,
 void HttpExchange::AppendLocked(std::string piece) {
   buffered_bytes_ += piece.size();
   pieces_.push_back(std::move(piece));
+  written_us_ = SystemClock().NowUs();
 }
 
 void HttpExchange::WakeLocked() {
@@ -118,10 +128,32 @@ bool HttpExchange::Write(std::string_view chunk) {
     WakeLocked();
     return false;
   }
-  AppendLocked(traits_.http_1_0 ? std::string(chunk)
-                                : fmt::format("{:x}\r\n{}\r\n", chunk.size(), chunk));
+  AppendLocked(ChunkOf(chunk));
   WakeLocked();
   return true;
+}
+
+std::string HttpExchange::ChunkOf(std::string_view bytes) const {
+  if (traits_.http_1_0) return std::string(bytes);
+  return fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes);
+}
+
+void HttpExchange::KeepAlive(std::string filler, int64_t silence_ms) {
+  std::lock_guard lock(mutex_);
+  if (state_ != State::kStreaming || traits_.head || filler.empty()) return;
+  filler_ = std::move(filler);
+  silence_ms_ = silence_ms;
+  WakeLocked();
+}
+
+void HttpExchange::FillSilence(int64_t now_us) {
+  std::lock_guard lock(mutex_);
+  const bool streams = state_ == State::kStreaming && !peer_closed_ && !abort_;
+  // Who has not taken what there is needs no sign of life from us.
+  if (!streams || filler_.empty() || buffered_bytes_ > 0) return;
+  if (now_us - written_us_ < silence_ms_ * 1000) return;
+  AppendLocked(ChunkOf(filler_));
+  WakeLocked();
 }
 
 bool HttpExchange::Finish(bool close) {
@@ -204,6 +236,7 @@ HttpExchange::Output HttpExchange::Take() {
   output.complete = state_ == State::kAnswered;
   output.abort = abort_;
   output.close = close_;
+  output.silence_ms = state_ == State::kStreaming && !filler_.empty() ? silence_ms_ : 0;
   return output;
 }
 
@@ -266,6 +299,9 @@ class ExchangeResponder final : public HttpResponder {
   bool Finish() override { return exchange_->Finish(false); }
   bool FinishAndClose() override { return exchange_->Finish(true); }
   void Abort() override { exchange_->Abort(); }
+  void KeepAlive(std::string filler, int64_t silence_ms) override {
+    exchange_->KeepAlive(std::move(filler), silence_ms);
+  }
   size_t buffered_bytes() const override { return exchange_->buffered_bytes(); }
   void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) override {
     exchange_->NotifyBelow(limit_bytes, std::move(callback));

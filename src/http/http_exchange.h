@@ -7,6 +7,7 @@
 //  3. buffered_bytes = bytes appended and not yet reported by Sent, also once it is closed: a
 //     producer that is paused must not take the close for a client that has caught up, and end the
 //     answer as whole before it hears of the close.
+//  4. A filler is written between two chunks of the producer, never in one: each Write is whole.
 //
 // Internal to src/http.
 #ifndef BATON_HTTP_HTTP_EXCHANGE_H_
@@ -34,6 +35,8 @@ struct ExchangeTraits {
   bool http_1_0 = false;   // no chunks on the wire
   bool keep_alive = true;  // what the client asked for
   size_t max_buffered_bytes = 0;
+  int64_t idle_timeout_ms = 0;     // what Keep-Alive promises; 0 = it is not sent
+  HttpHeaders fields;              // for the header of every answer (site_rules.h)
   std::function<bool()> draining;  // true: this answer says `Connection: close`
 };
 
@@ -48,6 +51,7 @@ class HttpExchange {
   bool Write(std::string_view chunk);
   bool Finish(bool close);
   void Abort();
+  void KeepAlive(std::string filler, int64_t silence_ms);
   size_t buffered_bytes() const;
   void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback);
   void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback);
@@ -57,11 +61,14 @@ class HttpExchange {
   // What the connection has to send next.
   struct Output {
     std::vector<std::string> pieces;
-    bool complete = false;  // nothing follows these pieces
-    bool abort = false;     // close without sending
-    bool close = false;     // close once complete
+    bool complete = false;   // nothing follows these pieces
+    bool abort = false;      // close without sending
+    bool close = false;      // close once complete
+    int64_t silence_ms = 0;  // > 0: FillSilence wants to be called (KeepAlive)
   };
   Output Take();
+  // Writes the filler if the stream has been silent for long enough and nothing waits to be sent.
+  void FillSilence(int64_t now_us);
   // The connection has been woken: true if it must close at once, whatever is still being sent.
   bool OnWake();
   // `size` bytes were taken by the kernel.
@@ -77,6 +84,7 @@ class HttpExchange {
 
   std::string HeadLocked(int status, const HttpHeaders& headers, std::string_view framing);
   void AppendLocked(std::string piece);
+  std::string ChunkOf(std::string_view bytes) const;
   void WakeLocked();
 
   const ExchangeTraits traits_;
@@ -88,6 +96,9 @@ class HttpExchange {
   bool abort_ = false;
   bool close_ = false;
   bool wake_pending_ = false;
+  std::string filler_;      // "" = none
+  int64_t silence_ms_ = 0;  // before the filler is written
+  int64_t written_us_ = 0;  // the last chunk, or the head
   size_t buffered_bytes_ = 0;
   size_t notify_below_ = 0;
   std::vector<std::string> pieces_;

@@ -49,8 +49,12 @@ std::string_view HttpReason(int status) {
       return "Created";
     case 204:
       return "No Content";
+    case 302:
+      return "Found";
     case 304:
       return "Not Modified";
+    case 308:
+      return "Permanent Redirect";
     case 400:
       return "Bad Request";
     case 401:
@@ -96,11 +100,12 @@ std::string_view HttpReason(int status) {
   }
 }
 
-HttpResponse PlainTextError(int status, std::string_view message, std::string_view /*request_id*/) {
+HttpResponse PlainTextError(const HttpRefusal& refusal, std::string_view /*request_id*/) {
   HttpResponse response;
-  response.status = status;
+  response.status = refusal.status;
   response.headers.Add("Content-Type", "text/plain; charset=utf-8");
-  response.body = fmt::format("{} {}: {}\n", status, HttpReason(status), message);
+  response.body = fmt::format("{} {}: {}{}{}\n", refusal.status, HttpReason(refusal.status),
+                              refusal.code, refusal.code.empty() ? "" : ": ", refusal.message);
   return response;
 }
 

@@ -57,14 +57,21 @@ struct HttpResponse {
   std::string body;
 };
 
-// Makes the body of an error that the server or a router answers itself (bad framing, limits, 404,
-// 405): called with the status, one English sentence without user text, and what the client sent as
-// X-Request-Id: unchecked, "" when there was none or it could not be read. Any thread.
-using HttpErrorFormatter =
-    std::function<HttpResponse(int status, std::string_view message, std::string_view request_id)>;
+// Why the server or a router answers a request itself: bad framing, limits, foreign sites, 404,
+// 405.
+struct HttpRefusal {
+  int status = 400;
+  std::string_view message;    // one English sentence without the client's text; static
+  std::string_view code = {};  // its name for programs, "" where the status says it; static
+};
 
-// `{status} {reason}\n` as text/plain; the formatter when none is given.
-HttpResponse PlainTextError(int status, std::string_view message, std::string_view request_id);
+// Makes the answer to a refused request. `request_id` is what the client sent as X-Request-Id:
+// unchecked, "" when there was none or it could not be read. Any thread.
+using HttpErrorFormatter =
+    std::function<HttpResponse(const HttpRefusal& refusal, std::string_view request_id)>;
+
+// `{status} {reason}: {code}: {message}\n` as text/plain; the formatter when none is given.
+HttpResponse PlainTextError(const HttpRefusal& refusal, std::string_view request_id);
 
 // The request header that names a request for logs, and the answer header that repeats it.
 inline constexpr std::string_view kRequestIdField = "X-Request-Id";

@@ -49,6 +49,10 @@ class HttpResponder {
   // As Finish, and the connection is closed behind the final chunk: for an answer that is not
   // whole. The header, which could have said `Connection: close`, is long gone.
   virtual bool FinishAndClose() = 0;
+  // From now on the stream gets `filler` as a chunk of its own whenever it has been silent for
+  // `silence_ms` (and up to an eighth of that longer, 1 s at most) and nothing waits to be sent.
+  // Any number of such streams cost their event loop one timer. Does nothing before StartStream.
+  virtual void KeepAlive(std::string filler, int64_t silence_ms) = 0;
   // Closes the connection without the final chunk, so that the client sees a truncated answer.
   virtual void Abort() = 0;
 

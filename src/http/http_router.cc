@@ -30,7 +30,7 @@ void HttpRouter::Handle(HttpRequest request, std::shared_ptr<HttpResponder> resp
   const std::string_view request_id = request.headers.Find(kRequestIdField).value_or("");
   const auto path = paths_.find(request.path);
   if (path == paths_.end()) {
-    responder->Respond(error_formatter_(404, "no such path", request_id));
+    responder->Respond(error_formatter_({404, "no such path", ""}, request_id));
     return;
   }
   const Methods& methods = path->second;
@@ -38,7 +38,7 @@ void HttpRouter::Handle(HttpRequest request, std::shared_ptr<HttpResponder> resp
   if (method == methods.end() && request.method == "HEAD") method = methods.find("GET");
   if (method == methods.end()) {
     HttpResponse response =
-        error_formatter_(405, "this path has no such method; see Allow", request_id);
+        error_formatter_({405, "this path has no such method; see Allow", ""}, request_id);
     response.headers.Set("Allow", AllowedMethods(methods));
     responder->Respond(std::move(response));
     return;

@@ -43,6 +43,7 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 struct EventLoop {
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  StreamSweep sweep{&io};
   std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections;
   Thread thread;
 
@@ -147,6 +148,7 @@ Status BeastServer::Listen() {
   }
   if (error) return FailedPrecondition("cannot listen on {}: {}", wanted, error.message());
   port_ = acceptor_->local_endpoint(error).port();
+  shared_.on_loopback = endpoint.address().is_loopback();
   Accept();
   for (const auto& loop : loops_) {
     loop->thread = Thread(shared_.options.thread_name, [io = &loop->io] { io->run(); });
@@ -211,8 +213,8 @@ void BeastServer::Adopt(tcp::socket socket, EventLoop* loop) {
       (refuse ? num_refusing_ : num_served_).fetch_sub(1);
       shared_.num_connections.fetch_sub(1);
     };
-    auto connection =
-        std::make_shared<HttpConnection>(&loop->io, std::move(socket), &shared_, forget);
+    auto connection = std::make_shared<HttpConnection>(&loop->io, std::move(socket), &loop->sweep,
+                                                       &shared_, forget);
     loop->connections.emplace(connection.get(), connection);
     if (refuse) {
       connection->StartRefused();

@@ -27,6 +27,7 @@
 #include "src/base/status.h"
 #include "src/http/http_message.h"
 #include "src/http/http_responder.h"
+#include "src/http/site_rules.h"
 
 namespace baton {
 
@@ -57,11 +58,15 @@ struct HttpServerOptions {
   // does not fit gets 503.
   size_t max_bodies_bytes = size_t{128} << 20;
   size_t max_buffered_bytes = size_t{4} << 20;  // unsent answer bytes of one connection
-  int64_t header_timeout_ms = 10'000;       // first byte of a request to the end of its header: 408
-  int64_t body_timeout_ms = 60'000;         // end of header to end of body: 408
-  int64_t idle_timeout_ms = 60'000;         // between requests: closed silently
+  int64_t header_timeout_ms = 10'000;  // first byte of a request to the end of its header: 408
+  int64_t body_timeout_ms = 60'000;    // end of header to end of body: 408
+  // Between requests: closed silently. More than the 60 s of nginx and of cloud balancers, so that
+  // they end their idle connections first: a request that meets our end is lost. `Keep-Alive:
+  // timeout=` says so. 0 = no limit.
+  int64_t idle_timeout_ms = 75'000;
   int64_t write_stall_timeout_ms = 30'000;  // no byte taken by the client: closed
 
+  SiteRules sites;                     // which names and web pages may reach it
   HttpErrorFormatter error_formatter;  // PlainTextError when empty
 };
 

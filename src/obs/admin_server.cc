@@ -129,7 +129,8 @@ AdminServer::AdminServer(const MetricsRegistry* registry, AdminProviders provide
 
 StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(std::string host, uint16_t port,
                                                           const MetricsRegistry* registry,
-                                                          AdminProviders providers) {
+                                                          AdminProviders providers,
+                                                          SiteRules sites) {
   std::unique_ptr<AdminServer> admin(new AdminServer(registry, std::move(providers)));
   HttpServerOptions options;
   options.host = std::move(host);
@@ -137,6 +138,8 @@ StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(std::string host, uint
   options.thread_name = "admin";
   options.max_connections = kMaxConnections;
   options.max_body_bytes = kMaxBodyBytes;
+  options.sites = std::move(sites);
+  options.sites.check = SiteCheck::kAllMethods;
   BATON_ASSIGN_OR_RETURN(admin->server_,
                          HttpServer::Start(std::move(options), admin->router_.AsHandler()));
   return StatusOr<std::unique_ptr<AdminServer>>(std::move(admin));

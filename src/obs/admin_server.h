@@ -43,10 +43,12 @@ struct AdminProviders {
 // A running admin port; stops when destroyed. The registry must outlive it.
 class AdminServer {
  public:
-  // Port 0 = any free one.
+  // Port 0 = any free one. `sites`: hosts and origins beside the port's own; a foreign one is
+  // refused with every method (http/site_rules.h).
   static StatusOr<std::unique_ptr<AdminServer>> Start(std::string host, uint16_t port,
                                                       const MetricsRegistry* registry,
-                                                      AdminProviders providers);
+                                                      AdminProviders providers,
+                                                      SiteRules sites = {});
 
   uint16_t port() const { return server_->port(); }
   std::string address() const { return server_->address(); }

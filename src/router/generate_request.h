@@ -44,6 +44,7 @@ struct RequestFields {
   std::string_view prompt = "prompt";          // "messages" for a chat
   std::string_view max_tokens = "max_tokens";  // or "max_completion_tokens"
   std::string_view choices = "n";              // or "best_of"
+  std::string_view timeout = "timeout_ms";     // or "grpc-timeout"
 };
 
 // The names under which an answer goes to its client.
@@ -59,9 +60,9 @@ struct IdempotencyKey {
   Hash128 fingerprint;     // of all that the client asked for: unequal = another request
   std::string_view field;  // the client's name for the key, for errors; static
   AnswerName name;         // of the answer, should this be the first request under the key
-  // What the generation has then. A deadline of the client's transport is not in it: when that
-  // passes, the client retries, and is to find what was computed.
-  int64_t timeout_us = 600'000'000;
+  // What the generation has then, 0 = no deadline. A deadline of the client's transport is not in
+  // it: when that passes, the client retries, and is to find what was computed.
+  int64_t timeout_us = 0;
 };
 
 // One validated request; see the file comment.
@@ -75,11 +76,11 @@ struct GenerateRequest {
   RequestFields fields;
   // max_tokens is what the client asked for, not what the context leaves.
   bool names_length = false;
-  bool names_seed = false;           // sampling.seed is the client's own
-  bool is_streamed = false;          // the answer goes out token by token
-  StopMatcher stop;                  // the stop strings, nothing pushed yet
-  int64_t received_us = 0;           // steady clock, when the first byte of the request was handled
-  int64_t timeout_us = 600'000'000;  // from received_us
+  bool names_seed = false;   // sampling.seed is the client's own
+  bool is_streamed = false;  // the answer goes out token by token
+  StopMatcher stop;          // the stop strings, nothing pushed yet
+  int64_t received_us = 0;   // steady clock, when the first byte of the request was handled
+  int64_t timeout_us = 0;    // from received_us, whatever has come by then; 0 = no deadline
   // Set: a shadow (shadow_runs.h), which runs alone on an idle worker of these numerics, makes room
   // for every client and is counted as none.
   std::optional<uint64_t> shadow_numerics_id;

@@ -12,6 +12,7 @@ namespace baton {
 class KeyedAnswers::Recorder final : public ResponseSink {
  public:
   Recorder(KeyedAnswers* table, RequestUid generation) : table_(table), generation_(generation) {}
+  void OnTaken() override { table_->OnTaken(generation_); }
   void OnToken(const TokenOutput& token) override { table_->OnToken(generation_, token); }
   void OnFinished(const GenerateResult& result) override {
     table_->OnFinished(generation_, result);
@@ -48,7 +49,9 @@ void KeyedAnswers::Submit(RequestUid uid, GenerateRequest request,
   Reader reader;
   reader.uid = uid;
   reader.sink = std::move(sink);
-  reader.deadline_us = request.received_us + request.timeout_us;
+  reader.deadline_us =
+      request.timeout_us > 0 ? request.received_us + request.timeout_us : INT64_MAX;
+  reader.past_deadline = DeadlineError(request.fields.timeout, request.timeout_us);
   if (entry == nullptr) {
     Start(std::move(reader), std::move(request), now_us);
   } else {
@@ -90,9 +93,16 @@ void KeyedAnswers::Join(Entry& entry, Reader reader, int64_t now_us) {
 
 void KeyedAnswers::AddReader(Entry& entry, Reader reader) {
   reader.sink->OnAccepted(entry.key->name);
+  if (entry.is_taken) reader.sink->OnTaken();
   reader.entry = &entry;
   reader.fed = num_ticks_;
   entry.readers.push_back(&readers_.emplace(reader.uid, std::move(reader)).first->second);
+}
+
+void KeyedAnswers::OnTaken(RequestUid generation) {
+  Entry& entry = *Find(generation);
+  entry.is_taken = true;
+  for (Reader* reader : entry.readers) reader->sink->OnTaken();
 }
 
 void KeyedAnswers::OnToken(RequestUid generation, const TokenOutput& token) {
@@ -151,14 +161,14 @@ bool KeyedAnswers::Leave(RequestUid uid, int64_t now_us) {
   const auto found = readers_.find(uid);
   if (found == readers_.end()) return false;
   now_us_ = std::max(now_us_, now_us);
-  EndReader(found->second, ErrorCode::kCancelled);
+  EndReader(found->second, PlainError(ErrorCode::kCancelled));
   Report();
   return true;
 }
 
 // May erase its entry.
-void KeyedAnswers::EndReader(Reader& reader, ErrorCode code) {
-  reader.sink->OnFailed(PlainError(code));
+void KeyedAnswers::EndReader(Reader& reader, const RequestError& error) {
+  reader.sink->OnFailed(error);
   RemoveReader(reader);
 }
 
@@ -213,22 +223,24 @@ void KeyedAnswers::Tick(int64_t now_us) {
 
 // Ends those whose time is over, and the pauses of those who have caught up.
 void KeyedAnswers::CheckReaders() {
-  std::vector<std::pair<RequestUid, ErrorCode>> over;
+  std::vector<std::pair<RequestUid, RequestError>> over;
   for (auto& [uid, reader] : readers_) {
-    if (const std::optional<ErrorCode> code = EndOf(reader)) over.emplace_back(uid, *code);
+    if (std::optional<RequestError> error = EndOf(reader))
+      over.emplace_back(uid, *std::move(error));
   }
-  for (const auto& [uid, code] : over) EndReader(readers_.at(uid), code);
+  for (const auto& [uid, error] : over) EndReader(readers_.at(uid), error);
 }
 
-std::optional<ErrorCode> KeyedAnswers::EndOf(Reader& reader) {
+std::optional<RequestError> KeyedAnswers::EndOf(Reader& reader) {
   const Entry& entry = *reader.entry;
-  if (now_us_ >= reader.deadline_us) return ErrorCode::kDeadlineExceeded;
+  if (now_us_ >= reader.deadline_us) return reader.past_deadline;
   if (!entry.remembered && entry.log.end() - reader.next > kMaxPendingTokens) {
-    return ErrorCode::kSlowClient;
+    return PlainError(ErrorCode::kSlowClient);
   }
   const bool reads = !reader.pause.on() || reader.pause.Look(reader.sink->buffered_bytes(), now_us_,
                                                              limits_.slow_client_us);
-  return reads ? std::nullopt : std::optional<ErrorCode>(ErrorCode::kSlowClient);
+  if (reads) return std::nullopt;
+  return PlainError(ErrorCode::kSlowClient);
 }
 
 // Who lags behind a live generation is a client that waits for its next token; a replay is late

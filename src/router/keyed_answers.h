@@ -53,7 +53,7 @@ inline constexpr uint32_t kReplayMinShare = 16;
 struct KeyedAnswersLimits {
   // A client waits up to 8 s before it retries (OpenAI's own libraries); 2 s to connect again.
   int64_t grace_us = 10'000'000;
-  int64_t keep_us = 600'000'000;  // the request deadline: after it no client still waits
+  int64_t keep_us = 600'000'000;  // a client that has waited for so long has given up
   int64_t slow_client_us = 30'000'000;
   size_t max_entries = 8192;  // RouterCoreConfig::max_live: what runs always fits
   size_t max_readers = 8192;
@@ -103,9 +103,10 @@ class KeyedAnswers {
     RequestUid uid;
     Entry* entry = nullptr;
     std::shared_ptr<ResponseSink> sink;
-    uint64_t next = 0;  // position in the log
-    uint64_t fed = 0;   // the tick that fed it last, or the one before it came
-    int64_t deadline_us = 0;
+    uint64_t next = 0;        // position in the log
+    uint64_t fed = 0;         // the tick that fed it last, or the one before it came
+    int64_t deadline_us = 0;  // INT64_MAX = none
+    RequestError past_deadline;
     ClientPause pause;
   };
   // A reader that lags, in the order in which they are fed.
@@ -120,6 +121,7 @@ class KeyedAnswers {
     std::shared_ptr<const IdempotencyKey> key;
     bool remembered = true;  // under its key
     KeyedState state = KeyedState::kLive;
+    bool is_taken = false;                  // by a worker: readers were told, and will be
     int64_t since_us = 0;                   // orphaned; finished or last asked for
     std::list<RequestUid>::iterator place;  // in orphans_ or finished_, by state
     AnswerLog log;
@@ -128,6 +130,7 @@ class KeyedAnswers {
   // The sink of a generation: tells the table.
   class Recorder;
 
+  void OnTaken(RequestUid generation);
   void OnToken(RequestUid generation, const TokenOutput& token);
   void OnFinished(RequestUid generation, const GenerateResult& result);
   void OnFailed(RequestUid generation, const RequestError& error);
@@ -138,11 +141,11 @@ class KeyedAnswers {
   void Refuse(ResponseSink& sink, const RequestError& error);
   bool DeliverNext(Reader& reader);
   void CheckReaders();
-  std::optional<ErrorCode> EndOf(Reader& reader);
+  std::optional<RequestError> EndOf(Reader& reader);
   void FeedReaders();
   uint32_t Feed(std::vector<Turn> turns, uint32_t budget);
   uint32_t Replay(Reader& reader, uint32_t limit);
-  void EndReader(Reader& reader, ErrorCode code);
+  void EndReader(Reader& reader, const RequestError& error);
   void RemoveReader(Reader& reader);
   void SetState(Entry& entry, KeyedState state, int64_t now_us);
   void LetGo(Entry& entry);

@@ -10,12 +10,14 @@ constexpr int kGrpcCancelled = 1;
 constexpr int kGrpcInvalidArgument = 3;
 constexpr int kGrpcDeadlineExceeded = 4;
 constexpr int kGrpcNotFound = 5;
+constexpr int kGrpcPermissionDenied = 7;
 constexpr int kGrpcResourceExhausted = 8;
 constexpr int kGrpcUnimplemented = 12;
 constexpr int kGrpcInternal = 13;
 constexpr int kGrpcUnavailable = 14;
 
 constexpr std::string_view kInvalidRequest = "invalid_request_error";
+constexpr std::string_view kPermissionError = "permission_error";
 constexpr std::string_view kRateLimit = "rate_limit_error";
 constexpr std::string_view kServerError = "server_error";
 constexpr std::string_view kUnavailableError = "service_unavailable_error";
@@ -59,22 +61,28 @@ constexpr ErrorRow kRows[] = {
      "'{0}' is not supported by this server: it must be {1}."},
     {ErrorCode::kContextLengthExceeded, 400, kGrpcInvalidArgument, kInvalidRequest,
      "context_length_exceeded", ""},
+    {ErrorCode::kHostNotAllowed, 403, kGrpcPermissionDenied, kPermissionError, "host_not_allowed",
+     "{1}"},
+    {ErrorCode::kOriginNotAllowed, 403, kGrpcPermissionDenied, kPermissionError,
+     "origin_not_allowed", "{1}"},
     {ErrorCode::kModelNotFound, 404, kGrpcNotFound, kInvalidRequest, "model_not_found",
      "'{0}' names no model that is served here; GET /v1/models lists them."},
     {ErrorCode::kPathNotFound, 404, kGrpcUnimplemented, kInvalidRequest, "not_found",
-     "There is nothing at this path."},
+     "There is nothing at this path. {1}"},
     {ErrorCode::kMethodNotAllowed, 405, kGrpcUnimplemented, kInvalidRequest, "method_not_allowed",
-     "This path does not answer this method."},
+     "This path does not answer this method. {1}"},
     {ErrorCode::kRequestTimeout, 408, kGrpcDeadlineExceeded, kTimeoutError, "request_timeout",
      "The request did not arrive in time."},
     {ErrorCode::kBodyTooLarge, 413, kGrpcInvalidArgument, kInvalidRequest, "body_too_large",
      "The request is larger than 8 MiB."},
     {ErrorCode::kUnsupportedMediaType, 415, kGrpcInvalidArgument, kInvalidRequest,
-     "unsupported_media_type", "The body must be application/json, without Content-Encoding."},
+     "unsupported_media_type",
+     "The body must be JSON and say so: send the header 'Content-Type: application/json' (curl: -H "
+     "'Content-Type: application/json'), and no Content-Encoding."},
     {ErrorCode::kQueueFull, 429, kGrpcResourceExhausted, kRateLimit, "queue_full",
      "Too many requests are waiting; try again later."},
     {ErrorCode::kQueueTimeout, 429, kGrpcResourceExhausted, kRateLimit, "queue_timeout",
-     "No worker had room in time; try again later."},
+     "No worker had room within the server's --queue-wait-ms; try again later."},
     {ErrorCode::kHeaderTooLarge, 431, kGrpcInvalidArgument, kInvalidRequest, "header_too_large",
      "The header (gRPC: the metadata, 64 KiB) is larger than the server accepts."},
     {ErrorCode::kCancelled, 499, kGrpcCancelled, kInvalidRequest, "cancelled",
@@ -123,7 +131,12 @@ std::string RequestError::Message() const {
   if (code == ErrorCode::kInvalidJson && !expected.empty()) {
     return fmt::format("The body is not valid JSON at {}.", expected);
   }
-  return fmt::format(fmt::runtime(RowOf(code).sentence), param, expected);
+  if (code == ErrorCode::kDeadlineExceeded && !expected.empty()) {
+    return fmt::format("The request took too long: {}.", expected);
+  }
+  std::string text = fmt::format(fmt::runtime(RowOf(code).sentence), param, expected);
+  if (text.ends_with(' ')) text.pop_back();  // of a sentence whose second half is not known
+  return text;
 }
 
 int HttpStatusOf(ErrorCode code) { return RowOf(code).http_status; }
@@ -136,6 +149,20 @@ RequestError PlainError(ErrorCode code) {
   error.code = code;
   const int status = HttpStatusOf(code);
   if (status == 429 || status == 503) error.retry_after_s = kRetryAfterS;
+  return error;
+}
+
+RequestError DeadlineError(std::string_view field, int64_t timeout_us) {
+  return FieldError(
+      ErrorCode::kDeadlineExceeded, field,
+      fmt::format("'{}' gave it {} ms from its arrival", field, (timeout_us + 999) / 1000));
+}
+
+RequestError SilenceError(int64_t silence_us) {
+  RequestError error = PlainError(ErrorCode::kDeadlineExceeded);
+  error.expected = fmt::format(
+      "no token came for {} s, the longest silence that this server allows (--request-timeout)",
+      silence_us / 1'000'000);
   return error;
 }
 

@@ -29,6 +29,8 @@ enum class ErrorCode : uint8_t {
   kKeyReused,
   kUnsupported,
   kContextLengthExceeded,
+  kHostNotAllowed,
+  kOriginNotAllowed,
   kModelNotFound,
   kPathNotFound,
   kMethodNotAllowed,
@@ -56,7 +58,8 @@ struct RequestError {
   ErrorCode code = ErrorCode::kInternal;
   std::string param;     // the field at fault, "" = none
   std::string expected;  // what it must be, from the schema table: "a number from 0 to 2";
-                         // kInvalidJson: where and why the text is none
+                         // kInvalidJson: where and why the text is none; kDeadlineExceeded: which
+                         // limit it was; a path or method that there is not: what to send instead
   uint32_t num_prompt_tokens = 0;  // with kContextLengthExceeded
   uint32_t max_context = 0;        // with kContextLengthExceeded, tokens of prompt and answer
   uint32_t retry_after_s = 0;      // 0 = the client gets no hint
@@ -74,10 +77,15 @@ std::string_view ErrorTypeOf(ErrorCode code);
 // OpenAI's `code`: "context_length_exceeded", "queue_full" ...
 std::string_view ErrorNameOf(ErrorCode code);
 
-// Retry-After of refusals that pass by themselves, seconds.
+// The least Retry-After, seconds: of refusals that say nothing about how long they last, and where
+// the estimate (retry_estimate.h) gives less.
 inline constexpr uint32_t kRetryAfterS = 1;
 // Without details; 429 and 503 tell the client to come back.
 RequestError PlainError(ErrorCode code);
+// The total deadline, as the client gave it, has passed; `field` is its name for it.
+RequestError DeadlineError(std::string_view field, int64_t timeout_us);
+// The server ends what gives no token for so long.
+RequestError SilenceError(int64_t silence_us);
 // Makers for the cases with a field.
 RequestError FieldError(ErrorCode code, std::string_view param, std::string_view expected);
 RequestError ContextLengthError(std::string_view param, uint32_t num_prompt_tokens,

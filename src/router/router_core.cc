@@ -22,8 +22,6 @@ constexpr int64_t kBusyTickUs = 20'000;
 constexpr int64_t kIdleTickUs = 100'000;
 constexpr int64_t kAloneTickUs = 1'000'000;
 
-constexpr uint32_t kMaxRetryAfterS = 60;
-
 // Of a request whose choices have all ended: cut by a length as soon as one of them was.
 RequestFinish FinishOf(const RouterRequest& request) {
   const bool is_cut = std::ranges::count(request.finished, FinishReason::kLength) > 0;
@@ -60,6 +58,7 @@ RouterRequest::RouterRequest(RequestUid uid_in, GenerateRequest spec_in,
       merge(spec.num_choices, spec.sampling.max_tokens),
       finished(spec.num_choices, FinishReason::kNone),
       last_token_us(spec.num_choices, 0),
+      heard_us(spec.received_us),
       lifetime(spec.received_us) {
   texts.reserve(spec.num_choices);
   for (uint32_t i = 0; i < spec.num_choices; ++i) {
@@ -99,7 +98,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   if (stage_ > last) return EndBad(record, ErrorCode::kDraining);
   if (!registry_.Serves(record.spec.model->id)) return EndBad(record, ErrorCode::kNoWorkers);
   if (num_queued_ - num_aside_ > config_.max_queued || requests_.size() > config_.max_live) {
-    return EndBad(record, ErrorCode::kQueueFull);
+    return EndBad(record, NoRoomError(record, ErrorCode::kQueueFull));
   }
   if (const std::optional<uint32_t> retry_s = OverloadRetryS(record, now_us)) {
     RequestError error;
@@ -111,18 +110,6 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   queue_.push_back(uid);
   queue_changed_ = true;
   PlaceQueued(now_us);
-}
-
-// When the request that was just counted would not be placed within the queue wait, as fast as its
-// model's queue moves now: after how many seconds it would. Better told now than after that wait.
-std::optional<uint32_t> RouterCore::OverloadRetryS(const RouterRequest& request,
-                                                   int64_t now_us) const {
-  if (request.spec.is_shadow()) return std::nullopt;  // it never waits
-  const ModelQueue& queue = model_queues_.find(request.spec.model->id)->second;
-  const std::optional<int64_t> wait_us = queue.rate.PredictUs(queue.num_waiting - 1, now_us);
-  if (!wait_us || *wait_us <= config_.queue_wait_us) return std::nullopt;
-  return static_cast<uint32_t>(std::clamp<int64_t>(
-      (*wait_us - config_.queue_wait_us + 999'999) / 1'000'000, kRetryAfterS, kMaxRetryAfterS));
 }
 
 // Shadows are in the queue too, but count in nothing that clients can notice.
@@ -161,7 +148,7 @@ void RouterCore::Cancel(RequestUid uid, CancelCause cause, int64_t now_us) {
   // A client that waits no longer than its deadline leaves as it passes.
   const int64_t slack_us = std::min(kCancelSlackUs, request->spec.timeout_us / 4);
   const bool too_late = now_us_ >= request->DeadlineUs() - slack_us;
-  EndBad(*request, too_late ? ErrorCode::kDeadlineExceeded : ErrorCode::kCancelled);
+  EndBad(*request, too_late ? request->PastDeadline() : PlainError(ErrorCode::kCancelled));
 }
 
 RouterRequest* RouterCore::FindRequest(RequestUid uid) {
@@ -183,6 +170,7 @@ void RouterCore::EndGood(RouterRequest& request) {
       metrics_->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
     }
     metrics_->ObserveLifetime(request.lifetime, FinishOf(request));
+    retries_[request.spec.model->id].OnServed(now_us_ - request.placed_us);
   }
   BATON_LOG_DEBUG("request {} ({}) attempt {} is done: {} prompt tokens, {} tokens, {} us",
                   request.uid, request.spec.request_id, request.attempt(), result.num_prompt_tokens,
@@ -341,6 +329,7 @@ void RouterCore::ForgiveSilence(int64_t late_us) {
     request->placed_us += late_us;
     request->moved_us += late_us;
     request->move.asked_us += late_us;
+    request->heard_us += late_us;
     request->pause.Forgive(late_us);
   }
 }
@@ -361,7 +350,10 @@ void RouterCore::Tick(int64_t now_us) {
 }
 
 void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
-  if (now_us >= request.DeadlineUs()) return EndBad(request, ErrorCode::kDeadlineExceeded);
+  if (now_us >= request.DeadlineUs()) return EndBad(request, request.PastDeadline());
+  if (now_us - request.heard_us >= config_.request_timeout_us) {
+    return EndBad(request, SilenceError(config_.request_timeout_us));
+  }
   if (!request.IsPlaced()) {
     const bool resumes = request.num_resumes > 0;
     if (now_us - request.queued_us < (resumes ? config_.resume_wait_us : config_.queue_wait_us)) {
@@ -369,7 +361,8 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
     }
     if (resumes) return EndBad(request, ErrorCode::kWorkerLost);
     const bool served = registry_.Serves(request.spec.model->id);
-    return EndBad(request, served ? ErrorCode::kQueueTimeout : ErrorCode::kNoWorkers);
+    return EndBad(request, served ? NoRoomError(request, ErrorCode::kQueueTimeout)
+                                  : PlainError(ErrorCode::kNoWorkers));
   }
   if (!request.accepted && now_us - request.placed_us >= config_.reserve_timeout_us) {
     BATON_LOG_WARN("request {}: {} did not answer a reservation within {} ms", request.uid,
@@ -385,6 +378,7 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
                    is_prefill ? PlacementFault::kPrefillStalled : PlacementFault::kDecodeStalled,
                    now_us);
   }
+  request.TellTaken(now_us);
   if (!request.pause.on()) return;
   if (!request.pause.Look(request.sink->buffered_bytes(), now_us, config_.slow_client_us)) {
     return EndBad(request, ErrorCode::kSlowClient);

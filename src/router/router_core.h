@@ -93,8 +93,7 @@ class RouterCore {
   // Ends every request with kDraining, now and at Submit, and every session and lease.
   void Shutdown();
 
-  // A request would be served now.
-  bool Ready(int64_t now_us) const;
+  bool Ready(int64_t now_us) const;  // a request would be served now
   size_t num_live() const { return requests_.size(); }
   size_t num_queued() const { return num_queued_; }
   // A decode worker could run `shadow` now without delaying a client.
@@ -102,10 +101,8 @@ class RouterCore {
   // The numerics of a live worker; none: it is not known.
   std::optional<uint64_t> NumericsOf(std::string_view worker_id);
   std::vector<std::shared_ptr<const ModelInfo>> Models() const { return registry_.Models(); }
-  // True once after each change of Models().
-  bool TakeModelsChanged();
-  // The workers' rows; the router's own is added by its process.
-  Topology TopologyView(int64_t now_us) const;
+  bool TakeModelsChanged();                     // true once after each change of Models()
+  Topology TopologyView(int64_t now_us) const;  // of workers; its process adds the router's row
   std::vector<RequestView> RequestViews(int64_t now_us) const;
   // The last requests that ended, then those that live, each oldest first; no shadows.
   std::vector<std::shared_ptr<const RequestTrace>> Traces(int64_t now_us) const;
@@ -119,6 +116,7 @@ class RouterCore {
 
   // router_core.cc: life and end of requests.
   std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
+  RequestError NoRoomError(const RouterRequest& request, ErrorCode code);
   void EnterQueue(RouterRequest& request);
   void LeaveQueue(RouterRequest& request);
   void EndGood(RouterRequest& request);
@@ -234,7 +232,8 @@ class RouterCore {
   size_t num_shadows_ = 0;        // of requests_, queued or placed
   // What num_queued_ counts without those that wait apart, by model id.
   std::map<std::string, ModelQueue, std::less<>> model_queues_;
-  bool queue_changed_ = false;  // PlaceQueued has something to try
+  std::map<std::string, RetryEstimate, std::less<>> retries_;  // by model id
+  bool queue_changed_ = false;                                 // PlaceQueued has something to try
   enum class Stage : uint8_t { kServes, kLeaves, kStopped } stage_ = Stage::kServes;
   bool models_changed_ = false;
   uint64_t num_not_kept_ = 0;     // of the index, when it was last looked at

@@ -42,6 +42,8 @@ struct RouterCoreConfig {
   // No sign of progress of a worker that holds requests, heartbeats going on: its engine hangs.
   int64_t worker_stall_us = 10'000'000;
   int64_t slow_client_us = 30'000'000;
+  // A request without a new token for so long, since its last one or its arrival, ends.
+  int64_t request_timeout_us = 600'000'000;
   // After the first decode worker, how long to wait for a first prefill worker; and after a worker
   // joined, how long to wait for its data connection, before prompts take the local path.
   int64_t first_prefill_wait_us = 5'000'000;

@@ -12,6 +12,9 @@
 namespace baton {
 namespace {
 
+// What workers take.
+constexpr int64_t kLongestDeadlineUs = int64_t{24} * 3600 * 1'000'000;
+
 // Blocks of the request's tokens beside the prompt's full blocks.
 uint32_t NumOwnBlocks(const RouterRequest& request, const RegisteredWorker& worker) {
   const size_t num_full = request.spec.prompt.size() / worker.description.block_size;
@@ -24,8 +27,10 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, bool exact,
   spec.uid = request.uid;
   spec.attempt = attempt;
   spec.num_choices = request.spec.num_choices;
-  // Rounded up: workers refuse a deadline of 0, and the router's own timer is exact.
-  spec.deadline_ms = static_cast<uint32_t>((request.DeadlineUs() - now_us + 999) / 1000);
+  // Rounded up: workers refuse a deadline of 0, and the router's own timer is exact. One that is
+  // refused after a day, for want of a deadline, is placed again.
+  const int64_t left_us = std::min(request.DeadlineUs() - now_us, kLongestDeadlineUs);
+  spec.deadline_ms = static_cast<uint32_t>((left_us + 999) / 1000);
   spec.prompt = &request.spec.prompt;
   spec.replayed = request.Replayed();
   spec.sampling = &request.spec.sampling;
@@ -139,7 +144,7 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     RouterRequest* request = FindRequest(uid);
     if (request == nullptr || request->IsPlaced()) continue;
     if (now_us >= request->DeadlineUs()) {
-      EndBad(*request, ErrorCode::kDeadlineExceeded);
+      EndBad(*request, request->PastDeadline());
       continue;
     }
     const std::string_view model = request->spec.model->id;
@@ -435,6 +440,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   if (!retargets) CancelKept(request);
   // Alone, a worker only accepts or refuses; there is no reservation to wait for.
   request.accepted = request.is_local;
+  request.prompt_begun = false;
   request.verified = false;
   request.prompt_done = false;
   request.decode_worker_id = decode.description.name.worker_id;

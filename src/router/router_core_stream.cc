@@ -72,8 +72,10 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
   if (token.index == 1) request->lifetime.Mark(RequestEvent::kFirstStepEnded, now_us);
   request->moved_us = now_us;
   switch (request->merge.Add(std::move(token), now_us)) {
-    case TokenMerge::Outcome::kAhead:
     case TokenMerge::Outcome::kDuplicate:
+      return;
+    case TokenMerge::Outcome::kAhead:
+      request->heard_us = now_us;
       return;
     case TokenMerge::Outcome::kMismatch:
       BATON_LOG_ERROR("request {}: two workers sent unequal tokens", request->uid);
@@ -84,6 +86,7 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
       BATON_LOG_ERROR("request {}: a worker sent a token outside the request", request->uid);
       return EndBad(*request, ErrorCode::kWorkerFailed);
     case TokenMerge::Outcome::kReady:
+      request->heard_us = now_us;
       break;
   }
   if (request->merge.num_pending() > kMaxPendingTokens) {
@@ -207,6 +210,7 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       Raise(request, PlacementProgress::kReserved);
       break;
     case WorkerRequestState::kPrefillStarted:
+      request.prompt_begun = true;
       request.lifetime.Mark(RequestEvent::kPrefillStarted, now_us);
       if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease)) {
         prefill->refusals.num_refusals = 0;
@@ -251,6 +255,7 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
     default:
       break;
   }
+  request.TellTaken(now_us);
   OnDelivery(request);
 }
 
@@ -277,7 +282,7 @@ void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
                  is_prefill ? request.prefill_worker_id : request.decode_worker_id, status.message);
   const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
                         now_us_ >= request.DeadlineUs() - kDeadlineSlackUs;
-  if (too_late) return EndBad(request, ErrorCode::kDeadlineExceeded);
+  if (too_late) return EndBad(request, request.PastDeadline());
   const RegisteredWorker* const worker = registry_.Find(half.lease);
   const bool drains = worker != nullptr && worker->load.draining;
   Recover(request, FaultOf(status, is_prefill, drains), now_us_, ErrorCodeOf(status));

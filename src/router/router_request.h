@@ -18,6 +18,7 @@
 #include "src/router/client_pause.h"
 #include "src/router/generate_request.h"
 #include "src/router/request_traces.h"
+#include "src/router/retry_estimate.h"
 #include "src/router/router_prefix_index.h"
 #include "src/router/submit.h"
 #include "src/router/token_merge.h"
@@ -94,7 +95,9 @@ struct RouterRequest {
   // The decode worker has reserved blocks: from now on tokens go to the client. Before, a refusal
   // can still be answered by another placement, because nothing has been seen.
   bool accepted = false;
-  bool verified = false;  // all KV is at the decode worker: the prefill worker is not needed
+  bool prompt_begun = false;   // a worker of this placement computes the prompt, or has it
+  bool is_told_taken = false;  // ResponseSink::OnTaken was called
+  bool verified = false;       // all KV is at the decode worker: the prefill worker is not needed
   uint64_t kv_bytes = 0;
   uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
   LinkKind transport = LinkKind::kLocal;
@@ -119,6 +122,7 @@ struct RouterRequest {
   std::vector<ChoiceText> texts;       // by choice
   std::vector<FinishReason> finished;  // by choice, what the client was told
   std::vector<int64_t> last_token_us;  // by choice, 0 = none yet
+  int64_t heard_us = 0;                // the last new token, before it the arrival
   uint32_t num_finished = 0;
   uint32_t num_delivered = 0;  // tokens given to the sink
   RequestLifetime lifetime;
@@ -126,7 +130,15 @@ struct RouterRequest {
 
   ClientPause pause;
 
-  int64_t DeadlineUs() const { return spec.received_us + spec.timeout_us; }
+  int64_t DeadlineUs() const {
+    return spec.timeout_us > 0 ? spec.received_us + spec.timeout_us : INT64_MAX;
+  }
+  RequestError PastDeadline() const { return DeadlineError(spec.fields.timeout, spec.timeout_us); }
+  // Tells the sink once that a worker has taken the request, as soon as that is known: the decode
+  // worker has reserved and the prompt has begun, or none of them refused it within a step or two.
+  void TellTaken(int64_t now_us);
+  // How far it is, at `now_us`; it is placed.
+  RunningAnswer Progress(int64_t now_us) const;
   // The least --max-context of a worker that may take part in it now.
   uint32_t LeastContext() const;
   // Whether all of its answer is of the same numerics when `route` to `decode` is taken.

@@ -63,6 +63,7 @@ class ShadowRuns::Witness final : public ResponseSink {
       : runs_(runs), seen_(std::move(seen)), sink_(std::move(sink)) {}
 
   void OnAccepted(const AnswerName& name) override { sink_->OnAccepted(name); }
+  void OnTaken() override { sink_->OnTaken(); }
   void OnToken(const TokenOutput& token) override {
     seen_.TakeToken(token);
     sink_->OnToken(token);

@@ -89,6 +89,9 @@ class ResponseSink {
   // Requests with a key only, at most once and before everything else: the answer goes by this
   // name. It is another than the request's own when an earlier request with its key began it.
   virtual void OnAccepted(const AnswerName& /*name*/) {}
+  // At most once, and before the first token, which may come without it: a worker has taken the
+  // request. The client can be told that there is an answer; what fails from now on fails amid it.
+  virtual void OnTaken() {}
   // Tokens of one choice come in index order; choices interleave.
   virtual void OnToken(const TokenOutput& token) = 0;
   virtual void OnFinished(const GenerateResult& result) = 0;

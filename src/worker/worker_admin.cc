@@ -163,7 +163,7 @@ StatusOr<std::unique_ptr<WorkerAdmin>> WorkerAdmin::Start(WorkerAdminConfig conf
   };
   BATON_ASSIGN_OR_RETURN(
       admin->server_, AdminServer::Start(std::move(address->host), address->port, &self->registry_,
-                                         std::move(providers)));
+                                         std::move(providers), self->config_.sites));
   return admin;
 }
 

@@ -40,6 +40,7 @@ struct WorkerAdminConfig {
   std::function<Status()> ready;
   uint32_t block_size = 0;  // tokens
   MetricAliasSet aliases;
+  SiteRules sites;  // who may reach it from a browser
   // What this machine can do at best, measured at start; 0 = not known, and the ratios stay 0.
   double read_bytes_per_s = 0;
   double flops_per_s = 0;

@@ -10,6 +10,7 @@
 #include "kvcache/kv_layout.h"
 #include "kvcache/transport/transport_types.h"
 #include "src/device/device.h"
+#include "src/http/site_rules.h"
 #include "src/obs/metric_aliases.h"
 #include "src/tls/tls_files.h"
 
@@ -54,6 +55,7 @@ struct WorkerConfig {
   // A collector of spans, as --otlp-endpoint has it; "" = what the environment says
   // (otlp_target.h).
   std::string otlp_endpoint;
+  SiteRules sites;            // who may reach the admin port from a browser
 };
 
 }  // namespace baton

@@ -435,6 +435,7 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.ready = [this] { return Ready(); };
   admin_config.block_size = model->layout().block_size;
   admin_config.aliases = config.metric_aliases;
+  admin_config.sites = config.sites;
   if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
     const MachineLimits limits = MeasureLimits(*pool, on_cpu->ops().isa, kQuickLimits);
     admin_config.read_bytes_per_s = limits.read_gb_per_s * 1e9;

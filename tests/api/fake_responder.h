@@ -54,6 +54,11 @@ class FakeResponder final : public HttpResponder {
     aborted = true;
     Finish();
   }
+  void KeepAlive(std::string bytes, int64_t after_ms) override {
+    std::lock_guard lock(mutex_);
+    filler = std::move(bytes);
+    silence_ms = after_ms;
+  }
   size_t buffered_bytes() const override {
     std::lock_guard lock(mutex_);
     return buffered + untaken_;
@@ -106,6 +111,8 @@ class FakeResponder final : public HttpResponder {
   int num_pauses = 0;     // times that its writer waited for the client
   bool closes = false;    // the connection ends with the answer
   bool aborted = false;   // nothing was answered
+  std::string filler;     // of KeepAlive
+  int64_t silence_ms = 0;
 
  private:
   mutable std::mutex mutex_;

@@ -118,7 +118,8 @@ TEST_F(HttpApiTest, FailureBeforeTheFirstByteIsAStatus) {
     EXPECT_EQ(responder->Header("Retry-After"), "1");
     EXPECT_EQ(responder->Header("Content-Type"), "application/json");
     EXPECT_EQ(responder->body,
-              R"({"error":{"message":"No worker had room in time; try again later.",)"
+              R"({"error":{"message":"No worker had room within the server's --queue-wait-ms; try )"
+              R"(again later.",)"
               R"("type":"rate_limit_error","param":null,"code":"queue_timeout"}})");
   }
 }
@@ -640,6 +641,11 @@ TEST_F(HttpApiTest, ACancelledRequestIsNotAnswered) {
 
 TEST_F(HttpApiTest, ChatPageIsServed) {
   const auto responder = Send("GET", "/ui");
+  for (const char* part :
+       {"<title>Baton chat</title>", "id=\"model\"", "id=\"temperature\"", "id=\"system\""}) {
+    EXPECT_NE(responder->body.find(part), std::string::npos) << part;
+  }
+  EXPECT_EQ(responder->Header("Content-Security-Policy"), "frame-ancestors 'none'");
   EXPECT_EQ(responder->status, 200);
   EXPECT_EQ(responder->Header("Content-Type"), "text/html; charset=utf-8");
   EXPECT_NE(responder->body.find("/v1/chat/completions"), std::string::npos);
@@ -660,9 +666,9 @@ TEST_F(HttpApiTest, TextThatIsTooLongNamesItsOwnField) {
 TEST_F(HttpApiTest, ServerErrorsSpeakTheSameLanguage) {
   const std::vector<int> statuses = {400, 404, 405, 408, 413, 417, 431, 500, 501, 503, 505};
   for (const int status : statuses) {
-    HttpResponse response = api_.AsErrorFormatter()(status, "ignored", "my-id");
+    HttpResponse response = api_.AsErrorFormatter()({status, "ignored"}, "my-id");
     EXPECT_EQ(response.headers.Find("X-Request-Id"), "my-id");
-    response = api_.AsErrorFormatter()(status, "ignored", "bad\x01id");
+    response = api_.AsErrorFormatter()({status, "ignored"}, "bad\x01id");
     EXPECT_EQ(response.headers.Find("X-Request-Id").value_or("").size(), 32u) << "a new one";
     EXPECT_EQ(response.status, status);
     EXPECT_EQ(response.body.find("{\"error\":{\"message\":\""), 0u);

@@ -50,7 +50,7 @@ class IdempotencyTest : public RouterProcessTest {
     return client.ReceiveAll();
   }
   static std::string HttpRequestText(const std::string& key, const std::string& body, bool closes) {
-    return "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nIdempotency-Key: " + key +
+    return "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: " + key +
            (closes ? "\r\nConnection: close" : "") +
            "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
            "\r\n\r\n" + body;
@@ -232,7 +232,7 @@ TEST_F(IdempotencyTest, AnHttpRetryAfterABrokenStreamGetsOneAnswer) {
   // Without a key nobody waits for a retry.
   RawClient plain(PortOf(process_->http_address()));
   plain.Send(
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: " +
       std::to_string(body.size()) + "\r\n\r\n" + body);
   ASSERT_THAT(plain.ReceiveUntil("\"b\""), HasSubstr("\"b\""));

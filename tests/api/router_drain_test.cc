@@ -99,7 +99,7 @@ TEST_F(RouterDrainTest, TheNextRequestOnAnOpenConnectionIsServed) {
   Restart(/*grace_us=*/0, /*timeout_us=*/20'000'000);
   const std::string body = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":2})";
   const std::string request =
-      "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: " +
       std::to_string(body.size()) + "\r\n\r\n" + body;
   RawClient client(PortOf(process_->http_address()));

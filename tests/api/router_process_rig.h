@@ -117,7 +117,7 @@ class RouterProcessTest : public testing::Test {
   }
   std::string HttpGet(const std::string& address, const std::string& path) {
     RawClient client(PortOf(address));
-    client.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    client.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     return client.ReceiveAll();
   }
   // Waits until /metrics has the line.
@@ -148,7 +148,7 @@ class RouterProcessTest : public testing::Test {
 
   std::string HttpPost(const std::string& path, const std::string& body) {
     RawClient client(PortOf(process_->http_address()));
-    client.Send("POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +
+    client.Send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
                 "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
                 "\r\n\r\n" + body);
     return client.ReceiveAll();

@@ -336,7 +336,7 @@ TEST_F(RouterProcessTest, CancellationReachesBothWorkers) {
     // An HTTP client that closes its connection.
     RawClient client(PortOf(process_->http_address()));
     const std::string body = R"({"messages":[{"role":"user","content":"x"}],"stream":true})";
-    client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+    client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
                 std::to_string(body.size()) + "\r\n\r\n" + body);
     ASSERT_TRUE(decode_->WaitStarts(2) && prefill_->WaitStarts(2));
     client.Close();
@@ -551,10 +551,11 @@ TEST_F(RouterProcessTest, ContextLengthErrorHasItsNumbersInTheMetadata) {
 TEST_F(RouterProcessTest, RefusalsOfTheServerItselfAreCounted) {
   HttpGet(process_->http_address(), "/v1/chat/completions");
   RawClient broken(PortOf(process_->http_address()));
-  broken.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n");
+  broken.Send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n");
   EXPECT_EQ(broken.ReceiveAll().find("HTTP/1.1 413"), 0u);
   RawClient future(PortOf(process_->http_address()));
-  future.Send("GET / HTTP/2.0\r\nHost: x\r\n\r\n");
+  future.Send("GET / HTTP/2.0\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(future.ReceiveAll().find("HTTP/1.1 505"), 0u);
   const std::string metrics = HttpGet(process_->admin_address(), "/metrics");
   for (const char* code :
@@ -581,7 +582,7 @@ TEST_F(RouterProcessTest, ErrorInMidStreamClosesTheConnection) {
   const std::string body =
       R"({"messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":9})";
   RawClient client(PortOf(process_->http_address()));
-  client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+  client.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
               std::to_string(body.size()) + "\r\n\r\n" + body);
   const std::string answer = client.ReceiveAll();
   EXPECT_TRUE(client.ServerClosed());

@@ -172,7 +172,8 @@ class Server:
             {"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=60) as response:
-            events = [e[6:] for e in response.read().decode().split("\n\n") if e]
+            blocks = response.read().decode().split("\n\n")
+            events = [b[6:] for b in blocks if b and not b.startswith(":")]
         assert events.pop() == "[DONE]"
         return [json.loads(e) for e in events]
 

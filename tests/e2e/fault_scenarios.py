@@ -233,7 +233,8 @@ def abort_over_http(cluster, fields, after_s):
     ).encode()
     with socket.create_connection((host, int(port)), timeout=30) as client:
         client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n" % len(body) + body
         )
         time.sleep(after_s)
@@ -313,7 +314,7 @@ def raw_stream(cluster, fields):
     client = socket.create_connection((host, int(port)), timeout=60)
     body = json.dumps({**fields, "stream": True}).encode()
     client.sendall(
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n" % len(body) + body
     )
     return client

@@ -155,7 +155,8 @@ class Companion:
         self.socket.connect((host, int(port)))
         body = json.dumps(COMPANION).encode()
         self.socket.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n" % len(body) + body
         )
         self.thread = threading.Thread(target=self._read) if reads else None
@@ -203,7 +204,7 @@ def gaps_beside(cluster, requests, reads):
         host, port = cluster.router["http"].split(":")
         idle = [socket.create_connection((host, int(port))) for _ in range(NUM_IDLE)]
         for half in idle[::4]:
-            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Le")
+            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le")
     streams = run_streams([Stream(cluster, fields) for fields in requests], NUM_NORMAL)
     if not reads:
         cut = NUM_COMPANIONS + len(idle[::4])

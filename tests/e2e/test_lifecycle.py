@@ -38,7 +38,7 @@ def open_stream(server, max_tokens):
         {"prompt": "Count: 1, 2, 3,", "max_tokens": max_tokens, "stream": True, "ignore_eos": True}
     ).encode()
     connection.sendall(
-        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n" % len(body) + body
     )
     while b"data:" not in connection.recv(4096):

@@ -77,7 +77,8 @@ Dialogue Talk(const std::vector<std::string_view>& pieces) {
   // Asio asks the socket for nothing that a unix socket lacks.
   boost::asio::ip::tcp::socket socket(loop, boost::asio::ip::tcp::v4(), ends[0]);
   bool is_closed = false;
-  auto connection = std::make_shared<HttpConnection>(&loop, std::move(socket), &shared,
+  StreamSweep sweep(&loop);
+  auto connection = std::make_shared<HttpConnection>(&loop, std::move(socket), &sweep, &shared,
                                                      [&](HttpConnection*) { is_closed = true; });
   connection->Start();
   for (const std::string_view piece : pieces) {

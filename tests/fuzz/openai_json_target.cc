@@ -86,7 +86,7 @@ void CheckRequest(const BuiltRequest& built) {
               "{} + {} tokens in a context of {}", request.prompt.size(),
               request.sampling.max_tokens, max_context);
   BATON_CHECK(request.sampling.min_tokens <= request.sampling.max_tokens);
-  BATON_CHECK(request.timeout_us > 0, "a deadline of {} us", request.timeout_us);
+  BATON_CHECK(request.timeout_us >= 0, "a deadline of {} us", request.timeout_us);
   BATON_CHECK(IsUsableRequestId(built.plan.request_id), "an unusable request id");
   std::set<TokenId> biased;
   for (const auto& [token, bias] : request.sampling.logit_bias) {

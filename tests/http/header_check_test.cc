@@ -121,10 +121,12 @@ TEST(CheckFramingTest, KeepAliveFollowsVersionAndConnection) {
 
 TEST(SplitTargetTest, Forms) {
   const auto split = [](std::string_view target) -> std::string {
-    std::string path;
-    std::string query;
-    return SplitTarget(target, &path, &query) ? path + "|" + query : "refused";
+    const std::optional<TargetParts> parts = SplitTarget(target);
+    return parts ? parts->path + "|" + parts->query : "refused";
   };
+  EXPECT_EQ(SplitTarget("http://host:1/a?b")->authority, "host:1");
+  EXPECT_EQ(SplitTarget("http://host?q")->authority, "host");
+  EXPECT_EQ(SplitTarget("/http://host")->authority, "");
   EXPECT_EQ(split("/v1/models"), "/v1/models|");
   EXPECT_EQ(split("/a?b=c?d"), "/a|b=c?d");
   EXPECT_EQ(split("http://host:1/a?b"), "/a|b");

@@ -107,8 +107,8 @@ TEST_F(HostileRequestTest, EveryRefusalKnowsTheRequestIdThatTheClientSent) {
   options.max_body_bytes = 1000;
   options.header_timeout_ms = 200;
   options.body_timeout_ms = 200;
-  options.error_formatter = [](int status, std::string_view, std::string_view request_id) {
-    return HttpResponse{status, {}, fmt::format("[{}]", request_id)};
+  options.error_formatter = [](const HttpRefusal& refusal, std::string_view request_id) {
+    return HttpResponse{refusal.status, {}, fmt::format("[{}]", request_id)};
   };
   server_ = StartTestServer([](HttpRequest, std::shared_ptr<HttpResponder>) {}, options);
   const std::string id = "Host: a\r\nx-request-ID:  id-7 \r\n";

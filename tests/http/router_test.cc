@@ -21,6 +21,7 @@ class RecordingResponder final : public HttpResponder {
   bool Finish() override { return false; }
   bool FinishAndClose() override { return false; }
   void Abort() override {}
+  void KeepAlive(std::string /*filler*/, int64_t /*silence_ms*/) override {}
   size_t buffered_bytes() const override { return 0; }
   void NotifyBelow(size_t, absl::AnyInvocable<void()> callback) override { callback(); }
   void OnClosed(absl::AnyInvocable<void(HttpClientGone)>) override {}
@@ -79,8 +80,9 @@ TEST_F(HttpRouterTest, WrongMethodIs405WithAllow) {
 }
 
 TEST(HttpRouterFormatterTest, ErrorsUseTheFormatter) {
-  HttpRouter router([](int status, std::string_view message, std::string_view request_id) {
-    return HttpResponse{status, {{"X-Request-Id", std::string(request_id)}}, std::string(message)};
+  HttpRouter router([](const HttpRefusal& refusal, std::string_view request_id) {
+    return HttpResponse{
+        refusal.status, {{"X-Request-Id", std::string(request_id)}}, std::string(refusal.message)};
   });
   auto responder = std::make_shared<RecordingResponder>();
   router.Handle(HttpRequest{.method = "GET", .path = "/x", .headers = {{"x-request-id", "id"}}},

@@ -57,9 +57,9 @@ class StreamTest : public ::testing::Test {
 TEST_F(StreamTest, AClientThatHasGoneIsAnsweredNothing) {
   std::atomic<int> made{0};
   HttpServerOptions options;
-  options.error_formatter = [&made](int status, std::string_view, std::string_view) {
+  options.error_formatter = [&made](const HttpRefusal& refusal, std::string_view) {
     ++made;
-    return HttpResponse{status, {}, ""};
+    return HttpResponse{refusal.status, {}, ""};
   };
   Start(std::move(options));
   std::shared_ptr<HttpResponder> responder;

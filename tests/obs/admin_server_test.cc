@@ -34,8 +34,8 @@ class AdminServerTest : public ::testing::Test {
 
   std::string Send(std::string_view method, std::string_view path) {
     RawClient client(admin_->port());
-    client.Send(
-        fmt::format("{} {} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", method, path));
+    client.Send(fmt::format("{} {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                            method, path));
     return client.ReceiveAll();
   }
 
@@ -137,7 +137,8 @@ TEST_F(AdminServerTest, DrainRefusesWhatItDoesNotUnderstandAndWebPages) {
   }
   RawClient page(admin_->port());
   page.Send(
-      "POST /drain?worker=a HTTP/1.1\r\nHost: a\r\nOrigin: http://b\r\nConnection: close\r\n\r\n");
+      "POST /drain?worker=a HTTP/1.1\r\nHost: localhost\r\nOrigin: http://b\r\nConnection: "
+      "close\r\n\r\n");
   EXPECT_THAT(page.ReceiveAll(), StartsWith("HTTP/1.1 403 "));
   EXPECT_EQ(num_asked, 0);
 }

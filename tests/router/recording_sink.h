@@ -26,6 +26,10 @@ class RecordingSink final : public ResponseSink {
     std::optional<float> logprob;
     std::optional<size_t> stop_idx;
   };
+  void OnTaken() override {
+    EXPECT_TRUE(tokens.empty() && !ended()) << "it is known by then";
+    ++num_taken;
+  }
   void OnToken(const TokenOutput& token) override {
     EXPECT_FALSE(ended()) << "a token after the end";
     tokens.push_back({token.choice, token.index, token.token, std::string(token.text), token.finish,
@@ -61,6 +65,7 @@ class RecordingSink final : public ResponseSink {
     return finish;
   }
 
+  int num_taken = 0;
   std::vector<Seen> tokens;
   std::optional<GenerateResult> result;
   std::optional<RequestError> error;

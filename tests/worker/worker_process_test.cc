@@ -39,7 +39,7 @@ class WorkerProcessTest : public testing::Test {
   }
   static std::string Get(const std::string& address, const std::string& path) {
     RawClient client(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-    client.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    client.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     return client.ReceiveAll();
   }
   static bool Eventually(const std::function<bool()>& condition) {

@@ -241,7 +241,7 @@ std::unique_ptr<StreamBackend> Connect(bool is_http, const RouterProcess& router
 size_t NumReadyWorkers(const RouterProcess& router) {
   const std::string address = router.http_address();
   RawClient client(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  client.Send("GET /v1/topology HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  client.Send("GET /v1/topology HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   const std::string answer = client.ReceiveAll();
   const size_t body = answer.find("\r\n\r\n");
   BATON_CHECK(body != std::string::npos, "no topology: {}", answer);

@@ -1,0 +1,293 @@
+#include "src/http/site_rules.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+namespace baton {
+namespace {
+
+constexpr HttpRefusal kForeignHost = {
+    403,
+    "The Host field names none of this server's own names, which are localhost, 127.0.0.0/8 and "
+    "[::1] while it listens on a loopback address. If this is a proxy that passes its own name on, "
+    "start the server with --allowed-hosts NAME.",
+    "host_not_allowed"};
+constexpr HttpRefusal kForeignOrigin = {
+    403,
+    "The request comes from a web page of another origin than this server's (its Origin and Host "
+    "fields differ). To allow that page, start the server with --cors-origins "
+    "SCHEME://HOST[:PORT].",
+    "origin_not_allowed"};
+
+// What a page may send without being asked for it, besides what its preflight names.
+constexpr std::string_view kAllowedFields =
+    "Authorization, Content-Type, Accept, X-Api-Key, X-Request-Id, Idempotency-Key, Last-Event-ID, "
+    "X-Baton-Resumable, traceparent";
+constexpr std::string_view kAllowedMethods = "GET, HEAD, POST, OPTIONS";
+constexpr std::string_view kExposedFields =
+    "X-Request-Id, Retry-After, X-Baton-Ignored-Fields, Allow";
+// Seconds that a browser may remember a preflight: an origin that is no longer allowed is refused
+// by the request itself.
+constexpr std::string_view kPreflightMaxAge = "600";
+constexpr int kMaxAskedFields = 64;    // of one preflight; clients of OpenAI's send some ten
+constexpr size_t kMaxNameBytes = 253;  // of a host (RFC 1035)
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return lower;
+}
+
+std::string_view Trim(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+bool IsAlphanumeric(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+// A field name (RFC 9110 section 5.1).
+bool IsToken(std::string_view text) {
+  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
+  return !text.empty() && std::all_of(text.begin(), text.end(), [&](char c) {
+    return IsAlphanumeric(c) || kMarks.find(c) != std::string_view::npos;
+  });
+}
+
+// Letters, digits and the marks of names: browser extensions and service names have underscores.
+bool IsName(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxNameBytes &&
+         std::all_of(text.begin(), text.end(),
+                     [](char c) { return IsAlphanumeric(c) || c == '-' || c == '.' || c == '_'; });
+}
+
+// An IPv6 address in its shortest form; nothing when it is none.
+std::optional<std::string> ShortestIpv6(std::string_view text) {
+  in6_addr address{};
+  if (::inet_pton(AF_INET6, std::string(text).c_str(), &address) != 1) return std::nullopt;
+  char shortest[INET6_ADDRSTRLEN];
+  ::inet_ntop(AF_INET6, &address, shortest, sizeof(shortest));
+  return std::string(shortest);
+}
+
+std::optional<uint16_t> DefaultPort(std::string_view scheme) {
+  if (scheme == "http") return 80;
+  if (scheme == "https") return 443;
+  return std::nullopt;
+}
+
+// Calls `take` with each element of a list with commas; stops at the first error.
+template <typename Take>
+Status ForEachElement(std::string_view list, Take take) {
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    const std::string_view element = Trim(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+    BATON_RETURN_IF_ERROR(take(element));
+  }
+  return OkStatus();
+}
+
+std::vector<std::string_view> ValuesOf(const HttpHeaders& headers, std::string_view name) {
+  std::vector<std::string_view> values;
+  for (const auto& [field, value] : headers.fields()) {
+    if (EqualsIgnoreCase(field, name)) values.push_back(value);
+  }
+  return values;
+}
+
+// A host that the server answers to while it listens on a loopback address.
+bool IsOwnHost(const SiteRules& rules, const SiteRequest& request, const SiteHost& host) {
+  if (host.IsLoopback()) return true;
+  const std::optional<SiteHost> bound = SiteHost::Parse(request.own_host);
+  if (bound && bound->name == host.name) return true;
+  return std::any_of(rules.hosts.begin(), rules.hosts.end(), [&](const SiteHost& allowed) {
+    return allowed.name == host.name && (!allowed.port || allowed.port == host.port);
+  });
+}
+
+// The names that the request gives its server; nothing: one of them is no host.
+std::optional<std::vector<SiteHost>> HostsOf(const SiteRequest& request) {
+  std::vector<std::string_view> texts = ValuesOf(*request.headers, "Host");
+  // The authority is what counts (RFC 9112, 3.2.2): last.
+  if (!request.authority.empty()) texts.push_back(request.authority);
+  std::vector<SiteHost> hosts;
+  for (const std::string_view text : texts) {
+    std::optional<SiteHost> host = SiteHost::Parse(text);
+    if (!host) return std::nullopt;
+    hosts.push_back(*std::move(host));
+  }
+  return hosts;
+}
+
+// The names of a preflight's fields beside those that are always allowed.
+std::string AskedFields(const HttpHeaders& headers) {
+  std::string fields(kAllowedFields);
+  int num_asked = 0;
+  for (const std::string_view list : ValuesOf(headers, "Access-Control-Request-Headers")) {
+    (void)ForEachElement(list, [&](std::string_view name) {
+      const bool is_known =
+          (", " + Lower(fields) + ",").find(", " + Lower(name) + ",") != std::string::npos;
+      const bool is_new = IsToken(name) && !is_known && num_asked < kMaxAskedFields;
+      if (is_new) fields.append(", ").append(name);
+      num_asked += is_new ? 1 : 0;
+      return OkStatus();
+    });
+  }
+  return fields;
+}
+
+void AddCorsFields(const SiteRequest& request, std::string_view origin, SiteVerdict& verdict) {
+  verdict.fields.Add("Access-Control-Allow-Origin", origin);
+  verdict.is_preflight =
+      request.method == "OPTIONS" && request.headers->Count("Access-Control-Request-Method") > 0;
+  if (!verdict.is_preflight) {
+    verdict.fields.Add("Access-Control-Expose-Headers", kExposedFields);
+    return;
+  }
+  verdict.fields.Add("Access-Control-Allow-Methods", kAllowedMethods);
+  verdict.fields.Add("Access-Control-Allow-Headers", AskedFields(*request.headers));
+  verdict.fields.Add("Access-Control-Max-Age", kPreflightMaxAge);
+  // A public page that asks a server of its user's own network (Private Network Access).
+  const auto local = request.headers->Find("Access-Control-Request-Private-Network");
+  if (local && *local == "true") verdict.fields.Add("Access-Control-Allow-Private-Network", "true");
+}
+
+}  // namespace
+
+std::optional<SiteHost> SiteHost::Parse(std::string_view text) {
+  SiteHost host;
+  std::string_view name = text;
+  std::string_view port;
+  if (text.starts_with('[')) {
+    const size_t end = text.find(']');
+    if (end == std::string_view::npos) return std::nullopt;
+    name = text.substr(1, end - 1);
+    port = text.substr(end + 1);
+  } else if (std::count(text.begin(), text.end(), ':') == 1) {
+    name = text.substr(0, text.find(':'));
+    port = text.substr(name.size());
+  }
+  if (!port.empty()) {
+    uint16_t number = 0;
+    const char* const end = port.data() + port.size();
+    const auto [next, error] = std::from_chars(port.data() + 1, end, number);
+    const bool is_bare = port == ":";  // as if there were none (RFC 3986, 3.2.3)
+    if (port.front() != ':' || (!is_bare && (error != std::errc() || next != end))) {
+      return std::nullopt;
+    }
+    if (!is_bare) host.port = number;
+  }
+  if (name.find(':') != std::string_view::npos) {
+    const std::optional<std::string> address = ShortestIpv6(name);
+    if (!address) return std::nullopt;
+    host.name = *address;
+    return host;
+  }
+  if (text.starts_with('[')) return std::nullopt;
+  if (name.size() > 1 && name.ends_with('.')) name.remove_suffix(1);
+  if (!IsName(name)) return std::nullopt;
+  host.name = Lower(name);
+  return host;
+}
+
+bool SiteHost::IsLoopback() const {
+  if (name == "localhost" || name == "::1") return true;
+  constexpr std::string_view kMapped = "::ffff:";
+  const std::string ipv4 = name.starts_with(kMapped) ? name.substr(kMapped.size()) : name;
+  in_addr address{};
+  return ::inet_pton(AF_INET, ipv4.c_str(), &address) == 1 &&
+         (ntohl(address.s_addr) >> 24) == IN_LOOPBACKNET;
+}
+
+std::optional<SiteOrigin> SiteOrigin::Parse(std::string_view text) {
+  const size_t mark = text.find("://");
+  if (mark == std::string_view::npos || mark == 0) return std::nullopt;
+  const std::string_view scheme = text.substr(0, mark);
+  const bool is_scheme = std::all_of(scheme.begin(), scheme.end(), [](char c) {
+    return IsAlphanumeric(c) || c == '+' || c == '-' || c == '.';
+  });
+  std::optional<SiteHost> host = SiteHost::Parse(text.substr(mark + 3));
+  if (!is_scheme || !host) return std::nullopt;
+  SiteOrigin origin{Lower(scheme), *std::move(host)};
+  if (origin.host.port == DefaultPort(origin.scheme)) origin.host.port.reset();
+  return origin;
+}
+
+bool SiteOrigin::IsOf(const SiteHost& own) const {
+  if (host.name != own.name) return false;
+  const std::optional<uint16_t> default_port = DefaultPort(scheme);
+  const std::optional<uint16_t> port = host.port ? host.port : default_port;
+  return port == (own.port ? own.port : default_port);
+}
+
+StatusOr<std::vector<SiteHost>> ParseAllowedHosts(std::string_view list) {
+  std::vector<SiteHost> hosts;
+  const Status status = ForEachElement(list, [&](std::string_view element) {
+    std::optional<SiteHost> host = SiteHost::Parse(element);
+    if (!host) {
+      return InvalidArgument(
+          "--allowed-hosts: '{}' is not HOST or HOST:PORT, as in chat.example,10.0.0.7:8080 (there "
+          "are no wildcards: name each host)",
+          element);
+    }
+    hosts.push_back(*std::move(host));
+    return OkStatus();
+  });
+  if (!status.ok()) return status;
+  return hosts;
+}
+
+StatusOr<std::vector<SiteOrigin>> ParseCorsOrigins(std::string_view list) {
+  std::vector<SiteOrigin> origins;
+  const Status status = ForEachElement(list, [&](std::string_view element) {
+    std::optional<SiteOrigin> origin = SiteOrigin::Parse(element);
+    if (!origin) {
+      return InvalidArgument(
+          "--cors-origins: '{}' is not SCHEME://HOST or SCHEME://HOST:PORT, as in "
+          "https://chat.example,http://127.0.0.1:3000 (no path, no wildcard: name each origin)",
+          element);
+    }
+    origins.push_back(*std::move(origin));
+    return OkStatus();
+  });
+  if (!status.ok()) return status;
+  return origins;
+}
+
+SiteVerdict JudgeSite(const SiteRules& rules, const SiteRequest& request) {
+  SiteVerdict verdict;
+  if (rules.check == SiteCheck::kOff) return verdict;
+  const std::optional<std::vector<SiteHost>> hosts = HostsOf(request);
+  const bool is_own = hosts && std::all_of(hosts->begin(), hosts->end(), [&](const SiteHost& host) {
+                        return IsOwnHost(rules, request, host);
+                      });
+  if (request.on_loopback && !is_own) {
+    verdict.refusal = kForeignHost;
+    return verdict;
+  }
+  // A cache must not give one origin's answer to another.
+  if (!rules.origins.empty()) verdict.fields.Add("Vary", "Origin");
+  const std::vector<std::string_view> origins = ValuesOf(*request.headers, "Origin");
+  if (origins.empty()) return verdict;
+  const std::optional<SiteOrigin> origin =
+      origins.size() == 1 ? SiteOrigin::Parse(origins.front()) : std::nullopt;
+  const bool is_allowed = origin && std::find(rules.origins.begin(), rules.origins.end(),
+                                              *origin) != rules.origins.end();
+  if (is_allowed) {
+    AddCorsFields(request, origins.front(), verdict);
+    return verdict;
+  }
+  const bool is_of_host = origin && hosts && !hosts->empty() && origin->IsOf(hosts->back());
+  const bool is_checked = rules.check == SiteCheck::kAllMethods || request.method == "POST";
+  if (is_checked && !is_of_host) verdict.refusal = kForeignOrigin;
+  return verdict;
+}
+
+}  // namespace baton

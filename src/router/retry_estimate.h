@@ -1,0 +1,52 @@
+// RetryEstimate: when places come free for requests that found no room, from how far the running
+// answers are and from how long finished ones took. For Retry-After. Pure; owned by the router's
+// thread.
+#ifndef BATON_ROUTER_RETRY_ESTIMATE_H_
+#define BATON_ROUTER_RETRY_ESTIMATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace baton {
+
+// The most that a client is told to wait, seconds: an estimate of more is worth little, and room
+// may come sooner.
+inline constexpr uint32_t kMaxRetryAfterS = 60;
+
+// `us` in whole seconds, rounded up, from 1 to kMaxRetryAfterS.
+uint32_t RetrySeconds(int64_t us);
+
+// How far a running request is.
+struct RunningAnswer {
+  int64_t age_us = 0;       // since it got its place
+  int64_t decode_us = 0;    // since its first token
+  uint32_t num_tokens = 0;  // so far, of all choices
+  uint32_t max_tokens = 0;  // at most, of all choices
+};
+
+// The places of one model; see the file comment.
+class RetryEstimate {
+ public:
+  // A request was served; it had its place for so long.
+  void OnServed(int64_t us);
+  // The last Look is so old that another one is worth its cost, O(n log n) of the running requests.
+  bool IsStale(int64_t now_us) const;
+  void Look(const std::vector<RunningAnswer>& running, int64_t now_us);
+  // Seconds after which a place may be free for a request behind `num_ahead` others, by the last
+  // Look. The least where nothing runs.
+  uint32_t AfterS(size_t num_ahead) const;
+
+ private:
+  int64_t LeftUs(const RunningAnswer& answer) const;
+
+  std::optional<int64_t> served_us_;  // exponential average
+  int64_t looked_us_ = INT64_MIN;
+  std::vector<int64_t> left_us_;  // of the running answers, ascending
+  int64_t whole_us_ = 0;          // a place's whole time, for those that wait for its next but one
+};
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_RETRY_ESTIMATE_H_

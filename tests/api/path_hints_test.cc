@@ -1,0 +1,80 @@
+// What is answered to those who ask the wrong way.
+#include "src/api/path_hints.h"
+
+#include <string>
+
+#include "gtest/gtest.h"
+
+#include "tests/api/http_api_rig.h"
+
+namespace baton {
+namespace {
+
+class PathHintsTest : public HttpApiTest {};
+
+// What newcomers send: each answer says what to send instead.
+TEST_F(PathHintsTest, WrongPathsAndMethodsAreToldWhatToSend) {
+  struct Case {
+    const char* method;
+    const char* path;
+    int status;
+    const char* words;
+    const char* location = "";
+  };
+  const Case cases[] = {
+      {"GET", "/", 302, "", "/ui"},
+      {"POST", "/chat/completions", 308, "POST /v1/chat/completions", "/v1/chat/completions"},
+      {"POST", "//v1/Chat/completions/", 308, "POST /v1/chat/completions", "/v1/chat/completions"},
+      {"POST", "/completions", 308, "POST /v1/completions", "/v1/completions"},
+      {"GET", "/v1/models/", 308, "GET /v1/models ", "/v1/models"},
+      {"HEAD", "/models", 308, "GET /v1/models ", "/v1/models"},
+      {"POST", "/v1/tokenize", 404, "POST /tokenize"},
+      {"POST", "/v1/v1/chat/completions", 404, "POST /v1/chat/completions"},
+      {"GET", "/models/a", 404, "GET /v1/models/NAME"},
+      {"POST", "/v1/chat/completion", 404, "POST /v1/chat/completions"},
+      {"GET", "/chat/completions", 404, "POST /v1/chat/completions"},
+      {"GET", "/metrics", 404, "The admin port has it"},
+      {"GET", "/readyz/", 404, "The admin port has it"},
+      {"GET", "/debug/requests", 404, "--admin"},
+      {"GET", "/debugger", 404, "/ui"},
+      {"GET", "/favicon.ico", 404, "POST /v1/chat/completions, POST /v1/completions"},
+      {"GET", "/v1/chat/completions", 405, "Send POST with a JSON body"},
+      {"POST", "/v1/models", 405, "Send GET."},
+      {"POST", "/", 405, "Send GET."},
+  };
+  for (const Case& c : cases) {
+    const auto responder = Send(c.method, c.path);
+    EXPECT_EQ(responder->status, c.status) << c.path;
+    EXPECT_NE(responder->body.find(c.words), std::string::npos) << c.path << responder->body;
+    EXPECT_EQ(responder->Header("Location"), c.location) << c.path;
+  }
+  const auto form =
+      Send("POST", kChatPath, "{}", {{"Content-Type", "application/x-www-form-urlencoded"}});
+  EXPECT_EQ(form->status, 415);
+  EXPECT_NE(form->body.find("'Content-Type: application/json'"), std::string::npos);
+}
+
+TEST_F(PathHintsTest, EveryHintLeadsToAPathThatAnswers) {
+  for (const ApiPath& known : kApiPaths) {
+    const bool is_prefix = known.path.ends_with('/');
+    const auto responder =
+        Send(std::string(known.method), std::string(known.path) + (is_prefix ? "m" : ""), "{}");
+    ASSERT_TRUE(responder->Wait());
+    EXPECT_EQ(responder->body.find("There is nothing at this path"), std::string::npos)
+        << known.path;
+    EXPECT_NE(responder->status, 405) << known.path;
+  }
+}
+
+TEST_F(PathHintsTest, ForeignSitesAreRefusedWithTheirCode) {
+  for (const char* code : {"host_not_allowed", "origin_not_allowed"}) {
+    const HttpResponse response = api_.AsErrorFormatter()({403, "Use the flag.", code}, "");
+    EXPECT_EQ(response.status, 403);
+    EXPECT_EQ(response.body, std::string(R"({"error":{"message":"Use the flag.",)") +
+                                 R"("type":"permission_error","param":null,"code":")" + code +
+                                 "\"}}");
+  }
+}
+
+}  // namespace
+}  // namespace baton

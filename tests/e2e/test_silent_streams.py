@@ -1,0 +1,255 @@
+"""Streams that are silent for long: behind gateways that wait a minute and no longer, with workers
+that stand still, through nginx; and connections that idle."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+from baton_server import Server, generated_stubs, http_json, wait_until
+
+PING = b": ping\n\n"
+
+
+def request_bytes(path, body, *fields):
+    text = json.dumps(body).encode()
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *fields]
+    return "\r\n".join([*lines, f"Content-Length: {len(text)}", "", ""]).encode() + text
+
+
+class Stream:
+    """A stream on a raw socket; `reads` are (time, bytes) as they came, without chunk framing."""
+
+    def __init__(self, server, path, body, port=None):
+        host, own_port = server.router["http"].split(":")
+        self.socket = socket.create_connection((host, port or int(own_port)), 10)
+        self.begin = time.monotonic()
+        self.socket.sendall(request_bytes(path, {**body, "stream": True}))
+        self.raw = b""
+        self.reads = []
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        self.socket.settimeout(300)
+        try:
+            while b"\r\n0\r\n\r\n" not in self.raw[-64:]:
+                data = self.socket.recv(1 << 16)
+                if not data:
+                    break
+                self.reads.append((time.monotonic() - self.begin, data))
+                self.raw += data
+        except OSError:
+            pass
+        self.ended.set()
+
+    def body(self):
+        """The body without its chunk framing; each chunk is one Write of the server."""
+        _, _, rest = self.raw.partition(b"\r\n\r\n")
+        text = b""
+        while rest:
+            size, _, rest = rest.partition(b"\r\n")
+            text, rest = text + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
+        return text
+
+    def events(self):
+        """The events' payloads; everything else in the body is whole comments."""
+        blocks = self.body().split(b"\n\n")
+        assert blocks.pop() == b""
+        assert all(b.startswith(b"data: ") or b == b": ping" for b in blocks), blocks
+        return [b[6:].decode() for b in blocks if b != b": ping"]
+
+    def head(self):
+        return self.raw.partition(b"\r\n\r\n")[0].decode()
+
+    def first_event_s(self):
+        return next(t for t, data in self.reads if b"data: " in data)
+
+    def close(self):
+        self.socket.close()
+
+
+def long_prompt(num_tokens, salt=7919):
+    return [(salt * i) % 40000 + 1000 for i in range(num_tokens)]
+
+
+@pytest.fixture(scope="module")
+def pinging():
+    with Server("--sse-ping", "1", "--silence-timeout", "0", "--max-context", "8192") as running:
+        yield running
+
+
+def test_headers_and_pings_come_long_before_the_first_token(pinging):
+    # What a gateway would have cut: nothing for as long as the prompt takes. The second one waits
+    # behind the first at the same worker.
+    body = {"max_tokens": 2, "stream_options": {"include_usage": True}}
+    first = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(5000)})
+    second = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(3000, 7877)})
+    for stream in (first, second):
+        assert stream.ended.wait(240)
+        head = stream.head()
+        assert head.startswith("HTTP/1.1 200 OK\r\n")
+        assert "\r\nX-Accel-Buffering: no\r\n" in head
+        assert "\r\nCache-Control: no-cache\r\n" in head
+        first_event_s = stream.first_event_s()
+        if first_event_s < 4:
+            pytest.skip(f"this machine computes the prompt in {first_event_s:.1f} s")
+        assert stream.reads[0][0] < min(3, first_event_s / 2), "the headers do not wait"
+        gaps = [b - a for (a, _), (b, _) in zip(stream.reads, stream.reads[1:])]
+        assert max(gaps) < 3, f"the longest silence was {max(gaps):.1f} s"
+        assert stream.body().count(PING) >= 2
+        events = stream.events()
+        assert events[-1] == "[DONE]"
+        usage = json.loads(events[-2])["usage"]
+        assert usage["completion_tokens"] == 2, "pings are no tokens"
+
+
+def test_pings_come_between_tokens_while_a_worker_stands_still(pinging):
+    stream = Stream(
+        pinging,
+        "/v1/completions",
+        {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True},
+    )
+    wait_until(lambda: stream.raw.count(b"data: ") > 5, 60, "tokens flow")
+    decode = next(w for w in pinging.workers() if w["role"] == "decode")
+    os.kill(decode["pid"], signal.SIGSTOP)
+    try:
+        time.sleep(0.5)
+        size = len(stream.raw)
+        wait_until(lambda: stream.raw[size:].count(PING) >= 2, 10, "two pings")
+    finally:
+        os.kill(decode["pid"], signal.SIGCONT)
+    assert stream.ended.wait(120)
+    events = stream.events()
+    assert events[-1] == "[DONE]"
+    text = [json.loads(e) for e in events[:-1]]
+    assert sum(bool(e["choices"]) and e["choices"][0]["finish_reason"] is None for e in text) == 400
+
+
+def test_a_client_that_leaves_while_it_waits_is_noticed(pinging):
+    fields = {"prompt": long_prompt(6000, 7907), "max_tokens": 2}
+    stream = Stream(pinging, "/v1/completions", fields)
+    wait_until(lambda: stream.raw.endswith(PING + b"\r\n") or stream.ended.is_set(), 30, "a ping")
+    stream.close()
+    url = f"http://{pinging.router['admin']}/debug/requests"
+    wait_until(lambda: http_json(url)[2] == [], 10, "the request is gone")
+
+
+def test_a_grpc_stream_tells_its_client_before_the_first_token(pinging):
+    pb2, pb2_grpc = generated_stubs()
+    stub = pb2_grpc.CompletionServiceStub(pinging.channel)
+    begin = time.monotonic()
+    call = stub.StreamComplete(
+        pb2.CompletionRequest(prompt_token_ids=long_prompt(5000, 7901), max_tokens=2),
+        timeout=240,
+    )
+    metadata = dict(call.initial_metadata())
+    told_s = time.monotonic() - begin
+    assert metadata["x-request-id"]
+    chunks = list(call)
+    first_token_s = time.monotonic() - begin
+    assert len(chunks) == 2
+    assert told_s < min(3, first_token_s / 2), (told_s, first_token_s)
+
+
+def test_failures_before_a_worker_takes_the_request_keep_their_status(pinging):
+    for body, status in (
+        ({"prompt": "a", "temperature": -1}, 400),
+        ({"prompt": "a", "model": "other"}, 404),
+    ):
+        code, _, answer = pinging.post("/v1/completions", {**body, "stream": True})
+        assert code == status and "error" in answer
+
+
+def test_silence_ends_a_request_and_a_flowing_one_goes_on():
+    args = ("--request-timeout", "3", "--sse-ping", "1", "--silence-timeout", "0")
+    with Server(*args, "--mode", "aggregated") as server:
+        fields = {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
+        flowing = Stream(server, "/v1/completions", fields)
+        assert flowing.ended.wait(120)
+        assert flowing.events()[-1] == "[DONE]"
+        assert flowing.reads[-1][0] > 3, "longer than the silence that is allowed"
+        # A deadline of the client's own is total.
+        code, _, answer = server.post("/v1/completions", {**fields, "timeout_ms": 1500})
+        assert code == 504
+        assert "'timeout_ms' gave it 1500 ms" in answer["error"]["message"]
+        decode = server.workers()[0]
+        stopped = Stream(server, "/v1/completions", fields)
+        wait_until(lambda: stopped.raw.count(b"data: ") > 5, 60, "tokens flow")
+        os.kill(decode["pid"], signal.SIGSTOP)
+        try:
+            assert stopped.ended.wait(20)
+        finally:
+            os.kill(decode["pid"], signal.SIGCONT)
+        last = json.loads(stopped.events()[-1])
+        assert last["error"]["code"] == "deadline_exceeded"
+        assert "no token came for 3 s" in last["error"]["message"]
+
+
+def test_a_busy_server_names_the_time_of_the_next_place():
+    args = ("--mode", "aggregated", "--queue-wait-ms", "500", "--kv-memory", "12MiB")
+    with Server(*args, "--max-context", "512") as server:
+        fields = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True}
+        streams = [Stream(server, "/v1/completions", fields) for _ in range(48)]
+        for stream in streams:
+            assert stream.ended.wait(240)
+        refused = [s.head() for s in streams if s.head().startswith("HTTP/1.1 429")]
+        longest_s = max(s.reads[-1][0] for s in streams)
+        assert refused and len(refused) < 48
+        waits = [int(h.split("Retry-After: ")[1].split("\r\n")[0]) for h in refused]
+        assert all(1 <= wait <= 60 for wait in waits)
+        if longest_s > 6:
+            assert max(waits) > 1, (waits, longest_s)
+
+
+def test_an_idle_connection_lives_as_long_as_it_was_told():
+    with Server("--mode", "aggregated", "--idle-timeout", "2") as server:
+        host, port = server.router["http"].split(":")
+        with socket.create_connection((host, int(port)), 10) as client:
+            client.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b"\r\nKeep-Alive: timeout=2\r\n" in client.recv(4096)
+            begin = time.monotonic()
+            assert client.recv(4096) == b""
+            assert 1.5 < time.monotonic() - begin < 4
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx on this machine")
+def test_events_pass_an_nginx_with_its_defaults_one_by_one(pinging, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    places = " ".join(f"{kind}_temp_path {tmp_path}/{kind};" for kind in kinds)
+    (tmp_path / "nginx.conf").write_text(
+        f"daemon off; worker_processes 1; pid {tmp_path}/pid; error_log {tmp_path}/error;\n"
+        f"events {{}} http {{ access_log off; {places} server {{ listen 127.0.0.1:{port};\n"
+        f"location / {{ proxy_pass {pinging.http}; }} }} }}\n"
+    )
+    user = ["-g", "user root;"] if os.geteuid() == 0 else []
+    nginx = subprocess.Popen(
+        ["nginx", "-e", f"{tmp_path}/error", "-c", f"{tmp_path}/nginx.conf", *user]
+    )
+    try:
+
+        def listens():
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        wait_until(listens, 10, "nginx listens")
+        fields = {"prompt": "Once upon a time", "max_tokens": 100, "ignore_eos": True}
+        direct = Stream(pinging, "/v1/completions", fields)
+        assert direct.ended.wait(60)
+        proxied = Stream(pinging, "/v1/completions", fields, port=port)
+        assert proxied.ended.wait(60)
+        assert proxied.raw.count(b"data: ") == direct.raw.count(b"data: ")
+        assert len(proxied.reads) > len(direct.reads) / 2
+    finally:
+        nginx.terminate()
+        nginx.wait(10)
