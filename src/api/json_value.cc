@@ -130,42 +130,6 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-bool JsonValue::GetNumber(double* out) const {
-  if (const int64_t* integer = std::get_if<int64_t>(&data_)) {
-    *out = static_cast<double>(*integer);
-    return true;
-  }
-  if (const double* number = std::get_if<double>(&data_)) {
-    *out = *number;
-    return true;
-  }
-  return false;
-}
-
-bool JsonValue::GetInteger(int64_t* out) const {
-  if (const int64_t* integer = std::get_if<int64_t>(&data_)) {
-    *out = *integer;
-    return true;
-  }
-  const double* number = std::get_if<double>(&data_);
-  // Above 2^53 a double does not say which integer was meant.
-  constexpr double kExact = 9007199254740992.0;
-  if (number == nullptr || std::fabs(*number) > kExact || std::floor(*number) != *number) {
-    return false;
-  }
-  *out = static_cast<int64_t>(*number);
-  return true;
-}
-
-const JsonValue* JsonValue::Find(std::string_view name) const {
-  const Object* object = AsObject();
-  if (object == nullptr) return nullptr;
-  for (const Member& member : *object) {
-    if (member.first == name) return &member.second;
-  }
-  return nullptr;
-}
-
 bool ParseJson(std::string_view text, JsonValue* out, RequestError* error) {
   *error = RequestError{};
   // The parser would call it a syntax error; the client deserves to hear which of the two it was.
