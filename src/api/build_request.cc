@@ -1,12 +1,15 @@
 #include "src/api/build_request.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "fmt/format.h"
 
 #include "src/api/schema.h"
 #include "src/base/hex.h"
+#include "src/base/log.h"
+#include "src/base/quoted_text.h"
 #include "src/base/random.h"
 #include "src/text/chat_encoder.h"
 #include "src/text/reasoning_splitter.h"
@@ -17,6 +20,8 @@ namespace {
 // OpenAI's defaults.
 constexpr int64_t kDefaultCompletionTokens = 16;
 constexpr int64_t kDefaultTimeoutMs = 600'000;
+// What an answer shows of a template's own words.
+constexpr size_t kMaxTemplateReasonBytes = 512;
 
 bool Fail(RequestError* error, ErrorCode code, std::string_view param, std::string_view expected) {
   *error = FieldError(code, param, expected);
@@ -68,6 +73,26 @@ bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
   return true;
 }
 
+// True once a second: a client that repeats a refused conversation must not fill the log.
+bool MayLog(int64_t wall_unix_ms) {
+  static std::atomic<int64_t> last_s{0};
+  const int64_t now_s = wall_unix_ms / 1000;
+  return last_s.exchange(now_s, std::memory_order_relaxed) != now_s;
+}
+
+// What a conversation must be, from what the library or the template itself said. The reason also
+// goes to the log: whoever runs the server learns of a template that fails.
+std::string ExpectedByTemplate(const ModelInfo& model, const Status& status, int64_t wall_unix_ms) {
+  const std::string reason = LineForMessage(std::string(status.message()), kMaxTemplateReasonBytes);
+  if (MayLog(wall_unix_ms)) {
+    BATON_LOG_WARN("model {}: a conversation is refused: {}", model.id, reason);
+  }
+  const bool is_limit = absl::IsFailedPrecondition(status);
+  return fmt::format("a conversation that the model's chat template {}; {}",
+                     is_limit ? "renders within a second to a prompt of at most 4 MiB" : "accepts",
+                     reason);
+}
+
 // The prompt's tokens, and its text where the answer repeats it.
 bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelInfo& model,
                   BuiltRequest* built, RequestError* error) {
@@ -75,7 +100,7 @@ bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelIn
   AnswerPlan& plan = built->plan;
   if (plan.endpoint == Endpoint::kChat) {
     ChatPrompt prompt;
-    if (!RenderMessages(model, params.messages, arrival.wall_unix_ms, &prompt, error)) return false;
+    if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
     *tokens = std::move(prompt.tokens);
     plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
     plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
@@ -279,8 +304,14 @@ bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
   return true;
 }
 
-bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& messages,
-                    int64_t wall_unix_ms, ChatPrompt* prompt, RequestError* error) {
+bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wall_unix_ms,
+                    ChatPrompt* prompt, RequestError* error) {
+  const bool continues = params.continue_final_message.value_or(false);
+  if (continues && params.add_generation_prompt.value_or(false)) {
+    return Fail(error, ErrorCode::kConflict, "continue_final_message",
+                "it continues the last message, and add_generation_prompt opens a new one; at most "
+                "one of the two may be true");
+  }
   if (model.chat_template == nullptr) {
     return Fail(error, ErrorCode::kUnsupported, "messages",
                 model.has_broken_template
@@ -289,21 +320,21 @@ bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& mess
                     : "used with a model that has a chat template; /v1/completions works");
   }
   size_t num_bytes = 0;
-  for (const ChatMessage& message : messages) num_bytes += message.content.size();
+  for (const ChatMessage& message : params.messages) num_bytes += message.content.size();
   if (num_bytes > kMaxEncodeBytes) {
     return Fail(error, ErrorCode::kInvalidValue, "messages",
                 fmt::format("at most {} bytes of text, these have {}", kMaxEncodeBytes, num_bytes));
   }
-  const RenderOptions options{.now_unix_s = wall_unix_ms / 1000};
+  const RenderOptions options{
+      .add_generation_prompt = params.add_generation_prompt.value_or(!continues),
+      .continue_final_message = continues,
+      .now_unix_s = wall_unix_ms / 1000,
+      .variables = params.template_variables};
   StatusOr<ChatPrompt> encoded =
-      EncodeChat(*model.tokenizer, *model.chat_template, messages, options);
+      EncodeChat(*model.tokenizer, *model.chat_template, params.messages, options);
   if (!encoded.ok()) {
-    // The library's limits; whatever else is wrong, the template says so.
-    const bool is_limit = absl::IsFailedPrecondition(encoded.status());
     return Fail(error, ErrorCode::kInvalidValue, "messages",
-                is_limit ? "a conversation that the model's chat template renders within a second "
-                           "to a prompt of at most 4 MiB"
-                         : "a conversation that the model's chat template accepts");
+                ExpectedByTemplate(model, encoded.status(), wall_unix_ms));
   }
   *prompt = *std::move(encoded);
   return true;

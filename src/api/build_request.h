@@ -99,9 +99,10 @@ bool TokenizeText(const ModelInfo& model, const TextField& field, const EncodeOp
                   std::vector<TokenId>* tokens, RequestError* error);
 bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std::string_view field,
                    std::string* text, RequestError* error);
-// `wall_unix_ms`: the time that templates which print the date are told.
-bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& messages,
-                    int64_t wall_unix_ms, ChatPrompt* prompt, RequestError* error);
+// The messages of `params` with its variables. `wall_unix_ms`: the time that templates which print
+// the date are told.
+bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wall_unix_ms,
+                    ChatPrompt* prompt, RequestError* error);
 
 }  // namespace baton
 

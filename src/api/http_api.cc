@@ -384,16 +384,14 @@ void HttpApi::PostDetokenize(Exchange& exchange, const JsonValue& body) {
 void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {
   const auto model = ModelOf(exchange, body);
   if (model == nullptr) return;
-  exchange.ignored = IgnoredJsonFields(body, {"model", "messages"});
-  const JsonValue* messages = body.Find("messages");
-  if (messages == nullptr || messages->is_null()) {
-    return Refuse(exchange, FieldError(ErrorCode::kMissingField, "messages", kExpectedMessages));
-  }
+  exchange.ignored = IgnoredJsonFields(
+      body, {"model", "messages", "documents", "reasoning_effort", "chat_template_kwargs",
+             "add_generation_prompt", "continue_final_message"});
   ApiParams params;
   ChatPrompt prompt;
   RequestError error;
-  if (!ReadJsonMessages(*messages, &params, &error) ||
-      !RenderMessages(*model, params.messages, exchange.arrival.wall_unix_ms, &prompt, &error)) {
+  if (!ReadJsonTemplateParams(body, &params, &error) ||
+      !RenderMessages(*model, params, exchange.arrival.wall_unix_ms, &prompt, &error)) {
     return Refuse(exchange, error);
   }
   JsonWriter json;

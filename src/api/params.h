@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/json_value.h"
 #include "src/text/chat_template.h"
 
 namespace baton {
@@ -52,6 +53,11 @@ struct ApiParams {
   std::optional<int64_t> min_tokens;
   std::optional<int64_t> timeout_ms;
   std::optional<bool> splits_reasoning;  // reasoning_format: chat, false for "none"
+  // What the chat template is told besides the messages: documents, reasoning_effort, tools and the
+  // members of chat_template_kwargs. Each name stands once.
+  JsonValue::Object template_variables;
+  std::optional<bool> add_generation_prompt;   // chat
+  std::optional<bool> continue_final_message;  // chat
   std::string request_id;
 };
 

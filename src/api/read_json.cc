@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 
 #include "src/api/schema.h"
+#include "src/api/template_params.h"
 
 namespace baton {
 namespace {
@@ -107,6 +108,12 @@ class RowReader {
         return ReadToolChoice();
       case SpecialParam::kReasoningFormat:
         return ReadReasoningFormat();
+      case SpecialParam::kReasoningEffort:
+        return ReadReasoningEffort();
+      case SpecialParam::kDocuments:
+        return StoreDocuments(value_, params_, error_);
+      case SpecialParam::kTemplateKwargs:
+        return StoreTemplateKwargs(value_, params_, error_);
     }
     return false;
   }
@@ -168,6 +175,10 @@ class RowReader {
     const std::string* format = value_.AsString();
     return format != nullptr ? StoreReasoningFormat(*format, params_, error_) : Wrong();
   }
+  bool ReadReasoningEffort() const {
+    const std::string* effort = value_.AsString();
+    return effort != nullptr ? StoreReasoningEffort(*effort, params_, error_) : Wrong();
+  }
 
   const ParamRow& row_;
   const JsonValue& value_;
@@ -175,7 +186,7 @@ class RowReader {
   RequestError* const error_;
 };
 
-// A string, or an array of text parts, joined.
+// A string, or an array of text parts, joined with a newline as vLLM and llama.cpp do.
 bool ReadContent(const JsonValue* value, const std::string& field, std::string* content,
                  RequestError* error) {
   if (value == nullptr || value->is_null()) return true;  // an assistant turn may have none
@@ -192,8 +203,43 @@ bool ReadContent(const JsonValue* value, const std::string& field, std::string* 
                          *type->AsString() == "text" && text != nullptr &&
                          text->AsString() != nullptr;
     if (!is_text) return WrongType(field, kExpectedContent, error);
+    if (&part != &parts->front()) content->push_back('\n');
     content->append(*text->AsString());
   }
+  return true;
+}
+
+// Members that are texts where they are given.
+bool CheckTurnTexts(const JsonValue& turn, const std::string& at, RequestError* error) {
+  for (const char* name : {"name", "tool_call_id", "reasoning_content", "reasoning", "thinking"}) {
+    const JsonValue* value = turn.Find(name);
+    const bool is_text = value == nullptr || value->is_null() || value->AsString() != nullptr;
+    if (!is_text) return WrongType(fmt::format("{}.{}", at, name), "a string or absent", error);
+  }
+  return true;
+}
+
+// The members of a turn for the template, which may read any of them.
+bool ReadTurnMembers(const JsonValue& value, const std::string& at, ChatMessage* turn,
+                     RequestError* error) {
+  bool has_calls = false;
+  for (const auto& [name, member] : *value.AsObject()) {
+    if (name == "role" || (name == "content" && member.AsArray() == nullptr)) {
+      turn->members.emplace_back(name, JsonValue());
+    } else if (name == "tool_calls" && !member.is_null()) {
+      JsonValue calls;
+      if (!ReadToolCalls(member, at + ".tool_calls", &calls, error)) return false;
+      has_calls = !calls.AsArray()->empty();
+      turn->members.emplace_back(name, std::move(calls));
+    } else {
+      turn->members.emplace_back(name, member);
+    }
+  }
+  const JsonValue* content = value.Find("content");
+  // A turn without text and calls has always been an empty text.
+  if (has_calls && content == nullptr) turn->form = ContentForm::kAbsent;
+  if (has_calls && content != nullptr && content->is_null()) turn->form = ContentForm::kNull;
+  if (!has_calls && content == nullptr) turn->members.emplace_back("content", JsonValue());
   return true;
 }
 
@@ -209,14 +255,8 @@ bool ReadTurn(const JsonValue& value, size_t idx, ChatMessage* turn, RequestErro
     if (content == nullptr) return Missing(at + ".content", kExpectedContent, error);
     if (content->is_null()) return WrongType(at + ".content", kExpectedContent, error);
   }
-  if (!ReadContent(content, at + ".content", &turn->content, error)) return false;
-  const JsonValue* calls = value.Find("tool_calls");
-  if (calls != nullptr && !calls->is_null() &&
-      (calls->AsArray() == nullptr || !calls->AsArray()->empty())) {
-    *error = FieldError(ErrorCode::kUnsupported, at + ".tool_calls", "an empty array or absent");
-    return false;
-  }
-  return true;
+  return ReadContent(content, at + ".content", &turn->content, error) &&
+         CheckTurnTexts(value, at, error) && ReadTurnMembers(value, at, turn, error);
 }
 
 std::string HeaderSafe(std::string_view name) {
@@ -252,7 +292,9 @@ class IgnoredNames {
     });
   }
   void AddUnknownOfTurn(const JsonValue& turn, const std::string& path) {
-    AddUnknown(&turn, path + ".", {"role", "content", "tool_calls"});
+    AddUnknown(&turn, path + ".",
+               {"role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content",
+                "reasoning", "thinking"});
     const JsonValue* content = turn.Find("content");
     const JsonValue::Array* parts = content == nullptr ? nullptr : content->AsArray();
     for (size_t i = 0; parts != nullptr && i < parts->size() && !full(); ++i) {
@@ -322,6 +364,16 @@ bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* e
     if (!ReadTurn((*array)[i], i, &turns[i], error)) return false;
   }
   return StoreMessages(std::move(turns), params, error);
+}
+
+bool ReadJsonTemplateParams(const JsonValue& root, ApiParams* params, RequestError* error) {
+  for (const char* name : {"messages", "documents", "reasoning_effort", "chat_template_kwargs",
+                           "add_generation_prompt", "continue_final_message", "tools"}) {
+    const JsonValue* value = root.Find(name);
+    if (value == nullptr || value->is_null()) continue;
+    if (!RowReader(*FindParam(Endpoint::kChat, name), *value, params, error).Read()) return false;
+  }
+  return !params->messages.empty() || Missing("messages", kExpectedMessages, error);
 }
 
 bool ReadJsonTokens(const JsonValue& value, std::string_view field, std::vector<int64_t>* tokens,

@@ -7,6 +7,8 @@
 
 #include "fmt/format.h"
 
+#include "src/api/template_params.h"
+
 namespace baton {
 namespace {
 
@@ -51,6 +53,11 @@ constexpr ParamRow kTable[] = {
     {"tools", kChat, SpecialParam::kTools},
     {"tool_choice", kChat, SpecialParam::kToolChoice},
     {"reasoning_format", kChat, SpecialParam::kReasoningFormat},
+    {"documents", kChat, SpecialParam::kDocuments},
+    {"reasoning_effort", kChat, SpecialParam::kReasoningEffort},
+    {"chat_template_kwargs", kChat, SpecialParam::kTemplateKwargs},
+    {"add_generation_prompt", kChat, &ApiParams::add_generation_prompt},
+    {"continue_final_message", kChat, &ApiParams::continue_final_message},
     {"user", kBoth, &ApiParams::user, 0, 256},
     {"ignore_eos", kBoth, &ApiParams::ignore_eos},
     {"min_tokens", kBoth, &ApiParams::min_tokens, 0, kMaxInt32},
@@ -129,6 +136,12 @@ struct ExpectedVisitor {
         return "\"none\" or absent";
       case SpecialParam::kReasoningFormat:
         return "\"auto\", \"deepseek\" or \"none\"";
+      case SpecialParam::kReasoningEffort:
+        return std::string(kExpectedReasoningEffort);
+      case SpecialParam::kDocuments:
+        return std::string(kExpectedDocuments);
+      case SpecialParam::kTemplateKwargs:
+        return std::string(kExpectedTemplateKwargs);
     }
     return {};
   }
@@ -219,10 +232,7 @@ bool StoreMessages(std::vector<ChatMessage> messages, ApiParams* params, Request
     return false;
   }
   for (size_t i = 0; i < messages.size(); ++i) {
-    std::string& role = messages[i].role;
-    // OpenAI's newer name for the same place in the conversation.
-    if (role == "developer") role = "system";
-    if (role == "system" || role == "user" || role == "assistant" || role == "tool") continue;
+    if (CheckChatRole(messages[i].role).ok()) continue;
     *error =
         FieldError(ErrorCode::kInvalidValue, fmt::format("messages[{}].role", i), kExpectedRole);
     return false;

@@ -41,6 +41,9 @@ enum class SpecialParam : uint8_t {
   kTools,           // only empty
   kToolChoice,      // only "none"
   kReasoningFormat,
+  kReasoningEffort,
+  kDocuments,
+  kTemplateKwargs,
 };
 
 using LogitBias = std::vector<std::pair<int64_t, double>>;

@@ -80,7 +80,10 @@ const std::map<std::string, std::vector<std::string>>& GoodValues() {
        {R"([{"role":"user","content":"hi"}])",
         R"([{"role":"system","content":""},{"role":"developer","content":"x"},)"
         R"({"role":"assistant","content":null},{"role":"tool","content":"r"}])",
-        R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])"}},
+        R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])",
+        R"([{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",)"
+        R"("function":{"name":"f","arguments":"{\"a\":1}"}}]},)"
+        R"({"role":"tool","tool_call_id":"1","content":"r"}])"}},
       {"prompt", {"\"text\"", "[1,2,3]", "[\"one text\"]"}},
       {"prompt_token_ids", {"[1,2,3]", "[]"}},
       {"max_tokens", {"1", "16", "2147483647", "3.0"}},
@@ -107,6 +110,11 @@ const std::map<std::string, std::vector<std::string>>& GoodValues() {
       {"tools", {"[]"}},
       {"tool_choice", {"\"none\""}},
       {"reasoning_format", {"\"auto\"", "\"deepseek\"", "\"none\""}},
+      {"documents", {"[]", R"([{"title":"t","text":"x"}])"}},
+      {"reasoning_effort", {"\"none\"", "\"high\""}},
+      {"chat_template_kwargs", {"{}", R"({"enable_thinking":false,"mood":"calm","n":[1,{}]})"}},
+      {"add_generation_prompt", {"true", "false"}},
+      {"continue_final_message", {"true", "false"}},
       {"user", {"\"\"", "\"u-1\"", "\"\xc3\xa9\""}},
       {"ignore_eos", {"true", "false"}},
       {"min_tokens", {"0", "5"}},
@@ -255,7 +263,7 @@ TEST(SchemaTest, UnknownFieldsOfNestedObjectsAreNamedByTheirPath) {
   std::vector<std::string> ignored;
   const std::string body = R"("stream_options":{"include_usage":true,"foo":{"bar":1}},
       "response_format":{"type":"text","strict":true}, "stream":true, "logit_bias":{"5":1},
-      "messages":[{"role":"user","content":"a","name":"Ann"},
+      "messages":[{"role":"user","content":"a","nick":"Ann"},
                   {"role":"assistant","content":"b","tool_calls":[]},
                   {"role":"user","content":[{"type":"text","text":"c"},
                                             {"type":"text","text":"d","cache,x":{"type":1}}]}],
@@ -263,10 +271,10 @@ TEST(SchemaTest, UnknownFieldsOfNestedObjectsAreNamedByTheirPath) {
   ASSERT_TRUE(ReadJson(Endpoint::kChat, body, &params, &ignored).ok);
   EXPECT_EQ(ignored,
             (std::vector<std::string>{"top", "stream_options.foo", "response_format.strict",
-                                      "messages[0].name", "messages[2].content[1].cache?x"}));
+                                      "messages[0].nick", "messages[2].content[1].cache?x"}));
   std::string turns;
   for (int i = 0; i < 100; ++i) {
-    turns += std::string(i ? "," : "") + R"({"role":"user","content":"a","name":"Ann"})";
+    turns += std::string(i ? "," : "") + R"({"role":"user","content":"a","nick":"Ann"})";
   }
   ignored.clear();
   ASSERT_TRUE(ReadJson(Endpoint::kChat, "\"messages\":[" + turns + "]", &params, &ignored).ok);
@@ -283,7 +291,7 @@ TEST(SchemaTest, ContentPartsAreJoined) {
   ASSERT_TRUE(
       ReadJson(Endpoint::kChat, Quoted("messages") + GoodValues().at("messages")[2], &params).ok);
   ASSERT_EQ(params.messages.size(), 1u);
-  EXPECT_EQ(params.messages[0].content, "ab");
+  EXPECT_EQ(params.messages[0].content, "a\nb");
 }
 
 // Names of the table that only one of the two APIs has, and why.
@@ -398,7 +406,7 @@ TEST(SchemaTest, ProtoFillsTheSameParams) {
                   .ok);
   for (const ApiParams* params : {&from_proto, &from_json}) {
     ASSERT_EQ(params->messages.size(), 1u);
-    EXPECT_EQ(params->messages[0].role, "system");
+    EXPECT_EQ(params->messages[0].role, "developer");
     EXPECT_EQ(params->temperature, 0.0) << "an explicit 0 is not a default";
     EXPECT_EQ(params->seed, -7);
     EXPECT_EQ(params->max_completion_tokens, 5);

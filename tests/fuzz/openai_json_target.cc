@@ -125,7 +125,7 @@ void CheckMessages(std::string_view body) {
   if (!ParseJson(body, &root, &error)) return CheckError(error);
   if (!ReadJsonMessages(root, &params, &error)) return CheckError(error);
   ChatPrompt prompt;
-  if (!RenderMessages(*TestModel(), params.messages, 1'700'000'000'000, &prompt, &error)) {
+  if (!RenderMessages(*TestModel(), params, 1'700'000'000'000, &prompt, &error)) {
     return CheckError(error);
   }
   const std::vector<TokenId>& tokens = prompt.tokens;
