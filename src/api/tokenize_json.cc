@@ -8,7 +8,6 @@
 #include "src/api/build_request.h"
 #include "src/api/json_writer.h"
 #include "src/api/read_json.h"
-#include "src/api/unsupported_params.h"
 #include "src/text/chat_template.h"
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
@@ -143,14 +142,15 @@ bool TokenizePrompt(const TextCall& call, TextAnswer* answer, RequestError* erro
 
 bool TokenizeMessages(const TextCall& call, TextAnswer* answer, RequestError* error) {
   answer->ignored = IgnoredJsonFields(
-      call.body, {"model", "messages", "add_special_tokens", "return_token_strs"});
+      call.body, {"model", "messages", "documents", "reasoning_effort", "chat_template_kwargs",
+                  "add_generation_prompt", "continue_final_message", "tools", "add_special_tokens",
+                  "return_token_strs"});
   ApiParams params;
   ChatPrompt prompt;
   bool with_strings = false;
-  if (!CheckUnsupportedParams(call.body, Endpoint::kChat, error) ||
-      !ReadFlag(call.body, "return_token_strs", &with_strings, error) ||
-      !ReadJsonMessages(*call.body.Find("messages"), &params, error) ||
-      !RenderMessages(call.model, params.messages, call.wall_unix_ms, &prompt, error)) {
+  if (!ReadFlag(call.body, "return_token_strs", &with_strings, error) ||
+      !ReadJsonTemplateParams(call.body, &params, error) ||
+      !RenderMessages(call.model, params, call.wall_unix_ms, &prompt, error)) {
     return false;
   }
   answer->json = CountedJson(call.model, prompt.tokens, with_strings);

@@ -94,6 +94,38 @@ TEST_F(HttpApiTest, TheServerDescribesItself) {
   EXPECT_EQ(member("temperature", "type"), "number");
 }
 
+TEST_F(HttpApiTest, ToolsThatMustNotBeCalledAreAnswered) {
+  AnswerWith("x");
+  const std::string tools =
+      R"(,"tools":[{"type":"function","function":{"name":"clock","parameters":{}}}])";
+  for (const std::string& fields :
+       {tools + R"(,"tool_choice":"none")", std::string(R"(,"tool_choice":"auto")"),
+        std::string(R"(,"tools":[],"tool_choice":"auto")"),
+        std::string(R"(,"tools":null,"tool_choice":"none","parallel_tool_calls":false)")}) {
+    const auto responder = Post(kChatPath, kHello + fields + "}");
+    EXPECT_EQ(responder->status, 200) << fields << responder->body;
+    EXPECT_TRUE(responder->Header("X-Baton-Ignored-Fields").empty());
+  }
+  struct Case {
+    std::string fields;
+    const char* param;
+    const char* code;
+  };
+  const char* const named = R"(,"tool_choice":{"type":"function","function":{"name":"clock"}})";
+  for (const Case& c :
+       {Case{tools, "tools", "unsupported_parameter"},
+        Case{tools + R"(,"tool_choice":"auto")", "tools", "unsupported_parameter"},
+        Case{tools + R"(,"tool_choice":"required")", "tool_choice", "unsupported_parameter"},
+        Case{tools + named, "tool_choice", "unsupported_parameter"},
+        Case{R"(,"tool_choice":"required")", "tool_choice", "invalid_combination"},
+        Case{named, "tool_choice", "invalid_combination"}}) {
+    const auto responder = Post(kChatPath, kHello + c.fields + "}");
+    EXPECT_EQ(responder->status, 400) << c.fields;
+    EXPECT_EQ(Text(*responder, {"error", "param"}), c.param) << c.fields;
+    EXPECT_EQ(Text(*responder, {"error", "code"}), c.code) << c.fields;
+  }
+}
+
 TEST_F(HttpApiTest, AnEmptyModelIsUnknownEverywhere) {
   for (const char* path :
        {kChatPath, kCompletionPath, "/tokenize", "/detokenize", "/apply-template"}) {
