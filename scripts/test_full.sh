@@ -7,12 +7,12 @@
 # target; clusters of this build and the release before it; and the Helm chart on a real Kubernetes
 # of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|chaos|closure|mutation|archs|fuzz|wire|
-#     k8s ...]
+#     k8s|templates ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release cuda sim asan tsan tidy chaos closure mutation archs fuzz wire k8s"
+tier_names="release cuda sim asan tsan tidy chaos closure mutation archs fuzz wire k8s templates"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -46,11 +46,20 @@ run_tier() {
     fuzz) scripts/fuzz.sh 60 ;;
     wire) run_mixed_releases ;;
     k8s) run_on_kubernetes ;;
+    templates) compare_templates ;;
     *)
       echo "test_full.sh: unknown tier '$1'; one of: $tier_names" >&2
       exit 2
       ;;
   esac
+}
+
+# Every chat template of three PyPI packages against jinja2 in transformers' environment.
+compare_templates() {
+  local venv=build/template-venv corpus="$PWD/build/template_corpus.json"
+  python3 -m venv "$venv" && "$venv/bin/pip" -q install jinja2==3.1.6 transformers==5.23.0 &&
+    "$venv/bin/python" tests/golden/make_template_corpus.py "$corpus" &&
+    BATON_TEMPLATE_CORPUS="$corpus" src/text/hf/cargo.sh test
 }
 
 # The whole promise in the long form: a million requests twice, which must be the same run, and

@@ -1,12 +1,16 @@
 #include "src/api/build_request.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "fmt/format.h"
 
 #include "src/api/schema.h"
+#include "src/api/tool_params.h"
 #include "src/base/hex.h"
+#include "src/base/log.h"
+#include "src/base/quoted_text.h"
 #include "src/base/random.h"
 #include "src/text/chat_encoder.h"
 #include "src/text/reasoning_splitter.h"
@@ -17,6 +21,8 @@ namespace {
 // OpenAI's defaults.
 constexpr int64_t kDefaultCompletionTokens = 16;
 constexpr std::string_view kGrpcTimeout = "grpc-timeout";
+// What an answer shows of a template's own words.
+constexpr size_t kMaxTemplateReasonBytes = 512;
 
 bool Fail(RequestError* error, ErrorCode code, std::string_view param, std::string_view expected) {
   *error = FieldError(code, param, expected);
@@ -29,6 +35,7 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
   const int64_t n = params.n.value_or(1);
   const int64_t best_of = params.best_of.value_or(n);
   const bool stream = arrival.stream || params.stream.value_or(false);
+  if (!CheckTools(params, error)) return false;
   if (is_chat && params.messages.empty()) {
     return Fail(error, ErrorCode::kMissingField, "messages", kExpectedMessages);
   }
@@ -55,6 +62,10 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
   if (params.has_stream_options && !stream) {
     return Fail(error, ErrorCode::kConflict, "stream_options", "it needs stream to be true");
   }
+  if (params.continuous_usage_stats.value_or(false) && !params.include_usage.value_or(false)) {
+    return Fail(error, ErrorCode::kConflict, "stream_options.continuous_usage_stats",
+                "it needs include_usage to be true");
+  }
   return true;
 }
 
@@ -68,6 +79,26 @@ bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
   return true;
 }
 
+// True once a second: a client that repeats a refused conversation must not fill the log.
+bool MayLog(int64_t wall_unix_ms) {
+  static std::atomic<int64_t> last_s{0};
+  const int64_t now_s = wall_unix_ms / 1000;
+  return last_s.exchange(now_s, std::memory_order_relaxed) != now_s;
+}
+
+// What a conversation must be, from what the library or the template itself said. The reason also
+// goes to the log: whoever runs the server learns of a template that fails.
+std::string ExpectedByTemplate(const ModelInfo& model, const Status& status, int64_t wall_unix_ms) {
+  const std::string reason = LineForMessage(std::string(status.message()), kMaxTemplateReasonBytes);
+  if (MayLog(wall_unix_ms)) {
+    BATON_LOG_WARN("model {}: a conversation is refused: {}", model.id, reason);
+  }
+  const bool is_limit = absl::IsFailedPrecondition(status);
+  return fmt::format("a conversation that the model's chat template {}; {}",
+                     is_limit ? "renders within a second to a prompt of at most 4 MiB" : "accepts",
+                     reason);
+}
+
 // The prompt's tokens, and its text where the answer repeats it.
 bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelInfo& model,
                   BuiltRequest* built, RequestError* error) {
@@ -75,7 +106,7 @@ bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelIn
   AnswerPlan& plan = built->plan;
   if (plan.endpoint == Endpoint::kChat) {
     ChatPrompt prompt;
-    if (!RenderMessages(model, params.messages, arrival.wall_unix_ms, &prompt, error)) return false;
+    if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
     *tokens = std::move(prompt.tokens);
     plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
     plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
@@ -105,6 +136,7 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
     *error = ContextLengthError(field, static_cast<uint32_t>(num_prompt_tokens), model.max_context);
     return false;
   }
+  built->plan.num_prompt_tokens = static_cast<uint32_t>(num_prompt_tokens);
   const int64_t room = static_cast<int64_t>(model.max_context - num_prompt_tokens);
   const std::optional<int64_t> asked =
       params.max_completion_tokens.has_value() ? params.max_completion_tokens : params.max_tokens;
@@ -201,6 +233,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   plan.received_unix_us = arrival.wall_unix_ms * 1000;
   plan.stream = arrival.stream || params.stream.value_or(false);
   plan.include_usage = params.include_usage.value_or(false);
+  plan.continuous_usage = params.continuous_usage_stats.value_or(false);
   plan.echo = params.echo.value_or(false);
   plan.splits_reasoning = is_chat && params.splits_reasoning.value_or(arrival.splits_reasoning);
   plan.stop = params.stop;
@@ -210,6 +243,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   request.request_id = plan.request_id;
   request.answer_id = plan.id;
   request.is_streamed = plan.stream;
+  request.tenant = TenantOfSalt(params.cache_salt);
   request.trace = arrival.trace;
   request.received_us = arrival.now_us;
   built->timeout_us = params.timeout_ms.value_or(0) * 1000;
@@ -285,8 +319,14 @@ bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
   return true;
 }
 
-bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& messages,
-                    int64_t wall_unix_ms, ChatPrompt* prompt, RequestError* error) {
+bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wall_unix_ms,
+                    ChatPrompt* prompt, RequestError* error) {
+  const bool continues = params.continue_final_message.value_or(false);
+  if (continues && params.add_generation_prompt.value_or(false)) {
+    return Fail(error, ErrorCode::kConflict, "continue_final_message",
+                "it continues the last message, and add_generation_prompt opens a new one; at most "
+                "one of the two may be true");
+  }
   if (model.chat_template == nullptr) {
     return Fail(error, ErrorCode::kUnsupported, "messages",
                 model.has_broken_template
@@ -295,21 +335,21 @@ bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& mess
                     : "used with a model that has a chat template; /v1/completions works");
   }
   size_t num_bytes = 0;
-  for (const ChatMessage& message : messages) num_bytes += message.content.size();
+  for (const ChatMessage& message : params.messages) num_bytes += message.content.size();
   if (num_bytes > kMaxEncodeBytes) {
     return Fail(error, ErrorCode::kInvalidValue, "messages",
                 fmt::format("at most {} bytes of text, these have {}", kMaxEncodeBytes, num_bytes));
   }
-  const RenderOptions options{.now_unix_s = wall_unix_ms / 1000};
+  const RenderOptions options{
+      .add_generation_prompt = params.add_generation_prompt.value_or(!continues),
+      .continue_final_message = continues,
+      .now_unix_s = wall_unix_ms / 1000,
+      .variables = params.template_variables};
   StatusOr<ChatPrompt> encoded =
-      EncodeChat(*model.tokenizer, *model.chat_template, messages, options);
+      EncodeChat(*model.tokenizer, *model.chat_template, params.messages, options);
   if (!encoded.ok()) {
-    // The library's limits; whatever else is wrong, the template says so.
-    const bool is_limit = absl::IsFailedPrecondition(encoded.status());
     return Fail(error, ErrorCode::kInvalidValue, "messages",
-                is_limit ? "a conversation that the model's chat template renders within a second "
-                           "to a prompt of at most 4 MiB"
-                         : "a conversation that the model's chat template accepts");
+                ExpectedByTemplate(model, encoded.status(), wall_unix_ms));
   }
   *prompt = *std::move(encoded);
   return true;

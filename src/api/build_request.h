@@ -37,6 +37,8 @@ struct AnswerPlan {
   int64_t received_unix_us = 0;  // wall clock at the same moment
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage = false;   // with include_usage: every chunk has the choice's usage so far
+  uint32_t num_prompt_tokens = 0;  // for that
   bool logprobs = false;
   uint32_t top_logprobs = 0;
   uint32_t num_choices = 1;  // returned; best_of computes more
@@ -100,9 +102,10 @@ bool TokenizeText(const ModelInfo& model, const TextField& field, const EncodeOp
                   std::vector<TokenId>* tokens, RequestError* error);
 bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std::string_view field,
                    std::string* text, RequestError* error);
-// `wall_unix_ms`: the time that templates which print the date are told.
-bool RenderMessages(const ModelInfo& model, const std::vector<ChatMessage>& messages,
-                    int64_t wall_unix_ms, ChatPrompt* prompt, RequestError* error);
+// The messages of `params` with its variables. `wall_unix_ms`: the time that templates which print
+// the date are told.
+bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wall_unix_ms,
+                    ChatPrompt* prompt, RequestError* error);
 
 }  // namespace baton
 

@@ -124,18 +124,19 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
   grpc::ServerUnaryReactor* ApplyTemplate(grpc::CallbackServerContext* context,
                                           const v1::ApplyTemplateRequest* request,
                                           v1::ApplyTemplateResponse* response) override {
-    return Run(
-        context, *request, response,
-        [request, response](const ModelInfo& model, RequestError* error) {
-          ApiParams params;
-          ChatPrompt prompt;
-          if (!ReadProtoMessages(*request, &params, error) ||
-              !RenderMessages(model, params.messages, SystemClock().WallUnixMs(), &prompt, error)) {
-            return false;
-          }
-          response->set_prompt(std::move(prompt.text));
-          return true;
-        });
+    return Run(context, *request, response,
+               [request, response](const ModelInfo& model, RequestError* error) {
+                 ApiParams params;
+                 ChatPrompt prompt;
+                 // Its fields are those of a chat that the template reads.
+                 if (!ReadProtoParams(*request, Endpoint::kChat, &params, error) ||
+                     !StoreMessages(std::move(params.messages), &params, error) ||
+                     !RenderMessages(model, params, SystemClock().WallUnixMs(), &prompt, error)) {
+                   return false;
+                 }
+                 response->set_prompt(std::move(prompt.text));
+                 return true;
+               });
   }
 
  private:

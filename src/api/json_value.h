@@ -1,19 +1,16 @@
-// JsonValue: a JSON document from a client, parsed strictly. Values; any thread.
+// ParseJson: a JSON document from a client as a JsonValue, parsed strictly. Any thread.
 //
 // Refused: anything RFC 8259 does not allow (NaN, comments, trailing text), the same key twice in
-// one object, nesting beyond kMaxJsonDepth, more than kMaxJsonValues values, numbers beyond a
-// double, text that is not UTF-8. So no later reader can understand the document differently.
+// one object, nesting beyond kMaxJsonDepth, more than kMaxJsonValues values, text that is not
+// UTF-8. So no later reader can understand the document differently. A number beyond a double
+// (1e400) is infinity of its sign: out of every range, so the reader of its field names the field.
 #ifndef BATON_API_JSON_VALUE_H_
 #define BATON_API_JSON_VALUE_H_
 
 #include <cstddef>
-#include <cstdint>
-#include <string>
 #include <string_view>
-#include <utility>
-#include <variant>
-#include <vector>
 
+#include "src/base/json_value.h"
 #include "src/router/request_error.h"
 
 namespace baton {
@@ -21,48 +18,11 @@ namespace baton {
 inline constexpr size_t kMaxJsonDepth = 32;
 inline constexpr size_t kMaxJsonValues = size_t{1} << 20;
 
-// One value with everything below it.
-class JsonValue {
- public:
-  using Array = std::vector<JsonValue>;
-  using Member = std::pair<std::string, JsonValue>;
-  // Members in the order of the text.
-  using Object = std::vector<Member>;
-
-  JsonValue() = default;  // null
-  explicit JsonValue(bool value) : data_(value) {}
-  explicit JsonValue(int64_t value) : data_(value) {}
-  explicit JsonValue(double value) : data_(value) {}
-  explicit JsonValue(std::string value) : data_(std::move(value)) {}
-  explicit JsonValue(Array value) : data_(std::move(value)) {}
-  explicit JsonValue(Object value) : data_(std::move(value)) {}
-
-  bool is_null() const { return std::holds_alternative<std::monostate>(data_); }
-  // Each is null when the value has another type.
-  const bool* AsBool() const { return std::get_if<bool>(&data_); }
-  const std::string* AsString() const { return std::get_if<std::string>(&data_); }
-  const Array* AsArray() const { return std::get_if<Array>(&data_); }
-  const Object* AsObject() const { return std::get_if<Object>(&data_); }
-  Array* AsArray() { return std::get_if<Array>(&data_); }
-  Object* AsObject() { return std::get_if<Object>(&data_); }
-
-  // False when this is no number. An integer converts exactly up to 2^53.
-  bool GetNumber(double* out) const;
-  // False when this is no integer within int64; 5.0 is an integer, 5.5 and 1e300 are not.
-  bool GetInteger(int64_t* out) const;
-  bool IsNumber() const {
-    return std::holds_alternative<int64_t>(data_) || std::holds_alternative<double>(data_);
-  }
-
-  // The member of this name; null when there is none or this is no object.
-  const JsonValue* Find(std::string_view name) const;
-
- private:
-  std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> data_;
-};
-
 // Parses `text` into `out`. False: `error` says why, and `out` is unspecified.
 bool ParseJson(std::string_view text, JsonValue* out, RequestError* error);
+
+// True where `value` is or holds a number that no double does.
+bool HasHugeNumber(const JsonValue& value);
 
 }  // namespace baton
 

@@ -24,8 +24,11 @@ bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
 std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
                                            std::initializer_list<std::string_view> known);
 
-// The value of `messages` alone, for /apply-template.
+// The value of `messages` alone.
 bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* error);
+
+// The fields of a chat that its template reads, for /apply-template; `messages` is required.
+bool ReadJsonTemplateParams(const JsonValue& root, ApiParams* params, RequestError* error);
 
 // An array of token ids under the name `field`.
 bool ReadJsonTokens(const JsonValue& value, std::string_view field, std::vector<int64_t>* tokens,

@@ -4,10 +4,14 @@
 #include <utility>
 #include <vector>
 
+#include "fmt/format.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 
+#include "src/api/json_value.h"
 #include "src/api/schema.h"
+#include "src/api/template_params.h"
+#include "src/api/tool_params.h"
 
 namespace baton {
 namespace {
@@ -39,6 +43,12 @@ std::vector<int64_t> IntegersOf(const Message& message, const FieldDescriptor* f
   return values;
 }
 
+// A member that is absent while it is empty.
+void AddText(const Message& message, const char* name, JsonValue::Object* members) {
+  std::string text = StringOf(message, name);
+  if (!text.empty()) members->emplace_back(name, JsonValue(std::move(text)));
+}
+
 // Reads the field of one row. A field without presence counts as absent while it has its zero
 // value: the empty string and the empty list mean "not given" in JSON too.
 class FieldReader {
@@ -62,7 +72,8 @@ class FieldReader {
     return StoreBool(row_, reflection().GetBool(message_, field_), params_, error_);
   }
   bool operator()(std::string ApiParams::* /*target*/) const {
-    return StoreString(row_, reflection().GetString(message_, field_), params_, error_);
+    std::string text = reflection().GetString(message_, field_);
+    return text.empty() || StoreString(row_, std::move(text), params_, error_);
   }
   bool operator()(std::vector<std::string> ApiParams::* /*target*/) const {
     const int size = reflection().FieldSize(message_, field_);
@@ -102,17 +113,23 @@ class FieldReader {
       case SpecialParam::kResponseFormat:
         return ReadResponseFormat();
       case SpecialParam::kTools:
-        if (reflection().FieldSize(message_, field_) == 0) return true;
-        *error_ = ToolsError();
-        return false;
+        return ReadTools();
       case SpecialParam::kToolChoice: {
         const std::string choice = reflection().GetString(message_, field_);
-        return choice.empty() || CheckToolChoice(choice, error_);
+        return choice.empty() || StoreToolChoice(JsonValue(choice), params_, error_);
       }
       case SpecialParam::kReasoningFormat: {
         const std::string format = reflection().GetString(message_, field_);
         return format.empty() || StoreReasoningFormat(format, params_, error_);
       }
+      case SpecialParam::kReasoningEffort: {
+        const std::string effort = reflection().GetString(message_, field_);
+        return effort.empty() || StoreReasoningEffort(effort, params_, error_);
+      }
+      case SpecialParam::kDocuments:
+        return ReadJsonText(StoreDocuments);
+      case SpecialParam::kTemplateKwargs:
+        return ReadJsonText(StoreTemplateKwargs);
     }
     return false;
   }
@@ -129,6 +146,42 @@ class FieldReader {
     std::vector<int64_t> tokens = IntegersOf(message_, field_);
     return tokens.empty() || StorePromptTokens(row_.name, std::move(tokens), params_, error_);
   }
+  // A field that holds the text of a JSON value.
+  bool ReadJsonText(bool (*store)(const JsonValue&, ApiParams*, RequestError*)) const {
+    const std::string text = reflection().GetString(message_, field_);
+    if (text.empty()) return true;
+    JsonValue value;
+    RequestError why;
+    if (ParseJson(text, &value, &why)) return store(value, params_, error_);
+    *error_ = FieldError(ErrorCode::kInvalidValue, row_.name, "JSON text: " + ExpectedOf(row_));
+    return false;
+  }
+  // The tools in the shape that the JSON API has.
+  bool ReadTools() const {
+    JsonValue::Array tools;
+    for (int i = 0; i < reflection().FieldSize(message_, field_); ++i) {
+      const Message& tool = reflection().GetRepeatedMessage(message_, field_, i);
+      const FieldDescriptor* part = tool.GetDescriptor()->FindFieldByName("function");
+      const Message& function = tool.GetReflection()->GetMessage(tool, part);
+      JsonValue::Object inner;
+      for (const char* name : {"name", "description"}) AddText(function, name, &inner);
+      const std::string parameters = StringOf(function, "parameters");
+      JsonValue schema;
+      RequestError why;
+      const bool is_read = parameters.empty() || ParseJson(parameters, &schema, &why);
+      if (!is_read || HasHugeNumber(schema)) {
+        *error_ = FieldError(ErrorCode::kInvalidValue,
+                             fmt::format("tools[{}].function.parameters", i), "JSON text");
+        return false;
+      }
+      if (!parameters.empty()) inner.emplace_back("parameters", std::move(schema));
+      const std::string type = StringOf(tool, "type");
+      tools.emplace_back(
+          JsonValue::Object{{"type", JsonValue(type.empty() ? std::string("function") : type)},
+                            {"function", JsonValue(std::move(inner))}});
+    }
+    return tools.empty() || StoreTools(JsonValue(std::move(tools)), params_, error_);
+  }
   bool ReadResponseFormat() const {
     if (!reflection().HasField(message_, field_)) return true;
     const Message& format = reflection().GetMessage(message_, field_);
@@ -142,6 +195,45 @@ class FieldReader {
   ApiParams* const params_;
   RequestError* const error_;
 };
+
+// The calls of a turn in the shape that the JSON API has.
+JsonValue::Array CallsOf(const Message& turn) {
+  const FieldDescriptor* field = turn.GetDescriptor()->FindFieldByName("tool_calls");
+  JsonValue::Array calls;
+  for (int i = 0; i < turn.GetReflection()->FieldSize(turn, field); ++i) {
+    const Message& call = turn.GetReflection()->GetRepeatedMessage(turn, field, i);
+    const FieldDescriptor* part = call.GetDescriptor()->FindFieldByName("function");
+    const Message& function = call.GetReflection()->GetMessage(call, part);
+    JsonValue::Object inner;
+    AddText(function, "name", &inner);
+    inner.emplace_back("arguments", JsonValue(StringOf(function, "arguments")));
+    JsonValue::Object members;
+    AddText(call, "id", &members);
+    AddText(call, "type", &members);
+    members.emplace_back("function", JsonValue(std::move(inner)));
+    calls.emplace_back(std::move(members));
+  }
+  return calls;
+}
+
+bool ReadTurn(const Message& message, const std::string& at, ChatMessage* turn,
+              RequestError* error) {
+  turn->role = StringOf(message, "role");
+  turn->content = StringOf(message, "content");
+  turn->members.emplace_back("role", JsonValue());
+  turn->members.emplace_back("content", JsonValue());
+  for (const char* name : {"name", "reasoning_content", "tool_call_id"}) {
+    AddText(message, name, &turn->members);
+  }
+  JsonValue::Array sent = CallsOf(message);
+  if (sent.empty()) return true;
+  JsonValue calls;
+  const std::string field = at + ".tool_calls";
+  if (!ReadToolCalls(JsonValue(std::move(sent)), field, &calls, error)) return false;
+  if (turn->content.empty()) turn->form = ContentForm::kNull;
+  turn->members.emplace_back("tool_calls", std::move(calls));
+  return true;
+}
 
 }  // namespace
 
@@ -163,7 +255,8 @@ bool ReadProtoMessages(const Message& message, ApiParams* params, RequestError* 
   std::vector<ChatMessage> turns;
   for (int i = 0; i < reflection->FieldSize(message, field); ++i) {
     const Message& turn = reflection->GetRepeatedMessage(message, field, i);
-    turns.push_back({StringOf(turn, "role"), StringOf(turn, "content")});
+    turns.emplace_back();
+    if (!ReadTurn(turn, fmt::format("messages[{}]", i), &turns.back(), error)) return false;
   }
   return StoreMessages(std::move(turns), params, error);
 }

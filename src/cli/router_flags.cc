@@ -47,10 +47,16 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
       "--request-timeout", tuning.request_timeout_s, {1, 86'400},
       "seconds without a new token, since the last one or the request's arrival, after which a "
       "request is ended; timeout_ms and grpc-timeout are total deadlines beside it");
+  flags.Add("--served-model-name", tuning.served_names,
+            "[MODEL=]NAME[,NAME ..]: what clients call the model instead of its id; all names are "
+            "accepted and listed, answers have the first");
 }
 
 Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
   BATON_ASSIGN_OR_RETURN(config.core.shadow_share, ParseShadow(tuning.shadow));
+  StatusOr<ServedNames> names = ServedNames::Parse(tuning.served_names);
+  if (!names.ok()) return InvalidArgument("--served-model-name: {}", names.status().message());
+  config.core.served_names = *std::move(names);
   config.core.mode = ModeOf(tuning.mode);
   config.core.local_max_tokens = static_cast<uint32_t>(tuning.local_prefill_tokens);
   config.core.queue_wait_us = tuning.queue_wait_ms * 1000;
@@ -72,6 +78,9 @@ void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& ar
   args.push_back(fmt::format("--sse-ping={}", tuning.sse_ping_s));
   args.push_back(fmt::format("--idle-timeout={}", tuning.idle_timeout_s));
   args.push_back(fmt::format("--request-timeout={}", tuning.request_timeout_s));
+  if (!tuning.served_names.empty()) {
+    args.push_back("--served-model-name=" + tuning.served_names);
+  }
 }
 
 }  // namespace baton

@@ -23,6 +23,7 @@ struct RouterTuning {
   int64_t sse_ping_s = 15;
   int64_t idle_timeout_s = 75;
   int64_t request_timeout_s = 600;
+  std::string served_names;
 };
 
 void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning);

@@ -3,7 +3,8 @@
 //
 // Invariants
 //  1. A message is made of fixed sentences, a field's name and range from the schema table, and
-//     numbers: never of text that a client, a worker or a file sent.
+//     numbers: never of text that a client, a worker or a file sent. One exception: why a chat
+//     template refuses a conversation, as one line of at most 512 bytes without control characters.
 //  2. Every code has one HTTP status, and both APIs and `baton_requests_total{code}` use that one.
 #ifndef BATON_ROUTER_REQUEST_ERROR_H_
 #define BATON_ROUTER_REQUEST_ERROR_H_

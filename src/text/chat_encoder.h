@@ -19,11 +19,13 @@ struct ChatPrompt {
   std::string text;  // the rendered prompt, for people; without a bos that the template left out
 };
 
-// Renders `messages` and encodes the result. Control tokens spelled in a message stay ordinary
-// text: before rendering they are broken with a guard character (a Unicode noncharacter that occurs
-// nowhere else in the request), the rendered text is cut at the control tokens that are left, and
-// each part is encoded whole after the guard is taken out again. bos is put in front if the model
-// asks for it and the template did not. Errors of ChatTemplate::Render and Tokenizer::Encode;
+// Renders `messages` and encodes the result. Control tokens spelled in a message, in a variable of
+// `options` or in a name within either stay ordinary text: before rendering they are broken with a
+// guard character (a Unicode noncharacter that occurs nowhere else in the request), the rendered
+// text is cut at the control tokens that are left, and each part is encoded whole after the guard
+// is taken out again. A name, type or value of letters, digits and '_' alone is broken only if it
+// holds a whole token, so that templates can compare it. bos is put in front if the model asks for
+// it and the template did not. Errors of ChatTemplate::Render and Tokenizer::Encode;
 // InvalidArgument when the messages use up all 32 guard characters.
 StatusOr<ChatPrompt> EncodeChat(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                                 std::span<const ChatMessage> messages,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "src/base/quoted_text.h"
 #include "src/text/tokenizer.h"
@@ -30,26 +31,157 @@ constexpr uint64_t kTimeoutMs = 900;
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
 
-void AppendJsonString(std::string_view text, std::string* out) {
-  constexpr char kHex[] = "0123456789abcdef";
-  out->push_back('"');
-  for (const char c : text) {
-    const uint8_t byte = static_cast<uint8_t>(c);
-    if (c == '"' || c == '\\') {
-      out->push_back('\\');
-      out->push_back(c);
-    } else if (byte < 0x20) {
-      out->append("\\u00");
-      out->push_back(kHex[byte >> 4]);
-      out->push_back(kHex[byte & 15]);
-    } else {
-      out->push_back(c);
+// Marks where the message that is continued ends; noncharacters, so that no person's text has it.
+// The blank tells whether the template keeps the blanks at the end of a message.
+constexpr std::string_view kEndMark = "\xEF\xB7\xAF\xEF\xB7\x91\xEF\xB7\xAF ";
+
+constexpr std::array<std::string_view, 8> kReserved = {"messages",
+                                                       "add_generation_prompt",
+                                                       "continue_final_message",
+                                                       "bos_token",
+                                                       "eos_token",
+                                                       "chat_template",
+                                                       "tokenize",
+                                                       "return_dict"};
+
+// Names under which a message's thoughts may come; the first is the one that templates read.
+constexpr std::array<std::string_view, 3> kThoughts = {"reasoning_content", "thinking",
+                                                       "reasoning"};
+
+const JsonValue* FindMember(const JsonValue::Object& members, std::string_view name) {
+  for (const auto& [key, value] : members) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+// Writes the members of a JSON object.
+class MemberWriter {
+ public:
+  explicit MemberWriter(std::string* out) : out_(out) {}
+
+  // Writes the name; the caller appends the value.
+  std::string* Begin(std::string_view name) {
+    if (!is_first_) out_->push_back(',');
+    is_first_ = false;
+    AppendJsonString(name, out_);
+    out_->push_back(':');
+    return out_;
+  }
+
+ private:
+  std::string* const out_;
+  bool is_first_ = true;
+};
+
+// The text parts of a message; null when its content came as one text.
+const JsonValue::Array* PartsOf(const ChatMessage& message) {
+  const JsonValue* content = FindMember(message.members, "content");
+  return content == nullptr ? nullptr : content->AsArray();
+}
+
+// Parts go to a template that reads them; one that reads nothing else gets a text as one part.
+void AppendContent(const ChatMessage& message, hf::PartsUse use, std::string* out) {
+  const JsonValue* content = FindMember(message.members, "content");
+  const bool has_parts = PartsOf(message) != nullptr;
+  if (message.form == ContentForm::kNull) {
+    out->append("null");
+  } else if (has_parts && use != hf::PartsUse::kNone) {
+    AppendJson(*content, out);
+  } else if (use == hf::PartsUse::kNeeds) {
+    out->append("[{\"type\":\"text\",\"text\":");
+    AppendJsonString(message.content, out);
+    out->append("}]");
+  } else {
+    AppendJsonString(message.content, out);
+  }
+}
+
+// A message as a template sees it. Thoughts stand under `reasoning_content` and, for templates of
+// gpt-oss, under `thinking`, as in transformers.
+void AppendMessage(const ChatMessage& message, std::string_view role, hf::PartsUse use,
+                   std::string* out) {
+  out->push_back('{');
+  MemberWriter writer(out);
+  const JsonValue* thoughts = nullptr;
+  for (const std::string_view name : kThoughts) {
+    const JsonValue* value = FindMember(message.members, name);
+    if (thoughts == nullptr && value != nullptr && !value->is_null()) thoughts = value;
+  }
+  const JsonValue* thinking = FindMember(message.members, "thinking");
+  if (thoughts != nullptr) {
+    AppendJson(thinking != nullptr ? *thinking : *thoughts, writer.Begin("thinking"));
+  }
+  if (message.members.empty()) {
+    AppendJsonString(role, writer.Begin("role"));
+    if (message.form != ContentForm::kAbsent) AppendContent(message, use, writer.Begin("content"));
+  }
+  for (const auto& [name, value] : message.members) {
+    if (name == "role") {
+      AppendJsonString(role, writer.Begin(name));
+    } else if (name == "content") {
+      if (message.form != ContentForm::kAbsent) AppendContent(message, use, writer.Begin(name));
+    } else if (thoughts == nullptr || (name != "thinking" && name != "reasoning_content")) {
+      AppendJson(value, writer.Begin(name));
+    } else if (name == "reasoning_content") {
+      AppendJson(*thoughts, writer.Begin(name));
     }
   }
-  out->push_back('"');
+  if (thoughts != nullptr && FindMember(message.members, "reasoning_content") == nullptr) {
+    AppendJson(*thoughts, writer.Begin("reasoning_content"));
+  }
+  out->push_back('}');
+}
+
+// Puts the mark behind the text of `message`, and behind its last part.
+Status MarkEnd(ChatMessage* message) {
+  message->content += kEndMark;
+  if (PartsOf(*message) == nullptr) return OkStatus();
+  for (auto& [name, value] : message->members) {
+    JsonValue::Array* parts = name == "content" ? value.AsArray() : nullptr;
+    if (parts == nullptr) continue;
+    JsonValue::Object* last = parts->empty() ? nullptr : parts->back().AsObject();
+    if (last == nullptr || parts->back().Find("text") == nullptr) break;
+    for (auto& [key, text] : *last) {
+      if (key == "text" && text.AsString() != nullptr) {
+        text = JsonValue(*text.AsString() + std::string(kEndMark));
+      }
+    }
+    return OkStatus();
+  }
+  return InvalidArgument("continue_final_message needs a last message that ends with text");
+}
+
+bool IsBlank(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r') || (c >= '\x1c' && c <= '\x1f');
+}
+
+std::string_view WithoutLastBlanks(std::string_view text) {
+  while (!text.empty() && IsBlank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// `rendered` up to the mark. A template that trims messages takes the blanks before the mark away
+// too, as transformers does.
+StatusOr<std::string> CutAtMark(std::string_view rendered, std::string_view content) {
+  constexpr std::string_view kMark = kEndMark.substr(0, kEndMark.size() - 1);
+  while (!content.empty() && IsBlank(content.front())) content.remove_prefix(1);
+  const size_t at = rendered.rfind(kMark);
+  if (at == std::string_view::npos ||
+      rendered.find(WithoutLastBlanks(content)) == std::string_view::npos) {
+    return InvalidArgument(
+        "continue_final_message: the chat template does not print the last message as it is");
+  }
+  const bool keeps_blanks = rendered.substr(at).starts_with(kEndMark);
+  const std::string_view text = rendered.substr(0, at);
+  return std::string(keeps_blanks ? text : WithoutLastBlanks(text));
 }
 
 }  // namespace
+
+bool IsReservedVariable(std::string_view name) {
+  return std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end();
+}
 
 Status CheckChatRole(std::string_view role) {
   if (std::find(kRoles.begin(), kRoles.end(), role) != kRoles.end()) return OkStatus();
@@ -65,14 +197,13 @@ StatusOr<ChatTemplate> ChatTemplate::Create(std::string source, std::string_view
   }
   BATON_ASSIGN_OR_RETURN(hf::JinjaTemplate compiled, hf::JinjaTemplate::Create(source));
   ChatTemplate chat_template(std::move(compiled));
+  chat_template.knows_developer_ = source.find("developer") != std::string::npos;
   chat_template.source_ = std::move(source);
   std::string& fixed = chat_template.fixed_variables_;
   fixed = "{\"bos_token\":";
   AppendJsonString(bos_token, &fixed);
   fixed += ",\"eos_token\":";
   AppendJsonString(eos_token, &fixed);
-  // Templates are written for Hugging Face's apply_chat_template, which always passes these.
-  fixed += ",\"tools\":null,\"documents\":null";
   return chat_template;
 }
 
@@ -84,16 +215,22 @@ StatusOr<ChatTemplate> ChatTemplate::CreateFor(const TokenizerSpec& spec,
   return Create(spec.chat_template, text_of(tokenizer.bos_id()), text_of(tokenizer.eos_id()));
 }
 
-StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> messages,
-                                           const RenderOptions& options) const {
-  if (messages.size() > kMaxChatMessages) {
-    return InvalidArgument("messages has {} entries, more than {}", messages.size(),
-                           kMaxChatMessages);
+Status ChatTemplate::AppendVariables(std::span<const ChatMessage> messages,
+                                     const RenderOptions& options, std::string* json) const {
+  *json = fixed_variables_;
+  // Templates are written for Hugging Face's apply_chat_template, which always passes these.
+  for (const char* name : {"tools", "documents"}) {
+    if (FindMember(options.variables, name) == nullptr) *json += fmt::format(",\"{}\":null", name);
   }
-  std::string json = fixed_variables_;
-  json += options.add_generation_prompt ? ",\"add_generation_prompt\":true"
-                                        : ",\"add_generation_prompt\":false";
-  json += ",\"messages\":[";
+  for (const auto& [name, value] : options.variables) {
+    json->push_back(',');
+    AppendJsonString(name, json);
+    json->push_back(':');
+    AppendJson(value, json);
+  }
+  *json += options.add_generation_prompt ? ",\"add_generation_prompt\":true"
+                                         : ",\"add_generation_prompt\":false";
+  *json += ",\"messages\":[";
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
     if (const Status role = CheckChatRole(message.role); !role.ok()) {
@@ -103,13 +240,38 @@ StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> messages
     if (valid != message.content.size()) {
       return InvalidArgument("messages[{}]: content is not UTF-8 at byte {}", i, valid);
     }
-    json += i == 0 ? "{\"role\":" : ",{\"role\":";
-    AppendJsonString(message.role, &json);
-    json += ",\"content\":";
-    AppendJsonString(message.content, &json);
-    json += '}';
+    if (i > 0) json->push_back(',');
+    // OpenAI's newer name for the same place in the conversation, which few templates know.
+    const bool is_renamed = message.role == "developer" && !knows_developer_;
+    AppendMessage(message, is_renamed ? "system" : message.role, compiled_.parts_use(), json);
   }
-  json += "]}";
+  *json += "]}";
+  return OkStatus();
+}
+
+StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> messages,
+                                           const RenderOptions& options) const {
+  if (messages.size() > kMaxChatMessages) {
+    return InvalidArgument("messages has {} entries, more than {}", messages.size(),
+                           kMaxChatMessages);
+  }
+  if (!options.continue_final_message) return RenderAll(messages, options);
+  if (options.add_generation_prompt) {
+    return InvalidArgument("continue_final_message excludes add_generation_prompt");
+  }
+  if (messages.empty() || messages.back().form != ContentForm::kText) {
+    return InvalidArgument("continue_final_message needs a last message that has content");
+  }
+  std::vector<ChatMessage> marked(messages.begin(), messages.end());
+  BATON_RETURN_IF_ERROR(MarkEnd(&marked.back()));
+  BATON_ASSIGN_OR_RETURN(const std::string rendered, RenderAll(marked, options));
+  return CutAtMark(rendered, messages.back().content);
+}
+
+StatusOr<std::string> ChatTemplate::RenderAll(std::span<const ChatMessage> messages,
+                                              const RenderOptions& options) const {
+  std::string json;
+  BATON_RETURN_IF_ERROR(AppendVariables(messages, options, &json));
 
   hf::RenderRequest request;
   request.variables_json = json;

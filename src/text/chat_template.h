@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "src/base/json_value.h"
 #include "src/base/status.h"
 #include "src/text/hf_library.h"
 
@@ -21,17 +22,39 @@ struct TokenizerSpec;
 
 inline constexpr size_t kMaxChatMessages = 100'000;
 
+// What stands for the content of a message that has no text.
+enum class ContentForm : uint8_t {
+  kText,    // ChatMessage::content
+  kNull,    // null: an assistant message that only calls tools
+  kAbsent,  // the message has no member `content`
+};
+
 // One turn of a conversation.
 struct ChatMessage {
-  std::string role;     // "system", "developer", "user", "assistant" or "tool"
-  std::string content;  // UTF-8
+  // "system", "user", "assistant", "tool" or "developer", which a template that does not name it
+  // sees as "system".
+  std::string role;
+  std::string content;  // UTF-8; several text parts are joined with a newline
+  ContentForm form = ContentForm::kText;
+  // The members in the order of the request, for templates that read more than role and content or
+  // print a whole message. Empty: role and content. "role" and "content" mark places: the values
+  // are the fields above, except an array in "content", which is the content as text parts.
+  JsonValue::Object members = {};
 };
 
 // What a template is told besides the messages.
 struct RenderOptions {
   bool add_generation_prompt = true;  // end where the assistant's answer begins
+  // End inside the last message, so that the answer continues it; excludes the field above.
+  bool continue_final_message = false;
   std::optional<int64_t> now_unix_s;  // for templates that print the date; undefined without it
+  // Further variables: tools, documents and what the client adds. Each name stands once, and none
+  // is one of those that IsReservedVariable names.
+  JsonValue::Object variables = {};
 };
+
+// True for the names that a rendering sets itself: messages, add_generation_prompt, bos_token ...
+bool IsReservedVariable(std::string_view name);
 
 // A compiled template.
 class ChatTemplate {
@@ -45,7 +68,8 @@ class ChatTemplate {
   static StatusOr<ChatTemplate> CreateFor(const TokenizerSpec& spec, const Tokenizer& tokenizer);
 
   // The prompt. InvalidArgument when the template refuses the messages (its own words), when a role
-  // is none of the above, when a string is not UTF-8, or when there are more than kMaxChatMessages.
+  // is none of the above, when a string is not UTF-8, when there are more than kMaxChatMessages, or
+  // when the template does not print the message that is to be continued.
   // FailedPrecondition when the template exceeds its instructions, 0.9 s of processor time, its
   // recursion, 64 MiB of memory plus 16 times the messages, or kMaxEncodeBytes of output.
   StatusOr<std::string> Render(std::span<const ChatMessage> messages,
@@ -56,12 +80,19 @@ class ChatTemplate {
  private:
   explicit ChatTemplate(hf::JinjaTemplate compiled) : compiled_(std::move(compiled)) {}
 
+  // Writes the JSON object of all variables.
+  Status AppendVariables(std::span<const ChatMessage> messages, const RenderOptions& options,
+                         std::string* json) const;
+  StatusOr<std::string> RenderAll(std::span<const ChatMessage> messages,
+                                  const RenderOptions& options) const;
+
   std::string source_;
-  std::string fixed_variables_;  // the JSON members that are the same in every rendering
+  bool knows_developer_ = false;  // the source names the role
+  std::string fixed_variables_;   // the JSON members that are the same in every rendering
   hf::JinjaTemplate compiled_;
 };
 
-// "chat template: ..." as InvalidArgument unless `role` is one of the closed list.
+// "role ..." as InvalidArgument unless `role` is one of the closed list.
 Status CheckChatRole(std::string_view role);
 
 }  // namespace baton

@@ -133,4 +133,8 @@ StatusOr<std::string> JinjaTemplate::Render(const RenderRequest& request) const 
   return std::string(text.view());
 }
 
+PartsUse JinjaTemplate::parts_use() const {
+  return static_cast<PartsUse>(baton_text_template_parts_use(handle_.get()));
+}
+
 }  // namespace baton::hf

@@ -56,7 +56,14 @@ struct RenderRequest {
   std::optional<int64_t> now_unix_s;  // strftime_now is undefined without it
 };
 
-// A compiled chat template (crate minijinja).
+// How a chat template takes the content of a message.
+enum class PartsUse : uint8_t {
+  kNone = 0,   // as a text
+  kReads = 1,  // as a text or as a list of parts
+  kNeeds = 2,  // as a list of parts only
+};
+
+// A compiled chat template.
 class JinjaTemplate {
  public:
   // InvalidArgument when the source is not a template; FailedPrecondition when it cannot be
@@ -66,6 +73,9 @@ class JinjaTemplate {
   // InvalidArgument: the template failed on these variables or called raise_exception (the message
   // is then its own); FailedPrecondition: a limit was reached.
   StatusOr<std::string> Render(const RenderRequest& request) const;
+
+  // Found by reading the source.
+  PartsUse parts_use() const;
 
  private:
   // Frees the handle.

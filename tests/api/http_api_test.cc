@@ -243,6 +243,61 @@ TEST_F(HttpApiTest, TemplatesAreToldWhatHuggingFaceTellsThem) {
                                       R"({"prompt":")" + after + R"(hello"})"));
 }
 
+TEST_F(HttpApiTest, TheTemplateSeesVariablesAndMembersOfMessages) {
+  auto model = std::make_shared<ModelInfo>(*TestModel());
+  model->chat_template = std::make_shared<const ChatTemplate>(
+      ChatTemplate::Create("{{ mood }}{{ reasoning_effort }}{{ documents[0].text }};"
+                           "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+                           "{% for c in m.tool_calls %}{{ c.function.arguments.zone }}{% endfor %};"
+                           "{% endfor %}{{ 'A' if add_generation_prompt }}",
+                           "", "<eos>")
+          .value());
+  submitter_.models = {model};
+  const std::string past =
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},)"
+      R"({"type":"text","text":"b"}]},{"role":"assistant","content":null,"tool_calls":[)"
+      R"({"id":"1","type":"function","function":{"name":"f","arguments":"{\"zone\":\"L\"}"}}]},)"
+      R"({"role":"developer","content":"c"}])";
+  const std::string rest = R"(;user:a\nb;assistant:NoneL;system:c;)";
+  struct Case {
+    std::string fields;
+    int status;
+    std::string answer;  // the prompt, or the field at fault
+  };
+  for (const Case& c : {
+           Case{"", 200, rest + "A"},
+           Case{R"(,"chat_template_kwargs":{"mood":"m"},"reasoning_effort":"low")", 200,
+                "mlow" + rest + "A"},
+           Case{R"(,"documents":[{"text":"d"}],"add_generation_prompt":false)", 200, "d" + rest},
+           Case{R"(,"continue_final_message":true)", 200, rest.substr(0, rest.size() - 1)},
+           Case{R"(,"continue_final_message":true,"add_generation_prompt":true)", 400,
+                "continue_final_message"},
+           Case{R"(,"chat_template_kwargs":{"messages":[]})", 400, "chat_template_kwargs.messages"},
+           Case{R"(,"chat_template_kwargs":{"a b":1})", 400, "chat_template_kwargs"},
+           Case{R"(,"chat_template_kwargs":[])", 400, "chat_template_kwargs"},
+           Case{R"(,"reasoning_effort":"some")", 400, "reasoning_effort"},
+           Case{R"(,"reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high"})",
+                400, "chat_template_kwargs.reasoning_effort"},
+           Case{R"(,"documents":["d"])", 400, "documents"},
+       }) {
+    const auto responder = Post("/apply-template", past + c.fields + "}");
+    EXPECT_EQ(responder->status, c.status) << c.fields << responder->body;
+    if (c.status == 200) {
+      EXPECT_EQ(responder->body, "{\"prompt\":\"" + c.answer + "\"}") << c.fields;
+    } else {
+      EXPECT_EQ(Text(*responder, {"error", "param"}), c.answer) << responder->body;
+    }
+  }
+}
+
+TEST_F(HttpApiTest, ATemplatesOwnReasonReachesTheClient) {
+  const auto responder = Post(kChatPath, R"({"messages":[{"role":"tool","content":"x"}]})");
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_EQ(Text(*responder, {"error", "message"}),
+            "'messages' is out of range: it must be a conversation that the model's chat template "
+            "accepts; chat template: no tools (line 1 of the template).");
+}
+
 // OpenAI's legacy rule: up to one alternative more than asked for.
 TEST_F(HttpApiTest, SampledTokenIsAmongTheAlternativesOfACompletion) {
   AnswerWith("c");  // the alternatives are 'a' and 'b'
@@ -452,12 +507,12 @@ TEST_F(HttpApiTest, IgnoredFieldsOfTheTextEndpointsAreNamedToo) {
     const char* ignored;
   };
   for (const Case& c : {
-           Case{"/tokenize", R"({"content":"a","with_pieces":true})", "with_pieces"},
+           Case{"/tokenize", R"({"content":"a","count":true})", "count"},
            Case{"/detokenize", R"({"tokens":[1],"content":"a","x y":1})", "content, x?y"},
            Case{"/apply-template",
-                R"({"messages":[{"role":"user","content":"a","name":"b"}],)"
-                R"("tools":[]})",
-                "tools, messages[0].name"},
+                R"({"messages":[{"role":"user","content":"a","nick":"b"}],)"
+                R"("tools":[],"temperature":1})",
+                "temperature, messages[0].nick"},
        }) {
     const auto responder = Post(c.path, c.body);
     EXPECT_EQ(responder->status, 200) << c.path << responder->body;
@@ -537,7 +592,7 @@ TEST_F(HttpApiTest, ModelsAndHealth) {
   auto responder = Send("GET", "/v1/models");
   EXPECT_EQ(responder->body,
             R"({"object":"list","data":[{"id":"toy","object":"model","created":1700000000,)"
-            R"("owned_by":"baton","max_context":512,"vocab_size":259}]})");
+            R"("owned_by":"baton","max_context":512,"max_model_len":512,"vocab_size":259}]})");
   EXPECT_EQ(Send("GET", "/v1/models/toy")->status, 200);
   EXPECT_EQ(Send("GET", "/v1/models/t%6Fy")->status, 200);
   EXPECT_EQ(Send("GET", "/v1/models/none")->status, 404);
@@ -566,7 +621,7 @@ TEST_F(HttpApiTest, TextEndpoints) {
   responder = Post("/tokenize", R"({"content":"hi<eos>","parse_special":true})");
   EXPECT_EQ(responder->body, R"({"tokens":[104,105,256]})");
   responder = Post("/detokenize", R"({"tokens":[104,105,195]})");
-  EXPECT_EQ(responder->body, "{\"content\":\"hi\xef\xbf\xbd\"}");
+  EXPECT_EQ(responder->body, "{\"content\":\"hi\xef\xbf\xbd\",\"prompt\":\"hi\xef\xbf\xbd\"}");
   responder = Post("/apply-template", R"({"messages":[{"role":"user","content":"<eos>"}]})");
   EXPECT_EQ(responder->body, R"({"prompt":"<user>u:<eos><assistant>"})");
 }

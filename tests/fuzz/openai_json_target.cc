@@ -101,7 +101,8 @@ void CheckGenerate(std::string_view body, Endpoint endpoint) {
   JsonValue root;
   RequestError error;
   const bool parsed = ParseJson(body, &root, &error);
-  CheckAgainstOther(body, parsed);
+  // The other parser refuses numbers that no double holds; ours leaves them to the field's reader.
+  if (!parsed || !HasHugeNumber(root)) CheckAgainstOther(body, parsed);
   if (!parsed) return CheckError(error);
   ApiParams params;
   std::vector<std::string> ignored;
@@ -125,7 +126,7 @@ void CheckMessages(std::string_view body) {
   if (!ParseJson(body, &root, &error)) return CheckError(error);
   if (!ReadJsonMessages(root, &params, &error)) return CheckError(error);
   ChatPrompt prompt;
-  if (!RenderMessages(*TestModel(), params.messages, 1'700'000'000'000, &prompt, &error)) {
+  if (!RenderMessages(*TestModel(), params, 1'700'000'000'000, &prompt, &error)) {
     return CheckError(error);
   }
   const std::vector<TokenId>& tokens = prompt.tokens;

@@ -1,5 +1,4 @@
-// C ABI of the Rust library baton_text: byte-level BPE (crate tokenizers) and chat templates (crate
-// minijinja). Only src/text/hf.cc and the tests include it; everything else uses the C++ types of
+// C ABI of the Rust library baton_text: byte-level BPE (crate tokenizers) and chat templates. Only src/text/hf.cc and the tests include it; everything else uses the C++ types of
 // src/text.
 //
 // 1. No function unwinds: a Rust panic comes back as BATON_TEXT_INTERNAL.
@@ -21,7 +20,7 @@ extern "C" {
 #endif
 
 // Raised with every change of this file; the C++ side compares it before the first call.
-#define BATON_TEXT_ABI_VERSION 2u
+#define BATON_TEXT_ABI_VERSION 3u
 
 // What a call answers.
 enum baton_text_code {
@@ -99,6 +98,9 @@ int32_t baton_text_template_create(baton_text_slice source, baton_text_template*
 int32_t baton_text_template_render(const baton_text_template* chat_template,
                                    const baton_text_render_request* request, baton_text_buffer* out,
                                    baton_text_buffer* error);
+// How the template takes the content of a message: 0 = as a text, 1 = as a text or as a list of
+// parts, 2 = as a list of parts only. Found by reading the source, not by rendering.
+uint8_t baton_text_template_parts_use(const baton_text_template* chat_template);
 void baton_text_template_free(baton_text_template* chat_template);
 
 void baton_text_buffer_free(baton_text_buffer* buffer);

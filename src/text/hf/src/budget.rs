@@ -113,6 +113,21 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
+/// True when the caller of this thread's work has left: the work may end as soon as it can.
+pub fn is_abandoned() -> bool {
+    let session = SESSION.get();
+    // SAFETY: as in `charge`.
+    !session.is_null() && unsafe { &*session }.state.load(Ordering::Relaxed) == ABANDONED
+}
+
+/// Bytes that this thread's work may still take; without limit outside of `run`.
+pub fn remaining_bytes() -> u64 {
+    if SESSION.get().is_null() {
+        return u64::MAX;
+    }
+    u64::try_from(REMAINING.get()).unwrap_or(0)
+}
+
 /// The result of `work`, or Code::Limit when it went past a bound, or Code::Internal when it
 /// panicked.
 pub fn run<T: Send + 'static>(

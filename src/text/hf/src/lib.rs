@@ -4,7 +4,7 @@
 mod abi;
 mod bpe;
 mod budget;
-mod json;
+mod jinja;
 mod strftime;
 mod template;
 

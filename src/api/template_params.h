@@ -1,0 +1,47 @@
+// Request fields that only the chat template reads: what each may be, and where it goes in
+// ApiParams. Pure; any thread.
+#ifndef BATON_API_TEMPLATE_PARAMS_H_
+#define BATON_API_TEMPLATE_PARAMS_H_
+
+#include <cstddef>
+#include <string_view>
+
+#include "src/api/params.h"
+#include "src/base/json_value.h"
+#include "src/router/request_error.h"
+
+namespace baton {
+
+// chat_template_kwargs: variables, and bytes of all of them as JSON.
+inline constexpr size_t kMaxTemplateKwargs = 64;
+inline constexpr size_t kMaxTemplateKwargsBytes = size_t{64} << 10;
+inline constexpr size_t kMaxDocuments = 1024;
+
+inline constexpr std::string_view kExpectedDocuments = "an array of at most 1024 objects";
+inline constexpr std::string_view kExpectedReasoningEffort =
+    "one of \"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\", \"max\"";
+inline constexpr std::string_view kExpectedTemplateKwargs =
+    "an object of at most 64 variables for the chat template, 64 KiB of JSON together";
+inline constexpr std::string_view kExpectedArguments =
+    "a JSON object, or the text of one of at most 1 MiB";
+inline constexpr std::string_view kExpectedToolCalls =
+    "an array of objects {\"id\":string, \"type\":\"function\", \"function\":{\"name\":string, "
+    "\"arguments\":text of a JSON object}}";
+
+// Each returns false with `error` set when the value is not what kExpected... says. A variable that
+// two fields set to different values is a conflict of the later one.
+bool StoreDocuments(const JsonValue& value, ApiParams* params, RequestError* error);
+bool StoreReasoningEffort(std::string_view effort, ApiParams* params, RequestError* error);
+bool StoreTemplateKwargs(const JsonValue& value, ApiParams* params, RequestError* error);
+// Sets a variable of the template; `field` names the request's field.
+bool StoreTemplateVariable(std::string_view field, std::string_view name, JsonValue value,
+                           ApiParams* params, RequestError* error);
+
+// The calls of an assistant message as a template reads them: `arguments` is an object even where
+// the client sent its text. `at` is the path of the field.
+bool ReadToolCalls(const JsonValue& value, std::string_view at, JsonValue* calls,
+                   RequestError* error);
+
+}  // namespace baton
+
+#endif  // BATON_API_TEMPLATE_PARAMS_H_
