@@ -149,6 +149,11 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
       {"tools", {R"([{"type":"function"}])"}},
       {"tool_choice", {"\"auto\"", "\"required\"", R"({"type":"function"})"}},
       {"reasoning_format", {"\"\"", "\"hidden\"", "\"None\""}},
+      {"documents", {"{}", "[1]", "[[]]"}},
+      {"reasoning_effort", {"\"\"", "\"High\"", "\"some\""}},
+      {"chat_template_kwargs",
+       {"[]", R"({"messages":[]})", R"({"tools":[]})", R"({"bos_token":"x"})", R"({"a b":1})",
+        R"({"":1})", R"({"9a":1})", R"({"a":")" + std::string(70'000, 'x') + R"("})"}},
       {"user", {"\"" + std::string(257, 'u') + "\"", "\"a\\u0000b\""}},
       {"request_id", {"\"" + std::string(129, 'r') + "\"", "\"a\\nb\""}},
   };
