@@ -164,6 +164,11 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
       {"reasoning_format", {"\"\"", "\"hidden\"", "\"None\""}},
       {"user", {"\"" + std::string(65'537, 'u') + "\""}},
       {"cache_salt", {"\"\"", "\"" + std::string(1025, 's') + "\""}},
+      {"documents", {"{}", "[1]", "[[]]"}},
+      {"reasoning_effort", {"\"\"", "\"High\"", "\"some\""}},
+      {"chat_template_kwargs",
+       {"[]", R"({"messages":[]})", R"({"tools":[]})", R"({"bos_token":"x"})", R"({"a b":1})",
+        R"({"":1})", R"({"9a":1})", R"({"a":")" + std::string(70'000, 'x') + R"("})"}},
       {"request_id", {"\"" + std::string(129, 'r') + "\"", "\"a\\nb\""}},
   };
   return values;
