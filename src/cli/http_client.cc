@@ -187,44 +187,6 @@ Status ReadBody(Connection& connection, BodyParser& parser, const HttpClientRequ
   return OkStatus();
 }
 
-bool IsFollowed(const HttpClientRequest& request, const HttpClientResponse& response) {
-  return request.max_redirects > 0 && request.method == "GET" && IsRedirect(response);
-}
-
-StatusOr<HttpClientResponse> CallOnce(const HttpClientRequest& request,
-                                      const HttpHeaderCallback& on_header,
-                                      const HttpChunkCallback& on_chunk) {
-  std::optional<Connection> made;
-  try {
-    made.emplace(request.url);
-  } catch (const std::exception& error) {  // no open file is left, for example
-    return ResourceExhausted("no connection to {}:{} can be made: {}", request.url.host,
-                             request.url.port, error.what());
-  }
-  Connection& connection = *made;
-  BATON_RETURN_IF_ERROR(connection.Open(request.connect_timeout_ms));
-  auto message = BuildRequest(request);
-  if (ErrorCode error = connection.Write(message, request.idle_timeout_ms)) {
-    return StreamError(request.url, error, request.idle_timeout_ms);
-  }
-  BodyParser parser;
-  parser.body_limit(boost::none);
-  if (request.method == "HEAD") parser.skip(true);
-  if (ErrorCode error = connection.ReadHeader(parser, request.idle_timeout_ms)) {
-    return StreamError(request.url, error, request.idle_timeout_ms);
-  }
-  HttpClientResponse response;
-  response.status = parser.get().result_int();
-  for (const auto& field : parser.get()) {
-    response.headers[absl::AsciiStrToLower(std::string(field.name_string()))] =
-        std::string(field.value());
-  }
-  if (IsFollowed(request, response)) return response;
-  if (on_header) BATON_RETURN_IF_ERROR(on_header(response));
-  BATON_RETURN_IF_ERROR(ReadBody(connection, parser, request, on_chunk, response.body));
-  return response;
-}
-
 }  // namespace
 
 std::string HttpUrl::ToString() const {
@@ -272,40 +234,37 @@ std::string BasePathOf(const HttpUrl& url) {
   return path;
 }
 
-bool IsRedirect(const HttpClientResponse& response) {
-  const int status = response.status;
-  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
-}
-
-StatusOr<HttpUrl> RedirectTarget(const HttpUrl& from, const HttpClientResponse& response) {
-  const auto location = response.headers.find("location");
-  if (location == response.headers.end()) {
-    return DataLoss("{} answered {} without a Location", from.ToString(), response.status);
-  }
-  if (location->second.starts_with("/")) {
-    HttpUrl url = from;
-    url.target = location->second;
-    return url;
-  }
-  BATON_ASSIGN_OR_RETURN(HttpUrl url, ParseHttpUrl(location->second));
-  if (from.tls && !url.tls) {
-    return PermissionDenied("{} redirects to plain http", from.ToString());
-  }
-  return url;
-}
-
 StatusOr<HttpClientResponse> HttpCall(const HttpClientRequest& request,
                                       const HttpHeaderCallback& on_header,
                                       const HttpChunkCallback& on_chunk) {
-  HttpClientRequest current = request;
-  for (;;) {
-    BATON_ASSIGN_OR_RETURN(HttpClientResponse response, CallOnce(current, on_header, on_chunk));
-    if (!IsFollowed(current, response)) return response;
-    BATON_ASSIGN_OR_RETURN(HttpUrl next, RedirectTarget(current.url, response));
-    if (next.host != current.url.host) current.headers.erase("Authorization");
-    current.url = std::move(next);
-    --current.max_redirects;
+  std::optional<Connection> made;
+  try {
+    made.emplace(request.url);
+  } catch (const std::exception& error) {  // no open file is left, for example
+    return ResourceExhausted("no connection to {}:{} can be made: {}", request.url.host,
+                             request.url.port, error.what());
   }
+  Connection& connection = *made;
+  BATON_RETURN_IF_ERROR(connection.Open(request.connect_timeout_ms));
+  auto message = BuildRequest(request);
+  if (ErrorCode error = connection.Write(message, request.idle_timeout_ms)) {
+    return StreamError(request.url, error, request.idle_timeout_ms);
+  }
+  BodyParser parser;
+  parser.body_limit(boost::none);
+  if (request.method == "HEAD") parser.skip(true);
+  if (ErrorCode error = connection.ReadHeader(parser, request.idle_timeout_ms)) {
+    return StreamError(request.url, error, request.idle_timeout_ms);
+  }
+  HttpClientResponse response;
+  response.status = parser.get().result_int();
+  for (const auto& field : parser.get()) {
+    response.headers[absl::AsciiStrToLower(std::string(field.name_string()))] =
+        std::string(field.value());
+  }
+  if (on_header) BATON_RETURN_IF_ERROR(on_header(response));
+  BATON_RETURN_IF_ERROR(ReadBody(connection, parser, request, on_chunk, response.body));
+  return response;
 }
 
 StatusOr<HttpClientResponse> CallAdmin(const std::string& method, const std::string& address,

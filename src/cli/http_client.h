@@ -1,5 +1,6 @@
-// A small blocking HTTP/1.1 client for the command line: the chat client talks to a router with it
-// and `pull` downloads with it. One thread at a time per call; nothing is kept between calls.
+// A small blocking HTTP/1.1 client for the command line: the chat client and the load client talk
+// to a router with it. Servers in the world are called by web_client.h. One thread at a time per
+// call; nothing is kept between calls.
 #ifndef BATON_CLI_HTTP_CLIENT_H_
 #define BATON_CLI_HTTP_CLIENT_H_
 
@@ -39,7 +40,6 @@ struct HttpClientRequest {
   // Longest wait for the connection, and for each piece of the answer.
   int64_t connect_timeout_ms = 2000;
   int64_t idle_timeout_ms = 60000;
-  int max_redirects = 0;
 };
 
 // Status line and headers of an answer; header names in lower case.
@@ -49,11 +49,6 @@ struct HttpClientResponse {
   std::string body;  // filled only when no chunk callback was given
 };
 
-bool IsRedirect(const HttpClientResponse& response);
-// Where a redirect of the answer of `from` leads. DataLoss: it does not say; InvalidArgument: no
-// URL; PermissionDenied: from https to http.
-StatusOr<HttpUrl> RedirectTarget(const HttpUrl& from, const HttpClientResponse& response);
-
 // Called with the header once, before the first chunk; a failure status ends the call with it.
 using HttpHeaderCallback = std::function<Status(const HttpClientResponse&)>;
 // Called with each piece of the body as it arrives; false ends the call with Cancelled.
@@ -62,9 +57,8 @@ using HttpChunkCallback = std::function<bool(std::string_view)>;
 // Sends the request and reads the whole answer. Any HTTP status is OK here; Unavailable = refused,
 // so nobody listens there; NotFound = the host cannot be found or reached; DeadlineExceeded = no
 // connection within its timeout, or silence for the idle timeout; DataLoss = the connection broke
-// before the end of the body. Messages have host, port and reason. Redirects (301, 302, 303, 307,
-// 308) are followed for GET, at most max_redirects of them; any other is an answer; credentials are
-// not carried to another host.
+// before the end of the body. Messages have host, port and reason. Redirects are answers; they are
+// not followed.
 StatusOr<HttpClientResponse> HttpCall(const HttpClientRequest& request,
                                       const HttpHeaderCallback& on_header = nullptr,
                                       const HttpChunkCallback& on_chunk = nullptr);

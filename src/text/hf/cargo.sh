@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# usage: cargo.sh build OUT.a | cargo.sh test
-# Builds the release library and copies it to OUT.a, or runs the crate's own tests. All build
+# usage: cargo.sh build OUT.a [CRATE] | cargo.sh test [CRATE]
+# Builds the release library of the folder CRATE (default: this one) and copies it to OUT.a, or runs
+# the crate's own tests. All build
 # folders of a user share one cargo target folder (BATON_CARGO_TARGET, else cargo-target in
 # ${BATON_HOME:-~/.cache/baton}), so only the first one compiles the dependencies (about a minute).
 # The lock covers the copy: two checkouts write the same file name there.
@@ -13,16 +14,18 @@ exec 9>"$CARGO_TARGET_DIR/baton.lock"
 flock 9
 case ${1:-} in
   build)
-    cargo build --release --locked --quiet --manifest-path "$here/Cargo.toml"
-    cmp -s "$CARGO_TARGET_DIR/release/libbaton_text.a" "$2" ||
-      cp "$CARGO_TARGET_DIR/release/libbaton_text.a" "$2"
+    crate=${3:-$here}
+    name=$(sed -n 's/^name = "\(.*\)"$/\1/p' "$crate/Cargo.toml" | head -n 1)
+    cargo build --release --locked --quiet --manifest-path "$crate/Cargo.toml"
+    cmp -s "$CARGO_TARGET_DIR/release/lib$name.a" "$2" ||
+      cp "$CARGO_TARGET_DIR/release/lib$name.a" "$2"
     touch "$2"
     ;;
   test)
-    cargo test --release --locked --manifest-path "$here/Cargo.toml"
+    cargo test --release --locked --manifest-path "${2:-$here}/Cargo.toml"
     ;;
   *)
-    echo "usage: cargo.sh build OUT.a | cargo.sh test" >&2
+    echo "usage: cargo.sh build OUT.a [CRATE] | cargo.sh test [CRATE]" >&2
     exit 2
     ;;
 esac
