@@ -4,15 +4,15 @@
 # AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under ThreadSanitizer; clang-tidy;
 # the long fault run; the long exploration of the hand-off and its mutation test; the CUDA kernels
 # compiled for other architectures than the one that is served; a minute of search for each fuzz
-# target; clusters of this build and the release before it; and the Helm chart on a real Kubernetes
-# of two nodes.
+# target; clusters of this build and the release before it; folders that an old and a new release of
+# transformers save; and the Helm chart on a real Kubernetes of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|chaos|closure|mutation|archs|fuzz|wire|
-#     k8s|templates ...]
+#     saves|templates|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release cuda sim asan tsan tidy chaos closure mutation archs fuzz wire k8s templates"
+tier_names="release cuda sim asan tsan tidy chaos closure mutation archs fuzz wire saves templates k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -45,6 +45,7 @@ run_tier() {
     archs) compile_for_architectures ;;
     fuzz) scripts/fuzz.sh 60 ;;
     wire) run_mixed_releases ;;
+    saves) scripts/build.sh release baton && scripts/save_table.py ;;
     k8s) run_on_kubernetes ;;
     templates) compare_templates ;;
     *)

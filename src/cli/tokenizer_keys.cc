@@ -61,7 +61,8 @@ void AddTokenizerKeys(const TokenizerSpec& spec, GgufWriter& writer) {
   writer.AddStrings("tokenizer.ggml.tokens", spec.tokens);
   if (!spec.scores.empty()) writer.AddFloats("tokenizer.ggml.scores", spec.scores);
   if (!spec.token_types.empty()) writer.AddInts("tokenizer.ggml.token_type", spec.token_types);
-  if (!spec.merges.empty()) writer.AddStrings("tokenizer.ggml.merges", spec.merges);
+  const bool is_bpe = spec.model == "gpt2";  // its readers need the list, empty or not
+  if (is_bpe || !spec.merges.empty()) writer.AddStrings("tokenizer.ggml.merges", spec.merges);
   AddIds(spec, writer);
   AddFlags(spec, writer);
   AddTemplates(spec, writer);

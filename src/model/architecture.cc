@@ -26,6 +26,14 @@ constexpr std::array kArchitectures = {
                        .activation = GateActivation::kGeluTanh},
 };
 
+// Other model_types of config.json that are computed as one of the table. gemma3 is the model that
+// reads images too; its text part is.
+struct HfAlias {
+  std::string_view model_type;
+  std::string_view hf_type;
+};
+constexpr std::array kHfAliases = {HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"}};
+
 }  // namespace
 
 const ArchitectureTraits* FindArchitecture(std::string_view name) {
@@ -36,6 +44,9 @@ const ArchitectureTraits* FindArchitecture(std::string_view name) {
 }
 
 const ArchitectureTraits* FindArchitectureOfHf(std::string_view model_type) {
+  for (const HfAlias& alias : kHfAliases) {
+    if (alias.model_type == model_type) model_type = alias.hf_type;
+  }
   for (const ArchitectureTraits& row : kArchitectures) {
     if (row.hf_type == model_type) return &row;
   }
@@ -55,6 +66,7 @@ std::string ArchitectureHfTypes() {
   for (const ArchitectureTraits& row : kArchitectures) {
     out += fmt::format("{}{}", out.empty() ? "" : ", ", row.hf_type);
   }
+  for (const HfAlias& alias : kHfAliases) out += fmt::format(", {}", alias.model_type);
   return out;
 }
 

@@ -32,6 +32,11 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
   if (config.head_dim != 64 && config.head_dim != 128 && config.head_dim != 256) {
     return refuse("head size", config.head_dim, "64, 128 and 256");
   }
+  if (!config.experts_sum_to_one) {
+    return Unimplemented(
+        "expert_weights_norm (norm_topk_prob) false: the kernels of device {} take true; use cpu",
+        DeviceKindName(device.kind()));
+  }
   const uint32_t group = config.num_heads / config.num_kv_heads;
   if (group > cuda::kMaxGroup) return refuse("heads of a KV head:", group, "at most 16");
   return OkStatus();

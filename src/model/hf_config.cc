@@ -1,13 +1,16 @@
 #include "src/model/hf_config.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_fp8.h"
 #include "src/model/hf_json.h"
+#include "src/model/hf_keys.h"
 #include "src/model/hf_rope.h"
 #include "src/model/model_config.h"
 
@@ -16,40 +19,39 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr const char* kTextConfig = "config.json: text_config";
+
 absl::StatusOr<const ArchitectureTraits*> ReadModelType(const JsonObject& config) {
   BATON_RETURN_IF_ERROR(CheckHfQuantization(config));
   BATON_ASSIGN_OR_RETURN(const std::string type, config.String("model_type"));
   const ArchitectureTraits* traits = FindArchitectureOfHf(type);
   if (traits != nullptr) return traits;
   return FolderError(FolderErrorCode::kUnknownArchitecture,
-                     fmt::format("config.json: model_type {} is not supported ({} are)",
+                     fmt::format("{}: model_type {} is not supported ({} are)", config.where(),
                                  QuotedForMessage(type), ArchitectureHfTypes()));
 }
 
-// Keys whose value, unless it is the neutral one, changes the result in a way that is not computed.
-absl::Status CheckNeutral(const JsonObject& config, const ArchitectureTraits& traits) {
-  for (const char* key : {"mlp_bias", "use_sliding_window", "use_qk_norm"}) {
-    BATON_ASSIGN_OR_RETURN(const bool value, config.BoolOr(key, false));
-    if (value) return config.Unsupported(key, "false");
-  }
-  if (!traits.qkv_bias) {
-    BATON_ASSIGN_OR_RETURN(const bool bias, config.BoolOr("attention_bias", false));
-    if (bias) return config.Unsupported("attention_bias", "false");
-  }
-  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
-    if (config.Has(key)) return config.Unsupported(key, "null");
-  }
-  if (traits.name == "llama" && config.Has("sliding_window")) {
-    return config.Unsupported("sliding_window", "null");
-  }
-  BATON_ASSIGN_OR_RETURN(const double partial, config.DoubleOr("partial_rotary_factor", 1.0));
-  if (partial != 1.0) return config.Unsupported("partial_rotary_factor", "1");
+absl::Status CheckActivation(const JsonObject& config, const ArchitectureTraits& traits) {
   const bool gelu = traits.activation == GateActivation::kGeluTanh;
   const char* key = gelu && config.Has("hidden_activation") ? "hidden_activation" : "hidden_act";
   const std::string_view wanted = gelu ? "gelu_pytorch_tanh" : "silu";
   BATON_ASSIGN_OR_RETURN(const std::string activation, config.StringOr(key, wanted));
-  if (activation != wanted) return config.Unsupported(key, wanted);
-  return OkStatus();
+  const bool is_other_name = !gelu && activation == "swish";
+  return activation == wanted || is_other_name ? OkStatus() : config.Unsupported(key, wanted);
+}
+
+// Keys whose value, unless it is the neutral one, changes the result in a way that is not computed.
+absl::Status CheckNeutral(const JsonObject& config, const ArchitectureTraits& traits) {
+  BATON_RETURN_IF_ERROR(CheckHfKeys(config, HfObject::kModel, traits));
+  BATON_ASSIGN_OR_RETURN(const bool mlp_bias, config.BoolOr("mlp_bias", false));
+  if (mlp_bias) return config.Unsupported("mlp_bias", "false");
+  if (!traits.qkv_bias) {
+    BATON_ASSIGN_OR_RETURN(const bool bias, config.BoolOr("attention_bias", false));
+    if (bias) return config.Unsupported("attention_bias", "false");
+  }
+  BATON_ASSIGN_OR_RETURN(const double partial, config.DoubleOr("partial_rotary_factor", 1.0));
+  if (partial != 1.0) return config.Unsupported("partial_rotary_factor", "1");
+  return CheckActivation(config, traits);
 }
 
 // Numbers that every architecture has.
@@ -92,16 +94,28 @@ absl::StatusOr<uint32_t> ReadHeadDim(const JsonObject& config, HfConfig& out) {
   return dim;
 }
 
+// transformers 5 renamed num_experts.
+absl::StatusOr<uint32_t> ReadNumExperts(const JsonObject& config) {
+  constexpr const char* kNewKey = "num_local_experts";
+  const char* key = config.Has(kNewKey) ? kNewKey : "num_experts";
+  BATON_ASSIGN_OR_RETURN(const uint32_t experts, config.Uint(key));
+  BATON_ASSIGN_OR_RETURN(const uint32_t other, config.UintOr("num_experts", experts));
+  if (other != experts) {
+    return config.Bad(kNewKey, fmt::format("the {} of \"num_experts\"", other));
+  }
+  if (experts == 0 || experts > kMaxExperts) {
+    return config.Bad(key, fmt::format("[1, {}]", kMaxExperts));
+  }
+  return experts;
+}
+
 absl::Status ReadExperts(const JsonObject& config, HfConfig& out) {
   const std::string arch(out.traits->name);
-  BATON_ASSIGN_OR_RETURN(out.num_experts, config.Uint("num_experts"));
+  BATON_ASSIGN_OR_RETURN(out.num_experts, ReadNumExperts(config));
   BATON_ASSIGN_OR_RETURN(const uint32_t used, config.Uint("num_experts_per_tok"));
   BATON_ASSIGN_OR_RETURN(const uint32_t ffn, config.Uint("moe_intermediate_size"));
-  if (out.num_experts == 0 || out.num_experts > kMaxExperts) {
-    return config.Bad("num_experts", fmt::format("[1, {}]", kMaxExperts));
-  }
   BATON_ASSIGN_OR_RETURN(const bool normed, config.BoolOr("norm_topk_prob", false));
-  if (!normed) return config.Unsupported("norm_topk_prob", "true");
+  if (!normed) out.keys.AddBool(arch + ".expert_weights_norm", false);
   BATON_ASSIGN_OR_RETURN(const uint32_t step, config.UintOr("decoder_sparse_step", 1));
   if (step != 1) return config.Unsupported("decoder_sparse_step", "1");
   const Json* dense = config.Find("mlp_only_layers");
@@ -112,23 +126,56 @@ absl::Status ReadExperts(const JsonObject& config, HfConfig& out) {
   return OkStatus();
 }
 
-// "layer_types": which layers are local, when the files say so one by one.
-absl::Status ReadLayerTypes(const JsonObject& config, HfConfig& out) {
+// "layer_types": which layers are local, when the files say so one by one. Empty without the key.
+absl::StatusOr<std::vector<bool>> ReadLayerTypes(const JsonObject& config) {
+  std::vector<bool> local;
   const Json* types = config.Find("layer_types");
-  if (types == nullptr) return OkStatus();
+  if (types == nullptr) return local;
   BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));
   if (!types->is_array() || types->size() != layers) {
     return config.Bad("layer_types", fmt::format("a list of {} texts", layers));
   }
-  std::vector<bool> local;
   for (const Json& type : *types) {
     if (type != "sliding_attention" && type != "full_attention") {
       return config.Bad("layer_types", "sliding_attention or full_attention each");
     }
     local.push_back(type == "sliding_attention");
   }
-  out.keys.AddBools(fmt::format("{}.attention.sliding_window_pattern", out.traits->name), local);
-  return OkStatus();
+  return local;
+}
+
+// Whether some layer of an architecture without windows would have one, by what its class in
+// transformers makes of its keys.
+absl::StatusOr<bool> HasLocalLayer(const JsonObject& config, std::string_view model_type) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<bool> local, ReadLayerTypes(config));
+  const bool is_listed_local = std::find(local.begin(), local.end(), true) != local.end();
+  BATON_ASSIGN_OR_RETURN(const bool uses, config.BoolOr("use_sliding_window", false));
+  const bool always_uses = model_type == "mistral" || model_type == "llama";
+  if (!config.Has("sliding_window") || (!uses && !always_uses)) return is_listed_local;
+  if (model_type != "qwen2" && model_type != "qwen3") return true;
+  if (!local.empty()) return is_listed_local;
+  constexpr uint32_t kDefaultFirst = 28;
+  BATON_ASSIGN_OR_RETURN(const uint32_t first, config.UintOr("max_window_layers", kDefaultFirst));
+  BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));
+  return first < layers;
+}
+
+// A window is not computed unless it shows every layer the whole context.
+absl::Status CheckNoWindow(const JsonObject& config, std::string_view model_type) {
+  BATON_ASSIGN_OR_RETURN(const bool is_local, HasLocalLayer(config, model_type));
+  if (!is_local) return OkStatus();
+  BATON_ASSIGN_OR_RETURN(const uint32_t context, config.Uint("max_position_embeddings"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t window, config.UintOr("sliding_window", 0));
+  if (window >= context) return OkStatus();
+  if (!config.Has("sliding_window")) {
+    return config.Unsupported("layer_types", "full_attention for each layer");
+  }
+  return config.Unsupported(
+      "sliding_window",
+      fmt::format("null, a window of the whole context, {} or more, or one that no layer has: "
+                  "use_sliding_window false, max_window_layers of all layers, or full_attention "
+                  "for each of layer_types",
+                  context));
 }
 
 absl::Status ReadWindow(const JsonObject& config, uint32_t head_dim, HfConfig& out) {
@@ -149,24 +196,51 @@ absl::Status ReadWindow(const JsonObject& config, uint32_t head_dim, HfConfig& o
     BATON_ASSIGN_OR_RETURN(const uint32_t pattern, config.Uint(pattern_key));
     out.keys.AddU32(arch + ".attention.sliding_window_pattern", pattern);
   }
-  return ReadLayerTypes(config, out);
+  BATON_ASSIGN_OR_RETURN(const std::vector<bool> local, ReadLayerTypes(config));
+  if (!local.empty()) out.keys.AddBools(arch + ".attention.sliding_window_pattern", local);
+  return OkStatus();
 }
 
-}  // namespace
+// Where each layer has its own number and all are equal, that number stands for the list.
+void JoinEqualNumbers(Json& config) {
+  const auto layers = config.find("num_hidden_layers");
+  if (layers == config.end()) return;
+  for (const char* key : {"intermediate_size", "num_attention_heads", "num_key_value_heads"}) {
+    const auto list = config.find(key);
+    if (list == config.end() || !list->is_array() || list->empty()) continue;
+    if (!list->front().is_number_unsigned() || *layers != list->size()) continue;
+    const Json first = list->front();
+    const auto is_other = [&first](const Json& number) { return number != first; };
+    if (std::none_of(list->begin(), list->end(), is_other)) *list = first;
+  }
+}
 
-absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
-  if (text.size() > kMaxHfConfigBytes) {
-    return FolderError(
-        FolderErrorCode::kFileTooLarge,
-        fmt::format("config.json has {} bytes, the limit is {}", text.size(), kMaxHfConfigBytes));
+// Puts the text part of a model that reads images too in the place of the whole. Moves it: a copy
+// would follow the depth of its values, which the file chooses.
+absl::Status TakeTextConfig(Json& json, const ArchitectureTraits& traits) {
+  const JsonObject outer(json, "config.json");
+  BATON_RETURN_IF_ERROR(CheckHfKeys(outer, HfObject::kOuter, traits));
+  const Json* text_config = outer.Find("text_config");
+  if (text_config == nullptr) return outer.Missing("text_config");
+  if (!text_config->is_object()) return outer.Bad("text_config", "an object");
+  const JsonObject inner(*text_config, kTextConfig);
+  BATON_RETURN_IF_ERROR(CheckHfQuantization(inner));
+  BATON_ASSIGN_OR_RETURN(const std::string type, inner.StringOr("model_type", traits.hf_type));
+  if (type != traits.hf_type) return inner.Unsupported("model_type", traits.hf_type);
+  BATON_ASSIGN_OR_RETURN(const bool inner_ties, inner.BoolOr("tie_word_embeddings", true));
+  BATON_ASSIGN_OR_RETURN(const bool ties, outer.BoolOr("tie_word_embeddings", inner_ties));
+  if (inner.Has("tie_word_embeddings") && ties != inner_ties) {
+    return outer.Bad("tie_word_embeddings", "the value that text_config has");
   }
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.is_object()) {
-    return FolderError(FolderErrorCode::kBadJson, "config.json is no JSON object");
-  }
-  const JsonObject config(json, "config.json");
-  HfConfig out;
-  BATON_ASSIGN_OR_RETURN(out.traits, ReadModelType(config));
+  Json taken = std::move(json["text_config"]);
+  taken["model_type"] = traits.hf_type;
+  taken["tie_word_embeddings"] = ties;
+  json = std::move(taken);
+  return OkStatus();
+}
+
+absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) {
+  BATON_ASSIGN_OR_RETURN(const std::string type, config.String("model_type"));
   out.keys.AddString("general.architecture", out.traits->name);
   BATON_RETURN_IF_ERROR(CheckNeutral(config, *out.traits));
   // The defaults of the modules: gemma ties, the others do not.
@@ -176,8 +250,23 @@ absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
   BATON_ASSIGN_OR_RETURN(const uint32_t head_dim, ReadHeadDim(config, out));
   BATON_RETURN_IF_ERROR(ReadHfRope(config, head_dim, out));
   if (out.traits->experts) BATON_RETURN_IF_ERROR(ReadExperts(config, out));
-  if (out.traits->windowed) BATON_RETURN_IF_ERROR(ReadWindow(config, head_dim, out));
+  BATON_RETURN_IF_ERROR(out.traits->windowed ? ReadWindow(config, head_dim, out)
+                                             : CheckNoWindow(config, type));
   return out;
+}
+
+}  // namespace
+
+absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
+  BATON_ASSIGN_OR_RETURN(Json json, ParseHfConfigJson(text));
+  HfConfig out;
+  BATON_ASSIGN_OR_RETURN(out.traits, ReadModelType(JsonObject(json, "config.json")));
+  out.has_images = json["model_type"] == "gemma3";
+  if (out.has_images) BATON_RETURN_IF_ERROR(TakeTextConfig(json, *out.traits));
+  AddHfDefaults(json["model_type"].get_ref<const std::string&>(), json);
+  JoinEqualNumbers(json);
+  return ReadTextConfig(JsonObject(json, out.has_images ? kTextConfig : "config.json"),
+                        std::move(out));
 }
 
 }  // namespace baton

@@ -10,15 +10,15 @@
 #include "src/base/status.h"
 #include "src/model/architecture.h"
 #include "src/model/gguf_writer.h"
+#include "src/model/hf_json.h"
 
 namespace baton {
-
-inline constexpr uint64_t kMaxHfConfigBytes = uint64_t{1} << 20;
 
 // What the tensors of the folder must agree with, and the keys.
 struct HfConfig {
   const ArchitectureTraits* traits = nullptr;  // constant data
   bool tied = false;                           // tie_word_embeddings
+  bool has_images = false;                     // of a model that reads images: the text part
   uint32_t num_heads = 0;
   uint32_t num_kv_heads = 0;
   uint32_t num_experts = 0;         // 0: no mixture
@@ -28,7 +28,8 @@ struct HfConfig {
 
 // Reads `text`. Fails with a FolderErrorCode: kBadJson, kMissingKey, kBadValue,
 // kUnknownArchitecture, kUnknownRopeType, kUnsupportedValue or kQuantized. A value that changes the
-// result and is not computed is refused by name, never ignored.
+// result and is not computed is refused by name, never ignored, and so is a key that is not known
+// (hf_keys.h).
 absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text);
 
 }  // namespace baton

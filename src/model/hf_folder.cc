@@ -127,19 +127,17 @@ class TensorConverter {
   TensorConverter(const HfConfig& config, FolderStorage& storage)
       : config_(config), storage_(storage) {
     for (const auto& file : storage_.files) {
-      for (const SafetensorsTensor& tensor : file->tensors()) by_name_.push_back(&tensor);
+      for (const SafetensorsTensor& tensor : file->tensors()) Take(tensor);
     }
+    by_name_ = taken_;
     std::sort(by_name_.begin(), by_name_.end(),
               [](const auto* a, const auto* b) { return a->name < b->name; });
   }
 
   absl::StatusOr<std::vector<GgufTensor>> Convert() {
+    BATON_RETURN_IF_ERROR(CheckPrefix());
     BATON_RETURN_IF_ERROR(CheckTied());
-    for (const auto& file : storage_.files) {
-      for (const SafetensorsTensor& tensor : file->tensors()) {
-        BATON_RETURN_IF_ERROR(Add(tensor));
-      }
-    }
+    for (const SafetensorsTensor* tensor : taken_) BATON_RETURN_IF_ERROR(Add(*tensor));
     for (auto& [name, experts] : experts_) BATON_RETURN_IF_ERROR(Stack(name, experts));
     if (!config_.rope_factors.empty()) BATON_RETURN_IF_ERROR(AddRopeFactors());
     if (num_unused_scales_ > 0) {
@@ -148,10 +146,38 @@ class TensorConverter {
           "has scales of its own",
           num_unused_scales_);
     }
+    if (num_of_images_ > 0) {
+      BATON_LOG_INFO("{} tensors of the image part are left out: only text is read",
+                     num_of_images_);
+    }
     return std::move(tensors_);
   }
 
  private:
+  // Tensors of a model that reads images too get the names of a text model.
+  void Take(const SafetensorsTensor& tensor) {
+    if (!config_.has_images) {
+      taken_.push_back(&tensor);
+      return;
+    }
+    std::string name = TextNameOfHfTensor(tensor.name);
+    num_of_images_ += name.empty() ? 1 : 0;
+    if (name.empty()) return;
+    SafetensorsTensor& renamed = renamed_.emplace_back(tensor);
+    renamed.name = std::move(name);
+    taken_.push_back(&renamed);
+  }
+
+  // A base model (LlamaModel ...) has neither the prefix nor a head.
+  absl::Status CheckPrefix() const {
+    if (Find("model.embed_tokens.weight") != nullptr || Find("embed_tokens.weight") == nullptr) {
+      return OkStatus();
+    }
+    return TensorError(FolderErrorCode::kUnknownTensor, "embed_tokens.weight",
+                       "the names have no prefix \"model.\", as a base model without a head is "
+                       "saved; save it as its ForCausalLM class");
+  }
+
   const SafetensorsTensor* Find(std::string_view name) const {
     const auto it = std::lower_bound(
         by_name_.begin(), by_name_.end(), name,
@@ -193,7 +219,8 @@ class TensorConverter {
       return TensorError(FolderErrorCode::kBadScale, tensor.name,
                          fmt::format("there is no F8_E4M3 tensor {}", QuotedForMessage(weight)));
     }
-    const std::optional<HfTensorPlan> plan = PlanHfTensor(*config_.traits, tensor);
+    const std::optional<HfTensorPlan> plan =
+        PlanHfTensor(*config_.traits, tensor.name, tensor.shape.size());
     if (!plan.has_value()) {
       return TensorError(
           FolderErrorCode::kUnknownTensor, tensor.name,
@@ -203,6 +230,7 @@ class TensorConverter {
       num_unused_scales_ += IsHfActivationScale(tensor.name) ? 1 : 0;
       return OkStatus();
     }
+    if (plan->all_experts) return AddAllExperts(tensor, *plan);
     if (tensor.shape.empty() || tensor.shape.size() > 2) {
       return TensorError(FolderErrorCode::kBadShape, tensor.name,
                          fmt::format("{} dimensions", tensor.shape.size()));
@@ -236,6 +264,49 @@ class TensorConverter {
     }
     tensors_.push_back(out);
     return OkStatus();
+  }
+
+  // One tensor [experts, rows, columns]; with a second name its upper rows are one matrix of an
+  // expert and its lower rows another.
+  absl::Status AddAllExperts(const SafetensorsTensor& tensor, const HfTensorPlan& plan) {
+    const size_t num_parts = plan.second_gguf_name.empty() ? 1 : 2;
+    const std::vector<uint64_t>& shape = tensor.shape;
+    if (shape.size() != 3 || shape[0] != config_.num_experts || shape[1] % num_parts != 0) {
+      return TensorError(
+          FolderErrorCode::kBadShape, tensor.name,
+          fmt::format("[{}], a model of {} experts needs three dimensions, the "
+                      "first of them {}, and the second even where two are joined",
+                      fmt::join(shape, ", "), config_.num_experts, config_.num_experts));
+    }
+    if (tensor.type == SafetensorsType::kF8E4M3) {
+      return TensorError(FolderErrorCode::kBadDtype, tensor.name,
+                         "joined experts are not read in F8_E4M3");
+    }
+    for (size_t part = 0; part < num_parts; ++part) {
+      GgufTensor out;
+      out.name = Keep(part == 0 ? plan.gguf_name : plan.second_gguf_name);
+      SetShape({shape[0], shape[1] / num_parts, shape[2]}, out);
+      SetType(tensor.type, out);
+      out.data = tensor.data;
+      if (num_parts == 2) {
+        BATON_ASSIGN_OR_RETURN(out.data, HalvesOf(tensor, part));
+      }
+      tensors_.push_back(out);
+    }
+    return OkStatus();
+  }
+
+  // The upper (0) or lower (1) half of each of the matrices [n][rows, columns].
+  absl::StatusOr<std::span<const std::byte>> HalvesOf(const SafetensorsTensor& tensor,
+                                                      size_t half) {
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(tensor.data.size() / 2));
+    const size_t half_bytes = tensor.data.size() / tensor.shape[0] / 2;
+    std::byte* at = copy->data();
+    for (uint64_t i = 0; i < tensor.shape[0]; ++i) {
+      const auto from = tensor.data.subspan((2 * i + half) * half_bytes, half_bytes);
+      at = std::copy(from.begin(), from.end(), at);
+    }
+    return std::span<const std::byte>(copy->data(), copy->size());
   }
 
   absl::Status Permute(const SafetensorsTensor& tensor, uint32_t heads, GgufTensor& out) {
@@ -374,8 +445,11 @@ class TensorConverter {
 
   const HfConfig& config_;
   FolderStorage& storage_;
-  std::vector<const SafetensorsTensor*> by_name_;  // of all files
+  std::deque<SafetensorsTensor> renamed_;          // with their names in a text model
+  std::vector<const SafetensorsTensor*> taken_;    // of all files, in their order
+  std::vector<const SafetensorsTensor*> by_name_;  // the same by ascending name
   size_t num_unused_scales_ = 0;
+  size_t num_of_images_ = 0;  // tensors that are not taken
   std::vector<GgufTensor> tensors_;
   std::map<std::string, std::map<uint32_t, const SafetensorsTensor*>> experts_;
 };

@@ -56,6 +56,21 @@ absl::Status CheckGroups(const JsonObject& config) {
   return OkStatus();
 }
 
+absl::Status CheckMethod(const JsonObject& quantization) {
+  BATON_ASSIGN_OR_RETURN(const std::string method, quantization.StringOr("quant_method", ""));
+  if (method == "fbgemm_fp8") return OkStatus();
+  if (method == "compressed-tensors") return CheckGroups(quantization);
+  if (method == "fp8") {
+    BATON_RETURN_IF_ERROR(CheckIsText(quantization, "fmt", "e4m3"));
+    return CheckBlock(quantization, "weight_block_size");
+  }
+  return FolderError(
+      FolderErrorCode::kQuantized,
+      fmt::format("{} (method {}) is not supported; take the model in bf16, f16, f32 or fp8 "
+                  "(e4m3), or a GGUF file of it",
+                  quantization.where(), method.empty() ? "unnamed" : QuotedForMessage(method)));
+}
+
 std::string ShapeText(const SafetensorsTensor& tensor) {
   return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
 }
@@ -70,22 +85,15 @@ float ScaleAt(const SafetensorsTensor& scale, uint64_t i) {
 }  // namespace
 
 absl::Status CheckHfQuantization(const JsonObject& config) {
-  const Json* value = config.Find("quantization_config");
-  if (value == nullptr) return OkStatus();
-  if (!value->is_object()) return config.Bad("quantization_config", "an object");
-  const JsonObject quantization(*value, "config.json: quantization_config");
-  BATON_ASSIGN_OR_RETURN(const std::string method, quantization.StringOr("quant_method", ""));
-  if (method == "fbgemm_fp8") return OkStatus();
-  if (method == "compressed-tensors") return CheckGroups(quantization);
-  if (method == "fp8") {
-    BATON_RETURN_IF_ERROR(CheckIsText(quantization, "fmt", "e4m3"));
-    return CheckBlock(quantization, "weight_block_size");
+  // The second is the name that compressed-tensors had first.
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const Json* value = config.Find(key);
+    if (value == nullptr) continue;
+    if (!value->is_object()) return config.Bad(key, "an object");
+    BATON_RETURN_IF_ERROR(
+        CheckMethod(JsonObject(*value, fmt::format("{}: {}", config.where(), key))));
   }
-  return FolderError(FolderErrorCode::kQuantized,
-                     fmt::format("config.json: quantization_config (method {}) is not supported; "
-                                 "take the model in bf16, f16, f32 or fp8 (e4m3), or a GGUF file "
-                                 "of it",
-                                 method.empty() ? "unnamed" : QuotedForMessage(method)));
+  return OkStatus();
 }
 
 std::string_view WeightOfHfScale(std::string_view name) {

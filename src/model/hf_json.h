@@ -13,6 +13,12 @@
 
 namespace baton {
 
+// Parses a config.json as Python does: NaN and infinities are numbers, written as literals or as
+// {"__float__": "Infinity"}. kFileTooLarge above kMaxHfConfigBytes, kBadJson for what is no object.
+absl::StatusOr<nlohmann::json> ParseHfConfigJson(std::string_view text);
+
+inline constexpr uint64_t kMaxHfConfigBytes = uint64_t{1} << 20;
+
 // A view of an object and of where it lies, for messages. A key whose value is null is absent.
 class JsonObject {
  public:
@@ -20,6 +26,8 @@ class JsonObject {
       : object_(object), where_(std::move(where)) {}
 
   const nlohmann::json* Find(std::string_view key) const;  // nullptr when absent
+  const nlohmann::json& object() const { return object_; }
+  const std::string& where() const { return where_; }
   bool Has(std::string_view key) const { return Find(key) != nullptr; }
 
   // kMissingKey when absent (the ...Or forms give `fallback` then), kBadValue for another type, an
@@ -34,7 +42,7 @@ class JsonObject {
 
   absl::Status Missing(std::string_view key) const;
   absl::Status Bad(std::string_view key, std::string_view wanted) const;
-  // kUnsupportedValue naming the key and its value.
+  // kUnsupportedValue naming the key, its value and the values that are computed.
   absl::Status Unsupported(std::string_view key, std::string_view supported) const;
 
  private:

@@ -1,10 +1,12 @@
 #include "src/model/hf_rope.h"
 
+#include <optional>
 #include <string>
 
 #include "kernels/rope_table.h"
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
+#include "src/model/hf_keys.h"
 
 namespace baton {
 namespace {
@@ -14,21 +16,42 @@ using Json = nlohmann::json;
 constexpr double kPi = 3.14159265358979323846;
 constexpr double kDefaultBase = 10000.0;
 
+// What one head turns by before it is scaled.
+struct HeadRope {
+  uint32_t dim = 0;
+  double base = 0;
+};
+
+// Tokens that the model was trained for before its scaling; transformers takes all that it has now
+// where the files do not say it.
+absl::StatusOr<uint32_t> OriginalContext(const JsonObject& config, const JsonObject& scaling) {
+  constexpr const char* kKey = "original_max_position_embeddings";
+  BATON_ASSIGN_OR_RETURN(const uint32_t whole, config.Uint("max_position_embeddings"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t outside, config.UintOr(kKey, whole));
+  BATON_ASSIGN_OR_RETURN(const uint32_t context, scaling.UintOr(kKey, outside));
+  if (context == 0) return scaling.Bad(kKey, "at least 1");
+  // Releases of transformers do not agree which of the two holds.
+  if (config.Has(kKey) && outside != context) {
+    return config.Bad(kKey, fmt::format("the {} of {}", context, scaling.where()));
+  }
+  return context;
+}
+
 // Llama 3's scaling as divisors of the frequencies: 1 for wavelengths below context / high,
 // `factor` above context / low, smooth between (the model card's code; llama.cpp stores the result
 // as rope_freqs.weight).
-absl::Status ReadLlama3(const JsonObject& scaling, uint32_t head_dim, double base, HfConfig& out) {
+absl::Status ReadLlama3(const JsonObject& config, const JsonObject& scaling, const HeadRope& head,
+                        HfConfig& out) {
   BATON_ASSIGN_OR_RETURN(const double factor, scaling.Double("factor"));
   BATON_ASSIGN_OR_RETURN(const double low, scaling.Double("low_freq_factor"));
   BATON_ASSIGN_OR_RETURN(const double high, scaling.Double("high_freq_factor"));
-  BATON_ASSIGN_OR_RETURN(const uint32_t context, scaling.Uint("original_max_position_embeddings"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t context, OriginalContext(config, scaling));
   if (!(factor >= 1.0 && factor <= 1e6)) return scaling.Bad("factor", "[1, 1e6]");
   if (!(low > 0.0 && low < high && high <= 1e6)) {
     return scaling.Bad("low_freq_factor", "more than 0 and less than high_freq_factor");
   }
-  if (context == 0) return scaling.Bad("original_max_position_embeddings", "at least 1");
-  for (uint32_t i = 0; i < head_dim / 2; ++i) {
-    const double wavelength = 2.0 * kPi * Power(base, 2.0 * i / head_dim);
+  for (uint32_t i = 0; i < head.dim / 2; ++i) {
+    const double wavelength = 2.0 * kPi * Power(head.base, 2.0 * i / head.dim);
     double divisor = 1.0;
     if (wavelength > context / low) {
       divisor = factor;
@@ -41,103 +64,180 @@ absl::Status ReadLlama3(const JsonObject& scaling, uint32_t head_dim, double bas
   return OkStatus();
 }
 
+double AmplitudeOfYarn(double factor, double scale) {
+  return factor <= 1.0 ? 1.0 : 0.1 * scale * Logarithm(factor) + 1.0;
+}
+
+// What cos and sin are multiplied by, where the files say it: attention_factor, or the quotient of
+// what mscale and mscale_all_dim give (both are needed).
+absl::StatusOr<std::optional<double>> YarnAmplitude(const JsonObject& scaling, double factor) {
+  if (scaling.Has("attention_factor")) {
+    BATON_ASSIGN_OR_RETURN(const double amplitude, scaling.Double("attention_factor"));
+    return amplitude;
+  }
+  BATON_ASSIGN_OR_RETURN(const double scale, scaling.DoubleOr("mscale", 0.0));
+  BATON_ASSIGN_OR_RETURN(const double all_dim, scaling.DoubleOr("mscale_all_dim", 0.0));
+  if (scale == 0.0 || all_dim == 0.0) return std::nullopt;
+  return AmplitudeOfYarn(factor, scale) / AmplitudeOfYarn(factor, all_dim);
+}
+
+// `prefix` of the keys. The factor is optional: the context now over the context before.
 absl::Status ReadYarn(const JsonObject& config, const JsonObject& scaling,
                       const std::string& prefix, HfConfig& out) {
-  for (const char* key : {"mscale", "mscale_all_dim"}) {
-    if (scaling.Has(key)) return scaling.Unsupported(key, "null");
-  }
   BATON_ASSIGN_OR_RETURN(const bool truncate, scaling.BoolOr("truncate", true));
   if (!truncate) return scaling.Unsupported("truncate", "true");
+  BATON_ASSIGN_OR_RETURN(const uint32_t context, OriginalContext(config, scaling));
   BATON_ASSIGN_OR_RETURN(const uint32_t whole, config.Uint("max_position_embeddings"));
-  BATON_ASSIGN_OR_RETURN(const uint32_t context,
-                         scaling.UintOr("original_max_position_embeddings", whole));
+  const bool is_implied = !scaling.Has("factor") && context < whole;
+  const double ratio = static_cast<double>(whole) / context;
+  BATON_ASSIGN_OR_RETURN(const double factor,
+                         is_implied ? absl::StatusOr<double>(ratio) : scaling.Double("factor"));
+  if (!(factor >= 1.0 && factor <= 1e6)) return scaling.Bad("factor", "[1, 1e6]");
+  out.keys.AddF32(prefix + "factor", static_cast<float>(factor));
   out.keys.AddU32(prefix + "original_context_length", context);
   for (const char* key : {"beta_fast", "beta_slow"}) {
-    if (!scaling.Has(key)) continue;
-    BATON_ASSIGN_OR_RETURN(const double beta, scaling.Double(key));
+    BATON_ASSIGN_OR_RETURN(const double beta, scaling.DoubleOr(key, 0.0));
+    if (beta == 0.0) continue;  // the default, as in transformers
     out.keys.AddF32(prefix + "yarn_" + key, static_cast<float>(beta));
   }
-  if (!scaling.Has("attention_factor")) return OkStatus();
+  BATON_ASSIGN_OR_RETURN(const std::optional<double> amplitude, YarnAmplitude(scaling, factor));
   // There it is the whole amplitude; in GGUF what the usual one is multiplied by.
-  BATON_ASSIGN_OR_RETURN(const double amplitude, scaling.Double("attention_factor"));
-  BATON_ASSIGN_OR_RETURN(const double factor, scaling.Double("factor"));
-  if (!(factor >= 1.0 && factor <= 1e6)) return scaling.Bad("factor", "[1, 1e6]");
-  out.keys.AddF32(prefix + "attn_factor",
-                  static_cast<float>(amplitude / (1.0 + 0.1 * Logarithm(factor))));
+  if (amplitude.has_value()) {
+    out.keys.AddF32(prefix + "attn_factor",
+                    static_cast<float>(*amplitude / AmplitudeOfYarn(factor, 1.0)));
+  }
   return OkStatus();
 }
 
-absl::Status ReadScaling(const JsonObject& config, const JsonObject& scaling, uint32_t head_dim,
-                         double base, HfConfig& out) {
-  const char* type_key = scaling.Has("rope_type") ? "rope_type" : "type";
-  BATON_ASSIGN_OR_RETURN(const std::string type, scaling.StringOr(type_key, "default"));
+// "rope_type", which older releases called "type"; some write both.
+absl::StatusOr<std::string> TypeOf(const JsonObject& scaling) {
+  BATON_ASSIGN_OR_RETURN(const std::string old_type, scaling.StringOr("type", "default"));
+  BATON_ASSIGN_OR_RETURN(const std::string type, scaling.StringOr("rope_type", old_type));
+  if (scaling.Has("type") && old_type != type) {
+    return scaling.Bad("rope_type", fmt::format("the {} of \"type\"", QuotedForMessage(old_type)));
+  }
+  return type;
+}
+
+absl::Status CheckScaling(const JsonObject& scaling, const HfConfig& out) {
+  BATON_RETURN_IF_ERROR(CheckHfKeys(scaling, HfObject::kRope, *out.traits));
+  BATON_ASSIGN_OR_RETURN(const double partial, scaling.DoubleOr("partial_rotary_factor", 1.0));
+  return partial == 1.0 ? OkStatus() : scaling.Unsupported("partial_rotary_factor", "1");
+}
+
+absl::Status ReadScaling(const JsonObject& config, const JsonObject& scaling, const HeadRope& head,
+                         HfConfig& out) {
+  BATON_RETURN_IF_ERROR(CheckScaling(scaling, out));
+  BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(scaling));
   if (type == "default") return OkStatus();
-  if (type == "llama3") return ReadLlama3(scaling, head_dim, base, out);
+  if (type == "llama3") return ReadLlama3(config, scaling, head, out);
+  if (type == "dynamic") {
+    // It changes the base beyond max_position_embeddings only, and no sequence is longer here.
+    BATON_ASSIGN_OR_RETURN(const double factor, scaling.Double("factor"));
+    return factor >= 1.0 ? OkStatus() : scaling.Bad("factor", "at least 1");
+  }
   if (type != "linear" && type != "yarn") {
     return FolderError(
         FolderErrorCode::kUnknownRopeType,
-        fmt::format("config.json: rope scaling {} is not supported (default, linear, yarn and "
-                    "llama3 are)",
-                    QuotedForMessage(type)));
+        fmt::format("{}: rope type {} is not supported (default, linear, dynamic, yarn and llama3 "
+                    "are)",
+                    scaling.where(), QuotedForMessage(type)));
   }
   const std::string prefix = fmt::format("{}.rope.scaling.", out.traits->name);
-  BATON_ASSIGN_OR_RETURN(const double factor, scaling.Double("factor"));
   out.keys.AddString(prefix + "type", type);
+  if (type == "yarn") return ReadYarn(config, scaling, prefix, out);
+  BATON_ASSIGN_OR_RETURN(const double factor, scaling.Double("factor"));
+  if (!(factor >= 1.0 && factor <= 1e6)) return scaling.Bad("factor", "[1, 1e6]");
   out.keys.AddF32(prefix + "factor", static_cast<float>(factor));
-  if (type == "linear") return OkStatus();
-  return ReadYarn(config, scaling, prefix, out);
+  return OkStatus();
 }
 
-absl::Status CheckBase(const JsonObject& config, double base) {
-  if (base >= 1.0 && base <= 1e12) return OkStatus();
-  return config.Bad("rope_theta", "[1, 1e12]");
-}
-
-// The newer form: {"rope_theta": .., "rope_type": ..}, one for each kind of layer where they
-// differ.
-absl::Status ReadParameters(const JsonObject& config, const Json& parameters, uint32_t head_dim,
-                            HfConfig& out) {
-  if (!parameters.is_object()) return config.Bad("rope_parameters", "an object");
-  const std::string arch(out.traits->name);
-  const Json* global = &parameters;
-  if (out.traits->windowed && parameters.contains("full_attention")) {
-    global = &parameters["full_attention"];
-    const Json local = parameters.value("sliding_attention", Json::object());
-    if (!global->is_object() || !local.is_object()) return config.Bad("rope_parameters", "objects");
-    const JsonObject local_object(local, "config.json: rope_parameters.sliding_attention");
-    BATON_ASSIGN_OR_RETURN(const double base, local_object.DoubleOr("rope_theta", kDefaultBase));
-    BATON_ASSIGN_OR_RETURN(const std::string type, local_object.StringOr("rope_type", "default"));
-    if (type != "default") return local_object.Unsupported("rope_type", "default");
-    out.keys.AddF32(arch + ".rope.freq_base_swa", static_cast<float>(base));
+// The base under `key` of the config, where it was in releases before 5, and "rope_theta" of
+// `parameters`, where it is now. Both may be there if they agree.
+absl::StatusOr<double> ReadBase(const JsonObject& config, const char* key,
+                                const JsonObject& parameters, double fallback) {
+  BATON_ASSIGN_OR_RETURN(const double old_base, config.DoubleOr(key, fallback));
+  BATON_ASSIGN_OR_RETURN(const double base, parameters.DoubleOr("rope_theta", old_base));
+  if (config.Has(key) && base != old_base) {
+    return config.Bad(key, fmt::format("the {} of {}", base, parameters.where()));
   }
-  const JsonObject object(*global, "config.json: rope_parameters");
-  BATON_ASSIGN_OR_RETURN(const double base, object.Double("rope_theta"));
-  BATON_RETURN_IF_ERROR(CheckBase(object, base));
-  out.keys.AddF32(arch + ".rope.freq_base", static_cast<float>(base));
-  return ReadScaling(config, object, head_dim, base, out);
+  if (base >= 1.0 && base <= 1e12) return base;
+  const bool is_old = !parameters.Has("rope_theta");
+  return is_old ? config.Bad(key, "[1, 1e12]") : parameters.Bad("rope_theta", "[1, 1e12]");
+}
+
+// The member `key` of `object` as an object; an empty one when it is absent.
+absl::StatusOr<const Json*> ObjectOr(const JsonObject& object, const char* key) {
+  static const Json kEmpty = Json::object();
+  const Json* member = object.Find(key);
+  if (member == nullptr) return &kEmpty;
+  if (!member->is_object()) return object.Bad(key, "an object or null");
+  return member;
+}
+
+// Local layers are not scaled.
+absl::Status ReadLocalRope(const JsonObject& config, const JsonObject& local, HfConfig& out) {
+  BATON_RETURN_IF_ERROR(CheckScaling(local, out));
+  BATON_ASSIGN_OR_RETURN(const double base,
+                         ReadBase(config, "rope_local_base_freq", local, kDefaultBase));
+  BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(local));
+  if (type != "default") return local.Unsupported("rope_type", "default");
+  out.keys.AddF32(fmt::format("{}.rope.freq_base_swa", out.traits->name), static_cast<float>(base));
+  return OkStatus();
+}
+
+// rope_parameters of an architecture whose layers differ: an object for each kind of layer.
+absl::Status CheckKinds(const JsonObject& kinds) {
+  for (const auto& [key, value] : kinds.object().items()) {
+    if (key == "full_attention" || key == "sliding_attention" || value.is_null()) continue;
+    return kinds.Unsupported(key, "null beside full_attention and sliding_attention");
+  }
+  return OkStatus();
+}
+
+// The scaling of releases before 5, and the parameters that it became a part of: one of them may
+// have a type of its own, or both the same.
+absl::Status CheckAgree(const JsonObject& scaling, const JsonObject& parameters) {
+  BATON_ASSIGN_OR_RETURN(const std::string old_type, TypeOf(scaling));
+  BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(parameters));
+  if (type == "default") return OkStatus();
+  for (const char* key : {"factor", "original_max_position_embeddings", "attention_factor",
+                          "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"}) {
+    BATON_ASSIGN_OR_RETURN(const double old_value, scaling.DoubleOr(key, 0.0));
+    BATON_ASSIGN_OR_RETURN(const double value, parameters.DoubleOr(key, 0.0));
+    if (old_value != value) return scaling.Bad(key, "the value of rope_parameters");
+  }
+  return old_type == type ? OkStatus() : scaling.Bad("rope_type", "the type of rope_parameters");
 }
 
 }  // namespace
 
 absl::Status ReadHfRope(const JsonObject& config, uint32_t head_dim, HfConfig& out) {
-  if (const Json* parameters = config.Find("rope_parameters"); parameters != nullptr) {
-    return ReadParameters(config, *parameters, head_dim, out);
-  }
-  const std::string arch(out.traits->name);
-  const double fallback = out.traits->windowed ? 1e6 : kDefaultBase;  // the modules' defaults
-  BATON_ASSIGN_OR_RETURN(const double base, config.DoubleOr("rope_theta", fallback));
-  BATON_RETURN_IF_ERROR(CheckBase(config, base));
-  out.keys.AddF32(arch + ".rope.freq_base", static_cast<float>(base));
+  constexpr const char* kParameters = "config.json: rope_parameters";
+  BATON_ASSIGN_OR_RETURN(const Json* parameters, ObjectOr(config, "rope_parameters"));
+  BATON_ASSIGN_OR_RETURN(const Json* old_scaling, ObjectOr(config, "rope_scaling"));
+  const Json* global = parameters;
   if (out.traits->windowed) {
-    BATON_ASSIGN_OR_RETURN(const double local,
-                           config.DoubleOr("rope_local_base_freq", kDefaultBase));
-    out.keys.AddF32(arch + ".rope.freq_base_swa", static_cast<float>(local));
+    const JsonObject kinds(*parameters, kParameters);
+    BATON_RETURN_IF_ERROR(CheckKinds(kinds));
+    BATON_ASSIGN_OR_RETURN(global, ObjectOr(kinds, "full_attention"));
+    BATON_ASSIGN_OR_RETURN(const Json* local, ObjectOr(kinds, "sliding_attention"));
+    BATON_RETURN_IF_ERROR(ReadLocalRope(
+        config, JsonObject(*local, "config.json: rope_parameters.sliding_attention"), out));
   }
-  const Json* scaling = config.Find("rope_scaling");
-  if (scaling == nullptr) return OkStatus();
-  if (!scaling->is_object()) return config.Bad("rope_scaling", "an object or null");
-  return ReadScaling(config, JsonObject(*scaling, "config.json: rope_scaling"), head_dim, base,
-                     out);
+  const JsonObject object(*global, kParameters);
+  const JsonObject scaling(*old_scaling, "config.json: rope_scaling");
+  const double fallback = out.traits->windowed ? 1e6 : kDefaultBase;  // the modules' defaults
+  const JsonObject& holder = scaling.Has("rope_theta") ? scaling : object;
+  BATON_ASSIGN_OR_RETURN(const double base, ReadBase(config, "rope_theta", holder, fallback));
+  BATON_ASSIGN_OR_RETURN(const double other, object.DoubleOr("rope_theta", base));
+  if (other != base) return object.Bad("rope_theta", "the value of rope_scaling");
+  out.keys.AddF32(fmt::format("{}.rope.freq_base", out.traits->name), static_cast<float>(base));
+  const HeadRope head = {.dim = head_dim, .base = base};
+  if (old_scaling->empty()) return ReadScaling(config, object, head, out);
+  BATON_RETURN_IF_ERROR(CheckScaling(object, out));
+  BATON_RETURN_IF_ERROR(CheckAgree(scaling, object));
+  return ReadScaling(config, scaling, head, out);
 }
 
 }  // namespace baton

@@ -1,5 +1,6 @@
 #include "src/model/hf_tensors.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
@@ -64,13 +65,46 @@ std::optional<uint32_t> TakeNumber(std::string_view prefix, uint32_t limit,
   return number;
 }
 
+// The experts' matrices as transformers 5 holds them: one tensor for all, the gates above the ups.
+bool PlanAllExperts(std::string_view name, uint32_t layer, HfTensorPlan& out) {
+  if (name == "mlp.experts.down_proj") {
+    out.gguf_name = fmt::format("blk.{}.ffn_down_exps.weight", layer);
+  } else if (name == "mlp.experts.gate_up_proj") {
+    out.gguf_name = fmt::format("blk.{}.ffn_gate_exps.weight", layer);
+    out.second_gguf_name = fmt::format("blk.{}.ffn_up_exps.weight", layer);
+  } else {
+    return false;
+  }
+  out.all_experts = true;
+  return true;
+}
+
 }  // namespace
 
-std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits,
-                                         const SafetensorsTensor& tensor) {
+std::string TextNameOfHfTensor(std::string_view name) {
+  struct Prefix {
+    std::string_view is;
+    std::string_view becomes;
+  };
+  constexpr Prefix kPrefixes[] = {{"language_model.model.", "model."},
+                                  {"language_model.lm_head.", "lm_head."},
+                                  {"model.language_model.", "model."},
+                                  {"lm_head.", "lm_head."}};
+  for (const Prefix& prefix : kPrefixes) {
+    if (!name.starts_with(prefix.is)) continue;
+    return std::string(prefix.becomes) + std::string(name.substr(prefix.is.size()));
+  }
+  constexpr std::string_view kImages[] = {"vision_tower.", "multi_modal_projector.",
+                                          "model.vision_tower.", "model.multi_modal_projector."};
+  const auto begins = [name](std::string_view image) { return name.starts_with(image); };
+  // Any other tensor keeps its name, which no text model has.
+  return std::ranges::any_of(kImages, begins) ? std::string() : std::string(name);
+}
+
+std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::string_view name,
+                                         size_t num_dims) {
   HfTensorPlan out;
-  out.as_f32 = tensor.shape.size() == 1;
-  std::string_view name = tensor.name;
+  out.as_f32 = num_dims == 1;
   const bool gemma_norm = traits.post_norms && name.ends_with("norm.weight");
   out.plus_one = gemma_norm;
   if (const std::string_view whole = FindPart(kWholeNames, name); !whole.empty()) {
@@ -81,6 +115,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits,
   const std::optional<uint32_t> layer = TakeNumber("model.layers.", kMaxLayers, name);
   if (!layer.has_value()) return std::nullopt;
   if (name == "self_attn.rotary_emb.inv_freq") return out;
+  if (traits.experts && PlanAllExperts(name, *layer, out)) return out;
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view kind = name.substr(dot + 1);

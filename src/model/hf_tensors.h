@@ -20,16 +20,24 @@ namespace baton {
 struct HfTensorPlan {
   std::string gguf_name;
   std::optional<uint32_t> expert;  // one of the matrices that GGUF stores together
+  bool all_experts = false;        // all of them together, as GGUF has them
+  std::string second_gguf_name;    // with all_experts: the lower halves of them, or empty
   bool permuted_q = false;         // rows of q, k in GGUF's order of llama
   bool permuted_k = false;
   bool plus_one = false;  // a gemma norm: GGUF holds 1 + weight
   bool as_f32 = false;    // vectors and the router are F32 in GGUF
 };
 
+// The name that a tensor of the text part has in a model of text alone; empty for a tensor of the
+// image part. transformers 4 and 5 write language_model.model.X; 5 has model.language_model.X in
+// memory and can write that too.
+std::string TextNameOfHfTensor(std::string_view name);
+
+// `name` is the tensor's, or TextNameOfHfTensor of it.
 // nullopt for a tensor that the architecture does not have. Constant tables of a model (rotary
 // frequencies) and scales of activations have a plan with an empty name: they are not weights.
-std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits,
-                                         const SafetensorsTensor& tensor);
+std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::string_view name,
+                                         size_t num_dims);
 
 // Reorders rows [heads, 2, half] to [heads, half, 2] (gguf.md: architecture llama turns
 // neighbouring pairs), `row_bytes` each. The sizes of in and out are heads * 2 * half * row_bytes.

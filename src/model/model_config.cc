@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -41,6 +42,26 @@ struct ArchitectureKeys {
     BATON_ASSIGN_OR_RETURN(const uint64_t value, file.UintOr(Key(name), fallback));
     return Ranged(Key(name), value, range);
   }
+  // A number, or an array of as many equal ones as there are layers.
+  absl::StatusOr<uint32_t> EqualUint(std::string_view name, uint32_t num_layers,
+                                     UintRange range) const {
+    const GgufValue* value = file.FindValue(Key(name));
+    if (value == nullptr || !value->is_array()) return Uint(name, range);
+    const std::optional<uint64_t> first = value->At(0).value_or(GgufValue()).AsUint();
+    if (value->count() != num_layers || !first.has_value()) {
+      return InvalidArgument("key \"{}\" must be a number, or {} equal ones", Key(name),
+                             num_layers);
+    }
+    for (uint64_t i = 1; i < num_layers; ++i) {
+      const std::optional<uint64_t> other = value->At(i).value_or(GgufValue()).AsUint();
+      if (other == first) continue;
+      return Unimplemented(
+          "key \"{}\" is {} in layer 0 and {} in layer {}: only equal layers are "
+          "supported",
+          Key(name), *first, other.has_value() ? fmt::format("{}", *other) : "no number", i);
+    }
+    return Ranged(Key(name), *first, range);
+  }
   absl::StatusOr<double> RopeBase(std::string_view name) const {
     BATON_ASSIGN_OR_RETURN(const double base, file.DoubleOr(Key(name), 10000.0));
     if (base >= 1.0 && base <= 1e12) return base;
@@ -76,19 +97,69 @@ constexpr std::array kNeutralWithoutExperts = {
 // Softmax over the chosen experts, nothing shared, every layer alike.
 constexpr std::array kNeutralWithExperts = {
     NeutralKey{"expert_shared_count", 0},       NeutralKey{"expert_shared_feed_forward_length", 0},
-    NeutralKey{"expert_weights_norm", 1},       NeutralKey{"expert_weights_scale", 1},
-    NeutralKey{"expert_gating_func", 1},        NeutralKey{"expert_group_count", 1},
-    NeutralKey{"leading_dense_block_count", 0}, NeutralKey{"interleave_moe_layer_step", 1},
+    NeutralKey{"expert_weights_scale", 1},      NeutralKey{"expert_gating_func", 1},
+    NeutralKey{"expert_group_count", 1},        NeutralKey{"leading_dense_block_count", 0},
+    NeutralKey{"interleave_moe_layer_step", 1},
 };
+
+// What is read of attention.* and rope.*, and what changes nothing there. Every other key of these
+// two must be 0 or false: what is new in them changes numbers.
+constexpr std::string_view kKnownKeys[] = {
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "attention.layer_norm_epsilon",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "attention.scale",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.causal",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+    "rope.scale_linear",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
+    "rope.scaling.attn_factor",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_log_multiplier",
+};
+
+// A number or a bool as a number; NaN for any other value.
+double NumberOf(const GgufValue& value) {
+  if (value.AsUint().has_value()) return static_cast<double>(*value.AsUint());
+  if (value.AsBool().has_value()) return *value.AsBool() ? 1 : 0;
+  return value.AsDouble().value_or(std::nan(""));
+}
+
+absl::Status CheckKnown(const ArchitectureKeys& keys) {
+  const std::string prefix = keys.Key("");
+  for (const GgufEntry& entry : keys.file.entries()) {
+    if (!entry.key.starts_with(prefix)) continue;
+    const std::string_view name = entry.key.substr(prefix.size());
+    if (!name.starts_with("attention.") && !name.starts_with("rope.")) continue;
+    const bool is_known =
+        std::find(std::begin(kKnownKeys), std::end(kKnownKeys), name) != std::end(kKnownKeys);
+    if (is_known || NumberOf(entry.value) == 0.0) continue;
+    return Unimplemented("key {} is not known to a {} model, supported is only 0",
+                         QuotedForMessage(entry.key), keys.architecture);
+  }
+  return OkStatus();
+}
 
 absl::Status CheckNeutral(const ArchitectureKeys& keys, std::span<const NeutralKey> rows) {
   for (const NeutralKey& row : rows) {
     const GgufValue* value = keys.file.FindValue(keys.Key(row.name));
     if (value == nullptr) continue;
-    double number = std::nan("");
-    if (value->AsUint().has_value()) number = static_cast<double>(*value->AsUint());
-    if (value->AsBool().has_value()) number = *value->AsBool() ? 1 : 0;
-    if (value->AsDouble().has_value()) number = *value->AsDouble();
+    const double number = NumberOf(*value);
     if (number == row.neutral) continue;
     return Unimplemented("key \"{}\" is {}, supported is only {}", keys.Key(row.name), number,
                          row.neutral);
@@ -97,6 +168,7 @@ absl::Status CheckNeutral(const ArchitectureKeys& keys, std::span<const NeutralK
 }
 
 absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {
+  BATON_RETURN_IF_ERROR(CheckKnown(keys));
   BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralKeys));
   if (!traits.windowed) BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
   if (!traits.experts) return CheckNeutral(keys, kNeutralWithoutExperts);
@@ -129,9 +201,13 @@ float AttentionScale(const ModelConfig& config) {
 
 absl::Status ReadHeads(const ArchitectureKeys& keys, ModelConfig& config) {
   constexpr std::string_view kKvHeads = "attention.head_count_kv";
-  BATON_ASSIGN_OR_RETURN(config.num_heads, keys.Uint("attention.head_count", {1, kMaxHeads}));
-  BATON_ASSIGN_OR_RETURN(config.num_kv_heads,
-                         keys.UintOr(kKvHeads, config.num_heads, {1, config.num_heads}));
+  BATON_ASSIGN_OR_RETURN(config.num_heads,
+                         keys.EqualUint("attention.head_count", config.num_layers, {1, kMaxHeads}));
+  config.num_kv_heads = config.num_heads;
+  if (keys.file.FindValue(keys.Key(kKvHeads)) != nullptr) {
+    BATON_ASSIGN_OR_RETURN(config.num_kv_heads,
+                           keys.EqualUint(kKvHeads, config.num_layers, {1, config.num_heads}));
+  }
   if (config.num_heads % config.num_kv_heads != 0) {
     return InvalidArgument("key \"{}\" is {}, no divisor of the {} heads", keys.Key(kKvHeads),
                            config.num_kv_heads, config.num_heads);
@@ -207,12 +283,15 @@ absl::Status ReadWindow(const ArchitectureKeys& keys, ModelConfig& config) {
 
 absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
   if (!config.traits->experts) {
-    BATON_ASSIGN_OR_RETURN(config.ffn_size, keys.Uint("feed_forward_length", {1, kMaxFfnSize}));
+    BATON_ASSIGN_OR_RETURN(config.ffn_size, keys.EqualUint("feed_forward_length", config.num_layers,
+                                                           {1, kMaxFfnSize}));
     return OkStatus();
   }
   BATON_ASSIGN_OR_RETURN(config.num_experts, keys.Uint("expert_count", {1, kMaxExperts}));
   const uint64_t most = std::min(config.num_experts, kMaxExpertsUsed);
   BATON_ASSIGN_OR_RETURN(config.num_experts_used, keys.Uint("expert_used_count", {1, most}));
+  BATON_ASSIGN_OR_RETURN(config.experts_sum_to_one,
+                         keys.file.BoolOr(keys.Key("expert_weights_norm"), true));
   BATON_ASSIGN_OR_RETURN(config.ffn_size,
                          keys.Uint("expert_feed_forward_length", {1, kMaxFfnSize}));
   return OkStatus();
@@ -256,6 +335,7 @@ std::string CanonicalExtras(const ModelConfig& config) {
   }
   if (config.traits->experts) {
     out += fmt::format(" experts={} used={}", config.num_experts, config.num_experts_used);
+    if (!config.experts_sum_to_one) out += " weights_of_all";
   }
   return out;
 }

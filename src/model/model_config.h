@@ -66,6 +66,8 @@ struct ModelConfig {
   // Mixture of experts (traits->experts).
   uint32_t num_experts = 0;
   uint32_t num_experts_used = 0;  // experts of one row
+  // The weights of a row's experts: their softmax; else their part of the softmax over all experts.
+  bool experts_sum_to_one = true;
 
   uint32_t q_size() const { return num_heads * head_dim; }
   uint32_t kv_size() const { return num_kv_heads * head_dim; }

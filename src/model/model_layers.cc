@@ -2,13 +2,30 @@
 // ArchitectureTraits. README.md draws the order.
 #include <algorithm>
 #include <cstring>
+#include <span>
 
+#include "kernels/math.h"
 #include "src/model/matmul_runner.h"
 #include "src/model/model.h"
 #include "src/model/model_weights.h"
 #include "src/model/model_workspace.h"
 
 namespace baton {
+namespace {
+
+// Turns the weights of a row's experts, whose sum is 1, into their parts of the softmax over the
+// logits of all experts. The order of the sums is fixed, so the bits are too.
+void WeighAmongAllExperts(std::span<const float> logits, std::span<const uint32_t> used,
+                          float* weights) {
+  const float largest = logits[used[0]];
+  float sum_of_used = 0.0f;
+  for (const uint32_t expert : used) sum_of_used += Exp(logits[expert] - largest);
+  float sum_of_all = 0.0f;  // >= 1: the largest gives 1
+  for (const float logit : logits) sum_of_all += Exp(logit - largest);
+  for (size_t j = 0; j < used.size(); ++j) weights[j] *= sum_of_used / sum_of_all;
+}
+
+}  // namespace
 
 void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
   ModelWorkspace& ws = *workspace_;
@@ -140,6 +157,13 @@ void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
              {ws.router_logits, config_.num_experts, Epilogue::kStore});
   ops_->route(*pool_, {ws.router_logits, rows, config_.num_experts, used, ws.pair_experts,
                        ws.pair_weights});
+  if (!config_.experts_sum_to_one) {
+    for (uint32_t row = 0; row < rows; ++row) {
+      WeighAmongAllExperts(
+          {ws.router_logits + size_t{row} * config_.num_experts, config_.num_experts},
+          {ws.pair_experts + size_t{row} * used, used}, ws.pair_weights + size_t{row} * used);
+    }
+  }
   SortPairs(rows);
   for (uint32_t e = 0; e < config_.num_experts; ++e) {
     const uint32_t first = ws.expert_begins[e];

@@ -29,6 +29,34 @@ absl::StatusOr<double> RangedDouble(const GgufFile& file, const std::string& key
   return value;
 }
 
+// Some files say 0 where nothing is scaled; llama.cpp reads it as 1.
+absl::Status ReadFactor(const GgufFile& file, const std::string& prefix, RopeScaling& out) {
+  const std::string key = prefix + "factor";
+  BATON_ASSIGN_OR_RETURN(out.factor, file.DoubleOr(key, 1.0));
+  if (out.factor == 0.0) out.factor = 1.0;
+  if (out.factor >= 1.0 && out.factor <= kMaxFactor) return OkStatus();
+  return InvalidArgument("key \"{}\" is {}, supported is [1, {}], and 0 for none", key, out.factor,
+                         kMaxFactor);
+}
+
+// yarn_attn_factor: llama.cpp's converter writes the attention_factor of a config.json there, which
+// is the whole amplitude. attn_factor is what the usual amplitude is multiplied by.
+absl::Status ReadWholeAmplitude(const GgufFile& file, const std::string& prefix, RopeScaling& out) {
+  const std::string key = prefix + "yarn_attn_factor";
+  if (file.FindValue(key) == nullptr) return OkStatus();
+  const DoubleRange range =
+      out.type == RopeScalingType::kYarn ? DoubleRange{1e-2, 1e2} : DoubleRange{1.0, 1.0};
+  BATON_ASSIGN_OR_RETURN(const double amplitude, RangedDouble(file, key, 1.0, range));
+  if (out.type != RopeScalingType::kYarn) return OkStatus();
+  if (out.attention_factor != 1.0) {
+    return Unimplemented("key \"{}\" is {} beside \"{}attn_factor\" {}: only one of them is read",
+                         key, amplitude, prefix, out.attention_factor);
+  }
+  // As a folder gives it, so that both forms have the same weights_id.
+  out.attention_factor = static_cast<float>(amplitude / (1.0 + 0.1 * Logarithm(out.factor)));
+  return OkStatus();
+}
+
 absl::Status ReadYarn(const GgufFile& file, const std::string& prefix, uint32_t context_length,
                       RopeScaling& out) {
   const std::string kContext = prefix + "original_context_length";
@@ -67,14 +95,13 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, std::string_vi
   const DoubleRange amplitudes = type == "yarn" ? DoubleRange{1e-2, 1e2} : DoubleRange{1.0, 1.0};
   BATON_ASSIGN_OR_RETURN(out.attention_factor,
                          RangedDouble(file, prefix + "attn_factor", 1.0, amplitudes));
-  if (type == "none") return out;
-  BATON_ASSIGN_OR_RETURN(out.factor, RangedDouble(file, prefix + "factor", 1.0, {1.0, kMaxFactor}));
-  if (type == "linear") {
-    if (out.factor != 1.0) out.type = RopeScalingType::kLinear;
-    return out;
+  if (type != "none") BATON_RETURN_IF_ERROR(ReadFactor(file, prefix, out));
+  if (type == "linear" && out.factor != 1.0) out.type = RopeScalingType::kLinear;
+  if (type == "yarn") {
+    out.type = RopeScalingType::kYarn;
+    BATON_RETURN_IF_ERROR(ReadYarn(file, prefix, context_length, out));
   }
-  out.type = RopeScalingType::kYarn;
-  BATON_RETURN_IF_ERROR(ReadYarn(file, prefix, context_length, out));
+  BATON_RETURN_IF_ERROR(ReadWholeAmplitude(file, prefix, out));
   return out;
 }
 

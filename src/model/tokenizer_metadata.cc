@@ -167,6 +167,10 @@ absl::StatusOr<TokenizerMetadata> ReadTokenizerMetadata(const GgufFile& file) {
   BATON_ASSIGN_OR_RETURN(out.tokens, Strings(kTokens, *tokens));
   if (const GgufValue* merges = file.FindValue(kMerges); merges != nullptr) {
     BATON_ASSIGN_OR_RETURN(out.merges, Strings(kMerges, *merges));
+  } else if (out.model == "gpt2") {
+    // Without them every text would be cut into single bytes. An empty list is one of bytes alone.
+    return NotFound("key \"{}\" is missing: a tokenizer of model \"gpt2\" (BPE) needs its merges",
+                    kMerges);
   }
   BATON_RETURN_IF_ERROR(ReadScores(file, out));
   BATON_RETURN_IF_ERROR(ReadTokenTypes(file, out));

@@ -65,8 +65,9 @@ struct TokenizerMetadata {
   std::vector<NamedTemplate> named_templates;
 };
 
-// NotFound for a missing model or token list; InvalidArgument for an array of another length or
-// type than the tokens need, a token type outside 0..6, an id beyond the vocabulary, a NaN score.
+// NotFound for a missing model or token list, and for BPE (model "gpt2") without a list of merges;
+// InvalidArgument for an array of another length or type than the tokens need, a token type outside
+// 0..6, an id beyond the vocabulary, a NaN score.
 absl::StatusOr<TokenizerMetadata> ReadTokenizerMetadata(const GgufFile& file);
 
 }  // namespace baton

@@ -262,9 +262,15 @@ class FolderReader {
     if (!around.after.empty()) {
       BATON_ASSIGN_OR_RETURN(spec_.eos_id, id_of(around.after));
     }
-    // The classes that tokenizer_config.json is for let it overrule the post_processor.
-    spec_.add_bos = spec_.bos_id && BoolMember(config, "add_bos_token", !around.before.empty());
-    spec_.add_eos = spec_.eos_id && BoolMember(config, "add_eos_token", !around.after.empty());
+    // The post_processor says it. Llama's class of transformers 4 alone let tokenizer_config.json
+    // overrule it; release 5 does not write these keys.
+    const std::string name = StringMember(config, "tokenizer_class");
+    const bool is_heard = name == "LlamaTokenizer" || name == "LlamaTokenizerFast";
+    const auto adds = [&](const char* key, const std::string& token) {
+      return is_heard ? BoolMember(config, key, !token.empty()) : !token.empty();
+    };
+    spec_.add_bos = spec_.bos_id && adds("add_bos_token", around.before);
+    spec_.add_eos = spec_.eos_id && adds("add_eos_token", around.after);
     return OkStatus();
   }
 
@@ -279,7 +285,7 @@ class FolderReader {
       if (text.empty()) continue;
       BATON_ASSIGN_OR_RETURN(const Json config, ParseSmallJson(text, name));
       if (!spec_.bos_id) spec_.bos_id = IdMember(config, "bos_token_id");
-      const Json ids = config.contains("eos_token_id") ? config["eos_token_id"] : Json();
+      const Json ids = EndsOf(config);
       for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
         if (!id.is_number_unsigned()) continue;
         if (id.get<uint64_t>() < vocab_size_) {
@@ -298,6 +304,16 @@ class FolderReader {
         "eos_token_id {} is behind the model's {} tokens, and no other token ends "
         "a generation",
         *left_out, vocab_size_);
+  }
+
+  // eos_token_id, or that of the text part of a model that reads images too.
+  static Json EndsOf(const Json& config) {
+    const Json ends = config.value("eos_token_id", Json());
+    if (!ends.is_null()) return ends;
+    const auto text = config.find("text_config");
+    const bool has_ends =
+        text != config.end() && text->is_object() && text->contains("eos_token_id");
+    return has_ends ? (*text)["eos_token_id"] : Json();
   }
 
   Status AddEnd(uint32_t id) {

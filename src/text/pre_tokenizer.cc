@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <vector>
 
 #include "src/base/log.h"
-#include "src/base/nearest_name.h"
 #include "src/base/quoted_text.h"
 
 namespace baton {
@@ -71,6 +69,10 @@ constexpr NamedRule kRules[] = {
     {"qwen35", kQwen35Splits},    {"tekken", kTekkenSplits},
 };
 
+// One name of each rule, for messages.
+constexpr std::array<std::string_view, 6> kRuleNames = {"gpt-2", "starcoder", "llama-bpe",
+                                                        "qwen2", "qwen35",    "tekken"};
+
 }  // namespace
 
 const std::string_view kSingleDigitPattern = kSingleDigit;
@@ -95,15 +97,14 @@ StatusOr<PreTokenizer> FindPreTokenizer(std::string_view name) {
         "which may not be the one it was trained with");
     return kGpt2Splits;
   }
-  std::vector<std::string_view> names;
   for (const NamedRule& named : kRules) {
     if (named.name == name) return named.rule;
-    names.push_back(named.name);
   }
-  const std::string nearest = NearestName(name, names);
-  return Unimplemented("pre-tokenizer {} (tokenizer.ggml.pre) is not supported{}",
-                       QuotedForMessage(name),
-                       nearest.empty() ? "" : "; the nearest supported one is \"" + nearest + "\"");
+  // No name that looks like it: the rules of falcon and falcon3 have nothing in common.
+  return Unimplemented(
+      "pre-tokenizer {} (tokenizer.ggml.pre) is not supported: its split rule is not built in "
+      "(those of {} are, and of models that split alike); another rule would give other tokens",
+      QuotedForMessage(name), fmt::join(kRuleNames, ", "));
 }
 
 }  // namespace baton

@@ -20,7 +20,7 @@ struct PreTokenizer {
 };
 
 // The rule called `name`. An empty name or "default" is the gpt-2 rule (logged as a warning: such a
-// file does not say how it was trained). Unimplemented, naming the nearest known rule, otherwise.
+// file does not say how it was trained). Unimplemented, naming the rules that there are, otherwise.
 StatusOr<PreTokenizer> FindPreTokenizer(std::string_view name);
 
 // The name of the rule with exactly these patterns; Unimplemented, quoting a pattern, otherwise.

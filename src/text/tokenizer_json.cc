@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "src/base/python_json.h"
 #include "src/base/quoted_text.h"
 #include "src/text/tokenizer_spec.h"
 
@@ -214,7 +215,7 @@ StatusOr<TokenizerJson> ParseTokenizerJson(std::string_view text) {
 
 StatusOr<Json> ParseSmallJson(std::string_view text, std::string_view name) {
   JsonReader reader(nullptr, name);
-  BATON_RETURN_IF_ERROR(ReadJson(text, reader));
+  BATON_RETURN_IF_ERROR(ReadJson(PlainJsonOfPython(text), reader));
   Json tree = reader.TakeTree();
   if (!tree.is_object()) return InvalidArgument("{} is not an object", name);
   return tree;

@@ -33,7 +33,8 @@ struct TokenizerJson {
 // Unimplemented for a merge of a token with a space, which our form of merges cannot tell apart.
 StatusOr<TokenizerJson> ParseTokenizerJson(std::string_view text);
 
-// A small JSON file as a tree, under the same limits. `name` is for messages.
+// A small JSON file as a tree, under the same limits; NaN and infinities are read as Python writes
+// them (src/base/python_json.h). `name` is for messages.
 StatusOr<nlohmann::json> ParseSmallJson(std::string_view text, std::string_view name);
 
 }  // namespace baton

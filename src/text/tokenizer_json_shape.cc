@@ -141,6 +141,10 @@ Status ReadModelOptions(const Json& model, TokenizerShape* shape) {
     return Unimplemented("tokenizer.json: model {} is not supported; this build has \"BPE\"",
                          QuotedForMessage(type));
   }
+  // Without them every text would be cut into single bytes. An empty list is one of bytes alone.
+  if (Member(model, "merges").is_null()) {
+    return InvalidArgument("tokenizer.json: no model.merges, which a \"BPE\" model needs");
+  }
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!StringMember(model, key).empty()) {
       return Unimplemented("tokenizer.json: model option {} is not supported", key);

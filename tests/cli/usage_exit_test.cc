@@ -258,8 +258,7 @@ TEST(UsageExitTest, AFifoInThePlaceOfAFileIsRefusedAtOnce) {
 
 // Such as that the file names no rule to split text by.
 TEST(UsageExitTest, InspectRefusesInOneLineWhateverReadersWarnOf) {
-  GgufBuilder model = TinyLlama();
-  model.AddStrings("tokenizer.ggml.merges", {"no such"});
+  const GgufBuilder model = TinyLlama({.merges = {"no such"}});
   const std::vector<std::byte> bytes = model.Build();
   const std::string path = testing::TempDir() + "/usage_exit_test.gguf";
   std::ofstream(path, std::ios::binary)

@@ -143,6 +143,7 @@ struct TinyLlamaOptions {
   uint32_t ffn = 64;
   uint32_t num_tokens = 8;
   uint32_t context = 128;
+  std::vector<std::string> merges = {};
   std::string left_out_key;     // not written
   std::string left_out_tensor;  // not written
   std::string odd_tensor;       // written with one row more
@@ -171,6 +172,9 @@ inline GgufBuilder TinyLlama(const TinyLlamaOptions& options = {}) {
   for (uint32_t i = 0; i < options.num_tokens; ++i) tokens.push_back("t" + std::to_string(i));
   if (options.left_out_key != "tokenizer.ggml.tokens") {
     out.AddStrings("tokenizer.ggml.tokens", tokens);
+  }
+  if (options.left_out_key != "tokenizer.ggml.merges") {
+    out.AddStrings("tokenizer.ggml.merges", options.merges);
   }
   const auto tensor = [&](const std::string& name, std::vector<uint64_t> dims) {
     if (name == options.left_out_tensor) return;

@@ -114,7 +114,7 @@ TEST(HfFolderTest, RefusesConfigsByName) {
       {"hidden_size", E::kMissingKey, "qwen2", [](Json& j) { j["hidden_size"] = nullptr; }},
       {"hidden_size", E::kBadValue, "qwen2", [](Json& j) { j["hidden_size"] = -1; }},
       {"hidden_size", E::kBadValue, "qwen2", [](Json& j) { j["hidden_size"] = 1ull << 40; }},
-      {"a list", E::kBadValue, "qwen2",
+      {"[1, 2]", E::kBadValue, "qwen2",
        [](Json& j) {
          j["hidden_size"] = {1, 2};
        }},
@@ -125,8 +125,10 @@ TEST(HfFolderTest, RefusesConfigsByName) {
       {"\"gptq\"", E::kQuantized, "qwen2",
        [](Json& j) { j["quantization_config"]["quant_method"] = "gptq"; }},
       {"hidden_act", E::kUnsupportedValue, "qwen2", [](Json& j) { j["hidden_act"] = "relu"; }},
-      {"use_sliding_window", E::kUnsupportedValue, "qwen2",
-       [](Json& j) { j["use_sliding_window"] = true; }},
+      {"\"sliding_window\" is 16", E::kUnsupportedValue, "qwen2",
+       [](Json& j) {
+         j.update({{"use_sliding_window", true}, {"sliding_window", 16}, {"max_window_layers", 1}});
+       }},
       {"attention_bias", E::kUnsupportedValue, "qwen3",
        [](Json& j) { j["attention_bias"] = true; }},
       {"partial_rotary_factor", E::kUnsupportedValue, "qwen3",
@@ -135,11 +137,8 @@ TEST(HfFolderTest, RefusesConfigsByName) {
        [](Json& j) { j["query_pre_attn_scalar"] = 17; }},
       {"final_logit_softcapping", E::kUnsupportedValue, "gemma3",
        [](Json& j) { j["final_logit_softcapping"] = 30.0; }},
-      {"sliding_window", E::kMissingKey, "gemma3", [](Json& j) { j.erase("sliding_window"); }},
       {"layer_types", E::kBadValue, "gemma3", [](Json& j) { j["layer_types"] = {"x"}; }},
-      {"norm_topk_prob", E::kUnsupportedValue, "qwen3moe",
-       [](Json& j) { j["norm_topk_prob"] = false; }},
-      {"mlp_only_layers", E::kUnsupportedValue, "qwen3moe",
+      {"\"mlp_only_layers\" is [0]", E::kUnsupportedValue, "qwen3moe",
        [](Json& j) { j["mlp_only_layers"] = {0}; }},
       {"8 experts up to number 7, config.json says 9", E::kMissingExpert, "qwen3moe",
        [](Json& j) { j["num_experts"] = 9; }},
@@ -147,7 +146,8 @@ TEST(HfFolderTest, RefusesConfigsByName) {
        [](Json& j) { j["tie_word_embeddings"] = false; }},
       {"tie_word_embeddings true", E::kTiedMismatch, "qwen3",
        [](Json& j) { j["tie_word_embeddings"] = true; }},
-      {"mlp.experts", E::kUnknownTensor, "qwen3moe", [](Json& j) { j["model_type"] = "qwen3"; }},
+      {"\"decoder_sparse_step\" is 1", E::kUnsupportedValue, "qwen3moe",
+       [](Json& j) { j["model_type"] = "qwen3"; }},
   });
 }
 
@@ -155,10 +155,12 @@ TEST(HfFolderTest, RefusesRopeScalingsByName) {
   ExpectConfigErrors({
       {"\"longrope\"", E::kUnknownRopeType, "llama_yarn",
        [](Json& j) { j["rope_scaling"]["type"] = "longrope"; }},
-      {"\"dynamic\"", E::kUnknownRopeType, "llama_yarn",
+      {"\"rope_type\" is \"dynamic\"", E::kBadValue, "llama_yarn",
        [](Json& j) { j["rope_scaling"]["rope_type"] = "dynamic"; }},
-      {"mscale", E::kUnsupportedValue, "llama_yarn",
-       [](Json& j) { j["rope_scaling"]["mscale"] = 0.7; }},
+      {"\"mrope_section\" is [4, 4]", E::kUnsupportedValue, "llama_yarn",
+       [](Json& j) {
+         j["rope_scaling"]["mrope_section"] = {4, 4};
+       }},
       {"truncate", E::kUnsupportedValue, "llama_yarn",
        [](Json& j) { j["rope_scaling"]["truncate"] = false; }},
       {"factor", E::kMissingKey, "llama_linear",
@@ -180,7 +182,7 @@ TEST(HfFolderTest, RefusesConfigsThatDisagreeWithTheWeights) {
       {"blk.1.", [](Json& j) { j["num_hidden_layers"] = 1; }},
       {"blk.0.ffn_gate.weight", [](Json& j) { j["intermediate_size"] = 96; }},
       {"blk.0.attn_q.weight", [](Json& j) { j["num_attention_heads"] = 6; }},
-      {"rope.scaling.factor",
+      {"\"factor\" is 0",
        [](Json& j) {
          j["rope_scaling"] = {{"type", "linear"}, {"factor", 0}};
        }},

@@ -226,9 +226,10 @@ TEST(InspectTest, RefusesWithOneLine) {
   ExpectRefused(run, "Q3_K");
   EXPECT_THAT(run.out, HasSubstr("NOT SUPPORTED"));
   // The model is fine; its tokenizer is not: byte-level BPE whose merges name no token.
-  GgufBuilder merges = TinyLlama();
-  merges.AddStrings("tokenizer.ggml.merges", {"no such"});
-  ExpectRefused(InspectBytes(merges.Build()), "merge");
+  ExpectRefused(InspectBytes(TinyLlama({.merges = {"no such"}}).Build()), "merge");
+  // Without the list every text would be cut into single bytes.
+  ExpectRefused(InspectBytes(TinyLlama({.left_out_key = "tokenizer.ggml.merges"}).Build()),
+                "\"tokenizer.ggml.merges\" is missing");
   GgufBuilder bytes = TinyLlama();
   std::vector<std::byte> cut = bytes.Build();
   cut.resize(cut.size() / 2);

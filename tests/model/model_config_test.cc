@@ -148,6 +148,32 @@ TEST(ModelConfigTest, RefusesByName) {
   }
 }
 
+TEST(ModelConfigTest, RefusesNewKeysOfAttentionAndRope) {
+  constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const std::vector<Refusal> cases = {
+      {"yarn_attn_factor\" is 2, supported is [1, 1]", kInvalid,
+       [](GgufBuilder& b) { b.AddF32("llama.rope.scaling.yarn_attn_factor", 2.0f); }},
+      {"only one of them is read", kUnimplemented,
+       [](GgufBuilder& b) {
+         b.AddString("llama.rope.scaling.type", "yarn")
+             .AddF32("llama.rope.scaling.attn_factor", 2.0f)
+             .AddF32("llama.rope.scaling.yarn_attn_factor", 2.0f);
+       }},
+      {"\"llama.attention.new_key\"", kUnimplemented,
+       [](GgufBuilder& b) { b.AddF32("llama.attention.new_key", 0.5f); }},
+      {"\"llama.rope.scaling.new_key\"", kUnimplemented,
+       [](GgufBuilder& b) { b.AddU32("llama.rope.scaling.new_key", 1); }},
+  };
+  for (const Refusal& refusal : cases) {
+    GgufBuilder builder = TinyLlama();
+    refusal.change(builder);
+    const absl::Status status = Servable(builder);
+    EXPECT_EQ(status.code(), refusal.code) << refusal.words << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(refusal.words));
+  }
+}
+
 TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
   struct Case {
     const char* words;
@@ -225,6 +251,58 @@ TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
   EXPECT_EQ(yarn.rope_scaling.factor, 4.0);
   EXPECT_EQ(yarn.rope_scaling.original_context, 128u);
   EXPECT_EQ(read("llama_linear").rope_scaling.type, RopeScalingType::kLinear);
+}
+
+std::string TextOf(const GgufBuilder& builder) {
+  const std::vector<std::byte> bytes = builder.Build();
+  const auto file = GgufFile::FromBytes(bytes);
+  EXPECT_TRUE(file.ok()) << file.status();
+  const auto config = ReadModelConfig(**file);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? CanonicalText(*config) : "";
+}
+
+GgufBuilder WithHeads(const std::vector<uint32_t>& heads) {
+  GgufBuilder out = TinyLlama({.layers = 2, .left_out_key = "llama.attention.head_count"});
+  ByteWriter values;
+  values.Put<uint32_t>(4).Put<uint64_t>(heads.size());
+  for (const uint32_t number : heads) values.Put<uint32_t>(number);
+  out.AddRaw("llama.attention.head_count", 9, values);
+  return out;
+}
+
+TEST(ModelConfigTest, EqualLayersMayHaveANumberEach) {
+  EXPECT_EQ(TextOf(WithHeads({2, 2})), TextOf(TinyLlama({.layers = 2})));
+  const std::vector<std::vector<uint32_t>> unequal = {{2, 4}, {2}, {2, 2, 2}, {}};
+  for (const std::vector<uint32_t>& heads : unequal) {
+    const std::vector<std::byte> bytes = WithHeads(heads).Build();
+    const auto file = GgufFile::FromBytes(bytes);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_THAT(std::string(ReadModelConfig(**file).status().message()),
+                HasSubstr("\"llama.attention.head_count\""));
+  }
+}
+
+TEST(ModelConfigTest, AFactorOfZeroScalesNothing) {
+  EXPECT_EQ(TextOf(TinyLlama().AddF32("llama.rope.scaling.factor", 0.0f)), TextOf(TinyLlama()));
+  EXPECT_EQ(TextOf(TinyLlama()
+                       .AddString("llama.rope.scaling.type", "linear")
+                       .AddF32("llama.rope.scaling.factor", 0.0f)),
+            TextOf(TinyLlama()));
+}
+
+// A folder's attention_factor 2 with factor 4 is attn_factor 2 / (1 + 0.1 ln 4).
+TEST(ModelConfigTest, YarnAttnFactorIsTheWholeAmplitude) {
+  const auto yarn = [](const char* key, float value) {
+    return TextOf(TinyLlama()
+                      .AddString("llama.rope.scaling.type", "yarn")
+                      .AddF32("llama.rope.scaling.factor", 4.0f)
+                      .AddU32("llama.rope.scaling.original_context_length", 64)
+                      .AddF32(key, value));
+  };
+  EXPECT_EQ(yarn("llama.rope.scaling.yarn_attn_factor", 2.0f),
+            yarn("llama.rope.scaling.attn_factor",
+                 static_cast<float>(2.0 / (1.0 + 0.1 * 1.3862943611198906))));
 }
 
 TEST(ModelConfigTest, RefusesImpossibleShapes) {

@@ -307,6 +307,8 @@ const BadFolder kBadFolders[] = {
     {"number", [](Json& t) { t["model"]["merges"][3] = 7; }, kInvalid, "merges[3]"},
     {"no token", [](Json& t) { t["model"]["merges"][3] = "a \u4e2d"; }, kInvalid,
      R"(merges[3] is "a \xe4\xb8\xad", but "\xe4\xb8\xad" is not a token)"},
+    {"no merges", [](Json& t) { t["model"].erase("merges"); }, kInvalid, "no model.merges"},
+    {"null merges", [](Json& t) { t["model"]["merges"] = nullptr; }, kInvalid, "no model.merges"},
     {"added", [](Json& t) { t["added_tokens"][0].erase("id"); }, kInvalid, "added_tokens"},
     {"added twice", [](Json& t) { t["added_tokens"][1]["id"] = t["added_tokens"][0]["id"]; },
      kInvalid, "both have the id"},
@@ -351,6 +353,44 @@ TEST(FolderTokenizerTest, BadJsonIsRefusedWithThePlace) {
   const size_t at = twice.find("\"vocab\":{") + 9;
   twice.insert(at, "\"!\":" + std::to_string(num_tokens - 1) + ",");
   EXPECT_THAT(refusal(twice), HasSubstr("\"!\""));
+}
+
+// transformers 4 let the class of Llama alone overrule the post_processor, 5 none.
+TEST(FolderTokenizerTest, AddBosTokenIsHeardOnlyFromLlamasClass) {
+  struct Case {
+    const char* tokenizer_class;
+    bool add_bos_token;
+    const char* golden;  // llama3 has a bos in its post_processor, gpt2 none
+    bool adds;
+  };
+  const Case cases[] = {
+      {"PreTrainedTokenizerFast", false, "llama3", true},
+      {"TokenizersBackend", true, "gpt2", false},
+      {"GPT2Tokenizer", true, "gpt2", false},
+      {"", false, "llama3", true},
+      {"LlamaTokenizerFast", false, "llama3", false},
+      {"LlamaTokenizer", true, "gpt2", true},
+  };
+  for (const Case& test : cases) {
+    FolderTokenizerFiles files = GoldenFiles(test.golden);
+    Json config = Golden()[test.golden]["tokenizer_config"];
+    config["tokenizer_class"] = test.tokenizer_class;
+    config["add_bos_token"] = test.add_bos_token;
+    config["bos_token"] = config["eos_token"];
+    files.tokenizer_config_json = config.dump();
+    const auto spec =
+        TokenizerSpecFromFolder(files, NumTokens(Golden()[test.golden]["tokenizer_json"]));
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->add_bos, test.adds) << test.tokenizer_class << " " << test.golden;
+  }
+}
+
+TEST(FolderTokenizerTest, LiteralsOfPythonAreRead) {
+  FolderTokenizerFiles files = GoldenFiles("gpt2");
+  files.tokenizer_config_json = R"({"eos_token":"<|endoftext|>","model_max_length":Infinity})";
+  files.config_json = R"({"eos_token_id":NaN,"x":[-Infinity,1e999]})";
+  const auto spec = TokenizerSpecFromFolder(files, NumTokens(Golden()["gpt2"]["tokenizer_json"]));
+  EXPECT_TRUE(spec.ok()) << spec.status();
 }
 
 TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {

@@ -1,0 +1,319 @@
+#include "src/model/hf_keys.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+using Names = std::span<const std::string_view>;
+
+// Read by hf_config.cc, hf_rope.cc and hf_fp8.cc, which check the values. The order is that of
+// transformers' configuration classes.
+constexpr std::string_view kRead[] = {
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "use_sliding_window",
+    "sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "quantization_config",
+    "compression_config",
+};
+constexpr std::string_view kReadWithWindow[] = {
+    "hidden_activation",      "query_pre_attn_scalar",   "rope_local_base_freq",
+    "sliding_window_pattern", "_sliding_window_pattern",
+};
+constexpr std::string_view kReadWithExperts[] = {
+    "num_experts",    "num_local_experts",   "num_experts_per_tok", "moe_intermediate_size",
+    "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
+};
+constexpr std::string_view kReadOuter[] = {
+    "model_type", "text_config", "tie_word_embeddings", "quantization_config", "compression_config",
+};
+constexpr std::string_view kReadOfRope[] = {
+    "rope_theta",
+    "rope_type",
+    "type",
+    "factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+    "low_freq_factor",
+    "high_freq_factor",
+    "partial_rotary_factor",
+};
+// What images need.
+constexpr std::string_view kHarmlessOuter[] = {
+    "vision_config",        "mm_tokens_per_image",
+    "vision_feature_layer", "vision_feature_select_strategy",
+    "processor_class",
+};
+
+// Names of files, releases and types in memory; training; how a program keeps or shows what it
+// computed; how it samples; what other programs noted. PretrainedConfig of transformers 4.40 to
+// 5.24 and its generation keys, and what published folders hold besides.
+constexpr std::string_view kHarmless[] = {
+    "_name_or_path",
+    "name_or_path",
+    "_commit_hash",
+    "_from_model_config",
+    "architectures",
+    "auto_map",
+    "transformers_version",
+    "transformers.js_config",
+    "torch_dtype",
+    "dtype",
+    "params_dtype",
+    "use_bfloat16",
+    "torchscript",
+    "tf_legacy_loss",
+    "xla_device",
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_attn_implementation_internal",
+    "attn_implementation",
+    "_experts_implementation",
+    "_experts_implementation_internal",
+    "experts_implementation",
+    "_flash_attn_2_enabled",
+    "use_flash_attn",
+    "use_flash_attention",
+    "use_flash_attention_2",
+    "flash_attention",
+    "use_cache",
+    "use_kernel",
+    "use_kernels",
+    "cache_implementation",
+    "cache_config",
+    "compile_config",
+    "return_dict",
+    "use_return_dict",
+    "return_dict_in_generate",
+    "output_hidden_states",
+    "output_attentions",
+    "output_scores",
+    "output_logits",
+    "output_router_logits",
+    "tie_last_hidden_states",
+    "chunk_size_feed_forward",
+    "pretraining_tp",
+    "tensor_parallel_size",
+    "is_decoder",
+    "is_llama_config",
+    "tie_encoder_decoder",
+    "initializer_range",
+    "initializer_factor",
+    "init_std",
+    "init_method",
+    "embedding_initializer_range",
+    "gradient_checkpointing",
+    "use_gradient_checkpointing",
+    "gradient_checkpointing_use_reentrant",
+    "neftune_noise_alpha",
+    "noisy_embedding_alpha",
+    "router_jitter_noise",
+    "router_z_loss_coef",
+    "z_loss_coefficient",
+    "label_smoothing",
+    "finetuning_task",
+    "task_specific_params",
+    "problem_type",
+    "id2label",
+    "label2id",
+    "num_labels",
+    "tokenizer_class",
+    "tokenizer_model_max_length",
+    "tokenizer_padding_side",
+    "padding_side",
+    "model_max_length",
+    "max_sequence_length",
+    "max_seq_length",
+    "max_seq_len",
+    "seq_length",
+    "n_ctx",
+    "n_positions",
+    "prefix",
+    "keys_to_ignore_at_inference",
+    "ep_size",
+    // Qwen2.5 1M: how another program attends beyond 262,144 tokens; transformers does not read it.
+    "dual_chunk_attention_config",
+    // GenerationConfig
+    "max_length",
+    "max_new_tokens",
+    "min_length",
+    "min_new_tokens",
+    "max_time",
+    "do_sample",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "repetition_penalty",
+    "encoder_repetition_penalty",
+    "diversity_penalty",
+    "length_penalty",
+    "exponential_decay_length_penalty",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "num_beams",
+    "num_beam_groups",
+    "num_return_sequences",
+    "early_stopping",
+    "bad_words_ids",
+    "force_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "renormalize_logits",
+    "remove_invalid_values",
+    // Notes
+    "model_name",
+    "model_id",
+    "base_model",
+    "base_model_name_or_path",
+    "license",
+    "language",
+    "version",
+    "model_version",
+    "description",
+};
+// Beginnings and ends of names that cannot change numbers either: ids of tokens, chances of
+// dropping something in training, weights of losses.
+constexpr std::string_view kHarmlessBegins[] = {"unsloth_", "summary_"};
+constexpr std::string_view kHarmlessEnds[] = {
+    "_token_id",     "_token_ids", "_token_index", "_token",     "dropout",
+    "_dropout_prob", "_dropout_p", "_pdrop",       "_loss_coef", "_loss_weight",
+};
+constexpr std::string_view kHarmlessOfRope[] = {"finetuned"};
+
+// Keys that change numbers, and the values of theirs that do not, as JSON.
+struct NeutralKey {
+  std::string_view name;
+  std::string_view values;  // a list
+};
+constexpr NeutralKey kNeutral[] = {
+    {"is_causal", "[true]"},
+    {"use_bidirectional_attention", "[false]"},
+    {"use_qk_norm", "[false]"},
+    {"attn_logit_softcapping", "[]"},
+    {"final_logit_softcapping", "[]"},
+    {"logit_scale", "[1]"},
+    {"logits_scaling", "[1]"},
+    {"embedding_multiplier", "[1]"},
+    {"residual_multiplier", "[1]"},
+    {"attention_chunk_size", "[0]"},
+    {"num_kv_shared_layers", "[0]"},
+    {"num_nextn_predict_layers", "[0]"},
+    {"use_rope", "[true]"},
+    {"rotary_pct", "[1]"},
+    {"rope_percent", "[1]"},
+};
+
+bool IsIn(Names names, std::string_view key) {
+  return std::find(names.begin(), names.end(), key) != names.end();
+}
+
+bool IsHarmless(std::string_view key) {
+  const auto begins = [key](std::string_view begin) { return key.starts_with(begin); };
+  const auto ends = [key](std::string_view end) { return key.ends_with(end); };
+  return IsIn(kHarmless, key) || std::ranges::any_of(kHarmlessBegins, begins) ||
+         std::ranges::any_of(kHarmlessEnds, ends);
+}
+
+bool IsKnown(std::string_view key, HfObject kind, const ArchitectureTraits& traits) {
+  switch (kind) {
+    case HfObject::kRope:
+      return IsIn(kReadOfRope, key) || IsIn(kHarmlessOfRope, key);
+    case HfObject::kOuter:
+      return IsIn(kReadOuter, key) || IsIn(kHarmlessOuter, key) || IsHarmless(key);
+    case HfObject::kModel:
+      return IsIn(kRead, key) || (traits.windowed && IsIn(kReadWithWindow, key)) ||
+             (traits.experts && IsIn(kReadWithExperts, key)) || IsHarmless(key);
+  }
+  return false;
+}
+
+// What a program writes for "there is none of it".
+bool IsNothing(const Json& value) {
+  const bool is_empty_text = value.is_string() && value.get_ref<const std::string&>().empty();
+  const bool is_empty = value.is_structured() && value.empty();
+  return value.is_null() || value == false || is_empty_text || is_empty;
+}
+
+absl::Status CheckNeutral(const JsonObject& object, const NeutralKey& row, const Json& value) {
+  const Json values = Json::parse(row.values);
+  if (value.is_null() || std::find(values.begin(), values.end(), value) != values.end()) {
+    return OkStatus();
+  }
+  return object.Unsupported(row.name, values.empty() ? "null" : values.front().dump());
+}
+
+}  // namespace
+
+absl::Status CheckHfKeys(const JsonObject& object, HfObject kind,
+                         const ArchitectureTraits& traits) {
+  for (const auto& [key, value] : object.object().items()) {
+    const auto has_name = [&key](const NeutralKey& row) { return row.name == key; };
+    const auto row = std::ranges::find_if(kNeutral, has_name);
+    if (row != std::end(kNeutral)) {
+      BATON_RETURN_IF_ERROR(CheckNeutral(object, *row, value));
+    } else if (!IsKnown(key, kind, traits) && !IsNothing(value)) {
+      return object.Unsupported(
+          key, fmt::format("null, since a {} model has no such key that is known", traits.hf_type));
+    }
+  }
+  return OkStatus();
+}
+
+void AddHfDefaults(std::string_view model_type, Json& config) {
+  struct Defaults {
+    std::string_view model_type;
+    std::string_view values;  // an object
+  };
+  constexpr Defaults kDefaults[] = {
+      {"mistral", R"({"num_key_value_heads": 8, "sliding_window": 4096})"},
+      {"qwen2", R"({"num_key_value_heads": 32, "sliding_window": 4096})"},
+      {"qwen3", R"({"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096})"},
+      {"qwen3_moe", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
+      {"gemma3_text",
+       R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+           "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+           "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+           "query_pre_attn_scalar": 256, "sliding_window": 4096})"},
+  };
+  for (const Defaults& row : kDefaults) {
+    if (row.model_type != model_type) continue;
+    for (const auto& [key, value] : Json::parse(row.values).items()) {
+      if (!config.contains(key)) config[key] = value;
+    }
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,33 @@
+// Which keys of a config.json may stand in it: THE table of what is read, of what cannot change
+// numbers, and of what may have its neutral value only. Private to the folder reader; pure; any
+// thread.
+#ifndef BATON_MODEL_HF_KEYS_H_
+#define BATON_MODEL_HF_KEYS_H_
+
+#include <cstdint>
+
+#include "src/base/status.h"
+#include "src/model/architecture.h"
+#include "src/model/hf_json.h"
+
+namespace baton {
+
+// Which object of a config.json it is.
+enum class HfObject : uint8_t {
+  kModel = 0,  // of a text model: the whole file, or its text_config
+  kOuter = 1,  // around the text_config of a model that reads images too
+  kRope = 2,   // rope_scaling, or rope_parameters of one kind of layer
+};
+
+// kUnsupportedValue naming the first key of `object` (in the order of its name) that is not known
+// and has a value other than null, false or an empty one, or that is known and has another value
+// than its neutral ones.
+absl::Status CheckHfKeys(const JsonObject& object, HfObject kind, const ArchitectureTraits& traits);
+
+// What the configuration class of `model_type` in transformers has for keys that are absent: put
+// into `config`, an object. Text models inside others are saved without them.
+void AddHfDefaults(std::string_view model_type, nlohmann::json& config);
+
+}  // namespace baton
+
+#endif  // BATON_MODEL_HF_KEYS_H_

@@ -1,0 +1,129 @@
+"""Saves tiny models of each architecture with the transformers release that is on the path.
+
+    python3 tests/golden/save_folders.py FOLDER        (scripts/save_table.py calls it)
+
+FOLDER/NAME is what save_pretrained writes. FOLDER/expected.json has for each NAME the
+log-probabilities of every token after PROMPT, computed by that release in float32 with one thread.
+"""
+import json
+import os
+import sys
+
+import tokenizers
+import torch
+import transformers
+
+VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+PROMPT = [(i * 37 + 5) % 258 for i in range(40)]
+SHAPE = dict(vocab_size=258, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+             num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=256,
+             rms_norm_eps=1e-5, bos_token_id=0, eos_token_id=1)
+EXPERTS = dict(head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+GEMMA = dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=16, sliding_window_pattern=2,
+             pad_token_id=0)
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+
+# Name, class without "Config" or "ForCausalLM", first release, shape, rope scaling.
+MODELS = [
+    ("llama", "Llama", (4, 40), {}, None),
+    ("llama_tied", "Llama", (4, 40), {"tie_word_embeddings": True}, None),
+    ("llama_dynamic", "Llama", (4, 43), {}, {"rope_type": "dynamic", "factor": 2.0}),
+    ("llama_llama3", "Llama", (4, 43), {"head_dim": 8}, LLAMA3),
+    ("mistral", "Mistral", (4, 40), {"sliding_window": None}, None),
+    ("mistral_wide", "Mistral", (4, 40), {"sliding_window": 256}, None),
+    ("qwen2", "Qwen2", (4, 40), {}, None),
+    # Releases before 4.53 cut the view of all layers here.
+    ("qwen2_no_slide", "Qwen2", (4, 53),
+     {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}, None),
+    ("qwen2_yarn", "Qwen2", (4, 45), {}, YARN),
+    ("qwen3", "Qwen3", (4, 51), {"head_dim": 16}, None),
+    ("qwen3_moe", "Qwen3Moe", (4, 51), {**EXPERTS, "norm_topk_prob": True}, None),
+    ("qwen3_moe_plain", "Qwen3Moe", (4, 51), {**EXPERTS, "norm_topk_prob": False}, None),
+    ("qwen3_moe_joined", "Qwen3Moe", (5, 0), {**EXPERTS, "norm_topk_prob": True}, None),
+    ("gemma3_text", "Gemma3", (4, 50), GEMMA, {"rope_type": "linear", "factor": 8.0}),
+    ("gemma3", "Gemma3", (4, 50), GEMMA, None),
+    ("gemma3_joined", "Gemma3", (5, 0), GEMMA, None),
+]
+VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+              image_size=28, patch_size=14)
+
+
+def rope_arguments(gemma, scaling):
+    """The rope keys as this release names them."""
+    theta = 1e6 if gemma else 10000.0
+    if VERSION < (5, 0):
+        old = {} if scaling is None else {"rope_scaling": dict(scaling)}
+        return {**old, "rope_theta": theta}
+    whole = {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
+    if not gemma:
+        return {"rope_parameters": whole}
+    local = {"rope_theta": 10000.0, "rope_type": "default"}
+    return {"rope_parameters": {"full_attention": whole, "sliding_attention": local}}
+
+
+def make(name, kind, shape, scaling):
+    """A model with random weights that spread its logits."""
+    torch.manual_seed(len(name) * 1000 + sum(name.encode()))
+    arguments = {**SHAPE, **shape, **rope_arguments(kind == "Gemma3", scaling)}
+    if kind == "Gemma3":
+        config = transformers.Gemma3TextConfig(**arguments)
+        model_class = transformers.Gemma3ForCausalLM
+        if name in ("gemma3", "gemma3_joined"):
+            config = transformers.Gemma3Config(
+                text_config=config.to_dict(), vision_config=VISION, mm_tokens_per_image=4,
+                boi_token_index=254, eoi_token_index=255, image_token_index=256)
+            model_class = transformers.Gemma3ForConditionalGeneration
+    else:
+        config = getattr(transformers, kind + "Config")(**arguments)
+        model_class = getattr(transformers, kind + "ForCausalLM")
+    model = model_class(config)
+    with torch.no_grad():
+        for part, weight in model.named_parameters():
+            spread = 0.05 if "norm" in part else 0.3
+            weight.copy_(torch.randn_like(weight) * spread + (1.0 if "norm" in part else 0.0))
+            if "norm" in part and kind == "Gemma3":
+                weight -= 1.0
+    return model.to(torch.bfloat16)
+
+
+def make_tokenizer():
+    letters = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    vocabulary = {"<s>": 0, "</s>": 1, **{c: i + 2 for i, c in enumerate(sorted(letters))}}
+    whole = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    whole.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    whole.decoder = tokenizers.decoders.ByteLevel()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=whole, bos_token="<s>", eos_token="</s>")
+
+
+def log_probabilities(model_class, folder):
+    # Read again: a model that was rounded to bf16 has rotary frequencies in bf16.
+    model = model_class.from_pretrained(folder, torch_dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([PROMPT])).logits
+    return torch.log_softmax(logits[0, -1].double(), -1).tolist()
+
+
+def main():
+    out = sys.argv[1]
+    torch.set_num_threads(1)
+    expected = {}
+    for name, kind, first, shape, scaling in MODELS:
+        if VERSION < first:
+            continue
+        model = make(name, kind, shape, scaling)
+        folder = os.path.join(out, name)
+        # "joined": tensors under the names that release 5 has in memory.
+        form = {"save_original_format": False} if name.endswith("_joined") else {}
+        model.save_pretrained(folder, safe_serialization=True, **form)
+        make_tokenizer().save_pretrained(folder)
+        expected[name] = [
+            round(value, 5) for value in log_probabilities(type(model), folder)]
+    with open(os.path.join(out, "expected.json"), "w") as file:
+        json.dump({"transformers": transformers.__version__, "prompt": PROMPT,
+                   "logprobs": expected}, file)
+
+
+main()

@@ -1,0 +1,249 @@
+// config.json as releases of transformers write it: what is read, what is the same under another
+// name, and what is refused by name.
+#include "src/model/hf_config.h"
+
+#include <functional>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+#include "src/model/folder_error.h"
+#include "src/model/gguf.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+using E = FolderErrorCode;
+
+Json SmallConfig(const char* model_type) {
+  Json json = {
+      {"model_type", model_type}, {"vocab_size", 258},      {"hidden_size", 32},
+      {"intermediate_size", 32},  {"num_hidden_layers", 2}, {"num_attention_heads", 2},
+      {"num_key_value_heads", 1}, {"head_dim", 16},         {"max_position_embeddings", 256},
+      {"rms_norm_eps", 1e-6}};
+  if (json["model_type"] == "qwen3_moe") {
+    json.update({{"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 16}});
+  }
+  if (json["model_type"] == "gemma3_text") {
+    json.update({{"query_pre_attn_scalar", 16}, {"sliding_window", 16}});
+  }
+  if (json["model_type"] == "mistral") json["sliding_window"] = nullptr;
+  return json;
+}
+
+constexpr const char* kTypes[] = {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text"};
+
+// The keys that the config becomes, as bytes; empty when it is refused.
+std::string KeysOf(const Json& json) {
+  const auto config = ReadHfConfig(json.dump());
+  EXPECT_TRUE(config.ok()) << config.status() << json;
+  if (!config.ok()) return "";
+  const std::vector<std::byte> header = config->keys.Header();
+  return {reinterpret_cast<const char*>(header.data()), header.size()};
+}
+
+void ExpectRefused(const std::string& text, E code, const std::string& words) {
+  const absl::Status status = ReadHfConfig(text).status();
+  EXPECT_EQ(FolderErrorName(FolderErrorOf(status)), FolderErrorName(code)) << text << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+}
+
+struct Change {
+  const char* model_type;
+  Json change;
+  const char* words = "";
+};
+
+Json With(const Change& test) {
+  Json json = SmallConfig(test.model_type);
+  json.update(test.change);
+  return json;
+}
+
+TEST(HfConfigTest, KeysThatCannotChangeNumbersAreTakenByAll) {
+  const Json harmless = {{"_name_or_path", "x"},
+                         {"architectures", {"AForCausalLM"}},
+                         {"transformers_version", "5.24.0"},
+                         {"torch_dtype", "bfloat16"},
+                         {"dtype", "bfloat16"},
+                         {"bos_token_id", 1},
+                         {"eos_token_id", {1, 2}},
+                         {"pad_token_id", -1},
+                         {"use_cache", false},
+                         {"initializer_range", 0.02},
+                         {"attention_dropout", 0.1},
+                         {"hidden_dropout", 0.1},
+                         {"pretraining_tp", 2},
+                         {"auto_map", {{"AutoModel", "x.Y"}}},
+                         {"task_specific_params", {{"a", 1}}},
+                         {"id2label", {{"0", "a"}}},
+                         {"gradient_checkpointing", true},
+                         {"unsloth_version", "2026"},
+                         {"is_llama_config", true},
+                         {"rope_interleaved", false},
+                         {"use_mrope", false},
+                         {"transformers.js_config", {{"dtype", "q4"}}},
+                         {"cache_implementation", "hybrid"},
+                         {"router_aux_loss_coef", 0.001},
+                         {"output_router_logits", true},
+                         {"max_window_layers", 28},
+                         {"temperature", 0.7},
+                         {"do_sample", true},
+                         {"is_causal", true},
+                         {"per_layer_config", Json::object()},
+                         {"layer_types", {"full_attention", "full_attention"}},
+                         {"neftune_noise_alpha", 5}};
+  for (const char* type : kTypes) {
+    if (std::string(type) == "gemma3_text") continue;  // its layer_types are read
+    EXPECT_EQ(KeysOf(With({type, harmless})), KeysOf(SmallConfig(type))) << type;
+  }
+}
+
+TEST(HfConfigTest, UnknownKeysMayOnlySayNothing) {
+  for (const char* type : kTypes) {
+    for (const Json& nothing : {Json(), Json(false), Json(""), Json::array(), Json::object()}) {
+      EXPECT_EQ(KeysOf(With({type, {{"a_new_key", nothing}}})), KeysOf(SmallConfig(type))) << type;
+    }
+    for (const Json& value : {Json(true), Json(0.5), Json(4), Json("x"), Json({1, 2})}) {
+      ExpectRefused(With({type, {{"a_new_key", value}}}).dump(), E::kUnsupportedValue,
+                    "\"a_new_key\" is ");
+    }
+  }
+}
+
+TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
+  const std::vector<Change> cases = {
+      {"gemma3_text",
+       {{"use_bidirectional_attention", true}},
+       "\"use_bidirectional_attention\" is true, which is not computed (supported is only false)"},
+      {"qwen3", {{"is_causal", false}}, "\"is_causal\" is false"},
+      {"llama", {{"use_bidirectional_attention", "vision"}}, "is \"vision\""},
+      {"llama", {{"attention_chunk_size", 64}}, "\"attention_chunk_size\" is 64"},
+      {"llama", {{"no_rope_layers", {1, 1, 0}}}, "\"no_rope_layers\" is [1, 1, 0]"},
+      {"llama", {{"quantization", {{"bits", 4}}}}, "\"quantization\" is {\"bits\": 4}"},
+      {"qwen2", {{"num_experts", 4}}, "\"num_experts\" is 4"},
+      {"gemma3_text", {{"final_logit_softcapping", 30.0}}, "\"final_logit_softcapping\" is 30.0"},
+      {"mistral", {{"sliding_window", 128}}, "\"sliding_window\" is 128"},
+      {"qwen3_moe",
+       {{"use_sliding_window", true}, {"sliding_window", 8}},
+       "\"sliding_window\" is 8"},
+      {"qwen2",
+       {{"layer_types", {"full_attention", "sliding_attention"}}, {"sliding_window", nullptr}},
+       "\"layer_types\""},
+      {"llama",
+       {{"rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}}}},
+       "\"partial_rotary_factor\" is 0.5"},
+      {"llama",
+       {{"per_layer_config", {{"0", {{"head_dim", 8}}}}}},
+       "\"per_layer_config\" is an object"},
+      {"llama", {{"intermediate_size", {32, 64}}}, "\"intermediate_size\" is [32, 64]"},
+  };
+  for (const Change& test : cases) {
+    const absl::Status status = ReadHfConfig(With(test).dump()).status();
+    EXPECT_FALSE(status.ok()) << test.words;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.words));
+    EXPECT_EQ(std::string(status.message()).find('\n'), std::string::npos);
+  }
+}
+
+TEST(HfConfigTest, TheSameArithmeticUnderAnotherNameIsTheSame) {
+  const Json old_rope = {{"rope_theta", 5e5},
+                         {"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}};
+  const Json new_rope = {
+      {"rope_parameters", {{"rope_theta", 5e5}, {"rope_type", "linear"}, {"factor", 4.0}}}};
+  EXPECT_EQ(KeysOf(With({"qwen2", old_rope})), KeysOf(With({"qwen2", new_rope})));
+  Json both = old_rope;
+  both.update(new_rope);
+  EXPECT_EQ(KeysOf(With({"qwen2", both})), KeysOf(With({"qwen2", new_rope})));
+
+  const std::vector<Change> neutral = {
+      {"llama", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}},
+      {"llama", {{"rope_parameters", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}},
+      {"llama", {{"sliding_window", 256}}},
+      {"mistral", {{"sliding_window", 4096}}},
+      {"qwen2", {{"use_sliding_window", true}, {"sliding_window", 16}, {"max_window_layers", 2}}},
+      {"qwen3",
+       {{"use_sliding_window", true},
+        {"sliding_window", 16},
+        {"layer_types", {"full_attention", "full_attention"}}}},
+      {"qwen3_moe", {{"use_sliding_window", true}, {"sliding_window", 256}}},
+      {"qwen2", {{"hidden_act", "swish"}}},
+      {"llama", {{"intermediate_size", {32, 32}}, {"num_key_value_heads", {1, 1}}}},
+      {"qwen3_moe", {{"num_experts", nullptr}, {"num_local_experts", 4}}},
+      {"qwen3_moe", {{"num_experts", 4}, {"num_local_experts", 4}}},
+  };
+  for (const Change& test : neutral) {
+    EXPECT_EQ(KeysOf(With(test)), KeysOf(SmallConfig(test.model_type))) << test.change;
+  }
+}
+
+TEST(HfConfigTest, TwoNamesThatDisagreeAreRefusedByBoth) {
+  ExpectRefused(With({"qwen3_moe", {{"num_local_experts", 3}}}).dump(), E::kBadValue,
+                "\"num_local_experts\" is 3, wanted the 4 of \"num_experts\"");
+  ExpectRefused(
+      With({"llama", {{"rope_theta", 5e5}, {"rope_parameters", {{"rope_theta", 1e4}}}}}).dump(),
+      E::kBadValue, "\"rope_theta\" is 500000.0, wanted the 10000 of");
+  ExpectRefused(With({"llama",
+                      {{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
+                       {"rope_parameters", {{"rope_type", "linear"}, {"factor", 4.0}}}}})
+                    .dump(),
+                E::kBadValue, "\"factor\" is 2.0, wanted the value of rope_parameters");
+}
+
+TEST(HfConfigTest, LiteralsOfPythonAreNumbers) {
+  const std::string whole = SmallConfig("llama").dump();
+  const auto with = [&whole](std::string_view member) {
+    return whole.substr(0, whole.size() - 1) + "," + std::string(member) + "}";
+  };
+  ExpectRefused(with(R"("time_step_limit":[0.0,Infinity])"), E::kUnsupportedValue,
+                "\"time_step_limit\" is [0.0, Infinity]");
+  ExpectRefused(with(R"("time_step_limit":[0.0,{"__float__":"Infinity"}])"), E::kUnsupportedValue,
+                "\"time_step_limit\" is [0.0, Infinity]");
+  ExpectRefused(with(R"("rope_theta":-Infinity)"), E::kBadValue, "\"rope_theta\" is -Infinity");
+  ExpectRefused(with(R"("rope_theta":1e999)"), E::kBadValue, "\"rope_theta\" is Infinity");
+  EXPECT_TRUE(
+      ReadHfConfig(with(R"("attention_dropout":NaN,"_name_or_path":"NaN, \"Infinity\"")")).ok());
+  ExpectRefused(R"({"model_type":"nemotron_h","time_step_limit":[0.0,Infinity]})",
+                E::kUnknownArchitecture, "\"nemotron_h\"");
+  ExpectRefused(with(R"("x":Infinit)"), E::kBadJson, "no JSON object");
+  ExpectRefused(with(R"("x":NaNNaN)"), E::kBadJson, "no JSON object");
+}
+
+TEST(HfConfigTest, TextModelsInsideOthersHaveTheDefaultsOfTheirClass) {
+  Json published = {{"model_type", "gemma3"},
+                    {"architectures", {"Gemma3ForConditionalGeneration"}},
+                    {"boi_token_index", 255999},
+                    {"eoi_token_index", 256000},
+                    {"eos_token_id", {1, 106}},
+                    {"image_token_index", 262144},
+                    {"initializer_range", 0.02},
+                    {"mm_tokens_per_image", 256},
+                    {"torch_dtype", "bfloat16"},
+                    {"vision_config", {{"hidden_size", 1152}}},
+                    {"text_config",
+                     {{"hidden_size", 2560},
+                      {"intermediate_size", 10240},
+                      {"model_type", "gemma3_text"},
+                      {"num_hidden_layers", 34},
+                      {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                      {"sliding_window", 1024}}}};
+  const auto config = ReadHfConfig(published.dump());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->has_images);
+  EXPECT_TRUE(config->tied);
+  EXPECT_EQ(config->num_heads, 8u);
+  EXPECT_EQ(config->num_kv_heads, 4u);
+  published["text_config"]["use_bidirectional_attention"] = true;
+  ExpectRefused(published.dump(), E::kUnsupportedValue,
+                "config.json: text_config: \"use_bidirectional_attention\" is true");
+  published["text_config"] = 3;
+  ExpectRefused(published.dump(), E::kBadValue, "\"text_config\" is 3");
+  published.erase("text_config");
+  ExpectRefused(published.dump(), E::kMissingKey, "text_config");
+}
+
+}  // namespace
+}  // namespace baton

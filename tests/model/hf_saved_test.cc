@@ -1,0 +1,50 @@
+// Folders that the oldest and the newest release of transformers saved (tests/golden/saved): the
+// log-probabilities are those that the same release computed.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+#include "tests/model/model_fixture.h"
+#include "tests/model/test_model.h"
+
+namespace baton {
+namespace {
+
+using Json = nlohmann::json;
+
+class SavedFolderTest : public ::testing::TestWithParam<const char*> {};
+
+// Largest difference found: 2e-4, in the folders of bf16 weights with fp32 sums.
+constexpr double kBound = 1e-3;
+
+TEST_P(SavedFolderTest, GivesTheLogProbabilitiesOfTheReleaseThatSavedIt) {
+  const std::string release = GoldenPath(std::string("saved/") + GetParam());
+  std::ifstream in(release + "/expected.json");
+  const Json expected = Json::parse(in);
+  const auto prompt = expected["prompt"].get<std::vector<TokenId>>();
+  for (const auto& [name, values] : expected["logprobs"].items()) {
+    const auto wanted = values.get<std::vector<double>>();
+    ModelFixture fixture({.path = release + "/" + name, .kv_dtype = KvDtype::kF32});
+    ASSERT_TRUE(fixture.status().ok()) << name << fixture.status();
+    const auto logits = fixture.Run({{0, 0, prompt}});
+    ASSERT_TRUE(logits.ok()) << logits.status();
+    ASSERT_EQ(logits->size(), wanted.size());
+    double sum = 0;
+    for (const float logit : *logits) sum += std::exp(double{logit});
+    double worst = 0;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      worst = std::max(worst, std::fabs((*logits)[i] - std::log(sum) - wanted[i]));
+    }
+    std::printf("%s %s: largest difference %.1e\n", GetParam(), name.c_str(), worst);
+    EXPECT_LT(worst, kBound) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Releases, SavedFolderTest, ::testing::Values("4.51.3", "5.24.0"),
+                         [](const auto& info) { return info.index == 0 ? "oldest" : "newest"; });
+
+}  // namespace
+}  // namespace baton
