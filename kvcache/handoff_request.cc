@@ -1,5 +1,6 @@
 #include "kvcache/handoff_request.h"
 
+#include <algorithm>
 #include <array>
 
 #include "kvcache/handoff_table.h"
@@ -161,7 +162,7 @@ RecoverDecision HandoffRequest::OnFault(uint32_t attempt, PlacementFault fault,
   if (LosesPrefill(fault) && !NeedsPrefill()) return {};
   using Kind = RecoverDecision::Kind;
   const bool retarget = !LosesPrefill(fault) && NeedsPrefill();
-  const Event event = JudgeFault(fault, num_known_tokens);
+  const Event event = JudgeFault(fault, num_known_tokens);  // before the state changes
   RecoverDecision decision;
   decision.orders = Dispatch(event);
   decision.num_replayed = num_known_tokens;
@@ -175,9 +176,13 @@ RecoverDecision HandoffRequest::OnFault(uint32_t attempt, PlacementFault fault,
 }
 
 HandoffRequest::Event HandoffRequest::JudgeFault(PlacementFault fault, uint32_t num_known_tokens) {
-  if (num_known_tokens > num_known_) num_faults_ = num_deaths_ = 0;
+  if (num_known_tokens > num_known_) num_faults_ = num_deaths_ = num_link_faults_ = 0;
   num_known_ = num_known_tokens;
   if (IsPlanned(fault)) return Event::kFault;
+  if (IsOfLink(fault) && NeedsPrefill()) {
+    num_link_faults_ = std::min(num_link_faults_ + 1, limits_.max_link_faults);
+    return Event::kFault;
+  }
   ++num_faults_;
   if (IsDeath(fault)) ++num_deaths_;
   if (num_deaths_ >= limits_.max_deaths) return Event::kPoison;

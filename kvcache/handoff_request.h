@@ -23,8 +23,9 @@
 //     before it. Events of another attempt, or while nothing is placed, are void and counted.
 //  3. When a placement ends for any reason release_workers is ordered in the same call.
 //  4. Three faults, or two deaths of workers, with no new token between end the request (the
-//     latter as poison). Moves, preemptions, refusals for load and the deaths that the router does
-//     not blame on it (one of a worker that had not begun with it) do not count.
+//     latter as poison). Moves, preemptions, refusals for load, faults of links and the deaths that
+//     the router does not blame on it (one of a worker that had not begun with it) do not count.
+//     After two faults of links in a row the next placement needs no link (needs_no_link).
 //  5. The loss of P after D has all KV is no fault.
 #ifndef BATON_KVCACHE_HANDOFF_REQUEST_H_
 #define BATON_KVCACHE_HANDOFF_REQUEST_H_
@@ -65,6 +66,7 @@ enum class PlacementFault : uint8_t {
   kDecodeFailed,     // D did
   kTransferStopped,  // P kept its blocks and lost D (HandoffActionKind::kStranded)
   kTokensMissing,    // both streams are over and a token is not here
+  kLinkSlow,         // the KV would come later than by another way
   kMoved,            // D drains: planned
   kPreempted,        // D gave up the sequence for another one: planned
   kPrefillLeft,      // P drains and did not wait for the prompt's end: planned
@@ -74,6 +76,12 @@ enum class PlacementFault : uint8_t {
 };
 // A worker's process ended; two of them make a request poison.
 constexpr bool IsDeath(PlacementFault fault) { return fault <= PlacementFault::kDecodeDied; }
+// The KV did not get from P to D. Only while D has not all of it: later the same words tell of a
+// worker.
+constexpr bool IsOfLink(PlacementFault fault) {
+  return fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kDecodeFailed ||
+         fault == PlacementFault::kTransferStopped || fault == PlacementFault::kLinkSlow;
+}
 // Not counted: planned, or somebody else's; only a reason to place the request again.
 constexpr bool IsPlanned(PlacementFault fault) { return fault >= PlacementFault::kMoved; }
 // P has lost what it computed.
@@ -87,6 +95,7 @@ constexpr bool LosesPrefill(PlacementFault fault) {
 struct RequestLimits {
   uint32_t max_faults = 3;  // this one ends it
   uint32_t max_deaths = 2;
+  uint32_t max_link_faults = 2;  // after this one D computes the prompt itself
 
   friend bool operator==(const RequestLimits&, const RequestLimits&) = default;
 };
@@ -153,12 +162,16 @@ class HandoffRequest {
   uint32_t num_stale() const { return num_stale_; }
   // In a row without a new token.
   uint32_t num_faults() const { return num_faults_; }
+  // Faults of links in a row without a new token, at most as many as their limit.
+  uint32_t num_link_faults() const { return num_link_faults_; }
+  // The next placement is one in which D computes the prompt itself.
+  bool needs_no_link() const { return num_link_faults_ >= limits_.max_link_faults; }
 
   friend bool operator==(const HandoffRequest&, const HandoffRequest&) = default;
   template <typename H>
   friend H AbslHashValue(H state, const HandoffRequest& r) {
     return H::combine(std::move(state), r.state_, r.attempt_, r.num_skipped_, r.is_local_,
-                      r.num_faults_, r.num_deaths_, r.num_known_);
+                      r.num_faults_, r.num_deaths_, r.num_link_faults_, r.num_known_);
   }
 
  private:
@@ -182,7 +195,8 @@ class HandoffRequest {
   bool is_local_ = false;
   uint32_t num_faults_ = 0;
   uint32_t num_deaths_ = 0;  // of num_faults_
-  uint32_t num_known_ = 0;   // tokens at the last fault
+  uint32_t num_link_faults_ = 0;
+  uint32_t num_known_ = 0;  // tokens at the last fault
   uint32_t num_stale_ = 0;
 };
 

@@ -72,12 +72,18 @@ DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_
 // Predicted time until P has computed the prompt and D has its KV, which crosses meanwhile. A
 // request that waits counts as a block's tokens beside the backlog: a prompt that is cached whole
 // still takes a step and a hand-off.
-double PredictedSeconds(const PrefillLoad& prefill, const DecodeLoad& decode,
-                        double link_s_per_token, const RouteQuery& query) {
+double PredictedSeconds(const PrefillLoad& prefill, const DecodeLoad& decode, const LinkUp& link,
+                        const RouteQuery& query) {
   const double waiting = static_cast<double>(prefill.num_waiting) * prefill.block_size;
   const double compute_s = NumUncached(prefill.cached_tokens, query) / prefill.tokens_per_s;
-  const double cross_s = NumUncached(decode.cached_tokens, query) * link_s_per_token;
+  const double cross_s =
+      NumUncached(decode.cached_tokens, query) * link.seconds_per_token + link.queued_s;
   return prefill.backlog_s + waiting / prefill.tokens_per_s + std::max(compute_s, cross_s);
+}
+
+// Predicted time until D has computed the prompt itself.
+double LocalSeconds(const DecodeLoad& decode, const RouteQuery& query) {
+  return decode.backlog_s + NumUncached(decode.cached_tokens, query) / decode.tokens_per_s;
 }
 
 // The unit in which predicted times are compared: a sixteenth of the whole prompt at the fastest P.
@@ -112,7 +118,8 @@ struct PrefillPick {
   uint32_t idx = 0;
   bool exact = true;
   bool has_room = true;
-  double end = 0;  // predicted, in PredictedUnits
+  double end = 0;    // predicted, in PredictedUnits
+  double end_s = 0;  // the same in seconds
 };
 
 PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32_t decode_idx) {
@@ -134,18 +141,25 @@ PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32
     const PrefillLoad& prefill = load.prefill[link.prefill_idx];
     const Pairing pairing = PairingOf(prefill.fingerprint, wanted);
     if (!prefill.ready || !IsPaired(pairing)) continue;
+    if (link.rests) {
+      failed(RouteReason::kBadLink);
+      continue;
+    }
     if (BlocksFor(query.num_tokens, prefill.block_size) > prefill.num_blocks) {
       failed(RouteReason::kPromptExceedsPrefill);
       continue;
     }
     const bool exact = pairing == Pairing::kExact;
-    const double end_s =
-        PredictedSeconds(prefill, load.decode[decode_idx], link.seconds_per_token, query);
+    const double end_s = PredictedSeconds(prefill, load.decode[decode_idx], link, query);
     const PrefillRank rank = RankPrefill(prefill, exact, end_s / unit_s, query, link.prefill_idx);
     if (pick.reason == RouteReason::kPair && !(rank < best)) continue;
     best = rank;
-    pick = {RouteReason::kPair, link.prefill_idx, exact, !std::get<kPrefillFull>(rank),
-            std::get<kPrefillEnd>(rank)};
+    pick = {RouteReason::kPair,
+            link.prefill_idx,
+            exact,
+            !std::get<kPrefillFull>(rank),
+            std::get<kPrefillEnd>(rank),
+            end_s};
   }
   return pick;
 }
@@ -176,8 +190,8 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
   choice.idx = idx;
   choice.other_numerics =
       query.numerics_id.has_value() && decode.fingerprint.numerics_id != *query.numerics_id;
-  choice.wants_pair =
-      query.disaggregate && NumUncached(decode.cached_tokens, query) > query.local_max_tokens;
+  choice.wants_pair = query.disaggregate && !query.needs_no_link &&
+                      NumUncached(decode.cached_tokens, query) > query.local_max_tokens;
   if (choice.wants_pair) choice.pick = PickPrefill(load, query, idx);
   choice.decode_rank = RankDecode(decode, query, idx);
   if (!choice.is_paired() && IsBackedUp(decode, query))
@@ -203,36 +217,38 @@ bool IsAboutAsLoaded(const DecodeChoice& choice, const DecodeChoice& least, cons
   if (std::get<kSequences>(a) > limit) return false;
   const DecodeLoad& here = load.decode[choice.idx];
   const DecodeLoad& there = load.decode[least.idx];
-  const auto end_s = [&](const DecodeLoad& decode) {
-    return decode.backlog_s + NumUncached(decode.cached_tokens, query) / decode.tokens_per_s;
-  };
-  return choice.is_paired() || end_s(here) <= end_s(there);
+  return choice.is_paired() || LocalSeconds(here, query) <= LocalSeconds(there, query);
 }
 
-Route RouteOf(const DecodeChoice& choice, const RouteQuery& query) {
+Route RouteOf(const DecodeChoice& choice, const ClusterLoad& load, const RouteQuery& query) {
   Route route = {.path = choice.is_paired() ? Route::Path::kDisagg : Route::Path::kLocal,
                  .reason = choice.pick.reason,
                  .prefill_idx = choice.pick.idx,
                  .decode_idx = choice.idx,
                  .exact = choice.pick.exact,
-                 .has_room = choice.has_room()};
+                 .has_room = choice.has_room(),
+                 .predicted_s = choice.is_paired() ? choice.pick.end_s
+                                                   : LocalSeconds(load.decode[choice.idx], query)};
   if (!query.disaggregate) {
     route.reason = RouteReason::kAggregatedMode;
+  } else if (query.needs_no_link) {
+    route.reason = RouteReason::kBadLink;
   } else if (!choice.wants_pair) {
     route.reason = RouteReason::kShortPrompt;
   }
   return route;
 }
 
-constexpr std::array<std::string_view, 9> kReasonNames = {"pair",
-                                                          "aggregated_mode",
-                                                          "short_prompt",
-                                                          "no_prefill_worker",
-                                                          "no_compatible_pair",
-                                                          "no_link",
-                                                          "prompt_exceeds_prefill",
-                                                          "no_decode_worker",
-                                                          "exceeds_every_pool"};
+constexpr std::array<std::string_view, 10> kReasonNames = {"pair",
+                                                           "aggregated_mode",
+                                                           "short_prompt",
+                                                           "no_prefill_worker",
+                                                           "no_compatible_pair",
+                                                           "no_link",
+                                                           "prompt_exceeds_prefill",
+                                                           "no_decode_worker",
+                                                           "exceeds_every_pool",
+                                                           "bad_link"};
 
 }  // namespace
 
@@ -306,7 +322,7 @@ Route PickRoute(const ClusterLoad& load, const RouteQuery& query) {
     };
     if (key(uncached, choice) < key(best_uncached, best)) best = choice;
   }
-  return RouteOf(best, query);
+  return RouteOf(best, load, query);
 }
 
 }  // namespace baton

@@ -97,6 +97,8 @@ struct LinkUp {
   uint32_t prefill_idx = 0;
   uint32_t decode_idx = 0;
   double seconds_per_token = 0;  // that KV takes to cross; 0 = not measured, or never the limit
+  double queued_s = 0;           // that KV of hand-offs under way takes to cross; 0 = likewise
+  bool rests = false;            // hand-offs over it failed or were slow: it is not used now
 };
 
 // The snapshot.
@@ -113,6 +115,7 @@ struct RouteQuery {
   uint32_t max_total_tokens = 1;  // of one choice, prompt included
   uint32_t local_max_tokens = 0;  // prompts with at most so many uncached tokens are computed by D
   bool disaggregate = true;       // false = aggregated mode
+  bool needs_no_link = false;     // links failed it: D computes the prompt itself
   // A worker with so much to compute is full, once one prompt waits there behind another.
   double max_backlog_s = std::numeric_limits<double>::infinity();
   uint64_t random = 0;  // tie-break
@@ -132,6 +135,7 @@ enum class RouteReason : uint8_t {
   kPromptExceedsPrefill = 6,  // local: no P has that many blocks
   kNoDecodeWorker = 7,        // none: retry later
   kExceedsEveryPool = 8,      // none: no decode worker is large enough, do not retry
+  kBadLink = 9,               // local: the links rest, or failed this request before
 };
 std::string_view RouteReasonName(RouteReason reason);
 
@@ -144,6 +148,7 @@ struct Route {
   uint32_t decode_idx = 0;   // with kDisagg and kLocal
   bool exact = true;         // false: an inexact pair
   bool has_room = true;      // false: D or P lacks a slot, free blocks or time in the snapshot
+  double predicted_s = 0;    // until D has the prompt's KV
 };
 
 // O(decode x (prefill + links)); allocates nothing.

@@ -180,9 +180,10 @@ class Connection {
   PassedFds passed_;            // the dialler's arena or pools, until they are mapped
   std::unique_ptr<PeerArena> peer_arena_;
 
-  int64_t begun_us_;       // of the present state
-  int64_t last_read_us_;   // bytes came
-  int64_t last_write_us_;  // the socket became full
+  int64_t begun_us_;        // of the present state
+  int64_t last_read_us_;    // bytes came
+  int64_t last_write_us_;   // the socket became full, or was less full than at the last look
+  int64_t num_unsent_ = 0;  // bytes that the kernel then held for the peer
 };
 
 }  // namespace baton

@@ -18,6 +18,9 @@ namespace {
 // Socket buffers: 4 MiB is net.core.{r,w}mem_max of common kernels and holds more than 1 ms at 2
 // GB/s, the longest the other side's thread is busy elsewhere.
 constexpr int kSocketBufferBytes = 4 << 20;
+// Of it, what is not sent yet: on a slow link bytes of a hand-off that was given up keep those of
+// the next one waiting, and cannot be taken back.
+constexpr int kMaxNotSentBytes = 1 << 20;
 // A host that vanished without a reset is found by these: 2 s idle, then 3 probes a second apart.
 constexpr int kKeepIdleS = 2;
 constexpr int kKeepIntervalS = 1;
@@ -162,6 +165,7 @@ void TuneDataSocket(int fd, bool is_tcp) {
   SetOption(fd, SOL_SOCKET, SO_RCVBUF, kSocketBufferBytes);
   if (!is_tcp) return;
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetOption(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMaxNotSentBytes);
   SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepIdleS);
   SetOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalS);

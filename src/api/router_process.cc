@@ -36,6 +36,7 @@
 #include "src/otlp/otlp_exporter.h"
 #include "src/router/grpc_registry_service.h"
 #include "src/router/grpc_worker_session.h"
+#include "src/router/link_metrics.h"
 #include "src/router/router.h"
 #include "src/rpc/credentials.h"
 #include "src/rpc/protobuf_log.h"
@@ -152,6 +153,7 @@ class RouterProcessImpl final : public RouterProcess {
   StatusOr<std::string> RequestsForAdmin();
   StatusOr<std::string> TraceForAdmin();
   StatusOr<std::string> TopologyForAdmin();
+  std::string LinkMetricsForAdmin();
   StatusOr<std::string> DrainForAdmin(std::string_view worker_id, uint32_t timeout_s);
   // Polls until `done` or `until_us`; false: `keep_waiting` ended it.
   static bool WaitFor(const std::function<bool()>& done, int64_t until_us,
@@ -285,6 +287,7 @@ Status RouterProcessImpl::StartAdmin() {
   providers.requests_json = [this] { return RequestsForAdmin(); };
   providers.trace_json = [this] { return TraceForAdmin(); };
   providers.topology_json = [this] { return TopologyForAdmin(); };
+  providers.more_metrics = [this] { return LinkMetricsForAdmin(); };
   providers.drain = [this](std::string_view worker_id, uint32_t timeout_s) {
     return DrainForAdmin(worker_id, timeout_s);
   };
@@ -344,6 +347,13 @@ StatusOr<std::string> RouterProcessImpl::TopologyForAdmin() {
   BATON_ASSIGN_OR_RETURN(Topology topology, answer->Wait());
   AddRouterRow(&topology);
   return TopologyJson(topology);
+}
+
+std::string RouterProcessImpl::LinkMetricsForAdmin() {
+  auto answer = std::make_shared<LoopAnswer<std::vector<LinkRow>>>();
+  router_->GetLinks([answer](std::vector<LinkRow> links) { answer->Set(std::move(links)); });
+  const StatusOr<std::vector<LinkRow>> links = answer->Wait();
+  return links.ok() ? LinkMetricsText(*links) : "";
 }
 
 StatusOr<std::string> RouterProcessImpl::DrainForAdmin(std::string_view worker_id,

@@ -111,8 +111,18 @@ void DestTransferSet::OnReceiveProgress(const ReceiveProgress& progress, int64_t
     Delivery& delivery = delivered_[transfer->peer];
     delivery.num_slices += num_new;
     delivery.last_us = now_us;
+    TellProgress(transfer, now_us);
   }
   Perform(transfer, before, now_us);
+}
+
+void DestTransferSet::TellProgress(DestTransfer* transfer, int64_t now_us) {
+  const HandoffDest& machine = transfer->machine;
+  if (transfer->told_us == 0) transfer->told_us = machine.first_slice_us();
+  const bool is_open = machine.state() == DestState::kReceiving && machine.num_outstanding() > 0;
+  if (!is_open || now_us - transfer->told_us < kTellProgressUs) return;
+  transfer->told_us = now_us;
+  owner_->OnDestProgress(transfer->key, machine.num_slices() * machine.spec().slice_bytes);
 }
 
 void DestTransferSet::BeginWait(DestTransfer* transfer, int64_t now_us) {

@@ -44,6 +44,7 @@ struct DestTransfer {
   // when this one was sealed, or last asked for again; and how long they are waited for.
   uint64_t queue_end = 0;
   int64_t wait_until_us = 0;
+  int64_t told_us = 0;  // when the owner last heard of it, or its first slice came
 
   // The blocks that cross.
   std::span<const BlockHandle> crossing() const {
@@ -109,6 +110,8 @@ class DestTransferSet {
   // Carries out `actions_` and tells the owner of a new state.
   void Perform(DestTransfer* transfer, DestState before, int64_t now_us);
   void PerformOne(DestTransfer* transfer, HandoffAction action, int64_t now_us);
+  // Tells the owner how far a slow one is, now and then.
+  void TellProgress(DestTransfer* transfer, int64_t now_us);
   // A connection carries slices in order, and messages before them: a Seal may come long before the
   // last slice, behind those of other transfers. Their arrival is no silence, up to what the peer
   // had begun when this one was sealed, or asked for again, and kMaxQueueWaitUs from then.

@@ -119,6 +119,7 @@ class EngineCore : private TransferOwner, private LayerHook {
   void OnSourceGranted(const RequestKey& key) override;
   void OnSourceDone(const RequestKey& key) override;
   void OnSourceStranded(const RequestKey& key, const Status& status) override;
+  void OnDestProgress(const RequestKey& key, uint64_t kv_bytes) override;
   void OnDestVerified(const RequestKey& key, const TransferResult& result) override;
   void OnDestBound(const RequestKey& key, const Seal& seal,
                    std::span<const BlockHandle> blocks) override;

@@ -364,6 +364,15 @@ void EngineCore::OnTransferFailed(const RequestKey& key, HandoffOutcome outcome,
   }
 }
 
+void EngineCore::OnDestProgress(const RequestKey& key, uint64_t kv_bytes) {
+  const LiveRequest* const request = FindLive(key);
+  if (request == nullptr) return;
+  outbox_.Add({.session = request->spec.session,
+               .key = key,
+               .state = RequestState::kReserved,
+               .kv_bytes = kv_bytes});
+}
+
 void EngineCore::OnDestVerified(const RequestKey& key, const TransferResult& result) {
   ++numbers_.outcomes[static_cast<size_t>(HandoffOutcome::kApplied)];
   numbers_.kv_bytes_received += result.kv_bytes;

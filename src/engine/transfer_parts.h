@@ -23,6 +23,10 @@ struct TransferParts {
   const HandoffWire* wire = nullptr;
 };
 
+// A transfer that takes longer is told to the router while it goes on, this often: twice as often
+// as routers look, and ten short messages a second at most.
+inline constexpr int64_t kTellProgressUs = 100'000;
+
 // How a verified transfer went.
 struct TransferResult {
   uint64_t kv_bytes = 0;
@@ -40,6 +44,8 @@ class TransferOwner {
   virtual void OnSourceDone(const RequestKey& key) = 0;
   // P: D is lost; the blocks are kept for a while, for a Retarget.
   virtual void OnSourceStranded(const RequestKey& key, const Status& status) = 0;
+  // D: slices arrive, and not fast. Told at most every kTellProgressUs.
+  virtual void OnDestProgress(const RequestKey& key, uint64_t kv_bytes) = 0;
   // D: everything arrived and matches.
   virtual void OnDestVerified(const RequestKey& key, const TransferResult& result) = 0;
   // D: takes over one request reference of each block; the first ones hold the prompt's KV, the

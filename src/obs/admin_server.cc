@@ -119,12 +119,13 @@ AdminServer::AdminServer(const MetricsRegistry* registry, AdminProviders provide
                   responder->Respond(DrainResponse(request, providers_.drain));
                 });
   }
-  router_.Add("GET", "/metrics",
-              [this](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
-                responder->Respond({200,
-                                    {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-                                    registry_->Expose()});
-              });
+  router_.Add(
+      "GET", "/metrics", [this](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+        std::string page = registry_->Expose();
+        if (providers_.more_metrics) page += providers_.more_metrics();
+        responder->Respond(
+            {200, {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}}, std::move(page)});
+      });
 }
 
 StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(std::string host, uint16_t port,

@@ -35,6 +35,8 @@ struct AdminProviders {
   std::function<StatusOr<std::string>()> trace_json;
   // The object of /v1/topology; empty = no such path here.
   std::function<StatusOr<std::string>()> topology_json;
+  // More of /metrics, behind the registry's: families whose labels are known only at run time.
+  std::function<std::string()> more_metrics;
   // Lets a worker go and answers with an object that names its incarnation, NotFound for an unknown
   // one; empty = no such path here. `timeout_s` 0 = the worker's own limit.
   std::function<StatusOr<std::string>(std::string_view worker_id, uint32_t timeout_s)> drain;

@@ -124,6 +124,12 @@ void Router::GetTraces(
   });
 }
 
+void Router::GetLinks(absl::AnyInvocable<void(std::vector<LinkRow>)> done) {
+  inbox_->Post([done = std::move(done)](RouterCore& core, int64_t /*now_us*/) mutable {
+    done(core.LinkRows());
+  });
+}
+
 void Router::SetNotReady() {
   never_ready_.store(true, std::memory_order_release);
   SetReady(false);

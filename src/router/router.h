@@ -57,6 +57,8 @@ class Router final : public Submitter, private Generations {
   const BatonMetrics& metrics() const { return metrics_; }
   // RouterCore::Traces; `done` is called on the router's thread, or never once it has stopped.
   void GetTraces(absl::AnyInvocable<void(std::vector<std::shared_ptr<const RequestTrace>>)> done);
+  // RouterCore::LinkRows; `done` is called on the router's thread, or never once it has stopped.
+  void GetLinks(absl::AnyInvocable<void(std::vector<LinkRow>)> done);
   // RouterCore::DrainWorker; `done` is called on the router's thread, or never once it has stopped.
   void DrainWorker(std::string worker_id, uint32_t timeout_ms,
                    absl::AnyInvocable<void(StatusOr<Incarnation>)> done);

@@ -241,6 +241,8 @@ void RouterCore::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool c
     worker->placed.num_prompts -= half.cost.num_prompts;
     worker->placed.num_sequences -= half.cost.num_sequences;
     --worker->num_requests;
+    const auto link = worker->links.find(half.link_to);
+    if (link != worker->links.end()) link->second.EndHandOff(half.link_bytes);
     if (cancel && half.live && worker->session_up) {
       worker->session->Cancel(request.uid, half.attempt);
     }
@@ -325,9 +327,12 @@ void RouterCore::ForgiveSilence(int64_t late_us) {
     worker.heard_us += late_us;
     worker.progress_us += late_us;
   }
+  watched_us_ += late_us;
   for (auto& [uid, request] : requests_) {
     request->placed_us += late_us;
     request->moved_us += late_us;
+    request->prompt_done_us += late_us;
+    request->due_us += late_us;
     request->move.asked_us += late_us;
     request->heard_us += late_us;
     request->pause.Forgive(late_us);
@@ -337,6 +342,7 @@ void RouterCore::ForgiveSilence(int64_t late_us) {
 void RouterCore::Tick(int64_t now_us) {
   now_us_ = std::max(now_us_, now_us);
   CheckWorkers(now_us);
+  WatchTransfers(now_us);
   std::vector<RequestUid> uids;
   uids.reserve(requests_.size());
   for (const auto& [uid, request] : requests_) uids.push_back(uid);
@@ -359,6 +365,8 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
     if (now_us - request.queued_us < (resumes ? config_.resume_wait_us : config_.queue_wait_us)) {
       return;
     }
+    // What only links kept from it is waited for until the deadline.
+    if (request.life.num_link_faults() > 0 && registry_.Serves(request.spec.model->id)) return;
     if (resumes) return EndBad(request, ErrorCode::kWorkerLost);
     const bool served = registry_.Serves(request.spec.model->id);
     return EndBad(request, served ? NoRoomError(request, ErrorCode::kQueueTimeout)
@@ -449,12 +457,7 @@ Topology RouterCore::TopologyView(int64_t now_us) const {
     view.waiting = worker.load.waiting;
     view.not_paired = worker.not_paired;
     view.links = worker.load.links;
-    for (LinkView& link : view.links) {
-      const auto speed = worker.link_speeds.find(link.to);
-      if (speed == worker.link_speeds.end()) continue;
-      const auto& [average, limit] = speed->second;
-      link.bytes_per_s = static_cast<uint64_t>(limit > 0 ? limit : average);
-    }
+    for (LinkView& link : view.links) ShowHealth(worker, link, now_us);
     topology.processes.push_back(std::move(view));
   }
   return topology;

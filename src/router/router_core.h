@@ -34,6 +34,8 @@
 
 #include "kvcache/hash_chain.h"
 #include "src/obs/baton_metrics.h"
+#include "src/router/link_metrics.h"
+#include "src/router/planned_route.h"
 #include "src/router/queue_rate.h"
 #include "src/router/request_traces.h"
 #include "src/router/router_core_config.h"
@@ -103,6 +105,8 @@ class RouterCore {
   std::vector<std::shared_ptr<const ModelInfo>> Models() const { return registry_.Models(); }
   bool TakeModelsChanged();                     // true once after each change of Models()
   Topology TopologyView(int64_t now_us) const;  // of workers; its process adds the router's row
+  // Each data connection that is up or was, in the order of the topology.
+  std::vector<LinkRow> LinkRows() const;
   std::vector<RequestView> RequestViews(int64_t now_us) const;
   // The last requests that ended, then those that live, each oldest first; no shadows.
   std::vector<std::shared_ptr<const RequestTrace>> Traces(int64_t now_us) const;
@@ -141,25 +145,8 @@ class RouterCore {
                      const RegisteredWorker& decode, int64_t now_us);
 
   // router_core_placement.cc: the queue.
-  struct PlannedRoute {
-    Route route;
-    RouteTable table;              // that the route's indices refer to
-    LeaseId source;                // the decode worker whose KV moves to the route's; 0 = none
-    bool is_bound = false;         // to its numerics, and workers of others are there
-    uint32_t short_context = 0;    // the largest of those that would cut it short; 0 = none would
-    bool must_wait = false;        // bound, and one of its numerics may become ready
-    LeaseId PrefillLease() const;  // where KV comes from to the route's decode worker; 0 = none
-  };
-  // Decode workers that later requests of the queue leave to one before them.
-  struct Claim {
-    std::string_view model;
-    std::optional<uint64_t> numerics_id;  // none: all of the model
-    uint32_t min_context = 0;             // of them, those of at least so many tokens
-  };
-  using Claims = std::vector<Claim>;
-  static bool HasClaim(const Claims& claims, std::string_view model,
-                       std::optional<uint64_t> numerics_id, uint32_t context);
-  PlannedRoute RouteFor(RouterRequest& request, const Claims& claims, int64_t now_us);
+  static void TakeOutLinks(const RouterRequest& request, RouteTable& table);
+  PlannedRoute RouteFor(RouterRequest& request, const PlacementClaims& claims, int64_t now_us);
   bool IsBound(const RouterRequest& request, int64_t now_us) const;
   uint32_t AnswerContextOf(const RouterRequest& request, int64_t now_us) const;
   bool CutFromNumerics(RouterRequest& request);
@@ -168,7 +155,7 @@ class RouterCore {
   Route RouteForShadow(const RouterRequest& request, const RouteQuery& query, RouteTable& table);
   void PlaceQueued(int64_t now_us);
   // `short_context`: that of the plan.
-  Placing TryPlace(RouterRequest& request, const Claims& claims, int64_t now_us,
+  Placing TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
                    uint32_t* short_context);
   void FindPrefixes(RouterRequest& request, RouteTable& table);
   bool ShouldWaitForPair(RouteReason reason, const ModelInfo& model, int64_t now_us) const;
@@ -204,6 +191,14 @@ class RouterCore {
   void AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
   bool Move(RouterRequest& request, int64_t now_us);
   void GiveUpMove(RouterRequest& request);
+
+  // router_core_links.cc: KV on its way.
+  void OnKvProgress(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
+  void OnVerified(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
+  void WatchTransfers(int64_t now_us);
+  const LinkHealth* HealthOf(const RegisteredWorker& prefill, std::string_view decode_id) const;
+  void ShowHealth(const RegisteredWorker& prefill, LinkView& link, int64_t now_us) const;
+  void MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us);
 
   // router_core_stream.cc: what workers say of requests.
   void Accept(RouterRequest& request, int64_t now_us);
@@ -241,7 +236,8 @@ class RouterCore {
   bool seen_prefill_ = false;     // a prefill worker has registered in this life
   int64_t first_decode_us_ = -1;  // when the first decode worker registered, -1 = none yet
   int64_t renewed_us_ = 0;
-  int64_t now_us_ = 0;  // the latest time told
+  int64_t watched_us_ = 0;  // when WatchTransfers last looked
+  int64_t now_us_ = 0;      // the latest time told
 };
 
 }  // namespace baton

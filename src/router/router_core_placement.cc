@@ -14,6 +14,9 @@ namespace {
 
 // What workers take.
 constexpr int64_t kLongestDeadlineUs = int64_t{24} * 3600 * 1'000'000;
+// Beside twice the predicted time, how late a prefill worker's word that it has computed a prompt
+// may be before its KV counts as late. That word takes the same bad link.
+constexpr int64_t kSpareUs = 500'000;
 
 // Blocks of the request's tokens beside the prompt's full blocks.
 uint32_t NumOwnBlocks(const RouterRequest& request, const RegisteredWorker& worker) {
@@ -122,9 +125,9 @@ Route PickForAnswer(const RouteTable& table, const RouteQuery& query) {
 
 }  // namespace
 
-bool RouterCore::HasClaim(const Claims& claims, std::string_view model,
-                          std::optional<uint64_t> numerics_id, uint32_t context) {
-  return std::any_of(claims.begin(), claims.end(), [&](const Claim& claim) {
+bool HasClaim(const PlacementClaims& claims, std::string_view model,
+              std::optional<uint64_t> numerics_id, uint32_t context) {
+  return std::any_of(claims.begin(), claims.end(), [&](const PlacementClaim& claim) {
     return claim.model == model && claim.numerics_id == numerics_id && context >= claim.min_context;
   });
 }
@@ -136,7 +139,7 @@ bool RouterCore::HasClaim(const Claims& claims, std::string_view model,
 void RouterCore::PlaceQueued(int64_t now_us) {
   if (!queue_changed_) return;
   queue_changed_ = false;
-  Claims claims;
+  PlacementClaims claims;
   std::deque<RequestUid> waiting;
   while (!queue_.empty()) {
     const RequestUid uid = queue_.front();
@@ -171,7 +174,7 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     if (!blocked) {
       const bool is_aside = placing == Placing::kWaitAside;
       SetWaiting(*request, is_aside, is_aside || short_context > 0);
-      Claim claim{model, std::nullopt, short_context + 1};
+      PlacementClaim claim{model, std::nullopt, short_context + 1};
       if (is_aside) claim.numerics_id = numerics_id;
       if (!is_behind) claims.push_back(claim);
     } else if (!HasClaim(claims, model, std::nullopt, 1)) {
@@ -258,8 +261,20 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   }
 }
 
-RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Claims& claims,
-                                              int64_t now_us) {
+// The links of a worker whose KV came too slowly to this request, and the link that its present
+// placement uses, are no other way.
+void RouterCore::TakeOutLinks(const RouterRequest& request, RouteTable& table) {
+  for (LinkUp& link : table.links) {
+    const LeaseId prefill = table.prefill_leases[link.prefill_idx];
+    const LeaseId decode = table.decode_leases[link.decode_idx];
+    const bool is_own =
+        request.IsPlaced() && request.prefill.Is(prefill) && request.decode.Is(decode);
+    link.rests |= is_own || prefill == request.slow_source;
+  }
+}
+
+PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims& claims,
+                                  int64_t now_us) {
   const uint32_t num_tokens = request.NumTokens();
   const auto max_total =
       static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
@@ -293,11 +308,13 @@ RouterCore::PlannedRoute RouterCore::RouteFor(RouterRequest& request, const Clai
     table.prefill[i].cached_tokens = num_tokens;
     table.prefill[i].shared_blocks = UINT32_MAX;
   }
+  TakeOutLinks(request, table);
   query.disaggregate = config_.mode != ServeMode::kAggregated;
+  query.needs_no_link = request.life.needs_no_link();
   if (config_.mode == ServeMode::kAdaptive) query.local_max_tokens = config_.local_max_tokens;
   query.max_backlog_s = static_cast<double>(config_.prefill_wait_us) * 1e-6;
   const RegisteredWorker* source = registry_.Find(request.kept.lease);
-  if (source != nullptr && !source->IsPrefill()) {
+  if (source != nullptr && !source->IsPrefill() && !query.needs_no_link) {
     RouteQuery on_source_kv = query;
     on_source_kv.disaggregate = false;
     planned.route = PickForAnswer(table, on_source_kv);
@@ -346,7 +363,7 @@ Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery&
   return PickRoute(table.Load(), alone);
 }
 
-RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& claims,
+RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& claims,
                                          int64_t now_us, uint32_t* short_context) {
   if (!request.Repeats() && request.spec.num_choices > 1 && request.num_delivered > 0) {
     // No worker computes again what was seen.
@@ -378,6 +395,7 @@ RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const Claims& c
     return TryPlace(request, claims, now_us, short_context);
   }
   request.exact = request.ExactBy(route, decode.description);
+  request.due_us = now_us + kSpareUs + static_cast<int64_t>(route.predicted_s * 2e6);
   Start(request, registry_.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
 }
@@ -396,7 +414,7 @@ bool RouterCore::CutFromNumerics(RouterRequest& request) {
   return true;
 }
 
-LeaseId RouterCore::PlannedRoute::PrefillLease() const {
+LeaseId PlannedRoute::PrefillLease() const {
   if (source.value() != 0) return source;
   return route.path == Route::Path::kDisagg ? table.prefill_leases[route.prefill_idx] : LeaseId{};
 }
@@ -444,6 +462,8 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.prompt_begun = false;
   request.verified = false;
   request.prompt_done = false;
+  request.kv_received = 0;
+  request.kv_expected = 0;
   request.decode_worker_id = decode.description.name.worker_id;
   // KV that moves on was computed where it was computed before.
   const bool moves = prefill != nullptr && !prefill->IsPrefill();
@@ -488,6 +508,11 @@ void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
            .num_tokens = num_uncached,
            .num_prompts = 1,
            .num_sequences = 1});
+  const uint64_t bytes_per_token = prefill.description.kv_bytes_per_token;
+  request.kv_expected = (request.NumTokens() - request.CachedTokensAt(decode)) * bytes_per_token;
+  request.prefill.link_to = decode.lease;
+  request.prefill.link_bytes = request.kv_expected;
+  prefill.links[decode.lease].BeginHandOff(request.kv_expected);
   PlacementSpec own = spec;
   if (prefill.IsPrefill()) own.is_cacheable = true;  // it computes all of it by itself
   prefill.session->StartPrefill(own, decode_name);

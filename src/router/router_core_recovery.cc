@@ -44,6 +44,7 @@ ResumeReason ReasonOf(PlacementFault fault) {
     case PlacementFault::kDecodeFailed:
     case PlacementFault::kTransferStopped:
     case PlacementFault::kTokensMissing:
+    case PlacementFault::kLinkSlow:
       return ResumeReason::kTransfer;
     case PlacementFault::kMoved:
     case PlacementFault::kPreempted:
@@ -78,15 +79,17 @@ void RouterCore::Recover(RouterRequest& request, PlacementFault fault, int64_t n
   using Kind = RecoverDecision::Kind;
   if (DeliverIfComplete(request)) return;
   const auto num_known = static_cast<uint32_t>(request.merge.num_known());
+  const bool of_link = IsOfLink(fault) && !request.is_local && !request.verified;
   const RecoverDecision decision = request.life.OnFault(request.attempt(), fault, num_known);
   if (decision.kind == Kind::kIgnored) return;
-  const bool of_link = ReasonOf(fault) == ResumeReason::kTransfer;
   RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
-  if (of_link && prefill != nullptr && !request.is_local && !request.verified) {
-    prefill->CountLinkFault(request.decode.lease, now_us);
+  if (of_link && prefill != nullptr && fault != PlacementFault::kLinkSlow) {
+    prefill->links[request.decode.lease].OnFault(now_us);
   }
   if (decision.kind == Kind::kRecover) {
-    const bool keep = decision.retarget && request.prefill.live;
+    // A slow link says nothing good of the others of its worker, and its queue is to be emptied.
+    const bool keep =
+        decision.retarget && request.prefill.live && fault != PlacementFault::kLinkSlow;
     return PlaceAgain(request, fault, now_us + kSettleUs,
                       keep ? KeptSource{request.prefill.lease, request.attempt()} : KeptSource{});
   }
@@ -162,7 +165,7 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
   }
   const uint32_t num_replayed = request.num_replayed;
   request.num_replayed = request.NumToReplay(has_kv);
-  const PlannedRoute planned = RouteFor(request, Claims{}, now_us);
+  const PlannedRoute planned = RouteFor(request, PlacementClaims{}, now_us);
   const Route& route = planned.route;
   const bool has_room = route.path != Route::Path::kNone && route.has_room;
   // A better way than this one may be about to open.

@@ -207,6 +207,7 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
   if (!is_prefill) Accept(request, now_us);
   switch (status.state) {
     case WorkerRequestState::kReserved:
+      OnKvProgress(request, status, now_us);
       Raise(request, PlacementProgress::kReserved);
       break;
     case WorkerRequestState::kPrefillStarted:
@@ -228,19 +229,7 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       Raise(request, PlacementProgress::kTransferring);
       break;
     case WorkerRequestState::kVerified:
-      request.lifetime.Mark(RequestEvent::kVerified, now_us);
-      request.verified = true;
-      request.NoteCached(status.cached_tokens);
-      Raise(request, PlacementProgress::kAllKvAtDecode);
-      request.kv_bytes += status.kv_bytes;
-      if (status.transport != LinkKind::kUnspecified) request.transport = status.transport;
-      if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease)) {
-        const double after_prompt_s =
-            request.prompt_done ? static_cast<double>(now_us - request.prompt_done_us) * 1e-6 : 0;
-        prefill->AddTransfer(request.decode_worker_id, status.kv_bytes, status.transfer_seconds,
-                             after_prompt_s);
-        prefill->link_faults.erase(request.decode.lease);
-      }
+      OnVerified(request, status, now_us);
       break;
     case WorkerRequestState::kStranded:
       if (request.verified) break;  // nothing is missing

@@ -36,6 +36,8 @@ struct PlacementHalf {
   uint32_t attempt = 0;
   bool shares = false;  // the prompt's full blocks are counted in the worker's SharedBlocks
   bool live = false;    // started and not known to have ended
+  LeaseId link_to;      // of a prefill half: the hand-off counts in its link to this worker
+  uint64_t link_bytes = 0;
 
   bool Is(LeaseId other) const { return lease == other && lease.value() != 0; }
 };
@@ -99,18 +101,22 @@ struct RouterRequest {
   bool is_told_taken = false;  // ResponseSink::OnTaken was called
   bool verified = false;       // all KV is at the decode worker: the prefill worker is not needed
   uint64_t kv_bytes = 0;
+  uint64_t kv_received = 0;    // of this placement's, so far
+  uint64_t kv_expected = 0;    // of this placement's, all
   uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
   LinkKind transport = LinkKind::kLocal;
   int64_t placed_us = 0;
   int64_t moved_us = 0;        // last event of this placement
   bool is_counted = false;     // this placement counts in the rate of its queue
+  int64_t due_us = 0;          // its KV should be at the decode worker by then, with time to spare
   bool prompt_done = false;    // token 0 of this placement was sampled,
   int64_t prompt_done_us = 0;  // then
   AskedMove move;
 
   // Output tokens that this placement (while queued: the next one) starts from.
   uint32_t num_replayed = 0;
-  KeptSource kept;  // only while queued
+  KeptSource kept;      // only while queued
+  LeaseId slow_source;  // a prefill worker whose KV came too slowly: not used for this request
 
   uint32_t num_resumes = 0;       // placements that a fault or a planned move ended
   uint32_t num_early_deaths = 0;  // of them by a worker that died before it had begun

@@ -160,7 +160,7 @@ struct WorkerRequestStatus {
   WorkerRequestState state = WorkerRequestState::kUnspecified;
   StatusCode code = StatusCode::kOk;  // with kRejected and kFailed
   std::string message;                // for the log only
-  uint64_t kv_bytes = 0;              // with kVerified
+  uint64_t kv_bytes = 0;              // with kVerified; with kReserved: that arrived so far
   LinkKind transport = LinkKind::kUnspecified;
   float transfer_seconds = 0;
   uint32_t retry_after_ms = 0;  // with kRejected for load

@@ -21,14 +21,6 @@ namespace {
 // the order between workers matters, and 500 is what one laptop core does with a small model.
 constexpr double kAssumedTokensPerSecond = 500.0;
 
-// Share of the newest hand-off in a link's average: about the last ten count.
-constexpr double kLinkSpeedShare = 0.1;
-// Of less the latency is most of the time.
-constexpr uint64_t kMinLimitBytes = uint64_t{1} << 20;
-// What a worker reports as faster, or as done in no time at all, counts as this: a petabyte a
-// second still fits the whole number that the topology shows.
-constexpr double kMaxLinkSpeed = 1e15;
-
 // Indices into kBlockStateNames.
 constexpr size_t kFreeIdx = 0;
 constexpr size_t kCachedIdx = 1;
@@ -72,12 +64,15 @@ Row CommonRow(const RegisteredWorker& worker, double assumed, int64_t now_us) {
   return row;
 }
 
-// That KV takes to cross to the decode worker; 0 = the link was never what a hand-off waited for.
-double SecondsPerToken(const RegisteredWorker& prefill, const std::string& decode_worker) {
-  const auto speed = prefill.link_speeds.find(decode_worker);
-  if (speed == prefill.link_speeds.end() || speed->second.limit_bytes_per_s <= 0) return 0;
-  return static_cast<double>(prefill.description.kv_bytes_per_token) /
-         speed->second.limit_bytes_per_s;
+// The row of a link that is up. Before a hand-off has tried it again, a bad link's old speed says
+// nothing: it counts as fast, so that one is placed there.
+LinkUp RowOf(const LinkHealth& health, uint64_t bytes_per_token, int64_t now_us) {
+  LinkUp row;
+  row.rests = health.IsLeftAlone(now_us);
+  if (health.IsTried() || health.limit_bytes_per_s() <= 0) return row;
+  row.seconds_per_token = static_cast<double>(bytes_per_token) / health.limit_bytes_per_s();
+  row.queued_s = static_cast<double>(health.open_bytes()) / health.limit_bytes_per_s();
+  return row;
 }
 
 // "00000000000000a1 (bf16 block=16)": descriptions can be equal where ids are not.
@@ -157,22 +152,6 @@ uint32_t RegisteredWorker::NumFreeBlocks() const {
   return std::min(ReportedFree(*this), own_free);
 }
 
-void RegisteredWorker::AddTransfer(std::string_view decode_worker, uint64_t num_bytes,
-                                   double seconds, double after_prompt_s) {
-  if (num_bytes == 0 || !(seconds > 0)) return;
-  const double speed = std::min(static_cast<double>(num_bytes) / seconds, kMaxLinkSpeed);
-  const auto learn = [speed](double* known) {
-    *known += *known == 0 ? speed : (speed - *known) * kLinkSpeedShare;
-  };
-  LinkSpeed& link = link_speeds[std::string(decode_worker)];
-  learn(&link.average_bytes_per_s);
-  // KV crosses while the prompt is computed, so most samples only say what the link does at least
-  // (as of a sender with little to send: Cardwell et al., "BBR", CACM 2017).
-  const bool is_limit = num_bytes >= kMinLimitBytes && after_prompt_s > seconds / 2;
-  const bool is_faster = link.limit_bytes_per_s > 0 && speed > link.limit_bytes_per_s;
-  if (is_limit || is_faster) learn(&link.limit_bytes_per_s);
-}
-
 bool RegisteredWorker::Usable(int64_t now_us) const {
   return session_up && load.ready && !load.draining && now_us - heard_us < kSuspectUs &&
          now_us >= avoided_until_us;
@@ -182,14 +161,6 @@ bool RegisteredWorker::IsLinkedTo(const WorkerName& other) const {
   return std::any_of(load.links.begin(), load.links.end(), [&](const LinkView& link) {
     return link.up && link.to == other.worker_id && link.to_incarnation == other.incarnation;
   });
-}
-
-void RegisteredWorker::CountLinkFault(LeaseId decode, int64_t now_us) {
-  LinkFaults& faults = link_faults[decode];
-  if (now_us < faults.avoided_until_us) return;  // of the same time, nothing new
-  const int64_t rest_us = kFirstLinkRestUs << std::min(faults.num_faults, 10u);
-  ++faults.num_faults;
-  faults.avoided_until_us = now_us + std::min(rest_us, kMaxLinkRestUs);
 }
 
 void RegisteredWorker::CountRefusal(uint32_t retry_after_ms, int64_t now_us) {
@@ -281,8 +252,7 @@ bool WorkerRegistry::Remove(LeaseId lease, int64_t now_us) {
   }
   workers_.erase(removed);
   for (auto& [other, worker] : workers_) {
-    worker.link_faults.erase(lease);
-    worker.link_speeds.erase(worker_id);
+    worker.links.erase(lease);
     std::erase_if(worker.not_paired,
                   [&](const UnpairedView& unpaired) { return unpaired.with == worker_id; });
   }
@@ -370,10 +340,15 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us) c
       if (!link.up || it == decode_rows.end()) continue;
       // A connection to a former life may be reported for a while after the next has registered.
       const RegisteredWorker* decode = Find(table.decode_leases[it->second]);
-      const auto faults = worker.link_faults.find(decode->lease);
-      if (faults != worker.link_faults.end() && now_us < faults->second.avoided_until_us) continue;
       if (link.to_incarnation != decode->description.name.incarnation) continue;
-      table.links.push_back({prefill_idx, it->second, SecondsPerToken(worker, link.to)});
+      const auto health = worker.links.find(decode->lease);
+      LinkUp up;
+      if (health != worker.links.end()) {
+        up = RowOf(health->second, description.kv_bytes_per_token, now_us);
+      }
+      up.prefill_idx = prefill_idx;
+      up.decode_idx = it->second;
+      table.links.push_back(up);
     }
   }
   return table;

@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "scheduler/link_health.h"
 #include "scheduler/route_policy.h"
 #include "src/base/status.h"
 #include "src/obs/baton_metrics.h"
@@ -39,9 +40,6 @@ inline constexpr size_t kMaxWorkers = 1024;
 // How long the context of a worker that left still counts as its model's, so that what only that
 // worker holds waits for its next life: a restart and loading the model.
 inline constexpr int64_t kContextKeptUs = 30'000'000;
-// How long a link rests after its first failed hand-off; doubled with each further one.
-inline constexpr int64_t kFirstLinkRestUs = 1'000'000;
-inline constexpr int64_t kMaxLinkRestUs = 60'000'000;
 // How long a worker that refused for load is full, unless it names a longer time: 20 ms is about a
 // decode step, and 500 ms still gives 20 tries within the queue wait.
 inline constexpr int64_t kFirstFullUs = 20'000;
@@ -55,23 +53,10 @@ struct PlacementCost {
   uint32_t num_sequences = 0;
 };
 
-// Hand-offs that failed between two workers, since the last good one.
-struct LinkFaults {
-  uint32_t num_faults = 0;
-  int64_t avoided_until_us = 0;
-};
-
 // Refusals for load, since the worker last took a request.
 struct LoadRefusals {
   uint32_t num_refusals = 0;
   int64_t full_until_us = 0;  // nothing new before
-};
-
-// Of a prefill worker's connection to a decode worker.
-struct LinkSpeed {
-  double average_bytes_per_s = 0;  // over recent hand-offs, whatever held them up
-  // Over those that took longer than the prompt's computing; 0 = none has.
-  double limit_bytes_per_s = 0;
 };
 
 // One live registration.
@@ -91,12 +76,11 @@ struct RegisteredWorker {
   bool drain_asked = false;    // by this router: it counts as draining before its reports say so
   WorkerLoadReport load;
   int64_t registered_us = 0;
-  int64_t heard_us = 0;     // last message on the lease stream
-  int64_t progress_us = 0;  // last sign that its engine moved
-  PlacementCost placed;     // live requests of this router
-  SharedBlocks shared;      // their full prompt blocks, as counted in `placed`
-  std::map<std::string, LinkSpeed, std::less<>> link_speeds;  // a prefill worker's, by decode id
-  std::map<LeaseId, LinkFaults> link_faults;  // a prefill worker's, by decode worker
+  int64_t heard_us = 0;                 // last message on the lease stream
+  int64_t progress_us = 0;              // last sign that its engine moved
+  PlacementCost placed;                 // live requests of this router
+  SharedBlocks shared;                  // their full prompt blocks, as counted in `placed`
+  std::map<LeaseId, LinkHealth> links;  // a prefill worker's, by decode worker
   uint32_t num_requests = 0;
   // Of a prefill worker: who gets nothing of it. What decides it never changes.
   std::vector<UnpairedView> not_paired;
@@ -110,12 +94,6 @@ struct RegisteredWorker {
   }
   // Blocks that a new request may count on.
   uint32_t NumFreeBlocks() const;
-  // Takes a hand-off to `decode_worker` into the speeds of its link; `after_prompt_s` of its time
-  // were behind the end of the prompt's computing.
-  void AddTransfer(std::string_view decode_worker, uint64_t num_bytes, double seconds,
-                   double after_prompt_s);
-  // A hand-off to `decode` failed: the link rests for a while, the longer the oftener.
-  void CountLinkFault(LeaseId decode, int64_t now_us);
   // It refused a request for load and asks for `retry_after_ms`: it is full for a while, the longer
   // the oftener it did so without taking one.
   void CountRefusal(uint32_t retry_after_ms, int64_t now_us);

@@ -11,8 +11,8 @@ namespace baton {
 namespace {
 
 constexpr std::array<std::string_view, kNumFaultKinds> kNames = {
-    "kill",    "freeze", "one-way", "two-way", "delay", "duplicate",
-    "reorder", "flip",   "slow",    "memory",  "clock", "drain"};
+    "kill", "freeze", "one-way", "two-way", "delay", "duplicate", "reorder",
+    "flip", "slow",   "memory",  "clock",   "drain", "flap"};
 
 // A router is hit this often by what hits processes; most of a cluster are workers.
 constexpr double kRouterShare = 0.08;
@@ -23,18 +23,19 @@ struct Span {
   double high_us;
 };
 constexpr std::array<Span, kNumFaultKinds> kLasts = {{
-    {200'000, 2'000'000},  // kill: until the process is started again
-    {20'000, 6'000'000},   // freeze: around the 2 s after which a worker is taken for dead
-    {20'000, 6'000'000},   // one-way
-    {20'000, 6'000'000},   // two-way
-    {100'000, 2'000'000},  // delay
-    {100'000, 2'000'000},  // duplicate
-    {100'000, 2'000'000},  // reorder
-    {100'000, 2'000'000},  // flip
-    {100'000, 3'000'000},  // slow
-    {50'000, 3'000'000},   // memory
-    {1, 2},                // clock: at once
-    {200'000, 2'000'000},  // drain: from its end until it is started again
+    {200'000, 2'000'000},   // kill: until the process is started again
+    {20'000, 6'000'000},    // freeze: around the 2 s after which a worker is taken for dead
+    {20'000, 6'000'000},    // one-way
+    {20'000, 6'000'000},    // two-way
+    {100'000, 2'000'000},   // delay
+    {100'000, 2'000'000},   // duplicate
+    {100'000, 2'000'000},   // reorder
+    {100'000, 2'000'000},   // flip
+    {100'000, 20'000'000},  // slow: beyond all leases of a hand-off
+    {50'000, 3'000'000},    // memory
+    {1, 2},                 // clock: at once
+    {200'000, 2'000'000},   // drain: from its end until it is started again
+    {500'000, 12'000'000},  // flap
 }};
 
 }  // namespace
@@ -101,7 +102,7 @@ FaultKind FaultPlan::DrawKind(RandomDraws& draws) const {
 // and a worker.
 void FaultPlan::DrawLink(RandomDraws& draws, SimFault* fault) const {
   const bool is_data = fault->kind == FaultKind::kDuplicate || fault->kind == FaultKind::kReorder ||
-                       fault->kind == FaultKind::kBitFlip;
+                       fault->kind == FaultKind::kBitFlip || fault->kind == FaultKind::kFlap;
   const uint32_t first_decode = shape_.num_routers + shape_.num_prefill;
   if (is_data || Happens(draws, 0.5)) {
     fault->a = shape_.num_routers + static_cast<uint32_t>(draws.Below(shape_.num_prefill));
@@ -135,6 +136,9 @@ void FaultPlan::DrawSize(RandomDraws& draws, SimFault* fault) const {
       break;
     case FaultKind::kClockJump:
       fault->size = LogUniform(draws, 1'000, 15'000'000);  // us forward
+      break;
+    case FaultKind::kFlap:
+      fault->size = LogUniform(draws, 20'000, 2'000'000);  // us between two resets
       break;
     case FaultKind::kDrain:
       fault->size = Happens(draws, 0.5) ? 1 : 0;  // whether a router asks

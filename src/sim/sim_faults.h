@@ -29,10 +29,11 @@ enum class FaultKind : uint8_t {
   kMemory,     // a worker's pool lacks blocks for a while
   kClockJump,  // a process's clock leaps forward
   kDrain,      // a worker is asked to leave, by its signal or by a router, and starts again
+  kFlap,       // a data connection is reset again and again
 };
-inline constexpr size_t kNumFaultKinds = 12;
+inline constexpr size_t kNumFaultKinds = 13;
 // "kill", "freeze", "one-way", "two-way", "delay", "duplicate", "reorder", "flip", "slow",
-// "memory", "clock", "drain".
+// "memory", "clock", "drain", "flap".
 std::string_view FaultKindName(FaultKind kind);
 
 // How often each kind happens, relative to the others; all 0 = no faults.

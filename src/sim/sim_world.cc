@@ -251,8 +251,9 @@ void SimWorld::Judge(SimClient& client) {
                                 client.num_seen(), ErrorNameOf(client.error())));
 }
 
-// What the hand-off's specification allows: nothing without faults, and with them a visible error
-// when workers keep dying under one request, or none is left.
+// What the hand-off's specification allows: nothing without faults or with those of data
+// connections (slow, reset, damaging), and else a visible error when workers keep dying under one
+// request, or none is left.
 bool SimWorld::IsFailureAllowed(const SimClient& client) const {
   if (filling_) return false;
   const auto happens = [&](FaultKind kind) {
@@ -260,8 +261,7 @@ bool SimWorld::IsFailureAllowed(const SimClient& client) const {
   };
   const bool loses_workers = happens(FaultKind::kKill) || happens(FaultKind::kFreeze) ||
                              happens(FaultKind::kOneWay) || happens(FaultKind::kTwoWay) ||
-                             happens(FaultKind::kClockJump) ||
-                             happens(FaultKind::kBitFlip);  // a control message's ends the link
+                             happens(FaultKind::kClockJump);
   switch (client.error()) {
     case ErrorCode::kWorkerLost:
     case ErrorCode::kWorkerFailed:

@@ -90,6 +90,9 @@ class SimWorld {
   void Partition(uint32_t from, uint32_t to, int64_t for_us);
   // After so long TCP gives up and both ends see the connection break.
   void BreakIfStillBlocked(uint32_t from, uint32_t to);
+  void BreakDataLink(uint32_t from, uint32_t to, std::string_view why);
+  // Resets it now, and again every so often until a time.
+  void Flap(uint32_t from, uint32_t to, int64_t every_us, int64_t until_us);
   void Disturb(const SimFault& fault);
   SimWorker* WorkerOf(uint32_t process) const;
   void Finish();

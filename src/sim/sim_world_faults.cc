@@ -55,6 +55,9 @@ bool SimWorld::Apply(const SimFault& fault) {
       return true;
     case FaultKind::kDrain:
       return Drain(fault);
+    case FaultKind::kFlap:
+      Flap(fault.a, fault.b, static_cast<int64_t>(fault.size), events_.now_us() + fault.for_us);
+      return true;
     default:
       Disturb(fault);
       return true;
@@ -111,22 +114,31 @@ void SimWorld::Partition(uint32_t from, uint32_t to, int64_t for_us) {
   events_.At(events_.now_us() + break_us, [this, from, to] { BreakIfStillBlocked(from, to); });
 }
 
+// Both ends hear of it.
+void SimWorld::BreakDataLink(uint32_t from, uint32_t to, std::string_view why) {
+  SimWorker* const one = WorkerOf(from);
+  SimWorker* const other = WorkerOf(to);
+  const uint64_t epoch = std::max(one->transport().EpochOf(other->incarnation()),
+                                  other->transport().EpochOf(one->incarnation()));
+  if (epoch == 0) return;
+  processes_[from]->Post(events_.now_us(),
+                         [one, other, epoch, why] { one->BreakLink(other, epoch, why); });
+  processes_[to]->Post(events_.now_us(),
+                       [one, other, epoch, why] { other->BreakLink(one, epoch, why); });
+}
+
+void SimWorld::Flap(uint32_t from, uint32_t to, int64_t every_us, int64_t until_us) {
+  BreakDataLink(from, to, "connection reset");
+  const int64_t next_us = events_.now_us() + every_us;
+  if (next_us >= until_us || faults_over_) return;
+  events_.At(next_us, [=, this] { Flap(from, to, every_us, until_us); });
+}
+
 void SimWorld::BreakIfStillBlocked(uint32_t from, uint32_t to) {
   if (!network_.IsBlocked(from, to)) return;
   const ClusterShape& shape = options_.shape;
-  SimProcess& a = *processes_[from];
-  SimProcess& b = *processes_[to];
   constexpr std::string_view kWhy = "the peer does not answer";
-  if (!shape.IsRouter(from) && !shape.IsRouter(to)) {
-    SimWorker* const one = WorkerOf(from);
-    SimWorker* const other = WorkerOf(to);
-    const uint64_t epoch = std::max(one->transport().EpochOf(other->incarnation()),
-                                    other->transport().EpochOf(one->incarnation()));
-    if (epoch == 0) return;
-    a.Post(events_.now_us(), [one, other, epoch, kWhy] { one->BreakLink(other, epoch, kWhy); });
-    b.Post(events_.now_us(), [one, other, epoch, kWhy] { other->BreakLink(one, epoch, kWhy); });
-    return;
-  }
+  if (!shape.IsRouter(from) && !shape.IsRouter(to)) return BreakDataLink(from, to, kWhy);
   const uint32_t router_idx = shape.IsRouter(from) ? from : to;
   SimRouter* const router = routers_[router_idx].get();
   SimWorker* const worker = WorkerOf(shape.IsRouter(from) ? to : from);

@@ -6,12 +6,14 @@ quiet run's, a failed stream, a block that nobody gives back) is printed and mak
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from machine import quantile, record  # noqa: E402
 
-from baton_server import BIN, Server  # noqa: E402
+from baton_server import BIN, Server, metrics_text  # noqa: E402
 from fault_scenarios import (  # noqa: E402
     CUT_REQUEST,
     PacketCut,
@@ -177,6 +179,57 @@ class Chaos:
             self.check_pool(cluster)
         return rows
 
+    def bad_link(self, disturb):
+        """The links to decode-0 are what `disturb(proxy)` makes of them while work goes on; every
+        answer must be whole, since those to decode-1 are good."""
+        with RolesCluster(2, 2, ["--transport", "tcp", *pool_args(LARGE_POOL)], True) as cluster:
+            work = self.large_work(cluster)
+            proxy = cluster.proxies["decode-0"]
+            with disturb(proxy):
+                rows = [damaged_link(cluster, work, self.args.streams, self.rounds(3))]
+            rows[0]["links"] = link_metrics(cluster)
+            self.check_pool(cluster)
+        return rows
+
+    def slow_link(self):
+        @contextlib.contextmanager
+        def slow(proxy):
+            proxy.faults.bytes_per_s = 250_000
+            yield
+            proxy.faults.bytes_per_s = 0
+
+        return self.bad_link(slow)
+
+    def flapping_link(self):
+        @contextlib.contextmanager
+        def flapping(proxy):
+            stop = threading.Event()
+
+            def flap():
+                while not stop.wait(self.random.uniform(0.2, 2)):
+                    proxy.break_connections()
+
+            thread = threading.Thread(target=flap)
+            thread.start()
+            try:
+                yield
+            finally:
+                stop.set()
+                thread.join()
+
+        return self.bad_link(flapping)
+
+    def garbling_link(self):
+        @contextlib.contextmanager
+        def garbling(proxy):
+            proxy.faults.flips_per_mib = 20.0
+            proxy.faults.late_share = proxy.faults.hold_share = 0.05
+            yield
+            proxy.faults.flips_per_mib = 0.0
+            proxy.faults.late_share = proxy.faults.hold_share = 0.0
+
+        return self.bad_link(garbling)
+
     def router(self):
         def one(cluster, work, _):
             return kill_router(cluster, work, 8, self.args.streams)
@@ -292,6 +345,9 @@ SCENARIOS = (
     "aborts",
     "flips",
     "late",
+    "slow_link",
+    "flapping_link",
+    "garbling_link",
     "router",
     "cuts",
     "ports",
@@ -306,6 +362,12 @@ SCENARIOS = (
 
 def brief(row):
     return {k: v if k != "problems" else len(v) for k, v in row.items() if k != "stalls_ms"}
+
+
+def link_metrics(cluster):
+    """The router's rows of links."""
+    lines = metrics_text(cluster.router).splitlines()
+    return [line for line in lines if line.startswith("baton_link_")]
 
 
 def numbers_of(rows, key):

@@ -91,22 +91,58 @@ def _tensors(texts):
     }
 
 
+# (layers, heads that are K and V heads too, their dimension) of a model that computes little and
+# whose KV is large, 8 KiB a token: hand-offs take a link's time and no processor's.
+WIDE = (4, 4, 128)
+
+
+def _wide_tensors(texts):
+    layers, heads, dim = WIDE
+    tensors = {k: v for k, v in _tensors(texts).items() if not k.startswith("blk")}
+    ones = tensors["output_norm.weight"]
+    size = heads * dim * HIDDEN
+    weights = array.array("f", (((i * 7919) % 2003) / 20030 - 0.05 for i in range(size)))
+    zeros = lambda rows, columns: (rows, columns, array.array("f", bytes(4 * rows * columns)))
+    for layer in range(layers):
+        tensors |= {
+            f"blk.{layer}.attn_norm.weight": ones,
+            f"blk.{layer}.ffn_norm.weight": ones,
+            f"blk.{layer}.attn_q.weight": (heads * dim, HIDDEN, weights),
+            f"blk.{layer}.attn_k.weight": (heads * dim, HIDDEN, weights),
+            f"blk.{layer}.attn_v.weight": (heads * dim, HIDDEN, weights),
+            f"blk.{layer}.attn_output.weight": zeros(HIDDEN, heads * dim),
+            f"blk.{layer}.ffn_gate.weight": zeros(FFN, HIDDEN),
+            f"blk.{layer}.ffn_up.weight": zeros(FFN, HIDDEN),
+            f"blk.{layer}.ffn_down.weight": zeros(HIDDEN, FFN),
+        }
+    return tensors
+
+
+def write_wide(path):
+    """Writes the model with the large KV, one token a letter; returns the path as text."""
+    return _write(path, "wide", *WIDE[:2], WIDE[2], context=4096, tensors_of=_wide_tensors)
+
+
 def write_thinker(path):
     """Writes the model; returns the path as text."""
+    return _write(path, "thinker", 1, 1, HEAD_DIM, heads=HIDDEN // HEAD_DIM)
+
+
+def _write(path, name, layers, kv_heads, dim, heads=None, context=512, tensors_of=_tensors):
     texts, kinds = _vocabulary()
     entries = [
         _entry("general.architecture", STRING, "llama"),
-        _entry("general.name", STRING, "thinker"),
+        _entry("general.name", STRING, name),
         _entry("llama.vocab_size", UINT32, len(texts)),
-        _entry("llama.context_length", UINT32, 512),
+        _entry("llama.context_length", UINT32, context),
         _entry("llama.embedding_length", UINT32, HIDDEN),
-        _entry("llama.block_count", UINT32, 1),
+        _entry("llama.block_count", UINT32, layers),
         _entry("llama.feed_forward_length", UINT32, FFN),
-        _entry("llama.attention.head_count", UINT32, HIDDEN // HEAD_DIM),
-        _entry("llama.attention.head_count_kv", UINT32, 1),
-        _entry("llama.attention.key_length", UINT32, HEAD_DIM),
-        _entry("llama.attention.value_length", UINT32, HEAD_DIM),
-        _entry("llama.rope.dimension_count", UINT32, HEAD_DIM),
+        _entry("llama.attention.head_count", UINT32, heads or kv_heads),
+        _entry("llama.attention.head_count_kv", UINT32, kv_heads),
+        _entry("llama.attention.key_length", UINT32, dim),
+        _entry("llama.attention.value_length", UINT32, dim),
+        _entry("llama.rope.dimension_count", UINT32, dim),
         _entry("llama.rope.freq_base", FLOAT32, 10000.0),
         _entry("llama.attention.layer_norm_rms_epsilon", FLOAT32, 1e-5),
         _entry("tokenizer.ggml.model", STRING, "gpt2"),
@@ -118,9 +154,9 @@ def write_thinker(path):
         _entry("tokenizer.ggml.add_bos_token", BOOL, False),
         _entry("tokenizer.chat_template", STRING, THINKING_TEMPLATE),
     ]
-    tensors = _tensors(texts)
+    tensors = tensors_of(texts)
     header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(entries)) + b"".join(entries)
-    data = b""
+    data = bytearray()
     for name, (rows, columns, values) in tensors.items():
         shape = (rows,) if columns is None else (columns, rows)  # fastest first
         header += _string(name) + struct.pack("<I", len(shape))

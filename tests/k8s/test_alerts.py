@@ -115,6 +115,12 @@ def fault(alert, release, rate):
         "BatonStreamsMoved": lambda: row(
             "baton_resumes_total", "router", rising(9), reason="moved"
         ),
+        "BatonLinkBad": lambda: row(
+            "baton_link_stalls_total",
+            "router",
+            rising(9),
+            **{"from": "prefill-0", "to": "decode-1", "transport": "tcp"},
+        ),
         "BatonWorkersRefused": lambda: row(
             "baton_registrations_refused_total", "router", rising(1), reason="weights"
         ),

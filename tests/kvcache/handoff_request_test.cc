@@ -59,7 +59,7 @@ TEST(HandoffRequestTest, TheThirdFaultInARowEndsTheRequestAndANewTokenStartsTheR
   for (uint32_t known = 0; known < 5; ++known) {
     for (int i = 0; i < 2; ++i) {
       const RecoverDecision decision =
-          request.OnFault(request.attempt(), PlacementFault::kTransferStopped, known);
+          request.OnFault(request.attempt(), PlacementFault::kTokensMissing, known);
       EXPECT_EQ(decision.kind, Decided::kRecover);
       EXPECT_EQ(decision.num_replayed, known);
       EXPECT_TRUE(decision.retarget);
@@ -72,6 +72,48 @@ TEST(HandoffRequestTest, TheThirdFaultInARowEndsTheRequestAndANewTokenStartsTheR
   EXPECT_EQ(last.kind, Decided::kFailed);
   EXPECT_EQ(last.orders, (RequestOrders{.release_workers = true, .tell_client = true}));
   EXPECT_FALSE(last.retarget);
+}
+
+TEST(HandoffRequestTest, FaultsOfLinksHaveNoLimitAndAfterTwoTheNextPlacementNeedsNone) {
+  const std::vector<PlacementFault> faults = {
+      PlacementFault::kTransferStopped, PlacementFault::kDecodeFailed,
+      PlacementFault::kPrefillFailed, PlacementFault::kLinkSlow};
+  HandoffRequest request = Placed();
+  for (uint32_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(request.needs_no_link(), i >= 2) << i;
+    const RecoverDecision decision = request.OnFault(request.attempt(), faults[i % 4], 1);
+    EXPECT_EQ(decision.kind, Decided::kRecover) << i;
+    EXPECT_EQ(decision.retarget, faults[i % 4] != PlacementFault::kPrefillFailed) << i;
+    request.OnPlaced(false);
+  }
+  EXPECT_EQ(request.num_faults(), 0u);
+  request.OnProgress(request.attempt(), PlacementProgress::kAllKvAtDecode);
+  EXPECT_EQ(request.OnFault(request.attempt(), PlacementFault::kDecodeFailed, 5).kind,
+            Decided::kRecover);
+  EXPECT_EQ(request.num_faults(), 1u) << "the KV had come: the worker failed";
+  EXPECT_FALSE(request.needs_no_link()) << "new tokens came";
+}
+
+TEST(HandoffRequestTest, FaultsOfAWorkerThatComputesThePromptItselfCount) {
+  HandoffRequest request;
+  request.OnValidated();
+  for (int i = 0; i < 3; ++i) {
+    request.OnPlaced(/*local=*/true);
+    const RecoverDecision decision =
+        request.OnFault(request.attempt(), PlacementFault::kDecodeFailed, 0);
+    EXPECT_EQ(decision.kind, i < 2 ? Decided::kRecover : Decided::kFailed);
+  }
+}
+
+TEST(HandoffRequestTest, DeathsBetweenFaultsOfLinksStayPoison) {
+  HandoffRequest request = Placed();
+  request.OnFault(1, PlacementFault::kTransferStopped, 0);
+  request.OnPlaced(false);
+  EXPECT_EQ(request.OnFault(2, PlacementFault::kPrefillDied, 0).kind, Decided::kRecover);
+  request.OnPlaced(false);
+  EXPECT_EQ(request.OnFault(3, PlacementFault::kLinkSlow, 0).kind, Decided::kRecover);
+  request.OnPlaced(true);
+  EXPECT_EQ(request.OnFault(4, PlacementFault::kDecodeDied, 0).kind, Decided::kPoisoned);
 }
 
 TEST(HandoffRequestTest, TwoDeathsWithoutANewTokenArePoison) {
@@ -130,6 +172,7 @@ struct Naive {
   uint32_t attempt = 0;
   uint32_t faults = 0;
   uint32_t deaths = 0;
+  uint32_t link_faults = 0;
   uint32_t known = 0;
 
   bool all_kv() const { return state == State::kDecoding; }
@@ -163,6 +206,7 @@ struct Pair {
     ASSERT_EQ(request.state(), naive.state) << what;
     ASSERT_EQ(request.attempt(), naive.attempt) << what;
     ASSERT_EQ(request.num_faults(), naive.faults) << what;
+    ASSERT_EQ(request.num_link_faults(), naive.link_faults) << what;
     ASSERT_EQ(request.placed(), naive.phase == Naive::Phase::kRunning) << what;
     ASSERT_EQ(request.finished(), naive.phase == Naive::Phase::kOver) << what;
   }
@@ -212,15 +256,21 @@ struct Pair {
       const bool planned = fault == PlacementFault::kMoved || fault == PlacementFault::kPreempted;
       const bool death =
           fault == PlacementFault::kPrefillDied || fault == PlacementFault::kDecodeDied;
-      if (known > naive.known) naive.faults = naive.deaths = 0;
+      const bool of_link =
+          has_prefill &&
+          (fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kDecodeFailed ||
+           fault == PlacementFault::kTransferStopped || fault == PlacementFault::kLinkSlow);
+      const bool counts = !planned && !of_link;
+      if (known > naive.known) naive.faults = naive.deaths = naive.link_faults = 0;
       naive.known = known;
-      naive.faults += planned ? 0 : 1;
+      naive.faults += counts ? 1 : 0;
+      if (of_link && naive.link_faults < 2) ++naive.link_faults;
       naive.deaths += death ? 1 : 0;
       wanted.num_replayed = known;
-      if (!planned && naive.deaths == 2) {
+      if (counts && naive.deaths == 2) {
         wanted.kind = Decided::kPoisoned;
         wanted.orders = naive.End(State::kFailed);
-      } else if (!planned && naive.faults == 3) {
+      } else if (counts && naive.faults == 3) {
         wanted.kind = Decided::kFailed;
         wanted.orders = naive.End(State::kFailed);
       } else {

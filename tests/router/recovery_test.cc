@@ -255,6 +255,8 @@ TEST(RecoveryTest, ThreeFaultsWithoutATokenAreTheLimit) {
   const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
   for (uint32_t attempt = 1; attempt <= RequestLimits().max_faults; ++attempt) {
     ASSERT_FALSE(cluster.sink->ended()) << "attempt " << attempt;
+    // Later the links would be to blame.
+    cluster.State("decode-0", uid, WorkerRequestState::kVerified, StatusCode::kOk, attempt);
     cluster.State("decode-0", uid, WorkerRequestState::kFailed, StatusCode::kDataLoss, attempt);
     cluster.Advance(100'000, {"decode-0", "prefill-0"});
   }
@@ -427,21 +429,6 @@ TEST(RecoveryTest, UnequalRepetitionIsNeverShown) {
   cluster.Tokens("decode-0", {FakeCluster::OfAttempt(2, FakeCluster::Token(uid, 0, 'b'))});
   ASSERT_TRUE(cluster.sink->error.has_value());
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kChainMismatch);
-}
-
-TEST(RecoveryTest, LinkRestsLongerWithEachFailure) {
-  RegisteredWorker worker;
-  const LeaseId decode(7);
-  int64_t now_us = kSecond;
-  worker.CountLinkFault(decode, now_us);
-  EXPECT_EQ(worker.link_faults[decode].avoided_until_us, now_us + kFirstLinkRestUs);
-  worker.CountLinkFault(decode, now_us + 1);
-  EXPECT_EQ(worker.link_faults[decode].num_faults, 1u) << "of the same time";
-  for (int i = 0; i < 20; ++i) {
-    now_us = worker.link_faults[decode].avoided_until_us;
-    worker.CountLinkFault(decode, now_us);
-  }
-  EXPECT_EQ(worker.link_faults[decode].avoided_until_us, now_us + kMaxLinkRestUs);
 }
 
 // One token is asked for and the prompt's end gave it: whoever was to go on from it is not missed.

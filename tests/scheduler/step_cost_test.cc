@@ -135,5 +135,19 @@ TEST(StepCostTest, MaxChunkIsTheLargestThatKeepsTheTarget) {
   }
 }
 
+TEST(StepCostTest, AStepInWhichTheProcessStoodStillIsNoMeasurement) {
+  StepShape prefill;
+  prefill.AddPrefill(0, 100);
+  StepCost cost;
+  for (int i = 0; i < 50; ++i) cost.Measure(prefill, 100'000);
+  const double before = cost.prefill_tokens_per_s();
+  cost.Measure(prefill, 10'000'000);
+  EXPECT_EQ(cost.prefill_tokens_per_s(), before);
+  EXPECT_LE(cost.PredictUs(prefill), 160'000);
+  // A machine that has become so slow is believed.
+  for (int i = 0; i < 50; ++i) cost.Measure(prefill, 10'000'000);
+  EXPECT_NEAR(cost.prefill_tokens_per_s(), 10, 1);
+}
+
 }  // namespace
 }  // namespace baton

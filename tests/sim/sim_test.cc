@@ -66,7 +66,8 @@ TEST_F(SimTest, TheSameSeedIsTheSameRunBitForBit) {
 
 // Faults that lose no worker cost time only: every request is answered, and answered right.
 TEST_F(SimTest, GentleFaultsFailNoRequest) {
-  for (const char* faults : {"delay", "duplicate", "reorder", "slow", "memory"}) {
+  for (const char* faults :
+       {"delay", "duplicate", "reorder", "slow", "memory", "flip", "flap", "slow,flip,flap"}) {
     SimOptions options = Options(11, 2500, faults);
     options.requests_per_fault = 25;
     const SimReport report = RunSimulation(options, 1);

@@ -27,8 +27,17 @@ Cell CellOf(const TopWorker& from, const TopWorker& to) {
                                  [&to](const TopLink& one) { return one.to == to.worker_id; });
   if (link == from.links.end()) return {"-", ""};
   if (!link->up) return {"down", link->why};
-  if (link->bytes_per_s <= 0) return {link->transport, ""};
-  return {fmt::format("{} {:.2f} GB/s", link->transport, link->bytes_per_s * 1e-9), ""};
+  Cell cell{link->transport, ""};
+  if (link->bytes_per_s >= 1e7) {
+    cell.text += fmt::format(" {:.2f} GB/s", link->bytes_per_s * 1e-9);
+  } else if (link->bytes_per_s > 0) {
+    cell.text += fmt::format(" {:.2f} MB/s", link->bytes_per_s * 1e-6);
+  }
+  if (!link->why.empty()) {
+    cell.text += " rests";
+    cell.why = link->why;
+  }
+  return cell;
 }
 
 std::vector<const TopWorker*> WorkersOf(const TopSnapshot& cluster, std::string_view role) {

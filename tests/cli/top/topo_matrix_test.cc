@@ -11,9 +11,11 @@ constexpr std::string_view kTopology = R"({"model":"m","processes":[
  {"role":"decode","worker_id":"decode-0","links":[]},
  {"role":"decode","worker_id":"decode-1","links":[]},
  {"role":"decode","worker_id":"decode-2","links":[]},
+ {"role":"decode","worker_id":"decode-3","links":[]},
  {"role":"prefill","worker_id":"prefill-0",
   "links":[{"to":"decode-0","transport":"shm","bytes_per_s":2500000000,"up":true},
            {"to":"decode-1","transport":"tcp","bytes_per_s":0,"up":true},
+           {"to":"decode-3","transport":"tcp","bytes_per_s":250000,"up":true,"why":"left alone"},
            {"to":"decode-2","transport":"tcp","bytes_per_s":7,"up":false,
             "why":"another\u001bcluster secret"}]},
  {"role":"prefill","worker_id":"prefill-1","links":[],
@@ -21,10 +23,11 @@ constexpr std::string_view kTopology = R"({"model":"m","processes":[
 
 TEST(TopoMatrixTest, ARowForEachPrefillWorkerAndAColumnForEachDecodeWorker) {
   EXPECT_EQ(TopoText(ReadTopTopology(kTopology).value()),
-            "from \\ to  decode-0       decode-1    decode-2\n"
-            "prefill-0  shm 2.50 GB/s  tcp         down\n"
-            "prefill-1  -              not paired  -\n"
+            "from \\ to  decode-0       decode-1    decode-2  decode-3\n"
+            "prefill-0  shm 2.50 GB/s  tcp         down      tcp 0.25 MB/s rests\n"
+            "prefill-1  -              not paired  -         -\n"
             "prefill-0 -> decode-2: another?cluster secret\n"
+            "prefill-0 -> decode-3: left alone\n"
             "prefill-1 -> decode-1: they have no?--transport in common\n");
 }
 

@@ -1,0 +1,28 @@
+// The metrics of pairs of workers, whose labels are known only at run time. Pure; any thread.
+#ifndef BATON_ROUTER_LINK_METRICS_H_
+#define BATON_ROUTER_LINK_METRICS_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "src/router/topology.h"
+
+namespace baton {
+
+// A data connection from a prefill to a decode worker, as the router knows it.
+struct LinkRow {
+  std::string from;
+  std::string to;
+  LinkKind kind = LinkKind::kUnspecified;
+  uint64_t bytes_per_s = 0;  // 0 = not measured yet
+  uint64_t num_stalls = 0;   // hand-offs that failed or were too slow
+};
+
+// baton_link_bytes_per_second and baton_link_stalls_total{from,to,transport} as a part of a
+// Prometheus page.
+std::string LinkMetricsText(std::span<const LinkRow> links);
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_LINK_METRICS_H_

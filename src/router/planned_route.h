@@ -1,0 +1,38 @@
+// PlannedRoute: where a request would be placed, with what was known of the cluster then; and what
+// requests before it in the queue claim. Plain values; the router's thread.
+#ifndef BATON_ROUTER_PLANNED_ROUTE_H_
+#define BATON_ROUTER_PLANNED_ROUTE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "src/router/worker_registry.h"
+
+namespace baton {
+
+// See the file comment.
+struct PlannedRoute {
+  Route route;
+  RouteTable table;              // that the route's indices refer to
+  LeaseId source;                // the decode worker whose KV moves to the route's; 0 = none
+  bool is_bound = false;         // to its numerics, and workers of others are there
+  uint32_t short_context = 0;    // the largest of those that would cut it short; 0 = none would
+  bool must_wait = false;        // bound, and one of its numerics may become ready
+  LeaseId PrefillLease() const;  // where KV comes from to the route's decode worker; 0 = none
+};
+
+// Decode workers that later requests of the queue leave to one before them.
+struct PlacementClaim {
+  std::string_view model;
+  std::optional<uint64_t> numerics_id;  // none: all of the model
+  uint32_t min_context = 0;             // of them, those of at least so many tokens
+};
+using PlacementClaims = std::vector<PlacementClaim>;
+bool HasClaim(const PlacementClaims& claims, std::string_view model,
+              std::optional<uint64_t> numerics_id, uint32_t context);
+
+}  // namespace baton
+
+#endif  // BATON_ROUTER_PLANNED_ROUTE_H_

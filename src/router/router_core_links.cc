@@ -1,0 +1,180 @@
+// KV on its way: how fast it crosses each link, and requests that it would reach too late.
+#include <algorithm>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "fmt/format.h"
+
+#include "src/base/log.h"
+#include "src/router/router_core.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kWatchEveryUs = 50'000;
+
+// Moves for which another way is looked for at one time: some 20 us each.
+constexpr size_t kMaxLooks = 32;
+
+double SecondsBetween(int64_t from_us, int64_t to_us) {
+  return static_cast<double>(std::max<int64_t>(to_us - from_us, 0)) * 1e-6;
+}
+
+// Bytes cross a network. Within a host what holds them up holds up every other way too.
+bool CrossesNetwork(LinkKind kind) {
+  return kind == LinkKind::kTcp || kind == LinkKind::kNccl || kind == LinkKind::kUnspecified;
+}
+
+bool IsOnItsWay(const RouterRequest& request, int64_t now_us) {
+  const bool is_late = request.kv_received > 0 && now_us >= request.due_us;
+  return request.IsPlaced() && request.life.state() != HandoffRequestState::kDecoding &&
+         !request.is_local && !request.verified && (request.prompt_done || is_late) &&
+         request.prefill.link_to.value() != 0 && CrossesNetwork(request.transport) &&
+         !request.merge.complete();
+}
+
+// Since when it is waited for.
+int64_t WaitedSinceUs(const RouterRequest& request) {
+  return request.prompt_done ? request.prompt_done_us : request.due_us;
+}
+
+// By link, then by the order in which their KV crosses it.
+auto OrderOf(const RouterRequest* request) {
+  return std::tuple(request->prefill.lease, request->prefill.link_to, WaitedSinceUs(*request),
+                    request->uid);
+}
+
+}  // namespace
+
+void RouterCore::OnKvProgress(RouterRequest& request, const WorkerRequestStatus& status,
+                              int64_t now_us) {
+  if (status.kv_bytes <= request.kv_received) return;
+  const uint64_t num_new = status.kv_bytes - request.kv_received;
+  request.kv_received = status.kv_bytes;
+  RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
+  if (prefill != nullptr) prefill->links[request.decode.lease].OnBytes(num_new, now_us);
+}
+
+void RouterCore::OnVerified(RouterRequest& request, const WorkerRequestStatus& status,
+                            int64_t now_us) {
+  request.lifetime.Mark(RequestEvent::kVerified, now_us);
+  OnKvProgress(request, status, now_us);
+  request.verified = true;
+  request.NoteCached(status.cached_tokens);
+  request.life.OnProgress(request.attempt(), PlacementProgress::kAllKvAtDecode);
+  request.kv_bytes += status.kv_bytes;
+  if (status.transport != LinkKind::kUnspecified) request.transport = status.transport;
+  RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
+  const RegisteredWorker* const decode = registry_.Find(request.decode.lease);
+  if (prefill == nullptr || decode == nullptr) return;
+  LinkHealth& link = prefill->links[request.decode.lease];
+  const double late_s = request.prompt_done ? SecondsBetween(request.prompt_done_us, now_us) : 0;
+  const float speed = decode->load.prefill_tokens_per_s;
+  const double local_s = speed > 0 ? request.NumTokens() / static_cast<double>(speed) : late_s;
+  if (CrossesNetwork(request.transport) && IsWorthMoving(late_s, local_s)) {
+    // It came, and another way would have been better: the link stays as bad as it was.
+    link.OnStall(static_cast<double>(status.kv_bytes) / late_s, now_us);
+    return;
+  }
+  link.OnVerified(status.kv_bytes, status.transfer_seconds, late_s, now_us);
+}
+
+// What waits behind other KV on its link is predicted with it, so the requests of a link that
+// stalls leave it at one time.
+void RouterCore::WatchTransfers(int64_t now_us) {
+  if (now_us - watched_us_ < kWatchEveryUs) return;
+  watched_us_ = now_us;
+  std::vector<const RouterRequest*> crossing;
+  for (const auto& [uid, request] : requests_) {
+    if (IsOnItsWay(*request, now_us)) crossing.push_back(request.get());
+  }
+  std::sort(crossing.begin(), crossing.end(),
+            [](const auto* a, const auto* b) { return OrderOf(a) < OrderOf(b); });
+  std::vector<std::pair<RequestUid, KvOnItsWay>> late;
+  const RouterRequest* first = nullptr;  // of the link
+  uint64_t bytes_left = 0;
+  for (const RouterRequest* request : crossing) {
+    const RegisteredWorker* const prefill = registry_.Find(request->prefill.lease);
+    if (prefill == nullptr || !prefill->links.contains(request->prefill.link_to)) continue;
+    const bool is_first = first == nullptr || first->prefill.lease != request->prefill.lease ||
+                          first->prefill.link_to != request->prefill.link_to;
+    if (is_first) {
+      first = request;
+      bytes_left = 0;
+    }
+    bytes_left += request->kv_expected - std::min(request->kv_received, request->kv_expected);
+    const LinkHealth& link = prefill->links.at(request->prefill.link_to);
+    const int64_t busy_us = WaitedSinceUs(*first);
+    const KvOnItsWay kv = {
+        .bytes_left = bytes_left,
+        .bytes_per_s = link.RateSince(busy_us, now_us),
+        .silent_s = SecondsBetween(std::max(busy_us, link.last_bytes_us()), now_us)};
+    // A hand-off that has just begun says nothing yet.
+    const bool is_young = SecondsBetween(busy_us, now_us) < kLeastGainS / 2;
+    if (!is_young && IsWorthMoving(SecondsLeft(kv), 0)) late.emplace_back(request->uid, kv);
+  }
+  late.resize(std::min(late.size(), kMaxLooks));
+  for (const auto& [uid, kv] : late) {
+    if (RouterRequest* const request = FindRequest(uid)) MoveIfSlow(*request, kv, now_us);
+  }
+}
+
+void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us) {
+  const LeaseId before = std::exchange(request.slow_source, request.prefill.lease);
+  const uint32_t num_replayed =
+      std::exchange(request.num_replayed, request.NumToReplay(/*moves=*/false));
+  const PlannedRoute planned = RouteFor(request, PlacementClaims{}, now_us);
+  request.num_replayed = num_replayed;
+  const Route& route = planned.route;
+  const bool is_way = route.path != Route::Path::kNone && route.has_room && !planned.must_wait;
+  const double seconds_left = SecondsLeft(kv);
+  if (!is_way || !IsWorthMoving(seconds_left, route.predicted_s)) {
+    request.slow_source = before;
+    return;
+  }
+  RegisteredWorker& prefill = *registry_.Find(request.prefill.lease);
+  prefill.links[request.prefill.link_to].OnStall(kv.bytes_per_s, now_us);
+  BATON_LOG_WARN(
+      "request {}: its KV from {} to {} would come in {:.1f} s ({} bytes left, {:.0f} bytes a "
+      "second), another way needs {:.1f} s",
+      request.uid, request.prefill_worker_id, request.decode_worker_id, seconds_left, kv.bytes_left,
+      kv.bytes_per_s, route.predicted_s);
+  Recover(request, PlacementFault::kLinkSlow, now_us);
+}
+
+// Null: nothing was handed off there.
+const LinkHealth* RouterCore::HealthOf(const RegisteredWorker& prefill,
+                                       std::string_view decode_id) const {
+  for (const auto& [lease, health] : prefill.links) {
+    const RegisteredWorker* const decode = registry_.Find(lease);
+    if (decode != nullptr && decode->description.name.worker_id == decode_id) return &health;
+  }
+  return nullptr;
+}
+
+void RouterCore::ShowHealth(const RegisteredWorker& prefill, LinkView& link, int64_t now_us) const {
+  const LinkHealth* const health = HealthOf(prefill, link.to);
+  if (health == nullptr) return;
+  const double limit = health->limit_bytes_per_s();
+  link.bytes_per_s = static_cast<uint64_t>(limit > 0 ? limit : health->average_bytes_per_s());
+  if (!link.up || !(health->Rests(now_us) || health->IsTried())) return;
+  link.why = fmt::format("left alone for a while: {} hand-offs over it failed or came too slowly",
+                         health->num_stalls());
+}
+
+std::vector<LinkRow> RouterCore::LinkRows() const {
+  std::vector<LinkRow> rows;
+  for (const auto& [lease, worker] : registry_.workers()) {
+    for (LinkView link : worker.load.links) {
+      if (link.kind == LinkKind::kUnspecified) continue;  // it was never up
+      ShowHealth(worker, link, now_us_);
+      const LinkHealth* const health = HealthOf(worker, link.to);
+      rows.push_back({worker.description.name.worker_id, link.to, link.kind, link.bytes_per_s,
+                      health == nullptr ? 0 : health->num_stalls()});
+    }
+  }
+  return rows;
+}
+
+}  // namespace baton

@@ -1,0 +1,127 @@
+// LinkHealth: how fast a link is, when it is left alone, and when a hand-off had better move.
+#include "scheduler/link_health.h"
+
+#include <gtest/gtest.h>
+
+#include "scheduler/route_policy.h"
+#include "tests/scheduler/route_cluster.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+TEST(LinkHealthTest, RestsLongerWithEachFaultUpToALimit) {
+  LinkHealth link;
+  EXPECT_FALSE(link.IsLeftAlone(0));
+  int64_t now_us = kSecond;
+  for (const int64_t rest_s : {1, 2, 4, 8, 8, 8}) {
+    link.OnFault(now_us);
+    EXPECT_EQ(link.rests_until_us(), now_us + rest_s * kSecond);
+    link.OnFault(now_us + 1);
+    EXPECT_EQ(link.rests_until_us(), now_us + rest_s * kSecond) << "of the same time";
+    EXPECT_TRUE(link.IsLeftAlone(link.rests_until_us() - 1));
+    now_us = link.rests_until_us();
+    EXPECT_FALSE(link.IsLeftAlone(now_us));
+  }
+}
+
+TEST(LinkHealthTest, OneHandOffAtATimeTriesALinkThatRested) {
+  LinkHealth link;
+  link.OnFault(0);
+  const int64_t now_us = link.rests_until_us();
+  link.BeginHandOff(kMiB);
+  EXPECT_TRUE(link.IsLeftAlone(now_us)) << "one tries it";
+  link.EndHandOff(kMiB);
+  EXPECT_FALSE(link.IsLeftAlone(now_us));
+  link.BeginHandOff(kMiB);
+  link.OnVerified(kMiB, 0.1, 0.1, now_us);
+  EXPECT_FALSE(link.IsLeftAlone(now_us)) << "it is good";
+  link.BeginHandOff(kMiB);
+  EXPECT_FALSE(link.IsLeftAlone(now_us));
+  EXPECT_EQ(link.open_bytes(), 2 * kMiB);
+}
+
+TEST(LinkHealthTest, ALinkThatFlapsRestsAsLongAsOneThatStaysBad) {
+  LinkHealth link;
+  int64_t now_us = kSecond;
+  for (const int64_t rest_s : {1, 2, 4, 8, 8}) {
+    link.OnFault(now_us);
+    EXPECT_EQ(link.rests_until_us() - now_us, rest_s * kSecond);
+    now_us = link.rests_until_us();
+    link.OnVerified(kMiB, 0.1, 0.1, now_us);
+    EXPECT_FALSE(link.Rests(now_us)) << "good: used at once";
+  }
+  now_us += kLinkForgivenUs;
+  link.OnFault(now_us);
+  EXPECT_EQ(link.rests_until_us() - now_us, kFirstLinkRestUs) << "long ago";
+}
+
+TEST(LinkHealthTest, TheRateIsThatOfTheLastSecond) {
+  LinkHealth link;
+  EXPECT_EQ(link.RateSince(0, kSecond), 0);
+  for (int64_t us = 10 * kSecond; us < 12 * kSecond; us += 50'000) link.OnBytes(50'000, us);
+  const double rate = link.RateSince(10 * kSecond, 12 * kSecond);
+  EXPECT_NEAR(rate, 1e6, 1.5e5);
+  EXPECT_EQ(link.RateSince(10 * kSecond, 14 * kSecond), 0) << "nothing came for two seconds";
+  EXPECT_NEAR(link.RateSince(11'500'000, 12 * kSecond), 1e6, 2.5e5) << "busy for half of it";
+}
+
+TEST(LinkHealthTest, AHealedLinkForgetsTheSpeedThatWasMeasuredWhileItWasBad) {
+  LinkHealth link;
+  link.OnVerified(100 * kMiB, 0.1, 0.1, 0);
+  EXPECT_NEAR(link.limit_bytes_per_s(), 1000.0 * kMiB, kMiB);
+  link.OnStall(250e3, kSecond);
+  EXPECT_EQ(link.num_stalls(), 1u);
+  EXPECT_EQ(link.limit_bytes_per_s(), 250e3);
+  link.OnVerified(100 * kMiB, 0.1, 0.1, 3 * kSecond);
+  EXPECT_NEAR(link.limit_bytes_per_s(), 1000.0 * kMiB, kMiB);
+}
+
+TEST(LinkHealthTest, TheEndIsPredictedFromBytesAndWithoutAnyFromTheSilence) {
+  EXPECT_DOUBLE_EQ(SecondsLeft({.bytes_left = 3'000'000, .bytes_per_s = 250e3, .silent_s = 0.1}),
+                   12);
+  EXPECT_DOUBLE_EQ(SecondsLeft({.bytes_left = 3'000'000, .bytes_per_s = 0, .silent_s = 0.7}), 0.7);
+  EXPECT_TRUE(IsWorthMoving(12, 0.4));
+  EXPECT_FALSE(IsWorthMoving(12, 6)) << "computing it again takes about as long";
+  EXPECT_FALSE(IsWorthMoving(kLeastGainS, 0)) << "so little is noise";
+}
+
+TEST(LinkHealthTest, ARestingLinkIsNoWay) {
+  RouteCluster cluster(64, 2, 1);
+  cluster.links[0].rests = true;
+  for (uint64_t random = 0; random < 20; ++random) {
+    EXPECT_EQ(
+        cluster.Pick({.num_tokens = 100, .max_total_tokens = 120, .random = random}).prefill_idx,
+        1u);
+  }
+  cluster.links[1].rests = true;
+  const Route route = cluster.Pick({.num_tokens = 100, .max_total_tokens = 120});
+  EXPECT_EQ(route.path, Route::Path::kLocal);
+  EXPECT_EQ(route.reason, RouteReason::kBadLink);
+  EXPECT_DOUBLE_EQ(route.predicted_s, 100.0 / 500);
+}
+
+TEST(LinkHealthTest, KvUnderWayOnALinkCountsLikeAQueue) {
+  RouteCluster cluster(64, 2, 1);
+  cluster.links[0].seconds_per_token = cluster.links[1].seconds_per_token = 0.01;
+  cluster.links[0].queued_s = 0.5;
+  for (uint64_t random = 0; random < 20; ++random) {
+    const Route route =
+        cluster.Pick({.num_tokens = 100, .max_total_tokens = 120, .random = random});
+    EXPECT_EQ(route.prefill_idx, 1u);
+    EXPECT_DOUBLE_EQ(route.predicted_s, 1.0);
+  }
+}
+
+TEST(LinkHealthTest, ARequestThatLinksFailedNeedsNone) {
+  const RouteCluster cluster(64, 2, 1);
+  const Route route =
+      cluster.Pick({.num_tokens = 100, .max_total_tokens = 120, .needs_no_link = true});
+  EXPECT_EQ(route.path, Route::Path::kLocal);
+  EXPECT_EQ(route.reason, RouteReason::kBadLink);
+}
+
+}  // namespace
+}  // namespace baton
