@@ -152,7 +152,8 @@ fn the_deepest_values_fit_the_stack() {
                 let outcome = ChatTemplate::new(&source).unwrap().render("{}", &limits);
                 let code = outcome.err().map(|f| f.code);
                 let has_no_order = !wrap.starts_with('[') && last.ends_with("sort }}");
-                let expected = if has_no_order && fits { Some(Code::InvalidArgument) } else { None };
+                let expected =
+                    if has_no_order && fits { Some(Code::InvalidArgument) } else { None };
                 let expected = if fits { expected } else { Some(Code::Limit) };
                 assert_eq!(code, expected, "{wrap} {last} {rounds}");
             }
