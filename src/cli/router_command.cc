@@ -1,7 +1,6 @@
 // `baton router`: the process that clients talk to.
 #include <unistd.h>
 
-#include "kvcache/hash_chain.h"
 #include "src/api/router_process.h"
 #include "src/base/log.h"
 #include "src/base/open_files.h"
@@ -68,7 +67,7 @@ int RunRouter(const std::vector<std::string>& args) {
   f.config.drain_timeout_us = f.drain_timeout_s * 1'000'000;
   const StatusOr<std::string> secret = ReadClusterSecret(f.secret_file);
   if (!secret.ok()) return Fail("router", secret.status());
-  f.config.core.chain_key = DeriveChainKey(*secret, kDefaultTenant);
+  f.config.core.cluster_secret = *secret;
   RaiseOpenFilesLimit();
   RoleSignals signals;
   StatusOr<std::unique_ptr<RouterProcess>> router = RouterProcess::Start(f.config);

@@ -36,10 +36,16 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
   flags.Add("--shadow", tuning.shadow,
             "share (0..1) of the disaggregated requests that idle decode workers run again alone, "
             "to compare every token; baton_shadow_total of the router counts");
+  flags.Add("--served-model-name", tuning.served_names,
+            "[MODEL=]NAME[,NAME ..]: what clients call the model instead of its id; all names are "
+            "accepted and listed, answers have the first");
 }
 
 Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
   BATON_ASSIGN_OR_RETURN(config.core.shadow_share, ParseShadow(tuning.shadow));
+  StatusOr<ServedNames> names = ServedNames::Parse(tuning.served_names);
+  if (!names.ok()) return InvalidArgument("--served-model-name: {}", names.status().message());
+  config.core.served_names = *std::move(names);
   config.core.mode = ModeOf(tuning.mode);
   config.core.local_max_tokens = static_cast<uint32_t>(tuning.local_prefill_tokens);
   config.core.queue_wait_us = tuning.queue_wait_ms * 1000;
@@ -55,6 +61,9 @@ void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& ar
   args.push_back(fmt::format("--queue-wait-ms={}", tuning.queue_wait_ms));
   args.push_back(fmt::format("--prefill-wait-ms={}", tuning.prefill_wait_ms));
   args.push_back("--shadow=" + tuning.shadow);
+  if (!tuning.served_names.empty()) {
+    args.push_back("--served-model-name=" + tuning.served_names);
+  }
 }
 
 }  // namespace baton

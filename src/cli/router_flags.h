@@ -20,6 +20,7 @@ struct RouterTuning {
   int64_t queue_wait_ms = 10'000;
   int64_t prefill_wait_ms = 60'000;
   std::string shadow = "0";  // a number from 0 to 1
+  std::string served_names;
 };
 
 void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning);

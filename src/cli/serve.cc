@@ -20,6 +20,7 @@
 #include "src/base/hex.h"
 #include "src/base/log_sink.h"
 #include "src/base/print.h"
+#include "src/base/quoted_text.h"
 #include "src/base/random.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/commands.h"
@@ -289,6 +290,17 @@ void WarnWithoutChat(const std::string& http_address) {
         has_reason ? answer[at].get<std::string>() : response->body);
 }
 
+// Names are given to the model that is served, and to no other one.
+Status CheckServedNames(const ServeFlags& f, const ModelFile& model) {
+  BATON_ASSIGN_OR_RETURN(const ServedNames names, ServedNames::Parse(f.router.served_names));
+  for (const std::string& other : names.Models()) {
+    if (other == model.id) continue;
+    return InvalidArgument("--served-model-name: {} is not served, {} is", QuotedForMessage(other),
+                           model.id);
+  }
+  return OkStatus();
+}
+
 SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const RunFolder& folder) {
   SupervisorConfig config;
   config.run_dir = folder.path();
@@ -356,6 +368,9 @@ int RunServe(const std::vector<std::string>& args) {
   }
   const StatusOr<ModelFile> model = ResolveOrPullModel(f.model);
   if (!model.ok()) return Fail("serve", model.status());
+  if (const Status status = CheckServedNames(f, *model); !status.ok()) {
+    return Fail("serve", status, kExitUsage);
+  }
   RunFolder folder(f.run_dir);
   if (const Status status = folder.Create(); !status.ok()) return Fail("serve", status);
   // Read here once: it may be a pipe, and a process that is started again belongs to these.

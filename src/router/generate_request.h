@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kvcache/hash_chain.h"
 #include "src/base/ids.h"
 #include "src/base/span_ids.h"
 #include "src/base/xxh3.h"
@@ -70,6 +71,9 @@ struct GenerateRequest {
   std::string answer_id;   // "chatcmpl-...", as the client is told; "" for none, as of a shadow
   std::shared_ptr<const ModelInfo> model;
   std::vector<TokenId> prompt;  // 1..max_context - 1
+  // Whose prefixes it shares: it finds in a cache what requests of this tenant computed, and
+  // nothing else (TenantOfSalt).
+  std::string tenant{kDefaultTenant};
   SamplingSettings sampling;
   uint32_t num_choices = 1;  // 1..128
   RequestFields fields;
@@ -86,6 +90,10 @@ struct GenerateRequest {
 
   bool is_shadow() const { return shadow_numerics_id.has_value(); }
 };
+
+// The tenant of requests with this `cache_salt`: "default" for "", else one that no request without
+// this salt has. Workers of every release salt their chains with the tenant that they are told.
+std::string TenantOfSalt(std::string_view salt);
 
 }  // namespace baton
 

@@ -29,6 +29,7 @@ Router::Router(const RouterCoreConfig& config, std::shared_ptr<RouterInbox> inbo
     : inbox_(std::move(inbox)),
       registry_(registry),
       metrics_(RegisterBatonMetrics(registry)),
+      served_names_(config.served_names),
       keyed_(KeyedLimits(config), this, &metrics_),
       shadows_(config.shadow_share, &core_, &metrics_),
       core_(config, connector, &metrics_) {
@@ -91,7 +92,10 @@ std::shared_ptr<const ModelInfo> Router::FindModel(std::string_view id) const {
     return models_.size() == 1 ? models_.front() : nullptr;
   }
   for (const auto& model : models_) {
-    if (model->id == id) return model;
+    const auto& names = model->names;
+    const bool is_it =
+        names.empty() ? model->id == id : std::find(names.begin(), names.end(), id) != names.end();
+    if (is_it) return model;
   }
   return nullptr;
 }
@@ -178,6 +182,11 @@ void Router::PublishModels() {
   for (const auto& model : models) names += (names.empty() ? "" : ",") + model->id;
   // While no worker serves, counters keep the name under which they have been read.
   if (!names.empty()) registry_->SetConstantLabel("model", names);
+  for (auto& model : models) {
+    ModelInfo named = *model;
+    named.names = served_names_.NamesOf(model->id, models.size() == 1);
+    model = std::make_shared<const ModelInfo>(std::move(named));
+  }
   std::lock_guard lock(models_mutex_);
   models_ = std::move(models);
 }

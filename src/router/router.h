@@ -81,6 +81,7 @@ class Router final : public Submitter, private Generations {
   const std::shared_ptr<RouterInbox> inbox_;
   MetricsRegistry* const registry_;
   const BatonMetrics metrics_;
+  const ServedNames served_names_;
   const Clock& clock_ = SystemClock();
 
   std::atomic<bool> ready_{false};

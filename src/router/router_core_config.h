@@ -4,10 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
-#include "kvcache/hash_chain.h"
 #include "src/obs/span.h"
 #include "src/router/router_prefix_index.h"
+#include "src/router/served_names.h"
 
 namespace baton {
 
@@ -46,9 +47,10 @@ struct RouterCoreConfig {
   // joined, how long to wait for its data connection, before prompts take the local path.
   int64_t first_prefill_wait_us = 5'000'000;
   int64_t link_wait_us = 3'000'000;
-  // Key of the prompts' chain, from the cluster's secret: without the workers' key no prompt is
+  // Keys the prompts' chains, with each request's tenant: without the workers' secret no prompt is
   // found in their caches.
-  ChainKey chain_key = DeriveChainKey("", "default");
+  std::string cluster_secret;
+  ServedNames served_names;  // of the models, for clients
   uint32_t max_prefix_entries = kMaxPrefixEntries;
   SpanSink* spans = nullptr;  // takes the spans of every request that ended; null: there are none
   double shadow_share = 0;    // of requests that are run again and compared (shadow_runs.h), 0..1

@@ -30,7 +30,7 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, bool exact,
   spec.replayed = request.Replayed();
   spec.sampling = &request.spec.sampling;
   spec.trace = request.span;
-  if (request.spec.is_shadow()) spec.tenant = kShadowTenant;
+  spec.tenant = request.spec.is_shadow() ? kShadowTenant : request.spec.tenant;
   // Who finds it there would be told that the answer is exact; and nobody finds a shadow's.
   spec.is_cacheable = exact && !request.spec.is_shadow();
   return spec;
@@ -232,7 +232,8 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   request.hits.clear();
   if (prefixes_.num_entries() == 0 || table.decode.empty()) return;
   if (request.links.empty()) {
-    HashChain chain(config_.chain_key, std::max(table.decode.front().block_size, 1u));
+    HashChain chain(DeriveChainKey(config_.cluster_secret, request.spec.tenant),
+                    std::max(table.decode.front().block_size, 1u));
     chain.Reserve(static_cast<uint32_t>(request.spec.prompt.size()));
     chain.Append(request.spec.prompt);
     request.links.assign(chain.full_links().begin(), chain.full_links().end());

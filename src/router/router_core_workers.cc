@@ -75,7 +75,7 @@ void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_
 void RouterCore::TrackPrefixes(const RegisteredWorker& worker, int64_t now_us) {
   const uint64_t check = worker.description.chain_check;
   if (check == 0) return;  // no prefix cache
-  if (check == ChainKeyCheck(config_.chain_key)) {
+  if (check == ChainKeyCheck(DeriveChainKey(config_.cluster_secret, kDefaultTenant))) {
     prefixes_.AddWorker(worker.lease, now_us);
   } else if (!std::exchange(warned_key_, true)) {
     BATON_LOG_WARN(

@@ -31,7 +31,8 @@ bool ShadowRuns::Loan::Take(size_t bytes) {
 // The memory is asked for before anything is copied.
 void ShadowRuns::Case::TakeRequest(const GenerateRequest& from) {
   const SamplingSettings& sampling = from.sampling;
-  size_t bytes = sizeof(Case) + from.request_id.size() + from.prompt.size() * sizeof(TokenId);
+  size_t bytes = sizeof(Case) + from.request_id.size() + from.tenant.size();
+  bytes += from.prompt.size() * sizeof(TokenId);
   bytes += sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]);
   bytes += sampling.stop_token_ids.size() * sizeof(TokenId);
   bytes += from.stop.num_bytes();

@@ -38,6 +38,10 @@ struct ModelInfo {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::shared_ptr<const ChatTemplate> chat_template;  // null: the model file has no usable one
   bool has_broken_template = false;                   // it has one that is no template
+  std::vector<std::string> names;  // that clients use; empty = the id (served_names.h)
+
+  // What answers call it.
+  const std::string& name() const { return names.empty() ? id : names.front(); }
 };
 
 // One token of one choice on its way to the client. Views are valid during the call.
@@ -118,7 +122,8 @@ class Submitter {
   // refusal, or an echo of no tokens.
   virtual void CountAnswered(int http_status) = 0;
 
-  // The model of that id; "" and "default" name the only one. Null = there is none.
+  // The model of that name (ModelInfo::names); "" and "default" name the only one. Null = there is
+  // none.
   virtual std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const = 0;
   // Ascending by id.
   virtual std::vector<std::shared_ptr<const ModelInfo>> Models() const = 0;

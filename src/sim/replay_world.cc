@@ -92,7 +92,7 @@ void ReplayWorld::MakeProcesses() {
   RouterCoreConfig config;
   config.mode = options_.mode;
   config.local_max_tokens = options_.local_max_tokens;
-  config.chain_key = DeriveChainKey(kSimSecret, kDefaultTenant);
+  config.cluster_secret = kSimSecret;
   router_ = std::make_unique<SimRouter>(config, &fabric_, add("router-0"));
   fabric_.routers.push_back(router_.get());
 

@@ -9,6 +9,18 @@
 #include "src/sim/sim_draws.h"
 
 namespace baton {
+namespace {
+
+// The tenant and the first block of the prompt, whose KV no other tenant may find.
+std::string CacheNameOf(const GenerateRequest& request) {
+  std::string name = request.tenant;
+  for (size_t i = 0; i < std::min<size_t>(request.prompt.size(), kSimBlock); ++i) {
+    name += fmt::format(" {}", request.prompt[i]);
+  }
+  return name;
+}
+
+}  // namespace
 
 SimClient::SimClient(const SimRequest& spec, SimClientDesk* desk,
                      std::function<void(SimClient&)> on_end)
@@ -21,6 +33,8 @@ SimClient::SimClient(const SimRequest& spec, SimClientDesk* desk,
       num_prompt_(static_cast<uint32_t>(spec.request.prompt.size())),
       max_tokens_(spec.request.sampling.max_tokens),
       ignore_eos_(spec.request.sampling.ignore_eos) {
+  cache_name_ = CacheNameOf(spec.request);
+  ++desk_->num_asked[cache_name_];
   SimPrefix prefix;
   for (const TokenId token : spec.request.prompt) prefix.Append(token);
   choices_.reserve(spec.request.num_choices);
@@ -114,8 +128,19 @@ void SimClient::CheckLogprobs(const SampledToken& expected, const TokenOutput& t
                                             number_, token.choice, token.index));
 }
 
+// A request finds its own KV when it is placed again or preempted; the first token of a prompt
+// that nobody of its tenant has asked for was computed.
+void SimClient::CheckCached(const RequestTimings& timings) {
+  if (timings.cached_tokens == 0 || timings.resumes > 0) return;
+  if (desk_->num_asked[cache_name_] > 1) return;
+  desk_->violate("foreign prefix",
+                 fmt::format("request {}: {} cached tokens of a prompt that its tenant asked once",
+                             number_, timings.cached_tokens));
+}
+
 void SimClient::OnFinished(const GenerateResult& result) {
   if (end_ == SimEnd::kLost) return;  // nobody listens
+  CheckCached(result.timings);
   Note(~uint64_t{0}, result.num_completion_tokens);
   num_resumes_ = result.timings.resumes;
   const bool all_done = std::all_of(choices_.begin(), choices_.end(), [](const Choice& choice) {

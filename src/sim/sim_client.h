@@ -2,7 +2,8 @@
 // itself, from a prefix that needs no KV, with the shipped sampler, detokeniser and stop matcher,
 // and compares what arrives. One thread.
 //
-// Promises that it holds the router to: each choice's indices come as 0, 1, 2 .. once each (I7);
+// Promises that it holds the router to: a prompt is found in a prefix cache only where a request of
+// its tenant began like it; each choice's indices come as 0, 1, 2 .. once each (I7);
 // tokens, log-probabilities, text and finish are those of a run without faults (I8); one terminal
 // event, nothing after it (I10).
 #ifndef BATON_SIM_SIM_CLIENT_H_
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,7 +34,9 @@ struct SimClientDesk {
   std::function<void(std::string_view kind, std::string text)> violate;
   std::function<int64_t()> now_us;
   int64_t max_silence_us = 0;  // between two tokens of one request; 0 = any
-  uint64_t digest = 0;         // of everything that any client saw, with its time
+  // Askings by tenant and first block of the prompt: what a prefix cache may hold for a request.
+  std::map<std::string, uint64_t> num_asked;
+  uint64_t digest = 0;  // of everything that any client saw, with its time
   uint64_t num_tokens = 0;
 };
 
@@ -84,6 +88,7 @@ class SimClient final : public ResponseSink {
     FinishReason finish = FinishReason::kNone;
   };
 
+  void CheckCached(const RequestTimings& timings);
   void Check(Choice& choice, const TokenOutput& token);
   void CheckLogprobs(const SampledToken& expected, const TokenOutput& token);
   FinishReason FinishAfter(const Choice& choice, TokenId token) const;
@@ -100,6 +105,7 @@ class SimClient final : public ResponseSink {
   uint32_t num_prompt_ = 0;
   uint32_t max_tokens_ = 0;
   bool ignore_eos_ = false;
+  std::string cache_name_;  // of SimClientDesk::num_asked
   bool wants_cancel_ = false;
   std::vector<Choice> choices_;
   SimEnd end_ = SimEnd::kNone;

@@ -66,7 +66,7 @@ RequestSpec ToEngineSpec(const PlacementSpec& spec, RequestKind kind, Incarnatio
   out.ignore_eos = spec.sampling->ignore_eos;
   out.stop_tokens = spec.sampling->stop_token_ids;
   out.deadline_us = int64_t{spec.deadline_ms} * 1000;
-  out.tenant = std::string(kDefaultTenant);
+  out.tenant = std::string(spec.tenant);
   out.is_cacheable = spec.is_cacheable;
   return out;
 }

@@ -1,7 +1,9 @@
 #include "src/sim/sim_workload.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "src/base/check.h"
@@ -15,6 +17,8 @@ namespace {
 
 // Beginnings that prompts share, so that the prefix caches have something to find.
 constexpr uint64_t kNumShared = 12;
+// Half of the requests have a salt, so that equal beginnings of two salts meet in one cache.
+constexpr std::array<std::string_view, 4> kSalts = {"", "a", "", "b"};
 constexpr double kSharedShare = 0.3;
 constexpr double kCancelShare = 0.01;
 constexpr int64_t kTimeoutUs = 60'000'000;
@@ -164,6 +168,7 @@ SimRequest SimWorkload::Make(uint64_t number) const {
   out.uid = {draws.NextU64(), draws.NextU64() | 1};
   out.request.model = SimModelInfo();
   out.request.prompt = MakePrompt(draws, number);
+  out.request.tenant = TenantOfSalt(kSalts[number % kSalts.size()]);
   uint32_t num_output = LogUniformCount(draws, max_output_);
   if (trace_ != nullptr) {
     const double scaled = (*trace_)[number].num_output * output_scale_;

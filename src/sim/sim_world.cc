@@ -67,7 +67,7 @@ void SimWorld::MakeProcesses() {
         std::make_unique<SimProcess>(&events_, i, ProcessName(shape, i), drift_ppm));
   }
   RouterCoreConfig config;
-  config.chain_key = DeriveChainKey(kSimSecret, kDefaultTenant);
+  config.cluster_secret = kSimSecret;
   config.max_prefix_entries = 1 << 13;
   for (uint32_t i = 0; i < shape.num_routers; ++i) {
     routers_.push_back(std::make_unique<SimRouter>(config, &fabric_, processes_[i].get()));

@@ -73,6 +73,21 @@ def is_said(old, new, same):
     return num_tokens == 200 and timings.exact == same and went_on and began_right
 
 
+def keeps_salts_apart(old, new):
+    """Workers of the old release behind a new router: a salt finds its own prefixes and no others."""
+    builds = {"router": new, "prefill": old, "decode": old}
+    with RolesCluster(1, 1, binaries=builds) as cluster:
+
+        def cached(salt):
+            fields = {"prompt": "A long story about a river. " * 20, "max_tokens": 2}
+            usage = complete(cluster, temperature=0, cache_salt=salt, **fields).usage
+            return usage.prompt_tokens_details.cached_tokens
+
+        found = [cached(salt) for salt in ("", "a", "b", "a", "")]
+    print(f"cached tokens of salts -, a, b, a, - at old workers: {found}")
+    return found[:3] == [0, 0, 0] and found[3] > 0 and found[4] > 0
+
+
 def main():
     old, new = sys.argv[1:]
     roles = ("router", "prefill", "decode")
@@ -92,6 +107,7 @@ def main():
     path = "disagg" if same else "local"
     failed = same and not equal
     failed |= not is_said(old, new, same)
+    failed |= not keeps_salts_apart(old, new)
     mixes = (("prefill",), ("decode",), ("router",), ("prefill", "decode"), ("router", "prefill"))
     for old_roles in mixes:
         wanted = bits["old" if "decode" in old_roles else "new"]

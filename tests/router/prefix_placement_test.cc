@@ -1,5 +1,6 @@
 // What workers tell of their prefix caches decides where the next prompt goes.
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,8 +35,9 @@ struct CachingCluster : FakeCluster {
     for (const auto& [id, lease] : leases) Tell(id, "", true);
   }
   // The full blocks of `prompt` enter the worker's cache; with `reset` nothing else is there.
-  void Tell(const std::string& id, const std::string& prompt, bool reset = false) {
-    HashChain chain(kKey, 16);
+  void Tell(const std::string& id, const std::string& prompt, bool reset = false,
+            std::string_view salt = "") {
+    HashChain chain(DeriveChainKey("", TenantOfSalt(salt)), 16);
     chain.Append(BytesOf(prompt));
     PrefixBatch batch;
     batch.first_sequence = next_sequence[id];
@@ -58,8 +60,10 @@ struct CachingCluster : FakeCluster {
   size_t NumKnown(const std::string& id) { return core.prefixes().num_links(leases.at(id)); }
 
   // Where a request for `prompt` goes: its prefill and its decode worker. It ends at once.
-  std::pair<std::string, std::string> Place(const std::string& prompt) {
-    const RequestUid uid = Submit(Request(prompt, 2));
+  std::pair<std::string, std::string> Place(const std::string& prompt, std::string_view salt = "") {
+    GenerateRequest request = Request(prompt, 2);
+    request.tenant = TenantOfSalt(salt);
+    const RequestUid uid = Submit(std::move(request));
     const std::pair<std::string, std::string> at = PlaceOf(uid);
     core.Cancel(uid);
     return at;
@@ -200,10 +204,40 @@ TEST(PrefixPlacementTest, ARestartedWorkerStartsEmpty) {
   EXPECT_EQ(cluster.core.prefixes().num_entries(), 0u);
 }
 
+// What a salt's requests computed is found by that salt alone, and workers are told whose it is.
+TEST(PrefixPlacementTest, APromptIsFoundWhereItsSaltIs) {
+  CachingCluster cluster;
+  cluster.JoinFour();
+  cluster.Tell("prefill-0", kPrompt, false, "a");
+  cluster.Tell("decode-0", kPrompt, false, "a");
+  cluster.Tell("prefill-1", kPrompt, false, "b");
+  cluster.Tell("decode-1", kPrompt, false, "b");
+  std::map<std::string, int> without;
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(cluster.Place(kPrompt, "a"),
+              std::make_pair(std::string("prefill-0"), std::string("decode-0")));
+    EXPECT_EQ(cluster.Place(kPrompt, "b"),
+              std::make_pair(std::string("prefill-1"), std::string("decode-1")));
+    ++without[cluster.Place(kPrompt).first];
+    ++without[cluster.Place(kPrompt, "ab").first];
+  }
+  EXPECT_EQ(without.size(), 2u) << "nothing is known of no salt and of another one";
+  std::set<std::string> tenants;
+  for (const char* id : {"prefill-0", "prefill-1", "decode-0", "decode-1"}) {
+    for (const Order& order : cluster.Log(id).orders) {
+      if (order.kind == Order::Kind::kPrefill || order.kind == Order::Kind::kDecode) {
+        tenants.insert(order.tenant);
+      }
+    }
+  }
+  EXPECT_EQ(tenants, (std::set<std::string>{TenantOfSalt(""), TenantOfSalt("a"), TenantOfSalt("b"),
+                                            TenantOfSalt("ab")}));
+}
+
 // Another secret gives another chain: nothing would ever be found, so nothing is kept.
 TEST(PrefixPlacementTest, AWorkerWithAnotherKeyIsNotTracked) {
   RouterCoreConfig config;
-  config.chain_key = DeriveChainKey("the router's own", "default");
+  config.cluster_secret = "the router's own";
   CachingCluster cluster(config);
   cluster.JoinFour();
   cluster.Tell("prefill-1", kPrompt, true);
