@@ -48,8 +48,9 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, uint32_t vocab
   BATON_RETURN_IF_ERROR(CheckRange("min_p", params.min_p, {0.0f, 1.0f}));
   BATON_RETURN_IF_ERROR(
       CheckRange("repetition_penalty", params.repetition_penalty, {0.0f, 100.0f, true}));
-  BATON_RETURN_IF_ERROR(CheckRange("presence_penalty", params.presence_penalty, {-2.0f, 2.0f}));
-  BATON_RETURN_IF_ERROR(CheckRange("frequency_penalty", params.frequency_penalty, {-2.0f, 2.0f}));
+  BATON_RETURN_IF_ERROR(CheckRange("presence_penalty", params.presence_penalty, {-100.0f, 100.0f}));
+  BATON_RETURN_IF_ERROR(
+      CheckRange("frequency_penalty", params.frequency_penalty, {-100.0f, 100.0f}));
   if (params.top_logprobs > kMaxTopLogprobs) {
     return InvalidArgument("top_logprobs {} is outside [0, {}]", params.top_logprobs,
                            kMaxTopLogprobs);

@@ -30,8 +30,8 @@ struct SamplingParams {
   float top_p = 1.0f;                 // [0, 1]; 1 = off
   float min_p = 0.0f;                 // [0, 1]; 0 = off
   float repetition_penalty = 1.0f;    // (0, 100]; 1 = off; prompt and output tokens
-  float presence_penalty = 0.0f;      // [-2, 2]; output tokens
-  float frequency_penalty = 0.0f;     // [-2, 2]; output tokens, times their count
+  float presence_penalty = 0.0f;      // [-100, 100]; output tokens
+  float frequency_penalty = 0.0f;     // [-100, 100]; output tokens, times their count
   uint64_t seed = 0;                  // key of the random function
   uint32_t min_tokens = 0;            // no end of generation before this many output tokens
   bool logprobs = false;              // log-probability of the chosen token

@@ -525,8 +525,8 @@ TEST(SamplingParamsTest, NamesFieldValueAndRange) {
       {"top_p 1.5", [](SamplingParams& p) { p.top_p = 1.5f; }},
       {"min_p -0.5", [](SamplingParams& p) { p.min_p = -0.5f; }},
       {"repetition_penalty 0", [](SamplingParams& p) { p.repetition_penalty = 0; }},
-      {"presence_penalty 2.5", [](SamplingParams& p) { p.presence_penalty = 2.5f; }},
-      {"frequency_penalty -3", [](SamplingParams& p) { p.frequency_penalty = -3; }},
+      {"presence_penalty 100.5", [](SamplingParams& p) { p.presence_penalty = 100.5f; }},
+      {"frequency_penalty -101", [](SamplingParams& p) { p.frequency_penalty = -101; }},
       {"top_logprobs 21", [](SamplingParams& p) { p.top_logprobs = 21; }},
       {"token 100",
        [](SamplingParams& p) {
