@@ -64,6 +64,7 @@ StopReason StopReasonOf(const AnswerPlan& plan, const TokenOutput& token);
 struct ChoiceEnd {
   FinishReason finish = FinishReason::kNone;
   StopReason stop_reason;
+  uint32_t num_tokens = 0;  // sampled by the choice; of a stream's end
 };
 
 // Code points of valid UTF-8.

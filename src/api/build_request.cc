@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 
 #include "src/api/schema.h"
+#include "src/api/tool_params.h"
 #include "src/base/hex.h"
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
@@ -34,6 +35,7 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
   const int64_t n = params.n.value_or(1);
   const int64_t best_of = params.best_of.value_or(n);
   const bool stream = arrival.stream || params.stream.value_or(false);
+  if (!CheckTools(params, error)) return false;
   if (is_chat && params.messages.empty()) {
     return Fail(error, ErrorCode::kMissingField, "messages", kExpectedMessages);
   }
@@ -59,6 +61,10 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
   }
   if (params.has_stream_options && !stream) {
     return Fail(error, ErrorCode::kConflict, "stream_options", "it needs stream to be true");
+  }
+  if (params.continuous_usage_stats.value_or(false) && !params.include_usage.value_or(false)) {
+    return Fail(error, ErrorCode::kConflict, "stream_options.continuous_usage_stats",
+                "it needs include_usage to be true");
   }
   return true;
 }
@@ -130,6 +136,7 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
     *error = ContextLengthError(field, static_cast<uint32_t>(num_prompt_tokens), model.max_context);
     return false;
   }
+  built->plan.num_prompt_tokens = static_cast<uint32_t>(num_prompt_tokens);
   const int64_t room = static_cast<int64_t>(model.max_context - num_prompt_tokens);
   const std::optional<int64_t> asked =
       params.max_completion_tokens.has_value() ? params.max_completion_tokens : params.max_tokens;
@@ -225,6 +232,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   plan.received_unix_us = arrival.wall_unix_ms * 1000;
   plan.stream = arrival.stream || params.stream.value_or(false);
   plan.include_usage = params.include_usage.value_or(false);
+  plan.continuous_usage = params.continuous_usage_stats.value_or(false);
   plan.echo = params.echo.value_or(false);
   plan.splits_reasoning = is_chat && params.splits_reasoning.value_or(arrival.splits_reasoning);
   plan.stop = params.stop;
@@ -233,6 +241,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   GenerateRequest& request = built->request;
   request.request_id = plan.request_id;
   request.answer_id = plan.id;
+  request.tenant = TenantOfSalt(params.cache_salt);
   request.trace = arrival.trace;
   request.received_us = arrival.now_us;
   built->timeout_us = params.timeout_ms.value_or(kDefaultTimeoutMs) * 1000;

@@ -37,6 +37,8 @@ struct AnswerPlan {
   int64_t received_unix_us = 0;  // wall clock at the same moment
   bool stream = false;
   bool include_usage = false;
+  bool continuous_usage = false;   // with include_usage: every chunk has the choice's usage so far
+  uint32_t num_prompt_tokens = 0;  // for that
   bool logprobs = false;
   uint32_t top_logprobs = 0;
   uint32_t num_choices = 1;  // returned; best_of computes more

@@ -10,8 +10,10 @@
 #include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
 #include "src/api/openai_json.h"
+#include "src/api/openapi_json.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
+#include "src/api/tokenize_json.h"
 #include "src/base/random.h"
 #include "src/base/version.h"
 
@@ -20,8 +22,8 @@ namespace {
 
 constexpr std::string_view kJsonType = "application/json";
 constexpr std::string_view kModelPrefix = "/v1/models/";
-constexpr std::array<std::string_view, 5> kGetPaths = {"/health", "/v1/models", "/v1/topology",
-                                                       "/version", "/ui"};
+constexpr std::array<std::string_view, 7> kGetPaths = {
+    "/health", "/v1/models", "/v1/topology", "/version", "/ui", "/tokenizer_info", "/openapi.json"};
 
 // True for application/json and its +json relatives, whatever parameters follow, and when the
 // client did not say.
@@ -54,18 +56,6 @@ std::vector<std::string_view> ValuesOf(const HttpHeaders& headers, std::string_v
     if (EqualsIgnoreCase(field, name)) values.push_back(value);
   }
   return values;
-}
-
-// A flag of a text endpoint, false when absent; false as result: it has another type.
-bool ReadFlag(const JsonValue& body, std::string_view name, bool* flag, RequestError* error) {
-  const JsonValue* value = body.Find(name);
-  if (value == nullptr || value->is_null()) return true;
-  if (value->AsBool() == nullptr) {
-    *error = FieldError(ErrorCode::kInvalidType, name, "true or false");
-    return false;
-  }
-  *flag = *value->AsBool();
-  return true;
 }
 
 // Percent-decodes one path segment; a broken escape stays as it is, and so matches no model.
@@ -220,6 +210,8 @@ void HttpApi::HandleGet(Exchange& exchange) {
     json.BeginObject().Key("version").String(kVersion).EndObject();
     return Send(exchange, json.Take(), kJsonType);
   }
+  if (path == "/tokenizer_info") return GetTokenizerInfo(exchange);
+  if (path == "/openapi.json") return Send(exchange, OpenApiJson(), kJsonType);
   if (path == "/ui") {
     return Send(exchange, std::string(kChatPage), "text/html; charset=utf-8");
   }
@@ -239,10 +231,17 @@ void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
   const std::string name = DecodeSegment(id);
   RequestError error;
   if (const auto model = ResolveModel(*submitter_, name, &error)) {
-    return Send(exchange, ModelJson(*model), kJsonType);
+    return Send(exchange, ModelJson(*model, name), kJsonType);
   }
   // Looking up what is not there is 404, also while nothing is.
   Refuse(exchange, FieldError(ErrorCode::kModelNotFound, "model", ""));
+}
+
+void HttpApi::GetTokenizerInfo(Exchange& exchange) {
+  RequestError error;
+  const auto model = ResolveModel(*submitter_, "", &error);
+  if (model == nullptr) return Refuse(exchange, error);
+  Send(exchange, TokenizerInfoJson(*model), kJsonType);
 }
 
 void HttpApi::GetTopology(Exchange& exchange) {
@@ -329,56 +328,34 @@ std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const Json
                                 ExpectedOf(*FindParam(Endpoint::kChat, "model"))));
     return nullptr;
   }
+  if (is_given && value->AsString()->empty()) {
+    Refuse(exchange, FieldError(ErrorCode::kModelNotFound, "model", ""));
+    return nullptr;
+  }
   if (is_given) id = *value->AsString();
   auto model = ResolveModel(*submitter_, id, &error);
   if (model == nullptr) Refuse(exchange, error);
   return model;
 }
 
-void HttpApi::PostTokenize(Exchange& exchange, const JsonValue& body) {
+void HttpApi::PostText(Exchange& exchange, const JsonValue& body, TextHandler handler) {
   const auto model = ModelOf(exchange, body);
   if (model == nullptr) return;
-  exchange.ignored = IgnoredJsonFields(body, {"model", "content", "add_special", "parse_special"});
-  const JsonValue* content = body.Find("content");
-  if (content == nullptr || content->AsString() == nullptr) {
-    const bool missing = content == nullptr || content->is_null();
-    return Refuse(exchange, FieldError(missing ? ErrorCode::kMissingField : ErrorCode::kInvalidType,
-                                       "content", "a string"));
-  }
-  EncodeOptions options;
-  std::vector<TokenId> tokens;
+  TextAnswer answer;
   RequestError error;
-  if (!ReadFlag(body, "add_special", &options.add_special, &error) ||
-      !ReadFlag(body, "parse_special", &options.parse_special, &error) ||
-      !TokenizeText(*model, {"content", *content->AsString()}, options, &tokens, &error)) {
+  if (!handler({*model, body, exchange.arrival.wall_unix_ms}, &answer, &error)) {
     return Refuse(exchange, error);
   }
-  JsonWriter json;
-  json.BeginObject().Key("tokens").BeginArray();
-  for (const TokenId token : tokens) json.Int(token);
-  json.EndArray().EndObject();
-  Send(exchange, json.Take(), kJsonType);
+  exchange.ignored = std::move(answer.ignored);
+  Send(exchange, std::move(answer.json), kJsonType);
+}
+
+void HttpApi::PostTokenize(Exchange& exchange, const JsonValue& body) {
+  PostText(exchange, body, &AnswerTokenize);
 }
 
 void HttpApi::PostDetokenize(Exchange& exchange, const JsonValue& body) {
-  const auto model = ModelOf(exchange, body);
-  if (model == nullptr) return;
-  exchange.ignored = IgnoredJsonFields(body, {"model", "tokens"});
-  const JsonValue* tokens = body.Find("tokens");
-  if (tokens == nullptr || tokens->is_null()) {
-    return Refuse(exchange,
-                  FieldError(ErrorCode::kMissingField, "tokens", "an array of token ids"));
-  }
-  std::vector<int64_t> ids;
-  std::string text;
-  RequestError error;
-  if (!ReadJsonTokens(*tokens, "tokens", &ids, &error) ||
-      !DetokenizeIds(*model, ids, "tokens", &text, &error)) {
-    return Refuse(exchange, error);
-  }
-  JsonWriter json;
-  json.BeginObject().Key("content").String(text).EndObject();
-  Send(exchange, json.Take(), kJsonType);
+  PostText(exchange, body, &AnswerDetokenize);
 }
 
 void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {
@@ -386,7 +363,7 @@ void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {
   if (model == nullptr) return;
   exchange.ignored = IgnoredJsonFields(
       body, {"model", "messages", "documents", "reasoning_effort", "chat_template_kwargs",
-             "add_generation_prompt", "continue_final_message"});
+             "add_generation_prompt", "continue_final_message", "tools"});
   ApiParams params;
   ChatPrompt prompt;
   RequestError error;

@@ -11,6 +11,7 @@
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
 #include "src/api/json_value.h"
+#include "src/api/tokenize_json.h"
 #include "src/base/clock.h"
 #include "src/http/http_responder.h"
 #include "src/router/submit.h"
@@ -48,6 +49,8 @@ class HttpApi {
 
   void PostChat(Exchange& exchange, const JsonValue& body);
   void PostCompletion(Exchange& exchange, const JsonValue& body);
+  using TextHandler = bool (*)(const TextCall& call, TextAnswer* answer, RequestError* error);
+  void PostText(Exchange& exchange, const JsonValue& body, TextHandler handler);
   void PostTokenize(Exchange& exchange, const JsonValue& body);
   void PostDetokenize(Exchange& exchange, const JsonValue& body);
   void PostApplyTemplate(Exchange& exchange, const JsonValue& body);
@@ -57,6 +60,7 @@ class HttpApi {
 
   void GetHealth(Exchange& exchange);
   void GetModel(Exchange& exchange, std::string_view id);
+  void GetTokenizerInfo(Exchange& exchange);
   void GetTopology(Exchange& exchange);
 
   void Refuse(Exchange& exchange, const RequestError& error);

@@ -73,7 +73,7 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
   }
   if (!plan_.echo_alone) AppendEvent(TokenChunk(plan_, token, texts_.Push(token)), &events);
   if (token.finish != FinishReason::kNone) {
-    ChoiceEnd end{token.finish, StopReasonOf(plan_, token)};
+    ChoiceEnd end{token.finish, StopReasonOf(plan_, token), plan_.echo_alone ? 0 : token.index + 1};
     if (token.is_last) {
       last_end_ = LastEnd{token.choice, std::move(end)};
     } else {

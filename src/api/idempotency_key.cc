@@ -32,9 +32,12 @@ std::string_view EndpointName(Endpoint endpoint) {
 // As deep as kMaxJsonDepth.
 void Write(const JsonValue& value, JsonWriter* json) {
   int64_t integer = 0;
+  uint64_t large = 0;
   double number = 0;
   if (value.GetInteger(&integer)) {
     json->Int(integer);
+  } else if (value.GetUnsigned(&large)) {
+    json->Uint(large);
   } else if (value.GetNumber(&number)) {
     json->Double(number);
   } else if (const bool* flag = value.AsBool()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -17,8 +18,6 @@ namespace {
 // "invalid string: missing closing quote". Never what it quotes from the text.
 std::string_view ReasonOf(const nlohmann::detail::exception& error) {
   constexpr int kSyntax = 101;
-  constexpr int kOverflow = 406;
-  if (error.id == kOverflow) return "the number is too large";
   std::string_view text = error.what();
   // "[json...] parse error at line 1, column 2: syntax error while parsing value - REASON" and,
   // when the text is not even a token, "; last read: 'TEXT'" and what would have been right there.
@@ -29,29 +28,84 @@ std::string_view ReasonOf(const nlohmann::detail::exception& error) {
   return text.substr(0, text.find("; last read: '"));
 }
 
+size_t SkipDigits(std::string_view text, size_t at) {
+  while (at < text.size() && text[at] >= '0' && text[at] <= '9') ++at;
+  return at;
+}
+
+// -?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?
+bool IsJsonNumber(std::string_view text) {
+  size_t at = text.substr(0, 1) == "-" ? 1 : 0;
+  size_t end = SkipDigits(text, at);
+  if (end == at || (text[at] == '0' && end > at + 1)) return false;
+  if (end < text.size() && text[end] == '.') {
+    at = end + 1;
+    end = SkipDigits(text, at);
+    if (end == at) return false;
+  }
+  if (end < text.size() && (text[end] == 'e' || text[end] == 'E')) {
+    at = end + 1;
+    if (at < text.size() && (text[at] == '+' || text[at] == '-')) ++at;
+    end = SkipDigits(text, at);
+    if (end == at) return false;
+  }
+  return end == text.size();
+}
+
+// One number of a document that no double holds.
+struct HugeNumber {
+  size_t ordinal = 0;  // of all its numbers, from 0
+  double value = 0;    // infinity of its sign
+};
+
+// Writes a 0 of equal length over each such number of `text`, which is JSON up to its first error.
+std::vector<HugeNumber> TakeOutHuge(std::string* text) {
+  std::vector<HugeNumber> huge;
+  size_t num_numbers = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text->size(); ++i) {
+    const char c = (*text)[i];
+    if (c == '"') in_string = !in_string;
+    if (in_string && c == '\\') ++i;
+    if (in_string || (c != '-' && (c < '0' || c > '9'))) continue;
+    const size_t end = std::min(text->find_first_not_of("+-.0123456789eE", i), text->size());
+    const std::string number = text->substr(i, end - i);
+    const double value = std::strtod(number.c_str(), nullptr);
+    if (std::isinf(value) && IsJsonNumber(number)) {
+      huge.push_back({num_numbers, value});
+      text->replace(i, number.size(), std::string(number.size(), ' ').replace(0, 1, "0"));
+    }
+    ++num_numbers;
+    i = end - 1;
+  }
+  return huge;
+}
+
 // Builds a JsonValue from the parser's events and stops at the first thing that is refused.
 class Builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit Builder(JsonValue* root) : root_(root) {}
+  // `huge`: numbers that stand as 0 in the text.
+  explicit Builder(JsonValue* root, std::vector<HugeNumber> huge = {})
+      : root_(root), huge_(std::move(huge)) {}
 
   std::optional<ErrorCode> refusal() const { return refusal_; }
+  // A number that no double holds stopped the parser.
+  bool met_huge() const { return met_huge_; }
   // Where and why the text is no JSON, in words of the library's grammar; "" = unknown.
   const std::string& reason() const { return reason_; }
 
   bool null() override { return Add(JsonValue()); }
   bool boolean(bool value) override { return Add(JsonValue(value)); }
-  bool number_integer(number_integer_t value) override { return Add(JsonValue(int64_t{value})); }
+  bool number_integer(number_integer_t value) override {
+    return AddNumber(JsonValue(int64_t{value}));
+  }
   bool number_unsigned(number_unsigned_t value) override {
-    // Only numbers above 2^63 - 1 come here with another meaning; they are no valid integer of
-    // ours.
-    if (value > static_cast<uint64_t>(INT64_MAX)) {
-      return Add(JsonValue(static_cast<double>(value)));
-    }
-    return Add(JsonValue(static_cast<int64_t>(value)));
+    if (value > static_cast<uint64_t>(INT64_MAX)) return AddNumber(JsonValue(uint64_t{value}));
+    return AddNumber(JsonValue(static_cast<int64_t>(value)));
   }
   bool number_float(number_float_t value, const string_t& /*text*/) override {
     if (!std::isfinite(value)) return Refuse(ErrorCode::kInvalidJson);
-    return Add(JsonValue(double{value}));
+    return AddNumber(JsonValue(double{value}));
   }
   bool string(string_t& value) override { return Add(JsonValue(std::move(value))); }
   bool binary(binary_t& /*value*/) override { return Refuse(ErrorCode::kInvalidJson); }
@@ -69,6 +123,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(size_t position, const std::string& /*token*/,
                    const nlohmann::detail::exception& error) override {
+    constexpr int kOverflow = 406;
+    met_huge_ = error.id == kOverflow;
     reason_ = fmt::format("byte {}: {}", position, ReasonOf(error));
     return Refuse(ErrorCode::kInvalidJson);
   }
@@ -106,6 +162,12 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
     return Place(std::move(value)) != nullptr || Refuse(ErrorCode::kTooDeep);
   }
 
+  bool AddNumber(JsonValue value) {
+    const bool is_huge = num_huge_ < huge_.size() && huge_[num_huge_].ordinal == num_numbers_;
+    ++num_numbers_;
+    return Add(is_huge ? JsonValue(huge_[num_huge_++].value) : std::move(value));
+  }
+
   // The place stays valid while it is open: its parent gets no other member before it closes.
   bool Open(JsonValue value) {
     if (open_.size() >= kMaxJsonDepth) return Refuse(ErrorCode::kTooDeep);
@@ -124,9 +186,19 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   std::vector<JsonValue*> open_;         // containers around the current position, outermost first
   std::vector<std::string_view> names_;  // of the object that closes
   size_t num_values_ = 0;
+  const std::vector<HugeNumber> huge_;
+  size_t num_numbers_ = 0;
+  size_t num_huge_ = 0;  // of huge_, those met
+  bool met_huge_ = false;
   std::optional<ErrorCode> refusal_;
   std::string reason_;
 };
+
+bool Fail(const Builder& builder, RequestError* error) {
+  error->code = builder.refusal().value_or(ErrorCode::kInvalidJson);
+  if (error->code == ErrorCode::kInvalidJson) error->expected = builder.reason();
+  return false;
+}
 
 }  // namespace
 
@@ -145,9 +217,25 @@ bool ParseJson(std::string_view text, JsonValue* out, RequestError* error) {
   }
   Builder builder(out);
   if (nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) return true;
-  error->code = builder.refusal().value_or(ErrorCode::kInvalidJson);
-  if (error->code == ErrorCode::kInvalidJson) error->expected = builder.reason();
-  return false;
+  if (!builder.met_huge()) return Fail(builder, error);
+  // The reader of the field will say what it must be.
+  std::string tamed(text);
+  std::vector<HugeNumber> huge = TakeOutHuge(&tamed);
+  Builder again(out, std::move(huge));
+  return nlohmann::json::sax_parse(tamed, &again) || Fail(again, error);
+}
+
+bool HasHugeNumber(const JsonValue& value) {
+  if (const JsonValue::Array* array = value.AsArray()) {
+    return std::any_of(array->begin(), array->end(), HasHugeNumber);
+  }
+  if (const JsonValue::Object* object = value.AsObject()) {
+    return std::any_of(object->begin(), object->end(), [](const JsonValue::Member& member) {
+      return HasHugeNumber(member.second);
+    });
+  }
+  double number = 0;
+  return value.GetNumber(&number) && std::isinf(number);
 }
 
 }  // namespace baton

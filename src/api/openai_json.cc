@@ -17,7 +17,7 @@ void WriteHead(const AnswerPlan& plan, std::string_view object, JsonWriter* json
   json->Key("id").String(plan.id);
   json->Key("object").String(object);
   json->Key("created").Int(plan.created_unix_s);
-  json->Key("model").String(plan.model->id);
+  json->Key("model").String(plan.model->name());
 }
 
 void WriteChunkHead(const AnswerPlan& plan, JsonWriter* json) {
@@ -178,22 +178,33 @@ void WriteDelta(const TokenText& text, JsonWriter* json) {
   json->EndObject();
 }
 
-// Closes a chunk: "usage":null where a usage chunk is still to come.
-std::string EndChunk(const AnswerPlan& plan, JsonWriter* json) {
+// Closes a chunk of a choice with so many tokens until now: "usage":null where a usage chunk is
+// still to come, or the choice's usage so far.
+std::string EndChunk(const AnswerPlan& plan, uint32_t num_tokens, JsonWriter* json) {
   json->EndArray();
-  if (plan.include_usage) json->Key("usage").Null();
+  if (plan.continuous_usage) {
+    json->Key("usage").BeginObject();
+    json->Key("prompt_tokens").Uint(plan.num_prompt_tokens);
+    json->Key("completion_tokens").Uint(num_tokens);
+    json->Key("total_tokens").Uint(uint64_t{plan.num_prompt_tokens} + num_tokens);
+    json->EndObject();
+  } else if (plan.include_usage) {
+    json->Key("usage").Null();
+  }
   json->EndObject();
   return json->Take();
 }
 
-void WriteModel(const ModelInfo& model, JsonWriter* json) {
+void WriteModel(const ModelInfo& model, std::string_view name, JsonWriter* json) {
   json->BeginObject();
-  json->Key("id").String(model.id);
+  json->Key("id").String(name);
   json->Key("object").String("model");
   json->Key("created").Int(model.created_unix_s);
   json->Key("owned_by").String("baton");
   json->Key("max_context").Uint(model.max_context);
+  json->Key("max_model_len").Uint(model.max_context);  // vLLM's name for it
   json->Key("vocab_size").Uint(model.vocab_size);
+  if (!model.names.empty()) json->Key("root").String(model.id);  // of all its names
   json->EndObject();
 }
 
@@ -283,7 +294,7 @@ std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice) {
     json.Key("text").String(plan.echo_text);
   }
   json.Key("logprobs").Null().Key("finish_reason").Null().EndObject();
-  return EndChunk(plan, &json);
+  return EndChunk(plan, 0, &json);
 }
 
 std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text) {
@@ -302,7 +313,7 @@ std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const T
   }
   WriteLogprobs(plan, tokens, &json);
   json.Key("finish_reason").Null().EndObject();
-  return EndChunk(plan, &json);
+  return EndChunk(plan, token.index + 1, &json);
 }
 
 std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd& end,
@@ -319,7 +330,7 @@ std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd
   json.Key("logprobs").Null();
   WriteEnd(end, &json);
   json.EndObject();
-  if (result == nullptr) return EndChunk(plan, &json);
+  if (result == nullptr) return EndChunk(plan, end.num_tokens, &json);
   json.EndArray();
   WriteTimings(result->timings, &json);
   json.EndObject();
@@ -341,14 +352,19 @@ std::string UsageChunk(const AnswerPlan& plan, const GenerateResult& result,
 std::string ModelsJson(const std::vector<std::shared_ptr<const ModelInfo>>& models) {
   JsonWriter json;
   json.BeginObject().Key("object").String("list").Key("data").BeginArray();
-  for (const auto& model : models) WriteModel(*model, &json);
+  for (const auto& model : models) {
+    if (model->names.empty()) WriteModel(*model, model->id, &json);
+    for (const std::string& name : model->names) WriteModel(*model, name, &json);
+  }
   json.EndArray().EndObject();
   return json.Take();
 }
 
-std::string ModelJson(const ModelInfo& model) {
+std::string ModelJson(const ModelInfo& model, std::string_view name) {
+  const auto& names = model.names;
+  const bool is_name = std::find(names.begin(), names.end(), name) != names.end();
   JsonWriter json;
-  WriteModel(model, &json);
+  WriteModel(model, is_name ? name : model.name(), &json);
   return json.Take();
 }
 

@@ -38,7 +38,7 @@ std::string UsageChunk(const AnswerPlan& plan, const GenerateResult& result,
                        uint32_t num_reasoning_tokens);
 
 std::string ModelsJson(const std::vector<std::shared_ptr<const ModelInfo>>& models);
-std::string ModelJson(const ModelInfo& model);
+std::string ModelJson(const ModelInfo& model, std::string_view name);
 std::string TopologyJson(const Topology& topology);
 std::string RequestsJson(const std::vector<RequestView>& requests);
 

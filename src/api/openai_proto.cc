@@ -16,7 +16,7 @@ void FillHead(const AnswerPlan& plan, std::string_view object, Message* out) {
   out->set_id(plan.id);
   out->set_object(std::string(object));
   out->set_created(plan.created_unix_s);
-  out->set_model(plan.model->id);
+  out->set_model(plan.model->name());
   out->set_request_id(plan.request_id);
 }
 
@@ -186,14 +186,18 @@ void FillTimings(const RequestTimings& timings, v1::Timings* out) {
 void FillModels(const std::vector<std::shared_ptr<const ModelInfo>>& models,
                 v1::ListModelsResponse* out) {
   out->set_object("list");
-  for (const auto& info : models) {
+  const auto add = [out](const ModelInfo& info, const std::string& name) {
     v1::Model* model = out->add_data();
-    model->set_id(info->id);
+    model->set_id(name);
     model->set_object("model");
-    model->set_created(info->created_unix_s);
+    model->set_created(info.created_unix_s);
     model->set_owned_by("baton");
-    model->set_max_context(info->max_context);
-    model->set_vocab_size(info->vocab_size);
+    model->set_max_context(info.max_context);
+    model->set_vocab_size(info.vocab_size);
+  };
+  for (const auto& info : models) {
+    if (info->names.empty()) add(*info, info->id);
+    for (const std::string& name : info->names) add(*info, name);
   }
 }
 

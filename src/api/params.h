@@ -18,6 +18,13 @@ namespace baton {
 // Which endpoint a request came to; the values form masks in the schema table.
 enum class Endpoint : unsigned { kChat = 1, kCompletion = 2 };
 
+// What tool_choice asks for.
+enum class ToolChoice : uint8_t {
+  kAuto,  // the model may call; also where the field is absent
+  kNone,  // no call
+  kCall,  // some call, or that of one function
+};
+
 // What the schema table fills; see the file comment.
 struct ApiParams {
   std::string model;
@@ -32,7 +39,7 @@ struct ApiParams {
   std::optional<double> top_p;
   std::optional<int64_t> top_k;
   std::optional<double> min_p;
-  std::optional<int64_t> seed;
+  std::optional<int64_t> seed;  // its 64 bits, signed or not
   std::optional<int64_t> n;
   std::optional<int64_t> best_of;
   std::optional<bool> echo;
@@ -46,12 +53,16 @@ struct ApiParams {
   std::optional<int64_t> logprobs_count;  // completions: the field `logprobs`
   std::optional<int64_t> top_logprobs;
   std::optional<bool> stream;
-  std::optional<bool> include_usage;  // of stream_options
+  std::optional<bool> include_usage;           // of stream_options
+  std::optional<bool> continuous_usage_stats;  // of stream_options
   bool has_stream_options = false;
   std::string user;
+  std::string cache_salt;  // "" = none
   std::optional<bool> ignore_eos;
   std::optional<int64_t> min_tokens;
   std::optional<int64_t> timeout_ms;
+  bool has_tools = false;  // the template's variable `tools` has them
+  ToolChoice tool_choice = ToolChoice::kAuto;
   std::optional<bool> splits_reasoning;  // reasoning_format: chat, false for "none"
   // What the chat template is told besides the messages: documents, reasoning_effort, tools and the
   // members of chat_template_kwargs. Each name stands once.

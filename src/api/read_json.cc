@@ -10,6 +10,8 @@
 
 #include "src/api/schema.h"
 #include "src/api/template_params.h"
+#include "src/api/tool_params.h"
+#include "src/api/unsupported_params.h"
 
 namespace baton {
 namespace {
@@ -35,9 +37,15 @@ class RowReader {
 
   bool Read() { return std::visit(*this, row_.target); }
 
-  bool operator()(std::optional<int64_t> ApiParams::* /*target*/) const {
+  bool operator()(std::optional<int64_t> ApiParams::*target) const {
     int64_t number = 0;
+    if (target == &ApiParams::logprobs_count && value_.AsBool() != nullptr) return ReadLogprobs();
     if (value_.GetInteger(&number)) return StoreInteger(row_, number, params_, error_);
+    uint64_t large = 0;
+    if (target == &ApiParams::seed && value_.GetUnsigned(&large)) {
+      params_->seed = static_cast<int64_t>(large);
+      return true;
+    }
     // 1e300 has the right type; it is only too large.
     double real = 0;
     const bool is_huge = value_.GetNumber(&real) && std::abs(real) > 9e15;
@@ -53,9 +61,14 @@ class RowReader {
     const bool* flag = value_.AsBool();
     return flag != nullptr ? StoreBool(row_, *flag, params_, error_) : Wrong();
   }
-  bool operator()(std::string ApiParams::* /*target*/) const {
+  bool operator()(std::string ApiParams::*target) const {
     const std::string* text = value_.AsString();
-    return text != nullptr ? StoreString(row_, *text, params_, error_) : Wrong();
+    if (text == nullptr) return Wrong();
+    if (target == &ApiParams::model && text->empty()) {
+      *error_ = FieldError(ErrorCode::kModelNotFound, row_.name, "");
+      return false;
+    }
+    return StoreString(row_, *text, params_, error_);
   }
   bool operator()(std::vector<std::string> ApiParams::* /*target*/) const {
     if (const std::string* text = value_.AsString()) {
@@ -103,9 +116,9 @@ class RowReader {
       case SpecialParam::kResponseFormat:
         return ReadResponseFormat();
       case SpecialParam::kTools:
-        return ReadTools();
+        return StoreTools(value_, params_, error_);
       case SpecialParam::kToolChoice:
-        return ReadToolChoice();
+        return StoreToolChoice(value_, params_, error_);
       case SpecialParam::kReasoningFormat:
         return ReadReasoningFormat();
       case SpecialParam::kReasoningEffort:
@@ -119,6 +132,8 @@ class RowReader {
   }
 
  private:
+  // Completions: true is 1, as peers take it, and false asks for none.
+  bool ReadLogprobs() const { return !*value_.AsBool() || StoreInteger(row_, 1, params_, error_); }
   bool Wrong() const { return WrongType(row_.name, ExpectedOf(row_), error_); }
 
   bool ReadPrompt() const {
@@ -146,30 +161,22 @@ class RowReader {
   bool ReadStreamOptions() const {
     if (value_.AsObject() == nullptr) return Wrong();
     params_->has_stream_options = true;
-    const JsonValue* usage = value_.Find("include_usage");
-    if (usage == nullptr || usage->is_null()) return true;
-    if (usage->AsBool() == nullptr) {
-      return WrongType("stream_options.include_usage", "true or false", error_);
+    return ReadStreamOption("include_usage", &params_->include_usage) &&
+           ReadStreamOption("continuous_usage_stats", &params_->continuous_usage_stats);
+  }
+  bool ReadStreamOption(std::string_view name, std::optional<bool>* option) const {
+    const JsonValue* value = value_.Find(name);
+    if (value == nullptr || value->is_null()) return true;
+    if (value->AsBool() == nullptr) {
+      return WrongType(fmt::format("stream_options.{}", name), "true or false", error_);
     }
-    params_->include_usage = *usage->AsBool();
+    *option = *value->AsBool();
     return true;
   }
   bool ReadResponseFormat() const {
     const JsonValue* type = value_.Find("type");
     if (type == nullptr || type->AsString() == nullptr) return Wrong();
     return CheckResponseFormat(*type->AsString(), error_);
-  }
-  bool ReadTools() const {
-    const JsonValue::Array* array = value_.AsArray();
-    if (array == nullptr) return Wrong();
-    if (array->empty()) return true;
-    *error_ = ToolsError();
-    return false;
-  }
-  bool ReadToolChoice() const {
-    const std::string* choice = value_.AsString();
-    // The object form names a function, which needs tools.
-    return CheckToolChoice(choice != nullptr ? *choice : "", error_);
   }
   bool ReadReasoningFormat() const {
     const std::string* format = value_.AsString();
@@ -196,12 +203,17 @@ bool ReadContent(const JsonValue* value, const std::string& field, std::string* 
   }
   const JsonValue::Array* parts = value->AsArray();
   if (parts == nullptr) return WrongType(field, kExpectedContent, error);
-  for (const JsonValue& part : *parts) {
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const JsonValue& part = (*parts)[i];
     const JsonValue* type = part.Find("type");
     const JsonValue* text = part.Find("text");
-    const bool is_text = type != nullptr && type->AsString() != nullptr &&
-                         *type->AsString() == "text" && text != nullptr &&
-                         text->AsString() != nullptr;
+    const std::string* name = type == nullptr ? nullptr : type->AsString();
+    if (name != nullptr && *name != "text") {
+      // An image, a sound, a file: a part that clients know, and nothing here reads.
+      *error = FieldError(ErrorCode::kUnsupported, fmt::format("{}[{}]", field, i), kExpectedPart);
+      return false;
+    }
+    const bool is_text = name != nullptr && text != nullptr && text->AsString() != nullptr;
     if (!is_text) return WrongType(field, kExpectedContent, error);
     if (&part != &parts->front()) content->push_back('\n');
     content->append(*text->AsString());
@@ -250,6 +262,11 @@ bool ReadTurn(const JsonValue& value, size_t idx, ChatMessage* turn, RequestErro
   if (role == nullptr) return Missing(at + ".role", kExpectedRole, error);
   if (role->AsString() == nullptr) return WrongType(at + ".role", kExpectedRole, error);
   turn->role = *role->AsString();
+  if (!CheckUnsupportedOfTurn(value, at, error)) return false;
+  if (HasHugeNumber(value)) {
+    *error = FieldError(ErrorCode::kInvalidValue, at, kExpectedNumbers);
+    return false;
+  }
   const JsonValue* content = value.Find("content");
   if (turn->role != "assistant") {
     if (content == nullptr) return Missing(at + ".content", kExpectedContent, error);
@@ -267,6 +284,17 @@ std::string HeaderSafe(std::string_view name) {
     if (!keep) c = '?';
   }
   return safe;
+}
+
+// Numbers within fields whose members have no range, such as messages and tools.
+bool CheckNumbers(const JsonValue& root, Endpoint endpoint, RequestError* error) {
+  for (const auto& [name, value] : *root.AsObject()) {
+    const ParamRow* row = FindParam(endpoint, name);
+    if (row == nullptr || !HasHugeNumber(value)) continue;
+    *error = FieldError(ErrorCode::kInvalidValue, row->name, kExpectedNumbers);
+    return false;
+  }
+  return true;
 }
 
 // The members of a request that nothing reads, by their path.
@@ -320,9 +348,10 @@ void AddIgnoredOfTurns(const JsonValue& root, IgnoredNames* names) {
 void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::string>* ignored) {
   IgnoredNames names(ignored);
   names.AddUnknown(&root, "", [endpoint](std::string_view name) {
-    return FindParam(endpoint, name) != nullptr;
+    return FindParam(endpoint, name) != nullptr || IsUnsupportedParam(endpoint, name);
   });
-  names.AddUnknown(root.Find("stream_options"), "stream_options.", {"include_usage"});
+  names.AddUnknown(root.Find("stream_options"), "stream_options.",
+                   {"include_usage", "continuous_usage_stats"});
   names.AddUnknown(root.Find("response_format"), "response_format.", {"type"});
   if (endpoint == Endpoint::kChat) AddIgnoredOfTurns(root, &names);
 }
@@ -341,6 +370,8 @@ bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
     if (value == nullptr || value->is_null()) continue;
     if (!RowReader(row, *value, params, error).Read()) return false;
   }
+  if (!CheckUnsupportedParams(root, endpoint, error)) return false;
+  if (!CheckNumbers(root, endpoint, error)) return false;
   FindIgnored(root, endpoint, ignored);
   return true;
 }
@@ -373,7 +404,9 @@ bool ReadJsonTemplateParams(const JsonValue& root, ApiParams* params, RequestErr
     if (value == nullptr || value->is_null()) continue;
     if (!RowReader(*FindParam(Endpoint::kChat, name), *value, params, error).Read()) return false;
   }
-  return !params->messages.empty() || Missing("messages", kExpectedMessages, error);
+  if (params->messages.empty()) return Missing("messages", kExpectedMessages, error);
+  return CheckUnsupportedParams(root, Endpoint::kChat, error) &&
+         CheckNumbers(root, Endpoint::kChat, error);
 }
 
 bool ReadJsonTokens(const JsonValue& value, std::string_view field, std::vector<int64_t>* tokens,

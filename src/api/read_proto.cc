@@ -11,6 +11,7 @@
 #include "src/api/json_value.h"
 #include "src/api/schema.h"
 #include "src/api/template_params.h"
+#include "src/api/tool_params.h"
 
 namespace baton {
 namespace {
@@ -42,6 +43,12 @@ std::vector<int64_t> IntegersOf(const Message& message, const FieldDescriptor* f
   return values;
 }
 
+// A member that is absent while it is empty.
+void AddText(const Message& message, const char* name, JsonValue::Object* members) {
+  std::string text = StringOf(message, name);
+  if (!text.empty()) members->emplace_back(name, JsonValue(std::move(text)));
+}
+
 // Reads the field of one row. A field without presence counts as absent while it has its zero
 // value: the empty string and the empty list mean "not given" in JSON too.
 class FieldReader {
@@ -65,7 +72,8 @@ class FieldReader {
     return StoreBool(row_, reflection().GetBool(message_, field_), params_, error_);
   }
   bool operator()(std::string ApiParams::* /*target*/) const {
-    return StoreString(row_, reflection().GetString(message_, field_), params_, error_);
+    std::string text = reflection().GetString(message_, field_);
+    return text.empty() || StoreString(row_, std::move(text), params_, error_);
   }
   bool operator()(std::vector<std::string> ApiParams::* /*target*/) const {
     const int size = reflection().FieldSize(message_, field_);
@@ -105,12 +113,10 @@ class FieldReader {
       case SpecialParam::kResponseFormat:
         return ReadResponseFormat();
       case SpecialParam::kTools:
-        if (reflection().FieldSize(message_, field_) == 0) return true;
-        *error_ = ToolsError();
-        return false;
+        return ReadTools();
       case SpecialParam::kToolChoice: {
         const std::string choice = reflection().GetString(message_, field_);
-        return choice.empty() || CheckToolChoice(choice, error_);
+        return choice.empty() || StoreToolChoice(JsonValue(choice), params_, error_);
       }
       case SpecialParam::kReasoningFormat: {
         const std::string format = reflection().GetString(message_, field_);
@@ -150,6 +156,32 @@ class FieldReader {
     *error_ = FieldError(ErrorCode::kInvalidValue, row_.name, "JSON text: " + ExpectedOf(row_));
     return false;
   }
+  // The tools in the shape that the JSON API has.
+  bool ReadTools() const {
+    JsonValue::Array tools;
+    for (int i = 0; i < reflection().FieldSize(message_, field_); ++i) {
+      const Message& tool = reflection().GetRepeatedMessage(message_, field_, i);
+      const FieldDescriptor* part = tool.GetDescriptor()->FindFieldByName("function");
+      const Message& function = tool.GetReflection()->GetMessage(tool, part);
+      JsonValue::Object inner;
+      for (const char* name : {"name", "description"}) AddText(function, name, &inner);
+      const std::string parameters = StringOf(function, "parameters");
+      JsonValue schema;
+      RequestError why;
+      const bool is_read = parameters.empty() || ParseJson(parameters, &schema, &why);
+      if (!is_read || HasHugeNumber(schema)) {
+        *error_ = FieldError(ErrorCode::kInvalidValue,
+                             fmt::format("tools[{}].function.parameters", i), "JSON text");
+        return false;
+      }
+      if (!parameters.empty()) inner.emplace_back("parameters", std::move(schema));
+      const std::string type = StringOf(tool, "type");
+      tools.emplace_back(
+          JsonValue::Object{{"type", JsonValue(type.empty() ? std::string("function") : type)},
+                            {"function", JsonValue(std::move(inner))}});
+    }
+    return tools.empty() || StoreTools(JsonValue(std::move(tools)), params_, error_);
+  }
   bool ReadResponseFormat() const {
     if (!reflection().HasField(message_, field_)) return true;
     const Message& format = reflection().GetMessage(message_, field_);
@@ -163,12 +195,6 @@ class FieldReader {
   ApiParams* const params_;
   RequestError* const error_;
 };
-
-// A member that is absent while it is empty.
-void AddText(const Message& message, const char* name, JsonValue::Object* members) {
-  std::string text = StringOf(message, name);
-  if (!text.empty()) members->emplace_back(name, JsonValue(std::move(text)));
-}
 
 // The calls of a turn in the shape that the JSON API has.
 JsonValue::Array CallsOf(const Message& turn) {

@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 
 #include "src/api/template_params.h"
+#include "src/api/tool_params.h"
 
 namespace baton {
 namespace {
@@ -29,8 +30,8 @@ constexpr ParamRow kTable[] = {
     {"max_tokens", kChat, &ApiParams::max_tokens, 1, kMaxInt32},
     {"max_tokens", kCompletion, &ApiParams::max_tokens, 0, kMaxInt32},
     {"max_completion_tokens", kChat, &ApiParams::max_completion_tokens, 1, kMaxInt32},
-    {"temperature", kBoth, &ApiParams::temperature, 0, 2},
-    {"top_p", kBoth, &ApiParams::top_p, 0, 1},
+    {"temperature", kBoth, &ApiParams::temperature, 0, 100},
+    {"top_p", kBoth, &ApiParams::top_p, 0, 1, true},
     {"top_k", kBoth, &ApiParams::top_k, -1, kMaxInt32},
     {"min_p", kBoth, &ApiParams::min_p, 0, 1},
     {"seed", kBoth, &ApiParams::seed, -kMaxInt64, kMaxInt64},
@@ -39,9 +40,9 @@ constexpr ParamRow kTable[] = {
     {"echo", kCompletion, &ApiParams::echo},
     {"stop", kBoth, &ApiParams::stop, 1, kApiMaxStopBytes, false, kApiMaxStopTexts},
     {"stop_token_ids", kBoth, &ApiParams::stop_token_ids, 0, kMaxInt32, false, kApiMaxStopTokens},
-    {"presence_penalty", kBoth, &ApiParams::presence_penalty, -2, 2},
-    {"frequency_penalty", kBoth, &ApiParams::frequency_penalty, -2, 2},
-    {"repetition_penalty", kBoth, &ApiParams::repetition_penalty, 0, 10, true},
+    {"presence_penalty", kBoth, &ApiParams::presence_penalty, -100, 100},
+    {"frequency_penalty", kBoth, &ApiParams::frequency_penalty, -100, 100},
+    {"repetition_penalty", kBoth, &ApiParams::repetition_penalty, 0, 100, true},
     {"logit_bias", kBoth, &ApiParams::logit_bias, -100, 100, false, kApiMaxLogitBias},
     {"logprobs", kChat, &ApiParams::logprobs},
     {"logprobs", kCompletion, &ApiParams::logprobs_count, 0,
@@ -58,7 +59,8 @@ constexpr ParamRow kTable[] = {
     {"chat_template_kwargs", kChat, SpecialParam::kTemplateKwargs},
     {"add_generation_prompt", kChat, &ApiParams::add_generation_prompt},
     {"continue_final_message", kChat, &ApiParams::continue_final_message},
-    {"user", kBoth, &ApiParams::user, 0, 256},
+    {"user", kBoth, &ApiParams::user, 0, kApiMaxUserBytes, false, 0, true},
+    {"cache_salt", kBoth, &ApiParams::cache_salt, 1, kApiMaxSaltBytes, false, 0, true},
     {"ignore_eos", kBoth, &ApiParams::ignore_eos},
     {"min_tokens", kBoth, &ApiParams::min_tokens, 0, kMaxInt32},
     {"timeout_ms", kBoth, &ApiParams::timeout_ms, 1, 86'400'000},
@@ -93,7 +95,7 @@ struct ExpectedVisitor {
   std::string operator()(std::optional<int64_t> ApiParams::* /*target*/) const {
     if (row.max == kMaxInt64) {
       return fmt::format("an integer from {} to {}", std::numeric_limits<int64_t>::min(),
-                         std::numeric_limits<int64_t>::max());
+                         std::numeric_limits<uint64_t>::max());
     }
     return "an integer " + RangeText(row);
   }
@@ -105,7 +107,11 @@ struct ExpectedVisitor {
   }
   std::string operator()(std::string ApiParams::* /*target*/) const {
     if (row.max == 0) return "a string";
-    return fmt::format("a string of at most {} printable bytes", NumberText(row.max));
+    if (row.min > 0) {
+      return fmt::format("a string of {} to {} bytes", NumberText(row.min), NumberText(row.max));
+    }
+    return fmt::format("a string of at most {}{} bytes", NumberText(row.max),
+                       row.is_opaque ? "" : " printable");
   }
   std::string operator()(std::vector<std::string> ApiParams::* /*target*/) const {
     return fmt::format("a string or an array of at most {} strings of {} to {} bytes",
@@ -127,13 +133,13 @@ struct ExpectedVisitor {
       case SpecialParam::kPromptTokenIds:
         return "an array of token ids";
       case SpecialParam::kStreamOptions:
-        return "an object with include_usage true or false";
+        return "an object with include_usage and continuous_usage_stats true or false";
       case SpecialParam::kResponseFormat:
         return "{\"type\":\"text\"} or absent";
       case SpecialParam::kTools:
-        return "an empty array or absent";
+        return std::string(kExpectedTools);
       case SpecialParam::kToolChoice:
-        return "\"none\" or absent";
+        return std::string(kExpectedToolChoice);
       case SpecialParam::kReasoningFormat:
         return "\"auto\", \"deepseek\" or \"none\"";
       case SpecialParam::kReasoningEffort:
@@ -186,9 +192,8 @@ bool StoreBool(const ParamRow& row, bool value, ApiParams* params, RequestError*
 
 bool StoreString(const ParamRow& row, std::string value, ApiParams* params, RequestError* error) {
   const bool is_any = row.max == 0;
-  if (!is_any && (!InRange(row, static_cast<double>(value.size())) || !IsPrintable(value))) {
-    return OutOfRange(row, error);
-  }
+  if (!is_any && !InRange(row, static_cast<double>(value.size()))) return OutOfRange(row, error);
+  if (!is_any && !row.is_opaque && !IsPrintable(value)) return OutOfRange(row, error);
   params->*std::get<std::string ApiParams::*>(row.target) = std::move(value);
   return true;
 }
@@ -264,13 +269,6 @@ bool CheckResponseFormat(std::string_view type, RequestError* error) {
   return false;
 }
 
-bool CheckToolChoice(std::string_view choice, RequestError* error) {
-  if (choice == "none") return true;
-  *error = FieldError(ErrorCode::kUnsupported, "tool_choice",
-                      ExpectedOf(*FindParam(Endpoint::kChat, "tool_choice")));
-  return false;
-}
-
 bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestError* error) {
   // llama-server's names: the first two both mean a field of its own, `reasoning_content`.
   const bool splits = format == "auto" || format == "deepseek";
@@ -281,11 +279,6 @@ bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestErr
   *error = FieldError(ErrorCode::kInvalidValue, "reasoning_format",
                       ExpectedOf(*FindParam(Endpoint::kChat, "reasoning_format")));
   return false;
-}
-
-RequestError ToolsError() {
-  return FieldError(ErrorCode::kUnsupported, "tools",
-                    ExpectedOf(*FindParam(Endpoint::kChat, "tools")));
 }
 
 }  // namespace baton

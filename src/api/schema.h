@@ -25,6 +25,8 @@ inline constexpr size_t kApiMaxStopTexts = 16;
 inline constexpr size_t kApiMaxStopBytes = 512;
 inline constexpr size_t kApiMaxStopTokens = 64;
 inline constexpr size_t kApiMaxLogitBias = 1024;
+inline constexpr size_t kApiMaxUserBytes = size_t{64} << 10;
+inline constexpr size_t kApiMaxSaltBytes = 1024;
 inline constexpr size_t kApiMaxPromptTokens = size_t{1} << 20;
 // Of a gRPC message: the JSON API's limit (http_server.h, max_body_bytes).
 inline constexpr size_t kApiMaxMessageBytes = size_t{8} << 20;
@@ -38,8 +40,8 @@ enum class SpecialParam : uint8_t {
   kPromptTokenIds,
   kStreamOptions,   // JSON only
   kResponseFormat,  // only {type: "text"}
-  kTools,           // only empty
-  kToolChoice,      // only "none"
+  kTools,
+  kToolChoice,
   kReasoningFormat,
   kReasoningEffort,
   kDocuments,
@@ -65,7 +67,8 @@ struct ParamRow {
   double min = 0;
   double max = 0;
   bool min_exclusive = false;
-  size_t max_items = 0;  // lists and maps
+  size_t max_items = 0;    // lists and maps
+  bool is_opaque = false;  // strings: may have control characters, since nobody looks into them
 
   bool AppliesTo(Endpoint endpoint) const {
     return (endpoints & static_cast<unsigned>(endpoint)) != 0;
@@ -96,15 +99,16 @@ bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiPa
                        RequestError* error);
 // `type` of response_format.
 bool CheckResponseFormat(std::string_view type, RequestError* error);
-bool CheckToolChoice(std::string_view choice, RequestError* error);
 bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestError* error);
-RequestError ToolsError();
 
 // What an array of messages must be, for error messages.
 inline constexpr std::string_view kExpectedMessages =
     "an array of 1 to 4096 objects with role and content";
 inline constexpr std::string_view kExpectedContent =
     "a string or an array of parts {\"type\":\"text\",\"text\":string}";
+inline constexpr std::string_view kExpectedPart =
+    "a part {\"type\":\"text\",\"text\":string}; images, audio, video and files are not read";
+inline constexpr std::string_view kExpectedNumbers = "free of numbers beyond 1.8e308 and -1.8e308";
 inline constexpr std::string_view kExpectedRole =
     "one of \"system\", \"developer\", \"user\", \"assistant\", \"tool\"";
 inline constexpr std::string_view kExpectedPrompt = "a string or an array of token ids";

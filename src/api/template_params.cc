@@ -51,7 +51,8 @@ bool ReadArguments(const JsonValue* value, const std::string& at, JsonValue* arg
   if (text->empty()) return true;
   RequestError ignored;
   const bool is_object = text->size() <= kMaxArgumentsBytes &&
-                         ParseJson(*text, arguments, &ignored) && arguments->AsObject() != nullptr;
+                         ParseJson(*text, arguments, &ignored) &&
+                         arguments->AsObject() != nullptr && !HasHugeNumber(*arguments);
   return is_object || Fail(error, ErrorCode::kInvalidValue, at, kExpectedArguments);
 }
 

@@ -20,11 +20,21 @@ bool JsonValue::GetNumber(double* out) const {
     *out = static_cast<double>(*integer);
     return true;
   }
+  if (const uint64_t* integer = std::get_if<uint64_t>(&data_)) {
+    *out = static_cast<double>(*integer);
+    return true;
+  }
   if (const double* number = std::get_if<double>(&data_)) {
     *out = *number;
     return true;
   }
   return false;
+}
+
+bool JsonValue::GetUnsigned(uint64_t* out) const {
+  const uint64_t* integer = std::get_if<uint64_t>(&data_);
+  if (integer != nullptr) *out = *integer;
+  return integer != nullptr;
 }
 
 bool JsonValue::GetInteger(int64_t* out) const {
@@ -72,6 +82,7 @@ void AppendJsonString(std::string_view text, std::string* out) {
 
 void AppendJson(const JsonValue& value, std::string* out) {
   int64_t integer = 0;
+  uint64_t large = 0;
   double number = 0;
   if (value.is_null()) {
     out->append("null");
@@ -97,6 +108,8 @@ void AppendJson(const JsonValue& value, std::string* out) {
     out->push_back('}');
   } else if (value.IsInteger() && value.GetInteger(&integer)) {
     out->append(fmt::format("{}", integer));
+  } else if (value.GetUnsigned(&large)) {
+    out->append(fmt::format("{}", large));
   } else if (value.GetNumber(&number)) {
     AppendNumber(number, out);
   }

@@ -22,6 +22,7 @@ class JsonValue {
   JsonValue() = default;  // null
   explicit JsonValue(bool value) : data_(value) {}
   explicit JsonValue(int64_t value) : data_(value) {}
+  explicit JsonValue(uint64_t value) : data_(value) {}
   explicit JsonValue(double value) : data_(value) {}
   explicit JsonValue(std::string value) : data_(std::move(value)) {}
   explicit JsonValue(Array value) : data_(std::move(value)) {}
@@ -40,8 +41,11 @@ class JsonValue {
   bool GetNumber(double* out) const;
   // False when this is no integer within int64; 5.0 is an integer, 5.5 and 1e300 are not.
   bool GetInteger(int64_t* out) const;
+  // The integers from 2^63 to 2^64 - 1, which GetInteger does not have; false for all others.
+  bool GetUnsigned(uint64_t* out) const;
   bool IsNumber() const {
-    return std::holds_alternative<int64_t>(data_) || std::holds_alternative<double>(data_);
+    return std::holds_alternative<int64_t>(data_) || std::holds_alternative<uint64_t>(data_) ||
+           std::holds_alternative<double>(data_);
   }
   // True for a number that was written without point and exponent and is within int64.
   bool IsInteger() const { return std::holds_alternative<int64_t>(data_); }
@@ -50,7 +54,7 @@ class JsonValue {
   const JsonValue* Find(std::string_view name) const;
 
  private:
-  std::variant<std::monostate, bool, int64_t, double, std::string, Array, Object> data_;
+  std::variant<std::monostate, bool, int64_t, uint64_t, double, std::string, Array, Object> data_;
 };
 
 // Appends `value` as JSON text without blanks. A double keeps its point or exponent, so that no

@@ -374,9 +374,9 @@ TEST_F(HttpApiTest, ErrorsOfTheRequest) {
        "invalid_combination"},
       {kChatPath, kHello + R"(,"max_tokens":5,"min_tokens":6})", 400, "min_tokens",
        "invalid_combination"},
-      {kChatPath, kHello + R"(,"tools":[{}]})", 400, "tools", "unsupported_parameter"},
-      {kChatPath, kHello + R"(,"tool_choice":"auto"})", 400, "tool_choice",
-       "unsupported_parameter"},
+      {kChatPath, kHello + R"(,"tools":[{}]})", 400, "tools[0]", "invalid_type"},
+      {kChatPath, kHello + R"(,"tool_choice":"required"})", 400, "tool_choice",
+       "invalid_combination"},
       {kChatPath, kHello + R"(,"response_format":{"type":"json_object"}})", 400, "response_format",
        "unsupported_parameter"},
       {kChatPath, kHello + R"(,"logit_bias":{"259":1}})", 400, "logit_bias", "invalid_value"},
@@ -506,7 +506,7 @@ TEST_F(HttpApiTest, IgnoredFieldsOfTheTextEndpointsAreNamedToo) {
     const char* ignored;
   };
   for (const Case& c : {
-           Case{"/tokenize", R"({"content":"a","with_pieces":true})", "with_pieces"},
+           Case{"/tokenize", R"({"content":"a","count":true})", "count"},
            Case{"/detokenize", R"({"tokens":[1],"content":"a","x y":1})", "content, x?y"},
            Case{"/apply-template",
                 R"({"messages":[{"role":"user","content":"a","nick":"b"}],)"
@@ -591,7 +591,7 @@ TEST_F(HttpApiTest, ModelsAndHealth) {
   auto responder = Send("GET", "/v1/models");
   EXPECT_EQ(responder->body,
             R"({"object":"list","data":[{"id":"toy","object":"model","created":1700000000,)"
-            R"("owned_by":"baton","max_context":512,"vocab_size":259}]})");
+            R"("owned_by":"baton","max_context":512,"max_model_len":512,"vocab_size":259}]})");
   EXPECT_EQ(Send("GET", "/v1/models/toy")->status, 200);
   EXPECT_EQ(Send("GET", "/v1/models/t%6Fy")->status, 200);
   EXPECT_EQ(Send("GET", "/v1/models/none")->status, 404);
@@ -620,7 +620,7 @@ TEST_F(HttpApiTest, TextEndpoints) {
   responder = Post("/tokenize", R"({"content":"hi<eos>","parse_special":true})");
   EXPECT_EQ(responder->body, R"({"tokens":[104,105,256]})");
   responder = Post("/detokenize", R"({"tokens":[104,105,195]})");
-  EXPECT_EQ(responder->body, "{\"content\":\"hi\xef\xbf\xbd\"}");
+  EXPECT_EQ(responder->body, "{\"content\":\"hi\xef\xbf\xbd\",\"prompt\":\"hi\xef\xbf\xbd\"}");
   responder = Post("/apply-template", R"({"messages":[{"role":"user","content":"<eos>"}]})");
   EXPECT_EQ(responder->body, R"({"prompt":"<user>u:<eos><assistant>"})");
 }

@@ -74,7 +74,7 @@ std::string Quoted(std::string_view name) { return "\"" + std::string(name) + "\
 const std::map<std::string, std::vector<std::string>>& GoodValues() {
   static const std::map<std::string, std::vector<std::string>> values = {
       {"model",
-       {"\"default\"", "\"\"", "\"smollm2:135m\"", "\"a\\nb\"",
+       {"\"default\"", "\"smollm2:135m\"", "\" \"", "\"a\\nb\"",
         "\"" + std::string(257, 'm') + "\""}},
       {"messages",
        {R"([{"role":"user","content":"hi"}])",
@@ -88,34 +88,45 @@ const std::map<std::string, std::vector<std::string>>& GoodValues() {
       {"prompt_token_ids", {"[1,2,3]", "[]"}},
       {"max_tokens", {"1", "16", "2147483647", "3.0"}},
       {"max_completion_tokens", {"1", "4096"}},
-      {"temperature", {"0", "0.7", "2", "2.0"}},
-      {"top_p", {"0", "0.9", "1"}},
+      {"temperature", {"0", "0.7", "2", "2.5", "100"}},
+      {"top_p", {"0.001", "0.9", "1"}},
       {"top_k", {"-1", "0", "40", "1000000"}},
       {"min_p", {"0", "0.05", "1"}},
-      {"seed", {"0", "-1", "42", "9223372036854775807", "-9223372036854775807"}},
+      {"seed",
+       {"0", "-1", "42", "9223372036854775807", "-9223372036854775808", "9223372036854775808",
+        "18446744073709551615"}},
       {"n", {"1", "128"}},
       {"best_of", {"1", "128"}},
       {"echo", {"true", "false"}},
       {"stop", {"\"x\"", "[]", "[\"a\",\"b\"]", "\"" + std::string(512, 'x') + "\""}},
       {"stop_token_ids", {"[]", "[0,1,2]"}},
-      {"presence_penalty", {"-2", "0", "2"}},
-      {"frequency_penalty", {"-2", "0.5", "2"}},
-      {"repetition_penalty", {"0.01", "1", "1.1", "10"}},
+      {"presence_penalty", {"-100", "-2", "0", "2", "100"}},
+      {"frequency_penalty", {"-100", "0.5", "100"}},
+      {"repetition_penalty", {"0.01", "1", "1.1", "100"}},
       {"logit_bias", {"{}", R"({"1":-100,"2":100,"3":0.5})"}},
       {"logprobs", {}},
       {"top_logprobs", {"0", "20"}},
       {"stream", {"true", "false"}},
-      {"stream_options", {"{}", R"({"include_usage":true})", R"({"include_usage":null})"}},
+      {"stream_options",
+       {"{}", R"({"include_usage":true})", R"({"include_usage":null})",
+        R"({"include_usage":true,"continuous_usage_stats":true})"}},
       {"response_format", {R"({"type":"text"})"}},
-      {"tools", {"[]"}},
-      {"tool_choice", {"\"none\""}},
+      {"tools",
+       {"[]", R"([{"type":"function","function":{"name":"f"}}])",
+        R"([{"type":"function","function":{"name":"f","description":"d","parameters":{},)"
+        R"("strict":true}}])"}},
+      {"tool_choice",
+       {"\"none\"", "\"auto\"", "\"required\"", R"({"type":"function","function":{"name":"f"}})"}},
       {"reasoning_format", {"\"auto\"", "\"deepseek\"", "\"none\""}},
       {"documents", {"[]", R"([{"title":"t","text":"x"}])"}},
       {"reasoning_effort", {"\"none\"", "\"high\""}},
       {"chat_template_kwargs", {"{}", R"({"enable_thinking":false,"mood":"calm","n":[1,{}]})"}},
       {"add_generation_prompt", {"true", "false"}},
       {"continue_final_message", {"true", "false"}},
-      {"user", {"\"\"", "\"u-1\"", "\"\xc3\xa9\""}},
+      {"user",
+       {"\"\"", "\"u-1\"", "\"\xc3\xa9\"", "\"a\\tb\\nc\\u0000d\"",
+        "\"" + std::string(65'536, 'u') + "\""}},
+      {"cache_salt", {"\"s\"", "\"a\\nb\"", "\"" + std::string(1024, 's') + "\""}},
       {"ignore_eos", {"true", "false"}},
       {"min_tokens", {"0", "5"}},
       {"timeout_ms", {"1", "86400000"}},
@@ -141,20 +152,23 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
       {"stop_token_ids", {"[-1]", "[1.5]", "[\"1\"]", "[2147483648]"}},
       {"logit_bias",
        {R"({"a":1})", R"({"1":101})", R"({"1":"x"})", R"({"-1":1})", R"({"1":1,"01":2})",
-        R"({"1.0":1})", R"({"":1})", R"({"99999999999999999999":1})"}},
-      {"stream_options", {R"({"include_usage":1})"}},
+        R"({"1.0":1})", R"({"":1})", R"({"99999999999999999999":1})", R"({"7":2e400})"}},
+      {"stream_options", {R"({"include_usage":1})", R"({"continuous_usage_stats":"yes"})"}},
       {"response_format",
        {R"({"type":"json_object"})", R"({"type":"json_schema","json_schema":{}})", "{}",
         R"({"type":5})"}},
-      {"tools", {R"([{"type":"function"}])"}},
-      {"tool_choice", {"\"auto\"", "\"required\"", R"({"type":"function"})"}},
+      {"tools",
+       {R"([{"type":"function"}])", "[1]", R"([{"type":"function","function":{"name":""}}])",
+        R"([{"type":"retrieval","function":{"name":"f"}}])"}},
+      {"tool_choice", {"\"sometimes\"", R"({"type":"function"})"}},
       {"reasoning_format", {"\"\"", "\"hidden\"", "\"None\""}},
       {"documents", {"{}", "[1]", "[[]]"}},
       {"reasoning_effort", {"\"\"", "\"High\"", "\"some\""}},
       {"chat_template_kwargs",
        {"[]", R"({"messages":[]})", R"({"tools":[]})", R"({"bos_token":"x"})", R"({"a b":1})",
         R"({"":1})", R"({"9a":1})", R"({"a":")" + std::string(70'000, 'x') + R"("})"}},
-      {"user", {"\"" + std::string(257, 'u') + "\"", "\"a\\u0000b\""}},
+      {"user", {"\"" + std::string(65'537, 'u') + "\""}},
+      {"cache_salt", {"\"\"", "\"" + std::string(1025, 's') + "\""}},
       {"request_id", {"\"" + std::string(129, 'r') + "\"", "\"a\\nb\""}},
   };
   return values;
@@ -163,10 +177,10 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
 // Generic bad values by target type.
 struct WrongValues {
   std::vector<std::string> operator()(std::optional<int64_t> ApiParams::*) const {
-    return {"\"5\"", "true", "1.5", "[]", "{}", "1e300", "-1e300"};
+    return {"\"5\"", "true", "1.5", "[]", "{}", "1e300", "-1e300", "1e400", "-2e400"};
   }
   std::vector<std::string> operator()(std::optional<double> ApiParams::*) const {
-    return {"\"1\"", "true", "[]", "{}", "1e300", "-1e300"};
+    return {"\"1\"", "true", "[]", "{}", "1e300", "-1e300", "1e400", "-2e400"};
   }
   std::vector<std::string> operator()(std::optional<bool> ApiParams::*) const {
     return {"\"true\"", "1", "0", "[]", "{}"};
@@ -207,6 +221,8 @@ TEST(SchemaTest, EveryRowRefusesBadValuesByItsName) {
     if (it != BadValues().end()) bad.insert(bad.end(), it->second.begin(), it->second.end());
     for (const Endpoint endpoint : EndpointsOf(row)) {
       for (const std::string& value : bad) {
+        // Peers take true for 1.
+        if (row.name == "logprobs" && value == "true") continue;
         const Verdict verdict = ReadJson(endpoint, Quoted(row.name) + value);
         ASSERT_FALSE(verdict.ok) << row.name << " = " << value;
         EXPECT_EQ(HttpStatusOf(verdict.code), 400) << row.name << " = " << value;
@@ -238,13 +254,57 @@ TEST(SchemaTest, RangesAreExact) {
   }
 }
 
+TEST(SchemaTest, TrueAsksACompletionForOneLogProbability) {
+  ApiParams params;
+  ASSERT_TRUE(ReadJson(Endpoint::kCompletion, R"("logprobs":true)", &params).ok);
+  EXPECT_EQ(params.logprobs_count, 1);
+  params = {};
+  ASSERT_TRUE(ReadJson(Endpoint::kCompletion, R"("logprobs":false)", &params).ok);
+  EXPECT_FALSE(params.logprobs_count.has_value());
+}
+
+TEST(SchemaTest, AnEmptyModelIsUnknown) {
+  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletion}) {
+    const Verdict verdict = ReadJson(endpoint, R"("model":"")");
+    EXPECT_FALSE(verdict.ok);
+    EXPECT_EQ(verdict.code, ErrorCode::kModelNotFound);
+  }
+}
+
+TEST(SchemaTest, ANumberThatNoDoubleHoldsNamesItsField) {
+  EXPECT_EQ(ReadJson(Endpoint::kChat, R"("n":1e400)").message,
+            "'n' is out of range: it must be an integer from 1 to 128.");
+  EXPECT_EQ(ReadJson(Endpoint::kChat, R"("temperature":-123456789e999)").message,
+            "'temperature' is out of range: it must be a number from 0 to 100.");
+  const Verdict inside =
+      ReadJson(Endpoint::kChat, R"("messages":[{"role":"user","content":"a","x":[1e309]}])");
+  EXPECT_FALSE(inside.ok);
+  EXPECT_EQ(inside.param, "messages[0]");
+  EXPECT_TRUE(ReadJson(Endpoint::kChat, R"("nobody_reads_it":1e400)").ok);
+}
+
+TEST(SchemaTest, PartsThatAreNoTextAreNotSupported) {
+  for (const char* part :
+       {R"({"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}})",
+        R"({"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}})",
+        R"({"type":"file","file":{"file_id":"f"}})", R"({"type":"video_url"})"}) {
+    const Verdict verdict = ReadJson(
+        Endpoint::kChat,
+        fmt::format(R"("messages":[{{"role":"user","content":[{{"type":"text","text":"a"}},{}]}}])",
+                    part));
+    EXPECT_EQ(verdict.code, ErrorCode::kUnsupported) << part;
+    EXPECT_EQ(verdict.param, "messages[0].content[1]");
+    EXPECT_NE(verdict.message.find("images, audio"), std::string::npos) << verdict.message;
+  }
+}
+
 TEST(SchemaTest, MessagesNameFieldAndRange) {
-  EXPECT_EQ(ReadJson(Endpoint::kChat, R"("temperature":3)").message,
-            "'temperature' is out of range: it must be a number from 0 to 2.");
+  EXPECT_EQ(ReadJson(Endpoint::kChat, R"("temperature":101)").message,
+            "'temperature' is out of range: it must be a number from 0 to 100.");
   EXPECT_EQ(ReadJson(Endpoint::kChat, R"("n":"x")").message,
             "'n' has the wrong type: it must be an integer from 1 to 128.");
   EXPECT_EQ(ReadJson(Endpoint::kChat, R"("repetition_penalty":0)").message,
-            "'repetition_penalty' is out of range: it must be a number above 0 and at most 10.");
+            "'repetition_penalty' is out of range: it must be a number above 0 and at most 100.");
   EXPECT_EQ(ReadJson(Endpoint::kChat, R"("response_format":{"type":"json_object"})").message,
             "'response_format' is not supported by this server: it must be {\"type\":\"text\"} or "
             "absent.");
@@ -253,10 +313,11 @@ TEST(SchemaTest, MessagesNameFieldAndRange) {
 TEST(SchemaTest, UnknownFieldsAreNamedSafely) {
   ApiParams params;
   std::vector<std::string> ignored;
-  EXPECT_TRUE(ReadJson(Endpoint::kChat, R"("store":true,"x\r\ny":1,"best_of":2,"temperature":1)",
-                       &params, &ignored)
+  EXPECT_TRUE(ReadJson(Endpoint::kChat,
+                       R"("store":true,"x\r\ny":1,"service_tier":"auto","temperature":1)", &params,
+                       &ignored)
                   .ok);
-  EXPECT_EQ(ignored, (std::vector<std::string>{"store", "x??y", "best_of"}));
+  EXPECT_EQ(ignored, (std::vector<std::string>{"store", "x??y", "service_tier"}));
   std::string many;
   for (int i = 0; i < 100; ++i) many += (i ? ",\"f" : "\"f") + std::to_string(i) + "\":1";
   EXPECT_TRUE(ReadJson(Endpoint::kChat, many, &params, &ignored).ok);
@@ -285,10 +346,10 @@ TEST(SchemaTest, UnknownFieldsOfNestedObjectsAreNamedByTheirPath) {
   ASSERT_TRUE(ReadJson(Endpoint::kChat, "\"messages\":[" + turns + "]", &params, &ignored).ok);
   EXPECT_EQ(ignored.size(), 16u);
   ignored.clear();
-  ASSERT_TRUE(
-      ReadJson(Endpoint::kCompletion, R"("prompt":"x","messages":[{"a":1}])", &params, &ignored)
-          .ok);
-  EXPECT_EQ(ignored, std::vector<std::string>{"messages"});
+  ASSERT_TRUE(ReadJson(Endpoint::kCompletion, R"("prompt":"x","messages":[],"turns":[{"a":1}])",
+                       &params, &ignored)
+                  .ok);
+  EXPECT_EQ(ignored, std::vector<std::string>{"turns"});
 }
 
 TEST(SchemaTest, ContentPartsAreJoined) {
@@ -371,12 +432,12 @@ TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
       {"logit_bias", [](v1::ChatCompletionRequest* r) { (*r->mutable_logit_bias())[1] = 101; }},
       {"logit_bias", [](v1::ChatCompletionRequest* r) { (*r->mutable_logit_bias())[-1] = 1; }},
       {"messages[0].role", [](v1::ChatCompletionRequest* r) { r->add_messages()->set_role("x"); }},
-      {"tools", [](v1::ChatCompletionRequest* r) { r->add_tools(); }},
-      {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("auto"); }},
+      {"tools[0]", [](v1::ChatCompletionRequest* r) { r->add_tools(); }},
+      {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("sometimes"); }},
       {"response_format",
        [](v1::ChatCompletionRequest* r) { r->mutable_response_format()->set_type("json_object"); }},
       {"reasoning_format", [](v1::ChatCompletionRequest* r) { r->set_reasoning_format("hidden"); }},
-      {"user", [](v1::ChatCompletionRequest* r) { r->set_user(std::string(300, 'u')); }},
+      {"user", [](v1::ChatCompletionRequest* r) { r->set_user(std::string(65'537, 'u')); }},
   };
   for (const Case& c : cases) {
     v1::ChatCompletionRequest request;

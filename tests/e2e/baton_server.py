@@ -68,8 +68,9 @@ def wait_until(condition, limit_s, what):
 
 
 def http_json(url, body=None, timeout=120, headers=None):
-    """(status, headers, parsed body) of a GET, or of a POST when there is a body."""
-    data = None if body is None else json.dumps(body).encode()
+    """(status, headers, parsed body) of a GET, or of a POST when there is a body; bytes go as they
+    are."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(
         url, data=data, headers={"Content-Type": "application/json", **(headers or {})}
     )

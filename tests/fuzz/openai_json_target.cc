@@ -101,7 +101,8 @@ void CheckGenerate(std::string_view body, Endpoint endpoint) {
   JsonValue root;
   RequestError error;
   const bool parsed = ParseJson(body, &root, &error);
-  CheckAgainstOther(body, parsed);
+  // The other parser refuses numbers that no double holds; ours leaves them to the field's reader.
+  if (!parsed || !HasHugeNumber(root)) CheckAgainstOther(body, parsed);
   if (!parsed) return CheckError(error);
   ApiParams params;
   std::vector<std::string> ignored;

@@ -1,0 +1,165 @@
+#include "src/api/openapi_json.h"
+
+#include <optional>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "src/api/json_writer.h"
+#include "src/api/schema.h"
+#include "src/base/version.h"
+
+namespace baton {
+namespace {
+
+// The members that say the type of one parameter; `json` stands inside its schema.
+class TypeWriter {
+ public:
+  TypeWriter(const ParamRow& row, JsonWriter* json) : row_(row), json_(json) {}
+
+  void operator()(std::optional<int64_t> ApiParams::* /*target*/) const {
+    Type("integer");
+    if (row_.max >= 9e18) return;  // any integer of 64 bits
+    json_->Key("minimum").Int(static_cast<int64_t>(row_.min));
+    json_->Key("maximum").Int(static_cast<int64_t>(row_.max));
+  }
+  void operator()(std::optional<double> ApiParams::* /*target*/) const {
+    Type("number");
+    json_->Key(row_.min_exclusive ? "exclusiveMinimum" : "minimum").Double(row_.min);
+    json_->Key("maximum").Double(row_.max);
+  }
+  void operator()(std::optional<bool> ApiParams::* /*target*/) const { Type("boolean"); }
+  void operator()(std::string ApiParams::* /*target*/) const { Type("string"); }
+  void operator()(std::vector<std::string> ApiParams::* /*target*/) const {
+    json_->Key("type").BeginArray().String("string").String("array").EndArray();
+    Items("string");
+  }
+  void operator()(std::vector<int64_t> ApiParams::* /*target*/) const {
+    Type("array");
+    Items("integer");
+  }
+  void operator()(LogitBias ApiParams::* /*target*/) const {
+    Type("object");
+    json_->Key("additionalProperties").BeginObject().Key("type").String("number");
+    json_->Key("minimum").Double(row_.min).Key("maximum").Double(row_.max).EndObject();
+    json_->Key("maxProperties").Uint(row_.max_items);
+  }
+  // Their shapes are in the description.
+  void operator()(SpecialParam /*special*/) const {}
+
+ private:
+  void Type(std::string_view type) const { json_->Key("type").String(type); }
+  void Items(std::string_view type) const {
+    json_->Key("items").BeginObject().Key("type").String(type).EndObject();
+    json_->Key("maxItems").Uint(row_.max_items);
+  }
+
+  const ParamRow& row_;
+  JsonWriter* const json_;
+};
+
+void WriteRequestSchema(Endpoint endpoint, JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  for (const ParamRow& row : ParamTable()) {
+    if (!row.AppliesTo(endpoint)) continue;
+    json->Key(row.name).BeginObject();
+    std::visit(TypeWriter(row, json), row.target);
+    json->Key("description").String(ExpectedOf(row)).EndObject();
+  }
+  json->EndObject().Key("required").BeginArray();
+  json->String(endpoint == Endpoint::kChat ? "messages" : "prompt").EndArray().EndObject();
+}
+
+// One path with one method.
+struct PathRow {
+  std::string_view path;
+  std::string_view method;
+  std::string_view summary;
+  std::string_view schema;  // of the body, under components; "" = an object, as the summary says
+};
+
+constexpr PathRow kPaths[] = {
+    {"/v1/chat/completions", "post", "An answer to a conversation; stream: server-sent events",
+     "ChatCompletionRequest"},
+    {"/v1/completions", "post", "A continuation of a text or of token ids; stream: as above",
+     "CompletionRequest"},
+    {"/v1/models", "get", "The models served", ""},
+    {"/v1/models/{model}", "get", "One model", ""},
+    {"/tokenize", "post",
+     "Token ids of {content, add_special, parse_special, with_pieces}, of {prompt, "
+     "add_special_tokens, return_token_strs}, or of the prompt of {messages}",
+     ""},
+    {"/detokenize", "post", "The text of {tokens}", ""},
+    {"/tokenizer_info", "get", "Special tokens, sizes and the chat template", ""},
+    {"/apply-template", "post", "The prompt text of {messages}", ""},
+    {"/health", "get", "200 when a request would be served now, else 503", ""},
+    {"/v1/topology", "get", "The processes, their load and links", ""},
+    {"/version", "get", "The server's version", ""},
+    {"/openapi.json", "get", "This description", ""},
+};
+
+void WriteAnswers(JsonWriter* json) {
+  json->Key("responses").BeginObject();
+  json->Key("200").BeginObject().Key("description").String("the answer").EndObject();
+  json->Key("default").BeginObject();
+  json->Key("description").String("an error, which names the field and its range");
+  json->Key("content").BeginObject().Key("application/json").BeginObject();
+  json->Key("schema").BeginObject().Key("$ref").String("#/components/schemas/Error");
+  json->EndObject().EndObject().EndObject().EndObject().EndObject();
+}
+
+void WritePath(const PathRow& row, JsonWriter* json) {
+  json->Key(row.path).BeginObject().Key(row.method).BeginObject();
+  json->Key("summary").String(row.summary);
+  if (row.path.find('{') != std::string_view::npos) {
+    json->Key("parameters").BeginArray().BeginObject();
+    json->Key("name").String("model").Key("in").String("path").Key("required").Bool(true);
+    json->Key("schema").BeginObject().Key("type").String("string").EndObject();
+    json->EndObject().EndArray();
+  }
+  if (row.method == "post") {
+    json->Key("requestBody").BeginObject().Key("required").Bool(true);
+    json->Key("content").BeginObject().Key("application/json").BeginObject();
+    json->Key("schema").BeginObject();
+    if (row.schema.empty()) {
+      json->Key("type").String("object");
+    } else {
+      json->Key("$ref").String("#/components/schemas/" + std::string(row.schema));
+    }
+    json->EndObject().EndObject().EndObject().EndObject();
+  }
+  WriteAnswers(json);
+  json->EndObject().EndObject();
+}
+
+void WriteErrorSchema(JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  json->Key("error").BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  for (const std::string_view name : {"message", "type", "param", "code"}) {
+    json->Key(name).BeginObject().Key("type").BeginArray().String("string");
+    if (name == "param") json->String("null");
+    json->EndArray().EndObject();
+  }
+  json->EndObject().EndObject().EndObject().EndObject();
+}
+
+}  // namespace
+
+std::string OpenApiJson() {
+  JsonWriter json;
+  json.BeginObject().Key("openapi").String("3.1.0");
+  json.Key("info").BeginObject().Key("title").String("Baton").Key("version").String(kVersion);
+  json.EndObject().Key("paths").BeginObject();
+  for (const PathRow& row : kPaths) WritePath(row, &json);
+  json.EndObject().Key("components").BeginObject().Key("schemas").BeginObject();
+  json.Key("ChatCompletionRequest");
+  WriteRequestSchema(Endpoint::kChat, &json);
+  json.Key("CompletionRequest");
+  WriteRequestSchema(Endpoint::kCompletion, &json);
+  json.Key("Error");
+  WriteErrorSchema(&json);
+  json.EndObject().EndObject().EndObject();
+  return json.Take();
+}
+
+}  // namespace baton

@@ -1,0 +1,15 @@
+// The OpenAPI description of the HTTP API, made from the table of parameters (schema.h), so that it
+// says what the readers check. Any thread.
+#ifndef BATON_API_OPENAPI_JSON_H_
+#define BATON_API_OPENAPI_JSON_H_
+
+#include <string>
+
+namespace baton {
+
+// OpenAPI 3.1, some 20 KiB.
+std::string OpenApiJson();
+
+}  // namespace baton
+
+#endif  // BATON_API_OPENAPI_JSON_H_

@@ -1,0 +1,157 @@
+// Fields that vLLM's and llama-server's clients send, and what the server says of itself.
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "src/api/schema.h"
+#include "tests/api/http_api_rig.h"
+
+namespace baton {
+namespace {
+
+TEST_F(HttpApiTest, ContinuousUsageCountsUpInEveryChunk) {
+  AnswerWith("Hi");
+  auto responder = Post(kChatPath, kHello + R"(,"stream":true,"n":2,"stream_options":)"
+                                            R"({"include_usage":true,"continuous_usage_stats":)"
+                                            R"(true}})");
+  const auto events = Events(responder->body);
+  ASSERT_EQ(events.size(), 10u);
+  EXPECT_TRUE(responder->Header("X-Baton-Ignored-Fields").empty());
+  const char* expected[] = {"0,\"total_tokens\":9", "1,\"total_tokens\":10",
+                            "2,\"total_tokens\":11", "2,\"total_tokens\":11"};
+  for (int i = 0; i < 8; ++i) {
+    const std::string usage =
+        std::string(R"(}],"usage":{"prompt_tokens":9,"completion_tokens":)") + expected[i % 4];
+    EXPECT_NE(events[i].find(usage), std::string::npos) << events[i];
+  }
+  EXPECT_NE(events[8].find(R"("choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4)"),
+            std::string::npos)
+      << events[8];
+  responder = Post(kChatPath, kHello + R"(,"stream":true,"stream_options":)"
+                                       R"({"continuous_usage_stats":true}})");
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_EQ(Text(*responder, {"error", "param"}), "stream_options.continuous_usage_stats");
+}
+
+TEST_F(HttpApiTest, TokenizeAnswersInTheFormOfTheRequest) {
+  auto responder = Post("/tokenize", R"({"prompt":"hi","add_special_tokens":false})");
+  EXPECT_EQ(responder->body,
+            R"({"count":2,"max_model_len":512,"tokens":[104,105],"token_strs":null})");
+  responder =
+      Post("/tokenize", R"({"prompt":"hi","add_special_tokens":false,"return_token_strs":true})");
+  EXPECT_EQ(responder->body,
+            R"({"count":2,"max_model_len":512,"tokens":[104,105],"token_strs":["h","i"]})");
+  responder = Post("/tokenize", R"({"messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(responder->status, 200);
+  const auto chat = Post("/apply-template", R"({"messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(Text(*chat, {"prompt"}), "<user>u:hi<assistant>");
+  const auto parsed =
+      Post("/tokenize", R"({"content":"<user>u:hi<assistant>","parse_special":true})");
+  const std::string ids = parsed->body.substr(1, parsed->body.size() - 2);
+  EXPECT_NE(responder->body.find(ids), std::string::npos) << responder->body << parsed->body;
+  responder = Post("/tokenize", "{\"content\":\"h\xc3\xa9\",\"with_pieces\":true}");
+  EXPECT_EQ(responder->body, R"({"tokens":[{"id":104,"piece":"h"},{"id":195,"piece":[195]},)"
+                             R"({"id":169,"piece":[169]}]})");
+  for (const char* body : {R"({"content":"a","prompt":"a"})", R"({"prompt":"a","messages":[]})"}) {
+    responder = Post("/tokenize", body);
+    EXPECT_EQ(responder->status, 400) << body;
+    EXPECT_EQ(Text(*responder, {"error", "code"}), "invalid_combination");
+  }
+  responder = Post("/tokenize", R"({"prompt":["a"]})");
+  EXPECT_EQ(Text(*responder, {"error", "param"}), "prompt");
+  responder =
+      Post("/tokenize", R"({"messages":[{"role":"user","content":"a"}],"chat_template":"x"})");
+  EXPECT_EQ(Text(*responder, {"error", "param"}), "chat_template");
+  EXPECT_EQ(Text(*responder, {"error", "code"}), "unsupported_parameter");
+}
+
+TEST_F(HttpApiTest, TheServerDescribesItself) {
+  auto responder = Send("GET", "/tokenizer_info");
+  EXPECT_EQ(responder->status, 200);
+  EXPECT_EQ(Text(*responder, {"eos_token"}), "<eos>");
+  EXPECT_EQ(Text(*responder, {"model_max_length"}), "512");
+  responder = Send("GET", "/openapi.json");
+  EXPECT_EQ(responder->status, 200);
+  EXPECT_EQ(Text(*responder, {"openapi"}), "3.1.0");
+  for (const char* path : {"/v1/chat/completions", "/v1/completions", "/tokenize"}) {
+    EXPECT_NE(Text(*responder, {"paths", path, "post", "summary"}), "<absent>") << path;
+  }
+  const std::vector<std::string> fields = {"components", "schemas", "ChatCompletionRequest",
+                                           "properties"};
+  const auto member = [&](const std::string& name, const std::string& what) {
+    std::vector<std::string> path = fields;
+    path.insert(path.end(), {name, what});
+    return Text(*responder, path);
+  };
+  for (const ParamRow& row : ParamTable()) {
+    if (!row.AppliesTo(Endpoint::kChat)) continue;
+    EXPECT_EQ(member(std::string(row.name), "description"), ExpectedOf(row));
+  }
+  EXPECT_EQ(member("n", "minimum"), "1");
+  EXPECT_EQ(member("n", "maximum"), "128");
+  EXPECT_EQ(member("temperature", "type"), "number");
+}
+
+TEST_F(HttpApiTest, ToolsThatMustNotBeCalledAreAnswered) {
+  AnswerWith("x");
+  const std::string tools =
+      R"(,"tools":[{"type":"function","function":{"name":"clock","parameters":{}}}])";
+  for (const std::string& fields :
+       {tools + R"(,"tool_choice":"none")", std::string(R"(,"tool_choice":"auto")"),
+        std::string(R"(,"tools":[],"tool_choice":"auto")"),
+        std::string(R"(,"tools":null,"tool_choice":"none","parallel_tool_calls":false)")}) {
+    const auto responder = Post(kChatPath, kHello + fields + "}");
+    EXPECT_EQ(responder->status, 200) << fields << responder->body;
+    EXPECT_TRUE(responder->Header("X-Baton-Ignored-Fields").empty());
+  }
+  struct Case {
+    std::string fields;
+    const char* param;
+    const char* code;
+  };
+  const char* const named = R"(,"tool_choice":{"type":"function","function":{"name":"clock"}})";
+  for (const Case& c :
+       {Case{tools, "tools", "unsupported_parameter"},
+        Case{tools + R"(,"tool_choice":"auto")", "tools", "unsupported_parameter"},
+        Case{tools + R"(,"tool_choice":"required")", "tool_choice", "unsupported_parameter"},
+        Case{tools + named, "tool_choice", "unsupported_parameter"},
+        Case{R"(,"tool_choice":"required")", "tool_choice", "invalid_combination"},
+        Case{named, "tool_choice", "invalid_combination"}}) {
+    const auto responder = Post(kChatPath, kHello + c.fields + "}");
+    EXPECT_EQ(responder->status, 400) << c.fields;
+    EXPECT_EQ(Text(*responder, {"error", "param"}), c.param) << c.fields;
+    EXPECT_EQ(Text(*responder, {"error", "code"}), c.code) << c.fields;
+  }
+}
+
+TEST_F(HttpApiTest, AnEmptyModelIsUnknownEverywhere) {
+  for (const char* path :
+       {kChatPath, kCompletionPath, "/tokenize", "/detokenize", "/apply-template"}) {
+    const auto responder = Post(path, R"({"model":""})");
+    EXPECT_EQ(responder->status, 404) << path;
+    EXPECT_EQ(Text(*responder, {"error", "code"}), "model_not_found");
+  }
+}
+
+TEST_F(HttpApiTest, ASaltNamesTheTenant) {
+  std::vector<std::string> tenants;
+  submitter_.answer = [&](const GenerateRequest& request, ResponseSink& sink) {
+    tenants.push_back(request.tenant);
+    PlayText(sink, "x", 0, FinishReason::kStop, true);
+    sink.OnFinished(TestResult(1, 1));
+  };
+  for (const char* salt : {"", R"(,"cache_salt":"a")", R"(,"cache_salt":"b")",
+                           R"(,"cache_salt":"a")", R"(,"cache_salt":null)"}) {
+    EXPECT_EQ(Post(kChatPath, kHello + salt + "}")->status, 200);
+  }
+  ASSERT_EQ(tenants.size(), 5u);
+  EXPECT_EQ(tenants[0], kDefaultTenant);
+  EXPECT_EQ(tenants[4], kDefaultTenant);
+  EXPECT_EQ(tenants[1], tenants[3]);
+  EXPECT_EQ(std::set<std::string>(tenants.begin(), tenants.end()).size(), 3u);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,153 @@
+"""Fields of requests: honoured, or refused by name; and what the server says of itself."""
+
+import json
+
+import pytest
+
+from baton_server import Server, complete, generated_stubs
+
+FACTS = " ".join(f"fact {i} is {i * i}." for i in range(120))
+
+
+def cached(server, path="/v1/chat/completions", **fields):
+    body = {"max_tokens": 2, "temperature": 0, **fields}
+    if path.endswith("chat/completions"):
+        body.setdefault("messages", [{"role": "user", "content": FACTS}])
+    status, _, answer = server.post(path, body)
+    assert status == 200, answer
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def test_salts_keep_cached_prefixes_apart():
+    with Server() as server:
+        assert cached(server, cache_salt="tenant-a") == 0
+        assert cached(server, cache_salt="tenant-a") > 300, "the same salt shares"
+        assert cached(server, cache_salt="tenant-b") == 0, "another salt finds nothing"
+        assert cached(server) == 0, "no salt finds nothing of a salt"
+        assert cached(server) > 300
+        assert cached(server, cache_salt="tenant-c") == 0, "a salt finds nothing of no salt"
+        # The other endpoint and API have the same caches.
+        ids = server.post("/tokenize", {"messages": [{"role": "user", "content": FACTS}]})[2]
+        of_ids = {"path": "/v1/completions", "prompt": ids["tokens"]}
+        assert cached(server, **of_ids, cache_salt="tenant-b") > 300
+        assert cached(server, **of_ids, cache_salt="tenant-d") == 0
+        pb2, pb2_grpc = generated_stubs()
+        stub = pb2_grpc.CompletionServiceStub(server.channel)
+
+        def over_grpc(salt):
+            request = pb2.CompletionRequest(
+                prompt_token_ids=ids["tokens"], max_tokens=1, cache_salt=salt
+            )
+            return stub.Complete(request, timeout=60).usage.prompt_tokens_details.cached_tokens
+
+        assert over_grpc("tenant-e") == 0
+        assert over_grpc("tenant-e") > 300
+        assert over_grpc("tenant-a") > 300
+
+
+@pytest.mark.parametrize("salt", ["", "s" * 1025, 5, ["a"]])
+def test_a_salt_that_is_none_is_refused(server, salt):
+    status, _, answer = server.post(
+        "/v1/completions", {"prompt": "a", "max_tokens": 1, "cache_salt": salt}
+    )
+    assert status == 400 and answer["error"]["param"] == "cache_salt"
+    assert "1 to 1024 bytes" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 2.5, "seed": 1},
+        {"temperature": 100, "seed": 1},
+        {"presence_penalty": 50, "frequency_penalty": -100, "temperature": 0},
+        {"repetition_penalty": 100, "temperature": 0},
+        {"user": "a\tb\nc" * 10000},
+        {"seed": 2**63},
+        {"seed": 2**64 - 1},
+        {"seed": -(2**63)},
+        {"logprobs": True},
+        {"min_tokens": 1, "top_k": -1},
+    ],
+)
+def test_values_that_peers_take_are_taken(server, fields):
+    status, headers, answer = server.post(
+        "/v1/completions", {"prompt": "The sky is", "max_tokens": 3, **fields}
+    )
+    assert status == 200, answer
+    assert "X-Baton-Ignored-Fields" not in headers
+    if fields.get("logprobs"):
+        assert len(answer["choices"][0]["logprobs"]["top_logprobs"][0]) in (1, 2)
+
+
+def test_seeds_of_64_bits_are_all_different(server):
+    def text(seed):
+        body = {"prompt": "Once", "max_tokens": 12, "temperature": 1.5, "seed": seed}
+        return server.post("/v1/completions", body)[2]["choices"][0]["text"]
+
+    seeds = (2**63, 2**63 + 1, 2**64 - 2, 7)
+    assert len({text(seed) for seed in seeds}) == len(seeds)
+    assert text(2**63) == text(2**63) == text(-(2**63)), "one seed, signed or not"
+
+
+@pytest.mark.parametrize(
+    "text,param",
+    [
+        ('"n":1e400', "n"),
+        ('"temperature":-1e999', "temperature"),
+        ('"seed":18446744073709551616', "seed"),
+        ('"seed":1e400', "seed"),
+        ('"best_of":129', "best_of"),
+        ('"logit_bias":{"5":1e400}', "logit_bias"),
+        ('"user":"' + "u" * 65537 + '"', "user"),
+        ('"top_p":0', "top_p"),
+    ],
+)
+def test_what_is_out_of_range_names_field_and_range(server, text, param):
+    body = '{"prompt":"a","max_tokens":1,' + text + "}"
+    status, _, answer = server.post("/v1/completions", body.encode())
+    assert status == 400 and answer["error"]["param"] == param, answer
+    assert "must be" in answer["error"]["message"]
+
+
+def test_continuous_usage(server):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    events = server.stream(
+        "/v1/completions",
+        {"prompt": "One two", "max_tokens": 4, "ignore_eos": True, "stream_options": options},
+    )
+    counts = [e["usage"]["completion_tokens"] for e in events]
+    assert counts == [1, 2, 3, 4, 4, 4]
+    assert len({e["usage"]["prompt_tokens"] for e in events}) == 1
+
+
+def test_a_model_may_have_several_names():
+    flags = ("--mode", "aggregated", "--served-model-name", "gpt-4o,org/Small-135M")
+    with Server(*flags) as server:
+        listed = server.get("/v1/models")[2]["data"]
+        assert [row["id"] for row in listed] == ["gpt-4o", "org/Small-135M"]
+        assert listed[0]["max_model_len"] == listed[0]["max_context"] > 0
+        for name in ("gpt-4o", "org/Small-135M", "default", None):
+            body = {"prompt": "a", "max_tokens": 1, **({"model": name} if name else {})}
+            status, _, answer = server.post("/v1/completions", body)
+            assert status == 200 and answer["model"] == "gpt-4o", answer
+        for name in ("", "smollm2:135m", "GPT-4o"):
+            status, _, answer = server.post(
+                "/v1/completions", {"prompt": "a", "max_tokens": 1, "model": name}
+            )
+            assert status == 404 and answer["error"]["code"] == "model_not_found"
+        assert complete(server, prompt="a", max_tokens=1, model="org/Small-135M").tokens
+        assert server.get("/v1/models/org/Small-135M")[2]["id"] == "org/Small-135M"
+
+
+def test_the_description_lists_every_path_and_field(server):
+    document = server.get("/openapi.json")[2]
+    assert document["openapi"].startswith("3.")
+    for path, methods in document["paths"].items():
+        for method in methods:
+            if "{" in path:
+                continue
+            status = server.get(path)[0] if method == "get" else server.post(path, {})[0]
+            assert status == (200 if method == "get" else 400), path
+    chat = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]
+    assert {"messages", "temperature", "cache_salt", "seed"} <= set(chat)
+    assert json.dumps(chat)
