@@ -58,7 +58,7 @@ inline constexpr int kNumErrorCodes = static_cast<int>(ErrorCode::kDeadlineExcee
 struct RequestError {
   ErrorCode code = ErrorCode::kInternal;
   std::string param;     // the field at fault, "" = none
-  std::string expected;  // what it must be, from the schema table: "a number from 0 to 2";
+  std::string expected;  // what it must be, from the schema table: "a number from 0 to 100";
                          // kInvalidJson: where and why the text is none; kDeadlineExceeded: which
                          // limit it was; a path or method that there is not: what to send instead
   uint32_t num_prompt_tokens = 0;  // with kContextLengthExceeded

@@ -138,7 +138,7 @@ def test_completions_with_text_and_ids(server, client):
 @pytest.mark.parametrize(
     "field,value",
     [
-        ("temperature", 3),
+        ("temperature", 101),
         ("temperature", "hot"),
         ("top_p", -0.1),
         ("top_p", 1.5),
@@ -147,8 +147,8 @@ def test_completions_with_text_and_ids(server, client):
         ("max_tokens", 0),
         ("max_tokens", -1),
         ("min_p", 2),
-        ("presence_penalty", 3),
-        ("frequency_penalty", -3),
+        ("presence_penalty", 101),
+        ("frequency_penalty", -101),
         ("top_logprobs", 21),
         ("stop", 5),
         ("logit_bias", {"x": 1}),

@@ -14,7 +14,7 @@ pub const MAX_FUEL: u64 = 2_000_000;
 const MAX_MESSAGE_BYTES: usize = 2000;
 /// The densest source of MAX_SOURCE_BYTES compiles within it.
 const COMPILE_BOUNDS: Bounds =
-    Bounds { memory_bytes: 64 << 20, timeout: Duration::from_millis(900) };
+    Bounds { memory_bytes: 128 << 20, timeout: Duration::from_millis(900) };
 
 /// What one rendering may spend and see.
 #[derive(Clone, Copy, Debug)]
