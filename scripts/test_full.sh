@@ -140,7 +140,7 @@ run_on_kubernetes() {
   scripts/build.sh release baton baton_static || return 1
   build/baton pull smollm2:135m >/dev/null || return 1
   local test
-  for test in chart alerts deploy_files; do
+  for test in chart alerts deploy_files upgrades; do
     BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python -m pytest -q -rs \
       -p no:cacheprovider "tests/k8s/test_$test.py" || return 1
   done

@@ -16,19 +16,22 @@ import tempfile
 import time
 from pathlib import Path
 
+# program -> Debian package
 NEEDED = {
     "etcd": "etcd-server",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "openssl": "openssl",
+}
+NEEDED_BY_NODES = {
     "containerd": "containerd",
     "ctr": "containerd",
     "runc": "runc",
     "iptables": "iptables",
-    "ip": "iproute2",
-    "nsenter": "util-linux",
-    "openssl": "openssl",
     "gcc": "gcc",
 }
-TOOLS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy",
-         "kubectl", "coredns", "helm3", "helm4")  # fmt: skip
+TOOLS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm3", "helm4")
+TOOLS_OF_NODES = ("kubelet", "kube-proxy", "coredns")
 NAMESPACE = "batonlab"  # of the network, with the node's number
 CGROUP = "batonlab"
 PAUSE = "localhost/pause:1"
@@ -45,19 +48,22 @@ def bin_folder():
     return Path(os.environ.get("BATON_K8S_BIN", Path.home() / ".cache/baton/k8s"))
 
 
-def why_not():
-    """Why there can be no cluster here; None when there can."""
+def why_not(num_nodes=2):
+    """Why there can be no cluster here; None when there can. One without nodes, an API server and
+    its controllers, needs less."""
     if os.geteuid() != 0:
         return "needs root (network namespaces, mounts, control groups)"
-    missing = sorted({package for tool, package in NEEDED.items() if shutil.which(tool) is None})
-    if not Path("/usr/lib/cni/bridge").exists():
+    needed = NEEDED | (NEEDED_BY_NODES if num_nodes else {})
+    missing = sorted({package for tool, package in needed.items() if shutil.which(tool) is None})
+    if num_nodes and not Path("/usr/lib/cni/bridge").exists():
         missing.append("containernetworking-plugins")
     if missing:
         return f"packages are missing: {' '.join(missing)} (scripts/deps.sh --k8s)"
-    absent = [tool for tool in TOOLS if not (bin_folder() / tool).exists()]
+    tools = TOOLS + (TOOLS_OF_NODES if num_nodes else ())
+    absent = [tool for tool in tools if not (bin_folder() / tool).exists()]
     if absent:
         return f"{' '.join(absent)} not built (tests/k8s/tools.sh)"
-    if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+    if num_nodes and Path("/sys/fs/cgroup/cgroup.controllers").exists():
         return "control groups of version 2: the two kubelets' roots are made for version 1"
     tried = subprocess.run(["ip", "netns", "add", "batonlab-try"], capture_output=True, text=True,
                            check=False)  # fmt: skip
@@ -157,6 +163,8 @@ class Lab:
         self._make_network()
         self._write_control_plane_files()
         self._start_control_plane()
+        if self.num_nodes == 0:
+            return
         pause = self._pause_image()
         for node in range(self.num_nodes):
             self._start_node(node, pause)
@@ -227,6 +235,7 @@ class Lab:
             f"--service-account-key-file={f}/sa.pub",
             f"--service-account-signing-key-file={f}/sa.key",
             "--service-cluster-ip-range=10.98.0.0/16", "--allow-privileged=true",
+            "--feature-gates=HPAScaleToZero=true",  # on by itself in later releases
             "--kubelet-preferred-address-types=InternalIP",  # nobody resolves the nodes' names
         )  # fmt: skip
         ready = lambda: self.kubectl("get", "--raw", "/readyz", check=False).returncode == 0

@@ -74,7 +74,7 @@ done
 install_module helm3 "helm.sh/helm/v3/cmd/helm@$helm3" "$rules"
 install_module helm4 "helm.sh/helm/v4/cmd/helm@$helm4"
 if [[ "${1:-}" != helm ]]; then
-  install_module coredns "github.com/coredns/coredns@$coredns"
   build_kubernetes
+  install_module coredns "github.com/coredns/coredns@$coredns"
 fi
 echo "$bin"

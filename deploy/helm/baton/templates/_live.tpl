@@ -12,12 +12,13 @@
 {{- end -}}
 
 {{/* Who owns what of a workload that baton.live gave, as JSON: serverSide, whether helm applies it by
-     server-side apply; replicas, whether helm set the number that it has; others, the managers
-     beside helm with their fields. Whoever owns the selector is helm: it never changes after the
+     server-side apply; replicas and replicasOfOthers, whether helm and whether somebody else set the
+     number that it has; others, the managers beside helm with their fields. Whoever owns the selector is helm: it never changes after the
      install, and the name of the manager differs between the programs that use helm. */}}
 {{- define "baton.owners" -}}
 {{- $serverSide := false -}}
 {{- $replicas := false -}}
+{{- $ofOthers := false -}}
 {{- $others := list -}}
 {{- range (dig "metadata" "managedFields" list .) -}}
 {{- $spec := dig "fieldsV1" "f:spec" dict . -}}
@@ -25,10 +26,11 @@
 {{- if eq .operation "Apply" -}}{{- $serverSide = true -}}{{- end -}}
 {{- if hasKey $spec "f:replicas" -}}{{- $replicas = true -}}{{- end -}}
 {{- else if ne (default "" .subresource) "status" -}}
+{{- if hasKey $spec "f:replicas" -}}{{- $ofOthers = true -}}{{- end -}}
 {{- $others = append $others (dict "manager" .manager "fields" .fieldsV1) -}}
 {{- end -}}
 {{- end -}}
-{{- dict "serverSide" $serverSide "replicas" $replicas "others" $others | toJson -}}
+{{- dict "serverSide" $serverSide "replicas" $replicas "replicasOfOthers" $ofOthers "others" $others | toJson -}}
 {{- end -}}
 
 {{/* The number of pods to ask for, "" for none: (dict "root" $ "role" "decode" "pool" .Values.decode)
@@ -53,7 +55,7 @@
 {{- end -}}
 {{- else -}}
 {{- $before := dig "metadata" "annotations" "baton/replicas" "" $live -}}
-{{- if and $live (not $owners.replicas) (or (not $before) (eq $before (toString (int .pool.replicas)))) -}}
+{{- if and $owners.replicasOfOthers (or (not $before) (eq $before (toString (int .pool.replicas)))) -}}
 {{- int $live.spec.replicas -}}
 {{- else -}}
 {{- int .pool.replicas -}}
