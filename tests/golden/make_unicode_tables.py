@@ -7,6 +7,7 @@ Made with CPython 3.11 (Unicode 14). Each table is a list of ranges [first, last
 which the method says True; the maps hold the characters whose mapping Rust's standard library does
 not have.
 """
+
 import sys
 import unicodedata
 
@@ -49,7 +50,8 @@ def mapping(name, pairs):
     print("];")
 
 
-print("//! Made by tests/golden/make_unicode_tables.py with Unicode %s; do not edit." % unicodedata.unidata_version)
+VERSION = unicodedata.unidata_version
+print(f"//! Made by tests/golden/make_unicode_tables.py with Unicode {VERSION}; do not edit.")
 print("#![cfg_attr(rustfmt, rustfmt_skip)]")
 table("NOT_PRINTABLE", lambda c: not c.isprintable())
 table("ALPHA", str.isalpha)
