@@ -48,7 +48,7 @@ class TokenLog {
     uint16_t first;
     uint16_t num_top;
   };
-  static_assert(sizeof(Row) == BytesOf(0) && sizeof(TokenLogprob) == BytesOf(1) - BytesOf(0));
+  static_assert(sizeof(Row) == 20 && sizeof(TokenLogprob) == 8, "see BytesOf");
 
   std::deque<Row> rows_;
   std::vector<std::vector<TokenLogprob>> chunks_;  // each reserved once
