@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing Baton needs on Debian 12 (the one it is tested on;
-# others may lack libboost1.81-dev, cargo-web or rustc-web), and says what it installs.
+# Installs what building and testing Baton needs on Debian 12 and 13 and on Ubuntu 24.04, and says
+# what it installs.
 # Idempotent: a second run finds everything and installs nothing.
 #   scripts/deps.sh            packages to build and run
 #   scripts/deps.sh --tests    also what the tests use (formatter, promtool, Python clients, nvcc)
@@ -30,10 +30,10 @@ build_packages=(
   python3 python3-pip python3-venv unzip
   libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev
   libc-ares-dev libre2-dev zlib1g-dev libssl-dev libspdlog-dev libfmt-dev libxxhash-dev
-  libyaml-cpp-dev libnuma-dev liburing-dev nlohmann-json3-dev libcli11-dev libboost1.81-dev
+  libyaml-cpp-dev libnuma-dev liburing-dev nlohmann-json3-dev libcli11-dev libedit-dev
   libgtest-dev libgmock-dev
   libbenchmark-dev)
-test_packages=(clang-format-14 prometheus iproute2 openssl)
+test_packages=(prometheus iproute2 openssl)
 k8s_packages=(etcd-server containerd runc containernetworking-plugins iproute2 iptables openssl)
 
 installed() { [[ "$(dpkg-query -W -f '${Status}' "$1" 2>/dev/null)" == "install ok installed" ]]; }
@@ -42,7 +42,63 @@ wanted=("${build_packages[@]}")
 [[ $with_tests -eq 1 ]] && wanted+=("${test_packages[@]}")
 [[ $with_k8s -eq 1 ]] && wanted+=("${k8s_packages[@]}")
 missing=()
+
+# A package that apt could install; its lists are read again where there are none.
+has_candidate() {
+  [[ "$(LC_ALL=C apt-cache policy "$1" 2>/dev/null)" == *"Candidate: "[^\(]* ]]
+}
+# The newest Boost from 1.81 on that apt knows: 1.81 on Debian 12, 1.83 on Debian 13 and Ubuntu 24.04.
+newest_boost() {
+  LC_ALL=C apt-cache search --names-only '^libboost1\.[0-9]+-dev$' 2>/dev/null |
+    sed -n 's/^libboost1\.\([0-9]*\)-dev .*/\1/p' | sort -rn | while read -r minor; do
+      if [[ $minor -ge 81 ]] && has_candidate "libboost1.$minor-dev"; then
+        echo "libboost1.$minor-dev"
+        break
+      fi
+    done
+}
+installed_boost() {
+  dpkg-query -W -f '${Package} ${Status}\n' 'libboost1.*-dev' 2>/dev/null |
+    sed -n 's/^libboost1\.\([0-9]*\)-dev install ok installed$/\1/p' | sort -rn | head -n 1
+}
+as_root=()
+if [[ "$(id -u)" -ne 0 ]] && command -v sudo >/dev/null; then as_root=(sudo); fi
+# A machine that has just started updates itself: its locks are waited for, five minutes each. For
+# dpkg's apt-get does; for that of the lists it fails.
+update_lists() {
+  local said
+  for _ in {1..60}; do
+    if said="$("${as_root[@]}" env LC_ALL=C apt-get update 2>&1)"; then return 0; fi
+    echo "$said"
+    [[ "$said" == *"Could not get lock"* ]] || return 1
+    sleep 5
+  done
+  return 1
+}
+
+boost_minor="$(command -v dpkg-query >/dev/null && installed_boost || true)"
 if command -v apt-get >/dev/null; then
+  if [[ "${boost_minor:-0}" -lt 81 ]]; then
+    boost="$(newest_boost)"
+    if [[ -z "$boost" ]]; then
+      # A fresh machine has no lists of packages.
+      update_lists >&2 || echo "deps.sh: apt-get update failed; see above" >&2
+      boost="$(newest_boost)"
+    fi
+    if [[ -z "$boost" ]]; then
+      echo "deps.sh: apt knows no libboost1.81-dev or newer; install Boost 1.81 or newer by hand" >&2
+      exit 1
+    fi
+    missing+=("$boost")
+  fi
+  # Other releases format otherwise: the check of the format is left out where this one is missing.
+  if [[ $with_tests -eq 1 ]] && ! installed clang-format-14; then
+    if has_candidate clang-format-14; then
+      missing+=(clang-format-14)
+    else
+      echo "deps.sh: apt knows no clang-format-14; the check of the format will be skipped"
+    fi
+  fi
   for package in "${wanted[@]}"; do
     installed "$package" || missing+=("$package")
   done
@@ -50,28 +106,33 @@ else
   echo "deps.sh: no apt-get here: have the packages named in this file installed" >&2
 fi
 
-# Rust: the toolchain on PATH if it is new enough for the tokenizer library, else Debian's newest.
+# Rust: the toolchain on PATH if it is new enough for the tokenizer library, else the newest of apt:
+# cargo on Debian 13, cargo-web on Debian 12.
 min_cargo_minor=85
 cargo_minor="$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p' || true)"
 if [[ "${cargo_minor:-0}" -lt $min_cargo_minor ]] && command -v apt-get >/dev/null; then
-  installed cargo-web || missing+=(cargo-web)
-  installed rustc-web || missing+=(rustc-web)
+  candidate_minor="$(LC_ALL=C apt-cache policy cargo 2>/dev/null |
+    sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\(0\|1\)\.\([0-9]*\).*/\3/p')"
+  if [[ "${candidate_minor:-0}" -ge $min_cargo_minor ]]; then
+    missing+=(cargo rustc)
+  elif has_candidate cargo-1.85; then  # Ubuntu 24.04 names them by their version
+    missing+=(cargo-1.85 rustc-1.85)
+  else
+    installed cargo-web || missing+=(cargo-web)
+    installed rustc-web || missing+=(rustc-web)
+  fi
 fi
 
 if [[ ${#missing[@]} -eq 0 ]]; then
   if command -v apt-get >/dev/null; then echo "deps.sh: all packages are installed"; fi
 else
-  as_root=()
-  if [[ "$(id -u)" -ne 0 ]]; then
-    if ! command -v sudo >/dev/null; then
-      echo "deps.sh: run as root, or install sudo; missing: ${missing[*]}" >&2
-      exit 1
-    fi
-    as_root=(sudo)
+  if [[ "$(id -u)" -ne 0 && ${#as_root[@]} -eq 0 ]]; then
+    echo "deps.sh: run as root, or install sudo; missing: ${missing[*]}" >&2
+    exit 1
   fi
   for package in "${missing[@]}"; do
-    if [[ "$package" == libboost1.81-dev ]] && installed libboost1.74-dev; then
-      echo "deps.sh: libboost1.81-dev replaces libboost1.74-dev (its Asio fails as C++20)"
+    if [[ "$package" == libboost1.*-dev ]] && installed libboost1.74-dev; then
+      echo "deps.sh: $package replaces libboost1.74-dev (its Asio fails as C++20)"
     fi
   done
   echo "deps.sh: installing ${missing[*]}"
@@ -97,18 +158,6 @@ else
     "${as_root[@]}" chmod +x "$policy"
   fi
   status=0
-  # A machine that has just started updates itself: its locks are waited for, five minutes each. For
-  # dpkg's apt-get does; for that of the lists it fails.
-  update_lists() {
-    local said
-    for _ in {1..60}; do
-      if said="$("${as_root[@]}" env LC_ALL=C apt-get update 2>&1)"; then return 0; fi
-      echo "$said"
-      [[ "$said" == *"Could not get lock"* ]] || return 1
-      sleep 5
-    done
-    return 1
-  }
   { update_lists && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${missing[@]}"; } \
     >"$log" 2>&1 || status=$?

@@ -4,6 +4,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tool="$(command -v clang-format-14 || true)"
+if [[ -z "$tool" && "${1:-}" == --check ]]; then
+  echo "format.sh: skipped: clang-format-14 is missing, and other releases format otherwise" >&2
+  exit 77  # ctest's word for a test that is skipped
+fi
 if [[ -z "$tool" ]]; then
   echo "format.sh: clang-format-14 is missing; run scripts/deps.sh --tests" >&2
   exit 1

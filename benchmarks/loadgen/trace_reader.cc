@@ -68,14 +68,16 @@ std::optional<int64_t> TakeZoneSeconds(std::string_view* text) {
   return zone[0] == '-' ? -seconds : seconds;
 }
 
-// Microseconds of "2023-11-16 18:17:03.9799600" (1 to 9 decimals, or none), with or without a zone.
+// Microseconds of "2023-11-16 18:17:03.9799600" (1 to 9 decimals, or none), with or without a zone;
+// a T may stand for the space, as ISO 8601 has it.
 std::optional<int64_t> ParseDateUs(std::string_view text) {
   const std::optional<int64_t> zone_s = TakeZoneSeconds(&text);
   if (!zone_s) return std::nullopt;
   static constexpr std::string_view kShape = "dddd-dd-dd dd:dd:dd";
   if (text.size() < kShape.size() || text.size() > kShape.size() + 10) return std::nullopt;
   for (size_t i = 0; i < kShape.size(); ++i) {
-    if (kShape[i] != 'd' && text[i] != kShape[i]) return std::nullopt;
+    const bool is_iso = kShape[i] == ' ' && (text[i] == 'T' || text[i] == 't');
+    if (kShape[i] != 'd' && text[i] != kShape[i] && !is_iso) return std::nullopt;
   }
   const auto year = Digits(text, 0, 4), month = Digits(text, 5, 2), day = Digits(text, 8, 2);
   const auto hour = Digits(text, 11, 2), minute = Digits(text, 14, 2), second = Digits(text, 17, 2);
@@ -95,10 +97,29 @@ std::optional<int64_t> ParseDateUs(std::string_view text) {
   return seconds * 1'000'000 + fraction_us;
 }
 
-// start_us is absolute here; the caller makes it relative.
+std::string_view WithoutBlanks(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
+}
+
+// What is left of `text` behind lines of blanks.
+std::string_view WithoutBlankLines(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return first == std::string_view::npos ? std::string_view() : text.substr(first);
+}
+
+// The header of Azure's table, other columns behind its own or not.
+bool IsAzureHeader(std::string_view line) {
+  return line == kAzureHeader || line.starts_with(std::string(kAzureHeader) + ",");
+}
+
+// start_us is absolute here; the caller makes it relative. Columns behind the three are not read.
 StatusOr<TraceRow> ParseAzureRow(std::string_view line) {
-  const std::vector<std::string_view> fields = SplitAt(line, ',');
-  if (fields.size() != 3) return InvalidArgument("{} fields instead of 3", fields.size());
+  std::vector<std::string_view> fields = SplitAt(line, ',');
+  if (fields.size() < 3) return InvalidArgument("{} fields instead of 3", fields.size());
+  for (std::string_view& field : fields) field = WithoutBlanks(field);
   TraceRow row;
   const std::optional<int64_t> at_us = ParseDateUs(fields[0]);
   if (!at_us) return InvalidArgument("TIMESTAMP '{}' is no date and time", fields[0]);
@@ -173,17 +194,19 @@ StatusOr<std::vector<TraceRow>> ParseTrace(std::string_view text, std::string_vi
   std::vector<TraceRow> rows;
   bool azure = false;
   size_t line_number = 0;
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   while (!text.empty()) {
     const size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     ++line_number;
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line_number == 1 && line == kAzureHeader) {
+    line = WithoutBlanks(line);
+    if (line_number == 1 && IsAzureHeader(line)) {
       azure = true;
       continue;
     }
-    if (line.empty() && text.empty()) break;
+    if (line.empty() && WithoutBlankLines(text).empty()) break;
     StatusOr<TraceRow> row = azure ? ParseAzureRow(line) : ParseMooncakeRow(line);
     if (row.ok() && !rows.empty() && row->start_us < rows.back().start_us) {
       row = InvalidArgument("the time goes back by {} us", rows.back().start_us - row->start_us);

@@ -44,6 +44,20 @@ baton_import_static(baton_dep_yaml yaml-cpp)
 baton_import_static(baton_dep_numa numa)
 baton_import_static(baton_dep_uring uring)
 
+# Line editing of the chat: libedit (BSD) and what it stands on. Without it a chat reads plain lines.
+find_library(BATON_ARCHIVE_edit NAMES libedit.a)
+find_library(BATON_ARCHIVE_tinfo NAMES libtinfo.a)
+find_library(BATON_ARCHIVE_bsd NAMES libbsd.a)
+find_library(BATON_ARCHIVE_md NAMES libmd.a)
+add_library(baton_dep_edit INTERFACE)
+if(BATON_ARCHIVE_edit AND BATON_ARCHIVE_tinfo AND BATON_ARCHIVE_bsd AND BATON_ARCHIVE_md)
+  target_compile_definitions(baton_dep_edit INTERFACE BATON_HAVE_EDITLINE=1)
+  target_link_libraries(baton_dep_edit INTERFACE
+    "${BATON_ARCHIVE_edit}" "${BATON_ARCHIVE_tinfo}" "${BATON_ARCHIVE_bsd}" "${BATON_ARCHIVE_md}")
+else()
+  message(WARNING "libedit.a is missing: `baton chat` has no line editing; run scripts/deps.sh")
+endif()
+
 # Boost is used header-only (Beast, Asio). 1.74 fails to compile as C++20.
 find_path(BATON_BOOST_INCLUDE boost/version.hpp REQUIRED)
 file(STRINGS "${BATON_BOOST_INCLUDE}/boost/version.hpp" BATON_BOOST_VERSION_LINE
@@ -51,7 +65,7 @@ file(STRINGS "${BATON_BOOST_INCLUDE}/boost/version.hpp" BATON_BOOST_VERSION_LINE
 string(REGEX MATCH "[0-9]+" BATON_BOOST_VERSION "${BATON_BOOST_VERSION_LINE}")
 if(BATON_BOOST_VERSION LESS 108100)
   message(FATAL_ERROR "Boost ${BATON_BOOST_VERSION} is older than 108100; run scripts/deps.sh "
-                      "(it installs libboost1.81-dev)")
+                      "(it installs the newest that apt knows)")
 endif()
 add_library(baton_dep_boost INTERFACE)
 target_include_directories(baton_dep_boost SYSTEM INTERFACE "${BATON_BOOST_INCLUDE}")

@@ -22,6 +22,7 @@
 #include "src/api/http_api.h"
 #include "src/api/openai_json.h"
 #include "src/api/trace_json.h"
+#include "src/base/bind_fault.h"
 #include "src/base/hex.h"
 #include "src/base/host_port.h"
 #include "src/base/keepalive.h"
@@ -229,8 +230,8 @@ Status RouterProcessImpl::StartGrpc() {
   builder.RegisterService(&registry_service_);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || port == 0) {
-    return FailedPrecondition("--grpc {}: the address cannot be bound (is the port in use?)",
-                              config_.grpc_address);
+    return FailedPrecondition("--grpc {}: {}", config_.grpc_address,
+                              BindFault(config_.grpc_address));
   }
   SetAddress(&grpc_address_, config_.grpc_address.substr(0, config_.grpc_address.rfind(':')) + ":" +
                                  std::to_string(port));

@@ -7,7 +7,8 @@
 namespace baton {
 namespace {
 
-constexpr std::string_view kUnitLetters = "KMGT";
+constexpr std::string_view kUnitLetters = "KMGT";  // that are written
+constexpr std::string_view kReadLetters = "KMGTPE";
 
 // Shift of a unit such as "", "b", "m", "MB", "MiB"; -1 when unknown.
 int UnitShift(std::string_view unit) {
@@ -15,9 +16,9 @@ int UnitShift(std::string_view unit) {
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (lower.empty() || lower == "b") return 0;
-  const size_t position = kUnitLetters.find(static_cast<char>(std::toupper(lower[0])));
+  const size_t position = kReadLetters.find(static_cast<char>(std::toupper(lower[0])));
   const std::string rest = lower.substr(1);
-  const bool is_unit = rest.empty() || rest == "b" || rest == "ib";
+  const bool is_unit = rest.empty() || rest == "b" || rest == "i" || rest == "ib";
   if (position == std::string_view::npos || !is_unit) return -1;
   return 10 * (static_cast<int>(position) + 1);
 }
@@ -44,8 +45,8 @@ StatusOr<uint64_t> ParseSize(std::string_view text) {
       std::from_chars(text.data(), text.data() + length, value, std::chars_format::fixed);
   if (length == 0 || error != std::errc() || end != text.data() + length || shift < 0) {
     return InvalidArgument(
-        "'{}' is not a size; write a number with B, KiB, MiB, GiB or TiB, "
-        "such as 2GiB",
+        "'{}' is not a size; write a number with B, KiB, MiB, GiB or TiB (Ki, Mi, Gi, Ti; K, M, G, "
+        "T; all powers of 1024), such as 2GiB",
         text);
   }
   // 64 mantissa bits: exact for every 64-bit count.

@@ -335,8 +335,9 @@ int RunRun(const std::vector<std::string>& args) {
   if (f.prompt.empty() && InputHasEnded()) return FailWithoutQuestion("run");
 
   ::signal(SIGPIPE, SIG_IGN);  // `run ... | head`: the server is ended all the same
-  RemoveDeadRunFolders(RunFolders(), SystemClock().WallUnixMs() / 1000);
-  PrivateServer server(RunFolderOf(::getpid()));
+  StatusOr<std::string> folder = MakeRunFolder();
+  if (!folder.ok()) return Fail("run", folder.status());
+  PrivateServer server(*std::move(folder));
   const InterruptWatch watch(server);
   std::vector<std::string> serve_args = {run.model,
                                          "--http=127.0.0.1:0",

@@ -1,6 +1,5 @@
 #include "src/cli/model_store.h"
 
-#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "src/base/print.h"
 #include "src/base/quoted_text.h"
 #include "src/cli/download.h"
+#include "src/cli/home_folder.h"
 #include "src/cli/sha256.h"
 #include "src/router/worker_codec.h"
 
@@ -111,13 +111,6 @@ Status UnknownModel(std::string_view model) {
                                   : fmt::format("; did you mean {}?", nearest));
 }
 
-std::string HomeFolder() {
-  const char* home = std::getenv("BATON_HOME");
-  if (home != nullptr && *home != '\0') return home;
-  const char* user_home = std::getenv("HOME");
-  return std::string(user_home == nullptr ? "/tmp" : user_home) + "/.cache/baton";
-}
-
 }  // namespace
 
 const CatalogueEntry* FindCatalogueEntry(std::string_view name) {
@@ -127,14 +120,22 @@ const CatalogueEntry* FindCatalogueEntry(std::string_view name) {
   return nullptr;
 }
 
-std::string ModelsFolder() { return HomeFolder() + "/models"; }
-std::string PlansFolder() { return HomeFolder() + "/products"; }
+std::string ModelsFolder() {
+  const StatusOr<std::string> home = HomeFolder();
+  return home.ok() ? *home + "/models" : "";
+}
+
+std::string PlansFolder() {
+  const StatusOr<std::string> home = HomeFolder();
+  return home.ok() ? *home + "/products" : "";
+}
 
 StatusOr<ModelFile> ResolveModel(std::string_view model) {
   if (model.empty())
     return InvalidArgument(
         "MODEL is missing: a .gguf file, a Hugging Face folder, smollm2:135m or gemma3:270m");
   if (const CatalogueEntry* entry = FindCatalogueEntry(model)) {
+    BATON_RETURN_IF_ERROR(HomeFolder().status());
     const std::string path = CataloguePath(*entry);
     BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
     if (!there) {
@@ -172,6 +173,7 @@ Status CheckPullName(std::string_view name) {
 }
 
 StatusOr<ModelFile> PullModel(std::string_view name) {
+  BATON_RETURN_IF_ERROR(HomeFolder().status());
   std::error_code error;
   fs::create_directories(ModelsFolder(), error);
   if (error) return Unavailable("cannot create {}: {}", ModelsFolder(), error.message());

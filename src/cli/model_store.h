@@ -37,10 +37,11 @@ struct CatalogueEntry {
 // The entry, or nullptr.
 const CatalogueEntry* FindCatalogueEntry(std::string_view name);
 
-// ${BATON_HOME:-~/.cache/baton}/models.
+// ${BATON_HOME:-~/.cache/baton}/models (home_folder.h); "" = there is no folder that is ours.
 std::string ModelsFolder();
 
 // ${BATON_HOME:-~/.cache/baton}/products: what was timed on this machine (model/product_plan.h).
+// "" as for models.
 std::string PlansFolder();
 
 // What a MODEL argument means: a .gguf file (of a split model the first part), a Hugging Face

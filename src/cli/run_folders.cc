@@ -1,30 +1,39 @@
 #include "src/cli/run_folders.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "fmt/format.h"
 
+#include "src/base/clock.h"
+#include "src/base/errno_text.h"
 #include "src/base/unique_fd.h"
-#include "src/cli/model_store.h"
+#include "src/cli/home_folder.h"
 
 namespace baton {
 namespace {
 
 namespace fs = std::filesystem;
 
-// True when nobody lives who could still use the folder of `pid`. A process that only has the same
-// number keeps it: that costs a folder and no server.
-bool IsDead(pid_t pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
+constexpr char kPrefix[] = "s-";
+constexpr size_t kNumDrawn = 6;  // characters that mkdtemp draws
+constexpr int64_t kStartS = 60;
+
+// s-XXXXXX, or the number of a process, as an earlier release named them.
+bool IsRunFolder(const std::string& name) {
+  if (name.starts_with(kPrefix)) return name.size() == sizeof(kPrefix) - 1 + kNumDrawn;
+  pid_t pid = 0;
+  return absl::SimpleAtoi(name, &pid) && pid > 0 && std::to_string(pid) == name;
+}
 
 // The newest change of `folder` and of what lies in it, Unix seconds.
 int64_t NewestChange(const std::string& folder) {
@@ -43,10 +52,10 @@ void TidyOne(const std::string& folder, int64_t now_unix_s) {
   const bool is_own =
       ::lstat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
   if (!is_own) return;
-  // Of `run PID` the lock is held by its server, a process of another number.
   const UniqueFd lock(::open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
   const int64_t newest = NewestChange(folder);
+  if (!lock && now_unix_s - newest < kStartS) return;
   std::error_code ignored;
   if (now_unix_s - newest >= kKeepLogsS) {
     fs::remove_all(folder, ignored);
@@ -57,20 +66,32 @@ void TidyOne(const std::string& folder, int64_t now_unix_s) {
 
 }  // namespace
 
-std::string RunFolders() { return (fs::path(ModelsFolder()).parent_path() / "run").string(); }
+StatusOr<std::string> MakeRunFolder() {
+  BATON_ASSIGN_OR_RETURN(const std::string home, WritableHome());
+  return MakeRunFolderIn(home + "/run");
+}
 
-std::string RunFolderOf(pid_t pid) { return fmt::format("{}/{}", RunFolders(), pid); }
+StatusOr<std::string> MakeRunFolderIn(const std::string& parent) {
+  std::error_code error;
+  fs::create_directories(parent, error);
+  if (error) return Unavailable("cannot create {}: {}", parent, error.message());
+  RemoveDeadRunFolders(parent, SystemClock().WallUnixMs() / 1000);
+  std::string folder = fmt::format("{}/{}{}", parent, kPrefix, std::string(kNumDrawn, 'X'));
+  if (::mkdtemp(folder.data()) == nullptr) {
+    return Unavailable("cannot create a folder in {}: {}; give --run-dir", parent,
+                       ErrnoText(errno));
+  }
+  return fs::absolute(folder).string();
+}
 
 void RemoveDeadRunFolders(const std::string& parent, int64_t now_unix_s) {
   std::error_code error;
-  std::vector<std::string> dead;
+  std::vector<std::string> folders;
   for (const fs::directory_entry& entry : fs::directory_iterator(parent, error)) {
     const std::string name = entry.path().filename().string();
-    pid_t pid = 0;
-    const bool is_number = absl::SimpleAtoi(name, &pid) && pid > 0 && std::to_string(pid) == name;
-    if (is_number && IsDead(pid)) dead.push_back(entry.path().string());
+    if (IsRunFolder(name)) folders.push_back(entry.path().string());
   }
-  for (const std::string& folder : dead) TidyOne(folder, now_unix_s);
+  for (const std::string& folder : folders) TidyOne(folder, now_unix_s);
 }
 
 }  // namespace baton

@@ -1,27 +1,30 @@
-// The private folders of servers that were given none: ${BATON_HOME}/run/PID, with logs and, while
-// a server lives, its cluster secret. A server removes its own; what a killed one left behind goes
-// when the next one starts. Any thread.
+// The private folders of servers that were given none: run/s-XXXXXX, with logs and, while a server
+// lives, its cluster secret. No two servers have one, whatever their containers or hosts: the name
+// is drawn, and the server holds a lock on the file `lock` in it. A server removes its own; what a
+// killed one left behind goes when the next one starts. Any thread.
 #ifndef BATON_CLI_RUN_FOLDERS_H_
 #define BATON_CLI_RUN_FOLDERS_H_
-
-#include <sys/types.h>
 
 #include <cstdint>
 #include <string>
 
-namespace baton {
+#include "src/base/status.h"
 
-// "${BATON_HOME:-~/.cache/baton}/run".
-std::string RunFolders();
-// The folder of one process in it.
-std::string RunFolderOf(pid_t pid);
+namespace baton {
 
 // Logs of a server that failed stay for a day: somebody was told to read them.
 inline constexpr int64_t kKeepLogsS = 86'400;
 
-// For each folder PID in `parent` that is this user's own, whose process is dead and whose lock
-// nobody holds: removes the secret at once, and all of it once nothing in it was written for
-// kKeepLogsS before `now_unix_s`. Folders of other names, links and files are not touched. Errors
+// Makes a folder of our own, mode 0700, in run/ of WritableHome(), once what the dead left there is
+// tidied.
+StatusOr<std::string> MakeRunFolder();
+// The same in `parent`.
+StatusOr<std::string> MakeRunFolderIn(const std::string& parent);
+
+// For each folder s-XXXXXX or PID (an earlier release's) in `parent` that is this user's own and
+// whose lock nobody holds: removes the secret, and all of it once nothing in it was written for
+// kKeepLogsS before `now_unix_s`. One that has no lock yet belongs to a server that starts: it is
+// left alone for a minute. Folders of other names, links and files are not touched. Errors
 // are passed over: it is tidied, nothing depends on it.
 void RemoveDeadRunFolders(const std::string& parent, int64_t now_unix_s);
 

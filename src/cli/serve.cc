@@ -16,6 +16,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
+#include "src/base/cpus.h"
 #include "src/base/errno_text.h"
 #include "src/base/hex.h"
 #include "src/base/log_sink.h"
@@ -71,7 +72,8 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.AddAddress("--grpc", f.grpc, "address of the gRPC API");
   flags.AddAddress("--admin", f.admin, "address of the router's health and metrics");
   flags.Add("--threads", f.threads, {0, 1024},
-            "compute threads of all workers together; 0 = one per processor");
+            "compute threads of all workers together; 0 = one per processor, and no more than the "
+            "CPU quota rounded up");
   flags.Add("--run-dir", f.run_dir, "folder for logs and topology.json");
   flags.Add("--silence-timeout", f.silence_timeout_s, {0, 86400},
             "seconds (10 or more) after which a process that does not answer is killed and started "
@@ -160,8 +162,9 @@ class RunFolder {
 
   Status Create() {
     if (own_) {
-      RemoveDeadRunFolders(RunFolders(), SystemClock().WallUnixMs() / 1000);
-      path_ = RunFolderOf(::getpid());
+      StatusOr<std::string> made = MakeRunFolder();
+      if (!made.ok()) return made.status();
+      path_ = *std::move(made);
     }
     std::error_code error;
     fs::create_directories(path_, error);
@@ -180,8 +183,8 @@ class RunFolder {
   Status Lock() {
     lock_.reset(::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!lock_.valid()) return Unavailable("--run-dir {}: {}", path_, ErrnoText(errno));
-    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return OkStatus();
-    own_ = false;  // its owner's
+    // Of a folder that was just made only a server that tidies can hold the lock, for a moment.
+    if (::flock(lock_.get(), LOCK_EX | (own_ ? 0 : LOCK_NB)) == 0) return OkStatus();
     return FailedPrecondition("--run-dir {} is used by another `baton serve`; give another one",
                               path_);
   }
@@ -225,6 +228,19 @@ ThreadShare ShareThreads(const ServeFlags& f) {
   share.decode = std::max<int64_t>(1, decode_total / f.num_decode);
   share.prefill = std::max<int64_t>(1, (total - decode_total) / f.num_prefill);
   return share;
+}
+
+// "compute threads: 1 a prefill worker, 1 a decode worker (2 processors, a CPU quota of 1.0)".
+std::string ThreadsLine(const ServeFlags& f) {
+  const ThreadShare share = ShareThreads(f);
+  const std::string prefill =
+      f.num_prefill > 0 ? fmt::format("{} a prefill worker, ", NumComputeThreads(share.prefill))
+                        : "";
+  const std::optional<double> quota = CpuQuota();
+  return fmt::format("compute threads: {}{} a decode worker ({}{} processors{})", prefill,
+                     NumComputeThreads(share.decode), f.threads > 0 ? "as --threads asks; " : "",
+                     AffinityCpus().size(),
+                     quota ? fmt::format(", a CPU quota of {:.1f}", *quota) : "");
 }
 
 ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const std::string& role,
@@ -312,11 +328,13 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
     for (ChildSpec& spec : specs) spec.log_file = fmt::format("{}/{}.log", dir, spec.name);
     return specs;
   };
-  config.on_ready = [model](const ChildReport& router, const std::vector<ChildReport>& workers) {
+  config.on_ready = [model, threads = ThreadsLine(f)](const ChildReport& router,
+                                                      const std::vector<ChildReport>& workers) {
     WarnWithoutChat(router.at("http"));
     for (const ChildReport& worker : workers) {
       Print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"), worker.at("device"));
     }
+    Print("{}\n", threads);
     Print("{} is ready: http://{}/v1  grpc {}  admin http://{}\n", model.id, router.at("http"),
           router.at("grpc"), router.at("admin"));
     // For information: a server's work is done whether or not anybody can read of it.

@@ -1,6 +1,6 @@
 #include "src/device/device.h"
 
-#include <sched.h>
+#include "src/base/cpus.h"
 
 namespace baton {
 
@@ -27,11 +27,7 @@ absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view text) {
 }
 
 uint32_t NumUsableCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  const int count = CPU_COUNT(&set);
-  return count < 1 ? 1 : static_cast<uint32_t>(count);
+  return CpusWithin(static_cast<uint32_t>(AffinityCpus().size()), CpuQuota());
 }
 
 }  // namespace baton

@@ -19,7 +19,8 @@ std::string_view DeviceKindName(DeviceKind kind);
 // another word. What this build and this machine have is known to src/model/compute_device.h.
 absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view text);
 
-// Processors that this process may run on (its affinity mask), at least 1.
+// Processors that this process can keep busy: those of its affinity mask, and no more than the
+// quota of its control groups, rounded up. At least 1.
 uint32_t NumUsableCpus();
 
 }  // namespace baton

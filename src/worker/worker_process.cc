@@ -14,6 +14,7 @@
 #include "grpcpp/server_builder.h"
 
 #include "kernels/cpu/machine_limits.h"
+#include "src/base/bind_fault.h"
 #include "src/base/clock.h"
 #include "src/base/hex.h"
 #include "src/base/keepalive.h"
@@ -330,7 +331,7 @@ Status WorkerProcess::Parts::StartServer() {
   builder.RegisterService(sessions.get());
   server = builder.BuildAndStart();
   if (!server || port == 0) {
-    return Unavailable("--listen {}: cannot bind; is the port in use?", config.listen);
+    return Unavailable("--listen {}: {}", config.listen, BindFault(config.listen));
   }
   grpc_address =
       AdvertisedAddress(config.advertise, fmt::format("{}:{}", HostOf(config.listen), port));

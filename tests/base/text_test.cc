@@ -60,7 +60,9 @@ TEST(SizeTextTest, ReadsWhatPeopleWrite) {
        {SizeCase{"0", 0}, SizeCase{"4096", 4096}, SizeCase{"4096B", 4096},
         SizeCase{"512M", kGiB / 2}, SizeCase{"512m", kGiB / 2}, SizeCase{"2GiB", 2 * kGiB},
         SizeCase{"2gb", 2 * kGiB}, SizeCase{"1.5GiB", kGiB + kGiB / 2}, SizeCase{"64 KiB", 65536},
-        SizeCase{"1T", 1024 * kGiB}, SizeCase{".5K", 512},
+        SizeCase{"1T", 1024 * kGiB}, SizeCase{".5K", 512}, SizeCase{"64Mi", kGiB / 16},
+        SizeCase{"1.5Gi", kGiB + kGiB / 2}, SizeCase{"8 Ki", 8192}, SizeCase{"1Ti", 1024 * kGiB},
+        SizeCase{"512mi", kGiB / 2}, SizeCase{"1Ei", 1ull << 60}, SizeCase{"2PB", 1ull << 51},
         SizeCase{"9223372036854775808", 1ull << 63}}) {
     const StatusOr<uint64_t> bytes = ParseSize(c.text);
     ASSERT_TRUE(bytes.ok()) << c.text << ": " << bytes.status();
@@ -69,9 +71,26 @@ TEST(SizeTextTest, ReadsWhatPeopleWrite) {
 }
 
 TEST(SizeTextTest, RefusesTheRestAndNamesIt) {
-  for (const std::string_view text :
-       {"", "GiB", "-1", "+1", "1.2.3", "1XB", "1 G B", "1GiBs", "0x10", "1e9", "inf", "nan",
-        "9223372036854775809", "99999999T", "."}) {
+  for (const std::string_view text : {"",
+                                      "GiB",
+                                      "-1",
+                                      "+1",
+                                      "1.2.3",
+                                      "1XB",
+                                      "1 G B",
+                                      "1GiBs",
+                                      "0x10",
+                                      "1e9",
+                                      "inf",
+                                      "nan",
+                                      "9223372036854775809",
+                                      "99999999T",
+                                      ".",
+                                      "1Bi",
+                                      "1iB",
+                                      "1Mib2",
+                                      "8Ei2",
+                                      "16E"}) {
     const StatusOr<uint64_t> bytes = ParseSize(text);
     ASSERT_FALSE(bytes.ok()) << text << " read as " << *bytes;
     EXPECT_EQ(bytes.status().code(), StatusCode::kInvalidArgument);

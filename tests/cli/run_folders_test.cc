@@ -61,10 +61,10 @@ TEST_F(RunFoldersTest, TheSecretOfTheDeadGoesAtOnceAndTheirLogsAfterADay) {
 }
 
 TEST_F(RunFoldersTest, TheLivingAndWhatIsNoRunFolderStay) {
-  const std::string living = Folder(std::to_string(::getpid()));
-  const std::string init = Folder("1");
-  for (const char* name : {"notes", "12x", "-5", "0", "007", "99999999999999999999"}) Folder(name);
-  // Its server has another number than the folder and holds the lock.
+  for (const char* name : {"notes", "12x", "-5", "0", "007", "99999999999999999999", "s-",
+                           "s-12345", "s-1234567", "t-123456"}) {
+    Folder(name);
+  }
   const std::string locked = Folder(std::to_string(DeadPid()));
   const UniqueFd lock(::open((locked + "/lock").c_str(), O_RDWR));
   ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
@@ -78,9 +78,35 @@ TEST_F(RunFoldersTest, TheLivingAndWhatIsNoRunFolderStay) {
   const auto before = count();
   Tidy(10 * kKeepLogsS);
   EXPECT_EQ(count(), before);
-  for (const std::string& folder : {living, init, locked, elsewhere}) {
+  for (const std::string& folder : {locked, elsewhere}) {
     EXPECT_TRUE(fs::exists(folder + "/cluster-secret")) << folder;
   }
+}
+
+TEST_F(RunFoldersTest, AServerThatStartsIsLeftAloneForAMinute) {
+  const std::string starting = Folder("s-start1");
+  fs::remove(starting + "/lock");
+  Tidy(30);
+  EXPECT_TRUE(fs::exists(starting + "/cluster-secret"));
+  Tidy(90);
+  EXPECT_FALSE(fs::exists(starting + "/cluster-secret"));
+}
+
+TEST_F(RunFoldersTest, EveryServerHasAFolderOfItsOwnWhateverItsNumber) {
+  const StatusOr<std::string> first = MakeRunFolderIn(parent_);
+  const StatusOr<std::string> second = MakeRunFolderIn(parent_);
+  ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+  EXPECT_NE(*first, *second);
+  struct stat info {};
+  ASSERT_EQ(::stat(first->c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0700u);
+}
+
+TEST_F(RunFoldersTest, AParentThatIsAFileIsNamed) {
+  std::ofstream(parent_ + "/file") << "x";
+  const StatusOr<std::string> made = MakeRunFolderIn(parent_ + "/file/run");
+  ASSERT_FALSE(made.ok());
+  EXPECT_NE(std::string(made.status().message()).find(parent_ + "/file/run"), std::string::npos);
 }
 
 TEST_F(RunFoldersTest, AFolderThatIsNotThereIsNoError) {

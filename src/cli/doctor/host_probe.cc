@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -26,6 +25,7 @@
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_endpoint.h"
 #include "kvcache/transport/socket_io.h"
+#include "src/base/cpus.h"
 #include "src/base/open_files.h"
 #include "src/base/quoted_text.h"
 #include "src/cli/doctor/gpu_probe.h"
@@ -71,14 +71,8 @@ void KeepSmaller(std::optional<T> other, std::optional<T>* value) {
 // ---- Processors.
 
 std::set<int> UsableCpus() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  std::set<int> cpus;
-  if (sched_getaffinity(0, sizeof(mask), &mask) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &mask)) cpus.insert(cpu);
-  }
-  return cpus;
+  const std::vector<int> cpus = AffinityCpus();
+  return {cpus.begin(), cpus.end()};
 }
 
 void ProbeNuma(const std::string& root, CpuFacts* cpu) {
@@ -145,8 +139,6 @@ void MeasureMemory(CpuFacts* cpu) {
 void ProbeCgroupV2(const std::string& mount, const std::string& path, HostFacts* facts) {
   for (const std::string& group : WithAncestors(path)) {
     const std::string folder = mount + group;
-    const std::optional<std::string> quota = ReadText(folder + "/cpu.max");
-    if (quota) KeepSmaller(ParseCpuMax(*quota), &facts->cpu.quota_cpus);
     const std::optional<uint64_t> limit = ReadCount(folder + "/memory.max");
     const bool is_tighter = limit && *limit < facts->memory.cgroup_limit_bytes.value_or(kUnlimited);
     if (is_tighter) {
@@ -158,12 +150,6 @@ void ProbeCgroupV2(const std::string& mount, const std::string& path, HostFacts*
 }
 
 void ProbeCgroupV1(const std::string& mount, const std::string& groups, HostFacts* facts) {
-  for (const std::string& group : WithAncestors(CgroupPath(groups, "cpu").value_or(""))) {
-    const std::string folder = fmt::format("{}/cpu{}", mount, group);
-    const std::string quota = ReadWord(folder + "/cpu.cfs_quota_us");
-    const std::string period = ReadWord(folder + "/cpu.cfs_period_us");
-    KeepSmaller(ParseCpuMax(fmt::format("{} {}", quota, period)), &facts->cpu.quota_cpus);
-  }
   for (const std::string& group : WithAncestors(CgroupPath(groups, "memory").value_or(""))) {
     const std::optional<uint64_t> limit =
         ReadCount(fmt::format("{}/memory{}/memory.limit_in_bytes", mount, group));
@@ -180,6 +166,7 @@ void ProbeCgroupV1(const std::string& mount, const std::string& groups, HostFact
 void ProbeCgroup(const std::string& root, HostFacts* facts) {
   const std::string groups = ReadText(root + "/proc/self/cgroup").value_or("");
   const std::string mount = root + "/sys/fs/cgroup";
+  facts->cpu.quota_cpus = CpuQuota(root);
   if (const std::optional<std::string> path = CgroupPath(groups, "")) {
     ProbeCgroupV2(mount, *path, facts);
   }
@@ -371,7 +358,7 @@ void ProbeProcFiles(const std::string& root, HostFacts* facts) {
 HostFacts ProbeHost(const ProbePlan& plan) {
   HostFacts facts;
   ProbeGpus(&facts.gpu);  // first: it forks
-  facts.cpu.num_usable = NumUsableCpus();
+  facts.cpu.num_usable = static_cast<uint32_t>(std::max<size_t>(1, AffinityCpus().size()));
   ProbeIsa(&facts.cpu);
   ProbeProcFiles(plan.root, &facts);
   ProbeOwnLimits(&facts);

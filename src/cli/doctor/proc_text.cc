@@ -46,16 +46,6 @@ std::set<int> ParseCpuList(std::string_view text) {
   return cpus;
 }
 
-std::optional<double> ParseCpuMax(std::string_view text) {
-  const std::vector<std::string> words =
-      absl::StrSplit(std::string(text), absl::ByAnyChar(" \n"), absl::SkipEmpty());
-  if (words.size() != 2) return std::nullopt;
-  const std::optional<uint64_t> quota = ParseCount(words[0]);
-  const std::optional<uint64_t> period = ParseCount(words[1]);
-  if (!quota || !period || *period == 0) return std::nullopt;
-  return static_cast<double>(*quota) / static_cast<double>(*period);
-}
-
 std::optional<uint64_t> ParseCount(std::string_view text) {
   const std::string_view trimmed = Trimmed(text);
   uint64_t number = 0;

@@ -17,9 +17,6 @@ std::optional<uint64_t> MeminfoValue(std::string_view text, std::string_view key
 // The processors of "0-3,8,10-11"; empty for a text of another form.
 std::set<int> ParseCpuList(std::string_view text);
 
-// "200000 100000" -> 2.0; empty for "max 100000" and for anything else.
-std::optional<double> ParseCpuMax(std::string_view text);
-
 // A number; empty for "max" and for anything else.
 std::optional<uint64_t> ParseCount(std::string_view text);
 

@@ -169,5 +169,28 @@ TEST(TraceReaderTest, FilesThatAreNotThereOrCutShortSaySo) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(TraceReaderTest, TablesAsOtherToolsSaveThem) {
+  const std::string head = "TIMESTAMP,ContextTokens,GeneratedTokens";
+  const std::string first = "2023-11-16 18:17:03.9799600,120,8";
+  const std::string second = "2023-11-16 18:17:04.9799600,90,4";
+  for (const std::string& text :
+       {head + "\n" + first + "\n" + second,
+        "\xEF\xBB\xBF" + head + "\r\n" + first + "\r\n" + second,
+        head + "\n" + first + "\n" + second + "\n  \n\t\n\n",
+        head + "\n2023-11-16T18:17:03.9799600Z,120,8\n2023-11-16T18:17:04.97996Z,90,4\n",
+        head + ",Note\n" + first + ",x\n" + second + ",\n",
+        head + "\n2023-11-16 18:17:03.9799600, 120 ,8 \n" + second}) {
+    const auto rows = ParseTrace(text, "t.csv");
+    ASSERT_TRUE(rows.ok()) << text << rows.status();
+    ASSERT_EQ(rows->size(), 2u) << text;
+    EXPECT_EQ((*rows)[1].start_us, 1'000'000) << text;
+    EXPECT_EQ((*rows)[0].num_input, 120u) << text;
+    EXPECT_EQ((*rows)[1].num_output, 4u) << text;
+  }
+  // A blank line in the middle is a row that is missing.
+  EXPECT_FALSE(ParseTrace(head + "\n" + first + "\n  \n" + second, "t.csv").ok());
+  EXPECT_FALSE(ParseTrace(head + "Note\n" + first, "t.csv").ok());
+}
+
 }  // namespace
 }  // namespace baton

@@ -22,13 +22,6 @@ TEST(ProcTextTest, CpuListsHaveRangesAndSingles) {
   }
 }
 
-TEST(ProcTextTest, AQuotaIsInProcessors) {
-  EXPECT_EQ(ParseCpuMax("150000 100000\n"), 1.5);
-  for (const char* text : {"max 100000", "", "-1 100000", "1 0", "1", "1 2 3"}) {
-    EXPECT_EQ(ParseCpuMax(text), std::nullopt) << text;
-  }
-}
-
 TEST(ProcTextTest, TheChosenWordStandsInBrackets) {
   EXPECT_EQ(ChosenWord("always [madvise] never"), "madvise");
   EXPECT_EQ(ChosenWord("always madvise"), "");
