@@ -20,7 +20,7 @@ HEADER_ONLY = (
     "libspdlog-dev",
     "libfmt-dev",
     "libcli11-dev",
-    "libboost1.81-dev",
+    "libboost1.*-dev",
 )
 # What the compiler driver adds to every static link.
 IMPLICIT_ARCHIVES = ("libc.a", "libm.a", "libstdc++.a", "libgcc.a", "libgcc_eh.a")
@@ -50,8 +50,10 @@ def debian_packages(archives, extra=()):
         if owner.returncode != 0:
             raise SystemExit(f"sbom.py: {archive} is linked and belongs to no Debian package")
         names.add(owner.stdout.split(":", 1)[0])
-    query = ["dpkg-query", "-W", "-f", "${Package} ${Version}\n", *sorted(names)]
-    return dict(line.split() for line in _output(query).splitlines())
+    form = "${Package} ${Version} ${db:Status-Status}\n"
+    text = _output(["dpkg-query", "-W", "-f", form, *sorted(names)])
+    rows = (line.split() for line in text.splitlines())
+    return {row[0]: row[1] for row in rows if row[-1] == "installed"}
 
 
 def crates(lock_file):
