@@ -47,7 +47,7 @@ missing=()
 has_candidate() {
   [[ "$(LC_ALL=C apt-cache policy "$1" 2>/dev/null)" == *"Candidate: "[^\(]* ]]
 }
-# The newest Boost from 1.81 on that apt knows: 1.81 on Debian 12, 1.83 on Debian 13 and Ubuntu 24.04.
+# The newest Boost from 1.81 on that apt knows: 1.81 on Debian 12, 1.83 on Ubuntu 24.04.
 newest_boost() {
   LC_ALL=C apt-cache search --names-only '^libboost1\.[0-9]+-dev$' 2>/dev/null |
     sed -n 's/^libboost1\.\([0-9]*\)-dev .*/\1/p' | sort -rn | while read -r minor; do
@@ -86,7 +86,7 @@ if command -v apt-get >/dev/null; then
       boost="$(newest_boost)"
     fi
     if [[ -z "$boost" ]]; then
-      echo "deps.sh: apt knows no libboost1.81-dev or newer; install Boost 1.81 or newer by hand" >&2
+      echo "deps.sh: apt knows no libboost1.81-dev or newer; install Boost by hand" >&2
       exit 1
     fi
     missing+=("$boost")

@@ -44,7 +44,8 @@ baton_import_static(baton_dep_yaml yaml-cpp)
 baton_import_static(baton_dep_numa numa)
 baton_import_static(baton_dep_uring uring)
 
-# Line editing of the chat: libedit (BSD) and what it stands on. Without it a chat reads plain lines.
+# Line editing of the chat: libedit (BSD) and what it stands on. Without it a chat reads plain
+# lines.
 find_library(BATON_ARCHIVE_edit NAMES libedit.a)
 find_library(BATON_ARCHIVE_tinfo NAMES libtinfo.a)
 find_library(BATON_ARCHIVE_bsd NAMES libbsd.a)

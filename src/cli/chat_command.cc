@@ -14,17 +14,16 @@
 #include <mutex>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
-
 #include "src/base/clock.h"
 #include "src/base/print.h"
 #include "src/base/thread.h"
 #include "src/base/unique_fd.h"
+#include "src/cli/chat_line.h"
 #include "src/cli/chat_session.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
+#include "src/cli/line_editor.h"
 #include "src/cli/model_store.h"
 #include "src/cli/run_folders.h"
 #include "src/cli/worker_flags.h"
@@ -50,8 +49,9 @@ void DeclareChat(FlagSet& flags, ChatFlags& f) {
   flags.Add("--prompt", f.prompt, "answer this once and exit; without it, read questions");
   flags.Add("--system", f.system, "system message");
   flags.Add("--temperature", f.temperature, "0 = always the likeliest token; at most 2");
-  flags.Add("--max-tokens", f.max_tokens, {0, 1 << 24}, "longest answer; 0 = up to the context");
-  flags.Add("--seed", f.seed, {-1, INT64_MAX}, "random seed; -1 = drawn");
+  flags.Add("--max-tokens", f.max_tokens, {kChatMaxTokens.low, kChatMaxTokens.high},
+            "longest answer; 0 = up to the context");
+  flags.Add("--seed", f.seed, {kChatSeed.low, kChatSeed.high}, "random seed; -1 = drawn");
 }
 
 StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
@@ -60,14 +60,13 @@ StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
   if (f.prompt.empty() && flags.Given("--prompt")) {
     return InvalidArgument("--prompt is empty; give a question, or leave it out to be asked");
   }
-  BATON_ASSIGN_OR_RETURN(options.url, ParseHttpUrl(url));
+  BATON_ASSIGN_OR_RETURN(options.url, ParseServer(url));
   options.system = f.system;
   options.max_tokens = f.max_tokens;
   options.seed = f.seed;
-  if (!absl::SimpleAtod(f.temperature, &options.temperature) || !(options.temperature >= 0) ||
-      options.temperature > 2) {
-    return InvalidArgument("--temperature '{}' is not a number in [0, 2]", f.temperature);
-  }
+  const StatusOr<double> temperature = ParseChatTemperature(f.temperature);
+  if (!temperature.ok()) return WithPrefix(temperature.status(), "--temperature");
+  options.temperature = *temperature;
   return options;
 }
 
@@ -134,10 +133,100 @@ int FailWithoutQuestion(std::string_view command) {
               kExitUsage);
 }
 
+// The questions of standard input, one after the other.
+class Conversation {
+ public:
+  Conversation(std::string_view command, ChatSession& session, AnswerPrinter& printer)
+      : command_(command), session_(session), printer_(printer) {
+    if (editor_.terminal()) interrupts_.emplace();
+  }
+
+  // Until the user ends it; the exit code.
+  int Hold() {
+    if (editor_.terminal()) Print("Ask something. /help lists commands, /exit ends it.\n");
+    std::string line;
+    while (!is_over_) {
+      switch (editor_.Read(&line)) {
+        case LineEditor::Event::kLine:
+          was_hinted_ = false;
+          OnLine(line);
+          break;
+        case LineEditor::Event::kInterrupt:
+          OnInterrupt();
+          break;
+        case LineEditor::Event::kEnd:
+          if (editor_.terminal()) Print("\n");
+          is_over_ = true;
+      }
+      if (std::ferror(stdout) != 0) return kExitFailure;
+    }
+    return failed_ ? kExitFailure : kExitOk;
+  }
+
+ private:
+  // At the prompt: what was typed is dropped; a second one ends the chat.
+  void OnInterrupt() {
+    InterruptCounter::Forget();
+    Print("\n");
+    if (was_hinted_) {
+      is_over_ = true;
+      return;
+    }
+    was_hinted_ = true;
+    Print("Ctrl-C again, Ctrl-D or /exit ends the chat.\n");
+    std::fflush(stdout);
+  }
+
+  void OnLine(const std::string& line) {
+    const ChatStep step = TakeChatLine(line, session_);
+    switch (step.kind) {
+      case ChatStep::Kind::kNothing:
+        break;
+      case ChatStep::Kind::kEnd:
+        is_over_ = true;
+        break;
+      case ChatStep::Kind::kSay:
+        // Into a pipe goes what was answered, and nothing else.
+        if (editor_.terminal()) Print("{}\n", step.text);
+        break;
+      case ChatStep::Kind::kComplain:
+        PrintToStderr("{}\n", step.text);
+        failed_ = failed_ || !editor_.terminal();
+        break;
+      case ChatStep::Kind::kAsk:
+        Ask(step.text);
+    }
+    std::fflush(stdout);
+  }
+
+  void Ask(const std::string& question) {
+    InterruptCounter::Forget();
+    const Status status = AskAndPrint(session_, printer_, question);
+    if (InterruptCounter::Interrupted()) {
+      InterruptCounter::Forget();
+      Print("\n(stopped)\n");
+      return;
+    }
+    if (status.ok() || std::ferror(stdout) != 0) return;
+    failed_ = true;
+    Fail(command_, status);
+  }
+
+  const std::string_view command_;
+  ChatSession& session_;
+  AnswerPrinter& printer_;
+  LineEditor editor_;
+  std::optional<InterruptCounter> interrupts_;
+  bool was_hinted_ = false;  // Ctrl-C at the prompt
+  bool is_over_ = false;
+  bool failed_ = false;
+};
+
 int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) {
   AnswerPrinter printer;
   options.on_thought = [&printer](std::string_view text) { printer.OnThought(text); };
   options.wants_more = [] { return std::ferror(stdout) == 0; };
+  options.is_interrupted = &InterruptCounter::Interrupted;
   ChatSession session(std::move(options));
   if (!f.prompt.empty()) {
     const Status status = AskAndPrint(session, printer, f.prompt);
@@ -145,31 +234,7 @@ int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) 
     return status.ok() ? kExitOk : Fail(command, status);
   }
   if (InputIsEmpty()) return FailWithoutQuestion(command);
-  const bool terminal = ::isatty(STDIN_FILENO) != 0;
-  if (terminal) Print("Ask something. /clear forgets the conversation, /exit ends it.\n");
-  bool failed = false;
-  std::string line;
-  for (;;) {
-    if (terminal) {
-      Print("> ");
-      std::fflush(stdout);
-    }
-    if (!std::getline(std::cin, line)) break;
-    const absl::string_view trimmed = absl::StripAsciiWhitespace(line);
-    const std::string question(trimmed.data(), trimmed.size());
-    if (question.empty()) continue;
-    if (question == "/exit" || question == "/quit") break;
-    if (question == "/clear") {
-      session.Clear();
-      continue;
-    }
-    const Status status = AskAndPrint(session, printer, question);
-    if (std::ferror(stdout) != 0) return kExitFailure;
-    if (status.ok()) continue;
-    failed = true;
-    Fail(command, status);
-  }
-  return failed ? kExitFailure : kExitOk;
+  return Conversation(command, session, printer).Hold();
 }
 
 // A `serve` process that lives as long as this object. Start and MarkClean are the main thread's;
@@ -265,6 +330,13 @@ class InterruptWatch {
     (void)!::write(quit_.get(), &one, sizeof(one));
     thread_.Join();
   }
+  // From here on Ctrl-C is the conversation's; for whoever must not read it twice.
+  void LeaveInterrupts() {
+    sigset_t mask;
+    sigemptyset(&mask);
+    for (int number : {SIGTERM, SIGHUP}) sigaddset(&mask, number);
+    (void)::signalfd(signals_.get(), &mask, SFD_CLOEXEC);
+  }
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
@@ -302,7 +374,9 @@ int RunChat(const std::vector<std::string>& args) {
   FlagSet flags("chat", "Chats with a running server.");
   std::string url = "http://127.0.0.1:8080";
   ChatFlags f;
-  flags.Add("--url", url, "address of the server's HTTP API");
+  flags.Add("--url", url, "the server's HTTP API: HOST:PORT or a URL");
+  flags.AddHint("", "a chat asks for its questions; `baton chat --prompt TEXT` asks one and ends");
+  flags.AddHint("--admin", "chat takes the HTTP address: --url HOST:PORT");
   DeclareChat(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<ChatOptions> options = BuildOptions(flags, f, url);
@@ -338,7 +412,7 @@ int RunRun(const std::vector<std::string>& args) {
   StatusOr<std::string> folder = MakeRunFolder();
   if (!folder.ok()) return Fail("run", folder.status());
   PrivateServer server(*std::move(folder));
-  const InterruptWatch watch(server);
+  InterruptWatch watch(server);
   std::vector<std::string> serve_args = {run.model,
                                          "--http=127.0.0.1:0",
                                          "--grpc=127.0.0.1:0",
@@ -349,6 +423,7 @@ int RunRun(const std::vector<std::string>& args) {
   const StatusOr<std::string> address = server.Start(std::move(serve_args));
   if (!address.ok()) return Fail("run", address.status());
   options->url = *ParseHttpUrl("http://" + *address);
+  if (f.prompt.empty() && ::isatty(STDIN_FILENO) != 0) watch.LeaveInterrupts();
   const int code = Converse("run", f, *options);
   // A reader who has left, as `head` does, asks for no logs either.
   if (code == kExitOk || std::ferror(stdout) != 0) server.MarkClean();

@@ -1,6 +1,7 @@
 #include "src/cli/chat_session.h"
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
@@ -155,6 +156,15 @@ Status ServerError(const HttpClientResponse& response, const std::string& body) 
 
 }  // namespace
 
+StatusOr<double> ParseChatTemperature(std::string_view text) {
+  double number = 0;
+  if (absl::SimpleAtod(absl::string_view(text.data(), text.size()), &number) && number >= 0 &&
+      number <= 2) {
+    return number;
+  }
+  return InvalidArgument("'{}' is not a number in [0, 2]", text);
+}
+
 std::string DescribeAnswer(const AnswerStats& s) {
   // Every token but the first; the second one takes the first step. No rate of one token.
   const double later_ms = s.first_step_ms + s.decode_ms;
@@ -222,6 +232,7 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
   // A long prompt ahead in the queue may keep the stream silent; the server's own deadline is 600
   // s.
   request.idle_timeout_ms = 610'000;
+  request.is_cancelled = options_.is_interrupted;
 
   AnswerReader reader(SystemClock().NowUs(), options_.on_thought, on_text);
   EventStreamParser events;
@@ -243,6 +254,11 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
         return parsed.ok() && (!options_.wants_more || options_.wants_more());
       });
   if (!parsed.ok()) return parsed;
+  const bool was_interrupted = options_.is_interrupted && options_.is_interrupted();
+  if (absl::IsCancelled(response.status()) && was_interrupted && !reader.text().empty()) {
+    messages_.emplace_back("user", question);
+    messages_.emplace_back("assistant", reader.text());
+  }
   if (!response.ok()) return response.status();
   if (response->status != 200) return ServerError(*response, error_body);
   BATON_ASSIGN_OR_RETURN(AnswerStats stats, reader.Finish());

@@ -3,6 +3,7 @@
 #ifndef BATON_CLI_CHAT_SESSION_H_
 #define BATON_CLI_CHAT_SESSION_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,16 @@
 
 namespace baton {
 
+// A whole number of a setting.
+struct FlagRange {
+  int64_t low;
+  int64_t high;
+};
+inline constexpr FlagRange kChatMaxTokens = {0, 1 << 24};
+inline constexpr FlagRange kChatSeed = {-1, INT64_MAX};
+// A number in [0, 2]; InvalidArgument with the text for any other.
+StatusOr<double> ParseChatTemperature(std::string_view text);
+
 // How answers are asked for.
 struct ChatOptions {
   HttpUrl url;         // of the server; the path is ignored
@@ -24,6 +35,8 @@ struct ChatOptions {
   // Gets each piece of what the model thinks before it answers; empty = nobody wants it.
   std::function<void(std::string_view)> on_thought;
   std::function<bool()> wants_more;  // asked with each piece of an answer; absent = always
+  // Asked while an answer is waited for, some 20 times a second; absent = never.
+  std::function<bool()> is_interrupted;
 };
 
 // The server's account of one answer (the `timings` and `usage` of its last chunk).
@@ -68,10 +81,12 @@ class ChatSession {
   explicit ChatSession(ChatOptions options) : options_(std::move(options)) {}
 
   // Asks, calling on_text with each piece of the answer. Fails with the server's message; DataLoss
-  // when the stream ended without its end mark.
+  // when the stream ended without its end mark. Cancelled by is_interrupted: what came until then
+  // stays in the conversation as the answer.
   StatusOr<AnswerStats> Ask(const std::string& question,
                             const std::function<void(std::string_view)>& on_text);
   void Clear() { messages_.clear(); }
+  ChatOptions& options() { return options_; }  // of the next question
 
  private:
   std::string RequestBody(const std::string& question) const;

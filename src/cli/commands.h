@@ -39,6 +39,10 @@ int RunTop(const std::vector<std::string>& args);             // top/top_command
 int RunTopo(const std::vector<std::string>& args);            // top/topo_command.cc
 int RunTrace(const std::vector<std::string>& args);           // trace/trace_commands.cc
 int RunWhy(const std::vector<std::string>& args);             // trace/trace_commands.cc
+int RunList(const std::vector<std::string>& args);            // model_commands.cc
+int RunShow(const std::vector<std::string>& args);            // model_commands.cc
+int RunRm(const std::vector<std::string>& args);              // model_commands.cc
+int RunPs(const std::vector<std::string>& args);              // model_commands.cc
 int RunVersion(const std::vector<std::string>& args);         // file_commands.cc
 
 }  // namespace baton

@@ -18,6 +18,7 @@
 #include "src/base/nearest_name.h"
 #include "src/base/print.h"
 #include "src/base/regular_file.h"
+#include "src/cli/http_client.h"
 
 namespace baton {
 namespace {
@@ -112,6 +113,29 @@ void FlagSet::AddAddress(const std::string& flag, std::vector<std::string>& valu
   app_->get_option(flag)->check(AddressError);
 }
 
+void FlagSet::AddAdmin(const std::string& flag, std::string& value, const std::string& help) {
+  Add(flag, value, help + ": HOST:PORT, or its URL");
+  const auto read = [](std::string& text) -> std::string {
+    const StatusOr<HttpUrl> url = ParseServer(text);
+    if (!url.ok()) return std::string(url.status().message());
+    if (url->tls || BasePathOf(*url) != "") {
+      return fmt::format("'{}' is no admin address, which is HOST:PORT or http://HOST:PORT", text);
+    }
+    text = fmt::format("{}:{}", BracketedHost(url->host), url->port);
+    return "";
+  };
+  app_->get_option(flag)->transform(CLI::Validator(read, ""));
+}
+
+void FlagSet::AddHint(const std::string& flag, const std::string& text) { hints_[flag] = text; }
+
+void FlagSet::Arrange(const std::string& group, const std::vector<std::string>& flags) {
+  for (const std::string& flag : flags) {
+    CLI::Option* option = app_->get_option_no_throw(flag);
+    if (option != nullptr) option->group(group);
+  }
+}
+
 void FlagSet::Add(const std::string& flag, int64_t& value, Range range, const std::string& help) {
   // Decimal, whatever stands in front: CLI11 would read 010 as 8 and 2^64 as 2^63 - 1.
   const auto read = [range](std::string& text) -> std::string {
@@ -158,7 +182,12 @@ std::vector<std::string> FlagSet::FlagNames() const {
 Status FlagSet::CheckExtras(const std::vector<std::string>& extras) const {
   if (extras.empty()) return OkStatus();
   const std::string name = extras[0].substr(0, extras[0].find('='));
-  if (name.starts_with("-") && name.size() > 1) {
+  const bool is_flag = name.starts_with("-") && name.size() > 1;
+  if (const auto hint = hints_.find(is_flag ? name : ""); hint != hints_.end()) {
+    return is_flag ? InvalidArgument("unknown flag {}: {}", name, hint->second)
+                   : InvalidArgument("unexpected argument '{}': {}", extras[0], hint->second);
+  }
+  if (is_flag) {
     const std::string suggestion = Suggestion(name, FlagNames());
     return InvalidArgument("unknown flag {}{}", name,
                            suggestion.empty() ? "; --help lists them" : suggestion);

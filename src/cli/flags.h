@@ -57,6 +57,15 @@ class FlagSet {
   void AddChoice(const std::string& flag, std::string& value, std::vector<std::string> choices,
                  const std::string& help, const std::vector<std::string>& reserved = {});
 
+  // The same for the admin address of a process: HOST:PORT, or the URL http://HOST:PORT, of which
+  // the value is HOST:PORT.
+  void AddAdmin(const std::string& flag, std::string& value, const std::string& help);
+  // What to say of `flag`, which this set does not have and other programs do; of "" for an
+  // argument that nothing takes.
+  void AddHint(const std::string& flag, const std::string& text);
+  // --help shows these flags under the title `group`. Those that this set lacks are passed over.
+  void Arrange(const std::string& group, const std::vector<std::string>& flags);
+
   // Parses argv after the subcommand's name. Returns nothing when the command should run; otherwise
   // the exit code, after --help went to stdout or one error line to stderr.
   std::optional<int> Parse(const std::vector<std::string>& args);
@@ -78,6 +87,7 @@ class FlagSet {
   std::string name_;
   std::unique_ptr<CLI::App> app_;
   std::string config_file_;
+  std::map<std::string, std::string> hints_;          // by flag
   std::map<std::string, std::string> config_places_;  // "FILE: line N" of each flag taken from it
 };
 

@@ -29,12 +29,13 @@ constexpr size_t kReadBytes = size_t{64} * 1024;
 // Answers that are kept in memory (no chunk callback) are JSON of our own API.
 constexpr size_t kMaxKeptBodyBytes = size_t{64} * 1024 * 1024;
 constexpr int64_t kAdminTimeoutMs = 3000;
+constexpr std::chrono::milliseconds kCancelPeriod{50};
 
 // One connection of either kind; every operation runs the io_context until it ends or time is out.
 class Connection {
  public:
-  explicit Connection(const HttpUrl& url)
-      : url_(url), tls_context_(asio::ssl::context::tls_client) {}
+  Connection(const HttpUrl& url, const std::function<bool()>& is_cancelled)
+      : url_(url), is_cancelled_(is_cancelled), tls_context_(asio::ssl::context::tls_client) {}
 
   Status Open(int64_t timeout_ms);
 
@@ -43,11 +44,11 @@ class Connection {
     std::optional<ErrorCode> result;
     start([&result](ErrorCode error, auto&&...) { result = error; });
     io_.restart();
-    io_.run_for(std::chrono::milliseconds(timeout_ms));
+    const bool cancelled = RunUntilCancelled(timeout_ms);
     if (result) return *result;
     Close();
     io_.run_for(std::chrono::milliseconds(100));  // lets the cancelled operation report
-    return asio::error::timed_out;
+    return cancelled ? asio::error::operation_aborted : asio::error::timed_out;
   }
 
   template <class Message>
@@ -92,7 +93,20 @@ class Connection {
   Status Handshake(int64_t timeout_ms);
   Status ConnectError(const ErrorCode& error, int64_t timeout_ms) const;
 
+  // Runs what was started until it is done, the time is over or the caller cancels: true.
+  bool RunUntilCancelled(int64_t timeout_ms) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    while (is_cancelled_ && std::chrono::steady_clock::now() < end) {
+      io_.run_for(kCancelPeriod);
+      if (io_.stopped()) return false;
+      if (is_cancelled_()) return true;
+    }
+    if (!is_cancelled_) io_.run_until(end);
+    return false;
+  }
+
   HttpUrl url_;
+  const std::function<bool()>& is_cancelled_;
   asio::io_context io_;
   asio::ssl::context tls_context_;
   asio::ip::tcp::socket socket_{io_};
@@ -114,6 +128,7 @@ Status Connection::Open(int64_t timeout_ms) {
 }
 
 Status Connection::ConnectError(const ErrorCode& error, int64_t timeout_ms) const {
+  if (error == asio::error::operation_aborted) return Cancelled("stopped by the caller");
   if (error == asio::error::timed_out) {
     return DeadlineExceeded("no connection to {}:{} within {} ms", url_.host, url_.port,
                             timeout_ms);
@@ -139,6 +154,7 @@ Status Connection::Handshake(int64_t timeout_ms) {
 }
 
 Status StreamError(const HttpUrl& url, const ErrorCode& error, int64_t idle_ms) {
+  if (error == asio::error::operation_aborted) return Cancelled("stopped by the caller");
   if (error == asio::error::timed_out) {
     return DeadlineExceeded("{} was silent for {} ms", url.ToString(), idle_ms);
   }
@@ -227,6 +243,19 @@ StatusOr<HttpUrl> ParseHttpUrl(std::string_view text) {
   return url;
 }
 
+StatusOr<HttpUrl> ParseServer(std::string_view text) {
+  if (text.find("://") != std::string_view::npos) return ParseHttpUrl(text);
+  const size_t path = text.find('/');
+  const StatusOr<HostPort> address = ParseHostPort(text.substr(0, path));
+  if (!address.ok() || address->port == 0) {
+    return InvalidArgument(
+        "'{}' is no server; write HOST:PORT or a URL, such as 127.0.0.1:8080 or "
+        "http://127.0.0.1:8080",
+        text);
+  }
+  return ParseHttpUrl(fmt::format("http://{}", text));
+}
+
 std::string BasePathOf(const HttpUrl& url) {
   std::string path = url.target;
   while (path.ends_with('/')) path.pop_back();
@@ -239,7 +268,7 @@ StatusOr<HttpClientResponse> HttpCall(const HttpClientRequest& request,
                                       const HttpChunkCallback& on_chunk) {
   std::optional<Connection> made;
   try {
-    made.emplace(request.url);
+    made.emplace(request.url, request.is_cancelled);
   } catch (const std::exception& error) {  // no open file is left, for example
     return ResourceExhausted("no connection to {}:{} can be made: {}", request.url.host,
                              request.url.port, error.what());

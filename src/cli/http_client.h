@@ -27,6 +27,9 @@ struct HttpUrl {
 // InvalidArgument naming the text when it is no http or https URL.
 StatusOr<HttpUrl> ParseHttpUrl(std::string_view text);
 
+// A server as people write it, for every command that talks to one: HOST:PORT or a URL.
+StatusOr<HttpUrl> ParseServer(std::string_view text);
+
 // What stands before "/v1/..." of an API at `url`: its path without a closing "/", and without a
 // closing "/v1", which many tools want there.
 std::string BasePathOf(const HttpUrl& url);
@@ -40,6 +43,8 @@ struct HttpClientRequest {
   // Longest wait for the connection, and for each piece of the answer.
   int64_t connect_timeout_ms = 2000;
   int64_t idle_timeout_ms = 60000;
+  // Asked some 20 times a second while the call waits; true ends it with Cancelled. Absent = never.
+  std::function<bool()> is_cancelled;
 };
 
 // Status line and headers of an answer; header names in lower case.

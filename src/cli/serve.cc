@@ -15,7 +15,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "nlohmann/json.hpp"
 
-#include "src/base/clock.h"
 #include "src/base/cpus.h"
 #include "src/base/errno_text.h"
 #include "src/base/hex.h"
@@ -66,6 +65,35 @@ struct ServeFlags {
   SiteFlags sites;
 };
 
+// Flags that the servers of others have, and the titles of --help.
+void Explain(FlagSet& flags) {
+  const std::string listen = "the address and port of the API are one flag: --http HOST:PORT";
+  flags.AddHint("--host", listen);
+  flags.AddHint("--port", listen);
+  flags.AddHint("--api-key",
+                "it is no flag of serve: keys lie in a file, --api-keys FILE, and until this build "
+                "has that flag a proxy in front of --http checks them");
+  flags.AddHint("--api-keys", "this build checks no keys; a proxy in front of --http does");
+  flags.AddHint("--gpu-memory-utilization", "the memory of the KV pool is --kv-memory SIZE");
+  flags.AddHint("--ctx-size", "the longest sequence is --max-context N");
+  flags.AddHint("--max-model-len", "the longest sequence is --max-context N");
+  flags.Arrange("Serving",
+                {"--mode", "--queue-wait-ms", "--prefill-wait-ms", "--local-prefill-tokens",
+                 "--reasoning-format", "--shadow", "--drain-timeout", "--request-timeout",
+                 "--sse-ping", "--idle-timeout"});
+  flags.Arrange("Addresses and access",
+                {"--http", "--grpc", "--admin", "--allowed-hosts", "--cors-origins", "--tls-cert",
+                 "--tls-key", "--tls-ca", "--cluster-secret-file"});
+  flags.Arrange("Model", {"--max-context", "--served-model-name", "--tensor-parallel",
+                          "--device-weights", "--deterministic", "--allow-inexact"});
+  flags.Arrange("Workers", {"--prefill", "--decode", "--threads", "--device", "--isa", "--colocate",
+                            "--silence-timeout", "--nccl-library", "--cublaslt-library"});
+  flags.Arrange("KV memory and transfer",
+                {"--kv-memory", "--kv-dtype", "--prefix-cache", "--transport"});
+  flags.Arrange("Logs and metrics", {"--run-dir", "--log-level", "--log-format",
+                                     "--metrics-aliases", "--otlp-endpoint"});
+}
+
 void Declare(FlagSet& flags, ServeFlags& f) {
   flags.Add("MODEL", f.model,
             "a .gguf file, a Hugging Face folder or a catalogue name (smollm2:135m)");
@@ -88,6 +116,7 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   DeclareTuning(flags, f.tuning);
   DeclareTelemetry(flags, f.telemetry);
   DeclareSites(flags, f.sites);
+  Explain(flags);
 }
 
 // One process is one worker of each role, and nothing else can reach its KV.

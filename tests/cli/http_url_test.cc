@@ -48,5 +48,28 @@ TEST(HttpUrlTest, RefusesWhatIsNoUrl) {
   }
 }
 
+TEST(ParseServerTest, TakesWhatPeopleWrite) {
+  for (const char* text : {"127.0.0.1:8080", "http://127.0.0.1:8080", "http://127.0.0.1:8080/",
+                           "127.0.0.1:8080/v1", "http://127.0.0.1:8080/v1/"}) {
+    const StatusOr<HttpUrl> url = ParseServer(text);
+    ASSERT_TRUE(url.ok()) << text << url.status();
+    EXPECT_EQ(url->host, "127.0.0.1") << text;
+    EXPECT_EQ(url->port, "8080") << text;
+    EXPECT_EQ(BasePathOf(*url), "") << text;
+  }
+  EXPECT_EQ(ParseServer("[::1]:80")->host, "::1");
+  EXPECT_TRUE(ParseServer("https://models.example/v1")->tls);
+}
+
+TEST(ParseServerTest, RefusesTheRestAndShowsTheForm) {
+  for (const char* text :
+       {"", "8080", "localhost", ":8080", "ftp://h:1", "h:0", "::1:80", "h:99999"}) {
+    const StatusOr<HttpUrl> url = ParseServer(text);
+    ASSERT_FALSE(url.ok()) << text;
+    EXPECT_NE(std::string(url.status().message()).find(std::string("'") + text + "'"),
+              std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace baton

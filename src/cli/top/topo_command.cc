@@ -14,7 +14,8 @@ int RunTopo(const std::vector<std::string>& args) {
                 "KV crosses, and how fast it did in the last hand-offs.");
   std::string admin = "127.0.0.1:9090";
   bool as_json = false;
-  flags.AddAddress("--admin", admin, "admin address of a router");
+  flags.AddAdmin("--admin", admin, "admin address of a router");
+  flags.AddHint("--url", "give the router\'s admin address: --admin HOST:PORT");
   flags.Add("--json", as_json, "JSON instead of a table");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<std::string> page = ReadAdminPage(admin, "/v1/topology");

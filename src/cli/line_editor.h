@@ -1,0 +1,49 @@
+// Lines that a user types, with editing and history at a terminal, and Ctrl-C as an event instead
+// of the end.
+#ifndef BATON_CLI_LINE_EDITOR_H_
+#define BATON_CLI_LINE_EDITOR_H_
+
+#include <memory>
+#include <string>
+
+namespace baton {
+
+// Counts Ctrl-C (SIGINT) of this process while it lives, in the thread that made it; one at a time.
+// Another thread must not read SIGINT from a signalfd meanwhile.
+class InterruptCounter {
+ public:
+  InterruptCounter();
+  ~InterruptCounter();
+  InterruptCounter(const InterruptCounter&) = delete;
+  InterruptCounter& operator=(const InterruptCounter&) = delete;
+
+  // Whether there was one since the last Forget. Any thread.
+  static bool Interrupted();
+  static void Forget();
+};
+
+// Reads lines of standard input: at a terminal with libedit's editing and a history that ends with
+// the process (nothing is written to disk), where this build has it; else as they come. One thread.
+class LineEditor {
+ public:
+  enum class Event { kLine, kInterrupt, kEnd };
+
+  LineEditor();
+  ~LineEditor();
+
+  // The next line, without its end, in `line`. kInterrupt: Ctrl-C took it away (only with an
+  // InterruptCounter). kEnd: Ctrl-D, or no more input.
+  Event Read(std::string* line);
+  // True when a user sits there.
+  bool terminal() const { return terminal_; }
+
+ private:
+  class Editing;
+
+  bool terminal_;
+  std::unique_ptr<Editing> editing_;  // null: plain lines
+};
+
+}  // namespace baton
+
+#endif  // BATON_CLI_LINE_EDITOR_H_

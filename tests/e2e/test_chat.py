@@ -1,0 +1,162 @@
+"""`baton chat` at a terminal and at a pipe, and the commands around it."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from baton_server import BIN, Server, metrics_text, wait_until
+
+
+@pytest.fixture(scope="module")
+def aggregated():
+    with Server("--mode", "aggregated") as running:
+        yield running
+
+
+def baton(*args, **options):
+    return subprocess.run([BIN, *args], capture_output=True, text=True, timeout=60, **options)
+
+
+def asked(server):
+    """Requests that the server has had, those that run included."""
+    names = ("baton_requests_total", "baton_requests_running", "baton_requests_waiting")
+    pattern = rf"^(?:{'|'.join(names)})(?:{{[^}}]*}})? (\S+)$"
+    return sum(float(value) for value in re.findall(pattern, metrics_text(server.router), re.M))
+
+
+class Terminal:
+    """A chat at a pseudo-terminal of its own, which Ctrl-C reaches as a key."""
+
+    def __init__(self, *args):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execv(BIN, [BIN, *args])
+        self.seen = b""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        while True:
+            try:
+                piece = os.read(self.fd, 4096)
+            except OSError:
+                return
+            if not piece:
+                return
+            self.seen += piece
+
+    def text(self):
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen.decode(errors="replace"))
+
+    def type(self, keys):
+        os.write(self.fd, keys.encode())
+
+    def waits(self, text, limit_s=60):
+        wait_until(lambda: text in self.text(), limit_s, f"{text!r} in {self.text()!r}")
+
+    def exit_code(self, limit_s=30):
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.05)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        raise AssertionError(f"the chat still runs: {self.text()!r}")
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_chat(aggregated):
+    chat = Terminal("chat", "--url", aggregated.router["http"])
+    chat.waits("/help")
+    chat.type("Count from one to one thousand, each number in words.\r")
+    wait_until(lambda: len(chat.text()) > 200, 60, "an answer")
+    chat.type("\x03")
+    chat.waits("(stopped)")
+    before = asked(aggregated)
+    chat.type("Say hi.\r")
+    wait_until(lambda: asked(aggregated) > before, 60, "the next question")
+    chat.waits("tokens (")
+    chat.type("\x03")
+    chat.waits("Ctrl-C again")
+    chat.type("\x03")
+    assert chat.exit_code() == 0
+
+
+def test_commands_are_not_asked(aggregated):
+    chat = Terminal("chat", "--url", aggregated.http)
+    chat.waits("/help")
+    before = asked(aggregated)
+    for line, answer in (
+        ("/help", "/system TEXT"),
+        ("/nosuch", 'no command "/nosuch"'),
+        ("/clera", "did you mean /clear?"),
+        ("/set temperature 9", "[0, 2]"),
+        ("/system Be brief.", "is set"),
+    ):
+        chat.type(line + "\r")
+        chat.waits(answer)
+    assert asked(aggregated) == before
+    chat.type("\x04")
+    assert chat.exit_code() == 0
+
+
+def test_a_pipe_gets_answers_only(aggregated):
+    url = aggregated.router["http"]
+    run = baton("chat", "--url", url, "--max-tokens", "4", input="/help\nSay hi.\n")
+    assert run.returncode == 0, run.stderr
+    assert "/system" not in run.stdout and "tokens (" in run.stdout
+    run = baton("chat", "--url", url, input="/nosuch\n")
+    assert run.returncode == 1 and "/nosuch" in run.stderr
+
+
+def test_one_form_of_address_for_all_commands(aggregated):
+    admin = aggregated.router["admin"]
+    for form in (admin, f"http://{admin}", f"http://{admin}/"):
+        assert baton("topo", "--admin", form).returncode == 0, form
+        assert baton("top", "--once", "--admin", form).returncode == 0, form
+    for command in ("top", "topo", "why", "trace"):
+        run = baton(command, "--url", f"http://{admin}")
+        assert run.returncode == 2 and "--admin" in run.stderr, run.stderr
+
+
+def test_what_other_servers_call_otherwise():
+    for args, hint in (
+        (("serve", "m", "--port", "1"), "--http"),
+        (("serve", "m", "--host=0.0.0.0"), "--http"),
+        (("serve", "m", "--api-key", "k"), "--api-keys"),
+        (("chat", "hello"), "--prompt"),
+    ):
+        run = baton(*args)
+        assert run.returncode == 2 and hint in run.stderr, run.stderr
+        assert len(run.stderr.strip().splitlines()) == 1
+    groups = re.findall(r"(?m)^([A-Z][^:\n]*):$", baton("serve", "--help").stdout)
+    assert len(groups) >= 6, groups
+
+
+def test_models_and_servers_are_listed(tmp_path):
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "tiny.gguf").write_bytes(b"GGUF")
+    env = {**os.environ, "BATON_HOME": str(tmp_path)}
+    assert "tiny.gguf" in baton("list", env=env).stdout
+    assert "no server" in baton("ps", env=env).stdout
+    run = baton("rm", "tiny.ggu", env=env)
+    assert run.returncode == 1 and "did you mean tiny.gguf?" in run.stderr
+    assert baton("rm", "tiny.gguf", env=env).returncode == 0
+    assert not (models / "tiny.gguf").exists()
+
+
+def test_an_address_that_cannot_be_bound_is_named_truly():
+    for address, reason in (
+        ("192.0.2.7:0", "this host has no address"),
+        ("no-such-host.invalid:0", "cannot be resolved"),
+    ):
+        run = baton("router", "--grpc", address, "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+        assert run.returncode == 1 and reason in run.stderr, run.stderr
+        assert "in use" not in run.stderr
