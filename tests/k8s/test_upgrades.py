@@ -247,7 +247,8 @@ def test_what_somebody_set_to_what_the_values_say_is_no_conflict(release):
     values = {"decode": {"resources": {"limits": {"cpu": "2000m", "memory": "2048Mi"}}}}
     release.up(values)
     release.kubectl("rollout", "restart", release.workload("decode"))
-    release.kubectl("set", "resources", release.workload("decode"), "--limits=cpu=2,memory=2Gi")
+    release.kubectl("set", "resources", release.workload("decode"), "-c", "decode",
+                    "--limits=cpu=2,memory=2Gi")  # fmt: skip
     release.kubectl("set", "image", release.workload("decode"), "decode=localhost/baton:0.1.0")
     release.up(values, generation(2))
     assert release.secret_names() == ["demo-baton-cluster-2"] * 3
