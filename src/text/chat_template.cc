@@ -12,9 +12,11 @@
 namespace baton {
 namespace {
 
-// Published templates run 50 to 200 instructions a message.
+// Published templates run 50 to 300 instructions a message, and those that write tools as a program
+// text a few a byte of their schemas.
 constexpr uint64_t kBaseFuel = 200'000;
 constexpr uint64_t kFuelPerMessage = 4'000;
+constexpr uint64_t kFuelPerByte = 4;
 constexpr uint64_t kMaxFuel = 2'000'000;
 constexpr uint64_t kBaseMemoryBytes = uint64_t{64} << 20;
 // The messages exist as JSON, as values and as output, and templates that build their prompt by
@@ -275,7 +277,8 @@ StatusOr<std::string> ChatTemplate::RenderAll(std::span<const ChatMessage> messa
 
   hf::RenderRequest request;
   request.variables_json = json;
-  request.fuel = std::min(kMaxFuel, kBaseFuel + kFuelPerMessage * messages.size());
+  request.fuel = std::min(
+      kMaxFuel, kBaseFuel + kFuelPerMessage * messages.size() + kFuelPerByte * json.size());
   request.max_output_bytes = kMaxEncodeBytes;
   request.max_memory_bytes = kBaseMemoryBytes + kMemoryPerInputByte * json.size();
   request.timeout_ms = kTimeoutMs;

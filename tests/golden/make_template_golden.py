@@ -11,6 +11,7 @@ address of Python in it is refused by this script.
 """
 
 import datetime
+import functools
 import json
 import sys
 
@@ -31,9 +32,14 @@ class Clock(datetime.datetime):
 utils.datetime = Clock
 
 
-def render(env_template, variables):
+@functools.lru_cache(maxsize=4)
+def compiled(source):
+    return utils._cached_compile_jinja_template(source)
+
+
+def render(source, variables):
     try:
-        return utils._cached_compile_jinja_template(env_template).render(**variables)
+        return compiled(source).render(**variables)
     except Exception:
         return None
 
