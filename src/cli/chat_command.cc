@@ -190,7 +190,7 @@ class Conversation {
         if (editor_.terminal()) Print("{}\n", step.text);
         break;
       case ChatStep::Kind::kComplain:
-        PrintToStderr("{}\n", step.text);
+        Print(stderr, "{}\n", step.text);
         failed_ = failed_ || !editor_.terminal();
         break;
       case ChatStep::Kind::kAsk:

@@ -55,7 +55,7 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
 Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
   BATON_ASSIGN_OR_RETURN(config.core.shadow_share, ParseShadow(tuning.shadow));
   StatusOr<ServedNames> names = ServedNames::Parse(tuning.served_names);
-  if (!names.ok()) return InvalidArgument("--served-model-name: {}", names.status().message());
+  if (!names.ok()) return WithPrefix(names.status(), "--served-model-name");
   config.core.served_names = *std::move(names);
   config.core.mode = ModeOf(tuning.mode);
   config.core.local_max_tokens = static_cast<uint32_t>(tuning.local_prefill_tokens);
