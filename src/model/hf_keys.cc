@@ -310,7 +310,8 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
   };
   for (const Defaults& row : kDefaults) {
     if (row.model_type != model_type) continue;
-    for (const auto& [key, value] : Json::parse(row.values).items()) {
+    const Json values = Json::parse(row.values);  // items() refers to it
+    for (const auto& [key, value] : values.items()) {
       if (!config.contains(key)) config[key] = value;
     }
   }
