@@ -143,6 +143,7 @@ TEST_F(BatonMetricsTest, LifetimeFillsStagesThatSumToEndToEnd) {
 TEST_F(BatonMetricsTest, ARequestThatIsCutCountsUntilItsEnd) {
   RequestLifetime lifetime(0);
   lifetime.Mark(RequestEvent::kAdmitted, 0);
+  lifetime.Mark(RequestEvent::kPrefillStarted, 0);
   lifetime.Mark(RequestEvent::kFirstToken, 1'000'000);
   lifetime.Mark(RequestEvent::kLastToken, 2'000'000);
   metrics_.ObserveLifetime(lifetime, RequestFinish::kCancelled, 5'000'000);

@@ -467,7 +467,7 @@ TEST(RequestFlowTest, RequestsThatAreCutShortCountInTheHistograms) {
       FakeCluster cluster;
       cluster.JoinPair();
       GenerateRequest request = cluster.Request("prompt");
-      request.timeout_us = 4'000'000;
+      request.timeout_us = one.finish == RequestFinish::kDeadline ? 4'000'000 : 60'000'000;
       const RequestUid uid = cluster.Submit(std::move(request));
       cluster.State("decode-0", uid, WorkerRequestState::kReserved);
       cluster.now_us += 1'000'000;
