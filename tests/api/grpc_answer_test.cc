@@ -22,7 +22,7 @@ TEST_F(GrpcAnswerTest, RefusalsCarryTheRequestId) {
     return it == initial.end() ? "" : std::string(it->second.data(), it->second.size());
   };
   v1::ChatCompletionRequest out_of_range = Chat(2);
-  out_of_range.set_temperature(5);
+  out_of_range.set_temperature(101);
   v1::ChatCompletionRequest other_model = Chat(2);
   other_model.set_model("other");
   v1::ChatCompletionRequest named = other_model;

@@ -260,7 +260,7 @@ TEST_F(RouterProcessTest, ErrorsHaveTheRightStatus) {
     const char* word;
   };
   const Case cases[] = {
-      {[](v1::ChatCompletionRequest* r) { r->set_temperature(3); },
+      {[](v1::ChatCompletionRequest* r) { r->set_temperature(101); },
        grpc::StatusCode::INVALID_ARGUMENT, "temperature"},
       {[](v1::ChatCompletionRequest* r) { r->set_n(0); }, grpc::StatusCode::INVALID_ARGUMENT,
        "'n'"},
@@ -517,7 +517,7 @@ TEST_F(RouterProcessTest, MetadataCarriesRequestIdAndErrorDetails) {
     EXPECT_EQ(response.request_id(), "my-id");
   }
   v1::ChatCompletionRequest request = Chat(2);
-  request.set_temperature(5);
+  request.set_temperature(101);
   grpc::ClientContext context;
   v1::ChatCompletionResponse response;
   EXPECT_EQ(chat_->ChatCompletion(&context, request, &response).error_code(),

@@ -21,7 +21,7 @@ def fixture_logs():
         assert answer.timings.path == "disagg"
         with pytest.raises(grpc.RpcError):
             complete(server, prompt=PROMPT, max_tokens=2000, timeout_ms=300, request_id="late-1")
-        status, _, _ = server.post("/v1/completions", {"prompt": SECRET_WORDS, "temperature": 9})
+        status, _, _ = server.post("/v1/completions", {"prompt": SECRET_WORDS, "temperature": 101})
         assert status == 400
         assert server.stop(signal.SIGTERM, limit_s=60) == 0
         files = sorted(Path(server.dir).glob("*.log"))
