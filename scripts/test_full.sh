@@ -12,7 +12,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release cuda sim asan tsan tidy chaos closure mutation archs fuzz wire saves templates k8s"
+tier_names="release cuda sim asan tsan tidy chaos closure mutation archs fuzz wire saves"
+tier_names+=" templates k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"

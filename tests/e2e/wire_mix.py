@@ -74,7 +74,7 @@ def is_said(old, new, same):
 
 
 def keeps_salts_apart(old, new):
-    """Workers of the old release behind a new router: a salt finds its own prefixes and no others."""
+    """Old workers behind a new router: a salt finds its own prefixes and no others."""
     builds = {"router": new, "prefill": old, "decode": old}
     with RolesCluster(1, 1, binaries=builds) as cluster:
 

@@ -27,7 +27,8 @@ TEST_P(SavedFolderTest, GivesTheLogProbabilitiesOfTheReleaseThatSavedIt) {
   const auto prompt = expected["prompt"].get<std::vector<TokenId>>();
   for (const auto& [name, values] : expected["logprobs"].items()) {
     const auto wanted = values.get<std::vector<double>>();
-    ModelFixture fixture({.path = release + "/" + name, .kv_dtype = KvDtype::kF32});
+    ModelFixture fixture(
+        {.path = release + "/" + name, .kv_dtype = KvDtype::kF32, .max_context = 128});
     ASSERT_TRUE(fixture.status().ok()) << name << fixture.status();
     const auto logits = fixture.Run({{0, 0, prompt}});
     ASSERT_TRUE(logits.ok()) << logits.status();

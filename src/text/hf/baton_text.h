@@ -1,5 +1,5 @@
-// C ABI of the Rust library baton_text: byte-level BPE (crate tokenizers) and chat templates. Only src/text/hf.cc and the tests include it; everything else uses the C++ types of
-// src/text.
+// C ABI of the Rust library baton_text: byte-level BPE (crate tokenizers) and chat templates. Only
+// src/text/hf_library.cc and the tests include it; everything else uses the C++ types of src/text.
 //
 // 1. No function unwinds: a Rust panic comes back as BATON_TEXT_INTERNAL.
 // 2. Every pointer and length is checked; a null where data is required is

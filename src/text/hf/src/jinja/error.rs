@@ -80,8 +80,9 @@ pub fn charge(amount: u64) -> Res<()> {
 /// Bytes or items that an instruction works on: about what copying takes as long as a step.
 const BYTES_PER_INSTRUCTION: usize = 4096;
 
-/// Spends what work over `amount` bytes or items costs, before the work is done. A result that the memory bound has no room for is refused here, because a thread
-/// that meets the bound inside the allocator is lost.
+/// Spends what work over `amount` bytes or items costs, before the work is done. A result that the
+/// memory bound has no room for is refused here, because a thread that meets the bound inside the
+/// allocator is lost.
 pub fn charge_work(amount: usize) -> Res<()> {
     if amount as u64 > budget::remaining_bytes() {
         return limit("held more than the allowed bytes of memory");
