@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 class SavedFolderTest : public ::testing::TestWithParam<const char*> {};
 
-// Largest difference found: 2e-4, in the folders of bf16 weights with fp32 sums.
+// Largest difference found: 5.7e-5 (KV in fp32, AMD EPYC).
 constexpr double kBound = 1e-3;
 
 TEST_P(SavedFolderTest, GivesTheLogProbabilitiesOfTheReleaseThatSavedIt) {
