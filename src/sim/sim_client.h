@@ -36,6 +36,8 @@ struct SimClientDesk {
   int64_t max_silence_us = 0;  // between two tokens of one request; 0 = any
   // Askings by tenant and first block of the prompt: what a prefix cache may hold for a request.
   std::map<std::string, uint64_t> num_asked;
+  // Whether a request can only find KV of others: without faults no worker computes one twice.
+  bool has_no_faults = false;
   uint64_t digest = 0;  // of everything that any client saw, with its time
   uint64_t num_tokens = 0;
 };

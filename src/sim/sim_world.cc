@@ -50,6 +50,8 @@ SimWorld::SimWorld(const SimOptions& options)
   };
   desk_.violate = fabric_.violate;
   desk_.max_silence_us = options.max_silence_us;
+  desk_.has_no_faults =
+      std::ranges::all_of(options.faults, [](auto weight) { return weight == 0; });
   desk_.now_us = [this] { return events_.now_us(); };
   MakeProcesses();
 }
