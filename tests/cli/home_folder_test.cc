@@ -42,7 +42,7 @@ TEST_F(HomeFolderTest, TheUsersHomeOrTheOneThatIsNamed) {
 }
 
 TEST_F(HomeFolderTest, WithoutAHomeItIsAFolderOfTheUsersOwn) {
-  for (const char* home : {"", "relative", "/proc/nowhere"}) {
+  for (const char* home : {"", "relative", "/dev/null/nowhere"}) {
     ::setenv("HOME", home, 1);
     ASSERT_TRUE(HomeFolder().ok()) << HomeFolder().status();
     EXPECT_EQ(*HomeFolder(), Private()) << home;
@@ -55,8 +55,8 @@ TEST_F(HomeFolderTest, WithoutAHomeItIsAFolderOfTheUsersOwn) {
 }
 
 TEST_F(HomeFolderTest, RunFoldersGoElsewhereWhenTheNamedHomeCannotBeWritten) {
-  ::setenv("BATON_HOME", "/proc/models", 1);
-  EXPECT_EQ(*HomeFolder(), "/proc/models");
+  ::setenv("BATON_HOME", "/dev/null/models", 1);
+  EXPECT_EQ(*HomeFolder(), "/dev/null/models");
   EXPECT_EQ(*WritableHome(), Private());
   ::setenv("BATON_HOME", (base_ + "/new/deep").c_str(), 1);
   EXPECT_EQ(*WritableHome(), base_ + "/new/deep");
