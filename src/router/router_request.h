@@ -165,9 +165,9 @@ struct RouterRequest {
   // Prompt tokens that a worker is taken to hold; at least one is always computed.
   uint32_t CachedTokensAt(const RegisteredWorker& worker) const;
   // A worker says how many tokens of the prompt were cached. The client is told of its prompt
-  // alone, so of a placement that began without output; at least the last token is always computed, and a
-  // worker that says otherwise is not believed. Both workers say it, since either may be heard
-  // first; an older decode worker says 0.
+  // alone, so of a placement that began without output. At least the last token is always computed,
+  // and a worker that says otherwise is not believed. Both workers say it, since either may be
+  // heard first; an older decode worker says 0.
   void NoteCached(uint32_t num_tokens) {
     if (num_replayed > 0 || num_tokens == 0) return;
     cached_tokens = std::min(num_tokens, static_cast<uint32_t>(spec.prompt.size() - 1));

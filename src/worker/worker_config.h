@@ -55,7 +55,7 @@ struct WorkerConfig {
   // A collector of spans, as --otlp-endpoint has it; "" = what the environment says
   // (otlp_target.h).
   std::string otlp_endpoint;
-  SiteRules sites;            // who may reach the admin port from a browser
+  SiteRules sites;  // who may reach the admin port from a browser
 };
 
 }  // namespace baton
