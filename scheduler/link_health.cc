@@ -7,10 +7,10 @@ namespace {
 
 // Share of the newest hand-off in a link's averages: about the last ten count.
 constexpr double kSpeedShare = 0.1;
-// Of less the latency is most of the time.
+// A smaller transfer is not measured: most of its time is latency.
 constexpr uint64_t kMinLimitBytes = uint64_t{1} << 20;
-// What a worker reports as faster, or as done in no time at all, counts as this: a petabyte a
-// second still fits the whole number that the topology shows.
+// A faster report, or one of no time at all, counts as this speed. A petabyte a second still fits
+// the whole number that the topology shows.
 constexpr double kMaxBytesPerS = 1e15;
 
 }  // namespace
@@ -72,7 +72,7 @@ void LinkHealth::LearnSpeed(uint64_t num_bytes, double seconds, double after_pro
 
 void LinkHealth::OnVerified(uint64_t num_bytes, double seconds, double after_prompt_s,
                             int64_t now_us) {
-  // What was measured while it was bad says nothing of a healed link.
+  // A speed that was measured on a bad link says nothing about a healed one.
   if (!is_proven_) average_bytes_per_s_ = limit_bytes_per_s_ = 0;
   LearnSpeed(num_bytes, seconds, after_prompt_s);
   is_proven_ = true;

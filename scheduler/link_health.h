@@ -73,7 +73,7 @@ class LinkHealth {
   uint64_t num_stalls() const { return num_stalls_; }
   // Over recent hand-offs; 0 = not measured.
   double average_bytes_per_s() const { return average_bytes_per_s_; }
-  // What the link can do: over those that took longer than the prompt's computing; 0 = none has.
+  // Speed of the link in hand-offs that took longer than computing their prompts; 0 = none did.
   double limit_bytes_per_s() const { return limit_bytes_per_s_; }
 
  private:

@@ -18,8 +18,8 @@ namespace {
 // Socket buffers: 4 MiB is net.core.{r,w}mem_max of common kernels and holds more than 1 ms at 2
 // GB/s, the longest the other side's thread is busy elsewhere.
 constexpr int kSocketBufferBytes = 4 << 20;
-// Of it, what is not sent yet: on a slow link bytes of a hand-off that was given up keep those of
-// the next one waiting, and cannot be taken back.
+// Limit of the bytes that the kernel has not sent yet, which cannot be taken back: on a slow link
+// those of a hand-off that was given up make the next hand-off wait.
 constexpr int kMaxNotSentBytes = 1 << 20;
 // A host that vanished without a reset is found by these: 2 s idle, then 3 probes a second apart.
 constexpr int kKeepIdleS = 2;

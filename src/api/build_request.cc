@@ -21,7 +21,7 @@ namespace {
 // OpenAI's defaults.
 constexpr int64_t kDefaultCompletionTokens = 16;
 constexpr std::string_view kGrpcTimeout = "grpc-timeout";
-// What an answer shows of a template's own words.
+// An answer shows at most so much of a template's own words.
 constexpr size_t kMaxTemplateReasonBytes = 512;
 
 bool Fail(RequestError* error, ErrorCode code, std::string_view param, std::string_view expected) {
@@ -86,8 +86,8 @@ bool MayLog(int64_t wall_unix_ms) {
   return last_s.exchange(now_s, std::memory_order_relaxed) != now_s;
 }
 
-// What a conversation must be, from what the library or the template itself said. The reason also
-// goes to the log: whoever runs the server learns of a template that fails.
+// Says what a conversation must be, by the reason that the template or its library gave. The reason
+// also goes to the log, so that the operator learns about a template that fails.
 std::string ExpectedByTemplate(const ModelInfo& model, const Status& status, int64_t wall_unix_ms) {
   const std::string reason = LineForMessage(std::string(status.message()), kMaxTemplateReasonBytes);
   if (MayLog(wall_unix_ms)) {

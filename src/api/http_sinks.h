@@ -55,7 +55,7 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
         answer_(plan_, num_choices),
         workers_(workers) {}
 
-  // What was reserved for the answer; given back with this.
+  // Takes the reservation of the answer; the destructor gives it back.
   void Keep(AnswerBudget::Share share) { share_ = std::move(share); }
 
   void OnToken(const TokenOutput& token) override { answer_.Add(token); }

@@ -119,7 +119,7 @@ void WriteListEntry(const AnswerPlan& plan, size_t list_idx, const LoggedToken& 
   if (list_idx == 3) json->Uint(token.text_offset);
 }
 
-// Of a chunk: `token` null = it has none.
+// Writes a chunk's log-probabilities; `token` null = the chunk has none.
 void WriteLogprobs(const AnswerPlan& plan, const LoggedToken* token, JsonWriter* json) {
   json->Key("logprobs");
   if (!plan.logprobs) {

@@ -18,7 +18,7 @@ namespace baton {
 // Which endpoint a request came to; the values form masks in the schema table.
 enum class Endpoint : unsigned { kChat = 1, kCompletion = 2 };
 
-// What tool_choice asks for.
+// The value of tool_choice.
 enum class ToolChoice : uint8_t {
   kAuto,  // the model may call; also where the field is absent
   kNone,  // no call
@@ -64,7 +64,7 @@ struct ApiParams {
   bool has_tools = false;  // the template's variable `tools` has them
   ToolChoice tool_choice = ToolChoice::kAuto;
   std::optional<bool> splits_reasoning;  // reasoning_format: chat, false for "none"
-  // What the chat template is told besides the messages: documents, reasoning_effort, tools and the
+  // Variables of the chat template besides the messages: documents, reasoning_effort, tools and the
   // members of chat_template_kwargs. Each name stands once.
   JsonValue::Object template_variables;
   std::optional<bool> add_generation_prompt;   // chat

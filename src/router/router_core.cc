@@ -22,13 +22,13 @@ constexpr int64_t kBusyTickUs = 20'000;
 constexpr int64_t kIdleTickUs = 100'000;
 constexpr int64_t kAloneTickUs = 1'000'000;
 
-// Of a request whose choices have all ended: cut by a length as soon as one of them was.
+// Finish of a request whose choices have all ended: kLength as soon as one choice was cut.
 RequestFinish FinishOf(const RouterRequest& request) {
   const bool is_cut = std::ranges::count(request.finished, FinishReason::kLength) > 0;
   return is_cut ? RequestFinish::kLength : RequestFinish::kStop;
 }
 
-// Of a request that has no good end.
+// Finish of a request that ended by `code`.
 RequestFinish FinishOf(ErrorCode code) {
   switch (code) {
     case ErrorCode::kCancelled:
