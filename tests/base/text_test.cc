@@ -10,6 +10,7 @@
 #include "src/base/host_port.h"
 #include "src/base/log.h"
 #include "src/base/nearest_name.h"
+#include "src/base/percent_text.h"
 #include "src/base/quoted_text.h"
 #include "src/base/size_text.h"
 
@@ -191,6 +192,14 @@ TEST(LogTest, WritesEnabledLevelsToTheFile) {
   EXPECT_THAT(text, HasSubstr("a peer's name\\x0a\\x1b[2J \u00e9"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
   EXPECT_THAT(text, Not(HasSubstr("hidden")));
+}
+
+TEST(PercentTextTest, EscapesAreBytesAndBrokenOnesStay) {
+  EXPECT_EQ(PercentDecoded("a%2Fb%3a%20"), "a/b: ");
+  EXPECT_EQ(PercentDecoded("%41%4"), "A%4");
+  EXPECT_EQ(PercentDecoded("%"), "%");
+  EXPECT_EQ(PercentDecoded("%G0%0g%%41"), "%G0%0g%A");
+  EXPECT_EQ(PercentDecoded("%00"), std::string(1, '\0'));
 }
 
 TEST(LogTest, UnwritableFileIsAnAnswer) {
