@@ -24,6 +24,8 @@ using std::chrono::microseconds;
 
 constexpr int kMaxReconnectMs = 2000;
 
+using Attributes = std::vector<std::pair<std::string, std::string>>;
+
 void Set(std::string_view key, const std::string& value, common::KeyValue* out) {
   out->set_key(std::string(key));
   out->mutable_value()->set_string_value(value);
@@ -70,6 +72,28 @@ void Encode(const Span& span, int64_t wall_less_steady_us, otel::Span* out) {
   out->mutable_status()->set_message(span.error);
 }
 
+// The resource that spans are of: our defaults, and the environment's attributes in their place or
+// after them. Keys are unique, as OTLP demands.
+Attributes ResourceAttributes(const OtlpConfig& config) {
+  const OtlpTarget& target = config.target;
+  const bool is_named = !target.service_name.empty();
+  Attributes attributes = {
+      {"service.name", is_named ? target.service_name : "baton-" + config.role},
+      {"service.namespace", "baton"},
+      {"service.version", std::string(kVersion)},
+      {"service.instance.id", config.worker_id},
+  };
+  for (const auto& [key, value] : target.resource_attributes) {
+    const auto same = std::ranges::find(attributes, key, &Attributes::value_type::first);
+    if (same == attributes.end()) {
+      attributes.emplace_back(key, value);
+    } else {
+      same->second = value;
+    }
+  }
+  return attributes;
+}
+
 // The specification's list of failures after which the same may be sent again.
 bool MayBeTriedAgain(grpc::StatusCode code) {
   switch (code) {
@@ -101,15 +125,9 @@ class OtlpExporter::Wire {
         stub_(collector::TraceService::NewStub(grpc::CreateCustomChannel(
             target_.address, CredentialsFor(target_), ChannelArguments()))) {
     resource_ = request_.add_resource_spans();
-    const auto add = [this](std::string_view key, const std::string& value) {
+    for (const auto& [key, value] : ResourceAttributes(config)) {
       Set(key, value, resource_->mutable_resource()->add_attributes());
-    };
-    const bool is_named = !target_.service_name.empty();
-    add("service.name", is_named ? target_.service_name : "baton-" + config.role);
-    add("service.namespace", "baton");
-    add("service.version", std::string(kVersion));
-    add("service.instance.id", config.worker_id);
-    for (const auto& [key, value] : target_.resource_attributes) add(key, value);
+    }
     scope_ = resource_->add_scope_spans();
     scope_->mutable_scope()->set_name("baton");
     scope_->mutable_scope()->set_version(std::string(kVersion));

@@ -12,13 +12,15 @@
 
 #include "src/base/host_port.h"
 #include "src/base/log.h"
+#include "src/base/percent_text.h"
 
 namespace baton {
 namespace {
 
+constexpr const char* kFlag = "--otlp-endpoint";
 constexpr std::string_view kPlainPort = ":4317";  // of the OTLP specification
 constexpr std::string_view kTlsPort = ":443";
-// Of a file of certificates: the largest system bundles have 300 KiB.
+// Size of a file of certificates: the largest system bundles have 300 KiB.
 constexpr size_t kMaxPemBytes = 4 << 20;
 constexpr int64_t kMaxTimeoutMs = 60'000;
 constexpr size_t kMaxPairs = 64;  // of one list in the environment
@@ -53,27 +55,6 @@ Variable Find(const Environment& environment, std::string_view suffix) {
     if (!value.empty()) return {std::move(name), std::move(value)};
   }
   return {"OTEL_EXPORTER_OTLP_" + std::string(suffix), ""};
-}
-
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const char lower = absl::ascii_tolower(static_cast<unsigned char>(c));
-  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
-std::string PercentDecoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool is_escape = text[i] == '%' && i + 2 < text.size() && HexDigit(text[i + 1]) >= 0 &&
-                           HexDigit(text[i + 2]) >= 0;
-    if (!is_escape) {
-      out.push_back(text[i]);
-      continue;
-    }
-    out.push_back(static_cast<char>(HexDigit(text[i + 1]) * 16 + HexDigit(text[i + 2])));
-    i += 2;
-  }
-  return out;
 }
 
 // "key=value,key2=value2" with percent-encoded values, as W3C baggage has it.
@@ -210,7 +191,7 @@ StatusOr<OtlpEndpoint> ParseOtlpEndpoint(std::string_view text) {
 
 StatusOr<std::optional<OtlpTarget>> ResolveOtlpTarget(std::string_view flag,
                                                       const Environment& environment) {
-  Variable named{"--otlp-endpoint", std::string(flag)};
+  Variable named{kFlag, std::string(flag)};
   if (flag.empty()) {
     named = Find(environment, "ENDPOINT");
     const std::string disabled = absl::AsciiStrToLower(environment("OTEL_SDK_DISABLED"));
@@ -236,8 +217,12 @@ StatusOr<std::optional<OtlpTarget>> ResolveOtlpTarget(std::string_view flag,
 
 StatusOr<std::optional<OtlpTarget>> OtlpTargetAtStart(std::string_view flag,
                                                       const Environment& environment) {
+  if (!flag.empty()) {
+    const StatusOr<OtlpEndpoint> endpoint = ParseOtlpEndpoint(flag);
+    if (!endpoint.ok()) return WithPrefix(endpoint.status(), kFlag);
+  }
   StatusOr<std::optional<OtlpTarget>> target = ResolveOtlpTarget(flag, environment);
-  if (target.ok() || !flag.empty()) return target;
+  if (target.ok()) return target;
   BATON_LOG_WARN("no spans are sent: {}", std::string(target.status().message()));
   return std::optional<OtlpTarget>();
 }

@@ -50,8 +50,9 @@ StatusOr<OtlpEndpoint> ParseOtlpEndpoint(std::string_view text);
 StatusOr<std::optional<OtlpTarget>> ResolveOtlpTarget(std::string_view flag,
                                                       const Environment& environment);
 
-// The same for a process that starts. A fault of the environment alone, which may be meant for
-// other programs of the pod, is a line in the log and no target; one of the flag is an error.
+// ResolveOtlpTarget for a process that starts. A fault of the environment, which may be meant for
+// other programs of the pod, is a line in the log and no target, also with the flag. Only a flag
+// that is no endpoint is an error.
 StatusOr<std::optional<OtlpTarget>> OtlpTargetAtStart(std::string_view flag,
                                                       const Environment& environment);
 

@@ -160,6 +160,27 @@ TEST_F(OtlpExporterTest, ASpanArrivesWithAllThatItSays) {
   EXPECT_EQ(Exported(), 1u);
 }
 
+TEST_F(OtlpExporterTest, AttributesOfTheEnvironmentReplaceTheDefaults) {
+  OtlpConfig config = Config();
+  config.target.resource_attributes = {{"service.namespace", "prod"},
+                                       {"team", "a"},
+                                       {"service.instance.id", "pod-1"},
+                                       {"team", "b"}};
+  OtlpExporter exporter(config, metrics_);
+  exporter.Add(Spans(1));
+  exporter.Stop();
+  std::vector<std::pair<std::string, std::string>> attributes;
+  for (const auto& attribute : collector_.last().resource_spans(0).resource().attributes()) {
+    if (attribute.key() == "service.version") continue;
+    attributes.emplace_back(attribute.key(), attribute.value().string_value());
+  }
+  const std::vector<std::pair<std::string, std::string>> wanted = {{"service.name", "baton-decode"},
+                                                                   {"service.namespace", "prod"},
+                                                                   {"service.instance.id", "pod-1"},
+                                                                   {"team", "b"}};
+  EXPECT_EQ(attributes, wanted);
+}
+
 TEST_F(OtlpExporterTest, AnAddNeverWaitsAndWhatHasNoRoomIsCounted) {
   OtlpConfig config = Config();
   config.max_queued = 10;

@@ -140,6 +140,16 @@ TEST_F(OtlpTargetTest, AnEnvironmentForOtherProgramsKeepsNoProcessFromStarting) 
   const Environment wrong = Of({{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:1/v1/traces"}});
   EXPECT_FALSE(OtlpTargetAtStart("", wrong).value().has_value());
   EXPECT_FALSE(OtlpTargetAtStart("nonsense", wrong).ok());
+  EXPECT_EQ(OtlpTargetAtStart("c:1", wrong).value()->address, "c:1") << "the flag has its place";
+  const auto variables = {std::pair{"OTEL_RESOURCE_ATTRIBUTES", "team"},
+                          std::pair{"OTEL_EXPORTER_OTLP_HEADERS", "novalue"},
+                          std::pair{"OTEL_EXPORTER_OTLP_TIMEOUT", "1s"}};
+  for (const auto& [name, value] : variables) {
+    const auto target = OtlpTargetAtStart("c:1", Of({{name, value}}));
+    ASSERT_TRUE(target.ok()) << target.status();
+    EXPECT_FALSE(target->has_value()) << name;
+    EXPECT_FALSE(OtlpTargetAtStart("nonsense", Of({{name, value}})).ok());
+  }
 }
 
 }  // namespace
