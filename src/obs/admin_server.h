@@ -21,8 +21,9 @@
 
 namespace baton {
 
-// What the port shows. An empty probe is OK; an empty debug provider shows []. A status that is not
-// OK answers 503 with its message, so that a look that failed is not taken for an empty table.
+// The sources of the port's answers. An empty probe is OK; an empty debug provider shows []. A
+// status that is not OK answers 503 with its message, so that a look that failed is not taken for
+// an empty table.
 struct AdminProviders {
   std::function<Status()> live;     // the loops make progress
   std::function<Status()> ready;    // a request would be served now
@@ -35,7 +36,7 @@ struct AdminProviders {
   std::function<StatusOr<std::string>()> trace_json;
   // The object of /v1/topology; empty = no such path here.
   std::function<StatusOr<std::string>()> topology_json;
-  // More of /metrics, behind the registry's: families whose labels are known only at run time.
+  // More of /metrics, after the registry's: families whose labels are known only at run time.
   std::function<std::string()> more_metrics;
   // Lets a worker go and answers with an object that names its incarnation, NotFound for an unknown
   // one; empty = no such path here. `timeout_s` 0 = the worker's own limit.

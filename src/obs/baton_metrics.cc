@@ -119,7 +119,7 @@ void RegisterKvMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
       {"baton_kv_chain_mismatch_total", "Hand-offs or tokens that belong to another request."});
   metrics->exposed_transfer_ratio = registry->AddGauge(
       {"baton_exposed_transfer_ratio",
-       "Share of the time of KV transfers that lay behind the end of their prompts."});
+       "Share of the time of KV transfers that lay after the end of their prompts."});
   metrics->prefix_index_links = registry->AddGauge(
       {"baton_prefix_index_links", "Cached blocks of all workers that the router knows of."});
   metrics->prefix_index_bytes = registry->AddGauge(

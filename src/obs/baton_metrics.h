@@ -24,7 +24,7 @@ inline constexpr std::array<std::string_view, 9> kKvBlockStates = {
 inline constexpr std::array<std::string_view, 5> kTransportNames = {"local", "shm", "tcp", "nccl",
                                                                     "cuda_ipc"};
 
-// What a step computed: the label of baton_step_seconds{phase}.
+// The work of a step: the label of baton_step_seconds{phase}.
 inline constexpr std::array<std::string_view, 3> kStepPhaseNames = {"prefill", "decode", "mixed"};
 
 // How a choice ended well: the label of baton_choices_finished_total{reason}.
@@ -60,7 +60,7 @@ inline constexpr std::array<std::string_view, 3> kKeyedStateNames = {"live", "or
 inline constexpr std::array<std::string_view, 3> kKeyedLossNames = {"abandoned", "evicted",
                                                                     "too_large"};
 
-// What came of a request that was run again to be compared.
+// Outcome of a request that was run again to be compared.
 enum class ShadowResult : uint8_t { kEqual = 0, kMismatch, kDropped, kFailed };
 inline constexpr std::array<std::string_view, 4> kShadowResultNames = {"equal", "mismatch",
                                                                        "dropped", "failed"};
@@ -113,7 +113,7 @@ struct BatonMetrics {
   Counter* wasted_rows_total;                                            // W
   std::array<std::array<Counter*, kResumeSourceNames.size()>, kResumeReasonNames.size()>
       resumes_total;               // R: [reason][source]
-  Gauge* exposed_transfer_ratio;   // P: time of transfers behind the prompt / all, 0..1
+  Gauge* exposed_transfer_ratio;   // P: time of transfers after the prompt / all, 0..1
   Gauge* prefill_backlog_seconds;  // W: predicted time to prefill what waits
   Gauge* decode_kv_pressure;  // W: blocks in use / total, 0..1; R: of all decode workers together
   std::array<Histogram*, kStepPhaseNames.size()> step_seconds;  // W

@@ -35,7 +35,7 @@ StatusOr<MetricAliasSet> ParseMetricAliases(std::string_view list);
 enum class MetricAliasRole : uint8_t { kRouter, kWorker };
 
 // Adds the names to `registry`, which holds `metrics`. Once per
-// registry, behind whatever refreshes the metrics.
+// registry, after the refreshes of the metrics.
 void AddMetricAliases(MetricAliasSet set, MetricAliasRole role, const BatonMetrics& metrics,
                       MetricsRegistry* registry);
 

@@ -89,7 +89,7 @@ class Info {
   MetricLabels labels_;
 };
 
-// What a family is; all texts are string literals.
+// Describes a family; all texts are string literals.
 struct MetricFamily {
   std::string_view name;
   std::string_view help;

@@ -16,7 +16,7 @@
 
 namespace baton {
 
-// What is timed. The order is that of the critical path of a disaggregated request.
+// The moments that are timed. The order is that of the critical path of a disaggregated request.
 enum class RequestEvent : uint8_t {
   kAccepted = 0,      // the request was read completely
   kAdmitted,          // a place in the running set was given
@@ -67,7 +67,7 @@ class RequestLifetime {
 
   // Microseconds of each stage, [kNumRequestStages], so far: up to the latest mark.
   std::array<int64_t, kNumRequestStages> StagesUs() const;
-  // The same of a request that has no good end: it lives or failed, and was seen until `end_us`.
+  // The stages of a request that has no good end: it lives or failed, and was seen until `end_us`.
   // The time since the last mark belongs to the stage that had begun, so that they sum to end_us
   // less the time of kAccepted.
   std::array<int64_t, kNumRequestStages> StagesUntilUs(int64_t end_us) const;

@@ -23,7 +23,7 @@ struct SpanAttribute {
   std::variant<int64_t, double, bool, std::string, std::vector<std::string>> value;
 };
 
-// What a span is of: the request as its client sees it, or a part of the work.
+// The subject of a span: the request as its client sees it, or a part of the work.
 enum class SpanKind : uint8_t { kServer, kInternal };
 
 // One span; start_us <= end_us.

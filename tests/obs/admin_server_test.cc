@@ -143,6 +143,28 @@ TEST_F(AdminServerTest, DrainRefusesWhatItDoesNotUnderstandAndWebPages) {
   EXPECT_EQ(num_asked, 0);
 }
 
+TEST_F(AdminServerTest, OwnAndAllowedPagesMayDrain) {
+  AdminProviders providers;
+  providers.drain = [](std::string_view, uint32_t) -> StatusOr<std::string> { return "{}"; };
+  SiteRules sites;
+  sites.origins = *ParseCorsOrigins("https://ops.example");
+  auto admin = AdminServer::Start("127.0.0.1", 0, &registry_, providers, sites);
+  ASSERT_TRUE(admin.ok()) << admin.status();
+  admin_ = *std::move(admin);
+  const auto drain_from = [&](const std::string& origin) {
+    RawClient page(admin_->port());
+    page.Send(
+        fmt::format("POST /drain?worker=a HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nOrigin: {}\r\n"
+                    "Connection: close\r\n\r\n",
+                    admin_->port(), origin));
+    return page.ReceiveAll();
+  };
+  EXPECT_THAT(drain_from("https://ops.example"), StartsWith("HTTP/1.1 202 "));
+  EXPECT_THAT(drain_from(fmt::format("http://127.0.0.1:{}", admin_->port())),
+              StartsWith("HTTP/1.1 202 "));
+  EXPECT_THAT(drain_from("https://evil.example"), StartsWith("HTTP/1.1 403 "));
+}
+
 TEST_F(AdminServerTest, EverythingElseIsRefused) {
   for (const std::string_view path : {"/", "/debug", "/metrics/", "/v1/models", "/livez2"}) {
     EXPECT_THAT(Send("GET", path), StartsWith("HTTP/1.1 404 ")) << path;
