@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/log.h"
 #include "src/base/random.h"
 
 namespace baton {
@@ -20,6 +21,26 @@ KeyedAnswersLimits KeyedLimits(const RouterCoreConfig& config) {
   limits.max_entries = config.max_live;
   limits.max_readers = config.max_live;
   return limits;
+}
+
+using ModelList = std::vector<std::shared_ptr<const ModelInfo>>;
+
+bool Serves(const ModelList& models, std::string_view id) {
+  return std::any_of(models.begin(), models.end(),
+                     [&](const auto& model) { return model->id == id; });
+}
+
+// Drops from `named` each name that is the id of another model: requests for that model would go to
+// this one. `before`: the list that was published last, under which a drop may be logged already.
+void DropNamesOfOthers(const ModelList& models, const ModelList& before, ModelInfo* named) {
+  std::erase_if(named->names, [&](const std::string& name) {
+    if (name == named->id || !Serves(models, name)) return false;
+    if (!Serves(before, named->id) || !Serves(before, name)) {
+      BATON_LOG_WARN("the model {} is not served as {}: that is the id of another served model",
+                     named->id, name);
+    }
+    return true;
+  });
 }
 
 }  // namespace
@@ -188,9 +209,11 @@ void Router::PublishModels() {
   for (const auto& model : models) names += (names.empty() ? "" : ",") + model->id;
   // While no worker serves, counters keep the name under which they have been read.
   if (!names.empty()) registry_->SetConstantLabel("model", names);
+  const ModelList before = Models();
   for (auto& model : models) {
     ModelInfo named = *model;
     named.names = served_names_.NamesOf(model->id, models.size() == 1);
+    DropNamesOfOthers(models, before, &named);
     model = std::make_shared<const ModelInfo>(std::move(named));
   }
   std::lock_guard lock(models_mutex_);

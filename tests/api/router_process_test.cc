@@ -168,7 +168,7 @@ TEST_F(RouterProcessTest, StreamRefusesBestOf) {
   EXPECT_EQ(response.choices_size(), 1);
 }
 
-// What the stream of a client that does not read holds is given back without waiting for it.
+// The memory of a stream whose client does not read is given back without waiting for it.
 TEST_F(RouterProcessTest, GrpcClientThatDoesNotReadIsCutOff) {
   RestartImpatient();
   constexpr int kTokens = 400;
@@ -645,6 +645,32 @@ TEST_F(RouterProcessTest, WorkerOfOtherWeightsIsToldWhy) {
   other.Register(process_->grpc_address());
   EXPECT_NE(other.refusal.find("weights_id"), std::string::npos) << other.refusal;
   EXPECT_NE(other.refusal.find("weights-b"), std::string::npos) << other.refusal;
+}
+
+TEST_F(RouterProcessTest, ANameThatIsTheIdOfAnotherModelIsDropped) {
+  process_->Stop();
+  RouterConfig config = TestConfig();
+  config.core.served_names = ServedNames::Parse("toy=other,nick").value();
+  StartProcess(config);
+  decode_ = std::make_unique<ToyWorker>("decode-0", v1::WORKER_ROLE_DECODE);
+  decode_->Register(process_->grpc_address());
+  ToyWorker second("decode-1", v1::WORKER_ROLE_DECODE);
+  second.model = "other";
+  second.weights = "weights-b";
+  second.Register(process_->grpc_address());
+  // Until the second one has joined, "other" names the first, whose row has its id as root.
+  std::string other = "root";
+  for (int i = 0; i < 400 && other.find("root") != std::string::npos; ++i) {
+    std::this_thread::sleep_for(milliseconds(25));
+    other = HttpGet(process_->http_address(), "/v1/models/other");
+  }
+  EXPECT_NE(other.find("\"id\":\"other\""), std::string::npos) << other;
+  EXPECT_EQ(other.find("root"), std::string::npos) << other;
+  const std::string listed = HttpGet(process_->http_address(), "/v1/models");
+  const size_t first = listed.find("\"id\":\"other\"");
+  EXPECT_NE(first, std::string::npos) << listed;
+  EXPECT_EQ(listed.find("\"id\":\"other\"", first + 1), std::string::npos) << listed;
+  EXPECT_NE(listed.find("\"id\":\"nick\""), std::string::npos) << listed;
 }
 
 TEST_F(RouterProcessTest, PortInUseIsNamed) {

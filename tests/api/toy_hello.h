@@ -1,4 +1,5 @@
-// What a toy worker says of itself when it registers, and of a request's progress.
+// The messages of a toy worker: how it describes itself when it registers, and of a request's
+// progress.
 #ifndef BATON_TESTS_API_TOY_HELLO_H_
 #define BATON_TESTS_API_TOY_HELLO_H_
 
@@ -19,7 +20,7 @@ struct ToyWire {
   bool is_newer = false;
 };
 
-// What differs between toy workers.
+// The fields that differ between toy workers.
 struct ToyIdentity {
   std::string id;
   v1::WorkerRole role;
@@ -27,6 +28,7 @@ struct ToyIdentity {
   std::string weights;
   std::string chat_template;  // "" = the test model's
   ToyWire wire;
+  std::string model = "toy";
 };
 
 inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
@@ -46,7 +48,7 @@ inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
   hello->set_admin_address("127.0.0.1:1");
   hello->set_kv_address("127.0.0.1:2");
   hello->set_pid(4711);
-  hello->set_model("toy");
+  hello->set_model(worker.model);
   hello->set_max_context(kTestContext);
   hello->set_block_size(16);
   hello->set_kv_bytes_per_token(100);
@@ -74,7 +76,7 @@ inline void FillToyLoad(uint64_t number, const std::string& link_to, v1::WorkerL
   link->set_up(true);
 }
 
-// What it says when a request reaches `state`.
+// Its message when a request reaches `state`.
 inline void FillToyStatus(const v1::RequestSpec& spec, v1::RequestState state,
                           v1::RequestStatus* status) {
   *status->mutable_uid() = spec.uid();

@@ -29,7 +29,7 @@ namespace baton {
 // See the file comment.
 class ToyWorker final : public v1::WorkerService::Service {
  public:
-  // What it does with a request.
+  // Its way with a request.
   enum class Mood { kServe, kSilent, kReject, kFailAfterTwo, kEndless };
 
   ToyWorker(std::string id, v1::WorkerRole role, const TlsFiles& tls = {})
@@ -55,7 +55,8 @@ class ToyWorker final : public v1::WorkerService::Service {
     stub_ = v1::RouterRegistry::NewStub(channel);
     lease_ = stub_->Register(&lease_context_);
     v1::WorkerReport hello;
-    FillToyHello({id_, role_, address_, weights, chat_template, wire}, hello.mutable_hello());
+    FillToyHello({id_, role_, address_, weights, chat_template, wire, model},
+                 hello.mutable_hello());
     WriteReport(hello);
     v1::RouterDirective ack;
     if (lease_->Read(&ack)) refusal = ack.ack().refusal();
@@ -129,6 +130,7 @@ class ToyWorker final : public v1::WorkerService::Service {
   // Set before Register.
   std::string weights = "weights-a";
   std::string chat_template;
+  std::string model = "toy";
   std::string script;
   ToyWire wire;
   std::string refusal;
