@@ -18,12 +18,6 @@ HeaderScan Refuse(HttpRefusal refusal) {
   return scan;
 }
 
-std::string_view Trim(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
-
 // Host is `uri-host [":" port]`: letters, digits and the few marks of names and IP literals.
 bool ValidHost(std::string_view host) {
   constexpr std::string_view kMarks = "-._~%!$&'()*+,;=:[]";
@@ -40,7 +34,7 @@ bool ListsToken(const HttpHeaders& headers, std::string_view name, std::string_v
     if (!EqualsIgnoreCase(field, name)) continue;
     for (std::string_view rest = value; !rest.empty();) {
       const size_t comma = std::min(rest.find(','), rest.size());
-      if (EqualsIgnoreCase(Trim(rest.substr(0, comma)), token)) return true;
+      if (EqualsIgnoreCase(TrimBlanks(rest.substr(0, comma)), token)) return true;
       rest.remove_prefix(std::min(comma + 1, rest.size()));
     }
   }

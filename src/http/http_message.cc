@@ -16,6 +16,18 @@ bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
                     [](char x, char y) { return Lower(x) == Lower(y); });
 }
 
+std::string LowerCase(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), Lower);
+  return lower;
+}
+
+std::string_view TrimBlanks(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
 void HttpHeaders::Add(std::string_view name, std::string_view value) {
   fields_.emplace_back(std::string(name), std::string(value));
 }
@@ -30,6 +42,14 @@ std::optional<std::string_view> HttpHeaders::Find(std::string_view name) const {
     if (EqualsIgnoreCase(field.first, name)) return std::string_view(field.second);
   }
   return std::nullopt;
+}
+
+std::vector<std::string_view> HttpHeaders::FindAll(std::string_view name) const {
+  std::vector<std::string_view> values;
+  for (const auto& [field, value] : fields_) {
+    if (EqualsIgnoreCase(field, name)) values.push_back(value);
+  }
+  return values;
 }
 
 size_t HttpHeaders::Count(std::string_view name) const {

@@ -28,6 +28,8 @@ class HttpHeaders {
   void Set(std::string_view name, std::string_view value);
   // The first value of this name, or nothing.
   std::optional<std::string_view> Find(std::string_view name) const;
+  // All values of this name, in order of arrival; valid as long as the fields stay.
+  std::vector<std::string_view> FindAll(std::string_view name) const;
   // How often this name occurs.
   size_t Count(std::string_view name) const;
   const std::vector<Field>& fields() const { return fields_; }
@@ -46,7 +48,7 @@ struct HttpRequest {
   HttpHeaders headers;
   std::string body;          // decoded from chunks when it was chunked
   std::string peer_address;  // "192.0.2.1:4711"
-  // What a large body has of the server's budget, until the request is dropped; null for others.
+  // A large body's part of the server's budget, until the request is dropped; null for others.
   std::shared_ptr<const BodyLease> body_lease;
 };
 
@@ -81,6 +83,10 @@ std::string_view HttpReason(int status);
 
 // True when both are equal without regard to ASCII case.
 bool EqualsIgnoreCase(std::string_view a, std::string_view b);
+// ASCII capitals in lower case; other bytes stay.
+std::string LowerCase(std::string_view text);
+// Without the spaces and tabs at both ends (OWS of RFC 9110, 5.6.3).
+std::string_view TrimBlanks(std::string_view text);
 
 }  // namespace baton
 

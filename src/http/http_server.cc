@@ -34,7 +34,7 @@ using ErrorCode = boost::system::error_code;
 // Connections above max_connections that may wait for their 503 at the same time; more are closed
 // unanswered.
 constexpr size_t kMaxRefusing = 32;
-// Those that their event loop has not looked at yet, or that stand where an overdue one goes.
+// Connections that their event loop has not looked at yet, or that stand where an overdue one goes.
 constexpr size_t kMaxNew = 32;
 // Pause after accept failed for want of descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptPause(100);
@@ -74,7 +74,14 @@ StatusOr<tcp::endpoint> Resolve(const std::string& host, uint16_t port) {
   return results.begin()->endpoint();
 }
 
-// The server behind the interface; see http_server.h.
+// True also for an IPv4 address in its IPv6 form, such as ::ffff:127.0.0.1.
+bool IsLoopback(const asio::ip::address& address) {
+  const bool is_mapped = address.is_v6() && address.to_v6().is_v4_mapped();
+  if (!is_mapped) return address.is_loopback();
+  return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+}
+
+// The implementation of the interface; see http_server.h.
 class BeastServer final : public HttpServer {
  public:
   BeastServer(HttpServerOptions options, HttpHandler handler) {
@@ -116,7 +123,7 @@ class BeastServer final : public HttpServer {
   std::optional<tcp::acceptor> acceptor_;
   std::optional<asio::steady_timer> accept_timer_;
   size_t next_loop_ = 0;
-  // Of num_connections, by all event loops.
+  // Parts of num_connections, by all event loops.
   std::atomic<size_t> num_served_{0};
   std::atomic<size_t> num_refusing_{0};
   std::atomic<uint64_t> num_closed_{0};  // for newcomers
@@ -148,7 +155,7 @@ Status BeastServer::Listen() {
   }
   if (error) return FailedPrecondition("cannot listen on {}: {}", wanted, error.message());
   port_ = acceptor_->local_endpoint(error).port();
-  shared_.on_loopback = endpoint.address().is_loopback();
+  shared_.on_loopback = IsLoopback(endpoint.address());
   Accept();
   for (const auto& loop : loops_) {
     loop->thread = Thread(shared_.options.thread_name, [io = &loop->io] { io->run(); });

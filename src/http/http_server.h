@@ -54,8 +54,8 @@ struct HttpServerOptions {
   size_t max_header_bytes = size_t{16} << 10;  // request line and fields; above: 431
   size_t max_header_fields = 100;              // above: 431
   size_t max_body_bytes = size_t{8} << 20;     // above: 413
-  // Of all bodies together, each above its first 64 KiB (body_budget.h): 16 of the largest. What
-  // does not fit gets 503.
+  // Bytes of all bodies together, each above its first 64 KiB (body_budget.h): 16 of the largest.
+  // What does not fit gets 503.
   size_t max_bodies_bytes = size_t{128} << 20;
   size_t max_buffered_bytes = size_t{4} << 20;  // unsent answer bytes of one connection
   int64_t header_timeout_ms = 10'000;  // first byte of a request to the end of its header: 408
@@ -101,7 +101,7 @@ class HttpServer {
   virtual size_t num_connections() const = 0;
   // Requests that have been handed to the handler and are not answered completely.
   virtual size_t num_active_requests() const = 0;
-  // Of max_bodies_bytes, what is taken now.
+  // The part of max_bodies_bytes that is taken now.
   virtual size_t num_body_bytes() const = 0;
 
   // Closes everything (OnClosed fires for unanswered requests) and joins the threads. Idempotent.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <unordered_set>
 #include <utility>
 
 namespace baton {
@@ -22,7 +23,7 @@ constexpr HttpRefusal kForeignOrigin = {
     "SCHEME://HOST[:PORT].",
     "origin_not_allowed"};
 
-// What a page may send without being asked for it, besides what its preflight names.
+// Fields that a page may send even if its preflight does not name them.
 constexpr std::string_view kAllowedFields =
     "Authorization, Content-Type, Accept, X-Api-Key, X-Request-Id, Idempotency-Key, Last-Event-ID, "
     "X-Baton-Resumable, traceparent";
@@ -34,19 +35,6 @@ constexpr std::string_view kExposedFields =
 constexpr std::string_view kPreflightMaxAge = "600";
 constexpr int kMaxAskedFields = 64;    // of one preflight; clients of OpenAI's send some ten
 constexpr size_t kMaxNameBytes = 253;  // of a host (RFC 1035)
-
-std::string Lower(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return lower;
-}
-
-std::string_view Trim(std::string_view text) {
-  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
-  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
-  return text;
-}
 
 bool IsAlphanumeric(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -82,24 +70,27 @@ std::optional<uint16_t> DefaultPort(std::string_view scheme) {
   return std::nullopt;
 }
 
+// Takes the first element off a list with commas, which is not empty.
+std::string_view NextElement(std::string_view* list) {
+  const size_t comma = std::min(list->find(','), list->size());
+  const std::string_view element = TrimBlanks(list->substr(0, comma));
+  list->remove_prefix(std::min(comma + 1, list->size()));
+  return element;
+}
+
 // Calls `take` with each element of a list with commas; stops at the first error.
 template <typename Take>
 Status ForEachElement(std::string_view list, Take take) {
-  while (!list.empty()) {
-    const size_t comma = std::min(list.find(','), list.size());
-    const std::string_view element = Trim(list.substr(0, comma));
-    list.remove_prefix(std::min(comma + 1, list.size()));
-    BATON_RETURN_IF_ERROR(take(element));
-  }
+  while (!list.empty()) BATON_RETURN_IF_ERROR(take(NextElement(&list)));
   return OkStatus();
 }
 
-std::vector<std::string_view> ValuesOf(const HttpHeaders& headers, std::string_view name) {
-  std::vector<std::string_view> values;
-  for (const auto& [field, value] : headers.fields()) {
-    if (EqualsIgnoreCase(field, name)) values.push_back(value);
-  }
-  return values;
+// The host that an operator allowed. A client leaves the default port of its scheme out, and a
+// proxy may have ended TLS: a Host without a port may mean 80 or 443.
+bool IsAllowedHost(const SiteHost& allowed, const SiteHost& host) {
+  if (allowed.name != host.name) return false;
+  if (!allowed.port || allowed.port == host.port) return true;
+  return !host.port && (allowed.port == 80 || allowed.port == 443);
 }
 
 // A host that the server answers to while it listens on a loopback address.
@@ -107,14 +98,13 @@ bool IsOwnHost(const SiteRules& rules, const SiteRequest& request, const SiteHos
   if (host.IsLoopback()) return true;
   const std::optional<SiteHost> bound = SiteHost::Parse(request.own_host);
   if (bound && bound->name == host.name) return true;
-  return std::any_of(rules.hosts.begin(), rules.hosts.end(), [&](const SiteHost& allowed) {
-    return allowed.name == host.name && (!allowed.port || allowed.port == host.port);
-  });
+  return std::any_of(rules.hosts.begin(), rules.hosts.end(),
+                     [&](const SiteHost& allowed) { return IsAllowedHost(allowed, host); });
 }
 
 // The names that the request gives its server; nothing: one of them is no host.
 std::optional<std::vector<SiteHost>> HostsOf(const SiteRequest& request) {
-  std::vector<std::string_view> texts = ValuesOf(*request.headers, "Host");
+  std::vector<std::string_view> texts = request.headers->FindAll("Host");
   // The authority is what counts (RFC 9112, 3.2.2): last.
   if (!request.authority.empty()) texts.push_back(request.authority);
   std::vector<SiteHost> hosts;
@@ -126,19 +116,22 @@ std::optional<std::vector<SiteHost>> HostsOf(const SiteRequest& request) {
   return hosts;
 }
 
-// The names of a preflight's fields beside those that are always allowed.
+// The names of a preflight's fields after those that are always allowed. The work is linear in the
+// lists, and ends at kMaxAskedFields names.
 std::string AskedFields(const HttpHeaders& headers) {
   std::string fields(kAllowedFields);
+  std::unordered_set<std::string> known;
+  for (std::string_view list = kAllowedFields; !list.empty();) {
+    known.insert(LowerCase(NextElement(&list)));
+  }
   int num_asked = 0;
-  for (const std::string_view list : ValuesOf(headers, "Access-Control-Request-Headers")) {
-    (void)ForEachElement(list, [&](std::string_view name) {
-      const bool is_known =
-          (", " + Lower(fields) + ",").find(", " + Lower(name) + ",") != std::string::npos;
-      const bool is_new = IsToken(name) && !is_known && num_asked < kMaxAskedFields;
-      if (is_new) fields.append(", ").append(name);
-      num_asked += is_new ? 1 : 0;
-      return OkStatus();
-    });
+  for (std::string_view list : headers.FindAll("Access-Control-Request-Headers")) {
+    while (!list.empty() && num_asked < kMaxAskedFields) {
+      const std::string_view name = NextElement(&list);
+      if (!IsToken(name) || !known.insert(LowerCase(name)).second) continue;
+      fields.append(", ").append(name);
+      ++num_asked;
+    }
   }
   return fields;
 }
@@ -193,7 +186,7 @@ std::optional<SiteHost> SiteHost::Parse(std::string_view text) {
   if (text.starts_with('[')) return std::nullopt;
   if (name.size() > 1 && name.ends_with('.')) name.remove_suffix(1);
   if (!IsName(name)) return std::nullopt;
-  host.name = Lower(name);
+  host.name = LowerCase(name);
   return host;
 }
 
@@ -215,7 +208,7 @@ std::optional<SiteOrigin> SiteOrigin::Parse(std::string_view text) {
   });
   std::optional<SiteHost> host = SiteHost::Parse(text.substr(mark + 3));
   if (!is_scheme || !host) return std::nullopt;
-  SiteOrigin origin{Lower(scheme), *std::move(host)};
+  SiteOrigin origin{LowerCase(scheme), *std::move(host)};
   if (origin.host.port == DefaultPort(origin.scheme)) origin.host.port.reset();
   return origin;
 }
@@ -274,7 +267,7 @@ SiteVerdict JudgeSite(const SiteRules& rules, const SiteRequest& request) {
   }
   // A cache must not give one origin's answer to another.
   if (!rules.origins.empty()) verdict.fields.Add("Vary", "Origin");
-  const std::vector<std::string_view> origins = ValuesOf(*request.headers, "Origin");
+  const std::vector<std::string_view> origins = request.headers->FindAll("Origin");
   if (origins.empty()) return verdict;
   const std::optional<SiteOrigin> origin =
       origins.size() == 1 ? SiteOrigin::Parse(origins.front()) : std::nullopt;

@@ -56,10 +56,10 @@ enum class SiteCheck : uint8_t {
   kAllMethods,  // whatever names an origin
 };
 
-// What the operator allows beyond the server's own.
+// Hosts and origins that the operator allows beyond the server's own.
 struct SiteRules {
   SiteCheck check = SiteCheck::kOff;
-  std::vector<SiteHost> hosts;      // without a port: with any
+  std::vector<SiteHost> hosts;      // without a port: with any; 80 and 443: also without
   std::vector<SiteOrigin> origins;  // may send everything, and read the answers
 };
 
@@ -68,7 +68,7 @@ struct SiteRules {
 StatusOr<std::vector<SiteHost>> ParseAllowedHosts(std::string_view list);
 StatusOr<std::vector<SiteOrigin>> ParseCorsOrigins(std::string_view list);
 
-// What the rules say of one request.
+// The verdict of the rules on one request.
 struct SiteVerdict {
   std::optional<HttpRefusal> refusal;
   bool is_preflight = false;  // of an allowed origin: answered 204 without a handler

@@ -72,7 +72,7 @@ TEST(SiteOriginTest, PagesOfTheServerItself) {
   EXPECT_FALSE(is_of("http://localhost:8080@evil.example", "localhost:8080"));
 }
 
-// What the rules say of a request, as "403 code", "204" or "pass".
+// The verdict of the rules on a request, as "403 code", "204" or "pass".
 struct Asked {
   std::string method = "POST";
   HttpHeaders headers;
@@ -180,6 +180,37 @@ TEST(SiteRulesTest, PreflightOfAnAllowedPageNamesWhatItAskedFor) {
   EXPECT_EQ(field("Access-Control-Max-Age"), "600");
   EXPECT_EQ(field("Access-Control-Allow-Private-Network"), "true");
   EXPECT_EQ(field("Vary"), "Origin");
+}
+
+// Seconds of one event loop, were the work quadratic.
+TEST(SiteRulesTest, APreflightOfThousandsOfFieldsIsCutOff) {
+  std::string asked(30'000, ',');
+  for (int i = 0; i < 5000; ++i) asked += fmt::format("x-{},", i);
+  const HttpHeaders headers = {{"Host", "localhost"},
+                               {"Origin", "https://chat.example:8443"},
+                               {"Access-Control-Request-Method", "POST"},
+                               {"Access-Control-Request-Headers", asked}};
+  const SiteVerdict verdict =
+      JudgeSite(Rules(), {.method = "OPTIONS", .headers = &headers, .on_loopback = true});
+  const std::string fields(verdict.fields.Find("Access-Control-Allow-Headers").value_or(""));
+  EXPECT_TRUE(fields.ends_with("traceparent, x-0" + fields.substr(fields.find(", x-1,"))));
+  EXPECT_TRUE(fields.ends_with(", x-62, x-63"));
+  EXPECT_EQ(fields.find(",,"), std::string::npos);
+}
+
+TEST(SiteRulesTest, APortThatIsTheDefaultMayBeLeftOut) {
+  SiteRules rules;
+  rules.check = SiteCheck::kPosts;
+  rules.hosts = *ParseAllowedHosts("tls.example:443,plain.example:80,other.example:8080");
+  const auto verdict = [&](const char* host) { return Verdict(rules, {"GET", {{"Host", host}}}); };
+  for (const char* host : {"tls.example", "tls.example:443", "plain.example", "plain.example:80",
+                           "plain.example:", "other.example:8080"}) {
+    EXPECT_EQ(verdict(host), "pass") << host;
+  }
+  for (const char* host : {"tls.example:80", "plain.example:443", "tls.example:8443",
+                           "other.example", "other.example:80"}) {
+    EXPECT_EQ(verdict(host), kForeignHost) << host;
+  }
 }
 
 TEST(SiteRulesTest, AnswersVaryOnlyWhereOriginsAreAllowed) {

@@ -82,6 +82,17 @@ TEST_F(SiteTest, ForeignPagesAreRefusedBeforeTheirBodyIsRead) {
       HasSubstr("200 OK"));
 }
 
+TEST_F(SiteTest, AnIpv4LoopbackInItsIpv6FormIsOne) {
+  HttpServerOptions options;
+  options.host = "::ffff:127.0.0.1";
+  options.sites.check = SiteCheck::kPosts;
+  auto server = HttpServer::Start(options, EchoHandler);
+  if (!server.ok()) GTEST_SKIP() << "no IPv6 here: " << server.status();
+  server_ = *std::move(server);
+  EXPECT_THAT(Ask("GET /", "Host: evil.example\r\n"), HasSubstr("host_not_allowed"));
+  EXPECT_THAT(Ask("GET /", Own()), HasSubstr("200 OK"));
+}
+
 TEST_F(SiteTest, AllAddressesAreNoLoopback) {
   Start("", "0.0.0.0");
   EXPECT_THAT(Ask("POST /", "Host: any.example\r\n"), HasSubstr("200 OK"));
