@@ -1,8 +1,12 @@
 #include "src/api/answer_budget.h"
 
+#include <algorithm>
+
 #include "fmt/format.h"
 
 #include "src/api/token_log.h"
+#include "src/base/clock.h"
+#include "src/router/retry_estimate.h"
 
 namespace baton {
 namespace {
@@ -11,16 +15,69 @@ constexpr double kBytesPerMib = 1 << 20;
 // Measured for a message with two short strings and a float, its share of the field's array
 // included: libprotobuf 3.21 on x86-64.
 constexpr size_t kProtoBytesPerEntry = 144;
+// Weight of the latest share in the average of how long shares are held: 1/8.
+constexpr int64_t kShareWeight = 8;
+
+double Mib(size_t num_bytes) { return static_cast<double>(num_bytes) / kBytesPerMib; }
 
 }  // namespace
 
-bool AnswerBudget::TryTake(size_t num_bytes, Share* share) {
+AnswerBudget::Share::~Share() {
+  if (budget_ == nullptr) return;
+  budget_->used_.fetch_sub(num_bytes_);
+  budget_->num_shares_.fetch_sub(1);
+  // Two shares that come back at once may count as one: this is an estimate.
+  const int64_t held_us = std::max<int64_t>(1, SystemClock().NowUs() - since_us_);
+  const int64_t mean_us = budget_->held_us_.load();
+  budget_->held_us_.store(mean_us == 0 ? held_us : mean_us + (held_us - mean_us) / kShareWeight);
+}
+
+bool AnswerBudget::Share::TryGrow(size_t num_bytes) {
+  if (!budget_->TryAdd(num_bytes)) return false;
+  num_bytes_ += num_bytes;
+  return true;
+}
+
+bool AnswerBudget::TryAdd(size_t num_bytes) {
   size_t used = used_.load();
   do {
     if (num_bytes > kMaxBytes - used) return false;
   } while (!used_.compare_exchange_weak(used, used + num_bytes));
+  return true;
+}
+
+bool AnswerBudget::TryTake(size_t num_bytes, Share* share) {
+  if (!TryAdd(num_bytes)) return false;
+  num_shares_.fetch_add(1);
   share->budget_ = this;
   share->num_bytes_ = num_bytes;
+  share->since_us_ = SystemClock().NowUs();
+  return true;
+}
+
+RequestError AnswerBudget::FullError() const {
+  RequestError error = PlainError(ErrorCode::kQueueFull);
+  error.retry_after_s = RetrySeconds(held_us_.load() / std::max<int64_t>(1, num_shares_.load()));
+  return error;
+}
+
+bool AnswerRoom::AddToken(RequestError* error) {
+  if (bytes_per_token_ == 0) return true;
+  const size_t wanted_bytes = filled_bytes_ + bytes_per_token_;
+  if (wanted_bytes > AnswerBudget::kMaxBytesOfOne) {
+    *error = FieldError(
+        ErrorCode::kConflict, max_tokens_field_,
+        fmt::format("without it the log-probabilities of this answer came to take {:.0f} MiB, and "
+                    "a whole answer has room for no more; stream it, or ask for fewer choices, "
+                    "tokens or alternatives",
+                    Mib(AnswerBudget::kMaxBytesOfOne)));
+    return false;
+  }
+  if (wanted_bytes > share_.num_bytes() && !share_.TryGrow(kStepBytes)) {
+    *error = budget_->FullError();
+    return false;
+  }
+  filled_bytes_ = wanted_bytes;
   return true;
 }
 
@@ -30,27 +87,33 @@ size_t AnswerBytesPerToken(AnswerForm form, size_t num_top) {
 }
 
 bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* budget,
-                   AnswerBudget::Share* share, RequestError* error) {
+                   AnswerRoom* room, RequestError* error) {
   if (built.plan.stream || !built.plan.logprobs) return true;
   const GenerateRequest& request = built.request;
+  const size_t bytes_per_token = AnswerBytesPerToken(form, built.plan.top_logprobs);
   // At most 128 choices of 2^20 tokens of some KiB: no overflow.
-  const size_t num_bytes = size_t{request.num_choices} * request.sampling.max_tokens *
-                           AnswerBytesPerToken(form, built.plan.top_logprobs);
-  if (num_bytes > AnswerBudget::kMaxBytesOfOne) {
+  const size_t worst_bytes =
+      size_t{request.num_choices} * request.sampling.max_tokens * bytes_per_token;
+  if (request.names_length && worst_bytes > AnswerBudget::kMaxBytesOfOne) {
     *error = FieldError(
         ErrorCode::kConflict,
         request.num_choices > 1 ? request.fields.choices : request.fields.max_tokens,
         fmt::format("the log-probabilities of {} choices of up to {} tokens take {:.0f} MiB, and a "
                     "whole answer has room for {:.0f} MiB; stream it, or ask for fewer choices, "
                     "tokens or alternatives",
-                    request.num_choices, request.sampling.max_tokens,
-                    static_cast<double>(num_bytes) / kBytesPerMib,
-                    static_cast<double>(AnswerBudget::kMaxBytesOfOne) / kBytesPerMib));
+                    request.num_choices, request.sampling.max_tokens, Mib(worst_bytes),
+                    Mib(AnswerBudget::kMaxBytesOfOne)));
     return false;
   }
-  if (budget->TryTake(num_bytes, share)) return true;
-  *error = PlainError(ErrorCode::kQueueFull);
-  return false;
+  const size_t first_bytes =
+      request.names_length ? worst_bytes : std::min(worst_bytes, AnswerRoom::kStepBytes);
+  AnswerBudget::Share share;
+  if (!budget->TryTake(first_bytes, &share)) {
+    *error = budget->FullError();
+    return false;
+  }
+  *room = AnswerRoom(budget, std::move(share), bytes_per_token, request.fields.max_tokens);
+  return true;
 }
 
 }  // namespace baton

@@ -1,12 +1,17 @@
-// AnswerBudget: what the log-probabilities of all answers that are being collected whole may take
-// in memory together. A request reserves its worst case before it is submitted, so that no answer
-// has to be given up half way. Any thread.
+// AnswerBudget: the memory that the log-probabilities of all answers that are being collected whole
+// may take together. Any thread.
+//
+// A request that names its length reserves its worst case before it is submitted, so that its
+// answer is never given up half way. A request that names none would reserve the whole context; it
+// reserves a step, and another one whenever its tokens have filled the last. Where there is no
+// further step, the answer ends with an error.
 #ifndef BATON_API_ANSWER_BUDGET_H_
 #define BATON_API_ANSWER_BUDGET_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <utility>
 
 #include "src/api/build_request.h"
@@ -22,7 +27,7 @@ class AnswerBudget {
   static constexpr size_t kMaxBytesOfOne = size_t{256} << 20;
   static_assert(kMaxBytesOfOne <= kMaxBytes, "else a request could wait for ever");
 
-  // Gives its bytes back when it is destroyed. Moved, not copied.
+  // Gives its bytes back when it is destroyed. Moved, not copied. One thread at a time.
   class Share {
    public:
     Share() = default;
@@ -30,24 +35,63 @@ class AnswerBudget {
     Share& operator=(Share&& other) noexcept {
       std::swap(budget_, other.budget_);
       std::swap(num_bytes_, other.num_bytes_);
+      std::swap(since_us_, other.since_us_);
       return *this;
     }
-    ~Share() {
-      if (budget_ != nullptr) budget_->used_.fetch_sub(num_bytes_);
-    }
+    ~Share();
+
+    // False: so many more are not left, and the share is as before.
+    bool TryGrow(size_t num_bytes);
+    size_t num_bytes() const { return num_bytes_; }
 
    private:
     friend class AnswerBudget;
     AnswerBudget* budget_ = nullptr;
     size_t num_bytes_ = 0;
+    int64_t since_us_ = 0;  // steady clock
   };
 
   // False: so many are not left. `share` is empty before.
   bool TryTake(size_t num_bytes, Share* share);
   size_t used() const { return used_.load(); }
+  // Others hold the room: Retry-After is when the next share is likely to come back, by how long
+  // shares were held until now and by how many are.
+  RequestError FullError() const;
 
  private:
+  bool TryAdd(size_t num_bytes);
+
   std::atomic<size_t> used_{0};
+  std::atomic<int64_t> num_shares_{0};
+  std::atomic<int64_t> held_us_{0};  // exponential average of the shares that came back; 0 = none
+};
+
+// AnswerRoom: the memory that one answer has reserved and how much its tokens have filled. One
+// thread at a time.
+class AnswerRoom {
+ public:
+  // An answer without a step of room left takes this much more of the budget, if there is so much.
+  static constexpr size_t kStepBytes = size_t{1} << 20;
+
+  // Needs none: tokens take nothing.
+  AnswerRoom() = default;
+  // Each token takes `bytes_per_token` of `share`. `max_tokens_field`: the request's, for errors.
+  AnswerRoom(AnswerBudget* budget, AnswerBudget::Share share, size_t bytes_per_token,
+             std::string_view max_tokens_field)
+      : budget_(budget),
+        share_(std::move(share)),
+        bytes_per_token_(bytes_per_token),
+        max_tokens_field_(max_tokens_field) {}
+
+  // Counts one token. False: there is no room for it, as `error` says.
+  bool AddToken(RequestError* error);
+
+ private:
+  AnswerBudget* budget_ = nullptr;
+  AnswerBudget::Share share_;
+  size_t bytes_per_token_ = 0;
+  size_t filled_bytes_ = 0;
+  std::string_view max_tokens_field_;
 };
 
 // Bytes of one token's log-probabilities while an answer is collected and written: `num_top`
@@ -55,10 +99,11 @@ class AnswerBudget {
 enum class AnswerForm : uint8_t { kJson, kProto };
 size_t AnswerBytesPerToken(AnswerForm form, size_t num_top);
 
-// Reserves what the answer to `built` may need; nothing for a stream or without log-probabilities.
-// False: `error`, which says by how much it is too large, or that others take the room.
+// Reserves the first room for the answer to `built` (see the file comment); nothing for a stream or
+// without log-probabilities. False: `error` says by how much it is too large, or that others take
+// the room.
 bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* budget,
-                   AnswerBudget::Share* share, RequestError* error);
+                   AnswerRoom* room, RequestError* error);
 
 }  // namespace baton
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <utility>
 
 namespace baton {
 
@@ -11,7 +12,15 @@ AnswerCollector::AnswerCollector(const AnswerPlan& plan, uint32_t num_choices)
   for (CollectedChoice& choice : choices_) choice.text = plan.echo_text;
 }
 
-void AnswerCollector::Add(const TokenOutput& token) {
+bool AnswerCollector::Add(const TokenOutput& token) {
+  if (failure_) return true;
+  RequestError error;
+  if (!room_.AddToken(&error)) {
+    failure_ = std::move(error);
+    choices_ = {};
+    room_ = {};
+    return false;
+  }
   CollectedChoice& choice = choices_[token.choice];
   const TokenText text = texts_.Push(token);
   if (plan_.logprobs) {
@@ -24,6 +33,7 @@ void AnswerCollector::Add(const TokenOutput& token) {
   ++choice.num_tokens;
   choice.sum_logprob += token.logprob;
   if (token.finish != FinishReason::kNone) choice.end = {token.finish, StopReasonOf(plan_, token)};
+  return true;
 }
 
 size_t AnswerCollector::num_bytes() const {

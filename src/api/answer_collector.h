@@ -4,9 +4,12 @@
 #define BATON_API_ANSWER_COLLECTOR_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "src/api/answer_budget.h"
 #include "src/api/answer_text.h"
 #include "src/api/build_request.h"
 #include "src/api/token_log.h"
@@ -30,7 +33,18 @@ class AnswerCollector {
   // `num_choices`: computed ones. `plan` outlives this.
   AnswerCollector(const AnswerPlan& plan, uint32_t num_choices);
 
-  void Add(const TokenOutput& token);
+  // Takes the room of the answer, which goes back with this, or when it is full. Without one,
+  // tokens take none.
+  void Keep(AnswerRoom room) { room_ = std::move(room); }
+
+  // False: the token has found no room, as failure() says. All that was collected is given up, and
+  // later tokens are ignored (true).
+  bool Add(const TokenOutput& token);
+  const std::optional<RequestError>& failure() const { return failure_; }
+  // The failure, if there is one, is why the request was cancelled; else `error` stays.
+  const RequestError& FailureOr(const RequestError& error) const {
+    return failure_ && error.code == ErrorCode::kCancelled ? *failure_ : error;
+  }
 
   const CollectedChoice& choice(uint32_t idx) const { return choices_[idx]; }
   // The `count` choices of highest mean log-probability, best first; all in their own order when
@@ -44,6 +58,8 @@ class AnswerCollector {
   const AnswerPlan& plan_;
   AnswerText texts_;
   std::vector<CollectedChoice> choices_;
+  AnswerRoom room_;
+  std::optional<RequestError> failure_;
 };
 
 }  // namespace baton

@@ -17,7 +17,7 @@
 
 namespace baton {
 
-// What one token adds to its choice. Views are valid until the next Push, and as long as the
+// Text that one token adds to its choice. Views are valid until the next Push, and as long as the
 // token's own text.
 struct TokenText {
   std::string_view reasoning;
@@ -35,7 +35,7 @@ class AnswerText {
   // Tokens of one choice in order. What was held back comes with the last one.
   TokenText Push(const TokenOutput& token);
 
-  // Of all choices: tokens up to the one with which the thoughts ended, their tags' included. With
+  // Tokens of all choices up to the one with which the thoughts ended, their tags' included. With
   // stop texts or half characters held back that is the token that released the end.
   uint32_t num_reasoning_tokens() const;
 
@@ -55,8 +55,8 @@ class AnswerText {
   AnswerParts parts_;  // what Push returned last
 };
 
-// What ended a choice early, in the client's terms: one of its stop texts or of its stop token ids;
-// neither for an end-of-generation token, a length, or a choice that goes on.
+// Reason why a choice ended early, in the client's terms: one of its stop texts or of its stop
+// token ids; neither for an end-of-generation token, a length, or a choice that goes on.
 using StopReason = std::variant<std::monostate, std::string, TokenId>;
 StopReason StopReasonOf(const AnswerPlan& plan, const TokenOutput& token);
 

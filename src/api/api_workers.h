@@ -23,10 +23,10 @@ namespace baton {
 class AnswerBudget;
 class Submitter;
 
-// What a client is told by a job that came too late.
+// The error with which a job that came too late answers its client.
 inline RequestError ApiStops() { return PlainError(ErrorCode::kDraining); }
 
-// A few threads behind one bounded queue, and one thread behind another.
+// A few threads with one bounded queue, and one thread with another.
 class ApiWorkers {
  public:
   // `too_late`: Stop has begun. The job then only tells its client so (ApiStops).
@@ -54,12 +54,12 @@ class ApiWorkers {
     constexpr size_t kShortAnswerBytes = size_t{64} << 10;  // tens of microseconds
     if (num_bytes <= kShortAnswerBytes) return write();
     const auto shared = std::make_shared<absl::AnyInvocable<void()>>(std::move(write));
-    // Milliseconds for megabytes: it need not wait behind prompts of that size.
+    // Milliseconds for megabytes: it need not wait for prompts of that size.
     if (!TryPost(0, [shared](bool /*too_late*/) { (*shared)(); })) (*shared)();
   }
   // Jobs that wait or run.
   size_t num_busy() const { return num_busy_.load(); }
-  // What a client is told when TryPost has failed.
+  // The error for the client when TryPost has failed.
   RequestError Refusal() const {
     return stopping_.load() ? ApiStops() : PlainError(ErrorCode::kQueueFull);
   }
@@ -77,14 +77,14 @@ class ApiWorkers {
   std::vector<Thread> threads_;
 };
 
-// What both APIs work with; the pointees outlive them.
+// The parts that both APIs share; the pointees outlive them.
 struct ApiParts {
   Submitter* submitter = nullptr;
   ApiWorkers* workers = nullptr;
   AnswerBudget* answers = nullptr;
   // Thoughts get a field of their own in answers to requests that do not say.
   bool splits_reasoning = true;
-  // What a client may take for the rest of a gRPC call that has ended (call_end_limit.h).
+  // Time that a client may take for the rest of a gRPC call that has ended (call_end_limit.h).
   int64_t slow_client_us = 30'000'000;
   // An event stream that is silent for so long gets a comment; 0 = never.
   int64_t sse_ping_ms = 15'000;

@@ -21,9 +21,9 @@
 
 namespace baton {
 
-// What the echoed prompts of one request's choices may have together. They are written at once,
-// where nothing waits for a slow client: as JSON, at 6 bytes for each of them at worst, this stays
-// below the 4 MiB that a connection may have unsent.
+// Bytes that the echoed prompts of one request's choices may have together. They are written at
+// once, where nothing waits for a slow client: as JSON, at 6 bytes for each of them at worst, this
+// stays below the 4 MiB that a connection may have unsent.
 inline constexpr size_t kMaxEchoBytes = size_t{512} << 10;
 
 // How an answer is written: what the router does not need to know.
@@ -47,7 +47,7 @@ struct AnswerPlan {
   std::string echo_text;          // the prompt, with `echo`
   bool splits_reasoning = false;  // the model may think, and its thoughts have a field of their own
   bool opens_reasoning = false;   // the prompt ends within thoughts
-  // What may end a choice, for stop_reason.
+  // Texts that may end a choice, for stop_reason.
   std::vector<std::string> stop;
   bool ignore_eos = false;
 

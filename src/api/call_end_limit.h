@@ -1,5 +1,5 @@
 // CallEndLimit: the time that a client has to take the rest of a call that has ended. What it does
-// not take would wait in gRPC for ever, and the status behind it; a call that is still there when
+// not take would wait in gRPC for ever, and the status after it; a call that is still there when
 // the time is over is cancelled, and its client sees CANCELLED.
 //
 // Invariants
@@ -37,7 +37,7 @@ class CallEndLimit {
   void OnDone();
 
  private:
-  // What the timer's callback holds.
+  // The part of a call that the timer's callback holds.
   struct Call {
     std::mutex mutex;  // guards context, and keeps it while the call is cancelled
     grpc::CallbackServerContext* context = nullptr;  // null once gRPC is done

@@ -136,7 +136,7 @@ async function ask(text) {
     if (timings) add("stats", stats(timings, tokens, first, performance.now() - start));
     messages.push({ role: "assistant", content: answer.textContent });
   } catch (error) {
-    // What failed before its answer is not sent again with the next question.
+    // A question that failed before its answer is not sent again with the next question.
     if (answer.textContent) messages.push({ role: "assistant", content: answer.textContent });
     else messages.pop();
     add(error.name === "AbortError" ? "stats" : "error",

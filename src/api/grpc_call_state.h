@@ -1,17 +1,12 @@
-// What every gRPC call that generates keeps beside its request: under which name its client knows
-// it, and whether the client has gone.
+// CallName: the name by which the client of a gRPC call knows it. Every call that generates has
+// one.
 #ifndef BATON_API_GRPC_CALL_STATE_H_
 #define BATON_API_GRPC_CALL_STATE_H_
 
 #include <cstddef>
-#include <mutex>
-#include <optional>
 #include <string_view>
 
 #include "grpcpp/grpcpp.h"
-
-#include "src/base/ids.h"
-#include "src/router/submit.h"
 
 namespace baton {
 
@@ -44,21 +39,6 @@ class CallName {
  private:
   grpc::CallbackServerContext* const context_;
   bool told_ = false;
-};
-
-// The part of a call that cancels: the client may go away before, while or after the request is
-// submitted.
-class CallCancellation {
- public:
-  // The client has gone.
-  void OnCancel(Submitter* submitter);
-  // The request was submitted under this name.
-  void OnSubmitted(Submitter* submitter, RequestUid uid);
-
- private:
-  std::mutex mutex_;  // guards what follows
-  bool cancelled_ = false;
-  std::optional<RequestUid> uid_;
 };
 
 }  // namespace baton

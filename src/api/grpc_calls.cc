@@ -42,7 +42,7 @@ std::string GivenRequestId(const grpc::CallbackServerContext& context) {
   return it == metadata.end() ? "" : std::string(it->second.data(), it->second.size());
 }
 
-// Of the client's span; none when there is not exactly one that is well formed.
+// Ids of the client's span; none when there is not exactly one that is well formed.
 SpanIds GivenTrace(const grpc::CallbackServerContext& context) {
   const auto& metadata = context.client_metadata();
   if (metadata.count("traceparent") != 1) return {};
@@ -159,7 +159,7 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
   BuiltRequest built;
   RequestError error;
   if (!BuildFromMessage(message, arrival, *parts_.submitter, &built, &error) ||
-      !ReserveAnswer(built, AnswerForm::kProto, parts_.answers, &share_, &error)) {
+      !ReserveAnswer(built, AnswerForm::kProto, parts_.answers, &room_, &error)) {
     return Refuse(error, built.plan.request_id);
   }
   plan_ = std::move(built.plan);
@@ -174,23 +174,6 @@ void GenerateCall::Refuse(const RequestError& error, std::string_view request_id
   name_.Tell(request_id);
   parts_.submitter->CountAnswered(HttpStatusOf(error.code));
   End(StatusOf(error, context_));
-}
-
-void CallCancellation::OnCancel(Submitter* submitter) {
-  std::unique_lock lock(mutex_);
-  cancelled_ = true;
-  if (!uid_.has_value()) return;
-  const RequestUid uid = *uid_;
-  lock.unlock();
-  submitter->Cancel(uid, CancelCause::kClientLeft);
-}
-
-void CallCancellation::OnSubmitted(Submitter* submitter, RequestUid uid) {
-  std::unique_lock lock(mutex_);
-  uid_ = uid;
-  const bool cancelled = cancelled_;
-  lock.unlock();
-  if (cancelled) submitter->Cancel(uid, CancelCause::kClientLeft);
 }
 
 }  // namespace baton

@@ -25,6 +25,7 @@
 #include "src/api/answer_collector.h"
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
+#include "src/api/call_cancellation.h"
 #include "src/api/call_end_limit.h"
 #include "src/api/grpc_call_state.h"
 #include "src/api/openai_proto.h"
@@ -40,8 +41,8 @@ grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* co
 // Where and when the call arrived, its name and its own deadline.
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint);
 
-// What unary and streaming calls share: the way from the message to the submitted request, and how
-// they are refused, cancelled and let go.
+// The part that unary and streaming calls share: the way from the message to the submitted request,
+// and how they are refused, cancelled and let go.
 class GenerateCall : public ResponseSink {
  public:
   void OnAccepted(const AnswerName& name) override;
@@ -57,7 +58,7 @@ class GenerateCall : public ResponseSink {
   // Once, first. `self` is this call, which it keeps until Done; `message` lives as long.
   void Begin(std::shared_ptr<GenerateCall> self, const google::protobuf::Message* message,
              Endpoint endpoint, bool stream);
-  // What the reactor's OnCancel and OnDone come to.
+  // The reactor's OnCancel and OnDone call these. An answer without room is cancelled too.
   void Cancelled() { cancellation_.OnCancel(parts_.submitter); }
   // This call, from Begin to Done.
   std::shared_ptr<GenerateCall> self() const { return self_; }
@@ -65,7 +66,7 @@ class GenerateCall : public ResponseSink {
 
   // The request of plan_ is about to be submitted.
   virtual void BeginAnswer(uint32_t num_choices) = 0;
-  // The call ends with `status`, behind what it has to say.
+  // The call ends with `status`, after all its messages.
   virtual void End(grpc::Status status) = 0;
 
   const ApiParts parts_;
@@ -73,7 +74,7 @@ class GenerateCall : public ResponseSink {
   AnswerPlan plan_;
   CallName name_;
   CallEndLimit end_limit_;
-  AnswerBudget::Share share_;  // of a whole answer
+  AnswerRoom room_;  // of a whole answer, until BeginAnswer
 
  private:
   void Run(const google::protobuf::Message& message, const Arrival& arrival, bool too_late);
@@ -99,12 +100,18 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
   void OnCancel() override { Cancelled(); }
   void OnDone() override { Done(); }
 
-  void OnToken(const TokenOutput& token) override { answer_->Add(token); }
+  void OnToken(const TokenOutput& token) override {
+    if (!answer_->Add(token)) Cancelled();
+  }
   void OnFinished(const GenerateResult& result) override {
+    if (answer_->failure()) return GenerateCall::OnFailed(*answer_->failure());
     parts_.workers->Write(answer_->num_bytes(), [this, self = self(), result] {
       FillResponse(plan_, *answer_, result, response_);
       End(grpc::Status::OK);
     });
+  }
+  void OnFailed(const RequestError& error) override {
+    GenerateCall::OnFailed(answer_->FailureOr(error));
   }
   size_t buffered_bytes() const override { return 0; }
 
@@ -112,7 +119,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
   UnaryCall(const ApiParts& parts, grpc::CallbackServerContext* context, Response* response)
       : GenerateCall(parts, context), response_(response) {}
 
-  void BeginAnswer(uint32_t num_choices) override { answer_.emplace(plan_, num_choices); }
+  void BeginAnswer(uint32_t num_choices) override {
+    answer_.emplace(plan_, num_choices);
+    answer_->Keep(std::move(room_));
+  }
   void End(grpc::Status status) override {
     end_limit_.Begin(status.ok() ? response_->ByteSizeLong() : 0);
     this->Finish(std::move(status));

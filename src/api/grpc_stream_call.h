@@ -89,7 +89,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     if (queue_.empty()) ContinueLocked();
   }
 
-  // The write under way waits for a client that does not read, and the status would wait behind
+  // The write under way waits for a client that does not read, and the status would wait for
   // it. The client then sees CANCELLED.
   void CutOff() {
     std::lock_guard lock(mutex_);  // keeps the context: the call cannot be finished meanwhile

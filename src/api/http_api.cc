@@ -1,6 +1,5 @@
 #include "src/api/http_api.h"
 
-#include <array>
 #include <string>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/api/tokenize_json.h"
+#include "src/base/percent_text.h"
 #include "src/base/random.h"
 #include "src/base/version.h"
 
@@ -22,18 +22,12 @@ namespace baton {
 namespace {
 
 constexpr std::string_view kJsonType = "application/json";
-constexpr std::string_view kModelPrefix = "/v1/models/";
-constexpr std::array<std::string_view, 8> kGetPaths = {
-    "/health", "/v1/models", "/v1/topology",    "/version",
-    "/ui",     "/",          "/tokenizer_info", "/openapi.json"};
-
 // True for application/json and its +json relatives, whatever parameters follow, and when the
 // client did not say.
 bool IsJsonType(const HttpHeaders& headers) {
   const auto type = headers.Find("Content-Type");
   if (!type.has_value()) return true;
-  std::string_view media = type->substr(0, type->find(';'));
-  while (!media.empty() && (media.back() == ' ' || media.back() == '\t')) media.remove_suffix(1);
+  const std::string_view media = TrimBlanks(type->substr(0, type->find(';')));
   if (EqualsIgnoreCase(media, kJsonType)) return true;
   constexpr std::string_view kSuffix = "+json";
   return media.size() > kSuffix.size() &&
@@ -51,38 +45,7 @@ std::string RequestIdFor(std::string_view given) {
   return IsUsableRequestId(given) ? std::string(given) : RandomRequestUid().ToHex();
 }
 
-// All values of a header field, in order of arrival.
-std::vector<std::string_view> ValuesOf(const HttpHeaders& headers, std::string_view name) {
-  std::vector<std::string_view> values;
-  for (const auto& [field, value] : headers.fields()) {
-    if (EqualsIgnoreCase(field, name)) values.push_back(value);
-  }
-  return values;
-}
-
-// Percent-decodes one path segment; a broken escape stays as it is, and so matches no model.
-std::string DecodeSegment(std::string_view segment) {
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-  };
-  std::string decoded;
-  for (size_t i = 0; i < segment.size(); ++i) {
-    const bool escape = segment[i] == '%' && i + 2 < segment.size() && digit(segment[i + 1]) >= 0 &&
-                        digit(segment[i + 2]) >= 0;
-    if (escape) {
-      decoded.push_back(static_cast<char>(digit(segment[i + 1]) * 16 + digit(segment[i + 2])));
-      i += 2;
-    } else {
-      decoded.push_back(segment[i]);
-    }
-  }
-  return decoded;
-}
-
-// Of the client's span; none when there is not exactly one that is well formed.
+// Ids of the client's span; none when there is not exactly one that is well formed.
 SpanIds TraceOf(const HttpHeaders& headers) {
   constexpr std::string_view kName = "traceparent";
   if (headers.Count(kName) != 1) return {};
@@ -92,11 +55,9 @@ SpanIds TraceOf(const HttpHeaders& headers) {
 }  // namespace
 
 HttpApi::HttpApi(const ApiParts& parts, std::function<void(Topology*)> complete_topology)
-    : submitter_(parts.submitter),
+    : parts_(parts),
+      submitter_(parts.submitter),
       workers_(parts.workers),
-      answers_(parts.answers),
-      splits_reasoning_(parts.splits_reasoning),
-      sse_ping_ms_(parts.sse_ping_ms),
       complete_topology_(std::move(complete_topology)) {}
 
 HttpHandler HttpApi::AsHandler() {
@@ -157,20 +118,21 @@ RequestError HttpApi::ServerError(const HttpRefusal& refusal) {
   return error;
 }
 
-bool HttpApi::IsGetPath(std::string_view path) {
-  for (const std::string_view known : kGetPaths) {
-    if (path == known) return true;
+HttpApi::PostHandler HttpApi::PostHandlerOf(ApiRoute route) {
+  switch (route) {
+    case ApiRoute::kChat:
+      return &HttpApi::PostChat;
+    case ApiRoute::kCompletion:
+      return &HttpApi::PostCompletion;
+    case ApiRoute::kTokenize:
+      return &HttpApi::PostTokenize;
+    case ApiRoute::kDetokenize:
+      return &HttpApi::PostDetokenize;
+    case ApiRoute::kApplyTemplate:
+      return &HttpApi::PostApplyTemplate;
+    default:
+      return nullptr;
   }
-  return path.size() > kModelPrefix.size() && path.substr(0, kModelPrefix.size()) == kModelPrefix;
-}
-
-HttpApi::PostHandler HttpApi::FindPostHandler(std::string_view path) {
-  if (path == "/v1/chat/completions") return &HttpApi::PostChat;
-  if (path == "/v1/completions") return &HttpApi::PostCompletion;
-  if (path == "/tokenize") return &HttpApi::PostTokenize;
-  if (path == "/detokenize") return &HttpApi::PostDetokenize;
-  if (path == "/apply-template") return &HttpApi::PostApplyTemplate;
-  return nullptr;
 }
 
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -181,19 +143,19 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
       RequestIdFor(exchange.request.headers.Find(kRequestIdField).value_or(""));
   exchange.arrival.trace = TraceOf(exchange.request.headers);
 
-  const std::string& path = exchange.request.path;
-  const std::string& method = exchange.request.method;
-  const PostHandler post = FindPostHandler(path);
-  const bool is_get = method == "GET" || method == "HEAD";
-  if (post != nullptr && method == "POST") return HandlePost(std::move(exchange), post);
-  if (IsGetPath(path) && is_get) return HandleGet(exchange);
-  RefusePath(exchange);
+  std::string_view method = exchange.request.method;
+  if (method == "HEAD") method = "GET";
+  const ApiPath* const known = FindApiPath(exchange.request.path);
+  if (known == nullptr || known->method != method) return RefusePath(exchange, known);
+  const PostHandler post = PostHandlerOf(known->route);
+  if (post != nullptr) return HandlePost(std::move(exchange), post);
+  HandleGet(exchange, known->route);
 }
 
-void HttpApi::RefusePath(Exchange& exchange) {
+void HttpApi::RefusePath(Exchange& exchange, const ApiPath* known) {
   const std::string& path = exchange.request.path;
-  const bool is_post = FindPostHandler(path) != nullptr;
-  const bool is_known = is_post || IsGetPath(path);
+  const bool is_known = known != nullptr;
+  const bool is_post = is_known && known->method == "POST";
   RequestError error;
   error.code = is_known ? ErrorCode::kMethodNotAllowed : ErrorCode::kPathNotFound;
   error.expected = !is_known ? PathHint(path)
@@ -225,28 +187,42 @@ void HttpApi::Refuse(Exchange& exchange, const RequestError& error) {
   exchange.responder->Respond(ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {})));
 }
 
-void HttpApi::HandleGet(Exchange& exchange) {
-  const std::string_view path = exchange.request.path;
-  if (path == "/health") return GetHealth(exchange);
-  if (path == "/v1/topology") return GetTopology(exchange);
-  if (path == "/v1/models") return Send(exchange, ModelsJson(submitter_->Models()), kJsonType);
-  if (path == "/version") {
-    JsonWriter json;
-    json.BeginObject().Key("version").String(kVersion).EndObject();
-    return Send(exchange, json.Take(), kJsonType);
+void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
+  switch (route) {
+    case ApiRoute::kHealth:
+      return GetHealth(exchange);
+    case ApiRoute::kTopology:
+      return GetTopology(exchange);
+    case ApiRoute::kModels:
+      return Send(exchange, ModelsJson(submitter_->Models()), kJsonType);
+    case ApiRoute::kVersion:
+      return GetVersion(exchange);
+    case ApiRoute::kTokenizerInfo:
+      return GetTokenizerInfo(exchange);
+    case ApiRoute::kOpenApi:
+      return Send(exchange, OpenApiJson(), kJsonType);
+    case ApiRoute::kChatPage:
+      return GetChatPage(exchange);
+    case ApiRoute::kRoot:
+      return GetRoot(exchange);
+    default:
+      return GetModel(exchange,
+                      std::string_view(exchange.request.path).substr(kModelPrefix.size()));
   }
-  if (path == "/tokenizer_info") return GetTokenizerInfo(exchange);
-  if (path == "/openapi.json") return Send(exchange, OpenApiJson(), kJsonType);
-  if (path == "/ui") return GetChatPage(exchange);
-  if (path == "/") {
-    HttpResponse response;
-    response.status = 302;
-    response.headers = AnswerHeaders(exchange.arrival.request_id, {});
-    response.headers.Set("Location", "/ui");
-    exchange.responder->Respond(std::move(response));
-    return;
-  }
-  GetModel(exchange, path.substr(kModelPrefix.size()));
+}
+
+void HttpApi::GetVersion(Exchange& exchange) {
+  JsonWriter json;
+  json.BeginObject().Key("version").String(kVersion).EndObject();
+  Send(exchange, json.Take(), kJsonType);
+}
+
+void HttpApi::GetRoot(Exchange& exchange) {
+  HttpResponse response;
+  response.status = 302;
+  response.headers = AnswerHeaders(exchange.arrival.request_id, {});
+  response.headers.Set("Location", "/ui");
+  exchange.responder->Respond(std::move(response));
 }
 
 void HttpApi::GetChatPage(Exchange& exchange) {
@@ -269,7 +245,7 @@ void HttpApi::GetHealth(Exchange& exchange) {
 }
 
 void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
-  const std::string name = DecodeSegment(id);
+  const std::string name = PercentDecoded(id);
   RequestError error;
   if (const auto model = ResolveModel(*submitter_, name, &error)) {
     return Send(exchange, ModelJson(*model, name), kJsonType);
@@ -330,35 +306,37 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   RequestError error;
   BuiltRequest built;
   exchange.arrival.endpoint = endpoint;
-  exchange.arrival.splits_reasoning = splits_reasoning_;
+  exchange.arrival.splits_reasoning = parts_.splits_reasoning;
   if (!ReadJsonParams(body, endpoint, &params, &ignored, &error)) return Refuse(exchange, error);
-  // What is refused from here on carries the name that an answer would.
+  // A refusal from here on carries the name that an answer would.
   if (IsUsableRequestId(params.request_id)) exchange.arrival.request_id = params.request_id;
   if (!BuildRequest(params, exchange.arrival, *submitter_, &built, &error)) {
     return Refuse(exchange, error);
   }
-  const auto keys = ValuesOf(exchange.request.headers, kIdempotencyKeyField);
+  const auto keys = exchange.request.headers.FindAll(kIdempotencyKeyField);
   const std::string content = keys.empty() ? "" : JsonContent(*body.AsObject());
   if (!SetIdempotencyKey(kIdempotencyKeyField, keys, {"http", content}, &built, &error)) {
     return Refuse(exchange, error);
   }
-  AnswerBudget::Share share;
-  if (!ReserveAnswer(built, AnswerForm::kJson, answers_, &share, &error)) {
+  AnswerRoom room;
+  if (!ReserveAnswer(built, AnswerForm::kJson, parts_.answers, &room, &error)) {
     return Refuse(exchange, error);
   }
   HttpHeaders headers = AnswerHeaders(built.plan.request_id, ignored);
   std::shared_ptr<ResponseSink> sink;
+  std::shared_ptr<HttpWholeSink> whole;
   if (built.plan.stream) {
     sink = std::make_shared<HttpStreamSink>(std::move(built.plan), std::move(headers),
-                                            exchange.responder, sse_ping_ms_);
+                                            exchange.responder, parts_.sse_ping_ms);
   } else {
-    auto whole = std::make_shared<HttpWholeSink>(std::move(built.plan), built.request.num_choices,
-                                                 std::move(headers), exchange.responder, workers_);
-    whole->Keep(std::move(share));
-    sink = std::move(whole);
+    whole = std::make_shared<HttpWholeSink>(std::move(built.plan), built.request.num_choices,
+                                            std::move(headers), exchange.responder, parts_);
+    whole->Keep(std::move(room));
+    sink = whole;
   }
   const auto uid = SubmitOrEcho(submitter_, std::move(built.request), std::move(sink));
   if (!uid.has_value()) return;
+  if (whole != nullptr) whole->OnSubmitted(*uid);
   exchange.responder->OnClosed([submitter = submitter_, uid = *uid](HttpClientGone how) {
     const bool is_slow = how == HttpClientGone::kStalled;
     submitter->Cancel(uid, is_slow ? CancelCause::kSlowClient : CancelCause::kClientLeft);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string_view>
 
+#include "src/api/api_paths.h"
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
 #include "src/api/json_value.h"
@@ -33,7 +34,7 @@ class HttpApi {
 
  private:
   static RequestError ServerError(const HttpRefusal& refusal);
-  // What a handler needs of one exchange.
+  // One exchange, as its handler sees it.
   struct Exchange {
     HttpRequest request;
     std::shared_ptr<HttpResponder> responder;
@@ -42,10 +43,10 @@ class HttpApi {
   };
   using PostHandler = void (HttpApi::*)(Exchange& exchange, const JsonValue& body);
 
-  void HandleGet(Exchange& exchange);
+  void HandleGet(Exchange& exchange, ApiRoute route);
   void HandlePost(Exchange exchange, PostHandler handler);
-  static PostHandler FindPostHandler(std::string_view path);
-  static bool IsGetPath(std::string_view path);
+  // Null: the route answers GET.
+  static PostHandler PostHandlerOf(ApiRoute route);
 
   void PostChat(Exchange& exchange, const JsonValue& body);
   void PostCompletion(Exchange& exchange, const JsonValue& body);
@@ -60,7 +61,10 @@ class HttpApi {
 
   void GetHealth(Exchange& exchange);
   static void GetChatPage(Exchange& exchange);
-  void RefusePath(Exchange& exchange);
+  // `known`: the row of the path, whose method is another one; null = there is no such path.
+  void RefusePath(Exchange& exchange, const ApiPath* known);
+  static void GetRoot(Exchange& exchange);
+  static void GetVersion(Exchange& exchange);
   void GetModel(Exchange& exchange, std::string_view id);
   void GetTokenizerInfo(Exchange& exchange);
   void GetTopology(Exchange& exchange);
@@ -68,11 +72,9 @@ class HttpApi {
   void Refuse(Exchange& exchange, const RequestError& error);
   static void Send(Exchange& exchange, std::string body, std::string_view content_type);
 
+  const ApiParts parts_;
   Submitter* const submitter_;
   ApiWorkers* const workers_;
-  AnswerBudget* const answers_;
-  const bool splits_reasoning_;
-  const int64_t sse_ping_ms_;
   const std::function<void(Topology*)> complete_topology_;
   const Clock& clock_ = SystemClock();
 };

@@ -40,6 +40,7 @@ HttpResponse ErrorResponse(const RequestError& error, HttpHeaders headers) {
 }
 
 void HttpWholeSink::OnFinished(const GenerateResult& result) {
+  if (answer_.failure()) return OnFailed(*answer_.failure());
   workers_->Write(answer_.num_bytes(), [self = shared_from_this(), result] {
     self->headers_.Set("Content-Type", kJsonType);
     if (self->answer_.num_bytes() > kMaxTextBytes) {
@@ -54,27 +55,41 @@ void HttpWholeSink::OnFinished(const GenerateResult& result) {
   });
 }
 
-void HttpWholeSink::WritePieces() {
+bool HttpWholeSink::FillBuffer() {
   constexpr size_t kPieceBytes = size_t{64} << 10;
-  constexpr size_t kMaxBuffered = size_t{256} << 10;
-  while (responder_->buffered_bytes() < kMaxBuffered) {
+  while (responder_->buffered_bytes() < kMaxBufferedBytes) {
     const std::string piece = pieces_->Next(kPieceBytes);
     if (piece.empty()) {
       responder_->Finish();
-      return;
+      return false;
     }
-    if (!responder_->Write(piece)) return;  // the client has gone
+    if (!responder_->Write(piece)) return false;
   }
-  responder_->NotifyBelow(kMaxBuffered / 2, [self = shared_from_this()] {
-    const auto go_on = [self](bool too_late) {
-      if (too_late) return self->responder_->Abort();
-      self->WritePieces();
-    };
-    if (!self->workers_->TryPost(0, go_on)) go_on(/*too_late=*/false);
+  return true;
+}
+
+bool HttpWholeSink::TryWriteLater() {
+  return workers_->TryPost(0, [self = shared_from_this()](bool too_late) {
+    if (too_late) return self->responder_->Abort();
+    self->WritePieces();
   });
 }
 
-void HttpWholeSink::OnFailed(const RequestError& error) {
+// A loop, because a call from a callback that fires at once would nest without end.
+void HttpWholeSink::WritePieces() {
+  while (FillBuffer()) {
+    const HttpRoom room =
+        responder_->NotifyBelow(kMaxBufferedBytes / 2, [self = shared_from_this()] {
+          if (!self->TryWriteLater()) self->WritePieces();
+        });
+    if (room != HttpRoom::kNow) return;
+    // Other requests have their turn between two buffers of a client that reads fast.
+    if (TryWriteLater()) return;
+  }
+}
+
+void HttpWholeSink::OnFailed(const RequestError& failed) {
+  const RequestError& error = answer_.FailureOr(failed);
   if (error.code == ErrorCode::kCancelled) return responder_->Abort();  // nobody reads an answer
   responder_->Respond(ErrorResponse(error, std::move(headers_)));
 }

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "src/api/answer_budget.h"
 #include "src/api/answer_collector.h"
 #include "src/api/answer_text.h"
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
+#include "src/api/call_cancellation.h"
 #include "src/api/openai_json.h"
 #include "src/http/http_responder.h"
 #include "src/router/submit.h"
@@ -47,28 +47,41 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
  public:
   // An answer up to this is one text and has a Content-Length.
   static constexpr size_t kMaxTextBytes = size_t{1} << 20;
+  // Unsent bytes at which a larger answer waits for its client.
+  static constexpr size_t kMaxBufferedBytes = size_t{256} << 10;
 
-  // `num_choices`: computed ones, at least plan.num_choices. `workers` outlives this.
+  // `num_choices`: computed ones, at least plan.num_choices. The pointees of `parts` outlive this.
   HttpWholeSink(AnswerPlan plan, uint32_t num_choices, HttpHeaders headers,
-                std::shared_ptr<HttpResponder> responder, ApiWorkers* workers)
+                std::shared_ptr<HttpResponder> responder, const ApiParts& parts)
       : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
         answer_(plan_, num_choices),
-        workers_(workers) {}
+        submitter_(parts.submitter),
+        workers_(parts.workers) {}
 
   // Takes the reservation of the answer; the destructor gives it back.
-  void Keep(AnswerBudget::Share share) { share_ = std::move(share); }
+  void Keep(AnswerRoom room) { answer_.Keep(std::move(room)); }
+  // The request was submitted under this name. Any thread.
+  void OnSubmitted(RequestUid uid) { cancellation_.OnSubmitted(submitter_, uid); }
 
-  void OnToken(const TokenOutput& token) override { answer_.Add(token); }
+  void OnToken(const TokenOutput& token) override {
+    if (!answer_.Add(token)) cancellation_.OnCancel(submitter_);
+  }
   void OnFinished(const GenerateResult& result) override;
   void OnFailed(const RequestError& error) override;
 
  private:
-  // Writes pieces until the client has to take some; then it is called again.
+  // Writes pieces until the client has to take some; then it is called again. Ends, and with it
+  // this sink, when everything is written or the client has gone.
   void WritePieces();
+  // Writes up to kMaxBufferedBytes; false: there is nothing more to write, or no reader.
+  bool FillBuffer();
+  // Lets a thread of the workers call WritePieces; false: no thread takes it.
+  bool TryWriteLater();
 
   AnswerCollector answer_;
+  Submitter* const submitter_;
   ApiWorkers* const workers_;
-  AnswerBudget::Share share_;
+  CallCancellation cancellation_;       // of an answer that has no room
   std::optional<AnswerPieces> pieces_;  // set once an answer in pieces has begun
 };
 

@@ -22,7 +22,7 @@ inline constexpr size_t kMaxIdempotencyKeyBytes = 255;
 // attempt is called and how long its client waits, not what is asked for.
 inline constexpr std::array<std::string_view, 2> kFieldsOfAttempt = {"request_id", "timeout_ms"};
 
-// What a request asks for, as its transport brought it.
+// The content of a request, as its transport brought it.
 struct RequestBody {
   std::string_view form;   // how it is encoded and answered: "http", "grpc-unary", "grpc-stream"
   std::string_view bytes;  // one encoding for one content, without kFieldsOfAttempt

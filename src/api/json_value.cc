@@ -14,8 +14,8 @@
 namespace baton {
 namespace {
 
-// What the library's message says of its own grammar: "unexpected end of input; expected '}'",
-// "invalid string: missing closing quote". Never what it quotes from the text.
+// The part of the library's message that tells of its own grammar: "unexpected end of input;
+// expected '}'", "invalid string: missing closing quote". Never its quotes from the text.
 std::string_view ReasonOf(const nlohmann::detail::exception& error) {
   constexpr int kSyntax = 101;
   std::string_view text = error.what();

@@ -86,11 +86,23 @@ JsonWriter& JsonWriter::Key(std::string_view name) {
 }
 
 JsonWriter& JsonWriter::String(std::string_view value) {
+  return BeginString().AppendString(value).EndString();
+}
+
+JsonWriter& JsonWriter::BeginString() {
   Comma();
   text_.push_back('"');
+  return *this;
+}
+
+JsonWriter& JsonWriter::AppendString(std::string_view part) {
   std::string mended;
-  if (ValidUtf8Prefix(value) != value.size()) value = mended = LossyUtf8(value);
-  for (const char c : value) AppendEscaped(c, &text_);
+  if (ValidUtf8Prefix(part) != part.size()) part = mended = LossyUtf8(part);
+  for (const char c : part) AppendEscaped(c, &text_);
+  return *this;
+}
+
+JsonWriter& JsonWriter::EndString() {
   text_.push_back('"');
   return *this;
 }

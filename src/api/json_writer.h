@@ -25,6 +25,10 @@ class JsonWriter {
 
   // `value` is valid UTF-8; a byte that is not becomes U+FFFD, so that the text stays JSON.
   JsonWriter& String(std::string_view value);
+  // As String, for a text in parts that are cut between characters: Begin, Append*, End.
+  JsonWriter& BeginString();
+  JsonWriter& AppendString(std::string_view part);
+  JsonWriter& EndString();
   JsonWriter& Int(int64_t value);
   JsonWriter& Uint(uint64_t value);
   // The shortest decimal that reads back as the same float or double; null when not finite.
@@ -36,7 +40,7 @@ class JsonWriter {
   JsonWriter& Null();
 
   const std::string& text() const { return text_; }
-  // The text since the last call; what is written next goes on behind it.
+  // The text since the last call; what is written next follows it.
   std::string Take() { return std::exchange(text_, {}); }
 
  private:

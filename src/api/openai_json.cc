@@ -148,26 +148,16 @@ void WriteEnd(const ChoiceEnd& end, JsonWriter* json) {
   }
 }
 
-// A choice up to its log-probabilities; its object stays open.
-void WriteChoiceHead(const AnswerPlan& plan, uint32_t idx, const CollectedChoice& choice,
-                     JsonWriter* json) {
-  json->BeginObject().Key("index").Uint(idx);
-  if (IsChat(plan)) {
-    json->Key("message").BeginObject();
-    json->Key("role").String("assistant");
-    if (plan.splits_reasoning) {
-      json->Key("reasoning_content");
-      if (choice.reasoning.empty()) {
-        json->Null();
-      } else {
-        json->String(choice.reasoning);
-      }
-    }
-    json->Key("content").String(choice.text);
-    json->EndObject();
-  } else {
-    json->Key("text").String(choice.text);
-  }
+// Bytes of text in one step: as JSON at most 24 KiB, at six bytes for a control character.
+constexpr size_t kTextStepBytes = size_t{4} << 10;
+
+// The part of `text` from `at` that one step writes: cut before a byte that begins a character, or
+// before the fourth stray byte, which is no character's.
+std::string_view TextStep(std::string_view text, size_t at) {
+  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
+  size_t end = std::min(text.size(), at + kTextStepBytes);
+  for (int i = 0; i < 3 && end < text.size() && continues(text[end]); ++i) --end;
+  return text.substr(at, end - at);
 }
 
 // A chat chunk's delta. One token may bring the end of the thoughts and the beginning of the
@@ -292,6 +282,10 @@ void AnswerPieces::Step() {
     case Stage::kChoice:
       BeginChoice();
       break;
+    case Stage::kThoughts:
+    case Stage::kText:
+      StepString();
+      break;
     case Stage::kList:
       StepList();
       break;
@@ -313,7 +307,40 @@ void AnswerPieces::Step() {
 }
 
 void AnswerPieces::BeginChoice() {
-  WriteChoiceHead(plan_, choice_, answer_.choice(order_[choice_]), &json_);
+  json_.BeginObject().Key("index").Uint(choice_);
+  if (!IsChat(plan_)) return BeginText();
+  json_.Key("message").BeginObject().Key("role").String("assistant");
+  if (!plan_.splits_reasoning) return BeginText();
+  json_.Key("reasoning_content");
+  if (answer_.choice(order_[choice_]).reasoning.empty()) {
+    json_.Null();
+    return BeginText();
+  }
+  json_.BeginString();
+  stage_ = Stage::kThoughts;
+  text_at_ = 0;
+}
+
+void AnswerPieces::BeginText() {
+  json_.Key(IsChat(plan_) ? "content" : "text").BeginString();
+  stage_ = Stage::kText;
+  text_at_ = 0;
+}
+
+void AnswerPieces::StepString() {
+  const CollectedChoice& choice = answer_.choice(order_[choice_]);
+  const std::string& text = stage_ == Stage::kThoughts ? choice.reasoning : choice.text;
+  const std::string_view part = TextStep(text, text_at_);
+  json_.AppendString(part);
+  text_at_ += part.size();
+  if (text_at_ < text.size()) return;
+  json_.EndString();
+  if (stage_ == Stage::kThoughts) return BeginText();
+  if (IsChat(plan_)) json_.EndObject();
+  BeginLists();
+}
+
+void AnswerPieces::BeginLists() {
   json_.Key("logprobs");
   stage_ = plan_.logprobs ? Stage::kList : Stage::kEnd;
   if (!plan_.logprobs) {

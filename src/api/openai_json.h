@@ -29,14 +29,17 @@ class AnswerPieces {
   // `plan` and `answer` outlive this.
   AnswerPieces(const AnswerPlan& plan, const AnswerCollector& answer, GenerateResult result);
 
-  // The next `num_bytes` and up to one token more; "" = all was given.
+  // The next `num_bytes` and up to one token or 24 KiB of text more; "" = all was given.
   std::string Next(size_t num_bytes);
 
  private:
-  enum class Stage : uint8_t { kHead, kChoice, kList, kEnd, kTail, kDone };
+  enum class Stage : uint8_t { kHead, kChoice, kThoughts, kText, kList, kEnd, kTail, kDone };
 
   void Step();
   void BeginChoice();
+  void BeginText();
+  void StepString();
+  void BeginLists();
   void StepList();
 
   const AnswerPlan& plan_;
@@ -46,6 +49,7 @@ class AnswerPieces {
   JsonWriter json_;
   Stage stage_ = Stage::kHead;
   uint32_t choice_ = 0;  // place in order_
+  size_t text_at_ = 0;   // byte of the choice's thoughts or text
   size_t list_ = 0;      // of the choice's lists of log-probabilities
   size_t token_ = 0;     // of that list
 };

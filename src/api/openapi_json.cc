@@ -5,9 +5,11 @@
 #include <variant>
 #include <vector>
 
+#include "src/api/api_paths.h"
 #include "src/api/json_writer.h"
 #include "src/api/schema.h"
 #include "src/base/version.h"
+#include "src/http/http_message.h"
 
 namespace baton {
 namespace {
@@ -70,34 +72,6 @@ void WriteRequestSchema(Endpoint endpoint, JsonWriter* json) {
   json->String(endpoint == Endpoint::kChat ? "messages" : "prompt").EndArray().EndObject();
 }
 
-// One path with one method.
-struct PathRow {
-  std::string_view path;
-  std::string_view method;
-  std::string_view summary;
-  std::string_view schema;  // of the body, under components; "" = an object, as the summary says
-};
-
-constexpr PathRow kPaths[] = {
-    {"/v1/chat/completions", "post", "An answer to a conversation; stream: server-sent events",
-     "ChatCompletionRequest"},
-    {"/v1/completions", "post", "A continuation of a text or of token ids; stream: as above",
-     "CompletionRequest"},
-    {"/v1/models", "get", "The models served", ""},
-    {"/v1/models/{model}", "get", "One model", ""},
-    {"/tokenize", "post",
-     "Token ids of {content, add_special, parse_special, with_pieces}, of {prompt, "
-     "add_special_tokens, return_token_strs}, or of the prompt of {messages}",
-     ""},
-    {"/detokenize", "post", "The text of {tokens}", ""},
-    {"/tokenizer_info", "get", "Special tokens, sizes and the chat template", ""},
-    {"/apply-template", "post", "The prompt text of {messages}", ""},
-    {"/health", "get", "200 when a request would be served now, else 503", ""},
-    {"/v1/topology", "get", "The processes, their load and links", ""},
-    {"/version", "get", "The server's version", ""},
-    {"/openapi.json", "get", "This description", ""},
-};
-
 void WriteAnswers(JsonWriter* json) {
   json->Key("responses").BeginObject();
   json->Key("200").BeginObject().Key("description").String("the answer").EndObject();
@@ -108,16 +82,18 @@ void WriteAnswers(JsonWriter* json) {
   json->EndObject().EndObject().EndObject().EndObject().EndObject();
 }
 
-void WritePath(const PathRow& row, JsonWriter* json) {
-  json->Key(row.path).BeginObject().Key(row.method).BeginObject();
+void WritePath(const ApiPath& row, JsonWriter* json) {
+  const bool names_model = row.route == ApiRoute::kModel;
+  json->Key(std::string(row.path) + (names_model ? "{model}" : "")).BeginObject();
+  json->Key(LowerCase(row.method)).BeginObject();
   json->Key("summary").String(row.summary);
-  if (row.path.find('{') != std::string_view::npos) {
+  if (names_model) {
     json->Key("parameters").BeginArray().BeginObject();
     json->Key("name").String("model").Key("in").String("path").Key("required").Bool(true);
     json->Key("schema").BeginObject().Key("type").String("string").EndObject();
     json->EndObject().EndArray();
   }
-  if (row.method == "post") {
+  if (row.method == "POST") {
     json->Key("requestBody").BeginObject().Key("required").Bool(true);
     json->Key("content").BeginObject().Key("application/json").BeginObject();
     json->Key("schema").BeginObject();
@@ -150,7 +126,9 @@ std::string OpenApiJson() {
   json.BeginObject().Key("openapi").String("3.1.0");
   json.Key("info").BeginObject().Key("title").String("Baton").Key("version").String(kVersion);
   json.EndObject().Key("paths").BeginObject();
-  for (const PathRow& row : kPaths) WritePath(row, &json);
+  for (const ApiPath& row : kApiPaths) {
+    if (!row.summary.empty()) WritePath(row, &json);
+  }
   json.EndObject().Key("components").BeginObject().Key("schemas").BeginObject();
   json.Key("ChatCompletionRequest");
   WriteRequestSchema(Endpoint::kChat, &json);

@@ -25,7 +25,7 @@ enum class ToolChoice : uint8_t {
   kCall,  // some call, or that of one function
 };
 
-// What the schema table fills; see the file comment.
+// The fields that the schema table fills; see the file comment.
 struct ApiParams {
   std::string model;
   std::vector<ChatMessage> messages;      // chat

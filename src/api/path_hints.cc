@@ -1,32 +1,34 @@
 #include "src/api/path_hints.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "fmt/format.h"
 
+#include "src/api/api_paths.h"
 #include "src/base/nearest_name.h"
+#include "src/http/http_message.h"
 
 namespace baton {
 namespace {
 
-constexpr std::string_view kModelPrefix = "/v1/models/";
 constexpr std::array<std::string_view, 6> kAdminPaths = {"/metrics",  "/livez", "/readyz",
                                                          "/startupz", "/drain", "/debug"};
 
 // In lower case, without empty segments: "//V1/Models/" is "/v1/models".
 std::string Tidied(std::string_view path) {
   std::string tidied;
-  for (const char c : path) {
+  for (const char c : LowerCase(path)) {
     if (c == '/' && tidied.ends_with('/')) continue;
-    tidied.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c);
+    tidied.push_back(c);
   }
   if (tidied.size() > 1 && tidied.ends_with('/')) tidied.pop_back();
   return tidied;
 }
 
-// What is behind "/v1": clients that have it in their address twice, or not at all, have this
-// right.
+// The path after "/v1": clients that have "/v1" in their address twice, or not at all, have the
+// rest right.
 std::string_view TailOf(std::string_view path) {
   constexpr std::string_view kVersion = "/v1";
   return path.starts_with(kVersion) ? path.substr(kVersion.size()) : path;
@@ -35,14 +37,17 @@ std::string_view TailOf(std::string_view path) {
 const ApiPath* FindMeant(const std::string& tidied) {
   const ApiPath* meant = nullptr;
   for (const ApiPath& known : kApiPaths) {
+    if (known.route == ApiRoute::kRoot) continue;  // a part of every path
     const std::string_view tail = TailOf(known.path);
-    const bool fits = known.path == kModelPrefix ? tidied.find(tail) != std::string::npos
-                                                 : tidied.ends_with(tail);
+    const bool fits = known.route == ApiRoute::kModel ? tidied.find(tail) != std::string::npos
+                                                      : tidied.ends_with(tail);
     if (fits && (meant == nullptr || tail.size() > TailOf(meant->path).size())) meant = &known;
   }
   if (meant != nullptr) return meant;
   std::vector<std::string_view> paths;
-  for (const ApiPath& known : kApiPaths) paths.push_back(known.path);
+  for (const ApiPath& known : kApiPaths) {
+    if (known.route != ApiRoute::kRoot) paths.push_back(known.path);
+  }
   const std::string nearest = NearestName(tidied, paths);
   const auto* const found =
       std::find_if(kApiPaths.begin(), kApiPaths.end(),
@@ -56,7 +61,7 @@ std::string_view PathMeant(std::string_view method, std::string_view path) {
   const std::string tidied = Tidied(path);
   for (const ApiPath& known : kApiPaths) {
     const bool answers = known.method == method || (known.method == "GET" && method == "HEAD");
-    if (!answers || known.path == kModelPrefix) continue;
+    if (!answers || known.route == ApiRoute::kModel) continue;
     if (tidied == known.path || tidied == TailOf(known.path)) return known.path;
   }
   return {};
@@ -74,7 +79,7 @@ std::string PathHint(std::string_view path) {
   }
   if (const ApiPath* const meant = FindMeant(tidied)) {
     return fmt::format("Send {} {}{} instead.", meant->method, meant->path,
-                       meant->path == kModelPrefix ? "NAME" : "");
+                       meant->route == ApiRoute::kModel ? "NAME" : "");
   }
   return "The API is at POST /v1/chat/completions, POST /v1/completions and GET /v1/models; a page "
          "to chat with is at /ui.";

@@ -335,7 +335,7 @@ class IgnoredNames {
   std::vector<std::string>* const names_;
 };
 
-// What ReadTurn skips in the turns of `messages`.
+// Adds the names that ReadTurn skips in the turns of `messages`.
 void AddIgnoredOfTurns(const JsonValue& root, IgnoredNames* names) {
   const JsonValue* messages = root.Find("messages");
   const JsonValue::Array* turns = messages == nullptr ? nullptr : messages->AsArray();

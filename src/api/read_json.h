@@ -20,7 +20,7 @@ namespace baton {
 bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
                     std::vector<std::string>* ignored, RequestError* error);
 
-// The same names for a body that has the members `known`, and, if `messages` is one of them, turns.
+// Such names for a body that has the members `known`, and, if `messages` is one of them, turns.
 std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
                                            std::initializer_list<std::string_view> known);
 

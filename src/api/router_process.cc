@@ -53,7 +53,7 @@ constexpr int64_t kDrainPollUs = 50'000;
 // For so long no request runs before a drain ends: whoever has just read an answer may be sending
 // the next request over the same connection.
 constexpr int64_t kQuietUs = 300'000;
-// What gRPC may take to end calls that were already told to end.
+// Time that gRPC may take to end calls that were already told to end.
 constexpr int64_t kLastCallsUs = 2'000'000;
 // A loop that has not turned for so long does not make progress.
 constexpr int64_t kLiveLimitUs = 5'000'000;
@@ -79,7 +79,7 @@ void AddKeepalive(const ServerKeepalive& keepalive, grpc::ServerBuilder* builder
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, keepalive.max_idle_ms);
 }
 
-// What the admin server's thread waits for: an answer of the router's thread, which gives one
+// Lets the admin server's thread wait for an answer of the router's thread, which gives one
 // within a turn of its loop, or none when it stops.
 template <typename T>
 class LoopAnswer {

@@ -30,8 +30,9 @@ struct RouterConfig {
   // After the first SIGTERM new connections are still accepted for this long, until load balancers
   // have seen that readiness is gone.
   int64_t drain_grace_us = 5'000'000;
-  int64_t drain_timeout_us = 60'000'000;  // what running streams get, behind the grace
-  // What it speaks with workers; another range than this build's is for tests of upgrades.
+  int64_t drain_timeout_us = 60'000'000;  // for running streams, after the grace
+  // Wire versions that it speaks with workers; another range than this build's is for tests of
+  // upgrades.
   WireRange wire = kWireVersions;
   ServerKeepalive keepalive;  // of the gRPC port; others than the defaults are for tests
   // Thoughts get a field of their own (`reasoning_content`) where a request does not say.

@@ -88,7 +88,7 @@ std::string RangeText(const ParamRow& row) {
   return fmt::format("from {} to {}", NumberText(row.min), NumberText(row.max));
 }
 
-// What each kind of target expects.
+// Names the values that each kind of target accepts.
 struct ExpectedVisitor {
   const ParamRow& row;
 

@@ -28,7 +28,7 @@ inline constexpr size_t kApiMaxLogitBias = 1024;
 inline constexpr size_t kApiMaxUserBytes = size_t{64} << 10;
 inline constexpr size_t kApiMaxSaltBytes = 1024;
 inline constexpr size_t kApiMaxPromptTokens = size_t{1} << 20;
-// Of a gRPC message: the JSON API's limit (http_server.h, max_body_bytes).
+// Largest gRPC message: the JSON API's limit (http_server.h, max_body_bytes).
 inline constexpr size_t kApiMaxMessageBytes = size_t{8} << 20;
 inline constexpr int64_t kApiMaxChoices = 128;
 inline constexpr int64_t kApiMaxTopLogprobs = 20;
@@ -80,7 +80,7 @@ std::span<const ParamRow> ParamTable();
 // The row of that name for that endpoint; null = unknown there.
 const ParamRow* FindParam(Endpoint endpoint, std::string_view name);
 
-// What the value must be, for error messages: "an integer from 1 to 128".
+// The values that the row accepts, for error messages: "an integer from 1 to 128".
 std::string ExpectedOf(const ParamRow& row);
 
 // Stores a value of the right type; false: out of range, `error` says so.
@@ -101,7 +101,7 @@ bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiPa
 bool CheckResponseFormat(std::string_view type, RequestError* error);
 bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestError* error);
 
-// What an array of messages must be, for error messages.
+// The arrays of messages that are accepted, for error messages.
 inline constexpr std::string_view kExpectedMessages =
     "an array of 1 to 4096 objects with role and content";
 inline constexpr std::string_view kExpectedContent =

@@ -2,7 +2,9 @@
 // time.
 //
 // Memory: 20 bytes a token and 8 for each alternative, in chunks that never move, so that nothing
-// is copied or held twice while an answer grows.
+// is copied or held twice while an answer grows. The free ends of chunks come on top: of the last
+// one up to 32 KiB, and of each earlier one less than a token's alternatives, which is 0.5 % of a
+// full chunk at 20 alternatives.
 #ifndef BATON_API_TOKEN_LOG_H_
 #define BATON_API_TOKEN_LOG_H_
 
@@ -36,7 +38,7 @@ class TokenLog {
   bool empty() const { return rows_.empty(); }
   // Valid as long as this; `idx` < size().
   LoggedToken at(size_t idx) const;
-  // What a token with `num_top` alternatives takes at most.
+  // Bytes of a token with `num_top` alternatives, without the free ends of chunks.
   static constexpr size_t BytesOf(size_t num_top) { return 20 + 8 * num_top; }
 
  private:

@@ -21,7 +21,7 @@ struct TextCall {
   int64_t wall_unix_ms = 0;  // the time that templates which print the date are told
 };
 
-// What it is answered with.
+// The answer to it.
 struct TextAnswer {
   std::string json;
   std::vector<std::string> ignored;  // fields that nothing read

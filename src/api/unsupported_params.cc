@@ -234,7 +234,7 @@ constexpr UnsupportedRow kTable[] = {
     {"return_progress", kBoth, Neutral::kEmpty},
     {"timings_per_token", kBoth, Neutral::kEmpty, "the last chunk has timings"},
     {"receipt", kBoth, Neutral::kEmpty},
-    // Who answers, in which order, from which cache.
+    // Fields about which server answers, in which order, from which cache.
     {"service_tier", kBoth, Neutral::kIgnored, "auto|default"},
     {"priority", kBoth, Neutral::kZero},
     {"path", kBoth, Neutral::kText, "auto"},
@@ -358,7 +358,7 @@ std::string AnyOfOrAbsent(std::string_view words, std::string_view quotes) {
                      fmt::join(PartsOf(words), fmt::format("{0}, {0}", quotes)), quotes);
 }
 
-// What the field must be, and the way out.
+// The values that the field may have, and the way out.
 std::string ExpectedOf(const UnsupportedRow& row) {
   const auto with_way = [&row](std::string_view value) {
     return row.words.empty() ? std::string(value) : fmt::format("{}; {}", value, row.words);

@@ -20,7 +20,7 @@ bool IsUnsupportedParam(Endpoint endpoint, std::string_view name);
 // unsupported_parameter and says what the field must be, and what does the same.
 bool CheckUnsupportedParams(const JsonValue& root, Endpoint endpoint, RequestError* error);
 
-// The same for the message `turn` of a chat, which stands at `path` ("messages[3]").
+// CheckUnsupported for the message `turn` of a chat, which stands at `path` ("messages[3]").
 bool CheckUnsupportedOfTurn(const JsonValue& turn, std::string_view path, RequestError* error);
 
 }  // namespace baton

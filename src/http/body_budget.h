@@ -39,7 +39,7 @@ class BodyBudget {
   std::atomic<size_t> num_taken_{0};
 };
 
-// What one body has taken; given back by the destructor, which may run after the server's.
+// Bytes that one body has taken; given back by the destructor, which may run after the server's.
 class BodyLease {
  public:
   explicit BodyLease(std::shared_ptr<BodyBudget> budget) : budget_(std::move(budget)) {}

@@ -161,7 +161,7 @@ void HttpConnection::ParseHeader(size_t header_bytes) {
   BeginBody();
 }
 
-// What the request line and the fields say: framing, target, and whose page it is from.
+// Checks the request line and the fields: framing, target, and whose page sent it.
 std::optional<HttpRefusal> HttpConnection::CheckHead(int minor_version) {
   if (const auto refusal = CheckFraming(request_.headers, minor_version, &framing_)) {
     return refusal;

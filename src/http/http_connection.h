@@ -37,7 +37,7 @@
 
 namespace baton {
 
-// What all connections of a server share; outlives them.
+// State that all connections of a server share; outlives them.
 struct HttpServerShared {
   HttpServerOptions options;           // constant
   HttpHandler handler;                 // constant

@@ -149,7 +149,7 @@ void HttpExchange::KeepAlive(std::string filler, int64_t silence_ms) {
 void HttpExchange::FillSilence(int64_t now_us) {
   std::lock_guard lock(mutex_);
   const bool streams = state_ == State::kStreaming && !peer_closed_ && !abort_;
-  // Who has not taken what there is needs no sign of life from us.
+  // A client that has not taken all its bytes needs no sign of life from us.
   if (!streams || filler_.empty() || buffered_bytes_ > 0) return;
   if (now_us - written_us_ < silence_ms_ * 1000) return;
   AppendLocked(ChunkOf(filler_));
@@ -182,17 +182,13 @@ size_t HttpExchange::buffered_bytes() const {
   return buffered_bytes_;
 }
 
-void HttpExchange::NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) {
-  {
-    std::lock_guard lock(mutex_);
-    const bool waits = state_ != State::kClosed && !peer_closed_ && buffered_bytes_ > limit_bytes;
-    if (waits) {
-      notify_below_ = limit_bytes;
-      std::swap(on_below_, callback);  // the replaced one is destroyed after the lock
-      return;
-    }
-  }
-  callback();
+HttpRoom HttpExchange::NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) {
+  std::lock_guard lock(mutex_);
+  if (state_ == State::kClosed || peer_closed_ || abort_) return HttpRoom::kGone;
+  if (buffered_bytes_ <= limit_bytes) return HttpRoom::kNow;
+  notify_below_ = limit_bytes;
+  std::swap(on_below_, callback);  // the replaced one is destroyed after the lock
+  return HttpRoom::kLater;
 }
 
 void HttpExchange::OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) {
@@ -303,8 +299,8 @@ class ExchangeResponder final : public HttpResponder {
     exchange_->KeepAlive(std::move(filler), silence_ms);
   }
   size_t buffered_bytes() const override { return exchange_->buffered_bytes(); }
-  void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) override {
-    exchange_->NotifyBelow(limit_bytes, std::move(callback));
+  HttpRoom NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) override {
+    return exchange_->NotifyBelow(limit_bytes, std::move(callback));
   }
   void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) override {
     exchange_->OnClosed(std::move(callback));

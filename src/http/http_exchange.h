@@ -29,7 +29,7 @@
 
 namespace baton {
 
-// What the answer's form depends on; fixed when the request is complete.
+// Facts on which the answer's form depends; fixed when the request is complete.
 struct ExchangeTraits {
   bool head = false;       // no body on the wire
   bool http_1_0 = false;   // no chunks on the wire
@@ -53,12 +53,12 @@ class HttpExchange {
   void Abort();
   void KeepAlive(std::string filler, int64_t silence_ms);
   size_t buffered_bytes() const;
-  void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback);
+  HttpRoom NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback);
   void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback);
   // The last responder is gone: `error` answers an unanswered request, a stream is aborted.
   void Abandon(const std::function<HttpResponse()>& error);
 
-  // What the connection has to send next.
+  // Bytes that the connection has to send next.
   struct Output {
     std::vector<std::string> pieces;
     bool complete = false;   // nothing follows these pieces

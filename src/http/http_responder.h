@@ -30,6 +30,13 @@ enum class HttpClientGone : uint8_t {
   kStalled,  // took no byte for write_stall_timeout_ms
 };
 
+// The client's state, as NotifyBelow tells it to a producer that pauses.
+enum class HttpRoom : uint8_t {
+  kNow,    // few enough bytes are buffered: go on
+  kLater,  // the callback will say when
+  kGone,   // the client has gone or the answer was aborted: stop producing
+};
+
 // The answering side of one exchange; see the file comment. An interface, so that handlers can be
 // tested without sockets.
 class HttpResponder {
@@ -46,7 +53,7 @@ class HttpResponder {
   virtual bool Write(std::string_view chunk) = 0;
   // Ends the stream cleanly once everything queued is sent.
   virtual bool Finish() = 0;
-  // As Finish, and the connection is closed behind the final chunk: for an answer that is not
+  // As Finish, and the connection is closed after the final chunk: for an answer that is not
   // whole. The header, which could have said `Connection: close`, is long gone.
   virtual bool FinishAndClose() = 0;
   // From now on the stream gets `filler` as a chunk of its own whenever it has been silent for
@@ -59,9 +66,10 @@ class HttpResponder {
   // Bytes queued and not yet taken by the kernel, also when it never will. Pause producing above
   // 256 KiB.
   virtual size_t buffered_bytes() const = 0;
-  // Calls `callback` once, as soon as at most `limit_bytes` are buffered (perhaps at once) or the
-  // client is gone. Replaces an earlier one that has not fired.
-  virtual void NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) = 0;
+  // kLater: `callback` is called once, as soon as at most `limit_bytes` are buffered or the client
+  // has gone; the next Write or NotifyBelow tells which. It replaces an earlier callback that has
+  // not fired. kNow and kGone: `callback` is dropped and never called.
+  virtual HttpRoom NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) = 0;
 
   // Calls `callback` once if the client goes away (close, reset, stall beyond the limit, server
   // stop) before the answer is complete, also while nothing is being written; at once if it has

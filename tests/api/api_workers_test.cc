@@ -40,7 +40,7 @@ TEST(ApiWorkersTest, AnAnswerOfMegabytesIsNotWrittenByItsCaller) {
     return writer->get_future().get();
   };
   EXPECT_EQ(writer_of(1000), std::this_thread::get_id());
-  // Nor does it wait behind prompts of that size.
+  // Nor does it wait for prompts of that size.
   std::promise<void> hold;
   ASSERT_TRUE(
       workers.TryPost(ApiWorkers::kLargeBytes + 1, [&](bool) { hold.get_future().wait(); }));
@@ -50,7 +50,7 @@ TEST(ApiWorkersTest, AnAnswerOfMegabytesIsNotWrittenByItsCaller) {
   EXPECT_EQ(writer_of(size_t{1} << 20), std::this_thread::get_id()) << "an answer is never lost";
 }
 
-// 64 bodies of megabytes would be parsed for minutes, behind a signal to stop.
+// 64 bodies of megabytes would be parsed for minutes, after a signal to stop.
 TEST(ApiWorkersTest, WhatWaitsWhenItStopsIsToldSo) {
   std::promise<void> begun;
   std::promise<void> hold;

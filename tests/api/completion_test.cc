@@ -1,4 +1,4 @@
-// What ends a choice, and completions that repeat their prompt, over HTTP.
+// The ends of a choice, and completions that repeat their prompt, over HTTP.
 #include <memory>
 #include <string>
 #include <vector>

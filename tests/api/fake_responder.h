@@ -64,13 +64,11 @@ class FakeResponder final : public HttpResponder {
     return buffered + untaken_;
   }
   // The client takes everything as soon as it is waited for.
-  void NotifyBelow(size_t /*limit*/, absl::AnyInvocable<void()> callback) override {
-    {
-      std::lock_guard lock(mutex_);
-      ++num_pauses;
-      untaken_ = 0;
-    }
-    callback();
+  HttpRoom NotifyBelow(size_t /*limit*/, absl::AnyInvocable<void()> /*callback*/) override {
+    std::lock_guard lock(mutex_);
+    ++num_pauses;
+    untaken_ = 0;
+    return HttpRoom::kNow;
   }
   void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) override {
     std::unique_lock lock(mutex_);

@@ -35,7 +35,7 @@ class FakeSubmitter final : public Submitter {
     {
       std::lock_guard lock(mutex_);
       uid = {7, ++last_uid_};
-      submitted_.push_back({uid, request, sink});
+      submitted_.push_back({uid, request, keeps_sinks ? sink : nullptr});
     }
     changed_.notify_all();
     // The answer comes on another thread in life; here the test may give it on this one.
@@ -94,7 +94,8 @@ class FakeSubmitter final : public Submitter {
   Topology topology;
   bool is_ready = true;
   bool is_draining = false;
-  CancelCause last_cause = CancelCause::kClientLeft;  // of the latest Cancel, behind WaitCancelled
+  bool keeps_sinks = true;  // false: a sink lives only as long as its answer
+  CancelCause last_cause = CancelCause::kClientLeft;  // of the latest Cancel, after WaitCancelled
   std::function<void(const GenerateRequest&, ResponseSink&)> answer;
 
  private:

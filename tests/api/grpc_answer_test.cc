@@ -1,4 +1,5 @@
-// What answers over gRPC carry beside their text, from toy workers through the whole router.
+// The fields that answers over gRPC carry beside their text, from toy workers through the whole
+// router.
 #include <memory>
 #include <string>
 #include <vector>

@@ -21,7 +21,7 @@ class GrpcConnectionTest : public RouterProcessTest {
     config.keepalive = keepalive;
     StartProcess(config);
     JoinPair();
-    // What they compute never comes.
+    // Their answers never come.
     decode_->mood = ToyWorker::Mood::kSilent;
     prefill_->mood = ToyWorker::Mood::kSilent;
   }

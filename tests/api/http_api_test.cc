@@ -566,7 +566,7 @@ TEST_F(HttpApiTest, VersionIsTold) {
   EXPECT_EQ(Send("POST", "/version", "{}")->status, 405);
 }
 
-// What is wrong is the length, or the model, and not that the template does not like the text.
+// The length, or the model, is at fault, and not that the template does not like the text.
 TEST_F(HttpApiTest, WhatIsWrongWithAConversationIsNamed) {
   const std::string text(5 << 20, 'a');
   const std::string body = R"({"messages":[{"role":"user","content":")" + text + R"("}]})";

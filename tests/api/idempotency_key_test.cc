@@ -83,7 +83,7 @@ TEST_F(IdempotencyKeyTest, KeyEndpointAndBodyTellRequestsApart) {
   EXPECT_NE(KeyOf(5).scope, first.scope) << "chat and completions do not meet";
 }
 
-// What an attempt is called and how long its client waits is not what it asks for.
+// The name of an attempt and the time that its client waits are no part of its content.
 TEST_F(IdempotencyKeyTest, ARetryMayHaveANewNameAndDeadlineInItsBody) {
   AnswerWith("x");
   size_t num_posted = 0;

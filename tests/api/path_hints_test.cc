@@ -1,10 +1,12 @@
-// What is answered to those who ask the wrong way.
+// The table of paths, and the answers to clients that ask the wrong way.
 #include "src/api/path_hints.h"
 
 #include <string>
 
 #include "gtest/gtest.h"
 
+#include "src/api/api_paths.h"
+#include "src/api/openapi_json.h"
 #include "tests/api/http_api_rig.h"
 
 namespace baton {
@@ -12,7 +14,7 @@ namespace {
 
 class PathHintsTest : public HttpApiTest {};
 
-// What newcomers send: each answer says what to send instead.
+// Requests that newcomers send: each answer says what to send instead.
 TEST_F(PathHintsTest, WrongPathsAndMethodsAreToldWhatToSend) {
   struct Case {
     const char* method;
@@ -28,6 +30,8 @@ TEST_F(PathHintsTest, WrongPathsAndMethodsAreToldWhatToSend) {
       {"POST", "/completions", 308, "POST /v1/completions", "/v1/completions"},
       {"GET", "/v1/models/", 308, "GET /v1/models ", "/v1/models"},
       {"HEAD", "/models", 308, "GET /v1/models ", "/v1/models"},
+      {"GET", "/tokenizer_info/", 308, "GET /tokenizer_info", "/tokenizer_info"},
+      {"GET", "/OpenAPI.json/", 308, "GET /openapi.json", "/openapi.json"},
       {"POST", "/v1/tokenize", 404, "POST /tokenize"},
       {"POST", "/v1/v1/chat/completions", 404, "POST /v1/chat/completions"},
       {"GET", "/models/a", 404, "GET /v1/models/NAME"},
@@ -56,7 +60,7 @@ TEST_F(PathHintsTest, WrongPathsAndMethodsAreToldWhatToSend) {
 
 TEST_F(PathHintsTest, EveryHintLeadsToAPathThatAnswers) {
   for (const ApiPath& known : kApiPaths) {
-    const bool is_prefix = known.path.ends_with('/');
+    const bool is_prefix = known.route == ApiRoute::kModel;
     const auto responder =
         Send(std::string(known.method), std::string(known.path) + (is_prefix ? "m" : ""), "{}");
     ASSERT_TRUE(responder->Wait());
@@ -64,6 +68,24 @@ TEST_F(PathHintsTest, EveryHintLeadsToAPathThatAnswers) {
         << known.path;
     EXPECT_NE(responder->status, 405) << known.path;
   }
+}
+
+TEST_F(PathHintsTest, EveryPathIsFoundAgainInOtherFormsAndIsDescribed) {
+  const std::string description = OpenApiJson();
+  for (const ApiPath& row : kApiPaths) {
+    const bool is_model = row.route == ApiRoute::kModel;
+    const std::string path = std::string(row.path) + (is_model ? "m" : "");
+    EXPECT_EQ(FindApiPath(path), &row) << path;
+    if (!is_model) {
+      EXPECT_EQ(PathMeant(row.method, path + "/"), row.path);
+      EXPECT_EQ(PathMeant(row.method, "/" + path), row.path);
+    }
+    const std::string described =
+        "\"" + std::string(row.path) + (is_model ? "{model}" : "") + "\":";
+    EXPECT_EQ(description.find(described) != std::string::npos, !row.summary.empty()) << path;
+  }
+  EXPECT_EQ(FindApiPath("/v1/models/"), nullptr);
+  EXPECT_EQ(FindApiPath("/metrics"), nullptr);
 }
 
 TEST_F(PathHintsTest, ForeignSitesAreRefusedWithTheirCode) {

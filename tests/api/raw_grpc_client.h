@@ -73,7 +73,7 @@ class RawGrpcClient {
   void AnswerNoPings() { answers_pings_ = false; }
   // The end was a reset: no status came.
   bool was_reset() const { return was_reset_; }
-  // Of messages, their heads of 5 bytes included.
+  // Bytes of messages, their heads of 5 bytes included.
   size_t num_data_bytes() const { return num_data_bytes_; }
 
  private:

@@ -73,7 +73,7 @@ TEST_F(RouterDrainTest, IdleDrainIsQuick) {
   EXPECT_LT(steady_clock::now() - start, seconds(4));
 }
 
-// New connections are taken for the whole grace, and running streams have their time behind it.
+// New connections are taken for the whole grace, and running streams have their time after it.
 TEST_F(RouterDrainTest, TheTimeoutBeginsBehindTheGrace) {
   Restart(/*grace_us=*/600'000, /*timeout_us=*/300'000);
   decode_->mood = ToyWorker::Mood::kSilent;
@@ -126,7 +126,7 @@ TEST_F(RouterDrainTest, TheNextRequestOnAnOpenConnectionIsServed) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-// Its status waits behind a write that nobody takes, and the drain's own deadline is far away.
+// Its status waits for a write that nobody takes, and the drain's own deadline is far away.
 TEST_F(RouterDrainTest, AClientThatDoesNotReadDoesNotHoldUpASecondSignal) {
   Restart(/*grace_us=*/0, /*timeout_us=*/20'000'000);
   const auto stub = StubThatTakesLittle();

@@ -39,7 +39,7 @@ class RouterProcessTlsTest : public RouterProcessTest {
     v1::ListModelsResponse response;
     return v1::ModelService::NewStub(channel)->ListModels(&context, {}, &response);
   }
-  // What becomes of a worker that says hello over this channel.
+  // The fate of a worker that says hello over this channel.
   static grpc::Status TryToRegister(const std::shared_ptr<grpc::Channel>& channel) {
     const auto stub = v1::RouterRegistry::NewStub(channel);
     grpc::ClientContext context;

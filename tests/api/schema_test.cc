@@ -19,7 +19,7 @@
 namespace baton {
 namespace {
 
-// What a reader said of one request.
+// A reader's verdict on one request.
 struct Verdict {
   bool ok = false;
   ErrorCode code = ErrorCode::kInternal;
@@ -386,7 +386,7 @@ TEST(SchemaTest, TableAndProtoHaveTheSameFields) {
   }
 }
 
-// The same numbers out of range fail over protobuf with the same words.
+// Numbers out of range fail over protobuf with the same words.
 TEST(SchemaTest, ProtoAndJsonAgreeOnEveryNumber) {
   for (const ParamRow& row : ParamTable()) {
     const bool is_integer = std::holds_alternative<std::optional<int64_t> ApiParams::*>(row.target);

@@ -15,7 +15,7 @@
 namespace baton {
 namespace {
 
-// What the reader says of a request with one more field.
+// The reader's verdict on a request with one more field.
 struct Verdict {
   bool ok = false;
   RequestError error;

@@ -1,16 +1,24 @@
 // Answers that are sent whole: what they take in memory, and that an answer in pieces is the same
 // text.
+#include <algorithm>
+#include <chrono>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "fmt/format.h"
 #include "gtest/gtest.h"
 
 #include "src/api/answer_budget.h"
+#include "src/api/http_sinks.h"
 #include "src/api/openai_json.h"
 #include "src/api/token_log.h"
 #include "tests/api/http_api_rig.h"
+#include "tests/http/raw_client.h"
+#include "tests/http/test_server.h"
 #include "tests/test_seed.h"
 
 namespace baton {
@@ -115,6 +123,32 @@ TEST(AnswerPiecesTest, PiecesOfAnySizeAreTheWholeText) {
   }
 }
 
+TEST(AnswerPiecesTest, ALongTextIsCutBetweenCharacters) {
+  std::string text;
+  for (int i = 0; i < 20'000; ++i)
+    text += i % 7 == 0 ? "\xe2\x82\xac" : i % 5 == 0 ? "\xc3\xa9" : "\n";
+  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletion}) {
+    AnswerPlan plan = PlanOf(endpoint, /*logprobs=*/false);
+    plan.num_choices = 1;
+    AnswerCollector answer(plan, 1);
+    TokenOutput token;
+    token.text = text;
+    token.finish = FinishReason::kLength;
+    EXPECT_TRUE(answer.Add(token));
+    AnswerPieces pieces(plan, answer, {});
+    std::string joined;
+    for (std::string piece = pieces.Next(100); !piece.empty(); piece = pieces.Next(100)) {
+      EXPECT_LE(piece.size(), 100u + (24u << 10));
+      joined += piece;
+    }
+    EXPECT_EQ(joined, AnswerJson(plan, answer, {}));
+    EXPECT_EQ(joined.find("\xef\xbf\xbd"), std::string::npos) << "no character was cut in two";
+    JsonWriter whole;
+    whole.String(text);
+    EXPECT_NE(joined.find(whole.text()), std::string::npos);
+  }
+}
+
 TEST(AnswerBudgetTest, WhatIsTakenComesBackAndNoMoreThanAllIsTaken) {
   AnswerBudget budget;
   {
@@ -135,15 +169,18 @@ BuiltRequest Built(uint32_t num_choices, uint32_t max_tokens, uint32_t num_top) 
   built.plan.top_logprobs = num_top;
   built.request.num_choices = num_choices;
   built.request.sampling.max_tokens = max_tokens;
+  built.request.names_length = true;
   return built;
 }
 
 TEST(AnswerBudgetTest, ARequestThatFitsNeverIsRefusedByItsNumbers) {
   AnswerBudget budget;
-  AnswerBudget::Share share;
+  AnswerRoom room;
   RequestError error;
-  EXPECT_TRUE(ReserveAnswer(Built(128, 8160, 20), AnswerForm::kJson, &budget, &share, &error));
-  AnswerBudget::Share second;
+  EXPECT_TRUE(ReserveAnswer(Built(128, 8160, 20), AnswerForm::kJson, &budget, &room, &error));
+  for (int i = 0; i < 128 * 8160; ++i) ASSERT_TRUE(room.AddToken(&error)) << i;
+  EXPECT_EQ(budget.used(), 128u * 8160 * AnswerBytesPerToken(AnswerForm::kJson, 20));
+  AnswerRoom second;
   EXPECT_FALSE(ReserveAnswer(Built(128, 131'072, 20), AnswerForm::kJson, &budget, &second, &error));
   EXPECT_EQ(HttpStatusOf(error.code), 400);
   EXPECT_EQ(error.param, "n");
@@ -159,15 +196,65 @@ TEST(AnswerBudgetTest, ARequestThatFitsNeverIsRefusedByItsNumbers) {
 
 TEST(AnswerBudgetTest, ARequestWaitsForOthersByComingAgain) {
   AnswerBudget budget;
-  AnswerBudget::Share first;
+  AnswerRoom first;
   RequestError error;
   ASSERT_TRUE(ReserveAnswer(Built(128, 8160, 20), AnswerForm::kJson, &budget, &first, &error));
-  AnswerBudget::Share second;
-  AnswerBudget::Share third;
+  AnswerRoom second;
+  AnswerRoom third;
   ASSERT_TRUE(ReserveAnswer(Built(128, 8160, 20), AnswerForm::kJson, &budget, &second, &error));
   EXPECT_FALSE(ReserveAnswer(Built(128, 8160, 20), AnswerForm::kJson, &budget, &third, &error));
   EXPECT_EQ(HttpStatusOf(error.code), 429);
   EXPECT_GT(error.retry_after_s, 0u);
+}
+
+TEST(AnswerBudgetTest, AnAnswerWithoutALengthTakesRoomAsItsTokensCome) {
+  AnswerBudget budget;
+  BuiltRequest built = Built(1, 131'072, 20);
+  built.request.names_length = false;
+  AnswerRoom room;
+  RequestError error;
+  ASSERT_TRUE(ReserveAnswer(built, AnswerForm::kProto, &budget, &room, &error)) << error.Message();
+  EXPECT_EQ(budget.used(), AnswerRoom::kStepBytes);
+  const size_t per_token = AnswerBytesPerToken(AnswerForm::kProto, 20);
+  size_t num_tokens = 0;
+  while (num_tokens < 131'072 && room.AddToken(&error)) {
+    ++num_tokens;
+    ASSERT_GE(budget.used(), num_tokens * per_token);
+    ASSERT_LT(budget.used(), num_tokens * per_token + AnswerRoom::kStepBytes);
+  }
+  EXPECT_EQ(num_tokens, AnswerBudget::kMaxBytesOfOne / per_token);
+  EXPECT_EQ(HttpStatusOf(error.code), 400);
+  EXPECT_NE(error.Message().find("256 MiB"), std::string::npos) << error.Message();
+  room = {};
+}
+
+TEST(AnswerBudgetTest, AnAnswerWithoutALengthEndsWhereOthersHoldTheRest) {
+  AnswerBudget budget;
+  AnswerBudget::Share others;
+  ASSERT_TRUE(budget.TryTake(AnswerBudget::kMaxBytes - AnswerRoom::kStepBytes, &others));
+  BuiltRequest built = Built(1, 131'072, 20);
+  built.request.names_length = false;
+  AnswerRoom room;
+  RequestError error;
+  ASSERT_TRUE(ReserveAnswer(built, AnswerForm::kJson, &budget, &room, &error));
+  while (room.AddToken(&error)) {
+  }
+  EXPECT_EQ(HttpStatusOf(error.code), 429);
+  EXPECT_EQ(budget.used(), AnswerBudget::kMaxBytes);
+}
+
+TEST(AnswerBudgetTest, RetryAfterIsHowLongSharesAreHeld) {
+  AnswerBudget budget;
+  EXPECT_EQ(budget.FullError().retry_after_s, 1u);
+  {
+    AnswerBudget::Share share;
+    ASSERT_TRUE(budget.TryTake(1, &share));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  }
+  EXPECT_GE(budget.FullError().retry_after_s, 2u);
+  AnswerBudget::Share shares[4];
+  for (AnswerBudget::Share& share : shares) ASSERT_TRUE(budget.TryTake(1, &share));
+  EXPECT_EQ(budget.FullError().retry_after_s, 1u) << "one of four comes back sooner";
 }
 
 class WholeAnswerTest : public HttpApiTest {};
@@ -195,7 +282,7 @@ TEST_F(WholeAnswerTest, ALargeAnswerIsWrittenAsTheClientTakesIt) {
     Play(request, sink, 2000);
   };
   const auto responder =
-      Post(kChatPath, kHello + R"(,"logprobs":true,"top_logprobs":20,"max_tokens":400})");
+      Post(kChatPath, kHello + R"(,"logprobs":true,"top_logprobs":20,"max_tokens":500})");
   EXPECT_EQ(responder->status, 200);
   EXPECT_EQ(responder->Header("Content-Type"), "application/json");
   EXPECT_TRUE(responder->streamed);
@@ -209,8 +296,9 @@ TEST_F(WholeAnswerTest, ALargeAnswerIsWrittenAsTheClientTakesIt) {
     ++num_tokens;
   }
   EXPECT_EQ(num_tokens, 2000u);
-  EXPECT_EQ(answers_.used(), 400u * AnswerBytesPerToken(AnswerForm::kJson, 20))
-      << "reserved as long as the answer is kept";
+  EXPECT_EQ(answers_.used(),
+            500u * AnswerBytesPerToken(AnswerForm::kJson, 20) + AnswerRoom::kStepBytes)
+      << "reserved as long as the answer is kept, and a step for more tokens than it named";
 }
 
 TEST_F(WholeAnswerTest, ASmallAnswerHasALength) {
@@ -220,6 +308,129 @@ TEST_F(WholeAnswerTest, ASmallAnswerHasALength) {
   const auto responder = Post(kChatPath, kHello + R"(,"logprobs":true,"top_logprobs":20})");
   EXPECT_EQ(responder->status, 200);
   EXPECT_FALSE(responder->streamed);
+}
+
+TEST_F(WholeAnswerTest, AnAnswerThatFindsNoRoomIsCancelledAndSaysSo) {
+  AnswerBudget::Share others;
+  ASSERT_TRUE(answers_.TryTake(AnswerBudget::kMaxBytes - AnswerRoom::kStepBytes, &others));
+  std::vector<TokenLogprob> top(20);
+  submitter_.answer = [&](const GenerateRequest&, ResponseSink& sink) {
+    TokenOutput token;
+    token.has_logprob = true;
+    token.top_logprobs = &top;
+    for (; token.index < 10'000; ++token.index) sink.OnToken(token);
+  };
+  const std::string body = kHello + R"(,"logprobs":true,"top_logprobs":20})";
+  const auto responder = Send("POST", kChatPath, body, {{"Content-Type", "application/json"}});
+  const FakeSubmitter::Submitted submitted = submitter_.WaitSubmitted();
+  ASSERT_TRUE(submitter_.WaitCancelled(submitted.uid));
+  EXPECT_EQ(answers_.used(), others.num_bytes()) << "its room is given back at once";
+  submitted.sink->OnFailed(PlainError(ErrorCode::kCancelled));
+  ASSERT_TRUE(responder->Wait());
+  EXPECT_EQ(responder->status, 429);
+  EXPECT_NE(responder->Header("Retry-After"), "");
+}
+
+// Nothing nests and nothing waits: the client reads as fast as is written, and no thread helps.
+TEST_F(WholeAnswerTest, ALargeAnswerIsWrittenWithoutThreads) {
+  AnswerPlan plan = PlanOf(Endpoint::kChat, /*logprobs=*/true);
+  plan.num_choices = 1;
+  auto responder = std::make_shared<FakeResponder>();
+  workers_.Stop();
+  auto sink = std::make_shared<HttpWholeSink>(
+      plan, 1, HttpHeaders{}, responder,
+      ApiParts{.submitter = &submitter_, .workers = &workers_, .answers = &answers_});
+  GenerateRequest request;
+  request.sampling.logprobs = true;
+  Play(request, *sink, 20'000);
+  EXPECT_TRUE(responder->Wait());
+  EXPECT_GT(responder->body.size(), size_t{16} << 20);
+  EXPECT_TRUE(responder->body.ends_with('}'));
+}
+
+// Answers over a real socket, which are larger than its buffers.
+class SocketAnswerTest : public HttpApiTest {
+ protected:
+  static constexpr uint32_t kNumTokens = 30'000;  // some 25 MiB of JSON
+
+  void Start(HttpServerOptions options = {}) {
+    submitter_.keeps_sinks = false;
+    submitter_.answer = [](const GenerateRequest& request, ResponseSink& sink) {
+      Play(request, sink, kNumTokens);
+    };
+    server_ = StartTestServer(api_.AsHandler(), std::move(options));
+    client_ = std::make_unique<RawClient>(server_->port());
+    const std::string body = kHello + R"(,"logprobs":true,"top_logprobs":20})";
+    client_->Send(
+        fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                    "Content-Length: {}\r\nConnection: close\r\n\r\n{}",
+                    kChatPath, body.size(), body));
+    client_->ReceiveUntil("\r\n\r\n");
+    ASSERT_TRUE(Eventually([&] { return workers_.num_busy() == 0; })) << "it waits for its client";
+    ASSERT_GT(answers_.used(), 0u);
+  }
+  bool AllComesBack() {
+    return Eventually([&] { return answers_.used() == 0 && workers_.num_busy() == 0; });
+  }
+
+  std::unique_ptr<HttpServer> server_;
+  std::unique_ptr<RawClient> client_;
+};
+
+TEST_F(SocketAnswerTest, AClientThatReadsGetsAll) {
+  Start();
+  EXPECT_TRUE(client_->ReceiveAll().ends_with("}\r\n0\r\n\r\n"));
+  EXPECT_TRUE(AllComesBack());
+}
+
+TEST_F(SocketAnswerTest, AClientThatLeavesFreesItsAnswer) {
+  Start();
+  client_->Close();
+  EXPECT_TRUE(AllComesBack());
+}
+
+TEST_F(SocketAnswerTest, AClientThatStallsFreesItsAnswer) {
+  HttpServerOptions options;
+  options.write_stall_timeout_ms = 200;
+  Start(std::move(options));
+  EXPECT_TRUE(AllComesBack());
+}
+
+TEST_F(SocketAnswerTest, AServerThatStopsFreesItsAnswers) {
+  Start();
+  workers_.Stop();
+  server_->Stop();
+  EXPECT_TRUE(AllComesBack());
+}
+
+TEST_F(SocketAnswerTest, AnAnswerIsCompletedAfterTheThreadsHaveStopped) {
+  Start();
+  workers_.Stop();
+  EXPECT_TRUE(client_->ReceiveAll().ends_with("}\r\n0\r\n\r\n"));
+  EXPECT_TRUE(AllComesBack());
+}
+
+TEST_F(SocketAnswerTest, OneTextMayBeLargerThanAConnectionBuffers) {
+  constexpr size_t kNumBytes = size_t{6} << 20;
+  submitter_.answer = [](const GenerateRequest&, ResponseSink& sink) {
+    const std::string text(kNumBytes, '~');
+    TokenOutput token;
+    token.text = text;
+    token.finish = FinishReason::kLength;
+    token.is_last = true;
+    sink.OnToken(token);
+    sink.OnFinished({.num_prompt_tokens = 1, .num_completion_tokens = 1});
+  };
+  server_ = StartTestServer(api_.AsHandler());
+  RawClient client(server_->port());
+  const std::string body = kHello + "}";
+  client.Send(
+      fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n"
+                  "Connection: close\r\n\r\n{}",
+                  kChatPath, body.size(), body));
+  const std::string answer = client.ReceiveAll();
+  EXPECT_EQ(static_cast<size_t>(std::count(answer.begin(), answer.end(), '~')), kNumBytes);
+  EXPECT_TRUE(answer.ends_with("}\r\n0\r\n\r\n"));
 }
 
 }  // namespace

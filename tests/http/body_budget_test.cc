@@ -1,4 +1,4 @@
-// What all bodies of a server may take together, and that each way out gives it back.
+// The memory that all bodies of a server may take together, and that each way out gives it back.
 #include "src/http/body_budget.h"
 
 #include <functional>

@@ -175,8 +175,8 @@ TEST_F(HostileRequestTest, EndlessChunkExtensionsAreRefused) {
   ExpectStillServing();
 }
 
-// The same in one piece, with all that follows: what a request means must not depend on how its
-// bytes were cut.
+// The requests in one piece, with all that follows: the meaning of a request must not depend on how
+// its bytes were cut.
 TEST_F(HostileRequestTest, ALongChunkExtensionIsRefusedHoweverItArrives) {
   HttpServerOptions options;
   options.max_header_bytes = 2048;

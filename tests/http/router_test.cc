@@ -23,7 +23,7 @@ class RecordingResponder final : public HttpResponder {
   void Abort() override {}
   void KeepAlive(std::string /*filler*/, int64_t /*silence_ms*/) override {}
   size_t buffered_bytes() const override { return 0; }
-  void NotifyBelow(size_t, absl::AnyInvocable<void()> callback) override { callback(); }
+  HttpRoom NotifyBelow(size_t, absl::AnyInvocable<void()>) override { return HttpRoom::kNow; }
   void OnClosed(absl::AnyInvocable<void(HttpClientGone)>) override {}
 
   HttpResponse last;

@@ -1,0 +1,78 @@
+// The table of the public port's paths. The handlers, the hints for wrong paths and the OpenAPI
+// description all use it. Constant; any thread.
+#ifndef BATON_API_API_PATHS_H_
+#define BATON_API_API_PATHS_H_
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace baton {
+
+// The handler of a path.
+enum class ApiRoute : uint8_t {
+  kChat,
+  kCompletion,
+  kModels,
+  kModel,
+  kTokenize,
+  kDetokenize,
+  kTokenizerInfo,
+  kApplyTemplate,
+  kHealth,
+  kTopology,
+  kVersion,
+  kOpenApi,
+  kChatPage,
+  kRoot,
+};
+
+// The longer paths of models begin so.
+inline constexpr std::string_view kModelPrefix = "/v1/models/";
+
+// A path and the method that it answers; HEAD goes with GET.
+struct ApiPath {
+  ApiRoute route;
+  std::string_view method;
+  std::string_view path;     // kModelPrefix stands for all that begin so and are longer
+  std::string_view summary;  // for the OpenAPI description; "" = the path is for people
+  std::string_view schema;   // of the body, under components; "" = an object, as the summary says
+};
+inline constexpr auto kApiPaths = std::to_array<ApiPath>({
+    {ApiRoute::kChat, "POST", "/v1/chat/completions",
+     "An answer to a conversation; stream: server-sent events", "ChatCompletionRequest"},
+    {ApiRoute::kCompletion, "POST", "/v1/completions",
+     "A continuation of a text or of token ids; stream: as above", "CompletionRequest"},
+    {ApiRoute::kModels, "GET", "/v1/models", "The models served", ""},
+    {ApiRoute::kModel, "GET", kModelPrefix, "One model", ""},
+    {ApiRoute::kTokenize, "POST", "/tokenize",
+     "Token ids of {content, add_special, parse_special, with_pieces}, of {prompt, "
+     "add_special_tokens, return_token_strs}, or of the prompt of {messages}",
+     ""},
+    {ApiRoute::kDetokenize, "POST", "/detokenize", "The text of {tokens}", ""},
+    {ApiRoute::kTokenizerInfo, "GET", "/tokenizer_info",
+     "Special tokens, sizes and the chat template", ""},
+    {ApiRoute::kApplyTemplate, "POST", "/apply-template", "The prompt text of {messages}", ""},
+    {ApiRoute::kHealth, "GET", "/health", "200 when a request would be served now, else 503", ""},
+    {ApiRoute::kTopology, "GET", "/v1/topology", "The processes, their load and links", ""},
+    {ApiRoute::kVersion, "GET", "/version", "The server's version", ""},
+    {ApiRoute::kOpenApi, "GET", "/openapi.json", "This description", ""},
+    {ApiRoute::kChatPage, "GET", "/ui", "", ""},
+    {ApiRoute::kRoot, "GET", "/", "", ""},
+});
+
+// The row of a request's path, whatever its method; null = there is nothing at that path.
+constexpr const ApiPath* FindApiPath(std::string_view path) {
+  for (const ApiPath& row : kApiPaths) {
+    const bool is_model = row.route == ApiRoute::kModel;
+    if (is_model ? path.size() > kModelPrefix.size() && path.starts_with(kModelPrefix)
+                 : path == row.path) {
+      return &row;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace baton
+
+#endif  // BATON_API_API_PATHS_H_

@@ -1,0 +1,30 @@
+// CallCancellation: cancels the request of one call, whenever the reason comes: before, while or
+// after the request is submitted. Any thread.
+#ifndef BATON_API_CALL_CANCELLATION_H_
+#define BATON_API_CALL_CANCELLATION_H_
+
+#include <mutex>
+#include <optional>
+
+#include "src/base/ids.h"
+#include "src/router/submit.h"
+
+namespace baton {
+
+// See the file comment.
+class CallCancellation {
+ public:
+  // Nobody wants the answer any more: the client has gone, or the answer has no room.
+  void OnCancel(Submitter* submitter);
+  // The request was submitted under this name.
+  void OnSubmitted(Submitter* submitter, RequestUid uid);
+
+ private:
+  std::mutex mutex_;  // guards the members below
+  bool cancelled_ = false;
+  std::optional<RequestUid> uid_;
+};
+
+}  // namespace baton
+
+#endif  // BATON_API_CALL_CANCELLATION_H_
