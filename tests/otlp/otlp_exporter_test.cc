@@ -170,7 +170,8 @@ TEST_F(OtlpExporterTest, AttributesOfTheEnvironmentReplaceTheDefaults) {
   exporter.Add(Spans(1));
   exporter.Stop();
   std::vector<std::pair<std::string, std::string>> attributes;
-  for (const auto& attribute : collector_.last().resource_spans(0).resource().attributes()) {
+  const collector::ExportTraceServiceRequest request = collector_.last();
+  for (const auto& attribute : request.resource_spans(0).resource().attributes()) {
     if (attribute.key() == "service.version") continue;
     attributes.emplace_back(attribute.key(), attribute.value().string_value());
   }
