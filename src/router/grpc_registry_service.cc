@@ -82,13 +82,8 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
     const Status handled = Handle();
     if (!handled.ok()) return EndFor(handled, is_registering);
     std::lock_guard lock(mutex_);
-    if (finished_) return;
-    // What comes after a hello is handled after it, and its tokenizer may have to be built.
-    if (num_unhandled_ >= kMaxUnhandled || is_resolving_) {
-      read_paused_ = true;
-    } else {
-      StartRead(&incoming_);
-    }
+    read_paused_ = true;
+    ReadOnLocked();
   }
 
   void OnWriteDone(bool ok) override {
@@ -122,7 +117,7 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
 
  private:
   Status Handle();
-  // Ends the stream for a report that cannot be taken; while registering, that is a refusal.
+  // Ends the stream for a report that cannot be taken; see EndOfRegistration for a hello.
   void EndFor(const Status& fault, bool is_registering);
   Status HandleHello();
   // The hello's model is known, or why it is none.
@@ -141,7 +136,9 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
     ReadOnLocked();
   }
   void ReadOnLocked() {
-    if (!read_paused_ || is_resolving_ || finished_) return;
+    if (!read_paused_ || finished_ || finish_when_written_) return;
+    // A report after the hello is handled after it, and the hello's tokenizer may have to be built.
+    if (num_unhandled_ >= kMaxUnhandled || is_resolving_) return;
     read_paused_ = false;
     StartRead(&incoming_);
   }
@@ -230,21 +227,22 @@ void LeaseReactor::PostReport(RouterTask task) {
 
 void LeaseReactor::EndFor(const Status& fault, bool is_registering) {
   const std::string reason(fault.message());
-  const bool is_wire = absl::IsFailedPrecondition(fault);
+  const RegistrationEnd end = EndOfRegistration(fault);
+  if (!end.refusal) {
+    BATON_LOG_WARN("a worker's registration has to wait: {}", reason);
+    return FinishWhenWritten({end.code, reason});
+  }
   if (is_registering) {
     BATON_LOG_ERROR("a worker's registration is refused: {}", reason);
-    inbox_->Post([is_wire](RouterCore& core, int64_t /*now_us*/) {
-      core.CountRefusals(is_wire ? RefusalReason::kWireVersion : RefusalReason::kMalformed, 1);
-    });
+    inbox_->Post(
+        [why = *end.refusal](RouterCore& core, int64_t /*now_us*/) { core.CountRefusals(why, 1); });
   } else {
     BATON_LOG_ERROR("a worker's registration ends for what it reports: {}", reason);
   }
   v1::RouterDirective directive;
   FillAck(&directive, reason);
   Send(std::move(directive));
-  FinishWhenWritten(
-      {is_wire ? grpc::StatusCode::FAILED_PRECONDITION : grpc::StatusCode::INVALID_ARGUMENT,
-       reason});
+  FinishWhenWritten({end.code, reason});
 }
 
 Status LeaseReactor::Handle() {
@@ -313,6 +311,14 @@ Status LeaseReactor::HandlePrefix() {
 }
 
 }  // namespace
+
+RegistrationEnd EndOfRegistration(const Status& fault) {
+  if (absl::IsUnavailable(fault)) return {grpc::StatusCode::UNAVAILABLE, std::nullopt};
+  if (absl::IsFailedPrecondition(fault)) {
+    return {grpc::StatusCode::FAILED_PRECONDITION, RefusalReason::kWireVersion};
+  }
+  return {grpc::StatusCode::INVALID_ARGUMENT, RefusalReason::kMalformed};
+}
 
 grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* GrpcRegistryService::Register(
     grpc::CallbackServerContext* context) {

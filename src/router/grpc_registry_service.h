@@ -6,14 +6,26 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/base/ids.h"
+#include "src/base/status.h"
 #include "src/base/wire_versions.h"
+#include "src/obs/baton_metrics.h"
 #include "src/router/model_catalog.h"
 #include "src/router/router_inbox.h"
 
 namespace baton {
+
+// How a lease stream ends whose hello, or a later report, the router cannot take.
+struct RegistrationEnd {
+  grpc::StatusCode code = grpc::StatusCode::OK;
+  // Told to the worker, which gives up after some refusals. None: the worker comes again soon,
+  // because the fault is not its own.
+  std::optional<RefusalReason> refusal;
+};
+RegistrationEnd EndOfRegistration(const Status& fault);
 
 // The service object that the router's gRPC server is built with. It shares its port with the
 // public API, so where the cluster has certificates it is the call, not the connection, that must

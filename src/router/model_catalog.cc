@@ -20,11 +20,12 @@ constexpr int kBuildNice = 10;
 
 }  // namespace
 
-StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const ModelClaim& claim) {
-  BATON_ASSIGN_OR_RETURN(TokenizerSpec spec, TokenizerSpec::Parse(claim.tokenizer));
-  if (const uint64_t id = TokenizerSpecId(spec); id != claim.tokenizer_id) {
+StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const Pending& pending,
+                                                      const std::string& model_id) {
+  BATON_ASSIGN_OR_RETURN(TokenizerSpec spec, TokenizerSpec::Parse(pending.tokenizer));
+  if (const uint64_t id = TokenizerSpecId(spec); id != pending.tokenizer_id) {
     return InvalidArgument("tokenizer_id is {:016x}, but the tokenizer sent has {:016x}",
-                           claim.tokenizer_id, id);
+                           pending.tokenizer_id, id);
   }
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
   TextParts parts;
@@ -35,7 +36,7 @@ StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const ModelClaim& claim) {
     } else {
       // The model can still complete texts; each chat request will be told.
       parts.has_broken_template = true;
-      BATON_LOG_ERROR("model {}: no chat, its chat template is broken: {}", claim.id,
+      BATON_LOG_ERROR("model {}: no chat, its chat template is broken: {}", model_id,
                       std::string(chat_template.status().message()));
     }
   }
@@ -77,19 +78,41 @@ ModelCatalog::~ModelCatalog() {
 
 void ModelCatalog::Resolve(ModelClaim claim, Done done) {
   SharedParts parts;
-  bool is_full = false;
+  size_t num_pending = 0;
+  bool is_stopping = false;
   {
     std::lock_guard lock(mutex_);
     parts = FindLocked(claim.tokenizer_id);
-    is_full = parts == nullptr && (stopping_ || waiting_.size() >= kMaxWaiting);
-    if (parts == nullptr && !is_full) {
-      waiting_.push_back({std::move(claim), std::move(done)});
+    is_stopping = stopping_;
+    num_pending = pending_.size();
+    if (parts == nullptr && !is_stopping && AddLocked(claim, done)) {
       wake_.notify_all();
       return;
     }
   }
-  if (is_full) return done(Unavailable("{} models wait for their tokenizers", kMaxWaiting));
-  done(InfoOf(claim, parts));
+  if (parts != nullptr) return done(InfoOf(claim, parts));
+  if (is_stopping) return done(Unavailable("the router stops"));
+  done(Unavailable("{} tokenizers wait to be built", num_pending));
+}
+
+bool ModelCatalog::AddLocked(ModelClaim& claim, Done& done) {
+  if (num_claims_ >= kMaxClaims) return false;
+  auto place = std::find_if(pending_.begin(), pending_.end(), [&](const Pending& pending) {
+    return pending.tokenizer_id == claim.tokenizer_id && pending.tokenizer == claim.tokenizer;
+  });
+  if (place == pending_.end()) {
+    const size_t num_bytes = claim.tokenizer.size();
+    if (pending_.size() >= kMaxWaiting || pending_bytes_ + num_bytes > kMaxWaitingBytes) {
+      return false;
+    }
+    pending_bytes_ += num_bytes;
+    pending_.push_back({claim.tokenizer_id, std::move(claim.tokenizer), {}});
+    place = std::prev(pending_.end());
+  }
+  std::string().swap(claim.tokenizer);
+  place->claims.push_back({std::move(claim), std::move(done)});
+  ++num_claims_;
+  return true;
 }
 
 ModelCatalog::SharedParts ModelCatalog::FindLocked(uint64_t tokenizer_id) {
@@ -113,38 +136,38 @@ void ModelCatalog::TrimLocked(int64_t now_us, std::vector<SharedParts>* dropped)
   std::erase_if(parts_, [](const auto& entry) { return entry.second.expired(); });
 }
 
-std::vector<ModelCatalog::Waiting> ModelCatalog::TakeEqualLocked(uint64_t tokenizer_id) {
-  const auto first = std::stable_partition(
-      waiting_.begin(), waiting_.end(),
-      [&](const Waiting& one) { return one.claim.tokenizer_id != tokenizer_id; });
-  std::vector<Waiting> equal(std::make_move_iterator(first),
-                             std::make_move_iterator(waiting_.end()));
-  waiting_.erase(first, waiting_.end());
-  return equal;
+std::vector<ModelCatalog::Waiting> ModelCatalog::TakeFirstLocked() {
+  std::vector<Waiting> claims = std::move(pending_.front().claims);
+  pending_bytes_ -= pending_.front().tokenizer.size();
+  num_claims_ -= claims.size();
+  pending_.pop_front();
+  return claims;
 }
 
 void ModelCatalog::BuildFirst(std::unique_lock<std::mutex>& lock) {
-  const Waiting first = std::move(waiting_.front());
-  waiting_.pop_front();
-  const uint64_t id = first.claim.tokenizer_id;
+  // Stays in its place meanwhile, so that equal claims join it; only this thread takes it out, and
+  // its id and bytes do not change.
+  const Pending& first = pending_.front();
+  const uint64_t id = first.tokenizer_id;
+  const std::string model_id = first.claims.front().claim.id;
   SharedParts parts = FindLocked(id);
   lock.unlock();
   Status status;
   if (parts == nullptr) {
-    StatusOr<TextParts> built = Build(first.claim);
+    StatusOr<TextParts> built = Build(first, model_id);
     status = built.status();
     if (built.ok()) parts = std::make_shared<const TextParts>(*std::move(built));
   }
   lock.lock();
-  std::vector<Waiting> equal;
   if (status.ok()) {
     parts_[id] = parts;
     KeepLocked(id, parts);
-    equal = TakeEqualLocked(id);
   }
+  const std::vector<Waiting> claims = TakeFirstLocked();
   lock.unlock();
-  first.done(status.ok() ? InfoOf(first.claim, parts) : Resolved(status));
-  for (const Waiting& one : equal) one.done(InfoOf(one.claim, parts));
+  for (const Waiting& one : claims) {
+    one.done(status.ok() ? InfoOf(one.claim, parts) : Resolved(status));
+  }
   lock.lock();
 }
 
@@ -162,15 +185,18 @@ void ModelCatalog::Loop() {
       lock.lock();
       continue;
     }
-    if (waiting_.empty()) {
+    if (pending_.empty()) {
       const int64_t wait_us = kept_.empty() ? kKeepUs : kept_.front().until_us - now_us;
       wake_.wait_for(lock, std::chrono::microseconds(wait_us));
       continue;
     }
     BuildFirst(lock);
   }
-  std::deque<Waiting> left = std::move(waiting_);
-  waiting_.clear();
+  std::vector<Waiting> left;
+  while (!pending_.empty()) {
+    std::vector<Waiting> claims = TakeFirstLocked();
+    std::move(claims.begin(), claims.end(), std::back_inserter(left));
+  }
   lock.unlock();
   for (const Waiting& one : left) one.done(Unavailable("the router stops"));
 }

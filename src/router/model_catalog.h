@@ -6,9 +6,12 @@
 // of the workers alive.
 //
 // Invariants
-//  1. Each `done` of a Resolve that took a claim is called once: on the caller's thread when the
-//     tokenizer is there, else on the catalog's, or by the destructor.
-//  2. At most kMaxWaiting claims wait. One tokenizer is built once for all claims that wait for it.
+//  1. Each `done` is called once: on the caller's thread when the tokenizer is there or the claim
+//     finds no place, else on the catalog's thread, or by the destructor.
+//  2. At most kMaxWaiting tokenizers wait, with kMaxWaitingBytes in all; the one that is being
+//  built
+//     counts. One is built once for all claims that have it, and its bytes are held once. At most
+//     kMaxClaims claims wait.
 //  3. The last kMaxKept tokenizers stay for kKeepUs after they were last asked for, also when no
 //     worker has them: a model whose only worker restarts needs no second build.
 #ifndef BATON_ROUTER_MODEL_CATALOG_H_
@@ -47,8 +50,10 @@ class ModelCatalog {
   using Resolved = StatusOr<std::shared_ptr<const ModelInfo>>;
   using Done = std::function<void(Resolved)>;
 
-  static constexpr size_t kMaxWaiting = 64;  // claims, each with a tokenizer of at most 16 MiB
-  static constexpr size_t kMaxKept = 4;      // tokenizers
+  static constexpr size_t kMaxClaims = 4096;
+  static constexpr size_t kMaxWaiting = 64;                      // tokenizers
+  static constexpr size_t kMaxWaitingBytes = size_t{128} << 20;  // eight of the largest, 16 MiB
+  static constexpr size_t kMaxKept = 4;                          // tokenizers
   static constexpr int64_t kKeepUs = 600'000'000;
 
   ModelCatalog();
@@ -56,7 +61,8 @@ class ModelCatalog {
   ~ModelCatalog();
 
   // `done` gets InvalidArgument when the bytes are no tokenizer, are not the one that tokenizer_id
-  // names, or do not fit vocab_size; Unavailable when too many claims wait already.
+  // names, or do not fit vocab_size; Unavailable when there is no place now or the catalog stops:
+  // the same claim may be taken later.
   void Resolve(ModelClaim claim, Done done);
 
  private:
@@ -68,8 +74,14 @@ class ModelCatalog {
   };
   using SharedParts = std::shared_ptr<const TextParts>;
   struct Waiting {
-    ModelClaim claim;
+    ModelClaim claim;  // without the bytes
     Done done;
+  };
+  // A tokenizer to build, and the claims that have it: equal in id and bytes.
+  struct Pending {
+    uint64_t tokenizer_id = 0;
+    std::string tokenizer;
+    std::vector<Waiting> claims;
   };
   struct Kept {
     uint64_t tokenizer_id = 0;
@@ -77,20 +89,27 @@ class ModelCatalog {
     int64_t until_us = 0;  // steady clock
   };
 
-  static StatusOr<TextParts> Build(const ModelClaim& claim);
+  // `model_id`: for the log.
+  static StatusOr<TextParts> Build(const Pending& pending, const std::string& model_id);
   static Resolved InfoOf(const ModelClaim& claim, const SharedParts& parts);
   void Loop();
-  // Builds for the first claim that waits. `lock` holds mutex_; it is let go meanwhile.
+  // Takes `claim` and `done` into pending_. False: there is no place.
+  bool AddLocked(ModelClaim& claim, Done& done);
+  // Builds the first tokenizer that waits. `lock` holds mutex_; it is let go meanwhile.
   void BuildFirst(std::unique_lock<std::mutex>& lock);
   SharedParts FindLocked(uint64_t tokenizer_id);
   void KeepLocked(uint64_t tokenizer_id, SharedParts parts);
   // Moves what is kept for too long, or beyond kMaxKept, to `dropped`: to free it takes long.
   void TrimLocked(int64_t now_us, std::vector<SharedParts>* dropped);
-  std::vector<Waiting> TakeEqualLocked(uint64_t tokenizer_id);
+  // Takes the front of pending_ out, and its claims.
+  std::vector<Waiting> TakeFirstLocked();
 
   std::mutex mutex_;  // guards what follows; not held while building or calling `done`
   std::condition_variable wake_;
-  std::deque<Waiting> waiting_;
+  // In order of arrival; the front one may be being built. A deque: growing moves none of them.
+  std::deque<Pending> pending_;
+  size_t num_claims_ = 0;     // of pending_
+  size_t pending_bytes_ = 0;  // of the tokenizers in pending_
   // By tokenizer_id: those that a model or kept_ holds.
   std::map<uint64_t, std::weak_ptr<const TextParts>> parts_;
   std::deque<Kept> kept_;  // the one asked for last is at the back

@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 
+#include "src/router/grpc_registry_service.h"
 #include "tests/router/test_model.h"
 
 namespace baton {
@@ -121,6 +122,88 @@ TEST(ModelCatalogTest, EachClaimIsAnsweredOnceAlsoBeyondTheLimitAndAtTheEnd) {
   for (const Resolved& answer : all) {
     EXPECT_TRUE(answer.ok() || answer.status().code() == StatusCode::kUnavailable);
   }
+}
+
+// The first tokenizer is being built, or waits, until `go`.
+class BusyCatalog {
+ public:
+  BusyCatalog() {
+    catalog.Resolve(Claim("busy"), [this](const Resolved&) {
+      std::unique_lock lock(mutex_);
+      more_.wait(lock, [this] { return may_go_; });
+    });
+  }
+  ~BusyCatalog() { Go(); }
+  void Go() {
+    std::lock_guard lock(mutex_);
+    may_go_ = true;
+    more_.notify_all();
+  }
+
+  ModelCatalog catalog;
+
+ private:
+  std::mutex mutex_;  // guards may_go_
+  std::condition_variable more_;
+  bool may_go_ = false;
+};
+
+TEST(ModelCatalogTest, ClaimsOfOneTokenizerTakeOnePlace) {
+  const size_t num_claims = 3 * ModelCatalog::kMaxWaiting;
+  Answers answers;
+  BusyCatalog busy;
+  for (size_t i = 0; i < num_claims; ++i) busy.catalog.Resolve(Claim(), answers.Take());
+  busy.Go();
+  const auto all = answers.Wait(num_claims);
+  ASSERT_EQ(all.size(), num_claims);
+  for (const Resolved& answer : all) EXPECT_TRUE(answer.ok()) << answer.status();
+}
+
+TEST(ModelCatalogTest, EqualIdsOfUnequalBytesAreJudgedAlone) {
+  Answers good;
+  Answers bad;
+  BusyCatalog busy;
+  ModelClaim liar = Claim();
+  liar.tokenizer = "nonsense";
+  busy.catalog.Resolve(std::move(liar), bad.Take());
+  busy.catalog.Resolve(Claim(), good.Take());
+  busy.Go();
+  EXPECT_EQ(bad.Wait(1).at(0).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(good.Wait(1).at(0).ok());
+}
+
+TEST(ModelCatalogTest, TheBytesThatWaitHaveALimit) {
+  constexpr size_t kLargest = size_t{16} << 20;
+  constexpr size_t kMaxLargest = ModelCatalog::kMaxWaitingBytes / kLargest;
+  Answers answers;
+  BusyCatalog busy;
+  const auto add = [&](uint64_t id) {
+    ModelClaim claim = Claim();
+    claim.tokenizer_id = id;
+    claim.tokenizer.assign(kLargest, 'x');
+    busy.catalog.Resolve(std::move(claim), answers.Take());
+  };
+  for (uint64_t id = 1; id <= kMaxLargest + 1; ++id) add(id);
+  EXPECT_EQ(answers.Wait(1).at(0).status().code(), StatusCode::kUnavailable) << "come again";
+  add(1);  // equal to one that waits
+  busy.Go();
+  const auto all = answers.Wait(kMaxLargest + 2);
+  ASSERT_EQ(all.size(), kMaxLargest + 2);
+  for (size_t i = 1; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].status().code(), StatusCode::kInvalidArgument) << all[i].status();
+  }
+}
+
+TEST(ModelCatalogTest, AWorkerThatFindsNoPlaceComesAgainAndIsNotRefused) {
+  const RegistrationEnd full = EndOfRegistration(Unavailable("64 tokenizers wait to be built"));
+  EXPECT_EQ(full.code, grpc::StatusCode::UNAVAILABLE);
+  EXPECT_FALSE(full.refusal.has_value());
+  const RegistrationEnd bad = EndOfRegistration(InvalidArgument("no tokenizer"));
+  EXPECT_EQ(bad.code, grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(bad.refusal, RefusalReason::kMalformed);
+  const RegistrationEnd wire = EndOfRegistration(FailedPrecondition("wire 9"));
+  EXPECT_EQ(wire.code, grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(wire.refusal, RefusalReason::kWireVersion);
 }
 
 }  // namespace
