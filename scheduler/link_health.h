@@ -54,7 +54,7 @@ class LinkHealth {
   void EndHandOff(uint64_t num_bytes);
   uint64_t open_bytes() const { return open_bytes_; }
 
-  // D has all of a hand-off: `after_prompt_s` of its `seconds` were behind the end of the prompt's
+  // D has all of a hand-off: `after_prompt_s` of its `seconds` came after the end of the prompt's
   // computing.
   void OnVerified(uint64_t num_bytes, double seconds, double after_prompt_s, int64_t now_us);
   // A hand-off failed; those that fail while the link rests are of the same time.

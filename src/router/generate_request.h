@@ -61,8 +61,8 @@ struct IdempotencyKey {
   Hash128 fingerprint;     // of all that the client asked for: unequal = another request
   std::string_view field;  // the client's name for the key, for errors; static
   AnswerName name;         // of the answer, should this be the first request under the key
-  // What the generation has then, 0 = no deadline. A deadline of the client's transport is not in
-  // it: when that passes, the client retries, and is to find what was computed.
+  // The time that the generation has then, 0 = no deadline. A deadline of the client's transport is
+  // not in it: when that passes, the client retries, and is to find what was computed.
   int64_t timeout_us = 0;
 };
 

@@ -36,7 +36,7 @@ std::vector<SpanAttribute> BatonAttributesOf(const RequestTrace& trace) {
           {"baton.resumes", int64_t{timings.resumes}}};
 }
 
-// What the client asked for, as far as it asked.
+// The parameters that the client gave.
 void AddRequestAttributes(const GenerateRequest& spec, std::vector<SpanAttribute>* attributes) {
   const SamplingSettings& sampling = spec.sampling;
   const auto add = [attributes](std::string_view key, auto value) {

@@ -21,7 +21,7 @@ namespace baton {
 // Not valid when the client says that its trace is not sampled.
 SpanIds SpanIdsOfRequest(const SpanIds& client, RequestUid uid);
 
-// What the span of a request says beside its trace.
+// Parts of a request's span that its trace does not hold.
 struct SpanFacts {
   const GenerateRequest& spec;
   std::span<const FinishReason> finished;  // by choice; kNone = it did not end by itself

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kUsPerS = 1'000'000;
 constexpr int64_t kStaleUs = 100'000;
-// Of the average of served requests: the last one counts this share.
+// The last served request counts one part in so many of the average.
 constexpr int64_t kShareOfLast = 8;
 
 }  // namespace
@@ -48,8 +48,8 @@ uint32_t RetryEstimate::AfterS(size_t num_ahead) const {
   return RetrySeconds(us);
 }
 
-// At its pace up to the most tokens that it may have, and as long as others took; of an answer of
-// which neither is known, as long again as it has taken.
+// The smaller of two predictions: the tokens that the answer may still have, at its pace; and the
+// time that other answers took. Without either: as long again as the answer has taken.
 int64_t RetryEstimate::LeftUs(const RunningAnswer& answer) const {
   std::optional<int64_t> left_us;
   if (answer.num_tokens > 1) {

@@ -34,7 +34,7 @@ class RetryEstimate {
   // The last Look is so old that another one is worth its cost, O(n log n) of the running requests.
   bool IsStale(int64_t now_us) const;
   void Look(const std::vector<RunningAnswer>& running, int64_t now_us);
-  // Seconds after which a place may be free for a request behind `num_ahead` others, by the last
+  // Seconds after which a place may be free for a request after `num_ahead` others, by the last
   // Look. The least where nothing runs.
   uint32_t AfterS(size_t num_ahead) const;
 

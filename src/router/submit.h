@@ -40,7 +40,7 @@ struct ModelInfo {
   bool has_broken_template = false;                   // it has one that is no template
   std::vector<std::string> names;  // that clients use; empty = the id (served_names.h)
 
-  // What answers call it.
+  // The name of the model in answers.
   const std::string& name() const { return names.empty() ? id : names.front(); }
 };
 

@@ -253,9 +253,9 @@ void SimWorld::Judge(SimClient& client) {
                                 client.num_seen(), ErrorNameOf(client.error())));
 }
 
-// What the hand-off's specification allows: nothing without faults or with those of data
-// connections (slow, reset, damaging), and else a visible error when workers keep dying under one
-// request, or none is left.
+// The hand-off's specification allows a visible error when workers keep dying under one request, or
+// none is left. It allows none without faults, or with faults of data connections alone (slow,
+// reset, damaging).
 bool SimWorld::IsFailureAllowed(const SimClient& client) const {
   if (filling_) return false;
   const auto happens = [&](FaultKind kind) {
