@@ -62,8 +62,10 @@ enum class PlacementFault : uint8_t {
   kDecodeDied,      // D's
   kPrefillStalled,  // P shows no progress within its limit
   kDecodeStalled,
-  kPrefillFailed,    // P ended the request with an error
+  kPrefillFailed,    // P ended the request: its hand-off failed, or P does not say what did
   kDecodeFailed,     // D did
+  kPrefillBroken,    // P ended the request: its computation failed, as on a healthy link
+  kDecodeBroken,     // D did
   kTransferStopped,  // P kept its blocks and lost D (HandoffActionKind::kStranded)
   kTokensMissing,    // both streams are over and a token is not here
   kLinkSlow,         // the KV would come later than by another way
@@ -87,8 +89,8 @@ constexpr bool IsPlanned(PlacementFault fault) { return fault >= PlacementFault:
 // P has lost what it computed.
 constexpr bool LosesPrefill(PlacementFault fault) {
   return fault == PlacementFault::kPrefillDied || fault == PlacementFault::kPrefillStalled ||
-         fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillLeft ||
-         fault == PlacementFault::kPrefillGone;
+         fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillBroken ||
+         fault == PlacementFault::kPrefillLeft || fault == PlacementFault::kPrefillGone;
 }
 
 // How often a request is placed again without progress; handoff specification, "RECOVER".

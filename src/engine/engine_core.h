@@ -106,7 +106,9 @@ class EngineCore : private TransferOwner, private LayerHook {
   // Lets go of everything that the request holds, then ends it.
   void Abandon(LiveRequest* request, RequestState state, const Status& status);
   // The request is over; it holds nothing outside the scheduler.
-  void End(LiveRequest* request, RequestState state, const Status& status);
+  // `failed_part`: with kFailed, what failed.
+  void End(LiveRequest* request, RequestState state, const Status& status,
+           FailedPart failed_part = FailedPart::kNotTold);
   void CancelSession(SessionId session, std::string_view why);
   // `cached_tokens` goes with prefill started.
   void SetState(LiveRequest* request, RequestState state, uint32_t cached_tokens = 0);

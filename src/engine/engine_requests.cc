@@ -296,10 +296,11 @@ void EngineCore::Abandon(LiveRequest* request, RequestState state, const Status&
   const std::string reason = status.ToString();
   if (request->spec.kind == RequestKind::kSource) sources_.Cancel(key, reason, now_us_);
   if (request->spec.kind == RequestKind::kDest) dests_.Cancel(key, reason, now_us_);
-  End(request, state, status);
+  End(request, state, status, FailedPart::kComputation);
 }
 
-void EngineCore::End(LiveRequest* request, RequestState state, const Status& status) {
+void EngineCore::End(LiveRequest* request, RequestState state, const Status& status,
+                     FailedPart failed_part) {
   // A source's prompt is removed when the hand-off lets go of its blocks.
   if (request->spec.kind == RequestKind::kLocal && request->prompt_sequence != SequenceId()) {
     scheduler_.Remove(request->prompt_sequence);
@@ -311,7 +312,8 @@ void EngineCore::End(LiveRequest* request, RequestState state, const Status& sta
   outbox_.Add({.session = request->spec.session,
                .key = request->spec.key,
                .state = state,
-               .status = status});
+               .status = status,
+               .failed_part = state == RequestState::kFailed ? failed_part : FailedPart::kNotTold});
   requests_.Erase(request);
 }
 
@@ -360,7 +362,9 @@ void EngineCore::OnTransferFailed(const RequestKey& key, HandoffOutcome outcome,
                  HandoffOutcomeName(outcome), status.ToString());
   if (LiveRequest* const request = FindLive(key)) {
     request->source = nullptr;
-    End(request, RequestState::kFailed, status);
+    // Also after a Revoke of the peer. When the peer's computation failed, its own word of that is
+    // at the router first: ours follows the Revoke.
+    End(request, RequestState::kFailed, status, FailedPart::kHandOff);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "kvcache/handoff_messages.h"
 #include "kvcache/transport/transport_types.h"
 #include "scheduler/sequence.h"
+#include "src/base/failed_part.h"
 #include "src/base/ids.h"
 #include "src/base/status.h"
 #include "src/model/sampling_params.h"
@@ -102,7 +103,8 @@ struct RequestStatus {
   SessionId session;
   RequestKey key;
   RequestState state = RequestState::kAccepted;
-  Status status;  // why, for stranded, rejected and failed
+  Status status;                                  // why, for stranded, rejected and failed
+  FailedPart failed_part = FailedPart::kNotTold;  // with failed
   // With prefill started and with verified: tokens of the prompt that were not computed again.
   uint32_t cached_tokens = 0;
   bool retargeted = false;  // with prefill started: blocks of an older attempt are sent again

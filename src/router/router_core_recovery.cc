@@ -42,6 +42,8 @@ ResumeReason ReasonOf(PlacementFault fault) {
       return ResumeReason::kTimeout;
     case PlacementFault::kPrefillFailed:
     case PlacementFault::kDecodeFailed:
+    case PlacementFault::kPrefillBroken:
+    case PlacementFault::kDecodeBroken:
     case PlacementFault::kTransferStopped:
     case PlacementFault::kTokensMissing:
     case PlacementFault::kLinkSlow:

@@ -13,6 +13,7 @@
 
 #include "kvcache/prefix_listener.h"
 #include "scheduler/route_policy.h"
+#include "src/base/failed_part.h"
 #include "src/base/ids.h"
 #include "src/base/span_ids.h"
 #include "src/router/generate_request.h"
@@ -158,9 +159,10 @@ struct WorkerRequestStatus {
   RequestUid uid;
   uint32_t attempt = 0;
   WorkerRequestState state = WorkerRequestState::kUnspecified;
-  StatusCode code = StatusCode::kOk;  // with kRejected and kFailed
-  std::string message;                // for the log only
-  uint64_t kv_bytes = 0;              // with kVerified; with kReserved: that arrived so far
+  StatusCode code = StatusCode::kOk;              // with kRejected and kFailed
+  std::string message;                            // for the log only
+  FailedPart failed_part = FailedPart::kNotTold;  // with kFailed
+  uint64_t kv_bytes = 0;  // with kVerified; with kReserved: that arrived so far
   LinkKind transport = LinkKind::kUnspecified;
   float transfer_seconds = 0;
   uint32_t retry_after_ms = 0;  // with kRejected for load

@@ -92,6 +92,7 @@ WorkerRequestStatus ToWorkerStatus(const RequestStatus& status) {
   out.state = kStates[static_cast<size_t>(status.state)];
   out.code = status.status.code();
   out.message = std::string(status.status.message());
+  out.failed_part = status.failed_part;
   out.kv_bytes = status.kv_bytes;
   out.transport = ToLinkKind(status.transport);
   out.transfer_seconds = static_cast<float>(static_cast<double>(status.transfer_us) * 1e-6);

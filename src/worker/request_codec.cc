@@ -193,6 +193,7 @@ void ToProto(const RequestStatus& status, v1::RequestStatus* out) {
   out->set_state(ToProto(status.state));
   out->set_code(static_cast<uint32_t>(status.status.code()));
   out->set_message(WireText(std::string(status.status.message())));
+  out->set_failed_part(static_cast<v1::FailedPart>(status.failed_part));
   out->set_cached_tokens(status.cached_tokens);
   out->set_retargeted(status.retargeted);
   out->set_kv_bytes(status.kv_bytes);

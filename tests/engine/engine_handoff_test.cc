@@ -334,6 +334,8 @@ TEST(EngineHandoffTest, SlicesThatStayDamagedEndTheRequestAndFreeBothPools) {
   EXPECT_EQ(pair.d->recorder().Of(spec.key).last(), RequestState::kFailed);
   EXPECT_TRUE(absl::IsDataLoss(pair.d->recorder().Of(spec.key).status));
   EXPECT_EQ(pair.p->recorder().Of(spec.key).last(), RequestState::kFailed);
+  EXPECT_EQ(pair.p->recorder().Of(spec.key).failed_part, FailedPart::kHandOff);
+  EXPECT_EQ(pair.d->recorder().Of(spec.key).failed_part, FailedPart::kHandOff);
   EXPECT_TRUE(pair.d->recorder().Of(spec.key).Tokens(0).empty()) << "no token of bad KV";
   pair.ExpectFree();
 }

@@ -201,6 +201,7 @@ TEST(EngineLocalTest, ADeadlineEndsARequestWithItsCode) {
   ASSERT_TRUE(rig.RunUntilQuiet());
   const Record record = worker->recorder().Of(spec.key);
   EXPECT_EQ(record.last(), RequestState::kFailed);
+  EXPECT_EQ(record.failed_part, FailedPart::kComputation);
   EXPECT_TRUE(absl::IsDeadlineExceeded(record.status)) << record.status;
   EXPECT_TRUE(worker->AllFree());
 }

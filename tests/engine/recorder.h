@@ -36,6 +36,7 @@ struct Record {
   uint32_t num_duplicates = 0;  // of a (choice, index)
   uint32_t retry_after_ms = 0;
   bool retargeted = false;
+  FailedPart failed_part = FailedPart::kNotTold;
 
   bool ended() const { return num_terminal > 0; }
   RequestState last() const { return states.empty() ? RequestState::kAccepted : states.back(); }
@@ -72,6 +73,7 @@ class Recorder : public EngineListener {
     if (IsTerminal(status.state)) {
       ++record.num_terminal;
       record.status = status.status;
+      record.failed_part = status.failed_part;
       record.retry_after_ms = status.retry_after_ms;
     }
     record.retargeted = record.retargeted || status.retargeted;

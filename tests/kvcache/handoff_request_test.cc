@@ -94,6 +94,20 @@ TEST(HandoffRequestTest, FaultsOfLinksHaveNoLimitAndAfterTwoTheNextPlacementNeed
   EXPECT_FALSE(request.needs_no_link()) << "new tokens came";
 }
 
+TEST(HandoffRequestTest, AFailedComputationIsNoFaultOfALink) {
+  for (const PlacementFault fault :
+       {PlacementFault::kPrefillBroken, PlacementFault::kDecodeBroken}) {
+    HandoffRequest request = Placed();
+    for (uint32_t i = 1; i <= 3; ++i) {
+      const RecoverDecision decision = request.OnFault(request.attempt(), fault, 1);
+      EXPECT_EQ(decision.kind, i < 3 ? Decided::kRecover : Decided::kFailed) << i;
+      EXPECT_EQ(decision.retarget, i < 3 && fault == PlacementFault::kDecodeBroken) << i;
+      request.OnPlaced(false);
+    }
+    EXPECT_EQ(request.num_link_faults(), 0u);
+  }
+}
+
 TEST(HandoffRequestTest, FaultsOfAWorkerThatComputesThePromptItselfCount) {
   HandoffRequest request;
   request.OnValidated();
@@ -142,9 +156,9 @@ TEST(HandoffRequestTest, MovesPreemptionsAndRefusalsDoNotCount) {
 TEST(HandoffRequestTest, OnlyTheBlocksOfALivingPrefillWorkerAreRetargeted) {
   for (int i = 0; i <= static_cast<int>(PlacementFault::kPreempted); ++i) {
     const auto fault = static_cast<PlacementFault>(i);
-    const bool loses = fault == PlacementFault::kPrefillDied ||
-                       fault == PlacementFault::kPrefillStalled ||
-                       fault == PlacementFault::kPrefillFailed;
+    const bool loses =
+        fault == PlacementFault::kPrefillDied || fault == PlacementFault::kPrefillStalled ||
+        fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillBroken;
     EXPECT_EQ(Placed().OnFault(1, fault, 0).retarget, !loses) << i;
     HandoffRequest decoding = Placed();
     decoding.OnProgress(1, PlacementProgress::kAllKvAtDecode);
@@ -248,9 +262,9 @@ struct Pair {
   }
   void Fault(PlacementFault fault, uint32_t known) {
     RecoverDecision wanted;
-    const bool of_prefill = fault == PlacementFault::kPrefillDied ||
-                            fault == PlacementFault::kPrefillStalled ||
-                            fault == PlacementFault::kPrefillFailed;
+    const bool of_prefill =
+        fault == PlacementFault::kPrefillDied || fault == PlacementFault::kPrefillStalled ||
+        fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillBroken;
     const bool has_prefill = !naive.local && !naive.all_kv();
     if (naive.phase == Naive::Phase::kRunning && (has_prefill || !of_prefill)) {
       const bool planned = fault == PlacementFault::kMoved || fault == PlacementFault::kPreempted;

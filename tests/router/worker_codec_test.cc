@@ -165,6 +165,13 @@ TEST(WorkerCodecTest, NumbersAndListsOfAWorkerAreMadeUsable) {
     EXPECT_EQ(DecodeStatus(status).transfer_seconds, seconds == 0.25f ? 0.25f : 0.0f);
   }
   EXPECT_EQ(DecodeStatus(status).message, "a?b" + std::string(1021, 'x'));
+  EXPECT_EQ(DecodeStatus(status).failed_part, FailedPart::kNotTold) << "an older worker";
+  for (const int part : {1, 2, 3, 99, -1}) {
+    status.set_failed_part(static_cast<v1::FailedPart>(part));
+    const auto wanted =
+        part == 1 || part == 2 ? static_cast<FailedPart>(part) : FailedPart::kNotTold;
+    EXPECT_EQ(DecodeStatus(status).failed_part, wanted) << part;
+  }
   v1::StepEvents step;
   v1::TokenEvent* event = step.add_events();
   for (int i = 0; i < 1000; ++i) event->add_top_logprobs()->set_token(1);

@@ -227,6 +227,7 @@ TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
 
   RequestStatus status{.key = {{3, 4}, 2}, .state = RequestState::kFailed};
   status.status = Unavailable("peer \xff is gone");
+  status.failed_part = FailedPart::kHandOff;
   status.kv_bytes = 77;
   status.transport = TransportKind::kTcp;
   status.transfer_us = 2'000'000;
@@ -238,6 +239,7 @@ TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
   EXPECT_EQ(wire_status.kv_bytes(), 77u);
   EXPECT_EQ(wire_status.transport(), v1::TRANSPORT_KIND_TCP);
   EXPECT_EQ(wire_status.transfer_seconds(), 2.0f);
+  EXPECT_EQ(wire_status.failed_part(), v1::FAILED_PART_HAND_OFF);
 }
 
 TEST(RequestCodecTest, EveryStateHasItsOwnNumber) {
