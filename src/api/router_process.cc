@@ -153,7 +153,6 @@ class RouterProcessImpl final : public RouterProcess {
   StatusOr<std::string> RequestsForAdmin();
   StatusOr<std::string> TraceForAdmin();
   StatusOr<std::string> TopologyForAdmin();
-  std::string LinkMetricsForAdmin();
   StatusOr<std::string> DrainForAdmin(std::string_view worker_id, uint32_t timeout_s);
   // Polls until `done` or `until_us`; false: `keep_waiting` ended it.
   static bool WaitFor(const std::function<bool()>& done, int64_t until_us,
@@ -287,7 +286,7 @@ Status RouterProcessImpl::StartAdmin() {
   providers.requests_json = [this] { return RequestsForAdmin(); };
   providers.trace_json = [this] { return TraceForAdmin(); };
   providers.topology_json = [this] { return TopologyForAdmin(); };
-  providers.more_metrics = [this] { return LinkMetricsForAdmin(); };
+  providers.more_metrics = [this] { return LinkMetricsText(router_->Links(), "router-0"); };
   providers.drain = [this](std::string_view worker_id, uint32_t timeout_s) {
     return DrainForAdmin(worker_id, timeout_s);
   };
@@ -347,13 +346,6 @@ StatusOr<std::string> RouterProcessImpl::TopologyForAdmin() {
   BATON_ASSIGN_OR_RETURN(Topology topology, answer->Wait());
   AddRouterRow(&topology);
   return TopologyJson(topology);
-}
-
-std::string RouterProcessImpl::LinkMetricsForAdmin() {
-  auto answer = std::make_shared<LoopAnswer<std::vector<LinkRow>>>();
-  router_->GetLinks([answer](std::vector<LinkRow> links) { answer->Set(std::move(links)); });
-  const StatusOr<std::vector<LinkRow>> links = answer->Wait();
-  return links.ok() ? LinkMetricsText(*links) : "";
 }
 
 StatusOr<std::string> RouterProcessImpl::DrainForAdmin(std::string_view worker_id,

@@ -8,7 +8,7 @@
 namespace baton {
 namespace {
 
-// As a label's value.
+// `text` as the value of a label.
 std::string Escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -24,7 +24,7 @@ std::string Escaped(std::string_view text) {
 
 }  // namespace
 
-std::string LinkMetricsText(std::span<const LinkRow> links) {
+std::string LinkMetricsText(std::span<const LinkRow> links, std::string_view router_id) {
   std::string speeds =
       "# HELP baton_link_bytes_per_second Speed of KV from one worker to another over recent "
       "hand-offs; 0 = not measured yet.\n"
@@ -34,9 +34,10 @@ std::string LinkMetricsText(std::span<const LinkRow> links) {
       "way was better.\n"
       "# TYPE baton_link_stalls_total counter\n";
   for (const LinkRow& link : links) {
-    const std::string labels =
-        fmt::format("{{role=\"router\",from=\"{}\",to=\"{}\",transport=\"{}\"}}",
-                    Escaped(link.from), Escaped(link.to), LinkKindName(link.kind));
+    const std::string labels = fmt::format(
+        "{{role=\"router\",worker=\"{}\",model=\"{}\",from=\"{}\",to=\"{}\",transport=\"{}\"}}",
+        Escaped(router_id), Escaped(link.model), Escaped(link.from), Escaped(link.to),
+        LinkKindName(link.kind));
     fmt::format_to(std::back_inserter(speeds), "baton_link_bytes_per_second{} {}\n", labels,
                    link.bytes_per_s);
     fmt::format_to(std::back_inserter(stalls), "baton_link_stalls_total{} {}\n", labels,

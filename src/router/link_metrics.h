@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "src/router/topology.h"
 
@@ -12,6 +13,7 @@ namespace baton {
 
 // A data connection from a prefill to a decode worker, as the router knows it.
 struct LinkRow {
+  std::string model;
   std::string from;
   std::string to;
   LinkKind kind = LinkKind::kUnspecified;
@@ -20,8 +22,9 @@ struct LinkRow {
 };
 
 // baton_link_bytes_per_second and baton_link_stalls_total{from,to,transport} as a part of a
-// Prometheus page.
-std::string LinkMetricsText(std::span<const LinkRow> links);
+// Prometheus page, with the labels role, worker and model of the router's other metrics.
+// `router_id`: the router's worker id.
+std::string LinkMetricsText(std::span<const LinkRow> links, std::string_view router_id);
 
 }  // namespace baton
 

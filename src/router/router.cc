@@ -10,6 +10,7 @@ namespace baton {
 namespace {
 
 // While readers of remembered answers wait (kReplayPerTick).
+constexpr int64_t kLinksEveryUs = 1'000'000;
 constexpr int64_t kReplayTickUs = 20'000;
 // A turn this late is no busy machine's: the process was stopped, or what it runs on.
 constexpr int64_t kStoodStillUs = 500'000;
@@ -145,10 +146,17 @@ void Router::GetTraces(
   });
 }
 
-void Router::GetLinks(absl::AnyInvocable<void(std::vector<LinkRow>)> done) {
-  inbox_->Post([done = std::move(done)](RouterCore& core, int64_t /*now_us*/) mutable {
-    done(core.LinkRows());
-  });
+std::vector<LinkRow> Router::Links() const {
+  std::lock_guard lock(links_mutex_);
+  return links_;
+}
+
+void Router::PublishLinks(int64_t now_us) {
+  if (now_us - links_us_ < kLinksEveryUs) return;
+  links_us_ = now_us;
+  std::vector<LinkRow> links = core_.LinkRows();
+  std::lock_guard lock(links_mutex_);
+  links_ = std::move(links);
 }
 
 void Router::SetNotReady() {
@@ -191,6 +199,7 @@ void Router::Loop() {
     const bool models_changed = core_.TakeModelsChanged();
     if (models_changed) PublishModels();
     if (models_changed || ticks) PublishReadiness(now_us);
+    if (ticks) PublishLinks(now_us);
     // A request that has just come shortens the interval of an idle loop.
     const int64_t interval_us = TickIntervalUs();
     const int64_t latest_us = now_us + interval_us;

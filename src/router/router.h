@@ -57,8 +57,9 @@ class Router final : public Submitter, private Generations {
   const BatonMetrics& metrics() const { return metrics_; }
   // RouterCore::Traces; `done` is called on the router's thread, or never once it has stopped.
   void GetTraces(absl::AnyInvocable<void(std::vector<std::shared_ptr<const RequestTrace>>)> done);
-  // RouterCore::LinkRows; `done` is called on the router's thread, or never once it has stopped.
-  void GetLinks(absl::AnyInvocable<void(std::vector<LinkRow>)> done);
+  // RouterCore::LinkRows as of at most a second ago while the loop turns, else the last known. Does
+  // not wait for the loop.
+  std::vector<LinkRow> Links() const;
   // RouterCore::DrainWorker; `done` is called on the router's thread, or never once it has stopped.
   void DrainWorker(std::string worker_id, uint32_t timeout_ms,
                    absl::AnyInvocable<void(StatusOr<Incarnation>)> done);
@@ -77,6 +78,7 @@ class Router final : public Submitter, private Generations {
   void Loop();
   int64_t TickIntervalUs() const;
   void PublishModels();
+  void PublishLinks(int64_t now_us);
   void PublishReadiness(int64_t now_us);
   void SetReady(bool ready);
 
@@ -97,6 +99,10 @@ class Router final : public Submitter, private Generations {
 
   mutable std::mutex models_mutex_;  // guards models_
   std::vector<std::shared_ptr<const ModelInfo>> models_;
+
+  mutable std::mutex links_mutex_;  // guards links_
+  std::vector<LinkRow> links_;
+  int64_t links_us_ = 0;  // when links_ was set; the thread's
 
   // Owned by the thread once it runs. The core's sinks may be those of the tables before it, which
   // outlive it.

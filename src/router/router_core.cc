@@ -357,7 +357,9 @@ void RouterCore::Tick(int64_t now_us) {
 
 void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
   if (now_us >= request.DeadlineUs()) return EndBad(request, request.PastDeadline());
-  if (now_us - request.heard_us >= config_.request_timeout_us) {
+  // Once all tokens are known, or the client reads too slowly, no worker is waited for.
+  const bool waits_for_token = !request.merge.complete() && !request.pause.on();
+  if (waits_for_token && now_us - request.heard_us >= config_.request_timeout_us) {
     return EndBad(request, SilenceError(config_.request_timeout_us));
   }
   if (!request.IsPlaced()) {
@@ -365,7 +367,7 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
     if (now_us - request.queued_us < (resumes ? config_.resume_wait_us : config_.queue_wait_us)) {
       return;
     }
-    // What only links kept from it is waited for until the deadline.
+    // A request that only faults of links hold up waits for room until its deadline.
     if (request.life.num_link_faults() > 0 && registry_.Serves(request.spec.model->id)) return;
     if (resumes) return EndBad(request, ErrorCode::kWorkerLost);
     const bool served = registry_.Serves(request.spec.model->id);
@@ -391,6 +393,8 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
   if (!request.pause.Look(request.sink->buffered_bytes(), now_us, config_.slow_client_us)) {
     return EndBad(request, ErrorCode::kSlowClient);
   }
+  // The client gets tokens only now: its silence begins again.
+  if (!request.pause.on()) request.heard_us = now_us;
   OnDelivery(request);
 }
 

@@ -105,7 +105,8 @@ class RouterCore {
   std::vector<std::shared_ptr<const ModelInfo>> Models() const { return registry_.Models(); }
   bool TakeModelsChanged();                     // true once after each change of Models()
   Topology TopologyView(int64_t now_us) const;  // of workers; its process adds the router's row
-  // Each data connection that is up or was, in the order of the topology.
+  // Each pair of live workers whose data connection is up or was, in the order of the topology; one
+  // row for each transport of a pair.
   std::vector<LinkRow> LinkRows() const;
   std::vector<RequestView> RequestViews(int64_t now_us) const;
   // The last requests that ended, then those that live, each oldest first; no shadows.
@@ -145,7 +146,7 @@ class RouterCore {
                      const RegisteredWorker& decode, int64_t now_us);
 
   // router_core_placement.cc: the queue.
-  static void TakeOutLinks(const RouterRequest& request, RouteTable& table);
+  static void TakeOutLinks(const RouterRequest& request, int64_t now_us, RouteTable& table);
   PlannedRoute RouteFor(RouterRequest& request, const PlacementClaims& claims, int64_t now_us);
   bool IsBound(const RouterRequest& request, int64_t now_us) const;
   uint32_t AnswerContextOf(const RouterRequest& request, int64_t now_us) const;
@@ -196,6 +197,7 @@ class RouterCore {
   void OnKvProgress(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   void OnVerified(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   void WatchTransfers(int64_t now_us);
+  // Null: nothing was handed off there.
   const LinkHealth* HealthOf(const RegisteredWorker& prefill, std::string_view decode_id) const;
   void ShowHealth(const RegisteredWorker& prefill, LinkView& link, int64_t now_us) const;
   void MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us);
@@ -237,6 +239,7 @@ class RouterCore {
   int64_t first_decode_us_ = -1;  // when the first decode worker registered, -1 = none yet
   int64_t renewed_us_ = 0;
   int64_t watched_us_ = 0;  // when WatchTransfers last looked
+  LinkTurn last_looked_;    // of the late requests, the last one that WatchTransfers looked at
   int64_t now_us_ = 0;      // the latest time told
 };
 

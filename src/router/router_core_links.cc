@@ -1,5 +1,8 @@
 // KV on its way: how fast it crosses each link, and requests that it would reach too late.
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -21,7 +24,7 @@ double SecondsBetween(int64_t from_us, int64_t to_us) {
   return static_cast<double>(std::max<int64_t>(to_us - from_us, 0)) * 1e-6;
 }
 
-// Bytes cross a network. Within a host what holds them up holds up every other way too.
+// Bytes cross a network. Within a host a busy processor holds up every other way too.
 bool CrossesNetwork(LinkKind kind) {
   return kind == LinkKind::kTcp || kind == LinkKind::kNccl || kind == LinkKind::kUnspecified;
 }
@@ -34,15 +37,24 @@ bool IsOnItsWay(const RouterRequest& request, int64_t now_us) {
          !request.merge.complete();
 }
 
-// Since when it is waited for.
+// Since when its KV is waited for.
 int64_t WaitedSinceUs(const RouterRequest& request) {
   return request.prompt_done ? request.prompt_done_us : request.due_us;
 }
 
-// By link, then by the order in which their KV crosses it.
-auto OrderOf(const RouterRequest* request) {
-  return std::tuple(request->prefill.lease, request->prefill.link_to, WaitedSinceUs(*request),
-                    request->uid);
+LinkTurn TurnOf(const RouterRequest& request) {
+  return {request.prefill.lease, request.prefill.link_to, WaitedSinceUs(request), request.uid};
+}
+
+struct LateRequest {
+  LinkTurn turn;
+  KvOnItsWay kv;
+};
+
+// Bytes a second as the topology and the metrics show them; 0 = not measured.
+uint64_t ShownSpeed(const LinkHealth& health) {
+  const double limit = health.limit_bytes_per_s();
+  return static_cast<uint64_t>(limit > 0 ? limit : health.average_bytes_per_s());
 }
 
 }  // namespace
@@ -80,8 +92,9 @@ void RouterCore::OnVerified(RouterRequest& request, const WorkerRequestStatus& s
   link.OnVerified(status.kv_bytes, status.transfer_seconds, late_s, now_us);
 }
 
-// What waits behind other KV on its link is predicted with it, so the requests of a link that
-// stalls leave it at one time.
+// KV that follows other KV on its link is predicted with it, so the requests of a link that stalls
+// leave it at one time. Each look goes on after the last request that was looked at: requests that
+// find no other way do not hide those of later links.
 void RouterCore::WatchTransfers(int64_t now_us) {
   if (now_us - watched_us_ < kWatchEveryUs) return;
   watched_us_ = now_us;
@@ -90,8 +103,8 @@ void RouterCore::WatchTransfers(int64_t now_us) {
     if (IsOnItsWay(*request, now_us)) crossing.push_back(request.get());
   }
   std::sort(crossing.begin(), crossing.end(),
-            [](const auto* a, const auto* b) { return OrderOf(a) < OrderOf(b); });
-  std::vector<std::pair<RequestUid, KvOnItsWay>> late;
+            [](const auto* a, const auto* b) { return TurnOf(*a) < TurnOf(*b); });
+  std::vector<LateRequest> late;
   const RouterRequest* first = nullptr;  // of the link
   uint64_t bytes_left = 0;
   for (const RouterRequest* request : crossing) {
@@ -103,7 +116,8 @@ void RouterCore::WatchTransfers(int64_t now_us) {
       first = request;
       bytes_left = 0;
     }
-    bytes_left += request->kv_expected - std::min(request->kv_received, request->kv_expected);
+    const uint64_t num_bytes = request->prefill.link_bytes;
+    bytes_left += num_bytes - std::min(request->kv_received, num_bytes);
     const LinkHealth& link = prefill->links.at(request->prefill.link_to);
     const int64_t busy_us = WaitedSinceUs(*first);
     const KvOnItsWay kv = {
@@ -112,16 +126,23 @@ void RouterCore::WatchTransfers(int64_t now_us) {
         .silent_s = SecondsBetween(std::max(busy_us, link.last_bytes_us()), now_us)};
     // A hand-off that has just begun says nothing yet.
     const bool is_young = SecondsBetween(busy_us, now_us) < kLeastGainS / 2;
-    if (!is_young && IsWorthMoving(SecondsLeft(kv), 0)) late.emplace_back(request->uid, kv);
+    const bool is_late = !is_young && IsWorthMoving(SecondsLeft(kv), 0);
+    if (is_late && request->MayBePlacedAgain()) late.push_back({TurnOf(*request), kv});
   }
+  const auto next = std::find_if(
+      late.begin(), late.end(), [this](const LateRequest& one) { return last_looked_ < one.turn; });
+  std::rotate(late.begin(), next, late.end());
   late.resize(std::min(late.size(), kMaxLooks));
-  for (const auto& [uid, kv] : late) {
-    if (RouterRequest* const request = FindRequest(uid)) MoveIfSlow(*request, kv, now_us);
+  for (const LateRequest& one : late) {
+    last_looked_ = one.turn;
+    RouterRequest* const request = FindRequest(std::get<RequestUid>(one.turn));
+    if (request != nullptr) MoveIfSlow(*request, one.kv, now_us);
   }
 }
 
 void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us) {
-  const LeaseId before = std::exchange(request.slow_source, request.prefill.lease);
+  const SlowSource before =
+      std::exchange(request.slow, SlowSource{request.prefill.lease, now_us + kMaxLinkRestUs});
   const uint32_t num_replayed =
       std::exchange(request.num_replayed, request.NumToReplay(/*moves=*/false));
   const PlannedRoute planned = RouteFor(request, PlacementClaims{}, now_us);
@@ -130,7 +151,7 @@ void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_
   const bool is_way = route.path != Route::Path::kNone && route.has_room && !planned.must_wait;
   const double seconds_left = SecondsLeft(kv);
   if (!is_way || !IsWorthMoving(seconds_left, route.predicted_s)) {
-    request.slow_source = before;
+    request.slow = before;
     return;
   }
   RegisteredWorker& prefill = *registry_.Find(request.prefill.lease);
@@ -143,7 +164,6 @@ void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_
   Recover(request, PlacementFault::kLinkSlow, now_us);
 }
 
-// Null: nothing was handed off there.
 const LinkHealth* RouterCore::HealthOf(const RegisteredWorker& prefill,
                                        std::string_view decode_id) const {
   for (const auto& [lease, health] : prefill.links) {
@@ -156,22 +176,40 @@ const LinkHealth* RouterCore::HealthOf(const RegisteredWorker& prefill,
 void RouterCore::ShowHealth(const RegisteredWorker& prefill, LinkView& link, int64_t now_us) const {
   const LinkHealth* const health = HealthOf(prefill, link.to);
   if (health == nullptr) return;
-  const double limit = health->limit_bytes_per_s();
-  link.bytes_per_s = static_cast<uint64_t>(limit > 0 ? limit : health->average_bytes_per_s());
+  link.bytes_per_s = ShownSpeed(*health);
   if (!link.up || !(health->Rests(now_us) || health->IsTried())) return;
   link.why = fmt::format("left alone for a while: {} hand-offs over it failed or came too slowly",
                          health->num_stalls());
 }
 
 std::vector<LinkRow> RouterCore::LinkRows() const {
+  std::map<std::string_view, const RegisteredWorker*> decode_workers;
+  for (const auto& [lease, worker] : registry_.workers()) {
+    if (!worker.IsPrefill()) decode_workers[worker.description.name.worker_id] = &worker;
+  }
   std::vector<LinkRow> rows;
   for (const auto& [lease, worker] : registry_.workers()) {
-    for (LinkView link : worker.load.links) {
+    std::set<std::pair<std::string_view, LinkKind>> seen;
+    for (const LinkView& link : worker.load.links) {
       if (link.kind == LinkKind::kUnspecified) continue;  // it was never up
-      ShowHealth(worker, link, now_us_);
-      const LinkHealth* const health = HealthOf(worker, link.to);
-      rows.push_back({worker.description.name.worker_id, link.to, link.kind, link.bytes_per_s,
-                      health == nullptr ? 0 : health->num_stalls()});
+      const auto decode = decode_workers.find(link.to);
+      // A connection to a former life may be reported for a while after the next has registered.
+      if (decode == decode_workers.end() ||
+          decode->second->description.name.incarnation != link.to_incarnation ||
+          !seen.emplace(link.to, link.kind).second) {
+        continue;
+      }
+      LinkRow row{.model = worker.description.model->id,
+                  .from = worker.description.name.worker_id,
+                  .to = link.to,
+                  .kind = link.kind,
+                  .bytes_per_s = link.bytes_per_s};
+      const auto health = worker.links.find(decode->second->lease);
+      if (health != worker.links.end()) {
+        row.bytes_per_s = ShownSpeed(health->second);
+        row.num_stalls = health->second.num_stalls();
+      }
+      rows.push_back(std::move(row));
     }
   }
   return rows;

@@ -12,7 +12,7 @@
 namespace baton {
 namespace {
 
-// What workers take.
+// The longest deadline that workers take.
 constexpr int64_t kLongestDeadlineUs = int64_t{24} * 3600 * 1'000'000;
 // Beside twice the predicted time, how late a prefill worker's word that it has computed a prompt
 // may be before its KV counts as late. That word takes the same bad link.
@@ -261,15 +261,15 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   }
 }
 
-// The links of a worker whose KV came too slowly to this request, and the link that its present
-// placement uses, are no other way.
-void RouterCore::TakeOutLinks(const RouterRequest& request, RouteTable& table) {
+// The links of a worker whose KV came too slowly to this request a while ago, and the link that its
+// present placement uses, are no other way.
+void RouterCore::TakeOutLinks(const RouterRequest& request, int64_t now_us, RouteTable& table) {
   for (LinkUp& link : table.links) {
     const LeaseId prefill = table.prefill_leases[link.prefill_idx];
     const LeaseId decode = table.decode_leases[link.decode_idx];
     const bool is_own =
         request.IsPlaced() && request.prefill.Is(prefill) && request.decode.Is(decode);
-    link.rests |= is_own || prefill == request.slow_source;
+    link.rests |= is_own || request.slow.Is(prefill, now_us);
   }
 }
 
@@ -308,7 +308,7 @@ PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims&
     table.prefill[i].cached_tokens = num_tokens;
     table.prefill[i].shared_blocks = UINT32_MAX;
   }
-  TakeOutLinks(request, table);
+  TakeOutLinks(request, now_us, table);
   query.disaggregate = config_.mode != ServeMode::kAggregated;
   query.needs_no_link = request.life.needs_no_link();
   if (config_.mode == ServeMode::kAdaptive) query.local_max_tokens = config_.local_max_tokens;
@@ -365,8 +365,7 @@ Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery&
 
 RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& claims,
                                          int64_t now_us, uint32_t* short_context) {
-  if (!request.Repeats() && request.spec.num_choices > 1 && request.num_delivered > 0) {
-    // No worker computes again what was seen.
+  if (!request.MayBePlacedAgain()) {
     EndBad(request, ErrorCode::kWorkerLost);
     return Placing::kEnded;
   }
@@ -459,11 +458,9 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   if (!retargets) CancelKept(request);
   // Alone, a worker only accepts or refuses; there is no reservation to wait for.
   request.accepted = request.is_local;
-  request.prompt_begun = false;
   request.verified = false;
   request.prompt_done = false;
   request.kv_received = 0;
-  request.kv_expected = 0;
   request.decode_worker_id = decode.description.name.worker_id;
   // KV that moves on was computed where it was computed before.
   const bool moves = prefill != nullptr && !prefill->IsPrefill();
@@ -509,10 +506,10 @@ void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
            .num_prompts = 1,
            .num_sequences = 1});
   const uint64_t bytes_per_token = prefill.description.kv_bytes_per_token;
-  request.kv_expected = (request.NumTokens() - request.CachedTokensAt(decode)) * bytes_per_token;
+  const uint32_t num_crossing = request.NumTokens() - request.CachedTokensAt(decode);
   request.prefill.link_to = decode.lease;
-  request.prefill.link_bytes = request.kv_expected;
-  prefill.links[decode.lease].BeginHandOff(request.kv_expected);
+  request.prefill.link_bytes = num_crossing * bytes_per_token;
+  prefill.links[decode.lease].BeginHandOff(request.prefill.link_bytes);
   PlacementSpec own = spec;
   if (prefill.IsPrefill()) own.is_cacheable = true;  // it computes all of it by itself
   prefill.session->StartPrefill(own, decode_name);

@@ -1,4 +1,4 @@
-// What clients are told about room: that a worker has taken their request, or when one may.
+// Answers to clients about room: a worker has taken the request, or when one may take it.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -15,7 +15,7 @@ constexpr int64_t kTakenUs = 1'000'000;
 
 void RouterRequest::TellTaken(int64_t now_us) {
   if (is_told_taken) return;
-  const bool is_taken = accepted && (prompt_begun || now_us - placed_us >= kTakenUs);
+  const bool is_taken = accepted && (HasBegunPrompt() || now_us - placed_us >= kTakenUs);
   is_told_taken = is_taken || num_delivered > 0;  // a token has told it
   if (is_taken && num_delivered == 0) sink->OnTaken();
 }

@@ -30,6 +30,9 @@ PlacementFault FaultOf(const WorkerRequestStatus& status, bool is_prefill, bool 
   if (status.state == WorkerRequestState::kCancelled) {
     return is_prefill ? PlacementFault::kPrefillStalled : PlacementFault::kDecodeStalled;
   }
+  if (status.failed_part == FailedPart::kComputation) {
+    return is_prefill ? PlacementFault::kPrefillBroken : PlacementFault::kDecodeBroken;
+  }
   return is_prefill ? PlacementFault::kPrefillFailed : PlacementFault::kDecodeFailed;
 }
 
@@ -211,7 +214,6 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       Raise(request, PlacementProgress::kReserved);
       break;
     case WorkerRequestState::kPrefillStarted:
-      request.prompt_begun = true;
       request.lifetime.Mark(RequestEvent::kPrefillStarted, now_us);
       if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease)) {
         prefill->refusals.num_refusals = 0;

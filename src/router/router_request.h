@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "kvcache/handoff_request.h"
@@ -49,6 +50,15 @@ struct KeptSource {
   uint32_t attempt = 0;
 };
 
+// A prefill worker whose KV came too slowly to a request: for a while the request uses none of that
+// worker's links.
+struct SlowSource {
+  LeaseId prefill;  // 0 = none
+  int64_t until_us = 0;
+
+  bool Is(LeaseId other, int64_t now_us) const { return prefill == other && now_us < until_us; }
+};
+
 // The next placement of a stream that leaves a draining worker. Its decode worker was asked; until
 // it has reserved, the current placement goes on.
 struct AskedMove {
@@ -63,6 +73,10 @@ struct AskedMove {
     return decode.Is(lease) && decode.attempt == attempt;
   }
 };
+
+// The place of a request among those whose KV is on its way: by prefill worker, decode worker, then
+// the time since when its KV is waited for.
+using LinkTurn = std::tuple<LeaseId, LeaseId, int64_t, RequestUid>;
 
 // One request; see the file comment.
 struct RouterRequest {
@@ -97,12 +111,10 @@ struct RouterRequest {
   // The decode worker has reserved blocks: from now on tokens go to the client. Before, a refusal
   // can still be answered by another placement, because nothing has been seen.
   bool accepted = false;
-  bool prompt_begun = false;   // a worker of this placement computes the prompt, or has it
   bool is_told_taken = false;  // ResponseSink::OnTaken was called
   bool verified = false;       // all KV is at the decode worker: the prefill worker is not needed
   uint64_t kv_bytes = 0;
-  uint64_t kv_received = 0;    // of this placement's, so far
-  uint64_t kv_expected = 0;    // of this placement's, all
+  uint64_t kv_received = 0;    // of this placement's (prefill.link_bytes in all), so far
   uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
   LinkKind transport = LinkKind::kLocal;
   int64_t placed_us = 0;
@@ -115,8 +127,8 @@ struct RouterRequest {
 
   // Output tokens that this placement (while queued: the next one) starts from.
   uint32_t num_replayed = 0;
-  KeptSource kept;      // only while queued
-  LeaseId slow_source;  // a prefill worker whose KV came too slowly: not used for this request
+  KeptSource kept;  // only while queued
+  SlowSource slow;
 
   uint32_t num_resumes = 0;       // placements that a fault or a planned move ended
   uint32_t num_early_deaths = 0;  // of them by a worker that died before it had begun
@@ -156,6 +168,13 @@ struct RouterRequest {
   // Computing again from no KV that is kept gives the same tokens at workers of its numerics: none
   // had fast mode, and the KV was of those that went on from it.
   bool Repeats() const { return exact && !varies; }
+  // False: no placement could go on from what the client has seen. Several choices are computed
+  // again from their beginning, and other tokens could come.
+  bool MayBePlacedAgain() const { return Repeats() || spec.num_choices == 1 || num_delivered == 0; }
+  // A worker of this placement computes the prompt, or has it.
+  bool HasBegunPrompt() const {
+    return IsPlaced() && life.state() >= HandoffRequestState::kPrefilling;
+  }
   // What is known beyond the first `num_from` tokens could be computed as other tokens.
   bool MayDifferFrom(uint32_t num_from) const { return !Repeats() && merge.num_known() > num_from; }
   // The known tokens, which no client has seen, are those of a worker that is lost.

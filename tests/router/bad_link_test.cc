@@ -1,6 +1,10 @@
 // A bad link costs time once: what waits for KV over it goes another way, and it is left alone
 // until a hand-off tries it again.
+#include <algorithm>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -27,7 +31,9 @@ class BadLinkTest : public testing::Test {
   void JoinOne(const std::string& id, PoolRole role) {
     WorkerDescription worker = FakeCluster::Describe(id, role);
     worker.kv_bytes_per_token = kBytesPerToken;
-    worker.num_blocks = 256;
+    worker.num_blocks = num_blocks;
+    worker.max_running = 256;
+    worker.fingerprint.varies_with_batch = varies;
     cluster.Join(std::move(worker));
     ids.push_back(id);
   }
@@ -35,11 +41,13 @@ class BadLinkTest : public testing::Test {
     for (const std::string& id : ids) {
       WorkerLoadReport load;
       load.ready = true;
-      load.num_blocks = 256;
-      load.blocks[0] = 256;
+      load.num_blocks = num_blocks;
+      load.blocks[0] = std::min(free_blocks, num_blocks);
+      load.blocks[3] = num_blocks - load.blocks[0];
       load.prefill_tokens_per_s = 500;
       if (id != "decode-0") {
-        load.links.push_back({"decode-0", cluster.lives["decode-0"], LinkKind::kTcp, 0, true});
+        load.links.push_back({"decode-0", cluster.lives["decode-0"], LinkKind::kTcp, 0,
+                              up.empty() || up.contains(id)});
       }
       cluster.core.OnWorkerLoad(cluster.leases[id], load, cluster.now_us);
     }
@@ -90,6 +98,10 @@ class BadLinkTest : public testing::Test {
 
   FakeCluster cluster;
   std::vector<std::string> ids;
+  bool varies = false;  // of workers that join: their bits depend on the batch
+  uint32_t num_blocks = 256;
+  uint32_t free_blocks = UINT32_MAX;  // at most so many are free
+  std::set<std::string> up;           // prefill workers whose links are up; empty = all
 };
 
 TEST_F(BadLinkTest, KvThatWouldComeTooLateIsNotWaitedFor) {
@@ -214,6 +226,113 @@ TEST_F(BadLinkTest, RequestThatLinksFailedWaitsForRoomUntilItsDeadline) {
   EXPECT_EQ(cluster.sinks[uid]->error->code, ErrorCode::kDeadlineExceeded);
 }
 
+// The client has seen the first tokens of both choices, and other ones could come for them: their
+// KV is waited for, however late.
+TEST_F(BadLinkTest, ChoicesThatNoWorkerComputesAgainWaitForTheirKv) {
+  varies = true;
+  Start(1);
+  GenerateRequest request = cluster.Request(std::string(160, 'p'));
+  request.num_choices = 2;
+  const RequestUid uid = cluster.Submit(std::move(request));
+  Compute(uid, 1);
+  cluster.Tokens("prefill-0", {FakeCluster::Token(uid, 0, 'b', FinishReason::kNone, 1)});
+  for (uint64_t i = 1; i <= 50; ++i) {
+    Advance(100'000);
+    Receive(uid, i * 25'000);
+    ASSERT_FALSE(cluster.sinks[uid]->ended()) << i;
+  }
+  EXPECT_EQ(NumDecodes(), 1u);
+  cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+  cluster.Text("decode-0", uid, 0, "ab", FinishReason::kLength);
+  cluster.Tokens("decode-0", {FakeCluster::Token(uid, 1, 'c', FinishReason::kLength, 1)});
+  EXPECT_TRUE(cluster.sinks[uid]->result.has_value());
+  ExpectClean(cluster);
+}
+
+// With one choice all that was seen is replayed, and what was not is computed anew.
+TEST_F(BadLinkTest, OneChoiceOfAFastWorkerMoves) {
+  varies = true;
+  Start(1);
+  const RequestUid uid = Ask();
+  Advance(1'500'000);
+  ASSERT_EQ(NumDecodes(), 2u);
+  cluster.text_attempt = 2;
+  cluster.Text("decode-0", uid, 1, "bcd", FinishReason::kLength);
+  EXPECT_EQ(cluster.sinks[uid]->Text(), "abcd");
+  ExpectClean(cluster);
+}
+
+TEST_F(BadLinkTest, AFailedComputationIsNoFaultOfAHealthyLink) {
+  Start(1);
+  const RequestUid uid = Ask();
+  WorkerRequestStatus status;
+  status.uid = uid;
+  status.attempt = 1;
+  status.state = WorkerRequestState::kFailed;
+  status.code = StatusCode::kDataLoss;
+  status.failed_part = FailedPart::kComputation;
+  cluster.core.OnSessionStatus(cluster.Session("prefill-0"), status, cluster.now_us);
+  Advance(50'000);
+  ASSERT_EQ(NumDecodes(), 2u);
+  EXPECT_EQ(LastDecode().peer, "prefill-0") << "the link is as good as before";
+  EXPECT_EQ(cluster.core.LinkRows().at(0).num_stalls, 0u);
+  Compute(uid, 2);
+  status.attempt = 2;
+  status.failed_part = FailedPart::kHandOff;
+  cluster.core.OnSessionStatus(cluster.Session("prefill-0"), status, cluster.now_us);
+  Advance(50'000);
+  EXPECT_EQ(LastDecode().peer, "") << "the link rests";
+  EXPECT_EQ(cluster.core.LinkRows().at(0).num_stalls, 1u);
+  EXPECT_EQ(Finish(uid, 3), "abcd");
+}
+
+// More late requests than one look takes find no room elsewhere; they do not hide a later link's.
+TEST_F(BadLinkTest, LateRequestsOfALaterLinkAreLookedAtToo) {
+  num_blocks = 1'000;
+  Start(2);
+  up = {"prefill-0"};
+  Report();
+  std::vector<RequestUid> stuck;
+  for (int i = 0; i < 33; ++i) {
+    stuck.push_back(Ask());
+    ASSERT_EQ(LastDecode().peer, "prefill-0");
+  }
+  up = {"prefill-1"};
+  Report();
+  const RequestUid uid = cluster.Submit(cluster.Request(std::string(16, 'q')));
+  Compute(uid, 1);
+  ASSERT_EQ(LastDecode().peer, "prefill-1");
+  free_blocks = 6;  // for the short one alone
+  Advance(1'500'000);
+  ASSERT_EQ(NumDecodes(), 35u);
+  EXPECT_EQ(LastDecode().uid, uid);
+  EXPECT_EQ(LastDecode().attempt, 2u);
+  for (const RequestUid one : stuck) cluster.core.Cancel(one);
+  EXPECT_EQ(Finish(uid, 2), "abcd");
+  ExpectClean(cluster);
+}
+
+// A worker whose one link was slow is used again once that is some time ago.
+TEST_F(BadLinkTest, ASlowLinkBarsTheOthersOfItsWorkerForAWhile) {
+  SlowSource slow{LeaseId(7), 10 * kSecond};
+  EXPECT_TRUE(slow.Is(LeaseId(7), 10 * kSecond - 1));
+  EXPECT_FALSE(slow.Is(LeaseId(8), 1));
+  EXPECT_FALSE(slow.Is(LeaseId(7), 10 * kSecond));
+}
+
+TEST_F(BadLinkTest, APairHasOneRowAlsoWhileAFormerConnectionIsUp) {
+  Start(1);
+  const Incarnation before = cluster.lives["decode-0"];
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  JoinOne("decode-0", PoolRole::kDecode);
+  WorkerLoadReport load;
+  load.ready = true;
+  load.links.push_back({"decode-0", before, LinkKind::kTcp, 0, true});
+  load.links.push_back({"decode-0", cluster.lives["decode-0"], LinkKind::kTcp, 0, true});
+  cluster.core.OnWorkerLoad(cluster.leases["prefill-0"], load, cluster.now_us);
+  EXPECT_EQ(cluster.core.LinkRows().size(), 1u);
+}
+
 TEST_F(BadLinkTest, TheTopologyAndTheMetricsNameBothEnds) {
   Start(1);
   const RequestUid uid = Ask();
@@ -222,8 +341,9 @@ TEST_F(BadLinkTest, TheTopologyAndTheMetricsNameBothEnds) {
   const Topology topology = cluster.core.TopologyView(cluster.now_us);
   EXPECT_EQ(topology.processes.back().links.at(0).why,
             "left alone for a while: 1 hand-offs over it failed or came too slowly");
-  const std::string text = LinkMetricsText(cluster.core.LinkRows());
-  EXPECT_NE(text.find("baton_link_stalls_total{role=\"router\",from=\"prefill-0\",to=\"decode-0\","
+  const std::string text = LinkMetricsText(cluster.core.LinkRows(), "router-0");
+  EXPECT_NE(text.find("baton_link_stalls_total{role=\"router\",worker=\"router-0\",model=\"toy\","
+                      "from=\"prefill-0\",to=\"decode-0\","
                       "transport=\"tcp\"} 1\n"),
             std::string::npos)
       << text;

@@ -141,6 +141,36 @@ TEST(RequestSilenceTest, TimeThatTheRouterDidNotLiveIsNoSilence) {
   EXPECT_FALSE(cluster.sink->ended());
 }
 
+// The client reads a little every two seconds, for longer than the silence allowed. `complete`: all
+// tokens are known at the router.
+TEST(RequestSilenceTest, ASlowReaderIsNoSilenceOfAWorker) {
+  for (const bool complete : {true, false}) {
+    RouterCoreConfig config;
+    config.request_timeout_us = 5 * kSecond;
+    FakeCluster cluster(config);
+    cluster.JoinPair();
+    const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
+    cluster.sink->buffered = 2 * kPauseBytes;
+    cluster.Text("decode-0", uid, 3, "def", complete ? FinishReason::kLength : FinishReason::kNone);
+    for (int i = 0; i < 10; ++i) {
+      cluster.sink->buffered -= 1000;
+      cluster.Advance(2 * kSecond, {"decode-0", "prefill-0"});
+      if (!complete)
+        cluster.State("decode-0", uid, WorkerRequestState::kDecodeStarted);  // it lives
+      ASSERT_FALSE(cluster.sink->ended()) << i;
+    }
+    cluster.sink->buffered = 0;
+    cluster.Advance(kSecond, {"decode-0", "prefill-0"});
+    EXPECT_EQ(cluster.sink->Text(), "abcdef");
+    EXPECT_EQ(cluster.sink->result.has_value(), complete);
+    EXPECT_FALSE(cluster.sink->error.has_value());
+    if (complete) continue;
+    cluster.Advance(5 * kSecond, {"decode-0", "prefill-0"});
+    ASSERT_TRUE(cluster.sink->error.has_value()) << "now the worker is waited for";
+    EXPECT_EQ(HttpStatusOf(cluster.sink->error->code), 504);
+  }
+}
+
 TEST(RequestSilenceTest, ADeadlineOfTheClientIsTotalAndNamedAsItsOwn) {
   FakeCluster cluster;
   cluster.JoinPair();
