@@ -5,13 +5,24 @@
 {{- $own := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
 {{- $full := default $own .Values.fullnameOverride -}}
 {{- /* A worker's id is the name of its pod: at most 63 characters with a role and the two suffixes of a
-       Deployment, which leaves 36. A longer name is cut, and a hash of the whole keeps two apart. */ -}}
+       Deployment, which leaves 36. A longer name is cut, and a hash of the whole keeps two apart. Release
+       0.1.0 cut without a hash: a release that lives under such a name keeps it, since other names would be
+       other objects. */ -}}
 {{- $plain := $full | replace "." "-" -}}
-{{- if gt (len $plain) 36 -}}
+{{- $cut := $plain | trunc 36 | trimSuffix "-" -}}
+{{- if and (gt (len $plain) 36) (not (include "baton.owns" (dict "root" . "name" $cut))) -}}
 {{- printf "%s-%s" ($plain | trunc 27 | trimSuffix "-") (sha256sum $full | trunc 8) -}}
 {{- else -}}
-{{- $plain | trimSuffix "-" -}}
+{{- $cut -}}
 {{- end -}}
+{{- end -}}
+
+{{/* "true" when the routers of this release live under `name`: (dict "root" $ "name" "demo-baton"). Another
+     release may have the same beginning, so the label decides. */}}
+{{- define "baton.owns" -}}
+{{- $found := lookup "apps/v1" "StatefulSet" .root.Release.Namespace (printf "%s-router" .name) -}}
+{{- $labels := dig "metadata" "labels" dict (default dict $found) -}}
+{{- if eq (dig "app.kubernetes.io/instance" "" $labels | toString) .root.Release.Name }}true{{ end -}}
 {{- end -}}
 
 {{/* (dict "root" $ "role" "prefill") */}}
