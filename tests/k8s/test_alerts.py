@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from chart import CHART, HELMS, documents, objects, one, template
-from value_sets import BASE, SECRET, merged
+from value_sets import BASE as PLAIN, SCRAPED, SECRET, merged
 
 pytestmark = [
     pytest.mark.skipif(not HELMS, reason="helm is missing: tests/k8s/tools.sh builds it"),
@@ -19,6 +19,7 @@ pytestmark = [
         reason="promtool is missing (package prometheus; scripts/deps.sh --tests)",
     ),
 ]
+BASE = merged(PLAIN, SCRAPED)
 SMALL, LARGE = "chat", "chat-large"
 FACTOR = 100  # requests of the large release for one of the small one
 MINUTES = 40

@@ -398,3 +398,24 @@ def test_spans_may_go_to_the_usual_port():
     rendered = objects(merged(BASE, ACCEPTED["collector-url"]))
     policy = one(rendered, "NetworkPolicy", "demo-baton-decode")["spec"]
     assert [{"port": 4317}] in [rule["ports"] for rule in policy["egress"]]
+
+
+@pytest.mark.parametrize(
+    "endpoint,port",
+    [
+        ("http://mirror.example:8081", 8081),
+        ("http://mirror.example:8081/", 8081),
+        ("http://mirror.example:8081/hf", 8081),
+        ("http://user:123@mirror.example:8081/a:9/b", 8081),
+        ("http://[fd00::1]:8081/hf", 8081),
+        ("http://[fd00::1]/hf", None),
+        ("https://mirror.example/a:9", None),
+        ("", None),
+    ],
+)
+def test_a_mirrors_port_is_open_whatever_its_path(endpoint, port):
+    values = {"model": {"source": "pull", "pull": {"name": "hf:o/r/m.gguf", "endpoint": endpoint}}}
+    rendered = objects(merged(BASE, values))
+    egress = one(rendered, "NetworkPolicy", "demo-baton-decode")["spec"]["egress"]
+    pull = next(r["ports"] for r in egress if {"port": 443} in r["ports"])
+    assert [p["port"] for p in pull] == [443, 80] + ([port] if port else [])

@@ -9,7 +9,7 @@ import yaml
 
 from chart import CHART
 from kube_lab import Lab, why_not
-from value_sets import ACCEPTED, ACCEPTED_WITH_CRDS, BASE, merged
+from value_sets import ACCEPTED, ACCEPTED_WITH_CRDS, BASE, SCRAPED, merged
 
 REASON = why_not(num_nodes=0)
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -133,8 +133,9 @@ def replicas(**numbers):
 
 
 def scaled(kind, **more):
-    return {"decode": {"autoscaling": {"kind": kind, "maxReplicas": 9, **more,
-                                       "prometheusAddress": "http://prometheus:9090"}}}  # fmt: skip
+    scaler = {"kind": kind, "maxReplicas": 9, **more,
+              "prometheusAddress": "http://prometheus:9090"}  # fmt: skip
+    return {**SCRAPED, "decode": {"autoscaling": scaler}}
 
 
 @pytest.mark.parametrize("role", ROLES)

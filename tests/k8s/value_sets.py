@@ -12,7 +12,11 @@ ALL_OBJECTS = {
         "monitoring": [{"namespaceSelector": {"matchLabels": {"app": "prometheus"}}}],
     },
 }
-# What pods with GPUs ask for; each role takes it.
+# Alerts, PodMonitor and scalers need somebody who may scrape.
+SCRAPED = {
+    "networkPolicy": {"monitoring": [{"namespaceSelector": {"matchLabels": {"app": "prometheus"}}}]}
+}
+# Fields that pods with GPUs ask for; each role takes them.
 POD_EXTRAS = {
     "runtimeClassName": "nvidia",
     "schedulerName": "gang-scheduler",
@@ -91,7 +95,7 @@ ACCEPTED = {
         "model": {"size": "400GiB"},
         **pools(device="cuda", gpu={"count": 4, "memory": "141GiB"}),
     },
-    "hpa": pools(autoscaling={"kind": "hpa", "minReplicas": 2, "maxReplicas": 6}),
+    "hpa": merged(SCRAPED, pools(autoscaling={"kind": "hpa", "minReplicas": 2, "maxReplicas": 6})),
     "cpu-limit": pools(resources={"requests": {"cpu": 2}, "limits": {"cpu": 2, "memory": "4Gi"}}),
     "huge-pages": pools(shmSize="1Gi", hugePages={"pageSize": "2Mi", "amount": "64Mi"}),
     "ipv6": {"ipFamily": "IPv6"},
@@ -132,24 +136,31 @@ ACCEPTED = {
     },
     "budget-share": {"router": {"podDisruptionBudget": {"maxUnavailable": "34%"}}},
     "collector-url": {"otlpEndpoint": "https://collector.monitoring"},
-    "aggregated-alerts": {"router": {"mode": "aggregated"}, "alerts": {"enabled": True}},
+    "aggregated-alerts": {**SCRAPED, "router": {"mode": "aggregated"}, "alerts": {"enabled": True}},
+    "alerts-without-policy": {"networkPolicy": {"enabled": False}, "alerts": {"enabled": True}},
+    # The pool that is scaled does not exist.
+    "aggregated-prefill-scaled": {
+        "router": {"mode": "aggregated"}, "prefill": {"autoscaling": {"kind": "hpa"}},
+    },
     "named": {"fullnameOverride": "llm", "router": {"replicas": 1, "maxReplicas": 3}},
 }
 # With objects of CRDs, or of features, which an API server without them cannot judge.
 ACCEPTED_WITH_CRDS = {
-    "hpa-to-zero": pools(autoscaling={"kind": "hpa", "minReplicas": 0}),
-    "keda-to-zero": pools(
+    "hpa-to-zero": merged(SCRAPED, pools(autoscaling={"kind": "hpa", "minReplicas": 0})),
+    "keda-to-zero": merged(SCRAPED, pools(
         autoscaling={
             "kind": "keda",
             "minReplicas": 0,
             "prometheusAddress": "http://prometheus:9090",
             "extraTriggers": [{"type": "cron", "metadata": {"timezone": "UTC"}}],
         }
+    )),
+    "prometheus-rule": {**SCRAPED, "alerts": {"enabled": True, "kind": "PrometheusRule"}},
+    "long-interval": {**SCRAPED, "podMonitor": {"enabled": True, "interval": "1m30s"}},
+    "keda": merged(
+        SCRAPED, pools(autoscaling={"kind": "keda", "prometheusAddress": "http://prometheus:9090"})
     ),
-    "prometheus-rule": {"alerts": {"enabled": True, "kind": "PrometheusRule"}},
-    "long-interval": {"podMonitor": {"enabled": True, "interval": "1m30s"}},
-    "keda": pools(autoscaling={"kind": "keda", "prometheusAddress": "http://prometheus:9090"}),
-    "pod-monitor": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    "pod-monitor": {**SCRAPED, "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
     "gateway": {
         "gatewayApi": {
             "http": {"enabled": True, "parentRefs": GATEWAY, "hostnames": ["llm.example"]},
@@ -270,6 +281,10 @@ REFUSED = {
         ),
         "name the nodes by an ipBlock",
     ),
+    "alerts-blind": ({"alerts": {"enabled": True}}, "alerts.enabled with networkPolicy.enabled"),
+    "pod-monitor-blind": ({"podMonitor": {"enabled": True}}, "empty networkPolicy.monitoring"),
+    "hpa-blind": ({"decode": {"autoscaling": {"kind": "hpa"}}}, "decode.autoscaling with"),
+    "blind-names-the-way-out": ({"alerts": {"enabled": True}}, "or set networkPolicy.enabled false"),
     "host-ports-surge": ({"worker": {"hostNetwork": True}}, "would need the ports"),
     "never-replaced": (
         {"decode": {"update": {"maxSurge": 0, "maxUnavailable": 0}}},
@@ -300,9 +315,12 @@ REFUSED = {
         {"model": {"size": "400GiB"}, **pools(gpu={"count": 2, "memory": "141GiB"})},
         "times gpu.count is less",
     ),
-    "keda-blind": ({"decode": {"autoscaling": {"kind": "keda"}}}, "without prometheusAddress"),
+    "keda-blind": ({**SCRAPED, "decode": {"autoscaling": {"kind": "keda"}}}, "without prometheusAddress"),
     "scale-bounds": (
-        {"decode": {"autoscaling": {"kind": "hpa", "minReplicas": 5, "maxReplicas": 2}}},
+        {
+            **SCRAPED,
+            "decode": {"autoscaling": {"kind": "hpa", "minReplicas": 5, "maxReplicas": 2}},
+        },
         "is above maxReplicas",
     ),
     "route-to-nowhere": ({"gatewayApi": {"http": {"enabled": True}}}, "parentRefs"),

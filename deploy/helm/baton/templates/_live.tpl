@@ -1,4 +1,4 @@
-{{/* What an upgrade finds in the cluster. `lookup` gives nothing where there is none to ask (`helm
+{{/* State that an upgrade finds in the cluster. `lookup` gives nothing where there is none to ask (`helm
      template`) and nothing before the first install. */}}
 
 {{/* The workload of one role as JSON, "{}" without: (dict "root" $ "role" "decode") */}}

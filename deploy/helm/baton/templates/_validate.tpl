@@ -27,7 +27,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What the API server would refuse one object for, after others are there. */}}
+{{/* The chart refuses here what the API server would refuse in one object after it took others. */}}
 {{- define "baton.validateExtras" -}}
 {{- $env := list "POD_NAME" "POD_IP" "CPU_LIMIT" -}}
 {{- if eq .role "router" }}{{ $env = list }}{{ else if gt (include "baton.gpus" .pool | int) 0 }}{{ $env = append $env "BATON_HOME" }}{{ end -}}
@@ -111,6 +111,17 @@
 
 {{- define "baton.validatePolicy" -}}
 {{- $policy := .Values.networkPolicy -}}
+{{- if and $policy.enabled (not $policy.monitoring) -}}
+{{- $blind := list -}}
+{{- if .Values.alerts.enabled }}{{ $blind = append $blind "alerts.enabled" }}{{ end -}}
+{{- if .Values.podMonitor.enabled }}{{ $blind = append $blind "podMonitor.enabled" }}{{ end -}}
+{{- range $role := without (splitList "," (include "baton.roles" .)) "router" -}}
+{{- if include "baton.isAutoscaled" (index $.Values $role) }}{{ $blind = append $blind (printf "%s.autoscaling" $role) }}{{ end -}}
+{{- end -}}
+{{- if $blind -}}
+{{- fail (printf "%s with networkPolicy.enabled and an empty networkPolicy.monitoring: nobody could scrape the admin ports, so alerts would fire for ever and scalers would get no metric; name the pods that scrape in networkPolicy.monitoring, e.g. [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}], or set networkPolicy.enabled false" (join ", " $blind)) -}}
+{{- end -}}
+{{- end -}}
 {{- if and $policy.enabled $policy.clients .Values.worker.hostNetwork -}}
 {{- $blocks := 0 -}}
 {{- range $policy.clients }}{{ if hasKey . "ipBlock" }}{{ $blocks = add1 $blocks }}{{ end }}{{ end -}}
