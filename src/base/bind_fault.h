@@ -7,7 +7,7 @@
 
 namespace baton {
 
-// What is wrong with listening on `address` (HOST:PORT, as in host_port.h), in words: the port is
+// Says in words why `address` (HOST:PORT, as in host_port.h) cannot be listened on: the port is
 // in use, this host has no such address, the name cannot be resolved, or what else the system says.
 // Tries it, and listens on nothing afterwards; "cannot be bound" when the trial finds no fault.
 std::string BindFault(const std::string& address);

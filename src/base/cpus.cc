@@ -16,7 +16,7 @@
 namespace baton {
 namespace {
 
-// Of one hierarchy of control groups, as /proc/self/mountinfo has it.
+// Mount of one hierarchy of control groups, as /proc/self/mountinfo has it.
 struct GroupMount {
   std::string root;   // the group that lies at the mount point, seen from our namespace
   std::string point;  // where it is mounted

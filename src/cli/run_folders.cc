@@ -16,6 +16,8 @@
 
 #include "src/base/clock.h"
 #include "src/base/errno_text.h"
+#include "src/base/file_lock.h"
+#include "src/base/folder_entries.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/home_folder.h"
 
@@ -39,8 +41,7 @@ bool IsRunFolder(const std::string& name) {
 int64_t NewestChange(const std::string& folder) {
   struct stat info {};
   int64_t newest = ::lstat(folder.c_str(), &info) == 0 ? info.st_mtim.tv_sec : 0;
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+  for (const fs::directory_entry& entry : FolderEntries(folder)) {
     if (::lstat(entry.path().c_str(), &info) != 0) continue;
     newest = std::max<int64_t>(newest, info.st_mtim.tv_sec);
   }
@@ -53,7 +54,10 @@ void TidyOne(const std::string& folder, int64_t now_unix_s) {
       ::lstat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
   if (!is_own) return;
   const UniqueFd lock(::open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
+  // Where the lock cannot be had a server may live there, also on a file system without locks.
+  const bool is_free =
+      !lock || TryFileLock(lock.get(), LOCK_EX | LOCK_NB).state == LockState::kTaken;
+  if (!is_free) return;
   const int64_t newest = NewestChange(folder);
   if (!lock && now_unix_s - newest < kStartS) return;
   std::error_code ignored;
@@ -85,9 +89,8 @@ StatusOr<std::string> MakeRunFolderIn(const std::string& parent) {
 }
 
 void RemoveDeadRunFolders(const std::string& parent, int64_t now_unix_s) {
-  std::error_code error;
   std::vector<std::string> folders;
-  for (const fs::directory_entry& entry : fs::directory_iterator(parent, error)) {
+  for (const fs::directory_entry& entry : FolderEntries(parent)) {
     const std::string name = entry.path().filename().string();
     if (IsRunFolder(name)) folders.push_back(entry.path().string());
   }

@@ -18,7 +18,7 @@ inline constexpr int64_t kKeepLogsS = 86'400;
 // Makes a folder of our own, mode 0700, in run/ of WritableHome(), once what the dead left there is
 // tidied.
 StatusOr<std::string> MakeRunFolder();
-// The same in `parent`.
+// Makes such a folder in `parent`.
 StatusOr<std::string> MakeRunFolderIn(const std::string& parent);
 
 // For each folder s-XXXXXX or PID (an earlier release's) in `parent` that is this user's own and

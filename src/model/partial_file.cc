@@ -17,6 +17,8 @@
 #include "fmt/format.h"
 
 #include "src/base/errno_text.h"
+#include "src/base/file_lock.h"
+#include "src/base/folder_entries.h"
 #include "src/base/unique_fd.h"
 
 namespace baton {
@@ -55,16 +57,16 @@ bool IsLeftover(const std::string& path, bool is_old_name) {
   struct stat info {};
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
   const int64_t quiet_s = std::time(nullptr) - info.st_mtim.tv_sec;
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return !is_old_name || quiet_s >= kOldQuietS;
-  return errno != EWOULDBLOCK && quiet_s >= kUnlockedQuietS;
+  const LockState lock = TryFileLock(fd.get(), LOCK_EX | LOCK_NB).state;
+  if (lock == LockState::kTaken) return !is_old_name || quiet_s >= kOldQuietS;
+  return lock != LockState::kHeld && quiet_s >= kUnlockedQuietS;
 }
 
 // Removes each "PATH.MARK.partial" that a dead writer left.
 void RemoveLeftovers(const std::string& path) {
   const std::string prefix = fs::path(path).filename().string() + ".";
-  std::error_code error;
   std::vector<std::string> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(FolderOf(path), error)) {
+  for (const fs::directory_entry& entry : FolderEntries(FolderOf(path))) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(prefix) || !name.ends_with(kPartialSuffix)) continue;
     if (name.size() <= prefix.size() + kPartialSuffix.size()) continue;

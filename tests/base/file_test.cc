@@ -1,16 +1,23 @@
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "gtest/gtest.h"
 
+#include "src/base/file_lock.h"
+#include "src/base/folder_entries.h"
 #include "src/base/regular_file.h"
+#include "src/base/unique_fd.h"
 
 namespace baton {
 namespace {
@@ -77,6 +84,50 @@ TEST(InputTest, TakesFilesAndOpenPipesAndNoFifos) {
   EXPECT_EQ(ReadInput("/dev/fd/" + std::to_string(ends[0]), 10).value(), "slowly");
   writer.join();
   ::close(ends[0]);
+}
+
+TEST(FolderEntriesTest, WhatCannotBeReadIsPassedOver) {
+  const std::string folder = ::testing::TempDir() + "/folder_entries_test";
+  fs::remove_all(folder);
+  fs::create_directories(folder + "/b/closed");
+  fs::create_directories(folder + "/c");
+  for (const char* file : {"/a", "/b/closed/x", "/b/y", "/c/z"})
+    std::ofstream(folder + file) << "x";
+  fs::create_symlink(folder, folder + "/c/link");
+  fs::permissions(folder + "/b/closed", fs::perms::none);
+  const bool is_root = ::geteuid() == 0;  // root reads every folder
+  if (is_root) ASSERT_EQ(::seteuid(12345), 0);
+  std::vector<std::string> walked;
+  WalkFolder(folder, [&](const fs::directory_entry& entry) {
+    walked.push_back(entry.path().string().substr(folder.size()));
+    return true;
+  });
+  const size_t num_in_closed = FolderEntries(folder + "/b/closed").size();
+  if (is_root) ASSERT_EQ(::seteuid(0), 0);
+  fs::permissions(folder + "/b/closed", fs::perms::owner_all);
+  EXPECT_EQ(walked,
+            (std::vector<std::string>{"/a", "/b", "/b/closed", "/b/y", "/c", "/c/link", "/c/z"}));
+  EXPECT_EQ(num_in_closed, 0u);
+  EXPECT_TRUE(FolderEntries(folder + "/nowhere").empty());
+  EXPECT_TRUE(FolderEntries(folder + "/a").empty());
+  fs::remove_all(folder);
+}
+
+TEST(FileLockTest, OnlyAnotherHolderIsHeld) {
+  const std::string path = ::testing::TempDir() + "/file_lock_test";
+  std::ofstream(path) << "x";
+  const UniqueFd one(::open(path.c_str(), O_RDWR));
+  const UniqueFd another(::open(path.c_str(), O_RDONLY));
+  EXPECT_EQ(TryFileLock(one.get(), LOCK_EX | LOCK_NB).state, LockState::kTaken);
+  EXPECT_EQ(TryFileLock(another.get(), LOCK_SH | LOCK_NB).state, LockState::kHeld);
+  EXPECT_EQ(TryFileLock(one.get(), LOCK_UN).state, LockState::kTaken);
+  EXPECT_EQ(TryFileLock(another.get(), LOCK_SH | LOCK_NB).state, LockState::kTaken);
+  const LockTry closed = TryFileLock(-1, LOCK_EX | LOCK_NB);
+  EXPECT_EQ(closed.state, LockState::kFailed);
+  EXPECT_EQ(closed.error, EBADF);
+  // An operation that the kernel does not know stands for a file system without locks.
+  EXPECT_EQ(TryFileLock(one.get(), 0).state, LockState::kNoLocks);
+  fs::remove(path);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What Python's json module writes, as plain JSON.
+// Text that Python's json module writes becomes plain JSON.
 #include "src/base/python_json.h"
 
 #include "gtest/gtest.h"

@@ -62,7 +62,7 @@ class FakePython {
     for (std::string line; std::getline(file, line);) log += line + " ";
     return log;
   }
-  // What lies beside the target, and the target.
+  // The names in the models folder: of the target and of what lies beside it.
   std::vector<std::string> Files() const {
     std::vector<std::string> names;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder_ + "/models")) {

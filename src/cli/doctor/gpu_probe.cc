@@ -10,10 +10,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 #include <vector>
 
 #include "src/base/clock.h"
+#include "src/base/folder_entries.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/doctor/proc_text.h"
 #include "src/device/gpu_code.h"
@@ -207,8 +207,7 @@ void ProbeGpus(GpuFacts* facts) {
   // A program without an interpreter is linked statically: its dlopen needs the very C library that
   // it was built with, and crashes with another.
   facts->program_is_static = getauxval(AT_BASE) == 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+  for (const auto& entry : FolderEntries("/dev")) {
     const std::string name = entry.path().filename().string();
     const bool is_gpu = name.starts_with("nvidia") && ParseCount(name.substr(6)).has_value();
     facts->num_device_nodes += is_gpu ? 1 : 0;

@@ -26,6 +26,7 @@
 #include "kvcache/transport/kv_endpoint.h"
 #include "kvcache/transport/socket_io.h"
 #include "src/base/cpus.h"
+#include "src/base/folder_entries.h"
 #include "src/base/open_files.h"
 #include "src/base/quoted_text.h"
 #include "src/cli/doctor/gpu_probe.h"
@@ -77,9 +78,8 @@ std::set<int> UsableCpus() {
 
 void ProbeNuma(const std::string& root, CpuFacts* cpu) {
   const std::set<int> usable = UsableCpus();
-  std::error_code error;
   uint32_t num_nodes = 0;
-  for (const auto& entry : fs::directory_iterator(root + "/sys/devices/system/node", error)) {
+  for (const auto& entry : FolderEntries(root + "/sys/devices/system/node")) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("node") || !ParseCount(name.substr(4))) continue;
     const std::set<int> cpus = ParseCpuList(ReadWord(entry.path().string() + "/cpulist"));
@@ -280,10 +280,9 @@ void ProbeFolder(StoreFacts* store) {
   store->models_folder = ModelsFolder();
   std::error_code error;
   store->folder_exists = fs::is_directory(store->models_folder, error);
-  for (const auto& entry : fs::directory_iterator(store->models_folder, error)) {
+  for (const auto& entry : FolderEntries(store->models_folder)) {
     store->models.push_back(entry.path().filename().string());
   }
-  std::sort(store->models.begin(), store->models.end());
   // What exists of the path: there it would be made.
   fs::path folder = fs::absolute(store->models_folder, error);
   while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
