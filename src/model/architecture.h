@@ -32,7 +32,7 @@ struct ArchitectureTraits {
 
 // nullptr when `name` (of general.architecture) is not in the table.
 const ArchitectureTraits* FindArchitecture(std::string_view name);
-// The same for the model_type of a config.json, which may be another name of one in the table.
+// The row of the model_type of a config.json, which may be another name of one; nullptr for none.
 const ArchitectureTraits* FindArchitectureOfHf(std::string_view model_type);
 // "llama, qwen2, ...": all names, for messages.
 std::string ArchitectureNames();

@@ -67,7 +67,7 @@ constexpr std::string_view kReadOfRope[] = {
     "high_freq_factor",
     "partial_rotary_factor",
 };
-// What images need.
+// Keys of the part that reads images.
 constexpr std::string_view kHarmlessOuter[] = {
     "vision_config",        "mm_tokens_per_image",
     "vision_feature_layer", "vision_feature_select_strategy",
@@ -90,6 +90,9 @@ constexpr std::string_view kHarmless[] = {
     "dtype",
     "params_dtype",
     "use_bfloat16",
+    "bf16",
+    "fp16",
+    "fp32",
     "torchscript",
     "tf_legacy_loss",
     "xla_device",
@@ -149,6 +152,20 @@ constexpr std::string_view kHarmless[] = {
     "tokenizer_class",
     "tokenizer_model_max_length",
     "tokenizer_padding_side",
+    "bos_token",
+    "eos_token",
+    "pad_token",
+    "unk_token",
+    "sep_token",
+    "cls_token",
+    "mask_token",
+    "boi_token",
+    "eoi_token",
+    "image_token",
+    "video_token",
+    "audio_token",
+    "add_bos_token",
+    "add_eos_token",
     "padding_side",
     "model_max_length",
     "max_sequence_length",
@@ -205,11 +222,12 @@ constexpr std::string_view kHarmless[] = {
     "description",
 };
 // Beginnings and ends of names that cannot change numbers either: ids of tokens, chances of
-// dropping something in training, weights of losses.
+// dropping something in training, weights of losses. Texts of tokens are listed above one by one:
+// names such as num_experts_per_token end like them.
 constexpr std::string_view kHarmlessBegins[] = {"unsloth_", "summary_"};
 constexpr std::string_view kHarmlessEnds[] = {
-    "_token_id",     "_token_ids", "_token_index", "_token",     "dropout",
-    "_dropout_prob", "_dropout_p", "_pdrop",       "_loss_coef", "_loss_weight",
+    "_token_id",  "_token_ids", "_token_index", "dropout",      "_dropout_prob",
+    "_dropout_p", "_pdrop",     "_loss_coef",   "_loss_weight",
 };
 constexpr std::string_view kHarmlessOfRope[] = {"finetuned"};
 
@@ -220,6 +238,18 @@ struct NeutralKey {
 };
 constexpr NeutralKey kNeutral[] = {
     {"is_causal", "[true]"},
+    {"is_encoder_decoder", "[false]"},
+    {"add_cross_attention", "[false]"},
+    {"use_parallel_residual", "[false]"},
+    {"use_mrope", "[false]"},
+    {"rope_interleaved", "[false]"},
+    {"rope_traditional", "[false]"},
+    {"use_alibi", "[false]"},
+    {"alibi", "[false]"},
+    {"use_dynamic_ntk", "[false]"},
+    {"use_logn_attn", "[false]"},
+    {"use_mla", "[false]"},
+    {"attn_output_gate", "[false]"},
     {"use_bidirectional_attention", "[false]"},
     {"use_qk_norm", "[false]"},
     {"attn_logit_softcapping", "[]"},
@@ -260,11 +290,13 @@ bool IsKnown(std::string_view key, HfObject kind, const ArchitectureTraits& trai
   return false;
 }
 
-// What a program writes for "there is none of it".
+// True for the values that programs write for "there is none of it". `false` is not one of them: it
+// turns off what the architecture may do by default, as in "use_rotary_embeddings": false; names
+// for which it changes nothing stand in kNeutral.
 bool IsNothing(const Json& value) {
   const bool is_empty_text = value.is_string() && value.get_ref<const std::string&>().empty();
   const bool is_empty = value.is_structured() && value.empty();
-  return value.is_null() || value == false || is_empty_text || is_empty;
+  return value.is_null() || is_empty_text || is_empty;
 }
 
 absl::Status CheckNeutral(const JsonObject& object, const NeutralKey& row, const Json& value) {
@@ -291,6 +323,8 @@ absl::Status CheckHfKeys(const JsonObject& object, HfObject kind,
   }
   return OkStatus();
 }
+
+std::span<const std::string_view> HfRopeKeys() { return kReadOfRope; }
 
 void AddHfDefaults(std::string_view model_type, Json& config) {
   struct Defaults {

@@ -5,6 +5,8 @@
 #define BATON_MODEL_HF_KEYS_H_
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "src/base/status.h"
 #include "src/model/architecture.h"
@@ -20,12 +22,15 @@ enum class HfObject : uint8_t {
 };
 
 // kUnsupportedValue naming the first key of `object` (in the order of its name) that is not known
-// and has a value other than null, false or an empty one, or that is known and has another value
+// and has a value other than null or an empty one, or that is known and has another value
 // than its neutral ones.
 absl::Status CheckHfKeys(const JsonObject& object, HfObject kind, const ArchitectureTraits& traits);
 
-// What the configuration class of `model_type` in transformers has for keys that are absent: put
-// into `config`, an object. Text models inside others are saved without them.
+// The keys of a HfObject::kRope that are read; their values are checked where they are read.
+std::span<const std::string_view> HfRopeKeys();
+
+// Puts into `config`, an object, what the configuration class of `model_type` in transformers has
+// for keys that are absent. Text models inside others are saved without them.
 void AddHfDefaults(std::string_view model_type, nlohmann::json& config);
 
 }  // namespace baton

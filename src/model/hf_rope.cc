@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 constexpr double kPi = 3.14159265358979323846;
 constexpr double kDefaultBase = 10000.0;
 
-// What one head turns by before it is scaled.
+// Rotation of one head before it is scaled.
 struct HeadRope {
   uint32_t dim = 0;
   double base = 0;
@@ -68,7 +68,7 @@ double AmplitudeOfYarn(double factor, double scale) {
   return factor <= 1.0 ? 1.0 : 0.1 * scale * Logarithm(factor) + 1.0;
 }
 
-// What cos and sin are multiplied by, where the files say it: attention_factor, or the quotient of
+// The factor of cos and sin, where the files say it: attention_factor, or the quotient of
 // what mscale and mscale_all_dim give (both are needed).
 absl::StatusOr<std::optional<double>> YarnAmplitude(const JsonObject& scaling, double factor) {
   if (scaling.Has("attention_factor")) {
@@ -195,16 +195,26 @@ absl::Status CheckKinds(const JsonObject& kinds) {
   return OkStatus();
 }
 
+// The value of a key of kRope as a number; of an absent one what it then stands for.
+absl::StatusOr<double> NumberOr(const JsonObject& rope, std::string_view key) {
+  if (key == "truncate") {
+    BATON_ASSIGN_OR_RETURN(const bool truncate, rope.BoolOr(key, true));
+    return truncate ? 1.0 : 0.0;
+  }
+  return rope.DoubleOr(key, key == "partial_rotary_factor" ? 1.0 : 0.0);
+}
+
 // The scaling of releases before 5, and the parameters that it became a part of: one of them may
 // have a type of its own, or both the same.
 absl::Status CheckAgree(const JsonObject& scaling, const JsonObject& parameters) {
   BATON_ASSIGN_OR_RETURN(const std::string old_type, TypeOf(scaling));
   BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(parameters));
   if (type == "default") return OkStatus();
-  for (const char* key : {"factor", "original_max_position_embeddings", "attention_factor",
-                          "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"}) {
-    BATON_ASSIGN_OR_RETURN(const double old_value, scaling.DoubleOr(key, 0.0));
-    BATON_ASSIGN_OR_RETURN(const double value, parameters.DoubleOr(key, 0.0));
+  for (const std::string_view key : HfRopeKeys()) {
+    // The caller compares the base, and this function the types at its end.
+    if (key == "rope_theta" || key == "rope_type" || key == "type") continue;
+    BATON_ASSIGN_OR_RETURN(const double old_value, NumberOr(scaling, key));
+    BATON_ASSIGN_OR_RETURN(const double value, NumberOr(parameters, key));
     if (old_value != value) return scaling.Bad(key, "the value of rope_parameters");
   }
   return old_type == type ? OkStatus() : scaling.Bad("rope_type", "the type of rope_parameters");

@@ -102,8 +102,8 @@ constexpr std::array kNeutralWithExperts = {
     NeutralKey{"interleave_moe_layer_step", 1},
 };
 
-// What is read of attention.* and rope.*, and what changes nothing there. Every other key of these
-// two must be 0 or false: what is new in them changes numbers.
+// Keys of attention.* and rope.* that are read or change nothing. Every other key of these two must
+// be 0 or false: a new key there changes numbers.
 constexpr std::string_view kKnownKeys[] = {
     "attention.head_count",
     "attention.head_count_kv",

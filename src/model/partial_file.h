@@ -21,7 +21,7 @@ namespace baton {
 // ResourceExhausted when the disk is full, else Unavailable.
 class PartialFile {
  public:
-  // What an unfinished file is called. kNamed is for tests, and what kUnnamed falls back to.
+  // How an unfinished file is named. kNamed is for tests, and kUnnamed falls back to it.
   enum class Kind { kUnnamed, kNamed };
 
   explicit PartialFile(std::string path, Kind kind = Kind::kUnnamed);

@@ -85,6 +85,13 @@ TEST(HfConfigTest, KeysThatCannotChangeNumbersAreTakenByAll) {
                          {"is_llama_config", true},
                          {"rope_interleaved", false},
                          {"use_mrope", false},
+                         {"is_encoder_decoder", false},
+                         {"add_cross_attention", false},
+                         {"tie_encoder_decoder", false},
+                         {"torchscript", false},
+                         {"bos_token", "<s>"},
+                         {"pad_token", nullptr},
+                         {"bf16", true},
                          {"transformers.js_config", {{"dtype", "q4"}}},
                          {"cache_implementation", "hybrid"},
                          {"router_aux_loss_coef", 0.001},
@@ -104,10 +111,11 @@ TEST(HfConfigTest, KeysThatCannotChangeNumbersAreTakenByAll) {
 
 TEST(HfConfigTest, UnknownKeysMayOnlySayNothing) {
   for (const char* type : kTypes) {
-    for (const Json& nothing : {Json(), Json(false), Json(""), Json::array(), Json::object()}) {
+    for (const Json& nothing : {Json(), Json(""), Json::array(), Json::object()}) {
       EXPECT_EQ(KeysOf(With({type, {{"a_new_key", nothing}}})), KeysOf(SmallConfig(type))) << type;
     }
-    for (const Json& value : {Json(true), Json(0.5), Json(4), Json("x"), Json({1, 2})}) {
+    for (const Json& value :
+         {Json(true), Json(false), Json(0.5), Json(4), Json("x"), Json({1, 2})}) {
       ExpectRefused(With({type, {{"a_new_key", value}}}).dump(), E::kUnsupportedValue,
                     "\"a_new_key\" is ");
     }
@@ -116,6 +124,13 @@ TEST(HfConfigTest, UnknownKeysMayOnlySayNothing) {
 
 TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
   const std::vector<Change> cases = {
+      {"llama",
+       {{"use_rotary_embeddings", false}},
+       "\"use_rotary_embeddings\" is false, which is not computed"},
+      {"llama", {{"num_experts_per_token", 2}}, "\"num_experts_per_token\" is 2"},
+      {"qwen3_moe", {{"num_experts_per_token", 8}}, "\"num_experts_per_token\" is 8"},
+      {"llama", {{"num_global_token", 1}}, "\"num_global_token\" is 1"},
+      {"llama", {{"is_encoder_decoder", true}}, "\"is_encoder_decoder\" is true"},
       {"gemma3_text",
        {{"use_bidirectional_attention", true}},
        "\"use_bidirectional_attention\" is true, which is not computed (supported is only false)"},
@@ -191,6 +206,21 @@ TEST(HfConfigTest, TwoNamesThatDisagreeAreRefusedByBoth) {
                        {"rope_parameters", {{"rope_type", "linear"}, {"factor", 4.0}}}}})
                     .dump(),
                 E::kBadValue, "\"factor\" is 2.0, wanted the value of rope_parameters");
+  const Json yarn = {
+      {"rope_type", "yarn"}, {"factor", 4.0},         {"original_max_position_embeddings", 64},
+      {"mscale", 1.0},       {"mscale_all_dim", 0.5}, {"truncate", true}};
+  EXPECT_EQ(KeysOf(With({"llama", {{"rope_scaling", yarn}, {"rope_parameters", yarn}}})),
+            KeysOf(With({"llama", {{"rope_parameters", yarn}}})));
+  for (const auto& [key, value] : Json({{"mscale", 0.5}, {"mscale_all_dim", 1.0}}).items()) {
+    Json other = yarn;
+    other[key] = value;
+    ExpectRefused(With({"llama", {{"rope_scaling", yarn}, {"rope_parameters", other}}}).dump(),
+                  E::kBadValue, "\"" + key + "\" is ");
+  }
+  Json whole = yarn;
+  whole["truncate"] = false;
+  ExpectRefused(With({"llama", {{"rope_scaling", yarn}, {"rope_parameters", whole}}}).dump(),
+                E::kBadValue, "\"truncate\" is true, wanted the value of rope_parameters");
 }
 
 TEST(HfConfigTest, LiteralsOfPythonAreNumbers) {

@@ -131,7 +131,7 @@ TEST_F(ProductPlanTest, ADamagedFileIsReplaced) {
   EXPECT_TRUE(plan.products[0].algorithm.has_value());
 }
 
-// Of a process that was killed while it wrote: no lock is held on it.
+// A process that was killed while it wrote leaves such a file, on which nobody holds a lock.
 TEST_F(ProductPlanTest, AHalfWrittenPlanThatWasLeftIsNoObstacle) {
   const std::string partial = Path() + ".a1b2c3.partial";
   std::ofstream(partial) << "baton products";
