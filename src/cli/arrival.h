@@ -12,7 +12,8 @@
 namespace baton {
 
 // Whether a whole file has come to `path`, as a process that waits for another one asks again and
-// again. Each version of the file is read once.
+// again. Each version of the file, with its record, is judged once; a file or record that cannot be
+// read is looked at again.
 class Arrival {
  public:
   // `sha256` "" = any that was remembered when the file arrived (known_digest.h).
@@ -24,12 +25,12 @@ class Arrival {
  private:
   std::string path_;
   std::string sha256_;
-  mutable std::string judged_;  // the state of the file that was asked about last
+  mutable std::string judged_;  // state of the file and of its record that was judged last
   mutable bool is_there_ = false;
 };
 
-// Checks the part file's digest, unless `sha256` is "", remembers it, and gives the file the name
-// `path`. DataLoss, and the part file is dropped, when the digest is another.
+// Checks the part file's digest, unless `sha256` is "", remembers it (as unchecked then), and gives
+// the file the name `path`. DataLoss, and the part file is dropped, when the digest is another.
 Status PublishChecked(PartFile& part, const std::string& path, std::string_view sha256);
 
 }  // namespace baton

@@ -50,13 +50,50 @@ uint64_t ContentLength(const WebHead& head) {
   return absl::SimpleAtoi(head.Header("content-length"), &length) ? length : 0;
 }
 
+// Lines of PartFile::Origin(): the digest that the hub named, else the validator of the answer that
+// the bytes came with.
+constexpr std::string_view kFromDigest = "sha256 ";
+constexpr std::string_view kFromEtag = "etag ";
+constexpr std::string_view kFromTime = "modified ";
+
+// "" for an answer without a validator that stands for the very bytes, as a weak ETag does not.
+std::string OriginOf(const WebHead& head) {
+  const std::string etag = head.Header("etag");
+  if (etag.starts_with('"')) return fmt::format("{}{}", kFromEtag, etag);
+  const std::string time = head.Header("last-modified");
+  return time.empty() ? "" : fmt::format("{}{}", kFromTime, time);
+}
+
+// Makes the request go on where the part file ends, if its bytes can be told from those of another
+// version: by the digest at the end, or by the server, which is told their validator. Else the part
+// file is emptied and begins anew.
+Status GoOn(PartFile& part, const std::string& sha256, WebRequest& request) {
+  const std::string origin = part.Origin();
+  bool is_same = false;
+  if (!sha256.empty()) {
+    is_same =
+        !origin.starts_with(kFromDigest) || origin == fmt::format("{}{}", kFromDigest, sha256);
+  }
+  for (const std::string_view kind : {kFromEtag, kFromTime}) {
+    if (!sha256.empty() || !origin.starts_with(kind)) continue;
+    request.if_range = origin.substr(kind.size());
+    is_same = !request.if_range.empty();
+  }
+  if (!is_same && part.size() > 0) BATON_RETURN_IF_ERROR(part.Cut(0));
+  request.begin = part.size();
+  return OkStatus();
+}
+
 // Writes an answer's body into the part file; a 200 instead of a 206 starts it anew.
 class PartWriter {
  public:
-  PartWriter(PartFile& part, std::string label) : part_(part), label_(std::move(label)) {}
+  // `sha256` is what the hub named, or "".
+  PartWriter(PartFile& part, std::string label, std::string sha256)
+      : part_(part), label_(std::move(label)), sha256_(std::move(sha256)) {}
 
   Status OnHead(const WebHead& head) {
     const std::string said = head.Header("content-range");
+    if (head.status == 206 || head.status == 416) BATON_RETURN_IF_ERROR(CheckVersion(head));
     if (head.status == 416 && part_.size() > 0) return OnNothingLeft(said);
     if (head.status != 200 && head.status != 206) {
       return Unavailable("the hub answered {} for {}", head.status, label_);
@@ -70,6 +107,9 @@ class PartWriter {
       total_ = range->total > 0 ? range->total : range->end;
     } else {
       BATON_RETURN_IF_ERROR(part_.Cut(0));
+      const std::string origin =
+          sha256_.empty() ? OriginOf(head) : fmt::format("{}{}", kFromDigest, sha256_);
+      BATON_RETURN_IF_ERROR(part_.SetOrigin(origin));
       total_ = ContentLength(head);
     }
     bar_ = std::make_unique<ProgressBar>(label_, total_);
@@ -93,12 +133,23 @@ class PartWriter {
   }
 
  private:
+  // A server may not know If-Range, but say which version it sends.
+  Status CheckVersion(const WebHead& head) {
+    const std::string origin = OriginOf(head);
+    if (!sha256_.empty() || origin.empty() || origin == part_.Origin()) return OkStatus();
+    part_.Drop();
+    return Unavailable(
+        "{} is of another version than what the hub has now; it was dropped, run the same command "
+        "again",
+        part_.path());
+  }
+
   // 416: no byte is left from where the part ends, so it is whole, or of another file.
   Status OnNothingLeft(const std::string& range) {
     if (range == fmt::format("bytes */{}", part_.size())) return OkStatus();
     const uint64_t size = part_.size();
     part_.Drop();
-    return DataLoss(
+    return Unavailable(
         "{} had {} bytes, but the hub has '{}' of {}; it was dropped, run the same "
         "command again",
         part_.path(), size, range, label_);
@@ -106,20 +157,10 @@ class PartWriter {
 
   PartFile& part_;
   std::string label_;
+  std::string sha256_;
   uint64_t total_ = 0;
   std::unique_ptr<ProgressBar> bar_;
 };
-
-// A path as URLs have it: all but letters, digits, "-._~" and the "/" between folders as %XX.
-std::string UrlPart(std::string_view path) {
-  std::string part;
-  for (const char c : path) {
-    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-                       std::string_view("-._~/").find(c) != std::string_view::npos;
-    part += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
-  }
-  return part;
-}
 
 // The hub's answer that names the file's sha256: its own, before it redirects to where the bytes
 // are, but after redirects on the hub itself, which a renamed repository has. Where a redirect
@@ -140,7 +181,7 @@ StatusOr<WebHead> AskForName(WebRequest request) {
   }
 }
 
-// What the hub says of a file before it is fetched.
+// The hub's answer about a file before it is fetched.
 struct HubOffer {
   WebRequest request;  // that fetches it
   std::string sha256;  // "" = the hub names none
@@ -169,8 +210,9 @@ StatusOr<HubOffer> AskHub(const HubFile& file) {
   return offer;
 }
 
-// Whether the file that is at `file.path` will do, and says on stderr why. Where nothing was
-// remembered about it (it came by hand, or by an older release) the hub is asked, if it can be.
+// Whether the file that is at `file.path` will do, and says on stderr why. Where no digest was
+// named for it (it came by hand, by an older release, or from a hub that named none) the hub is
+// asked, if it can be.
 StatusOr<bool> IsGood(const HubFile& file) {
   std::error_code error;
   if (!fs::exists(file.path, error)) {
@@ -182,7 +224,7 @@ StatusOr<bool> IsGood(const HubFile& file) {
     Print(stderr, "{} is there and whole; the hub was not asked\n", file.path);
     return true;
   }
-  if (!known.expected.empty()) {
+  if (!known.expected.empty() && !known.is_remembered()) {
     Print(stderr, "{} has sha256 {}, expected {}: fetching it again\n", file.path, known.sha256,
           known.expected);
     return false;
@@ -193,12 +235,17 @@ StatusOr<bool> IsGood(const HubFile& file) {
           std::string(offer.status().message()));
     return true;
   }
+  if (offer->sha256.empty() && known.is_remembered()) {
+    Print(stderr, "{} is there as it arrived, not checked: the hub names no sha256 for it\n",
+          file.path);
+    return true;
+  }
   if (offer->sha256 != known.sha256) {
     Print(stderr, "{} has sha256 {}, the hub has {}: fetching it again\n", file.path, known.sha256,
           offer->sha256.empty() ? "none to compare" : offer->sha256);
     return false;
   }
-  RememberDigest(file.path, file.path, known.sha256);
+  RememberDigest(file.path, file.path, {.sha256 = known.sha256});
   Print(stderr, "{} is there and is what the hub has\n", file.path);
   return true;
 }
@@ -210,8 +257,8 @@ Status Fetch(const HubFile& file, int64_t wait_s) {
       PartFile::Take(file.path, {.wait_s = wait_s, .is_done = [&] { return arrival.IsThere(); }}));
   if (part.is_done()) return OkStatus();
   BATON_ASSIGN_OR_RETURN(HubOffer offer, AskHub(file));
-  PartWriter writer(part, file.name);
-  offer.request.begin = part.size();
+  BATON_RETURN_IF_ERROR(GoOn(part, offer.sha256, offer.request));
+  PartWriter writer(part, file.name, offer.sha256);
   const StatusOr<WebHead> answer = WebCall(
       offer.request, [&](const WebHead& head) { return writer.OnHead(head); },
       [&](std::string_view piece) { return writer.OnBody(piece); });
@@ -236,7 +283,7 @@ void RemoveEmptyFolders(const HubFile& file) {
   }
 }
 
-// Of several files, those that the hub has not are named before gigabytes of the others are read.
+// Names the files that the hub has not, before gigabytes of the others are read.
 Status CheckAllOffered(const std::vector<const HubFile*>& files) {
   std::vector<std::string> missing;
   for (const HubFile* file : files) {

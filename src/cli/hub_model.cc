@@ -77,7 +77,8 @@ bool IsModel(const std::string& file) {
          !absl::StrContains(name, "imatrix");
 }
 
-// What is asked for, "q4_k_m", stands between other characters than those of a type's name.
+// The type that is asked for, "q4_k_m", stands between other characters than those of a type's
+// name.
 bool HasWord(const std::string& text, const std::string& word) {
   const auto is_inside = [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
@@ -90,7 +91,7 @@ bool HasWord(const std::string& text, const std::string& word) {
   return false;
 }
 
-// Of a split model the first file stands for all.
+// The first file of a split model stands for all.
 std::vector<std::string> ModelsIn(const std::vector<std::string>& files) {
   std::set<std::string> models;
   for (const std::string& file : files) {
@@ -145,6 +146,14 @@ StatusOr<HubName> ParseHubName(std::string_view name) {
     }
   }
   if (!IsPlainPath(absl::StrJoin(parts, "/"))) return wrong;
+  for (size_t i = 0; i < 2; ++i) {
+    // ORG--REPO is the folder of a repository: with other dashes two would share one.
+    const std::string& part = parts[i];
+    if (!absl::StrContains(part, "--") && !part.starts_with('-') && !part.ends_with('-')) continue;
+    return InvalidArgument(
+        "{}: {} has \"--\", or a \"-\" at an end, which no name on a hub has; the forms are {}",
+        QuotedForMessage(name), QuotedForMessage(part), kForms);
+  }
   hub.repository = parts[0] + "/" + parts[1];
   if (parts.size() == 2) return hub;
   hub.file = absl::StrJoin(parts.begin() + 2, parts.end(), "/");
@@ -240,7 +249,7 @@ StatusOr<std::vector<std::string>> AskListing(const std::string& url, const std:
 StatusOr<std::vector<std::string>> ListHubFiles(const std::string& repository) {
   BATON_ASSIGN_OR_RETURN(const std::string base, HubEndpoint());
   BATON_ASSIGN_OR_RETURN(const std::string token, HubToken());
-  const std::string url = fmt::format("{}/api/models/{}", base, repository);
+  const std::string url = fmt::format("{}/api/models/{}", base, UrlPart(repository));
   const StatusOr<std::vector<std::string>> files = AskListing(url, token);
   // Mirrors exist that have only one of the two calls.
   const bool try_tree = absl::IsNotFound(files.status()) || (files.ok() && files->empty());

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <string_view>
 
 #include "fmt/format.h"
 
@@ -13,9 +14,33 @@
 namespace baton {
 namespace {
 
-std::string RecordOf(const std::string& path) { return path + ".sha256"; }
+constexpr std::string_view kUnchecked = "unchecked";
+
+// A line of PATH.sha256.
+struct DigestRecord {
+  DigestNote note;    // sha256 "" = there is no record, or it cannot be read
+  std::string state;  // FileState() of the bytes that had the digest
+};
+
+DigestRecord ReadRecord(const std::string& path) {
+  DigestRecord record;
+  std::ifstream file(DigestRecordOf(path));
+  std::string& digest = record.note.sha256;
+  file >> digest;
+  if (digest == kUnchecked) {
+    record.note.source = DigestSource::kComputed;
+    file >> digest;
+  }
+  if (file && digest.size() == 64 && BytesFromHex(digest)) {
+    std::getline(file >> std::ws, record.state);
+    return record;
+  }
+  return {};
+}
 
 }  // namespace
+
+std::string DigestRecordOf(const std::string& path) { return path + ".sha256"; }
 
 std::string FileState(const std::string& path) {
   struct stat info {};
@@ -24,29 +49,24 @@ std::string FileState(const std::string& path) {
 }
 
 StatusOr<KnownDigest> DigestOf(const std::string& path) {
-  KnownDigest known;
-  std::string state;
-  std::ifstream record(RecordOf(path));
-  if (record >> known.expected && known.expected.size() == 64 && BytesFromHex(known.expected)) {
-    std::getline(record >> std::ws, state);
-  } else {
-    known.expected.clear();
-  }
+  const DigestRecord record = ReadRecord(path);
+  KnownDigest known{.sha256 = "", .expected = record.note.sha256, .source = record.note.source};
   const std::string now = FileState(path);
-  if (!known.expected.empty() && !now.empty() && state == now) {
+  if (!known.expected.empty() && !now.empty() && record.state == now) {
     known.sha256 = known.expected;
     return known;
   }
   BATON_ASSIGN_OR_RETURN(known.sha256, FileSha256(path));
   // Copied or touched: the same bytes at another time.
-  if (known.is_checked()) RememberDigest(path, path, known.sha256);
+  if (known.is_remembered()) RememberDigest(path, path, record.note);
   return known;
 }
 
-void RememberDigest(const std::string& path, const std::string& written,
-                    const std::string& sha256) {
-  const std::string text = fmt::format("{} {}\n", sha256, FileState(written));
-  (void)ReplaceFile(RecordOf(path), text, 0644);
+void RememberDigest(const std::string& path, const std::string& written, const DigestNote& note) {
+  const bool is_named = note.source == DigestSource::kNamed;
+  const std::string text = fmt::format("{}{} {}\n", is_named ? "" : fmt::format("{} ", kUnchecked),
+                                       note.sha256, FileState(written));
+  (void)ReplaceFile(DigestRecordOf(path), text, 0644);
 }
 
 }  // namespace baton

@@ -73,7 +73,7 @@ StatusOr<ModelFile> PullCatalogueEntry(const CatalogueEntry& entry, int64_t wait
   if (there) {
     BATON_ASSIGN_OR_RETURN(const KnownDigest known, DigestOf(path));
     if (known.sha256 == entry.sha256) {
-      if (!known.is_checked()) RememberDigest(path, path, known.sha256);
+      if (!known.is_checked()) RememberDigest(path, path, {.sha256 = known.sha256});
       Print(stderr, "{} is there and whole; no server was asked\n", path);
       return model;
     }

@@ -10,12 +10,16 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 #include <vector>
 
 #include "src/base/errno_text.h"
+#include "src/base/file_lock.h"
+#include "src/base/folder_entries.h"
 #include "src/base/print.h"
 #include "src/base/size_text.h"
+#include "src/cli/replace_file.h"
 
 namespace baton {
 namespace {
@@ -29,10 +33,7 @@ constexpr std::chrono::milliseconds kLookEvery{200};
 constexpr std::chrono::seconds kSayEvery{30};
 // Leftovers without a lock are removed when nobody wrote them for a day.
 constexpr int64_t kLeftoverS = 86'400;
-
-bool HasNoLocks(int error) {
-  return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP || error == EINVAL;
-}
+constexpr const char* kOriginSuffix = ".from";
 
 // Says on stderr what is waited for: at once, and then now and again.
 class WaitNotice {
@@ -60,10 +61,8 @@ class WaitNotice {
 // Removes "FILE.part-XXXXXX", and what belongs to one, that nobody has written for a day.
 void RemoveLeftovers(const std::string& target) {
   const std::string prefix = fs::path(target).filename().string() + ".part-";
-  std::error_code error;
   std::vector<std::string> old;
-  for (const fs::directory_entry& entry :
-       fs::directory_iterator(fs::path(target).parent_path(), error)) {
+  for (const fs::directory_entry& entry : FolderEntries(fs::path(target).parent_path())) {
     const std::string name = entry.path().filename().string();
     struct stat info {};
     const bool is_leftover = name.starts_with(prefix) &&
@@ -71,7 +70,8 @@ void RemoveLeftovers(const std::string& target) {
                              std::time(nullptr) - info.st_mtim.tv_sec > kLeftoverS;
     if (is_leftover) old.push_back(entry.path().string());
   }
-  for (const std::string& path : old) fs::remove_all(path, error);
+  std::error_code ignored;
+  for (const std::string& path : old) fs::remove_all(path, ignored);
 }
 
 }  // namespace
@@ -113,19 +113,12 @@ StatusOr<PartFile> PartFile::Take(const std::string& target, const Turn& turn) {
 StatusOr<PartFile::Try> PartFile::TryLock() {
   file_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (!file_) return Unavailable("cannot write {}: {}", path_, ErrnoText(errno));
-  int result = 0;
-  do {
-    result = ::flock(file_.get(), LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno == EWOULDBLOCK) {
-    file_.reset();
-    return Try::kBusy;
-  }
-  if (result != 0 && HasNoLocks(errno)) return Try::kNoLocks;
-  if (result != 0) {
-    const int error = errno;
-    file_.reset();
-    return Unavailable("cannot lock {}: {}", path_, ErrnoText(error));
+  const LockTry lock = TryFileLock(file_.get(), LOCK_EX | LOCK_NB);
+  if (lock.state == LockState::kNoLocks) return Try::kNoLocks;
+  if (lock.state != LockState::kTaken) file_.reset();
+  if (lock.state == LockState::kHeld) return Try::kBusy;
+  if (lock.state == LockState::kFailed) {
+    return Unavailable("cannot lock {}: {}", path_, ErrnoText(lock.error));
   }
   // The one before may have renamed or removed the file between our open and our lock.
   struct stat locked {};
@@ -187,6 +180,23 @@ Status PartFile::Cut(uint64_t size) {
   return OkStatus();
 }
 
+std::string PartFile::Origin() const {
+  std::string origin;
+  std::ifstream file(path_ + kOriginSuffix);
+  std::getline(file, origin);
+  return origin;
+}
+
+Status PartFile::SetOrigin(const std::string& origin) {
+  const bool is_resumed_by_none = !path_.ends_with(".part");
+  if (is_resumed_by_none) return OkStatus();
+  if (!origin.empty()) return ReplaceFile(path_ + kOriginSuffix, origin + "\n", 0644);
+  std::error_code error;
+  fs::remove(path_ + kOriginSuffix, error);
+  return error ? Unavailable("cannot remove {}{}: {}", path_, kOriginSuffix, error.message())
+               : OkStatus();
+}
+
 Status PartFile::Flush() {
   if (::fsync(file_.get()) != 0 && errno != EINVAL) {
     return Unavailable("cannot write {}: {}", path_, ErrnoText(errno));
@@ -198,12 +208,14 @@ Status PartFile::Publish(const std::string& target) {
   std::error_code error;
   fs::rename(path_, target, error);
   if (error) return Unavailable("cannot move the download to {}: {}", target, error.message());
+  fs::remove(path_ + kOriginSuffix, error);
   file_.reset();
   return OkStatus();
 }
 
 void PartFile::Drop() {
   std::error_code ignored;
+  fs::remove(path_ + kOriginSuffix, ignored);
   fs::remove(path_, ignored);
   file_.reset();
   size_ = 0;

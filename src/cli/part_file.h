@@ -43,6 +43,13 @@ class PartFile {
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
 
+  // One line that says which version of the file the bytes belong to, as SetOrigin left it; "" when
+  // it is not known. It lies in FILE.part.from and goes with FILE.part.
+  std::string Origin() const;
+  // To be called before the first byte of another version is appended. "" = not known. Unavailable
+  // when it cannot be written.
+  Status SetOrigin(const std::string& origin);
+
   // Appends. Unavailable with the reason, for example a full disk; what was written stays.
   Status Append(std::string_view bytes);
   // Cuts the file after `size` bytes.
@@ -55,7 +62,7 @@ class PartFile {
   void Drop();
 
  private:
-  // What trying once to lock the file gave.
+  // Outcome of one try to lock the file.
   enum class Try { kTaken, kBusy, kGone, kNoLocks };
 
   PartFile() = default;

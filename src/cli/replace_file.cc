@@ -7,7 +7,10 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "fmt/format.h"
+
 #include "src/base/errno_text.h"
+#include "src/base/random.h"
 #include "src/base/unique_fd.h"
 
 namespace baton {
@@ -29,8 +32,8 @@ int WriteAll(const std::string& path, std::string_view text, int flags, mode_t m
 }  // namespace
 
 Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode) {
-  const std::string next = path + ".next";
-  (void)::unlink(next.c_str());  // what an earlier run left
+  // A name of its own, since several processes may write the same path.
+  const std::string next = fmt::format("{}.next-{:016x}", path, RandomU64());
   int error = WriteAll(next, text, O_CREAT | O_EXCL | O_NOFOLLOW, mode);
   if (error == 0 && std::rename(next.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return OkStatus();

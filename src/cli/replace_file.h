@@ -12,9 +12,10 @@
 namespace baton {
 
 // Makes `path` a new file that holds exactly `text` and has `mode` (less the umask). The text is
-// written beside it first and then renamed, so that on any failure (Unavailable with the reason)
-// `path` is what it was; a link or the mode of an older file of that name is never followed or
-// kept. One writer of a path at a time.
+// written beside it first, as PATH.next-XXXXXXXXXXXXXXXX with random digits, and then renamed, so
+// that on any failure (Unavailable with the reason) `path` is what it was; a link or the mode of an
+// older file of that name is never followed or kept. Any number of threads and processes may write
+// one path at once: it then holds the text of one of them.
 Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode);
 
 // For a name that somebody typed: what is no file (a device, a pipe) is written as it is, and

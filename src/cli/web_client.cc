@@ -137,6 +137,7 @@ Status CallOnce(const WebRequest& request, Running& running) {
   call.authorization = request.authorization.empty() ? nullptr : request.authorization.c_str();
   call.user_agent = user_agent.c_str();
   call.begin = request.begin;
+  call.if_range = request.if_range.empty() ? nullptr : request.if_range.c_str();
   call.connect_timeout_s = kConnectTimeoutS;
   call.silence_timeout_s = kSilenceTimeoutS;
   call.ca_file = ca_file ? ca_file->c_str() : nullptr;
@@ -215,6 +216,16 @@ bool IsSameOrigin(std::string_view one, std::string_view other) {
   const StatusOr<HttpUrl> b = ParseHttpUrl(OriginOf(std::string(other)));
   return a.ok() && b.ok() && a->tls == b->tls && a->port == b->port &&
          absl::EqualsIgnoreCase(a->host, b->host);
+}
+
+std::string UrlPart(std::string_view path) {
+  std::string part;
+  for (const char c : path) {
+    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                       std::string_view("-._~/").find(c) != std::string_view::npos;
+    part += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return part;
 }
 
 StatusOr<std::string> HubToken() {

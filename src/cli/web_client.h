@@ -1,6 +1,7 @@
 // HTTP requests to servers in the world, for `pull`: by libcurl, with its proxies (HTTP_PROXY,
-// HTTPS_PROXY, ALL_PROXY, NO_PROXY) and its certificates (SSL_CERT_FILE, SSL_CERT_DIR, else the
-// system's). Our own processes are called by http_client.h. One thread a call.
+// HTTPS_PROXY, ALL_PROXY, NO_PROXY) and its certificates (the system's; SSL_CERT_FILE names another
+// file, SSL_CERT_DIR other folders). Our own processes are called by http_client.h. One thread a
+// call.
 #ifndef BATON_CLI_WEB_CLIENT_H_
 #define BATON_CLI_WEB_CLIENT_H_
 
@@ -20,6 +21,9 @@ struct WebRequest {
   bool is_head = false;       // HEAD instead of GET
   std::string authorization;  // value of the header, or "" for none
   uint64_t begin = 0;         // first byte wanted; 0 = the whole file
+  // Validator of the version whose bytes are wanted: the server sends the whole of any other
+  // version. "" = of whichever version is there. With `begin` only.
+  std::string if_range;
   int max_redirects = 0;
 };
 
@@ -52,6 +56,9 @@ StatusOr<WebHead> WebCall(const WebRequest& request, const WebHeadCallback& on_h
 
 // True when both URLs have the same scheme, host and port; a port that is not said is the scheme's.
 bool IsSameOrigin(std::string_view one, std::string_view other);
+
+// A path as URLs have it: all but letters, digits, "-._~" and the "/" between folders as %XX.
+std::string UrlPart(std::string_view path);
 
 // HF_TOKEN; without it the file HF_TOKEN_PATH, else ${HF_HOME:-~/.cache/huggingface}/token. Blanks
 // and line ends around the token are taken off, and what is then empty is no token: "". A variable

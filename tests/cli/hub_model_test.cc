@@ -32,9 +32,9 @@ TEST(HubNameTest, ThreeForms) {
 }
 
 TEST(HubNameTest, OtherFormsAreRefusedWithTheRightOnes) {
-  for (const char* text :
-       {"hf:", "hf:o", "hf:/r", "hf:o/", "hf:o/r:", "hf:../r", "hf:o/r/../m.gguf", "hf:o/r//m.gguf",
-        "hf:o/r/", "hf:o/r\n", "hf:o/r/m.bin"}) {
+  for (const char* text : {"hf:", "hf:o", "hf:/r", "hf:o/", "hf:o/r:", "hf:../r",
+                           "hf:o/r/../m.gguf", "hf:o/r//m.gguf", "hf:o/r/", "hf:o/r\n", "hf:a--b/c",
+                           "hf:a/b--c", "hf:a-/b", "hf:a/-b:Q4_0", "hf:o/r/m.bin"}) {
     const Status status = ParseHubName(text).status();
     EXPECT_FALSE(status.ok()) << text;
     EXPECT_THAT(std::string(status.message()), HasSubstr("hf:ORG/REPO:QUANT")) << text;

@@ -89,6 +89,30 @@ TEST_F(PartFileTest, ADroppedFileBeginsAnew) {
   EXPECT_EQ(next->size(), 0u);
 }
 
+TEST_F(PartFileTest, TheOriginStaysWithThePartAndGoesWithIt) {
+  {
+    StatusOr<PartFile> part = Take(0);
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ(part->Origin(), "");
+    ASSERT_TRUE(part->SetOrigin("etag \"1\"").ok());
+    ASSERT_TRUE(part->Append("half").ok());
+  }
+  StatusOr<PartFile> next = Take(0);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->Origin(), "etag \"1\"");
+  ASSERT_TRUE(next->Publish(target_).ok());
+  EXPECT_FALSE(fs::exists(target_ + ".part.from"));
+  fs::remove(target_);
+  StatusOr<PartFile> another = Take(0);
+  ASSERT_TRUE(another.ok()) << another.status();
+  ASSERT_TRUE(another->SetOrigin("x").ok());
+  ASSERT_TRUE(another->SetOrigin("").ok());
+  EXPECT_EQ(another->Origin(), "");
+  ASSERT_TRUE(another->SetOrigin("y").ok());
+  another->Drop();
+  EXPECT_FALSE(fs::exists(target_ + ".part.from"));
+}
+
 TEST_F(PartFileTest, ALinkIsNotFollowed) {
   std::ofstream(folder_ + "/other") << "another's";
   fs::create_symlink("other", target_ + ".part");

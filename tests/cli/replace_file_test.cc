@@ -6,9 +6,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -70,6 +73,23 @@ TEST_F(ReplaceFileTest, AnOutputThatIsNoFileStaysWhatItIs) {
   EXPECT_TRUE(fs::is_character_file("/dev/full"));
   EXPECT_TRUE(WriteOutput(folder_ + "/new", "text", 0600).ok());
   EXPECT_EQ(Contents(folder_ + "/new"), "text");
+}
+
+TEST_F(ReplaceFileTest, ManyMayWriteAtOnce) {
+  std::vector<std::thread> writers;
+  std::atomic<int> num_failed = 0;
+  for (char letter = 'a'; letter < 'e'; ++letter) {
+    writers.emplace_back([&, letter] {
+      for (int i = 0; i < 200; ++i) {
+        if (!ReplaceFile(path_, std::string(10'000, letter), 0644).ok()) ++num_failed;
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(num_failed, 0);
+  const std::string text = Contents(path_);
+  EXPECT_EQ(text, std::string(10'000, text[0]));
+  EXPECT_EQ(NumFiles(), 1u);
 }
 
 TEST_F(ReplaceFileTest, LinksAreNotFollowed) {

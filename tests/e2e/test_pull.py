@@ -28,6 +28,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
     status_behind = None  # likewise, behind the redirect of a renamed repository
     shift = 0  # bytes by which a resumed answer is off
     no_length = False
+    content = CONTENT
+    validators = {}  # headers of the answer that has the bytes
+    knows_if_range = True
 
     def do_HEAD(self):
         status = Hub.status_behind if "/org/repo/" in self.path else None
@@ -62,6 +65,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if wanted:
             begin = int(wanted.group(1))
             Hub.ranges.append(begin)
+        content = Hub.content
+        if_range = self.headers.get("If-Range")
+        if Hub.knows_if_range and if_range and if_range not in Hub.validators.values():
+            wanted, begin = None, 0
         if begin >= len(CONTENT):
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{len(CONTENT)}")
@@ -69,14 +76,17 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             return
         begin -= Hub.shift if wanted else 0
+        headers = dict(Hub.validators)
         self.send_response(206 if wanted else 200)
         if wanted:
             self.send_header("Content-Range", f"bytes {begin}-{len(CONTENT) - 1}/{len(CONTENT)}")
+        for name, value in headers.items():
+            self.send_header(name, value)
         if not Hub.no_length:
             self.send_header("Content-Length", str(len(CONTENT) - begin))
         self.end_headers()
         if body:
-            piece = CONTENT[begin:]
+            piece = content[begin:]
             if Hub.cut_after is not None:
                 piece = piece[: Hub.cut_after]
             self.wfile.write(piece)
@@ -93,6 +103,7 @@ def hub(tmp_path):
     Hub.paths = []
     Hub.cut_after, Hub.ranges, Hub.sha256 = None, [], hashlib.sha256(CONTENT).hexdigest()
     Hub.head_status, Hub.status_behind, Hub.shift, Hub.no_length = None, None, 0, False
+    Hub.content, Hub.validators, Hub.knows_if_range = CONTENT, {}, True
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     env = {
@@ -152,7 +163,6 @@ def test_a_part_that_is_whole_is_taken(hub):
 
 def test_a_part_longer_than_the_file_is_dropped(hub):
     pull, models = hub
-    Hub.sha256 = "no hash"
     models.mkdir(parents=True)
     (models / "m.gguf.part").write_bytes(CONTENT + b"more")
     result = pull()
@@ -164,13 +174,86 @@ def test_a_part_longer_than_the_file_is_dropped(hub):
 
 def test_an_answer_of_other_bytes_is_refused(hub):
     pull, models = hub
-    Hub.sha256 = "no hash"
     models.mkdir(parents=True)
     (models / "m.gguf.part").write_bytes(CONTENT[:1000])
     Hub.shift = 10
     result = pull()
     assert result.returncode == 1 and "bytes 990-" in result.stderr
     assert (models / "m.gguf.part").read_bytes() == CONTENT[:1000]
+
+
+OTHER = bytes(reversed(CONTENT))  # another version of the same size
+ETAGS = {"ETag": '"one"'}, {"ETag": '"two"'}
+TIMES = {"Last-Modified": "Sun, 01 Nov 2026 00:00:00 GMT"}, {
+    "Last-Modified": "Mon, 02 Nov 2026 00:00:00 GMT"
+}
+WEAK = {"ETag": 'W/"one"'}, {"ETag": 'W/"one"'}
+
+
+def begin_without_hash(pull, models, validators):
+    """A download of a file without a named hash that breaks; the size of what is there."""
+    Hub.sha256, Hub.validators, Hub.cut_after = "no hash", validators, 300_000
+    assert pull().returncode == 1
+    Hub.cut_after = None
+    return (models / "m.gguf.part").stat().st_size
+
+
+@pytest.mark.parametrize("before,after", [ETAGS, TIMES, WEAK, ({}, {})])
+def test_a_file_that_changed_at_the_hub_is_not_joined_with_what_was_there(hub, before, after):
+    pull, models = hub
+    begin_without_hash(pull, models, before)
+    Hub.content, Hub.validators = OTHER, after
+    result = pull()
+    assert result.returncode == 0, result.stderr
+    assert (models / "m.gguf").read_bytes() == OTHER
+    assert sorted(p.name for p in models.iterdir()) == ["m.gguf", "m.gguf.sha256"]
+
+
+def test_a_hub_that_does_not_know_if_range_cannot_mix_versions_either(hub):
+    pull, models = hub
+    begin_without_hash(pull, models, ETAGS[0])
+    Hub.content, Hub.validators, Hub.knows_if_range = OTHER, ETAGS[1], False
+    result = pull()
+    assert result.returncode == 1 and "another version" in result.stderr
+    assert list(models.iterdir()) == []
+    assert pull().returncode == 0
+    assert (models / "m.gguf").read_bytes() == OTHER
+
+
+@pytest.mark.parametrize("validators", [ETAGS[0], TIMES[0]])
+def test_the_version_that_a_part_came_from_is_resumed_without_a_hash(hub, validators):
+    pull, models = hub
+    have = begin_without_hash(pull, models, validators)
+    result = pull()
+    assert result.returncode == 0, result.stderr
+    assert Hub.ranges == [have]
+    assert (models / "m.gguf").read_bytes() == CONTENT
+
+
+def test_a_part_of_another_named_hash_begins_anew(hub):
+    pull, models = hub
+    Hub.cut_after = 300_000
+    assert pull().returncode == 1
+    Hub.cut_after, Hub.content = None, OTHER
+    Hub.sha256 = hashlib.sha256(OTHER).hexdigest()
+    result = pull()
+    assert result.returncode == 0, result.stderr
+    assert Hub.ranges == [] and (models / "m.gguf").read_bytes() == OTHER
+
+
+def test_a_file_that_nobody_could_check_is_remembered_as_such(hub):
+    pull, models = hub
+    Hub.sha256 = "no hash"
+    assert "not checked" in pull().stderr
+    assert (models / "m.gguf.sha256").read_text().startswith("unchecked ")
+    inode = (models / "m.gguf").stat().st_ino
+    again = pull()
+    assert again.returncode == 0 and "not checked" in again.stderr
+    assert (models / "m.gguf").stat().st_ino == inode
+    # Once the hub names a hash it is compared.
+    Hub.sha256 = hashlib.sha256(CONTENT).hexdigest()
+    assert "is what the hub has" in pull().stderr
+    assert (models / "m.gguf.sha256").read_text().startswith(Hub.sha256)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-// What a call answers.
+// Outcome of a call.
 enum baton_hub_code {
   BATON_HUB_OK = 0,           // an answer arrived whole, whatever its status
   BATON_HUB_NO_HOST = 1,      // a name, of the server or of the proxy, cannot be resolved
@@ -35,12 +35,17 @@ typedef struct {
   uint8_t is_head;            // HEAD instead of GET
   const char* authorization;  // value of the header Authorization; null = none
   const char* user_agent;
-  uint64_t begin;  // first byte wanted; 0 = the whole, without a Range header
+  uint64_t begin;        // first byte wanted; 0 = the whole, without a Range header
+  const char* if_range;  // value of the header If-Range beside a Range; null = none
   uint64_t connect_timeout_s;
   uint64_t silence_timeout_s;  // longest time without a byte
-  const char* ca_file;         // certificates in PEM instead of the system's; null = the system's
-  const char* ca_dirs;         // folders of hashed certificates, ':' between; null = the system's
-  void* state;                 // given to the callbacks
+  // Certificates in PEM in the place of the system's file; null = that file. The system's folders
+  // are trusted besides, unless ca_dirs names others.
+  const char* ca_file;
+  // Folders of hashed certificates, ':' between, in the place of the system's; null = those. The
+  // system's file is trusted besides, unless ca_file names another.
+  const char* ca_dirs;
+  void* state;  // given to the callbacks
   // Called once, before the body: status, header lines ("Name: value\r\n" each), and where a
   // redirect leads as a whole URL, or null. 0 ends the call.
   int (*on_head)(void* state, uint32_t status, const char* lines, size_t size,

@@ -29,6 +29,7 @@ pub struct CRequest {
     authorization: *const c_char,
     user_agent: *const c_char,
     begin: u64,
+    if_range: *const c_char,
     connect_timeout_s: u64,
     silence_timeout_s: u64,
     ca_file: *const c_char,
@@ -62,8 +63,8 @@ impl Head {
     }
 }
 
-/// What libcurl calls while an answer arrives. The body is handed on once the head was; of a
-/// redirect it is passed over, since where that leads is known only at the end.
+/// The callbacks of libcurl while an answer arrives. They hand the body on once the head was; they
+/// pass over the body of a redirect, whose target is known only at the end.
 struct Answer<'a> {
     request: &'a CRequest,
     head: Head,
@@ -172,6 +173,7 @@ fn configure(easy: &mut Easy2<Answer>, request: &CRequest) -> Result<(), (Code, 
     let authorization = text(request.authorization)?;
     let (user_agent, ca_file) = (text(request.user_agent)?, text(request.ca_file)?);
     let ca_dirs = text(request.ca_dirs)?;
+    let if_range = text(request.if_range)?;
     let mut set = || -> Result<(), curl::Error> {
         easy.url(url)?;
         easy.nobody(request.is_head != 0)?;
@@ -193,11 +195,14 @@ fn configure(easy: &mut Easy2<Answer>, request: &CRequest) -> Result<(), (Code, 
         if request.begin > 0 {
             easy.range(&format!("{}-", request.begin))?;
         }
+        let mut headers = List::new();
         if let Some(value) = authorization {
-            let mut headers = List::new();
             headers.append(&format!("Authorization: {value}"))?;
-            easy.http_headers(headers)?;
         }
+        if let (Some(value), true) = (if_range, request.begin > 0) {
+            headers.append(&format!("If-Range: {value}"))?;
+        }
+        easy.http_headers(headers)?;
         Ok(())
     };
     set().map_err(|error| failure(&error))
