@@ -1,5 +1,6 @@
-// What is on this machine: `list`, `show` and `rm` of models, `ps` of servers.
+// Subcommands about this machine: `list`, `show` and `rm` of models, `ps` of servers.
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 
 #include <algorithm>
@@ -7,8 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "nlohmann/json.hpp"
 
+#include "src/base/file_lock.h"
+#include "src/base/folder_entries.h"
 #include "src/base/print.h"
 #include "src/base/regular_file.h"
 #include "src/base/size_text.h"
@@ -16,6 +20,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/cli/home_folder.h"
+#include "src/cli/json_fields.h"
 #include "src/cli/model_listing.h"
 #include "src/cli/model_store.h"
 
@@ -26,28 +31,46 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxTopologyBytes = size_t{4} << 20;
 
-// Whether a server lives in the run folder: it holds the lock.
-bool IsHeld(const fs::path& folder) {
-  const UniqueFd lock(::open((folder / "lock").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) != 0;
-}
-
 std::string Text(const nlohmann::json& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
   if (!object.is_object() || found == object.end()) return "";
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
-// Prints the processes of one server.
-void PrintServer(const fs::path& folder) {
+// The topology.json of a run folder; null when there is none.
+nlohmann::json TopologyIn(const fs::path& folder) {
   const StatusOr<std::string> text =
       ReadInput((folder / "topology.json").string(), kMaxTopologyBytes);
-  if (!text.ok()) return;
-  const auto root = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!text.ok()) return nullptr;
+  return nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+}
+
+// Whether a server lives in the run folder: it holds the lock. On a file system without locks: one
+// of its processes is there.
+bool Lives(const fs::path& folder) {
+  const UniqueFd lock(::open((folder / "lock").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!lock) return false;
+  const LockState state = TryFileLock(lock.get(), LOCK_SH | LOCK_NB).state;
+  if (state != LockState::kNoLocks) return state == LockState::kHeld;
+  const nlohmann::json rows = ArrayOf(TopologyIn(folder), "processes");
+  return std::any_of(rows.begin(), rows.end(), [](const nlohmann::json& row) {
+    pid_t pid = 0;
+    return absl::SimpleAtoi(Text(row, "pid"), &pid) && pid > 0 && ::kill(pid, 0) == 0;
+  });
+}
+
+// " (2 of 3 parts)" for a split model.
+std::string PartsText(const ListedModel& model) {
+  if (model.num_parts == 1) return "";
+  return fmt::format(" ({} of {} parts)", model.paths.size(), model.num_parts);
+}
+
+// Prints the processes of one server.
+void PrintServer(const fs::path& folder) {
+  const nlohmann::json root = TopologyIn(folder);
   const std::string model = Text(root, "model");
-  const auto rows = root.is_object() ? root.find("processes") : root.end();
-  if (!root.is_object() || rows == root.end() || !rows->is_array()) return;
-  for (const nlohmann::json& row : *rows) {
+  const nlohmann::json rows = ArrayOf(root, "processes");
+  for (const nlohmann::json& row : rows) {
     const std::string http = Text(row, "http");
     Print("{:<20} {:<12} {:<8} {:<22} {}\n", model, Text(row, "worker_id"), Text(row, "pid"),
           http.empty() ? Text(row, "grpc") : "http://" + http, folder.string());
@@ -63,7 +86,8 @@ int RunList(const std::vector<std::string>& args) {
   const std::string folder = ModelsFolder();
   const std::vector<ListedModel> models = ListModels(folder);
   for (const ListedModel& model : models) {
-    Print("{:<40} {:>10}  {}\n", model.name, FormatSize(model.bytes), model.path);
+    Print("{:<40} {:>10}  {}{}\n", model.name, FormatSize(model.bytes), model.path,
+          PartsText(model));
   }
   if (models.empty()) Print("no models in {}; fetch one with: baton pull smollm2:135m\n", folder);
   return kExitOk;
@@ -72,13 +96,13 @@ int RunList(const std::vector<std::string>& args) {
 int RunRm(const std::vector<std::string>& args) {
   FlagSet flags("rm", "Removes a model from ${BATON_HOME:-~/.cache/baton}/models.");
   std::string name;
-  flags.Add("MODEL", name, "a name that `baton list` shows");
+  flags.Add("MODEL", name, "a name that `baton list` shows, or the name it was pulled by");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (name.empty()) return Fail("rm", InvalidArgument("MODEL is missing"), kExitUsage);
   if (const Status status = HomeFolder().status(); !status.ok()) return Fail("rm", status);
   const StatusOr<ListedModel> model = RemoveModel(ModelsFolder(), name);
   if (!model.ok()) return Fail("rm", model.status());
-  Print("removed {} ({})\n", model->path, FormatSize(model->bytes));
+  Print("removed {} ({}){}\n", model->path, FormatSize(model->bytes), PartsText(*model));
   return kExitOk;
 }
 
@@ -89,11 +113,10 @@ int RunPs(const std::vector<std::string>& args) {
   const StatusOr<std::string> home = WritableHome();
   if (!home.ok()) return Fail("ps", home.status());
   std::vector<fs::path> folders;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(*home + "/run", error)) {
-    if (entry.is_directory(error) && IsHeld(entry.path())) folders.push_back(entry.path());
+  for (const fs::directory_entry& entry : FolderEntries(*home + "/run")) {
+    std::error_code error;
+    if (entry.is_directory(error) && Lives(entry.path())) folders.push_back(entry.path());
   }
-  std::sort(folders.begin(), folders.end());
   for (const fs::path& folder : folders) PrintServer(folder);
   if (folders.empty()) {
     Print("no server has its folder in {}/run; of one with --run-dir ask `baton topo --admin`\n",

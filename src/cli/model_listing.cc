@@ -1,11 +1,23 @@
 #include "src/cli/model_listing.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <span>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
+
+#include "src/base/file_lock.h"
+#include "src/base/folder_entries.h"
 #include "src/base/nearest_name.h"
 #include "src/base/quoted_text.h"
+#include "src/base/unique_fd.h"
+#include "src/cli/hub_model.h"
+#include "src/cli/known_digest.h"
 #include "src/cli/model_store.h"
 
 namespace baton {
@@ -20,61 +32,173 @@ uint64_t BytesOf(const fs::path& path) {
     return error ? 0 : size;
   }
   uint64_t bytes = 0;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path, error)) {
-    const uintmax_t size = entry.is_regular_file(error) ? entry.file_size(error) : 0;
-    if (!error) bytes += size;
-  }
+  WalkFolder(path, [&bytes](const fs::directory_entry& entry) {
+    std::error_code unreadable;
+    const uintmax_t size = entry.is_regular_file(unreadable) ? entry.file_size(unreadable) : 0;
+    if (!unreadable) bytes += size;
+    return true;
+  });
   return bytes;
 }
 
-// The catalogue's name of a file that lies where the catalogue puts it.
-std::string NameOf(const fs::path& path, const std::string& folder) {
-  std::string inside = path.lexically_relative(folder).string();
-  for (const char* name : {"smollm2:135m", "gemma3:270m"}) {
-    const CatalogueEntry* entry = FindCatalogueEntry(name);
-    if (entry != nullptr && inside == entry->file) return name;
+// The catalogue's name of a file that lies where the catalogue puts it, else its path.
+std::string NameOf(const std::string& inside) {
+  for (const CatalogueEntry& entry : Catalogue()) {
+    if (inside == entry.file) return std::string(entry.name);
   }
   return inside;
+}
+
+// The names of all parts of the file, in order; of one whose numbers make no sense itself.
+std::vector<std::string> PartNames(const std::string& inside) {
+  const StatusOr<std::vector<std::string>> parts = PartsOf(inside);
+  return parts.ok() ? *parts : std::vector<std::string>{inside};
+}
+
+// pip unpacks wheels in FILE.part.pip and FILE.part-XXXXXX.pip.
+bool IsScratch(const fs::path& path) {
+  return absl::StrContains(path.filename().string(), ".gguf.part");
+}
+
+// Models by the path inside the folder that stands for them.
+class Listing {
+ public:
+  explicit Listing(const std::string& folder) : folder_(folder) {}
+
+  // One entry of the walk; whether to go into it.
+  bool Add(const fs::directory_entry& entry) {
+    const fs::path& path = entry.path();
+    std::error_code unreadable;
+    const bool is_folder = entry.is_directory(unreadable);
+    if (is_folder && IsScratch(path)) return false;
+    const bool is_model_folder = is_folder && fs::exists(path / "config.json", unreadable);
+    const bool is_file = path.extension() == ".gguf" && entry.is_regular_file(unreadable);
+    if (is_model_folder || is_file) AddModel(path, is_file);
+    return is_folder && !is_model_folder;
+  }
+
+  std::vector<ListedModel> Models() && {
+    std::vector<ListedModel> models;
+    models.reserve(models_.size());
+    for (auto& [inside, model] : models_) models.push_back(std::move(model));
+    std::ranges::sort(models, {}, &ListedModel::name);
+    return models;
+  }
+
+ private:
+  void AddModel(const fs::path& path, bool is_file) {
+    const std::string inside = path.lexically_relative(folder_).string();
+    const std::vector<std::string> parts =
+        is_file ? PartNames(inside) : std::vector<std::string>{inside};
+    ListedModel& model = models_[parts.front()];
+    model.inside = parts.front();
+    model.name = NameOf(model.inside);
+    model.path = (fs::path(folder_) / model.inside).string();
+    model.paths.push_back(path.string());  // the walk is in the order of the names
+    model.num_parts = parts.size();
+    model.bytes += BytesOf(path);
+  }
+
+  const std::string& folder_;
+  std::map<std::string, ListedModel> models_;
+};
+
+// A hf: name as the path inside the folder that it means.
+StatusOr<std::string> InsideOfHubName(const HubName& name, const std::vector<ListedModel>& models) {
+  const std::string repository = absl::StrReplaceAll(name.repository, {{"/", "--"}}) + "/";
+  if (!name.file.empty()) return repository + PartNames(name.file).front();
+  std::vector<std::string> files;
+  for (const ListedModel& model : models) {
+    if (model.inside.starts_with(repository)) {
+      files.push_back(model.inside.substr(repository.size()));
+    }
+  }
+  BATON_ASSIGN_OR_RETURN(const std::string file, ChooseFile(name, files));
+  return repository + file;
+}
+
+Status NoSuchModel(const std::string& folder, std::string_view name,
+                   const std::vector<ListedModel>& models) {
+  std::vector<std::string> names;
+  for (const ListedModel& model : models) names.push_back(model.name);
+  const std::string nearest = NearestName(name, std::span<const std::string>(names));
+  return NotFound(
+      "no model {} in {}{}", QuotedForMessage(name), folder,
+      nearest.empty() ? "; `baton list` lists them" : fmt::format("; did you mean {}?", nearest));
+}
+
+// Files beside `file` that downloads of it make: its record, its part file, and what belongs to
+// them.
+std::vector<std::string> SideFiles(const std::string& file) {
+  const std::string base = fs::path(file).filename().string();
+  const std::string record = fs::path(DigestRecordOf(file)).filename().string();
+  std::vector<std::string> found;
+  for (const fs::directory_entry& entry : FolderEntries(fs::path(file).parent_path())) {
+    const std::string name = entry.path().filename().string();
+    const bool is_record = name == record || name.starts_with(record + ".next-");
+    const bool is_part = name == base + ".part" || name.starts_with(base + ".part.") ||
+                         name.starts_with(base + ".part-");
+    if (is_record || is_part) found.push_back(entry.path().string());
+  }
+  return found;
+}
+
+bool IsBeingFetched(const std::string& file) {
+  const UniqueFd part(::open((file + ".part").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  return part && TryFileLock(part.get(), LOCK_SH | LOCK_NB).state == LockState::kHeld;
+}
+
+// Removes the folders of `inside` that are empty now; the models folder itself stays.
+void RemoveEmptyParents(const std::string& folder, const std::string& inside) {
+  std::error_code error;
+  fs::path at = fs::path(inside).parent_path();
+  for (; !at.empty(); at = at.parent_path()) {
+    if (!fs::remove(fs::path(folder) / at, error)) return;
+  }
 }
 
 }  // namespace
 
 std::vector<ListedModel> ListModels(const std::string& folder) {
-  std::vector<ListedModel> models;
-  std::error_code error;
-  auto at = fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied,
-                                             error);
-  for (; !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
-    const fs::path& path = at->path();
-    std::error_code unreadable;
-    const bool is_folder =
-        at->is_directory(unreadable) && fs::exists(path / "config.json", unreadable);
-    if (is_folder) at.disable_recursion_pending();
-    const bool is_file = path.extension() == ".gguf" && at->is_regular_file(unreadable);
-    if (!is_folder && !is_file) continue;
-    models.push_back({.name = NameOf(path, folder), .path = path.string(), .bytes = BytesOf(path)});
+  Listing listing(folder);
+  WalkFolder(folder, [&listing](const fs::directory_entry& entry) { return listing.Add(entry); });
+  return std::move(listing).Models();
+}
+
+StatusOr<ListedModel> FindModel(const std::string& folder, std::string_view name) {
+  const std::vector<ListedModel> models = ListModels(folder);
+  std::string inside = PartNames(std::string(name)).front();
+  if (name.starts_with("hf:")) {
+    BATON_ASSIGN_OR_RETURN(const HubName hub, ParseHubName(name));
+    BATON_ASSIGN_OR_RETURN(inside, InsideOfHubName(hub, models));
   }
-  std::ranges::sort(models, {}, &ListedModel::name);
-  return models;
+  for (const ListedModel& model : models) {
+    if (model.name == name || model.inside == inside) return model;
+  }
+  return NoSuchModel(folder, name, models);
 }
 
 StatusOr<ListedModel> RemoveModel(const std::string& folder, std::string_view name) {
-  const std::vector<ListedModel> models = ListModels(folder);
-  const auto found = std::ranges::find(models, name, &ListedModel::name);
-  if (found == models.end()) {
-    std::vector<std::string> names;
-    for (const ListedModel& model : models) names.push_back(model.name);
-    const std::string nearest = NearestName(name, std::span<const std::string>(names));
-    return NotFound(
-        "no model {} in {}{}", QuotedForMessage(name), folder,
-        nearest.empty() ? "; `baton list` lists them" : fmt::format("; did you mean {}?", nearest));
+  BATON_ASSIGN_OR_RETURN(const ListedModel model, FindModel(folder, name));
+  std::vector<std::string> paths = model.paths;
+  std::vector<std::string> files;
+  for (const std::string& part : PartNames(model.inside)) {
+    files.push_back((fs::path(folder) / part).string());
+  }
+  for (const std::string& file : files) {
+    if (IsBeingFetched(file)) {
+      return Unavailable("a process is downloading {}; end it first", file);
+    }
+    const std::vector<std::string> side = SideFiles(file);
+    paths.insert(paths.end(), side.begin(), side.end());
   }
   std::error_code error;
-  fs::remove_all(found->path, error);
-  if (error) return Unavailable("cannot remove {}: {}", found->path, error.message());
-  const fs::path parent = fs::path(found->path).parent_path();
-  if (parent != fs::path(folder)) fs::remove(parent, error);  // only when it is empty
-  return *found;
+  for (const std::string& path : paths) {
+    fs::remove_all(path, error);
+    if (error) return Unavailable("cannot remove {}: {}", path, error.message());
+  }
+  RemoveEmptyParents(folder, model.inside);
+  return model;
 }
 
 }  // namespace baton

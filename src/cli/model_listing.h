@@ -1,4 +1,4 @@
-// What lies in a models folder, by the names that people use. Any thread.
+// Lists, finds and removes the models in a models folder by the names that people use. Any thread.
 #ifndef BATON_CLI_MODEL_LISTING_H_
 #define BATON_CLI_MODEL_LISTING_H_
 
@@ -11,19 +11,31 @@
 
 namespace baton {
 
-// A model that was fetched.
+// A model that was fetched: one .gguf file, all parts of a split one, or a folder with a
+// config.json.
 struct ListedModel {
-  std::string name;  // of the catalogue, else the path inside the folder
-  std::string path;  // of a .gguf file, or of a folder with a config.json
+  std::string name;                // of the catalogue, else `inside`
+  std::string inside;              // path inside the models folder; of a split model its first part
+  std::string path;                // of the file, of the first part, or of the folder
+  std::vector<std::string> paths;  // all that are there of it: parts in order, else `path` alone
+  size_t num_parts = 1;            // that it has when it is whole
   uint64_t bytes = 0;
+  bool is_whole() const { return paths.size() == num_parts; }
 };
 
-// The models below `folder`, by name. Links are not followed into folders; what cannot be read is
-// left out.
+// The models below `folder`, by name. Links are not followed into folders; what cannot be read and
+// the scratch folders of downloads are left out.
 std::vector<ListedModel> ListModels(const std::string& folder);
 
-// Removes the model of that name, and the folder of its repository when nothing else lies there.
-// NotFound names the nearest; nothing outside `folder` can be named.
+// The model that `name` means: a name that ListModels shows, the path of any part of it inside
+// `folder`, or hf:ORG/REPO/FILE, hf:ORG/REPO:QUANT or hf:ORG/REPO by the rules of ChooseFile.
+// NotFound names the nearest; errors of hub_model.h for hf: names. Nothing outside `folder` can be
+// named.
+StatusOr<ListedModel> FindModel(const std::string& folder, std::string_view name);
+
+// Removes the model that FindModel finds with all its parts, what was remembered about them and
+// what unfinished downloads left, and the folders of its repository that are then empty.
+// Unavailable, and nothing is removed, while a process downloads one of its files.
 StatusOr<ListedModel> RemoveModel(const std::string& folder, std::string_view name);
 
 }  // namespace baton

@@ -14,6 +14,7 @@
 #include "src/cli/home_folder.h"
 #include "src/cli/hub_model.h"
 #include "src/cli/known_digest.h"
+#include "src/cli/model_listing.h"
 #include "src/cli/wheel_download.h"
 #include "src/router/worker_codec.h"
 
@@ -90,21 +91,6 @@ std::string RepositoryFolder(const std::string& repository) {
   return fmt::format("{}/{}", ModelsFolder(), absl::StrReplaceAll(repository, {{"/", "--"}}));
 }
 
-// The names of the .gguf files of the repository that are on this machine, sorted.
-std::vector<std::string> LocalFiles(const std::string& repository) {
-  const fs::path folder = RepositoryFolder(repository);
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (entry->path().extension() != ".gguf" || !fs::is_regular_file(entry->path(), error))
-      continue;
-    names.push_back(entry->path().lexically_relative(folder).string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // The files of the model that `file` belongs to, and their places.
 StatusOr<std::vector<HubFile>> HubFilesOf(const HubName& name, const std::string& file) {
   BATON_ASSIGN_OR_RETURN(const std::vector<std::string> parts, PartsOf(file));
@@ -117,30 +103,28 @@ StatusOr<std::vector<HubFile>> HubFilesOf(const HubName& name, const std::string
   return files;
 }
 
-bool AllThere(const std::vector<HubFile>& files) {
-  return std::all_of(files.begin(), files.end(), [](const HubFile& file) {
-    std::error_code error;
-    return fs::exists(file.path, error);
-  });
+// The path of a listed model inside its repository: without the first folder.
+std::string FileInRepository(const ListedModel& model) {
+  return model.inside.substr(model.inside.find('/') + 1);
 }
 
-// The one whole model on this machine that the name means; NotFound when there is none.
-StatusOr<std::vector<HubFile>> LocalModel(const HubName& name) {
-  std::string file = name.file;
-  if (file.empty()) {
-    BATON_ASSIGN_OR_RETURN(file, ChooseFile(name, LocalFiles(name.repository)));
-  }
-  BATON_ASSIGN_OR_RETURN(std::vector<HubFile> files, HubFilesOf(name, file));
-  if (AllThere(files)) return files;
-  return NotFound("{} is not in {}, or not whole", file, RepositoryFolder(name.repository));
+// The one whole model on this machine that the hf: name means; NotFound when there is none.
+StatusOr<ListedModel> LocalModel(std::string_view text) {
+  BATON_ASSIGN_OR_RETURN(const ListedModel model, FindModel(ModelsFolder(), text));
+  if (model.is_whole()) return model;
+  return NotFound("{} is not whole: {} of {} parts are there", model.path, model.paths.size(),
+                  model.num_parts);
 }
 
 // Which files to fetch. A name that says the type and is answered by a model that is here needs no
 // hub; a name that leaves the choice to us is asked about, and answered from here if the hub is
 // away.
-StatusOr<std::vector<HubFile>> FilesToPull(const HubName& name) {
+StatusOr<std::vector<HubFile>> FilesToPull(std::string_view text) {
+  BATON_ASSIGN_OR_RETURN(const HubName name, ParseHubName(text));
   if (!name.file.empty()) return HubFilesOf(name, name.file);
-  StatusOr<std::vector<HubFile>> local = LocalModel(name);
+  const StatusOr<ListedModel> found = LocalModel(text);
+  StatusOr<std::vector<HubFile>> local = found.status();
+  if (found.ok()) local = HubFilesOf(name, FileInRepository(*found));
   if (!name.quant.empty() && local.ok()) return local;
   const StatusOr<std::vector<std::string>> offered = ListHubFiles(name.repository);
   if (!offered.ok() && local.ok()) {
@@ -154,16 +138,14 @@ StatusOr<std::vector<HubFile>> FilesToPull(const HubName& name) {
   return HubFilesOf(name, file);
 }
 
-ModelFile ModelOf(const std::vector<HubFile>& files) {
-  const std::string& path = files.front().path;
+ModelFile FileOf(const std::string& path) {
   return ModelFile{.path = path, .id = fs::path(path).stem().string()};
 }
 
 StatusOr<ModelFile> PullHubModel(std::string_view text, int64_t wait_s) {
-  BATON_ASSIGN_OR_RETURN(const HubName name, ParseHubName(text));
-  BATON_ASSIGN_OR_RETURN(const std::vector<HubFile> files, FilesToPull(name));
+  BATON_ASSIGN_OR_RETURN(const std::vector<HubFile> files, FilesToPull(text));
   BATON_RETURN_IF_ERROR(DownloadHubFiles(files, wait_s));
-  return ModelOf(files);
+  return FileOf(files.front().path);
 }
 
 Status UnknownModel(std::string_view model) {
@@ -183,6 +165,16 @@ const CatalogueEntry* FindCatalogueEntry(std::string_view name) {
     if (entry.name == name) return &entry;
   }
   return nullptr;
+}
+
+std::span<const CatalogueEntry> Catalogue() { return kCatalogue; }
+
+std::string IdOfName(std::string_view model) {
+  if (FindCatalogueEntry(model) != nullptr) return std::string(model);
+  const StatusOr<HubName> hub = ParseHubName(model);
+  if (!hub.ok() || hub->file.empty()) return "";
+  const StatusOr<std::vector<std::string>> parts = PartsOf(hub->file);
+  return parts.ok() ? FileOf(parts->front()).id : "";
 }
 
 std::string ModelsFolder() {
@@ -210,10 +202,10 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
     return ModelFile{.path = path, .id = std::string(model)};
   }
   if (model.starts_with("hf:")) {
-    BATON_ASSIGN_OR_RETURN(const HubName name, ParseHubName(model));
-    const StatusOr<std::vector<HubFile>> files = LocalModel(name);
-    if (files.ok()) return ModelOf(*files);
-    return NotFound("{}; fetch it with: baton pull {}", std::string(files.status().message()),
+    BATON_RETURN_IF_ERROR(ParseHubName(model).status());
+    const StatusOr<ListedModel> found = LocalModel(model);
+    if (found.ok()) return FileOf(found->path);
+    return NotFound("{}; fetch it with: baton pull {}", std::string(found.status().message()),
                     model);
   }
   std::error_code error;
@@ -226,8 +218,12 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
     return ModelFile{.path = path.string(), .id = folder.filename().string()};
   }
   BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
-  if (!there) return UnknownModel(model);
-  return ModelFile{.path = path.string(), .id = path.stem().string()};
+  if (there) return FileOf(path.string());
+  // A name of `baton list`: of a file, of a part, or of a folder, whose id is its name.
+  const StatusOr<ListedModel> listed = FindModel(ModelsFolder(), model);
+  if (!listed.ok()) return UnknownModel(model);
+  if (fs::is_directory(listed->path, error)) return ResolveModel(listed->path);
+  return FileOf(listed->path);
 }
 
 Status CheckModelId(const ModelFile& model) {

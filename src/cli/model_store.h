@@ -37,6 +37,13 @@ struct CatalogueEntry {
 // The entry, or nullptr.
 const CatalogueEntry* FindCatalogueEntry(std::string_view name);
 
+// All of them, in the order of --help.
+std::span<const CatalogueEntry> Catalogue();
+
+// The id that a model of this name will have, where the name alone says it: catalogue names and
+// hf:ORG/REPO/FILE. "" for any other.
+std::string IdOfName(std::string_view model);
+
 // ${BATON_HOME:-~/.cache/baton}/models (home_folder.h); "" = there is no folder that is ours.
 std::string ModelsFolder();
 
@@ -44,8 +51,9 @@ std::string ModelsFolder();
 // "" as for models.
 std::string PlansFolder();
 
-// What a MODEL argument means: a .gguf file (of a split model the first part), a Hugging Face
-// folder, or a catalogue or hf: name whose file is in the models folder. NotFound names the fix
+// Resolves a MODEL argument: a .gguf file (of a split model the first part), a Hugging Face folder,
+// or a catalogue name, an hf: name or a name of `baton list` whose file is in the models folder. A
+// file or folder of that name in the working directory goes first. NotFound names the fix
 // (`baton pull NAME`) or the nearest name.
 StatusOr<ModelFile> ResolveModel(std::string_view model);
 

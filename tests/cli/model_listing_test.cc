@@ -1,10 +1,17 @@
 #include "src/cli/model_listing.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "src/base/folder_entries.h"
+#include "src/base/unique_fd.h"
 
 namespace baton {
 namespace {
@@ -21,6 +28,8 @@ class ModelListingTest : public testing::Test {
     Write("a-folder/config.json");
     Write("a-folder/model.safetensors");
     Write("org--repo/a.gguf.part");
+    Write("org--repo/a.gguf.part.pip/pkg/inside.gguf");
+    Write("org--repo/a.gguf.part-x1Y2z3.pip/pkg/inside.gguf");
   }
   void TearDown() override { fs::remove_all(folder_); }
 
@@ -55,8 +64,83 @@ TEST_F(ModelListingTest, OnlyWhatIsListedCanBeRemoved) {
   EXPECT_TRUE(RemoveModel(folder_, "a-folder").ok());
   EXPECT_FALSE(fs::exists(folder_ + "/a-folder"));
   EXPECT_TRUE(RemoveModel(folder_, "org--repo/a.gguf").ok());
-  EXPECT_TRUE(fs::exists(folder_ + "/org--repo/a.gguf.part"));
   EXPECT_TRUE(Names().empty());
+}
+
+TEST_F(ModelListingTest, NothingOfARemovedModelStays) {
+  for (const char* side : {".sha256", ".sha256.next-0123456789abcdef", ".part.from",
+                           ".part.members", ".part-x1Y2z3"}) {
+    Write(std::string("org--repo/a.gguf") + side);
+  }
+  Write("org--repo/b.gguf.sha256");
+  EXPECT_TRUE(RemoveModel(folder_, "org--repo/a.gguf").ok());
+  const auto left = FolderEntries(folder_ + "/org--repo");
+  ASSERT_EQ(left.size(), 1u) << "another model's record";
+  EXPECT_EQ(left[0].path().filename(), "b.gguf.sha256");
+  fs::remove(left[0].path());
+  Write("org--repo/sub/c.gguf");
+  EXPECT_TRUE(RemoveModel(folder_, "org--repo/sub/c.gguf").ok());
+  EXPECT_FALSE(fs::exists(folder_ + "/org--repo"));
+  EXPECT_TRUE(fs::exists(folder_));
+}
+
+TEST_F(ModelListingTest, AModelThatIsBeingFetchedStays) {
+  const UniqueFd part(::open((folder_ + "/org--repo/a.gguf.part").c_str(), O_RDWR));
+  ASSERT_EQ(::flock(part.get(), LOCK_EX), 0);
+  EXPECT_EQ(RemoveModel(folder_, "org--repo/a.gguf").status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(fs::exists(folder_ + "/org--repo/a.gguf"));
+}
+
+TEST_F(ModelListingTest, ASplitModelIsOneModel) {
+  for (const char* part : {"1", "2", "3"}) {
+    const std::string file = std::string("org--split/Q4/m-0000") + part + "-of-00003.gguf";
+    Write(file);
+    Write(file + ".sha256");
+  }
+  const std::string first = "org--split/Q4/m-00001-of-00003.gguf";
+  EXPECT_THAT(Names(), testing::ElementsAre("a-folder", "org--repo/a.gguf", first, "smollm2:135m"));
+  for (const char* name :
+       {"org--split/Q4/m-00001-of-00003.gguf", "org--split/Q4/m-00002-of-00003.gguf",
+        "hf:org/split", "hf:org/split/Q4/m-00003-of-00003.gguf", "hf:org/split:q4"}) {
+    const StatusOr<ListedModel> model = FindModel(folder_, name);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(model->path, folder_ + "/" + first);
+    EXPECT_EQ(model->bytes, 15u);
+    EXPECT_TRUE(model->is_whole());
+  }
+  fs::remove(folder_ + "/" + first);
+  ASSERT_TRUE(FindModel(folder_, "hf:org/split").ok());
+  EXPECT_FALSE(FindModel(folder_, "hf:org/split")->is_whole());
+  EXPECT_TRUE(RemoveModel(folder_, "hf:org/split:q4").ok());
+  EXPECT_FALSE(fs::exists(folder_ + "/org--split"));
+}
+
+TEST_F(ModelListingTest, AModelIsFoundByEachOfItsNames) {
+  for (const char* name : {"smollm2:135m", "SmolLM2-135M-Instruct.Q4_1.gguf"}) {
+    EXPECT_TRUE(FindModel(folder_, name).ok()) << name;
+  }
+  for (const char* name : {"org--repo/a.gguf", "hf:org/repo/a.gguf", "hf:org/repo"}) {
+    EXPECT_TRUE(FindModel(folder_, name).ok()) << name;
+  }
+  for (const char* name : {"a.gguf", "hf:org/repo:Q8_0", "hf:org/other", "hf:org"}) {
+    EXPECT_FALSE(FindModel(folder_, name).ok()) << name;
+  }
+}
+
+// As another user: root reads every folder.
+TEST_F(ModelListingTest, AFolderThatCannotBeReadIsLeftOut) {
+  Write("closed/m.gguf");
+  Write("a-folder/closed/x");
+  const auto close = [this](fs::perms mode) {
+    for (const char* name : {"/closed", "/a-folder/closed"}) fs::permissions(folder_ + name, mode);
+  };
+  close(fs::perms::none);
+  const bool is_root = ::geteuid() == 0;
+  if (is_root) ASSERT_EQ(::seteuid(12345), 0);
+  const std::vector<std::string> names = Names();
+  if (is_root) ASSERT_EQ(::seteuid(0), 0);
+  close(fs::perms::owner_all);
+  EXPECT_EQ(names, (std::vector<std::string>{"a-folder", "org--repo/a.gguf", "smollm2:135m"}));
 }
 
 }  // namespace

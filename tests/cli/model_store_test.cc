@@ -1,6 +1,8 @@
 // Which files a server may offer by their names; models folder and downloads: download_test.cc.
 #include "src/cli/model_store.h"
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -20,6 +22,45 @@ TEST(ModelStoreTest, AFileIsServedUnderItsStem) {
     const StatusOr<ModelFile> file = ResolveOrPullModel(FileNamed(name + ".gguf"));
     ASSERT_TRUE(file.ok()) << file.status();
     EXPECT_EQ(file->id, name);
+  }
+}
+
+TEST(ModelStoreTest, NamesOfTheListAreNamesOfModels) {
+  const std::string home = testing::TempDir() + "/model_store_test";
+  ::setenv("BATON_HOME", home.c_str(), 1);
+  for (const std::string name : {"o--r/m.gguf", "o--r/s-00001-of-00002.gguf",
+                                 "o--r/s-00002-of-00002.gguf", "folder/config.json"}) {
+    const std::filesystem::path path = home + "/models/" + name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << "x";
+  }
+  const struct {
+    const char* name;
+    const char* path;
+    const char* id;
+  } cases[] = {{"o--r/m.gguf", "o--r/m.gguf", "m"},
+               {"hf:o/r/m.gguf", "o--r/m.gguf", "m"},
+               {"o--r/s-00002-of-00002.gguf", "o--r/s-00001-of-00002.gguf", "s-00001-of-00002"},
+               {"folder", "folder", "folder"}};
+  for (const auto& c : cases) {
+    const StatusOr<ModelFile> file = ResolveModel(c.name);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(file->path, home + "/models/" + c.path);
+    EXPECT_EQ(file->id, c.id);
+  }
+  std::filesystem::remove(home + "/models/o--r/s-00001-of-00002.gguf");
+  EXPECT_EQ(ResolveModel("hf:o/r/s-00001-of-00002.gguf").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ResolveModel("o--r/none.gguf").status().code(), StatusCode::kNotFound);
+  std::filesystem::remove_all(home);
+  ::unsetenv("BATON_HOME");
+}
+
+TEST(ModelStoreTest, SomeNamesSayTheIdBeforeAnythingIsFetched) {
+  EXPECT_EQ(IdOfName("smollm2:135m"), "smollm2:135m");
+  EXPECT_EQ(IdOfName("hf:o/r/sub/m.gguf"), "m");
+  EXPECT_EQ(IdOfName("hf:o/r/m-00002-of-00003.gguf"), "m-00001-of-00003");
+  for (const char* name : {"hf:o/r:Q4_0", "hf:o/r", "some.gguf", "hf:", ""}) {
+    EXPECT_EQ(IdOfName(name), "") << name;
   }
 }
 

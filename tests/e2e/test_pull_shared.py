@@ -253,6 +253,35 @@ def test_a_list_that_leads_out_of_the_folder_is_not_followed(hub, tmp_path):
     assert hub.gets() == ["/api/models/org/repo", "/api/models/org/repo/tree/main?recursive=true"]
 
 
+def baton(home, hub_url, *args):
+    return subprocess.run(
+        [BIN, *args], env=environment(home, hub_url), capture_output=True, text=True,
+        timeout=LIMIT_S,
+    )  # fmt: skip
+
+
+def test_a_wrong_served_name_is_refused_before_anything_is_fetched(hub, tmp_path):
+    result = baton(tmp_path, hub.url, "serve", NAME, "--served-model-name", "other=a")
+    assert result.returncode == 2 and "other" in result.stderr, result.stderr
+    assert hub.requests == []
+
+
+def test_a_model_that_was_pulled_is_listed_and_removed_by_any_of_its_names(hub, tmp_path, folder):
+    hub.files.update(PARTS)
+    assert run(tmp_path, hub.url, "hf:org/repo/big-00002-of-00003.gguf").returncode == 0
+    listed = baton(tmp_path, hub.url, "list").stdout.splitlines()
+    assert len(listed) == 1 and listed[0].split()[0] == "org--repo/big-00001-of-00003.gguf"
+    assert "3 of 3 parts" in listed[0]
+    shown = baton(tmp_path, hub.url, "show", "org--repo/big-00001-of-00003.gguf")
+    assert "no file" not in shown.stderr and str(folder) in shown.stderr  # it is no model
+    assert run(tmp_path, hub.url).returncode == 0
+    removed = baton(tmp_path, hub.url, "rm", "hf:org/repo/big-00003-of-00003.gguf")
+    assert removed.returncode == 0, removed.stderr
+    assert names(folder) == ["m.gguf", "m.gguf.sha256"]
+    assert baton(tmp_path, hub.url, "rm", "hf:org/repo").returncode == 0
+    assert not folder.exists()
+
+
 def test_an_unknown_name_says_what_there_is(hub, tmp_path):
     result = run(tmp_path, hub.url, "llama3.2")
     assert result.returncode == 1
