@@ -17,6 +17,7 @@
 
 #include "src/base/cpus.h"
 #include "src/base/errno_text.h"
+#include "src/base/file_lock.h"
 #include "src/base/hex.h"
 #include "src/base/log_sink.h"
 #include "src/base/print.h"
@@ -70,10 +71,9 @@ void Explain(FlagSet& flags) {
   const std::string listen = "the address and port of the API are one flag: --http HOST:PORT";
   flags.AddHint("--host", listen);
   flags.AddHint("--port", listen);
-  flags.AddHint("--api-key",
-                "it is no flag of serve: keys lie in a file, --api-keys FILE, and until this build "
-                "has that flag a proxy in front of --http checks them");
-  flags.AddHint("--api-keys", "this build checks no keys; a proxy in front of --http does");
+  const std::string keys = "this build checks no keys; a proxy in front of --http does";
+  flags.AddHint("--api-key", keys);
+  flags.AddHint("--api-keys", keys);
   flags.AddHint("--gpu-memory-utilization", "the memory of the KV pool is --kv-memory SIZE");
   flags.AddHint("--ctx-size", "the longest sequence is --max-context N");
   flags.AddHint("--max-model-len", "the longest sequence is --max-context N");
@@ -217,10 +217,24 @@ class RunFolder {
   Status Lock() {
     lock_.reset(::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!lock_.valid()) return Unavailable("--run-dir {}: {}", path_, ErrnoText(errno));
-    // Of a folder that was just made only a server that tidies can hold the lock, for a moment.
-    if (::flock(lock_.get(), LOCK_EX | (own_ ? 0 : LOCK_NB)) == 0) return OkStatus();
-    return FailedPrecondition("--run-dir {} is used by another `baton serve`; give another one",
-                              path_);
+    // Only a server that tidies can hold the lock of a folder that was just made, for a moment.
+    const LockTry lock = TryFileLock(lock_.get(), LOCK_EX | (own_ ? 0 : LOCK_NB));
+    switch (lock.state) {
+      case LockState::kTaken:
+        return OkStatus();
+      case LockState::kHeld:
+        return FailedPrecondition("--run-dir {} is used by another `baton serve`; give another one",
+                                  path_);
+      case LockState::kNoLocks:
+        Print(stderr,
+              "--run-dir {}: this file system has no locks ({}), so a second `baton serve` in that "
+              "folder would not be noticed\n",
+              path_, ErrnoText(lock.error));
+        return OkStatus();
+      case LockState::kFailed:
+        break;
+    }
+    return Unavailable("cannot lock {}/lock: {}", path_, ErrnoText(lock.error));
   }
 
   std::string path_;
@@ -341,12 +355,12 @@ void WarnWithoutChat(const std::string& http_address) {
 }
 
 // Names are given to the model that is served, and to no other one.
-Status CheckServedNames(const ServeFlags& f, const ModelFile& model) {
+Status CheckServedNames(const ServeFlags& f, const std::string& model_id) {
   BATON_ASSIGN_OR_RETURN(const ServedNames names, ServedNames::Parse(f.router.served_names));
   for (const std::string& other : names.Models()) {
-    if (other == model.id) continue;
+    if (other == model_id) continue;
     return InvalidArgument("--served-model-name: {} is not served, {} is", QuotedForMessage(other),
-                           model.id);
+                           model_id);
   }
   return OkStatus();
 }
@@ -419,9 +433,15 @@ int RunServe(const std::vector<std::string>& args) {
     const Status status = TlsIdentity::Load(f.tuning.tls).status();
     if (!status.ok()) return Fail("serve", status);
   }
+  // Before gigabytes are fetched, where the name alone gives the id.
+  const std::string early_id = IdOfName(f.model);
+  if (!early_id.empty()) {
+    const Status status = CheckServedNames(f, early_id);
+    if (!status.ok()) return Fail("serve", status, kExitUsage);
+  }
   const StatusOr<ModelFile> model = ResolveOrPullModel(f.model);
   if (!model.ok()) return Fail("serve", model.status());
-  if (const Status status = CheckServedNames(f, *model); !status.ok()) {
+  if (const Status status = CheckServedNames(f, model->id); !status.ok()) {
     return Fail("serve", status, kExitUsage);
   }
   RunFolder folder(f.run_dir);
