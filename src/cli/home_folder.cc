@@ -19,7 +19,9 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Whether the folder can be written, or be made: the nearest one that is there decides.
+// Whether the folder can be written, or be made: a folder that is made in the nearest one that is
+// there, and removed at once, decides. access(2) does not know of /proc or of quotas on inodes. A
+// full disk is not the folder's fault, and whoever writes there names it.
 bool CanBeWritten(const fs::path& folder) {
   std::error_code error;
   fs::path at = fs::absolute(folder, error);
@@ -27,7 +29,11 @@ bool CanBeWritten(const fs::path& folder) {
   while (!fs::exists(fs::symlink_status(at, error)) && at.has_relative_path()) {
     at = at.parent_path();
   }
-  return fs::is_directory(at, error) && ::access(at.c_str(), W_OK | X_OK) == 0;
+  if (!fs::is_directory(at, error)) return false;
+  std::string tried = (at / ".baton-XXXXXX").string();
+  if (::mkdtemp(tried.data()) == nullptr) return errno == ENOSPC || errno == EDQUOT;
+  (void)::rmdir(tried.c_str());
+  return true;
 }
 
 bool HasModels(const fs::path& folder) {

@@ -9,7 +9,8 @@
 namespace baton {
 
 // BATON_HOME; else ~/.cache/baton, if it has models or can be written; else PrivateTempFolder().
-// FailedPrecondition when that is not this user's own. Makes nothing but the last.
+// FailedPrecondition when that is not this user's own. Leaves nothing new but the last: whether a
+// folder can be written is found out by making one in it, which is removed at once.
 StatusOr<std::string> HomeFolder();
 
 // HomeFolder() if it can be written, else PrivateTempFolder(): for what lives no longer than a

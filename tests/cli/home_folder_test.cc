@@ -42,7 +42,7 @@ TEST_F(HomeFolderTest, TheUsersHomeOrTheOneThatIsNamed) {
 }
 
 TEST_F(HomeFolderTest, WithoutAHomeItIsAFolderOfTheUsersOwn) {
-  for (const char* home : {"", "relative", "/dev/null/nowhere"}) {
+  for (const char* home : {"", "relative", "/dev/null/nowhere", "/proc/nowhere", "/proc"}) {
     ::setenv("HOME", home, 1);
     ASSERT_TRUE(HomeFolder().ok()) << HomeFolder().status();
     EXPECT_EQ(*HomeFolder(), Private()) << home;
