@@ -14,7 +14,7 @@ render() {
       -e 's/managed-by: Helm/managed-by: kustomize/' -e 's/ *$//' -e '/^$/d'
 }
 
-# What counts of the documents: neither comments nor blank lines.
+# The documents without comments and blank lines, which do not count.
 plain() { sed -e '/^ *#/d' -e 's/ *$//' -e '/^$/d' "$@"; }
 
 if [[ "${1:-}" == --check ]]; then

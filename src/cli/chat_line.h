@@ -9,7 +9,7 @@
 
 namespace baton {
 
-// What a line leads to.
+// The next step of a chat after one line.
 struct ChatStep {
   enum class Kind { kNothing, kAsk, kSay, kComplain, kEnd };
   Kind kind = Kind::kNothing;

@@ -25,9 +25,9 @@ inline constexpr FlagRange kChatSeed = {-1, INT64_MAX};
 // A number in [0, 2]; InvalidArgument with the text for any other.
 StatusOr<double> ParseChatTemperature(std::string_view text);
 
-// How answers are asked for.
+// One conversation's server, and the values that each request carries.
 struct ChatOptions {
-  HttpUrl url;         // of the server; the path is ignored
+  HttpUrl url;         // of the server; a path is put before /v1
   std::string system;  // "" = the template's own
   double temperature = 0.0;
   int64_t max_tokens = 0;  // 0 = up to the context

@@ -134,7 +134,7 @@ int RunDrain(const std::vector<std::string>& args) {
   int64_t timeout_s = 60;
   flags.Add("WORKER", worker, "id of the worker, e.g. decode-0");
   flags.AddAdmin("--admin", admin, "admin address of a router");
-  flags.AddHint("--url", "give the router\'s admin address: --admin HOST:PORT");
+  flags.AddHint("--url", "give the router's admin address: --admin HOST:PORT");
   flags.Add("--timeout", timeout_s, {1, 86400},
             "seconds that its running requests get; what is left then goes on elsewhere");
   if (std::optional<int> code = flags.Parse(args)) return *code;

@@ -57,11 +57,11 @@ class FlagSet {
   void AddChoice(const std::string& flag, std::string& value, std::vector<std::string> choices,
                  const std::string& help, const std::vector<std::string>& reserved = {});
 
-  // The same for the admin address of a process: HOST:PORT, or the URL http://HOST:PORT, of which
-  // the value is HOST:PORT.
+  // Adds the admin address of a process: HOST:PORT, or the URL http://HOST:PORT, whose HOST:PORT
+  // becomes the value.
   void AddAdmin(const std::string& flag, std::string& value, const std::string& help);
-  // What to say of `flag`, which this set does not have and other programs do; of "" for an
-  // argument that nothing takes.
+  // Adds what an error says about `flag`, which other programs have and this set has not; "" stands
+  // for an argument that nothing takes.
   void AddHint(const std::string& flag, const std::string& text);
   // --help shows these flags under the title `group`. Those that this set lacks are passed over.
   void Arrange(const std::string& group, const std::vector<std::string>& flags);

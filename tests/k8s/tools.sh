@@ -65,7 +65,7 @@ build_kubernetes() {
   ln -sfn "kube-$kubernetes" "$bin/kubectl"
 }
 
-# What helm 3 takes for the cluster's version where it asks none; without these flags it is 1.20.
+# helm 3 takes this for the cluster's version where it asks none; without these flags it takes 1.20.
 rules=""
 for package in chartutil lint/rules; do
   rules+=" -X helm.sh/helm/v3/pkg/$package.k8sVersionMajor=1"

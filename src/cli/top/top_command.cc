@@ -73,7 +73,7 @@ int RunTop(const std::vector<std::string>& args) {
   int64_t interval_s = 1;
   bool once = false;
   flags.AddAdmin("--admin", admin, "admin address of a router");
-  flags.AddHint("--url", "give the router\'s admin address: --admin HOST:PORT");
+  flags.AddHint("--url", "give the router's admin address: --admin HOST:PORT");
   flags.Add("--interval", interval_s, {1, 3600}, "seconds between two looks");
   flags.Add("--once", once, "one frame, after one interval; what a pipe gets too");
   if (std::optional<int> code = flags.Parse(args)) return *code;

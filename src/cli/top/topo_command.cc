@@ -15,7 +15,7 @@ int RunTopo(const std::vector<std::string>& args) {
   std::string admin = "127.0.0.1:9090";
   bool as_json = false;
   flags.AddAdmin("--admin", admin, "admin address of a router");
-  flags.AddHint("--url", "give the router\'s admin address: --admin HOST:PORT");
+  flags.AddHint("--url", "give the router's admin address: --admin HOST:PORT");
   flags.Add("--json", as_json, "JSON instead of a table");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<std::string> page = ReadAdminPage(admin, "/v1/topology");

@@ -17,8 +17,8 @@ namespace baton {
 std::string TopoText(const TopSnapshot& cluster);
 
 // {"links":[{"from","to","transport","up","bytes_per_s"}],"not_paired":[{"from","to","why"}]}, in
-// the order of the workers; bytes_per_s is null before it
-// was measured. A link that is down has a "why" too.
+// the order of the workers. bytes_per_s is null until the link was measured. A link that is down
+// has a "why" too.
 std::string TopoJson(const TopSnapshot& cluster);
 
 }  // namespace baton

@@ -40,7 +40,7 @@ int RunTrace(const std::vector<std::string>& args) {
   std::string admin = "127.0.0.1:9090";
   std::string out = "-";
   flags.AddAdmin("--admin", admin, "admin address of a router");
-  flags.AddHint("--url", "give the router\'s admin address: --admin HOST:PORT");
+  flags.AddHint("--url", "give the router's admin address: --admin HOST:PORT");
   flags.Add("--out", out, "file to write, - = standard output");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<std::vector<TracePage>> pages = Fetch("trace", admin);
@@ -66,7 +66,7 @@ int RunWhy(const std::vector<std::string>& args) {
   std::string name;
   bool json = false;
   flags.AddAdmin("--admin", admin, "admin address of the router that had the request");
-  flags.AddHint("--url", "give the router\'s admin address: --admin HOST:PORT");
+  flags.AddHint("--url", "give the router's admin address: --admin HOST:PORT");
   flags.Add("--json", json, "JSON instead of text");
   flags.Add("REQUEST", name,
             "its X-Request-Id, the id of its answer (chatcmpl-..) or its uid; without it the one "
