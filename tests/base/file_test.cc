@@ -96,14 +96,18 @@ TEST(FolderEntriesTest, WhatCannotBeReadIsPassedOver) {
   fs::create_symlink(folder, folder + "/c/link");
   fs::permissions(folder + "/b/closed", fs::perms::none);
   const bool is_root = ::geteuid() == 0;  // root reads every folder
-  if (is_root) ASSERT_EQ(::seteuid(12345), 0);
+  if (is_root) {
+    ASSERT_EQ(::seteuid(12345), 0);
+  }
   std::vector<std::string> walked;
   WalkFolder(folder, [&](const fs::directory_entry& entry) {
     walked.push_back(entry.path().string().substr(folder.size()));
     return true;
   });
   const size_t num_in_closed = FolderEntries(folder + "/b/closed").size();
-  if (is_root) ASSERT_EQ(::seteuid(0), 0);
+  if (is_root) {
+    ASSERT_EQ(::seteuid(0), 0);
+  }
   fs::permissions(folder + "/b/closed", fs::perms::owner_all);
   EXPECT_EQ(walked,
             (std::vector<std::string>{"/a", "/b", "/b/closed", "/b/y", "/c", "/c/link", "/c/z"}));

@@ -71,9 +71,13 @@ TEST_F(ArrivalTest, ARecordThatCannotBeReadIsLookedAtAgain) {
   const bool is_root = ::geteuid() == 0;  // root reads every file
   fs::permissions(folder_, fs::perms::all);
   fs::permissions(DigestRecordOf(path_), fs::perms::none);
-  if (is_root) ASSERT_EQ(::seteuid(12345), 0);
+  if (is_root) {
+    ASSERT_EQ(::seteuid(12345), 0);
+  }
   const bool is_there_unread = arrival.IsThere();
-  if (is_root) ASSERT_EQ(::seteuid(0), 0);
+  if (is_root) {
+    ASSERT_EQ(::seteuid(0), 0);
+  }
   fs::permissions(DigestRecordOf(path_), fs::perms::owner_all);
   EXPECT_FALSE(is_there_unread);
   EXPECT_TRUE(arrival.IsThere());

@@ -136,9 +136,13 @@ TEST_F(ModelListingTest, AFolderThatCannotBeReadIsLeftOut) {
   };
   close(fs::perms::none);
   const bool is_root = ::geteuid() == 0;
-  if (is_root) ASSERT_EQ(::seteuid(12345), 0);
+  if (is_root) {
+    ASSERT_EQ(::seteuid(12345), 0);
+  }
   const std::vector<std::string> names = Names();
-  if (is_root) ASSERT_EQ(::seteuid(0), 0);
+  if (is_root) {
+    ASSERT_EQ(::seteuid(0), 0);
+  }
   close(fs::perms::owner_all);
   EXPECT_EQ(names, (std::vector<std::string>{"a-folder", "org--repo/a.gguf", "smollm2:135m"}));
 }
