@@ -59,6 +59,8 @@ thread_local! {
     static SESSION: Cell<*const Session> = const { Cell::new(std::ptr::null()) };
     /// Bytes this thread may still take.
     static REMAINING: Cell<i64> = const { Cell::new(0) };
+    /// Bytes at the end of the bound that bytes_above_reserve does not offer.
+    static RESERVE: Cell<i64> = const { Cell::new(0) };
 }
 
 /// The system allocator plus the count of the threads that are under a bound.
@@ -120,12 +122,20 @@ pub fn is_abandoned() -> bool {
     !session.is_null() && unsafe { &*session }.state.load(Ordering::Relaxed) == ABANDONED
 }
 
-/// Bytes that this thread's work may still take; without limit outside of `run`.
-pub fn remaining_bytes() -> u64 {
+/// Bytes that this thread's work may still take before it touches its reserve, a sixteenth of the
+/// bound; without limit outside of `run`. Work that stops at 0 never meets the bound in the
+/// allocator, where its thread would be lost.
+pub fn bytes_above_reserve() -> u64 {
     if SESSION.get().is_null() {
         return u64::MAX;
     }
-    u64::try_from(REMAINING.get()).unwrap_or(0)
+    u64::try_from(REMAINING.get() - RESERVE.get()).unwrap_or(0)
+}
+
+/// Threads that are parked or still running after their caller left.
+#[cfg(test)]
+pub fn num_strays() -> u32 {
+    STRAYS.load(Ordering::Acquire)
 }
 
 /// The result of `work`, or Code::Limit when it went past a bound, or Code::Internal when it
@@ -184,6 +194,7 @@ fn work_under<T>(
 ) {
     abi::hush_panics_here();
     REMAINING.set(memory_bytes);
+    RESERVE.set(memory_bytes / 16);
     SESSION.set(Arc::as_ptr(session));
     let caught = catch_unwind(AssertUnwindSafe(work));
     SESSION.set(std::ptr::null());

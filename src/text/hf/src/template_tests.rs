@@ -106,6 +106,19 @@ fn loops_and_recursion_hit_a_limit_soon() {
         "{% macro m(x) %}{% for i in range(9) %}{{ m(x) }}{% endfor %}{% endmacro %}{{ m(1) }}",
         "{% for i in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}",
         "{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}\
+         {% endfor %}{{ n.x }}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}\
+         {% endfor %}{{ n.x | tojson }}",
+        "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}\
+         {% set n.y = [n.y, n.y] %}{% endfor %}{{ n.x == n.y }}",
+        "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}\
+         {% set n.y = [n.y, n.y] %}{% endfor %}{{ n.x in [n.y] }}",
+        "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}\
+         {% set n.y = [n.y, n.y] %}{% endfor %}{{ [n.x, n.y] | sort }}",
+        "{% set n = namespace(x=(1,)) %}{% for i in range(60) %}{% set n.x = (n.x, n.x) %}\
+         {% endfor %}{{ [n.x] | unique | list }}",
+        "{% set t = 'x' * 2000000 %}{{ t | wordwrap(1) }}",
     ] {
         let start = Instant::now();
         let failure = refused(source);
@@ -117,6 +130,7 @@ fn loops_and_recursion_hit_a_limit_soon() {
 #[test]
 fn growth_hits_the_memory_limit_soon() {
     let _lock = budget::stray_test_lock();
+    budget::reset_strays_for_test();
     for (first, next) in [
         ("'ab'", "n.x ~ n.x"),
         ("'ab'", "n.x.replace('a', n.x)"),
@@ -127,13 +141,56 @@ fn growth_hits_the_memory_limit_soon() {
             "{{% set n = namespace(x={first}) %}}{{% for i in range(64) %}}\
              {{% set n.x = {next} %}}{{% endfor %}}"
         );
-        budget::reset_strays_for_test();
         let start = Instant::now();
         let failure = refused(&source);
         assert_eq!(failure.code, Code::Limit, "{source}: {}", failure.message);
         assert!(start.elapsed() < Duration::from_secs(20), "{source}: {:?}", start.elapsed());
+        assert_eq!(budget::num_strays(), 0, "{source} lost its thread");
     }
+}
+
+#[test]
+fn variables_without_room_lose_no_thread() {
+    let _lock = budget::stray_test_lock();
     budget::reset_strays_for_test();
+    let template = ChatTemplate::new("{{ x | length }}").unwrap();
+    let limits =
+        RenderLimits { bounds: Bounds { memory_bytes: 16 << 20, ..LIMITS.bounds }, ..LIMITS };
+    for unit in ["[0]", "{\"a\":0}", "\"\"", "0", "[[],[]]"] {
+        let variables = format!("{{\"x\":[{}0]}}", format!("{unit},").repeat(1_000_000));
+        for _ in 0..2 * budget::MAX_STRAYS {
+            let outcome = template.render(&variables, &limits);
+            assert_eq!(outcome.unwrap_err().code, Code::Limit, "{unit}");
+            assert_eq!(budget::num_strays(), 0, "{unit}");
+        }
+    }
+    assert_eq!(text_of("{{ x }}", "{\"x\":\"ok\"}"), "ok");
+}
+
+#[test]
+fn rounds_without_items_end_at_once() {
+    let _lock = budget::stray_test_lock();
+    assert_eq!(text_of("{{ [] * 1000000000000000000 }}{{ () * 9000000000 }}", "{}"), "[]()");
+    let source = "{% set n = namespace(x=[1]|reverse) %}{% for i in range(200) %}\
+                  {% set n.x = [n.x, n.x]|reverse %}{% endfor %}done";
+    assert_eq!(text_of(source, "{}"), "done");
+}
+
+/// EncodeChat takes the character out again, so no printed form may spell it.
+#[test]
+fn printed_forms_keep_guards_as_they_are() {
+    let _lock = budget::stray_test_lock();
+    let variables = "{\"x\":\"\u{fdd0}<\"}";
+    for source in [
+        "{{ [x] }}",
+        "{{ {x: x} }}",
+        "{{ [x]|tojson(ensure_ascii=true) }}",
+        "{{ '%r %a' % (x, x) }}",
+        "{{ '{!r}{!a}'.format(x, x) }}",
+    ] {
+        let text = text_of(source, variables);
+        assert!(text.contains('\u{fdd0}') && !text.contains("\\ufdd0"), "{source}: {text}");
+    }
 }
 
 /// Values nest up to a limit; each recursive walk over them must fit the stack.

@@ -12,7 +12,7 @@ use super::interp::{set_in_namespace, Interp};
 use super::ops::{self, small, undefined};
 use super::repr;
 use super::strings;
-use super::value::{Cycler, Dict, Func, Joiner, List, Method, Range, Value, View, ViewKind};
+use super::value::{Dict, Func, Joiner, List, Method, Range, Value, View, ViewKind};
 use crate::strftime::strftime;
 
 /// What jinja2's sandbox lets range() have.
@@ -89,7 +89,7 @@ impl Interp {
                 if items.is_empty() {
                     return fail("at least one item has to be provided");
                 }
-                Ok(Value::Cycler(Rc::new(Cycler { items, at: Cell::new(0) })))
+                Value::cycler(items)
             }
             Func::Joiner => {
                 let mut bound = args.bind("joiner", &["sep"])?;

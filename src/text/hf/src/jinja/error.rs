@@ -71,8 +71,21 @@ pub fn charge(amount: u64) -> Res<()> {
         return limit("ran more instructions than allowed");
     }
     FUEL.set(left - amount);
+    need_room(0)?;
     if left / 256 != (left - amount) / 256 && budget::is_abandoned() {
         return limit("took longer than allowed");
+    }
+    Ok(())
+}
+
+/// A result exists at most as often while it is made: the growing buffer, its old half, the text.
+const COPIES: usize = 2;
+
+/// Refuses when `bytes` more would leave less than the reserve of the memory bound.
+#[inline]
+pub fn need_room(bytes: usize) -> Res<()> {
+    if bytes as u64 > budget::bytes_above_reserve() || budget::bytes_above_reserve() == 0 {
+        return limit("held more than the allowed bytes of memory");
     }
     Ok(())
 }
@@ -84,8 +97,6 @@ const BYTES_PER_INSTRUCTION: usize = 4096;
 /// memory bound has no room for is refused here, because a thread that meets the bound inside the
 /// allocator is lost.
 pub fn charge_work(amount: usize) -> Res<()> {
-    if amount as u64 > budget::remaining_bytes() {
-        return limit("held more than the allowed bytes of memory");
-    }
+    need_room(amount.saturating_mul(COPIES))?;
     charge(1 + (amount / BYTES_PER_INSTRUCTION) as u64)
 }

@@ -36,13 +36,13 @@ pub fn apply(interp: &mut Interp, name: &'static str, value: Value, args: Args) 
         "items" => {
             args.bind(name, &[])?;
             match &value {
-                Value::Undefined(_) => Ok(Value::iter(Vec::new(), "generator")),
+                Value::Undefined(_) => Value::iter(Vec::new(), "generator"),
                 Value::Dict(dict) => {
                     let pair = |(key, value): &(Value, Value)| {
                         Value::tuple(vec![key.clone(), value.clone()])
                     };
                     let items = dict.entries.iter().map(pair).collect::<Res<_>>()?;
-                    Ok(Value::iter(items, "generator"))
+                    Value::iter(items, "generator")
                 }
                 _ => fail("Can only get item pairs from a mapping."),
             }
@@ -88,11 +88,11 @@ fn reverse(value: &Value) -> Res<Value> {
     let mut items = value.iterate()?;
     items.reverse();
     match value {
-        Value::List(_) => Ok(Value::iter(items, "list_reverseiterator")),
-        Value::Tuple(_) => Ok(Value::iter(items, "reversed")),
-        Value::Range(_) => Ok(Value::iter(items, "range_iterator")),
-        Value::Dict(_) => Ok(Value::iter(items, "dict_reversekeyiterator")),
-        Value::View(_) => Ok(Value::iter(items, "dict_reverseitemiterator")),
+        Value::List(_) => Value::iter(items, "list_reverseiterator"),
+        Value::Tuple(_) => Value::iter(items, "reversed"),
+        Value::Range(_) => Value::iter(items, "range_iterator"),
+        Value::Dict(_) => Value::iter(items, "dict_reversekeyiterator"),
+        Value::View(_) => Value::iter(items, "dict_reverseitemiterator"),
         _ => Value::list(items),
     }
 }
@@ -182,7 +182,7 @@ fn chunks(name: &'static str, value: Value, args: Args) -> Res<Value> {
         if !chunk.is_empty() {
             out.push(Value::list(chunk)?);
         }
-        return Ok(Value::iter(out, "generator"));
+        return Value::iter(out, "generator");
     }
     if count == 0 {
         return fail("integer division or modulo by zero");
@@ -200,7 +200,7 @@ fn chunks(name: &'static str, value: Value, args: Args) -> Res<Value> {
         out.push(Value::list(part)?);
         begin = end;
     }
-    Ok(Value::iter(out, "generator"))
+    Value::iter(out, "generator")
 }
 
 fn dict_sort(value: &Value, args: Args) -> Res<Value> {
@@ -253,7 +253,7 @@ fn keyed(name: &'static str, value: Value, args: Args) -> Res<Value> {
                     out.push(item);
                 }
             }
-            Ok(Value::iter(out, "generator"))
+            Value::iter(out, "generator")
         }
         "min" | "max" => {
             let bound = args.bind(name, &["case_sensitive", "attribute"])?;
@@ -338,7 +338,7 @@ fn group_by(items: &[Value], bound: &super::call::Bound) -> Res<Value> {
 fn map(interp: &mut Interp, value: Value, mut args: Args) -> Res<Value> {
     let mut out = Vec::new();
     if !value.is_true() {
-        return Ok(Value::iter(out, "generator"));
+        return Value::iter(out, "generator");
     }
     if args.positional.is_empty() {
         let bound = args.bind("map", &["attribute", "default"])?;
@@ -347,20 +347,20 @@ fn map(interp: &mut Interp, value: Value, mut args: Args) -> Res<Value> {
         for item in value.iterate()? {
             out.push(getter.get(&item)?);
         }
-        return Ok(Value::iter(out, "generator"));
+        return Value::iter(out, "generator");
     }
     let name = args.positional.remove(0);
     let name = text_of(&name, "map")?;
     for item in value.iterate()? {
         out.push(filters::apply(interp, name, item, args.clone())?);
     }
-    Ok(Value::iter(out, "generator"))
+    Value::iter(out, "generator")
 }
 
 fn select(interp: &mut Interp, name: &'static str, value: Value, mut args: Args) -> Res<Value> {
     let mut out = Vec::new();
     if !value.is_true() {
-        return Ok(Value::iter(out, "generator"));
+        return Value::iter(out, "generator");
     }
     let getter = if name.ends_with("attr") {
         if args.positional.is_empty() {
@@ -385,5 +385,5 @@ fn select(interp: &mut Interp, name: &'static str, value: Value, mut args: Args)
             out.push(item);
         }
     }
-    Ok(Value::iter(out, "generator"))
+    Value::iter(out, "generator")
 }

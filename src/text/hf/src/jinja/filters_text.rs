@@ -201,8 +201,8 @@ fn word_wrap(value: &Value, args: Args) -> Res<Value> {
     charge_work(text.text.len().saturating_mul(8 + wrap.len()))?;
     let paragraphs: Vec<String> = split_lines(&text.text, false)
         .into_iter()
-        .map(|line| wordwrap::wrap(line, width, long, hyphens).join(wrap))
-        .collect();
+        .map(|line| Ok(wordwrap::wrap(line, width, long, hyphens)?.join(wrap)))
+        .collect::<Res<_>>()?;
     Ok(Value::str(paragraphs.join(wrap)))
 }
 

@@ -1,34 +1,107 @@
 //! JSON in both directions: the variables of a rendering, and json.dumps as transformers' tojson
 //! calls it.
 
+use std::cell::Cell;
 use std::fmt::Write;
-use std::rc::Rc;
 
 use num_bigint::BigInt;
+use serde_core::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 
-use super::error::{charge, charge_work, fail, Res};
+use super::error::{charge, charge_work, fail, need_room, Error, Res};
 use super::repr;
 use super::value::Value;
 
-/// A parsed document as values.
-pub fn value_of(json: serde_json::Value) -> Res<Value> {
-    Ok(match json {
-        serde_json::Value::Null => Value::None,
-        serde_json::Value::Bool(value) => Value::Bool(value),
-        serde_json::Value::String(text) => Value::str(text),
-        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(value), _) => Value::Int(value),
-            (None, Some(value)) => Value::Big(Rc::new(BigInt::from(value))),
-            _ => Value::Float(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        serde_json::Value::Array(items) => {
-            Value::list(items.into_iter().map(value_of).collect::<Res<_>>()?)?
+/// The values of a JSON document. Each array and object is charged before it grows, so a document
+/// without room in memory is an error and not a lost thread.
+pub fn parse(text: &str) -> Res<Value> {
+    let refusal = Cell::new(None);
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let parsed = Reader(&refusal).deserialize(&mut reader);
+    let parsed = parsed.and_then(|value| reader.end().map(|()| value));
+    match (parsed, refusal.take()) {
+        (Ok(value), _) => Ok(value),
+        (Err(_), Some(refusal)) => Err(refusal),
+        (Err(error), None) => fail(format!("the template's variables: {error}")),
+    }
+}
+
+/// Builds one value; keeps our own error, which serde would turn into a text.
+#[derive(Clone, Copy)]
+struct Reader<'a>(&'a Cell<Option<Box<Error>>>);
+
+impl Reader<'_> {
+    fn checked<T, E: serde_core::de::Error>(self, result: Res<T>) -> Result<T, E> {
+        result.map_err(|error| {
+            self.0.set(Some(error));
+            E::custom("refused")
+        })
+    }
+
+    fn push<T, E: serde_core::de::Error>(self, items: &mut Vec<T>, item: T) -> Result<(), E> {
+        if items.len() == items.capacity() {
+            self.checked(charge_work((items.capacity() + 4).saturating_mul(size_of::<T>())))?;
         }
-        serde_json::Value::Object(members) => {
-            let entry = |(key, value)| Ok((Value::str(key), value_of(value)?));
-            Value::dict(members.into_iter().map(entry).collect::<Res<_>>()?)?
+        items.push(item);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn deserialize<D: serde_core::Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn expecting(&self, out: &mut std::fmt::Formatter) -> std::fmt::Result {
+        out.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::None)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Int(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::big(BigInt::from(value)))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+
+    fn visit_str<E: serde_core::de::Error>(self, text: &str) -> Result<Value, E> {
+        self.checked(charge_work(text.len()))?;
+        Ok(Value::str(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = from.next_element_seed(self)? {
+            self.push(&mut items, item)?;
         }
-    })
+        items.shrink_to_fit();
+        self.checked(Value::list(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some(pair) = from.next_entry_seed(self, self)? {
+            self.push(&mut pairs, pair)?;
+        }
+        self.checked(Value::dict(pairs))
+    }
 }
 
 /// How json.dumps lays a value out.
@@ -54,6 +127,7 @@ impl Layout {
 
     pub fn push(&self, value: &Value, level: usize, out: &mut String) -> Res<()> {
         charge(1)?;
+        need_room(out.len())?;
         match value {
             Value::None => out.push_str("null"),
             Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
@@ -103,7 +177,9 @@ impl Layout {
         for (i, (key, value)) in sorted.into_iter().enumerate() {
             out.push_str(if i > 0 { &self.item_separator } else { "" });
             self.new_line(level + 1, out)?;
-            self.push_string(&key_text(key)?, out);
+            let name = key_text(key)?;
+            charge_work(name.len())?;
+            self.push_string(&name, out);
             out.push_str(&self.key_separator);
             self.push(value, level + 1, out)?;
         }
@@ -125,7 +201,9 @@ impl Layout {
                 '\t' => out.push_str("\\t"),
                 '\x08' => out.push_str("\\b"),
                 '\x0c' => out.push_str("\\f"),
-                c if u32::from(c) < 0x20 || (self.ensure_ascii && (c > '~')) => {
+                c if u32::from(c) < 0x20
+                    || (self.ensure_ascii && c > '~' && !repr::is_guard(c)) =>
+                {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         let _ = write!(out, "\\u{unit:04x}");
                     }

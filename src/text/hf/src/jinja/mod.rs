@@ -60,14 +60,17 @@ impl Template {
     /// The text for the members of a JSON object as variables, in at most `fuel` instructions.
     pub fn render(
         &self,
-        variables: serde_json::Value,
+        variables_json: &str,
         fuel: u64,
         now_unix_s: Option<i64>,
         max_output_bytes: u64,
     ) -> Res<String> {
         // Reading the variables is not the template's work.
         error::set_fuel(u64::MAX);
-        let variables = json::value_of(variables)?;
+        let variables = json::parse(variables_json)?;
+        if !matches!(variables, value::Value::Dict(_)) {
+            return error::fail("the template's variables are not a JSON object");
+        }
         error::set_fuel(fuel);
         interp::render(&self.body, &variables, now_unix_s, max_output_bytes)
     }

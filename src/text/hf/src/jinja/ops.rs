@@ -296,6 +296,8 @@ fn repeat(value: &Value, times: i64) -> Res<Value> {
         Value::List(list) | Value::Tuple(list) => {
             let bytes = list.items.len().saturating_mul(size_of::<Value>()).saturating_mul(times);
             charge_work(bytes)?;
+            // No bytes pay for the rounds over an empty list.
+            let times = if list.items.is_empty() { 0 } else { times };
             let mut items = Vec::with_capacity(list.items.len() * times);
             for _ in 0..times {
                 items.extend(list.items.iter().cloned());

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use num_bigint::BigInt;
 
-use super::error::{charge, charge_work, fail, limit, Res};
+use super::error::{charge, charge_work, fail, limit, need_room, Res};
 use super::unicode;
 use super::value::{Func, Value, ViewKind};
 
@@ -62,6 +62,12 @@ pub fn repr(value: &Value) -> Res<String> {
     Ok(out)
 }
 
+/// U+FDD0..U+FDEF: EncodeChat puts them into texts and takes them out of the prompt again, so no
+/// printed form may spell them.
+pub fn is_guard(c: char) -> bool {
+    ('\u{fdd0}'..='\u{fdef}').contains(&c)
+}
+
 pub fn push_quoted(text: &str, out: &mut String) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
@@ -72,7 +78,7 @@ pub fn push_quoted(text: &str, out: &mut String) {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             c if c == quote => out.extend(['\\', c]),
-            c if unicode::is_printable(c) => out.push(c),
+            c if unicode::is_printable(c) || is_guard(c) => out.push(c),
             c => push_escape(c, out),
         }
     }
@@ -81,6 +87,10 @@ pub fn push_quoted(text: &str, out: &mut String) {
 
 /// A character as repr and ascii write one that cannot be printed.
 pub fn push_escape(c: char, out: &mut String) {
+    if is_guard(c) {
+        out.push(c);
+        return;
+    }
     let code = u32::from(c);
     let _ = match code {
         0..=0xff => write!(out, "\\x{code:02x}"),
@@ -115,6 +125,7 @@ fn push_dict(entries: &[(Value, Value)], level: u32, out: &mut String) -> Res<()
 
 fn push_repr(value: &Value, level: u32, out: &mut String) -> Res<()> {
     charge(1)?;
+    need_room(out.len())?;
     if level > MAX_LEVELS {
         return limit(format!("a printed value nests deeper than {MAX_LEVELS} levels"));
     }

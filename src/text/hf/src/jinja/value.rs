@@ -89,6 +89,7 @@ pub struct View {
 /// A generator or another iterator that is used up once.
 pub struct Iter {
     pub items: RefCell<std::vec::IntoIter<Value>>,
+    depth: u32,
     /// Python's name of the type.
     pub type_name: &'static str,
 }
@@ -123,6 +124,7 @@ pub struct Macro {
 
 pub struct Cycler {
     pub items: Vec<Value>,
+    depth: u32,
     pub at: Cell<usize>,
 }
 
@@ -187,8 +189,16 @@ impl Value {
         Ok(Value::Dict(Rc::new(Dict::new(entries)?)))
     }
 
-    pub fn iter(items: Vec<Value>, type_name: &'static str) -> Value {
-        Value::Iter(Rc::new(Iter { items: RefCell::new(items.into_iter()), type_name }))
+    pub fn iter(items: Vec<Value>, type_name: &'static str) -> Res<Value> {
+        charge_work(items.len())?;
+        let depth = depth_of(items.iter())?;
+        Ok(Value::Iter(Rc::new(Iter { items: RefCell::new(items.into_iter()), depth, type_name })))
+    }
+
+    pub fn cycler(items: Vec<Value>) -> Res<Value> {
+        charge_work(items.len())?;
+        let depth = depth_of(items.iter())?;
+        Ok(Value::Cycler(Rc::new(Cycler { items, depth, at: Cell::new(0) })))
     }
 
     pub fn is_undefined(&self) -> bool {
@@ -278,7 +288,10 @@ impl Value {
                 charge_work(list.items.len().saturating_mul(size_of::<Value>()))?;
                 list.items.clone()
             }
-            Value::Dict(dict) => dict.entries.iter().map(|(key, _)| key.clone()).collect(),
+            Value::Dict(dict) => {
+                charge_work(dict.entries.len().saturating_mul(size_of::<Value>()))?;
+                dict.entries.iter().map(|(key, _)| key.clone()).collect()
+            }
             Value::View(view) => view.iterate()?,
             Value::Range(range) => {
                 let len = range.len();
@@ -318,10 +331,8 @@ impl Value {
             Value::List(list) | Value::Tuple(list) => list.depth,
             Value::Dict(dict) => dict.depth,
             Value::View(view) => view.dict.depth,
-            Value::Iter(iter) => {
-                iter.items.borrow().as_slice().iter().map(Value::depth).max().unwrap_or(0) + 1
-            }
-            Value::Cycler(cycler) => cycler.items.iter().map(Value::depth).max().unwrap_or(0) + 1,
+            Value::Iter(iter) => iter.depth,
+            Value::Cycler(cycler) => cycler.depth,
             Value::Method(method) => method.object.depth() + 1,
             Value::Joiner(joiner) => joiner.separator.depth() + 1,
             _ => 0,
@@ -392,7 +403,8 @@ const INDEX_FROM: usize = 8;
 impl Dict {
     /// Of equal keys the last value stands at the first place, as in Python.
     pub fn new(pairs: Vec<(Value, Value)>) -> Res<Dict> {
-        charge_work(pairs.len())?;
+        // Entries and an index of the keys: about 128 bytes a pair.
+        charge_work(pairs.len().saturating_mul(128))?;
         let depth = depth_of(pairs.iter().flat_map(|(key, value)| [key, value]))?;
         let mut index: HashMap<Key, usize> = HashMap::with_capacity(pairs.len());
         let mut entries: Vec<(Value, Value)> = Vec::with_capacity(pairs.len());

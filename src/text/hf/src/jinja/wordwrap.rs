@@ -1,5 +1,6 @@
 //! textwrap.wrap with expand_tabs and replace_whitespace off, as the filter wordwrap calls it.
 
+use super::error::{charge_work, Res};
 use super::unicode;
 
 /// textwrap knows the ASCII blanks alone.
@@ -68,7 +69,12 @@ fn split_word(word: &str, out: &mut Vec<String>) {
     }
 }
 
-pub fn wrap(text: &str, width: usize, break_long: bool, break_on_hyphens: bool) -> Vec<String> {
+pub fn wrap(
+    text: &str,
+    width: usize,
+    break_long: bool,
+    break_on_hyphens: bool,
+) -> Res<Vec<String>> {
     let mut chunks = chunks(text, break_on_hyphens);
     chunks.reverse();
     let mut lines: Vec<String> = Vec::new();
@@ -80,6 +86,8 @@ pub fn wrap(text: &str, width: usize, break_long: bool, break_on_hyphens: bool) 
             chunks.pop();
         }
         while let Some(chunk) = chunks.pop() {
+            // A long word comes back once a line.
+            charge_work(chunk.len().saturating_mul(size_of::<char>()))?;
             let size = len(&chunk);
             if taken + size <= width {
                 taken += size;
@@ -106,7 +114,7 @@ pub fn wrap(text: &str, width: usize, break_long: bool, break_on_hyphens: bool) 
             lines.push(line.concat());
         }
     }
-    lines
+    Ok(lines)
 }
 
 /// A word that fits no line: what has room ends this line, the rest goes back.
