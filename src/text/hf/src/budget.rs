@@ -8,8 +8,8 @@
 //! processor time the caller leaves and the thread ends by itself when its fuel is used up. Threads
 //! so left behind are counted and limited.
 //!
-//! The stack is large because values nest as deeply as the fuel allows and are dropped, printed and
-//! compared recursively; only the part that is used takes memory.
+//! The stack is large because a chain of joiners is as long as the fuel allows and is dropped
+//! recursively; only the part that is used takes memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -22,10 +22,9 @@ use std::time::{Duration, Instant};
 
 use crate::{abi, panic_text, Code, Failure};
 
-/// A template's values nest at most MAX_FUEL / 9 = 222,000 deep (a level costs at least nine
-/// instructions) and the deepest walk over them (drop, print, compare, tojson) takes under 420
-/// bytes of stack a level (400,000 levels fit 160 MiB, not 96): 90 MiB, so this is near three times
-/// the need.
+/// Lists, dicts and iterators nest at most 1,000 levels (value::MAX_DEPTH): at 420 bytes of stack a
+/// level, a walk over them takes 420 KB. A joiner's separator may be a joiner, and that chain is
+/// not bounded by depth: at nine instructions a level, 222,000 levels of 420 bytes are 90 MiB.
 pub const STACK_BYTES: usize = 256 << 20;
 /// Renderings left behind in this process before new ones are refused.
 pub const MAX_STRAYS: u32 = 8;
