@@ -32,9 +32,19 @@ list(FILTER BATON_ABSL_ARCHIVES EXCLUDE REGEX "libabsl_flags_|_test|flags_parse|
 target_link_libraries(baton_dep_absl INTERFACE
   -Wl,--start-group ${BATON_ABSL_ARCHIVES} -Wl,--end-group Threads::Threads rt)
 
-# Header-only fmt and spdlog: Debian ships no static archives of them.
-add_library(baton_dep_fmt INTERFACE)
-target_compile_definitions(baton_dep_fmt INTERFACE FMT_HEADER_ONLY=1)
+# fmt, compiled once here, and header-only spdlog: Debian ships no static archives of them.
+find_path(BATON_FMT_INCLUDE fmt/core.h REQUIRED)
+file(STRINGS "${BATON_FMT_INCLUDE}/fmt/core.h" BATON_FMT_VERSION_LINE REGEX "define FMT_VERSION ")
+string(REGEX MATCH "[0-9]+$" BATON_FMT_VERSION "${BATON_FMT_VERSION_LINE}")
+if(BATON_FMT_VERSION GREATER_EQUAL 90000 AND BATON_FMT_VERSION LESS 110000)
+  add_library(baton_dep_fmt STATIC "${CMAKE_CURRENT_LIST_DIR}/fmt_library.cc")
+  target_compile_options(baton_dep_fmt PRIVATE -w)
+  target_include_directories(baton_dep_fmt SYSTEM PUBLIC "${BATON_FMT_INCLUDE}")
+else()
+  message(STATUS "fmt ${BATON_FMT_VERSION} is used header-only: the build takes twice as long")
+  add_library(baton_dep_fmt INTERFACE)
+  target_compile_definitions(baton_dep_fmt INTERFACE FMT_HEADER_ONLY=1)
+endif()
 add_library(baton_dep_spdlog INTERFACE)
 target_compile_definitions(baton_dep_spdlog INTERFACE SPDLOG_FMT_EXTERNAL=1)
 target_link_libraries(baton_dep_spdlog INTERFACE baton_dep_fmt Threads::Threads)
