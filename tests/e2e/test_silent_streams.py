@@ -90,8 +90,8 @@ def test_headers_and_pings_come_long_before_the_first_token(pinging):
     # What a gateway would have cut: nothing for as long as the prompt takes. The second one waits
     # behind the first at the same worker.
     body = {"max_tokens": 2, "stream_options": {"include_usage": True}}
-    first = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(5000)})
-    second = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(3000, 7877)})
+    first = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(2500)})
+    second = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(1500, 7877)})
     for stream in (first, second):
         assert stream.ended.wait(240)
         head = stream.head()
@@ -134,7 +134,7 @@ def test_pings_come_between_tokens_while_a_worker_stands_still(pinging):
 
 
 def test_a_client_that_leaves_while_it_waits_is_noticed(pinging):
-    fields = {"prompt": long_prompt(6000, 7907), "max_tokens": 2}
+    fields = {"prompt": long_prompt(3000, 7907), "max_tokens": 2}
     stream = Stream(pinging, "/v1/completions", fields)
     wait_until(lambda: stream.raw.endswith(PING + b"\r\n") or stream.ended.is_set(), 30, "a ping")
     stream.close()
@@ -147,7 +147,7 @@ def test_a_grpc_stream_tells_its_client_before_the_first_token(pinging):
     stub = pb2_grpc.CompletionServiceStub(pinging.channel)
     begin = time.monotonic()
     call = stub.StreamComplete(
-        pb2.CompletionRequest(prompt_token_ids=long_prompt(5000, 7901), max_tokens=2),
+        pb2.CompletionRequest(prompt_token_ids=long_prompt(2500, 7901), max_tokens=2),
         timeout=240,
     )
     metadata = dict(call.initial_metadata())
@@ -196,7 +196,7 @@ def test_silence_ends_a_request_and_a_flowing_one_goes_on():
 def test_a_busy_server_names_the_time_of_the_next_place():
     args = ("--mode", "aggregated", "--queue-wait-ms", "500", "--kv-memory", "12MiB")
     with Server(*args, "--max-context", "512") as server:
-        fields = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True}
+        fields = {"prompt": "Once", "max_tokens": 120, "ignore_eos": True}
         streams = [Stream(server, "/v1/completions", fields) for _ in range(48)]
         for stream in streams:
             assert stream.ended.wait(240)
