@@ -319,6 +319,64 @@ bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
   return true;
 }
 
+namespace {
+
+// A template sees all values of messages, documents, tools and chat_template_kwargs. This many fit
+// its memory whatever their form; published agents send below 5,000.
+constexpr size_t kMaxTemplateValues = 100'000;
+
+struct JsonSize {
+  size_t num_values = 0;
+  size_t num_bytes = 0;  // of names and texts
+};
+
+void AddJsonSize(const JsonValue& value, JsonSize* size) {
+  ++size->num_values;
+  if (const std::string* text = value.AsString()) size->num_bytes += text->size();
+  if (const JsonValue::Array* array = value.AsArray()) {
+    for (const JsonValue& item : *array) AddJsonSize(item, size);
+  }
+  if (const JsonValue::Object* object = value.AsObject()) {
+    for (const auto& [name, member] : *object) {
+      size->num_bytes += name.size();
+      AddJsonSize(member, size);
+    }
+  }
+}
+
+// False, with an error that names the field, where a template would get too much: the messages and
+// its variables count together.
+bool CheckTemplateSize(const ApiParams& params, RequestError* error) {
+  JsonSize size;
+  for (const ChatMessage& message : params.messages) {
+    JsonSize members;
+    for (const auto& [name, value] : message.members) AddJsonSize(value, &members);
+    size.num_values += members.num_values + 1;
+    size.num_bytes += std::max(message.content.size(), members.num_bytes);
+  }
+  std::string_view field = "messages";
+  for (size_t i = 0; i <= params.template_variables.size(); ++i) {
+    if (size.num_bytes > kMaxEncodeBytes) {
+      return Fail(
+          error, ErrorCode::kInvalidValue, field,
+          fmt::format("at most {} bytes of text, these have {}", kMaxEncodeBytes, size.num_bytes));
+    }
+    if (size.num_values > kMaxTemplateValues) {
+      return Fail(
+          error, ErrorCode::kInvalidValue, field,
+          fmt::format("at most {} JSON values, these are {}", kMaxTemplateValues, size.num_values));
+    }
+    if (i == params.template_variables.size()) break;
+    const auto& [name, value] = params.template_variables[i];
+    const bool is_field = name == "documents" || name == "tools" || name == "reasoning_effort";
+    field = is_field ? std::string_view(name) : "chat_template_kwargs";
+    AddJsonSize(value, &size);
+  }
+  return true;
+}
+
+}  // namespace
+
 bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wall_unix_ms,
                     ChatPrompt* prompt, RequestError* error) {
   const bool continues = params.continue_final_message.value_or(false);
@@ -334,12 +392,7 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
                       "how this one is); /v1/completions works"
                     : "used with a model that has a chat template; /v1/completions works");
   }
-  size_t num_bytes = 0;
-  for (const ChatMessage& message : params.messages) num_bytes += message.content.size();
-  if (num_bytes > kMaxEncodeBytes) {
-    return Fail(error, ErrorCode::kInvalidValue, "messages",
-                fmt::format("at most {} bytes of text, these have {}", kMaxEncodeBytes, num_bytes));
-  }
+  if (!CheckTemplateSize(params, error)) return false;
   const RenderOptions options{
       .add_generation_prompt = params.add_generation_prompt.value_or(!continues),
       .continue_final_message = continues,

@@ -575,6 +575,13 @@ TEST_F(HttpApiTest, WhatIsWrongWithAConversationIsNamed) {
   EXPECT_NE(responder->body.find("at most 4194304 bytes of text, these have 5242880"),
             std::string::npos)
       << responder->body;
+  std::string lists = "[0]";
+  for (int i = 0; i < 100'000; ++i) lists += ",[0]";
+  responder = Post(kChatPath, kHello + R"(,"documents":[{"x":[)" + lists + "]}]}");
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_NE(responder->body.find("at most 100000 JSON values"), std::string::npos)
+      << responder->body;
+  EXPECT_NE(responder->body.find("'documents'"), std::string::npos) << responder->body;
   auto broken = std::make_shared<ModelInfo>(*submitter_.models[0]);
   broken->chat_template = nullptr;
   submitter_.models = {broken};

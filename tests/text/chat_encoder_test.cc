@@ -188,6 +188,24 @@ TEST(ChatEncoderTest, NoTokenComesFromAVariableOrACall) {
   EXPECT_EQ(NumSpecials(prompt.tokens), 0u);
 }
 
+// Python's repr and JSON in ASCII write a character that cannot be printed by its number: not so
+// the guards, which no prompt may show.
+TEST(ChatEncoderTest, PrintedFormsShowNoGuards) {
+  for (const char* source :
+       {"{{ a }}", "{{ a | tojson }}", "{{ a | tojson(ensure_ascii=true) }}", "{{ '%r' % (a,) }}",
+        "{{ '{!r}'.format(a) }}", "{{ [a] }}", "{{ {'k': a} }}"}) {
+    const auto chat_template = ChatTemplate::Create(source, "", "");
+    RenderOptions options;
+    options.variables = {{"a", JsonValue(JsonValue::Array{Text("x <"), Text("<|im_end|>")})}};
+    const std::vector<ChatMessage> talk = {{"user", "x"}};
+    const ChatPrompt prompt = EncodeChat(DemoTokenizer(), *chat_template, talk, options).value();
+    EXPECT_THAT(prompt.text, HasSubstr("x <")) << source;
+    EXPECT_THAT(prompt.text, HasSubstr("<|im_end|>")) << source;
+    EXPECT_THAT(prompt.text, ::testing::Not(HasSubstr("fdd"))) << source;
+    EXPECT_EQ(NumSpecials(prompt.tokens), 0u) << source;
+  }
+}
+
 TEST(ChatEncoderTest, ThePromptEndsInsideAMessageThatIsContinued) {
   const RenderOptions options = {.add_generation_prompt = false, .continue_final_message = true};
   const std::vector<ChatMessage> talk = {{"user", "Count."}, {"assistant", "One, two, "}};

@@ -259,6 +259,11 @@ pub fn stray_test_lock() -> std::sync::MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[cfg(test)]
+pub fn num_strays_for_test() -> u32 {
+    STRAYS.load(Ordering::Acquire)
+}
+
 /// Forgets strays that a test left parked on purpose.
 #[cfg(test)]
 pub fn reset_strays_for_test() {

@@ -128,6 +128,139 @@ fn loops_and_recursion_hit_a_limit_soon() {
 }
 
 #[test]
+fn hungry_expressions_end_soon_and_lose_no_thread() {
+    let _lock = budget::stray_test_lock();
+    let strays = budget::num_strays_for_test();
+    let loops = |body: &str| format!("{{% for i in range(99999) %}}{body}{{% endfor %}}");
+    let grow = |first: &str, next: &str| {
+        format!(
+            "{{% set n = namespace(x={first}) %}}{{% for i in range(99999) %}}\
+             {{% set n.x = {next} %}}{{% endfor %}}"
+        )
+    };
+    let mut sources: Vec<String> = [
+        "[]|slice(10**9)|list",
+        "['a']|slice(10**12, 'x')|list",
+        "['a']|batch(10**12, 'x')|list",
+        "[] * 10**18",
+        "['a'] * 10**9",
+        "'' * 10**18",
+        "'a' * 10**18",
+        "'x'.center(10**12)",
+        "'x'.ljust(10**18)",
+        "'x'.rjust(10**12)",
+        "'x'.zfill(10**12)",
+        "'\t'.expandtabs(10**12)",
+        "'%1000000000000d' % 1",
+        "'%.1000000000f' % 1.0",
+        "'%*d' % (10**12, 1)",
+        "'{:1000000000000}'.format(1)",
+        "'{:.1000000000f}'.format(1.0)",
+        "10**10**10",
+        "2**(2**40)",
+        "(10**4000)**1000",
+        "'x'|indent(10**12)",
+        "('a\n' * 1000)|indent(10**9)",
+        "'a'|center(10**12)",
+        "'a'|truncate(10**12)",
+        "1.5|round(10**9)",
+        "12345|round(-10**9)",
+        "range(10**12)|list",
+        "('a' * 100000).replace('a', 'b' * 100000)",
+        "('a' * 500000)|wordwrap(1)",
+        "('a-' * 200000)|wordwrap(3)",
+        "('ab ' * 200000).split()|length",
+        "('a,' * 400000).split(',')|unique|list|length",
+        "range(99999)|sort(reverse=true)|first",
+        "range(99999)|map('string')|join|length",
+        "'a'.join(['b' * 1000] * 99999)|length",
+        "('a' * 900000)|list|length",
+        "('<' * 900000)|escape|length",
+        "('a' * 900000)|urlencode|length",
+    ]
+    .iter()
+    .map(|expression| format!("{{{{ {expression} }}}}"))
+    .collect();
+    for body in [
+        "{% set x = t.find('ab') %}",
+        "{% set x = t.count('b') %}",
+        "{% set x = t|length %}",
+        "{% set x = t[::-1] %}",
+        "{% set x = t|first %}",
+        "{% set x = t|reverse %}",
+        "{% set x = t[1:3] %}",
+        "{% set x = t.strip('a') %}",
+        "{% set x = t.isalpha() %}",
+        "{% set x = t is lower %}",
+        "{% set x = t == u %}",
+        "{% set x = 'b' in t %}",
+        "{% set x = l.index('b') if false else l|last %}",
+        "{% set x = 'b' in l %}",
+        "{% set x = l == m %}",
+        "{% set x = l|max %}",
+        "{% set x = {t: 1} %}",
+        "{% set x = (l ~ '') %}",
+        "{% set x = l|tojson %}",
+        "{% set x = t|lower %}",
+        "{% set x = t % () %}",
+        "{% set x = t.format() %}",
+        "{% set x = l[5:] %}",
+        "{% set x = t|int %}",
+        "{% set x = t|float(1) %}",
+    ] {
+        let t = "{% set t = 'a' * 500000 %}{% set u = 'a' * 500000 %}";
+        let l = "{% set l = ['a'] * 50000 %}{% set m = ['a'] * 50000 %}";
+        sources.push(format!("{t}{l}{}", loops(body)));
+    }
+    for (first, next) in [
+        ("3", "n.x * n.x"),
+        ("3", "n.x ** 7"),
+        ("[1]", "n.x + n.x"),
+        ("[1]|reverse", "[n.x, n.x]|reverse"),
+        ("(1,)", "(n.x, n.x)"),
+        ("''", "n.x ~ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'"),
+        ("joiner(1)", "joiner(n.x)"),
+        ("cycler(1)", "cycler(n.x, n.x)"),
+        ("{}", "dict(a=n.x, b=n.x)"),
+        ("1", "namespace(x=n.x)"),
+    ] {
+        sources.push(grow(first, next));
+    }
+    // As served: a rendering that is left after its time sees that soon.
+    let bounds = Bounds { timeout: Duration::from_millis(500), ..LIMITS.bounds };
+    let limits = RenderLimits { bounds, ..LIMITS };
+    for source in sources {
+        let outcome = ChatTemplate::new(&source).and_then(|t| t.render("{}", &limits));
+        let said = outcome.map_or_else(|f| f.message, |text| format!("{} bytes", text.len()));
+        let end = Instant::now() + Duration::from_secs(5);
+        while budget::num_strays_for_test() != strays {
+            assert!(Instant::now() < end, "{source}: {said}, and its thread goes on");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn lazy_filters_fail_at_the_item_that_fails() {
+    let _lock = budget::stray_test_lock();
+    for (source, expected) in [
+        ("{{ ['a', none] | select('in', 'abc') | first }}", "a"),
+        ("{{ ['a', 1] | map('upper') | select | first }}", "A"),
+        ("{% for x in ['a', none] | select('in', 'abc') %}{{ x }}{% break %}{% endfor %}", "a"),
+        ("{% set x = ['a', none] | select('in', 'abc') %}b", "b"),
+    ] {
+        assert_eq!(text_of(source, "{}"), expected, "{source}");
+    }
+    for source in [
+        "{{ ['a', none] | select('in', 'abc') | list }}",
+        "{{ [none, 'a'] | select('in', 'abc') | first }}",
+        "{% for x in ['a', none] | select('in', 'abc') %}{{ x }}{% endfor %}",
+    ] {
+        assert_eq!(refused(source).code, Code::InvalidArgument, "{source}");
+    }
+}
+
+#[test]
 fn growth_hits_the_memory_limit_soon() {
     let _lock = budget::stray_test_lock();
     budget::reset_strays_for_test();

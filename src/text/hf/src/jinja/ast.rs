@@ -97,6 +97,7 @@ pub struct ForLoop {
     pub test: Option<Expr>,
     pub recursive: bool,
     pub body: Vec<Stmt>,
+    pub body_reads_loop: bool,
     pub else_body: Vec<Stmt>,
     pub line: u32,
 }
@@ -252,4 +253,13 @@ fn walk_macro<'a>(
 pub fn walk_expr<'a>(expr: &'a Expr, on_expr: &mut dyn FnMut(&'a Expr)) {
     on_expr(expr);
     expr.kind.children(&mut |child| walk_expr(child, on_expr));
+}
+
+/// True if the statements read `name`.
+pub fn reads(body: &[Stmt], name: &str) -> bool {
+    let mut found = false;
+    walk(body, &mut |_| {}, &mut |expr| {
+        found |= matches!(&expr.kind, ExprKind::Name(have) if &**have == name);
+    });
+    found
 }

@@ -48,7 +48,9 @@ impl Interp {
                 };
                 let depth0 = state.depth0() + 1;
                 let text = self.deeper(|interp| {
-                    interp.capture(|interp| interp.for_loop(node, items, depth0, scope).map(|_| ()))
+                    interp.capture(|interp| {
+                        interp.for_loop(node, items, None, depth0, scope).map(|_| ())
+                    })
                 })?;
                 Ok(Value::str(text))
             }

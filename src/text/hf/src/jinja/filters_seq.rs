@@ -59,7 +59,16 @@ pub fn apply(interp: &mut Interp, name: &'static str, value: Value, args: Args) 
 fn first(value: &Value) -> Res<Value> {
     let item = match value {
         Value::List(list) | Value::Tuple(list) => list.items.first().cloned(),
-        Value::Iter(iter) => iter.items.borrow_mut().next(),
+        Value::Iter(iter) => {
+            let item = iter.items.borrow_mut().next();
+            match (item, iter.failure.take()) {
+                (None, Some(failure)) => return Err(failure),
+                (item, failure) => {
+                    iter.failure.replace(failure);
+                    item
+                }
+            }
+        }
         Value::Str(text) => {
             let first = text.text.chars().next();
             first.map(|c| Value::str_like(&*c.encode_utf8(&mut [0; 4]), text))
@@ -335,32 +344,40 @@ fn group_by(items: &[Value], bound: &super::call::Bound) -> Res<Value> {
     Value::list(groups.into_iter().map(pair).collect::<Res<_>>()?)
 }
 
-fn map(interp: &mut Interp, value: Value, mut args: Args) -> Res<Value> {
+/// The items for which `of` gives a value, until it fails.
+fn lazily(value: &Value, mut of: impl FnMut(Value) -> Res<Option<Value>>) -> Res<Value> {
+    let (items, mut failure) = value.iterate_lazily()?;
     let mut out = Vec::new();
+    for item in items {
+        match of(item) {
+            Ok(made) => out.extend(made),
+            Err(error) => {
+                failure = Some(error);
+                break;
+            }
+        }
+    }
+    Value::iter_until(out, failure, "generator")
+}
+
+fn map(interp: &mut Interp, value: Value, mut args: Args) -> Res<Value> {
     if !value.is_true() {
-        return Value::iter(out, "generator");
+        return Value::iter(Vec::new(), "generator");
     }
     if args.positional.is_empty() {
         let bound = args.bind("map", &["attribute", "default"])?;
         let Some(attribute) = bound.get(0) else { return fail("map requires a filter argument") };
         let getter = Getter::new(Some(attribute), bound.given(1).cloned(), false)?;
-        for item in value.iterate()? {
-            out.push(getter.get(&item)?);
-        }
-        return Value::iter(out, "generator");
+        return lazily(&value, |item| getter.get(&item).map(Some));
     }
     let name = args.positional.remove(0);
     let name = text_of(&name, "map")?;
-    for item in value.iterate()? {
-        out.push(filters::apply(interp, name, item, args.clone())?);
-    }
-    Value::iter(out, "generator")
+    lazily(&value, |item| filters::apply(interp, name, item, args.clone()).map(Some))
 }
 
 fn select(interp: &mut Interp, name: &'static str, value: Value, mut args: Args) -> Res<Value> {
-    let mut out = Vec::new();
     if !value.is_true() {
-        return Value::iter(out, "generator");
+        return Value::iter(Vec::new(), "generator");
     }
     let getter = if name.ends_with("attr") {
         if args.positional.is_empty() {
@@ -372,7 +389,7 @@ fn select(interp: &mut Interp, name: &'static str, value: Value, mut args: Args)
     };
     let test = if args.positional.is_empty() { None } else { Some(args.positional.remove(0)) };
     let wanted = name.starts_with("select");
-    for item in value.iterate()? {
+    lazily(&value, |item| {
         let tested = match &getter {
             Some(getter) => getter.get(&item)?,
             None => item.clone(),
@@ -381,9 +398,6 @@ fn select(interp: &mut Interp, name: &'static str, value: Value, mut args: Args)
             None => tested.is_true(),
             Some(test) => tests::check(interp, text_of(test, name)?, &tested, args.clone())?,
         };
-        if holds == wanted {
-            out.push(item);
-        }
-    }
-    Value::iter(out, "generator")
+        Ok((holds == wanted).then_some(item))
+    })
 }

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::ast::{walk, ExprKind, ForLoop, MacroDef, Name, Stmt, StmtKind, Target};
+use super::ast::{ForLoop, MacroDef, Name, Stmt, StmtKind, Target};
 use super::call::Args;
-use super::error::{at, charge, charge_work, fail, limit, Res};
+use super::error::{at, charge, charge_work, fail, limit, Error, Res};
 use super::looping::Loop;
 use super::repr;
 use super::scope::Scope;
@@ -144,8 +144,9 @@ impl Interp {
                 return self.exec(else_body, scope);
             }
             StmtKind::For(node) => {
-                let items = self.eval(&node.iter, scope)?.iterate();
-                return self.for_loop(node, at(items, node.line)?, 0, scope);
+                let items = self.eval(&node.iter, scope)?.iterate_lazily();
+                let (items, failure) = at(items, node.line)?;
+                return self.for_loop(node, items, failure, 0, scope);
             }
             StmtKind::Set(target, expr) => {
                 let value = self.eval(expr, scope)?;
@@ -194,16 +195,19 @@ impl Interp {
         Ok(Flow::Next)
     }
 
+    /// Runs the body for each item, and fails after the last where `failure` says why it is the
+    /// last.
     pub fn for_loop(
         &mut self,
         node: &Arc<ForLoop>,
         items: Vec<Value>,
+        failure: Option<Box<Error>>,
         depth0: i64,
         scope: &Rc<Scope>,
     ) -> Res<Flow> {
         // jinja2 tests an item when its turn comes, which the body may have changed; only a body
         // that asks for `loop` must know the items before.
-        let tests_late = node.test.is_some() && !names(&node.body, "loop");
+        let tests_late = node.test.is_some() && !node.body_reads_loop;
         let mut kept = items;
         if node.test.is_some() && !tests_late {
             let mut passed = Vec::new();
@@ -230,8 +234,11 @@ impl Interp {
             inner.set(&loop_name, Value::Loop(Rc::clone(&state)));
             self.assign(&node.target, item, &inner)?;
             if self.exec(&node.body, &inner)? == Flow::Break {
-                break;
+                return Ok(Flow::Next);
             }
+        }
+        if let Some(failure) = failure {
+            return at(Err(failure), node.line);
         }
         if !ran && !node.else_body.is_empty() {
             return self.exec(&node.else_body, &Scope::inner(scope));
@@ -348,13 +355,4 @@ pub fn set_in_namespace(namespace: &Namespace, name: &str, value: Value) -> Res<
     }
     namespace.set(name, value);
     Ok(())
-}
-
-/// True if the statements read `name`.
-fn names(body: &[Stmt], name: &str) -> bool {
-    let mut found = false;
-    walk(body, &mut |_| {}, &mut |expr| {
-        found |= matches!(&expr.kind, ExprKind::Name(have) if &**have == name);
-    });
-    found
 }

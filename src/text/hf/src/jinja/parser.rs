@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use super::ast::{walk, CallArgs, Expr, ExprKind, ForLoop, MacroDef, Name, Stmt, StmtKind, Target};
+use super::ast::{
+    reads, walk, CallArgs, Expr, ExprKind, ForLoop, MacroDef, Name, Stmt, StmtKind, Target,
+};
 use super::error::Res;
 use super::lexer::{syntax, tokenize, Tok, Token};
 
@@ -245,7 +247,9 @@ impl Parser {
         let (body, end) = self.body_to(&["endfor", "else"])?;
         self.num_loops -= 1;
         let else_body = if &*end == "else" { self.body_to(&["endfor"])?.0 } else { Vec::new() };
-        let node = ForLoop { target, iter, test, recursive, body, else_body, line };
+        let body_reads_loop = test.is_some() && reads(&body, "loop");
+        let node =
+            ForLoop { target, iter, test, recursive, body, body_reads_loop, else_body, line };
         Ok(StmtKind::For(Arc::new(node)))
     }
 

@@ -14,7 +14,7 @@ use num_bigint::BigInt;
 use num_traits::ToPrimitive;
 
 use super::ast::MacroDef;
-use super::error::{charge_work, fail, limit, Res};
+use super::error::{charge_work, fail, limit, Error, Kind, Res};
 use super::looping::Loop;
 use super::scope::Scope;
 
@@ -89,6 +89,8 @@ pub struct View {
 /// A generator or another iterator that is used up once.
 pub struct Iter {
     pub items: RefCell<std::vec::IntoIter<Value>>,
+    /// Why there is no item after these; a lazy filter fails when that item is asked for.
+    pub failure: RefCell<Option<Box<Error>>>,
     depth: u32,
     /// Python's name of the type.
     pub type_name: &'static str,
@@ -190,9 +192,23 @@ impl Value {
     }
 
     pub fn iter(items: Vec<Value>, type_name: &'static str) -> Res<Value> {
+        Value::iter_until(items, None, type_name)
+    }
+
+    /// An iterator that fails after its items, unless a limit was met: that fails at once.
+    pub fn iter_until(
+        items: Vec<Value>,
+        failure: Option<Box<Error>>,
+        type_name: &'static str,
+    ) -> Res<Value> {
         charge_work(items.len())?;
+        let failure = match failure {
+            Some(error) if error.kind == Kind::Limit => return Err(error),
+            failure => RefCell::new(failure),
+        };
         let depth = depth_of(items.iter())?;
-        Ok(Value::Iter(Rc::new(Iter { items: RefCell::new(items.into_iter()), depth, type_name })))
+        let items = RefCell::new(items.into_iter());
+        Ok(Value::Iter(Rc::new(Iter { items, failure, depth, type_name })))
     }
 
     pub fn cycler(items: Vec<Value>) -> Res<Value> {
@@ -275,6 +291,15 @@ impl Value {
         }
     }
 
+    /// The items, and why there are no more: for what may stop before it has seen all.
+    pub fn iterate_lazily(&self) -> Res<(Vec<Value>, Option<Box<Error>>)> {
+        let failure = match self {
+            Value::Iter(iter) => iter.failure.take(),
+            _ => None,
+        };
+        Ok((self.iterate()?, failure))
+    }
+
     /// What iterating gives; an iterator is used up.
     pub fn iterate(&self) -> Res<Vec<Value>> {
         let items = match self {
@@ -298,7 +323,13 @@ impl Value {
                 charge_work(len.saturating_mul(size_of::<Value>()))?;
                 (0..len).map(|i| Value::Int(range.at(i))).collect()
             }
-            Value::Iter(iter) => std::mem::take(&mut *iter.items.borrow_mut()).collect(),
+            Value::Iter(iter) => {
+                let items = std::mem::take(&mut *iter.items.borrow_mut()).collect();
+                if let Some(failure) = iter.failure.take() {
+                    return Err(failure);
+                }
+                items
+            }
             Value::Loop(state) => state.rest()?,
             other => return fail(format!("'{}' object is not iterable", other.type_name())),
         };

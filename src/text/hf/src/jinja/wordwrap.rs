@@ -1,7 +1,10 @@
 //! textwrap.wrap with expand_tabs and replace_whitespace off, as the filter wordwrap calls it.
 
-use super::error::{charge_work, Res};
+use super::error::{charge, charge_work, Res};
 use super::unicode;
+
+/// Cutting a word costs about ten times what copying it does.
+const CHARS_PER_INSTRUCTION: usize = 256;
 
 /// textwrap knows the ASCII blanks alone.
 fn is_blank(c: char) -> bool {
@@ -86,8 +89,9 @@ pub fn wrap(
             chunks.pop();
         }
         while let Some(chunk) = chunks.pop() {
-            // A long word comes back once a line.
-            charge_work(chunk.len().saturating_mul(size_of::<char>()))?;
+            // A long word comes back once a line, and each time all of it is cut anew.
+            charge_work(chunk.len())?;
+            charge((chunk.len() / CHARS_PER_INSTRUCTION) as u64)?;
             let size = len(&chunk);
             if taken + size <= width {
                 taken += size;
