@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
-# Builds Baton. Usage: scripts/build.sh [PRESET] [ninja target ...], PRESET one of dev, release,
-# cuda, cuda-all, asan, tsan, fuzz.
+# Builds Baton. Usage: scripts/build.sh [--progress] [PRESET] [ninja target ...], PRESET one of dev,
+# release, cuda, cuda-all, asan, tsan, fuzz. --progress: one line that says how much is left, instead
+# of a line for each step.
 # The default preset is release; its binary, if it is among the targets, is linked as build/baton.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+progress=0
+if [[ "${1:-}" == --progress ]]; then
+  progress=1
+  shift
+fi
 preset="${1:-release}"
 shift || true
 case "$preset" in
@@ -32,7 +38,11 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
   exit 1
 fi
 echo "== build ($preset, $jobs jobs)"
-cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"}
+if [[ $progress -eq 1 ]]; then
+  cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"} | python3 scripts/ninja_progress.py
+else
+  cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"}
+fi
 if [[ "$preset" == release && -x build/release/baton ]] &&
   [[ -z "$*" || " $* " =~ \ (baton|all)\  ]]; then
   ln -sfn release/baton build/baton

@@ -34,7 +34,7 @@ done
 step="install packages"
 scripts/deps.sh
 step="build"
-scripts/build.sh release baton
+scripts/build.sh --progress release baton
 step="fetch the model"
 build/baton pull "$model" >/dev/null
 step="$mode"
