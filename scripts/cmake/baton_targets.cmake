@@ -86,7 +86,6 @@ function(baton_executable)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE baton_flags ${ARG_DEPS})
-  baton_use_common_headers(${ARG_NAME})
 endfunction()
 
 # baton_test(NAME x_test SOURCES ... DEPS ...
@@ -102,6 +101,12 @@ function(baton_test)
   endif()
   baton_executable(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES}
     DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  if(TARGET baton_common_headers)
+    # As the libraries: gcc takes no headers that were compiled for -fPIC where it compiles for -fPIE.
+    set_target_properties(${ARG_NAME} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${ARG_NAME} PRIVATE -fPIC)
+    baton_use_common_headers(${ARG_NAME})
+  endif()
   if("tsan" IN_LIST ARG_LABELS)
     if(NOT TARGET tsan_tests)
       add_custom_target(tsan_tests)  # all that the tsan tier runs, and nothing else
