@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string_view>
 
@@ -40,7 +41,10 @@ DigestRecord ReadRecord(const std::string& path) {
 
 }  // namespace
 
-std::string DigestRecordOf(const std::string& path) { return path + ".sha256"; }
+std::string DigestRecordOf(const std::string& path) {
+  const std::filesystem::path file(path);
+  return (file.parent_path() / ".digests" / file.filename()).string() + ".sha256";
+}
 
 std::string FileState(const std::string& path) {
   struct stat info {};
@@ -66,7 +70,10 @@ void RememberDigest(const std::string& path, const std::string& written, const D
   const bool is_named = note.source == DigestSource::kNamed;
   const std::string text = fmt::format("{}{} {}\n", is_named ? "" : fmt::format("{} ", kUnchecked),
                                        note.sha256, FileState(written));
-  (void)ReplaceFile(DigestRecordOf(path), text, 0644);
+  const std::string record = DigestRecordOf(path);
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(record).parent_path(), error);
+  (void)ReplaceFile(record, text, 0644);
 }
 
 }  // namespace baton

@@ -1,7 +1,8 @@
 // Remembers the digest of a downloaded file, so that a restart neither asks a server nor reads
-// gigabytes: FILE.sha256 beside FILE holds the digest, the size and the time of the last change;
-// "unchecked" stands before them where the server had named no digest to compare. Any thread; any
-// number of processes at once.
+// gigabytes: .digests/FILE.sha256 in FILE's folder holds the digest, the size and the time of the
+// last change; "unchecked" stands before them where the server had named no digest to compare. The
+// folder keeps records apart from models: who lists a folder of models finds models. Any thread;
+// any number of processes at once.
 #ifndef BATON_CLI_KNOWN_DIGEST_H_
 #define BATON_CLI_KNOWN_DIGEST_H_
 
@@ -29,7 +30,7 @@ struct KnownDigest {
   bool is_checked() const { return is_remembered() && source == DigestSource::kNamed; }
 };
 
-// PATH.sha256, where the digest of `path` is remembered.
+// The file in which the digest of `path` is remembered.
 std::string DigestRecordOf(const std::string& path);
 
 // Size and time of the last change, which are other ones after a write; "" = no file.

@@ -130,15 +130,21 @@ Status NoSuchModel(const std::string& folder, std::string_view name,
 // Files beside `file` that downloads of it make: its record, its part file, and what belongs to
 // them.
 std::vector<std::string> SideFiles(const std::string& file) {
-  const std::string base = fs::path(file).filename().string();
-  const std::string record = fs::path(DigestRecordOf(file)).filename().string();
   std::vector<std::string> found;
+  const std::string base = fs::path(file).filename().string();
   for (const fs::directory_entry& entry : FolderEntries(fs::path(file).parent_path())) {
     const std::string name = entry.path().filename().string();
-    const bool is_record = name == record || name.starts_with(record + ".next-");
     const bool is_part = name == base + ".part" || name.starts_with(base + ".part.") ||
                          name.starts_with(base + ".part-");
-    if (is_record || is_part) found.push_back(entry.path().string());
+    if (is_part) found.push_back(entry.path().string());
+  }
+  const fs::path record = DigestRecordOf(file);
+  const std::string record_name = record.filename().string();
+  for (const fs::directory_entry& entry : FolderEntries(record.parent_path())) {
+    const std::string name = entry.path().filename().string();
+    if (name == record_name || name.starts_with(record_name + ".next-")) {
+      found.push_back(entry.path().string());
+    }
   }
   return found;
 }
@@ -153,7 +159,9 @@ void RemoveEmptyParents(const std::string& folder, const std::string& inside) {
   std::error_code error;
   fs::path at = fs::path(inside).parent_path();
   for (; !at.empty(); at = at.parent_path()) {
-    if (!fs::remove(fs::path(folder) / at, error)) return;
+    const fs::path parent = fs::path(folder) / at;
+    fs::remove(fs::path(DigestRecordOf((parent / "any").string())).parent_path(), error);
+    if (!fs::remove(parent, error)) return;
   }
 }
 

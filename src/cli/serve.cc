@@ -71,7 +71,8 @@ void Explain(FlagSet& flags) {
   const std::string listen = "the address and port of the API are one flag: --http HOST:PORT";
   flags.AddHint("--host", listen);
   flags.AddHint("--port", listen);
-  const std::string keys = "this build checks no keys; a proxy in front of --http does";
+  const std::string keys =
+      "this build checks no keys (--api-keys FILE is to come); a proxy in front of --http does";
   flags.AddHint("--api-key", keys);
   flags.AddHint("--api-keys", keys);
   flags.AddHint("--gpu-memory-utilization", "the memory of the KV pool is --kv-memory SIZE");

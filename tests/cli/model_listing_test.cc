@@ -68,13 +68,14 @@ TEST_F(ModelListingTest, OnlyWhatIsListedCanBeRemoved) {
 }
 
 TEST_F(ModelListingTest, NothingOfARemovedModelStays) {
-  for (const char* side : {".sha256", ".sha256.next-0123456789abcdef", ".part.from",
-                           ".part.members", ".part-x1Y2z3"}) {
-    Write(std::string("org--repo/a.gguf") + side);
+  for (const char* side : {"a.gguf.part.from", "a.gguf.part.members", "a.gguf.part-x1Y2z3",
+                           ".digests/a.gguf.sha256", ".digests/a.gguf.sha256.next-0123456789"}) {
+    Write(std::string("org--repo/") + side);
   }
-  Write("org--repo/b.gguf.sha256");
+  Write("org--repo/.digests/b.gguf.sha256");
   EXPECT_TRUE(RemoveModel(folder_, "org--repo/a.gguf").ok());
-  const auto left = FolderEntries(folder_ + "/org--repo");
+  ASSERT_EQ(FolderEntries(folder_ + "/org--repo").size(), 1u);
+  const auto left = FolderEntries(folder_ + "/org--repo/.digests");
   ASSERT_EQ(left.size(), 1u) << "another model's record";
   EXPECT_EQ(left[0].path().filename(), "b.gguf.sha256");
   fs::remove(left[0].path());
@@ -95,7 +96,7 @@ TEST_F(ModelListingTest, ASplitModelIsOneModel) {
   for (const char* part : {"1", "2", "3"}) {
     const std::string file = std::string("org--split/Q4/m-0000") + part + "-of-00003.gguf";
     Write(file);
-    Write(file + ".sha256");
+    Write(std::string("org--split/Q4/.digests/m-0000") + part + "-of-00003.gguf.sha256");
   }
   const std::string first = "org--split/Q4/m-00001-of-00003.gguf";
   EXPECT_THAT(Names(), testing::ElementsAre("a-folder", "org--repo/a.gguf", first, "smollm2:135m"));

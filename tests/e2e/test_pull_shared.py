@@ -79,7 +79,7 @@ def test_of_many_at_once_one_downloads_and_the_others_take_its_result(hub, tmp_p
         assert out.strip() == str(folder / "m.gguf")
     assert len(hub.gets()) == 1
     assert (folder / "m.gguf").read_bytes() == CONTENT
-    assert names(folder) == ["m.gguf", "m.gguf.sha256"]
+    assert names(folder) == [".digests", "m.gguf"]
 
 
 def test_when_the_one_is_killed_the_next_goes_on_where_it_stopped(hub, tmp_path, folder):
@@ -97,7 +97,7 @@ def test_when_the_one_is_killed_the_next_goes_on_where_it_stopped(hub, tmp_path,
     assert (folder / "m.gguf").read_bytes() == CONTENT
     ranges = [wanted for method, _, _, wanted in hub.requests if method == "GET"]
     assert ranges[0] is None and int(ranges[1].split("=")[1].rstrip("-")) > 0
-    assert names(folder) == ["m.gguf", "m.gguf.sha256"]
+    assert names(folder) == [".digests", "m.gguf"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -147,7 +147,7 @@ def test_without_locks_each_downloads_for_itself(hub, tmp_path, folder):
     _, err = first.communicate(timeout=LIMIT_S)
     assert first.returncode == 0, err
     assert (folder / "m.gguf").read_bytes() == CONTENT
-    assert names(folder) == ["m.gguf", "m.gguf.sha256"]
+    assert names(folder) == [".digests", "m.gguf"]
 
 
 def test_a_whole_file_needs_no_hub(hub, tmp_path, folder):
@@ -166,7 +166,7 @@ def test_a_whole_file_needs_no_hub(hub, tmp_path, folder):
 
 def test_a_folder_that_cannot_be_written_needs_no_hub(hub, tmp_path, folder):
     assert run(tmp_path, hub.url).returncode == 0
-    (folder / "m.gguf.sha256").unlink()
+    (folder / ".digests/m.gguf.sha256").unlink()
     hub.close()
     folder.chmod(0o500)
     try:
@@ -193,8 +193,8 @@ def test_a_file_that_came_by_hand_is_checked_when_the_hub_answers(hub, tmp_path,
     (folder / "m.gguf").write_bytes(CONTENT)
     result = run(tmp_path, hub.url)
     assert result.returncode == 0 and hub.gets() == []
-    assert names(folder) == ["m.gguf", "m.gguf.sha256"]
-    (folder / "m.gguf.sha256").unlink()
+    assert names(folder) == [".digests", "m.gguf"]
+    (folder / ".digests/m.gguf.sha256").unlink()
     (folder / "m.gguf").write_bytes(b"of another release")
     assert run(tmp_path, hub.url).returncode == 0
     assert (folder / "m.gguf").read_bytes() == CONTENT
@@ -277,7 +277,7 @@ def test_a_model_that_was_pulled_is_listed_and_removed_by_any_of_its_names(hub, 
     assert run(tmp_path, hub.url).returncode == 0
     removed = baton(tmp_path, hub.url, "rm", "hf:org/repo/big-00003-of-00003.gguf")
     assert removed.returncode == 0, removed.stderr
-    assert names(folder) == ["m.gguf", "m.gguf.sha256"]
+    assert names(folder) == [".digests", "m.gguf"]
     assert baton(tmp_path, hub.url, "rm", "hf:org/repo").returncode == 0
     assert not folder.exists()
 
