@@ -123,8 +123,9 @@ StatusOr<std::vector<HubFile>> FilesToPull(std::string_view text) {
   BATON_ASSIGN_OR_RETURN(const HubName name, ParseHubName(text));
   if (!name.file.empty()) return HubFilesOf(name, name.file);
   const StatusOr<ListedModel> found = LocalModel(text);
-  StatusOr<std::vector<HubFile>> local = found.status();
-  if (found.ok()) local = HubFilesOf(name, FileInRepository(*found));
+  const StatusOr<std::vector<HubFile>> local = found.ok()
+                                                   ? HubFilesOf(name, FileInRepository(*found))
+                                                   : StatusOr<std::vector<HubFile>>(found.status());
   if (!name.quant.empty() && local.ok()) return local;
   const StatusOr<std::vector<std::string>> offered = ListHubFiles(name.repository);
   if (!offered.ok() && local.ok()) {
