@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds Baton. Usage: scripts/build.sh [--progress] [PRESET] [ninja target ...], PRESET one of dev,
-# release, cuda, cuda-all, asan, tsan, fuzz. --progress: one line that says how much is left, instead
-# of a line for each step.
+# release, cuda, cuda-all, asan, tsan, fuzz. --progress: one line that says how much is left,
+# instead of a line for each step.
 # The default preset is release; its binary, if it is among the targets, is linked as build/baton.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -39,7 +39,8 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
 fi
 echo "== build ($preset, $jobs jobs)"
 if [[ $progress -eq 1 ]]; then
-  cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"} | python3 scripts/ninja_progress.py
+  cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"} |
+    python3 scripts/ninja_progress.py
 else
   cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"}
 fi

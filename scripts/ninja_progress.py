@@ -34,7 +34,8 @@ def main():
             continue
         drawn_s = elapsed_s
         text = text_of(done, total, elapsed_s)
-        print(f"\r\033[K{text}" if is_terminal else text, end="" if is_terminal else "\n", flush=True)
+        begin_line, end_line = ("\r\033[K", "") if is_terminal else ("", "\n")
+        print(begin_line + text, end=end_line, flush=True)
         is_step = True
     if is_terminal and is_step:
         print()

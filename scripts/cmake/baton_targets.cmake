@@ -102,7 +102,7 @@ function(baton_test)
   baton_executable(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES}
     DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   if(TARGET baton_common_headers)
-    # As the libraries: gcc takes no headers that were compiled for -fPIC where it compiles for -fPIE.
+    # As the libraries: gcc takes no headers compiled for -fPIC where it compiles for -fPIE.
     set_target_properties(${ARG_NAME} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${ARG_NAME} PRIVATE -fPIC)
     baton_use_common_headers(${ARG_NAME})

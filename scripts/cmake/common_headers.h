@@ -1,5 +1,8 @@
 // Headers that most sources include, compiled once for all of them (CMake option BATON_PCH). It
 // replaces no include: builds without it (sanitizers, clang) must compile too.
+#ifndef BATON_SCRIPTS_CMAKE_COMMON_HEADERS_H_
+#define BATON_SCRIPTS_CMAKE_COMMON_HEADERS_H_
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -26,3 +29,5 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fmt/format.h"
+
+#endif  // BATON_SCRIPTS_CMAKE_COMMON_HEADERS_H_

@@ -160,7 +160,9 @@ ACCEPTED_WITH_CRDS = {
     "keda": merged(
         SCRAPED, pools(autoscaling={"kind": "keda", "prometheusAddress": "http://prometheus:9090"})
     ),
-    "pod-monitor": {**SCRAPED, "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    "pod-monitor": {
+        **SCRAPED, "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    },
     "gateway": {
         "gatewayApi": {
             "http": {"enabled": True, "parentRefs": GATEWAY, "hostnames": ["llm.example"]},
@@ -284,7 +286,9 @@ REFUSED = {
     "alerts-blind": ({"alerts": {"enabled": True}}, "alerts.enabled with networkPolicy.enabled"),
     "pod-monitor-blind": ({"podMonitor": {"enabled": True}}, "empty networkPolicy.monitoring"),
     "hpa-blind": ({"decode": {"autoscaling": {"kind": "hpa"}}}, "decode.autoscaling with"),
-    "blind-names-the-way-out": ({"alerts": {"enabled": True}}, "or set networkPolicy.enabled false"),
+    "blind-names-the-way-out": (
+        {"alerts": {"enabled": True}}, "or set networkPolicy.enabled false",
+    ),
     "host-ports-surge": ({"worker": {"hostNetwork": True}}, "would need the ports"),
     "never-replaced": (
         {"decode": {"update": {"maxSurge": 0, "maxUnavailable": 0}}},
@@ -315,7 +319,9 @@ REFUSED = {
         {"model": {"size": "400GiB"}, **pools(gpu={"count": 2, "memory": "141GiB"})},
         "times gpu.count is less",
     ),
-    "keda-blind": ({**SCRAPED, "decode": {"autoscaling": {"kind": "keda"}}}, "without prometheusAddress"),
+    "keda-blind": (
+        {**SCRAPED, "decode": {"autoscaling": {"kind": "keda"}}}, "without prometheusAddress",
+    ),
     "scale-bounds": (
         {
             **SCRAPED,

@@ -211,7 +211,8 @@ TEST(HfConfigTest, TwoNamesThatDisagreeAreRefusedByBoth) {
       {"mscale", 1.0},       {"mscale_all_dim", 0.5}, {"truncate", true}};
   EXPECT_EQ(KeysOf(With({"llama", {{"rope_scaling", yarn}, {"rope_parameters", yarn}}})),
             KeysOf(With({"llama", {{"rope_parameters", yarn}}})));
-  for (const auto& [key, value] : Json({{"mscale", 0.5}, {"mscale_all_dim", 1.0}}).items()) {
+  const Json changes = {{"mscale", 0.5}, {"mscale_all_dim", 1.0}};
+  for (const auto& [key, value] : changes.items()) {
     Json other = yarn;
     other[key] = value;
     ExpectRefused(With({"llama", {{"rope_scaling", yarn}, {"rope_parameters", other}}}).dump(),
