@@ -12,6 +12,7 @@ EVERY_S = 20
 
 
 def text_of(done, total, elapsed_s):
+    """`done` is at least 1."""
     left_s = elapsed_s * (total - done) / done
     left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
     return f"built {done} of {total} steps, about {left} left"
@@ -30,7 +31,8 @@ def main():
             continue
         done, total = int(match[1]), int(match[2])
         elapsed_s = time.monotonic() - begin
-        if done < total and elapsed_s - drawn_s < (0.2 if is_terminal else EVERY_S):
+        # Ninja counts what it does before the build, such as looking for new files, as step 0.
+        if done == 0 or (done < total and elapsed_s - drawn_s < (0.2 if is_terminal else EVERY_S)):
             continue
         drawn_s = elapsed_s
         text = text_of(done, total, elapsed_s)
@@ -42,4 +44,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
