@@ -1,6 +1,6 @@
 // The compiled part of fmt, from the headers of the installed package. Debian ships it as a shared
 // library only, and Baton links statically. Header-only use would compile all of this once more in
-// each file that formats a line: 60 % of the time of a cold build.
+// each file that formats a line: 4 to 6 of the 8 to 14 s that three such files took.
 // CMake uses this file for fmt 9 and 10; the instances are those that fmt/format.h declares
 // `extern` or leaves undefined there.
 #include <locale>

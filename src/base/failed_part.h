@@ -1,4 +1,5 @@
-// FailedPart: what of a request failed at a worker, as the worker tells its router. A plain value.
+// FailedPart: the part of a request that failed at a worker, as the worker tells its router. A
+// plain value.
 #ifndef BATON_BASE_FAILED_PART_H_
 #define BATON_BASE_FAILED_PART_H_
 

@@ -362,8 +362,8 @@ void EngineCore::OnTransferFailed(const RequestKey& key, HandoffOutcome outcome,
                  HandoffOutcomeName(outcome), status.ToString());
   if (LiveRequest* const request = FindLive(key)) {
     request->source = nullptr;
-    // Also after a Revoke of the peer. When the peer's computation failed, its own word of that is
-    // at the router first: ours follows the Revoke.
+    // A Revoke of the peer comes here too and does not say why. When the peer's computation failed
+    // and its own report reaches the router after this one, the router blames the link once.
     End(request, RequestState::kFailed, status, FailedPart::kHandOff);
   }
 }

@@ -55,7 +55,7 @@ struct HttpServerOptions {
   size_t max_header_fields = 100;              // above: 431
   size_t max_body_bytes = size_t{8} << 20;     // above: 413
   // Bytes of all bodies together, each above its first 64 KiB (body_budget.h): 16 of the largest.
-  // What does not fit gets 503.
+  // A request whose body does not fit gets 503.
   size_t max_bodies_bytes = size_t{128} << 20;
   size_t max_buffered_bytes = size_t{4} << 20;  // unsent answer bytes of one connection
   int64_t header_timeout_ms = 10'000;  // first byte of a request to the end of its header: 408
