@@ -1,4 +1,4 @@
-"""What every result file says about where it was measured, and words the scripts share."""
+"""The place of a measurement, as every result file names it, and words the scripts share."""
 
 import math
 import os

@@ -8,8 +8,9 @@
 // on the number of threads.
 //
 // Invariants (asserted by tests/kernels; the order of every fp32 operation is written in README.md)
-//  1. Batch invariance: the bits of an output row depend on that row's inputs and the weights only,
-//     not on the other rows, the chunking of the prompt, the block ids or the thread count.
+//  1. Batch invariance: the bits of an output row depend on that row's inputs and the weights only.
+//     They do not depend on the other rows, the chunking of the prompt, the block ids or the thread
+//     count.
 //  2. AVX2 and AVX-512 bodies and the fma reference give the same bits. The portable body replaces
 //     each fma by multiply-then-add; it agrees within the bound in README.md.
 //  3. Outputs are fully overwritten; inputs and outputs do not alias unless said.
@@ -33,10 +34,11 @@ namespace baton {
 
 enum class Isa : uint8_t { kAuto = 0, kPortable = 1, kAvx2 = 2, kAvx512 = 3 };
 
-// Activations of a quantised matmul ("a16"): 32-element blocks of int16 with one fp32 scale,
-//   scale = absmax / 32767, q = round-to-nearest-even(x * (32767 / absmax)), sum = scale * (sum of
-//   q)
-// so that every product with an integer weight and the sum over a block are exact in int32. A block
+// Activations of a quantised matmul ("a16"): 32-element blocks of int16 with one fp32 scale.
+//   scale = absmax / 32767
+//   q     = round-to-nearest-even(x * (32767 / absmax))
+//   sum   = scale * (sum of q)
+// So every product with an integer weight, and the sum over a block, are exact in int32. A block
 // whose absmax is below 2^-100 becomes zeros; one that holds an infinity or a NaN gets scale NaN.
 struct A16View {
   int16_t* q;    // [rows, k]
@@ -45,7 +47,7 @@ struct A16View {
   uint32_t k;
 };
 
-// What an operation does with its result.
+// The use that an operation makes of its result.
 enum class Epilogue : uint8_t {
   kStore = 0,  // out[m, n] = y[m, n]
   kAdd = 1,    // out[m, n] = out[m, n] + y[m, n]  (the residual stream; `out` is in and out)

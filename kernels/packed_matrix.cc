@@ -34,7 +34,7 @@ DigitPlace BytePlace(uint32_t row, uint32_t k) {
   return {k / 4 * (kPanelRows * 4) + row * 4 + kByteOfPair[in_chunk % 2] + in_chunk / 2, 0};
 }
 
-// What is added to a digit so that it is stored without a sign.
+// The offset that is added to a digit so that it is stored without a sign.
 int OffsetOf(PackedDigits digits) {
   switch (digits) {
     case PackedDigits::kNibblesOff8:

@@ -17,10 +17,10 @@
 //                   of the low nibble of byte j of chunk c, bit 2c + 1 of its high nibble
 //     6 bits:     the nibbles, then two planes for chunks 0, 1 and 2, 3: two bits for each nibble,
 //                   in the same order
-//     bytes:      [8][16][4] bytes; chunk c, row r holds k = 4c .. 4c+3: bytes 0, 2, 1, 3 = k 0, 1,
-//     2, 3
-// so that a mask (and at most one shift) turns 32 bits of a row into a pair of int16 with
-// consecutive k, which is what vpmaddwd and vpdpwssd multiply, or into the bytes of two pairs.
+//     bytes:      [8][16][4] bytes; chunk c, row r holds k = 4c .. 4c+3:
+//                   bytes 0, 2, 1, 3 = k 0, 1, 2, 3
+// In this order a mask (and at most one shift) turns 32 bits of a row into a pair of int16 with
+// consecutive k, or into the bytes of two pairs. vpmaddwd and vpdpwssd multiply such a pair.
 //
 // Rows of one matrix share one type: tensors of different types that one would like to fuse (for
 // example Q|K|V with a wider V) stay separate matrices.
@@ -51,10 +51,10 @@ class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  // Packs raw rows [n, k]. The raw bytes are not needed afterwards. InvalidArgument with the values
-  // when a size is zero, does not match, k is no multiple of a quantised type's block, or a scale
-  // of a quantised row is not finite; ResourceExhausted when memory is short. Costs one read of the
-  // raw bytes, divided over `pool`.
+  // Packs raw rows [n, k]. The raw bytes are not needed afterwards. Costs one read of the raw
+  // bytes, divided over `pool`. InvalidArgument with the values when a size is zero or does not
+  // match, or k is no multiple of a quantised type's block. A quantised row with a scale that is
+  // not finite gives InvalidArgument too. ResourceExhausted when memory is short.
   static absl::StatusOr<PackedMatrix> Pack(WeightType type, std::span<const std::byte> raw,
                                            uint32_t n, uint32_t k, ThreadPool& pool);
   // As Pack, for several tensors joined by rows (Q|K|V, gate|up), in the order given. All of one

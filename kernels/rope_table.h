@@ -11,7 +11,7 @@
 
 namespace baton {
 
-// What a table is made of.
+// The parameters of a table.
 struct RopeTableParams {
   uint32_t max_position;  // rows; <= 2^20
   uint32_t head_dim;      // even
@@ -27,7 +27,7 @@ struct RopeTableParams {
 // InvalidArgument when base or a factor is not a positive number, or an angle leaves the range of
 // SinCos; cos_sin is then unspecified.
 absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_sin);
-// What BuildRopeTable would say of `params`, without a table.
+// The errors that BuildRopeTable would give for `params`, without a table.
 absl::Status CheckRopeTable(const RopeTableParams& params);
 
 // sin and cos of x, |x| <= 2^20 * pi / 2; absolute error < 1e-15.

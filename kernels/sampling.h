@@ -58,7 +58,7 @@ constexpr float RelativeWeight(float l, float largest) {
   return e == e ? e : 0.0f;
 }
 
-// The same in units of 2^-40, truncated: a vocabulary's sum is below 2^63.
+// A relative weight in units of 2^-40, truncated: a vocabulary's sum is below 2^63.
 constexpr uint64_t UnitsOfWeight(float weight) {
   return static_cast<uint64_t>(static_cast<int64_t>(weight * 1099511627776.0f));
 }
@@ -109,7 +109,7 @@ constexpr float GumbelBound(uint32_t word) {
   return 0.6931472f * static_cast<float>(158 - exponent) + 0.01f;
 }
 
-// What makes the random function of one position.
+// The inputs of the random function of one position.
 struct GumbelKey {
   PhiloxKey key;
   uint32_t output_index;

@@ -71,10 +71,10 @@ void UnpackQ8_0(const std::byte* raw, uint32_t, WeightBlock* block) {
   std::memcpy(block->q, raw + 2, kQuantBlock);
 }
 
-// Q4_K, Q5_K: fp16 d, fp16 dmin, then 12 bytes that hold eight 6-bit scales and eight 6-bit mins:
-// the first four of each in the low 6 bits of bytes 0..3 and 4..7, the others in the nibbles of
-// bytes 8..11 with their upper two bits on top of bytes 0..3 and 4..7. Element = d * scale * q -
-// dmin * min.
+// Q4_K, Q5_K: fp16 d, fp16 dmin, then 12 bytes that hold eight 6-bit scales and eight 6-bit mins.
+// The first four of each are in the low 6 bits of bytes 0..3 and 4..7. The others are in the
+// nibbles of bytes 8..11, with their upper two bits on top of bytes 0..3 and 4..7. Element = d *
+// scale * q - dmin * min.
 void UnpackSuperScales(const std::byte* raw, uint32_t idx, WeightBlock* block) {
   block->scale = LoadU16(raw);
   block->min = static_cast<uint16_t>(LoadU16(raw + 2) ^ 0x8000);

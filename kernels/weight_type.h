@@ -1,11 +1,11 @@
 // Weight types: the element formats of a matrix in a model file, as kernels see them. Pure data;
 // any thread.
 //
-// A quantised type is a format whose element is scale * q (+ min) with a small integer q and, after
-// unpacking, one scale (and min) per 32 elements of a row, or two scales (one for each 16). A new
-// one plugs in by a row in the table of weight_type.cc: its raw block, the function that takes 32
-// elements of it apart, and the packed forms of its digits and scales; packing and all kernels work
-// from those.
+// The element of a quantised type is scale * q (+ min) with a small integer q. After unpacking
+// there is one scale (and min) per 32 elements of a row, or two scales (one for each 16). A new
+// type plugs in by a row in the table of weight_type.cc. The row has its raw block, the function
+// that takes 32 elements of it apart, and the packed forms of its digits and scales. Packing and
+// all kernels work from those.
 #ifndef BATON_KERNELS_WEIGHT_TYPE_H_
 #define BATON_KERNELS_WEIGHT_TYPE_H_
 
@@ -74,17 +74,18 @@ constexpr int ScalesPerBlock(PackedScales scales) {
 struct WeightBlock {
   int8_t q[kQuantBlock];
   uint16_t scale;      // IEEE half bits; of the super-block where there is one
-  uint16_t min;        // likewise, to be added (so a K quant's dmin, negated); 0 without HasMin
+  uint16_t min;        // as scale, to be added (so a K quant's dmin, negated); 0 without HasMin
   uint8_t factors[2];  // kSuperAndMin: of scale, of min; kSuperTwo: of scale; kPowerOfTwo: e
 };
 
-// What the elements of a block are: x[i] = scale[i / 16] * q[i] + min, each exact in fp32.
+// The scales of a block, which give its elements: x[i] = scale[i / 16] * q[i] + min, each exact in
+// fp32.
 struct BlockScales {
   float scale[2];
   float min;
 };
 
-// What a weight type is; one row of a constant table.
+// The properties of a weight type; one row of a constant table.
 struct WeightTraits {
   std::string_view name;    // "Q4_1", as in model files
   uint32_t block_elements;  // elements of one raw block (1 for float types)

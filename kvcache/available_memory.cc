@@ -61,7 +61,7 @@ constexpr MemoryController kVersion1{"/sys/fs/cgroup/memory", "memory.limit_in_b
                                      "memory.usage_in_bytes", "total_inactive_file ",
                                      "total_active_file "};
 
-// What one group leaves; kNoLimit when it sets none.
+// Bytes that one group leaves free; kNoLimit when it sets no limit.
 uint64_t RoomInGroup(const std::string& folder, const MemoryController& controller) {
   const std::optional<uint64_t> limit = ReadNumber(folder + "/" + controller.limit);
   const std::optional<uint64_t> usage = ReadNumber(folder + "/" + controller.usage);

@@ -8,7 +8,8 @@
 namespace baton {
 namespace {
 
-// Phases that an owner may choose between while it holds the block, as pairs from -> to:
+// Phases that an owner may choose between while it holds the block, as pairs from -> to. P is the
+// prefill worker, D the decode worker.
 //   computing -> exported   P: a slice of it is offered to D
 //   computing -> bound      the prompt was computed where it is decoded
 //   exported  -> bound      P keeps the block for itself after all (its own decode)

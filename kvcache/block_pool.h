@@ -9,19 +9,19 @@
 //   only transfer references    -> draining     (released, but bytes may still move)
 //   otherwise                   -> the phase    (computing, bound, exported, reserved, receiving)
 //
-// so the label with the stronger claim always wins (handoff precedence: quarantined > draining >
-// receiving > reserved > exported > bound > computing > cached > free, the order of BlockState).
-// A cached block may be shared by requests in different phases: it keeps the phase of whoever took
-// it first until another one sets its own, so its label is that of one of its holders.
+// So the label with the stronger claim always wins. The order is that of BlockState (handoff
+// precedence: quarantined > draining > receiving > reserved > exported > bound > computing > cached
+// > free). A cached block may be shared by requests in different phases. It keeps the phase of the
+// request that took it first until another one sets its own, so its label is that of one of its
+// holders.
 //
 // Invariants
 //  1. Conservation: the labels sum to the number of blocks; checked at every change.
 //  2. A block is allocated only when both counts are 0; its generation rises at that moment and is
 //     never 0 afterwards. A handle of an older generation is refused by every call.
 //  3. Allocate gives all blocks asked for or none.
-//  4. A block becomes free or cached in the call that drops its last reference; a cached
-//     one becomes free when Allocate needs it, and its keeper is told before it is used
-//     again.
+//  4. A block becomes free or cached in the call that drops its last reference. A cached block
+//     becomes free when Allocate needs it, and its keeper is told before it is used again.
 #ifndef BATON_KVCACHE_BLOCK_POOL_H_
 #define BATON_KVCACHE_BLOCK_POOL_H_
 
@@ -85,7 +85,7 @@ struct BlockInfo {
   RequestUid owner;   // of the last allocation
 };
 
-// Who keeps blocks beyond their requests: told when the pool takes one back.
+// The cache that keeps blocks beyond their requests. The pool tells it when it takes a block back.
 class CacheKeeper {
  public:
   virtual ~CacheKeeper() = default;
@@ -121,7 +121,7 @@ class BlockPool {
   // The prefix cache keeps a block that is in use and not kept yet: it stays after its last
   // reference, as cached, until it is evicted.
   void KeepCached(BlockHandle handle, const EvictionKey& key);
-  // What a kept block is worth from now on.
+  // Sets how much a kept block is worth from now on.
   void SetEvictionKey(BlockHandle handle, const EvictionKey& key);
   const EvictionKey& EvictionKeyOf(BlockHandle handle) const;
   // One more holder of a kept block; if it is the only one, the block is `owner`'s in `phase`.
@@ -144,7 +144,7 @@ class BlockPool {
 
   uint32_t num_blocks() const { return static_cast<uint32_t>(blocks_.size()); }
   uint32_t num_free() const { return counts_.of(BlockState::kFree); }
-  // What Allocate can give: free and cached.
+  // Number of blocks that Allocate can give: free and cached.
   uint32_t num_available() const { return counts_.num_available(); }
   const BlockCounts& Counts() const { return counts_; }
 

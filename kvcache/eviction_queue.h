@@ -28,7 +28,7 @@ class EvictionQueue {
 
   bool Contains(uint32_t block) const { return places_[block] != kAbsent; }
   uint32_t size() const { return static_cast<uint32_t>(heap_.size()); }
-  // Of a block in the queue or not: the key it has, or would enter with.
+  // The key that the block has in the queue, or would enter with.
   const EvictionKey& KeyOf(uint32_t block) const { return keys_[block]; }
 
   void SetKey(uint32_t block, const EvictionKey& key);

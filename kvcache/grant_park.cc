@@ -21,7 +21,8 @@ GrantPark::GrantPark() { parked_.reserve(kCapacity); }
 bool GrantPark::Park(Grant grant, int64_t now_us) {
   const auto same = std::find_if(parked_.begin(), parked_.end(),
                                  Of(grant.key.uid, grant.key.attempt, grant.decode_incarnation));
-  // A repeated grant keeps its place and its deadline, or a chatty D could hold a place for ever.
+  // A repeated grant keeps its place and its deadline, or a chatty decode worker could hold a place
+  // for ever.
   if (same != parked_.end()) {
     same->grant = std::move(grant);
     return true;

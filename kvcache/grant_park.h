@@ -1,5 +1,6 @@
-// GrantPark: grants that reached P before the router's StartPrefill did. Bounded in number and
-// time, so that a stray or hostile D costs 64 entries for half a second. Pure; engine thread.
+// GrantPark: grants that reached the prefill worker before the router's StartPrefill did. Bounded
+// in number and time, so that a stray or hostile decode worker costs 64 entries for half a second.
+// Pure; engine thread.
 //
 // Invariants
 //  1. At most `capacity` grants, one for each (uid, attempt, decode worker); the newest replaces an
@@ -19,17 +20,19 @@ namespace baton {
 // See the file comment.
 class GrantPark {
  public:
-  // Beyond these numbers a grant is refused; D repeats it as long as it holds the blocks.
+  // Beyond these numbers a grant is refused; the decode worker repeats it as long as it holds the
+  // blocks.
   static constexpr uint32_t kCapacity = 64;
   static constexpr int64_t kParkUs = 500'000;
 
   GrantPark();
 
-  // False when full: the caller answers with RevokeUnknown, so that D frees at once.
+  // False when full: the caller answers with RevokeUnknown, so that the decode worker frees at
+  // once.
   bool Park(Grant grant, int64_t now_us);
-  // The grant of this placement and this D, removed from the park.
+  // Takes the grant of this placement and this decode worker from the park.
   std::optional<Grant> Take(const RequestUid& uid, uint32_t attempt, Incarnation decode);
-  // That D revoked it; true when it was here.
+  // Drops a grant that its decode worker revoked; true when it was here.
   bool Drop(const RequestUid& uid, uint32_t attempt, Incarnation decode);
   // Removes grants parked for kParkUs or longer and appends them to `expired`.
   void Expire(int64_t now_us, std::vector<Grant>* expired);

@@ -1,4 +1,4 @@
-// The hand-off of one prompt's KV from a prefill worker P to a decode worker D.
+// The hand-off of one prompt's KV from a prefill worker (P) to a decode worker (D).
 //
 //   D                                     P
 //   reserve blocks, open the receive      compute the prompt, chunk by chunk, layer by layer

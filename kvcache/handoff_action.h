@@ -1,6 +1,7 @@
-// What a hand-off state machine wants done, and the limits both sides share. The engine carries the
-// actions out in order, on its thread, between two steps (ReleaseBlocks and FailRequest never while
-// a forward pass uses the blocks; ExportSlices and SendMessage also at a layer hook).
+// HandoffAction: one thing that a hand-off state machine wants done; and the limits that both sides
+// share. The engine carries the actions out in order, on its thread, between two steps. It never
+// does ReleaseBlocks or FailRequest while a forward pass uses the blocks. It does ExportSlices and
+// SendMessage also at a layer hook. P is the prefill worker, D the decode worker.
 #ifndef BATON_KVCACHE_HANDOFF_ACTION_H_
 #define BATON_KVCACHE_HANDOFF_ACTION_H_
 
@@ -19,8 +20,9 @@ struct HandoffTimers {
   int64_t margin_us = 500'000;       // the holder stops this much early, the grantor frees so late
   int64_t frame_gap_us = 2'000'000;  // sealed, not complete, and nothing came for so long -> Nack
   uint32_t max_nacks = 8;            // per slice, and for whole-transfer Nacks; then a fault
-  // How long P keeps the blocks of a prompt whose D is lost, for a Retarget to another D; 0 = not
-  // at all. A router that retargets does so within its 2 s of detection.
+  // How long the prefill worker keeps the blocks of a prompt whose decode worker is lost, for a
+  // Retarget to another one; 0 = not at all. A router that retargets does so within its 2 s of
+  // detection.
   int64_t strand_us = 0;
 
   int64_t ttl_us() const { return int64_t{ttl_ms} * 1000; }
@@ -38,7 +40,7 @@ enum class HandoffOutcome : uint8_t {
   kCancelled = 4,      // our own request was cancelled
   kPeerDown = 5,       // the data connection ended
   kTransferFault = 6,  // slices stayed bad or missing, or could not be sent
-  kChainMismatch = 7,  // P's chain is not that of our prompt
+  kChainMismatch = 7,  // the prefill worker's chain is not that of our prompt
   kBadMessage = 8,     // the peer sent values that contradict the request
 };
 std::string_view HandoffOutcomeName(HandoffOutcome outcome);
@@ -77,8 +79,8 @@ struct HandoffAction {
   SliceRange slices;
   Status status;
   HandoffOutcome outcome = HandoffOutcome::kNone;
-  // P: the decode worker and the transfer that messages, pins, slices and closes are of. After a
-  // Retarget these are not always the current ones.
+  // For the prefill worker: the decode worker and the transfer that messages, pins, slices and
+  // closes belong to. After a Retarget these are not always the current ones.
   Incarnation peer;
   TransferId transfer;
 };

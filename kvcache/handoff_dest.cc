@@ -9,7 +9,8 @@
 
 namespace baton {
 
-// What happened, after the raw input was judged (a seal is right or not, the last slice is in).
+// The events of the table, after the raw input was judged (a seal is right or not, the last slice
+// is in).
 enum class HandoffDest::Event : uint8_t {
   kStart,
   kProgress,   // slices arrived, or the last one did and the Seal is missing
@@ -29,7 +30,7 @@ enum class HandoffDest::Event : uint8_t {
   kExpired,
 };
 
-// What a transition does.
+// The operations of a transition.
 enum class HandoffDest::Op : uint8_t {
   kNone,
   kOpenReceive,
@@ -45,7 +46,7 @@ enum class HandoffDest::Op : uint8_t {
   kFail,
 };
 
-// The behaviour of D's side.
+// The behaviour of the decode worker's side.
 struct HandoffDest::Table {
   using S = DestState;
   using E = Event;
@@ -82,8 +83,8 @@ struct HandoffDest::Table {
       Stay(kDone, E::kRenew, O::kSendApplied),
       Stay(In(S::kDraining), E::kSealAgain, O::kSendRevoke),
       Stay(In(S::kDraining), E::kRenew, O::kSendRevoke),
-      // Ends: the transport may write the blocks until it confirms. After VERIFIED neither P's
-      // death nor its word matters.
+      // Ends: the transport may write the blocks until it confirms. After VERIFIED neither the
+      // prefill worker's death nor its word matters.
       Go(kOpen, E::kRevoke, S::kDraining, O::kCloseReceive, O::kRelease, O::kFail),
       Go(kOpen, E::kPeerDown, S::kDraining, O::kCloseReceive, O::kRelease, O::kFail),
       Go(kOpen, E::kCancel, S::kDraining, O::kSendRevoke, O::kCloseReceive, O::kRelease),
@@ -125,7 +126,7 @@ HandoffEnding Ending(HandoffOutcome outcome, const Status& status) {
   return {outcome, status.code(), std::string(status.message())};
 }
 
-// What a peer wrote is shown, but not at any length.
+// The most bytes of a peer's text that are shown.
 constexpr size_t kMaxPeerTextBytes = 256;
 
 }  // namespace
@@ -166,7 +167,7 @@ int64_t HandoffDest::NextDeadlineUs() const {
 
 void HandoffDest::OnStart(int64_t now_us, HandoffActions* actions) {
   BATON_CHECK(!opened_, "the hand-off is started twice");
-  HeardFromPeer(now_us);  // P has a whole lease to show itself
+  HeardFromPeer(now_us);  // the prefill worker has a whole lease to show itself
   Dispatch(Event::kStart, now_us, actions);
 }
 
@@ -223,7 +224,7 @@ void HandoffDest::OnRenew(const Renew& renew, int64_t now_us, HandoffActions* ac
 }
 
 void HandoffDest::OnRevoke(const Revoke& revoke, int64_t now_us, HandoffActions* actions) {
-  // P may end a transfer before it saw the grant.
+  // The prefill worker may end a transfer before it saw the grant.
   const bool is_ours =
       !revoke.from_decode && revoke.key.uid == spec_.key.uid &&
       revoke.key.attempt == spec_.key.attempt &&
@@ -332,7 +333,7 @@ void HandoffDest::Dispatch(Event event, int64_t now_us, HandoffActions* actions)
     state_ = row->next;
     if (!IsOpen()) lease_until_us_ = regrant_at_us_ = gap_at_us_ = INT64_MAX;
     if (state_ == DestState::kVerified) ending_.outcome = HandoffOutcome::kApplied;
-    // One lease longer than P could wait for an Applied that was lost.
+    // One lease longer than the prefill worker could wait for an Applied that was lost.
     if (state_ == DestState::kBound) lease_until_us_ = now_us + spec_.timers.ttl_us();
     const bool gives_up = state_ == DestState::kDraining || state_ == DestState::kReleased;
     if (gives_up && ending_.outcome == HandoffOutcome::kNone) ending_ = std::move(candidate);

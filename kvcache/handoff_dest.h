@@ -1,5 +1,6 @@
-// HandoffDest: D's side of one hand-off, from the reserved blocks to the sequences that own them.
-// Pure and copyable: time is an argument, effects are actions. Engine thread.
+// HandoffDest: the decode worker's (D's) side of one hand-off, from the reserved blocks to the
+// sequences that own them. P is the prefill worker. Pure and copyable: time is an argument, effects
+// are actions. Engine thread.
 //
 // States (handoff specification, "D's destination blocks"):
 //   reserved   blocks are reserved, the receive is open, the grant is on its way
@@ -45,19 +46,19 @@ enum class DestState : uint8_t {
 inline constexpr size_t kNumDestStates = 6;
 std::string_view DestStateName(DestState state);
 
-// What D knows of the hand-off when it has reserved the blocks.
+// The facts that the decode worker knows of the hand-off when it has reserved the blocks.
 struct DestSpec {
   TransferKey key;  // with the transfer id drawn for it
   Incarnation decode_incarnation;
   std::vector<uint32_t> generations;  // of the blocks to be filled, in ordinal order; >= 1
-  uint32_t num_held = 0;              // blocks of the prompt before them, which D has already
+  uint32_t num_held = 0;              // blocks of the prompt before them, which we have already
   uint64_t layout_id = 0;
   uint64_t slice_bytes = 0;
   uint32_t num_layers = 0;
   uint32_t num_tokens = 0;  // prompt (and replayed output)
   uint32_t num_choices = 1;
   uint32_t vocab_size = 0;
-  uint32_t next_output_index = 1;  // output index that D must sample first
+  uint32_t next_output_index = 1;  // output index that the decode worker must sample first
   std::vector<ChainLink> chain;    // our own, of the same tokens
   HandoffTimers timers;
 
@@ -75,13 +76,14 @@ class HandoffDest {
   void OnSeal(const Seal& seal, int64_t now_us, HandoffActions* actions);
   void OnRenew(const Renew& renew, int64_t now_us, HandoffActions* actions);
   void OnRevoke(const Revoke& revoke, int64_t now_us, HandoffActions* actions);
-  // Dispatches a message by its kind; those that only P receives are counted and ignored.
+  // Dispatches a message by its kind; those that only the prefill worker receives are counted and
+  // ignored.
   void OnMessage(const HandoffMessage& message, int64_t now_us, HandoffActions* actions);
   // The transport verified `num_slices` slices so far; `complete` = all of them.
   void OnReceiveProgress(uint32_t num_slices, bool complete, int64_t now_us,
                          HandoffActions* actions);
-  // Slices arrived that P had queued before ours, the last at `last_us`: silence counts from then.
-  // The caller decides which slices those are and for how long it calls this.
+  // Slices arrived that the prefill worker had queued before ours, the last at `last_us`: silence
+  // counts from then. The caller decides which slices those are and for how long it calls this.
   void OnQueueProgress(int64_t last_us);
   // A slice arrived damaged, stale, or is known to be missing.
   void OnBadSlice(SliceId slice, std::string_view reason, int64_t now_us, HandoffActions* actions);
@@ -108,7 +110,7 @@ class HandoffDest {
   uint32_t num_slices() const { return num_slices_; }
   // When slices count as missing; INT64_MAX = not before they are sealed, nor when all are here.
   int64_t gap_at_us() const { return gap_at_us_; }
-  // P's seal, once it arrived and was accepted.
+  // The prefill worker's seal, once it arrived and was accepted.
   const std::optional<Seal>& seal() const { return seal_; }
   // When the first and the last slice arrived; 0 = not yet.
   int64_t first_slice_us() const { return first_slice_us_; }
@@ -158,7 +160,7 @@ class HandoffDest {
   int64_t lease_until_us_ = INT64_MAX;
   int64_t regrant_at_us_ = INT64_MAX;
   int64_t gap_at_us_ = INT64_MAX;
-  // Of the event being handled; empty between events.
+  // State of the event that is being handled; empty between events.
   HandoffEnding candidate_;    // how it would end the hand-off
   std::vector<SliceId> nack_;  // what the Nack to be sent names
 };

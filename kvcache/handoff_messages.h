@@ -20,7 +20,7 @@ namespace baton {
 struct TransferKey {
   RequestUid uid;
   uint32_t attempt = 0;  // >= 1
-  TransferId transfer;   // made by D; 0 = no grant seen yet
+  TransferId transfer;   // made by the decode worker; 0 = no grant seen yet
 
   friend bool operator==(const TransferKey&, const TransferKey&) = default;
 };
@@ -44,22 +44,23 @@ struct SliceId {
   friend bool operator==(const SliceId&, const SliceId&) = default;
 };
 
-// D -> P: the right to fill D's reserved blocks. Sent again to renew P's lease.
+// From the decode worker to the prefill worker: the right to fill the decode worker's reserved
+// blocks. Sent again to renew the prefill worker's lease.
 struct Grant {
   TransferKey key;
   Incarnation decode_incarnation;
   std::vector<uint32_t> generations;  // of each reserved data block, in ordinal order
   uint64_t layout_id = 0;
   uint64_t expected_bytes = 0;  // of the blocks that cross: blocks x layers x slice bytes
-  uint32_t ttl_ms = 0;          // P counts from receipt and stops a margin early
-  // Blocks at the front of the prompt that D has already. They do not cross: ordinals on the wire
-  // (generations, slices, Nack) count from the block after them.
+  uint32_t ttl_ms = 0;          // the prefill worker counts from receipt and stops a margin early
+  // Blocks at the front of the prompt that the decode worker has already. They do not cross:
+  // ordinals on the wire (generations, slices, Nack) count from the block after them.
   uint32_t num_held = 0;
 
   friend bool operator==(const Grant&, const Grant&) = default;
 };
 
-// The first token of one choice, sampled by P.
+// The first token of one choice, sampled by the prefill worker.
 struct FirstToken {
   uint32_t choice = 0;
   TokenId token = 0;
@@ -69,27 +70,30 @@ struct FirstToken {
   friend bool operator==(const FirstToken&, const FirstToken&) = default;
 };
 
-// P -> D: every slice is sealed and sent; what D needs to continue.
+// From the prefill worker to the decode worker: every slice is sealed and sent. The fields are what
+// the decode worker needs to continue.
 struct Seal {
   TransferKey key;
   std::vector<FirstToken> first_tokens;  // one per choice, ascending
-  uint32_t next_output_index = 0;        // output index that D samples next
+  uint32_t next_output_index = 0;        // output index that the decode worker samples next
   std::vector<ChainLink> chain;          // one per block, the part-full one included
   uint32_t num_slices = 0;
   uint32_t num_tokens = 0;  // prompt tokens whose KV the slices hold
-  uint32_t num_cached = 0;  // of them, those that P found in its prefix cache; told, not checked
+  uint32_t num_cached = 0;  // of them, in the prefill worker's prefix cache; told, not checked
 
   friend bool operator==(const Seal&, const Seal&) = default;
 };
 
-// D -> P: verified at the destination; P releases its blocks.
+// From the decode worker to the prefill worker: the KV is verified at the destination. The prefill
+// worker releases its blocks.
 struct Applied {
   TransferKey key;
 
   friend bool operator==(const Applied&, const Applied&) = default;
 };
 
-// D -> P: these slices were missing or bad; none named = every slice.
+// From the decode worker to the prefill worker: these slices were missing or bad; none named =
+// every slice.
 struct Nack {
   TransferKey key;
   std::vector<SliceId> slices;
@@ -106,8 +110,8 @@ struct Revoke {
   friend bool operator==(const Revoke&, const Revoke&) = default;
 };
 
-// P -> D: the prompt is queued, being computed, or sent and waiting for Applied: P is alive, so D's
-// lease on P starts over.
+// From the prefill worker to the decode worker: the prompt is queued, being computed, or sent and
+// waiting for Applied. The prefill worker is alive, so the decode worker's lease on it starts over.
 struct Renew {
   TransferKey key;
 

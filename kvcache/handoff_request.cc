@@ -7,7 +7,8 @@
 
 namespace baton {
 
-// What happened, after the raw input was judged (is it of this attempt, is a limit reached).
+// The events of the table, after the raw input was judged (is it of this attempt, is a limit
+// reached).
 enum class HandoffRequest::Event : uint8_t {
   kValidated,
   kPlaced,
@@ -24,7 +25,7 @@ enum class HandoffRequest::Event : uint8_t {
   kCancelled,
 };
 
-// What a transition does.
+// The operations of a transition.
 enum class HandoffRequest::Op : uint8_t {
   kNone,
   kRaiseAttempt,
@@ -46,7 +47,7 @@ struct HandoffRequest::Table {
     return handoff_internal::MakeRow<S, E, O>(in, on, true, next, ops...);
   };
 
-  // Before D has all KV of the prompt.
+  // Before the decode worker has all KV of the prompt.
   static constexpr uint32_t kStarting =
       handoff_internal::In(S::kPlacing, S::kReserved, S::kPrefilling, S::kTransferring);
   static constexpr uint32_t kRunning = kStarting | handoff_internal::In(S::kDecoding);

@@ -1,5 +1,6 @@
 // HandoffRequest: the router's side: one request from its receipt to its one terminal event, over
-// however many placements it takes. Pure and copyable. The router's thread.
+// however many placements it takes. P is the prefill worker, D the decode worker. Pure and
+// copyable. The router's thread.
 //
 // States (handoff specification, "Router states"):
 //   received      not validated yet
@@ -14,7 +15,7 @@
 // The table in handoff_request.cc (printed by RequestTableText) is the whole behaviour; an event
 // that it does not list in a state changes nothing and gives no orders.
 //
-// What a lost placement costs: tokens that are known are *replayed output*. They are part of the
+// When a placement is lost, the tokens that are known are *replayed output*. They are part of the
 // next placement's input, never of what the client sees again.
 //
 // Invariants
@@ -23,10 +24,11 @@
 //     before it. Events of another attempt, or while nothing is placed, are void and counted.
 //  3. When a placement ends for any reason release_workers is ordered in the same call.
 //  4. Three faults, or two deaths of workers, with no new token between end the request (the
-//     latter as poison). Moves, preemptions, refusals for load, faults of links and the deaths that
-//     the router does not blame on it (one of a worker that had not begun with it) do not count.
-//     After two faults of links in a row the next placement needs no link (needs_no_link).
-//  5. The loss of P after D has all KV is no fault.
+//     latter as poison). Moves, preemptions, refusals for load and faults of links do not count.
+//     Deaths that the router does not blame on the request do not count either (the death of a
+//     worker that had not begun with it). After two faults of links in a row the next placement
+//     needs no link (needs_no_link).
+//  5. The loss of the prefill worker after the decode worker has all KV is no fault.
 #ifndef BATON_KVCACHE_HANDOFF_REQUEST_H_
 #define BATON_KVCACHE_HANDOFF_REQUEST_H_
 
@@ -58,35 +60,35 @@ enum class PlacementProgress : uint8_t { kReserved, kPrefilling, kTransferring, 
 
 // Why a placement is lost.
 enum class PlacementFault : uint8_t {
-  kPrefillDied,     // P's process is gone: end of its session or lease, no heartbeat
-  kDecodeDied,      // D's
-  kPrefillStalled,  // P shows no progress within its limit
+  kPrefillDied,     // the worker's process is gone: end of its session or lease, no heartbeat
+  kDecodeDied,      // the decode worker's
+  kPrefillStalled,  // the prefill worker shows no progress within its limit
   kDecodeStalled,
-  kPrefillFailed,    // P ended the request: its hand-off failed, or P does not say what did
-  kDecodeFailed,     // D did
-  kPrefillBroken,    // P ended the request: its computation failed, as on a healthy link
-  kDecodeBroken,     // D did
-  kTransferStopped,  // P kept its blocks and lost D (HandoffActionKind::kStranded)
+  kPrefillFailed,    // the worker ended it: its hand-off failed, or it does not say what did
+  kDecodeFailed,     // the decode worker did
+  kPrefillBroken,    // the worker ended the request: its computation failed, as on a healthy link
+  kDecodeBroken,     // the decode worker did
+  kTransferStopped,  // prefill kept its blocks, decode is lost (HandoffActionKind::kStranded)
   kTokensMissing,    // both streams are over and a token is not here
   kLinkSlow,         // the KV would come later than by another way
-  kMoved,            // D drains: planned
-  kPreempted,        // D gave up the sequence for another one: planned
-  kPrefillLeft,      // P drains and did not wait for the prompt's end: planned
+  kMoved,            // the decode worker drains: planned
+  kPreempted,        // the decode worker gave up the sequence for another one: planned
+  kPrefillLeft,      // the prefill worker drains and did not wait for the prompt's end: planned
   // Their process ended before it had begun with the request, which cannot be the reason.
   kPrefillGone,
   kDecodeGone,
 };
 // A worker's process ended; two of them make a request poison.
 constexpr bool IsDeath(PlacementFault fault) { return fault <= PlacementFault::kDecodeDied; }
-// The KV did not get from P to D. Only while D has not all of it: later the same words tell of a
-// worker.
+// The KV did not get from the prefill worker to the decode worker. This holds only while the decode
+// worker has not all of it: later the same words tell of a worker.
 constexpr bool IsOfLink(PlacementFault fault) {
   return fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kDecodeFailed ||
          fault == PlacementFault::kTransferStopped || fault == PlacementFault::kLinkSlow;
 }
 // Not counted: planned, or somebody else's; only a reason to place the request again.
 constexpr bool IsPlanned(PlacementFault fault) { return fault >= PlacementFault::kMoved; }
-// P has lost what it computed.
+// The prefill worker has lost what it computed.
 constexpr bool LosesPrefill(PlacementFault fault) {
   return fault == PlacementFault::kPrefillDied || fault == PlacementFault::kPrefillStalled ||
          fault == PlacementFault::kPrefillFailed || fault == PlacementFault::kPrefillBroken ||
@@ -97,12 +99,12 @@ constexpr bool LosesPrefill(PlacementFault fault) {
 struct RequestLimits {
   uint32_t max_faults = 3;  // this one ends it
   uint32_t max_deaths = 2;
-  uint32_t max_link_faults = 2;  // after this one D computes the prompt itself
+  uint32_t max_link_faults = 2;  // after this one the decode worker computes the prompt itself
 
   friend bool operator==(const RequestLimits&, const RequestLimits&) = default;
 };
 
-// What the router does after an event.
+// The router's orders after an event.
 struct RequestOrders {
   bool release_workers = false;  // cancel at each worker what it may still hold of the placement
   bool enqueue = false;          // wait for the next placement
@@ -112,18 +114,19 @@ struct RequestOrders {
   friend bool operator==(const RequestOrders&, const RequestOrders&) = default;
 };
 
-// What becomes of a request whose placement is lost.
+// The decision about a request whose placement is lost.
 struct RecoverDecision {
   enum class Kind : uint8_t {
-    kIgnored,   // stale, or P when nobody needs it any more: the placement goes on
+    kIgnored,   // stale, or the prefill worker when nobody needs it any more: the placement goes on
     kRecover,   // place it again
     kFailed,    // too many faults in a row
     kPoisoned,  // it may be what kills workers: log its uid
   };
   Kind kind = Kind::kIgnored;
   RequestOrders orders;
-  // P may still hold the prompt's sealed blocks: cancel D only, and try to place the request at the
-  // same P, which sends them to another D (Retarget). Cancel P when another place is chosen.
+  // The prefill worker may still hold the prompt's sealed blocks. So cancel the decode worker only,
+  // and try to place the request at the same prefill worker, which sends them to another decode
+  // worker (Retarget). Cancel the prefill worker when another place is chosen.
   bool retarget = false;
   uint32_t num_replayed = 0;  // known tokens, over all choices: input of the next placement
 
@@ -138,7 +141,7 @@ class HandoffRequest {
 
   RequestOrders OnValidated();
   // The next attempt's workers are chosen; its number, 0 when the request does not wait for one.
-  // `local`: D computes the prompt itself.
+  // `local`: the decode worker computes the prompt itself.
   uint32_t OnPlaced(bool local);
   RequestOrders OnProgress(uint32_t attempt, PlacementProgress progress);
   // A worker had no room, before any token was shown: no fault.
@@ -162,11 +165,11 @@ class HandoffRequest {
   // True of the placement that runs: only its tokens and statuses are visible (others: counted).
   bool Admits(uint32_t attempt);
   uint32_t num_stale() const { return num_stale_; }
-  // In a row without a new token.
+  // Faults in a row without a new token.
   uint32_t num_faults() const { return num_faults_; }
   // Faults of links in a row without a new token, at most as many as their limit.
   uint32_t num_link_faults() const { return num_link_faults_; }
-  // The next placement is one in which D computes the prompt itself.
+  // The next placement is one in which the decode worker computes the prompt itself.
   bool needs_no_link() const { return num_link_faults_ >= limits_.max_link_faults; }
 
   friend bool operator==(const HandoffRequest&, const HandoffRequest&) = default;
@@ -187,7 +190,7 @@ class HandoffRequest {
   RequestOrders Dispatch(Event event);
   // Counts a fault and says which event it is.
   Event JudgeFault(PlacementFault fault, uint32_t num_known_tokens);
-  // P may be computing, or hold the sealed blocks of, this placement's prompt.
+  // The prefill worker may be computing, or hold the sealed blocks of, this placement's prompt.
   bool NeedsPrefill() const { return !is_local_ && state_ != HandoffRequestState::kDecoding; }
 
   RequestLimits limits_;

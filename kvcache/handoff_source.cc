@@ -9,12 +9,13 @@
 
 namespace baton {
 
-// What happened, after the raw input was judged (a grant fits or not, a Nack is within its limit).
+// The events of the table, after the raw input was judged (a grant fits or not, a Nack is within
+// its limit).
 enum class HandoffSource::Event : uint8_t {
   kGrant,       // the first grant of this attempt, and it fits
-  kGrantAgain,  // the same transfer: D renews the lease
-  kGrantLate,   // D is lost, or the transfer is over here
-  kUnfit,       // D's message contradicts the request: a grant's numbers, a Nack of what cannot
+  kGrantAgain,  // the same transfer: the decode worker renews the lease
+  kGrantLate,   // the decode worker is lost, or the transfer is over here
+  kUnfit,       // a message contradicts the request: a grant's numbers, a Nack of what cannot
                 // exist, Applied before the Seal
   kSealed,
   kPromptDone,
@@ -34,24 +35,24 @@ enum class HandoffSource::Event : uint8_t {
   kStrandOver,  // no Retarget came
 };
 
-// What a transition does.
+// The operations of a transition.
 enum class HandoffSource::Op : uint8_t {
   kNone,
   kExport,  // every sealed slice that was not sent yet
   kSendSeal,
   kResend,  // what the Nack names
   kSendRenew,
-  kSendRevoke,  // to the current D
+  kSendRevoke,  // to the current decode worker
   kCloseSend,
   kUnpin,  // what the closed send pinned
-  kTurn,   // to the D of the Retarget: no grant, nothing exported
+  kTurn,   // to the decode worker of the Retarget: no grant, nothing exported
   kStrand,
   kRelease,
   kComplete,
   kFail,
 };
 
-// The behaviour of P's side.
+// The behaviour of the prefill worker's side.
 struct HandoffSource::Table {
   using S = SourceState;
   using E = Event;
@@ -86,8 +87,8 @@ struct HandoffSource::Table {
       Stay(kGranted, E::kNack, O::kResend),
       Stay(kGranted, E::kRenewDue, O::kSendRenew),
       Stay(kLost, E::kGrantLate, O::kSendRevoke),
-      // Another D. The transport may read for the old one until it confirms; of a D that is lost
-      // everything was closed already.
+      // The prompt goes to another decode worker. The transport may read for the old one until it
+      // confirms. For a decode worker that is lost everything was closed already.
       Go(In(S::kComputing, S::kExporting), E::kRetarget, S::kComputing, O::kSendRevoke,
          O::kCloseSend, O::kTurn),
       Go(In(S::kSealed, S::kExported), E::kRetargetSealed, S::kSealed, O::kSendRevoke,
@@ -95,8 +96,8 @@ struct HandoffSource::Table {
       Go(In(S::kStranded), E::kRetarget, S::kComputing, O::kTurn),
       Go(In(S::kStranded), E::kRetargetSealed, S::kSealed, O::kTurn),
       Stay(kMayClose, E::kSendClosed, O::kUnpin),
-      // D is lost. A Revoke tells one that may be alive; without a grant it names no transfer, only
-      // the placement.
+      // The decode worker is lost. A Revoke tells one that may be alive. Without a grant the Revoke
+      // names no transfer, only the placement.
       Go(kOpen, E::kRevoke, S::kStranded, O::kCloseSend, O::kStrand),
       Go(kOpen, E::kPeerDown, S::kStranded, O::kCloseSend, O::kStrand),
       Go(In(S::kSealed) | kGranted, E::kExpired, S::kStranded, O::kSendRevoke, O::kCloseSend,
@@ -139,7 +140,7 @@ HandoffEnding Ending(HandoffOutcome outcome, const Status& status) {
   return {outcome, status.code(), std::string(status.message())};
 }
 
-// What a peer wrote is shown, but not at any length.
+// The most bytes of a peer's text that are shown.
 constexpr size_t kMaxPeerTextBytes = 256;
 
 }  // namespace
@@ -193,7 +194,8 @@ void HandoffSource::OnGrant(const Grant& grant, int64_t now_us, HandoffActions* 
   const bool is_ours = grant.key.uid == spec_.uid && grant.key.attempt == spec_.attempt &&
                        grant.decode_incarnation == spec_.decode_incarnation &&
                        grant.key.transfer != TransferId();
-  // A send is known by D and transfer: the name of one that is still closing is not to be had.
+  // A send is known by its decode worker and transfer: the name of one that is still closing is not
+  // to be had.
   const bool is_taken = !grant_ && IsSending(grant.decode_incarnation, grant.key.transfer);
   if (!is_ours || is_taken || (grant_ && grant_->key.transfer != grant.key.transfer)) {
     ++num_stale_;
@@ -339,7 +341,8 @@ void HandoffSource::OnApplied(const Applied& applied, int64_t now_us, HandoffAct
 }
 
 void HandoffSource::OnRevoke(const Revoke& revoke, int64_t now_us, HandoffActions* actions) {
-  // D may refuse before it drew a transfer id, and a newer attempt ends all older ones.
+  // The decode worker may refuse before it drew a transfer id, and a newer attempt ends all older
+  // ones.
   const bool same_transfer = revoke.key.attempt > spec_.attempt ||
                              revoke.key.transfer == TransferId() || !grant_ ||
                              revoke.key.transfer == grant_->key.transfer;
@@ -584,8 +587,8 @@ void HandoffSource::ExportRange(const SliceRange& slices, HandoffActions* action
 
 void HandoffSource::HeardFromPeer(int64_t now_us) {
   if (!IsGranted()) return;
-  // The shorter of D's promise and our own patience; less a margin, because D counted from an
-  // earlier moment than we did.
+  // The shorter of the decode worker's promise and our own patience. It is less a margin, because
+  // the decode worker counted from an earlier moment than we did.
   const int64_t ttl_us = std::min<int64_t>(int64_t{grant_->ttl_ms} * 1000, spec_.timers.ttl_us());
   lease_until_us_ = now_us + ttl_us - std::min(spec_.timers.margin_us, ttl_us / 2);
 }

@@ -1,5 +1,6 @@
-// HandoffSource: P's side of the hand-off of one prompt, from its start to the release of its
-// blocks. Pure and copyable: time is an argument, effects are actions. Engine thread.
+// HandoffSource: the prefill worker's (P's) side of the hand-off of one prompt, from its start to
+// the release of its blocks. D is the decode worker. Pure and copyable: time is an argument,
+// effects are actions. Engine thread.
 //
 // States (handoff specification, "P's source blocks"):
 //   computing  the prompt waits or is computed; no grant of this attempt yet
@@ -12,9 +13,9 @@
 // The table in handoff_source.cc (printed by SourceTableText) is the whole behaviour; an event that
 // it does not list in a state changes nothing.
 //
-// A prompt is sent to one D at a time. Retarget turns to the next one: the attempt rises, the grant
-// is void at once, and what is computed and sealed stays. The blocks that one grant pinned are one
-// *send*; an old send may still be closing while the next one begins.
+// A prompt is sent to one decode worker at a time. Retarget turns to the next one. Then the attempt
+// rises, the grant is void at once, and what is computed and sealed stays. The blocks that one
+// grant pinned are one *send*; an old send may still be closing while the next one begins.
 //
 // Invariants
 //  1. A slice is exported only after it was sealed and a grant of the current attempt and of the
@@ -25,9 +26,9 @@
 //  4. In state free no reference is held; every state but free has a deadline or an owner that will
 //     end it (computing: the router's request lease; draining: the transport's bounded answer).
 //  5. After Retarget nothing of an older attempt has an effect but its SendClosed; nothing counts
-//     as exported or refused for the new D.
-//  6. Each time D is lost, Stranded is told once and lasts at most `strand_us`; with 0 the request
-//     fails in the same call and Stranded is not told.
+//     as exported or refused for the new decode worker.
+//  6. Each time the decode worker is lost, Stranded is told once and lasts at most `strand_us`;
+//     with 0 the request fails in the same call and Stranded is not told.
 #ifndef BATON_KVCACHE_HANDOFF_SOURCE_H_
 #define BATON_KVCACHE_HANDOFF_SOURCE_H_
 
@@ -55,11 +56,11 @@ enum class SourceState : uint8_t {
 inline constexpr size_t kNumSourceStates = 7;
 std::string_view SourceStateName(SourceState state);
 
-// What P knows of the hand-off when the request starts.
+// The facts that the prefill worker knows of the hand-off when the request starts.
 struct SourceSpec {
   RequestUid uid;
   uint32_t attempt = 1;
-  Incarnation decode_incarnation;  // grants of another life of D are void
+  Incarnation decode_incarnation;  // grants of another life of the decode worker are void
   uint64_t layout_id = 0;
   uint64_t slice_bytes = 0;
   uint32_t num_blocks = 0;  // of the prompt, the part-full one included; >= 1
@@ -76,27 +77,30 @@ class HandoffSource {
   // within 50 ms, so a router would have to move a request that often in this time.
   static constexpr size_t kMaxClosingSends = 8;
 
-  // State computing; nothing is sent before D's grant.
+  // State computing; nothing is sent before the decode worker's grant.
   explicit HandoffSource(const SourceSpec& spec);
 
-  // D's grant, first or again. A grant of another attempt or incarnation, or with the transfer id
-  // of a send of ours to that D that is still closing, is void and counted.
+  // The decode worker's grant, first or again. A grant of another attempt or incarnation is void
+  // and counted. So is one with the transfer id of a send of ours to that decode worker that is
+  // still closing.
   void OnGrant(const Grant& grant, int64_t now_us, HandoffActions* actions);
   // The engine wrote these slices for good (layer hook; the last chunk seals the part-full block,
   // zero-filled). Sealing a slice twice is a broken invariant.
   void OnLayersSealed(const SliceRange& slices, int64_t now_us, HandoffActions* actions);
   // All slices are sealed and the first tokens sampled. `seal.key` is filled in here.
   void OnPromptDone(Seal seal, int64_t now_us, HandoffActions* actions);
-  // The router sends the same prompt to another D: `attempt` is higher than ours, or this is void
-  // and counted. Only while CanRetarget(); afterwards nothing happens and the prompt starts anew.
+  // The router sends the same prompt to another decode worker: `attempt` is higher than ours, or
+  // this is void and counted. Only while CanRetarget(); afterwards nothing happens and the prompt
+  // starts anew.
   void OnRetarget(uint32_t attempt, Incarnation decode, int64_t now_us, HandoffActions* actions);
   void OnNack(const Nack& nack, int64_t now_us, HandoffActions* actions);
   void OnApplied(const Applied& applied, int64_t now_us, HandoffActions* actions);
   void OnRevoke(const Revoke& revoke, int64_t now_us, HandoffActions* actions);
-  // Dispatches a message by its kind; those that only D receives are counted and ignored.
+  // Dispatches a message by its kind; those that only the decode worker receives are counted and
+  // ignored.
   void OnMessage(const HandoffMessage& message, int64_t now_us, HandoffActions* actions);
   // The router cancelled the request, or the engine gave it up: the caller reports why. `reason`
-  // goes to D.
+  // goes to the decode worker.
   void OnCancel(std::string_view reason, int64_t now_us, HandoffActions* actions);
   void OnPeerDown(std::string_view reason, int64_t now_us, HandoffActions* actions);
   // The transport reads the blocks of this send no more: the answer to CloseSend, or by itself when
@@ -109,18 +113,19 @@ class HandoffSource {
   SourceState state() const { return state_; }
   HandoffOutcome outcome() const { return ending_.outcome; }
   bool finished() const { return state_ == SourceState::kFree; }
-  // The blocks are still held, for whichever D.
+  // The blocks are still held, for whichever decode worker.
   bool HoldsBlocks() const { return IsOpen() || state_ == SourceState::kStranded; }
   bool CanRetarget() const { return HoldsBlocks() && closing_.size() < kMaxClosingSends; }
   bool granted() const { return grant_.has_value(); }
-  // With the attempt and the D of the last Retarget.
+  // With the attempt and the decode worker of the last Retarget.
   const SourceSpec& spec() const { return spec_; }
   TransferKey key() const;
   // True of the current grant's send and of those that are closing.
   bool IsSending(Incarnation decode, TransferId transfer) const;
-  // Generations of D's blocks from ordinal num_held() on; empty before the grant.
+  // Generations of the decode worker's blocks from ordinal num_held() on; empty before the grant.
   const std::vector<uint32_t>& generations() const;
-  // Blocks at the front that D has already: they are sealed here, and neither pinned nor exported.
+  // Blocks at the front that the decode worker has already: they are sealed here, and neither
+  // pinned nor exported.
   uint32_t num_held() const { return grant_ ? grant_->num_held : 0; }
   // The time at which OnTick has something to do; INT64_MAX = never.
   int64_t NextDeadlineUs() const;
@@ -164,7 +169,7 @@ class HandoffSource {
   void Dispatch(Event event, int64_t now_us, HandoffActions* actions);
   void Enter(SourceState next, HandoffEnding why, int64_t now_us);
   void Perform(Op op, int64_t now_us, HandoffActions* actions);
-  // Appends an action of the current D and transfer.
+  // Appends an action of the current decode worker and transfer.
   HandoffAction& Act(HandoffActionKind kind, HandoffActions* actions) const;
   void Tell(HandoffActionKind kind, const HandoffEnding& why, HandoffActions* actions) const;
   void CloseSend(HandoffActions* actions);
@@ -180,7 +185,7 @@ class HandoffSource {
   // Notes what a Nack asks for and says which event it is.
   Event JudgeNack(const Nack& nack);
   bool Matches(const TransferKey& key);
-  // The current D is not lost.
+  // The current decode worker is not lost.
   bool IsOpen() const { return state_ <= SourceState::kExported; }
   bool IsGranted() const {
     return state_ == SourceState::kExporting || state_ == SourceState::kExported;
@@ -190,11 +195,11 @@ class HandoffSource {
   SourceSpec spec_;
   SourceState state_ = SourceState::kComputing;
   HandoffEnding ending_;
-  HandoffEnding stranding_;  // why the last D was lost
+  HandoffEnding stranding_;  // why the last decode worker was lost
   std::optional<Grant> grant_;
   std::optional<Seal> seal_;
   std::vector<bool> sealed_;    // [num_blocks][num_layers]
-  std::vector<bool> exported_;  // [num_blocks][num_layers], sent to this D at least once
+  std::vector<bool> exported_;  // [num_blocks][num_layers], sent to this worker at least once
   std::vector<uint8_t> nacks_;  // [num_blocks][num_layers], empty before the first
   std::vector<Send> closing_;   // CloseSend was asked for
   uint32_t num_sealed_ = 0;
@@ -203,9 +208,9 @@ class HandoffSource {
   uint32_t num_pinned_ = 0;  // by this grant, from ordinal num_held() on
   uint32_t num_full_nacks_ = 0;
   uint32_t num_stale_ = 0;
-  int64_t lease_until_us_ = INT64_MAX;  // D's, or how long it stays stranded
+  int64_t lease_until_us_ = INT64_MAX;  // the decode worker's, or how long it stays stranded
   int64_t renew_at_us_ = INT64_MAX;
-  // Of the event being handled; empty between events.
+  // State of the event that is being handled; empty between events.
   HandoffEnding candidate_;  // how it would end the hand-off
   SliceRange fresh_;         // what it sealed
   std::vector<SliceId> resend_;

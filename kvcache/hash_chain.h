@@ -1,17 +1,17 @@
-// HashChain: a keyed chain of hashes over the token ids of a prompt, one link a block. P sends its
-// chain with the seal and D compares it with its own: a mix-up of requests, a lost token or another
-// tenant's prompt shows as the first unequal link. Pure; one thread at a time.
+// HashChain: a keyed chain of hashes over the token ids of a prompt, one link a block. The prefill
+// worker sends its chain with the seal, and the decode worker compares it with its own. A mix-up of
+// requests, a lost token or another tenant's prompt shows as the first unequal link. Pure; one
+// thread at a time.
 //
 //   link[i] = XXH3-128(seed; salt, link[i-1], number of tokens in the block, their ids)
 //
-// The key (seed and salt) is derived from the cluster secret and the tenant, so equal prompts of
+// The key (seed and salt) is derived from the cluster secret and the tenant. So equal prompts of
 // two tenants have unrelated chains. XXH3 is no cryptographic MAC: the chain detects mistakes, and
 // the data connection authenticates peers.
 //
 // Invariants
-//  1. The links depend on the key, the block size and the
-//     tokens only, not on how they were cut into Append
-//     calls.
+//  1. The links depend only on the key, the block size and the tokens, not on how the tokens were
+//     cut into Append calls.
 //  2. A part-full last block has its own link, which contains its length; it never equals the link
 //     of the block once full.
 #ifndef BATON_KVCACHE_HASH_CHAIN_H_
@@ -33,7 +33,7 @@ namespace baton {
 // One block's place in the chain.
 using ChainLink = Hash128;
 
-// What makes a chain private to a cluster and a tenant.
+// The key that makes a chain private to a cluster and a tenant.
 struct ChainKey {
   uint64_t seed = 0;
   Hash128 salt;
@@ -41,7 +41,7 @@ struct ChainKey {
   friend bool operator==(const ChainKey&, const ChainKey&) = default;
 };
 
-// Whose requests are all requests, as long as there are no API keys.
+// The tenant of all requests, as long as there are no API keys.
 inline constexpr std::string_view kDefaultTenant = "default";
 
 // Any lengths, "" included; unequal pairs give unrelated keys.

@@ -10,7 +10,7 @@
 //     access can fail for want of memory. The page table is filled by the first access to each page
 //     (about 0.3 us), which is not worth a third of a second a GiB at every start.
 //  2. The descriptor's seals and size never change. A PeerArena maps only a file with these seals
-//     and size whose pages all exist, so no act of the peer can make a read here fail (no SIGBUS)
+//     and size whose pages all exist. So no act of the peer can make a read here fail (no SIGBUS)
 //     or cost memory.
 //  3. The bytes of a PeerArena may change at any time: whoever copies from it verifies the copy.
 //

@@ -57,7 +57,7 @@ struct KvLayout {
   size_t ElementBytes() const {
     return dtype == KvDtype::kFp8 ? 1 : dtype == KvDtype::kF32 ? 4 : 2;
   }
-  // Of the scale of one head's row.
+  // Bytes of the scale of one head's row.
   size_t ScaleBytes() const { return dtype == KvDtype::kFp8 ? 2 : 0; }
   size_t PieceBytes() const { return block_size * (head_dim * ElementBytes() + ScaleBytes()); }
   // Bytes of one (block, layer) slice: K of all heads, then V of all heads.
@@ -86,8 +86,8 @@ struct KvLayout {
   friend bool operator==(const KvLayout&, const KvLayout&) = default;
 };
 
-// Of the blocks of one of `num_ranks` ranks, each of which has as many KV heads: rank r those from
-// r * num_kv_heads / num_ranks on.
+// The layout of the blocks of one of `num_ranks` ranks. Each rank has as many KV heads as the
+// others: rank r has those from r * num_kv_heads / num_ranks on.
 inline KvLayout RankLayout(const KvLayout& layout, uint32_t num_ranks) {
   KvLayout part = layout;
   part.num_kv_heads /= num_ranks;

@@ -17,7 +17,7 @@ struct KvView {
   std::byte* base = nullptr;
   const KvLayout* layout = nullptr;
   uint32_t num_blocks = 0;
-  // Of a model of several ranks, instead of `base`: where the blocks of each rank lie, with the
+  // For a model of several ranks, instead of `base`: where the blocks of each rank lie, with the
   // layout RankLayout(*layout, ranks.size()).
   std::span<std::byte* const> ranks = {};
 

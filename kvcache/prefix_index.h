@@ -6,14 +6,16 @@
 // and tenant: two tenants share nothing. A link is a hash, so a hit also compares the block's token
 // ids; its parents were compared before it, from the root on.
 //
-// What is given up first (BlockPool asks for blocks when no free one is left): blocks that nobody
-// holds; among them those that no longer cached prefix goes through; among those the least of
+// BlockPool asks for blocks when no free one is left. Only a block that nobody holds is given up.
+// Blocks through which a longer cached prefix goes are given up last. Among the others the least
+// value is given up first:
 //
 //   value = inflation + cost        set when the block enters and at every hit (GreedyDual)
 //   cost  = 1 + ordinal / 128       computing a block deep in a prompt costs more attention
 //   inflation                       the largest value given up so far: old values fade against it
 //
-// then the one used longest ago. With equal costs this is least recently used.
+// Among equal values the block that was used longest ago is given up first. With equal costs this
+// is least recently used.
 //
 // Invariants
 //  1. Every block in the index is kept by the pool (KeepCached), and the other way round.
@@ -89,7 +91,7 @@ class PrefixIndex final : public CacheKeeper {
   Status Audit() const;
 
  private:
-  // What is known of one block of the arena; `generation` 0 = not in the index.
+  // The entry of one block of the arena; `generation` 0 = not in the index.
   struct Node {
     ChainLink link;
     BlockHandle parent;  // in the index when this one entered; generation 0 = none

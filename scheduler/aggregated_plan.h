@@ -2,14 +2,14 @@
 // the steps of running streams; and whether the split is worth it. Same load, objectives and rules
 // as cluster_plan.h. Pure; any thread.
 //
-// A worker computes one prompt at a time, a chunk in each step beside all its decode rows. With S =
-// the time of all chunks of a prompt and rho = arrivals * S, a share rho of the time goes in mixed
-// steps and the rest in steps that only decode; a gap between tokens is one step. The batch follows
-// from the mean gap by Little's law, ttft from an M/D/1 queue with service S (the rest of the step
-// that runs when a prompt comes is left out, in favour of this alternative). As many prompts come
-// in a stream's life as sequences run beside it, Poisson distributed; where the 99th percentile of
-// them brings more mixed steps than the itl may leave out of a stream's gaps, the itl is that of a
-// mixed step.
+// A worker computes one prompt at a time, a chunk in each step beside all its decode rows. S is the
+// time of all chunks of a prompt, and rho = arrivals * S. A share rho of the time goes in mixed
+// steps, and the rest goes in steps that only decode. A gap between tokens is one step. The batch
+// follows from the mean gap by Little's law. The ttft follows from an M/D/1 queue with service S.
+// The model leaves out the rest of the step that runs when a prompt comes, which favours this
+// alternative. As many prompts come in a stream's life as sequences run beside it, Poisson
+// distributed. The itl may leave out a part of a stream's gaps. Where the 99th percentile of the
+// prompts brings more mixed steps than that part, the itl is that of a mixed step.
 #ifndef BATON_SCHEDULER_AGGREGATED_PLAN_H_
 #define BATON_SCHEDULER_AGGREGATED_PLAN_H_
 
@@ -47,7 +47,7 @@ AggregatedRun AggregatedWith(const PlanInput& input, uint32_t num_workers, uint3
 // does. Nothing when no chunk keeps the itl.
 std::optional<AggregatedRun> AggregatedKeepingItl(const PlanInput& input, uint32_t num_workers);
 
-// What a split is compared with.
+// The runs that a split is compared with, and the result.
 struct Comparison {
   // On as many workers as the split has: with whole chunks, which give the best ttft, and with the
   // largest chunk that keeps the itl (none: no chunk does).

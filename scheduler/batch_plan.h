@@ -23,7 +23,7 @@ struct BatchItem {
   bool is_decode = false;     // one token of a running sequence
   bool wants_logits = false;  // the last of its tokens is followed by a sampled one
   bool ends_prompt = false;   // the sequence becomes PromptDone (Finish ignores its sampled token)
-  // Of a plan that was made ahead: the item of the plan before it whose token is this one's.
+  // In a plan that was made ahead: the item of the plan before it that gives this item its token.
   uint32_t fed_by = kNotFed;
 };
 
@@ -40,7 +40,7 @@ struct BatchPlan {
   uint32_t num_tokens() const { return shape.decode_rows + shape.prefill_tokens; }
 };
 
-// What the step did with one item, parallel to BatchPlan::items. Read only for items that want
+// The result of one item of the step, parallel to BatchPlan::items. Read only for items that want
 // logits and do not end a prompt.
 struct ItemResult {
   TokenId token = 0;      // sampled

@@ -5,12 +5,13 @@
 // itl in 99 % of their gaps (below 100 gaps in all). The gap before the second token is told apart
 // and not counted, where the load client counts it: it is what a split costs.
 //
-// Prefill: each worker is an M/D/1 queue (queueing.h) with an equal share of the arrivals, worked
-// at most kMaxUtilization of the time. The router, which knows the backlogs, does better. ttft is
+// Prefill: each worker is an M/D/1 queue (queueing.h) with an equal share of the arrivals. It works
+// at most kMaxUtilization of the time. The router knows the backlogs, so it does better. ttft is
 // wait + prompt: the prefill worker itself gives the first token. KV crosses layer by layer while
-// later layers compute, so all that the second token waits for is what the transfer of the whole
-// prompt takes longer than the layers behind the first, or at least the last layer's transfer;
-// then for the running step to end (half of one on average) and for its own first step.
+// later layers compute. The second token therefore waits only for the time by which the whole
+// transfer is longer than the layers after the first. It waits for the last layer's transfer at
+// least. Then it waits for the running step to end (half a step on average) and for its own first
+// step.
 //
 // Decode: a worker's largest batch is the one whose step stays within the itl, whose sequences fit
 // the KV pool at their full length, and kMaxDecodeRows. With a rate r for each worker and steps of
@@ -33,28 +34,28 @@
 
 namespace baton {
 
-// Of a pool's time at most so much is planned to be worked: at 0.8 the wait before a prompt is
-// twice the prompt's time on average, at 0.9 it is 4.5 times.
+// The largest share of a pool's time that a plan fills with work. At 0.8 the wait before a prompt
+// is twice the prompt's time on average, at 0.9 it is 4.5 times.
 inline constexpr double kMaxUtilization = 0.8;
-// Of a device's memory weights and KV may fill so much; the rest is activations, the driver's own
-// and what fragments (the default of vLLM's gpu_memory_utilization).
+// The share of a device's memory that weights and KV may fill (the default of vLLM's
+// gpu_memory_utilization). The rest is for activations, for the driver and for fragmentation.
 inline constexpr double kMemoryShare = 0.9;
 inline constexpr double kPlanQuantile = 0.99;
 // As SchedulerConfig has them.
 inline constexpr uint32_t kMaxDecodeRows = 256;
 inline constexpr uint32_t kMaxPlanChunk = 512;
 inline constexpr double kChunkTargetUs = 100'000;
-// Of each role; what the chart takes too.
+// The most workers of each role; the Helm chart has the same limit.
 inline constexpr uint32_t kMaxPlanWorkers = 1024;
 
-// What arrives.
+// The requests that arrive.
 struct PlanLoad {
   double rate_per_s = 0;       // requests of the whole cluster, > 0
   uint32_t input_tokens = 0;   // >= 1
   uint32_t output_tokens = 0;  // >= 1
 };
 
-// What 99 % of the requests must meet.
+// The times that 99 % of the requests must meet.
 struct PlanObjective {
   double ttft_us = 0;
   double itl_us = 0;
@@ -83,7 +84,7 @@ struct PlanInput {
   double link_bytes_per_s = 0;  // from one prefill to one decode worker; 0 = not known
 };
 
-// What the prefill workers do.
+// The plan of the prefill workers.
 struct PrefillPlan {
   uint32_t num_workers = 0;
   uint32_t chunk = 0;  // tokens of a step
@@ -95,10 +96,10 @@ struct PrefillPlan {
   uint64_t kv_bytes = 0;  // of the prompts that a worker holds, 99th percentile, and one crossing
 };
 
-// What stopped the largest batch from being larger.
+// The limit that stopped the largest batch from being larger.
 enum class BatchBound : uint8_t { kObjective = 0, kMemory = 1, kRows = 2 };
 
-// What the decode workers do.
+// The plan of the decode workers.
 struct DecodePlan {
   uint32_t num_workers = 0;
   uint32_t max_batch = 0;
@@ -110,7 +111,7 @@ struct DecodePlan {
   uint64_t kv_bytes = 0;  // of batch_p99 sequences at full length
 };
 
-// What crosses between the pools.
+// The KV that crosses between the pools.
 struct TransferPlan {
   uint64_t bytes_per_request = 0;
   double need_bytes_per_s = 0;  // of the whole cluster

@@ -1,6 +1,7 @@
-// LinkHealth: what a router knows of the data connection of one pair (P, D): its speed, the KV
-// under way on it, and whether it is left alone because hand-offs over it failed or were slow.
-// Pure; time is an argument. The router's thread.
+// LinkHealth: what a router knows of the data connection of one prefill worker and one decode
+// worker. It knows the link's speed and the KV under way on it. It also knows whether the link is
+// left alone because hand-offs over it failed or were slow. Pure; time is an argument. The router's
+// thread.
 //
 //   good --fault or stall--> resting 1, 2, 4, 8 s --> one hand-off tries it --good--> good
 //                              ^------------------------fault or stall---'
@@ -9,7 +10,7 @@
 //  1. A link that failed carries nothing while it rests, then one hand-off at a time until one of
 //     them is good.
 //  2. A rest lasts at most kMaxLinkRestUs, so that a healed link is found within it.
-//  3. What one BeginHandOff counts, EndHandOff takes away; OnBytes changes neither.
+//  3. EndHandOff takes away what one BeginHandOff counted; OnBytes changes neither.
 #ifndef BATON_SCHEDULER_LINK_HEALTH_H_
 #define BATON_SCHEDULER_LINK_HEALTH_H_
 
@@ -26,7 +27,7 @@ inline constexpr int64_t kMaxLinkRestUs = 8'000'000;
 // A link without a fault for so long begins again with the first rest.
 inline constexpr int64_t kLinkForgivenUs = 30'000'000;
 
-// A prompt that is computed and whose KV is not at D yet.
+// A prompt that is computed and whose KV is not at the decode worker yet.
 struct KvOnItsWay {
   uint64_t bytes_left = 0;  // its own and those of the hand-offs before it on the link
   double bytes_per_s = 0;   // of the link lately; 0 = no byte came
@@ -43,7 +44,7 @@ bool IsWorthMoving(double seconds_left, double other_way_s);
 // See the file comment.
 class LinkHealth {
  public:
-  // `num_bytes` of KV arrived at D.
+  // `num_bytes` of KV arrived at the decode worker.
   void OnBytes(uint64_t num_bytes, int64_t now_us);
   // Bytes a second of the last second, or of the part of it since `busy_us`.
   double RateSince(int64_t busy_us, int64_t now_us) const;
@@ -54,8 +55,8 @@ class LinkHealth {
   void EndHandOff(uint64_t num_bytes);
   uint64_t open_bytes() const { return open_bytes_; }
 
-  // D has all of a hand-off: `after_prompt_s` of its `seconds` came after the end of the prompt's
-  // computing.
+  // The decode worker has all of a hand-off: `after_prompt_s` of its `seconds` came after the end
+  // of the prompt's computing.
   void OnVerified(uint64_t num_bytes, double seconds, double after_prompt_s, int64_t now_us);
   // A hand-off failed; those that fail while the link rests are of the same time.
   void OnFault(int64_t now_us);

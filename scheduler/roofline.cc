@@ -35,8 +35,9 @@ constexpr std::array kDevices = {
     DeviceLimits{"NVIDIA L40S", 864 * kGiga, 362 * kTera, 96 * kMebi, 32 * kGiga, 48 * kGigabytes},
 };
 
-// What a kernel in a stream adds to its own time: 3.8 us for kernels of 2.9 us (A. Gray, "Getting
-// Started with CUDA Graphs", NVIDIA technical blog, 2019; a V100, kernels one after another).
+// The time that a kernel in a stream costs beside its own time: 3.8 us for kernels of 2.9 us (A.
+// Gray, "Getting Started with CUDA Graphs", NVIDIA technical blog, 2019; a V100, kernels one after
+// another).
 constexpr double kLaunchUs = 0.9;
 
 // Bytes and operations of one part.
@@ -105,8 +106,8 @@ StepWeights FirstEstimate(const DeviceLimits& device, const RooflineModel& model
   // is a fifteenth of an 8B model.
   out.prefill_token_us = row_us / kFirstShare;
   out.decode_row_us = row_us / kFirstShare;
-  // A chunk's keys are read once and not once a row: charged as if they were, they keep first
-  // chunks behind long contexts short.
+  // A chunk's keys are read once and not once a row. They are charged as if each row read them,
+  // which keeps first chunks after long contexts short.
   const Part key = {static_cast<double>(model.kv_bytes_per_token),
                     layers * static_cast<double>(model.attention_flops_per_key)};
   out.key_us = LimitUs(device, key) / kFirstShare;

@@ -21,7 +21,7 @@
 
 namespace baton {
 
-// What a device can do at most; one row of the table in roofline.cc, which names the sources.
+// The limits of one device. It is one row of the table in roofline.cc, which names the sources.
 struct DeviceLimits {
   std::string_view name;    // as its driver calls it: "NVIDIA H200"
   double read_bytes_per_s;  // of its memory
@@ -31,8 +31,9 @@ struct DeviceLimits {
   uint64_t memory_bytes;    // of the data sheet, whose GB are 10^9 bytes here
 };
 
-// Of its limits, what a device is trusted with before anything was measured. Too little makes the
-// first chunks smaller than they could be, too much makes running streams wait.
+// The share of its limits that a device is trusted with before anything was measured. A share that
+// is too small makes the first chunks smaller than they could be. One that is too large makes
+// running streams wait.
 inline constexpr double kFirstShare = 0.5;
 
 // Every row of the table.
@@ -41,7 +42,7 @@ std::span<const DeviceLimits> KnownDevices();
 // another name, and is not guessed.
 const DeviceLimits* FindDevice(std::string_view name);
 
-// What a model costs. One multiplication and addition are two operations.
+// The cost of a model. One multiplication and addition are two operations.
 struct RooflineModel {
   uint32_t num_layers = 0;
   uint64_t layer_weight_bytes = 0;       // read by a layer in every step

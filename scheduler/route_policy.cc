@@ -39,8 +39,8 @@ uint32_t NumToTake(uint32_t num_blocks, uint32_t num_shared) {
   return num_blocks - std::min(num_blocks, num_shared);
 }
 
-// A prompt that came now would wait for too long. The one behind the one in work is always taken:
-// without it the worker would idle between them.
+// True when a prompt that came now would wait for too long. The prompt after the one in work is
+// always taken: without it the worker would idle between them.
 constexpr uint32_t kNumKeptBusy = 2;
 
 template <typename Load>
@@ -69,9 +69,9 @@ DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_
   return {full, pressure, decode.num_running + decode.num_waiting, Mix(query.random, idx)};
 }
 
-// Predicted time until P has computed the prompt and D has its KV, which crosses meanwhile. A
-// request that waits counts as a block's tokens beside the backlog: a prompt that is cached whole
-// still takes a step and a hand-off.
+// Predicted time until the prefill worker has computed the prompt and the decode worker has its KV,
+// which crosses meanwhile. A request that waits counts as a block's tokens beside the backlog: a
+// prompt that is cached whole still takes a step and a hand-off.
 double PredictedSeconds(const PrefillLoad& prefill, const DecodeLoad& decode, const LinkUp& link,
                         const RouteQuery& query) {
   const double waiting = static_cast<double>(prefill.num_waiting) * prefill.block_size;
@@ -81,13 +81,14 @@ double PredictedSeconds(const PrefillLoad& prefill, const DecodeLoad& decode, co
   return prefill.backlog_s + waiting / prefill.tokens_per_s + std::max(compute_s, cross_s);
 }
 
-// Predicted time until D has computed the prompt itself.
+// Predicted time until the decode worker has computed the prompt itself.
 double LocalSeconds(const DecodeLoad& decode, const RouteQuery& query) {
   return decode.backlog_s + NumUncached(decode.cached_tokens, query) / decode.tokens_per_s;
 }
 
-// The unit in which predicted times are compared: a sixteenth of the whole prompt at the fastest P.
-// Less is noise (measured speeds are never quite equal) and is left to the tie-break.
+// The unit in which predicted times are compared: a sixteenth of the whole prompt at the fastest
+// prefill worker. Less is noise (measured speeds are never quite equal) and is left to the
+// tie-break.
 double PredictedUnit(const ClusterLoad& load, const RouteQuery& query) {
   double fastest = 0;
   for (const PrefillLoad& prefill : load.prefill) {
@@ -96,8 +97,9 @@ double PredictedUnit(const ClusterLoad& load, const RouteQuery& query) {
   return fastest > 0 ? std::max(query.num_tokens, 1u) / fastest / 16 : 1;
 }
 
-// The same for a prefill worker beside a chosen D: exact before inexact, room now, then the
-// predicted end in units of `unit_s`.
+// How well a prefill worker would serve beside a chosen decode worker; smaller is better. An exact
+// pair comes before an inexact one, then comes room now, then the predicted end in whole
+// PredictedUnits.
 using PrefillRank = std::tuple<bool, bool, double, uint32_t, uint64_t>;
 constexpr size_t kPrefillFull = 1;
 constexpr size_t kPrefillEnd = 2;
@@ -112,7 +114,7 @@ PrefillRank RankPrefill(const PrefillLoad& prefill, bool exact, double predicted
           Mix(query.random ^ 0x5bf03635f0935ad1ull, idx)};
 }
 
-// What is known about P's beside one D.
+// The best prefill worker for one decode worker, or the reason why there is none.
 struct PrefillPick {
   RouteReason reason = RouteReason::kNoPrefillWorker;  // kPair: idx is valid
   uint32_t idx = 0;
@@ -173,11 +175,12 @@ struct DecodeChoice {
   DecodeRank decode_rank;
 
   bool is_paired() const { return wants_pair && pick.reason == RouteReason::kPair; }
-  // At D, and at the P that computes the prompt.
+  // There is room at the decode worker, and at the prefill worker that computes the prompt.
   bool has_room() const { return !std::get<kDecodeFull>(decode_rank) && pick.has_room; }
-  // A D that goes on with the same bits comes first, also where it must be waited for; then one
-  // with a P beside it, or that needs none, before any without one, then one with room before any
-  // where the request would wait; then the better D.
+  // A decode worker that goes on with the same bits comes first, also where the request must wait
+  // for it. Then one that has a prefill worker beside it, or needs none, comes before any without
+  // one. Then one with room comes before any where the request would wait. Then the better decode
+  // worker comes first.
   std::tuple<bool, bool, bool, DecodeRank> rank() const {
     return {other_numerics, is_alone(), !has_room(), decode_rank};
   }
@@ -199,10 +202,11 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
   return choice;
 }
 
-// True when `choice` may be preferred to the least loaded D for what it holds of the prompt: both
-// go on with the same bits or neither, both have a P beside them and room, or both have not, and
-// the bounds of the header are kept. A prompt that D computes itself waits behind its other
-// prompts, so for no longer than the hit saves.
+// True when `choice` may be preferred to the least loaded decode worker for what it holds of the
+// prompt. Both must be alike in three things: whether they go on with the same bits, whether they
+// have a prefill worker beside them, and whether they have room. The bounds of the header must be
+// kept. A prompt that the decode worker computes itself waits for its other prompts, so this wait
+// may be no longer than the hit saves.
 bool IsAboutAsLoaded(const DecodeChoice& choice, const DecodeChoice& least, const ClusterLoad& load,
                      const RouteQuery& query) {
   const DecodeRank& a = choice.decode_rank;

@@ -1,14 +1,18 @@
-// Route policy: which prefill worker P and which decode worker D serve a request, from a snapshot
-// of their loads. Pure: the tie-break is a random number given by the caller. Any thread.
+// Route policy: which prefill worker and which decode worker serve a request, from a snapshot of
+// their loads. Pure: the tie-break is a random number given by the caller. Any thread.
 //
-// P is chosen among ready workers that are compatible with D and connected to it, by the predicted
-// end of the prompt there: what waits, and the longer of computing what the worker's prefix cache
-// lacks of it and of sending what D's lacks over the link. D is chosen among ready workers, those
-// of the numerics of a stream's output before all others whether they have room or not, by free KV
-// after this request, then by running sequences; one that holds more of the prompt, or that its KV
-// reaches sooner, comes first only while it is about as loaded (kMax.. below), so that a prefix
-// that everybody uses does not pull every request to one worker. The prompt is computed by D itself
-// when few of its tokens are to be computed there, or when no P can serve it; the answer says why.
+// The prefill worker is chosen among ready workers that are compatible with the decode worker and
+// connected to it. The predicted end of the prompt decides. It is the work that waits there, plus
+// the longer of two times: to compute what the prefill worker's prefix cache lacks of the prompt,
+// and to send what the decode worker's cache lacks over the link.
+//
+// The decode worker is chosen among ready workers. Workers with the numerics of a stream's output
+// come before all others, whether they have room or not. Then free KV after this request decides,
+// then running sequences. A worker may hold more of the prompt, or its KV may reach it sooner. Such
+// a worker comes first only while it is about as loaded (kMax.. below), so that a prefix that
+// everybody uses does not pull every request to one worker. The decode worker computes the prompt
+// itself when few of its tokens are to be computed there, or when no prefill worker can serve it;
+// the answer says why.
 #ifndef BATON_SCHEDULER_ROUTE_POLICY_H_
 #define BATON_SCHEDULER_ROUTE_POLICY_H_
 
@@ -21,7 +25,8 @@
 
 namespace baton {
 
-// What decides whether two workers may exchange KV; ids are compared, never interpreted.
+// The properties that decide whether two workers may exchange KV; ids are compared, never
+// interpreted.
 struct WorkerFingerprint {
   uint32_t wire_min = 1;
   uint32_t wire_max = 1;
@@ -85,9 +90,10 @@ struct DecodeLoad {
   uint32_t max_context = UINT32_MAX;  // tokens of a sequence, which ends there
 };
 
-// How much more loaded than the least loaded D one may be that holds more of the prompt: of its
-// pool in sixteenths, and in sequences (a fixed part and a part of the other's). With equal pools
-// one D then never runs more than 2 + 1.5 times the sequences of another.
+// A decode worker that holds more of the prompt may be so much more loaded than the least loaded
+// one. The limits are in sixteenths of its pool, and in sequences (a fixed part and a part of the
+// other's). With equal pools one decode worker then never runs more than 2 + 1.5 times the
+// sequences of another.
 inline constexpr double kMaxExtraPressure = 2;
 inline constexpr uint32_t kMaxExtraSequences = 2;
 inline constexpr uint32_t kMaxExtraSequencesShare = 2;  // 1 / 2
@@ -113,14 +119,16 @@ struct RouteQuery {
   uint32_t num_tokens = 1;  // prompt and replayed output
   uint32_t num_choices = 1;
   uint32_t max_total_tokens = 1;  // of one choice, prompt included
-  uint32_t local_max_tokens = 0;  // prompts with at most so many uncached tokens are computed by D
-  bool disaggregate = true;       // false = aggregated mode
-  bool needs_no_link = false;     // links failed it: D computes the prompt itself
-  // A worker with so much to compute is full, once one prompt waits there behind another.
+  // The decode worker computes prompts with at most so many uncached tokens.
+  uint32_t local_max_tokens = 0;
+  bool disaggregate = true;    // false = aggregated mode
+  bool needs_no_link = false;  // links failed it: the decode worker computes the prompt itself
+  // A worker with so much to compute is full, once one prompt waits there after another.
   double max_backlog_s = std::numeric_limits<double>::infinity();
   uint64_t random = 0;  // tie-break
-  // Of the D that the output so far came from: another D could go on with other tokens, so one of
-  // these comes first, also where the stream has to wait for room.
+  // The numerics of the decode worker that the output so far came from. A decode worker with other
+  // numerics could go on with other tokens. One with these numerics comes first, also where the
+  // stream has to wait for room.
   std::optional<uint64_t> numerics_id = std::nullopt;
 };
 
@@ -132,7 +140,7 @@ enum class RouteReason : uint8_t {
   kNoPrefillWorker = 3,       // local: none is ready
   kNoCompatiblePair = 4,      // local: fingerprints differ
   kNoLink = 5,                // local: compatible, but no data connection is up
-  kPromptExceedsPrefill = 6,  // local: no P has that many blocks
+  kPromptExceedsPrefill = 6,  // local: no prefill worker has that many blocks
   kNoDecodeWorker = 7,        // none: retry later
   kExceedsEveryPool = 8,      // none: no decode worker is large enough, do not retry
   kBadLink = 9,               // local: the links rest, or failed this request before
@@ -147,8 +155,8 @@ struct Route {
   uint32_t prefill_idx = 0;  // with kDisagg
   uint32_t decode_idx = 0;   // with kDisagg and kLocal
   bool exact = true;         // false: an inexact pair
-  bool has_room = true;      // false: D or P lacks a slot, free blocks or time in the snapshot
-  double predicted_s = 0;    // until D has the prompt's KV
+  bool has_room = true;      // false: a worker lacks a slot, free blocks or time in the snapshot
+  double predicted_s = 0;    // until the decode worker has the prompt's KV
 };
 
 // O(decode x (prefill + links)); allocates nothing.

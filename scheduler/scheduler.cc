@@ -198,7 +198,7 @@ Sequence* Scheduler::Insert(SequenceSpec spec, int64_t arrival_us) {
 
 void Scheduler::Enqueue(Sequence* sequence) {
   sequence->state = SequenceState::kWaiting;
-  // What is cached now is most likely still there when its turn comes.
+  // Blocks that are cached now are most likely still there when the sequence's turn comes.
   uint32_t num_left = sequence->num_remaining();
   if (index_ != nullptr) {
     num_left -= config_.block_size * index_->Match(PromptOf(*sequence), MaxHits(*sequence));

@@ -1,14 +1,13 @@
 // Scheduler: decides what each step of one worker computes. Pure (time is an argument); engine
-// thread. The same code serves the prefill, decode and aggregated roles.
+// thread. One code serves the prefill, decode and aggregated roles.
 //
 // A step is Plan -> the engine runs it -> Finish; or, where steps overlap, Plan -> (PlanAhead ->
-// Finish) -> Finish. Decode rows come first, one for each running
-// sequence; then chunks of prompts as far as the token budget and the step's target time allow.
-// Prompts are ordered by work left plus arrival (README.md: "Order of prompts"), so a short prompt
-// overtakes a long one and no prompt waits for ever. Blocks for a whole prompt are taken when its
-// first chunk is planned, all or none; a decode row gets a block when its next token needs one, and
-// when there is none the youngest sequence loses its blocks and is computed again later, its output
-// replayed.
+// Finish) -> Finish. Decode rows come first, one for each running sequence; then chunks of prompts
+// as far as the token budget and the step's target time allow. Prompts are ordered by work left
+// plus arrival (README.md: "Order of prompts"), so a short prompt overtakes a long one and no
+// prompt waits for ever. Blocks for a whole prompt are taken when its first chunk is planned, all
+// or none. A decode row gets a block when its next token needs one. When no block is free, the
+// youngest sequence loses its blocks. It is computed again later, and its output is replayed.
 //
 // Invariants
 //  1. Every sequence that AddWaiting or AddBound accepted leaves by a finished ItemResult, Fork,
@@ -39,7 +38,7 @@
 
 namespace baton {
 
-// What a worker does with a prompt that is computed.
+// The role decides what a worker does with a prompt that is computed.
 enum class SchedulerRole : uint8_t {
   kPrefill = 0,     // it waits as PromptDone for the hand-off to release it
   kDecode = 1,      // decodes; computes short or preempted prompts itself
@@ -105,7 +104,8 @@ class Scheduler {
   void AddBound(const SequenceSpec& spec, std::span<const BlockHandle> blocks,
                 std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies,
                 int64_t now_us);
-  // The same for a PromptDone sequence of this scheduler (n > 1); `id` is gone afterwards.
+  // Starts the choices of a PromptDone sequence of this scheduler (n > 1), as AddBound does; `id`
+  // is gone afterwards.
   void Fork(SequenceId id, std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies);
 
   // Stops a sequence that decodes: it keeps its blocks, is planned no more, and leaves by Remove.
@@ -121,13 +121,13 @@ class Scheduler {
   const BatchPlan& Plan(int64_t now_us);
   // The planned step; valid until Finish.
   const BatchPlan& plan() const { return plan_; }
-  // Between Plan and Finish, at most once: decides the step behind the planned one before that
-  // one's tokens are known, so that it can be begun while that one runs. Decode rows go on at their
-  // next position, each fed with the token that the planned step gives it (BatchItem::fed_by);
-  // those that will be at their limit do not. Null where the step may have to be another one: a
-  // prompt waits or is being computed, a sequence is not in the planned step, or a row needs a
-  // block that is not free. Finish then makes it the planned step; a sequence that finished by then
-  // stays until it, and its result there is ignored.
+  // Decides the step after the planned one before the planned one's tokens are known, so that it
+  // can begin while the planned one runs. Call it between Plan and Finish, at most once. Decode
+  // rows go on at their next position, each fed with the token that the planned step gives it
+  // (BatchItem::fed_by). Rows that will be at their limit do not go on. Null where the step may
+  // have to be another one: a prompt waits or is being computed, a sequence is not in the planned
+  // step, or a row needs a block that is not free. Finish then makes it the planned step; a
+  // sequence that finished by then stays until it, and its result there is ignored.
   const BatchPlan* PlanAhead();
   // Takes the results of the step, parallel to the plan's items. `elapsed_us` = measured time of
   // the step, 0 = do not learn from it. Finished sequences are gone afterwards.
@@ -211,7 +211,7 @@ class Scheduler {
   bool in_step_ = false;
   std::vector<BlockHandle> hits_;  // of the prompt being admitted
   BatchPlan plan_;
-  BatchPlan ahead_;  // the step behind plan_; empty when that is not decided
+  BatchPlan ahead_;  // the step after plan_; empty when that is not decided
   StepCost cost_;
 };
 

@@ -43,7 +43,7 @@ struct SequenceLimits {
   uint32_t MaxTotalTokens(uint32_t num_prompt_tokens) const;
 };
 
-// What a request asks of a scheduler.
+// The work that a request asks of a scheduler.
 struct SequenceSpec {
   SequenceId id;  // unique in the worker's life, ascending
   RequestUid uid;
@@ -74,7 +74,7 @@ struct Sequence {
   int64_t arrival_us = 0;      // kept over preemptions
   int64_t priority_us = 0;     // smaller runs first; see Scheduler
   bool planned = false;        // is an item of the current plan
-  bool planned_ahead = false;  // is an item of the plan behind it
+  bool planned_ahead = false;  // is an item of the plan after the current one
   bool ended = false;          // finished when it was planned ahead: leaves with that plan
 
   SequenceId id() const { return spec.id; }

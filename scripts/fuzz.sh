@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds the libFuzzer programs of tests/fuzz and lets each search for a while, beginning with its
-# committed corpus; closes with a table and exits 1 on a finding. What a search learned is kept in
-# build/fuzz/corpus and found inputs in build/fuzz/findings. A search of all targets without a
-# finding writes benchmarks/results/fuzz.json; scripts/readme_tables.py then rewrites the table of
-# tests/fuzz/README.md. Usage: scripts/fuzz.sh [seconds per target, 60] [target ...]
+# committed corpus; closes with a table and exits 1 on a finding. The inputs that a search learned
+# are kept in build/fuzz/corpus, found inputs in build/fuzz/findings. A search of all targets
+# without a finding writes benchmarks/results/fuzz.json; scripts/readme_tables.py then rewrites the
+# table of tests/fuzz/README.md. Usage: scripts/fuzz.sh [seconds per target, 60] [target ...]
 #   a finding again:       build/fuzz/tests/fuzz/fuzz_TARGET build/fuzz/findings/TARGET/crash-...
 #   a smaller one:         the same with -minimize_crash=1 -runs=100000
 #   mended: copy the input to tests/fuzz/corpus/TARGET under a name that says what it was.

@@ -14,7 +14,7 @@ max_mib=64
 out=build/gpu_bundle.tar.xz
 program=""
 baton=""
-not_built=""  # behind the commit, of which the program may not be
+not_built=""  # a suffix of the commit's name: the program may be of another commit
 
 fail() {
   echo "gpu_bundle.sh: $1" >&2

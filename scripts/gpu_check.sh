@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# What a machine with a GPU has to say about our CUDA code, in one call of at most 450 s behind the
-# build:
+# Checks our CUDA code on a machine with a GPU, in one call of at most 450 s after the build:
 #   scripts/gpu_check.sh           bring its programs up to date (preset cuda), run them
 #   scripts/gpu_check.sh --simt    the same list with few values on the runner; needs no GPU
-# Stages are processes of their own with a limit each: 0 machine 20 s, 1 primitives 20 s, 2 kernels
-# 80 s, 3 bandwidth 20 s, 4 timings 50 s, 5 model 80 s, 6 transport 40 s, 7 sanitizer 40 s, 8 peers
-# 40 s, 9 product 60 s. Each adds a line to DIR/gpu_check_STAGE.json after every check, so a stage
-# that is stopped leaves what it had. A check that ends its process (a fault on a GPU stays, and one
-# that takes a third of the stage's limit, 10 s at least, is stopped) fails, and the stage goes on
-# behind it in a new one, three times at most; the page says so. 7 to 9 share gpu_check_tools.json,
-# for eight files of 16 MiB are all that may come back, and more is a failure. A call begins the
-# files of its own stages anew and leaves the others, so stage 4 alone is held against what an
-# earlier call measured in stage 3. A page of pass, FAIL and not run follows. "pass" means that what
-# was computed is right; whether a time meets its target is counted beside it and fails nothing.
+# Stages are processes of their own with a limit each: 0 machine 20 s; 1 primitives 20 s; 2 kernels
+# 80 s; 3 bandwidth 20 s; 4 timings 50 s; 5 model 80 s; 6 transport 40 s; 7 sanitizer 40 s; 8 peers
+# 40 s; 9 product 60 s. Each stage adds a line to DIR/gpu_check_STAGE.json after every check, so a
+# stage that is stopped leaves what it had. A check may end its process: a fault on a GPU stays, and
+# a check that takes a third of the stage's limit (10 s at least) is stopped. Such a check fails.
+# The stage goes on after it in a new process, three times at most; the page says so. Stages 7 to 9
+# share gpu_check_tools.json, because at most eight files of 16 MiB may come back; more is a
+# failure. A call begins the files of its own stages anew and leaves the others, so stage 4 alone is
+# held against what an earlier call measured in stage 3. A page of pass, FAIL and not run follows.
+# "pass" means that what was computed is right; whether a time meets its target is counted beside it
+# and fails nothing.
 # The build comes before the clock of the call runs. Where it fails or takes too long, the program
 # that is there is run, its commit marked "-not-built". A program that cannot start on this machine
 # (its C library is too old, say) is built here where there are sources, one that --program names
 # too: what is built is run in its place. In a bundle one line says what to do.
 # Stage 9 serves by build/PRESET/baton, which is built too, or by --baton; beside --program it does
 # not run without --baton.
-# Options: --out DIR (build/gpu_check), --program FILE (another one is built and run where it cannot
-# start), --baton FILE, --stages "0 1", --limit SECONDS (of every stage), --total SECONDS,
-# --build-limit SECONDS (of each program that is built here, 600), --cublaslt FILE, --nccl FILE,
-# --sanitizer FILE, --python FILE (python3).
+# Options: --out DIR (build/gpu_check); --program FILE (another one is built and run where it cannot
+# start); --baton FILE; --stages "0 1"; --limit SECONDS (of every stage); --total SECONDS;
+# --build-limit SECONDS (of each program that is built here, 600); --cublaslt FILE; --nccl FILE;
+# --sanitizer FILE; --python FILE (python3).
 # Exit status: 0 everything that could run passed, 1 something failed or was stopped, or the program
 # cannot start, 77 nothing could run (no GPU), 2 usage.
 set -euo pipefail
@@ -130,7 +130,7 @@ if [[ -z "$program" ]]; then
     if [[ -z "$baton" && -x "build/$preset/baton" ]]; then baton="build/$preset/baton"; fi
   fi
 fi
-# What it says that cannot start is the loader's word: a library, or a version of one.
+# A program that cannot start prints the loader's words: a library, or a version of one.
 fails_to_start() { ! why="$(timeout -k 2 20 "$program" --starts 2>&1 >/dev/null)"; }
 cannot_start() {
   echo "gpu_check.sh: $program cannot start here${why:+ (${why%%$'\n'*})}; $1" >&2
@@ -207,7 +207,7 @@ for stage in $stages; do
   if [[ -e "$json" ]]; then sync "$json" || true; fi
   if [[ "$code" == 0 && ! -s "$json" ]]; then code="0, but it has written no results"; fi
   if [[ "$code" == 137 && $((SECONDS - begin)) -lt $seconds ]]; then code="137, killed"; fi
-  # One that ended between two checks, or behind the last, has failed in none of them.
+  # A process that ended between two checks, or after the last one, has failed in none of them.
   if [[ $num_restarts -gt 0 && ("$code" == 0 || "$code" == "$not_run") ]]; then
     code="$code, but it ended by itself before"
   fi

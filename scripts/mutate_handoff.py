@@ -148,7 +148,7 @@ class Rewriter:
         return self.mutants.add(self.file, line, kind, text)
 
     def wrap(self, begin, end, prefix, suffix):
-        """What is wrapped first is outermost."""
+        """Puts text around a part; the text that is put first is outermost."""
         order = len(self.inserts)
         self.inserts.append((begin, 1, order, prefix))
         self.inserts.append((end, 0, -order, suffix))

@@ -257,8 +257,8 @@ def gpu_peers(result):
 
 
 def gpu_check(result):
-    """What was timed on a GPU, or how that compares with other programs there. A share is of limits
-    that were measured in the same call."""
+    """A table of times on a GPU, or of how they compare with other programs there. A share is of
+    limits that were measured in the same call."""
     if any("ratio" in row for row in result["checks"]):
         return gpu_peers(result)
     lines = [

@@ -86,7 +86,7 @@ class Server:
 def baton_argv(args, model, mode, port):
     argv = [args.baton, "serve", model, "--mode", mode, "--http", f"127.0.0.1:{port}"]
     argv += ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--threads", str(args.threads)]
-    # The same room as llama-server's slots.
+    # Baton gets as much context as one slot of llama-server.
     return argv + ["--max-context", str(LLAMA_CONTEXT)]
 
 

@@ -31,7 +31,7 @@ constexpr uint32_t kHeadDim = 64;
 constexpr uint32_t kVocab = 49152;
 constexpr uint32_t kMaxPosition = 4096;
 
-// What every benchmark runs with; set once in main.
+// Every benchmark runs with these objects; main sets them once.
 struct Bench {
   const Ops* ops = nullptr;
   ThreadPool* pool = nullptr;
@@ -72,7 +72,8 @@ PackedMatrix RandomMatrix(WeightType type, uint32_t n, uint32_t k) {
 }
 
 // One matrix, or copies of 192 MiB in all, so that a decode-shaped run reads memory and not a
-// cache. Those of the latest call are kept: the library calls a benchmark many times.
+// cache. The matrices of the latest call are kept, because the library calls a benchmark many
+// times.
 const std::vector<PackedMatrix>& Matrices(WeightType type, uint32_t n, uint32_t k, bool cold) {
   static std::vector<PackedMatrix> kept;
   static std::tuple<WeightType, uint32_t, uint32_t, bool> kept_for;
@@ -89,7 +90,7 @@ const std::vector<PackedMatrix>& Matrices(WeightType type, uint32_t n, uint32_t 
 
 using Rate = benchmark::Counter;
 
-// What one call of an operation moves and computes.
+// The bytes that one call of an operation moves, and the operations that it computes.
 struct Work {
   double bytes;
   bool cold = false;  // from memory; else from whatever cache holds it
@@ -97,8 +98,8 @@ struct Work {
   double peak_gflop_per_s = 0;  // read only with flops
 };
 
-// Adds GB/s, GFLOP/s and the shares of the limits. What fits the first-level caches has no share:
-// it is faster than the 4 MiB that the cache limit is measured with.
+// Adds GB/s, GFLOP/s and the shares of the limits. Work that fits the first-level caches has no
+// share: it is faster than the 4 MiB that the cache limit is measured with.
 void Report(benchmark::State& state, const Work& work) {
   constexpr double kSmallBytes = 1 << 20;
   const auto per_iteration = Rate::kIsIterationInvariantRate;

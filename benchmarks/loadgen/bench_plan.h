@@ -45,7 +45,7 @@ struct BenchPlan {
   bool has_rate() const { return open() && workload.trace.empty(); }
 };
 
-// What decides a run's draws.
+// The seeds of a run's random draws.
 struct RunSeeds {
   uint64_t load = 1;  // starts and lengths
   uint64_t text = 1;  // words and ids

@@ -24,7 +24,7 @@ constexpr int64_t kExactUs = 3000;
 constexpr int64_t kNapUs = 50;
 constexpr int64_t kPastUs = -1'000'000;
 
-// What both kinds of answers have in common.
+// Takes the facts that both kinds of answers have in common.
 template <typename Chunk>
 void TakeFacts(const Chunk& chunk, AnswerFacts& facts) {
   if (chunk.has_usage()) {

@@ -10,7 +10,7 @@
 
 namespace baton {
 
-// What the page shows.
+// The content of the page.
 struct HtmlPage {
   std::string title;
   Environment environment;

@@ -49,7 +49,7 @@ class HttpReply {
     kTrailers,
     kDone,
   };
-  // What ends the body.
+  // The rule that says where the body ends.
   enum class Framing : uint8_t { kUntilEnd, kLength, kChunked };
 
   Status TakeLine(std::string_view line);

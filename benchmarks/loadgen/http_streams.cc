@@ -85,9 +85,8 @@ void MakeRoomForFiles(int epoll) {
   const UniqueFd high(fcntl(epoll, F_DUPFD_CLOEXEC, static_cast<int>(last)));
 }
 
-// epoll_wait with microseconds. Where the system call is missing or forbidden (Linux before 5.11, a
-// sandbox's filter) `exact` turns false, and the rest of a wait below a millisecond is made of
-// short sleeps.
+// epoll_wait with microseconds. The system call may be missing (Linux before 5.11) or forbidden (a
+// sandbox's filter). `exact` then turns false, and short sleeps make up a wait below a millisecond.
 int WaitUs(int epoll, epoll_event* events, int64_t timeout_us, bool& exact) {
   if (exact) {
     const timespec timeout = {timeout_us / 1'000'000, timeout_us % 1'000'000 * 1000};
@@ -364,7 +363,7 @@ void HttpStreams::Take(Connection& connection, const Arrival& arrival, StreamSin
 }
 
 bool HttpStreams::CrossedClose(const Connection& connection) {
-  // What was not even sent whole cannot have been judged.
+  // The server cannot have judged a request that was not even sent whole.
   return connection.reused && (connection.out_sent < connection.out.size() ||
                                SystemClock().NowUs() - connection.sent_at_us < kCrossingUs);
 }

@@ -74,7 +74,7 @@ class HttpStreams final : public StreamBackend {
     RequestOutcome outcome;
     std::string error;
   };
-  // What one read gave, and when it arrived at this machine.
+  // The bytes of one read, and the time when they arrived at this machine.
   struct Arrival {
     std::string_view bytes;
     int64_t at_us;

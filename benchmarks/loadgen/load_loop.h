@@ -58,7 +58,7 @@ struct LoadSpec {
 // More lags than these say nothing more about their p99.
 inline constexpr size_t kMaxLagSamples = size_t{1} << 20;
 
-// What a run left.
+// The results of one run.
 struct RunResult {
   std::vector<RequestRecord> records;  // in the order of their start
   // The client's own lag: how late it started a request that was due, and how long arrived bytes

@@ -24,7 +24,7 @@ struct RateTrial {
   bool held = false;
 };
 
-// What was found.
+// The result of a search.
 struct RateSearchResult {
   // The largest rate that held in two trials; nothing when the lowest rate did not.
   std::optional<double> best;

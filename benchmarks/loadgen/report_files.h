@@ -27,7 +27,7 @@ Environment ReadEnvironment(std::string_view version);
 // "cpu, 2 cores, portable, Linux 6.1".
 std::string ToString(const Environment& environment);
 
-// What was asked for, in the order of the head of the file: name and value.
+// The settings that were asked for: name and value, in the order of the head of the file.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 // One run of a file.

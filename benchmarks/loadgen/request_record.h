@@ -1,4 +1,5 @@
-// What one request of a load was meant to be and what happened. Plain data; one thread.
+// RequestRecord: what one request of a load was meant to be, and what happened to it. Plain data;
+// one thread.
 #ifndef BATON_BENCHMARKS_LOADGEN_REQUEST_RECORD_H_
 #define BATON_BENCHMARKS_LOADGEN_REQUEST_RECORD_H_
 
@@ -40,7 +41,7 @@ inline constexpr size_t kNumStages = 5;
 std::string_view StageName(size_t stage);
 double StageMs(const StageTimes& stages, size_t stage);
 
-// What the last chunks of an answer said.
+// The facts that the last chunks of an answer gave.
 struct AnswerFacts {
   std::optional<uint32_t> prompt_tokens;
   std::optional<uint32_t> completion_tokens;

@@ -30,7 +30,7 @@ void TakeSamples(const RequestRecord& record, Samples& samples) {
   Keep(samples.e2e, E2eUs(record));
   const std::vector<double> gaps = ItlUs(record);
   samples.itl.insert(samples.itl.end(), gaps.begin(), gaps.end());
-  // What was computed for answers that nobody got is no throughput.
+  // Tokens of an answer that nobody got do not count as throughput.
   if (record.ok()) samples.output_tokens += record.NumOutput();
   samples.prompt_tokens += record.facts.prompt_tokens.value_or(0);
   samples.cached_tokens += record.facts.cached_tokens.value_or(0);

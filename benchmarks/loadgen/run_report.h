@@ -1,5 +1,4 @@
-// What a run says: the numbers of one RunResult, and whether they may be believed. Pure; any
-// thread.
+// RunReport: the numbers of one RunResult, and whether they may be believed. Pure; any thread.
 #ifndef BATON_BENCHMARKS_LOADGEN_RUN_REPORT_H_
 #define BATON_BENCHMARKS_LOADGEN_RUN_REPORT_H_
 

@@ -82,8 +82,8 @@ bool MeetsSlo(const Slo& slo, const RequestRecord& record) {
   if (!record.ok() || record.golden_wrong) return false;
   if (!Within(TtftUs(record), slo.ttft_us)) return false;
   if (!Within(E2eUs(record), slo.e2e_us)) return false;
-  // An answer of one token has no gap and no second token: those limits hold. Of more tokens in one
-  // piece nobody saw them, and no limit of theirs was met.
+  // An answer of one token has no gap and no second token, so it meets those limits. When several
+  // tokens came in one piece, nobody saw their gaps, so those limits are not met.
   if (record.token_us.size() < 2) {
     return record.NumOutput() < 2 || !(slo.itl_us || slo.tpot_us || slo.second_token_us);
   }

@@ -38,7 +38,7 @@ class Reservoir {
  public:
   explicit Reservoir(size_t capacity) : capacity_(capacity) {}
   void Add(double value);
-  // What is kept, the largest first, the rest in no order. Empty afterwards.
+  // The kept values: the largest first, the rest in no order. The reservoir is empty afterwards.
   std::vector<double> Take();
 
  private:
@@ -63,11 +63,11 @@ struct RatioInterval {
   double high = 1.0;
 };
 
-// The exponential of the trimmed mean (a tenth off each end) of log(b[i] / a[i]), with a symmetric
-// bootstrap-t interval (Efron and Tibshirani, chapter 12) whose resampled unit is the pair: a pair
-// is one block of neighbouring rounds, so what is correlated within a round stays together.
-// InvalidArgument for fewer than 4 pairs, unequal sizes, or a value that is not positive and
-// finite.
+// The exponential of the trimmed mean (a tenth off each end) of log(b[i] / a[i]). The interval is a
+// symmetric bootstrap-t interval (Efron and Tibshirani, chapter 12). Its resampled unit is the
+// pair. A pair is one block of neighbouring rounds, so values that are correlated within a round
+// stay together. InvalidArgument for fewer than 4 pairs, unequal sizes, or a value that is not
+// positive and finite.
 StatusOr<RatioInterval> PairedRatio(std::span<const double> a, std::span<const double> b,
                                     const BootstrapSpec& spec);
 

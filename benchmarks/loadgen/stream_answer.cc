@@ -190,9 +190,9 @@ Status StreamAnswer::Push(std::string_view bytes, const OnText& on_text) {
   malformed_ = parser_.Push(bytes, [&](std::string_view payload) {
     if (taken.ok() && !done_ && !failed_) taken = TakeEvent(payload, on_text);
   });
-  // What came first counts.
+  // The first error counts: an event's error came before the parser's.
   if (!taken.ok()) malformed_ = taken;
-  // Bytes behind the end are not this answer's, whether or not they came in the same piece.
+  // Bytes after the end do not belong to this answer, whether or not they came in the same piece.
   if (done_) malformed_ = OkStatus();
   return malformed_;
 }

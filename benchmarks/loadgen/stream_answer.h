@@ -14,7 +14,7 @@
 
 namespace baton {
 
-// What one event of a stream says.
+// The content of one event of a stream.
 struct ChunkEvent {
   std::string text;  // of the first choice; reasoning and content alike
   bool failed = false;

@@ -104,18 +104,19 @@ std::string_view WithoutBlanks(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
 }
 
-// What is left of `text` behind lines of blanks.
+// The rest of `text` after its leading blanks and blank lines.
 std::string_view WithoutBlankLines(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t\r\n");
   return first == std::string_view::npos ? std::string_view() : text.substr(first);
 }
 
-// The header of Azure's table, other columns behind its own or not.
+// True for the header of Azure's table; other columns may follow its own.
 bool IsAzureHeader(std::string_view line) {
   return line == kAzureHeader || line.starts_with(std::string(kAzureHeader) + ",");
 }
 
-// start_us is absolute here; the caller makes it relative. Columns behind the three are not read.
+// start_us is absolute here; the caller makes it relative. Columns after the first three are not
+// read.
 StatusOr<TraceRow> ParseAzureRow(std::string_view line) {
   std::vector<std::string_view> fields = SplitAt(line, ',');
   if (fields.size() < 3) return InvalidArgument("{} fields instead of 3", fields.size());

@@ -1,5 +1,5 @@
-// What the requests of a load say. Pure: the same seed gives the same requests, whatever the server
-// does and in whatever order they are built. One thread.
+// Workload: the content of a load's requests. Pure: the same seed gives the same requests, whatever
+// the server does and in whatever order they are built. One thread.
 #ifndef BATON_BENCHMARKS_LOADGEN_WORKLOAD_H_
 #define BATON_BENCHMARKS_LOADGEN_WORKLOAD_H_
 
@@ -42,8 +42,8 @@ struct WorkloadSpec {
   std::optional<std::pair<uint32_t, uint32_t>> token_ids;
   bool ignore_eos = true;
   uint64_t seed = 1;  // of the lengths
-  // Of the words and ids, prefixes too: a server that was asked the same text before may answer it
-  // from its cache.
+  // The seed of the words and ids, also of those in prefixes. A server that was asked the same text
+  // before may answer it from its cache.
   uint64_t text_seed = 1;
   std::vector<TraceRow> trace;  // not empty: lengths and shared blocks come from here, row by row
   double trace_length = 1.0;    // the length scale that was applied to `trace`

@@ -289,7 +289,7 @@ void ShowLostEvents(RouterPrefixIndex* index) {
   int num_gaps = 0;
   size_t num_resyncs = 0;
   for (int i = 0; i < kBatches; ++i) {
-    // None of the last, behind which nothing would show the gap.
+    // None of the last 1000 batches is lost, because no later batch might show the gap.
     const bool is_lost = i % 100 == 50 && i + 1'000 < kBatches;
     num_lost += is_lost ? 1 : 0;
     num_gaps += workers.Change(is_lost) ? 0 : 1;

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What the prefix cache saves, and that it changes no bit: two servers of two prefill and two
-decode workers each, one with --prefix-cache on and one with off, get the same requests in turn.
+"""Measures what the prefix cache saves, and checks that it changes no bit. Two servers of two
+prefill and two decode workers each, one with --prefix-cache on and one with off, get the same
+requests in turn.
 
   benchmarks/serve/prefix_cache.py --model FILE|NAME [--out FILE.json] [--rounds 3]
 
   chat     ten turns of one conversation: each asks 40 new words and gets 48 tokens
-  system   20 users, one after another, behind one system prompt of 512 tokens
+  system   20 users, one after another, after one system prompt of 512 tokens
   cuts     a prompt that shares its first 256, 511, 512, 513 or 1500 tokens with an earlier one,
            which are the sides of the window of a gemma3
 Every answer's tokens and log-probabilities are compared between the two servers; a difference ends
@@ -27,7 +28,7 @@ from machine import record  # noqa: E402
 
 SETTLE_S = 0.6  # a heartbeat and more: the router has heard of the blocks of the answer before
 CUTS = (256, 511, 512, 513, 1500)
-# Of an answer, what may differ between two servers.
+# The fields of an answer that may differ between two servers.
 TIMES = ("ttft_ms", "cached_tokens", "prompt_tokens")
 
 
@@ -58,7 +59,7 @@ def post(server, path, body):
 
 
 def ask_both(servers, path, body, first):
-    """The same request to both, `first` first; fails when a bit differs."""
+    """Sends one request to both, `first` first; fails when a bit differs."""
     answers = {}
     for name in (first, "off" if first == "on" else "on"):
         answers[name] = post(servers[name], path, body)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What one server on this machine costs around its model: start, hand-off, router, idle, memory.
+"""The cost of one server on this machine around its model: start, hand-off, router, idle, memory.
 
   benchmarks/serve/serving.py --model FILE|NAME [--out FILE.json] [--rounds 3]
 
@@ -224,7 +224,7 @@ def fill_pool(server):
 
 
 def argument_parser(description):
-    """What every script of this folder takes."""
+    """A parser of the arguments that every script of this folder takes."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What sending spans costs: servers with --otlp-endpoint at a collector that lives here, and
-servers without, get the same requests.
+"""Measures what sending spans costs: servers with --otlp-endpoint at a collector that lives here,
+and servers without, get the same requests.
 
   build/venv/bin/python benchmarks/serve/trace_cost.py --model NAME [--out FILE] [--rounds 12]
 

@@ -3,8 +3,8 @@
 
   benchmarks/transport/nccl_loopback.py [--build build/release] [--rounds 5] [--seconds 3]
 
-It measures the transport's own work on a processor (gather, offer, grant, two copies of the
-loopback, checksum, scatter) and says nothing of NCCL. Each transfer is followed by its memcpy; a
+It measures the transport's own work on a processor: gather, offer, grant, two copies of the
+loopback, checksum, scatter. It says nothing of NCCL. Each transfer is followed by its memcpy; a
 round is a process of its own.
 Writes benchmarks/results/nccl_loopback.json and prints one line.
 """

@@ -1,5 +1,5 @@
-// What moving KV blocks costs: the copy with its checksum against plain memcpy, whole transfers
-// over each transport, and the round trip of a small control message. JSON:
+// Measures the cost of moving KV blocks: the copy with its checksum against plain memcpy, whole
+// transfers over each transport, and the round trip of a small control message. JSON:
 // --benchmark_format=json.
 //
 // A transfer is that of SmolLM2-135M: 30 layers of 12 KiB a block; 512 tokens are 32 blocks, 11.8
@@ -83,7 +83,7 @@ void BM_CopyAndChecksum(benchmark::State& state) {
 }
 BENCHMARK(BM_CopyAndChecksum)->Arg(32)->Arg(256)->UseRealTime();
 
-// What P adds when it seals.
+// The checksums that a prefill worker computes when it seals.
 void BM_SliceChecksum(benchmark::State& state) {
   const auto source = MakeArena();
   uint64_t sum = 0;
@@ -190,7 +190,7 @@ class Pair {
     return took.count();
   }
 
-  // A small message to D and one back.
+  // Sends a small message to the decode worker and one back.
   void RoundTrip() {
     ++num_controls_;
     BATON_CHECK(p_->SendControl(d_incarnation_, std::string(100, 'x')).ok(), "control");

@@ -50,7 +50,7 @@ PT_DYNAMIC, PT_INTERP, DT_NEEDED = 2, 3, 1
 
 
 def dynamic_needs(path):
-    """What a 64-bit ELF file asks of a dynamic linker; [] = nothing, it is static."""
+    """The needs of a 64-bit ELF file from a dynamic linker; [] = none, it is static."""
     data = Path(path).read_bytes()
     if data[:5] != b"\x7fELF\x02":
         raise SystemExit(f"build_image.py: {path} is no 64-bit ELF file")

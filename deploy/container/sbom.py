@@ -1,4 +1,4 @@
-"""What is inside the static binary, as an SPDX 2.3 document: Debian packages whose archives were on
+"""The content of the static binary, as an SPDX 2.3 document: Debian packages whose archives were on
 its link line or whose headers it is made of, and the crates of the Rust library.
 
 The link line is the build's own (`ninja -t commands`), so a library that is added to the build is
@@ -22,7 +22,7 @@ HEADER_ONLY = (
     "libcli11-dev",
     "libboost1.81-dev",
 )
-# What the compiler driver adds to every static link.
+# The archives that the compiler driver adds to every static link.
 IMPLICIT_ARCHIVES = ("libc.a", "libm.a", "libstdc++.a", "libgcc.a", "libgcc_eh.a")
 
 

@@ -1,5 +1,6 @@
-"""The shared libraries of a dynamic binary, put into an image's root filesystem as Debian has them,
-so that the container runtime of a GPU node finds where the driver's libraries belong.
+"""Puts the shared libraries of a dynamic binary into an image's root filesystem as Debian has them.
+
+The container runtime of a GPU node then finds where the driver's libraries belong.
 """
 
 import re

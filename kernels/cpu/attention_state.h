@@ -1,5 +1,5 @@
-// What the functions of attention share: sizes, working memory, the running state of a query row
-// and the keys that a row sees. Included by one translation unit per instruction set.
+// The parts that the functions of attention share: sizes, working memory, the running state of a
+// query row and the keys that a row sees. Included by one translation unit per instruction set.
 #ifndef BATON_KERNELS_CPU_ATTENTION_STATE_H_
 #define BATON_KERNELS_CPU_ATTENTION_STATE_H_
 
@@ -100,7 +100,7 @@ BATON_INLINE TaskRange VisibleKeys(uint32_t position, uint32_t window, uint32_t 
   return {low < end ? low : end, end};
 }
 
-// What an item's inner functions share.
+// The values that an item's inner functions share.
 struct ItemRun {
   const AttentionArgs& args;
   const AttentionShape& shape;

@@ -22,8 +22,8 @@ inline constexpr size_t kPrefetchBytes = 2560;
 // The rows and blocks of activations that one call of a core works on.
 struct A16Rows {
   const int16_t* q;     // first row, first block
-  const float* scale;   // likewise
-  const float* sum;     // likewise
+  const float* scale;   // first row, first block
+  const float* sum;     // first row, first block
   size_t q_stride;      // elements between rows
   size_t scale_stride;  // blocks between rows
 };

@@ -1,5 +1,5 @@
-// What this machine can do at best, measured at start, so that every rate has its limit beside it.
-// Call it from one thread while the pool is idle; other load on the machine lowers what it finds.
+// The limits of this machine, measured at start, so that every rate has its limit beside it. Call
+// it from one thread while the pool is idle; other load on the machine lowers what it finds.
 #ifndef BATON_KERNELS_CPU_MACHINE_LIMITS_H_
 #define BATON_KERNELS_CPU_MACHINE_LIMITS_H_
 

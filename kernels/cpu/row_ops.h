@@ -154,8 +154,8 @@ BATON_INLINE F32x16 SiluMul16(F32x16 gate, F32x16 up) {
   return Mul(Div(gate, Add(Set1(1.0f), e)), up);
 }
 
-// gelu(gate) * up in its tanh form, as gate / (1 + e^-t) * up with
-// t = 2 sqrt(2 / pi) (gate + 0.044715 gate^3), since (1 + tanh(t / 2)) / 2 = 1 / (1 + e^-t).
+// gelu(gate) * up in its tanh form, as gate / (1 + e^-t) * up. Here t = 2 sqrt(2 / pi) (gate +
+// 0.044715 gate^3), since (1 + tanh(t / 2)) / 2 = 1 / (1 + e^-t).
 BATON_INLINE F32x16 GeluMul16(F32x16 gate, F32x16 up) {
   const F32x16 cubic = Fma(Mul(gate, gate), Set1(0.0713548163f), Set1(1.5957691216f));
   const F32x16 e = Exp(Sub(Zero(), Mul(cubic, gate)));

@@ -72,7 +72,7 @@ BATON_INLINE F32x16 Div(F32x16 a, F32x16 b) {
 BATON_INLINE F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
-// a > b ? a : b, so b when either is NaN; Min likewise.
+// a > b ? a : b, so b when either is NaN; Min treats NaN so too.
 BATON_INLINE F32x16 Max(F32x16 a, F32x16 b) {
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }

@@ -92,7 +92,7 @@ BATON_INLINE F32x16 Fma(F32x16 a, F32x16 b, F32x16 c) {
     BATON_LANEWISE(F32x16, a.v[i] * b.v[i] + c.v[i]);
   }
 }
-// a > b ? a : b, so b when either is NaN; Min likewise.
+// a > b ? a : b, so b when either is NaN; Min treats NaN so too.
 BATON_INLINE F32x16 Max(F32x16 a, F32x16 b) {
   BATON_LANEWISE(F32x16, a.v[i] > b.v[i] ? a.v[i] : b.v[i]);
 }

@@ -1,7 +1,7 @@
-// The innermost loop of the quantised matmul for AVX2, in assembly: gcc 12 hoists the broadcasts of
-// a tile of more than three rows written with intrinsics and spills its sums, which costs 35 %
-// (tile of six rows on Zen 3: 77 instead of 120 Gop/s). These are the overloads of core_a16.h's
-// DotBlock for 4, 5 and 6 rows.
+// The innermost loop of the quantised matmul for AVX2, in assembly. In a tile of more than three
+// rows that is written with intrinsics, gcc 12 hoists the broadcasts and spills the sums. That
+// costs 35 % (tile of six rows on Zen 3: 77 instead of 120 Gop/s). These are the overloads of
+// core_a16.h's DotBlock for 4, 5 and 6 rows.
 #ifndef BATON_KERNELS_CPU_TILE_AVX2_H_
 #define BATON_KERNELS_CPU_TILE_AVX2_H_
 

@@ -19,8 +19,8 @@ BATON_INLINE I32x16 Shift16(I32x16 v) {
   if constexpr (kBits == 0) return v;
 }
 
-// What lies above the nibbles of a chunk, at bits 4 and up of each byte: of the low nibbles, or of
-// the high ones.
+// The bits that lie above the nibbles of a chunk, moved to bits 4 and up of each byte. They belong
+// to the high nibbles where kHigh is set, else to the low ones.
 template <PackedDigits kDigits, int kChunk, bool kHigh>
 BATON_INLINE I32x16 UpperBits(const std::byte* planes) {
   if constexpr (kDigits == PackedDigits::kSixOff32) {

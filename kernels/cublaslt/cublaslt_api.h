@@ -1,6 +1,7 @@
-// The part of cuBLASLt's C interface that is called here, declared so that a build without the
-// library's headers (they come with half a gigabyte of library) can load it where it is. Names,
-// values and layouts of cublasLt.h and library_types.h, whose interfaces newer versions keep.
+// The part of cuBLASLt's C interface that is called here. It is declared here so that a build
+// without the library's headers can load the library where it is. (The headers come with half a
+// gigabyte of library.) Names, values and layouts are those of cublasLt.h and library_types.h,
+// whose interfaces newer versions keep.
 //
 // Nothing here is defined or linked; cublaslt_library.h finds the functions at run time, and the
 // loopback (tests/cublaslt) defines them for tests.

@@ -47,10 +47,10 @@ struct CublasLtTable {
 
 // Where the library is looked for.
 struct CublasLtSearch {
-  // The flag --cublaslt-library: a file. When it is given nothing else is tried, and neither behind
-  // the environment's BATON_CUBLASLT_LIBRARY, which comes next.
+  // The flag --cublaslt-library: a file. When it is given nothing else is tried. The environment's
+  // BATON_CUBLASLT_LIBRARY comes next; when it is given nothing after it is tried either.
   std::string library;
-  // Folders of Python packages that may hold nvidia/*/lib/libcublasLt.so.13, tried behind the
+  // Folders of Python packages that may hold nvidia/*/lib/libcublasLt.so.13, tried after the
   // loader's own path. PythonFolders() for those of this machine (src/base/library.h).
   std::vector<std::string> python_folders = {};
 };

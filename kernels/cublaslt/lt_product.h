@@ -37,7 +37,7 @@ class LtHandle {
   cublasLtHandle_t handle_;
 };
 
-// What of a product does not depend on its rows.
+// The part of a product's shape that does not depend on its rows.
 struct LtShape {
   uint32_t n;
   uint32_t k;

@@ -3,20 +3,20 @@
 //
 // Work: a cta of four warps takes one item at a time: pairs of one kv head and a run of splits,
 // four at a time. Each warp streams its split's tiles through a ring of its own (units of 8 KiB,
-// two ahead: 64 KiB a cta under way) and leaves (maximum, weight, sums) as a partial: in its ring,
-// where the cta folds the four in ascending order, each warp a quarter of the dims; or, when the
-// pairs' splits are cut over several items, in the workspace, where the last cta to arrive folds
-// all. Where shared memory has no room for four rings a cta has two warps; the bits are the same.
-// (Rings of two slots instead take registers too many at 256 dims.) Bytes: 4 head_dim a key and kv
-// head, once (a second time from L2 for each further sixteen pairs); a cut split also writes and
-// reads 4 head_dim + 8 a pair, 3 % at four pairs. Flops: 64 head_dim a key, of which group / 16 are
-// useful. Limit: memory; a warp takes 6 us a tile when it is alone, so few splits are for
-// attention_spread.cu, and the last cta of 128k keys and 4 pairs folds 1 MiB alone. Reached on an
-// H100, of reading: 64 rows of 1k keys 88 %, of 8k 98 %, of fp8 64 and 78 %; 8 rows of 8k 72 and
-// 48 % (kernels/README.md). Fp8: codes become operands in registers
-// (attention_fp8.h). Bytes: 2 head_dim + 4 a key and kv head; units of 64 dims are 4 KiB.
-// Instructions: 2.25 an element more, 1.75 of them shifts and LOP3: 45 % of what their pipe (64 a
-// cycle) takes while memory gives an SM its 16.5 bytes a cycle (H200, 4.3 TB/s at 1.98 GHz).
+// two ahead: 64 KiB a cta under way). It leaves (maximum, weight, sums) as a partial in its ring.
+// The cta folds the four there in ascending order, each warp a quarter of the dims. When the pairs'
+// splits are cut over several items, partials go to the workspace instead, where the last cta to
+// arrive folds all. Where shared memory has no room for four rings a cta has two warps; the bits
+// are the same. (Rings of two slots instead take registers too many at 256 dims.) Bytes: 4 head_dim
+// a key and kv head, once (a second time from L2 for each further sixteen pairs); a cut split also
+// writes and reads 4 head_dim + 8 a pair, 3 % at four pairs. Flops: 64 head_dim a key, of which
+// group / 16 are useful. Limit: memory. A warp takes 6 us a tile when it is alone, so few splits
+// are for attention_spread.cu. The last cta of 128k keys and 4 pairs folds 1 MiB alone. Reached on
+// an H100, of reading: 64 rows of 1k keys 88 %, of 8k 98 %, of fp8 64 and 78 %; 8 rows of 8k 72 and
+// 48 % (kernels/README.md). Fp8: codes become operands in registers (attention_fp8.h). Bytes: 2
+// head_dim + 4 a key and kv head; units of 64 dims are 4 KiB. Instructions: 2.25 an element more,
+// 1.75 of them shifts and LOP3. These are 45 % of what their pipe (64 a cycle) takes while memory
+// gives an SM its 16.5 bytes a cycle (H200, 4.3 TB/s at 1.98 GHz).
 #include "kernels/cuda/attention_fold.h"
 #include "kernels/cuda/attention_fp8.h"
 #include "kernels/cuda/attention_items.h"
@@ -89,14 +89,14 @@ BATON_DEVICE void CopyUnit(const KeySource& source, const Tiles& tiles, uint32_t
 template <KvElement kElement, uint32_t kDim>
 BATON_DEVICE void NextUnit(const KeySource& source, const Tiles& tiles, uint32_t unit,
                            WarpMemory<kElement, kDim>& memory) {
-  // The own copies of the unit have landed; behind the barrier the warp's have, and every lane has
-  // read the unit before, whose slot is filled next.
+  // The thread's own copies of the unit have landed. After the barrier the warp's copies have
+  // landed, and every lane has read the unit before, whose slot is filled next.
   simt::cp_async_wait<kSlots - 2>();
   simt::sync_warp();
   CopyUnit(source, tiles, unit + kSlots - 1, memory);
 }
 
-// What a warp needs to walk one split.
+// The values that a warp needs to walk one split.
 struct Walk {
   const KeySource& source;
   const PairRows& rows;
@@ -286,7 +286,7 @@ constexpr Kernel kKernels[kNumAttentionDecode] = {
 
 // Which kernel takes these blocks on the current device: with all warps if there is room.
 uint32_t DecodeKernel(const KvBlocks& kv) {
-  // Of 64 dims of fp8 all fit everywhere.
+  // With 64 dims of fp8, all warps fit everywhere.
   static constexpr uint32_t kFew[6] = {6, 7, 8, 3, 9, 10};
   const uint32_t index = KernelIndex(kv);
   return kAttentionDecodeInfos[index].shared_bytes <= simt::max_shared_bytes() ? index

@@ -97,7 +97,7 @@ struct SeenTile {
   uint32_t first_key;
 };
 
-// sums += p V of kKeys keys; `weights` [kKeys / 16]. Of kSums dims, from chunk `first` on.
+// sums += p V of kKeys keys; `weights` [kKeys / 16]. It adds kSums dims, from chunk `first` on.
 template <uint32_t kDim, uint32_t kKeys, uint32_t kSums = kDim>
 BATON_DEVICE void AddCodes(const FragmentA* weights, const CodedKeys<kDim, kKeys>& v,
                            const SeenTile& tile, SplitState<kSums>& split, uint32_t first = 0) {

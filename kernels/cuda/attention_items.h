@@ -1,9 +1,9 @@
-// What an item of attention is made of, for a thread: which keys its pairs see, and the copies of
-// q, K and V into shared memory. Included by the attention kernels and their reference.
+// The parts of an item of attention, for a thread: which keys its pairs see, and the copies of q, K
+// and V into shared memory. Included by the attention kernels and their reference.
 //
 // Shared memory: rows of head_dim bf16 in chunks of sixteen bytes, chunk c of row r at c ^ (r % 8):
-// the eight rows of an ldmatrix touch 32 different banks. Rows of fp8 likewise; of 64 dims they
-// have four chunks, and chunk c of row r lies at c ^ (r / 2 % 4).
+// the eight rows of an ldmatrix touch 32 different banks. Rows of fp8 have the same order.
+// With 64 dims a row of fp8 has four chunks, and chunk c of row r lies at c ^ (r / 2 % 4).
 #ifndef BATON_KERNELS_CUDA_ATTENTION_ITEMS_H_
 #define BATON_KERNELS_CUDA_ATTENTION_ITEMS_H_
 
@@ -74,7 +74,7 @@ struct KeyRange {
   }
 };
 
-// What the pair of the item at this index sees; nothing behind the last pair.
+// The keys that the pair of the item at this index sees; none after the last pair.
 BATON_DEVICE KeyRange KeysOfPair(const AttentionParams& params, const AttentionItem& item,
                                  uint32_t pair) {
   if (pair >= item.num_pairs) return {0, 0};
@@ -84,7 +84,7 @@ BATON_DEVICE KeyRange KeysOfPair(const AttentionParams& params, const AttentionI
   return {is_cut ? position - params.window + 1 : 0, position + 1};
 }
 
-// What pairs [first, first + count) of an item see together: they ascend.
+// The keys that pairs [first, first + count) of an item see together: they ascend.
 BATON_DEVICE KeyRange KeysOfPairs(const AttentionParams& params, const AttentionItem& item,
                                   uint32_t first, uint32_t count) {
   if (first >= item.num_pairs) return {0, 0};
@@ -101,7 +101,7 @@ BATON_DEVICE size_t PairOffset(const AttentionParams& params, const AttentionIte
   return (row * params.num_heads + item.kv_head * group + at % group) * params.kv.head_dim;
 }
 
-// q of the item's first kPairs pairs, zeros behind the last, by kThreads threads.
+// q of the item's first kPairs pairs, zeros after the last, by kThreads threads.
 template <uint32_t kDim, uint32_t kPairs, uint32_t kThreads, SharedRows kAs = SharedRows::kWhole>
 BATON_DEVICE void CopyPairs(const AttentionParams& params, const AttentionItem& item,
                             Vec16 (*to)[kDim / kVec]) {
@@ -218,8 +218,8 @@ BATON_DEVICE void CopyKeys(const KeySource& from, uint32_t first_key, bool is_va
   }
 }
 
-// The two pairs of a lane (rows lane / 4 and lane / 4 + 8 of its warp's tile), and what the warp's
-// pairs see together and all of them.
+// The keys that the two pairs of a lane see (rows lane / 4 and lane / 4 + 8 of its warp's tile).
+// `any` has the keys that some pair of the warp sees, and `all` those that every pair sees.
 struct PairRows {
   KeyRange keys[2];
   KeyRange any;

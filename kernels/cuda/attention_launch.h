@@ -1,4 +1,4 @@
-// What the launches of the attention kernels share: host code. Included by their sources.
+// Host code that the launches of the attention kernels share. Included by their sources.
 #ifndef BATON_KERNELS_CUDA_ATTENTION_LAUNCH_H_
 #define BATON_KERNELS_CUDA_ATTENTION_LAUNCH_H_
 

@@ -1,4 +1,4 @@
-// What the kernels around attention take: rotary embedding with the append of K and V, and
+// The parameters of the kernels around attention: rotary embedding with the append of K and V, and
 // attention over a list of items that the host planned (attention_plan.h). Included through
 // kernel_table.h.
 #ifndef BATON_KERNELS_CUDA_ATTENTION_PARAMS_H_
@@ -13,7 +13,7 @@
 namespace baton::cuda {
 
 // Lists of blocks, the same in all of them: block_lists [num_sequences][max_blocks], of which a
-// sequence's number names a row. Where lists lie one behind the other, max_blocks is 1 and a
+// sequence's number names a row. Where lists lie one after the other, max_blocks is 1 and a
 // sequence's number is the place at which its list begins.
 
 // The sequence of a row that is no row: the rest of a batch padded to a size for which a graph was
@@ -64,12 +64,12 @@ struct AttentionItem {
 };
 
 // Attention of the rows of a batch over the keys in their blocks, causal: the row at position p
-// sees keys [max(0, p - window + 1), p]. The sum has one shape at every length (attention_tile.h),
-// so a row's bits do not depend on how a prompt is cut, on the batch, the block size or the plan,
-// and `attention_prefill` and `attention_decode` give the same bits. That holds while the values of
-// a sequence are zero or in [2^-60, 2^40]; a NaN or infinity in K or V may reach any row of its
-// sequence, and no other. Slots that no row of an item sees are not read; of fp8 their scales may
-// be, eight at a time, and change nothing.
+// sees keys [max(0, p - window + 1), p]. The sum has one shape at every length (attention_tile.h).
+// So a row's bits do not depend on how a prompt is cut, on the batch, the block size or the plan.
+// `attention_prefill` and `attention_decode` give the same bits. That holds while the values of a
+// sequence are zero or in [2^-60, 2^40]. A NaN or infinity in K or V may reach any row of its
+// sequence, and no other. Slots that no row of an item sees are not read. In fp8 their scales may
+// be read, eight at a time, and change nothing.
 struct AttentionParams {
   const simt::Bf16* q;  // [num_rows][num_heads][head_dim]
   simt::Bf16* out;      // [num_rows][num_heads][head_dim]

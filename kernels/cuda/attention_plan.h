@@ -3,10 +3,11 @@
 //
 // A span of more than 64 (token, head) pairs is prefill, where the device has a kernel for it:
 // items of 64 pairs, each with all its keys in one cta. Any other span is decode: items of 16 pairs
-// and a run of splits of 256 keys, one warp a split; a cta needs the next item only after four
+// and a run of splits of 256 keys, one warp a split. A cta needs the next item only after four
 // splits, so runs are multiples of four. Where few rows have long contexts, the pairs' splits are
-// cut over several items, which leave partials that the last of them to finish folds. Of so few
-// splits that each can have a cta of its own, each is an item, for another kernel.
+// cut over several items, which leave partials. The last of these items to finish folds the
+// partials. Where there are so few splits that each can have a cta of its own, each is an item, for
+// another kernel.
 //
 // Bounds, of R rows in S spans, H kv heads, G = heads / H, T = limits.num_decode_ctas:
 //   prefill items <= H (floor(R G / 64) + S)       decode items <= T + H (floor(R G / 16) + S)
@@ -36,14 +37,14 @@ struct AttentionRows {
   uint32_t first_position;  // row first_row + r has position first_position + r
 };
 
-// What of a model decides the cuts.
+// The part of a model that decides the cuts.
 struct AttentionShape {
   uint32_t num_heads;
   uint32_t num_kv_heads;
   uint32_t window;  // 0 = none
 };
 
-// What a plan may use.
+// The resources that a plan may use.
 struct AttentionPlanLimits {
   uint32_t num_decode_ctas;  // the grid that decode items should fill; at least 1
   uint32_t max_partials;     // places in the workspace; pairs that find none stay in one item

@@ -1,17 +1,18 @@
 // Attention of many rows of a sequence over its keys in blocks: 64 (token, head) pairs a cta.
 //
 // Work: a cta of four warps takes one item at a time, pairs of one kv head, and walks all tiles of
-// 64 keys that they see; a warp has sixteen pairs, and all four multiply with the same K and V.
+// Work: a cta of four warps takes one item at a time, pairs of one kv head, and walks all tiles of
+// 64 keys that they see. A warp has sixteen pairs, and all four multiply with the same K and V.
 // Each tile is two units of the ring, K then V, copied two units ahead. The split's sums are in
-// registers (head_dim / 2), the folded totals in shared memory, where each thread touches its own
-// (in registers as well they would be 256 at head_dim 256). Bytes: 4 head_dim a key and item
+// registers (head_dim / 2). The folded totals are in shared memory, where each thread touches its
+// own. (In registers as well they would be 256 at head_dim 256.) Bytes: 4 head_dim a key and item
 // through L2, from memory each K and V about once; 4 head_dim a pair. Flops: 4 head_dim a pair and
-// key. Limit: the tensor cores, as far as mma.sync feeds them; scale, mask and Exp2 are about 60
+// key. Limit: the tensor cores, as far as mma.sync feeds them. Scale, mask and Exp2 are about 60
 // instructions for each 16 products at head_dim 128. Reached: kernels/README.md.
-// Fp8: units are half as large and are copied three ahead; behind the barrier of a unit the cta
+// Fp8: units are half as large and are copied three ahead. After the barrier of a unit the cta
 // turns the next one into one of two buffers of bf16, beside the products of the unit itself.
-// Bytes: 2 head_dim + 4 a key and item. Instructions: 2.25 for each element of K and V and item, a
-// quarter of them a warp's: 290 beside its 128 products of a tile at head_dim 128.
+// Bytes: 2 head_dim + 4 a key and item. Instructions: 2.25 for each element of K and V and item. A
+// warp has a quarter of them: 290 beside its 128 products of a tile at head_dim 128.
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_walk.h"
 #include "kernels/cuda/kernel_table.h"

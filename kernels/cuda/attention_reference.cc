@@ -181,8 +181,8 @@ void WidenPiece(const KvBlocks& from, const std::byte* piece, const KvBlocks& to
   }
 }
 
-// The same with K and V in bf16, which `bytes` then holds: attention over fp8 is attention over
-// those. A block that some span sees has all its slots there.
+// The data with K and V in bf16, which `bytes` then holds: attention over fp8 is attention over
+// this bf16 data. A block that some span sees has all its slots there.
 AttentionData InBf16(const AttentionData& data, std::span<const AttentionRows> spans,
                      std::vector<std::byte>& bytes) {
   if (data.kv.element == KvElement::kBf16) return data;

@@ -1,5 +1,5 @@
-// What rope_append and attention compute, in the plainest form, on host memory, in double. Slow;
-// for tests and for checks on a GPU. Pure.
+// The results of rope_append and attention, computed in the plainest form, on host memory, in
+// double. Slow; for tests and for checks on a GPU. Pure.
 #ifndef BATON_KERNELS_CUDA_ATTENTION_REFERENCE_H_
 #define BATON_KERNELS_CUDA_ATTENTION_REFERENCE_H_
 
@@ -21,7 +21,7 @@ struct RotatedRows {
 // Reads qkv, the norms, the table, positions and sequences of `params`; writes nothing.
 RotatedRows ReferenceRotate(const RopeAppendParams& params);
 
-// What of AttentionParams describes the data, on host memory.
+// The part of AttentionParams that describes the data, on host memory.
 struct AttentionData {
   const Bf16* q;  // [rows][num_heads][head_dim]
   KvBlocks kv;

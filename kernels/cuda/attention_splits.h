@@ -14,7 +14,7 @@
 namespace baton::cuda {
 inline namespace BATON_BODY {
 
-// Those of a split that the item sees.
+// The tiles of a split that the item sees.
 BATON_DEVICE Tiles TilesOfSplit(uint32_t split, const KeyRange& seen) {
   const uint32_t first = seen.begin / kTileKeys;
   const uint32_t end = (seen.end + kTileKeys - 1) / kTileKeys;
@@ -29,7 +29,7 @@ struct alignas(8) SumPair {
   float high;
 };
 
-// What is known after one split: sums [n8 of head_dim][rows 0..7 | 8..15][lane].
+// The state after one split: sums [n8 of head_dim][rows 0..7 | 8..15][lane].
 template <uint32_t kDim>
 struct Partial {
   SumPair sums[kDim / 8][2][simt::kWarpSize];

@@ -3,18 +3,19 @@
 //
 // Work: as AttentionDecode (items of sixteen pairs, a run of splits), but the four tiles of a split
 // have a warp each instead of one warp after another. A warp copies K and V of its tile, multiplies
-// K, and leaves the pairs' maxima; knowing those of the tiles before, it turns its scores into
-// weights and leaves them as operands. Then each warp walks the weights of all tiles in order over
-// its quarter of the dims (half, of 64 dims), so that every sum is the chain that it is elsewhere.
-// The parts of an item meet in the workspace, where the last cta folds them.
+// K, and leaves the pairs' maxima. When it knows the maxima of the tiles before, it turns its
+// scores into weights and leaves them as operands. Then each warp walks the weights of all tiles in
+// order over its quarter of the dims (its half, where there are 64 dims). So every sum is the chain
+// that it is elsewhere. The parts of an item meet in the workspace, where the last cta folds them.
+//
 // Bytes, flops: AttentionDecode's; a split's state is written and read too. Limit: latency. All of
 // K and half of V (128 KiB a split at 128 dims of bf16, 96 at once: two ctas an SM) are under way
 // from the start; the rest lands where K lay. Keys of an item's first split are asked for in L2
-// before the kernel before ends, which is allowed because a request reads nothing and because what
-// names them (items, block lists) no kernel writes. Calculated for an H100 of 1.75 GHz at
-// 128 dims: 700 cycles of scores, 700 of weights, 800 of sums, 1500 to store, meet and fold: with
-// two trips to memory 4 us. Reached: one row of 1k keys 9.8 us (kernels/README.md); where the other
-// 6 go is not known.
+// before the previous kernel ends. That is allowed because a request reads nothing, and because no
+// kernel writes what names the keys (items, block lists). Calculated for an H100 of 1.75 GHz at 128
+// dims: 700 cycles of scores, 700 of weights, 800 of sums, 1500 to store, meet and fold: with two
+// trips to memory 4 us. Reached: one row of 1k keys 9.8 us (kernels/README.md); where the other 6
+// go is not known.
 #include "kernels/cuda/attention_fold.h"
 #include "kernels/cuda/attention_fp8.h"
 #include "kernels/cuda/attention_items.h"

@@ -8,8 +8,8 @@
 //  2. Scores of a tile: mma.m16n8k16 from zero, k ascending over the dims; times scale log2(e),
 //     once, in fp32; -inf where the row does not see the key.
 //  3. m' = max(m, tile). weight and sums are multiplied by 2^(m - m'), which is exactly 1 when the
-//     maximum stays. p = 2^(s - m') by Exp2, rounded to bf16, and the same rounded p in both sums,
-//     so that weights add up to 1 and a constant V comes out as itself.
+//     maximum stays. p = 2^(s - m') by Exp2, rounded to bf16. Both sums take the same rounded p, so
+//     weights add up to 1 and a constant V comes out as itself.
 //  4. Lane t of a row's four adds its p of keys 8n + 2t, 8n + 2t + 1, n ascending; at the split's
 //     end (w0 + w1) + (w2 + w3). sums += p v: mma.m16n8k16, keys ascending.
 //  5. Splits fold ascending, the first that sees a key by copy: m' = max; total = fma(split,
@@ -102,7 +102,7 @@ BATON_DEVICE void MultiplyKeys(const Vec16 (*q)[kDim / kVec], const Vec16 (*k)[k
   }
 }
 
-// sums += p V of kKeys keys; `weights` [kKeys / 16]. Of kSums dims, from chunk `first` on.
+// sums += p V of kKeys keys; `weights` [kKeys / 16]. It adds kSums dims, from chunk `first` on.
 template <uint32_t kDim, uint32_t kKeys, uint32_t kSums = kDim>
 BATON_DEVICE void AddValues(const FragmentA* weights, const Vec16 (*v)[kDim / kVec],
                             SplitState<kSums>& split, uint32_t first = 0) {
@@ -154,7 +154,7 @@ BATON_DEVICE float MaskRow(const TileScores& tile, const PairRows& rows, uint32_
   return largest;
 }
 
-// What a tile's scores are reduced by, and what weight and sums before it are multiplied with.
+// The base that is subtracted from a tile's scores, and the factor for weight and sums before it.
 struct Rise {
   float base;
   float factor;

@@ -1,6 +1,6 @@
 // Copies of K and V for attention by wgmma: tiles of 64 keys into shared memory, by a cta of four
 // warps. Each warp copies the same sixteen keys of every tile, which lie in one block at the same
-// token, so a thread knows all of an address beforehand but the block: it divides nothing, and asks
+// token. So a thread knows all of an address beforehand but the block. It divides nothing, and asks
 // for the next tile's block while this one's units are copied. 54 instructions a unit and thread at
 // 128 dims, where CopyKeys takes 250.
 #ifndef BATON_KERNELS_CUDA_ATTENTION_TILE_COPIES_H_

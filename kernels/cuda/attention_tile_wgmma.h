@@ -65,7 +65,7 @@ BATON_DEVICE uint32_t WeighPair(float low, float high, float& weight) {
   return pair;
 }
 
-// What both of a lane's rows subtract from a tile's scores.
+// The values that a lane's two rows subtract from a tile's scores.
 struct TileBase {
   float of_row[2];
 };

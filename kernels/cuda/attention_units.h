@@ -43,7 +43,7 @@ struct WalkTraits {
   static constexpr uint32_t kNumSlots = kSlots<kType, kSize, kAs>;
 };
 
-// What a unit is: K or V of a tile.
+// A unit is K or V of a tile.
 struct Unit {
   uint32_t tile;
   bool is_value;

@@ -79,7 +79,7 @@ BATON_DEVICE void StoreTotals(const AttentionParams& params, const AttentionItem
   }
 }
 
-// What a cta needs to walk one item.
+// The values that a cta needs to walk one item.
 template <typename Memory>
 struct ItemWalk {
   TileSource& source;
@@ -125,7 +125,7 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   const KeySource keys_seen = SourceOf(params, item, seen);
   const Tiles tiles = {seen.begin / kTileKeys, (seen.end + kTileKeys - 1) / kTileKeys};
   auto source = UnitSourceOf<Memory>(keys_seen, tiles);
-  // Of the first group.
+  // q belongs to the first group of copies.
   CopyPairs<kDim, kPrefillPairs, kPrefillThreads, Memory::kRows>(params, item, memory.q);
   BeginUnits(source, tiles, memory);
   const PairRows rows = RowsOfWarp(params, item, simt::warp() * kWarpPairs);
@@ -139,8 +139,9 @@ BATON_DEVICE void AttendItem(const AttentionParams& params, const AttentionItem&
   }
   uint32_t unit = 0;
   for (uint32_t tile = tiles.first; tile < tiles.end; ++tile) {
-    // The same number, and the compiler sees which units are K: fewer addresses in registers. At
-    // 128 dims it then aims at three ctas an SM, for which there is no shared memory, and spills.
+    // `unit` has this value already. So written, the compiler sees which units are K, and needs
+    // fewer addresses in registers. At 128 dims it then aims at three ctas an SM, for which there
+    // is no shared memory, and spills.
     if (Memory::kElement == KvElement::kFp8 && kDim != 128) unit = 2 * (tile - tiles.first);
     const bool is_seen = kIsTogether || rows.any.Meets(tile * kTileKeys, kTileKeys);
     FragmentA weights[kTileKeys / 16];

@@ -1,18 +1,21 @@
 // AttentionPrefill on Hopper: the walk, the rules and so the bits of attention_prefill.cu, but the
 // four warps are one warpgroup, and wgmma multiplies.
 //
-// Work: as there. Scores are eight products at 128 dims, m64 n64 k16, of q and K in shared memory;
-// the sums four, m64 n128 k16, of the weights in registers and V, whose rows lie along K: no lane
-// loads an operand. Of bf16 up to 128 dims the scores of the next tile are multiplied while this
-// one's are weighed, so K runs a tile ahead of V in a ring of four. Bytes and flops: as there.
-// Limits, a tile of 64 keys at 128 dims and a cta: the tensor cores 512 cycles; shared memory 128
-// bytes a cycle: 32 KiB of q and K, 16 of V, and 32 that are copied, 640 cycles; about 1070
-// instructions of each warp (cuobjdump): 560 for weights, 110 for scale and rescaled sums, 200 for
-// copies, 90 for folds, 110 for products and waits, so those bind. Two ctas share an SM up to 128
-// dims. At 256 there is one, and they take turns. Fp8 takes 520 more, to widen units. Reached on
-// an H100 at commit 1ef4488: 2048 tokens, 32 heads on 8 of 128 dims, 150 us or 228 TFLOP/s; 83 us
-// at full issue slots [calc]. Before the walk looked ahead, copied by TileSource and weighed by
-// WeighMasked, 298 [not kept].
+// Work: as there. Scores are eight products at 128 dims, m64 n64 k16, of q and K in shared memory.
+// The sums are four, m64 n128 k16, of the weights in registers and V, whose rows lie along K: no
+// lane loads an operand. In bf16 up to 128 dims, the scores of the next tile are multiplied while
+// this one's are weighed. So K runs a tile ahead of V in a ring of four. Bytes and flops: as there.
+//
+// Limits, a tile of 64 keys at 128 dims and a cta:
+//   - The tensor cores: 512 cycles.
+//   - Shared memory, 128 bytes a cycle: 32 KiB of q and K, 16 of V, and 32 that are copied, 640
+//     cycles.
+//   - About 1070 instructions of each warp (cuobjdump): 560 for weights, 110 for scale and rescaled
+//     sums, 200 for copies, 90 for folds, 110 for products and waits. These bind.
+// Two ctas share an SM up to 128 dims. At 256 there is one, and these three take turns. Fp8 takes
+// 520 instructions more, to widen units. Reached on an H100 at commit 1ef4488: 2048 tokens, 32
+// heads on 8 of 128 dims, 150 us or 228 TFLOP/s; 83 us at full issue slots [calc]. Before the walk
+// looked ahead, copied by TileSource and weighed by WeighMasked, it took 298 [not kept].
 #include "kernels/cuda/attention_launch.h"
 #include "kernels/cuda/attention_walk.h"
 #include "kernels/cuda/kernel_table.h"

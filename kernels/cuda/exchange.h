@@ -29,12 +29,12 @@ BATON_DEVICE ExchangeCta ThisExchangeCta(const ExchangeRanks& ranks) {
   return {ranks.first_rank + simt::block().z, simt::block().x};
 }
 
-// The number of the cta's next meeting. Behind wait_for_previous.
+// The number of the cta's next meeting. Call it after wait_for_previous.
 BATON_DEVICE uint32_t NextMeeting(const ExchangeRanks& ranks, const ExchangeCta& cta) {
   return ranks.flags[cta.rank]->met[cta.index] + 1;
 }
 
-// Once, behind the last meeting.
+// Call it once, after the last meeting.
 BATON_DEVICE void KeepMeeting(const ExchangeRanks& ranks, const ExchangeCta& cta,
                               uint32_t meeting) {
   if (simt::thread() == 0) ranks.flags[cta.rank]->met[cta.index] = meeting;

@@ -1,6 +1,6 @@
-// What the ranks of a model whose matrices are divided among several devices (tensor parallelism)
-// give one another: sums of the parts that each has, and columns that each has some of. Included
-// through kernel_table.h.
+// The exchanges between the ranks of a model whose matrices are divided among several devices
+// (tensor parallelism). Ranks give one another sums of the parts that each has, and columns that
+// each has some of. Included through kernel_table.h.
 //
 // Each rank launches the same exchanges in the same order, in a stream of its own device; or one
 // launch computes all ranks, where they share one device. A rank that waits for another gives up
@@ -16,7 +16,7 @@
 namespace baton::cuda {
 
 inline constexpr uint32_t kMaxRanks = 8;
-// Of a rank at most, all of them resident: each meets the ctas of its index of the other ranks.
+// The most ctas of a rank. All are resident: each meets the ctas of its index of the other ranks.
 inline constexpr uint32_t kExchangeCtas = 64;
 
 // Where the ctas of a rank meet those of the others; zero before the first exchange. A meeting's
@@ -26,7 +26,7 @@ struct ExchangeFlags {
   uint32_t met[kExchangeCtas];                 // of the last one of this rank's own cta
 };
 
-// Who exchanges. A rank's memory is reached by all devices of the others.
+// The ranks that exchange. All devices of the other ranks can reach a rank's memory.
 struct ExchangeRanks {
   uint32_t num_ranks;   // in [1, kMaxRanks]
   uint32_t first_rank;  // of those that this launch computes

@@ -1,5 +1,5 @@
-// What the exchanges of several ranks give, in the plainest form, on host memory, with the kernels'
-// bits. Slow; for tests and for checks on a GPU. Pure: flags are not used.
+// The results of the exchanges of several ranks, in the plainest form, on host memory, with the
+// kernels' bits. Slow; for tests and for checks on a GPU. Pure: flags are not used.
 #ifndef BATON_KERNELS_CUDA_EXCHANGE_REFERENCE_H_
 #define BATON_KERNELS_CUDA_EXCHANGE_REFERENCE_H_
 

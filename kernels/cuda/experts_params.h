@@ -1,7 +1,7 @@
-// What the kernels of a mixture of experts take: the choice of each row's experts, the order in
-// which pairs of (row, expert) are multiplied, the product of every expert with its pairs, and the
-// weighted sum. Pair i is expert i % top_k of row i / top_k. Counts stay on the device: a recorded
-// graph takes any choice. Included through kernel_table.h.
+// The parameters of the kernels of a mixture of experts: the choice of each row's experts, the
+// order in which pairs of (row, expert) are multiplied, the product of every expert with its pairs,
+// and the weighted sum. Pair i is expert i % top_k of row i / top_k. Counts stay on the device: a
+// recorded graph takes any choice. Included through kernel_table.h.
 #ifndef BATON_KERNELS_CUDA_EXPERTS_PARAMS_H_
 #define BATON_KERNELS_CUDA_EXPERTS_PARAMS_H_
 

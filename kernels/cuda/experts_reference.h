@@ -1,5 +1,5 @@
-// What the kernels of a mixture of experts compute, in the plainest form, on host memory, with the
-// kernels' bits. Slow; for tests and for checks on a GPU. Pure.
+// The results of the kernels of a mixture of experts, in the plainest form, on host memory, with
+// the kernels' bits. Slow; for tests and for checks on a GPU. Pure.
 #ifndef BATON_KERNELS_CUDA_EXPERTS_REFERENCE_H_
 #define BATON_KERNELS_CUDA_EXPERTS_REFERENCE_H_
 

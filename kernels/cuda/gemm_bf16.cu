@@ -36,8 +36,8 @@ uint64_t CostOf(const GemmParams& params, const TileKernel& kernel) {
   return rounds * kernel.rows_x * kernel.rows_w * 100 / kernel.percent;
 }
 
-// By wgmma. Of the products of many rows it makes all: on an H100 mma.sync takes 1.5 to 1.8 times
-// its time at 128 rows, 2.1 to 2.7 times at 2048 and 8192.
+// Chooses a kernel of wgmma. wgmma makes all products of many rows: on an H100 mma.sync takes 1.5
+// to 1.8 times its time at 128 rows, 2.1 to 2.7 times at 2048 and 8192.
 GemmPath ChooseWgmma(const GemmParams& params) {
   const bool is_whole = GemmSegments(params.n, params.k).num_segments == 1;
   if (params.m <= kOneGroup || GemmSpreads(params.m, params.n, params.k)) return GemmPath::kNarrow;

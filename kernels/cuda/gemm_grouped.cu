@@ -1,13 +1,13 @@
 // y = x w^T of each expert for its own rows: tiles of slots that were made on the device.
 //
-// Work: a cta takes one tile of at most 8 or 64 slots and 64 rows of its expert's w, and walks the
-// segments of K in order, so that the bits are those of GemmBf16 (gemm_segments.h). Rows of w are
-// the fast index of the grid: the ctas that run together share the rows of a few tiles, and an
-// expert's next tile finds its weights in L2. Ctas behind the last tile end at once; there are at
-// most as many as experts without rows. Bytes: 2 n k for each expert with a slot, 2 k a slot
-// through L2 for each 64 rows of w, 2 n a slot out. Flops: 2 n k a slot. Limit: memory with few
-// slots an expert: one row on 8 experts of n = 1536 makes 192 ctas with 24 KiB under way each; the
-// tensor cores from about 200 slots an expert on. Reached: kernels/README.md.
+// Work: a cta takes one tile of at most 8 or 64 slots and 64 rows of its expert's w. It walks the
+// segments of K in order, so the bits are those of GemmBf16 (gemm_segments.h). Rows of w are the
+// fast index of the grid: the ctas that run together share the rows of a few tiles, and an expert's
+// next tile finds its weights in L2. Ctas after the last tile end at once; there are at most as
+// many as experts without rows. Bytes: 2 n k for each expert with a slot, 2 k a slot through L2 for
+// each 64 rows of w, 2 n a slot out. Flops: 2 n k a slot. Limit: memory with few slots an expert:
+// one row on 8 experts of n = 1536 makes 192 ctas with 24 KiB under way each. From about 200 slots
+// an expert on the limit is the tensor cores. Reached: kernels/README.md.
 #include <string>
 
 #include "kernels/cuda/gemm_shapes.h"

@@ -1,10 +1,11 @@
 // y = x w^T of each expert for its own rows, of packed weights: as gemm_grouped.cu, with its bits.
 //
 // Work: a cta takes one tile of at most 8 or 64 slots and 64 rows of its expert's w, a tile of
-// packed weights a warp. What digits become is used for all rows of x, so prompts need no expert in
-// bf16. Bytes: of w 4.5 to 9 bits a weight for each expert with a slot; the rest as there. Flops: 2
-// n k a slot. Limit: memory or instructions with 8 slots, as gemm_packed.cu; with 64 the tensor
-// cores and the 6 to 7 instructions a weight, which 64 rows of x share. Reached: not timed.
+// packed weights a warp. The weights that digits become are used for all rows of x, so prompts need
+// no expert in bf16. Bytes: of w 4.5 to 9 bits a weight for each expert with a slot; the rest as
+// there. Flops: 2 n k a slot. Limit: memory or instructions with 8 slots, as gemm_packed.cu; with
+// 64 the tensor cores and the 6 to 7 instructions a weight, which 64 rows of x share. Reached: not
+// timed.
 #include "kernels/cuda/packed_stages.h"
 
 namespace baton::cuda {

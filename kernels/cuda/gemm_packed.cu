@@ -4,11 +4,12 @@
 // Work: as gemm_rows.cu; a lane's digits of a tile lie in 16 bytes (two of them at 8 bits) in the
 // order of its fragments, so they need no ldmatrix. Bytes: of w 4.5 to 9 bits a weight once from
 // memory; the rest as there. Flops: 2 m n k. Instructions: a shift, a mask, an fma and half of a
-// rounding a weight, one more with a minimum or of a code, and with what a stage needs besides 5.9
-// (kQ4_0) to 7.3 (kQ4_K, kQ6_K), counted in the machine code; with more than 32 rows twice. Limit:
-// memory at 8 bits; at 4 bits instructions, by which an H100 would read kQ4_0 at 94 % of what its
-// memory gives and kQ4_K at 85 [calc]. Reached there up to eight rows: gate_up kQ4_0 44 to 50 %,
-// kQ4_K 52, 8 bits 68 to 70; down 41 to 45 and 66 to 67 (kernels/README.md): something else binds.
+// rounding a weight; one more with a minimum or for a code. With what a stage needs besides there
+// are 5.9 (kQ4_0) to 7.3 (kQ4_K, kQ6_K), counted in the machine code; with more than 32 rows twice.
+// Limit: memory at 8 bits. At 4 bits the limit is instructions, by which an H100 would read kQ4_0
+// at 94 % of what its memory gives and kQ4_K at 85 [calc]. Reached there up to eight rows: gate_up
+// kQ4_0 44 to 50 %, kQ4_K 52, 8 bits 68 to 70; down 41 to 45 and 66 to 67 (kernels/README.md):
+// something else binds.
 //
 // Stages are small, so there are eight: two ctas an SM then have 32 KiB and more under way.
 #include "kernels/cuda/gemm_spread.h"

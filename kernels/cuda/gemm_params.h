@@ -1,4 +1,4 @@
-// What the products of dense matrices take. Included through kernel_table.h.
+// The parameters of the products of dense matrices. Included through kernel_table.h.
 #ifndef BATON_KERNELS_CUDA_GEMM_PARAMS_H_
 #define BATON_KERNELS_CUDA_GEMM_PARAMS_H_
 
@@ -10,9 +10,9 @@
 namespace baton::cuda {
 
 // Which kernel multiplies. All give the same bits; kAuto chooses by shape, the others are for tests
-// and timing. The kernels of few rows (the first three) take up to kGemmMaxSpreadRows. Those of
-// wgmma, kNarrow and the last three, need a device that has it (KernelTable::has_wgmma); the last
-// one takes one segment of K.
+// and timing. The kernels of few rows (the first three) take up to kGemmMaxSpreadRows. The kernels
+// of wgmma, kNarrow and the last three, need a device that has it (KernelTable::has_wgmma). The
+// last one takes one segment of K.
 enum class GemmPath : uint8_t {
   kAuto,
   kRows8,
@@ -40,8 +40,8 @@ struct GemmParams {
   uint32_t m;
   uint32_t n;
   uint32_t k;
-  // What spread segments need (GemmPartialBytes() > 0), else unused. Launches of different
-  // streams need their own.
+  // The memory that spread segments need (GemmPartialBytes() > 0), else unused. Launches of
+  // different streams need their own.
   void* partials = nullptr;      // partial_bytes >= GemmPartialBytes(m, n, k), any content
   uint32_t* counters = nullptr;  // [kGemmCounters], zero before and after each launch
   size_t partial_bytes = 0;

@@ -2,11 +2,11 @@
 //
 // Work: a cta takes 64 rows of w, one segment of K and 8 or 32 rows of x; its four warps take 16
 // rows of w each. Bytes: 2 n k once from memory, 2 m k through L2 for each of the n / 64 tiles;
-// with several segments 8 m n for each through L2. Flops: 2 m n k. Limit: memory up to m = 32,
-// where a stage of 8 KiB of weights takes an SM 430 cycles of 4.3 TB/s, and its fragments 24 KiB of
-// shared memory, 190 cycles; 64 rows in one cta would need 440. Reached on an H100, which takes
-// gemm_narrow.cu instead, at one row, of reading: down 80 %, gate_up 78, qkv 72, o 65 (47, 97, 23
-// and 17 us; benchmarks/results/gpu_check_tools.json, "sweep").
+// with several segments 8 m n for each through L2. Flops: 2 m n k. Limit: memory up to m = 32.
+// There a stage of 8 KiB of weights takes an SM 430 cycles of 4.3 TB/s. Its fragments take 24 KiB
+// of shared memory, 190 cycles; 64 rows in one cta would need 440. An H100 takes gemm_narrow.cu
+// instead. Reached on an H100 at one row, of reading: down 80 %, gate_up 78, qkv 72, o 65 (47, 97,
+// 23 and 17 us; benchmarks/results/gpu_check_tools.json, "sweep").
 //
 // Weights are the A operand (m16) and x is B (n8): one row of x costs half of what it would as A.
 // The bits are those of the other orientation (gemm_shapes.h).

@@ -1,6 +1,7 @@
-// What the GEMM kernels of few rows share: a cta takes 64 rows of w, one segment of K and 8, 32 or
-// (gemm_narrow.cu) 64 rows of x; four of its warps have the sums of 16 rows of w each. How weights
-// come to be multiplied is the kernel's; warps beyond those four only copy. Included by those only.
+// The parts that the GEMM kernels of few rows share. A cta takes 64 rows of w, one segment of K and
+// 8, 32 or (gemm_narrow.cu) 64 rows of x; four of its warps have the sums of 16 rows of w each.
+// Each kernel decides how weights come to be multiplied; warps beyond those four only copy.
+// Included by those kernels only.
 //
 // Combining: each cta stores its partial sums in the order of its fragments, 16 bytes a thread, and
 // counts itself; the one that arrives last adds all segments in index order, its own too, and sets
@@ -92,8 +93,8 @@ BATON_DEVICE void MultiplyFewRows(const GemmLaunch& launch, const Stages& stages
   BATON_UNROLL
   for (uint32_t i = 0; i < Stages::kCount - 1; ++i) CopyStage(stages, begin + i, end);
   for (uint32_t stage = begin; stage < end; ++stage) {
-    // The own copies of this stage have landed; behind the barrier everyone's have, and everyone
-    // has read the stage before, whose slot is filled next.
+    // The thread's own copies of this stage have landed. After the barrier everyone's copies have
+    // landed, and everyone has read the stage before, whose slot is filled next.
     simt::cp_async_wait<Stages::kCount - 2>();
     simt::sync_block();
     CopyStage(stages, stage + Stages::kCount - 1, end);

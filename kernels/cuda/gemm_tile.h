@@ -1,6 +1,6 @@
-// What the GEMM kernels share: stages of both operands in shared memory, fragments out of them, the
-// walk through the segments of K, and the last step of an output. What a cta makes of a stage is in
-// gemm_shapes.h. Included by the GEMM's sources only.
+// The parts that the GEMM kernels share: stages of both operands in shared memory, fragments out of
+// them, the walk through the segments of K, and the last step of an output. gemm_shapes.h has what
+// a cta makes of a stage. Included by the GEMM's sources only.
 //
 // A stage holds rows x 64 of K of each operand. A row is 128 bytes, eight chunks of 16; chunk c of
 // row r lies at c ^ (r % 8), so the eight rows of an ldmatrix touch all 32 banks once.
@@ -140,8 +140,8 @@ BATON_DEVICE void AddSegments(const GemmSplit& split, uint32_t k, const Stages& 
   }
   uint32_t left = stages_a_segment;
   for (uint32_t stage = 0; stage < num_stages; ++stage) {
-    // The own copies of this stage have landed; behind the barrier everyone's have, and everyone
-    // has read the stage before, whose slot is filled next.
+    // The thread's own copies of this stage have landed. After the barrier everyone's copies have
+    // landed, and everyone has read the stage before, whose slot is filled next.
     simt::cp_async_wait<Stages::kCount - 2>();
     simt::sync_block();
     CopyStage(stages, stage + Stages::kCount - 1, num_stages);
@@ -181,14 +181,14 @@ struct TileOrigin {
   uint32_t column;  // of y, a row of w
 };
 
-// What is wrong with a call of `kernel`, whatever multiplies; with a packed w besides; and when
-// segments may be spread.
+// Errors in a call of `kernel`: CheckGemm for every product, CheckPacked also for a packed w,
+// CheckSpread also where segments may be spread, CheckGrouped for grouped products.
 absl::Status CheckGemm(const char* kernel, const GemmParams& params);
 absl::Status CheckPacked(const char* kernel, const PackedMatrixView& w, uint32_t k);
 absl::Status CheckSpread(const char* kernel, const GemmParams& params);
 absl::Status CheckGrouped(const char* kernel, const GroupedGemmParams& params);
 
-// The launches behind GemmBf16, which has checked the call. `path` is not kAuto.
+// The launches that GemmBf16 chooses from, after it has checked the call. `path` is not kAuto.
 absl::Status LaunchGemmRows(const GemmLaunch& launch, GemmPath path, void* stream);
 absl::Status LaunchGemmNarrow(const GemmLaunch& launch, void* stream);
 absl::Status LaunchGemmTiles(const GemmLaunch& launch, GemmPath path, void* stream);

@@ -2,19 +2,21 @@
 // multiply them by wgmma, with a second set of sums for the segments of K that are done.
 //
 // Work: a cta stays on its SM and takes tiles of 128 rows of x by 128 or 192 of w in turn, or by
-// 256 where K is one segment; each warpgroup has 64 of the rows. 64 of K a stage; six, five or four
+// 256 where K is one segment. Each warpgroup has 64 of the rows. 64 of K a stage; six, five or four
 // stages of 32, 40 or 48 KiB; the copies of the next tile begin while this one is stored.
 // Registers: 2 x 64, 2 x 96 or 1 x 128 for sums, of 232 a thread (the warpgroup that copies gives
-// its own back); 2 x 128 do not fit. Tiles go by groups of 16 tiles of x, those the fast index:
-// what runs at once is 2048 rows of x and eight tiles of w or so, and w is read from memory once
-// for each 2048 rows. Bytes: 2 (m + n) k from memory, 2 or 4 m n out. Flops: 2 m n k. Limits:
-// shared memory, 128 bytes a cycle: a wgmma of n columns takes n / 2 cycles and reads 32 (64 + n)
-// bytes (96, 85 or 80 a cycle), and what it reads was written once (64, 53 or 48): 160, 139 or 128
-// in all, so 80, 92 or 100 % of the tensor cores' rate. L2: the same 64, 53 or 48 bytes a cycle and
-// SM are 12.3, 10.3 or 9.3 TB/s at 790 TFLOP/s, more than the 5.5 to 7 that are published for it,
-// unless it merges what SMs that run side by side ask for at once; ctas that share a tile of w are
-// neighbours for that. If it does not, pairs of ctas that copy w to each other would need 7.2.
-// Reached: kernels/README.md.
+// its own back); 2 x 128 do not fit. Tiles go by groups of 16 tiles of x, those the fast index. So
+// 2048 rows of x and eight tiles of w or so run at once, and w is read from memory once for each
+// 2048 rows. Bytes: 2 (m + n) k from memory, 2 or 4 m n out. Flops: 2 m n k.
+//
+// Limit of shared memory, 128 bytes a cycle: a wgmma of n columns takes n / 2 cycles and reads 32
+// (64 + n) bytes (96, 85 or 80 a cycle). The bytes that it reads were written once (64, 53 or 48 a
+// cycle). That is 160, 139 or 128 in all, so 80, 92 or 100 % of the tensor cores' rate.
+//
+// Limit of L2: the same 64, 53 or 48 bytes a cycle and SM are 12.3, 10.3 or 9.3 TB/s at 790
+// TFLOP/s. That is more than the 5.5 to 7 that are published for it, unless it merges what SMs that
+// run side by side ask for at once. Ctas that share a tile of w are neighbours for that. If it does
+// not, pairs of ctas that copy w to each other would need 7.2. Reached: kernels/README.md.
 #include <algorithm>
 
 #include "kernels/cuda/gemm_tile.h"

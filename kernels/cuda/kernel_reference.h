@@ -1,5 +1,5 @@
-// What the CUDA kernels compute, in the plainest form, on host memory: in double where they round,
-// exactly where they promise bits. Slow; for tests and for checks on a GPU. Pure.
+// The results of the CUDA kernels, in the plainest form, on host memory: in double where the
+// kernels round, exactly where they promise bits. Slow; for tests and for checks on a GPU. Pure.
 #ifndef BATON_KERNELS_CUDA_KERNEL_REFERENCE_H_
 #define BATON_KERNELS_CUDA_KERNEL_REFERENCE_H_
 
@@ -45,8 +45,8 @@ struct Tolerance {
   double absolute = 0;
 };
 
-// Of gelu_mul for one pair. An error of t, of 3 units in its last place, is one of e^-t: 2e-7 |t|
-// of the result.
+// The tolerance of gelu_mul for one pair. An error of t, of 3 units in its last place, is an error
+// of e^-t: 2e-7 |t| of the result.
 Tolerance GeluMulTolerance(Bf16 gate, Bf16 up);
 
 // True when `got` is the bf16 of some value within the tolerance. A NaN never is.

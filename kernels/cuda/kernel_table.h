@@ -123,7 +123,7 @@ struct SampleParams {
 };
 inline constexpr uint32_t kNoToken = 0xFFFFFFFFu;
 
-// What a kernel needs of a cta.
+// The resources of a cta that a kernel needs.
 struct KernelInfo {
   const char* name;
   uint32_t max_threads;
@@ -220,8 +220,8 @@ extern const KernelInfo kUnpackInfos[kNumPackedFormats];
 extern const KernelInfo kEmbedPackedInfos[kNumPackedFormats];
 extern const KernelInfo kRopeAppendInfos[2];        // bf16, fp8
 extern const KernelInfo kAttentionPrefillInfos[6];  // head_dim 64, 128, 256 of bf16; of fp8
-extern const KernelInfo kAttentionWgmmaInfos[6];    // likewise
-// head_dim 64, 128, 256 of bf16; of fp8; with fewer warps likewise, but 64 of fp8.
+extern const KernelInfo kAttentionWgmmaInfos[6];    // as kAttentionPrefillInfos
+// head_dim 64, 128, 256 of bf16; of fp8; with fewer warps the same ones, but not 64 of fp8.
 inline constexpr uint32_t kNumAttentionDecode = 11;
 extern const KernelInfo kAttentionDecodeInfos[kNumAttentionDecode];
 extern const KernelInfo kAttentionSpreadInfos[6];  // as kAttentionPrefillInfos

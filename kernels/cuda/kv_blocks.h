@@ -3,7 +3,7 @@
 // any thread, host or device.
 //
 // A (block, layer) slice is [K|V][kv_head][piece], so V of a head and token lies ValueOffset()
-// behind its K. A piece is [token][dim], of fp8 then a scale for each token.
+// after its K. A piece is [token][dim]; in fp8 a scale for each token follows.
 #ifndef BATON_KERNELS_CUDA_KV_BLOCKS_H_
 #define BATON_KERNELS_CUDA_KV_BLOCKS_H_
 
@@ -19,11 +19,11 @@ namespace baton::cuda {
 inline constexpr uint32_t kMaxGroup = 16;
 // The smallest block: sixteen tokens from a multiple of sixteen on lie in one block.
 inline constexpr uint32_t kMinBlockSize = 16;
-// Of a row in fp8: a bf16.
+// Bytes of the scale of one fp8 row, which is stored as bf16.
 inline constexpr uint32_t kKvScaleBytes = 2;
 
-// What K and V are stored as. A kernel is compiled for one, and names it where it asks for places:
-// then they cost no more than with one type.
+// The type in which K and V are stored. A kernel is compiled for one type, and names it where it
+// asks for places: then they cost no more than with one type.
 enum class KvElement : uint32_t { kBf16 = 0, kFp8 = 1 };
 
 // The blocks of a device as one layer sees them.
@@ -35,7 +35,7 @@ struct KvBlocks {
   uint32_t block_size;  // tokens: 16, 32 or 64
   KvElement element = KvElement::kBf16;
 
-  // Of a position: its block in a list, without a division, and its token there.
+  // The block of a position in a list, without a division, and the token of a position there.
   constexpr uint32_t BlockOf(uint32_t position) const {
     return block_size == 16 ? position / 16 : block_size == 32 ? position / 32 : position / 64;
   }
@@ -48,11 +48,11 @@ struct KvBlocks {
     return block_size * (RowBytes(of) + (of == KvElement::kFp8 ? kKvScaleBytes : 0));
   }
   constexpr size_t ValueOffset(KvElement of) const { return num_kv_heads * PieceBytes(of); }
-  // Of K, from `base`; token < block_size.
+  // The offset of K from `base`; token < block_size.
   constexpr size_t KeyOffset(uint32_t block, uint32_t kv_head, uint32_t token, KvElement of) const {
     return block * block_stride_bytes + kv_head * PieceBytes(of) + token * RowBytes(of);
   }
-  // Of fp8: of the scale of a token from its piece.
+  // The offset of a token's scale from its piece, in fp8.
   constexpr size_t ScaleOffset(uint32_t token) const {
     return size_t{block_size} * head_dim + static_cast<size_t>(token * kKvScaleBytes);
   }

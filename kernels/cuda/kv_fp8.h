@@ -10,9 +10,9 @@
 // nothing.
 //
 // Order of a row's codes: byte 2j + h of sixteen holds dim 8h + j. The four bytes that ldmatrix
-// gives a lane of K's row are then k (2t, 2t + 8, 2t + 1, 2t + 9) of its m16n8k16 step, and the
-// two bytes of each of two rows that ldmatrix.trans gives it of V are n and n + 8, so neither needs
-// a shuffle and no product changes its place in a sum.
+// gives a lane of K's row are then k (2t, 2t + 8, 2t + 1, 2t + 9) of its m16n8k16 step.
+// ldmatrix.trans gives the lane two bytes of each of two rows of V, and these are n and n + 8. So
+// neither needs a shuffle, and no product changes its place in a sum.
 #ifndef BATON_KERNELS_CUDA_KV_FP8_H_
 #define BATON_KERNELS_CUDA_KV_FP8_H_
 
@@ -37,7 +37,7 @@ constexpr uint16_t Fp8Scale(uint32_t largest) {
   return static_cast<uint16_t>(((low > kMaxFp8Exponent ? kMaxFp8Exponent : low) + 127) << 7);
 }
 
-// What elements are multiplied with to become codes: 1 / scale, 0 for a row of NaN.
+// The factor that turns elements into codes: 1 / scale, 0 for a row of NaN.
 constexpr float Fp8Inverse(uint16_t scale) {
   return scale == kNanFp8Scale
              ? 0.0f

@@ -14,7 +14,7 @@ namespace baton::cuda {
 // Writes `row` [head_dim] into the slot of a token of this piece: what RopeAppend stores of it.
 void ReferenceStoreRow(const KvBlocks& kv, const simt::Bf16* row, std::byte* piece, uint32_t token);
 
-// What that slot holds, [head_dim]: what attention multiplies with.
+// The row that this slot holds, [head_dim]: attention multiplies with it.
 std::vector<simt::Bf16> ReferenceLoadRow(const KvBlocks& kv, const std::byte* piece,
                                          uint32_t token);
 

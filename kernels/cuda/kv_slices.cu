@@ -1,12 +1,12 @@
 // KV slices between scattered blocks and staging, each with its XXH3-64.
 //
-// Work: one cta of 256 threads a slice; a thread takes 16 bytes (two of the hash's eight lanes) of
-// a stripe, so a pass is 4 KiB and a round 16 KiB with four loads of a thread under way. A warp
-// adds its eight stripes by shuffles; eight threads then follow the hash's chain over the round's
-// KiB while the others load the next round. Bytes: gather 2 a byte of slice; scatter 2, and one
-// more from L2, since it hashes before it writes. Integer operations: 1.1 a byte. Limit: memory.
-// Where ranks share a slice (KvSide) kernels of their own look up each 16 bytes: a division a side,
-// KvGather has 888 instructions for 600 (sm_90a); limit: the links to the other ranks.
+// Work: one cta of 256 threads a slice. A thread takes 16 bytes (two of the hash's eight lanes) of
+// a stripe, with four loads under way. So a pass is 4 KiB and a round 16 KiB. A warp adds its eight
+// stripes by shuffles. Eight threads then follow the hash's chain over the round's KiB while the
+// others load the next round. Bytes: gather 2 a byte of slice; scatter 2, and one more from L2,
+// since it hashes before it writes. Integer operations: 1.1 a byte. Limit: memory. Where ranks
+// share a slice (KvSide), kernels of their own look up each 16 bytes. That is a division a side:
+// KvGather has 888 instructions for 600 (sm_90a). Their limit is the links to the other ranks.
 // Reached: kernels/README.md.
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/row_shapes.h"
@@ -39,7 +39,7 @@ constexpr uint64_t kPrime64d = 0x85EBCA77C2B2AE63ull;
 constexpr uint64_t kPrime64e = 0x27D4EB2F165667C5ull;
 constexpr uint64_t kAvalanche = 0x165667919E3779F9ull;
 
-// What a cta keeps: the sums of two rounds, by KiB and warp, and the accumulators at the end.
+// Shared memory of a cta: the sums of two rounds, by KiB and warp, and the accumulators at the end.
 struct KvShared {
   uint64_t sums[2][kRoundKib][2][kLanes];
   uint64_t accumulators[kLanes];
@@ -61,7 +61,8 @@ struct WholeSlice {
   BATON_DEVICE Vec16* At(uint32_t at) const { return begin + at; }
 };
 
-// The same in the memories of ranks, of one too: each has K of its heads, and V of them behind it.
+// One slice at one side, divided among the memories of ranks, or in that of one rank. Each memory
+// has K of its rank's heads, and then V of them.
 struct DividedSlice {
   const KvSide& side;
   uint64_t offset;      // in each memory
@@ -110,7 +111,7 @@ BATON_DEVICE uint64_t StartOfLane(uint32_t lane) {
 
 BATON_DEVICE uint64_t LowTimesHigh(uint64_t x) { return (x & 0xFFFFFFFFu) * (x >> 32); }
 
-// What 16 bytes of a stripe add to their two lanes.
+// The terms that 16 bytes of a stripe add to their two lanes.
 BATON_DEVICE LanePair Terms(const Vec16& v, const LanePair& keys) {
   const uint64_t even = v.words[0] | uint64_t{v.words[1]} << 32;
   const uint64_t odd = v.words[2] | uint64_t{v.words[3]} << 32;
@@ -219,7 +220,7 @@ BATON_DEVICE uint64_t HashSlice(const Move<Slice>& move) {
   return shared.hash;
 }
 
-// Of the cta's slice, in the direction of each kernel.
+// The move of the cta's slice, in the direction of each kernel.
 template <typename Slice>
 BATON_DEVICE Move<Slice> MoveOf(const KvSlicesParams& params, bool is_gather) {
   const KvSlicePlace place = params.places[simt::block().x];

@@ -33,12 +33,13 @@ constexpr bool IsKvSliceOfRanks(uint64_t bytes, uint32_t num_ranks) {
   return num_ranks == 1 || bytes % (uint64_t{32} * num_ranks) == 0;
 }
 
-// Of a divided model: those that share the KV heads of a slice.
+// The most ranks of a divided model that share the KV heads of a slice.
 inline constexpr uint32_t kMaxKvRanks = 8;
 
 // One side of a move: the memory that slices lie in, or those of several ranks that the launch's
-// device reaches. A slice is [K|V][kv_head][piece]; rank r of n then has the part of its heads,
-// those from r / n of them on, as a slice of its own, at one offset in every rank's memory.
+// device reaches. A slice is [K|V][kv_head][piece]. Rank r of n then has a slice of its own with
+// its part of the heads: those from r / n of them on. That slice lies at one offset in every rank's
+// memory.
 struct KvSide {
   KvSide() = default;
   // One memory: not explicit, as nearly all are that.
@@ -54,11 +55,11 @@ struct KvSlicePlace {
   uint64_t staging_offset;  // from `staging`, of each rank
 };
 
-// KvGather copies slices to staging; KvScatter copies those whose bytes in staging have the
-// expected checksum to the blocks, and leaves the blocks of the others alone. What one call writes
-// is named once. KvScatter with the blocks as its staging and equal offsets in each place only
-// hashes: what it may write is what is there. Checksums are of the whole slices, in their order,
-// whatever the number of ranks on either side.
+// KvGather copies slices to staging. KvScatter copies slices from staging to the blocks when their
+// bytes have the expected checksum, and leaves the blocks of the others alone. A place that one
+// call writes is named once. KvScatter with the blocks as its staging and equal offsets in each
+// place only hashes: the bytes that it may write are there already. Checksums are of the whole
+// slices, in their order, whatever the number of ranks on either side.
 struct KvSlicesParams {
   KvSide blocks;               // read by gather, written by scatter
   KvSide staging;              // written by gather, read by scatter

@@ -26,8 +26,8 @@ struct PackedOperand {
   uint32_t k;
 };
 
-// The stages of K of this cta's rows. What a thread copies lies at the same distance in every
-// stage, so places are found once: 32 instructions a stage are one a weight.
+// The stages of K of this cta's rows. The data that a thread copies lies at the same distance in
+// every stage, so places are found once: 32 instructions a stage are one a weight.
 template <PackedFormat kFormat, uint32_t kGroup, uint32_t kStages>
 class PackedStages {
  public:
@@ -56,7 +56,7 @@ class PackedStages {
     }
   }
 
-  // The tiles of a warp lie one behind the other.
+  // The tiles of a warp lie one after the other.
   BATON_DEVICE void Prefetch(uint32_t first, uint32_t num_stages) const {
     constexpr uint32_t kLineVecs = 8;
     if (w_bytes_ == 0) return;
@@ -113,7 +113,7 @@ class PackedStages {
       (kGroup * kGemmChunks + kRowsThreads - 1) / kRowsThreads;  // of a thread
 
   Memory& memory_;
-  // Of this thread in the first stage: of its warp's tile, and of x.
+  // The sources of this thread's copies in the first stage: its warp's tile, and x.
   const simt::Vec16* w_;
   uint32_t w_bytes_;
   const Bf16* x_[kXCopies];

@@ -37,8 +37,8 @@ struct LaneDigits {
   simt::Vec16 vecs[PackedTile<kFormat>::kDigitVecs];
 };
 
-// What makes weights of the digits of one row in a step of K: fma(scale, value, offset); of codes
-// scale * value.
+// The scale and the offset that make weights of the digits of one row in a step of K: fma(scale,
+// value, offset). For codes a weight is scale * value.
 struct StepScale {
   float scale;
   float offset;
@@ -61,7 +61,7 @@ BATON_DEVICE float SignedByte(uint32_t word, uint32_t i) {
   return static_cast<float>(static_cast<int32_t>(word << (24 - 8 * i)) >> 24);
 }
 
-// Of row `row` (0..15) of a tile in step `step`.
+// The scale and the offset of row `row` (0..15) of a tile in step `step`.
 template <PackedFormat kFormat>
 BATON_DEVICE StepScale ScaleOf(const PackedTile<kFormat>& tile, uint32_t row, uint32_t step) {
   constexpr float kNibbleZero = 128.0f + PackedOffset(kFormat);

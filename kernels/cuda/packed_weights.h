@@ -38,7 +38,7 @@ inline constexpr uint32_t kNumPackedFormats = 6;
 inline constexpr uint32_t kPackedRows = 16;
 inline constexpr uint32_t kPackedK = 64;
 
-// Of a packed format in kPackedFormats.
+// The index of a packed format in kPackedFormats.
 constexpr uint32_t PackedIndex(PackedFormat format) { return static_cast<uint32_t>(format) - 1; }
 static_assert(sizeof(kPackedFormats) / sizeof(kPackedFormats[0]) == kNumPackedFormats &&
               PackedIndex(kPackedFormats[0]) == 0 &&
@@ -50,7 +50,7 @@ constexpr uint32_t PackedDigitBits(PackedFormat format) {
              ? 8
              : 4;
 }
-// What is added to a digit so that it is stored without a sign.
+// The offset that is added to a digit so that it is stored without a sign.
 constexpr uint32_t PackedOffset(PackedFormat format) {
   if (format == PackedFormat::kQ8_0 || format == PackedFormat::kQ6_K) return 128;
   return format == PackedFormat::kQ4_0 ? 8 : 0;
@@ -69,8 +69,8 @@ constexpr uint32_t PackedTileBytes(PackedFormat format) {
   return PackedDigitBytes(format) + 4 * kPackedRows * PackedScaleWords(format);
 }
 constexpr uint32_t PackedTilesOfRow(uint32_t k) { return (k - 1) / kPackedK + 1; }
-// Of a matrix [n][k] of a packed format; n, k >= 1. Matrices of the same k and format whose n are
-// multiples of kPackedRows may be joined by rows.
+// Bytes of a matrix [n][k] in a packed format; n, k >= 1. Matrices of the same k and format whose n
+// are multiples of kPackedRows may be joined by rows.
 constexpr size_t PackedBytes(PackedFormat format, uint32_t n, uint32_t k) {
   return size_t{(n - 1) / kPackedRows + 1} * PackedTilesOfRow(k) * PackedTileBytes(format);
 }

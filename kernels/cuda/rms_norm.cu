@@ -1,9 +1,9 @@
 // residual += x, or += the norm of x, and the norm of the result, in one pass over memory.
 //
-// Work: one cta a row, min(512, dim / 8 rounded up to a warp) threads, each with up to four groups
-// of eight elements of x and of the residual in registers. Bytes: 8 an element (x, residual in,
-// residual out, out), the weights once from L2. Flops: 5 an element, 9 with the norm of x. Limit:
-// memory. Reached: kernels/README.md.
+// Work: one cta a row, min(512, dim / 8 rounded up to a warp) threads. Each thread has up to four
+// groups of eight elements of x and of the residual in registers. Bytes: 8 an element (x, residual
+// in, residual out, out), the weights once from L2. Flops: 5 an element, 9 with the norm of x.
+// Limit: memory. Reached: kernels/README.md.
 // Order: a thread adds its squares ascending by fma; a warp by the tree 16, 8, 4, 2, 1; the cta
 // its warps ascending. It depends on dim only.
 #include "kernels/cuda/kernel_table.h"
@@ -20,7 +20,7 @@ constexpr uint32_t kNormThreads = 512;
 constexpr uint32_t kGroups = kMaxNormDim / kVec / kNormThreads;
 static_assert(kGroups * kVec * kNormThreads == kMaxNormDim && kGroups == 4);
 
-// A thread's part of a row, zeros behind its end: [group of eight].
+// A thread's part of a row, zeros after its end: [group of eight].
 struct NormRow {
   Vec16 groups[kGroups];
 };

@@ -142,7 +142,7 @@ BATON_DEVICE uint32_t LargestOf(const Quad& quad) {
   return largest;
 }
 
-// Of all elements of the head, the same in its lanes. All lanes of the warp call it.
+// The largest of all elements of the head, which all its lanes get. All lanes of the warp call it.
 BATON_DEVICE uint32_t LargestOfHead(const Quad& low, const Quad& high, uint32_t lanes) {
   uint32_t largest = Larger(LargestOf(low), LargestOf(high));
   for (uint32_t step = lanes / 2; step > 0; step /= 2) {
@@ -179,7 +179,7 @@ BATON_DEVICE CodedHead CodeHead(const Quad& low, const Quad& high, uint32_t lane
 }
 
 // Stores the row's codes and scale and, where the row is its sequence's last, zeros into the slots
-// behind it.
+// after it.
 BATON_DEVICE void StoreCodes(const RopeAppendParams& params, const Place& place, std::byte* piece,
                              uint32_t token, const CodedHead& coded) {
   const KvBlocks& kv = params.kv;

@@ -33,7 +33,7 @@ struct Candidate {
 
 constexpr float kInfinity = std::bit_cast<float>(0x7F800000u);
 
-// The first candidate of the row behind `last`, the same in all lanes.
+// The first candidate of the row after `last`, the same in all lanes.
 BATON_DEVICE Candidate NextCandidate(const RouteParams& params, const float* logits,
                                      const Candidate& last) {
   Candidate best = {-kInfinity, params.num_experts};

@@ -3,12 +3,12 @@
 //
 // Work: one cta of 1024 threads a row. A token's rank (its l's order, then its id) is unique, so
 // each filter is the least rank that it keeps. A first pass over the row adds counts (top_k) or
-// weights in whole units (top_p) into bins of the distance from the largest l, which spread tokens
-// as the bits of an l do not; a second lists the tokens of the bin that holds the wanted one; the
-// list is narrowed in shared memory, ten bits of the rank at a time. A bin of more tokens than the
-// list takes is narrowed by passes over the row. Sums are integers: neither the order of adding nor
-// the number of threads decides anything.
-// Bytes: 4 a token and pass, from L2 behind the first: 1 pass greedy, 2 with a temperature, 2 more
+// weights in whole units (top_p) into bins. The bins are of the distance from the largest l, which
+// spreads tokens as the bits of an l do not. A second pass lists the tokens of the bin that holds
+// the wanted one. The list is narrowed in shared memory, ten bits of the rank at a time. A bin of
+// more tokens than the list takes is narrowed by passes over the row. Sums are integers: neither
+// the order of adding nor the number of threads decides anything.
+// Bytes: 4 a token and pass, from L2 after the first: 1 pass greedy, 2 with a temperature, 2 more
 // for each of top_k and top_p. Instructions a token, counted in the machine code for sm_90a: 9 for
 // the largest, 51 into bins by weight, 18 by count, 15 to list a bin, 33 for l + Gumbel (half of
 // them integer, at half the rate; 11 where no token of a warp may win), 7 more in each pass but the
@@ -17,9 +17,9 @@
 // 1.7 GHz), not its bandwidth from L2 (5 us a pass). Calculated for 128k tokens at temperature 1:
 // greedy 6 us, temperature alone 35, top_k 35 to 55, top_p 55 where few tokens hold the weight and
 // 75 where thousands do; up to 13 more at another temperature. More than 4096 tokens in a bin take
-// two more passes each time. Reached on an H100 (kernels/README.md): greedy 10 us, top_p 0.95 of a
-// row that is uniform over 16 nats 116, of which 75 were calculated (bins of the bits of l and
-// 64-bit additions in shared memory took 2069 [not kept]).
+// two more passes each time. Reached on an H100 (kernels/README.md): greedy 10 us; top_p 0.95 of a
+// row that is uniform over 16 nats 116, of which 75 were calculated. (Bins of the bits of l and
+// 64-bit additions in shared memory took 2069 [not kept].)
 #include <array>
 #include <limits>
 
@@ -85,9 +85,9 @@ constexpr float kMostExact = 1.1529215e18f;      // 2^60
 constexpr float kLeastInverted = 9.5367432e-7f;  // 2^-20
 constexpr float kMostInverted = 1048576.0f;      // 2^20
 
-// l / temperature, rounded once: a quotient within an ulp, corrected by its remainder and the
-// reciprocal rounded to nearest, is rounded to nearest (Markstein, "Computation of elementary
-// functions on the IBM RISC System/6000 processor", 1990, theorem 3).
+// l / temperature, rounded once. The quotient is within an ulp, and is corrected by its remainder
+// and the reciprocal rounded to nearest. The result is then rounded to nearest (Markstein,
+// "Computation of elementary functions on the IBM RISC System/6000 processor", 1990, theorem 3).
 BATON_DEVICE float Quotient(const Row& row, float l) {
   float quotient = l * row.inverse;
   quotient = simt::fma(simt::fma(-row.temperature, quotient, l), row.inverse, quotient);
@@ -225,8 +225,8 @@ BATON_DEVICE Sums WarpSums(uint64_t own) {
   return sums;
 }
 
-// What a filter keeps from the highest rank downwards: `needed` tokens or units, or, where that is
-// 0, the share top_p of all units.
+// The amount that a filter keeps, from the highest rank downwards: `needed` tokens or units. Where
+// `needed` is 0 the filter keeps the share top_p of all units.
 struct Wanted {
   uint64_t needed;
   float top_p;
@@ -379,8 +379,9 @@ BATON_DEVICE void Filter(Wanted wanted, Row& row, SampleShared& memory) {
   FillByDistance<kByWeight>(row, memory);
   Found found = FindBin(wanted, memory);
   const uint32_t bin = found.bin < kBins ? found.bin : kBins - 1;  // which was not counted
-  // As BinOfDistance: its comparisons without its conversion. What an earlier filter left out has
-  // lower ranks than what it kept, so it may be listed: what is wanted is reached before.
+  // As BinOfDistance: its comparisons without its conversion. Tokens that an earlier filter left
+  // out have lower ranks than those it kept, so they may be listed: the wanted token is reached
+  // before.
   const auto lower = static_cast<float>(bin);
   const float upper = bin < kBins - 1 ? lower + 1.0f : kNoBound;
   RankRange range = Collect(row, memory, [&](float l, uint32_t) {

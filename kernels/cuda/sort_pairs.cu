@@ -1,4 +1,4 @@
-// A stable counting sort of (row, expert) pairs by expert, and the tiles of the products behind it.
+// A stable counting sort of (row, expert) pairs by expert, and the tiles of the products after it.
 //
 // Work: one cta an expert. A thread counts, in its consecutive part of the pairs, those of this
 // expert and of lower ones; the sums over the cta are where the expert begins and where the thread

@@ -70,7 +70,7 @@ absl::StatusOr<DeviceBuffer> Put(Accelerator& device, const std::vector<T>& valu
   return buffer;
 }
 
-// What attention reads and writes, on the device.
+// The buffers that attention reads and writes, on the device.
 struct Inputs {
   DeviceBuffer q;
   DeviceBuffer blocks;

@@ -21,9 +21,9 @@ constexpr uint32_t kWholeDepth = 256;  // the first elements of the same memory:
 static_assert(GemmSegments(kColumns, kDepth).num_segments == 3);
 static_assert(GemmSegments(kColumns, kWholeDepth).num_segments == 1);
 
-// A kernel of wgmma, and what it is asked for: those of many rows have more than one tile on one
-// SM, and more stages than slots in their rings (4 to 6), so that slots and sums are used again;
-// that of few rows has each of its three bodies.
+// A kernel of wgmma, and the product that it is asked for. The kernels of many rows have more than
+// one tile on one SM, and more stages than slots in their rings (4 to 6). So slots and sums are
+// used again. The kernel of few rows has each of its three bodies.
 struct AskedKernel {
   GemmPath path;
   uint32_t num_rows;
@@ -37,10 +37,10 @@ constexpr AskedKernel kAsked[] = {{GemmPath::kNarrow, 8, kDepth},
                                   {GemmPath::kWgmma256, kRows, kWholeDepth}};
 
 // Exponent fields of bf16 from which the rows of an operand are drawn, by row % 6. The products of
-// two tiny ones have exponents of [-154, -132]: all below the -126 of a subnormal C, most below the
-// -133 of a C that is zero (simt/tensor_core.h), so that of a segment's first step it shows what
-// starting from zero is to either instruction (of 98304 outputs 728 would be others if mma.sync let
-// a zero count -126). Those of the huge ones reach infinity.
+// two tiny ones have exponents of [-154, -132]. All of these are below the -126 of a subnormal C,
+// and most are below the -133 of a C that is zero (simt/tensor_core.h). So a segment's first step
+// shows what starting from zero is to either instruction. (In 98304 outputs, 728 would differ if
+// mma.sync let a zero count -126.) Products of the huge ones reach infinity.
 struct Exponents {
   uint32_t first;
   uint32_t count;

@@ -18,8 +18,8 @@ namespace baton::cuda {
 // Errors are the device's; `device` is current.
 absl::StatusOr<bool> CheckWgmma(const KernelTable& kernels, Accelerator& device);
 
-// The same of AttentionPrefill at this head_dim over K and V of this type: 40 rows of four heads on
-// two, 310 keys in blocks with NaNs behind the last. Needs 1 MB.
+// As CheckWgmma, for AttentionPrefill at this head_dim over K and V of this type. It checks 40 rows
+// of four heads on two, and 310 keys in blocks with NaNs after the last. Needs 1 MB.
 absl::StatusOr<bool> CheckWgmmaAttention(const KernelTable& kernels, Accelerator& device,
                                          uint32_t head_dim, KvElement element);
 

@@ -1,6 +1,6 @@
-// What the reference operations share: the fixed summation tree, the kernels' exp in scalar form,
-// and attention (its own file). std::fma and std::sqrt are correctly rounded by definition, so the
-// C library cannot change a bit here.
+// The functions that the reference operations share: the fixed summation tree, the kernels' exp in
+// scalar form, and attention (its own file). std::fma and std::sqrt are correctly rounded by
+// definition, so the C library cannot change a bit here.
 #ifndef BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_
 #define BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_
 

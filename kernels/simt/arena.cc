@@ -53,7 +53,8 @@ absl::StatusOr<ArenaBuffer*> Arena::Place(size_t size, std::string name) {
   buffer.size = size;
   buffer.name = std::move(name);
   buffer.live = true;
-  // The guard page behind belongs to the buffer too: an address there is reported as past its end.
+  // The guard page after it belongs to the buffer too: an address there is reported as past its
+  // end.
   for (size_t page = 0; page <= pages / kPageBytes; ++page) {
     page_owner_[used_ / kPageBytes + page] = static_cast<uint32_t>(buffers_.size());
   }

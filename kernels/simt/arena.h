@@ -1,8 +1,8 @@
-// The runner's device memory: one reserved range of addresses in which each buffer ends as close to
-// an unreadable page as its alignment allows, and starts behind one. Freed addresses are never used
-// again, so a stale pointer faults; but shared memory, which no pointer may outlive, gets those of
-// its size, and so does memory of other processes. The range also makes the race detector's lookup
-// an addition.
+// The runner's device memory: one reserved range of addresses. Each buffer in it starts after an
+// unreadable page, and ends as close to another as its alignment allows. Freed addresses are never
+// used again, so a stale pointer faults. But shared memory, which no pointer may outlive, gets the
+// freed addresses of its size, and so does memory of other processes. The range also makes the race
+// detector's lookup an addition.
 //
 // Owned by one operating-system thread, or guarded by LaunchMutex() (device_memory.h).
 // Invariants: (1) buffers are aligned to 256 bytes, as
@@ -53,7 +53,8 @@ class Arena {
   // `size` bytes of 0xFF; a size of 0 gives an address at which nothing may be read.
   // ResourceExhausted when the range is used up or the system refuses.
   absl::StatusOr<std::byte*> Allocate(size_t size, std::string name, bool is_shared = false);
-  // The same in a sealed memory file, which other arenas can import. InvalidArgument for size 0.
+  // Allocates as above, in a sealed memory file, which other arenas can import. InvalidArgument for
+  // size 0.
   absl::StatusOr<std::byte*> AllocateFile(size_t size, std::string name);
   // Maps the file of an AllocateFile of `size` bytes, to be read. FailedPrecondition naming what is
   // wrong unless it is one.

@@ -1,8 +1,7 @@
 // Vector clocks of simulated threads. Within a cta a clock has one entry for each slot: its
 // threads, the asynchronous copies of each thread (they happen on their own), its mbarriers (on
-// which bulk copies land), and the products of its warpgroups. What is known of other ctas is kept
-// per cta, and is usually nothing.
-// Owned by one run.
+// which bulk copies land), and the products of its warpgroups. The knowledge of other ctas is kept
+// per cta, and there is usually none. Owned by one run.
 #ifndef BATON_KERNELS_SIMT_CLOCK_H_
 #define BATON_KERNELS_SIMT_CLOCK_H_
 
@@ -40,7 +39,7 @@ struct Epoch {
   bool IsSet() const { return bits != 0; }
 };
 
-// What one thread knows to have happened, or what a release published.
+// The events that one thread knows to have happened, or that a release published.
 class Clock {
  public:
   Clock() = default;
@@ -63,7 +62,7 @@ class Clock {
   void Meet(const Clock& other);
 
  private:
-  // What is known of another cta.
+  // The events that are known of another cta.
   struct Foreign {
     uint32_t cta;
     std::vector<uint32_t> slots;

@@ -21,7 +21,8 @@ struct DeviceMemory {
   Shadow shadow{arena};
   HostMemory host;  // in place of pinned memory
 
-  // What launches and buffers of the calling thread use: the bound one, or the thread's own.
+  // The memory that launches and buffers of the calling thread use: the bound one, or the thread's
+  // own.
   static DeviceMemory& OfThisThread();
   // Binds one to the calling thread; null: its own again. It outlives the binding.
   static void Bind(DeviceMemory* memory);

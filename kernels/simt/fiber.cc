@@ -40,14 +40,14 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kGuardBytes = kPageBytes;
 // The lines of a page. Stacks that all began at the same one would share the few places of a cache
-// that such lines have. What a thread that waits has in use is about five lines; 5 and the lines of
-// a page have no common factor, so that 64 stacks begin at all of them.
+// that such lines have. A waiting thread uses about five lines. 5 and the lines of a page have no
+// common factor, so that 64 stacks begin at all of them.
 constexpr size_t kLineBytes = 64;
 constexpr size_t kColours = kPageBytes / kLineBytes;
 constexpr size_t kLinesInUse = 5;
 constexpr size_t kMappedBytes = FiberStacks::kStackBytes + kGuardBytes + kPageBytes;
 
-// Of what is mapped for the `index`-th stack, the part below its top.
+// The part below the top of the `index`-th stack, in the bytes that are mapped for it.
 size_t BytesBelow(size_t index) {
   return kMappedBytes - index * kLinesInUse % kColours * kLineBytes;
 }

@@ -1,6 +1,6 @@
 // The GPU body of the device primitives: PTX for sm_80 and newer, sm_90 where it says so. Included
-// through device.h only; runner_body.h has the same names. What a call orders is said here and is
-// what the runner checks.
+// through device.h only; runner_body.h has the same names. Comments here say what a call orders,
+// and the runner checks that.
 #ifndef BATON_KERNELS_SIMT_GPU_BODY_H_
 #define BATON_KERNELS_SIMT_GPU_BODY_H_
 
@@ -198,7 +198,7 @@ BATON_DEVICE void store_release(uint32_t* word, uint32_t value, Site = Here()) {
                "r"(value)
                : "memory");
 }
-// The same between threads of several GPUs of this host.
+// Acquire and release, as above, between threads of several GPUs of this host.
 BATON_DEVICE uint32_t load_acquire_system(const uint32_t* word, Site = Here()) {
   uint32_t value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];"

@@ -1,4 +1,4 @@
-// What the host asks of a GPU before it launches. CUDA builds only.
+// The limits of a GPU, which the host asks for before it launches. CUDA builds only.
 #include "kernels/simt/gpu_limits.h"
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@ namespace baton::simt {
 inline namespace gpu {
 namespace {
 
-// Of the device that was current last, of the calling thread.
+// The limits of the device that was current last, for the calling thread.
 struct DeviceLimits {
   int device = -1;
   int major = 0;

@@ -1,6 +1,6 @@
-// What the host asks of a GPU before it launches: the current device of the calling thread. Plain
-// C++, so that nvcc and g++ read it; kernels use it through device.h. runner_body.h has the same
-// names.
+// The limits of a GPU, which the host asks for before it launches: the current device of the
+// calling thread. Plain C++, so that nvcc and g++ read it; kernels use it through device.h.
+// runner_body.h has the same names.
 #ifndef BATON_KERNELS_SIMT_GPU_LIMITS_H_
 #define BATON_KERNELS_SIMT_GPU_LIMITS_H_
 
@@ -13,7 +13,7 @@ inline namespace gpu {
 
 // Whether the device is a Hopper.
 bool has_wgmma();
-// What a cta can have of shared memory, after opting in; 0 when the device does not answer.
+// The most shared memory of a cta, after opting in; 0 when the device does not answer.
 uint32_t max_shared_bytes();
 // Whether a launch may begin while the one before it runs (programmatic dependent launch): from
 // sm_90 on, and elsewhere wait_for_previous has nothing to wait for.

@@ -16,7 +16,7 @@
 namespace baton::simt {
 inline namespace gpu {
 
-// Of gpu_wgmma.h, which only nvcc reads.
+// gpu_wgmma.h declares this function too, but only nvcc reads that header.
 absl::Status make_tensor_map(const TensorShape& shape, TensorMap* map);
 
 namespace {

@@ -43,8 +43,8 @@ BATON_DEVICE ColumnsDescriptor describe_columns(const void* tile, uint32_t tile_
   return DescribeColumns(shared_address(tile), tile_bytes);
 }
 
-// What the calling thread knows to be written in shared memory by threads becomes visible to wgmma
-// and tensor copies that come after it in this order.
+// Makes writes of threads to shared memory visible to the wgmma and tensor copies that come after
+// this call. The calling thread must know of those writes.
 BATON_DEVICE void fence_proxy_async(Site = Here()) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -53,9 +53,9 @@ BATON_DEVICE void fence_proxy_async(Site = Here()) {
 #endif
 }
 
-// Of the warpgroup, at the same line, before each group of products: what its threads did to sums
-// comes first. The runner asks for it only where sums were the threads' own; ptxas inserts one
-// elsewhere.
+// The threads of the warpgroup call this at the same line, before each group of products. The
+// changes that they made to sums then come first. The runner asks for it only where sums were the
+// threads' own; ptxas inserts one elsewhere.
 BATON_DEVICE void wgmma_fence(Site = Here()) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -93,7 +93,8 @@ BATON_DEVICE void wgmma_finish(FragmentC (&sums)[kCount], Site = Here()) {
   }
 }
 
-// The same of products whose first operands are registers, which stay theirs until then.
+// As above, for products whose first operands are registers. The products own those registers until
+// then.
 template <size_t kCount, size_t kSteps>
 BATON_DEVICE void wgmma_finish(FragmentC (&sums)[kCount], const FragmentA (&a)[kSteps],
                                Site = Here()) {

@@ -19,7 +19,7 @@ class KernelGraph {
  public:
   // The launches of this thread go to `graph` from now on; null: they run.
   static void RecordInto(KernelGraph* graph);
-  // What the launches of this thread go to, or null.
+  // The graph that the launches of this thread go to, or null.
   static KernelGraph* Recording();
 
   // Keeps a launch that was checked.

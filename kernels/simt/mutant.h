@@ -14,7 +14,7 @@
 namespace baton::simt {
 inline namespace runner {
 
-// What a call does instead of its work.
+// The wrong thing that a call does instead of its work.
 enum class Mutation : uint8_t {
   kDropSyncBlock,
   kDropSyncWarp,

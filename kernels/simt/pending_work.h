@@ -38,8 +38,8 @@ struct SumsInFlight {
   uint32_t last_group;  // of the products that add to them
 };
 
-// What a thread has of the first operand of a wgmma not yet waited for, in registers that are to
-// stay as they are.
+// The first operand of a wgmma that was not yet waited for, as one thread has it. Its registers
+// must stay as they are.
 struct OperandInFlight {
   const FragmentA* place;
   FragmentA value;
@@ -57,7 +57,7 @@ struct PendingProduct {
   uint32_t b_tile_bytes;  // between tiles of 64 columns; 0 for rows along K
   bool adds;
   std::vector<FragmentC*> places;  // of each thread of the warpgroup
-  std::vector<FragmentA> own_a;    // likewise, where a is null
+  std::vector<FragmentA> own_a;    // of each thread, where a is null
 };
 
 }  // namespace runner

@@ -26,7 +26,7 @@ ThreadState& State() {
   return state;
 }
 
-// What a GPU refuses too.
+// Refuses a launch that a GPU refuses too.
 absl::Status CheckConfig(const LaunchConfig& config) {
   constexpr uint32_t kMaxGridYz = 65535;
   constexpr uint32_t kMaxCtas = 1u << 20;  // the runner's own limit (Epoch)

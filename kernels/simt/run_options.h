@@ -48,7 +48,7 @@ std::string Describe(const RunOptions& options);
 // Each order with each landing, `num_shuffles` seeds of the shuffled order from `seed` on.
 std::vector<RunOptions> AllOrders(uint32_t num_shuffles, uint64_t seed = 1);
 
-// What a launch did.
+// The counts of a launch.
 struct RunStats {
   uint64_t num_launches = 0;
   uint64_t num_switches = 0;

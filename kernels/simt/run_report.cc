@@ -1,5 +1,5 @@
-// What a failed launch says: who waits where, which line an access stands on, and what a fault of
-// the processor inside a kernel means.
+// The report of a failed launch: who waits where, which line an access stands on, and what a fault
+// of the processor inside a kernel means.
 #include <dlfcn.h>
 #include <signal.h>
 #include <ucontext.h>

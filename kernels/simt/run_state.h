@@ -32,7 +32,7 @@ inline namespace runner {
 // Loads, stores and guards of one thread in one launch; beyond, it will not end.
 inline constexpr uint64_t kMaxSteps = uint64_t{1} << 24;
 
-// What a thread waits for; kNothing while it is ready or active.
+// The reason why a thread waits; kNothing while it is ready or active.
 enum class Waiting : uint8_t {
   kNothing,
   kSyncBlock,
@@ -54,7 +54,8 @@ struct SimThread {
   uint32_t index = 0;
   Fiber fiber;
   std::byte* stack_top = nullptr;
-  // What it waits for, and where; for kWarp also with whom, and its operands (on its stack).
+  // The reason and the place of the wait; for kWarp also with whom, and its operands (on its
+  // stack).
   Waiting waiting = Waiting::kNothing;
   Site site;
   WarpOp warp_op = WarpOp::kSync;
@@ -65,7 +66,8 @@ struct SimThread {
   // Asynchronous copies, oldest first, and how many groups were committed.
   std::deque<PendingCopy> copies;
   uint32_t num_commits = 0;
-  // The same of its warpgroup's products; whether wgmma_fence came after the last wait.
+  // The products of its warpgroup in the same way, and whether wgmma_fence came after the last
+  // wait.
   std::vector<SumsInFlight> sums;
   std::vector<OperandInFlight> operands;
   uint32_t num_product_commits = 0;
@@ -158,7 +160,7 @@ class RunState {
   // active thread, does not know of.
   void CheckRace(const Access& access, Epoch self);
   void CheckRace(const Access& access, Epoch self, const Clock& known);
-  // Who wrote a byte of device memory last.
+  // The epoch of the last write to a byte of device memory.
   Epoch LastWrite(const void* address) const { return shadow_.LastWrite(address); }
 
   // Publishes what the thread knows, then lets its clock go on.

@@ -89,7 +89,7 @@ inline void bulk_copy(void* to_shared, const void* from, uint32_t bytes, Mbarrie
   calls::BulkCopy(to_shared, from, bytes, barrier, site);
 }
 
-// What is asked on the host. The runner is what the options of this thread say (RunOptions).
+// The questions that the host asks. The options of this thread describe the runner (RunOptions).
 inline bool has_wgmma() { return calls::HasWgmma(); }
 inline uint32_t max_shared_bytes() { return calls::MaxSharedBytes(); }
 template <typename P>
@@ -97,7 +97,7 @@ absl::Status check_code(void (*)(P)) {
   return absl::OkStatus();
 }
 
-// What Hopper alone has: tensor copies and wgmma.
+// The primitives that Hopper alone has: tensor copies and wgmma.
 inline absl::Status make_tensor_map(const TensorShape& shape, TensorMap* map) {
   return calls::MakeTensorMap(shape, map);
 }

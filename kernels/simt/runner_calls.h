@@ -1,5 +1,5 @@
-// What the runner body of the primitives calls. Each function is called by a simulated thread
-// inside a launch, on the operating-system thread that called Run; runner_body.h is the only
+// The functions that the runner body of the primitives calls. A simulated thread calls each of them
+// inside a launch, on the operating-system thread that called Run. runner_body.h is the only
 // caller.
 #ifndef BATON_KERNELS_SIMT_RUNNER_CALLS_H_
 #define BATON_KERNELS_SIMT_RUNNER_CALLS_H_
@@ -16,7 +16,7 @@ namespace baton::simt {
 inline namespace runner {
 namespace calls {
 
-// What an atomic does to its word.
+// The change that an atomic makes to its word.
 enum class AtomicOp : uint8_t { kAdd, kMax, kExchange, kCompareSwap };
 
 // One read-modify-write; `expected` is for kCompareSwap.
@@ -100,7 +100,7 @@ struct KernelCall {
 // "bounds:" or "misuse:", with places.
 absl::Status Run(const LaunchConfig& config, const KernelCall& call);
 
-// What launches of this thread find.
+// The properties of the device that launches of this thread find.
 bool HasWgmma();
 uint32_t MaxSharedBytes();
 

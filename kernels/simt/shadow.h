@@ -48,7 +48,7 @@ class Shadow {
   // Records the access as `self`; the first conflict with what `known` does not know, if any. The
   // bytes must lie in the arena.
   std::optional<Conflict> Record(const Access& access, Epoch self, const Clock& known);
-  // Who wrote the byte last in this launch; not set: nobody.
+  // The epoch of the last write to the byte in this launch; not set: nobody wrote it.
   Epoch LastWrite(const void* address) const;
   // Forgets the accesses to these bytes: shared memory is given to the next cta.
   void Forget(const void* begin, size_t size);

@@ -75,7 +75,7 @@ class SimtDevice final : public Accelerator {
   absl::StatusOr<bool> Query(void* event) override {
     return static_cast<HostEvent*>(event)->IsDone();
   }
-  // Of kernels behind the event nothing is known to be done: no NoteWait.
+  // Kernels that were launched after the event may be under way, so there is no NoteWait.
   absl::Status WaitFor(void* /*event*/) override { return CheckIdle(); }
 
  private:

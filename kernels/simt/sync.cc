@@ -128,7 +128,7 @@ void Perform(RunState& run, WarpOp op, SimThread* const* lanes) {
   }
 }
 
-// What the calling lane brings to a warp operation, and where its result goes.
+// The operands that the calling lane brings to a warp operation, and the place of its result.
 struct WarpCall {
   WarpOp op;
   uint32_t mask;

@@ -47,7 +47,7 @@ BATON_INLINE float Truncate(int64_t sum, int exponent, int fraction_bits) {
   return std::bit_cast<float>(sum < 0 ? bits | 0x80000000u : bits);
 }
 
-// What a core does with the terms of a step.
+// The numbers by which a core treats the terms of a step.
 struct Datapath {
   int fraction_bits;
   int zero_exponent;
@@ -151,8 +151,8 @@ BATON_INLINE float Dot(TensorCore core, const Factors& a, const Factors& b, floa
 #endif
 
 // The processor takes subnormal operands and results for zero meanwhile: it needs a hundred cycles
-// for one otherwise, and weights of attention give many. What computes meanwhile has to be
-// BATON_APART, or the compiler could move it out.
+// for one otherwise, and weights of attention give many. Functions that compute meanwhile have to
+// be BATON_APART, or the compiler could move them out.
 class WithoutSubnormals {
  public:
   WithoutSubnormals() : before_(_mm_getcsr()) {
@@ -217,7 +217,7 @@ BATON_WIDE void MultiplyBf16(TensorCore core, const Bf16 (*a)[kTensorCoreProduct
     Decode(a[m], &row);
     for (int n = 0; n < 8; ++n) {
       const bool is_finite = columns[n].is_finite[0] && columns[n].is_finite[1];
-      // What tiles hold beyond their matrix costs no time.
+      // A row of zeros costs no time: tiles have such rows beyond their matrix.
       c[m][n] =
           row.is_zero && is_finite && c[m][n] == 0.0f ? 0.0f : Dot(core, row, columns[n], c[m][n]);
     }

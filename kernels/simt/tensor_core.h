@@ -1,11 +1,11 @@
 // The arithmetic of tensor cores for bf16 with fp32 sums, bit for bit as published (arXiv
 // 2511.10909, "MMA-Sim": fused dot-add), by generation, and a fast fp32 chain. Pure.
 //
-// One step takes some products and C: each product keeps its exact 16-bit significand and the sum
-// of its factors' exponents (a subnormal one counts -126); all are aligned to the largest exponent
-// of them, cut toward zero to so many fraction bits, added exactly, and the sum is cut toward zero
+// One step takes some products and C. Each product keeps its exact 16-bit significand and the sum
+// of its factors' exponents (a subnormal one counts -126). All are aligned to the largest exponent
+// of them, cut toward zero to so many fraction bits, and added exactly. The sum is cut toward zero
 // to fp32. A term that is zero, C or a product, counts an exponent of its own whatever its factors
-// are, so low that it matters to subnormal sums from C = 0 alone.
+// are. That exponent is so low that it matters to subnormal sums from C = 0 alone.
 // A sum beyond fp32 is an infinity; a NaN is 0x7FFFFFFF; a zero is +0.
 // Hopper: one step of 16 products, 25 bits, zero counts -133. Ampere and Ada: 24 bits, -132, two
 // steps of 8, k ascending, so that the sixteen are no set: which products share a step matters. fp8
@@ -29,7 +29,7 @@ inline constexpr int kTensorCoreProducts = 16;
 // Whose bits.
 enum class TensorCore : uint8_t { kHopper, kAmpere };
 
-// Of GPUs with that major compute capability; none where nothing is known.
+// The tensor cores of GPUs with that major compute capability; none where nothing is known.
 constexpr std::optional<TensorCore> TensorCoreOf(int major) {
   if (major == 9) return TensorCore::kHopper;
   if (major == 8) return TensorCore::kAmpere;
@@ -39,8 +39,8 @@ constexpr std::optional<TensorCore> TensorCoreOf(int major) {
 // c + sum of a[i] b[i] over kTensorCoreProducts elements, with its bits.
 float DotBf16(TensorCore core, const Bf16* a, const Bf16* b, float c);
 
-// The same as one fp32 chain: every product rounded, then added, in ascending order; subnormal
-// numbers count as zero.
+// The dot product as one fp32 chain: every product rounded, then added, in ascending order.
+// Subnormal numbers count as zero.
 float FloatDotBf16(const Bf16* a, const Bf16* b, float c);
 
 // Where in a tile of 16 rows and 8 columns a lane's value of FragmentC is.

@@ -1,4 +1,4 @@
-// What a shape for tensor copies must be, whoever makes the map.
+// The rules for a shape for tensor copies, which hold for every maker of a map.
 #ifndef BATON_KERNELS_SIMT_TENSOR_SHAPE_H_
 #define BATON_KERNELS_SIMT_TENSOR_SHAPE_H_
 

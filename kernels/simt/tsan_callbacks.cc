@@ -1,6 +1,6 @@
-// What gcc's -fsanitize=thread calls before each load and store of a kernel. Kernels are compiled
-// with it and linked without its library: these functions take the library's place, as in kernels
-// of operating systems. Outside launches (shared inline functions) they do nothing.
+// The functions that gcc's -fsanitize=thread calls before each load and store of a kernel. Kernels
+// are compiled with it and linked without its library: these functions take the library's place, as
+// in kernels of operating systems. Outside launches (shared inline functions) they do nothing.
 //
 // There are none for __atomic operations, on purpose: a kernel that uses them instead of the
 // primitives does not link.

@@ -81,7 +81,7 @@ struct Matrices {
 // Threads whose products one wgmma makes: four warps, the first a multiple of four.
 inline constexpr uint32_t kWarpgroupSize = 128;
 // bf16 in a row of a tile that tensor_copy writes and wgmma reads: 128 bytes, the span of the
-// swizzle. Chunk c of 16 bytes of row r lies at chunk c ^ (r % 8) of that row, so a tile begins at
+// swizzle. Chunk c of 16 bytes of row r lies at chunk c ^ (r % 8) of that row. So a tile begins at
 // a multiple of 1024 bytes, eight rows.
 inline constexpr uint32_t kTileColumns = 64;
 inline constexpr uint32_t kTileAlignment = 1024;
@@ -99,8 +99,8 @@ struct TileCorner {
   uint32_t row;
 };
 
-// What a TensorMap is made of: row-major bf16, aligned to 16 bytes; row_elements is a multiple
-// of 8.
+// The matrix that a TensorMap is made of: row-major bf16, aligned to 16 bytes; row_elements is a
+// multiple of 8.
 struct TensorShape {
   const Bf16* data;  // [num_rows][row_elements]
   uint32_t num_rows;
@@ -123,7 +123,7 @@ constexpr TileDescriptor DescribeTile(uint32_t shared_address) {
   return {kSwizzle128 | kGroupBytes | kUnused | (shared_address & 0x3FFFF) >> 4};
 }
 
-// The same from column 16 * step on: the swizzle is of the address, so the start alone moves.
+// The descriptor from column 16 * step on: the swizzle is of the address, so the start alone moves.
 constexpr TileDescriptor TileStep(TileDescriptor tile, uint32_t step) {
   constexpr uint32_t kStepBytes = 32;
   return {tile.bits + static_cast<uint64_t>(step * (kStepBytes / 16))};
@@ -144,7 +144,7 @@ constexpr ColumnsDescriptor DescribeColumns(uint32_t shared_address, uint32_t ti
   return {(DescribeTile(shared_address).bits & ~kUnused) | between};
 }
 
-// The same from row 16 * step on.
+// The descriptor from row 16 * step on.
 constexpr ColumnsDescriptor ColumnsStep(ColumnsDescriptor columns, uint32_t step) {
   constexpr uint32_t kStepBytes = 16 * 128;
   return {columns.bits + static_cast<uint64_t>(step * (kStepBytes / 16))};

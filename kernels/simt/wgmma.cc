@@ -1,7 +1,7 @@
-// The products of warpgroups. A wgmma is asked for by all 128 threads at one line and happens on
-// its own, in order with the others of its warpgroup, between that call and the wait that covers
-// it: it reads its tiles as an actor of its own (clock.h), and the sums it adds to are NaNs until
-// then, which the wait finds untouched or says so.
+// The products of warpgroups. All 128 threads ask for a wgmma at one line. It happens on its own,
+// in order with the others of its warpgroup, between that call and the wait that covers it. It
+// reads its tiles as an actor of its own (clock.h). The sums that it adds to are NaNs until then:
+// the wait finds them untouched or reports a misuse.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -209,7 +209,7 @@ void TouchChunk(RunState& run, const std::byte* chunk, const Reader& reader) {
   }
 }
 
-// Of one operand: a step of rows of a tile.
+// Reads one operand: a step of rows of a tile.
 void TouchTile(RunState& run, const std::byte* tile, uint32_t num_rows, const Reader& reader) {
   for (uint32_t row = 0; row < num_rows; ++row) {
     for (size_t half = 0; half < 2; ++half) {
@@ -218,7 +218,7 @@ void TouchTile(RunState& run, const std::byte* tile, uint32_t num_rows, const Re
   }
 }
 
-// Of the second operand: a step of tiles of columns.
+// Reads the second operand: a step of tiles of columns.
 void TouchColumns(RunState& run, const PendingProduct& product, const Reader& reader) {
   for (uint32_t column = 0; column < product.num_columns; column += kTileColumns) {
     const std::byte* tile = product.b + column / kTileColumns * product.b_tile_bytes;
@@ -355,7 +355,7 @@ void calls::FenceProducts(Site site) {
   RunState::Current()->self().has_fenced_sums = true;
 }
 
-// What has less shared memory than a Hopper is none.
+// A device with less shared memory than a Hopper has no wgmma.
 bool calls::HasWgmma() {
   const RunOptions& options = CurrentRunOptions();
   return options.tensor_math != TensorMath::kAmpereBits &&

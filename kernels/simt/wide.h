@@ -1,5 +1,5 @@
 // BATON_WIDE: a function for loops that are worth wide registers, compiled for AVX2 too and chosen
-// when the program starts. What it calls has to be inlined into it.
+// when the program starts. Functions that it calls have to be inlined into it.
 #ifndef BATON_KERNELS_SIMT_WIDE_H_
 #define BATON_KERNELS_SIMT_WIDE_H_
 

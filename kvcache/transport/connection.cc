@@ -51,7 +51,8 @@ HandshakeOptions MakeHandshakeOptions(const ConnectionServices& services,
   return result;
 }
 
-// What the peer's word for its closing means here: refusals keep their name, the rest is "it left".
+// The reason that is noted here when the peer tells why it closes. Refusals keep their name, the
+// rest is "it left".
 CloseReason ToldReason(uint32_t told) {
   switch (static_cast<CloseReason>(told < kNumCloseReasons ? told : 0)) {
     case CloseReason::kWireVersion:
@@ -150,7 +151,7 @@ void Connection::BeginIntroduction() {
 }
 
 void Connection::Secure(int64_t now_us) {
-  // Whom this side dials is its own choice, and few; and a dialler has to speak first.
+  // This side chooses whom it dials, and dials few. A dialler has to speak first too.
   if (!dialled_ && services_.tls_steps_left != nullptr) {
     // The socket stays readable, so the next turn comes here again.
     if (*services_.tls_steps_left <= 0) return;
@@ -164,7 +165,7 @@ void Connection::Secure(int64_t now_us) {
       return;
     case TlsStep::kDone:
       BeginIntroduction();
-      // What came behind the handshake is not announced again.
+      // Bytes that came after the handshake are not announced again.
       ReadFrames(now_us);
       return;
   }

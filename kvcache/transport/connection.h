@@ -45,7 +45,7 @@ class ConnectionOwner {
   virtual void OnControl(Connection* connection, std::string bytes) = 0;
 };
 
-// What all connections of an endpoint share; outlives them.
+// The objects that all connections of an endpoint share; they outlive the connections.
 struct ConnectionServices {
   const KvEndpointOptions* options = nullptr;
   const KvArena* arena = nullptr;

@@ -9,7 +9,7 @@ namespace {
 
 // Between two looks at what is under way: a hundredth of the transfer of a full buffer.
 constexpr int64_t kPollUs = 20;
-// What may wait of control messages while the transport's thread is busy.
+// Control messages that may wait while the transport's thread is busy.
 constexpr size_t kMaxEvents = 8192;
 constexpr size_t kMaxEventBytes = size_t{64} << 20;
 

@@ -47,7 +47,7 @@ class EndpointEvents final : public KvTransportSink {
 
   // Any thread. Ends the present Wait, or the next one.
   void Wake();
-  // The same, for ever.
+  // Any thread. Ends the present Wait and every later one.
   void Stop();
   uint64_t overruns() const { return overruns_.value(); }
 

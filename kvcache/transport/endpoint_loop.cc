@@ -223,7 +223,7 @@ void EndpointLoop::RefuseExcessStrangers() {
   // Ids rise with age: the newest are counted first and stay.
   std::sort(strangers_.begin(), strangers_.end(),
             [](const Slot* a, const Slot* b) { return a->connection->id() > b->connection->id(); });
-  // Of each half of an introduction: TLS, and what comes behind it.
+  // Counts for each half of an introduction: TLS, and what comes after it.
   struct Count {
     uint32_t all = 0;
     absl::flat_hash_map<std::string, uint32_t> here;  // by origin
@@ -252,7 +252,7 @@ size_t EndpointLoop::NumEstablished() const {
 }
 
 bool EndpointLoop::HasRoomFor(const Connection& connection) {
-  // What it takes the place of is no longer counted.
+  // A connection whose place this one takes is no longer counted.
   const bool replaces = std::any_of(connections_.begin(), connections_.end(), [&](const auto& e) {
     const Connection& other = *e.second.connection;
     return other.ready() && (other.peer() == connection.peer() ||

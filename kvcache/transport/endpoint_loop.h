@@ -79,7 +79,7 @@ class EndpointLoop final : public ConnectionOwner {
   void Turn();
   int WaitMs() const;
   void HandleEvent(uint64_t id, uint32_t events);
-  // What waits at a listener, as far as this turn has room for it.
+  // Accepts the connections that wait at a listener, as far as this turn has room for them.
   void AcceptSome(TransportKind kind);
   void PauseAccepting();
   void ResumeAccepting();
@@ -124,7 +124,7 @@ class EndpointLoop final : public ConnectionOwner {
   uint64_t next_id_;
   int tls_steps_left_ = 0;        // of this turn
   bool tcp_waits_ = false;        // this turn's events name the listener
-  bool unix_waits_ = false;       // likewise
+  bool unix_waits_ = false;       // as above
   std::vector<Slot*> strangers_;  // of RefuseExcessStrangers
   int64_t now_us_ = 0;
   int64_t progress_due_us_ = 0;

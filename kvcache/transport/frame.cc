@@ -48,8 +48,8 @@ bool IsSlice(FrameKind kind) {
   return kind == FrameKind::kSliceInline || kind == FrameKind::kSliceReference;
 }
 
-// What only slices carry must be absent elsewhere; a reference has no payload, an inline slice no
-// source.
+// Fields that only slices carry must be absent elsewhere. A reference has no payload, an inline
+// slice no source.
 Status CheckFields(const FrameHeader& header) {
   const bool has_slice_fields = header.transfer.value() != 0 || header.attempt != 0 ||
                                 header.ordinal != 0 || header.layer != 0 || header.generation != 0;

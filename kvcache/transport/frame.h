@@ -50,7 +50,7 @@ inline constexpr uint16_t kFrameFormat = 1;
 // One (block, layer) slice at most; 64 tokens x 128 heads x 256 dims x f32 x 2 are 16 MiB.
 inline constexpr uint32_t kMaxSliceBytes = uint32_t{64} << 20;
 
-// What a message is.
+// The kinds of message.
 enum class FrameKind : uint8_t {
   kHello = 1,           // dialler: who I am, my nonce
   kHelloAck = 2,        // acceptor: who I am, my nonce, my proof, the epoch
@@ -90,7 +90,7 @@ inline constexpr size_t kProofBytes = 32;
 using HelloNonce = std::array<uint8_t, kNonceBytes>;
 using HelloProof = std::array<uint8_t, kProofBytes>;
 
-// What each side says of itself in Hello and HelloAck.
+// The facts that each side tells about itself in Hello and HelloAck.
 struct Introduction {
   WireRange wire = kWireVersions;
   Incarnation incarnation;
@@ -126,8 +126,9 @@ bool SameProof(const HelloProof& a, const HelloProof& b);
 // Payload sizes of the fixed kinds.
 inline constexpr size_t kHelloAckBytes = kIntroductionBytes + kProofBytes;
 inline constexpr size_t kCloseBytes = 4;  // CloseReason as u32
-// What a Hello or HelloAck of another version may have, so that it is refused for its version: six
-// times today's. The header is the same in all versions; it carries the refusals too.
+// Bytes that a Hello or HelloAck of another version may have, so that it is refused for its
+// version. They are six times today's. The header is the same in all versions; it carries the
+// refusals too.
 inline constexpr uint32_t kMaxIntroductionFrameBytes = 1024;
 // Largest payload of `kind`.
 uint32_t MaxPayloadBytes(FrameKind kind);

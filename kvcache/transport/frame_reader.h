@@ -23,7 +23,7 @@ namespace baton {
 // See the file comment.
 class FrameReader {
  public:
-  // What Next found.
+  // The result of Next.
   enum class Event : uint8_t {
     kNeedBytes,  // read on
     kHeader,     // header() is new; if it has payload, say where that goes before the next call
@@ -56,7 +56,7 @@ class FrameReader {
   // True when a frame was begun and is not complete.
   bool inside_frame() const { return payload_left_ > 0 || begin_ != end_; }
   const Status& error() const { return error_; }
-  // What came and is not part of a frame yet; after kBad the bytes that are none.
+  // Bytes that came and are not part of a frame yet; after kBad the bytes that are no frame.
   std::span<const std::byte> unread() const { return {buffer_.data() + begin_, end_ - begin_}; }
 
  private:

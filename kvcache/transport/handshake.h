@@ -23,7 +23,7 @@
 
 namespace baton {
 
-// What one side knows of itself and of whom it wants to meet.
+// The facts that one side knows about itself and about the peer that it wants to meet.
 struct HandshakeOptions {
   Introduction self;  // epoch: the one to give to the connection, if this side accepts
   std::string cluster_secret;
@@ -54,13 +54,13 @@ class Handshake {
   // Both sides are proven. (The acceptor then still owes kWelcome, once it has mapped the arena.)
   bool ready() const { return state_ == State::kReady; }
   CloseReason reason() const { return reason_; }
-  // What the other side said of itself; proven only when ready.
+  // The facts that the other side told about itself; proven only when ready.
   const Introduction& peer() const { return peer_; }
   // The connection's epoch; 0 until the acceptor has named it.
   uint64_t epoch() const;
 
  private:
-  // Whose turn it is.
+  // The message that this side waits for, or the end.
   enum class State : uint8_t {
     kExpectHello,
     kExpectAck,

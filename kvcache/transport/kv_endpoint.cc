@@ -135,10 +135,10 @@ class KvEndpointImpl final : public KvEndpoint {
         return peer.incarnation == entry.first;
       });
     });
-    // Whoever has waited longest first: lists that are soon old take no name its turn.
+    // Names that have waited longest come first: lists that are soon old take no name its turn.
     std::ranges::stable_sort(names, {},
                              [&](size_t i) { return names_[peers[i].incarnation].turn; });
-    // Whoever is known so far does not wait for a server of names.
+    // Peers that are known so far do not wait for a server of names.
     loop_.SetPeers(resolved);
     for (const size_t i : names) {
       if (is_old()) return first_failure;

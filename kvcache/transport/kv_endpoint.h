@@ -5,7 +5,7 @@
 //        pass; or
 //   tcp: slice frames carry the bytes, read by the kernel straight into the destination block, or
 //        decrypted into it with KvEndpointOptions::tls.
-// Who prefills dials; who decodes listens. One connection serves each pair.
+// A prefill worker dials, a decode worker listens. One connection serves each pair.
 //
 // Invariants (beside KvTransport's)
 //  1. Nothing that a peer sends, or fails to send, stops the process, blocks the thread, or makes
@@ -51,10 +51,10 @@ struct KvEndpointTimers {
   int64_t backoff_max_us = 2'000'000;
 };
 
-// Limits of queues and tables. A connection holds 64 KiB to read into; with TLS 225 KiB more for
-// what is encrypted and OpenSSL's two records of 17 KiB: 323 KiB. With the defaults a full endpoint
-// (256 connections, 64 strangers) has 20 MiB of them, or 121 MiB with TLS (64 more strangers). What
-// waits in the queues comes on top.
+// Limits of queues and tables. A connection holds 64 KiB to read into. TLS takes 225 KiB more for
+// encrypted bytes, and OpenSSL's two records of 17 KiB: 323 KiB. With the defaults a full endpoint
+// (256 connections, 64 strangers) has 20 MiB of them, or 121 MiB with TLS (64 more strangers).
+// Bytes that wait in the queues come on top.
 struct KvEndpointLimits {
   uint32_t max_connections = 256;  // ready, or dialled by this side
   // Accepted and not introduced yet. One more takes the place of the oldest, which is refused: a

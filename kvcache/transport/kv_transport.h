@@ -5,16 +5,17 @@
 // LocalTransport (one process), FaultTransport (decorator).
 // tests/kvcache/transport/conformance_test.cc holds all of them to this page.
 //
-// P side: SendSlices offers sealed slices, CloseSend ends a transfer. D side: OpenReceive names the
-// blocks that a transfer may fill, CloseReceive ends it. Every call only posts to the transport's
-// inbox: it never blocks, and either takes all it is given or fails and changes nothing.
+// Prefill side: SendSlices offers sealed slices, CloseSend ends a transfer. Decode side:
+// OpenReceive names the blocks that a transfer may fill, CloseReceive ends it. Every call only
+// posts to the transport's inbox: it never blocks, and either takes all it is given or fails and
+// changes nothing.
 //
 // Invariants
 //  1. Calls of one thread take effect in order. Control messages may overtake slices.
 //  2. A byte of an own block is written only between OpenReceive and OnReceiveClosed of a transfer
 //     that lists it; read only between SendSlices and OnSendClosed of a transfer that names it.
-//  3. A slice counts as done only after the bytes *in the own block* gave P's checksum; it is done
-//     once, whatever is sent again.
+//  3. A slice counts as done only after the bytes *in the own block* gave the prefill worker's
+//     checksum; it is done once, whatever is sent again.
 //  4. A transfer takes frames from one connection only: the one that is up when it is opened, or
 //     else the first that brings a frame. After OnPeerDown of that peer nothing of it arrives any
 //     more.

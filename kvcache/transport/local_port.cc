@@ -113,7 +113,7 @@ void LocalPort::DeliverLinkEvents() {
       continue;
     }
     sink_->OnPeerUp(event.peer);
-    // What waited for this peer goes out first.
+    // Messages that waited for this peer go out first.
     std::deque<Parked> parked;
     std::swap(parked, parked_);
     for (Parked& message : parked) {

@@ -40,7 +40,7 @@ class LocalCore {
   void Join(LocalPort* port, KvTransportSink* sink);
   void Leave(LocalPort* port);
 
-  // What a turn found.
+  // The result of a turn.
   struct Turn {
     bool did_work = false;
     int64_t due_us = 0;  // when time alone makes work, 0 = never
@@ -130,7 +130,8 @@ class LocalPort final : public KvTransport {
   // Takes slices from `sender`, copying them out of its blocks; each is judged before and after.
   void TakeSlices(const LocalPort& sender, std::span<const Outgoing> slices, int64_t now_us);
   void CopySlice(const LocalPort& sender, const Outgoing& outgoing, int64_t now_us);
-  // The same on a device: gathers what one launch may copy, which FinishPulls does.
+  // As CopySlice, on a device: gathers the slices that one launch may copy; FinishPulls copies
+  // them.
   void PullSlice(const LocalPort& sender, const Outgoing& outgoing, int64_t now_us);
   void FinishPulls(const LocalPort& sender, int64_t now_us);
   void FinishSlice(const LocalPort& sender, const FrameHeader& header, uint64_t checksum,
@@ -158,7 +159,7 @@ class LocalPort final : public KvTransport {
   std::deque<Outgoing> outgoing_;
   std::deque<Parked> parked_;
   std::vector<Outgoing> moving_;  // to one peer
-  // Of the next launch, in one order; no two go to one place.
+  // The slices of the next launch, in one order; no two go to one place.
   std::vector<SlicePuller::Pull> pulls_;
   std::vector<FrameHeader> pulled_;
   absl::flat_hash_set<uint64_t> destinations_;

@@ -41,11 +41,11 @@ class LocalHub {
   LocalHub(const LocalHub&) = delete;
   LocalHub& operator=(const LocalHub&) = delete;
 
-  // A transport for one worker; it connects at its Start with the others whose layout is equal and
-  // whose memory is of the same kind, and disconnects at its Stop. What the puller's device is made
-  // of outlives it.
+  // A transport for one worker. It connects at its Start with the others whose layout is equal and
+  // whose memory is of the same kind, and disconnects at its Stop. The parts of the puller's device
+  // outlive it.
   std::unique_ptr<KvTransport> Attach(LocalWorker worker);
-  // The same for an arena, which outlives it.
+  // As above, for an arena, which outlives the transport.
   std::unique_ptr<KvTransport> Attach(std::string worker_id, Incarnation incarnation,
                                       const KvArena* arena);
 

@@ -3,11 +3,11 @@
 // argument. Owned by the transport's thread; the sink is called from within.
 //
 // Invariants
-//  1. Admit returns a destination only for an open transfer, the peer and attempt it was
-//     opened for, its one epoch, an ordinal and layer inside it, the granted generation,
-//     and a slice that is not filled yet. Whatever else arrives is counted and changes
-//     nothing.
-//  2. A slice becomes filled only in Finish, with P's checksum; filled slices never reopen.
+//  1. Admit returns a destination only for an open transfer, the peer and attempt it was opened
+//     for, its one epoch, an ordinal and layer inside it, and the granted generation. The slice
+//     must not be filled yet. Whatever else arrives is counted and changes nothing.
+//  2. A slice becomes filled only in Finish, with the prefill worker's checksum; filled slices
+//     never reopen.
 //  3. Progress counts only grow, and "complete" is reported once.
 #ifndef BATON_KVCACHE_TRANSPORT_RECEIVE_TABLE_H_
 #define BATON_KVCACHE_TRANSPORT_RECEIVE_TABLE_H_

@@ -34,7 +34,8 @@ Status ValidateSlices(std::span<const SliceRef> slices, const KvMemory& memory);
 // The queue; see the file comment.
 class SendQueue {
  public:
-  // What left the queue; the caller releases it from the peer's limits.
+  // Numbers of slices and control messages that left the queue; the caller releases them from the
+  // peer's limits.
   struct Progress {
     uint32_t slices = 0;
     uint32_t controls = 0;
@@ -82,7 +83,7 @@ class SendQueue {
     const std::byte* payload = nullptr;  // null = by reference
   };
 
-  // What the front of the stream is in the middle of.
+  // Where the front of the stream is: between frames, inside a message or inside a slice.
   enum class Front : uint8_t { kBoundary, kMessage, kSlice };
   // One frame in the order Gather laid out, with the bytes of it that are left.
   struct Step {

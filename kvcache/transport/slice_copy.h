@@ -7,7 +7,8 @@
 
 namespace baton {
 
-// XXH3-64, seed 0, of one (block, layer) slice. P calls it when it seals, D after it received.
+// XXH3-64, seed 0, of one (block, layer) slice. The prefill worker calls it when it seals, the
+// decode worker after it received.
 uint64_t SliceChecksum(const std::byte* data, size_t size_bytes);
 
 // Copies and returns the checksum of what was *written*: `source` may change meanwhile (another

@@ -30,7 +30,7 @@ inline cuda::KvSide SideOf(const KvMemory& memory) {
   return side;
 }
 
-// What a device did cannot be trusted after it failed (accelerator.h).
+// The results of a device that failed cannot be trusted (accelerator.h), so the process ends.
 inline void MustWork(const Status& status) {
   BATON_CHECK(status.ok(), "the device failed: {}", status.ToString());
 }

@@ -5,7 +5,7 @@
 namespace baton {
 namespace {
 
-// Of every form, before link and batch.
+// The first fields of a message of every form, before link and batch.
 struct Start {
   char magic[16];
   uint8_t kind;
@@ -15,7 +15,7 @@ struct Start {
 };
 static_assert(sizeof(Start) == 24);
 
-// A slice; forms without sources end behind the generation.
+// A slice; forms without sources end after the generation.
 struct Slice {
   uint64_t transfer;
   uint64_t checksum;

@@ -1,13 +1,14 @@
-// What two transports of device memory tell each other (SliceTransport): control messages of the
-// connection between their endpoints. This is the form that all have; ipc/ipc_message.h and
-// nccl/nccl_message.h say which there are. Encoding and decoding only. Pure; any thread.
+// SliceMessageForm: the messages between two transports of device memory (SliceTransport). They are
+// control messages of the connection between their endpoints. This is the form that all have;
+// ipc/ipc_message.h and nccl/nccl_message.h say which messages there are. Encoding and decoding
+// only. Pure; any thread.
 //
 // Little-endian: magic 16, kind u8, flag u8, 0 u16, number u32, link u64 (of forms with links),
 // batch u64, then the payload. A control message of the transport's owner travels as it is, unless
-// it begins with the magic; then it is wrapped: the payload of kind 0, with all other fields 0.
+// it begins with the magic. Then it is wrapped: the payload of kind 0, with all other fields 0.
 //
-// Invariant: what decodes reads only the bytes given and accepts only what encodes can produce.
-// What the numbers refer to is judged by who owns the tables.
+// Invariant: the decoder reads only the bytes given and accepts only what the encoder can produce.
+// The owner of the tables judges what the numbers refer to.
 #ifndef BATON_KVCACHE_TRANSPORT_SLICE_MESSAGE_H_
 #define BATON_KVCACHE_TRANSPORT_SLICE_MESSAGE_H_
 
@@ -28,11 +29,11 @@ struct SliceMessageForm {
   // 16 bytes, drawn once: no message of the hand-off begins like it but by intent.
   std::string_view magic;
   bool has_links = false;
-  bool has_sources = false;  // a slice is 40 bytes with P's block, else 32
+  bool has_sources = false;  // a slice is 40 bytes with the prefill worker's block, else 32
   uint32_t max_slices = 0;   // of one message, which stays far below kMaxControlBytes
 };
 
-// What every message begins with, beside the magic.
+// The fields that every message begins with, beside the magic.
 struct SliceMessageHead {
   uint8_t kind = 0;  // 0 = wrapped
   uint8_t flag = 0;

@@ -10,7 +10,7 @@
 namespace baton {
 namespace {
 
-// Of two times at which to be called again; 0 = never.
+// The sooner of two times at which to be called again; 0 = never.
 int64_t Sooner(int64_t a_us, int64_t b_us) {
   return a_us == 0 || b_us == 0 ? std::max(a_us, b_us) : std::min(a_us, b_us);
 }

@@ -11,7 +11,7 @@
 //  3. A closed transfer gets nothing more, and is confirmed once no half touches its blocks.
 //
 // Owner: the worker; the device and the memory outlive it. The device is this transport's alone,
-// but its memory may be another's of the same GPU. Who derives owns the halves, which are set
+// but its memory may be another's of the same GPU. The derived class owns the halves, which are set
 // before Start, and calls Stop in its destructor.
 #ifndef BATON_KVCACHE_TRANSPORT_SLICE_TRANSPORT_H_
 #define BATON_KVCACHE_TRANSPORT_SLICE_TRANSPORT_H_
@@ -35,13 +35,14 @@
 
 namespace baton {
 
-// P's half. The thread's; every call returns at once.
+// The prefill worker's half. It belongs to the transport's thread; every call returns at once.
 class SliceSender {
  public:
   virtual ~SliceSender() = default;
   // Whether slices may go to it.
   virtual bool AddPeer(const PeerUp& peer) = 0;
-  // What waits for it is dropped; each slice that was queued is released in the inbox once.
+  // Drops the slices that wait for the peer. Each slice that was queued is released in the inbox
+  // once.
   virtual void RemovePeer(Incarnation peer) = 0;
   virtual void Enqueue(Incarnation peer, std::span<const SliceRef> slices) = 0;
   // Drops what waits of a transfer, and reads no more of its blocks than it reads already.
@@ -52,19 +53,20 @@ class SliceSender {
   virtual int64_t Step(int64_t now_us) = 0;
 };
 
-// D's half, likewise. Slices are judged by SliceParts::receives before they are written, and with
-// the hash of what was stored before they count.
+// The decode worker's half. It belongs to the transport's thread, and every call returns at once.
+// SliceParts::receives judges slices before they are written. It judges them again, with the hash
+// of what was stored, before they count.
 class SliceReceiver {
  public:
   virtual ~SliceReceiver() = default;
   virtual void AddPeer(const PeerUp& peer, uint64_t epoch) = 0;
-  // What runs for it is not counted any more.
+  // Work that runs for the peer is not counted any more.
   virtual void RemovePeer(Incarnation peer) = 0;
   virtual bool IsWriting(TransferId transfer) const = 0;
   virtual int64_t Step(int64_t now_us) = 0;
 };
 
-// What the halves use of the frame.
+// The parts of the frame that the halves use.
 struct SliceParts {
   TransportInbox* inbox = nullptr;
   ReceiveTable* receives = nullptr;
@@ -123,7 +125,7 @@ class SliceTransport : public KvTransport {
   // NOLINTNEXTLINE(performance-unnecessary-value-param): what overrides it keeps the bytes.
   virtual void HandleEarly(Incarnation /*peer*/, std::string /*bytes*/, int64_t /*now_us*/) {}
   virtual void HandleDown(Incarnation /*peer*/) {}
-  // Beside the halves, and behind their last call.
+  // StepMore is called after each Step of the halves, EndMore after their last call.
   virtual int64_t StepMore(int64_t /*now_us*/) { return 0; }
   virtual void EndMore() {}
 

@@ -25,10 +25,10 @@ constexpr int kMaxNotSentBytes = 1 << 20;
 constexpr int kKeepIdleS = 2;
 constexpr int kKeepIntervalS = 1;
 constexpr int kKeepProbes = 3;
-// The same where bytes are under way: then nothing is probed, and they are sent again for a quarter
-// of an hour, the last time ever later. It ends connections to a process that is stopped, too, once
-// its buffers are full: before KvEndpointTimers::write_stall_us, after the router counts it as
-// dead.
+// The limit of the same length for a connection on which bytes are under way. There nothing is
+// probed: the bytes are sent again for a quarter of an hour, after longer and longer pauses. The
+// limit also ends connections to a process that is stopped, once its buffers are full. That is
+// before KvEndpointTimers::write_stall_us, and after the router counts the process as dead.
 constexpr int kUserTimeoutMs = (kKeepIdleS + kKeepProbes * kKeepIntervalS) * 1000;
 constexpr int kBacklog = 128;
 

@@ -67,7 +67,7 @@ struct IoOutcome {
 // Descriptors that travel together.
 inline constexpr size_t kMaxPassedFds = 8;
 
-// What came beside bytes.
+// Descriptors that came beside bytes.
 struct PassedFds {
   size_t max = 1;             // that are taken, up to kMaxPassedFds; the kernel closes the others
   std::vector<UniqueFd> fds;  // of the last ones that came

@@ -28,7 +28,7 @@ constexpr int kLastRecordKind = 23;
 // failure() says the rest.
 constexpr IoOutcome kBroken{IoResult::kError, 0, 0};
 
-// What a peer's alert, or our own check, says of a certificate.
+// Whether a peer's alert, or our own check, is about a certificate.
 bool IsAboutCertificate(int reason) {
   switch (reason) {
     case SSL_R_CERTIFICATE_VERIFY_FAILED:
@@ -305,7 +305,7 @@ IoOutcome TlsStream::Receive(std::span<iovec> parts, int64_t* turn_bytes) {
       const int error = SSL_get_error(ssl_, result);
       if (error == SSL_ERROR_ZERO_RETURN) at_end_ = true;
       if (error != SSL_ERROR_WANT_READ || socket_error_ != 0 || refused_ != nullptr) Fail(error);
-      // What came before is handed over first; a failure is told by the next call.
+      // Bytes that came before are handed over first; a failure is told by the next call.
       if (total > 0) return {IoResult::kDone, total, 0};
       return failure_.has_value() ? kBroken : IoOutcome{IoResult::kWouldBlock, 0, 0};
     }

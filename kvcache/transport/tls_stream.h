@@ -2,10 +2,11 @@
 // frames go in and come out, records cross. The connection's thread.
 //
 // Invariants
-//  1. What Send has taken is encrypted: the places it came from are not read again. Ciphertext that
-//     the socket does not take yet waits here (has_output), kMaxOutputBytes and a record at most.
-//  2. Receive leaves nothing behind that epoll would have to announce, as long as it is called
-//     until it would block: bytes that the socket gave and nobody asked for yet wait here.
+//  1. Bytes that Send has taken are encrypted: the places they came from are not read again.
+//     Ciphertext that the socket does not take yet waits here (has_output), kMaxOutputBytes and a
+//     record at most.
+//  2. Receive leaves no bytes that epoll would have to announce, as long as it is called until it
+//     would block: bytes that the socket gave and nobody asked for yet wait here.
 //  3. No call takes more from the socket than its turn allows, whatever the peer writes. After the
 //     handshake a peer may send data and, seldom, change its key; the rest is a failure.
 //  4. After a failure every call fails; failure() says why, in this side's words.
@@ -52,7 +53,7 @@ class TlsStream {
   // key. One that takes it after less than this part of them only wants to keep the thread busy
   // (OpenSSL would follow it for as long as it writes).
   static constexpr uint64_t kEarlyKeyDivisor = 4;
-  // What one step of a handshake may read; a flight of a chain of ten certificates is 20 KiB.
+  // Bytes that one step of a handshake may read; a flight of a chain of ten certificates is 20 KiB.
   static constexpr int64_t kStepBytes = int64_t{64} << 10;
   // Counted for each record beside its bytes, so that a turn of tiny ones ends too (0.7 us each).
   static constexpr int64_t kRecordTurnBytes = 512;
@@ -75,7 +76,7 @@ class TlsStream {
   // below 0. A turn that ends early leaves bytes in the socket, which epoll announces again.
   IoOutcome Receive(std::span<iovec> parts, int64_t* turn_bytes);
 
-  // What its buffers hold beside OpenSSL's own (two of a record each).
+  // Bytes that its buffers hold beside OpenSSL's own (two of a record each).
   size_t buffer_bytes() const { return input_.size() + output_.capacity() + record_.size(); }
   bool has_output() const { return output_begin_ < output_.size(); }
   const std::optional<TlsFailure>& failure() const { return failure_; }

@@ -64,7 +64,7 @@ struct LinkCounters {
   EventCounter bytes_received;
 };
 
-// What is known of one peer, with its live counters.
+// The published facts about one peer, with its live counters.
 struct LinkEntry {
   LinkInfo info;
   std::shared_ptr<const LinkCounters> counters;  // null while not connected

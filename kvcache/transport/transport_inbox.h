@@ -1,13 +1,11 @@
-// TransportInbox: what callers of a transport have posted and its thread has not taken yet, with
-// the per-peer limits that give back-pressure.
+// TransportInbox: the calls that callers of a transport have posted and its thread has not taken
+// yet, with the per-peer limits that give back-pressure.
 //
 // Invariants
-//  1. Every posted slice and control message is released exactly once by the
-//     transport's thread (sent, dropped or expired); until then it counts against its
-//     peer's limits.
-//  2. Slices are accepted only for a peer that is up, and carry the epoch of that
-//     connection: what was posted for a connection that is gone is never sent over the next
-//     one.
+//  1. Every posted slice and control message is released exactly once by the transport's thread
+//     (sent, dropped or expired); until then it counts against its peer's limits.
+//  2. Slices are accepted only for a peer that is up, and carry the epoch of that connection: what
+//     was posted for a connection that is gone is never sent over the next one.
 //  3. Closes are always accepted: their number is bounded by the opens.
 //
 // Posts: any thread. The rest: the transport's thread. The mutex guards everything and is held for
@@ -32,7 +30,8 @@
 
 namespace baton {
 
-// What may wait for one peer, and for how many absent peers something may wait.
+// Limits of what may wait for one peer, and the number of absent peers for which something may
+// wait.
 struct TransportInboxLimits {
   uint32_t max_slices = 1u << 17;
   uint32_t max_controls = 1024;
@@ -92,7 +91,7 @@ class TransportInbox {
   void ReleaseOpenTransfer();
 
  private:
-  // What waits for one peer.
+  // The state of one peer, and how much waits for it.
   struct PeerQueue {
     bool up = false;
     uint64_t epoch = 0;

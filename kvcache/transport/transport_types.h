@@ -39,8 +39,8 @@ inline constexpr size_t kMaxControlBytes = size_t{4} << 20;
 inline constexpr uint32_t kMaxBlocksPerTransfer = (1u << 18) - 1024;
 static_assert(kMaxBlocksPerTransfer < kMaxControlBytes / 16);
 // Slices of one transfer at most, blocks x layers: 1 Mi tokens in blocks of 16, of 1024 layers. No
-// model's prompt is longer, so none is refused for it. A receive keeps a bit a slice (8 MiB), P a
-// checksum, and D a byte once one of them arrived damaged.
+// model's prompt is longer, so none is refused for it. A receive keeps a bit a slice (8 MiB), the
+// prefill worker a checksum, and the decode worker a byte once one of them arrived damaged.
 inline constexpr uint32_t kMaxSlicesPerTransfer = 1u << 26;
 
 // Where one life of a listening worker is reached. A peer is named by its incarnation alone: it is
@@ -55,29 +55,30 @@ struct PeerAddress {
   friend bool operator==(const PeerAddress&, const PeerAddress&) = default;
 };
 
-// One (block, layer) slice that P offers to D. Its bytes stay constant until CloseSend is
-// confirmed.
+// One (block, layer) slice that the prefill worker offers to the decode worker. Its bytes stay
+// constant until CloseSend is confirmed.
 struct SliceRef {
   TransferId transfer;      // from the grant
   uint32_t attempt = 0;     // from the grant
   uint32_t ordinal = 0;     // position of the block in the grant
   uint32_t layer = 0;       // [0, num_layers)
-  uint32_t generation = 0;  // of D's block at `ordinal`, from the grant
-  BlockIndex source;        // P's block
+  uint32_t generation = 0;  // of the decode worker's block at `ordinal`, from the grant
+  BlockIndex source;        // the prefill worker's block
   uint64_t checksum = 0;    // SliceChecksum of the bytes
 };
 
-// One reserved block of D; the caller holds a transfer reference on it until OnReceiveClosed.
+// One reserved block of the decode worker; the caller holds a transfer reference on it until
+// OnReceiveClosed.
 struct ReceiveBlock {
   BlockIndex index;
   uint32_t generation = 0;
 };
 
-// A transfer that D expects.
+// A transfer that the decode worker expects.
 struct ReceiveSpec {
   TransferId transfer;  // not open now; never used before in this incarnation
   uint32_t attempt = 0;
-  Incarnation peer;                  // the only P whose frames are taken
+  Incarnation peer;                  // the only prefill worker whose frames are taken
   std::vector<ReceiveBlock> blocks;  // by ordinal; 1..kMaxSlicesPerTransfer / num_layers
   // Progress is reported when this many layers more are complete in all blocks.
   uint32_t layers_per_group = 5;
@@ -86,13 +87,13 @@ struct ReceiveSpec {
 // Why a slice frame was not taken. Each is counted; kBadChecksum and kStaleGeneration are reported.
 enum class BadSliceReason : uint8_t {
   kUnknownTransfer = 0,  // not open (any more): late frames after a close are normal
-  kWrongPeer = 1,        // open, but for another P
+  kWrongPeer = 1,        // open, but for another prefill worker
   kWrongAttempt = 2,     // of another placement of the request
   kWrongEpoch = 3,       // of another connection than the transfer is bound to
   kOutOfRange = 4,       // ordinal, layer, source block or size outside the tables
   kStaleGeneration = 5,  // not the generation that the grant named
   kDuplicate = 6,        // already filled
-  kBadChecksum = 7,      // the bytes are not those that P hashed
+  kBadChecksum = 7,      // the bytes are not those that the prefill worker hashed
 };
 inline constexpr size_t kNumBadSliceReasons = 8;
 std::string_view BadSliceReasonName(BadSliceReason reason);

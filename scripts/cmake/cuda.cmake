@@ -22,9 +22,9 @@ if(BATON_CUDA)
     endif()
     set(CMAKE_CUDA_COMPILER "${BATON_NVCC}")
   endif()
-  # The `a` is needed: the Hopper-only instructions exist in no other architecture's name. What
-  # users run also has machine code for Ampere and Ada, and PTX for what came after Hopper (preset
-  # cuda-all).
+  # The `a` is needed: the Hopper-only instructions exist in no other architecture's name. The
+  # program that users run also has machine code for Ampere and Ada, and PTX for GPUs that came
+  # after Hopper (preset cuda-all).
   set(BATON_CUDA_ARCHITECTURES "90a-real" CACHE STRING "GPU architectures to compile for")
   set(CMAKE_CUDA_ARCHITECTURES ${BATON_CUDA_ARCHITECTURES})
   if(BATON_CCACHE)
@@ -44,7 +44,7 @@ if(BATON_CUDA)
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 endif()
 
-# What every .cu is compiled with. A spill or a local array fails the build; products are fused only
-# where a kernel says so.
+# The flags that every .cu is compiled with. A spill or a local array fails the build; products are
+# fused only where a kernel says so.
 set(BATON_NVCC_FLAGS --expt-relaxed-constexpr -fmad=false
   -Xptxas=-warn-spills,-warn-lmem-usage,-Werror)

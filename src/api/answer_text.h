@@ -32,7 +32,7 @@ class AnswerText {
   // `num_choices`: computed ones. `plan`'s model outlives this.
   AnswerText(const AnswerPlan& plan, uint32_t num_choices);
 
-  // Tokens of one choice in order. What was held back comes with the last one.
+  // Tokens of one choice in order. Text that was held back comes with the last one.
   TokenText Push(const TokenOutput& token);
 
   // Tokens of all choices up to the one with which the thoughts ended, their tags' included. With

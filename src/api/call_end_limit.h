@@ -1,6 +1,6 @@
-// CallEndLimit: the time that a client has to take the rest of a call that has ended. What it does
-// not take would wait in gRPC for ever, and the status after it; a call that is still there when
-// the time is over is cancelled, and its client sees CANCELLED.
+// CallEndLimit: the time that a client has to take the rest of a call that has ended. Messages that
+// it does not take would wait in gRPC for ever, and the status after them. A call that is still
+// there when the time is over is cancelled, and its client sees CANCELLED.
 //
 // Invariants
 //  1. The context is not touched after OnDone has returned.
@@ -20,8 +20,8 @@
 
 namespace baton {
 
-// The slowest client that gets a large answer whole: 64 KiB a second is 4 s more for all that a
-// stream has left when it was never paused, and 64 s for a message of 4 MiB, the most that gRPC's
+// The slowest client that gets a large answer whole. 64 KiB a second is 4 s more for all that a
+// stream has left when it was never paused. It is 64 s for a message of 4 MiB, the most that gRPC's
 // clients take by default.
 inline constexpr size_t kLeastClientBytesPerS = size_t{64} << 10;
 

@@ -36,8 +36,8 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     std::lock_guard lock(mutex_);
     buffered_bytes_ -= queue_.front().ByteSizeLong();
     queue_.pop_front();
-    // The stream is broken: no later write would succeed. What was lost stays counted, so that a
-    // paused answer is not ended as whole before its cancellation is heard of.
+    // The stream is broken: no later write would succeed. Lost bytes stay counted, so that a paused
+    // answer is not ended as whole before its cancellation is heard of.
     if (!ok) queue_.clear();
     ContinueLocked();
   }

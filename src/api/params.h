@@ -15,7 +15,7 @@
 
 namespace baton {
 
-// Which endpoint a request came to; the values form masks in the schema table.
+// The endpoint that a request came to; the values form masks in the schema table.
 enum class Endpoint : unsigned { kChat = 1, kCompletion = 2 };
 
 // The value of tool_choice.

@@ -16,7 +16,7 @@ namespace {
 constexpr std::array<std::string_view, 6> kAdminPaths = {"/metrics",  "/livez", "/readyz",
                                                          "/startupz", "/drain", "/debug"};
 
-// In lower case, without empty segments: "//V1/Models/" is "/v1/models".
+// The path in lower case, without empty segments: "//V1/Models/" is "/v1/models".
 std::string Tidied(std::string_view path) {
   std::string tidied;
   for (const char c : LowerCase(path)) {

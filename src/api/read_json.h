@@ -14,9 +14,9 @@
 namespace baton {
 
 // Fields of `root` that the table does not have for `endpoint` are named in `ignored`, with the
-// path to them: at most 16, of each at most 64 bytes that the client chose, and of these only
-// [A-Za-z0-9_.-], with '?' for any other, so that they can stand in a header. A null means absent.
-// False: `error` names the field and what it must be.
+// path to them. There are at most 16 names, and each has at most 64 bytes that the client chose.
+// Only the bytes [A-Za-z0-9_.-] stay, with '?' for any other, so that the names can stand in a
+// header. A null means absent. False: `error` names the field and what it must be.
 bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
                     std::vector<std::string>* ignored, RequestError* error);
 

@@ -413,8 +413,8 @@ void RouterProcessImpl::Stop() {
 
 void RouterProcessImpl::StopGrpc() {
   if (grpc_shutdown_.joinable()) {
-    // A shutdown that has begun keeps its own deadline, that of the drain. What a client does not
-    // read would wait for it.
+    // A shutdown that has begun keeps its own deadline, that of the drain. Messages that a client
+    // does not read would wait for it.
     const bool is_shut = WaitFor([this] { return grpc_is_shut_.load(); },
                                  SystemClock().NowUs() + kLastCallsUs, [] { return true; }) &&
                          grpc_is_shut_.load();

@@ -17,8 +17,8 @@ struct ClockPair {
   int64_t wall_unix_us = 0;
 };
 
-// {"role", "worker_id", "steady_us", "unix_us", "requests": [..]}. Of a request: names, status (0 =
-// it lives), tokens, the workers, and
+// {"role", "worker_id", "steady_us", "unix_us", "requests": [..]}. Each request has: names, status
+// (0 = it lives), tokens, the workers, and
 //   accepted_us, end_us   of the steady clock
 //   events_us             microseconds from accepted_us, those that happened
 //   stages_us             in their order; they sum to end_us - accepted_us

@@ -17,7 +17,7 @@ class Clock {
   virtual int64_t NowUs() const = 0;
   // Milliseconds since the Unix epoch; may jump. For logs and `created` fields only.
   virtual int64_t WallUnixMs() const = 0;
-  // The same in microseconds, as finely as the clock knows; to lay traces of hosts side by side.
+  // WallUnixMs in microseconds, as finely as the clock knows; to lay traces of hosts side by side.
   virtual int64_t WallUnixUs() const { return WallUnixMs() * 1000; }
 };
 

@@ -10,7 +10,7 @@ bool IsBracketed(std::string_view host) {
   return host.size() > 2 && host.front() == '[' && host.back() == ']';
 }
 
-// In ASCII, and no space.
+// True for a printed ASCII character, but not for a space.
 bool IsPrinted(unsigned char c) { return c > ' ' && c < 0x7F; }
 
 }  // namespace

@@ -42,7 +42,8 @@ class StrongInt {
 using SequenceId = StrongInt<struct SequenceIdTag, uint64_t>;
 // Position of a block in its arena, [0, num_blocks).
 using BlockIndex = StrongInt<struct BlockIndexTag, uint32_t>;
-// One hand-off of one request between one pair of workers; chosen by D, unique in its incarnation.
+// One hand-off of one request between one pair of workers; the decode worker chooses it, unique in
+// its incarnation.
 using TransferId = StrongInt<struct TransferIdTag, uint64_t>;
 // Random number drawn at process start; another incarnation voids every old handle.
 using Incarnation = StrongInt<struct IncarnationTag, uint64_t>;

@@ -10,7 +10,8 @@ namespace baton {
 
 inline constexpr int kKeepaliveTimeMs = 1000;
 inline constexpr int kKeepaliveTimeoutMs = 2000;
-// What a server takes for a flood: half of what clients do, as timers are not exact.
+// A server takes pings at shorter intervals for a flood. This is half of what clients do, as timers
+// are not exact.
 inline constexpr int kMinPingIntervalMs = kKeepaliveTimeMs / 2;
 
 // When the router gives a gRPC connection up. A client that is alive notices nothing: its library

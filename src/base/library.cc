@@ -11,7 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the folders of packages, by name; one that holds no such file stays as a pattern, for errors.
+// Adds the paths of `name` in the folders of packages under `folder`, sorted. When none holds such
+// a file, a pattern is added, for errors.
 void AddOfPackages(const std::string& folder, const std::string& name,
                    std::vector<std::string>* paths) {
   const size_t num_before = paths->size();

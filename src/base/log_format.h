@@ -18,8 +18,8 @@ enum class LogFormat : uint8_t { kText, kJson };
 void SetLogFormat(LogFormat format);
 LogFormat CurrentLogFormat();
 
-// What is JSON of its own in a line: "source", "request_uid" if there is one, "message". Bytes that
-// are no UTF-8 become U+FFFD.
+// The fields of a line that are JSON of their own: "source", "request_uid" if there is one,
+// "message". Bytes that are no UTF-8 become U+FFFD.
 std::string JsonLogFields(std::string_view file, int line, std::string_view message);
 
 }  // namespace baton

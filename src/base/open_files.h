@@ -10,9 +10,9 @@ namespace baton {
 
 inline constexpr uint64_t kNoOpenFilesLimit = UINT64_MAX;
 
-// What it may have open now: the soft limit.
+// The number of files that the process may have open now: the soft limit.
 uint64_t OpenFilesLimit();
-// What it may ask for: the hard limit, which only root raises.
+// The number that the process may ask for: the hard limit, which only root raises.
 uint64_t MaxOpenFiles();
 // Asks for all of it, for this process and its children. For the start of a process that serves.
 // Where the system refuses, the soft limit stays.

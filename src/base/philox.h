@@ -1,5 +1,5 @@
 // Philox4x32-10: a counter-based random function (Salmon et al., "Parallel Random Numbers: As Easy
-// as 1, 2, 3", SC 2011). The same key and counter give the same four words on every machine, so a
+// as 1, 2, 3", SC 2011). A key and a counter give the same four words on every machine, so a
 // sampler can be continued anywhere. Pure; any thread.
 #ifndef BATON_BASE_PHILOX_H_
 #define BATON_BASE_PHILOX_H_

@@ -21,8 +21,8 @@ struct SpanIds {
   friend bool operator==(const SpanIds&, const SpanIds&) = default;
 };
 
-// The context of a `traceparent`; nothing when it is malformed, which counts as none at all. Of a
-// version after 00 the part that 00 has is read.
+// The context of a `traceparent`; nothing when it is malformed, which counts as none at all. A
+// version after 00 is read as far as 00 goes.
 std::optional<SpanIds> ParseTraceparent(std::string_view text);
 
 // The ids as they are on wires: 16 and 8 bytes, big-endian.

@@ -7,7 +7,7 @@
 
 namespace baton {
 
-// What the state grows by with each draw.
+// The number that the state grows by with each draw.
 inline constexpr uint64_t kSplitMixStep = 0x9e3779b97f4a7c15ull;
 
 // The finaliser (Steele et al., OOPSLA 2014): every bit of x reaches every bit of the result.

@@ -1,9 +1,9 @@
 // Errors as values: absl::Status with makers that format the offending values into the message.
 // Pure; any thread.
 //
-// The code tells the caller what to do next: InvalidArgument and OutOfRange = change the request,
-// NotFound = name something else, FailedPrecondition = fix the set-up, ResourceExhausted and
-// Unavailable = try later, DataLoss = the bytes are damaged, Internal = our bug.
+// The code tells the caller what to do next. InvalidArgument and OutOfRange = change the request.
+// NotFound = name something else. FailedPrecondition = fix the set-up. ResourceExhausted and
+// Unavailable = try later. DataLoss = the bytes are damaged. Internal = our bug.
 #ifndef BATON_BASE_STATUS_H_
 #define BATON_BASE_STATUS_H_
 
@@ -47,7 +47,7 @@ BATON_DEFINE_STATUS_MAKER(PermissionDenied, kPermissionDenied)
 BATON_DEFINE_STATUS_MAKER(Unauthenticated, kUnauthenticated)
 #undef BATON_DEFINE_STATUS_MAKER
 
-// The same code with `prefix: ` before the message; OK stays OK.
+// Puts `prefix: ` before the message and keeps the code; OK stays OK.
 inline Status WithPrefix(const Status& status, absl::string_view prefix) {
   if (status.ok()) return status;
   return Status(status.code(),

@@ -23,7 +23,8 @@ struct WireRange {
   friend bool operator==(const WireRange&, const WireRange&) = default;
 };
 
-// What this build speaks: worker.proto, handoff.proto and the frames between workers.
+// The versions that this build speaks, of worker.proto, handoff.proto and the frames between
+// workers.
 inline constexpr WireRange kWireVersions = {.min = 1, .max = 1};
 
 // The version that two processes use with each other; 0 = none is spoken by both.

@@ -16,7 +16,7 @@
 namespace baton {
 namespace {
 
-// What was typed.
+// The flags as they were typed.
 struct BenchFlags {
   std::string what;
   std::string model;
@@ -48,7 +48,8 @@ std::optional<uint32_t> ParseCount(std::string_view text) {
   return count;
 }
 
-// What follows `mark` in `text`, which then ends there; `fallback` when there is no such mark.
+// Cuts `mark` and the number after it off the end of `text`, and returns the number. Returns
+// `fallback` when `text` has no such mark.
 std::optional<uint32_t> CutCount(std::string_view& text, char mark, uint32_t fallback) {
   const size_t at = text.find(mark);
   if (at == std::string_view::npos) return fallback;

@@ -43,7 +43,7 @@ StatusOr<double> FlagScale(std::string_view flag, const std::string& text) {
 // Linux hands out 28,232 local ports by default; some are still closing.
 constexpr int64_t kMaxUsers = 20'000;
 
-// What says when requests start must be given once.
+// One flag at most may say when requests start; without a search one must.
 Status CheckStarts(const BenchLoadFlags& f) {
   const int given = (f.rate.empty() ? 0 : 1) + (f.users > 0 ? 1 : 0) + (f.trace.empty() ? 0 : 1);
   const bool search = f.find_max || !f.sweep.empty();

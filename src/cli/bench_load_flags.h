@@ -15,7 +15,7 @@
 
 namespace baton {
 
-// What was typed.
+// The flags as they were typed.
 struct BenchLoadFlags {
   std::string url;
   std::string api = "chat";

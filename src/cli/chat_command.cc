@@ -70,7 +70,7 @@ StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
   return options;
 }
 
-// Prints one answer as it comes: thoughts dim and with an empty line behind them, the answer plain.
+// Prints one answer as it comes: thoughts dim and with an empty line after them, the answer plain.
 // Where nobody looks, in a pipe, the answer is all.
 class AnswerPrinter {
  public:
@@ -122,7 +122,8 @@ bool InputIsEmpty() {
          (std::cin >> std::ws).peek() == std::char_traits<char>::eof();
 }
 
-// The same where it is known already: a pipe may yet bring a question.
+// Asks InputIsEmpty only when the input has something to read or has ended. A pipe that is still
+// silent may yet bring a question.
 bool InputHasEnded() {
   pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   return ::poll(&input, 1, 0) > 0 && InputIsEmpty();
@@ -330,7 +331,7 @@ class InterruptWatch {
     (void)!::write(quit_.get(), &one, sizeof(one));
     thread_.Join();
   }
-  // From here on Ctrl-C is the conversation's; for whoever must not read it twice.
+  // From here on Ctrl-C belongs to the conversation. The watch must not read it too.
   void LeaveInterrupts() {
     sigset_t mask;
     sigemptyset(&mask);
@@ -350,7 +351,7 @@ class InterruptWatch {
     if (fds[0].revents == 0 || ::read(signals_.get(), &info, sizeof(info)) != sizeof(info)) return;
     server_.MarkClean();
     server_.Stop();
-    // Not exit: the main thread still uses what its handlers would take down.
+    // This is not exit(): the main thread still uses what exit's handlers would take down.
     ::_exit(128 + static_cast<int>(info.ssi_signo));
   }
 

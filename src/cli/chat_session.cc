@@ -15,7 +15,8 @@ using nlohmann::json;
 
 // An answer that is no event stream is kept this far, for its error message.
 constexpr size_t kMaxErrorBytes = size_t{64} * 1024;
-// Of an answer that is no JSON error, like the page of a server of another kind.
+// Bytes that an error message shows of an answer that is no JSON error, like the page of a server
+// of another kind.
 constexpr size_t kMaxForeignBytes = 200;
 
 // The member of that name, or null when `object` is no object or has none. Any server may be at the

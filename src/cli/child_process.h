@@ -19,13 +19,13 @@ namespace baton {
 // "admin","kv"} with string values (pid too).
 inline constexpr char kReportFdVariable[] = "BATON_REPORT_FD";
 
-// What a child said about itself, or about one of its workers.
+// A report of a child about itself, or about one of its workers.
 using ChildReport = std::map<std::string, std::string>;
 
 // Writes a report to the parent when this process has one; otherwise does nothing.
 void SendReportToParent(const ChildReport& report);
 
-// What to start. The executable is always this one.
+// The child to start. The executable is always this one.
 struct ChildSpec {
   std::string role;               // subcommand
   std::string name;               // "prefill-0", or "prefill-0+decode-0" for two workers

@@ -35,7 +35,7 @@ class HeldSignals {
 inline constexpr int kProgramNotStarted = -1;   // no process, or the program was killed
 inline constexpr int kProgramInterrupted = -2;  // a held signal came; the program was killed
 
-// Runs `args` with its stdout discarded; its stderr is ours. Of `environment` each "NAME=VALUE" is
+// Runs `args` with its stdout discarded; its stderr is ours. Each "NAME=VALUE" of `environment` is
 // added. The program dies with us. Returns its exit code, or one of the above.
 int RunProgram(const std::vector<std::string>& args, const std::vector<std::string>& environment,
                HeldSignals& signals);

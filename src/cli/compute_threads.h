@@ -1,4 +1,4 @@
-// What --threads means. Pure but for the count of processors; any thread.
+// The meaning of the flag --threads. Pure but for the count of processors; any thread.
 #ifndef BATON_CLI_COMPUTE_THREADS_H_
 #define BATON_CLI_COMPUTE_THREADS_H_
 

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What was typed.
+// The flags as they were typed.
 struct ConvertFlags {
   std::string source;
   std::string target;
@@ -32,7 +32,7 @@ struct ConvertFlags {
   int64_t threads = 0;
 };
 
-// What is wrong with the target before anything is read.
+// Finds an error in the target before anything is read.
 Status CheckTarget(const std::string& source, const std::string& target) {
   std::error_code error;
   if (fs::equivalent(source, target, error)) {

@@ -169,7 +169,7 @@ int AuditLedger(const DoctorFlags& f) {
       const bool has_finding = !audit.suspects().empty() || last.workers.empty();
       if (!has_finding || now_ms - first_ms >= f.wait_s * 1000) break;
     } else if (is_over) {
-      // Not one that has just ended: that is missing from the next topology.
+      // The failed process has not just ended: such a process is missing from the next topology.
       return Fail("doctor", look.status());
     } else if (!std::exchange(said_why, true)) {
       Print(stderr, "doctor: {}; looking again for up to {} s\n",
@@ -218,7 +218,7 @@ void Declare(FlagSet& flags, DoctorFlags& f) {
             "lease is 10");
 }
 
-// What is wrong with the command line itself.
+// Finds an error in the command line itself.
 Status CheckFlags(const DoctorFlags& f) {
   if (f.fix_plan && (f.json || f.ledger)) {
     return InvalidArgument("--fix-plan is a script: without --json and --ledger");
@@ -241,7 +241,7 @@ HostNeeds NeedsOf(const DoctorFlags& f) {
 
 int ExamineHost(const DoctorFlags& f) {
   const int64_t start_us = SystemClock().NowUs();
-  // What the endpoints that are measured say is no news here.
+  // The endpoints that are measured write log lines, which are no news here.
   if (const Status s = InitLog({.role = "doctor", .level = LogLevel::kError, .file = ""});
       !s.ok()) {
     return Fail("doctor", s);

@@ -46,15 +46,19 @@ struct HubFile {
   std::string path;        // on this machine
 };
 
-// Fetches each file from ${HF_ENDPOINT:-https://huggingface.co}/ORG/REPO/resolve/main/NAME,
-// resuming its `path`.part with a Range request where the hub names the file's sha256, or says by
-// an ETag or Last-Modified that the file is the one that the part came from; any other part begins
-// anew. A file that is there and whole is kept, and then
-// no server is asked. While another process fetches the same file, waits for it, `wait_s` at most.
-// Where one of several files does not exist nothing is fetched. The sha256 that the hub names
-// (X-Linked-Etag or ETag of 64 hexadecimal digits) is checked; a hub that answers neither 2xx nor
-// 3xx to the question for it fails the download. Where the hub names none that is said on stderr,
-// and the file is remembered as unchecked. HubToken() is sent to the hub and to no other origin.
+// Fetches each file from ${HF_ENDPOINT:-https://huggingface.co}/ORG/REPO/resolve/main/NAME. A
+// `path`.part is resumed with a Range request where the hub names the file's sha256. It is resumed
+// too where the hub says by an ETag or Last-Modified that the part came from this file. Any other
+// part begins anew.
+//
+// A file that is there and whole is kept, and then no server is asked. While another process
+// fetches the same file, waits for it, `wait_s` at most. Where one of several files does not exist
+// nothing is fetched.
+//
+// The sha256 that the hub names (X-Linked-Etag or ETag of 64 hexadecimal digits) is checked. A hub
+// that answers neither 2xx nor 3xx to the question for it fails the download. Where the hub names
+// none that is said on stderr, and the file is remembered as unchecked. HubToken() is sent to the
+// hub and to no other origin.
 Status DownloadHubFiles(const std::vector<HubFile>& files, int64_t wait_s);
 
 }  // namespace baton

@@ -20,8 +20,8 @@ namespace baton {
 namespace {
 
 constexpr std::chrono::milliseconds kPollEvery(100);
-// What a worker needs beyond the time of its requests: two heartbeats before, a second of grace and
-// the end of its process after. Also how long a router may be silent.
+// The time that a worker needs beyond the time of its requests: two heartbeats before, a second of
+// grace and the end of its process after. A router may also be silent for so long.
 constexpr int64_t kSlackUs = 10'000'000;
 constexpr int64_t kSecondUs = 1'000'000;
 
@@ -104,7 +104,7 @@ Status WaitUntilGone(const std::string& admin, LedgerProcess leaver, int64_t tim
     if (step == DrainStep::kLeft) return OkStatus();
     if (step == DrainStep::kAskAgain) {
       const int64_t left_s = std::max<int64_t>(1, (end_us - now_us) / kSecondUs);
-      // What comes of it shows in the next look.
+      // The next look shows the result of this call.
       AskToLeave(admin, leaver.worker_id, left_s).status().IgnoreError();
     }
     if (now_us > end_us + kSlackUs) {

@@ -1,4 +1,4 @@
-// What `baton drain` does next, from what a router and the worker itself show. Pure; any thread.
+// The next step of `baton drain`, from what a router and the worker itself show. Pure; any thread.
 #ifndef BATON_CLI_DRAIN_STEP_H_
 #define BATON_CLI_DRAIN_STEP_H_
 

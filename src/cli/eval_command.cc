@@ -15,7 +15,7 @@
 namespace baton {
 namespace {
 
-// What was typed.
+// The flags as they were typed.
 struct EvalFlags {
   std::string text_file;
   std::string model = "smollm2:135m";

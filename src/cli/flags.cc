@@ -286,7 +286,7 @@ StatusOr<std::vector<std::string>> FlagSet::WithConfigFile(const std::vector<std
   return merged;
 }
 
-// What CLI11 says of a flag, with the place in the file if the flag came from there.
+// The message of CLI11 about a flag, with the place in the file if the flag came from there.
 std::string FlagSet::WithConfigPlace(const std::string& message) const {
   const auto place = config_places_.find(message.substr(0, message.find(':')));
   return place == config_places_.end() ? message : place->second + ": " + message;

@@ -63,7 +63,7 @@ class FlagSet {
   // Adds what an error says about `flag`, which other programs have and this set has not; "" stands
   // for an argument that nothing takes.
   void AddHint(const std::string& flag, const std::string& text);
-  // --help shows these flags under the title `group`. Those that this set lacks are passed over.
+  // --help shows these flags under the title `group`. Flags that this set lacks are passed over.
   void Arrange(const std::string& group, const std::vector<std::string>& flags);
 
   // Parses argv after the subcommand's name. Returns nothing when the command should run; otherwise

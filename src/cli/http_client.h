@@ -30,8 +30,8 @@ StatusOr<HttpUrl> ParseHttpUrl(std::string_view text);
 // A server as people write it, for every command that talks to one: HOST:PORT or a URL.
 StatusOr<HttpUrl> ParseServer(std::string_view text);
 
-// What stands before "/v1/..." of an API at `url`: its path without a closing "/", and without a
-// closing "/v1", which many tools want there.
+// The part of an API's address that stands before "/v1/...": the path of `url` without a closing
+// "/". A closing "/v1", which many tools want there, is left out too.
 std::string BasePathOf(const HttpUrl& url);
 
 // One request.

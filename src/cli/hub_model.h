@@ -1,5 +1,5 @@
-// Which files of a model hub a name means: hf:ORG/REPO/FILE.gguf, hf:ORG/REPO:QUANT, hf:ORG/REPO.
-// Pure functions, except ListHubFiles.
+// The files of a model hub that a name means: hf:ORG/REPO/FILE.gguf, hf:ORG/REPO:QUANT,
+// hf:ORG/REPO. Pure functions, except ListHubFiles.
 #ifndef BATON_CLI_HUB_MODEL_H_
 #define BATON_CLI_HUB_MODEL_H_
 

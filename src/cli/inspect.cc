@@ -33,8 +33,9 @@ Status CheckChats(const TokenizerSpec& spec, const Tokenizer& tokenizer) {
   return chats.Render(std::span(&hello, 1), {.now_unix_s = 0}).status();
 }
 
-// What the model reader cannot know: whether the text library can build the tokenizer, and routers
-// take it. `chats` is of CheckChats: without them a model is served all the same.
+// Checks what the model reader cannot know: whether the text library can build the tokenizer, and
+// routers take it. `chats` gets the result of CheckChats: without chats a model is served all the
+// same.
 Status CheckTokenizer(const GgufFile& file, const std::string& path, Status* chats) {
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(file, path));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));

@@ -1,9 +1,9 @@
 // The ledger of a cluster, cross-checked: does each KV block that is held have an owner that its
 // worker, the other end of its hand-off and a router still know? Pure; any thread.
 //
-// One look is not atomic: processes are read one after the other while requests come and go. What a
-// look finds is therefore only a suspect; one that every look of a whole lease finds again is an
-// orphan (LedgerAudit).
+// One look is not atomic: processes are read one after the other while requests come and go. A
+// block that a look finds is therefore only a suspect. A suspect that every look of a whole lease
+// finds again is an orphan (LedgerAudit).
 #ifndef BATON_CLI_LEDGER_AUDIT_H_
 #define BATON_CLI_LEDGER_AUDIT_H_
 
@@ -65,8 +65,8 @@ struct LedgerSuspect {
   int64_t request_age_ms = -1;  // of the owner at its worker; -1 = that one does not know it
   std::string why;
 
-  // Equal in two looks = the same block of the same allocation. What is wrong with it may have
-  // changed: the stream that left it behind has ended elsewhere.
+  // Equal in two looks = the same block of the same allocation. Its fault may have changed: the
+  // stream that left the block there has ended elsewhere.
   auto Key() const {
     return std::tie(worker_id, incarnation, is_block, block.index, block.generation, block.owner);
   }
@@ -78,7 +78,7 @@ Status ReadLedgerRequests(std::string_view json, LedgerProcess* process);
 // The workers (not the routers) that /v1/topology names, without blocks and requests.
 StatusOr<std::vector<LedgerProcess>> ReadLedgerWorkers(std::string_view json);
 
-// What one look finds; empty = every held block has its owner.
+// The suspects that one look finds; empty = every held block has its owner.
 std::vector<LedgerSuspect> FindSuspects(const LedgerLook& look);
 
 // The suspects of a first look that all looks since have found again.

@@ -26,7 +26,7 @@ void PrintUsage(std::FILE* out) {
   baton::Print(out, "\n`baton SUBCOMMAND --help` lists the flags.\n");
 }
 
-// What was printed counts as done only when it is written: a full disk is a failure.
+// Output counts as done only when it is written: a full disk is a failure.
 int WithOutputWritten(const std::string& command, int code) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;

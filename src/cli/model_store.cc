@@ -116,8 +116,8 @@ StatusOr<ListedModel> LocalModel(std::string_view text) {
                   model.num_parts);
 }
 
-// Which files to fetch. A name that says the type and is answered by a model that is here needs no
-// hub; a name that leaves the choice to us is asked about, and answered from here if the hub is
+// The files to fetch. A name that says the type, and that a model here answers, needs no hub. A
+// name that leaves the choice to us is asked about at the hub, and answered from here if the hub is
 // away.
 StatusOr<std::vector<HubFile>> FilesToPull(std::string_view text) {
   BATON_ASSIGN_OR_RETURN(const HubName name, ParseHubName(text));

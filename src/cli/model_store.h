@@ -60,8 +60,8 @@ StatusOr<ModelFile> ResolveModel(std::string_view model);
 // Whether a server can offer the model under its id, which the file's name gives: InvalidArgument.
 Status CheckModelId(const ModelFile& model);
 
-// What is wrong with the name itself, whatever can be fetched: InvalidArgument, or Unimplemented
-// for a file of another kind.
+// The error in the name itself, whatever can be fetched: InvalidArgument, or Unimplemented for a
+// file of another kind.
 Status CheckPullName(std::string_view name);
 // Fetches a catalogue name into the models folder, or the files of "hf:ORG/REPO/FILE",
 // "hf:ORG/REPO:QUANT" or "hf:ORG/REPO" into its ORG--REPO, checks each sha256, and returns the

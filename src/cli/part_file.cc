@@ -136,7 +136,7 @@ StatusOr<PartFile::Try> PartFile::TryLock() {
   return Try::kTaken;
 }
 
-// With file_ open on the shared name, which no lock protects.
+// The caller has file_ open on the shared name, which no lock protects.
 Status PartFile::TakeOwnName(const std::string& target) {
   struct stat info {};
   // The empty file that the try to lock has made.

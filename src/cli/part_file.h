@@ -19,8 +19,8 @@ namespace baton {
 // 2. FILE appears by rename, whole.
 // 3. An empty one is removed at the end; any other stays for the next process, unless dropped.
 // 4. On a file system without locks the name is FILE.part-XXXXXX, random and made anew: each
-//    process then downloads for itself and nothing is resumed. What killed ones left is removed
-//    after a day without a write.
+//    process then downloads for itself and nothing is resumed. A file that a killed process left is
+//    removed after a day without a write.
 class PartFile {
  public:
   ~PartFile();

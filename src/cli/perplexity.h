@@ -21,7 +21,7 @@ namespace baton {
 // The window when none is named, or the model's context length if that is shorter.
 inline constexpr uint32_t kDefaultPerplexityContext = 2048;
 
-// What to compute.
+// The settings of a computation.
 struct PerplexityOptions {
   std::string model_path;  // a GGUF file or a Hugging Face folder
   std::string_view text;   // UTF-8

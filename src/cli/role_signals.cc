@@ -52,8 +52,9 @@ void RoleSignals::Loop() {
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (!started_.load()) ::_exit(0);
-      // What ends all processes of a service (systemd) reaches the supervisor too, which passes it
-      // on: twice the same wish. Its own for an end at once is SIGINT.
+      // A signal that ends all processes of a service (systemd) reaches the supervisor too, which
+      // passes it on. The process then hears the same wish twice. The supervisor's own order to end
+      // at once is SIGINT.
       const bool is_passed_on = supervised_ && static_cast<pid_t>(info.ssi_pid) == ::getppid();
       if (!is_passed_on) ++num_from_outside;
       if (info.ssi_signo == SIGINT || num_from_outside > 1) stop_now_.store(true);

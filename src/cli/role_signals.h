@@ -16,8 +16,8 @@
 
 namespace baton {
 
-// What a worker has from the end of its drain, which may be 3 s behind the drain's time, to the end
-// of its process: `baton drain` waits for 10 s beyond that time, Kubernetes for 15 s.
+// The time that a worker has from the end of its drain to the end of its process. The drain may end
+// 3 s after the drain's time. `baton drain` waits for 10 s beyond that time, Kubernetes for 15 s.
 inline constexpr std::chrono::seconds kEndLimit(6);
 
 // Made by the main thread before any other thread starts, so that all of them block these signals;

@@ -103,7 +103,7 @@ Status CheckColocation(const FlagSet& flags, const WorkerFlags& f) {
   return OkStatus();
 }
 
-// What is wrong with the command line itself, whatever files and machines there are.
+// Finds an error in the command line itself, whatever files and machines there are.
 Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
   BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
@@ -159,7 +159,8 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   return config;
 }
 
-// The same process's other worker: everything but its name and its ports is the first one's.
+// The configuration of the process's other worker, which decodes. It has the first worker's
+// settings, but for its name, its ports and --colocate-threads.
 WorkerConfig ColocatedConfig(const WorkerFlags& f, const WorkerConfig& first) {
   WorkerConfig config = first;
   config.role = WorkerRole::kDecode;

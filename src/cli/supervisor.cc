@@ -26,7 +26,8 @@ namespace {
 
 constexpr int64_t kFirstBackoffUs = 200'000;
 constexpr int64_t kMaxBackoffUs = 5'000'000;
-// Of one that keeps dying: a load costs seconds of processor time, which the others need.
+// The backoff of a child that keeps dying: a load costs seconds of processor time, which the others
+// need.
 constexpr int64_t kLongBackoffUs = 20'000'000;
 constexpr int64_t kQuickDeathUs = 10'000'000;
 constexpr int kMaxQuickDeaths = 5;
@@ -42,7 +43,7 @@ constexpr int64_t kMaxAskPeriodUs = 5'000'000;
 constexpr int64_t kMaxLookUs = 1'000'000;
 constexpr int kMinSilences = 3;
 constexpr int64_t kKillAfterUs = 5'000'000;
-// The same behind a drain's own time: a router gives its last calls 2 s, twice.
+// A kill comes so long after a drain's own time: a router gives its last calls 2 s, twice.
 constexpr int64_t kDrainKillAfterUs = 10'000'000;
 // A draining process accepts connections for 5 s before it counts its drain timeout.
 constexpr int64_t kPropagationUs = 5'000'000;

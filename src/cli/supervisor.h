@@ -30,7 +30,7 @@
 
 namespace baton {
 
-// What the parent needs to know.
+// The facts that the parent needs.
 struct SupervisorConfig {
   std::string run_dir;   // must exist
   std::string model_id;  // for topology.json

@@ -8,8 +8,8 @@
 
 namespace baton {
 
-// ReadModelTokenizer gives `spec` back for a file of these keys. What GGUF cannot say is written
-// under kTokenizerOwnPrefix, which other readers skip.
+// ReadModelTokenizer gives `spec` back for a file of these keys. Facts that GGUF cannot say are
+// written under kTokenizerOwnPrefix, which other readers skip.
 void AddTokenizerKeys(const TokenizerSpec& spec, GgufWriter& writer);
 
 }  // namespace baton

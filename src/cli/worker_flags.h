@@ -42,15 +42,15 @@ void AppendTls(const TlsFiles& files, std::vector<std::string>& args);
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
 
-// What `--device-weights` comes to for a worker that only computes prompts, or for one that also
-// generates tokens or shares its device with one that does.
+// Whether `--device-weights` keeps a worker's weights packed. `is_for_prompts_only`: the worker
+// only computes prompts. False: it also generates tokens, or shares its device with one that does.
 bool KeepsPacked(const WorkerTuning& tuning, bool is_for_prompts_only);
 
 // Unimplemented for what this build or the device does not have (CUDA, q8; f32 of devices, fp8 of
 // the processor), InvalidArgument for a size that is none.
 Status CheckTuning(const WorkerTuning& tuning);
 
-// Of a tuning that was checked.
+// `tuning` must have been checked.
 KvDtype KvDtypeOf(const WorkerTuning& tuning);
 
 // The bytes of --cluster-secret-file; none for "". NotFound when the file cannot be read or is

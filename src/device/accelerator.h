@@ -1,14 +1,16 @@
-// Accelerator: one device with a memory of its own and one in-order stream of work: a GPU, or the
-// runner that executes CUDA sources on this processor (kernels/simt). What computes on it is put
-// into stream() by the tables of kernels/cuda.
+// Accelerator: one device with a memory of its own and one in-order stream of work. The device is a
+// GPU, or the runner that executes CUDA sources on this processor (kernels/simt). The tables of
+// kernels/cuda put computations into stream().
 //
-// Memory is the process's own, or shared with others of this host (AllocateShared, ImportShared):
-// who shares a descriptor trusts who gets it, because a GPU's importer chooses its own access.
+// Memory is the process's own, or shared with others of this host (AllocateShared, ImportShared). A
+// process that shares a descriptor trusts the process that gets it, because a GPU's importer
+// chooses its own access.
 //
 // Threading: one thread at a time; another thread gets one of its own over the same memory (Share).
-// Each calls MakeCurrent, which any thread may, before its first other call and before it puts work
-// into the stream. What
-// waits for others (a collective library) goes into a stream of its own (DeviceStream), so that it
+// Each thread calls MakeCurrent, which any thread may, before its first other call and before it
+// puts work into the stream. Work that waits for others (a collective library) goes into a stream
+// of its own (DeviceStream), so that it holds up nothing else. Events (DeviceEvent) tell without
+// waiting how far a stream is.
 // holds up nothing else; events (DeviceEvent) tell without waiting how far a stream is.
 //
 // Invariants
@@ -32,7 +34,7 @@
 
 namespace baton {
 
-// Rows of equal size, so far apart on either side.
+// Rows of equal size, with a fixed distance from row to row on either side.
 struct CopyShape {
   size_t num_rows;
   size_t row_bytes;
@@ -48,12 +50,13 @@ class Accelerator {
   virtual DeviceKind kind() const = 0;
   // Name and memory, for the log.
   virtual std::string Describe() const = 0;
-  // What its driver calls it, "NVIDIA H200"; empty when it is no product.
+  // The driver's name for the device, "NVIDIA H200"; empty when it is no product.
   virtual std::string_view product() const { return {}; }
-  // Multiprocessors on which stream() runs: a part of the device's where it is divided. An H200's
-  // for what has none.
+  // Multiprocessors on which stream() runs: a part of the device's where it is divided. A device
+  // that has none gives the number of an H200.
   virtual uint32_t num_sms() const { return 132; }
-  // Who hears what an engine thread of this device is at; null when nobody listens.
+  // The sink that hears which stage an engine thread of this device is at; null when nobody
+  // listens.
   virtual StageSink* stages() const { return nullptr; }
   // Names the order and rounding of everything that is computed here; part of numerics_id.
   virtual std::string_view arithmetic() const = 0;
@@ -65,10 +68,10 @@ class Accelerator {
   // CreateStream. Memory of one may be used by both, and is freed by the one that allocated it.
   // Either may go first. Internal when the device refuses a stream.
   virtual absl::StatusOr<std::unique_ptr<Accelerator>> Share() = 0;
-  // As Share, for a second worker on this device: where it can be divided, stream() of each runs on
-  // processors of its own from now on: a quarter of them is the new one's, which is for work that
-  // memory binds. Elsewhere the new one's work comes first, and one line of the log says why. Once,
-  // before anything is in stream().
+  // As Share, for a second worker on this device. Where the device can be divided, stream() of each
+  // runs on processors of its own from now on. A quarter of them is the new one's, which is for
+  // work that memory binds. Elsewhere the new one's work comes first, and one line of the log says
+  // why. Once, before anything is in stream().
   virtual absl::StatusOr<std::unique_ptr<Accelerator>> Split() { return Share(); }
 
   // From now on kernels here read and write what `other`, of the same kind, allocates.
@@ -87,8 +90,8 @@ class Accelerator {
   virtual absl::StatusOr<std::byte*> AllocateHost(size_t size_bytes, std::string_view name) = 0;
   virtual void FreeHost(std::byte* begin) = 0;
   // From now on copies to and from this memory of the process, whole pages, are as those of
-  // AllocateHost: they do not wait. FailedPrecondition naming why when the device refuses; then
-  // nothing has changed. Until UnpinHost, before it is unmapped.
+  // AllocateHost: they do not wait. It lasts until UnpinHost, which comes before the memory is
+  // unmapped. FailedPrecondition naming why when the device refuses; then nothing has changed.
   virtual absl::Status PinHost(std::byte* begin, size_t size_bytes) = 0;
   // No copy to or from it is under way.
   virtual void UnpinHost(std::byte* begin) = 0;
@@ -99,21 +102,21 @@ class Accelerator {
   // A descriptor of what AllocateShared gave, to be passed to another process. The memory lives as
   // long as anybody has it mapped or has a descriptor.
   virtual absl::StatusOr<UniqueFd> ExportShared(const std::byte* begin) = 0;
-  // Maps what another process's device of the same kind exported, to be read only (by what the
-  // driver can enforce, which may be nothing). `size_bytes` is
-  // what it was allocated with. FailedPrecondition or Internal naming what is wrong when the
-  // descriptor is of anything else, or the device cannot reach that memory. The bytes may change at
-  // any time.
+  // Maps memory that another process's device of the same kind exported. It is to be read only, as
+  // far as the driver can enforce that, which may be not at all. `size_bytes` is the size that it
+  // was allocated with. FailedPrecondition or Internal naming what is wrong when the descriptor is
+  // of anything else, or the device cannot reach that memory. The bytes may change at any time.
   virtual absl::StatusOr<const std::byte*> ImportShared(const UniqueFd& fd, size_t size_bytes) = 0;
-  // Unmaps it. No kernel and no copy that reads it is under way.
+  // Unmaps imported memory. No kernel and no copy that reads it is under way.
   virtual void ReleaseShared(const std::byte* begin) = 0;
 
-  // To the device, in stream order. `from` may be changed when the call returns; if it is of
-  // AllocateHost or pinned a GPU reads it later, and it may be changed once the copy is done.
+  // Copies to the device, in stream order. `from` may be changed when the call returns. If `from`
+  // is of AllocateHost or pinned, a GPU reads it later, and it may be changed once the copy is
+  // done.
   virtual absl::Status CopyIn(std::byte* to, const void* from, size_t size_bytes) = 0;
-  // From the device, in stream order; the bytes are there after Wait, or once an event says so. To
-  // memory that is neither of AllocateHost nor pinned a GPU copies before the call returns, which
-  // waits for the stream.
+  // Copies from the device, in stream order. The bytes are there after Wait, or once an event says
+  // so. When `to` is neither of AllocateHost nor pinned, a GPU waits for the stream and copies
+  // before the call returns.
   virtual absl::Status CopyOut(void* to, const std::byte* from, size_t size_bytes) = 0;
   // As CopyIn and CopyOut, of rows.
   virtual absl::Status CopyRowsIn(std::byte* to, const std::byte* from, const CopyShape& shape) {
@@ -132,15 +135,15 @@ class Accelerator {
     }
     return status;
   }
-  // From one place of the device to another, which do not overlap, in stream order.
+  // Copies from one place of the device to another, which do not overlap, in stream order.
   virtual absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t size_bytes) = 0;
-  // Until all that is in the stream is done. Internal with what a kernel did wrong.
+  // Waits until all that is in the stream is done. Internal with what a kernel did wrong.
   virtual absl::Status Wait() = 0;
 
-  // What is put into stream() from BeginRecording to EndRecording is not done but kept, in order,
-  // as a graph that can be put into the stream again and again, as one piece of work. Kernels only:
-  // each with its parameters as they were given, so memory that they point to stays, and its
-  // contents may change. Unimplemented where a device records nothing; then nothing began.
+  // Work that is put into stream() from BeginRecording to EndRecording is not done but kept, in
+  // order, as a graph. The graph can be put into the stream again and again, as one piece of work.
+  // Kernels only, each with its parameters as they were given. So memory that they point to stays,
+  // and its contents may change. Unimplemented where a device records nothing; then nothing began.
   // EndRecording follows each BeginRecording, whatever failed between them. A failure leaves the
   // device as it was, unless Wait says otherwise.
   virtual absl::Status BeginRecording() {
@@ -148,24 +151,24 @@ class Accelerator {
   }
   virtual absl::StatusOr<void*> EndRecording() { return Internal("nothing is being recorded"); }
   virtual absl::Status LaunchGraph(void* /*graph*/) { return Internal("there are no graphs"); }
-  // It is not under way.
+  // The graph is not under way.
   virtual void DestroyGraph(void* /*graph*/) {}
 
   // One more in-order stream: a cudaStream_t, or a HostStream* where the device has no streams.
-  // Nothing orders it with stream(), before whose kernels its own get free processors. Nothing may
-  // be under way in it when it is destroyed.
+  // Nothing orders it with stream(). Its kernels get free processors before those of stream().
+  // Nothing may be under way in it when it is destroyed.
   virtual absl::StatusOr<void*> CreateStream() = 0;
   virtual void DestroyStream(void* stream) = 0;
-  // A mark that can be put behind what is in a stream.
+  // A mark that can be put after the work that is in a stream.
   virtual absl::StatusOr<void*> CreateEvent() = 0;
   virtual void DestroyEvent(void* event) = 0;
-  // The event now stands behind all that is in `stream`: one of CreateStream, or stream().
+  // The event now stands after all that is in `stream`: one of CreateStream, or stream().
   virtual absl::Status Record(void* event, void* stream) = 0;
-  // Whether all that the event stands behind is done, kernels and copies; true before the first
+  // Whether all that stands before the event is done, kernels and copies; true before the first
   // Record. Never waits. Internal as for Wait.
   virtual absl::StatusOr<bool> Query(void* event) = 0;
-  // Until all that an event in stream() stands behind is done; what was put there later may be
-  // under way. Errors as Wait.
+  // Waits until all that stands before an event in stream() is done; what was put there later may
+  // be under way. Errors as Wait.
   virtual absl::Status WaitFor(void* event) = 0;
 };
 
@@ -179,7 +182,7 @@ class DeviceBuffer {
     if (!begin.ok()) return begin.status();
     return DeviceBuffer(device, *begin, size_bytes);
   }
-  // Of memory that Accelerator::ExportShared takes.
+  // A buffer of memory that Accelerator::ExportShared takes.
   static absl::StatusOr<DeviceBuffer> CreateShared(Accelerator* device, size_t size_bytes,
                                                    std::string_view name) {
     absl::StatusOr<std::byte*> begin = device->AllocateShared(size_bytes, name);

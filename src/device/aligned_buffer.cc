@@ -10,7 +10,7 @@
 namespace baton {
 namespace {
 
-// What is mapped for `size` bytes.
+// Bytes that are mapped for `size` bytes.
 size_t MappedBytes(size_t size) {
   constexpr size_t kMask = AlignedBuffer::kHugePageBytes - 1;
   return (size + kMask) & ~kMask;

@@ -16,7 +16,7 @@ enum class DeviceKind : uint8_t { kUnspecified = 0, kCpu = 1, kCuda = 2, kSimt =
 std::string_view DeviceKindName(DeviceKind kind);
 
 // cpu|cuda|simt to a kind, auto to kUnspecified: the best that can be opened. InvalidArgument for
-// another word. What this build and this machine have is known to src/model/compute_device.h.
+// another word. src/model/compute_device.h knows which kinds this build and this machine have.
 absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view text);
 
 // Processors that this process can keep busy: those of its affinity mask, and no more than the

@@ -18,8 +18,8 @@ namespace baton {
 class DeviceGraph {
  public:
   DeviceGraph() = default;
-  // Of what `put`, which returns Status, puts into the devices' streams, one graph each. Its error,
-  // or a device's.
+  // Records the work that `put`, which returns Status, puts into the devices' streams, one graph a
+  // device. Returns the error of `put`, or a device's.
   template <typename Put>
   static absl::StatusOr<std::vector<DeviceGraph>> Record(std::span<Accelerator* const> devices,
                                                          const Put& put) {

@@ -1,6 +1,6 @@
-// For which GPUs this build's kernels were compiled, as CMake names architectures, and what that
-// means for a GPU. Pure; a CUDA build asks the runtime before it computes
-// (KernelTable::check_code): this is for messages, and for who must not touch a GPU.
+// The GPUs for which this build's kernels were compiled, as CMake names architectures, and what
+// that means for a GPU. Pure. A CUDA build asks the runtime before it computes
+// (KernelTable::check_code). This file is for messages, and for callers that must not touch a GPU.
 #ifndef BATON_SRC_DEVICE_GPU_CODE_H_
 #define BATON_SRC_DEVICE_GPU_CODE_H_
 
@@ -9,7 +9,7 @@
 
 namespace baton {
 
-// Of one GPU; sm_89 is {8, 9}.
+// The compute capability of one GPU; sm_89 is {8, 9}.
 struct ComputeCapability {
   int major;
   int minor;
@@ -22,16 +22,17 @@ inline constexpr int kOldestCuda = 13000;
 // "CUDA 12.4" of 12040.
 std::string CudaVersionText(int version);
 
-// What the preset cuda-all compiles for; no GPU runs kernels that these do not serve.
+// The architectures that the preset cuda-all compiles for; no GPU that they do not serve runs
+// kernels.
 inline constexpr std::string_view kMostGpuCode = "80-real, 90a-real, 90-virtual";
 
-// As kMostGpuCode, of this build; empty without CUDA.
+// As kMostGpuCode, for this build; empty without CUDA.
 std::string_view BuildGpuCode();
 
-// Whether a GPU runs code for these architectures. NN-real is machine code, which GPUs of the same
-// major version and at least that minor one run; NN-virtual is PTX, which the driver compiles for
-// all that came later, but below 90 not for GPUs from sm_90 on, where launches overlap; NN is both.
-// A letter behind the number (90a): that GPU alone.
+// Whether a GPU runs code for these architectures. NN-real is machine code: GPUs of the same major
+// version and at least that minor one run it. NN-virtual is PTX: the driver compiles it for all
+// later GPUs, but PTX below 90 not for GPUs from sm_90 on, where launches overlap. NN is both. A
+// letter after the number (90a) means that GPU alone.
 bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu);
 
 // "bf16.sm80.1": the order and rounding of what a GPU computes, a part of numerics_id. By major and

@@ -1,7 +1,7 @@
 // HostBuffer: an owned piece of host memory that a device copies to or from while the host goes on.
-// With a GPU it is pinned: a copy to any other memory of the host returns only when the bytes are
-// there, behind all that was in the stream before it (CUDA, "API synchronization behavior"), and a
-// copy from any other is staged first, on some machines behind all that too.
+// With a GPU it is pinned. A copy to any other host memory returns only when the bytes are there,
+// after all that was in the stream before it (CUDA, "API synchronization behavior"). A copy from
+// any other host memory is staged first, on some machines after all that too.
 #ifndef BATON_SRC_DEVICE_HOST_BUFFER_H_
 #define BATON_SRC_DEVICE_HOST_BUFFER_H_
 

@@ -1,6 +1,6 @@
-// HostMemory: what stands for pinned memory on a device that has none of it (the runner, a fake in
-// tests): plain memory, of which it knows every piece, so that a copy to or from any other memory
-// can be noted. With a GPU that copy would, or might, wait (HostBuffer).
+// HostMemory: the memory that stands for pinned memory on a device that has none of it (the runner,
+// a fake in tests). It is plain memory of which the class knows every piece. So a copy to or from
+// any other memory can be noted. With a GPU that copy would, or might, wait (HostBuffer).
 //
 // Any thread.
 #ifndef BATON_SRC_DEVICE_HOST_MEMORY_H_

@@ -1,4 +1,4 @@
-// HostStaging: copies from a device to any memory of the host, by way of a HostBuffer: none of them
+// HostStaging: copies from a device to any memory of the host, by way of a HostBuffer. No copy
 // waits, and one Finish waits for all. For small results that are read at once.
 //
 // Owned by the thread that uses the device.
@@ -34,7 +34,7 @@ class HostStaging {
   Status Finish();
 
  private:
-  // What lies at the next place of the buffer, and where it goes.
+  // A copy of the bytes at the next place of the buffer, and where they go.
   struct Copy {
     std::byte* to = nullptr;
     size_t size_bytes = 0;
@@ -48,7 +48,7 @@ class HostStaging {
   Accelerator* const device_;
   const HostBuffer buffer_;
   size_t used_bytes_ = 0;
-  std::vector<Copy> copies_;  // one behind the other
+  std::vector<Copy> copies_;  // one after the other
 };
 
 }  // namespace baton

@@ -1,7 +1,7 @@
 // HostStream and HostEvent: streams and events of a device that has none of its own, because its
-// kernels and copies are done when a call returns (the runner). Others that work asynchronously on
-// its memory (the loopback of NCCL) count what they put into a stream and what of it is done, in
-// order; an event remembers the first number and asks for the second.
+// kernels and copies are done when a call returns (the runner). Other code that works
+// asynchronously on its memory (the loopback of NCCL) counts the work that it puts into a stream
+// and the work that is done, in order. An event remembers the first number and asks for the second.
 //
 // Any thread.
 #ifndef BATON_SRC_DEVICE_HOST_STREAM_H_
@@ -12,13 +12,14 @@
 
 namespace baton {
 
-// See the file comment. What was done before `num_done` was raised is visible to who reads it.
+// See the file comment. Work that was done before `num_done` was raised is visible to a reader of
+// it.
 struct HostStream {
   std::atomic<uint64_t> num_put{0};
   std::atomic<uint64_t> num_done{0};
 };
 
-// A mark in a stream; null = never recorded, or behind work that was done at once.
+// A mark in a stream; null = never recorded, or after work that was done at once.
 struct HostEvent {
   const HostStream* stream = nullptr;
   uint64_t num_put = 0;

@@ -1,22 +1,23 @@
 // LaunchGate: keeps the launches of an exchange among devices apart from calls that may wait for a
 // device.
 //
-// A kernel by which ranks exchange waits on the first GPU until it runs on the last. What
-// allocates, frees, maps or loads on a GPU may wait until that GPU is idle, or hold the driver's
-// locks of all that reach its memory. Between the launch on the first GPU and that on the last the
-// kernel would wait for the launch, the launch for the call and the call for the kernel. So one
-// thread launches under a Launch, the whole exchange on all devices, and waits for no result under
-// it; others make such calls under a Call. Without a gate (null) both do nothing.
+// A kernel by which ranks exchange waits on the first GPU until it runs on the last. A call that
+// allocates, frees, maps or loads on a GPU may wait until that GPU is idle. It may also hold the
+// driver's locks of all GPUs that reach its memory. Suppose such a call came between the launch on
+// the first GPU and that on the last. Then the kernel would wait for the launch, the launch for the
+// call, and the call for the kernel. So one thread launches under a Launch, the whole exchange on
+// all devices, and waits for no result under it. Other threads make such calls under a Call.
+// Without a gate (null) both do nothing.
 //
 // Invariants
 //  1. Nobody launches while a Call is held, and no Call begins while somebody launches, unless
 //     invariant 3 let it.
 //  2. Calls do not keep out one another: one that begins while another is held shares its deadline.
-//  3. A launch waits for Calls until max_hold_us after the first of them began, then they have
+//  3. A launch waits for Calls until max_hold_us after the first of them began; then they have
 //     lapsed and hold nothing. A Call waits as long for a launch, then it goes on beside it. Both
-//     are counted, and the first is told to the log, by the thread of the Call.
-//  4. Who waits comes before the next of the other side: a launch gets in though Calls follow one
-//     another at once, and a Call though launches do.
+//     are counted, and the thread of the Call tells the first to the log.
+//  4. A side that waits comes before the next of the other side. A launch gets in though Calls
+//     follow one another at once, and a Call gets in though launches do.
 //
 // Any thread, but one thread at a time launches. Outlives all that use it. Its mutex is the last to
 // be taken: nothing is called with it.
@@ -99,7 +100,7 @@ class LaunchGate {
   uint32_t num_waiting_ = 0;     // Calls that keep a launch out next
   uint32_t num_held_ = 0;        // Calls that have not lapsed
   uint64_t group_ = 0;           // of these
-  Steady::time_point deadline_;  // likewise
+  Steady::time_point deadline_;  // of these
   uint64_t num_overruns_ = 0;
 };
 

@@ -1,5 +1,6 @@
-// What an engine thread is at, for a profiler beside the device's own work: ranges with the names
-// that traces use (src/cli/trace), from one table. A range costs a comparison where nobody listens.
+// StepStage: the stages of an engine thread's work, for a profiler beside the device's own work.
+// Each is a range with a name that traces use too (src/cli/trace), from one table. A range costs a
+// comparison where nobody listens.
 //
 // Threading: the ranges of a thread nest; a sink takes those of any thread.
 #ifndef BATON_SRC_DEVICE_STEP_STAGE_H_
@@ -11,10 +12,10 @@
 
 namespace baton {
 
-// A step by what it computes, and its parts: what is planned and lowered; put into the device's
-// queue; waited for; both of the last where the model does them in one call; how tokens are taken
-// from what came back. Beside steps: blocks hashed and sealed for their way, blocks of another
-// worker bound to a sequence, messages of transfers handled.
+// A step by its kind, and its parts: it is planned and lowered, put into the device's queue, and
+// waited for. kForward is the last two where the model does them in one call. kSample takes tokens
+// from what came back. Beside steps: blocks are hashed and sealed for their way, blocks of another
+// worker are bound to a sequence, and messages of transfers are handled.
 enum class StepStage : uint8_t {
   kPrefillStep,
   kDecodeStep,
@@ -36,7 +37,7 @@ constexpr const char* StepStageName(StepStage stage) {
   return kStepStageNames[static_cast<size_t>(stage)];
 }
 
-// Of a step of so many tokens of prompts and rows of decoding.
+// The stage of a step with so many tokens of prompts and rows of decoding.
 constexpr StepStage StageOfStep(uint64_t prefill_tokens, uint64_t decode_rows) {
   if (decode_rows == 0) return StepStage::kPrefillStep;
   return prefill_tokens == 0 ? StepStage::kDecodeStep : StepStage::kMixedStep;
@@ -47,7 +48,7 @@ class StageSink {
  public:
   virtual ~StageSink() = default;
   virtual void Begin(StepStage stage) = 0;
-  // Of the range that this thread began last.
+  // Ends the range that this thread began last.
   virtual void End() = 0;
 };
 

@@ -54,7 +54,7 @@ class ThreadPool {
   // Working memory of one thread: holds the largest tile that any kernel unpacks.
   static constexpr size_t kScratchBytes = size_t{256} * 1024;
 
-  // What a pool is made of.
+  // Options of a pool.
   struct Options {
     uint32_t num_threads = 1;  // 1..kMaxThreads, the caller included
     // Processor of worker i (thread i + 1); empty or short = not pinned. The caller pins itself.

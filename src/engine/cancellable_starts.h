@@ -21,8 +21,8 @@ class CancellableStarts {
   bool Note(const RequestKey& key) { return starts_.insert(key).second; }
   // This one was refused; others of its request are not concerned.
   void Forget(const RequestKey& key) { starts_.erase(key); }
-  // What the engine reported: an attempt that ends has taken the place of all before it, a rejected
-  // one may have left them alone.
+  // Notes a state that the engine reported. An attempt that ends has taken the place of all before
+  // it; a rejected one may have left them alone.
   void OnState(const RequestKey& key, RequestState state) {
     if (state == RequestState::kRejected) {
       Forget(key);

@@ -187,7 +187,7 @@ void DestTransferSet::Cancel(const RequestKey& key, std::string_view reason, int
   const auto it = by_request_.find(key);
   if (it == by_request_.end()) return;
   DestTransfer* const transfer = Find(it->second);
-  // A bound one holds nothing, and P may still ask whether it was applied.
+  // A bound transfer holds nothing, and the prefill worker may still ask whether it was applied.
   if (!IsOpenState(transfer->machine.state())) return;
   const DestState before = transfer->machine.state();
   actions_.clear();

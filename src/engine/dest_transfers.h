@@ -1,5 +1,6 @@
-// DestTransferSet: D's side of all hand-offs of one engine. Each is a HandoffDest (which decides)
-// with the reserved blocks that its actions need (which this class carries out). Engine thread.
+// DestTransferSet: the decode worker's side of all hand-offs of one engine. Each is a HandoffDest,
+// which decides, with the reserved blocks that its actions need. This class carries out the
+// actions. Engine thread.
 //
 //   blocks  [0, num_held)         found in our own prefix index, full; they do not cross
 //           [num_held, num_data)  filled by the transport, transfer references until it confirmed
@@ -29,7 +30,7 @@
 
 namespace baton {
 
-// One hand-off at D.
+// One hand-off at the decode worker.
 struct DestTransfer {
   explicit DestTransfer(DestSpec spec) : machine(std::move(spec)) {}
 
@@ -60,7 +61,7 @@ struct DestStats {
   uint64_t stale_messages = 0;
 };
 
-// What a hand-off needs beside the request.
+// The blocks and the chain that a hand-off needs beside the request.
 struct DestStart {
   std::vector<BlockHandle> blocks;  // reserved; one request reference of each is taken over
   uint32_t num_held = 0;            // blocks at the front that are full already
@@ -78,7 +79,8 @@ class DestTransferSet {
   // Opens the receive and sends the grant.
   void Start(const RequestSpec& spec, DestStart start, int64_t now_us);
 
-  // A message of P: of a known hand-off, or answered with a Revoke.
+  // Takes a message of the prefill worker. It belongs to a known hand-off, or is answered with a
+  // Revoke.
   void OnMessage(Incarnation peer, const HandoffMessage& message, int64_t now_us);
   void OnReceiveProgress(const ReceiveProgress& progress, int64_t now_us);
   void OnBadSlice(const BadSlice& slice, int64_t now_us);
@@ -99,7 +101,7 @@ class DestTransferSet {
   }
 
  private:
-  // What one peer has delivered.
+  // The delivery of one peer.
   struct Delivery {
     uint64_t num_slices = 0;
     int64_t last_us = 0;
@@ -112,9 +114,10 @@ class DestTransferSet {
   void PerformOne(DestTransfer* transfer, HandoffAction action, int64_t now_us);
   // Tells the owner how far a slow one is, now and then.
   void TellProgress(DestTransfer* transfer, int64_t now_us);
-  // A connection carries slices in order, and messages before them: a Seal may come long before the
-  // last slice, behind those of other transfers. Their arrival is no silence, up to what the peer
-  // had begun when this one was sealed, or asked for again, and kMaxQueueWaitUs from then.
+  // A connection carries slices in order, and messages before them. So a Seal may come long before
+  // the last slice, which waits behind the slices of other transfers. Their arrival is no silence,
+  // up to what the peer had begun when this one was sealed, or asked for again, and kMaxQueueWaitUs
+  // from then.
   void BeginWait(DestTransfer* transfer, int64_t now_us);
   void WaitForQueue(DestTransfer* transfer, int64_t now_us);
   void OpenReceive(DestTransfer* transfer, int64_t now_us);

@@ -100,7 +100,7 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
 }
 
 EngineCore::~EngineCore() {
-  // Nobody is told of its tokens.
+  // Nobody is told of this step's tokens.
   if (in_flight_) (void)parts_.model->End(batch().chosen());
 }
 
@@ -175,8 +175,8 @@ void EngineCore::Handle(EngineEvent event) {
 void EngineCore::HandlePeerMessage(const PeerMessage& message) {
   if (message.message == nullptr || parts_.transport == nullptr) return;
   const StageRange transfer(parts_.stages, StepStage::kTransfer);
-  // What only P receives goes to the sources, what only D receives to the destinations; a Revoke
-  // says who sent it.
+  // Messages that only a prefill worker receives go to the sources. Messages that only a decode
+  // worker receives go to the destinations. A Revoke says who sent it.
   const HandoffMessage& m = *message.message;
   const auto* revoke = std::get_if<Revoke>(&m);
   const bool to_source = std::holds_alternative<Grant>(m) || std::holds_alternative<Applied>(m) ||

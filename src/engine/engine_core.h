@@ -5,7 +5,7 @@
 // it, report its tokens -> publish the snapshot. A step is bounded by the scheduler's target time,
 // so that every event is handled within about 100 ms.
 //
-// Where the model's steps overlap (README.md) a turn of decode rows begins the step behind the one
+// Where the model's steps overlap (README.md) a turn of decode rows begins the step after the one
 // that runs, then ends that one: its tokens are handled beside the next. Nothing is handled but by
 // a turn that has ended all it had begun: an event waits for one step more.
 //
@@ -63,12 +63,13 @@ class EngineCore : private TransferOwner, private LayerHook {
 
   // For tests; the turning thread.
   const BlockPool& pool() const { return pool_; }
-  // Another user of the pool, as the scheduler allows: simulations take blocks away for a while.
+  // For another user of the pool, as the scheduler allows: simulations take blocks away for a
+  // while.
   BlockPool* mutable_pool() { return &pool_; }
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:
-  // What is known of a router's stream.
+  // The engine's knowledge of a router's stream.
   struct Session {
     int64_t lease_until_us = 0;
   };
@@ -112,7 +113,8 @@ class EngineCore : private TransferOwner, private LayerHook {
   void CancelSession(SessionId session, std::string_view why);
   // `cached_tokens` goes with prefill started.
   void SetState(LiveRequest* request, RequestState state, uint32_t cached_tokens = 0);
-  // The same prompt for another decode worker: keeps what is computed. False when nothing is kept.
+  // Sends the same prompt to another decode worker and keeps what is computed. False when nothing
+  // is kept.
   bool Retarget(LiveRequest* old, const RequestSpec& spec);
   // A request that decodes here goes on at another worker: hands off the KV of `spec.tokens`. False
   // when this worker has not all of it.
@@ -136,15 +138,16 @@ class EngineCore : private TransferOwner, private LayerHook {
   // The planned step, by Forward.
   void Compute();
   void Begin(StepBatch* step);
-  // Begins the step behind the planned one, which runs, unless something else may come first.
+  // Begins the step after the planned one, which runs, unless something else may come first.
   void BeginNext();
-  // Waits for the step that runs; the one behind it, if it was begun, runs then.
+  // Waits for the step that runs; the next one, if it was begun, runs then.
   void EndStep();
   // Waits for all that was begun, so that requests and blocks may come and go.
   void Settle();
   StepBatch& batch() { return batches_[current_]; }
   void LowerPlan(const BatchPlan& plan);
-  // Whom the plan's sequences work for; nobody any more where one has ended.
+  // Finds the requests that the plan's sequences work for. A sequence that has ended works for
+  // nobody any more.
   void TakeUses(const BatchPlan& plan);
   void AskForTokens(const BatchPlan& plan, StepBatch* step) const;
   void NotePlanned(const BatchPlan& plan);
@@ -153,7 +156,7 @@ class EngineCore : private TransferOwner, private LayerHook {
   void OnLayerStored(uint32_t layer) override;
   void TakeGrants();
   void FinishStep();
-  // What waits for the end of all steps that were begun.
+  // Does the work that waits for the end of all steps that were begun.
   void EndRequests();
   void SampleAll(const BatchPlan& plan);
   // The token of plan item `item` into `sampled_`; false, and the request is noted as failed, when
@@ -197,7 +200,7 @@ class EngineCore : private TransferOwner, private LayerHook {
   int64_t now_us_ = 0;    // of this turn
   DestStart dest_start_;  // of the request being admitted
 
-  // Of the step being run.
+  // The state of the step being run.
   std::vector<EngineEvent> pending_;  // taken, not handled
   size_t num_scanned_ = 0;            // of `pending_`, for grants
   std::vector<SequenceUse> uses_;     // parallel to the plan's items

@@ -41,7 +41,7 @@ struct EngineConfig {
   std::optional<int> cpu;                   // the only processor of the engine thread
 };
 
-// What an engine is joined with; everything outlives it.
+// The parts that an engine is joined with; everything outlives it.
 struct EngineParts {
   ForwardModel* model = nullptr;
   KvStore* kv = nullptr;

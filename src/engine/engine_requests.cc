@@ -37,7 +37,7 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
           *spec, Aborted("attempt {} is older than {}", spec->key.attempt, old->spec.key.attempt));
     }
   }
-  // What is no request changes nothing, also not what runs of the same one.
+  // A message that is no request changes nothing. A running attempt of its request goes on too.
   if (const Status status = CheckSpec(*spec); !status.ok()) return Reject(*spec, status);
   if (LiveRequest* const old = requests_.Find(spec->key.uid)) {
     if (Retarget(old, *spec) || HandOver(old, *spec)) return;
@@ -128,7 +128,8 @@ bool EngineCore::HandOver(LiveRequest* old, const RequestSpec& spec) {
   seal.num_tokens = static_cast<uint32_t>(num_tokens);
   seal.num_cached = sequence->num_hit_tokens;
   seal.chain = ChainLinks(sequence->spec.chain_key, kv_view_.layout->block_size, spec.tokens);
-  // Slots of the last block behind the tokens hold KV of the same request, which D writes anew.
+  // Slots of the last block beyond the tokens hold KV of this request, which the decode worker
+  // writes anew.
   old->source = sources_.Start(old->spec, sequence->id(), now_us_);
   sources_.SetBlocks(old->source, sequence->table.handles());
   sources_.SealInTurns(old->source, std::move(seal), now_us_);
@@ -224,7 +225,8 @@ Status EngineCore::Admit(LiveRequest* request) {
     BATON_RETURN_IF_ERROR(CanOpenTransfer());
   }
   if (spec.kind == RequestKind::kDest) return AdmitDest(request);
-  // The same attempt once more, while a cancelled one still waits for the transport.
+  // This attempt was given before and cancelled, and the cancelled one still waits for the
+  // transport.
   if (spec.kind == RequestKind::kSource && sources_.Holds(spec.key)) {
     return Aborted("attempt {} was given before and its hand-off is not over", spec.key.attempt);
   }

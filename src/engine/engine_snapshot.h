@@ -46,8 +46,8 @@ struct EngineSnapshot {
   uint64_t kv_bytes_received = 0;  // of transfers that were bound
   uint64_t kv_bytes_sent = 0;      // of slices offered
   uint64_t exported_in_step = 0;   // slices offered while their step was still computing
-  // Of hand-offs that a decode worker took over: from the first slice that was offered until then,
-  // and the part of it behind the end of the prompt.
+  // Times of the hand-offs that a decode worker took over: from the first slice that was offered
+  // until then, and the part of it after the end of the prompt.
   int64_t transfer_us = 0;
   int64_t exposed_us = 0;
   std::array<uint64_t, kNumRequestStates> states{};      // reached by requests

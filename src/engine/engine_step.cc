@@ -36,7 +36,7 @@ bool EngineCore::PlanStep() {
 
 bool EngineCore::RunStep() {
   if (!in_flight_ && !PlanStep()) return false;
-  // Of steps that overlap, the one that ends in this turn.
+  // The plan of the step that ends in this turn, when steps overlap.
   const StepShape& shape = scheduler_.plan().shape;
   const StageRange step(parts_.stages, StageOfStep(shape.prefill_tokens, shape.decode_rows));
   if (!in_flight_) {
@@ -144,7 +144,7 @@ void EngineCore::AskForTokens(const BatchPlan& plan, StepBatch* step) const {
     const bool one_choice = !item.ends_prompt || use.request->choices.size() == 1;
     if (!item.wants_logits || !one_choice) continue;
     RowSampling sampling = RowSamplingOf(QueryOf(*use.request, use.request->choices[use.choice]));
-    if (item.fed_by != kNotFed) ++sampling.output_index;  // behind a token that is not known yet
+    if (item.fed_by != kNotFed) ++sampling.output_index;  // after a token that is not known yet
     step->SetSampling(i, sampling);
   }
 }
@@ -178,7 +178,7 @@ void EngineCore::NoteSeals(const BatchItem& item, const SequenceUse& use) {
   seals_.push_back({transfer, first, end - first});
 }
 
-// What the prefix index had may cross before anything is computed.
+// Blocks that the prefix index had may cross before anything is computed.
 void EngineCore::SealHits() {
   if (hit_seals_.empty()) return;
   const StageRange seals(parts_.stages, StepStage::kSeal);

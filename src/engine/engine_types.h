@@ -1,5 +1,5 @@
-// What goes into an engine and what comes out of it, as plain data. Knows neither grpc nor proto:
-// src/worker converts. Pure values; any thread.
+// Values that go into an engine and come out of it, as plain data. This file knows neither grpc nor
+// proto: src/worker converts. Pure values; any thread.
 #ifndef BATON_ENGINE_ENGINE_TYPES_H_
 #define BATON_ENGINE_ENGINE_TYPES_H_
 
@@ -34,7 +34,7 @@ struct RequestKey {
   }
 };
 
-// What a worker does for a request.
+// The work of a worker for a request.
 enum class RequestKind : uint8_t {
   kLocal = 0,   // computes the prompt and decodes
   kSource = 1,  // computes the prompt and hands it to a decode worker
@@ -81,19 +81,20 @@ struct TokenEvent {
 // ends with exactly one terminal state.
 enum class RequestState : uint8_t {
   kAccepted = 0,        // never reported
-  kReserved = 1,        // D: blocks are reserved
+  kReserved = 1,        // decode worker: blocks are reserved
   kPrefillStarted = 2,  // the first chunk is planned
   kPrefillDone = 3,     // token 0 is sampled
-  kGranted = 4,         // P: D's grant has arrived
-  kVerified = 5,        // D: all KV arrived and is verified
+  kGranted = 4,         // prefill worker: the decode worker's grant has arrived
+  kVerified = 5,        // decode worker: all KV arrived and is verified
   kDecodeStarted = 6,   // the first decode step starts
   kFirstStepDone = 7,   // the first decode step ended
-  kStranded = 8,        // P: D is lost; a higher attempt may send the blocks to another one
-  kHandedOff = 9,       // terminal, P: D applied the transfer
-  kFinished = 10,       // terminal: all choices are finished
-  kRejected = 11,       // terminal: refused before any work
-  kFailed = 12,         // terminal
-  kCancelled = 13,      // terminal: by the router, or its session's end
+  // Prefill worker: the decode worker is lost; a higher attempt may send the blocks to another one.
+  kStranded = 8,
+  kHandedOff = 9,   // terminal, prefill worker: the decode worker applied the transfer
+  kFinished = 10,   // terminal: all choices are finished
+  kRejected = 11,   // terminal: refused before any work
+  kFailed = 12,     // terminal
+  kCancelled = 13,  // terminal: by the router, or its session's end
 };
 inline constexpr bool IsTerminal(RequestState state) { return state >= RequestState::kHandedOff; }
 std::string_view RequestStateName(RequestState state);

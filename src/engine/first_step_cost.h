@@ -1,5 +1,5 @@
-// What a scheduler may expect of a GPU before the first step was measured: the model's bytes and
-// operations over the device's limits (scheduler/roofline.h). Pure; any thread.
+// The cost that a scheduler may expect of a GPU before the first step was measured: the model's
+// bytes and operations over the device's limits (scheduler/roofline.h). Pure; any thread.
 #ifndef BATON_ENGINE_FIRST_STEP_COST_H_
 #define BATON_ENGINE_FIRST_STEP_COST_H_
 
@@ -18,7 +18,7 @@ namespace baton {
 // smaller. So does KV, which a caller that stores another type sets.
 RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes);
 
-// What one of `num_ranks` devices does of such a step; several ranks on one device do all of it.
+// The share of one of `num_ranks` devices in such a step; several ranks on one device do all of it.
 RooflineModel OfOneRank(const RooflineModel& whole, const ModelConfig& config, uint32_t num_ranks);
 
 // NotFound naming the device when its limits are not known.

@@ -45,8 +45,8 @@ class HostKvStore final : public KvStore {
   const KvArena* const arena_;
 };
 
-// Where what is sealed is copied or hashed: a stream beside that of the device, behind what the
-// store itself put into that.
+// The stream that copies or hashes what is sealed. It runs beside the stream of the device, after
+// what the store itself put into that.
 class SealStream {
  public:
   static StatusOr<SealStream> Create(Accelerator* device) {
@@ -106,7 +106,7 @@ class PinnedArena {
   ~PinnedArena() {
     if (!is_pinned_) return;
     device_->MakeCurrent();
-    // What Adopt put into the stream may still read it.
+    // Copies that Adopt put into the stream may still read the arena.
     if (const Status status = device_->Wait(); !status.ok()) return;
     device_->UnpinHost(arena_->memory().base);
   }
@@ -189,7 +189,7 @@ class RankedKvStore final : public KvStore {
         seals_(std::move(seals)),
         arena_(ranks_[0].device, arena) {}
 
-  // What Adopt put into the streams may still read the arena.
+  // Copies that Adopt put into the streams may still read the arena.
   ~RankedKvStore() override {
     for (const RankBlocks& rank : ranks_) {
       rank.device->MakeCurrent();

@@ -9,18 +9,18 @@
 //   device    kernels and transports use a device's memory; nothing moves
 //
 // A model that several ranks compute has one of the last two: each rank has the heads that are its
-// own in blocks of its own, on its device. What crosses has all heads of a block together, so peers
-// may have another number of ranks: the arena does, and transports of device memory put a slice
-// together from all ranks (KvMemory).
+// own in blocks of its own, on its device. A slice that crosses has all heads of a block together,
+// so peers may have another number of ranks: the arena does, and transports of device memory put a
+// slice together from all ranks (KvMemory).
 //
 // Neither side of a mirrored store is ever a copy that must be kept up to date: a block's bytes are
 // on the device, and in the arena only from Seal to the end of its transfer, or from its arrival to
 // Adopt.
 //
-// What is sealed is copied and hashed in a stream of its own, beside the work in the device's: it
-// is stored, so nothing there writes it.
+// Sealed slices are copied and hashed in a stream of their own, beside the work in the device's
+// stream: they are stored, so nothing there writes them.
 //
-// Engine thread. What it is made of outlives it. Invariants
+// Engine thread. The parts that it is made of outlive it. Invariants
 //  1. All memory is taken when it is made.
 //  2. A device that fails ends the process: nothing that it computed is to be trusted (invariant 2
 //     of Accelerator), and routers resume this worker's requests elsewhere.
@@ -41,7 +41,7 @@
 
 namespace baton {
 
-// Who can map a store's blocks on a device.
+// The processes that can map a store's blocks on a device.
 enum class KvSharing : uint8_t {
   kPrivate,  // this process
   kHost,     // and others of this host that get its descriptor (Accelerator::ExportShared)
@@ -50,24 +50,25 @@ enum class KvSharing : uint8_t {
 // See the file comment.
 class KvStore {
  public:
-  // In the arena itself.
+  // A store whose blocks are in the arena itself.
   static std::unique_ptr<KvStore> OnHost(const KvArena* arena);
-  // On the device, beside the arena, which the device pins: one line of the log says why when it
-  // does not, and copies wait. ResourceExhausted when the device has no room for its blocks.
+  // A store on the device, beside the arena, which the device pins. When the device does not pin
+  // it, one line of the log says why, and copies wait. ResourceExhausted when the device has no
+  // room for its blocks.
   static StatusOr<std::unique_ptr<KvStore>> Mirrored(Accelerator* device, const KvArena* arena);
-  // The same of ranks, each with a device, which may be one. Their number divides the layout's KV
-  // heads.
+  // A mirrored store of several ranks, each with a device; ranks may share one device. Their number
+  // divides the layout's KV heads.
   static StatusOr<std::unique_ptr<KvStore>> Ranked(std::span<Accelerator* const> ranks,
                                                    const KvArena* arena);
-  // On devices alone, one of each rank, which may be one. `kernels` are the first one's, which
-  // reaches the memory of the others; slices have sizes that KvScatter takes from so many ranks
-  // (InvalidArgument otherwise). ResourceExhausted as above; FailedPrecondition when a device's
-  // memory cannot be shared as asked.
+  // A store on devices alone, one of each rank; ranks may share one device. `kernels` are the first
+  // device's, which reaches the memory of the others; slices have sizes that KvScatter takes from
+  // so many ranks (InvalidArgument otherwise). ResourceExhausted as above; FailedPrecondition when
+  // a device's memory cannot be shared as asked.
   static StatusOr<std::unique_ptr<KvStore>> OnDevice(std::span<Accelerator* const> ranks,
                                                      const cuda::KernelTable* kernels,
                                                      const KvLayout& layout, uint32_t num_blocks,
                                                      KvSharing sharing = KvSharing::kPrivate);
-  // The same of one.
+  // OnDevice with one rank.
   static StatusOr<std::unique_ptr<KvStore>> OnDevice(Accelerator* device,
                                                      const cuda::KernelTable* kernels,
                                                      const KvLayout& layout, uint32_t num_blocks,
@@ -90,8 +91,8 @@ class KvStore {
                     std::span<uint64_t> checksums) = 0;
   // A transport has written all layers of the blocks: from now on kernels may read them.
   virtual void Adopt(std::span<const BlockHandle> blocks) = 0;
-  // A whole block to another one, behind the kernels' work and before what they do next. Where a
-  // transport shares the memory it is done when the call returns.
+  // Copies a whole block to another one, after the kernels' work and before what they do next.
+  // Where a transport shares the memory it is done when the call returns.
   virtual void Copy(uint32_t from, uint32_t to) = 0;
 
  protected:

@@ -47,7 +47,7 @@ struct LiveRequest {
   uint32_t num_open_choices = 0;
 };
 
-// Which choice of which request a sequence works for.
+// The request, and the choice of it, that a sequence works for.
 struct SequenceUse {
   LiveRequest* request = nullptr;
   // The prompt of all choices, when the sequence is the prompt's; else one choice.

@@ -33,7 +33,7 @@ struct ModelBenchCase {
 // The cases of the README's table.
 std::vector<ModelBenchCase> DefaultModelBenchCases();
 
-// What to measure.
+// The settings of a measurement.
 struct ModelBenchOptions {
   std::string model_path;
   uint32_t num_threads = 1;
@@ -43,8 +43,8 @@ struct ModelBenchOptions {
   std::vector<ModelBenchCase> cases = DefaultModelBenchCases();
 };
 
-// What a token of a case needs of the machine: a generated one reads weights and KV, a prompt's
-// multiplies.
+// The demand of one token of a case on the machine: a generated token reads weights and KV, a
+// prompt's token multiplies.
 struct ModelBenchWork {
   std::string_view limit;  // "read" (bytes), "int16" or "fp32" (operations)
   double per_token = 0;    // bytes, or operations of matrices and attention

@@ -1,4 +1,4 @@
-// What `baton bench model` prints and writes.
+// Prints and writes the report of `baton bench model`.
 #include <algorithm>
 
 #include "fmt/format.h"

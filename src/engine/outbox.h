@@ -1,5 +1,5 @@
-// Outbox: what a turn of the loop produced for the listener, kept until the turn's end, so that all
-// tokens of a step leave as one batch and before the states that they cause. Engine thread.
+// Outbox: keeps what a turn of the loop produced for the listener until the turn's end. So all
+// tokens of a step leave as one batch, and before the states that they cause. Engine thread.
 #ifndef BATON_ENGINE_OUTBOX_H_
 #define BATON_ENGINE_OUTBOX_H_
 

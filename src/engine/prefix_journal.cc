@@ -6,7 +6,7 @@ namespace baton {
 namespace {
 
 constexpr size_t kMaxChangesPerBlock = 4;
-// What a reader that comes every heartbeat finds; more is allocated once.
+// The changes that a reader which comes every heartbeat finds; memory for more is allocated once.
 constexpr size_t kUsualChanges = 4096;
 
 }  // namespace

@@ -22,12 +22,12 @@ namespace baton {
 // See the file comment.
 class PrefixJournal final : public PrefixListener {
  public:
-  // Of an arena of `num_blocks` >= 1.
+  // Makes the journal of an arena of `num_blocks` >= 1.
   explicit PrefixJournal(uint32_t num_blocks);
 
   void OnPrefixChange(const PrefixChange& change) override;
 
-  // What changed since the last call, instead of what `changes` held. Its capacity, which this
+  // Replaces what `changes` held by the changes since the last call. Its capacity, which this
   // raises first, goes to the engine thread.
   void Take(std::vector<PrefixChange>* changes);
 

@@ -92,7 +92,7 @@ void SourceTransferSet::GiveGrant(SourceTransfer* transfer, const Grant& grant, 
 
 void SourceTransferSet::Retarget(SourceTransfer* transfer, const RequestSpec& spec,
                                  int64_t now_us) {
-  FinishStep(now_us);  // what Start left for later is of the old D
+  FinishStep(now_us);  // what Start left for later is of the old decode worker
   auto node = transfers_.extract(transfer->key);
   BATON_CHECK(!node.empty(), "request {} is not handed off", spec.key.uid);
   node.key() = spec.key;
@@ -411,7 +411,7 @@ bool SourceTransferSet::OfferSome(SourceTransfer* transfer, SliceRange slices, i
     return true;
   }
   if (absl::IsResourceExhausted(status)) return false;
-  // Cannot be posted: said to the router at once, and to D if it can be reached.
+  // It cannot be posted: the router hears it at once, and the decode worker if it can be reached.
   HandoffActions ended;
   transfer->machine.OnPeerDown(status.ToString(), now_us, &ended);
   for (HandoffAction& action : ended) actions_.push_back(std::move(action));

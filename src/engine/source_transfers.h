@@ -1,6 +1,6 @@
-// SourceTransferSet: P's side of all hand-offs of one engine. Each is a HandoffSource (which
-// decides) with the blocks and checksums that its actions need (which this class carries out).
-// Engine thread.
+// SourceTransferSet: the prefill worker's side of all hand-offs of one engine. Each is a
+// HandoffSource, which decides, with the blocks and checksums that its actions need. This class
+// carries out the actions. Engine thread.
 //
 // A transfer outlives its request while the transport may still read its blocks.
 //
@@ -32,7 +32,7 @@
 
 namespace baton {
 
-// One hand-off at P.
+// One hand-off at the prefill worker.
 struct SourceTransfer {
   explicit SourceTransfer(const SourceSpec& spec) : machine(spec) {}
 
@@ -49,7 +49,7 @@ struct SourceTransfer {
   uint32_t num_hashed = 0;          // blocks, of a prompt with a late seal
   int64_t first_offer_us = 0;       // of this attempt's slices; 0 = none was offered
   int64_t prompt_done_us = 0;       // 0 = not yet
-  int64_t applied_us = 0;           // when D's word that it has all of it arrived
+  int64_t applied_us = 0;           // when the decode worker's word arrived that it has all of it
   HandoffActions deferred;          // came up in a step, done after it
 };
 
@@ -57,8 +57,8 @@ struct SourceTransfer {
 struct SourceStats {
   uint64_t bytes_offered = 0;
   uint64_t slices_offered_in_step = 0;
-  // Of transfers that D took over: from the first slice that was offered to the arrival of D's
-  // word, and the part of it behind the end of the prompt.
+  // Times of the transfers that a decode worker took over: from the first slice that was offered to
+  // the arrival of the decode worker's word, and the part of it after the end of the prompt.
   int64_t transfer_us = 0;
   int64_t exposed_us = 0;
   uint64_t stale_messages = 0;
@@ -72,8 +72,8 @@ class SourceTransferSet {
   // Begins a hand-off of the prompt that `sequence` computes; a parked grant is taken. Never null.
   SourceTransfer* Start(const RequestSpec& spec, SequenceId sequence, int64_t now_us);
 
-  // The same prompt goes to another D, as a higher attempt; the machine must be able to. A parked
-  // grant is taken.
+  // Sends the same prompt to another decode worker, as a higher attempt; the machine must be able
+  // to. A parked grant is taken.
   void Retarget(SourceTransfer* transfer, const RequestSpec& spec, int64_t now_us);
 
   // From here to FinishStep a step reads and writes the blocks.
@@ -86,7 +86,7 @@ class SourceTransferSet {
   // All layers of those blocks at once, where they are stored for good: hashed, they may cross.
   void HashAndSeal(SourceTransfer* transfer, uint32_t first_ordinal, uint32_t num_ordinals,
                    int64_t now_us);
-  // Those slices (all hashed) may cross now.
+  // Tells the machine that these slices (all hashed) may cross now.
   void SealLayers(SourceTransfer* transfer, const SliceRange& slices, int64_t now_us);
   // A grant that arrived while layers are computed. False: nothing here waits for it, maybe not
   // yet.
@@ -99,7 +99,8 @@ class SourceTransferSet {
   // All blocks of the prompt are stored and none is hashed: the coming ticks do, and then finish
   // it.
   void SealInTurns(SourceTransfer* transfer, Seal seal, int64_t now_us);
-  // A message of D: of a known hand-off, a grant to park, or answered with a Revoke.
+  // Takes a message of the decode worker. It belongs to a known hand-off, is a grant to park, or is
+  // answered with a Revoke.
   void OnMessage(const PeerMessage& message, int64_t now_us);
   void OnPeerDown(Incarnation peer, std::string_view reason, int64_t now_us);
   void OnSendClosed(Incarnation peer, TransferId transfer, int64_t now_us);
@@ -122,8 +123,9 @@ class SourceTransferSet {
 
  private:
   SourceTransfer* Find(const RequestKey& key);
-  // Gives the machine a grant. Sends are named by D and the transfer id that D drew: one whose name
-  // is in use would end, and be ended, with the other, and is answered with a Revoke instead.
+  // Gives the machine a grant. Sends are named by the decode worker and the transfer id that it
+  // drew. A send whose name is in use would end, and be ended, with the other. It is answered with
+  // a Revoke instead.
   void GiveGrant(SourceTransfer* transfer, const Grant& grant, int64_t now_us);
   // Gives the machine the grant that came before its order, if one did.
   void TakeParked(SourceTransfer* transfer, int64_t now_us);
@@ -135,7 +137,7 @@ class SourceTransferSet {
   bool OfferSome(SourceTransfer* transfer, SliceRange slices, int64_t now_us);
   void Send(Incarnation peer, const HandoffMessage& message);
   void ReportGrant(SourceTransfer* transfer);
-  // Called once D took it over.
+  // Called once the decode worker took it over.
   void TakeTime(const SourceTransfer& transfer);
   void ParkGrant(Incarnation peer, const Grant& grant, int64_t now_us);
   void OfferAgain(SourceTransfer* transfer, int64_t now_us);

@@ -1,4 +1,5 @@
-// What both sides' sets of hand-offs are joined with, and what they tell the engine. Engine thread.
+// The parts that both sides' sets of hand-offs are joined with, and the news that they tell the
+// engine. Engine thread.
 #ifndef BATON_ENGINE_TRANSFER_PARTS_H_
 #define BATON_ENGINE_TRANSFER_PARTS_H_
 
@@ -31,28 +32,30 @@ inline constexpr int64_t kTellProgressUs = 100'000;
 struct TransferResult {
   uint64_t kv_bytes = 0;
   int64_t transfer_us = 0;  // from the first slice's arrival to the last's
-  uint32_t num_cached = 0;  // tokens of the prompt in P's prefix cache, as P says
+  uint32_t num_cached = 0;  // tokens of the prompt in the prefill worker's prefix cache, as it says
 };
 
 // Hears how the hand-offs of live requests go. Called between two steps.
 class TransferOwner {
  public:
   virtual ~TransferOwner() = default;
-  // P: D's grant arrived.
+  // At the prefill worker: the decode worker's grant arrived.
   virtual void OnSourceGranted(const RequestKey& key) = 0;
-  // P: D has applied the transfer; nothing is held for the request any more.
+  // At the prefill worker: the decode worker has applied the transfer; nothing is held for the
+  // request any more.
   virtual void OnSourceDone(const RequestKey& key) = 0;
-  // P: D is lost; the blocks are kept for a while, for a Retarget.
+  // At the prefill worker: the decode worker is lost; the blocks are kept for a while, for a
+  // Retarget.
   virtual void OnSourceStranded(const RequestKey& key, const Status& status) = 0;
-  // D: slices arrive, and not fast. Told at most every kTellProgressUs.
+  // At the decode worker: slices arrive, and not fast. Told at most every kTellProgressUs.
   virtual void OnDestProgress(const RequestKey& key, uint64_t kv_bytes) = 0;
-  // D: everything arrived and matches.
+  // At the decode worker: everything arrived and matches.
   virtual void OnDestVerified(const RequestKey& key, const TransferResult& result) = 0;
-  // D: takes over one request reference of each block; the first ones hold the prompt's KV, the
-  // rest are spare.
+  // At the decode worker: takes over one request reference of each block; the first ones hold the
+  // prompt's KV, the rest are spare.
   virtual void OnDestBound(const RequestKey& key, const Seal& seal,
                            std::span<const BlockHandle> blocks) = 0;
-  // Either: ended without success; nothing is held for the request any more.
+  // At either worker: ended without success; nothing is held for the request any more.
   virtual void OnTransferFailed(const RequestKey& key, HandoffOutcome outcome,
                                 const Status& status) = 0;
 };

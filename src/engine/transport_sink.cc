@@ -44,7 +44,7 @@ void EngineTransportSink::OnReceiveProgress(TransferId transfer, uint32_t slices
 }
 
 void EngineTransportSink::OnBadSlice(const BadSlice& slice) {
-  // One that is lost here is found again as a gap.
+  // An event that is lost here is found again as a gap.
   inbox_->TryPost(SliceRefused{slice});
 }
 

@@ -24,8 +24,8 @@ class BodyBudget {
  public:
   explicit BodyBudget(size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // False: not so much is left, and nothing was taken. Of two that run at once the second may be
-  // refused for what the first is refused for.
+  // False: not so much is left, and nothing was taken. When two calls run at once, the second may
+  // be refused for what the first is refused for.
   bool TryTake(size_t num_bytes) {
     if (num_taken_.fetch_add(num_bytes) + num_bytes <= max_bytes_) return true;
     num_taken_.fetch_sub(num_bytes);

@@ -6,7 +6,7 @@
 //     returning false.
 //  2. Dropping the last reference unanswered answers 500; dropping it in mid-stream aborts. A
 //     client is never left waiting for a responder that nobody holds.
-//  3. No call blocks or waits for the network. What is written is buffered up to the server's
+//  3. No call blocks or waits for the network. Written bytes are buffered up to the server's
 //     `max_buffered_bytes`; a Write beyond it aborts the connection.
 //  4. Callbacks run on one of the server's threads, with no lock held, and must not block.
 #ifndef BATON_HTTP_HTTP_RESPONDER_H_
@@ -57,8 +57,9 @@ class HttpResponder {
   // whole. The header, which could have said `Connection: close`, is long gone.
   virtual bool FinishAndClose() = 0;
   // From now on the stream gets `filler` as a chunk of its own whenever it has been silent for
-  // `silence_ms` (and up to an eighth of that longer, 1 s at most) and nothing waits to be sent.
-  // Any number of such streams cost their event loop one timer. Does nothing before StartStream.
+  // `silence_ms` and nothing waits to be sent. The silence may be up to an eighth longer, 1 s at
+  // most. Any number of such streams cost their event loop one timer. Does nothing before
+  // StartStream.
   virtual void KeepAlive(std::string filler, int64_t silence_ms) = 0;
   // Closes the connection without the final chunk, so that the client sees a truncated answer.
   virtual void Abort() = 0;

@@ -1,13 +1,12 @@
 // HttpServer: a small HTTP/1.1 server on its own threads, shared by the public API and the admin
-// port. It accepts only what has one meaning: obsolete folding, missing or repeated Host, repeated
-// or malformed Content-Length, Content-Length together with Transfer-Encoding, any transfer coding
-// but `chunked`, bare line feeds and control characters are refused and the connection closed
-// (RFC 9112).
+// port. It accepts only what has one meaning (RFC 9112). Anything else is refused and the
+// connection closed: obsolete folding, missing or repeated Host, repeated or malformed
+// Content-Length, Content-Length together with Transfer-Encoding, any transfer coding but
+// `chunked`, bare line feeds and control characters.
 //
 // Invariants
 //  1. Every buffer, count and wait has a limit in HttpServerOptions; reaching one is an HTTP error
-//  or
-//     a close, never growth.
+//     or a close, never growth.
 //  2. Requests of one connection are handled one after the other, in order, however they were
 //     pipelined.
 //  3. The handler runs on the server's threads; responders may be used from any thread and may
@@ -72,7 +71,7 @@ struct HttpServerOptions {
 
 // Open files that HTTP leaves to the rest of the process: 64 connections of the admin port, 128
 // that are being looked at or refused by two servers, 64 for logs and event loops, 256 for gRPC and
-// workers. Who has fewer than twice as many leaves half.
+// workers. A process that has fewer than twice as many leaves half.
 inline constexpr uint64_t kOtherOpenFiles = 512;
 // The connections that a server takes of the `wanted` ones in a process that may have so many files
 // open: a connection above that would be lost in accept(), and gRPC would stop listening for good.

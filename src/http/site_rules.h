@@ -49,7 +49,7 @@ struct SiteOrigin {
   friend bool operator==(const SiteOrigin&, const SiteOrigin&) = default;
 };
 
-// Which requests must come from a page of the server's own or one that is allowed.
+// The requests that must come from a page of the server's own or one that is allowed.
 enum class SiteCheck : uint8_t {
   kOff,         // none; nor is Host looked at
   kPosts,       // POST

@@ -1,6 +1,7 @@
-// ArchitectureTraits: what tells the forward pass of one architecture from that of another. THE
-// list of architectures; adding one is a row here, and a piece in model_layers.cc only where no
-// other architecture has it yet (README.md, "Adding an architecture"). Constant data; any thread.
+// ArchitectureTraits: how the forward pass of one architecture differs from that of another. This
+// is THE list of architectures. To add one, add a row here, and a piece in model_layers.cc only
+// where no other architecture has it yet (README.md, "Adding an architecture"). Constant data; any
+// thread.
 #ifndef BATON_MODEL_ARCHITECTURE_H_
 #define BATON_MODEL_ARCHITECTURE_H_
 
@@ -10,7 +11,7 @@
 
 namespace baton {
 
-// What is applied to the gate of a feed-forward layer.
+// The function that is applied to the gate of a feed-forward layer.
 enum class GateActivation : uint8_t {
   kSilu = 0,
   kGeluTanh = 1,
@@ -38,8 +39,8 @@ const ArchitectureTraits* FindArchitectureOfHf(std::string_view model_type);
 std::string ArchitectureNames();
 std::string ArchitectureHfTypes();
 
-// gemma3 27B alone divides q by sqrt(hidden / heads) instead of sqrt(head_dim); its files say so by
-// their number of layers only (as llama.cpp reads them).
+// Only gemma3 27B divides q by sqrt(hidden / heads) instead of sqrt(head_dim). Its files say so
+// only by their number of layers (as llama.cpp reads them).
 inline constexpr uint32_t kGemma27bLayers = 62;
 
 }  // namespace baton

@@ -11,7 +11,7 @@
 
 namespace baton {
 
-// What a model was loaded for.
+// The limits that a model was loaded for.
 struct BatchLimits {
   const KvLayout* layout;
   uint32_t max_rows;

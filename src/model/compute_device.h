@@ -1,5 +1,5 @@
-// What a worker's model computes on, opened by name: the processor, or an accelerator with its
-// kernels. Any thread.
+// ComputeDevice: the device that a worker's model computes on, opened by name. It is the processor,
+// or an accelerator with its kernels. Any thread.
 #ifndef BATON_MODEL_COMPUTE_DEVICE_H_
 #define BATON_MODEL_COMPUTE_DEVICE_H_
 
@@ -15,15 +15,15 @@
 
 namespace baton {
 
-// Both null: the processor.
+// `accelerator` and `kernels` are both null for the processor.
 struct ComputeDevice {
   std::unique_ptr<Accelerator> accelerator;
   const cuda::KernelTable* kernels = nullptr;
-  // GPUs beside it, of a model that is divided: each reaches the memory of all.
+  // The GPUs beside `accelerator` for a model that is divided. Each reaches the memory of all.
   std::vector<std::unique_ptr<Accelerator>> peers = {};
-  // Of a model that is divided, on whatever devices; else null.
+  // Set for a model that is divided, on whatever devices; else null.
   std::unique_ptr<LaunchGate> gate = {};
-  // Of the processor, when auto chose it in a build with CUDA: why.
+  // Why auto chose the processor in a build with CUDA; else empty.
   std::string why_processor = {};
 
   // All of them; none for the processor.
@@ -34,16 +34,19 @@ struct ComputeDevice {
 // naming it otherwise.
 absl::Status CheckDeviceInBuild(DeviceKind kind);
 
-// kUnspecified (auto) is the best that this machine has, and says in one line of the log, and in
-// `why_processor`, why it is not a better one of this build. Errors as CheckDeviceInBuild;
-// FailedPrecondition in one line when the machine lacks what the kind needs, which is auto's reason
-// to go on to the next; Internal or what else the driver's error is when a GPU that is there fails,
-// of auto too. With `num_ranks` > 1 the first so many GPUs, or the one device of the runner, which
-// has all ranks: auto is then never the processor. `num_ranks` is at least 1. With `awaits_others`
-// work in a stream may wait for another one's or, as NCCL's, for another process; that of several
-// ranks always does. GPUs then load all kernels at the start, and launches that wait for what they
-// launched (CUDA_LAUNCH_BLOCKING) are InvalidArgument: these are variables of the process, as is
-// NCCL_COMM_BLOCKING, so it is to be asked before anything else uses a GPU.
+// kUnspecified (auto) opens the best device that this machine has. One line of the log, and
+// `why_processor`, say why it is not a better device of this build. Errors as CheckDeviceInBuild.
+// FailedPrecondition in one line when the machine lacks what the kind needs; for this reason auto
+// goes on to the next kind. Internal, or another error of the driver, when a GPU that is there
+// fails; auto returns this error too.
+//
+// With `num_ranks` > 1 the function opens the first `num_ranks` GPUs, or the one device of the
+// runner, which has all ranks. Then auto never chooses the processor. `num_ranks` is at least 1.
+// With `awaits_others`, work in one stream may wait for work in another stream or, as with NCCL, in
+// another process. Work of several ranks always does. GPUs then load all kernels at the start. It
+// is then InvalidArgument if launches wait for their own work (CUDA_LAUNCH_BLOCKING). These are
+// variables of the process, as is NCCL_COMM_BLOCKING, so call this function before anything else
+// uses a GPU.
 absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind, uint32_t num_ranks = 1,
                                                 bool awaits_others = false);
 

@@ -16,7 +16,7 @@
 
 namespace baton {
 
-// What to write.
+// Options of a conversion.
 struct ConvertOptions {
   GgmlType type = GgmlType::kBf16;  // kBf16, kQ8_0, kQ4_0 or kQ4_1
   ThreadPool* pool = nullptr;       // not owned

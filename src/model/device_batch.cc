@@ -14,7 +14,7 @@ uint32_t BlocksUsed(const AttentionSpan& span, uint32_t block_size) {
   return (span.first_pos + span.num_rows - 1) / block_size + 1;
 }
 
-// The arrays one behind the other, each aligned as kernels and vectors like it.
+// The arrays one after the other, each aligned as kernels and vectors like it.
 class Places16 {
  public:
   size_t Take(size_t size_bytes) {

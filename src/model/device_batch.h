@@ -1,10 +1,11 @@
-// DeviceBatch: a batch as kernels read it, with the plan of its attention: one piece of device
-// memory, filled by one copy a step. Owned by the thread that calls Forward. Private to src/model.
+// DeviceBatch: a batch as kernels read it, with the plan of its attention. It is one piece of
+// device memory, filled by one copy a step. Owned by the thread that calls Forward. Private to
+// src/model.
 //
-// A batch may be padded to more rows than it has: then where each array begins depends on that
-// number and the grid for its attention alone, so kernels whose parameters were recorded read any
-// such batch. Rows of padding have no sequence (cuda::kPaddingRow), token 0 and logits that nobody
-// wants.
+// A batch may be padded to more rows than it has. Then only that number of rows and the grid for
+// its attention decide where each array begins. So kernels whose parameters were recorded can read
+// any batch with this number and grid. A padding row has no sequence (cuda::kPaddingRow), token 0
+// and logits that nobody wants.
 //
 //   [counts][token ids][positions][sequences][logit rows][sampling][items ...][block lists]
 #ifndef BATON_MODEL_DEVICE_BATCH_H_
@@ -28,18 +29,18 @@ namespace baton {
 
 // Ctas that decode attention is spread over: four of 128 threads on each of Hopper's 132 SMs.
 inline constexpr uint32_t kDecodeCtas = 4 * 132;
-// Splits of keys that have a cta each: two on each, by their shared memory.
+// Ctas for splits of keys that have a cta each. Their shared memory lets two run on each SM.
 inline constexpr uint32_t kSpreadCtas = 2 * 132;
-// Each of the ctas has at most four splits at a time.
+// Each decode cta has at most four splits at a time.
 inline constexpr uint32_t kMaxPartials = 4 * kDecodeCtas;
-// Two of prefill on each, by their shared memory.
+// Ctas of prefill attention. Their shared memory lets two run on each SM.
 inline constexpr uint32_t kPrefillCtas = 2 * 132;
-// Rows to which a batch may be padded at most, and the grids that walk its items: a cta without an
-// item costs its launch, so few items, which have a kernel of their own, get a smaller one.
+// The most rows to which a batch may be padded, and the grids that walk its items. A cta without an
+// item costs its launch. So few items, which have a kernel of their own, get a smaller grid.
 inline constexpr uint32_t kMaxPaddedRows = 128;
 inline constexpr uint32_t kPaddedGrids[] = {kSpreadCtas, kDecodeCtas};
 
-// What sizes a batch.
+// The numbers that set the size of a batch's memory.
 struct DeviceBatchSize {
   uint32_t max_rows = 0;
   uint32_t max_logit_rows = 0;
@@ -49,7 +50,7 @@ struct DeviceBatchSize {
   bool has_spread = true;    // cuda::KernelTable
 };
 
-// Attention's items on the device, and the grid that walks them; 0 = there are none.
+// The items of attention on the device, and the grid that walks them; 0 = there are none.
 struct DeviceItems {
   const cuda::AttentionItem* items = nullptr;
   const uint32_t* num_items = nullptr;
@@ -65,12 +66,12 @@ class DeviceBatch {
                                                              const DeviceBatchSize& size,
                                                              Accelerator* device);
 
-  // Puts the copy of the batch, which was checked, into the stream; that of the batch before the
-  // last one is done. `padded_rows` 0: as it is; else a batch of decode rows, each of which wants
-  // logits, and at least as many as it has, at most kMaxPaddedRows.
+  // Puts the copy of the batch, which was checked, into the stream. The copy of the batch before
+  // the last one is done. With `padded_rows` 0 the batch is copied as it is. Else all its rows
+  // decode and want logits, and `padded_rows` is at least their number and at most kMaxPaddedRows.
   Status Set(const ModelBatch& batch, uint32_t padded_rows);
-  // Where everything is of a batch padded to `rows`, whose items `num_ctas` walk, copying nothing:
-  // to record what reads it.
+  // Sets where everything lies in a batch that is padded to `rows` and whose items `num_ctas` ctas
+  // walk. Copies nothing. Used to record the kernels that read such a batch.
   void PlacePadded(uint32_t rows, uint32_t num_ctas);
 
   // Rows and logit rows, padding included; arrays in device memory.
@@ -86,13 +87,14 @@ class DeviceBatch {
     return sizes_.sampled_rows == 0 ? nullptr : At<RowSampling>(places_.sampling);
   }
   const uint32_t* block_lists() const { return At<uint32_t>(places_.block_lists); }
-  // Of every layer; none in a padded batch.
+  // Items of prefill attention, for every layer; none in a padded batch.
   DeviceItems prefill() const { return {At<Item>(places_.prefill), Count(0), sizes_.prefill_ctas}; }
-  // Of layers that see everything; in a padded batch one of kPaddedGrids, the same for both.
+  // Items of decode attention, for layers that see everything. In a padded batch the grid is one of
+  // kPaddedGrids, the same as for local layers.
   DeviceItems decode() const {
     return {At<Item>(places_.decode), Count(1), sizes_.decode_ctas, sizes_.is_spread};
   }
-  // Of local layers: no split that lies wholly before the window.
+  // Items of decode attention, for local layers; no split lies wholly before the window.
   DeviceItems local_decode() const {
     return {At<Item>(places_.local), Count(2), sizes_.local_ctas, sizes_.is_spread};
   }
@@ -115,7 +117,7 @@ class DeviceBatch {
     uint32_t local_ctas = 0;
     bool is_spread = false;
   };
-  // Where they begin and the last one ends, in bytes from the piece's begin.
+  // Where the arrays begin and the last one ends, in bytes from the begin of the memory.
   struct Places {
     size_t token_ids, positions, sequences, logit_rows, sampling, prefill, decode, local;
     size_t block_lists, end;

@@ -147,7 +147,7 @@ Status DeviceModel::AskForWgmma() {
                            cuda::CheckWgmmaAttention(*options_.kernels, *device, config_.head_dim,
                                                      ElementOf(layout_)));
     products = products && multiplies;
-    // A bit that a sum's start from zero decides shows in products, hardly ever behind a softmax.
+    // A bit that a sum's start from zero decides shows in products, hardly ever after a softmax.
     attention = attention && attends && multiplies;
   }
   if (!options_.allows_wgmma.has_value()) options_.allows_wgmma = products;
@@ -246,7 +246,7 @@ bool DeviceModel::HasPackable(const GgufFile& file) {
   });
 }
 size_t DeviceModel::bytes_read_per_step() const {
-  // Of the embedding only the rows of the batch are read, unless it is the output too.
+  // Only the batch's rows of the embedding are read, unless the embedding is the output matrix too.
   const bool reads_embedding = config_.tied_output && options_.num_ranks == 1;
   size_t total = 0;
   size_t of_all_experts = 0;

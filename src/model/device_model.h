@@ -1,11 +1,11 @@
-// DeviceModel: a model that an accelerator computes, by the kernels of kernels/cuda: weights and
-// activations in bf16, KV in bf16 or fp8, sums in fp32. The same forward pass as Model (README.md).
-// Whether weights lie there packed or in bf16 changes no bit.
+// DeviceModel: a model that an accelerator computes with the kernels of kernels/cuda. Weights and
+// activations are in bf16, KV in bf16 or fp8, sums in fp32. The forward pass is that of Model
+// (README.md). Whether the device keeps weights packed or in bf16 changes no bit.
 //
-// Several ranks (tensor parallelism) each compute a part of it, on a device each or all on one, and
-// exchange what they have parts of (kernels/cuda/exchange_params.h): twice a layer sums of
-// hidden_size a row, then the logits. One thread puts the work into all streams. The number of
-// ranks decides bits; on how many devices they are does not.
+// With several ranks (tensor parallelism) each rank computes a part of the model, on a device of
+// its own or all on one. The ranks exchange their parts (kernels/cuda/exchange_params.h): twice a
+// layer sums of hidden_size a row, then the logits. One thread puts the work into all streams. The
+// number of ranks decides bits; the number of devices does not.
 //
 // Threading and invariants 1 to 3 as Model. KV lies in the device's memory, bf16 as
 // KvEncoding::kPlain, fp8 as kFragments.
@@ -33,7 +33,7 @@
 
 namespace baton {
 
-// What a device model is loaded for; decides its working memory.
+// Options of a device model; they decide its working memory.
 struct DeviceModelOptions {
   Accelerator* device = nullptr;               // not owned; outlives the model
   const cuda::KernelTable* kernels = nullptr;  // of that device
@@ -44,23 +44,25 @@ struct DeviceModelOptions {
   uint32_t max_logit_rows = 1024;              // of them whose logits may be wanted
   uint32_t max_context = 0;   // positions of one sequence; 0 = the model's context length
   uint64_t tokenizer_id = 0;  // part of numerics_id
-  // Quantised weights stay packed: a step of up to 128 rows reads them as they are, one of more
-  // unpacks each matrix of a layer first. Else they are dequantised once, at load.
+  // Quantised weights stay packed. A step of up to 128 rows reads them as they are; a step of more
+  // rows unpacks each matrix of a layer first. With false they are dequantised once, at load.
   bool keeps_packed = true;
-  // Matrices in bf16 (but experts) are multiplied by wgmma, few rows too. Unknown: the devices are
-  // asked at load (CheckWgmma).
+  // Matrices in bf16, except those of experts, are multiplied by wgmma, even for few rows. Without
+  // a value, the devices are asked at load (CheckWgmma).
   std::optional<bool> allows_wgmma = {};
-  // Likewise attention of prompts (CheckWgmmaAttention, and CheckWgmma too).
+  // Attention of prompts is computed by wgmma. Without a value, the devices are asked at load
+  // (CheckWgmmaAttention, and CheckWgmma too).
   std::optional<bool> attends_by_wgmma = {};
-  // Fast mode, where its library is right on this device; of dense models of one rank, others
-  // compute all by our own kernels and say so in one line of the log.
+  // Fast mode, used where its library is right on this device. Only dense models of one rank use
+  // it. Other models compute everything with our own kernels and say so in one line of the log.
   FastMode fast = {};
   uint32_t num_ranks = 1;  // 1, 2, 4 or 8
   // The devices of ranks 1, 2, ...: not owned, of one kind with `device`, and each reaches the
   // memory of all others (Accelerator::ReachMemoryOf). Empty: all ranks are on `device`.
   std::vector<Accelerator*> peers = {};
-  // Of several ranks: held while an exchange, or a recorded step, is put into all devices' streams.
-  // Not owned; may be null where nothing else uses the devices.
+  // With several ranks, the thread holds a Launch of this gate while it puts an exchange, or a
+  // recorded step, into all devices' streams. Not owned; may be null where nothing else uses the
+  // devices.
   LaunchGate* gate = nullptr;
 };
 
@@ -68,7 +70,7 @@ struct DeviceWeights;             // device_weights.h
 class DeviceRank;                 // device_rank.h
 enum class PartialSum : uint8_t;  // device_rank.h
 
-// Of each rank.
+// The weights of each rank.
 using RankWeights = std::vector<std::shared_ptr<const DeviceWeights>>;
 
 // See the file comment.
@@ -78,9 +80,8 @@ class DeviceModel final : public LoadedModel {
   // InvalidArgument when the model cannot be divided among so many ranks.
   static absl::StatusOr<std::unique_ptr<DeviceModel>> Load(const GgufFile& file,
                                                            const DeviceModelOptions& options);
-  // The same for weights that lie on the devices already, of each rank, of a config that no file
-  // describes: for measurements. `config` obeys the invariants of ModelConfig and has no rope
-  // factors.
+  // As Load, for measurements: the weights of each rank lie on the devices already, and no file
+  // describes the config. `config` obeys the invariants of ModelConfig and has no rope factors.
   static absl::StatusOr<std::unique_ptr<DeviceModel>> FromWeights(
       const ModelConfig& config, RankWeights weights, const std::string& weights_id,
       const DeviceModelOptions& options);
@@ -90,14 +91,14 @@ class DeviceModel final : public LoadedModel {
 
   // Unimplemented where ranks have devices of their own.
   StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const override;
-  // Records a step of decode rows for each of some 60 shapes of it; one line of the log says why
-  // when the device cannot.
+  // Records one step of decode rows for each of some 60 shapes. When the device cannot record, one
+  // line of the log says why.
   Status Prepare(const KvView& kv) override;
   Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
 
   bool samples() const override { return true; }
-  // Where one stream orders all ranks' work.
+  // True where one stream orders all ranks' work.
   bool overlaps_steps() const override { return devices_.size() == 1; }
   Status Begin(const ModelBatch& batch, const KvView& kv) override;
   Status End(std::span<TokenId> tokens) override;
@@ -111,18 +112,19 @@ class DeviceModel final : public LoadedModel {
   const std::string& numerics_text() const override { return numerics_text_; }
   bool is_deterministic() const override;
   std::string_view arithmetic_name() const override;
-  // Kernels of a step of at most 64 rows that has decode rows or chunks of prompts and wants
-  // logits; one more a layer when it has both, one more when tokens are chosen there. With more
-  // rows each packed matrix takes another one: for the next 64 rows, or to be unpacked. Of one rank
-  // alone; of several each has as many, and two exchanges a layer and one of logits.
+  // Number of kernels of a step that has at most 64 rows, wants logits, and has either decode rows
+  // or chunks of prompts. A step with both has one more a layer. A step that chooses tokens on the
+  // device has one more. With more rows each packed matrix takes one more kernel: for the next 64
+  // rows, or to unpack the matrix. The number is for one rank alone. With several ranks, each has
+  // as many kernels, two exchanges a layer and one exchange of logits.
   static uint32_t KernelsAStep(const ModelConfig& config);
   size_t weight_bytes() const override;
   size_t packed_bytes() const;  // of them, in matrices that are packed
-  // What loading the weights took; of FromWeights nothing.
+  // The report about loading the weights; empty after FromWeights.
   const WeightLoadReport& load_report() const { return load_report_; }
   // Whether the device passed CheckWgmma.
   bool allows_wgmma() const { return *options_.allows_wgmma; }
-  // Likewise CheckWgmmaAttention, and CheckWgmma too.
+  // Whether the device passed CheckWgmmaAttention, and CheckWgmma too.
   bool attends_by_wgmma() const { return *options_.attends_by_wgmma; }
   // Whether a file has matrices that a device can keep packed.
   static bool HasPackable(const GgufFile& file);
@@ -130,16 +132,17 @@ class DeviceModel final : public LoadedModel {
 
  private:
   explicit DeviceModel(const DeviceModelOptions& options);
-  // Before the weights: whether there are kernels for it, and what it is loaded for.
+  // Called before the weights are loaded: checks whether there are kernels for the model, and takes
+  // the config, the context and the layout.
   Status TakeConfig(const ModelConfig& config);
-  // Asks the devices what options_ leave open.
+  // Asks the devices about wgmma where options_ leave it open.
   Status AskForWgmma();
-  // Of options_, or none where there is none for this model.
+  // The fast mode of options_, or an empty one where this model has none.
   FastMode FastModeOfModel() const;
   // After the weights and the rope factors: the working memory and the ids.
   Status Complete(const std::string& weights_id);
 
-  // A step of so many decode rows whose attention so many ctas walk, on each device.
+  // A recorded step on each device: `rows` decode rows whose attention `num_ctas` ctas walk.
   struct StepGraph {
     uint32_t rows;
     uint32_t num_ctas;
@@ -149,28 +152,29 @@ class DeviceModel final : public LoadedModel {
   Status CheckRanksOf(const KvView& kv) const;
   // Goes on without recorded steps; Internal when a device has failed.
   Status StopRecording(const Status& why);
-  // To how many rows a recorded step needs the batch padded; 0 = no recorded step computes it.
+  // The number of rows to which a recorded step needs the batch padded; 0 = no recorded step
+  // computes the batch.
   uint32_t PaddedRows(const ModelBatch& batch, const KvView& kv, const LayerHook* hook) const;
-  // Of the batch as it is set.
+  // Launches the recorded step for the batch as it is set.
   Status LaunchRecorded(uint32_t rows) const;
   // Puts a step, which was checked, into the streams; after an error none of it is under way.
   Status PutStep(const ModelBatch& batch, const KvView& kv, LayerHook* hook);
   // Puts the kernels of a step into the streams, for the batch as it is set or placed.
   Status LaunchStep(const KvView& kv, LayerHook* hook, bool wants_tokens);
-  // K and V of the next layer are in all streams.
+  // Notes that K and V of the next layer are in all streams.
   Status NoteStored();
-  // Tells the hook, in order, of layers that are stored on all devices: of those that are by now,
-  // or of all that were noted.
+  // Tells the hook, in order, of layers that are stored on all devices. These are the layers that
+  // are stored by now or, with `waits`, all that were noted.
   Status TellStored(LayerHook* hook, bool waits);
 
   Accelerator* DeviceOfRank(uint32_t rank) const;
   size_t DeviceIdxOfRank(uint32_t rank) const { return devices_.size() == 1 ? 0 : rank; }
-  // Calls it with every rank, whose device is current. Its first error.
+  // Calls `call` with every rank, whose device is current. Returns the first error.
   template <typename Call>
   Status ForEachRank(const Call& call) const;
-  // For what has been put into all streams.
+  // Waits for all work that has been put into the streams.
   Status WaitForAll() const;
-  // What the ranks exchange; nothing is put into the stream of one rank alone.
+  // The exchanges of the ranks. With one rank alone, nothing is put into its stream.
   Status AddPartialSums(PartialSum which) const;
   Status GatherLogits() const;
   // Puts an exchange into every stream, under the gate: between two exchanges no device waits for

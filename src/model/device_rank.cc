@@ -21,7 +21,7 @@ struct DeviceProduct {
   bool wants_float = false;
 };
 
-// What a norm adds to the residual.
+// The vector that a norm adds to the residual.
 struct DeviceBranch {
   const DeviceBuffer& added;                // [rows][hidden]
   const DeviceBuffer* post_norm = nullptr;  // [hidden] norms it first; null or empty for none
@@ -43,7 +43,7 @@ uint32_t TileRows(const ModelConfig& config, uint32_t num_pairs) {
 // time, never bits.
 constexpr uint32_t kMaxPackedRows = 2 * cuda::kGemmMaxSpreadRows;
 
-// Of the largest packed matrix of a layer in bf16.
+// Bytes of the largest packed matrix of a layer once it is unpacked to bf16.
 size_t UnpackedBytes(const ModelConfig& config, const DeviceWeights& weights) {
   size_t largest = 0;
   const auto take = [&largest](const DeviceMatrix& matrix, size_t n, size_t k) {

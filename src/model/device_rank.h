@@ -1,6 +1,6 @@
-// DeviceRank: what one device computes of a model: the whole of it, or the part of one of several
-// ranks (model_rank.h). Each call puts kernels into the device's stream; the model (device_model.h)
-// says in which order, and has ranks exchange what they have parts of.
+// DeviceRank: the part of a model that one device computes. It is the whole model, or the part of
+// one of several ranks (model_rank.h). Each call puts kernels into the device's stream. The model
+// (device_model.h) decides their order, and lets ranks exchange their parts.
 //
 // Owned by the thread that calls Forward, for which the device is current. Private to src/model.
 #ifndef BATON_MODEL_DEVICE_RANK_H_
@@ -24,12 +24,12 @@
 
 namespace baton {
 
-// What kernels call the type of K and V, bf16 or fp8.
+// The kernels' name for the type of K and V, bf16 or fp8.
 inline cuda::KvElement ElementOf(const KvLayout& layout) {
   return layout.dtype == KvDtype::kFp8 ? cuda::KvElement::kFp8 : cuda::KvElement::kBf16;
 }
 
-// What a rank is made of.
+// Everything that a rank is made from.
 struct DeviceRankOptions {
   Accelerator* device = nullptr;
   const cuda::KernelTable* kernels = nullptr;
@@ -61,32 +61,34 @@ class DeviceRank {
   // Null: all products are by our own kernels.
   const FastProducts* fast() const { return fast_.get(); }
 
-  // `fed`: the tokens of the step before, for ids that are FedToken; null where there are none.
+  // `fed` holds the tokens of the step before, for ids that are FedToken; null where there are
+  // none.
   Status EmbedTokens(const uint32_t* fed);
-  // K and V of a layer into blocks of this rank that begin at `kv`.
+  // Stores K and V of a layer in the blocks of this rank that begin at `kv`.
   Status StoreKv(uint32_t layer, std::byte* kv);
-  // Leaves what attention adds to the residual: in added(), or as a part of the sum.
+  // Leaves the vector that attention adds to the residual: in added(), or as a part of the sum.
   Status Attend(uint32_t layer, std::byte* kv);
-  // Adds that, and leaves what the feed-forward layer adds.
+  // Adds the vector of Attend, and leaves the vector that the feed-forward layer adds.
   Status FeedForward(uint32_t layer);
-  // Adds that, and computes the rank's columns of the wanted logits.
+  // Adds the vector of FeedForward, and computes the rank's columns of the wanted logits.
   Status ComputeLogits();
-  // Of rank 0, which has all logits by then.
+  // Chooses tokens on rank 0, which has all logits by then.
   Status ChooseTokens();
-  // Of rank 0: copies the tokens that were chosen here, and the other rows' logits; waits for them.
+  // On rank 0: copies the tokens that were chosen here and the other rows' logits, and waits for
+  // them.
   Status TakeAnswers(const ModelBatch& batch, std::span<float> logits);
-  // Of rank 0: puts the copy of the first `num_rows` tokens into the stream, as those of step
-  // `which` of two.
+  // On rank 0: puts the copy of the first `num_rows` tokens into the stream. They are the tokens of
+  // step `which` of two.
   Status SendTokens(size_t which, uint32_t num_rows);
-  // Waits for them and no further.
+  // Waits for the tokens of SendTokens, and for no later work.
   Status TakeTokens(size_t which, std::span<TokenId> to);
 
-  // What ranks exchange; of one rank, nothing is.
+  // The buffers that ranks exchange; one rank alone exchanges nothing.
   simt::Bf16* added() const { return workspace_->added.as<simt::Bf16>(); }
   const float* partial_sum(PartialSum which) const { return Partial(which).as<float>(); }
   const float* logit_columns() const { return workspace_->logit_columns.as<float>(); }
   float* logits() const { return workspace_->logits.as<float>(); }  // of rank 0
-  // Chosen by rank 0 in the last step.
+  // The tokens that rank 0 chose in the last step.
   const uint32_t* tokens() const { return workspace_->tokens.as<uint32_t>(); }
   cuda::ExchangeFlags* flags() const { return workspace_->flags.as<cuda::ExchangeFlags>(); }
 
@@ -102,7 +104,7 @@ class DeviceRank {
   cuda::KvBlocks BlocksOf(uint32_t layer, std::byte* kv) const;
   // normed = norm(residual += branch).
   Status Normalise(const struct DeviceBranch& branch, const DeviceBuffer& weight);
-  // What the row's experts give for normed.
+  // Computes the result of each row's experts for normed.
   Status MixExperts(uint32_t layer);
   // Where `slot_rows` is null, the slots are the rows of x.
   Status MultiplyExperts(const DeviceMatrix& weight, const struct DeviceProduct& product,
@@ -115,7 +117,7 @@ class DeviceRank {
   Status MatMulDense(const cuda::GemmParams& params);
   bool CanUnpack(uint32_t n, uint32_t k) const;
   Status Unpack(const DeviceMatrix& weight, uint32_t n, uint32_t k);
-  // Of FastProducts: the products of a layer and of the output layer.
+  // The products that FastProducts may take: those of a layer and of the output layer.
   std::vector<FastSite> FastSites();
   void AddSite(const char* name, const DeviceMatrix& weight, const struct DeviceProduct& product,
                std::vector<FastSite>* sites);

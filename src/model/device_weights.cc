@@ -64,7 +64,7 @@ class WeightPlacer {
     if (tensors.router != nullptr) {
       BATON_ASSIGN_OR_RETURN(out.router, PlaceMatrix({WholeOf(tensors.router)}));
     }
-    // Of each expert the rows of its gate, then those of its up.
+    // For each expert, the rows of its gate come first, then the rows of its up.
     BATON_ASSIGN_OR_RETURN(out.gate_up, PlaceMatrix({CutOf(tensors.gate, shares_.ffn),
                                                      CutOf(tensors.up, shares_.ffn)}));
     BATON_ASSIGN_OR_RETURN(out.down, PlaceMatrix({CutColumnsOf(tensors.down, shares_.ffn)}));

@@ -63,16 +63,16 @@ struct DeviceWeights {
   DeviceBuffer output_norm;  // [hidden]
   std::vector<DeviceLayer> layers;
 
-  // Memory of the device for all of them, contents undefined; `parts` is told what is to be copied
-  // there (UploadWeights). ResourceExhausted when the device's memory is short, with the bytes that
-  // all weights of this rank need; `parts` is then of no use.
+  // Allocates device memory for all weights, contents undefined. `parts` is told what is to be
+  // copied there (UploadWeights). ResourceExhausted when the device's memory is short, with the
+  // bytes that all weights of this rank need; `parts` is then of no use.
   static absl::StatusOr<DeviceWeights> Allocate(const TensorPlan& plan,
                                                 const DeviceWeightsPart& part, WeightParts& parts);
 
-  // Of the output layer, of one rank alone.
+  // The matrix of the output layer, for one rank alone.
   const DeviceMatrix& OutputMatrix() const { return output.size_bytes() > 0 ? output : token_embd; }
   size_t bytes() const;
-  // Of the matrices that are packed.
+  // Bytes of the matrices that are packed.
   size_t packed_bytes() const;
 };
 

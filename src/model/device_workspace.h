@@ -20,7 +20,7 @@
 
 namespace baton {
 
-// What sizes a workspace.
+// The numbers that set the size of a workspace.
 struct DeviceWorkspaceSize {
   DeviceBatchSize batch;
   size_t unpacked_bytes = 0;  // of the largest packed matrix of a layer in bf16
@@ -37,7 +37,7 @@ class DeviceWorkspace {
       const ModelConfig& config, const DeviceWorkspaceSize& size,
       std::span<const float> rope_factors, Accelerator* device);
 
-  // The next norm adds nothing.
+  // Zeros: with this buffer the next norm adds nothing.
   const DeviceBuffer& nothing() const { return zeros_; }
 
   std::unique_ptr<DeviceBatch> batch;
@@ -54,12 +54,13 @@ class DeviceWorkspace {
   DeviceBuffer logits;         // [max_logit_rows][vocab] fp32; of rank 0
   DeviceBuffer tokens;         // [max_logit_rows] uint32_t: chosen
   DeviceBuffer cos_sin;        // [max_context][head_dim / 2][2] fp32
-  DeviceBuffer local_cos_sin;  // the same of local layers; empty without
-  // Of one of several ranks; empty of one alone.
+  DeviceBuffer local_cos_sin;  // as cos_sin, of local layers; empty without
+  // Buffers of one of several ranks; empty when the rank is alone.
   DeviceBuffer partial_sums[2];  // [max_rows][hidden] fp32, in turn: of attention, feed-forward
   DeviceBuffer logit_columns;    // [max_logit_rows][columns of the rank] fp32
   DeviceBuffer flags;            // ExchangeFlags
-  // Of products whose segments are spread, and of attention whose splits are.
+  // Partial sums and counters of products whose segments are spread, and partial results of
+  // attention whose splits are spread.
   DeviceBuffer gemm_partials;
   DeviceBuffer gemm_counters;
   // A packed matrix in bf16 for products of many rows; empty where none needs it.
@@ -67,7 +68,7 @@ class DeviceWorkspace {
   DeviceBuffer attention_partials;
   DeviceBuffer attention_arrivals;
 
-  // Of a mixture of experts (kernels/cuda/experts_params.h); empty without.
+  // Buffers of a mixture of experts (kernels/cuda/experts_params.h); empty for other models.
   struct Experts {
     DeviceBuffer logits;     // [max_rows][experts] fp32
     DeviceBuffer pairs;      // [max_rows][top_k]: the expert

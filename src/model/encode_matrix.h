@@ -24,10 +24,10 @@ uint64_t EncodedRowBytes(const GgufTensor& tensor, GgmlType type);
 // Rows that are of the type already are copied. Memory: a row in fp32 for each thread.
 absl::Status EncodeRows(const GgufTensor& tensor, GgmlType type, ThreadPool& pool,
                         std::span<std::byte> out);
-// To memory of their own. Errors as EncodeRows.
+// As EncodeRows, to memory of its own, with the same errors.
 absl::StatusOr<std::vector<std::byte>> EncodeMatrix(const GgufTensor& tensor, GgmlType type,
                                                     ThreadPool& pool);
-// The same of rows in fp8; no errors.
+// As EncodeMatrix, for rows in fp8; no errors.
 std::vector<std::byte> EncodeFp8(const Fp8Rows& rows, GgmlType type, ThreadPool& pool);
 
 }  // namespace baton

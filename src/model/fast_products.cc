@@ -24,11 +24,13 @@ namespace {
 
 static_assert(kMaxOwnRows >= kMaxPaddedRows, "the library must not enter recorded steps");
 
-// What NVIDIA advises for Hopper.
+// The workspace size that NVIDIA advises for Hopper.
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-// What the library's estimate ranks behind these has not won a timing yet [not measured here].
+// An algorithm that the library's estimate ranks after these has not won a timing yet [not measured
+// here].
 constexpr int kMaxCandidates = 8;
-// Some seconds for each process that starts at once with another model; longer is one that hangs.
+// A turn takes some seconds for each process that starts at once with another model. A longer turn
+// is that of a process that hangs.
 constexpr std::chrono::seconds kMaxTurnWait{60};
 // Rows whose error is looked at together, so that a wrong tile is not lost among right ones.
 constexpr uint32_t kPieceRows = 64;

@@ -1,7 +1,7 @@
-// FastProducts: a rank's products of many rows by cuBLASLt, which is faster than our own kernels
-// and adds in an order of its own: one for each range of rows, that of the algorithm which was the
-// fastest there when it was timed. So bits of a prompt depend on how it is cut into steps (README,
-// "Fast and deterministic").
+// FastProducts: a rank's products of many rows by cuBLASLt. The library is faster than our own
+// kernels and adds in an order of its own. Each range of rows has the order of the algorithm that
+// was the fastest there when it was timed. So bits of a prompt depend on how it is cut into steps
+// (README, "Fast and deterministic").
 //
 // Made at load, when everything is decided: which products it takes, by which algorithm, and
 // whether the library's results are right. A step allocates and chooses nothing.
@@ -29,28 +29,30 @@
 
 namespace baton {
 
-// Products of up to so many rows are always our own: those of recorded decode steps
-// (device_batch.h), which no foreign kernel enters, and those that packed weights are read for as
-// they are.
+// Products of up to so many rows are always our own. They are the products of recorded decode steps
+// (device_batch.h), which no foreign kernel enters, and the products for which packed weights are
+// read as they are.
 inline constexpr uint32_t kMaxOwnRows = 128;
 
-// By whom products of many rows are.
+// The library that computes products of many rows, or none.
 struct FastMode {
   std::shared_ptr<const cublaslt::CublasLtTable> library;  // null: our own kernels only
   std::string plan_folder;                                 // where plans are kept; "": nowhere
 };
 
-// Between a logit of fast mode and of our own kernels, in units of the row's root mean square, at
-// most: both choose the same token where the largest logit leads by more than twice as much. Where
-// sums in another order round to another bf16, what follows rounds otherwise too, so at worst the
-// two modes round independently: some 8 times a layer, each by 2^-9 at most. Such errors add in
-// squares: 2^-9 sqrt(8 layers) in one mode, twice that between two, and 4 times that for the worst
-// logit of a row. Measured: 2.3e-2 of 0.117 (fast_products_test; seven layers), and one mode
-// against exact arithmetic 0.11 of the half of 0.242 (thirty layers). Not for mixtures of experts:
-// where another expert is chosen there is no bound.
+// The largest difference between a logit of fast mode and of our own kernels, in units of the row's
+// root mean square. Both modes choose the same token where the largest logit leads by more than
+// twice as much.
+//
+// Where sums in another order round to another bf16, all later results round otherwise too. So at
+// worst the two modes round independently: some 8 times a layer, each by 2^-9 at most. Such errors
+// add in squares: 2^-9 sqrt(8 layers) in one mode, twice that between two, and 4 times that for the
+// worst logit of a row. Measured: 2.3e-2 of 0.117 (fast_products_test; seven layers), and one mode
+// against exact arithmetic 0.11 of the half of 0.242 (thirty layers). The bound is not for mixtures
+// of experts: where another expert is chosen there is no bound.
 double FastLogitBound(const ModelConfig& config);
 
-// Products with one matrix, or with that of each layer.
+// Products with one matrix, or with the same matrix of each layer.
 struct FastSite {
   std::string name;  // for the log
   cublaslt::LtShape shape;
@@ -59,7 +61,7 @@ struct FastSite {
   uint32_t max_rows;
   // Puts the product of the first m rows by our own kernels into the stream.
   std::function<Status(uint32_t m)> multiply;
-  // The weights [n][k] in bf16, which are there once the stream gets so far; until the next call of
+  // The weights [n][k] in bf16. They are there once the stream gets so far, until the next call of
   // any site.
   std::function<StatusOr<const void*>()> weights;
 };
@@ -67,25 +69,27 @@ struct FastSite {
 // See the file comment.
 class FastProducts {
  public:
-  // Null, with one line of the log that says why, where the library cannot be used or is wrong:
-  // of each matrix and range the products of the most and of the fewest rows are compared with our
-  // own, and the relative L2 error of no 64 rows is above kMaxError. Errors are the device's. The
-  // library outlives it.
+  // Null where the library cannot be used or is wrong; one line of the log says why. For each
+  // matrix and range, the products of the most and of the fewest rows are compared with our own.
+  // The relative L2 error of no 64 rows may be above kMaxError. Errors are the device's. The
+  // library outlives the result.
   static StatusOr<std::unique_ptr<FastProducts>> Create(const FastMode& mode, Accelerator* device,
                                                         std::span<const FastSite> sites);
-  // As if half of an ulp were wrong everywhere in bf16; in fp32, as sums in another order differ.
+  // In bf16, the error when half of an ulp is wrong everywhere. In fp32, the error of sums in
+  // another order.
   static constexpr double kMaxError = 0x1p-8;
   static constexpr double kMaxFloatError = 2e-4;
 
-  // Puts the product into the stream where it is the library's. False where it is not, or the
-  // library refuses the call, which it is then not asked again: nothing was put.
+  // Puts the product into the stream where it is the library's. False, and nothing was put, where
+  // it is not, or where the library refuses the call. The library is not asked for a refused call
+  // again.
   bool Multiply(const cuda::GemmParams& params);
 
-  // What of it decides bits, for numerics_id: "cublaslt=13.0.2 rows>128".
+  // The facts about fast mode that decide bits, for numerics_id: "cublaslt=13.0.2 rows>128".
   std::string NumericsText() const;
 
  private:
-  // Of one site; ranges of rows ascend.
+  // The library's products of one site; ranges of rows ascend.
   struct Product {
     std::unique_ptr<cublaslt::LtProduct> product;
     std::vector<PlannedProduct> ranges;
@@ -96,12 +100,13 @@ class FastProducts {
 
   // OK: it can be used. FailedPrecondition: it cannot, and why.
   Status Prepare(const FastMode& mode, std::span<const FastSite> sites);
-  // Has a site's algorithms from a file, or times candidates and keeps what was found once it has
-  // been compared with our own.
+  // Reads a site's algorithms from a file, or times candidates. Timed algorithms are kept once
+  // their products have been compared with our own.
   Status PrepareSite(const std::string& folder, const FastSite& site, Product* product,
                      std::optional<PlanTurn>* turn);
   ProductPlan QuestionsOf(const FastSite& site) const;
-  // False: the products must be timed, by who has waited for the turn.
+  // Reads a plan's file; waits for the turn when there is none. False: the caller, which has waited
+  // for the turn, must time the products.
   static bool ReadKept(const std::string& folder, const std::string& path, ProductPlan* plan,
                        std::optional<PlanTurn>* turn);
   Status TuneAll(const FastSite& site, cublaslt::LtProduct* product, ProductPlan* plan);
@@ -117,7 +122,7 @@ class FastProducts {
                            std::span<const std::byte> expected);
   // The first rows of y, as they lie there.
   StatusOr<std::vector<std::byte>> ReadRows(const FastSite& site, uint32_t count);
-  // What it takes, by numbers of rows.
+  // Notes which numbers of rows `product` takes.
   void NoteRows(const FastSite& site, Product* product);
   bool Takes(const cuda::GemmParams& params);
   Product* Find(const cublaslt::LtShape& shape);

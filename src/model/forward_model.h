@@ -1,6 +1,6 @@
-// ForwardModel: what an engine needs of a model, so that scheduling and hand-off can be tested with
-// a toy; LoadedModel: one that was read from a model file, on whatever device. The engine thread
-// calls Forward; the rest is constant after loading.
+// ForwardModel: the interface that an engine needs of a model, so that scheduling and hand-off can
+// be tested with a toy. LoadedModel: a model that was read from a model file, on whatever device.
+// The engine thread calls Forward; the rest is constant after loading.
 #ifndef BATON_MODEL_FORWARD_MODEL_H_
 #define BATON_MODEL_FORWARD_MODEL_H_
 
@@ -31,15 +31,15 @@ class ForwardModel {
   virtual uint32_t max_rows() const = 0;
   virtual uint32_t max_context() const = 0;
 
-  // Once, with the view that Forward will be given, before the first Forward: what can be made
-  // ready is. The view's memory may hold anything, and nothing is written to it. Internal when a
-  // device failed. Not needed for right answers.
+  // Called once before the first Forward, with the view that Forward will be given. Makes ready
+  // what can be made ready. The view's memory may hold anything, and nothing is written to it.
+  // Internal when a device failed. Not needed for right answers.
   virtual Status Prepare(const KvView& /*kv*/) { return OkStatus(); }
 
   // Computes the rows of `batch`: stores their K and V in the blocks of their spans, and writes the
   // logits of the wanted rows to `logits` [logit_rows, vocab_size] in their order. `hook` (may be
-  // null) hears of each layer. Allocates nothing. InvalidArgument with the values, before anything
-  // is written, when a size, token, position or block lies outside what the model was loaded for;
+  // null) hears of each layer. Allocates nothing. InvalidArgument with the values when a size,
+  // token, position or block lies outside what the model was loaded for; then nothing is written.
   // Internal when a device failed.
   virtual Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                          std::span<float> logits) = 0;
@@ -47,7 +47,7 @@ class ForwardModel {
   // Whether it takes ModelBatch::sampling.
   virtual bool samples() const { return false; }
 
-  // Whether steps can overlap: one is begun before the one before it has ended.
+  // Whether steps can overlap: a step is begun before the one before it has ended.
   virtual bool overlaps_steps() const { return false; }
   // Puts a step into the device's stream and does not wait for it. All its rows decode, and the
   // model chooses a token for each of them. A token id may be a FedToken of the step begun before,
@@ -60,14 +60,15 @@ class ForwardModel {
   // Internal when a device failed; then none is begun any more.
   virtual Status End(std::span<TokenId> /*tokens*/) { return Internal("no step was begun"); }
 
-  // Bytes of weights that a step of one row with logits reads (packed ones are read again for every
-  // 64 rows, or unpacked), and operations (multiplications and
-  // additions) that one row costs without attention; 0 = unknown. For the utilisation metrics.
+  // For the utilisation metrics; 0 = unknown. bytes_read_per_step is the weights that a step of one
+  // row with logits reads. Packed weights are read again for every 64 rows, or are unpacked.
+  // flops_per_row is the operations (multiplications and additions) that one row costs without
+  // attention.
   virtual size_t bytes_read_per_step() const { return 0; }
   virtual uint64_t flops_per_row() const { return 0; }
 };
 
-// What a model computes with; both outlive it.
+// The threads and the device that a model computes with; both outlive it.
 struct ModelThreads {
   ThreadPool* pool = nullptr;     // of the host
   Accelerator* device = nullptr;  // of the model's device and this model's alone; null on the host
@@ -76,8 +77,8 @@ struct ModelThreads {
 // See the file comment.
 class LoadedModel : public ForwardModel {
  public:
-  // Another model over the same weights, for another engine thread: equal in all that follows here,
-  // with working memory of its own. The weights live as long as one of these models, on a device no
+  // Another model over the same weights, for another engine thread. All that follows here is equal;
+  // the working memory is its own. The weights live as long as one of these models, on a device no
   // longer than the accelerator that they were loaded with. ResourceExhausted when memory is short.
   virtual StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const = 0;
 
@@ -90,11 +91,12 @@ class LoadedModel : public ForwardModel {
   virtual const std::string& numerics_id() const = 0;
   // The parts of numerics_id in words: "weights=... tokenizer=... arithmetic=... sampling=...".
   virtual const std::string& numerics_text() const = 0;
-  // Whether equal bits come whatever else is in a batch and however a prompt is cut into steps; if
-  // not, numerics_id names a class of arithmetic, and logits of one sequence differ a little.
+  // Whether a row's bits are equal whatever else is in a batch and however a prompt is cut into
+  // steps. If not, numerics_id names a class of arithmetic, and logits of one sequence differ a
+  // little.
   virtual bool is_deterministic() const { return true; }
   virtual size_t weight_bytes() const = 0;  // all tensors, as they lie in the device's memory
-  // What computes: "avx2", "simt".
+  // The name of the arithmetic: "avx2", "simt".
   virtual std::string_view arithmetic_name() const = 0;
 
   uint32_t vocab_size() const override { return config().vocab_size; }

@@ -70,7 +70,7 @@ struct GgufEntry {
   GgufValue value;
 };
 
-// What split.* says of one part of a split model.
+// The split.* keys of one part of a split model.
 struct GgufSplit {
   uint64_t part_idx = 0;     // split.no
   uint64_t num_parts = 1;    // split.count

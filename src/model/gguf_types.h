@@ -35,7 +35,7 @@ size_t GgufValueBytes(GgufValueType type);
 // "u32", "string"; "?" for an unknown type.
 std::string_view GgufValueTypeName(GgufValueType type);
 
-// What this build does with a tensor type.
+// How this build supports a tensor type.
 enum class GgufTypeSupport : uint8_t {
   kSupported = 0,  // as weights of a matmul, or (F32) as a norm
   kSized = 1,      // the reader knows its size, the kernels cannot compute with it
@@ -59,7 +59,7 @@ enum class GgmlType : uint32_t {
   kMxfp4 = 39,
 };
 
-// What the codes of a matrix in fp8 are multiplied by (kernels/fp8_rows.h).
+// The scales that the codes of an fp8 matrix are multiplied by (kernels/fp8_rows.h).
 struct Fp8Scales {
   std::span<const float> values;  // [rows][ceil(row length / group)]
   uint32_t group = 0;

@@ -182,7 +182,7 @@ absl::Status ReadWindow(const JsonObject& config, uint32_t head_dim, HfConfig& o
   const std::string arch(out.traits->name);
   BATON_ASSIGN_OR_RETURN(const uint32_t window, config.Uint("sliding_window"));
   out.keys.AddU32(arch + ".attention.sliding_window", window);
-  // What q is scaled by follows from the shape; another scale is not supported.
+  // The scale of q follows from the shape; another scale is not supported.
   BATON_ASSIGN_OR_RETURN(const uint32_t scalar, config.UintOr("query_pre_attn_scalar", head_dim));
   BATON_ASSIGN_OR_RETURN(const uint32_t hidden, config.Uint("hidden_size"));
   BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));

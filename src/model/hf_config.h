@@ -14,7 +14,7 @@
 
 namespace baton {
 
-// What the tensors of the folder must agree with, and the keys.
+// The values that the tensors of the folder must agree with, and the keys.
 struct HfConfig {
   const ArchitectureTraits* traits = nullptr;  // constant data
   bool tied = false;                           // tie_word_embeddings

@@ -1,14 +1,14 @@
 // Reads a Hugging Face model folder (config.json and *.safetensors) as the GGUF file that it would
 // be converted to: same keys, same names, same row order, same bytes. So a folder and a file of the
 // same weights have one weights_id and give the same bits, and every reader of a model knows one
-// form. But for matrices in fp8, which GGUF has no type for: theirs is Fp8TensorType
-// (gguf_types.h), and the folder has a weights_id of its own. Any thread.
+// form. Matrices in fp8 are the exception, because GGUF has no type for them. Their type is
+// Fp8TensorType (gguf_types.h), and the folder has a weights_id of its own. Any thread.
 //
 // The folder is untrusted input: every length, offset, number and name is checked, and a refused
-// one gives one Status with a FolderErrorCode. Weights stay in the mapped files; what GGUF stores
-// in another order or type (rows of q and k of llama, vectors, the experts of a mixture) is copied,
-// which for a mixture is most of the model; so are the scales of fp8, an fp32 for each group of a
-// row.
+// one gives one Status with a FolderErrorCode. Weights stay in the mapped files. Data that GGUF
+// stores in another order or type is copied: rows of q and k of llama, vectors, and the experts of
+// a mixture. For a mixture the copy is most of the model. The scales of fp8 are copied too, an fp32
+// for each group of a row.
 #ifndef BATON_MODEL_HF_FOLDER_H_
 #define BATON_MODEL_HF_FOLDER_H_
 
@@ -29,8 +29,8 @@ inline constexpr uint64_t kMaxHfHeaderBytes = uint64_t{64} << 20;
 // (ReadModelTokenizer).
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path);
 
-// Opens a path: a GGUF file (the first part of a split one) or a folder. What --model may name
-// besides paths, cli/model_store.h has turned into one before.
+// Opens a path: a GGUF file (the first part of a split one) or a folder. --model may name other
+// things too; cli/model_store.h has turned them into a path before.
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path);
 
 }  // namespace baton

@@ -29,7 +29,8 @@ absl::Status CheckIsText(const JsonObject& object, const char* key, std::string_
 
 // compressed-tensors describes the weights of each group of modules.
 absl::Status CheckGroups(const JsonObject& config) {
-  // Who computes in fp8 says the former, who only keeps weights in it the latter; both lie alike.
+  // Models that compute in fp8 say "float-quantized"; models that only keep weights in fp8 say
+  // "naive-quantized". Weights lie in the same way in both.
   BATON_ASSIGN_OR_RETURN(const std::string format, config.StringOr("format", "float-quantized"));
   if (format != "float-quantized" && format != "naive-quantized") {
     return config.Unsupported("format", "float-quantized, naive-quantized");

@@ -17,7 +17,7 @@
 namespace baton {
 
 inline constexpr uint32_t kHfFp8Block = 128;
-// So that a scale for each row, in fp32, takes at most an eighth of the codes.
+// The shortest row: a scale for each row, in fp32, takes at most an eighth of the codes.
 inline constexpr uint32_t kMinHfFp8Row = 32;
 
 // OK without a quantization_config, and for one that says fp8 in a form that is read. Else
@@ -27,7 +27,7 @@ absl::Status CheckHfQuantization(const JsonObject& config);
 // The name of the matrix that a tensor of this name scales; empty for other names.
 std::string_view WeightOfHfScale(std::string_view name);
 
-// What scales activations or KV, which stay bf16.
+// Whether `name` is a tensor that scales activations or KV, which stay bf16.
 bool IsHfActivationScale(std::string_view name);
 
 // How a scale tensor lies over its matrix [n, k].

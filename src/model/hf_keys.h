@@ -1,5 +1,5 @@
-// Which keys of a config.json may stand in it: THE table of what is read, of what cannot change
-// numbers, and of what may have its neutral value only. Private to the folder reader; pure; any
+// The keys that may stand in a config.json. THE table says which keys are read, which cannot change
+// numbers, and which may only have their neutral value. Private to the folder reader; pure; any
 // thread.
 #ifndef BATON_MODEL_HF_KEYS_H_
 #define BATON_MODEL_HF_KEYS_H_
@@ -21,16 +21,16 @@ enum class HfObject : uint8_t {
   kRope = 2,   // rope_scaling, or rope_parameters of one kind of layer
 };
 
-// kUnsupportedValue naming the first key of `object` (in the order of its name) that is not known
-// and has a value other than null or an empty one, or that is known and has another value
+// kUnsupportedValue naming the first refused key of `object`, in the order of names. An unknown key
+// is refused unless its value is null or empty. A known key is refused when it has a value other
 // than its neutral ones.
 absl::Status CheckHfKeys(const JsonObject& object, HfObject kind, const ArchitectureTraits& traits);
 
 // The keys of a HfObject::kRope that are read; their values are checked where they are read.
 std::span<const std::string_view> HfRopeKeys();
 
-// Puts into `config`, an object, what the configuration class of `model_type` in transformers has
-// for keys that are absent. Text models inside others are saved without them.
+// Adds to `config`, an object, the values of absent keys. They are those that the configuration
+// class of `model_type` in transformers has. Text models inside others are saved without them.
 void AddHfDefaults(std::string_view model_type, nlohmann::json& config);
 
 }  // namespace baton

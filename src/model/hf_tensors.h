@@ -16,7 +16,7 @@
 
 namespace baton {
 
-// What becomes of one tensor of a folder.
+// How one tensor of a folder becomes a tensor of GGUF.
 struct HfTensorPlan {
   std::string gguf_name;
   std::optional<uint32_t> expert;  // one of the matrices that GGUF stores together

@@ -21,7 +21,7 @@ size_t Model::weight_bytes() const { return weights_->bytes(); }
 size_t Model::workspace_bytes() const { return workspace_->bytes(); }
 
 size_t Model::bytes_read_per_step() const {
-  // Of the embedding only the rows of the batch are read, unless it is the output too.
+  // Only the batch's rows of the embedding are read, unless the embedding is the output matrix too.
   size_t total = weights_->bytes() - (config_.tied_output ? 0 : weights_->token_embd.bytes());
   if (!config_.traits->experts) return total;
   for (const LayerWeights& layer : weights_->layers) {

@@ -6,13 +6,11 @@
 //
 // Invariants
 //  1. All memory is taken by Load; Forward allocates nothing and takes no lock.
-//  2. The bits of a row's logits and of its K and V depend on the weights, numerics_id() and the
-//  tokens of
-//     its sequence up to it only: not on the other rows, the chunking, the block ids, the number
-//     of threads, or whether logits of other rows are wanted.
+//  2. The bits of a row's logits and of its K and V depend only on the weights, numerics_id() and
+//     the tokens of its sequence up to it. They do not depend on the other rows, the chunking, the
+//     block ids, the number of threads, or whether logits of other rows are wanted.
 //  3. Forward writes only the KV slots of its rows, and zeros into the unused token slots of a
-//  block that
-//     they leave part-full.
+//     block that they leave part-full.
 #ifndef BATON_MODEL_MODEL_H_
 #define BATON_MODEL_MODEL_H_
 
@@ -35,7 +33,7 @@
 
 namespace baton {
 
-// What a model is loaded for; decides its working memory.
+// Options of a model; they decide its working memory.
 struct ModelOptions {
   ThreadPool* pool = nullptr;  // not owned; outlives the model
   Isa isa = Isa::kAuto;

@@ -16,8 +16,8 @@ namespace baton {
 
 inline constexpr TokenId kNoTokenId = -1;
 
-// In place of a token id, in a step that is begun behind another one: the token that `row` of that
-// one gives, which the host does not know yet.
+// Stands in place of a token id, in a step that is begun before the step before it has ended. It
+// means the token that `row` of the earlier step gives, which the host does not know yet.
 constexpr TokenId FedToken(uint32_t row) { return static_cast<TokenId>(row | uint32_t{1} << 31); }
 // The row of a FedToken.
 constexpr uint32_t FeedingRow(TokenId fed) {

@@ -322,7 +322,7 @@ absl::Status ReadVocab(const ArchitectureKeys& keys, ModelConfig& config) {
   return OkStatus();
 }
 
-// What only some architectures have, or nothing when the config has none of it.
+// Fields that only some architectures have, as text; empty when the config has none of them.
 std::string CanonicalExtras(const ModelConfig& config) {
   std::string out;
   if (config.rope_scaling.type != RopeScalingType::kNone) {

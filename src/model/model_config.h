@@ -2,10 +2,10 @@
 // the limits below and against the tensors of the file. Plain data; any thread.
 //
 // Invariants of a config that ReadModelConfig returned
-//  1. Every size is within its limit, none is 0, num_heads is a multiple of num_kv_heads: no
+//  1. Every size is within its limit, none is 0, num_heads is a multiple of num_kv_heads. So no
 //     division by zero and no product beyond 64 bits follows from it.
 //  2. The file holds each tensor that the architecture needs, in the right shape and a supported
-//     type, and no tensor or key that would change the result and that we do not compute.
+//     type. It holds no tensor or key that would change the result and that we do not compute.
 #ifndef BATON_MODEL_MODEL_CONFIG_H_
 #define BATON_MODEL_MODEL_CONFIG_H_
 
@@ -35,7 +35,7 @@ inline constexpr uint32_t kMaxModelVocab = 1u << 20;  // tokens, and merges of t
 inline constexpr uint32_t kMaxContextTokens = 1u << 20;
 inline constexpr uint32_t kMinContextTokens = 2;
 
-// What a forward pass needs to know besides the weights.
+// The numbers that a forward pass needs besides the weights.
 struct ModelConfig {
   const ArchitectureTraits* traits = nullptr;  // constant data; never null after reading
   std::string architecture;                    // "llama": traits->name
@@ -77,8 +77,8 @@ struct ModelConfig {
   uint64_t LayerWeightsPerRow() const;
 };
 
-// Reads and checks the config. NotFound for a missing key or tensor, Unimplemented (naming it) for
-// an architecture, rope scaling, tensor or type that is not supported, InvalidArgument for a value
+// Reads and checks the config. NotFound for a missing key or tensor. Unimplemented (naming it) for
+// an architecture, rope scaling, tensor or type that is not supported. InvalidArgument for a value
 // outside its range, a shape that disagrees with the config, or a vocab_size unequal to the number
 // of tokens. Costs no tensor read.
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);

@@ -146,7 +146,7 @@ void Model::SortPairs(uint32_t rows) {
 }
 
 // Every row is multiplied by its own experts, all rows of one expert at a time. A row of a matmul
-// does not depend on the others, and a row's experts are added in the order of its own logits, so
+// does not depend on the others, and a row's experts are added in the order of its own logits. So
 // no bit depends on which rows share an expert.
 void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
   ModelWorkspace& ws = *workspace_;

@@ -20,7 +20,7 @@ IndexRange PartOf(uint64_t size, const ModelRank& rank) {
   return {rank.index * part, part};
 }
 
-// Of a row in fp8 with one scale, any columns can be taken.
+// Columns can be cut at multiples of this number. A row in fp8 with one scale can be cut anywhere.
 uint64_t BlockElements(const GgufTensor& tensor) {
   if (tensor.fp8() == nullptr) return tensor.type->block_elements;
   return tensor.fp8()->group < tensor.dims[0] ? tensor.fp8()->group : 1;

@@ -1,7 +1,8 @@
-// What one of several ranks has of a model whose matrices are divided among devices (tensor
-// parallelism): heads of attention with their K and V, a part of every feed-forward layer, columns
-// of the logits. Norms, the router and the embedding every rank has whole. Private to src/model,
-// and to checks that make random weights (DeviceModel::FromWeights).
+// The part of a model that one of several ranks has when the matrices are divided among devices
+// (tensor parallelism). A rank has heads of attention with their K and V, a part of every
+// feed-forward layer, and columns of the logits. Every rank has the norms, the router and the
+// embedding whole. Private to src/model, and to checks that make random weights
+// (DeviceModel::FromWeights).
 //
 //   q, k, v, gate, up   rows: what the rank's heads and its part of the layer are made of
 //   attn_output, down   columns: each rank's product is a part of the sum
@@ -37,11 +38,11 @@ struct IndexRange {
   bool operator==(const IndexRange&) const = default;
 };
 
-// InvalidArgument with the values when so many ranks cannot each have a part: heads, KV heads and
-// the feed-forward layer divide by it, and `count` is 1, 2, 4 or 8.
+// InvalidArgument with the values unless `count` is 1, 2, 4 or 8 and every rank can have an equal
+// part: `count` must divide the heads, the KV heads and the feed-forward layer.
 absl::Status CheckRankCount(const ModelConfig& config, uint32_t count);
 
-// What a rank computes with, of a count that was checked. The vocabulary is whole.
+// The config that one of `count` ranks computes with; `count` was checked. The vocabulary is whole.
 ModelConfig ConfigOfRank(const ModelConfig& config, uint32_t count);
 
 // The tokens whose logits a rank computes; the last ranks of a small vocabulary may have none.
@@ -60,8 +61,8 @@ TensorCut CutColumnsOf(const GgufTensor* tensor, const IndexRange& columns);  //
 // scale).
 bool CutsBlocks(const TensorCut& cut);
 
-// What a rank has of a layer's matrices and biases: rows of q; of k and v; of gate and up. The same
-// columns of attn_output and of down.
+// A rank's share of a layer's matrices and biases: rows of q; of k and v; of gate and up. The
+// columns of attn_output are those of q, the columns of down are those of ffn.
 struct LayerShares {
   IndexRange q;
   IndexRange kv;
@@ -82,8 +83,8 @@ struct TensorSlice {
   std::unique_ptr<Fp8Part> fp8;  // of a tensor in fp8: its type row and the scales
 };
 
-// Rows of all matrices of a tensor, which lie below one another, as one matrix; `bytes` are theirs,
-// wherever they lie.
+// Rows of all matrices of a tensor, which lie below one another, as one matrix. `bytes` are the
+// bytes of these rows, wherever they lie.
 TensorSlice RowsOfTensor(const GgufTensor& tensor, const IndexRange& rows,
                          std::span<const std::byte> bytes);
 

@@ -62,7 +62,7 @@ std::string ArrayText(const GgufValue& value) {
                      fmt::join(elements, ", "), value.count() > kShown ? ", ..." : "");
 }
 
-// What only some architectures have.
+// Lines about what only some architectures have.
 std::string ExtrasText(const ModelConfig& config) {
   std::string out;
   if (config.rope_scaling.type != RopeScalingType::kNone) {

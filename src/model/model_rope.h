@@ -21,8 +21,8 @@ struct RopeTableKind {
 absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
                            std::span<float> cos_sin);
 
-// What FillRopeTable would say of any table of the model with `max_position` positions, which takes
-// no memory. `factors` as RopeTableKind's.
+// The error that FillRopeTable would give for any table of the model with `max_position` positions.
+// Takes no memory. `factors` as RopeTableKind's.
 absl::Status CheckRope(const ModelConfig& config, std::span<const float> factors,
                        uint32_t max_position);
 

@@ -52,8 +52,8 @@ bool Reaches(std::span<const std::byte> row, Word limit) {
   return num_bad > 0;
 }
 
-// What a row of this type, in which packing finds no fault, can hold that no product may see; ""
-// when it is not there.
+// The fault that a row of this type can hold although packing finds none, and that no product may
+// see; "" when the row has none.
 std::string_view FaultOf(GgmlType type, bool is_fp8, std::span<const std::byte> row) {
   if (is_fp8) {
     return std::any_of(row.begin(), row.end(), IsNanCode) ? "a NaN (code 0x7F or 0xFF)" : "";

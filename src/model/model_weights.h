@@ -73,30 +73,30 @@ absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& poo
 // InvalidArgument naming the first vector (norm, bias, rope factor) with an element that is not
 // finite, or a rope factor that is not positive: every logit would be NaN.
 absl::Status CheckVectors(const GgufFile& file);
-// The same of one of them.
+// Checks one vector as CheckVectors does.
 absl::Status CheckVector(const GgufTensor& vector);
 
-// InvalidArgument naming the first row with an element that is not finite in bf16: an infinity or a
-// NaN of an f32 (or one of 3.396e38 and more), f16, bf16 or fp8 tensor, or one of an MXFP4 tensor
-// beyond fp32 (a power that is finite
-// itself, times a digit). Scales of other types are looked at when they are packed. Reads these
-// tensors once.
+// InvalidArgument naming the first row with an element that is not finite in bf16. Such an element
+// is an infinity or a NaN of an f32, f16, bf16 or fp8 tensor, or an f32 of 3.396e38 and more. An
+// element of an MXFP4 tensor beyond fp32 is one too (a power that is finite itself, times a digit).
+// Scales of other types are looked at when they are packed. Reads these tensors once.
 absl::Status CheckElements(const GgufFile& file, ThreadPool& pool);
-// The same of rows of one tensor of any type, which begin at row `first` of its `num_rows`.
+// As CheckElements, for rows of one tensor of any type; they begin at row `first` of its
+// `num_rows`.
 absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,
                              ThreadPool& pool);
 
-// What loading for the model's whole context would say of the values of a file that PlanTensors
-// accepts: LoadWeights, CheckVectors, and CheckRope. 16 MiB (or a row) at a time; costs one read of
-// the file.
+// The error that loading for the model's whole context would give for the values of a file that
+// PlanTensors accepts: that of LoadWeights, CheckVectors or CheckRope. Works on 16 MiB (or a row)
+// at a time; costs one read of the file.
 absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool);
 
 // Hash of the canonical config and of name, type, shape, bytes and scales of every tensor, by
 // ascending name; 32 hex digits.
 std::string HashWeights(const GgufFile& file, const ModelConfig& config);
 
-// The same, by whoever reads the tensors' bytes: Begin for each of TensorsByName, Update with its
-// bytes, which may come in pieces, End.
+// The hash of HashWeights for a caller that reads the tensors' bytes itself. It calls Begin for
+// each of TensorsByName, Update with its bytes, which may come in pieces, then End.
 class WeightsHash {
  public:
   explicit WeightsHash(const ModelConfig& config);

@@ -16,7 +16,7 @@
 
 namespace baton {
 
-// What sizes a workspace.
+// The numbers that set the size of a workspace.
 struct WorkspaceSize {
   uint32_t max_rows = 0;
   uint32_t max_context = 0;
@@ -39,7 +39,7 @@ class ModelWorkspace {
   float* gated = nullptr;          // [max_rows, ffn]
   float* cos_sin = nullptr;        // [max_context, head_dim / 2, 2]
   float* local_cos_sin = nullptr;  // as cos_sin, of local layers; null when the model has none
-  // Of a mixture of experts; null otherwise. A pair is a row and one of its experts.
+  // Buffers of a mixture of experts; null otherwise. A pair is a row and one of its experts.
   float* router_logits = nullptr;     // [max_rows, experts]
   uint32_t* pair_experts = nullptr;   // [max_rows, experts used]
   float* pair_weights = nullptr;      // [max_rows, experts used]

@@ -1,5 +1,5 @@
-// What decides the bits of a model's answers, and the context it is loaded for; the same rules for
-// every device. Pure; private to src/model.
+// The ids of everything that decides the bits of a model's answers, and the context that a model is
+// loaded for. The rules are the same for every device. Pure; private to src/model.
 #ifndef BATON_MODEL_NUMERICS_H_
 #define BATON_MODEL_NUMERICS_H_
 

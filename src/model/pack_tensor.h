@@ -14,9 +14,9 @@
 
 namespace baton {
 
-// Of a supported tensor; kBf16 when devices keep it dequantised.
+// The format of a supported tensor; kBf16 when devices keep it dequantised.
 cuda::PackedFormat PackedFormatOf(const GgufTensor& tensor);
-// The same of rows and columns of it.
+// The format of some rows and columns of a tensor.
 cuda::PackedFormat PackedFormatOf(const TensorCut& cut);
 
 // All rows, to `out` [PackedBytes]. Errors as cuda::PackWeights and cuda::PackFp8.

@@ -27,7 +27,7 @@ std::string HeaderOf(const ProductPlan& plan) {
   return fmt::format("baton products 1\n{}\n", plan.machine);
 }
 
-// What a line asks; its answer follows.
+// The question of a line; its answer follows.
 std::string QuestionOf(const PlannedProduct& product) {
   return fmt::format("n {} k {} {} rows {} ", product.shape.n, product.shape.k,
                      product.shape.is_float ? "fp32" : "bf16", product.rows);
@@ -118,7 +118,8 @@ Status WritePlan(const std::string& path, const ProductPlan& plan) {
   Status status = file.Open();
   if (status.ok()) status = file.Write(std::as_bytes(std::span(text)));
   if (status.ok()) status = file.Finish();
-  // Of another process's plan, not of a half one that was left behind.
+  // The file that exists may be another process's whole plan. A half-written file that was left
+  // over is an error.
   return absl::IsAlreadyExists(status) && ReadPlan(path, &kept).ok() ? OkStatus() : status;
 }
 

@@ -1,7 +1,7 @@
 // ProductPlan: which algorithms of cuBLASLt multiply the products with one shape of matrix, as they
-// were timed on a machine, and the file that keeps them: the next start with such a matrix on the
-// same kind of machine times nothing. A file is written once: what a second process has timed
-// beside the first is not kept. Any thread. Private to src/model.
+// were timed on a machine. A file keeps them, so the next start with such a matrix on the same kind
+// of machine times nothing. A file is written once: the timings of a second process beside the
+// first are not kept. Any thread. Private to src/model.
 #ifndef BATON_MODEL_PRODUCT_PLAN_H_
 #define BATON_MODEL_PRODUCT_PLAN_H_
 
@@ -21,7 +21,8 @@ namespace baton {
 struct PlannedProduct {
   cublaslt::LtShape shape;
   uint32_t rows;
-  // Of the library's version that the plan names; none: it has none, and our own kernels multiply.
+  // An algorithm of the library's version that the plan names. None: the library has no algorithm,
+  // and our own kernels multiply.
   std::optional<cublasLtMatmulAlgo_t> algorithm = {};
 };
 
@@ -39,20 +40,22 @@ std::string PlanPath(const std::string& folder, const ProductPlan& plan);
 // plan is unchanged. Unavailable or InvalidArgument when it cannot be read.
 Status ReadPlan(const std::string& path, ProductPlan* plan);
 
-// Keeps a plan, in place of a file that was damaged. What another process has kept meanwhile stays.
-// ResourceExhausted, Unavailable or AlreadyExists (of a half-written one that was left behind) with
-// the reason.
+// Keeps a plan, in place of a file that was damaged. A file that another process has kept meanwhile
+// stays. ResourceExhausted, Unavailable or AlreadyExists (for a half-written file that was left
+// over) with the reason.
 Status WritePlan(const std::string& path, const ProductPlan& plan);
 
-// The turn to time products: of the processes that keep plans in one folder one has it at a time,
-// so those that start at once on one GPU do not time beside each other, and the later ones read
-// what the first has found. Given back by the destructor, or by the kernel when the process ends.
+// The turn to time products. Among the processes that keep plans in one folder, one has the turn at
+// a time. So processes that start at once on one GPU do not time beside each other, and the later
+// ones read what the first has found. The turn is given back by the destructor, or by the kernel
+// when the process ends.
 class PlanTurn {
  public:
   // Creates the folder and waits for the turn for at most `limit`.
   PlanTurn(const std::string& folder, std::chrono::milliseconds limit);
 
-  // False: it is another's still, or the folder cannot be locked; failure() says which.
+  // False: another process has the turn still, or the folder cannot be locked; failure() says
+  // which.
   bool is_held() const { return folder_.valid(); }
   const std::string& failure() const { return failure_; }
 

@@ -21,13 +21,13 @@ struct ReadRequest {
   uint64_t id = 0;  // the caller's
 };
 
-// What became of one: bytes read, which are fewer at the end of the file, or -errno.
+// The result of one request: bytes read, which are fewer at the end of the file, or -errno.
 struct ReadResult {
   uint64_t id = 0;
   int64_t result = 0;
 };
 
-// See the file comment. Whoever destroys it waits for what is under way.
+// See the file comment. The destructor waits for reads that are under way.
 class ReadQueue {
  public:
   virtual ~ReadQueue() = default;

@@ -37,11 +37,10 @@ struct RopeScaling {
 absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, std::string_view architecture,
                                             uint32_t context_length);
 
-// What each frequency of a head is divided by [dims / 2]; `factors` (rope_freqs.weight) may be
-// empty.
+// The divisors of the frequencies of a head [dims / 2]; `factors` (rope_freqs.weight) may be empty.
 std::vector<double> RopeDivisors(const RopeScaling& scaling, uint32_t dims, double base,
                                  std::span<const float> factors);
-// What cos and sin are multiplied by.
+// The number that cos and sin are multiplied by.
 double RopeAmplitude(const RopeScaling& scaling);
 
 // "yarn:0x...": every field that changes results; "none". Part of weights_id.

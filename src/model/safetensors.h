@@ -2,8 +2,8 @@
 // thread. Format: the README of the safetensors project (u64 header length, a JSON header, data).
 //
 // The file is untrusted input. Invariants of an opened file
-//  1. Every tensor's bytes lie in the file, are as many as its shape and type need, and the tensors
-//     follow each other without gap or overlap up to the end of the file.
+//  1. Every tensor's bytes lie in the file, and are as many as its shape and type need. The
+//     tensors follow each other without gap or overlap up to the end of the file.
 //  2. Names are unique.
 //  3. The header is at most kMaxSafetensorsHeaderBytes and is never held as a tree: what parsing
 //     holds at once is below eight times the header plus 4 KiB, whatever is in it.

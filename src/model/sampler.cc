@@ -11,8 +11,8 @@
 namespace baton {
 namespace {
 
-// What a token with a logit of -infinity is said to have; JSON has no infinity (vLLM uses the
-// same).
+// The log-probability that is reported for a token with a logit of -infinity. JSON has no infinity
+// (vLLM uses the same number).
 constexpr float kLowestLogprob = -9999.0f;
 
 // Descending logit, then ascending id.

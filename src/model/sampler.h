@@ -1,6 +1,6 @@
-// Sampler: one row of logits and the history of a choice -> the next token. A pure function: given
-// equal logits, params, history and output index it gives equal bits on every machine, so that a
-// choice can be continued anywhere (run(0..n) == run(0..i) + resume(i..n) for every cut i).
+// Sampler: one row of logits and the history of a choice -> the next token. A pure function: equal
+// logits, params, history and output index give equal bits on every machine. So a choice can be
+// continued anywhere (run(0..n) == run(0..i) + resume(i..n) for every cut i).
 //
 // The order of operations (each is off by default):
 //   1. repetition penalty r on tokens of prompt and output: l > 0 ? l / r : l * r   (CTRL, 2019),
@@ -46,7 +46,7 @@ namespace baton {
 inline constexpr float kMostPenalised = 1e30f;
 static_assert(kMostPenalised / kMinTemperature < std::numeric_limits<float>::max());
 
-// What Sample is asked.
+// The arguments of Sample.
 struct SampleQuery {
   const SamplingParams* params = nullptr;
   const SamplerState* state =
@@ -57,11 +57,13 @@ struct SampleQuery {
   std::span<const float> logits;  // [vocab_size]
 };
 
-// The query as a row that a model which samples() may choose on its device, with the same bits;
-// on_device is 0 where that takes more than the logits: a penalty, bias, mask or log-probability.
+// The query as a row for a model which samples(), so that the device chooses, with the same bits.
+// on_device is 0 where the choice needs more than the logits: a penalty, bias, mask or
+// log-probability.
 RowSampling RowSamplingOf(const SampleQuery& query);
 
-// What Sample answers. Self-contained, so that the tokens of a whole step can be kept side by side.
+// The answer of Sample. Self-contained, so that the tokens of a whole step can be kept side by
+// side.
 struct SampledToken {
   TokenId token = 0;
   bool has_logprob = false;
@@ -97,8 +99,8 @@ class Sampler {
   TokenId PickRandom(const SampleQuery& query, std::span<const float> logits, float largest);
   void KeepTopK(std::span<const float> logits, uint32_t top_k);
   void KeepTopP(std::span<const float> logits, float largest, float top_p);
-  // The candidates that may be in the prefix that top_p keeps, so that it is found without sorting
-  // the whole vocabulary; what the prefix weighs.
+  // Collects the candidates that may be in the prefix that top_p keeps, so that KeepTopP finds it
+  // without sorting the whole vocabulary. Returns the weight that the prefix must reach.
   uint64_t CollectForTopP(std::span<const float> logits, float largest, float top_p);
   void KeepMinP(float largest, float min_p);
   void FillLogprobs(const SampleQuery& query, SampledToken& out);

@@ -17,13 +17,13 @@
 namespace baton {
 namespace {
 
-// What O_DIRECT wants of offsets, sizes and memory; no disk here has larger blocks.
+// The multiple that O_DIRECT wants of offsets, sizes and memory; no disk here has larger blocks.
 constexpr uint64_t kBlock = 4096;
 // One read of a slot; 1 MiB and more reach a disk's full rate with some under way (README.md).
 constexpr uint64_t kRequestBytes = uint64_t{1} << 20;
 // Each has a descriptor open while a model is loaded; a process may have 1,024.
 constexpr size_t kMaxDirectFiles = 256;
-// Of the reads of one slot that the system did not begin.
+// Retries of one slot, for reads that the system did not begin.
 constexpr uint32_t kMaxRetries = 64;
 
 uint64_t RoundDown(uint64_t value) { return value / kBlock * kBlock; }

@@ -1,6 +1,6 @@
-// TensorReader: ranges of a model's files in the order in which they were announced, read ahead of
-// whoever takes them. Past the page cache (O_DIRECT) through io_uring into a ring of slots, a range
-// to a slot; or, file by file, as they lie in the mapping:
+// TensorReader: gives ranges of a model's files in the order in which they were announced, and
+// reads ahead of the caller. It reads past the page cache (O_DIRECT) through io_uring into a ring
+// of slots, a range to a slot. These files it takes as they lie in the mapping instead:
 //   - a file that is in the page cache already (nine tenths of 64 places): no disk is as fast
 //   - tmpfs, a file system without O_DIRECT, a system that refuses io_uring: one line of the log
 //     says which
@@ -28,7 +28,7 @@
 
 namespace baton {
 
-// What was read so far.
+// Counts of the reads so far.
 struct ReadReport {
   size_t bytes = 0;
   size_t direct_bytes = 0;  // of them past the page cache
@@ -67,7 +67,7 @@ class TensorReader {
     const FileMapping* mapping;
     UniqueFd direct;  // invalid when the mapping is used
   };
-  // What a slot is filled with.
+  // The range that a slot is filled with, and its requests.
   struct Slot {
     size_t range_idx = 0;
     std::vector<ReadRequest> requests;
@@ -76,8 +76,8 @@ class TensorReader {
   };
 
   void OpenFiles();
-  // The reason when the file is to be read by its mapping. OK with `file`.direct valid: by that; OK
-  // without: it is in the page cache.
+  // Opens a file for direct reads. An error is the reason to read the file by its mapping. OK with
+  // `file`.direct valid: the file is read directly. OK without it: the file is in the page cache.
   absl::Status OpenDirect(File& file) const;
   const File* FileOf(std::span<const std::byte> range) const;
   bool IsDirect(size_t range_idx) const;
@@ -86,7 +86,7 @@ class TensorReader {
   absl::Status ReadAhead();
   absl::Status BeginRead(size_t slot_idx, size_t range_idx);
   absl::Status TakeResult();
-  // As Next, of what is not kept after an error.
+  // As Next, but without the error that Next keeps.
   absl::StatusOr<std::span<const std::byte>> Take();
   absl::StatusOr<std::span<const std::byte>> TakeMapped(std::span<const std::byte> range) const;
   absl::Status ReadError(const ReadRequest& request, std::string_view what) const;

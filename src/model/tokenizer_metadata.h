@@ -14,8 +14,8 @@
 
 namespace baton {
 
-// GGUF has no keys for some things that a tokenizer.json says; those that `baton convert` writes
-// begin with this. Other readers skip them.
+// GGUF has no keys for some things that a tokenizer.json says. `baton convert` writes them under
+// keys that begin with this prefix. Other readers skip them.
 inline constexpr std::string_view kTokenizerOwnPrefix = "tokenizer.baton.";
 
 // Values of tokenizer.ggml.token_type.
@@ -54,8 +54,8 @@ struct TokenizerMetadata {
   std::optional<bool> add_eos;
   std::optional<bool> add_space_prefix;
   std::optional<bool> remove_extra_whitespaces;
-  // What only a converted folder says (kTokenizerOwnPrefix): src/text/tokenizer_spec.h has the
-  // meanings. Absent = false.
+  // Values that only a converted folder has (kTokenizerOwnPrefix); src/text/tokenizer_spec.h has
+  // the meanings. Absent = false.
   bool space_prefix_at_start_only = false;
   bool space_prefix_unless_there = false;
   bool user_defined_as_written = false;

@@ -117,7 +117,8 @@ class Uploader {
     return OkStatus();
   }
 
-  // What of each matrix lies in the piece, which begins at row `rows.first` of all.
+  // Puts the rows of each matrix that lie in the piece, which begins at row `rows.first` of all
+  // rows.
   absl::Status PutPart(const WeightPart& part, const GgufTensor& piece, const IndexRange& rows) {
     const uint64_t of_matrix = part.cut.tensor->dims[1];
     const uint64_t piece_end = rows.first + rows.count;

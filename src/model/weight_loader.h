@@ -24,7 +24,7 @@
 
 namespace baton {
 
-// Where to, and in which pieces.
+// The devices to upload to, and the sizes of the pieces.
 struct WeightUploadOptions {
   std::vector<Accelerator*> devices;  // by device_idx of the parts
   ThreadPool* pool = nullptr;
@@ -36,7 +36,7 @@ struct WeightUploadOptions {
   const Clock* clock = &SystemClock();
 };
 
-// What is known once all is copied.
+// The results that are known once all is copied.
 struct UploadedWeights {
   std::string weights_id;  // HashWeights
   WeightLoadReport report;

@@ -1,6 +1,6 @@
 // WeightParts: which rows and columns of which tensors of a model go where in the memory of
-// devices, and in which form. What several ranks have alike is one part with several targets: it is
-// made once. Private to src/model.
+// devices, and in which form. A part that several ranks have alike is one part with several
+// targets, so it is made once. Private to src/model.
 #ifndef BATON_MODEL_WEIGHT_PARTS_H_
 #define BATON_MODEL_WEIGHT_PARTS_H_
 
@@ -24,7 +24,7 @@ struct WeightForm {
   bool operator==(const WeightForm&) const = default;
   // Where one matrix's row `row` begins, in rows of `k`; of a packed form the first of a tile.
   size_t Offset(uint64_t row, uint64_t k) const;
-  // Of `rows` rows of `k`; of a packed form in whole tiles.
+  // Bytes of `rows` rows of `k`; a packed form has whole tiles.
   size_t Bytes(uint64_t rows, uint64_t k) const;
 };
 
@@ -47,7 +47,7 @@ class WeightParts {
  public:
   // `part` has one target, on no earlier device than what was added before.
   void Add(WeightPart part);
-  // Of the tensor, in no particular order.
+  // The parts of the tensor, in no particular order.
   std::span<const WeightPart> Of(const GgufTensor& tensor) const;
 
  private:

@@ -1,6 +1,6 @@
 // WeightUpload: bytes that are made on the host piece by piece go to a device's memory by way of
-// two pinned buffers: one is filled while the other is copied, so that the slower of the two, the
-// host's work or the link, is what loading takes. Private to src/model. One thread.
+// two pinned buffers. One buffer is filled while the other is copied. So loading takes the time of
+// the slower of the two: the host's work or the link. Private to src/model. One thread.
 //
 // Invariants
 //  1. A buffer is given out only when no copy reads it any more.
@@ -20,11 +20,11 @@
 
 namespace baton {
 
-// What an upload took.
+// The bytes and the time of an upload.
 struct UploadReport {
   size_t bytes = 0;
   double wait_seconds = 0;           // in which the host stood still because both were being copied
-  double link_bytes_per_second = 0;  // of these buffers copied one behind the other
+  double link_bytes_per_second = 0;  // of these buffers copied one after the other
 };
 
 // See the file comment.

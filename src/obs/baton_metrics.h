@@ -80,8 +80,8 @@ inline constexpr std::array<std::string_view, 8> kRefusalReasonNames = {
     "wire_version", "layout",    "weights",     "tokenizer",
     "full",         "malformed", "certificate", "worker_id"};
 
-// The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, D = by
-// the decode side of a hand-off only.
+// The handles; all set by RegisterBatonMetrics. R = counted by the router, W = by workers, P or D =
+// by the prefill or the decode side of a hand-off only.
 struct BatonMetrics {
   std::array<Counter*, kRequestCodes.size()> requests_total;               // R; use CountRequest
   std::array<Counter*, kFinishReasonNames.size()> choices_finished_total;  // R
@@ -118,7 +118,7 @@ struct BatonMetrics {
   Gauge* decode_kv_pressure;  // W: blocks in use / total, 0..1; R: of all decode workers together
   std::array<Histogram*, kStepPhaseNames.size()> step_seconds;  // W
   Gauge* mbu_ratio;  // W: bytes a step had to read / time / measured bandwidth
-  Gauge* mfu_ratio;  // W: likewise for arithmetic
+  Gauge* mfu_ratio;  // W: arithmetic of a step / time / measured arithmetic
   std::array<Counter*, kRefusalReasonNames.size()> registrations_refused_total;  // R
   Counter* inexact_answers_total;  // R: whole answers with exact=false
   Counter* stale_events_total;     // R: messages of an older attempt or incarnation, dropped

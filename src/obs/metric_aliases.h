@@ -16,7 +16,7 @@
 
 namespace baton {
 
-// Which names a process has beside its own.
+// The names that a process has beside its own.
 struct MetricAliasSet {
   bool vllm = false;                 // "vllm": everything below
   bool inference_extension = false;  // "inference-extension": what the endpoint picker reads
@@ -30,8 +30,8 @@ struct MetricAliasSet {
 // names the nearest.
 StatusOr<MetricAliasSet> ParseMetricAliases(std::string_view list);
 
-// Whose values there are: a name that the process does not count is left out, so that a sum over
-// processes counts nothing twice but the gauges that a router shows for its decode workers.
+// The process whose values there are. A name that the process does not count is left out. So a sum
+// over processes counts nothing twice but the gauges that a router shows for its decode workers.
 enum class MetricAliasRole : uint8_t { kRouter, kWorker };
 
 // Adds the names to `registry`, which holds `metrics`. Once per

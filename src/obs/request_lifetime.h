@@ -20,11 +20,11 @@ namespace baton {
 enum class RequestEvent : uint8_t {
   kAccepted = 0,      // the request was read completely
   kAdmitted,          // a place in the running set was given
-  kPrefillStarted,    // P began to compute
+  kPrefillStarted,    // the prefill worker began to compute
   kFirstToken,        // token 0 reached the router
-  kGranted,           // the grant reached P
-  kVerified,          // D verified the KV
-  kFirstStepStarted,  // D began its first step
+  kGranted,           // the grant reached the prefill worker
+  kVerified,          // the decode worker verified the KV
+  kFirstStepStarted,  // the decode worker began its first step
   kFirstStepEnded,    // token 1 exists
   kLastToken,         // the last token reached the router
   kNumEvents,
@@ -33,9 +33,9 @@ enum class RequestEvent : uint8_t {
 // Consecutive intervals of the critical path; the names of baton_stage_seconds{stage}.
 enum class RequestStage : uint8_t {
   kAdmit = 0,     // accepted -> admitted
-  kQueuePrefill,  // -> P starts
+  kQueuePrefill,  // -> the prefill worker starts
   kPrefill,       // -> token 0
-  kKvWait,        // -> the grant at P
+  kKvWait,        // -> the grant at the prefill worker
   kKvTransfer,    // -> VERIFIED; the exposed part only
   kQueueDecode,   // -> the first step's start
   kFirstStep,     // -> its end

@@ -3,7 +3,7 @@
 //
 // Invariants
 //  1. Positions count all tokens that were ever added, from 0; [begin, end) can be delivered.
-//  2. What is delivered at a position is what was added there, to the bit.
+//  2. A delivery at a position gives what was added there, to the bit.
 //  3. bytes() covers what is kept: tokens, their texts and alternatives, the names in the result.
 #ifndef BATON_ROUTER_ANSWER_LOG_H_
 #define BATON_ROUTER_ANSWER_LOG_H_
@@ -33,7 +33,7 @@ class AnswerLog {
 
   // Tells `sink` the token at `position`, which is in [begin, end).
   void Deliver(uint64_t position, ResponseSink& sink) const;
-  // What that takes, about: 1 for a token without alternatives.
+  // The cost of that delivery, about: 1 for a token without alternatives.
   uint32_t CostAt(uint64_t position) const;
   // Forgets what lies before `position`, at most up to the end.
   void DropBefore(uint64_t position);

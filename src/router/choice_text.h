@@ -32,7 +32,7 @@ class ChoiceText {
 
   // A stop string was found: the choice is over.
   bool stopped() const { return matcher_.stopped(); }
-  // Which one, by its place in the request's list.
+  // The stop string that was found, by its place in the request's list.
   std::optional<size_t> stop_idx() const { return matcher_.matched_idx(); }
 
  private:

@@ -72,8 +72,8 @@ struct GenerateRequest {
   std::string answer_id;   // "chatcmpl-...", as the client is told; "" for none, as of a shadow
   std::shared_ptr<const ModelInfo> model;
   std::vector<TokenId> prompt;  // 1..max_context - 1
-  // Whose prefixes it shares: it finds in a cache what requests of this tenant computed, and
-  // nothing else (TenantOfSalt).
+  // The tenant whose prefixes the request shares. It finds in a cache what requests of this tenant
+  // computed, and nothing else (TenantOfSalt).
   std::string tenant{kDefaultTenant};
   SamplingSettings sampling;
   uint32_t num_choices = 1;  // 1..128

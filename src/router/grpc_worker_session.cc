@@ -42,7 +42,7 @@ class SessionStreams {
     std::lock_guard lock(mutex_);
     done.swap(done_);
   }
-  // The same, once all have ended.
+  // Does LetGo once all have ended.
   void WaitAndLetGo() {
     std::vector<std::shared_ptr<void>> done;
     std::unique_lock lock(mutex_);

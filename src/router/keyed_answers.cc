@@ -243,8 +243,8 @@ std::optional<RequestError> KeyedAnswers::EndOf(Reader& reader) {
   return PlainError(ErrorCode::kSlowClient);
 }
 
-// Who lags behind a live generation is a client that waits for its next token; a replay is late
-// anyway. The quarter keeps the finished ones moving whatever the live ones do.
+// A reader that lags behind a live generation is a client that waits for its next token. A replay
+// is late anyway. The quarter keeps the finished ones moving whatever the live ones do.
 void KeyedAnswers::FeedReaders() {
   std::vector<Turn> of_live;
   std::vector<Turn> of_finished;
@@ -259,7 +259,7 @@ void KeyedAnswers::FeedReaders() {
   Feed(std::move(of_finished), kept + left);
 }
 
-// What is left of the budget.
+// Feeds readers in turn, and returns the part of the budget that is left.
 uint32_t KeyedAnswers::Feed(std::vector<Turn> turns, uint32_t budget) {
   std::sort(turns.begin(), turns.end());
   const size_t equal_share = budget / std::max<size_t>(turns.size(), 1);
@@ -303,8 +303,8 @@ void KeyedAnswers::MakeRoom(size_t num_entries) {
   }
 }
 
-// The answer is too large to be remembered: its key is free again. What nobody reads now ends with
-// its grace: a generation cannot be stopped while it tells a token.
+// The answer is too large to be remembered: its key is free again. An answer that nobody reads now
+// ends with its grace: a generation cannot be stopped while it tells a token.
 void KeyedAnswers::LetGo(Entry& entry) {
   BATON_LOG_WARN(
       "request {} ({}): its answer has more than {} bytes, or all answers more than {}; "

@@ -34,7 +34,7 @@
 
 namespace baton {
 
-// What a hello says of the model.
+// The words of a hello about the model.
 struct ModelClaim {
   std::string id;
   int64_t loaded_unix_s = 0;

@@ -1,8 +1,8 @@
-// The spans of a request as its router saw it: one for the whole, named as OpenTelemetry's
-// conventions for generative AI say (https://github.com/open-telemetry/semantic-conventions-genai,
-// 2026; attributes that a request does not have are left out), and one below it for each stage of
-// the critical path (src/obs/request_lifetime.h) that took time, so that these sum to the whole. No
-// text of prompts or answers. Pure; any thread.
+// The spans of a request as its router saw it. One span is for the whole request, and one below it
+// for each stage of the critical path (src/obs/request_lifetime.h) that took time. The stages'
+// spans so sum to the whole. Names follow OpenTelemetry's conventions for generative AI
+// (https://github.com/open-telemetry/semantic-conventions-genai, 2026). Attributes that a request
+// does not have are left out. No text of prompts or answers. Pure; any thread.
 #ifndef BATON_ROUTER_REQUEST_SPANS_H_
 #define BATON_ROUTER_REQUEST_SPANS_H_
 

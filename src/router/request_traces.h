@@ -26,7 +26,7 @@
 
 namespace baton {
 
-// What a worker last reported when a request was placed on it.
+// The load that a worker last reported when a request was placed on it.
 struct WorkerBeside {
   uint32_t running = 0;
   uint32_t waiting = 0;
@@ -34,7 +34,7 @@ struct WorkerBeside {
   uint32_t num_blocks = 0;
 };
 
-// What is noted while a request lives, beside its lifetime.
+// Notes that are taken while a request lives, beside its lifetime.
 struct TraceNotes {
   uint32_t num_running = 0;  // other requests of the router when this one came
   uint32_t num_waiting = 0;

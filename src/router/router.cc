@@ -15,7 +15,8 @@ constexpr int64_t kReplayTickUs = 20'000;
 // A turn this late is no busy machine's: the process was stopped, or what it runs on.
 constexpr int64_t kStoodStillUs = 500'000;
 
-// What runs always fits, and a slow client is slow with a key or without.
+// A request that runs always finds room here. A client is called slow after the same time with a
+// key or without.
 KeyedAnswersLimits KeyedLimits(const RouterCoreConfig& config) {
   KeyedAnswersLimits limits;
   limits.slow_client_us = config.slow_client_us;
@@ -64,8 +65,8 @@ Router::~Router() { Stop(); }
 void Router::Stop() {
   inbox_->Close();
   thread_.Join();
-  // The thread is gone: nobody else touches the core now. What was posted after its last turn was
-  // accepted too; then sinks that still wait get their end.
+  // The thread is gone: nobody else touches the core now. Tasks that were posted after its last
+  // turn were accepted too; then sinks that still wait get their end.
   core_.Shutdown();
   std::vector<RouterTask> tasks;
   inbox_->Take(clock_.NowUs(), &tasks);

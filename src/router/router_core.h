@@ -12,8 +12,8 @@
 //  3. Nothing of an older attempt reaches a sink; such events are counted.
 //  4. No token of a first placement reaches a sink before the decode worker has reserved blocks, so
 //     that a refusal can be answered by a proper status; or before all tokens are known, when no
-//     worker is missed. What a client has seen is never sent again: a later placement starts from
-//     the tokens that are known.
+//     worker is missed. Tokens that a client has seen are never sent again: a later placement
+//     starts from the tokens that are known.
 //  5. The queue holds at most max_queued requests, the table max_live, one request at most
 //     kMaxPendingTokens undelivered tokens.
 //  6. No request outlives its deadline by more than one tick.
@@ -115,8 +115,8 @@ class RouterCore {
   const RouterPrefixIndex& prefixes() const { return prefixes_; }
 
  private:
-  // What came of trying to place a request. kWaitAside: it waits for a worker of its own numerics
-  // while there are others, at which nobody need wait behind it.
+  // The result of trying to place a request. kWaitAside: the request waits for a worker of its own
+  // numerics while there are others. Nobody need wait behind it for the others.
   enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kEnded };
 
   // router_core.cc: life and end of requests.
@@ -227,7 +227,7 @@ class RouterCore {
   size_t num_queued_ = 0;         // of requests_, clients' only
   size_t num_aside_ = 0;          // of num_queued_, nobody waits behind them
   size_t num_shadows_ = 0;        // of requests_, queued or placed
-  // What num_queued_ counts without those that wait apart, by model id.
+  // The requests that num_queued_ counts without those that wait apart, by model id.
   std::map<std::string, ModelQueue, std::less<>> model_queues_;
   std::map<std::string, RetryEstimate, std::less<>> retries_;  // by model id
   bool queue_changed_ = false;                                 // PlaceQueued has something to try

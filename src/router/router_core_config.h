@@ -1,4 +1,4 @@
-// What RouterCore is configured with. Plain data; any thread.
+// The configuration of RouterCore. Plain data; any thread.
 #ifndef BATON_ROUTER_ROUTER_CORE_CONFIG_H_
 #define BATON_ROUTER_ROUTER_CORE_CONFIG_H_
 
@@ -12,7 +12,7 @@
 
 namespace baton {
 
-// Which path prompts take.
+// The path that prompts take.
 enum class ServeMode : uint8_t {
   kDisagg,      // always a pair, when there is one
   kAggregated,  // always the decode worker alone

@@ -14,8 +14,8 @@ namespace {
 
 // The longest deadline that workers take.
 constexpr int64_t kLongestDeadlineUs = int64_t{24} * 3600 * 1'000'000;
-// Beside twice the predicted time, how late a prefill worker's word that it has computed a prompt
-// may be before its KV counts as late. That word takes the same bad link.
+// A prefill worker says when it has computed a prompt. The KV counts as late when that word comes
+// later than twice the predicted time plus this. The word takes the same bad link.
 constexpr int64_t kSpareUs = 500'000;
 
 // Blocks of the request's tokens beside the prompt's full blocks.
@@ -39,7 +39,8 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, bool exact,
   spec.sampling = &request.spec.sampling;
   spec.trace = request.span;
   spec.tenant = request.spec.is_shadow() ? kShadowTenant : request.spec.tenant;
-  // Who finds it there would be told that the answer is exact; and nobody finds a shadow's.
+  // A request that finds the blocks there would be told that its answer is exact. Nobody finds a
+  // shadow's blocks.
   spec.is_cacheable = exact && !request.spec.is_shadow();
   return spec;
 }
@@ -545,8 +546,8 @@ uint32_t RouterRequest::NumToReplay(bool moves) const {
 }
 
 // Workers of one model may have unequal contexts, and an answer ends where the context of its
-// decode worker does. That must be behind the tokens that others have given, or will: else they
-// differ about which one is the last.
+// decode worker does. That end must come after the tokens that others have given, or will: else
+// they differ about which one is the last.
 uint32_t RouterRequest::LeastContext() const {
   size_t most_known = 0;
   for (uint32_t choice = 0; choice < spec.num_choices; ++choice) {
@@ -556,8 +557,9 @@ uint32_t RouterRequest::LeastContext() const {
   return static_cast<uint32_t>(std::min(whole, spec.prompt.size() + most_known + 2));
 }
 
-// What a client was promised: all of max_tokens where it named so many. An answer of open length
-// has as much as the worker that it began at, for as long as it waits for one of its numerics.
+// The tokens that a client was promised: all of max_tokens where it named so many. An answer of
+// open length has as much as the worker that it began at. That holds for as long as it waits for a
+// worker of its numerics.
 uint32_t RouterCore::AnswerContextOf(const RouterRequest& request, int64_t now_us) const {
   const auto whole =
       static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);

@@ -24,9 +24,9 @@ constexpr size_t kMaxMoveTriesPerTick = 32;
 // before they are computed again.
 constexpr int64_t kMoveLinkWaitUs = 1'000'000;
 
-// Deaths of workers that had not begun with a request, in its life, for which it is not blamed.
-// With the two that are its fault a request that kills whoever takes it ends three workers, fewer
-// than the deaths in a row from which on `serve` lets one wait.
+// Deaths of workers that had not begun with a request, in its life, for which it is not blamed. A
+// request that kills whoever takes it ends three workers: two more deaths are its fault. `serve`
+// lets a worker wait only after more deaths in a row.
 constexpr uint32_t kMaxEarlyDeaths = 1;
 
 ResumeReason ReasonOf(PlacementFault fault) {
@@ -56,7 +56,7 @@ ResumeReason ReasonOf(PlacementFault fault) {
   return ResumeReason::kTransfer;
 }
 
-// What the end of a worker's process is to a request that was placed on it.
+// The meaning of the end of a worker's process for a request that was placed on it.
 PlacementFault DeathOf(RouterRequest& request, bool is_decode, bool drains) {
   if (drains) return is_decode ? PlacementFault::kMoved : PlacementFault::kPrefillLeft;
   const HandoffRequestState state = request.life.state();
@@ -66,7 +66,7 @@ PlacementFault DeathOf(RouterRequest& request, bool is_decode, bool drains) {
                             state == HandoffRequestState::kDecoding ||
                             (request.is_local && prefill_began);
   const bool began = is_decode ? decode_began : prefill_began;
-  // Who dies in its first moment with the request may not have told of it any more.
+  // A worker that dies in its first moment with the request may not have told of it any more.
   if (began || request.num_early_deaths == kMaxEarlyDeaths) {
     return is_decode ? PlacementFault::kDecodeDied : PlacementFault::kPrefillDied;
   }
@@ -151,9 +151,9 @@ void RouterCore::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
   }
 }
 
-// False when there is no room for it elsewhere, only workers of other numerics are there, its KV
-// cannot go with it and computing it again may give other tokens (Repeats), the links that its KV
-// could take are not up yet, or this placement gave no token so far.
+// False when there is no room for it elsewhere, or only workers of other numerics are there. False
+// when its KV cannot go with it and computing it again may give other tokens (Repeats). False too
+// when the links that its KV could take are not up yet, or this placement gave no token so far.
 bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us) {
   const bool has_kv = (request.verified || request.is_local) && request.merge.num_known() > 0;
   // A hand-over repeats a token that is known: one that only its worker knows would cross without
@@ -175,7 +175,8 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
   const bool waits_for_pair = route.path == Route::Path::kLocal &&
                               ShouldWaitForPair(route.reason, *request.spec.model, now_us);
   const bool takes_kv = planned.source.value() != 0;
-  // What was seen would be computed again, and tokens come faster than it is asked for.
+  // Tokens that were seen would be computed again, and more tokens come before a move that was
+  // asked for.
   const bool may_differ = request.MayDifferFrom(0);
   bool may_move = has_room && (takes_kv || !(waits_for_link || waits_for_pair || may_differ));
   if (may_move && request.exact) {  // else it had better end where it is

@@ -1,4 +1,4 @@
-// What workers say of requests: tokens on their way to the client, and changes of state.
+// Handles what workers say of requests: tokens on their way to the client, and changes of state.
 #include <algorithm>
 #include <utility>
 
@@ -71,7 +71,7 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
     return EndBad(*request, ErrorCode::kWorkerFailed);
   }
   if (token.index == 0) request->lifetime.Mark(RequestEvent::kFirstToken, now_us);
-  // Before the worker's own word of it, which comes behind the token, maybe the last one.
+  // This is before the worker's own word of it, which comes after the token, maybe the last one.
   if (token.index == 1) request->lifetime.Mark(RequestEvent::kFirstStepEnded, now_us);
   request->moved_us = now_us;
   switch (request->merge.Add(std::move(token), now_us)) {
@@ -154,7 +154,7 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
       request.notes.CountGap(gap_us, token.index);
       metrics_->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
     }
-    // With the first of its tokens, so that both counters are of the same requests.
+    // The prompt counts with the first token, so that both counters are of the same requests.
     if (request.num_delivered == 0) metrics_->prompt_tokens_total->Add(request.spec.prompt.size());
     metrics_->generation_tokens_total->Add();
   }

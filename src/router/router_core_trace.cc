@@ -1,4 +1,4 @@
-// What is remembered of requests, for /debug/trace.
+// Remembers requests for /debug/trace.
 #include <algorithm>
 #include <utility>
 

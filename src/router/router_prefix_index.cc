@@ -178,8 +178,8 @@ void RouterPrefixIndex::Erase(uint64_t entry) {
   }
 }
 
-// Closes the hole with a later entry whose home does not lie behind the hole (Knuth, The Art of
-// Computer Programming 3, 6.4, algorithm R), and so on until a run's end.
+// Closes the hole with a later entry whose home does not lie after the hole, and so on until a
+// run's end. This is algorithm R of Knuth, The Art of Computer Programming 3, 6.4.
 void RouterPrefixIndex::EraseAt(size_t slot) {
   Part& part = parts_[PartOf(slots_[slot])];
   --part.size;

@@ -39,7 +39,7 @@ namespace baton {
 // blocks of 16.
 inline constexpr uint32_t kMaxPrefixEntries = 3u << 20;
 
-// What became of a batch.
+// The outcome of a batch.
 enum class PrefixOutcome : uint8_t {
   kApplied,
   kDuplicate,  // every change was known

@@ -175,7 +175,7 @@ struct RouterRequest {
   bool HasBegunPrompt() const {
     return IsPlaced() && life.state() >= HandoffRequestState::kPrefilling;
   }
-  // What is known beyond the first `num_from` tokens could be computed as other tokens.
+  // True when known tokens beyond the first `num_from` could be computed as other tokens.
   bool MayDifferFrom(uint32_t num_from) const { return !Repeats() && merge.num_known() > num_from; }
   // The known tokens, which no client has seen, are those of a worker that is lost.
   void ForgetTokens();

@@ -5,14 +5,14 @@
 // The router's thread calls it, time is an argument.
 //
 // Invariants
-//  1. Clients come first: a shadow starts only where a decode worker has nothing to do and nothing
-//     is queued, never waits in the queue, and ends at once when a client's request is placed on
-//     its worker or finds no room (RouterCore).
+//  1. Clients come first. A shadow starts only where a decode worker has nothing to do and nothing
+//     is queued, and it never waits in the queue. It ends at once when a client's request is placed
+//     on its worker or finds no room (RouterCore).
 //  2. Every finished request that was chosen, took the disaggregated path and is exact counts once
 //     in baton_shadow_total: equal, mismatch, dropped (no idle worker in time, no memory, a client
 //     came, its own time was over) or failed.
 //  3. At most kMaxRunning shadows run, each for as long as its client's request might; kMaxPending
-//     wait, each for kWaitUs, and none for another that could start. What is written down for all,
+//     wait, each for kWaitUs, and none for another that could start. The record for all,
 //     requests and answers, has at most kMaxBytes.
 //  4. A request that is not chosen costs one addition; its sink is the one that it came with.
 #ifndef BATON_ROUTER_SHADOW_RUNS_H_

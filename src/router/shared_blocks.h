@@ -6,8 +6,8 @@
 // request held it. Requests that came together, before the first had computed it, have a copy each.
 //
 // Invariants
-//  1. Of one link, 1 <= copies <= holders.
-//  2. What Add and Remove returned adds up to the sum of all copies.
+//  1. For each link, 1 <= copies <= holders.
+//  2. The results of Add and Remove add up to the sum of all copies.
 #ifndef BATON_ROUTER_SHARED_BLOCKS_H_
 #define BATON_ROUTER_SHARED_BLOCKS_H_
 

@@ -29,7 +29,7 @@ class TokenMerge {
   // what arrives between two messages of one worker.
   static constexpr size_t kMaxAhead = 256;
 
-  // What became of a token.
+  // The outcome for a token.
   enum class Outcome : uint8_t {
     kReady,      // it, and perhaps more, can be taken
     kAhead,      // kept until the gap before it closes

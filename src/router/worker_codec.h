@@ -1,5 +1,5 @@
-// worker.proto to plain values and back. What comes from a worker is checked here: everything
-// behind this file may rely on the ranges that the proto's comments state. Pure; any thread.
+// worker.proto to plain values and back. Messages of a worker are checked here: the code after this
+// file may rely on the ranges that the proto's comments state. Pure; any thread.
 #ifndef BATON_ROUTER_WORKER_CODEC_H_
 #define BATON_ROUTER_WORKER_CODEC_H_
 
@@ -14,8 +14,8 @@
 
 namespace baton {
 
-// What the API may call a model: 1 to 256 bytes of UTF-8 without '/' and ASCII control characters,
-// and not "default", which stands for the only model.
+// Whether the API may call a model by this id: 1 to 256 bytes of UTF-8 without '/' and ASCII
+// control characters. The id may not be "default", which stands for the only model.
 bool IsModelId(std::string_view id);
 
 // Everything but `model`, which needs the tokenizer (model_catalog.h). FailedPrecondition: the

@@ -1,5 +1,5 @@
-// What router and workers say to each other, as plain values: worker.proto without protobuf, so
-// that everything behind the wire can be tested and simulated without gRPC. Any thread.
+// The messages of router and workers to each other, as plain values: worker.proto without protobuf.
+// So everything behind the wire can be tested and simulated without gRPC. Any thread.
 #ifndef BATON_ROUTER_WORKER_MESSAGES_H_
 #define BATON_ROUTER_WORKER_MESSAGES_H_
 
@@ -21,7 +21,7 @@
 
 namespace baton {
 
-// What a worker does.
+// The role of a worker.
 enum class PoolRole : uint8_t { kPrefill, kDecode };
 inline std::string_view PoolRoleName(PoolRole role) {
   return role == PoolRole::kPrefill ? "prefill" : "decode";
@@ -113,7 +113,7 @@ struct PlacementSpec {
   uint32_t deadline_ms = 0;                      // left
   const std::vector<TokenId>* prompt = nullptr;  // owned by the request; valid during the call
   std::span<const TokenId> replayed;             // output known so far; only with one choice
-  const SamplingSettings* sampling = nullptr;    // likewise
+  const SamplingSettings* sampling = nullptr;    // owned and valid like `prompt`
   std::string_view tenant = kDefaultTenant;      // salts the hash chain
   bool is_cacheable = true;                      // the KV is for the decode worker's prefix cache
   SpanIds trace;                                 // the request's span; not valid = no spans of it

@@ -30,8 +30,9 @@ uint32_t ReportedFree(const RegisteredWorker& worker) {
   return worker.load.blocks[kFreeIdx] + worker.load.blocks[kCachedIdx];
 }
 
-// What a worker that has not measured its speed yet is taken to have: the mean of the others of its
-// role and model. A constant would send prompts past a slower worker that holds them in its cache.
+// The speed that is assumed for a worker that has not measured its own yet: the mean of the others
+// of its role and model. A constant would send prompts past a slower worker that holds them in its
+// cache.
 double AssumedTokensPerSecond(const std::map<LeaseId, RegisteredWorker>& workers, PoolRole role,
                               std::string_view model_id) {
   double sum = 0;

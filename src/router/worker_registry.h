@@ -8,8 +8,8 @@
 //     are only paired when both allow it (scheduler/route_policy.h).
 //  3. A worker is alive until its stream ends or it was silent for kDeadUs; after kSuspectUs of
 //     silence it gets no new request.
-//  4. What the router itself placed counts at once: a pool is taken to be as full as the larger of
-//     the worker's report and the router's own sum says.
+//  4. Requests that the router itself placed count at once: a pool is taken to be as full as the
+//     larger of the worker's report and the router's own sum says.
 #ifndef BATON_ROUTER_WORKER_REGISTRY_H_
 #define BATON_ROUTER_WORKER_REGISTRY_H_
 
@@ -45,7 +45,7 @@ inline constexpr int64_t kContextKeptUs = 30'000'000;
 inline constexpr int64_t kFirstFullUs = 20'000;
 inline constexpr int64_t kMaxFullUs = 500'000;
 
-// What one placed request takes at one worker.
+// The cost of one placed request at one worker.
 struct PlacementCost {
   uint32_t num_blocks = 0;   // shared ones once
   uint64_t num_tokens = 0;   // prompt tokens to compute there
@@ -82,7 +82,7 @@ struct RegisteredWorker {
   SharedBlocks shared;                  // their full prompt blocks, as counted in `placed`
   std::map<LeaseId, LinkHealth> links;  // a prefill worker's, by decode worker
   uint32_t num_requests = 0;
-  // Of a prefill worker: who gets nothing of it. What decides it never changes.
+  // The decode workers that get nothing of a prefill worker. The reason for it never changes.
   std::vector<UnpairedView> not_paired;
 
   // Nothing runs or waits there, of this router or another.

@@ -1,4 +1,5 @@
-// What every gRPC channel from one process of a cluster to another has in common. Any thread.
+// The settings that every gRPC channel from one process of a cluster to another has in common. Any
+// thread.
 #ifndef BATON_RPC_CLUSTER_CHANNEL_H_
 #define BATON_RPC_CLUSTER_CHANNEL_H_
 
@@ -8,8 +9,8 @@
 
 namespace baton {
 
-// Of one message between processes of a cluster. A prompt of 2^20 tokens is 5 MiB; step events are
-// far smaller.
+// The most bytes of one message between processes of a cluster. A prompt of 2^20 tokens is 5 MiB;
+// step events are far smaller.
 inline constexpr int kMaxClusterMessageBytes = 32 << 20;
 
 // Answers of that size, keepalive (src/base/keepalive.h), no proxy of the environment, and tries

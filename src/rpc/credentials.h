@@ -17,8 +17,8 @@
 
 namespace baton {
 
-// What a server asks of a client. A certificate that is given and not good ends the connection in
-// either case.
+// The certificate that a server asks of a client. A certificate that is given and not good ends the
+// connection in either case.
 enum class ClientCertificate : uint8_t { kRequired, kIfGiven };
 
 // How often the files are looked at, seconds.

@@ -24,7 +24,7 @@ class PrefixFeed {
   // The router knows nothing, or lost count.
   void TellAll() { tell_all_ = true; }
 
-  // What changed, and what is held after that.
+  // Takes the changes, and all that is held after them.
   void Take(std::span<const PrefixChange> changes, const HeldLinks& held) {
     if (!tell_all_ && waiting_.size() + changes.size() <= 2 * held.size() + kMaxPrefixChanges) {
       waiting_.insert(waiting_.end(), changes.begin(), changes.end());

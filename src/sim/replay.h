@@ -1,7 +1,7 @@
 // Replay: how long the requests of a load wait on a cluster that does not exist: the shipped
 // router, scheduler, prefix cache and hand-off on a simulated clock, with steps that take the time
-// that a StepModel says and links of a given speed. Nothing fails; sim_world.h is for that. The
-// same options give the same numbers.
+// that a StepModel says and links of a given speed. Nothing fails; sim_world.h is for that. Equal
+// options give equal numbers.
 //
 // What it leaves out: the router's own time, the sampler's, and what workers of one host do to each
 // other. Lengths and shared prefixes are a trace's; texts are not known to anybody.
@@ -19,7 +19,7 @@
 
 namespace baton {
 
-// What every worker of a replay is.
+// The properties of every worker of a replay.
 struct ReplayWorker {
   StepModel steps;
   StepWeights first_cost;  // what its scheduler expects before it has measured
@@ -45,7 +45,7 @@ struct ReplayOptions {
   uint64_t seed = 1;    // of what the trace does not say: the tokens
 };
 
-// What came out.
+// The results of a replay.
 struct ReplayReport {
   uint64_t num_requests = 0;  // that were made
   uint64_t num_finished = 0;

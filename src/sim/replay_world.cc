@@ -14,11 +14,11 @@ namespace {
 // Layer groups in which KV crosses: about as many as a worker's.
 constexpr uint32_t kNumGroups = 4;
 constexpr int64_t kBootUs = 3'000'000;
-// From a client to its router.
+// The way from a client to its router.
 constexpr int64_t kClientUs = 100;
 // After the last start a run may go on for so long: the time limit of a request, and some.
 constexpr int64_t kDrainUs = 700'000'000;
-// Of the limits that a worker process gives its engine.
+// One of the limits that a worker process gives its engine.
 constexpr uint32_t kMaxBatchTokens = 1024;
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 namespace baton {
 
-// What a stream is for.
+// The purpose of a stream.
 enum class DrawPurpose : uint64_t {
   kWorld = 1,
   kArrivals = 2,

@@ -15,7 +15,7 @@
 
 namespace baton {
 
-// What can go wrong.
+// The kinds of faults.
 enum class FaultKind : uint8_t {
   kKill = 0,   // a process is gone and comes back as another life
   kFreeze,     // a process stops and goes on

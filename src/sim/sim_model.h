@@ -1,7 +1,7 @@
 // SimModel: the model of a simulation. Each KV slot holds a hash of the whole prefix that ends
 // there, computed from the slot before it; the logits of a row are a hash of all slots of its
 // prefix. So a wrong, torn, stale or missing byte anywhere gives other tokens, and what is computed
-// behind it is wrong too. Engine thread of one simulated worker.
+// after it is wrong too. Engine thread of one simulated worker.
 //
 //   h[p] = mix(h[p-1] + token[p])     read from the KV of position p-1
 //   slot (p, layer, K|V) = h[p], or a number that follows from it for the other three
@@ -60,7 +60,7 @@ class SimPrefix {
   uint64_t fold_ = 1;
 };
 
-// What a step costs on a simulated device.
+// The cost of a step on a simulated device.
 struct SimStepCost {
   int64_t fixed_us = 1200;
   int64_t prefill_row_us = 25;

@@ -4,8 +4,8 @@
 // Two kinds of traffic:
 //   streams  (router <-> worker) in order, whole, or broken: what a partition holds up arrives when
 //            it ends, as TCP sends again
-//   data     (prefill <-> decode) likewise, but each message may also come twice, late, out of
-//            order, or with a bit flipped: the hand-off calls all of that legal
+//   data     (prefill <-> decode) as streams, but each message may also come twice, late, out
+//            of order, or with a bit flipped: the hand-off calls all of that legal
 #ifndef BATON_SIM_SIM_NETWORK_H_
 #define BATON_SIM_SIM_NETWORK_H_
 
@@ -95,7 +95,7 @@ class SimNetwork {
   const NetworkCounts& counts() const { return counts_; }
 
  private:
-  // In order, after what was sent before.
+  // The time at which a message arrives, in order: after what was sent before.
   int64_t Arrive(SimChannel& channel, int64_t sent_us, size_t num_bytes);
   bool Meets(const ChannelFault& fault, int64_t now_us);
 

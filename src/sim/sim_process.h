@@ -2,7 +2,7 @@
 // and has a clock of its own, which drifts and may jump. Owned by the world; one thread.
 //
 // Invariants
-//  1. What was posted to one life never runs in another; a dead process runs nothing.
+//  1. Work that was posted to one life never runs in another; a dead process runs nothing.
 //  2. A frozen process runs nothing; what was due meanwhile runs in order when it goes on.
 //  3. Its clock never goes back.
 #ifndef BATON_SIM_SIM_PROCESS_H_
@@ -57,7 +57,7 @@ class SimProcess final : public Clock {
     waiting_.clear();
   }
   void Revive() { alive_ = true; }
-  // What life `life` did at `us` really happened: it was not dead by then.
+  // True when a deed of life `life` at `us` really happened: the life was not dead by then.
   bool DidHappen(uint32_t life, int64_t us) const {
     return life >= deaths_us_.size() || us <= deaths_us_[life];
   }

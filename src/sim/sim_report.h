@@ -1,4 +1,4 @@
-// What a simulation found, as numbers and as the table that `baton sim` prints. Plain data.
+// The results of a simulation, as numbers and as the table that `baton sim` prints. Plain data.
 #ifndef BATON_SIM_SIM_REPORT_H_
 #define BATON_SIM_SIM_REPORT_H_
 

@@ -21,7 +21,7 @@ class Shrinker {
 
   std::optional<ShrunkRun> Search() {
     if (!Try(best_)) return std::nullopt;
-    // What came after the broken promise did not cause it.
+    // Events after the broken promise did not cause it.
     SimOptions until = best_;
     until.num_requests = std::max<uint64_t>(1, violation_.num_requests);
     until.only_faults = applied_;

@@ -12,7 +12,7 @@
 namespace baton {
 
 // Runs `num_worlds` >= 1 worlds on as many threads, each with its share of the requests and a seed
-// of its own (one world: the seed itself). What comes out depends on the options alone.
+// of its own (one world: the seed itself). The report depends on the options alone.
 SimReport RunSimulation(const SimOptions& options, uint32_t num_worlds);
 // The options of one of them.
 SimOptions WorldOptions(const SimOptions& options, uint32_t num_worlds, uint32_t world);
@@ -23,9 +23,9 @@ struct ShrunkRun {
   SimViolation violation;
   uint32_t num_runs = 0;  // that it took to find
 };
-// Of one world's options that break a promise: fewer requests, then fewer faults, then fewer
-// requests again, as long as the same kind of promise breaks; at most `max_runs` runs. Nothing when
-// the options break none.
+// Shrinks one world's options that break a promise: fewer requests, then fewer faults, then fewer
+// requests again. It goes on as long as the same kind of promise breaks, for at most `max_runs`
+// runs. Nothing when the options break none.
 std::optional<ShrunkRun> Shrink(const SimOptions& options, uint32_t max_runs);
 
 // The arguments of `baton sim` that repeat the run of one world.

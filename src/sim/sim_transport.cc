@@ -52,7 +52,7 @@ void SimTransport::LinkUp(SimTransport* peer, uint64_t epoch, bool pulls, bool d
   const TransportKind kind = pulls ? TransportKind::kShm : TransportKind::kTcp;
   sink_->OnPeerUp({peer->incarnation(), peer->process().name(), kind, dialled});
   DropParked();
-  // What waited for this peer goes out first.
+  // Messages that waited for this peer go out first.
   std::vector<Control> parked;
   std::swap(parked, parked_);
   for (Control& control : parked) {

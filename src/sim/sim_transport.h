@@ -1,6 +1,6 @@
-// SimTransport: the KvTransport of one simulated worker. Bytes really move between the arenas, with
-// the shipped ReceiveTable as the judge of each slice and the shipped checksums, so that a flipped
-// bit or a late frame is found, or not, as in a real worker. One thread.
+// SimTransport: the KvTransport of one simulated worker. Bytes really move between the arenas. The
+// shipped ReceiveTable judges each slice, with the shipped checksums. So a flipped bit or a late
+// frame is found, or not, as in a real worker. One thread.
 //
 // A link is one connection, dialled by the prefill worker. Some links push (the bytes are taken
 // when they are sent, as over tcp), some pull (the bytes are read from the sender's arena when they
@@ -35,7 +35,7 @@ class SimWire final : public HandoffWire {
     return "m";
   }
   StatusOr<HandoffMessage> Decode(std::string_view /*bytes*/) const override { return message_; }
-  // What was encoded last.
+  // The message that was encoded last.
   HandoffMessage Take() { return std::move(message_); }
 
  private:
@@ -61,8 +61,8 @@ class SimTransport final : public KvTransport {
   TransportStats Stats() const override { return counters_.Snapshot(); }
   std::vector<LinkInfo> Links() const override;
 
-  // ---- Connections; the worker's business.
-  // What a slice counts for on its way, in place of its own bytes.
+  // ---- Connections; the worker's business. The bytes that a slice counts for on its way, in place
+  // of its own bytes.
   void set_slice_wire_bytes(size_t num_bytes) { slice_wire_bytes_ = num_bytes; }
   void set_incarnation(Incarnation incarnation) { incarnation_ = incarnation; }
   Incarnation incarnation() const { return incarnation_; }
@@ -72,11 +72,11 @@ class SimTransport final : public KvTransport {
   void LinkUp(SimTransport* peer, uint64_t epoch, bool pulls, bool dialled);
   // This end of connection `epoch` has ended; 0 = of any. A newer one is not touched.
   void LinkDown(Incarnation peer, uint64_t epoch, std::string_view reason);
-  // Of the connection to `peer`; 0 = none.
+  // The epoch of the connection to `peer`; 0 = none.
   uint64_t EpochOf(Incarnation peer) const;
   // The other ends, of this end's connections.
   std::vector<SimTransport*> Peers() const;
-  // Those that this end dialled, by the life that it reached.
+  // The ends that this end dialled, by the life that it reached.
   std::vector<std::pair<Incarnation, SimTransport*>> Dialled() const;
 
   // Hands the engine the control messages that arrived by now, as its transport's thread does while
@@ -114,7 +114,7 @@ class SimTransport final : public KvTransport {
   using ArrivalKey = std::pair<int64_t, uint64_t>;
 
   void SendNow(const Link& link, const HandoffMessage& message);
-  // In this end, the receiver.
+  // At this end, the receiver of the message.
   void ExpectControl(int64_t arrival_us, Control control);
   void TakeControl(const Control& control);
   void TakeBatch(const Batch& batch);

@@ -13,7 +13,7 @@
 namespace baton {
 namespace {
 
-// From an event's arrival to the turn that handles it.
+// The time from an event's arrival to the turn that handles it.
 constexpr int64_t kWakeUs = 3;
 // At least so long between two turns that nothing but time causes.
 constexpr int64_t kIdleUs = 200;
@@ -308,7 +308,7 @@ void SimWorker::OnOrder(const std::shared_ptr<SimSessionStream>& stream,
   Reject(stream, key);
 }
 
-// What a session service answers when the inbox is full.
+// Sends the answer of a session service whose inbox is full.
 void SimWorker::Reject(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key) {
   SendStatus(stream, {.session = stream->id,
                       .key = key,

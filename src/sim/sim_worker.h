@@ -40,7 +40,8 @@ struct SimWorkerOptions {
 
   KvLayout layout = SimLayout();
   uint32_t max_context = kSimContext;
-  // What computes, and tells `spend` what each layer costs; empty = a SimModel of `cost`.
+  // Makes the model that computes, and that tells `spend` what each layer costs; empty = a SimModel
+  // of `cost`.
   std::function<std::unique_ptr<ForwardModel>(std::function<void(int64_t us)> spend)> make_model;
   // The last word on the engine's numbers; may be empty.
   std::function<void(EngineConfig*)> tune;
@@ -86,7 +87,7 @@ class SimWorker final : private EngineListener {
   bool leaving() const { return leaving_; }
   uint32_t num_blocks() const { return options_.num_blocks; }
   uint64_t num_turns() const { return num_turns_; }
-  // What its model has computed since the start, all lives together.
+  // The time that its model has computed since the start, all lives together.
   int64_t busy_us() const { return busy_us_; }
   const std::string& name() const { return process_->name(); }
 
@@ -133,7 +134,7 @@ class SimWorker final : private EngineListener {
   SimTransport transport_;
   const std::unique_ptr<ForwardModel> model_;
 
-  // Of this life.
+  // The parts of this life.
   Incarnation incarnation_;
   std::unique_ptr<EngineInbox> inbox_;
   std::unique_ptr<EngineTransportSink> sink_;

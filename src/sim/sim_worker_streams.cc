@@ -172,7 +172,7 @@ void SimWorker::OnDialled(SimWorker* from, Incarnation from_life, Incarnation wa
 
 void SimWorker::BreakLink(SimWorker* peer, uint64_t epoch, std::string_view why) {
   transport_.LinkDown(peer->incarnation_, epoch, why);
-  // What was on its way to the peer, a welcome too, is followed by the end of the stream.
+  // The end of the stream follows all that was on its way to the peer, a welcome too.
   fabric_->network->Send(*process_, *peer->process_, 0, [mine = incarnation_, peer, epoch] {
     peer->transport_.LinkDown(mine, epoch, "the peer closed the connection");
   });

@@ -12,7 +12,7 @@ constexpr size_t kMaxLive = 768;
 // How often a client asks that is refused each time.
 constexpr uint32_t kMaxTries = 60;
 constexpr int64_t kAskAgainUs = 5'000;
-// From a client to its router and back.
+// The way from a client to its router and back.
 constexpr int64_t kClientUs = 200;
 // A request ends within its own 60 s; a router may have been frozen for 6 s of them, twice.
 constexpr int64_t kHungUs = 80'000'000;

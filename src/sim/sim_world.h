@@ -1,6 +1,6 @@
 // SimWorld: a whole cluster in one thread: routers, prefill and decode workers, clients, network
-// and faults, on one event queue. The same options give the same run, bit for bit. One thread; one
-// run per object.
+// and faults, on one event queue. Equal options give equal runs, bit for bit. One thread; one run
+// per object.
 //
 //   requests and faults -> the last client is answered -> everybody rests for a lease
 //   -> every pool and ledger is empty -> pool-filling requests succeed
@@ -26,7 +26,7 @@
 
 namespace baton {
 
-// What is simulated; constant.
+// The settings of a simulation; constant.
 struct SimOptions {
   uint64_t seed = 1;
   uint64_t num_requests = 10'000;

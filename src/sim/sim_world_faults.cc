@@ -148,7 +148,7 @@ void SimWorld::BreakIfStillBlocked(uint32_t from, uint32_t to) {
                          [router, worker, kWhy] { worker->BreakWith(router, kWhy); });
 }
 
-// What happens to messages on a link, in both directions.
+// Applies a fault to the messages on a link, in both directions.
 void SimWorld::Disturb(const SimFault& fault) {
   const int64_t until_us = events_.now_us() + fault.for_us;
   const ChannelFault faulty{until_us, 0.4, std::max<int64_t>(1, static_cast<int64_t>(fault.size))};

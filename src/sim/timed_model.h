@@ -19,7 +19,7 @@ namespace baton {
 inline constexpr TokenId kTimedToken = 1;
 static_assert(kTimedToken != kSimEos);
 
-// What is timed; constant.
+// The settings of a timed model; constant.
 struct TimedModelOptions {
   StepModel steps;
   uint32_t num_layers = 1;  // as many calls of the hook in each step, evenly spaced

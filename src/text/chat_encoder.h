@@ -13,17 +13,17 @@
 
 namespace baton {
 
-// What the model is given for a conversation.
+// The prompt that the model is given for a conversation.
 struct ChatPrompt {
   std::vector<TokenId> tokens;
   std::string text;  // the rendered prompt, for people; without a bos that the template left out
 };
 
 // Renders `messages` and encodes the result. Control tokens spelled in a message, in a variable of
-// `options` or in a name within either stay ordinary text: before rendering they are broken with a
-// guard character (a Unicode noncharacter that occurs nowhere else in the request), the rendered
-// text is cut at the control tokens that are left, and each part is encoded whole after the guard
-// is taken out again. A name, type or value of letters, digits and '_' alone is broken only if it
+// `options` or in a name within either stay ordinary text. Before rendering they are broken with a
+// guard character (a Unicode noncharacter that occurs nowhere else in the request). The rendered
+// text is cut at the control tokens that are left. Then the guard is taken out again, and each part
+// is encoded whole. A name, type or value of letters, digits and '_' alone is broken only if it
 // holds a whole token, so that templates can compare it. bos is put in front if the model asks for
 // it and the template did not. Errors of ChatTemplate::Render and Tokenizer::Encode;
 // InvalidArgument when the messages use up all 32 guard characters.

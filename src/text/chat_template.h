@@ -22,7 +22,7 @@ struct TokenizerSpec;
 
 inline constexpr size_t kMaxChatMessages = 100'000;
 
-// What stands for the content of a message that has no text.
+// The form in which a template sees the content of a message that has text or none.
 enum class ContentForm : uint8_t {
   kText,    // ChatMessage::content
   kNull,    // null: an assistant message that only calls tools
@@ -42,7 +42,7 @@ struct ChatMessage {
   JsonValue::Object members = {};
 };
 
-// What a template is told besides the messages.
+// The values that a template is told besides the messages.
 struct RenderOptions {
   bool add_generation_prompt = true;  // end where the assistant's answer begins
   // End inside the last message, so that the answer continues it; excludes the field above.
@@ -67,9 +67,9 @@ class ChatTemplate {
   // The template of `spec`, which has one, with the tokens of its `tokenizer`. Errors as above.
   static StatusOr<ChatTemplate> CreateFor(const TokenizerSpec& spec, const Tokenizer& tokenizer);
 
-  // The prompt. InvalidArgument when the template refuses the messages (its own words), when a role
-  // is none of the above, when a string is not UTF-8, when there are more than kMaxChatMessages, or
-  // when the template does not print the message that is to be continued.
+  // The prompt. InvalidArgument when the template refuses the messages (its own words), or does not
+  // print the message that is to be continued. InvalidArgument too when a role is none of the
+  // above, when a string is not UTF-8, or when there are more than kMaxChatMessages.
   // FailedPrecondition when the template exceeds its instructions, 0.9 s of processor time, its
   // recursion, 64 MiB of memory plus 16 times the messages, or kMaxEncodeBytes of output.
   StatusOr<std::string> Render(std::span<const ChatMessage> messages,

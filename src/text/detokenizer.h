@@ -26,7 +26,7 @@ class Detokenizer {
   // The text that `id` completes, often empty. An id outside the vocabulary gives none: check it
   // with Tokenizer::IsValid where it comes in.
   std::string Push(TokenId id);
-  // What is held back, as U+FFFD, when no token follows; starts over.
+  // Returns what is held back, as U+FFFD, when no token follows. Then starts over.
   std::string Flush();
 
  private:

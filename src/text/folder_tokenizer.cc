@@ -198,8 +198,8 @@ class FolderReader {
     spec_.pre = shape_.is_spm ? "default" : shape_.pre;
     spec_.nfc = shape_.nfc;
     if (!shape_.is_spm) {
-      // Not said where it is the split rule's own, as in a GGUF file: the spec is then one that
-      // builds before this field read too.
+      // The field stays absent where the value is the split rule's own, as in a GGUF file. Builds
+      // from before this field then read the spec too.
       const StatusOr<PreTokenizer> rule = FindPreTokenizer(spec_.pre);
       const bool is_usual = rule.ok() && rule->ignore_merges == shape_.ignore_merges;
       if (!is_usual) spec_.ignore_merges = shape_.ignore_merges;

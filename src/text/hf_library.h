@@ -46,7 +46,7 @@ class Bpe {
   std::unique_ptr<baton_text_bpe, Free> handle_;
 };
 
-// What one rendering sees and may spend.
+// The input and the limits of one rendering.
 struct RenderRequest {
   std::string_view variables_json;  // a JSON object
   uint64_t fuel = 0;                // template instructions

@@ -16,7 +16,7 @@ StatusOr<TokenMerge> ParseMerge(std::string_view text, size_t rank, const TokenI
     return InvalidArgument("tokenizer merges[{}] is {}, but {} is not a token", rank,
                            QuotedForMessage(text), QuotedForMessage(token));
   };
-  // From 1: the left part may itself begin with a space.
+  // The search begins at 1: the left part may itself begin with a space.
   const size_t space = text.find(' ', 1);
   if (space == std::string_view::npos || space + 1 == text.size()) {
     return InvalidArgument("tokenizer merges[{}] is {}, not two tokens and a space", rank,

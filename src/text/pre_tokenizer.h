@@ -26,7 +26,8 @@ StatusOr<PreTokenizer> FindPreTokenizer(std::string_view name);
 // The name of the rule with exactly these patterns; Unimplemented, quoting a pattern, otherwise.
 StatusOr<std::string_view> FindRuleByPatterns(std::span<const std::string> patterns);
 
-// What "digits one by one" and byte-level splitting without a pattern of their own stand for.
+// The patterns that "digits one by one", and byte-level splitting without a pattern of its own,
+// stand for.
 extern const std::string_view kSingleDigitPattern;
 extern const std::string_view kGpt2Pattern;
 

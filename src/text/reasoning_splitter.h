@@ -25,11 +25,11 @@ struct AnswerParts {
 };
 
 // Splits the text of one answer.
-// 1. What is returned, joined, does not depend on how the text was cut. Whole characters in, whole
+// 1. The returned parts, joined, do not depend on how the text was cut. Whole characters in, whole
 //    characters out.
 // 2. Thoughts are what stands between the first "<think>", which only blanks may precede, and the
-//    first "</think>" behind it; without the latter, everything. Later tags are content.
-// 3. The tags are dropped, and so are the blanks behind "<think>", before and behind "</think>".
+//    first "</think>" after it; without the latter, everything. Later tags are content.
+// 3. The tags are dropped, and so are the blanks after "<think>", before and after "</think>".
 //    Nothing else is.
 // 4. Held back is only what may still be a tag or a dropped blank. O(1) a byte.
 class ReasoningSplitter {
@@ -40,7 +40,7 @@ class ReasoningSplitter {
       : place_(starts_inside ? Place::kOpened : Place::kBefore), opened_(starts_inside) {}
 
   AnswerParts Push(std::string_view text);
-  // What was held back, when no text follows.
+  // Returns the text that was held back, when no text follows.
   AnswerParts Flush();
 
   // Thoughts have begun, and perhaps ended; there may be none between the tags.

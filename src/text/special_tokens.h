@@ -16,7 +16,7 @@
 
 namespace baton {
 
-// Which tokens are looked for.
+// The tokens that are looked for.
 enum class SpecialScope : uint8_t {
   kUserDefined,  // user text: type 4 only
   kAll,          // template text: control and unknown tokens too

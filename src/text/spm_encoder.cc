@@ -31,7 +31,7 @@ struct Symbol {
   TokenId id = kNoToken;  // kNoToken: a character that is no token
 };
 
-// What two symbols would become.
+// The result of joining two symbols.
 struct Join {
   uint32_t rank = 0;  // lower first
   TokenId id = kNoToken;
@@ -56,7 +56,7 @@ struct Split {
   Symbol right;
 };
 
-// What one call of Encode needs; reused from one part of the text to the next.
+// The memory that one call of Encode needs; reused from one part of the text to the next.
 struct Scratch {
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
@@ -271,7 +271,7 @@ class SpmEncoder : public PieceEncoder {
       if (left.size == 0 || left.next == kNone) continue;
       Symbol& right = symbols[left.next];
       if (left.size + right.size != best.size) continue;
-      // Of merges, two pairs can make the same token, and the one at hand may not be listed.
+      // With merges, two pairs can make the same token, and the pair at hand may not be listed.
       if (by_pairs_ && !FindJoin(text, left, right)) continue;
       left.size = best.size;
       left.id = best.id;

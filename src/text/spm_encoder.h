@@ -28,8 +28,8 @@ int ByteOfToken(std::string_view token);
 // added. Its cost is O(n log n) for any text.
 //
 // Which pair is joined first: with scores, the pair whose joined text is the token of the highest
-// score; without, the pair that is listed first in `merges`. Of equals the leftmost. With scores,
-// unused tokens are joined too and then taken apart again (as SentencePiece does).
+// score; without, the pair that is listed first in `merges`. Among equals it is the leftmost. With
+// scores, unused tokens are joined too and then taken apart again (as SentencePiece does).
 //
 // `spec`: distinct tokens of the given types [vocab_size]. InvalidArgument when it has neither
 // scores nor merges, names the first merge whose parts or result are not tokens, and the first byte

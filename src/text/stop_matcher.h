@@ -22,7 +22,7 @@ inline constexpr size_t kMaxStopBytes = 4096;
 // 1. The match that ends first wins; of several that end at the same byte, the longest. This does
 //    not depend on how the text was cut.
 // 2. Text that may turn out to be the beginning of a stop string is held back, no more than that.
-// 3. What Push and Flush emit, joined, is the text before the match (all of it without one).
+// 3. The output of Push and Flush, joined, is the text before the match (all of it without one).
 class StopMatcher {
  public:
   // Without stop strings: emits everything at once.
@@ -34,7 +34,7 @@ class StopMatcher {
   // A match that ends within a `text` that may not stop counts for nothing; one that only begins
   // there and ends in a later text counts.
   std::string Push(std::string_view text, bool may_stop = true);
-  // What was held back, when no text follows.
+  // Returns the text that was held back, when no text follows.
   std::string Flush();
 
   // The stop string that was found, as its position in the list.
@@ -42,7 +42,7 @@ class StopMatcher {
   bool stopped() const { return matched_idx_.has_value(); }
   // Bytes held back.
   size_t num_held_bytes() const { return held_.size(); }
-  // Of its stop strings, as they are kept; all copies of a matcher share them.
+  // Bytes of its stop strings, as they are kept; all copies of a matcher share them.
   size_t num_bytes() const {
     size_t bytes = 0;
     if (patterns_ == nullptr) return bytes;

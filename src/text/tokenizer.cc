@@ -168,7 +168,7 @@ Status Tokenizer::SetVocabulary(const TokenizerSpec& spec, std::span<const Token
     flags_[id].special = IsSpecialType(types[id]);
     const bool is_literal = flags_[id].special || types[id] == TokenType::kUserDefined;
     const bool user_defined = types[id] == TokenType::kUserDefined;
-    // What Encode looks for.
+    // The spelling that Encode looks for.
     const std::string literal = literals_in_plain_ ? WithPlainSpaces(token) : token;
     if (is_literal && !token.empty()) {
       BATON_RETURN_IF_ERROR(special_tokens_.Add(literal, static_cast<TokenId>(id), user_defined));

@@ -33,7 +33,7 @@ namespace baton {
 // finish (it gives up after 10 million backtracking steps in one piece).
 inline constexpr size_t kMaxEncodeBytes = size_t{4} << 20;
 
-// What a text may turn into.
+// The rules for turning a text into tokens.
 struct EncodeOptions {
   bool add_special = false;    // bos before and eos after, as the model file asks
   bool parse_special = false;  // control tokens spelled in the text become those tokens
@@ -91,7 +91,7 @@ class Tokenizer {
   const SpecialTokens& special_tokens() const { return special_tokens_; }
 
  private:
-  // What Encode, Decode and the samplers ask about one token.
+  // Facts about one token that Encode, Decode and the samplers ask for.
   struct Flags {
     bool special = false;
     bool eog = false;

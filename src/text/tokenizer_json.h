@@ -15,7 +15,7 @@
 
 namespace baton {
 
-// What one file may hold besides its vocabulary and merges (gemma 3: 51,000 values).
+// Limits of one file besides its vocabulary and merges (gemma 3: 51,000 values).
 inline constexpr size_t kMaxJsonValues = size_t{1} << 20;
 inline constexpr size_t kMaxJsonDepth = 64;
 
@@ -27,10 +27,11 @@ struct TokenizerJson {
   nlohmann::json tree;              // everything else; an object
 };
 
-// InvalidArgument, with the place, for text that is not JSON, a key that is there twice, an id that
-// is no number below 2^32, a merge that is not two tokens or has an empty one (joining it would
-// never end), and for more than kMaxSpecTokens, kMaxMerges, kMaxJsonValues or kMaxJsonDepth.
-// Unimplemented for a merge of a token with a space, which our form of merges cannot tell apart.
+// InvalidArgument, with the place, for text that is not JSON, a key that is there twice, or an id
+// that is no number below 2^32. InvalidArgument too for a merge that is not two tokens or has an
+// empty one (joining it would never end). InvalidArgument also for more than kMaxSpecTokens,
+// kMaxMerges, kMaxJsonValues or kMaxJsonDepth. Unimplemented for a merge of a token with a space,
+// which our form of merges cannot tell apart.
 StatusOr<TokenizerJson> ParseTokenizerJson(std::string_view text);
 
 // A small JSON file as a tree, under the same limits; NaN and infinities are read as Python writes

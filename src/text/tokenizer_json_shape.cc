@@ -33,13 +33,13 @@ std::vector<const Json*> Flatten(const Json& part, std::string_view list) {
 }
 
 Status Unsupported(std::string_view what, const Json& part) {
-  // In ASCII, and control characters escaped.
+  // The dump is ASCII, with control characters escaped.
   const std::string dump = part.dump(-1, ' ', true, Json::error_handler_t::replace);
   return Unimplemented("tokenizer.json: {} {} is not supported: {}", what,
                        QuotedForMessage(TypeOf(part)), dump.substr(0, 200));
 }
 
-// What the normalizers do.
+// The work of the normalizers.
 struct Normalizing {
   bool nfc = false;
   bool marks_spaces = false;  // " " -> U+2581

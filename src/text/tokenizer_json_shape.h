@@ -1,4 +1,4 @@
-// Which kind of tokenizer a tokenizer.json describes. Pure; any thread.
+// The kind of tokenizer that a tokenizer.json describes. Pure; any thread.
 #ifndef BATON_TEXT_TOKENIZER_JSON_SHAPE_H_
 #define BATON_TEXT_TOKENIZER_JSON_SHAPE_H_
 
@@ -29,7 +29,7 @@ struct TokenizerShape {
 // `tree` is TokenizerJson::tree.
 StatusOr<TokenizerShape> ReadTokenizerShape(const nlohmann::json& tree);
 
-// Which tokens post_processor puts around a text: their names, or empty.
+// The tokens that post_processor puts around a text: their names, or empty.
 struct AroundText {
   std::string before;
   std::string after;

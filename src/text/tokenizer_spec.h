@@ -1,6 +1,6 @@
-// What a tokenizer is made of, as a model file's metadata tells it. Plain data: the model reader
-// fills it, workers send it to the router as bytes, Tokenizer::Create checks it and builds from it.
-// Any thread.
+// The parts of a tokenizer, as a model file's metadata tells them. Plain data: the model reader
+// fills it, and workers send it to the router as bytes. Tokenizer::Create checks it and builds from
+// it. Any thread.
 #ifndef BATON_TEXT_TOKENIZER_SPEC_H_
 #define BATON_TEXT_TOKENIZER_SPEC_H_
 
@@ -82,7 +82,7 @@ inline constexpr size_t kMaxSpecTokens = size_t{1} << 20;
 inline constexpr size_t kMaxMerges = size_t{1} << 21;
 // All strings of a spec together; the largest in use have about 8 MiB.
 inline constexpr size_t kMaxSpecTextBytes = size_t{64} << 20;
-// Of Serialize() in a worker's hello, which a gRPC message of 32 MiB must hold.
+// The most bytes of Serialize() in a worker's hello, which a gRPC message of 32 MiB must hold.
 inline constexpr size_t kMaxSpecBytes = size_t{16} << 20;
 
 // XXH3-64 of Serialize(): equal for equal specs, whatever the process or machine. Part of

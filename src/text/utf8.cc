@@ -7,7 +7,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// What a first byte promises: how many bytes follow and the range of the second (RFC 3629, sec. 4).
+// The promise of a first byte: how many bytes follow and the range of the second (RFC 3629, sec.
+// 4).
 struct Lead {
   uint8_t num_missing;  // 0 = not a first byte of a longer sequence
   uint8_t next_min;

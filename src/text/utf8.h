@@ -22,7 +22,7 @@ inline size_t CharacterSize(uint8_t lead) {
 }
 
 // Decodes bytes that arrive in pieces of any size. One thread at a time.
-// 1. What Push and Finish return, joined, is valid UTF-8 and does not depend on the pieces.
+// 1. The output of Push and Finish, joined, is valid UTF-8 and does not depend on the pieces.
 // 2. Each maximal part of a broken sequence becomes one U+FFFD (Unicode 15, section 3.9, table 3-8;
 //    what Python's and Rust's lossy decoders do).
 // 3. At most 3 bytes are held back; cost is linear in the bytes pushed.

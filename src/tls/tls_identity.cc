@@ -18,7 +18,7 @@ namespace {
 
 // A chain of ten certificates is 20 KiB; a bundle of all public authorities 250 KiB.
 constexpr size_t kMaxFileBytes = size_t{1} << 20;
-// What a peer may send as its chain.
+// The most bytes that a peer may send as its chain.
 constexpr long kMaxPeerChainBytes = 64 << 10;
 // The 128-bit suite first: its key is long enough, and it encrypts a third faster.
 constexpr const char* kSuites =

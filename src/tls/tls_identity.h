@@ -21,9 +21,10 @@ namespace baton {
 // See the file comment.
 class TlsIdentity {
  public:
-  // InvalidArgument naming the flag and the file when one cannot be read or parsed, when the key is
-  // not the certificate's or wants a passphrase, when the certificate is not valid now, or when it
-  // is not signed by the authority for both ends of a connection.
+  // InvalidArgument, naming the flag and the file, when one cannot be read or parsed.
+  // InvalidArgument too when the key is not the certificate's or wants a passphrase, or when the
+  // certificate is not valid now. InvalidArgument also when it is not signed by the authority for
+  // both ends of a connection.
   static StatusOr<std::shared_ptr<const TlsIdentity>> Load(const TlsFiles& files);
 
   ~TlsIdentity();

@@ -29,7 +29,7 @@ class TlsWatch {
   const TlsIdentity& Current(int64_t now_us);
 
  private:
-  // What tells one state of a file from another.
+  // The data that tell one state of a file from another.
   struct Stamp {
     int64_t modified_ns = 0;
     uint64_t inode = 0;

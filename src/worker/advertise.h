@@ -1,4 +1,4 @@
-// What a worker tells others of itself: its name, and the addresses that it has bound, under the
+// A worker's word about itself to others: its name, and the addresses that it has bound, under the
 // host that they reach it by (--advertise). Pure; any thread.
 #ifndef BATON_WORKER_ADVERTISE_H_
 #define BATON_WORKER_ADVERTISE_H_

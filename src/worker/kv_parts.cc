@@ -21,7 +21,7 @@ bool IsOnDevice(TransportKind kind) {
   return kind == TransportKind::kNccl || kind == TransportKind::kCudaIpc;
 }
 
-// What carries the words.
+// The transport that carries the words.
 TransportKind EndpointKind(TransportKind kind) {
   if (kind == TransportKind::kNccl) return TransportKind::kTcp;
   return kind == TransportKind::kCudaIpc ? TransportKind::kShm : kind;

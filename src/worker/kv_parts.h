@@ -28,7 +28,7 @@
 
 namespace baton {
 
-// What the parts are made for.
+// The facts that the parts are made for.
 struct KvNeeds {
   KvLayout layout;
   uint32_t max_context = 0;  // of the model
@@ -40,25 +40,24 @@ struct KvNeeds {
 // See the file comment.
 class KvParts {
  public:
-  // `device` outlives them. Errors name the flag: NotFound or FailedPrecondition for an NCCL that
-  // is not there or cannot be used, FailedPrecondition for NCCL or CUDA IPC without a device, or
-  // for a device whose memory cannot be shared, InvalidArgument
-  // for slices that no kernel takes, ResourceExhausted without memory, and those of
-  // KvEndpoint::Create. With NCCL 256 MiB of staging buffers (less for a small pool) come on top of
-  // --kv-memory.
+  // `device` outlives them. Errors name the flag. NotFound or FailedPrecondition for an NCCL that
+  // is not there or cannot be used. FailedPrecondition for NCCL or CUDA IPC without a device, or
+  // for a device whose memory cannot be shared. InvalidArgument for slices that no kernel takes,
+  // ResourceExhausted without memory, and the errors of KvEndpoint::Create. With NCCL 256 MiB of
+  // staging buffers (less for a small pool) come on top of --kv-memory.
   static StatusOr<std::unique_ptr<KvParts>> Create(const WorkerConfig& config,
                                                    const ComputeDevice& device,
                                                    const KvNeeds& needs);
 
   KvStore* store() const { return store_.get(); }
-  // What the engine hands off through.
+  // The transport that the engine hands off through.
   KvTransport* transport() const { return transport_.get(); }
-  // The same, null when it is not NCCL.
+  // That transport, or null when it is not NCCL.
   NcclTransport* nccl() const { return nccl_transport_; }
-  // The same, null when it is not CUDA IPC.
+  // That transport, or null when it is not CUDA IPC.
   IpcTransport* ipc() const { return ipc_transport_; }
-  // Who listens and dials: the transport itself, or the way of NCCL and CUDA IPC to say words; null
-  // when colocated.
+  // The endpoint that listens and dials: the transport itself, or the way by which NCCL and CUDA
+  // IPC say words. Null when colocated.
   KvEndpoint* endpoint() const { return endpoint_; }
   // How slices may cross to or from this worker; peers have one of these too.
   const std::vector<TransportKind>& kinds() const { return kinds_; }
@@ -72,7 +71,7 @@ class KvParts {
   Status MakeIpc(const ComputeDevice& device, KvEndpointOptions endpoint_options);
   Status MakeLocal(const WorkerConfig& config, const ComputeDevice& device, const KvNeeds& needs);
 
-  // In the order of construction; destroyed in reverse.
+  // The parts, in the order of construction; destroyed in reverse.
   std::unique_ptr<KvArena> arena_;
   std::unique_ptr<KvStore> store_;
   nccl::NcclTable nccl_;

@@ -18,7 +18,7 @@
 namespace baton {
 
 // A list that could not be applied whole is applied again after kRetry, until it can or a newer one
-// is there: no router sends it twice. The same failure is logged once.
+// is there: no router sends it twice. A failure that repeats is logged once.
 class PeerUpdates {
  public:
   // `is_old`: whether a newer list is there, or none is wanted any more.

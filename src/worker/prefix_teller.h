@@ -42,7 +42,7 @@ class PrefixTeller {
 
   // The router knows nothing (a new lease) or lost count: it is to hear everything anew.
   void TellAll() { tell_all_ = true; }
-  // What changed, and what is held after that. TellAll comes into effect here.
+  // Takes the changes, and all that is held after them. TellAll comes into effect here.
   void Take(std::span<const PrefixChange> changes, const PrefixCopy& held);
 
   bool has_batch() const { return reset_ || !waiting_.empty(); }

@@ -18,7 +18,7 @@ namespace baton {
 namespace {
 
 constexpr uint32_t kDefaultHeartbeatMs = 250;
-// What a router may ask for; it takes a silence of 2 s for death.
+// The heartbeat intervals that a router may ask for; it takes a silence of 2 s for death.
 constexpr uint32_t kMinHeartbeatMs = 20;
 constexpr uint32_t kMaxHeartbeatMs = 1'000;
 constexpr int64_t kFirstBackoffUs = 100'000;
@@ -26,8 +26,8 @@ constexpr int64_t kMaxBackoffUs = 2'000'000;
 // Reports that wait behind a write; more means that the router does not read.
 constexpr size_t kMaxQueuedReports = 8;
 constexpr int kMinLookUpGapMs = 1000;
-// In place of kKeepaliveTimeoutMs: a worker has no other place to go to, and a router that loses
-// its leases computes all of its streams again.
+// The ping timeout to a router, in place of kKeepaliveTimeoutMs: a worker has no other place to go
+// to, and a router that loses its leases computes all of its streams again.
 constexpr int kRouterTimeoutMs = 5000;
 
 }  // namespace
@@ -93,7 +93,7 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
     context_.TryCancel();
   }
 
-  // What arrived since the last call.
+  // The news that arrived since the last call.
   struct News {
     bool closed = false;
     std::optional<v1::RegisterAck> ack;
@@ -282,7 +282,7 @@ void Registration::LetGoOfClosed() {
     const std::string failure = stream->failure();
     for (Router& router : routers_) {
       if (router.address != stream->address() || failure.empty()) continue;
-      // What a wrong certificate or address looks like; the same words are said once.
+      // A wrong certificate or address shows as such a failure. The log gets the same words once.
       if (router.failure != failure) BATON_LOG_WARN("router {}: {}", router.address, failure);
       router.failure = failure;
     }
@@ -362,8 +362,8 @@ void Registration::TickRouter(Router& router, const v1::WorkerLoad& load, int64_
   const bool refused = news.ack && !news.ack->refusal().empty();
   if (!refused && news.closed) router.refusal.clear();  // no answer is not a refusal
   if (refused || news.closed) return Retry(router, now_us);
-  // A hello has a whole tokenizer and may take seconds: behind it one load waits and no more, which
-  // would look like a router that does not read.
+  // A hello has a whole tokenizer and may take seconds. One load may wait behind it and no more:
+  // more would look like a router that does not read.
   if (!is_new && !router.stream->accepted()) return;
   v1::WorkerReport report;
   *report.mutable_load() = load;

@@ -32,7 +32,8 @@ namespace baton {
 
 class RouterStream;
 
-// What a registration needs from its worker; the callbacks run on the registration thread.
+// The parts that a registration needs from its worker; the callbacks run on the registration
+// thread.
 struct RegistrationConfig {
   std::vector<std::string> routers;  // "host:port" each
   TlsFiles tls;                      // empty = plaintext

@@ -51,7 +51,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     End(status);
   }
 
-  // Ends the stream behind what waits to be written; nothing is added any more.
+  // Ends the stream after what waits to be written; nothing is added any more.
   void CloseWhenWritten(const grpc::Status& status) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (ended_ || closing_) return;
@@ -180,7 +180,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     return starts_.TakeCancel(key);
   }
 
-  // What follows: mutex_ is held.
+  // Callers of the functions from here on hold mutex_.
   void QueueStatus(const RequestStatus& status) {
     if (ended_ || closing_) return;
     v1::WorkerMessage message;

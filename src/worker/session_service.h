@@ -36,7 +36,7 @@ class WorkerSpans;
 
 inline constexpr size_t kMaxQueuedEvents = 65536;
 
-// What incoming requests are checked against; constant.
+// The limits that incoming requests are checked against; constant.
 struct SessionLimits {
   Incarnation incarnation;
   bool prefill = false;  // role: only StartPrefill or only StartDecode is taken
@@ -64,8 +64,8 @@ class SessionService : public v1::WorkerService::CallbackService, public EngineL
   void OnStepEvents(std::span<const TokenEvent> events) override;
   void OnRequestStatus(const RequestStatus& status) override;
 
-  // Ends all streams behind what waits in them, so that a server shutdown does not wait for
-  // routers; one that does not read is left to that shutdown.
+  // Ends all streams after what waits in them, so that a server shutdown does not wait for routers;
+  // one that does not read is left to that shutdown.
   void CloseAll();
   // Streams that gRPC has not finished with.
   size_t num_sessions();

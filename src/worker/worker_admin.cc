@@ -241,7 +241,7 @@ StatusOr<std::string> WorkerAdmin::RequestsJson() {
 std::string RequestsToJson(const std::vector<RequestRow>& requests, std::string_view worker_id) {
   nlohmann::json rows = nlohmann::json::array();
   for (const RequestRow& row : requests) {
-    // What is left of a hand-off has no choices any more.
+    // A row that is the rest of a hand-off has no choices any more.
     for (uint32_t choice = 0; choice < std::max(row.num_choices, 1u); ++choice) {
       rows.push_back({{"request_uid", row.key.uid.ToHex()},
                       {"choice", choice},

@@ -26,7 +26,7 @@
 
 namespace baton {
 
-// What the port shows; everything outlives it.
+// The parts that the port shows; everything outlives it.
 struct WorkerAdminConfig {
   std::string address;  // "host:port"
   std::string role;
@@ -41,7 +41,7 @@ struct WorkerAdminConfig {
   uint32_t block_size = 0;  // tokens
   MetricAliasSet aliases;
   SiteRules sites;  // who may reach it from a browser
-  // What this machine can do at best, measured at start; 0 = not known, and the ratios stay 0.
+  // The best that this machine can do, measured at start; 0 = not known, and the ratios stay 0.
   double read_bytes_per_s = 0;
   double flops_per_s = 0;
 };
@@ -85,7 +85,7 @@ class WorkerAdmin {
   Counter* ipc_offers_total_ = nullptr;
   std::array<Counter*, 3> ipc_faults_total_{};
   IpcStats last_ipc_;
-  // Of a divided model only.
+  // With a divided model only.
   Counter* gate_overruns_total_ = nullptr;
   uint64_t last_overruns_ = 0;
   // With NCCL only.

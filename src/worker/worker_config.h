@@ -16,7 +16,7 @@
 
 namespace baton {
 
-// What a worker does.
+// The role of a worker.
 enum class WorkerRole : uint8_t { kPrefill = 0, kDecode = 1 };
 inline const char* WorkerRoleName(WorkerRole role) {
   return role == WorkerRole::kPrefill ? "prefill" : "decode";

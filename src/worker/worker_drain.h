@@ -12,15 +12,16 @@
 
 namespace baton {
 
-// What of one worker has to come to rest.
+// The parts of one worker that have to come to rest.
 struct DrainingParts {
   Engine* engine = nullptr;
   SessionService* sessions = nullptr;
 };
 
-// Refuses new requests once routers have had two heartbeats to place none any more, and waits until
-// no engine has anything to do, at most `timeout_ms` from then or until `*stop_now` is true; what
-// is left then fails. Ends every session behind its last word. OK = the ledgers were empty. Blocks.
+// Refuses new requests once routers have had two heartbeats to place none any more. Waits until no
+// engine has anything to do, at most `timeout_ms` from then or until `*stop_now` is true. Requests
+// that are left then fail. Ends every session after its last word. OK = the ledgers were empty.
+// Blocks.
 Status DrainEngines(std::span<const DrainingParts> workers, int64_t timeout_ms,
                     const std::atomic<bool>* stop_now);
 

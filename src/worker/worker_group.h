@@ -35,7 +35,7 @@ class WorkerGroup {
 
   // A router asked one of them to leave: then all do.
   bool drain_asked() const;
-  // Of the first that can never serve; Ok while there is hope for all.
+  // The failure of the first worker that can never serve; Ok while there is hope for all.
   Status failure() const;
   // As WorkerProcess::DrainTogether.
   Status Drain(const std::atomic<bool>* stop_now);

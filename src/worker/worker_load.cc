@@ -40,7 +40,8 @@ void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links
 
 namespace {
 
-// None named: only such that this worker's router does not know.
+// True when the peer names one of `kinds`. A peer that names none has only transports that this
+// worker's router does not know.
 bool SharesTransport(const v1::Peer& peer, const std::vector<TransportKind>& kinds) {
   return std::any_of(kinds.begin(), kinds.end(), [&](TransportKind kind) {
     return std::find(peer.transports().begin(), peer.transports().end(), ToProto(kind)) !=

@@ -136,7 +136,7 @@ Status WorkerProcess::Parts::LoadModel() {
   return OkStatus();
 }
 
-// What `first` has read; its weights are there once.
+// Takes what `first` has read; its weights are there once.
 Status WorkerProcess::Parts::ShareModel(Parts& first) {
   tokenizer_bytes = first.tokenizer_bytes;
   tokenizer_id = first.tokenizer_id;
@@ -242,7 +242,8 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   return OkStatus();
 }
 
-// Of a GPU whose limits are known; everything else is learnt from the first steps.
+// Estimates the steps of a GPU whose limits are known; everything else is learnt from the first
+// steps.
 void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
   if (device.accelerator == nullptr || device.accelerator->kind() != DeviceKind::kCuda) return;
   if (colocation.hub != nullptr) return;  // it has a part of the GPU
@@ -307,7 +308,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   return OkStatus();
 }
 
-// Who is ready has produced a token: with these weights, on this device, in this pool.
+// A worker that is ready has produced a token: with these weights, on this device, in this pool.
 Status WorkerProcess::Parts::TryOneToken() {
   // A prefill worker's steps are prompts, but for requests that nobody else can decode.
   if (config.role != WorkerRole::kPrefill) {

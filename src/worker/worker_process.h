@@ -20,7 +20,7 @@ namespace baton {
 class LocalHub;
 class WorkerProcess;
 
-// What a worker has in common with another one of its process; both outlive it.
+// The things that a worker shares with another worker of its process; both outlive it.
 struct Colocation {
   LocalHub* hub = nullptr;         // KV crosses here and nowhere else; null: the worker is alone
   WorkerProcess* first = nullptr;  // whose weights and device it uses; null: it is the first
@@ -42,8 +42,8 @@ class WorkerProcess {
   // As bound and advertised, "host:port"; the address for KV is "" when it is colocated.
   const std::string& grpc_address() const;
   const std::string& kv_address() const;
-  // What computes: "avx512 on the processor", with the reason when auto chose that in a build with
-  // CUDA, or the device's name.
+  // The name of what computes. It is "avx512 on the processor", with the reason when auto chose
+  // that in a build with CUDA, or the device's name.
   std::string DescribeDevice() const;
   const std::string& admin_address() const;
   // 16 hexadecimal digits.
@@ -58,8 +58,8 @@ class WorkerProcess {
   // the drain timeout or until `*stop_now` is true; what is left then fails. OK = the ledger was
   // empty. Stop follows.
   Status Drain(const std::atomic<bool>* stop_now);
-  // The same for workers that leave together: all are told first, each goes on until all have
-  // nothing to do. When routers asked some of them to leave, their time holds.
+  // Drains workers that leave together: all are told first, and each goes on until all have nothing
+  // to do. When routers asked some of them to leave, the routers' time holds.
   static Status DrainTogether(std::span<WorkerProcess* const> workers,
                               const std::atomic<bool>* stop_now);
   // Ends everything at once. Idempotent.

@@ -41,7 +41,8 @@ void WorkerSpans::OnStatus(const RequestStatus& status) {
     const auto found = live_.find(status.key);
     if (found == live_.end()) return;
     const int64_t now_us = clock_->NowUs();
-    // What this attempt took over never ends by itself; one that is refused takes nothing over.
+    // Attempts that this attempt took over never end by themselves. An attempt that is refused
+    // takes nothing over.
     const bool is_refused = status.state == RequestState::kRejected;
     const auto first = is_refused ? found : live_.lower_bound(RequestKey{status.key.uid, 0});
     for (auto old = first; old != found; ++old) {
@@ -92,7 +93,7 @@ std::vector<Span> WorkerSpans::SpansOf(const RequestStatus& end, const Live& liv
     span.context.span_id = RandomU64() | 1;
     span.parent_id = live.parent.span_id;
     span.name = name;
-    // Not before the order: a transfer is timed by another thread.
+    // No span starts before the order: another thread times a transfer.
     span.start_us = std::max(live.started_us, start_us);
     span.end_us = std::max(span.start_us, end_us < 0 ? now_us : end_us);
     if (end_us < 0 && end.state == RequestState::kFailed) {

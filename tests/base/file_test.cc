@@ -53,8 +53,8 @@ TEST(RegularFileTest, GivesAllBytesOrSaysWhyNot) {
   fs::remove_all(folder);
 }
 
-// What a user names as an input may be a pipe that somebody holds open, and never a FIFO that
-// nobody may ever write.
+// An input that a user names may be a pipe that somebody holds open. It may never be a FIFO,
+// because nobody may ever write to it.
 TEST(InputTest, TakesFilesAndOpenPipesAndNoFifos) {
   const std::string folder = ::testing::TempDir() + "/input_test";
   fs::remove_all(folder);

@@ -32,7 +32,7 @@ class LogSinkTest : public testing::Test {
     logger_ = std::make_shared<spdlog::logger>("test", std::make_shared<LineSink>(writer_.get()));
     logger_->set_pattern("%n %l: %v");
   }
-  // What is in the pipe now.
+  // Returns the text that is in the pipe now.
   std::string Read() {
     std::string text;
     ::fcntl(reader_.get(), F_SETFL, O_NONBLOCK);

@@ -88,7 +88,7 @@ TEST(FlagSetTest, NumbersAreDecimal) {
 }
 
 TEST(FlagSetTest, SwitchesAreTrueOrFalse) {
-  // The same words on the command line and in the file.
+  // The command line and the file take the same words.
   const auto by_flag = [](const std::string& word) { return "--deterministic=" + word; };
   const auto by_file = [](const std::string& word) {
     return "--config=" + WriteFile("deterministic: '" + word + "'\n");

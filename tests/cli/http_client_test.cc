@@ -1,4 +1,4 @@
-// What a failed call says of who was called.
+// Tests that the error of a failed call says who was called.
 #include "src/cli/http_client.h"
 
 #include <arpa/inet.h>

@@ -77,7 +77,7 @@ bool StopsNow(bool supervised, std::string_view senders) {
   return answer == '1';
 }
 
-// Who ends every process of a service ends the supervisor too, which passes its own signal on.
+// Whoever ends every process of a service also ends the supervisor, which passes its own signal on.
 TEST(RoleSignalsTest, WhatTheSupervisorPassesOnIsNoSecondWish) {
   for (const char* once : {"o", "p", "op", "po", "pp"}) EXPECT_FALSE(StopsNow(true, once)) << once;
   for (const char* twice : {"oo", "opo", "poo"}) EXPECT_TRUE(StopsNow(true, twice)) << twice;

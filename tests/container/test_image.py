@@ -37,7 +37,7 @@ def build(*args):
 
 
 def inputs(kind):
-    """What build_image.py is given for an image of that kind."""
+    """The arguments of build_image.py for an image of that kind."""
     if kind == "cpu":
         return ["--binary", BINARY]
     binary = os.environ.get("BATON_CUDA_BIN", os.environ["BATON_BIN"])
@@ -153,7 +153,7 @@ class Pod:
             )  # fmt: skip
 
     def pid(self):
-        """Of baton itself, as the host sees it."""
+        """The process id of baton itself, as the host sees it."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return int(children.read_text(encoding="utf-8").split()[0])
 
@@ -259,7 +259,7 @@ def test_it_serves_with_a_read_only_root_as_its_user(root, tmp_path):
 
 
 def check_confined(pod, root):
-    """What the kernel says of the running process."""
+    """Checks what the kernel says of the running process."""
     proc = Path(f"/proc/{pod.pid()}")
     status = (proc / "status").read_text(encoding="utf-8")
     field = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)

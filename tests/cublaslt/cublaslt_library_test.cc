@@ -74,7 +74,7 @@ TEST_F(CublasLtLibrary, AMissingLibraryIsNotFoundAndSaysWhereWasLooked) {
   EXPECT_EQ(named.status().code(), StatusCode::kNotFound);
   EXPECT_THAT(MessageOf(named), HasSubstr("/nowhere/libcublasLt.so"));
   EXPECT_THAT(MessageOf(named), HasSubstr("--cublaslt-library or BATON_CUBLASLT_LIBRARY"));
-  // Who names a library gets no other one.
+  // A user who names a library gets no other one.
   EXPECT_THAT(MessageOf(named), Not(HasSubstr("libcublasLt.so.13")));
   EXPECT_THAT(MessageOf(named), Not(HasSubstr("\n")));
 }

@@ -1,4 +1,5 @@
-// What the loopback of cuBLASLt tells its tests beyond cuBLASLt's own interface.
+// The functions by which the loopback of cuBLASLt tells its tests more than cuBLASLt's own
+// interface does.
 #ifndef BATON_TESTS_CUBLASLT_LOOPBACK_H_
 #define BATON_TESTS_CUBLASLT_LOOPBACK_H_
 

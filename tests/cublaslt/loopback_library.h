@@ -14,7 +14,7 @@
 
 namespace baton::cublaslt_test {
 
-// Of this build.
+// The path of a library of this build.
 inline std::string BuiltLibrary(const std::string& name) {
   const char* const build = std::getenv("BATON_BUILD_DIR");
   return std::string(build == nullptr ? "build" : build) + "/tests/cublaslt/" + name;
@@ -31,7 +31,7 @@ inline const cublaslt::CublasLtTable& LoopbackTable() {
   return table;
 }
 
-// What the loopback tells beyond cuBLASLt's interface (loopback.h).
+// The answer of one of the loopback's own functions, which cuBLASLt does not have (loopback.h).
 inline uint64_t AskLoopback(const char* function) {
   void* const library = dlopen(LoopbackTable().path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const auto ask = reinterpret_cast<uint64_t (*)()>(dlsym(library, function));

@@ -1,6 +1,6 @@
-// CudaDevice on a runtime that is played: what a machine lacks or refuses is one line of the right
-// kind (FailedPrecondition = `--device auto` computes on the processor instead), nothing is leaked,
-// and an error that is not sticky is not left behind.
+// CudaDevice on a runtime that is played. A thing that a machine lacks or refuses gives one line of
+// the right kind (FailedPrecondition = `--device auto` computes on the processor instead). Nothing
+// is leaked, and an error that is not sticky does not stay.
 #include "src/device/cuda/cuda_device.h"
 
 #include <array>

@@ -52,7 +52,8 @@ class CudaSharedMemoryTest : public testing::Test {
     EXPECT_EQ(CountOpenFiles(), num_files_);
   }
 
-  // What the test left of its own; calls since then are what follows.
+  // Makes memory that the test owns, and exports it. Then it clears the list of calls, so that the
+  // list holds only later calls.
   UniqueFd MakeExported(size_t size_bytes = kBytes) {
     begin_ = *own_->Allocate(size_bytes, "KV blocks");
     UniqueFd fd = *own_->Export(begin_);
@@ -174,7 +175,7 @@ TEST_F(CudaSharedMemoryTest, ARefusedExportLeavesTheMemoryAsItWas) {
   EXPECT_EQ(own_->Export(begin_ + 1).status().code(), StatusCode::kInvalidArgument);
 }
 
-// Who asks whether there is such memory may go on without it; any other failure is one.
+// A caller that asks for such memory may go on without it. Any other failure is a fault.
 TEST_F(CudaSharedMemoryTest, WhatTheDriverDoesNotHaveIsNoFault) {
   driver_.fails["cuMemCreate"] = CUDA_ERROR_NOT_SUPPORTED;
   EXPECT_EQ(own_->Allocate(kBytes, "KV blocks").status().code(), StatusCode::kFailedPrecondition);
@@ -265,7 +266,7 @@ TEST_F(CudaSharedMemoryTest, WhatIsNotFreedIsFreedAtTheEnd) {
   EXPECT_EQ(driver_.alive(), (FakeVmm::Alive{3, 3, 3})) << "the peer's stay";
 }
 
-// What a GPU or its driver may lack; the message is what a user of cuda_ipc reads.
+// The features that a GPU or its driver may lack. A user of cuda_ipc reads the message.
 TEST(CudaSharedMemoryOpenTest, AGpuWithoutItIsRefusedByTheAttributeThatItLacks) {
   FakeVmm driver;
   for (const CUdevice_attribute attribute :

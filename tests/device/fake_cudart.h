@@ -21,7 +21,7 @@ class FakeCudart {
   FakeCudart(const FakeCudart&) = delete;
   FakeCudart& operator=(const FakeCudart&) = delete;
 
-  // What a call that can fail returns, and leaves for cudaGetLastError.
+  // Returns the error of a call that can fail, and leaves it for cudaGetLastError.
   cudaError_t Give(cudaError_t error) {
     if (error != cudaSuccess) last_error = error;
     return error;
@@ -36,7 +36,7 @@ class FakeCudart {
   bool peers_reach = true;
   bool reads_pageable = false;
   std::map<std::string, void*> driver;  // functions by name
-  // What these calls return.
+  // The errors that these calls return.
   cudaError_t count_error = cudaSuccess;
   cudaError_t set_device_error = cudaSuccess;
   cudaError_t enable_peer_error = cudaSuccess;

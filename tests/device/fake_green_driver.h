@@ -51,7 +51,7 @@ inline CUresult GetResource(CUdevice, CUdevResource* resource, CUdevResourceType
   *resource = Sms(gpu->num_sms);
   return CUDA_SUCCESS;
 }
-// Of whole units; what is left is the rest.
+// Gives whole units to the part; what is left is the rest.
 inline CUresult Split(CUdevResource* part, CUdevResource* rest, const CUdevResource& all,
                       unsigned min_count) {
   const unsigned unit = gpu->alignment;

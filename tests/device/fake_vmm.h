@@ -40,7 +40,7 @@ class FakeVmm {
   // Every call by name, in order.
   std::vector<std::string> calls;
 
-  // What is alive.
+  // The objects that are alive.
   struct Alive {
     size_t handles = 0;
     size_t reservations = 0;
@@ -48,7 +48,7 @@ class FakeVmm {
     friend bool operator==(const Alive&, const Alive&) = default;
   };
   Alive alive() const { return {handles_.size(), reservations_.size(), mappings_.size()}; }
-  // What was allowed at an address that is mapped, to a GPU.
+  // The access that a GPU was allowed at an address that is mapped.
   CUmemAccess_flags AccessAt(const void* address, int gpu = 0) const {
     const auto& access = mappings_.at(reinterpret_cast<CUdeviceptr>(address)).access;
     const auto found = access.find(gpu);

@@ -59,7 +59,7 @@ TEST(LaunchGateTest, ALaunchAndACallAreNeverHeldAtOnce) {
   EXPECT_EQ(gate.num_overruns(), 0u);
 }
 
-// Of `Other` one follows another at once; each time `Mine` gets in before many of them.
+// One `Other` follows another at once. Each time `Mine` gets in before many of them.
 template <typename Mine, typename Other>
 void ExpectToGetInBetween() {
   LaunchGate gate(kForeverUs);

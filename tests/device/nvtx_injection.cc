@@ -49,7 +49,7 @@ void Set(NvtxFunctionTable table, NvtxCallbackIdCore2 id, Function function) {
 
 }  // namespace
 
-// What NVTX looks for in a library.
+// The function that NVTX looks for in a library.
 extern "C" int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t find) {
   const auto* callbacks = static_cast<const NvtxExportTableCallbacks*>(find(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable table = nullptr;

@@ -83,7 +83,7 @@ def http_json(url, body=None, timeout=120, headers=None):
 
 
 def metrics_text(process):
-    """What /metrics of one process (a row of the topology) says."""
+    """The text of /metrics of one process (a row of the topology)."""
     url = f"http://{process['admin']}/metrics"
     return urllib.request.urlopen(url, timeout=10).read().decode()
 
@@ -147,7 +147,7 @@ class Server:
         return os.path.getsize(os.path.join(self.dir, "serve.out"))
 
     def log_since(self, size):
-        """What `serve` has said since log_size() gave `size`."""
+        """The text that `serve` has printed since log_size() gave `size`."""
         with open(os.path.join(self.dir, "serve.out"), "rb") as file:
             file.seek(size)
             return file.read().decode(errors="replace")

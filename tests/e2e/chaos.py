@@ -58,7 +58,7 @@ FILL_EVERY = 5
 
 
 class Chaos:
-    """What the run was asked for, and what it found."""
+    """The arguments of a run, and what it found."""
 
     def __init__(self, args):
         self.args = args
@@ -375,7 +375,7 @@ def numbers_of(rows, key):
 
 
 def condense(rows, seconds):
-    """What the table and the operator's page say of one scenario."""
+    """The numbers that the table and the operator's page give for one scenario."""
     stalls = [s for row in rows for s in row.get("stalls_ms", [])]
     result = {
         "rounds": len(rows),

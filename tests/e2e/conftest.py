@@ -1,4 +1,4 @@
-"""What all end-to-end tests share."""
+"""Fixtures that all end-to-end tests share."""
 
 import os
 
@@ -11,8 +11,8 @@ from baton_server import Server
 def no_sanitizer_reports(tmp_path_factory):
     """In a sanitizer build any report fails the run.
 
-    Workers write to log files that a passed test removes, and nobody sees the exit status of one
-    that is killed or replaced, so the reports go to a folder of their own.
+    Workers write to log files that a passed test removes. Nobody sees the exit status of a worker
+    that is killed or replaced. The reports therefore go to a folder of their own.
     """
     folder = tmp_path_factory.mktemp("sanitizer")
     for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"):

@@ -1,6 +1,6 @@
-"""What is done to a running cluster, and what came of it: the bodies that the short fault tests
-and the long chaos run share. Each returns the numbers it measured and a list of problems, which
-must be empty."""
+"""Scenarios do something to a running cluster and see what came of it: the bodies that the short
+fault tests and the long chaos run share. Each returns the numbers it measured and a
+list of problems, which must be empty."""
 
 import json
 import os
@@ -124,12 +124,12 @@ def kill_worker(cluster, work, moment, pick, width):
 
 
 def only(worker_id):
-    """Of kill_worker and freeze_worker: this one."""
+    """A choice for kill_worker and freeze_worker: this worker."""
     return lambda workers: next(w for w in workers if w["worker_id"] == worker_id)
 
 
 def decoding_worker(cluster):
-    """Of kill_worker: one that decodes a stream then, whichever the router chose."""
+    """A choice for kill_worker: a worker that decodes a stream then, whichever the router chose."""
 
     def pick(workers):
         name = live_requests(cluster)[0]["worker"]
@@ -165,7 +165,7 @@ def freeze_worker(cluster, work, moment, pick, freeze_s, width):
 
 
 class ProxyCut:
-    """What prefill workers send to one decode worker is held back by its proxy."""
+    """The proxy of one decode worker holds back what prefill workers send to that worker."""
 
     means = "tcp proxy"
 
@@ -427,7 +427,8 @@ def reuse_ports(cluster, work, victim, width=4):
     }
 
 
-# Of what a new life touches beside what it touched while it started: its first requests do.
+# The limit counts only memory that a new life did not touch while it started. Its first requests
+# touch more than this.
 MEMORY_LIMIT_BYTES = 256 << 10
 
 

@@ -1,8 +1,8 @@
 """Requests for fault tests, the answers that they get without faults, and what must hold after.
 
-The answer of a request is fixed by the request (greedy, or seeded): each is asked for once in a
-quiet cluster, and every later answer, whatever happened meanwhile, must have the same token ids,
-log-probabilities, texts and ends, with every token index once and in order.
+The answer of a request is fixed by the request (greedy, or seeded). Each is asked for once in a
+quiet cluster. Every later answer, whatever happened meanwhile, must have the same token ids,
+log-probabilities, texts and ends. Every token index must come once and in order.
 """
 
 import collections
@@ -144,7 +144,7 @@ class Work:
         return self
 
     def problem(self, index, stream):
-        """What is wrong with the answer to request `index`; None when it is the clean run's."""
+        """The fault of the answer to request `index`; None when it is the clean run's answer."""
         what = f"request {index} ({describe(self.requests[index])})"
         if stream.error is not None:
             return f"{what} failed after {len(stream.chunks)} chunks: {stream.error}"

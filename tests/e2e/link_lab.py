@@ -1,10 +1,10 @@
 """A bad link beside good ones: what clients see of it, beside the cluster without that worker.
 
 Two prefill and two decode workers, each in a network namespace of its own, joined by a bridge to
-the router outside. The link of prefill-0 is damaged in one of four ways; requests come at a steady
-rate, each of 7 to 10 sentences, and the table says how many failed or hung, how often one was
-placed again, and the 99th percentiles of first token and whole answer. The first seconds, in which
-a router has to find the link, are not counted (--skip).
+the router outside. The link of prefill-0 is damaged in one of four ways. Requests come at a steady
+rate, each of 7 to 10 sentences. The table says how many failed or hung and how often one was placed
+again. It also gives the 99th percentiles of first token and whole answer. The first seconds,
+in which a router has to find the link, are not counted (--skip).
 
     sudo -E build/venv/bin/python tests/e2e/link_lab.py --scenarios slow,flapping,garbling
 
@@ -174,7 +174,7 @@ class LinkLab(RolesCluster):
             self._in(name, "iptables", "-A", "OUTPUT", "-p", "tcp", "--dport", port, *rule.split())
 
     def garble(self, name, **faults):
-        """What it sends to decode workers goes through proxies that damage it."""
+        """Data that this worker sends to decode workers goes through proxies that damage it."""
         self.filter(name, "-j REJECT --reject-with tcp-reset")
         for role in [r for r in self.roles.values() if r.role == "decode"]:
             host, port = role.report["kv"].rsplit(":", 1)

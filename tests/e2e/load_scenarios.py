@@ -58,9 +58,9 @@ def bench(cluster, *args):
 
 
 class Limits:
-    """What a client wants of its answer, and the router's flags that keep it.
+    """The times that a client wants of its answer, and the router's flags that keep them.
 
-    It follows from what this cluster shows at half of its capacity, so that the run judges whether
+    They follow from what this cluster shows at half of its capacity, so that the run judges whether
     goodput is held and not how fast the machine is: three times the p90 of TTFT, at least 1 s, and
     three times the p90 of TPOT, at least 100 ms. A quarter of the TTFT each may pass in the
     router's queue and in a prefill worker's. Half of it is left for the prompt itself, which takes

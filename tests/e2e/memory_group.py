@@ -13,7 +13,7 @@ V2 = Path("/sys/fs/cgroup")
 
 
 class MemoryGroup:
-    """What its processes touch after they were added may be at most `limit_bytes`."""
+    """Memory that its processes touch after they were added may be at most `limit_bytes`."""
 
     def __init__(self, limit_bytes):
         self.is_v2 = (V2 / "cgroup.controllers").exists()
@@ -50,7 +50,8 @@ class MemoryGroup:
         return self
 
     def __exit__(self, *exc):
-        # What a test that failed has left in it would keep it, and hide why the test failed.
+        # Processes that a failed test left in the group would keep it, and would hide why the test
+        # failed.
         for pid in self.pids():
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.pids(), 10, "the group's processes have ended")

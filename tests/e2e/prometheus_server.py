@@ -126,7 +126,7 @@ class Prometheus:
 
 
 class Scaler:
-    """What a HorizontalPodAutoscaler of the chart would ask for: a target of AverageValue."""
+    """The size that a HorizontalPodAutoscaler of the chart asks for: a target of AverageValue."""
 
     TOLERANCE = 0.1  # --horizontal-pod-autoscaler-tolerance
     MIN, MAX = 1, 4  # of values.yaml
@@ -136,7 +136,7 @@ class Scaler:
         self.pods = f'{metric}{{namespace="{NAMESPACE}",pod=~"{RELEASE}-{role}-.+"}}'
 
     def sum(self):
-        """Of the pods' values; None until Prometheus has one."""
+        """The sum of the pods' values; waits up to 30 s until Prometheus has one."""
         rows = wait_until(
             lambda: self.prometheus.query(f"sum({self.pods})"), 30, f"{self.pods} has a value"
         )

@@ -16,7 +16,7 @@ HIDDEN = 128  # at least as large as the vocabulary
 HEAD_DIM = 32
 FFN = 64
 
-# What an assistant says that thinks first; the tags are not one token each.
+# The words of an assistant that thinks first; the tags are not one token each.
 THOUGHT = ["<think>", "\n", "Let", " me", " see", ".\n", "</", "think", ">\n\n"]
 ANSWER = ["The", " sky", " is", " blue", "!!"]
 ASSISTANT, PLAIN, USER, EOS = "<|assistant|>", "<|direct|>", "<|user|>", "<|end|>"

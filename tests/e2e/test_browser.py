@@ -1,4 +1,4 @@
-"""What a web page makes its browser send, and what a proxy on the same host passes on."""
+"""Tests what a web page makes its browser send, and what a proxy on the same host passes on."""
 
 import json
 import socket

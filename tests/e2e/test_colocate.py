@@ -213,7 +213,7 @@ def test_a_second_sigterm_is_fast():
 
 
 def killed(cluster, work, moment):
-    """What kill -9 of the process does to all streams; both rows are new ones of one process."""
+    """Checks what kill -9 of the process does to all streams; both rows are new, of one process."""
     before = both_rows(cluster)
     width = len(work.requests)
     result = kill_worker(cluster, work, moment, lambda workers: workers[0], width=width)

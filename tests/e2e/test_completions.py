@@ -1,4 +1,4 @@
-"""What completions have beside their text: prompt, log-probabilities, why they ended, choices."""
+"""Tests parts of completions beside the text: prompt, log-probabilities, why they end, choices."""
 
 import pytest
 

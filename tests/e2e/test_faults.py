@@ -84,7 +84,7 @@ def test_a_killed_router_breaks_streams_visibly_and_holds_nothing(cluster, work)
 
 @pytest.fixture(scope="module")
 def roles():
-    """The same over tcp with a fault proxy before each decode worker and pools of 24 blocks."""
+    """A cluster over tcp, with a fault proxy before each decode worker and pools of 24 blocks."""
     with RolesCluster(2, 2, ["--transport", "tcp", *pool_args(24)], proxied=True) as running:
         yield running
         wait_clean(running)

@@ -294,7 +294,7 @@ def test_a_server_does_its_work_whether_or_not_its_output_can_be_written(tmp_pat
     os.close(unread)
     with open(written, "w") as closed, open("/dev/full", "w") as full:
         for out in (closed, full):
-            # What a parent that starts it as its child is told when it is ready.
+            # The server tells its parent process through this pipe that it is ready.
             reports, report_fd = os.pipe()
             server = subprocess.Popen(
                 argv,

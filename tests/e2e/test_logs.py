@@ -1,4 +1,4 @@
-"""What the processes log: one JSON object a line where that was asked for, and no text of users."""
+"""Tests what processes log: one JSON object a line where that was asked for, no text of users."""
 
 import json
 import signal

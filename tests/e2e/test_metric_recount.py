@@ -18,7 +18,7 @@ LIMIT_S = 60
 
 
 class Recount:
-    """What the clients of a server have seen."""
+    """Counts what the clients of a server have seen."""
 
     def __init__(self):
         self.codes, self.finish, self.choices = {}, dict.fromkeys(FINISHES, 0), {}

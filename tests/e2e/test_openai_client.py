@@ -45,7 +45,7 @@ def test_whole_answer_equals_the_streamed_one_and_usage_is_exact(server, client)
     assert len({(c.id, c.created, c.model) for c in chunks}) == 1
     assert chunks[-1].choices == []
     assert whole.usage.prompt_tokens == prompt_token_count(server, QUESTION)
-    # The same prompt again: the beginning is cached by now, which is all that may differ.
+    # Both requests had one prompt. Its beginning is cached by now, and only that may differ.
     usages = [chunks[-1].usage.to_dict(), whole.usage.to_dict()]
     for usage in usages:
         assert usage.pop("prompt_tokens_details")["cached_tokens"] < whole.usage.prompt_tokens

@@ -126,7 +126,7 @@ def test_spans_say_who_did_what(traced, collector):
     assert by["worker kv_transfer"].resource["service.instance.id"] == "decode-0"
     assert by["worker kv_transfer"].attributes["baton.kv_bytes"] == timings.kv_bytes
     assert by["worker decode"].resource["service.name"] == "baton-decode"
-    # The same prefill, as each of them noticed it.
+    # Both spans are of one prefill, as the router and the worker noticed it.
     seen, done = by["prefill"], by["worker prefill"]
     assert seen.start < done.end and done.start < seen.end
     assert not [s for s in collector.spans() if "walrus" in s.text]

@@ -120,8 +120,8 @@ def kill_a_worker_with_streams(cluster, prometheus, show):
 def test_every_panel_of_the_dashboard_has_a_series_under_load(cluster, prometheus):
     shown = {}
     with Load(cluster, width=6, words=40, max_tokens=32) as load:
-        # What has to be brought about is shown for a minute or so, and a worker of a slow build
-        # needs longer to come back: each is looked for right behind its cause.
+        # An event that the test causes is shown for a minute or so, and a worker of a slow build
+        # needs longer to come back. The test therefore looks for each event right after its cause.
         last = {word: [e for e in EXPRESSIONS if word in e] for word in ("refused", "resumes")}
 
         def show(expressions):

@@ -25,7 +25,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
     ranges = []
     paths = []
     head_status = None  # answered to HEAD instead
-    status_behind = None  # likewise, behind the redirect of a renamed repository
+    status_behind = None  # answered to HEAD after the redirect of a renamed repository
     shift = 0  # bytes by which a resumed answer is off
     no_length = False
     content = CONTENT

@@ -18,7 +18,7 @@ NAME = "hf:org/repo/m.gguf"
 LIMIT_S = 60
 # A job in the background inherits "ignored", and would hand it on to what it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# What the machine that runs the tests may have set.
+# Words in the names of variables that the machine that runs the tests may have set.
 OUTSIDE = ("proxy", "hf_", "ssl_cert", "pip_")
 
 
@@ -237,7 +237,7 @@ def test_a_repository_names_its_models(hub, tmp_path, folder):
     hub.files["org/repo/m-Q2_K.gguf"] = b"2"
     result = run(tmp_path, hub.url, "hf:org/repo")
     assert result.returncode == 1 and "hf:org/repo:QUANT" in result.stderr
-    # What is here needs no hub.
+    # A file that is already here needs no hub.
     hub.close()
     result = run(tmp_path, hub.url, "hf:org/repo:Q8_0")
     assert result.stdout.strip() == str(folder / "m-Q8_0.gguf"), result.stderr

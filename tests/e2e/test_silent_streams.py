@@ -87,8 +87,8 @@ def pinging():
 
 
 def test_headers_and_pings_come_long_before_the_first_token(pinging):
-    # What a gateway would have cut: nothing for as long as the prompt takes. The second one waits
-    # behind the first at the same worker.
+    # Without pings a gateway would have cut these streams: nothing comes for as long as the prompt
+    # takes. The second stream waits for the first at the same worker.
     body = {"max_tokens": 2, "stream_options": {"include_usage": True}}
     first = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(2500)})
     second = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(1500, 7877)})

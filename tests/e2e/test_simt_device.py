@@ -50,8 +50,8 @@ def requests():
 
 
 def fewer_requests():
-    """What is enough where clusters are compared one after another: every length, greedy or with a
-    seed, and the last prompt once more, when all of its blocks are cached."""
+    """Enough requests where clusters are compared one after another: every length, greedy or with
+    a seed, and the last prompt once more, when all of its blocks are cached."""
     return [requests()[i] for i in (0, 3, 4, 5)]
 
 

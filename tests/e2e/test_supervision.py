@@ -210,7 +210,7 @@ def long_stream(cluster, fields):
 
 
 def drained(cluster, fields, *args):
-    """What became of a stream whose decode worker was drained: its answer, and that worker."""
+    """Drains the decode worker of a stream; returns the stream's answer and that worker."""
     clean = complete(cluster, **fields).bits()
     before = {p["worker_id"]: p["incarnation"] for p in cluster.topology()}
     stream, thread, worker = long_stream(cluster, fields)

@@ -128,7 +128,7 @@ def test_a_worker_killed_in_a_hand_over_changes_no_answer(transport, role):
         *DEVICE, *ranks(2), *TRANSPORTS[transport], "--prefill", "2", "--decode", "2", model=MODEL
     ) as cluster:
         work = Work(seed=1, num=0)
-        # Those that the victim decodes still run when it dies, and prompts wait behind others.
+        # Requests that the victim decodes still run when it dies, and prompts wait for others.
         work.requests = [dict(fields, max_tokens=40) for fields in requests()]
         work.record(cluster, width=len(work.requests))
         result = kill_worker(

@@ -56,7 +56,7 @@ def read(path):
 
 
 def ordinary_client(authority):
-    """What a client of the public API has: the authority, no certificate."""
+    """A client of the public API has the authority and no certificate."""
     return grpc.ssl_channel_credentials(read(authority.cert))
 
 

@@ -2,9 +2,9 @@
 
   wire_mix.py OLD_BINARY NEW_BINARY
 
-Prints a table; exit 1 when an answer differs from the clusters of one release, when two workers
-that could hand a prompt over did not, or when a stream that one release began and the other ended
-does not say whether the bits are the same.
+Prints a table. Exits with 1 when an answer differs from the clusters of one release, or when two
+workers that could hand a prompt over did not. It also exits with 1 when one release began a stream,
+the other ended it, and the stream does not say whether the bits are the same.
 """
 
 import sys

@@ -21,7 +21,7 @@ struct Pair {
     d->Start(ForPeer(spec, RequestKind::kDest, *p));
     p->Start(ForPeer(spec, RequestKind::kSource, *d));
   }
-  // The grant waits at P when the request comes there.
+  // The grant waits at the prefill worker when the request comes there.
   void StartGranted(const RequestSpec& spec) {
     d->Start(ForPeer(spec, RequestKind::kDest, *p));
     rig.Round();
@@ -214,7 +214,7 @@ TEST(EngineHandoffTest, ADecodeWorkerWithoutRoomRejectsAtOnce) {
   EXPECT_GT(record.retry_after_ms, 0u);
 }
 
-// What may cut a hand-off short.
+// An event that may cut a hand-off short.
 struct Cut {
   const char* name;
   std::function<void(Pair*, const RequestSpec&)> act;
@@ -267,7 +267,7 @@ void RunCut(const Cut& cut, uint32_t rounds) {
   EXPECT_EQ(pair.p->recorder().Of(spec.key).num_terminal, 1u);
   EXPECT_EQ(dest.num_terminal, 1u);
   for (uint32_t c = 0; c < spec.num_choices; ++c) {
-    // What was answered is right, also when it was cut short.
+    // The answer is right, also when it was cut short.
     const std::vector<TokenId> ids = IdsOf(dest, c);
     std::vector<TokenId> expected = ExpectedTokens(spec, c);
     if (dest.last() != RequestState::kFinished) expected.resize(ids.size());
@@ -342,7 +342,7 @@ TEST(EngineHandoffTest, SlicesThatStayDamagedEndTheRequestAndFreeBothPools) {
 
 TEST(EngineHandoffTest, SilenceEndsBothSidesByTheLease) {
   HandWorkerOptions d = kDecode;
-  d.faults = {.drop_control = 1.0};  // P never hears of the grant
+  d.faults = {.drop_control = 1.0};  // the prefill worker never hears of the grant
   Pair pair(kPrefill, d);
   const RequestSpec spec = ToyRequest(1, 30, 6);
   pair.Start(spec);
@@ -427,7 +427,7 @@ TEST(EngineHandoffTest, TwoHundredRequestsThroughTinyPoolsUnderFaults) {
   EXPECT_GT(num_finished, 60u);
 }
 
-// What happens while nothing that P sends arrives: `ms` milliseconds, a step each 200.
+// Plays `ms` milliseconds while nothing that the prefill worker sends arrives, a step each 200 ms.
 void RunLossy(Pair* pair, int64_t ms, const std::function<void()>& step) {
   for (int64_t done = 0; done < ms; done += 200) {
     step();
@@ -464,8 +464,8 @@ TEST(EngineHandoffTest, SlicesBehindOthersInTheQueueAreNotMissing) {
   pair.ExpectFree();
 }
 
-// P repeats its Seal whenever D repeats its Grant, and under load others are always on their way:
-// neither puts off that what is lost is asked for.
+// The prefill worker repeats its Seal whenever the decode worker repeats its Grant, and under load
+// other transfers are always on their way. Neither may put off the request for lost slices.
 TEST(EngineHandoffTest, WhatIsLostIsMissedWhileOthersArrive) {
   constexpr uint32_t kTokens = 8;
   Pair pair(kLossyPrefill);

@@ -26,8 +26,8 @@ TEST(EngineLocalTest, EveryPromptLengthDecodesThePrefixesTokens) {
   EXPECT_TRUE(worker->AllFree());
 }
 
-// What a device that has failed would compute is nobody's token: the process ends, and routers go
-// on elsewhere.
+// Nobody may get a token that a failed device would compute: the process ends, and routers go on
+// elsewhere.
 TEST(EngineLocalDeathTest, AnErrorOfTheDeviceEndsTheWorker) {
   const Status error = Internal("CUDA_ERROR_ILLEGAL_ADDRESS");
   for (const bool overlaps_steps : {false, true}) {

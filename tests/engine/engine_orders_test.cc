@@ -80,7 +80,7 @@ TEST(EngineOrdersTest, AnyThreeOrdersWhileBlocksArePinned) {
   }
 }
 
-// The same under another tenant is another chain: nothing of it may be kept.
+// A prompt under another tenant is another chain: nothing of it may be kept.
 TEST(EngineOrdersTest, AnotherTenantsAttemptIsComputedAnew) {
   Cluster cluster;
   const RequestSpec spec = ToyRequest(1, 90, 4);
@@ -216,7 +216,8 @@ class OnceInStep final : public StageSink {
   std::function<void()> what;
 };
 
-// Of several routers, more than may be parked: each behind its request, so none is a stranger's.
+// Several routers may cause more grants than may be parked. Each grant comes after its request, so
+// none is a stranger's.
 TEST(EngineOrdersTest, AllGrantsOfOneStepFindTheirRequests) {
   constexpr uint64_t kNumRequests = GrantPark::kCapacity + 36;
   OnceInStep in_step;

@@ -1,5 +1,5 @@
-// Steps that overlap: whoever comes, stops, fails or goes while one is begun behind another, every
-// request says what it would say alone, and nothing is held in the end.
+// Tests steps that overlap. Requests come, stop, fail or go while one step is begun before another
+// has ended. Every request says what it would say alone, and nothing is held in the end.
 #include <map>
 #include <vector>
 
@@ -51,7 +51,7 @@ TEST_P(EngineOverlapTest, DecodeStepsAreBegunBehindOneAnother) {
   worker->Start(spec);
   ASSERT_TRUE(rig_.RunUntilQuiet());
   ExpectAnswer(worker, spec);
-  // 39 decode steps, all but the first begun behind another one.
+  // There are 39 decode steps, and all but the first begin before the one before them has ended.
   EXPECT_EQ(worker->overlapping().num_behind(), 38u);
   EXPECT_EQ(worker->core().Snapshot().num_steps_ahead, 38u);
   EXPECT_EQ(worker->core().Snapshot().num_wasted_rows, 0u) << "its length was known";
@@ -187,9 +187,9 @@ void ExpectItsOwnAnswer(const Record& record, const RequestSpec& spec) {
   }
 }
 
-// What happened in the runs.
+// The events that the runs counted.
 struct Seen {
-  uint64_t behind = 0;  // steps begun behind another
+  uint64_t behind = 0;  // steps begun before another had ended
   uint64_t wasted = 0;  // rows for nothing
   uint64_t preempted = 0;
 };
@@ -221,7 +221,7 @@ void RunAny(TestRandom& random, bool is_late, Seen* seen) {
   }
   ASSERT_TRUE(rig.RunUntilQuiet());
   for (const RequestSpec& spec : specs) ExpectItsOwnAnswer(d->recorder().Of(spec.key), spec);
-  // P keeps what was handed off to a request that was cancelled until its session ends.
+  // The prefill worker keeps what it handed off for a cancelled request until the session ends.
   for (HandWorker* worker : {p, d}) worker->Post(CloseSession{SessionId(1)});
   ASSERT_TRUE(rig.RunUntilQuiet());
   EXPECT_TRUE(d->AllFree());

@@ -175,7 +175,8 @@ class Conversations {
       p_->Cancel(turns[0].spec.key);
     }
     ASSERT_TRUE(rig_.RunUntilQuiet());
-    // As a router does: what D refused is taken from P, where the other turn may wait for its room.
+    // The test acts as a router: it cancels at the prefill worker what the decode worker refused.
+    // The other turn may wait for that room.
     for (const Turn& turn : turns) {
       if (d_->recorder().Of(turn.spec.key).last() == RequestState::kRejected) {
         p_->Cancel(turn.spec.key);
@@ -183,7 +184,7 @@ class Conversations {
     }
     ASSERT_TRUE(rig_.RunUntilQuiet());
     for (const Turn& turn : turns) EndTurn(turn, cancelled && &turn == &turns[0]);
-    rig_.RunFor(30'000);  // what P holds of a refused request ends with its lease
+    rig_.RunFor(30'000);  // what prefill holds of a refused request ends with its lease
     ASSERT_TRUE(p_->AllFree());
     ASSERT_TRUE(d_->AllFree());
   }

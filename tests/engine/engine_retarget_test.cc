@@ -39,7 +39,7 @@ struct Trio {
     }
     EXPECT_EQ(p->core().Snapshot().computed_tokens, spec.tokens.size()) << "once";
   }
-  // Of those that live.
+  // Expects that the workers that live hold nothing.
   void ExpectFree() {
     for (HandWorker* worker : {p, first, second}) {
       if (worker == lost) continue;

@@ -1,4 +1,4 @@
-// What an engine thread says it is at: the stages of steps, nested, by the names that traces have.
+// Tests the stages of steps that an engine thread reports: nested, with the names that traces have.
 #include <set>
 #include <string>
 #include <vector>

@@ -132,7 +132,7 @@ class HandRig {
     return workers_.back().get();
   }
 
-  // What the workers sent arrives; true when something did.
+  // Delivers what the workers sent; true when something arrived.
   bool Pump() { return hub_.Pump(); }
   // One turn of everything; true when something happened.
   bool Round() {
@@ -185,14 +185,14 @@ inline RequestSpec ToyRequest(uint64_t number, uint32_t num_tokens, uint32_t max
   return spec;
 }
 
-// The same request for P or for D.
+// The request as its prefill worker or its decode worker gets it.
 inline RequestSpec ForPeer(RequestSpec spec, RequestKind kind, const HandWorker& peer) {
   spec.kind = kind;
   spec.peer = peer.incarnation();
   return spec;
 }
 
-// What the request must answer, by a model that needs no KV.
+// The tokens that the request must answer, by a model that needs no KV.
 inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t choice) {
   Sampler sampler(kToyVocab, std::vector<TokenId>{0});
   SamplerState state(spec.sampling,

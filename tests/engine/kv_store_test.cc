@@ -296,7 +296,7 @@ TEST(KvStoreTest, RanksOfAnotherNumberTakeTheHeadsThatAreTheirs) {
   }
 }
 
-// The same blocks on devices alone: nothing moves, and what is sealed is the whole slice.
+// The blocks lie on devices alone: nothing moves, and a seal covers the whole slice.
 TEST(KvStoreTest, OnDevicesOfRanksASealIsThatOfTheArena) {
   KvLayout layout = FourHeads();
   layout.head_dim = 16;

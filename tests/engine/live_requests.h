@@ -60,7 +60,7 @@ inline std::vector<Record> RunAggregated(LiveWorker* worker,
   return records;
 }
 
-// Runs all at once through a connected pair; what D made of each.
+// Runs all requests at once through a connected pair; returns what the decode worker made of each.
 inline std::vector<Record> RunPair(LiveWorker* p, LiveWorker* d,
                                    const std::vector<RequestSpec>& specs) {
   for (const RequestSpec& spec : specs) {

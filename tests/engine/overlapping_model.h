@@ -22,10 +22,10 @@ class OverlappingModel final : public ForwardModel {
   bool is_late = false;
   // From this decode row on, all rows counted, one row's logits hold no number; 0 = never.
   uint64_t damaged_row = 0;
-  // What every step comes to.
+  // The status of every step; an error fails the step.
   Status device_error;
 
-  uint64_t num_behind() const { return num_behind_; }  // steps begun behind one that had not ended
+  uint64_t num_behind() const { return num_behind_; }  // steps begun while another one ran
   bool IsIdle() const { return begun_.empty(); }
 
   uint32_t vocab_size() const override { return toy_.vocab_size(); }

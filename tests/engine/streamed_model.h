@@ -1,4 +1,4 @@
-// StreamedModel: a model of tests behind the stream of a device.
+// StreamedModel: a model of tests that computes in the stream of a device.
 #ifndef BATON_TESTS_ENGINE_STREAMED_MODEL_H_
 #define BATON_TESTS_ENGINE_STREAMED_MODEL_H_
 
@@ -7,7 +7,7 @@
 
 namespace baton {
 
-// A model that computes in a device's stream: behind what was copied to it.
+// A model that computes in a device's stream: after what was copied to it.
 class StreamedModel final : public ForwardModel {
  public:
   StreamedModel(ForwardModel* model, Accelerator* device) : model_(model), device_(device) {}

@@ -69,7 +69,7 @@ class ToyModel : public ForwardModel {
   }
 
   uint64_t num_steps() const { return num_steps_; }
-  // What every step comes to from now on.
+  // Sets the status of every step from now on; an error fails the step.
   void SetDeviceError(Status error) { device_error_ = std::move(error); }
 
  private:

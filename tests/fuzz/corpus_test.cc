@@ -23,7 +23,7 @@
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/test_seed.h"
 
-// Of the sanitizers' runtimes: called before they end the process.
+// The sanitizers' runtimes have this function. They call `callback` before they end the process.
 extern "C" void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
 namespace baton::fuzz {

@@ -78,7 +78,7 @@ void CheckTokens(ByteSource* source) {
   BATON_CHECK(detokenizer.Flush().empty(), "something is held back behind the end");
 }
 
-// What `push` makes of the text, in one piece and in pieces of a few bytes.
+// Checks that `run` makes the same of the text in one piece and in pieces of a few bytes.
 template <typename Make>
 void CheckCuts(std::string_view text, size_t max_piece, const Make& run) {
   const std::string whole = run(std::vector<std::string_view>{text});

@@ -1,8 +1,7 @@
 // One fuzz target: a function that takes any bytes, hands them to shipped code and stops the
-// process (BATON_CHECK) when a promise of that code is broken. The same function is driven by
-// libFuzzer (scripts/fuzz.sh; one binary a target, built with BATON_FUZZ_ENTRY) and by
-// fuzz_corpus_test, which replays the committed corpus and some mutations of it in the ordinary
-// test run.
+// process (BATON_CHECK) when a promise of that code is broken. libFuzzer drives this function
+// (scripts/fuzz.sh; one binary a target, built with BATON_FUZZ_ENTRY). fuzz_corpus_test drives it
+// too: it replays the committed corpus and some mutations of it in the ordinary test run.
 //
 //   BATON_FUZZ_TARGET(gguf) { const auto file = GgufFile::FromBytes(...); ... }
 //

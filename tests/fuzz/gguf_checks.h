@@ -1,4 +1,4 @@
-// What holds for every GGUF file that was accepted, however it was opened.
+// Checks that hold for every GGUF file that was accepted, however it was opened.
 #ifndef BATON_TESTS_FUZZ_GGUF_CHECKS_H_
 #define BATON_TESTS_FUZZ_GGUF_CHECKS_H_
 
@@ -72,7 +72,7 @@ inline void CheckInside(const GgufFile& file, std::span<const std::byte> all) {
   CheckDirectory(file);
 }
 
-// What the next readers make of the file: a config, a tokenizer, or refusals.
+// Checks what the next readers make of the file: a config, a tokenizer, or refusals.
 inline void CheckConfigAndTokenizer(const GgufFile& file) {
   const auto config = ReadModelConfig(file);
   if (!config.ok()) {

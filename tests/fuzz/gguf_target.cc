@@ -17,7 +17,7 @@
 namespace baton::fuzz {
 namespace {
 
-// The same keys, values and tensors, written anew.
+// Writes the keys, values and tensors of the file anew.
 std::vector<std::byte> Rewrite(const GgufFile& file) {
   GgufWriter writer;
   for (const GgufEntry& entry : file.entries()) writer.AddValue(entry.key, entry.value);

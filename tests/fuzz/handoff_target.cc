@@ -143,7 +143,7 @@ HandoffMessage DrawMessage(ByteSource* source) {
   }
 }
 
-// What both sides count of the actions that they are told to do.
+// The counts that both sides keep of the actions that they are told to do.
 struct Tally {
   uint32_t released = 0;
   uint32_t ended = 0;  // completed, failed, or cancelled by ourselves
@@ -151,7 +151,7 @@ struct Tally {
   bool pinned = false;
 };
 
-// P: engine, transport and checks.
+// The prefill worker: engine, transport and checks.
 class SourceSide {
  public:
   explicit SourceSide(bool strands) : machine_(MakeSourceSpec(strands)), sealed_(kNumSlices) {}
@@ -267,7 +267,7 @@ class SourceSide {
   bool done_ = false;
 };
 
-// D: engine, transport and checks.
+// The decode worker: engine, transport and checks.
 class DestSide {
  public:
   explicit DestSide(int64_t now_us) : machine_(MakeDestSpec()) {
@@ -416,7 +416,7 @@ class HandoffPlay {
   }
 
  private:
-  // What messages and connections bring.
+  // Plays what messages and connections bring.
   void ByPeer(uint32_t op, ByteSource* source) {
     const int64_t now_us = now_us_;
     if (op <= 1) return ToSource(DrawMessage(source));
@@ -432,7 +432,7 @@ class HandoffPlay {
       dest_.Do([now_us](HandoffDest* m, HandoffActions* a) { m->OnPeerDown("eof", now_us, a); });
     }
   }
-  // What the engine, the transport, the router and the clock bring.
+  // Plays what the engine, the transport, the router and the clock bring.
   void ByOwnSide(uint32_t op, ByteSource* source) {
     if (op <= 1) return source_.Compute(now_us_);
     if (op == 2) return dest_.Receive(source->Below(7), now_us_);

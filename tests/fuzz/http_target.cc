@@ -1,5 +1,5 @@
-// HTTP requests as bytes: one shipped HttpConnection over a socket pair, on this thread. What the
-// server understands must not depend on how the bytes were cut, and all it says must be HTTP.
+// HTTP requests as bytes: one shipped HttpConnection over a socket pair, on this thread. The server
+// must understand the same requests however the bytes were cut, and all it says must be HTTP.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kMaxBody = 4096;
 constexpr size_t kMaxHeader = 2048;
 
-// What one connection made of its input.
+// The requests and the answers that one connection made of its input.
 struct Dialogue {
   std::vector<std::string> requests;  // method, target, fields and body of each
   std::string answers;                // all bytes that came back
@@ -100,7 +100,7 @@ Dialogue Talk(const std::vector<std::string_view>& pieces) {
   return dialogue;
 }
 
-// All that came back is answers, one a request and at most one refusal behind them.
+// All that came back is answers, one a request and at most one refusal after them.
 void CheckAnswers(const Dialogue& dialogue) {
   std::string_view rest = dialogue.answers;
   size_t num_answers = 0;

@@ -164,7 +164,7 @@ class Wire {
     text.append(reinterpret_cast<const char*>(payload.data()), payload.size());
     Say(text, pass_fd);
   }
-  // What the connection wrote and was not heard yet.
+  // Returns the bytes that the connection wrote and nobody has read yet.
   std::string Hear() {
     std::string heard;
     while (true) {

@@ -59,7 +59,7 @@ def strings(texts):
 
 
 def metadata_only(data):
-    """The same file with its keys and without its tensors."""
+    """The GGUF file `data` with its keys and without its tensors."""
     num_keys = struct.unpack_from("<Q", data, 16)[0]
     sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
     at = 24
@@ -509,7 +509,7 @@ def trace_seeds():
 
 
 def handoff_seeds():
-    """Whether P strands; then HandoffPlay::Step: 4 and 5 deliver what was sent, 8 computes."""
+    """If prefill strands; then HandoffPlay::Step: 4 and 5 deliver what was sent, 8 computes."""
 
     def put_play(name, steps):
         put("handoff", name, b"\0" + steps)
@@ -517,9 +517,10 @@ def handoff_seeds():
 
     good = bytes([4, 0]) + bytes([8]) * 7 + bytes([10, 6]) + bytes([5, 0, 5, 1, 4, 1, 13, 0, 13, 1])
     put_play("good_way", good)
-    again = bytes([14, 0, 1, 2, 200, 0, 0, 3, 0, 201])  # Retarget, and a grant of the new D
+    again = bytes([14, 0, 1, 2, 200, 0, 0, 3, 0, 201])  # Retarget, grant of the new decode worker
     put_play("retarget", bytes([4, 0, 8, 8, 6]) + again + bytes([8]) * 5 + bytes([13, 1, 0]))
-    # To the same D, whose next grant bears the name of the send that is still closing.
+    # A Retarget to the same decode worker, whose next grant bears the name of the send that is
+    # still closing.
     taken = bytes([14, 0, 1, 0, 0, 0, 0, 195, 0, 0, 0, 1, 0, 0, 0, 0])
     rest = bytes([8] * 6 + [13, 1, 0] * 2)
     put_play("name_of_a_closing_send", bytes([4, 0, 8, 8]) + taken + rest)

@@ -14,7 +14,7 @@ BATON_FUZZ_TARGET(safetensors) {
   const AlignedBytes copy(input);
   const auto file = SafetensorsFile::FromBytes(copy.bytes());
   if (!file.ok()) return CheckRefusal(file.status());
-  // Invariant 1: tensors fill the file behind the header, whatever their order in the list.
+  // Invariant 1: tensors fill the file after the header, whatever their order in the list.
   uint64_t num_bytes = 8 + (*file)->header_bytes();
   const SafetensorsTensor* before = nullptr;
   for (const SafetensorsTensor& tensor : (*file)->tensors()) {

@@ -1,4 +1,5 @@
-// What the load client reads from a server: HTTP answers, server-sent events, the chunks in them.
+// The bytes that the load client reads from a server: HTTP answers, server-sent events, the chunks
+// in them.
 #include <string>
 #include <vector>
 

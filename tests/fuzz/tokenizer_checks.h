@@ -1,4 +1,4 @@
-// What holds for every tokenizer spec that a reader accepted.
+// Checks that hold for every tokenizer spec that a reader accepted.
 #ifndef BATON_TESTS_FUZZ_TOKENIZER_CHECKS_H_
 #define BATON_TESTS_FUZZ_TOKENIZER_CHECKS_H_
 

@@ -1,5 +1,5 @@
 // tokenizer.json and its neighbours: tokenizer.json, tokenizer_config.json, generation_config.json,
-// config.json, a text to encode. What is accepted goes through the Rust library's C ABI.
+// config.json, a text to encode. An accepted tokenizer goes through the Rust library's C ABI.
 #include <algorithm>
 #include <string>
 #include <utility>

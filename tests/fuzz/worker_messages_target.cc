@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint32_t kVocab = 300;
 constexpr uint32_t kContext = 512;
-// What a name or a text of a peer may be long here.
+// The longest name or text that a peer may have here, in bytes.
 constexpr size_t kLongestText = 4096;
 
 SessionLimits Limits(bool prefill) {
@@ -53,7 +53,7 @@ void CheckHello(Input input) {
     BATON_CHECK(text->size() <= kLongestText, "a text of {} bytes is kept", text->size());
   }
   BATON_CHECK(worker->transports.size() <= 8, "{} transports", worker->transports.size());
-  // What other workers are told of it.
+  // Other workers are told this about the worker.
   v1::PeerList peers;
   EncodePeers({&*worker}, &peers);
   v1::PeerList sent;

@@ -294,7 +294,7 @@ def sentencepiece_of(weights):
 
 
 def bos_of(weights):
-    """What stands before each text."""
+    """The token ids that stand before each text."""
     add = weights.field("tokenizer.ggml.add_bos_token", weights.arch == "gemma3")
     return [weights.field("tokenizer.ggml.bos_token_id")] if add else []
 

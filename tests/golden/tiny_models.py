@@ -47,7 +47,7 @@ def add_tokenizer(writer):
 
 # Where a random block's fp16 scale (and min) lie; types the package cannot quantise to.
 K_QUANTS = {Q.Q4_K: (0, 2), Q.Q5_K: (0, 2), Q.Q6_K: (208, None)}
-# What llama.cpp takes for rows that are not whole super-blocks.
+# The types that llama.cpp takes for rows that are not whole super-blocks.
 FALLBACK = {Q.Q4_K: Q.Q5_0, Q.Q5_K: Q.Q5_1, Q.Q6_K: Q.Q8_0}
 
 
@@ -404,7 +404,7 @@ def write_architectures(folder):
         (TinyModel("head128_qwen3", "qwen3", Q.Q8_0, dim=128, tied=False), 0),
         (TinyModel("head64_gemma3", "gemma3", Q.Q4_0, layers=7, dim=64, window=33), 0),
         (TinyModel("head64_qwen3moe", "qwen3moe", Q.Q8_0, ffn=32, dim=64, experts=7, used=3), 0),
-        # The same with as many KV heads as ranks.
+        # Models with such heads that have as many KV heads as ranks.
         (TinyModel("ranks8_llama", "llama", Q.Q4_0, hidden=64, ffn=256, heads=16, kv_heads=8,
                    dim=64, tied=False), 0),
         (TinyModel("ranks2_gemma3", "gemma3", Q.Q4_0, layers=7, heads=4, kv_heads=2, dim=64,

@@ -47,7 +47,7 @@ struct PlainPeer {
   void Post(const Worker& to, const IpcMessage& message) const {
     EXPECT_TRUE(worker.transport->SendControl(to.incarnation, EncodeIpcMessage(message)).ok());
   }
-  // What it got of CUDA IPC.
+  // The CUDA IPC messages that the peer got.
   std::vector<IpcMessage> Messages() const {
     std::vector<IpcMessage> messages;
     for (const auto& [peer, bytes] : worker.sink->Snapshot().controls) {

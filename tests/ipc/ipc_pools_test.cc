@@ -30,7 +30,7 @@ UniqueFd SealedFile(uint64_t size_bytes, bool has_pages = true) {
   return fd;
 }
 
-// What a peer may hand over, how often, and how many blocks it may claim for it.
+// A bad pool that a peer may hand over, how often, and how many blocks the peer claims for it.
 struct BadPool {
   const char* name;
   UniqueFd (*make)();
@@ -38,7 +38,7 @@ struct BadPool {
   uint32_t num_parts = 1;
 };
 
-// Of one of two ranks.
+// Bytes of the pool of one of two ranks.
 uint64_t HalfPoolBytes() { return kBlocks * RankLayout(SmallLayout(), 2).BlockStride(); }
 
 class BadPoolTest : public testing::TestWithParam<BadPool> {};

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::byte kCanary{0xA5};
 
-// A pair whose copies at D can be held.
+// A pair whose copies at the decode worker can be held.
 class IpcTransportTest : public testing::Test {
  protected:
   void MakePair() {
@@ -23,7 +23,8 @@ class IpcTransportTest : public testing::Test {
     ASSERT_TRUE(p_->sink->WaitUp(1));
     ASSERT_TRUE(d_.sink->WaitUp(1));
   }
-  // Opens it at D, sends it, and waits until its copy is under way and held.
+  // Opens the transfer at the decode worker, sends it, and waits until its copy is under way and
+  // held.
   void BeginHeld(const Transfer& transfer) {
     FillSource(transfer, p_->blocks(), 5);
     ASSERT_TRUE(d_.transport->OpenReceive(SpecFor(transfer, p_->incarnation)).ok());
@@ -153,7 +154,7 @@ TEST_F(IpcTransportTest, AnOfferWithoutAnAnswerIsMadeAgainLessWhatWasClosed) {
   ASSERT_TRUE(EndSend(*p_, deaf.worker.incarnation, kept.id));
 }
 
-// The first answer is lost with the whole offer: D still takes each slice once.
+// The first answer is lost with the whole offer: the decode worker still takes each slice once.
 TEST_F(IpcTransportTest, AnOfferThatIsMadeTwiceIsAnsweredTwiceAndCopiedOnce) {
   MakePair();
   PlainPeer twice = MakePlain("twice-0");

@@ -24,7 +24,7 @@ HELMS = find_helms()
 
 
 def helm(*args, program=None):
-    """Of the given program of HELMS; without one of the newest."""
+    """Runs the given program of HELMS; without one it runs the newest."""
     path = HELMS[program or max(HELMS)]
     return subprocess.run([path, *map(str, args)], capture_output=True, text=True, check=False)
 

@@ -250,7 +250,7 @@ class Lab:
                     "--leader-elect=false")  # fmt: skip
 
     def _pause_image(self):
-        """What holds a pod's namespaces: a static program that sleeps."""
+        """An image of the program that holds a pod's namespaces: a static program that sleeps."""
         import sys
 
         sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "deploy/container"))

@@ -270,9 +270,9 @@ class Proof:
     # ---- Without load.
 
     def readiness(self):
-        """Whoever says that it is ready answers the very next request: worker after worker is
+        """A worker that says that it is ready answers the very next request. Worker after worker is
         killed with its pod, and as soon as the new one is ready one request goes through it alone.
-        Asked is a router itself: the Service's rules may lag behind."""
+        The request goes to a router itself, because the Service's rules may be late."""
         self.lab.kubectl("scale", self.cluster.workload("prefill"), "--replicas=1")
         self.lab.kubectl("scale", self.cluster.workload("decode"), "--replicas=1")
         wait_until(lambda: len(self.cluster.pods()) == 4, 120, "one worker of each role")

@@ -51,7 +51,7 @@ def rising(each_minute):
 
 
 def histogram(release, metric, rate, slow):
-    """Of `rate` observations a minute, all below 0.1 s or all between 1 and 10 s."""
+    """A histogram of `rate` observations a minute, all below 0.1 s or all between 1 and 10 s."""
     for le in BUCKETS:
         each = rate if not slow or le in BUCKETS[2:] else 0
         yield series(release, metric + "_bucket", "router", rising(each), le=le)

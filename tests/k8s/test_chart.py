@@ -136,7 +136,7 @@ def test_another_secret_rolls_every_pod():
 
 
 def test_routers_reach_workers_on_the_hosts_network():
-    """Those have their nodes' addresses, which no podSelector finds."""
+    """Such workers have their nodes' addresses, which no podSelector finds."""
     rendered = objects(merged(BASE, ACCEPTED["host-network"]))
     egress = one(rendered, "NetworkPolicy", "demo-baton-router")["spec"]["egress"]
     open_ports = {p["port"] for rule in egress if "to" not in rule for p in rule["ports"]}

@@ -1,4 +1,4 @@
-"""What deploy/ has beside the chart, and that it names only metrics and flags of the binary."""
+"""Tests the files of deploy/ beside the chart: they name only metrics and flags of the binary."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def free_port():
 
 @pytest.fixture(scope="module", name="router")
 def fixture_router():
-    """What a running router says: the names on /metrics, and its limit of open files."""
+    """The names on /metrics of a running router, and its limit of open files."""
     admin = free_port()
     args = ["--grpc=127.0.0.1:0", "--http=127.0.0.1:0", f"--admin=127.0.0.1:{admin}"]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -181,7 +181,7 @@ def test_the_binary_takes_the_files_of_the_units(role):
                           check=False, timeout=60)  # fmt: skip
     expected = (1, "nonexistent.gguf") if role != "router" else (2, "--log-level")
     assert (done.returncode, expected[1] in done.stderr) == (expected[0], True), done.stderr
-    # The same way finds a key that the binary does not have.
+    # Such a run also finds a key that the binary does not have.
     bad = subprocess.run([BIN, role, f"--config={config}", "--no-such-flag"],
                          capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
     assert bad.returncode == 2 and "no-such-flag" in bad.stderr

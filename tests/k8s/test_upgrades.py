@@ -96,7 +96,7 @@ class Release:
         return numbers[0] if len(numbers) == 1 else numbers
 
     def secret_names(self):
-        """What each role mounts."""
+        """The names of the secrets that the roles mount."""
         found = self.get()
         return [
             volume["secret"]["secretName"]

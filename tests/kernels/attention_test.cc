@@ -13,7 +13,7 @@
 namespace baton {
 namespace {
 
-// What a model and an arena look like.
+// The sizes and the formats of a model's attention and of its KV arena.
 struct Dims {
   uint32_t num_heads = 9;
   uint32_t num_kv_heads = 3;

@@ -92,7 +92,7 @@ TEST(Dequantize, EveryTypeGivesTheBitsOfThePythonPackage) {
   EXPECT_EQ(seen.size(), size_t{kNumWeightTypes});
 }
 
-// The same without packing, as weights are encoded for devices.
+// Rows without packing, as weights are encoded for devices, give the same values.
 TEST(Dequantize, RawRowsGiveTheBitsOfThePackedOnes) {
   const DequantizedFile file = ReadFile();
   for (const Dequantized& expected : file.types) {

@@ -1,5 +1,5 @@
-// What the kernel tests share: the list of bodies under test, seeded data, bit comparison, and the
-// raw blocks of weight types.
+// The tools that the kernel tests share: the list of bodies under test, seeded data, bit
+// comparison, and the raw blocks of weight types.
 #ifndef BATON_TESTS_KERNELS_KERNEL_FIXTURES_H_
 #define BATON_TESTS_KERNELS_KERNEL_FIXTURES_H_
 

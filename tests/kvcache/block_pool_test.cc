@@ -123,7 +123,7 @@ TEST(BlockPoolDeathTest, MisuseStopsTheProcessWithTheNumbers) {
   EXPECT_DEATH(pool.SetState(now, BlockState::kBound), "draining -> bound");
 }
 
-// What a naive reader of the rules would keep for each block in use.
+// The entry that a naive reader of the rules would keep for each block in use.
 struct ModelBlock {
   uint32_t generation = 0;
   uint32_t request_refs = 0;

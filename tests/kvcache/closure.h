@@ -14,7 +14,7 @@
 
 namespace baton {
 
-// What an exploration saw.
+// The result of an exploration.
 struct Closure {
   bool closed = false;  // nothing new is left; else the limit was reached or a bug was found
   uint64_t states = 0;

@@ -94,9 +94,9 @@ bool ClusterWorld::WillStart(uint8_t request, uint8_t attempt) const {
   return false;
 }
 
-// What can have no effect any more, whenever it is delivered, is forgotten: of an attempt that
-// nobody knows; slices that are here or that D takes no more; and what only leads to a Revoke that
-// nobody minds.
+// A packet is forgotten when it can have no effect any more, whenever it is delivered. It may be of
+// an attempt that nobody knows. It may be a slice that is here or that the decode worker takes no
+// more. It may only lead to a Revoke that nobody minds.
 bool ClusterWorld::IsDead(const Packet& packet) const {
   if (!IsRelevant(packet.request, packet.attempt)) return true;
   const SourceSide* source = FindSource(packet.request, packet.attempt);

@@ -55,7 +55,7 @@ struct Ledger {
   const Block& Of(LedgerHandle handle) const { return blocks[handle.index]; }
 };
 
-// A message or a slice between P and a D.
+// A message or a slice between the prefill worker and a decode worker.
 struct Packet {
   enum class Kind : uint8_t {
     kGrant,

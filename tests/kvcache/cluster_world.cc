@@ -13,7 +13,8 @@ constexpr uint64_t kSliceBytes = 64;
 constexpr uint32_t kBlockSize = 4;
 
 RequestUid UidOf(uint8_t request) { return {11, request + 1u}; }
-// The same for all requests, so that worlds which differ in the names of requests look alike.
+// The id is equal for all requests, so that worlds which differ in the names of requests look
+// alike.
 TransferId TransferOf(uint32_t attempt) { return TransferId(10 + attempt); }
 
 const std::vector<ChainLink>& ChainOf(uint32_t num_blocks, bool wrong) {
@@ -225,7 +226,7 @@ void ClusterWorld::DoAtDest(const ClusterStep& step) {
   }
 }
 
-// ---- P's engine.
+// ---- The prefill worker's engine.
 
 void ClusterWorld::StartSource(uint8_t request, const Command& command) {
   const Incarnation peer(100u * (command.decode + 1u) + command.life);
@@ -234,7 +235,8 @@ void ClusterWorld::StartSource(uint8_t request, const Command& command) {
     if (s.request == request && s.machine.CanRetarget()) side = &s;
   }
   if (side != nullptr) {
-    // What the end of the old connection would mean is over, unless the same D is meant.
+    // The end of the old connection has no meaning any more, unless the same decode worker is
+    // meant.
     if (side->machine.spec().decode_incarnation != peer) side->down_pending = false;
     At(*side,
        [&](auto* out) { side->machine.OnRetarget(command.attempt, peer, side->now_us, out); });
@@ -389,7 +391,7 @@ void ClusterWorld::Unpin(SourceSide& side, const HandoffAction& action) {
   side.sends.erase(send);
 }
 
-// ---- D's engine.
+// ---- The decode worker's engine.
 
 void ClusterWorld::StartDest(uint8_t request, uint8_t decode, const Command& command) {
   Ledger& ledger = decode_ledgers_[decode];

@@ -1,6 +1,6 @@
-// ClusterWorld: routers, one prefill worker and some decode workers with the shipped state machines
-// and naive engines, transports and block ledgers, as one copyable value whose every order of
-// events can be explored to the end.
+// ClusterWorld: routers, one prefill worker (P) and some decode workers (D) as one copyable value.
+// It has the shipped state machines and naive engines, transports and block ledgers. Every order of
+// its events can be explored to the end.
 //
 // The network is a set: what was sent once on a connection may be delivered now, later, again or
 // never, in any order, until the connection ends. So loss, duplication and reordering have no limit
@@ -40,7 +40,7 @@ struct ClusterShape {
   int64_t strand_us = 2'000'000;
   bool damage = true;       // slices may arrive damaged, as often as they like
   bool slow_router = true;  // notices may wait on their way; else the router hears at once
-  bool mixed_up = false;    // P computes another prompt than the one asked for
+  bool mixed_up = false;    // the prefill worker computes another prompt than the one asked for
   // Budget of faults, all kinds together, and which kinds there are.
   uint32_t faults = 1;
   bool crash_prefill = true;
@@ -92,12 +92,13 @@ class ClusterWorld {
   bool IsAtRest() const;
   // All clients got their whole answers.
   bool IsDone() const;
-  // Of the state, equal for worlds that differ only in the names of blocks and requests.
+  // The fingerprint of the state, equal for worlds that differ only in the names of blocks and
+  // requests.
   void Fingerprint(std::string* scratch, Hash128* out) const;
   std::string ToString() const;
 
  private:
-  // P's use of blocks for one grant.
+  // The prefill worker's use of blocks for one grant.
   struct SendSide {
     Incarnation peer;
     TransferId transfer;
@@ -107,7 +108,7 @@ class ClusterWorld {
     bool closing = false;
     bool confirmed = false;
   };
-  // P's engine around one machine.
+  // The prefill worker's engine around one machine.
   struct SourceSide {
     explicit SourceSide(const SourceSpec& spec) : machine(spec) {}
     HandoffSource machine;
@@ -123,7 +124,7 @@ class ClusterWorld {
     std::array<LedgerHandle, kMaxPromptBlocks> blocks = {};
     std::vector<SendSide> sends;
   };
-  // D's engine around one machine.
+  // The decode worker's engine around one machine.
   struct DestSide {
     explicit DestSide(DestSpec spec) : machine(std::move(spec)) {}
     HandoffDest machine;
@@ -142,7 +143,7 @@ class ClusterWorld {
     uint8_t num_ends = 0;  // bound, failed or cancelled
     std::array<LedgerHandle, kMaxPromptBlocks> blocks = {};
   };
-  // The router's part of one request. Worker 0 is P, 1 + i is decode worker i.
+  // The router's part of one request. Worker 0 is the prefill worker, 1 + i is decode worker i.
   struct RouterSide {
     HandoffRequest machine;
     bool alive = true;
@@ -239,8 +240,8 @@ class ClusterWorld {
   std::vector<SourceSide> sources_;
   std::vector<DestSide> dests_;
   std::vector<Packet> packets_;  // sorted
-  std::vector<Packet> parked_;   // grants at P before their request
-  // A bit an attempt: D verified it.
+  std::vector<Packet> parked_;   // grants at the prefill worker before their request
+  // A bit an attempt: the decode worker verified it.
   std::array<uint8_t, 2> verified_ = {};
   std::string bug_;
 };

@@ -1,6 +1,6 @@
-// The named small clusters, explored to the end: every order of every event, with unlimited loss,
-// duplication and reordering on the network, slices damaged as often as the protocol lets them, and
-// timers that may fire at any moment. Crashes, cut connections and cancels draw on a budget.
+// The named small clusters, explored to the end: every order of every event. The network loses,
+// duplicates and reorders without limit. Slices are damaged as often as the protocol lets them, and
+// timers may fire at any moment. Crashes, cut connections and cancels draw on a budget.
 //
 // BATON_CLOSURE=long spends more on other faults (scripts/test_full.sh), =short is what each mutant
 // of scripts/mutate_handoff.py is run against.
@@ -68,7 +68,7 @@ TEST(HandoffClosureTest, OnePrefillOneDecodeOneRequestIsPlacedAgain) {
 }
 
 TEST(HandoffClosureTest, OnePrefillTwoDecodesOneRequestIsRetargeted) {
-  if (TheForm() == Form::kShort) return;  // retargeted to the same D above
+  if (TheForm() == Form::kShort) return;  // retargeted to the same decode worker above
   const Closure seen =
       ExpectClosed("1 P x 2 D x 1 request, retargeted", {.num_decodes = 2,
                                                          .num_blocks = 1,

@@ -1,5 +1,5 @@
-// What stray, repeated and late events must not do to either side of a hand-off: each test is the
-// witness of one guard that no exploration of good peers needs.
+// Stray, repeated and late events must not harm either side of a hand-off. Each test is the witness
+// of one guard that no exploration of good peers needs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,7 +80,7 @@ HandoffDest EdgesTest<HandoffDest>::Make() {
   return HandoffDest(spec);
 }
 
-// ---- P.
+// ---- The prefill worker.
 
 class SourceEdgesTest : public EdgesTest<HandoffSource> {
  protected:
@@ -205,7 +205,7 @@ TEST_F(SourceEdgesTest, AnEndSaysWhy) {
   EXPECT_THAT(std::get<Revoke>(actions_[0].message).reason, HasSubstr("gone"));
 }
 
-// ---- D.
+// ---- The decode worker.
 
 class DestEdgesTest : public EdgesTest<HandoffDest> {
  protected:

@@ -1,5 +1,5 @@
-// P x D over a lossy network: every order of events for small worlds, random orders for larger
-// ones.
+// A prefill worker and a decode worker over a lossy network: every order of events for small
+// worlds, random orders for larger ones.
 #include <deque>
 #include <string>
 #include <vector>
@@ -13,11 +13,11 @@
 namespace baton {
 namespace {
 
-// What an exploration saw.
+// The result of an exploration.
 struct Explored {
   size_t worlds = 0;
-  size_t bound = 0;      // worlds in which D has bound
-  size_t completed = 0;  // worlds in which P was told so
+  size_t bound = 0;      // worlds in which the decode worker has bound
+  size_t completed = 0;  // worlds in which the prefill worker was told so
 };
 
 // Visits every world that can be reached; from each one, the faults end and all must come to rest:

@@ -177,7 +177,7 @@ TEST(HandoffRequestTest, StatesHaveNames) {
 
 // ---- Every sequence of events against a model written without the table.
 
-// What a request should be, in plain words.
+// A request as it should be, in plain words.
 struct Naive {
   enum class Phase : uint8_t { kNew, kWaiting, kRunning, kOver };
   Phase phase = Phase::kNew;
@@ -329,7 +329,7 @@ std::vector<std::function<void(Pair*)>> Events() {
   return events;
 }
 
-// Of another attempt, or when nothing is placed: counted, and nothing else changes.
+// An event of another attempt, or while nothing is placed, is counted, and nothing else changes.
 void ExpectFenced(const HandoffRequest& request) {
   const bool placed = request.placed();
   for (const uint32_t attempt : {request.attempt() - 1, request.attempt(), request.attempt() + 1}) {
@@ -361,7 +361,7 @@ TEST(HandoffRequestTest, EverySequenceOfEventsIsThatOfTheNaiveModel) {
       event(&next);
       next.Compare(std::string(HandoffRequestStateName(pair.request.state())).c_str());
       ++transitions;
-      // What is void is counted, and only that; it leads nowhere new.
+      // A void event is counted, and only that; it leads nowhere new.
       const bool is_void = next.request.num_stale() != pair.request.num_stale();
       if (is_void || next.request.attempt() > kMaxAttempts) continue;
       if (seen.insert(next).second) open.push_back(next);

@@ -1,4 +1,5 @@
-// A prompt whose D is lost or changed: Retarget and the stranded state of HandoffSource.
+// A prompt whose decode worker is lost or changed: Retarget and the stranded state of
+// HandoffSource.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -275,7 +276,8 @@ TEST_F(RetargetTest, SendsThatNeverCloseAreBounded) {
   EXPECT_EQ(source_.state(), SourceState::kExported) << "it goes on for the D that it has";
   EXPECT_EQ(source_.spec().attempt, attempt);
 
-  // The close of any of them makes room. The first was the send to the D before all Retargets.
+  // The close of any of them makes room. The first was the send to the decode worker before all
+  // Retargets.
   EXPECT_THAT(Kinds(Closed(0)), ElementsAre(Kind::kUnpinBlocks));
   EXPECT_TRUE(source_.CanRetarget());
   Retarget(attempt + 1, 0);
@@ -284,11 +286,11 @@ TEST_F(RetargetTest, SendsThatNeverCloseAreBounded) {
 
 // ---- Stranded.
 
-// One way to lose D from the state exported.
+// One way to lose the decode worker from the state exported.
 struct Loss {
   const char* name;
   HandoffOutcome outcome;
-  bool tells_decode;  // a D that may live gets a Revoke
+  bool tells_decode;  // a decode worker that may live gets a Revoke
   std::function<void()> happen;
 };
 

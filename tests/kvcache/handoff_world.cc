@@ -256,7 +256,8 @@ void HandoffWorld::Deliver(SliceId slice, bool damaged) {
   if (!dest_open_) return;  // late frames after a close are dropped by the transport
   const size_t idx = size_t{slice.ordinal} * shape_.num_layers + slice.layer;
   if (received_[idx]) return;
-  // Pulled late: P's block may belong to somebody else by now, and the checksum says so.
+  // Pulled late: the prefill worker's block may belong to somebody else by now, and the checksum
+  // says so.
   const bool readable = source_holds_ || pinned_ > slice.ordinal;
   if (damaged || !readable) {
     AtDest([&](auto* out) { dest_.OnBadSlice(slice, "checksum", now_us_, out); });

@@ -22,7 +22,7 @@ struct WorldShape {
   uint32_t num_choices = 1;
   uint32_t faults = 0;       // drops, duplicates, damages, cancels, connection losses
   uint32_t ticks = 0;        // jumps of time to the next deadline
-  bool wrong_chain = false;  // P computes another prompt
+  bool wrong_chain = false;  // the prefill worker computes another prompt
 
   friend bool operator==(const WorldShape&, const WorldShape&) = default;
 };
@@ -30,8 +30,8 @@ struct WorldShape {
 // One thing that may happen now.
 struct WorldStep {
   enum class Kind : uint8_t {
-    kStartSource,  // the router's StartPrefill reaches P
-    kSealNext,     // P computes the next slice
+    kStartSource,  // the router's StartPrefill reaches the prefill worker
+    kSealNext,     // the prefill worker computes the next slice
     kPromptDone,
     kToSource,  // deliver message `idx`
     kToDest,
@@ -111,7 +111,7 @@ class HandoffWorld {
   uint32_t ticks_left_ = 0;
   uint32_t num_faults_ = 0;
   std::string bug_;
-  // P's engine and transport.
+  // The prefill worker's engine and transport.
   bool started_ = false;
   std::optional<Grant> parked_;
   uint32_t num_sealed_ = 0;
@@ -121,7 +121,7 @@ class HandoffWorld {
   bool source_closing_ = false;
   uint32_t source_ends_ = 0;  // CompleteRequest, FailRequest, own cancel
   bool source_down_pending_ = false;
-  // D's engine and transport.
+  // The decode worker's engine and transport.
   bool dest_holds_ = true;
   bool dest_pinned_ = false;
   bool dest_open_ = false;  // frames are taken

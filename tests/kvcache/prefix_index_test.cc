@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kBlockSize = 2;
 const RequestUid kUid{1, 2};
 
-// What a listener makes of what it hears.
+// The links that a listener collects from what it hears.
 struct Copy final : PrefixListener {
   void OnPrefixChange(const PrefixChange& change) override {
     EXPECT_TRUE(change.added ? links.insert(change.link).second : links.erase(change.link) == 1);

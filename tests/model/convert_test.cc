@@ -62,7 +62,7 @@ TEST_P(ConvertTest, WritesTheBytesOfAnotherQuantiser) {
     EXPECT_EQ(std::memcmp(got->data.data(), tensor.data.data(), got->data.size()), 0)
         << tensor.name;
   }
-  // The same weights, so the same id.
+  // The weights are equal, so the ids are equal.
   ModelFixture a({.path = out_});
   ModelFixture b({.path = GoldenPath(std::string("tiny_converted_") + GetParam() + ".gguf")});
   ASSERT_TRUE(a.status().ok() && b.status().ok());

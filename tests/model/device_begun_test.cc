@@ -1,4 +1,5 @@
-// Steps that are begun behind one another: the tokens and KV of steps that follow one another.
+// Steps that are begun before the one before has ended: the tokens and KV of steps that follow one
+// another.
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -47,7 +48,8 @@ std::vector<RowSampling> SamplingOf(uint32_t num_rows, uint32_t step) {
 constexpr uint32_t kSteps = 9;
 constexpr uint32_t kSequences = 5;
 
-// Of whom step `step` >= 1 has a row: some end on the way, so rows are fed by rows of other places.
+// The sequences that have a row in step `step` >= 1. Some end on the way, so rows are fed by rows
+// of other places.
 std::vector<uint32_t> RowsOf(uint32_t step) {
   if (step >= 7) return {3};
   if (step >= 4) return {0, 2, 3};

@@ -54,7 +54,7 @@ void ExpectNear(ModelFixture& fixture, const std::string& golden_name, double bo
 
 class DeviceModelLaunchTest : public ::testing::TestWithParam<const char*> {};
 
-// What first estimates of a step's time count on.
+// The first estimates of a step's time count on this number.
 TEST_P(DeviceModelLaunchTest, AStepIsTheStatedNumberOfKernels) {
   OnDevice on(Tiny(GetParam()));
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();

@@ -47,7 +47,8 @@ TEST_P(RecordedStepTest, HasTheBitsOfAStepThatIsNotRecorded) {
   const auto& model = static_cast<const DeviceModel&>(recorded.fixture.model());
   ASSERT_EQ(model.num_recorded_steps(), 2 * 17u) << "1 to 16 and 24 rows, on two grids";
   const std::vector<TokenId> tokens = RandomTokens(kMaxRows, TestSeed());
-  // A token of each; behind it its block is zeros: positions that a step leaves out are numbers.
+  // Each sequence has one token; the rest of its block is zeros: positions that a step leaves out
+  // are numbers.
   const std::vector<Chunk> first = DecodeRows(tokens, kMaxRows, 0);
   ASSERT_TRUE(plain.fixture.Run(first).ok() && recorded.fixture.Run(first).ok());
   uint32_t at = 1;

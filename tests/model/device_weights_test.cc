@@ -93,8 +93,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"head64_qwen3moe", "q8_0"}),
     [](const auto& info) { return std::string(info.param.model) + "_" + info.param.type; });
 
-// A step of few rows reads packed weights by as many kernels as it has of bf16, the next 64 rows
-// take one more for each matrix, and so does unpacking those of a layer for more rows than that.
+// A step of few rows reads packed weights with as many kernels as it has for bf16. The next 64 rows
+// take one more kernel for each matrix. Unpacking the matrices of a layer, for more rows than that,
+// takes one more for each matrix too.
 TEST(DeviceWeightsLaunchTest, ManyRowsUnpackEachMatrixOfALayer) {
   const Converted file("head64_llama", "q8_0");
   WeightsOnDevice packed(file.path(), /*keeps_packed=*/true);

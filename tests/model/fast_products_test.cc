@@ -337,7 +337,7 @@ class FastRangesTest : public ::testing::Test {
             .partial_bytes = partials_.size_bytes(),
             .num_sms = device_.accelerator->num_sms()};
   }
-  // Of the first n rows of the matrix.
+  // The site that multiplies by the first n rows of the matrix.
   FastSite Site(uint32_t n) {
     return {"product",
             {n, kK},

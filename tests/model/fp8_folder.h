@@ -100,7 +100,7 @@ class TestFolder {
   const std::string path_;
 };
 
-// The same weights in both forms; see the file comment.
+// Equal weights in both forms; see the file comment.
 struct Fp8Model {
   nlohmann::json config;
   FolderTensors fp8;
@@ -112,7 +112,7 @@ class Fp8ModelMaker {
  public:
   explicit Fp8ModelMaker(const Fp8Layout& layout) : layout_(layout) {}
 
-  // Of llama, whose rows of q and k are reordered, or qwen3_moe.
+  // Makes a model of llama, whose rows of q and k are reordered, or of qwen3_moe.
   Fp8Model Make(bool has_experts) {
     constexpr uint64_t kHidden = 160;
     constexpr uint64_t kVocab = 263;

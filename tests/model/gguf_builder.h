@@ -133,7 +133,7 @@ class GgufBuilder {
   uint64_t next_offset_ = 0;
 };
 
-// What tests change about the tiny llama.
+// The values of the tiny llama that tests change.
 struct TinyLlamaOptions {
   std::string architecture = "llama";
   uint32_t heads = 2;

@@ -40,7 +40,7 @@ inline void CompareRow(const GoldenFile& golden, const GoldenRow& row,
   out.num_wrong += best != row.argmax;
 }
 
-// Of the first `num_prompts`, each in chunks of 64 tokens.
+// Compares the first `num_prompts` prompts, each in chunks of 64 tokens.
 inline Accuracy Compare(ModelFixture& fixture, const GoldenFile& golden, double bound,
                         size_t num_prompts = SIZE_MAX) {
   Accuracy out;

@@ -13,7 +13,7 @@
 
 namespace baton {
 
-// What the reference says of the logits after one token.
+// The reference's numbers about the logits after one token.
 struct GoldenRow {
   uint32_t row = 0;
   TokenId argmax = 0;

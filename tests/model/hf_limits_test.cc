@@ -1,4 +1,5 @@
-// What the texts of a hostile model folder can make their readers hold, and the limits they meet.
+// The memory that the texts of a hostile model folder can make their readers hold, and the limits
+// that they meet.
 #include <cstring>
 #include <functional>
 

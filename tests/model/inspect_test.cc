@@ -21,7 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What one run printed and returned.
+// The output and the exit code of one run.
 struct InspectRun {
   int code;
   std::string out;

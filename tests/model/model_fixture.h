@@ -18,7 +18,7 @@
 
 namespace baton {
 
-// What a fixture is made for.
+// Options of a fixture.
 struct FixtureOptions {
   std::string path;
   Isa isa = Isa::kAuto;
@@ -45,7 +45,7 @@ struct Chunk {
   std::span<const TokenId> tokens;
 };
 
-// What a batch gave whose tokens were to be chosen.
+// The results of a batch whose tokens were to be chosen.
 struct ChosenRows {
   std::vector<TokenId> tokens;
   std::vector<float> logits;  // kUntouched where the model wrote none

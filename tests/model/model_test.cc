@@ -221,7 +221,7 @@ TEST(ModelTest, HookSeesEachLayerCompleteAndUnusedSlotsZero) {
       const auto slice = [&](const std::vector<std::byte>& kv) {
         return std::vector<std::byte>(kv.begin() + at, kv.begin() + at + layout.SliceBytes());
       };
-      // What was there when the layer was announced is what is there at the end.
+      // The bytes that were there when the layer was announced are there at the end.
       EXPECT_EQ(slice(hook.kv[layer]), slice(final_kv));
     }
   }

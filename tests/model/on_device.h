@@ -33,7 +33,7 @@ struct OnDevice {
   ModelFixture fixture;
 };
 
-// The same, whose weights stay packed or not.
+// As OnDevice, with weights that stay packed or not.
 struct WeightsOnDevice {
   WeightsOnDevice(const std::string& path, bool keeps_packed, const FastMode& fast = {})
       : device(*OpenComputeDevice(DeviceKind::kSimt)),

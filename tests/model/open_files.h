@@ -1,4 +1,5 @@
-// What this process has open, for tests that wait until a thread of theirs has got somewhere.
+// The files that this process has open, for tests that wait until a thread of theirs has got
+// somewhere.
 #ifndef BATON_TESTS_MODEL_OPEN_FILES_H_
 #define BATON_TESTS_MODEL_OPEN_FILES_H_
 

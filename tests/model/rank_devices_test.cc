@@ -1,6 +1,6 @@
-// Ranks with a device each: every kernel is put into its rank's stream while that device is
-// current, and works on that device's memory; all ranks come to an exchange before any kernel
-// behind it. The devices and kernels stand for real ones and compute nothing.
+// Ranks with a device each. Every kernel is put into its rank's stream while that device is
+// current, and works on that device's memory. All ranks come to an exchange before any kernel after
+// it. The devices and kernels stand for real ones and compute nothing.
 #include <algorithm>
 #include <atomic>
 #include <deque>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint32_t kNumRanks = 4;
 
-// What was put into streams, in order: the device and whether it was an exchange.
+// The work that was put into streams, in order: the device and whether it was an exchange.
 struct Put {
   const FakeAccelerator* device;
   bool is_exchange;

@@ -35,7 +35,7 @@ class TestFile {
     for (size_t i = 0; i < size; ++i) bytes_.push_back(static_cast<std::byte>(random.Below(256)));
     std::ofstream(path_, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes_.data()), static_cast<std::streamsize>(size));
-    // What is not written yet cannot leave the page cache.
+    // Bytes that are not written yet cannot leave the page cache.
     const UniqueFd fd(::open(path_.c_str(), O_RDONLY));
     EXPECT_EQ(::fsync(fd.get()), 0);
     EXPECT_EQ(::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
@@ -50,7 +50,7 @@ class TestFile {
   std::span<const std::byte> Range(size_t begin, size_t count) const {
     return mapping_.bytes().subspan(begin, count);
   }
-  // What the file held, not read from it.
+  // Whether the file held these bytes; does not read the file.
   bool Holds(size_t begin, std::span<const std::byte> bytes) const {
     return std::memcmp(bytes_.data() + begin, bytes.data(), bytes.size()) == 0;
   }
@@ -101,7 +101,7 @@ TensorReaderOptions WithFaults(FaultyQueue::Results results) {
   return options;
 }
 
-// Of every length and alignment, among them the file's first and last byte; some overlap.
+// Pieces of every length and alignment, among them the file's first and last byte; some overlap.
 std::vector<std::pair<size_t, size_t>> OddPieces(size_t file_size) {
   std::vector<std::pair<size_t, size_t>> out = {{0, 1},    {4095, 2},          {4096, 4096},
                                                 {1, 4096}, {file_size - 1, 1}, {0, file_size}};

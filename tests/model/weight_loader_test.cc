@@ -31,7 +31,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// What EncodeRows must give, by way of the processor's packed form.
+// The bytes that EncodeRows must give, made from the processor's packed form.
 Bytes InBf16(const GgufTensor& tensor, ThreadPool& pool) {
   const auto k = static_cast<uint32_t>(tensor.dims[0]);
   const auto n = static_cast<uint32_t>(tensor.num_elements() / k);

@@ -105,7 +105,7 @@ TEST(WeightUploadTest, TellsWhatAMemoryOrACopyRefuses) {
   device.num_copies_in_left = 0;
   ASSERT_TRUE(upload->Next().ok());
   EXPECT_EQ(upload->Send({&place, 1}, 16).code(), absl::StatusCode::kInternal);
-  // What was begun ends before its buffer goes.
+  // A copy that was begun ends before its buffer goes.
   { const WeightUpload gone = *std::move(upload); }
   EXPECT_FALSE(device.IsBusy());
 }

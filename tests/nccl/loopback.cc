@@ -24,7 +24,7 @@ namespace {
 using nccl::Comm;
 using nccl::Result;
 
-// What a unique id says: which file of which process is the shared memory.
+// The fields of a unique id. They say which file of which process is the shared memory.
 struct IdFields {
   uint64_t magic;
   uint64_t cookie;

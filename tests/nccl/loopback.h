@@ -1,14 +1,16 @@
-// The loopback's own functions, beside NCCL's: libbaton_nccl_loopback.so has the symbols of
-// kvcache/transport/nccl/nccl_library.h and moves bytes through shared memory, between threads of a
-// process or processes of a host, on host memory. Found with dlsym, like NCCL's.
+// The loopback's own functions, beside NCCL's. libbaton_nccl_loopback.so has the symbols of
+// kvcache/transport/nccl/nccl_library.h, which are found with dlsym, like NCCL's. It moves bytes
+// through shared memory, between threads of a process or processes of a host, on host memory.
 //
-// What it does as NCCL does: a communicator is built while both sides poll, sends and receives of
-// one pair match in order, calls return before the bytes have moved, a stream (HostStream) says
-// when they have, an abort ends everything at once and the other side may or may not learn of it.
+// What it does as NCCL does:
+//   - A communicator is built while both sides poll.
+//   - Sends and receives of one pair match in order.
+//   - Calls return before the bytes have moved; a stream (HostStream) says when they have.
+//   - An abort ends everything at once, and the other side may or may not learn of it.
 // What it does not: groups, collectives, more than two ranks, blocking communicators.
 //
-// Faults are drawn for each call or operation by a seed. From the environment
-// (BATON_NCCL_LOOPBACK) or loopback_configure, as "key=value,key=value":
+// Faults are drawn for each call or operation by a seed. From the environment (BATON_NCCL_LOOPBACK)
+// or loopback_configure, as "key=value,key=value":
 //   seed      of the draws, 1
 //   version   that ncclGetVersion tells, 22809
 //   delay     share of operations that begin `delay_us` (1000) late
@@ -27,7 +29,8 @@
 
 namespace baton::nccl_test {
 
-// What exists now in this process, and what was done to it since the last loopback_configure.
+// The objects that exist now in this process, and the calls and faults since the last
+// loopback_configure.
 struct LoopbackCounts {
   uint64_t communicators = 0;  // that were neither aborted nor destroyed
   uint64_t operations = 0;     // that were put and have not ended

@@ -14,10 +14,10 @@
 
 namespace baton::nccl_test {
 
-// What both sides map: a stream of bytes each way. `put` and `taken` only grow.
+// The memory that both sides map: a stream of bytes each way. `put` and `taken` only grow.
 struct Segment {
   static constexpr size_t kRingBytes = size_t{1} << 20;
-  // Of what one rank sends.
+  // The bytes that one rank sends.
   struct Channel {
     std::atomic<uint64_t> put;
     std::atomic<uint64_t> taken;
@@ -45,7 +45,7 @@ struct Operation {
 
 namespace baton::nccl {
 
-// What the opaque handle points to.
+// The object that the opaque handle points to.
 struct Comm {
   UniqueFd file;
   nccl_test::Segment* segment = nullptr;
@@ -61,7 +61,8 @@ struct Comm {
   // The stream does not wait for what is left.
   void DropOperations();
   Result Poll() const;
-  // What NCCL does to one that is asked for something before it is ready: that is its error then.
+  // NCCL refuses a communicator that is asked for something before it is ready. That is then the
+  // communicator's error.
   Result Refuse() {
     if (error == kSuccess) error = kInvalidArgument;
     return kInvalidArgument;

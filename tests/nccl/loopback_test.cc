@@ -216,7 +216,7 @@ TEST_F(LoopbackTest, FaultsOfBuildingAndOfCalls) {
   EXPECT_EQ(Counts().silent_aborts, 2u);
 }
 
-// The same seed gives the same faults.
+// The seed decides the faults: the same seed gives the same faults.
 TEST_F(LoopbackTest, DrawsFollowTheSeed) {
   const auto draw = [](const std::string& faults) {
     const ScopedFaults scoped(faults);

@@ -25,7 +25,7 @@ struct KvDevice {
   std::vector<DeviceBuffer> buffers;                // of each rank
   SliceDevice parts;
 
-  // Of each rank; one where they share it.
+  // The device of each rank; it is the same one where ranks share it.
   std::vector<Accelerator*> ranks() const {
     std::vector<Accelerator*> all(parts.memory.num_ranks(), device.get());
     for (size_t i = 0; i < peers.size(); ++i) all[1 + i] = peers[i].get();
@@ -33,7 +33,7 @@ struct KvDevice {
   }
 };
 
-// What is made.
+// The options of the device that is made.
 struct KvDeviceOptions {
   bool is_runner = false;         // where it is built, else the fake
   bool is_shared = false;         // memory with a descriptor

@@ -44,7 +44,7 @@ uint64_t NumFaults() {
   return text == nullptr ? 1000 : std::strtoull(text, nullptr, 10);
 }
 
-// What one sender did.
+// The counts of one sender.
 struct Tally {
   uint64_t transfers = 0;
   uint64_t arrived = 0;
@@ -53,7 +53,7 @@ struct Tally {
   uint64_t deaths = 0;  // of the sender itself
 };
 
-// Of a worker, whose peers have other numbers: 1, 2 and 4 send to 1 and 4.
+// The ranks of a worker, whose peers have other numbers: 1, 2 and 4 send to 1 and 4.
 uint32_t RanksOf(uint32_t index) { return 1u << index; }
 
 // Deadlines as short as a busy machine allows, so that hangs cost little.
@@ -188,7 +188,8 @@ class Cluster {
     return WaitFor([&] { return p->transport->SendSlices(d.incarnation, slices).ok(); });
   }
 
-  // Sends what was refused behind the first `num_known` refusals; returns how many there are.
+  // Sends the slices that were refused after the first `num_known` refusals; returns how many
+  // refusals there are.
   size_t Resend(uint32_t index, const Worker& d, const std::vector<SliceRef>& slices,
                 size_t num_known) {
     const Recorded recorded = d.sink->Snapshot();

@@ -21,7 +21,7 @@ namespace {
 using nccl::Comm;
 using nccl::Result;
 
-// What the watched worker's NCCL and its engine do; one worker at a time.
+// The calls of the watched worker's NCCL, and the launches of its engine; one worker at a time.
 struct Watch {
   std::atomic<bool> is_launching = false;
   std::atomic<uint64_t> num_calls = 0;
@@ -195,7 +195,7 @@ TEST_F(NcclGateTest, NoExchangeIsLaunchedWhileNcclMayUseADevice) {
   }
 }
 
-// What was begun may use the device until the abort is over.
+// An operation that was begun may use the device until the abort is over.
 TEST_F(NcclGateTest, NoExchangeIsLaunchedBetweenASetUpThatHangsAndItsAbort) {
   LaunchGate gate(/*max_hold_us=*/600'000'000);
   build_us_ = 50'000;

@@ -93,7 +93,7 @@ BATON_SAME_FIELD(nChannelsPerNetPeer, n_channels_per_net_peer)
 BATON_SAME_FIELD(nvlinkCentricSched, nvlink_centric_sched)
 #undef BATON_SAME_FIELD
 
-// A newer header may have more fields behind ours; the version that we state says which we mean.
+// A newer header may have more fields after ours; the version that we state says which we mean.
 static_assert(NCCL_VERSION_CODE != kDeclaredVersion || sizeof(ncclConfig_t) == sizeof(Config));
 constexpr ncclConfig_t kInitial = NCCL_CONFIG_INITIALIZER;
 static_assert(kInitial.magic == Config{}.magic && kInitial.blocking == Config{}.blocking);

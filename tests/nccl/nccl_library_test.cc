@@ -76,7 +76,7 @@ TEST(NcclLibrary, AMissingLibraryIsNotFoundAndSaysWhereWasLooked) {
   EXPECT_EQ(named.status().code(), StatusCode::kNotFound);
   EXPECT_THAT(MessageOf(named), HasSubstr("/nowhere/libnccl.so"));
   EXPECT_THAT(MessageOf(named), HasSubstr("--nccl-library"));
-  // Who names a library gets no other one.
+  // A user who names a library gets no other one.
   EXPECT_THAT(MessageOf(named), Not(HasSubstr("libnccl.so.2")));
   EXPECT_THAT(MessageOf(named), Not(HasSubstr("\n")));
   if (dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL) != nullptr) return;
@@ -90,7 +90,7 @@ TEST(NcclLibrary, ALibraryThatLacksFunctionsIsRefusedByTheirNames) {
   EXPECT_EQ(table.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(MessageOf(table), HasSubstr("libbaton_nccl_partial.so"));
   EXPECT_THAT(MessageOf(table), HasSubstr("lacks ncclGetUniqueId, ncclCommInitRankConfig"));
-  // What only newer versions have is no reason.
+  // A function that only newer versions have is no reason to refuse a library.
   EXPECT_THAT(MessageOf(table), Not(HasSubstr("ncclCommRegister")));
 }
 

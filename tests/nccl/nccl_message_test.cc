@@ -89,7 +89,7 @@ TEST(NcclMessage, DamagedBytesAreRefusedOrConsistent) {
     const std::string good = EncodeNcclMessage(message);
     for (size_t size = 0; size < good.size(); ++size) {
       const StatusOr<NcclMessage> read = DecodeNcclMessage(good.substr(0, size));
-      // An offer cut behind a slice is a whole message.
+      // An offer cut after a slice is a whole message.
       EXPECT_TRUE(!read.ok() || EncodeNcclMessage(*read) == good.substr(0, size)) << size;
     }
     for (int round = 0; round < 2000; ++round) {

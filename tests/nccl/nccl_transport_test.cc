@@ -89,7 +89,7 @@ class NcclTransportTest : public testing::Test {
     return comm;
   }
 
-  // What the plain peer got beside greetings.
+  // The messages of the plain peer, without greetings.
   std::vector<NcclMessage> Messages() {
     std::vector<NcclMessage> messages;
     for (const auto& [peer, bytes] : plain_.sink->Snapshot().controls) {
@@ -105,7 +105,7 @@ class NcclTransportTest : public testing::Test {
     EXPECT_TRUE(Eventually([&] { return Messages().size() > index; }));
     return Messages().at(index);
   }
-  // The plain peer is a sender to D.
+  // The plain peer is a sender to the decode worker.
   void DialD() {
     ASSERT_TRUE(plain_.endpoint
                     ->SetPeers(std::vector<PeerAddress>{{.worker_id = "decode-0",
@@ -114,7 +114,7 @@ class NcclTransportTest : public testing::Test {
                                                          .tcp = d_.endpoint->tcp_address()}})
                     .ok());
   }
-  // The plain peer, up at D, asks it for a place as one with this version.
+  // The plain peer, up at the decode worker, asks it for a place as one with this version.
   void ConnectToD(uint64_t link, uint32_t version) {
     DialD();
     ASSERT_TRUE(plain_.sink->WaitUp(2));
@@ -159,7 +159,7 @@ TEST_F(NcclTransportTest, APeerThatSaysNothingHoldsNobodyUp) {
   for (uint64_t id = 1; id <= 5; ++id) ExpectTransferWorks(&p_, &d_, id);
 }
 
-// Of which the second is its once something has moved.
+// A peer gets a second buffer only after something has moved.
 TEST_F(NcclTransportTest, APeerThatGrantsNothingHoldsOneBufferAndNobodyUp) {
   rig_.tweak_nccl = [](NcclTransportOptions* options) {
     options->limits.slot_bytes = 4 * SmallLayout().SliceBytes();
@@ -269,7 +269,7 @@ TEST_F(NcclTransportTest, AFirstOperationThatTakesLongHoldsNobodyUp) {
   nccl_test::LoopbackTable().ncclCommAbort(comm);
 }
 
-// P has asked for a place; or D has given one.
+// The prefill worker has asked for a place, or the decode worker has given one.
 TEST_F(NcclTransportTest, ALinkThatIsNotStartedInTimeEnds) {
   rig_.tweak_nccl = [](NcclTransportOptions* options) {
     options->timers.build_us = 50'000 * kPatienceFactor;
@@ -411,7 +411,8 @@ class NcclLostPeerTest : public NcclTransportTest {
     };
     MakeAll();
   }
-  // Slices that cannot arrive; waits until D is down at P for the `count`th time, and for how long.
+  // Sends slices that cannot arrive. Waits until the decode worker is down at the prefill worker
+  // for the `count`th time, and checks that it is down for `rest_ms`.
   void Lose(size_t count, int64_t rest_ms) {
     const Transfer transfer = MakeTransfer(500 + count, 4, 0, 20);
     ASSERT_TRUE(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).ok());
@@ -493,7 +494,8 @@ TEST_F(NcclLostPeerTest, APeerWithoutRoomIsNotGivenUp) {
   EXPECT_TRUE(p_.sink->Snapshot().downs.empty());
 }
 
-// What was begun with NCCL is not for nothing: an honest D says so only before that.
+// Work that was begun with NCCL counts as a failure when it is dropped: an honest decode worker
+// says "busy" only before that.
 TEST_F(NcclLostPeerTest, APeerThatAcceptsAndThenHasNoRoomIsGivenUp) {
   OfferToPlain(4);
   size_t next = 0;
@@ -508,7 +510,7 @@ TEST_F(NcclLostPeerTest, APeerThatAcceptsAndThenHasNoRoomIsGivenUp) {
   EXPECT_EQ(nccl_test::Counts().made_ids, 3u);
 }
 
-// What it did last and its end are heard in one turn, or one after the other.
+// The test hears the peer's last act and its end in one turn, or one after the other.
 TEST_F(NcclLostPeerTest, APeerThatEndsWithItsLastFailureIsGoneAndNoMore) {
   OfferToPlain(4);
   for (size_t i = 0; i < 3; ++i) {
@@ -519,7 +521,7 @@ TEST_F(NcclLostPeerTest, APeerThatEndsWithItsLastFailureIsGoneAndNoMore) {
   ExpectTransferWorks(&p_, &d_, 1);
 }
 
-// However often D makes room for others.
+// This holds however often the decode worker makes room for others.
 TEST_F(NcclTransportTest, AnEvictedCommunicatorIsNotBuiltAgainAtOnce) {
   MakeAll();
   OfferToPlain(4);

@@ -24,7 +24,7 @@ TEST(RequestLifetimeTest, StagesOfADisaggregatedRequest) {
   RequestLifetime lifetime(1000);
   lifetime.Mark(RequestEvent::kAdmitted, 1010);
   lifetime.Mark(RequestEvent::kPrefillStarted, 1030);
-  lifetime.Mark(RequestEvent::kGranted, 1060);  // while P computes: nobody waits for it
+  lifetime.Mark(RequestEvent::kGranted, 1060);  // while prefill computes: nobody waits for it
   lifetime.Mark(RequestEvent::kFirstToken, 1100);
   lifetime.Mark(RequestEvent::kVerified, 1105);
   lifetime.Mark(RequestEvent::kFirstStepStarted, 1108);

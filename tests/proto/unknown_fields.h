@@ -1,4 +1,4 @@
-// What a peer of a later version adds to a message: fields that this version does not know.
+// Adds fields to a message that this version does not know, as a peer of a later version does.
 #ifndef BATON_TESTS_PROTO_UNKNOWN_FIELDS_H_
 #define BATON_TESTS_PROTO_UNKNOWN_FIELDS_H_
 

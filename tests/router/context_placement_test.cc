@@ -61,7 +61,7 @@ TEST(ContextPlacementTest, WorkersWhoseContextHoldsTheWholeAnswerComeFirst) {
 }
 
 // A client that names max_tokens gets them: it waits for the worker that holds them, and nobody
-// else waits behind it at the others.
+// else waits for it at the others.
 TEST(ContextPlacementTest, ANamedLengthWaitsForAContextThatHoldsIt) {
   FakeCluster cluster;
   cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
@@ -163,7 +163,7 @@ TEST(ContextPlacementTest, WhoWaitsForAContextIsInNobodyElsesQueue) {
   }
 }
 
-// What is too large for the one pool whose context holds it is so for good.
+// A request that is too large for the one pool whose context holds it is too large for good.
 TEST(ContextPlacementTest, AShorterContextsPoolIsNoHope) {
   FakeCluster cluster;
   WorkerDescription large = WithContext("decode-1", PoolRole::kDecode, 256);
@@ -233,7 +233,8 @@ TEST(ContextPlacementTest, AResumedAnswerWaitsForAContextLikeItsFirst) {
   }
 }
 
-// What only a worker holds that left waits for its next life, for as long as clients wait.
+// A request may fit only the context of a worker that left. It waits for the worker's next life,
+// for as long as clients wait.
 TEST(ContextPlacementTest, TheContextOfAWorkerThatLeftCountsForAWhile) {
   FakeCluster cluster;
   cluster.Join(WithContext("decode-0", PoolRole::kDecode, 64));
@@ -263,8 +264,8 @@ TEST(ContextPlacementTest, TheContextOfAWorkerThatLeftCountsForAWhile) {
   EXPECT_TRUE(cluster.core.Models().empty());
 }
 
-// Of two choices 4 tokens are known; a worker whose context ends at the fourth would call it the
-// last.
+// The router knows 4 tokens of an answer with two choices. A worker whose context ends at the
+// fourth would call it the last.
 TEST(ContextPlacementTest, NoWorkersContextEndsAnAnswerAtATokenThatIsKnown) {
   FakeCluster cluster;
   cluster.Join(WithContext("decode-0", PoolRole::kDecode, 66));

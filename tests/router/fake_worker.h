@@ -29,7 +29,7 @@ struct Order {
   bool is_cacheable = true;
 };
 
-// What a fake worker received; outlives its session.
+// The log of what a fake worker received; it outlives the worker's session.
 struct WorkerLog {
   std::vector<Order> orders;
   int num_sessions_opened = 0;

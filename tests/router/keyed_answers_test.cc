@@ -98,7 +98,7 @@ class KeyedAnswersTest : public testing::Test {
 
   // The generation that began last.
   RequestUid Generation() const { return router_.started.back(); }
-  // What the generation says.
+  // Makes the generation say `text`.
   void Say(RequestUid uid, std::string_view text, bool is_last = false) {
     for (size_t i = 0; i < text.size(); ++i) {
       TokenOutput token;

@@ -40,7 +40,7 @@ TEST(MoveTest, StreamsLeaveADrainingDecodeWorkerForOneWithRoom) {
   EXPECT_EQ(orders[0].replayed, BytesOf("ab"));
   cluster.State("decode-1", uid, WorkerRequestState::kReserved, StatusCode::kOk, 2);
   EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kCancel).size(), 1u);
-  // What the old one still says is late; moves are no faults.
+  // Tokens that the old worker still sends are late; moves are no faults.
   cluster.Text("decode-0", uid, 3, "z");
   EXPECT_EQ(cluster.metrics.stale_events_total->value(), 1u);
   cluster.State("decode-1", uid, WorkerRequestState::kVerified, StatusCode::kOk, 2);

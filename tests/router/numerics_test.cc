@@ -72,7 +72,7 @@ TEST(NumericsTest, AnswersOfFastWorkersAreNotExact) {
   EXPECT_EQ(cluster.metrics.inexact_answers_total->value(), 0u) << "all of it is of one numerics";
 }
 
-// What equal workers would compute again with the same bits, fast ones need not.
+// Equal workers would compute the tokens again with the same bits; fast workers need not.
 TEST(NumericsTest, AFastStreamGoesOnFromAllThatWasSeen) {
   for (const bool is_fast : {true, false}) {
     FakeCluster cluster({.mode = kAlone});
@@ -309,8 +309,9 @@ TEST(NumericsTest, AnAnswerThatIsInexactAlreadyWaitsForNobody) {
   EXPECT_EQ(OrdersOf(cluster, "another", uid).size(), 1u);
 }
 
-// What only one numerics can serve is left to the stream that waits for it, and to no one before
-// it; all others go to the rest, and do not count those who wait aside as a queue before them.
+// Room at a worker that only one numerics can use is left to the stream that waits for it, and to
+// no one before it. All other requests go to the rest of the workers. They do not count requests
+// that wait aside as a queue before them.
 TEST(NumericsTest, WhoWaitsAsideHoldsUpNobodyAndIsPassedByNobody) {
   FakeCluster cluster({.mode = kAlone, .max_queued = 2});
   cluster.Join(Own("own"));
@@ -345,7 +346,7 @@ TEST(NumericsTest, WhoWaitsAsideHoldsUpNobodyAndIsPassedByNobody) {
   EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 3.0);
 }
 
-// What an operator reads when a prefill worker has nothing to do.
+// The words that an operator reads when a prefill worker has nothing to do.
 TEST(NumericsTest, WhoIsNotPairedIsSaidWithWhatDiffers) {
   WorkerRegistry registry;
   WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);

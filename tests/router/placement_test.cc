@@ -1,4 +1,4 @@
-// Who gets a request, who joins the cluster, and who waits.
+// Tests which worker gets a request, who joins the cluster, and who waits.
 #include <cmath>
 #include <string>
 
@@ -617,7 +617,7 @@ TEST(PlacementTest, AWorkerThatWasAskedToLeaveGetsNothingNewAndFinishesWhatItHas
   EXPECT_TRUE(cluster.core.DrainWorker("decode-0", 0).ok()) << "asking twice does no harm";
 }
 
-// What waits for connections of a leaver counts from the order; its last heartbeat may be long ago.
+// A wait for connections of a leaver counts from the order; its last heartbeat may be long ago.
 TEST(PlacementTest, AWorkerLeavesFromTheOrderOnAndNotFromItsLastHeartbeat) {
   FakeCluster cluster;
   cluster.JoinPair();

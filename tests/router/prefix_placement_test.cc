@@ -1,4 +1,4 @@
-// What workers tell of their prefix caches decides where the next prompt goes.
+// Tests that workers' reports of their prefix caches decide where the next prompt goes.
 #include <map>
 #include <set>
 #include <string>
@@ -189,7 +189,7 @@ TEST(PrefixPlacementTest, ARestartedWorkerStartsEmpty) {
   cluster.Report("prefill-1", {"decode-0", "decode-1"});
   EXPECT_EQ(cluster.NumKnown("prefill-1"), 0u);
   EXPECT_EQ(cluster.core.prefixes().num_entries(), 0u);
-  // What the former life's stream still delivers changes nothing.
+  // A batch that the former life's stream still delivers changes nothing.
   PrefixBatch late;
   late.reset = true;
   late.changes.push_back({ChainLinks(kKey, 16, BytesOf(kPrompt))[0], true});
@@ -204,7 +204,7 @@ TEST(PrefixPlacementTest, ARestartedWorkerStartsEmpty) {
   EXPECT_EQ(cluster.core.prefixes().num_entries(), 0u);
 }
 
-// What a salt's requests computed is found by that salt alone, and workers are told whose it is.
+// KV that a salt's requests computed is found by that salt alone, and workers are told whose it is.
 TEST(PrefixPlacementTest, APromptIsFoundWhereItsSaltIs) {
   CachingCluster cluster;
   cluster.JoinFour();

@@ -36,8 +36,8 @@ TEST(QueueRateTest, APauseCountsAsOneGapAndTheRateIsThatOfTheLastWindow) {
   EXPECT_EQ(rate.PredictUs(10, now_us), 1'000);
 }
 
-// A large request reaches the head and waits a second for blocks: those behind it are served soon
-// after, wherever in the window of placements the pause falls.
+// A large request reaches the head and waits a second for blocks. The requests after it are served
+// soon after it, wherever in the window of placements the pause falls.
 TEST(QueueRateTest, OnePauseAtTheHeadRefusesNobody) {
   QueueRate rate;
   int64_t now_us = 0;
@@ -163,7 +163,7 @@ TEST(QueueRateTest, ARefusedPlacementIsNoProgress) {
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kQueueFull);
 }
 
-// What the router has sent counts at once, also where a decode worker computes the prompts.
+// Prompts that the router has sent count at once, also where a decode worker computes them.
 TEST(PrefillWaitTest, BoundsWhatADecodeWorkerIsSentBetweenTwoHeartbeats) {
   RouterCoreConfig config;
   config.mode = ServeMode::kAggregated;

@@ -13,7 +13,7 @@
 
 namespace baton {
 
-// What a client saw.
+// Records what a client saw.
 class RecordingSink final : public ResponseSink {
  public:
   struct Seen {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000;
 
-// What the router knows of the answer in a phase.
+// The text of the answer that the router knows in a phase.
 std::string KnownIn(Phase phase) {
   if (phase < Phase::kFirstToken) return "";
   return phase < Phase::kDecoding ? "a" : "abc";
@@ -31,7 +31,7 @@ void Rejoin(FakeCluster& cluster, const std::string& id) {
   cluster.Advance(100'000, {"decode-0", "prefill-0"});
 }
 
-// What the next placement starts from. A single token came from the prompt's end, which is
+// The text that the next placement starts from. A single token came from the prompt's end, which is
 // repeated.
 std::string_view ReplayedOf(std::string_view known) { return known.size() > 1 ? known : ""; }
 
@@ -301,7 +301,7 @@ TEST(RecoveryTest, RequestThatTwoWorkersDiedOnIsNotGivenToAThird) {
   ExpectClean(cluster);
 }
 
-// Who waits is not what kills a worker.
+// A request that waits is not what kills a worker.
 TEST(RecoveryTest, ADeathBeforeTheWorkBeganIsNotTheRequestsFault) {
   FakeCluster cluster;
   cluster.JoinPair();

@@ -93,7 +93,7 @@ TEST(RequestFaultTest, SessionLossIsALostWorkerAndTheSessionComesBack) {
   EXPECT_FALSE(cluster.sink->ended());
   cluster.Advance(300'000, {"decode-0", "prefill-0"});
   EXPECT_EQ(cluster.Log("decode-0").num_sessions_opened, 2);
-  // What the old session still says is void.
+  // Events of the old session are void.
   cluster.core.OnSessionUp(old, cluster.now_us);
   EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
   cluster.core.OnSessionUp(cluster.Session("decode-0"), cluster.now_us);
@@ -438,7 +438,7 @@ TEST(RequestFaultTest, ShutdownEndsEverything) {
   }
 }
 
-// Who still reaches a router that leaves is served, until it stops.
+// A client that still reaches a router that leaves is served, until the router stops.
 TEST(RequestFaultTest, ARouterThatLeavesServesUntilItStops) {
   FakeCluster cluster;
   cluster.JoinPair();

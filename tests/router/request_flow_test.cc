@@ -378,7 +378,7 @@ TEST(RequestFlowTest, StagesSumToTheWholeTime) {
   EXPECT_EQ(cluster.metrics.prompt_tokens_total->value(), 6u);
 }
 
-// Token 0 was sent first and came last, as behind a lost segment.
+// Token 0 was sent first and came last, as it does after a lost segment.
 TEST(RequestFlowTest, TokensThatOvertakeAreSeenWithTheOneBeforeThem) {
   FakeCluster cluster;
   cluster.JoinPair();
@@ -396,7 +396,7 @@ TEST(RequestFlowTest, TokensThatOvertakeAreSeenWithTheOneBeforeThem) {
             cluster.metrics.time_to_first_token_seconds[kByLength]->Read().sum);
 }
 
-// The worker's word of its first step comes behind the token, which may end the request.
+// The worker's word of its first step comes after the token, which may end the request.
 TEST(RequestFlowTest, AnAnswerOfTwoTokensHasAFirstStep) {
   FakeCluster cluster;
   cluster.JoinPair();

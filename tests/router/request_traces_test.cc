@@ -1,4 +1,5 @@
-// What a router remembers of requests: named times that sum, who served them, and what was beside.
+// Tests what a router remembers of requests: named times that sum, the workers that served them,
+// and what was beside.
 #include "src/router/request_traces.h"
 
 #include <numeric>

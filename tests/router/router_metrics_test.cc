@@ -1,4 +1,4 @@
-// What RouterCore counts of its pools and of the ends of choices.
+// Tests what RouterCore counts of its pools and of the ends of choices.
 #include "gtest/gtest.h"
 
 #include "tests/router/fake_cluster.h"
@@ -80,7 +80,7 @@ TEST(RouterMetricsTest, WhoIsToldOfTheEndFindsItCounted) {
   }
 }
 
-// A request that ends badly behind its first token is in both counters of tokens, others in none.
+// A request that ends badly after its first token is in both counters of tokens, others in none.
 TEST(RouterMetricsTest, PromptsAreCountedWithTheirFirstToken) {
   for (const bool has_token : {true, false}) {
     FakeCluster cluster;

@@ -48,7 +48,7 @@ TEST(RouterPrefixIndexTest, FindsTheLongestPrefixWithoutAGapOfEachWorker) {
   index.AddWorker(kB, 0);
   const std::vector<ChainLink> chain = Chain(1, 8);
   index.Apply(kA, Snapshot(1, {chain.begin(), chain.begin() + 5}), 0);
-  // B lacks the third link: what it holds behind it helps nobody.
+  // B lacks the third link, so the links that it holds after the third help nobody.
   index.Apply(kB, Snapshot(1, {chain[0], chain[1], chain[3], chain[4], chain[5]}), 0);
   EXPECT_EQ(HeldBy(index, kA, chain), 5u);
   EXPECT_EQ(HeldBy(index, kB, chain), 2u);
@@ -123,7 +123,7 @@ TEST(RouterPrefixIndexTest, WhatIsKnownAlreadyIsSkipped) {
   EXPECT_EQ(index.Apply(kA, Batch(3, {chain[1]}, false), 0), PrefixOutcome::kApplied);
   EXPECT_EQ(index.Apply(kA, Batch(1, {chain[0], chain[1]}), 0), PrefixOutcome::kDuplicate);
   EXPECT_EQ(HeldBy(index, kA, chain), 1u) << "the removal stands";
-  // Number 3 again, and a new 4 behind it.
+  // Number 3 comes again, and a new 4 after it.
   EXPECT_EQ(index.Apply(kA, Batch(3, {chain[3], chain[1]}), 0), PrefixOutcome::kApplied);
   EXPECT_EQ(HeldBy(index, kA, chain), 2u);
   EXPECT_EQ(index.num_links(kA), 2u) << "chain[3] was the old 3";
@@ -156,7 +156,7 @@ TEST(RouterPrefixIndexTest, ARemovedWorkerIsForgottenAtOnceAndItsRoomIsSwept) {
   index.Sweep(4096);
   EXPECT_EQ(index.num_stale(), 0u);
   EXPECT_EQ(HeldBy(index, kB, chain), 1u);
-  // The same process under a new lease starts empty.
+  // A process that gets a new lease starts empty.
   index.AddWorker(LeaseId(3), 0);
   EXPECT_EQ(HeldBy(index, LeaseId(3), chain), 0u);
 }
@@ -175,7 +175,7 @@ TEST(RouterPrefixIndexTest, AWorkerKeepsWhatItKnewWhenItsShareIsFull) {
   EXPECT_EQ(HeldBy(index, kA, old), 100u);
   EXPECT_EQ(HeldBy(index, kA, young), 0u);
   EXPECT_EQ(index.num_not_kept(), 50u);
-  // What leaves the cache makes room.
+  // Links that leave the cache make room.
   index.Apply(kA, Batch(151, {old.begin() + 50, old.end()}, false), 0);
   index.Apply(kA, Batch(201, young), 0);
   EXPECT_EQ(HeldBy(index, kA, old), 50u);

@@ -106,8 +106,9 @@ class SilentWorker final : public v1::WorkerService::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// Streams share the inbox: once nobody else holds it, no stream and no channel is left for one of
-// gRPC's threads to destroy, whether the end of a stream still reached the inbox or not.
+// Streams share the inbox. Once nobody else holds it, no stream and no channel is left for one of
+// gRPC's threads to destroy. This is true whether the end of a stream still reached the inbox or
+// not.
 TEST(RouterStop, ConnectorTakesItsStreamsAlong) {
   SilentWorker worker;
   for (const bool closed_first : {true, false}) {

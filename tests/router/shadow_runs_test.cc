@@ -49,7 +49,7 @@ class ShadowRunsTest : public testing::Test {
     event.top_logprobs = {{token, event.logprob}, {'z', -7.0f}};
     return event;
   }
-  // What decode-0 says of a request: "wxyz" in every choice.
+  // The tokens that decode-0 gives a request: "wxyz" in every choice.
   static std::vector<WorkerToken> Answer(RequestUid uid, uint32_t num_choices = 1) {
     std::vector<WorkerToken> tokens;
     for (uint32_t choice = 0; choice < num_choices; ++choice) {

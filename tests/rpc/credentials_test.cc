@@ -1,5 +1,5 @@
-// Who reaches a gRPC server of the cluster, and who does not: real servers and channels with
-// certificates made here.
+// Tests who reaches a gRPC server of the cluster and who does not, with real servers and channels
+// and with certificates made here.
 #include "src/rpc/credentials.h"
 
 #include <openssl/bio.h>

@@ -76,7 +76,7 @@ TEST(RoutePolicyTest, ALinkThatIsSlowerThanComputingCounts) {
   // A queue may cost more than the link.
   cluster.prefill[1].backlog_s = 2;
   EXPECT_EQ(cluster.Pick(Query()).prefill_idx, 0u);
-  // What D has need not cross.
+  // KV that the decode worker has need not cross.
   cluster.prefill[1].backlog_s = 0.1;
   cluster.decode[0].cached_tokens = 144;
   EXPECT_EQ(cluster.Pick(Query()).prefill_idx, 0u);
@@ -149,8 +149,8 @@ TEST(RoutePolicyTest, AFullDComesLastAndIsMarked) {
   EXPECT_FALSE(route.has_room);
 }
 
-// P 0 reaches D 0 and D 2, P 1 only D 1, and P 0 takes no more: waiting for it would leave the
-// other pair idle.
+// Prefill worker 0 reaches decode workers 0 and 2, prefill worker 1 reaches only decode worker 1.
+// Prefill worker 0 takes no more: waiting for it would leave the other pair idle.
 TEST(RoutePolicyTest, APairWithRoomComesBeforeAnIdleDWhoseOnlyPIsFull) {
   RouteCluster cluster(100, 2, 3);
   cluster.links = {{0, 0}, {0, 2}, {1, 1}};
@@ -163,7 +163,7 @@ TEST(RoutePolicyTest, APairWithRoomComesBeforeAnIdleDWhoseOnlyPIsFull) {
   EXPECT_EQ(route.prefill_idx, 1u);
   EXPECT_EQ(route.decode_idx, 1u);
   EXPECT_TRUE(route.has_room);
-  // Where every P is full, the better D again.
+  // Where every prefill worker is full, the better decode worker is picked again.
   cluster.prefill[1].num_free_blocks = 5;
   route = cluster.Pick(Query());
   EXPECT_EQ(route.decode_idx, 0u);
@@ -177,7 +177,7 @@ TEST(RoutePolicyTest, AWorkerWithTooMuchToComputeIsFullOnceAPromptWaitsThere) {
   cluster.prefill[0].backlog_s = 3;
   cluster.prefill[1].backlog_s = 50;
   cluster.prefill[1].num_waiting = 2;
-  // However long the one in work takes, another may wait behind it.
+  // However long the prompt in work takes, another may wait after it.
   cluster.prefill[0].num_waiting = 1;
   EXPECT_TRUE(cluster.Pick(query).has_room);
   cluster.prefill[0].num_waiting = 2;
@@ -234,7 +234,7 @@ TEST(RoutePolicyTest, OutputGoesOnWithItsOwnNumericsFirst) {
   cluster.decode[1].ready = false;
   EXPECT_EQ(cluster.Pick(query).decode_idx, 0u);
   EXPECT_TRUE(cluster.Pick(query).has_room);
-  // What a worker holds of the prompt is no reason either.
+  // The part of the prompt that a worker holds is no reason either.
   cluster.decode[1].ready = true;
   cluster.decode[1].num_free_blocks = cluster.decode[1].num_blocks;
   cluster.decode[0].cached_tokens = query.num_tokens;

@@ -89,7 +89,8 @@ TEST(RoutePrefixTest, AdaptiveCountsTheTokensThatDLacks) {
   EXPECT_EQ(cluster.Pick(query).path, Route::Path::kDisagg);
 }
 
-// A prompt that D computes itself waits behind its other prompts: for no longer than the hit saves.
+// A prompt that the decode worker computes itself waits for its other prompts: for no longer than
+// the hit saves.
 TEST(RoutePrefixTest, ALocalPromptDoesNotWaitLongerThanItsHitSaves) {
   RouteCluster cluster(1000, 0, 2);
   RouteQuery query = Query();
@@ -101,8 +102,8 @@ TEST(RoutePrefixTest, ALocalPromptDoesNotWaitLongerThanItsHitSaves) {
   EXPECT_EQ(cluster.Pick(query).decode_idx, 0u);
 }
 
-// Everybody sends the one prompt that only the first P and the first D hold: their load grows with
-// each request, and the others take their part.
+// Everybody sends the one prompt that only the first prefill worker and the first decode worker
+// hold. Their load grows with each request, and the others take their part.
 TEST(RoutePrefixTest, APromptThatEverybodySendsIsSpread) {
   for (const bool disaggregate : {true, false}) {
     for (const uint32_t cached : {160u, 1584u, 1600u}) {

@@ -426,7 +426,7 @@ INSTANTIATE_TEST_SUITE_P(Lengths, CornerTest,
 
 TEST(SchedulerTest, APrefillWorkerKeepsADonePromptUntilItIsRemoved) {
   ToyWorker worker(Config(SchedulerRole::kPrefill), 10);
-  // Longer than decode could ever hold here: P needs the prompt's blocks only.
+  // Longer than decode could ever hold here: a prefill worker needs the prompt's blocks only.
   ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Prompt(40), Limits(500), 3), 0).ok());
   while (worker.done.empty()) worker.Step();
   EXPECT_THAT(worker.done, testing::ElementsAre(SequenceId(1)));

@@ -1,4 +1,4 @@
-// What a toy model says: a hash of everything before it.
+// The output of a toy model: each token is a hash of everything before it.
 #ifndef BATON_TESTS_SCHEDULER_TOY_TEXT_H_
 #define BATON_TESTS_SCHEDULER_TOY_TEXT_H_
 
@@ -14,7 +14,8 @@ inline constexpr TokenId kToyStop = 0;
 // A prompt that begins with this token is never answered by the stop token.
 inline constexpr TokenId kToyChatty = 1'000;
 
-// What the toy model says after these tokens; 1 in 24 is the stop token. Choices differ by a salt.
+// The token that the toy model says after these tokens; 1 in 24 is the stop token. Choices differ
+// by a salt.
 inline TokenId ToyNext(const std::vector<TokenId>& tokens, uint32_t choice) {
   const uint64_t hash = Xxh3Hash64(tokens.data(), tokens.size() * sizeof(TokenId), choice);
   if (tokens.front() == kToyChatty) return static_cast<TokenId>(1 + hash % 23);

@@ -141,7 +141,7 @@ TEST_F(SimTest, WorkersThatLeaveFailNoRequest) {
 }
 
 // A simulation that cannot fail proves nothing: a flipped bit in KV that no checksum covers must
-// show as a wrong token. Here the bit is flipped behind the checksum.
+// show as a wrong token. Here the bit is flipped after the checksum.
 TEST_F(SimTest, DamageBehindTheChecksumIsSeenAsWrongTokens) {
   SimOptions options = Options(41, 2000, "none");
   options.damage_every = 50;

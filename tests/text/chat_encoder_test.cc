@@ -212,7 +212,7 @@ TEST(ChatEncoderTest, ThePromptEndsInsideAMessageThatIsContinued) {
   const ChatTemplate chat_template = DemoTemplate();
   const std::string text = EncodeChat(DemoTokenizer(), chat_template, talk, options).value().text;
   EXPECT_THAT(text, ::testing::EndsWith("<|im_start|>assistant\nOne, two, "));
-  // What a template trims, it trims here too.
+  // A template that trims messages trims the last one here too.
   const auto trims =
       ChatTemplate::Create("{% for m in messages %}[{{ m.content | trim }}]{% endfor %}", "", "");
   EXPECT_EQ(EncodeChat(DemoTokenizer(), *trims, talk, options).value().text, "[Count.][One, two,");

@@ -249,7 +249,7 @@ TEST(FolderTokenizerTest, NormalizedTokensAreFoundBehindTheNormalizer) {
               HasSubstr("some normalized and some"));
 }
 
-// What is wrong with a folder and what its error must name.
+// A bad folder: what is wrong with it, and what its error must name.
 struct BadFolder {
   const char* name;
   std::function<void(Json&)> damage;
@@ -348,7 +348,7 @@ TEST(FolderTokenizerTest, BadJsonIsRefusedWithThePlace) {
   std::string many = "{\"x\":[0";
   for (size_t i = 0; i < (size_t{1} << 20); ++i) many += ",0";
   EXPECT_THAT(refusal(many + "]}"), HasSubstr("more than 1048576 values"));
-  // The same token twice: a reader that fills a map would not see it.
+  // One token stands twice: a reader that fills a map would not see it.
   std::string twice = Golden()["smollm"]["tokenizer_json"].dump();
   const size_t at = twice.find("\"vocab\":{") + 9;
   twice.insert(at, "\"!\":" + std::to_string(num_tokens - 1) + ",");

@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What a matcher says about a whole text.
+// The result of a matcher for a whole text.
 struct Outcome {
   std::string text;
   std::optional<size_t> matched_idx;

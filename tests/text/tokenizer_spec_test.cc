@@ -72,8 +72,8 @@ TEST(TokenizerSpecTest, IdIsStableAndSeesEveryField) {
   }
 }
 
-// What builds that knew no version 3 wrote, read and took the id of. Routers and workers a version
-// apart must speak, and pair: both compare ids.
+// Builds that knew no version 3 wrote and read these bytes and took their id. Routers and workers a
+// version apart must speak, and pair: both compare ids.
 TEST(TokenizerSpecTest, OldSpecsKeepTheirBytesAndTheirId) {
   using namespace std::string_view_literals;
   TokenizerSpec spec;
@@ -133,7 +133,7 @@ TEST(TokenizerSpecTest, OtherVersionsAreNamed) {
               HasSubstr("version 9, this build reads 2 and 3"));
 }
 
-// What parses after random damage must serialise back to what it is, and nothing may crash.
+// A spec that parses after random damage must serialise back to what it is, and nothing may crash.
 TEST(TokenizerSpecTest, DamagedBytesAreRefusedOrMeanWhatTheySay) {
   RandomText random(TestSeed());
   const std::string bytes = FullSpec().Serialize();
@@ -154,7 +154,7 @@ TEST(TokenizerSpecTest, DamagedBytesAreRefusedOrMeanWhatTheySay) {
   EXPECT_GT(num_refused, 1000u);
 }
 
-// What a worker would be refused for is refused where the model is read.
+// A spec for which a worker would be refused is refused where the model is read.
 TEST(TokenizerSpecTest, OfAHelloIsWhatARouterTakes) {
   TokenizerSpec spec;
   spec.model = "gpt2";

@@ -234,7 +234,7 @@ TEST(TokenizerTest, RandomTextComesBack) {
   }
 }
 
-// What is wrong with a spec and what its error must name.
+// A bad spec: what is wrong with it, and what its error must name.
 struct BadSpec {
   const char* name;
   std::function<void(TokenizerSpec&)> damage;

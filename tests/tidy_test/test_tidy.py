@@ -16,7 +16,7 @@ THREADS = "# src\n\n## Threads\n\n| name | process |\n|---|---|\n| `engine` | de
 
 
 def findings(rule, files):
-    """What `rule` finds in a tree of {path: text}."""
+    """The findings of `rule` in a tree of {path: text}."""
     with tempfile.TemporaryDirectory() as folder:
         for path, text in files.items():
             target = Path(folder) / path

@@ -48,7 +48,7 @@ X509* NewCert(const std::string& name, EVP_PKEY* key, int64_t begin_s, int64_t e
   return cert;
 }
 
-// What `write` puts into a memory BIO.
+// Returns the text that `write` puts into a memory BIO.
 template <typename Write>
 std::string PemOf(Write write) {
   BIO* const bio = BIO_new(BIO_s_mem());

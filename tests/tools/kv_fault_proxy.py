@@ -27,7 +27,7 @@ IDLE_S = 0.05
 
 
 class Faults:
-    """What a proxy does to the stream; may be changed while it runs."""
+    """The faults that a proxy makes in the stream; may be changed while it runs."""
 
     def __init__(self, seed=1):
         self.seed = seed
@@ -40,7 +40,7 @@ class Faults:
 
 
 class Counts:
-    """What was done, over all connections."""
+    """Counts of what the proxy did, over all connections."""
 
     def __init__(self):
         self.connections = 0
@@ -236,7 +236,8 @@ class KvFaultProxy:
     def _send(self, target, data):
         if not data:
             return
-        # What was read before a cut waits for its end, like packets on a broken way.
+        # Data that was read before a cut waits for the end of the cut, like packets on a broken
+        # way.
         while self.faults.is_cut and not self.stopping.is_set():
             time.sleep(IDLE_S)
         target.sendall(data)

@@ -34,12 +34,12 @@ class FakeRouter final : public v1::RouterRegistry::Service {
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
-  // What the next hellos are answered; "" accepts.
+  // The next hellos are answered with `why`; "" accepts.
   void Refuse(std::string why) {
     std::lock_guard lock(mutex_);
     refusal_ = std::move(why);
   }
-  // True: a stream is ended right behind its answer.
+  // True: a stream is ended right after its answer.
   void HangUp(bool after_answer) {
     std::lock_guard lock(mutex_);
     hang_up_ = after_answer;

@@ -21,7 +21,7 @@ std::vector<ChainLink> LinksOf(const v1::PrefixEvents& events) {
   return *ChainFromBytes(events.links());
 }
 
-// What the router does with a batch.
+// Applies a batch as the router does.
 void Apply(const v1::PrefixEvents& batch, std::set<ChainLink>* heard) {
   if (batch.reset()) heard->clear();
   const std::vector<ChainLink> links = LinksOf(batch);

@@ -235,7 +235,7 @@ TEST_F(RegistrationTest, ReportNowDoesNotWaitForTheHeartbeat) {
   EXPECT_LT(SystemClock().NowUs() - asked_us, 900'000);
 }
 
-// What the router hears of the prefix cache: all of it first, then changes, all again when it asks
+// The router hears all of the prefix cache first, and then changes. It hears all again when it asks
 // or when the lease is new.
 TEST_F(RegistrationTest, PrefixChangesFollowTheLease) {
   PrefixJournal journal(16);

@@ -173,7 +173,7 @@ class SessionTest : public testing::Test {
   }
   uint32_t NumRequests() { return engine_->Snapshot().num_requests; }
 
-  // What the toy model says greedily.
+  // The tokens that the toy model gives when it samples greedily.
   static std::vector<uint32_t> Expected(uint64_t uid, size_t count) {
     std::vector<TokenId> sequence = Client::Prompt(uid);
     std::vector<uint32_t> tokens;
@@ -337,7 +337,7 @@ TEST_F(SessionTest, AFloodOfCancelsStaysOutOfTheEngine) {
   client.Start(1, 190);
   ASSERT_TRUE(client.ReadTokens(1, 1));
   for (int i = 0; i < kFlood; ++i) stranger.Cancel(i % 2 == 0 ? 1 : 4711);
-  // Read in order: what comes behind the flood is answered behind it.
+  // The worker reads in order: an order that comes after the flood is answered after it.
   stranger.Start(2, 2);
   ASSERT_TRUE(stranger.ReadState(2, v1::REQUEST_STATE_FINISHED));
   EXPECT_EQ(NumOf(RequestState::kCancelled), 0u) << "another session's request was cancelled";

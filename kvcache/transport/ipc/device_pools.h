@@ -1,10 +1,11 @@
-// DevicePools: this worker's KV pool as descriptors for others, one of each rank that has a part of
-// it, and the pools of peers, mapped to be read.
+// DevicePools: this worker's KV pool as descriptors for other workers, one descriptor for each rank
+// that has a part of it; and the pools of peers, mapped to be read.
 //
 // Invariants
-//  1. What a descriptor of a peer claims is compared with what it is (Accelerator::ImportShared)
-//     before it is mapped; whatever it is, nothing but a refusal follows. As many descriptors as a
-//     peer passes, so many ranks it has: their number makes the size of each.
+//  1. The claim of a peer's descriptor is compared with what the descriptor is
+//     (Accelerator::ImportShared) before it is mapped. Whatever it is, nothing but a refusal
+//     follows. A peer has as many ranks as it passes descriptors: their number makes the size of
+//     each.
 //  2. A mapping lives as long as anybody holds its PeerPool, whatever became of the peer. Its bytes
 //     may change at any time: whoever copies from it verifies the copy.
 //  3. Each call that maps or unmaps is a Call of the gate of a divided model, and only Take and the
@@ -46,7 +47,7 @@ class DevicePools final : public PoolExchange {
   std::vector<int> fds() const override;
   uint32_t num_blocks() const override { return memory_.num_blocks; }
   Status Take(Incarnation peer, uint32_t num_blocks, std::vector<UniqueFd> fds) override;
-  // What the oldest Take of this peer mapped, once; null when there is none.
+  // The pool that the oldest Take of this peer mapped, given once; null when there is none.
   std::shared_ptr<const PeerPool> Claim(Incarnation peer);
   // Peers whose pools are mapped.
   uint32_t num_mapped() const;
@@ -56,7 +57,7 @@ class DevicePools final : public PoolExchange {
   // Maps what a peer passed, of so many bytes each, into `memory`; all of it or nothing.
   Status Map(const std::vector<UniqueFd>& fds, uint64_t size_bytes, KvMemory* memory);
   void Release(const PeerPool* pool);
-  // Of what is mapped in `memory`. With importer_mutex_.
+  // Unmaps the memory that is mapped in `memory`. With importer_mutex_.
   void Unmap(const KvMemory& memory);
 
   const KvMemory memory_;

@@ -1,5 +1,6 @@
-// What two IpcTransports tell each other, in the form of kvcache/transport/slice_message.h, whose
-// invariant it has. Pure; any thread.
+// IpcMessage: the messages between two IpcTransports, in the form of
+// kvcache/transport/slice_message.h, whose invariant they have. P is the prefill worker, D the
+// decode worker. Pure; any thread.
 //
 //   P                                          D
 //   Offer {batch, slices}              ->      judges each slice, copies it out of P's pool

@@ -1,5 +1,6 @@
-// What both halves of an IpcTransport share: limits, times, counters. Internal to
-// kvcache/transport/ipc; all but the counters belong to the transport's thread.
+// IpcParts: limits, times and counters that both halves of an IpcTransport share. P is the prefill
+// worker, D the decode worker. Internal to kvcache/transport/ipc; all but the counters belong to
+// the transport's thread.
 #ifndef BATON_KVCACHE_TRANSPORT_IPC_IPC_PARTS_H_
 #define BATON_KVCACHE_TRANSPORT_IPC_IPC_PARTS_H_
 
@@ -25,9 +26,9 @@ struct IpcLimits {
   uint64_t offer_bytes = uint64_t{32} << 20;
 };
 
-// What happened; any thread reads.
+// Counts of what happened; any thread reads them.
 struct IpcCounters {
-  EventCounter offers;    // that D answered, or that were copied here
+  EventCounter offers;    // that the decode worker answered, or that were copied here
   EventCounter late;      // that were offered again
   EventCounter protocol;  // messages that no honest peer sends
 };

@@ -10,7 +10,7 @@
 namespace baton {
 namespace {
 
-// P has two without an answer at most; this leaves room for others' limits.
+// The prefill worker has two without an answer at most; this leaves room for others' limits.
 constexpr size_t kMaxWaitingOffers = 8;
 
 // A slice's place in a transfer.
@@ -21,14 +21,14 @@ Place PlaceOf(const SliceRef& slice) {
 
 }  // namespace
 
-// Who is connected, and what it offers.
+// A connected peer, and the batches that it offers.
 struct IpcReceiver::Peer {
   uint64_t epoch = 0;
   std::shared_ptr<const PeerPool> pool;
   std::deque<IpcMessage> offers;
 };
 
-// What a slot is used for.
+// The batch that a slot is used for.
 struct IpcReceiver::Batch {
   SlicePuller::Slot* slot = nullptr;
   bool is_used = false;
@@ -177,7 +177,7 @@ void IpcReceiver::Pull(Batch* batch) {
     IpcMessage done;
     done.kind = IpcMessageKind::kDone;
     done.batch = batch->number;
-    // When it cannot be told, P offers the batch again.
+    // When it cannot be told, the prefill worker offers the batch again.
     (void)parts_->post(batch->peer, EncodeIpcMessage(done));
   }
   batch->is_used = false;

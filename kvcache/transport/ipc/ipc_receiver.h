@@ -1,5 +1,5 @@
-// IpcReceiver: D's half of an IpcTransport. Takes offers, pulls what is wanted out of the peer's
-// pool, and answers.
+// IpcReceiver: the decode worker's half of an IpcTransport. Takes offers, pulls what is wanted out
+// of the peer's pool, and answers.
 //
 //   slot: free -> pulling -> free          (to pulling again for slices that another slot had)
 //

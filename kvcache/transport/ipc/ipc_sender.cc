@@ -17,7 +17,7 @@ struct IpcSender::Batch {
   int64_t deadline_us = 0;
 };
 
-// Who is connected, and what waits for it.
+// A connected peer, and the slices that wait for it.
 struct IpcSender::Peer {
   std::deque<SliceRef> queue;
   std::vector<Batch> offered;

@@ -1,11 +1,11 @@
-// IpcSender: P's half of an IpcTransport. Queues slices by peer and offers them, a batch at a time;
-// the bytes stay where they are until D has pulled them.
+// IpcSender: the prefill worker's half of an IpcTransport. Queues slices by peer and offers them, a
+// batch at a time. The bytes stay where they are until the decode worker has pulled them.
 //
 // Owned by the transport's thread; every call returns at once. Invariants
-//  1. Of one peer at most `max_offers` batches are without an answer; a peer that does not answer
+//  1. At most `max_offers` batches of one peer are without an answer; a peer that does not answer
 //     holds up nobody else.
-//  2. An offer is made again until D answers it or all its transfers are closed: a lost word loses
-//     no slice. D takes each only once.
+//  2. An offer is made again until the decode worker answers it or all its transfers are closed: a
+//     lost word loses no slice. The decode worker takes each slice only once.
 #ifndef BATON_KVCACHE_TRANSPORT_IPC_IPC_SENDER_H_
 #define BATON_KVCACHE_TRANSPORT_IPC_IPC_SENDER_H_
 
@@ -31,7 +31,8 @@ class IpcSender final : public SliceSender {
   void RemovePeer(Incarnation peer) override;
   void Enqueue(Incarnation peer, std::span<const SliceRef> slices) override;
   void CloseSend(Incarnation peer, TransferId transfer) override;
-  // What D may still read late fails its checksum when the block was given to another.
+  // Always false. The decode worker may read a block late; when the block was given to another,
+  // that slice fails its checksum.
   bool IsReading(Incarnation, TransferId) const override { return false; }
   int64_t Step(int64_t now_us) override;
 

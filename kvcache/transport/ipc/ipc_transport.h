@@ -1,10 +1,11 @@
-// IpcTransport: KV between the memories of devices of one host: D has mapped P's whole pool, which
-// P handed over once, and pulls slices straight from P's blocks into its own. Words go over a unix
-// socket. README.md, "CUDA IPC", has the way of a slice. Its thread is "kv-ipc".
+// IpcTransport: KV between the memories of devices of one host. The decode worker has mapped the
+// prefill worker's whole pool, which the prefill worker handed over once. It pulls slices straight
+// from the prefill worker's blocks into its own. Words go over a unix socket. README.md, "CUDA
+// IPC", has the way of a slice. Its thread is "kv-ipc".
 //
 // Invariants (beside SliceTransport's)
 //  1. Slices go from who dialled to who accepted: the other direction is Unavailable.
-//  2. No host memory ever holds a slice. P's device does nothing for a transfer.
+//  2. No host memory ever holds a slice. The prefill worker's device does nothing for a transfer.
 //  3. A peer that is slow, silent or dead holds back only its own slices.
 #ifndef BATON_KVCACHE_TRANSPORT_IPC_IPC_TRANSPORT_H_
 #define BATON_KVCACHE_TRANSPORT_IPC_IPC_TRANSPORT_H_

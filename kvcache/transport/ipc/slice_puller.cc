@@ -9,7 +9,7 @@ namespace {
 constexpr uint64_t kPullBytes = uint64_t{32} << 20;
 constexpr uint64_t kMaxPullSlices = 1024;  // kListBytes each
 
-// Of the lists of a slot, for each slice.
+// Bytes of a slot's lists for each slice.
 constexpr size_t kListBytes = sizeof(cuda::KvSlicePlace) + sizeof(uint64_t);
 
 }  // namespace

@@ -30,14 +30,14 @@ uint32_t SlicesOfPull(const Accelerator& device, const KvLayout& layout);
 // See the file comment.
 class SlicePuller {
  public:
-  // Of the slices of a launch, [max_slices] each.
+  // The lists of a launch, for its slices, [max_slices] each.
   struct Lists {
     cuda::KvSlicePlace* places = nullptr;
     uint64_t* checksums = nullptr;  // of what was stored
   };
-  // What one launch needs.
+  // The event and the lists that one launch needs.
   struct Slot {
-    DeviceEvent event;  // behind the last launch and the copy of its checksums
+    DeviceEvent event;  // after the last launch and the copy of its checksums
     Lists host;         // its checksums are those of a launch whose event is done
     Lists device;
   };

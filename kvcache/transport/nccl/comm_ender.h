@@ -1,12 +1,12 @@
 // CommEnder: ends communicators, each in a thread of its own ("kv-nccl-end"). NCCL's abort and
 // destroy wait: for its own threads, for kernels, for memory that is freed, perhaps for the other
-// side. Whoever serves all peers must not, and no end may wait for another.
+// side. The thread that serves all peers must not wait, and no end may wait for another.
 //
 // Owned by one thread. Invariants
 //  1. NCCL touches no memory of ours for a communicator once its End says so.
 //  2. One that ends in agreement with the other side has kFinishTime for it; then it is aborted.
-//  3. Communicators whose end is not over are counted (num_ending). Whoever asks for ends bounds
-//     them: there are no more than communicators of the device, and one of a peer and direction.
+//  3. Communicators whose end is not over are counted (num_ending). The caller bounds the ends:
+//     there are no more than communicators of the device, and one of a peer and direction.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_COMM_ENDER_H_
 #define BATON_KVCACHE_TRANSPORT_NCCL_COMM_ENDER_H_
 
@@ -26,7 +26,7 @@ namespace baton {
 // See the file comment.
 class CommEnder {
  public:
-  // Of one communicator; a default one is of none, and over.
+  // The end of one communicator. A default one has no communicator and is over.
   class End {
    public:
     End() = default;
@@ -51,7 +51,7 @@ class CommEnder {
   End Finish(std::unique_ptr<NcclComm> comm) { return Add(std::move(comm), /*agrees=*/true); }
   // Any thread.
   uint32_t num_ending() const { return num_ending_.load(std::memory_order_acquire); }
-  // Of all communicators so far, which only grows.
+  // Number of communicators that have ended so far, which only grows.
   uint64_t num_ended() const { return num_ended_.load(std::memory_order_acquire); }
   // Aborts what is left and waits until it is gone. Idempotent; nothing may be added after it.
   void Stop();

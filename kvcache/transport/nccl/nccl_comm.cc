@@ -84,7 +84,7 @@ bool NcclComm::Finish() {
   }
   if (polled.ok() && !*polled) return false;
   Hold();
-  // What has failed can only be aborted.
+  // A communicator that has failed can only be aborted.
   if (polled.ok() && table_->ncclCommDestroy(comm_) == nccl::kSuccess) comm_ = nullptr;
   if (comm_ != nullptr) (void)table_->ncclCommAbort(std::exchange(comm_, nullptr));
   call_.reset();

@@ -2,10 +2,11 @@
 // tells what has become of it; Finish and the destructor may wait (comm_ender.h). Rank 0 sends,
 // rank 1 receives.
 //
-// What may allocate, map or wait on a device is a Call of the gate: from its start until a poll
-// says that it is built, or is not; from each operation until NCCL has taken it, since the first
-// connects and allocates in a thread of NCCL's; and whatever registers or ends it. Calls lapse
-// (LaunchGate::kMaxHoldUs), so that a peer that hangs holds up no step for longer.
+// A call that may allocate, map or wait on a device is a Call of the gate. The building is one,
+// from its start until a poll says that it is built, or is not. Each operation is one until NCCL
+// has taken it, since the first connects and allocates in a thread of NCCL's. Registering and
+// ending are Calls too. Calls lapse (LaunchGate::kMaxHoldUs), so that a peer that hangs holds up no
+// step for longer.
 //
 // Owned by one thread at a time. Destroying it aborts what is under way; then NCCL touches no
 // memory of ours any more. The table and the gate outlive it.
@@ -25,8 +26,8 @@ namespace baton {
 // See the file comment.
 class NcclComm {
  public:
-  // What names it for both sides: a thread of NCCL's waits until both have joined, for ever where
-  // one does not. Unavailable with NCCL's words.
+  // Makes the id that names a communicator for both sides. A thread of NCCL's waits until both have
+  // joined, for ever where one does not. Unavailable with NCCL's words.
   static Status MakeId(const nccl::NcclTable* table, LaunchGate* gate, nccl::UniqueId* id);
   // Begins to build it on the device that is current. Unavailable with NCCL's words. `gate` may be
   // null.

@@ -44,11 +44,12 @@ struct NcclTable {
 
 // Where the library is looked for.
 struct NcclSearch {
-  // The flag --nccl-library: a file. When it is given nothing else is tried, and neither behind the
-  // environment's BATON_NCCL_LIBRARY, which comes next: who names a library wants that one.
+  // The flag --nccl-library: a file. When it is given nothing else is tried. Nor is anything else
+  // tried after the environment's BATON_NCCL_LIBRARY, which comes next: a user who names a library
+  // wants that one.
   std::string library;
-  // Folders of Python packages (site-packages) that may hold nvidia/*/lib/libnccl.so.2, tried
-  // behind the loader's own path. PythonFolders() for those of this machine (src/base/library.h).
+  // Folders of Python packages (site-packages) that may hold nvidia/*/lib/libnccl.so.2, tried after
+  // the loader's own path. PythonFolders() gives those of this machine (src/base/library.h).
   std::vector<std::string> python_folders;
 };
 

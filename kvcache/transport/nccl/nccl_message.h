@@ -1,5 +1,6 @@
-// What two NcclTransports tell each other, beside the bytes that NCCL carries, in the form of
-// kvcache/transport/slice_message.h, whose invariant it has. Pure; any thread.
+// NcclMessage: the messages between two NcclTransports, beside the bytes that NCCL carries. They
+// have the form of kvcache/transport/slice_message.h and its invariant. P is the prefill worker, D
+// the decode worker. Pure; any thread.
 //
 //   P                                              D
 //   Greeting {NCCL's version}                  <->     the peer is up once both are equal

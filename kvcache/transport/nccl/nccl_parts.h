@@ -1,6 +1,7 @@
-// What the sending and the receiving half of an NcclTransport share: limits, times, counters, and
-// the number of communicators of the device. Internal to kvcache/transport/nccl; all but the
-// counters belong to the transport's thread.
+// NcclParts: the parts that the sending and the receiving half of an NcclTransport share: limits,
+// times, counters, and the number of communicators of the device. P is the prefill worker, D the
+// decode worker. Internal to kvcache/transport/nccl; all but the counters belong to the transport's
+// thread.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_PARTS_H_
 #define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_PARTS_H_
 
@@ -18,9 +19,10 @@
 
 namespace baton {
 
-// Deadlines, microseconds. An operation has operation_us, at D twice that, and twice the time that
-// its bytes took at the measured rate. The first over a communicator, in which NCCL connects the
-// two sides, has build_us more, and the credit for it twice that: D may be connecting others.
+// Deadlines, microseconds. An operation has operation_us (at the decode worker twice that), and
+// twice the time that its bytes took at the measured rate. The first operation over a communicator,
+// in which NCCL connects the two sides, has build_us more. The credit for it has twice build_us
+// more, because the decode worker may be connecting others.
 struct NcclTimers {
   int64_t build_us = 5'000'000;   // from Connect until both sides are built
   int64_t credit_us = 1'000'000;  // from Offer to Grant
@@ -47,7 +49,7 @@ struct NcclLimits {
   uint32_t MaxFirstSlots() const { return std::max(2u, num_slots) - 1; }
 };
 
-// What happened to communicators; any thread reads.
+// Counts of what happened to communicators; any thread reads them.
 struct NcclCounters {
   EventCounter built;
   EventCounter batches;   // that were sent, or received and verified
@@ -58,7 +60,7 @@ struct NcclCounters {
   void AddDrop(NcclDropReason reason) { dropped[static_cast<size_t>(reason)].Add(); }
 };
 
-// What an operation moved in what time, for the deadlines of the next ones.
+// The rate at which operations moved bytes, for the deadlines of the next ones.
 class MeasuredRate {
  public:
   // A guess until something was measured, and the least that is assumed: 10 MB/s.
@@ -112,7 +114,7 @@ struct NcclParts : SliceParts {
   }
 };
 
-// What has been begun for the bytes of one slot.
+// The last thing that has been begun for the bytes of one slot.
 enum class SlotState : uint8_t {
   kFree,
   kGathering,   // P: the kernel
@@ -120,7 +122,7 @@ enum class SlotState : uint8_t {
   kGranted,     // P: may be posted
   kPosting,     // NCCL has not taken the operation yet
   kMoving,      // under way; its event tells when it is done
-  kSent,        // P: gone; waits for D's word that it is there
+  kSent,        // P: gone; waits for the decode worker's word that it is there
   kArrived,     // D: waits for another batch's scatter of the same slices
   kScattering,  // D: the kernel
   kDraining,    // given up; its stream has not come to the event yet

@@ -12,8 +12,8 @@
 namespace baton {
 namespace {
 
-// Offers of one peer that wait: P has two buffers for it at most, and this leaves room for others'
-// limits.
+// Offers of one peer that wait: the prefill worker has two buffers for it at most, and this leaves
+// room for others' limits.
 constexpr size_t kMaxWaitingOffers = 8;
 
 }  // namespace
@@ -21,7 +21,7 @@ constexpr size_t kMaxWaitingOffers = 8;
 // The communicator over which a peer sends.
 struct NcclReceiver::Link {
   uint64_t number = 0;
-  std::unique_ptr<NcclComm> comm;  // null: P has not begun
+  std::unique_ptr<NcclComm> comm;  // null: the prefill worker has not begun
   bool is_built = false;
   bool has_moved = false;   // an operation is over
   int64_t deadline_us = 0;  // of the building
@@ -29,7 +29,7 @@ struct NcclReceiver::Link {
   std::deque<NcclMessage> offers;  // not granted yet
 };
 
-// Who is connected.
+// A connected peer.
 struct NcclReceiver::Peer {
   uint64_t epoch = 0;
   std::unique_ptr<Link> link;
@@ -37,7 +37,7 @@ struct NcclReceiver::Peer {
   int64_t connect_us = 0;  // no further communicator before
 };
 
-// What a slot holds.
+// The batch that a slot holds.
 struct NcclReceiver::Batch {
   StagingRing::Slot* slot = nullptr;
   SlotState state = SlotState::kFree;
@@ -123,18 +123,18 @@ void NcclReceiver::Refuse(Incarnation id, uint64_t link, NcclDropReason reason) 
     drop.number = static_cast<uint32_t>(parts_->table->version);
   }
   parts_->nccl_counters->AddDrop(reason);
-  // When it cannot be told, P finds out by its own deadline.
+  // When it cannot be told, the prefill worker finds out by its own deadline.
   (void)parts_->Post(id, drop);
 }
 
 void NcclReceiver::Connect(Incarnation id, const NcclMessage& message, int64_t now_us) {
   Peer* const peer = Find(id);
-  // A new one means that P has given up the former.
+  // A new one means that the prefill worker has given up the former.
   if (peer->link != nullptr) DropLink(id, peer);
   if (message.number != static_cast<uint32_t>(parts_->table->version)) {
     return Refuse(id, message.link, NcclDropReason::kVersion);
   }
-  // An honest P waits between two for twice as long.
+  // An honest prefill worker waits between two for twice as long.
   if (now_us < peer->connect_us) return Refuse(id, message.link, NcclDropReason::kBusy);
   peer->connect_us = now_us + parts_->timers.backoff_min_us / 2;
   if (!peer->end.IsOver() || !parts_->make_room()) {
@@ -279,7 +279,7 @@ void NcclReceiver::StepBatch(Batch* batch, int64_t now_us) {
                         batch->slices.size()));
 }
 
-// The bytes are in staging: P is told, and they are judged.
+// The bytes are in staging: the prefill worker is told, and they are judged.
 void NcclReceiver::Receive(Batch* batch, int64_t now_us) {
   parts_->nccl_counters->batches.Add();
   Link* const link = Find(batch->peer)->link.get();
@@ -340,7 +340,7 @@ void NcclReceiver::StartReceive(Incarnation id, Peer* peer, int64_t now_us) {
   free->is_first = is_first;
   free->counts = true;
   free->begun_us = now_us;
-  // P's deadline begins later and is shorter: it is the one to give up.
+  // The prefill worker's deadline begins later and is shorter: it is the one to give up.
   free->deadline_us = now_us + 2 * parts_->timers.operation_us + rate_.AllowanceUs(size) +
                       (is_first ? parts_->timers.build_us : 0);
   NcclMessage grant;

@@ -1,5 +1,6 @@
-// NcclReceiver: D's half of an NcclTransport. Judges what is offered, posts receives into staging,
-// grants them, and scatters what arrived into blocks once its checksums are right.
+// NcclReceiver: the decode worker's half of an NcclTransport. Judges what is offered, posts
+// receives into staging, grants them, and scatters what arrived into blocks once its checksums are
+// right.
 //
 //   slot: free -> posting -> moving -> (arrived ->) scattering -> (scattering ->) free
 //                     \_________\-> draining -> free

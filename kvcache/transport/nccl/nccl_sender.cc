@@ -12,15 +12,15 @@ namespace baton {
 // A communicator to one peer, from the question for its place to its end.
 struct NcclSender::Link {
   uint64_t number = 0;
-  std::unique_ptr<NcclComm> comm;  // null: D has not answered
+  std::unique_ptr<NcclComm> comm;  // null: the decode worker has not answered
   bool is_built = false;
   bool has_moved = false;   // an operation is over
-  uint32_t max_slices = 0;  // what D takes at once
+  uint32_t max_slices = 0;  // what the decode worker takes at once
   int64_t deadline_us = 0;  // of the building
   int64_t used_us = 0;
 };
 
-// Who is connected, and what waits for it.
+// A connected peer, and the slices that wait for it.
 struct NcclSender::Peer {
   std::deque<SliceRef> queue;
   std::unique_ptr<Link> link;
@@ -31,7 +31,7 @@ struct NcclSender::Peer {
   int64_t retry_us = 0;     // no communicator before
 };
 
-// What a slot holds.
+// The batch that a slot holds.
 struct NcclSender::Batch {
   StagingRing::Slot* slot = nullptr;
   SlotState state = SlotState::kFree;
@@ -40,7 +40,7 @@ struct NcclSender::Batch {
   std::vector<SliceRef> slices;
   std::vector<bool> closed;   // by slice: its transfer was closed since
   bool is_first = false;      // over its communicator
-  bool is_confirmed = false;  // D has the bytes
+  bool is_confirmed = false;  // the decode worker has the bytes
   int64_t begun_us = 0;
   int64_t deadline_us = 0;
   // kDraining: of its communicator; until then no event is recorded.
@@ -82,7 +82,7 @@ void NcclSender::RemovePeer(Incarnation id) {
   if (peer->link != nullptr) DropLink(id, peer);
   parts_->inbox->ReleaseSlices(id, static_cast<uint32_t>(peer->queue.size()));
   peers_.erase(id);
-  // What it did last and its end may be heard in one turn: the end is all that is to be said.
+  // The peer's last loss and its end may be heard in one turn; then only the end is told.
   std::erase_if(lost_, [id](const LostPeer& lost) { return lost.peer == id; });
 }
 
@@ -145,7 +145,8 @@ void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_
     peer->retry_us = now_us + parts_->timers.backoff_min_us;
     return;
   }
-  // Of a link that has ended: D will hear of that, or has been told.
+  // The message is about a link that has ended: the decode worker will hear of that, or has been
+  // told.
   if (!is_current) return;
   if (message.kind == NcclMessageKind::kAccept) {
     if (message.number == 0 || peer->link->comm != nullptr) {
@@ -177,7 +178,8 @@ void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_
   Post(batch, now_us);
 }
 
-// D has posted the receive. What was posted before may still be on its way out here.
+// The decode worker has posted the receive. Bytes that were posted before may still be on their way
+// out here.
 void NcclSender::Post(Batch* batch, int64_t now_us) {
   if (NumPosted(batch->peer) > 0) return;
   if (!batch->is_first && NumPosted(std::nullopt) >= parts_->limits.max_posted) return;
@@ -235,7 +237,7 @@ void NcclSender::Complete(Batch* batch) {
   Release(batch);
 }
 
-// D wants none of the slices: they were handed to it all the same.
+// The decode worker wants none of the slices: they were handed to it all the same.
 void NcclSender::Deny(Batch* batch) {
   parts_->counters->slices_sent.Add(batch->slices.size());
   Release(batch);
@@ -270,7 +272,7 @@ void NcclSender::Fail(Incarnation id, NcclDropReason reason, const Status& why, 
   drop.by_sender = true;
   drop.reason = reason;
   drop.link = peer->link->number;
-  // When it cannot be told, D finds out by its own deadline.
+  // When it cannot be told, the decode worker finds out by its own deadline.
   (void)parts_->Post(id, drop);
   DropLink(id, peer);
   CountFailure(id, peer, std::string(why.message()), now_us);
@@ -330,7 +332,7 @@ int64_t NcclSender::NextDueUs(int64_t now_us) const {
     due_us = due_us == 0 ? at_us : std::min(due_us, at_us);
   };
   for (const Batch& batch : batches_) {
-    // What waits for D's word is woken by it, and else by its deadline.
+    // A batch that waits for the decode worker's word is woken by it, and else by its deadline.
     const bool waits = batch.state == SlotState::kOffered || batch.state == SlotState::kSent;
     if (batch.end.has_value()) {
       consider(now_us + kEndPollUs);
@@ -450,7 +452,8 @@ void NcclSender::StartLinks(int64_t now_us) {
   }
 }
 
-// NCCL is asked for nothing before D has a place: what is begun and never joined stays in NCCL.
+// NCCL is asked for nothing before the decode worker has a place: what is begun and never joined
+// stays in NCCL.
 void NcclSender::StartLink(Incarnation id, Peer* peer, int64_t now_us) {
   if (!parts_->make_room()) {
     peer->retry_us = now_us + parts_->timers.backoff_min_us;

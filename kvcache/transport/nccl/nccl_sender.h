@@ -1,5 +1,5 @@
-// NcclSender: P's half of an NcclTransport. Queues slices by peer, gathers them into staging,
-// offers a batch, and sends it when D has posted the receive.
+// NcclSender: the prefill worker's half of an NcclTransport. Queues slices by peer, gathers them
+// into staging, offers a batch, and sends it when the decode worker has posted the receive.
 //
 //   slot: free -> gathering -> offered -> granted -> posting -> moving -> sent -> free
 //                                 \___________\_________\_________\_______\-> draining -> free
@@ -11,8 +11,8 @@
 //     its deadlines and the end of its communicator. Until something has moved it has one, and all
 //     such peers have all buffers but one.
 //  3. A peer whose communicators deliver nothing is given up after `max_failures`.
-//  4. What D has not confirmed when a communicator fails goes back to the front of its peer's
-//     queue, less what was closed.
+//  4. Slices that the decode worker has not confirmed when a communicator fails go back to the
+//     front of its peer's queue, less what was closed.
 #ifndef BATON_KVCACHE_TRANSPORT_NCCL_NCCL_SENDER_H_
 #define BATON_KVCACHE_TRANSPORT_NCCL_NCCL_SENDER_H_
 
@@ -49,8 +49,8 @@ class NcclSender final : public SliceSender {
   // An Accept, Grant, Deny, Done or Drop (of a link of ours).
   void Handle(Incarnation peer, const NcclMessage& message, int64_t now_us);
 
-  // Peers to which max_failures communicators in a row delivered nothing, since the last call. Who
-  // takes them removes them.
+  // Peers to which max_failures communicators in a row delivered nothing, since the last call. The
+  // caller that takes them removes them.
   struct LostPeer {
     Incarnation peer;
     std::string why;             // the last one failed
@@ -79,7 +79,7 @@ class NcclSender final : public SliceSender {
   void Post(Batch* batch, int64_t now_us);
   void Complete(Batch* batch);
   void Deny(Batch* batch);
-  // Gives up the peer's communicator and tells D.
+  // Gives up the peer's communicator and tells the decode worker.
   void Fail(Incarnation id, NcclDropReason reason, const Status& why, int64_t now_us);
   // To the log: at warn once in ten seconds for each peer.
   void Report(Incarnation id, Peer* peer, const Status& why, int64_t now_us);

@@ -97,7 +97,8 @@ void NcclTransport::HandleEarly(Incarnation peer, std::string bytes, int64_t now
     }
   }
   const auto greeted = greeted_.find(peer);
-  // Of a peer that was given up or refused: its owner has no peer to hear it of.
+  // The peer was given up or refused. The owner does not know such a peer, so the message is
+  // dropped.
   if (greeted == greeted_.end()) return counters_.overruns.Add();
   Greeted& early = greeted->second;
   if (early.words.size() >= kMaxEarlyWords || early.bytes + bytes.size() > kMaxEarlyBytes) {

@@ -7,8 +7,8 @@
 //  1. A peer that is slow, silent or dead holds back only its own slices, and buffers no longer
 //     than its deadlines (NcclTimers) and what NCCL takes to abort its communicator.
 //  2. A byte of a block is read or written only by kernels; no communicator ever sees a block.
-//  3. What a failed communicator did not deliver is sent again over the next one; a slice is done
-//     once all the same (KvTransport's invariant 3).
+//  3. Slices that a failed communicator did not deliver are sent again over the next one; a slice
+//     is done once all the same (KvTransport's invariant 3).
 //  4. A peer is introduced once its NCCL is known to be the same. One that was given up
 //     (NcclLimits::max_failures) is down like one that hung up, and introduced again after a rest.
 //
@@ -37,7 +37,7 @@ struct NcclTransportOptions {
   const Clock* clock = &SystemClock();
 };
 
-// What became of its communicators; all but one only grow.
+// Counts of what became of its communicators; all but one only grow.
 struct NcclStats {
   uint64_t built = 0;
   uint64_t batches = 0;   // sent, and received

@@ -3,7 +3,7 @@
 namespace baton {
 namespace {
 
-// Of the lists of a slot, for each slice: a place, the expected checksum and the one found.
+// Bytes of a slot's lists for each slice: a place, the expected checksum and the one found.
 constexpr size_t kListBytes = sizeof(cuda::KvSlicePlace) + 2 * sizeof(uint64_t);
 
 }  // namespace

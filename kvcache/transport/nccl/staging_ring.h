@@ -32,7 +32,7 @@ struct StagingShape {
 // See the file comment.
 class StagingRing {
  public:
-  // Of the slices of a batch, [max_slices] each; `expected` is a scatter's.
+  // The lists of a batch, for its slices, [max_slices] each; `expected` is a scatter's.
   struct Lists {
     cuda::KvSlicePlace* places = nullptr;
     uint64_t* expected = nullptr;
@@ -51,7 +51,7 @@ class StagingRing {
   static StatusOr<std::unique_ptr<StagingRing>> Create(const SliceDevice& parts,
                                                        const StagingShape& shape);
 
-  // Copies the slices to the slot's memory, one behind the other.
+  // Copies the slices to the slot's memory, one after the other.
   Status Gather(Slot* slot, std::span<const SliceRef> slices);
   // Copies each slice whose bytes have its checksum to its place in the blocks; no block is named
   // twice. `slot->host.checksums` says what was found.

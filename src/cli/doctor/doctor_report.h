@@ -1,4 +1,4 @@
-// What `baton doctor` prints. Pure; any thread.
+// The output of `baton doctor`. Pure; any thread.
 #ifndef BATON_CLI_DOCTOR_DOCTOR_REPORT_H_
 #define BATON_CLI_DOCTOR_DOCTOR_REPORT_H_
 

@@ -1,5 +1,6 @@
-// What the GPU driver, NVML and NCCL say, each found at run time; and how a probe process tells it
-// to the one that asked. Plain data; any thread.
+// Facts about GPUs, as the GPU driver, NVML and NCCL tell them. Each of these libraries is found at
+// run time. Also the form in which a probe process tells the facts to the process that asked. Plain
+// data; any thread.
 #ifndef BATON_CLI_DOCTOR_GPU_FACTS_H_
 #define BATON_CLI_DOCTOR_GPU_FACTS_H_
 

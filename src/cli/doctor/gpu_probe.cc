@@ -24,7 +24,7 @@ namespace {
 
 // Opening eight GPUs without the persistence daemon takes a second and more.
 constexpr int64_t kTimeoutMs = 2500;
-// What a killed child may take to be gone.
+// The parent waits so long for a killed child to be gone.
 constexpr int64_t kKillUs = 200'000;
 // NVML's nvmlGpuTopologyLevel_t.
 constexpr int kNvmlLevels[] = {0, 10, 20, 30, 40, 50};

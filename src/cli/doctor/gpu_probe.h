@@ -15,8 +15,9 @@ namespace baton {
 // Fills `facts`; at most 2.5 s. No other thread of the process runs.
 void ProbeGpus(GpuFacts* facts);
 
-// What `body` returns, computed by a child process. DeadlineExceeded when it took longer (it is
-// killed then), Unavailable naming the signal or the exit code when it died. No other thread runs.
+// Computes `body` in a child process and returns its result. DeadlineExceeded when it took longer
+// (the child is killed then). Unavailable when the child died, naming the signal or the exit code.
+// No other thread runs.
 StatusOr<std::string> RunApart(const std::function<std::string()>& body, int64_t timeout_ms);
 
 }  // namespace baton

@@ -11,14 +11,14 @@
 
 namespace baton {
 
-// What a check says; a problem keeps Baton from serving here, a warning costs speed or safety.
+// The result of a check. A problem keeps Baton from serving here; a warning costs speed or safety.
 enum class Verdict : uint8_t { kOk = 0, kWarning = 1, kProblem = 2, kNotApplicable = 3 };
 inline constexpr size_t kNumVerdicts = 4;
 
 // "ok", "warning", "problem", "not applicable".
 std::string_view VerdictName(Verdict verdict);
 
-// What mends it.
+// The repair for what a check found.
 struct CheckFix {
   std::string text;     // one sentence
   std::string command;  // shell that does it as root on this host; "" = no command does

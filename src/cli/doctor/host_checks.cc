@@ -7,7 +7,7 @@
 namespace baton {
 namespace {
 
-// What a worker takes besides weights and pool: 81 MiB were measured (README), doubled.
+// Memory that a worker takes besides weights and pool: 81 MiB were measured (README), doubled.
 constexpr uint64_t kWorkerExtraBytes = uint64_t{160} << 20;
 
 }  // namespace

@@ -1,6 +1,7 @@
-// What `baton doctor` knows of the machine that it runs on, and what a server there would need.
-// Plain data: every verdict is a function of these (host_checks.h), so that each can be tested
-// without such a machine. A std::optional that is empty, or a text that is "", could not be read.
+// Facts that `baton doctor` knows of the machine that it runs on, and the needs of a server there.
+// Plain data: every verdict is a function of these facts (host_checks.h). So each verdict can be
+// tested without such a machine. An empty std::optional, or a text that is "", is a fact that could
+// not be read.
 #ifndef BATON_CLI_DOCTOR_HOST_FACTS_H_
 #define BATON_CLI_DOCTOR_HOST_FACTS_H_
 
@@ -118,7 +119,7 @@ struct HostFacts {
   GpuFacts gpu;
 };
 
-// What would run there; the flags of `serve` and of the roles.
+// The workers that would run there; the flags of `serve` and of the roles.
 struct HostNeeds {
   uint32_t num_workers = 2;      // of this host (in this container)
   uint32_t threads = 0;          // of all workers; 0 = one per processor

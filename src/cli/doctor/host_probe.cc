@@ -112,7 +112,7 @@ void ProbeCpuFiles(const std::string& root, CpuFacts* cpu) {
   ProbeNuma(root, cpu);
 }
 
-// What --isa auto would take, and why nothing better.
+// The instruction set that --isa auto would take, and the reason why it takes none better.
 void ProbeIsa(CpuFacts* cpu) {
   const std::pair<Isa, std::string_view> best_first[] = {{Isa::kAvx512, "avx512"},
                                                          {Isa::kAvx2, "avx2"}};
@@ -283,7 +283,7 @@ void ProbeFolder(StoreFacts* store) {
   for (const auto& entry : FolderEntries(store->models_folder)) {
     store->models.push_back(entry.path().filename().string());
   }
-  // What exists of the path: there it would be made.
+  // The nearest folder of the path that exists: the models folder would be made there.
   fs::path folder = fs::absolute(store->models_folder, error);
   while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
   store->folder_writable = access(folder.c_str(), W_OK) == 0;

@@ -1,6 +1,6 @@
-// Reads the facts of `baton doctor` from the machine. Writes nothing, needs no right beyond a
-// server's own, and takes what a look at /proc takes, but for the measurements (below a second)
-// and the GPU driver (at most 2.5 s).
+// Reads the facts of `baton doctor` from the machine. Writes nothing, and needs no right beyond a
+// server's own. Takes as long as a look at /proc, but for the measurements (below a second) and the
+// GPU driver (at most 2.5 s).
 #ifndef BATON_CLI_DOCTOR_HOST_PROBE_H_
 #define BATON_CLI_DOCTOR_HOST_PROBE_H_
 
@@ -13,7 +13,7 @@
 
 namespace baton {
 
-// What to look at beside the machine itself.
+// The things to look at beside the machine itself.
 struct ProbePlan {
   // Where /proc, /sys and /run are; "" but in tests.
   std::string root;

@@ -17,7 +17,8 @@ namespace {
 // F_SEAL_FUTURE_WRITE, which KV pools are sealed with.
 constexpr std::pair<int, int> kOldestKernel = {5, 1};
 constexpr uint64_t kGoodBacklog = 1024;
-// What the transport asks for (socket_io.cc), and below which one round trip of a LAN empties it.
+// The transport asks for a buffer of the first size (socket_io.cc). One round trip of a LAN empties
+// a buffer below the second size.
 constexpr uint64_t kWantedBufferBytes = uint64_t{4} << 20;
 constexpr uint64_t kSmallBufferBytes = uint64_t{1} << 20;
 constexpr uint32_t kFewLocalPorts = 4096;

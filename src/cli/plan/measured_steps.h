@@ -1,4 +1,4 @@
-// What `baton bench model --json` measured, as step times for a plan. Pure; any thread.
+// Step times for a plan, from what `baton bench model --json` measured. Pure; any thread.
 //
 // Each case is an equation: its time is the number of its passes times a fixed time, its tokens
 // times a time a token, and its keys times a time a key. Prompts and decode steps are fitted apart,

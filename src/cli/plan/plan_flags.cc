@@ -11,7 +11,7 @@
 namespace baton {
 namespace {
 
-// Of what a load does not say: when its requests come, and their tokens.
+// The seed for what a load does not say: when its requests come, and their tokens.
 constexpr uint64_t kReplaySeed = 1;
 
 Status Missing(std::string_view flag, std::string_view example) {
@@ -112,7 +112,7 @@ StatusOr<PlannedDevice> PlannedDeviceOf(const PlanFlags& f) {
   return device;
 }
 
-// What goes together on the command line, before a trace is read.
+// Checks which flags go together on the command line, before a trace is read.
 Status CheckPlanFlags(const PlanFlags& f) {
   if (f.model.empty()) {
     return InvalidArgument("MODEL is missing: a .gguf file, a model folder or smollm2:135m");

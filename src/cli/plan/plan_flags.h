@@ -1,4 +1,4 @@
-// What `baton plan` is asked on its command line, and what follows from that alone.
+// The flags of `baton plan`, and the values that follow from them alone.
 #ifndef BATON_CLI_PLAN_PLAN_FLAGS_H_
 #define BATON_CLI_PLAN_PLAN_FLAGS_H_
 
@@ -13,7 +13,7 @@
 
 namespace baton {
 
-// What was typed.
+// The flags as they were typed.
 struct PlanFlags {
   std::string model;
   std::string device;
@@ -43,7 +43,8 @@ Status CheckPlanFlags(const PlanFlags& f);
 // Without what a measurement says, which is another file.
 StatusOr<PlannedDevice> PlannedDeviceOf(const PlanFlags& f);
 StatusOr<PlanObjective> PlanObjectiveOf(const PlanFlags& f);
-// Of checked flags. `rows` gets the requests where they are to be simulated; a trace is read.
+// `f` must have been checked. `rows` gets the requests where they are to be simulated; a trace is
+// read.
 StatusOr<PlanLoad> PlanLoadOf(const PlanFlags& f, std::vector<TraceRow>* rows);
 
 }  // namespace baton

@@ -10,7 +10,7 @@
 namespace baton {
 namespace {
 
-// Of the requests that can be served in time, so many shall be.
+// The share that shall be served in time, of the requests that can be.
 constexpr double kMetShare = 0.99;
 // A run that serves no more than this more in time has not helped.
 constexpr double kMinGain = 0.002;
@@ -62,7 +62,7 @@ StatusOr<ReplayOptions> OptionsOf(const PlanReport& report, const PlanEnd& end,
   return options;
 }
 
-// Of all rows those whose prompt, alone on one worker, takes no longer than the TTFT.
+// The share of the rows whose prompt, alone on one worker, takes no longer than the TTFT.
 double AloneShare(const PlanReport& report, const PlanEnd& end, const std::vector<TraceRow>& rows) {
   const uint32_t chunk = PlannedChunk(end.input);
   const auto num_in_time = std::count_if(rows.begin(), rows.end(), [&](const TraceRow& row) {

@@ -1,9 +1,10 @@
 // A plan put to the test: the load replayed on simulated workers of the plan's step times
 // (src/sim's replay.h), as the plan splits it and as other policies would have it.
 //
-// A steady load is simulated with the plan's own pools. Of a trace, whose lengths and rate vary,
-// the arithmetic only gives a first guess: the pool that misses its objective grows, by a quarter
-// at a time, until 99 % of the requests that any number of workers could serve in time are.
+// A steady load is simulated with the plan's own pools. For a trace, whose lengths and rate vary,
+// the arithmetic only gives a first guess. The pool that misses its objective grows by a quarter at
+// a time. It grows until 99 % of the requests are served in time that any number of workers could
+// serve in time.
 #ifndef BATON_CLI_PLAN_PLAN_REPLAY_H_
 #define BATON_CLI_PLAN_PLAN_REPLAY_H_
 
@@ -42,7 +43,7 @@ struct PlanReplays {
   std::vector<PlanRun> runs;  // the split at both ends first
 };
 
-// What is asked of the simulation.
+// The settings of the simulation.
 struct ReplayAsk {
   std::string load;                             // in words, for the report
   const std::vector<TraceRow>* rows = nullptr;  // outlives the call
@@ -57,8 +58,8 @@ inline constexpr uint32_t kReplayLocalTokens = 512;
 // Runs of a search at most.
 inline constexpr uint32_t kMaxSizingRuns = 16;
 
-// Of the cautious end where it has a plan, else of the best. FailedPrecondition when the links'
-// speed is not known; otherwise as Replay.
+// Replays the cautious end where it has a plan, else the best end. FailedPrecondition when the
+// links' speed is not known; otherwise as Replay.
 StatusOr<PlanReplays> ReplayPlan(const PlanReport& report, const ReplayAsk& ask);
 
 // As a table for a terminal, and with the same numbers for programs.

@@ -1,4 +1,4 @@
-// What was simulated, for people and for programs.
+// Describes what was simulated, for people and for programs.
 #include <cmath>
 #include <string>
 

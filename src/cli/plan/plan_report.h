@@ -2,7 +2,7 @@
 //
 // Nothing here is one number: a device is planned at its limits (no build is faster) and at the
 // half of them that a first step is trusted to reach; a measured machine at its fastest and at its
-// slowest repetition. What is printed for people to act on is the second, cautious end.
+// slowest repetition. People get the second, cautious end printed to act on.
 #ifndef BATON_CLI_PLAN_PLAN_REPORT_H_
 #define BATON_CLI_PLAN_PLAN_REPORT_H_
 
@@ -64,8 +64,8 @@ struct PlanReport {
 StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const PlanLoad& load,
                               const PlanObjective& objective);
 
-// Of the weights in bf16, as a GPU holds them with --device-weights bf16, without norms (0.003 % of
-// an 8B model).
+// Bytes of the weights in bf16, as a GPU holds them with --device-weights bf16. Norms are left out
+// (0.003 % of an 8B model).
 uint64_t DeviceWeightBytes(const ModelConfig& config);
 
 // The verdict in words, with the numbers that it follows from.

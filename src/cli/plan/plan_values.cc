@@ -18,7 +18,7 @@ constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 constexpr double kKvPressure = 0.7;
 // The chart asks for 320 MiB beside weights and KV.
 constexpr uint64_t kProcessBytes = 512 * kMebibyte;
-// Of the host, for a process with a GPU beside the model's files: the driver and staging buffers.
+// Host memory of a process with a GPU, beside the model's files: the driver and staging buffers.
 constexpr uint64_t kHostMebibytes = 4096;
 
 uint64_t Mebibytes(uint64_t bytes) { return (bytes + kMebibyte - 1) / kMebibyte; }
@@ -35,7 +35,7 @@ struct Pool {
   uint64_t kv_bytes = 0;
 };
 
-// What weights leave of the memory, in whole MiB; nothing is left out where none is known.
+// The memory that weights leave, in whole MiB; no limit where the memory's size is not known.
 uint64_t Room(const PlanReport& report, const PlanMemory& memory) {
   if (memory.device_bytes == 0) return ~uint64_t{0};
   const double room = kMemoryShare * static_cast<double>(memory.device_bytes) -
@@ -43,7 +43,8 @@ uint64_t Room(const PlanReport& report, const PlanMemory& memory) {
   return room <= 0 ? 0 : static_cast<uint64_t>(room) / kMebibyte * kMebibyte;
 }
 
-// What `need` is kKvPressure of, and one sequence of the model's whole context where that fits.
+// A pool of which `need` fills the share kKvPressure. It holds one sequence of the model's whole
+// context where that fits.
 uint64_t PoolBytes(const PlanReport& report, const PlanMemory& memory, uint64_t need) {
   const auto wanted = static_cast<uint64_t>(static_cast<double>(need) / kKvPressure);
   const uint64_t full = memory.KvBytes(report.model.config.context_length) + memory.kv_block_bytes;

@@ -102,7 +102,7 @@ Span RouterSpan(const TopSnapshot* before, const TopSnapshot& now) {
   return {before != nullptr ? &before->router : nullptr, &now.router, SecondsBetween(before, now)};
 }
 
-// Of the same life of a worker.
+// The span between two looks at the same life of a worker.
 Span WorkerSpan(const TopSnapshot* before, const TopWorker& worker) {
   Span span{nullptr, worker.metrics ? &*worker.metrics : nullptr, 0};
   if (before == nullptr) return span;

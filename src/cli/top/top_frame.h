@@ -1,4 +1,5 @@
-// What `baton top` shows: a cluster as two looks saw it, drawn as lines of text. Pure; any thread.
+// The picture of `baton top`: a cluster as two looks saw it, drawn as lines of text. Pure; any
+// thread.
 #ifndef BATON_CLI_TOP_TOP_FRAME_H_
 #define BATON_CLI_TOP_TOP_FRAME_H_
 

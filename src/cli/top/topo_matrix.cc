@@ -12,7 +12,7 @@
 namespace baton {
 namespace {
 
-// What is between two workers: a cell of the matrix, and why it is no link ("" = not told).
+// A cell of the matrix: the link between two workers, and why it is no link ("" = not told).
 struct Cell {
   std::string text;
   std::string why;

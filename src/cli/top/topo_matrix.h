@@ -1,4 +1,4 @@
-// What `baton topo` shows: the links from prefill to decode workers, as their hand-offs measured
+// The matrix of `baton topo`: the links from prefill to decode workers, as their hand-offs measured
 // them. Pure; any thread.
 #ifndef BATON_CLI_TOP_TOPO_MATRIX_H_
 #define BATON_CLI_TOP_TOPO_MATRIX_H_

@@ -55,7 +55,8 @@ void ReadLoad(const json& row, TracedRequest* request) {
   }
 }
 
-// Of another process: whatever it says, sums and differences of a few stay in range.
+// A time that another process told. It is clamped: whatever that process says, sums and differences
+// of a few times stay in range.
 int64_t TimeOf(const json& row, const char* key) {
   constexpr int64_t kFarthest = int64_t{1} << 58;
   return std::clamp(SignedOf(row, key), -kFarthest, kFarthest);

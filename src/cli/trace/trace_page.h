@@ -20,7 +20,7 @@ struct StageSpan {
   int64_t elapsed_us = 0;
 };
 
-// What a worker reported when the request was placed on it.
+// The load that a worker reported when the request was placed on it.
 struct BesideLoad {
   uint64_t running = 0;
   uint64_t waiting = 0;

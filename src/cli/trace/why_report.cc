@@ -21,7 +21,7 @@ double ShareOf(const StageSpan& stage, const TracedRequest& request) {
   return whole_us <= 0 ? 0 : static_cast<double>(stage.elapsed_us) / static_cast<double>(whole_us);
 }
 
-// What a request waits for in the stage.
+// Describes what a request waits for in the stage.
 std::string_view MeaningOf(std::string_view stage) {
   struct Meaning {
     std::string_view stage;

@@ -1,4 +1,4 @@
-// What `baton why` says of one request: what it waited for, and beside which load. Pure; any
+// The report of `baton why` on one request: what it waited for, and beside which load. Pure; any
 // thread.
 #ifndef BATON_CLI_TRACE_WHY_REPORT_H_
 #define BATON_CLI_TRACE_WHY_REPORT_H_
@@ -11,7 +11,7 @@
 
 namespace baton {
 
-// What a worker computed while the request was decoded, of the steps that it remembers.
+// The steps of a worker while the request was decoded, as far as the worker remembers them.
 struct StepsMeanwhile {
   size_t num_steps = 0;
   double mean_ms = 0;

@@ -13,8 +13,8 @@
 namespace baton {
 namespace {
 
-// What a sticky error leaves behind cannot be used: the caller ends the process (KvStore, engine).
-// One that is not sticky is not left for whoever asks next.
+// After a sticky error the device cannot be used: the caller ends the process (KvStore, engine). An
+// error that is not sticky is cleared, so that the next caller does not see it.
 absl::Status FromCuda(std::string_view what, cudaError_t error) {
   if (error == cudaSuccess) return OkStatus();
   (void)cudaGetLastError();
@@ -26,7 +26,7 @@ static_assert(CUDART_VERSION / 1000 * 1000 == kOldestCuda, "minor versions go to
 // The interface that green contexts are complete with.
 constexpr unsigned kGreenInterface = 12050;
 
-// What the driver lacks stays null, and is named when it is asked for.
+// A function that the driver lacks stays null, and is named when it is asked for.
 GreenTable FindGreenTable() {
   GreenTable driver;
 #define BATON_FIND(name) (void)FindInDriver(#name, kGreenInterface, &driver.name);
@@ -37,10 +37,11 @@ GreenTable FindGreenTable() {
 
 cudaStream_t StreamOf(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-// Of the stream that computes a model: the least, and the default.
+// The priority of the stream that computes a model: the least, and the default.
 constexpr int kModelPriority = 0;
 
-// Numerically the smallest of the current GPU; 0, as the other, where it has no priorities.
+// The greatest priority of the current GPU, numerically the smallest; 0, as the least one, where
+// the GPU has no priorities.
 absl::StatusOr<int> GreatestPriority() {
   int least = 0;
   int greatest = 0;
@@ -360,8 +361,8 @@ void CudaDevice::DestroyGraph(void* graph) {
   (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
 }
 
-// What is put there takes microseconds, and a peer or a client waits for it: among equals its ctas
-// would queue behind all those of a prompt's products.
+// Work in such a stream takes microseconds, and a peer or a client waits for it. Among streams of
+// equal priority its ctas would queue after all ctas of a prompt's products.
 absl::StatusOr<void*> CudaDevice::CreateStream() {
   BATON_ASSIGN_OR_RETURN(const int greatest, GreatestPriority());
   return MakeStream(greatest);

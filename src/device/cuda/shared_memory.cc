@@ -63,7 +63,7 @@ Status CudaSharedMemory::FromDriver(std::string_view what, CUresult result) cons
   if (result == CUDA_SUCCESS) return OkStatus();
   const char* name = nullptr;
   (void)driver_.cuGetErrorName(result, &name);
-  // What this driver or GPU does not have is not a fault.
+  // A function that this driver or GPU does not have is not a fault.
   const std::string text = fmt::format("{}: {}", what, name == nullptr ? "unknown" : name);
   return result == CUDA_ERROR_NOT_SUPPORTED ? FailedPrecondition("{}", text) : Internal("{}", text);
 }

@@ -47,7 +47,7 @@ class CudaSharedMemory {
   void Free(const std::byte* begin);
 
  private:
-  // What lies behind one address.
+  // The memory that is mapped at one address.
   struct Region {
     size_t size_bytes = 0;  // mapped
     CUmemGenericAllocationHandle handle = 0;

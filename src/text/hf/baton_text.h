@@ -22,7 +22,7 @@ extern "C" {
 // Raised with every change of this file; the C++ side compares it before the first call.
 #define BATON_TEXT_ABI_VERSION 3u
 
-// What a call answers.
+// The result code of a call.
 enum baton_text_code {
   BATON_TEXT_OK = 0,
   BATON_TEXT_INVALID_ARGUMENT = 1,  // the input is wrong; the message says where

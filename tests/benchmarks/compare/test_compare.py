@@ -1,4 +1,4 @@
-"""What benchmarks/compare makes of the load client's samples, and the tables and the picture."""
+"""Tests what benchmarks/compare makes of the load client's samples, its tables and its picture."""
 
 import sys
 import tempfile

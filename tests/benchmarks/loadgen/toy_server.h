@@ -17,7 +17,7 @@
 
 namespace baton {
 
-// What the server does wrong to every fault_every-th request.
+// The fault that the server makes in every fault_every-th request.
 enum class ToyFault {
   kNone,
   kMalformedEvent,  // an event that is no JSON

@@ -1,5 +1,5 @@
-// What a router adds to a token: from the moment at which a worker hands it to gRPC until it has
-// arrived at the client's machine, with many streams at a fixed pace.
+// Measures the time that a router adds to a token: from the moment at which a worker hands it to
+// gRPC until it has arrived at the client's machine, with many streams at a fixed pace.
 //
 //   router_stream_latency         prints a table; about a minute
 //

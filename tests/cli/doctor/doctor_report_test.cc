@@ -44,7 +44,7 @@ TEST(DoctorReportTest, JsonHasEveryCheck) {
   EXPECT_EQ(clean["verdict"], "ok");
 }
 
-// What `sh` makes of a script: its exit code and what it printed.
+// Runs a script with `sh`; returns its exit code and the text that it printed.
 std::pair<int, std::string> RunShell(const std::string& options, const std::string& script) {
   const std::string path = testing::TempDir() + "/doctor_report_test.sh";
   std::ofstream(path) << script;

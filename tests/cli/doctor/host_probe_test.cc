@@ -1,4 +1,4 @@
-// What is read from a tree of files that looks like /proc and /sys.
+// Tests the facts that are read from a tree of files that looks like /proc and /sys.
 #include "src/cli/doctor/host_probe.h"
 
 #include <filesystem>

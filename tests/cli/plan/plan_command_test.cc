@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-// What a run said.
+// The exit code and the output of a run.
 struct Said {
   int code;
   std::string out;

@@ -55,7 +55,7 @@ TEST(TopFrameTest, RatesAreThoseBetweenTheLooks) {
   EXPECT_EQ(LineOf(lines, "KV received"), "KV received, MB/s: decode-0 25.0");
 }
 
-// The page of a worker that came late, behind one that did not answer.
+// The page of a worker that came late, after one that did not answer.
 TEST(TopFrameTest, EachPageHasItsOwnTime) {
   const TopSnapshot before = Look(1'000'000, 10, 1000, 100);
   TopSnapshot now = Look(2'000'000, 14, 1400, 200);

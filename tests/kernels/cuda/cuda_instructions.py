@@ -68,7 +68,7 @@ PACKED = {
     "E4m3": (r"LOP3\.LUT", r"FMUL", r"F2FP\.BF16\.F32\.PACK_AB"),
 }
 # The wait for the kernel before, and the word that the next may begin (griddepcontrol): in every
-# kernel of a step. What that kernel wrote must not be read by a path that expects no writer.
+# kernel of a step. A path that expects no writer must not read the results of the kernel before.
 OVERLAP = (r"ACQBULK", r"PREEXIT")
 NOWHERE_IN_OVERLAP = (r"LDG.*CONSTANT.*",)
 ALONE = ("Unpack", "KvGather", "KvScatter")
@@ -173,7 +173,7 @@ def parse(sass):
 
 
 def read(cuobjdump, cubin):
-    """The same of one file."""
+    """The counts of instructions of one file, as parse gives them."""
     done = subprocess.run(
         [cuobjdump, "-sass", str(cubin)], capture_output=True, text=True, check=True
     )

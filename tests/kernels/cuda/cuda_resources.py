@@ -1,13 +1,12 @@
 """Compiles the CUDA kernels with nvcc and compares what ptxas gave them with the baseline.
 
 Usage: cuda_resources.py NVCC CUOBJDUMP [--arch sm_90a] [--update | --no-baseline] [--spills BYTES].
-Exit 1 on a
-difference, a spill, a warning of ptxas, a wgmma that waits for the one before, an instruction that
-should be there and is not (cuda_instructions.py), or a missing compiler. The baseline is
-kernels/cuda/resources_ARCH.txt; --update writes its columns from this compiler (the dynamic columns
-stay: the kernels' test on the runner checks them). With --no-baseline, for other architectures than
-the tests' own, only spills and warnings are errors; --spills names how many bytes a kernel may
-spill there (stores and loads).
+Exit 1 on a difference, a spill, a warning of ptxas, or a missing compiler. Exit 1 also on a wgmma
+that waits for the one before, or an instruction that should be there and is not
+(cuda_instructions.py). The baseline is kernels/cuda/resources_ARCH.txt; --update writes its columns
+from this compiler (the dynamic columns stay: the kernels' test on the runner checks them). With
+--no-baseline, for other architectures than the tests' own, only spills and warnings are errors;
+--spills names how many bytes a kernel may spill there (stores and loads).
 """
 
 import argparse
@@ -47,7 +46,7 @@ HEADER = """\
 
 @dataclasses.dataclass
 class Resources:
-    """What ptxas said about one kernel."""
+    """The numbers that ptxas reported for one kernel."""
 
     registers: int = 0
     stack: int = 0

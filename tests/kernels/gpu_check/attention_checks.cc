@@ -25,7 +25,7 @@ constexpr double kAttention = 3e-3;  // relative, in the Euclidean norm, as in a
 constexpr float kScale = 0.0625f;
 constexpr cuda::KvElement kFp8 = cuda::KvElement::kFp8;
 constexpr uint32_t kMaxPartials = 4096;
-// Of both grids: two ctas an SM of Hopper; few on the runner.
+// The number of ctas in both grids. A Hopper has two ctas an SM; the runner has few.
 constexpr uint32_t kCtas = 264;
 constexpr uint32_t kTinyCtas = 8;
 
@@ -132,8 +132,8 @@ absl::StatusOr<AttentionRun> Run(const StageInput& input, const AttentionCase& c
   return run;
 }
 
-// The bits of the rules where those of the tensor cores are known; any GPU: near exact arithmetic.
-// What was found, in words.
+// The bits of the rules where those of the tensor cores are known; on any GPU results near exact
+// arithmetic. Returns its findings in words.
 absl::StatusOr<std::string> CheckAttention(const StageInput& input, const AttentionCase& c) {
   AttentionInputs batch(c.shape, c.chunks, c.window);
   BATON_ASSIGN_OR_RETURN(const AttentionRun run, Run(input, c, batch));

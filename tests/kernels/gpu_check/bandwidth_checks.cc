@@ -20,7 +20,7 @@ constexpr uint32_t kSms = 132;      // of Hopper
 constexpr size_t kBytes = size_t{4} << 30;
 constexpr size_t kTinyBytes = 64 << 10;
 
-// What Fill must write.
+// The vectors that Fill must write.
 std::vector<Vec16> RandomVecs(const FillParams& params) {
   std::vector<Vec16> vecs(params.num_vecs);
   for (size_t i = 0; i < params.num_vecs * kVecElements; ++i) {

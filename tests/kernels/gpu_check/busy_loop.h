@@ -1,6 +1,6 @@
-// BusyLoop: small kernels one after another in a stream of a device of its own, each few waited for
-// as a step of decode is, by a thread beside whoever does something to the device: what that does
-// to steps.
+// BusyLoop runs small kernels one after another, in a stream of a device of its own. Its thread
+// waits after each few of them, as a step of decode does. Another thread does something to the
+// device meanwhile, and the times show what that does to steps.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_BUSY_LOOP_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_BUSY_LOOP_H_
 
@@ -25,15 +25,15 @@ namespace baton::gpu_check {
 // See the file comment. One thread beside its own.
 class BusyLoop {
  public:
-  // Of that device, which outlives it. Rests between steps on the runner, whose processor others
-  // need.
+  // Starts steps on a share of `device`, which outlives the loop. On the runner the loop rests
+  // between steps, because others need the processor.
   static StatusOr<std::unique_ptr<BusyLoop>> Start(Accelerator* device, const DeviceBody& body);
   ~BusyLoop();
 
   // Runs `work`; microseconds of each step that ended meanwhile, and of the one under way at its
   // end, which may be the one that had to wait. An error of either.
   StatusOr<std::vector<double>> During(const std::function<Status()>& work);
-  // The same of so long a rest.
+  // Does nothing for the time of `rest`, and returns as the function above does.
   StatusOr<std::vector<double>> During(std::chrono::milliseconds rest);
 
  private:

@@ -12,7 +12,7 @@
 
 namespace baton::gpu_check {
 
-// `values` on a device. What fails is kept in status(); data() is then null.
+// `values` on a device. status() keeps the first failure; data() is then null.
 template <typename T>
 class DeviceArray {
  public:

@@ -18,7 +18,7 @@
 
 namespace baton::gpu_check {
 
-// What a device says of itself.
+// The description that a device gives of itself.
 struct DeviceInfo {
   std::string description;  // for people
   std::string product;      // as the driver calls it; empty on the runner
@@ -59,8 +59,8 @@ struct DeviceBody {
   // Waits for everything launched before; says what went wrong in it.
   absl::Status (*copy_out)(void* to, const void* from_device, size_t bytes);
   // Microseconds a launch, one number a sample. A GPU runs samples without the host, as a recorded
-  // graph again and again with an event between two, behind runs that do not count. The runner's
-  // are of this processor's clock: they say that timing works, and nothing about kernels.
+  // graph again and again with an event between two, after runs that do not count. The runner's
+  // times are of this processor's clock: they say that timing works, and nothing about kernels.
   absl::Status (*time)(const TimedWork& work, std::vector<double>* us);
   const Primitives& (*primitives)();
   const MemoryLoops& (*loops)();

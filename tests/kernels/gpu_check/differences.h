@@ -17,7 +17,7 @@
 namespace baton::gpu_check {
 
 inline constexpr size_t kKeptDifferences = 8;
-// Of an operand that is kept: the deepest product's row has 14336.
+// The most elements that are kept of one operand. The deepest product's row has 14336.
 inline constexpr size_t kKeptElements = 16384;
 
 // `size` bytes as hexadecimal: a number's digits where the size is 1, 2, 4 or 8, else words of 32
@@ -93,14 +93,14 @@ absl::Status ExpectSameBits(std::string what, const std::vector<T>& got,
   return Compare(std::move(what), got, wanted).Result(wanted.size());
 }
 
-// Of a result that is too far from the exact one as a whole, `error` apart: the elements that are
-// the farthest. Internal.
+// Internal, for a result that is too far from the exact one as a whole: by `error`. The status
+// carries the elements that are the farthest.
 absl::Status TooFar(const std::string& what, double error, const std::vector<float>& got,
                     const std::vector<double>& exact);
 
 // Adds to an error what case it is of: its shape, and how its inputs are drawn. OK stays OK.
 absl::Status OfCase(absl::Status status, const nlohmann::json& described);
-// What travels with an error, {"case", "differences"}; null when nothing does.
+// The data that travels with an error, {"case", "differences"}; null when nothing does.
 nlohmann::json CarriedBy(const absl::Status& status);
 
 }  // namespace baton::gpu_check

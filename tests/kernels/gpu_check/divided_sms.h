@@ -26,13 +26,13 @@ inline absl::Status CheckDividedSms(const DividedSms& sms) {
       sms.first, sms.second, sms.whole);
 }
 
-// The same work, which computing binds, on the larger part and on the smaller.
+// Times of the same work on the larger part and on the smaller. Computing limits this work.
 struct PartGrowth {
   double first_us;
   double second_us;
 };
 
-// Of tiles that a multiprocessor computes one after another.
+// Rounds that a multiprocessor needs when it computes its tiles one after another.
 inline uint32_t RoundsOf(uint32_t num_tiles, uint32_t num_sms) {
   return (num_tiles + num_sms - 1) / num_sms;
 }

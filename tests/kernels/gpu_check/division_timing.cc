@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kSamples = 7;
 constexpr uint32_t kLaunches = 20;
 
-// Of the whole device (0: not timed), the larger part and the smaller.
+// Times on the whole device (0: not timed), on the larger part and on the smaller part.
 struct PartTimes {
   double whole_us = 0;
   std::vector<double> first_us;
@@ -125,7 +125,7 @@ class DividedProduct {
   absl::Status status_;
 };
 
-// A prompt, or the row behind it, by the models of both parts.
+// A prompt, or the row after it, by the models of both parts.
 absl::StatusOr<PartTimes> TimeStepOnBoth(const StageInput& input, ModelRig& rig, uint32_t first_pos,
                                          uint32_t count) {
   const std::vector<TokenId> tokens = RandomTokens(count, rig.model().config().vocab_size, 17);
@@ -138,8 +138,8 @@ absl::StatusOr<PartTimes> TimeStepOnBoth(const StageInput& input, ModelRig& rig,
   return times;
 }
 
-// What is timed. Of tiles that computing binds the time has to follow the multiprocessors, or it
-// fails.
+// The work that is timed. Where computing limits the time of its tiles, that time must follow the
+// number of multiprocessors, or the check fails.
 struct DividedWork {
   std::string name;
   uint32_t num_tiles = 0;  // 0: something else binds

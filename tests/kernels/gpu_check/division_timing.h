@@ -1,5 +1,5 @@
-// The same work on both parts of a divided GPU, timed: that it takes longer where there are fewer
-// multiprocessors shows that it runs on those and no others.
+// Times the same work on both parts of a divided GPU. It takes longer on the part with fewer
+// multiprocessors: this shows that it runs on those and on no others.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_DIVISION_TIMING_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_DIVISION_TIMING_H_
 

@@ -17,7 +17,7 @@
 namespace baton::gpu_check {
 namespace {
 
-// What is asked at once: prompts, and so many tokens of each.
+// The requests that are made at once: prompts, and the number of tokens of each answer.
 struct AskedSize {
   std::vector<uint32_t> prompts;
   uint32_t max_tokens;
@@ -43,7 +43,7 @@ EngineSteps EngineStepsFor(bool is_tiny) {
   return {64, 1024, 56, 4};
 }
 
-// Of a worker, or what fits into the tiny model.
+// The scheduler's configuration of a worker, or one that fits into the tiny model.
 SchedulerConfig SchedulerFor(bool is_tiny) {
   SchedulerConfig config;
   config.max_running = EngineStepsFor(is_tiny).num_rows;
@@ -61,7 +61,7 @@ RigSize AloneSizeFor(bool is_tiny) {
                   .max_context = is_tiny ? 128u : 2048u,
                   .num_blocks = steps.num_rows * BlocksFor(steps.num_prompt() + steps.max_tokens),
                   .max_logit_rows = scheduler.max_running + scheduler.max_prefilling};
-  // Those of the prompts that are asked at once.
+  // The prompts that are asked at once need this many blocks.
   size.num_blocks = std::max(size.num_blocks, 3 * BlocksFor(size.max_context));
   return size;
 }
@@ -186,7 +186,7 @@ absl::StatusOr<std::vector<double>> TimeEngine(const StageInput& input, ModelRig
                   samples_us.size(), snapshot.num_steps_ahead, snapshot.scheduler.num_preemptions);
 }
 
-// What was timed of an engine and of its model, in turns.
+// Times of an engine and of its model, which were measured in turns.
 struct EngineTimes {
   std::vector<double> engine_us;
   std::vector<double> model_us;

@@ -31,7 +31,7 @@ class TimedRecorder final : public Recorder {
   void OnStepEvents(std::span<const TokenEvent> events) override;
   void OnRequestStatus(const RequestStatus& status) override;
 
-  // Microseconds since the step before, of each step that gave so many tokens behind two that did.
+  // Microseconds since the step before, for each step with so many tokens after two such steps.
   std::vector<double> StepsOf(size_t num_tokens) const;
   // NotFound when the request never got there.
   absl::StatusOr<TimePoint> TimeOf(const RequestKey& key, RequestState state) const;
@@ -48,7 +48,7 @@ class TimedRecorder final : public Recorder {
   std::map<std::pair<RequestKey, RequestState>, TimePoint> states_;
 };
 
-// What an engine is made of; all outlive it.
+// The parts that an engine is made of; all outlive it.
 struct EngineSide {
   SchedulerConfig scheduler;
   Incarnation incarnation;
@@ -108,7 +108,7 @@ class EnginePair {
   std::unique_ptr<EngineRig> decode_;
 };
 
-// Of that number (>= 1): greedy, to the end.
+// A request with that number (>= 1): greedy, and run to its last token.
 RequestSpec GreedyRequest(uint64_t number, std::vector<TokenId> prompt, uint32_t max_tokens);
 
 }  // namespace baton::gpu_check

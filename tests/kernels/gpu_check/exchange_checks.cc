@@ -32,7 +32,7 @@ std::vector<float> RandomFloats(size_t count, uint64_t seed) {
   return values;
 }
 
-// What several ranks of one device have, each an array of its own.
+// The arrays of several ranks of one device, one array for each rank.
 template <typename T>
 class OfRanks {
  public:
@@ -70,7 +70,7 @@ class Ranks {
   cuda::ExchangeRanks view_;
 };
 
-// Rounds of different parts, one launch behind the other, with the meetings that go on.
+// Rounds of different parts, one launch after the other, with the meetings that go on.
 constexpr uint32_t kRounds = 3;
 
 absl::Status CheckAllReduce(const DeviceBody& body, const Ranks& ranks, size_t num_elements,

@@ -37,7 +37,7 @@ struct ExpertsCase {
   }
 };
 
-// What the kernels leave, each made from what the kernel before it left.
+// The results of the kernels. Each kernel uses the results of the kernel before it.
 struct ExpertsResult {
   std::vector<uint32_t> experts;    // [rows][top_k]
   std::vector<float> weights;       // [rows][top_k]

@@ -15,7 +15,7 @@ namespace {
 
 using cuda::Bf16;
 
-// What of a mixture decides what its kernels cost.
+// The sizes of a mixture that decide what its kernels cost.
 struct MixtureShape {
   uint32_t num_experts;
   uint32_t top_k;

@@ -19,7 +19,7 @@ std::vector<uint32_t> PromptRows(bool is_tiny) {
   return {2048, 8192};
 }
 
-// What one mode makes of a prompt.
+// The results that one mode gives for a prompt.
 struct Prompt {
   std::vector<float> logits;  // of the last row
   std::vector<double> samples_us;
@@ -42,7 +42,8 @@ absl::StatusOr<Prompt> TimePrompt(ModelRig& rig, uint32_t rows, uint32_t num_sam
   return prompt;
 }
 
-// Of each number of rows. The rig is gone afterwards: two of them need not fit into a GPU.
+// One prompt for each number of rows. The rig is gone afterwards, because a GPU need not have room
+// for two rigs.
 absl::StatusOr<std::vector<Prompt>> TimePrompts(const StageInput& input, const FastMode& fast,
                                                 std::string* numerics) {
   const std::vector<uint32_t> counts = PromptRows(input.is_tiny);

@@ -10,7 +10,7 @@ constexpr float kWeightSpread = 0.02f;
 
 size_t BytesOf(const ProductShape& shape) { return size_t{2} * shape.n * shape.k; }
 
-// Of the matrix in a packed format, up to the next piece of a RandomMemory.
+// Bytes of the matrix in a packed format, rounded up to the next piece of a RandomMemory.
 size_t PackedPieceBytes(cuda::PackedFormat format, const ProductShape& shape) {
   constexpr size_t kPiece = 256;
   return (cuda::PackedBytes(format, shape.n, shape.k) + kPiece - 1) / kPiece * kPiece;

@@ -37,8 +37,8 @@ absl::Status Ask() {
   return FromCuda("the GPU is lost to this process", cudaDeviceSynchronize());
 }
 
-// What the runtime's own stream was given may be under way when the call returns, a copy from
-// memory that is not pinned too, and streams of an Accelerator do not wait for it.
+// Waits for the runtime's own stream. Its work may be under way when a call returns: this is so for
+// a copy from memory that is not pinned, too. Streams of an Accelerator do not wait for it.
 absl::Status Settle() {
   return FromCuda("the GPU's own stream", cudaStreamSynchronize(cudaStreamLegacy));
 }
@@ -103,7 +103,7 @@ class RecordedSample {
     return FromCuda("cudaGraphInstantiate", cudaGraphInstantiate(&executable_, graph_, 0));
   }
 
-  // Milliseconds of each of `count` runs, one behind the other, with an event between two. The run
+  // Milliseconds of each of `count` runs, one after the other, with an event between two. The run
   // before the first event is not timed: while it computes, the host puts the rest into the stream,
   // so that none of its time lies between two events.
   absl::Status Replay(uint32_t count, std::vector<float>* milliseconds) {

@@ -1,16 +1,18 @@
-// Stage 6: KV handed over between two processes of one GPU. This one receives; a child sends
-// (hand_off_child.h), is killed in the middle of a transfer, and followed by another one. With NCCL
-// then the other way round. Where there are two GPUs both processes then have blocks that two ranks
-// share, on both GPUs each; on the runner too.
+// Stage 6: KV handed over between two processes of one GPU. This process receives; a child sends
+// (hand_off_child.h). The child is killed in the middle of a transfer, and another one follows.
+// With NCCL the two processes then change places. Where there are two GPUs, both processes then
+// have blocks that two ranks share, on both GPUs each. This is so on the runner too.
 //
-// A time is that of a whole transfer as its receiver sees it: from the word that everything is
-// ready, over the sender's offers, to the last slice whose bytes have the sender's checksum. Beside
-// it stands the device's own copy of as many bytes, between two waits of the host too.
+// A time is that of a whole transfer as its receiver sees it. It begins with the word that
+// everything is ready, and includes the sender's offers. It ends with the last slice whose bytes
+// have the sender's checksum. Beside it stands the device's own copy of as many bytes, which is
+// also timed between two waits of the host.
 //
-// While a communicator is built, from the peer's dial to the word that it is up, and while one is
-// aborted in the middle of a transfer, steps go on in a stream of this device (busy_loop.h). Beside
-// them stand steps while the other process lives and copies, and nothing is built or aborted: two
-// processes on one GPU take turns, which is not what is asked. The first steps are dropped.
+// Steps go on in a stream of this device (busy_loop.h) while a communicator is built: from the
+// peer's dial to the word that it is up. Steps also go on while a communicator is aborted in the
+// middle of a transfer. Beside them stand steps while the other process lives and copies, and
+// nothing is built or aborted. Two processes on one GPU take turns, and the check does not ask
+// about that. The first steps are dropped.
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -36,9 +38,11 @@ namespace {
 
 constexpr uint32_t kSamples = 10;
 constexpr uint32_t kFewSamples = 3;  // on the runner, and where two ranks of NCCL share a GPU
-// What is copied for comparison is walked over, as blocks are.
+// The copies for comparison move through a buffer this many times their size, as transfers move
+// through blocks.
 constexpr size_t kCopyRoom = 4;
-// Of a peer that was killed: the kernel takes a GPU from it before it closes its sockets.
+// The longest wait for the end of a peer that was killed. The kernel takes a GPU from the peer
+// before it closes the peer's sockets.
 constexpr int64_t kMaxDownUs = 5'000'000;
 
 double MsOf(int64_t us) { return static_cast<double>(us) / 1e3; }
@@ -141,7 +145,7 @@ Status HandOffCheck::Pair(Finding* finding) {
   BATON_ASSIGN_OR_RETURN(std::vector<double> beside_us,
                          loop->During([&] { return wait("pairing", &HandOffEvents::ups); }));
   const double paired_ms = MsOf(SystemClock().NowUs() - begin_us);
-  // What is built or loaded at the first use is not timed again.
+  // The things that are built or loaded at the first use are not timed again.
   BATON_ASSIGN_OR_RETURN(const int64_t first_us, receiver_->Move(peer(), 1));
   BATON_ASSIGN_OR_RETURN(std::vector<double> control_us,
                          loop->During([this] { return MoveForARest(); }));
@@ -276,7 +280,7 @@ Status HandOffCheck::KillReceiver(Finding* finding) {
 Status HandOffCheck::PairAnew(Finding* finding) {
   BATON_RETURN_IF_ERROR(Pair(finding));
   BATON_RETURN_IF_ERROR(receiver_->Move(peer(), sizes_.back()).status());
-  // Of the dead one's pool nothing is left by now.
+  // By now nothing of the dead peer's pool is left.
   const nlohmann::json counters = side_->Counters();
   if (counters.value("mapped_pools", 1) == 1) return OkStatus();
   return Internal("{} pools are mapped, of one peer", counters["mapped_pools"].dump());
@@ -344,7 +348,7 @@ absl::Status HandOffCheck::AddSteps(const std::vector<Step>& steps, Report& repo
   return absl::OkStatus();
 }
 
-// Of one rank, and of two.
+// Checks hand-offs with one rank, and with two.
 absl::Status CheckHandOffs(const StageInput& input, SideOptions options, Report& report) {
   for (const uint32_t num_ranks : {1u, 2u}) {
     options.num_ranks = num_ranks;

@@ -13,10 +13,10 @@
 namespace baton::gpu_check {
 namespace {
 
-// What it says before it dials who started it.
+// The line that the child writes before it dials the process that started it.
 constexpr char kDials[] = "it dials";
 
-// What the child does for who started it.
+// The work that the child does for the process that started it.
 class Servant {
  public:
   Servant(HandOffSide* side, Incarnation starter, int64_t patience_us)

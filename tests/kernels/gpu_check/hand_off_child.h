@@ -18,7 +18,8 @@ namespace baton::gpu_check {
 
 inline constexpr char kHandOffChildFlag[] = "--hand-off-child";
 
-// What main does with that flag and its text: an exit status. The process dies with who started it.
+// The work of main with that flag and its text; returns an exit status. The process dies with the
+// process that started it.
 int RunHandOffChild(const std::string& text);
 
 // A running one. It is killed with this object; no child outlives its parent.

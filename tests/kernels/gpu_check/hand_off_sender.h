@@ -11,8 +11,8 @@
 
 namespace baton::gpu_check {
 
-// What a receiver grants: a block for each generation, to be filled from the sender's block `first`
-// on, in a circle.
+// The grant of a receiver: a block for each generation. The sender fills them from its block
+// `first` on, in a circle.
 struct HandOffGrant {
   TransferId transfer;
   uint32_t first = 0;

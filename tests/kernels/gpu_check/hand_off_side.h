@@ -42,7 +42,7 @@ uint32_t HandOffPoolBlocks(bool on_runner);
 // How long either side waits for what must come.
 int64_t HandOffPatienceUs(bool on_runner);
 
-// What the sender's block holds, [BlockBytes]: no two blocks have a word in common but by chance.
+// The content of the sender's block, [BlockBytes]. Two blocks have a word in common only by chance.
 std::vector<std::byte> PatternOf(const KvLayout& layout, BlockIndex block);
 
 // See the file comment. One thread beside the transport's own; that of Open.
@@ -59,10 +59,10 @@ class HandOffSide {
   KvTransport* transport() const { return transport_.get(); }
   KvEndpoint* endpoint() const { return endpoint_; }
   HandOffSink* sink() { return &sink_; }
-  // What the transport counted, for the record.
+  // The transport's counters, for the record.
   nlohmann::json Counters() const { return counters_(); }
 
-  // Whole blocks, [BlockBytes]. What is written is there behind Wait.
+  // Whole blocks, [BlockBytes]. A write is done after Wait.
   Status WriteBlock(BlockIndex block, std::span<const std::byte> bytes);
   Status ReadBlock(BlockIndex block, std::span<std::byte> bytes);
   Status Wait();

@@ -1,5 +1,5 @@
-// What the transport of one side of a hand-off told, with its times: recorded by the transport's
-// thread, waited for by any other.
+// The events that the transport of one side of a hand-off reported, with their times. The
+// transport's thread records them; any other thread may wait for them.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_SINK_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_SINK_H_
 

@@ -1,6 +1,6 @@
-// What crosses between a device and pinned memory of the host: KV blocks by way of arenas, as
-// between workers with --transport auto, shm or tcp, and weights by way of two buffers, as from a
-// file. Equal bytes.
+// Checks the data that crosses between a device and pinned memory of the host. KV blocks go by way
+// of arenas, as between workers with --transport auto, shm or tcp. Weights go by way of two
+// buffers, as from a file. The bytes must be equal.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -36,13 +36,13 @@ KvLayout LayoutFor(bool is_tiny) {
           .block_size = kShapeBlockSize};
 }
 
-// What a worker has of KV: blocks on the device, and the arena that its transport uses.
+// The KV memory of a worker: blocks on the device, and the arena that its transport uses.
 struct WorkerBlocks {
   std::unique_ptr<KvArena> arena;
   std::unique_ptr<KvStore> store;
 };
 
-// Of so many ranks, all on the device.
+// Makes blocks that so many ranks share, all on the device.
 absl::StatusOr<WorkerBlocks> MakeBlocks(const StageInput& input, Accelerator* device,
                                         uint32_t num_ranks) {
   WorkerBlocks made;
@@ -70,7 +70,7 @@ std::vector<BlockHandle> BlocksFrom(uint32_t first, uint32_t num_blocks) {
   return blocks;
 }
 
-// As a prefill worker and a decode worker do, each block to the one behind it.
+// Hands over as a prefill worker and a decode worker do. Each block goes to the block after it.
 absl::Status HandOver(const WorkerBlocks& from, const WorkerBlocks& to) {
   const KvLayout& layout = from.arena->layout();
   const uint32_t num_blocks = from.arena->num_blocks();
@@ -121,7 +121,7 @@ absl::StatusOr<std::string> CheckArenas(const StageInput& input, Accelerator* de
                               device->stream()));
   BATON_ASSIGN_OR_RETURN(const std::vector<std::byte> computed, BytesFrom(device, memory, 0));
   BATON_RETURN_IF_ERROR(HandOver(first, divided));
-  // What is sealed next must come from the ranks, not be there since it was adopted.
+  // The bytes that are sealed next must come from the ranks, not from the earlier adoption.
   BATON_RETURN_IF_ERROR(device->Wait());
   std::memset(divided.arena->base(), 0xFF, divided.arena->size_bytes());
   BATON_RETURN_IF_ERROR(HandOver(divided, last));

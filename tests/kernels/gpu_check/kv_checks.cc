@@ -95,7 +95,7 @@ absl::Status CheckMove(const DeviceBody& body, const SliceShape& shape, bool gat
                                      shape.num_slices,
                                      shape.slice_bytes};
   gather ? cuda::ReferenceKvGather(host) : cuda::ReferenceKvScatter(host);
-  // What went wrong in the kernel, before arrays of nothing are called other ones.
+  // Reports an error of the kernel before it compares arrays that the kernel did not fill.
   const std::vector<uint64_t> got = checksums.Values();
   BATON_RETURN_IF_ERROR(checksums.status());
   BATON_RETURN_IF_ERROR(ExpectSameBits("checksums", got, sides.checksums));

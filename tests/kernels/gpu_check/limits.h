@@ -1,4 +1,4 @@
-// What stage 3 found a device to be capable of, carried to the stages behind it by its file.
+// The limits of a device that stage 3 measured. Its file carries them to later stages.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_LIMITS_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_LIMITS_H_
 
@@ -8,9 +8,10 @@
 
 namespace baton::gpu_check {
 
-// What computes needs more operations a byte to be held up by computing: 295 on an H100 (989
-// TFLOP/s, 3.35 TB/s), 206 on an H200, 403 on an L4 and 153 on an A100, of which 120 are left where
-// cuBLASLt reaches 80 %. Products of bf16 with up to 64 rows have fewer than these.
+// Work with fewer operations a byte than this is not limited by computing. An H100 (989 TFLOP/s,
+// 3.35 TB/s) needs 295 operations a byte before computing is its limit. An H200 needs 206, an L4
+// 403 and an A100 153; the A100 needs 120 where cuBLASLt reaches 80 %. Products of bf16 with up to
+// 64 rows have fewer operations a byte than these.
 inline constexpr double kComputeFlopsPerByte = 80;
 
 // 0 = not measured.
@@ -19,19 +20,19 @@ struct MeasuredLimits {
   double copy_bytes_per_s = 0;  // read and written together
   double bf16_flops_per_s = 0;  // the fastest product of cuBLASLt
 
-  // The least time of so many bytes and operations; 0 when a limit that it needs is not known. That
-  // of computing is needed where there are kComputeFlopsPerByte operations a byte and more: below,
-  // memory binds on every GPU that we know.
+  // The least time of so many bytes and operations; 0 when a limit that it needs is not known. It
+  // needs the limit of computing where there are kComputeFlopsPerByte operations a byte or more.
+  // Below that, memory is the limit on every GPU that we know.
   double LimitUs(double bytes, double flops) const;
-  // The same of a copy; `bytes` are those read and those written.
+  // The least time of a copy; `bytes` are the bytes read plus the bytes written.
   double CopyLimitUs(double bytes) const;
 };
 
 nlohmann::json JsonOf(const MeasuredLimits& limits);
-// Of what is no such JSON all 0.
+// A limit is 0 where `json` does not hold it.
 MeasuredLimits LimitsOf(const nlohmann::json& json);
-// Those of stage 3's file, of the device that is described so; all 0 when there is no such file, it
-// is another's, it was cut before them, or nothing was measured.
+// The limits in stage 3's file, for the device with this description. All are 0 when there is no
+// such file, it is another device's, it was cut before them, or nothing was measured.
 MeasuredLimits ReadLimits(const std::string& path, const std::string& device);
 
 }  // namespace baton::gpu_check

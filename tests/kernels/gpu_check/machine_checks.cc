@@ -59,7 +59,7 @@ absl::Status AddAttributes(const DriverTable& driver, CUdevice device, Report& r
   return report.Add(std::move(finding));
 }
 
-// What several calls are made for; a device says by `attribute` whether it has it at all.
+// The feature that several calls test. By `attribute` a device says whether it has it at all.
 struct Feature {
   const char* name;
   CUdevice_attribute attribute;
@@ -109,7 +109,7 @@ CUresult ExportMemory(const DriverTable& driver, CUdevice device, ExportedMemory
   return result;
 }
 
-// What was imported, at an address of its own that may be read only.
+// Maps the imported memory at an address of its own, where it may only be read.
 CUresult MapToRead(const DriverTable& driver, CUdevice device, size_t bytes,
                    CUmemGenericAllocationHandle imported) {
   CUdeviceptr address = 0;
@@ -176,7 +176,7 @@ absl::Status AddFeatures(const DriverTable& driver, CUdevice device, Report& rep
     return report.Add({"context", Verdict::kFail, NameOf(driver, result)});
   }
   BATON_RETURN_IF_ERROR(AddSharedMemory(driver, device, report));
-  // Of memory that others map no attribute tells: those of events go with it.
+  // No attribute tells of memory that others map; the attribute for events goes with it.
   BATON_RETURN_IF_ERROR(AddFeature(
       driver, device, {"IPC handle", CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, ShareMemory(driver)},
       report));

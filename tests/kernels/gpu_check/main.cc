@@ -1,14 +1,18 @@
-// baton_gpu_check: one stage of scripts/gpu_check.sh in one process. Exit status: 0 all that was
-// looked at passed, 1 something failed, 76 the GPU is lost to this process or a check on it took
-// more than a third of --seconds and 10 s, so another process is to --resume, 77 nothing could run
-// (no GPU, or a build without CUDA), 2 usage. Options:
+// baton_gpu_check: one stage of scripts/gpu_check.sh in one process. Exit status:
+//   0   all that was looked at passed
+//   1   something failed
+//   2   usage
+//   76  the GPU is lost to this process, or a check on it took more than a third of --seconds and
+//       10 s; another process is to --resume
+//   77  nothing could run (no GPU, or a build without CUDA)
+// Options:
 //   --stage N         0 machine, 1 primitives, 2 kernels, 3 bandwidth, 4 timings, 5 model,
 //                     6 transport, 7 sanitizer, 8 peers, 9 product
 //   --simt            on the runner; implies --tiny
 //   --tiny            a few values of each kind
 //   --json FILE       what was found; a line more after each check
 //   --append          what FILE holds already stays
-//   --resume          likewise; of this stage what it lacks is looked at, and nothing else
+//   --resume          FILE stays as with --append; only what it lacks of this stage is looked at
 //   --commit TEXT     for the file
 //   --limits FILE     of stage 3, for shares of what the device can do
 //   --timings FILE    of stage 4, for stage 8 to compare with
@@ -145,7 +149,8 @@ KernelList ListOf(const Options& options) {
   return options.kernels == kOtherKernels ? KernelList::kOthers : KernelList::kAsynchronous;
 }
 
-// Of one check: a third of the stage's limit. A library may be loaded in it, so not less than 10 s.
+// The longest time of one check: a third of the stage's limit. It is not less than 10 s, because a
+// check may load a library.
 std::chrono::milliseconds PatienceOf(uint32_t seconds) {
   constexpr uint32_t kLeastMs = 10'000;
   return std::chrono::milliseconds(seconds > 0 ? std::max(seconds * 1000 / 3, kLeastMs) : 0);

@@ -32,7 +32,7 @@ struct FillParams {
   float spread = 1;  // uniform in [mean - spread, mean + spread)
 };
 
-// The same bits on a device and on the host: a hash (the finaliser of SplitMix64), one
+// Gives the same bits on a device and on the host: a hash (the finaliser of SplitMix64), one
 // multiplication, one addition, one rounding.
 constexpr float RandomUniform(uint32_t seed, uint64_t i) {
   uint64_t x = (uint64_t{seed} << 40 | (i + 1)) * 0x9E3779B97F4A7C15u;

@@ -23,10 +23,10 @@ const char* MmaKindName(MmaKind kind);
 std::vector<uint32_t> MmaInputs(MmaKind kind, uint32_t num_tiles, uint64_t seed);
 // D of each tile, by the model of those tensor cores.
 std::vector<uint32_t> MmaModel(simt::TensorCore core, const std::vector<uint32_t>& in);
-// The same products with A's first eight rows and B exchanged: A' = B and eight rows of zeros, B' =
+// Exchanges A's first eight rows and B in the same products: A' = B and eight rows of zeros, B' =
 // A[0, 8), C' = the transpose of C[0, 8).
 std::vector<uint32_t> MmaExchanged(const std::vector<uint32_t>& in);
-// What a D of the exchanged operands must hold in its first eight rows, the transpose of D[0, 8);
+// The D that the exchanged operands must give. Its first eight rows hold the transpose of D[0, 8);
 // the other rows are those of `model_of_exchanged`.
 std::vector<uint32_t> ExchangedModel(const std::vector<uint32_t>& model,
                                      const std::vector<uint32_t>& model_of_exchanged);
@@ -34,7 +34,8 @@ std::vector<uint32_t> ExchangedModel(const std::vector<uint32_t>& model,
 // Products of a warpgroup, A [64][16] by B [columns][16], as tiles for the mma primitive: tile i *
 // columns / 8 + j is of A's 16 rows i and of B's 8 rows j.
 std::vector<uint32_t> MmaGrid(MmaKind kind, uint32_t columns, uint64_t seed);
-// The same operands as the wgmma primitives read them, and D of the tiles as those write it.
+// Operands in the order in which the wgmma primitives read them, and D in the order in which those
+// primitives write it.
 std::vector<uint32_t> WgmmaInputs(const std::vector<uint32_t>& grid, uint32_t columns);
 std::vector<uint32_t> WgmmaOutputs(const std::vector<uint32_t>& d, uint32_t columns);
 

@@ -132,7 +132,7 @@ class Exactness {
     return fmt::format("{} logits in [{:.3g}, {:.3g}]", whole_.logits.size(), *least, *most);
   }
 
-  // The same prompt in pieces.
+  // Runs the same prompt in pieces.
   absl::StatusOr<std::string> Chunked() {
     Life life{SomeBlocks(p_, num_blocks_, num_blocks_, 1), whole_.tokens, {}};
     life.tokens.resize(size_.prompt);
@@ -162,7 +162,7 @@ class Exactness {
     return fmt::format("{}, {} bytes moved", same, prompt_kv_.size());
   }
 
-  // The same tokens, each fed to the next step on the device.
+  // Decodes the same tokens, but the device feeds each one to the next step.
   absl::StatusOr<std::string> Overlapping() {
     Life life{SomeBlocks(p_, num_blocks_, num_blocks_, 1), whole_.tokens, {}};
     life.tokens.resize(size_.prompt);
@@ -323,7 +323,7 @@ absl::Status AddStep(const StageInput& input, ModelRig& rig, const TimedStep& st
       .name = is_decode ? fmt::format("decode {} x {}{}", step.decode_rows, step.context, step.how)
                         : fmt::format("prefill {}", step.prefill_tokens)};
   if (!report.Begin(finding.name)) return absl::OkStatus();
-  // What a cost model is checked against: steps as the engine runs them.
+  // Steps as the engine runs them: a cost model is checked against these.
   if (*step.how == 0) {
     finding.data["step"] = {{"decode_rows", step.decode_rows},
                             {"prefill_tokens", step.prefill_tokens},
@@ -384,7 +384,8 @@ nlohmann::json JsonOf(const DeviceModel& model) {
           {"numerics", model.numerics_text()}};
 }
 
-// What equals what, on the model and on a second one, which is given back before the timed steps.
+// The comparisons of results that must be equal, on the model and on a second model. The second one
+// is given back before the timed steps.
 absl::Status AddExactnessOfTwo(const StageInput& input, ModelRig& rig, Report& report) {
   const ExactSize exact = ExactSizeFor(input.is_tiny);
   RigSize small = RigSizeFor(input.is_tiny);
@@ -406,7 +407,7 @@ absl::Status AddExactnessOfTwo(const StageInput& input, ModelRig& rig, Report& r
   return AddExactness(rig, other.get(), exact, report);
 }
 
-// What one model does, equal bits first.
+// The checks of one model: first that bits are equal.
 absl::Status AddModel(const StageInput& input, Report& report) {
   if (!report.BeginNeeded("model")) return absl::OkStatus();
   const absl::StatusOr<std::unique_ptr<ModelRig>> rig =

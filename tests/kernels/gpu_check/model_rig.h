@@ -21,7 +21,7 @@
 
 namespace baton::gpu_check {
 
-// What a rig is made for.
+// The sizes and options that a rig is made for.
 struct RigSize {
   uint32_t max_rows;
   uint32_t max_context;
@@ -45,7 +45,7 @@ struct RigChunk {
 uint32_t BlocksFor(uint32_t num_tokens);
 std::vector<TokenId> RandomTokens(uint32_t count, uint32_t vocab_size, uint64_t seed);
 
-// What it is that a GPU was not divided: Hopper is, by every driver since CUDA 12.5.
+// The verdict for a GPU that was not divided: every driver since CUDA 12.5 divides a Hopper.
 inline Verdict VerdictOfNoSplit(const StageInput& input) {
   return input.major >= 9 ? Verdict::kFail : Verdict::kNotRun;
 }
@@ -56,7 +56,8 @@ class ModelRig {
   static absl::StatusOr<std::unique_ptr<ModelRig>> Create(const StageInput& input,
                                                           const RigSize& size);
 
-  // Of a rig that is split: FailedPrecondition where a GPU was not divided. The runner never is.
+  // For a rig that is split: FailedPrecondition where a GPU was not divided. The runner is never
+  // divided.
   absl::Status CheckSplit() const;
 
   // Has the model record its decode steps from now on; the second one on blocks of its own.
@@ -66,11 +67,11 @@ class ModelRig {
   // One Forward; the logits of each chunk's last row [chunks][vocab].
   absl::StatusOr<std::vector<float>> Run(const std::vector<RigChunk>& chunks,
                                          LayerHook* hook = nullptr);
-  // The same by the second model.
+  // The second model runs one Forward, as Run does.
   absl::StatusOr<std::vector<float>> RunOnSecond(const std::vector<RigChunk>& chunks);
   // Puts the copy of one layer of a block, SliceBytes(), into the second model's stream.
   absl::Status CopyLayerOut(std::byte* to, uint32_t block, uint32_t layer);
-  // The same, but for the token of the largest logit of each, which the device chooses.
+  // Runs as Run does, but returns the token of the largest logit of each. The device chooses it.
   absl::StatusOr<std::vector<TokenId>> Choose(const std::vector<RigChunk>& chunks);
   // A step of rows with such tokens, which may be fed by the one begun before; and its tokens.
   absl::Status Begin(const std::vector<RigChunk>& rows);
@@ -103,7 +104,7 @@ class ModelRig {
                                            LayerHook* hook);
   // A bf16 matrix or vector of random values.
   absl::Status Make(size_t count, float mean, float spread, DeviceBuffer* buffer);
-  // Of a rank with this config, and so many columns of the logits.
+  // Weights of a rank with this config, and with so many columns of the logits.
   absl::Status MakeWeights(const ModelConfig& config, uint32_t num_logits, DeviceWeights* weights);
   absl::Status MakeLayer(const ModelConfig& config, DeviceLayer* layer);
 

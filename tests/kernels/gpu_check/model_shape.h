@@ -7,7 +7,7 @@
 
 namespace baton::gpu_check {
 
-// What of a model decides what its kernels cost.
+// The sizes of a model that decide what its kernels cost.
 struct ModelShape {
   uint32_t num_layers;
   uint32_t hidden_size;
@@ -42,7 +42,7 @@ inline std::vector<ProductShape> ProductsOf(const ModelShape& shape) {
           {"output", shape.vocab_size, shape.hidden_size, true}};
 }
 
-// Of x: decode and prefill.
+// Numbers of rows of x, for decode and for prefill.
 inline std::vector<uint32_t> RowCounts(bool is_tiny) {
   if (is_tiny) return {1, 9};
   return {1, 8, 32, 64, 2048, 8192};

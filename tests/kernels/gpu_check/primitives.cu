@@ -163,7 +163,7 @@ BATON_KERNEL(kCopyThreads) ArithmeticKernel(WordParams params) {
   out[6] = std::bit_cast<uint32_t>(simt::smaller(a, b));
 }
 
-// What every launch has in common.
+// The values that every launch has.
 struct Shape {
   const char* name;
   uint32_t num_threads;

@@ -33,7 +33,8 @@ constexpr uint32_t ShuffleMask(uint32_t i) { return i < 5 ? 1u << i : (i == 5 ? 
 // Launches with so many ctas; what params.count means is said at each entry.
 using Launch = absl::Status (*)(const WordParams& params, uint32_t num_ctas);
 
-// What each entry computes. One cta unless said otherwise.
+// The functions that launch the kernels of one body. The comment at each says what it computes. One
+// cta unless said otherwise.
 struct Primitives {
   // out[m][t] = in[t ^ ShuffleMask(m)] of each warp.
   Launch shuffle;
@@ -79,7 +80,7 @@ struct Primitives {
   // out[2i] = the bf16 pairs in[2i] and in[2i + 1] multiplied; out[2i + 1] = e4m3 of both as
   // floats, the first in the lower byte. `count` pairs.
   Launch fp8;
-  // `count` launches of num_ctas ctas, one behind the other: each out[i] += in[i]. See
+  // `count` launches of num_ctas ctas, one after the other: each out[i] += in[i]. See
   // overlap_kernels.h.
   Launch overlap;
   // `count` times (a, b, c, unused): fma, square root of a, a / b, Exp(a), a * b + c with two

@@ -28,7 +28,7 @@ from pathlib import Path
 START_LIMIT_S = 30
 STOP_LIMIT_S = 20
 ANSWER_LIMIT_S = 60
-# Of the stage that runs this, not of a worker.
+# Variables of the stage that runs this program; workers do not get them.
 STAGE_VARIABLES = ("CUDA_MODULE_LOADING", "NCCL_COMM_BLOCKING")
 # A model's first way is what its others are compared with.
 WAYS = {
@@ -46,7 +46,7 @@ MODELS = {
 }
 TINY_MODELS = {"head64_llama": ("aggregated", "cuda_ipc", "colocate")}
 KILLED = ("--decode", "2", "--transport", "cuda_ipc")
-# What a cluster or an answer that is broken raises.
+# Exceptions that a broken cluster or a broken answer raises.
 BROKEN = (OSError, RuntimeError, KeyError, ValueError, http.client.HTTPException)
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)

@@ -29,7 +29,8 @@ class Program {
 
   // Unavailable when it cannot be started. Its first word is a path or is found on PATH.
   absl::Status Start(const std::vector<std::string>& words);
-  // What it has written since the last call; waits for some when told to. False at its end.
+  // Gives the output that the program has written since the last call, and waits for some when told
+  // to. False at its end.
   bool Read(bool wait, std::string* output);
   // Ends it; does not wait until it has ended.
   void Kill() const;
@@ -41,14 +42,15 @@ class Program {
   int pipe_ = -1;
 };
 
-// Of timeout(1), whose program ended by itself when told to or had to be killed.
+// Exit statuses of timeout(1): the program ended by itself when it was told to, or had to be
+// killed.
 inline constexpr int kExitStopped = 124;
 inline constexpr int kExitStoppedByForce = 137;
-// Of env(1), which did not find the program.
+// The exit status of env(1) when it did not find the program.
 inline constexpr int kExitNoProgram = 127;
 
 // timeout(1) around a program, which is killed when it has not ended a second after it was told to;
-// `seconds` 0: as long as it takes. Of the many kernels of a library those that run are loaded.
+// `seconds` 0: as long as it takes. The program loads only those kernels of a library that run.
 std::vector<std::string> WithinSeconds(double seconds, const std::vector<std::string>& words);
 
 // Runs it to its end; `on_line` gets each line of its output as it comes, and ends it with an

@@ -102,7 +102,7 @@ bool Report::BeginLocked(const std::string& name) {
   begun_ = std::chrono::steady_clock::now();
   changed_.notify_all();
   tail_["under_way"] = name;
-  // What cannot be written is told by the next Add.
+  // The next Add reports an error of this writing.
   (void)Write(nullptr);
   return true;
 }

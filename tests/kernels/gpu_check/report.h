@@ -1,14 +1,16 @@
-// What a stage of gpu_check found, as JSON on disk (results_file.h): a line more after each check,
-// so that a stage that is stopped leaves what it had.
+// The findings of a stage of gpu_check, as JSON on disk (results_file.h). The file grows by a line
+// after each check, so a stage that is stopped leaves what it had.
 //
 // A fault on a GPU stays: whatever the process asks of it from then on fails. So the process ends
-// with the check in which that happened, or that took too long, and the next one goes on behind it:
+// with the check in which that happened, or that took too long. The next process goes on after that
+// check:
 //
-//   report.Begin("gemm")     false where an earlier process of this call had it; then to be left
-//   out report.Add({"gemm", ..})
+//   report.Begin("gemm")        false where an earlier process of this call had it: leave it out
+//   report.Add({"gemm", ..})
 //
-// Between the two "under_way" in the file has the name: of a process that died in it, the next one
-// knows what it died in. One thread; a check that takes too long is stopped by one of its own.
+// Between the two calls "under_way" in the file has the name. If the process dies in the check, the
+// next one knows what it died in. One thread; a thread of the report's own stops a check that takes
+// too long.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_
 
@@ -42,11 +44,11 @@ struct Finding {
   nlohmann::json data = nlohmann::json::object();
 };
 
-// What makes a process end with a check.
+// The conditions that make a process end with a check.
 struct CheckGuard {
   // After one that failed: an error when the device will not do anything more in this process.
   std::function<absl::Status()> ask_device = nullptr;
-  // Of one check, from its Begin; 0 = none.
+  // The longest time of one check, from its Begin; 0 = none.
   std::chrono::milliseconds patience{0};
 };
 
@@ -62,22 +64,22 @@ class Report {
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;
 
-  // The checks of an earlier stage in the same file stay; call before the first Add. Of a file that
-  // was cut those that are whole; one that is missing holds none.
+  // The checks of an earlier stage in the same file stay; call before the first Add. A file that
+  // was cut keeps its whole checks; a file that is missing holds none.
   void KeepEarlierChecks();
-  // The same of an earlier process of this stage: what it had is not begun again, what it described
-  // stays, its verdicts count, and the check that it died in fails. Internal when that cannot be
-  // written.
+  // Also keeps the checks of an earlier process of this stage. A check that it had is not begun
+  // again, its descriptions stay and its verdicts count. The check that it died in fails. Internal
+  // when that cannot be written.
   absl::Status Resume();
   // From now on; once. The process may end in any Add, and at any time between Begin and Add.
   void GuardBy(CheckGuard guard);
   // `ask` is called before each writing, and what it says is kept under `key`.
   void Watch(std::string key, std::function<nlohmann::json()> ask);
 
-  // See the file comment. What is begun and never added is over with the next Begin or Add.
+  // See the file comment. A check that is begun and never added is over with the next Begin or Add.
   bool Begin(const std::string& name);
-  // The same of what others are compared with: true also where an earlier process had it and it
-  // passed.
+  // As Begin, for a check that others are compared with. It also returns true where an earlier
+  // process had the check and it passed.
   bool BeginNeeded(const std::string& name);
   // Prints the line and writes the check; Internal when it cannot be written. One that carries more
   // than the file has room for fails, and its words alone are written; one that an earlier process
@@ -87,7 +89,7 @@ class Report {
   absl::Status Flush();
   // Stands beside the checks from the next writing on.
   void Describe(const std::string& key, nlohmann::json value);
-  // What an earlier process of this stage described; null where there was none.
+  // The description that an earlier process of this stage gave; null where there was none.
   nlohmann::json Described(const std::string& key) const;
 
   // 0 all passed, 1 one failed, 77 none could run to its end.
@@ -125,7 +127,7 @@ class Report {
 // Pass with `detail`, or FAIL with the error's words, and under "failed" what it carries
 // (differences.h).
 Finding OutcomeOf(std::string name, const absl::Status& status, std::string detail);
-// The same, of what it says itself.
+// The outcome as above; an outcome that is OK brings its own detail.
 absl::Status AddOutcome(std::string name, const absl::StatusOr<std::string>& outcome,
                         Report& report);
 

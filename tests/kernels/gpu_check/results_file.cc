@@ -17,7 +17,7 @@
 namespace baton::gpu_check {
 namespace {
 
-// A head line's end, behind which the checks are.
+// The end of a head line; the checks follow it.
 constexpr std::string_view kChecks = ",\"checks\":[";
 
 bool WriteAll(int fd, std::string_view text, size_t offset) {

@@ -8,8 +8,8 @@
 //   "clocks":{ .. }
 //   }
 //
-// A new check is written over what is behind the last one, which comes again behind it: no byte of
-// a check is written twice.
+// A new check is written over the data after the last check, and then that data is written again
+// after it: no byte of a check is written twice.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_RESULTS_FILE_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_RESULTS_FILE_H_
 
@@ -24,9 +24,11 @@
 
 namespace baton::gpu_check {
 
-// What may come back from a machine that is lent: eight files (scripts/gpu_check.sh) of this size.
+// The most bytes of a file that comes back from a machine that is lent: eight files
+// (scripts/gpu_check.sh) of this size may come back.
 inline constexpr size_t kMaxFileBytes = 16 << 20;
-// Of it, what checks that carry much leave to the words of others and to what is behind the checks.
+// Checks that carry much leave this part of the size free. It is for the words of other checks and
+// for the data after the checks.
 inline constexpr size_t kReservedBytes = 1 << 20;
 
 // JSON in one line; bytes that are no text are replaced.
@@ -44,9 +46,9 @@ class ResultsFile {
 
   // Begins the file, in place of one that was there. Internal when it cannot be written.
   absl::Status Open(const std::string& path, const nlohmann::json& head);
-  // Writes a check and what is behind them all, and syncs; null: what is behind them alone, which
-  // is not worth a sync. Internal when it cannot be written or would be larger than kMaxFileBytes;
-  // the file is then as before.
+  // Writes a check and the data after all checks, and syncs. Null: writes only that data, which is
+  // not worth a sync. Internal when it cannot be written or would be larger than kMaxFileBytes; the
+  // file is then as before.
   absl::Status Write(const nlohmann::json& check, const nlohmann::json& tail);
 
  private:
@@ -56,10 +58,11 @@ class ResultsFile {
   bool has_checks_ = false;
 };
 
-// What a file holds, also one that was cut: then all checks that are whole, and "cut". Null when
-// there is no such file or not even its head.
+// The content of a file, which may have been cut. A cut file gives all checks that are whole, and
+// "cut". Null when there is no such file or not even its head.
 nlohmann::json ReadResults(const std::string& path);
-// The same, and makes a file whole that was cut. Internal when it cannot be written.
+// Reads the content as ReadResults does, and repairs a file that was cut. Internal when it cannot
+// be written.
 absl::Status MendResults(const std::string& path, nlohmann::json* results);
 
 // One line about the checks of a stage, for the page: "17 pass, 1 FAIL, 2 not run; targets: 3 met,

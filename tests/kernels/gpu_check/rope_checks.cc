@@ -34,7 +34,7 @@ struct RopeCase {
   std::vector<Chunk> chunks;
 };
 
-// The batch on the host. What `params` points to is here; q and kv.base are null.
+// The batch on the host. It owns the memory that `params` points to; q and kv.base are null.
 struct RopeBatch {
   explicit RopeBatch(const RopeCase& c) : shape(c.shape), blocks(c.shape, c.chunks) {
     const size_t dim = shape.head_dim;
@@ -68,7 +68,7 @@ struct RopeBatch {
   RopeBatch(const RopeBatch&) = delete;
   RopeBatch& operator=(const RopeBatch&) = delete;
 
-  // Of q, k and v together.
+  // Heads of q, k and v together.
   size_t NumHeads() const { return size_t{shape.num_heads} + 2 * shape.num_kv_heads; }
 
   HeadShape shape;
@@ -81,7 +81,7 @@ struct RopeBatch {
   RopeAppendParams params;
 };
 
-// What the kernel left: q [num_rows][num_heads][head_dim] and all blocks.
+// The results of the kernel: q [num_rows][num_heads][head_dim] and all blocks.
 struct RopeResult {
   std::vector<Bf16> q;
   std::vector<std::byte> blocks;
@@ -166,8 +166,8 @@ absl::Status HeadFollows(const RopeBatch& batch, const cuda::RotatedRows& exact,
   return differences.Result(dim);
 }
 
-// Checks K of a row and writes what its slots must hold into `expected`: the kernel's K, the V of
-// the input, and zeros behind the last row of a sequence.
+// Checks K of a row and writes the bytes that its slots must hold into `expected`: the kernel's K,
+// the V of the input, and zeros after the last row of a sequence.
 absl::Status SlotsFollow(const RopeBatch& batch, const cuda::RotatedRows& exact,
                          const RopeResult& got, uint32_t row, std::vector<std::byte>& expected) {
   const RopeAppendParams& params = batch.params;
@@ -215,7 +215,7 @@ absl::Status CheckRope(const DeviceBody& body, const RopeCase& c) {
   return ExpectSameBits("blocks", got.blocks, expected);
 }
 
-// What one row's slots hold in fp8 when `wide` are the blocks of the same case in bf16.
+// The bytes that one row's slots hold in fp8. `wide` has the blocks of the same case in bf16.
 void ExpectCodes(const RopeBatch& wide, const std::vector<std::byte>& wide_blocks,
                  const RopeBatch& coded, uint32_t row, std::vector<std::byte>& expected) {
   const RopeAppendParams& params = coded.params;

@@ -13,22 +13,23 @@
 namespace baton::gpu_check {
 namespace {
 
-// One run of the sanitizer: a tool, the kernels it watches, and its share of the stage's time, of
-// which what a run leaves is for those behind it.
+// One run of the sanitizer: a tool, the kernels it watches, and its share of the stage's time.
+// Later runs get the time that a run leaves.
 struct SanitizerRun {
   const char* name;
   const char* tool;
   const char* kernels;
   double share;
 };
-// What a race or a wild copy would hide in comes first, on few cases that end within the share.
+// The kernels in which a race or a wild copy could hide come first. They run on few cases, which
+// end within the share.
 constexpr SanitizerRun kSanitizerRuns[] = {
     {"memcheck", "memcheck", kAsynchronousKernels, 30},
     {"racecheck", "racecheck", kAsynchronousKernels, 30},
     {"synccheck", "synccheck", kAsynchronousKernels, 15},
     {"initcheck", "initcheck", kAsynchronousKernels, 10},
     {"memcheck, other kernels", "memcheck", kOtherKernels, 15}};
-// What the sanitizer is told to exit with when it found something.
+// The exit status that the sanitizer is told to use when it found something.
 constexpr int kSanitizerFound = 9;
 constexpr size_t kKeptLines = 200;
 constexpr double kEndSeconds = 3;  // of the stage, for a tool that takes long to die
@@ -38,7 +39,7 @@ struct SanitizerOutput {
   nlohmann::json lines = nlohmann::json::array();
   std::string last;
   std::string complaint;  // the first
-  std::string failure;    // of the tool, likewise
+  std::string failure;    // the first of the tool
   uint32_t num_checks = 0;
   uint32_t num_failed = 0;
 

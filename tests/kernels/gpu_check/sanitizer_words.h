@@ -1,4 +1,4 @@
-// What a line of compute-sanitizer says.
+// The meaning of a line that compute-sanitizer writes.
 #ifndef BATON_TESTS_KERNELS_GPU_CHECK_SANITIZER_WORDS_H_
 #define BATON_TESTS_KERNELS_GPU_CHECK_SANITIZER_WORDS_H_
 

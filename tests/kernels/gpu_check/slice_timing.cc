@@ -42,7 +42,7 @@ class SliceTiming {
   absl::Status Add(bool is_gather, Report& report) {
     TimedCase timed = {
         .name = fmt::format("kv_{} {} KiB", is_gather ? "gather" : "scatter", Bytes() >> 10)};
-    // What a scatter expects are the checksums of what was gathered.
+    // A scatter expects the checksums of the slices that were gathered.
     absl::Status status = status_;
     if (status.ok()) {
       status = input_.body.kernels().kv_gather(Params(expected_.data(), 0), nullptr);

@@ -37,7 +37,7 @@ enum class KernelList : uint8_t { kAll, kAsynchronous, kOthers };
 inline constexpr const char* kAsynchronousKernels = "asynchronous";  // on the command line
 inline constexpr const char* kOtherKernels = "others";
 
-// What a stage runs on, and how much of it.
+// The device that a stage runs on, and how much of the stage is run.
 struct StageInput {
   const DeviceBody& body;
   int major;     // compute capability; arithmetic is expected where a model of it is known
@@ -75,7 +75,7 @@ absl::Status CheckKvSlices(const StageInput& input, Report& report);
 absl::Status CheckSample(const StageInput& input, Report& report);
 // cuBLASLt where `tools` say; errors as LoadCublasLt.
 absl::StatusOr<cublaslt::CublasLtTable> FindCublasLt(const ForeignTools& tools);
-// 3: what the memory and the tensor cores can do: the limits of the stages behind it.
+// 3: what the memory and the tensor cores can do. These are the limits of later stages.
 absl::Status CheckBandwidth(const StageInput& input, Report& report);
 // Part of it: cuBLASLt at the model's shapes.
 absl::Status CheckCublasLt(const StageInput& input, Report& report, MeasuredLimits& limits);

@@ -26,8 +26,8 @@ struct TimedStep {
 
 using Microseconds = std::chrono::duration<double, std::micro>;
 
-// What such a step has to read and to compute; the design's target is of a step that is recorded,
-// and of a prompt.
+// The bytes that such a step has to read, and the operations that it has to compute. The design has
+// a target for a step that is recorded, and for a prompt.
 TimedCase CaseOf(std::string name, const DeviceModel& model, const TimedStep& step);
 
 // So many samples after two steps that are not; what is in the blocks does not matter.

@@ -47,19 +47,19 @@ Target PackedProductTarget(uint32_t digit_bits, uint32_t rows);
 inline constexpr double kEngineStepRatio = 1.03;
 inline constexpr double kExposedOfCopy = 0.10;
 
-// What a time was held against. `product` is what the driver calls the device.
+// A time, and the limit that it is compared with. `product` is what the driver calls the device.
 struct Measured {
   double us;
   double limit_us;  // 0 = not measured
   std::string_view product;
 };
-// What is said of it.
+// The judgement of a time.
 struct TargetResult {
   std::string words;    // to stand behind the number; empty where there is no target
-  std::string verdict;  // "met", "missed", "not judged"; empty likewise
+  std::string verdict;  // "met", "missed", "not judged"; empty where there is no target
 };
 TargetResult Judge(const Target& target, const Measured& measured);
-// Of a ratio, on any device; not a number: there was nothing to divide by.
+// Judges a ratio, on any device. A NaN means that there was nothing to divide by.
 TargetResult JudgeRatio(double most, double ratio);
 
 // Our time by that of another program which did the same in the same run.

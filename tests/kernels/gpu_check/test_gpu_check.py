@@ -114,7 +114,8 @@ class GpuCheckScript(StageCase):
         self.assertEqual({name: stages.pop(name) for name in ours}, ours)
         self.assertEqual(len(stages), NUM_FILES - 2)
         self.assertEqual(set(stages.values()), {"of an earlier call"})
-        # What is left out by the clock has no results of an earlier call either.
+        # A stage that is left out because the time is over keeps no results of an earlier call
+        # either.
         self.run_fake("hang", "--stages", "0 2", "--total", "1")
         self.assertNotIn("gpu_check_kernels", self.results())
 
@@ -257,7 +258,8 @@ class GpuCheckScript(StageCase):
             self.assertIn("--models tests/golden", arguments)
             self.assertEqual("baton could not be built" in done.stdout, not verdict)
             self.assertNotIn("not-built", done.stdout)
-        # Of whatever commit; and one that lies there where the build fails.
+        # A program that is named may be of any commit. Where the build fails, the program that lies
+        # there is used.
         done = self.run_in(root, script, "--stages", "9", "--baton", self.fake, BEHAVIOUR=behaviour)
         self.assertRegex(done.stdout, r"summary \(gpu, commit .*-not-built,")
         shutil.copy(self.fake, root / "build" / "cuda" / "baton")
@@ -424,7 +426,7 @@ class GpuCheckScript(StageCase):
             if stage in (1, 2, 4):
                 self.assertEqual(list(resumed), list(checks))
             self.assertLessEqual(set(resumed), set(checks))
-            # What was there is not computed again.
+            # The checks that were there are not computed again.
             self.assertEqual(
                 [check["name"] for check in result["checks"]][: len(kept) - 1],
                 list(checks)[: len(kept) - 1],
@@ -515,7 +517,7 @@ class GpuCheckScript(StageCase):
     def test_a_cublaslt_that_is_wrong_or_missing_is_no_fast_mode(self):
         checks = self.whole_run(5, "--cublaslt", CUBLASLT)
         file = self.folder / "j"
-        # What comes before it has been computed.
+        # The checks before "fast mode" have been computed.
         kept = file.read_text().splitlines()[: 1 + list(checks).index("fast mode")]
         before = "\n".join(kept) + '\n],\n"limits":{}}'
         file.write_text(before)
@@ -696,7 +698,7 @@ class GpuCheckScript(StageCase):
             self.assertEqual(check["verdict"], "pass", check["name"])
             self.assertEqual(len(check.get("in", "")) % 8 + len(check["out"]) % 8, 0)
             self.assertEqual(len(check["out"]), 8 * min(check["words_out"], 64 * 256))
-            # What is not there is drawn from a seed again.
+            # The inputs that are not in the file are drawn from a seed again.
             if len(check.get("in", "")) < 8 * check["words_in"]:
                 self.assertRegex(check["drawn"], r"MmaGrid\(\w+, (192|256), \d+\)")
             self.assertRegex(check["digest_in"], "^[0-9a-f]{16}$")

@@ -1,4 +1,4 @@
-"""What gpu_check makes of other programs: compute-sanitizer (stage 7), torch (8), baton (9).
+"""Tests how gpu_check uses other programs: compute-sanitizer (stage 7), torch (8), baton (9).
 
 Usage: test_gpu_peers.py PROGRAM, the built baton_gpu_check.
 """
@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import stage_case  # noqa: E402
 from stage_case import StageCase  # noqa: E402
 
-# What torch_peers.py uses of torch. A launch takes 2 us; an event behind nothing has the host's
-# time before it, which is not the GPU's.
+# The functions of torch that torch_peers.py uses. A launch takes 2 us. An event with no work before
+# it has the host's time, which is not the GPU's.
 FAKE_TORCH = """
 import contextlib
 import os

@@ -15,7 +15,7 @@ constexpr uint32_t kMaxPieces = 1024;  // of a row of logits, half a MB, as many
 // Four ctas of 256 threads on each SM of the largest device fill it.
 constexpr uint32_t kFillCtas = 4 * 148;
 
-// What four times the largest L2 holds.
+// Bytes of four times the largest L2.
 size_t ColdBytes() {
   double largest = 0;
   for (const DeviceLimits& device : KnownDevices()) largest = std::max(largest, device.l2_bytes);

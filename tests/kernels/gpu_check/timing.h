@@ -17,7 +17,7 @@
 
 namespace baton::gpu_check {
 
-// What is timed, and what one launch needs at least. One of `bytes` and `flops` may be 0.
+// The case that is timed, and the least that one launch needs. One of `bytes` and `flops` may be 0.
 struct TimedCase {
   std::string name;
   TimedWork work;
@@ -30,7 +30,7 @@ struct TimedCase {
 
 double MedianOf(std::vector<double> values);
 
-// Of a sample: enough launches for 0.1 ms and more on a GPU; few on the runner.
+// The work of a sample: on a GPU enough launches for 0.1 ms and more, on the runner few.
 TimedWork WorkOf(const StageInput& input, uint32_t num_launches,
                  std::function<absl::Status(void* stream, uint32_t i)> launch);
 
@@ -39,7 +39,7 @@ TimedWork WorkOf(const StageInput& input, uint32_t num_launches,
 // report cannot be written. A case that fails is a finding, and 0; one that an earlier process had
 // is left out, and 0.
 absl::StatusOr<double> AddTimed(const StageInput& input, const TimedCase& timed, Report& report);
-// What is said of a finding's number, beside it and as its "target".
+// Adds the judgement of a finding's number: in words beside it, and as its "target".
 void AddTarget(const TargetResult& result, Finding& finding);
 // A step that was timed otherwise; the finding has its name and what else is to be kept.
 absl::Status AddSamples(const StageInput& input, const TimedCase& timed,

@@ -149,7 +149,7 @@ class AttentionTiming {
     return lists;
   }
 
-  // Of q and of out.
+  // Elements of q, and elements of out.
   size_t NumElements(const TimedRows& timed) const {
     return size_t{timed.num_sequences} * timed.rows * shape_.num_heads * shape_.head_dim;
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What gpu_check's stage 8 compares with: torch's products (cuBLAS) and its
-scaled_dot_product_attention at the shapes of Llama-3.1-8B, one JSON object a line on standard
-output:
+"""The times that gpu_check's stage 8 compares with: torch's products (cuBLAS) and its
+scaled_dot_product_attention at the shapes of Llama-3.1-8B. It writes one JSON object a line on
+standard output:
 
   {"name": "torch gemm qkv m 8", "samples_us": [..], "bytes": .., "flops": ..}
 

@@ -36,9 +36,9 @@ inline constexpr size_t kRawInputWords = 32 * kMmaWords;  // 32 tiles of mma
 // kRawWords; inputs up to kRawInputWords, of larger ones that are drawn from a seed `drawn` and the
 // digest, by which one sees that they were drawn again. All of stage 1 is 12 MiB.
 Finding RunCheck(const StageInput& input, const WordCheck& check);
-// The same, to the report.
+// Runs the check as RunCheck does, and adds it to the report.
 absl::Status AddCheck(const StageInput& input, const WordCheck& check, Report& report);
-// What came out; the launch's error.
+// Launches the check and reads its output; the launch's error.
 absl::Status LaunchAndRead(const StageInput& input, const WordCheck& check,
                            std::vector<uint32_t>& got);
 

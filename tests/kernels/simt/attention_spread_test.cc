@@ -121,7 +121,7 @@ TEST_P(AttentionSpread, ARowHasTheBitsOfItsPrompt) {
   }
 }
 
-// What a case's launches load and store.
+// The number of loads and stores in a case's launches.
 uint64_t AccessesOf(const AttentionCase& c) {
   const uint64_t before = simt::TotalRunStats().num_accesses;
   EXPECT_TRUE(AttentionBatch(c).Run().ok());

@@ -1,6 +1,6 @@
-// Attention on the runner: within the tolerance of plain softmax in double for ugly shapes, and the
-// same bits for a row however its prompt was cut, whatever shares its batch, in every block size,
-// plan and order; with K and V in bf16 and in fp8.
+// Attention on the runner, with K and V in bf16 and in fp8. For ugly shapes it is within the
+// tolerance of plain softmax in double. A row has the same bits however its prompt was cut and
+// whatever shares its batch. That holds in every block size, plan and order.
 #include <algorithm>
 #include <bit>
 #include <cmath>

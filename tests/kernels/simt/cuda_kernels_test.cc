@@ -38,7 +38,7 @@ constexpr double kFarGate = 2.7e-37;   // times |up|: kernel_table.h
 
 const KernelTable& Table() { return runner::Kernels(); }
 
-// What is added to the residual.
+// The value that is added to the residual: x itself, or the norm of x.
 enum class Branch { kPlain, kNormed };
 
 // The first difference from what the kernel promises, or "".

@@ -11,8 +11,8 @@
 
 namespace baton::simt_test {
 
-// In round i, from 0 on, each rank r writes (r + 1) (i + 1) + e to element e of its part of that
-// round, parts[i % 2], exchanges, and adds its out to sums[r].
+// Rounds i, from 0 on, that all ranks do together. Each rank r writes (r + 1) (i + 1) + e to
+// element e of parts[i % 2], its part of the round. It then exchanges, and adds its out to sums[r].
 struct ExchangeLoopParams {
   cuda::AllReduceParams reduce;  // its parts are not used
   float* parts[2][cuda::kMaxRanks];

@@ -79,7 +79,7 @@ bool SameWeights(const std::vector<float>& a, const std::vector<float>& b) {
   });
 }
 
-// What a row chose, and how much of each.
+// The experts that each row chose, and their weights.
 struct Routed {
   std::vector<uint32_t> experts;
   std::vector<float> weights;
@@ -123,7 +123,7 @@ std::vector<uint32_t> RandomExperts(const Choice& c, bool skew) {
   return experts;
 }
 
-// What SortPairs writes, on the host.
+// The results of SortPairs, computed on the host.
 struct Sorted {
   explicit Sorted(const Choice& c, uint32_t tile_rows)
       : slots(c.num_pairs()),
@@ -253,7 +253,7 @@ std::string CheckCombine(uint32_t rows, uint32_t top_k, uint32_t dim) {
   std::vector<Bf16> expected(size_t{rows} * dim);
   ReferenceCombine({y.data(), slots.data(), weights.data(), expected.data(), rows, top_k, dim});
   if (!SameBits(out.data(), expected.data(), out.size())) return "out has other bits";
-  // The same in fp32.
+  // The kernel gives the same sums in fp32.
   SimBuffer sums(size_t{rows} * dim * sizeof(float), "sums");
   std::vector<float> exact(size_t{rows} * dim);
   CombineParams params = {y_device.as<Bf16>(),

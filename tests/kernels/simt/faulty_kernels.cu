@@ -21,7 +21,7 @@ struct FaultShared {
   uint32_t words[kThreads];
 };
 
-// What a kernel gets besides its fault.
+// The fault of a kernel, and its parameters.
 struct Faulty {
   Fault fault;
   FaultyParams io;

@@ -54,7 +54,7 @@ BATON_DEVICE void Once(FragmentC (&sums)[16], ColumnsDescriptor columns) {
   wgmma_finish(sums, a);
 }
 
-// Who calls, and with what.
+// Faults of the threads that call, and of the operands that they give.
 BATON_DEVICE void Calls(const Faulty& run, FaultShared& memory, FragmentC (&sums)[16]) {
   const TileDescriptor tile = describe_tile(memory.tile);
   switch (run.fault) {
@@ -101,7 +101,7 @@ BATON_DEVICE void Calls(const Faulty& run, FaultShared& memory, FragmentC (&sums
   }
 }
 
-// What is done with registers and tiles of columns while a product of them is under way.
+// Faults in the use of registers and tiles of columns while a product of them is under way.
 BATON_DEVICE void OrdersOfColumns(const Faulty& run, FaultShared& memory, FragmentC (&sums)[16]) {
   FragmentA a[1] = {};
   wgmma_fence();
@@ -112,7 +112,7 @@ BATON_DEVICE void OrdersOfColumns(const Faulty& run, FaultShared& memory, Fragme
   wgmma_finish(sums, a);
 }
 
-// What is done with sums and tiles while a product is under way.
+// Faults in the use of sums and tiles while a product is under way.
 BATON_DEVICE void Orders(const Faulty& run, FaultShared& memory, FragmentC (&sums)[16]) {
   const TileDescriptor tile = describe_tile(memory.tile);
   if (thread() >= kWarpgroupSize) return;

@@ -31,7 +31,7 @@ inline constexpr double kGemm = 1e-4;  // relative, in the Euclidean norm, again
 inline constexpr double kGemmBf16 =
     4e-3;  // with the rounding of a bf16 output: 2^-9 of each element
 
-// Of which kind the bias is.
+// The kind of the bias.
 enum class Bias { kNone, kFloat, kBf16 };
 
 // One product: its shape, path and operands' kinds, and how large its terms are.

@@ -16,7 +16,7 @@
 
 namespace baton::simt_test {
 
-// What of a model the kernels around attention take.
+// The sizes of a model that the kernels around attention take.
 struct HeadShape {
   uint32_t head_dim = 64;
   uint32_t num_heads = 1;
@@ -78,7 +78,7 @@ class HostBlocks {
     bytes_.assign(std::max(num_blocks, 1u) * kv_.block_stride_bytes, std::byte{0xFF});
   }
 
-  // Its base is null: LayerOffset() behind the first of bytes().
+  // Its base is null: LayerOffset() after the first of bytes().
   const cuda::KvBlocks& kv() const { return kv_; }
   uint32_t max_blocks() const { return max_blocks_; }
   const std::vector<uint32_t>& lists() const { return lists_; }  // [num_sequences][max_blocks]
@@ -86,12 +86,12 @@ class HostBlocks {
   const std::vector<std::byte>& bytes() const { return bytes_; }
   size_t LayerOffset() const { return 2 * kv_.ValueOffset(); }
 
-  // Of K in bytes(); V lies kv().ValueOffset() behind.
+  // The offset of K in bytes(); V lies kv().ValueOffset() after it.
   size_t KeyOffset(uint32_t sequence, uint32_t kv_head, uint32_t position) const {
     const uint32_t block = lists_[size_t{sequence} * max_blocks_ + position / kv_.block_size];
     return LayerOffset() + kv_.KeyOffset(block, kv_head, position % kv_.block_size);
   }
-  // Of the piece of K that the position lies in.
+  // The offset of the piece of K that the position lies in.
   size_t PieceOffset(uint32_t sequence, uint32_t kv_head, uint32_t position) const {
     return KeyOffset(sequence, kv_head, position / kv_.block_size * kv_.block_size);
   }

@@ -204,7 +204,8 @@ TEST_P(EveryOrder, RanksOnEitherSideFollowTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(, EveryOrder, testing::ValuesIn(simt::AllOrders(2)));
 
-// What the heads of a layout are, whoever has them: each piece is found where KvView says it is.
+// The layout of so many heads, whichever ranks hold them. Each piece is found where KvView says it
+// is.
 KvLayout LayoutOf(KvDtype dtype, uint32_t num_heads, uint32_t block_size) {
   return {.dtype = dtype,
           .encoding = dtype == KvDtype::kFp8 ? KvEncoding::kFragments : KvEncoding::kPlain,

@@ -28,7 +28,7 @@ struct Equivalent {
   std::string proof;
 };
 
-// What became of the mutants of one suite.
+// The results of the mutants of one suite.
 struct MutationResult {
   uint32_t num_mutants = 0;
   uint32_t num_noticed = 0;

@@ -25,7 +25,7 @@ struct OtherGpu {
   }
 };
 
-// Of the last nobody knows the arithmetic: Hopper's stands for it.
+// Nobody knows the arithmetic of the last GPU: Hopper's stands for it.
 inline constexpr OtherGpu kOtherGpus[] = {
     {"sm_80", simt::TensorMath::kAmpereBits, simt::kAmpereSharedBytes},
     {"sm_89", simt::TensorMath::kAmpereBits, simt::kLeastSharedBytes},
@@ -38,7 +38,7 @@ inline std::vector<simt::RunOptions> AllOrdersAndGpus() {
   return all;
 }
 
-// Of which tensor cores this thread's launches have the bits, when they have any.
+// The tensor cores whose bits this thread's launches have, when they have any.
 inline simt::TensorCore CurrentCore() {
   return simt::CurrentRunOptions().tensor_math == simt::TensorMath::kAmpereBits
              ? simt::TensorCore::kAmpere

@@ -122,7 +122,7 @@ TEST(OtherGpus, PromptsAttendByTheKernelOfFewRowsWhereTheirOwnHasNoRoom) {
                                             "sm_120 128 fp8", "sm_120 256 fp8"));
 }
 
-// What no GPU lacks room for: every kernel that is not chosen by it.
+// Every kernel that is not chosen by the room in shared memory: no GPU lacks room for it.
 TEST(OtherGpus, AllOtherKernelsFitTheLeastSharedMemory) {
   for (uint32_t i = 0; i < runner::Kernels().num_infos; ++i) {
     const KernelInfo& info = *runner::Kernels().infos[i];

@@ -13,7 +13,7 @@ namespace baton::simt_test {
 
 inline constexpr uint32_t kOverlapThreads = 64;
 
-// What a thread does before wait_for_previous, or instead of it.
+// The work of a thread before wait_for_previous, or instead of it.
 enum class Early : uint8_t {
   kCopiesConstants,
   kPrefetches,
@@ -33,7 +33,7 @@ struct OverlapParams {
 
 inline namespace BATON_BODY {
 
-// Puts `times` launches of it into the stream (null: the default one), one behind the other.
+// Puts `times` launches of it into the stream (null: the default one), one after the other.
 absl::Status AddAgainAndAgain(const OverlapParams& params, uint32_t num_ctas, uint32_t times,
                               void* stream);
 

@@ -68,7 +68,7 @@ TEST(Overlap, APrefetchMayComeBeforeTheWaitButNotOutsideOfBuffers) {
               AllOf(HasSubstr("misuse:"), HasSubstr("no buffer"), HasSubstr("overlap_kernels.cu")));
 }
 
-// What the host has waited for is no longer under way.
+// After a wait of the host, the work that it waited for is no longer under way.
 TEST(Overlap, AWaitOfTheHostSettlesWhatKernelsWrote) {
   simt::SimtDevice device{simt::RunOptions{}};
   device.MakeCurrent();

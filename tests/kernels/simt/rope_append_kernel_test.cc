@@ -195,7 +195,7 @@ std::string CheckRope(const RopeCase& c) {
   return SameBits(arena.data(), expected.data(), arena.size()) ? "" : "other bytes in the blocks";
 }
 
-// Where one row's K lies, of one head, and how many slots behind it are to be zeros.
+// Where one row's K of one head lies, and how many slots after it are to be zeros.
 struct RowPlace {
   size_t piece;
   uint32_t token;

@@ -31,7 +31,7 @@ using testing::HasSubstr;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// What one row is to be.
+// The inputs of one row.
 struct RowCase {
   SamplingParams params;
   std::vector<float> logits;

@@ -102,7 +102,7 @@ TEST(SimtDeviceTest, ARecordedKernelReadsWhatIsThereWhenItsGraphIsLaunched) {
   EXPECT_EQ(TotalRunStats().num_launches, before + 2);
 }
 
-// What fails in the middle ends the recording, and launches run again.
+// A call that fails in the middle ends the recording, and launches run again.
 TEST(SimtDeviceTest, AGraphHoldsKernelsOnly) {
   SimtDevice device({});
   device.MakeCurrent();
@@ -227,7 +227,7 @@ TEST(SimtDeviceTest, AnotherDeviceReadsSharedMemoryAsItChanges) {
   const auto* const rows = reinterpret_cast<const Bf16*>(mapped);
   ASSERT_TRUE(GatherReversed(&reader, rows, out).ok());
   ExpectReversed(&reader, values, out);
-  // Who made it may be gone.
+  // The buffer that owned the memory may be gone.
   table.reset();
   reader.MakeCurrent();
   ASSERT_TRUE(GatherReversed(&reader, rows, out).ok());

@@ -95,7 +95,7 @@ Operands DrawAgain(const std::string& drawn) {
   return {};
 }
 
-// What the model says of a check: all words in the order of the GPU's.
+// The model's result of a check: all words in the order of the GPU's.
 std::vector<uint32_t> Compute(const RecordedCheck& check, Operands operands) {
   std::vector<uint32_t>& tiles = operands.tiles;
   const auto set_c = [&tiles](const auto& value_of) {

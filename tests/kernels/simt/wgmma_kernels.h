@@ -41,8 +41,8 @@ inline namespace BATON_BODY {
 absl::Status TensorTiles(const WordParams& params);
 // out = D = A B^T, plus C when it counts, of `in` = A, B, C; `columns` is 64, 128, 192 or 256.
 absl::Status WarpgroupProduct(const WordParams& params, uint32_t columns);
-// The same with A in registers and B in tiles of columns, in rows [16 step, 16 step + 16) of those;
-// C counts; 64, 128 or 256.
+// As WarpgroupProduct, with A in registers and B in tiles of columns. B is in rows [16 step, 16
+// step + 16) of those tiles. C counts; `columns` is 64, 128 or 256.
 absl::Status WarpgroupColumns(const WordParams& params, uint32_t columns);
 // out = D of kChainProducts products in turn, all of the same A and B and each a group of its own,
 // begun while the one before is under way; C counts; 128 columns.

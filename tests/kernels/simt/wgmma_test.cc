@@ -80,7 +80,7 @@ std::string CheckProduct(uint32_t columns, uint32_t step, bool adds) {
   return status.ok() ? product.Wrong(1, adds) : std::string(status.message());
 }
 
-// The same with A in registers and B in tiles of columns.
+// Checks the product with A in registers and B in tiles of columns.
 std::string CheckColumns(uint32_t columns, uint32_t step) {
   ProductCase product(columns);
   const absl::Status status = WarpgroupColumns(product.Params(WgmmaCount(step, true)), columns);

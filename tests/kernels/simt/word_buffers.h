@@ -10,7 +10,7 @@
 
 namespace baton::simt_test {
 
-// What word i of every input holds.
+// The value of word i in every input.
 inline uint32_t InputWord(uint32_t i) { return 7 * i + 1; }
 
 // The sum of input words [first, end).

@@ -1,6 +1,7 @@
-// What KvTransport promises, held against every implementation: local, shm, tcp, tcp with TLS, and
-// local within the memory of a device, NCCL (the loopback) and CUDA IPC between fake accelerators
-// and between runners of the CUDA kernels, between workers of one rank and of several.
+// Tests that every implementation keeps the promises of KvTransport. The implementations are local
+// (in host memory and in the memory of a device), shm, tcp, and tcp with TLS. NCCL (the loopback)
+// and CUDA IPC run between workers of one rank and of several. Transports of device memory run on
+// fake accelerators and on runners of the CUDA kernels.
 #include <dirent.h>
 
 #include <algorithm>
@@ -69,8 +70,8 @@ class ConformanceTest : public testing::TestWithParam<Kind> {
     return GetParam().on_runner ? std::max<uint64_t>(2, count / 50) : count;
   }
 
-  // Opens `transfer` at D and waits until the transport has taken it: a control message of D's that
-  // comes back is behind it.
+  // Opens `transfer` at the decode worker and waits until the transport has taken it: a control
+  // message of the decode worker's that comes back was sent after it.
   void Open(const Transfer& transfer) {
     ASSERT_TRUE(d_.transport->OpenReceive(SpecFor(transfer, p_.incarnation)).ok());
     SyncDecode();
@@ -80,8 +81,9 @@ class ConformanceTest : public testing::TestWithParam<Kind> {
     ASSERT_TRUE(d_.transport->SendControl(p_.incarnation, "sync").ok());
     ASSERT_TRUE(p_.sink->WaitControls(before + 1));
   }
-  // Waits until D has handled all that P sent before: control messages may overtake slices that
-  // wait at P, so this asks for the counters first.
+  // Waits until the decode worker has handled all that the prefill worker sent before: control
+  // messages may overtake slices that wait at the prefill worker, so this asks for the counters
+  // first.
   void SyncSent(uint64_t slices_sent) {
     ASSERT_TRUE(Eventually([&] { return p_.transport->Stats().slices_sent >= slices_sent; }));
     const size_t before = d_.sink->Snapshot().controls.size();
@@ -139,7 +141,7 @@ TEST_P(ConformanceTest, AllSlicesArriveBitEqual) {
   EXPECT_EQ(stats.tls_connections, GetParam().tls ? 1u : 0u);
   EXPECT_EQ(stats.tls_bytes_received, GetParam().tls ? stats.bytes_received : 0u);
   EXPECT_EQ(d_.transport->Links().at(0).bytes_received, stats.bytes_received);
-  // A sender may count a batch behind its arrival.
+  // A sender may count a batch after its arrival.
   EXPECT_TRUE(Eventually([&] {
     return p_.transport->Links().at(0).bytes_sent == stats.bytes_received;
   })) << p_.transport->Links().at(0).bytes_sent;
@@ -196,7 +198,8 @@ TEST_P(ConformanceTest, DuplicatesAreCountedAndDoNotTouchTheBlock) {
   ASSERT_TRUE(p_.transport->SendSlices(d_.incarnation, {slices.data(), 5}).ok());
   ASSERT_TRUE(d_.sink->WaitFor(
       [](const Recorded& r) { return r.slices_done.count(1) && r.slices_done.at(1) == 5; }));
-  // What is there now must stay, also when P's bytes change and are offered again.
+  // The slice that is there now must stay, also when the prefill worker's bytes change and are
+  // offered again.
   ASSERT_TRUE(EndSend(p_, d_.incarnation, transfer.id));
   FillSlice(p_.blocks(), slices[0].source, slices[0].layer, 99);
   std::vector<SliceRef> again = SlicesOf(transfer, p_.blocks());
@@ -332,8 +335,8 @@ TEST_P(ConformanceTest, NoByteIsWrittenAfterACloseIsConfirmed) {
 
 TEST_P(ConformanceTest, SourceBlocksMayBeReusedAfterSendClosed) {
   MakePair(LargeLayout(), 64);
-  // D has no room for them, so most slices still wait at P when the sending is closed; what follows
-  // them must not be disturbed.
+  // The decode worker has no room for them, so most slices still wait at the prefill worker when
+  // the sending is closed; what follows them must not be disturbed.
   const Transfer first = MakeTransfer(1, 30, 0, 0);
   FillSource(first, p_.blocks(), 1);
   for (uint64_t round = 0; round < Rounds(20); ++round) {
@@ -398,7 +401,7 @@ TEST_P(ConformanceTest, AControlMessageWaitsForItsPeer) {
   ASSERT_TRUE(d.transport->SendControl(later, "grant").ok());
   Transfer transfer = MakeTransfer(1, 2, 0, 2);
   ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, later)).ok());
-  // P appears under that incarnation and finds the message and the open transfer.
+  // The prefill worker appears under that incarnation and finds the message and the open transfer.
   Worker p;
   {
     // A prefill worker of a chosen incarnation: made as a decode worker, which can dial as well.

@@ -1,5 +1,5 @@
-// KvEndpoint against peers that fail, lie, stall or attack. What every transport promises is in
-// conformance_test.cc.
+// KvEndpoint against peers that fail, lie, stall or attack. conformance_test.cc tests the promises
+// of every transport.
 #include <atomic>
 #include <chrono>
 #include <random>
@@ -185,7 +185,7 @@ TEST(EndpointTest, ARestartedPeerIsAnotherPeer) {
   d->transport->Stop();
   d.reset();
   ASSERT_TRUE(p.sink->WaitDown(1));
-  // The same port, another life: not whom P wants.
+  // Another life at the same port: not the decode worker that the prefill worker wants.
   rig.tweak = [&](KvEndpointOptions* options) { options->listen = address; };
   Worker reborn = rig.MakeDecode("decode-0");
   EXPECT_TRUE(WaitClose(p, CloseReason::kWrongPeer));
@@ -423,7 +423,7 @@ TEST(EndpointTest, EachNameHasItsTurnHoweverSoonTheListIsOld) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   }
   EXPECT_EQ(asked, "abcab");
-  // What is known of a name is said while it is asked for again.
+  // The failure that is known of a name is told while the name is asked for again.
   EXPECT_TRUE(Eventually([&] { return FailureOf(p, "decode-2") == "nobody knows c.example:1"; }));
 }
 
@@ -508,7 +508,7 @@ TEST(FaultTransportTest, EveryTransferIsRepairedByResending) {
   ASSERT_TRUE(d.transport->OpenReceive(SpecFor(transfer, p.incarnation)).ok());
   ASSERT_TRUE(d.transport->SendControl(p.incarnation, "grant").ok());
   ASSERT_TRUE(p.sink->WaitControls(1));
-  // Whoever resends everything until it is complete gets there: 96 slices, each lost 2 in 10.
+  // A sender that resends everything until it is complete gets there: 96 slices, each lost 2 in 10.
   ASSERT_TRUE(Eventually([&] {
     EXPECT_TRUE(faulty->SendSlices(d.incarnation, SlicesOf(transfer, p.blocks())).ok());
     faulty->Release();

@@ -196,7 +196,7 @@ Stream RandomStream(std::mt19937_64* random, int num_frames) {
   return stream;
 }
 
-// What a reader makes of a stream that arrives in pieces of at most `max_piece` bytes.
+// The frames that a reader finds in a stream that arrives in pieces of at most `max_piece` bytes.
 struct ReadResult {
   std::vector<FrameHeader> headers;
   std::vector<std::vector<std::byte>> payloads;

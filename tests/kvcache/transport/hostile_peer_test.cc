@@ -1,5 +1,5 @@
-// What a stranger, an older or newer peer, or one that repeats what it overheard may try on a data
-// connection: each is refused with a counted reason, and nobody else notices.
+// Attacks on a data connection by a stranger, an older or newer peer, or one that repeats what it
+// overheard. Each is refused with a counted reason, and nobody else notices.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -104,7 +104,8 @@ TEST(HostilePeerTest, OtherWireVersionsAreRefusedByName) {
   ExpectTransferWorks(&p, &d, 1);
 }
 
-// What a version that nobody here knows says first: longer than today's, and the rest is its own.
+// The introduction of a version that nobody here knows: longer than today's, and the rest is its
+// own.
 std::vector<std::byte> LaterIntroduction(size_t size) {
   Introduction intro;
   intro.wire = {.min = kWireVersions.max + 1, .max = kWireVersions.max + 2};

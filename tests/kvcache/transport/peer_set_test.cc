@@ -1,4 +1,4 @@
-// Whom an endpoint dials, over what, and when; with a clock made of numbers.
+// The peers that an endpoint dials, over what, and when; with a clock made of numbers.
 #include "kvcache/transport/peer_set.h"
 
 #include "gtest/gtest.h"

@@ -1,5 +1,5 @@
-// What the transport tests share: a sink that records and can be waited for, and a pair of workers
-// joined by any of the transports.
+// The parts that the transport tests share: a sink that records and can be waited for, and a pair
+// of workers joined by any of the transports.
 #ifndef BATON_TESTS_KVCACHE_TRANSPORT_TEST_RIG_H_
 #define BATON_TESTS_KVCACHE_TRANSPORT_TEST_RIG_H_
 
@@ -178,7 +178,8 @@ class Rig {
   std::map<uint64_t, std::string> names_;
 };
 
-// One transfer from P's blocks to D's: ordinal i goes from source[i] to dest[i].
+// One transfer from the prefill worker's blocks to the decode worker's: ordinal i goes from
+// source[i] to dest[i].
 struct Transfer {
   TransferId id;
   uint32_t attempt = 1;
@@ -191,7 +192,7 @@ struct Transfer {
 // Blocks [first_source, +count) to blocks [first_dest, +count) with generations 7, 8, ...
 Transfer MakeTransfer(uint64_t id, uint32_t count, uint32_t first_source, uint32_t first_dest);
 ReceiveSpec SpecFor(const Transfer& transfer, Incarnation peer);
-// References to every slice, layer by layer, checksums of P's present bytes.
+// References to every slice, layer by layer, checksums of the prefill worker's present bytes.
 std::vector<SliceRef> SlicesOf(const Transfer& transfer, const KvMemory& source);
 void FillSource(const Transfer& transfer, const KvMemory& source, uint64_t seed);
 bool Arrived(const Transfer& transfer, const KvMemory& source, const KvMemory& dest);

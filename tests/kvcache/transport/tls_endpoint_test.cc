@@ -55,7 +55,7 @@ class TlsEndpointTest : public testing::Test {
     next_files_ = good_;
     return intruder;
   }
-  // What a dialler of this cluster sends first.
+  // The first bytes that a dialler of this cluster sends.
   std::vector<std::byte> ClientHello() {
     int fds[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);

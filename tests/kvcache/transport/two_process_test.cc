@@ -68,7 +68,7 @@ class TwoProcessTest : public testing::TestWithParam<TransportKind> {
     EXPECT_TRUE(d_.transport->SendControl(child, verb + " " + std::to_string(id) + " 32").ok());
     return transfer;
   }
-  // What the child's blocks hold, made here from the same seed.
+  // Compares the blocks with those of the child, made here from the same seed.
   void ExpectArrived(const Transfer& transfer) {
     const auto expected = MakeArena(ModelLayout(), 40);
     FillSource(transfer, expected->memory(), kSeed);

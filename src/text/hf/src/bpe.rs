@@ -31,7 +31,7 @@ pub fn byte_letters() -> [char; 256] {
     letters
 }
 
-/// What a vocabulary is made of; see baton_text_bpe_spec.
+/// The parts of a vocabulary; see baton_text_bpe_spec.
 pub struct BpeSpec<'a> {
     pub tokens: Vec<(&'a str, u32)>,
     pub merges: Vec<(u32, u32)>,

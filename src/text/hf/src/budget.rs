@@ -36,7 +36,7 @@ const DONE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
 const ABANDONED: u32 = 3;
 
-/// What a piece of work may spend.
+/// The limits of a piece of work.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub memory_bytes: u64,
@@ -47,7 +47,7 @@ pub struct Bounds {
 
 const PATIENCE: u32 = 60;
 
-/// What the working thread, its allocator and the waiting thread share.
+/// The state that the working thread, its allocator and the waiting thread share.
 struct Session {
     state: AtomicU32,
     waiter: Thread,
@@ -182,7 +182,7 @@ pub fn run<T: Send + 'static>(
     }
 }
 
-/// What the working thread stores for its caller.
+/// The place where the working thread stores the result for its caller.
 type Slot<T> = Mutex<Option<Result<T, Failure>>>;
 
 fn work_under<T>(

@@ -16,7 +16,7 @@ const MAX_MESSAGE_BYTES: usize = 2000;
 const COMPILE_BOUNDS: Bounds =
     Bounds { memory_bytes: 128 << 20, timeout: Duration::from_millis(900) };
 
-/// What one rendering may spend and see.
+/// The limits of one rendering, and the time that it sees.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderLimits {
     pub fuel: u64,

@@ -381,7 +381,8 @@ fn the_densest_sources_compile() {
     assert!(outcome.is_ok(), "a list: {}", outcome.unwrap_err().message);
 }
 
-/// What one expression asks for is refused before it is made, so no thread is lost.
+/// Each expression asks for a large result, which is refused before it is made. So no thread is
+/// lost.
 #[test]
 fn large_results_hit_the_memory_limit_without_a_stray() {
     let _lock = budget::stray_test_lock();

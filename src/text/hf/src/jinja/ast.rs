@@ -82,7 +82,7 @@ pub struct Expr {
     pub depth: u16,
 }
 
-/// What a value is assigned to.
+/// The target of an assignment.
 #[derive(Debug)]
 pub enum Target {
     Name(Name),
@@ -105,10 +105,10 @@ pub struct ForLoop {
 /// A macro, or the body of a call block.
 #[derive(Debug)]
 pub struct MacroDef {
-    /// None: a call block's.
+    /// None for the macro of a call block.
     pub name: Option<Name>,
     pub params: Vec<Name>,
-    /// Those of the last parameters.
+    /// The default values, which belong to the last parameters.
     pub defaults: Vec<Expr>,
     pub body: Vec<Stmt>,
     /// The body reads `caller`, `kwargs`, `varargs`.

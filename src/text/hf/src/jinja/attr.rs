@@ -20,7 +20,7 @@ const FLOAT_METHODS: &[&str] = &["as_integer_ratio", "conjugate", "fromhex", "he
 const LOOP_METHODS: &[&str] = &["changed", "cycle"];
 const CYCLER_METHODS: &[&str] = &["next", "reset"];
 
-/// What an attribute is.
+/// The result of looking up an attribute.
 enum Found {
     Value(Value),
     Method(&'static str),

@@ -66,7 +66,7 @@ impl Bound {
         self.values[at].as_ref()
     }
 
-    /// None is given like an absent one.
+    /// An argument that is None counts as absent.
     pub fn given(&self, at: usize) -> Option<&Value> {
         self.get(at).filter(|value| !matches!(value, Value::None))
     }

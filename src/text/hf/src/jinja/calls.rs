@@ -1,4 +1,4 @@
-//! What a template can call: its macros, the functions of its environment, and methods.
+//! The things that a template can call: its macros, the functions of its environment, and methods.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::strings;
 use super::value::{Dict, Func, Joiner, List, Method, Range, Value, View, ViewKind};
 use crate::strftime::strftime;
 
-/// What jinja2's sandbox lets range() have.
+/// The most items that jinja2's sandbox lets range() have.
 const MAX_RANGE: usize = 100_000;
 
 /// The function of that name.

@@ -1,5 +1,5 @@
-//! What is known of a template before any chat: names that no rendering could resolve, and whether
-//! it reads the content of messages as a list of parts.
+//! Finds what is known of a template before any chat: names that no rendering could resolve, and
+//! whether it reads the content of messages as a list of parts.
 
 use std::collections::HashSet;
 

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use crate::budget;
 
-/// What kind of failure; decides the code at the border.
+/// The kind of a failure; it decides the code at the border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The source is no template.

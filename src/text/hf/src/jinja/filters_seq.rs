@@ -119,7 +119,7 @@ fn path_of(attribute: &Value) -> Res<Vec<Value>> {
     Ok(text.text.split('.').map(part).collect())
 }
 
-/// What an attribute filter reads of each item.
+/// Reads the attribute of each item that a filter names.
 struct Getter {
     /// Empty: the item itself.
     path: Vec<Value>,

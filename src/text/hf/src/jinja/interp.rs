@@ -28,7 +28,7 @@ pub struct Interp {
     /// The output, and above it what is captured at present.
     out: Vec<String>,
     recursion: u32,
-    /// What may hold itself; emptied at the end.
+    /// Namespaces may hold themselves, so these are emptied at the end.
     namespaces: Vec<Rc<Namespace>>,
     captured: Vec<Rc<Scope>>,
 }
@@ -92,7 +92,7 @@ impl Interp {
         Ok(())
     }
 
-    /// What `work` writes.
+    /// Returns the text that `work` writes.
     pub fn capture(&mut self, work: impl FnOnce(&mut Interp) -> Res<()>) -> Res<String> {
         self.out.push(String::new());
         let done = work(self);

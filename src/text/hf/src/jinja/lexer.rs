@@ -7,7 +7,7 @@ use num_bigint::BigInt;
 use super::error::{Error, Kind, Res};
 use super::unicode;
 
-/// What a token is; operators and delimiters are `Op` with their text.
+/// The kind of a token; operators and delimiters are `Op` with their text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tok {
     Data(Rc<str>),
@@ -41,7 +41,7 @@ pub fn syntax<T>(line: u32, message: impl Into<String>) -> Res<T> {
     Err(error)
 }
 
-/// Which delimiter opens.
+/// The delimiter that opens.
 #[derive(Clone, Copy, PartialEq)]
 enum Open {
     Raw,
@@ -210,7 +210,8 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// What the end of a block or comment takes with it.
+    /// Skips the text that the end of a block or comment takes with it: blanks after '-', nothing
+    /// after '+', else one line feed.
     fn after_block(&mut self, sign: Option<char>) {
         match sign {
             Some('-') => self.skip_blanks(),

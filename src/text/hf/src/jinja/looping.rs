@@ -15,7 +15,7 @@ pub struct Loop {
     at: Cell<usize>,
     depth0: i64,
     last_changed: RefCell<Option<Vec<Value>>>,
-    /// What calling the loop runs: a recursive one's node, and where it stands.
+    /// A call of a recursive loop runs this node, in this scope.
     pub recurse: Option<(Arc<ForLoop>, Rc<Scope>)>,
 }
 

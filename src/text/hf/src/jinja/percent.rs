@@ -23,7 +23,7 @@ struct Spec {
     precision: Option<usize>,
 }
 
-/// What the fields take their values from.
+/// The source of the values for the fields.
 struct Source<'a> {
     values: &'a Value,
     next: usize,

@@ -29,7 +29,7 @@ pub fn float(value: f64) -> String {
 }
 
 pub fn big(value: &BigInt) -> Res<String> {
-    // What CPython's limit of 4300 digits lets through.
+    // CPython's limit of 4300 digits lets so many bits through.
     if value.bits() > 14_285 {
         return fail("Exceeds the limit (4300 digits) for integer string conversion");
     }

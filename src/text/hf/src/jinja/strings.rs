@@ -447,7 +447,7 @@ fn is_titled(text: &str) -> bool {
     any
 }
 
-/// With a dict from code points to strings, code points or None.
+/// Translates with a dict from code points to strings, code points or None.
 fn translate(text: &Text, args: Args) -> Res<Value> {
     let given = args.plain("translate", 1)?;
     let Some(Value::Dict(table)) = given.first() else {

@@ -23,7 +23,7 @@ pub const MAX_DEPTH: u32 = 1000;
 
 #[derive(Clone)]
 pub enum Value {
-    /// What using it says.
+    /// The message of the error that using it causes.
     Undefined(Rc<str>),
     None,
     Bool(bool),
@@ -80,7 +80,7 @@ pub enum ViewKind {
     Items,
 }
 
-/// What dict.keys(), values() and items() give.
+/// The result of dict.keys(), values() and items().
 pub struct View {
     pub dict: Rc<Dict>,
     pub kind: ViewKind,
@@ -135,7 +135,7 @@ pub struct Joiner {
     pub used: Cell<bool>,
 }
 
-/// What a dict or a set compares: 1, 1.0 and True are one key.
+/// A key as a dict or a set compares it: 1, 1.0 and True are one key.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Key {
     None,
@@ -300,7 +300,7 @@ impl Value {
         Ok((self.iterate()?, failure))
     }
 
-    /// What iterating gives; an iterator is used up.
+    /// The items that iterating gives; an iterator is used up.
     pub fn iterate(&self) -> Res<Vec<Value>> {
         let items = match self {
             Value::Undefined(_) => Vec::new(),
@@ -432,7 +432,7 @@ impl List {
 const INDEX_FROM: usize = 8;
 
 impl Dict {
-    /// Of equal keys the last value stands at the first place, as in Python.
+    /// When keys are equal, the last value stands at the first place, as in Python.
     pub fn new(pairs: Vec<(Value, Value)>) -> Res<Dict> {
         // Entries and an index of the keys: about 128 bytes a pair.
         charge_work(pairs.len().saturating_mul(128))?;
