@@ -9,9 +9,10 @@
 
 namespace baton {
 
-// Bytes: the smaller of MemAvailable and what the memory limits of this process's control groups
-// (v2 and v1, every ancestor) leave, page cache that can be dropped counted as free. Unavailable
-// when /proc/meminfo cannot be read. `root` is the file system's root, another folder in tests.
+// Bytes that are available: the smaller of MemAvailable and what the memory limits of this
+// process's control groups leave (v2 and v1, every ancestor). Page cache that can be dropped counts
+// as free. Unavailable when /proc/meminfo cannot be read. `root` is the file system's root, another
+// folder in tests.
 StatusOr<uint64_t> AvailableMemoryBytes(const std::string& root = "");
 
 }  // namespace baton

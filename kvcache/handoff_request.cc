@@ -65,10 +65,10 @@ struct HandoffRequest::Table {
       // known when a placement is lost may turn out to be all.
       Go(kRunning, E::kDone, S::kDone, O::kReleaseWorkers, O::kTellClient),
       Go(In(S::kRecover), E::kDone, S::kDone, O::kTellClient),
-      // Once more.
+      // The request is placed once more.
       Go(kStarting, E::kRefused, S::kQueued, O::kReleaseWorkers, O::kEnqueueInFront),
       Go(kRunning, E::kFault, S::kRecover, O::kReleaseWorkers, O::kEnqueueInFront),
-      // Not once more.
+      // The request is not placed once more.
       Go(kRunning, E::kFaultLimit, S::kFailed, O::kReleaseWorkers, O::kTellClient),
       Go(kRunning, E::kPoison, S::kFailed, O::kReleaseWorkers, O::kTellClient),
       Go(kRunning, E::kFailed, S::kFailed, O::kReleaseWorkers, O::kTellClient),

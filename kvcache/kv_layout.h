@@ -33,8 +33,8 @@ enum class KvEncoding : uint8_t {
   kUnspecified = 0,
   // K and V as [token][dim].
   kPlain = 1,
-  // K as [dim/2][token][2] and V as [token/2][dim][2]: a 32-bit lane holds two bf16 values that one
-  // shift and one mask turn into fp32, and the 16 tokens of a block are the SIMD lanes of a score.
+  // K as [dim/2][token][2] and V as [token/2][dim][2]. A 32-bit lane holds two bf16 values that one
+  // shift and one mask turn into fp32. The 16 tokens of a block are the SIMD lanes of a score.
   kPaired = 2,
   // fp8 on devices: K and V as [token][dim], dims 16i + j and 16i + 8 + j neighbours for j < 8,
   // then the scales [token]. Two neighbours of two tokens, or four bytes of one, are then what a

@@ -151,7 +151,8 @@ void Connection::BeginIntroduction() {
 }
 
 void Connection::Secure(int64_t now_us) {
-  // This side chooses whom it dials, and dials few. A dialler has to speak first too.
+  // Only accepted connections have this limit. This side chooses whom it dials, and dials few; and
+  // a dialler has to speak first.
   if (!dialled_ && services_.tls_steps_left != nullptr) {
     // The socket stays readable, so the next turn comes here again.
     if (*services_.tls_steps_left <= 0) return;
@@ -508,8 +509,8 @@ void Connection::Close(CloseReason reason, Status status) {
     queue_.PushFrame({.kind = FrameKind::kClose, .epoch = epoch()}, payload);
     std::array<iovec, 4> parts;
     const size_t num_parts = queue_.Gather(parts, 2 * kFrameHeaderBytes);
-    // One try: a socket that takes 68 bytes only later belongs to a peer that learns it from the
-    // end of the stream.
+    // The close frame is tried once. When a socket takes 68 bytes only later, its peer learns of
+    // the close from the end of the stream.
     const IoOutcome outcome = Send({parts.data(), num_parts});
     if (outcome.result == IoResult::kDone) (void)queue_.Commit(outcome.bytes);
   }

@@ -89,7 +89,7 @@ class Connection {
   // The EPOLL* bits to wait for.
   uint32_t interest() const;
 
-  // Only when ready.
+  // QueueControl and QueueSlices are only for a connection that is ready.
   void QueueControl(std::string bytes);
   void QueueSlices(std::span<const SliceRef> slices);
   // Stops reading blocks of `transfer`.
@@ -135,7 +135,7 @@ class Connection {
   IoOutcome Receive(std::span<iovec> parts, int64_t* turn_bytes);
   // Bytes wait for the socket.
   bool has_unsent() const { return !queue_.empty() || (tls_ != nullptr && tls_->has_output()); }
-  // This side has no TLS, and what came instead of an introduction is some.
+  // Whether the peer sent TLS in place of an introduction, while this side has no TLS.
   bool PeerSpeaksTls() const;
   void EndOnError(const char* what, const IoOutcome& outcome);
   void ReadFrames(int64_t now_us);

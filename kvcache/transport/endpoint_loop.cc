@@ -388,7 +388,7 @@ void EndpointLoop::OnReady(Connection* connection) {
     Connection& other = *slot.connection;
     const bool is_same =
         other.peer() == peer || other.peer_worker_id() == connection->peer_worker_id();
-    // One that was lost in this turn is over before its successor begins.
+    // A connection that was lost in this turn is over before its successor begins.
     const bool is_lost = other.closed() && other.was_ready() && !slot.ended;
     if (&other == connection || !is_same || (!other.ready() && !is_lost)) continue;
     if (!is_lost) {

@@ -83,11 +83,12 @@ struct KvEndpointOptions {
   TlsFiles tls;
   // kShm or kTcp: only that one is listened on and dialled; kAuto: both.
   TransportKind kind = TransportKind::kAuto;
-  // Not kAuto: a transport over this endpoint moves the slices in this way; the endpoint carries
-  // words only, and its log says so.
+  // When it is not kAuto, a transport over this endpoint moves the slices in this way. The endpoint
+  // then carries words only, and its log says so.
   TransportKind slices = TransportKind::kAuto;
-  // Not null: such a transport has its blocks elsewhere, and this is handed over in place of the
-  // arena, to peers that have one too. Needs kShm. Outlives it.
+  // When it is not null, a transport over this endpoint has its blocks elsewhere. This exchange is
+  // then handed over in place of the arena, to peers that have one too. Needs kShm. Outlives the
+  // endpoint.
   PoolExchange* pools = nullptr;
   // "host:port" (port 0 = any) that accepts peers; "" = this endpoint only dials.
   std::string listen;

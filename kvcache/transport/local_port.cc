@@ -231,7 +231,7 @@ void LocalPort::PullSlice(const LocalPort& sender, const Outgoing& outgoing, int
   const std::byte* dest = admit();
   if (dest == nullptr) return;
   uint64_t to = static_cast<uint64_t>(dest - memory_.base);
-  // One that is offered twice is judged again once the first is done.
+  // A slice that is offered twice is judged again once the first is done.
   if (pulls_.size() == puller_->max_slices() || destinations_.contains(to)) {
     FinishPulls(sender, now_us);
     dest = admit();

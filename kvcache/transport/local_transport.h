@@ -26,8 +26,8 @@ struct LocalWorker {
   std::string worker_id;
   Incarnation incarnation;
   KvMemory memory;  // outlives its transport
-  // Not null when the memory is a device's: what slices of the others get into it by, in the hub's
-  // thread alone.
+  // Not null when the memory is a device's. It copies the slices of the other transports into that
+  // memory, in the hub's thread alone.
   std::unique_ptr<SlicePuller> puller;
   bool dials = false;  // its ends of connections count as those that dialled
 };

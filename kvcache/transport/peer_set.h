@@ -1,6 +1,7 @@
-// PeerSet: which peers an endpoint dials, over what, and when: the list that the router names, the
-// ways to each (shared memory first, then the addresses of its name over tcp, in turn), and
-// back-off between rounds of them. Pure; time is an argument. The endpoint's thread.
+// PeerSet: which peers an endpoint dials, over what, and when. It holds the list that the router
+// names, the ways to each peer, and back-off between rounds of them. Ways are shared memory first,
+// then the addresses of the peer's name over tcp, in turn. Pure; time is an argument. The
+// endpoint's thread.
 //
 // Invariants
 //  1. A peer is in one state: waiting for its time, being dialled, or connected.

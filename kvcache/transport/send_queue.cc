@@ -152,7 +152,7 @@ SendQueue::Progress SendQueue::Commit(size_t size_bytes) {
   for (const Step& step : steps_) {
     if (size_bytes < step.left_bytes) {
       if (size_bytes == 0) break;
-      // Both the frame at the front before and a new one may be cut here.
+      // The frame that was at the front before, or a new one, may be cut here.
       const bool is_old_front =
           front_ == (step.is_message ? Front::kMessage : Front::kSlice) && offset_ > 0;
       offset_ = (is_old_front ? offset_ : 0) + size_bytes;

@@ -50,7 +50,7 @@ class TlsStream {
   // one (OpenSSL leaves that to the application).
   static constexpr uint64_t kRecordsPerKey = uint64_t{1} << 22;
   // A record carries a byte at least, so a peer has sent kRecordsPerKey bytes before it takes a new
-  // key. One that takes it after less than this part of them only wants to keep the thread busy
+  // key. A peer that takes one after less than this part of them only wants to keep the thread busy
   // (OpenSSL would follow it for as long as it writes).
   static constexpr uint64_t kEarlyKeyDivisor = 4;
   // Bytes that one step of a handshake may read; a flight of a chain of ten certificates is 20 KiB.

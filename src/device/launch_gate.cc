@@ -71,7 +71,7 @@ void LaunchGate::CountOverrun() {
   if (num_overruns_++ == 0) is_untold_ = true;
 }
 
-// They have ended as far as anybody waits for them.
+// Calls that are held count as ended for everybody who waits for them.
 void LaunchGate::LetLapse() {
   num_held_ = 0;
   ++group_;

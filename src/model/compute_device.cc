@@ -18,8 +18,8 @@ namespace {
 #ifdef BATON_HAVE_SIMT
 constexpr bool kHasSimt = true;
 absl::StatusOr<ComputeDevice> OpenSimt() {
-  // One fp32 chain instead of Hopper's bits, which cost ten times as much, and no races looked for:
-  // kernel tests do both.
+  // The runner computes in one fp32 chain, because Hopper's bits cost ten times as much. It does
+  // not look for races. Kernel tests do both.
   simt::RunOptions options;
   options.tensor_math = simt::TensorMath::kFloat;
   options.detect_races = false;

@@ -209,7 +209,7 @@ Status DeviceRank::MatMulPacked(const DeviceMatrix& weight, const cuda::GemmPara
     rest.w = workspace_->unpacked.as<Bf16>();
     return MatMulDense(rest);
   }
-  // Also the output layer of more rows, where the scratch has no room for it.
+  // The output layer with more rows comes here too, where the scratch has no room for it unpacked.
   for (uint32_t done = 0; done < params.m; done += rest.m) {
     rest.m = std::min(params.m - done, cuda::kGemmMaxSpreadRows);
     rest.x = params.x + size_t{done} * params.k;

@@ -37,7 +37,7 @@ struct HfScaleGrid {
   uint64_t groups = 1;     // scales of a row
 };
 
-// `weight` is F8_E4M3. kBadScale naming both when `scale` has none of the shapes above, kBadShape
+// `weight` is F8_E4M3. kBadScale naming both when `scale` has none of the shapes above. kBadShape
 // when `weight` is not two-dimensional, has shorter rows or more than 2^32 - 1 rows or columns.
 absl::StatusOr<HfScaleGrid> HfScaleGridOf(const SafetensorsTensor& weight,
                                           const SafetensorsTensor& scale);

@@ -132,7 +132,8 @@ absl::Status ReadScaling(const JsonObject& config, const JsonObject& scaling, co
   if (type == "default") return OkStatus();
   if (type == "llama3") return ReadLlama3(config, scaling, head, out);
   if (type == "dynamic") {
-    // It changes the base beyond max_position_embeddings only, and no sequence is longer here.
+    // This scaling changes the base beyond max_position_embeddings only, and no sequence is longer
+    // here.
     BATON_ASSIGN_OR_RETURN(const double factor, scaling.Double("factor"));
     return factor >= 1.0 ? OkStatus() : scaling.Bad("factor", "at least 1");
   }

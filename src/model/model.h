@@ -1,8 +1,8 @@
 // Model: the weights of one model and its forward pass. Knows rows, blocks and logits; not
 // sequences, and not who owns a block.
 //
-// Threading: Load anywhere; afterwards the const accessors from any thread, Forward from one thread
-// at a time (the engine thread), which is also the only one that may use the ThreadPool meanwhile.
+// Threading: Load anywhere. Afterwards any thread may use the const accessors, and one thread at a
+// time may call Forward (the engine thread). Meanwhile only this thread may use the ThreadPool.
 //
 // Invariants
 //  1. All memory is taken by Load; Forward allocates nothing and takes no lock.

@@ -131,7 +131,7 @@ int PartialFile::OpenNamed() {
     const mode_t mask = ::umask(0);
     (void)::umask(mask);
     (void)::fchmod(fd, 0666 & ~mask);
-    // Between its making and its lock another writer may have taken it for a leftover.
+    // Before this process locked the new file, another writer may have taken it for a leftover.
     struct stat info {};
     if (::fstat(fd, &info) == 0 && info.st_nlink > 0) {
       partial_ = name;

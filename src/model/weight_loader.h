@@ -1,6 +1,6 @@
-// UploadWeights: one pass over a model's tensors, by ascending name, that hashes and checks them,
-// puts them into the form in which devices keep them and copies them there. Three things go on at
-// once: the file is read ahead (TensorReader), the pool's threads encode or pack what was read, and
+// UploadWeights: one pass over a model's tensors, by ascending name. It hashes and checks them,
+// puts them into the form in which devices keep them, and copies them there. Three things go on at
+// once. The file is read ahead (TensorReader), the pool's threads encode or pack what was read, and
 // devices copy what is done (WeightUpload). Private to src/model.
 //
 // Memory: the reader's ring and two pinned buffers a device; no tensor is held whole.

@@ -29,7 +29,8 @@ absl::StatusOr<WeightUpload> WeightUpload::Create(Accelerator* device, size_t pi
   return out;
 }
 
-// Both pieces in turn, once unmeasured: the first copy of a process takes longer.
+// Copies both pieces in turn. The first round is not measured: the first copy of a process takes
+// longer.
 absl::Status WeightUpload::MeasureLink(std::byte* to) {
   constexpr int kRounds = 3;
   int64_t begin_us = 0;

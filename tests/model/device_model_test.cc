@@ -173,9 +173,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DeviceModelTest,
                                            "head64_gemma3", "head64_qwen3moe"),
                          [](const auto& info) { return std::string(info.param); });
 
-// About twice the worst found: how far K and V in fp8, 2^-4 of an element instead of 2^-9, move the
-// logits of models of random weights, in units of a row's root mean square. In a mixture a row may
-// go to another expert: its worst logit is 25 times its mean.
+// About twice the worst that was found. K and V in fp8 have errors of 2^-4 of an element instead of
+// 2^-9. This is how far they move the logits of models of random weights, in units of a row's root
+// mean square. In a mixture a row may go to another expert: its worst logit is 25 times its mean.
 constexpr double kFp8Bound = 1.5;
 constexpr double kFp8MeanBound = 0.2;
 

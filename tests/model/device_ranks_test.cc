@@ -1,5 +1,6 @@
-// Models that are divided among ranks: logits near those of a float64 reference, a row's bits
-// depend on its sequence and on the number of ranks alone, and what cannot be divided is refused.
+// Models that are divided among ranks. Logits are near those of a float64 reference. A row's bits
+// depend on its sequence and on the number of ranks alone. A model that cannot be divided is
+// refused.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

@@ -83,7 +83,7 @@ bool IpcReceiver::IsWriting(TransferId transfer) const {
 void IpcReceiver::HandleOffer(Incarnation id, IpcMessage offer) {
   Peer* const peer = Find(id);
   if (peer == nullptr) return;
-  // One that is made again while it is worked on gets its answer all the same.
+  // An offer that is made again while it is worked on gets its answer all the same.
   const auto is_it = [&](const IpcMessage& other) { return other.batch == offer.batch; };
   const bool is_known =
       std::any_of(peer->offers.begin(), peer->offers.end(), is_it) ||

@@ -31,7 +31,7 @@ class IpcReceiver final : public SliceReceiver {
               DevicePools* pools);
   ~IpcReceiver() override;
 
-  // One that passed no pool offers in vain.
+  // A peer that passed no pool offers in vain.
   void AddPeer(const PeerUp& peer, uint64_t epoch) override;
   void RemovePeer(Incarnation peer) override;
   bool IsWriting(TransferId transfer) const override;
@@ -44,7 +44,7 @@ class IpcReceiver final : public SliceReceiver {
   struct Batch;
 
   Peer* Find(Incarnation peer);
-  // Both take `now_us` for progress.
+  // StepBatch and FinishPull take `now_us` for progress.
   void StepBatch(Batch* batch, int64_t now_us);
   void FinishPull(Batch* batch, int64_t now_us);
   // Begins to pull what is left of the batch; ends it when nothing is.

@@ -69,7 +69,7 @@ void IpcSender::CloseSend(Incarnation id, TransferId transfer) {
 
 void IpcSender::HandleDone(Incarnation id, uint64_t number) {
   Peer* const peer = Find(id);
-  // One that this side never dialled has nothing to answer.
+  // A peer that this side never dialled has nothing to answer.
   if (peer == nullptr || number >= next_batch_) return parts_->ipc_counters->protocol.Add();
   const auto batch =
       std::find_if(peer->offered.begin(), peer->offered.end(),

@@ -1,7 +1,7 @@
-// SlicePuller: copies KV slices from the pool of a peer, which may be one of this process, straight
-// into own blocks on a device, and hashes what it stored: one launch of KvGather a batch, with the
-// peer's blocks as its blocks and the own ones as its staging. No staging, and each byte is read
-// once.
+// SlicePuller: copies KV slices from the pool of a peer straight into own blocks on a device, and
+// hashes what it stored. The peer may be one of this process. One launch of KvGather copies a
+// batch, with the peer's blocks as its blocks and the own ones as its staging. So there is no
+// staging buffer, and each byte is read once.
 //
 // Owned by the transport's thread. Invariants
 //  1. All memory is taken by Create: the device's, and the host's for lists.

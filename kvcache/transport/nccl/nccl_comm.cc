@@ -32,7 +32,7 @@ StatusOr<std::unique_ptr<NcclComm>> NcclComm::Start(const nccl::NcclTable* table
 
 NcclComm::~NcclComm() {
   if (comm_ == nullptr) return;
-  // Beside what it holds already, which may have lapsed.
+  // This Call comes beside the one that the communicator holds already, which may have lapsed.
   const LaunchGate::Call call(gate_);
   (void)table_->ncclCommAbort(comm_);
 }
@@ -77,7 +77,7 @@ bool NcclComm::Finish() {
     if (registration_ != nullptr) {
       (void)table_->ncclCommDeregister(comm_, std::exchange(registration_, nullptr));
     }
-    // One that is not ready would be refused, and fail for that.
+    // NCCL would refuse to finalize a communicator that is not ready, which would then fail.
     (void)table_->ncclCommFinalize(comm_);
     is_finalized_ = true;
     polled = Poll();

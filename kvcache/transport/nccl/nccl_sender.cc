@@ -141,7 +141,7 @@ void NcclSender::Handle(Incarnation id, const NcclMessage& message, int64_t now_
       return CountFailure(
           id, peer, fmt::format("the peer says {}", NcclDropReasonName(message.reason)), now_us);
     }
-    // One that was evicted did nothing wrong, and is not built again and again all the same.
+    // A link that was evicted did nothing wrong. All the same it is not built again and again.
     peer->retry_us = now_us + parts_->timers.backoff_min_us;
     return;
   }
@@ -487,7 +487,7 @@ void NcclSender::Build(Incarnation id, Link* link, int64_t now_us) {
   if (!status.ok()) Fail(id, NcclDropReason::kFailed, status, now_us);
 }
 
-// One buffer for each in turn, as long as there are some.
+// Gives one buffer to each peer in turn, as long as there are free buffers.
 void NcclSender::StartGathers() {
   bool has_started = true;
   while (has_started) {

@@ -164,8 +164,8 @@ bool NcclTransport::MakeRoom() {
   return false;
 }
 
-// Its owner hears what it hears of a peer that hung up, and so do routers, which pair it with
-// others; the connection stays, and with it the words to the peer.
+// The owner hears the same as of a peer that hung up, and so do routers, which pair it with others.
+// The connection stays, and with it the words to the peer.
 void NcclTransport::GiveUp(Incarnation peer, const std::string& why, bool has_delivered,
                            int64_t now_us) {
   const auto found = known_.find(peer);

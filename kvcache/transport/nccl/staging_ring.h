@@ -75,7 +75,8 @@ class StagingRing {
   // The lists that begin there.
   Lists ListsAt(std::byte* begin) const;
   cuda::KvSlicesParams Params(const Slot& slot, size_t num_slices) const;
-  // To the device, and what the kernel will find from it once the event is done.
+  // CopyPlaces copies the places to the device. Conclude copies back the checksums that the kernel
+  // found, and records the event.
   Status CopyPlaces(const Slot& slot, size_t num_slices);
   Status Conclude(Slot* slot, size_t num_slices);
 

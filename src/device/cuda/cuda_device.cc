@@ -282,7 +282,7 @@ absl::StatusOr<const std::byte*> CudaDevice::ImportShared(const UniqueFd& fd, si
 
 void CudaDevice::ReleaseShared(const std::byte* begin) { shared_->Free(begin); }
 
-// Such a GPU may still copy from or to pageable memory when the call has returned.
+// A GPU that reads pageable memory may still copy from or to it when the call has returned.
 absl::Status CudaDevice::FinishCopy(const void* host) {
   if (!reads_pageable_) return OkStatus();
   cudaPointerAttributes attributes;

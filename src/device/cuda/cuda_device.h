@@ -80,7 +80,7 @@ class CudaDevice final : public Accelerator {
   Status TryEvents(void* stream);
   // After a copy from or to `host`, which the caller may free if it is pageable.
   absl::Status FinishCopy(const void* host);
-  // From now on its stream is this one of `part`, of `num_sms` in all.
+  // From now on this device's stream is `stream` of `part`, which has `num_sms` in all.
   void Enter(std::unique_ptr<SmPart> part, void* stream, uint32_t num_sms);
   void DropStream();
   // Opens it at its first use.

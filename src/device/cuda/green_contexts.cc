@@ -8,9 +8,9 @@
 namespace baton {
 namespace {
 
-// Numerically smaller is more urgent. Among equals the quarter's kernels, which are short and for
-// which a client waits between two tokens, get what both parts share (copies, the launch queues)
-// first.
+// Numerically smaller is more urgent. The quarter's kernels are short, and a client waits for them
+// between two tokens. With this priority they are the first to get what both parts share (copies,
+// the launch queues).
 constexpr int kQuarterPriority = -1;
 constexpr int kMostPriority = 0;
 
