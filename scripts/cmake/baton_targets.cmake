@@ -43,6 +43,11 @@ function(baton_use_common_headers target)
   target_compile_options(${target} PRIVATE -fpch-preprocess)
 endfunction()
 
+# Of code that computes nothing at length: a third less time to compile, in optimised builds.
+function(baton_compile_quickly target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
+endfunction()
+
 # Gives each SIMD source the instruction set its name ends with: x_avx2.cc, x_avx512.cc. Everything
 # else is built for the baseline, so that the binary starts on any x86-64.
 function(baton_set_isa_flags)
@@ -101,6 +106,7 @@ function(baton_test)
   endif()
   baton_executable(NAME ${ARG_NAME} SOURCES ${ARG_SOURCES}
     DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  baton_compile_quickly(${ARG_NAME})
   if(TARGET baton_common_headers)
     # As the libraries: gcc takes no headers compiled for -fPIC where it compiles for -fPIE.
     set_target_properties(${ARG_NAME} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
