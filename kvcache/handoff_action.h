@@ -42,8 +42,14 @@ enum class HandoffOutcome : uint8_t {
   kTransferFault = 6,  // slices stayed bad or missing, or could not be sent
   kChainMismatch = 7,  // the prefill worker's chain is not that of our prompt
   kBadMessage = 8,     // the peer sent values that contradict the request
+  kPeerGaveUp = 9,     // the other side ended it since its own part of the request ended
 };
 std::string_view HandoffOutcomeName(HandoffOutcome outcome);
+
+// What a side that ends a hand-off so tells the other one of its reason, and what a Revoke with
+// such a reason means to the side that hears it.
+FailedPart FailedPartOf(HandoffOutcome outcome);
+HandoffOutcome OutcomeOf(const Revoke& revoke);
 
 // How a hand-off ended and what its request is told.
 struct HandoffEnding {

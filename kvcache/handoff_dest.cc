@@ -233,9 +233,8 @@ void HandoffDest::OnRevoke(const Revoke& revoke, int64_t now_us, HandoffActions*
     ++num_stale_;
     return;
   }
-  candidate_ =
-      Ending(HandoffOutcome::kRevoked, Unavailable("the prefill worker ended the transfer: {}",
-                                                   revoke.reason.substr(0, kMaxPeerTextBytes)));
+  candidate_ = Ending(OutcomeOf(revoke), Unavailable("the prefill worker ended the transfer: {}",
+                                                     revoke.reason.substr(0, kMaxPeerTextBytes)));
   Dispatch(Event::kRevoke, now_us, actions);
 }
 
@@ -367,7 +366,8 @@ void HandoffDest::Perform(Op op, int64_t now_us, HandoffActions* actions) {
       return;
     case Op::kSendRevoke:
       actions->push_back(
-          {.kind = Kind::kSendMessage, .message = Revoke{spec_.key, ending_.reason, true}});
+          {.kind = Kind::kSendMessage,
+           .message = Revoke{spec_.key, ending_.reason, true, FailedPartOf(ending_.outcome)}});
       return;
     case Op::kCloseReceive:
       if (opened_) actions->push_back({.kind = Kind::kCloseReceive});

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kvcache/hash_chain.h"
+#include "src/base/failed_part.h"
 #include "src/base/ids.h"
 #include "src/base/token_logprob.h"
 
@@ -106,6 +107,8 @@ struct Revoke {
   TransferKey key;
   std::string reason;
   bool from_decode = false;
+  // What ended it at the sender: the hand-off, or the sender's own part of the request.
+  FailedPart failed_part = FailedPart::kNotTold;
 
   friend bool operator==(const Revoke&, const Revoke&) = default;
 };

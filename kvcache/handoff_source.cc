@@ -351,9 +351,8 @@ void HandoffSource::OnRevoke(const Revoke& revoke, int64_t now_us, HandoffAction
     ++num_stale_;
     return;
   }
-  candidate_ =
-      Ending(HandoffOutcome::kRevoked, Unavailable("the decode worker ended the transfer: {}",
-                                                   revoke.reason.substr(0, kMaxPeerTextBytes)));
+  candidate_ = Ending(OutcomeOf(revoke), Unavailable("the decode worker ended the transfer: {}",
+                                                     revoke.reason.substr(0, kMaxPeerTextBytes)));
   Dispatch(Event::kRevoke, now_us, actions);
 }
 
@@ -472,7 +471,8 @@ void HandoffSource::Perform(Op op, int64_t now_us, HandoffActions* actions) {
       const std::string_view reason = why.outcome == HandoffOutcome::kNone
                                           ? "the prompt goes to another decode worker"
                                           : std::string_view(why.reason);
-      Act(Kind::kSendMessage, actions).message = Revoke{key(), std::string(reason), false};
+      Act(Kind::kSendMessage, actions).message =
+          Revoke{key(), std::string(reason), false, FailedPartOf(why.outcome)};
       return;
     }
     case Op::kCloseSend:

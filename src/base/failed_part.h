@@ -7,11 +7,12 @@
 
 namespace baton {
 
-// The numbers are those of FailedPart in worker.proto.
+// The numbers are those of FailedPart in common.proto.
 enum class FailedPart : uint8_t {
   kNotTold = 0,      // a worker of an older release
   kHandOff = 1,      // the KV did not get across
   kComputation = 2,  // the worker itself: its model, its device, its time for the request
+  kPeer = 3,         // the other worker of the hand-off gave the request up
 };
 
 }  // namespace baton

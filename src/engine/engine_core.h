@@ -122,7 +122,8 @@ class EngineCore : private TransferOwner, private LayerHook {
   void TakeNewAttempt(LiveRequest* request, const RequestSpec& spec);
   void OnSourceGranted(const RequestKey& key) override;
   void OnSourceDone(const RequestKey& key) override;
-  void OnSourceStranded(const RequestKey& key, const Status& status) override;
+  void OnSourceStranded(const RequestKey& key, HandoffOutcome outcome,
+                        const Status& status) override;
   void OnDestProgress(const RequestKey& key, uint64_t kv_bytes) override;
   void OnDestVerified(const RequestKey& key, const TransferResult& result) override;
   void OnDestBound(const RequestKey& key, const Seal& seal,

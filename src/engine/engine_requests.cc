@@ -16,6 +16,12 @@ bool IsForLoad(const Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
 }
 
+// The router may hear of this side's end before the peer's own report. This side then says that the
+// peer gave up, and the router blames no link.
+FailedPart FailedPartHere(HandoffOutcome outcome) {
+  return outcome == HandoffOutcome::kPeerGaveUp ? FailedPart::kPeer : FailedPart::kHandOff;
+}
+
 }  // namespace
 
 LiveRequest* EngineCore::FindLive(const RequestKey& key) const {
@@ -339,14 +345,16 @@ void EngineCore::OnSourceGranted(const RequestKey& key) {
   request->state = reached;  // the prompt's progress, which a grant does not change
 }
 
-void EngineCore::OnSourceStranded(const RequestKey& key, const Status& status) {
+void EngineCore::OnSourceStranded(const RequestKey& key, HandoffOutcome outcome,
+                                  const Status& status) {
   LiveRequest* const request = FindLive(key);
   if (request == nullptr) return;
   ++numbers_.states[static_cast<size_t>(RequestState::kStranded)];
   outbox_.Add({.session = request->spec.session,
                .key = key,
                .state = RequestState::kStranded,
-               .status = status});
+               .status = status,
+               .failed_part = FailedPartHere(outcome)});
 }
 
 void EngineCore::OnSourceDone(const RequestKey& key) {
@@ -364,9 +372,7 @@ void EngineCore::OnTransferFailed(const RequestKey& key, HandoffOutcome outcome,
                  HandoffOutcomeName(outcome), status.ToString());
   if (LiveRequest* const request = FindLive(key)) {
     request->source = nullptr;
-    // A Revoke of the peer comes here too and does not say why. When the peer's computation failed
-    // and its own report reaches the router after this one, the router blames the link once.
-    End(request, RequestState::kFailed, status, FailedPart::kHandOff);
+    End(request, RequestState::kFailed, status, FailedPartHere(outcome));
   }
 }
 

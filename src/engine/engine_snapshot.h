@@ -18,7 +18,7 @@
 namespace baton {
 
 inline constexpr size_t kNumRequestStates = static_cast<size_t>(RequestState::kCancelled) + 1;
-inline constexpr size_t kNumHandoffOutcomes = static_cast<size_t>(HandoffOutcome::kBadMessage) + 1;
+inline constexpr size_t kNumHandoffOutcomes = static_cast<size_t>(HandoffOutcome::kPeerGaveUp) + 1;
 
 // Numbers of one engine; counters start at 0 with the engine and only grow.
 struct EngineSnapshot {

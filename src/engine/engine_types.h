@@ -105,7 +105,7 @@ struct RequestStatus {
   RequestKey key;
   RequestState state = RequestState::kAccepted;
   Status status;                                  // why, for stranded, rejected and failed
-  FailedPart failed_part = FailedPart::kNotTold;  // with failed
+  FailedPart failed_part = FailedPart::kNotTold;  // with failed and stranded
   // With prefill started and with verified: tokens of the prompt that were not computed again.
   uint32_t cached_tokens = 0;
   bool retargeted = false;  // with prefill started: blocks of an older attempt are sent again

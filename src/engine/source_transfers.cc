@@ -362,7 +362,7 @@ void SourceTransferSet::PerformOne(SourceTransfer* transfer, HandoffAction actio
       TakeTime(*transfer);
       return owner_->OnSourceDone(transfer->key);
     case HandoffActionKind::kStranded:
-      return owner_->OnSourceStranded(transfer->key, action.status);
+      return owner_->OnSourceStranded(transfer->key, action.outcome, action.status);
     case HandoffActionKind::kFailRequest:
       return owner_->OnTransferFailed(transfer->key, action.outcome, action.status);
     case HandoffActionKind::kOpenReceive:

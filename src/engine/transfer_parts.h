@@ -46,7 +46,8 @@ class TransferOwner {
   virtual void OnSourceDone(const RequestKey& key) = 0;
   // At the prefill worker: the decode worker is lost; the blocks are kept for a while, for a
   // Retarget.
-  virtual void OnSourceStranded(const RequestKey& key, const Status& status) = 0;
+  virtual void OnSourceStranded(const RequestKey& key, HandoffOutcome outcome,
+                                const Status& status) = 0;
   // At the decode worker: slices arrive, and not fast. Told at most every kTellProgressUs.
   virtual void OnDestProgress(const RequestKey& key, uint64_t kv_bytes) = 0;
   // At the decode worker: everything arrived and matches.

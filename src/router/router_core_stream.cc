@@ -18,22 +18,29 @@ constexpr int64_t kDeadlineSlackUs = 100'000;
 
 ErrorCode ErrorCodeOf(const WorkerRequestStatus& status) {
   if (status.state == WorkerRequestState::kCancelled) return ErrorCode::kWorkerLost;
-  if (status.code == StatusCode::kUnavailable) return ErrorCode::kWorkerLost;
+  const bool is_peer = status.failed_part == FailedPart::kPeer;
+  if (status.code == StatusCode::kUnavailable && !is_peer) return ErrorCode::kWorkerLost;
   return ErrorCode::kWorkerFailed;
 }
 
-// A worker that gave the request up by itself has not heard of us for a request lease; one that
-// drains has waited for it as long as it may.
+// `is_prefill`: the prefill worker failed, which the decode worker may have been the first to say;
+// `drains`: of the worker that failed. A worker that gave the request up by itself has not heard of
+// us for a request lease; one that drains has waited for it as long as it may.
 PlacementFault FaultOf(const WorkerRequestStatus& status, bool is_prefill, bool drains) {
   if (status.state == WorkerRequestState::kFinished) return PlacementFault::kTokensMissing;
   if (drains) return is_prefill ? PlacementFault::kPrefillLeft : PlacementFault::kMoved;
   if (status.state == WorkerRequestState::kCancelled) {
     return is_prefill ? PlacementFault::kPrefillStalled : PlacementFault::kDecodeStalled;
   }
-  if (status.failed_part == FailedPart::kComputation) {
+  if (status.failed_part == FailedPart::kComputation || status.failed_part == FailedPart::kPeer) {
     return is_prefill ? PlacementFault::kPrefillBroken : PlacementFault::kDecodeBroken;
   }
   return is_prefill ? PlacementFault::kPrefillFailed : PlacementFault::kDecodeFailed;
+}
+
+bool Drains(const WorkerRegistry& registry, const PlacementHalf& half) {
+  const RegisteredWorker* const worker = registry.Find(half.lease);
+  return worker != nullptr && worker->load.draining;
 }
 
 void Raise(RouterRequest& request, PlacementProgress progress) {
@@ -235,6 +242,10 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       break;
     case WorkerRequestState::kStranded:
       if (request.verified) break;  // nothing is missing
+      if (status.failed_part == FailedPart::kPeer) {
+        const bool drains = Drains(registry_, request.decode);
+        return Recover(request, FaultOf(status, /*is_prefill=*/false, drains), now_us);
+      }
       return Recover(request, PlacementFault::kTransferStopped, now_us);
     case WorkerRequestState::kDecodeStarted:
       request.lifetime.Mark(RequestEvent::kFirstStepStarted, now_us);
@@ -274,9 +285,9 @@ void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
   const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
                         now_us_ >= request.DeadlineUs() - kDeadlineSlackUs;
   if (too_late) return EndBad(request, request.PastDeadline());
-  const RegisteredWorker* const worker = registry_.Find(half.lease);
-  const bool drains = worker != nullptr && worker->load.draining;
-  Recover(request, FaultOf(status, is_prefill, drains), now_us_, ErrorCodeOf(status));
+  const bool by_prefill = is_prefill != (status.failed_part == FailedPart::kPeer);
+  const bool drains = Drains(registry_, by_prefill ? request.prefill : request.decode);
+  Recover(request, FaultOf(status, by_prefill, drains), now_us_, ErrorCodeOf(status));
 }
 
 void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,

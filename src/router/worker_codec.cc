@@ -294,7 +294,7 @@ WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status) {
   decoded.message = WireText(status.message());
   // A part that only a newer worker knows counts as not told.
   const int part = static_cast<int>(status.failed_part());
-  const bool is_part = part >= 0 && part <= static_cast<int>(FailedPart::kComputation);
+  const bool is_part = part >= 0 && part <= static_cast<int>(FailedPart::kPeer);
   if (is_part) decoded.failed_part = static_cast<FailedPart>(part);
   decoded.kv_bytes = status.kv_bytes();
   decoded.transport = DecodeKind(status.transport());

@@ -161,7 +161,7 @@ struct WorkerRequestStatus {
   WorkerRequestState state = WorkerRequestState::kUnspecified;
   StatusCode code = StatusCode::kOk;              // with kRejected and kFailed
   std::string message;                            // for the log only
-  FailedPart failed_part = FailedPart::kNotTold;  // with kFailed
+  FailedPart failed_part = FailedPart::kNotTold;  // with kFailed, kStranded
   uint64_t kv_bytes = 0;  // with kVerified; with kReserved: that arrived so far
   LinkKind transport = LinkKind::kUnspecified;
   float transfer_seconds = 0;

@@ -70,6 +70,7 @@ void ToProto(const Revoke& revoke, v1::HandoffMessage* out) {
   ToProto(revoke.key, m->mutable_key());
   m->set_reason(WireText(revoke.reason));
   m->set_from_decode(revoke.from_decode);
+  m->set_failed_part(static_cast<v1::FailedPart>(revoke.failed_part));
 }
 
 void ToProto(const Renew& renew, v1::HandoffMessage* out) {
@@ -169,6 +170,11 @@ StatusOr<HandoffMessage> FromProto(const v1::Revoke& m) {
   BATON_ASSIGN_OR_RETURN(revoke.key, FromProto(m.key()));
   revoke.reason = WireText(m.reason());
   revoke.from_decode = m.from_decode();
+  // What only a newer worker says counts as not told.
+  if (m.failed_part() == v1::FAILED_PART_HAND_OFF) revoke.failed_part = FailedPart::kHandOff;
+  if (m.failed_part() == v1::FAILED_PART_COMPUTATION) {
+    revoke.failed_part = FailedPart::kComputation;
+  }
   return HandoffMessage(std::move(revoke));
 }
 

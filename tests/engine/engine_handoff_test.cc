@@ -284,6 +284,31 @@ TEST(EngineHandoffTest, EveryEndAtEveryStageFreesBothPools) {
   }
 }
 
+// Each says of itself what failed, and of its peer that the peer did.
+TEST(EngineHandoffTest, AWorkerThatGivesUpIsNoFaultOfTheHandOff) {
+  for (const bool by_prefill : {true, false}) {
+    SCOPED_TRACE(by_prefill);
+    Pair pair({.role = SchedulerRole::kPrefill, .max_chunk = 8});
+    const RequestSpec spec = ToyRequest(1, 30, 6);
+    pair.Start(spec);
+    pair.rig.Round();
+    pair.rig.Round();
+    HandWorker* const failed = by_prefill ? pair.p : pair.d;
+    HandWorker* const other = by_prefill ? pair.d : pair.p;
+    failed->Post(FailAll{Internal("the device is lost")});
+    ASSERT_TRUE(pair.rig.RunUntilQuiet());
+    pair.rig.RunFor(1'000);
+    ASSERT_TRUE(pair.rig.RunUntilQuiet());
+    const Record first = failed->recorder().Of(spec.key);
+    const Record second = other->recorder().Of(spec.key);
+    EXPECT_EQ(first.last(), RequestState::kFailed);
+    EXPECT_EQ(first.failed_part, FailedPart::kComputation);
+    EXPECT_EQ(second.last(), RequestState::kFailed);
+    EXPECT_EQ(second.failed_part, FailedPart::kPeer);
+    pair.ExpectFree();
+  }
+}
+
 TEST(EngineHandoffTest, TheSameAttemptAgainBehindItsCancelEndsInAStateOfItsOwn) {
   for (uint32_t rounds = 0; rounds < 16; ++rounds) {
     SCOPED_TRACE(rounds);

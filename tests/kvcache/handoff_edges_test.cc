@@ -259,6 +259,15 @@ TEST_F(DestEdgesTest, OnlyThisTransfersRenewKeepsTheLease) {
   EXPECT_EQ(machine_.outcome(), HandoffOutcome::kLeaseExpired);
 }
 
+TEST_F(DestEdgesTest, ARevokeSaysWhatFailedAtItsSender) {
+  Tell(Revoke{kKey, "no number", false, FailedPart::kComputation});
+  EXPECT_EQ(machine_.outcome(), HandoffOutcome::kPeerGaveUp);
+  EXPECT_EQ(FailedPartOf(HandoffOutcome::kCancelled), FailedPart::kComputation);
+  EXPECT_EQ(FailedPartOf(HandoffOutcome::kLeaseExpired), FailedPart::kHandOff);
+  EXPECT_EQ(FailedPartOf(HandoffOutcome::kNone), FailedPart::kNotTold) << "a Retarget";
+  EXPECT_EQ(OutcomeOf(Revoke{kKey, "late", false, FailedPart::kHandOff}), HandoffOutcome::kRevoked);
+}
+
 TEST_F(DestEdgesTest, ARevokeOfPEndsTheTransfer) {
   EXPECT_THAT(Tell(Revoke{kKey, "full", false}),
               ElementsAre(Kind::kCloseReceive, Kind::kReleaseBlocks, Kind::kFailRequest));

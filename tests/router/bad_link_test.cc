@@ -286,6 +286,41 @@ TEST_F(BadLinkTest, AFailedComputationIsNoFaultOfAHealthyLink) {
   EXPECT_EQ(Finish(uid, 3), "abcd");
 }
 
+// The decode worker hears of it from its peer, and the router from the decode worker first.
+TEST_F(BadLinkTest, AComputationThatFailedAtThePeerIsNoFaultOfTheLink) {
+  Start(1);
+  const RequestUid uid = Ask();
+  WorkerRequestStatus status{.uid = uid, .state = WorkerRequestState::kFailed};
+  status.code = StatusCode::kUnavailable;
+  status.failed_part = FailedPart::kPeer;
+  for (uint32_t attempt = 1; attempt <= 2; ++attempt) {
+    ASSERT_FALSE(cluster.sinks[uid]->ended());
+    EXPECT_EQ(LastDecode().peer, "prefill-0") << attempt;
+    status.attempt = attempt;
+    cluster.core.OnSessionStatus(cluster.Session("decode-0"), status, cluster.now_us);
+    Advance(50'000);
+    EXPECT_EQ(cluster.core.LinkRows().at(0).num_stalls, 0u);
+  }
+  status.attempt = 3;
+  cluster.core.OnSessionStatus(cluster.Session("decode-0"), status, cluster.now_us);
+  EXPECT_TRUE(cluster.sinks[uid]->ended()) << "a worker that fails thrice counts";
+  ExpectClean(cluster);
+}
+
+TEST_F(BadLinkTest, ADecodeWorkerThatGaveUpIsNoFaultOfTheLink) {
+  Start(1);
+  const RequestUid uid = Ask();
+  WorkerRequestStatus status{.uid = uid, .attempt = 1, .state = WorkerRequestState::kStranded};
+  status.code = StatusCode::kUnavailable;
+  status.failed_part = FailedPart::kPeer;
+  cluster.core.OnSessionStatus(cluster.Session("prefill-0"), status, cluster.now_us);
+  Advance(50'000);
+  ASSERT_EQ(NumDecodes(), 2u);
+  EXPECT_EQ(LastDecode().peer, "prefill-0") << "its blocks are still there";
+  EXPECT_EQ(cluster.core.LinkRows().at(0).num_stalls, 0u);
+  EXPECT_EQ(Finish(uid, 2), "abcd");
+}
+
 // More late requests than one look takes find no room elsewhere; they do not hide a later link's.
 TEST_F(BadLinkTest, LateRequestsOfALaterLinkAreLookedAtToo) {
   num_blocks = 1'000;

@@ -166,10 +166,10 @@ TEST(WorkerCodecTest, NumbersAndListsOfAWorkerAreMadeUsable) {
   }
   EXPECT_EQ(DecodeStatus(status).message, "a?b" + std::string(1021, 'x'));
   EXPECT_EQ(DecodeStatus(status).failed_part, FailedPart::kNotTold) << "an older worker";
-  for (const int part : {1, 2, 3, 99, -1}) {
+  for (const int part : {1, 2, 3, 4, 99, -1}) {
     status.set_failed_part(static_cast<v1::FailedPart>(part));
     const auto wanted =
-        part == 1 || part == 2 ? static_cast<FailedPart>(part) : FailedPart::kNotTold;
+        part >= 1 && part <= 3 ? static_cast<FailedPart>(part) : FailedPart::kNotTold;
     EXPECT_EQ(DecodeStatus(status).failed_part, wanted) << part;
   }
   v1::StepEvents step;

@@ -73,6 +73,7 @@ HandoffMessage RandomMessage(TestRandom& random, size_t kind) {
   if (kind == 4) {
     Revoke revoke{.key = RandomKey(random), .reason = std::string(random.Below(90), 'r')};
     revoke.from_decode = random.OneIn(2);
+    revoke.failed_part = static_cast<FailedPart>(random.Below(3));
     return revoke;
   }
   return Renew{.key = RandomKey(random)};
@@ -267,6 +268,22 @@ TEST(HandoffCodecTest, NackOfTooManySlicesAsksForAll) {
   const auto heard = wire.Decode(wire.Encode(nack));
   ASSERT_TRUE(heard.ok()) << heard.status();
   EXPECT_TRUE(std::get<Nack>(*heard).slices.empty());
+}
+
+// A release that says nothing, and one that says what this one does not know.
+TEST(HandoffCodecTest, ARevokeWithoutAKnownPartHasNone) {
+  const ProtoHandoffWire wire;
+  v1::HandoffMessage message;
+  message.mutable_revoke()->mutable_key()->mutable_uid()->set_lo(1);
+  message.mutable_revoke()->mutable_key()->set_attempt(1);
+  for (const int part : {0, 1, 2, 3, 99, -1}) {
+    message.mutable_revoke()->set_failed_part(static_cast<v1::FailedPart>(part));
+    const auto heard = wire.Decode(message.SerializeAsString());
+    ASSERT_TRUE(heard.ok()) << heard.status();
+    const auto wanted =
+        part == 1 || part == 2 ? static_cast<FailedPart>(part) : FailedPart::kNotTold;
+    EXPECT_EQ(std::get<Revoke>(*heard).failed_part, wanted) << part;
+  }
 }
 
 // Text that is no UTF-8 would make the peer refuse the whole message, and its blocks would wait for
