@@ -236,6 +236,7 @@ void EngineCore::FinishStep() {
   SampleAll(plan);
   now_us_ = parts_.clock->NowUs();
   const int64_t elapsed_us = now_us_ - step_began_us_;
+  outbox_.NoteStep(elapsed_us);
   MeasureStep(plan, elapsed_us);
   scheduler_.Finish(results_, elapsed_us, now_us_);
   for (LiveRequest* request : first_steps_) SetState(request, RequestState::kFirstStepDone);

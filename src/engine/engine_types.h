@@ -74,6 +74,7 @@ struct TokenEvent {
   FinishReason finish = FinishReason::kNone;  // set on the choice's last token
   bool has_logprob = false;
   float logprob = 0;
+  uint32_t step_us = 0;                        // of the step that gave it; 0 = none did
   std::span<const TokenLogprob> top_logprobs;  // valid during the listener's call only
 };
 

@@ -3,7 +3,9 @@
 #ifndef BATON_ENGINE_OUTBOX_H_
 #define BATON_ENGINE_OUTBOX_H_
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "src/engine/engine_types.h"
@@ -25,6 +27,11 @@ class Outbox {
     events_.push_back(event);
     top_.insert(top_.end(), top.begin(), top.end());
     top_ends_.push_back(top_.size());
+  }
+  // The step that gave the tokens which wait here took so long.
+  void NoteStep(int64_t elapsed_us) {
+    const auto step_us = static_cast<uint32_t>(std::clamp<int64_t>(elapsed_us, 0, UINT32_MAX));
+    for (TokenEvent& event : events_) event.step_us = step_us;
   }
   void Add(RequestStatus status) { statuses_.push_back(std::move(status)); }
 

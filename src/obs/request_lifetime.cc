@@ -67,17 +67,35 @@ int64_t RequestLifetime::EndUs() const {
   return *std::max_element(times_us_.begin(), times_us_.end());
 }
 
-std::array<int64_t, kNumRequestStages> RequestLifetime::StagesUs() const {
+void RequestLifetime::CountStep(uint32_t index, uint32_t step_us) {
+  if (index <= last_step_idx_) return;
+  last_step_idx_ = index;
+  (index == 1 ? first_step_us_ : decode_steps_us_) += step_us;
+}
+
+std::array<int64_t, kNumRequestEvents> RequestLifetime::BoundariesUs(int64_t end_us) const {
   // boundary i = the latest mark up to event i, never beyond the end: a request whose answer is one
   // token ends while its KV is still crossing, and that time is nobody's wait.
-  const int64_t end_us = EndUs();
-  std::array<int64_t, kNumRequestStages> stages_us{};
-  int64_t before_us = times_us_[Index(RequestEvent::kAccepted)];
-  for (size_t i = 0; i < kNumRequestStages; ++i) {
-    const int64_t now_us = std::min(end_us, std::max(before_us, times_us_[i + 1]));
-    stages_us[i] = now_us - before_us;
-    before_us = now_us;
+  std::array<int64_t, kNumRequestEvents> at_us{};
+  at_us[0] = times_us_[0];
+  for (size_t i = 1; i < kNumRequestEvents; ++i) {
+    at_us[i] = std::min(end_us, std::max(at_us[i - 1], times_us_[i]));
   }
+  constexpr size_t kFirstStepEnd = Index(RequestEvent::kFirstStepEnded);
+  if (times_us_[kFirstStepEnd] == kUnmarked) return at_us;
+  // What was heard too late to leave the steps their time had happened before them.
+  const auto no_later = [&](size_t i, int64_t limit_us) {
+    at_us[i] = std::min(at_us[i], std::max(at_us[0], limit_us));
+  };
+  no_later(kFirstStepEnd, end_us - decode_steps_us_);
+  for (size_t i = 1; i < kFirstStepEnd; ++i) no_later(i, at_us[kFirstStepEnd] - first_step_us_);
+  return at_us;
+}
+
+std::array<int64_t, kNumRequestStages> RequestLifetime::StagesUs() const {
+  const auto at_us = BoundariesUs(EndUs());
+  std::array<int64_t, kNumRequestStages> stages_us{};
+  for (size_t i = 0; i < kNumRequestStages; ++i) stages_us[i] = at_us[i + 1] - at_us[i];
   return stages_us;
 }
 
@@ -98,15 +116,11 @@ size_t RequestLifetime::OpenStage() const {
 
 std::array<int64_t, kNumRequestStages> RequestLifetime::StagesUntilUs(int64_t end_us) const {
   std::array<int64_t, kNumRequestStages> stages_us{};
-  int64_t before_us = times_us_[Index(RequestEvent::kAccepted)];
-  end_us = std::max(end_us, before_us);
+  end_us = std::max(end_us, times_us_[0]);
+  const auto at_us = BoundariesUs(end_us);
   const size_t open = OpenStage();
-  for (size_t i = 0; i < open; ++i) {
-    const int64_t now_us = std::min(end_us, std::max(before_us, times_us_[i + 1]));
-    stages_us[i] = now_us - before_us;
-    before_us = now_us;
-  }
-  stages_us[open] = end_us - before_us;
+  for (size_t i = 0; i < open; ++i) stages_us[i] = at_us[i + 1] - at_us[i];
+  stages_us[open] = end_us - at_us[open];
   return stages_us;
 }
 

@@ -5,6 +5,8 @@
 //  1. Each stage runs from the end of the one before to its own end; a stage whose end has already
 //     passed, or is not known, is 0. No stage is negative.
 //  2. The stages sum to EndToEndUs, whatever was marked and in whatever order.
+//  3. First step and decode are at least as long as their steps took at the worker, as far as
+//     EndToEndUs allows: a busy router may hear a step's start and its end at one time.
 #ifndef BATON_OBS_REQUEST_LIFETIME_H_
 #define BATON_OBS_REQUEST_LIFETIME_H_
 
@@ -64,6 +66,9 @@ class RequestLifetime {
   // from it gets the earlier time: its report was late, not the event.
   void Mark(RequestEvent event, int64_t now_us);
   std::optional<int64_t> TimeOf(RequestEvent event) const;
+  // The worker's step that gave output token `index` took `step_us`, 0 = not known. Several choices
+  // share a step, which counts once.
+  void CountStep(uint32_t index, uint32_t step_us);
 
   // Microseconds of each stage, [kNumRequestStages], so far: up to the latest mark.
   std::array<int64_t, kNumRequestStages> StagesUs() const;
@@ -80,9 +85,14 @@ class RequestLifetime {
 
  private:
   int64_t EndUs() const;
+  // Where the stages meet: stage i is [boundary i, boundary i + 1); none is after `end_us`.
+  std::array<int64_t, kNumRequestEvents> BoundariesUs(int64_t end_us) const;
   size_t OpenStage() const;
 
   std::array<int64_t, kNumRequestEvents> times_us_;  // kUnmarked when it has not happened
+  uint32_t last_step_idx_ = 0;                       // the last token whose step counts
+  int64_t first_step_us_ = 0;                        // of token 1
+  int64_t decode_steps_us_ = 0;                      // of the tokens after it
 };
 
 }  // namespace baton

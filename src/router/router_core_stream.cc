@@ -167,6 +167,7 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
   }
   last_us = entry.arrived_us;
   request.lifetime.Mark(RequestEvent::kLastToken, entry.arrived_us);
+  request.lifetime.CountStep(token.index, token.step_us);
   ++request.num_delivered;
   request.sink->OnToken(output);
   return true;

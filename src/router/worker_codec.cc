@@ -278,6 +278,7 @@ std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step) {
       token.top_logprobs.push_back({static_cast<TokenId>(top.token()), top.logprob()});
     }
     token.finish = DecodeFinish(event.finish());
+    token.step_us = event.step_us();
   }
   return tokens;
 }

@@ -130,6 +130,7 @@ struct WorkerToken {
   float logprob = 0.0f;
   std::vector<TokenLogprob> top_logprobs;
   FinishReason finish = FinishReason::kNone;
+  uint32_t step_us = 0;  // of the step that gave it; 0 = not told
 };
 
 // RequestState of worker.proto; the numbers are its numbers.

@@ -82,6 +82,7 @@ WorkerToken ToWorkerToken(const TokenEvent& event) {
   token.logprob = event.logprob;
   token.top_logprobs.assign(event.top_logprobs.begin(), event.top_logprobs.end());
   token.finish = event.finish;
+  token.step_us = event.step_us;
   return token;
 }
 

@@ -183,6 +183,7 @@ void ToProto(const TokenEvent& event, v1::TokenEvent* out) {
       entry->set_logprob(top.logprob);
     }
   }
+  out->set_step_us(event.step_us);
   if (event.finish == FinishReason::kStop) out->set_finish(v1::WORKER_FINISH_STOP);
   if (event.finish == FinishReason::kLength) out->set_finish(v1::WORKER_FINISH_LENGTH);
 }

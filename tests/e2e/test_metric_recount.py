@@ -187,6 +187,6 @@ def test_a_prompt_that_is_cached_says_so_every_time():
         timings = [server.post("/v1/completions", request)[2]["timings"] for _ in range(150)]
         assert {t["cached_tokens"] for t in timings[1:]} == {timings[-1]["cached_tokens"]}
         assert timings[-1]["cached_tokens"] > 0
-        # The router times what it hears. On a full machine it may hear both ends of the step at
-        # once, and the step is then 0.
-        assert sum(t["first_step_ms"] > 0 for t in timings) >= 140
+        # On a full machine the router may hear both ends of a step at once. The worker's own time
+        # of the step counts then.
+        assert all(t["first_step_ms"] > 0 and t["decode_ms"] > 0 for t in timings)

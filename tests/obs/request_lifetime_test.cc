@@ -57,6 +57,38 @@ TEST(RequestLifetimeTest, OneTokenAnswerEndsBeforeItsTransfer) {
   EXPECT_EQ(lifetime.EndToEndUs(), 10);
 }
 
+// A router that was held up hears all of this at one time.
+TEST(RequestLifetimeTest, StepsTakeTheirTimeWhenTheirEndsAreHeardAtOnce) {
+  RequestLifetime lifetime(0);
+  lifetime.Mark(RequestEvent::kAdmitted, 10);
+  lifetime.Mark(RequestEvent::kPrefillStarted, 20);
+  for (const RequestEvent event :
+       {RequestEvent::kFirstToken, RequestEvent::kVerified, RequestEvent::kFirstStepStarted,
+        RequestEvent::kFirstStepEnded, RequestEvent::kLastToken}) {
+    lifetime.Mark(event, 100);
+  }
+  lifetime.CountStep(0, 55);
+  lifetime.CountStep(1, 7);
+  lifetime.CountStep(1, 7);  // of another choice
+  lifetime.CountStep(2, 5);
+  EXPECT_THAT(lifetime.StagesUs(), ElementsAre(10, 10, 68, 0, 0, 0, 7, 5));
+  EXPECT_EQ(lifetime.TimeToFirstTokenUs(), 100) << "that is when the client could see it";
+  lifetime.CountStep(3, 1'000'000);
+  EXPECT_THAT(lifetime.StagesUs(), ElementsAre(0, 0, 0, 0, 0, 0, 0, 100)) << "as far as it goes";
+}
+
+TEST(RequestLifetimeTest, StepsThatWereHeardInTimeStayAsHeard) {
+  RequestLifetime lifetime(0);
+  lifetime.Mark(RequestEvent::kFirstToken, 10);
+  lifetime.Mark(RequestEvent::kFirstStepStarted, 20);
+  lifetime.CountStep(1, 7);
+  EXPECT_THAT(lifetime.StagesUs(), ElementsAre(0, 0, 10, 0, 0, 10, 0, 0)) << "it is not over";
+  lifetime.Mark(RequestEvent::kFirstStepEnded, 28);
+  lifetime.Mark(RequestEvent::kLastToken, 40);
+  lifetime.CountStep(2, 6);
+  EXPECT_THAT(lifetime.StagesUs(), ElementsAre(0, 0, 10, 0, 0, 10, 8, 12));
+}
+
 TEST(RequestLifetimeTest, FailedRequestEndsAtItsLatestMark) {
   RequestLifetime lifetime(100);
   EXPECT_EQ(lifetime.EndToEndUs(), 0);
@@ -83,6 +115,7 @@ TEST(RequestLifetimeTest, StagesSumToEndToEndWhateverIsMarked) {
     for (size_t i = 0; i < num_marks; ++i) {
       const auto event = static_cast<RequestEvent>(1 + random() % (kNumRequestEvents - 1));
       lifetime.Mark(event, static_cast<int64_t>(random() % 200));
+      lifetime.CountStep(static_cast<uint32_t>(random() % 4), static_cast<uint32_t>(random() % 50));
       ASSERT_EQ(Sum(lifetime), lifetime.EndToEndUs()) << "BATON_TEST_SEED=" << seed;
       for (const int64_t stage_us : lifetime.StagesUs()) {
         ASSERT_GE(stage_us, 0) << "BATON_TEST_SEED=" << seed;
@@ -121,6 +154,7 @@ TEST(RequestLifetimeTest, StagesUntilALookSumToItsAge) {
     for (size_t i = random() % 12; i > 0; --i) {
       const auto event = static_cast<RequestEvent>(1 + random() % (kNumRequestEvents - 1));
       lifetime.Mark(event, static_cast<int64_t>(random() % 200));
+      lifetime.CountStep(static_cast<uint32_t>(random() % 4), static_cast<uint32_t>(random() % 50));
     }
     const auto end_us = static_cast<int64_t>(50 + random() % 200);
     int64_t sum_us = 0;

@@ -412,6 +412,29 @@ TEST(RequestFlowTest, AnAnswerOfTwoTokensHasAFirstStep) {
   EXPECT_DOUBLE_EQ(cluster.sink->result->timings.decode_ms, 0.0);
 }
 
+// A router that was held up hears both ends of each step at one time.
+TEST(RequestFlowTest, StepsTakeTheTimeThatTheirWorkerMeasured) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.Text("prefill-0", uid, 0, "a");
+  cluster.now_us += 30'000;
+  cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+  cluster.State("decode-0", uid, WorkerRequestState::kDecodeStarted);
+  for (const uint32_t index : {1u, 2u}) {
+    WorkerToken token = FakeCluster::Token(uid, index, 'b');
+    if (index == 2) token.finish = FinishReason::kLength;
+    token.step_us = 4'000 + index * 1'000;
+    cluster.Tokens("decode-0", {token});
+  }
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  const RequestTimings& timings = cluster.sink->result->timings;
+  EXPECT_DOUBLE_EQ(timings.kv_wait_ms, 19.0);
+  EXPECT_DOUBLE_EQ(timings.first_step_ms, 5.0);
+  EXPECT_DOUBLE_EQ(timings.decode_ms, 6.0);
+}
+
 // The streams of two workers are not ordered: the decode worker's tokens may come first.
 TEST(RequestFlowTest, APrefillWorkersLateReportChangesNoStageAndNoNumber) {
   for (const bool reports : {true, false}) {

@@ -126,10 +126,13 @@ TEST(WorkerCodecTest, AFinishOfALaterVersionIsAFinish) {
   step.add_events();
   step.add_events()->set_finish(v1::WORKER_FINISH_LENGTH);
   step.add_events()->set_finish(static_cast<v1::WorkerFinish>(77));
+  step.mutable_events(1)->set_step_us(5'100);
   const std::vector<WorkerToken> tokens = DecodeStep(step);
   EXPECT_EQ(tokens[0].finish, FinishReason::kNone);
   EXPECT_EQ(tokens[1].finish, FinishReason::kLength);
   EXPECT_EQ(tokens[2].finish, FinishReason::kLength);
+  EXPECT_EQ(tokens[0].step_us, 0u) << "an older worker";
+  EXPECT_EQ(tokens[1].step_us, 5'100u);
 }
 
 TEST(WorkerCodecTest, WhatIsKeptOfAHelloIsBounded) {

@@ -211,6 +211,7 @@ TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
   event.logprob = -0.25f;
   event.top_logprobs = top;
   event.finish = FinishReason::kLength;
+  event.step_us = 5'100;
   v1::TokenEvent wire_event;
   ToProto(event, &wire_event);
   EXPECT_EQ(wire_event.uid().hi(), 3u);
@@ -224,6 +225,7 @@ TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
   EXPECT_EQ(wire_event.top_logprobs(1).token(), 6u);
   EXPECT_EQ(wire_event.top_logprobs(1).logprob(), -1.5f);
   EXPECT_EQ(wire_event.finish(), v1::WORKER_FINISH_LENGTH);
+  EXPECT_EQ(wire_event.step_us(), 5'100u);
 
   RequestStatus status{.key = {{3, 4}, 2}, .state = RequestState::kFailed};
   status.status = Unavailable("peer \xff is gone");
