@@ -464,8 +464,8 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.kv_received = 0;
   request.decode_worker_id = decode.description.name.worker_id;
   // KV that moves on was computed where it was computed before.
-  const bool moves = prefill != nullptr && !prefill->IsPrefill();
-  if (!moves) request.prefill_worker_id.clear();
+  request.moves_kv = prefill != nullptr && !prefill->IsPrefill();
+  if (!request.moves_kv) request.prefill_worker_id.clear();
   request.lifetime.Mark(RequestEvent::kAdmitted, now_us);
   request.merge.DropAhead();
 

@@ -264,7 +264,8 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
 
 // Where the KV of this placement comes from is known.
 void RouterCore::CountSource(RouterRequest& request, const WorkerRequestStatus& status) {
-  if (request.num_replayed == 0) request.cached_tokens = 0;  // of an attempt before
+  const bool begins_anew = request.num_replayed == 0 && !request.moves_kv;
+  if (begins_anew) request.cached_tokens = 0;  // of an attempt before
   request.NoteCached(status.cached_tokens);
   if (!request.resume_reason) return;
   ResumeSource source = status.cached_tokens > 0 ? ResumeSource::kPrefix : ResumeSource::kRecompute;

@@ -100,6 +100,7 @@ struct RouterRequest {
   PlacementHalf prefill;
   PlacementHalf decode;
   bool is_local = false;          // the decode worker computes the prompt itself
+  bool moves_kv = false;          // from one decode worker to another: no prompt is computed
   bool exact = true;              // also of the output before this placement
   uint64_t numerics_id = 0;       // of the decode worker that the first token came from
   uint32_t begun_context = 0;     // of that which the client's first token came from, tokens
@@ -186,9 +187,10 @@ struct RouterRequest {
   // A worker says how many tokens of the prompt were cached. The client is told of its prompt
   // alone, so of a placement that began without output. At least the last token is always computed,
   // and a worker that says otherwise is not believed. Both workers say it, since either may be
-  // heard first; an older decode worker says 0.
+  // heard first; an older decode worker says 0. A decode worker that hands a stream over computed
+  // no prompt for it.
   void NoteCached(uint32_t num_tokens) {
-    if (num_replayed > 0 || num_tokens == 0) return;
+    if (moves_kv || num_replayed > 0 || num_tokens == 0) return;
     cached_tokens = std::min(num_tokens, static_cast<uint32_t>(spec.prompt.size() - 1));
   }
   bool IsPlaced() const { return life.placed(); }

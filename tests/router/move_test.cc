@@ -86,6 +86,34 @@ TEST(MoveTest, KvOfADrainingDecodeWorkerMovesToAnother) {
   ExpectClean(cluster);
 }
 
+// Nothing is replayed while only the first token is known, and yet no prompt is computed again.
+TEST(MoveTest, AStreamThatMovesAfterItsFirstTokenKeepsItsCachedTokens) {
+  FakeCluster cluster;
+  JoinOldPair(cluster);
+  cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.Report("decode-1", {}, 0);
+  cluster.cached_tokens = 4;
+  const RequestUid uid = PlayTo(cluster, Phase::kHandedOff);
+  cluster.Report("decode-1");
+  cluster.Report("decode-0", {"decode-1"}, std::nullopt, /*draining=*/true);
+  cluster.core.Tick(cluster.now_us += 20'000);
+  ASSERT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
+  cluster.State("decode-1", uid, WorkerRequestState::kReserved, StatusCode::kOk, 2);
+  const auto sources = cluster.Log("decode-0").Of(Order::Kind::kPrefill);
+  ASSERT_EQ(sources.size(), 1u);
+  EXPECT_TRUE(sources[0].replayed.empty());
+  for (const uint32_t told : {0u, 3u}) {  // its own hits, if it had to compute the stream again
+    cluster.cached_tokens = told;
+    cluster.State("decode-0", uid, WorkerRequestState::kPrefillStarted, StatusCode::kOk, 2);
+  }
+  cluster.State("decode-1", uid, WorkerRequestState::kVerified, StatusCode::kOk, 2);
+  cluster.text_attempt = 2;
+  cluster.Text("decode-1", uid, 0, "abcd", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->Text(), "abcd");
+  EXPECT_EQ(cluster.sink->result->timings.cached_tokens, 4u);
+}
+
 // Its first token there may be sampled already, and is not to cross without its log-probability.
 TEST(MoveTest, AResumedStreamMovesOnlyAfterItsNextToken) {
   FakeCluster cluster;
