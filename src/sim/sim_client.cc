@@ -129,7 +129,8 @@ void SimClient::CheckLogprobs(const SampledToken& expected, const TokenOutput& t
 }
 
 // The first asking of a prompt in its tenant finds nothing. A request that a fault made be computed
-// again finds its own KV, so only runs without faults are judged.
+// again finds its own KV, so only runs without faults are judged here; with faults its worker is,
+// which knows all that it was ever asked for (AskedPrefixes).
 void SimClient::CheckCached(const RequestTimings& timings) {
   if (!desk_->has_no_faults || timings.cached_tokens == 0 || timings.resumes > 0) return;
   if (desk_->num_asked[cache_name_] > 1) return;

@@ -89,6 +89,7 @@ void SimWorker::Boot() {
   sink_ = std::make_unique<EngineTransportSink>(inbox_.get(), &wire_, process_);
   journal_ = std::make_unique<PrefixJournal>(options_.num_blocks);
   held_.clear();
+  asked_.emplace(options_.layout.block_size);
   transport_.set_incarnation(incarnation_);
   const Status started = transport_.Start(sink_.get());
   BATON_CHECK(started.ok(), "{}", started.ToString());
@@ -303,6 +304,7 @@ void SimWorker::OnOrder(const std::shared_ptr<SimSessionStream>& stream,
   spec->session = stream->id;
   const RequestKey key = spec->key;
   const bool is_new = stream->starts.Note(key);
+  asked_->Note(*spec);
   if (inbox_->TryPost(StartRequest{std::move(spec)})) return WakeSoon();
   if (is_new) stream->starts.Forget(key);
   Reject(stream, key);
@@ -349,7 +351,19 @@ void SimWorker::OnStepEvents(std::span<const TokenEvent> events) {
   }
 }
 
+// Also with faults: whatever befell a request, its KV is here by an order of its tenant.
+void SimWorker::CheckCached(const RequestStatus& status) {
+  const bool is_hit = status.state == RequestState::kPrefillStarted && status.cached_tokens > 0;
+  if (is_hit && !asked_->MayBeHeld(status.key)) {
+    fabric_->violate("foreign prefix",
+                     fmt::format("{}: {} cached tokens of a prompt that its tenant asked once",
+                                 name(), status.cached_tokens));
+  }
+  if (IsTerminal(status.state)) asked_->Forget(status.key);
+}
+
 void SimWorker::OnRequestStatus(const RequestStatus& status) {
+  CheckCached(status);
   const auto found = sessions_.find(status.session);
   if (found == sessions_.end()) return;
   found->second->starts.OnState(status.key, status.state);

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "src/engine/engine_core.h"
 #include "src/engine/prefix_journal.h"
 #include "src/engine/transport_sink.h"
+#include "src/sim/asked_prefixes.h"
 #include "src/sim/sim_model.h"
 #include "src/sim/sim_streams.h"
 #include "src/sim/sim_transport.h"
@@ -111,6 +113,7 @@ class SimWorker final : private EngineListener {
   void Spend(int64_t us);
   void Reject(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key);
   void SendStatus(const std::shared_ptr<SimSessionStream>& stream, const RequestStatus& status);
+  void CheckCached(const RequestStatus& status);
 
   void WaitUntilIdle(int64_t down_us);
   void End(int64_t down_us);
@@ -146,6 +149,7 @@ class SimWorker final : private EngineListener {
   HeldLinks held_;
   std::vector<PrefixChange> changes_;
   std::vector<BlockHandle> taken_;  // away from the pool
+  std::optional<AskedPrefixes> asked_;
   bool leaving_ = false;
   uint64_t next_session_ = 1;
   int64_t turn_at_us_ = INT64_MAX;

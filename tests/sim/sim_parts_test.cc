@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 
+#include "src/sim/asked_prefixes.h"
 #include "src/sim/event_queue.h"
 #include "src/sim/sim_faults.h"
 #include "src/sim/sim_model.h"
@@ -29,6 +30,44 @@ TEST(EventQueueTest, RunsInOrderOfTimeThenOfPosting) {
   }
   EXPECT_EQ(seen, "abcd");
   EXPECT_EQ(events.now_us(), start_us + 20);
+}
+
+RequestSpec OrderOf(uint64_t uid, std::string tenant, std::vector<TokenId> prompt) {
+  RequestSpec spec;
+  spec.key = {{0, uid}, 1};
+  spec.num_prompt_tokens = static_cast<uint32_t>(prompt.size());
+  spec.tokens = std::move(prompt);
+  spec.tenant = std::move(tenant);
+  return spec;
+}
+
+TEST(AskedPrefixesTest, OnlyAnotherOrderOfTheTenantMakesAHitRight) {
+  AskedPrefixes asked(4);
+  const RequestSpec mine = OrderOf(1, "a", {1, 2, 3, 4, 5});
+  asked.Note(mine);
+  asked.Note(OrderOf(2, "b", {1, 2, 3, 4, 5}));
+  asked.Note(OrderOf(3, "a", {1, 2, 3, 5, 5}));
+  EXPECT_FALSE(asked.MayBeHeld(mine.key)) << "another tenant, another prompt";
+  const RequestSpec later = OrderOf(4, "a", {1, 2, 3, 4, 9, 9});
+  asked.Note(later);
+  asked.Forget(later.key);
+  EXPECT_TRUE(asked.MayBeHeld(mine.key)) << "the same first block";
+  EXPECT_FALSE(asked.MayBeHeld(later.key)) << "it is over";
+}
+
+TEST(AskedPrefixesTest, AnOrderAgainAndAnAnswerMayHaveLeftTheBlock) {
+  AskedPrefixes asked(4);
+  RequestSpec again = OrderOf(1, "a", {1, 2, 3, 4});
+  asked.Note(again);
+  again.key.attempt = 2;
+  again.tokens.push_back(7);  // replayed
+  asked.Note(again);
+  EXPECT_TRUE(asked.MayBeHeld(again.key)) << "its own earlier attempt";
+  const RequestSpec long_one = OrderOf(2, "a", {6, 6, 6, 6});
+  asked.Note(long_one);
+  EXPECT_FALSE(asked.MayBeHeld(long_one.key));
+  asked.Note(OrderOf(3, "a", {6, 6}));
+  EXPECT_TRUE(asked.MayBeHeld(long_one.key)) << "the answer to the short one filled the block";
 }
 
 TEST(SimProcessTest, AFrozenProcessDoesEverythingAfterwardsInOrder) {
