@@ -56,7 +56,16 @@ void LinkHealth::EndHandOff(uint64_t num_bytes) {
   num_open_ -= num_open_ > 0 ? 1 : 0;
 }
 
-void LinkHealth::LearnSpeed(uint64_t num_bytes, double seconds, double after_prompt_s) {
+void LinkHealth::ForgiveSilence(int64_t late_us) {
+  const int64_t num_slots = late_us / kSlotUs;
+  const auto shift = static_cast<std::ptrdiff_t>(num_slots % static_cast<int64_t>(kNumSlots));
+  std::rotate(slots_.rbegin(), slots_.rbegin() + shift, slots_.rend());
+  newest_slot_ += num_slots;
+  if (last_bytes_us_ > 0) last_bytes_us_ += late_us;
+}
+
+void LinkHealth::LearnSpeed(uint64_t num_bytes, double seconds, double after_prompt_s,
+                            int64_t now_us) {
   if (num_bytes == 0 || !(seconds > 0)) return;
   const double speed = std::min(static_cast<double>(num_bytes) / seconds, kMaxBytesPerS);
   const auto learn = [speed](double* known) {
@@ -65,16 +74,21 @@ void LinkHealth::LearnSpeed(uint64_t num_bytes, double seconds, double after_pro
   learn(&average_bytes_per_s_);
   // KV crosses while the prompt is computed, so most samples only say what the link does at least
   // (as of a sender with little to send: Cardwell et al., "BBR", CACM 2017).
-  const bool is_limit = num_bytes >= kMinLimitBytes && after_prompt_s > seconds / 2;
+  // While a link is tried a small one has to do: else a link that is slow for large prompts would
+  // be taken for healed by a small one.
+  const bool is_large = num_bytes >= kMinLimitBytes || !is_proven_;
+  const bool is_limit = is_large && after_prompt_s > seconds / 2;
   const bool is_faster = limit_bytes_per_s_ > 0 && speed > limit_bytes_per_s_;
-  if (is_limit || is_faster) learn(&limit_bytes_per_s_);
+  if (!is_limit && !is_faster) return;
+  learn(&limit_bytes_per_s_);
+  limit_us_ = now_us;
 }
 
 void LinkHealth::OnVerified(uint64_t num_bytes, double seconds, double after_prompt_s,
                             int64_t now_us) {
   // A speed that was measured on a bad link says nothing about a healed one.
   if (!is_proven_) average_bytes_per_s_ = limit_bytes_per_s_ = 0;
-  LearnSpeed(num_bytes, seconds, after_prompt_s);
+  LearnSpeed(num_bytes, seconds, after_prompt_s, now_us);
   is_proven_ = true;
   rests_until_us_ = 0;
   if (now_us - last_fault_us_ >= kLinkForgivenUs) num_faults_ = 0;
@@ -87,6 +101,7 @@ void LinkHealth::OnFault(int64_t now_us) {
 void LinkHealth::OnStall(double bytes_per_s, int64_t now_us) {
   ++num_stalls_;
   if (bytes_per_s > 0) average_bytes_per_s_ = limit_bytes_per_s_ = bytes_per_s;
+  limit_us_ = now_us;
   BeginRest(now_us);
 }
 

@@ -26,6 +26,9 @@ inline constexpr int64_t kFirstLinkRestUs = 1'000'000;
 inline constexpr int64_t kMaxLinkRestUs = 8'000'000;
 // A link without a fault for so long begins again with the first rest.
 inline constexpr int64_t kLinkForgivenUs = 30'000'000;
+// A measured speed is trusted for so long after it was last found. Nothing is placed on a link that
+// is taken for slow, so nothing would find out that it is fast again.
+inline constexpr int64_t kSpeedTrustedUs = kMaxLinkRestUs;
 
 // A prompt that is computed and whose KV is not at the decode worker yet.
 struct KvOnItsWay {
@@ -68,6 +71,12 @@ class LinkHealth {
   bool IsLeftAlone(int64_t now_us) const { return Rests(now_us) || (!is_proven_ && num_open_ > 0); }
   // Its next hand-off tries it.
   bool IsTried() const { return !is_proven_; }
+  // The next hand-off measures it again: its speed was found long ago, and nothing is under way.
+  bool IsMeasuredAnew(int64_t now_us) const {
+    return num_open_ == 0 && now_us - limit_us_ >= kSpeedTrustedUs;
+  }
+  // The router stood still for so long, and heard no byte of that time.
+  void ForgiveSilence(int64_t late_us);
   int64_t rests_until_us() const { return rests_until_us_; }
   uint32_t num_faults() const { return num_faults_; }
   // Hand-offs that were slow, and times that one failed.
@@ -82,7 +91,7 @@ class LinkHealth {
   static constexpr size_t kNumSlots = 8;
   static constexpr int64_t kSlotUs = 125'000;
   bool BeginRest(int64_t now_us);  // false: it rests already
-  void LearnSpeed(uint64_t num_bytes, double seconds, double after_prompt_s);
+  void LearnSpeed(uint64_t num_bytes, double seconds, double after_prompt_s, int64_t now_us);
 
   std::array<uint64_t, kNumSlots> slots_{};
   int64_t newest_slot_ = 0;  // its number since time 0; slots_ holds it and the seven before
@@ -91,6 +100,7 @@ class LinkHealth {
   uint32_t num_open_ = 0;
   double average_bytes_per_s_ = 0;
   double limit_bytes_per_s_ = 0;
+  int64_t limit_us_ = 0;     // when that was last found
   bool is_proven_ = true;    // since the last fault; true before the first
   uint32_t num_faults_ = 0;  // without kLinkForgivenUs between two of them
   uint64_t num_stalls_ = 0;

@@ -113,6 +113,7 @@ class EngineCore : private TransferOwner, private LayerHook {
   void CancelSession(SessionId session, std::string_view why);
   // `cached_tokens` goes with prefill started.
   void SetState(LiveRequest* request, RequestState state, uint32_t cached_tokens = 0);
+  void ReportReserved(LiveRequest* request);  // by dest_start_
   // Sends the same prompt to another decode worker and keeps what is computed. False when nothing
   // is kept.
   bool Retarget(LiveRequest* old, const RequestSpec& spec);

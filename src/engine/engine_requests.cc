@@ -67,7 +67,7 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
   if (request->spec.kind == RequestKind::kSource) {
     request->source = sources_.Start(request->spec, request->prompt_sequence, now_us_);
   } else if (request->spec.kind == RequestKind::kDest) {
-    SetState(request, RequestState::kReserved);
+    ReportReserved(request);
     // Last: when the receive cannot be opened the request ends here.
     dests_.Start(request->spec, std::move(dest_start_), now_us_);
   }
@@ -297,6 +297,16 @@ void EngineCore::SetState(LiveRequest* request, RequestState state, uint32_t cac
                .key = request->spec.key,
                .state = state,
                .cached_tokens = cached_tokens});
+}
+
+void EngineCore::ReportReserved(LiveRequest* request) {
+  request->state = RequestState::kReserved;
+  ++numbers_.states[static_cast<size_t>(request->state)];
+  const uint64_t num_crossing = dest_start_.num_data - dest_start_.num_held;
+  outbox_.Add({.session = request->spec.session,
+               .key = request->spec.key,
+               .state = request->state,
+               .kv_total_bytes = num_crossing * kv_view_.layout->BlockBytes()});
 }
 
 void EngineCore::Abandon(LiveRequest* request, RequestState state, const Status& status) {

@@ -109,8 +109,9 @@ struct RequestStatus {
   FailedPart failed_part = FailedPart::kNotTold;  // with failed and stranded
   // With prefill started and with verified: tokens of the prompt that were not computed again.
   uint32_t cached_tokens = 0;
-  bool retargeted = false;  // with prefill started: blocks of an older attempt are sent again
-  uint64_t kv_bytes = 0;    // with verified: bytes that crossed
+  bool retargeted = false;      // with prefill started: blocks of an older attempt are sent again
+  uint64_t kv_bytes = 0;        // with verified: bytes that crossed
+  uint64_t kv_total_bytes = 0;  // with reserved: bytes that are to cross
   TransportKind transport = TransportKind::kAuto;  // with verified
   int64_t transfer_us = 0;      // with verified: from the first slice to the last
   uint32_t retry_after_ms = 0;  // with rejected for load

@@ -326,6 +326,7 @@ void RouterCore::ForgiveSilence(int64_t late_us) {
   for (auto& [lease, worker] : registry_.workers()) {
     worker.heard_us += late_us;
     worker.progress_us += late_us;
+    for (auto& [decode, link] : worker.links) link.ForgiveSilence(late_us);
   }
   watched_us_ += late_us;
   for (auto& [uid, request] : requests_) {

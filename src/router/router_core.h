@@ -194,6 +194,7 @@ class RouterCore {
   void GiveUpMove(RouterRequest& request);
 
   // router_core_links.cc: KV on its way.
+  void OnKvTotal(RouterRequest& request, uint64_t total_bytes);
   void OnKvProgress(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   void OnVerified(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   void WatchTransfers(int64_t now_us);

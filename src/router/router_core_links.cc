@@ -59,6 +59,20 @@ uint64_t ShownSpeed(const LinkHealth& health) {
 
 }  // namespace
 
+// What the decode worker holds of the prompt was guessed when the request was placed; the decode
+// worker knows. No more is believed than the whole prompt, in whole blocks.
+void RouterCore::OnKvTotal(RouterRequest& request, uint64_t total_bytes) {
+  RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
+  if (total_bytes == 0 || prefill == nullptr) return;
+  const auto link = prefill->links.find(request.prefill.link_to);
+  if (link == prefill->links.end()) return;
+  const uint64_t most_tokens = request.NumTokens() + uint64_t{prefill->description.block_size};
+  total_bytes = std::min(total_bytes, most_tokens * prefill->description.kv_bytes_per_token);
+  link->second.EndHandOff(request.prefill.link_bytes);
+  request.prefill.link_bytes = total_bytes;
+  link->second.BeginHandOff(total_bytes);
+}
+
 void RouterCore::OnKvProgress(RouterRequest& request, const WorkerRequestStatus& status,
                               int64_t now_us) {
   if (status.kv_bytes <= request.kv_received) return;

@@ -107,6 +107,18 @@ uint32_t TakeOutShort(const RouterRequest& request, uint32_t answer_context, Rou
   return largest;
 }
 
+// The decode workers that may take the KV of `source`, another one: links of it that failed or were
+// slow are left alone.
+RouteTable WithoutBadLinksOf(const RegisteredWorker& source, int64_t now_us, RouteTable table) {
+  for (size_t i = 0; i < table.decode.size(); ++i) {
+    const auto link = source.links.find(table.decode_leases[i]);
+    if (link != source.links.end() && link->second.IsLeftAlone(now_us)) {
+      table.decode[i].ready = false;
+    }
+  }
+  return table;
+}
+
 // Among the workers whose context holds the whole answer; among all where none of those has room
 // now.
 Route PickForAnswer(const RouteTable& table, const RouteQuery& query) {
@@ -318,7 +330,7 @@ PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims&
   if (source != nullptr && !source->IsPrefill() && !query.needs_no_link) {
     RouteQuery on_source_kv = query;
     on_source_kv.disaggregate = false;
-    planned.route = PickForAnswer(table, on_source_kv);
+    planned.route = PickForAnswer(WithoutBadLinksOf(*source, now_us, table), on_source_kv);
     if (planned.route.path == Route::Path::kLocal && planned.route.has_room) {
       const RegisteredWorker* dest = registry_.Find(table.decode_leases[planned.route.decode_idx]);
       if (source->IsLinkedTo(dest->description.name)) {

@@ -218,6 +218,7 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
   if (!is_prefill) Accept(request, now_us);
   switch (status.state) {
     case WorkerRequestState::kReserved:
+      if (!is_prefill) OnKvTotal(request, status.kv_total_bytes);
       OnKvProgress(request, status, now_us);
       Raise(request, PlacementProgress::kReserved);
       break;

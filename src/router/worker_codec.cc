@@ -298,6 +298,7 @@ WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status) {
   const bool is_part = part >= 0 && part <= static_cast<int>(FailedPart::kPeer);
   if (is_part) decoded.failed_part = static_cast<FailedPart>(part);
   decoded.kv_bytes = status.kv_bytes();
+  decoded.kv_total_bytes = status.kv_total_bytes();
   decoded.transport = DecodeKind(status.transport());
   const bool is_time = std::isfinite(status.transfer_seconds());
   decoded.transfer_seconds = is_time ? std::max(0.0f, status.transfer_seconds()) : 0.0f;

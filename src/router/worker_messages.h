@@ -163,7 +163,8 @@ struct WorkerRequestStatus {
   StatusCode code = StatusCode::kOk;              // with kRejected and kFailed
   std::string message;                            // for the log only
   FailedPart failed_part = FailedPart::kNotTold;  // with kFailed, kStranded
-  uint64_t kv_bytes = 0;  // with kVerified; with kReserved: that arrived so far
+  uint64_t kv_bytes = 0;        // with kVerified; with kReserved: that arrived so far
+  uint64_t kv_total_bytes = 0;  // with kReserved: that are to come in all; 0 = not told
   LinkKind transport = LinkKind::kUnspecified;
   float transfer_seconds = 0;
   uint32_t retry_after_ms = 0;  // with kRejected for load

@@ -66,11 +66,12 @@ Row CommonRow(const RegisteredWorker& worker, double assumed, int64_t now_us) {
 }
 
 // The row of a link that is up. Before a hand-off has tried it again, a bad link's old speed says
-// nothing: it counts as fast, so that one is placed there.
+// nothing: it counts as fast, so that one is placed there. So does a speed that was found long ago.
 LinkUp RowOf(const LinkHealth& health, uint64_t bytes_per_token, int64_t now_us) {
   LinkUp row;
   row.rests = health.IsLeftAlone(now_us);
-  if (health.IsTried() || health.limit_bytes_per_s() <= 0) return row;
+  const bool is_unknown = health.IsTried() || health.limit_bytes_per_s() <= 0;
+  if (is_unknown || health.IsMeasuredAnew(now_us)) return row;
   row.seconds_per_token = static_cast<double>(bytes_per_token) / health.limit_bytes_per_s();
   row.queued_s = static_cast<double>(health.open_bytes()) / health.limit_bytes_per_s();
   return row;

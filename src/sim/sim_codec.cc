@@ -95,6 +95,7 @@ WorkerRequestStatus ToWorkerStatus(const RequestStatus& status) {
   out.message = std::string(status.status.message());
   out.failed_part = status.failed_part;
   out.kv_bytes = status.kv_bytes;
+  out.kv_total_bytes = status.kv_total_bytes;
   out.transport = ToLinkKind(status.transport);
   out.transfer_seconds = static_cast<float>(static_cast<double>(status.transfer_us) * 1e-6);
   out.retry_after_ms = status.retry_after_ms;

@@ -198,6 +198,7 @@ void ToProto(const RequestStatus& status, v1::RequestStatus* out) {
   out->set_cached_tokens(status.cached_tokens);
   out->set_retargeted(status.retargeted);
   out->set_kv_bytes(status.kv_bytes);
+  out->set_kv_total_bytes(status.kv_total_bytes);
   out->set_transport(ToProto(status.transport));
   out->set_transfer_seconds(static_cast<float>(static_cast<double>(status.transfer_us) * 1e-6));
   out->set_retry_after_ms(status.retry_after_ms);

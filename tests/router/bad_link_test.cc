@@ -149,6 +149,23 @@ TEST_F(BadLinkTest, KvThatComesInTimeIsWaitedFor) {
   EXPECT_EQ(Finish(uid, 1), "abcd");
 }
 
+// The router guessed that all of the prompt crosses; the decode worker holds most of it.
+TEST_F(BadLinkTest, TheDecodeWorkerSaysHowMuchIsToCome) {
+  Start(1);
+  const RequestUid uid = cluster.Submit(cluster.Request(std::string(160, 'p')));
+  WorkerRequestStatus status{.uid = uid, .attempt = 1, .state = WorkerRequestState::kReserved};
+  status.kv_total_bytes = 150'000;
+  cluster.core.OnSessionStatus(cluster.Session("decode-0"), status, cluster.now_us);
+  Compute(uid, 1);
+  for (uint64_t i = 1; i <= 5; ++i) {
+    Advance(100'000);
+    Receive(uid, i * 25'000);
+  }
+  EXPECT_EQ(NumDecodes(), 1u) << "at 250,000 bytes a second the rest needs 0.1 s";
+  EXPECT_EQ(Finish(uid, 1), "abcd");
+  ExpectClean(cluster);
+}
+
 TEST_F(BadLinkTest, WithinAHostNothingIsPredicted) {
   JoinOldPair(cluster);  // over shm
   const RequestUid uid = PlayTo(cluster, Phase::kGranted);
@@ -181,6 +198,34 @@ TEST_F(BadLinkTest, AHealedLinkIsTriedWithinTenSecondsAndTakesItsShare) {
     EXPECT_EQ(LastDecode().peer, "prefill-0") << "good again: used at once";
     Finish(uid, 1);
   }
+}
+
+// No hand-off failed on it, and none would take it while another link is faster.
+TEST_F(BadLinkTest, ALinkThatWasSlowAWhileAgoIsMeasuredAnew) {
+  Start(2);
+  const RequestUid first = Ask();
+  const std::string slow = LastDecode().peer;
+  Advance(700'000);
+  WorkerRequestStatus status{.uid = first, .attempt = 1, .state = WorkerRequestState::kVerified};
+  status.kv_bytes = 160 * kBytesPerToken;
+  status.transport = LinkKind::kTcp;
+  status.transfer_seconds = 0.7f;
+  cluster.core.OnSessionStatus(cluster.Session("decode-0"), status, cluster.now_us);
+  cluster.Text("decode-0", first, 0, "abcd", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sinks[first]->ended());
+  const int64_t found_us = cluster.now_us;
+  bool is_used = false;
+  while (cluster.now_us - found_us < 11 * kSecond) {
+    const RequestUid uid = Ask();
+    const bool is_slow = LastDecode().peer == slow;
+    if (cluster.now_us - found_us < 7 * kSecond) {
+      EXPECT_FALSE(is_slow) << "the other is faster";
+    }
+    is_used = is_used || is_slow;
+    Finish(uid, 1);
+    Advance(250'000);
+  }
+  EXPECT_TRUE(is_used);
 }
 
 // Links that fail at once, whatever is placed on them: after two the prompt needs none.

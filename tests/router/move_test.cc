@@ -86,6 +86,28 @@ TEST(MoveTest, KvOfADrainingDecodeWorkerMovesToAnother) {
   ExpectClean(cluster);
 }
 
+TEST(MoveTest, KvTakesNoLinkThatFailedAMomentAgo) {
+  FakeCluster cluster;
+  JoinOldPair(cluster);
+  for (const char* id : {"decode-1", "decode-2"}) {
+    cluster.Join(FakeCluster::Describe(id, PoolRole::kDecode));
+    cluster.Report(id, {}, 0);
+  }
+  const RequestUid uid = PlayTo(cluster, Phase::kDecoding);
+  cluster.Report("decode-1");
+  cluster.Report("decode-2", {}, 32);  // fuller than the other
+  cluster.Report("decode-0", {"decode-1", "decode-2"}, std::nullopt, /*draining=*/true);
+  cluster.core.Tick(cluster.now_us += 20'000);
+  ASSERT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
+  cluster.State("decode-1", uid, WorkerRequestState::kReserved, StatusCode::kOk, 2);
+  cluster.State("decode-1", uid, WorkerRequestState::kFailed, StatusCode::kDataLoss, 2);
+  cluster.core.Tick(cluster.now_us += 20'000);
+  const auto again = cluster.Log("decode-2").Of(Order::Kind::kDecode);
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].peer, "decode-0") << "its KV still moves, over the other link";
+  EXPECT_EQ(again[0].replayed, BytesOf("ab"));
+}
+
 // Nothing is replayed while only the first token is known, and yet no prompt is computed again.
 TEST(MoveTest, AStreamThatMovesAfterItsFirstTokenKeepsItsCachedTokens) {
   FakeCluster cluster;

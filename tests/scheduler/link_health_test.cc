@@ -79,6 +79,46 @@ TEST(LinkHealthTest, AHealedLinkForgetsTheSpeedThatWasMeasuredWhileItWasBad) {
   EXPECT_NEAR(link.limit_bytes_per_s(), 1000.0 * kMiB, kMiB);
 }
 
+// A small prompt is served well by a link on which a large one takes for ever.
+TEST(LinkHealthTest, ASmallHandOffThatTriesALinkMeasuresIt) {
+  LinkHealth link;
+  link.OnStall(0, 0);
+  link.BeginHandOff(100'000);
+  link.OnVerified(100'000, 0.4, 0.39, kSecond);
+  EXPECT_FALSE(link.IsTried());
+  EXPECT_NEAR(link.limit_bytes_per_s(), 250e3, 1) << "still slow";
+  link.OnVerified(100'000, 0.2, 0.01, kSecond);
+  EXPECT_LT(link.limit_bytes_per_s(), 300e3);
+  link.OnStall(250e3, 2 * kSecond);
+  link.OnVerified(100'000, 0.001, 0.001, 4 * kSecond);
+  EXPECT_NEAR(link.limit_bytes_per_s(), 100e6, 1) << "healed";
+}
+
+TEST(LinkHealthTest, ASpeedIsTrustedForAWhile) {
+  LinkHealth link;
+  link.OnVerified(2 * kMiB, 2, 2, kSecond);
+  EXPECT_FALSE(link.IsMeasuredAnew(kSecond + kSpeedTrustedUs - 1));
+  EXPECT_TRUE(link.IsMeasuredAnew(kSecond + kSpeedTrustedUs));
+  link.BeginHandOff(kMiB);
+  EXPECT_FALSE(link.IsMeasuredAnew(kSecond + kSpeedTrustedUs)) << "one does it";
+  link.OnVerified(2 * kMiB, 2, 2, 10 * kSecond);
+  link.EndHandOff(kMiB);
+  EXPECT_FALSE(link.IsMeasuredAnew(10 * kSecond));
+}
+
+TEST(LinkHealthTest, TimeInWhichTheRouterStoodStillIsNoSilenceOfTheLink) {
+  LinkHealth link;
+  for (int64_t us = 10 * kSecond; us < 11 * kSecond; us += 50'000) link.OnBytes(50'000, us);
+  const double before = link.RateSince(10 * kSecond, 11 * kSecond);
+  EXPECT_GT(before, 8e5);
+  link.ForgiveSilence(5 * kSecond);
+  EXPECT_EQ(link.RateSince(15 * kSecond, 16 * kSecond), before);
+  EXPECT_EQ(link.last_bytes_us(), 15'950'000);
+  LinkHealth unused;
+  unused.ForgiveSilence(5 * kSecond);
+  EXPECT_EQ(unused.last_bytes_us(), 0);
+}
+
 TEST(LinkHealthTest, TheEndIsPredictedFromBytesAndWithoutAnyFromTheSilence) {
   EXPECT_DOUBLE_EQ(SecondsLeft({.bytes_left = 3'000'000, .bytes_per_s = 250e3, .silent_s = 0.1}),
                    12);

@@ -231,6 +231,7 @@ TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
   status.status = Unavailable("peer \xff is gone");
   status.failed_part = FailedPart::kHandOff;
   status.kv_bytes = 77;
+  status.kv_total_bytes = 88;
   status.transport = TransportKind::kTcp;
   status.transfer_us = 2'000'000;
   v1::RequestStatus wire_status;
@@ -239,6 +240,7 @@ TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
   EXPECT_EQ(wire_status.code(), 14u);
   EXPECT_EQ(wire_status.message(), "peer ? is gone") << "anything else could not be parsed";
   EXPECT_EQ(wire_status.kv_bytes(), 77u);
+  EXPECT_EQ(wire_status.kv_total_bytes(), 88u);
   EXPECT_EQ(wire_status.transport(), v1::TRANSPORT_KIND_TCP);
   EXPECT_EQ(wire_status.transfer_seconds(), 2.0f);
   EXPECT_EQ(wire_status.failed_part(), v1::FAILED_PART_HAND_OFF);
