@@ -21,7 +21,7 @@ namespace {
 
 absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
   const auto refuse = [&](std::string_view what, uint32_t value, std::string_view range) {
-    return Unimplemented("{} {}: the kernels of device {} take {}; use cpu", what, value,
+    return Unimplemented("{} {}: the kernels of device {} take {}; use --device cpu", what, value,
                          DeviceKindName(device.kind()), range);
   };
   constexpr uint32_t kVec = 8;  // elements of 16 bytes
@@ -34,7 +34,8 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
   }
   if (!config.experts_sum_to_one) {
     return Unimplemented(
-        "expert_weights_norm (norm_topk_prob) false: the kernels of device {} take true; use cpu",
+        "expert_weights_norm (norm_topk_prob) false: the kernels of device {} take true; use "
+        "--device cpu",
         DeviceKindName(device.kind()));
   }
   const uint32_t group = config.num_heads / config.num_kv_heads;

@@ -8,6 +8,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <utility>
@@ -19,6 +22,7 @@
 #include "kernels/simt/run_options.h"
 #include "kernels/simt/simt_device.h"
 #include "src/model/sampler.h"
+#include "tests/model/gguf_builder.h"
 #include "tests/model/golden_compare.h"
 #include "tests/model/golden_file.h"
 #include "tests/model/on_device.h"
@@ -273,6 +277,38 @@ TEST(DeviceModelLoadTest, RefusesWhatHasNoKernel) {
   EXPECT_THAT(refusal("gemma3"), HasSubstr("head size 16"));
   EXPECT_THAT(refusal("qwen3moe"), HasSubstr("head size 16"));
   EXPECT_THAT(refusal("bf16"), HasSubstr("head size 16"));
+}
+
+// tiny_head64_qwen3moe with norm_topk_prob false. The bytes of both keys are a multiple of 32, so
+// the tensors behind them stay aligned.
+std::string PlainExperts() {
+  std::ifstream in(Tiny("head64_qwen3moe"), std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(in), {});
+  ByteWriter keys;
+  keys.PutString("qwen3moe.expert_weights_norm").Put<uint32_t>(7).Put<uint8_t>(0);
+  keys.PutString("general.author").Put<uint32_t>(8).PutString("nobody in particular.");
+  EXPECT_EQ(keys.size() % 32, 0u);
+  constexpr size_t kKeyCountAt = 16;
+  constexpr size_t kKeysAt = 24;
+  uint64_t num_keys = 0;
+  std::memcpy(&num_keys, &bytes[kKeyCountAt], sizeof(num_keys));
+  num_keys += 2;
+  std::memcpy(&bytes[kKeyCountAt], &num_keys, sizeof(num_keys));
+  bytes.insert(kKeysAt, reinterpret_cast<const char*>(keys.bytes().data()), keys.size());
+  const std::string path = ::testing::TempDir() + "plain_experts.gguf";
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+TEST(DeviceModelLoadTest, ExpertWeightsThatDoNotSumToOneAreForTheProcessor) {
+  const std::string path = PlainExperts();
+  OnDevice on(path);
+  EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(on.fixture.status().message()),
+              HasSubstr("expert_weights_norm (norm_topk_prob) false: the kernels of device simt "
+                        "take true; use --device cpu"));
+  ModelFixture cpu({.path = path, .max_context = 512});
+  EXPECT_TRUE(cpu.status().ok()) << cpu.status();
 }
 
 // Workers pair by these.
