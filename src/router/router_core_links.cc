@@ -141,7 +141,7 @@ void RouterCore::WatchTransfers(int64_t now_us) {
     // A hand-off that has just begun says nothing yet.
     const bool is_young = SecondsBetween(busy_us, now_us) < kLeastGainS / 2;
     const bool is_late = !is_young && IsWorthMoving(SecondsLeft(kv), 0);
-    if (is_late && request->MayBePlacedAgain()) late.push_back({TurnOf(*request), kv});
+    if (is_late) late.push_back({TurnOf(*request), kv});
   }
   const auto next = std::find_if(
       late.begin(), late.end(), [this](const LateRequest& one) { return last_looked_ < one.turn; });
@@ -169,7 +169,13 @@ void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_
     return;
   }
   RegisteredWorker& prefill = *registry_.Find(request.prefill.lease);
-  prefill.links[request.prefill.link_to].OnStall(kv.bytes_per_s, now_us);
+  LinkHealth& link = prefill.links[request.prefill.link_to];
+  // Its KV is waited for all the same; other requests had better go another way.
+  if (!request.MayBePlacedAgain()) {
+    if (!before.Is(prefill.lease, now_us)) link.OnStall(kv.bytes_per_s, now_us);
+    return;
+  }
+  link.OnStall(kv.bytes_per_s, now_us);
   BATON_LOG_WARN(
       "request {}: its KV from {} to {} would come in {:.1f} s ({} bytes left, {:.0f} bytes a "
       "second), another way needs {:.1f} s",

@@ -286,6 +286,7 @@ TEST_F(BadLinkTest, ChoicesThatNoWorkerComputesAgainWaitForTheirKv) {
     Receive(uid, i * 25'000);
     ASSERT_FALSE(cluster.sinks[uid]->ended()) << i;
   }
+  EXPECT_EQ(cluster.core.LinkRows().at(0).num_stalls, 1u) << "others leave the link alone";
   EXPECT_EQ(NumDecodes(), 1u);
   cluster.State("decode-0", uid, WorkerRequestState::kVerified);
   cluster.Text("decode-0", uid, 0, "ab", FinishReason::kLength);
