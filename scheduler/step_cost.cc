@@ -15,13 +15,13 @@ constexpr double kConstantTerm = 0.25;
 // Half of each step's error is corrected: ten steps leave 0.1 % of a wrong start, one step that was
 // held up by the system is forgotten in as many.
 constexpr double kLearningRate = 0.5;
-// Steps are planned to 100 ms. One that takes so long, and so many times what was predicted, is no
-// slow step: the process or its machine stood still. A worker that was stopped for 10 s would
-// otherwise count as a fifth slower, and routers would send it nothing by which it could learn
-// better. The prediction goes half of the way to twice its value, so that ten such steps in a row
-// are believed.
-constexpr double kStoodStillUs = 1'000'000;
-constexpr double kStoodStillTimes = 8;
+// Steps are planned to 100 ms. One that takes so long, and so many times what is predicted by
+// earlier steps of its kind, is no slow step: the process or its machine stood still. A worker that
+// was stopped for half a second or for 10 s would otherwise count as a fifth slower, and routers
+// would send it nothing by which it could learn better. The prediction goes half of the way to
+// twice its value, so that ten such steps in a row are believed.
+constexpr double kStoodStillUs = 250'000;
+constexpr double kStoodStillTimes = 4;
 // Weight of the newest value in the two averages.
 constexpr double kAverageShare = 0.2;
 
@@ -66,7 +66,8 @@ void StepCost::Measure(const StepShape& shape, int64_t elapsed_us) {
     norm += x[i] * x[i];
     predicted += weights_us_[i] * x[i];
   }
-  const bool stood_still = num_measurements_ > 0 && predicted > 0 &&
+  const bool is_known = shape.prefill_tokens == 0 ? decode_step_us_ > 0 : prefill_tokens_per_s_ > 0;
+  const bool stood_still = is_known && predicted > 0 &&
                            static_cast<double>(elapsed_us) >= kStoodStillUs &&
                            static_cast<double>(elapsed_us) > kStoodStillTimes * predicted;
   const double believed_us = stood_still ? 2 * predicted : static_cast<double>(elapsed_us);

@@ -141,12 +141,27 @@ TEST(StepCostTest, AStepInWhichTheProcessStoodStillIsNoMeasurement) {
   StepCost cost;
   for (int i = 0; i < 50; ++i) cost.Measure(prefill, 100'000);
   const double before = cost.prefill_tokens_per_s();
-  cost.Measure(prefill, 10'000'000);
-  EXPECT_EQ(cost.prefill_tokens_per_s(), before);
-  EXPECT_LE(cost.PredictUs(prefill), 160'000);
+  for (const int64_t stopped_us : {10'000'000, 500'000}) {
+    cost.Measure(prefill, 100'000 + stopped_us);
+    EXPECT_EQ(cost.prefill_tokens_per_s(), before) << stopped_us;
+    EXPECT_LE(cost.PredictUs(prefill), 160'000);
+    for (int i = 0; i < 20; ++i) cost.Measure(prefill, 100'000);
+  }
+  cost.Measure(prefill, 300'000);
+  EXPECT_LT(cost.prefill_tokens_per_s(), before) << "slower, and no stop";
   // A machine that has become so slow is believed.
   for (int i = 0; i < 50; ++i) cost.Measure(prefill, 10'000'000);
   EXPECT_NEAR(cost.prefill_tokens_per_s(), 10, 1);
+}
+
+// A large model on a slow machine, of which only prompts are known.
+TEST(StepCostTest, TheFirstStepOfItsKindIsBelievedHoweverSlow) {
+  StepCost cost;
+  cost.Measure(Prefill(0, 8), 10'000);
+  StepShape decode;
+  decode.AddDecode(8);
+  cost.Measure(decode, 2'000'000);
+  EXPECT_EQ(cost.decode_step_us(), 2'000'000);
 }
 
 }  // namespace
