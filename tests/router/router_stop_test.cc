@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "src/router/grpc_worker_session.h"
 #include "src/router/router.h"
 #include "tests/api/toy_hello.h"
+#include "tests/patience.h"
 #include "tests/router/recording_sink.h"
 #include "tests/router/test_model.h"
 
@@ -44,6 +46,15 @@ GenerateRequest AnyRequest() {
   return request;
 }
 
+// False after a minute, or its multiple in a sanitizer build.
+bool WaitUntil(const std::function<bool()>& holds) {
+  for (int i = 0; i < 60'000 * kPatienceFactor; ++i) {
+    if (holds()) return true;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return false;
+}
+
 // The router's thread is held while requests arrive and the inbox closes: they are accepted, and
 // the loop turns no more.
 TEST(RouterStop, RequestsPostedAfterTheLastTurnAreFailed) {
@@ -54,9 +65,9 @@ TEST(RouterStop, RequestsPostedAfterTheLastTurnAreFailed) {
   std::atomic<bool> held{false};
   router.GetRequests([&](const std::vector<RequestView>& /*requests*/) {
     held = true;
-    while (!inbox->closed()) std::this_thread::sleep_for(milliseconds(1));
+    EXPECT_TRUE(WaitUntil([&] { return inbox->closed(); }));
   });
-  while (!held) std::this_thread::sleep_for(milliseconds(1));
+  ASSERT_TRUE(WaitUntil([&] { return held.load(); }));
   std::vector<std::shared_ptr<RecordingSink>> sinks;
   for (int i = 0; i < 3; ++i) {
     sinks.push_back(std::make_shared<RecordingSink>());
@@ -120,7 +131,7 @@ TEST(RouterStop, ConnectorTakesItsStreamsAlong) {
     const int before = worker.num_orders;
     std::vector<std::unique_ptr<WorkerSession>> sessions;
     for (int i = 0; i < 3; ++i) sessions.push_back(connector->Connect(SessionRef{}, description));
-    while (worker.num_orders < before + 3) std::this_thread::sleep_for(milliseconds(1));
+    ASSERT_TRUE(WaitUntil([&] { return worker.num_orders >= before + 3; }));
     if (closed_first) inbox->Close();
     sessions.clear();
     connector.reset();
@@ -162,7 +173,7 @@ TEST(RouterInboxBound, ReportsOfOneWorkerWaitInItsStream) {
     }
     lease->Finish();
   });
-  // Nobody takes anything out meanwhile.
+  // Nobody takes anything out meanwhile. The more time the stream has, the sharper the test.
   std::this_thread::sleep_for(milliseconds(300));
   {
     GrpcWorkerConnector connector(inbox, Incarnation(1));
