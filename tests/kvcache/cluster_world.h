@@ -3,9 +3,9 @@
 // its events can be explored to the end.
 //
 // The network is a set: what was sent once on a connection may be delivered now, later, again or
-// never, in any order, until the connection ends. So loss, duplication and reordering have no limit
-// and cost no states. Clocks are not compared: any armed timer may fire at any moment (of one
-// machine the shorter one first). Crashes, cuts of a connection and cancels draw on one budget.
+// never, in any order, until the connection ends. So loss, duplication and reordering have no
+// limit. Clocks are not compared: any armed timer may fire at any moment (of one machine the
+// shorter one first). Crashes, cuts of a connection and cancels draw on one budget.
 //
 // After each event the world checks what must never happen; Bug() names the first.
 //   one writer       a block that a transport may write or read is pinned, of its generation, and
@@ -92,8 +92,7 @@ class ClusterWorld {
   bool IsAtRest() const;
   // All clients got their whole answers.
   bool IsDone() const;
-  // The fingerprint of the state, equal for worlds that differ only in the names of blocks and
-  // requests.
+  // The fingerprint of the state. Names of blocks and requests make no difference.
   void Fingerprint(std::string* scratch, Hash128* out) const;
   std::string ToString() const;
 
