@@ -137,7 +137,8 @@ HandoffMessage DrawMessage(ByteSource* source) {
     case 3:
       return Nack{DrawKey(source), DrawSlices(source)};
     case 4:
-      return Revoke{DrawKey(source), WireText(TextOf(source->Take(source->U8()))), source->Flag()};
+      return Revoke{DrawKey(source), WireText(TextOf(source->Take(source->U8()))), source->Flag(),
+                    static_cast<FailedPart>(source->Below(3))};
     default:
       return Renew{DrawKey(source)};
   }
