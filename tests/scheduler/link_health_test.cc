@@ -111,9 +111,10 @@ TEST(LinkHealthTest, TimeInWhichTheRouterStoodStillIsNoSilenceOfTheLink) {
   for (int64_t us = 10 * kSecond; us < 11 * kSecond; us += 50'000) link.OnBytes(50'000, us);
   const double before = link.RateSince(10 * kSecond, 11 * kSecond);
   EXPECT_GT(before, 8e5);
-  link.ForgiveSilence(5 * kSecond);
-  EXPECT_EQ(link.RateSince(15 * kSecond, 16 * kSecond), before);
-  EXPECT_EQ(link.last_bytes_us(), 15'950'000);
+  constexpr int64_t kLateUs = 5'125'000;  // 41 eighths of a second
+  link.ForgiveSilence(kLateUs);
+  EXPECT_EQ(link.RateSince(10 * kSecond + kLateUs, 11 * kSecond + kLateUs), before);
+  EXPECT_EQ(link.last_bytes_us(), 10'950'000 + kLateUs);
   LinkHealth unused;
   unused.ForgiveSilence(5 * kSecond);
   EXPECT_EQ(unused.last_bytes_us(), 0);
