@@ -30,30 +30,50 @@ uint32_t ReportedFree(const RegisteredWorker& worker) {
   return worker.load.blocks[kFreeIdx] + worker.load.blocks[kCachedIdx];
 }
 
-// The speed that is assumed for a worker that has not measured its own yet: the mean of the others
-// of its role and model. A constant would send prompts past a slower worker that holds them in its
-// cache.
-double AssumedTokensPerSecond(const std::map<LeaseId, RegisteredWorker>& workers, PoolRole role,
-                              std::string_view model_id) {
+// A worker's speed is trusted for so long after a report changed it. Under light load the worker
+// with the highest speed gets every prompt, and nothing would find out that another one, which was
+// held up for a while, is as fast again. Of an idle worker an old speed may be too low by half.
+constexpr double kMostHeldUp = 1.5;
+
+// The speeds of the workers of one role and model, prompt tokens a second.
+struct PoolSpeeds {
+  // Assumed for a worker that has not measured its own yet: the mean of the others. A constant
+  // would send prompts past a slower worker that holds them in its cache.
+  double assumed = kAssumedTokensPerSecond;
+  double fastest = 0;
+};
+
+PoolSpeeds SpeedsOf(const std::map<LeaseId, RegisteredWorker>& workers, PoolRole role,
+                    std::string_view model_id) {
+  PoolSpeeds speeds;
   double sum = 0;
   uint32_t num_measured = 0;
   for (const auto& [lease, worker] : workers) {
     const WorkerDescription& description = worker.description;
     if (description.role != role || description.model->id != model_id) continue;
-    if (!(worker.load.prefill_tokens_per_s > 0)) continue;
-    sum += worker.load.prefill_tokens_per_s;
+    const double measured = worker.load.prefill_tokens_per_s;
+    if (!(measured > 0)) continue;
+    sum += measured;
+    speeds.fastest = std::max(speeds.fastest, measured);
     ++num_measured;
   }
-  return num_measured > 0 ? sum / num_measured : kAssumedTokensPerSecond;
+  if (num_measured > 0) speeds.assumed = sum / num_measured;
+  return speeds;
 }
 
-// The load row of either role; `assumed` is the speed of one that has not measured its own.
+double SpeedOf(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t now_us) {
+  const double measured = worker.load.prefill_tokens_per_s;
+  if (!(measured > 0)) return pool.assumed;
+  const bool is_old = worker.IsIdle() && now_us - worker.speed_us >= kSpeedTrustedUs;
+  return is_old ? std::clamp(pool.fastest, measured, measured * kMostHeldUp) : measured;
+}
+
+// The load row of either role.
 template <typename Row>
-Row CommonRow(const RegisteredWorker& worker, double assumed, int64_t now_us) {
-  const float measured = worker.load.prefill_tokens_per_s;
+Row CommonRow(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t now_us) {
   const uint64_t backlog = std::max(worker.load.backlog_tokens, worker.placed.num_tokens);
   Row row;
-  row.tokens_per_s = measured > 0 ? measured : assumed;
+  row.tokens_per_s = SpeedOf(worker, pool, now_us);
   row.ready = worker.Usable(now_us);
   row.fingerprint = worker.description.fingerprint;
   row.backlog_s = static_cast<double>(backlog) / row.tokens_per_s;
@@ -284,6 +304,11 @@ void WorkerRegistry::OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int
                      load.running != worker.load.running || load.waiting != worker.load.waiting ||
                      load.blocks != worker.load.blocks;
   if (moved) worker.progress_us = now_us;
+  // The first report tells of another time: this lease may be the next one of a worker that stood
+  // still.
+  const bool is_first = worker.load.num_blocks == 0;
+  const bool has_measured = load.prefill_tokens_per_s != worker.load.prefill_tokens_per_s;
+  if (has_measured && !is_first) worker.speed_us = now_us;
   load.draining |= worker.drain_asked;
   if (load.draining && !worker.load.draining) worker.draining_since_us = now_us;
   const bool drain_changed = load.draining != worker.load.draining;
@@ -310,12 +335,12 @@ std::vector<LeaseId> WorkerRegistry::Dead(int64_t now_us) const {
 RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us) const {
   RouteTable table;
   std::map<std::string_view, uint32_t> decode_rows;
-  const double decode_speed = AssumedTokensPerSecond(workers_, PoolRole::kDecode, model_id);
-  const double prefill_speed = AssumedTokensPerSecond(workers_, PoolRole::kPrefill, model_id);
+  const PoolSpeeds decode_speeds = SpeedsOf(workers_, PoolRole::kDecode, model_id);
+  const PoolSpeeds prefill_speeds = SpeedsOf(workers_, PoolRole::kPrefill, model_id);
   for (const auto& [lease, worker] : workers_) {
     const WorkerDescription& description = worker.description;
     if (worker.IsPrefill() || description.model->id != model_id) continue;
-    DecodeLoad row = CommonRow<DecodeLoad>(worker, decode_speed, now_us);
+    DecodeLoad row = CommonRow<DecodeLoad>(worker, decode_speeds, now_us);
     const uint32_t placed = worker.placed.num_sequences;
     row.num_running = std::max(worker.load.running, placed);
     row.num_waiting = std::max(row.num_waiting, worker.placed.num_prompts);
@@ -331,7 +356,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us) c
     const WorkerDescription& description = worker.description;
     if (!worker.IsPrefill() || description.model->id != model_id) continue;
     const uint32_t prefill_idx = static_cast<uint32_t>(table.prefill.size());
-    PrefillLoad row = CommonRow<PrefillLoad>(worker, prefill_speed, now_us);
+    PrefillLoad row = CommonRow<PrefillLoad>(worker, prefill_speeds, now_us);
     row.num_waiting = std::max(row.num_waiting, worker.num_requests);
     row.num_slots = kMaxPrefillsInFlight - std::min(kMaxPrefillsInFlight, worker.num_requests);
     if (now_us < worker.refusals.full_until_us) row.num_slots = 0;

@@ -78,6 +78,7 @@ struct RegisteredWorker {
   int64_t registered_us = 0;
   int64_t heard_us = 0;                 // last message on the lease stream
   int64_t progress_us = 0;              // last sign that its engine moved
+  int64_t speed_us = INT64_MIN / 2;     // when its reported speed last changed
   PlacementCost placed;                 // live requests of this router
   SharedBlocks shared;                  // their full prompt blocks, as counted in `placed`
   std::map<LeaseId, LinkHealth> links;  // a prefill worker's, by decode worker

@@ -139,6 +139,35 @@ TEST(PrefixPlacementTest, AWorkerWithoutASpeedIsTakenToBeLikeTheOthers) {
   EXPECT_EQ(cluster.Place(kPrompt).first, "prefill-1");
 }
 
+// Under light load the fastest worker gets all, so nothing measures the others.
+TEST(PrefixPlacementTest, AnOldSpeedThatIsALittleLowerIsTriedAgain) {
+  for (const auto& [slow, is_tried] : {std::pair{400.0f, true}, std::pair{100.0f, false}}) {
+    CachingCluster cluster;
+    cluster.JoinFour();
+    const auto report = [&, speed = slow] {
+      cluster.ReportSpeed("prefill-0", 500);
+      cluster.ReportSpeed("prefill-1", speed);
+      for (const char* id : {"decode-0", "decode-1"}) cluster.Report(id);
+    };
+    const auto place_some = [&] {
+      int num_slow = 0;
+      for (int i = 0; i < 20; ++i) {
+        num_slow +=
+            cluster.Place(std::string(160, static_cast<char>('a' + i))).first == "prefill-1";
+      }
+      return num_slow;
+    };
+    report();
+    EXPECT_EQ(place_some(), 0) << slow;
+    for (int i = 0; i < 90; ++i) {
+      cluster.now_us += 100'000;
+      report();
+      cluster.core.Tick(cluster.now_us);
+    }
+    EXPECT_EQ(place_some() > 0, is_tried) << slow;
+  }
+}
+
 // Requests that stay: the holders fill up first, and the others take their part.
 TEST(PrefixPlacementTest, ABurstOfOnePromptIsSpread) {
   CachingCluster cluster;
