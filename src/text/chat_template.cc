@@ -82,15 +82,25 @@ const JsonValue::Array* PartsOf(const ChatMessage& message) {
   return content == nullptr ? nullptr : content->AsArray();
 }
 
+// How a template is shown the content of messages.
+struct TemplateView {
+  hf::PartsUse parts = hf::PartsUse::kNone;
+  bool fills_content = false;  // content that is null or absent is shown as an empty text
+};
+
+ContentForm FormOf(const ChatMessage& message, TemplateView view) {
+  return view.fills_content ? ContentForm::kText : message.form;
+}
+
 // Parts go to a template that reads them; one that reads nothing else gets a text as one part.
-void AppendContent(const ChatMessage& message, hf::PartsUse use, std::string* out) {
+void AppendContent(const ChatMessage& message, TemplateView view, std::string* out) {
   const JsonValue* content = FindMember(message.members, "content");
   const bool has_parts = PartsOf(message) != nullptr;
-  if (message.form == ContentForm::kNull) {
+  if (FormOf(message, view) == ContentForm::kNull) {
     out->append("null");
-  } else if (has_parts && use != hf::PartsUse::kNone) {
+  } else if (has_parts && view.parts != hf::PartsUse::kNone) {
     AppendJson(*content, out);
-  } else if (use == hf::PartsUse::kNeeds) {
+  } else if (view.parts == hf::PartsUse::kNeeds) {
     out->append("[{\"type\":\"text\",\"text\":");
     AppendJsonString(message.content, out);
     out->append("}]");
@@ -101,7 +111,7 @@ void AppendContent(const ChatMessage& message, hf::PartsUse use, std::string* ou
 
 // A message as a template sees it. Thoughts stand under `reasoning_content` and, for templates of
 // gpt-oss, under `thinking`, as in transformers.
-void AppendMessage(const ChatMessage& message, std::string_view role, hf::PartsUse use,
+void AppendMessage(const ChatMessage& message, std::string_view role, TemplateView view,
                    std::string* out) {
   out->push_back('{');
   MemberWriter writer(out);
@@ -114,15 +124,15 @@ void AppendMessage(const ChatMessage& message, std::string_view role, hf::PartsU
   if (thoughts != nullptr) {
     AppendJson(thinking != nullptr ? *thinking : *thoughts, writer.Begin("thinking"));
   }
-  if (message.members.empty()) {
-    AppendJsonString(role, writer.Begin("role"));
-    if (message.form != ContentForm::kAbsent) AppendContent(message, use, writer.Begin("content"));
-  }
+  const bool shows_content = FormOf(message, view) != ContentForm::kAbsent;
+  const bool lacks_place = message.members.empty() || message.form == ContentForm::kAbsent;
+  if (message.members.empty()) AppendJsonString(role, writer.Begin("role"));
+  if (shows_content && lacks_place) AppendContent(message, view, writer.Begin("content"));
   for (const auto& [name, value] : message.members) {
     if (name == "role") {
       AppendJsonString(role, writer.Begin(name));
     } else if (name == "content") {
-      if (message.form != ContentForm::kAbsent) AppendContent(message, use, writer.Begin(name));
+      if (shows_content && !lacks_place) AppendContent(message, view, writer.Begin(name));
     } else if (thoughts == nullptr || (name != "thinking" && name != "reasoning_content")) {
       AppendJson(value, writer.Begin(name));
     } else if (name == "reasoning_content") {
@@ -218,7 +228,8 @@ StatusOr<ChatTemplate> ChatTemplate::CreateFor(const TokenizerSpec& spec,
 }
 
 Status ChatTemplate::AppendVariables(std::span<const ChatMessage> messages,
-                                     const RenderOptions& options, std::string* json) const {
+                                     const RenderOptions& options, bool fills_content,
+                                     std::string* json) const {
   *json = fixed_variables_;
   // Templates are written for Hugging Face's apply_chat_template, which always passes these.
   for (const char* name : {"tools", "documents"}) {
@@ -245,7 +256,8 @@ Status ChatTemplate::AppendVariables(std::span<const ChatMessage> messages,
     if (i > 0) json->push_back(',');
     // OpenAI's newer name for the same place in the conversation, which few templates know.
     const bool is_renamed = message.role == "developer" && !knows_developer_;
-    AppendMessage(message, is_renamed ? "system" : message.role, compiled_.parts_use(), json);
+    const TemplateView view = {.parts = compiled_.parts_use(), .fills_content = fills_content};
+    AppendMessage(message, is_renamed ? "system" : message.role, view, json);
   }
   *json += "]}";
   return OkStatus();
@@ -270,10 +282,25 @@ StatusOr<std::string> ChatTemplate::Render(std::span<const ChatMessage> messages
   return CutAtMark(rendered, messages.back().content);
 }
 
+// Many templates add the content of each message to a text, and clients send null beside calls.
+// Such a template is told an empty text instead.
 StatusOr<std::string> ChatTemplate::RenderAll(std::span<const ChatMessage> messages,
                                               const RenderOptions& options) const {
+  StatusOr<std::string> as_sent = RenderOnce(messages, options, /*fills_content=*/false);
+  if (as_sent.ok() || !absl::IsInvalidArgument(as_sent.status())) return as_sent;
+  const bool lacks_content =
+      std::any_of(messages.begin(), messages.end(),
+                  [](const ChatMessage& message) { return message.form != ContentForm::kText; });
+  if (!lacks_content) return as_sent;
+  StatusOr<std::string> filled = RenderOnce(messages, options, /*fills_content=*/true);
+  return filled.ok() ? filled : as_sent;
+}
+
+StatusOr<std::string> ChatTemplate::RenderOnce(std::span<const ChatMessage> messages,
+                                               const RenderOptions& options,
+                                               bool fills_content) const {
   std::string json;
-  BATON_RETURN_IF_ERROR(AppendVariables(messages, options, &json));
+  BATON_RETURN_IF_ERROR(AppendVariables(messages, options, fills_content, &json));
 
   hf::RenderRequest request;
   request.variables_json = json;

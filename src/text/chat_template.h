@@ -22,7 +22,8 @@ struct TokenizerSpec;
 
 inline constexpr size_t kMaxChatMessages = 100'000;
 
-// The form in which a template sees the content of a message that has text or none.
+// The form in which a template sees the content of a message that has text or none. A template
+// that fails on kNull or kAbsent is rendered once more, with an empty text in their place.
 enum class ContentForm : uint8_t {
   kText,    // ChatMessage::content
   kNull,    // null: an assistant message that only calls tools
@@ -80,11 +81,13 @@ class ChatTemplate {
  private:
   explicit ChatTemplate(hf::JinjaTemplate compiled) : compiled_(std::move(compiled)) {}
 
-  // Writes the JSON object of all variables.
+  // Writes the JSON object of all variables. `fills_content`: kNull and kAbsent become "".
   Status AppendVariables(std::span<const ChatMessage> messages, const RenderOptions& options,
-                         std::string* json) const;
+                         bool fills_content, std::string* json) const;
   StatusOr<std::string> RenderAll(std::span<const ChatMessage> messages,
                                   const RenderOptions& options) const;
+  StatusOr<std::string> RenderOnce(std::span<const ChatMessage> messages,
+                                   const RenderOptions& options, bool fills_content) const;
 
   std::string source_;
   bool knows_developer_ = false;  // the source names the role

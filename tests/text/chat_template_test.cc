@@ -72,6 +72,56 @@ TEST(ChatTemplateTest, OtherFamiliesStyles) {
             "chat template: roles must alternate! (line 1 of the template)");
 }
 
+// The turns of an agent: a call whose content has the form `form`, and its result.
+std::vector<ChatMessage> TalkWithCall(ContentForm form) {
+  std::vector<ChatMessage> talk = {{"user", "Time?"}, {"assistant", ""}, {"tool", "noon"}};
+  talk[1].form = form;
+  talk[1].members = {{"role", {}}, {"tool_calls", JsonValue(JsonValue::Array())}};
+  if (form != ContentForm::kAbsent) talk[1].members.emplace_back("content", JsonValue());
+  return talk;
+}
+
+TEST(ChatTemplateTest, ContentThatATemplateCannotAddIsAnEmptyText) {
+  const ChatTemplate demo = Make(DemoSpec().chat_template);
+  const ChatTemplate parts_only = Make(
+      "{% for m in messages %}<{% for part in m.content %}{{ part.text }}{% endfor %}>{% endfor "
+      "%}");
+  for (const ContentForm form : {ContentForm::kNull, ContentForm::kAbsent}) {
+    const std::vector<ChatMessage> talk = TalkWithCall(form);
+    EXPECT_EQ(demo.Render(talk).value(),
+              "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging "
+              "Face<|im_end|>\n<|im_start|>user\nTime?<|im_end|>\n"
+              "<|im_start|>assistant\n<|im_end|>\n<|im_start|>tool\nnoon<|im_end|>\n"
+              "<|im_start|>assistant\n");
+    EXPECT_EQ(parts_only.Render(talk).value(), "<Time?><><noon>");
+  }
+}
+
+TEST(ChatTemplateTest, ATemplateThatTakesNullIsToldNull) {
+  const std::vector<ChatMessage> talk = TalkWithCall(ContentForm::kNull);
+  const std::vector<ChatMessage> absent = TalkWithCall(ContentForm::kAbsent);
+  const ChatTemplate asks = Make("{% for m in messages %}{{ m.content is none }};{% endfor %}");
+  EXPECT_EQ(asks.Render(talk).value(), "False;True;False;");
+  EXPECT_EQ(asks.Render(absent).value(), "False;False;False;");
+  const ChatTemplate looks =
+      Make("{% for m in messages %}{% if m.content %}{{ m.content }}{% endif %};{% endfor %}");
+  EXPECT_EQ(looks.Render(talk).value(), "Time?;;noon;");
+  EXPECT_EQ(looks.Render(absent).value(), "Time?;;noon;");
+  // transformers prints None here too.
+  const ChatTemplate prints = Make("{% for m in messages %}{{ m.content }};{% endfor %}");
+  EXPECT_EQ(prints.Render(talk).value(), "Time?;None;noon;");
+}
+
+TEST(ChatTemplateTest, ATemplateThatAlwaysFailsIsQuotedAsItFailedFirst) {
+  const ChatTemplate picky = Make(
+      "{% for m in messages %}{% if m.content is none %}{{ raise_exception('no null') }}{% endif %}"
+      "{% if m.content == '' %}{{ raise_exception('no empty text') }}{% endif %}{% endfor %}");
+  EXPECT_EQ(picky.Render(TalkWithCall(ContentForm::kNull)).status().message(),
+            "chat template: no null (line 1 of the template)");
+  EXPECT_EQ(picky.Render(TalkWithCall(ContentForm::kText)).status().message(),
+            "chat template: no empty text (line 1 of the template)");
+}
+
 TEST(ChatTemplateTest, MessagesArriveUnchangedWhateverTheyHold) {
   const ChatTemplate echo = Make("{% for m in messages %}{{ m.content }}|{% endfor %}");
   RandomText random(TestSeed());
