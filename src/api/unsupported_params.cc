@@ -17,9 +17,12 @@ constexpr unsigned kChat = static_cast<unsigned>(Endpoint::kChat);
 constexpr unsigned kCompletion = static_cast<unsigned>(Endpoint::kCompletion);
 constexpr unsigned kBoth = kChat | kCompletion;
 
-// Values that ask for nothing. null is one of each kind.
+// Values that ask for nothing. null is one of each kind. A value that another server applies is in
+// none of them, however empty it looks.
 enum class Neutral : uint8_t {
   kEmpty,     // false, "", [] and {}
+  kNoSchema,  // false, "" and []; {} is the schema of any JSON: llama.cpp and vLLM apply it
+  kChoosing,  // structured_outputs: an object of members that constrain nothing
   kNothing,   // null alone
   kTrue,      // true
   kZero,      // 0, false, "", [] and {}
@@ -52,19 +55,19 @@ constexpr std::string_view kNoGrammar = "answers cannot be constrained yet";
 // The table, by what a field is about.
 constexpr UnsupportedRow kTable[] = {
     // Constrained answers: vLLM, SGLang, llama-server, TGI.
-    {"guided_json", kBoth, Neutral::kEmpty, kNoGrammar},
+    {"guided_json", kBoth, Neutral::kNoSchema, kNoGrammar},
     {"guided_regex", kBoth, Neutral::kEmpty, kNoGrammar},
     {"guided_choice", kBoth, Neutral::kEmpty, kNoGrammar},
     {"guided_grammar", kBoth, Neutral::kEmpty, kNoGrammar},
     {"guided_decoding_backend", kBoth, Neutral::kAny},
     {"guided_whitespace_pattern", kBoth, Neutral::kAny},
-    {"structured_outputs", kBoth, Neutral::kEmpty, kNoGrammar},
+    {"structured_outputs", kBoth, Neutral::kChoosing, kNoGrammar},
     {"structural_tag", kBoth, Neutral::kEmpty, kNoGrammar},
     {"grammar", kBoth, Neutral::kEmpty, kNoGrammar},
     {"grammar_string", kBoth, Neutral::kEmpty, kNoGrammar},
     {"grammar_lazy", kBoth, Neutral::kAny},
     {"grammar_triggers", kBoth, Neutral::kEmpty, kNoGrammar},
-    {"json_schema", kBoth, Neutral::kEmpty, kNoGrammar},
+    {"json_schema", kBoth, Neutral::kNoSchema, kNoGrammar},
     {"regex", kBoth, Neutral::kEmpty, kNoGrammar},
     {"ebnf", kBoth, Neutral::kEmpty, kNoGrammar},
     {"guideline", kBoth, Neutral::kEmpty, kNoGrammar},
@@ -257,6 +260,21 @@ constexpr UnsupportedRow kTable[] = {
     {"previous_response_id", kBoth, Neutral::kNothing, "send the whole conversation"},
 };
 
+// Members of structured_outputs: vLLM's kinds of constraint, and what only shapes one.
+constexpr UnsupportedRow kConstraintTable[] = {
+    {"json", kBoth, Neutral::kNoSchema},
+    {"regex", kBoth, Neutral::kEmpty},
+    {"choice", kBoth, Neutral::kEmpty},
+    {"grammar", kBoth, Neutral::kEmpty},
+    {"json_object", kBoth, Neutral::kEmpty},
+    {"structural_tag", kBoth, Neutral::kEmpty},
+    {"disable_fallback", kBoth, Neutral::kAny},
+    {"disable_any_whitespace", kBoth, Neutral::kAny},
+    {"disable_additional_properties", kBoth, Neutral::kAny},
+    {"whitespace_pattern", kBoth, Neutral::kAny},
+    {"backend", kBoth, Neutral::kAny},
+};
+
 // Members of a chat's message.
 constexpr UnsupportedRow kTurnTable[] = {
     {"function_call", kChat, Neutral::kNothing, "tool_calls is the newer form"},
@@ -316,11 +334,30 @@ bool IsNumberOf(const JsonValue& value, std::string_view words) {
   });
 }
 
+bool IsNeutral(const UnsupportedRow& row, const JsonValue& value);
+
+// An object without a member that may constrain the answer, or an empty value.
+bool ConstrainsNothing(const JsonValue& value) {
+  const JsonValue::Object* members = value.AsObject();
+  if (members == nullptr) return IsEmpty(value);
+  return std::all_of(members->begin(), members->end(), [](const JsonValue::Member& member) {
+    const auto* const row =
+        std::find_if(std::begin(kConstraintTable), std::end(kConstraintTable),
+                     [&member](const UnsupportedRow& known) { return known.name == member.first; });
+    return member.second.is_null() ||
+           (row != std::end(kConstraintTable) && IsNeutral(*row, member.second));
+  });
+}
+
 bool IsNeutral(const UnsupportedRow& row, const JsonValue& value) {
   if (value.is_null()) return true;
   switch (row.neutral) {
     case Neutral::kEmpty:
       return IsEmpty(value);
+    case Neutral::kNoSchema:
+      return IsEmpty(value) && value.AsObject() == nullptr;
+    case Neutral::kChoosing:
+      return ConstrainsNothing(value);
     case Neutral::kNothing:
       return false;
     case Neutral::kTrue:
@@ -365,6 +402,8 @@ std::string ExpectedOf(const UnsupportedRow& row) {
   };
   switch (row.neutral) {
     case Neutral::kEmpty:
+    case Neutral::kNoSchema:
+    case Neutral::kChoosing:
     case Neutral::kNothing:
     case Neutral::kAny:
       return with_way("absent");
