@@ -107,6 +107,7 @@ bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelIn
   if (plan.endpoint == Endpoint::kChat) {
     ChatPrompt prompt;
     if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
+    built->unread = UnreadVariables(model, params);
     *tokens = std::move(prompt.tokens);
     plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
     plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
@@ -325,6 +326,11 @@ namespace {
 // its memory whatever their form; published agents send below 5,000.
 constexpr size_t kMaxTemplateValues = 100'000;
 
+// Variables that come in a field of their own; others come in chat_template_kwargs.
+bool HasOwnField(std::string_view variable) {
+  return variable == "documents" || variable == "tools" || variable == "reasoning_effort";
+}
+
 struct JsonSize {
   size_t num_values = 0;
   size_t num_bytes = 0;  // of names and texts
@@ -368,8 +374,7 @@ bool CheckTemplateSize(const ApiParams& params, RequestError* error) {
     }
     if (i == params.template_variables.size()) break;
     const auto& [name, value] = params.template_variables[i];
-    const bool is_field = name == "documents" || name == "tools" || name == "reasoning_effort";
-    field = is_field ? std::string_view(name) : "chat_template_kwargs";
+    field = HasOwnField(name) ? std::string_view(name) : "chat_template_kwargs";
     AddJsonSize(value, &size);
   }
   return true;
@@ -406,6 +411,17 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
   }
   *prompt = *std::move(encoded);
   return true;
+}
+
+std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams& params) {
+  std::vector<std::string> unread;
+  for (const auto& [name, value] : params.template_variables) {
+    const JsonValue::Array* list = value.AsArray();
+    const bool is_empty = value.is_null() || (list != nullptr && list->empty());
+    if (is_empty || model.chat_template == nullptr || model.chat_template->Reads(name)) continue;
+    unread.push_back(HasOwnField(name) ? name : fmt::format("chat_template_kwargs.{}", name));
+  }
+  return unread;
 }
 
 }  // namespace baton

@@ -65,6 +65,7 @@ struct BuiltRequest {
   // request.timeout_us before the transport's own deadline cut it; 0 = none was given
   int64_t timeout_us = 0;
   AnswerPlan plan;
+  std::vector<std::string> unread;  // see UnreadVariables
 };
 
 // Where, when and under which name a request arrived.
@@ -106,6 +107,10 @@ bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
 // the date are told.
 bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wall_unix_ms,
                     ChatPrompt* prompt, RequestError* error);
+
+// Fields of `params` that the template of `model` does not read, so that they change nothing:
+// "documents", "chat_template_kwargs.mood". An empty value is none.
+std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams& params);
 
 }  // namespace baton
 

@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -161,6 +163,10 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
   if (!BuildFromMessage(message, arrival, *parts_.submitter, &built, &error) ||
       !ReserveAnswer(built, AnswerForm::kProto, parts_.answers, &room_, &error)) {
     return Refuse(error, built.plan.request_id);
+  }
+  if (!built.unread.empty()) {
+    context_->AddInitialMetadata("x-baton-ignored-fields",
+                                 fmt::format("{}", fmt::join(built.unread, ", ")));
   }
   plan_ = std::move(built.plan);
   if (built.request.key == nullptr) name_.Tell(plan_.request_id);

@@ -322,6 +322,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   if (!ReserveAnswer(built, AnswerForm::kJson, parts_.answers, &room, &error)) {
     return Refuse(exchange, error);
   }
+  AddUnread(built.unread, &ignored);
   HttpHeaders headers = AnswerHeaders(built.plan.request_id, ignored);
   std::shared_ptr<ResponseSink> sink;
   std::shared_ptr<HttpWholeSink> whole;
@@ -396,6 +397,7 @@ void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {
       !RenderMessages(*model, params, exchange.arrival.wall_unix_ms, &prompt, &error)) {
     return Refuse(exchange, error);
   }
+  AddUnread(UnreadVariables(*model, params), &exchange.ignored);
   JsonWriter json;
   json.BeginObject().Key("prompt").String(prompt.text).EndObject();
   Send(exchange, json.Take(), kJsonType);

@@ -16,7 +16,6 @@
 namespace baton {
 namespace {
 
-constexpr size_t kMaxIgnoredNames = 16;
 constexpr size_t kMaxIgnoredBytes = 64;
 
 bool WrongType(std::string_view field, std::string_view expected, RequestError* error) {
@@ -385,6 +384,12 @@ std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
     AddIgnoredOfTurns(root, &names);
   }
   return ignored;
+}
+
+void AddUnread(const std::vector<std::string>& unread, std::vector<std::string>* ignored) {
+  for (const std::string& name : unread) {
+    if (ignored->size() < kMaxIgnoredNames) ignored->push_back(name);
+  }
 }
 
 bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* error) {

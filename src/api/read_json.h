@@ -2,6 +2,7 @@
 #ifndef BATON_API_READ_JSON_H_
 #define BATON_API_READ_JSON_H_
 
+#include <cstddef>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -13,16 +14,22 @@
 
 namespace baton {
 
+// At most so many ignored fields of one request are named.
+inline constexpr size_t kMaxIgnoredNames = 16;
+
 // Fields of `root` that the table does not have for `endpoint` are named in `ignored`, with the
-// path to them. There are at most 16 names, and each has at most 64 bytes that the client chose.
-// Only the bytes [A-Za-z0-9_.-] stay, with '?' for any other, so that the names can stand in a
-// header. A null means absent. False: `error` names the field and what it must be.
+// path to them. There are at most kMaxIgnoredNames, and each has at most 64 bytes that the client
+// chose. Only the bytes [A-Za-z0-9_.-] stay, with '?' for any other, so that the names can stand in
+// a header. A null means absent. False: `error` names the field and what it must be.
 bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
                     std::vector<std::string>* ignored, RequestError* error);
 
 // Such names for a body that has the members `known`, and, if `messages` is one of them, turns.
 std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
                                            std::initializer_list<std::string_view> known);
+
+// Adds the names that rendering found (UnreadVariables) while there is room for them.
+void AddUnread(const std::vector<std::string>& unread, std::vector<std::string>* ignored);
 
 // The value of `messages` alone.
 bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* error);

@@ -153,6 +153,7 @@ bool TokenizeMessages(const TextCall& call, TextAnswer* answer, RequestError* er
       !RenderMessages(call.model, params, call.wall_unix_ms, &prompt, error)) {
     return false;
   }
+  AddUnread(UnreadVariables(call.model, params), &answer->ignored);
   answer->json = CountedJson(call.model, prompt.tokens, with_strings);
   return true;
 }

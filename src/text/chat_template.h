@@ -77,6 +77,8 @@ class ChatTemplate {
                                const RenderOptions& options = {}) const;
 
   const std::string& source() const { return source_; }
+  // False for a variable that no expression of the template names: giving it changes nothing.
+  bool Reads(std::string_view variable) const { return compiled_.Reads(variable); }
 
  private:
   explicit ChatTemplate(hf::JinjaTemplate compiled) : compiled_(std::move(compiled)) {}

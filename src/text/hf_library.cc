@@ -137,4 +137,8 @@ PartsUse JinjaTemplate::parts_use() const {
   return static_cast<PartsUse>(baton_text_template_parts_use(handle_.get()));
 }
 
+bool JinjaTemplate::Reads(std::string_view variable) const {
+  return baton_text_template_reads(handle_.get(), SliceOf(variable)) != 0;
+}
+
 }  // namespace baton::hf

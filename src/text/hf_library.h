@@ -74,8 +74,10 @@ class JinjaTemplate {
   // is then its own); FailedPrecondition: a limit was reached.
   StatusOr<std::string> Render(const RenderRequest& request) const;
 
-  // Found by reading the source.
+  // Found by reading the source, as the next.
   PartsUse parts_use() const;
+  // True if an expression of the template names the variable.
+  bool Reads(std::string_view variable) const;
 
  private:
   // Frees the handle.

@@ -104,7 +104,9 @@ TEST_F(HttpApiTest, ToolsThatMustNotBeCalledAreAnswered) {
         std::string(R"(,"tools":null,"tool_choice":"none","parallel_tool_calls":false)")}) {
     const auto responder = Post(kChatPath, kHello + fields + "}");
     EXPECT_EQ(responder->status, 200) << fields << responder->body;
-    EXPECT_TRUE(responder->Header("X-Baton-Ignored-Fields").empty());
+    // The test model's template shows no tools.
+    const bool is_given = fields.starts_with(tools);
+    EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), is_given ? "tools" : "") << fields;
   }
   struct Case {
     std::string fields;
@@ -123,6 +125,40 @@ TEST_F(HttpApiTest, ToolsThatMustNotBeCalledAreAnswered) {
     EXPECT_EQ(responder->status, 400) << c.fields;
     EXPECT_EQ(Text(*responder, {"error", "param"}), c.param) << c.fields;
     EXPECT_EQ(Text(*responder, {"error", "code"}), c.code) << c.fields;
+  }
+}
+
+TEST_F(HttpApiTest, VariablesThatTheTemplateDoesNotReadAreNamed) {
+  AnswerWith("x");
+  auto reader = std::make_shared<ModelInfo>(*TestModel());
+  reader->chat_template = std::make_shared<const ChatTemplate>(
+      ChatTemplate::Create("{{ mood }}{{ documents | length if documents }}reasoning_effort"
+                           "{{ messages[0].content }}",
+                           "", "<eos>")
+          .value());
+  const auto model = TestModel();
+  struct Case {
+    std::shared_ptr<const ModelInfo> model;
+    std::string fields;
+    const char* ignored;
+  };
+  const std::string all =
+      R"(,"documents":[{"text":"d"}],"reasoning_effort":"low",)"
+      R"("chat_template_kwargs":{"mood":"m","enable_thinking":false,"none":null})";
+  for (const Case& c :
+       {Case{model, all,
+             "documents, reasoning_effort, chat_template_kwargs.mood, "
+             "chat_template_kwargs.enable_thinking"},
+        Case{reader, all, "reasoning_effort, chat_template_kwargs.enable_thinking"},
+        Case{reader, R"(,"nick":1,"reasoning_effort":"none")", "nick, reasoning_effort"},
+        Case{model, R"(,"documents":[],"chat_template_kwargs":{},"reasoning_effort":null)", ""},
+        Case{reader, R"(,"documents":[{}],"chat_template_kwargs":{"mood":"m"})", ""}}) {
+    submitter_.models = {c.model};
+    for (const char* path : {kChatPath, "/apply-template", "/tokenize"}) {
+      const auto responder = Post(path, kHello + c.fields + "}");
+      EXPECT_EQ(responder->status, 200) << path << c.fields << responder->body;
+      EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), c.ignored) << path << c.fields;
+    }
   }
 }
 

@@ -115,6 +115,23 @@ TEST_F(GrpcAnswerTest, ThoughtsStayInTheContentWhereTheRouterSaysSo) {
   EXPECT_EQ(response.choices(0).message().content(), "Yes.");
 }
 
+TEST_F(GrpcAnswerTest, VariablesThatTheTemplateDoesNotReadAreNamed) {
+  JoinPair();
+  v1::ChatCompletionRequest request = Chat(2);
+  request.set_reasoning_effort("low");
+  request.set_documents(R"([{"text":"d"}])");
+  grpc::ClientContext context;
+  v1::ChatCompletionResponse response;
+  ASSERT_TRUE(chat_->ChatCompletion(&context, request, &response).ok());
+  const auto& initial = context.GetServerInitialMetadata();
+  const auto it = initial.find("x-baton-ignored-fields");
+  ASSERT_NE(it, initial.end());
+  EXPECT_EQ(std::string(it->second.data(), it->second.size()), "documents, reasoning_effort");
+  grpc::ClientContext plain_context;
+  ASSERT_TRUE(chat_->ChatCompletion(&plain_context, Chat(2), &response).ok());
+  EXPECT_EQ(plain_context.GetServerInitialMetadata().count("x-baton-ignored-fields"), 0u);
+}
+
 TEST_F(GrpcAnswerTest, EchoAloneNeedsNoWorker) {
   JoinPair();
   v1::CompletionRequest request;

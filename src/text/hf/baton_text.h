@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 // Raised with every change of this file; the C++ side compares it before the first call.
-#define BATON_TEXT_ABI_VERSION 3u
+#define BATON_TEXT_ABI_VERSION 4u
 
 // The result code of a call.
 enum baton_text_code {
@@ -101,6 +101,9 @@ int32_t baton_text_template_render(const baton_text_template* chat_template,
 // How the template takes the content of a message: 0 = as a text, 1 = as a text or as a list of
 // parts, 2 = as a list of parts only. Found by reading the source, not by rendering.
 uint8_t baton_text_template_parts_use(const baton_text_template* chat_template);
+// 1 if an expression of the template reads a variable of that name, else 0. Found by reading.
+uint8_t baton_text_template_reads(const baton_text_template* chat_template,
+                                  baton_text_slice variable);
 void baton_text_template_free(baton_text_template* chat_template);
 
 void baton_text_buffer_free(baton_text_buffer* buffer);

@@ -11,7 +11,7 @@ use crate::budget::Bounds;
 use crate::template::{ChatTemplate, RenderLimits};
 use crate::{panic_text, Code, Failure};
 
-const ABI_VERSION: u32 = 3;
+const ABI_VERSION: u32 = 4;
 const OK: i32 = 0;
 /// Above any vocabulary in use; a count past it is a caller's mistake, not a size to allocate.
 const MAX_TOKENS: usize = 1 << 24;
@@ -289,6 +289,19 @@ pub unsafe extern "C" fn baton_text_template_render(
 #[no_mangle]
 pub unsafe extern "C" fn baton_text_template_parts_use(chat_template: *const ChatTemplate) -> u8 {
     chat_template.as_ref().map_or(0, |chat_template| chat_template.parts_use() as u8)
+}
+
+/// # Safety
+/// See baton_text.h.
+#[no_mangle]
+pub unsafe extern "C" fn baton_text_template_reads(
+    chat_template: *const ChatTemplate,
+    variable: Slice,
+) -> u8 {
+    let read = guarded(|| {
+        Ok(reference("chat_template", chat_template)?.reads(text("variable", variable)?))
+    });
+    read.unwrap_or(false) as u8
 }
 
 /// # Safety

@@ -110,6 +110,10 @@ fn templates_through_the_abi() {
         let good = request(b"{\"x\":\"hello\"}");
         assert_eq!(baton_text_template_render(template, &good, &mut out, &mut error), OK);
         assert_eq!(message(&mut out), "hello");
+        assert_eq!(baton_text_template_reads(template, slice(b"x")), 1);
+        assert_eq!(baton_text_template_reads(template, slice(b"y")), 0);
+        assert_eq!(baton_text_template_reads(template, slice(b"\xff")), 0);
+        assert_eq!(baton_text_template_reads(std::ptr::null(), slice(b"x")), 0);
         let bad = request(b"nonsense");
         assert_eq!(baton_text_template_render(template, &bad, &mut out, &mut error), 1);
         assert!(!message(&mut error).is_empty());

@@ -51,6 +51,11 @@ impl ChatTemplate {
         self.template.parts_use
     }
 
+    /// Whether the template reads a variable of that name.
+    pub fn reads(&self, variable: &str) -> bool {
+        self.template.reads(variable)
+    }
+
     /// The text that the template makes of a JSON object of variables.
     pub fn render(&self, variables_json: &str, limits: &RenderLimits) -> Result<String, Failure> {
         if !(1..=MAX_FUEL).contains(&limits.fuel) {

@@ -502,3 +502,19 @@ fn parts_are_found_by_reading_the_source() {
         assert_eq!(ChatTemplate::new(source).unwrap().parts_use(), expected, "{source}");
     }
 }
+
+#[test]
+fn a_template_reads_the_variables_that_its_expressions_name() {
+    let _lock = budget::stray_test_lock();
+    let source = "{% for m in messages if keep %}{{ m.effort }}{% endfor %}\
+                  {% macro f(a, b=fallback) %}{{ a ~ 'documents' }}{% endmacro %}\
+                  {% with x = inner %}{{ x | join(glue) }}{% endwith %}\
+                  {% set mood = 1 %}{# hidden #}effort";
+    let template = ChatTemplate::new(source).unwrap();
+    for name in ["messages", "keep", "m", "a", "fallback", "inner", "glue"] {
+        assert!(template.reads(name), "{name}");
+    }
+    for name in ["effort", "documents", "mood", "hidden", "f", ""] {
+        assert!(!template.reads(name), "{name}");
+    }
+}

@@ -1,5 +1,6 @@
 //! The tree of a template. Immutable and shared between threads.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use num_bigint::BigInt;
@@ -262,4 +263,15 @@ pub fn reads(body: &[Stmt], name: &str) -> bool {
         found |= matches!(&expr.kind, ExprKind::Name(have) if &**have == name);
     });
     found
+}
+
+/// The names that expressions of the statements read.
+pub fn names_read(body: &[Stmt]) -> HashSet<Name> {
+    let mut names = HashSet::new();
+    walk(body, &mut |_| {}, &mut |expr| {
+        if let ExprKind::Name(name) = &expr.kind {
+            names.insert(name.clone());
+        }
+    });
+    names
 }

@@ -40,12 +40,15 @@ mod wordwrap;
 pub use check::PartsUse;
 pub use error::{Error, Kind};
 
+use std::collections::HashSet;
+
 use error::Res;
 
 /// A parsed template.
 #[derive(Debug)]
 pub struct Template {
     body: Vec<ast::Stmt>,
+    names: HashSet<ast::Name>,
     pub parts_use: PartsUse,
 }
 
@@ -54,7 +57,13 @@ impl Template {
         let body = parser::parse(source)?;
         check::names(&body)?;
         let parts_use = check::parts_use(&body);
-        Ok(Template { body, parts_use })
+        let names = ast::names_read(&body);
+        Ok(Template { body, names, parts_use })
+    }
+
+    /// Whether an expression of the template names the variable.
+    pub fn reads(&self, variable: &str) -> bool {
+        self.names.contains(variable)
     }
 
     /// The text for the members of a JSON object as variables, in at most `fuel` instructions.
