@@ -8,8 +8,8 @@
 //! processor time the caller leaves and the thread ends by itself when its fuel is used up. Threads
 //! so left behind are counted and limited.
 //!
-//! The stack is large because a chain of joiners is as long as the fuel allows and is dropped
-//! recursively; only the part that is used takes memory.
+//! The stack is large because expressions nest in blocks and these in calls; only the part that is
+//! used takes memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 
 use crate::{abi, panic_text, Code, Failure};
 
-/// Lists, dicts and iterators nest at most 1,000 levels (value::MAX_DEPTH): at 420 bytes of stack a
-/// level, a walk over them takes 420 KB. A joiner's separator may be a joiner, and that chain is
-/// not bounded by depth: at nine instructions a level, 222,000 levels of 420 bytes are 90 MiB.
+/// A call is refused when half of it is used (`stack_used`). Between two calls there are at most
+/// 200 levels of blocks and 250 of one expression, and values nest at most 1,000 levels
+/// (value::MAX_DEPTH): at 1 KiB a level far below the other half.
 pub const STACK_BYTES: usize = 256 << 20;
 /// Renderings left behind in this process before new ones are refused.
 pub const MAX_STRAYS: u32 = 8;
@@ -58,6 +58,8 @@ thread_local! {
     static SESSION: Cell<*const Session> = const { Cell::new(std::ptr::null()) };
     /// Bytes this thread may still take.
     static REMAINING: Cell<i64> = const { Cell::new(0) };
+    /// Where the stack of the work begins; 0 outside of `run`.
+    static STACK_BEGIN: Cell<usize> = const { Cell::new(0) };
     /// Bytes at the end of the bound that bytes_above_reserve does not offer.
     static RESERVE: Cell<i64> = const { Cell::new(0) };
 }
@@ -131,6 +133,21 @@ pub fn bytes_above_reserve() -> u64 {
     u64::try_from(REMAINING.get() - RESERVE.get()).unwrap_or(0)
 }
 
+/// The address of this call's frame.
+#[inline(never)]
+fn stack_place() -> usize {
+    let here = 0u8;
+    std::ptr::from_ref(std::hint::black_box(&here)) as usize
+}
+
+/// Bytes of its stack that this thread's work uses at this place; 0 outside of `run`.
+pub fn stack_used() -> usize {
+    match STACK_BEGIN.get() {
+        0 => 0,
+        begin => begin.abs_diff(stack_place()),
+    }
+}
+
 /// Threads that are parked or still running after their caller left.
 #[cfg(test)]
 pub fn num_strays() -> u32 {
@@ -194,6 +211,7 @@ fn work_under<T>(
     abi::hush_panics_here();
     REMAINING.set(memory_bytes);
     RESERVE.set(memory_bytes / 16);
+    STACK_BEGIN.set(stack_place());
     SESSION.set(Arc::as_ptr(session));
     let caught = catch_unwind(AssertUnwindSafe(work));
     SESSION.set(std::ptr::null());

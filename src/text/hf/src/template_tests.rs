@@ -413,11 +413,48 @@ fn large_results_hit_the_memory_limit_without_a_stray() {
 fn work_over_large_texts_costs_instructions() {
     let _lock = budget::stray_test_lock();
     let limits = RenderLimits { fuel: 50_000, ..LIMITS };
-    for work in
-        ["x in y", "y.find('b')", "y | upper", "y.split('b')", "y.strip()", "y[::2]", "y == z"]
-    {
+    for work in [
+        "x in y",
+        "y.find('b')",
+        "y | upper",
+        "y.split('b')",
+        "y.strip()",
+        "y[::2]",
+        "y == z",
+        "y[1:]",
+        "y[::-1]",
+        "y | length",
+        "y | reverse",
+        "y | int",
+        "y | float",
+        "[y] | unique | list",
+        "{y: 1}",
+        "{}.get(y)",
+        "{}[y]",
+        "'x'[y]",
+        "'x' | attr(y)",
+        "n[y]",
+        "y is sameas z",
+        "'a'.find(y)",
+        "'a'.count(y)",
+        "'a'.replace(y, '')",
+        "'a'.split(y)",
+        "'a'.partition(y)",
+        "'a'.startswith(y)",
+        "[y] | sort",
+        "[y] | unique(attribute=y) | list",
+        "[y, z] | min",
+        "{'k': y} | dictsort(by='value')",
+        "('%(' ~ y ~ ')s') % {y: 1}",
+        "'{:s}'.format(y)",
+        "y | truncate(1000000, end=z)",
+        "y.translate({})",
+        "{y: 1} | xmlattr",
+        "y | striptags",
+    ] {
         let source = format!(
             "{{% set y = 'a' * 1000000 %}}{{% set z = 'a' * 1000000 %}}{{% set x = 'b' %}}\
+             {{% set n = namespace() %}}\
              {{% for i in range(1000) %}}{{% set q = {work} %}}{{% endfor %}}"
         );
         let failure = ChatTemplate::new(&source).unwrap().render("{}", &limits).unwrap_err();
@@ -516,5 +553,128 @@ fn a_template_reads_the_variables_that_its_expressions_name() {
     }
     for name in ["effort", "documents", "mood", "hidden", "f", ""] {
         assert!(!template.reads(name), "{name}");
+    }
+}
+
+/// As above for values of many items: l has 30,000, d has 3,000 names.
+#[test]
+fn work_over_many_items_costs_instructions() {
+    let _lock = budget::stray_test_lock();
+    for work in [
+        "l[1:]",
+        "r[1:]",
+        "r[::-1]",
+        "l | list",
+        "l + l",
+        "l * 2",
+        "l | reverse",
+        "l | length ~ r[5:]",
+        "dict(d)",
+        "dict(**d)",
+        "namespace(d)",
+        "f(**d)",
+        "f(*l)",
+        "g(**d)",
+        "d.items() | list",
+        "d.keys() | list",
+        "d.values() | list",
+        "d | items | list",
+        "d | dictsort",
+        "d | urlencode",
+        "'x'.format_map(d)",
+        "[0] | map('string') | list ~ d.values() | list",
+        "l | first ~ d | tojson",
+        "l | groupby(attribute='real')",
+        "l | sort",
+        "l | unique | list",
+        "l in [m]",
+        "d == e",
+        "0.5 in l",
+        "l.count(1)",
+        "d.keys() | reverse | list",
+        "c.l",
+    ] {
+        let source = format!(
+            "{{% macro f() %}}{{{{ varargs }}}}{{{{ kwargs }}}}{{% endmacro %}}\
+             {{% macro g(a, b, c) %}}{{{{ kwargs }}}}{{% endmacro %}}\
+             {{% set r = range(30000) %}}{{% set l = r | list %}}{{% set m = r | list %}}\
+             {{% set d = dict.fromkeys(r[:3000] | map('string') | list, 1) %}}\
+             {{% set e = dict(d) %}}\
+             {{% set c = namespace(d) %}}{{% for i in range(99999) %}}{{% set q = {work} %}}\
+             {{% endfor %}}"
+        );
+        let start = Instant::now();
+        let failure = refused(&source);
+        assert_eq!(failure.code, Code::Limit, "{work}: {}", failure.message);
+        assert!(start.elapsed() < Duration::from_secs(20), "{work}: {:?}", start.elapsed());
+    }
+    let rest = "{% for x in range(99999) %}{% set q = loop | list %}{% endfor %}";
+    assert_eq!(refused(rest).code, Code::Limit);
+}
+
+/// A text of '&' without an entity is not searched to its end for each of them.
+#[test]
+fn tags_are_stripped_in_one_pass() {
+    let _lock = budget::stray_test_lock();
+    let start = Instant::now();
+    assert_eq!(text_of("{{ ('&' * 2000000) | striptags | length }}", "{}"), "2000000");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let source = "{{ '&amp;&#1114111;&lt;b &#65;&nope;' | striptags }}";
+    assert_eq!(text_of(source, "{}"), "&\u{10ffff}<b A&nope;");
+}
+
+/// Whatever may hold another of its kind counts its levels, because it is dropped level by level.
+#[test]
+fn chains_of_any_kind_are_as_deep_as_lists() {
+    let _lock = budget::stray_test_lock();
+    for next in
+        ["{% set n.x = joiner(n.x) %}", "{% for y in [n.x] %}{% set n.x = loop %}{% endfor %}"]
+    {
+        let of = |rounds: u32| {
+            format!(
+                "{{% set n = namespace(x=1) %}}\
+                 {{% for i in range({rounds}) %}}{next}{{% endfor %}}"
+            )
+        };
+        assert_eq!(text_of(&of(400), "{}"), "", "{next}");
+        let failure = refused(&of(2_000));
+        assert_eq!(failure.code, Code::Limit, "{next}");
+        assert!(failure.message.contains("deeper than 1000 levels"), "{}", failure.message);
+    }
+}
+
+#[test]
+fn calls_from_the_deepest_place_fit_the_stack() {
+    let _lock = budget::stray_test_lock();
+    let source = format!(
+        "{{% macro m() %}}{}{{{{ {}m(){} }}}}{}{{% endmacro %}}{{{{ m() }}}}",
+        "{% if 1 %}".repeat(150),
+        "[".repeat(150),
+        "]".repeat(150),
+        "{% endif %}".repeat(150),
+    );
+    let failure = refused(&source);
+    assert_eq!(failure.code, Code::Limit, "{}", failure.message);
+    assert!(failure.message.contains("recursed deeper"), "{}", failure.message);
+}
+
+#[test]
+fn a_rendering_frees_what_holds_itself() {
+    let _lock = budget::stray_test_lock();
+    for source in [
+        "{% for x in ['a', 'b'] %}{{ loop.changed(loop) }}{% endfor %}",
+        "{% for x in ['a', 'b'] %}{{ loop.changed([loop.changed, joiner(loop)]) }}{% endfor %}",
+        "{% for x in ['a'] %}{% set f = loop.changed %}{{ f(f) }}{{ f(1) }}{{ f(f) }}{% endfor %}",
+        "{% for x in ['a'] %}{{ loop.changed(loop) }}{{ x.y.z }}{% endfor %}",
+        "{% set n = namespace() %}{% set n.n = [n] %}{% macro m() %}{{ m }}{% endmacro %}",
+    ] {
+        let template = Template::new(source).unwrap_or_else(|e| panic!("{source}: {}", e.message));
+        let (before, after) = budget::run(&LIMITS.bounds, move || {
+            let before = budget::bytes_above_reserve();
+            drop(template.render("{}", 10_000, None, 10_000));
+            Ok((before, budget::bytes_above_reserve()))
+        })
+        .unwrap();
+        assert_eq!(before, after, "{source}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::error::{charge_work, fail, Res};
+use super::error::{charge_read, charge_work, fail, need_room, Res};
 use super::ops::{slice_indices, small, undefined};
 use super::repr;
 use super::strings;
@@ -39,15 +39,16 @@ fn has_python_attribute(name: &str) -> bool {
 }
 
 /// The attribute itself, without the step to an item of that name.
-fn find(object: &Value, name: &str) -> Found {
+fn find(object: &Value, name: &str) -> Res<Found> {
+    charge_read(name.len())?;
     if has_python_attribute(name) && !matches!(object, Value::Namespace(_)) {
         let known = ["class", "init", "doc", "len", "str", "repr", "eq", "hash", "dir", "new"];
         let inner = &name[2..name.len() - 2];
         if known.contains(&inner) || inner.ends_with("attr__") || inner.ends_with("item") {
-            return Found::Unsafe;
+            return Ok(Found::Unsafe);
         }
     }
-    match object {
+    Ok(match object {
         Value::Str(_) => method_in(&[strings::METHODS], name),
         Value::Dict(_) if DICT_MUTATORS.contains(&name) => Found::Unsafe,
         Value::Dict(_) => method_in(&[DICT_METHODS], name),
@@ -77,7 +78,7 @@ fn find(object: &Value, name: &str) -> Found {
             "step" => Found::Value(Value::Int(range.step)),
             _ => method_in(&[TUPLE_METHODS], name),
         },
-        Value::Namespace(namespace) => namespace.get(name).map_or(Found::Nothing, Found::Value),
+        Value::Namespace(namespace) => namespace.get(name)?.map_or(Found::Nothing, Found::Value),
         Value::Loop(state) => {
             state.get(name).map_or_else(|| method_in(&[LOOP_METHODS], name), Found::Value)
         }
@@ -100,7 +101,7 @@ fn find(object: &Value, name: &str) -> Found {
             Found::Value(Value::Func(Func::DictFromKeys))
         }
         _ => Found::Nothing,
-    }
+    })
 }
 
 fn describe(object: &Value) -> String {
@@ -113,11 +114,13 @@ fn describe(object: &Value) -> String {
     }
 }
 
-fn missing_attribute(object: &Value, name: &str) -> Value {
+fn missing_attribute(object: &Value, name: &str) -> Res<Value> {
+    // Its printed form; see repr.rs.
+    need_room(name.len().saturating_mul(8))?;
     let mut message = describe(object);
     message.push_str(" has no attribute ");
     repr::push_quoted(name, &mut message);
-    Value::undefined(message)
+    Ok(Value::undefined(message))
 }
 
 /// `obj[key]`; None: it has no such item (TypeError or LookupError in Python).
@@ -217,15 +220,15 @@ pub fn get_attr(object: &Value, name: &str) -> Res<Value> {
     if let Value::Undefined(why) = object {
         return undefined(why);
     }
-    if let Some(value) = of_attribute(object, name, find(object, name)) {
+    if let Some(value) = of_attribute(object, name, find(object, name)?) {
         return Ok(value);
     }
     if let Value::Dict(dict) = object {
-        if let Some(value) = dict.get_str(name) {
+        if let Some(value) = dict.get_str(name)? {
             return Ok(value.clone());
         }
     }
-    Ok(missing_attribute(object, name))
+    missing_attribute(object, name)
 }
 
 /// `object.name` without the items.
@@ -233,8 +236,10 @@ pub fn own_attr(object: &Value, name: &str) -> Res<Value> {
     if let Value::Undefined(why) = object {
         return undefined(why);
     }
-    Ok(of_attribute(object, name, find(object, name))
-        .unwrap_or_else(|| missing_attribute(object, name)))
+    match of_attribute(object, name, find(object, name)?) {
+        Some(value) => Ok(value),
+        None => missing_attribute(object, name),
+    }
 }
 
 /// `object[key]`
@@ -243,10 +248,10 @@ pub fn get_item(object: &Value, key: &Value) -> Res<Value> {
         return Ok(value);
     }
     if let Some(name) = key.as_str() {
-        if let Some(value) = of_attribute(object, name, find(object, name)) {
+        if let Some(value) = of_attribute(object, name, find(object, name)?) {
             return Ok(value);
         }
-        return Ok(missing_attribute(object, name));
+        return missing_attribute(object, name);
     }
     let what = repr::repr(key)?;
     Ok(Value::undefined(format!("{} has no element {what}", describe(object))))

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::error::{fail, Res};
+use super::error::{charge_read, fail, Res};
 use super::ops::{self, undefined};
 use super::value::Value;
 
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Args {
     pub positional: Vec<Value>,
     pub keywords: Vec<(Arc<str>, Value)>,
@@ -22,6 +22,13 @@ pub struct Bound {
 impl Args {
     pub fn of(positional: Vec<Value>) -> Args {
         Args { positional, keywords: Vec::new() }
+    }
+
+    /// For the next of many calls with the same arguments.
+    pub fn copy(&self) -> Res<Args> {
+        let count = self.positional.len() + self.keywords.len();
+        charge_read(count.saturating_mul(size_of::<(Arc<str>, Value)>()))?;
+        Ok(Args { positional: self.positional.clone(), keywords: self.keywords.clone() })
     }
 
     pub fn bind(self, name: &'static str, params: &'static [&'static str]) -> Res<Bound> {

@@ -1,6 +1,5 @@
 //! The things that a template can call: its macros, the functions of its environment, and methods.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use num_bigint::BigInt;
@@ -12,7 +11,7 @@ use super::interp::{set_in_namespace, Interp};
 use super::ops::{self, small, undefined};
 use super::repr;
 use super::strings;
-use super::value::{Dict, Func, Joiner, List, Method, Range, Value, View, ViewKind};
+use super::value::{Dict, Func, List, Method, Range, Value, View, ViewKind};
 use crate::strftime::strftime;
 
 /// The most items that jinja2's sandbox lets range() have.
@@ -36,7 +35,14 @@ impl Interp {
     pub fn call(&mut self, callee: &Value, args: Args) -> Res<Value> {
         match callee {
             Value::Func(func) => self.function(*func, args),
-            Value::Method(method) => method_call(method, args),
+            Value::Method(method) => {
+                if let (Value::Loop(state), "changed") = (&method.object, method.name) {
+                    if !state.remembers() {
+                        self.remembers(state);
+                    }
+                }
+                method_call(method, args)
+            }
             Value::Macro(callee) => self.call_macro(callee, args),
             Value::Loop(state) => {
                 let mut bound = args.bind("loop", &["iterable"])?;
@@ -95,8 +101,7 @@ impl Interp {
             }
             Func::Joiner => {
                 let mut bound = args.bind("joiner", &["sep"])?;
-                let separator = bound.take(0).unwrap_or_else(|_| Value::str(", "));
-                Ok(Value::Joiner(Rc::new(Joiner { separator, used: Cell::new(false) })))
+                Value::joiner(bound.take(0).unwrap_or_else(|_| Value::str(", ")))
             }
             Func::RaiseException => {
                 let mut bound = args.bind("raise_exception", &["message"])?;
@@ -142,9 +147,13 @@ fn dict_entries(args: Args) -> Res<Vec<(Value, Value)>> {
     }
     match args.positional.first() {
         None => {}
-        Some(Value::Dict(dict)) => entries = dict.entries.clone(),
+        Some(Value::Dict(dict)) => {
+            charge_work(dict.entries.len().saturating_mul(size_of::<(Value, Value)>()))?;
+            entries = dict.entries.clone();
+        }
         Some(Value::Namespace(namespace)) => {
             let vars = namespace.vars.borrow();
+            charge_work(vars.len().saturating_mul(size_of::<(Value, Value)>()))?;
             entries
                 .extend(vars.iter().map(|(key, value)| (Value::str(key.clone()), value.clone())));
         }

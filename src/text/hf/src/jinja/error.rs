@@ -90,6 +90,15 @@ pub fn need_room(bytes: usize) -> Res<()> {
     Ok(())
 }
 
+/// Spends what reading `amount` bytes costs; less than an instruction's worth is part of the step
+/// that reads.
+pub fn charge_read(amount: usize) -> Res<()> {
+    match amount / BYTES_PER_INSTRUCTION {
+        0 => Ok(()),
+        instructions => charge(instructions as u64),
+    }
+}
+
 /// Bytes or items that an instruction works on: about what copying takes as long as a step.
 const BYTES_PER_INSTRUCTION: usize = 4096;
 

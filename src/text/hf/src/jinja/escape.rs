@@ -38,6 +38,9 @@ pub fn strip_tags(text: &str) -> Res<String> {
     Ok(unescape(&words.join(" ")))
 }
 
+/// "&#1114111;" and a byte.
+const MAX_ENTITY_BYTES: usize = 11;
+
 /// The entities that escape makes, and those of numbers.
 fn unescape(text: &str) -> String {
     let mut out = String::new();
@@ -45,7 +48,8 @@ fn unescape(text: &str) -> String {
     while let Some(at) = rest.find('&') {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
-        let Some(end) = rest.find(';').filter(|end| *end <= 10) else {
+        // Only so far: a text of many '&' is not searched to its end for each of them.
+        let Some(end) = rest.bytes().take(MAX_ENTITY_BYTES).position(|b| b == b';') else {
             out.push('&');
             rest = &rest[1..];
             continue;

@@ -171,9 +171,12 @@ impl Interp {
             let Value::Dict(dict) = self.eval(more, scope)? else {
                 return fail("argument after ** must be a mapping");
             };
+            // The keys of a dict differ from each other.
+            let num_named = out.keywords.len();
             for (key, value) in &dict.entries {
                 let Some(key) = key.as_str() else { return fail("keywords must be strings") };
-                if out.keywords.iter().any(|(have, _)| &**have == key) {
+                charge_work(key.len() + (1 + num_named) * size_of::<(Arc<str>, Value)>())?;
+                if out.keywords[..num_named].iter().any(|(have, _)| &**have == key) {
                     return fail(format!("got multiple values for keyword argument '{key}'"));
                 }
                 out.keywords.push((Arc::from(key), value.clone()));

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::ast::BinOp;
 use super::attr;
 use super::call::{text_of, Args};
-use super::error::{charge, charge_work, fail, Res};
+use super::error::{charge, charge_read, charge_work, fail, need_room, Res};
 use super::filters;
 use super::interp::Interp;
 use super::ops;
@@ -13,7 +13,7 @@ use super::repr;
 use super::sorting::sorted_places;
 use super::tests;
 use super::unicode;
-use super::value::Value;
+use super::value::{Text, Value};
 
 pub fn apply(interp: &mut Interp, name: &'static str, value: Value, args: Args) -> Res<Value> {
     match name {
@@ -92,6 +92,7 @@ fn last(value: &Value) -> Res<Value> {
 
 fn reverse(value: &Value) -> Res<Value> {
     if let Value::Str(text) = value {
+        charge_work(text.text.len())?;
         return Ok(Value::str_like(text.text.chars().rev().collect::<String>(), text));
     }
     let mut items = value.iterate()?;
@@ -106,9 +107,16 @@ fn reverse(value: &Value) -> Res<Value> {
     }
 }
 
+/// What cutting the name of an attribute into values costs.
+fn charge_attribute(text: &Text) -> Res<()> {
+    need_room(text.text.len().saturating_mul(size_of::<Value>() * 2))?;
+    charge_read(text.text.len().saturating_mul(size_of::<Value>()))
+}
+
 /// The parts of "a.0.b": digits are places.
 fn path_of(attribute: &Value) -> Res<Vec<Value>> {
     let Value::Str(text) = attribute else { return Ok(vec![attribute.clone()]) };
+    charge_attribute(text)?;
     let part = |part: &str| {
         let is_place = !part.is_empty() && part.chars().all(unicode::is_digit);
         match part.parse::<i64>().ok().filter(|_| is_place) {
@@ -137,20 +145,27 @@ impl Getter {
         charge(1)?;
         let mut value = item.clone();
         for part in &self.path {
+            charge(1)?;
             value = attr::get_item(&value, part)?;
             // A default goes on down the path, as in jinja2.
             if let (Some(default), true) = (&self.default, value.is_undefined()) {
                 value = default.clone();
             }
         }
-        Ok(if self.ignore_case { without_case(value) } else { value })
+        if self.ignore_case {
+            return without_case(value);
+        }
+        Ok(value)
     }
 }
 
-fn without_case(value: Value) -> Value {
+fn without_case(value: Value) -> Res<Value> {
     match &value {
-        Value::Str(text) => Value::str_like(text.text.to_lowercase(), text),
-        _ => value,
+        Value::Str(text) => {
+            charge_work(text.text.len().saturating_mul(2))?;
+            Ok(Value::str_like(text.text.to_lowercase(), text))
+        }
+        _ => Ok(value),
     }
 }
 
@@ -229,12 +244,13 @@ fn dict_sort(value: &Value, args: Args) -> Res<Value> {
     let keys = dict.entries.iter().map(|(key, value)| {
         let key = if by_value { value.clone() } else { key.clone() };
         if keep_case {
-            key
+            Ok(key)
         } else {
             without_case(key)
         }
     });
-    let places = sorted_places(keys.collect(), bound.is_true(2, false))?;
+    charge_work(dict.entries.len().saturating_mul(size_of::<Value>()))?;
+    let places = sorted_places(keys.collect::<Res<_>>()?, bound.is_true(2, false))?;
     let pair = |at: usize| {
         let (key, value) = &dict.entries[at];
         Value::tuple(vec![key.clone(), value.clone()])
@@ -292,7 +308,10 @@ fn keyed(name: &'static str, value: Value, args: Args) -> Res<Value> {
 fn sort_keys(items: &[Value], attribute: Option<&Value>, ignore_case: bool) -> Res<Vec<Value>> {
     let names: Vec<Option<Value>> = match attribute {
         None => vec![None],
-        Some(Value::Str(text)) => text.text.split(',').map(|name| Some(Value::str(name))).collect(),
+        Some(Value::Str(text)) => {
+            charge_attribute(text)?;
+            text.text.split(',').map(|name| Some(Value::str(name))).collect()
+        }
         Some(other) => vec![Some(other.clone())],
     };
     let getters = names
@@ -331,6 +350,7 @@ fn group_by(items: &[Value], bound: &super::call::Bound) -> Res<Value> {
     let real = Getter::new(Some(attribute), default, false)?;
     let keys = items.iter().map(|item| getter.get(item)).collect::<Res<Vec<_>>>()?;
     let mut groups: Vec<(Value, Value, Vec<Value>)> = Vec::new();
+    charge_work(keys.len().saturating_mul(size_of::<Value>()))?;
     for at in sorted_places(keys.clone(), false)? {
         match groups.last_mut() {
             Some((key, _, group)) if ops::equal(key, &keys[at])? => group.push(items[at].clone()),
@@ -372,7 +392,7 @@ fn map(interp: &mut Interp, value: Value, mut args: Args) -> Res<Value> {
     }
     let name = args.positional.remove(0);
     let name = text_of(&name, "map")?;
-    lazily(&value, |item| filters::apply(interp, name, item, args.clone()).map(Some))
+    lazily(&value, |item| filters::apply(interp, name, item, args.copy()?).map(Some))
 }
 
 fn select(interp: &mut Interp, name: &'static str, value: Value, mut args: Args) -> Res<Value> {
@@ -396,7 +416,7 @@ fn select(interp: &mut Interp, name: &'static str, value: Value, mut args: Args)
         };
         let holds = match &test {
             None => tested.is_true(),
-            Some(test) => tests::check(interp, text_of(test, name)?, &tested, args.clone())?,
+            Some(test) => tests::check(interp, text_of(test, name)?, &tested, args.copy()?)?,
         };
         Ok((holds == wanted).then_some(item))
     })

@@ -142,6 +142,8 @@ fn indent(value: &Value, args: Args) -> Res<Value> {
         }
         None => "    ".to_string(),
     };
+    let num_ends = text.text.chars().filter(|c| unicode::is_line_end(*c)).count();
+    charge_work(text.text.len().saturating_add(num_ends.saturating_mul(size_of::<&str>())))?;
     let whole = format!("{}\n", text.text);
     let lines = split_lines(&whole, false);
     charge_work(whole.len().saturating_add(lines.len().saturating_mul(indention.len() + 16)))?;
@@ -168,6 +170,7 @@ fn truncate(value: &Value, args: Args) -> Res<Value> {
     let length = bound.integer(0, 255)?;
     let end = bound.get(2).map_or(Ok("..."), |end| text_of(end, "truncate"))?;
     let leeway = bound.given(3).map_or(Ok(5), ops::small)?;
+    charge_work(end.len())?;
     let end_len = end.chars().count() as i64;
     if length < end_len {
         return fail(format!("expected length >= {end_len}, got {length}"));
@@ -225,6 +228,7 @@ fn url_encode(value: &Value, args: Args) -> Res<Value> {
     let mut out = String::new();
     let pairs = match value {
         Value::Dict(dict) => {
+            charge_work(dict.entries.len().saturating_mul(4 * size_of::<Value>()))?;
             let pair = |(key, value): &(Value, Value)| vec![key.clone(), value.clone()];
             dict.entries.iter().map(pair).collect::<Vec<_>>()
         }
@@ -268,6 +272,7 @@ fn xml_attr(value: &Value, args: Args) -> Res<Value> {
             continue;
         }
         let key = text_of(key, "xmlattr")?;
+        charge_work(key.len())?;
         if key.contains([' ', '\t', '\n', '\r', '\x0c', '\x0b', '/', '>', '=']) {
             return fail(format!("Invalid character in attribute name: '{key}'"));
         }

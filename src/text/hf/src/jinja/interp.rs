@@ -3,9 +3,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::budget;
+
 use super::ast::{ForLoop, MacroDef, Name, Stmt, StmtKind, Target};
 use super::call::Args;
-use super::error::{at, charge, charge_work, fail, limit, Error, Res};
+use super::error::{at, charge, charge_read, charge_work, fail, limit, Error, Res};
 use super::looping::Loop;
 use super::repr;
 use super::scope::Scope;
@@ -31,6 +33,8 @@ pub struct Interp {
     /// Namespaces may hold themselves, so these are emptied at the end.
     namespaces: Vec<Rc<Namespace>>,
     captured: Vec<Rc<Scope>>,
+    /// Loops that remember values, which may hold the loop itself.
+    remembering: Vec<Rc<Loop>>,
 }
 
 /// Renders `body` with the variables of a dict.
@@ -53,6 +57,7 @@ pub fn render(
         recursion: 0,
         namespaces: Vec::new(),
         captured: Vec::new(),
+        remembering: Vec::new(),
     };
     // Assignments of the template stand in a scope of their own, as in jinja2.
     let top = Scope::inner(&scope);
@@ -64,6 +69,9 @@ pub fn render(
     for scope in std::mem::take(&mut interp.captured) {
         scope.clear();
     }
+    for state in std::mem::take(&mut interp.remembering) {
+        state.forget();
+    }
     ended?;
     Ok(interp.out.swap_remove(0))
 }
@@ -73,6 +81,11 @@ impl Interp {
         let namespace = Rc::new(Namespace::default());
         self.namespaces.push(Rc::clone(&namespace));
         namespace
+    }
+
+    /// The loop is emptied of what it remembers when the rendering ends.
+    pub fn remembers(&mut self, state: &Rc<Loop>) {
+        self.remembering.push(Rc::clone(state));
     }
 
     fn new_macro(&mut self, def: &Arc<MacroDef>, scope: &Rc<Scope>) -> Value {
@@ -104,6 +117,9 @@ impl Interp {
     pub fn deeper<T>(&mut self, work: impl FnOnce(&mut Interp) -> Res<T>) -> Res<T> {
         if self.recursion >= MAX_RECURSION {
             return limit(format!("recursed deeper than {MAX_RECURSION}"));
+        }
+        if budget::stack_used() > budget::STACK_BYTES / 2 {
+            return limit("recursed deeper than its stack allows");
         }
         self.recursion += 1;
         let done = work(self);
@@ -219,7 +235,7 @@ impl Interp {
             kept = passed;
         }
         let recurse = node.recursive.then(|| (Arc::clone(node), Rc::clone(scope)));
-        let state = Rc::new(Loop::new(kept, depth0, recurse));
+        let state = Rc::new(Loop::new(kept, depth0, recurse)?);
         let loop_name: Name = Arc::from("loop");
         let mut ran = false;
         let mut i = 0;
@@ -313,6 +329,9 @@ impl Interp {
         let num_plain = def.params.len() - def.defaults.len();
         let mut given = positional.into_iter();
         for (i, name) in def.params.iter().enumerate() {
+            // The name is looked for among the keywords and the parameters that are set.
+            charge(1)?;
+            charge_read((keywords.len() + i).saturating_mul(size_of::<(Name, Value)>()))?;
             let keyword = keywords.iter().position(|(key, _)| key == name);
             let value = match (given.next(), keyword) {
                 (Some(value), _) => value,
@@ -353,6 +372,5 @@ pub fn set_in_namespace(namespace: &Namespace, name: &str, value: Value) -> Res<
              '{name}'. Please rename the attribute."
         ));
     }
-    namespace.set(name, value);
-    Ok(())
+    namespace.set(name, value)
 }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use num_bigint::BigInt;
 use serde_core::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 
-use super::error::{charge, charge_work, fail, need_room, Error, Res};
+use super::error::{charge, charge_read, charge_work, fail, need_room, Error, Res};
 use super::repr;
 use super::value::Value;
 
@@ -104,6 +104,9 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 }
 
+/// A byte becomes "\u0001" at most, in a buffer that doubles.
+const MAX_GROWTH: usize = 12;
+
 /// How json.dumps lays a value out.
 pub struct Layout {
     /// The text of one level; None: all on one line.
@@ -125,6 +128,13 @@ impl Layout {
         Ok(())
     }
 
+    /// A template may name separators of any length.
+    fn charge_separators(&self) -> Res<()> {
+        let num_bytes = self.item_separator.len() + self.key_separator.len();
+        need_room(num_bytes.saturating_mul(2))?;
+        charge_read(num_bytes)
+    }
+
     pub fn push(&self, value: &Value, level: usize, out: &mut String) -> Res<()> {
         charge(1)?;
         need_room(out.len())?;
@@ -138,6 +148,7 @@ impl Layout {
             Value::Float(value) => out.push_str(&float(*value)),
             Value::Str(text) => {
                 charge_work(text.text.len())?;
+                need_room(text.text.len().saturating_mul(MAX_GROWTH))?;
                 self.push_string(&text.text, out);
             }
             Value::List(list) | Value::Tuple(list) => self.push_array(&list.items, level, out)?,
@@ -155,6 +166,7 @@ impl Layout {
     fn push_array(&self, items: &[Value], level: usize, out: &mut String) -> Res<()> {
         out.push('[');
         for (i, item) in items.iter().enumerate() {
+            self.charge_separators()?;
             out.push_str(if i > 0 { &self.item_separator } else { "" });
             self.new_line(level + 1, out)?;
             self.push(item, level + 1, out)?;
@@ -167,6 +179,7 @@ impl Layout {
     }
 
     fn push_object(&self, entries: &[(Value, Value)], level: usize, out: &mut String) -> Res<()> {
+        charge_work(entries.len().saturating_mul(size_of::<&(Value, Value)>()))?;
         let mut sorted: Vec<&(Value, Value)> = entries.iter().collect();
         if self.sort_keys {
             let keys = entries.iter().map(|(key, _)| key.clone()).collect();
@@ -175,10 +188,12 @@ impl Layout {
         }
         out.push('{');
         for (i, (key, value)) in sorted.into_iter().enumerate() {
+            self.charge_separators()?;
             out.push_str(if i > 0 { &self.item_separator } else { "" });
             self.new_line(level + 1, out)?;
             let name = key_text(key)?;
             charge_work(name.len())?;
+            need_room(name.len().saturating_mul(MAX_GROWTH))?;
             self.push_string(&name, out);
             out.push_str(&self.key_separator);
             self.push(value, level + 1, out)?;

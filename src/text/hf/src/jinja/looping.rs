@@ -5,23 +5,31 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::ast::ForLoop;
-use super::error::{fail, Res};
+use super::error::{charge_work, fail, Res};
 use super::ops;
 use super::scope::Scope;
-use super::value::Value;
+use super::value::{depth_of, Value};
 
 pub struct Loop {
     items: Vec<Value>,
     at: Cell<usize>,
     depth0: i64,
+    /// Levels of its items and its own.
+    pub depth: u32,
     last_changed: RefCell<Option<Vec<Value>>>,
     /// A call of a recursive loop runs this node, in this scope.
     pub recurse: Option<(Arc<ForLoop>, Rc<Scope>)>,
 }
 
 impl Loop {
-    pub fn new(items: Vec<Value>, depth0: i64, recurse: Option<(Arc<ForLoop>, Rc<Scope>)>) -> Loop {
-        Loop { items, at: Cell::new(0), depth0, last_changed: RefCell::new(None), recurse }
+    pub fn new(
+        items: Vec<Value>,
+        depth0: i64,
+        recurse: Option<(Arc<ForLoop>, Rc<Scope>)>,
+    ) -> Res<Loop> {
+        let depth = depth_of(items.iter())?;
+        let last_changed = RefCell::new(None);
+        Ok(Loop { items, at: Cell::new(0), depth0, depth, last_changed, recurse })
     }
 
     pub fn len(&self) -> usize {
@@ -40,7 +48,9 @@ impl Loop {
 
     /// Items that follow the current one.
     pub fn rest(&self) -> Res<Vec<Value>> {
-        Ok(self.items.get(self.at.get() + 1..).unwrap_or_default().to_vec())
+        let rest = self.items.get(self.at.get() + 1..).unwrap_or_default();
+        charge_work(rest.len().saturating_mul(size_of::<Value>()))?;
+        Ok(rest.to_vec())
     }
 
     pub fn get(&self, name: &str) -> Option<Value> {
@@ -85,6 +95,17 @@ impl Loop {
         }
         *last = Some(args);
         Ok(Value::Bool(true))
+    }
+
+    /// True once `changed` was called.
+    pub fn remembers(&self) -> bool {
+        self.last_changed.borrow().is_some()
+    }
+
+    /// Drops what `changed` remembers, which may be the loop itself.
+    pub fn forget(&self) {
+        let last = self.last_changed.take();
+        drop(last);
     }
 
     pub fn describe(&self) -> String {

@@ -3,7 +3,7 @@
 //!
 //! Source text goes through lexer, parser and check once, when a model is loaded; interp renders
 //! the tree. Each step of a rendering and each 4 KiB or 4,096 items that it works on cost an
-//! instruction (error::charge), whatever filter or method it is in.
+//! instruction (error::charge), whatever operator, slice, filter, method or look-up it is in.
 
 mod ast;
 mod attr;

@@ -3,7 +3,7 @@
 use num_bigint::BigInt;
 use num_traits::FromPrimitive;
 
-use super::error::Res;
+use super::error::{charge_work, Res};
 use super::ops::{self, undefined, Number};
 use super::unicode;
 use super::value::Value;
@@ -86,10 +86,13 @@ pub fn to_int(value: &Value, default: Value, base: i64) -> Res<Value> {
     let truncated = |number: f64| BigInt::from_f64(number.trunc()).map(Value::big);
     Ok(match value {
         Value::Undefined(why) => return undefined(why),
-        Value::Str(text) => match parse_int(&text.text, base) {
-            Some(number) => Value::big(number),
-            None => parse_float(&text.text).and_then(truncated).unwrap_or(default),
-        },
+        Value::Str(text) => {
+            charge_work(text.text.len().saturating_mul(2))?;
+            match parse_int(&text.text, base) {
+                Some(number) => Value::big(number),
+                None => parse_float(&text.text).and_then(truncated).unwrap_or(default),
+            }
+        }
         other => match ops::number(other) {
             Some(Number::Int(number)) => Value::big(number),
             Some(Number::Float(number)) => match truncated(number) {
@@ -107,7 +110,10 @@ pub fn to_int(value: &Value, default: Value, base: i64) -> Res<Value> {
 pub fn to_float(value: &Value, default: Value) -> Res<Value> {
     Ok(match value {
         Value::Undefined(why) => return undefined(why),
-        Value::Str(text) => parse_float(&text.text).map_or(default, Value::Float),
+        Value::Str(text) => {
+            charge_work(text.text.len().saturating_mul(2))?;
+            parse_float(&text.text).map_or(default, Value::Float)
+        }
         other => match ops::number(other) {
             Some(Number::Int(number)) => Value::Float(ops::float_of(&number)?),
             Some(Number::Float(number)) => Value::Float(number),

@@ -8,7 +8,7 @@ use num_integer::Integer;
 use num_traits::{FromPrimitive, Signed, ToPrimitive, Zero};
 
 use super::ast::{BinOp, CmpOp};
-use super::error::{charge, charge_work, fail, limit, Error, Kind, Res};
+use super::error::{charge, charge_read, charge_work, fail, limit, Error, Kind, Res};
 use super::escape::escape;
 use super::percent;
 use super::value::{Text, Value};
@@ -365,7 +365,7 @@ pub fn equal(a: &Value, b: &Value) -> Res<bool> {
         }
         _ => match (number(a), number(b)) {
             (Some(a), Some(b)) => compare_numbers(&a, &b) == Some(Ordering::Equal),
-            (None, None) => same_object(a, b),
+            (None, None) => same_object(a, b)?,
             _ => false,
         },
     })
@@ -384,13 +384,16 @@ fn all_equal(a: &[Value], b: &[Value]) -> Res<bool> {
 }
 
 /// Python's `is`.
-pub fn same_object(a: &Value, b: &Value) -> bool {
-    match (a, b) {
+pub fn same_object(a: &Value, b: &Value) -> Res<bool> {
+    Ok(match (a, b) {
         (Value::None, Value::None) => true,
         (Value::Bool(a), Value::Bool(b)) => a == b,
         // CPython keeps one object for each small integer.
         (Value::Int(a), Value::Int(b)) => a == b,
-        (Value::Str(a), Value::Str(b)) => Rc::ptr_eq(&a.text, &b.text) || a.text == b.text,
+        (Value::Str(a), Value::Str(b)) => {
+            charge_read(a.text.len().min(b.text.len()))?;
+            Rc::ptr_eq(&a.text, &b.text) || a.text == b.text
+        }
         (Value::List(a), Value::List(b)) => Rc::ptr_eq(a, b),
         (Value::Tuple(a), Value::Tuple(b)) => {
             Rc::ptr_eq(a, b) || (a.items.is_empty() && b.items.is_empty())
@@ -404,7 +407,7 @@ pub fn same_object(a: &Value, b: &Value) -> bool {
         (Value::Cycler(a), Value::Cycler(b)) => Rc::ptr_eq(a, b),
         (Value::Joiner(a), Value::Joiner(b)) => Rc::ptr_eq(a, b),
         _ => false,
-    }
+    })
 }
 
 fn compare_numbers(a: &Number, b: &Number) -> Option<Ordering> {
@@ -479,7 +482,7 @@ pub fn contains(container: &Value, item: &Value) -> Res<bool> {
     match container {
         Value::Str(text) => match item {
             Value::Str(part) => {
-                charge_work(text.text.len())?;
+                charge_work(text.text.len().max(part.text.len()))?;
                 Ok(text.text.contains(&*part.text))
             }
             other => fail(format!(
@@ -530,7 +533,10 @@ pub fn slice_indices(slice: &[Value; 3], len: usize) -> Res<Vec<usize>> {
     };
     let mut at = place(bound(&slice[0])?, if step > 0 { low } else { high });
     let end = place(bound(&slice[1])?, if step > 0 { high } else { low });
-    let mut out = Vec::new();
+    let span = if step > 0 { end.saturating_sub(at) } else { at.saturating_sub(end) };
+    let count = usize::try_from(span).unwrap_or(0).div_ceil(step.unsigned_abs() as usize);
+    charge_work(count.saturating_mul(size_of::<usize>()))?;
+    let mut out = Vec::with_capacity(count);
     while (step > 0 && at < end) || (step < 0 && at > end) {
         out.push(at as usize);
         at = at.saturating_add(step);

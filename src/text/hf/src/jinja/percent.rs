@@ -49,7 +49,7 @@ impl Source<'_> {
         let Value::Dict(dict) = self.values else {
             return fail("format requires a mapping");
         };
-        match dict.get_str(name) {
+        match dict.get_str(name)? {
             Some(value) => Ok(value.clone()),
             None => fail(format!("KeyError: '{name}'")),
         }
@@ -173,7 +173,7 @@ fn field(spec: &Spec, kind: char, value: &Value, safe: bool) -> Res<String> {
             let mut text = match kind {
                 's' => repr::str(value)?,
                 'r' => repr::repr(value)?,
-                _ => ascii(&repr::repr(value)?),
+                _ => ascii(&repr::repr(value)?)?,
             };
             if safe && !matches!(value, Value::Str(text) if text.safe) {
                 text = escape(&text)?;
@@ -195,7 +195,9 @@ fn field(spec: &Spec, kind: char, value: &Value, safe: bool) -> Res<String> {
     pad(spec, "", &text, false)
 }
 
-fn ascii(text: &str) -> String {
+/// `text` in ASCII: at most ten characters for one.
+pub fn ascii(text: &str) -> Res<String> {
+    charge_work(text.len().saturating_mul(4))?;
     let mut out = String::new();
     for c in text.chars() {
         if c.is_ascii() {
@@ -204,7 +206,7 @@ fn ascii(text: &str) -> String {
             repr::push_escape(c, &mut out)
         }
     }
-    out
+    Ok(out)
 }
 
 fn character(value: &Value) -> Res<String> {

@@ -11,6 +11,9 @@ use super::value::{Func, Value, ViewKind};
 /// Levels of one printed value; namespaces can hold themselves.
 const MAX_LEVELS: u32 = 1000;
 
+/// A byte becomes "\x01" at most, in a buffer that doubles.
+const MAX_GROWTH: usize = 8;
+
 pub fn float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_string();
@@ -141,6 +144,7 @@ fn push_repr(value: &Value, level: u32, out: &mut String) -> Res<()> {
         Value::Float(value) => out.push_str(&float(*value)),
         Value::Str(text) => {
             charge_work(text.text.len())?;
+            need_room(text.text.len().saturating_mul(MAX_GROWTH))?;
             out.push_str(if text.safe { "Markup(" } else { "" });
             push_quoted(&text.text, out);
             out.push_str(if text.safe { ")" } else { "" });
@@ -174,6 +178,7 @@ fn push_repr(value: &Value, level: u32, out: &mut String) -> Res<()> {
         Value::Namespace(namespace) => {
             out.push_str("<Namespace ");
             let vars = namespace.vars.borrow();
+            charge_work(vars.len().saturating_mul(size_of::<(Value, Value)>()))?;
             let entries: Vec<(Value, Value)> = vars
                 .iter()
                 .map(|(name, value)| (Value::str(name.clone()), value.clone()))

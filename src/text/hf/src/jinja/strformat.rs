@@ -1,14 +1,16 @@
 //! str.format and the format specifications of numbers and strings.
 
+use std::sync::Arc;
+
 use num_bigint::BigInt;
 use num_traits::Signed;
 
 use super::attr;
 use super::call::Args;
-use super::error::{charge_work, fail, Res};
+use super::error::{charge_read, charge_work, fail, Res};
 use super::escape::escape;
 use super::ops::{self, Number};
-use super::percent::{float_text, sign_text};
+use super::percent::{ascii, float_text, sign_text};
 use super::repr;
 use super::value::{Text, Value};
 
@@ -97,17 +99,7 @@ fn field(text: &str, fields: &mut Fields, level: u32, safe: bool) -> Res<String>
         None => value,
         Some('s') => Value::str(repr::str(&value)?),
         Some('r') => Value::str(repr::repr(&value)?),
-        Some('a') => {
-            let mut out = String::new();
-            for c in repr::repr(&value)?.chars() {
-                if c.is_ascii() {
-                    out.push(c)
-                } else {
-                    repr::push_escape(c, &mut out)
-                }
-            }
-            Value::str(out)
-        }
+        Some('a') => Value::str(ascii(&repr::repr(&value)?)?),
         Some(other) => return fail(format!("Unknown conversion specifier {other}")),
     };
     let text = format_value(&value, &spec)?;
@@ -132,7 +124,9 @@ impl Fields<'_> {
                 }
             }
         } else {
-            match self.args.keywords.iter().find(|(key, _)| &**key == first) {
+            let keywords = &self.args.keywords;
+            charge_read(keywords.len().saturating_mul(size_of::<(Arc<str>, Value)>()))?;
+            match keywords.iter().find(|(key, _)| &**key == first) {
                 Some((_, value)) => value.clone(),
                 None => return fail(format!("KeyError: '{first}'")),
             }
@@ -259,6 +253,7 @@ fn format_text(text: &str, spec: &Spec) -> Res<String> {
     if spec.sign.is_some() || spec.align == Some('=') || spec.alternate || spec.grouping.is_some() {
         return fail("a part of the format specifier is not allowed for strings");
     }
+    charge_work(text.len())?;
     let cut: String = match spec.precision {
         Some(precision) => text.chars().take(precision).collect(),
         None => text.to_string(),

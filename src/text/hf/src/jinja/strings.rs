@@ -1,7 +1,7 @@
 //! The methods of Python's str. Places are characters.
 
 use super::call::{text_of, Args};
-use super::error::{charge_work, fail, Res};
+use super::error::{charge, charge_read, charge_work, fail, Res};
 use super::ops;
 use super::strformat;
 use super::strings_split as split;
@@ -71,6 +71,7 @@ pub fn call(text: &Text, name: &'static str, args: Args) -> Res<Value> {
             let Some(Value::Dict(dict)) = given.pop() else {
                 return fail("format_map() takes exactly one mapping");
             };
+            charge_work(dict.entries.len().saturating_mul(size_of::<(Value, Value)>()))?;
             let keywords = dict
                 .entries
                 .iter()
@@ -169,6 +170,7 @@ pub fn strip(text: &str, name: &str, chars: Option<&str>) -> Res<String> {
 }
 
 pub fn replace(text: &str, old: &str, new: &str, count: i64) -> Res<String> {
+    charge_read(old.len())?;
     let most = usize::try_from(count).unwrap_or(usize::MAX);
     let found = if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() };
     let grown = found.min(most).saturating_mul(new.len());
@@ -229,6 +231,7 @@ fn places(text: &Text, name: &'static str, args: Args) -> Res<Value> {
         return fail(format!("{name}() takes at least 1 argument (0 given)"));
     };
     let part = text_of(part, name)?;
+    charge_read(part.len())?;
     let found = window(&text.text, given.get(1), given.get(2))?;
     if name == "count" {
         let count = match found {
@@ -253,7 +256,10 @@ fn places(text: &Text, name: &'static str, args: Args) -> Res<Value> {
 fn affix(text: &Text, name: &'static str, args: Args) -> Res<Value> {
     let given = args.plain(name, 3)?;
     let candidates = match given.first() {
-        Some(Value::Tuple(list)) => list.items.clone(),
+        Some(Value::Tuple(list)) => {
+            charge_work(list.items.len().saturating_mul(size_of::<Value>()))?;
+            list.items.clone()
+        }
         Some(value) => vec![value.clone()],
         None => return fail(format!("{name}() takes at least 1 argument (0 given)")),
     };
@@ -271,6 +277,7 @@ fn affix(text: &Text, name: &'static str, args: Args) -> Res<Value> {
             ));
         };
         let Some((_, inner)) = inner else { continue };
+        charge_read(affix.text.len())?;
         let fits = match name {
             "startswith" => inner.starts_with(&*affix.text),
             _ => inner.ends_with(&*affix.text),
@@ -447,12 +454,16 @@ fn is_titled(text: &str) -> bool {
     any
 }
 
+/// Characters that an instruction looks up in a table.
+const LOOK_UPS_PER_INSTRUCTION: usize = 32;
+
 /// Translates with a dict from code points to strings, code points or None.
 fn translate(text: &Text, args: Args) -> Res<Value> {
     let given = args.plain("translate", 1)?;
     let Some(Value::Dict(table)) = given.first() else {
         return fail("translate() takes one mapping");
     };
+    charge((text.text.len() / LOOK_UPS_PER_INSTRUCTION) as u64)?;
     let mut out = String::new();
     for c in text.text.chars() {
         match look_up(table, c)? {

@@ -1,7 +1,7 @@
 //! How Python's str cuts itself: split, rsplit, splitlines, partition, rpartition.
 
 use super::call::{text_of, Args};
-use super::error::{charge_work, fail, Res};
+use super::error::{charge_read, charge_work, fail, Res};
 use super::unicode;
 use super::value::{Text, Value};
 
@@ -38,6 +38,7 @@ pub fn call(text: &Text, name: &'static str, args: Args) -> Res<Value> {
                 return fail(format!("{name}() takes exactly one argument (0 given)"));
             };
             let separator = text_of(separator, name)?;
+            charge_read(separator.len())?;
             if separator.is_empty() {
                 return fail("empty separator");
             }
@@ -49,6 +50,7 @@ pub fn call(text: &Text, name: &'static str, args: Args) -> Res<Value> {
 }
 
 fn charge_parts(text: &str, separator: Option<&str>, most: usize) -> Res<()> {
+    charge_read(separator.map_or(0, str::len))?;
     let num_parts = match separator {
         Some("") => 0,
         Some(separator) => text.matches(separator).count(),

@@ -86,7 +86,7 @@ pub fn check(_interp: &mut Interp, name: &str, value: &Value, args: Args) -> Res
         "sameas" => {
             let bound = args.bind(name, &["other"])?;
             let Some(other) = bound.get(0) else { return fail("sameas takes a value") };
-            Ok(ops::same_object(value, other))
+            ops::same_object(value, other)
         }
         _ => {
             args.bind(name, &[])?;

@@ -2,8 +2,9 @@
 //!
 //! 1. Lists, tuples and dicts never change after they are made: the sandbox refuses all methods
 //!    that would. Only namespaces, iterators, cyclers and loops hold state.
-//! 2. A container knows how deep its values nest and refuses more than MAX_DEPTH levels, so each
-//!    recursive walk fits the stack.
+//! 2. Whatever holds values (containers, iterators, joiners, loops) knows how deep they nest and
+//!    refuses more than MAX_DEPTH levels, so each recursive walk fits the stack, dropping included.
+//!    A namespace, and what a loop remembers, may hold itself; interp::render empties both.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ use num_bigint::BigInt;
 use num_traits::ToPrimitive;
 
 use super::ast::MacroDef;
-use super::error::{charge_work, fail, limit, Error, Kind, Res};
+use super::error::{charge_read, charge_work, fail, limit, Error, Kind, Res};
 use super::looping::Loop;
 use super::scope::Scope;
 
@@ -132,6 +133,7 @@ pub struct Cycler {
 
 pub struct Joiner {
     pub separator: Value,
+    depth: u32,
     pub used: Cell<bool>,
 }
 
@@ -215,6 +217,11 @@ impl Value {
         charge_work(items.len())?;
         let depth = depth_of(items.iter())?;
         Ok(Value::Cycler(Rc::new(Cycler { items, depth, at: Cell::new(0) })))
+    }
+
+    pub fn joiner(separator: Value) -> Res<Value> {
+        let depth = depth_of(std::iter::once(&separator))?;
+        Ok(Value::Joiner(Rc::new(Joiner { separator, depth, used: Cell::new(false) })))
     }
 
     pub fn is_undefined(&self) -> bool {
@@ -365,7 +372,8 @@ impl Value {
             Value::Iter(iter) => iter.depth,
             Value::Cycler(cycler) => cycler.depth,
             Value::Method(method) => method.object.depth() + 1,
-            Value::Joiner(joiner) => joiner.separator.depth() + 1,
+            Value::Joiner(joiner) => joiner.depth,
+            Value::Loop(state) => state.depth,
             _ => 0,
         }
     }
@@ -381,7 +389,10 @@ impl Value {
             Value::Int(value) => Key::Int(*value),
             Value::Big(value) => Key::Big((**value).clone()),
             Value::Float(value) => float_key(*value),
-            Value::Str(text) => Key::Str(Rc::clone(&text.text)),
+            Value::Str(text) => {
+                charge_read(text.text.len())?;
+                Key::Str(Rc::clone(&text.text))
+            }
             Value::Tuple(list) => {
                 charge_work(list.items.len())?;
                 Key::Tuple(list.items.iter().map(Value::key).collect::<Res<_>>()?)
@@ -408,7 +419,8 @@ fn float_key(value: f64) -> Key {
     Key::Float(value.to_bits())
 }
 
-fn depth_of<'a>(items: impl Iterator<Item = &'a Value>) -> Res<u32> {
+/// One level more than the deepest of the items, where that is allowed.
+pub fn depth_of<'a>(items: impl Iterator<Item = &'a Value>) -> Res<u32> {
     let depth = items.map(Value::depth).max().unwrap_or(0) + 1;
     if depth > MAX_DEPTH {
         return limit(format!("values nest deeper than {MAX_DEPTH} levels"));
@@ -454,17 +466,18 @@ impl Dict {
         Ok(Dict { entries, index, depth })
     }
 
-    pub fn get_str(&self, name: &str) -> Option<&Value> {
+    pub fn get_str(&self, name: &str) -> Res<Option<&Value>> {
+        charge_read(name.len().saturating_mul(INDEX_FROM))?;
         if self.index.is_empty() {
             let is_it = |key: &Value| key.as_str() == Some(name);
-            return self.entries.iter().find(|(key, _)| is_it(key)).map(|(_, value)| value);
+            return Ok(self.entries.iter().find(|(key, _)| is_it(key)).map(|(_, value)| value));
         }
-        self.index.get(&Key::Str(name.into())).map(|at| &self.entries[*at].1)
+        Ok(self.index.get(&Key::Str(name.into())).map(|at| &self.entries[*at].1))
     }
 
     pub fn get(&self, key: &Value) -> Res<Option<&Value>> {
         if let Some(name) = key.as_str() {
-            return Ok(self.get_str(name));
+            return self.get_str(name);
         }
         let wanted = key.key()?;
         if !self.index.is_empty() {
@@ -494,6 +507,7 @@ impl Range {
 
 impl View {
     pub fn iterate(&self) -> Res<Vec<Value>> {
+        charge_work(self.dict.entries.len().saturating_mul(size_of::<Value>()))?;
         let entries = self.dict.entries.iter();
         Ok(match self.kind {
             ViewKind::Keys => entries.map(|(key, _)| key.clone()).collect(),
@@ -506,16 +520,26 @@ impl View {
 }
 
 impl Namespace {
-    pub fn get(&self, name: &str) -> Option<Value> {
-        let vars = self.vars.borrow();
-        vars.iter().find(|(have, _)| &**have == name).map(|(_, value)| value.clone())
+    /// What a walk over all variables reads, the name for each of them included.
+    fn charge_walk(&self, name: &str) -> Res<()> {
+        let bytes = size_of::<(Rc<str>, Value)>().saturating_add(name.len());
+        charge_read(self.vars.borrow().len().saturating_mul(bytes))
     }
 
-    pub fn set(&self, name: &str, value: Value) {
+    pub fn get(&self, name: &str) -> Res<Option<Value>> {
+        self.charge_walk(name)?;
+        let vars = self.vars.borrow();
+        Ok(vars.iter().find(|(have, _)| &**have == name).map(|(_, value)| value.clone()))
+    }
+
+    pub fn set(&self, name: &str, value: Value) -> Res<()> {
+        self.charge_walk(name)?;
+        charge_read(name.len())?;
         let mut vars = self.vars.borrow_mut();
         match vars.iter_mut().find(|(have, _)| &**have == name) {
             Some((_, old)) => *old = value,
             None => vars.push((name.into(), value)),
         }
+        Ok(())
     }
 }
