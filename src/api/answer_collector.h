@@ -40,7 +40,7 @@ class AnswerCollector {
   // False: the token has found no room, as failure() says. All that was collected is given up, and
   // later tokens are ignored (true).
   bool Add(const TokenOutput& token);
-  const std::optional<RequestError>& failure() const { return failure_; }
+  const RequestError* failure() const { return failure_ ? &*failure_ : nullptr; }
   // The failure, if there is one, is why the request was cancelled; else `error` stays.
   const RequestError& FailureOr(const RequestError& error) const {
     return failure_ && error.code == ErrorCode::kCancelled ? *failure_ : error;

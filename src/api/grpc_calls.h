@@ -114,6 +114,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
     GenerateCall::OnFailed(answer_->FailureOr(error));
   }
   size_t buffered_bytes() const override { return 0; }
+  const RequestError* own_failure() const override { return answer_->failure(); }
 
  private:
   UnaryCall(const ApiParts& parts, grpc::CallbackServerContext* context, Response* response)

@@ -68,6 +68,7 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
   }
   void OnFinished(const GenerateResult& result) override;
   void OnFailed(const RequestError& error) override;
+  const RequestError* own_failure() const override { return answer_.failure(); }
 
  private:
   // Writes pieces until the client has to take some; then it is called again. Ends, and with it

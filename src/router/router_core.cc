@@ -163,8 +163,10 @@ void RouterCore::EndGood(RouterRequest& request) {
   result.num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
   result.num_completion_tokens = request.num_delivered;
   result.timings = TimingsOf(request);
+  const RequestError* const refused = request.sink->own_failure();
+  const int status = refused == nullptr ? 200 : HttpStatusOf(refused->code);
   if (!request.spec.is_shadow()) {
-    metrics_->CountRequest(200);
+    metrics_->CountRequest(status);
     if (!request.exact) metrics_->inexact_answers_total->Add();
     for (const FinishReason reason : request.finished) {
       metrics_->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
@@ -175,7 +177,7 @@ void RouterCore::EndGood(RouterRequest& request) {
   BATON_LOG_DEBUG("request {} ({}) attempt {} is done: {} prompt tokens, {} tokens, {} us",
                   request.uid, request.spec.request_id, request.attempt(), result.num_prompt_tokens,
                   result.num_completion_tokens, request.lifetime.EndToEndUs());
-  Remember(request, 200);
+  Remember(request, status);
   const std::shared_ptr<ResponseSink> sink = request.sink;
   Forget(request, /*waits=*/false);
   // Last: a client that has its answer finds the request in the metrics, and not running.
@@ -199,12 +201,15 @@ void RouterCore::EndBad(RouterRequest& request, const RequestError& error) {
 }
 
 void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, bool waits) {
+  const RequestError* const own = request.sink->own_failure();
+  const bool is_own = own != nullptr && error.code == ErrorCode::kCancelled;
+  const ErrorCode told = is_own ? own->code : error.code;  // as the client sees it
   if (!request.spec.is_shadow()) {
-    metrics_->CountRequest(HttpStatusOf(error.code));
+    metrics_->CountRequest(HttpStatusOf(told));
     const bool had_token = request.num_delivered > 0;
-    if (had_token) metrics_->ObserveLifetime(request.lifetime, FinishOf(error.code), now_us_);
+    if (had_token) metrics_->ObserveLifetime(request.lifetime, FinishOf(told), now_us_);
   }
-  Remember(request, HttpStatusOf(error.code));
+  Remember(request, HttpStatusOf(told));
   const std::shared_ptr<ResponseSink> sink = request.sink;
   Forget(request, waits);
   sink->OnFailed(error);  // last, as in EndGood

@@ -102,6 +102,9 @@ class ResponseSink {
   virtual void OnFailed(const RequestError& error) = 0;
   // Bytes accepted and not yet taken by the client; the router pauses above 256 KiB. Any thread.
   virtual size_t buffered_bytes() const = 0;
+  // The client is told this instead of the answer, or instead of kCancelled: the sink has given the
+  // answer up itself. The router counts the request by it. Null = it has not. Router's thread.
+  virtual const RequestError* own_failure() const { return nullptr; }
 };
 
 // Why nobody waits for an answer any more.

@@ -325,6 +325,8 @@ TEST_F(WholeAnswerTest, AnAnswerThatFindsNoRoomIsCancelledAndSaysSo) {
   const FakeSubmitter::Submitted submitted = submitter_.WaitSubmitted();
   ASSERT_TRUE(submitter_.WaitCancelled(submitted.uid));
   EXPECT_EQ(answers_.used(), others.num_bytes()) << "its room is given back at once";
+  ASSERT_NE(submitted.sink->own_failure(), nullptr) << "the router counts 429, not 499";
+  EXPECT_EQ(HttpStatusOf(submitted.sink->own_failure()->code), 429);
   submitted.sink->OnFailed(PlainError(ErrorCode::kCancelled));
   ASSERT_TRUE(responder->Wait());
   EXPECT_EQ(responder->status, 429);

@@ -48,6 +48,7 @@ class RecordingSink final : public ResponseSink {
     if (on_end) on_end();
   }
   size_t buffered_bytes() const override { return buffered; }
+  const RequestError* own_failure() const override { return own ? &*own : nullptr; }
 
   bool ended() const { return result.has_value() || error.has_value(); }
   std::string Text(uint32_t choice = 0) const {
@@ -70,6 +71,7 @@ class RecordingSink final : public ResponseSink {
   std::optional<GenerateResult> result;
   std::optional<RequestError> error;
   size_t buffered = 0;
+  std::optional<RequestError> own;  // the sink gives the answer up by it
   std::function<void()> on_end;  // as the client is told
 };
 

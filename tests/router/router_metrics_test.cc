@@ -1,4 +1,6 @@
 // Tests what RouterCore counts of its pools and of the ends of choices.
+#include <algorithm>
+
 #include "gtest/gtest.h"
 
 #include "tests/router/fake_cluster.h"
@@ -77,6 +79,35 @@ TEST(RouterMetricsTest, WhoIsToldOfTheEndFindsItCounted) {
       cluster.core.Cancel(uid, CancelCause::kClientLeft, cluster.now_us);
     }
     EXPECT_EQ(num_told, 1);
+  }
+}
+
+// The number of requests that were answered with `code`.
+uint64_t NumAnswered(const FakeCluster& cluster, int code) {
+  const auto at = std::find(kRequestCodes.begin(), kRequestCodes.end(), code);
+  return cluster.metrics.requests_total[static_cast<size_t>(at - kRequestCodes.begin())]->value();
+}
+
+// An answer that finds no memory at its API, amid its tokens or with the last one.
+TEST(RouterMetricsTest, AnAnswerThatItsSinkGivesUpIsCountedAsTheClientSeesIt) {
+  for (const ErrorCode code : {ErrorCode::kQueueFull, ErrorCode::kConflict}) {
+    for (const bool finishes : {true, false}) {
+      FakeCluster cluster;
+      cluster.JoinPair();
+      const RequestUid uid = cluster.Submit(cluster.Request("prompt", 2));
+      cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+      cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+      cluster.Tokens("decode-0", {FakeCluster::Token(uid, 0, 'a', FinishReason::kNone, 0)});
+      cluster.sink->own = PlainError(code);
+      if (finishes) {
+        cluster.Tokens("decode-0", {FakeCluster::Token(uid, 1, 'b', FinishReason::kLength, 0)});
+      } else {
+        cluster.core.Cancel(uid, CancelCause::kClientLeft, cluster.now_us);
+      }
+      EXPECT_EQ(NumAnswered(cluster, HttpStatusOf(code)), 1u) << finishes;
+      EXPECT_EQ(NumAnswered(cluster, 200), 0u) << finishes;
+      EXPECT_EQ(NumAnswered(cluster, 499), 0u) << finishes;
+    }
   }
 }
 
