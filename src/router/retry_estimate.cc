@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kUsPerS = 1'000'000;
 constexpr int64_t kStaleUs = 100'000;
-// The last served request counts one part in so many of the average.
-constexpr int64_t kShareOfLast = 8;
+// The last served request's part of the averages.
+constexpr double kShareOfLast = 1.0 / 8;
 
 }  // namespace
 
@@ -19,8 +19,10 @@ uint32_t RetrySeconds(int64_t us) {
   return static_cast<uint32_t>(std::clamp<int64_t>(seconds, kRetryAfterS, kMaxRetryAfterS));
 }
 
-void RetryEstimate::OnServed(int64_t us) {
-  served_us_ = served_us_ ? *served_us_ + (us - *served_us_) / kShareOfLast : us;
+void RetryEstimate::OnServed(int64_t us, uint32_t num_tokens) {
+  const double last_us = static_cast<double>(us);
+  served_tokens_ += (num_tokens - served_tokens_) * (served_us_ ? kShareOfLast : 1.0);
+  served_us_ = served_us_ ? *served_us_ + (last_us - *served_us_) * kShareOfLast : last_us;
 }
 
 bool RetryEstimate::IsStale(int64_t now_us) const {
@@ -30,14 +32,14 @@ bool RetryEstimate::IsStale(int64_t now_us) const {
 void RetryEstimate::Look(const std::vector<RunningAnswer>& running, int64_t now_us) {
   looked_us_ = now_us;
   left_us_.clear();
+  const Pace common = PaceOf(running);
   int64_t sum_us = 0;
   for (const RunningAnswer& answer : running) {
-    left_us_.push_back(LeftUs(answer));
+    left_us_.push_back(LeftUs(answer, common));
     sum_us += answer.age_us + left_us_.back();
   }
   std::sort(left_us_.begin(), left_us_.end());
-  const auto num_running = static_cast<int64_t>(running.size());
-  whole_us_ = served_us_.value_or(num_running > 0 ? sum_us / num_running : 0);
+  whole_us_ = running.empty() ? 0 : sum_us / static_cast<int64_t>(running.size());
 }
 
 uint32_t RetryEstimate::AfterS(size_t num_ahead) const {
@@ -48,19 +50,41 @@ uint32_t RetryEstimate::AfterS(size_t num_ahead) const {
   return RetrySeconds(us);
 }
 
-// The smaller of two predictions: the tokens that the answer may still have, at its pace; and the
-// time that other answers took. Without either: as long again as the answer has taken.
-int64_t RetryEstimate::LeftUs(const RunningAnswer& answer) const {
-  std::optional<int64_t> left_us;
-  if (answer.num_tokens > 1) {
-    const int64_t num_left = int64_t{answer.max_tokens} - answer.num_tokens;
-    left_us = std::max<int64_t>(num_left, 0) * (answer.decode_us / (answer.num_tokens - 1));
+RetryEstimate::Pace RetryEstimate::PaceOf(const std::vector<RunningAnswer>& running) {
+  Pace pace;
+  int num_decoding = 0;
+  for (const RunningAnswer& answer : running) {
+    if (answer.num_tokens < 2) continue;
+    ++num_decoding;
+    pace.token_us += static_cast<double>(answer.decode_us) / (answer.num_tokens - 1);
+    pace.prompt_us += static_cast<double>(answer.age_us - answer.decode_us);
   }
+  if (num_decoding == 0) return pace;
+  pace.token_us /= num_decoding;
+  pace.prompt_us /= num_decoding;
+  return pace;
+}
+
+// The tokens that the answer may still have, at its own pace, before its second token at that of
+// the others, which then have its prompt too. Where nothing decodes: the time that other answers
+// took, or as long again as this one has taken. An answer that is longer than most ends soon.
+int64_t RetryEstimate::LeftUs(const RunningAnswer& answer, const Pace& common) const {
+  const double age_us = static_cast<double>(answer.age_us);
+  if (common.token_us == 0) {
+    if (!served_us_) return std::max(answer.age_us, kUsPerS);
+    return static_cast<int64_t>(std::max(*served_us_ - age_us, *served_us_ * kShareOfLast));
+  }
+  double num_left = std::max(0.0, static_cast<double>(answer.max_tokens) - answer.num_tokens);
   if (served_us_) {
-    const int64_t usual_us = std::max(*served_us_ - answer.age_us, *served_us_ / kShareOfLast);
-    left_us = std::min(left_us.value_or(usual_us), usual_us);
+    const double usual =
+        std::max(served_tokens_ - answer.num_tokens, served_tokens_ * kShareOfLast);
+    num_left = std::min(num_left, usual);
   }
-  return left_us.value_or(std::max(answer.age_us, kUsPerS));
+  const bool decodes = answer.num_tokens > 1;
+  const double token_us =
+      decodes ? static_cast<double>(answer.decode_us) / (answer.num_tokens - 1) : common.token_us;
+  const double prompt_us = answer.num_tokens > 0 ? 0.0 : std::max(0.0, common.prompt_us - age_us);
+  return static_cast<int64_t>(num_left * token_us + prompt_us);
 }
 
 }  // namespace baton

@@ -1,5 +1,6 @@
-// RetryEstimate: when places come free for requests that found no room, from how far the running
-// answers are and from how long finished ones took. For Retry-After. Pure; owned by the router's
+// RetryEstimate: when places come free for requests that found no room. A running answer has the
+// tokens left that finished ones had, at most its own limit, at the pace at which tokens come now:
+// what answers took under another load says little. For Retry-After. Pure; owned by the router's
 // thread.
 #ifndef BATON_ROUTER_RETRY_ESTIMATE_H_
 #define BATON_ROUTER_RETRY_ESTIMATE_H_
@@ -29,8 +30,8 @@ struct RunningAnswer {
 // The places of one model; see the file comment.
 class RetryEstimate {
  public:
-  // A request was served; it had its place for so long.
-  void OnServed(int64_t us);
+  // A request was served: it had its place for so long, and so many tokens of all choices.
+  void OnServed(int64_t us, uint32_t num_tokens);
   // The last Look is so old that another one is worth its cost, O(n log n) of the running requests.
   bool IsStale(int64_t now_us) const;
   void Look(const std::vector<RunningAnswer>& running, int64_t now_us);
@@ -39,12 +40,20 @@ class RetryEstimate {
   uint32_t AfterS(size_t num_ahead) const;
 
  private:
-  int64_t LeftUs(const RunningAnswer& answer) const;
+  // What the answers that decode now have in common.
+  struct Pace {
+    double token_us = 0;   // between two tokens of one answer; 0 = nothing decodes
+    double prompt_us = 0;  // from its place to its first token
+  };
 
-  std::optional<int64_t> served_us_;  // exponential average
+  static Pace PaceOf(const std::vector<RunningAnswer>& running);
+  int64_t LeftUs(const RunningAnswer& answer, const Pace& common) const;
+
+  std::optional<double> served_us_;  // exponential averages
+  double served_tokens_ = 0;
   int64_t looked_us_ = INT64_MIN;
   std::vector<int64_t> left_us_;  // of the running answers, ascending
-  int64_t whole_us_ = 0;          // a place's whole time, for those that wait for its next but one
+  int64_t whole_us_ = 0;          // a running answer's mean time in all, for those that wait longer
 };
 
 }  // namespace baton

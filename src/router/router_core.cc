@@ -172,7 +172,7 @@ void RouterCore::EndGood(RouterRequest& request) {
       metrics_->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
     }
     metrics_->ObserveLifetime(request.lifetime, FinishOf(request));
-    retries_[request.spec.model->id].OnServed(now_us_ - request.placed_us);
+    retries_[request.spec.model->id].OnServed(now_us_ - request.placed_us, request.num_delivered);
   }
   BATON_LOG_DEBUG("request {} ({}) attempt {} is done: {} prompt tokens, {} tokens, {} us",
                   request.uid, request.spec.request_id, request.attempt(), result.num_prompt_tokens,

@@ -49,7 +49,8 @@ RequestError RouterCore::NoRoomError(const RouterRequest& request, ErrorCode cod
   size_t num_ahead = 0;
   if (queue != model_queues_.end()) {
     num_ahead = queue->second.num_waiting - 1;
-    if (const auto wait_us = queue->second.rate.PredictUs(num_ahead, now_us_)) {
+    // The next place goes to the first of the others, if there are any.
+    if (const auto wait_us = queue->second.rate.PredictUs(num_ahead + 1, now_us_)) {
       error.retry_after_s = RetrySeconds(*wait_us);
       return error;
     }

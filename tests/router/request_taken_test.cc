@@ -212,12 +212,38 @@ TEST(RetryEstimateTest, PlacesComeFreeAsTheRunningAnswersEnd) {
 
 TEST(RetryEstimateTest, WhatOthersTookBoundsAnswersOfOpenLength) {
   RetryEstimate estimate;
-  for (int i = 0; i < 40; ++i) estimate.OnServed(8 * kSecond);
+  for (int i = 0; i < 40; ++i) estimate.OnServed(8 * kSecond, 8);
   estimate.Look({Running(3, 2, 3, 8000)}, 0);
   EXPECT_EQ(estimate.AfterS(0), 5u);
   EXPECT_EQ(estimate.AfterS(1), 13u);
   estimate.Look({Running(30, 29, 30, 8000)}, kSecond);
   EXPECT_EQ(estimate.AfterS(0), 1u) << "it has taken longer than most: it ends soon";
+}
+
+// A prompt of 1 s and 20 tokens took 2 s while few ran: now a token takes half a second.
+TEST(RetryEstimateTest, AnswersTakeAsLongAsTheirTokensTakeNow) {
+  RetryEstimate estimate;
+  for (int i = 0; i < 40; ++i) estimate.OnServed(2 * kSecond, 20);
+  const RunningAnswer third = {
+      .age_us = 2 * kSecond, .decode_us = kSecond, .num_tokens = 3, .max_tokens = 8000};
+  estimate.Look({third, third}, 0);
+  EXPECT_EQ(estimate.AfterS(0), 9u) << "17 tokens: 8.5 s";
+  EXPECT_EQ(estimate.AfterS(1), 9u);
+  EXPECT_EQ(estimate.AfterS(2), 19u) << "8.5 s, then a whole answer of 10.5 s";
+  EXPECT_EQ(estimate.AfterS(5), 30u) << "8.5 s and two whole answers: 29.5 s";
+}
+
+// The one that has no token yet has all its decode time before it.
+TEST(RetryEstimateTest, AnAnswerThatHasNotBegunHasItsTokensToCome) {
+  RetryEstimate estimate;
+  const RunningAnswer third = {
+      .age_us = 3 * kSecond, .decode_us = kSecond, .num_tokens = 3, .max_tokens = 83};
+  const RunningAnswer fresh = {.age_us = kSecond, .num_tokens = 0, .max_tokens = 40};
+  const RunningAnswer first = {.age_us = 2 * kSecond, .num_tokens = 1, .max_tokens = 59};
+  estimate.Look({third, fresh, first}, 0);
+  EXPECT_EQ(estimate.AfterS(0), 21u) << "a second of its prompt, 40 tokens of half a second";
+  EXPECT_EQ(estimate.AfterS(1), 29u) << "58 tokens";
+  EXPECT_EQ(estimate.AfterS(2), 40u) << "80 tokens";
 }
 
 TEST(RetryEstimateTest, OfWhatHasSaidNothingAsLongAgain) {
