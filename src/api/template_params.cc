@@ -37,7 +37,8 @@ bool IsVariableName(std::string_view name) {
                      [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
 }
 
-// The arguments of a call as an object; an absent or empty text is no arguments.
+// The arguments of a call as an object; an absent or empty text is no arguments, as is "null",
+// which models write for functions without any.
 bool ReadArguments(const JsonValue* value, const std::string& at, JsonValue* arguments,
                    RequestError* error) {
   *arguments = JsonValue(JsonValue::Object());
@@ -50,9 +51,10 @@ bool ReadArguments(const JsonValue* value, const std::string& at, JsonValue* arg
   if (text == nullptr) return Fail(error, ErrorCode::kInvalidType, at, kExpectedArguments);
   if (text->empty()) return true;
   RequestError ignored;
-  const bool is_object = text->size() <= kMaxArgumentsBytes &&
-                         ParseJson(*text, arguments, &ignored) &&
-                         arguments->AsObject() != nullptr && !HasHugeNumber(*arguments);
+  const bool is_object =
+      text->size() <= kMaxArgumentsBytes && ParseJson(*text, arguments, &ignored) &&
+      (arguments->AsObject() != nullptr || arguments->is_null()) && !HasHugeNumber(*arguments);
+  if (is_object && arguments->is_null()) *arguments = JsonValue(JsonValue::Object());
   return is_object || Fail(error, ErrorCode::kInvalidValue, at, kExpectedArguments);
 }
 

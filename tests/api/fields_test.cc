@@ -162,6 +162,31 @@ TEST_F(HttpApiTest, VariablesThatTheTemplateDoesNotReadAreNamed) {
   }
 }
 
+// The history of an agent: no text beside a call, and a function without arguments.
+TEST_F(HttpApiTest, ACallMayLackTextAndArguments) {
+  auto model = std::make_shared<ModelInfo>(*TestModel());
+  model->chat_template = std::make_shared<const ChatTemplate>(
+      ChatTemplate::Create("{% for m in messages %}{{ '<' + m['content'] + '>' }}"
+                           "{% for c in m.tool_calls %}{{ c.function.arguments }}{% endfor %}"
+                           "{% endfor %}",
+                           "", "<eos>")
+          .value());
+  submitter_.models = {model};
+  for (const std::string& content :
+       {std::string(R"("content":null,)"), std::string(), std::string(R"("content":"",)")}) {
+    for (const char* arguments : {"", R"(,"arguments":"null")", R"(,"arguments":"")",
+                                  R"(,"arguments":null)", R"(,"arguments":"{}")"}) {
+      const std::string call =
+          std::string(R"({"id":"1","type":"function","function":{"name":"f")") + arguments + "}}";
+      const auto responder =
+          Post("/apply-template", R"({"messages":[{"role":"user","content":"q"},)"
+                                  R"({"role":"assistant",)" +
+                                      content + R"("tool_calls":[)" + call + "]}]}");
+      EXPECT_EQ(responder->body, R"({"prompt":"<q><>{}"})") << content << arguments;
+    }
+  }
+}
+
 TEST_F(HttpApiTest, AnEmptyModelIsUnknownEverywhere) {
   for (const char* path :
        {kChatPath, kCompletionPath, "/tokenize", "/detokenize", "/apply-template"}) {

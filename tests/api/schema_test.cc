@@ -83,7 +83,10 @@ const std::map<std::string, std::vector<std::string>>& GoodValues() {
         R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])",
         R"([{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",)"
         R"("function":{"name":"f","arguments":"{\"a\":1}"}}]},)"
-        R"({"role":"tool","tool_call_id":"1","content":"r"}])"}},
+        R"({"role":"tool","tool_call_id":"1","content":"r"}])",
+        R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"null"}},)"
+        R"({"function":{"name":"f","arguments":""}},{"function":{"name":"f","arguments":null}},)"
+        R"({"function":{"name":"f"}}]},{"role":"tool","content":"r"}])"}},
       {"prompt", {"\"text\"", "[1,2,3]", "[\"one text\"]"}},
       {"prompt_token_ids", {"[1,2,3]", "[]"}},
       {"max_tokens", {"1", "16", "2147483647", "3.0"}},
