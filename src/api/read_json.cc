@@ -379,10 +379,14 @@ std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
                                            std::initializer_list<std::string_view> known) {
   std::vector<std::string> ignored;
   IgnoredNames names(&ignored);
-  names.AddUnknown(&root, "", known);
-  if (std::find(known.begin(), known.end(), "messages") != known.end()) {
-    AddIgnoredOfTurns(root, &names);
-  }
+  const auto is_known = [known](std::string_view name) {
+    return std::find(known.begin(), known.end(), name) != known.end();
+  };
+  const bool is_chat = is_known("messages");
+  names.AddUnknown(&root, "", [&](std::string_view name) {
+    return is_known(name) || (is_chat && IsUnsupportedParam(Endpoint::kChat, name));
+  });
+  if (is_chat) AddIgnoredOfTurns(root, &names);
   return ignored;
 }
 

@@ -72,7 +72,8 @@ class ChatTemplate {
   // print the message that is to be continued. InvalidArgument too when a role is none of the
   // above, when a string is not UTF-8, or when there are more than kMaxChatMessages.
   // FailedPrecondition when the template exceeds its instructions, 0.9 s of processor time, its
-  // recursion, 64 MiB of memory plus 16 times the messages, or kMaxEncodeBytes of output.
+  // recursion, 64 MiB of memory plus 16 times the messages, or kMaxEncodeBytes of output. Costs two
+  // renderings where ContentForm says so.
   StatusOr<std::string> Render(std::span<const ChatMessage> messages,
                                const RenderOptions& options = {}) const;
 

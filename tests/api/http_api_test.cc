@@ -511,7 +511,7 @@ TEST_F(HttpApiTest, IgnoredFieldsOfTheTextEndpointsAreNamedToo) {
            Case{"/detokenize", R"({"tokens":[1],"content":"a","x y":1})", "content, x?y"},
            Case{"/apply-template",
                 R"({"messages":[{"role":"user","content":"a","nick":"b"}],)"
-                R"("tools":[],"temperature":1})",
+                R"("tools":[],"temperature":1,"parallel_tool_calls":true,"guided_choice":[]})",
                 "temperature, messages[0].nick"},
        }) {
     const auto responder = Post(c.path, c.body);
