@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 
+use crate::budget;
+
 use super::ast::{walk, Const, Expr, ExprKind, MacroDef, Stmt, StmtKind, Target};
 use super::error::Res;
 use super::filters;
@@ -112,7 +114,9 @@ pub fn parts_use(body: &[Stmt]) -> PartsUse {
     loop {
         let before = (held.messages.len(), held.message.len(), held.content.len());
         follow(body, &mut held);
-        if before == (held.messages.len(), held.message.len(), held.content.len()) {
+        let is_same = before == (held.messages.len(), held.message.len(), held.content.len());
+        // A source may need as many rounds as it has assignments; a caller that left needs none.
+        if is_same || budget::is_abandoned() {
             break;
         }
     }
