@@ -20,6 +20,7 @@ class KeyedAnswers::Recorder final : public ResponseSink {
   void OnFailed(const RequestError& error) override { table_->OnFailed(generation_, error); }
   // The log takes everything at once; its size has limits of its own.
   size_t buffered_bytes() const override { return 0; }
+  const RequestError* own_failure() const override { return table_->OwnFailure(generation_); }
 
  private:
   KeyedAnswers* const table_;
@@ -157,10 +158,18 @@ void KeyedAnswers::OnFailed(RequestUid generation, const RequestError& error) {
   Report();
 }
 
+const RequestError* KeyedAnswers::OwnFailure(RequestUid generation) {
+  const Entry& entry = *Find(generation);
+  if (entry.readers.size() == 1) return entry.readers.front()->sink->own_failure();
+  return entry.readers.empty() && entry.refused ? &*entry.refused : nullptr;
+}
+
 bool KeyedAnswers::Leave(RequestUid uid, int64_t now_us) {
   const auto found = readers_.find(uid);
   if (found == readers_.end()) return false;
   now_us_ = std::max(now_us_, now_us);
+  const RequestError* const own = found->second.sink->own_failure();
+  found->second.entry->refused = own == nullptr ? std::nullopt : std::optional(*own);
   EndReader(found->second, PlainError(ErrorCode::kCancelled));
   Report();
   return true;

@@ -126,6 +126,7 @@ class KeyedAnswers {
     std::list<RequestUid>::iterator place;  // in orphans_ or finished_, by state
     AnswerLog log;
     std::vector<Reader*> readers;
+    std::optional<RequestError> refused;  // orphaned: why the last reader's sink gave it up
   };
   // The sink of a generation: tells the table.
   class Recorder;
@@ -134,6 +135,8 @@ class KeyedAnswers {
   void OnToken(RequestUid generation, const TokenOutput& token);
   void OnFinished(RequestUid generation, const GenerateResult& result);
   void OnFailed(RequestUid generation, const RequestError& error);
+  // ResponseSink::own_failure of a generation that only one client reads or read last.
+  const RequestError* OwnFailure(RequestUid generation);
 
   void Start(Reader reader, GenerateRequest request, int64_t now_us);
   void Join(Entry& entry, Reader reader, int64_t now_us);

@@ -35,6 +35,7 @@ class NamedSink final : public ResponseSink {
   void OnFinished(const GenerateResult& result) override { seen.OnFinished(result); }
   void OnFailed(const RequestError& error) override { seen.OnFailed(error); }
   size_t buffered_bytes() const override { return seen.buffered; }
+  const RequestError* own_failure() const override { return seen.own_failure(); }
 
   std::string Text() const { return seen.Text(); }
   std::optional<ErrorCode> error() const {
@@ -202,6 +203,23 @@ TEST_F(KeyedAnswersTest, OtherContentUnderAKnownKeyIsRefused) {
   EXPECT_EQ(Ask("other", 2)->error(), std::nullopt);
   EXPECT_EQ(Counted(KeyedResult::kConflict), 2u);
   EXPECT_THAT(router_.started, SizeIs(2));
+}
+
+// The router counts the generation by it. A retry may find room.
+TEST_F(KeyedAnswersTest, AnAnswerThatItsOnlyClientGaveUpEndsAsThatClientSawIt) {
+  const auto sink = Ask("k");
+  const ResponseSink& generation = *router_.live.at(Generation());
+  EXPECT_EQ(generation.own_failure(), nullptr);
+  sink->seen.own = PlainError(ErrorCode::kQueueFull);
+  ASSERT_NE(generation.own_failure(), nullptr);
+  EXPECT_TRUE(table_.Leave(last_, now_us_));
+  ASSERT_NE(generation.own_failure(), nullptr);
+  EXPECT_EQ(generation.own_failure()->code, ErrorCode::kQueueFull);
+  const auto retry = Ask("k");
+  EXPECT_EQ(generation.own_failure(), nullptr);
+  const auto other = Ask("k");
+  retry->seen.own = PlainError(ErrorCode::kQueueFull);
+  EXPECT_EQ(generation.own_failure(), nullptr) << "the other has the answer";
 }
 
 TEST_F(KeyedAnswersTest, ARetryWithinTheGraceFindsTheGenerationOfAClientThatLeft) {
