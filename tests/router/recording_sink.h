@@ -72,7 +72,7 @@ class RecordingSink final : public ResponseSink {
   std::optional<RequestError> error;
   size_t buffered = 0;
   std::optional<RequestError> own;  // the sink gives the answer up by it
-  std::function<void()> on_end;  // as the client is told
+  std::function<void()> on_end;     // as the client is told
 };
 
 }  // namespace baton
