@@ -9,6 +9,8 @@ namespace {
 
 constexpr int64_t kUsPerS = 1'000'000;
 constexpr int64_t kStaleUs = 100'000;
+// An answer's time is taken for at most a day, so that the sum of all fits its type.
+constexpr double kLongestUs = 86'400.0 * kUsPerS;
 // The last served request's part of the averages.
 constexpr double kShareOfLast = 1.0 / 8;
 
@@ -84,7 +86,7 @@ int64_t RetryEstimate::LeftUs(const RunningAnswer& answer, const Pace& common) c
   const double token_us =
       decodes ? static_cast<double>(answer.decode_us) / (answer.num_tokens - 1) : common.token_us;
   const double prompt_us = answer.num_tokens > 0 ? 0.0 : std::max(0.0, common.prompt_us - age_us);
-  return static_cast<int64_t>(num_left * token_us + prompt_us);
+  return static_cast<int64_t>(std::min(num_left * token_us + prompt_us, kLongestUs));
 }
 
 }  // namespace baton
