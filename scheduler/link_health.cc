@@ -68,10 +68,10 @@ void LinkHealth::LearnSpeed(uint64_t num_bytes, double seconds, double after_pro
                             int64_t now_us) {
   if (num_bytes == 0 || !(seconds > 0)) return;
   const double speed = std::min(static_cast<double>(num_bytes) / seconds, kMaxBytesPerS);
-  const auto learn = [speed](double* known) {
-    *known += *known == 0 ? speed : (speed - *known) * kSpeedShare;
+  const auto learn = [speed](double* known, double share) {
+    *known += *known == 0 ? speed : (speed - *known) * share;
   };
-  learn(&average_bytes_per_s_);
+  learn(&average_bytes_per_s_, kSpeedShare);
   // KV crosses while the prompt is computed, so most samples only say what the link does at least
   // (as of a sender with little to send: Cardwell et al., "BBR", CACM 2017).
   // While a link is tried a small one has to do: else a link that is slow for large prompts would
@@ -80,7 +80,7 @@ void LinkHealth::LearnSpeed(uint64_t num_bytes, double seconds, double after_pro
   const bool is_limit = is_large && after_prompt_s > seconds / 2;
   const bool is_faster = limit_bytes_per_s_ > 0 && speed > limit_bytes_per_s_;
   if (!is_limit && !is_faster) return;
-  learn(&limit_bytes_per_s_);
+  learn(&limit_bytes_per_s_, IsStale(now_us) ? 1.0 : kSpeedShare);
   limit_us_ = now_us;
 }
 

@@ -3,12 +3,12 @@
 // left alone because hand-offs over it failed or were slow. Pure; time is an argument. The router's
 // thread.
 //
-//   good --fault or stall--> resting 1, 2, 4, 8 s --> one hand-off tries it --good--> good
-//                              ^------------------------fault or stall---'
+//   good --fault or stall--> resting 1, 2, 4, 8 s --> a probe tries it --good--> good
+//                              ^---------------------fault or stall---'
 //
 // Invariants
-//  1. A link that failed carries nothing while it rests, then one hand-off at a time until one of
-//     them is good.
+//  1. A link that failed carries no client's KV until a probe over it was good. A probe is a short
+//     prompt of the router's own.
 //  2. A rest lasts at most kMaxLinkRestUs, so that a healed link is found within it.
 //  3. EndHandOff takes away what one BeginHandOff counted; OnBytes changes neither.
 #ifndef BATON_SCHEDULER_LINK_HEALTH_H_
@@ -27,8 +27,10 @@ inline constexpr int64_t kMaxLinkRestUs = 8'000'000;
 // A link without a fault for so long begins again with the first rest.
 inline constexpr int64_t kLinkForgivenUs = 30'000'000;
 // A measured speed is trusted for so long after it was last found. Nothing is placed on a link that
-// is taken for slow, so nothing would find out that it is fast again.
+// is taken for slow, so only a probe finds out that it is fast again.
 inline constexpr int64_t kSpeedTrustedUs = kMaxLinkRestUs;
+// The least time between two probes of one link.
+inline constexpr int64_t kProbeEveryUs = 1'000'000;
 
 // A prompt that is computed and whose KV is not at the decode worker yet.
 struct KvOnItsWay {
@@ -67,14 +69,17 @@ class LinkHealth {
   void OnStall(double bytes_per_s, int64_t now_us);
 
   bool Rests(int64_t now_us) const { return now_us < rests_until_us_; }
-  // No further hand-off now: it rests, or one tries it.
-  bool IsLeftAlone(int64_t now_us) const { return Rests(now_us) || (!is_proven_ && num_open_ > 0); }
-  // Its next hand-off tries it.
-  bool IsTried() const { return !is_proven_; }
-  // The next hand-off measures it again: its speed was found long ago, and nothing is under way.
-  bool IsMeasuredAnew(int64_t now_us) const {
-    return num_open_ == 0 && now_us - limit_us_ >= kSpeedTrustedUs;
+  // No client's hand-off now: none was good since the last fault.
+  bool IsLeftAlone() const { return !is_proven_; }
+  // Its speed was found long ago, or never.
+  bool IsStale(int64_t now_us) const { return now_us - limit_us_ >= kSpeedTrustedUs; }
+  // A probe may try it now. `is_slow`: at its measured speed, KV takes longer to cross than to
+  // compute.
+  bool WantsProbe(bool is_slow, int64_t now_us) const {
+    const bool is_asked = !is_proven_ || (is_slow && IsStale(now_us));
+    return is_asked && !Rests(now_us) && num_open_ == 0 && now_us >= next_probe_us_;
   }
+  void OnProbe(int64_t now_us) { next_probe_us_ = now_us + kProbeEveryUs; }
   // The router stood still for so long, and heard no byte of that time.
   void ForgiveSilence(int64_t late_us);
   int64_t rests_until_us() const { return rests_until_us_; }
@@ -106,6 +111,7 @@ class LinkHealth {
   uint64_t num_stalls_ = 0;
   int64_t last_fault_us_ = 0;
   int64_t rests_until_us_ = 0;
+  int64_t next_probe_us_ = 0;
 };
 
 }  // namespace baton

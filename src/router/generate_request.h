@@ -15,6 +15,7 @@
 #include "src/base/ids.h"
 #include "src/base/span_ids.h"
 #include "src/base/xxh3.h"
+#include "src/router/lease_id.h"
 #include "src/text/stop_matcher.h"
 
 namespace baton {
@@ -66,6 +67,12 @@ struct IdempotencyKey {
   int64_t timeout_us = 0;
 };
 
+// The workers whose link a probe tries.
+struct ProbedLink {
+  LeaseId prefill;
+  LeaseId decode;
+};
+
 // One validated request; see the file comment.
 struct GenerateRequest {
   std::string request_id;  // the client's name for it, or one made for it; logs and headers only
@@ -88,10 +95,15 @@ struct GenerateRequest {
   // Set: a shadow (shadow_runs.h), which runs alone on an idle worker of these numerics, makes room
   // for every client and is counted as none.
   std::optional<uint64_t> shadow_numerics_id;
+  // Set: a probe (router_core_links.cc), which tries the link of this pair.
+  std::optional<ProbedLink> probe;
   SpanIds trace;  // of the client's span that this is a part of; not valid = there is none
   std::shared_ptr<const IdempotencyKey> key;  // null: a request like most, which stands for itself
 
   bool is_shadow() const { return shadow_numerics_id.has_value(); }
+  bool is_probe() const { return probe.has_value(); }
+  // The router's own: it never waits, and counts in nothing that clients notice.
+  bool is_own() const { return is_shadow() || is_probe(); }
 };
 
 // The tenant of requests with this `cache_salt`: "default" for "", else one that no request without

@@ -8,6 +8,7 @@
 
 #include "src/base/check.h"
 #include "src/base/log.h"
+#include "src/base/random.h"
 #include "src/router/request_spans.h"
 
 namespace baton {
@@ -71,7 +72,8 @@ RouterCore::RouterCore(const RouterCoreConfig& config, WorkerConnector* connecto
     : config_(config),
       connector_(connector),
       metrics_(metrics),
-      prefixes_(config.max_prefix_entries) {}
+      prefixes_(config.max_prefix_entries),
+      probe_draw_(config.probe_seed != 0 ? config.probe_seed : RandomU64()) {}
 
 RouterCore::~RouterCore() { Shutdown(); }
 
@@ -81,10 +83,10 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   auto owned = std::make_unique<RouterRequest>(uid, std::move(request), std::move(sink));
   RouterRequest& record = *owned;
   record.queued_us = now_us;
-  if (config_.spans != nullptr && !record.spec.is_shadow()) {
+  if (config_.spans != nullptr && !record.spec.is_own()) {
     record.span = SpanIdsOfRequest(record.spec.trace, uid);
   }
-  record.notes.num_running = static_cast<uint32_t>(requests_.size() - num_queued_ - num_shadows_);
+  record.notes.num_running = static_cast<uint32_t>(requests_.size() - num_queued_ - num_own_);
   record.notes.num_waiting = static_cast<uint32_t>(num_queued_);
   if (!requests_.emplace(uid, std::move(owned)).second) {
     // 128 random bits do not meet twice; a caller that reuses a uid must not end the first request.
@@ -92,9 +94,9 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     return;
   }
   EnterQueue(record);
-  if (record.spec.is_shadow()) ++num_shadows_;
+  if (record.spec.is_own()) ++num_own_;
   ReportTableSize();
-  const Stage last = record.spec.is_shadow() ? Stage::kServes : Stage::kLeaves;
+  const Stage last = record.spec.is_own() ? Stage::kServes : Stage::kLeaves;
   if (stage_ > last) return EndBad(record, ErrorCode::kDraining);
   if (!registry_.Serves(record.spec.model->id)) return EndBad(record, ErrorCode::kNoWorkers);
   if (num_queued_ - num_aside_ > config_.max_queued || requests_.size() > config_.max_live) {
@@ -112,15 +114,15 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   PlaceQueued(now_us);
 }
 
-// Shadows are in the queue too, but count in nothing that clients can notice.
+// Shadows and probes are in the queue too, but count in nothing that clients can notice.
 void RouterCore::EnterQueue(RouterRequest& request) {
-  if (request.spec.is_shadow()) return;
+  if (request.spec.is_own()) return;
   ++num_queued_;
   ++model_queues_[request.spec.model->id].num_waiting;
 }
 
 void RouterCore::LeaveQueue(RouterRequest& request) {
-  if (request.spec.is_shadow()) return;
+  if (request.spec.is_own()) return;
   SetWaiting(request, false, false);
   --num_queued_;
   const auto it = model_queues_.find(request.spec.model->id);
@@ -129,7 +131,7 @@ void RouterCore::LeaveQueue(RouterRequest& request) {
 
 // `is_apart`: others get on at workers that it cannot take, so that it says nothing about how fast.
 void RouterCore::SetWaiting(RouterRequest& request, bool waits_aside, bool is_apart) {
-  if (request.spec.is_shadow()) return;
+  if (request.spec.is_own()) return;
   if (std::exchange(request.waits_aside, waits_aside) != waits_aside) {
     num_aside_ += waits_aside ? 1 : -1;
     metrics_->requests_waiting_numerics->Set(static_cast<double>(num_aside_));
@@ -165,7 +167,7 @@ void RouterCore::EndGood(RouterRequest& request) {
   result.timings = TimingsOf(request);
   const RequestError* const refused = request.sink->own_failure();
   const int status = refused == nullptr ? 200 : HttpStatusOf(refused->code);
-  if (!request.spec.is_shadow()) {
+  if (!request.spec.is_own()) {
     metrics_->CountRequest(status);
     if (!request.exact) metrics_->inexact_answers_total->Add();
     for (const FinishReason reason : request.finished) {
@@ -194,9 +196,11 @@ void RouterCore::EndBad(RouterRequest& request, const RequestError& error) {
   const RequestOrders orders =
       error.code == ErrorCode::kCancelled ? request.life.OnCancelled() : request.life.OnFailed();
   BATON_CHECK(orders.tell_client, "request {} ends twice", request.uid);
-  BATON_LOG_INFO("request {} ({}) attempt {} ends in {} with {} tokens delivered: {}", request.uid,
-                 request.spec.request_id, request.attempt(), RouterStateName(before),
-                 request.num_delivered, ErrorNameOf(error.code));
+  if (!request.spec.is_own()) {
+    BATON_LOG_INFO("request {} ({}) attempt {} ends in {} with {} tokens delivered: {}",
+                   request.uid, request.spec.request_id, request.attempt(), RouterStateName(before),
+                   request.num_delivered, ErrorNameOf(error.code));
+  }
   TellFailed(request, error, waits);
 }
 
@@ -204,7 +208,7 @@ void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, b
   const RequestError* const own = request.sink->own_failure();
   const bool is_own = own != nullptr && error.code == ErrorCode::kCancelled;
   const ErrorCode told = is_own ? own->code : error.code;  // as the client sees it
-  if (!request.spec.is_shadow()) {
+  if (!request.spec.is_own()) {
     metrics_->CountRequest(HttpStatusOf(told));
     const bool had_token = request.num_delivered > 0;
     if (had_token) metrics_->ObserveLifetime(request.lifetime, FinishOf(told), now_us_);
@@ -217,7 +221,7 @@ void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, b
 
 void RouterCore::Forget(RouterRequest& request, bool waits) {
   if (waits) LeaveQueue(request);
-  if (request.spec.is_shadow()) --num_shadows_;
+  if (request.spec.is_own()) --num_own_;
   CancelKept(request);
   GiveUpMove(request);
   ReleaseHalf(request, request.prefill, !StopsByItself(request, request.prefill));
@@ -294,23 +298,28 @@ RequestTimings RouterCore::TimingsOf(const RouterRequest& request) const {
 }
 
 void RouterCore::ReportTableSize() {
-  const size_t num_running = requests_.size() - num_queued_ - num_shadows_;
+  const size_t num_running = requests_.size() - num_queued_ - num_own_;
   metrics_->requests_running->Set(static_cast<double>(num_running));
   metrics_->requests_waiting->Set(static_cast<double>(num_queued_));
 }
 
 void RouterCore::BeginLeave() {
   stage_ = std::max(stage_, Stage::kLeaves);
-  EndShadows(LeaseId{});
+  EndOwn([](const RouterRequest&) { return true; });
 }
 
 // Gives the worker `on` back to clients; 0 = every worker.
 void RouterCore::EndShadows(LeaseId on) {
-  if (num_shadows_ == 0) return;
+  EndOwn([on](const RouterRequest& request) {
+    return request.spec.is_shadow() && (on.value() == 0 || request.decode.Is(on));
+  });
+}
+
+void RouterCore::EndOwn(const std::function<bool(const RouterRequest&)>& is_meant) {
+  if (num_own_ == 0) return;
   std::vector<RequestUid> uids;
   for (const auto& [uid, request] : requests_) {
-    const bool is_there = on.value() == 0 || request->decode.Is(on);
-    if (request->spec.is_shadow() && is_there) uids.push_back(uid);
+    if (request->spec.is_own() && is_meant(*request)) uids.push_back(uid);
   }
   for (const RequestUid uid : uids) Cancel(uid);
 }
@@ -349,6 +358,7 @@ void RouterCore::Tick(int64_t now_us) {
   now_us_ = std::max(now_us_, now_us);
   CheckWorkers(now_us);
   WatchTransfers(now_us);
+  ProbeLinks(now_us);
   std::vector<RequestUid> uids;
   uids.reserve(requests_.size());
   for (const auto& [uid, request] : requests_) uids.push_back(uid);
@@ -467,7 +477,7 @@ Topology RouterCore::TopologyView(int64_t now_us) const {
     view.waiting = worker.load.waiting;
     view.not_paired = worker.not_paired;
     view.links = worker.load.links;
-    for (LinkView& link : view.links) ShowHealth(worker, link, now_us);
+    for (LinkView& link : view.links) ShowHealth(worker, link);
     topology.processes.push_back(std::move(view));
   }
   return topology;

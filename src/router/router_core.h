@@ -6,7 +6,7 @@
 //               ^-------- refused for load, or a fault: the next attempt ------'
 //
 // Invariants
-//  1. Each submitted request's sink gets exactly one OnFinished or OnFailed.
+//  1. The sink of each request gets exactly one OnFinished or OnFailed.
 //  2. A request that ends for any reason is cancelled at each worker that may still hold something
 //     of it, in the same call.
 //  3. Nothing of an older attempt reaches a sink; such events are counted.
@@ -138,6 +138,7 @@ class RouterCore {
   RegisteredWorker* FindStalled(const RouterRequest& request, int64_t now_us);
   void ReportTableSize();
   void EndShadows(LeaseId on);
+  void EndOwn(const std::function<bool(const RouterRequest&)>& is_meant);
 
   // router_core_trace.cc: what is remembered of requests.
   std::shared_ptr<RequestTrace> TraceOf(const RouterRequest& request, int64_t end_us) const;
@@ -155,7 +156,6 @@ class RouterCore {
   void SetWaiting(RouterRequest& request, bool waits_aside, bool is_apart);
   Route RouteForShadow(const RouterRequest& request, const RouteQuery& query, RouteTable& table);
   void PlaceQueued(int64_t now_us);
-  // `short_context`: that of the plan.
   Placing TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
                    uint32_t* short_context);
   void FindPrefixes(RouterRequest& request, RouteTable& table);
@@ -194,13 +194,13 @@ class RouterCore {
   void GiveUpMove(RouterRequest& request);
 
   // router_core_links.cc: KV on its way.
+  void ProbeLinks(int64_t now_us);
   void OnKvTotal(RouterRequest& request, uint64_t total_bytes);
   void OnKvProgress(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   void OnVerified(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   void WatchTransfers(int64_t now_us);
-  // Null: nothing was handed off there.
   const LinkHealth* HealthOf(const RegisteredWorker& prefill, std::string_view decode_id) const;
-  void ShowHealth(const RegisteredWorker& prefill, LinkView& link, int64_t now_us) const;
+  void ShowHealth(const RegisteredWorker& prefill, LinkView& link) const;
   void MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us);
 
   // router_core_stream.cc: what workers say of requests.
@@ -227,7 +227,7 @@ class RouterCore {
   std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
   size_t num_queued_ = 0;         // of requests_, clients' only
   size_t num_aside_ = 0;          // of num_queued_, nobody waits behind them
-  size_t num_shadows_ = 0;        // of requests_, queued or placed
+  size_t num_own_ = 0;            // shadows and probes of requests_
   // The requests that num_queued_ counts without those that wait apart, by model id.
   std::map<std::string, ModelQueue, std::less<>> model_queues_;
   std::map<std::string, RetryEstimate, std::less<>> retries_;  // by model id
@@ -241,6 +241,7 @@ class RouterCore {
   int64_t renewed_us_ = 0;
   int64_t watched_us_ = 0;  // when WatchTransfers last looked
   LinkTurn last_looked_;    // of the late requests, the last one that WatchTransfers looked at
+  uint64_t probe_draw_;     // state of the draws for probes
   int64_t now_us_ = 0;      // the latest time told
 };
 

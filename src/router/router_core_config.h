@@ -55,6 +55,7 @@ struct RouterCoreConfig {
   ServedNames served_names;  // of the models, for clients
   uint32_t max_prefix_entries = kMaxPrefixEntries;
   SpanSink* spans = nullptr;  // takes the spans of every request that ended; null: there are none
+  uint64_t probe_seed = 0;    // names probes of links and draws their prompts; 0 = at random
   double shadow_share = 0;    // of requests that are run again and compared (shadow_runs.h), 0..1
 };
 

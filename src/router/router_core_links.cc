@@ -1,4 +1,5 @@
-// KV on its way: how fast it crosses each link, and requests that it would reach too late.
+// KV on its way: how fast it crosses each link, requests that it would reach too late, and probes
+// of links that were bad.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -10,6 +11,7 @@
 #include "fmt/format.h"
 
 #include "src/base/log.h"
+#include "src/base/split_mix.h"
 #include "src/router/router_core.h"
 
 namespace baton {
@@ -50,6 +52,59 @@ struct LateRequest {
   LinkTurn turn;
   KvOnItsWay kv;
 };
+
+// KV of a probe: large enough to measure a link by, and soon computed.
+constexpr uint64_t kProbeBytes = uint64_t{1} << 20;
+constexpr uint32_t kMaxProbeTokens = 256;
+constexpr int64_t kProbeTimeoutUs = 10'000'000;
+
+// Nobody reads the answer of a probe.
+class ProbeSink final : public ResponseSink {
+ public:
+  void OnToken(const TokenOutput& /*token*/) override {}
+  void OnFinished(const GenerateResult& /*result*/) override {}
+  void OnFailed(const RequestError& /*error*/) override {}
+  size_t buffered_bytes() const override { return 0; }
+};
+
+// A prompt of arbitrary tokens, `seed` says which. Of two answer tokens the prefill worker samples
+// the first one, and the decode worker needs the KV for the second.
+GenerateRequest ProbeRequest(const RegisteredWorker& prefill, const RegisteredWorker& decode,
+                             uint64_t seed, int64_t now_us) {
+  const WorkerDescription& from = prefill.description;
+  const uint64_t wanted = kProbeBytes / std::max<uint64_t>(from.kv_bytes_per_token, 1) + 1;
+  const uint64_t room = std::min(from.max_context, decode.description.max_context);
+  const uint64_t num_tokens =
+      std::min({wanted, uint64_t{kMaxProbeTokens}, std::max<uint64_t>(room, 3) - 2});
+  GenerateRequest request;
+  request.request_id = "probe";
+  request.model = from.model;
+  request.probe = ProbedLink{prefill.lease, decode.lease};
+  for (uint64_t i = 0; i < num_tokens; ++i) {
+    const uint64_t draw = SplitMix(seed + i * kSplitMixStep);
+    const uint64_t token = draw % std::max<uint64_t>(from.model->vocab_size, 1);
+    request.prompt.push_back(static_cast<TokenId>(token));
+  }
+  request.sampling.max_tokens = 2;
+  request.sampling.temperature = 0;
+  request.sampling.ignore_eos = true;
+  request.received_us = now_us;
+  request.timeout_us = kProbeTimeoutUs;
+  return request;
+}
+
+// A probe whose KV would come so late that computing it at the decode worker is better.
+bool IsSlowProbe(const RouterRequest& probe, const RegisteredWorker* decode, const KvOnItsWay& kv) {
+  const double speed = decode == nullptr ? 0 : decode->load.prefill_tokens_per_s;
+  return IsWorthMoving(SecondsLeft(kv), speed > 0 ? probe.NumTokens() / speed : 0);
+}
+
+// Its KV takes longer to cross than to compute.
+bool IsSlow(const RegisteredWorker& prefill, const LinkHealth& link) {
+  const double computed_bytes_per_s = static_cast<double>(prefill.load.prefill_tokens_per_s) *
+                                      prefill.description.kv_bytes_per_token;
+  return link.limit_bytes_per_s() > 0 && link.limit_bytes_per_s() < computed_bytes_per_s;
+}
 
 // Bytes a second as the topology and the metrics show them; 0 = not measured.
 uint64_t ShownSpeed(const LinkHealth& health) {
@@ -103,6 +158,10 @@ void RouterCore::OnVerified(RouterRequest& request, const WorkerRequestStatus& s
     link.OnStall(static_cast<double>(status.kv_bytes) / late_s, now_us);
     return;
   }
+  if (link.IsLeftAlone()) {
+    BATON_LOG_INFO("the link from {} to {} is good again", request.prefill_worker_id,
+                   request.decode_worker_id);
+  }
   link.OnVerified(status.kv_bytes, status.transfer_seconds, late_s, now_us);
 }
 
@@ -154,7 +213,35 @@ void RouterCore::WatchTransfers(int64_t now_us) {
   }
 }
 
+// A link that was bad has rested, or the speed of a slow one was found long ago: a prompt of the
+// router's own tries it, so that no client waits for it.
+void RouterCore::ProbeLinks(int64_t now_us) {
+  if (stage_ != Stage::kServes) return;
+  std::vector<std::pair<LeaseId, LeaseId>> asked;
+  for (const auto& [lease, worker] : registry_.workers()) {
+    for (const auto& [decode, link] : worker.links) {
+      if (link.WantsProbe(IsSlow(worker, link), now_us)) asked.emplace_back(lease, decode);
+    }
+  }
+  for (const auto& [lease, decode] : asked) {
+    RegisteredWorker* const from = registry_.Find(lease);
+    const RegisteredWorker* const to = registry_.Find(decode);
+    if (from == nullptr || to == nullptr || !from->IsPrefill()) continue;
+    from->links[decode].OnProbe(now_us);
+    RequestUid uid;
+    uid.hi = SplitMix(probe_draw_ += kSplitMixStep);
+    uid.lo = SplitMix(uid.hi ^ static_cast<uint64_t>(now_us));
+    Submit(uid, ProbeRequest(*from, *to, uid.lo, now_us), std::make_shared<ProbeSink>(), now_us);
+  }
+}
+
 void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us) {
+  RegisteredWorker& prefill = *registry_.Find(request.prefill.lease);
+  if (request.spec.is_probe()) {
+    if (!IsSlowProbe(request, registry_.Find(request.decode.lease), kv)) return;
+    prefill.links[request.prefill.link_to].OnStall(kv.bytes_per_s, now_us);
+    return EndBad(request, ErrorCode::kCancelled);
+  }
   const SlowSource before =
       std::exchange(request.slow, SlowSource{request.prefill.lease, now_us + kMaxLinkRestUs});
   const uint32_t num_replayed =
@@ -168,7 +255,6 @@ void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_
     request.slow = before;
     return;
   }
-  RegisteredWorker& prefill = *registry_.Find(request.prefill.lease);
   LinkHealth& link = prefill.links[request.prefill.link_to];
   // Its KV is waited for all the same; other requests had better go another way.
   if (!request.MayBePlacedAgain()) {
@@ -193,11 +279,11 @@ const LinkHealth* RouterCore::HealthOf(const RegisteredWorker& prefill,
   return nullptr;
 }
 
-void RouterCore::ShowHealth(const RegisteredWorker& prefill, LinkView& link, int64_t now_us) const {
+void RouterCore::ShowHealth(const RegisteredWorker& prefill, LinkView& link) const {
   const LinkHealth* const health = HealthOf(prefill, link.to);
   if (health == nullptr) return;
   link.bytes_per_s = ShownSpeed(*health);
-  if (!link.up || !(health->Rests(now_us) || health->IsTried())) return;
+  if (!link.up || !health->IsLeftAlone()) return;
   link.why = fmt::format("left alone for a while: {} hand-offs over it failed or came too slowly",
                          health->num_stalls());
 }

@@ -38,10 +38,10 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, bool exact,
   spec.replayed = request.Replayed();
   spec.sampling = &request.spec.sampling;
   spec.trace = request.span;
-  spec.tenant = request.spec.is_shadow() ? kShadowTenant : request.spec.tenant;
-  // A request that finds the blocks there would be told that its answer is exact. Nobody finds a
-  // shadow's blocks.
-  spec.is_cacheable = exact && !request.spec.is_shadow();
+  spec.tenant = request.spec.is_own() ? kShadowTenant : request.spec.tenant;
+  // A request that finds the blocks there would be told that its answer is exact. Nobody finds the
+  // blocks of a shadow or a probe.
+  spec.is_cacheable = exact && !request.spec.is_own();
   return spec;
 }
 
@@ -107,16 +107,32 @@ uint32_t TakeOutShort(const RouterRequest& request, uint32_t answer_context, Rou
   return largest;
 }
 
-// The decode workers that may take the KV of `source`, another one: links of it that failed or were
-// slow are left alone.
+// The decode workers that may take the KV of `source`, another one: a link of it that failed or was
+// slow rests. No probe tries such a link, the next hand-off does.
 RouteTable WithoutBadLinksOf(const RegisteredWorker& source, int64_t now_us, RouteTable table) {
   for (size_t i = 0; i < table.decode.size(); ++i) {
     const auto link = source.links.find(table.decode_leases[i]);
-    if (link != source.links.end() && link->second.IsLeftAlone(now_us)) {
+    if (link != source.links.end() && link->second.Rests(now_us)) {
       table.decode[i].ready = false;
     }
   }
   return table;
+}
+
+// The pair of a probe, or none. Its link carries nothing else: whether it is left alone does not
+// count.
+Route RouteForProbe(const ProbedLink& probe, RouteQuery query, RouteTable& table) {
+  for (size_t i = 0; i < table.decode.size(); ++i) {
+    if (table.decode_leases[i] != probe.decode) table.decode[i].ready = false;
+  }
+  std::erase_if(table.links, [&](const LinkUp& link) {
+    return table.prefill_leases[link.prefill_idx] != probe.prefill ||
+           table.decode_leases[link.decode_idx] != probe.decode;
+  });
+  for (LinkUp& link : table.links) link.rests = false;
+  query.disaggregate = true;
+  const Route route = PickRoute(table.Load(), query);
+  return route.path == Route::Path::kDisagg ? route : Route{};
 }
 
 // Among the workers whose context holds the whole answer; among all where none of those has room
@@ -174,12 +190,12 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     if (!blocked && !is_behind && now_us >= request->not_before_us) {
       placing = TryPlace(*request, claims, now_us, &short_context);
       const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
-      const bool frees_room = waits && num_shadows_ > 0 && !request->spec.is_shadow();
+      const bool frees_room = waits && num_own_ > 0 && !request->spec.is_own();
       if (frees_room) EndShadows(LeaseId{});
       if (frees_room) placing = TryPlace(*request, claims, now_us, &short_context);
       if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
     }
-    if (request->spec.is_shadow()) {  // it never waits, and never before a client
+    if (request->spec.is_own()) {  // it never waits, and never before a client
       const bool was_placed = request->num_resumes > 0;
       EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
       continue;
@@ -202,7 +218,7 @@ void RouterCore::PlaceQueued(int64_t now_us) {
 // In the end that is better than none, but not for several choices: they are computed again from
 // their beginning, and what was seen would not fit what follows.
 bool RouterCore::IsBound(const RouterRequest& request, int64_t now_us) const {
-  if (!request.exact || request.num_delivered == 0 || request.spec.is_shadow()) return false;
+  if (!request.exact || request.num_delivered == 0 || request.spec.is_own()) return false;
   return request.IsPlaced() || request.spec.num_choices > 1 ||
          now_us - request.queued_us < config_.own_numerics_wait_us;
 }
@@ -313,6 +329,10 @@ PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims&
   }
   if (request.spec.is_shadow()) {
     planned.route = RouteForShadow(request, query, table);
+    return planned;
+  }
+  if (request.spec.is_probe()) {
+    planned.route = RouteForProbe(*request.spec.probe, query, table);
     return planned;
   }
   FindPrefixes(request, table);
@@ -450,7 +470,7 @@ bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
 
 void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
                        int64_t now_us) {
-  if (!request.spec.is_shadow()) EndShadows(decode.lease);
+  if (!request.spec.is_own()) EndShadows(decode.lease);
   LeaveQueue(request);
   request.placed_us = now_us;
   request.moved_us = now_us;
@@ -524,7 +544,8 @@ void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
   request.prefill.link_bytes = num_crossing * bytes_per_token;
   prefill.links[decode.lease].BeginHandOff(request.prefill.link_bytes);
   PlacementSpec own = spec;
-  if (prefill.IsPrefill()) own.is_cacheable = true;  // it computes all of it by itself
+  // A prefill worker computes all of it by itself.
+  if (prefill.IsPrefill()) own.is_cacheable = !request.spec.is_own();
   prefill.session->StartPrefill(own, decode_name);
 }
 

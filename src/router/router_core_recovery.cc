@@ -82,12 +82,15 @@ void RouterCore::Recover(RouterRequest& request, PlacementFault fault, int64_t n
   if (DeliverIfComplete(request)) return;
   const auto num_known = static_cast<uint32_t>(request.merge.num_known());
   const bool of_link = IsOfLink(fault) && !request.is_local && !request.verified;
+  RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
+  const bool is_failed_link = of_link && prefill != nullptr && fault != PlacementFault::kLinkSlow;
+  if (request.spec.is_probe()) {
+    if (is_failed_link) prefill->links[request.decode.lease].OnFault(now_us);
+    return EndBad(request, code);
+  }
   const RecoverDecision decision = request.life.OnFault(request.attempt(), fault, num_known);
   if (decision.kind == Kind::kIgnored) return;
-  RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
-  if (of_link && prefill != nullptr && fault != PlacementFault::kLinkSlow) {
-    prefill->links[request.decode.lease].OnFault(now_us);
-  }
+  if (is_failed_link) prefill->links[request.decode.lease].OnFault(now_us);
   if (decision.kind == Kind::kRecover) {
     // A slow link says nothing good of the others of its worker, and its queue is to be emptied.
     const bool keep =
@@ -129,7 +132,7 @@ void RouterCore::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t 
 // from its beginning; for the rest others are asked, for a few at a time, so that those who take it
 // over are not flooded.
 void RouterCore::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
-  EndShadows(worker.lease);
+  EndOwn([&worker](const RouterRequest& request) { return request.decode.Is(worker.lease); });
   std::vector<RequestUid> movable;
   for (const auto& [uid, request] : requests_) {
     const bool can_move = request->decode.Is(worker.lease) && !request->merge.complete() &&

@@ -32,7 +32,7 @@ RunningAnswer RouterRequest::Progress(int64_t now_us) const {
 // model's queue moves now: after how many seconds it would. Better told now than after that wait.
 std::optional<uint32_t> RouterCore::OverloadRetryS(const RouterRequest& request,
                                                    int64_t now_us) const {
-  if (request.spec.is_shadow()) return std::nullopt;  // it never waits
+  if (request.spec.is_own()) return std::nullopt;  // it never waits
   const ModelQueue& queue = model_queues_.find(request.spec.model->id)->second;
   const std::optional<int64_t> wait_us = queue.rate.PredictUs(queue.num_waiting - 1, now_us);
   if (!wait_us || *wait_us <= config_.queue_wait_us) return std::nullopt;
@@ -43,7 +43,7 @@ std::optional<uint32_t> RouterCore::OverloadRetryS(const RouterRequest& request,
 // moves now, or, before that is known, as the running answers end.
 RequestError RouterCore::NoRoomError(const RouterRequest& request, ErrorCode code) {
   RequestError error = PlainError(code);
-  if (request.spec.is_shadow()) return error;
+  if (request.spec.is_own()) return error;
   const std::string& model = request.spec.model->id;
   const auto queue = model_queues_.find(model);  // none: those that wait apart are not counted
   size_t num_ahead = 0;
@@ -59,7 +59,7 @@ RequestError RouterCore::NoRoomError(const RouterRequest& request, ErrorCode cod
   if (estimate.IsStale(now_us_)) {
     std::vector<RunningAnswer> running;
     for (const auto& [uid, other] : requests_) {
-      const bool counts = other->IsPlaced() && !other->spec.is_shadow();
+      const bool counts = other->IsPlaced() && !other->spec.is_own();
       if (counts && other->spec.model->id == model) running.push_back(other->Progress(now_us_));
     }
     estimate.Look(running, now_us_);

@@ -111,7 +111,7 @@ void RouterCore::Accept(RouterRequest& request, int64_t now_us) {
   if (std::exchange(request.is_counted, true)) return;
   registry_.Find(request.decode.lease)->refusals.num_refusals = 0;
   const auto queue = model_queues_.find(request.spec.model->id);
-  if (queue == model_queues_.end() || request.spec.is_shadow()) return;
+  if (queue == model_queues_.end() || request.spec.is_own()) return;
   queue->second.rate.OnPlaced(now_us);
 }
 
@@ -155,7 +155,7 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
     request.merge.CloseChoice(choice);
   }
 
-  if (!request.spec.is_shadow()) {
+  if (!request.spec.is_own()) {
     if (last_us != 0) {
       const int64_t gap_us = entry.arrived_us - last_us;
       request.notes.CountGap(gap_us, token.index);
@@ -307,7 +307,7 @@ void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
       half.live = false;  // the request runs: not a refusal
       return;
     }
-    if (request.spec.is_shadow()) return EndBad(request, ErrorCode::kQueueFull);  // it never waits
+    if (request.spec.is_own()) return EndBad(request, ErrorCode::kQueueFull);  // it never waits
     // It is the worker that is waited for: another may have room at once.
     registry_.Find(half.lease)->CountRefusal(status.retry_after_ms, now_us);
     const bool keep = decision.retarget && request.prefill.live;

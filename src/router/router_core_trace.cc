@@ -46,7 +46,7 @@ std::shared_ptr<RequestTrace> RouterCore::TraceOf(const RouterRequest& request,
 }
 
 void RouterCore::Remember(const RouterRequest& request, int http_status) {
-  if (request.spec.is_shadow()) return;
+  if (request.spec.is_own()) return;
   std::shared_ptr<RequestTrace> trace = TraceOf(request, now_us_);
   trace->http_status = http_status;
   if (http_status == 200) {  // it ended with its last token, as the stages of the metrics do
@@ -65,7 +65,7 @@ std::vector<std::shared_ptr<const RequestTrace>> RouterCore::Traces(int64_t now_
   std::vector<std::shared_ptr<const RequestTrace>> traces = traces_.All();
   const auto num_ended = static_cast<std::ptrdiff_t>(traces.size());
   for (const auto& [uid, request] : requests_) {
-    if (!request->spec.is_shadow()) traces.push_back(TraceOf(*request, now_us));
+    if (!request->spec.is_own()) traces.push_back(TraceOf(*request, now_us));
   }
   std::sort(traces.begin() + num_ended, traces.end(), [](const auto& a, const auto& b) {
     return a->lifetime.TimeOf(RequestEvent::kAccepted) <

@@ -17,6 +17,7 @@
 #include "src/base/ids.h"
 #include "src/base/span_ids.h"
 #include "src/router/generate_request.h"
+#include "src/router/lease_id.h"
 #include "src/router/submit.h"
 
 namespace baton {
@@ -26,9 +27,6 @@ enum class PoolRole : uint8_t { kPrefill, kDecode };
 inline std::string_view PoolRoleName(PoolRole role) {
   return role == PoolRole::kPrefill ? "prefill" : "decode";
 }
-
-// One registration of one worker, from hello to end of stream; made by the router, never reused.
-using LeaseId = StrongInt<struct LeaseIdTag, uint64_t>;
 
 // One session of one registration; a lost session is opened again under the next epoch.
 struct SessionRef {

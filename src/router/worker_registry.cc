@@ -85,13 +85,11 @@ Row CommonRow(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t no
   return row;
 }
 
-// The row of a link that is up. Before a hand-off has tried it again, a bad link's old speed says
-// nothing: it counts as fast, so that one is placed there. So does a speed that was found long ago.
-LinkUp RowOf(const LinkHealth& health, uint64_t bytes_per_token, int64_t now_us) {
+// The row of a link that is up.
+LinkUp RowOf(const LinkHealth& health, uint64_t bytes_per_token) {
   LinkUp row;
-  row.rests = health.IsLeftAlone(now_us);
-  const bool is_unknown = health.IsTried() || health.limit_bytes_per_s() <= 0;
-  if (is_unknown || health.IsMeasuredAnew(now_us)) return row;
+  row.rests = health.IsLeftAlone();
+  if (health.limit_bytes_per_s() <= 0) return row;
   row.seconds_per_token = static_cast<double>(bytes_per_token) / health.limit_bytes_per_s();
   row.queued_s = static_cast<double>(health.open_bytes()) / health.limit_bytes_per_s();
   return row;
@@ -371,7 +369,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us) c
       const auto health = worker.links.find(decode->lease);
       LinkUp up;
       if (health != worker.links.end()) {
-        up = RowOf(health->second, description.kv_bytes_per_token, now_us);
+        up = RowOf(health->second, description.kv_bytes_per_token);
       }
       up.prefill_idx = prefill_idx;
       up.decode_idx = it->second;

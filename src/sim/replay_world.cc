@@ -93,6 +93,7 @@ void ReplayWorld::MakeProcesses() {
   config.mode = options_.mode;
   config.local_max_tokens = options_.local_max_tokens;
   config.cluster_secret = kSimSecret;
+  config.probe_seed = StreamSeed(options_.seed, DrawPurpose::kRouter, 0);
   router_ = std::make_unique<SimRouter>(config, &fabric_, add("router-0"));
   fabric_.routers.push_back(router_.get());
 

@@ -20,6 +20,7 @@ enum class DrawPurpose : uint64_t {
   kFault = 5,
   kWorker = 6,
   kFill = 7,
+  kRouter = 8,
 };
 
 // The seed of stream `index` of `purpose`.

@@ -72,6 +72,7 @@ void SimWorld::MakeProcesses() {
   config.cluster_secret = kSimSecret;
   config.max_prefix_entries = 1 << 13;
   for (uint32_t i = 0; i < shape.num_routers; ++i) {
+    config.probe_seed = StreamSeed(options_.seed, DrawPurpose::kRouter, i);
     routers_.push_back(std::make_unique<SimRouter>(config, &fabric_, processes_[i].get()));
     fabric_.routers.push_back(routers_.back().get());
   }

@@ -1,5 +1,5 @@
 // A bad link costs time once: what waits for KV over it goes another way, and it is left alone
-// until a hand-off tries it again.
+// until a probe was good.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -87,8 +87,30 @@ class BadLinkTest : public testing::Test {
     status.kv_bytes = num_bytes;
     cluster.core.OnSessionStatus(cluster.Session("decode-0"), status, cluster.now_us);
   }
-  Order LastDecode() { return cluster.Log("decode-0").Of(Order::Kind::kDecode).back(); }
-  size_t NumDecodes() { return cluster.Log("decode-0").Of(Order::Kind::kDecode).size(); }
+  // Of clients and probes.
+  std::vector<Order> Decodes(bool of_probes) {
+    std::vector<Order> orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
+    std::erase_if(
+        orders, [&](const Order& order) { return cluster.sinks.contains(order.uid) == of_probes; });
+    return orders;
+  }
+  Order LastDecode() { return Decodes(/*of_probes=*/false).back(); }
+  size_t NumDecodes() { return Decodes(/*of_probes=*/false).size(); }
+  std::vector<Order> Probes() { return Decodes(/*of_probes=*/true); }
+  // The KV of a probe comes, and both tokens.
+  void Answer(const Order& probe) {
+    ASSERT_NE(probe.peer, "");
+    const auto say = [&](const std::string& id, WorkerRequestState state) {
+      cluster.State(id, probe.uid, state, StatusCode::kOk, 1);
+    };
+    say("decode-0", WorkerRequestState::kReserved);
+    say(probe.peer, WorkerRequestState::kPrefillStarted);
+    say(probe.peer, WorkerRequestState::kPrefillDone);
+    say(probe.peer, WorkerRequestState::kGranted);
+    say("decode-0", WorkerRequestState::kVerified);
+    cluster.text_attempt = 1;
+    cluster.Text("decode-0", probe.uid, 0, "ab", FinishReason::kLength);
+  }
   std::string Finish(RequestUid uid, uint32_t attempt) {
     cluster.State("decode-0", uid, WorkerRequestState::kVerified, StatusCode::kOk, attempt);
     cluster.text_attempt = attempt;
@@ -174,34 +196,69 @@ TEST_F(BadLinkTest, WithinAHostNothingIsPredicted) {
   cluster.core.Cancel(uid);
 }
 
-TEST_F(BadLinkTest, AHealedLinkIsTriedWithinTenSecondsAndTakesItsShare) {
+// While the link is bad no client's request tries it, however long that is.
+TEST_F(BadLinkTest, ProbesTryABadLinkAndClientsDoNot) {
   Start(1);
-  const int64_t healed_us = [&] {
-    for (int i = 0; i < 5; ++i) {  // it stays bad for a while
-      const RequestUid uid = Ask();
-      Advance(2 * kSecond);
-      Finish(uid, LastDecode().attempt);
-    }
-    return cluster.now_us;
-  }();
-  while (true) {
-    ASSERT_LT(cluster.now_us - healed_us, 10 * kSecond);
+  const RequestUid first = Ask();
+  Advance(2 * kSecond);
+  Finish(first, LastDecode().attempt);
+  const size_t num_counted = cluster.core.num_live();
+  for (int i = 0; i < 120; ++i) {  // 30 s; each probe is given up
     const RequestUid uid = Ask();
-    const bool over_link = !LastDecode().peer.empty();
-    Advance(50'000);
-    EXPECT_EQ(Finish(uid, 1), "abcd");
-    if (over_link) break;
+    EXPECT_EQ(LastDecode().peer, "");
+    Finish(uid, 1);
     Advance(250'000);
   }
+  EXPECT_LE(cluster.core.num_live(), num_counted + 1) << "at most one probe";
+  EXPECT_GE(Probes().size(), 4u) << "after 1, 2, 4, 8 and 8 s";
+  EXPECT_LE(Probes().size(), 10u);
+  EXPECT_EQ(Probes().front().peer, "prefill-0");
+}
+
+TEST_F(BadLinkTest, AHealedLinkCarriesKvWithinTenSecondsWithoutAnyClient) {
+  Start(1);
+  for (int i = 0; i < 5; ++i) {  // it stays bad for a while
+    const RequestUid uid = Ask();
+    Advance(2 * kSecond);
+    Finish(uid, LastDecode().attempt);
+  }
+  const size_t num_failed = Probes().size();
+  const int64_t healed_us = cluster.now_us;
+  while (Probes().size() == num_failed) {
+    ASSERT_LT(cluster.now_us - healed_us, 10 * kSecond);
+    Advance(50'000);
+  }
+  Answer(Probes().back());
   for (int i = 0; i < 5; ++i) {
     const RequestUid uid = Ask();
     EXPECT_EQ(LastDecode().peer, "prefill-0") << "good again: used at once";
     Finish(uid, 1);
   }
+  ExpectClean(cluster);
+}
+
+// A probe is nobody's request: not in the metrics, not in the table of requests.
+TEST_F(BadLinkTest, AProbeCountsInNothingThatClientsNotice) {
+  Start(1);
+  const RequestUid uid = Ask();
+  Advance(1'000'000);
+  Finish(uid, LastDecode().attempt);
+  while (Probes().empty()) Advance(50'000);
+  EXPECT_EQ(cluster.core.num_queued(), 0u);
+  EXPECT_EQ(cluster.core.Traces(cluster.now_us).size(), 1u);
+  const Order probe = Probes().back();
+  EXPECT_EQ(probe.attempt, 1u);
+  // Its worker fails: it is not placed again.
+  cluster.State("decode-0", probe.uid, WorkerRequestState::kFailed, StatusCode::kDataLoss);
+  EXPECT_EQ(cluster.core.num_live(), 0u);
+  EXPECT_GE(cluster.core.LinkRows().at(0).num_stalls, 2u);
+  Advance(50'000);
+  EXPECT_EQ(Probes().size(), 1u) << "the link rests again";
+  ExpectClean(cluster);
 }
 
 // No hand-off failed on it, and none would take it while another link is faster.
-TEST_F(BadLinkTest, ALinkThatWasSlowAWhileAgoIsMeasuredAnew) {
+TEST_F(BadLinkTest, ALinkThatWasSlowAWhileAgoIsProbed) {
   Start(2);
   const RequestUid first = Ask();
   const std::string slow = LastDecode().peer;
@@ -214,18 +271,14 @@ TEST_F(BadLinkTest, ALinkThatWasSlowAWhileAgoIsMeasuredAnew) {
   cluster.Text("decode-0", first, 0, "abcd", FinishReason::kLength);
   ASSERT_TRUE(cluster.sinks[first]->ended());
   const int64_t found_us = cluster.now_us;
-  bool is_used = false;
-  while (cluster.now_us - found_us < 11 * kSecond) {
+  while (Probes().empty()) {
+    ASSERT_LT(cluster.now_us - found_us, 11 * kSecond);
     const RequestUid uid = Ask();
-    const bool is_slow = LastDecode().peer == slow;
-    if (cluster.now_us - found_us < 7 * kSecond) {
-      EXPECT_FALSE(is_slow) << "the other is faster";
-    }
-    is_used = is_used || is_slow;
+    EXPECT_NE(LastDecode().peer, slow) << "the other is faster";
     Finish(uid, 1);
     Advance(250'000);
   }
-  EXPECT_TRUE(is_used);
+  EXPECT_EQ(Probes().front().peer, slow);
 }
 
 // Links that fail at once, whatever is placed on them: after two the prompt needs none.

@@ -14,33 +14,52 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 TEST(LinkHealthTest, RestsLongerWithEachFaultUpToALimit) {
   LinkHealth link;
-  EXPECT_FALSE(link.IsLeftAlone(0));
+  EXPECT_FALSE(link.IsLeftAlone());
+  EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, 0)) << "it never failed";
   int64_t now_us = kSecond;
   for (const int64_t rest_s : {1, 2, 4, 8, 8, 8}) {
     link.OnFault(now_us);
     EXPECT_EQ(link.rests_until_us(), now_us + rest_s * kSecond);
     link.OnFault(now_us + 1);
     EXPECT_EQ(link.rests_until_us(), now_us + rest_s * kSecond) << "of the same time";
-    EXPECT_TRUE(link.IsLeftAlone(link.rests_until_us() - 1));
+    EXPECT_TRUE(link.IsLeftAlone());
+    EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, link.rests_until_us() - 1));
     now_us = link.rests_until_us();
-    EXPECT_FALSE(link.IsLeftAlone(now_us));
+    EXPECT_TRUE(link.WantsProbe(/*is_slow=*/false, now_us));
   }
 }
 
-TEST(LinkHealthTest, OneHandOffAtATimeTriesALinkThatRested) {
+TEST(LinkHealthTest, OneProbeAtATimeTriesALinkThatRested) {
   LinkHealth link;
   link.OnFault(0);
-  const int64_t now_us = link.rests_until_us();
+  int64_t now_us = link.rests_until_us();
+  link.OnProbe(now_us);
+  EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, now_us + kProbeEveryUs - 1))
+      << "it may have found no room";
+  now_us += kProbeEveryUs;
+  link.OnProbe(now_us);
   link.BeginHandOff(kMiB);
-  EXPECT_TRUE(link.IsLeftAlone(now_us)) << "one tries it";
-  link.EndHandOff(kMiB);
-  EXPECT_FALSE(link.IsLeftAlone(now_us));
-  link.BeginHandOff(kMiB);
+  EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, now_us + kProbeEveryUs)) << "one is under way";
+  EXPECT_TRUE(link.IsLeftAlone());
   link.OnVerified(kMiB, 0.1, 0.1, now_us);
-  EXPECT_FALSE(link.IsLeftAlone(now_us)) << "it is good";
-  link.BeginHandOff(kMiB);
-  EXPECT_FALSE(link.IsLeftAlone(now_us));
-  EXPECT_EQ(link.open_bytes(), 2 * kMiB);
+  link.EndHandOff(kMiB);
+  EXPECT_FALSE(link.IsLeftAlone()) << "it is good";
+  EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, now_us + kProbeEveryUs));
+}
+
+TEST(LinkHealthTest, ASlowLinkIsProbedWhenItsSpeedWasFoundLongAgo) {
+  LinkHealth link;
+  link.OnVerified(2 * kMiB, 2, 2, kSecond);
+  EXPECT_FALSE(link.WantsProbe(/*is_slow=*/true, kSecond + kSpeedTrustedUs - 1));
+  EXPECT_TRUE(link.WantsProbe(/*is_slow=*/true, kSecond + kSpeedTrustedUs));
+  EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, kSecond + kSpeedTrustedUs));
+  EXPECT_FALSE(link.IsLeftAlone());
+  // What is found then replaces the old speed, in both directions.
+  link.OnVerified(2 * kMiB, 0.02, 0.02, 10 * kSecond);
+  EXPECT_NEAR(link.limit_bytes_per_s(), 100.0 * kMiB, kMiB);
+  EXPECT_FALSE(link.WantsProbe(/*is_slow=*/true, 10 * kSecond + kSpeedTrustedUs - 1));
+  link.OnVerified(2 * kMiB, 2, 2, 20 * kSecond);
+  EXPECT_NEAR(link.limit_bytes_per_s(), 1.0 * kMiB, kMiB / 100.0);
 }
 
 TEST(LinkHealthTest, ALinkThatFlapsRestsAsLongAsOneThatStaysBad) {
@@ -85,25 +104,13 @@ TEST(LinkHealthTest, ASmallHandOffThatTriesALinkMeasuresIt) {
   link.OnStall(0, 0);
   link.BeginHandOff(100'000);
   link.OnVerified(100'000, 0.4, 0.39, kSecond);
-  EXPECT_FALSE(link.IsTried());
+  EXPECT_FALSE(link.IsLeftAlone());
   EXPECT_NEAR(link.limit_bytes_per_s(), 250e3, 1) << "still slow";
   link.OnVerified(100'000, 0.2, 0.01, kSecond);
   EXPECT_LT(link.limit_bytes_per_s(), 300e3);
   link.OnStall(250e3, 2 * kSecond);
   link.OnVerified(100'000, 0.001, 0.001, 4 * kSecond);
   EXPECT_NEAR(link.limit_bytes_per_s(), 100e6, 1) << "healed";
-}
-
-TEST(LinkHealthTest, ASpeedIsTrustedForAWhile) {
-  LinkHealth link;
-  link.OnVerified(2 * kMiB, 2, 2, kSecond);
-  EXPECT_FALSE(link.IsMeasuredAnew(kSecond + kSpeedTrustedUs - 1));
-  EXPECT_TRUE(link.IsMeasuredAnew(kSecond + kSpeedTrustedUs));
-  link.BeginHandOff(kMiB);
-  EXPECT_FALSE(link.IsMeasuredAnew(kSecond + kSpeedTrustedUs)) << "one does it";
-  link.OnVerified(2 * kMiB, 2, 2, 10 * kSecond);
-  link.EndHandOff(kMiB);
-  EXPECT_FALSE(link.IsMeasuredAnew(10 * kSecond));
 }
 
 TEST(LinkHealthTest, TimeInWhichTheRouterStoodStillIsNoSilenceOfTheLink) {
