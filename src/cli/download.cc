@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +16,7 @@
 #include "src/base/clock.h"
 #include "src/base/hex.h"
 #include "src/base/print.h"
+#include "src/base/quoted_text.h"
 #include "src/base/size_text.h"
 #include "src/cli/arrival.h"
 #include "src/cli/known_digest.h"
@@ -84,6 +86,21 @@ Status GoOn(PartFile& part, const std::string& sha256, WebRequest& request) {
   return OkStatus();
 }
 
+// What a GGUF file, and each part of a split one, begins with.
+constexpr std::string_view kMagic = "GGUF";
+
+// OK, or what the file at `path` begins with instead. A hub may answer with a page for people, or
+// with the pointer that stands for a large file.
+Status CheckMagic(const std::string& path, std::string_view label) {
+  std::ifstream file(path, std::ios::binary);
+  std::string begin(16, '\0');
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<size_t>(file.gcount()));
+  if (begin.starts_with(kMagic)) return OkStatus();
+  return FailedPrecondition("{} is no GGUF file: it begins with {}", label,
+                            QuotedForMessage(begin));
+}
+
 // Writes an answer's body into the part file; a 200 instead of a 206 starts it anew.
 class PartWriter {
  public:
@@ -109,8 +126,8 @@ class PartWriter {
       BATON_RETURN_IF_ERROR(part_.Cut(0));
       const std::string origin =
           sha256_.empty() ? OriginOf(head) : fmt::format("{}{}", kFromDigest, sha256_);
-      BATON_RETURN_IF_ERROR(part_.SetOrigin(origin));
       total_ = ContentLength(head);
+      BATON_RETURN_IF_ERROR(part_.SetOrigin(origin, total_));
     }
     bar_ = std::make_unique<ProgressBar>(label_, total_);
     return OkStatus();
@@ -120,7 +137,9 @@ class PartWriter {
     if (bar_ == nullptr) return OkStatus();  // the body of a 416
     BATON_RETURN_IF_ERROR(part_.Append(piece));
     bar_->Set(part_.size());
-    return OkStatus();
+    if (is_kind_known_ || part_.size() < kMagic.size()) return OkStatus();
+    is_kind_known_ = true;
+    return CheckKind();
   }
 
   Status Finish() {
@@ -129,10 +148,17 @@ class PartWriter {
       return DataLoss("{} bytes of {} arrived; run the same command to resume", part_.size(),
                       total_);
     }
-    return OkStatus();
+    return CheckKind();
   }
 
  private:
+  // Nothing is kept of a file of another kind.
+  Status CheckKind() {
+    const Status status = CheckMagic(part_.path(), label_ + " at the hub");
+    if (!status.ok()) part_.Drop();
+    return status;
+  }
+
   // A server may not know If-Range, but say which version it sends.
   Status CheckVersion(const WebHead& head) {
     const std::string origin = OriginOf(head);
@@ -159,6 +185,7 @@ class PartWriter {
   std::string label_;
   std::string sha256_;
   uint64_t total_ = 0;
+  bool is_kind_known_ = false;
   std::unique_ptr<ProgressBar> bar_;
 };
 
@@ -167,15 +194,16 @@ class PartWriter {
 // leads to an address without HEAD, the redirect is the answer: the bytes may be had all the same.
 StatusOr<WebHead> AskForName(WebRequest request) {
   request.is_head = true;
+  const std::string first = request.url;
   WebHead redirect;
   for (int num_redirects = 0;; ++num_redirects) {
     BATON_ASSIGN_OR_RETURN(WebHead answer, WebCall(request, nullptr, nullptr));
     const bool has_no_head = answer.status == 405 || answer.status == 501;
     if (num_redirects > 0 && has_no_head) return redirect;
-    const bool is_last = num_redirects == kRedirectLimit || answer.redirect.empty() ||
-                         !NamedSha256(answer).empty() ||
+    const bool is_last = answer.redirect.empty() || !NamedSha256(answer).empty() ||
                          !IsSameOrigin(request.url, answer.redirect);
     if (is_last) return answer;
+    if (num_redirects == kRedirectLimit) return TooManyRedirects(first, kRedirectLimit);
     request.url = answer.redirect;
     redirect = std::move(answer);
   }
@@ -219,6 +247,10 @@ StatusOr<bool> IsGood(const HubFile& file) {
     if (error) return Unavailable("cannot look for {}: {}", file.path, error.message());
     return false;
   }
+  if (const Status status = CheckMagic(file.path, file.path); !status.ok()) {
+    Print(stderr, "{}: fetching it again\n", std::string(status.message()));
+    return false;
+  }
   BATON_ASSIGN_OR_RETURN(const KnownDigest known, DigestOf(file.path));
   if (known.is_checked()) {
     Print(stderr, "{} is there and whole; the hub was not asked\n", file.path);
@@ -252,9 +284,9 @@ StatusOr<bool> IsGood(const HubFile& file) {
 
 Status Fetch(const HubFile& file, int64_t wait_s) {
   const Arrival arrival(file.path, "");
-  BATON_ASSIGN_OR_RETURN(
-      PartFile part,
-      PartFile::Take(file.path, {.wait_s = wait_s, .is_done = [&] { return arrival.IsThere(); }}));
+  const auto is_done = [&] { return arrival.IsThere() && CheckMagic(file.path, "").ok(); };
+  BATON_ASSIGN_OR_RETURN(PartFile part,
+                         PartFile::Take(file.path, {.wait_s = wait_s, .is_done = is_done}));
   if (part.is_done()) return OkStatus();
   BATON_ASSIGN_OR_RETURN(HubOffer offer, AskHub(file));
   BATON_RETURN_IF_ERROR(GoOn(part, offer.sha256, offer.request));

@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "nlohmann/json.hpp"
 
 #include "src/base/file_lock.h"
 #include "src/base/folder_entries.h"
 #include "src/base/print.h"
+#include "src/base/quoted_text.h"
 #include "src/base/regular_file.h"
 #include "src/base/size_text.h"
 #include "src/base/unique_fd.h"
@@ -23,11 +25,20 @@
 #include "src/cli/json_fields.h"
 #include "src/cli/model_listing.h"
 #include "src/cli/model_store.h"
+#include "src/text/utf8.h"
 
 namespace baton {
 namespace {
 
 namespace fs = std::filesystem;
+
+// A name of a file as a terminal may show it: in quotes, with other than printable ASCII bytes by
+// their numbers, where it has control characters or is no UTF-8.
+std::string Shown(const std::string& name) {
+  const bool is_plain =
+      ValidUtf8Prefix(name) == name.size() && LineForMessage(name, name.size()) == name;
+  return is_plain ? name : fmt::format("\"{}\"", absl::CHexEscape(name));
+}
 
 constexpr size_t kMaxTopologyBytes = size_t{4} << 20;
 
@@ -59,8 +70,9 @@ bool Lives(const fs::path& folder) {
   });
 }
 
-// " (2 of 3 parts)" for a split model.
+// " (3 of 3 parts)" for a split model, and what is missing of one that is not whole.
 std::string PartsText(const ListedModel& model) {
+  if (!model.is_whole()) return fmt::format(" ({})", Shown(IncompleteText(model)));
   if (model.num_parts == 1) return "";
   return fmt::format(" ({} of {} parts)", model.paths.size(), model.num_parts);
 }
@@ -72,8 +84,8 @@ void PrintServer(const fs::path& folder) {
   const nlohmann::json rows = ArrayOf(root, "processes");
   for (const nlohmann::json& row : rows) {
     const std::string http = Text(row, "http");
-    Print("{:<20} {:<12} {:<8} {:<22} {}\n", model, Text(row, "worker_id"), Text(row, "pid"),
-          http.empty() ? Text(row, "grpc") : "http://" + http, folder.string());
+    Print("{:<20} {:<12} {:<8} {:<22} {}\n", Shown(model), Text(row, "worker_id"), Text(row, "pid"),
+          http.empty() ? Text(row, "grpc") : "http://" + http, Shown(folder.string()));
   }
 }
 
@@ -86,7 +98,7 @@ int RunList(const std::vector<std::string>& args) {
   const std::string folder = ModelsFolder();
   const std::vector<ListedModel> models = ListModels(folder);
   for (const ListedModel& model : models) {
-    Print("{:<40} {:>10}  {}{}\n", model.name, FormatSize(model.bytes), model.path,
+    Print("{:<40} {:>10}  {}{}\n", Shown(model.name), FormatSize(model.bytes), Shown(model.path),
           PartsText(model));
   }
   if (models.empty()) Print("no models in {}; fetch one with: baton pull smollm2:135m\n", folder);
@@ -102,7 +114,7 @@ int RunRm(const std::vector<std::string>& args) {
   if (const Status status = HomeFolder().status(); !status.ok()) return Fail("rm", status);
   const StatusOr<ListedModel> model = RemoveModel(ModelsFolder(), name);
   if (!model.ok()) return Fail("rm", model.status());
-  Print("removed {} ({}){}\n", model->path, FormatSize(model->bytes), PartsText(*model));
+  Print("removed {} ({})\n", Shown(model->path), FormatSize(model->bytes));
   return kExitOk;
 }
 

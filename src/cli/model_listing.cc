@@ -15,10 +15,12 @@
 #include "src/base/folder_entries.h"
 #include "src/base/nearest_name.h"
 #include "src/base/quoted_text.h"
+#include "src/base/size_text.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/hub_model.h"
 #include "src/cli/known_digest.h"
 #include "src/cli/model_store.h"
+#include "src/cli/part_file.h"
 
 namespace baton {
 namespace {
@@ -60,6 +62,26 @@ bool IsScratch(const fs::path& path) {
   return absl::StrContains(path.filename().string(), ".gguf.part");
 }
 
+// FILE.gguf of an unfinished download, FILE.gguf.part or FILE.gguf.part-XXXXXX; "" = it is none.
+fs::path TargetOfPart(const fs::path& path) {
+  constexpr std::string_view kPart = ".gguf.part";
+  const std::string name = path.filename().string();
+  const size_t at = name.rfind(kPart);
+  if (at == std::string::npos) return {};
+  const std::string_view rest = std::string_view(name).substr(at + kPart.size());
+  const bool is_part = rest.empty() || (rest.starts_with('-') && rest.find('.') == rest.npos);
+  if (!is_part) return {};
+  return path.parent_path() / name.substr(0, name.size() - rest.size() - (sizeof(".part") - 1));
+}
+
+// Bytes of the whole file that a part file belongs to; 0 = not known.
+uint64_t TotalOf(const std::string& inside, const fs::path& part) {
+  for (const CatalogueEntry& entry : Catalogue()) {
+    if (inside == entry.file) return entry.bytes;
+  }
+  return PartTotal(part.string());
+}
+
 // Models by the path inside the folder that stands for them.
 class Listing {
  public:
@@ -74,6 +96,10 @@ class Listing {
     const bool is_model_folder = is_folder && fs::exists(path / "config.json", unreadable);
     const bool is_file = path.extension() == ".gguf" && entry.is_regular_file(unreadable);
     if (is_model_folder || is_file) AddModel(path, is_file);
+    const fs::path target = is_folder ? fs::path() : TargetOfPart(path);
+    const bool is_unfinished =
+        !target.empty() && entry.is_regular_file(unreadable) && !fs::exists(target, unreadable);
+    if (is_unfinished) AddPart(path, target);
     return is_folder && !is_model_folder;
   }
 
@@ -86,7 +112,8 @@ class Listing {
   }
 
  private:
-  void AddModel(const fs::path& path, bool is_file) {
+  // What is known of the model that the path belongs to, without its bytes.
+  ListedModel& Entry(const fs::path& path, bool is_file) {
     const std::string inside = path.lexically_relative(folder_).string();
     const std::vector<std::string> parts =
         is_file ? PartNames(inside) : std::vector<std::string>{inside};
@@ -94,9 +121,22 @@ class Listing {
     model.inside = parts.front();
     model.name = NameOf(model.inside);
     model.path = (fs::path(folder_) / model.inside).string();
-    model.paths.push_back(path.string());  // the walk is in the order of the names
     model.num_parts = parts.size();
+    return model;
+  }
+
+  void AddModel(const fs::path& path, bool is_file) {
+    ListedModel& model = Entry(path, is_file);
+    model.paths.push_back(path.string());  // the walk is in the order of the names
     model.bytes += BytesOf(path);
+  }
+
+  void AddPart(const fs::path& part, const fs::path& target) {
+    ListedModel& model = Entry(target, /*is_file=*/true);
+    const uint64_t bytes = BytesOf(part);
+    model.bytes += bytes;
+    model.partial_bytes += bytes;
+    if (model.num_parts == 1) model.total_bytes = TotalOf(model.inside, part);
   }
 
   const std::string& folder_;
@@ -107,14 +147,26 @@ class Listing {
 StatusOr<std::string> InsideOfHubName(const HubName& name, const std::vector<ListedModel>& models) {
   const std::string repository = absl::StrReplaceAll(name.repository, {{"/", "--"}}) + "/";
   if (!name.file.empty()) return repository + PartNames(name.file).front();
-  std::vector<std::string> files;
+  std::vector<std::string> files;  // of models of which some file is whole
+  std::vector<std::string> begun;  // of all
   for (const ListedModel& model : models) {
-    if (model.inside.starts_with(repository)) {
-      files.push_back(model.inside.substr(repository.size()));
-    }
+    if (!model.inside.starts_with(repository)) continue;
+    begun.push_back(model.inside.substr(repository.size()));
+    if (!model.paths.empty()) files.push_back(begun.back());
   }
-  BATON_ASSIGN_OR_RETURN(const std::string file, ChooseFile(name, files));
-  return repository + file;
+  StatusOr<std::string> file = ChooseFile(name, files);
+  if (absl::IsNotFound(file.status())) file = ChooseFile(name, begun);
+  if (!file.ok()) return file.status();
+  return repository + *file;
+}
+
+// The name by which the model was pulled; "" = it came in another way.
+std::string PullName(const ListedModel& model) {
+  if (FindCatalogueEntry(model.name) != nullptr) return model.name;
+  const size_t slash = model.inside.find('/');
+  const size_t dashes = model.inside.find("--");
+  if (dashes >= slash || slash == std::string::npos) return "";
+  return fmt::format("hf:{}/{}", model.inside.substr(0, dashes), model.inside.substr(dashes + 2));
 }
 
 Status NoSuchModel(const std::string& folder, std::string_view name,
@@ -171,6 +223,20 @@ std::vector<ListedModel> ListModels(const std::string& folder) {
   Listing listing(folder);
   WalkFolder(folder, [&listing](const fs::directory_entry& entry) { return listing.Add(entry); });
   return std::move(listing).Models();
+}
+
+std::string IncompleteText(const ListedModel& model) {
+  if (model.is_whole()) return "";
+  std::string text = "incomplete, ";
+  if (model.num_parts > 1) {
+    text += fmt::format("{} of {} parts", model.paths.size(), model.num_parts);
+    if (model.partial_bytes > 0) text += fmt::format(" and {}", FormatSize(model.partial_bytes));
+  } else {
+    text += FormatSize(model.partial_bytes);
+    if (model.total_bytes > 0) text += fmt::format(" of {}", FormatSize(model.total_bytes));
+  }
+  const std::string name = PullName(model);
+  return name.empty() ? text : fmt::format("{}; `baton pull {}` goes on", text, name);
 }
 
 StatusOr<ListedModel> FindModel(const std::string& folder, std::string_view name) {

@@ -19,16 +19,24 @@ struct ListedModel {
   std::string path;                // of the file, of the first part, or of the folder
   std::vector<std::string> paths;  // all that are there of it: parts in order, else `path` alone
   size_t num_parts = 1;            // that it has when it is whole
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;              // that are there, those of unfinished downloads among them
+  uint64_t partial_bytes = 0;      // of unfinished downloads alone
+  uint64_t total_bytes = 0;        // of the file when it is whole; 0 = not known
   bool is_whole() const { return paths.size() == num_parts; }
 };
 
-// The models below `folder`, by name. Links are not followed into folders; what cannot be read and
-// the scratch folders of downloads are left out.
+// The models below `folder`, by name. A download that was cut short is a model that is not whole.
+// Links are not followed into folders; what cannot be read and the scratch folders of downloads are
+// left out.
 std::vector<ListedModel> ListModels(const std::string& folder);
 
+// What is missing of a model that is not whole, and how to get the rest: "incomplete, 12.0 MiB of
+// 93.8 MiB; `baton pull NAME` goes on". "" for a whole one.
+std::string IncompleteText(const ListedModel& model);
+
 // The model that `name` means: a name that ListModels shows, the path of any part of it inside
-// `folder`, or hf:ORG/REPO/FILE, hf:ORG/REPO:QUANT or hf:ORG/REPO by the rules of ChooseFile.
+// `folder`, or hf:ORG/REPO/FILE, hf:ORG/REPO:QUANT or hf:ORG/REPO by the rules of ChooseFile, which
+// passes over a model of which no file is whole where it finds another.
 // NotFound names the nearest; errors of hub_model.h for hf: names. Nothing outside `folder` can be
 // named.
 StatusOr<ListedModel> FindModel(const std::string& folder, std::string_view name);

@@ -67,9 +67,16 @@ StatusOr<bool> FileExists(const fs::path& path) {
   return there;
 }
 
-StatusOr<ModelFile> PullCatalogueEntry(const CatalogueEntry& entry, int64_t wait_s) {
+// OK where nobody asks.
+Status Ask(const ModelCheck& check, const ModelFile& model) {
+  return check ? check(model) : OkStatus();
+}
+
+StatusOr<ModelFile> PullCatalogueEntry(const CatalogueEntry& entry, int64_t wait_s,
+                                       const ModelCheck& check) {
   const std::string path = CataloguePath(entry);
   ModelFile model{.path = path, .id = std::string(entry.name)};
+  BATON_RETURN_IF_ERROR(Ask(check, model));
   BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
   if (there) {
     BATON_ASSIGN_OR_RETURN(const KnownDigest known, DigestOf(path));
@@ -112,8 +119,7 @@ std::string FileInRepository(const ListedModel& model) {
 StatusOr<ListedModel> LocalModel(std::string_view text) {
   BATON_ASSIGN_OR_RETURN(const ListedModel model, FindModel(ModelsFolder(), text));
   if (model.is_whole()) return model;
-  return NotFound("{} is not whole: {} of {} parts are there", model.path, model.paths.size(),
-                  model.num_parts);
+  return NotFound("{} is not whole: {}", model.path, IncompleteText(model));
 }
 
 // The files to fetch. A name that says the type, and that a model here answers, needs no hub. A
@@ -143,10 +149,12 @@ ModelFile FileOf(const std::string& path) {
   return ModelFile{.path = path, .id = fs::path(path).stem().string()};
 }
 
-StatusOr<ModelFile> PullHubModel(std::string_view text, int64_t wait_s) {
+StatusOr<ModelFile> PullHubModel(std::string_view text, int64_t wait_s, const ModelCheck& check) {
   BATON_ASSIGN_OR_RETURN(const std::vector<HubFile> files, FilesToPull(text));
+  ModelFile model = FileOf(files.front().path);
+  BATON_RETURN_IF_ERROR(Ask(check, model));
   BATON_RETURN_IF_ERROR(DownloadHubFiles(files, wait_s));
-  return FileOf(files.front().path);
+  return model;
 }
 
 Status UnknownModel(std::string_view model) {
@@ -169,14 +177,6 @@ const CatalogueEntry* FindCatalogueEntry(std::string_view name) {
 }
 
 std::span<const CatalogueEntry> Catalogue() { return kCatalogue; }
-
-std::string IdOfName(std::string_view model) {
-  if (FindCatalogueEntry(model) != nullptr) return std::string(model);
-  const StatusOr<HubName> hub = ParseHubName(model);
-  if (!hub.ok() || hub->file.empty()) return "";
-  const StatusOr<std::vector<std::string>> parts = PartsOf(hub->file);
-  return parts.ok() ? FileOf(parts->front()).id : "";
-}
 
 std::string ModelsFolder() {
   const StatusOr<std::string> home = HomeFolder();
@@ -223,6 +223,9 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
   // A name of `baton list`: of a file, of a part, or of a folder, whose id is its name.
   const StatusOr<ListedModel> listed = FindModel(ModelsFolder(), model);
   if (!listed.ok()) return UnknownModel(model);
+  if (!listed->is_whole()) {
+    return FailedPrecondition("{} is not whole: {}", listed->path, IncompleteText(*listed));
+  }
   if (fs::is_directory(listed->path, error)) return ResolveModel(listed->path);
   return FileOf(listed->path);
 }
@@ -241,7 +244,7 @@ Status CheckPullName(std::string_view name) {
   return name.starts_with("hf:") ? ParseHubName(name).status() : OkStatus();
 }
 
-StatusOr<ModelFile> PullModel(std::string_view name, int64_t wait_s) {
+StatusOr<ModelFile> PullModel(std::string_view name, int64_t wait_s, const ModelCheck& check) {
   const bool is_hub = name.starts_with("hf:");
   const CatalogueEntry* entry = FindCatalogueEntry(name);
   if (!is_hub && entry == nullptr) return UnknownModel(name);
@@ -249,14 +252,20 @@ StatusOr<ModelFile> PullModel(std::string_view name, int64_t wait_s) {
   std::error_code error;
   fs::create_directories(ModelsFolder(), error);
   if (error) return Unavailable("cannot create {}: {}", ModelsFolder(), error.message());
-  return is_hub ? PullHubModel(name, wait_s) : PullCatalogueEntry(*entry, wait_s);
+  return is_hub ? PullHubModel(name, wait_s, check) : PullCatalogueEntry(*entry, wait_s, check);
 }
 
-StatusOr<ModelFile> ResolveOrPullModel(std::string_view model) {
-  StatusOr<ModelFile> found = ResolveModel(model);
+StatusOr<ModelFile> ResolveOrPullModel(std::string_view model, const ModelCheck& check) {
+  const ModelCheck checks = [&check](const ModelFile& file) {
+    BATON_RETURN_IF_ERROR(CheckModelId(file));
+    return Ask(check, file);
+  };
+  const StatusOr<ModelFile> found = ResolveModel(model);
   const bool can_be_pulled = FindCatalogueEntry(model) != nullptr || model.starts_with("hf:");
-  if (absl::IsNotFound(found.status()) && can_be_pulled) found = PullModel(model, kPullWaitS);
-  if (found.ok()) BATON_RETURN_IF_ERROR(CheckModelId(*found));
+  if (absl::IsNotFound(found.status()) && can_be_pulled) {
+    return PullModel(model, kPullWaitS, checks);
+  }
+  if (found.ok()) BATON_RETURN_IF_ERROR(checks(*found));
   return found;
 }
 

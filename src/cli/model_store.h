@@ -3,6 +3,7 @@
 #define BATON_CLI_MODEL_STORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,10 +41,6 @@ const CatalogueEntry* FindCatalogueEntry(std::string_view name);
 // All of them, in the order of --help.
 std::span<const CatalogueEntry> Catalogue();
 
-// The id that a model of this name will have, where the name alone says it: catalogue names and
-// hf:ORG/REPO/FILE. "" for any other.
-std::string IdOfName(std::string_view model);
-
 // ${BATON_HOME:-~/.cache/baton}/models (home_folder.h); "" = there is no folder that is ours.
 std::string ModelsFolder();
 
@@ -68,14 +65,17 @@ Status CheckPullName(std::string_view name);
 // model; all parts of a split model are fetched. A file that is already there and whole is used
 // without asking a server. A download that was cut short is resumed. Any number of processes may
 // pull the same name into one folder: each file is fetched by one of them, and the others wait for
-// it, `wait_s` at most. Progress goes to stderr.
-StatusOr<ModelFile> PullModel(std::string_view name, int64_t wait_s);
+// it, `wait_s` at most. Progress goes to stderr. `check` is asked about the model before a byte of
+// it is fetched; its error is the result.
+using ModelCheck = std::function<Status(const ModelFile&)>;
+StatusOr<ModelFile> PullModel(std::string_view name, int64_t wait_s,
+                              const ModelCheck& check = nullptr);
 // The wait where nobody chose one: an hour, in which 45 GB arrive at 100 Mbit/s.
 inline constexpr int64_t kPullWaitS = 3600;
 
 // For servers: ResolveModel, and PullModel when it is a catalogue or hf: name that is not there
-// yet; then CheckModelId.
-StatusOr<ModelFile> ResolveOrPullModel(std::string_view model);
+// yet. CheckModelId and `check` are asked before anything is fetched.
+StatusOr<ModelFile> ResolveOrPullModel(std::string_view model, const ModelCheck& check = nullptr);
 
 }  // namespace baton
 

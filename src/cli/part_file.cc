@@ -187,10 +187,12 @@ std::string PartFile::Origin() const {
   return origin;
 }
 
-Status PartFile::SetOrigin(const std::string& origin) {
+Status PartFile::SetOrigin(const std::string& origin, uint64_t total) {
   const bool is_resumed_by_none = !path_.ends_with(".part");
   if (is_resumed_by_none) return OkStatus();
-  if (!origin.empty()) return ReplaceFile(path_ + kOriginSuffix, origin + "\n", 0644);
+  if (!origin.empty() || total > 0) {
+    return ReplaceFile(path_ + kOriginSuffix, fmt::format("{}\n{}\n", origin, total), 0644);
+  }
   std::error_code error;
   fs::remove(path_ + kOriginSuffix, error);
   return error ? Unavailable("cannot remove {}{}: {}", path_, kOriginSuffix, error.message())
@@ -211,6 +213,14 @@ Status PartFile::Publish(const std::string& target) {
   fs::remove(path_ + kOriginSuffix, error);
   file_.reset();
   return OkStatus();
+}
+
+uint64_t PartTotal(const std::string& path) {
+  std::ifstream file(path + kOriginSuffix);
+  std::string origin;
+  uint64_t total = 0;
+  const bool is_read = std::getline(file, origin) && (file >> total);
+  return is_read ? total : 0;
 }
 
 void PartFile::Drop() {

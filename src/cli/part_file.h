@@ -44,11 +44,12 @@ class PartFile {
   uint64_t size() const { return size_; }
 
   // One line that says which version of the file the bytes belong to, as SetOrigin left it; "" when
-  // it is not known. It lies in FILE.part.from and goes with FILE.part.
+  // it is not known. It lies in FILE.part.from, with the whole file's size (PartTotal) in a second
+  // line, and goes with FILE.part.
   std::string Origin() const;
-  // To be called before the first byte of another version is appended. "" = not known. Unavailable
-  // when it cannot be written.
-  Status SetOrigin(const std::string& origin);
+  // To be called before the first byte of another version is appended. "" and 0 = not known.
+  // Unavailable when it cannot be written.
+  Status SetOrigin(const std::string& origin, uint64_t total = 0);
 
   // Appends. Unavailable with the reason, for example a full disk; what was written stays.
   Status Append(std::string_view bytes);
@@ -73,6 +74,9 @@ class PartFile {
   UniqueFd file_;
   uint64_t size_ = 0;
 };
+
+// Bytes of the whole file, as SetOrigin left them for the part file at `path`; 0 = not known.
+uint64_t PartTotal(const std::string& path);
 
 }  // namespace baton
 

@@ -434,23 +434,19 @@ int RunServe(const std::vector<std::string>& args) {
     const Status status = TlsIdentity::Load(f.tuning.tls).status();
     if (!status.ok()) return Fail("serve", status);
   }
-  // Before gigabytes are fetched, where the name alone gives the id.
-  const std::string early_id = IdOfName(f.model);
-  if (!early_id.empty()) {
-    const Status status = CheckServedNames(f, early_id);
-    if (!status.ok()) return Fail("serve", status, kExitUsage);
-  }
-  const StatusOr<ModelFile> model = ResolveOrPullModel(f.model);
-  if (!model.ok()) return Fail("serve", model.status());
-  if (const Status status = CheckServedNames(f, model->id); !status.ok()) {
-    return Fail("serve", status, kExitUsage);
-  }
-  RunFolder folder(f.run_dir);
-  if (const Status status = folder.Create(); !status.ok()) return Fail("serve", status);
   // Read here once: it may be a pipe, and a process that is started again belongs to these.
   StatusOr<std::string> own_secret = NewSecret();
   if (!f.tuning.secret_file.empty()) own_secret = ReadClusterSecret(f.tuning.secret_file);
   if (!own_secret.ok()) return Fail("serve", own_secret.status());
+  // Before gigabytes are fetched.
+  Status names;
+  const StatusOr<ModelFile> model = ResolveOrPullModel(f.model, [&](const ModelFile& file) {
+    names = CheckServedNames(f, file.id);
+    return names;
+  });
+  if (!model.ok()) return Fail("serve", model.status(), names.ok() ? kExitFailure : kExitUsage);
+  RunFolder folder(f.run_dir);
+  if (const Status status = folder.Create(); !status.ok()) return Fail("serve", status);
   const std::string secret_copy = folder.path() + "/cluster-secret";
   std::error_code ignored;
   const bool is_users = std::filesystem::equivalent(f.tuning.secret_file, secret_copy, ignored);

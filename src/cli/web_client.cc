@@ -193,11 +193,12 @@ StatusOr<WebHead> WebCall(const WebRequest& request, const WebHeadCallback& on_h
     Running running;
     running.on_head = &on_head;
     running.on_body = &on_body;
-    running.follows = current.max_redirects > 0;
+    running.follows = request.max_redirects > 0;
     running.head.url = current.url;
     BATON_RETURN_IF_ERROR(CallOnce(current, running));
     const std::string next = running.head.redirect;
-    if (next.empty() || current.max_redirects <= 0) return running.head;
+    if (next.empty() || !running.follows) return running.head;
+    if (current.max_redirects <= 0) return TooManyRedirects(request.url, request.max_redirects);
     const bool is_plain_http = absl::StartsWithIgnoreCase(next, "http://");
     if (!IsHttps(next) && !is_plain_http) {
       return InvalidArgument("{} redirects to {}, which is no http or https URL",
@@ -209,6 +210,14 @@ StatusOr<WebHead> WebCall(const WebRequest& request, const WebHeadCallback& on_h
     if (!IsSameOrigin(current.url, next)) current.authorization.clear();
     current.url = next;
   }
+}
+
+Status TooManyRedirects(const std::string& url, int num_redirects) {
+  return Unavailable(
+      "{}: the hub redirects in a circle: {} redirects were followed and the next came; see "
+      "whether "
+      "HF_ENDPOINT or a proxy is wrong",
+      Shown(url), num_redirects);
 }
 
 bool IsSameOrigin(std::string_view one, std::string_view other) {

@@ -39,20 +39,24 @@ struct WebHead {
 };
 
 // Called with the head once, before the first piece; an error ends the call with it. Not called for
-// a redirect that is followed.
+// a redirect where redirects are followed.
 using WebHeadCallback = std::function<Status(const WebHead&)>;
 // Called with each piece of the body; an error ends the call with it.
 using WebBodyCallback = std::function<Status(std::string_view)>;
 
 // Sends the request and reads the whole answer; any status is OK here. Up to max_redirects
-// redirects are followed: never from https to http (PermissionDenied), and without the
-// authorization once scheme, host or port differ from the request's. NotFound = a name cannot be
-// resolved; Unavailable = nobody takes the connection, or the proxy refuses; DeadlineExceeded = no
-// connection within 10 s or silence for 60 s; DataLoss = the answer broke or is no HTTP;
-// PermissionDenied = no trusted TLS; InvalidArgument = a URL or certificate file that cannot be
-// used. Messages name the URL without its query, which may be signed.
+// redirects are followed (one more is TooManyRedirects; with 0 a redirect is an answer): never from
+// https to http (PermissionDenied), and without the authorization once scheme, host or port differ
+// from the request's. NotFound = a name cannot be resolved; Unavailable = nobody takes the
+// connection, or the proxy refuses; DeadlineExceeded = no connection within 10 s or silence for 60
+// s; DataLoss = the answer broke or is no HTTP; PermissionDenied = no trusted TLS; InvalidArgument
+// = a URL or certificate file that cannot be used. Messages name the URL without its query, which
+// may be signed.
 StatusOr<WebHead> WebCall(const WebRequest& request, const WebHeadCallback& on_head,
                           const WebBodyCallback& on_body);
+
+// Unavailable: the server answers `url` with redirects that do not end.
+Status TooManyRedirects(const std::string& url, int num_redirects);
 
 // True when both URLs have the same scheme, host and port; a port that is not said is the scheme's.
 bool IsSameOrigin(std::string_view one, std::string_view other);

@@ -116,6 +116,44 @@ TEST_F(ModelListingTest, ASplitModelIsOneModel) {
   EXPECT_FALSE(fs::exists(folder_ + "/org--split"));
 }
 
+TEST_F(ModelListingTest, ADownloadThatWasCutShortIsAModelThatIsNotWhole) {
+  EXPECT_EQ(IncompleteText(ListModels(folder_)[1]), "") << "the part is of a file that is there";
+  Write("org--cut/Q4/m.gguf.part");
+  Write("org--cut/Q4/m.gguf.part.members");
+  std::ofstream(folder_ + "/org--cut/Q4/m.gguf.part.from") << "etag \"1\"\n2048\n";
+  Write("org--own/m.gguf.part-x1Y2z3");
+  Write("gemma-3-270m-q4_k_m.gguf.part");
+  Write("mine.gguf.part");
+  EXPECT_THAT(Names(),
+              testing::ElementsAre("a-folder", "gemma3:270m", "mine.gguf", "org--cut/Q4/m.gguf",
+                                   "org--own/m.gguf", "org--repo/a.gguf", "smollm2:135m"));
+  const std::pair<const char*, const char*> texts[] = {
+      {"hf:org/cut/Q4/m.gguf",
+       "incomplete, 5 B of 2 KiB; `baton pull hf:org/cut/Q4/m.gguf` goes on"},
+      {"hf:org/cut:q4", "incomplete, 5 B of 2 KiB; `baton pull hf:org/cut/Q4/m.gguf` goes on"},
+      {"hf:org/own", "incomplete, 5 B; `baton pull hf:org/own/m.gguf` goes on"},
+      {"gemma3:270m", "incomplete, 5 B of 241.4 MiB; `baton pull gemma3:270m` goes on"},
+      {"mine.gguf", "incomplete, 5 B"}};
+  for (const auto& [name, text] : texts) {
+    const StatusOr<ListedModel> model = FindModel(folder_, name);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(IncompleteText(*model), text);
+    EXPECT_EQ(model->bytes, 5u);
+  }
+  for (const char* name : {"org--cut/Q4/m.gguf", "hf:org/own", "gemma3:270m", "mine.gguf"}) {
+    EXPECT_TRUE(RemoveModel(folder_, name).ok()) << name;
+  }
+  EXPECT_THAT(Names(), testing::ElementsAre("a-folder", "org--repo/a.gguf", "smollm2:135m"));
+  EXPECT_FALSE(fs::exists(folder_ + "/org--cut"));
+  EXPECT_FALSE(fs::exists(folder_ + "/org--own"));
+}
+
+TEST_F(ModelListingTest, AWholeModelGoesBeforeOneThatIsNot) {
+  Write("org--repo/b-Q4_K_M.gguf.part");
+  EXPECT_EQ(FindModel(folder_, "hf:org/repo")->name, "org--repo/a.gguf");
+  EXPECT_EQ(FindModel(folder_, "hf:org/repo:q4_k_m")->name, "org--repo/b-Q4_K_M.gguf");
+}
+
 TEST_F(ModelListingTest, AModelIsFoundByEachOfItsNames) {
   for (const char* name : {"smollm2:135m", "SmolLM2-135M-Instruct.Q4_1.gguf"}) {
     EXPECT_TRUE(FindModel(folder_, name).ok()) << name;

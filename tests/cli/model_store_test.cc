@@ -55,13 +55,39 @@ TEST(ModelStoreTest, NamesOfTheListAreNamesOfModels) {
   ::unsetenv("BATON_HOME");
 }
 
-TEST(ModelStoreTest, SomeNamesSayTheIdBeforeAnythingIsFetched) {
-  EXPECT_EQ(IdOfName("smollm2:135m"), "smollm2:135m");
-  EXPECT_EQ(IdOfName("hf:o/r/sub/m.gguf"), "m");
-  EXPECT_EQ(IdOfName("hf:o/r/m-00002-of-00003.gguf"), "m-00001-of-00003");
-  for (const char* name : {"hf:o/r:Q4_0", "hf:o/r", "some.gguf", "hf:", ""}) {
-    EXPECT_EQ(IdOfName(name), "") << name;
+TEST(ModelStoreTest, WhoServesIsAskedAboutTheIdBeforeAnythingIsFetched) {
+  const std::string home = testing::TempDir() + "/model_store_test";
+  ::setenv("BATON_HOME", home.c_str(), 1);
+  const struct {
+    const char* name;
+    const char* id;
+  } cases[] = {{"smollm2:135m", "smollm2:135m"},
+               {"hf:o/r/sub/m.gguf", "m"},
+               {"hf:o/r/m-00002-of-00003.gguf", "m-00001-of-00003"}};
+  for (const auto& c : cases) {
+    std::string asked;
+    const Status status = ResolveOrPullModel(c.name, [&asked](const ModelFile& file) {
+                            asked = file.id;
+                            return Cancelled("asked");
+                          }).status();
+    EXPECT_EQ(asked, c.id);
+    EXPECT_EQ(status.message(), "asked");
   }
+  std::filesystem::remove_all(home);
+  ::unsetenv("BATON_HOME");
+}
+
+TEST(ModelStoreTest, AModelThatIsNotWholeIsNotServed) {
+  const std::string home = testing::TempDir() + "/model_store_test";
+  ::setenv("BATON_HOME", home.c_str(), 1);
+  std::filesystem::create_directories(home + "/models/o--r");
+  std::ofstream(home + "/models/o--r/m.gguf.part") << "GGUF";
+  for (const char* name : {"o--r/m.gguf", "hf:o/r/m.gguf", "hf:o/r"}) {
+    const Status status = ResolveModel(name).status();
+    EXPECT_NE(status.message().find("baton pull hf:o/r/m.gguf"), std::string::npos) << status;
+  }
+  std::filesystem::remove_all(home);
+  ::unsetenv("BATON_HOME");
 }
 
 // Not by a router, 15 s after the weights were loaded.

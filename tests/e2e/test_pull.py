@@ -14,7 +14,7 @@ import pytest
 
 from baton_server import BIN
 
-CONTENT = bytes(range(256)) * 4096
+CONTENT = b"GGUF" + bytes(range(256)) * 4096
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
@@ -182,7 +182,7 @@ def test_an_answer_of_other_bytes_is_refused(hub):
     assert (models / "m.gguf.part").read_bytes() == CONTENT[:1000]
 
 
-OTHER = bytes(reversed(CONTENT))  # another version of the same size
+OTHER = b"GGUF" + bytes(reversed(CONTENT))[:-4]  # another version of the same size
 ETAGS = {"ETag": '"one"'}, {"ETag": '"two"'}
 TIMES = {"Last-Modified": "Sun, 01 Nov 2026 00:00:00 GMT"}, {
     "Last-Modified": "Mon, 02 Nov 2026 00:00:00 GMT"

@@ -13,7 +13,7 @@ from baton_server import BIN, MODEL
 from model_hub import ModelHub, Proxy
 from test_pull import make_part
 
-CONTENT = bytes(range(256)) * 4096
+CONTENT = b"GGUF" + bytes(range(256)) * 4096
 NAME = "hf:org/repo/m.gguf"
 LIMIT_S = 60
 # A job in the background inherits "ignored", and would hand it on to what it starts.
@@ -200,7 +200,7 @@ def test_a_file_that_came_by_hand_is_checked_when_the_hub_answers(hub, tmp_path,
     assert (folder / "m.gguf").read_bytes() == CONTENT
 
 
-PARTS = {f"org/repo/big-0000{i}-of-00003.gguf": bytes([i]) * 100_000 for i in (1, 2, 3)}
+PARTS = {f"org/repo/big-0000{i}-of-00003.gguf": b"GGUF" + bytes([i]) * 100_000 for i in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("part", [1, 3])
@@ -223,11 +223,12 @@ def test_of_a_split_model_that_is_not_whole_nothing_is_fetched(hub, tmp_path, fo
 
 
 def test_a_repository_names_its_models(hub, tmp_path, folder):
-    hub.files = {f"org/repo/m-{kind}.gguf": kind.encode() for kind in ("Q4_K_M", "Q8_0", "F16")}
+    kinds = ("Q4_K_M", "Q8_0", "F16")
+    hub.files = {f"org/repo/m-{kind}.gguf": b"GGUF" + kind.encode() for kind in kinds}
     hub.files["org/repo/README.md"] = b"text"
     result = run(tmp_path, hub.url, "hf:org/repo:q8_0")
     assert result.returncode == 0, result.stderr
-    assert (folder / "m-Q8_0.gguf").read_bytes() == b"Q8_0"
+    assert (folder / "m-Q8_0.gguf").read_bytes() == b"GGUFQ8_0"
     result = run(tmp_path, hub.url, "hf:org/repo")
     assert result.stdout.strip() == str(folder / "m-Q4_K_M.gguf"), result.stderr
     result = run(tmp_path, hub.url, "hf:org/repo:Q2_K")
