@@ -48,7 +48,8 @@ struct ChatFlags {
 void DeclareChat(FlagSet& flags, ChatFlags& f) {
   flags.Add("--prompt", f.prompt, "answer this once and exit; without it, read questions");
   flags.Add("--system", f.system, "system message");
-  flags.Add("--temperature", f.temperature, "0 = always the likeliest token; at most 2");
+  flags.Add("--temperature", f.temperature,
+            fmt::format("0 = always the likeliest token; at most {}", ChatMaxTemperature()));
   flags.Add("--max-tokens", f.max_tokens, {kChatMaxTokens.low, kChatMaxTokens.high},
             "longest answer; 0 = up to the context");
   flags.Add("--seed", f.seed, {kChatSeed.low, kChatSeed.high}, "random seed; -1 = drawn");
@@ -60,6 +61,8 @@ StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
   if (f.prompt.empty() && flags.Given("--prompt")) {
     return InvalidArgument("--prompt is empty; give a question, or leave it out to be asked");
   }
+  BATON_RETURN_IF_ERROR(WithPrefix(CheckChatText(f.prompt), "--prompt"));
+  BATON_RETURN_IF_ERROR(WithPrefix(CheckChatText(f.system), "--system"));
   BATON_ASSIGN_OR_RETURN(options.url, ParseServer(url));
   options.system = f.system;
   options.max_tokens = f.max_tokens;
@@ -153,7 +156,7 @@ class Conversation {
           OnLine(line);
           break;
         case LineEditor::Event::kInterrupt:
-          OnInterrupt();
+          OnInterrupt(!line.empty());
           break;
         case LineEditor::Event::kEnd:
           if (editor_.terminal()) Print("\n");
@@ -165,11 +168,12 @@ class Conversation {
   }
 
  private:
-  // At the prompt: what was typed is dropped; a second one ends the chat.
-  void OnInterrupt() {
+  // At the prompt: what was typed is dropped. A second one, with nothing typed since, ends the
+  // chat.
+  void OnInterrupt(bool had_text) {
     InterruptCounter::Forget();
     Print("\n");
-    if (was_hinted_) {
+    if (was_hinted_ && !had_text) {
       is_over_ = true;
       return;
     }

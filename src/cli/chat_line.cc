@@ -3,6 +3,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 
 #include "src/base/nearest_name.h"
@@ -13,11 +14,12 @@ namespace {
 
 using Kind = ChatStep::Kind;
 
+// "{}" is the highest temperature.
 constexpr std::string_view kHelp =
     "/help                     this list\n"
     "/clear                    forget the conversation\n"
     "/system TEXT              set the system message; without TEXT take it away\n"
-    "/set temperature NUMBER   0 = always the likeliest token; at most 2\n"
+    "/set temperature NUMBER   0 = always the likeliest token; at most {}\n"
     "/set max-tokens N         longest answer; 0 = up to the context\n"
     "/set seed N               random seed; -1 = drawn\n"
     "/show                     the settings\n"
@@ -25,8 +27,8 @@ constexpr std::string_view kHelp =
     "//TEXT                    ask something that begins with /\n"
     "Ctrl-C stops an answer; twice at the prompt it ends the chat.";
 
-constexpr std::string_view kCommands[] = {"/help", "/clear", "/system", "/set", "/show",
-                                          "/exit", "/quit",  "/bye",    "/?"};
+constexpr std::string_view kCommands[] = {"/help", "/clear", "/system", "/set",
+                                          "/show", "/exit",  "/quit",   "/bye"};
 constexpr std::string_view kSettings[] = {"temperature", "max-tokens", "seed"};
 
 std::string_view Trimmed(std::string_view text) {
@@ -92,13 +94,19 @@ ChatStep Set(std::string_view arguments, ChatOptions& options) {
 }  // namespace
 
 ChatStep TakeChatLine(std::string_view line, ChatSession& session) {
+  if (const Status status = CheckChatText(line); !status.ok()) {
+    return {Kind::kComplain, std::string(status.message())};
+  }
   const std::string_view text = Trimmed(line);
   if (text.empty()) return {};
   if (!text.starts_with('/')) return {Kind::kAsk, std::string(text)};
   if (text.starts_with("//")) return {Kind::kAsk, std::string(text.substr(1))};
-  const auto [command, arguments] = FirstWord(text);
+  const auto [word, arguments] = FirstWord(text);
+  const std::string command = absl::AsciiStrToLower(absl::string_view(word.data(), word.size()));
   if (command == "/exit" || command == "/quit" || command == "/bye") return {Kind::kEnd, ""};
-  if (command == "/help" || command == "/?") return {Kind::kSay, std::string(kHelp)};
+  if (command == "/help" || command == "/?") {
+    return {Kind::kSay, fmt::format(kHelp, ChatMaxTemperature())};
+  }
   if (command == "/show") return {Kind::kSay, Shown(session.options())};
   if (command == "/set") return Set(arguments, session.options());
   if (command == "/clear") {
@@ -110,11 +118,11 @@ ChatStep TakeChatLine(std::string_view line, ChatSession& session) {
     return {Kind::kSay, arguments.empty() ? "the system message is the template's own"
                                           : "the system message is set"};
   }
-  return {
-      Kind::kComplain,
-      fmt::format("there is no command {}{} /help lists them; //... asks what begins with /",
-                  QuotedForMessage(command),
-                  Suggestion(command, kCommands).empty() ? ";" : Suggestion(command, kCommands))};
+  // A "/" alone is near to every short name.
+  const std::string nearest = command.size() < 3 ? "" : Suggestion(command, kCommands);
+  return {Kind::kComplain,
+          fmt::format("there is no command {}{} /help lists them; //... asks what begins with /",
+                      QuotedForMessage(word), nearest.empty() ? ";" : nearest)};
 }
 
 }  // namespace baton

@@ -4,7 +4,9 @@
 #include "absl/strings/numbers.h"
 #include "nlohmann/json.hpp"
 
+#include "src/api/schema.h"
 #include "src/base/clock.h"
+#include "src/base/quoted_text.h"
 #include "src/cli/json_fields.h"
 #include "src/text/utf8.h"
 
@@ -157,13 +159,23 @@ Status ServerError(const HttpClientResponse& response, const std::string& body) 
 
 }  // namespace
 
+double ChatMaxTemperature() { return FindParam(Endpoint::kChat, "temperature")->max; }
+
 StatusOr<double> ParseChatTemperature(std::string_view text) {
   double number = 0;
   if (absl::SimpleAtod(absl::string_view(text.data(), text.size()), &number) && number >= 0 &&
-      number <= 2) {
+      number <= ChatMaxTemperature()) {
     return number;
   }
-  return InvalidArgument("'{}' is not a number in [0, 2]", text);
+  return InvalidArgument("{} is not a number in [0, {}]", QuotedForMessage(text),
+                         ChatMaxTemperature());
+}
+
+Status CheckChatText(std::string_view text) {
+  const size_t good = ValidUtf8Prefix(text);
+  if (good == text.size()) return OkStatus();
+  return InvalidArgument("byte {:#04x} at place {} is no UTF-8; nothing was sent",
+                         static_cast<unsigned char>(text[good]), good);
 }
 
 std::string DescribeAnswer(const AnswerStats& s) {

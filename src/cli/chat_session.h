@@ -22,8 +22,13 @@ struct FlagRange {
 };
 inline constexpr FlagRange kChatMaxTokens = {0, 1 << 24};
 inline constexpr FlagRange kChatSeed = {-1, INT64_MAX};
-// A number in [0, 2]; InvalidArgument with the text for any other.
+// The largest temperature that the API takes (api/schema.h).
+double ChatMaxTemperature();
+// A number from 0 to ChatMaxTemperature(); InvalidArgument with the text for any other.
 StatusOr<double> ParseChatTemperature(std::string_view text);
+// InvalidArgument names the first byte that is no UTF-8: a request could carry it only as another
+// character.
+Status CheckChatText(std::string_view text);
 
 // One conversation's server, and the values that each request carries.
 struct ChatOptions {

@@ -8,7 +8,10 @@
 #include <clocale>
 #include <cstdio>
 #include <cstring>
+#include <cwchar>
 #include <iostream>
+#include <optional>
+#include <string_view>
 
 #ifdef BATON_HAVE_EDITLINE
 #include <histedit.h>
@@ -49,6 +52,9 @@ void InterruptCounter::Forget() { interrupted = false; }
 
 #ifdef BATON_HAVE_EDITLINE
 
+constexpr wchar_t kReplacementCharacter = 0xfffd;
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // the same in UTF-8
+
 // libedit's editor and history.
 class LineEditor::Editing {
  public:
@@ -61,6 +67,8 @@ class LineEditor::Editing {
     ::el_set(editor_, EL_SIGNAL, 0);
     ::el_set(editor_, EL_HIST, ::history, history_);
     ::el_set(editor_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    ::el_set(editor_, EL_CLIENTDATA, this);
+    ::el_set(editor_, EL_GETCFN, &Reader);
   }
   ~Editing() {
     ::history_end(history_);
@@ -73,11 +81,22 @@ class LineEditor::Editing {
 
   Event Read(std::string* line) {
     int length = 0;
+    broken_ = 0;
     const char* text = ::el_gets(editor_, &length);
-    if (InterruptCounter::Interrupted()) return Event::kInterrupt;
+    if (InterruptCounter::Interrupted()) {
+      const LineInfo* typed = ::el_line(editor_);
+      line->assign(typed->buffer, typed->lastchar);
+      return Event::kInterrupt;
+    }
     if (text == nullptr || length <= 0) return Event::kEnd;
     line->assign(text, static_cast<size_t>(length));
     while (line->ends_with('\n') || line->ends_with('\r')) line->pop_back();
+    // Whoever takes the line is to see that it is no UTF-8.
+    const size_t at = broken_ == 0 ? line->npos : line->find(kReplacement);
+    if (at != line->npos) {
+      line->replace(at, kReplacement.size(), 1, broken_);
+      return Event::kLine;
+    }
     HistEvent event;
     if (!line->empty()) ::history(history_, &event, H_ENTER, line->c_str());
     return Event::kLine;
@@ -89,8 +108,40 @@ class LineEditor::Editing {
     return prompt;
   }
 
+  // libedit's own reader passes over bytes that are no character of the locale. This one gives
+  // U+FFFD for them and keeps the first.
+  static int Reader(EditLine* editor, wchar_t* out) {
+    void* self = nullptr;
+    ::el_get(editor, EL_CLIENTDATA, &self);
+    return static_cast<Editing*>(self)->ReadCharacter(out);
+  }
+
+  int ReadCharacter(wchar_t* out) {
+    std::mbstate_t state{};
+    char lead = 0;
+    for (bool is_first = true;; is_first = false) {
+      char byte = 0;
+      if (held_) {
+        byte = *held_;
+        held_.reset();
+      } else if (const ssize_t n = ::read(STDIN_FILENO, &byte, 1); n <= 0) {
+        return static_cast<int>(n);
+      }
+      if (is_first) lead = byte;
+      const size_t size = std::mbrtowc(out, &byte, 1, &state);
+      if (size == static_cast<size_t>(-2)) continue;
+      if (size != static_cast<size_t>(-1)) return 1;
+      if (!is_first) held_ = byte;  // it may begin a character of its own
+      if (broken_ == 0) broken_ = lead;
+      *out = kReplacementCharacter;
+      return 1;
+    }
+  }
+
   EditLine* editor_;
   History* history_;
+  char broken_ = 0;           // first byte of the line that is no UTF-8; 0 = none
+  std::optional<char> held_;  // read, but not taken yet
 };
 
 #else
@@ -120,6 +171,7 @@ LineEditor::LineEditor() : terminal_(::isatty(STDIN_FILENO) != 0) {
 LineEditor::~LineEditor() = default;
 
 LineEditor::Event LineEditor::Read(std::string* line) {
+  line->clear();
   if (editing_ != nullptr) return editing_->Read(line);
   if (terminal_) {
     Print("{}", kPrompt);

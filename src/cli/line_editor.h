@@ -32,7 +32,8 @@ class LineEditor {
   ~LineEditor();
 
   // The next line, without its end, in `line`. kInterrupt: Ctrl-C took it away (only with an
-  // InterruptCounter). kEnd: Ctrl-D, or no more input.
+  // InterruptCounter), and `line` is what was typed, where an editor knows it. kEnd: Ctrl-D, or no
+  // more input.
   Event Read(std::string* line);
   // True when a user sits there.
   bool terminal() const { return terminal_; }

@@ -32,6 +32,28 @@ TEST_F(ChatLineTest, AnUnknownCommandIsNamedAndNeverAsked) {
   EXPECT_THAT(Take("/nosuch now").text, AllOf(HasSubstr("\"/nosuch\""), HasSubstr("/help")));
   EXPECT_THAT(Take("/hlep").text, HasSubstr("did you mean /help?"));
   EXPECT_THAT(Take("/sytem x").text, HasSubstr("did you mean /system?"));
+  for (const char* line : {"/", "/x", "/?!"}) {
+    EXPECT_THAT(Take(line).text, testing::Not(HasSubstr("/?? "))) << line;
+  }
+  EXPECT_THAT(Take("/").text, testing::Not(HasSubstr("did you mean")));
+}
+
+TEST_F(ChatLineTest, ACommandMayBeInAnyCase) {
+  EXPECT_EQ(Take("/EXIT").kind, Kind::kEnd);
+  EXPECT_THAT(Take("/Help").text, HasSubstr("at most 100"));
+  EXPECT_EQ(Take("/System Be BRIEF").kind, Kind::kSay);
+  EXPECT_EQ(session_.options().system, "Be BRIEF");
+  EXPECT_THAT(Take("/HLEP").text, AllOf(HasSubstr("\"/HLEP\""), HasSubstr("did you mean /help?")));
+}
+
+TEST_F(ChatLineTest, WhatIsNoUtf8IsNamedAndNeverAsked) {
+  for (const char* line : {"\xff", "sch\xf6n", "//\xc3", "/system \xed\xa0\x80", "cut \xe2\x82"}) {
+    EXPECT_EQ(Take(line).kind, Kind::kComplain) << line;
+    EXPECT_THAT(Take(line).text, HasSubstr("is no UTF-8")) << line;
+  }
+  EXPECT_THAT(Take("sch\xf6n").text, HasSubstr("byte 0xf6 at place 3"));
+  EXPECT_EQ(Take("sch\xc3\xb6n").kind, Kind::kAsk);
+  EXPECT_EQ(session_.options().system, "");
 }
 
 TEST_F(ChatLineTest, TheCommandsOfAChat) {
@@ -55,12 +77,15 @@ TEST_F(ChatLineTest, SettingsHoldOrAreRefusedWithTheirRange) {
   EXPECT_EQ(Take("/set max-tokens 12").kind, Kind::kSay);
   EXPECT_EQ(session_.options().max_tokens, 12);
   EXPECT_EQ(Take("/set seed -1").kind, Kind::kSay);
-  for (const char* line : {"/set temperature", "/set temperature 2.1", "/set temperature nan",
+  for (const char* line : {"/set temperature", "/set temperature 100.1", "/set temperature nan",
                            "/set temperature -1", "/set max-tokens 1.5", "/set max-tokens -1",
                            "/set seed x", "/set seed 99999999999999999999"}) {
     EXPECT_EQ(Take(line).kind, Kind::kComplain) << line;
   }
-  EXPECT_THAT(Take("/set temperature 3").text, AllOf(HasSubstr("'3'"), HasSubstr("[0, 2]")));
+  EXPECT_EQ(Take("/set temperature 100").kind, Kind::kSay);
+  EXPECT_EQ(Take("/set temperature 0.7").kind, Kind::kSay);
+  EXPECT_THAT(Take("/set temperature 300").text,
+              AllOf(HasSubstr("\"300\""), HasSubstr("[0, 100]")));
   EXPECT_THAT(Take("/set temprature 1").text, HasSubstr("did you mean temperature?"));
   EXPECT_EQ(session_.options().temperature, 0.7);
 }

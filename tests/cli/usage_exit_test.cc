@@ -140,7 +140,7 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunRun, {"m.gguf", "hi", "--prompt=ho"}, "one of them and not empty"},
       {&RunChat, {"--prompt", ""}, "--prompt is empty"},
       {&RunChat, {"--url=ftp://x"}, "ftp://x"},
-      {&RunChat, {"--temperature=3"}, "[0, 2]"},
+      {&RunChat, {"--temperature=300"}, "[0, 100]"},
       {&RunPull, {}, "MODEL"},
       {&RunPull, {"hf:org"}, "hf:ORG/REPO"},
       {&RunInspectCommand, {}, "MODEL"},

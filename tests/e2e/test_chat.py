@@ -89,6 +89,22 @@ def test_ctrl_c_stops_the_answer_and_not_the_chat(aggregated):
     assert chat.exit_code() == 0
 
 
+def test_ctrl_c_drops_what_was_typed_and_ends_an_empty_prompt():
+    chat = Terminal("chat", "--url", "127.0.0.1:1")
+    chat.waits("/help")
+    for number, text in enumerate(("one", "two", "three"), start=1):
+        chat.type(text)
+        chat.waits(text)
+        chat.type("\x03")
+        wait_until(lambda n=number: chat.text().count("Ctrl-C again") == n, 60, "a hint each time")
+    chat.type("/nosuch\r")
+    chat.waits('no command "/nosuch"')  # nothing of the dropped lines is in front of it
+    chat.type("\x03")
+    wait_until(lambda: chat.text().count("Ctrl-C again") == 4, 60, "a hint at the empty prompt")
+    chat.type("\x03")
+    assert chat.exit_code() == 0
+
+
 def test_commands_are_not_asked(aggregated):
     chat = Terminal("chat", "--url", aggregated.http)
     chat.waits("/help")
@@ -97,7 +113,9 @@ def test_commands_are_not_asked(aggregated):
         ("/help", "/system TEXT"),
         ("/nosuch", 'no command "/nosuch"'),
         ("/clera", "did you mean /clear?"),
-        ("/set temperature 9", "[0, 2]"),
+        ("/set temperature 101", "[0, 100]"),
+        ("/HELP", "/set seed N"),
+        ("/", "/help lists them"),
         ("/system Be brief.", "is set"),
     ):
         chat.type(line + "\r")
@@ -114,6 +132,25 @@ def test_a_pipe_gets_answers_only(aggregated):
     assert "/system" not in run.stdout and "tokens (" in run.stdout
     run = baton("chat", "--url", url, input="/nosuch\n")
     assert run.returncode == 1 and "/nosuch" in run.stderr
+
+
+def test_what_is_no_utf8_is_not_asked():
+    for line in (b"\xff hi\n", b"sch\xf6n\n", b"/system \xc3\n", b"cut \xe2\x82\n"):
+        args = [BIN, "chat", "--url", "127.0.0.1:1"]
+        run = subprocess.run(args, capture_output=True, input=line, timeout=60)
+        assert run.returncode == 1 and b"is no UTF-8; nothing was sent" in run.stderr, run.stderr
+        assert b"connect" not in run.stderr
+    chat = Terminal("chat", "--url", "127.0.0.1:1")
+    chat.waits("/help")
+    for line in (b"\xff hi\r", b"sch\xf6n\r", b"cut \xe2\x82\r"):
+        before = chat.text().count("is no UTF-8")
+        os.write(chat.fd, line)
+        wait_until(lambda n=before: chat.text().count("is no UTF-8") > n, 60, line)
+    chat.type("\x04")
+    assert chat.exit_code() == 0 and "connect" not in chat.text()
+    for flag in (b"--prompt", b"--system"):
+        run = subprocess.run([BIN, "chat", flag, b"a\xff"], capture_output=True, timeout=60)
+        assert run.returncode == 2 and flag + b": byte 0xff at place 1" in run.stderr, run.stderr
 
 
 def test_one_form_of_address_for_all_commands(aggregated):
