@@ -23,6 +23,7 @@
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
+#include "src/cli/foreign_flags.h"
 #include "src/cli/line_editor.h"
 #include "src/cli/model_store.h"
 #include "src/cli/run_folders.h"
@@ -381,7 +382,10 @@ int RunChat(const std::vector<std::string>& args) {
   ChatFlags f;
   flags.Add("--url", url, "the server's HTTP API: HOST:PORT or a URL");
   flags.AddHint("", "a chat asks for its questions; `baton chat --prompt TEXT` asks one and ends");
-  flags.AddHint("--admin", "chat takes the HTTP address: --url HOST:PORT");
+  for (const char* name : {"--admin", "--http", "--host", "--port", "--base-url", "--server"}) {
+    flags.AddHint(name, "chat takes the HTTP address: --url HOST:PORT");
+  }
+  flags.AddHint("--model", "a chat is with the model of the server at --url HOST:PORT");
   DeclareChat(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<ChatOptions> options = BuildOptions(flags, f, url);
@@ -399,6 +403,7 @@ int RunRun(const std::vector<std::string>& args) {
   flags.Add("--threads", run.threads, {0, 1024}, "compute threads; 0 = one per processor");
   DeclareChat(flags, f);
   DeclareTuning(flags, run.tuning);
+  AddForeignHints(flags, "the server of `run` is private; for `baton serve`: ");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (flags.Given("PROMPT") && (flags.Given("--prompt") || f.prompt.empty())) {
     return Fail("run", InvalidArgument("give PROMPT or --prompt, one of them and not empty"),

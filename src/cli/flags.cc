@@ -182,17 +182,32 @@ std::vector<std::string> FlagSet::FlagNames() const {
 Status FlagSet::CheckExtras(const std::vector<std::string>& extras) const {
   if (extras.empty()) return OkStatus();
   const std::string name = extras[0].substr(0, extras[0].find('='));
-  const bool is_flag = name.starts_with("-") && name.size() > 1;
-  if (const auto hint = hints_.find(is_flag ? name : ""); hint != hints_.end()) {
-    return is_flag ? InvalidArgument("unknown flag {}: {}", name, hint->second)
-                   : InvalidArgument("unexpected argument '{}': {}", extras[0], hint->second);
+  if (name.starts_with("-") && name.size() > 1) {
+    const std::string hint = HintFor(name);
+    return InvalidArgument("unknown flag {}{}", name, hint.empty() ? "; --help lists them" : hint);
   }
-  if (is_flag) {
-    const std::string suggestion = Suggestion(name, FlagNames());
-    return InvalidArgument("unknown flag {}{}", name,
-                           suggestion.empty() ? "; --help lists them" : suggestion);
+  const auto hint = hints_.find("");
+  if (hint == hints_.end()) return InvalidArgument("unexpected argument '{}'", extras[0]);
+  return InvalidArgument("unexpected argument '{}': {}", extras[0], hint->second);
+}
+
+// What follows an unknown name in an error: what does its work here where others have a flag of
+// that name, else the nearest name. Theirs is named where it is nearer by spelling than any of
+// ours. "" = nothing is near.
+std::string FlagSet::HintFor(const std::string& name) const {
+  if (const auto hint = hints_.find(name); hint != hints_.end()) return ": " + hint->second;
+  std::vector<std::string> foreign;
+  for (const auto& hint : hints_) {
+    if (hint.first.starts_with("--")) foreign.push_back(hint.first);
   }
-  return InvalidArgument("unexpected argument '{}'", extras[0]);
+  const std::vector<std::string> known = FlagNames();
+  const std::string ours = NearestName(name, std::span<const std::string>(known));
+  const std::string theirs = NearestName(name, std::span<const std::string>(foreign));
+  const bool is_theirs_nearer =
+      !theirs.empty() &&
+      (ours.empty() || (EditDistance(name, theirs) == 1 && EditDistance(name, ours) > 1));
+  if (!is_theirs_nearer) return ours.empty() ? "" : fmt::format("; did you mean {}?", ours);
+  return fmt::format("; did you mean {}? {}", theirs, hints_.at(theirs));
 }
 
 // True when the flag is among the arguments, with its value in the same one or in the next.
@@ -223,7 +238,7 @@ Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
     return InvalidArgument("key '{}' belongs on the command line", key);
   }
   if (option == nullptr && !is_argument) {
-    return InvalidArgument("unknown key '{}'{}", key, Suggestion(flag, FlagNames()));
+    return InvalidArgument("unknown key '{}'{}", key, HintFor(flag));
   }
   if (value.IsMap()) return InvalidArgument("key '{}' is a map, not a value", key);
   const auto is_null = [](const YAML::Node& node) { return node.IsNull(); };
@@ -322,6 +337,11 @@ Status FlagSet::CheckSwitches(const std::vector<std::string>& args) const {
 std::optional<int> FlagSet::Parse(const std::vector<std::string>& args) {
   StatusOr<std::vector<std::string>> merged = WithConfigFile(args);
   if (!merged.ok()) return Fail(name_, merged.status(), kExitUsage);
+  // CLI11 would read "-hf" as "-h" and "-f", and help.
+  for (const std::string& arg : *merged) {
+    if (!arg.starts_with("-h") || hints_.count(arg) == 0) continue;
+    return Fail(name_, CheckExtras({arg}), kExitUsage);
+  }
   const Status switches = CheckSwitches(*merged);
   if (!switches.ok()) return Fail(name_, switches, kExitUsage);
   try {
@@ -337,6 +357,10 @@ std::optional<int> FlagSet::Parse(const std::vector<std::string>& args) {
   const Status extras = CheckExtras(app_->remaining());
   if (!extras.ok()) return Fail(name_, extras, kExitUsage);
   return std::nullopt;
+}
+
+bool FlagSet::Has(const std::string& flag) const {
+  return app_->get_option_no_throw(flag) != nullptr;
 }
 
 bool FlagSet::Given(const std::string& flag) const {

@@ -60,8 +60,9 @@ class FlagSet {
   // Adds the admin address of a process: HOST:PORT, or the URL http://HOST:PORT, whose HOST:PORT
   // becomes the value.
   void AddAdmin(const std::string& flag, std::string& value, const std::string& help);
-  // Adds what an error says about `flag`, which other programs have and this set has not; "" stands
-  // for an argument that nothing takes.
+  // Adds what an error says about `flag`, which other programs have and this set has not ("-x"
+  // too);
+  // "" stands for an argument that nothing takes.
   void AddHint(const std::string& flag, const std::string& text);
   // --help shows these flags under the title `group`. Flags that this set lacks are passed over.
   void Arrange(const std::string& group, const std::vector<std::string>& flags);
@@ -69,6 +70,8 @@ class FlagSet {
   // Parses argv after the subcommand's name. Returns nothing when the command should run; otherwise
   // the exit code, after --help went to stdout or one error line to stderr.
   std::optional<int> Parse(const std::vector<std::string>& args);
+  // True for a flag or argument of this set.
+  bool Has(const std::string& flag) const;
   // True when the flag came from the command line or the file.
   bool Given(const std::string& flag) const;
   // True for a flag of this set that has no value ("-h" too); may be asked before Parse.
@@ -82,6 +85,7 @@ class FlagSet {
   std::vector<std::string> WithEmptyValuesApart(const std::vector<std::string>& args) const;
   Status CheckSwitches(const std::vector<std::string>& args) const;
   Status CheckExtras(const std::vector<std::string>& extras) const;
+  std::string HintFor(const std::string& name) const;
   std::vector<std::string> FlagNames() const;
 
   std::string name_;

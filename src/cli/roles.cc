@@ -16,6 +16,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
+#include "src/cli/foreign_flags.h"
 #include "src/cli/model_store.h"
 #include "src/cli/role_signals.h"
 #include "src/cli/site_flags.h"
@@ -58,6 +59,7 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   DeclareTuning(flags, f.tuning);
   DeclareTelemetry(flags, f.telemetry);
   DeclareSites(flags, f.sites);
+  AddForeignHints(flags);
 }
 
 void DeclareColocation(FlagSet& flags, WorkerFlags& f) {

@@ -7,6 +7,7 @@
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
+#include "src/cli/foreign_flags.h"
 #include "src/cli/role_signals.h"
 #include "src/cli/router_flags.h"
 #include "src/cli/site_flags.h"
@@ -43,6 +44,8 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   DeclareTelemetry(flags, f.telemetry);
   DeclareSites(flags, f.sites);
   flags.AddChoice("--log-level", f.log_level, {"debug", "info", "warn", "error"}, "what is logged");
+  AddForeignHints(flags);
+  flags.AddHint("--model", "a router learns its models from its workers");
 }
 
 }  // namespace

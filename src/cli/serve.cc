@@ -27,6 +27,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
+#include "src/cli/foreign_flags.h"
 #include "src/cli/http_client.h"
 #include "src/cli/model_store.h"
 #include "src/cli/replace_file.h"
@@ -68,16 +69,7 @@ struct ServeFlags {
 
 // Flags that the servers of others have, and the titles of --help.
 void Explain(FlagSet& flags) {
-  const std::string listen = "the address and port of the API are one flag: --http HOST:PORT";
-  flags.AddHint("--host", listen);
-  flags.AddHint("--port", listen);
-  const std::string keys =
-      "this build checks no keys (--api-keys FILE is to come); a proxy in front of --http does";
-  flags.AddHint("--api-key", keys);
-  flags.AddHint("--api-keys", keys);
-  flags.AddHint("--gpu-memory-utilization", "the memory of the KV pool is --kv-memory SIZE");
-  flags.AddHint("--ctx-size", "the longest sequence is --max-context N");
-  flags.AddHint("--max-model-len", "the longest sequence is --max-context N");
+  AddForeignHints(flags);
   flags.Arrange("Serving",
                 {"--mode", "--queue-wait-ms", "--prefill-wait-ms", "--local-prefill-tokens",
                  "--reasoning-format", "--shadow", "--drain-timeout", "--request-timeout",

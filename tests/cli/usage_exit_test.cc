@@ -5,6 +5,7 @@
 #include <fstream>
 #include <span>
 
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -12,6 +13,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
+#include "src/cli/foreign_flags.h"
 #include "src/cli/worker_flags.h"
 #include "tests/model/gguf_builder.h"
 
@@ -147,6 +149,51 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunVersion, {"now"}, "'now'"},
   };
   ExpectUsageErrors(cases);
+}
+
+// A wrong hint is worse than none: what a name means elsewhere goes before how it is spelt.
+TEST(UsageExitTest, FlagsOfOtherServersSayWhatIsHere) {
+  const WrongUse cases[] = {
+      {&RunServe, {"--model", "m.gguf"}, "unknown flag --model: the model is the first argument"},
+      {&RunServe, {"-m", "m.gguf"}, "unknown flag -m: the model is the first argument"},
+      {&RunServe, {"-hf", "o/r"}, "unknown flag -hf: the model is the first argument"},
+      {&RunServe, {"m.gguf", "--port=80"}, "unknown flag --port: the address and port"},
+      {&RunServe, {"m.gguf", "--portt", "80"}, "did you mean --port? the address and port"},
+      {&RunServe, {"m.gguf", "--mdoel=m"}, "did you mean --model? the model is the first"},
+      {&RunServe, {"m.gguf", "--modee=disagg"}, "did you mean --mode?"},
+      {&RunServe, {"m.gguf", "--drain=3"}, "did you mean --drain-timeout?"},
+      {&RunServe, {"m.gguf", "-c", "4096"}, "unknown flag -c: the longest sequence"},
+      {&RunServe, {"m.gguf", "-n", "12"}, "unknown flag -n: not a server's setting"},
+      {&RunServe, {"m.gguf", "-ngl", "99"}, "unknown flag -ngl: not supported: all layers"},
+      {&RunServe, {"m.gguf", "--dtype=half"}, "unknown flag --dtype: not supported"},
+      {&RunServe, {"m.gguf", "--jinja"}, "unknown flag --jinja: not needed"},
+      {&RunServe, {"m.gguf", "--tensor-parallel-size=2"}, "--tensor-parallel 2, 4 or 8"},
+      {&RunServe, {"m.gguf", "--enable-prefix-caching"}, "--prefix-cache off"},
+      {&RunServe, {"m.gguf", "--max-num-seqs=8"}, "256 at most"},
+      {&RunServe, {"m.gguf", "--alias=a"}, "--served-model-name A,B"},
+      {&RunRun, {"--port=80"}, "is private; for `baton serve`: the address and port"},
+      {&RunRun, {"-c", "4096"}, "unknown flag -c: the longest sequence"},
+      {&RunRouter, {"--model=m"}, "learns its models from its workers"},
+      {&RunRouter, {"--host=h"}, "--http HOST:PORT"},
+      {&RunDecode, {"--ctx-size=8"}, "--max-context N"},
+      {&RunChat, {"--model=m"}, "--url HOST:PORT"},
+      {&RunChat, {"--port=80"}, "--url HOST:PORT"},
+  };
+  ExpectUsageErrors(cases);
+}
+
+// A hint that names a flag names one that the command has.
+TEST(UsageExitTest, TheFlagsThatHintsNameAreThere) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(RunServe({"--help"}), kExitOk);
+  const std::string help = testing::internal::GetCapturedStdout();
+  for (const ForeignFlag& row : ForeignFlags()) {
+    EXPECT_NE(help.find(row.ours), std::string::npos) << row.names;
+    const std::vector<std::string> names = absl::StrSplit(std::string(row.names), ' ');
+    for (const std::string& name : names) {
+      EXPECT_EQ(help.find("  " + name + " "), std::string::npos) << name << " is a flag of serve";
+    }
+  }
 }
 
 TEST(UsageExitTest, ADeviceAndWhatItCannotDoAreAWrongCommandLine) {
