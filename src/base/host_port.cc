@@ -1,5 +1,7 @@
 #include "src/base/host_port.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -12,6 +14,41 @@ bool IsBracketed(std::string_view host) {
 
 // True for a printed ASCII character, but not for a space.
 bool IsPrinted(unsigned char c) { return c > ' ' && c < 0x7F; }
+
+bool IsDecimal(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+bool IsIpv6(std::string_view host) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET6, std::string(host).c_str(), &address) == 1;
+}
+
+// How to write what `text` was probably meant to be.
+std::string RightForm(std::string_view text) {
+  const size_t scheme = text.find("://");
+  if (scheme != std::string_view::npos) {
+    std::string_view rest = text.substr(scheme + 3);
+    return fmt::format("write {} without a scheme or path", rest.substr(0, rest.find('/')));
+  }
+  if (IsDecimal(text)) return fmt::format("the host is missing, as in 127.0.0.1:{}", text);
+  const size_t colon = std::min(text.rfind(':'), text.size());
+  const std::string_view host = text.substr(0, colon);
+  const std::string_view port = text.substr(std::min(colon + 1, text.size()));
+  if (host.empty()) {
+    return fmt::format("the host is missing: 127.0.0.1:{0}, or 0.0.0.0:{0} for all addresses",
+                       IsDecimal(port) ? port : "PORT");
+  }
+  // An address may end like a port: the whole of it is looked at last.
+  if (IsDecimal(port) && IsIpv6(host)) {
+    return fmt::format("an IPv6 host goes into brackets: [{}]:{}", host, port);
+  }
+  if (IsIpv6(text)) return fmt::format("an IPv6 host goes into brackets: [{}]:PORT", text);
+  if (colon == text.size() || text.ends_with(']')) {
+    return fmt::format("the port is missing: {}:PORT", text);
+  }
+  return "an IPv6 host goes into brackets, [::1]:0";
+}
 
 }  // namespace
 
@@ -32,9 +69,8 @@ StatusOr<HostPort> ParseHostPort(std::string_view text) {
       return address;
     }
   }
-  return InvalidArgument(
-      "'{}' is not HOST:PORT with a port from 0 to 65535; an IPv6 host goes into brackets, [::1]:0",
-      text);
+  return InvalidArgument("'{}' is not HOST:PORT with a port from 0 to 65535; {}", text,
+                         RightForm(text));
 }
 
 std::string BracketedHost(std::string_view host) {

@@ -17,6 +17,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "src/base/bind_fault.h"
 #include "src/base/check.h"
 #include "src/base/host_port.h"
 #include "src/base/log.h"
@@ -69,7 +70,7 @@ StatusOr<tcp::endpoint> Resolve(const std::string& host, uint16_t port) {
   ErrorCode error;
   const auto results = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, error);
   if (error || results.empty()) {
-    return InvalidArgument("cannot resolve the address '{}': {}", host, error.message());
+    return InvalidArgument("the name {} cannot be resolved: {}", host, error.message());
   }
   return results.begin()->endpoint();
 }
@@ -143,7 +144,8 @@ void BeastServer::CapConnections(uint64_t open_files_limit) {
 Status BeastServer::Listen() {
   BATON_ASSIGN_OR_RETURN(const tcp::endpoint endpoint,
                          Resolve(shared_.options.host, shared_.options.port));
-  const std::string wanted = fmt::format("{}:{}", shared_.options.host, shared_.options.port);
+  const std::string wanted =
+      fmt::format("{}:{}", BracketedHost(shared_.options.host), shared_.options.port);
   ErrorCode error;
   acceptor_->open(endpoint.protocol(), error);
   // A restarted server takes its port over from connections in TIME_WAIT.
@@ -153,7 +155,7 @@ Status BeastServer::Listen() {
   if (error == asio::error::address_in_use) {
     return FailedPrecondition("the address {} is in use; choose another port", wanted);
   }
-  if (error) return FailedPrecondition("cannot listen on {}: {}", wanted, error.message());
+  if (error) return FailedPrecondition("cannot listen on {}: {}", wanted, BindFault(wanted));
   port_ = acceptor_->local_endpoint(error).port();
   shared_.on_loopback = IsLoopback(endpoint.address());
   Accept();

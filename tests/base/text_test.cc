@@ -55,6 +55,24 @@ TEST(HostPortTest, RefusesEverythingElseByName) {
   }
 }
 
+TEST(HostPortTest, SaysHowTheAddressIsWritten) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"::1:8080", "an IPv6 host goes into brackets: [::1]:8080"},
+      {"fe80::1:80", "an IPv6 host goes into brackets: [fe80::1]:80"},
+      {"::1", "an IPv6 host goes into brackets: [::1]:PORT"},
+      {"2001:db8::1", "an IPv6 host goes into brackets: [2001:db8::1]:PORT"},
+      {"[::1]", "the port is missing: [::1]:PORT"},
+      {"localhost", "the port is missing: localhost:PORT"},
+      {"8080", "the host is missing, as in 127.0.0.1:8080"},
+      {":8080", "the host is missing: 127.0.0.1:8080, or 0.0.0.0:8080 for all addresses"},
+      {"http://127.0.0.1:80/v1", "write 127.0.0.1:80 without a scheme or path"},
+      {"h:65536", "a port from 0 to 65535"}};
+  for (const auto& [text, form] : cases) {
+    EXPECT_NE(ParseHostPort(text).status().message().find(form), std::string::npos)
+        << ParseHostPort(text).status();
+  }
+}
+
 TEST(SizeTextTest, ReadsWhatPeopleWrite) {
   constexpr uint64_t kGiB = 1ull << 30;
   for (const SizeCase& c :

@@ -195,6 +195,9 @@ def test_an_address_that_cannot_be_bound_is_named_truly():
         ("192.0.2.7:0", "this host has no address"),
         ("no-such-host.invalid:0", "cannot be resolved"),
     ):
-        run = baton("router", "--grpc", address, "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-        assert run.returncode == 1 and reason in run.stderr, run.stderr
-        assert "in use" not in run.stderr
+        for flag in ("--grpc", "--http", "--admin"):
+            flags = {"--grpc": "127.0.0.1:0", "--http": "127.0.0.1:0", "--admin": "127.0.0.1:0"}
+            flags[flag] = address
+            run = baton("router", *(word for pair in flags.items() for word in pair))
+            assert run.returncode == 1 and reason in run.stderr, run.stderr
+            assert flag in run.stderr and "in use" not in run.stderr
