@@ -13,6 +13,7 @@
 
 #include "src/base/span_ids.h"
 #include "src/obs/metrics.h"
+#include "src/obs/trace_sampler.h"
 
 namespace baton {
 
@@ -43,6 +44,8 @@ class SpanSink {
  public:
   virtual ~SpanSink() = default;
   virtual void Add(std::vector<Span> spans) = 0;
+  // Which traces are wanted at all; the same at any time.
+  virtual TraceSampler sampler() const { return {}; }
 };
 
 // Why spans were lost: the label of baton_otlp_spans_dropped_total{reason}.

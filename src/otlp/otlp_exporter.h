@@ -47,6 +47,7 @@ class OtlpExporter final : public SpanSink {
   ~OtlpExporter() override;
 
   void Add(std::vector<Span> spans) override;
+  TraceSampler sampler() const override { return config_.target.sampler; }
 
   // Sends what waits, for at most `timeout_us`; what is left then is dropped and counted, as is
   // whatever is added later. Idempotent.

@@ -137,6 +137,35 @@ Status AddResource(const Environment& environment, OtlpTarget* target) {
   return OkStatus();
 }
 
+// Out of [0, 1], or no number: as if the variable were not set, which means all.
+double ShareOf(const std::string& text) {
+  double share = 1;
+  if (text.empty()) return share;
+  if (absl::SimpleAtod(text, &share) && share >= 0 && share <= 1) return share;
+  BATON_LOG_WARN("OTEL_TRACES_SAMPLER_ARG is not heard: '{}' is not a number in [0, 1]", text);
+  return 1;
+}
+
+void AddSampler(const Environment& environment, TraceSampler* sampler) {
+  constexpr std::string_view kParentBased = "parentbased_";
+  const std::string named = environment("OTEL_TRACES_SAMPLER");
+  std::string_view name = named;
+  const bool asks_parent = name.starts_with(kParentBased);
+  if (asks_parent) name.remove_prefix(kParentBased.size());
+  if (named.empty()) return;
+  if (name == "always_on" || name == "always_off") {
+    *sampler = {.asks_parent = asks_parent, .share = name == "always_on" ? 1.0 : 0.0};
+  } else if (name == "traceidratio") {
+    const std::string share = environment("OTEL_TRACES_SAMPLER_ARG");
+    *sampler = {.asks_parent = asks_parent, .share = ShareOf(share)};
+  } else {
+    BATON_LOG_WARN(
+        "OTEL_TRACES_SAMPLER is not heard: '{}' is not [parentbased_]always_on, always_off or "
+        "traceidratio; traces are recorded as clients say, and without their word always",
+        named);
+  }
+}
+
 Status AddTimeout(const Environment& environment, OtlpTarget* target) {
   const Variable variable = Find(environment, "TIMEOUT");
   if (variable.value.empty()) return OkStatus();
@@ -212,6 +241,7 @@ StatusOr<std::optional<OtlpTarget>> ResolveOtlpTarget(std::string_view flag,
   BATON_RETURN_IF_ERROR(AddHeaders(environment, &target));
   BATON_RETURN_IF_ERROR(AddTimeout(environment, &target));
   BATON_RETURN_IF_ERROR(AddResource(environment, &target));
+  AddSampler(environment, &target.sampler);
   return std::optional<OtlpTarget>(std::move(target));
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "src/base/status.h"
+#include "src/obs/trace_sampler.h"
 
 namespace baton {
 
@@ -26,6 +27,7 @@ struct OtlpTarget {
   std::string client_key_pem;
   std::vector<std::pair<std::string, std::string>> headers;  // sent with every call
   int64_t timeout_us = 2'000'000;                            // of one call
+  TraceSampler sampler;
   std::string service_name;  // resource attribute service.name; "" = "baton-" and the role
   std::vector<std::pair<std::string, std::string>> resource_attributes;
 };
@@ -46,7 +48,8 @@ StatusOr<OtlpEndpoint> ParseOtlpEndpoint(std::string_view text);
 // `flag`: the value of --otlp-endpoint; "" = the environment decides: no target without
 // OTEL_EXPORTER_OTLP_[TRACES_]ENDPOINT, with OTEL_SDK_DISABLED=true or OTEL_TRACES_EXPORTER=none.
 // Reads the files of certificates that are named. InvalidArgument names the flag or the variable at
-// fault.
+// fault. An OTEL_TRACES_SAMPLER or OTEL_TRACES_SAMPLER_ARG that cannot be heard is a line in the
+// log instead, and counts as not set, as the specification has it.
 StatusOr<std::optional<OtlpTarget>> ResolveOtlpTarget(std::string_view flag,
                                                       const Environment& environment);
 

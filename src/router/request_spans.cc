@@ -86,10 +86,11 @@ std::vector<SpanAttribute> AttributesOf(const RequestTrace& trace, const SpanFac
 
 }  // namespace
 
-SpanIds SpanIdsOfRequest(const SpanIds& client, RequestUid uid) {
-  if (client.valid() && !client.sampled) return {};
+SpanIds SpanIdsOfRequest(const SpanIds& client, RequestUid uid, const TraceSampler& sampler) {
   SpanIds own = client;
-  if (!client.valid()) own = {.trace_hi = uid.hi, .trace_lo = uid.lo, .sampled = true};
+  if (!client.valid()) own = {.trace_hi = uid.hi, .trace_lo = uid.lo};
+  if (!sampler.Records(client, own.trace_lo)) return {};
+  own.sampled = true;
   // As random as the uid is, and another than the client's for any two of its requests.
   own.span_id = SplitMix(uid.hi ^ SplitMix(uid.lo + kSplitMixStep)) | 1;
   return own;

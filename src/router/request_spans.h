@@ -18,8 +18,8 @@
 namespace baton {
 
 // The span of a request: in the client's trace, or, without one, in one that has the uid as its id.
-// Not valid when the client says that its trace is not sampled.
-SpanIds SpanIdsOfRequest(const SpanIds& client, RequestUid uid);
+// Not valid when `sampler` does not record it.
+SpanIds SpanIdsOfRequest(const SpanIds& client, RequestUid uid, const TraceSampler& sampler = {});
 
 // Parts of a request's span that its trace does not hold.
 struct SpanFacts {

@@ -84,7 +84,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   RouterRequest& record = *owned;
   record.queued_us = now_us;
   if (config_.spans != nullptr && !record.spec.is_own()) {
-    record.span = SpanIdsOfRequest(record.spec.trace, uid);
+    record.span = SpanIdsOfRequest(record.spec.trace, uid, config_.spans->sampler());
   }
   record.notes.num_running = static_cast<uint32_t>(requests_.size() - num_queued_ - num_own_);
   record.notes.num_waiting = static_cast<uint32_t>(num_queued_);

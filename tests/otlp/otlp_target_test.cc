@@ -152,5 +152,36 @@ TEST_F(OtlpTargetTest, AnEnvironmentForOtherProgramsKeepsNoProcessFromStarting) 
   }
 }
 
+TEST_F(OtlpTargetTest, SamplersAreThoseOfTheSpecification) {
+  const struct {
+    const char* name;
+    const char* argument;
+    bool asks_parent;
+    double share;
+  } cases[] = {{"", "", true, 1},
+               {"", "0.25", true, 1},
+               {"always_on", "", false, 1},
+               {"always_off", "0.5", false, 0},
+               {"traceidratio", "0.25", false, 0.25},
+               {"traceidratio", "", false, 1},
+               {"traceidratio", "2", false, 1},
+               {"traceidratio", "-0.1", false, 1},
+               {"traceidratio", "nan", false, 1},
+               {"traceidratio", "half", false, 1},
+               {"parentbased_always_on", "", true, 1},
+               {"parentbased_always_off", "", true, 0},
+               {"parentbased_traceidratio", "0", true, 0},
+               {"parentbased_jaeger_remote", "0", true, 1},
+               {"xray", "", true, 1},
+               {"ALWAYS_OFF", "", true, 1}};
+  for (const auto& c : cases) {
+    const auto target = ResolveOtlpTarget(
+        "h:1", Of({{"OTEL_TRACES_SAMPLER", c.name}, {"OTEL_TRACES_SAMPLER_ARG", c.argument}}));
+    ASSERT_TRUE(target.ok() && target->has_value()) << c.name;
+    EXPECT_EQ((*target)->sampler.asks_parent, c.asks_parent) << c.name;
+    EXPECT_EQ((*target)->sampler.share, c.share) << c.name << " " << c.argument;
+  }
+}
+
 }  // namespace
 }  // namespace baton

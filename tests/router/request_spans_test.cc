@@ -183,5 +183,31 @@ TEST(RequestSpansTest, RequestsOfOneTraceHaveSpansOfTheirOwn) {
   EXPECT_FALSE(SpanIdsOfRequest({7, 8, 9, false}, RequestUid{1, 2}).valid());
 }
 
+TEST(RequestSpansTest, TheSamplerDecidesWhichTracesAreRecorded) {
+  constexpr uint64_t kHalf = uint64_t{1} << 63;
+  const SpanIds kNone;
+  const SpanIds yes{7, kHalf, 9, true};
+  const SpanIds no{7, kHalf, 9, false};
+  const struct {
+    TraceSampler sampler;
+    bool no_parent, sampled, not_sampled;
+  } cases[] = {{{}, true, true, false},
+               {{.asks_parent = false, .share = 1}, true, true, true},
+               {{.asks_parent = false, .share = 0}, false, false, false},
+               {{.asks_parent = true, .share = 0}, false, true, false},
+               {{.asks_parent = false, .share = 0.5}, false, false, false},
+               {{.asks_parent = false, .share = 0.51}, true, true, true},
+               {{.asks_parent = true, .share = 0.5}, false, true, false}};
+  for (const auto& c : cases) {
+    const auto records = [&c](const SpanIds& client) {
+      return SpanIdsOfRequest(client, RequestUid{1, kHalf}, c.sampler).valid();
+    };
+    EXPECT_EQ(records(kNone), c.no_parent) << c.sampler.share;
+    EXPECT_EQ(records(yes), c.sampled) << c.sampler.share;
+    EXPECT_EQ(records(no), c.not_sampled) << c.sampler.share;
+  }
+  EXPECT_TRUE(SpanIdsOfRequest(no, RequestUid{1, 2}, {.asks_parent = false}).sampled);
+}
+
 }  // namespace
 }  // namespace baton
