@@ -12,6 +12,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "fmt/format.h"
 
@@ -142,6 +144,10 @@ Status CallOnce(const WebRequest& request, Running& running) {
   call.silence_timeout_s = kSilenceTimeoutS;
   call.ca_file = ca_file ? ca_file->c_str() : nullptr;
   call.ca_dirs = ca_dirs ? ca_dirs->c_str() : nullptr;
+  std::optional<std::string> no_proxy = NonEmpty(Variable("no_proxy"));  // libcurl's order
+  if (!no_proxy) no_proxy = NonEmpty(Variable("NO_PROXY"));
+  if (no_proxy) no_proxy = NoProxyFor(*no_proxy, request.url);
+  call.no_proxy = no_proxy ? no_proxy->c_str() : nullptr;
   call.state = &running;
   call.on_head = &OnHead;
   call.on_body = &OnBody;
@@ -225,6 +231,26 @@ bool IsSameOrigin(std::string_view one, std::string_view other) {
   const StatusOr<HttpUrl> b = ParseHttpUrl(OriginOf(std::string(other)));
   return a.ok() && b.ok() && a->tls == b->tls && a->port == b->port &&
          absl::EqualsIgnoreCase(a->host, b->host);
+}
+
+std::string NoProxyFor(std::string_view list, std::string_view url) {
+  const StatusOr<HttpUrl> origin = ParseHttpUrl(OriginOf(std::string(url)));
+  const std::vector<std::string> entries =
+      absl::StrSplit(std::string(list), absl::ByAnyChar(", \t"), absl::SkipEmpty());
+  std::vector<std::string> hosts;
+  for (const std::string& entry : entries) {
+    const size_t bracket = entry.starts_with('[') ? entry.find(']') : std::string::npos;
+    const size_t colon = bracket == std::string::npos ? entry.find(':') : bracket + 1;
+    const bool is_bare_ipv6 = bracket == std::string::npos && colon != entry.rfind(':');
+    uint32_t port = 0;
+    const bool has_port = !is_bare_ipv6 && colon < entry.size() && entry[colon] == ':' &&
+                          absl::SimpleAtoi(entry.substr(colon + 1), &port);
+    if (has_port && origin.ok() && origin->port != std::to_string(port)) continue;
+    std::string host = has_port ? entry.substr(0, colon) : entry;
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    hosts.push_back(std::move(host));
+  }
+  return absl::StrJoin(hosts, ",");
 }
 
 std::string UrlPart(std::string_view path) {

@@ -37,6 +37,28 @@ TEST(SameOriginTest, SchemeHostAndPortDecide) {
   }
 }
 
+TEST(NoProxyTest, EntriesMayHavePortsAndBrackets) {
+  const struct {
+    const char* list;
+    const char* url;
+    const char* meant;
+  } cases[] = {
+      {"hub:8080", "http://hub:8080/a", "hub"},
+      {"hub:8080", "http://hub/a", ""},
+      {"hub:443", "https://hub/a", "hub"},
+      {"hub:80,other", "https://hub/a", "other"},
+      {"a.example, .b.example:443", "https://x.b.example", "a.example,.b.example"},
+      {"[::1]:8080", "http://[::1]:8080/", "::1"},
+      {"[::1]:8080", "http://[::1]:8081/", ""},
+      {"[::1] ::2", "http://[::1]:8081/", "::1,::2"},
+      {"10.0.0.0/8,*", "http://hub", "10.0.0.0/8,*"},
+      {"fd00::/8", "http://hub", "fd00::/8"},
+      {"hub:http", "http://hub", "hub:http"},
+      {"", "http://hub", ""},
+  };
+  for (const auto& c : cases) EXPECT_EQ(NoProxyFor(c.list, c.url), c.meant) << c.list;
+}
+
 // Sets variables for one test, and takes them away after it.
 class HubTokenTest : public ::testing::Test {
  protected:

@@ -353,12 +353,21 @@ def test_http_goes_through_the_proxy(hub, proxy, tmp_path, folder, variable):
 
 
 @pytest.mark.parametrize("variable", ["no_proxy", "NO_PROXY"])
-@pytest.mark.parametrize("hosts", ["127.0.0.1", "a.b, 127.0.0.1", "*", "127.0.0.0/8"])
+@pytest.mark.parametrize(
+    "hosts", ["127.0.0.1", "a.b, 127.0.0.1", "*", "127.0.0.0/8", "127.0.0.1:PORT"]
+)
 def test_hosts_that_need_no_proxy_are_asked_directly(hub, proxy, tmp_path, variable, hosts):
     of_proxy = "http_proxy" if variable.islower() else "HTTP_PROXY"
-    more = {of_proxy: proxy.url, variable: hosts}
+    more = {of_proxy: proxy.url, variable: hosts.replace("PORT", str(hub.port))}
     assert run(tmp_path, hub.url, **more).returncode == 0
     assert proxy.seen == []
+
+
+def test_an_entry_of_another_port_is_of_another_server(hub, proxy, tmp_path):
+    base = f"http://hub.invalid:{hub.port}"
+    more = {"http_proxy": proxy.url, "no_proxy": f"hub.invalid:{hub.port + 1}"}
+    assert run(tmp_path, base, **more).returncode == 0
+    assert proxy.seen != []
 
 
 @pytest.fixture

@@ -45,7 +45,8 @@ typedef struct {
   // Folders of hashed certificates, ':' between, in the place of the system's; null = those. The
   // system's file is trusted besides, unless ca_file names another.
   const char* ca_dirs;
-  void* state;  // given to the callbacks
+  const char* no_proxy;  // list in the place of the environment's no_proxy; null = that
+  void* state;           // given to the callbacks
   // Called once, before the body: status, header lines ("Name: value\r\n" each), and where a
   // redirect leads as a whole URL, or null. 0 ends the call.
   int (*on_head)(void* state, uint32_t status, const char* lines, size_t size,

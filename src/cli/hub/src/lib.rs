@@ -34,6 +34,7 @@ pub struct CRequest {
     silence_timeout_s: u64,
     ca_file: *const c_char,
     ca_dirs: *const c_char,
+    no_proxy: *const c_char,
     state: *mut c_void,
     on_head: extern "C" fn(*mut c_void, u32, *const c_char, usize, *const c_char) -> c_int,
     on_body: extern "C" fn(*mut c_void, *const u8, usize) -> c_int,
@@ -172,7 +173,7 @@ fn configure(easy: &mut Easy2<Answer>, request: &CRequest) -> Result<(), (Code, 
     let url = text(request.url)?.unwrap_or("");
     let authorization = text(request.authorization)?;
     let (user_agent, ca_file) = (text(request.user_agent)?, text(request.ca_file)?);
-    let ca_dirs = text(request.ca_dirs)?;
+    let (ca_dirs, no_proxy) = (text(request.ca_dirs)?, text(request.no_proxy)?);
     let if_range = text(request.if_range)?;
     let mut set = || -> Result<(), curl::Error> {
         easy.url(url)?;
@@ -191,6 +192,9 @@ fn configure(easy: &mut Easy2<Answer>, request: &CRequest) -> Result<(), (Code, 
         }
         if let Some(proxy) = upper_case_http_proxy(url) {
             easy.proxy(&proxy)?;
+        }
+        if let Some(hosts) = no_proxy {
+            easy.noproxy(hosts)?;
         }
         if request.begin > 0 {
             easy.range(&format!("{}-", request.begin))?;
