@@ -239,6 +239,30 @@ absl::Status TakeTextConfig(Json& json, const ArchitectureTraits& traits) {
   return OkStatus();
 }
 
+// Whether a class of transformers of this name computes the next token's logits. One that ends with
+// "Model" alone has no head: the names of its tensors tell whether there is one.
+bool IsLanguageModel(std::string_view name) {
+  for (const std::string_view part : {"ForCausalLM", "ForConditionalGeneration", "LMHead"}) {
+    if (name.find(part) != std::string_view::npos) return true;
+  }
+  const bool has_other_head =
+      name.find("For") != std::string_view::npos || name.find("Reward") != std::string_view::npos;
+  return name.ends_with("Model") && !has_other_head;
+}
+
+// A classifier or reward model has the layers of a language model, and tied embeddings would stand
+// for the head that it lacks.
+absl::Status CheckHead(const JsonObject& config) {
+  const Json* names = config.Find("architectures");
+  if (names == nullptr || names->empty()) return OkStatus();
+  if (!names->is_array()) return config.Bad("architectures", "a list of texts");
+  for (const Json& name : *names) {
+    if (!name.is_string()) return config.Bad("architectures", "a list of texts");
+    if (IsLanguageModel(name.get_ref<const std::string&>())) return OkStatus();
+  }
+  return config.Unsupported("architectures", "language models, as ...ForCausalLM");
+}
+
 absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) {
   BATON_ASSIGN_OR_RETURN(const std::string type, config.String("model_type"));
   out.keys.AddString("general.architecture", out.traits->name);
@@ -246,6 +270,7 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   // The defaults of the modules: gemma ties, the others do not.
   BATON_ASSIGN_OR_RETURN(out.tied,
                          config.BoolOr("tie_word_embeddings", out.traits->scaled_embedding));
+  out.says_tied = config.Has("tie_word_embeddings");
   BATON_RETURN_IF_ERROR(ReadShape(config, out));
   BATON_ASSIGN_OR_RETURN(const uint32_t head_dim, ReadHeadDim(config, out));
   BATON_RETURN_IF_ERROR(ReadHfRope(config, head_dim, out));
@@ -261,6 +286,7 @@ absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
   BATON_ASSIGN_OR_RETURN(Json json, ParseHfConfigJson(text));
   HfConfig out;
   BATON_ASSIGN_OR_RETURN(out.traits, ReadModelType(JsonObject(json, "config.json")));
+  BATON_RETURN_IF_ERROR(CheckHead(JsonObject(json, "config.json")));
   out.has_images = json["model_type"] == "gemma3";
   if (out.has_images) BATON_RETURN_IF_ERROR(TakeTextConfig(json, *out.traits));
   AddHfDefaults(json["model_type"].get_ref<const std::string&>(), json);

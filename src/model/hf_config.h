@@ -18,6 +18,7 @@ namespace baton {
 struct HfConfig {
   const ArchitectureTraits* traits = nullptr;  // constant data
   bool tied = false;                           // tie_word_embeddings
+  bool says_tied = false;                      // the key is there
   bool has_images = false;                     // of a model that reads images: the text part
   uint32_t num_heads = 0;
   uint32_t num_kv_heads = 0;

@@ -190,9 +190,12 @@ class TensorConverter {
   absl::Status CheckTied() const {
     const SafetensorsTensor* head = Find("lm_head.weight");
     if (!config_.tied && head == nullptr) {
-      return FolderError(FolderErrorCode::kTiedMismatch,
-                         "config.json says tie_word_embeddings false, and there is no "
-                         "lm_head.weight");
+      return FolderError(
+          FolderErrorCode::kTiedMismatch,
+          fmt::format(
+              "config.json {} tie_word_embeddings false, and there is no lm_head.weight; where "
+              "the head is the embedding, \"tie_word_embeddings\" is true",
+              config_.says_tied ? "says" : "leaves it at"));
     }
     if (!config_.tied || head == nullptr) return OkStatus();
     if (head->type == SafetensorsType::kF8E4M3) {
