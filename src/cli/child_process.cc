@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -21,14 +22,19 @@ namespace {
 
 constexpr size_t kMaxReportBytes = size_t{16} << 10;
 
-// This process's environment with the child's own report pipe (ours stays ours).
-std::vector<std::string> ChildEnvironment(int report_fd) {
-  const std::string prefix = std::string(kReportFdVariable) + "=";
+// This process's environment with the child's own report pipe and model file (ours stay ours).
+std::vector<std::string> ChildEnvironment(const ChildSpec& spec, int report_fd) {
+  const std::string report = std::string(kReportFdVariable) + "=";
+  const std::string model = std::string(kModelFdVariable) + "=";
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!std::string_view(*variable).starts_with(prefix)) variables.emplace_back(*variable);
+    const std::string_view text = *variable;
+    if (!text.starts_with(report) && !text.starts_with(model)) variables.emplace_back(text);
   }
-  variables.push_back(prefix + std::to_string(report_fd));
+  variables.push_back(report + std::to_string(report_fd));
+  if (spec.model_fd >= 0) {
+    variables.push_back(fmt::format("{}{} {}", model, spec.model_fd, spec.model_id));
+  }
   return variables;
 }
 
@@ -39,7 +45,7 @@ struct ExecArgs {
 };
 
 // In the child, between fork and exec: only async-signal-safe calls.
-[[noreturn]] void ExecChild(ExecArgs args, int log_fd, int report_fd, pid_t parent) {
+[[noreturn]] void ExecChild(ExecArgs args, int log_fd, std::array<int, 2> kept, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);  // the parent died before the line above
@@ -50,7 +56,9 @@ struct ExecArgs {
   ::dup2(null_fd, STDIN_FILENO);
   ::dup2(log_fd, STDOUT_FILENO);
   ::dup2(log_fd, STDERR_FILENO);
-  ::fcntl(report_fd, F_SETFD, 0);
+  for (const int fd : kept) {
+    if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
+  }
   ::execve("/proc/self/exe", args.argv, args.envp);
   ::_exit(127);
 }
@@ -96,7 +104,7 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   argv.reserve(args.size() + 1);
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
-  std::vector<std::string> variables = ChildEnvironment(writer.get());
+  std::vector<std::string> variables = ChildEnvironment(spec, writer.get());
   std::vector<char*> envp;
   envp.reserve(variables.size() + 1);
   for (std::string& variable : variables) envp.push_back(variable.data());
@@ -104,7 +112,8 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid == 0) {
-    ExecChild({.argv = argv.data(), .envp = envp.data()}, log.get(), writer.get(), parent);
+    ExecChild({.argv = argv.data(), .envp = envp.data()}, log.get(), {writer.get(), spec.model_fd},
+              parent);
   }
   if (pid < 0) return Unavailable("fork: {}", ErrnoText(errno));
   ChildProcess process(pid, std::move(reader));

@@ -19,6 +19,10 @@ namespace baton {
 // "admin","kv"} with string values (pid too).
 inline constexpr char kReportFdVariable[] = "BATON_REPORT_FD";
 
+// Name of the variable that a worker of `serve` has when MODEL is one file: "FD ID", a descriptor
+// of that file, which stays what it is when another file gets its name, and the model's id.
+inline constexpr char kModelFdVariable[] = "BATON_MODEL_FD";
+
 // A report of a child about itself, or about one of its workers.
 using ChildReport = std::map<std::string, std::string>;
 
@@ -32,6 +36,8 @@ struct ChildSpec {
   size_t num_reports = 1;         // that it sends once it serves: one for each worker
   std::vector<std::string> args;  // after the subcommand
   std::string log_file;           // stdout and stderr are appended here
+  int model_fd = -1;              // the model's file, which the child inherits; -1 = none
+  std::string model_id;           // with model_fd
   // Where that file cannot be opened they are this process's stderr.
   bool starts_without_log = false;
 };

@@ -1,4 +1,5 @@
 // `baton router`, `baton prefill` and `baton decode`: one process of a deployment each.
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -7,7 +8,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 
 #include "src/base/log.h"
 #include "src/base/open_files.h"
@@ -121,9 +129,36 @@ Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
   return CheckAdvertise(f.advertise);
 }
 
+// What `serve` has opened for its workers; nothing in a process that it did not start, or of a
+// model of several files.
+std::optional<ModelFile> InheritedModel() {
+  const char* text = std::getenv(kModelFdVariable);
+  if (text == nullptr) return std::nullopt;
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  int fd = -1;
+  if (!absl::SimpleAtoi(parts.first, &fd) || ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    return std::nullopt;
+  }
+  return ModelFile{.path = fmt::format("/proc/self/fd/{}", fd), .id = parts.second};
+}
+
+// MODEL. A worker of `serve` whose file has gone, or has given its name to another one, takes the
+// file that the server began with, as the other workers have.
+StatusOr<ModelFile> ModelOf(const WorkerFlags& f) {
+  StatusOr<ModelFile> named = ResolveModel(f.model);
+  const std::optional<ModelFile> inherited = InheritedModel();
+  if (!inherited) return named;
+  std::error_code error;
+  const bool is_same =
+      named.ok() && std::filesystem::equivalent(named->path, inherited->path, error);
+  if (is_same) return named;
+  BATON_LOG_WARN("{} is not the file that this server began with; that one is served on", f.model);
+  return *inherited;
+}
+
 StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   WorkerConfig config;
-  BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
+  BATON_ASSIGN_OR_RETURN(const ModelFile model, ModelOf(f));
   BATON_RETURN_IF_ERROR(CheckModelId(model));
   BATON_ASSIGN_OR_RETURN(config.cluster_secret, ReadClusterSecret(f.tuning.secret_file));
   config.tls = f.tuning.tls;

@@ -29,6 +29,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/foreign_flags.h"
 #include "src/cli/http_client.h"
+#include "src/cli/hub_model.h"
 #include "src/cli/model_store.h"
 #include "src/cli/replace_file.h"
 #include "src/cli/router_flags.h"
@@ -66,6 +67,16 @@ struct ServeFlags {
   TelemetryFlags telemetry;
   SiteFlags sites;
 };
+
+// A descriptor of the model's file. With it a worker that starts again serves what this server
+// began with, whatever has the name by then. Folders and split models are several files: not valid.
+UniqueFd OpenModel(const ModelFile& model) {
+  const StatusOr<std::vector<std::string>> parts = PartsOf(model.path);
+  std::error_code error;
+  const bool is_one_file = fs::is_regular_file(model.path, error) && parts.ok() &&
+                           parts->size() == 1 && parts->front() == model.path;
+  return UniqueFd(is_one_file ? ::open(model.path.c_str(), O_RDONLY | O_CLOEXEC) : -1);
+}
 
 // Flags that the servers of others have, and the titles of --help.
 void Explain(FlagSet& flags) {
@@ -358,7 +369,8 @@ Status CheckServedNames(const ServeFlags& f, const std::string& model_id) {
   return OkStatus();
 }
 
-SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const RunFolder& folder) {
+SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const RunFolder& folder,
+                             int model_fd) {
   SupervisorConfig config;
   config.run_dir = folder.path();
   config.model_id = model.id;
@@ -377,9 +389,13 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   AppendTls(f.tuning.tls, config.router.args);
   AppendTelemetry(f.telemetry, config.router.args);
   AppendSites(f.sites, config.router.args);
-  config.workers = [f, dir](const ChildReport& router) {
+  config.workers = [f, dir, model_fd, id = model.id](const ChildReport& router) {
     std::vector<ChildSpec> specs = WorkerSpecs(f, router);
-    for (ChildSpec& spec : specs) spec.log_file = fmt::format("{}/{}.log", dir, spec.name);
+    for (ChildSpec& spec : specs) {
+      spec.log_file = fmt::format("{}/{}.log", dir, spec.name);
+      spec.model_fd = model_fd;
+      spec.model_id = id;
+    }
     return specs;
   };
   config.on_ready = [model, threads = ThreadsLine(f)](const ChildReport& router,
@@ -453,7 +469,8 @@ int RunServe(const std::vector<std::string>& args) {
   if (f.router.mode == "disagg" && f.num_prefill == 0) {
     Print(stderr, "--prefill 0: decode workers compute the prompts (path=local)\n");
   }
-  SupervisorConfig config = BuildConfig(f, *model, folder);
+  const UniqueFd model_file = OpenModel(*model);
+  SupervisorConfig config = BuildConfig(f, *model, folder, model_file.get());
   config.before_restart = [path = f.tuning.secret_file, secret = *own_secret] {
     RestoreSecret(path, secret);
   };
