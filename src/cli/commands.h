@@ -43,6 +43,7 @@ int RunList(const std::vector<std::string>& args);            // model_commands.
 int RunShow(const std::vector<std::string>& args);            // model_commands.cc
 int RunRm(const std::vector<std::string>& args);              // model_commands.cc
 int RunPs(const std::vector<std::string>& args);              // model_commands.cc
+int RunCompletion(const std::vector<std::string>& args);      // completion_command.cc
 int RunVersion(const std::vector<std::string>& args);         // file_commands.cc
 
 }  // namespace baton

@@ -39,6 +39,7 @@ constexpr Command kCommands[] = {
     {"topo", "show how KV crosses between the workers of a running cluster", &RunTopo},
     {"trace", "write the last requests and steps of a cluster for ui.perfetto.dev", &RunTrace},
     {"why", "say what one request waited for", &RunWhy},
+    {"completion", "print a script with which a shell completes flags", &RunCompletion},
     {"version", "print the version", &RunVersion},
 };
 
