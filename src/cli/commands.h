@@ -40,7 +40,7 @@ int RunTopo(const std::vector<std::string>& args);            // top/topo_comman
 int RunTrace(const std::vector<std::string>& args);           // trace/trace_commands.cc
 int RunWhy(const std::vector<std::string>& args);             // trace/trace_commands.cc
 int RunList(const std::vector<std::string>& args);            // model_commands.cc
-int RunShow(const std::vector<std::string>& args);            // model_commands.cc
+int RunShow(const std::vector<std::string>& args);            // file_commands.cc
 int RunRm(const std::vector<std::string>& args);              // model_commands.cc
 int RunPs(const std::vector<std::string>& args);              // model_commands.cc
 int RunCompletion(const std::vector<std::string>& args);      // completion_command.cc

@@ -64,20 +64,26 @@ int RunPull(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-int RunInspectCommand(const std::vector<std::string>& args) {
-  FlagSet flags("inspect",
-                "Describes a model file: metadata, tensors, bytes, what is unsupported.");
+namespace {
+
+int Describe(std::string_view command, const std::vector<std::string>& args) {
+  FlagSet flags(command, "Describes a model file: metadata, tensors, bytes, what is unsupported.");
   std::string model;
   flags.Add("MODEL", model, "a .gguf file, a Hugging Face folder or a catalogue name");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<ModelFile> file = ResolveModel(model);
-  if (!file.ok()) return Fail("inspect", file.status(), model.empty() ? kExitUsage : kExitFailure);
+  if (!file.ok()) return Fail(command, file.status(), model.empty() ? kExitUsage : kExitFailure);
   // A refusal is one line: no warning of a reader before it.
   if (const Status s = InitLog({.role = "inspect", .level = LogLevel::kOff}); !s.ok()) {
-    return Fail("inspect", s);
+    return Fail(command, s);
   }
   return RunInspect(file->path, CheckModelId(*file), std::cout, std::cerr);
 }
+
+}  // namespace
+
+int RunInspectCommand(const std::vector<std::string>& args) { return Describe("inspect", args); }
+int RunShow(const std::vector<std::string>& args) { return Describe("show", args); }
 
 int RunVersion(const std::vector<std::string>& args) {
   FlagSet flags("version", "Prints the version.");

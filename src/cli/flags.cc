@@ -166,7 +166,9 @@ void FlagSet::AddChoice(const std::string& flag, std::string& value,
         for (const std::vector<std::string>* known : {&choices, &reserved}) {
           if (std::find(known->begin(), known->end(), text) != known->end()) return std::string();
         }
-        return fmt::format("'{}' is not one of {}{}", text, list, Suggestion(text, choices));
+        // Short words are near to each other by chance: gpu is no cpu.
+        return fmt::format("'{}' is not one of {}{}", text, list,
+                           text.size() < 4 ? "" : Suggestion(text, choices));
       })
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }

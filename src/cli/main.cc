@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,9 +22,41 @@ namespace {
 void PrintUsage(std::FILE* out) {
   baton::Print(out, "usage: baton SUBCOMMAND [flags]\n\n");
   for (const baton::Command& command : baton::Commands()) {
-    baton::Print(out, "  {:<9} {}\n", command.name, command.about);
+    baton::Print(out, "  {:<10} {}\n", command.name, command.about);
   }
   baton::Print(out, "\n`baton SUBCOMMAND --help` lists the flags.\n");
+}
+
+// What other programs call a subcommand, and what does its work here.
+struct ForeignCommand {
+  std::string_view names;  // with a blank before and behind each
+  std::string_view text;
+};
+constexpr ForeignCommand kForeign[] = {
+    {" ls models ", "`baton list` lists the models that were fetched"},
+    {" start server server-start up api ", "`baton serve MODEL` starts a server"},
+    {" stop down kill ", "a server ends by Ctrl-C or SIGTERM; `baton ps` has its processes"},
+    {" status ", "`baton ps` lists processes, `baton top` watches a cluster"},
+    {" download fetch get install ", "`baton pull NAME` fetches a model"},
+    {" delete remove uninstall ", "`baton rm MODEL` removes a model that was fetched"},
+    {" info describe ", "`baton show MODEL` describes a model"},
+    {" generate complete prompt ", "`baton run MODEL PROMPT` answers once"},
+    {" quantize ", "`baton convert SRC DST --type TYPE` writes another type"},
+    {" benchmark ", "`baton bench URL` loads a server, `baton bench model FILE` measures a model"},
+    {" -v -V ", "`baton version` prints the version"},
+    {" mcp verify explain login create cp push embed ", "not supported in this build"},
+};
+
+std::string AnswerToUnknown(const std::string& name, std::span<const std::string_view> names) {
+  for (const ForeignCommand& row : kForeign) {
+    const bool is_one = name.find(' ') == std::string::npos && !name.empty();
+    if (is_one && row.names.find(" " + name + " ") != std::string_view::npos) {
+      return ": " + std::string(row.text);
+    }
+  }
+  const std::string nearest = baton::NearestName(name, names);
+  return nearest.empty() ? "; `baton --help` lists them"
+                         : fmt::format("; did you mean {}?", nearest);
 }
 
 // Output counts as done only when it is written: a full disk is a failure.
@@ -72,9 +105,6 @@ int main(int argc, char** argv) {
     }
     names.push_back(command.name);
   }
-  const std::string nearest = baton::NearestName(name, std::span<const std::string_view>(names));
-  baton::Print(
-      stderr, "baton: unknown subcommand '{}'{}\n", name,
-      nearest.empty() ? "; `baton --help` lists them" : fmt::format("; did you mean {}?", nearest));
+  baton::Print(stderr, "baton: unknown subcommand '{}'{}\n", name, AnswerToUnknown(name, names));
   return baton::kExitUsage;
 }

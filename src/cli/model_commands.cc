@@ -1,4 +1,4 @@
-// Subcommands about this machine: `list`, `show` and `rm` of models, `ps` of servers.
+// Subcommands about this machine: `list` and `rm` of models, `ps` of servers.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -136,7 +136,5 @@ int RunPs(const std::vector<std::string>& args) {
   }
   return kExitOk;
 }
-
-int RunShow(const std::vector<std::string>& args) { return RunInspectCommand(args); }
 
 }  // namespace baton

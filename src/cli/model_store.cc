@@ -5,7 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 
 #include "src/base/nearest_name.h"
 #include "src/base/print.h"
@@ -157,10 +159,27 @@ StatusOr<ModelFile> PullHubModel(std::string_view text, int64_t wait_s, const Mo
   return model;
 }
 
+// ORG/REPO, as the hub's pages show it, or the address of a page or file there, as an hf: name; ""
+// = it is neither.
+std::string AsHubName(std::string_view model) {
+  const size_t scheme = model.find("://");
+  std::vector<std::string> parts = absl::StrSplit(
+      std::string(scheme == model.npos ? model : model.substr(scheme + 3)), '/', absl::SkipEmpty());
+  if (scheme != model.npos && !parts.empty()) parts.erase(parts.begin());  // the host
+  // ORG/REPO/resolve/main/FILE
+  const bool is_file = parts.size() > 4 && (parts[2] == "resolve" || parts[2] == "blob");
+  if (is_file) parts.erase(parts.begin() + 2, parts.begin() + 4);
+  if (parts.size() < 2 || (parts.size() > 2 && !is_file)) return "";
+  const std::string name = "hf:" + absl::StrJoin(parts, "/");
+  const bool is_path = model.starts_with('.') || model.starts_with('/');
+  return is_path || !ParseHubName(name).ok() ? "" : name.substr(0, name.find('?'));
+}
+
 Status UnknownModel(std::string_view model) {
   std::vector<std::string_view> names;
   for (const CatalogueEntry& entry : kCatalogue) names.push_back(entry.name);
-  const std::string nearest = NearestName(model, std::span<const std::string_view>(names));
+  std::string nearest = NearestName(model, std::span<const std::string_view>(names));
+  if (nearest.empty()) nearest = AsHubName(model);
   return NotFound(
       "no file {} and no catalogue model of that name{}; the catalogue has smollm2:135m and "
       "gemma3:270m, and `baton pull hf:ORG/REPO:QUANT` fetches any .gguf model of Hugging Face",

@@ -77,6 +77,23 @@ TEST(ModelStoreTest, WhoServesIsAskedAboutTheIdBeforeAnythingIsFetched) {
   ::unsetenv("BATON_HOME");
 }
 
+TEST(ModelStoreTest, ANameOfTheHubWithoutItsPrefixGetsIt) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"o/r", "(did you mean hf:o/r?)"},
+      {"https://hub.example/o/r", "(did you mean hf:o/r?)"},
+      {"https://hub.example/o/r/resolve/main/sub/m.gguf", "(did you mean hf:o/r/sub/m.gguf?)"},
+      {"https://hub.example/o/r/blob/main/m.gguf", "(did you mean hf:o/r/m.gguf?)"},
+      {"smollm2", "(did you mean smollm2:135m?)"}};
+  for (const auto& [name, hint] : cases) {
+    EXPECT_NE(ResolveModel(name).status().message().find(hint), std::string::npos)
+        << ResolveModel(name).status();
+  }
+  for (const char* name : {"./o/r", "/o/r", "o/r/s", "nosuch", "https://hub.example/"}) {
+    EXPECT_EQ(ResolveModel(name).status().message().find("did you mean hf:"), std::string::npos)
+        << name;
+  }
+}
+
 TEST(ModelStoreTest, AModelThatIsNotWholeIsNotServed) {
   const std::string home = testing::TempDir() + "/model_store_test";
   ::setenv("BATON_HOME", home.c_str(), 1);

@@ -206,6 +206,8 @@ TEST(UsageExitTest, ADeviceAndWhatItCannotDoAreAWrongCommandLine) {
       {&RunServe, {"m.gguf", "--device=cpu", "--cublaslt-library=x.so"}, "not for the processor"},
       {&RunDecode, {router, "--model=m", "--device=cpu", "--device-weights=bf16"}, "keeps weights"},
       {&RunServe, {"m.gguf", "--device-weights=int8"}, "--device-weights"},
+      {&RunShow, {}, "baton show: MODEL is missing"},
+      {&RunServe, {"m.gguf", "--isa=sse"}, "'sse' is not one of auto|avx512|avx2|portable\n"},
   };
   ExpectUsageErrors(cases);
 }

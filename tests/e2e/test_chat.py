@@ -169,6 +169,12 @@ def test_what_other_servers_call_otherwise():
         (("serve", "m", "--host=0.0.0.0"), "--http"),
         (("serve", "m", "--api-key", "k"), "--api-keys"),
         (("chat", "hello"), "--prompt"),
+        (("ls",), "baton list"),
+        (("start", "m"), "baton serve MODEL"),
+        (("-v",), "baton version"),
+        (("mcp",), "not supported in this build"),
+        (("srve",), "did you mean serve?"),
+        ((" ",), "baton --help"),
     ):
         run = baton(*args)
         assert run.returncode == 2 and hint in run.stderr, run.stderr
