@@ -25,7 +25,7 @@ constexpr std::string_view kHelp =
     "/show                     the settings\n"
     "/exit                     end the chat (also /quit, /bye and Ctrl-D)\n"
     "//TEXT                    ask something that begins with /\n"
-    "Ctrl-C stops an answer; twice at the prompt it ends the chat.";
+    "Ctrl-C stops an answer or drops what was typed; twice at an empty prompt it ends the chat.";
 
 constexpr std::string_view kCommands[] = {"/help", "/clear", "/system", "/set",
                                           "/show", "/exit",  "/quit",   "/bye"};

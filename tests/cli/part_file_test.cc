@@ -113,6 +113,21 @@ TEST_F(PartFileTest, TheOriginStaysWithThePartAndGoesWithIt) {
   EXPECT_FALSE(fs::exists(target_ + ".part.from"));
 }
 
+TEST_F(PartFileTest, TheSizeOfTheWholeFileStaysToo) {
+  StatusOr<PartFile> part = Take(0);
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_EQ(PartTotal(part->path()), 0u);
+  for (const std::string origin : {"etag \"1\"", ""}) {
+    ASSERT_TRUE(part->SetOrigin(origin, 42).ok());
+    EXPECT_EQ(part->Origin(), origin);
+    EXPECT_EQ(PartTotal(part->path()), 42u);
+  }
+  std::ofstream(target_ + ".part.from") << "etag of an older release\n";
+  EXPECT_EQ(PartTotal(part->path()), 0u);
+  ASSERT_TRUE(part->SetOrigin("").ok());
+  EXPECT_FALSE(fs::exists(target_ + ".part.from"));
+}
+
 TEST_F(PartFileTest, ALinkIsNotFollowed) {
   std::ofstream(folder_ + "/other") << "another's";
   fs::create_symlink("other", target_ + ".part");
