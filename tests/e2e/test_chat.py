@@ -161,6 +161,9 @@ def test_one_form_of_address_for_all_commands(aggregated):
     for command in ("top", "topo", "why", "trace"):
         run = baton(command, "--url", f"http://{admin}")
         assert run.returncode == 2 and "--admin" in run.stderr, run.stderr
+    for command in (("topo",), ("why",), ("trace",)):
+        run = baton(*command, "--admin", "127.0.0.1:1")
+        assert run.returncode == 1 and "--admin HOST:PORT is" in run.stderr, run.stderr
 
 
 def test_what_other_servers_call_otherwise():
