@@ -99,13 +99,13 @@ Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
   options.num_threads = NumComputeThreads(f.threads);
   options.repetitions = static_cast<uint32_t>(f.repetitions);
   options.max_rows = static_cast<uint32_t>(f.chunk);
-  BATON_ASSIGN_OR_RETURN(
-      const ModelBenchReport report, RunModelBench(options, [](const ModelBenchRow& row) {
-        Print(stderr, "{}: {:.1f} tokens/s\n", row.bench_case.Name(), row.median());
-      }));
-  Print("{}", report.ToTable());
+  const StatusOr<ModelBenchReport> report = RunModelBench(options, [](const ModelBenchRow& row) {
+    Print(stderr, "{}: {:.1f} tokens/s\n", row.bench_case.Name(), row.median());
+  });
+  if (!report.ok()) return WithPrefix(report.status(), model.path);
+  Print("{}", report->ToTable());
   if (f.json.empty()) return OkStatus();
-  return WithPrefix(WriteWholeFile(f.json, report.ToJson() + "\n"), "--json");
+  return WithPrefix(WriteWholeFile(f.json, report->ToJson() + "\n"), "--json");
 }
 
 // True for `bench model ...`: the first argument that belongs to no flag is the word. A model or a

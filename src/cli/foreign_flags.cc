@@ -35,7 +35,7 @@ constexpr ForeignFlag kFlags[] = {
      "--load-format --config-format --revision",
      "",
      "not supported: weights, tokenizer and settings are those of MODEL, and no code of it runs"},
-    {"--hf-token --hft", "", "a token for the hub is the environment's HF_TOKEN"},
+    {"--hf-token -hft", "", "a token for the hub is the environment's HF_TOKEN"},
     {"--download-dir --cache-dir --hf-home --models-dir", "",
      "the folder of models is the environment's BATON_HOME"},
     {"--alias -a", "--served-model-name", "names that clients may use are --served-model-name A,B"},

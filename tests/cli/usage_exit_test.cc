@@ -267,7 +267,7 @@ TEST(UsageExitTest, AModelThatIsNotThereOrBrokenIsAFailureNotAWrongCommandLine) 
            WrongUse{&RunDecode, {"--router=127.0.0.1:1", "--model=/nowhere.gguf"}, "/nowhere.gguf"},
            WrongUse{&RunServe, {"/nowhere.gguf", "--mode=aggregated", "--prefill=0"}, "/nowhere"},
            WrongUse{&RunBench, {"model", "/nowhere.gguf"}, "/nowhere.gguf"},
-           WrongUse{&RunBench, {"model", cut}, "GGUF"},
+           WrongUse{&RunBench, {"model", cut}, "usage_exit_test_cut.gguf: GGUF"},
            WrongUse{&RunPlan, PlanOf({"--device=cpu", "--measured=/nowhere.json"}),
                     "/nowhere.json"},
            WrongUse{&RunPlan, PlanOf({"--device=NVIDIA H200"}), "m.gguf"},
