@@ -3,7 +3,8 @@
 
     examples/chat_grpc.py [--address HOST:PORT] [QUESTION]
 
-Needs: python3 -m venv venv && venv/bin/pip install grpcio grpcio-tools. Stubs are generated on the fly.
+Needs: python3 -m venv venv && venv/bin/pip install grpcio grpcio-tools. The stubs are generated
+on the fly.
 """
 
 import argparse
