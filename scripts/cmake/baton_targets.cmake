@@ -96,6 +96,7 @@ endfunction()
 # baton_test(NAME x_test SOURCES ... DEPS ...
 #            [LABELS ...] [TIMEOUT seconds] [ENV A=b ...] [ARGS ...])
 # One GoogleTest binary = one ctest entry. Tests run with the repository root as the working folder.
+# Those without the label slow get the label unit: together they take less than a minute.
 function(baton_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS;ENV;ARGS" ${ARGN})
   if(NOT BUILD_TESTING)
@@ -118,6 +119,9 @@ function(baton_test)
       add_custom_target(tsan_tests)  # all that the tsan tier runs, and nothing else
     endif()
     add_dependencies(tsan_tests ${ARG_NAME})
+  endif()
+  if(NOT "slow" IN_LIST ARG_LABELS)
+    list(APPEND ARG_LABELS unit)
   endif()
   baton_add_test(NAME ${ARG_NAME} TIMEOUT ${ARG_TIMEOUT} LABELS ${ARG_LABELS} ENV ${ARG_ENV}
     COMMAND ${ARG_NAME} ${ARG_ARGS})
