@@ -87,7 +87,8 @@ void LinkHealth::LearnSpeed(uint64_t num_bytes, double seconds, double after_pro
 void LinkHealth::OnVerified(uint64_t num_bytes, double seconds, double after_prompt_s,
                             int64_t now_us) {
   // A speed that was measured on a bad link says nothing about a healed one.
-  if (!is_proven_) average_bytes_per_s_ = limit_bytes_per_s_ = 0;
+  const bool was_bad = rests_until_us_ > 0;
+  if (was_bad) average_bytes_per_s_ = limit_bytes_per_s_ = 0;
   LearnSpeed(num_bytes, seconds, after_prompt_s, now_us);
   is_proven_ = true;
   rests_until_us_ = 0;

@@ -67,9 +67,11 @@ class LinkHealth {
   void OnFault(int64_t now_us);
   // A hand-off was given up, or was late, at this speed (0 = not known): counted, and a fault.
   void OnStall(double bytes_per_s, int64_t now_us);
+  // Another link of its prefill worker was slow: a probe tells whether this one is. No fault.
+  void Suspect() { is_proven_ = false; }
 
   bool Rests(int64_t now_us) const { return now_us < rests_until_us_; }
-  // No client's hand-off now: none was good since the last fault.
+  // No client's hand-off now: none was good since the last fault or suspicion.
   bool IsLeftAlone() const { return !is_proven_; }
   // Its speed was found long ago, or never.
   bool IsStale(int64_t now_us) const { return now_us - limit_us_ >= kSpeedTrustedUs; }
@@ -106,7 +108,7 @@ class LinkHealth {
   double average_bytes_per_s_ = 0;
   double limit_bytes_per_s_ = 0;
   int64_t limit_us_ = 0;     // when that was last found
-  bool is_proven_ = true;    // since the last fault; true before the first
+  bool is_proven_ = true;    // since the last fault or suspicion; true before the first
   uint32_t num_faults_ = 0;  // without kLinkForgivenUs between two of them
   uint64_t num_stalls_ = 0;
   int64_t last_fault_us_ = 0;

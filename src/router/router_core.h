@@ -192,7 +192,6 @@ class RouterCore {
   void AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
   bool Move(RouterRequest& request, int64_t now_us);
   void GiveUpMove(RouterRequest& request);
-
   // router_core_links.cc: KV on its way.
   void ProbeLinks(int64_t now_us);
   void OnKvTotal(RouterRequest& request, uint64_t total_bytes);
@@ -201,6 +200,7 @@ class RouterCore {
   void WatchTransfers(int64_t now_us);
   const LinkHealth* HealthOf(const RegisteredWorker& prefill, std::string_view decode_id) const;
   void ShowHealth(const RegisteredWorker& prefill, LinkView& link) const;
+  void OnSlowLink(RegisteredWorker& prefill, LeaseId decode, double bytes_per_s, int64_t now_us);
   void MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us);
 
   // router_core_stream.cc: what workers say of requests.

@@ -155,7 +155,8 @@ void RouterCore::OnVerified(RouterRequest& request, const WorkerRequestStatus& s
   const double local_s = speed > 0 ? request.NumTokens() / static_cast<double>(speed) : late_s;
   if (CrossesNetwork(request.transport) && IsWorthMoving(late_s, local_s)) {
     // It came, and another way would have been better: the link stays as bad as it was.
-    link.OnStall(static_cast<double>(status.kv_bytes) / late_s, now_us);
+    OnSlowLink(*prefill, request.decode.lease, static_cast<double>(status.kv_bytes) / late_s,
+               now_us);
     return;
   }
   if (link.IsLeftAlone()) {
@@ -235,11 +236,22 @@ void RouterCore::ProbeLinks(int64_t now_us) {
   }
 }
 
+// What slows one link of a worker may slow them all: its network, or its host.
+void RouterCore::OnSlowLink(RegisteredWorker& prefill, LeaseId decode, double bytes_per_s,
+                            int64_t now_us) {
+  prefill.links[decode].OnStall(bytes_per_s, now_us);
+  for (const LinkView& link : prefill.load.links) {
+    const RegisteredWorker* const other = registry_.FindByWorkerId(link.to);
+    if (link.up && other != nullptr && other->lease != decode)
+      prefill.links[other->lease].Suspect();
+  }
+}
+
 void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us) {
   RegisteredWorker& prefill = *registry_.Find(request.prefill.lease);
   if (request.spec.is_probe()) {
     if (!IsSlowProbe(request, registry_.Find(request.decode.lease), kv)) return;
-    prefill.links[request.prefill.link_to].OnStall(kv.bytes_per_s, now_us);
+    OnSlowLink(prefill, request.prefill.link_to, kv.bytes_per_s, now_us);
     return EndBad(request, ErrorCode::kCancelled);
   }
   const SlowSource before =
@@ -255,13 +267,12 @@ void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_
     request.slow = before;
     return;
   }
-  LinkHealth& link = prefill.links[request.prefill.link_to];
-  // Its KV is waited for all the same; other requests had better go another way.
-  if (!request.MayBePlacedAgain()) {
-    if (!before.Is(prefill.lease, now_us)) link.OnStall(kv.bytes_per_s, now_us);
-    return;
+  // KV that cannot move is waited for all the same; other requests had better go another way.
+  const bool can_move = request.MayBePlacedAgain();
+  if (can_move || !before.Is(prefill.lease, now_us)) {
+    OnSlowLink(prefill, request.prefill.link_to, kv.bytes_per_s, now_us);
   }
-  link.OnStall(kv.bytes_per_s, now_us);
+  if (!can_move) return;
   BATON_LOG_WARN(
       "request {}: its KV from {} to {} would come in {:.1f} s ({} bytes left, {:.0f} bytes a "
       "second), another way needs {:.1f} s",

@@ -270,6 +270,53 @@ TEST_F(BadLinkTest, AProbeCountsInNothingThatClientsNotice) {
   ExpectClean(cluster);
 }
 
+// Two decode workers: the one whose link was not slow waits for a probe, and then gets requests.
+TEST_F(BadLinkTest, TheOtherLinksOfAWorkerWithASlowLinkAreProbedAtOnce) {
+  Start(1);
+  WorkerDescription other = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+  other.kv_bytes_per_token = kBytesPerToken;
+  other.num_blocks = num_blocks;
+  cluster.Join(std::move(other));
+  const auto report = [this](bool free) {
+    Report();
+    WorkerLoadReport load;
+    load.ready = free;
+    load.num_blocks = num_blocks;
+    load.blocks[0] = num_blocks;
+    load.prefill_tokens_per_s = 500;
+    cluster.core.OnWorkerLoad(cluster.leases["decode-1"], load, cluster.now_us);
+    load = WorkerLoadReport{};
+    load.ready = true;
+    load.num_blocks = num_blocks;
+    load.blocks[0] = num_blocks;
+    load.prefill_tokens_per_s = 500;
+    for (const std::string id : {"decode-0", "decode-1"}) {
+      load.links.push_back({id, cluster.lives[id], LinkKind::kTcp, 0, true});
+    }
+    cluster.core.OnWorkerLoad(cluster.leases["prefill-0"], load, cluster.now_us);
+  };
+  report(/*free=*/false);
+  const RequestUid uid = Ask();
+  ASSERT_EQ(LastDecode().peer, "prefill-0");
+  const auto probes_at_the_other = [this] {
+    std::vector<Order> orders = cluster.Log("decode-1").Of(Order::Kind::kDecode);
+    std::erase_if(orders, [this](const Order& o) { return cluster.sinks.contains(o.uid); });
+    return orders;
+  };
+  for (int i = 0; i < 40 && probes_at_the_other().empty(); ++i) {
+    cluster.now_us += 50'000;
+    report(/*free=*/true);
+    cluster.core.Tick(cluster.now_us);
+  }
+  ASSERT_EQ(probes_at_the_other().size(), 1u) << "within 2 s";
+  const Order probe = probes_at_the_other().back();
+  EXPECT_EQ(probe.peer, "prefill-0");
+  for (const LinkRow& row : cluster.core.LinkRows()) {
+    EXPECT_EQ(row.num_stalls, row.to == "decode-0" ? 1u : 0u);
+  }
+  cluster.core.Cancel(uid);
+}
+
 // No hand-off failed on it, and none would take it while another link is faster.
 TEST_F(BadLinkTest, ALinkThatWasSlowAWhileAgoIsProbed) {
   Start(2);

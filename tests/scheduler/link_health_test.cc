@@ -62,6 +62,20 @@ TEST(LinkHealthTest, ASlowLinkIsProbedWhenItsSpeedWasFoundLongAgo) {
   EXPECT_NEAR(link.limit_bytes_per_s(), 1.0 * kMiB, kMiB / 100.0);
 }
 
+TEST(LinkHealthTest, ASuspectedLinkIsProbedAtOnceAndKeepsItsSpeed) {
+  LinkHealth link;
+  link.OnVerified(100 * kMiB, 0.1, 0.1, kSecond);
+  link.Suspect();
+  EXPECT_TRUE(link.IsLeftAlone());
+  EXPECT_TRUE(link.WantsProbe(/*is_slow=*/false, kSecond));
+  link.BeginHandOff(kMiB);
+  link.OnVerified(kMiB, 0.1, 0.01, kSecond);
+  link.EndHandOff(kMiB);
+  EXPECT_FALSE(link.IsLeftAlone());
+  EXPECT_EQ(link.num_stalls(), 0u);
+  EXPECT_NEAR(link.limit_bytes_per_s(), 1000.0 * kMiB, kMiB) << "the probe was small";
+}
+
 TEST(LinkHealthTest, ALinkThatFlapsRestsAsLongAsOneThatStaysBad) {
   LinkHealth link;
   int64_t now_us = kSecond;
