@@ -649,10 +649,10 @@ fn calls_from_the_deepest_place_fit_the_stack() {
     let _lock = budget::stray_test_lock();
     let source = format!(
         "{{% macro m() %}}{}{{{{ {}m(){} }}}}{}{{% endmacro %}}{{{{ m() }}}}",
-        "{% if 1 %}".repeat(150),
-        "[".repeat(150),
-        "]".repeat(150),
-        "{% endif %}".repeat(150),
+        "{% if 1 %}".repeat(90),
+        "[".repeat(90),
+        "]".repeat(90),
+        "{% endif %}".repeat(90),
     );
     let failure = refused(&source);
     assert_eq!(failure.code, Code::Limit, "{}", failure.message);

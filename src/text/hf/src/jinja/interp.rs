@@ -59,6 +59,9 @@ pub fn render(
         captured: Vec::new(),
         remembering: Vec::new(),
     };
+    // jinja2's `self` has the template's blocks, which are left out: all members are undefined.
+    let blocks = Value::Namespace(interp.new_namespace());
+    scope.set(&Arc::from("self"), blocks);
     // Assignments of the template stand in a scope of their own, as in jinja2.
     let top = Scope::inner(&scope);
     let ended = interp.exec(body, &top);
