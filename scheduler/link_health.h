@@ -29,8 +29,8 @@ inline constexpr int64_t kLinkForgivenUs = 30'000'000;
 // A measured speed is trusted for so long after it was last found. Nothing is placed on a link that
 // is taken for slow, so only a probe finds out that it is fast again.
 inline constexpr int64_t kSpeedTrustedUs = kMaxLinkRestUs;
-// The least time between two probes of one link.
-inline constexpr int64_t kProbeEveryUs = 1'000'000;
+// The least time between two probes of one link: the first may have found no room.
+inline constexpr int64_t kProbeEveryUs = 250'000;
 
 // A prompt that is computed and whose KV is not at the decode worker yet.
 struct KvOnItsWay {
