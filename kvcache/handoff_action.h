@@ -46,8 +46,8 @@ enum class HandoffOutcome : uint8_t {
 };
 std::string_view HandoffOutcomeName(HandoffOutcome outcome);
 
-// What a side that ends a hand-off so tells the other one of its reason, and what a Revoke with
-// such a reason means to the side that hears it.
+// The reason that a side tells the other one when it ends a hand-off so. The side that hears a
+// Revoke reads the same from it.
 FailedPart FailedPartOf(HandoffOutcome outcome);
 HandoffOutcome OutcomeOf(const Revoke& revoke);
 

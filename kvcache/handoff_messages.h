@@ -107,7 +107,7 @@ struct Revoke {
   TransferKey key;
   std::string reason;
   bool from_decode = false;
-  // What ended it at the sender: the hand-off, or the sender's own part of the request.
+  // The part that ended it at the sender: the hand-off, or the sender's own part of the request.
   FailedPart failed_part = FailedPart::kNotTold;
 
   friend bool operator==(const Revoke&, const Revoke&) = default;

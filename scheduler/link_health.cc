@@ -9,6 +9,8 @@ namespace {
 constexpr double kSpeedShare = 0.1;
 // A smaller transfer is not measured: most of its time is latency.
 constexpr uint64_t kMinLimitBytes = uint64_t{1} << 20;
+// A link without a byte for so long may be as slow as another one of its worker.
+constexpr int64_t kSuspectIdleUs = 1'000'000;
 // A faster report, or one of no time at all, counts as this speed. A petabyte a second still fits
 // the whole number that the topology shows.
 constexpr double kMaxBytesPerS = 1e15;
@@ -56,6 +58,25 @@ void LinkHealth::EndHandOff(uint64_t num_bytes) {
   num_open_ -= num_open_ > 0 ? 1 : 0;
 }
 
+void LinkHealth::Suspect(int64_t now_us) {
+  if (!is_proven_ || (last_bytes_us_ > 0 && now_us - last_bytes_us_ < kSuspectIdleUs)) return;
+  is_proven_ = false;
+  next_probe_us_ = 0;
+  probing_since_us_ = -1;
+}
+
+bool LinkHealth::IsLeftAlone(int64_t now_us) const {
+  if (is_proven_) return false;
+  const bool no_probe_gets_room =
+      probing_since_us_ >= 0 && now_us - probing_since_us_ >= kProbePatienceUs;
+  return Rests(now_us) || num_open_ > 0 || !no_probe_gets_room;
+}
+
+void LinkHealth::OnProbe(int64_t now_us) {
+  next_probe_us_ = now_us + kProbeEveryUs;
+  if (probing_since_us_ < 0) probing_since_us_ = now_us;
+}
+
 void LinkHealth::ForgiveSilence(int64_t late_us) {
   const int64_t num_slots = late_us / kSlotUs;
   const auto shift = static_cast<std::ptrdiff_t>(num_slots % static_cast<int64_t>(kNumSlots));
@@ -76,7 +97,7 @@ void LinkHealth::LearnSpeed(uint64_t num_bytes, double seconds, double after_pro
   // (as of a sender with little to send: Cardwell et al., "BBR", CACM 2017).
   // While a link is tried a small one has to do: else a link that is slow for large prompts would
   // be taken for healed by a small one.
-  const bool is_large = num_bytes >= kMinLimitBytes || !is_proven_;
+  const bool is_large = num_bytes >= kMinLimitBytes || rests_until_us_ > 0;
   const bool is_limit = is_large && after_prompt_s > seconds / 2;
   const bool is_faster = limit_bytes_per_s_ > 0 && speed > limit_bytes_per_s_;
   if (!is_limit && !is_faster) return;
@@ -92,6 +113,7 @@ void LinkHealth::OnVerified(uint64_t num_bytes, double seconds, double after_pro
   LearnSpeed(num_bytes, seconds, after_prompt_s, now_us);
   is_proven_ = true;
   rests_until_us_ = 0;
+  probing_since_us_ = -1;
   if (now_us - last_fault_us_ >= kLinkForgivenUs) num_faults_ = 0;
 }
 
@@ -113,6 +135,8 @@ bool LinkHealth::BeginRest(int64_t now_us) {
   const int64_t rest_us = kFirstLinkRestUs << std::min(num_faults_, 10u);
   ++num_faults_;
   last_fault_us_ = now_us;
+  next_probe_us_ = 0;
+  probing_since_us_ = -1;
   rests_until_us_ = now_us + std::min(rest_us, kMaxLinkRestUs);
   return true;
 }

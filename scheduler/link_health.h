@@ -8,7 +8,8 @@
 //
 // Invariants
 //  1. A link that failed carries no client's KV until a probe over it was good. A probe is a short
-//     prompt of the router's own.
+//     prompt of the router's own. Where no probe finds room for kProbePatienceUs, one client's
+//     hand-off tries the link.
 //  2. A rest lasts at most kMaxLinkRestUs, so that a healed link is found within it.
 //  3. EndHandOff takes away what one BeginHandOff counted; OnBytes changes neither.
 #ifndef BATON_SCHEDULER_LINK_HEALTH_H_
@@ -31,6 +32,8 @@ inline constexpr int64_t kLinkForgivenUs = 30'000'000;
 inline constexpr int64_t kSpeedTrustedUs = kMaxLinkRestUs;
 // The least time between two probes of one link: the first may have found no room.
 inline constexpr int64_t kProbeEveryUs = 250'000;
+// With the longest rest: less than 10 s.
+inline constexpr int64_t kProbePatienceUs = 1'500'000;
 
 // A prompt that is computed and whose KV is not at the decode worker yet.
 struct KvOnItsWay {
@@ -67,12 +70,16 @@ class LinkHealth {
   void OnFault(int64_t now_us);
   // A hand-off was given up, or was late, at this speed (0 = not known): counted, and a fault.
   void OnStall(double bytes_per_s, int64_t now_us);
-  // Another link of its prefill worker was slow: a probe tells whether this one is. No fault.
-  void Suspect() { is_proven_ = false; }
+  // Another link of its prefill worker was slow: a probe tells whether this one is. No fault. A
+  // link that carried bytes within the last second is not suspected.
+  void Suspect(int64_t now_us);
 
   bool Rests(int64_t now_us) const { return now_us < rests_until_us_; }
-  // No client's hand-off now: none was good since the last fault or suspicion.
-  bool IsLeftAlone() const { return !is_proven_; }
+  // No client's hand-off now: none was good since the last fault or suspicion, and a probe is on
+  // its way or may still find room.
+  bool IsLeftAlone(int64_t now_us) const;
+  // It is left alone, and no hand-off over it has failed since one was good.
+  bool IsSuspected() const { return !is_proven_ && rests_until_us_ == 0; }
   // Its speed was found long ago, or never.
   bool IsStale(int64_t now_us) const { return now_us - limit_us_ >= kSpeedTrustedUs; }
   // A probe may try it now. `is_slow`: at its measured speed, KV takes longer to cross than to
@@ -81,7 +88,9 @@ class LinkHealth {
     const bool is_asked = !is_proven_ || (is_slow && IsStale(now_us));
     return is_asked && !Rests(now_us) && num_open_ == 0 && now_us >= next_probe_us_;
   }
-  void OnProbe(int64_t now_us) { next_probe_us_ = now_us + kProbeEveryUs; }
+  // A probe is tried now; it may find no room.
+  void OnProbe(int64_t now_us);
+  void OnProbeVerified(int64_t now_us) { next_probe_us_ = now_us + kSpeedTrustedUs; }
   // The router stood still for so long, and heard no byte of that time.
   void ForgiveSilence(int64_t late_us);
   int64_t rests_until_us() const { return rests_until_us_; }
@@ -114,6 +123,7 @@ class LinkHealth {
   int64_t last_fault_us_ = 0;
   int64_t rests_until_us_ = 0;
   int64_t next_probe_us_ = 0;
+  int64_t probing_since_us_ = -1;  // first try since the last fault or suspicion; -1 = none
 };
 
 }  // namespace baton

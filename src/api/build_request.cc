@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/api/tool_params.h"
 #include "src/base/hex.h"
@@ -419,6 +420,7 @@ std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams
     const JsonValue::Array* list = value.AsArray();
     const bool is_empty = value.is_null() || (list != nullptr && list->empty());
     if (is_empty || model.chat_template == nullptr || model.chat_template->Reads(name)) continue;
+    if (unread.size() == kMaxIgnoredNames) break;
     unread.push_back(HasOwnField(name) ? name : fmt::format("chat_template_kwargs.{}", name));
   }
   return unread;

@@ -109,7 +109,7 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
                     ChatPrompt* prompt, RequestError* error);
 
 // Fields of `params` that the template of `model` does not read, so that they change nothing:
-// "documents", "chat_template_kwargs.mood". An empty value is none.
+// "documents", "chat_template_kwargs.mood". An empty value is none. At most kMaxIgnoredNames.
 std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams& params);
 
 }  // namespace baton

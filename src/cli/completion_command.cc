@@ -39,7 +39,7 @@ _baton() {
 complete -o default -F _baton baton
 )sh"},
     {"zsh", R"sh(#compdef baton
-# In ~/.zshrc, behind compinit: source <(baton completion zsh)
+# In ~/.zshrc, after compinit: source <(baton completion zsh)
 _baton() {
   if (( CURRENT == 2 )); then
     compadd -- COMMANDS

@@ -86,7 +86,7 @@ Status GoOn(PartFile& part, const std::string& sha256, WebRequest& request) {
   return OkStatus();
 }
 
-// What a GGUF file, and each part of a split one, begins with.
+// A GGUF file, and each part of a split one, begins with it.
 constexpr std::string_view kMagic = "GGUF";
 
 // OK, or what the file at `path` begins with instead. A hub may answer with a page for people, or

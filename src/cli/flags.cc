@@ -193,9 +193,9 @@ Status FlagSet::CheckExtras(const std::vector<std::string>& extras) const {
   return InvalidArgument("unexpected argument '{}': {}", extras[0], hint->second);
 }
 
-// What follows an unknown name in an error: what does its work here where others have a flag of
-// that name, else the nearest name. Theirs is named where it is nearer by spelling than any of
-// ours. "" = nothing is near.
+// The hint that follows an unknown name in an error. Where other servers have a flag of that name,
+// it says what does its work here; else it is the nearest name. Their flag is named where it is
+// nearer by spelling than any of ours. "" = nothing is near.
 std::string FlagSet::HintFor(const std::string& name) const {
   if (const auto hint = hints_.find(name); hint != hints_.end()) return ": " + hint->second;
   std::vector<std::string> foreign;

@@ -29,7 +29,7 @@ void PrintUsage(std::FILE* out) {
 
 // What other programs call a subcommand, and what does its work here.
 struct ForeignCommand {
-  std::string_view names;  // with a blank before and behind each
+  std::string_view names;  // a blank before and after each
   std::string_view text;
 };
 constexpr ForeignCommand kForeign[] = {

@@ -129,8 +129,8 @@ Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
   return CheckAdvertise(f.advertise);
 }
 
-// What `serve` has opened for its workers; nothing in a process that it did not start, or of a
-// model of several files.
+// The file that `serve` has opened for its workers; none in a process that it did not start, or for
+// a model of several files.
 std::optional<ModelFile> InheritedModel() {
   const char* text = std::getenv(kModelFdVariable);
   if (text == nullptr) return std::nullopt;

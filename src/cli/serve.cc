@@ -75,7 +75,13 @@ UniqueFd OpenModel(const ModelFile& model) {
   std::error_code error;
   const bool is_one_file = fs::is_regular_file(model.path, error) && parts.ok() &&
                            parts->size() == 1 && parts->front() == model.path;
-  return UniqueFd(is_one_file ? ::open(model.path.c_str(), O_RDONLY | O_CLOEXEC) : -1);
+  if (!is_one_file) return UniqueFd();
+  UniqueFd file(::open(model.path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) {
+    Print(stderr, "warning: {} cannot be kept open for workers that start again: {}\n", model.path,
+          ErrnoText(errno));
+  }
+  return file;
 }
 
 // Flags that the servers of others have, and the titles of --help.

@@ -61,9 +61,9 @@ Status TooManyRedirects(const std::string& url, int num_redirects);
 // True when both URLs have the same scheme, host and port; a port that is not said is the scheme's.
 bool IsSameOrigin(std::string_view one, std::string_view other);
 
-// What `list`, the value of NO_PROXY, means for this URL in libcurl's form. libcurl knows neither
-// ports nor brackets there, which Go and Python do: HOST:PORT stands as HOST where the port is the
-// URL's and is left out elsewhere, and [::1] is ::1.
+// `list`, the value of NO_PROXY, in the form in which libcurl understands it for this URL. libcurl
+// knows neither ports nor brackets there, which Go and Python do: HOST:PORT stands as HOST where
+// the port is the URL's and is left out elsewhere, and [::1] is ::1.
 std::string NoProxyFor(std::string_view list, std::string_view url);
 
 // A path as URLs have it: all but letters, digits, "-._~" and the "/" between folders as %XX.

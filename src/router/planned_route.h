@@ -23,6 +23,10 @@ struct PlannedRoute {
   LeaseId PrefillLease() const;  // where KV comes from to the route's decode worker; 0 = none
 };
 
+// The result of trying to place a request. kWaitAside: the request waits for a worker of its own
+// numerics while there are others. Nobody need wait behind it for the others.
+enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kEnded };
+
 // Decode workers that later requests of the queue leave to one before them.
 struct PlacementClaim {
   std::string_view model;

@@ -40,7 +40,7 @@ class RetryEstimate {
   uint32_t AfterS(size_t num_ahead) const;
 
  private:
-  // What the answers that decode now have in common.
+  // The answers that decode now have this in common.
   struct Pace {
     double token_us = 0;   // between two tokens of one answer; 0 = nothing decodes
     double prompt_us = 0;  // from its place to its first token

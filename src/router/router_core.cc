@@ -94,12 +94,15 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     return;
   }
   EnterQueue(record);
-  if (record.spec.is_own()) ++num_own_;
+  num_own_ += record.spec.is_own() ? 1 : 0;
+  num_shadows_ += record.spec.is_shadow() ? 1 : 0;
   ReportTableSize();
   const Stage last = record.spec.is_own() ? Stage::kServes : Stage::kLeaves;
   if (stage_ > last) return EndBad(record, ErrorCode::kDraining);
   if (!registry_.Serves(record.spec.model->id)) return EndBad(record, ErrorCode::kNoWorkers);
-  if (num_queued_ - num_aside_ > config_.max_queued || requests_.size() > config_.max_live) {
+  const bool is_full =
+      num_queued_ - num_aside_ > config_.max_queued || requests_.size() > config_.max_live;
+  if (is_full && !record.spec.is_probe()) {
     return EndBad(record, NoRoomError(record, ErrorCode::kQueueFull));
   }
   if (const std::optional<uint32_t> retry_s = OverloadRetryS(record, now_us)) {
@@ -109,6 +112,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     return EndBad(record, error);
   }
   record.life.OnValidated();
+  if (record.spec.is_probe()) return PlaceProbe(record, now_us);
   queue_.push_back(uid);
   queue_changed_ = true;
   PlaceQueued(now_us);
@@ -221,7 +225,8 @@ void RouterCore::TellFailed(RouterRequest& request, const RequestError& error, b
 
 void RouterCore::Forget(RouterRequest& request, bool waits) {
   if (waits) LeaveQueue(request);
-  if (request.spec.is_own()) --num_own_;
+  num_own_ -= request.spec.is_own() ? 1 : 0;
+  num_shadows_ -= request.spec.is_shadow() ? 1 : 0;
   CancelKept(request);
   GiveUpMove(request);
   ReleaseHalf(request, request.prefill, !StopsByItself(request, request.prefill));
@@ -310,6 +315,7 @@ void RouterCore::BeginLeave() {
 
 // Gives the worker `on` back to clients; 0 = every worker.
 void RouterCore::EndShadows(LeaseId on) {
+  if (num_shadows_ == 0) return;
   EndOwn([on](const RouterRequest& request) {
     return request.spec.is_shadow() && (on.value() == 0 || request.decode.Is(on));
   });
@@ -477,7 +483,7 @@ Topology RouterCore::TopologyView(int64_t now_us) const {
     view.waiting = worker.load.waiting;
     view.not_paired = worker.not_paired;
     view.links = worker.load.links;
-    for (LinkView& link : view.links) ShowHealth(worker, link);
+    for (LinkView& link : view.links) ShowHealth(worker, link, now_us);
     topology.processes.push_back(std::move(view));
   }
   return topology;

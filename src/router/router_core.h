@@ -32,7 +32,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kvcache/hash_chain.h"
 #include "src/obs/baton_metrics.h"
 #include "src/router/link_metrics.h"
 #include "src/router/planned_route.h"
@@ -115,10 +114,6 @@ class RouterCore {
   const RouterPrefixIndex& prefixes() const { return prefixes_; }
 
  private:
-  // The result of trying to place a request. kWaitAside: the request waits for a worker of its own
-  // numerics while there are others. Nobody need wait behind it for the others.
-  enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kEnded };
-
   // router_core.cc: life and end of requests.
   std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
   RequestError NoRoomError(const RouterRequest& request, ErrorCode code);
@@ -156,6 +151,8 @@ class RouterCore {
   void SetWaiting(RouterRequest& request, bool waits_aside, bool is_apart);
   Route RouteForShadow(const RouterRequest& request, const RouteQuery& query, RouteTable& table);
   void PlaceQueued(int64_t now_us);
+  void PlaceProbe(RouterRequest& probe, int64_t now_us);
+  // `short_context`: that of the plan.
   Placing TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
                    uint32_t* short_context);
   void FindPrefixes(RouterRequest& request, RouteTable& table);
@@ -192,14 +189,16 @@ class RouterCore {
   void AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
   bool Move(RouterRequest& request, int64_t now_us);
   void GiveUpMove(RouterRequest& request);
+
   // router_core_links.cc: KV on its way.
   void ProbeLinks(int64_t now_us);
   void OnKvTotal(RouterRequest& request, uint64_t total_bytes);
   void OnKvProgress(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   void OnVerified(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   void WatchTransfers(int64_t now_us);
+  // Null: nothing was handed off there.
   const LinkHealth* HealthOf(const RegisteredWorker& prefill, std::string_view decode_id) const;
-  void ShowHealth(const RegisteredWorker& prefill, LinkView& link) const;
+  void ShowHealth(const RegisteredWorker& prefill, LinkView& link, int64_t now_us) const;
   void OnSlowLink(RegisteredWorker& prefill, LeaseId decode, double bytes_per_s, int64_t now_us);
   void MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us);
 
@@ -228,6 +227,7 @@ class RouterCore {
   size_t num_queued_ = 0;         // of requests_, clients' only
   size_t num_aside_ = 0;          // of num_queued_, nobody waits behind them
   size_t num_own_ = 0;            // shadows and probes of requests_
+  size_t num_shadows_ = 0;        // of num_own_
   // The requests that num_queued_ counts without those that wait apart, by model id.
   std::map<std::string, ModelQueue, std::less<>> model_queues_;
   std::map<std::string, RetryEstimate, std::less<>> retries_;  // by model id

@@ -114,8 +114,8 @@ uint64_t ShownSpeed(const LinkHealth& health) {
 
 }  // namespace
 
-// What the decode worker holds of the prompt was guessed when the request was placed; the decode
-// worker knows. No more is believed than the whole prompt, in whole blocks.
+// The router guessed what the decode worker holds of the prompt when it placed the request; the
+// decode worker knows. No more is believed than the whole prompt, in whole blocks.
 void RouterCore::OnKvTotal(RouterRequest& request, uint64_t total_bytes) {
   RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
   if (total_bytes == 0 || prefill == nullptr) return;
@@ -159,11 +159,12 @@ void RouterCore::OnVerified(RouterRequest& request, const WorkerRequestStatus& s
                now_us);
     return;
   }
-  if (link.IsLeftAlone()) {
+  if (link.IsLeftAlone(now_us) && !link.IsSuspected()) {
     BATON_LOG_INFO("the link from {} to {} is good again", request.prefill_worker_id,
                    request.decode_worker_id);
   }
   link.OnVerified(status.kv_bytes, status.transfer_seconds, late_s, now_us);
+  if (request.spec.is_probe()) link.OnProbeVerified(now_us);
 }
 
 // KV that follows other KV on its link is predicted with it, so the requests of a link that stalls
@@ -227,7 +228,9 @@ void RouterCore::ProbeLinks(int64_t now_us) {
   for (const auto& [lease, decode] : asked) {
     RegisteredWorker* const from = registry_.Find(lease);
     const RegisteredWorker* const to = registry_.Find(decode);
-    if (from == nullptr || to == nullptr || !from->IsPrefill()) continue;
+    const bool is_pair = from != nullptr && to != nullptr && from->IsPrefill();
+    if (!is_pair || !from->Usable(now_us) || !to->Usable(now_us)) continue;
+    if (!from->IsLinkedTo(to->description.name)) continue;
     from->links[decode].OnProbe(now_us);
     RequestUid uid;
     uid.hi = SplitMix(probe_draw_ += kSplitMixStep);
@@ -236,14 +239,17 @@ void RouterCore::ProbeLinks(int64_t now_us) {
   }
 }
 
-// What slows one link of a worker may slow them all: its network, or its host.
+// A worker whose network or host is slow has no fast link: when a good link of it becomes bad, the
+// others are suspected. A link that stays bad says nothing new of them.
 void RouterCore::OnSlowLink(RegisteredWorker& prefill, LeaseId decode, double bytes_per_s,
                             int64_t now_us) {
+  const bool was_good = !prefill.links[decode].IsLeftAlone(now_us);
   prefill.links[decode].OnStall(bytes_per_s, now_us);
+  if (!was_good) return;
   for (const LinkView& link : prefill.load.links) {
     const RegisteredWorker* const other = registry_.FindByWorkerId(link.to);
-    if (link.up && other != nullptr && other->lease != decode)
-      prefill.links[other->lease].Suspect();
+    if (!link.up || !CrossesNetwork(link.kind) || other == nullptr) continue;
+    if (other->lease != decode) prefill.links[other->lease].Suspect(now_us);
   }
 }
 
@@ -251,7 +257,7 @@ void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_
   RegisteredWorker& prefill = *registry_.Find(request.prefill.lease);
   if (request.spec.is_probe()) {
     if (!IsSlowProbe(request, registry_.Find(request.decode.lease), kv)) return;
-    OnSlowLink(prefill, request.prefill.link_to, kv.bytes_per_s, now_us);
+    prefill.links[request.prefill.link_to].OnStall(kv.bytes_per_s, now_us);
     return EndBad(request, ErrorCode::kCancelled);
   }
   const SlowSource before =
@@ -290,13 +296,19 @@ const LinkHealth* RouterCore::HealthOf(const RegisteredWorker& prefill,
   return nullptr;
 }
 
-void RouterCore::ShowHealth(const RegisteredWorker& prefill, LinkView& link) const {
+void RouterCore::ShowHealth(const RegisteredWorker& prefill, LinkView& link, int64_t now_us) const {
   const LinkHealth* const health = HealthOf(prefill, link.to);
   if (health == nullptr) return;
   link.bytes_per_s = ShownSpeed(*health);
-  if (!link.up || !health->IsLeftAlone()) return;
-  link.why = fmt::format("left alone for a while: {} hand-offs over it failed or came too slowly",
-                         health->num_stalls());
+  // No probe tries a link between decode workers: it only rests.
+  const bool is_left = prefill.IsPrefill() ? health->IsLeftAlone(now_us) : health->Rests(now_us);
+  if (!link.up || !is_left) return;
+  link.why = health->IsSuspected()
+                 ? "left alone until a probe: another link of its prefill worker was slow"
+                 : fmt::format(
+                       "left alone for a while: {} hand-offs over it failed or came too "
+                       "slowly",
+                       health->num_stalls());
 }
 
 std::vector<LinkRow> RouterCore::LinkRows() const {

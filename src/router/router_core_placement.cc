@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 
+#include "kvcache/hash_chain.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/router/router_core.h"
@@ -191,7 +192,7 @@ void RouterCore::PlaceQueued(int64_t now_us) {
       placing = TryPlace(*request, claims, now_us, &short_context);
       const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
       const bool frees_room = waits && num_own_ > 0 && !request->spec.is_own();
-      if (frees_room) EndShadows(LeaseId{});
+      if (frees_room) EndOwn([](const RouterRequest&) { return true; });
       if (frees_room) placing = TryPlace(*request, claims, now_us, &short_context);
       if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
     }
@@ -212,6 +213,15 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     waiting.push_back(uid);
   }
   queue_ = std::move(waiting);
+}
+
+// Beside the queue: clients that wait for room hold up a probe no more than it holds up them. Its
+// few blocks are free again within a moment.
+void RouterCore::PlaceProbe(RouterRequest& probe, int64_t now_us) {
+  uint32_t short_context = 0;
+  const Placing placing = TryPlace(probe, PlacementClaims{}, now_us, &short_context);
+  const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
+  if (waits) EndBad(probe, ErrorCode::kQueueFull);
 }
 
 // Its client has seen tokens of one numerics, and a worker of others could go on with other ones.
@@ -396,8 +406,8 @@ Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery&
   return PickRoute(table.Load(), alone);
 }
 
-RouterCore::Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& claims,
-                                         int64_t now_us, uint32_t* short_context) {
+Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
+                             uint32_t* short_context) {
   if (!request.MayBePlacedAgain()) {
     EndBad(request, ErrorCode::kWorkerLost);
     return Placing::kEnded;

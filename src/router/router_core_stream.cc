@@ -109,9 +109,10 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
 void RouterCore::Accept(RouterRequest& request, int64_t now_us) {
   request.accepted = true;
   if (std::exchange(request.is_counted, true)) return;
+  if (request.spec.is_own()) return;
   registry_.Find(request.decode.lease)->refusals.num_refusals = 0;
   const auto queue = model_queues_.find(request.spec.model->id);
-  if (queue == model_queues_.end() || request.spec.is_own()) return;
+  if (queue == model_queues_.end()) return;
   queue->second.rate.OnPlaced(now_us);
 }
 
@@ -224,7 +225,8 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       break;
     case WorkerRequestState::kPrefillStarted:
       request.lifetime.Mark(RequestEvent::kPrefillStarted, now_us);
-      if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease)) {
+      if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease);
+          prefill != nullptr && !request.spec.is_own()) {
         prefill->refusals.num_refusals = 0;
       }
       CountSource(request, status);

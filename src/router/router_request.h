@@ -105,7 +105,7 @@ struct RouterRequest {
   uint64_t numerics_id = 0;       // of the decode worker that the first token came from
   uint32_t begun_context = 0;     // of that which the client's first token came from, tokens
   bool varies = false;            // another computation of the same may give other tokens there
-  bool waits_aside = false;       // while queued: see RouterCore::Placing
+  bool waits_aside = false;       // while queued: see Placing
   bool waits_apart = false;       // aside, or for a larger context than others need
   std::string prefill_worker_id;  // "" when local
   std::string decode_worker_id;

@@ -86,9 +86,9 @@ Row CommonRow(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t no
 }
 
 // The row of a link that is up.
-LinkUp RowOf(const LinkHealth& health, uint64_t bytes_per_token) {
+LinkUp RowOf(const LinkHealth& health, uint64_t bytes_per_token, int64_t now_us) {
   LinkUp row;
-  row.rests = health.IsLeftAlone();
+  row.rests = health.IsLeftAlone(now_us);
   if (health.limit_bytes_per_s() <= 0) return row;
   row.seconds_per_token = static_cast<double>(bytes_per_token) / health.limit_bytes_per_s();
   row.queued_s = static_cast<double>(health.open_bytes()) / health.limit_bytes_per_s();
@@ -369,7 +369,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us) c
       const auto health = worker.links.find(decode->lease);
       LinkUp up;
       if (health != worker.links.end()) {
-        up = RowOf(health->second, description.kv_bytes_per_token);
+        up = RowOf(health->second, description.kv_bytes_per_token, now_us);
       }
       up.prefill_idx = prefill_idx;
       up.decode_idx = it->second;

@@ -170,7 +170,7 @@ StatusOr<HandoffMessage> FromProto(const v1::Revoke& m) {
   BATON_ASSIGN_OR_RETURN(revoke.key, FromProto(m.key()));
   revoke.reason = WireText(m.reason());
   revoke.from_decode = m.from_decode();
-  // What only a newer worker says counts as not told.
+  // A part that only a newer worker names counts as not told.
   if (m.failed_part() == v1::FAILED_PART_HAND_OFF) revoke.failed_part = FailedPart::kHandOff;
   if (m.failed_part() == v1::FAILED_PART_COMPUTATION) {
     revoke.failed_part = FailedPart::kComputation;

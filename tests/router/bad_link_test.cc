@@ -270,51 +270,127 @@ TEST_F(BadLinkTest, AProbeCountsInNothingThatClientsNotice) {
   ExpectClean(cluster);
 }
 
-// Two decode workers: the one whose link was not slow waits for a probe, and then gets requests.
-TEST_F(BadLinkTest, TheOtherLinksOfAWorkerWithASlowLinkAreProbedAtOnce) {
-  Start(1);
-  WorkerDescription other = FakeCluster::Describe("decode-1", PoolRole::kDecode);
-  other.kv_bytes_per_token = kBytesPerToken;
-  other.num_blocks = num_blocks;
-  cluster.Join(std::move(other));
-  const auto report = [this](bool free) {
-    Report();
-    WorkerLoadReport load;
-    load.ready = free;
-    load.num_blocks = num_blocks;
-    load.blocks[0] = num_blocks;
-    load.prefill_tokens_per_s = 500;
-    cluster.core.OnWorkerLoad(cluster.leases["decode-1"], load, cluster.now_us);
-    load = WorkerLoadReport{};
-    load.ready = true;
-    load.num_blocks = num_blocks;
-    load.blocks[0] = num_blocks;
-    load.prefill_tokens_per_s = 500;
-    for (const std::string id : {"decode-0", "decode-1"}) {
-      load.links.push_back({id, cluster.lives[id], LinkKind::kTcp, 0, true});
+// Two decode workers: the link to the one that was not slow waits for a probe, and is used then.
+class TwoDecodeWorkersTest : public BadLinkTest {
+ protected:
+  void StartBoth() {
+    Start(1);
+    WorkerDescription other = FakeCluster::Describe("decode-1", PoolRole::kDecode);
+    other.kv_bytes_per_token = kBytesPerToken;
+    other.num_blocks = num_blocks;
+    cluster.Join(std::move(other));
+  }
+  // Only the decode workers of `ready` take requests.
+  void AdvanceBoth(int num_ticks, const std::set<std::string>& ready) {
+    for (int i = 0; i < num_ticks; ++i) {
+      cluster.now_us += 50'000;
+      WorkerLoadReport load;
+      load.num_blocks = num_blocks;
+      load.blocks[0] = num_blocks;
+      load.prefill_tokens_per_s = 500;
+      for (const std::string id : {"decode-0", "decode-1"}) {
+        load.ready = ready.contains(id);
+        cluster.core.OnWorkerLoad(cluster.leases[id], load, cluster.now_us);
+      }
+      load.ready = true;
+      for (const std::string id : {"decode-0", "decode-1"}) {
+        load.links.push_back({id, cluster.lives[id], LinkKind::kTcp, 0, true});
+      }
+      cluster.core.OnWorkerLoad(cluster.leases["prefill-0"], load, cluster.now_us);
+      cluster.core.Tick(cluster.now_us);
     }
-    cluster.core.OnWorkerLoad(cluster.leases["prefill-0"], load, cluster.now_us);
-  };
-  report(/*free=*/false);
-  const RequestUid uid = Ask();
-  ASSERT_EQ(LastDecode().peer, "prefill-0");
-  const auto probes_at_the_other = [this] {
-    std::vector<Order> orders = cluster.Log("decode-1").Of(Order::Kind::kDecode);
+  }
+  std::vector<Order> ProbesAt(const std::string& id) {
+    std::vector<Order> orders = cluster.Log(id).Of(Order::Kind::kDecode);
     std::erase_if(orders, [this](const Order& o) { return cluster.sinks.contains(o.uid); });
     return orders;
-  };
-  for (int i = 0; i < 40 && probes_at_the_other().empty(); ++i) {
-    cluster.now_us += 50'000;
-    report(/*free=*/true);
-    cluster.core.Tick(cluster.now_us);
   }
-  ASSERT_EQ(probes_at_the_other().size(), 1u) << "within 2 s";
-  const Order probe = probes_at_the_other().back();
+};
+
+TEST_F(TwoDecodeWorkersTest, TheOtherLinkOfAWorkerWithASlowLinkIsProbedAtOnce) {
+  StartBoth();
+  AdvanceBoth(1, {"decode-0"});
+  const RequestUid uid = Ask();
+  ASSERT_EQ(LastDecode().peer, "prefill-0");
+  for (int i = 0; i < 40 && cluster.core.LinkRows().at(0).num_stalls == 0; ++i) {
+    AdvanceBoth(1, {"decode-0", "decode-1"});
+  }
+  AdvanceBoth(1, {"decode-0", "decode-1"});
+  ASSERT_EQ(ProbesAt("decode-1").size(), 1u);
+  cluster.core.Cancel(uid);
+  const Order probe = ProbesAt("decode-1").back();
   EXPECT_EQ(probe.peer, "prefill-0");
+  const auto say = [&](const std::string& id, WorkerRequestState state) {
+    cluster.State(id, probe.uid, state, StatusCode::kOk, 1);
+  };
+  const auto ask = [&] {
+    const RequestUid next = cluster.Submit(cluster.Request(std::string(160, 'q')));
+    const Order order = cluster.Log("decode-1").Of(Order::Kind::kDecode).back();
+    EXPECT_EQ(order.uid, next);
+    cluster.core.Cancel(next);
+    return order.peer;
+  };
+  AdvanceBoth(1, {"decode-1"});
+  EXPECT_EQ(ask(), "") << "not before the probe was good";
+  say("decode-1", WorkerRequestState::kReserved);
+  say("prefill-0", WorkerRequestState::kPrefillStarted);
+  say("prefill-0", WorkerRequestState::kPrefillDone);
+  say("decode-1", WorkerRequestState::kVerified);
+  EXPECT_EQ(ask(), "prefill-0");
   for (const LinkRow& row : cluster.core.LinkRows()) {
     EXPECT_EQ(row.num_stalls, row.to == "decode-0" ? 1u : 0u);
   }
+}
+
+// What probes find out of a link that stays bad says nothing new of the others.
+TEST_F(TwoDecodeWorkersTest, ALinkThatStaysBadDoesNotKeepTheOthersFromTheirRequests) {
+  StartBoth();
+  AdvanceBoth(1, {"decode-0"});
+  const RequestUid uid = Ask();
+  AdvanceBoth(30, {"decode-0"});  // too slow; there is no probe of a worker that is not ready
+  ASSERT_EQ(cluster.core.LinkRows().at(0).num_stalls, 1u);
   cluster.core.Cancel(uid);
+  AdvanceBoth(1, {"decode-0", "decode-1"});
+  const auto take = [&](const std::string& id, const Order& probe) {
+    cluster.State(id, probe.uid, WorkerRequestState::kReserved, StatusCode::kOk, 1);
+    cluster.State("prefill-0", probe.uid, WorkerRequestState::kPrefillDone, StatusCode::kOk, 1);
+  };
+  ASSERT_EQ(ProbesAt("decode-1").size(), 1u);
+  take("decode-1", ProbesAt("decode-1").back());
+  cluster.State("decode-1", ProbesAt("decode-1").back().uid, WorkerRequestState::kVerified,
+                StatusCode::kOk, 1);
+  for (size_t i = 0; i < 3; ++i) {
+    for (int k = 0; k < 200 && ProbesAt("decode-0").size() == i; ++k) {
+      AdvanceBoth(1, {"decode-0", "decode-1"});
+    }
+    ASSERT_EQ(ProbesAt("decode-0").size(), i + 1);
+    take("decode-0", ProbesAt("decode-0").back());
+    AdvanceBoth(20, {"decode-0", "decode-1"});  // given up
+    EXPECT_EQ(ProbesAt("decode-1").size(), 1u) << i;
+  }
+  EXPECT_GE(cluster.core.LinkRows().at(0).num_stalls, 4u);
+}
+
+// Clients wait for room, and a probe takes its few blocks all the same: else the link would be left
+// alone for as long as they wait.
+TEST_F(BadLinkTest, AQueueOfClientsDoesNotHoldUpAProbe) {
+  Start(1);
+  const RequestUid first = Ask();
+  Advance(1'500'000);
+  Finish(first, LastDecode().attempt);
+  free_blocks = 8;  // too few for a prompt of 160 tokens
+  Report();
+  const RequestUid waits = cluster.Submit(cluster.Request(std::string(160, 'q')));
+  ASSERT_EQ(cluster.core.num_queued(), 1u);
+  const Order probe = NextProbe(0);
+  EXPECT_EQ(probe.peer, "prefill-0");
+  EXPECT_EQ(cluster.core.num_queued(), 1u);
+  Answer(probe);
+  free_blocks = UINT32_MAX;
+  Advance(50'000);
+  EXPECT_EQ(LastDecode().uid, waits);
+  EXPECT_EQ(LastDecode().peer, "prefill-0");
+  cluster.core.Cancel(waits);
 }
 
 // No hand-off failed on it, and none would take it while another link is faster.

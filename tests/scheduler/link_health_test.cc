@@ -14,7 +14,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 TEST(LinkHealthTest, RestsLongerWithEachFaultUpToALimit) {
   LinkHealth link;
-  EXPECT_FALSE(link.IsLeftAlone());
+  EXPECT_FALSE(link.IsLeftAlone(0));
   EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, 0)) << "it never failed";
   int64_t now_us = kSecond;
   for (const int64_t rest_s : {1, 2, 4, 8, 8, 8}) {
@@ -22,9 +22,9 @@ TEST(LinkHealthTest, RestsLongerWithEachFaultUpToALimit) {
     EXPECT_EQ(link.rests_until_us(), now_us + rest_s * kSecond);
     link.OnFault(now_us + 1);
     EXPECT_EQ(link.rests_until_us(), now_us + rest_s * kSecond) << "of the same time";
-    EXPECT_TRUE(link.IsLeftAlone());
     EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, link.rests_until_us() - 1));
     now_us = link.rests_until_us();
+    EXPECT_TRUE(link.IsLeftAlone(now_us)) << "a probe tries it";
     EXPECT_TRUE(link.WantsProbe(/*is_slow=*/false, now_us));
   }
 }
@@ -40,11 +40,28 @@ TEST(LinkHealthTest, OneProbeAtATimeTriesALinkThatRested) {
   link.OnProbe(now_us);
   link.BeginHandOff(kMiB);
   EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, now_us + kProbeEveryUs)) << "one is under way";
-  EXPECT_TRUE(link.IsLeftAlone());
+  EXPECT_TRUE(link.IsLeftAlone(now_us + kProbePatienceUs));
   link.OnVerified(kMiB, 0.1, 0.1, now_us);
   link.EndHandOff(kMiB);
-  EXPECT_FALSE(link.IsLeftAlone()) << "it is good";
+  EXPECT_FALSE(link.IsLeftAlone(now_us)) << "it is good";
   EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, now_us + kProbeEveryUs));
+}
+
+TEST(LinkHealthTest, OneHandOffTriesALinkForWhichNoProbeFindsRoom) {
+  LinkHealth link;
+  link.OnFault(0);
+  const int64_t rested_us = link.rests_until_us();
+  EXPECT_TRUE(link.IsLeftAlone(rested_us + 10 * kSecond)) << "nobody asked for a probe";
+  link.OnProbe(rested_us);
+  EXPECT_TRUE(link.IsLeftAlone(rested_us + kProbePatienceUs - 1));
+  const int64_t now_us = rested_us + kProbePatienceUs;
+  EXPECT_FALSE(link.IsLeftAlone(now_us));
+  link.BeginHandOff(kMiB);
+  EXPECT_TRUE(link.IsLeftAlone(now_us)) << "one at a time";
+  link.EndHandOff(kMiB);
+  link.OnFault(now_us);
+  EXPECT_TRUE(link.IsLeftAlone(link.rests_until_us())) << "then probes come first again";
+  EXPECT_LT(kMaxLinkRestUs + kProbePatienceUs, 10 * kSecond);
 }
 
 TEST(LinkHealthTest, ASlowLinkIsProbedWhenItsSpeedWasFoundLongAgo) {
@@ -53,27 +70,52 @@ TEST(LinkHealthTest, ASlowLinkIsProbedWhenItsSpeedWasFoundLongAgo) {
   EXPECT_FALSE(link.WantsProbe(/*is_slow=*/true, kSecond + kSpeedTrustedUs - 1));
   EXPECT_TRUE(link.WantsProbe(/*is_slow=*/true, kSecond + kSpeedTrustedUs));
   EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, kSecond + kSpeedTrustedUs));
-  EXPECT_FALSE(link.IsLeftAlone());
+  EXPECT_FALSE(link.IsLeftAlone(10 * kSecond));
   // What is found then replaces the old speed, in both directions.
   link.OnVerified(2 * kMiB, 0.02, 0.02, 10 * kSecond);
   EXPECT_NEAR(link.limit_bytes_per_s(), 100.0 * kMiB, kMiB);
   EXPECT_FALSE(link.WantsProbe(/*is_slow=*/true, 10 * kSecond + kSpeedTrustedUs - 1));
   link.OnVerified(2 * kMiB, 2, 2, 20 * kSecond);
   EXPECT_NEAR(link.limit_bytes_per_s(), 1.0 * kMiB, kMiB / 100.0);
+  // A probe that crossed while its prompt was computed measures nothing; the next one waits too.
+  const int64_t probed_us = 20 * kSecond + kSpeedTrustedUs;
+  link.OnProbe(probed_us);
+  link.OnVerified(kMiB, 1.0, 0.1, probed_us);
+  link.OnProbeVerified(probed_us);
+  EXPECT_FALSE(link.WantsProbe(/*is_slow=*/true, probed_us + kSpeedTrustedUs - 1));
+  EXPECT_TRUE(link.WantsProbe(/*is_slow=*/true, probed_us + kSpeedTrustedUs));
+  link.OnFault(probed_us);
+  EXPECT_TRUE(link.WantsProbe(/*is_slow=*/false, link.rests_until_us())) << "a fault comes first";
 }
 
 TEST(LinkHealthTest, ASuspectedLinkIsProbedAtOnceAndKeepsItsSpeed) {
   LinkHealth link;
   link.OnVerified(100 * kMiB, 0.1, 0.1, kSecond);
-  link.Suspect();
-  EXPECT_TRUE(link.IsLeftAlone());
+  link.Suspect(kSecond);
+  EXPECT_TRUE(link.IsSuspected());
+  EXPECT_TRUE(link.IsLeftAlone(kSecond));
   EXPECT_TRUE(link.WantsProbe(/*is_slow=*/false, kSecond));
-  link.BeginHandOff(kMiB);
-  link.OnVerified(kMiB, 0.1, 0.01, kSecond);
-  link.EndHandOff(kMiB);
-  EXPECT_FALSE(link.IsLeftAlone());
+  link.BeginHandOff(100'000);
+  link.OnVerified(100'000, 0.02, 0.02, kSecond);
+  link.EndHandOff(100'000);
+  EXPECT_FALSE(link.IsLeftAlone(kSecond));
   EXPECT_EQ(link.num_stalls(), 0u);
-  EXPECT_NEAR(link.limit_bytes_per_s(), 1000.0 * kMiB, kMiB) << "the probe was small";
+  EXPECT_NEAR(link.limit_bytes_per_s(), 1000.0 * kMiB, kMiB) << "it was small: most is latency";
+}
+
+TEST(LinkHealthTest, ALinkThatIsBadOrCarriesBytesIsNotSuspected) {
+  LinkHealth busy;
+  busy.OnBytes(1000, 10 * kSecond);
+  busy.Suspect(11 * kSecond - 1);
+  EXPECT_FALSE(busy.IsLeftAlone(11 * kSecond));
+  busy.Suspect(11 * kSecond);
+  EXPECT_TRUE(busy.IsLeftAlone(11 * kSecond));
+  LinkHealth bad;
+  bad.OnFault(0);
+  const int64_t rests_until_us = bad.rests_until_us();
+  bad.Suspect(kSecond / 2);
+  EXPECT_FALSE(bad.IsSuspected());
+  EXPECT_EQ(bad.rests_until_us(), rests_until_us);
 }
 
 TEST(LinkHealthTest, ALinkThatFlapsRestsAsLongAsOneThatStaysBad) {
@@ -118,7 +160,7 @@ TEST(LinkHealthTest, ASmallHandOffThatTriesALinkMeasuresIt) {
   link.OnStall(0, 0);
   link.BeginHandOff(100'000);
   link.OnVerified(100'000, 0.4, 0.39, kSecond);
-  EXPECT_FALSE(link.IsLeftAlone());
+  EXPECT_FALSE(link.IsLeftAlone(kSecond));
   EXPECT_NEAR(link.limit_bytes_per_s(), 250e3, 1) << "still slow";
   link.OnVerified(100'000, 0.2, 0.01, kSecond);
   EXPECT_LT(link.limit_bytes_per_s(), 300e3);

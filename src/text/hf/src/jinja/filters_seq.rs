@@ -107,7 +107,7 @@ fn reverse(value: &Value) -> Res<Value> {
     }
 }
 
-/// What cutting the name of an attribute into values costs.
+/// Charges for cutting the name of an attribute into values.
 fn charge_attribute(text: &Text) -> Res<()> {
     need_room(text.text.len().saturating_mul(size_of::<Value>() * 2))?;
     charge_read(text.text.len().saturating_mul(size_of::<Value>()))
