@@ -56,7 +56,8 @@ struct LateRequest {
 // KV of a probe: large enough to measure a link by, and soon computed.
 constexpr uint64_t kProbeBytes = uint64_t{1} << 20;
 constexpr uint32_t kMaxProbeTokens = 256;
-constexpr int64_t kProbeTimeoutUs = 10'000'000;
+// A client that needs every block of a worker may wait for a probe to end.
+constexpr int64_t kProbeTimeoutUs = 3'000'000;
 
 // Nobody reads the answer of a probe.
 class ProbeSink final : public ResponseSink {

@@ -191,8 +191,8 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     if (!blocked && !is_behind && now_us >= request->not_before_us) {
       placing = TryPlace(*request, claims, now_us, &short_context);
       const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
-      const bool frees_room = waits && num_own_ > 0 && !request->spec.is_own();
-      if (frees_room) EndOwn([](const RouterRequest&) { return true; });
+      const bool frees_room = waits && num_shadows_ > 0 && !request->spec.is_own();
+      if (frees_room) EndShadows(LeaseId{});
       if (frees_room) placing = TryPlace(*request, claims, now_us, &short_context);
       if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
     }
