@@ -96,7 +96,7 @@ endfunction()
 # baton_test(NAME x_test SOURCES ... DEPS ...
 #            [LABELS ...] [TIMEOUT seconds] [ENV A=b ...] [ARGS ...])
 # One GoogleTest binary = one ctest entry. Tests run with the repository root as the working folder.
-# A test without the label slow gets the label unit: together they take less than a minute.
+# A test without the label slow gets the label unit: together they take about a minute.
 function(baton_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS;ENV;ARGS" ${ARGN})
   if(NOT BUILD_TESTING)
