@@ -10,7 +10,8 @@
 //  1. A link that failed carries no client's KV until a probe over it was good. A probe is a short
 //     prompt of the router's own. Where no probe finds room for kProbePatienceUs, one client's
 //     hand-off tries the link.
-//  2. A rest lasts at most kMaxLinkRestUs, so that a healed link is found within it.
+//  2. A rest lasts at most kMaxLinkRestUs. After it, a probe or a client's hand-off tries the link
+//     within kProbePatienceUs, so that a healed link is found within 10 s.
 //  3. EndHandOff takes away what one BeginHandOff counted; OnBytes changes neither.
 #ifndef BATON_SCHEDULER_LINK_HEALTH_H_
 #define BATON_SCHEDULER_LINK_HEALTH_H_
@@ -32,7 +33,8 @@ inline constexpr int64_t kLinkForgivenUs = 30'000'000;
 inline constexpr int64_t kSpeedTrustedUs = kMaxLinkRestUs;
 // The least time between two probes of one link: the first may have found no room.
 inline constexpr int64_t kProbeEveryUs = 250'000;
-// With the longest rest: less than 10 s.
+// A client's hand-off tries a link for which no probe found room for so long. Together with the
+// longest rest it is less than 10 s.
 inline constexpr int64_t kProbePatienceUs = 1'500'000;
 
 // A prompt that is computed and whose KV is not at the decode worker yet.

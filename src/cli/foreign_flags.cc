@@ -45,8 +45,7 @@ constexpr ForeignFlag kFlags[] = {
     {"-n --n-predict --predict --num-predict --max-new-tokens --max-tokens", "",
      "not a server's setting here: a request says max_tokens, and a chat --max-tokens N"},
     {"--temp --temperature --seed --top-p --top-k --min-p --repeat-penalty --presence-penalty "
-     "--frequency-penalty "
-     "--ignore-eos --generation-config --override-generation-config",
+     "--frequency-penalty --ignore-eos --generation-config --override-generation-config",
      "", kRequest},
     {"--parallel -np --max-num-seqs --max-running-requests --max-concurrent-requests "
      "--max-batch-size",

@@ -27,7 +27,7 @@ void PrintUsage(std::FILE* out) {
   baton::Print(out, "\n`baton SUBCOMMAND --help` lists the flags.\n");
 }
 
-// What other programs call a subcommand, and what does its work here.
+// A subcommand by the names that other programs give it, and the text that says what does its work.
 struct ForeignCommand {
   std::string_view names;  // a blank before and after each
   std::string_view text;

@@ -112,7 +112,7 @@ class Listing {
   }
 
  private:
-  // What is known of the model that the path belongs to, without its bytes.
+  // The row of the model that the path belongs to, without the bytes of this file.
   ListedModel& Entry(const fs::path& path, bool is_file) {
     const std::string inside = path.lexically_relative(folder_).string();
     const std::vector<std::string> parts =

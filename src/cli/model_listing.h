@@ -30,8 +30,8 @@ struct ListedModel {
 // left out.
 std::vector<ListedModel> ListModels(const std::string& folder);
 
-// What is missing of a model that is not whole, and how to get the rest: "incomplete, 12.0 MiB of
-// 93.8 MiB; `baton pull NAME` goes on". "" for a whole one.
+// Says how much of a model is here that is not whole, and how to get the rest: "incomplete, 12.0
+// MiB of 93.8 MiB; `baton pull NAME` goes on". "" for a whole one.
 std::string IncompleteText(const ListedModel& model);
 
 // The model that `name` means: a name that ListModels shows, the path of any part of it inside

@@ -221,8 +221,7 @@ StatusOr<WebHead> WebCall(const WebRequest& request, const WebHeadCallback& on_h
 Status TooManyRedirects(const std::string& url, int num_redirects) {
   return Unavailable(
       "{}: the hub redirects in a circle: {} redirects were followed and the next came; see "
-      "whether "
-      "HF_ENDPOINT or a proxy is wrong",
+      "whether HF_ENDPOINT or a proxy is wrong",
       Shown(url), num_redirects);
 }
 

@@ -83,7 +83,7 @@ std::array<int64_t, kNumRequestEvents> RequestLifetime::BoundariesUs(int64_t end
   }
   constexpr size_t kFirstStepEnd = Index(RequestEvent::kFirstStepEnded);
   if (times_us_[kFirstStepEnd] == kUnmarked) return at_us;
-  // What was heard too late to leave the steps their time had happened before them.
+  // The router may hear of an event late. The steps took their time, so the event lies before them.
   const auto no_later = [&](size_t i, int64_t limit_us) {
     at_us[i] = std::min(at_us[i], std::max(at_us[0], limit_us));
   };

@@ -14,6 +14,11 @@ constexpr double kLongestUs = 86'400.0 * kUsPerS;
 // The last served request's part of the averages.
 constexpr double kShareOfLast = 1.0 / 8;
 
+// The mean time between two tokens of an answer that has at least two.
+double TokenUs(const RunningAnswer& answer) {
+  return static_cast<double>(answer.decode_us) / (answer.num_tokens - 1);
+}
+
 }  // namespace
 
 uint32_t RetrySeconds(int64_t us) {
@@ -58,7 +63,7 @@ RetryEstimate::Pace RetryEstimate::PaceOf(const std::vector<RunningAnswer>& runn
   for (const RunningAnswer& answer : running) {
     if (answer.num_tokens < 2) continue;
     ++num_decoding;
-    pace.token_us += static_cast<double>(answer.decode_us) / (answer.num_tokens - 1);
+    pace.token_us += TokenUs(answer);
     pace.prompt_us += static_cast<double>(answer.age_us - answer.decode_us);
   }
   if (num_decoding == 0) return pace;
@@ -82,9 +87,7 @@ int64_t RetryEstimate::LeftUs(const RunningAnswer& answer, const Pace& common) c
         std::max(served_tokens_ - answer.num_tokens, served_tokens_ * kShareOfLast);
     num_left = std::min(num_left, usual);
   }
-  const bool decodes = answer.num_tokens > 1;
-  const double token_us =
-      decodes ? static_cast<double>(answer.decode_us) / (answer.num_tokens - 1) : common.token_us;
+  const double token_us = answer.num_tokens > 1 ? TokenUs(answer) : common.token_us;
   const double prompt_us = answer.num_tokens > 0 ? 0.0 : std::max(0.0, common.prompt_us - age_us);
   return static_cast<int64_t>(std::min(num_left * token_us + prompt_us, kLongestUs));
 }

@@ -118,7 +118,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   PlaceQueued(now_us);
 }
 
-// Shadows and probes are in the queue too, but count in nothing that clients can notice.
+// Shadows and probes count in nothing that clients can notice.
 void RouterCore::EnterQueue(RouterRequest& request) {
   if (request.spec.is_own()) return;
   ++num_queued_;

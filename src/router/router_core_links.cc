@@ -304,12 +304,12 @@ void RouterCore::ShowHealth(const RegisteredWorker& prefill, LinkView& link, int
   // No probe tries a link between decode workers: it only rests.
   const bool is_left = prefill.IsPrefill() ? health->IsLeftAlone(now_us) : health->Rests(now_us);
   if (!link.up || !is_left) return;
-  link.why = health->IsSuspected()
-                 ? "left alone until a probe: another link of its prefill worker was slow"
-                 : fmt::format(
-                       "left alone for a while: {} hand-offs over it failed or came too "
-                       "slowly",
-                       health->num_stalls());
+  if (health->IsSuspected()) {
+    link.why = "left alone until a probe: another link of its prefill worker was slow";
+    return;
+  }
+  link.why = fmt::format("left alone for a while: {} hand-offs over it failed or came too slowly",
+                         health->num_stalls());
 }
 
 std::vector<LinkRow> RouterCore::LinkRows() const {

@@ -191,12 +191,12 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     if (!blocked && !is_behind && now_us >= request->not_before_us) {
       placing = TryPlace(*request, claims, now_us, &short_context);
       const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
-      const bool frees_room = waits && num_shadows_ > 0 && !request->spec.is_own();
+      const bool frees_room = waits && num_shadows_ > 0 && !request->spec.is_shadow();
       if (frees_room) EndShadows(LeaseId{});
       if (frees_room) placing = TryPlace(*request, claims, now_us, &short_context);
       if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
     }
-    if (request->spec.is_own()) {  // it never waits, and never before a client
+    if (request->spec.is_shadow()) {  // it never waits, and never before a client
       const bool was_placed = request->num_resumes > 0;
       EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
       continue;
@@ -215,8 +215,8 @@ void RouterCore::PlaceQueued(int64_t now_us) {
   queue_ = std::move(waiting);
 }
 
-// Beside the queue: clients that wait for room hold up a probe no more than it holds up them. Its
-// few blocks are free again within a moment.
+// A probe does not go through the queue: clients that wait for room do not hold it up. It takes a
+// few blocks, and it ends by kProbeTimeoutUs.
 void RouterCore::PlaceProbe(RouterRequest& probe, int64_t now_us) {
   uint32_t short_context = 0;
   const Placing placing = TryPlace(probe, PlacementClaims{}, now_us, &short_context);

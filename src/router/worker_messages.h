@@ -99,8 +99,8 @@ struct PrefixBatch {
 };
 inline constexpr size_t kMaxPrefixChanges = 4096;  // of one batch; its 64 KiB stay a small message
 
-// The tenant of shadows: what they compute and what clients had computed never meet in a prefix
-// cache.
+// The tenant of shadows and probes: what they compute and what clients had computed never meet in a
+// prefix cache.
 inline constexpr std::string_view kShadowTenant = "shadow";
 
 // A request as both workers get it.

@@ -2,12 +2,12 @@
 // kvcache/transport/nccl/nccl_library.h, which are found with dlsym, like NCCL's. It moves bytes
 // through shared memory, between threads of a process or processes of a host, on host memory.
 //
-// What it does as NCCL does:
+// The loopback agrees with NCCL in these points:
 //   - A communicator is built while both sides poll.
 //   - Sends and receives of one pair match in order.
 //   - Calls return before the bytes have moved; a stream (HostStream) says when they have.
 //   - An abort ends everything at once, and the other side may or may not learn of it.
-// What it does not: groups, collectives, more than two ranks, blocking communicators.
+// It has none of these: groups, collectives, more than two ranks, blocking communicators.
 //
 // Faults are drawn for each call or operation by a seed. From the environment (BATON_NCCL_LOOPBACK)
 // or loopback_configure, as "key=value,key=value":

@@ -87,7 +87,7 @@ class BadLinkTest : public testing::Test {
     status.kv_bytes = num_bytes;
     cluster.core.OnSessionStatus(cluster.Session("decode-0"), status, cluster.now_us);
   }
-  // Of clients and probes.
+  // The orders to decode-0, of probes or of clients.
   std::vector<Order> Decodes(bool of_probes) {
     std::vector<Order> orders = cluster.Log("decode-0").Of(Order::Kind::kDecode);
     std::erase_if(
@@ -342,7 +342,7 @@ TEST_F(TwoDecodeWorkersTest, TheOtherLinkOfAWorkerWithASlowLinkIsProbedAtOnce) {
   }
 }
 
-// What probes find out of a link that stays bad says nothing new of the others.
+// A probe that fails on a link that is known to be bad makes no other link suspect.
 TEST_F(TwoDecodeWorkersTest, ALinkThatStaysBadDoesNotKeepTheOthersFromTheirRequests) {
   StartBoth();
   AdvanceBoth(1, {"decode-0"});

@@ -71,7 +71,7 @@ TEST(LinkHealthTest, ASlowLinkIsProbedWhenItsSpeedWasFoundLongAgo) {
   EXPECT_TRUE(link.WantsProbe(/*is_slow=*/true, kSecond + kSpeedTrustedUs));
   EXPECT_FALSE(link.WantsProbe(/*is_slow=*/false, kSecond + kSpeedTrustedUs));
   EXPECT_FALSE(link.IsLeftAlone(10 * kSecond));
-  // What is found then replaces the old speed, in both directions.
+  // The next speed that is found replaces the old one, whether it is larger or smaller.
   link.OnVerified(2 * kMiB, 0.02, 0.02, 10 * kSecond);
   EXPECT_NEAR(link.limit_bytes_per_s(), 100.0 * kMiB, kMiB);
   EXPECT_FALSE(link.WantsProbe(/*is_slow=*/true, 10 * kSecond + kSpeedTrustedUs - 1));
