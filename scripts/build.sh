@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds Baton. Usage: scripts/build.sh [--progress] [PRESET] [ninja target ...], PRESET one of dev,
-# release, cuda, cuda-all, asan, tsan, fuzz. --progress: one line that says how much is left,
+# release, cuda, cuda-all, asan, tsan, odr, fuzz. --progress: one line that says how much is left,
 # instead of a line for each step.
 # The default preset is release; its binary, if it is among the targets, is linked as build/baton.
 set -euo pipefail
@@ -14,10 +14,10 @@ fi
 preset="${1:-release}"
 shift || true
 case "$preset" in
-  dev | release | cuda | cuda-all | asan | tsan | fuzz) ;;
+  dev | release | cuda | cuda-all | asan | tsan | odr | fuzz) ;;
   *)
-    echo "build.sh: unknown preset '$preset'; choose dev, release, cuda, cuda-all, asan, tsan" \
-      "or fuzz" >&2
+    echo "build.sh: unknown preset '$preset'; choose dev, release, cuda, cuda-all, asan, tsan," \
+      "odr or fuzz" >&2
     exit 2
     ;;
 esac

@@ -2,17 +2,18 @@
 # The long forms: everything of test.sh and 10,000 faults of NCCL; the build with CUDA, which has to
 # serve without a driver too; a million simulated requests and twenty more seeds; the suite under
 # AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under ThreadSanitizer; clang-tidy;
-# the long fault run; the long exploration of the hand-off and its mutation test; the CUDA kernels
-# compiled for other architectures than the one that is served; a minute of search for each fuzz
-# target; clusters of this build and the release before it; folders that an old and a new release of
-# transformers save; and the Helm chart on a real Kubernetes of two nodes.
-#   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|chaos|closure|mutation|archs|fuzz|wire|
-#     saves|templates|k8s ...]
+# a link of the product that refuses two definitions of one name; the long fault run; the long
+# exploration of the hand-off and its mutation test; the CUDA kernels compiled for other
+# architectures than the one that is served; a minute of search for each fuzz target; clusters of
+# this build and the release before it; folders that an old and a new release of transformers save;
+# and the Helm chart on a real Kubernetes of two nodes.
+#   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|chaos|closure|mutation|archs|fuzz|
+#     wire|saves|templates|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release cuda sim asan tsan tidy chaos closure mutation archs fuzz wire saves"
+tier_names="release cuda sim asan tsan tidy odr chaos closure mutation archs fuzz wire saves"
 tier_names+=" templates k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
@@ -39,6 +40,8 @@ run_tier() {
     tsan) scripts/build.sh tsan tsan_tests && BATON_TEST_SEED=random BATON_E2E_START_LIMIT_S=300 \
       ctest --preset tsan -j "$jobs" --timeout 3600 -L tsan ;;
     tidy) run_clang_tidy ;;
+    # The linker compares the definitions of a name in all sources; a compiler sees one source.
+    odr) scripts/build.sh odr baton ;;
     chaos) scripts/build.sh release && scripts/chaos.sh --json build/chaos.json ;;
     closure) scripts/build.sh release kvcache_closure_test &&
       BATON_CLOSURE=long build/release/tests/kvcache/kvcache_closure_test ;;
