@@ -1,6 +1,5 @@
 // RouterCore: the router's decisions. One thread calls it; time is an argument; workers, clients
-// and metrics are interfaces. So the whole router runs in tests and simulations without threads,
-// sockets or gRPC.
+// and metrics are interfaces. So tests and simulations run the whole router without threads.
 //
 //   Submit -> QUEUED -> PLACING -> RESERVED / PREFILLING / TRANSFERRING -> DECODING -> end
 //               ^-------- refused for load, or a fault: the next attempt ------'
@@ -10,10 +9,9 @@
 //  2. A request that ends for any reason is cancelled at each worker that may still hold something
 //     of it, in the same call.
 //  3. Nothing of an older attempt reaches a sink; such events are counted.
-//  4. No token of a first placement reaches a sink before the decode worker has reserved blocks, so
-//     that a refusal can be answered by a proper status; or before all tokens are known, when no
-//     worker is missed. Tokens that a client has seen are never sent again: a later placement
-//     starts from the tokens that are known.
+//  4. No token of a first placement reaches a sink before the decode worker has reserved blocks or
+//     all tokens are known, so that a refusal gets a proper status. No token reaches a client
+//     twice: a later placement starts from the known tokens.
 //  5. The queue holds at most max_queued requests, the table max_live, one request at most
 //     kMaxPendingTokens undelivered tokens.
 //  6. No request outlives its deadline by more than one tick.
