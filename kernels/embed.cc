@@ -6,7 +6,12 @@
 #include "kernels/kv_piece.h"
 #include "kernels/math.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::TaskRange;
+using device::ThreadPool;
+using kv::KvLayout;
+
 namespace {
 
 void Dequantize(PackedScales coded, const WeightBlock& block, float* out) {
@@ -92,4 +97,4 @@ void ZeroUnusedSlots(const RopeAppendArgs& args, const AttentionSpan& span) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

@@ -5,12 +5,12 @@
 
 #include "kernels/ops.h"
 
-namespace baton {
+namespace baton::kernels {
 
 // Ops::embed. A quantised element is scale * q + min: scale and min (ScalesOf) and the product of
 // scale and digit are exact in fp32, so there is one rounding, with or without fma, and none
 // without a min.
-void EmbedRows(ThreadPool& pool, const PackedMatrix& matrix, std::span<const int32_t> ids,
+void EmbedRows(device::ThreadPool& pool, const PackedMatrix& matrix, std::span<const int32_t> ids,
                float* out);
 
 // A raw row of `k` elements as it lies in a model file, to out [k]: the values of EmbedRows. False
@@ -22,6 +22,6 @@ bool DequantizeRow(WeightType type, const std::byte* raw, uint32_t k, float* out
 // earlier were zeroed then.
 void ZeroUnusedSlots(const RopeAppendArgs& args, const AttentionSpan& span);
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_EMBED_H_

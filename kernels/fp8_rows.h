@@ -13,7 +13,7 @@
 
 #include "kernels/math.h"
 
-namespace baton {
+namespace baton::kernels {
 
 // Scales are a largest weight over 448. Up to this one a scale times 2^120, which devices multiply
 // by, is an fp32, and no weight is an infinity.
@@ -51,6 +51,6 @@ struct Fp8Rows {
   }
 };
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_FP8_ROWS_H_

@@ -10,7 +10,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace baton {
+namespace baton::kernels {
 
 // bfloat16 (the upper half of an fp32) to fp32; exact.
 constexpr float FloatFromBf16(uint16_t bits) {
@@ -153,6 +153,6 @@ constexpr float Log(float x) {
   return x >= 0.0f ? result : std::bit_cast<float>(0x7FC00000u);
 }
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_MATH_H_

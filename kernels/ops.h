@@ -30,7 +30,7 @@
 #include "src/base/status.h"
 #include "src/device/thread_pool.h"
 
-namespace baton {
+namespace baton::kernels {
 
 enum class Isa : uint8_t { kAuto = 0, kPortable = 1, kAvx2 = 2, kAvx512 = 3 };
 
@@ -110,14 +110,14 @@ struct MatMulArgs {
 
 // One contiguous run of query rows of one sequence.
 struct AttentionSpan {
-  KvBlockList kv;      // blocks that hold positions [0, first_pos + num_rows)
+  kv::KvBlockList kv;  // blocks that hold positions [0, first_pos + num_rows)
   uint32_t first_row;  // row of q / out in the batch
   uint32_t num_rows;   // >= 1; row r has position first_pos + r
   uint32_t first_pos;
 };
 
 struct RopeAppendArgs {
-  KvView kv;
+  kv::KvView kv;
   uint32_t layer;
   std::span<const AttentionSpan> spans;
   float* q;        // [rows, qkv_stride], num_heads * head_dim used; rotated in place
@@ -130,7 +130,7 @@ struct RopeAppendArgs {
 };
 
 struct AttentionArgs {
-  KvView kv;
+  kv::KvView kv;
   uint32_t layer;
   std::span<const AttentionSpan> spans;
   const float* q;  // [rows, q_stride]
@@ -150,27 +150,29 @@ struct Ops {
   std::string_view arithmetic;  // "a16.fma.1"
 
   // out[r, :] = row ids[r] of the [vocab, k] matrix, dequantised. 0 <= ids[r] < n.
-  void (*embed)(ThreadPool&, const PackedMatrix&, std::span<const int32_t> ids, float* out);
-  void (*rms_norm)(ThreadPool&, const RmsNormArgs&);
-  void (*head_norm)(ThreadPool&, const HeadNormArgs&);
+  void (*embed)(device::ThreadPool&, const PackedMatrix&, std::span<const int32_t> ids, float* out);
+  void (*rms_norm)(device::ThreadPool&, const RmsNormArgs&);
+  void (*head_norm)(device::ThreadPool&, const HeadNormArgs&);
   // x[i] *= factor.
-  void (*scale)(ThreadPool&, float* x, size_t count, float factor);
-  void (*quantize_a16)(ThreadPool&, const float* x, uint32_t rows, A16View out);
-  void (*matmul)(ThreadPool&, const MatMulArgs&);
+  void (*scale)(device::ThreadPool&, float* x, size_t count, float factor);
+  void (*quantize_a16)(device::ThreadPool&, const float* x, uint32_t rows, A16View out);
+  void (*matmul)(device::ThreadPool&, const MatMulArgs&);
   // out[r, i] = silu(gate_up[r, i]) * gate_up[r, k + i]; gate_up is [rows, 2k].
-  void (*silu_mul)(ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k, float* out);
+  void (*silu_mul)(device::ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k,
+                   float* out);
   // out[r, i] = gelu(gate_up[r, i]) * gate_up[r, k + i], the tanh form of gelu (Hendrycks and
   // Gimpel, "Gaussian error linear units", 2016).
-  void (*gelu_mul)(ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k, float* out);
-  void (*route)(ThreadPool&, const RouteArgs&);
-  void (*combine)(ThreadPool&, const CombineArgs&);
+  void (*gelu_mul)(device::ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k,
+                   float* out);
+  void (*route)(device::ThreadPool&, const RouteArgs&);
+  void (*combine)(device::ThreadPool&, const CombineArgs&);
   // x[r, i] += bias[i].
-  void (*add_bias)(ThreadPool&, float* x, const float* bias, uint32_t rows, uint32_t k);
+  void (*add_bias)(device::ThreadPool&, float* x, const float* bias, uint32_t rows, uint32_t k);
   // Rotates q in place and stores rotated k and v, rounded to the KV dtype, into the blocks. When
   // a span's last row leaves a block part-full, the unused token slots of that block and layer
   // are zero (so that an earlier owner's KV never crosses a hand-off).
-  void (*rope_append)(ThreadPool&, const RopeAppendArgs&);
-  void (*attention)(ThreadPool&, const AttentionArgs&);
+  void (*rope_append)(device::ThreadPool&, const RopeAppendArgs&);
+  void (*attention)(device::ThreadPool&, const AttentionArgs&);
   // Bytes of AttentionArgs::scratch (64-byte aligned) that suffice for any batch and context.
   size_t (*attention_scratch_bytes)(uint32_t num_threads, uint32_t num_heads, uint32_t num_kv_heads,
                                     uint32_t head_dim);
@@ -184,6 +186,6 @@ const Ops& ReferenceOps();
 
 absl::StatusOr<Isa> ParseIsa(std::string_view text);  // auto|avx512|avx2|portable
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_OPS_H_

@@ -8,7 +8,7 @@
 
 #include "kernels/weight_type.h"
 
-namespace baton {
+namespace baton::kernels {
 
 // Rows (outputs) of a panel.
 inline constexpr uint32_t kPanelRows = 16;
@@ -74,6 +74,6 @@ constexpr size_t SuperOffset(PackedDigits digits, PackedScales scales, uint32_t 
          (kSuperBlocks * BlockBytes(digits, scales) + SuperScaleBytes(scales));
 }
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_PACKED_LAYOUT_H_

@@ -8,7 +8,12 @@
 #include "src/base/atomic_min.h"
 #include "src/base/checked_math.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::AlignedBuffer;
+using device::TaskRange;
+using device::ThreadPool;
+
 namespace {
 
 // Largest matrix: 2^40 bytes; anything above is a damaged file.
@@ -289,4 +294,4 @@ uint32_t PackedMatrix::ElementBits(uint32_t row, uint32_t k_idx) const {
   return bits;
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

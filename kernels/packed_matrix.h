@@ -37,7 +37,7 @@
 #include "src/device/aligned_buffer.h"
 #include "src/device/thread_pool.h"
 
-namespace baton {
+namespace baton::kernels {
 
 // Rows of one tensor as they lie in a model file.
 struct RawRows {
@@ -56,11 +56,11 @@ class PackedMatrix {
   // match, or k is no multiple of a quantised type's block. A quantised row with a scale that is
   // not finite gives InvalidArgument too. ResourceExhausted when memory is short.
   static absl::StatusOr<PackedMatrix> Pack(WeightType type, std::span<const std::byte> raw,
-                                           uint32_t n, uint32_t k, ThreadPool& pool);
+                                           uint32_t n, uint32_t k, device::ThreadPool& pool);
   // As Pack, for several tensors joined by rows (Q|K|V, gate|up), in the order given. All of one
   // type, else InvalidArgument naming both.
   static absl::StatusOr<PackedMatrix> PackRows(std::span<const RawRows> parts, uint32_t k,
-                                               ThreadPool& pool);
+                                               device::ThreadPool& pool);
 
   uint32_t n() const { return n_; }
   uint32_t k() const { return k_; }
@@ -88,9 +88,9 @@ class PackedMatrix {
   WeightType type_ = WeightType::kF32;
   bool uses_a16_ = false;
   size_t panel_bytes_ = 0;
-  AlignedBuffer buffer_;
+  device::AlignedBuffer buffer_;
 };
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_PACKED_MATRIX_H_

@@ -5,7 +5,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kernels {
 namespace {
 
 constexpr double kLn2High = 0x1.62e42fee00000p-1;  // 32 bits: n * kLn2High is exact for |n| < 2^20
@@ -138,4 +138,4 @@ absl::Status BuildRopeTable(const RopeTableParams& params, std::span<float> cos_
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

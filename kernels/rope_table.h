@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::kernels {
 
 // The parameters of a table.
 struct RopeTableParams {
@@ -43,6 +43,6 @@ double Logarithm(double x);
 // base^exponent for base > 0 and a result in [1e-300, 1e300]; relative error < 1e-14.
 double Power(double base, double exponent);
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_ROPE_TABLE_H_

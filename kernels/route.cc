@@ -4,7 +4,11 @@
 
 #include "kernels/math.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::TaskRange;
+using device::ThreadPool;
+
 namespace {
 
 // Comparisons of one task: fewer stay on the calling thread.
@@ -57,4 +61,4 @@ void RouteRows(ThreadPool& pool, const RouteArgs& args) {
   });
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

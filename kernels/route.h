@@ -6,11 +6,11 @@
 
 #include "kernels/ops.h"
 
-namespace baton {
+namespace baton::kernels {
 
 // Ops::route.
-void RouteRows(ThreadPool& pool, const RouteArgs& args);
+void RouteRows(device::ThreadPool& pool, const RouteArgs& args);
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_ROUTE_H_

@@ -13,7 +13,7 @@
 #include "kernels/math.h"
 #include "src/base/philox.h"
 
-namespace baton {
+namespace baton::kernels {
 
 // Names the random function and every rule that decides which token is chosen, here and in
 // src/model/sampler.cc; part of numerics_id. A change of any token or log-probability takes
@@ -136,6 +136,6 @@ constexpr float GumbelAt(const GumbelKey& key, uint32_t token) {
   return GumbelFromWord(k < 2 ? low : high);
 }
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_SAMPLING_H_

@@ -5,7 +5,7 @@
 
 #include "kernels/math.h"
 
-namespace baton {
+namespace baton::kernels {
 namespace {
 
 uint16_t LoadU16(const std::byte* bytes) {
@@ -190,4 +190,4 @@ bool HasFiniteScales(PackedScales scales, const WeightBlock& block) {
   return IsFiniteHalf(block.scale) && IsFiniteHalf(block.min);
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace baton {
+namespace baton::kernels {
 
 // Elements that share one scale, in weights and in activations.
 inline constexpr uint32_t kQuantBlock = 32;
@@ -110,6 +110,6 @@ inline size_t RawRowBytes(WeightType type, uint32_t k) {
   return size_t{k} / traits.block_elements * traits.block_bytes;
 }
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_WEIGHT_TYPE_H_

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string_view>
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
@@ -111,4 +111,4 @@ StatusOr<uint64_t> AvailableMemoryBytes(const std::string& root) {
   return room;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -7,7 +7,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Bytes that are available: the smaller of MemAvailable and what the memory limits of this
 // process's control groups leave (v2 and v1, every ancestor). Page cache that can be dropped counts
@@ -15,6 +15,6 @@ namespace baton {
 // folder in tests.
 StatusOr<uint64_t> AvailableMemoryBytes(const std::string& root = "");
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_AVAILABLE_MEMORY_H_

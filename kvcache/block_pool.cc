@@ -5,7 +5,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Phases that an owner may choose between while it holds the block, as pairs from -> to. P is the
@@ -287,4 +287,4 @@ Status BlockPool::Audit() const {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::kv

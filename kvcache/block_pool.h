@@ -35,7 +35,7 @@
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::kv {
 
 // A block as of one allocation; stale once the block is allocated again.
 struct BlockHandle {
@@ -185,6 +185,6 @@ class BlockPool {
   BlockCounts counts_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_BLOCK_POOL_H_

@@ -4,7 +4,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 
 BlockTable::BlockTable(BlockTable&& other) noexcept
     : handles_(std::move(other.handles_)), indices_(std::move(other.indices_)) {
@@ -97,4 +97,4 @@ void DivideAmongChoices(const PromptBlocks& prompt, std::span<BlockTable* const>
   for (; next_spare < spare.size(); ++next_spare) pool->DropRequestRef(spare[next_spare]);
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -15,7 +15,7 @@
 
 #include "kvcache/block_pool.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The engine copies the KV of the first `num_tokens` tokens of block `from` into `to` (whole-block
 // copy is fine) before the next step runs.
@@ -82,6 +82,6 @@ struct PromptBlocks {
 void DivideAmongChoices(const PromptBlocks& prompt, std::span<BlockTable* const> tables,
                         BlockPool* pool, std::vector<BlockCopy>* copies);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_BLOCK_TABLE_H_

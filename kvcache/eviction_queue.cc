@@ -2,7 +2,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 
 void EvictionQueue::SetKey(uint32_t block, const EvictionKey& key) {
   keys_[block] = key;
@@ -54,4 +54,4 @@ void EvictionQueue::MoveDown(uint32_t place) {
   Put(place, block);
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace baton {
+namespace baton::kv {
 
 // How much a cached block is worth keeping; the smallest goes first.
 struct EvictionKey {
@@ -58,6 +58,6 @@ class EvictionQueue {
   std::vector<uint32_t> heap_;     // block indices
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_EVICTION_QUEUE_H_

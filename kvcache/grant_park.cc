@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 auto Of(const RequestUid& uid, uint32_t attempt, Incarnation decode) {
@@ -57,4 +57,4 @@ int64_t GrantPark::NextDeadlineUs() const {
   return parked_.empty() ? INT64_MAX : parked_.front().since_us + kParkUs;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -15,7 +15,7 @@
 
 #include "kvcache/handoff_messages.h"
 
-namespace baton {
+namespace baton::kv {
 
 // See the file comment.
 class GrantPark {
@@ -50,6 +50,6 @@ class GrantPark {
   std::vector<Parked> parked_;  // oldest first
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_GRANT_PARK_H_

@@ -1,6 +1,6 @@
 #include "kvcache/handoff_action.h"
 
-namespace baton {
+namespace baton::kv {
 
 std::string_view HandoffOutcomeName(HandoffOutcome outcome) {
   switch (outcome) {
@@ -56,4 +56,4 @@ Revoke RevokeUnknown(const TransferKey& key, bool from_decode) {
   return {key, fmt::format("transfer {} is not known here", key.transfer), from_decode};
 }
 
-}  // namespace baton
+}  // namespace baton::kv

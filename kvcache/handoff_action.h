@@ -12,7 +12,7 @@
 #include "kvcache/handoff_messages.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Limits of a hand-off; defaults for one LAN. All times in microseconds unless named otherwise.
 struct HandoffTimers {
@@ -98,6 +98,6 @@ using HandoffActions = std::vector<HandoffAction>;
 // answered to a Revoke.
 Revoke RevokeUnknown(const TransferKey& key, bool from_decode);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_HANDOFF_ACTION_H_

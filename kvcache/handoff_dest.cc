@@ -7,7 +7,7 @@
 #include "kvcache/handoff_table.h"
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The events of the table, after the raw input was judged (a seal is right or not, the last slice
 // is in).
@@ -405,4 +405,4 @@ bool HandoffDest::Matches(const TransferKey& key) {
   return false;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -33,7 +33,7 @@
 #include "kvcache/handoff_action.h"
 #include "kvcache/handoff_messages.h"
 
-namespace baton {
+namespace baton::kv {
 
 enum class DestState : uint8_t {
   kReserved = 0,
@@ -170,6 +170,6 @@ std::string DestTableText();
 // Its moves as a Mermaid diagram, as in README.md.
 std::string DestDiagramText();
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_HANDOFF_DEST_H_

@@ -15,7 +15,7 @@
 #include "src/base/ids.h"
 #include "src/base/token_logprob.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Which placement of which request a message speaks of.
 struct TransferKey {
@@ -128,6 +128,6 @@ inline const TransferKey& KeyOf(const HandoffMessage& message) {
   return std::visit([](const auto& m) -> const TransferKey& { return m.key; }, message);
 }
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_HANDOFF_MESSAGES_H_

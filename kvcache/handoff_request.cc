@@ -5,7 +5,7 @@
 
 #include "kvcache/handoff_table.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The events of the table, after the raw input was judged (is it of this attempt, is a limit
 // reached).
@@ -228,4 +228,4 @@ RequestOrders HandoffRequest::Dispatch(Event event) {
   return orders;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -37,7 +37,7 @@
 #include <string_view>
 #include <utility>
 
-namespace baton {
+namespace baton::kv {
 
 enum class HandoffRequestState : uint8_t {
   kReceived = 0,
@@ -210,6 +210,6 @@ std::string RequestTableText();
 // Its moves as a Mermaid diagram, as in README.md.
 std::string RequestDiagramText();
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_HANDOFF_REQUEST_H_

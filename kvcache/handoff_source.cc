@@ -7,7 +7,7 @@
 #include "kvcache/handoff_table.h"
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The events of the table, after the raw input was judged (a grant fits or not, a Nack is within
 // its limit).
@@ -603,4 +603,4 @@ size_t HandoffSource::SliceIdx(uint32_t ordinal, uint32_t layer) const {
   return size_t{ordinal} * spec_.num_layers + layer;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -42,7 +42,7 @@
 #include "kvcache/handoff_action.h"
 #include "kvcache/handoff_messages.h"
 
-namespace baton {
+namespace baton::kv {
 
 enum class SourceState : uint8_t {
   kComputing = 0,
@@ -225,6 +225,6 @@ std::string SourceTableText();
 // Its moves as a Mermaid diagram, as in README.md.
 std::string SourceDiagramText();
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_HANDOFF_SOURCE_H_

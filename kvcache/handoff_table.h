@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace baton::handoff_internal {
+namespace baton::kv::handoff_internal {
 
 inline constexpr size_t kMaxOps = 5;
 
@@ -115,6 +115,6 @@ std::string DiagramText(std::span<const RowType> rows, const TableNames& names) 
   return text;
 }
 
-}  // namespace baton::handoff_internal
+}  // namespace baton::kv::handoff_internal
 
 #endif  // BATON_KVCACHE_HANDOFF_TABLE_H_

@@ -6,7 +6,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
@@ -115,4 +115,4 @@ StatusOr<std::vector<ChainLink>> ChainFromBytes(std::string_view bytes) {
   return links;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -28,7 +28,7 @@
 #include "src/base/status.h"
 #include "src/base/xxh3.h"
 
-namespace baton {
+namespace baton::kv {
 
 // One block's place in the chain.
 using ChainLink = Hash128;
@@ -90,6 +90,6 @@ std::optional<uint32_t> FirstChainMismatch(std::span<const ChainLink> a,
 std::string ChainToBytes(std::span<const ChainLink> links);
 StatusOr<std::vector<ChainLink>> ChainFromBytes(std::string_view bytes);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_HASH_CHAIN_H_

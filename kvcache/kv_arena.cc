@@ -13,7 +13,7 @@
 #include "src/base/memory_file.h"
 #include "src/base/size_text.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 constexpr uint64_t kAllocateStepBytes = uint64_t{64} << 20;
@@ -108,4 +108,4 @@ void PeerArena::NoteRead(BlockIndex block) {
   read_bytes_ += layout_.BlockStride();
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -32,7 +32,7 @@
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::kv {
 
 // How an arena is made.
 struct KvArenaOptions {
@@ -115,6 +115,6 @@ class PeerArena {
   uint64_t read_bytes_ = 0;  // of these blocks
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_KV_ARENA_H_

@@ -6,7 +6,7 @@
 #include "src/base/status.h"
 #include "src/base/xxh3.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Larger than any published model; together they keep every product below 2^63.
@@ -113,4 +113,4 @@ std::string KvLayout::Difference(const KvLayout& a, const KvLayout& b) {
   return text;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

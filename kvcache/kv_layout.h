@@ -18,7 +18,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Element type of stored K and V. kFp8 = e4m3 with a scale for each row of a head (a token's K or
 // V), a power of two as bf16 (kernels/cuda/kv_fp8.h).
@@ -94,6 +94,6 @@ inline KvLayout RankLayout(const KvLayout& layout, uint32_t num_ranks) {
   return part;
 }
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_KV_LAYOUT_H_

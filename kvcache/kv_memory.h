@@ -13,7 +13,7 @@
 #include "kvcache/kv_layout.h"
 #include "src/base/ids.h"
 
-namespace baton {
+namespace baton::kv {
 
 // See the file comment.
 struct KvMemory {
@@ -41,6 +41,6 @@ struct KvMemory {
   }
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_KV_MEMORY_H_

@@ -10,7 +10,7 @@
 
 #include "kvcache/kv_layout.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The arena as kernels see it; block b starts at base + b * layout.BlockStride().
 struct KvView {
@@ -34,6 +34,6 @@ struct KvBlockList {
   std::span<const uint32_t> blocks;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_KV_VIEW_H_

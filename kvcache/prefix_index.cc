@@ -4,7 +4,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Blocks after which the attention of a token costs about as much as all its matrices.
@@ -147,4 +147,4 @@ Status PrefixIndex::Audit() const {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -37,7 +37,7 @@
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::kv {
 
 // A prompt to look up: its tokens, and the links of its full blocks.
 struct PrefixQuery {
@@ -123,6 +123,6 @@ class PrefixIndex final : public CacheKeeper {
   PrefixStats stats_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_PREFIX_INDEX_H_

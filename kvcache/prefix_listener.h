@@ -4,7 +4,7 @@
 
 #include "kvcache/hash_chain.h"
 
-namespace baton {
+namespace baton::kv {
 
 // A full block entered a prefix index, or left it.
 struct PrefixChange {
@@ -22,6 +22,6 @@ class PrefixListener {
   virtual void OnPrefixChange(const PrefixChange& change) = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_PREFIX_LISTENER_H_

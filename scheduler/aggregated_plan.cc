@@ -4,7 +4,7 @@
 
 #include "scheduler/queueing.h"
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 // The arguments of one run, with what they mean a worker.
@@ -129,4 +129,4 @@ Comparison CompareWithAggregated(const PlanInput& input, const ClusterPlan& spli
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -18,7 +18,7 @@
 
 #include "scheduler/cluster_plan.h"
 
-namespace baton {
+namespace baton::scheduler {
 
 // One way to run: so many workers, chunks of at most so many tokens.
 struct AggregatedRun {
@@ -61,6 +61,6 @@ struct Comparison {
 
 Comparison CompareWithAggregated(const PlanInput& input, const ClusterPlan& split);
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_AGGREGATED_PLAN_H_

@@ -10,7 +10,7 @@
 #include "scheduler/step_cost.h"
 #include "src/base/ids.h"
 
-namespace baton {
+namespace baton::scheduler {
 
 inline constexpr uint32_t kNotFed = UINT32_MAX;
 
@@ -47,6 +47,6 @@ struct ItemResult {
   bool finished = false;  // by SequenceLimits::After: the sequence is removed
 };
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_BATCH_PLAN_H_

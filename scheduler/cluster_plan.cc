@@ -7,7 +7,7 @@
 #include "scheduler/queueing.h"
 #include "src/base/size_text.h"
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 // The batch that a rate keeps running on one worker.
@@ -204,4 +204,4 @@ StatusOr<ClusterPlan> PlanCluster(const PlanInput& input) {
   return plan;
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -32,7 +32,7 @@
 #include "scheduler/step_model.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::scheduler {
 
 // The largest share of a pool's time that a plan fills with work. At 0.8 the wait before a prompt
 // is twice the prompt's time on average, at 0.9 it is 4.5 times.
@@ -143,6 +143,6 @@ uint32_t PlannedChunk(const PlanInput& input);
 uint32_t MaxSequences(const PlanInput& input);
 uint32_t MeanContext(const PlanLoad& load);
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_CLUSTER_PLAN_H_

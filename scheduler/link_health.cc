@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 // Share of the newest hand-off in a link's averages: about the last ten count.
@@ -141,4 +141,4 @@ bool LinkHealth::BeginRest(int64_t now_us) {
   return true;
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler

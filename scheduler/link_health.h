@@ -20,7 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton {
+namespace baton::scheduler {
 
 // How long a link rests after its first bad hand-off; doubled with each further one. The longest
 // rest and a placement fit in the 10 s in which a healed link has to carry KV again.
@@ -128,6 +128,6 @@ class LinkHealth {
   int64_t probing_since_us_ = -1;  // first try since the last fault or suspicion; -1 = none
 };
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_LINK_HEALTH_H_

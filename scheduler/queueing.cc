@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-namespace baton {
+namespace baton::scheduler {
 
 double FixedServiceQueue::MeanWaitUs() const {
   const double rho = utilization();
@@ -35,4 +35,4 @@ uint32_t PoissonQuantile(double mean, double quantile) {
   return count;
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace baton {
+namespace baton::scheduler {
 
 // One server with first come, first served, and a fixed time of service.
 struct FixedServiceQueue {
@@ -31,6 +31,6 @@ struct FixedServiceQueue {
 // `quantile` in (0, 1). `mean` in [0, 700], above which e^-mean is no number.
 uint32_t PoissonQuantile(double mean, double quantile);
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_QUEUEING_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 constexpr double kGiga = 1e9;
@@ -118,4 +118,4 @@ double TransferLimitUs(const DeviceLimits& device, uint64_t num_bytes) {
   return LinkUs(device, static_cast<double>(num_bytes));
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler

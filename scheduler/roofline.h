@@ -19,7 +19,7 @@
 
 #include "scheduler/step_cost.h"
 
-namespace baton {
+namespace baton::scheduler {
 
 // The limits of one device. It is one row of the table in roofline.cc, which names the sources.
 struct DeviceLimits {
@@ -78,6 +78,6 @@ StepWeights FirstEstimate(const DeviceLimits& device, const RooflineModel& model
 // The least time of moving so many bytes to another device, in microseconds.
 double TransferLimitUs(const DeviceLimits& device, uint64_t num_bytes);
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_ROOFLINE_H_

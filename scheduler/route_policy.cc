@@ -8,7 +8,7 @@
 
 #include "src/base/split_mix.h"
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 // Mixes the caller's random number with an index, so that equal loads are spread evenly and the
@@ -329,4 +329,4 @@ Route PickRoute(const ClusterLoad& load, const RouteQuery& query) {
   return RouteOf(best, load, query);
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler

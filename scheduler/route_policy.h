@@ -23,7 +23,7 @@
 #include <string>
 #include <string_view>
 
-namespace baton {
+namespace baton::scheduler {
 
 // The properties that decide whether two workers may exchange KV; ids are compared, never
 // interpreted.
@@ -162,6 +162,6 @@ struct Route {
 // O(decode x (prefill + links)); allocates nothing.
 Route PickRoute(const ClusterLoad& load, const RouteQuery& query);
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_ROUTE_POLICY_H_

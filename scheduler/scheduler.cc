@@ -5,7 +5,19 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::scheduler {
+
+using kv::BlockCopy;
+using kv::BlockHandle;
+using kv::BlockPool;
+using kv::BlockState;
+using kv::BlockTable;
+using kv::ChainLink;
+using kv::DivideAmongChoices;
+using kv::PrefixIndex;
+using kv::PrefixQuery;
+using kv::PromptBlocks;
+
 namespace {
 
 bool IsOlder(const Sequence* a, const Sequence* b) {
@@ -617,4 +629,4 @@ Status Scheduler::Audit() const {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -36,7 +36,7 @@
 #include "scheduler/step_cost.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::scheduler {
 
 // The role decides what a worker does with a prompt that is computed.
 enum class SchedulerRole : uint8_t {
@@ -81,7 +81,7 @@ class Scheduler {
   // `pool` outlives the scheduler. Other users of the pool (reservations) are welcome. `index` (of
   // that pool, outlives the scheduler) finds prompts' beginnings and learns every full block; null
   // = every prompt is computed whole.
-  Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex* index = nullptr);
+  Scheduler(const SchedulerConfig& config, kv::BlockPool* pool, kv::PrefixIndex* index = nullptr);
   // Releases all blocks.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -101,12 +101,12 @@ class Scheduler {
   // KV lies in `blocks` (the first BlocksFor of them; the rest are spare, BlocksToReserve in all);
   // one request reference of each is taken over. Appends the block copies that the engine must make
   // before the next step. Never fails: the room was reserved.
-  void AddBound(const SequenceSpec& spec, std::span<const BlockHandle> blocks,
-                std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies,
+  void AddBound(const SequenceSpec& spec, std::span<const kv::BlockHandle> blocks,
+                std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies,
                 int64_t now_us);
   // Starts the choices of a PromptDone sequence of this scheduler (n > 1), as AddBound does; `id`
   // is gone afterwards.
-  void Fork(SequenceId id, std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies);
+  void Fork(SequenceId id, std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies);
 
   // Stops a sequence that decodes: it keeps its blocks, is planned no more, and leaves by Remove.
   // For KV that moves to another worker. False when it is not decoding (it may have lost its
@@ -169,8 +169,8 @@ class Scheduler {
   void Erase(Sequence* sequence);
   void Enqueue(Sequence* sequence);
   void StartDecoding(Sequence* sequence);
-  void StartChoices(const SequenceSpec& spec, std::span<const BlockHandle> blocks,
-                    std::span<const ChoiceStart> starts, std::vector<BlockCopy>* copies,
+  void StartChoices(const SequenceSpec& spec, std::span<const kv::BlockHandle> blocks,
+                    std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies,
                     int64_t arrival_us);
 
   void PlanDecode();
@@ -198,8 +198,8 @@ class Scheduler {
   void DropAhead();
 
   const SchedulerConfig config_;
-  BlockPool* const pool_;
-  PrefixIndex* const index_;
+  kv::BlockPool* const pool_;
+  kv::PrefixIndex* const index_;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   List waiting_;     // preempted ones by age, then the others by priority
   List prefilling_;  // by priority
@@ -209,12 +209,12 @@ class Scheduler {
   uint64_t num_preemptions_ = 0;
   bool blocked_ = false;  // the first waiting prompt found no blocks in the last plan
   bool in_step_ = false;
-  std::vector<BlockHandle> hits_;  // of the prompt being admitted
+  std::vector<kv::BlockHandle> hits_;  // of the prompt being admitted
   BatchPlan plan_;
   BatchPlan ahead_;  // the step after plan_; empty when that is not decided
   StepCost cost_;
 };
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_SCHEDULER_H_

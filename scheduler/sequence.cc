@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace baton {
+namespace baton::scheduler {
 
 std::string_view SequenceStateName(SequenceState state) {
   switch (state) {
@@ -32,4 +32,4 @@ uint32_t SequenceLimits::MaxTotalTokens(uint32_t num_prompt_tokens) const {
   return static_cast<uint32_t>(std::min<uint64_t>(wanted, max_context));
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -12,7 +12,7 @@
 #include "kvcache/hash_chain.h"
 #include "src/base/ids.h"
 
-namespace baton {
+namespace baton::scheduler {
 
 // Where a sequence stands.
 enum class SequenceState : uint8_t {
@@ -53,7 +53,7 @@ struct SequenceSpec {
   std::vector<TokenId> tokens;     // prompt, then replayed output; not empty
   uint32_t num_prompt_tokens = 0;  // how many of them are the prompt, >= 1
   SequenceLimits limits;
-  ChainKey chain_key;        // names its blocks in the prefix index; of its tenant
+  kv::ChainKey chain_key;    // names its blocks in the prefix index; of its tenant
   bool is_cacheable = true;  // its blocks are for the prefix index
 };
 
@@ -65,8 +65,8 @@ struct Sequence {
   SequenceSpec spec;  // spec.tokens grows with the output
   SequenceState state = SequenceState::kWaiting;
   uint32_t num_computed = 0;  // tokens whose KV is in the blocks
-  BlockTable table;
-  HashChain chain;               // of all its tokens
+  kv::BlockTable table;
+  kv::HashChain chain;           // of all its tokens
   uint32_t num_hit_tokens = 0;   // of num_computed, those found in the prefix index
   uint32_t num_kept_blocks = 0;  // at the front, offered to the prefix index already
   bool preempted = false;        // lost its blocks once and is computed again
@@ -93,6 +93,6 @@ struct ChoiceStart {
   bool finished = false;  // the first token ended it: nothing is started
 };
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_SEQUENCE_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 // Units in which a feature is about 1 in a usual step, so that one learning rate fits all.
@@ -107,4 +107,4 @@ uint32_t StepCost::MaxChunk(const StepShape& shape, uint32_t first_pos, uint32_t
   return low;
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler

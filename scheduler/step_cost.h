@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton {
+namespace baton::scheduler {
 
 // The quantities that a step's time depends on.
 struct StepShape {
@@ -71,6 +71,6 @@ class StepCost {
   double prefill_tokens_per_s_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_STEP_COST_H_

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 StepShape PromptsOf(const PlannedStep& step) {
@@ -90,4 +90,4 @@ double StepModel::PromptUs(uint32_t num_tokens, uint32_t chunk, const PlannedSte
   return us;
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -9,7 +9,7 @@
 #include "scheduler/roofline.h"
 #include "scheduler/step_cost.h"
 
-namespace baton {
+namespace baton::scheduler {
 
 // A step of the steady state: one chunk of one prompt, beside decode rows of one length.
 struct PlannedStep {
@@ -56,6 +56,6 @@ class StepModel {
   MeasuredWeights weights_;
 };
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_STEP_MODEL_H_

@@ -19,7 +19,13 @@
 #include "src/base/check.h"
 #include "src/device/aligned_buffer.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::AlignedBuffer;
+using device::ThreadPool;
+using kv::KvLayout;
+using kv::KvView;
+
 namespace {
 
 // SmolLM2-135M.
@@ -369,6 +375,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels
 
-int main(int argc, char** argv) { return baton::Main(argc, argv); }
+int main(int argc, char** argv) { return baton::kernels::Main(argc, argv); }

@@ -5,7 +5,7 @@
 
 #include "benchmarks/loadgen/quantity.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 StatusOr<double> ParseRate(std::string_view text) {
@@ -89,4 +89,4 @@ StatusOr<std::vector<int64_t>> ArrivalTimes(const ArrivalSpec& spec, const Arriv
   return starts;
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -9,7 +9,7 @@
 #include "benchmarks/loadgen/random_draws.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // The law of the gaps between starts.
 enum class ArrivalKind : uint8_t {
@@ -48,6 +48,6 @@ inline constexpr uint64_t kMaxArrivals = 10'000'000;
 StatusOr<std::vector<int64_t>> ArrivalTimes(const ArrivalSpec& spec, const ArrivalLimit& limit,
                                             RandomDraws& draws);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_ARRIVALS_H_

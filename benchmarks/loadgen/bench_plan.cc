@@ -6,7 +6,7 @@
 
 #include "benchmarks/loadgen/grpc_streams.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 // How often a trial of a search is made when it is void.
@@ -152,4 +152,4 @@ Status RunComparison(const BenchPlan& plan, const Endpoint& a, const Endpoint& b
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

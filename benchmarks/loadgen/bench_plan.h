@@ -17,7 +17,7 @@
 #include "benchmarks/loadgen/workload.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // A server under load.
 struct Endpoint {
@@ -86,6 +86,6 @@ struct ComparedRuns {
 Status RunComparison(const BenchPlan& plan, const Endpoint& a, const Endpoint& b, uint32_t pairs,
                      ComparedRuns& runs);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_BENCH_PLAN_H_

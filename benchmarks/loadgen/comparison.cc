@@ -9,7 +9,7 @@
 
 #include "benchmarks/loadgen/quantity.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 // A number of one round that is compared.
@@ -141,4 +141,4 @@ std::string ToJson(const Comparison& comparison) {
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

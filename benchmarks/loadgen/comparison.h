@@ -12,7 +12,7 @@
 #include "benchmarks/loadgen/statistics.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // How sure a comparison wants to be.
 struct ComparisonSpec {
@@ -54,6 +54,6 @@ std::string ToTable(const Comparison& comparison);
 // The JSON array of the metrics.
 std::string ToJson(const Comparison& comparison);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_COMPARISON_H_

@@ -15,7 +15,7 @@
 #include "src/base/clock.h"
 #include "src/base/host_port.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 // gRPC rounds its deadlines up to milliseconds, twice: the last of a wait is made of short sleeps,
@@ -282,4 +282,4 @@ StatusOr<std::unique_ptr<StreamBackend>> GrpcStreams::Create(const HttpTarget& t
       std::make_unique<GrpcBackend>(std::move(channel), target.model));
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -8,7 +8,7 @@
 #include "benchmarks/loadgen/stream_backend.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // ChatService.StreamChatCompletion and CompletionService.StreamComplete of one server, driven from
 // one thread by a completion queue. gRPC reads its sockets on threads of its own and gives no time
@@ -20,6 +20,6 @@ class GrpcStreams {
   static StatusOr<std::unique_ptr<StreamBackend>> Create(const HttpTarget& target);
 };
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_GRPC_STREAMS_H_

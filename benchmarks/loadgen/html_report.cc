@@ -6,7 +6,7 @@
 #include "benchmarks/loadgen/quantity.h"
 #include "benchmarks/loadgen/svg_plot.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 // Points of a distribution's line and windows of a timeline: as fine as the picture shows.
@@ -188,4 +188,4 @@ std::string ToHtml(const HtmlPage& page) {
   return html + StagePlot(page) + "</div></body></html>\n";
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

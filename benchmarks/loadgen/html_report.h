@@ -8,7 +8,7 @@
 
 #include "benchmarks/loadgen/report_files.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // The content of the page.
 struct HtmlPage {
@@ -24,6 +24,6 @@ struct HtmlPage {
 // itl over the time of the run, and bars of the server's stages.
 std::string ToHtml(const HtmlPage& page);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_HTML_REPORT_H_

@@ -5,7 +5,7 @@
 
 #include "absl/strings/ascii.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 std::string_view Trim(std::string_view text) {
@@ -152,4 +152,4 @@ Status HttpReply::PushEnd() {
                   started() ? "in the middle of the answer" : "before the answer");
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

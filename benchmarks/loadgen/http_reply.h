@@ -11,7 +11,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // Reads one answer after another from a connection: status line, headers, and a body framed by
 // Content-Length, by chunks, or by the end of the connection. Interim answers (1xx) are skipped.
@@ -71,6 +71,6 @@ class HttpReply {
   std::string content_type_;
 };
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_HTTP_REPLY_H_

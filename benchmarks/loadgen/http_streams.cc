@@ -22,7 +22,7 @@
 #include "src/base/host_port.h"
 #include "src/base/open_files.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 constexpr size_t kReadBytes = 256 * 1024;
@@ -441,4 +441,4 @@ void HttpStreams::Close(Connection& connection) {
   connection.fd.reset();
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -16,7 +16,7 @@
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // A resolved address: sockaddr bytes.
 using SocketAddress = std::vector<uint8_t>;
@@ -111,6 +111,6 @@ class HttpStreams final : public StreamBackend {
   std::vector<char> buffer_;
 };
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_HTTP_STREAMS_H_

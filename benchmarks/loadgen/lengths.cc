@@ -6,7 +6,7 @@
 
 #include "benchmarks/loadgen/quantity.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 StatusOr<uint32_t> ParseTokens(std::string_view text) {
@@ -59,4 +59,4 @@ StatusOr<LengthSpec> ParseLength(std::string_view flag, std::string_view text) {
   return spec;
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

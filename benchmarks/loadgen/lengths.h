@@ -9,7 +9,7 @@
 #include "benchmarks/loadgen/random_draws.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // The law of a length.
 enum class LengthKind : uint8_t { kFixed, kUniform, kLogNormal };
@@ -30,6 +30,6 @@ inline constexpr uint32_t kMaxLength = 10'000'000;
 // MEDIAN). `flag` names the flag in the InvalidArgument.
 StatusOr<LengthSpec> ParseLength(std::string_view flag, std::string_view text);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_LENGTHS_H_

@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
@@ -359,4 +359,4 @@ int64_t LoadLoop::WakeAt() const {
   return at_us;
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

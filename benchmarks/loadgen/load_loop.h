@@ -29,7 +29,7 @@
 #include "benchmarks/loadgen/workload.h"
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // How much of the run has happened, for a live line.
 struct LoadProgress {
@@ -154,6 +154,6 @@ class LoadLoop final : private StreamSink {
   RunResult result_;
 };
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_LOAD_LOOP_H_

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-namespace baton {
+namespace baton::loadgen {
 
 StatusOr<double> ParseNumber(std::string_view text) {
   double value = 0;
@@ -68,4 +68,4 @@ std::string FormatUs(double us) {
   return fmt::format("{:.2f} s", us / 1e6);
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

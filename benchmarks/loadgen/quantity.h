@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // A finite decimal number, nothing before or after it; InvalidArgument with the text otherwise.
 StatusOr<double> ParseNumber(std::string_view text);
@@ -29,6 +29,6 @@ std::vector<std::string_view> SplitAt(std::string_view text, char separator);
 // "830 us", "12.3 ms", "4.56 s".
 std::string FormatUs(double us);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_QUANTITY_H_

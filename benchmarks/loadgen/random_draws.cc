@@ -5,7 +5,7 @@
 
 #include "src/base/split_mix.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 uint64_t RandomDraws::NextU64() { return SplitMix(state_ += kSplitMixStep); }
 
@@ -42,4 +42,4 @@ double RandomDraws::Gamma(double shape) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace baton {
+namespace baton::loadgen {
 
 // A stream of draws from one seed (SplitMix64 underneath).
 class RandomDraws {
@@ -30,6 +30,6 @@ class RandomDraws {
   uint64_t state_;
 };
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_RANDOM_DRAWS_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 // Searches a range of 2^40 with the finest resolution and every confirmation failing.
@@ -88,4 +88,4 @@ StatusOr<RateSearchResult> FindMaxRate(
   return RateSearch(spec, holds).Run();
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // Where to look; 0 < lowest <= highest.
 struct RateSearchSpec {
@@ -40,6 +40,6 @@ struct RateSearchResult {
 StatusOr<RateSearchResult> FindMaxRate(
     const RateSearchSpec& spec, const std::function<StatusOr<bool>(double, uint32_t)>& holds);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_RATE_SEARCH_H_

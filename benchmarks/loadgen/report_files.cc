@@ -14,7 +14,7 @@
 
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 using nlohmann::ordered_json;
@@ -230,4 +230,4 @@ Status WriteWholeFile(const std::string& path, std::string_view text) {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

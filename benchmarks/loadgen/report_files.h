@@ -11,7 +11,7 @@
 #include "benchmarks/loadgen/run_report.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // Where a run was made: two runs are compared only when this is equal.
 struct Environment {
@@ -58,6 +58,6 @@ Status WriteWholeFile(const std::string& path, std::string_view text);
 // Fails now when WriteWholeFile could not even open the path later. Leaves the folder as it was.
 Status CheckWritable(const std::string& path);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_REPORT_FILES_H_

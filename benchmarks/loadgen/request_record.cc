@@ -1,6 +1,6 @@
 #include "benchmarks/loadgen/request_record.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 std::string_view OutcomeName(RequestOutcome outcome) {
   static constexpr std::string_view kNames[kNumOutcomes] = {
@@ -65,4 +65,4 @@ std::vector<double> ItlUs(const RequestRecord& record) {
   return gaps;
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace baton {
+namespace baton::loadgen {
 
 // How a request ended.
 enum class RequestOutcome : uint8_t {
@@ -80,6 +80,6 @@ std::optional<double> E2eUs(const RequestRecord& record);   // from the intended
 // Gaps between consecutive tokens.
 std::vector<double> ItlUs(const RequestRecord& record);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_REQUEST_RECORD_H_

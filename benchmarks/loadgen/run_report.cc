@@ -5,7 +5,7 @@
 
 #include "benchmarks/loadgen/quantity.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 // Samples of each word over all counted records.
@@ -209,4 +209,4 @@ std::string ToTable(const RunReport& report, const ReportSpec& spec) {
   return text;
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

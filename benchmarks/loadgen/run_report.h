@@ -12,7 +12,7 @@
 #include "benchmarks/loadgen/slo.h"
 #include "benchmarks/loadgen/statistics.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // A run is void when the client's lag p99 is above this share of the ttft p50.
 inline constexpr double kMaxLagShare = 0.01;
@@ -66,6 +66,6 @@ std::string LagComplaint(const Summary& start_lag, const Summary& read_lag, cons
 // The table for people; ends with a newline.
 std::string ToTable(const RunReport& report, const ReportSpec& spec);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_RUN_REPORT_H_

@@ -8,7 +8,7 @@
 #include "benchmarks/loadgen/statistics.h"
 #include "src/base/nearest_name.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 // A limit by its name.
@@ -93,4 +93,4 @@ bool MeetsSlo(const Slo& slo, const RequestRecord& record) {
          Within(SecondTokenUs(record), slo.second_token_us);
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -11,7 +11,7 @@
 #include "benchmarks/loadgen/request_record.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // Limits in microseconds; a limit that is not set always holds.
 struct Slo {
@@ -33,6 +33,6 @@ std::string ToString(const Slo& slo);
 // not met by an answer of several tokens that came in one piece.
 bool MeetsSlo(const Slo& slo, const RequestRecord& record);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_SLO_H_

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
@@ -66,4 +66,4 @@ Status SseParser::TakeLine(std::string_view line,
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

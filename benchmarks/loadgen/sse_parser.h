@@ -14,7 +14,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // Cuts a stream into the payloads of its events. Lines end with LF, CR LF or CR; comments, event,
 // id, retry and well-formed unknown fields are skipped; the lines of several `data` fields are
@@ -39,6 +39,6 @@ class SseParser {
   bool at_start_ = true;  // a byte order mark may still come
 };
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_SSE_PARSER_H_

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 // Trimmed share at each end. Simulated with 16 pairs, 2 % noise and one pair in twenty ten times as
@@ -121,4 +121,4 @@ Verdict Judge(const RatioInterval& interval, double min_effect) {
   return Verdict::kNoDifference;
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -10,7 +10,7 @@
 #include "benchmarks/loadgen/random_draws.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // The smallest of the ascending values that at least a share q of all do not exceed (nearest rank);
 // NaN of nothing.
@@ -77,6 +77,6 @@ enum class Verdict : uint8_t { kNoDifference, kLower, kHigher };
 // least `min_effect` (0.01 = 1 %) away from it.
 Verdict Judge(const RatioInterval& interval, double min_effect);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_STATISTICS_H_

@@ -6,7 +6,7 @@
 
 #include "nlohmann/json.hpp"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 using nlohmann::json;
@@ -242,4 +242,4 @@ StreamEnd StreamAnswer::Finish(const Status& transport) const {
   return fail(RequestOutcome::kBrokeOff, "the stream ended without [DONE]");
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -12,7 +12,7 @@
 #include "benchmarks/loadgen/stream_backend.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // The content of one event of a stream.
 struct ChunkEvent {
@@ -54,6 +54,6 @@ class StreamAnswer {
   AnswerFacts facts_;
 };
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_STREAM_ANSWER_H_

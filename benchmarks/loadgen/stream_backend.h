@@ -9,7 +9,7 @@
 
 #include "benchmarks/loadgen/request_record.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // Which method of the API is asked.
 enum class StreamApi : uint8_t { kChat, kCompletions };
@@ -69,6 +69,6 @@ class StreamBackend {
   virtual void Poll(int64_t until_us, StreamSink& sink) = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_STREAM_BACKEND_H_

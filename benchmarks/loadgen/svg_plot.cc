@@ -7,7 +7,7 @@
 
 #include "fmt/format.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 constexpr double kWidth = 640, kHeight = 340;
@@ -253,4 +253,4 @@ std::string DrawBars(const PlotFrame& frame, const std::vector<std::string>& nam
   return svg + Legend(names, bottom + 56) + "</svg>\n";
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace baton {
+namespace baton::loadgen {
 
 // One line of a plot; points that are not finite (or not positive on a logarithmic axis) are left
 // out.
@@ -46,6 +46,6 @@ std::vector<double> RoundMarks(double low, double high, bool logarithmic);
 // `text` without markup.
 std::string EscapeHtml(std::string_view text);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_SVG_PLOT_H_

@@ -17,7 +17,7 @@
 #include "benchmarks/loadgen/quantity.h"
 #include "src/base/regular_file.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 using nlohmann::json;
@@ -273,4 +273,4 @@ void ScaleTrace(const TraceScale& scale, RandomDraws& draws, std::vector<TraceRo
   }
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -11,7 +11,7 @@
 #include "benchmarks/loadgen/random_draws.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // Tokens of one entry of Mooncake's `hash_ids`.
 inline constexpr uint32_t kTraceBlockTokens = 512;
@@ -47,6 +47,6 @@ StatusOr<std::vector<TraceRow>> ReadTraceFile(const std::string& path);
 // Applies `scale`; starts stay ascending.
 void ScaleTrace(const TraceScale& scale, RandomDraws& draws, std::vector<TraceRow>& rows);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_TRACE_READER_H_

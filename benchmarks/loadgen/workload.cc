@@ -6,7 +6,7 @@
 
 #include "src/base/quoted_text.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 using nlohmann::json;
@@ -188,4 +188,4 @@ PlannedTurn Workload::Build(uint64_t session_idx, uint32_t turn_idx,
   return turn;
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

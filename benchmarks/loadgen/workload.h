@@ -14,7 +14,7 @@
 #include "benchmarks/loadgen/trace_reader.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // A prompt whose greedy answer is known.
 struct GoldenPrompt {
@@ -84,6 +84,6 @@ class Workload {
 // `count` short words from a seed, about one token each.
 std::string Words(uint64_t seed, uint32_t count);
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_BENCHMARKS_LOADGEN_WORKLOAD_H_

@@ -17,7 +17,11 @@
 #include "src/model/hf_folder.h"
 #include "src/model/weight_loader.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::DeviceKind;
+using device::ThreadPool;
+
 namespace {
 
 // How the file lies when a run begins, and how it is read.
@@ -113,6 +117,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model
 
-int main(int argc, char** argv) { return baton::Main(argc, argv); }
+int main(int argc, char** argv) { return baton::model::Main(argc, argv); }

@@ -23,7 +23,13 @@
 #include "src/base/check.h"
 #include "src/router/router_prefix_index.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::ChainKey;
+using kv::ChainLink;
+using kv::ChainLinks;
+using kv::DeriveChainKey;
+
 namespace {
 
 constexpr uint32_t kBlockSize = 16;
@@ -321,6 +327,6 @@ int Run() {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router
 
-int main() { return baton::Run(); }
+int main() { return baton::router::Run(); }

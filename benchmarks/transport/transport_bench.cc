@@ -25,7 +25,10 @@
 #include "src/base/log.h"
 #include "src/base/random.h"
 
-namespace baton {
+namespace baton::kv {
+
+using tls::TlsFiles;
+
 namespace {
 
 KvLayout ModelLayout() {
@@ -301,7 +304,7 @@ BENCHMARK_CAPTURE(BM_ControlRoundTrip, shm, TransportKind::kShm)->UseRealTime();
 BENCHMARK_CAPTURE(BM_ControlRoundTrip, tcp, TransportKind::kTcp)->UseRealTime();
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv
 
 int main(int argc, char** argv) {
   baton::LogConfig log;

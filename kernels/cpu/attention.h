@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/attention_split.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 // Rule (4): adds a split's state to the total; the first is copied.
 inline void FoldState(const AttentionShape& shape, bool first, QueryState split, QueryState total) {
@@ -67,9 +67,9 @@ inline void LoadQueries(const ItemRun& run) {
 }
 
 // The splits that any row of an item sees.
-inline TaskRange SplitsOf(const ItemRun& run) {
+inline device::TaskRange SplitsOf(const ItemRun& run) {
   const uint32_t last = run.Position(run.item.num_rows * run.shape.group - 1);
-  const TaskRange seen = VisibleKeys(run.Position(0), run.args.window, 0, UINT32_MAX);
+  const device::TaskRange seen = VisibleKeys(run.Position(0), run.args.window, 0, UINT32_MAX);
   return {seen.begin / kSplitKeys, last / kSplitKeys + 1};
 }
 
@@ -77,11 +77,11 @@ inline TaskRange SplitsOf(const ItemRun& run) {
 inline void RunItem(const ItemRun& run) {
   LoadQueries(run);
   const uint32_t num_queries = run.item.num_rows * run.shape.group;
-  const TaskRange splits = SplitsOf(run);
+  const device::TaskRange splits = SplitsOf(run);
   for (uint32_t split = splits.begin; split < splits.end; ++split) {
     RunSplit(run, split);
     for (uint32_t i = 0; i < num_queries; ++i) {
-      const TaskRange seen = VisibleKeys(run.Position(i), run.args.window, 0, UINT32_MAX);
+      const device::TaskRange seen = VisibleKeys(run.Position(i), run.args.window, 0, UINT32_MAX);
       const uint32_t begin = split * kSplitKeys;
       if (seen.end <= begin || seen.begin >= begin + kSplitKeys) continue;
       FoldState(run.shape, seen.begin / kSplitKeys == split,
@@ -141,17 +141,17 @@ inline AttentionItem ItemAt(const AttentionArgs& args, const AttentionPlan& plan
 
 // Few items of one row each: (item, split) pairs are the tasks; their states meet in scratch and
 // are folded in ascending order. Long contexts take several waves, so that scratch is bounded.
-inline void RunSplitsApart(ThreadPool& pool, const AttentionArgs& args, const AttentionShape& shape,
-                           const AttentionPlan& plan) {
+inline void RunSplitsApart(device::ThreadPool& pool, const AttentionArgs& args,
+                           const AttentionShape& shape, const AttentionPlan& plan) {
   const uint32_t num_threads = pool.num_threads();
   float* totals = reinterpret_cast<float*>(args.scratch.data()) + num_threads * shape.thread_floats;
   float* partials =
       totals + size_t{kMinItemsPerThread} * num_threads * shape.group * shape.state_stride;
   const uint32_t wave_splits = kPartialsPerThread * num_threads / plan.num_items;
-  TaskRange all = {UINT32_MAX, 0};
+  device::TaskRange all = {UINT32_MAX, 0};
   for (uint32_t i = 0; i < plan.num_items; ++i) {
     const AttentionItem item = ItemAt(args, plan, i);
-    const TaskRange splits = SplitsOf({args, shape, item, AreaOf(shape, args.scratch, 0)});
+    const device::TaskRange splits = SplitsOf({args, shape, item, AreaOf(shape, args.scratch, 0)});
     if (splits.begin < all.begin) all.begin = splits.begin;
     if (splits.end > all.end) all.end = splits.end;
   }
@@ -163,7 +163,7 @@ inline void RunSplitsApart(ThreadPool& pool, const AttentionArgs& args, const At
       area.current = partials + size_t{task} * shape.group * shape.state_stride;
       const ItemRun run = {args, shape, item, area};
       const uint32_t split = wave + task / plan.num_items;
-      const TaskRange splits = SplitsOf(run);
+      const device::TaskRange splits = SplitsOf(run);
       if (split < splits.begin || split >= splits.end) return;
       LoadQueries(run);
       RunSplit(run, split);
@@ -172,7 +172,7 @@ inline void RunSplitsApart(ThreadPool& pool, const AttentionArgs& args, const At
       const AttentionItem item = ItemAt(args, plan, task);
       const ThreadArea area = AreaOf(shape, args.scratch, thread);
       const ItemRun run = {args, shape, item, area};
-      const TaskRange splits = SplitsOf(run);
+      const device::TaskRange splits = SplitsOf(run);
       for (uint32_t i = 0; i < count; ++i) {
         const uint32_t split = wave + i;
         if (split < splits.begin || split >= splits.end) continue;
@@ -187,8 +187,8 @@ inline void RunSplitsApart(ThreadPool& pool, const AttentionArgs& args, const At
   }
 }
 
-inline void Attention(ThreadPool& pool, const AttentionArgs& args) {
-  const KvLayout& layout = *args.kv.layout;
+inline void Attention(device::ThreadPool& pool, const AttentionArgs& args) {
+  const kv::KvLayout& layout = *args.kv.layout;
   if (args.spans.empty()) return;
   const AttentionShape shape = ShapeOf(args.num_heads, layout.num_kv_heads, layout.head_dim);
   const AttentionPlan plan = PlanOf(args, shape, pool.num_threads());
@@ -210,6 +210,6 @@ inline size_t AttentionScratchBytes(uint32_t num_threads, uint32_t num_heads, ui
   return (num_threads * shape.thread_floats + states * shape.state_stride) * sizeof(float);
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_ATTENTION_H_

@@ -5,19 +5,19 @@
 
 #include "kernels/cpu/attention_state.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 // Points at keys [begin, begin + 64) of the item, of which `num_keys` exist.
 inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
-  const KvView& kv = run.args.kv;
-  const KvLayout& layout = *kv.layout;
+  const kv::KvView& kv = run.args.kv;
+  const kv::KvLayout& layout = *kv.layout;
   TileSource tile = {};
   tile.dim = run.shape.dim;
   tile.padded_dim = run.shape.padded_dim;
-  tile.paired = layout.dtype == KvDtype::kBf16 && layout.encoding == KvEncoding::kPaired &&
+  tile.paired = layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired &&
                 layout.block_size % kGroupKeys == 0 && tile.dim == tile.padded_dim;
   if (!tile.paired) {
-    const TaskRange keys = {begin, begin + num_keys};
+    const device::TaskRange keys = {begin, begin + num_keys};
     ConvertTile({kv, run.args.layer, *run.item.span, run.item.kv_head, keys}, run.area.k_tile,
                 run.area.v_tile);
     tile.k_tile = run.area.k_tile;
@@ -37,7 +37,7 @@ inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys
 }
 
 // Rule (3) for one row and tile: the maximum, the weights e (in place of the scores) and the lanes.
-inline void SoftmaxRow(const AttentionShape& shape, QueryState state, TaskRange keys,
+inline void SoftmaxRow(const AttentionShape& shape, QueryState state, device::TaskRange keys,
                        float* scores) {
   const F32x16 minus_infinity = Set1(-std::numeric_limits<float>::infinity());
   const uint32_t first = keys.begin / kGroupKeys;
@@ -73,11 +73,11 @@ inline void SoftmaxRow(const AttentionShape& shape, QueryState state, TaskRange 
 // Values of kRows rows whose visible keys may differ: what all see together, the rest row by row,
 // so that every row's chain ascends and no masked value is multiplied.
 template <int kRows>
-inline void ValuesOfRows(const ItemRun& run, const TileSource& tile, const TaskRange* keys,
+inline void ValuesOfRows(const ItemRun& run, const TileSource& tile, const device::TaskRange* keys,
                          float* sums) {
   const size_t stride = run.shape.state_stride;
   const float(*e)[kTileKeys] = run.area.scores;
-  TaskRange common = keys[0];
+  device::TaskRange common = keys[0];
   for (int r = 1; r < kRows; ++r) {
     if (keys[r].begin > common.begin) common.begin = keys[r].begin;
     if (keys[r].end < common.end) common.end = keys[r].end;
@@ -102,7 +102,7 @@ inline void ValuesOfRows(const ItemRun& run, const TileSource& tile, const TaskR
 template <int kRows>
 inline void TileRows(const ItemRun& run, const TileSource& tile, uint32_t tile_begin,
                      uint32_t query) {
-  TaskRange keys[kRows];
+  device::TaskRange keys[kRows];
   uint32_t first = kTileKeys;
   uint32_t last = 0;
   for (int r = 0; r < kRows; ++r) {
@@ -143,7 +143,7 @@ inline void RunSplit(const ItemRun& run, uint32_t split) {
     ResetState(run.shape, StateAt(run.shape, run.area.current, i));
   }
   const uint32_t last = run.Position(num_queries - 1);
-  const TaskRange seen = VisibleKeys(run.Position(0), run.args.window, 0, UINT32_MAX);
+  const device::TaskRange seen = VisibleKeys(run.Position(0), run.args.window, 0, UINT32_MAX);
   for (uint32_t t = 0; t < kSplitKeys / kTileKeys; ++t) {
     const uint32_t begin = split * kSplitKeys + t * kTileKeys;
     if (begin > last) break;
@@ -158,6 +158,6 @@ inline void RunSplit(const ItemRun& run, uint32_t split) {
   }
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_ATTENTION_SPLIT_H_

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/attention_tile.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 inline constexpr uint32_t kSplitKeys = 256;
 static_assert(kSplitKeys % kTileKeys == 0);
@@ -91,8 +91,8 @@ inline ThreadArea AreaOf(const AttentionShape& shape, std::span<std::byte> scrat
 }
 
 // The keys that a row at `position` sees, cut to [begin, begin + size), relative to begin.
-BATON_INLINE TaskRange VisibleKeys(uint32_t position, uint32_t window, uint32_t begin,
-                                   uint32_t size) {
+BATON_INLINE device::TaskRange VisibleKeys(uint32_t position, uint32_t window, uint32_t begin,
+                                           uint32_t size) {
   const uint32_t first = window != 0 && position >= window ? position - window + 1 : 0;
   const uint32_t low = first > begin ? first - begin : 0;
   const uint32_t high = position + 1 > begin ? position + 1 - begin : 0;
@@ -111,6 +111,6 @@ struct ItemRun {
   }
 };
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_ATTENTION_STATE_H_

@@ -13,7 +13,7 @@
 #include "kernels/kv_piece.h"
 #include "kernels/ops.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 inline constexpr uint32_t kTileKeys = 64;
 inline constexpr uint32_t kGroupKeys = 16;
@@ -86,7 +86,7 @@ BATON_INLINE void ValueStep(F32x16 (&acc)[kRows][kColumns], const float (*e)[kTi
 // Keys [begin, end) of one 16-key group, from pairs.
 template <int kRows, int kColumns>
 BATON_INLINE void ValuePairs(F32x16 (&acc)[kRows][kColumns], const float (*e)[kTileKeys],
-                             const std::byte* v, size_t step, TaskRange keys) {
+                             const std::byte* v, size_t step, device::TaskRange keys) {
   uint32_t j = keys.begin;
   F32x16 values[kColumns];
   if (j % 2 == 1 && j < keys.end) {
@@ -118,7 +118,8 @@ struct ValueRows {
 
 // Adds the tile's keys `keys` to dims [16 column, 16 (column + kColumns)) of kRows rows.
 template <int kRows, int kColumns>
-inline void Values(const TileSource& tile, uint32_t column, TaskRange keys, const ValueRows& rows) {
+inline void Values(const TileSource& tile, uint32_t column, device::TaskRange keys,
+                   const ValueRows& rows) {
   const float(*e)[kTileKeys] = rows.e;
   float* const acc = rows.sums + column * 16;
   F32x16 sums[kRows][kColumns];
@@ -149,7 +150,7 @@ inline void Values(const TileSource& tile, uint32_t column, TaskRange keys, cons
 // All key groups [first, end) for kRows rows; fewer rows take more groups at once, so that enough
 // chains are in flight.
 template <int kRows>
-inline void ScoreGroups(const TileSource& tile, TaskRange groups, const float* q,
+inline void ScoreGroups(const TileSource& tile, device::TaskRange groups, const float* q,
                         float (*scores)[kTileKeys]) {
   constexpr int kGroups = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
   uint32_t g = groups.begin;
@@ -158,7 +159,7 @@ inline void ScoreGroups(const TileSource& tile, TaskRange groups, const float* q
 }
 
 template <int kRows>
-inline void ValueColumns(const TileSource& tile, TaskRange keys, const ValueRows& rows) {
+inline void ValueColumns(const TileSource& tile, device::TaskRange keys, const ValueRows& rows) {
   constexpr uint32_t kColumns = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
   const uint32_t columns = tile.padded_dim / 16;
   uint32_t c = 0;
@@ -170,16 +171,16 @@ inline void ValueColumns(const TileSource& tile, TaskRange keys, const ValueRows
 
 // The keys of one KV head that a tile is made of.
 struct TileKeys {
-  const KvView& kv;
+  const kv::KvView& kv;
   uint32_t layer;
   const AttentionSpan& span;
   uint32_t kv_head;
-  TaskRange keys;  // absolute
+  device::TaskRange keys;  // absolute
 };
 
 // Converts keys to fp32; the rest of the tile is zero. For layouts without a direct path.
 inline void ConvertTile(const TileKeys& from, float* k_tile, float* v_tile) {
-  const KvLayout& layout = *from.kv.layout;
+  const kv::KvLayout& layout = *from.kv.layout;
   const uint32_t padded_dim = (layout.head_dim + 15) / 16 * 16;
   for (uint32_t i = 0; i < layout.head_dim * kTileKeys; ++i) k_tile[i] = 0.0f;
   for (uint32_t i = 0; i < padded_dim * kTileKeys; ++i) v_tile[i] = 0.0f;
@@ -196,6 +197,6 @@ inline void ConvertTile(const TileKeys& from, float* k_tile, float* v_tile) {
   }
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_ATTENTION_TILE_H_

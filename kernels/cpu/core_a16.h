@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/unpack_a16.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 // Up to this many rows a panel is read straight from its packed form, kStreamRows at a time; above,
 // unpacking it once costs less than taking its nibbles apart for each group of rows again.
@@ -140,6 +140,6 @@ inline void StreamPanel(const std::byte* panel, uint32_t num_blocks, const A16Ro
   for (int r = 0; r < kRows; ++r) acc[r] = sum[r];
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_CORE_A16_H_

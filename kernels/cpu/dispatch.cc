@@ -5,7 +5,7 @@
 #include <cpuid.h>
 #endif
 
-namespace baton {
+namespace baton::kernels {
 namespace {
 
 #if defined(__x86_64__)
@@ -76,4 +76,4 @@ absl::StatusOr<Isa> ParseIsa(std::string_view text) {
   return InvalidArgument("isa \"{}\" is not one of auto, avx512, avx2, portable", text);
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

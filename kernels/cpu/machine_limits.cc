@@ -7,7 +7,11 @@
 #include "src/base/clock.h"
 #include "src/device/aligned_buffer.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::AlignedBuffer;
+using device::ThreadPool;
+
 namespace {
 
 // Read in pieces, each timed on its own: 16 MiB take about a millisecond, and the next visit to a
@@ -96,4 +100,4 @@ MachineLimits MeasureLimits(ThreadPool& pool, Isa isa, const LimitEffort& effort
           PeakRate(pool, int16, n) * 1e-9};
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

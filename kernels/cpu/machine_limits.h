@@ -8,7 +8,7 @@
 
 #include "kernels/ops.h"
 
-namespace baton {
+namespace baton::kernels {
 
 // Rates of `num_threads` threads together.
 struct MachineLimits {
@@ -27,7 +27,7 @@ inline constexpr LimitEffort kThoroughLimits{size_t{256} << 20, 64};  // about a
 inline constexpr LimitEffort kQuickLimits{size_t{64} << 20, 12};      // about 60 ms
 
 // `isa` can run here.
-MachineLimits MeasureLimits(ThreadPool& pool, Isa isa, const LimitEffort& effort);
+MachineLimits MeasureLimits(device::ThreadPool& pool, Isa isa, const LimitEffort& effort);
 
 // The loops that are timed: `rounds` times `ops_per_round` operations, on registers only.
 struct PeakLoop {
@@ -39,6 +39,6 @@ PeakLoop Avx2Int16Loop();
 PeakLoop Avx512Fp32Loop();
 PeakLoop Avx512Int16Loop();
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_CPU_MACHINE_LIMITS_H_

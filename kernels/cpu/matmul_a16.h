@@ -20,7 +20,7 @@
 #include "kernels/cpu/core_a16.h"
 #include "kernels/ops.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 // Blocks unpacked at a time: 24 KiB of int16, which leaves room for the activations in a 32 KiB L1.
 inline constexpr uint32_t kChunkBlocks = 24;
@@ -34,7 +34,7 @@ struct alignas(64) A16Scratch {
   float min[kChunkBlocks][kPanelRows];
   float acc[kTaskRows][kPanelRows];
 };
-static_assert(sizeof(A16Scratch) <= ThreadPool::kScratchBytes);
+static_assert(sizeof(A16Scratch) <= device::ThreadPool::kScratchBytes);
 
 BATON_INLINE A16Rows RowsAt(const A16View& a, uint32_t row, uint32_t block) {
   const size_t blocks = a.k / kQuantBlock;
@@ -48,7 +48,7 @@ struct MatMulTasks {
   uint32_t panel_parts;
 };
 
-inline MatMulTasks TasksOf(const ThreadPool& pool, const MatMulArgs& args) {
+inline MatMulTasks TasksOf(const device::ThreadPool& pool, const MatMulArgs& args) {
   const uint32_t row_parts = (args.m + kTaskRows - 1) / kTaskRows;
   if (pool.num_threads() == 1) return {row_parts, 1};
   const uint32_t wanted = (8 * pool.num_threads() + row_parts - 1) / row_parts;
@@ -82,7 +82,7 @@ inline void StreamRows(const MatMulArgs& args, uint32_t panel, uint32_t row) {
 
 // The first group of rows reads a panel from memory, the others from L1.
 template <PackedDigits kDigits, PackedScales kScales>
-inline void StreamTask(const MatMulArgs& args, TaskRange panels) {
+inline void StreamTask(const MatMulArgs& args, device::TaskRange panels) {
   static_assert(kStreamRows == 3);
   for (uint32_t p = panels.begin; p < panels.end; ++p) {
     uint32_t row = 0;
@@ -109,7 +109,8 @@ BATON_INLINE void TileRest(const PanelStretch& panel, const A16Rows& rows, uint3
 }
 
 template <PackedDigits kDigits, PackedScales kScales>
-inline void UnpackStretch(const PackedMatrix& w, uint32_t panel, TaskRange blocks, A16Scratch* s) {
+inline void UnpackStretch(const PackedMatrix& w, uint32_t panel, device::TaskRange blocks,
+                          A16Scratch* s) {
   constexpr int kParts = ScalesPerBlock(kScales);
   for (uint32_t b = blocks.begin; b < blocks.end; ++b) {
     const std::byte* super = w.panel(panel) + SuperOffset(kDigits, kScales, b);
@@ -123,14 +124,15 @@ inline void UnpackStretch(const PackedMatrix& w, uint32_t panel, TaskRange block
 }
 
 template <PackedDigits kDigits, PackedScales kScales>
-inline void TileTask(const MatMulArgs& args, TaskRange task_rows, TaskRange panels, A16Scratch* s) {
+inline void TileTask(const MatMulArgs& args, device::TaskRange task_rows, device::TaskRange panels,
+                     A16Scratch* s) {
   const PackedMatrix& w = *args.weights;
   const uint32_t num_blocks = w.k() / kQuantBlock;
   const uint32_t num_chunks = (num_blocks + kChunkBlocks - 1) / kChunkBlocks;
   for (uint32_t p = panels.begin; p < panels.end; ++p) {
     for (uint32_t r = 0; r < task_rows.size(); ++r) Store(s->acc[r], Zero());
     for (uint32_t chunk = 0; chunk < num_chunks; ++chunk) {
-      const TaskRange blocks = PartOf(num_blocks, num_chunks, chunk);
+      const device::TaskRange blocks = device::PartOf(num_blocks, num_chunks, chunk);
       UnpackStretch<kDigits, kScales>(w, p, blocks, s);
       const PanelStretch stretch = {s->digits[0][0][0], s->scale[0], s->min[0], blocks.size()};
       uint32_t r = 0;
@@ -148,25 +150,26 @@ inline void TileTask(const MatMulArgs& args, TaskRange task_rows, TaskRange pane
 }
 
 template <PackedDigits kDigits, PackedScales kScales>
-inline void MatMulDigits(ThreadPool& pool, const MatMulArgs& args) {
+inline void MatMulDigits(device::ThreadPool& pool, const MatMulArgs& args) {
   const PackedMatrix& w = *args.weights;
   // A task of less than 32 KiB of weights (about 2 us) is not worth a claim.
   const uint32_t min_panels = std::max<uint32_t>(1, static_cast<uint32_t>(32768 / w.panel_bytes()));
   if (args.m <= kMaxStreamRows) {
-    pool.RunRanges(w.num_panels(), min_panels, 8 * pool.num_threads(),
-                   [&](TaskRange panels, uint32_t) { StreamTask<kDigits, kScales>(args, panels); });
+    pool.RunRanges(
+        w.num_panels(), min_panels, 8 * pool.num_threads(),
+        [&](device::TaskRange panels, uint32_t) { StreamTask<kDigits, kScales>(args, panels); });
     return;
   }
   const MatMulTasks tasks = TasksOf(pool, args);
   pool.Run(tasks.row_parts * tasks.panel_parts, [&](uint32_t task, uint32_t thread) {
     auto* scratch = reinterpret_cast<A16Scratch*>(pool.scratch(thread).data());
-    TileTask<kDigits, kScales>(args, PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
-                               PartOf(w.num_panels(), tasks.panel_parts, task % tasks.panel_parts),
-                               scratch);
+    TileTask<kDigits, kScales>(
+        args, device::PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
+        device::PartOf(w.num_panels(), tasks.panel_parts, task % tasks.panel_parts), scratch);
   });
 }
 
-inline void MatMulA16(ThreadPool& pool, const MatMulArgs& args) {
+inline void MatMulA16(device::ThreadPool& pool, const MatMulArgs& args) {
   using D = PackedDigits;
   using S = PackedScales;
   switch (args.weights->type()) {
@@ -195,6 +198,6 @@ inline void MatMulA16(ThreadPool& pool, const MatMulArgs& args) {
   }
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_MATMUL_A16_H_

@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/matmul_a16.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 // Elements of k converted at a time: 16 KiB of fp32.
 inline constexpr uint32_t kFloatChunk = 256;
@@ -22,7 +22,7 @@ struct alignas(64) FloatScratch {
   float weights[kFloatChunk][kPanelRows];
   float acc[kTaskRows][kPanelRows];
 };
-static_assert(sizeof(FloatScratch) <= ThreadPool::kScratchBytes);
+static_assert(sizeof(FloatScratch) <= device::ThreadPool::kScratchBytes);
 
 template <WeightType kType>
 BATON_INLINE F32x16 LoadWeights(const std::byte* p) {
@@ -62,7 +62,7 @@ BATON_INLINE void FloatTile(const std::byte* w, size_t panel_bytes, const FloatA
 
 // Few rows: straight from the packed panels, kPanels at a time.
 template <WeightType kType, int kRows, int kPanels>
-inline void FloatStream(const MatMulArgs& args, TaskRange panels) {
+inline void FloatStream(const MatMulArgs& args, device::TaskRange panels) {
   const PackedMatrix& w = *args.weights;
   for (uint32_t p = panels.begin; p < panels.end; p += kPanels) {
     F32x16 acc[kRows][kPanels];
@@ -102,7 +102,7 @@ BATON_INLINE void FloatRest(const FloatScratch& s, const FloatActivations& x, ui
 }
 
 template <WeightType kType>
-inline void FloatTask(const MatMulArgs& args, TaskRange task_rows, TaskRange panels,
+inline void FloatTask(const MatMulArgs& args, device::TaskRange task_rows, device::TaskRange panels,
                       FloatScratch* s) {
   const PackedMatrix& w = *args.weights;
   const size_t stride = w.k();
@@ -128,7 +128,7 @@ inline void FloatTask(const MatMulArgs& args, TaskRange task_rows, TaskRange pan
 }
 
 template <WeightType kType>
-inline void FloatStreamTask(const MatMulArgs& args, TaskRange panels) {
+inline void FloatStreamTask(const MatMulArgs& args, device::TaskRange panels) {
   static_assert(kStreamRows == 3);
   switch (args.m) {
     case 1:
@@ -141,22 +141,24 @@ inline void FloatStreamTask(const MatMulArgs& args, TaskRange panels) {
 }
 
 template <WeightType kType>
-inline void MatMulFloatType(ThreadPool& pool, const MatMulArgs& args) {
+inline void MatMulFloatType(device::ThreadPool& pool, const MatMulArgs& args) {
   const PackedMatrix& w = *args.weights;
   if (args.m <= kStreamRows) {
-    pool.RunRanges(w.num_panels(), 4, 8 * pool.num_threads(),
-                   [&](TaskRange panels, uint32_t) { FloatStreamTask<kType>(args, panels); });
+    pool.RunRanges(
+        w.num_panels(), 4, 8 * pool.num_threads(),
+        [&](device::TaskRange panels, uint32_t) { FloatStreamTask<kType>(args, panels); });
     return;
   }
   const MatMulTasks tasks = TasksOf(pool, args);
   pool.Run(tasks.row_parts * tasks.panel_parts, [&](uint32_t task, uint32_t thread) {
     auto* scratch = reinterpret_cast<FloatScratch*>(pool.scratch(thread).data());
-    FloatTask<kType>(args, PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
-                     PartOf(w.num_panels(), tasks.panel_parts, task % tasks.panel_parts), scratch);
+    FloatTask<kType>(args, device::PartOf(args.m, tasks.row_parts, task / tasks.panel_parts),
+                     device::PartOf(w.num_panels(), tasks.panel_parts, task % tasks.panel_parts),
+                     scratch);
   });
 }
 
-inline void MatMul(ThreadPool& pool, const MatMulArgs& args) {
+inline void MatMul(device::ThreadPool& pool, const MatMulArgs& args) {
   if (args.m == 0) return;
   switch (args.weights->type()) {
     case WeightType::kF32:
@@ -170,6 +172,6 @@ inline void MatMul(ThreadPool& pool, const MatMulArgs& args) {
   }
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_MATMUL_FLOAT_H_

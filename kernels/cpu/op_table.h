@@ -12,7 +12,7 @@
 #include "kernels/ops.h"
 #include "kernels/route.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 constexpr Ops MakeOps(Isa isa, std::string_view name) {
   return {
@@ -36,6 +36,6 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
   };
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_OP_TABLE_H_

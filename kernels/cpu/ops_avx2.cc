@@ -6,11 +6,11 @@
 // After both.
 #include "kernels/cpu/op_table.h"
 
-namespace baton {
+namespace baton::kernels {
 
 const Ops& Avx2Ops() {
   static constexpr Ops kOps = avx2::MakeOps(Isa::kAvx2, "avx2");
   return kOps;
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

@@ -4,11 +4,11 @@
 // After the vector.
 #include "kernels/cpu/op_table.h"
 
-namespace baton {
+namespace baton::kernels {
 
 const Ops& Avx512Ops() {
   static constexpr Ops kOps = avx512::MakeOps(Isa::kAvx512, "avx512");
   return kOps;
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

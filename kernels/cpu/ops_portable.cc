@@ -4,11 +4,11 @@
 // After the vector.
 #include "kernels/cpu/op_table.h"
 
-namespace baton {
+namespace baton::kernels {
 
 const Ops& PortableOps() {
   static constexpr Ops kOps = portable::MakeOps(Isa::kPortable, "portable");
   return kOps;
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

@@ -1,6 +1,6 @@
 #include "kernels/cpu/machine_limits.h"
 
-namespace baton {
+namespace baton::kernels {
 namespace {
 
 // Written in assembly: a compiler keeps such loops neither whole nor in registers. 12 chains hide
@@ -68,4 +68,4 @@ float Int16(uint64_t rounds) {
 PeakLoop Avx2Fp32Loop() { return {12 * 8 * 2, Fp32}; }
 PeakLoop Avx2Int16Loop() { return {8 * 16 * 2, Int16}; }
 
-}  // namespace baton
+}  // namespace baton::kernels

@@ -1,6 +1,6 @@
 #include "kernels/cpu/machine_limits.h"
 
-namespace baton {
+namespace baton::kernels {
 namespace {
 
 // As peak_loops_avx2.cc, with 12 chains of 512-bit registers.
@@ -61,4 +61,4 @@ float Int16(uint64_t rounds) {
 PeakLoop Avx512Fp32Loop() { return {12 * 16 * 2, Fp32}; }
 PeakLoop Avx512Int16Loop() { return {12 * 32 * 2, Int16}; }
 
-}  // namespace baton
+}  // namespace baton::kernels

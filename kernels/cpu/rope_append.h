@@ -9,7 +9,7 @@
 #include "kernels/kv_piece.h"
 #include "kernels/ops.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 inline constexpr uint32_t kMaxHeadDim = 256;
 
@@ -49,7 +49,7 @@ BATON_INLINE void Rotate(const RopeAppendArgs& args, const float* in, const floa
 
 // Where K and V of one token and head go.
 struct KvSlot {
-  const KvLayout& layout;
+  const kv::KvLayout& layout;
   uint32_t token;  // of the block
   std::byte* k_piece;
   std::byte* v_piece;
@@ -57,7 +57,7 @@ struct KvSlot {
 
 // Stores rotated K and V in the default layout, bf16 paired.
 BATON_INLINE void StorePairedBf16(const KvSlot& slot, const float* k, const float* v) {
-  const KvLayout& layout = slot.layout;
+  const kv::KvLayout& layout = slot.layout;
   auto* k_out = reinterpret_cast<uint16_t*>(slot.k_piece) + size_t{slot.token} * 2;
   auto* v_out = reinterpret_cast<uint16_t*>(slot.v_piece) +
                 size_t{slot.token / 2} * layout.head_dim * 2 + slot.token % 2;
@@ -71,7 +71,7 @@ BATON_INLINE void StorePairedBf16(const KvSlot& slot, const float* k, const floa
 }
 
 BATON_INLINE void StoreGeneric(const KvSlot& slot, const float* k, const float* v) {
-  const KvLayout& layout = slot.layout;
+  const kv::KvLayout& layout = slot.layout;
   for (uint32_t d = 0; d < layout.head_dim; ++d) {
     StoreKv(layout.dtype, slot.k_piece, KIndex(layout, slot.token, d), k[d]);
     StoreKv(layout.dtype, slot.v_piece, VIndex(layout, slot.token, d), v[d]);
@@ -79,7 +79,7 @@ BATON_INLINE void StoreGeneric(const KvSlot& slot, const float* k, const float* 
 }
 
 inline void RopeAppendRow(const RopeAppendArgs& args, const AttentionSpan& span, uint32_t r) {
-  const KvLayout& layout = *args.kv.layout;
+  const kv::KvLayout& layout = *args.kv.layout;
   const uint32_t dim = layout.head_dim;
   const uint32_t position = span.first_pos + r;
   const size_t row = size_t{span.first_row} + r;
@@ -90,7 +90,8 @@ inline void RopeAppendRow(const RopeAppendArgs& args, const AttentionSpan& span,
   }
   const uint32_t block = span.kv.blocks[position / layout.block_size];
   const uint32_t token = position % layout.block_size;
-  const bool fast = layout.dtype == KvDtype::kBf16 && layout.encoding == KvEncoding::kPaired;
+  const bool fast =
+      layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired;
   for (uint32_t head = 0; head < layout.num_kv_heads; ++head) {
     alignas(64) float rotated[kMaxHeadDim];
     Rotate(args, args.k + row * args.qkv_stride + head * dim, cos_sin, rotated);
@@ -105,19 +106,21 @@ inline void RopeAppendRow(const RopeAppendArgs& args, const AttentionSpan& span,
   }
 }
 
-inline void RopeAppend(ThreadPool& pool, const RopeAppendArgs& args) {
+inline void RopeAppend(device::ThreadPool& pool, const RopeAppendArgs& args) {
   const uint32_t dim = args.kv.layout->head_dim;
   const uint32_t row_elements = (args.num_heads + 2 * args.kv.layout->num_kv_heads) * dim;
   const uint32_t min_rows = 1 + 8192 / (row_elements > 0 ? row_elements : 1);
   for (const AttentionSpan& span : args.spans) {
     // Spans of a decode batch have one row: they stay on the caller.
-    pool.RunRanges(span.num_rows, min_rows, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
-      for (uint32_t r = range.begin; r < range.end; ++r) RopeAppendRow(args, span, r);
-    });
+    pool.RunRanges(span.num_rows, min_rows, 4 * pool.num_threads(),
+                   [&](device::TaskRange range, uint32_t) {
+                     for (uint32_t r = range.begin; r < range.end; ++r)
+                       RopeAppendRow(args, span, r);
+                   });
     ZeroUnusedSlots(args, span);
   }
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_ROPE_APPEND_H_

@@ -11,15 +11,15 @@
 #include "kernels/cpu/simd_math.h"
 #include "kernels/ops.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 inline constexpr uint32_t kRowGrain = 16384;  // elements
 
 // Calls body(row) for every row, divided over the pool when there is enough work.
 template <typename Body>
-BATON_INLINE void ForRows(ThreadPool& pool, uint32_t rows, uint32_t k, Body&& body) {
+BATON_INLINE void ForRows(device::ThreadPool& pool, uint32_t rows, uint32_t k, Body&& body) {
   const uint32_t min_rows = k >= kRowGrain ? 1 : kRowGrain / (k > 0 ? k : 1);
-  pool.RunRanges(rows, min_rows, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+  pool.RunRanges(rows, min_rows, 4 * pool.num_threads(), [&](device::TaskRange range, uint32_t) {
     for (uint32_t row = range.begin; row < range.end; ++row) body(row);
   });
 }
@@ -69,7 +69,7 @@ BATON_INLINE void RmsNormAddRow(const float* x, const float* weight, uint32_t k,
   }
 }
 
-inline void RmsNorm(ThreadPool& pool, const RmsNormArgs& args) {
+inline void RmsNorm(device::ThreadPool& pool, const RmsNormArgs& args) {
   const uint32_t k = args.k;
   ForRows(pool, args.rows, k, [&](uint32_t row) {
     const float* x = args.x + size_t{row} * k;
@@ -82,7 +82,7 @@ inline void RmsNorm(ThreadPool& pool, const RmsNormArgs& args) {
   });
 }
 
-inline void HeadNorm(ThreadPool& pool, const HeadNormArgs& args) {
+inline void HeadNorm(device::ThreadPool& pool, const HeadNormArgs& args) {
   ForRows(pool, args.rows, args.num_heads * args.head_dim, [&](uint32_t row) {
     float* x = args.x + size_t{row} * args.stride;
     for (uint32_t head = 0; head < args.num_heads; ++head, x += args.head_dim) {
@@ -92,21 +92,22 @@ inline void HeadNorm(ThreadPool& pool, const HeadNormArgs& args) {
 }
 
 // The factor of sqrt(hidden) that some models give to their embeddings.
-inline void Scale(ThreadPool& pool, float* x, size_t count, float factor) {
+inline void Scale(device::ThreadPool& pool, float* x, size_t count, float factor) {
   const F32x16 factors = Set1(factor);
   const uint32_t chunks = static_cast<uint32_t>((count + 15) / 16);
-  pool.RunRanges(chunks, kRowGrain / 16, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
-    for (uint32_t chunk = range.begin; chunk < range.end; ++chunk) {
-      float* at = x + size_t{chunk} * 16;
-      const size_t left = count - size_t{chunk} * 16;
-      if (left >= 16) {
-        Store(at, Mul(Load(at), factors));
-      } else {
-        const uint32_t n = static_cast<uint32_t>(left);
-        StoreN(at, Mul(LoadN(at, n), factors), n);
-      }
-    }
-  });
+  pool.RunRanges(chunks, kRowGrain / 16, 4 * pool.num_threads(),
+                 [&](device::TaskRange range, uint32_t) {
+                   for (uint32_t chunk = range.begin; chunk < range.end; ++chunk) {
+                     float* at = x + size_t{chunk} * 16;
+                     const size_t left = count - size_t{chunk} * 16;
+                     if (left >= 16) {
+                       Store(at, Mul(Load(at), factors));
+                     } else {
+                       const uint32_t n = static_cast<uint32_t>(left);
+                       StoreN(at, Mul(LoadN(at, n), factors), n);
+                     }
+                   }
+                 });
 }
 
 // One block of 32: see A16View. Magnitudes are compared as bits, so that NaN is the largest.
@@ -137,7 +138,7 @@ BATON_INLINE void QuantizeBlock(const float* x, int16_t* q, float* scale, float*
   *sum = *scale * static_cast<float>(SumAllI(AddI(q_low, q_high)));
 }
 
-inline void QuantizeA16(ThreadPool& pool, const float* x, uint32_t rows, A16View out) {
+inline void QuantizeA16(device::ThreadPool& pool, const float* x, uint32_t rows, A16View out) {
   const uint32_t blocks = out.k / kQuantBlock;
   ForRows(pool, rows, out.k, [&](uint32_t row) {
     for (uint32_t b = 0; b < blocks; ++b) {
@@ -164,7 +165,7 @@ BATON_INLINE F32x16 GeluMul16(F32x16 gate, F32x16 up) {
 
 // out[r, i] = activate(gate_up[r, i], gate_up[r, k + i]).
 template <F32x16 (*kActivate)(F32x16, F32x16)>
-inline void GatedRows(ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k,
+inline void GatedRows(device::ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k,
                       float* out) {
   const uint32_t whole = k & ~15u;
   ForRows(pool, rows, k, [&](uint32_t row) {
@@ -181,11 +182,13 @@ inline void GatedRows(ThreadPool& pool, const float* gate_up, uint32_t rows, uin
   });
 }
 
-inline void SiluMul(ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k, float* out) {
+inline void SiluMul(device::ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k,
+                    float* out) {
   GatedRows<SiluMul16>(pool, gate_up, rows, k, out);
 }
 
-inline void GeluMul(ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k, float* out) {
+inline void GeluMul(device::ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k,
+                    float* out) {
   GatedRows<GeluMul16>(pool, gate_up, rows, k, out);
 }
 
@@ -200,7 +203,7 @@ BATON_INLINE F32x16 WeightedSum(const CombineArgs& args, uint32_t row, uint32_t 
   return sum;
 }
 
-inline void Combine(ThreadPool& pool, const CombineArgs& args) {
+inline void Combine(device::ThreadPool& pool, const CombineArgs& args) {
   const uint32_t whole = args.k & ~15u;
   ForRows(pool, args.rows, args.k * args.top_k, [&](uint32_t row) {
     float* x = args.x + size_t{row} * args.k;
@@ -214,7 +217,8 @@ inline void Combine(ThreadPool& pool, const CombineArgs& args) {
   });
 }
 
-inline void AddBias(ThreadPool& pool, float* x, const float* bias, uint32_t rows, uint32_t k) {
+inline void AddBias(device::ThreadPool& pool, float* x, const float* bias, uint32_t rows,
+                    uint32_t k) {
   const uint32_t whole = k & ~15u;
   ForRows(pool, rows, k, [&](uint32_t row) {
     float* row_x = x + size_t{row} * k;
@@ -225,6 +229,6 @@ inline void AddBias(ThreadPool& pool, float* x, const float* bias, uint32_t rows
   });
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_ROW_OPS_H_

@@ -12,7 +12,7 @@
 
 #define BATON_INLINE inline __attribute__((always_inline))
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 inline constexpr bool kFusedMulAdd = true;
 
@@ -190,6 +190,6 @@ inline constexpr uint32_t kAttentionRows = 4;
 // Rows of a matmul tile, see core_a16.h.
 inline constexpr uint32_t kTileRows = 6;
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_SIMD_AVX2_H_

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/simd_avx2.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 // 64 bytes as they are.
 BATON_INLINE I32x16 LoadInts(const void* p) { return LoadPairs(p); }
@@ -65,6 +65,6 @@ BATON_INLINE I32x16 LookUp(const int8_t* table, I32x16 v) {
   return {_mm256_shuffle_epi8(both, v.lo), _mm256_shuffle_epi8(both, v.hi)};
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_SIMD_AVX2_I16_H_

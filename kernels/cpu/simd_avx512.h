@@ -18,7 +18,7 @@
 #define BATON_INLINE inline __attribute__((always_inline))
 #endif
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 inline constexpr bool kFusedMulAdd = true;
 
@@ -205,6 +205,6 @@ BATON_INLINE I32x16 LookUp(const int8_t* table, I32x16 v) {
   return {_mm512_shuffle_epi8(Join(both, both), v.v)};
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_SIMD_AVX512_H_

@@ -3,7 +3,7 @@
 #ifndef BATON_KERNELS_CPU_SIMD_MATH_H_
 #define BATON_KERNELS_CPU_SIMD_MATH_H_
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 // e^x; exactly 0 below -87.3 (the smallest normal result; -infinity included), exactly 1 at 0,
 // constant above 88, NaN for NaN. At most 1.1 ulp for x in [-87.3, 88] (tests/kernels/exp_test.cc).
@@ -26,6 +26,6 @@ BATON_INLINE F32x16 Exp(F32x16 x) {
   return ZeroWhereLess(x, lowest, Mul(e, two_to_n));
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_SIMD_MATH_H_

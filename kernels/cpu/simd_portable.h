@@ -14,7 +14,7 @@
 
 #define BATON_INLINE inline __attribute__((always_inline))
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 #if defined(__FP_FAST_FMAF)
 inline constexpr bool kFusedMulAdd = true;
@@ -217,6 +217,6 @@ inline constexpr uint32_t kAttentionRows = 2;
 // Rows of a matmul tile, see core_a16.h: 2 rows x 4 registers of sums on a machine with 16.
 inline constexpr uint32_t kTileRows = 2;
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_SIMD_PORTABLE_H_

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/simd_portable.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 using I16x8 = int16_t __attribute__((vector_size(16)));
 using I8x16 = int8_t __attribute__((vector_size(16)));
@@ -93,6 +93,6 @@ BATON_INLINE I32x16 LookUp(const int8_t* table, I32x16 v) {
   return out;
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_SIMD_PORTABLE_I16_H_

@@ -5,7 +5,7 @@
 
 #include "kernels/ops.h"
 
-namespace baton {
+namespace baton::kernels {
 
 const Ops& PortableOps();
 #if defined(__x86_64__)
@@ -13,6 +13,6 @@ const Ops& Avx2Ops();
 const Ops& Avx512Ops();
 #endif
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_CPU_TABLES_H_

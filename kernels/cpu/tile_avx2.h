@@ -5,7 +5,7 @@
 #ifndef BATON_KERNELS_CPU_TILE_AVX2_H_
 #define BATON_KERNELS_CPU_TILE_AVX2_H_
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 // One pair of k for one row: the broadcast pair at `pair` times both halves of 16 weights.
 #define BATON_TILE_ROW(pair, row)                     \
@@ -84,6 +84,6 @@ BATON_DOT_BLOCK(6)
 #undef BATON_TILE_STEP4
 #undef BATON_TILE_ROW
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_TILE_AVX2_H_

@@ -5,7 +5,7 @@
 
 #include "kernels/packed_matrix.h"
 
-namespace baton::BATON_ISA {
+namespace baton::kernels::BATON_ISA {
 
 // The int16 pairs of one chunk of digits (64 bytes): 4 for nibbles, 2 for bytes.
 template <PackedDigits kDigits>
@@ -120,6 +120,6 @@ BATON_INLINE F32x16 LoadMin(const std::byte* super, const std::byte* block) {
   }
 }
 
-}  // namespace baton::BATON_ISA
+}  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_UNPACK_A16_H_

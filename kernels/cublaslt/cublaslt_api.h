@@ -71,7 +71,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 
 }  // extern "C"
 
-namespace baton::cublaslt {
+namespace baton::kernels::cublaslt {
 
 inline constexpr cublasStatus_t kSuccess = 0;
 inline constexpr cublasComputeType_t kCompute32F = 68;
@@ -87,6 +87,6 @@ inline constexpr int kPreferenceAlignments[] = {5, 6, 7, 8};  // uint32_t, bytes
 // Partial sums are kept in the type of the sums, not in that of the output.
 inline constexpr uint32_t kReductionInComputeType = 2;
 
-}  // namespace baton::cublaslt
+}  // namespace baton::kernels::cublaslt
 
 #endif  // BATON_KERNELS_CUBLASLT_CUBLASLT_API_H_

@@ -2,7 +2,7 @@
 
 #include "src/base/library.h"
 
-namespace baton::cublaslt {
+namespace baton::kernels::cublaslt {
 namespace {
 
 // Fills the table from an open library; names what it lacks.
@@ -47,4 +47,4 @@ Status ToStatus(const char* call, cublasStatus_t status) {
   return Internal("{}: cuBLAS error {}", call, status);
 }
 
-}  // namespace baton::cublaslt
+}  // namespace baton::kernels::cublaslt

@@ -12,7 +12,7 @@
 #include "kernels/cublaslt/cublaslt_api.h"
 #include "src/base/status.h"
 
-namespace baton::cublaslt {
+namespace baton::kernels::cublaslt {
 
 // The oldest version that is taken, 13.0: that of the CUDA that this is built with.
 inline constexpr size_t kMinVersion = 130'000;
@@ -66,6 +66,6 @@ std::string VersionText(size_t version);
 // OK for kSuccess; otherwise Internal with the call and the number of the error.
 Status ToStatus(const char* call, cublasStatus_t status);
 
-}  // namespace baton::cublaslt
+}  // namespace baton::kernels::cublaslt
 
 #endif  // BATON_KERNELS_CUBLASLT_CUBLASLT_LIBRARY_H_

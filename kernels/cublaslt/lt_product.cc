@@ -1,6 +1,6 @@
 #include "kernels/cublaslt/lt_product.h"
 
-namespace baton::cublaslt {
+namespace baton::kernels::cublaslt {
 
 StatusOr<std::unique_ptr<LtHandle>> LtHandle::Create(const CublasLtTable& table) {
   cublasLtHandle_t handle = nullptr;
@@ -115,4 +115,4 @@ Status LtProduct::Multiply(const cublasLtMatmulAlgo_t& algorithm, const LtOperan
                                         workspace.bytes, stream));
 }
 
-}  // namespace baton::cublaslt
+}  // namespace baton::kernels::cublaslt

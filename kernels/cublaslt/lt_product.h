@@ -15,7 +15,7 @@
 #include "kernels/cublaslt/cublaslt_library.h"
 #include "src/base/status.h"
 
-namespace baton::cublaslt {
+namespace baton::kernels::cublaslt {
 
 // A use of the library by one device, which is current where this is made and used; move-only. The
 // table outlives it.
@@ -99,6 +99,6 @@ class LtProduct {
   cublasLtMatrixLayout_t y_ = nullptr;
 };
 
-}  // namespace baton::cublaslt
+}  // namespace baton::kernels::cublaslt
 
 #endif  // BATON_KERNELS_CUBLASLT_LT_PRODUCT_H_

@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 // A row's maximum and weight over some splits; weight 0 = it has seen no key.
@@ -42,6 +42,6 @@ BATON_DEVICE Fold FoldRow(const RowTotal& split, RowTotal& total) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_FOLD_H_

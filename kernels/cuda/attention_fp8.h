@@ -15,7 +15,7 @@
 #include "kernels/cuda/kv_fp8.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 // Two keys' scales in one register, the lower key's in the lower half, each times 2^120.
@@ -157,6 +157,6 @@ BATON_DEVICE void WidenKeys(const CodedKeys<kDim, kKeys>& from, const SeenTile& 
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_FP8_H_

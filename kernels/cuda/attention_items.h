@@ -13,7 +13,7 @@
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 using simt::Bf16;
@@ -244,6 +244,6 @@ BATON_DEVICE void StorePair(Bf16* row, uint32_t dim, float low, float high) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_ITEMS_H_

@@ -10,7 +10,7 @@
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/row_shapes.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 // Which of a kernel's six forms takes these blocks: head_dim 64, 128, 256 of bf16; of fp8.
@@ -36,6 +36,6 @@ absl::Status LaunchAttentionSpread(const AttentionParams& params, void* stream);
 absl::Status LaunchAttentionWgmma(const AttentionParams& params, void* stream);
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_LAUNCH_H_

@@ -10,7 +10,7 @@
 #include "kernels/cuda/kv_blocks.h"
 #include "kernels/simt/types.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Lists of blocks, the same in all of them: block_lists [num_sequences][max_blocks], of which a
 // sequence's number names a row. Where lists lie one after the other, max_blocks is 1 and a
@@ -94,6 +94,6 @@ struct AttentionParams {
 // One split's state of up to sixteen pairs: sums [head_dim][16], maxima and weights [16].
 constexpr size_t AttentionPartialBytes(uint32_t head_dim) { return size_t{64} * head_dim + 128; }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_PARAMS_H_

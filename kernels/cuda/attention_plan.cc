@@ -4,7 +4,7 @@
 
 #include "src/base/status.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 constexpr uint32_t kPrefillPairs = 64;
@@ -179,4 +179,4 @@ absl::Status PlanAttention(const AttentionShape& shape, const AttentionPlanLimit
   return absl::OkStatus();
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

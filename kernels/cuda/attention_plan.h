@@ -24,7 +24,7 @@
 
 #include "kernels/cuda/attention_params.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Positions end here, so that no sum of them overflows 32 bits.
 inline constexpr uint32_t kMaxAttentionPosition = 1u << 30;
@@ -77,6 +77,6 @@ AttentionPlanBounds BoundAttentionPlan(const AttentionShape& shape,
 absl::Status PlanAttention(const AttentionShape& shape, const AttentionPlanLimits& limits,
                            std::span<const AttentionRows> spans, AttentionPlan& plan);
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_PLAN_H_

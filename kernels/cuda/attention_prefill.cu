@@ -18,7 +18,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -101,4 +101,4 @@ absl::Status AttentionPrefill(const AttentionParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -9,7 +9,7 @@
 #include "kernels/cuda/kv_rows_reference.h"
 #include "kernels/math.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 double Value(Bf16 x) { return FloatFromBf16(x.bits); }
@@ -268,4 +268,4 @@ std::vector<Bf16> ReferenceAttentionBits(const AttentionData& data, uint32_t num
   return out;
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

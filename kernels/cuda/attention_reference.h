@@ -10,7 +10,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/tensor_core.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Rotated q, then k, of each row before their rounding: [num_rows][num_heads + num_kv_heads]
 // [head_dim]. Zeros in padding rows.
@@ -41,6 +41,6 @@ std::vector<double> ReferenceAttention(const AttentionData& data, uint32_t num_r
 std::vector<Bf16> ReferenceAttentionBits(const AttentionData& data, uint32_t num_rows,
                                          std::span<const AttentionRows> spans);
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_REFERENCE_H_

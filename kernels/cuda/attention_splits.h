@@ -11,7 +11,7 @@
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 // The tiles of a split that the item sees.
@@ -132,6 +132,6 @@ BATON_DEVICE void MergePartials(const AttentionParams& params, const AttentionIt
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_SPLITS_H_

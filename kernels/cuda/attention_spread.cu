@@ -25,7 +25,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -365,4 +365,4 @@ absl::Status LaunchAttentionSpread(const AttentionParams& params, void* stream) 
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

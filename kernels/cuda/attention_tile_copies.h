@@ -12,7 +12,7 @@
 #include "kernels/cuda/attention_items.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 // A thread's part of the keys that an item looks at.
@@ -105,6 +105,6 @@ BATON_DEVICE void CopyTile(TileSource& from, uint32_t tile, bool is_value,
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_TILE_COPIES_H_

@@ -10,7 +10,7 @@
 #include "kernels/cuda/attention_tile.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 // Begins scores [kTileKeys / 8] = q K^T of 64 pairs, which wgmma_finish ends.
@@ -155,6 +155,6 @@ BATON_DEVICE void WeighMasked(const FragmentC (&scores)[kTileKeys / 8], SplitSta
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_TILE_WGMMA_H_

@@ -11,7 +11,7 @@
 #include "kernels/cuda/attention_tile_copies.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 inline constexpr uint32_t kPrefillThreads = 128;
@@ -132,6 +132,6 @@ BATON_DEVICE UnitRows<Memory> NextUnit(Source& source, const Tiles& tiles, uint3
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_UNITS_H_

@@ -17,7 +17,7 @@
 #include "kernels/cuda/attention_units.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 // A thread's totals of eight dims, moved at once.
@@ -201,6 +201,6 @@ BATON_DEVICE void AttendItems(const AttentionParams& params) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ATTENTION_WALK_H_

@@ -21,7 +21,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -94,4 +94,4 @@ absl::Status LaunchAttentionWgmma(const AttentionParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

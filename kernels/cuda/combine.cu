@@ -8,7 +8,7 @@
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -72,4 +72,4 @@ absl::Status Combine(const CombineParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -16,7 +16,7 @@
 #include "kernels/cuda/exchange.h"
 #include "kernels/cuda/kernel_table.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -110,4 +110,4 @@ absl::Status GatherColumns(const GatherColumnsParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -10,7 +10,7 @@
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 inline constexpr uint32_t kExchangeThreads = 256;
@@ -127,6 +127,6 @@ BATON_DEVICE void AllReduceCta(const AllReduceParams& params) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_EXCHANGE_H_

@@ -13,7 +13,7 @@
 
 #include "kernels/simt/types.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 inline constexpr uint32_t kMaxRanks = 8;
 // The most ctas of a rank. All are resident: each meets the ctas of its index of the other ranks.
@@ -72,6 +72,6 @@ constexpr uint32_t ColumnsOfRank(uint32_t num_columns, uint32_t rank_columns, ui
   return static_cast<uint32_t>(left < rank_columns ? left : rank_columns);
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_EXCHANGE_PARAMS_H_

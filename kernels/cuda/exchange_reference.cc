@@ -2,7 +2,7 @@
 
 #include "kernels/math.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 void ReferenceAllReduce(const AllReduceParams& params) {
   for (size_t i = 0; i < params.num_elements; ++i) {
@@ -24,4 +24,4 @@ void ReferenceGatherColumns(const GatherColumnsParams& params) {
   }
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/exchange_params.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Writes params.outs of all ranks.
 void ReferenceAllReduce(const AllReduceParams& params);
@@ -13,6 +13,6 @@ void ReferenceAllReduce(const AllReduceParams& params);
 // Writes params.out.
 void ReferenceGatherColumns(const GatherColumnsParams& params);
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_EXCHANGE_REFERENCE_H_

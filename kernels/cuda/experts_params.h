@@ -10,7 +10,7 @@
 
 #include "kernels/simt/types.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 inline constexpr uint32_t kMaxRouteTopK = 64;
 
@@ -90,6 +90,6 @@ struct CombineParams {
   float* out_float = nullptr;  // [num_rows][dim]
 };
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_EXPERTS_PARAMS_H_

@@ -10,7 +10,7 @@
 #include "kernels/cuda/kernel_reference.h"
 #include "kernels/math.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 void ReferenceRoute(const RouteParams& params) {
   for (size_t row = 0; row < params.num_rows; ++row) {
@@ -89,4 +89,4 @@ void ReferenceCombine(const CombineParams& params) {
   }
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -6,7 +6,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/tensor_core.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Writes params.experts and weights.
 void ReferenceRoute(const RouteParams& params);
@@ -21,6 +21,6 @@ void ReferenceGroupedGemmBits(const GroupedGemmParams& params,
 // Writes params.out or out_float.
 void ReferenceCombine(const CombineParams& params);
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_EXPERTS_REFERENCE_H_

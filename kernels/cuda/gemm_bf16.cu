@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/gemm_tile.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -122,4 +122,4 @@ absl::Status GemmBf16(const GemmParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

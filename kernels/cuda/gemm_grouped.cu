@@ -13,7 +13,7 @@
 #include "kernels/cuda/gemm_shapes.h"
 #include "kernels/cuda/gemm_tile.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -140,4 +140,4 @@ absl::Status GroupedGemm(const GroupedGemmParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -8,7 +8,7 @@
 // timed.
 #include "kernels/cuda/packed_stages.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -136,4 +136,4 @@ absl::Status GroupedPacked(const GroupedPackedParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

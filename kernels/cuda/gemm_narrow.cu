@@ -14,7 +14,7 @@
 // Combining: gemm_spread.h.
 #include "kernels/cuda/gemm_spread.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -193,4 +193,4 @@ absl::Status LaunchGemmNarrow(const GemmLaunch& launch, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

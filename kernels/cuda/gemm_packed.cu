@@ -15,7 +15,7 @@
 #include "kernels/cuda/gemm_spread.h"
 #include "kernels/cuda/packed_stages.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -134,4 +134,4 @@ absl::Status GemmPacked(const PackedGemmParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

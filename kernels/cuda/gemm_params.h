@@ -7,7 +7,7 @@
 
 #include "kernels/simt/types.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Which kernel multiplies. All give the same bits; kAuto chooses by shape, the others are for tests
 // and timing. The kernels of few rows (the first three) take up to kGemmMaxSpreadRows. The kernels
@@ -50,6 +50,6 @@ struct GemmParams {
   uint32_t num_sms = kHopperSms;  // at least 1; a wrong number costs time, never bits
 };
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_GEMM_PARAMS_H_

@@ -15,7 +15,7 @@
 // SM.
 #include "kernels/cuda/gemm_spread.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -83,4 +83,4 @@ absl::Status LaunchGemmRows(const GemmLaunch& launch, GemmPath path, void* strea
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Rows of w a cta of the few-rows kernels, and of K a stage: 128 bytes a row, a line of L2.
 inline constexpr uint32_t kGemmRowTile = 64;
@@ -68,6 +68,6 @@ inline constexpr size_t kGemmMaxPartialBytes =
 // Words of GemmParams::counters: one for each tile of w and group of 8 rows of x.
 inline constexpr uint32_t kGemmCounters = kGemmTargetTiles * (kGemmMaxSpreadRows / 8);
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_GEMM_SEGMENTS_H_

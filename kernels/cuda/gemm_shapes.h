@@ -14,7 +14,7 @@
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 // kGroup rows of x as B (n8) by 64 of w as A (m16): each of four warps takes 16 rows of w. One row
@@ -134,6 +134,6 @@ struct TileShape {
 using Tile64 = TileShape<2, 2, 32, 32>;
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_GEMM_SHAPES_H_

@@ -15,7 +15,7 @@
 #include "kernels/cuda/gemm_shapes.h"
 #include "kernels/cuda/gemm_tile.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 inline constexpr uint32_t kRowsThreads = 128;
@@ -129,6 +129,6 @@ simt::LaunchConfig RowsConfig(const char* name, const GemmLaunch& launch, uint32
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_GEMM_SPREAD_H_

@@ -17,7 +17,7 @@
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 inline constexpr uint32_t kGemmStages = 4;
@@ -195,6 +195,6 @@ absl::Status LaunchGemmTiles(const GemmLaunch& launch, GemmPath path, void* stre
 absl::Status LaunchGemmWgmma(const GemmLaunch& launch, GemmPath path, void* stream);
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_GEMM_TILE_H_

@@ -13,7 +13,7 @@
 #include "kernels/cuda/gemm_shapes.h"
 #include "kernels/cuda/gemm_tile.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -90,4 +90,4 @@ absl::Status LaunchGemmTiles(const GemmLaunch& launch, GemmPath path, void* stre
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -21,7 +21,7 @@
 
 #include "kernels/cuda/gemm_tile.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -317,4 +317,4 @@ absl::Status LaunchGemmWgmma(const GemmLaunch& launch, GemmPath path, void* stre
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

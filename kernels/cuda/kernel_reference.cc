@@ -8,7 +8,7 @@
 
 #include "kernels/math.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 double Value(Bf16 x) { return FloatFromBf16(x.bits); }
@@ -200,4 +200,4 @@ double RelativeError(const float* got, const std::vector<double>& exact) {
   return std::sqrt(error / norm);
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -8,7 +8,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/tensor_core.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Sums before their rounding, and the size of what was added: what an error is relative to.
 struct SummedRows {
@@ -55,6 +55,6 @@ bool IsRoundingOf(Bf16 got, double exact, const Tolerance& tolerance);
 // |got - exact| / |exact| over all elements, in the Euclidean norm; infinity for any NaN.
 double RelativeError(const float* got, const std::vector<double>& exact);
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_KERNEL_REFERENCE_H_

@@ -1,7 +1,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 namespace {
 
@@ -134,4 +134,4 @@ uint32_t BATON_BODY::MaxSharedBytes() { return simt::max_shared_bytes(); }
 
 const KernelTable& BATON_BODY::Kernels() { return kTable; }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

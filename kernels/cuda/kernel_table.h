@@ -24,7 +24,7 @@
 #include "kernels/sampling.h"
 #include "kernels/simt/types.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 using simt::Bf16;
 
@@ -237,6 +237,6 @@ extern const KernelInfo kAllReduceInfo;
 extern const KernelInfo kGatherColumnsInfo;
 }  // namespace BATON_BODY
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_KERNEL_TABLE_H_

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // The most query heads that share a kv head.
 inline constexpr uint32_t kMaxGroup = 16;
@@ -89,6 +89,6 @@ inline absl::Status CheckKvShape(const char* kernel, const KvBlocks& kv, uint32_
   return absl::OkStatus();
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_KV_BLOCKS_H_

@@ -19,7 +19,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 inline constexpr int32_t kMinFp8Exponent = -51;
 inline constexpr int32_t kMaxFp8Exponent = 7;
@@ -44,6 +44,6 @@ constexpr float Fp8Inverse(uint16_t scale) {
              : std::bit_cast<float>((uint32_t{254} - (uint32_t{scale} >> 7)) << 23);
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_KV_FP8_H_

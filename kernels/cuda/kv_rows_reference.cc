@@ -7,7 +7,7 @@
 #include "kernels/cuda/kv_fp8.h"
 #include "kernels/math.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using simt::Bf16;
@@ -59,4 +59,4 @@ std::vector<Bf16> ReferenceLoadRow(const KvBlocks& kv, const std::byte* piece, u
   return row;
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

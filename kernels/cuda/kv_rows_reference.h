@@ -9,7 +9,7 @@
 #include "kernels/cuda/kv_blocks.h"
 #include "kernels/simt/types.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Writes `row` [head_dim] into the slot of a token of this piece: what RopeAppend stores of it.
 void ReferenceStoreRow(const KvBlocks& kv, const simt::Bf16* row, std::byte* piece, uint32_t token);
@@ -18,6 +18,6 @@ void ReferenceStoreRow(const KvBlocks& kv, const simt::Bf16* row, std::byte* pie
 std::vector<simt::Bf16> ReferenceLoadRow(const KvBlocks& kv, const std::byte* piece,
                                          uint32_t token);
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_KV_ROWS_REFERENCE_H_

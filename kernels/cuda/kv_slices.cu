@@ -12,7 +12,7 @@
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -309,4 +309,4 @@ absl::Status KvScatter(const KvSlicesParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Words of Xxh3Keys(): 24 of the secret at multiples of 8 bytes, 8 at byte 121 (for the last
 // stripe), 8 at byte 11 (for the end).
@@ -72,6 +72,6 @@ struct KvSlicesParams {
   uint32_t slice_bytes;
 };
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_KV_SLICES_H_

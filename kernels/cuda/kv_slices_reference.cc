@@ -5,7 +5,7 @@
 
 #include "src/base/xxh3.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 // Calls `copy` with K, then V, of each rank's heads: where they lie in its memory, and in the
@@ -56,4 +56,4 @@ void ReferenceKvScatter(const KvSlicesParams& params) {
   }
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -5,12 +5,12 @@
 
 #include "kernels/cuda/kv_slices.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // Write what the kernels write, with the same bits.
 void ReferenceKvGather(const KvSlicesParams& params);
 void ReferenceKvScatter(const KvSlicesParams& params);
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_KV_SLICES_REFERENCE_H_

@@ -7,7 +7,11 @@
 
 #include "src/base/atomic_min.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
+
+using device::TaskRange;
+using device::ThreadPool;
+
 namespace {
 
 constexpr uint32_t kGroupsOfTile = kPackedK / kQuantBlock;
@@ -211,4 +215,4 @@ absl::Status PackFp8(const Fp8Rows& rows, ThreadPool& pool, std::span<std::byte>
   return OkStatus();
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -9,7 +9,7 @@
 #include "kernels/cuda/gemm_spread.h"
 #include "kernels/cuda/packed_tile.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 // [stage] of both operands.
@@ -121,6 +121,6 @@ class PackedStages {
 };
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_PACKED_STAGES_H_

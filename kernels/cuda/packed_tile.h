@@ -16,7 +16,7 @@
 #include "kernels/cuda/packed_weights.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 static_assert(kPackedK == kGemmStageK, "a tile is a warp's part of a stage");
@@ -157,6 +157,6 @@ BATON_DEVICE simt::FragmentA WeightsOf(const PackedTile<kFormat>& tile,
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_PACKED_TILE_H_

@@ -26,7 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // kBf16: not packed, row-major.
 enum class PackedFormat : uint8_t { kBf16, kQ4_0, kQ4_1, kQ4_K, kQ8_0, kQ6_K, kE4m3 };
@@ -75,6 +75,6 @@ constexpr size_t PackedBytes(PackedFormat format, uint32_t n, uint32_t k) {
   return size_t{(n - 1) / kPackedRows + 1} * PackedTilesOfRow(k) * PackedTileBytes(format);
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_PACKED_WEIGHTS_H_

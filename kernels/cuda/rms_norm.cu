@@ -10,7 +10,7 @@
 #include "kernels/cuda/row_shapes.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -142,4 +142,4 @@ absl::Status RmsNorm(const RmsNormParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -10,7 +10,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/device.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 
 // bf16 in one Vec16.
@@ -46,6 +46,6 @@ BATON_DEVICE uint32_t IdOf(const uint32_t* ids, const uint32_t* fed, uint32_t ro
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_ROW_SHAPES_H_

@@ -8,7 +8,7 @@
 // layers). Reached: Unpack kernels/README.md; EmbedPacked not timed.
 #include "kernels/cuda/packed_tile.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
@@ -179,4 +179,4 @@ absl::Status EmbedPacked(const EmbedPackedParams& params, void* stream) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -9,7 +9,12 @@
 #include "src/base/split_mix.h"
 #include "src/device/host_buffer.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
+
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::HostBuffer;
+
 namespace {
 
 constexpr uint32_t kHeads = 4;
@@ -149,4 +154,4 @@ absl::StatusOr<bool> CheckWgmmaAttention(const KernelTable& kernels, Accelerator
   return false;
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -10,7 +10,12 @@
 #include "src/base/split_mix.h"
 #include "src/device/host_buffer.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
+
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::HostBuffer;
+
 namespace {
 
 constexpr uint32_t kRows = 256;        // of x: two tiles
@@ -166,4 +171,4 @@ absl::StatusOr<bool> CheckWgmma(const KernelTable& kernels, Accelerator& device)
   return true;
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

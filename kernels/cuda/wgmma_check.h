@@ -8,7 +8,7 @@
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 // True when every kernel of wgmma gives the bits of mma.sync for two tiles of outputs or more, of
 // three segments or, where a kernel takes no more, of one; false otherwise, with one line in the
@@ -16,13 +16,13 @@ namespace baton::cuda {
 // and huge, subnormals, pairs that nearly cancel, and products so small that it matters how a sum
 // starts from zero: by wgmma without C, by mma.sync with a C of 0. Needs 1 MB on the device.
 // Errors are the device's; `device` is current.
-absl::StatusOr<bool> CheckWgmma(const KernelTable& kernels, Accelerator& device);
+absl::StatusOr<bool> CheckWgmma(const KernelTable& kernels, device::Accelerator& device);
 
 // As CheckWgmma, for AttentionPrefill at this head_dim over K and V of this type. It checks 40 rows
 // of four heads on two, and 310 keys in blocks with NaNs after the last. Needs 1 MB.
-absl::StatusOr<bool> CheckWgmmaAttention(const KernelTable& kernels, Accelerator& device,
+absl::StatusOr<bool> CheckWgmmaAttention(const KernelTable& kernels, device::Accelerator& device,
                                          uint32_t head_dim, KvElement element);
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_KERNELS_CUDA_WGMMA_CHECK_H_

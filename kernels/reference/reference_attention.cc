@@ -5,7 +5,11 @@
 #include "kernels/kv_piece.h"
 #include "kernels/reference/reference_math.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::ThreadPool;
+using kv::KvLayout;
+
 namespace {
 
 constexpr uint32_t kTileKeys = 64;
@@ -152,4 +156,4 @@ void ReferenceAttention(ThreadPool&, const AttentionArgs& args) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

@@ -6,7 +6,7 @@
 
 #include "kernels/ops.h"
 
-namespace baton {
+namespace baton::kernels {
 
 // Sum of 16 lanes by the fixed tree: i + 8, then + 4, then + 2, then + 1.
 float ReferenceSumTree(const float (&lanes)[16]);
@@ -15,8 +15,8 @@ float ReferenceSumTree(const float (&lanes)[16]);
 float ReferenceExp(float x);
 
 // Ops::attention.
-void ReferenceAttention(ThreadPool& pool, const AttentionArgs& args);
+void ReferenceAttention(device::ThreadPool& pool, const AttentionArgs& args);
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_

@@ -13,7 +13,11 @@
 #include "kernels/reference/reference_math.h"
 #include "kernels/route.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::ThreadPool;
+using kv::KvLayout;
+
 namespace {
 
 // 1 / sqrt(mean(x^2) + eps).
@@ -238,4 +242,4 @@ const Ops& ReferenceOps() {
   return kOps;
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

@@ -12,7 +12,7 @@
 #include "src/base/memory_file.h"
 #include "src/base/status.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -200,4 +200,4 @@ SimBuffer::~SimBuffer() {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

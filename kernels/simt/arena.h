@@ -23,7 +23,7 @@
 
 #include "src/base/unique_fd.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // One buffer of an Arena: the bytes [begin, begin + size).
@@ -128,6 +128,6 @@ class SimBuffer {
 };
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_ARENA_H_

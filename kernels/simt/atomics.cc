@@ -8,7 +8,7 @@
 #include "kernels/simt/mutant.h"
 #include "kernels/simt/run_state.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -109,4 +109,4 @@ bool calls::Guard(bool condition, Site site) {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

@@ -4,7 +4,7 @@
 
 #include "kernels/simt/wide.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -63,4 +63,4 @@ void Clock::Join(const Clock& other) {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

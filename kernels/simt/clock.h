@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 inline constexpr uint32_t kMaxMbarriers = 64;
@@ -76,6 +76,6 @@ class Clock {
 };
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_CLOCK_H_

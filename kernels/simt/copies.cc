@@ -11,7 +11,7 @@
 #include "kernels/simt/tensor_shape.h"
 #include "src/base/status.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -307,4 +307,4 @@ bool RunState::LandOneFlight() {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

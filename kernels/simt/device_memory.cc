@@ -1,6 +1,6 @@
 #include "kernels/simt/device_memory.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -38,4 +38,4 @@ FairMutex& LaunchMutex() {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

@@ -12,14 +12,14 @@
 #include "kernels/simt/shadow.h"
 #include "src/device/host_memory.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // See the file comment.
 struct DeviceMemory {
   Arena arena;
   Shadow shadow{arena};
-  HostMemory host;  // in place of pinned memory
+  device::HostMemory host;  // in place of pinned memory
 
   // The memory that launches and buffers of the calling thread use: the bound one, or the thread's
   // own.
@@ -48,6 +48,6 @@ class FairMutex {
 FairMutex& LaunchMutex();
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_DEVICE_MEMORY_H_

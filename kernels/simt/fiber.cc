@@ -33,7 +33,7 @@ baton_simt_switch:
 )");
 extern "C" void baton_simt_switch(void** save, void* load);
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -93,4 +93,4 @@ std::byte* FiberStacks::TopOf(const void* address) const {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // A suspended computation: its stack and the stack pointer at which it goes on.
@@ -48,6 +48,6 @@ class FiberStacks {
 };
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_FIBER_H_

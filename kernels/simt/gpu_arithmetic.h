@@ -7,7 +7,7 @@
 #include "kernels/math.h"
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace gpu {
 
 // One rounding; IEEE square root; bf16 to nearest even.
@@ -66,6 +66,6 @@ BATON_DEVICE uint32_t to_e4m3x2(float low, float high) {
 }
 
 }  // namespace gpu
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_GPU_ARITHMETIC_H_

@@ -11,7 +11,7 @@
 #include "kernels/simt/gpu_arithmetic.h"
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace gpu {
 
 // Places are known to the runner only; here they cost nothing.
@@ -235,6 +235,6 @@ BATON_DEVICE Vec16 load_once(const Vec16* from) {
 }
 
 }  // namespace gpu
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_GPU_BODY_H_

@@ -13,7 +13,7 @@
 #include "kernels/simt/gpu_limits.h"
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace gpu {
 
 // Puts the kernel into the stream. FailedPrecondition when the device has too little shared memory;
@@ -63,6 +63,6 @@ absl::Status launch(const LaunchConfig& config, void (*kernel)(P),
 }
 
 }  // namespace gpu
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_GPU_LAUNCH_H_

@@ -7,7 +7,7 @@
 
 #include "src/base/status.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace gpu {
 namespace {
 
@@ -67,4 +67,4 @@ absl::Status check_code_of(const void* kernel) {
 }
 
 }  // namespace gpu
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

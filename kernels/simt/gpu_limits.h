@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace gpu {
 
 // Whether the device is a Hopper.
@@ -27,6 +27,6 @@ absl::Status check_code(void (*kernel)(P)) {
 }
 
 }  // namespace gpu
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_GPU_LIMITS_H_

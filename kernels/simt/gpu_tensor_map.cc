@@ -13,7 +13,10 @@
 #include "src/base/status.h"
 #include "src/device/cuda/driver_entry.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
+
+using device::FindInDriver;
+
 inline namespace gpu {
 
 // gpu_wgmma.h declares this function too, but only nvcc reads that header.
@@ -55,4 +58,4 @@ absl::Status make_tensor_map(const TensorShape& shape, TensorMap* map) {
 }
 
 }  // namespace gpu
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

@@ -11,7 +11,7 @@
 #include "kernels/simt/gpu_body.h"
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace gpu {
 
 // On the host: *map = the matrix, for copies of tiles. InvalidArgument for a shape that no map
@@ -127,6 +127,6 @@ BATON_DEVICE void reg_alloc() {
 }
 
 }  // namespace gpu
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_GPU_WGMMA_H_

@@ -9,7 +9,7 @@
 #include "kernels/simt/gpu_body.h"
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace gpu {
 
 #define BATON_SUMS_OF(j) \
@@ -183,6 +183,6 @@ BATON_DEVICE void wgmma_bf16_m64k16(FragmentC (&sums)[32], const FragmentA& a, C
 #undef BATON_SUMS_OF
 
 }  // namespace gpu
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_GPU_WGMMA_PRODUCTS_H_

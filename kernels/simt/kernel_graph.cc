@@ -5,7 +5,7 @@
 
 #include "src/base/status.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -33,4 +33,4 @@ absl::Status KernelGraph::Run() const {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

@@ -11,7 +11,7 @@
 
 #include "kernels/simt/runner_calls.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // See the file comment.
@@ -45,6 +45,6 @@ class KernelGraph {
 };
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_KERNEL_GRAPH_H_

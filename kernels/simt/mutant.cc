@@ -6,7 +6,7 @@
 
 #include "src/base/check.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -87,4 +87,4 @@ bool Mutated(Site site, Mutation mutation) {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

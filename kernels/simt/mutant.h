@@ -11,7 +11,7 @@
 
 #include "kernels/simt/site.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // The wrong thing that a call does instead of its work.
@@ -68,6 +68,6 @@ class MutantRecorder {
 bool Mutated(Site site, Mutation mutation);
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_MUTANT_H_

@@ -10,7 +10,7 @@
 #include "kernels/simt/site.h"
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // A tile that a tensor copy brings.
@@ -61,6 +61,6 @@ struct PendingProduct {
 };
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_PENDING_WORK_H_

@@ -11,7 +11,7 @@
 #include "kernels/simt/tensor_core.h"
 #include "src/base/status.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -116,4 +116,4 @@ absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

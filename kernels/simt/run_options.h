@@ -9,7 +9,7 @@
 
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // Which of the threads that could go on goes on. kShuffled also changes threads in the middle.
@@ -78,6 +78,6 @@ const RunOptions& CurrentRunOptions();
 const RunStats& TotalRunStats();
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_RUN_OPTIONS_H_

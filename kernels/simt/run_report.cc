@@ -10,7 +10,7 @@
 #include "kernels/simt/run_state.h"
 #include "src/base/check.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -187,4 +187,4 @@ FaultHandler::~FaultHandler() {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

@@ -11,7 +11,7 @@
 #include "kernels/simt/device_memory.h"
 #include "src/base/status.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -350,4 +350,4 @@ void RunState::Deadlock() {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

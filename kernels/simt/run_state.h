@@ -26,7 +26,7 @@
 #include "kernels/simt/types.h"
 #include "src/base/split_mix.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // Loads, stores and guards of one thread in one launch; beyond, it will not end.
@@ -230,6 +230,6 @@ class FaultHandler {
 };
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_RUN_STATE_H_

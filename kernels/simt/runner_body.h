@@ -14,7 +14,7 @@
 #include "kernels/simt/site.h"
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // Position.
@@ -234,6 +234,6 @@ absl::Status launch(const LaunchConfig& config, void (*kernel)(P),
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_RUNNER_BODY_H_

@@ -12,7 +12,7 @@
 #include "kernels/simt/site.h"
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace calls {
 
@@ -106,6 +106,6 @@ uint32_t MaxSharedBytes();
 
 }  // namespace calls
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_RUNNER_CALLS_H_

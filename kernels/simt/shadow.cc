@@ -4,7 +4,7 @@
 
 #include "src/base/check.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -132,4 +132,4 @@ void Shadow::Forget(const void* begin, size_t size) {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

@@ -13,7 +13,7 @@
 #include "kernels/simt/arena.h"
 #include "kernels/simt/clock.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // Where an access stands in the code: a return address, or an asynchronous copy's call.
@@ -80,6 +80,6 @@ class Shadow {
 };
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_SHADOW_H_

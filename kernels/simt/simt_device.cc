@@ -8,7 +8,7 @@
 
 #include "src/base/errno_text.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 SimtDevice::~SimtDevice() {
@@ -114,4 +114,4 @@ absl::StatusOr<void*> SimtDevice::EndRecording() {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

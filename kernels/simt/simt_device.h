@@ -20,24 +20,24 @@
 #include "src/device/accelerator.h"
 #include "src/device/host_stream.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // See the file comment.
-class SimtDevice final : public Accelerator {
+class SimtDevice final : public device::Accelerator {
  public:
   // How launches run, in every thread for which the device is current.
   explicit SimtDevice(const RunOptions& options)
       : SimtDevice(options, std::make_shared<DeviceMemory>()) {}
   ~SimtDevice() override;
 
-  DeviceKind kind() const override { return DeviceKind::kSimt; }
+  device::DeviceKind kind() const override { return device::DeviceKind::kSimt; }
   std::string Describe() const override;
   std::string_view arithmetic() const override;
   void MakeCurrent() override;
   void* stream() const override { return nullptr; }
-  absl::StatusOr<std::unique_ptr<Accelerator>> Share() override {
-    return std::unique_ptr<Accelerator>(new SimtDevice(options_, memory_));
+  absl::StatusOr<std::unique_ptr<device::Accelerator>> Share() override {
+    return std::unique_ptr<device::Accelerator>(new SimtDevice(options_, memory_));
   }
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes, std::string_view name) override;
   void Free(std::byte* begin) override;
@@ -64,16 +64,16 @@ class SimtDevice final : public Accelerator {
   absl::StatusOr<void*> EndRecording() override;
   absl::Status LaunchGraph(void* graph) override { return static_cast<KernelGraph*>(graph)->Run(); }
   void DestroyGraph(void* graph) override { delete static_cast<KernelGraph*>(graph); }
-  absl::StatusOr<void*> CreateStream() override { return new HostStream; }
-  void DestroyStream(void* stream) override { delete static_cast<HostStream*>(stream); }
-  absl::StatusOr<void*> CreateEvent() override { return new HostEvent; }
-  void DestroyEvent(void* event) override { delete static_cast<HostEvent*>(event); }
+  absl::StatusOr<void*> CreateStream() override { return new device::HostStream; }
+  void DestroyStream(void* stream) override { delete static_cast<device::HostStream*>(stream); }
+  absl::StatusOr<void*> CreateEvent() override { return new device::HostEvent; }
+  void DestroyEvent(void* event) override { delete static_cast<device::HostEvent*>(event); }
   absl::Status Record(void* event, void* stream) override {
-    static_cast<HostEvent*>(event)->Record(static_cast<HostStream*>(stream));
+    static_cast<device::HostEvent*>(event)->Record(static_cast<device::HostStream*>(stream));
     return absl::OkStatus();
   }
   absl::StatusOr<bool> Query(void* event) override {
-    return static_cast<HostEvent*>(event)->IsDone();
+    return static_cast<device::HostEvent*>(event)->IsDone();
   }
   // Kernels that were launched after the event may be under way, so there is no NoteWait.
   absl::Status WaitFor(void* /*event*/) override { return CheckIdle(); }
@@ -91,6 +91,6 @@ class SimtDevice final : public Accelerator {
 };
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_SIMT_DEVICE_H_

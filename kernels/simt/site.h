@@ -4,7 +4,7 @@
 #ifndef BATON_KERNELS_SIMT_SITE_H_
 #define BATON_KERNELS_SIMT_SITE_H_
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 
 // A line of a kernel's source.
@@ -18,6 +18,6 @@ constexpr Site Here(const char* file = __builtin_FILE(), int line = __builtin_LI
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_SITE_H_

@@ -7,7 +7,7 @@
 #include "kernels/simt/tensor_core.h"
 #include "src/base/status.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -283,4 +283,4 @@ FragmentC calls::MultiplyBf16(const FragmentA& a, const FragmentB& b, const Frag
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

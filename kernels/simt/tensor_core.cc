@@ -10,7 +10,7 @@
 #include "kernels/math.h"
 #include "kernels/simt/wide.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 namespace {
 
 // Inlined into both forms of a BATON_WIDE function.
@@ -235,4 +235,4 @@ void FloatMultiplyBf16(const Bf16 (*a)[kTensorCoreProducts], const Bf16 (*b)[kTe
   Chains(a, b, c);
 }
 
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

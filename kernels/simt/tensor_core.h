@@ -22,7 +22,7 @@
 
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 
 inline constexpr int kTensorCoreProducts = 16;
 
@@ -54,6 +54,6 @@ void MultiplyBf16(TensorCore core, const Bf16 (*a)[kTensorCoreProducts],
 void FloatMultiplyBf16(const Bf16 (*a)[kTensorCoreProducts], const Bf16 (*b)[kTensorCoreProducts],
                        float (*c)[8]);
 
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_TENSOR_CORE_H_

@@ -9,7 +9,7 @@
 
 #include "kernels/simt/types.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 
 // InvalidArgument naming the shape unless it is as TensorShape says.
 inline absl::Status CheckTensorShape(const TensorShape& shape) {
@@ -24,6 +24,6 @@ inline absl::Status CheckTensorShape(const TensorShape& shape) {
                                     (is_aligned ? "" : ", not aligned to 16 bytes"));
 }
 
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_TENSOR_SHAPE_H_

@@ -9,7 +9,8 @@
 namespace {
 
 inline void Look(const void* address, size_t size, bool is_write, const void* code) {
-  if (auto* run = baton::simt::RunState::Current()) run->Touch({address, size, is_write, code});
+  if (auto* run = baton::kernels::simt::RunState::Current())
+    run->Touch({address, size, is_write, code});
 }
 
 }  // namespace

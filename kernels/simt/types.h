@@ -29,7 +29,7 @@
 #define BATON_UNROLL_BY(times)
 #endif
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 
 inline constexpr uint32_t kWarpSize = 32;
 inline constexpr uint32_t kFullMask = 0xFFFFFFFFu;
@@ -170,6 +170,6 @@ struct LaunchConfig {
   void* stream = nullptr;
 };
 
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt
 
 #endif  // BATON_KERNELS_SIMT_TYPES_H_

@@ -12,7 +12,7 @@
 #include "kernels/simt/tensor_core.h"
 #include "src/base/status.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 inline namespace runner {
 namespace {
 
@@ -429,4 +429,4 @@ void calls::WaitProducts(uint32_t max_pending, Site site) {
 }
 
 }  // namespace runner
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

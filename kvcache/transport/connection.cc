@@ -15,7 +15,7 @@
 #include "src/base/errno_text.h"
 #include "src/base/xxh3.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Payload bytes that one connection may move before the others get their turn: 4 MiB are 0.3 ms of
@@ -527,4 +527,4 @@ void Connection::EndWith(CloseReason reason, Status status) {
   services_.counters->AddClose(reason);
 }
 
-}  // namespace baton
+}  // namespace baton::kv

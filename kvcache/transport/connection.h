@@ -31,7 +31,7 @@
 #include "kvcache/transport/transport_inbox.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::kv {
 
 class Connection;
 
@@ -64,8 +64,8 @@ struct ConnectionStart {
   UniqueFd fd;
   TransportKind kind = TransportKind::kTcp;
   bool dialled = false;
-  Incarnation expected;              // whom the dialler wants; 0 on the accepting side
-  const TlsIdentity* tls = nullptr;  // null = plaintext; needed for the start only
+  Incarnation expected;                   // whom the dialler wants; 0 on the accepting side
+  const tls::TlsIdentity* tls = nullptr;  // null = plaintext; needed for the start only
 };
 
 // See the file comment.
@@ -186,6 +186,6 @@ class Connection {
   int64_t num_unsent_ = 0;  // bytes that the kernel then held for the peer
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_CONNECTION_H_

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Between two looks at what is under way: a hundredth of the transfer of a full buffer.
@@ -76,4 +76,4 @@ bool EndpointEvents::Wait(const Clock& clock, int64_t due_us, std::vector<Endpoi
   return !stop_;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -19,7 +19,7 @@
 #include "kvcache/transport/transport_counters.h"
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Something that the endpoint told.
 struct EndpointEvent {
@@ -68,6 +68,6 @@ class EndpointEvents final : public KvTransportSink {
   EventCounter overruns_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_ENDPOINT_EVENTS_H_

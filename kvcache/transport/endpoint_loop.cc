@@ -13,7 +13,7 @@
 #include "src/base/check.h"
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Values of epoll_data below kFirstConnectionId.
@@ -498,4 +498,4 @@ void EndpointLoop::PublishLinks() {
   links_.Publish(std::move(links));
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -24,7 +24,7 @@
 #include "src/base/unique_fd.h"
 #include "src/tls/tls_watch.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The sockets of a KvEndpoint, made before its loop; either listener may be absent.
 struct EndpointSockets {
@@ -32,7 +32,7 @@ struct EndpointSockets {
   UniqueFd epoll;
   UniqueFd tcp_listener;
   UniqueFd unix_listener;
-  std::unique_ptr<TlsWatch> tls;  // null = plaintext
+  std::unique_ptr<tls::TlsWatch> tls;  // null = plaintext
 };
 
 // See the file comment.
@@ -135,6 +135,6 @@ class EndpointLoop final : public ConnectionOwner {
   std::optional<std::vector<ResolvedPeer>> new_peers_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_ENDPOINT_LOOP_H_

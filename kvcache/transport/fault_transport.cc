@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Flipped in the checksum of a corrupted slice: the receiver finds bytes that do not match.
@@ -152,4 +152,4 @@ std::unique_ptr<FaultTransport> FaultTransport::Create(KvTransport* inner,
   return std::make_unique<FaultTransportImpl>(inner, ratios, seed);
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -8,7 +8,7 @@
 
 #include "kvcache/transport/kv_transport.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Share of outgoing items (0..1) that meet each fault.
 struct FaultRatios {
@@ -40,6 +40,6 @@ class FaultTransport : public KvTransport {
   virtual FaultCounts Counts() const = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_FAULT_TRANSPORT_H_

@@ -11,7 +11,7 @@
 #include "src/base/check.h"
 #include "src/base/xxh3.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Offsets of the header; see the table in frame.h.
@@ -244,4 +244,4 @@ bool SameProof(const HelloProof& a, const HelloProof& b) {
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

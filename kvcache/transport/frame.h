@@ -42,7 +42,7 @@
 #include "src/base/status.h"
 #include "src/base/wire_versions.h"
 
-namespace baton {
+namespace baton::kv {
 
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr uint32_t kFrameMagic = 0x564b5442;  // "BTKV" in memory order
@@ -133,6 +133,6 @@ inline constexpr uint32_t kMaxIntroductionFrameBytes = 1024;
 // Largest payload of `kind`.
 uint32_t MaxPayloadBytes(FrameKind kind);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_FRAME_H_

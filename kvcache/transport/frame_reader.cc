@@ -5,7 +5,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // 64 KiB = 1024 headers a call. Refused payload is read in pieces of it too.
@@ -133,4 +133,4 @@ void FrameReader::TakeBufferedPayload() {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -18,7 +18,7 @@
 
 #include "kvcache/transport/frame.h"
 
-namespace baton {
+namespace baton::kv {
 
 // See the file comment.
 class FrameReader {
@@ -81,6 +81,6 @@ class FrameReader {
   Status error_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_FRAME_READER_H_

@@ -7,7 +7,7 @@
 #include "src/base/check.h"
 #include "src/base/random.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 std::vector<std::byte> BytesOf(const HelloProof& proof) {
@@ -163,4 +163,4 @@ Status Handshake::OnProof(std::span<const std::byte> payload) {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -21,7 +21,7 @@
 
 #include "kvcache/transport/frame.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The facts that one side knows about itself and about the peer that it wants to meet.
 struct HandshakeOptions {
@@ -90,6 +90,6 @@ class Handshake {
   Reply reply_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_HANDSHAKE_H_

@@ -17,7 +17,10 @@
 #include "src/base/check.h"
 #include "src/base/thread.h"
 
-namespace baton {
+namespace baton::kv {
+
+using tls::TlsWatch;
+
 namespace {
 
 bool IsWorkerId(std::string_view id) {
@@ -216,4 +219,4 @@ StatusOr<std::unique_ptr<KvEndpoint>> KvEndpoint::Create(const KvEndpointOptions
   return std::make_unique<KvEndpointImpl>(options, arena, std::move(sockets), std::move(unix_name));
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -34,7 +34,7 @@
 #include "src/base/clock.h"
 #include "src/tls/tls_files.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Identity of this boot and network namespace: equal host ids can reach each other's abstract unix
 // sockets and may share memory. "" when /proc cannot be read (then shm is not tried).
@@ -80,7 +80,7 @@ struct KvEndpointOptions {
   bool allow_inexact = false;  // pair with other numerics when the peer allows it too
   // Connections over tcp are mutual TLS with these; empty = plaintext. shm stays on this host,
   // where the kernel keeps other users out.
-  TlsFiles tls;
+  tls::TlsFiles tls;
   // kShm or kTcp: only that one is listened on and dialled; kAuto: both.
   TransportKind kind = TransportKind::kAuto;
   // When it is not kAuto, a transport over this endpoint moves the slices in this way. The endpoint
@@ -129,6 +129,6 @@ class KvEndpoint : public KvTransport {
   }
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_KV_ENDPOINT_H_

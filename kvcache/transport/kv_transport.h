@@ -31,7 +31,7 @@
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Receives the transport's events. Called on the transport's thread, which serves all peers: an
 // implementation only posts to an inbox. It may call back into the transport.
@@ -92,6 +92,6 @@ class KvTransport {
   virtual std::vector<LinkInfo> Links() const = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_KV_TRANSPORT_H_

@@ -6,7 +6,7 @@
 #include "kvcache/transport/send_queue.h"
 #include "kvcache/transport/slice_copy.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Bytes that one port may move before the others get their turn: as for a connection.
@@ -277,4 +277,4 @@ int64_t LocalPort::ServeTimers(int64_t now_us) {
   return due_us;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -26,7 +26,7 @@
 #include "src/base/clock.h"
 #include "src/base/thread.h"
 
-namespace baton {
+namespace baton::kv {
 
 class LocalPort;
 
@@ -165,6 +165,6 @@ class LocalPort final : public KvTransport {
   absl::flat_hash_set<uint64_t> destinations_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_LOCAL_PORT_H_

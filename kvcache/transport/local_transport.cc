@@ -7,7 +7,7 @@
 #include "kvcache/transport/local_port.h"
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::kv {
 
 LocalCore::LocalCore(bool own_thread, const Clock* clock) : clock_(clock) {
   if (own_thread) thread_ = Thread("kv-transport", [this] { Loop(); });
@@ -121,4 +121,4 @@ std::unique_ptr<KvTransport> LocalHub::Attach(std::string worker_id, Incarnation
 
 bool LocalHub::Pump() { return core_->Serve().did_work; }
 
-}  // namespace baton
+}  // namespace baton::kv

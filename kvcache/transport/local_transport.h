@@ -17,7 +17,7 @@
 #include "kvcache/transport/kv_transport.h"
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::kv {
 
 class LocalCore;
 
@@ -57,6 +57,6 @@ class LocalHub {
   const std::shared_ptr<LocalCore> core_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_LOCAL_TRANSPORT_H_

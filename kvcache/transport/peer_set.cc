@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace baton {
+namespace baton::kv {
 
 PeerSet::PeerSet(TransportKind kind, std::string host_id, const KvEndpointTimers& timers)
     : kind_(kind), host_id_(std::move(host_id)), timers_(timers) {}
@@ -140,4 +140,4 @@ std::vector<LinkInfo> PeerSet::AbsentPeers() const {
   return links;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

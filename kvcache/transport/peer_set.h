@@ -22,7 +22,7 @@
 #include "kvcache/transport/socket_io.h"
 #include "kvcache/transport/transport_types.h"
 
-namespace baton {
+namespace baton::kv {
 
 // A peer whose addresses are looked up.
 struct ResolvedPeer {
@@ -97,6 +97,6 @@ class PeerSet {
   absl::flat_hash_map<Incarnation, Peer> peers_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_PEER_SET_H_

@@ -10,7 +10,7 @@
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::kv {
 
 // See the file comment. The endpoint's thread.
 class PoolExchange {
@@ -27,6 +27,6 @@ class PoolExchange {
   virtual Status Take(Incarnation peer, uint32_t num_blocks, std::vector<UniqueFd> fds) = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_POOL_EXCHANGE_H_

@@ -5,7 +5,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 
 // One open transfer. Slices are numbered layer * num_blocks + ordinal.
 struct ReceiveTable::Transfer {
@@ -167,4 +167,4 @@ int64_t ReceiveTable::FlushProgress(int64_t now_us) {
   return next_us;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

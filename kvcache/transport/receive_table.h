@@ -24,7 +24,7 @@
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/transport_counters.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Progress of a transfer is reported at most this often (microseconds), milestones apart.
 inline constexpr int64_t kProgressIntervalUs = 1000;
@@ -77,6 +77,6 @@ class ReceiveTable {
   std::vector<TransferId> dirty_;  // have progress that was not reported
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_RECEIVE_TABLE_H_

@@ -6,7 +6,7 @@
 #include "src/base/check.h"
 #include "src/base/xxh3.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Slices that become frames at a time: 512 references are one 32 KiB write; 64 inline slices of
@@ -209,4 +209,4 @@ SendQueue::Progress SendQueue::Remaining() const {
   return progress;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

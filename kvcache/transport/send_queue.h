@@ -26,7 +26,7 @@
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/frame.h"
 
-namespace baton {
+namespace baton::kv {
 
 // InvalidArgument when a slice names a block or layer outside the arena. Pure; any thread.
 Status ValidateSlices(std::span<const SliceRef> slices, const KvMemory& memory);
@@ -111,6 +111,6 @@ class SendQueue {
   std::vector<Step> steps_;  // of the last Gather
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_SEND_QUEUE_H_

@@ -6,7 +6,7 @@
 #include "kvcache/transport/slice_copy_avx2.h"
 #include "src/base/xxh3.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Copied pieces are hashed while they are in the first-level cache: 8 KiB of 32 KiB. 2 KiB pieces
@@ -43,4 +43,4 @@ uint64_t CopyAndChecksum(std::byte* dest, const std::byte* source, size_t size_b
   return CopyAndChecksumPortable(dest, source, size_bytes);
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton {
+namespace baton::kv {
 
 // XXH3-64, seed 0, of one (block, layer) slice. The prefill worker calls it when it seals, the
 // decode worker after it received.
@@ -15,6 +15,6 @@ uint64_t SliceChecksum(const std::byte* data, size_t size_bytes);
 // process owns it), so the bytes hashed are the bytes kept. The ranges do not overlap.
 uint64_t CopyAndChecksum(std::byte* dest, const std::byte* source, size_t size_bytes);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_SLICE_COPY_H_

@@ -14,7 +14,7 @@
 #include <array>
 #include <cstring>
 
-namespace baton::internal {
+namespace baton::kv::internal {
 namespace {
 
 constexpr uint32_t kPrime32[3] = {0x9E3779B1U, 0x85EBCA77U, 0xC2B2AE3DU};
@@ -132,4 +132,4 @@ uint64_t CopyAndChecksumAvx2(std::byte* dest, const std::byte* source, size_t si
   return Merge(acc, secret, size_bytes);
 }
 
-}  // namespace baton::internal
+}  // namespace baton::kv::internal

@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton::internal {
+namespace baton::kv::internal {
 
 // As CopyAndChecksum; both pointers at multiples of 32, `size_bytes` a multiple of 64 and >= 256.
 uint64_t CopyAndChecksumAvx2(std::byte* dest, const std::byte* source, size_t size_bytes);
 
-}  // namespace baton::internal
+}  // namespace baton::kv::internal
 
 #endif  // BATON_KVCACHE_TRANSPORT_SLICE_COPY_AVX2_H_

@@ -12,19 +12,20 @@
 #include "src/device/accelerator.h"
 #include "src/device/launch_gate.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The device, its kernels and its blocks.
 struct SliceDevice {
-  Accelerator* device = nullptr;
-  const cuda::KernelTable* kernels = nullptr;
-  KvMemory memory;             // on the device; of ranks each on its own, which this device reaches
-  LaunchGate* gate = nullptr;  // of a model that is divided among devices; outlives the transport
+  device::Accelerator* device = nullptr;
+  const kernels::cuda::KernelTable* kernels = nullptr;
+  KvMemory memory;  // on the device; of ranks each on its own, which this device reaches
+  device::LaunchGate* gate =
+      nullptr;  // of a model that is divided among devices; outlives the transport
 };
 
 // The blocks as the kernels of slices take them.
-inline cuda::KvSide SideOf(const KvMemory& memory) {
-  cuda::KvSide side(memory.base);
+inline kernels::cuda::KvSide SideOf(const KvMemory& memory) {
+  kernels::cuda::KvSide side(memory.base);
   side.num_ranks = memory.num_ranks();
   std::copy(memory.ranks.begin(), memory.ranks.end(), side.ranks);
   return side;
@@ -43,18 +44,18 @@ T MustWork(StatusOr<T> result) {
 // InvalidArgument for slices of a size that no kernel takes, or not from so many ranks.
 inline Status CheckSliceSize(const KvLayout& layout, uint32_t num_ranks = 1) {
   const size_t slice_bytes = layout.SliceBytes();
-  if (!cuda::IsKvSliceSize(slice_bytes)) {
+  if (!kernels::cuda::IsKvSliceSize(slice_bytes)) {
     return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]", slice_bytes,
-                           cuda::kMinKvSliceBytes, cuda::kMaxKvSliceBytes);
+                           kernels::cuda::kMinKvSliceBytes, kernels::cuda::kMaxKvSliceBytes);
   }
-  const bool is_divisible = num_ranks >= 1 && num_ranks <= cuda::kMaxKvRanks &&
+  const bool is_divisible = num_ranks >= 1 && num_ranks <= kernels::cuda::kMaxKvRanks &&
                             layout.num_kv_heads % num_ranks == 0 &&
-                            cuda::IsKvSliceOfRanks(slice_bytes, num_ranks);
+                            kernels::cuda::IsKvSliceOfRanks(slice_bytes, num_ranks);
   if (is_divisible) return OkStatus();
   return InvalidArgument("slices of {} bytes and {} KV heads cannot be divided among {} ranks",
                          slice_bytes, layout.num_kv_heads, num_ranks);
 }
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_SLICE_DEVICE_H_

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // The first fields of a message of every form, before link and batch.
@@ -119,4 +119,4 @@ std::optional<std::string> UnwrapMessage(const SliceMessageForm& form, std::stri
   return std::string(bytes.substr(HeadBytes(form)));
 }
 
-}  // namespace baton
+}  // namespace baton::kv

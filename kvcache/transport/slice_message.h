@@ -22,7 +22,7 @@
 
 #include "kvcache/transport/transport_types.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The messages of one transport.
 struct SliceMessageForm {
@@ -60,6 +60,6 @@ StatusOr<std::vector<SliceRef>> DecodeSlices(const SliceMessageForm& form,
 std::string WrapMessage(const SliceMessageForm& form, std::string_view bytes);
 std::optional<std::string> UnwrapMessage(const SliceMessageForm& form, std::string_view bytes);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_SLICE_MESSAGE_H_

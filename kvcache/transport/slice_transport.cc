@@ -7,7 +7,7 @@
 #include "kvcache/transport/send_queue.h"
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // The sooner of two times at which to be called again; 0 = never.
@@ -228,4 +228,4 @@ void SliceTransport::Explain(Incarnation peer, std::string why) {
   explanations_[peer] = std::move(why);
 }
 
-}  // namespace baton
+}  // namespace baton::kv

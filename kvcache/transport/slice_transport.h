@@ -33,7 +33,7 @@
 #include "kvcache/transport/transport_inbox.h"
 #include "src/base/thread.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The prefill worker's half. It belongs to the transport's thread; every call returns at once.
 class SliceSender {
@@ -165,6 +165,6 @@ class SliceTransport : public KvTransport {
   Thread thread_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_SLICE_TRANSPORT_H_

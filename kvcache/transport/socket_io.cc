@@ -12,7 +12,7 @@
 
 #include "src/base/errno_text.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Socket buffers: 4 MiB is net.core.{r,w}mem_max of common kernels and holds more than 1 ms at 2
@@ -238,4 +238,4 @@ IoOutcome ReceiveParts(int fd, std::span<iovec> parts, PassedFds* passed) {
   return {IoResult::kDone, static_cast<size_t>(received), 0};
 }
 
-}  // namespace baton
+}  // namespace baton::kv

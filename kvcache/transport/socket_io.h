@@ -16,7 +16,7 @@
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::kv {
 
 // A socket address of either family.
 struct SocketAddress {
@@ -79,6 +79,6 @@ IoOutcome SendParts(int fd, std::span<const iovec> parts, std::span<const int> p
 // given, and are otherwise closed by the kernel.
 IoOutcome ReceiveParts(int fd, std::span<iovec> parts, PassedFds* passed = nullptr);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_SOCKET_IO_H_

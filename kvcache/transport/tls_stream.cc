@@ -14,7 +14,11 @@
 #include "src/base/check.h"
 #include "src/base/errno_text.h"
 
-namespace baton {
+namespace baton::kv {
+
+using tls::TakeOpensslError;
+using tls::TlsIdentity;
+
 namespace {
 
 // Four records a call; a stranger holds as much before it has proved anything.
@@ -314,4 +318,4 @@ IoOutcome TlsStream::Receive(std::span<iovec> parts, int64_t* turn_bytes) {
   return {IoResult::kDone, total, 0};
 }
 
-}  // namespace baton
+}  // namespace baton::kv

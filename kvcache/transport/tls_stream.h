@@ -28,7 +28,7 @@
 #include "kvcache/transport/transport_types.h"
 #include "src/tls/tls_identity.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Where a handshake stands.
 enum class TlsStep : uint8_t { kDone, kGoesOn, kFailed };
@@ -59,7 +59,7 @@ class TlsStream {
   static constexpr int64_t kRecordTurnBytes = 512;
 
   // `fd` stays the caller's and outlives the stream.
-  TlsStream(const TlsIdentity& identity, int fd, bool dialled,
+  TlsStream(const tls::TlsIdentity& identity, int fd, bool dialled,
             uint64_t records_per_key = kRecordsPerKey);
   ~TlsStream();
   TlsStream(const TlsStream&) = delete;
@@ -128,6 +128,6 @@ class TlsStream {
 // True for the first bytes of a TLS record: what a peer with TLS says to one without.
 bool LooksLikeTls(std::span<const std::byte> bytes);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_TLS_STREAM_H_

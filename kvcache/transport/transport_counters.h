@@ -12,7 +12,7 @@
 
 #include "kvcache/transport/transport_types.h"
 
-namespace baton {
+namespace baton::kv {
 
 // A number that only grows; relaxed, since nobody orders anything by it.
 class EventCounter {
@@ -94,6 +94,6 @@ class LinkBoard {
   std::vector<LinkEntry> links_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_TRANSPORT_COUNTERS_H_

@@ -4,7 +4,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 Status StoppedStatus() { return Unavailable("the transport is stopped"); }
@@ -199,4 +199,4 @@ void TransportInbox::ReleaseOpenTransfer() {
   --num_open_transfers_;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

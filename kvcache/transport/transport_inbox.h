@@ -28,7 +28,7 @@
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Limits of what may wait for one peer, and the number of absent peers for which something may
 // wait.
@@ -116,6 +116,6 @@ class TransportInbox {
   bool closed_ = false;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_TRANSPORT_INBOX_H_

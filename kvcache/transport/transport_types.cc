@@ -1,6 +1,6 @@
 #include "kvcache/transport/transport_types.h"
 
-namespace baton {
+namespace baton::kv {
 
 std::string_view TransportKindName(TransportKind kind) {
   switch (kind) {
@@ -63,4 +63,4 @@ std::string_view CloseReasonName(CloseReason reason) {
   return index < kNames.size() ? kNames[index] : "unknown";
 }
 
-}  // namespace baton
+}  // namespace baton::kv

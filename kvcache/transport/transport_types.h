@@ -13,7 +13,7 @@
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::kv {
 
 // How bytes cross between two workers.
 enum class TransportKind : uint8_t {
@@ -172,6 +172,6 @@ struct TransportStats {
   uint64_t tls_bytes_received = 0;  // of bytes_received, over them
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_TRANSPORT_TYPES_H_

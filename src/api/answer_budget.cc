@@ -8,7 +8,15 @@
 #include "src/base/clock.h"
 #include "src/router/retry_estimate.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::FieldError;
+using router::GenerateRequest;
+using router::PlainError;
+using router::RequestError;
+using router::RetrySeconds;
+
 namespace {
 
 constexpr double kBytesPerMib = 1 << 20;
@@ -116,4 +124,4 @@ bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* bud
   return true;
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -17,7 +17,7 @@
 #include "src/api/build_request.h"
 #include "src/router/request_error.h"
 
-namespace baton {
+namespace baton::api {
 
 // See the file comment.
 class AnswerBudget {
@@ -56,7 +56,7 @@ class AnswerBudget {
   size_t used() const { return used_.load(); }
   // Others hold the room: Retry-After is when the next share is likely to come back, by how long
   // shares were held until now and by how many are.
-  RequestError FullError() const;
+  router::RequestError FullError() const;
 
  private:
   bool TryAdd(size_t num_bytes);
@@ -84,7 +84,7 @@ class AnswerRoom {
         max_tokens_field_(max_tokens_field) {}
 
   // Counts one token. False: there is no room for it, as `error` says.
-  bool AddToken(RequestError* error);
+  bool AddToken(router::RequestError* error);
 
  private:
   AnswerBudget* budget_ = nullptr;
@@ -103,8 +103,8 @@ size_t AnswerBytesPerToken(AnswerForm form, size_t num_top);
 // without log-probabilities. False: `error` says by how much it is too large, or that others take
 // the room.
 bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* budget,
-                   AnswerRoom* room, RequestError* error);
+                   AnswerRoom* room, router::RequestError* error);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_ANSWER_BUDGET_H_

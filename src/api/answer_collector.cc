@@ -5,7 +5,11 @@
 #include <span>
 #include <utility>
 
-namespace baton {
+namespace baton::api {
+
+using router::RequestError;
+using router::TokenOutput;
+using scheduler::FinishReason;
 
 AnswerCollector::AnswerCollector(const AnswerPlan& plan, uint32_t num_choices)
     : plan_(plan), texts_(plan, num_choices), choices_(num_choices) {
@@ -62,4 +66,4 @@ std::vector<uint32_t> AnswerCollector::Best(uint32_t count) const {
   return order;
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -15,7 +15,7 @@
 #include "src/api/token_log.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::api {
 
 // One choice.
 struct CollectedChoice {
@@ -39,11 +39,11 @@ class AnswerCollector {
 
   // False: the token has found no room, as failure() says. All that was collected is given up, and
   // later tokens are ignored (true).
-  bool Add(const TokenOutput& token);
-  const RequestError* failure() const { return failure_ ? &*failure_ : nullptr; }
+  bool Add(const router::TokenOutput& token);
+  const router::RequestError* failure() const { return failure_ ? &*failure_ : nullptr; }
   // The failure, if there is one, is why the request was cancelled; else `error` stays.
-  const RequestError& FailureOr(const RequestError& error) const {
-    return failure_ && error.code == ErrorCode::kCancelled ? *failure_ : error;
+  const router::RequestError& FailureOr(const router::RequestError& error) const {
+    return failure_ && error.code == router::ErrorCode::kCancelled ? *failure_ : error;
   }
 
   const CollectedChoice& choice(uint32_t idx) const { return choices_[idx]; }
@@ -59,9 +59,9 @@ class AnswerCollector {
   AnswerText texts_;
   std::vector<CollectedChoice> choices_;
   AnswerRoom room_;
-  std::optional<RequestError> failure_;
+  std::optional<router::RequestError> failure_;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_ANSWER_COLLECTOR_H_

@@ -4,7 +4,12 @@
 
 #include "src/text/tokenizer.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::TokenOutput;
+using scheduler::FinishReason;
+using text::AnswerParts;
+using text::ReasoningSplitter;
 
 AnswerText::AnswerText(const AnswerPlan& plan, uint32_t num_choices)
     : tokenizer_(*plan.model->tokenizer), choices_(num_choices) {
@@ -72,4 +77,4 @@ std::string_view FinishName(FinishReason finish) {
   return finish == FinishReason::kLength ? "length" : "";
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -15,7 +15,7 @@
 #include "src/router/submit.h"
 #include "src/text/reasoning_splitter.h"
 
-namespace baton {
+namespace baton::api {
 
 // Text that one token adds to its choice. Views are valid until the next Push, and as long as the
 // token's own text.
@@ -33,7 +33,7 @@ class AnswerText {
   AnswerText(const AnswerPlan& plan, uint32_t num_choices);
 
   // Tokens of one choice in order. Text that was held back comes with the last one.
-  TokenText Push(const TokenOutput& token);
+  TokenText Push(const router::TokenOutput& token);
 
   // Tokens of all choices up to the one with which the thoughts ended, their tags' included. With
   // stop texts or half characters held back that is the token that released the end.
@@ -42,27 +42,27 @@ class AnswerText {
  private:
   // Where one choice stands.
   struct Choice {
-    std::optional<ReasoningSplitter> splitter;  // none: everything is content
-    bool is_closed = false;                     // its thoughts have ended
+    std::optional<text::ReasoningSplitter> splitter;  // none: everything is content
+    bool is_closed = false;                           // its thoughts have ended
     uint32_t num_reasoning_tokens = 0;
     uint32_t num_code_points = 0;  // of its tokens, and of the prompt that is echoed
   };
 
-  void Split(const TokenOutput& token, Choice* choice, TokenText* text);
+  void Split(const router::TokenOutput& token, Choice* choice, TokenText* text);
 
-  const Tokenizer& tokenizer_;  // the plan's
+  const text::Tokenizer& tokenizer_;  // the plan's
   std::vector<Choice> choices_;
-  AnswerParts parts_;  // what Push returned last
+  text::AnswerParts parts_;  // what Push returned last
 };
 
 // Reason why a choice ended early, in the client's terms: one of its stop texts or of its stop
 // token ids; neither for an end-of-generation token, a length, or a choice that goes on.
 using StopReason = std::variant<std::monostate, std::string, TokenId>;
-StopReason StopReasonOf(const AnswerPlan& plan, const TokenOutput& token);
+StopReason StopReasonOf(const AnswerPlan& plan, const router::TokenOutput& token);
 
 // How a choice ended.
 struct ChoiceEnd {
-  FinishReason finish = FinishReason::kNone;
+  scheduler::FinishReason finish = scheduler::FinishReason::kNone;
   StopReason stop_reason;
   uint32_t num_tokens = 0;  // sampled by the choice; of a stream's end
 };
@@ -71,8 +71,8 @@ struct ChoiceEnd {
 uint32_t CountCodePoints(std::string_view text);
 
 // "stop", "length"; "" for kNone.
-std::string_view FinishName(FinishReason finish);
+std::string_view FinishName(scheduler::FinishReason finish);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_ANSWER_TEXT_H_

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace baton {
+namespace baton::api {
 
 // The handler of a path.
 enum class ApiRoute : uint8_t {
@@ -73,6 +73,6 @@ constexpr const ApiPath* FindApiPath(std::string_view path) {
   return nullptr;
 }
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_API_PATHS_H_

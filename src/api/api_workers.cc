@@ -5,7 +5,7 @@
 
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::api {
 namespace {
 
 // How long an idle thread sleeps before it looks again whether the queue was closed.
@@ -40,4 +40,4 @@ void ApiWorkers::Stop() {
   for (Thread& thread : threads_) thread.Join();
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -18,13 +18,16 @@
 #include "src/base/thread.h"
 #include "src/router/request_error.h"
 
-namespace baton {
+namespace baton::router {
+class Submitter;
+}  // namespace baton::router
+
+namespace baton::api {
 
 class AnswerBudget;
-class Submitter;
 
 // The error with which a job that came too late answers its client.
-inline RequestError ApiStops() { return PlainError(ErrorCode::kDraining); }
+inline router::RequestError ApiStops() { return router::PlainError(router::ErrorCode::kDraining); }
 
 // A few threads with one bounded queue, and one thread with another.
 class ApiWorkers {
@@ -60,8 +63,8 @@ class ApiWorkers {
   // Jobs that wait or run.
   size_t num_busy() const { return num_busy_.load(); }
   // The error for the client when TryPost has failed.
-  RequestError Refusal() const {
-    return stopping_.load() ? ApiStops() : PlainError(ErrorCode::kQueueFull);
+  router::RequestError Refusal() const {
+    return stopping_.load() ? ApiStops() : router::PlainError(router::ErrorCode::kQueueFull);
   }
   // Runs what is queued, as too late, and joins the threads: each waits for the job that it is in
   // the middle of. Idempotent; not from a job.
@@ -79,7 +82,7 @@ class ApiWorkers {
 
 // The parts that both APIs share; the pointees outlive them.
 struct ApiParts {
-  Submitter* submitter = nullptr;
+  router::Submitter* submitter = nullptr;
   ApiWorkers* workers = nullptr;
   AnswerBudget* answers = nullptr;
   // Thoughts get a field of their own in answers to requests that do not say.
@@ -90,6 +93,6 @@ struct ApiParts {
   int64_t sse_ping_ms = 15'000;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_API_WORKERS_H_

@@ -16,7 +16,27 @@
 #include "src/text/chat_encoder.h"
 #include "src/text/reasoning_splitter.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ContextLengthError;
+using router::ErrorCode;
+using router::FieldError;
+using router::GenerateRequest;
+using router::ModelInfo;
+using router::RequestError;
+using router::SamplingSettings;
+using router::Submitter;
+using router::TenantOfSalt;
+using text::ChatMessage;
+using text::ChatPrompt;
+using text::EncodeChat;
+using text::EncodeOptions;
+using text::kMaxEncodeBytes;
+using text::PromptOpensReasoning;
+using text::RenderOptions;
+using text::StopMatcher;
+using text::TemplateThinks;
+
 namespace {
 
 // OpenAI's defaults.
@@ -426,4 +446,4 @@ std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams
   return unread;
 }
 
-}  // namespace baton
+}  // namespace baton::api

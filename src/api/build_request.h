@@ -19,7 +19,7 @@
 #include "src/text/chat_encoder.h"
 #include "src/text/tokenizer.h"
 
-namespace baton {
+namespace baton::api {
 
 // Bytes that the echoed prompts of one request's choices may have together. They are written at
 // once, where nothing waits for a slow client: as JSON, at 6 bytes for each of them at worst, this
@@ -31,7 +31,7 @@ struct AnswerPlan {
   Endpoint endpoint = Endpoint::kChat;
   std::string id;  // "chatcmpl-..." or "cmpl-..."
   std::string request_id;
-  std::shared_ptr<const ModelInfo> model;
+  std::shared_ptr<const router::ModelInfo> model;
   int64_t created_unix_s = 0;
   int64_t received_us = 0;       // steady clock
   int64_t received_unix_us = 0;  // wall clock at the same moment
@@ -52,7 +52,7 @@ struct AnswerPlan {
   bool ignore_eos = false;
 
   // The answer goes by other names than planned (ResponseSink::OnAccepted).
-  void Rename(const AnswerName& name) {
+  void Rename(const router::AnswerName& name) {
     id = name.id;
     request_id = name.request_id;
     created_unix_s = name.created_unix_s;
@@ -61,7 +61,7 @@ struct AnswerPlan {
 
 // A request ready for Submit.
 struct BuiltRequest {
-  GenerateRequest request;
+  router::GenerateRequest request;
   // request.timeout_us before the transport's own deadline cut it; 0 = none was given
   int64_t timeout_us = 0;
   AnswerPlan plan;
@@ -82,12 +82,14 @@ struct Arrival {
 };
 
 // The model of that name; null: `error` is 404, or 503 while no worker is there at all.
-std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, std::string_view id,
-                                              RequestError* error);
+std::shared_ptr<const router::ModelInfo> ResolveModel(const router::Submitter& submitter,
+                                                      std::string_view id,
+                                                      router::RequestError* error);
 
 // False: `error` names the field.
-bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitter& submitter,
-                  BuiltRequest* built, RequestError* error);
+bool BuildRequest(const ApiParams& params, const Arrival& arrival,
+                  const router::Submitter& submitter, BuiltRequest* built,
+                  router::RequestError* error);
 
 // True for names that may stand in a header and a log line: 1 to 128 printable ASCII characters.
 bool IsUsableRequestId(std::string_view id);
@@ -99,19 +101,20 @@ struct TextField {
 };
 
 // The parts that the text endpoints use alone. Each returns false with `error` set.
-bool TokenizeText(const ModelInfo& model, const TextField& field, const EncodeOptions& options,
-                  std::vector<TokenId>* tokens, RequestError* error);
-bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std::string_view field,
-                   std::string* text, RequestError* error);
+bool TokenizeText(const router::ModelInfo& model, const TextField& field,
+                  const text::EncodeOptions& options, std::vector<TokenId>* tokens,
+                  router::RequestError* error);
+bool DetokenizeIds(const router::ModelInfo& model, const std::vector<int64_t>& ids,
+                   std::string_view field, std::string* text, router::RequestError* error);
 // The messages of `params` with its variables. `wall_unix_ms`: the time that templates which print
 // the date are told.
-bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wall_unix_ms,
-                    ChatPrompt* prompt, RequestError* error);
+bool RenderMessages(const router::ModelInfo& model, const ApiParams& params, int64_t wall_unix_ms,
+                    text::ChatPrompt* prompt, router::RequestError* error);
 
 // Fields of `params` that the template of `model` does not read, so that they change nothing:
 // "documents", "chat_template_kwargs.mood". An empty value is none. At most kMaxIgnoredNames.
-std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams& params);
+std::vector<std::string> UnreadVariables(const router::ModelInfo& model, const ApiParams& params);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_BUILD_REQUEST_H_

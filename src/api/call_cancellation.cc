@@ -1,6 +1,9 @@
 #include "src/api/call_cancellation.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::CancelCause;
+using router::Submitter;
 
 void CallCancellation::OnCancel(Submitter* submitter) {
   std::unique_lock lock(mutex_);
@@ -19,4 +22,4 @@ void CallCancellation::OnSubmitted(Submitter* submitter, RequestUid uid) {
   if (cancelled) submitter->Cancel(uid, CancelCause::kClientLeft);
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -9,15 +9,15 @@
 #include "src/base/ids.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::api {
 
 // See the file comment.
 class CallCancellation {
  public:
   // Nobody wants the answer any more: the client has gone, or the answer has no room.
-  void OnCancel(Submitter* submitter);
+  void OnCancel(router::Submitter* submitter);
   // The request was submitted under this name.
-  void OnSubmitted(Submitter* submitter, RequestUid uid);
+  void OnSubmitted(router::Submitter* submitter, RequestUid uid);
 
  private:
   std::mutex mutex_;  // guards the members below
@@ -25,6 +25,6 @@ class CallCancellation {
   std::optional<RequestUid> uid_;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_CALL_CANCELLATION_H_

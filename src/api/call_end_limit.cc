@@ -2,7 +2,7 @@
 
 #include "grpc/support/time.h"
 
-namespace baton {
+namespace baton::api {
 
 CallEndLimit::CallEndLimit(grpc::CallbackServerContext* context, int64_t limit_us)
     : limit_us_(limit_us), call_(std::make_shared<Call>()) {
@@ -29,4 +29,4 @@ void CallEndLimit::OnDone() {
   alarm_.Cancel();
 }
 
-}  // namespace baton
+}  // namespace baton::api

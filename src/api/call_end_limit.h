@@ -18,7 +18,7 @@
 #include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
 
-namespace baton {
+namespace baton::api {
 
 // The slowest client that gets a large answer whole. 64 KiB a second is 4 s more for all that a
 // stream has left when it was never paused. It is 64 s for a message of 4 MiB, the most that gRPC's
@@ -48,6 +48,6 @@ class CallEndLimit {
   grpc::Alarm alarm_;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_CALL_END_LIMIT_H_

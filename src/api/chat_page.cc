@@ -1,6 +1,6 @@
 #include "src/api/chat_page.h"
 
-namespace baton {
+namespace baton::api {
 
 const std::string_view kChatPage = R"html(<!doctype html>
 <html lang="en">
@@ -167,4 +167,4 @@ input.addEventListener("keydown", (event) => {
 </html>
 )html";
 
-}  // namespace baton
+}  // namespace baton::api

@@ -4,12 +4,12 @@
 
 #include <string_view>
 
-namespace baton {
+namespace baton::api {
 
 // UTF-8 HTML. It posts to /v1/chat/completions with stream: true and shows the timings of the last
 // chunk.
 extern const std::string_view kChatPage;
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_CHAT_PAGE_H_

@@ -4,7 +4,14 @@
 
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::GenerateRequest;
+using router::GenerateResult;
+using router::ResponseSink;
+using router::Submitter;
+using router::TokenOutput;
+using scheduler::FinishReason;
 
 std::optional<RequestUid> SubmitOrEcho(Submitter* submitter, GenerateRequest request,
                                        std::shared_ptr<ResponseSink> sink) {
@@ -26,4 +33,4 @@ std::optional<RequestUid> SubmitOrEcho(Submitter* submitter, GenerateRequest req
   return std::nullopt;
 }
 
-}  // namespace baton
+}  // namespace baton::api

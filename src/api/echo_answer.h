@@ -8,14 +8,15 @@
 
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::api {
 
 // Submits the request; its name is for Cancel. A request for no tokens is answered through `sink`
 // before this returns, counted, and has no name: one output without text, finished by its length,
 // for each choice.
-std::optional<RequestUid> SubmitOrEcho(Submitter* submitter, GenerateRequest request,
-                                       std::shared_ptr<ResponseSink> sink);
+std::optional<RequestUid> SubmitOrEcho(router::Submitter* submitter,
+                                       router::GenerateRequest request,
+                                       std::shared_ptr<router::ResponseSink> sink);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_ECHO_ANSWER_H_

@@ -8,7 +8,7 @@
 
 #include "grpcpp/grpcpp.h"
 
-namespace baton {
+namespace baton::api {
 
 // Names the call in the initial metadata: every answer, a refusal too, has `x-request-id`. `known`:
 // the request's name; "" = the client's from the metadata if it is usable, else a new one.
@@ -41,6 +41,6 @@ class CallName {
   bool told_ = false;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_GRPC_CALL_STATE_H_

@@ -16,7 +16,16 @@
 #include "src/base/clock.h"
 #include "src/base/random.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::AnswerName;
+using router::ErrorCode;
+using router::ErrorNameOf;
+using router::GrpcCodeOf;
+using router::HttpStatusOf;
+using router::RequestError;
+using router::Submitter;
+
 namespace {
 
 // One encoding for one content, without kFieldsOfAttempt: maps in the order of their keys.
@@ -182,4 +191,4 @@ void GenerateCall::Refuse(const RequestError& error, std::string_view request_id
   End(StatusOf(error, context_));
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -32,21 +32,21 @@
 #include "src/api/read_proto.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::api {
 
 // The status of an error; details go into the trailing metadata baton-error-code,
 // baton-error-param, baton-error-n-prompt-tokens and baton-error-n-ctx (a context that is too
 // short), and retry-after.
-grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* context);
+grpc::Status StatusOf(const router::RequestError& error, grpc::CallbackServerContext* context);
 // Where and when the call arrived, its name and its own deadline.
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint);
 
 // The part that unary and streaming calls share: the way from the message to the submitted request,
 // and how they are refused, cancelled and let go.
-class GenerateCall : public ResponseSink {
+class GenerateCall : public router::ResponseSink {
  public:
-  void OnAccepted(const AnswerName& name) override;
-  void OnFailed(const RequestError& error) override;
+  void OnAccepted(const router::AnswerName& name) override;
+  void OnFailed(const router::RequestError& error) override;
 
  protected:
   GenerateCall(const ApiParts& parts, grpc::CallbackServerContext* context)
@@ -78,7 +78,7 @@ class GenerateCall : public ResponseSink {
 
  private:
   void Run(const google::protobuf::Message& message, const Arrival& arrival, bool too_late);
-  void Refuse(const RequestError& error, std::string_view request_id);
+  void Refuse(const router::RequestError& error, std::string_view request_id);
 
   std::shared_ptr<GenerateCall> self_;  // from Begin to Done
   CallCancellation cancellation_;
@@ -100,21 +100,21 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
   void OnCancel() override { Cancelled(); }
   void OnDone() override { Done(); }
 
-  void OnToken(const TokenOutput& token) override {
+  void OnToken(const router::TokenOutput& token) override {
     if (!answer_->Add(token)) Cancelled();
   }
-  void OnFinished(const GenerateResult& result) override {
+  void OnFinished(const router::GenerateResult& result) override {
     if (answer_->failure()) return GenerateCall::OnFailed(*answer_->failure());
     parts_.workers->Write(answer_->num_bytes(), [this, self = self(), result] {
       FillResponse(plan_, *answer_, result, response_);
       End(grpc::Status::OK);
     });
   }
-  void OnFailed(const RequestError& error) override {
+  void OnFailed(const router::RequestError& error) override {
     GenerateCall::OnFailed(answer_->FailureOr(error));
   }
   size_t buffered_bytes() const override { return 0; }
-  const RequestError* own_failure() const override { return answer_->failure(); }
+  const router::RequestError* own_failure() const override { return answer_->failure(); }
 
  private:
   UnaryCall(const ApiParts& parts, grpc::CallbackServerContext* context, Response* response)
@@ -133,6 +133,6 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
   std::optional<AnswerCollector> answer_;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_GRPC_CALLS_H_

@@ -10,7 +10,16 @@
 #include "src/api/schema.h"
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::HttpStatusOf;
+using router::ModelInfo;
+using router::PlainError;
+using router::RequestError;
+using text::ChatPrompt;
+using text::EncodeOptions;
+
 namespace {
 
 class ChatServiceImpl final : public v1::ChatService::CallbackService {
@@ -183,4 +192,4 @@ std::vector<std::unique_ptr<grpc::Service>> MakeApiServices(const ApiParts& part
   return services;
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -12,11 +12,11 @@ namespace grpc {
 class Service;
 }  // namespace grpc
 
-namespace baton {
+namespace baton::api {
 
 // Service objects for a server's builder; they must outlive the server.
 std::vector<std::unique_ptr<grpc::Service>> MakeApiServices(const ApiParts& parts);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_GRPC_SERVICES_H_

@@ -15,7 +15,7 @@
 #include "src/api/answer_text.h"
 #include "src/api/grpc_calls.h"
 
-namespace baton {
+namespace baton::api {
 
 // One streaming call: one chunk per token; the last one waits for usage and timings.
 template <typename Request, typename Chunk>
@@ -48,7 +48,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     std::lock_guard lock(mutex_);
     if (queue_.empty() && !final_status_.has_value()) this->StartSendInitialMetadata();
   }
-  void OnToken(const TokenOutput& token) override {
+  void OnToken(const router::TokenOutput& token) override {
     Chunk chunk;
     FillChunk(plan_, token, texts_->Push(token), &chunk);
     if (token.is_last) {
@@ -57,15 +57,15 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
       Push(std::move(chunk));
     }
   }
-  void OnFinished(const GenerateResult& result) override {
+  void OnFinished(const router::GenerateResult& result) override {
     FillUsage(plan_, result, texts_->num_reasoning_tokens(), last_chunk_.mutable_usage());
     FillTimings(result.timings, last_chunk_.mutable_timings());
     Push(std::move(last_chunk_));
     End(grpc::Status::OK);
   }
-  void OnFailed(const RequestError& error) override {
+  void OnFailed(const router::RequestError& error) override {
     GenerateCall::OnFailed(error);
-    if (error.code == ErrorCode::kSlowClient) CutOff();
+    if (error.code == router::ErrorCode::kSlowClient) CutOff();
   }
   size_t buffered_bytes() const override { return buffered_bytes_.load(std::memory_order_relaxed); }
 
@@ -114,6 +114,6 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   std::optional<grpc::Status> final_status_;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_GRPC_STREAM_CALL_H_

@@ -18,7 +18,30 @@
 #include "src/base/random.h"
 #include "src/base/version.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::EqualsIgnoreCase;
+using http::HttpClientGone;
+using http::HttpErrorFormatter;
+using http::HttpHandler;
+using http::HttpHeaders;
+using http::HttpRefusal;
+using http::HttpRequest;
+using http::HttpResponder;
+using http::HttpResponse;
+using http::kRequestIdField;
+using http::TrimBlanks;
+using router::CancelCause;
+using router::ErrorCode;
+using router::ErrorNameOf;
+using router::FieldError;
+using router::HttpStatusOf;
+using router::ModelInfo;
+using router::RequestError;
+using router::ResponseSink;
+using router::Topology;
+using text::ChatPrompt;
+
 namespace {
 
 constexpr std::string_view kJsonType = "application/json";
@@ -403,4 +426,4 @@ void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {
   Send(exchange, json.Take(), kJsonType);
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -18,26 +18,26 @@
 #include "src/router/submit.h"
 #include "src/router/topology.h"
 
-namespace baton {
+namespace baton::api {
 
 // See the file comment.
 class HttpApi {
  public:
   // Everything outlives this and every server that uses it. `complete_topology` adds what the
   // router's core does not know: the row of the router itself.
-  HttpApi(const ApiParts& parts, std::function<void(Topology*)> complete_topology);
+  HttpApi(const ApiParts& parts, std::function<void(router::Topology*)> complete_topology);
 
-  void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
-  HttpHandler AsHandler();
+  void Handle(http::HttpRequest request, std::shared_ptr<http::HttpResponder> responder);
+  http::HttpHandler AsHandler();
   // The bodies of errors that the server answers itself; counts them.
-  HttpErrorFormatter AsErrorFormatter();
+  http::HttpErrorFormatter AsErrorFormatter();
 
  private:
-  static RequestError ServerError(const HttpRefusal& refusal);
+  static router::RequestError ServerError(const http::HttpRefusal& refusal);
   // One exchange, as its handler sees it.
   struct Exchange {
-    HttpRequest request;
-    std::shared_ptr<HttpResponder> responder;
+    http::HttpRequest request;
+    std::shared_ptr<http::HttpResponder> responder;
     Arrival arrival;
     std::vector<std::string> ignored;  // fields that nothing read
   };
@@ -50,14 +50,15 @@ class HttpApi {
 
   void PostChat(Exchange& exchange, const JsonValue& body);
   void PostCompletion(Exchange& exchange, const JsonValue& body);
-  using TextHandler = bool (*)(const TextCall& call, TextAnswer* answer, RequestError* error);
+  using TextHandler = bool (*)(const TextCall& call, TextAnswer* answer,
+                               router::RequestError* error);
   void PostText(Exchange& exchange, const JsonValue& body, TextHandler handler);
   void PostTokenize(Exchange& exchange, const JsonValue& body);
   void PostDetokenize(Exchange& exchange, const JsonValue& body);
   void PostApplyTemplate(Exchange& exchange, const JsonValue& body);
   void Generate(Exchange& exchange, const JsonValue& body, Endpoint endpoint);
   // The model that `body` names; null: the error is sent.
-  std::shared_ptr<const ModelInfo> ModelOf(Exchange& exchange, const JsonValue& body);
+  std::shared_ptr<const router::ModelInfo> ModelOf(Exchange& exchange, const JsonValue& body);
 
   void GetHealth(Exchange& exchange);
   static void GetChatPage(Exchange& exchange);
@@ -69,16 +70,16 @@ class HttpApi {
   void GetTokenizerInfo(Exchange& exchange);
   void GetTopology(Exchange& exchange);
 
-  void Refuse(Exchange& exchange, const RequestError& error);
+  void Refuse(Exchange& exchange, const router::RequestError& error);
   static void Send(Exchange& exchange, std::string body, std::string_view content_type);
 
   const ApiParts parts_;
-  Submitter* const submitter_;
+  router::Submitter* const submitter_;
   ApiWorkers* const workers_;
-  const std::function<void(Topology*)> complete_topology_;
+  const std::function<void(router::Topology*)> complete_topology_;
   const Clock& clock_ = SystemClock();
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_HTTP_API_H_

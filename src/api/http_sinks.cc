@@ -5,7 +5,20 @@
 
 #include "src/api/openai_json.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::HttpHeaders;
+using http::HttpResponder;
+using http::HttpResponse;
+using http::HttpRoom;
+using http::kRequestIdField;
+using router::ErrorCode;
+using router::GenerateResult;
+using router::HttpStatusOf;
+using router::RequestError;
+using router::TokenOutput;
+using scheduler::FinishReason;
+
 namespace {
 
 constexpr std::string_view kJsonType = "application/json";
@@ -160,4 +173,4 @@ void HttpStreamSink::OnFailed(const RequestError& error) {
   responder_->FinishAndClose();
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -16,29 +16,31 @@
 #include "src/http/http_responder.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::api {
 
 // The headers of an answer, by which a client finds its request again.
-HttpHeaders AnswerHeaders(const std::string& request_id, const std::vector<std::string>& ignored);
+http::HttpHeaders AnswerHeaders(const std::string& request_id,
+                                const std::vector<std::string>& ignored);
 // An error as a whole answer, with Retry-After where the error has one.
-HttpResponse ErrorResponse(const RequestError& error, HttpHeaders headers);
+http::HttpResponse ErrorResponse(const router::RequestError& error, http::HttpHeaders headers);
 
 // A sink that answers through one responder.
-class HttpSink : public ResponseSink {
+class HttpSink : public router::ResponseSink {
  public:
-  HttpSink(AnswerPlan plan, HttpHeaders headers, std::shared_ptr<HttpResponder> responder)
+  HttpSink(AnswerPlan plan, http::HttpHeaders headers,
+           std::shared_ptr<http::HttpResponder> responder)
       : plan_(std::move(plan)), headers_(std::move(headers)), responder_(std::move(responder)) {}
 
-  void OnAccepted(const AnswerName& name) override {
+  void OnAccepted(const router::AnswerName& name) override {
     plan_.Rename(name);
-    headers_.Set(kRequestIdField, name.request_id);
+    headers_.Set(http::kRequestIdField, name.request_id);
   }
   size_t buffered_bytes() const override { return responder_->buffered_bytes(); }
 
  protected:
   AnswerPlan plan_;
-  HttpHeaders headers_;
-  const std::shared_ptr<HttpResponder> responder_;
+  http::HttpHeaders headers_;
+  const std::shared_ptr<http::HttpResponder> responder_;
 };
 
 // Collects the tokens and answers once; an answer of megabytes is written on a thread of `workers`,
@@ -51,8 +53,8 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
   static constexpr size_t kMaxBufferedBytes = size_t{256} << 10;
 
   // `num_choices`: computed ones, at least plan.num_choices. The pointees of `parts` outlive this.
-  HttpWholeSink(AnswerPlan plan, uint32_t num_choices, HttpHeaders headers,
-                std::shared_ptr<HttpResponder> responder, const ApiParts& parts)
+  HttpWholeSink(AnswerPlan plan, uint32_t num_choices, http::HttpHeaders headers,
+                std::shared_ptr<http::HttpResponder> responder, const ApiParts& parts)
       : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
         answer_(plan_, num_choices),
         submitter_(parts.submitter),
@@ -63,12 +65,12 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
   // The request was submitted under this name. Any thread.
   void OnSubmitted(RequestUid uid) { cancellation_.OnSubmitted(submitter_, uid); }
 
-  void OnToken(const TokenOutput& token) override {
+  void OnToken(const router::TokenOutput& token) override {
     if (!answer_.Add(token)) cancellation_.OnCancel(submitter_);
   }
-  void OnFinished(const GenerateResult& result) override;
-  void OnFailed(const RequestError& error) override;
-  const RequestError* own_failure() const override { return answer_.failure(); }
+  void OnFinished(const router::GenerateResult& result) override;
+  void OnFailed(const router::RequestError& error) override;
+  const router::RequestError* own_failure() const override { return answer_.failure(); }
 
  private:
   // Writes pieces until the client has to take some; then it is called again. Ends, and with it
@@ -80,7 +82,7 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
   bool TryWriteLater();
 
   AnswerCollector answer_;
-  Submitter* const submitter_;
+  router::Submitter* const submitter_;
   ApiWorkers* const workers_;
   CallCancellation cancellation_;       // of an answer that has no room
   std::optional<AnswerPieces> pieces_;  // set once an answer in pieces has begun
@@ -93,13 +95,13 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
 class HttpStreamSink final : public HttpSink {
  public:
   // `ping_ms`: silence before a comment, 0 = there are none.
-  HttpStreamSink(AnswerPlan plan, HttpHeaders headers, std::shared_ptr<HttpResponder> responder,
-                 int64_t ping_ms);
+  HttpStreamSink(AnswerPlan plan, http::HttpHeaders headers,
+                 std::shared_ptr<http::HttpResponder> responder, int64_t ping_ms);
 
   void OnTaken() override { Start(); }
-  void OnToken(const TokenOutput& token) override;
-  void OnFinished(const GenerateResult& result) override;
-  void OnFailed(const RequestError& error) override;
+  void OnToken(const router::TokenOutput& token) override;
+  void OnFinished(const router::GenerateResult& result) override;
+  void OnFailed(const router::RequestError& error) override;
 
  private:
   // The choice whose finish chunk waits for the timings.
@@ -117,6 +119,6 @@ class HttpStreamSink final : public HttpSink {
   bool started_ = false;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_HTTP_SINKS_H_

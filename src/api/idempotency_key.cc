@@ -11,7 +11,14 @@
 #include "src/base/random.h"
 #include "src/base/xxh3.h"
 
-namespace baton {
+namespace baton::api {
+
+using kv::kDefaultTenant;
+using router::ErrorCode;
+using router::FieldError;
+using router::IdempotencyKey;
+using router::RequestError;
+
 namespace {
 
 // Unknown to clients, so that none can make two bodies of one fingerprint.
@@ -99,4 +106,4 @@ bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_vie
   return true;
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -13,7 +13,7 @@
 #include "src/api/json_value.h"
 #include "src/router/request_error.h"
 
-namespace baton {
+namespace baton::api {
 
 inline constexpr std::string_view kIdempotencyKeyField = "Idempotency-Key";
 inline constexpr std::string_view kIdempotencyKeyMetadata = "idempotency-key";
@@ -35,8 +35,8 @@ std::string JsonContent(const JsonValue::Object& body);
 // Gives `built` its key; `values` are all that the request has under `field`, and none changes
 // nothing. The key's bytes are opaque, quotes included. False: `error` names the field.
 bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_view>& values,
-                       const RequestBody& body, BuiltRequest* built, RequestError* error);
+                       const RequestBody& body, BuiltRequest* built, router::RequestError* error);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_IDEMPOTENCY_KEY_H_

@@ -11,7 +11,12 @@
 
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::RequestError;
+using text::ValidUtf8Prefix;
+
 namespace {
 
 // The part of the library's message that tells of its own grammar: "unexpected end of input;
@@ -238,4 +243,4 @@ bool HasHugeNumber(const JsonValue& value) {
   return value.GetNumber(&number) && std::isinf(number);
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -13,17 +13,17 @@
 #include "src/base/json_value.h"
 #include "src/router/request_error.h"
 
-namespace baton {
+namespace baton::api {
 
 inline constexpr size_t kMaxJsonDepth = 32;
 inline constexpr size_t kMaxJsonValues = size_t{1} << 20;
 
 // Parses `text` into `out`. False: `error` says why, and `out` is unspecified.
-bool ParseJson(std::string_view text, JsonValue* out, RequestError* error);
+bool ParseJson(std::string_view text, JsonValue* out, router::RequestError* error);
 
 // True where `value` is or holds a number that no double does.
 bool HasHugeNumber(const JsonValue& value);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_JSON_VALUE_H_

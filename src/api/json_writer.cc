@@ -8,7 +8,11 @@
 
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::api {
+
+using text::LossyUtf8;
+using text::ValidUtf8Prefix;
+
 namespace {
 
 void AppendEscaped(char c, std::string* out) {
@@ -117,4 +121,4 @@ JsonWriter& JsonWriter::Milli(double value) {
 JsonWriter& JsonWriter::Bool(bool value) { return Raw(value ? "true" : "false"); }
 JsonWriter& JsonWriter::Null() { return Raw("null"); }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-namespace baton {
+namespace baton::api {
 
 // Appends values to one text; the caller keeps Begin and End in pairs and gives a Key before each
 // value of an object.
@@ -53,6 +53,6 @@ class JsonWriter {
   bool needs_comma_ = false;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_JSON_WRITER_H_

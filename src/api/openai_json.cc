@@ -10,7 +10,25 @@
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::ErrorNameOf;
+using router::ErrorTypeOf;
+using router::GenerateResult;
+using router::LinkKindName;
+using router::LinkView;
+using router::ModelInfo;
+using router::ProcessView;
+using router::RequestError;
+using router::RequestTimings;
+using router::RequestView;
+using router::TokenOutput;
+using router::Topology;
+using router::UnpairedView;
+using text::TextOrBytes;
+using text::Tokenizer;
+
 namespace {
 
 bool IsChat(const AnswerPlan& plan) { return plan.endpoint == Endpoint::kChat; }
@@ -483,4 +501,4 @@ std::string RequestsJson(const std::vector<RequestView>& requests) {
   return json.Take();
 }
 
-}  // namespace baton
+}  // namespace baton::api

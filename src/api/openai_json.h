@@ -16,18 +16,19 @@
 #include "src/router/submit.h"
 #include "src/router/topology.h"
 
-namespace baton {
+namespace baton::api {
 
 // {"error":{"message","type","param","code"}} and, for a prompt that is too long, n_prompt_tokens
 // and n_ctx.
-std::string ErrorJson(const RequestError& error);
+std::string ErrorJson(const router::RequestError& error);
 
 // AnswerPieces: the JSON of a whole answer, front to back in pieces, so that an answer of hundreds
 // of megabytes is never held as text.
 class AnswerPieces {
  public:
   // `plan` and `answer` outlive this.
-  AnswerPieces(const AnswerPlan& plan, const AnswerCollector& answer, GenerateResult result);
+  AnswerPieces(const AnswerPlan& plan, const AnswerCollector& answer,
+               router::GenerateResult result);
 
   // The next `num_bytes` and up to one token or 24 KiB of text more; "" = all was given.
   std::string Next(size_t num_bytes);
@@ -44,7 +45,7 @@ class AnswerPieces {
 
   const AnswerPlan& plan_;
   const AnswerCollector& answer_;
-  const GenerateResult result_;
+  const router::GenerateResult result_;
   const std::vector<uint32_t> order_;  // of the choices that are told
   JsonWriter json_;
   Stage stage_ = Stage::kHead;
@@ -56,27 +57,28 @@ class AnswerPieces {
 
 // The whole answer as one text.
 std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
-                       const GenerateResult& result);
+                       const router::GenerateResult& result);
 
 // Chunks of a stream, each a JSON object without SSE framing.
 // The choice's first: delta {"role":"assistant","content":""}, or for completions the echoed
 // prompt.
 std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice);
 // One token and what it adds.
-std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text);
+std::string TokenChunk(const AnswerPlan& plan, const router::TokenOutput& token,
+                       const TokenText& text);
 // The choice's last: delta {}, finish_reason and stop_reason. `result`: set on the stream's last
 // such chunk when no usage chunk follows.
 std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd& end,
-                        const GenerateResult* result);
+                        const router::GenerateResult* result);
 // choices [] with usage and timings.
-std::string UsageChunk(const AnswerPlan& plan, const GenerateResult& result,
+std::string UsageChunk(const AnswerPlan& plan, const router::GenerateResult& result,
                        uint32_t num_reasoning_tokens);
 
-std::string ModelsJson(const std::vector<std::shared_ptr<const ModelInfo>>& models);
-std::string ModelJson(const ModelInfo& model, std::string_view name);
-std::string TopologyJson(const Topology& topology);
-std::string RequestsJson(const std::vector<RequestView>& requests);
+std::string ModelsJson(const std::vector<std::shared_ptr<const router::ModelInfo>>& models);
+std::string ModelJson(const router::ModelInfo& model, std::string_view name);
+std::string TopologyJson(const router::Topology& topology);
+std::string RequestsJson(const std::vector<router::RequestView>& requests);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_OPENAI_JSON_H_

@@ -8,7 +8,15 @@
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::GenerateResult;
+using router::ModelInfo;
+using router::RequestTimings;
+using router::TokenOutput;
+using text::LossyUtf8;
+using text::TextOrBytes;
+
 namespace {
 
 template <typename Message>
@@ -202,4 +210,4 @@ void FillModels(const std::vector<std::shared_ptr<const ModelInfo>>& models,
   }
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -13,29 +13,29 @@
 #include "src/api/build_request.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::api {
 
 // Chat and completions have messages of their own with the same parts; these overloads are what
 // differs.
 void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
-                  const GenerateResult& result, v1::ChatCompletionResponse* out);
+                  const router::GenerateResult& result, v1::ChatCompletionResponse* out);
 void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
-                  const GenerateResult& result, v1::CompletionResponse* out);
+                  const router::GenerateResult& result, v1::CompletionResponse* out);
 
 // One token's chunk and what it adds. A choice's first one carries the role, or the echoed prompt.
-void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text,
+void FillChunk(const AnswerPlan& plan, const router::TokenOutput& token, const TokenText& text,
                v1::ChatCompletionChunk* out);
-void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text,
+void FillChunk(const AnswerPlan& plan, const router::TokenOutput& token, const TokenText& text,
                v1::CompletionChunk* out);
 
 // The parts of a stream's last chunk.
-void FillUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,
-               v1::Usage* out);
-void FillTimings(const RequestTimings& timings, v1::Timings* out);
+void FillUsage(const AnswerPlan& plan, const router::GenerateResult& result,
+               uint32_t num_reasoning_tokens, v1::Usage* out);
+void FillTimings(const router::RequestTimings& timings, v1::Timings* out);
 
-void FillModels(const std::vector<std::shared_ptr<const ModelInfo>>& models,
+void FillModels(const std::vector<std::shared_ptr<const router::ModelInfo>>& models,
                 v1::ListModelsResponse* out);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_OPENAI_PROTO_H_

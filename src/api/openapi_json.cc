@@ -11,7 +11,10 @@
 #include "src/base/version.h"
 #include "src/http/http_message.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::LowerCase;
+
 namespace {
 
 // The members that say the type of one parameter; `json` stands inside its schema.
@@ -140,4 +143,4 @@ std::string OpenApiJson() {
   return json.Take();
 }
 
-}  // namespace baton
+}  // namespace baton::api

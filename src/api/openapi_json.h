@@ -5,11 +5,11 @@
 
 #include <string>
 
-namespace baton {
+namespace baton::api {
 
 // OpenAPI 3.1, some 20 KiB.
 std::string OpenApiJson();
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_OPENAPI_JSON_H_

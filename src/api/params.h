@@ -13,7 +13,7 @@
 #include "src/base/json_value.h"
 #include "src/text/chat_template.h"
 
-namespace baton {
+namespace baton::api {
 
 // The endpoint that a request came to; the values form masks in the schema table.
 enum class Endpoint : unsigned { kChat = 1, kCompletion = 2 };
@@ -28,10 +28,10 @@ enum class ToolChoice : uint8_t {
 // The fields that the schema table fills; see the file comment.
 struct ApiParams {
   std::string model;
-  std::vector<ChatMessage> messages;      // chat
-  std::optional<std::string> prompt;      // completions: text
-  std::vector<int64_t> prompt_token_ids;  // completions: ids
-  std::string_view prompt_token_field;    // which field gave prompt_token_ids; "" = none
+  std::vector<text::ChatMessage> messages;  // chat
+  std::optional<std::string> prompt;        // completions: text
+  std::vector<int64_t> prompt_token_ids;    // completions: ids
+  std::string_view prompt_token_field;      // which field gave prompt_token_ids; "" = none
 
   std::optional<int64_t> max_tokens;
   std::optional<int64_t> max_completion_tokens;
@@ -72,6 +72,6 @@ struct ApiParams {
   std::string request_id;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_PARAMS_H_

@@ -10,7 +10,10 @@
 #include "src/base/nearest_name.h"
 #include "src/http/http_message.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::LowerCase;
+
 namespace {
 
 constexpr std::array<std::string_view, 6> kAdminPaths = {"/metrics",  "/livez", "/readyz",
@@ -85,4 +88,4 @@ std::string PathHint(std::string_view path) {
          "to chat with is at /ui.";
 }
 
-}  // namespace baton
+}  // namespace baton::api

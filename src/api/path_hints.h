@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace baton {
+namespace baton::api {
 
 // The path that answers `method` and is `path` but for "/v1", a last "/", double ones or capitals;
 // "" = there is none. One of kApiPaths.
@@ -15,6 +15,6 @@ std::string_view PathMeant(std::string_view method, std::string_view path);
 // meant, the port that has it, or the main ones. Nothing of `path` is in it.
 std::string PathHint(std::string_view path);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_PATH_HINTS_H_

@@ -13,7 +13,14 @@
 #include "src/api/tool_params.h"
 #include "src/api/unsupported_params.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::FieldError;
+using router::RequestError;
+using text::ChatMessage;
+using text::ContentForm;
+
 namespace {
 
 constexpr size_t kMaxIgnoredBytes = 64;
@@ -431,4 +438,4 @@ bool ReadJsonTokens(const JsonValue& value, std::string_view field, std::vector<
   return true;
 }
 
-}  // namespace baton
+}  // namespace baton::api

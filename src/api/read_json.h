@@ -12,7 +12,7 @@
 #include "src/api/params.h"
 #include "src/router/request_error.h"
 
-namespace baton {
+namespace baton::api {
 
 // At most so many ignored fields of one request are named.
 inline constexpr size_t kMaxIgnoredNames = 16;
@@ -22,7 +22,7 @@ inline constexpr size_t kMaxIgnoredNames = 16;
 // chose. Only the bytes [A-Za-z0-9_.-] stay, with '?' for any other, so that the names can stand in
 // a header. A null means absent. False: `error` names the field and what it must be.
 bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
-                    std::vector<std::string>* ignored, RequestError* error);
+                    std::vector<std::string>* ignored, router::RequestError* error);
 
 // Such names for a body that has the members `known`, and, if `messages` is one of them, turns.
 std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
@@ -32,15 +32,15 @@ std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
 void AddUnread(const std::vector<std::string>& unread, std::vector<std::string>* ignored);
 
 // The value of `messages` alone.
-bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* error);
+bool ReadJsonMessages(const JsonValue& value, ApiParams* params, router::RequestError* error);
 
 // The fields of a chat that its template reads, for /apply-template; `messages` is required.
-bool ReadJsonTemplateParams(const JsonValue& root, ApiParams* params, RequestError* error);
+bool ReadJsonTemplateParams(const JsonValue& root, ApiParams* params, router::RequestError* error);
 
 // An array of token ids under the name `field`.
 bool ReadJsonTokens(const JsonValue& value, std::string_view field, std::vector<int64_t>* tokens,
-                    RequestError* error);
+                    router::RequestError* error);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_READ_JSON_H_

@@ -13,7 +13,14 @@
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::FieldError;
+using router::RequestError;
+using text::ChatMessage;
+using text::ContentForm;
+
 namespace {
 
 using google::protobuf::FieldDescriptor;
@@ -261,4 +268,4 @@ bool ReadProtoMessages(const Message& message, ApiParams* params, RequestError* 
   return StoreMessages(std::move(turns), params, error);
 }
 
-}  // namespace baton
+}  // namespace baton::api

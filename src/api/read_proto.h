@@ -11,17 +11,17 @@ namespace google::protobuf {
 class Message;
 }  // namespace google::protobuf
 
-namespace baton {
+namespace baton::api {
 
 // `message`: a ChatCompletionRequest or CompletionRequest. False: `error` names the field and what
 // it must be.
 bool ReadProtoParams(const google::protobuf::Message& message, Endpoint endpoint, ApiParams* params,
-                     RequestError* error);
+                     router::RequestError* error);
 
 // The field `messages` alone, for ApplyTemplate.
 bool ReadProtoMessages(const google::protobuf::Message& message, ApiParams* params,
-                       RequestError* error);
+                       router::RequestError* error);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_READ_PROTO_H_

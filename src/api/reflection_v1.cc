@@ -14,7 +14,7 @@
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/server_callback.h"
 
-namespace baton {
+namespace baton::api {
 namespace {
 
 namespace reflection = grpc::reflection::v1;
@@ -176,4 +176,4 @@ void EnableReflectionV1() {
   });
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -3,12 +3,12 @@
 #ifndef BATON_API_REFLECTION_V1_H_
 #define BATON_API_REFLECTION_V1_H_
 
-namespace baton {
+namespace baton::api {
 
 // Every server that is built from now on has the service, in which all its services are listed.
 // Idempotent; before the first server of the process is built.
 void EnableReflectionV1();
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_REFLECTION_V1_H_

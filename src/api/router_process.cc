@@ -42,7 +42,38 @@
 #include "src/rpc/protobuf_log.h"
 #include "src/tls/tls_identity.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::HttpServer;
+using http::HttpServerOptions;
+using http::SiteCheck;
+using obs::AddMetricAliases;
+using obs::AdminProviders;
+using obs::AdminServer;
+using obs::MetricAliasRole;
+using obs::MetricsRegistry;
+using obs::RegisterSpanMetrics;
+using obs::SpanMetrics;
+using otlp::OtlpConfig;
+using otlp::OtlpExporter;
+using otlp::OtlpTarget;
+using otlp::OtlpTargetAtStart;
+using otlp::ProcessEnvironment;
+using router::GrpcRegistryService;
+using router::GrpcWorkerConnector;
+using router::LinkMetricsText;
+using router::ProcessView;
+using router::RequestTrace;
+using router::RequestView;
+using router::Router;
+using router::RouterCoreConfig;
+using router::RouterInbox;
+using router::Topology;
+using rpc::ClientCertificate;
+using rpc::MakeServerCredentials;
+using rpc::TakeOverProtobufLog;
+using tls::TlsIdentity;
+
 namespace {
 
 // A worker's hello carries its tokenizer, up to 16 MiB.
@@ -435,4 +466,4 @@ StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const RouterConfig
   return std::unique_ptr<RouterProcess>(std::move(process));
 }
 
-}  // namespace baton
+}  // namespace baton::api

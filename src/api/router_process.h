@@ -16,7 +16,7 @@
 #include "src/router/router_core.h"
 #include "src/tls/tls_files.h"
 
-namespace baton {
+namespace baton::api {
 
 // Where to listen and how to route; addresses are host:port, port 0 = any free one.
 struct RouterConfig {
@@ -25,8 +25,8 @@ struct RouterConfig {
   std::string admin_address = "127.0.0.1:9090";
   // With files the gRPC port speaks TLS, and workers prove with a certificate that they belong to
   // the cluster; clients of the public API need none.
-  TlsFiles tls;
-  RouterCoreConfig core;
+  tls::TlsFiles tls;
+  router::RouterCoreConfig core;
   // After the first SIGTERM new connections are still accepted for this long, until load balancers
   // have seen that readiness is gone.
   int64_t drain_grace_us = 5'000'000;
@@ -37,7 +37,7 @@ struct RouterConfig {
   ServerKeepalive keepalive;  // of the gRPC port; others than the defaults are for tests
   // Thoughts get a field of their own (`reasoning_content`) where a request does not say.
   bool splits_reasoning = true;
-  MetricAliasSet metric_aliases;
+  obs::MetricAliasSet metric_aliases;
   // A collector of spans, as --otlp-endpoint has it; "" = what the environment says
   // (otlp_target.h).
   std::string otlp_endpoint;
@@ -45,7 +45,7 @@ struct RouterConfig {
   // HTTP API is kept without a request.
   int64_t sse_ping_ms = 15'000;
   int64_t idle_timeout_ms = 75'000;
-  SiteRules sites;  // who may reach HTTP API and admin port from a browser
+  http::SiteRules sites;  // who may reach HTTP API and admin port from a browser
 };
 
 // A running router; see the file comment.
@@ -73,6 +73,6 @@ class RouterProcess {
   virtual void Stop() = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_ROUTER_PROCESS_H_

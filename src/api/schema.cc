@@ -10,7 +10,14 @@
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::FieldError;
+using router::RequestError;
+using text::ChatMessage;
+using text::CheckChatRole;
+
 namespace {
 
 constexpr unsigned kChat = static_cast<unsigned>(Endpoint::kChat);
@@ -281,4 +288,4 @@ bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestErr
   return false;
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -18,7 +18,7 @@
 #include "src/api/params.h"
 #include "src/router/request_error.h"
 
-namespace baton {
+namespace baton::api {
 
 inline constexpr size_t kApiMaxMessages = 4096;
 inline constexpr size_t kApiMaxStopTexts = 16;
@@ -84,22 +84,26 @@ const ParamRow* FindParam(Endpoint endpoint, std::string_view name);
 std::string ExpectedOf(const ParamRow& row);
 
 // Stores a value of the right type; false: out of range, `error` says so.
-bool StoreInteger(const ParamRow& row, int64_t value, ApiParams* params, RequestError* error);
-bool StoreNumber(const ParamRow& row, double value, ApiParams* params, RequestError* error);
-bool StoreBool(const ParamRow& row, bool value, ApiParams* params, RequestError* error);
-bool StoreString(const ParamRow& row, std::string value, ApiParams* params, RequestError* error);
+bool StoreInteger(const ParamRow& row, int64_t value, ApiParams* params,
+                  router::RequestError* error);
+bool StoreNumber(const ParamRow& row, double value, ApiParams* params, router::RequestError* error);
+bool StoreBool(const ParamRow& row, bool value, ApiParams* params, router::RequestError* error);
+bool StoreString(const ParamRow& row, std::string value, ApiParams* params,
+                 router::RequestError* error);
 bool StoreStrings(const ParamRow& row, std::vector<std::string> values, ApiParams* params,
-                  RequestError* error);
+                  router::RequestError* error);
 bool StoreIntegers(const ParamRow& row, std::vector<int64_t> values, ApiParams* params,
-                   RequestError* error);
-bool StoreBias(const ParamRow& row, LogitBias values, ApiParams* params, RequestError* error);
+                   router::RequestError* error);
+bool StoreBias(const ParamRow& row, LogitBias values, ApiParams* params,
+               router::RequestError* error);
 // Special ones.
-bool StoreMessages(std::vector<ChatMessage> messages, ApiParams* params, RequestError* error);
+bool StoreMessages(std::vector<text::ChatMessage> messages, ApiParams* params,
+                   router::RequestError* error);
 bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiParams* params,
-                       RequestError* error);
+                       router::RequestError* error);
 // `type` of response_format.
-bool CheckResponseFormat(std::string_view type, RequestError* error);
-bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestError* error);
+bool CheckResponseFormat(std::string_view type, router::RequestError* error);
+bool StoreReasoningFormat(std::string_view format, ApiParams* params, router::RequestError* error);
 
 // The arrays of messages that are accepted, for error messages.
 inline constexpr std::string_view kExpectedMessages =
@@ -113,6 +117,6 @@ inline constexpr std::string_view kExpectedRole =
     "one of \"system\", \"developer\", \"user\", \"assistant\", \"tool\"";
 inline constexpr std::string_view kExpectedPrompt = "a string or an array of token ids";
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_SCHEMA_H_

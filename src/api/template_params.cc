@@ -9,7 +9,13 @@
 
 #include "src/api/json_value.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::FieldError;
+using router::RequestError;
+using text::IsReservedVariable;
+
 namespace {
 
 constexpr size_t kMaxArgumentsBytes = size_t{1} << 20;
@@ -165,4 +171,4 @@ bool ReadToolCalls(const JsonValue& value, std::string_view at, JsonValue* calls
   return true;
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -10,7 +10,7 @@
 #include "src/base/json_value.h"
 #include "src/router/request_error.h"
 
-namespace baton {
+namespace baton::api {
 
 // chat_template_kwargs: variables, and bytes of all of them as JSON.
 inline constexpr size_t kMaxTemplateKwargs = 64;
@@ -30,18 +30,18 @@ inline constexpr std::string_view kExpectedToolCalls =
 
 // Each returns false with `error` set when the value is not what kExpected... says. A variable that
 // two fields set to different values is a conflict of the later one.
-bool StoreDocuments(const JsonValue& value, ApiParams* params, RequestError* error);
-bool StoreReasoningEffort(std::string_view effort, ApiParams* params, RequestError* error);
-bool StoreTemplateKwargs(const JsonValue& value, ApiParams* params, RequestError* error);
+bool StoreDocuments(const JsonValue& value, ApiParams* params, router::RequestError* error);
+bool StoreReasoningEffort(std::string_view effort, ApiParams* params, router::RequestError* error);
+bool StoreTemplateKwargs(const JsonValue& value, ApiParams* params, router::RequestError* error);
 // Sets a variable of the template; `field` names the request's field.
 bool StoreTemplateVariable(std::string_view field, std::string_view name, JsonValue value,
-                           ApiParams* params, RequestError* error);
+                           ApiParams* params, router::RequestError* error);
 
 // The calls of an assistant message as a template reads them: `arguments` is an object even where
 // the client sent its text. `at` is the path of the field.
 bool ReadToolCalls(const JsonValue& value, std::string_view at, JsonValue* calls,
-                   RequestError* error);
+                   router::RequestError* error);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_TEMPLATE_PARAMS_H_

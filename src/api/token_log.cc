@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace baton {
+namespace baton::api {
 namespace {
 
 // Entries of a chunk: as many as there are already, so that a short answer takes little.
@@ -33,4 +33,4 @@ LoggedToken TokenLog::at(size_t idx) const {
   return {row.token, row.logprob, chunk.subspan(row.first, row.num_top), row.text_offset};
 }
 
-}  // namespace baton
+}  // namespace baton::api

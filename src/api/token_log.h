@@ -17,7 +17,7 @@
 #include "src/base/ids.h"
 #include "src/base/token_logprob.h"
 
-namespace baton {
+namespace baton::api {
 
 // One token with its log-probability and where its text begins; a view.
 struct LoggedToken {
@@ -56,6 +56,6 @@ class TokenLog {
   std::vector<std::vector<TokenLogprob>> chunks_;  // each reserved once
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_TOKEN_LOG_H_

@@ -12,7 +12,18 @@
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::FieldError;
+using router::ModelInfo;
+using router::RequestError;
+using text::ChatPrompt;
+using text::EncodeOptions;
+using text::TextOrBytes;
+using text::Tokenizer;
+using text::ValidUtf8Prefix;
+
 namespace {
 
 // A flag that keeps its value when it is absent; false as result: it has another type.
@@ -226,4 +237,4 @@ std::string TokenizerInfoJson(const ModelInfo& model) {
   return json.Take();
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -12,11 +12,11 @@
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::api {
 
 // One call of a text endpoint.
 struct TextCall {
-  const ModelInfo& model;
+  const router::ModelInfo& model;
   const JsonValue& body;     // an object
   int64_t wall_unix_ms = 0;  // the time that templates which print the date are told
 };
@@ -34,14 +34,14 @@ struct TextAnswer {
 // text that is tokenised as /v1/completions does, with add_special_tokens (true) and
 // return_token_strs (false); `messages`, the prompt that /v1/chat/completions would make of them
 // and of the other fields that a template reads, with return_token_strs.
-bool AnswerTokenize(const TextCall& call, TextAnswer* answer, RequestError* error);
+bool AnswerTokenize(const TextCall& call, TextAnswer* answer, router::RequestError* error);
 
 // `tokens`; the answer has their text under the names of both forms, `content` and `prompt`.
-bool AnswerDetokenize(const TextCall& call, TextAnswer* answer, RequestError* error);
+bool AnswerDetokenize(const TextCall& call, TextAnswer* answer, router::RequestError* error);
 
 // Special tokens, sizes and the chat template, under the names of tokenizer_config.json.
-std::string TokenizerInfoJson(const ModelInfo& model);
+std::string TokenizerInfoJson(const router::ModelInfo& model);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_TOKENIZE_JSON_H_

@@ -6,7 +6,12 @@
 
 #include "src/api/template_params.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::FieldError;
+using router::RequestError;
+
 namespace {
 
 bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
@@ -77,4 +82,4 @@ bool CheckTools(const ApiParams& params, RequestError* error) {
               "yet");
 }
 
-}  // namespace baton
+}  // namespace baton::api

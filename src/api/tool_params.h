@@ -10,7 +10,7 @@
 #include "src/base/json_value.h"
 #include "src/router/request_error.h"
 
-namespace baton {
+namespace baton::api {
 
 inline constexpr size_t kMaxTools = 1024;
 
@@ -21,13 +21,13 @@ inline constexpr std::string_view kExpectedToolChoice =
 
 // Each returns false with `error` set when the value is not what kExpected... says. Tools become
 // the template's variable of that name; an empty array is none.
-bool StoreTools(const JsonValue& value, ApiParams* params, RequestError* error);
-bool StoreToolChoice(const JsonValue& value, ApiParams* params, RequestError* error);
+bool StoreTools(const JsonValue& value, ApiParams* params, router::RequestError* error);
+bool StoreToolChoice(const JsonValue& value, ApiParams* params, router::RequestError* error);
 
 // Refuses what needs a reader of tool calls: tools that the model may call, and a choice that asks
 // for a call.
-bool CheckTools(const ApiParams& params, RequestError* error);
+bool CheckTools(const ApiParams& params, router::RequestError* error);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_TOOL_PARAMS_H_

@@ -2,7 +2,20 @@
 
 #include "src/api/json_writer.h"
 
-namespace baton {
+namespace baton::api {
+
+using obs::EventName;
+using obs::kNumRequestEvents;
+using obs::kNumRequestStages;
+using obs::kResumeReasonNames;
+using obs::RequestEvent;
+using obs::RequestStage;
+using obs::StageName;
+using router::RequestTimings;
+using router::RequestTrace;
+using router::TraceNotes;
+using router::WorkerBeside;
+
 namespace {
 
 void WriteTimes(const RequestTrace& trace, JsonWriter* json) {
@@ -90,4 +103,4 @@ std::string TraceJson(const std::vector<std::shared_ptr<const RequestTrace>>& tr
   return json.Take();
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -9,7 +9,7 @@
 
 #include "src/router/request_traces.h"
 
-namespace baton {
+namespace baton::api {
 
 // One moment on both clocks of a process, by which times of several hosts are laid side by side.
 struct ClockPair {
@@ -23,9 +23,9 @@ struct ClockPair {
 //   events_us             microseconds from accepted_us, those that happened
 //   stages_us             in their order; they sum to end_us - accepted_us
 //   load, resumes         what was going on beside it, and why it was placed again
-std::string TraceJson(const std::vector<std::shared_ptr<const RequestTrace>>& traces,
+std::string TraceJson(const std::vector<std::shared_ptr<const router::RequestTrace>>& traces,
                       const ClockPair& now);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_TRACE_JSON_H_

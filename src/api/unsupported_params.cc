@@ -10,7 +10,12 @@
 
 #include "src/api/schema.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::FieldError;
+using router::RequestError;
+
 namespace {
 
 constexpr unsigned kChat = static_cast<unsigned>(Endpoint::kChat);
@@ -456,4 +461,4 @@ bool CheckUnsupportedOfTurn(const JsonValue& turn, std::string_view path, Reques
   return true;
 }
 
-}  // namespace baton
+}  // namespace baton::api

@@ -10,7 +10,7 @@
 #include "src/api/params.h"
 #include "src/router/request_error.h"
 
-namespace baton {
+namespace baton::api {
 
 // True for a field of the table: a value of it that is not refused has no effect, so it is not
 // named among the ignored fields. It is in no row of ParamTable() at `endpoint`.
@@ -18,11 +18,12 @@ bool IsUnsupportedParam(Endpoint endpoint, std::string_view name);
 
 // False when a member of the object `root` asks for what is not implemented: `error` is
 // unsupported_parameter and says what the field must be, and what does the same.
-bool CheckUnsupportedParams(const JsonValue& root, Endpoint endpoint, RequestError* error);
+bool CheckUnsupportedParams(const JsonValue& root, Endpoint endpoint, router::RequestError* error);
 
 // CheckUnsupported for the message `turn` of a chat, which stands at `path` ("messages[3]").
-bool CheckUnsupportedOfTurn(const JsonValue& turn, std::string_view path, RequestError* error);
+bool CheckUnsupportedOfTurn(const JsonValue& turn, std::string_view path,
+                            router::RequestError* error);
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_API_UNSUPPORTED_PARAMS_H_

@@ -4,7 +4,7 @@
 
 #include "src/cli/http_client.h"
 
-namespace baton {
+namespace baton::cli {
 
 StatusOr<std::string> ReadAdminPage(const std::string& address, const std::string& path) {
   StatusOr<HttpClientResponse> response = CallAdmin("GET", address, path);
@@ -22,4 +22,4 @@ StatusOr<std::string> ReadAdminPage(const std::string& address, const std::strin
   return Unavailable("http://{}{} answers {}", address, path, response->status);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

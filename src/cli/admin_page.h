@@ -6,12 +6,12 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The body of GET `path` at the admin port `address`. NotFound when there is no such page: another
 // role, or an older release; else as CallAdmin's, Unavailable for any other status.
 StatusOr<std::string> ReadAdminPage(const std::string& address, const std::string& path);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_ADMIN_PAGE_H_

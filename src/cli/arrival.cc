@@ -7,7 +7,7 @@
 #include "src/cli/known_digest.h"
 #include "src/cli/sha256.h"
 
-namespace baton {
+namespace baton::cli {
 
 bool Arrival::IsThere() const {
   const std::string file = FileState(path_);
@@ -40,4 +40,4 @@ Status PublishChecked(PartFile& part, const std::string& path, std::string_view 
   return part.Publish(path);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

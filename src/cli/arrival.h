@@ -9,7 +9,7 @@
 #include "src/base/status.h"
 #include "src/cli/part_file.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Whether a whole file has come to `path`, as a process that waits for another one asks again and
 // again. Each version of the file, with its record, is judged once; a file or record that cannot be
@@ -33,6 +33,6 @@ class Arrival {
 // the file the name `path`. DataLoss, and the part file is dropped, when the digest is another.
 Status PublishChecked(PartFile& part, const std::string& path, std::string_view sha256);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_ARRIVAL_H_

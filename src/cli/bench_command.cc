@@ -13,7 +13,18 @@
 #include "src/cli/model_store.h"
 #include "src/engine/model_bench.h"
 
-namespace baton {
+namespace baton::cli {
+
+using engine::DefaultModelBenchCases;
+using engine::ModelBenchCase;
+using engine::ModelBenchOptions;
+using engine::ModelBenchReport;
+using engine::ModelBenchRow;
+using engine::RunModelBench;
+using kernels::ParseIsa;
+using loadgen::CheckWritable;
+using loadgen::WriteWholeFile;
+
 namespace {
 
 // The flags as they were typed.
@@ -141,4 +152,4 @@ int RunBench(const std::vector<std::string>& args) {
   return status.ok() ? kExitOk : Fail("bench", status);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -9,7 +9,10 @@
 
 #include "src/base/print.h"
 
-namespace baton {
+namespace baton::cli {
+
+using loadgen::LoadProgress;
+
 namespace {
 
 constexpr int kBarWidth = 24;
@@ -49,4 +52,4 @@ void LiveLine::Clear() {
   shown_ = false;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -7,10 +7,10 @@
 
 #include "benchmarks/loadgen/load_loop.h"
 
-namespace baton {
+namespace baton::cli {
 
 // "[#####-----]  50 %  15.0 s  12 running, 240 done, 0 failed, 812 pieces/s".
-std::string DrawProgress(const LoadProgress& progress, double pieces_per_s);
+std::string DrawProgress(const loadgen::LoadProgress& progress, double pieces_per_s);
 
 // Keeps the line up to date on stderr; does nothing when stderr is no terminal. One thread.
 class LiveLine {
@@ -18,7 +18,7 @@ class LiveLine {
   LiveLine();
   ~LiveLine() { Clear(); }
   bool active() const { return active_; }
-  void Show(const LoadProgress& progress);
+  void Show(const loadgen::LoadProgress& progress);
   // Removes the line, so that something else can be printed.
   void Clear();
 
@@ -29,6 +29,6 @@ class LiveLine {
   uint64_t last_pieces_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_BENCH_LIVE_LINE_H_

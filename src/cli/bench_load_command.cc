@@ -16,7 +16,33 @@
 #include "src/cli/commands.h"
 #include "src/cli/http_client.h"
 
-namespace baton {
+namespace baton::cli {
+
+using loadgen::BenchPlan;
+using loadgen::ComparedRuns;
+using loadgen::Endpoint;
+using loadgen::Environment;
+using loadgen::HtmlPage;
+using loadgen::JsonFile;
+using loadgen::LoadProgress;
+using loadgen::MakeReport;
+using loadgen::OnTrial;
+using loadgen::ParseNumber;
+using loadgen::RateRuns;
+using loadgen::RateSearchResult;
+using loadgen::RateSearchSpec;
+using loadgen::ReadEnvironment;
+using loadgen::RunComparison;
+using loadgen::RunFindMax;
+using loadgen::RunReport;
+using loadgen::RunResult;
+using loadgen::RunSweep;
+using loadgen::ToHtml;
+using loadgen::ToJson;
+using loadgen::ToString;
+using loadgen::ToTable;
+using loadgen::WriteWholeFile;
+
 namespace {
 
 // Set by SIGINT and SIGTERM: the run ends and what there is is told.
@@ -335,4 +361,4 @@ int RunBenchLoad(const std::vector<std::string>& args) {
   return BenchLoad(f, *std::move(plan)).Run(*endpoints);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -10,7 +10,27 @@
 #include "src/base/regular_file.h"
 #include "src/cli/http_client.h"
 
-namespace baton {
+namespace baton::cli {
+
+using loadgen::BenchPlan;
+using loadgen::CheckWritable;
+using loadgen::Endpoint;
+using loadgen::ParseArrivals;
+using loadgen::ParseGolden;
+using loadgen::ParseLength;
+using loadgen::ParseNumber;
+using loadgen::ParseSlo;
+using loadgen::ParseTimeUs;
+using loadgen::ParseWhole;
+using loadgen::RandomDraws;
+using loadgen::ReadTraceFile;
+using loadgen::ScaleTrace;
+using loadgen::Settings;
+using loadgen::SplitAt;
+using loadgen::StreamApi;
+using loadgen::TraceScale;
+using loadgen::WorkloadSpec;
+
 namespace {
 
 Status Named(std::string_view flag, const Status& status) {
@@ -364,4 +384,4 @@ Settings ToSettings(const BenchLoadFlags& f, const std::string& model) {
   return settings;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

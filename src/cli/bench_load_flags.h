@@ -13,7 +13,7 @@
 #include "src/base/status.h"
 #include "src/cli/flags.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The flags as they were typed.
 struct BenchLoadFlags {
@@ -61,17 +61,17 @@ void DrawSeed(BenchLoadFlags& f);
 
 // The plan of the flags; files are read. InvalidArgument names the flag; an error that a file
 // causes has another code or names the file and the line, and then `*file_error` is true.
-StatusOr<BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error);
+StatusOr<loadgen::BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error);
 
 // "http://host:port[/base]" or "grpc://host:port". InvalidArgument otherwise; https is refused.
-StatusOr<Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f);
+StatusOr<loadgen::Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f);
 
 // The rates of --sweep, or an error that names the wrong one.
 StatusOr<std::vector<double>> SweepRates(const BenchLoadFlags& f);
 
 // The flags that shape the load and the model that it asks, for the head of a result.
-Settings ToSettings(const BenchLoadFlags& f, const std::string& model);
+loadgen::Settings ToSettings(const BenchLoadFlags& f, const std::string& model);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_BENCH_LOAD_FLAGS_H_

@@ -29,7 +29,7 @@
 #include "src/cli/run_folders.h"
 #include "src/cli/worker_flags.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -440,4 +440,4 @@ int RunRun(const std::vector<std::string>& args) {
   return code;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

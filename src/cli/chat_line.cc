@@ -9,7 +9,7 @@
 #include "src/base/nearest_name.h"
 #include "src/base/quoted_text.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using Kind = ChatStep::Kind;
@@ -125,4 +125,4 @@ ChatStep TakeChatLine(std::string_view line, ChatSession& session) {
                       QuotedForMessage(word), nearest.empty() ? ";" : nearest)};
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -7,7 +7,7 @@
 
 #include "src/cli/chat_session.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The next step of a chat after one line.
 struct ChatStep {
@@ -21,6 +21,6 @@ struct ChatStep {
 // "/".
 ChatStep TakeChatLine(std::string_view line, ChatSession& session);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_CHAT_LINE_H_

@@ -10,7 +10,13 @@
 #include "src/cli/json_fields.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::cli {
+
+using api::Endpoint;
+using api::FindParam;
+using text::LossyUtf8;
+using text::ValidUtf8Prefix;
+
 namespace {
 
 using nlohmann::json;
@@ -280,4 +286,4 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
   return stats;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -13,7 +13,7 @@
 #include "src/base/status.h"
 #include "src/cli/http_client.h"
 
-namespace baton {
+namespace baton::cli {
 
 // A whole number of a setting.
 struct FlagRange {
@@ -100,6 +100,6 @@ class ChatSession {
   std::vector<std::pair<std::string, std::string>> messages_;  // role, content
 };
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_CHAT_SESSION_H_

@@ -17,7 +17,7 @@
 #include "src/base/errno_text.h"
 #include "src/base/log_sink.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr size_t kMaxReportBytes = size_t{16} << 10;
@@ -150,7 +150,9 @@ StatusOr<std::optional<ChildReport>> ChildProcess::ReadReport() {
 
 void ChildProcess::Signal(int number) const { ::kill(pid_, number); }
 
-std::string ChildProcess::LastLogLine() const { return baton::LastLogLine(log_file_, log_begin_); }
+std::string ChildProcess::LastLogLine() const {
+  return baton::cli::LastLogLine(log_file_, log_begin_);
+}
 
 std::string LastLogLine(const std::string& path, off_t begin) {
   std::ifstream file(path);
@@ -163,4 +165,4 @@ std::string LastLogLine(const std::string& path, off_t begin) {
   return last;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -12,7 +12,7 @@
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Name of the variable that holds the number of the pipe on which a child reports: for each role
 // that it plays one JSON object on a line, {"role","worker_id","incarnation","pid","grpc","http",
@@ -72,6 +72,6 @@ class ChildProcess {
 // The last line with text of a file at or after the byte `begin`, or "".
 std::string LastLogLine(const std::string& path, off_t begin);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_CHILD_PROCESS_H_

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <ctime>
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // A program's end is seen this soon.
@@ -84,4 +84,4 @@ int RunProgram(const std::vector<std::string>& args, const std::vector<std::stri
   return WIFEXITED(status) ? WEXITSTATUS(status) : kProgramNotStarted;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace baton {
+namespace baton::cli {
 
 // Holds back the signals that end a program (SIGINT, SIGTERM, SIGHUP; not those that are ignored)
 // while it lives, so that files can be removed first. One that came takes effect when this object
@@ -40,6 +40,6 @@ inline constexpr int kProgramInterrupted = -2;  // a held signal came; the progr
 int RunProgram(const std::vector<std::string>& args, const std::vector<std::string>& environment,
                HeldSignals& signals);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_CHILD_PROGRAM_H_

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace baton {
+namespace baton::cli {
 
 // A row of the command table.
 struct Command {
@@ -46,6 +46,6 @@ int RunPs(const std::vector<std::string>& args);              // model_commands.
 int RunCompletion(const std::vector<std::string>& args);      // completion_command.cc
 int RunVersion(const std::vector<std::string>& args);         // file_commands.cc
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_COMMANDS_H_

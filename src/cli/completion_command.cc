@@ -13,7 +13,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // A script for one shell. COMMANDS stands for the names of all subcommands. Flags are those that
@@ -90,4 +90,4 @@ int RunCompletion(const std::vector<std::string>& args) {
               kExitUsage);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -9,18 +9,18 @@
 #include "src/device/device.h"
 #include "src/device/thread_pool.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The range of the flag where it means one process.
-inline constexpr FlagSet::Range kThreadsRange = {0, ThreadPool::kMaxThreads};
+inline constexpr FlagSet::Range kThreadsRange = {0, device::ThreadPool::kMaxThreads};
 
 // Threads of one process: as many as `wanted`, 0 = one per processor, and never more than a pool
 // can have, of which a large machine has more.
-inline uint32_t NumComputeThreads(int64_t wanted, uint32_t num_cpus = NumUsableCpus()) {
+inline uint32_t NumComputeThreads(int64_t wanted, uint32_t num_cpus = device::NumUsableCpus()) {
   const int64_t threads = wanted > 0 ? wanted : int64_t{num_cpus};
-  return static_cast<uint32_t>(std::min<int64_t>(threads, ThreadPool::kMaxThreads));
+  return static_cast<uint32_t>(std::min<int64_t>(threads, device::ThreadPool::kMaxThreads));
 }
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_COMPUTE_THREADS_H_

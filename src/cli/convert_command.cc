@@ -19,7 +19,19 @@
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
 
-namespace baton {
+namespace baton::cli {
+
+using device::ThreadPool;
+using model::ConvertModel;
+using model::ConvertOptions;
+using model::GgufFile;
+using model::GgufWriter;
+using model::OpenModelFile;
+using model::ParseConvertType;
+using text::ReadModelTokenizer;
+using text::Tokenizer;
+using text::TokenizerSpec;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,4 +107,4 @@ int RunConvert(const std::vector<std::string>& args) {
   return status.ok() ? kExitOk : Fail("convert", status);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

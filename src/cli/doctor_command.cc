@@ -21,7 +21,11 @@
 #include "src/cli/ledger_audit.h"
 #include "src/cli/worker_flags.h"
 
-namespace baton {
+namespace baton::cli {
+
+using tls::CheckTlsFlags;
+using tls::TlsFiles;
+
 namespace {
 
 // After a fault a block may be held for a lease of 10 s, a margin and the reaper's next turn.
@@ -278,4 +282,4 @@ int RunDoctor(const std::vector<std::string>& args) {
   return f.ledger ? AuditLedger(f) : ExamineHost(f);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -23,7 +23,7 @@
 #include "src/cli/part_file.h"
 #include "src/cli/web_client.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -405,4 +405,4 @@ Status DownloadHubFiles(const std::vector<HubFile>& files, int64_t wait_s) {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::cli

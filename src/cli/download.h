@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // One line on stderr that is redrawn while bytes arrive; nothing is drawn when stderr is no
 // terminal, except the last state.
@@ -61,6 +61,6 @@ struct HubFile {
 // hub and to no other origin.
 Status DownloadHubFiles(const std::vector<HubFile>& files, int64_t wait_s);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DOWNLOAD_H_

@@ -16,7 +16,7 @@
 #include "src/cli/http_client.h"
 #include "src/cli/ledger_audit.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kPollEvery(100);
@@ -149,4 +149,4 @@ int RunDrain(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

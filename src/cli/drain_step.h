@@ -9,7 +9,7 @@
 
 #include "src/cli/ledger_audit.h"
 
-namespace baton {
+namespace baton::cli {
 
 enum class DrainStep : uint8_t {
   kWait,      // it is on its way
@@ -31,6 +31,6 @@ inline DrainStep NextDrainStep(const std::vector<LedgerProcess>& workers,
   return may_be_there() ? DrainStep::kWait : DrainStep::kLeft;
 }
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DRAIN_STEP_H_

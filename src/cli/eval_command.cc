@@ -12,7 +12,15 @@
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::cli {
+
+using kernels::ParseIsa;
+using kv::KvDtype;
+using loadgen::CheckWritable;
+using loadgen::WriteWholeFile;
+using text::kMaxEncodeBytes;
+using text::ValidUtf8Prefix;
+
 namespace {
 
 // The flags as they were typed.
@@ -82,4 +90,4 @@ int RunEval(const std::vector<std::string>& args) {
   return status.ok() ? kExitOk : Fail("eval", status);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -10,7 +10,7 @@
 #include "src/cli/inspect.h"
 #include "src/cli/model_store.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr int64_t kMaxPullWaitS = 7 * 86'400;
@@ -92,4 +92,4 @@ int RunVersion(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

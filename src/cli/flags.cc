@@ -20,7 +20,7 @@
 #include "src/base/regular_file.h"
 #include "src/cli/http_client.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr std::string_view kConfigFlag = "--config";
@@ -386,4 +386,4 @@ int Fail(std::string_view name, const Status& status, int code) {
   return code;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -21,7 +21,7 @@ namespace YAML {
 class Node;
 }
 
-namespace baton {
+namespace baton::cli {
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
@@ -98,6 +98,6 @@ class FlagSet {
 // Prints "baton NAME: message" to stderr and returns `code`.
 int Fail(std::string_view name, const Status& status, int code = kExitFailure);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_FLAGS_H_

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_split.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr std::string_view kListen =
@@ -143,4 +143,4 @@ void AddForeignHints(FlagSet& flags, std::string_view elsewhere) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -8,7 +8,7 @@
 
 #include "src/cli/flags.h"
 
-namespace baton {
+namespace baton::cli {
 
 // One thing that others have flags for.
 struct ForeignFlag {
@@ -23,6 +23,6 @@ std::span<const ForeignFlag> ForeignFlags();
 // before its text, and no hint where that is "".
 void AddForeignHints(FlagSet& flags, std::string_view elsewhere = "");
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_FOREIGN_FLAGS_H_

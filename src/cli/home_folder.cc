@@ -9,7 +9,7 @@
 
 #include "src/base/errno_text.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -85,4 +85,4 @@ StatusOr<std::string> PrivateTempFolder() {
       folder, fault);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -6,7 +6,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // BATON_HOME; else ~/.cache/baton, if it has models or can be written; else PrivateTempFolder().
 // FailedPrecondition when that is not this user's own. Leaves nothing new but the last: whether a
@@ -22,6 +22,6 @@ StatusOr<std::string> WritableHome();
 // may be another user's.
 StatusOr<std::string> PrivateTempFolder();
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_HOME_FOLDER_H_

@@ -17,7 +17,7 @@
 
 #include "src/base/host_port.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace asio = boost::asio;
@@ -306,4 +306,4 @@ StatusOr<HttpClientResponse> CallAdmin(const std::string& method, const std::str
   return HttpCall(request);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

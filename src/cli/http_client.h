@@ -12,7 +12,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The parts of "http(s)://host[:port]/path?query".
 struct HttpUrl {
@@ -73,6 +73,6 @@ StatusOr<HttpClientResponse> HttpCall(const HttpClientRequest& request,
 StatusOr<HttpClientResponse> CallAdmin(const std::string& method, const std::string& address,
                                        const std::string& target);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_HTTP_CLIENT_H_

@@ -15,7 +15,7 @@
 #include "src/cli/json_fields.h"
 #include "src/cli/web_client.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr std::string_view kForms =
@@ -258,4 +258,4 @@ StatusOr<std::vector<std::string>> ListHubFiles(const std::string& repository) {
   return tree.ok() ? tree : files;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

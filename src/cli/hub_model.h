@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // A name that begins with "hf:", taken apart.
 struct HubName {
@@ -37,6 +37,6 @@ StatusOr<std::string> ChooseFile(const HubName& name, const std::vector<std::str
 // repository that does not exist, PermissionDenied where HF_TOKEN is missing or may not read it.
 StatusOr<std::vector<std::string>> ListHubFiles(const std::string& repository);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_HUB_MODEL_H_

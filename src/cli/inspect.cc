@@ -20,7 +20,28 @@
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
 
-namespace baton {
+namespace baton::cli {
+
+using device::ThreadPool;
+using engine::ComputeFirstToken;
+using kv::AvailableMemoryBytes;
+using kv::KvArena;
+using kv::KvView;
+using model::CheckServable;
+using model::CheckWeights;
+using model::DescribeModelFile;
+using model::GgufFile;
+using model::Model;
+using model::ModelConfig;
+using model::ModelOptions;
+using model::OpenModelFile;
+using model::ReadModelConfig;
+using text::ChatMessage;
+using text::ChatTemplate;
+using text::ReadModelTokenizer;
+using text::Tokenizer;
+using text::TokenizerSpec;
+
 namespace {
 
 constexpr uint32_t kTriedContext = 128;  // tokens; the first token needs two
@@ -94,4 +115,4 @@ int RunInspect(const std::string& path, const Status& name, std::ostream& out, s
   return servable.ok() ? 0 : refuse(servable);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -7,7 +7,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Prints the description of the model file at `path` to `out` and returns 0. Returns 1 for any file
 // that `serve` would refuse for the file's sake, not for want of memory here. Then `err` gets
@@ -15,6 +15,6 @@ namespace baton {
 // read. `name`: what is wrong with the file's name, if anything.
 int RunInspect(const std::string& path, const Status& name, std::ostream& out, std::ostream& err);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_INSPECT_H_

@@ -7,7 +7,7 @@
 
 #include "nlohmann/json.hpp"
 
-namespace baton {
+namespace baton::cli {
 
 // The field, or "" / 0 / false / [] when it is missing or of another type.
 inline std::string TextOf(const nlohmann::json& row, const char* key) {
@@ -40,6 +40,6 @@ inline std::string Printable(std::string text) {
   return text;
 }
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_JSON_FIELDS_H_

@@ -12,7 +12,7 @@
 #include "src/cli/replace_file.h"
 #include "src/cli/sha256.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr std::string_view kUnchecked = "unchecked";
@@ -76,4 +76,4 @@ void RememberDigest(const std::string& path, const std::string& written, const D
   (void)ReplaceFile(record, text, 0644);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

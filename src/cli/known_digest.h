@@ -11,7 +11,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Where a remembered digest came from.
 enum class DigestSource : uint8_t {
@@ -49,6 +49,6 @@ struct DigestNote {
 // failure costs the next start a read of the file, so it is passed over.
 void RememberDigest(const std::string& path, const std::string& written, const DigestNote& note);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_KNOWN_DIGEST_H_

@@ -6,7 +6,7 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using nlohmann::json;
@@ -194,4 +194,4 @@ void LedgerAudit::Add(const LedgerLook& look) {
   suspects_ = std::move(found);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -16,7 +16,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // A row of a worker's /debug/blocks that is neither free nor cached.
 struct LedgerBlock {
@@ -95,6 +95,6 @@ class LedgerAudit {
   std::vector<LedgerSuspect> suspects_;
 };
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_LEDGER_AUDIT_H_

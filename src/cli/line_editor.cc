@@ -20,7 +20,7 @@
 
 #include "src/base/print.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr char kPrompt[] = "> ";
@@ -184,4 +184,4 @@ LineEditor::Event LineEditor::Read(std::string* line) {
   return InterruptCounter::Interrupted() ? Event::kInterrupt : Event::kEnd;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

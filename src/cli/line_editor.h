@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-namespace baton {
+namespace baton::cli {
 
 // Counts Ctrl-C (SIGINT) of this process while it lives, in the thread that made it; one at a time.
 // Another thread must not read SIGINT from a signalfd meanwhile.
@@ -45,6 +45,6 @@ class LineEditor {
   std::unique_ptr<Editing> editing_;  // null: plain lines
 };
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_LINE_EDITOR_H_

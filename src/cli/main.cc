@@ -21,7 +21,7 @@ namespace {
 
 void PrintUsage(std::FILE* out) {
   baton::Print(out, "usage: baton SUBCOMMAND [flags]\n\n");
-  for (const baton::Command& command : baton::Commands()) {
+  for (const baton::cli::Command& command : baton::cli::Commands()) {
     baton::Print(out, "  {:<10} {}\n", command.name, command.about);
   }
   baton::Print(out, "\n`baton SUBCOMMAND --help` lists the flags.\n");
@@ -66,7 +66,7 @@ int WithOutputWritten(const std::string& command, int code) {
   // The error of an earlier write is not kept.
   const std::string why = errno == 0 ? "" : fmt::format(": {}", baton::ErrnoText(errno));
   baton::Print(stderr, "baton {}: cannot write the output{}\n", command, why);
-  return code == baton::kExitOk ? baton::kExitFailure : code;
+  return code == baton::cli::kExitOk ? baton::cli::kExitFailure : code;
 }
 
 // A descriptor that is missing would be given to the next file that is opened, and what is printed
@@ -89,22 +89,22 @@ int main(int argc, char** argv) {
   ::signal(SIGCHLD, SIG_DFL);
   if (argc < 2) {
     PrintUsage(stderr);
-    return baton::kExitUsage;
+    return baton::cli::kExitUsage;
   }
   ::signal(SIGXFSZ, SIG_IGN);  // a file at its limit is an error of a write, not of the process
   const std::string name = argv[1];
   if (name == "--help" || name == "-h" || name == "help") {
     PrintUsage(stdout);
-    return WithOutputWritten("--help", baton::kExitOk);
+    return WithOutputWritten("--help", baton::cli::kExitOk);
   }
   const std::string wanted = name == "--version" ? "version" : name;
   std::vector<std::string_view> names;
-  for (const baton::Command& command : baton::Commands()) {
+  for (const baton::cli::Command& command : baton::cli::Commands()) {
     if (command.name == wanted) {
       return WithOutputWritten(wanted, command.run({argv + 2, argv + argc}));
     }
     names.push_back(command.name);
   }
   baton::Print(stderr, "baton: unknown subcommand '{}'{}\n", name, AnswerToUnknown(name, names));
-  return baton::kExitUsage;
+  return baton::cli::kExitUsage;
 }

@@ -27,7 +27,10 @@
 #include "src/cli/model_store.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::cli {
+
+using text::ValidUtf8Prefix;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -137,4 +140,4 @@ int RunPs(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

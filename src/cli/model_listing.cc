@@ -22,7 +22,7 @@
 #include "src/cli/model_store.h"
 #include "src/cli/part_file.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -275,4 +275,4 @@ StatusOr<ListedModel> RemoveModel(const std::string& folder, std::string_view na
   return model;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

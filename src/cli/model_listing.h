@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // A model that was fetched: one .gguf file, all parts of a split one, or a folder with a
 // config.json.
@@ -46,6 +46,6 @@ StatusOr<ListedModel> FindModel(const std::string& folder, std::string_view name
 // Unavailable, and nothing is removed, while a process downloads one of its files.
 StatusOr<ListedModel> RemoveModel(const std::string& folder, std::string_view name);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_MODEL_LISTING_H_

@@ -20,7 +20,10 @@
 #include "src/cli/wheel_download.h"
 #include "src/router/worker_codec.h"
 
-namespace baton {
+namespace baton::cli {
+
+using router::IsModelId;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -288,4 +291,4 @@ StatusOr<ModelFile> ResolveOrPullModel(std::string_view model, const ModelCheck&
   return found;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

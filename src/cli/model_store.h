@@ -10,7 +10,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // A model that the other subcommands can open.
 struct ModelFile {
@@ -77,6 +77,6 @@ inline constexpr int64_t kPullWaitS = 3600;
 // yet. CheckModelId and `check` are asked before anything is fetched.
 StatusOr<ModelFile> ResolveOrPullModel(std::string_view model, const ModelCheck& check = nullptr);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_MODEL_STORE_H_

@@ -21,7 +21,7 @@
 #include "src/base/size_text.h"
 #include "src/cli/replace_file.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -231,4 +231,4 @@ void PartFile::Drop() {
   size_ = 0;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -13,7 +13,7 @@
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::cli {
 
 // 1. While a PartFile lives it alone writes the bytes of path(): lock held, or a name of its own.
 // 2. FILE appears by rename, whole.
@@ -78,6 +78,6 @@ class PartFile {
 // Bytes of the whole file, as SetOrigin left them for the part file at `path`; 0 = not known.
 uint64_t PartTotal(const std::string& path);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_PART_FILE_H_

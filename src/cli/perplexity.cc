@@ -19,7 +19,24 @@
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
 
-namespace baton {
+namespace baton::cli {
+
+using device::TaskRange;
+using device::ThreadPool;
+using kernels::AttentionSpan;
+using kv::KvArena;
+using kv::KvLayout;
+using kv::KvView;
+using model::GgufFile;
+using model::Model;
+using model::ModelBatch;
+using model::ModelConfig;
+using model::OpenModelFile;
+using model::ReadModelConfig;
+using text::ReadModelTokenizer;
+using text::Tokenizer;
+using text::TokenizerSpec;
+
 namespace {
 
 // Rows of one forward pass: as many as have 64 MiB of logits (gemma 3: 64), within the range where
@@ -199,4 +216,4 @@ StatusOr<PerplexityReport> MeasurePerplexity(const PerplexityOptions& options) {
   return report;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

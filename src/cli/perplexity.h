@@ -16,7 +16,7 @@
 #include "src/base/status.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The window when none is named, or the model's context length if that is shorter.
 inline constexpr uint32_t kDefaultPerplexityContext = 2048;
@@ -27,8 +27,8 @@ struct PerplexityOptions {
   std::string_view text;   // UTF-8
   uint32_t context = 0;    // tokens of a window, at least 2; 0 = the default
   uint32_t num_threads = 1;
-  Isa isa = Isa::kAuto;
-  KvDtype kv_dtype = KvDtype::kBf16;
+  kernels::Isa isa = kernels::Isa::kAuto;
+  kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
 };
 
 // The result, and what it was computed with.
@@ -55,6 +55,6 @@ struct PerplexityReport {
 // OpenModelFile, Tokenizer::Create and Model::Load.
 StatusOr<PerplexityReport> MeasurePerplexity(const PerplexityOptions& options);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_PERPLEXITY_H_

@@ -13,7 +13,7 @@
 #include "src/base/random.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // 0, or the errno of the first failure.
@@ -48,4 +48,4 @@ Status WriteOutput(const std::string& path, std::string_view text, mode_t mode) 
   return error == 0 ? OkStatus() : Unavailable("cannot write {}: {}", path, ErrnoText(error));
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Makes `path` a new file that holds exactly `text` and has `mode` (less the umask). The text is
 // written beside it first, as PATH.next-XXXXXXXXXXXXXXXX with random digits, and then renamed, so
@@ -22,6 +22,6 @@ Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode);
 // stays.
 Status WriteOutput(const std::string& path, std::string_view text, mode_t mode);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_REPLACE_FILE_H_

@@ -14,7 +14,7 @@
 #include "src/base/log.h"
 #include "src/cli/child_process.h"
 
-namespace baton {
+namespace baton::cli {
 
 RoleSignals::RoleSignals() : supervised_(std::getenv(kReportFdVariable) != nullptr) {
   sigset_t mask;
@@ -81,4 +81,4 @@ void RoleSignals::Wait(const std::function<bool()>& also) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::cli

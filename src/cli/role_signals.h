@@ -14,7 +14,7 @@
 #include "src/base/thread.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The time that a worker has from the end of its drain to the end of its process. The drain may end
 // 3 s after the drain's time. `baton drain` waits for 10 s beyond that time, Kubernetes for 15 s.
@@ -56,6 +56,6 @@ class RoleSignals {
   Thread thread_;
 };
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_ROLE_SIGNALS_H_

@@ -33,7 +33,20 @@
 #include "src/worker/advertise.h"
 #include "src/worker/worker_group.h"
 
-namespace baton {
+namespace baton::cli {
+
+using device::ParseDeviceKind;
+using kernels::ParseIsa;
+using kv::ParseTransportKind;
+using worker::CheckAdvertise;
+using worker::CheckWorkerId;
+using worker::HostOf;
+using worker::WorkerConfig;
+using worker::WorkerGroup;
+using worker::WorkerProcess;
+using worker::WorkerRole;
+using worker::WorkerRoleName;
+
 namespace {
 
 // Flags of prefill and decode.
@@ -273,4 +286,4 @@ int RunPrefill(const std::vector<std::string>& args) {
 
 int RunDecode(const std::vector<std::string>& args) { return RunWorker(WorkerRole::kDecode, args); }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -14,7 +14,13 @@
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
 
-namespace baton {
+namespace baton::cli {
+
+using api::RouterConfig;
+using api::RouterProcess;
+using http::SiteRules;
+using tls::CheckTlsFlags;
+
 namespace {
 
 // Flags of router.
@@ -97,4 +103,4 @@ int RunRouter(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -2,7 +2,13 @@
 
 #include "benchmarks/loadgen/quantity.h"
 
-namespace baton {
+namespace baton::cli {
+
+using api::RouterConfig;
+using loadgen::ParseNumber;
+using router::ServedNames;
+using router::ServeMode;
+
 namespace {
 
 ServeMode ModeOf(const std::string& text) {
@@ -83,4 +89,4 @@ void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& ar
   }
 }
 
-}  // namespace baton
+}  // namespace baton::cli

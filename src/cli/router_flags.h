@@ -10,7 +10,7 @@
 #include "src/base/status.h"
 #include "src/cli/flags.h"
 
-namespace baton {
+namespace baton::cli {
 
 // How a router places requests and answers them; texts as typed.
 struct RouterTuning {
@@ -29,11 +29,11 @@ struct RouterTuning {
 void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning);
 
 // Writes the tuning into `config`; InvalidArgument for a --shadow that is no share.
-Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config);
+Status ApplyRouterTuning(const RouterTuning& tuning, api::RouterConfig& config);
 
 // The flags that give another process the same tuning.
 void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& args);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_ROUTER_FLAGS_H_

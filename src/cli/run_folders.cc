@@ -21,7 +21,7 @@
 #include "src/base/unique_fd.h"
 #include "src/cli/home_folder.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -97,4 +97,4 @@ void RemoveDeadRunFolders(const std::string& parent, int64_t now_unix_s) {
   for (const std::string& folder : folders) TidyOne(folder, now_unix_s);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -10,7 +10,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Logs of a server that failed stay for a day: somebody was told to read them.
 inline constexpr int64_t kKeepLogsS = 86'400;
@@ -28,6 +28,6 @@ StatusOr<std::string> MakeRunFolderIn(const std::string& parent);
 // are passed over: it is tidied, nothing depends on it.
 void RemoveDeadRunFolders(const std::string& parent, int64_t now_unix_s);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_RUN_FOLDERS_H_

@@ -41,7 +41,14 @@
 #include "src/device/device.h"
 #include "src/tls/tls_identity.h"
 
-namespace baton {
+namespace baton::cli {
+
+using api::RouterConfig;
+using device::NumUsableCpus;
+using router::ServedNames;
+using tls::CheckTlsFlags;
+using tls::TlsIdentity;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -489,4 +496,4 @@ int RunServe(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

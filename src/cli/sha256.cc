@@ -8,7 +8,7 @@
 
 #include "src/base/hex.h"
 
-namespace baton {
+namespace baton::cli {
 
 StatusOr<std::string> FileSha256(const std::string& path) {
   std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
@@ -27,4 +27,4 @@ StatusOr<std::string> FileSha256(const std::string& path) {
   return HexFromBytes(std::span<const uint8_t>(bytes.data(), num_bytes));
 }
 
-}  // namespace baton
+}  // namespace baton::cli

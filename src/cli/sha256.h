@@ -6,11 +6,11 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Lower-case hexadecimal digest; NotFound or DataLoss when the file cannot be read.
 StatusOr<std::string> FileSha256(const std::string& path);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_SHA256_H_

@@ -17,7 +17,25 @@
 #include "src/cli/flags.h"
 #include "src/sim/sim_runner.h"
 
-namespace baton {
+namespace baton::cli {
+
+using loadgen::RandomDraws;
+using loadgen::ReadTraceFile;
+using loadgen::ScaleTrace;
+using loadgen::TraceRow;
+using loadgen::TraceScale;
+using sim::FaultPlan;
+using sim::ParseFaults;
+using sim::ReplayArguments;
+using sim::RunSimulation;
+using sim::Shrink;
+using sim::SimOptions;
+using sim::SimReport;
+using sim::SimStepCost;
+using sim::SimViolation;
+using sim::SimWorkload;
+using sim::WorldOptions;
+
 namespace {
 
 constexpr uint32_t kMaxShrinkRuns = 400;
@@ -197,4 +215,4 @@ int RunSim(const std::vector<std::string>& args) {
   return kExitFailure;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

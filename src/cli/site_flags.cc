@@ -1,6 +1,10 @@
 #include "src/cli/site_flags.h"
 
-namespace baton {
+namespace baton::cli {
+
+using http::ParseAllowedHosts;
+using http::ParseCorsOrigins;
+using http::SiteRules;
 
 void DeclareSites(FlagSet& flags, SiteFlags& sites) {
   flags.Add("--allowed-hosts", sites.allowed_hosts,
@@ -24,4 +28,4 @@ void AppendSites(const SiteFlags& sites, std::vector<std::string>& args) {
   if (!sites.cors_origins.empty()) args.push_back("--cors-origins=" + sites.cors_origins);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -10,7 +10,7 @@
 #include "src/cli/flags.h"
 #include "src/http/site_rules.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Lists as typed.
 struct SiteFlags {
@@ -21,11 +21,11 @@ struct SiteFlags {
 void DeclareSites(FlagSet& flags, SiteFlags& sites);
 
 // InvalidArgument naming the flag and the element that is wrong.
-StatusOr<SiteRules> SitesOf(const SiteFlags& sites);
+StatusOr<http::SiteRules> SitesOf(const SiteFlags& sites);
 
 // The flags that tell another process the same.
 void AppendSites(const SiteFlags& sites, std::vector<std::string>& args);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_SITE_FLAGS_H_

@@ -21,7 +21,7 @@
 #include "src/cli/replace_file.h"
 #include "src/cli/top/top_frame.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr int64_t kFirstBackoffUs = 200'000;
@@ -428,4 +428,4 @@ void Supervisor::WriteTopology() {
   topology_is_old_ = !status.ok();
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -28,7 +28,7 @@
 #include "src/base/unique_fd.h"
 #include "src/cli/child_process.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The facts that the parent needs.
 struct SupervisorConfig {
@@ -114,6 +114,6 @@ class Supervisor {
   bool topology_is_old_ = false;  // the last write failed; every Poll tries again
 };
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_SUPERVISOR_H_

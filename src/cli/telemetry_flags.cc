@@ -3,7 +3,12 @@
 #include "src/base/log_format.h"
 #include "src/otlp/otlp_target.h"
 
-namespace baton {
+namespace baton::cli {
+
+using obs::MetricAliasSet;
+using obs::ParseMetricAliases;
+using otlp::ProcessEnvironment;
+using otlp::ResolveOtlpTarget;
 
 void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry) {
   flags.AddChoice("--log-format", telemetry.log_format, {"text", "json"},
@@ -40,4 +45,4 @@ void AppendTelemetry(const TelemetryFlags& telemetry, std::vector<std::string>& 
   }
 }
 
-}  // namespace baton
+}  // namespace baton::cli

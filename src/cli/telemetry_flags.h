@@ -9,7 +9,7 @@
 #include "src/cli/flags.h"
 #include "src/obs/metric_aliases.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Texts as typed.
 struct TelemetryFlags {
@@ -24,7 +24,7 @@ void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry);
 Status CheckTelemetry(const TelemetryFlags& telemetry);
 
 // The sets of --metrics-aliases; none when CheckTelemetry would refuse them.
-MetricAliasSet AliasesOf(const TelemetryFlags& telemetry);
+obs::MetricAliasSet AliasesOf(const TelemetryFlags& telemetry);
 
 // Writes the log as --log-format says; before InitLog.
 void ApplyLogFormat(const TelemetryFlags& telemetry);
@@ -32,6 +32,6 @@ void ApplyLogFormat(const TelemetryFlags& telemetry);
 // The flags that tell another process the same.
 void AppendTelemetry(const TelemetryFlags& telemetry, std::vector<std::string>& args);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_TELEMETRY_FLAGS_H_

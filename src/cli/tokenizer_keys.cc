@@ -9,7 +9,13 @@
 
 #include "src/model/tokenizer_metadata.h"
 
-namespace baton {
+namespace baton::cli {
+
+using model::GgufWriter;
+using model::kTokenizerOwnPrefix;
+using text::NamedChatTemplate;
+using text::TokenizerSpec;
+
 namespace {
 
 void AddIds(const TokenizerSpec& spec, GgufWriter& writer) {
@@ -68,4 +74,4 @@ void AddTokenizerKeys(const TokenizerSpec& spec, GgufWriter& writer) {
   AddTemplates(spec, writer);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -6,12 +6,12 @@
 #include "src/model/gguf_writer.h"
 #include "src/text/tokenizer_spec.h"
 
-namespace baton {
+namespace baton::cli {
 
 // ReadModelTokenizer gives `spec` back for a file of these keys. Facts that GGUF cannot say are
 // written under kTokenizerOwnPrefix, which other readers skip.
-void AddTokenizerKeys(const TokenizerSpec& spec, GgufWriter& writer);
+void AddTokenizerKeys(const text::TokenizerSpec& spec, model::GgufWriter& writer);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_TOKENIZER_KEYS_H_

@@ -21,7 +21,7 @@
 #include "src/cli/http_client.h"
 #include "src/cli/hub/baton_hub.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr uint64_t kConnectTimeoutS = 10;
@@ -290,4 +290,4 @@ StatusOr<std::string> HubEndpoint() {
   return base;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

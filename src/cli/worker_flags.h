@@ -11,7 +11,7 @@
 #include "src/cli/flags.h"
 #include "src/tls/tls_files.h"
 
-namespace baton {
+namespace baton::cli {
 
 // How a worker uses its device; texts as typed.
 struct WorkerTuning {
@@ -28,17 +28,17 @@ struct WorkerTuning {
   int64_t max_context = 0;  // 0 = the model's
   int64_t drain_timeout_s = 60;
   std::string secret_file;     // "" = empty secret
-  TlsFiles tls;                // empty = plaintext
+  tls::TlsFiles tls;           // empty = plaintext
   bool deterministic = false;  // the processor and the runner without a library always are
   bool allow_inexact = false;
   std::string log_level = "info";
 };
 
 // --tls-cert, --tls-key and --tls-ca.
-void DeclareTls(FlagSet& flags, TlsFiles& files);
+void DeclareTls(FlagSet& flags, tls::TlsFiles& files);
 
 // The flags that give another process the same files.
-void AppendTls(const TlsFiles& files, std::vector<std::string>& args);
+void AppendTls(const tls::TlsFiles& files, std::vector<std::string>& args);
 
 void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
 
@@ -51,7 +51,7 @@ bool KeepsPacked(const WorkerTuning& tuning, bool is_for_prompts_only);
 Status CheckTuning(const WorkerTuning& tuning);
 
 // `tuning` must have been checked.
-KvDtype KvDtypeOf(const WorkerTuning& tuning);
+kv::KvDtype KvDtypeOf(const WorkerTuning& tuning);
 
 // The bytes of --cluster-secret-file; none for "". NotFound when the file cannot be read or is
 // empty.
@@ -60,6 +60,6 @@ StatusOr<std::string> ReadClusterSecret(const std::string& path);
 // The flags that give another process the same tuning.
 void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_WORKER_FLAGS_H_

@@ -32,7 +32,7 @@
 #include "src/device/device.h"
 #include "src/device/step_stage.h"
 
-namespace baton {
+namespace baton::device {
 
 // Rows of equal size, with a fixed distance from row to row on either side.
 struct CopyShape {
@@ -219,6 +219,6 @@ class DeviceBuffer {
   size_t size_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_ACCELERATOR_H_

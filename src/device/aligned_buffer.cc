@@ -7,7 +7,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 // Bytes that are mapped for `size` bytes.
@@ -65,4 +65,4 @@ AlignedBuffer AlignedBuffer::AllocateOrDie(size_t size) {
   return *std::move(buffer);
 }
 
-}  // namespace baton
+}  // namespace baton::device

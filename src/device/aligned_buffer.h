@@ -11,7 +11,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::device {
 
 // An owned region of zeroed memory; move-only, freed on destruction.
 class AlignedBuffer {
@@ -50,6 +50,6 @@ class AlignedBuffer {
   size_t size_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_ALIGNED_BUFFER_H_

@@ -2,7 +2,7 @@
 
 #include "src/base/cpus.h"
 
-namespace baton {
+namespace baton::device {
 
 std::string_view DeviceKindName(DeviceKind kind) {
   switch (kind) {
@@ -30,4 +30,4 @@ uint32_t NumUsableCpus() {
   return CpusWithin(static_cast<uint32_t>(AffinityCpus().size()), CpuQuota());
 }
 
-}  // namespace baton
+}  // namespace baton::device

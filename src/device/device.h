@@ -7,7 +7,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::device {
 
 // Where kernels run. kSimt runs CUDA sources on the processor, for tests.
 enum class DeviceKind : uint8_t { kUnspecified = 0, kCpu = 1, kCuda = 2, kSimt = 3 };
@@ -23,6 +23,6 @@ absl::StatusOr<DeviceKind> ParseDeviceKind(std::string_view text);
 // quota of its control groups, rounded up. At least 1.
 uint32_t NumUsableCpus();
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_DEVICE_H_

@@ -12,7 +12,7 @@
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
 
-namespace baton {
+namespace baton::device {
 
 // See the file comment. Move-only; its accelerator outlives it.
 class DeviceGraph {
@@ -67,6 +67,6 @@ class DeviceGraph {
   void* graph_ = nullptr;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_DEVICE_GRAPH_H_

@@ -7,7 +7,7 @@
 
 #include "src/device/accelerator.h"
 
-namespace baton {
+namespace baton::device {
 
 // See the file comment.
 class DeviceStream {
@@ -73,6 +73,6 @@ class DeviceEvent {
   void* event_ = nullptr;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_DEVICE_STREAM_H_

@@ -5,7 +5,7 @@
 
 #include "fmt/format.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 bool TakeSuffix(std::string_view* text, std::string_view suffix) {
@@ -52,4 +52,4 @@ std::string GpuArithmetic(ComputeCapability gpu) {
   return fmt::format("bf16.sm{}{}.1", gpu.major, gpu.minor);
 }
 
-}  // namespace baton
+}  // namespace baton::device

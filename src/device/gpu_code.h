@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace baton {
+namespace baton::device {
 
 // The compute capability of one GPU; sm_89 is {8, 9}.
 struct ComputeCapability {
@@ -40,6 +40,6 @@ bool GpuCodeServes(std::string_view architectures, ComputeCapability gpu);
 // everywhere, whether it came as machine code or as PTX.
 std::string GpuArithmetic(ComputeCapability gpu);
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_GPU_CODE_H_

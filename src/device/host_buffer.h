@@ -12,7 +12,7 @@
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
 
-namespace baton {
+namespace baton::device {
 
 // See the file comment. Move-only; its accelerator outlives it, and no copy to or from it is under
 // way when it is destroyed.
@@ -56,6 +56,6 @@ class HostBuffer {
   size_t size_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_HOST_BUFFER_H_

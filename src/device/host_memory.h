@@ -17,7 +17,7 @@
 
 #include "src/device/aligned_buffer.h"
 
-namespace baton {
+namespace baton::device {
 
 // See the file comment.
 class HostMemory {
@@ -76,6 +76,6 @@ class HostMemory {
   std::atomic<uint64_t> num_staged_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_HOST_MEMORY_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace baton {
+namespace baton::device {
 
 absl::StatusOr<std::unique_ptr<HostStaging>> HostStaging::Create(Accelerator* device,
                                                                  size_t size_bytes,
@@ -45,4 +45,4 @@ Status HostStaging::Finish() {
   return status;
 }
 
-}  // namespace baton
+}  // namespace baton::device

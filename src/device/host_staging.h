@@ -14,7 +14,7 @@
 #include "src/base/status.h"
 #include "src/device/host_buffer.h"
 
-namespace baton {
+namespace baton::device {
 
 // See the file comment.
 class HostStaging {
@@ -51,6 +51,6 @@ class HostStaging {
   std::vector<Copy> copies_;  // one after the other
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_HOST_STAGING_H_

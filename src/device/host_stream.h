@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace baton {
+namespace baton::device {
 
 // See the file comment. Work that was done before `num_done` was raised is visible to a reader of
 // it.
@@ -33,6 +33,6 @@ struct HostEvent {
   }
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_HOST_STREAM_H_

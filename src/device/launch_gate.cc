@@ -5,7 +5,7 @@
 #include "src/base/check.h"
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::device {
 
 void LaunchGate::BeginLaunch() {
   std::unique_lock lock(mutex_);
@@ -83,4 +83,4 @@ uint64_t LaunchGate::num_overruns() const {
   return num_overruns_;
 }
 
-}  // namespace baton
+}  // namespace baton::device

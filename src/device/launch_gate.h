@@ -29,7 +29,7 @@
 #include <cstdint>
 #include <mutex>
 
-namespace baton {
+namespace baton::device {
 
 // See the file comment.
 class LaunchGate {
@@ -104,6 +104,6 @@ class LaunchGate {
   uint64_t num_overruns_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_LAUNCH_GATE_H_

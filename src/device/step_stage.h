@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton {
+namespace baton::device {
 
 // A step by its kind, and its parts: it is planned and lowered, put into the device's queue, and
 // waited for. kForward is the last two where the model does them in one call. kSample takes tokens
@@ -68,6 +68,6 @@ class StageRange {
   StageSink* const sink_;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_STEP_STAGE_H_

@@ -13,7 +13,7 @@
 #include "src/base/check.h"
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 // ticket = [job : 24][num_tasks : 20][next_task : 20]. A worker that was suspended between reading
@@ -149,4 +149,4 @@ void ThreadPool::WorkerLoop(uint32_t thread_idx) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::device

@@ -27,7 +27,7 @@
 #include "src/base/thread.h"
 #include "src/device/aligned_buffer.h"
 
-namespace baton {
+namespace baton::device {
 
 // Half-open range [begin, end).
 struct TaskRange {
@@ -136,6 +136,6 @@ class ThreadPool {
   std::vector<Thread> workers_;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_THREAD_POOL_H_

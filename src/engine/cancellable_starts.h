@@ -12,7 +12,7 @@
 
 #include "src/engine/engine_types.h"
 
-namespace baton {
+namespace baton::engine {
 
 // See the file comment.
 class CancellableStarts {
@@ -45,6 +45,6 @@ class CancellableStarts {
   absl::btree_set<RequestKey> starts_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_CANCELLABLE_STARTS_H_

@@ -6,7 +6,26 @@
 #include "src/base/check.h"
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::BadSlice;
+using kv::BadSliceReasonName;
+using kv::BlockHandle;
+using kv::BlockState;
+using kv::DestSpec;
+using kv::DestState;
+using kv::HandoffAction;
+using kv::HandoffActionKind;
+using kv::HandoffDest;
+using kv::HandoffMessage;
+using kv::HandoffOutcome;
+using kv::KeyOf;
+using kv::KvLayout;
+using kv::ReceiveSpec;
+using kv::Revoke;
+using kv::RevokeUnknown;
+using kv::TransferKey;
+
 namespace {
 
 // How long what a peer had queued before is waited for at most, from a Seal or from asking for
@@ -328,4 +347,4 @@ TransferId DestTransferSet::OldestBound() const {
   return oldest;
 }
 
-}  // namespace baton
+}  // namespace baton::engine

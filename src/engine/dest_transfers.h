@@ -28,19 +28,19 @@
 #include "src/engine/engine_types.h"
 #include "src/engine/transfer_parts.h"
 
-namespace baton {
+namespace baton::engine {
 
 // One hand-off at the decode worker.
 struct DestTransfer {
-  explicit DestTransfer(DestSpec spec) : machine(std::move(spec)) {}
+  explicit DestTransfer(kv::DestSpec spec) : machine(std::move(spec)) {}
 
   RequestKey key;
-  HandoffDest machine;
+  kv::HandoffDest machine;
   Incarnation peer;
-  std::vector<BlockHandle> blocks;  // held, data, then spare; empty once nothing is held
-  bool holds_requests = true;       // one request reference of each block
-  bool is_bound = false;            // holds nothing, answers repeated messages
-  bool is_pinned = false;           // one transfer reference of each block that crosses
+  std::vector<kv::BlockHandle> blocks;  // held, data, then spare; empty once nothing is held
+  bool holds_requests = true;           // one request reference of each block
+  bool is_bound = false;                // holds nothing, answers repeated messages
+  bool is_pinned = false;               // one transfer reference of each block that crosses
   // How many slices the peer will have delivered when those are here that it had begun to send
   // when this one was sealed, or last asked for again; and how long they are waited for.
   uint64_t queue_end = 0;
@@ -48,7 +48,7 @@ struct DestTransfer {
   int64_t told_us = 0;  // when the owner last heard of it, or its first slice came
 
   // The blocks that cross.
-  std::span<const BlockHandle> crossing() const {
+  std::span<const kv::BlockHandle> crossing() const {
     return std::span(blocks).subspan(machine.spec().num_held, machine.num_blocks());
   }
 };
@@ -63,10 +63,10 @@ struct DestStats {
 
 // The blocks and the chain that a hand-off needs beside the request.
 struct DestStart {
-  std::vector<BlockHandle> blocks;  // reserved; one request reference of each is taken over
-  uint32_t num_held = 0;            // blocks at the front that are full already
-  uint32_t num_data = 0;            // blocks that hold the prompt, held ones included
-  std::vector<ChainLink> chain;     // our own, of the prompt
+  std::vector<kv::BlockHandle> blocks;  // reserved; one request reference of each is taken over
+  uint32_t num_held = 0;                // blocks at the front that are full already
+  uint32_t num_data = 0;                // blocks that hold the prompt, held ones included
+  std::vector<kv::ChainLink> chain;     // our own, of the prompt
 };
 
 // See the file comment.
@@ -81,9 +81,9 @@ class DestTransferSet {
 
   // Takes a message of the prefill worker. It belongs to a known hand-off, or is answered with a
   // Revoke.
-  void OnMessage(Incarnation peer, const HandoffMessage& message, int64_t now_us);
+  void OnMessage(Incarnation peer, const kv::HandoffMessage& message, int64_t now_us);
   void OnReceiveProgress(const ReceiveProgress& progress, int64_t now_us);
-  void OnBadSlice(const BadSlice& slice, int64_t now_us);
+  void OnBadSlice(const kv::BadSlice& slice, int64_t now_us);
   void OnReceiveClosed(TransferId transfer, int64_t now_us);
   void OnPeerDown(Incarnation peer, std::string_view reason, int64_t now_us);
   // The request ended here for another reason: everything is let go, the owner is not told.
@@ -108,10 +108,10 @@ class DestTransferSet {
   };
 
   DestTransfer* Find(TransferId transfer);
-  DestTransfer* Find(const TransferKey& key);
+  DestTransfer* Find(const kv::TransferKey& key);
   // Carries out `actions_` and tells the owner of a new state.
-  void Perform(DestTransfer* transfer, DestState before, int64_t now_us);
-  void PerformOne(DestTransfer* transfer, HandoffAction action, int64_t now_us);
+  void Perform(DestTransfer* transfer, kv::DestState before, int64_t now_us);
+  void PerformOne(DestTransfer* transfer, kv::HandoffAction action, int64_t now_us);
   // Tells the owner how far a slow one is, now and then.
   void TellProgress(DestTransfer* transfer, int64_t now_us);
   // A connection carries slices in order, and messages before them. So a Seal may come long before
@@ -123,12 +123,12 @@ class DestTransferSet {
   void OpenReceive(DestTransfer* transfer, int64_t now_us);
   void Unpin(DestTransfer* transfer);
   void Release(DestTransfer* transfer);
-  void Send(Incarnation peer, const HandoffMessage& message);
+  void Send(Incarnation peer, const kv::HandoffMessage& message);
   void EraseFinished();
   TransferId OldestBound() const;
 
   const TransferParts parts_;
-  const HandoffTimers timers_;
+  const kv::HandoffTimers timers_;
   const Incarnation incarnation_;
   const uint32_t vocab_size_;
   const uint32_t layers_per_group_;
@@ -142,10 +142,10 @@ class DestTransferSet {
   uint32_t num_bound_ = 0;
   bool any_finished_ = false;
   int64_t next_deadline_us_ = INT64_MAX;  // no machine has an earlier one
-  HandoffActions actions_;                // of the event being handled
+  kv::HandoffActions actions_;            // of the event being handled
   DestStats stats_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_DEST_TRANSFERS_H_

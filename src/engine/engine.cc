@@ -4,7 +4,10 @@
 
 #include "src/engine/engine_core.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::BlockInfo;
+
 namespace {
 
 constexpr int64_t kDebugTimeoutUs = 1'000'000;
@@ -57,14 +60,14 @@ Status Engine::TryStart(RequestSpec spec) {
 }
 
 void Engine::Cancel(const RequestKey& key) { inbox_.Post(CancelRequest{key}); }
-void Engine::CloseSession(SessionId session) { inbox_.Post(baton::CloseSession{session}); }
+void Engine::CloseSession(SessionId session) { inbox_.Post(baton::engine::CloseSession{session}); }
 void Engine::Renew(SessionId session, int64_t lease_us) {
   inbox_.TryPost(RenewSession{session, lease_us});
 }
 
-void Engine::BeginDrain() { inbox_.Post(baton::BeginDrain{}); }
+void Engine::BeginDrain() { inbox_.Post(baton::engine::BeginDrain{}); }
 
-void Engine::FailAll(Status status) { inbox_.Post(baton::FailAll{std::move(status)}); }
+void Engine::FailAll(Status status) { inbox_.Post(baton::engine::FailAll{std::move(status)}); }
 
 bool Engine::IsIdle() const {
   const uint64_t num_posted = inbox_.num_posted();  // before the snapshot
@@ -89,4 +92,4 @@ StatusOr<std::vector<BlockInfo>> Engine::DebugBlocks() {
   return std::move(query->blocks());
 }
 
-}  // namespace baton
+}  // namespace baton::engine

@@ -26,7 +26,7 @@
 #include "src/engine/engine_snapshot.h"
 #include "src/engine/transport_sink.h"
 
-namespace baton {
+namespace baton::engine {
 
 class EngineCore;
 
@@ -67,7 +67,7 @@ class Engine {
   EngineSnapshot Snapshot() const;
   // Answered between two steps; DeadlineExceeded after a second.
   StatusOr<std::vector<RequestRow>> DebugRequests();
-  StatusOr<std::vector<BlockInfo>> DebugBlocks();
+  StatusOr<std::vector<kv::BlockInfo>> DebugBlocks();
 
  private:
   Engine(const EngineConfig& config, const EngineParts& parts);
@@ -83,6 +83,6 @@ class Engine {
   Thread thread_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_ENGINE_H_

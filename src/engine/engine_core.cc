@@ -8,7 +8,22 @@
 #include "src/base/log.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::engine {
+
+using device::StageRange;
+using device::StepStage;
+using kv::Applied;
+using kv::BlockPool;
+using kv::Grant;
+using kv::HandoffMessage;
+using kv::Nack;
+using kv::PrefixIndex;
+using kv::Revoke;
+using model::ForwardModel;
+using model::kMinContextTokens;
+using scheduler::Scheduler;
+using scheduler::SchedulerConfig;
+
 namespace {
 
 SchedulerConfig WithBlockSize(SchedulerConfig config, uint32_t block_size) {
@@ -221,4 +236,4 @@ void EngineCore::ExpireRequests() {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::engine

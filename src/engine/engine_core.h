@@ -40,10 +40,10 @@
 #include "src/engine/step_batch.h"
 #include "src/model/sampler.h"
 
-namespace baton {
+namespace baton::engine {
 
 // See the file comment.
-class EngineCore : private TransferOwner, private LayerHook {
+class EngineCore : private TransferOwner, private model::LayerHook {
  public:
   // InvalidArgument naming the number that is outside its range.
   static Status CheckConfig(const EngineConfig& config, const EngineParts& parts);
@@ -62,11 +62,11 @@ class EngineCore : private TransferOwner, private LayerHook {
   EngineSnapshot Snapshot() const { return snapshot_.Read(); }
 
   // For tests; the turning thread.
-  const BlockPool& pool() const { return pool_; }
+  const kv::BlockPool& pool() const { return pool_; }
   // For another user of the pool, as the scheduler allows: simulations take blocks away for a
   // while.
-  BlockPool* mutable_pool() { return &pool_; }
-  const Scheduler& scheduler() const { return scheduler_; }
+  kv::BlockPool* mutable_pool() { return &pool_; }
+  const scheduler::Scheduler& scheduler() const { return scheduler_; }
 
  private:
   // The engine's knowledge of a router's stream.
@@ -102,7 +102,7 @@ class EngineCore : private TransferOwner, private LayerHook {
   Status CanOpenTransfer() const;
   // Reserves the blocks, in `dest_start_`.
   Status AdmitDest(LiveRequest* request);
-  SequenceSpec MakeSequenceSpec(const LiveRequest& request, SequenceId id) const;
+  scheduler::SequenceSpec MakeSequenceSpec(const LiveRequest& request, SequenceId id) const;
   void Reject(const RequestSpec& spec, const Status& status);
   // Lets go of everything that the request holds, then ends it.
   void Abandon(LiveRequest* request, RequestState state, const Status& status);
@@ -123,13 +123,13 @@ class EngineCore : private TransferOwner, private LayerHook {
   void TakeNewAttempt(LiveRequest* request, const RequestSpec& spec);
   void OnSourceGranted(const RequestKey& key) override;
   void OnSourceDone(const RequestKey& key) override;
-  void OnSourceStranded(const RequestKey& key, HandoffOutcome outcome,
+  void OnSourceStranded(const RequestKey& key, kv::HandoffOutcome outcome,
                         const Status& status) override;
   void OnDestProgress(const RequestKey& key, uint64_t kv_bytes) override;
   void OnDestVerified(const RequestKey& key, const TransferResult& result) override;
-  void OnDestBound(const RequestKey& key, const Seal& seal,
-                   std::span<const BlockHandle> blocks) override;
-  void OnTransferFailed(const RequestKey& key, HandoffOutcome outcome,
+  void OnDestBound(const RequestKey& key, const kv::Seal& seal,
+                   std::span<const kv::BlockHandle> blocks) override;
+  void OnTransferFailed(const RequestKey& key, kv::HandoffOutcome outcome,
                         const Status& status) override;
   LiveRequest* FindLive(const RequestKey& key) const;
 
@@ -147,27 +147,27 @@ class EngineCore : private TransferOwner, private LayerHook {
   // Waits for all that was begun, so that requests and blocks may come and go.
   void Settle();
   StepBatch& batch() { return batches_[current_]; }
-  void LowerPlan(const BatchPlan& plan);
+  void LowerPlan(const scheduler::BatchPlan& plan);
   // Finds the requests that the plan's sequences work for. A sequence that has ended works for
   // nobody any more.
-  void TakeUses(const BatchPlan& plan);
-  void AskForTokens(const BatchPlan& plan, StepBatch* step) const;
-  void NotePlanned(const BatchPlan& plan);
-  void NoteSeals(const BatchItem& item, const SequenceUse& use);
+  void TakeUses(const scheduler::BatchPlan& plan);
+  void AskForTokens(const scheduler::BatchPlan& plan, StepBatch* step) const;
+  void NotePlanned(const scheduler::BatchPlan& plan);
+  void NoteSeals(const scheduler::BatchItem& item, const SequenceUse& use);
   void SealHits();
   void OnLayerStored(uint32_t layer) override;
   void TakeGrants();
   void FinishStep();
   // Does the work that waits for the end of all steps that were begun.
   void EndRequests();
-  void SampleAll(const BatchPlan& plan);
+  void SampleAll(const scheduler::BatchPlan& plan);
   // The token of plan item `item` into `sampled_`; false, and the request is noted as failed, when
   // nothing can be chosen.
   bool Sample(LiveRequest* request, const Choice& choice, size_t item);
   // The prompt's sequence goes on as the only choice.
   void BecomeChoice(LiveRequest* request, Choice* choice);
   // Appends a choice's next token, decides whether it was its last, and reports it.
-  void TakeToken(LiveRequest* request, Choice* choice, const SampledToken& sampled);
+  void TakeToken(LiveRequest* request, Choice* choice, const model::SampledToken& sampled);
   void FinishPrompt(const DonePrompt& done);
   void SealPrompt(LiveRequest* request);
   // Takes `first_tokens_` and lists in `starts_` how the choices go on.
@@ -177,21 +177,21 @@ class EngineCore : private TransferOwner, private LayerHook {
   // engine_report.cc: numbers for others.
   void Publish();
   void AnswerDebug(DebugQuery* query) const;
-  void MeasureStep(const BatchPlan& plan, int64_t elapsed_us);
+  void MeasureStep(const scheduler::BatchPlan& plan, int64_t elapsed_us);
 
   const EngineConfig config_;
   const EngineParts parts_;
   EngineInbox* const inbox_;
-  const KvView kv_view_;
-  BlockPool pool_;
-  std::unique_ptr<PrefixIndex> prefix_index_;  // null when it is switched off
-  Scheduler scheduler_;
-  Sampler sampler_;
+  const kv::KvView kv_view_;
+  kv::BlockPool pool_;
+  std::unique_ptr<kv::PrefixIndex> prefix_index_;  // null when it is switched off
+  scheduler::Scheduler scheduler_;
+  model::Sampler sampler_;
   SourceTransferSet sources_;
   DestTransferSet dests_;
   RequestTable requests_;
   absl::btree_map<SessionId, Session> sessions_;  // of live requests
-  absl::flat_hash_map<Incarnation, TransportKind> peers_;
+  absl::flat_hash_map<Incarnation, kv::TransportKind> peers_;
   Outbox outbox_;
   std::array<StepBatch, 2> batches_;
   size_t current_ = 0;      // of batches_, the planned step's
@@ -208,20 +208,20 @@ class EngineCore : private TransferOwner, private LayerHook {
   std::vector<SequenceUse> uses_;     // parallel to the plan's items
   std::vector<StepSeal> seals_;
   std::vector<StepSeal> hit_seals_;  // blocks that were found whole in the prefix index
-  std::vector<ItemResult> results_;
+  std::vector<scheduler::ItemResult> results_;
   std::vector<LiveRequest*> first_steps_;  // their first decode step is this one
   std::vector<DonePrompt> done_prompts_;
   std::vector<LiveRequest*> finished_;  // all their choices are
   std::vector<LiveRequest*> failed_;    // no token could be sampled
-  std::vector<ChoiceStart> starts_;
-  std::vector<BlockCopy> copies_;
-  std::vector<SampledToken> first_tokens_;  // of the prompt being finished, by choice
-  SampledToken sampled_;
+  std::vector<scheduler::ChoiceStart> starts_;
+  std::vector<kv::BlockCopy> copies_;
+  std::vector<model::SampledToken> first_tokens_;  // of the prompt being finished, by choice
+  model::SampledToken sampled_;
 
   EngineSnapshot numbers_;  // counters, and what Publish fills in
   SnapshotCell<EngineSnapshot> snapshot_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_ENGINE_CORE_H_

@@ -3,7 +3,9 @@
 #include <chrono>
 #include <utility>
 
-namespace baton {
+namespace baton::engine {
+
+using kv::BlockInfo;
 
 void DebugQuery::Answer(std::vector<RequestRow> requests, std::vector<BlockInfo> blocks) {
   {
@@ -21,4 +23,4 @@ bool DebugQuery::Wait(int64_t timeout_us) {
                                [this] { return answered_; });
 }
 
-}  // namespace baton
+}  // namespace baton::engine

@@ -12,7 +12,7 @@
 #include "kvcache/block_pool.h"
 #include "src/engine/engine_types.h"
 
-namespace baton {
+namespace baton::engine {
 
 // One live request or open hand-off.
 struct RequestRow {
@@ -34,12 +34,12 @@ class DebugQuery {
 
   Kind kind() const { return kind_; }
   // The engine thread, once.
-  void Answer(std::vector<RequestRow> requests, std::vector<BlockInfo> blocks);
+  void Answer(std::vector<RequestRow> requests, std::vector<kv::BlockInfo> blocks);
   // The asker; false when there was no answer within `timeout_us`.
   bool Wait(int64_t timeout_us);
   // After Wait returned true.
   std::vector<RequestRow>& requests() { return requests_; }
-  std::vector<BlockInfo>& blocks() { return blocks_; }
+  std::vector<kv::BlockInfo>& blocks() { return blocks_; }
 
  private:
   const Kind kind_;
@@ -47,9 +47,9 @@ class DebugQuery {
   std::condition_variable answered_cv_;
   bool answered_ = false;
   std::vector<RequestRow> requests_;
-  std::vector<BlockInfo> blocks_;
+  std::vector<kv::BlockInfo> blocks_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_ENGINE_DEBUG_H_

@@ -11,7 +11,7 @@
 #include "src/base/ids.h"
 #include "src/engine/engine_types.h"
 
-namespace baton {
+namespace baton::engine {
 
 class DebugQuery;
 
@@ -39,14 +39,14 @@ struct RenewSession {
 // A decoded control message of a peer.
 struct PeerMessage {
   Incarnation peer;
-  std::unique_ptr<HandoffMessage> message;  // empty once handled
-  int64_t arrived_us = 0;                   // before the engine came to it
+  std::unique_ptr<kv::HandoffMessage> message;  // empty once handled
+  int64_t arrived_us = 0;                       // before the engine came to it
 };
 
 // A data connection came up.
 struct PeerConnected {
   Incarnation peer;
-  TransportKind kind = TransportKind::kAuto;
+  kv::TransportKind kind = kv::TransportKind::kAuto;
 };
 
 // A data connection is gone.
@@ -64,7 +64,7 @@ struct ReceiveProgress {
 
 // A slice of an open transfer was refused.
 struct SliceRefused {
-  BadSlice slice;
+  kv::BadSlice slice;
 };
 
 // The transport no longer touches the blocks of a receive.
@@ -96,6 +96,6 @@ using EngineEvent =
                  PeerMessage, PeerConnected, PeerLost, ReceiveProgress, SliceRefused, ReceiveClosed,
                  SendClosed, BeginDrain, FailAll, DebugRequest>;
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_ENGINE_EVENT_H_

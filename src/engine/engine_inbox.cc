@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-namespace baton {
+namespace baton::engine {
 
 EngineInbox::EngineInbox(size_t capacity) : capacity_(capacity) { events_.reserve(capacity); }
 
@@ -72,4 +72,4 @@ bool EngineInbox::closed() const {
   return closed_;
 }
 
-}  // namespace baton
+}  // namespace baton::engine

@@ -23,7 +23,7 @@
 
 #include "src/engine/engine_event.h"
 
-namespace baton {
+namespace baton::engine {
 
 // See the file comment.
 class EngineInbox {
@@ -65,6 +65,6 @@ class EngineInbox {
   bool closed_ = false;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_ENGINE_INBOX_H_

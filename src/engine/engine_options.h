@@ -19,17 +19,17 @@
 #include "src/engine/kv_store.h"
 #include "src/model/forward_model.h"
 
-namespace baton {
+namespace baton::engine {
 
 // Numbers of one engine; constant.
 struct EngineConfig {
-  SchedulerConfig scheduler;        // block_size is set from the arena's layout
-  bool prefix_cache = true;         // keep full blocks and reuse them for equal beginnings
-  uint32_t max_context = 1;         // tokens of a sequence
-  Incarnation incarnation;          // of this worker
-  std::string cluster_secret;       // keys the hash chains
-  std::vector<TokenId> eog_tokens;  // end a choice unless the request ignores them
-  HandoffTimers handoff;
+  scheduler::SchedulerConfig scheduler;  // block_size is set from the arena's layout
+  bool prefix_cache = true;              // keep full blocks and reuse them for equal beginnings
+  uint32_t max_context = 1;              // tokens of a sequence
+  Incarnation incarnation;               // of this worker
+  std::string cluster_secret;            // keys the hash chains
+  std::vector<TokenId> eog_tokens;       // end a choice unless the request ignores them
+  kv::HandoffTimers handoff;
   uint64_t hash_bytes_per_turn = 16 << 20;  // of a hand-over, between two steps: about 2 ms
   uint32_t layers_per_group = 5;            // crossed at once: 6 groups in a model of 30 layers
   uint32_t max_requests = 1024;             // live
@@ -43,18 +43,18 @@ struct EngineConfig {
 
 // The parts that an engine is joined with; everything outlives it.
 struct EngineParts {
-  ForwardModel* model = nullptr;
+  model::ForwardModel* model = nullptr;
   KvStore* kv = nullptr;
-  KvTransport* transport = nullptr;   // null: only local requests
-  const HandoffWire* wire = nullptr;  // null with transport
+  kv::KvTransport* transport = nullptr;  // null: only local requests
+  const HandoffWire* wire = nullptr;     // null with transport
   EngineListener* listener = nullptr;
-  PrefixListener* prefixes = nullptr;  // hears what the prefix cache holds; may be null
+  kv::PrefixListener* prefixes = nullptr;  // hears what the prefix cache holds; may be null
   // Hears of every step and how long it took; engine thread. May be empty.
-  std::function<void(const StepShape&, int64_t elapsed_us)> on_step;
-  StageSink* stages = nullptr;  // hears what the engine thread is at; may be null
+  std::function<void(const scheduler::StepShape&, int64_t elapsed_us)> on_step;
+  device::StageSink* stages = nullptr;  // hears what the engine thread is at; may be null
   const Clock* clock = &SystemClock();
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_ENGINE_OPTIONS_H_

@@ -3,7 +3,13 @@
 
 #include "src/engine/engine_core.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::BlockInfo;
+using kv::DestStateName;
+using kv::SourceStateName;
+using scheduler::BatchPlan;
+
 namespace {
 
 // Weight of the newest step in an average: about the last 16 steps count.
@@ -94,4 +100,4 @@ void EngineCore::AnswerDebug(DebugQuery* query) const {
   query->Answer(std::move(rows), {});
 }
 
-}  // namespace baton
+}  // namespace baton::engine

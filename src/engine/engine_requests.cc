@@ -6,7 +6,26 @@
 #include "src/base/log.h"
 #include "src/engine/engine_core.h"
 
-namespace baton {
+namespace baton::engine {
+
+using device::StageRange;
+using device::StepStage;
+using kv::BlockHandle;
+using kv::BlockState;
+using kv::ChainLinks;
+using kv::DeriveChainKey;
+using kv::FirstToken;
+using kv::HandoffOutcome;
+using kv::HandoffOutcomeName;
+using kv::Seal;
+using kv::TransportKind;
+using model::kMaxTopLogprobs;
+using model::SampledToken;
+using model::ValidateSamplingParams;
+using scheduler::SchedulerRole;
+using scheduler::Sequence;
+using scheduler::SequenceSpec;
+
 namespace {
 
 // After this a refused request may find room.
@@ -437,4 +456,4 @@ void EngineCore::OnDestBound(const RequestKey& key, const Seal& seal,
   if (request->num_open_choices == 0) End(request, RequestState::kFinished, OkStatus());
 }
 
-}  // namespace baton
+}  // namespace baton::engine

@@ -15,16 +15,17 @@
 #include "scheduler/scheduler.h"
 #include "src/engine/engine_types.h"
 
-namespace baton {
+namespace baton::engine {
 
 inline constexpr size_t kNumRequestStates = static_cast<size_t>(RequestState::kCancelled) + 1;
-inline constexpr size_t kNumHandoffOutcomes = static_cast<size_t>(HandoffOutcome::kPeerGaveUp) + 1;
+inline constexpr size_t kNumHandoffOutcomes =
+    static_cast<size_t>(kv::HandoffOutcome::kPeerGaveUp) + 1;
 
 // Numbers of one engine; counters start at 0 with the engine and only grow.
 struct EngineSnapshot {
-  BlockCounts blocks;
-  SchedulerLoad scheduler;
-  PrefixStats prefix;
+  kv::BlockCounts blocks;
+  scheduler::SchedulerLoad scheduler;
+  kv::PrefixStats prefix;
   uint32_t num_requests = 0;        // live: accepted and not ended
   uint32_t num_open_transfers = 0;  // hand-offs that hold blocks
   uint32_t num_sessions = 0;        // with live requests
@@ -103,6 +104,6 @@ class SnapshotCell {
   std::array<std::atomic<uint64_t>, kNumWords> words_{};
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_ENGINE_SNAPSHOT_H_

@@ -7,7 +7,28 @@
 #include "src/base/log.h"
 #include "src/engine/engine_core.h"
 
-namespace baton {
+namespace baton::engine {
+
+using device::StageOfStep;
+using device::StageRange;
+using device::StepStage;
+using kernels::RowSampling;
+using kv::BlockCopy;
+using kv::FirstToken;
+using kv::Grant;
+using kv::Seal;
+using model::kNoTokenId;
+using model::RowSamplingOf;
+using model::SampledToken;
+using model::SampleQuery;
+using scheduler::BatchItem;
+using scheduler::BatchPlan;
+using scheduler::FinishReason;
+using scheduler::ItemResult;
+using scheduler::kNotFed;
+using scheduler::Sequence;
+using scheduler::StepShape;
+
 namespace {
 
 // All but the logits.
@@ -385,4 +406,4 @@ void EngineCore::CopyBlocks() {
   copies_.clear();
 }
 
-}  // namespace baton
+}  // namespace baton::engine

@@ -17,7 +17,7 @@
 #include "src/base/status.h"
 #include "src/model/sampling_params.h"
 
-namespace baton {
+namespace baton::engine {
 
 // One stream of one router; its end cancels all its requests.
 using SessionId = StrongInt<struct SessionIdTag, uint64_t>;
@@ -56,7 +56,7 @@ struct RequestSpec {
   uint32_t num_prompt_tokens = 0;  // how many of them are the prompt, >= 1
   uint32_t num_choices = 1;        // 1..kMaxChoices
   uint32_t max_tokens = 1;         // output tokens a choice, replayed ones included
-  SamplingParams sampling;
+  model::SamplingParams sampling;
   bool ignore_eos = false;           // end-of-generation tokens do not stop
   std::vector<TokenId> stop_tokens;  // at most kMaxStopTokens
   int64_t deadline_us = 0;           // from acceptance, (0, kMaxDeadlineUs]
@@ -71,7 +71,8 @@ struct TokenEvent {
   uint32_t choice = 0;
   uint32_t index = 0;  // output index, from 0
   TokenId token = 0;
-  FinishReason finish = FinishReason::kNone;  // set on the choice's last token
+  scheduler::FinishReason finish =
+      scheduler::FinishReason::kNone;  // set on the choice's last token
   bool has_logprob = false;
   float logprob = 0;
   uint32_t step_us = 0;                        // of the step that gave it; 0 = none did
@@ -112,7 +113,7 @@ struct RequestStatus {
   bool retargeted = false;      // with prefill started: blocks of an older attempt are sent again
   uint64_t kv_bytes = 0;        // with verified: bytes that crossed
   uint64_t kv_total_bytes = 0;  // with reserved: bytes that are to cross
-  TransportKind transport = TransportKind::kAuto;  // with verified
+  kv::TransportKind transport = kv::TransportKind::kAuto;  // with verified
   int64_t transfer_us = 0;      // with verified: from the first slice to the last
   uint32_t retry_after_ms = 0;  // with rejected for load
 };
@@ -131,11 +132,11 @@ class EngineListener {
 class HandoffWire {
  public:
   virtual ~HandoffWire() = default;
-  virtual std::string Encode(const HandoffMessage& message) const = 0;
+  virtual std::string Encode(const kv::HandoffMessage& message) const = 0;
   // InvalidArgument naming the field for anything outside the contract; peers are not trusted.
-  virtual StatusOr<HandoffMessage> Decode(std::string_view bytes) const = 0;
+  virtual StatusOr<kv::HandoffMessage> Decode(std::string_view bytes) const = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_ENGINE_TYPES_H_

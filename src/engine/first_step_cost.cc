@@ -4,7 +4,15 @@
 
 #include "src/model/device_model.h"
 
-namespace baton {
+namespace baton::engine {
+
+using model::DeviceModel;
+using model::ModelConfig;
+using scheduler::DeviceLimits;
+using scheduler::FindDevice;
+using scheduler::FirstEstimate;
+using scheduler::RooflineModel;
+using scheduler::StepWeights;
 
 RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes) {
   constexpr uint64_t kBytes = 2;  // of a bf16
@@ -49,4 +57,4 @@ StatusOr<StepWeights> FirstStepCost(std::string_view device, const RooflineModel
   return FirstEstimate(*limits, model);
 }
 
-}  // namespace baton
+}  // namespace baton::engine

@@ -10,20 +10,22 @@
 #include "src/base/status.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::engine {
 
 // A model as its device computes it. `step_bytes` are the weights that a step with logits reads
 // (ForwardModel::bytes_read_per_step). The output layer, and the experts that a row does not
 // choose, count as bf16: where they are packed the estimate is too slow, and first chunks are
 // smaller. So does KV, which a caller that stores another type sets.
-RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes);
+scheduler::RooflineModel RooflineModelOf(const model::ModelConfig& config, size_t step_bytes);
 
 // The share of one of `num_ranks` devices in such a step; several ranks on one device do all of it.
-RooflineModel OfOneRank(const RooflineModel& whole, const ModelConfig& config, uint32_t num_ranks);
+scheduler::RooflineModel OfOneRank(const scheduler::RooflineModel& whole,
+                                   const model::ModelConfig& config, uint32_t num_ranks);
 
 // NotFound naming the device when its limits are not known.
-StatusOr<StepWeights> FirstStepCost(std::string_view device, const RooflineModel& model);
+StatusOr<scheduler::StepWeights> FirstStepCost(std::string_view device,
+                                               const scheduler::RooflineModel& model);
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_FIRST_STEP_COST_H_

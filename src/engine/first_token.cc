@@ -6,7 +6,13 @@
 #include <span>
 #include <vector>
 
-namespace baton {
+namespace baton::engine {
+
+using kernels::AttentionSpan;
+using kv::KvView;
+using model::ForwardModel;
+using model::ModelBatch;
+
 namespace {
 
 // The likeliest token; Internal when there are no numbers to compare.
@@ -40,4 +46,4 @@ StatusOr<TokenId> ComputeFirstToken(ForwardModel* model, const KvView& kv) {
   return token;
 }
 
-}  // namespace baton
+}  // namespace baton::engine

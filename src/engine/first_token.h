@@ -9,14 +9,14 @@
 #include "src/base/status.h"
 #include "src/model/forward_model.h"
 
-namespace baton {
+namespace baton::engine {
 
 // Computes a prompt of one token (id 0), takes the likeliest next one, and computes that one too:
 // prefill and decode. Returns the second step's likeliest token. Uses the first blocks of `kv`,
 // which must be free and are left with bytes that mean nothing. Internal with the values when a
 // logit is not finite; what Forward says when it fails. Costs two steps of one row.
-StatusOr<TokenId> ComputeFirstToken(ForwardModel* model, const KvView& kv);
+StatusOr<TokenId> ComputeFirstToken(model::ForwardModel* model, const kv::KvView& kv);
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_FIRST_TOKEN_H_

@@ -12,7 +12,25 @@
 #include "src/device/host_buffer.h"
 #include "src/device/host_staging.h"
 
-namespace baton {
+namespace baton::engine {
+
+namespace cuda = kernels::cuda;
+using device::Accelerator;
+using device::CopyShape;
+using device::DeviceBuffer;
+using device::DeviceEvent;
+using device::HostBuffer;
+using device::HostStaging;
+using kv::BlockHandle;
+using kv::CheckSliceSize;
+using kv::KvArena;
+using kv::KvLayout;
+using kv::KvMemory;
+using kv::MustWork;
+using kv::RankLayout;
+using kv::SideOf;
+using kv::SliceChecksum;
+
 namespace {
 
 // Slices of one launch on a device: 16 KiB of lists, and more ctas than any GPU runs at once.
@@ -392,4 +410,4 @@ StatusOr<std::unique_ptr<KvStore>> KvStore::OnDevice(std::span<Accelerator* cons
   return store;
 }
 
-}  // namespace baton
+}  // namespace baton::engine

@@ -39,7 +39,7 @@
 #include "kvcache/kv_view.h"
 #include "src/device/accelerator.h"
 
-namespace baton {
+namespace baton::engine {
 
 // The processes that can map a store's blocks on a device.
 enum class KvSharing : uint8_t {
@@ -51,57 +51,60 @@ enum class KvSharing : uint8_t {
 class KvStore {
  public:
   // A store whose blocks are in the arena itself.
-  static std::unique_ptr<KvStore> OnHost(const KvArena* arena);
+  static std::unique_ptr<KvStore> OnHost(const kv::KvArena* arena);
   // A store on the device, beside the arena, which the device pins. When the device does not pin
   // it, one line of the log says why, and copies wait. ResourceExhausted when the device has no
   // room for its blocks.
-  static StatusOr<std::unique_ptr<KvStore>> Mirrored(Accelerator* device, const KvArena* arena);
+  static StatusOr<std::unique_ptr<KvStore>> Mirrored(device::Accelerator* device,
+                                                     const kv::KvArena* arena);
   // A mirrored store of several ranks, each with a device; ranks may share one device. Their number
   // divides the layout's KV heads.
-  static StatusOr<std::unique_ptr<KvStore>> Ranked(std::span<Accelerator* const> ranks,
-                                                   const KvArena* arena);
+  static StatusOr<std::unique_ptr<KvStore>> Ranked(std::span<device::Accelerator* const> ranks,
+                                                   const kv::KvArena* arena);
   // A store on devices alone, one of each rank; ranks may share one device. `kernels` are the first
   // device's, which reaches the memory of the others; slices have sizes that KvScatter takes from
   // so many ranks (InvalidArgument otherwise). ResourceExhausted as above; FailedPrecondition when
   // a device's memory cannot be shared as asked.
-  static StatusOr<std::unique_ptr<KvStore>> OnDevice(std::span<Accelerator* const> ranks,
-                                                     const cuda::KernelTable* kernels,
-                                                     const KvLayout& layout, uint32_t num_blocks,
+  static StatusOr<std::unique_ptr<KvStore>> OnDevice(std::span<device::Accelerator* const> ranks,
+                                                     const kernels::cuda::KernelTable* kernels,
+                                                     const kv::KvLayout& layout,
+                                                     uint32_t num_blocks,
                                                      KvSharing sharing = KvSharing::kPrivate);
   // OnDevice with one rank.
-  static StatusOr<std::unique_ptr<KvStore>> OnDevice(Accelerator* device,
-                                                     const cuda::KernelTable* kernels,
-                                                     const KvLayout& layout, uint32_t num_blocks,
+  static StatusOr<std::unique_ptr<KvStore>> OnDevice(device::Accelerator* device,
+                                                     const kernels::cuda::KernelTable* kernels,
+                                                     const kv::KvLayout& layout,
+                                                     uint32_t num_blocks,
                                                      KvSharing sharing = KvSharing::kPrivate) {
     return OnDevice({&device, 1}, kernels, layout, num_blocks, sharing);
   }
   virtual ~KvStore() = default;
 
   // The blocks that kernels use; on a device, those that a transport of device memory uses too.
-  const KvMemory& memory() const { return memory_; }
-  const KvLayout& layout() const { return memory_.layout; }
-  KvView view() const {
+  const kv::KvMemory& memory() const { return memory_; }
+  const kv::KvLayout& layout() const { return memory_.layout; }
+  kv::KvView view() const {
     return {memory_.ranks.empty() ? memory_.base : nullptr, &memory_.layout, memory_.num_blocks,
             memory_.ranks};
   }
 
   // One layer of the blocks is stored for good, and the host knows it (by LayerHook or Forward):
   // its checksums (SliceChecksum), [blocks.size()]. From now on a transport may read it.
-  virtual void Seal(std::span<const BlockHandle> blocks, uint32_t layer,
+  virtual void Seal(std::span<const kv::BlockHandle> blocks, uint32_t layer,
                     std::span<uint64_t> checksums) = 0;
   // A transport has written all layers of the blocks: from now on kernels may read them.
-  virtual void Adopt(std::span<const BlockHandle> blocks) = 0;
+  virtual void Adopt(std::span<const kv::BlockHandle> blocks) = 0;
   // Copies a whole block to another one, after the kernels' work and before what they do next.
   // Where a transport shares the memory it is done when the call returns.
   virtual void Copy(uint32_t from, uint32_t to) = 0;
 
  protected:
-  explicit KvStore(KvMemory memory) : memory_(std::move(memory)) {}
+  explicit KvStore(kv::KvMemory memory) : memory_(std::move(memory)) {}
 
  private:
-  const KvMemory memory_;
+  const kv::KvMemory memory_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_KV_STORE_H_

@@ -5,7 +5,9 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::engine {
+
+using scheduler::FinishReason;
 
 std::string_view RequestStateName(RequestState state) {
   static constexpr std::string_view kNames[] = {
@@ -68,4 +70,4 @@ const SequenceUse* RequestTable::FindSequence(SequenceId id) const {
   return it == sequences_.end() ? nullptr : &it->second;
 }
 
-}  // namespace baton
+}  // namespace baton::engine

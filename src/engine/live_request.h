@@ -14,15 +14,15 @@
 #include "src/engine/source_transfers.h"
 #include "src/model/sampler_state.h"
 
-namespace baton {
+namespace baton::engine {
 
 // One of the n answers to a request.
 struct Choice {
   Choice(const RequestSpec& spec, uint32_t choice_idx);
 
-  uint32_t index = 0;    // 0..n-1
-  SequenceId sequence;   // that decodes it; 0 = none (yet, or any more)
-  SamplerState sampler;  // its num_output() is the output index of the next token
+  uint32_t index = 0;           // 0..n-1
+  SequenceId sequence;          // that decodes it; 0 = none (yet, or any more)
+  model::SamplerState sampler;  // its num_output() is the output index of the next token
   bool finished = false;
 };
 
@@ -31,13 +31,14 @@ struct LiveRequest {
   LiveRequest(RequestSpec request_spec, int64_t now_us);
 
   // OK to decode this many more, or why the choice ends after the token it just got.
-  FinishReason After(const Choice& choice, TokenId token, std::span<const TokenId> eog) const;
+  scheduler::FinishReason After(const Choice& choice, TokenId token,
+                                std::span<const TokenId> eog) const;
   uint32_t num_replayed() const {
     return static_cast<uint32_t>(spec.tokens.size()) - spec.num_prompt_tokens;
   }
 
   RequestSpec spec;
-  SequenceLimits limits;
+  scheduler::SequenceLimits limits;
   RequestState state = RequestState::kAccepted;  // the furthest one reached
   int64_t accepted_us = 0;
   int64_t deadline_us = 0;           // absolute
@@ -79,6 +80,6 @@ class RequestTable {
   absl::flat_hash_map<SequenceId, SequenceUse> sequences_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_LIVE_REQUEST_H_

@@ -13,7 +13,21 @@
 #include "src/model/hf_folder.h"
 #include "src/model/model.h"
 
-namespace baton {
+namespace baton::engine {
+
+using device::ThreadPool;
+using kernels::AttentionSpan;
+using kernels::kThoroughLimits;
+using kernels::MachineLimits;
+using kernels::MeasureLimits;
+using kv::KvArena;
+using kv::KvView;
+using model::GgufFile;
+using model::Model;
+using model::ModelBatch;
+using model::ModelConfig;
+using model::OpenModelFile;
+
 namespace {
 
 std::string ProcessorName() {
@@ -228,4 +242,4 @@ StatusOr<ModelBenchReport> RunModelBench(
   return report;
 }
 
-}  // namespace baton
+}  // namespace baton::engine

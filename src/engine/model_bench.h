@@ -14,7 +14,7 @@
 #include "kernels/ops.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::engine {
 
 // As many as a worker decodes at most (SchedulerConfig::max_running).
 inline constexpr uint32_t kMaxBenchStreams = 256;
@@ -37,7 +37,7 @@ std::vector<ModelBenchCase> DefaultModelBenchCases();
 struct ModelBenchOptions {
   std::string model_path;
   uint32_t num_threads = 1;
-  Isa isa = Isa::kAuto;
+  kernels::Isa isa = kernels::Isa::kAuto;
   uint32_t max_rows = 512;   // of one forward pass, as llama-bench's -ub
   uint32_t repetitions = 5;  // timed ones, after one that is not; >= 1
   std::vector<ModelBenchCase> cases = DefaultModelBenchCases();
@@ -83,6 +83,6 @@ struct ModelBenchReport {
 StatusOr<ModelBenchReport> RunModelBench(const ModelBenchOptions& options,
                                          const std::function<void(const ModelBenchRow&)>& progress);
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_MODEL_BENCH_H_

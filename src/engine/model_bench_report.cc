@@ -5,7 +5,7 @@
 
 #include "src/engine/model_bench.h"
 
-namespace baton {
+namespace baton::engine {
 namespace {
 
 std::string JsonString(std::string_view text) {
@@ -57,4 +57,4 @@ std::string ModelBenchReport::ToJson() const {
   return text + "]}";
 }
 
-}  // namespace baton
+}  // namespace baton::engine

@@ -11,7 +11,7 @@
 #include "src/engine/engine_types.h"
 #include "src/model/sampler.h"
 
-namespace baton {
+namespace baton::engine {
 
 // See the file comment.
 class Outbox {
@@ -60,6 +60,6 @@ class Outbox {
   std::vector<RequestStatus> statuses_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_OUTBOX_H_

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
-namespace baton {
+namespace baton::engine {
+
+using kv::PrefixChange;
+
 namespace {
 
 constexpr size_t kMaxChangesPerBlock = 4;
@@ -44,4 +47,4 @@ void PrefixJournal::Take(std::vector<PrefixChange>* changes) {
   changes->swap(pending_);
 }
 
-}  // namespace baton
+}  // namespace baton::engine

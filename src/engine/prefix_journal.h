@@ -17,28 +17,28 @@
 
 #include "kvcache/prefix_listener.h"
 
-namespace baton {
+namespace baton::engine {
 
 // See the file comment.
-class PrefixJournal final : public PrefixListener {
+class PrefixJournal final : public kv::PrefixListener {
  public:
   // Makes the journal of an arena of `num_blocks` >= 1.
   explicit PrefixJournal(uint32_t num_blocks);
 
-  void OnPrefixChange(const PrefixChange& change) override;
+  void OnPrefixChange(const kv::PrefixChange& change) override;
 
   // Replaces what `changes` held by the changes since the last call. Its capacity, which this
   // raises first, goes to the engine thread.
-  void Take(std::vector<PrefixChange>* changes);
+  void Take(std::vector<kv::PrefixChange>* changes);
 
  private:
   void Merge();
 
   const size_t max_pending_;
   std::mutex mutex_;
-  std::vector<PrefixChange> pending_;
+  std::vector<kv::PrefixChange> pending_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_PREFIX_JOURNAL_H_

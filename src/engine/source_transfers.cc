@@ -6,7 +6,27 @@
 #include "src/base/check.h"
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::Applied;
+using kv::BlockHandle;
+using kv::BlockState;
+using kv::Grant;
+using kv::HandoffAction;
+using kv::HandoffActionKind;
+using kv::HandoffActions;
+using kv::HandoffMessage;
+using kv::HandoffTimers;
+using kv::KeyOf;
+using kv::KvLayout;
+using kv::Revoke;
+using kv::RevokeUnknown;
+using kv::Seal;
+using kv::SliceRange;
+using kv::SourceSpec;
+using kv::SourceState;
+using kv::TransferKey;
+
 namespace {
 
 // Slices of one SendSlices call at most: well below the transport's queue, so that a long prompt is
@@ -457,4 +477,4 @@ void SourceTransferSet::EraseFinished() {
   });
 }
 
-}  // namespace baton
+}  // namespace baton::engine

@@ -30,27 +30,27 @@
 #include "src/engine/engine_types.h"
 #include "src/engine/transfer_parts.h"
 
-namespace baton {
+namespace baton::engine {
 
 // One hand-off at the prefill worker.
 struct SourceTransfer {
-  explicit SourceTransfer(const SourceSpec& spec) : machine(spec) {}
+  explicit SourceTransfer(const kv::SourceSpec& spec) : machine(spec) {}
 
   RequestKey key;
-  HandoffSource machine;
+  kv::HandoffSource machine;
   Incarnation peer;
   SequenceId sequence;  // of the prompt; owns the blocks until ReleaseBlocks
   bool holds_sequence = true;
   bool granted_reported = false;
-  std::vector<BlockHandle> blocks;  // by ordinal; filled when the first chunk is planned
-  std::vector<uint64_t> checksums;  // [num_blocks][num_layers], valid where sealed
-  std::vector<SliceRange> unsent;   // the transport's queue was full: offered again later
-  std::optional<Seal> late_seal;    // of a prompt that is stored, sent once all of it is hashed
-  uint32_t num_hashed = 0;          // blocks, of a prompt with a late seal
-  int64_t first_offer_us = 0;       // of this attempt's slices; 0 = none was offered
-  int64_t prompt_done_us = 0;       // 0 = not yet
-  int64_t applied_us = 0;           // when the decode worker's word arrived that it has all of it
-  HandoffActions deferred;          // came up in a step, done after it
+  std::vector<kv::BlockHandle> blocks;  // by ordinal; filled when the first chunk is planned
+  std::vector<uint64_t> checksums;      // [num_blocks][num_layers], valid where sealed
+  std::vector<kv::SliceRange> unsent;   // the transport's queue was full: offered again later
+  std::optional<kv::Seal> late_seal;    // of a prompt that is stored, sent once all of it is hashed
+  uint32_t num_hashed = 0;              // blocks, of a prompt with a late seal
+  int64_t first_offer_us = 0;           // of this attempt's slices; 0 = none was offered
+  int64_t prompt_done_us = 0;           // 0 = not yet
+  int64_t applied_us = 0;       // when the decode worker's word arrived that it has all of it
+  kv::HandoffActions deferred;  // came up in a step, done after it
 };
 
 // Counters over all hand-offs since the start.
@@ -79,7 +79,7 @@ class SourceTransferSet {
   // From here to FinishStep a step reads and writes the blocks.
   void BeginStep() { in_step_ = true; }
   // The prompt's blocks are known from the plan of its first chunk.
-  void SetBlocks(SourceTransfer* transfer, std::span<const BlockHandle> blocks);
+  void SetBlocks(SourceTransfer* transfer, std::span<const kv::BlockHandle> blocks);
   // Hashes one layer of blocks [first_ordinal, +num_ordinals), which are stored for good.
   void HashLayer(SourceTransfer* transfer, uint32_t first_ordinal, uint32_t num_ordinals,
                  uint32_t layer);
@@ -87,18 +87,18 @@ class SourceTransferSet {
   void HashAndSeal(SourceTransfer* transfer, uint32_t first_ordinal, uint32_t num_ordinals,
                    int64_t now_us);
   // Tells the machine that these slices (all hashed) may cross now.
-  void SealLayers(SourceTransfer* transfer, const SliceRange& slices, int64_t now_us);
+  void SealLayers(SourceTransfer* transfer, const kv::SliceRange& slices, int64_t now_us);
   // A grant that arrived while layers are computed. False: nothing here waits for it, maybe not
   // yet.
-  bool OnGrantInStep(Incarnation peer, const Grant& grant, int64_t now_us);
+  bool OnGrantInStep(Incarnation peer, const kv::Grant& grant, int64_t now_us);
   // After the step: does what had to wait.
   void FinishStep(int64_t now_us);
 
   // Between steps.
-  void FinishPrompt(SourceTransfer* transfer, Seal seal, int64_t now_us);
+  void FinishPrompt(SourceTransfer* transfer, kv::Seal seal, int64_t now_us);
   // All blocks of the prompt are stored and none is hashed: the coming ticks do, and then finish
   // it.
-  void SealInTurns(SourceTransfer* transfer, Seal seal, int64_t now_us);
+  void SealInTurns(SourceTransfer* transfer, kv::Seal seal, int64_t now_us);
   // Takes a message of the decode worker. It belongs to a known hand-off, is a grant to park, or is
   // answered with a Revoke.
   void OnMessage(const PeerMessage& message, int64_t now_us);
@@ -126,20 +126,20 @@ class SourceTransferSet {
   // Gives the machine a grant. Sends are named by the decode worker and the transfer id that it
   // drew. A send whose name is in use would end, and be ended, with the other. It is answered with
   // a Revoke instead.
-  void GiveGrant(SourceTransfer* transfer, const Grant& grant, int64_t now_us);
+  void GiveGrant(SourceTransfer* transfer, const kv::Grant& grant, int64_t now_us);
   // Gives the machine the grant that came before its order, if one did.
   void TakeParked(SourceTransfer* transfer, int64_t now_us);
   // Carries out `actions_`; in a step only what may happen in one, the rest is deferred.
   void Perform(SourceTransfer* transfer, int64_t now_us);
-  void PerformOne(SourceTransfer* transfer, HandoffAction action, int64_t now_us);
-  void Offer(SourceTransfer* transfer, const SliceRange& slices, int64_t now_us);
+  void PerformOne(SourceTransfer* transfer, kv::HandoffAction action, int64_t now_us);
+  void Offer(SourceTransfer* transfer, const kv::SliceRange& slices, int64_t now_us);
   // Offers a range; false when the transport has no room for all of it (the rest is in `unsent`).
-  bool OfferSome(SourceTransfer* transfer, SliceRange slices, int64_t now_us);
-  void Send(Incarnation peer, const HandoffMessage& message);
+  bool OfferSome(SourceTransfer* transfer, kv::SliceRange slices, int64_t now_us);
+  void Send(Incarnation peer, const kv::HandoffMessage& message);
   void ReportGrant(SourceTransfer* transfer);
   // Called once the decode worker took it over.
   void TakeTime(const SourceTransfer& transfer);
-  void ParkGrant(Incarnation peer, const Grant& grant, int64_t now_us);
+  void ParkGrant(Incarnation peer, const kv::Grant& grant, int64_t now_us);
   void OfferAgain(SourceTransfer* transfer, int64_t now_us);
   void ExpireParked(int64_t now_us);
   void HashInTurns(int64_t now_us);
@@ -149,16 +149,16 @@ class SourceTransferSet {
   void EraseFinished();
 
   const TransferParts parts_;
-  const HandoffTimers timers_;
+  const kv::HandoffTimers timers_;
   const uint64_t hash_bytes_per_turn_;
   TransferOwner* const owner_;
   // Ordered: what a tick does follows from its input, not from where memory lies.
   absl::btree_map<RequestKey, std::unique_ptr<SourceTransfer>> transfers_;
-  GrantPark park_;
-  HandoffActions actions_;  // of the event being handled
-  std::vector<SliceRef> refs_;
+  kv::GrantPark park_;
+  kv::HandoffActions actions_;  // of the event being handled
+  std::vector<kv::SliceRef> refs_;
   std::vector<uint64_t> checksums_;  // of one layer
-  std::vector<Grant> expired_;
+  std::vector<kv::Grant> expired_;
   bool in_step_ = false;
   bool any_finished_ = false;
   int64_t last_tick_us_ = 0;
@@ -166,6 +166,6 @@ class SourceTransferSet {
   SourceStats stats_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_SOURCE_TRANSFERS_H_

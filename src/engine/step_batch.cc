@@ -4,7 +4,15 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::engine {
+
+using device::AlignedBuffer;
+using kernels::RowSampling;
+using model::FedToken;
+using model::kNoTokenId;
+using scheduler::BatchItem;
+using scheduler::BatchPlan;
+using scheduler::kNotFed;
 
 StepBatch::StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size, bool samples)
     : vocab_size_(vocab_size),
@@ -68,4 +76,4 @@ bool StepBatch::IsChosenWhole() const {
                      [](const RowSampling& row) { return row.on_device != 0; });
 }
 
-}  // namespace baton
+}  // namespace baton::engine

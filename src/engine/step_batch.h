@@ -12,7 +12,7 @@
 #include "src/device/aligned_buffer.h"
 #include "src/model/model_batch.h"
 
-namespace baton {
+namespace baton::engine {
 
 // See the file comment.
 class StepBatch {
@@ -23,15 +23,15 @@ class StepBatch {
   StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size, bool samples);
 
   // Replaces the batch; the plan's sequences and tables must live until the step is over.
-  void Lower(const BatchPlan& plan);
+  void Lower(const scheduler::BatchPlan& plan);
 
   // The model may choose the token of plan item `item`, which wants logits. After Lower; items that
   // are not named get their logits.
-  void SetSampling(size_t item, const RowSampling& sampling) {
+  void SetSampling(size_t item, const kernels::RowSampling& sampling) {
     sampling_[logit_index_[item]] = sampling;
   }
 
-  ModelBatch batch() {
+  model::ModelBatch batch() {
     return {.token_ids = tokens_,
             .spans = spans_,
             .logit_rows = logit_rows_,
@@ -53,14 +53,15 @@ class StepBatch {
   const uint32_t vocab_size_;
   const bool samples_;
   std::vector<TokenId> tokens_;
-  std::vector<AttentionSpan> spans_;
+  std::vector<kernels::AttentionSpan> spans_;
   std::vector<uint32_t> logit_rows_;
   std::vector<uint32_t> logit_index_;  // of each item, valid where it wants logits
-  std::vector<RowSampling> sampling_;  // [logit_rows_]; empty when the model does not sample
-  std::vector<TokenId> chosen_;        // as many
-  AlignedBuffer logits_;
+  std::vector<kernels::RowSampling>
+      sampling_;                 // [logit_rows_]; empty when the model does not sample
+  std::vector<TokenId> chosen_;  // as many
+  device::AlignedBuffer logits_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_STEP_BATCH_H_

@@ -13,14 +13,14 @@
 #include "src/engine/engine_types.h"
 #include "src/engine/kv_store.h"
 
-namespace baton {
+namespace baton::engine {
 
 // Parts of the engine that a hand-off acts upon; all outlive it.
 struct TransferParts {
-  BlockPool* pool = nullptr;
-  Scheduler* scheduler = nullptr;
+  kv::BlockPool* pool = nullptr;
+  scheduler::Scheduler* scheduler = nullptr;
   KvStore* kv = nullptr;
-  KvTransport* transport = nullptr;
+  kv::KvTransport* transport = nullptr;
   const HandoffWire* wire = nullptr;
 };
 
@@ -46,7 +46,7 @@ class TransferOwner {
   virtual void OnSourceDone(const RequestKey& key) = 0;
   // At the prefill worker: the decode worker is lost; the blocks are kept for a while, for a
   // Retarget.
-  virtual void OnSourceStranded(const RequestKey& key, HandoffOutcome outcome,
+  virtual void OnSourceStranded(const RequestKey& key, kv::HandoffOutcome outcome,
                                 const Status& status) = 0;
   // At the decode worker: slices arrive, and not fast. Told at most every kTellProgressUs.
   virtual void OnDestProgress(const RequestKey& key, uint64_t kv_bytes) = 0;
@@ -54,13 +54,13 @@ class TransferOwner {
   virtual void OnDestVerified(const RequestKey& key, const TransferResult& result) = 0;
   // At the decode worker: takes over one request reference of each block; the first ones hold the
   // prompt's KV, the rest are spare.
-  virtual void OnDestBound(const RequestKey& key, const Seal& seal,
-                           std::span<const BlockHandle> blocks) = 0;
+  virtual void OnDestBound(const RequestKey& key, const kv::Seal& seal,
+                           std::span<const kv::BlockHandle> blocks) = 0;
   // At either worker: ended without success; nothing is held for the request any more.
-  virtual void OnTransferFailed(const RequestKey& key, HandoffOutcome outcome,
+  virtual void OnTransferFailed(const RequestKey& key, kv::HandoffOutcome outcome,
                                 const Status& status) = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_TRANSFER_PARTS_H_

@@ -6,7 +6,11 @@
 
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::BadSlice;
+using kv::HandoffMessage;
+using kv::PeerUp;
 
 void EngineTransportSink::OnPeerUp(const PeerUp& peer) {
   inbox_->Post(PeerConnected{peer.peer, peer.kind});
@@ -56,4 +60,4 @@ void EngineTransportSink::OnSendClosed(Incarnation peer, TransferId transfer) {
   inbox_->Post(SendClosed{peer, transfer});
 }
 
-}  // namespace baton
+}  // namespace baton::engine

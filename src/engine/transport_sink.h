@@ -12,20 +12,20 @@
 #include "src/engine/engine_inbox.h"
 #include "src/engine/engine_types.h"
 
-namespace baton {
+namespace baton::engine {
 
 // See the file comment.
-class EngineTransportSink : public KvTransportSink {
+class EngineTransportSink : public kv::KvTransportSink {
  public:
   // All three outlive the transport.
   EngineTransportSink(EngineInbox* inbox, const HandoffWire* wire, const Clock* clock)
       : inbox_(inbox), wire_(wire), clock_(clock) {}
 
-  void OnPeerUp(const PeerUp& peer) override;
+  void OnPeerUp(const kv::PeerUp& peer) override;
   void OnPeerDown(Incarnation peer, const Status& status) override;
   void OnControl(Incarnation peer, std::string bytes) override;
   void OnReceiveProgress(TransferId transfer, uint32_t slices_done, bool complete) override;
-  void OnBadSlice(const BadSlice& slice) override;
+  void OnBadSlice(const kv::BadSlice& slice) override;
   void OnReceiveClosed(TransferId transfer) override;
   void OnSendClosed(Incarnation peer, TransferId transfer) override;
 
@@ -39,6 +39,6 @@ class EngineTransportSink : public KvTransportSink {
   std::atomic<uint64_t> num_malformed_{0};
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_ENGINE_TRANSPORT_SINK_H_

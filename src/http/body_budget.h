@@ -15,7 +15,7 @@
 #include <memory>
 #include <utility>
 
-namespace baton {
+namespace baton::http {
 
 inline constexpr size_t kFreeBodyBytes = size_t{64} << 10;
 
@@ -60,6 +60,6 @@ class BodyLease {
   size_t num_taken_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_HTTP_BODY_BUDGET_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 constexpr HttpRefusal kBareLineBreak = {400, "the header has a bare CR or LF"};
@@ -170,4 +170,4 @@ std::optional<TargetParts> SplitTarget(std::string_view target) {
   return parts;
 }
 
-}  // namespace baton
+}  // namespace baton::http

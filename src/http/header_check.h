@@ -11,7 +11,7 @@
 
 #include "src/http/http_message.h"
 
-namespace baton {
+namespace baton::http {
 
 // Where the header of a message ends in the bytes received so far.
 struct HeaderScan {
@@ -58,6 +58,6 @@ struct TargetParts {
 // when it is none of these.
 std::optional<TargetParts> SplitTarget(std::string_view target);
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_HTTP_HEADER_CHECK_H_

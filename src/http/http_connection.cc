@@ -17,7 +17,7 @@
 
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 namespace asio = boost::asio;
@@ -458,4 +458,4 @@ void HttpConnection::Close(HttpClientGone how) {
   on_closed_(this);
 }
 
-}  // namespace baton
+}  // namespace baton::http

@@ -35,7 +35,7 @@
 #include "src/http/http_server.h"
 #include "src/http/stream_sweep.h"
 
-namespace baton {
+namespace baton::http {
 
 // State that all connections of a server share; outlives them.
 struct HttpServerShared {
@@ -138,6 +138,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::array<boost::asio::const_buffer, 16> write_buffers_;
 };
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_HTTP_HTTP_CONNECTION_H_

@@ -10,7 +10,7 @@
 
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 // Fields that only the server may set: they describe the framing.
@@ -318,4 +318,4 @@ std::shared_ptr<HttpResponder> MakeResponder(std::shared_ptr<HttpExchange> excha
   return std::make_shared<ExchangeResponder>(std::move(exchange), std::move(on_drop));
 }
 
-}  // namespace baton
+}  // namespace baton::http

@@ -27,7 +27,7 @@
 #include "src/http/http_message.h"
 #include "src/http/http_responder.h"
 
-namespace baton {
+namespace baton::http {
 
 // Facts on which the answer's form depends; fixed when the request is complete.
 struct ExchangeTraits {
@@ -115,6 +115,6 @@ std::shared_ptr<HttpResponder> MakeResponder(std::shared_ptr<HttpExchange> excha
 // "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110 section 5.6.7).
 std::string HttpDate(int64_t unix_seconds);
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_HTTP_HTTP_EXCHANGE_H_

@@ -4,7 +4,7 @@
 
 #include "fmt/format.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
@@ -129,4 +129,4 @@ HttpResponse PlainTextError(const HttpRefusal& refusal, std::string_view /*reque
   return response;
 }
 
-}  // namespace baton
+}  // namespace baton::http

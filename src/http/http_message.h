@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace baton {
+namespace baton::http {
 
 class BodyLease;
 
@@ -88,6 +88,6 @@ std::string LowerCase(std::string_view text);
 // Without the spaces and tabs at both ends (OWS of RFC 9110, 5.6.3).
 std::string_view TrimBlanks(std::string_view text);
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_HTTP_HTTP_MESSAGE_H_

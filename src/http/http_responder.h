@@ -22,7 +22,7 @@
 
 #include "src/http/http_message.h"
 
-namespace baton {
+namespace baton::http {
 
 // How a client went away before its answer was complete.
 enum class HttpClientGone : uint8_t {
@@ -83,6 +83,6 @@ class HttpResponder {
 using HttpHandler =
     std::function<void(HttpRequest request, std::shared_ptr<HttpResponder> responder)>;
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_HTTP_HTTP_RESPONDER_H_

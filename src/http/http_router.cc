@@ -4,7 +4,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::http {
 
 HttpRouter::HttpRouter(HttpErrorFormatter error_formatter)
     : error_formatter_(error_formatter ? std::move(error_formatter) : PlainTextError) {}
@@ -52,4 +52,4 @@ HttpHandler HttpRouter::AsHandler() const {
   };
 }
 
-}  // namespace baton
+}  // namespace baton::http

@@ -10,7 +10,7 @@
 #include "src/http/http_message.h"
 #include "src/http/http_responder.h"
 
-namespace baton {
+namespace baton::http {
 
 // Exact path and method to handler. Unknown path: 404. Known path with another method: 405 with
 // Allow. HEAD is answered by the GET handler; the server leaves the body out.
@@ -35,6 +35,6 @@ class HttpRouter {
   std::map<std::string, Methods, std::less<>> paths_;
 };
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_HTTP_HTTP_ROUTER_H_

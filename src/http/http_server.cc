@@ -25,7 +25,7 @@
 #include "src/base/thread.h"
 #include "src/http/http_connection.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 namespace asio = boost::asio;
@@ -282,4 +282,4 @@ StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpServerOptions option
   return StatusOr<std::unique_ptr<HttpServer>>(std::move(server));
 }
 
-}  // namespace baton
+}  // namespace baton::http

@@ -28,7 +28,7 @@
 #include "src/http/http_responder.h"
 #include "src/http/site_rules.h"
 
-namespace baton {
+namespace baton::http {
 
 // How long a connection may keep a full server waiting before a newcomer has its place.
 struct HttpPatience {
@@ -107,6 +107,6 @@ class HttpServer {
   virtual void Stop() = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_HTTP_HTTP_SERVER_H_

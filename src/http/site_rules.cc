@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 constexpr HttpRefusal kForeignHost = {
@@ -283,4 +283,4 @@ SiteVerdict JudgeSite(const SiteRules& rules, const SiteRequest& request) {
   return verdict;
 }
 
-}  // namespace baton
+}  // namespace baton::http

@@ -20,7 +20,7 @@
 #include "src/base/status.h"
 #include "src/http/http_message.h"
 
-namespace baton {
+namespace baton::http {
 
 // A host as a client names it: in lower case, without a final dot, an IP address in its shortest
 // form.
@@ -86,6 +86,6 @@ struct SiteRequest {
 };
 SiteVerdict JudgeSite(const SiteRules& rules, const SiteRequest& request);
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_HTTP_SITE_RULES_H_

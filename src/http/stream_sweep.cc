@@ -5,7 +5,7 @@
 
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 // 1000 streams take 0.1 ms (AMD EPYC): at the longest period that is nothing.
@@ -42,4 +42,4 @@ void StreamSweep::Look() {
   for (const auto& stream : streams_) stream->FillSilence(now_us);
 }
 
-}  // namespace baton
+}  // namespace baton::http

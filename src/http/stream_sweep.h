@@ -14,7 +14,7 @@
 
 #include "src/http/http_exchange.h"
 
-namespace baton {
+namespace baton::http {
 
 // See the file comment.
 class StreamSweep {
@@ -37,6 +37,6 @@ class StreamSweep {
   std::unordered_set<std::shared_ptr<HttpExchange>> streams_;
 };
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_HTTP_STREAM_SWEEP_H_

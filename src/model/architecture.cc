@@ -4,7 +4,7 @@
 
 #include "fmt/format.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 // Each row says only what it does otherwise than the defaults. Sources: the graphs of llama.cpp and
@@ -70,4 +70,4 @@ std::string ArchitectureHfTypes() {
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace baton {
+namespace baton::model {
 
 // The function that is applied to the gate of a feed-forward layer.
 enum class GateActivation : uint8_t {
@@ -43,6 +43,6 @@ std::string ArchitectureHfTypes();
 // only by their number of layers (as llama.cpp reads them).
 inline constexpr uint32_t kGemma27bLayers = 62;
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_ARCHITECTURE_H_

@@ -1,6 +1,10 @@
 #include "src/model/batch_check.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::AttentionSpan;
+using kv::KvView;
+
 namespace {
 
 // Checks the spans one after the other; knows where the next must begin.
@@ -80,4 +84,4 @@ absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, const BatchLi
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::model

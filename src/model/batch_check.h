@@ -9,11 +9,11 @@
 #include "src/base/status.h"
 #include "src/model/model_batch.h"
 
-namespace baton {
+namespace baton::model {
 
 // The limits that a model was loaded for.
 struct BatchLimits {
-  const KvLayout* layout;
+  const kv::KvLayout* layout;
   uint32_t max_rows;
   uint32_t max_context;
   uint32_t vocab_size;
@@ -22,9 +22,9 @@ struct BatchLimits {
 
 // InvalidArgument with the values when a size, token, position or block lies outside the limits, or
 // `num_logits` (elements) is not what the wanted rows need.
-absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, const BatchLimits& limits,
+absl::Status CheckBatch(const ModelBatch& batch, const kv::KvView& kv, const BatchLimits& limits,
                         size_t num_logits);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_BATCH_CHECK_H_

@@ -12,7 +12,13 @@
 #include "src/device/cuda/cuda_device.h"
 #endif
 
-namespace baton {
+namespace baton::model {
+
+using device::Accelerator;
+using device::DeviceKind;
+using device::DeviceKindName;
+using device::LaunchGate;
+
 namespace {
 
 #ifdef BATON_HAVE_SIMT
@@ -20,10 +26,11 @@ constexpr bool kHasSimt = true;
 absl::StatusOr<ComputeDevice> OpenSimt() {
   // The runner computes in one fp32 chain, because Hopper's bits cost ten times as much. It does
   // not look for races. Kernel tests do both.
-  simt::RunOptions options;
-  options.tensor_math = simt::TensorMath::kFloat;
+  kernels::simt::RunOptions options;
+  options.tensor_math = kernels::simt::TensorMath::kFloat;
   options.detect_races = false;
-  return ComputeDevice{std::make_unique<simt::SimtDevice>(options), &cuda::runner::Kernels()};
+  return ComputeDevice{std::make_unique<kernels::simt::SimtDevice>(options),
+                       &kernels::cuda::runner::Kernels()};
 }
 #else
 constexpr bool kHasSimt = false;
@@ -54,13 +61,13 @@ absl::Status LetLaunchesReturnAtOnce() {
 
 absl::StatusOr<ComputeDevice> OpenCuda(uint32_t num_ranks, bool awaits_others) {
   if (num_ranks > 1 || awaits_others) BATON_RETURN_IF_ERROR(LetLaunchesReturnAtOnce());
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device,
-                         CudaDevice::Open(0, cuda::gpu::Kernels().check_code));
-  ComputeDevice out{std::move(device), &cuda::gpu::Kernels()};
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<device::CudaDevice> device,
+                         device::CudaDevice::Open(0, kernels::cuda::gpu::Kernels().check_code));
+  ComputeDevice out{std::move(device), &kernels::cuda::gpu::Kernels()};
   for (uint32_t rank = 1; rank < num_ranks; ++rank) {
     BATON_ASSIGN_OR_RETURN(
-        std::unique_ptr<CudaDevice> peer,
-        CudaDevice::Open(static_cast<int>(rank), cuda::gpu::Kernels().check_code));
+        std::unique_ptr<device::CudaDevice> peer,
+        device::CudaDevice::Open(static_cast<int>(rank), kernels::cuda::gpu::Kernels().check_code));
     if (peer->arithmetic() != out.accelerator->arithmetic()) {
       return FailedPrecondition("GPUs 0 and {} compute other bits: {} and {}", rank,
                                 out.accelerator->Describe(), peer->Describe());
@@ -129,4 +136,4 @@ absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind, uint32_t num_ra
   return device;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -13,26 +13,26 @@
 #include "src/device/device.h"
 #include "src/device/launch_gate.h"
 
-namespace baton {
+namespace baton::model {
 
 // `accelerator` and `kernels` are both null for the processor.
 struct ComputeDevice {
-  std::unique_ptr<Accelerator> accelerator;
-  const cuda::KernelTable* kernels = nullptr;
+  std::unique_ptr<device::Accelerator> accelerator;
+  const kernels::cuda::KernelTable* kernels = nullptr;
   // The GPUs beside `accelerator` for a model that is divided. Each reaches the memory of all.
-  std::vector<std::unique_ptr<Accelerator>> peers = {};
+  std::vector<std::unique_ptr<device::Accelerator>> peers = {};
   // Set for a model that is divided, on whatever devices; else null.
-  std::unique_ptr<LaunchGate> gate = {};
+  std::unique_ptr<device::LaunchGate> gate = {};
   // Why auto chose the processor in a build with CUDA; else empty.
   std::string why_processor = {};
 
   // All of them; none for the processor.
-  std::vector<Accelerator*> accelerators() const;
+  std::vector<device::Accelerator*> accelerators() const;
 };
 
 // OK when this build can compute on that kind, whether or not this machine can; Unimplemented
 // naming it otherwise.
-absl::Status CheckDeviceInBuild(DeviceKind kind);
+absl::Status CheckDeviceInBuild(device::DeviceKind kind);
 
 // kUnspecified (auto) opens the best device that this machine has. One line of the log, and
 // `why_processor`, say why it is not a better device of this build. Errors as CheckDeviceInBuild.
@@ -47,9 +47,9 @@ absl::Status CheckDeviceInBuild(DeviceKind kind);
 // is then InvalidArgument if launches wait for their own work (CUDA_LAUNCH_BLOCKING). These are
 // variables of the process, as is NCCL_COMM_BLOCKING, so call this function before anything else
 // uses a GPU.
-absl::StatusOr<ComputeDevice> OpenComputeDevice(DeviceKind kind, uint32_t num_ranks = 1,
+absl::StatusOr<ComputeDevice> OpenComputeDevice(device::DeviceKind kind, uint32_t num_ranks = 1,
                                                 bool awaits_others = false);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_COMPUTE_DEVICE_H_

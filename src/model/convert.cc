@@ -11,7 +11,7 @@
 #include "src/model/partial_file.h"
 #include "src/model/tensor_plan.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 // Types that can be written: their name here, and general.file_type of llama.cpp's llama_ftype.
@@ -101,4 +101,4 @@ absl::Status ConvertModel(const GgufFile& file, const ConvertOptions& options,
   return out.Finish();
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -14,12 +14,12 @@
 #include "src/model/gguf.h"
 #include "src/model/gguf_writer.h"
 
-namespace baton {
+namespace baton::model {
 
 // Options of a conversion.
 struct ConvertOptions {
-  GgmlType type = GgmlType::kBf16;  // kBf16, kQ8_0, kQ4_0 or kQ4_1
-  ThreadPool* pool = nullptr;       // not owned
+  GgmlType type = GgmlType::kBf16;     // kBf16, kQ8_0, kQ4_0 or kQ4_1
+  device::ThreadPool* pool = nullptr;  // not owned
   // Adds the tokenizer keys of a folder, which `file` does not have; may be null.
   std::function<void(GgufWriter&)> add_keys;
 };
@@ -36,6 +36,6 @@ absl::StatusOr<GgmlType> ParseConvertType(std::string_view text);
 absl::Status ConvertModel(const GgufFile& file, const ConvertOptions& options,
                           const std::string& path);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_CONVERT_H_

@@ -5,7 +5,15 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::HostBuffer;
+using kernels::AttentionSpan;
+using kernels::RowSampling;
+
 namespace {
 
 constexpr size_t kWordBytes = sizeof(uint32_t);
@@ -204,4 +212,4 @@ void DeviceBatch::WriteRows(const ModelBatch& batch) const {
             sampling.end(), RowSampling{});
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -25,7 +25,7 @@
 #include "src/model/model_batch.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::model {
 
 // Ctas that decode attention is spread over: four of 128 threads on each of Hopper's 132 SMs.
 inline constexpr uint32_t kDecodeCtas = 4 * 132;
@@ -52,7 +52,7 @@ struct DeviceBatchSize {
 
 // The items of attention on the device, and the grid that walks them; 0 = there are none.
 struct DeviceItems {
-  const cuda::AttentionItem* items = nullptr;
+  const kernels::cuda::AttentionItem* items = nullptr;
   const uint32_t* num_items = nullptr;
   uint32_t num_ctas = 0;
   bool is_spread = false;  // cuda::AttentionParams
@@ -64,7 +64,7 @@ class DeviceBatch {
   // ResourceExhausted when memory is short.
   static absl::StatusOr<std::unique_ptr<DeviceBatch>> Create(const ModelConfig& config,
                                                              const DeviceBatchSize& size,
-                                                             Accelerator* device);
+                                                             device::Accelerator* device);
 
   // Puts the copy of the batch, which was checked, into the stream. The copy of the batch before
   // the last one is done. With `padded_rows` 0 the batch is copied as it is. Else all its rows
@@ -83,8 +83,8 @@ class DeviceBatch {
   const uint32_t* sequences() const { return At<uint32_t>(places_.sequences); }
   const uint32_t* logit_rows() const { return At<uint32_t>(places_.logit_rows); }
   // [logit_rows] RowSampling; null where the model is asked for no token.
-  const RowSampling* sampling() const {
-    return sizes_.sampled_rows == 0 ? nullptr : At<RowSampling>(places_.sampling);
+  const kernels::RowSampling* sampling() const {
+    return sizes_.sampled_rows == 0 ? nullptr : At<kernels::RowSampling>(places_.sampling);
   }
   const uint32_t* block_lists() const { return At<uint32_t>(places_.block_lists); }
   // Items of prefill attention, for every layer; none in a padded batch.
@@ -100,7 +100,7 @@ class DeviceBatch {
   }
 
  private:
-  using Item = cuda::AttentionItem;
+  using Item = kernels::cuda::AttentionItem;
   static constexpr uint32_t kNumCounts = 3;  // prefill, decode, local decode
 
   // Lengths of the arrays, and of grids.
@@ -140,21 +140,21 @@ class DeviceBatch {
   void WriteRows(const ModelBatch& batch) const;
 
   const DeviceBatchSize size_;
-  const cuda::AttentionPlanLimits limits_;
-  const cuda::AttentionShape shape_;
-  const cuda::AttentionShape local_shape_;
+  const kernels::cuda::AttentionPlanLimits limits_;
+  const kernels::cuda::AttentionShape shape_;
+  const kernels::cuda::AttentionShape local_shape_;
   const bool has_local_layers_;
-  Accelerator* device_ = nullptr;
-  DeviceBuffer memory_;
-  HostBuffer staged_[2];     // what is being copied, in turn
-  size_t which_staged_ = 0;  // the last batch's
+  device::Accelerator* device_ = nullptr;
+  device::DeviceBuffer memory_;
+  device::HostBuffer staged_[2];  // what is being copied, in turn
+  size_t which_staged_ = 0;       // the last batch's
   Sizes sizes_;
   Places places_ = {};
-  std::vector<cuda::AttentionRows> rows_;  // reserved, as the plans
-  cuda::AttentionPlan plan_;
-  cuda::AttentionPlan local_plan_;
+  std::vector<kernels::cuda::AttentionRows> rows_;  // reserved, as the plans
+  kernels::cuda::AttentionPlan plan_;
+  kernels::cuda::AttentionPlan local_plan_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_DEVICE_BATCH_H_

@@ -15,7 +15,18 @@
 #include "src/model/tensor_plan.h"
 #include "src/model/weight_loader.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+using device::Accelerator;
+using device::DeviceEvent;
+using device::DeviceKindName;
+using device::LaunchGate;
+using kv::KvDtype;
+using kv::KvDtypeName;
+using kv::KvEncoding;
+using kv::KvView;
+using kv::RankLayout;
 
 namespace {
 
@@ -424,4 +435,4 @@ Status DeviceModel::GatherLogits() const {
   });
 }
 
-}  // namespace baton
+}  // namespace baton::model

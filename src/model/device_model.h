@@ -31,17 +31,17 @@
 #include "src/model/gguf.h"
 #include "src/model/weight_load_report.h"
 
-namespace baton {
+namespace baton::model {
 
 // Options of a device model; they decide its working memory.
 struct DeviceModelOptions {
-  Accelerator* device = nullptr;               // not owned; outlives the model
-  const cuda::KernelTable* kernels = nullptr;  // of that device
-  ThreadPool* pool = nullptr;                  // of the host, for loading only
-  KvDtype kv_dtype = KvDtype::kBf16;           // or kFp8
-  uint32_t block_size = 64;                    // tokens of a KV block: 16, 32 or 64
-  uint32_t max_rows = 1024;                    // rows of one Forward
-  uint32_t max_logit_rows = 1024;              // of them whose logits may be wanted
+  device::Accelerator* device = nullptr;                // not owned; outlives the model
+  const kernels::cuda::KernelTable* kernels = nullptr;  // of that device
+  device::ThreadPool* pool = nullptr;                   // of the host, for loading only
+  kv::KvDtype kv_dtype = kv::KvDtype::kBf16;            // or kFp8
+  uint32_t block_size = 64;                             // tokens of a KV block: 16, 32 or 64
+  uint32_t max_rows = 1024;                             // rows of one Forward
+  uint32_t max_logit_rows = 1024;                       // of them whose logits may be wanted
   uint32_t max_context = 0;   // positions of one sequence; 0 = the model's context length
   uint64_t tokenizer_id = 0;  // part of numerics_id
   // Quantised weights stay packed. A step of up to 128 rows reads them as they are; a step of more
@@ -59,11 +59,11 @@ struct DeviceModelOptions {
   uint32_t num_ranks = 1;  // 1, 2, 4 or 8
   // The devices of ranks 1, 2, ...: not owned, of one kind with `device`, and each reaches the
   // memory of all others (Accelerator::ReachMemoryOf). Empty: all ranks are on `device`.
-  std::vector<Accelerator*> peers = {};
+  std::vector<device::Accelerator*> peers = {};
   // With several ranks, the thread holds a Launch of this gate while it puts an exchange, or a
   // recorded step, into all devices' streams. Not owned; may be null where nothing else uses the
   // devices.
-  LaunchGate* gate = nullptr;
+  device::LaunchGate* gate = nullptr;
 };
 
 struct DeviceWeights;             // device_weights.h
@@ -93,18 +93,18 @@ class DeviceModel final : public LoadedModel {
   StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const override;
   // Records one step of decode rows for each of some 60 shapes. When the device cannot record, one
   // line of the log says why.
-  Status Prepare(const KvView& kv) override;
-  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+  Status Prepare(const kv::KvView& kv) override;
+  Status Forward(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
 
   bool samples() const override { return true; }
   // True where one stream orders all ranks' work.
   bool overlaps_steps() const override { return devices_.size() == 1; }
-  Status Begin(const ModelBatch& batch, const KvView& kv) override;
+  Status Begin(const ModelBatch& batch, const kv::KvView& kv) override;
   Status End(std::span<TokenId> tokens) override;
   size_t num_recorded_steps() const { return graphs_.size(); }
   const ModelConfig& config() const override { return config_; }
-  const KvLayout& layout() const override { return layout_; }
+  const kv::KvLayout& layout() const override { return layout_; }
   uint32_t max_rows() const override { return options_.max_rows; }
   uint32_t max_context() const override { return options_.max_context; }
   const std::string& weights_id() const override { return weights_id_; }
@@ -146,28 +146,28 @@ class DeviceModel final : public LoadedModel {
   struct StepGraph {
     uint32_t rows;
     uint32_t num_ctas;
-    std::vector<DeviceGraph> graphs;
+    std::vector<device::DeviceGraph> graphs;
   };
   // InvalidArgument when the view is of another number of ranks.
-  Status CheckRanksOf(const KvView& kv) const;
+  Status CheckRanksOf(const kv::KvView& kv) const;
   // Goes on without recorded steps; Internal when a device has failed.
   Status StopRecording(const Status& why);
   // The number of rows to which a recorded step needs the batch padded; 0 = no recorded step
   // computes the batch.
-  uint32_t PaddedRows(const ModelBatch& batch, const KvView& kv, const LayerHook* hook) const;
+  uint32_t PaddedRows(const ModelBatch& batch, const kv::KvView& kv, const LayerHook* hook) const;
   // Launches the recorded step for the batch as it is set.
   Status LaunchRecorded(uint32_t rows) const;
   // Puts a step, which was checked, into the streams; after an error none of it is under way.
-  Status PutStep(const ModelBatch& batch, const KvView& kv, LayerHook* hook);
+  Status PutStep(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook);
   // Puts the kernels of a step into the streams, for the batch as it is set or placed.
-  Status LaunchStep(const KvView& kv, LayerHook* hook, bool wants_tokens);
+  Status LaunchStep(const kv::KvView& kv, LayerHook* hook, bool wants_tokens);
   // Notes that K and V of the next layer are in all streams.
   Status NoteStored();
   // Tells the hook, in order, of layers that are stored on all devices. These are the layers that
   // are stored by now or, with `waits`, all that were noted.
   Status TellStored(LayerHook* hook, bool waits);
 
-  Accelerator* DeviceOfRank(uint32_t rank) const;
+  device::Accelerator* DeviceOfRank(uint32_t rank) const;
   size_t DeviceIdxOfRank(uint32_t rank) const { return devices_.size() == 1 ? 0 : rank; }
   // Calls `call` with every rank, whose device is current. Returns the first error.
   template <typename Call>
@@ -185,26 +185,26 @@ class DeviceModel final : public LoadedModel {
   // Constant after Load.
   DeviceModelOptions options_;
   ModelConfig config_;
-  KvLayout layout_;
+  kv::KvLayout layout_;
   std::string weights_id_;
   std::string numerics_id_;
   std::string numerics_text_;
   std::vector<float> rope_factors_;  // as FillRopeTable's
   RankWeights weights_;              // of all models of Share
   WeightLoadReport load_report_;
-  std::vector<Accelerator*> devices_;  // of ranks 0, 1, ..., or the one of all
+  std::vector<device::Accelerator*> devices_;  // of ranks 0, 1, ..., or the one of all
   // Owned by the thread that calls Forward.
   std::vector<std::unique_ptr<DeviceRank>> ranks_;
-  std::vector<DeviceEvent> stored_;  // [layers][devices]: K and V of a layer are
-  uint32_t num_noted_ = 0;           // layers of the step, in the streams
-  uint32_t num_told_ = 0;            // and of them, told to the hook
-  size_t num_begun_ = 0;             // steps, 2 at most
-  size_t last_begun_ = 0;            // of two, in turn
+  std::vector<device::DeviceEvent> stored_;  // [layers][devices]: K and V of a layer are
+  uint32_t num_noted_ = 0;                   // layers of the step, in the streams
+  uint32_t num_told_ = 0;                    // and of them, told to the hook
+  size_t num_begun_ = 0;                     // steps, 2 at most
+  size_t last_begun_ = 0;                    // of two, in turn
   uint32_t begun_rows_[2] = {};
   std::vector<StepGraph> graphs_;           // rows ascending
   const std::byte* recorded_kv_ = nullptr;  // what they compute in, of rank 0
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_DEVICE_MODEL_H_

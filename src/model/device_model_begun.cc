@@ -7,7 +7,10 @@
 #include "src/model/device_model.h"
 #include "src/model/device_rank.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::RowSampling;
+using kv::KvView;
 
 Status DeviceModel::Begin(const ModelBatch& batch, const KvView& kv) {
   BATON_CHECK(overlaps_steps() && num_begun_ < std::size(begun_rows_),
@@ -58,4 +61,4 @@ Status DeviceModel::End(std::span<TokenId> tokens) {
   return status;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -9,7 +9,12 @@
 #include "src/model/device_model.h"
 #include "src/model/device_rank.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::DeviceGraph;
+using device::LaunchGate;
+using kv::KvView;
+
 namespace {
 
 // Every number of rows up to 16: one more row of padding would read more experts, or take a larger
@@ -73,4 +78,4 @@ Status DeviceModel::LaunchRecorded(uint32_t rows) const {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::model

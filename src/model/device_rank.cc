@@ -6,7 +6,15 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cublaslt = kernels::cublaslt;
+namespace cuda = kernels::cuda;
+namespace simt = kernels::simt;
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::HostStaging;
+using kv::KvLayout;
 
 using simt::Bf16;
 
@@ -483,4 +491,4 @@ Status DeviceRank::TakeTokens(size_t which, std::span<TokenId> to) {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::model

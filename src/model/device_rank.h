@@ -22,19 +22,20 @@
 #include "src/model/model_config.h"
 #include "src/model/model_rank.h"
 
-namespace baton {
+namespace baton::model {
 
 // The kernels' name for the type of K and V, bf16 or fp8.
-inline cuda::KvElement ElementOf(const KvLayout& layout) {
-  return layout.dtype == KvDtype::kFp8 ? cuda::KvElement::kFp8 : cuda::KvElement::kBf16;
+inline kernels::cuda::KvElement ElementOf(const kv::KvLayout& layout) {
+  return layout.dtype == kv::KvDtype::kFp8 ? kernels::cuda::KvElement::kFp8
+                                           : kernels::cuda::KvElement::kBf16;
 }
 
 // Everything that a rank is made from.
 struct DeviceRankOptions {
-  Accelerator* device = nullptr;
-  const cuda::KernelTable* kernels = nullptr;
-  ModelConfig config;  // of the rank
-  KvLayout layout;     // of its blocks
+  device::Accelerator* device = nullptr;
+  const kernels::cuda::KernelTable* kernels = nullptr;
+  ModelConfig config;   // of the rank
+  kv::KvLayout layout;  // of its blocks
   ModelRank rank;
   IndexRange logits;  // whose columns it computes
   DeviceBatchSize batch;
@@ -55,7 +56,7 @@ class DeviceRank {
       const DeviceRankOptions& options, std::shared_ptr<const DeviceWeights> weights);
 
   uint32_t index() const { return options_.rank.index; }
-  Accelerator* device() const { return options_.device; }
+  device::Accelerator* device() const { return options_.device; }
   const DeviceWeights& weights() const { return *weights_; }
   DeviceBatch& batch() const { return *workspace_->batch; }
   // Null: all products are by our own kernels.
@@ -84,26 +85,28 @@ class DeviceRank {
   Status TakeTokens(size_t which, std::span<TokenId> to);
 
   // The buffers that ranks exchange; one rank alone exchanges nothing.
-  simt::Bf16* added() const { return workspace_->added.as<simt::Bf16>(); }
+  kernels::simt::Bf16* added() const { return workspace_->added.as<kernels::simt::Bf16>(); }
   const float* partial_sum(PartialSum which) const { return Partial(which).as<float>(); }
   const float* logit_columns() const { return workspace_->logit_columns.as<float>(); }
   float* logits() const { return workspace_->logits.as<float>(); }  // of rank 0
   // The tokens that rank 0 chose in the last step.
   const uint32_t* tokens() const { return workspace_->tokens.as<uint32_t>(); }
-  cuda::ExchangeFlags* flags() const { return workspace_->flags.as<cuda::ExchangeFlags>(); }
+  kernels::cuda::ExchangeFlags* flags() const {
+    return workspace_->flags.as<kernels::cuda::ExchangeFlags>();
+  }
 
  private:
   DeviceRank(const DeviceRankOptions& options, std::shared_ptr<const DeviceWeights> weights)
       : options_(options), weights_(std::move(weights)) {}
 
   bool is_alone() const { return options_.rank.count == 1; }
-  const DeviceBuffer& Partial(PartialSum which) const {
+  const device::DeviceBuffer& Partial(PartialSum which) const {
     return workspace_->partial_sums[static_cast<size_t>(which)];
   }
-  const cuda::KernelTable& Kernels() const { return *options_.kernels; }
-  cuda::KvBlocks BlocksOf(uint32_t layer, std::byte* kv) const;
+  const kernels::cuda::KernelTable& Kernels() const { return *options_.kernels; }
+  kernels::cuda::KvBlocks BlocksOf(uint32_t layer, std::byte* kv) const;
   // normed = norm(residual += branch).
-  Status Normalise(const struct DeviceBranch& branch, const DeviceBuffer& weight);
+  Status Normalise(const struct DeviceBranch& branch, const device::DeviceBuffer& weight);
   // Computes the result of each row's experts for normed.
   Status MixExperts(uint32_t layer);
   // Where `slot_rows` is null, the slots are the rows of x.
@@ -112,9 +115,9 @@ class DeviceRank {
   // gated = activation(gate) * up.
   Status Gate(uint32_t rows);
   Status MatMul(const DeviceMatrix& weight, const struct DeviceProduct& product);
-  Status MatMulPacked(const DeviceMatrix& weight, const cuda::GemmParams& params);
+  Status MatMulPacked(const DeviceMatrix& weight, const kernels::cuda::GemmParams& params);
   // By cuBLASLt where it takes the product, by our own kernels elsewhere.
-  Status MatMulDense(const cuda::GemmParams& params);
+  Status MatMulDense(const kernels::cuda::GemmParams& params);
   bool CanUnpack(uint32_t n, uint32_t k) const;
   Status Unpack(const DeviceMatrix& weight, uint32_t n, uint32_t k);
   // The products that FastProducts may take: those of a layer and of the output layer.
@@ -122,7 +125,7 @@ class DeviceRank {
   void AddSite(const char* name, const DeviceMatrix& weight, const struct DeviceProduct& product,
                std::vector<FastSite>* sites);
   // The product that a branch ends with: hidden_size sums of k a row.
-  Status MatMulOfBranch(const DeviceMatrix& weight, const DeviceBuffer& x, uint32_t k,
+  Status MatMulOfBranch(const DeviceMatrix& weight, const device::DeviceBuffer& x, uint32_t k,
                         PartialSum which);
 
   const DeviceRankOptions options_;
@@ -131,6 +134,6 @@ class DeviceRank {
   std::unique_ptr<FastProducts> fast_;  // null without
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_DEVICE_RANK_H_

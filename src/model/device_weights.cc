@@ -6,7 +6,11 @@
 #include "src/base/size_text.h"
 #include "src/model/pack_tensor.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+using device::DeviceBuffer;
+
 namespace {
 
 // Cuts of tensors whose rows lie below one another in one matrix.
@@ -184,4 +188,4 @@ size_t DeviceWeights::packed_bytes() const {
   return total;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -15,35 +15,35 @@
 #include "src/model/tensor_plan.h"
 #include "src/model/weight_parts.h"
 
-namespace baton {
+namespace baton::model {
 
 // A matrix [n][k]: row-major bf16, or packed (kernels/cuda/packed_weights.h). Products have the
 // same bits either way.
 struct DeviceMatrix {
-  DeviceBuffer data;
-  cuda::PackedFormat format = cuda::PackedFormat::kBf16;
+  device::DeviceBuffer data;
+  kernels::cuda::PackedFormat format = kernels::cuda::PackedFormat::kBf16;
 
-  bool is_packed() const { return format != cuda::PackedFormat::kBf16; }
-  cuda::PackedMatrixView packed() const { return {data.data(), format}; }
+  bool is_packed() const { return format != kernels::cuda::PackedFormat::kBf16; }
+  kernels::cuda::PackedMatrixView packed() const { return {data.data(), format}; }
   size_t size_bytes() const { return data.size_bytes(); }
 };
 
 // The weights of one transformer layer; vectors are bf16 too, but for biases.
 struct DeviceLayer {
-  DeviceBuffer attn_norm;    // [hidden]
-  DeviceMatrix qkv;          // [qkv_size][hidden]
-  DeviceMatrix attn_output;  // [hidden][q_size]
-  DeviceBuffer ffn_norm;     // [hidden]
-  DeviceMatrix gate_up;      // [2 ffn][hidden]: gate, then up; of experts [experts][2 ffn][hidden]
-  DeviceMatrix down;         // [hidden][ffn]; of experts [experts][hidden][ffn]
+  device::DeviceBuffer attn_norm;  // [hidden]
+  DeviceMatrix qkv;                // [qkv_size][hidden]
+  DeviceMatrix attn_output;        // [hidden][q_size]
+  device::DeviceBuffer ffn_norm;   // [hidden]
+  DeviceMatrix gate_up;  // [2 ffn][hidden]: gate, then up; of experts [experts][2 ffn][hidden]
+  DeviceMatrix down;     // [hidden][ffn]; of experts [experts][hidden][ffn]
   // Empty unless the architecture has them.
-  DeviceBuffer qkv_bias;  // [qkv_size] fp32
-  DeviceBuffer q_norm;    // [head_dim]
-  DeviceBuffer k_norm;    // [head_dim]
-  DeviceMatrix router;    // [experts][hidden]
+  device::DeviceBuffer qkv_bias;  // [qkv_size] fp32
+  device::DeviceBuffer q_norm;    // [head_dim]
+  device::DeviceBuffer k_norm;    // [head_dim]
+  DeviceMatrix router;            // [experts][hidden]
   // Norms of what attention and the feed-forward layer add to the residual.
-  DeviceBuffer post_attn_norm;  // [hidden]
-  DeviceBuffer post_ffn_norm;   // [hidden]
+  device::DeviceBuffer post_attn_norm;  // [hidden]
+  device::DeviceBuffer post_ffn_norm;   // [hidden]
 };
 
 // Which weights, how, and where.
@@ -51,7 +51,7 @@ struct DeviceWeightsPart {
   const ModelConfig* config = nullptr;  // of the whole model
   ModelRank rank;
   bool keeps_packed = true;  // matrices whose types have a format for it
-  Accelerator* device = nullptr;
+  device::Accelerator* device = nullptr;
   size_t device_idx = 0;  // its number among those of all ranks
 };
 
@@ -60,7 +60,7 @@ struct DeviceWeights {
   DeviceMatrix token_embd;  // [vocab][hidden]
   // [vocab][hidden], empty when tied; of one of several ranks its rows, tied or not (LogitsOfRank)
   DeviceMatrix output;
-  DeviceBuffer output_norm;  // [hidden]
+  device::DeviceBuffer output_norm;  // [hidden]
   std::vector<DeviceLayer> layers;
 
   // Allocates device memory for all weights, contents undefined. `parts` is told what is to be
@@ -76,6 +76,6 @@ struct DeviceWeights {
   size_t packed_bytes() const;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_DEVICE_WEIGHTS_H_

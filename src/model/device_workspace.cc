@@ -8,7 +8,16 @@
 #include "kernels/cuda/gemm_segments.h"
 #include "kernels/simt/types.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+namespace simt = kernels::simt;
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::DeviceEvent;
+using device::HostBuffer;
+using device::HostStaging;
+
 namespace {
 
 constexpr size_t kBf16Bytes = sizeof(simt::Bf16);
@@ -132,4 +141,4 @@ Status DeviceWorkspace::FillRope(const ModelConfig& config, const RopeTableKind&
   return device_->CopyIn(to.data(), table.data(), to.size_bytes());
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -18,7 +18,7 @@
 #include "src/model/model_rank.h"
 #include "src/model/model_rope.h"
 
-namespace baton {
+namespace baton::model {
 
 // The numbers that set the size of a workspace.
 struct DeviceWorkspaceSize {
@@ -35,76 +35,79 @@ class DeviceWorkspace {
   // the file are out of range. `rope_factors` as FillRopeTable's.
   static absl::StatusOr<std::unique_ptr<DeviceWorkspace>> Create(
       const ModelConfig& config, const DeviceWorkspaceSize& size,
-      std::span<const float> rope_factors, Accelerator* device);
+      std::span<const float> rope_factors, device::Accelerator* device);
 
   // Zeros: with this buffer the next norm adds nothing.
-  const DeviceBuffer& nothing() const { return zeros_; }
+  const device::DeviceBuffer& nothing() const { return zeros_; }
 
   std::unique_ptr<DeviceBatch> batch;
 
   // Activations in bf16.
-  DeviceBuffer residual;       // [max_rows][hidden]
-  DeviceBuffer added;          // [max_rows][hidden]: what the next norm adds to the residual
-  DeviceBuffer normed;         // [max_rows][hidden]
-  DeviceBuffer qkv;            // [max_rows][qkv_size]
-  DeviceBuffer q;              // [max_rows][q_size]: rotated
-  DeviceBuffer attended;       // [max_rows][q_size]
-  DeviceBuffer gate_up;        // [max_rows][2 ffn]; of experts [max_rows top_k][2 ffn]
-  DeviceBuffer gated;          // [max_rows][ffn]; of experts [max_rows top_k][ffn]
-  DeviceBuffer logits;         // [max_logit_rows][vocab] fp32; of rank 0
-  DeviceBuffer tokens;         // [max_logit_rows] uint32_t: chosen
-  DeviceBuffer cos_sin;        // [max_context][head_dim / 2][2] fp32
-  DeviceBuffer local_cos_sin;  // as cos_sin, of local layers; empty without
+  device::DeviceBuffer residual;  // [max_rows][hidden]
+  device::DeviceBuffer added;     // [max_rows][hidden]: what the next norm adds to the residual
+  device::DeviceBuffer normed;    // [max_rows][hidden]
+  device::DeviceBuffer qkv;       // [max_rows][qkv_size]
+  device::DeviceBuffer q;         // [max_rows][q_size]: rotated
+  device::DeviceBuffer attended;  // [max_rows][q_size]
+  device::DeviceBuffer gate_up;   // [max_rows][2 ffn]; of experts [max_rows top_k][2 ffn]
+  device::DeviceBuffer gated;     // [max_rows][ffn]; of experts [max_rows top_k][ffn]
+  device::DeviceBuffer logits;    // [max_logit_rows][vocab] fp32; of rank 0
+  device::DeviceBuffer tokens;    // [max_logit_rows] uint32_t: chosen
+  device::DeviceBuffer cos_sin;   // [max_context][head_dim / 2][2] fp32
+  device::DeviceBuffer local_cos_sin;  // as cos_sin, of local layers; empty without
   // Buffers of one of several ranks; empty when the rank is alone.
-  DeviceBuffer partial_sums[2];  // [max_rows][hidden] fp32, in turn: of attention, feed-forward
-  DeviceBuffer logit_columns;    // [max_logit_rows][columns of the rank] fp32
-  DeviceBuffer flags;            // ExchangeFlags
+  device::DeviceBuffer
+      partial_sums[2];  // [max_rows][hidden] fp32, in turn: of attention, feed-forward
+  device::DeviceBuffer logit_columns;  // [max_logit_rows][columns of the rank] fp32
+  device::DeviceBuffer flags;          // ExchangeFlags
   // Partial sums and counters of products whose segments are spread, and partial results of
   // attention whose splits are spread.
-  DeviceBuffer gemm_partials;
-  DeviceBuffer gemm_counters;
+  device::DeviceBuffer gemm_partials;
+  device::DeviceBuffer gemm_counters;
   // A packed matrix in bf16 for products of many rows; empty where none needs it.
-  DeviceBuffer unpacked;
-  DeviceBuffer attention_partials;
-  DeviceBuffer attention_arrivals;
+  device::DeviceBuffer unpacked;
+  device::DeviceBuffer attention_partials;
+  device::DeviceBuffer attention_arrivals;
 
   // Buffers of a mixture of experts (kernels/cuda/experts_params.h); empty for other models.
   struct Experts {
-    DeviceBuffer logits;     // [max_rows][experts] fp32
-    DeviceBuffer pairs;      // [max_rows][top_k]: the expert
-    DeviceBuffer weights;    // [max_rows][top_k] fp32
-    DeviceBuffer slots;      // [max_rows][top_k]
-    DeviceBuffer slot_rows;  // [max_rows top_k]
-    DeviceBuffer begins;     // [experts]
-    DeviceBuffer tiles;      // [MaxExpertTiles]
-    DeviceBuffer num_tiles;  // uint32_t
-    DeviceBuffer arrivals;   // uint32_t, zero between launches
-    DeviceBuffer outputs;    // [max_rows top_k][hidden]
+    device::DeviceBuffer logits;     // [max_rows][experts] fp32
+    device::DeviceBuffer pairs;      // [max_rows][top_k]: the expert
+    device::DeviceBuffer weights;    // [max_rows][top_k] fp32
+    device::DeviceBuffer slots;      // [max_rows][top_k]
+    device::DeviceBuffer slot_rows;  // [max_rows top_k]
+    device::DeviceBuffer begins;     // [experts]
+    device::DeviceBuffer tiles;      // [MaxExpertTiles]
+    device::DeviceBuffer num_tiles;  // uint32_t
+    device::DeviceBuffer arrivals;   // uint32_t, zero between launches
+    device::DeviceBuffer outputs;    // [max_rows top_k][hidden]
   };
   Experts experts;
 
-  std::unique_ptr<HostStaging> answers;  // chosen tokens and logits on their way to the host
+  std::unique_ptr<device::HostStaging>
+      answers;  // chosen tokens and logits on their way to the host
 
   // The tokens of a step that was begun, on their way to the host, and when they are there.
   struct SentTokens {
-    HostBuffer tokens;  // [max_logit_rows] uint32_t
-    DeviceEvent arrived;
+    device::HostBuffer tokens;  // [max_logit_rows] uint32_t
+    device::DeviceEvent arrived;
   };
   SentTokens sent[2];  // of steps in turn; of rank 0
 
  private:
-  DeviceWorkspace(const DeviceWorkspaceSize& size, Accelerator* device)
+  DeviceWorkspace(const DeviceWorkspaceSize& size, device::Accelerator* device)
       : size_(size), device_(device) {}
   Status Allocate(const ModelConfig& config);
   Status AllocateExperts(const ModelConfig& config);
   Status FillTables(const ModelConfig& config, std::span<const float> rope_factors);
-  Status FillRope(const ModelConfig& config, const RopeTableKind& kind, const DeviceBuffer& to);
+  Status FillRope(const ModelConfig& config, const RopeTableKind& kind,
+                  const device::DeviceBuffer& to);
 
   const DeviceWorkspaceSize size_;
-  Accelerator* const device_;
-  DeviceBuffer zeros_;  // [max_rows][hidden] bf16
+  device::Accelerator* const device_;
+  device::DeviceBuffer zeros_;  // [max_rows][hidden] bf16
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_DEVICE_WORKSPACE_H_

@@ -10,7 +10,16 @@
 #include "src/model/quantize.h"
 #include "src/model/tensor_plan.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::TaskRange;
+using device::ThreadPool;
+using kernels::DequantizeRow;
+using kernels::Fp8Rows;
+using kernels::RawRowBytes;
+using kernels::TraitsOf;
+using kernels::WeightType;
+
 namespace {
 
 uint64_t RowBytes(uint64_t k, GgmlType type) {
@@ -96,4 +105,4 @@ absl::StatusOr<std::vector<std::byte>> EncodeMatrix(const GgufTensor& tensor, Gg
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model

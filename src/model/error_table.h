@@ -12,7 +12,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::model {
 
 // One reason: a stable name for logs and tests, and what the caller can do about it.
 struct ErrorRow {
@@ -51,6 +51,6 @@ class ErrorTable {
   std::span<const ErrorRow> rows_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_ERROR_TABLE_H_

@@ -14,7 +14,16 @@
 #include "src/base/split_mix.h"
 #include "src/model/device_batch.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cublaslt = kernels::cublaslt;
+namespace cuda = kernels::cuda;
+namespace simt = kernels::simt;
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::DeviceKindName;
+using kernels::Bf16FromFloat;
+using kernels::FloatFromBf16;
 
 using cublaslt::LtProduct;
 using cublaslt::LtShape;
@@ -372,4 +381,4 @@ std::string FastProducts::NumericsText() const {
                      kMaxOwnRows);
 }
 
-}  // namespace baton
+}  // namespace baton::model

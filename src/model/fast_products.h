@@ -27,7 +27,7 @@
 #include "src/model/model_config.h"
 #include "src/model/product_plan.h"
 
-namespace baton {
+namespace baton::model {
 
 // Products of up to so many rows are always our own. They are the products of recorded decode steps
 // (device_batch.h), which no foreign kernel enters, and the products for which packed weights are
@@ -36,8 +36,8 @@ inline constexpr uint32_t kMaxOwnRows = 128;
 
 // The library that computes products of many rows, or none.
 struct FastMode {
-  std::shared_ptr<const cublaslt::CublasLtTable> library;  // null: our own kernels only
-  std::string plan_folder;                                 // where plans are kept; "": nowhere
+  std::shared_ptr<const kernels::cublaslt::CublasLtTable> library;  // null: our own kernels only
+  std::string plan_folder;  // where plans are kept; "": nowhere
 };
 
 // The largest difference between a logit of fast mode and of our own kernels, in units of the row's
@@ -55,9 +55,9 @@ double FastLogitBound(const ModelConfig& config);
 // Products with one matrix, or with the same matrix of each layer.
 struct FastSite {
   std::string name;  // for the log
-  cublaslt::LtShape shape;
-  const DeviceBuffer* x;  // [max_rows][k]; any content, also afterwards
-  const DeviceBuffer* y;  // [max_rows][n]; likewise
+  kernels::cublaslt::LtShape shape;
+  const device::DeviceBuffer* x;  // [max_rows][k]; any content, also afterwards
+  const device::DeviceBuffer* y;  // [max_rows][n]; likewise
   uint32_t max_rows;
   // Puts the product of the first m rows by our own kernels into the stream.
   std::function<Status(uint32_t m)> multiply;
@@ -73,7 +73,8 @@ class FastProducts {
   // matrix and range, the products of the most and of the fewest rows are compared with our own.
   // The relative L2 error of no 64 rows may be above kMaxError. Errors are the device's. The
   // library outlives the result.
-  static StatusOr<std::unique_ptr<FastProducts>> Create(const FastMode& mode, Accelerator* device,
+  static StatusOr<std::unique_ptr<FastProducts>> Create(const FastMode& mode,
+                                                        device::Accelerator* device,
                                                         std::span<const FastSite> sites);
   // In bf16, the error when half of an ulp is wrong everywhere. In fp32, the error of sums in
   // another order.
@@ -83,7 +84,7 @@ class FastProducts {
   // Puts the product into the stream where it is the library's. False, and nothing was put, where
   // it is not, or where the library refuses the call. The library is not asked for a refused call
   // again.
-  bool Multiply(const cuda::GemmParams& params);
+  bool Multiply(const kernels::cuda::GemmParams& params);
 
   // The facts about fast mode that decide bits, for numerics_id: "cublaslt=13.0.2 rows>128".
   std::string NumericsText() const;
@@ -91,11 +92,11 @@ class FastProducts {
  private:
   // The library's products of one site; ranges of rows ascend.
   struct Product {
-    std::unique_ptr<cublaslt::LtProduct> product;
+    std::unique_ptr<kernels::cublaslt::LtProduct> product;
     std::vector<PlannedProduct> ranges;
     std::vector<bool> takes;  // [rows - kMaxOwnRows - 1]
   };
-  FastProducts(Accelerator* device, std::unique_ptr<cublaslt::LtHandle> handle)
+  FastProducts(device::Accelerator* device, std::unique_ptr<kernels::cublaslt::LtHandle> handle)
       : device_(device), handle_(std::move(handle)) {}
 
   // OK: it can be used. FailedPrecondition: it cannot, and why.
@@ -109,12 +110,12 @@ class FastProducts {
   // for the turn, must time the products.
   static bool ReadKept(const std::string& folder, const std::string& path, ProductPlan* plan,
                        std::optional<PlanTurn>* turn);
-  Status TuneAll(const FastSite& site, cublaslt::LtProduct* product, ProductPlan* plan);
-  Status Tune(const FastSite& site, cublaslt::LtProduct* product, PlannedProduct* planned);
+  Status TuneAll(const FastSite& site, kernels::cublaslt::LtProduct* product, ProductPlan* plan);
+  Status Tune(const FastSite& site, kernels::cublaslt::LtProduct* product, PlannedProduct* planned);
   // Puts the largest product of a range; FailedPrecondition where the library refuses the call.
-  Status Put(const FastSite& site, cublaslt::LtProduct* product, const PlannedProduct& planned,
-             const void* weights);
-  StatusOr<double> TimeOf(const FastSite& site, cublaslt::LtProduct* product,
+  Status Put(const FastSite& site, kernels::cublaslt::LtProduct* product,
+             const PlannedProduct& planned, const void* weights);
+  StatusOr<double> TimeOf(const FastSite& site, kernels::cublaslt::LtProduct* product,
                           const PlannedProduct& planned);
   Status FillRows(const FastSite& site);
   Status CheckSite(const FastSite& site, Product* product);
@@ -124,18 +125,20 @@ class FastProducts {
   StatusOr<std::vector<std::byte>> ReadRows(const FastSite& site, uint32_t count);
   // Notes which numbers of rows `product` takes.
   void NoteRows(const FastSite& site, Product* product);
-  bool Takes(const cuda::GemmParams& params);
-  Product* Find(const cublaslt::LtShape& shape);
-  cublaslt::LtWorkspace Workspace() const { return {workspace_.data(), workspace_.size_bytes()}; }
+  bool Takes(const kernels::cuda::GemmParams& params);
+  Product* Find(const kernels::cublaslt::LtShape& shape);
+  kernels::cublaslt::LtWorkspace Workspace() const {
+    return {workspace_.data(), workspace_.size_bytes()};
+  }
 
-  Accelerator* const device_;
-  const std::unique_ptr<cublaslt::LtHandle> handle_;  // before the products, which use it
-  DeviceBuffer workspace_;
+  device::Accelerator* const device_;
+  const std::unique_ptr<kernels::cublaslt::LtHandle> handle_;  // before the products, which use it
+  device::DeviceBuffer workspace_;
   std::vector<Product> products_;
   std::string refused_;  // by the library, for the log
   Status kept_;          // the first error of a plan's file, for the log
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_FAST_PRODUCTS_H_

@@ -9,7 +9,7 @@
 #include "src/base/errno_text.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 absl::Status OpenError(std::string_view what) { return NotFound("{}: {}", what, ErrnoText(errno)); }
@@ -38,4 +38,4 @@ FileMapping::~FileMapping() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-}  // namespace baton
+}  // namespace baton::model

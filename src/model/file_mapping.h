@@ -13,7 +13,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::model {
 
 // Which file it is, so that it can be opened once more: by its name, if that still is this file.
 struct FileIdentity {
@@ -50,6 +50,6 @@ class FileMapping {
   FileIdentity identity_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_FILE_MAPPING_H_

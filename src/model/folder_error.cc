@@ -2,7 +2,7 @@
 
 #include "src/model/error_table.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 constexpr absl::StatusCode kNotFound = absl::StatusCode::kNotFound;
@@ -45,4 +45,4 @@ absl::Status FolderError(FolderErrorCode code, std::string_view message) {
 
 FolderErrorCode FolderErrorOf(const absl::Status& status) { return kTable.Of(status); }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::model {
 
 // One value per kind of check.
 enum class FolderErrorCode : uint8_t {
@@ -47,6 +47,6 @@ absl::Status FolderError(FolderErrorCode code, std::string_view message);
 // The code that `status` carries, kNone when it carries none.
 FolderErrorCode FolderErrorOf(const absl::Status& status);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_FOLDER_ERROR_H_

@@ -16,10 +16,12 @@
 #include "src/model/model_batch.h"
 #include "src/model/model_config.h"
 
-namespace baton {
-
+namespace baton::device {
 class Accelerator;
 class ThreadPool;
+}  // namespace baton::device
+
+namespace baton::model {
 
 // See the file comment.
 class ForwardModel {
@@ -34,14 +36,14 @@ class ForwardModel {
   // Called once before the first Forward, with the view that Forward will be given. Makes ready
   // what can be made ready. The view's memory may hold anything, and nothing is written to it.
   // Internal when a device failed. Not needed for right answers.
-  virtual Status Prepare(const KvView& /*kv*/) { return OkStatus(); }
+  virtual Status Prepare(const kv::KvView& /*kv*/) { return OkStatus(); }
 
   // Computes the rows of `batch`: stores their K and V in the blocks of their spans, and writes the
   // logits of the wanted rows to `logits` [logit_rows, vocab_size] in their order. `hook` (may be
   // null) hears of each layer. Allocates nothing. InvalidArgument with the values when a size,
   // token, position or block lies outside what the model was loaded for; then nothing is written.
   // Internal when a device failed.
-  virtual Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+  virtual Status Forward(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook,
                          std::span<float> logits) = 0;
 
   // Whether it takes ModelBatch::sampling.
@@ -53,7 +55,7 @@ class ForwardModel {
   // model chooses a token for each of them. A token id may be a FedToken of the step begun before,
   // which has not ended. Two steps are begun and not ended at most. The arrays may change when it
   // returns. Errors as Forward; then nothing was begun.
-  virtual Status Begin(const ModelBatch& /*batch*/, const KvView& /*kv*/) {
+  virtual Status Begin(const ModelBatch& /*batch*/, const kv::KvView& /*kv*/) {
     return Unimplemented("steps of this model do not overlap");
   }
   // Waits for the older of the steps that were begun; `tokens` [rows] as ModelBatch::tokens.
@@ -70,8 +72,9 @@ class ForwardModel {
 
 // The threads and the device that a model computes with; both outlive it.
 struct ModelThreads {
-  ThreadPool* pool = nullptr;     // of the host
-  Accelerator* device = nullptr;  // of the model's device and this model's alone; null on the host
+  device::ThreadPool* pool = nullptr;  // of the host
+  device::Accelerator* device =
+      nullptr;  // of the model's device and this model's alone; null on the host
 };
 
 // See the file comment.
@@ -83,7 +86,7 @@ class LoadedModel : public ForwardModel {
   virtual StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const = 0;
 
   virtual const ModelConfig& config() const = 0;
-  virtual const KvLayout& layout() const = 0;  // of every KvView given to Forward
+  virtual const kv::KvLayout& layout() const = 0;  // of every KvView given to Forward
   // Hash of the config and of every tensor's bytes, 32 hex digits. Equal ids = equal weights.
   virtual const std::string& weights_id() const = 0;
   // Hash of everything that decides bits, 32 hex digits: two models of equal numerics_id give equal
@@ -107,6 +110,6 @@ class LoadedModel : public ForwardModel {
   }
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_FORWARD_MODEL_H_

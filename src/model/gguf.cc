@@ -7,7 +7,7 @@
 #include "src/model/file_mapping.h"
 #include "src/model/gguf_parser.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 absl::Status MissingKey(std::string_view key) {
@@ -144,4 +144,4 @@ absl::StatusOr<std::string_view> GgufFile::StringOr(std::string_view key,
   return FindValue(key) == nullptr ? fallback : String(key);
 }
 
-}  // namespace baton
+}  // namespace baton::model

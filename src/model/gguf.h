@@ -33,7 +33,7 @@
 #include "src/model/gguf_types.h"
 #include "src/model/gguf_value.h"
 
-namespace baton {
+namespace baton::model {
 
 // Real files hold 20 to 60 keys; an entry takes 52 bytes of memory, so all take less than 1 MiB.
 inline constexpr uint64_t kMaxGgufKeys = 8192;
@@ -162,6 +162,6 @@ class GgufFile {
   std::vector<uint32_t> tensor_order_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_GGUF_H_

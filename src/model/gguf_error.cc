@@ -2,7 +2,7 @@
 
 #include "src/model/error_table.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 constexpr absl::StatusCode kNotFound = absl::StatusCode::kNotFound;
@@ -55,4 +55,4 @@ absl::Status GgufError(GgufErrorCode code, std::string_view message) {
 
 GgufErrorCode GgufErrorOf(const absl::Status& status) { return kTable.Of(status); }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::model {
 
 // One value per check of the reader.
 enum class GgufErrorCode : uint8_t {
@@ -57,6 +57,6 @@ absl::Status GgufError(GgufErrorCode code, std::string_view message);
 // The code that `status` carries, kNone when it carries none.
 GgufErrorCode GgufErrorOf(const absl::Status& status);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_GGUF_ERROR_H_

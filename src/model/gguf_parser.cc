@@ -9,7 +9,7 @@
 #include "src/base/checked_math.h"
 #include "src/base/quoted_text.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 // Smallest file size of one metadata entry: key length, 1-byte key, type, 1-byte value.
@@ -369,4 +369,4 @@ absl::Status GgufParser::PlaceTensors() {
   return absl::OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -10,7 +10,7 @@
 
 #include "src/model/gguf.h"
 
-namespace baton {
+namespace baton::model {
 
 // Reads forward through the header. Every read names what it reads, for the error message.
 class GgufHeaderCursor {
@@ -68,6 +68,6 @@ class GgufParser {
   std::vector<Extent> extents_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_GGUF_PARSER_H_

@@ -6,7 +6,7 @@
 #include "src/base/quoted_text.h"
 #include "src/model/gguf.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 constexpr std::string_view kSuffix = ".gguf";
@@ -108,4 +108,4 @@ absl::Status GgufFile::TakePart(const GgufFile& part, uint64_t part_idx) {
   return absl::OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::model

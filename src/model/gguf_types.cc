@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 constexpr auto kYes = GgufTypeSupport::kSupported;
@@ -81,4 +81,4 @@ const GgufTensorType* FindGgufTensorType(uint32_t id) {
   return id < kTensorTypes.size() ? &kTensorTypes[id] : nullptr;
 }
 
-}  // namespace baton
+}  // namespace baton::model

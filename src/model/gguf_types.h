@@ -11,7 +11,7 @@
 #include <span>
 #include <string_view>
 
-namespace baton {
+namespace baton::model {
 
 // Type of a metadata value or of an array's elements (ggml's gguf.md, "gguf_metadata_value_type").
 enum class GgufValueType : uint32_t {
@@ -83,6 +83,6 @@ inline GgufTensorType Fp8TensorType(const Fp8Scales& scales) {
 // The row of `id`; nullptr when the format has never had it (as far as this table knows).
 const GgufTensorType* FindGgufTensorType(uint32_t id);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_GGUF_TYPES_H_

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 template <typename T>
@@ -86,4 +86,4 @@ std::optional<std::string_view> GgufStringCursor::Next() {
   return text;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -11,7 +11,7 @@
 
 #include "src/model/gguf_types.h"
 
-namespace baton {
+namespace baton::model {
 
 // A metadata value whose bytes the parser has already bounds-checked.
 class GgufValue {
@@ -63,6 +63,6 @@ class GgufStringCursor {
   uint64_t left_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_GGUF_VALUE_H_

@@ -1,6 +1,6 @@
 #include "src/model/gguf_writer.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 void PutBytes(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
@@ -106,4 +106,4 @@ std::vector<std::byte> GgufWriter::Header() const {
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -12,7 +12,7 @@
 
 #include "src/model/gguf.h"
 
-namespace baton {
+namespace baton::model {
 
 // See the file comment. Keys and names must be unique; the writer does not check.
 class GgufWriter {
@@ -56,6 +56,6 @@ class GgufWriter {
   uint64_t data_bytes_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_GGUF_WRITER_H_

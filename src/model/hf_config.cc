@@ -14,7 +14,7 @@
 #include "src/model/hf_rope.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 using Json = nlohmann::json;
@@ -295,4 +295,4 @@ absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
                         std::move(out));
 }
 
-}  // namespace baton
+}  // namespace baton::model

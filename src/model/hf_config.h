@@ -12,7 +12,7 @@
 #include "src/model/gguf_writer.h"
 #include "src/model/hf_json.h"
 
-namespace baton {
+namespace baton::model {
 
 // The values that the tensors of the folder must agree with, and the keys.
 struct HfConfig {
@@ -33,6 +33,6 @@ struct HfConfig {
 // (hf_keys.h).
 absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_HF_CONFIG_H_

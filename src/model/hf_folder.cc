@@ -18,7 +18,10 @@
 #include "src/model/hf_tensors.h"
 #include "src/model/safetensors.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::AlignedBuffer;
+
 namespace {
 
 constexpr const char* kConfigName = "config.json";
@@ -490,4 +493,4 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path)
   return GgufFile::Open(path);
 }
 
-}  // namespace baton
+}  // namespace baton::model

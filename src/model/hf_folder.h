@@ -18,7 +18,7 @@
 #include "src/base/status.h"
 #include "src/model/gguf.h"
 
-namespace baton {
+namespace baton::model {
 
 // The headers of all files of a folder together; hf_index.h limits their number and the tensors.
 inline constexpr uint64_t kMaxHfHeaderBytes = uint64_t{64} << 20;
@@ -33,6 +33,6 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path);
 // things too; cli/model_store.h has turned them into a path before.
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_HF_FOLDER_H_

@@ -10,7 +10,10 @@
 #include "src/model/folder_error.h"
 #include "src/model/hf_tensors.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::kMaxFp8Scale;
+
 namespace {
 
 using Json = nlohmann::json;
@@ -164,4 +167,4 @@ absl::Status ReadHfScales(const SafetensorsTensor& scale, const HfScaleGrid& gri
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::model

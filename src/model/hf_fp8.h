@@ -14,7 +14,7 @@
 #include "src/model/hf_json.h"
 #include "src/model/safetensors.h"
 
-namespace baton {
+namespace baton::model {
 
 inline constexpr uint32_t kHfFp8Block = 128;
 // The shortest row: a scale for each row, in fp32, takes at most an eighth of the codes.
@@ -47,6 +47,6 @@ absl::StatusOr<HfScaleGrid> HfScaleGridOf(const SafetensorsTensor& weight,
 absl::Status ReadHfScales(const SafetensorsTensor& scale, const HfScaleGrid& grid, uint64_t n,
                           float* out);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_HF_FP8_H_

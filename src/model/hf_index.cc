@@ -7,7 +7,7 @@
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 using Json = nlohmann::json;
@@ -126,4 +126,4 @@ absl::StatusOr<HfIndex> ReadHfIndex(std::string_view text) {
   return reader.TakeIndex();
 }
 
-}  // namespace baton
+}  // namespace baton::model

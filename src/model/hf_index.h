@@ -13,7 +13,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::model {
 
 inline constexpr const char* kHfIndexName = "model.safetensors.index.json";
 // The index of a model of some hundred shards and 40,000 tensors has 4 MiB.
@@ -29,6 +29,6 @@ using HfIndex = std::map<std::string, std::vector<std::string>>;
 // folder).
 absl::StatusOr<HfIndex> ReadHfIndex(std::string_view text);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_HF_INDEX_H_

@@ -9,7 +9,7 @@
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 using Json = nlohmann::json;
@@ -153,4 +153,4 @@ absl::StatusOr<std::string> JsonObject::StringOr(std::string_view key,
   return Has(key) ? String(key) : std::string(fallback);
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -11,7 +11,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::model {
 
 // Parses a config.json as Python does: NaN and infinities are numbers, written as literals or as
 // {"__float__": "Infinity"}. kFileTooLarge above kMaxHfConfigBytes, kBadJson for what is no object.
@@ -50,6 +50,6 @@ class JsonObject {
   const std::string where_;  // "config.json" or "config.json: rope_scaling"
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_HF_JSON_H_

@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 using Json = nlohmann::json;
@@ -351,4 +351,4 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -12,7 +12,7 @@
 #include "src/model/architecture.h"
 #include "src/model/hf_json.h"
 
-namespace baton {
+namespace baton::model {
 
 // Which object of a config.json it is.
 enum class HfObject : uint8_t {
@@ -33,6 +33,6 @@ std::span<const std::string_view> HfRopeKeys();
 // class of `model_type` in transformers has. Text models inside others are saved without them.
 void AddHfDefaults(std::string_view model_type, nlohmann::json& config);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_HF_KEYS_H_

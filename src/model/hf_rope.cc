@@ -8,7 +8,11 @@
 #include "src/model/folder_error.h"
 #include "src/model/hf_keys.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::Logarithm;
+using kernels::Power;
+
 namespace {
 
 using Json = nlohmann::json;
@@ -251,4 +255,4 @@ absl::Status ReadHfRope(const JsonObject& config, uint32_t head_dim, HfConfig& o
   return ReadScaling(config, scaling, head, out);
 }
 
-}  // namespace baton
+}  // namespace baton::model

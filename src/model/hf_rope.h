@@ -6,13 +6,13 @@
 #include "src/model/hf_config.h"
 #include "src/model/hf_json.h"
 
-namespace baton {
+namespace baton::model {
 
 // Adds ARCH.rope.* to the keys and fills rope_factors. kUnknownRopeType for a scaling that is not
 // default, linear, dynamic, yarn or llama3; kUnsupportedValue for a variant of one that is not
 // computed.
 absl::Status ReadHfRope(const JsonObject& config, uint32_t head_dim, HfConfig& out);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_HF_ROPE_H_

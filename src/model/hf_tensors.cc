@@ -9,7 +9,12 @@
 #include "src/model/hf_fp8.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::FloatFromBf16;
+using kernels::FloatFromE4m3;
+using kernels::FloatFromHalf;
+
 namespace {
 
 // A name of a layer's tensor: after "model.layers.N.", and after "blk.N.".
@@ -174,4 +179,4 @@ void ToF32(SafetensorsType type, std::span<const std::byte> in, float added, flo
   }
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -14,7 +14,7 @@
 #include "src/model/architecture.h"
 #include "src/model/safetensors.h"
 
-namespace baton {
+namespace baton::model {
 
 // How one tensor of a folder becomes a tensor of GGUF.
 struct HfTensorPlan {
@@ -51,6 +51,6 @@ void PermuteRows(const PermuteShape& shape, std::span<const std::byte> in, std::
 // Elements to fp32 (exact; of fp8 without their scales), plus `added`.
 void ToF32(SafetensorsType type, std::span<const std::byte> in, float added, float* out);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_HF_TENSORS_H_

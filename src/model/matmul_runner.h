@@ -9,7 +9,7 @@
 #include "src/model/model_weights.h"
 #include "src/model/model_workspace.h"
 
-namespace baton {
+namespace baton::model {
 
 // Rows of the input of one group of matmuls.
 struct GroupInput {
@@ -22,29 +22,29 @@ struct GroupInput {
 struct GroupOutput {
   float* out;  // [rows, stride]
   uint32_t stride;
-  Epilogue epilogue;
+  kernels::Epilogue epilogue;
 };
 
 // The three things that every operation needs.
 struct MatMulRunner {
-  const Ops& ops;
-  ThreadPool& pool;
+  const kernels::Ops& ops;
+  device::ThreadPool& pool;
   ModelWorkspace& workspace;
 
   // out = group * x, the parts of the group side by side. One quantisation serves all parts.
   void MatMul(const MatrixGroup& group, const GroupInput& input, const GroupOutput& output) const {
-    const A16View a16 = workspace.A16(input.k);
+    const kernels::A16View a16 = workspace.A16(input.k);
     if (group.uses_a16) ops.quantize_a16(pool, input.x, input.rows, a16);
     float* out = output.out;
-    for (const PackedMatrix& part : group.parts) {
+    for (const kernels::PackedMatrix& part : group.parts) {
       MatMulOne(part, a16, input, {out, output.stride, output.epilogue});
       out += part.n();
     }
   }
 
-  void MatMulOne(const PackedMatrix& weights, const A16View& a16, const GroupInput& input,
-                 const GroupOutput& output) const {
-    MatMulArgs args;
+  void MatMulOne(const kernels::PackedMatrix& weights, const kernels::A16View& a16,
+                 const GroupInput& input, const GroupOutput& output) const {
+    kernels::MatMulArgs args;
     args.weights = &weights;
     args.a16 = a16;
     args.x = input.x;
@@ -56,6 +56,6 @@ struct MatMulRunner {
   }
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_MATMUL_RUNNER_H_

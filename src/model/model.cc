@@ -9,7 +9,13 @@
 #include "src/model/model_weights.h"
 #include "src/model/model_workspace.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::A16View;
+using kernels::AttentionSpan;
+using kernels::Epilogue;
+using kv::KvView;
+
 Model::Model() = default;
 Model::~Model() = default;
 
@@ -97,4 +103,4 @@ std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {
   return ws.kept_spans;
 }
 
-}  // namespace baton
+}  // namespace baton::model

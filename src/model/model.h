@@ -31,13 +31,13 @@
 #include "src/model/model_batch.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::model {
 
 // Options of a model; they decide its working memory.
 struct ModelOptions {
-  ThreadPool* pool = nullptr;  // not owned; outlives the model
-  Isa isa = Isa::kAuto;
-  KvDtype kv_dtype = KvDtype::kBf16;
+  device::ThreadPool* pool = nullptr;  // not owned; outlives the model
+  kernels::Isa isa = kernels::Isa::kAuto;
+  kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
   uint32_t block_size = 16;   // tokens of a KV block
   uint32_t max_rows = 1024;   // rows of one Forward
   uint32_t max_context = 0;   // positions of one sequence; 0 = the model's context length
@@ -62,14 +62,14 @@ class Model final : public LoadedModel {
   Model& operator=(const Model&) = delete;
 
   StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const override;
-  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+  Status Forward(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
 
   const ModelConfig& config() const override { return config_; }
-  const KvLayout& layout() const override { return layout_; }
+  const kv::KvLayout& layout() const override { return layout_; }
   uint32_t max_rows() const override { return max_rows_; }
   uint32_t max_context() const override { return max_context_; }
-  const Ops& ops() const { return *ops_; }
+  const kernels::Ops& ops() const { return *ops_; }
   // Most multiplications are of 16-bit integers (quantised weights), not of floats.
   bool computes_in_int16() const;
 
@@ -86,12 +86,12 @@ class Model final : public LoadedModel {
   Model();
   Status MakeWorkspace();
 
-  void RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook);
+  void RunLayers(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook);
   // The pieces of a layer, in model_layers.cc.
-  void StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv);
-  void AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> spans, uint32_t rows,
-                            const KvView& kv);
-  void Attend(uint32_t layer, std::span<const AttentionSpan> spans, const KvView& kv);
+  void StoreKv(uint32_t layer, const ModelBatch& batch, const kv::KvView& kv);
+  void AttendAndFeedForward(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
+                            uint32_t rows, const kv::KvView& kv);
+  void Attend(uint32_t layer, std::span<const kernels::AttentionSpan> spans, const kv::KvView& kv);
   // x += norm(group * input), the norm only where the architecture has one.
   void AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
                      std::span<const float> post_norm);
@@ -102,13 +102,13 @@ class Model final : public LoadedModel {
   // gated = activation(gate of input) * (up of input).
   void Gate(const MatrixGroup& gate_up, const float* input, uint32_t rows);
   // Moves the wanted rows of the residual stream and of q to the front.
-  std::span<const AttentionSpan> KeepLogitRows(const ModelBatch& batch);
+  std::span<const kernels::AttentionSpan> KeepLogitRows(const ModelBatch& batch);
 
   // Constant after Load.
   ModelConfig config_;
-  KvLayout layout_;
-  const Ops* ops_ = nullptr;
-  ThreadPool* pool_ = nullptr;
+  kv::KvLayout layout_;
+  const kernels::Ops* ops_ = nullptr;
+  device::ThreadPool* pool_ = nullptr;
   uint32_t max_rows_ = 0;
   uint32_t max_context_ = 0;
   std::string weights_id_;
@@ -119,6 +119,6 @@ class Model final : public LoadedModel {
   std::unique_ptr<ModelWorkspace> workspace_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_MODEL_H_

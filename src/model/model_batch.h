@@ -12,7 +12,7 @@
 #include "kernels/sampling.h"
 #include "src/base/ids.h"
 
-namespace baton {
+namespace baton::model {
 
 inline constexpr TokenId kNoTokenId = -1;
 
@@ -26,19 +26,19 @@ constexpr uint32_t FeedingRow(TokenId fed) {
 
 // The rows of one step. The arrays belong to the caller and live until Forward returns.
 struct ModelBatch {
-  std::span<const TokenId> token_ids;    // [rows], each in [0, vocab_size) or a FedToken
-  std::span<const AttentionSpan> spans;  // cover [0, rows) in ascending order without gaps
+  std::span<const TokenId> token_ids;             // [rows], each in [0, vocab_size) or a FedToken
+  std::span<const kernels::AttentionSpan> spans;  // cover [0, rows) in ascending order without gaps
   std::span<const uint32_t> logit_rows;  // ascending rows whose logits are wanted; may be empty
   // For a model that samples(): [logit_rows] each, or empty. Where on_device is set the model
   // writes the row's token, kNoTokenId when its logits leave none, and not its logits.
-  std::span<const RowSampling> sampling = {};
+  std::span<const kernels::RowSampling> sampling = {};
   std::span<TokenId> tokens = {};
 
   uint32_t num_rows() const { return static_cast<uint32_t>(token_ids.size()); }
   // Whether the model is to choose a token of some row.
   bool wants_tokens() const {
     return std::any_of(sampling.begin(), sampling.end(),
-                       [](const RowSampling& row) { return row.on_device != 0; });
+                       [](const kernels::RowSampling& row) { return row.on_device != 0; });
   }
 };
 
@@ -51,6 +51,6 @@ class LayerHook {
   virtual void OnLayerStored(uint32_t layer) = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_MODEL_BATCH_H_

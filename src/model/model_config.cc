@@ -11,7 +11,12 @@
 #include "src/base/quoted_text.h"
 #include "src/model/tensor_plan.h"
 
-namespace baton {
+namespace baton::model {
+
+using kv::KvDtype;
+using kv::KvEncoding;
+using kv::KvLayout;
+
 namespace {
 
 // Inclusive range of an integer key.
@@ -407,4 +412,4 @@ std::string CanonicalText(const ModelConfig& config) {
       CanonicalExtras(config));
 }
 
-}  // namespace baton
+}  // namespace baton::model

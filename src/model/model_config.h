@@ -19,7 +19,7 @@
 #include "src/model/gguf.h"
 #include "src/model/rope_scaling.h"
 
-namespace baton {
+namespace baton::model {
 
 // Limits of a config; several times what published llama models have (405B: 126 layers, hidden
 // 16384, ffn 53248, 128 heads).
@@ -84,12 +84,12 @@ struct ModelConfig {
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 
 // The blocks of this model's KV cache; `block_size` tokens each.
-KvLayout KvLayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t block_size);
+kv::KvLayout KvLayoutOf(const ModelConfig& config, kv::KvDtype dtype, uint32_t block_size);
 
 // "architecture=llama layers=30 hidden=576 ...": every field that changes results, floats in hex.
 // Part of weights_id.
 std::string CanonicalText(const ModelConfig& config);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_MODEL_CONFIG_H_

@@ -10,7 +10,15 @@
 #include "src/model/model_weights.h"
 #include "src/model/model_workspace.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::AttentionArgs;
+using kernels::AttentionSpan;
+using kernels::Epilogue;
+using kernels::Exp;
+using kernels::RopeAppendArgs;
+using kv::KvView;
+
 namespace {
 
 // Turns the weights of a row's experts, whose sum is 1, into their parts of the softmax over the
@@ -181,4 +189,4 @@ void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
                          config_.hidden_size, ws.x});
 }
 
-}  // namespace baton
+}  // namespace baton::model

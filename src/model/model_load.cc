@@ -9,7 +9,12 @@
 #include "src/model/numerics.h"
 #include "src/model/tensor_plan.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::OpsFor;
+using kv::KvDtype;
+using kv::KvDtypeName;
+
 namespace {
 
 // A step of more rows would break the target of 100 ms a step by far, on any device.
@@ -89,4 +94,4 @@ StatusOr<std::unique_ptr<LoadedModel>> Model::Share(const ModelThreads& threads)
   return model;
 }
 
-}  // namespace baton
+}  // namespace baton::model

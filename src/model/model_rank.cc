@@ -6,7 +6,10 @@
 
 #include "src/model/encode_matrix.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::ThreadPool;
+
 namespace {
 
 // Where parts of the output layer begin: whole tiles of every packed format.
@@ -167,4 +170,4 @@ absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRan
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -22,7 +22,7 @@
 #include "src/model/model_config.h"
 #include "src/model/tensor_plan.h"
 
-namespace baton {
+namespace baton::model {
 
 // One of `count` ranks.
 struct ModelRank {
@@ -91,8 +91,8 @@ TensorSlice RowsOfTensor(const GgufTensor& tensor, const IndexRange& rows,
 // `rows` and `columns` of every matrix of the tensor. It has the tensor's type unless the columns
 // cut blocks, else bf16 (EncodeMatrix, with its errors). Whole rows of one matrix are not copied.
 absl::StatusOr<TensorSlice> SliceTensor(const GgufTensor& tensor, const IndexRange& rows,
-                                        const IndexRange& columns, ThreadPool& pool);
+                                        const IndexRange& columns, device::ThreadPool& pool);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_MODEL_RANK_H_

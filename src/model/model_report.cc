@@ -9,7 +9,12 @@
 #include "src/model/model_weights.h"
 #include "src/model/tokenizer_metadata.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::ThreadPool;
+using kv::KvDtype;
+using kv::KvLayout;
+
 namespace {
 
 // Tensors of one type, summed up.
@@ -161,4 +166,4 @@ std::string DescribeModelFile(const GgufFile& file, const absl::Status& servable
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model

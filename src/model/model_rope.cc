@@ -6,7 +6,12 @@
 
 #include "kernels/rope_table.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::BuildRopeTable;
+using kernels::CheckRopeTable;
+using kernels::RopeTableParams;
+
 namespace {
 
 // All but the positions. The result looks into `divisors`.
@@ -65,4 +70,4 @@ absl::Status CheckRope(const ModelConfig& config, std::span<const float> factors
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -7,7 +7,7 @@
 #include "src/base/status.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::model {
 
 // Which of a model's tables.
 struct RopeTableKind {
@@ -26,6 +26,6 @@ absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
 absl::Status CheckRope(const ModelConfig& config, std::span<const float> factors,
                        uint32_t max_position);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_MODEL_ROPE_H_

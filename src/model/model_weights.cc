@@ -12,7 +12,15 @@
 #include "src/model/model_rope.h"
 #include "src/model/tensor_plan.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::TaskRange;
+using device::ThreadPool;
+using kernels::IsNanCode;
+using kernels::PackedMatrix;
+using kernels::RawRows;
+using kernels::WeightType;
+
 namespace {
 
 // CheckWeightValues packs so many raw bytes at a time: its memory does not follow the file's size.
@@ -354,4 +362,4 @@ std::string HashWeights(const GgufFile& file, const ModelConfig& config) {
   return hash.Text();
 }
 
-}  // namespace baton
+}  // namespace baton::model

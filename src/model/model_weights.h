@@ -17,14 +17,14 @@
 #include "src/model/model_config.h"
 #include "src/model/tensor_plan.h"
 
-namespace baton {
+namespace baton::model {
 
 // Matrices that read the same input, side by side in one output: Q|K|V or gate|up. Neighbours of
 // equal type are joined into one packed matrix.
 struct MatrixGroup {
-  std::vector<PackedMatrix> parts;  // in output order
-  uint32_t n = 0;                   // columns of the output, all parts
-  bool uses_a16 = false;            // at least one part reads quantised activations
+  std::vector<kernels::PackedMatrix> parts;  // in output order
+  uint32_t n = 0;                            // columns of the output, all parts
+  bool uses_a16 = false;                     // at least one part reads quantised activations
 
   size_t bytes() const;
 };
@@ -57,10 +57,10 @@ struct LayerWeights {
 
 // All weights; see the file comment.
 struct ModelWeights {
-  PackedMatrix token_embd;          // [vocab, hidden]
-  MatrixGroup output;               // [vocab, hidden]; empty when tied
-  std::vector<float> output_norm;   // [hidden]
-  std::vector<float> rope_factors;  // [rope_dims / 2] or empty
+  kernels::PackedMatrix token_embd;  // [vocab, hidden]
+  MatrixGroup output;                // [vocab, hidden]; empty when tied
+  std::vector<float> output_norm;    // [hidden]
+  std::vector<float> rope_factors;   // [rope_dims / 2] or empty
   std::vector<LayerWeights> layers;
 
   size_t bytes() const;  // packed, everything
@@ -68,7 +68,7 @@ struct ModelWeights {
 
 // Packs the tensors of `plan` one after the other, so that memory peaks at the packed weights plus
 // the pages of the file. InvalidArgument as CheckElements; ResourceExhausted when memory is short.
-absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& pool);
+absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, device::ThreadPool& pool);
 
 // InvalidArgument naming the first vector (norm, bias, rope factor) with an element that is not
 // finite, or a rope factor that is not positive: every logit would be NaN.
@@ -80,16 +80,16 @@ absl::Status CheckVector(const GgufTensor& vector);
 // is an infinity or a NaN of an f32, f16, bf16 or fp8 tensor, or an f32 of 3.396e38 and more. An
 // element of an MXFP4 tensor beyond fp32 is one too (a power that is finite itself, times a digit).
 // Scales of other types are looked at when they are packed. Reads these tensors once.
-absl::Status CheckElements(const GgufFile& file, ThreadPool& pool);
+absl::Status CheckElements(const GgufFile& file, device::ThreadPool& pool);
 // As CheckElements, for rows of one tensor of any type; they begin at row `first` of its
 // `num_rows`.
 absl::Status CheckElementsOf(const GgufTensor& rows, uint64_t first, uint64_t num_rows,
-                             ThreadPool& pool);
+                             device::ThreadPool& pool);
 
 // The error that loading for the model's whole context would give for the values of a file that
 // PlanTensors accepts: that of LoadWeights, CheckVectors or CheckRope. Works on 16 MiB (or a row)
 // at a time; costs one read of the file.
-absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool);
+absl::Status CheckWeightValues(const GgufFile& file, device::ThreadPool& pool);
 
 // Hash of the canonical config and of name, type, shape, bytes and scales of every tensor, by
 // ascending name; 32 hex digits.
@@ -110,6 +110,6 @@ class WeightsHash {
 };
 std::vector<const GgufTensor*> TensorsByName(const GgufFile& file);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_MODEL_WEIGHTS_H_

@@ -5,7 +5,11 @@
 #include "kernels/weight_type.h"
 #include "src/model/model_rope.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::AlignedBuffer;
+using kernels::kQuantBlock;
+
 namespace {
 
 // Hands out pieces of one buffer. First pass with no buffer: only counts.
@@ -79,4 +83,4 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -14,7 +14,7 @@
 #include "src/device/aligned_buffer.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::model {
 
 // The numbers that set the size of a workspace.
 struct WorkspaceSize {
@@ -49,21 +49,21 @@ class ModelWorkspace {
   float* gathered = nullptr;          // [max_rows, hidden]: the rows of one expert
   float* expert_out = nullptr;        // [max_rows * experts used, hidden]
   std::span<std::byte> attention_scratch;
-  std::vector<AttentionSpan> kept_spans;  // capacity max_rows
+  std::vector<kernels::AttentionSpan> kept_spans;  // capacity max_rows
 
   // The quantised activations for a matmul of width `k`: one buffer, reused by every matmul.
-  A16View A16(uint32_t k) { return {a16_q_, a16_scale_, a16_sum_, k}; }
+  kernels::A16View A16(uint32_t k) { return {a16_q_, a16_scale_, a16_sum_, k}; }
   size_t bytes() const { return buffer_.size(); }
 
  private:
   ModelWorkspace() = default;
 
-  AlignedBuffer buffer_;
+  device::AlignedBuffer buffer_;
   int16_t* a16_q_ = nullptr;    // [max_rows, widest input]
   float* a16_scale_ = nullptr;  // [max_rows, widest input / 32]
   float* a16_sum_ = nullptr;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_MODEL_WORKSPACE_H_

@@ -4,7 +4,10 @@
 #include "src/base/hex.h"
 #include "src/base/xxh3.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::kSamplingRules;
+using kv::KvDtypeName;
 
 std::string NumericsText(const NumericsParts& parts) {
   std::string text = fmt::format(
@@ -31,4 +34,4 @@ absl::StatusOr<uint32_t> ContextFor(const ModelConfig& config, uint32_t wanted) 
   return wanted;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -11,14 +11,14 @@
 #include "src/base/status.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::model {
 
 // The parts of a numerics id.
 struct NumericsParts {
   std::string_view weights_id;
   uint64_t tokenizer_id;
   std::string_view arithmetic;  // order and rounding of every operation
-  KvDtype kv_dtype;
+  kv::KvDtype kv_dtype;
   const ModelConfig* config;
   uint32_t num_ranks = 1;  // whose parts of sums are added in their order
   std::string fast;        // FastProducts::NumericsText; "": equal bits whatever the batch
@@ -32,6 +32,6 @@ std::string NumericsId(std::string_view text);
 // `wanted` tokens, 0 = the model's. InvalidArgument when that is more than the model's.
 absl::StatusOr<uint32_t> ContextFor(const ModelConfig& config, uint32_t wanted);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_NUMERICS_H_

@@ -2,7 +2,11 @@
 
 #include "src/model/tensor_plan.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+using device::ThreadPool;
+using kernels::Fp8Rows;
 
 cuda::PackedFormat PackedFormatOf(const GgufTensor& tensor) {
   return PackedFormatOf(WholeOf(&tensor));
@@ -23,4 +27,4 @@ absl::Status PackTensor(const GgufTensor& tensor, ThreadPool& pool, std::span<st
                            static_cast<uint32_t>(tensor.dims[0]), pool, out);
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -12,16 +12,17 @@
 #include "src/model/gguf.h"
 #include "src/model/model_rank.h"
 
-namespace baton {
+namespace baton::model {
 
 // The format of a supported tensor; kBf16 when devices keep it dequantised.
-cuda::PackedFormat PackedFormatOf(const GgufTensor& tensor);
+kernels::cuda::PackedFormat PackedFormatOf(const GgufTensor& tensor);
 // The format of some rows and columns of a tensor.
-cuda::PackedFormat PackedFormatOf(const TensorCut& cut);
+kernels::cuda::PackedFormat PackedFormatOf(const TensorCut& cut);
 
 // All rows, to `out` [PackedBytes]. Errors as cuda::PackWeights and cuda::PackFp8.
-absl::Status PackTensor(const GgufTensor& tensor, ThreadPool& pool, std::span<std::byte> out);
+absl::Status PackTensor(const GgufTensor& tensor, device::ThreadPool& pool,
+                        std::span<std::byte> out);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_PACK_TENSOR_H_

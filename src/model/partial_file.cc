@@ -21,7 +21,7 @@
 #include "src/base/folder_entries.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -177,4 +177,4 @@ absl::Status PartialFile::Exists() const {
   return AlreadyExists("{} exists; remove it first", path_);
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -15,7 +15,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::model {
 
 // See the file comment. Each step fails with AlreadyExists when there is a file at `path`,
 // ResourceExhausted when the disk is full, else Unavailable.
@@ -53,6 +53,6 @@ class PartialFile {
   std::FILE* file_ = nullptr;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_PARTIAL_FILE_H_

@@ -16,7 +16,7 @@
 #include "src/base/xxh3.h"
 #include "src/model/partial_file.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 constexpr std::string_view kNoAlgorithm = "none";
@@ -140,4 +140,4 @@ PlanTurn::PlanTurn(const std::string& folder, std::chrono::milliseconds limit) {
   folder_ = std::move(opened);
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -15,11 +15,11 @@
 #include "src/base/status.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::model {
 
 // Products of one shape with (rows of the bucket before, rows] rows.
 struct PlannedProduct {
-  cublaslt::LtShape shape;
+  kernels::cublaslt::LtShape shape;
   uint32_t rows;
   // An algorithm of the library's version that the plan names. None: the library has no algorithm,
   // and our own kernels multiply.
@@ -64,6 +64,6 @@ class PlanTurn {
   std::string failure_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_PRODUCT_PLAN_H_

@@ -8,7 +8,11 @@
 #include "kernels/math.h"
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::Bf16FromFloat;
+using kernels::HalfFromFloat;
+
 namespace {
 
 constexpr size_t kBlock = 32;
@@ -119,4 +123,4 @@ void EncodeRow(GgmlType type, std::span<const float> row, std::byte* out) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::model

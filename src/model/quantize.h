@@ -10,7 +10,7 @@
 
 #include "src/model/gguf_types.h"
 
-namespace baton {
+namespace baton::model {
 
 // Writes `row` in `type` (kF16, kBf16, kQ8_0, kQ4_0 or kQ4_1) to `out`, which has room for it; the
 // quantised types need a multiple of 32 elements. A block that holds a NaN or an infinity gets a
@@ -18,6 +18,6 @@ namespace baton {
 // 2^-128 becomes zeros.
 void EncodeRow(GgmlType type, std::span<const float> row, std::byte* out);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_QUANTIZE_H_

@@ -7,7 +7,7 @@
 #include "src/base/check.h"
 #include "src/base/errno_text.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 // More than a TensorReader's ring has under way; a full one is submitted and goes on.
@@ -83,4 +83,4 @@ absl::StatusOr<std::unique_ptr<ReadQueue>> OpenIoUring() {
   return queue;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -11,7 +11,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::model {
 
 // `to` from `offset` on. With O_DIRECT offset, size and memory are multiples of 4096.
 struct ReadRequest {
@@ -42,6 +42,6 @@ using OpenReadQueue = std::function<absl::StatusOr<std::unique_ptr<ReadQueue>>()
 // FailedPrecondition when the system refuses it: old kernels and many containers do.
 absl::StatusOr<std::unique_ptr<ReadQueue>> OpenIoUring();
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_READ_QUEUE_H_

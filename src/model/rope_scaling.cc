@@ -7,7 +7,10 @@
 #include "kernels/rope_table.h"
 #include "src/base/quoted_text.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::Logarithm;
+
 namespace {
 
 constexpr double kMaxFactor = 1e6;
@@ -138,4 +141,4 @@ std::string CanonicalText(const RopeScaling& scaling) {
                      bits(scaling.beta_slow), bits(scaling.attention_factor));
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -18,7 +18,7 @@
 #include "src/base/status.h"
 #include "src/model/gguf.h"
 
-namespace baton {
+namespace baton::model {
 
 enum class RopeScalingType : uint8_t { kNone = 0, kLinear = 1, kYarn = 2 };
 
@@ -46,6 +46,6 @@ double RopeAmplitude(const RopeScaling& scaling);
 // "yarn:0x...": every field that changes results; "none". Part of weights_id.
 std::string CanonicalText(const RopeScaling& scaling);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_ROPE_SCALING_H_

@@ -11,7 +11,7 @@
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 using Json = nlohmann::json;
@@ -254,4 +254,4 @@ absl::Status SafetensorsFile::Parse() {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::model

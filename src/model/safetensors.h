@@ -22,7 +22,7 @@
 #include "src/base/status.h"
 #include "src/model/file_mapping.h"
 
-namespace baton {
+namespace baton::model {
 
 // A tensor takes about 100 bytes of header; files of the largest models hold some ten thousand.
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = uint64_t{16} << 20;
@@ -66,6 +66,6 @@ class SafetensorsFile {
   std::vector<SafetensorsTensor> tensors_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_SAFETENSORS_H_

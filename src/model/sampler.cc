@@ -8,7 +8,18 @@
 #include "src/base/check.h"
 #include "src/model/sampler_loops.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::GumbelAt;
+using kernels::GumbelKey;
+using kernels::KeptByMinP;
+using kernels::kMinusInfinity;
+using kernels::Log;
+using kernels::RelativeWeight;
+using kernels::RowSampling;
+using kernels::UnitsOfTopP;
+using kernels::UnitsOfWeight;
+
 namespace {
 
 // The log-probability that is reported for a token with a logit of -infinity. JSON has no infinity
@@ -223,4 +234,4 @@ void Sampler::FillLogprobs(const SampleQuery& query, SampledToken& out) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::model

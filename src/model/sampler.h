@@ -41,7 +41,7 @@
 #include "src/model/sampler_state.h"
 #include "src/model/sampling_params.h"
 
-namespace baton {
+namespace baton::model {
 
 inline constexpr float kMostPenalised = 1e30f;
 static_assert(kMostPenalised / kMinTemperature < std::numeric_limits<float>::max());
@@ -60,7 +60,7 @@ struct SampleQuery {
 // The query as a row for a model which samples(), so that the device chooses, with the same bits.
 // on_device is 0 where the choice needs more than the logits: a penalty, bias, mask or
 // log-probability.
-RowSampling RowSamplingOf(const SampleQuery& query);
+kernels::RowSampling RowSamplingOf(const SampleQuery& query);
 
 // The answer of Sample. Self-contained, so that the tokens of a whole step can be kept side by
 // side.
@@ -114,6 +114,6 @@ class Sampler {
   std::vector<Candidate> candidates_;  // capacity vocab_size
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_SAMPLER_H_

@@ -9,7 +9,7 @@
 
 #include "kernels/sampling.h"
 
-namespace baton {
+namespace baton::model {
 
 // One implementation of the passes.
 struct SamplerLoops {
@@ -25,7 +25,7 @@ struct SamplerLoops {
   // out[i] = RelativeWeight(l, largest).
   void (*weights)(std::span<const float> logits, float largest, float* out);
   // The token of the largest l + Gumbel, ties by lowest id; -1 when all are -infinity.
-  int32_t (*best_gumbel)(std::span<const float> logits, const GumbelKey& key);
+  int32_t (*best_gumbel)(std::span<const float> logits, const kernels::GumbelKey& key);
 };
 
 const SamplerLoops& PortableSamplerLoops();
@@ -34,6 +34,6 @@ const SamplerLoops* Avx2SamplerLoops();
 // The fastest that runs here.
 const SamplerLoops& BestSamplerLoops();
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_SAMPLER_LOOPS_H_

@@ -2,7 +2,7 @@
 // code, so nothing but the table leaves this file.
 #include "src/model/sampler_loops.h"
 
-namespace baton {
+namespace baton::model {
 namespace sampler_avx2 {
 #include "src/model/sampler_loops_body.h"
 }  // namespace sampler_avx2
@@ -11,4 +11,4 @@ const SamplerLoops* Avx2SamplerLoops() {
   return __builtin_cpu_supports("avx2") != 0 ? &sampler_avx2::kLoops : nullptr;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -14,7 +14,7 @@ inline constexpr size_t kChunk =
 
 BATON_FLATTEN inline float Largest(std::span<const float> logits) {
   float lanes[kLanes];
-  for (float& lane : lanes) lane = kMinusInfinity;
+  for (float& lane : lanes) lane = kernels::kMinusInfinity;
   const size_t full = logits.size() / kLanes * kLanes;
   for (size_t i = 0; i < full; i += kLanes) {
     for (size_t j = 0; j < kLanes; ++j) {
@@ -24,7 +24,7 @@ BATON_FLATTEN inline float Largest(std::span<const float> logits) {
   for (size_t i = full; i < logits.size(); ++i) {
     lanes[0] = logits[i] > lanes[0] ? logits[i] : lanes[0];
   }
-  float best = kMinusInfinity;
+  float best = kernels::kMinusInfinity;
   for (float lane : lanes) best = lane > best ? lane : best;
   return best;
 }
@@ -46,13 +46,13 @@ BATON_FLATTEN inline size_t FirstEqual(std::span<const float> logits, float valu
 BATON_FLATTEN inline void Divide(std::span<const float> logits, float temperature, float* out) {
   for (size_t i = 0; i < logits.size(); ++i) {
     const float l = logits[i];
-    out[i] = l == l ? l / temperature : kMinusInfinity;
+    out[i] = l == l ? l / temperature : kernels::kMinusInfinity;
   }
 }
 
 // Exp(l - largest), 0 for a NaN.
 inline float Weight(float l, float largest) {
-  const float e = Exp(l - largest);
+  const float e = kernels::Exp(l - largest);
   return e == e ? e : 0.0f;
 }
 
@@ -76,34 +76,36 @@ BATON_FLATTEN inline double SumExp(std::span<const float> logits, float largest)
 }
 
 BATON_FLATTEN inline void Weights(std::span<const float> logits, float largest, float* out) {
-  for (size_t i = 0; i < logits.size(); ++i) out[i] = RelativeWeight(logits[i], largest);
+  for (size_t i = 0; i < logits.size(); ++i) out[i] = kernels::RelativeWeight(logits[i], largest);
 }
 
-BATON_FLATTEN inline int32_t BestGumbel(std::span<const float> logits, const GumbelKey& key) {
+BATON_FLATTEN inline int32_t BestGumbel(std::span<const float> logits,
+                                        const kernels::GumbelKey& key) {
   const float largest = Largest(logits);
-  if (largest == kMinusInfinity) return -1;
+  if (largest == kernels::kMinusInfinity) return -1;
   // A good score to begin with: few blocks have a token that may reach it.
   size_t best = FirstEqual(logits, largest);
-  float best_score = largest + GumbelAt(key, static_cast<uint32_t>(best));
-  uint32_t words[kGumbelBlock];
-  for (size_t begin = 0; begin < logits.size(); begin += kGumbelBlock) {
+  float best_score = largest + kernels::GumbelAt(key, static_cast<uint32_t>(best));
+  uint32_t words[kernels::kGumbelBlock];
+  for (size_t begin = 0; begin < logits.size(); begin += kernels::kGumbelBlock) {
     const size_t rest = logits.size() - begin;
-    const size_t size = rest < kGumbelBlock ? rest : kGumbelBlock;
-    const uint32_t first_call = static_cast<uint32_t>(begin) / kGumbelBlock * kGumbelCalls;
-    for (uint32_t j = 0; j < kGumbelCalls; ++j) {
-      const std::array<uint32_t, 4> four = GumbelWords(key, first_call + j);
+    const size_t size = rest < kernels::kGumbelBlock ? rest : kernels::kGumbelBlock;
+    const uint32_t first_call =
+        static_cast<uint32_t>(begin) / kernels::kGumbelBlock * kernels::kGumbelCalls;
+    for (uint32_t j = 0; j < kernels::kGumbelCalls; ++j) {
+      const std::array<uint32_t, 4> four = kernels::GumbelWords(key, first_call + j);
       words[j] = four[0];
-      words[kGumbelCalls + j] = four[1];
-      words[2 * kGumbelCalls + j] = four[2];
-      words[3 * kGumbelCalls + j] = four[3];
+      words[kernels::kGumbelCalls + j] = four[1];
+      words[2 * kernels::kGumbelCalls + j] = four[2];
+      words[3 * kernels::kGumbelCalls + j] = four[3];
     }
     int may_win = 0;
     for (size_t i = 0; i < size; ++i) {
-      may_win |= logits[begin + i] + GumbelBound(words[i]) >= best_score;
+      may_win |= logits[begin + i] + kernels::GumbelBound(words[i]) >= best_score;
     }
     if (may_win == 0) continue;
     for (size_t i = 0; i < size; ++i) {
-      const float score = logits[begin + i] + GumbelFromWord(words[i]);
+      const float score = logits[begin + i] + kernels::GumbelFromWord(words[i]);
       if (score > best_score || (score == best_score && begin + i < best)) {
         best_score = score;
         best = begin + i;

@@ -1,7 +1,7 @@
 // SamplerLoops for the baseline instruction set, and the choice between the two.
 #include "src/model/sampler_loops.h"
 
-namespace baton {
+namespace baton::model {
 namespace sampler_portable {
 #include "src/model/sampler_loops_body.h"
 }  // namespace sampler_portable
@@ -14,4 +14,4 @@ const SamplerLoops& BestSamplerLoops() {
   return *best;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -4,7 +4,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 // Fibonacci hashing: consecutive ids spread over the table.
@@ -44,4 +44,4 @@ SamplerState::Seen& SamplerState::Find(TokenId token) {
   return seen_.back();
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -11,7 +11,7 @@
 #include "src/base/ids.h"
 #include "src/model/sampling_params.h"
 
-namespace baton {
+namespace baton::model {
 
 // History of one choice; see the file comment. Keeps nothing but a counter when no penalty is set.
 class SamplerState {
@@ -44,6 +44,6 @@ class SamplerState {
   std::vector<uint32_t> slots_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_SAMPLER_STATE_H_

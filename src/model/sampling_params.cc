@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string_view>
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 // Inclusive range; `open` excludes min.
@@ -58,4 +58,4 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, uint32_t vocab
   return CheckBiases(params.logit_bias, vocab_size);
 }
 
-}  // namespace baton
+}  // namespace baton::model

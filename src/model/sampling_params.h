@@ -8,7 +8,7 @@
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::model {
 
 inline constexpr uint32_t kMaxTopLogprobs = 20;
 inline constexpr uint32_t kMaxLogitBiases = 1024;
@@ -47,6 +47,6 @@ struct SamplingParams {
 // InvalidArgument naming the field, its value and its range.
 absl::Status ValidateSamplingParams(const SamplingParams& params, uint32_t vocab_size);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_SAMPLING_PARAMS_H_

@@ -7,7 +7,11 @@
 #include "src/base/check.h"
 #include "src/base/quoted_text.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::Fp8Rows;
+using kernels::WeightType;
+
 namespace {
 
 // Looks up tensors and counts those used, so that left-over tensors can be reported.
@@ -227,4 +231,4 @@ Fp8Rows Fp8RowsOf(const GgufTensor& tensor) {
           .group = tensor.fp8()->group};
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -12,7 +12,7 @@
 #include "src/model/gguf.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::model {
 
 // The tensors of one transformer layer. Matrices are [n, k] with k contiguous (GGUF dims {k, n}).
 struct LayerTensors {
@@ -56,11 +56,11 @@ std::vector<float> FloatsOf(const GgufTensor& tensor);
 std::vector<float> QkvBiasOf(const LayerTensors& tensors);
 
 // The kernels' name of a supported tensor type; of fp8 that of what it is turned into, kBf16.
-WeightType WeightTypeOf(const GgufTensor& tensor);
+kernels::WeightType WeightTypeOf(const GgufTensor& tensor);
 
 // A tensor in fp8: a matrix, or several one below the other.
-Fp8Rows Fp8RowsOf(const GgufTensor& tensor);
+kernels::Fp8Rows Fp8RowsOf(const GgufTensor& tensor);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_TENSOR_PLAN_H_

@@ -14,7 +14,10 @@
 #include "src/base/errno_text.h"
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::AlignedBuffer;
+
 namespace {
 
 // The multiple that O_DIRECT wants of offsets, sizes and memory; no disk here has larger blocks.
@@ -273,4 +276,4 @@ absl::Status TensorReader::ReadError(const ReadRequest& request, std::string_vie
                   what);
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -26,7 +26,7 @@
 #include "src/model/file_mapping.h"
 #include "src/model/read_queue.h"
 
-namespace baton {
+namespace baton::model {
 
 // Counts of the reads so far.
 struct ReadReport {
@@ -98,7 +98,7 @@ class TensorReader {
   std::string refusal_;
   size_t slot_bytes_ = 0;
 
-  AlignedBuffer ring_;
+  device::AlignedBuffer ring_;
   std::vector<Slot> slots_;
   std::deque<size_t> free_slots_;
   std::deque<size_t> busy_slots_;     // in the order of their ranges
@@ -110,6 +110,6 @@ class TensorReader {
   ReadReport report_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_TENSOR_READER_H_

@@ -6,7 +6,7 @@
 
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
@@ -181,4 +181,4 @@ absl::StatusOr<TokenizerMetadata> ReadTokenizerMetadata(const GgufFile& file) {
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model

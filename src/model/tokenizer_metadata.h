@@ -12,7 +12,7 @@
 #include "src/base/status.h"
 #include "src/model/gguf.h"
 
-namespace baton {
+namespace baton::model {
 
 // GGUF has no keys for some things that a tokenizer.json says. `baton convert` writes them under
 // keys that begin with this prefix. Other readers skip them.
@@ -70,6 +70,6 @@ struct TokenizerMetadata {
 // 0..6, an id beyond the vocabulary, a NaN score.
 absl::StatusOr<TokenizerMetadata> ReadTokenizerMetadata(const GgufFile& file);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_TOKENIZER_METADATA_H_

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <string>
 
-namespace baton {
+namespace baton::model {
 
 // The report. One thread waits for the file, then has rows packed, then waits for the link.
 struct WeightLoadReport {
@@ -26,6 +26,6 @@ struct WeightLoadReport {
   std::string Text() const;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_WEIGHT_LOAD_REPORT_H_

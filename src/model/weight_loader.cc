@@ -10,7 +10,12 @@
 #include "src/model/model_weights.h"
 #include "src/model/pack_tensor.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+using device::Accelerator;
+using device::ThreadPool;
+
 namespace {
 
 uint64_t NumRows(const GgufTensor& tensor) { return tensor.num_elements() / tensor.dims[0]; }
@@ -208,4 +213,4 @@ absl::StatusOr<UploadedWeights> UploadWeights(const GgufFile& file, const ModelC
   return Uploader(parts, options).Run(file, config);
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -22,12 +22,12 @@
 #include "src/model/weight_parts.h"
 #include "src/model/weight_upload.h"
 
-namespace baton {
+namespace baton::model {
 
 // The devices to upload to, and the sizes of the pieces.
 struct WeightUploadOptions {
-  std::vector<Accelerator*> devices;  // by device_idx of the parts
-  ThreadPool* pool = nullptr;
+  std::vector<device::Accelerator*> devices;  // by device_idx of the parts
+  device::ThreadPool* pool = nullptr;
   // A piece of the file has so many bytes, or 16 rows if they are more: long enough for a disk's
   // full speed, and below kPieceBytes in bf16 from 4 bits a weight on.
   size_t read_bytes = size_t{8} << 20;
@@ -48,6 +48,6 @@ absl::StatusOr<UploadedWeights> UploadWeights(const GgufFile& file, const ModelC
                                               const WeightParts& parts,
                                               const WeightUploadOptions& options);
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_WEIGHT_LOADER_H_

@@ -5,7 +5,10 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+
 namespace {
 
 bool AreAlike(const WeightPart& a, const WeightPart& b) {
@@ -48,4 +51,4 @@ std::span<const WeightPart> WeightParts::Of(const GgufTensor& tensor) const {
   return found->second;
 }
 
-}  // namespace baton
+}  // namespace baton::model

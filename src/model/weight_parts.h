@@ -14,11 +14,11 @@
 #include "src/model/gguf.h"
 #include "src/model/model_rank.h"
 
-namespace baton {
+namespace baton::model {
 
 // How elements lie on a device: packed or bf16; or as the fp32 that the file has.
 struct WeightForm {
-  cuda::PackedFormat format = cuda::PackedFormat::kBf16;
+  kernels::cuda::PackedFormat format = kernels::cuda::PackedFormat::kBf16;
   bool is_float = false;
 
   bool operator==(const WeightForm&) const = default;
@@ -54,6 +54,6 @@ class WeightParts {
   std::unordered_map<const GgufTensor*, std::vector<WeightPart>> parts_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_WEIGHT_PARTS_H_

@@ -4,7 +4,13 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::DeviceEvent;
+using device::HostBuffer;
+
 namespace {
 
 double SecondsSince(int64_t begin_us, const Clock& clock) {
@@ -84,4 +90,4 @@ absl::StatusOr<UploadReport> WeightUpload::Finish() {
   return report_;
 }
 
-}  // namespace baton
+}  // namespace baton::model

@@ -18,7 +18,7 @@
 #include "src/device/device_stream.h"
 #include "src/device/host_buffer.h"
 
-namespace baton {
+namespace baton::model {
 
 // The bytes and the time of an upload.
 struct UploadReport {
@@ -36,7 +36,7 @@ class WeightUpload {
 
   // Allocates both buffers, of `piece_bytes` each, and measures the link with them (a third of the
   // kind in the device's memory, for that long). ResourceExhausted when a memory is short.
-  static absl::StatusOr<WeightUpload> Create(Accelerator* device, size_t piece_bytes,
+  static absl::StatusOr<WeightUpload> Create(device::Accelerator* device, size_t piece_bytes,
                                              const Clock& clock = SystemClock());
   WeightUpload(WeightUpload&& other) noexcept
       : device_(std::exchange(other.device_, nullptr)),
@@ -58,21 +58,21 @@ class WeightUpload {
 
  private:
   struct Piece {
-    HostBuffer buffer;
-    DeviceEvent copied;
+    device::HostBuffer buffer;
+    device::DeviceEvent copied;
   };
 
-  WeightUpload(Accelerator* device, const Clock& clock) : device_(device), clock_(&clock) {}
+  WeightUpload(device::Accelerator* device, const Clock& clock) : device_(device), clock_(&clock) {}
   // `to` has room for a piece.
   absl::Status MeasureLink(std::byte* to);
 
-  Accelerator* device_;  // null when moved from
+  device::Accelerator* device_;  // null when moved from
   const Clock* clock_;
   Piece pieces_[2];
   uint32_t next_ = 0;
   UploadReport report_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_MODEL_WEIGHT_UPLOAD_H_

@@ -7,7 +7,17 @@
 
 #include "fmt/format.h"
 
-namespace baton {
+namespace baton::obs {
+
+using http::HttpHandler;
+using http::HttpRequest;
+using http::HttpResponder;
+using http::HttpResponse;
+using http::HttpServer;
+using http::HttpServerOptions;
+using http::SiteCheck;
+using http::SiteRules;
+
 namespace {
 
 // A scraper and a few people: more is a mistake.
@@ -144,4 +154,4 @@ StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(std::string host, uint
   return StatusOr<std::unique_ptr<AdminServer>>(std::move(admin));
 }
 
-}  // namespace baton
+}  // namespace baton::obs

@@ -19,7 +19,7 @@
 #include "src/http/http_server.h"
 #include "src/obs/metrics.h"
 
-namespace baton {
+namespace baton::obs {
 
 // The sources of the port's answers. An empty probe is OK; an empty debug provider shows []. A
 // status that is not OK answers 503 with its message, so that a look that failed is not taken for
@@ -51,7 +51,7 @@ class AdminServer {
   static StatusOr<std::unique_ptr<AdminServer>> Start(std::string host, uint16_t port,
                                                       const MetricsRegistry* registry,
                                                       AdminProviders providers,
-                                                      SiteRules sites = {});
+                                                      http::SiteRules sites = {});
 
   uint16_t port() const { return server_->port(); }
   std::string address() const { return server_->address(); }
@@ -62,10 +62,10 @@ class AdminServer {
 
   const MetricsRegistry* const registry_;
   const AdminProviders providers_;
-  HttpRouter router_;                   // before server_: the server uses it until it stops
-  std::unique_ptr<HttpServer> server_;  // constant after Start
+  http::HttpRouter router_;                   // before server_: the server uses it until it stops
+  std::unique_ptr<http::HttpServer> server_;  // constant after Start
 };
 
-}  // namespace baton
+}  // namespace baton::obs
 
 #endif  // BATON_OBS_ADMIN_SERVER_H_

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <string>
 
-namespace baton {
+namespace baton::obs {
 namespace {
 
 // vLLM's bucket lists (vllm/v1/metrics/loggers.py), so that dashboards and recording rules written
@@ -225,4 +225,4 @@ BatonMetrics RegisterBatonMetrics(MetricsRegistry* registry) {
   return metrics;
 }
 
-}  // namespace baton
+}  // namespace baton::obs

@@ -13,7 +13,7 @@
 #include "src/obs/metrics.h"
 #include "src/obs/request_lifetime.h"
 
-namespace baton {
+namespace baton::obs {
 
 // The labels of baton_kv_blocks{state}, lowest precedence last (invariant I1 of the hand-off).
 inline constexpr std::array<std::string_view, 9> kKvBlockStates = {
@@ -151,6 +151,6 @@ struct BatonMetrics {
 // Registers every metric in `registry`, which must outlive the handles; once per registry.
 BatonMetrics RegisterBatonMetrics(MetricsRegistry* registry);
 
-}  // namespace baton
+}  // namespace baton::obs
 
 #endif  // BATON_OBS_BATON_METRICS_H_

@@ -7,7 +7,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::obs {
 
 // The time of a loop's latest turn. A loop with nothing to do still turns at least once a second.
 class Heartbeat {
@@ -29,6 +29,6 @@ class Heartbeat {
   std::atomic<int64_t> last_us_;
 };
 
-}  // namespace baton
+}  // namespace baton::obs
 
 #endif  // BATON_OBS_HEARTBEAT_H_

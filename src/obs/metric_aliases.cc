@@ -10,7 +10,7 @@
 #include "src/base/clock.h"
 #include "src/base/nearest_name.h"
 
-namespace baton {
+namespace baton::obs {
 namespace {
 
 constexpr std::array<std::string_view, 2> kSetNames = {"vllm", "inference-extension"};
@@ -132,4 +132,4 @@ void AddMetricAliases(MetricAliasSet set, MetricAliasRole role, const BatonMetri
   }
 }
 
-}  // namespace baton
+}  // namespace baton::obs

@@ -14,7 +14,7 @@
 #include "src/obs/baton_metrics.h"
 #include "src/obs/metrics.h"
 
-namespace baton {
+namespace baton::obs {
 
 // The names that a process has beside its own.
 struct MetricAliasSet {
@@ -39,6 +39,6 @@ enum class MetricAliasRole : uint8_t { kRouter, kWorker };
 void AddMetricAliases(MetricAliasSet set, MetricAliasRole role, const BatonMetrics& metrics,
                       MetricsRegistry* registry);
 
-}  // namespace baton
+}  // namespace baton::obs
 
 #endif  // BATON_OBS_METRIC_ALIASES_H_

@@ -8,7 +8,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::obs {
 namespace {
 
 // Name, labels with their braces (or nothing) and value of one line.
@@ -237,4 +237,4 @@ std::string MetricsRegistry::Expose() const {
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::obs

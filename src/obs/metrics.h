@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace baton {
+namespace baton::obs {
 
 // A number of events that only grows.
 class Counter {
@@ -162,6 +162,6 @@ class MetricsRegistry {
   std::vector<std::function<void()>> refreshes_;
 };
 
-}  // namespace baton
+}  // namespace baton::obs
 
 #endif  // BATON_OBS_METRICS_H_

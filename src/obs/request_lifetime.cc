@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace baton {
+namespace baton::obs {
 namespace {
 
 constexpr int64_t kUnmarked = std::numeric_limits<int64_t>::min();
@@ -134,4 +134,4 @@ std::optional<int64_t> RequestLifetime::TimeToFirstTokenUs() const {
   return *first_us - times_us_[Index(RequestEvent::kAccepted)];
 }
 
-}  // namespace baton
+}  // namespace baton::obs

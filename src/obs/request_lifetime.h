@@ -16,7 +16,7 @@
 #include <optional>
 #include <string_view>
 
-namespace baton {
+namespace baton::obs {
 
 // The moments that are timed. The order is that of the critical path of a disaggregated request.
 enum class RequestEvent : uint8_t {
@@ -95,6 +95,6 @@ class RequestLifetime {
   int64_t decode_steps_us_ = 0;                      // of the tokens after it
 };
 
-}  // namespace baton
+}  // namespace baton::obs
 
 #endif  // BATON_OBS_REQUEST_LIFETIME_H_

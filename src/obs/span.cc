@@ -1,6 +1,6 @@
 #include "src/obs/span.h"
 
-namespace baton {
+namespace baton::obs {
 
 SpanMetrics RegisterSpanMetrics(MetricsRegistry* registry) {
   SpanMetrics metrics;
@@ -14,4 +14,4 @@ SpanMetrics RegisterSpanMetrics(MetricsRegistry* registry) {
   return metrics;
 }
 
-}  // namespace baton
+}  // namespace baton::obs

@@ -15,7 +15,7 @@
 #include "src/obs/metrics.h"
 #include "src/obs/trace_sampler.h"
 
-namespace baton {
+namespace baton::obs {
 
 // One attribute; names follow OpenTelemetry's conventions where there is one (gen_ai.*, http.*),
 // else they begin with `baton.`. `key` is a string literal.
@@ -66,6 +66,6 @@ struct SpanMetrics {
 // Once per registry, which outlives the handles.
 SpanMetrics RegisterSpanMetrics(MetricsRegistry* registry);
 
-}  // namespace baton
+}  // namespace baton::obs
 
 #endif  // BATON_OBS_SPAN_H_

@@ -1,6 +1,6 @@
 #include "src/obs/trace_sampler.h"
 
-namespace baton {
+namespace baton::obs {
 
 bool TraceSampler::Records(const SpanIds& parent, uint64_t trace_lo) const {
   if (asks_parent && parent.valid()) return parent.sampled;
@@ -8,4 +8,4 @@ bool TraceSampler::Records(const SpanIds& parent, uint64_t trace_lo) const {
   return share >= 1 || static_cast<double>(trace_lo) < share * kNumIds;
 }
 
-}  // namespace baton
+}  // namespace baton::obs

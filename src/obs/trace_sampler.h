@@ -7,7 +7,7 @@
 
 #include "src/base/span_ids.h"
 
-namespace baton {
+namespace baton::obs {
 
 // By default "parentbased_always_on".
 struct TraceSampler {
@@ -20,6 +20,6 @@ struct TraceSampler {
   bool Records(const SpanIds& parent, uint64_t trace_lo) const;
 };
 
-}  // namespace baton
+}  // namespace baton::obs
 
 #endif  // BATON_OBS_TRACE_SAMPLER_H_

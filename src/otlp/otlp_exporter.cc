@@ -13,7 +13,14 @@
 #include "src/base/log.h"
 #include "src/base/version.h"
 
-namespace baton {
+namespace baton::otlp {
+
+using obs::Span;
+using obs::SpanAttribute;
+using obs::SpanKind;
+using obs::SpanLoss;
+using obs::SpanMetrics;
+
 namespace {
 
 namespace collector = opentelemetry::proto::collector::trace::v1;
@@ -261,4 +268,4 @@ bool OtlpExporter::WaitForRetry() {
   return !wake_.wait_for(lock, microseconds(config_.retry_us), [this] { return stopping_; });
 }
 
-}  // namespace baton
+}  // namespace baton::otlp

@@ -25,7 +25,7 @@
 #include "src/obs/span.h"
 #include "src/otlp/otlp_target.h"
 
-namespace baton {
+namespace baton::otlp {
 
 // Where spans go and whose they are.
 struct OtlpConfig {
@@ -40,14 +40,14 @@ struct OtlpConfig {
 };
 
 // See the file comment.
-class OtlpExporter final : public SpanSink {
+class OtlpExporter final : public obs::SpanSink {
  public:
-  OtlpExporter(OtlpConfig config, const SpanMetrics& metrics);
+  OtlpExporter(OtlpConfig config, const obs::SpanMetrics& metrics);
   // Stop.
   ~OtlpExporter() override;
 
-  void Add(std::vector<Span> spans) override;
-  TraceSampler sampler() const override { return config_.target.sampler; }
+  void Add(std::vector<obs::Span> spans) override;
+  obs::TraceSampler sampler() const override { return config_.target.sampler; }
 
   // Sends what waits, for at most `timeout_us`; what is left then is dropped and counted, as is
   // whatever is added later. Idempotent.
@@ -57,7 +57,7 @@ class OtlpExporter final : public SpanSink {
   class Wire;  // the generated types
 
   void Loop();
-  void Send(const std::vector<Span>& batch);
+  void Send(const std::vector<obs::Span>& batch);
   // The batch was lost for `reason`, or taken.
   void OnLost(size_t num_spans, const std::string& reason);
   void OnTaken();
@@ -66,18 +66,18 @@ class OtlpExporter final : public SpanSink {
   int64_t CallTimeoutUs();
 
   const OtlpConfig config_;
-  const SpanMetrics metrics_;
+  const obs::SpanMetrics metrics_;
   const std::unique_ptr<Wire> wire_;  // the thread's
   uint64_t num_lost_ = 0;             // the thread's: since the collector last took spans
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
-  std::deque<Span> queue_;
+  std::deque<obs::Span> queue_;
   bool stopping_ = false;
   int64_t stop_by_us_ = 0;  // steady clock, while stopping_
   Thread thread_;
 };
 
-}  // namespace baton
+}  // namespace baton::otlp
 
 #endif  // BATON_OTLP_OTLP_EXPORTER_H_

@@ -14,7 +14,10 @@
 #include "src/base/log.h"
 #include "src/base/percent_text.h"
 
-namespace baton {
+namespace baton::otlp {
+
+using obs::TraceSampler;
+
 namespace {
 
 constexpr const char* kFlag = "--otlp-endpoint";
@@ -257,4 +260,4 @@ StatusOr<std::optional<OtlpTarget>> OtlpTargetAtStart(std::string_view flag,
   return std::optional<OtlpTarget>();
 }
 
-}  // namespace baton
+}  // namespace baton::otlp

@@ -16,7 +16,7 @@
 #include "src/base/status.h"
 #include "src/obs/trace_sampler.h"
 
-namespace baton {
+namespace baton::otlp {
 
 // A collector that speaks OTLP over gRPC.
 struct OtlpTarget {
@@ -27,7 +27,7 @@ struct OtlpTarget {
   std::string client_key_pem;
   std::vector<std::pair<std::string, std::string>> headers;  // sent with every call
   int64_t timeout_us = 2'000'000;                            // of one call
-  TraceSampler sampler;
+  obs::TraceSampler sampler;
   std::string service_name;  // resource attribute service.name; "" = "baton-" and the role
   std::vector<std::pair<std::string, std::string>> resource_attributes;
 };
@@ -59,6 +59,6 @@ StatusOr<std::optional<OtlpTarget>> ResolveOtlpTarget(std::string_view flag,
 StatusOr<std::optional<OtlpTarget>> OtlpTargetAtStart(std::string_view flag,
                                                       const Environment& environment);
 
-}  // namespace baton
+}  // namespace baton::otlp
 
 #endif  // BATON_OTLP_OTLP_TARGET_H_

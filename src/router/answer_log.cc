@@ -2,7 +2,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::router {
 
 void AnswerLog::Add(const TokenOutput& token) {
   Kept& kept = tokens_.emplace_back();
@@ -56,4 +56,4 @@ void AnswerLog::DropBefore(uint64_t position) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::router

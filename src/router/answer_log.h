@@ -17,7 +17,7 @@
 
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::router {
 
 // See the file comment.
 class AnswerLog {
@@ -54,6 +54,6 @@ class AnswerLog {
   std::optional<GenerateResult> result_;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_ANSWER_LOG_H_

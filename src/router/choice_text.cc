@@ -1,6 +1,6 @@
 #include "src/router/choice_text.h"
 
-namespace baton {
+namespace baton::router {
 
 std::string_view ChoiceText::Push(TokenId token, bool is_hidden, bool is_last) {
   released_.clear();
@@ -13,4 +13,4 @@ std::string_view ChoiceText::Push(TokenId token, bool is_hidden, bool is_last) {
   return released_;
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -14,14 +14,14 @@
 #include "src/text/detokenizer.h"
 #include "src/text/stop_matcher.h"
 
-namespace baton {
+namespace baton::router {
 
 // The detokenizer and the stop matcher of one choice.
 class ChoiceText {
  public:
   // `tokenizer` outlives this; `matcher` is fresh. No stop string ends within the first
   // `min_tokens` tokens, as no end-of-generation token does (model/sampler.h).
-  ChoiceText(const Tokenizer& tokenizer, StopMatcher matcher, uint32_t min_tokens)
+  ChoiceText(const text::Tokenizer& tokenizer, text::StopMatcher matcher, uint32_t min_tokens)
       : detokenizer_(&tokenizer, /*skip_special=*/true),
         matcher_(std::move(matcher)),
         min_tokens_(min_tokens) {}
@@ -36,13 +36,13 @@ class ChoiceText {
   std::optional<size_t> stop_idx() const { return matcher_.matched_idx(); }
 
  private:
-  Detokenizer detokenizer_;
-  StopMatcher matcher_;
+  text::Detokenizer detokenizer_;
+  text::StopMatcher matcher_;
   uint32_t min_tokens_;
   uint32_t num_tokens_ = 0;  // pushed
   std::string released_;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_CHOICE_TEXT_H_

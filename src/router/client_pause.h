@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton {
+namespace baton::router {
 
 inline constexpr size_t kPauseBytes = size_t{256} * 1024;  // buffered for a client: stop delivering
 inline constexpr size_t kResumeBytes = size_t{64} * 1024;  // and go on below this
@@ -44,6 +44,6 @@ class ClientPause {
   int64_t progress_us_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_CLIENT_PAUSE_H_

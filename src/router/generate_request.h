@@ -18,7 +18,7 @@
 #include "src/router/lease_id.h"
 #include "src/text/stop_matcher.h"
 
-namespace baton {
+namespace baton::router {
 
 struct ModelInfo;
 
@@ -81,7 +81,7 @@ struct GenerateRequest {
   std::vector<TokenId> prompt;  // 1..max_context - 1
   // The tenant whose prefixes the request shares. It finds in a cache what requests of this tenant
   // computed, and nothing else (TenantOfSalt).
-  std::string tenant{kDefaultTenant};
+  std::string tenant{kv::kDefaultTenant};
   SamplingSettings sampling;
   uint32_t num_choices = 1;  // 1..128
   RequestFields fields;
@@ -89,7 +89,7 @@ struct GenerateRequest {
   bool names_length = false;
   bool names_seed = false;   // sampling.seed is the client's own
   bool is_streamed = false;  // the answer goes out token by token
-  StopMatcher stop;          // the stop strings, nothing pushed yet
+  text::StopMatcher stop;    // the stop strings, nothing pushed yet
   int64_t received_us = 0;   // steady clock, when the first byte of the request was handled
   int64_t timeout_us = 0;    // from received_us, whatever has come by then; 0 = no deadline
   // Set: a shadow (shadow_runs.h), which runs alone on an idle worker of these numerics, makes room
@@ -110,6 +110,6 @@ struct GenerateRequest {
 // this salt has. Workers of every release salt their chains with the tenant that they are told.
 std::string TenantOfSalt(std::string_view salt);
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_GENERATE_REQUEST_H_

@@ -15,7 +15,11 @@
 #include "src/router/worker_link.h"
 #include "src/rpc/credentials.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::RefusalReason;
+using rpc::HasVerifiedCertificate;
+
 namespace {
 
 // Directives that wait for the network; a worker that takes none for so long is cut off.
@@ -347,4 +351,4 @@ grpc::ServerBidiReactor<v1::WorkerReport, v1::RouterDirective>* GrpcRegistryServ
   return reactor.get();
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -16,14 +16,14 @@
 #include "src/router/model_catalog.h"
 #include "src/router/router_inbox.h"
 
-namespace baton {
+namespace baton::router {
 
 // How a lease stream ends whose hello, or a later report, the router cannot take.
 struct RegistrationEnd {
   grpc::StatusCode code = grpc::StatusCode::OK;
   // Told to the worker, which gives up after some refusals. None: the worker comes again soon,
   // because the fault is not its own.
-  std::optional<RefusalReason> refusal;
+  std::optional<obs::RefusalReason> refusal;
 };
 RegistrationEnd EndOfRegistration(const Status& fault);
 
@@ -56,6 +56,6 @@ class GrpcRegistryService final : public v1::RouterRegistry::CallbackService {
       std::make_shared<std::atomic<uint64_t>>(0);
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_GRPC_REGISTRY_SERVICE_H_

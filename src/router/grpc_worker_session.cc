@@ -16,7 +16,11 @@
 #include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 
-namespace baton {
+namespace baton::router {
+
+using rpc::ClusterChannelArguments;
+using rpc::MakeChannelCredentials;
+using tls::TlsFiles;
 
 // The streams of one connector: counts those that gRPC still uses and holds those that it is done
 // with until a thread that is not gRPC's lets them go. Any thread.
@@ -259,4 +263,4 @@ std::unique_ptr<WorkerSession> GrpcWorkerConnector::Connect(SessionRef session,
   return std::make_unique<GrpcWorkerSession>(std::move(stream));
 }
 
-}  // namespace baton
+}  // namespace baton::router

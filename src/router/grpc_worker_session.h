@@ -24,7 +24,7 @@ namespace grpc {
 class ChannelCredentials;
 }
 
-namespace baton {
+namespace baton::router {
 
 class SessionStreams;
 
@@ -33,7 +33,7 @@ class GrpcWorkerConnector final : public WorkerConnector {
  public:
   // `wire`: what this router speaks; a session uses the newest version that the worker speaks too.
   GrpcWorkerConnector(std::shared_ptr<RouterInbox> inbox, Incarnation router_incarnation,
-                      const TlsFiles& tls = {}, const WireRange& wire = kWireVersions);
+                      const tls::TlsFiles& tls = {}, const WireRange& wire = kWireVersions);
   // Waits until gRPC is done with every stream; the sessions, being gone, have ended them.
   ~GrpcWorkerConnector() override;
 
@@ -48,6 +48,6 @@ class GrpcWorkerConnector final : public WorkerConnector {
   const std::shared_ptr<SessionStreams> streams_;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_GRPC_WORKER_SESSION_H_

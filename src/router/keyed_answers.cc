@@ -7,7 +7,12 @@
 #include "src/base/random.h"
 #include "src/router/router_core.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::BatonMetrics;
+using obs::KeyedLoss;
+using obs::KeyedResult;
+using obs::KeyedState;
 
 class KeyedAnswers::Recorder final : public ResponseSink {
  public:
@@ -371,4 +376,4 @@ void KeyedAnswers::Report() {
   metrics_->idempotency_bytes->Set(static_cast<double>(bytes_));
 }
 
-}  // namespace baton
+}  // namespace baton::router

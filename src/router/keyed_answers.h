@@ -39,7 +39,7 @@
 #include "src/router/generate_request.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::router {
 
 // A token counts 1 and its alternatives a third each (AnswerLog::CostAt), as they are long to
 // write: a token of an HTTP stream took 1.0 us, with 20 alternatives 7.0 us (AMD EPYC, without the
@@ -78,7 +78,7 @@ class KeyedAnswers {
  public:
   // Both outlive this.
   KeyedAnswers(const KeyedAnswersLimits& limits, Generations* generations,
-               const BatonMetrics* metrics);
+               const obs::BatonMetrics* metrics);
   ~KeyedAnswers();
 
   // `request.key` is set; `uid` names the reader.
@@ -120,7 +120,7 @@ class KeyedAnswers {
     RequestUid uid;
     std::shared_ptr<const IdempotencyKey> key;
     bool remembered = true;  // under its key
-    KeyedState state = KeyedState::kLive;
+    obs::KeyedState state = obs::KeyedState::kLive;
     bool is_taken = false;                  // by a worker: readers were told, and will be
     int64_t since_us = 0;                   // orphaned; finished or last asked for
     std::list<RequestUid>::iterator place;  // in orphans_ or finished_, by state
@@ -150,7 +150,7 @@ class KeyedAnswers {
   uint32_t Replay(Reader& reader, uint32_t limit);
   void EndReader(Reader& reader, const RequestError& error);
   void RemoveReader(Reader& reader);
-  void SetState(Entry& entry, KeyedState state, int64_t now_us);
+  void SetState(Entry& entry, obs::KeyedState state, int64_t now_us);
   void LetGo(Entry& entry);
   void Trim(Entry& entry);
   void Erase(RequestUid generation);
@@ -161,7 +161,7 @@ class KeyedAnswers {
 
   const KeyedAnswersLimits limits_;
   Generations* const generations_;
-  const BatonMetrics* const metrics_;
+  const obs::BatonMetrics* const metrics_;
 
   std::unordered_map<RequestUid, std::unique_ptr<Entry>> entries_;  // by generation
   std::unordered_map<std::string_view, RequestUid> by_scope_;       // views of the entries' keys
@@ -173,6 +173,6 @@ class KeyedAnswers {
   int64_t now_us_ = 0;  // the latest time told
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_KEYED_ANSWERS_H_

@@ -6,11 +6,11 @@
 
 #include "src/base/ids.h"
 
-namespace baton {
+namespace baton::router {
 
 // One registration of one worker, from hello to end of stream; made by the router, never reused.
 using LeaseId = StrongInt<struct LeaseIdTag, uint64_t>;
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_LEASE_ID_H_

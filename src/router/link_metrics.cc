@@ -5,7 +5,7 @@
 
 #include "fmt/format.h"
 
-namespace baton {
+namespace baton::router {
 namespace {
 
 // `text` as the value of a label.
@@ -46,4 +46,4 @@ std::string LinkMetricsText(std::span<const LinkRow> links, std::string_view rou
   return speeds + stalls;
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -9,7 +9,7 @@
 
 #include "src/router/topology.h"
 
-namespace baton {
+namespace baton::router {
 
 // A data connection from a prefill to a decode worker, as the router knows it.
 struct LinkRow {
@@ -26,6 +26,6 @@ struct LinkRow {
 // `router_id`: the router's worker id.
 std::string LinkMetricsText(std::span<const LinkRow> links, std::string_view router_id);
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_LINK_METRICS_H_

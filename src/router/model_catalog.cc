@@ -13,7 +13,13 @@
 #include "src/text/chat_template.h"
 #include "src/text/tokenizer.h"
 
-namespace baton {
+namespace baton::router {
+
+using text::ChatTemplate;
+using text::Tokenizer;
+using text::TokenizerSpec;
+using text::TokenizerSpecId;
+
 namespace {
 
 constexpr int kBuildNice = 10;
@@ -201,4 +207,4 @@ void ModelCatalog::Loop() {
   for (const Waiting& one : left) one.done(Unavailable("the router stops"));
 }
 
-}  // namespace baton
+}  // namespace baton::router

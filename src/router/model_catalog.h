@@ -32,7 +32,7 @@
 #include "src/base/thread.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::router {
 
 // The words of a hello about the model.
 struct ModelClaim {
@@ -68,8 +68,8 @@ class ModelCatalog {
  private:
   // The parts of a model that are costly to build.
   struct TextParts {
-    std::shared_ptr<const Tokenizer> tokenizer;
-    std::shared_ptr<const ChatTemplate> chat_template;
+    std::shared_ptr<const text::Tokenizer> tokenizer;
+    std::shared_ptr<const text::ChatTemplate> chat_template;
     bool has_broken_template = false;
   };
   using SharedParts = std::shared_ptr<const TextParts>;
@@ -117,6 +117,6 @@ class ModelCatalog {
   Thread thread_;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_MODEL_CATALOG_H_

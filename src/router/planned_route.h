@@ -10,11 +10,11 @@
 
 #include "src/router/worker_registry.h"
 
-namespace baton {
+namespace baton::router {
 
 // See the file comment.
 struct PlannedRoute {
-  Route route;
+  scheduler::Route route;
   RouteTable table;              // that the route's indices refer to
   LeaseId source;                // the decode worker whose KV moves to the route's; 0 = none
   bool is_bound = false;         // to its numerics, and workers of others are there
@@ -37,6 +37,6 @@ using PlacementClaims = std::vector<PlacementClaim>;
 bool HasClaim(const PlacementClaims& claims, std::string_view model,
               std::optional<uint64_t> numerics_id, uint32_t context);
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_PLANNED_ROUTE_H_

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace baton {
+namespace baton::router {
 
 // The rate of the last placements of one busy period.
 class QueueRate {
@@ -43,6 +43,6 @@ struct ModelQueue {
   QueueRate rate;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_QUEUE_RATE_H_

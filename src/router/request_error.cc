@@ -2,7 +2,7 @@
 
 #include "fmt/format.h"
 
-namespace baton {
+namespace baton::router {
 namespace {
 
 // google.rpc.Code numbers; written out so that this file needs no gRPC header.
@@ -191,4 +191,4 @@ RequestError PoolLimitError(std::string_view param, uint32_t num_prompt_tokens,
   return error;
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-namespace baton {
+namespace baton::router {
 
 // Why a request failed; request_error.cc has the table of statuses and sentences.
 enum class ErrorCode : uint8_t {
@@ -96,6 +96,6 @@ RequestError ContextLengthError(std::string_view param, uint32_t num_prompt_toke
 RequestError PoolLimitError(std::string_view param, uint32_t num_prompt_tokens,
                             uint32_t max_context, std::string_view expected);
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_REQUEST_ERROR_H_

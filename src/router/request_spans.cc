@@ -7,7 +7,18 @@
 
 #include "src/base/split_mix.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::kNumRequestStages;
+using obs::RequestEvent;
+using obs::RequestStage;
+using obs::Span;
+using obs::SpanAttribute;
+using obs::SpanKind;
+using obs::StageName;
+using obs::TraceSampler;
+using scheduler::FinishReason;
+
 namespace {
 
 // The operation's name by the answer's: "chatcmpl-..." or "cmpl-...".
@@ -129,4 +140,4 @@ std::vector<Span> SpansOfRequest(const RequestTrace& trace, const SpanIds& own,
   return spans;
 }
 
-}  // namespace baton
+}  // namespace baton::router

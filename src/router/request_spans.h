@@ -15,22 +15,23 @@
 #include "src/router/generate_request.h"
 #include "src/router/request_traces.h"
 
-namespace baton {
+namespace baton::router {
 
 // The span of a request: in the client's trace, or, without one, in one that has the uid as its id.
 // Not valid when `sampler` does not record it.
-SpanIds SpanIdsOfRequest(const SpanIds& client, RequestUid uid, const TraceSampler& sampler = {});
+SpanIds SpanIdsOfRequest(const SpanIds& client, RequestUid uid,
+                         const obs::TraceSampler& sampler = {});
 
 // Parts of a request's span that its trace does not hold.
 struct SpanFacts {
   const GenerateRequest& spec;
-  std::span<const FinishReason> finished;  // by choice; kNone = it did not end by itself
+  std::span<const scheduler::FinishReason> finished;  // by choice; kNone = it did not end by itself
 };
 
 // Spans of a request that has ended; `own` from SpanIdsOfRequest.
-std::vector<Span> SpansOfRequest(const RequestTrace& trace, const SpanIds& own,
-                                 const SpanFacts& facts);
+std::vector<obs::Span> SpansOfRequest(const RequestTrace& trace, const SpanIds& own,
+                                      const SpanFacts& facts);
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_REQUEST_SPANS_H_

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace baton {
+namespace baton::router {
 
 std::vector<RequestTraces::Trace> RequestTraces::All() const {
   std::vector<Trace> all(refused_.begin(), refused_.end());
@@ -15,4 +15,4 @@ void RequestTraces::Add(Trace trace, size_t limit, std::deque<Trace>* traces) {
   traces->push_back(std::move(trace));
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -24,7 +24,7 @@
 #include "src/obs/request_lifetime.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::router {
 
 // The load that a worker last reported when a request was placed on it.
 struct WorkerBeside {
@@ -40,7 +40,8 @@ struct TraceNotes {
   uint32_t num_waiting = 0;
   WorkerBeside prefill;  // at its last placement; zeros when local
   WorkerBeside decode;
-  std::array<uint32_t, kResumeReasonNames.size()> resumes = {};  // placed again, by ResumeReason
+  std::array<uint32_t, obs::kResumeReasonNames.size()> resumes =
+      {};                        // placed again, by ResumeReason
   int64_t unplaced_us = -1;      // when a placement ended, while it waits for the next one
   int64_t again_us = 0;          // waited for placements after the first, in all
   int64_t longest_gap_us = 0;    // between two tokens of a choice
@@ -66,8 +67,8 @@ struct RequestTrace {
   uint32_t num_prompt_tokens = 0;
   uint32_t num_output_tokens = 0;  // given to the client
   RequestTimings timings;
-  RequestLifetime lifetime{0};
-  std::array<int64_t, kNumRequestStages> stages_us = {};  // sum to end_us less accepted
+  obs::RequestLifetime lifetime{0};
+  std::array<int64_t, obs::kNumRequestStages> stages_us = {};  // sum to end_us less accepted
   int64_t end_us = 0;  // of the last token, of the failure, or of this look
   TraceNotes notes;
 };
@@ -91,6 +92,6 @@ class RequestTraces {
   std::deque<Trace> refused_;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_REQUEST_TRACES_H_

@@ -4,7 +4,7 @@
 
 #include "src/router/request_error.h"
 
-namespace baton {
+namespace baton::router {
 namespace {
 
 constexpr int64_t kUsPerS = 1'000'000;
@@ -92,4 +92,4 @@ int64_t RetryEstimate::LeftUs(const RunningAnswer& answer, const Pace& common) c
   return static_cast<int64_t>(std::min(num_left * token_us + prompt_us, kLongestUs));
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-namespace baton {
+namespace baton::router {
 
 // The most that a client is told to wait, seconds: an estimate of more is worth little, and room
 // may come sooner.
@@ -56,6 +56,6 @@ class RetryEstimate {
   int64_t whole_us_ = 0;          // a running answer's mean time in all, for those that wait longer
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_RETRY_ESTIMATE_H_

@@ -6,7 +6,11 @@
 #include "src/base/log.h"
 #include "src/base/random.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::MetricsRegistry;
+using obs::RegisterBatonMetrics;
+
 namespace {
 
 // While readers of remembered answers wait (kReplayPerTick).
@@ -246,4 +250,4 @@ void Router::SetReadyListener(std::function<void(bool)> listener) {
   if (ready_listener_) ready_listener_(ready());
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -22,7 +22,7 @@
 #include "src/router/submit.h"
 #include "src/router/worker_link.h"
 
-namespace baton {
+namespace baton::router {
 
 // See the file comment.
 class Router final : public Submitter, private Generations {
@@ -30,7 +30,7 @@ class Router final : public Submitter, private Generations {
   // Everything outlives the router; `inbox` is the one that `connector` posts to. `registry` gets
   // the served models as its label `model`.
   Router(const RouterCoreConfig& config, std::shared_ptr<RouterInbox> inbox,
-         WorkerConnector* connector, MetricsRegistry* registry);
+         WorkerConnector* connector, obs::MetricsRegistry* registry);
   // Stops.
   ~Router() override;
 
@@ -54,7 +54,7 @@ class Router final : public Submitter, private Generations {
   // Ends every request with `code`.
   void FailAll(ErrorCode code);
   // The handles of what it counts.
-  const BatonMetrics& metrics() const { return metrics_; }
+  const obs::BatonMetrics& metrics() const { return metrics_; }
   // RouterCore::Traces; `done` is called on the router's thread, or never once it has stopped.
   void GetTraces(absl::AnyInvocable<void(std::vector<std::shared_ptr<const RequestTrace>>)> done);
   // RouterCore::LinkRows as of at most a second ago while the loop turns, else the last known. Does
@@ -83,8 +83,8 @@ class Router final : public Submitter, private Generations {
   void SetReady(bool ready);
 
   const std::shared_ptr<RouterInbox> inbox_;
-  MetricsRegistry* const registry_;
-  const BatonMetrics metrics_;
+  obs::MetricsRegistry* const registry_;
+  const obs::BatonMetrics metrics_;
   const ServedNames served_names_;
   const Clock& clock_ = SystemClock();
 
@@ -112,6 +112,6 @@ class Router final : public Submitter, private Generations {
   Thread thread_;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_ROUTER_H_

@@ -11,7 +11,20 @@
 #include "src/base/random.h"
 #include "src/router/request_spans.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::HandoffRequestState;
+using kv::kNumHandoffRequestStates;
+using kv::PlacementFault;
+using kv::RequestOrders;
+using obs::BatonMetrics;
+using obs::RequestFinish;
+using obs::RequestStage;
+using scheduler::FinishReason;
+using scheduler::PickRoute;
+using scheduler::Route;
+using scheduler::RouteQuery;
+
 namespace {
 
 // A client that waits for its deadline itself may be heard so long before it passes here.
@@ -509,4 +522,4 @@ std::vector<RequestView> RouterCore::RequestViews(int64_t now_us) const {
   return views;
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -43,14 +43,14 @@
 #include "src/router/worker_link.h"
 #include "src/router/worker_registry.h"
 
-namespace baton {
+namespace baton::router {
 
 // The request table and its life cycle; see the file comment.
 class RouterCore {
  public:
   // Both outlive the core.
   RouterCore(const RouterCoreConfig& config, WorkerConnector* connector,
-             const BatonMetrics* metrics);
+             const obs::BatonMetrics* metrics);
   ~RouterCore();
 
   // Clients.
@@ -62,7 +62,7 @@ class RouterCore {
   void OnWorkerHello(LeaseId lease, WorkerDescription worker, std::unique_ptr<LeaseStream> stream,
                      int64_t now_us);
   // Registrations that did not get as far as OnWorkerHello.
-  void CountRefusals(RefusalReason reason, uint64_t num_refused);
+  void CountRefusals(obs::RefusalReason reason, uint64_t num_refused);
   void OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us);
   void OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t now_us);
   void OnLeaseClosed(LeaseId lease);
@@ -147,14 +147,16 @@ class RouterCore {
   bool CutFromNumerics(RouterRequest& request);
   bool MayBecomeReady(const ModelInfo& model, uint64_t numerics_id, uint32_t min_context) const;
   void SetWaiting(RouterRequest& request, bool waits_aside, bool is_apart);
-  Route RouteForShadow(const RouterRequest& request, const RouteQuery& query, RouteTable& table);
+  scheduler::Route RouteForShadow(const RouterRequest& request, const scheduler::RouteQuery& query,
+                                  RouteTable& table);
   void PlaceQueued(int64_t now_us);
   void PlaceProbe(RouterRequest& probe, int64_t now_us);
   // `short_context`: that of the plan.
   Placing TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
                    uint32_t* short_context);
   void FindPrefixes(RouterRequest& request, RouteTable& table);
-  bool ShouldWaitForPair(RouteReason reason, const ModelInfo& model, int64_t now_us) const;
+  bool ShouldWaitForPair(scheduler::RouteReason reason, const ModelInfo& model,
+                         int64_t now_us) const;
   void Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
              int64_t now_us);
   void StartPrefill(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
@@ -176,11 +178,11 @@ class RouterCore {
 
   // router_core_recovery.cc: placements that cannot go on.
   // `code` is what the client is told when it was one fault too many.
-  void Recover(RouterRequest& request, PlacementFault fault, int64_t now_us,
+  void Recover(RouterRequest& request, kv::PlacementFault fault, int64_t now_us,
                ErrorCode code = ErrorCode::kWorkerLost);
   bool DeliverIfComplete(RouterRequest& request);
   void RecoverRequestsOn(LeaseId lease, int64_t now_us);
-  void PlaceAgain(RouterRequest& request, PlacementFault why, int64_t not_before_us,
+  void PlaceAgain(RouterRequest& request, kv::PlacementFault why, int64_t not_before_us,
                   KeptSource keep);
   void MoveAwayFrom(RegisteredWorker& worker, int64_t now_us);
   bool TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us);
@@ -195,10 +197,11 @@ class RouterCore {
   void OnVerified(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
   void WatchTransfers(int64_t now_us);
   // Null: nothing was handed off there.
-  const LinkHealth* HealthOf(const RegisteredWorker& prefill, std::string_view decode_id) const;
+  const scheduler::LinkHealth* HealthOf(const RegisteredWorker& prefill,
+                                        std::string_view decode_id) const;
   void ShowHealth(const RegisteredWorker& prefill, LinkView& link, int64_t now_us) const;
   void OnSlowLink(RegisteredWorker& prefill, LeaseId decode, double bytes_per_s, int64_t now_us);
-  void MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us);
+  void MoveIfSlow(RouterRequest& request, const scheduler::KvOnItsWay& kv, int64_t now_us);
 
   // router_core_stream.cc: what workers say of requests.
   void Accept(RouterRequest& request, int64_t now_us);
@@ -215,7 +218,7 @@ class RouterCore {
 
   const RouterCoreConfig config_;
   WorkerConnector* const connector_;
-  const BatonMetrics* const metrics_;
+  const obs::BatonMetrics* const metrics_;
 
   RequestTraces traces_;
   WorkerRegistry registry_;
@@ -243,6 +246,6 @@ class RouterCore {
   int64_t now_us_ = 0;      // the latest time told
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_ROUTER_CORE_H_

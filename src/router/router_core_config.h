@@ -10,7 +10,7 @@
 #include "src/router/router_prefix_index.h"
 #include "src/router/served_names.h"
 
-namespace baton {
+namespace baton::router {
 
 // The path that prompts take.
 enum class ServeMode : uint8_t {
@@ -54,11 +54,12 @@ struct RouterCoreConfig {
   std::string cluster_secret;
   ServedNames served_names;  // of the models, for clients
   uint32_t max_prefix_entries = kMaxPrefixEntries;
-  SpanSink* spans = nullptr;  // takes the spans of every request that ended; null: there are none
-  uint64_t probe_seed = 0;    // names probes of links and draws their prompts; 0 = at random
-  double shadow_share = 0;    // of requests that are run again and compared (shadow_runs.h), 0..1
+  obs::SpanSink* spans =
+      nullptr;              // takes the spans of every request that ended; null: there are none
+  uint64_t probe_seed = 0;  // names probes of links and draws their prompts; 0 = at random
+  double shadow_share = 0;  // of requests that are run again and compared (shadow_runs.h), 0..1
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_ROUTER_CORE_CONFIG_H_

@@ -14,7 +14,20 @@
 #include "src/base/split_mix.h"
 #include "src/router/router_core.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::HandoffRequestState;
+using kv::PlacementFault;
+using kv::PlacementProgress;
+using obs::RequestEvent;
+using scheduler::IsWorthMoving;
+using scheduler::kLeastGainS;
+using scheduler::kMaxLinkRestUs;
+using scheduler::KvOnItsWay;
+using scheduler::LinkHealth;
+using scheduler::Route;
+using scheduler::SecondsLeft;
+
 namespace {
 
 constexpr int64_t kWatchEveryUs = 50'000;
@@ -345,4 +358,4 @@ std::vector<LinkRow> RouterCore::LinkRows() const {
   return rows;
 }
 
-}  // namespace baton
+}  // namespace baton::router

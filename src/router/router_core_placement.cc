@@ -10,7 +10,19 @@
 #include "src/base/random.h"
 #include "src/router/router_core.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::DeriveChainKey;
+using kv::HashChain;
+using obs::RequestEvent;
+using scheduler::DecodeLoad;
+using scheduler::LinkUp;
+using scheduler::PickRoute;
+using scheduler::PrefillLoad;
+using scheduler::Route;
+using scheduler::RouteQuery;
+using scheduler::RouteReason;
+
 namespace {
 
 // The longest deadline that workers take.
@@ -682,4 +694,4 @@ RequestError RouterCore::TooLargeError(const RouterRequest& request) const {
   return ContextLengthError(fields.prompt, num_tokens, max_context);
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -8,7 +8,16 @@
 #include "src/base/log.h"
 #include "src/router/router_core.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::HandoffRequestState;
+using kv::IsOfLink;
+using kv::PlacementFault;
+using kv::RecoverDecision;
+using obs::kResumeReasonNames;
+using obs::ResumeReason;
+using scheduler::Route;
+
 namespace {
 
 // A death is heard on several connections one after the other, of this worker and of others that
@@ -252,4 +261,4 @@ void RouterCore::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::router

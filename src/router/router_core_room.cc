@@ -5,7 +5,10 @@
 
 #include "src/router/router_core.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::RequestEvent;
+
 namespace {
 
 // A worker refuses a request within a step, 100 ms at most; a loaded host takes longer.
@@ -68,4 +71,4 @@ RequestError RouterCore::NoRoomError(const RouterRequest& request, ErrorCode cod
   return error;
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -5,7 +5,15 @@
 #include "src/base/log.h"
 #include "src/router/router_core.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::PlacementFault;
+using kv::PlacementProgress;
+using kv::RecoverDecision;
+using obs::RequestEvent;
+using obs::ResumeSource;
+using scheduler::FinishReason;
+
 namespace {
 
 bool IsRefusalForLoad(StatusCode code) {
@@ -322,4 +330,4 @@ void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
   EndBad(request, too_late ? ErrorCode::kDeadlineExceeded : ErrorCode::kWorkerFailed);
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -5,7 +5,10 @@
 #include "src/router/request_spans.h"
 #include "src/router/router_core.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::RequestEvent;
+
 namespace {
 
 WorkerBeside BesideOf(const RegisteredWorker& worker) {
@@ -74,4 +77,4 @@ std::vector<std::shared_ptr<const RequestTrace>> RouterCore::Traces(int64_t now_
   return traces;
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -6,7 +6,13 @@
 #include "src/base/log.h"
 #include "src/router/router_core.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::ChainKeyCheck;
+using kv::DeriveChainKey;
+using kv::kDefaultTenant;
+using obs::RefusalReason;
+
 namespace {
 
 // A worker that refuses sessions while its lease lives is tried again this often.
@@ -231,4 +237,4 @@ void RouterCore::CheckWorkers(int64_t now_us) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::router

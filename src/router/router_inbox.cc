@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-namespace baton {
+namespace baton::router {
 
 bool RouterInbox::Post(RouterTask task) {
   {
@@ -48,4 +48,4 @@ bool RouterInbox::closed() const {
   return closed_;
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -19,7 +19,7 @@
 
 #include "absl/functional/any_invocable.h"
 
-namespace baton {
+namespace baton::router {
 
 class RouterCore;
 
@@ -51,6 +51,6 @@ class RouterInbox {
   bool closed_ = false;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_ROUTER_INBOX_H_

@@ -7,7 +7,11 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::ChainLink;
+using kv::PrefixChange;
+
 namespace {
 
 constexpr int64_t kFirstAskUs = 1'000'000;
@@ -247,4 +251,4 @@ size_t RouterPrefixIndex::memory_bytes() const {
          workers_.size() * (sizeof(LeaseId) + sizeof(Tracked) + 4 * sizeof(void*));
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -33,7 +33,7 @@
 #include "kvcache/hash_chain.h"
 #include "src/router/worker_messages.h"
 
-namespace baton {
+namespace baton::router {
 
 // 2^22 slots of 8 bytes = 32 MiB, filled to three quarters: the prefixes of 50 million tokens in
 // blocks of 16.
@@ -72,7 +72,7 @@ class RouterPrefixIndex {
   std::vector<LeaseId> TakeDueResyncs(int64_t now_us);
 
   // Workers that hold at least the first of `links`, in no order. O(links held + holders).
-  std::vector<Hit> Find(std::span<const ChainLink> links) const;
+  std::vector<Hit> Find(std::span<const kv::ChainLink> links) const;
 
   // Frees slots of dropped parts; looks at about `num_slots` of them, nothing when none is left.
   void Sweep(size_t num_slots);
@@ -109,7 +109,7 @@ class RouterPrefixIndex {
     void operator()(uint64_t* slots) const;
   };
 
-  static uint64_t TagOf(const ChainLink& link) { return link.hi >> 16; }
+  static uint64_t TagOf(const kv::ChainLink& link) { return link.hi >> 16; }
   size_t HomeOf(uint64_t entry) const { return (entry >> 16) & mask_; }
   static uint16_t PartOf(uint64_t entry) { return static_cast<uint16_t>(entry); }
   size_t Next(size_t slot) const { return (slot + 1) & mask_; }
@@ -120,7 +120,7 @@ class RouterPrefixIndex {
   uint16_t NewPart(LeaseId worker);
   void DropPart(Tracked& tracked);
   void Unsync(Tracked& tracked, int64_t now_us);
-  void Change(Tracked& tracked, const PrefixChange& change);
+  void Change(Tracked& tracked, const kv::PrefixChange& change);
 
   const size_t max_entries_;
   const size_t mask_;                                   // slots - 1
@@ -134,6 +134,6 @@ class RouterPrefixIndex {
   mutable std::vector<uint32_t> lengths_;  // by part, within Find
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_ROUTER_PREFIX_INDEX_H_

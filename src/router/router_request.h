@@ -25,10 +25,10 @@
 #include "src/router/token_merge.h"
 #include "src/router/worker_registry.h"
 
-namespace baton {
+namespace baton::router {
 
 // "QUEUED", "PLACING", ...: as /debug/requests shows a request.
-std::string_view RouterStateName(HandoffRequestState state);
+std::string_view RouterStateName(kv::HandoffRequestState state);
 
 // The part of a placement that runs at one worker.
 struct PlacementHalf {
@@ -87,13 +87,13 @@ struct RouterRequest {
   std::shared_ptr<ResponseSink> sink;
 
   SpanIds span;               // of this request; not valid = no spans are recorded
-  HandoffRequest life;        // states and attempts: the specification's table
+  kv::HandoffRequest life;    // states and attempts: the specification's table
   int64_t queued_us = 0;      // when it first entered the queue
   int64_t not_before_us = 0;  // no placement earlier (a fault settles)
 
   // The prompt's full blocks, empty before a cache was known; and who holds how many of them, as of
   // the last try to place it.
-  std::vector<ChainLink> links;
+  std::vector<kv::ChainLink> links;
   std::vector<RouterPrefixIndex::Hit> hits;
 
   // The current placement.
@@ -134,17 +134,17 @@ struct RouterRequest {
   uint32_t num_resumes = 0;       // placements that a fault or a planned move ended
   uint32_t num_early_deaths = 0;  // of them by a worker that died before it had begun
   // Why this placement became necessary, until it is known where its KV comes from.
-  std::optional<ResumeReason> resume_reason;
+  std::optional<obs::ResumeReason> resume_reason;
 
   // The answer.
   TokenMerge merge;
-  std::vector<ChoiceText> texts;       // by choice
-  std::vector<FinishReason> finished;  // by choice, what the client was told
-  std::vector<int64_t> last_token_us;  // by choice, 0 = none yet
-  int64_t heard_us = 0;                // the last new token, before it the arrival
+  std::vector<ChoiceText> texts;                  // by choice
+  std::vector<scheduler::FinishReason> finished;  // by choice, what the client was told
+  std::vector<int64_t> last_token_us;             // by choice, 0 = none yet
+  int64_t heard_us = 0;                           // the last new token, before it the arrival
   uint32_t num_finished = 0;
   uint32_t num_delivered = 0;  // tokens given to the sink
-  RequestLifetime lifetime;
+  obs::RequestLifetime lifetime;
   TraceNotes notes;
 
   ClientPause pause;
@@ -161,7 +161,7 @@ struct RouterRequest {
   // The least --max-context of a worker that may take part in it now.
   uint32_t LeastContext() const;
   // Whether all of its answer is of the same numerics when `route` to `decode` is taken.
-  bool ExactBy(const Route& route, const WorkerDescription& decode) const;
+  bool ExactBy(const scheduler::Route& route, const WorkerDescription& decode) const;
   // `decode` could go on with other tokens than those that are known.
   bool LeavesNumerics(const WorkerDescription& decode) const {
     return merge.num_known() > 0 && decode.fingerprint.numerics_id != numerics_id;
@@ -174,7 +174,7 @@ struct RouterRequest {
   bool MayBePlacedAgain() const { return Repeats() || spec.num_choices == 1 || num_delivered == 0; }
   // A worker of this placement computes the prompt, or has it.
   bool HasBegunPrompt() const {
-    return IsPlaced() && life.state() >= HandoffRequestState::kPrefilling;
+    return IsPlaced() && life.state() >= kv::HandoffRequestState::kPrefilling;
   }
   // True when known tokens beyond the first `num_from` could be computed as other tokens.
   bool MayDifferFrom(uint32_t num_from) const { return !Repeats() && merge.num_known() > num_from; }
@@ -206,6 +206,6 @@ struct RouterRequest {
   }
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_ROUTER_REQUEST_H_

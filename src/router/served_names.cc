@@ -4,7 +4,7 @@
 
 #include "src/base/quoted_text.h"
 
-namespace baton {
+namespace baton::router {
 namespace {
 
 bool IsName(std::string_view name) {
@@ -80,4 +80,4 @@ std::vector<std::string> ServedNames::Models() const {
   return models;
 }
 
-}  // namespace baton
+}  // namespace baton::router

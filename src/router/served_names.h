@@ -13,7 +13,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::router {
 
 inline constexpr size_t kMaxServedNames = 64;       // of one model
 inline constexpr size_t kMaxServedNameBytes = 256;  // of one name
@@ -46,6 +46,6 @@ class ServedNames {
   std::vector<Row> rows_;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_SERVED_NAMES_H_

@@ -8,7 +8,10 @@
 #include "src/base/log.h"
 #include "src/base/random.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::BatonMetrics;
+using obs::ShadowResult;
 
 ShadowRuns::Told::Told(const TokenOutput& output) : token(output.token), finish(output.finish) {
   if (!output.has_logprob) return;
@@ -224,4 +227,4 @@ void ShadowRuns::OnDifference(const Case& seen, const Difference& difference) {
       difference.shadow_worker, describe(difference.shadow));
 }
 
-}  // namespace baton
+}  // namespace baton::router

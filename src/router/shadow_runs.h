@@ -32,7 +32,7 @@
 #include "src/router/router_core.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::router {
 
 // See the file comment.
 class ShadowRuns {
@@ -44,7 +44,7 @@ class ShadowRuns {
   static constexpr size_t kMaxBytes = size_t{32} << 20;
 
   // `share` of requests, 0..1. Both outlive this; the core's requests end before it.
-  ShadowRuns(double share, RouterCore* core, const BatonMetrics* metrics);
+  ShadowRuns(double share, RouterCore* core, const obs::BatonMetrics* metrics);
   ~ShadowRuns();
 
   // The sink to submit `request` with: `sink`, or one that also writes down what it is told.
@@ -63,7 +63,7 @@ class ShadowRuns {
   // A token as a client was told it.
   struct Told {
     TokenId token = 0;
-    FinishReason finish = FinishReason::kNone;
+    scheduler::FinishReason finish = scheduler::FinishReason::kNone;
     float logprob = 0.0f;  // 0 without log-probabilities
     std::vector<TokenLogprob> top_logprobs;
 
@@ -120,18 +120,18 @@ class ShadowRuns {
   void Start(Case seen, int64_t now_us);
   void OnDifference(const Case& seen, const Difference& difference);
   std::string WorkerOf(RequestUid shadow) const;
-  void Count(ShadowResult result) const { metrics_->CountShadow(result); }
+  void Count(obs::ShadowResult result) const { metrics_->CountShadow(result); }
 
   const double share_;
   double due_ = 0;  // the sum of shares since the last chosen request
   RouterCore* const core_;
-  const BatonMetrics* const metrics_;
+  const obs::BatonMetrics* const metrics_;
   size_t lent_bytes_ = 0;
   size_t num_running_ = 0;
   int64_t now_us_ = 0;        // of the last tick
   std::deque<Case> pending_;  // finished longest ago first
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_SHADOW_RUNS_H_

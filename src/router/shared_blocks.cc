@@ -4,7 +4,9 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::ChainLink;
 
 uint32_t SharedBlocks::NumShared(std::span<const ChainLink> links, uint32_t num_hits) const {
   const size_t limit = std::min<size_t>(links.size(), num_hits);
@@ -42,4 +44,4 @@ uint32_t SharedBlocks::Remove(std::span<const ChainLink> links) {
   return num_given;
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -18,19 +18,19 @@
 
 #include "kvcache/hash_chain.h"
 
-namespace baton {
+namespace baton::router {
 
 // See the file comment.
 class SharedBlocks {
  public:
   // How many of the first `num_hits` links are in use: a request that finds them takes no block for
   // them.
-  uint32_t NumShared(std::span<const ChainLink> links, uint32_t num_hits) const;
+  uint32_t NumShared(std::span<const kv::ChainLink> links, uint32_t num_hits) const;
   // A request with these full blocks came, the first `num_hits` of them found in the cache. The
   // number of blocks that it takes.
-  uint32_t Add(std::span<const ChainLink> links, uint32_t num_hits);
+  uint32_t Add(std::span<const kv::ChainLink> links, uint32_t num_hits);
   // It left. The number of blocks that nobody needs any more.
-  uint32_t Remove(std::span<const ChainLink> links);
+  uint32_t Remove(std::span<const kv::ChainLink> links);
 
   bool empty() const { return uses_.empty(); }
 
@@ -41,9 +41,9 @@ class SharedBlocks {
     uint32_t num_copies = 0;
   };
 
-  absl::flat_hash_map<ChainLink, Use> uses_;
+  absl::flat_hash_map<kv::ChainLink, Use> uses_;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_SHARED_BLOCKS_H_

@@ -24,10 +24,12 @@
 #include "src/router/request_error.h"
 #include "src/router/topology.h"
 
-namespace baton {
-
+namespace baton::text {
 class ChatTemplate;
 class Tokenizer;
+}  // namespace baton::text
+
+namespace baton::router {
 
 // A served model, learned from its workers; constant once published.
 struct ModelInfo {
@@ -35,10 +37,11 @@ struct ModelInfo {
   int64_t created_unix_s = 0;  // when its first worker had loaded it
   uint32_t max_context = 0;    // tokens, prompt and answer together; the largest of its workers
   uint32_t vocab_size = 0;
-  std::shared_ptr<const Tokenizer> tokenizer;
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: the model file has no usable one
-  bool has_broken_template = false;                   // it has one that is no template
-  std::vector<std::string> names;  // that clients use; empty = the id (served_names.h)
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<const text::ChatTemplate>
+      chat_template;                 // null: the model file has no usable one
+  bool has_broken_template = false;  // it has one that is no template
+  std::vector<std::string> names;    // that clients use; empty = the id (served_names.h)
 
   // The name of the model in answers.
   const std::string& name() const { return names.empty() ? id : names.front(); }
@@ -54,7 +57,8 @@ struct TokenOutput {
   bool has_logprob = false;
   float logprob = 0.0f;
   const std::vector<TokenLogprob>* top_logprobs = nullptr;  // never null with has_logprob
-  FinishReason finish = FinishReason::kNone;                // set on the choice's last token
+  scheduler::FinishReason finish =
+      scheduler::FinishReason::kNone;  // set on the choice's last token
   std::optional<size_t> stop_idx;  // with kStop: the stop text that ended the choice, by its place
                                    // in the request; none: `token` ended it
   bool is_last = false;            // the request's last token; OnFinished follows at once
@@ -142,6 +146,6 @@ class Submitter {
   virtual void GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&)> done) = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_SUBMIT_H_

@@ -2,7 +2,9 @@
 
 #include <utility>
 
-namespace baton {
+namespace baton::router {
+
+using scheduler::FinishReason;
 
 TokenMerge::TokenMerge(uint32_t num_choices, uint32_t max_tokens)
     : max_tokens_(max_tokens), choices_(num_choices) {}
@@ -76,4 +78,4 @@ void TokenMerge::CloseChoice(uint32_t choice_idx) {
   choice.ahead.clear();
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -20,7 +20,7 @@
 
 #include "src/router/worker_messages.h"
 
-namespace baton {
+namespace baton::router {
 
 // Merges by (choice, index); see the file comment.
 class TokenMerge {
@@ -70,10 +70,10 @@ class TokenMerge {
  private:
   // One choice's stream.
   struct Choice {
-    std::vector<TokenId> tokens;                // in order from index 0
-    std::deque<Entry> pending;                  // the tail of `tokens` that is not taken
-    std::map<uint32_t, Entry> ahead;            // beyond a gap, by index
-    FinishReason finish = FinishReason::kNone;  // of the last of `tokens`
+    std::vector<TokenId> tokens;      // in order from index 0
+    std::deque<Entry> pending;        // the tail of `tokens` that is not taken
+    std::map<uint32_t, Entry> ahead;  // beyond a gap, by index
+    scheduler::FinishReason finish = scheduler::FinishReason::kNone;  // of the last of `tokens`
     bool closed = false;
   };
 
@@ -88,6 +88,6 @@ class TokenMerge {
   size_t num_finished_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_TOKEN_MERGE_H_

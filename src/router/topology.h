@@ -12,7 +12,7 @@
 
 #include "src/base/ids.h"
 
-namespace baton {
+namespace baton::router {
 
 // How KV crosses between two workers; the numbers are TransportKind's in common.proto.
 enum class LinkKind : uint8_t {
@@ -84,6 +84,6 @@ struct RequestView {
   uint32_t num_tokens = 0;     // received from the workers; the client may have fewer
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_TOPOLOGY_H_

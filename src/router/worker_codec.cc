@@ -11,7 +11,14 @@
 #include "src/text/tokenizer_spec.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::ChainFromBytes;
+using kv::ChainLink;
+using scheduler::FinishReason;
+using text::kMaxSpecBytes;
+using text::ValidUtf8Prefix;
+
 namespace {
 
 constexpr size_t kMaxWorkerIdBytes = 64;
@@ -351,4 +358,4 @@ void EncodePeers(const std::vector<const WorkerDescription*>& peers, v1::PeerLis
   }
 }
 
-}  // namespace baton
+}  // namespace baton::router

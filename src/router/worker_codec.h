@@ -12,7 +12,7 @@
 #include "src/base/wire_versions.h"
 #include "src/router/worker_messages.h"
 
-namespace baton {
+namespace baton::router {
 
 // Whether the API may call a model by this id: 1 to 256 bytes of UTF-8 without '/' and ASCII
 // control characters. The id may not be "default", which stands for the only model.
@@ -39,6 +39,6 @@ void EncodeStartDecode(const PlacementSpec& spec, const WorkerName* prefill,
 void EncodeCancel(RequestUid uid, uint32_t attempt, v1::RouterMessage* out);
 void EncodePeers(const std::vector<const WorkerDescription*>& peers, v1::PeerList* out);
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_WORKER_CODEC_H_

@@ -16,7 +16,7 @@
 
 #include "src/router/worker_messages.h"
 
-namespace baton {
+namespace baton::router {
 
 // The session with one worker: orders for requests. Destroying it closes it, and with it every
 // request on that worker.
@@ -58,6 +58,6 @@ class WorkerConnector {
                                                  const WorkerDescription& worker) = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_WORKER_LINK_H_

@@ -20,7 +20,7 @@
 #include "src/router/lease_id.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::router {
 
 // The role of a worker.
 enum class PoolRole : uint8_t { kPrefill, kDecode };
@@ -48,11 +48,11 @@ struct WorkerName {
 struct WorkerDescription {
   WorkerName name;
   PoolRole role = PoolRole::kDecode;
-  WorkerFingerprint fingerprint;  // hashes of the texts below
-  std::string weights_text;       // weights_id as sent
-  std::string layout_text;        // readable layout, for refusals
-  std::string numerics_id_text;   // numerics_id as sent
-  std::string numerics_text;      // its readable parts
+  scheduler::WorkerFingerprint fingerprint;  // hashes of the texts below
+  std::string weights_text;                  // weights_id as sent
+  std::string layout_text;                   // readable layout, for refusals
+  std::string numerics_id_text;              // numerics_id as sent
+  std::string numerics_text;                 // its readable parts
   std::string grpc_address;
   std::string admin_address;
   std::string kv_address;
@@ -95,7 +95,7 @@ struct WorkerLoadReport {
 struct PrefixBatch {
   uint64_t first_sequence = 0;
   bool reset = false;  // forget what was known before
-  std::vector<PrefixChange> changes;
+  std::vector<kv::PrefixChange> changes;
 };
 inline constexpr size_t kMaxPrefixChanges = 4096;  // of one batch; its 64 KiB stay a small message
 
@@ -112,7 +112,7 @@ struct PlacementSpec {
   const std::vector<TokenId>* prompt = nullptr;  // owned by the request; valid during the call
   std::span<const TokenId> replayed;             // output known so far; only with one choice
   const SamplingSettings* sampling = nullptr;    // owned and valid like `prompt`
-  std::string_view tenant = kDefaultTenant;      // salts the hash chain
+  std::string_view tenant = kv::kDefaultTenant;  // salts the hash chain
   bool is_cacheable = true;                      // the KV is for the decode worker's prefix cache
   SpanIds trace;                                 // the request's span; not valid = no spans of it
 };
@@ -127,7 +127,7 @@ struct WorkerToken {
   bool has_logprob = false;
   float logprob = 0.0f;
   std::vector<TokenLogprob> top_logprobs;
-  FinishReason finish = FinishReason::kNone;
+  scheduler::FinishReason finish = scheduler::FinishReason::kNone;
   uint32_t step_us = 0;  // of the step that gave it; 0 = not told
 };
 
@@ -170,6 +170,6 @@ struct WorkerRequestStatus {
   bool retargeted = false;      // with kPrefillStarted
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_WORKER_MESSAGES_H_

@@ -14,7 +14,18 @@
 
 #include "src/base/wire_versions.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::RefusalReason;
+using scheduler::DecodeLoad;
+using scheduler::IsPaired;
+using scheduler::kSpeedTrustedUs;
+using scheduler::LinkHealth;
+using scheduler::LinkUp;
+using scheduler::PairingOf;
+using scheduler::PrefillLoad;
+using scheduler::WorkerFingerprint;
+
 namespace {
 
 // Speed assumed of a pool of which no worker has measured its own yet, prompt tokens a second: only
@@ -420,4 +431,4 @@ std::vector<std::shared_ptr<const ModelInfo>> WorkerRegistry::Models() const {
   return result;
 }
 
-}  // namespace baton
+}  // namespace baton::router

@@ -31,7 +31,7 @@
 #include "src/router/worker_link.h"
 #include "src/router/worker_messages.h"
 
-namespace baton {
+namespace baton::router {
 
 inline constexpr uint32_t kHeartbeatMs = 250;
 inline constexpr int64_t kSuspectUs = 1'000'000;
@@ -76,12 +76,12 @@ struct RegisteredWorker {
   bool drain_asked = false;    // by this router: it counts as draining before its reports say so
   WorkerLoadReport load;
   int64_t registered_us = 0;
-  int64_t heard_us = 0;                 // last message on the lease stream
-  int64_t progress_us = 0;              // last sign that its engine moved
-  int64_t speed_us = INT64_MIN / 2;     // when its reported speed last changed
-  PlacementCost placed;                 // live requests of this router
-  SharedBlocks shared;                  // their full prompt blocks, as counted in `placed`
-  std::map<LeaseId, LinkHealth> links;  // a prefill worker's, by decode worker
+  int64_t heard_us = 0;              // last message on the lease stream
+  int64_t progress_us = 0;           // last sign that its engine moved
+  int64_t speed_us = INT64_MIN / 2;  // when its reported speed last changed
+  PlacementCost placed;              // live requests of this router
+  SharedBlocks shared;               // their full prompt blocks, as counted in `placed`
+  std::map<LeaseId, scheduler::LinkHealth> links;  // a prefill worker's, by decode worker
   uint32_t num_requests = 0;
   // The decode workers that get nothing of a prefill worker. The reason for it never changes.
   std::vector<UnpairedView> not_paired;
@@ -106,18 +106,18 @@ struct RegisteredWorker {
 
 // A snapshot for PickRoute; the leases name the rows.
 struct RouteTable {
-  std::vector<PrefillLoad> prefill;
-  std::vector<DecodeLoad> decode;
-  std::vector<LinkUp> links;
+  std::vector<scheduler::PrefillLoad> prefill;
+  std::vector<scheduler::DecodeLoad> decode;
+  std::vector<scheduler::LinkUp> links;
   std::vector<LeaseId> prefill_leases;
   std::vector<LeaseId> decode_leases;
 
-  ClusterLoad Load() const { return {prefill, decode, links}; }
+  scheduler::ClusterLoad Load() const { return {prefill, decode, links}; }
 };
 
 // Why a worker was not taken: for the counter, and as a sentence for logs and for the worker.
 struct Refusal {
-  RefusalReason reason;
+  obs::RefusalReason reason;
   std::string text;
 };
 
@@ -181,6 +181,6 @@ class WorkerRegistry {
   std::map<std::string, GoneWorker, std::less<>> gone_;  // by worker id; at most kMaxWorkers
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_ROUTER_WORKER_REGISTRY_H_

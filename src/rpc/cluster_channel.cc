@@ -1,6 +1,6 @@
 #include "src/rpc/cluster_channel.h"
 
-namespace baton {
+namespace baton::rpc {
 
 grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms, int ping_timeout_ms) {
   constexpr int kMaxBackoffMs = 1000;
@@ -16,4 +16,4 @@ grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms, int ping_ti
   return arguments;
 }
 
-}  // namespace baton
+}  // namespace baton::rpc

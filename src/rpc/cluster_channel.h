@@ -7,7 +7,7 @@
 
 #include "src/base/keepalive.h"
 
-namespace baton {
+namespace baton::rpc {
 
 // The most bytes of one message between processes of a cluster. A prompt of 2^20 tokens is 5 MiB;
 // step events are far smaller.
@@ -19,6 +19,6 @@ inline constexpr int kMaxClusterMessageBytes = 32 << 20;
 grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms,
                                                int ping_timeout_ms = kKeepaliveTimeoutMs);
 
-}  // namespace baton
+}  // namespace baton::rpc
 
 #endif  // BATON_RPC_CLUSTER_CHANNEL_H_

@@ -5,7 +5,10 @@
 #include "grpcpp/security/tls_certificate_verifier.h"
 #include "grpcpp/security/tls_credentials_options.h"
 
-namespace baton {
+namespace baton::rpc {
+
+using tls::TlsFiles;
+
 namespace {
 
 namespace ge = grpc::experimental;
@@ -53,4 +56,4 @@ bool HasVerifiedCertificate(const grpc::AuthContext& peer) {
   return !peer.FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME).empty();
 }
 
-}  // namespace baton
+}  // namespace baton::rpc

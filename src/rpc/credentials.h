@@ -15,7 +15,7 @@
 
 #include "src/tls/tls_files.h"
 
-namespace baton {
+namespace baton::rpc {
 
 // The certificate that a server asks of a client. A certificate that is given and not good ends the
 // connection in either case.
@@ -25,15 +25,15 @@ enum class ClientCertificate : uint8_t { kRequired, kIfGiven };
 inline constexpr unsigned kTlsRefreshS = 10;
 
 // `files` have passed TlsIdentity::Load; empty = plaintext.
-std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const TlsFiles& files,
+std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const tls::TlsFiles& files,
                                                                  unsigned refresh_s = kTlsRefreshS);
-std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const TlsFiles& files,
+std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const tls::TlsFiles& files,
                                                                ClientCertificate wanted,
                                                                unsigned refresh_s = kTlsRefreshS);
 
 // True when the peer of a call has shown a certificate, which the server then has verified.
 bool HasVerifiedCertificate(const grpc::AuthContext& peer);
 
-}  // namespace baton
+}  // namespace baton::rpc
 
 #endif  // BATON_RPC_CREDENTIALS_H_

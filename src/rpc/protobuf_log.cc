@@ -6,7 +6,7 @@
 
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::rpc {
 namespace {
 
 void OnLine(google::protobuf::LogLevel /*level*/, const char* /*file*/, int /*line*/,
@@ -18,4 +18,4 @@ void OnLine(google::protobuf::LogLevel /*level*/, const char* /*file*/, int /*li
 
 void TakeOverProtobufLog() { (void)google::protobuf::SetLogHandler(&OnLine); }
 
-}  // namespace baton
+}  // namespace baton::rpc

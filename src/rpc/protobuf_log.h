@@ -3,11 +3,11 @@
 #ifndef BATON_RPC_PROTOBUF_LOG_H_
 #define BATON_RPC_PROTOBUF_LOG_H_
 
-namespace baton {
+namespace baton::rpc {
 
 // Once, before messages of others are parsed; again does no harm.
 void TakeOverProtobufLog();
 
-}  // namespace baton
+}  // namespace baton::rpc
 
 #endif  // BATON_RPC_PROTOBUF_LOG_H_

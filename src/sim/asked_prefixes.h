@@ -14,7 +14,7 @@
 #include "src/base/xxh3.h"
 #include "src/engine/engine_types.h"
 
-namespace baton {
+namespace baton::sim {
 
 // See the file comment.
 class AskedPrefixes {
@@ -23,7 +23,7 @@ class AskedPrefixes {
   explicit AskedPrefixes(size_t block_size) : block_size_(block_size) {}
 
   // An order came. Its prompt alone counts: what follows it is the worker's own.
-  void Note(const RequestSpec& spec) {
+  void Note(const engine::RequestSpec& spec) {
     Start& start = starts_[spec.key];
     start.tenant = spec.tenant;
     start.tokens.assign(spec.tokens.begin(),
@@ -31,11 +31,11 @@ class AskedPrefixes {
     ++num_orders_[NameOf(start, std::min<size_t>(start.tokens.size(), spec.num_prompt_tokens))];
   }
   // The order's end: it still counts for others.
-  void Forget(const RequestKey& key) { starts_.erase(key); }
+  void Forget(const engine::RequestKey& key) { starts_.erase(key); }
 
   // Another order could have left the first block of this one in the cache. Several orders may have
   // prompts of less than a block, which their answers fill.
-  bool MayBeHeld(const RequestKey& key) const {
+  bool MayBeHeld(const engine::RequestKey& key) const {
     const auto start = starts_.find(key);
     if (start == starts_.end()) return false;
     uint64_t num_orders = 0;  // its own too
@@ -56,10 +56,10 @@ class AskedPrefixes {
   }
 
   const size_t block_size_;
-  std::map<uint64_t, uint64_t> num_orders_;  // by tenant and first tokens
-  std::map<RequestKey, Start> starts_;       // of orders that live
+  std::map<uint64_t, uint64_t> num_orders_;     // by tenant and first tokens
+  std::map<engine::RequestKey, Start> starts_;  // of orders that live
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_ASKED_PREFIXES_H_

@@ -14,7 +14,7 @@
 
 #include "absl/functional/any_invocable.h"
 
-namespace baton {
+namespace baton::sim {
 
 // See the file comment.
 class EventQueue {
@@ -74,6 +74,6 @@ class EventQueue {
   std::vector<uint32_t> free_;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_EVENT_QUEUE_H_

@@ -13,10 +13,10 @@
 
 #include "src/router/worker_messages.h"
 
-namespace baton {
+namespace baton::sim {
 
 // The links that a prefix cache holds, with their places in their prompts.
-using HeldLinks = std::map<ChainLink, uint32_t>;
+using HeldLinks = std::map<kv::ChainLink, uint32_t>;
 
 // See the file comment.
 class PrefixFeed {
@@ -25,8 +25,9 @@ class PrefixFeed {
   void TellAll() { tell_all_ = true; }
 
   // Takes the changes, and all that is held after them.
-  void Take(std::span<const PrefixChange> changes, const HeldLinks& held) {
-    if (!tell_all_ && waiting_.size() + changes.size() <= 2 * held.size() + kMaxPrefixChanges) {
+  void Take(std::span<const kv::PrefixChange> changes, const HeldLinks& held) {
+    if (!tell_all_ &&
+        waiting_.size() + changes.size() <= 2 * held.size() + router::kMaxPrefixChanges) {
       waiting_.insert(waiting_.end(), changes.begin(), changes.end());
       return;
     }
@@ -40,9 +41,9 @@ class PrefixFeed {
   }
 
   bool has_batch() const { return reset_ || !waiting_.empty(); }
-  PrefixBatch NextBatch() {
-    PrefixBatch batch;
-    const size_t num_changes = std::min(waiting_.size(), kMaxPrefixChanges);
+  router::PrefixBatch NextBatch() {
+    router::PrefixBatch batch;
+    const size_t num_changes = std::min(waiting_.size(), router::kMaxPrefixChanges);
     const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(num_changes);
     batch.changes.assign(waiting_.begin(), end);
     waiting_.erase(waiting_.begin(), end);
@@ -55,9 +56,9 @@ class PrefixFeed {
   bool tell_all_ = true;
   bool reset_ = false;
   uint64_t next_sequence_ = 1;
-  std::deque<PrefixChange> waiting_;
+  std::deque<kv::PrefixChange> waiting_;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_PREFIX_FEED_H_

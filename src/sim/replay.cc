@@ -5,7 +5,15 @@
 #include "src/sim/replay_world.h"
 #include "src/sim/sim_draws.h"
 
-namespace baton {
+namespace baton::sim {
+
+using kv::KvLayout;
+using loadgen::ArrivalKind;
+using loadgen::ArrivalTimes;
+using loadgen::RandomDraws;
+using loadgen::TraceRow;
+using router::ServeMode;
+
 namespace {
 
 constexpr uint32_t kMaxReplayWorkers = 256;
@@ -65,4 +73,4 @@ std::vector<TraceRow> PoissonRows(uint64_t num_requests, double rate_per_s, uint
   return rows;
 }
 
-}  // namespace baton
+}  // namespace baton::sim

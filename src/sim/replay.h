@@ -17,12 +17,12 @@
 #include "src/base/status.h"
 #include "src/router/router_core_config.h"
 
-namespace baton {
+namespace baton::sim {
 
 // The properties of every worker of a replay.
 struct ReplayWorker {
-  StepModel steps;
-  StepWeights first_cost;  // what its scheduler expects before it has measured
+  scheduler::StepModel steps;
+  scheduler::StepWeights first_cost;  // what its scheduler expects before it has measured
   uint32_t block_tokens = 64;
   uint32_t num_blocks = 0;
   uint32_t max_context = 0;  // tokens of a sequence
@@ -36,10 +36,10 @@ struct ReplayOptions {
   uint32_t num_prefill = 1;  // 0 with ServeMode::kAggregated
   uint32_t num_decode = 1;
   ReplayWorker worker;
-  ServeMode mode = ServeMode::kDisagg;
+  router::ServeMode mode = router::ServeMode::kDisagg;
   uint32_t local_max_tokens = 0;  // with ServeMode::kAdaptive
   // Ascending starts; outlives the run. Rows that are longer than max_context are left out.
-  const std::vector<TraceRow>* rows = nullptr;
+  const std::vector<loadgen::TraceRow>* rows = nullptr;
   int64_t ttft_us = 0;  // what a request must meet to count as met,
   int64_t itl_us = 0;   // in 99 % of its gaps; below 100 gaps in all
   uint64_t seed = 1;    // of what the trace does not say: the tokens
@@ -49,14 +49,14 @@ struct ReplayOptions {
 struct ReplayReport {
   uint64_t num_requests = 0;  // that were made
   uint64_t num_finished = 0;
-  uint64_t num_refused = 0;   // 429 and 503, not asked again
-  uint64_t num_failed = 0;    // anything else
-  uint64_t num_left_out = 0;  // too long
-  uint64_t num_met = 0;       // finished within both objectives
-  Summary ttft_ms;            // from the start to the first token
-  Summary second_ms;          // from the first token to the second
-  Summary itl_ms;             // all later gaps
-  Summary e2e_ms;
+  uint64_t num_refused = 0;    // 429 and 503, not asked again
+  uint64_t num_failed = 0;     // anything else
+  uint64_t num_left_out = 0;   // too long
+  uint64_t num_met = 0;        // finished within both objectives
+  loadgen::Summary ttft_ms;    // from the start to the first token
+  loadgen::Summary second_ms;  // from the first token to the second
+  loadgen::Summary itl_ms;     // all later gaps
+  loadgen::Summary e2e_ms;
   uint64_t num_prompt_tokens = 0;  // of what finished
   uint64_t num_output_tokens = 0;
   uint64_t num_cached_tokens = 0;  // of the prompts, found in a prefix cache
@@ -79,9 +79,10 @@ inline constexpr uint64_t kMaxReplayBytes = uint64_t{4} << 30;
 StatusOr<ReplayReport> Replay(const ReplayOptions& options);
 
 // Poisson arrivals of requests of one length, as rows; `num_requests` of them, 1..kMaxArrivals.
-std::vector<TraceRow> PoissonRows(uint64_t num_requests, double rate_per_s, uint32_t input_tokens,
-                                  uint32_t output_tokens, uint64_t seed);
+std::vector<loadgen::TraceRow> PoissonRows(uint64_t num_requests, double rate_per_s,
+                                           uint32_t input_tokens, uint32_t output_tokens,
+                                           uint64_t seed);
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_REPLAY_H_

@@ -12,10 +12,10 @@
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::sim {
 
 // See the file comment.
-class ReplayClient final : public ResponseSink {
+class ReplayClient final : public router::ResponseSink {
  public:
   // How it ended.
   enum class End : uint8_t { kNone, kFinished, kRefused, kFailed };
@@ -24,7 +24,7 @@ class ReplayClient final : public ResponseSink {
       : now_us_(std::move(now_us)), on_end_(std::move(on_end)), asked_us_(now_us_()) {}
 
   // ---- ResponseSink.
-  void OnToken(const TokenOutput& /*token*/) override {
+  void OnToken(const router::TokenOutput& /*token*/) override {
     const int64_t now_us = now_us_();
     if (first_us_ == 0) {
       first_us_ = now_us;
@@ -33,13 +33,13 @@ class ReplayClient final : public ResponseSink {
     }
     last_us_ = now_us;
   }
-  void OnFinished(const GenerateResult& result) override {
+  void OnFinished(const router::GenerateResult& result) override {
     num_cached_ = result.timings.cached_tokens;
     num_prompt_ = result.num_prompt_tokens;
     Finish(End::kFinished);
   }
-  void OnFailed(const RequestError& error) override {
-    const int status = HttpStatusOf(error.code);
+  void OnFailed(const router::RequestError& error) override {
+    const int status = router::HttpStatusOf(error.code);
     Finish(first_us_ == 0 && (status == 429 || status == 503) ? End::kRefused : End::kFailed);
   }
   size_t buffered_bytes() const override { return 0; }
@@ -77,6 +77,6 @@ class ReplayClient final : public ResponseSink {
   End end_ = End::kNone;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_REPLAY_CLIENT_H_

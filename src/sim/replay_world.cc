@@ -8,7 +8,22 @@
 #include "src/sim/sim_workload.h"
 #include "src/sim/timed_model.h"
 
-namespace baton {
+namespace baton::sim {
+
+using engine::EngineConfig;
+using kv::KvDtype;
+using kv::KvEncoding;
+using kv::KvLayout;
+using loadgen::kTraceBlockTokens;
+using loadgen::RandomDraws;
+using loadgen::Summarize;
+using loadgen::TraceRow;
+using router::GenerateRequest;
+using router::ModelInfo;
+using router::PoolRole;
+using router::RouterCoreConfig;
+using scheduler::SchedulerConfig;
+
 namespace {
 
 // Layer groups in which KV crosses: about as many as a worker's.
@@ -216,4 +231,4 @@ void ReplayWorld::OnEnd(const ReplayClient& client) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::sim

@@ -14,10 +14,10 @@
 #include "src/sim/sim_router.h"
 #include "src/sim/sim_worker.h"
 
-namespace baton {
+namespace baton::sim {
 
 // The layout of a replay's blocks: small, since nothing reads their bytes.
-KvLayout ReplayLayout(uint32_t block_tokens);
+kv::KvLayout ReplayLayout(uint32_t block_tokens);
 
 // See the file comment.
 class ReplayWorld {
@@ -32,15 +32,15 @@ class ReplayWorld {
   void Arrive(size_t row_idx);
   void Ask(size_t row_idx);
   void OnEnd(const ReplayClient& client);
-  std::vector<TokenId> Prompt(const TraceRow& row, size_t row_idx) const;
-  int64_t BusyUs(PoolRole role) const;
+  std::vector<TokenId> Prompt(const loadgen::TraceRow& row, size_t row_idx) const;
+  int64_t BusyUs(router::PoolRole role) const;
 
   const ReplayOptions options_;
   Status failure_;
   EventQueue events_;
   SimNetwork network_;
   SimFabric fabric_;
-  std::shared_ptr<ModelInfo> model_;
+  std::shared_ptr<router::ModelInfo> model_;
   // Destroyed from the last to the first: the router and workers before what they use.
   std::vector<std::unique_ptr<SimProcess>> processes_;
   std::vector<std::unique_ptr<SimWorker>> workers_;
@@ -56,6 +56,6 @@ class ReplayWorld {
   ReplayReport report_;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_REPLAY_WORLD_H_

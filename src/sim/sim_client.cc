@@ -8,7 +8,20 @@
 #include "src/sim/sim_codec.h"
 #include "src/sim/sim_draws.h"
 
-namespace baton {
+namespace baton::sim {
+
+using model::SampledToken;
+using model::SamplerState;
+using router::ChoiceText;
+using router::GenerateRequest;
+using router::GenerateResult;
+using router::HttpStatusOf;
+using router::RequestError;
+using router::RequestTimings;
+using router::TokenOutput;
+using scheduler::FinishReason;
+using scheduler::SequenceLimits;
+
 namespace {
 
 // The tenant and the first block of the prompt, whose KV no other tenant may find.
@@ -194,4 +207,4 @@ void SimClient::End(SimEnd end) {
   on_end_(*this);
 }
 
-}  // namespace baton
+}  // namespace baton::sim

@@ -22,13 +22,13 @@
 #include "src/sim/sim_model.h"
 #include "src/sim/sim_workload.h"
 
-namespace baton {
+namespace baton::sim {
 
 // Working memory that all clients of a world share, and where their words go.
 struct SimClientDesk {
   SimClientDesk() : sampler(kSimVocab, std::vector<TokenId>{kSimEos}), logits(kSimVocab) {}
 
-  Sampler sampler;
+  model::Sampler sampler;
   std::vector<float> logits;
   // `kind`: "wrong token", "order", "two ends", ...
   std::function<void(std::string_view kind, std::string text)> violate;
@@ -46,15 +46,15 @@ struct SimClientDesk {
 enum class SimEnd : uint8_t { kNone, kFinished, kFailed, kLost };
 
 // See the file comment.
-class SimClient final : public ResponseSink {
+class SimClient final : public router::ResponseSink {
  public:
   // `spec` without its stop matcher's use; `desk` outlives this. `on_end` is told once.
   SimClient(const SimRequest& spec, SimClientDesk* desk, std::function<void(SimClient&)> on_end);
 
   // ---- ResponseSink.
-  void OnToken(const TokenOutput& token) override;
-  void OnFinished(const GenerateResult& result) override;
-  void OnFailed(const RequestError& error) override;
+  void OnToken(const router::TokenOutput& token) override;
+  void OnFinished(const router::GenerateResult& result) override;
+  void OnFailed(const router::RequestError& error) override;
   size_t buffered_bytes() const override { return 0; }
 
   // Its router died: it sees its connection break.
@@ -64,7 +64,7 @@ class SimClient final : public ResponseSink {
 
   uint64_t number() const { return number_; }
   SimEnd end() const { return end_; }
-  ErrorCode error() const { return error_; }
+  router::ErrorCode error() const { return error_; }
   uint32_t num_resumes() const { return num_resumes_; }
   bool wants_cancel() const { return wants_cancel_; }
   void set_wants_cancel() { wants_cancel_ = true; }
@@ -85,15 +85,15 @@ class SimClient final : public ResponseSink {
   // The rest of one choice, as it must be.
   struct Choice {
     SimPrefix prefix;
-    SamplerState state;
-    ChoiceText text;
-    FinishReason finish = FinishReason::kNone;
+    model::SamplerState state;
+    router::ChoiceText text;
+    scheduler::FinishReason finish = scheduler::FinishReason::kNone;
   };
 
-  void CheckCached(const RequestTimings& timings);
-  void Check(Choice& choice, const TokenOutput& token);
-  void CheckLogprobs(const SampledToken& expected, const TokenOutput& token);
-  FinishReason FinishAfter(const Choice& choice, TokenId token) const;
+  void CheckCached(const router::RequestTimings& timings);
+  void Check(Choice& choice, const router::TokenOutput& token);
+  void CheckLogprobs(const model::SampledToken& expected, const router::TokenOutput& token);
+  scheduler::FinishReason FinishAfter(const Choice& choice, TokenId token) const;
   void Note(uint64_t a, uint64_t b);
   void End(SimEnd end);
   void Hear();
@@ -101,8 +101,8 @@ class SimClient final : public ResponseSink {
   const uint64_t number_;
   SimClientDesk* const desk_;
   const std::function<void(SimClient&)> on_end_;
-  const std::shared_ptr<const ModelInfo> model_;
-  SamplingParams params_;
+  const std::shared_ptr<const router::ModelInfo> model_;
+  model::SamplingParams params_;
   std::vector<TokenId> stop_tokens_;
   uint32_t num_prompt_ = 0;
   uint32_t max_tokens_ = 0;
@@ -111,7 +111,7 @@ class SimClient final : public ResponseSink {
   bool wants_cancel_ = false;
   std::vector<Choice> choices_;
   SimEnd end_ = SimEnd::kNone;
-  ErrorCode error_ = ErrorCode::kInternal;
+  router::ErrorCode error_ = router::ErrorCode::kInternal;
   uint32_t num_seen_ = 0;
   uint32_t num_resumes_ = 0;
   bool refused_ = false;
@@ -120,6 +120,6 @@ class SimClient final : public ResponseSink {
   int64_t longest_silence_us_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_CLIENT_H_

@@ -4,7 +4,27 @@
 #include <array>
 #include <string>
 
-namespace baton {
+namespace baton::sim {
+
+using engine::EngineSnapshot;
+using engine::RequestKind;
+using engine::RequestSpec;
+using engine::RequestStatus;
+using engine::TokenEvent;
+using kv::BlockState;
+using kv::kNumBlockStates;
+using kv::LinkInfo;
+using kv::TransportKind;
+using model::SamplingParams;
+using router::LinkKind;
+using router::PlacementSpec;
+using router::SamplingSettings;
+using router::WorkerLoadReport;
+using router::WorkerRequestState;
+using router::WorkerRequestStatus;
+using router::WorkerToken;
+using scheduler::SchedulerLoad;
+
 namespace {
 
 // By RequestState, the engine's order.
@@ -124,4 +144,4 @@ WorkerLoadReport ToLoadReport(const EngineSnapshot& snapshot, const std::vector<
   return report;
 }
 
-}  // namespace baton
+}  // namespace baton::sim

@@ -10,16 +10,18 @@
 #include "src/engine/engine_types.h"
 #include "src/router/worker_messages.h"
 
-namespace baton {
+namespace baton::sim {
 
-SamplingParams ToSamplingParams(const SamplingSettings& settings);
+model::SamplingParams ToSamplingParams(const router::SamplingSettings& settings);
 // An order of a router as a request of the engine, without its session.
-RequestSpec ToEngineSpec(const PlacementSpec& spec, RequestKind kind, Incarnation peer);
-WorkerToken ToWorkerToken(const TokenEvent& event);
-WorkerRequestStatus ToWorkerStatus(const RequestStatus& status);
+engine::RequestSpec ToEngineSpec(const router::PlacementSpec& spec, engine::RequestKind kind,
+                                 Incarnation peer);
+router::WorkerToken ToWorkerToken(const engine::TokenEvent& event);
+router::WorkerRequestStatus ToWorkerStatus(const engine::RequestStatus& status);
 // A heartbeat; whether the worker is ready or leaves is the caller's to fill in.
-WorkerLoadReport ToLoadReport(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links);
+router::WorkerLoadReport ToLoadReport(const engine::EngineSnapshot& snapshot,
+                                      const std::vector<kv::LinkInfo>& links);
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_CODEC_H_

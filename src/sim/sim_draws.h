@@ -9,7 +9,7 @@
 #include "benchmarks/loadgen/random_draws.h"
 #include "src/base/split_mix.h"
 
-namespace baton {
+namespace baton::sim {
 
 // The purpose of a stream.
 enum class DrawPurpose : uint64_t {
@@ -29,16 +29,16 @@ inline uint64_t StreamSeed(uint64_t seed, DrawPurpose purpose, uint64_t index = 
 }
 
 // True in `share` (0..1) of the cases.
-inline bool Happens(RandomDraws& draws, double share) { return draws.Uniform() < share; }
+inline bool Happens(loadgen::RandomDraws& draws, double share) { return draws.Uniform() < share; }
 
 // In [low, high], small values as likely as large ones are rare; 0 < low <= high.
-inline double LogUniform(RandomDraws& draws, double low, double high) {
+inline double LogUniform(loadgen::RandomDraws& draws, double low, double high) {
   return low * std::pow(high / low, draws.Uniform());
 }
-inline int64_t LogUniformUs(RandomDraws& draws, double low_us, double high_us) {
+inline int64_t LogUniformUs(loadgen::RandomDraws& draws, double low_us, double high_us) {
   return static_cast<int64_t>(LogUniform(draws, low_us, high_us));
 }
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_DRAWS_H_

@@ -7,7 +7,10 @@
 #include "absl/strings/str_split.h"
 #include "fmt/format.h"
 
-namespace baton {
+namespace baton::sim {
+
+using loadgen::RandomDraws;
+
 namespace {
 
 constexpr std::array<std::string_view, kNumFaultKinds> kNames = {
@@ -171,4 +174,4 @@ SimFault FaultPlan::Get(uint32_t index) const {
   return fault;
 }
 
-}  // namespace baton
+}  // namespace baton::sim

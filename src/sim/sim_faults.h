@@ -13,7 +13,7 @@
 #include "src/base/status.h"
 #include "src/sim/sim_draws.h"
 
-namespace baton {
+namespace baton::sim {
 
 // The kinds of faults.
 enum class FaultKind : uint8_t {
@@ -81,9 +81,9 @@ class FaultPlan {
   SimFault Get(uint32_t index) const;
 
  private:
-  FaultKind DrawKind(RandomDraws& draws) const;
-  void DrawLink(RandomDraws& draws, SimFault* fault) const;
-  void DrawSize(RandomDraws& draws, SimFault* fault) const;
+  FaultKind DrawKind(loadgen::RandomDraws& draws) const;
+  void DrawLink(loadgen::RandomDraws& draws, SimFault* fault) const;
+  void DrawSize(loadgen::RandomDraws& draws, SimFault* fault) const;
 
   const uint64_t seed_;
   const FaultWeights weights_;
@@ -91,6 +91,6 @@ class FaultPlan {
   const int64_t gap_us_;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_FAULTS_H_

@@ -4,7 +4,13 @@
 
 #include "src/sim/sim_draws.h"
 
-namespace baton {
+namespace baton::sim {
+
+using kernels::AttentionSpan;
+using kv::KvView;
+using model::LayerHook;
+using model::ModelBatch;
+
 namespace {
 
 constexpr uint64_t kOdd = kSplitMixStep;
@@ -99,4 +105,4 @@ Status SimModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* h
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::sim

@@ -21,7 +21,7 @@
 #include "kvcache/kv_layout.h"
 #include "src/model/forward_model.h"
 
-namespace baton {
+namespace baton::sim {
 
 inline constexpr uint32_t kSimVocab = 64;
 inline constexpr uint32_t kSimBlock = 4;   // tokens
@@ -31,9 +31,9 @@ inline constexpr uint32_t kSimMaxRows = 256;
 inline constexpr uint32_t kSimMaxContext = 2048;
 
 // One head of 8 bytes: a slice has 64 bytes, a block 128.
-inline KvLayout SimLayout() {
-  return {.dtype = KvDtype::kF32,
-          .encoding = KvEncoding::kPlain,
+inline kv::KvLayout SimLayout() {
+  return {.dtype = kv::KvDtype::kF32,
+          .encoding = kv::KvEncoding::kPlain,
           .num_layers = kSimLayers,
           .num_kv_heads = 1,
           .head_dim = 2,
@@ -68,7 +68,7 @@ struct SimStepCost {
 };
 
 // See the file comment.
-class SimModel final : public ForwardModel {
+class SimModel final : public model::ForwardModel {
  public:
   // `spend` is told what each layer costs, after it is computed and before the hook hears of it.
   SimModel(const SimStepCost& cost, std::function<void(int64_t us)> spend)
@@ -77,16 +77,16 @@ class SimModel final : public ForwardModel {
   uint32_t vocab_size() const override { return kSimVocab; }
   uint32_t max_rows() const override { return kSimMaxRows; }
   uint32_t max_context() const override { return kSimMaxContext; }
-  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+  Status Forward(const model::ModelBatch& batch, const kv::KvView& kv, model::LayerHook* hook,
                  std::span<float> logits) override;
 
  private:
-  int64_t LayerUs(const ModelBatch& batch) const;
+  int64_t LayerUs(const model::ModelBatch& batch) const;
 
   const SimStepCost cost_;
   const std::function<void(int64_t us)> spend_;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_MODEL_H_

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace baton {
+namespace baton::sim {
 namespace {
 
 // Latency varies by up to this share of itself.
@@ -67,4 +67,4 @@ void SimNetwork::EndFaults() {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::sim

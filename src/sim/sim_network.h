@@ -18,7 +18,7 @@
 #include "src/sim/sim_draws.h"
 #include "src/sim/sim_process.h"
 
-namespace baton {
+namespace baton::sim {
 
 // A fault at work on one channel until a time: each message meets it with `share`.
 struct ChannelFault {
@@ -102,10 +102,10 @@ class SimNetwork {
   EventQueue* const events_;
   const uint32_t num_processes_;
   std::vector<SimChannel> channels_;  // [from][to]
-  RandomDraws draws_;
+  loadgen::RandomDraws draws_;
   NetworkCounts counts_;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_NETWORK_H_

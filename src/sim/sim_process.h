@@ -18,7 +18,7 @@
 #include "src/base/clock.h"
 #include "src/sim/event_queue.h"
 
-namespace baton {
+namespace baton::sim {
 
 // See the file comment.
 class SimProcess final : public Clock {
@@ -109,6 +109,6 @@ class SimProcess final : public Clock {
   std::deque<EventQueue::Action> waiting_;  // due while frozen
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_PROCESS_H_

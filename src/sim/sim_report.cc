@@ -7,7 +7,13 @@
 
 #include "src/sim/sim_draws.h"
 
-namespace baton {
+namespace baton::sim {
+
+using obs::kResumeReasonNames;
+using obs::kResumeSourceNames;
+using router::ErrorCode;
+using router::ErrorNameOf;
+
 namespace {
 
 constexpr size_t kMaxKept = 20;
@@ -114,4 +120,4 @@ std::string SimReport::ToTable() const {
   return table;
 }
 
-}  // namespace baton
+}  // namespace baton::sim

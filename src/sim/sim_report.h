@@ -14,7 +14,7 @@
 #include "src/sim/sim_faults.h"
 #include "src/sim/sim_network.h"
 
-namespace baton {
+namespace baton::sim {
 
 // A promise that was broken.
 struct SimViolation {
@@ -34,10 +34,11 @@ struct SimReport {
   uint64_t num_lost = 0;           // their router died
   uint64_t num_refused = 0;        // answers 429 and 503, after which the client asked again
   int64_t longest_silence_us = 0;  // between two tokens of one request
-  std::array<uint64_t, kNumErrorCodes> failed{};
+  std::array<uint64_t, router::kNumErrorCodes> failed{};
   uint64_t num_tokens = 0;
   uint64_t num_resumed = 0;  // requests that were placed again and finished
-  std::array<std::array<uint64_t, kResumeSourceNames.size()>, kResumeReasonNames.size()> resumes{};
+  std::array<std::array<uint64_t, obs::kResumeSourceNames.size()>, obs::kResumeReasonNames.size()>
+      resumes{};
   std::array<uint64_t, kNumFaultKinds> faults{};
   NetworkCounts messages;
   uint64_t num_checksum_faults = 0;
@@ -59,6 +60,6 @@ struct SimReport {
   std::string ToTable() const;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_REPORT_H_

@@ -7,7 +7,28 @@
 #include "src/sim/sim_codec.h"
 #include "src/sim/sim_worker.h"
 
-namespace baton {
+namespace baton::sim {
+
+using engine::RequestKey;
+using engine::RequestKind;
+using engine::RequestSpec;
+using obs::RegisterBatonMetrics;
+using router::GenerateRequest;
+using router::LeaseId;
+using router::LeaseStream;
+using router::PlacementSpec;
+using router::PrefixBatch;
+using router::ResponseSink;
+using router::RouterCore;
+using router::RouterCoreConfig;
+using router::SessionRef;
+using router::WorkerDescription;
+using router::WorkerLoadReport;
+using router::WorkerName;
+using router::WorkerRequestStatus;
+using router::WorkerSession;
+using router::WorkerToken;
+
 namespace {
 
 constexpr int64_t kConnectTimeoutUs = 1'000'000;
@@ -262,4 +283,4 @@ Status SimRouter::CheckEmpty() const {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::sim

@@ -11,12 +11,12 @@
 #include "src/router/router_core.h"
 #include "src/sim/sim_streams.h"
 
-namespace baton {
+namespace baton::sim {
 
 // See the file comment.
-class SimRouter final : public WorkerConnector {
+class SimRouter final : public router::WorkerConnector {
  public:
-  SimRouter(const RouterCoreConfig& config, SimFabric* fabric, SimProcess* process);
+  SimRouter(const router::RouterCoreConfig& config, SimFabric* fabric, SimProcess* process);
   ~SimRouter() override;
 
   // Begins a life: an empty table, no workers.
@@ -25,31 +25,34 @@ class SimRouter final : public WorkerConnector {
   void Kill();
 
   // The core opens a session.
-  std::unique_ptr<WorkerSession> Connect(SessionRef session,
-                                         const WorkerDescription& worker) override;
+  std::unique_ptr<router::WorkerSession> Connect(router::SessionRef session,
+                                                 const router::WorkerDescription& worker) override;
 
   // A client's request, in this process. `request.received_us` is set here.
-  void Submit(RequestUid uid, GenerateRequest request, std::shared_ptr<ResponseSink> sink);
+  void Submit(RequestUid uid, router::GenerateRequest request,
+              std::shared_ptr<router::ResponseSink> sink);
   void Cancel(RequestUid uid);
   // An operator asks for it: the worker is told to leave, if it is registered here.
   void AskToLeave(std::string_view worker_id);
 
   // ---- What workers send; in this process.
-  void OnHello(const std::shared_ptr<SimLease>& lease, WorkerDescription description);
-  void OnLoad(const std::shared_ptr<SimLease>& lease, WorkerLoadReport load);
-  void OnPrefixes(const std::shared_ptr<SimLease>& lease, const PrefixBatch& batch);
+  void OnHello(const std::shared_ptr<SimLease>& lease, router::WorkerDescription description);
+  void OnLoad(const std::shared_ptr<SimLease>& lease, router::WorkerLoadReport load);
+  void OnPrefixes(const std::shared_ptr<SimLease>& lease, const router::PrefixBatch& batch);
   void OnLeaseLost(const std::shared_ptr<SimLease>& lease);
   void OnSessionUp(const std::shared_ptr<SimSessionStream>& stream);
   void OnSessionLost(const std::shared_ptr<SimSessionStream>& stream, std::string_view why);
-  void OnTokens(const std::shared_ptr<SimSessionStream>& stream, std::vector<WorkerToken> tokens);
-  void OnStatus(const std::shared_ptr<SimSessionStream>& stream, const WorkerRequestStatus& status);
+  void OnTokens(const std::shared_ptr<SimSessionStream>& stream,
+                std::vector<router::WorkerToken> tokens);
+  void OnStatus(const std::shared_ptr<SimSessionStream>& stream,
+                const router::WorkerRequestStatus& status);
   // All streams with `worker` end at this end.
   void BreakWith(const SimWorker* worker, std::string_view why);
 
   SimProcess& process() { return *process_; }
   SimFabric& fabric() { return *fabric_; }
-  const RouterCore* core() const { return core_.get(); }  // null while dead
-  const BatonMetrics& metrics() const { return metrics_; }
+  const router::RouterCore* core() const { return core_.get(); }  // null while dead
+  const obs::BatonMetrics& metrics() const { return metrics_; }
   // It is being killed: nothing is sent on purpose any more.
   bool is_dying() const { return dying_; }
   // Nothing is live, and nothing is counted as placed at any worker.
@@ -59,12 +62,12 @@ class SimRouter final : public WorkerConnector {
   void Tick();
   SimWorker* FindWorker(std::string_view worker_id) const;
 
-  const RouterCoreConfig config_;
+  const router::RouterCoreConfig config_;
   SimFabric* const fabric_;
   SimProcess* const process_;
-  MetricsRegistry registry_;
-  const BatonMetrics metrics_;
-  std::unique_ptr<RouterCore> core_;
+  obs::MetricsRegistry registry_;
+  const obs::BatonMetrics metrics_;
+  std::unique_ptr<router::RouterCore> core_;
   std::vector<std::shared_ptr<SimLease>> leases_;
   std::vector<std::shared_ptr<SimSessionStream>> streams_;
   uint64_t next_lease_ = 1;
@@ -74,6 +77,6 @@ class SimRouter final : public WorkerConnector {
   friend class SimLeaseStream;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_ROUTER_H_

@@ -9,7 +9,7 @@
 
 #include "src/base/thread.h"
 
-namespace baton {
+namespace baton::sim {
 namespace {
 
 // The search of Shrink: runs shorter candidates and keeps those that break the same promise.
@@ -145,4 +145,4 @@ std::string ReplayArguments(const SimOptions& options) {
   return line;
 }
 
-}  // namespace baton
+}  // namespace baton::sim

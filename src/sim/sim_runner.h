@@ -9,7 +9,7 @@
 
 #include "src/sim/sim_world.h"
 
-namespace baton {
+namespace baton::sim {
 
 // Runs `num_worlds` >= 1 worlds on as many threads, each with its share of the requests and a seed
 // of its own (one world: the seed itself). The report depends on the options alone.
@@ -31,6 +31,6 @@ std::optional<ShrunkRun> Shrink(const SimOptions& options, uint32_t max_runs);
 // The arguments of `baton sim` that repeat the run of one world.
 std::string ReplayArguments(const SimOptions& options);
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_RUNNER_H_

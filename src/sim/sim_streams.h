@@ -17,7 +17,7 @@
 #include "src/sim/prefix_feed.h"
 #include "src/sim/sim_network.h"
 
-namespace baton {
+namespace baton::sim {
 
 class SimRouter;
 class SimWorker;
@@ -32,7 +32,7 @@ struct SimPeer {
 struct SimLease {
   SimRouter* router = nullptr;
   SimWorker* worker = nullptr;
-  LeaseId id;                // set by the router
+  router::LeaseId id;        // set by the router
   bool router_open = false;  // the router's end
   bool worker_open = true;   // the worker's end
   bool accepted = false;     // the worker has heard so
@@ -44,12 +44,12 @@ struct SimLease {
 struct SimSessionStream {
   SimRouter* router = nullptr;
   SimWorker* worker = nullptr;
-  SessionRef ref;
-  SessionId id;  // at the worker
+  router::SessionRef ref;
+  engine::SessionId id;  // at the worker
   bool router_open = true;
   bool router_up = false;
   bool worker_open = false;
-  CancellableStarts starts;  // at the worker
+  engine::CancellableStarts starts;  // at the worker
 };
 
 // The parts that all of a world share.
@@ -63,6 +63,6 @@ struct SimFabric {
   std::function<void(std::string_view kind, std::string text)> violate;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_STREAMS_H_

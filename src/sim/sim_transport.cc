@@ -7,7 +7,23 @@
 #include "kvcache/transport/send_queue.h"
 #include "kvcache/transport/slice_copy.h"
 
-namespace baton {
+namespace baton::sim {
+
+using kv::CloseReason;
+using kv::CopyAndChecksum;
+using kv::FrameHeader;
+using kv::HandoffMessage;
+using kv::kFrameHeaderBytes;
+using kv::KvArena;
+using kv::KvTransportSink;
+using kv::LinkInfo;
+using kv::ReceiveSpec;
+using kv::ReceiveTable;
+using kv::SliceFrameHeader;
+using kv::SliceRef;
+using kv::TransportKind;
+using kv::ValidateSlices;
+
 namespace {
 
 // Bytes of a message on the wire beside its payload, for the bandwidth.
@@ -281,4 +297,4 @@ void SimTransport::CloseReceive(TransferId transfer) {
   });
 }
 
-}  // namespace baton
+}  // namespace baton::sim

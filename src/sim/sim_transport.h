@@ -24,42 +24,44 @@
 #include "src/sim/sim_network.h"
 #include "src/sim/sim_process.h"
 
-namespace baton {
+namespace baton::sim {
 
 // The wire of a simulation: a message is encoded and taken out again within one call, so that
 // nothing of it has to become bytes.
-class SimWire final : public HandoffWire {
+class SimWire final : public engine::HandoffWire {
  public:
-  std::string Encode(const HandoffMessage& message) const override {
+  std::string Encode(const kv::HandoffMessage& message) const override {
     message_ = message;
     return "m";
   }
-  StatusOr<HandoffMessage> Decode(std::string_view /*bytes*/) const override { return message_; }
+  StatusOr<kv::HandoffMessage> Decode(std::string_view /*bytes*/) const override {
+    return message_;
+  }
   // The message that was encoded last.
-  HandoffMessage Take() { return std::move(message_); }
+  kv::HandoffMessage Take() { return std::move(message_); }
 
  private:
-  mutable HandoffMessage message_;
+  mutable kv::HandoffMessage message_;
 };
 
 // See the file comment.
-class SimTransport final : public KvTransport {
+class SimTransport final : public kv::KvTransport {
  public:
   // `wake`: events wait in the engine's inbox. Lives as long as the world: Start begins a life of
   // the worker, Stop ends it.
-  SimTransport(SimProcess* process, SimNetwork* network, SimWire* wire, const KvArena* arena,
+  SimTransport(SimProcess* process, SimNetwork* network, SimWire* wire, const kv::KvArena* arena,
                std::function<void()> wake);
 
   // ---- KvTransport.
-  Status Start(KvTransportSink* sink) override;
+  Status Start(kv::KvTransportSink* sink) override;
   void Stop() override;
   Status SendControl(Incarnation peer, std::string bytes) override;
-  Status SendSlices(Incarnation peer, std::span<const SliceRef> slices) override;
+  Status SendSlices(Incarnation peer, std::span<const kv::SliceRef> slices) override;
   void CloseSend(Incarnation peer, TransferId transfer) override;
-  Status OpenReceive(ReceiveSpec spec) override;
+  Status OpenReceive(kv::ReceiveSpec spec) override;
   void CloseReceive(TransferId transfer) override;
-  TransportStats Stats() const override { return counters_.Snapshot(); }
-  std::vector<LinkInfo> Links() const override;
+  kv::TransportStats Stats() const override { return counters_.Snapshot(); }
+  std::vector<kv::LinkInfo> Links() const override;
 
   // ---- Connections; the worker's business. The bytes that a slice counts for on its way, in place
   // of its own bytes.
@@ -98,7 +100,7 @@ class SimTransport final : public KvTransport {
     Incarnation from;
     uint64_t epoch = 0;
     bool counted = true;  // in the sender's num_in_flight
-    std::vector<SliceRef> slices;
+    std::vector<kv::SliceRef> slices;
     std::vector<std::byte> bytes;  // [slices][SliceBytes]; empty = pulled on arrival
     bool flips_bit = false;
     uint64_t flip_place = 0;
@@ -107,13 +109,13 @@ class SimTransport final : public KvTransport {
   struct Control {
     Incarnation peer;
     uint64_t epoch = 0;
-    HandoffMessage message;
+    kv::HandoffMessage message;
     int64_t parked_until_us = 0;
   };
   // When a control message arrives: the time, then its number.
   using ArrivalKey = std::pair<int64_t, uint64_t>;
 
-  void SendNow(const Link& link, const HandoffMessage& message);
+  void SendNow(const Link& link, const kv::HandoffMessage& message);
   // At this end, the receiver of the message.
   void ExpectControl(int64_t arrival_us, Control control);
   void TakeControl(const Control& control);
@@ -125,13 +127,13 @@ class SimTransport final : public KvTransport {
   SimProcess* const process_;
   SimNetwork* const network_;
   SimWire* const wire_;
-  const KvArena* const arena_;
+  const kv::KvArena* const arena_;
   size_t slice_wire_bytes_;
   const std::function<void()> wake_;
   Incarnation incarnation_;
-  KvTransportSink* sink_ = nullptr;
-  TransportCounters counters_;
-  std::unique_ptr<ReceiveTable> receives_;  // of this life
+  kv::KvTransportSink* sink_ = nullptr;
+  kv::TransportCounters counters_;
+  std::unique_ptr<kv::ReceiveTable> receives_;  // of this life
   std::map<Incarnation, Link> links_;
   std::vector<Control> parked_;
   std::map<ArrivalKey, Control> arriving_;
@@ -139,6 +141,6 @@ class SimTransport final : public KvTransport {
   std::vector<std::byte> scratch_;  // one slice
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_TRANSPORT_H_

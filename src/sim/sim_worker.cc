@@ -10,7 +10,43 @@
 #include "src/sim/sim_codec.h"
 #include "src/sim/sim_router.h"
 
-namespace baton {
+namespace baton::sim {
+
+using engine::BeginDrain;
+using engine::CancelRequest;
+using engine::CloseSession;
+using engine::EngineConfig;
+using engine::EngineCore;
+using engine::EngineInbox;
+using engine::EngineParts;
+using engine::EngineSnapshot;
+using engine::EngineTransportSink;
+using engine::FailAll;
+using engine::IsTerminal;
+using engine::KvStore;
+using engine::PrefixJournal;
+using engine::RenewSession;
+using engine::RequestKey;
+using engine::RequestSpec;
+using engine::RequestState;
+using engine::RequestStatus;
+using engine::SessionId;
+using engine::StartRequest;
+using engine::TokenEvent;
+using kv::BlockCounts;
+using kv::BlockHandle;
+using kv::BlockInfo;
+using kv::BlockPool;
+using kv::BlockState;
+using kv::BlockStateName;
+using kv::kNumBlockStates;
+using kv::KvArena;
+using model::ForwardModel;
+using router::IsTerminal;
+using router::PoolRole;
+using router::WorkerToken;
+using scheduler::SchedulerRole;
+
 namespace {
 
 // The time from an event's arrival to the turn that handles it.
@@ -377,4 +413,4 @@ void SimWorker::SendStatus(const std::shared_ptr<SimSessionStream>& stream,
       [stream, message = ToWorkerStatus(status)] { stream->router->OnStatus(stream, message); });
 }
 
-}  // namespace baton
+}  // namespace baton::sim

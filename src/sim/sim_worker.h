@@ -25,28 +25,29 @@
 #include "src/sim/sim_streams.h"
 #include "src/sim/sim_transport.h"
 
-namespace baton {
+namespace baton::sim {
 
 // Tokens of prompt and answer that a simulated worker takes, if not said otherwise.
 inline constexpr uint32_t kSimContext = 1024;
 
 // How a worker is made; constant.
 struct SimWorkerOptions {
-  PoolRole role = PoolRole::kDecode;
+  router::PoolRole role = router::PoolRole::kDecode;
   uint32_t num_blocks = 192;
   uint32_t max_running = 48;
   uint64_t seed = 1;
-  std::shared_ptr<const ModelInfo> model;
+  std::shared_ptr<const router::ModelInfo> model;
   SimStepCost cost;
   uint64_t damage_every = 0;  // see SimOptions
 
-  KvLayout layout = SimLayout();
+  kv::KvLayout layout = SimLayout();
   uint32_t max_context = kSimContext;
   // Makes the model that computes, and that tells `spend` what each layer costs; empty = a SimModel
   // of `cost`.
-  std::function<std::unique_ptr<ForwardModel>(std::function<void(int64_t us)> spend)> make_model;
+  std::function<std::unique_ptr<model::ForwardModel>(std::function<void(int64_t us)> spend)>
+      make_model;
   // The last word on the engine's numbers; may be empty.
-  std::function<void(EngineConfig*)> tune;
+  std::function<void(engine::EngineConfig*)> tune;
   size_t slice_wire_bytes = 0;  // what a slice counts for on its way; 0 = its own bytes
 };
 
@@ -54,7 +55,7 @@ struct SimWorkerOptions {
 inline constexpr std::string_view kSimSecret = "simulated";
 
 // See the file comment.
-class SimWorker final : private EngineListener {
+class SimWorker final : private engine::EngineListener {
  public:
   SimWorker(const SimWorkerOptions& options, SimFabric* fabric, SimProcess* process);
   ~SimWorker() override;
@@ -75,17 +76,18 @@ class SimWorker final : private EngineListener {
   // ---- What routers send; in this process.
   void OnSessionOpen(const std::shared_ptr<SimSessionStream>& stream, Incarnation wanted);
   void OnSessionClosed(const std::shared_ptr<SimSessionStream>& stream);
-  void OnOrder(const std::shared_ptr<SimSessionStream>& stream, std::unique_ptr<RequestSpec> spec);
-  void OnCancel(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key);
+  void OnOrder(const std::shared_ptr<SimSessionStream>& stream,
+               std::unique_ptr<engine::RequestSpec> spec);
+  void OnCancel(const std::shared_ptr<SimSessionStream>& stream, const engine::RequestKey& key);
   void OnRenew(const std::shared_ptr<SimSessionStream>& stream, int64_t lease_us);
   void OnLeaseClosed(const std::shared_ptr<SimLease>& lease);
   void OnPeers(const std::shared_ptr<SimLease>& lease, std::vector<SimPeer> peers);
 
   SimProcess& process() { return *process_; }
   SimTransport& transport() { return transport_; }
-  const EngineCore* core() const { return core_.get(); }  // null while dead
+  const engine::EngineCore* core() const { return core_.get(); }  // null while dead
   Incarnation incarnation() const { return incarnation_; }
-  PoolRole role() const { return options_.role; }
+  router::PoolRole role() const { return options_.role; }
   bool leaving() const { return leaving_; }
   uint32_t num_blocks() const { return options_.num_blocks; }
   uint64_t num_turns() const { return num_turns_; }
@@ -99,11 +101,11 @@ class SimWorker final : private EngineListener {
   Status Audit() const;
 
  private:
-  void OnStepEvents(std::span<const TokenEvent> events) override;
-  void OnRequestStatus(const RequestStatus& status) override;
+  void OnStepEvents(std::span<const engine::TokenEvent> events) override;
+  void OnRequestStatus(const engine::RequestStatus& status) override;
 
-  EngineConfig MakeConfig() const;
-  WorkerDescription Describe() const;
+  engine::EngineConfig MakeConfig() const;
+  router::WorkerDescription Describe() const;
   // A turn at `at_us` at the latest.
   void Wake(int64_t at_us);
   void WakeSoon();
@@ -111,9 +113,10 @@ class SimWorker final : private EngineListener {
   void CheckTurn();
   void Damage();
   void Spend(int64_t us);
-  void Reject(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key);
-  void SendStatus(const std::shared_ptr<SimSessionStream>& stream, const RequestStatus& status);
-  void CheckCached(const RequestStatus& status);
+  void Reject(const std::shared_ptr<SimSessionStream>& stream, const engine::RequestKey& key);
+  void SendStatus(const std::shared_ptr<SimSessionStream>& stream,
+                  const engine::RequestStatus& status);
+  void CheckCached(const engine::RequestStatus& status);
 
   void WaitUntilIdle(int64_t down_us);
   void End(int64_t down_us);
@@ -130,25 +133,25 @@ class SimWorker final : private EngineListener {
   const SimWorkerOptions options_;
   SimFabric* const fabric_;
   SimProcess* const process_;
-  RandomDraws draws_;
-  std::unique_ptr<KvArena> arena_;  // its bytes outlive a life: what is stale looks real
-  std::unique_ptr<KvStore> kv_;
+  loadgen::RandomDraws draws_;
+  std::unique_ptr<kv::KvArena> arena_;  // its bytes outlive a life: what is stale looks real
+  std::unique_ptr<engine::KvStore> kv_;
   SimWire wire_;
   SimTransport transport_;
-  const std::unique_ptr<ForwardModel> model_;
+  const std::unique_ptr<model::ForwardModel> model_;
 
   // The parts of this life.
   Incarnation incarnation_;
-  std::unique_ptr<EngineInbox> inbox_;
-  std::unique_ptr<EngineTransportSink> sink_;
-  std::unique_ptr<PrefixJournal> journal_;
-  std::unique_ptr<EngineCore> core_;
-  std::map<SessionId, std::shared_ptr<SimSessionStream>> sessions_;
+  std::unique_ptr<engine::EngineInbox> inbox_;
+  std::unique_ptr<engine::EngineTransportSink> sink_;
+  std::unique_ptr<engine::PrefixJournal> journal_;
+  std::unique_ptr<engine::EngineCore> core_;
+  std::map<engine::SessionId, std::shared_ptr<SimSessionStream>> sessions_;
   std::vector<std::shared_ptr<SimLease>> leases_;
   std::map<Incarnation, SimWorker*> dialling_;
   HeldLinks held_;
-  std::vector<PrefixChange> changes_;
-  std::vector<BlockHandle> taken_;  // away from the pool
+  std::vector<kv::PrefixChange> changes_;
+  std::vector<kv::BlockHandle> taken_;  // away from the pool
   std::optional<AskedPrefixes> asked_;
   bool leaving_ = false;
   uint64_t next_session_ = 1;
@@ -158,6 +161,6 @@ class SimWorker final : private EngineListener {
   int64_t busy_us_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_WORKER_H_

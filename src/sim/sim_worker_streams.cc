@@ -7,7 +7,19 @@
 #include "src/sim/sim_router.h"
 #include "src/sim/sim_worker.h"
 
-namespace baton {
+namespace baton::sim {
+
+using engine::SessionId;
+using kv::ChainKeyCheck;
+using kv::DeriveChainKey;
+using kv::kDefaultTenant;
+using kv::PrefixChange;
+using router::kHeartbeatMs;
+using router::LinkKind;
+using router::PrefixBatch;
+using router::WorkerDescription;
+using router::WorkerLoadReport;
+
 namespace {
 
 constexpr int64_t kRegisterTimeoutUs = 1'000'000;
@@ -178,4 +190,4 @@ void SimWorker::BreakLink(SimWorker* peer, uint64_t epoch, std::string_view why)
   });
 }
 
-}  // namespace baton
+}  // namespace baton::sim

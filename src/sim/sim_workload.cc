@@ -12,7 +12,20 @@
 #include "src/text/byte_letters.h"
 #include "src/text/tokenizer.h"
 
-namespace baton {
+namespace baton::sim {
+
+using loadgen::kTraceBlockTokens;
+using loadgen::RandomDraws;
+using loadgen::TraceRow;
+using router::ModelInfo;
+using router::SamplingSettings;
+using router::TenantOfSalt;
+using text::ByteLetter;
+using text::StopMatcher;
+using text::Tokenizer;
+using text::TokenizerSpec;
+using text::TokenType;
+
 namespace {
 
 // Beginnings that prompts share, so that the prefix caches have something to find.
@@ -181,4 +194,4 @@ SimRequest SimWorkload::Make(uint64_t number) const {
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::sim

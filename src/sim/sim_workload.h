@@ -13,19 +13,19 @@
 #include "src/router/submit.h"
 #include "src/sim/sim_draws.h"
 
-namespace baton {
+namespace baton::sim {
 
 // One request as its client makes it.
 struct SimRequest {
   uint64_t number = 0;
   RequestUid uid;
-  GenerateRequest request;
+  router::GenerateRequest request;
   std::vector<std::string> stops;
   int64_t cancel_after_us = -1;  // the client hangs up so long after it asked; -1 = it does not
 };
 
 // The served model: kSimVocab tokens that are letters, two halves of an umlaut, and an end.
-std::shared_ptr<const ModelInfo> SimModelInfo();
+std::shared_ptr<const router::ModelInfo> SimModelInfo();
 
 // See the file comment.
 class SimWorkload {
@@ -36,7 +36,7 @@ class SimWorkload {
   // `rate` requests a second, Poisson, with at most `max_output` tokens of answer. With a trace its
   // times instead, and its lengths and shared blocks, scaled so that the longest prompt and answer
   // fit these limits.
-  SimWorkload(uint64_t seed, double rate, const std::vector<TraceRow>* trace,
+  SimWorkload(uint64_t seed, double rate, const std::vector<loadgen::TraceRow>* trace,
               uint32_t max_output = kMaxOutput);
 
   // Number `number`; the same for the same seed, whatever was made before.
@@ -45,19 +45,19 @@ class SimWorkload {
   int64_t GapUs(uint64_t number);
 
  private:
-  std::vector<TokenId> MakePrompt(RandomDraws& draws, uint64_t number) const;
-  std::vector<TokenId> TracePrompt(const TraceRow& row) const;
-  void DrawSampling(RandomDraws& draws, SimRequest* out) const;
+  std::vector<TokenId> MakePrompt(loadgen::RandomDraws& draws, uint64_t number) const;
+  std::vector<TokenId> TracePrompt(const loadgen::TraceRow& row) const;
+  void DrawSampling(loadgen::RandomDraws& draws, SimRequest* out) const;
 
   const uint64_t seed_;
   const double rate_;
   const uint32_t max_output_;
-  const std::vector<TraceRow>* const trace_;
+  const std::vector<loadgen::TraceRow>* const trace_;
   double prompt_scale_ = 1;  // of the trace
   double output_scale_ = 1;
-  RandomDraws arrivals_;
+  loadgen::RandomDraws arrivals_;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_WORKLOAD_H_

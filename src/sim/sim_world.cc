@@ -4,7 +4,18 @@
 #include <algorithm>
 #include <utility>
 
-namespace baton {
+namespace baton::sim {
+
+using kv::TransportStats;
+using loadgen::RandomDraws;
+using obs::kResumeReasonNames;
+using obs::kResumeSourceNames;
+using router::ErrorCode;
+using router::ErrorNameOf;
+using router::PoolRole;
+using router::RouterCore;
+using router::RouterCoreConfig;
+
 namespace {
 
 // Requests on their way at most: what comes beyond waits at the client.
@@ -328,4 +339,4 @@ void SimWorld::FillPools() {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::sim

@@ -24,7 +24,7 @@
 #include "src/sim/sim_worker.h"
 #include "src/sim/sim_workload.h"
 
-namespace baton {
+namespace baton::sim {
 
 // The settings of a simulation; constant.
 struct SimOptions {
@@ -36,12 +36,12 @@ struct SimOptions {
   double requests_per_fault = 80;
   // Only these faults of the plan happen; nothing = all of them.
   std::optional<std::set<uint32_t>> only_faults;
-  double rate = 250;                              // requests a second
-  uint32_t num_blocks = 192;                      // of each worker
-  uint32_t max_output = SimWorkload::kMaxOutput;  // tokens of an answer at most
-  int64_t step_us = SimStepCost().fixed_us;       // of a step, beside what its rows cost
-  const std::vector<TraceRow>* trace = nullptr;   // times and lengths; outlives the run
-  bool stop_at_first = false;                     // violation
+  double rate = 250;                                      // requests a second
+  uint32_t num_blocks = 192;                              // of each worker
+  uint32_t max_output = SimWorkload::kMaxOutput;          // tokens of an answer at most
+  int64_t step_us = SimStepCost().fixed_us;               // of a step, beside what its rows cost
+  const std::vector<loadgen::TraceRow>* trace = nullptr;  // times and lengths; outlives the run
+  bool stop_at_first = false;                             // violation
   // A longer silence between two tokens breaks a promise; 0 = none does.
   int64_t max_silence_us = 0;
   // Every so many turns of a worker a bit of its KV flips where no checksum looks; 0 = never. Shows
@@ -103,7 +103,7 @@ class SimWorld {
   SimFabric fabric_;
   SimWorkload workload_;
   FaultPlan plan_;
-  RandomDraws draws_;
+  loadgen::RandomDraws draws_;
   SimClientDesk desk_;
   // Destroyed from the last to the first: routers and workers before what they use.
   std::vector<std::unique_ptr<SimProcess>> processes_;
@@ -119,6 +119,6 @@ class SimWorld {
   SimReport report_;
 };
 
-}  // namespace baton
+}  // namespace baton::sim
 
 #endif  // BATON_SIM_SIM_WORLD_H_

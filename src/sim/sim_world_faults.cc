@@ -4,7 +4,7 @@
 
 #include "src/sim/sim_world.h"
 
-namespace baton {
+namespace baton::sim {
 namespace {
 
 // How long a connection stays without an answer before both ends give it up: a router's stream by
@@ -177,4 +177,4 @@ void SimWorld::Disturb(const SimFault& fault) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::sim

@@ -3,7 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
-namespace baton {
+namespace baton::sim {
+
+using kernels::AttentionSpan;
+using kv::KvView;
+using model::LayerHook;
+using model::ModelBatch;
+using scheduler::StepShape;
 
 int64_t TimedModel::StepUs(const ModelBatch& batch) const {
   StepShape prompts;
@@ -36,4 +42,4 @@ Status TimedModel::Forward(const ModelBatch& batch, const KvView& /*kv*/, LayerH
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::sim

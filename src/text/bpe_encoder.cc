@@ -11,7 +11,7 @@
 #include "src/text/hf_library.h"
 #include "src/text/merge_list.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 bool IsReachableFromText(TokenType type) {
@@ -78,4 +78,4 @@ StatusOr<std::unique_ptr<PieceEncoder>> CreateBpeEncoder(const TokenizerSpec& sp
   return std::make_unique<BpeEncoder>(std::move(bpe));
 }
 
-}  // namespace baton
+}  // namespace baton::text

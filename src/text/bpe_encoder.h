@@ -10,7 +10,7 @@
 #include "src/text/pre_tokenizer.h"
 #include "src/text/tokenizer_spec.h"
 
-namespace baton {
+namespace baton::text {
 
 // An encoder over the normal, byte and user-defined tokens of `spec`, whose tokens are distinct and
 // have the given types [vocab_size]. InvalidArgument names the first merge whose parts or result
@@ -20,6 +20,6 @@ StatusOr<std::unique_ptr<PieceEncoder>> CreateBpeEncoder(const TokenizerSpec& sp
                                                          std::span<const TokenType> types,
                                                          const PreTokenizer& pre_tokenizer);
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_BPE_ENCODER_H_

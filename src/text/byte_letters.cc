@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 constexpr uint16_t kFirstStandIn = 0x100;
@@ -60,4 +60,4 @@ std::optional<std::string> BytesOfLetters(std::string_view token) {
   return bytes;
 }
 
-}  // namespace baton
+}  // namespace baton::text

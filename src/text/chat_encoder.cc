@@ -7,7 +7,7 @@
 
 #include "src/text/special_tokens.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 // U+FDD0..U+FDEF, noncharacters "for internal use", as UTF-8: EF B7 90..AF.
@@ -161,4 +161,4 @@ StatusOr<ChatPrompt> EncodeChat(const Tokenizer& tokenizer, const ChatTemplate& 
   return prompt;
 }
 
-}  // namespace baton
+}  // namespace baton::text

@@ -11,7 +11,7 @@
 #include "src/text/chat_template.h"
 #include "src/text/tokenizer.h"
 
-namespace baton {
+namespace baton::text {
 
 // The prompt that the model is given for a conversation.
 struct ChatPrompt {
@@ -31,6 +31,6 @@ StatusOr<ChatPrompt> EncodeChat(const Tokenizer& tokenizer, const ChatTemplate& 
                                 std::span<const ChatMessage> messages,
                                 const RenderOptions& options = {});
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_CHAT_ENCODER_H_

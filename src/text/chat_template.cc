@@ -9,7 +9,7 @@
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 // Published templates run 50 to 300 instructions a message, and those that write tools as a program
@@ -313,4 +313,4 @@ StatusOr<std::string> ChatTemplate::RenderOnce(std::span<const ChatMessage> mess
   return compiled_.Render(request);
 }
 
-}  // namespace baton
+}  // namespace baton::text

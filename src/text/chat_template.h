@@ -15,7 +15,7 @@
 #include "src/base/status.h"
 #include "src/text/hf_library.h"
 
-namespace baton {
+namespace baton::text {
 
 class Tokenizer;
 struct TokenizerSpec;
@@ -101,6 +101,6 @@ class ChatTemplate {
 // "role ..." as InvalidArgument unless `role` is one of the closed list.
 Status CheckChatRole(std::string_view role);
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_CHAT_TEMPLATE_H_

@@ -1,6 +1,6 @@
 #include "src/text/detokenizer.h"
 
-namespace baton {
+namespace baton::text {
 
 std::string Detokenizer::Push(TokenId id) {
   std::string text;
@@ -16,4 +16,4 @@ std::string Detokenizer::Flush() {
   return text;
 }
 
-}  // namespace baton
+}  // namespace baton::text

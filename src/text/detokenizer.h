@@ -9,7 +9,7 @@
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::text {
 
 // The text of one stream of tokens.
 // 1. Everything returned, joined, equals Tokenizer::Decode of all tokens pushed, when they begin a
@@ -36,6 +36,6 @@ class Detokenizer {
   Utf8Stream stream_;
 };
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_DETOKENIZER_H_

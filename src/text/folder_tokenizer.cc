@@ -17,7 +17,7 @@
 #include "src/text/tokenizer_json.h"
 #include "src/text/tokenizer_json_shape.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 using Json = nlohmann::json;
@@ -399,4 +399,4 @@ StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t voca
   return TokenizerSpecFromFolder(files, vocab_size);
 }
 
-}  // namespace baton
+}  // namespace baton::text

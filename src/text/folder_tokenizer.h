@@ -13,7 +13,7 @@
 #include "src/base/status.h"
 #include "src/text/tokenizer_spec.h"
 
-namespace baton {
+namespace baton::text {
 
 // Twice the largest in use (gemma 3: 33 MB), and far above any other file of a tokenizer.
 inline constexpr size_t kMaxTokenizerJsonBytes = size_t{64} << 20;
@@ -44,6 +44,6 @@ StatusOr<TokenizerSpec> TokenizerSpecFromFolder(const FolderTokenizerFiles& file
 // no regular file.
 StatusOr<TokenizerSpec> LoadFolderTokenizer(const std::string& path, size_t vocab_size);
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_FOLDER_TOKENIZER_H_

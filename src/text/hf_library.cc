@@ -3,7 +3,7 @@
 #include "src/base/check.h"
 #include "src/text/hf/baton_text.h"
 
-namespace baton::hf {
+namespace baton::text::hf {
 namespace {
 
 baton_text_slice SliceOf(std::string_view text) {
@@ -141,4 +141,4 @@ bool JinjaTemplate::Reads(std::string_view variable) const {
   return baton_text_template_reads(handle_.get(), SliceOf(variable)) != 0;
 }
 
-}  // namespace baton::hf
+}  // namespace baton::text::hf

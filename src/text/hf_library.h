@@ -17,7 +17,7 @@
 struct baton_text_bpe;
 struct baton_text_template;
 
-namespace baton::hf {
+namespace baton::text::hf {
 
 // A byte-level BPE vocabulary whose ids have been checked by the caller.
 struct BpeVocabulary {
@@ -87,6 +87,6 @@ class JinjaTemplate {
   std::unique_ptr<baton_text_template, Free> handle_;
 };
 
-}  // namespace baton::hf
+}  // namespace baton::text::hf
 
 #endif  // BATON_TEXT_HF_LIBRARY_H_

@@ -6,7 +6,7 @@
 
 #include "src/base/quoted_text.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 StatusOr<TokenMerge> ParseMerge(std::string_view text, size_t rank, const TokenIndex& index) {
@@ -45,4 +45,4 @@ StatusOr<std::vector<TokenMerge>> ReadMerges(const TokenizerSpec& spec, const To
   return merges;
 }
 
-}  // namespace baton
+}  // namespace baton::text

@@ -11,7 +11,7 @@
 #include "src/base/status.h"
 #include "src/text/tokenizer_spec.h"
 
-namespace baton {
+namespace baton::text {
 
 // Token text -> id.
 using TokenIndex = absl::flat_hash_map<std::string_view, uint32_t>;
@@ -28,6 +28,6 @@ struct TokenMerge {
 // tokens. An empty part is refused with them: joining it would change nothing, for ever.
 StatusOr<std::vector<TokenMerge>> ReadMerges(const TokenizerSpec& spec, const TokenIndex& index);
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_MERGE_LIST_H_

@@ -9,7 +9,7 @@
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::text {
 
 // Encodes a run of text that holds no special token. Const calls may run on several threads.
 class PieceEncoder {
@@ -21,6 +21,6 @@ class PieceEncoder {
   virtual Status Encode(std::string_view text, std::vector<TokenId>* out) const = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_PIECE_ENCODER_H_

@@ -7,7 +7,7 @@
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 // The patterns are those of the models' own tokenizer.json files.
@@ -107,4 +107,4 @@ StatusOr<PreTokenizer> FindPreTokenizer(std::string_view name) {
       QuotedForMessage(name), fmt::join(kRuleNames, ", "));
 }
 
-}  // namespace baton
+}  // namespace baton::text

@@ -8,7 +8,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::text {
 
 // How a text is cut into pieces before merging, and what else the name implies.
 struct PreTokenizer {
@@ -31,6 +31,6 @@ StatusOr<std::string_view> FindRuleByPatterns(std::span<const std::string> patte
 extern const std::string_view kSingleDigitPattern;
 extern const std::string_view kGpt2Pattern;
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_PRE_TOKENIZER_H_

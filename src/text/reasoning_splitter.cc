@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 constexpr std::string_view kOpenTag = "<think>";
@@ -131,4 +131,4 @@ void ReasoningSplitter::OnThoughts(char c, AnswerParts* out) {
   out->reasoning.push_back(c);
 }
 
-}  // namespace baton
+}  // namespace baton::text

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace baton {
+namespace baton::text {
 
 // The model's chat template mentions the tags, so its answers may hold them.
 bool TemplateThinks(std::string_view template_source);
@@ -75,6 +75,6 @@ class ReasoningSplitter {
   size_t num_blanks_ = 0;  // at the beginning of held_
 };
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_REASONING_SPLITTER_H_

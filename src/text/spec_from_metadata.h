@@ -11,7 +11,7 @@
 #include "src/text/folder_tokenizer.h"
 #include "src/text/tokenizer_spec.h"
 
-namespace baton {
+namespace baton::text {
 
 // A copy of what `metadata` (src/model's TokenizerMetadata) points to.
 template <class Metadata>
@@ -60,6 +60,6 @@ StatusOr<TokenizerSpec> ReadModelTokenizer(const File& file, const std::string& 
   return LoadFolderTokenizer(path, config.vocab_size);
 }
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_SPEC_FROM_METADATA_H_

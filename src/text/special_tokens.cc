@@ -5,7 +5,7 @@
 
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 bool StartsWith(std::string_view text, std::string_view prefix) {
@@ -151,4 +151,4 @@ bool SpecialTokens::IsFreeOf(std::string_view guard) const {
   });
 }
 
-}  // namespace baton
+}  // namespace baton::text

@@ -14,7 +14,7 @@
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::text {
 
 // The tokens that are looked for.
 enum class SpecialScope : uint8_t {
@@ -107,6 +107,6 @@ class SpecialTokens {
   size_t max_control_size_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_SPECIAL_TOKENS_H_

@@ -16,7 +16,7 @@
 #include "src/text/merge_list.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 constexpr TokenId kNoToken = -1;
@@ -360,4 +360,4 @@ StatusOr<std::unique_ptr<PieceEncoder>> CreateSpmEncoder(const TokenizerSpec& sp
   return encoder;
 }
 
-}  // namespace baton
+}  // namespace baton::text

@@ -12,7 +12,7 @@
 #include "src/text/piece_encoder.h"
 #include "src/text/tokenizer_spec.h"
 
-namespace baton {
+namespace baton::text {
 
 // How such vocabularies write a space: U+2581.
 inline constexpr std::string_view kSpmSpace = "\xE2\x96\x81";
@@ -37,6 +37,6 @@ int ByteOfToken(std::string_view token);
 StatusOr<std::unique_ptr<PieceEncoder>> CreateSpmEncoder(const TokenizerSpec& spec,
                                                          std::span<const TokenType> types);
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_SPM_ENCODER_H_

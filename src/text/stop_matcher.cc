@@ -5,7 +5,7 @@
 
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::text {
 
 StatusOr<StopMatcher> StopMatcher::Create(const std::vector<std::string>& stops) {
   if (stops.size() > kMaxStopStrings) {
@@ -75,4 +75,4 @@ std::string StopMatcher::Flush() {
   return std::exchange(held_, {});
 }
 
-}  // namespace baton
+}  // namespace baton::text

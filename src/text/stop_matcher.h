@@ -13,7 +13,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::text {
 
 inline constexpr size_t kMaxStopStrings = 64;
 inline constexpr size_t kMaxStopBytes = 4096;
@@ -69,6 +69,6 @@ class StopMatcher {
   std::optional<size_t> matched_idx_;
 };
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_STOP_MATCHER_H_

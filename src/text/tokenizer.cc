@@ -14,7 +14,7 @@
 #include "src/text/spm_encoder.h"
 #include "src/text/utf8.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 // The longest in use has 256 bytes.
@@ -306,4 +306,4 @@ StatusOr<std::string> Tokenizer::Decode(std::span<const TokenId> tokens, bool sk
   return text;
 }
 
-}  // namespace baton
+}  // namespace baton::text

@@ -27,7 +27,7 @@
 #include "src/text/special_tokens.h"
 #include "src/text/tokenizer_spec.h"
 
-namespace baton {
+namespace baton::text {
 
 // A longer text is refused: far above any context, far below what the split rules' engine could not
 // finish (it gives up after 10 million backtracking steps in one piece).
@@ -123,6 +123,6 @@ class Tokenizer {
   std::unique_ptr<PieceEncoder> encoder_;
 };
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_TOKENIZER_H_

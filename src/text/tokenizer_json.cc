@@ -6,7 +6,7 @@
 #include "src/base/quoted_text.h"
 #include "src/text/tokenizer_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 using Json = nlohmann::json;
@@ -221,4 +221,4 @@ StatusOr<Json> ParseSmallJson(std::string_view text, std::string_view name) {
   return tree;
 }
 
-}  // namespace baton
+}  // namespace baton::text

@@ -13,7 +13,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::text {
 
 // Limits of one file besides its vocabulary and merges (gemma 3: 51,000 values).
 inline constexpr size_t kMaxJsonValues = size_t{1} << 20;
@@ -38,6 +38,6 @@ StatusOr<TokenizerJson> ParseTokenizerJson(std::string_view text);
 // them (src/base/python_json.h). `name` is for messages.
 StatusOr<nlohmann::json> ParseSmallJson(std::string_view text, std::string_view name);
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_TOKENIZER_JSON_H_

@@ -6,7 +6,7 @@
 #include "src/text/pre_tokenizer.h"
 #include "src/text/spm_encoder.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 using Json = nlohmann::json;
@@ -213,4 +213,4 @@ StatusOr<AroundText> ReadPostProcessor(const Json& tree) {
   return around;
 }
 
-}  // namespace baton
+}  // namespace baton::text

@@ -9,7 +9,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::text {
 
 // The parts of a TokenizerSpec that follow from normalizer, pre_tokenizer and model options.
 struct TokenizerShape {
@@ -41,6 +41,6 @@ std::string StringMember(const nlohmann::json& object, std::string_view key);
 // The boolean member `key`, or `otherwise`.
 bool BoolMember(const nlohmann::json& object, std::string_view key, bool otherwise);
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_TOKENIZER_JSON_SHAPE_H_

@@ -12,7 +12,7 @@
 // of (value, count). A merge is (left id + 1, right id + 1), 5 bytes where the text has 8; one
 // whose parts are not tokens is a 0 and the text.
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 constexpr std::string_view kMagic = "BTOK";
@@ -285,4 +285,4 @@ StatusOr<TokenizerSpec> TokenizerSpec::Parse(std::string_view bytes) {
 
 uint64_t TokenizerSpecId(const TokenizerSpec& spec) { return Xxh3Hash64(spec.Serialize()); }
 
-}  // namespace baton
+}  // namespace baton::text

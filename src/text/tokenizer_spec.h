@@ -13,7 +13,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::text {
 
 // Kinds of vocabulary entries, with the numbers of tokenizer.ggml.token_type.
 enum class TokenType : int32_t {
@@ -89,6 +89,6 @@ inline constexpr size_t kMaxSpecBytes = size_t{16} << 20;
 // numerics_id, so it covers the templates too.
 uint64_t TokenizerSpecId(const TokenizerSpec& spec);
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_TOKENIZER_SPEC_H_

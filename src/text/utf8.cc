@@ -2,7 +2,7 @@
 
 #include "fmt/format.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
@@ -109,4 +109,4 @@ std::string TextOrBytes(std::string_view bytes) {
   return text;
 }
 
-}  // namespace baton
+}  // namespace baton::text

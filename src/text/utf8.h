@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace baton {
+namespace baton::text {
 
 // Length of the longest prefix of `text` that is whole valid UTF-8 (RFC 3629: no surrogates, no
 // overlong forms); text.size() when all of it is.
@@ -51,6 +51,6 @@ std::string LossyUtf8(std::string_view bytes);
 // backslashes): how OpenAI's completions name tokens that are part of a character.
 std::string TextOrBytes(std::string_view bytes);
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TEXT_UTF8_H_

@@ -1,6 +1,6 @@
 #include "src/tls/tls_files.h"
 
-namespace baton {
+namespace baton::tls {
 
 Status CheckTlsFlags(const TlsFiles& files) {
   if (files.empty()) return OkStatus();
@@ -16,4 +16,4 @@ Status CheckTlsFlags(const TlsFiles& files) {
                          missing + (missing.find(" and ") == std::string::npos ? " is" : " are"));
 }
 
-}  // namespace baton
+}  // namespace baton::tls

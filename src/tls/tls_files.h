@@ -7,7 +7,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::tls {
 
 // Paths; all of them or none.
 struct TlsFiles {
@@ -22,6 +22,6 @@ struct TlsFiles {
 // InvalidArgument naming the flags that are missing when only some are given.
 Status CheckTlsFlags(const TlsFiles& files);
 
-}  // namespace baton
+}  // namespace baton::tls
 
 #endif  // BATON_TLS_TLS_FILES_H_

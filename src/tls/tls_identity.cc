@@ -13,7 +13,7 @@
 
 #include "src/base/regular_file.h"
 
-namespace baton {
+namespace baton::tls {
 namespace {
 
 // A chain of ten certificates is 20 KiB; a bundle of all public authorities 250 KiB.
@@ -202,4 +202,4 @@ StatusOr<std::shared_ptr<const TlsIdentity>> TlsIdentity::Load(const TlsFiles& f
   return std::shared_ptr<const TlsIdentity>(new TlsIdentity(context.release()));
 }
 
-}  // namespace baton
+}  // namespace baton::tls

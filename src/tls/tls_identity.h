@@ -16,7 +16,7 @@
 #include "src/base/status.h"
 #include "src/tls/tls_files.h"
 
-namespace baton {
+namespace baton::tls {
 
 // See the file comment.
 class TlsIdentity {
@@ -43,6 +43,6 @@ class TlsIdentity {
 // The oldest error that OpenSSL has noted on this thread, as words; forgets all of them.
 std::string TakeOpensslError();
 
-}  // namespace baton
+}  // namespace baton::tls
 
 #endif  // BATON_TLS_TLS_IDENTITY_H_

@@ -4,7 +4,7 @@
 
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::tls {
 
 TlsWatch::Stamp TlsWatch::StampOf(const std::string& path) {
   struct stat info {};
@@ -43,4 +43,4 @@ const TlsIdentity& TlsWatch::Current(int64_t now_us) {
   return *context_;
 }
 
-}  // namespace baton
+}  // namespace baton::tls

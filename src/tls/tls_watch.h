@@ -13,7 +13,7 @@
 
 #include "src/tls/tls_identity.h"
 
-namespace baton {
+namespace baton::tls {
 
 // See the file comment.
 class TlsWatch {
@@ -49,6 +49,6 @@ class TlsWatch {
   std::string failure_;  // of the last try; "" = none
 };
 
-}  // namespace baton
+}  // namespace baton::tls
 
 #endif  // BATON_TLS_TLS_WATCH_H_

@@ -5,7 +5,10 @@
 #include "kvcache/transport/transport_types.h"
 #include "src/base/host_port.h"
 
-namespace baton {
+namespace baton::worker {
+
+using kv::kMaxWorkerIdBytes;
+
 namespace {
 
 // Where the port's colon is, npos = there is none. Colons within brackets belong to the host.
@@ -55,4 +58,4 @@ std::string AdvertisedOnHost(const std::string& advertise, const std::string& li
   return is_everywhere ? HostOf(listen) + ":" + PortOf(bound) : bound;
 }
 
-}  // namespace baton
+}  // namespace baton::worker

@@ -7,7 +7,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::worker {
 
 // "" is no address: a listener that there is not stays "" in both.
 std::string HostOf(const std::string& address);
@@ -23,6 +23,6 @@ std::string AdvertisedAddress(const std::string& advertise, const std::string& b
 std::string AdvertisedOnHost(const std::string& advertise, const std::string& listen,
                              const std::string& bound);
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_ADVERTISE_H_

@@ -8,7 +8,11 @@
 #include "src/base/library.h"
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::worker {
+
+namespace cublaslt = kernels::cublaslt;
+using device::DeviceKind;
+using model::FastMode;
 
 StatusOr<FastMode> FindFastMode(const WorkerConfig& config, DeviceKind kind) {
   const bool has_flag = !config.cublaslt_library.empty();
@@ -31,4 +35,4 @@ StatusOr<FastMode> FindFastMode(const WorkerConfig& config, DeviceKind kind) {
                   .plan_folder = config.plan_folder};
 }
 
-}  // namespace baton
+}  // namespace baton::worker

@@ -7,14 +7,14 @@
 #include "src/model/fast_products.h"
 #include "src/worker/worker_config.h"
 
-namespace baton {
+namespace baton::worker {
 
 // By whom a model on a device of that kind multiplies many rows: our own kernels alone with
 // --deterministic, and on the runner unless a library is named. On a GPU also, with one line of the
 // log that says why, when none is found. Which models cannot use it DeviceModel says. NotFound or
 // FailedPrecondition when one cannot be loaded that the flag names, or on a GPU the environment.
-StatusOr<FastMode> FindFastMode(const WorkerConfig& config, DeviceKind kind);
+StatusOr<model::FastMode> FindFastMode(const WorkerConfig& config, device::DeviceKind kind);
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_FAST_LIBRARY_H_

@@ -6,7 +6,26 @@
 #include "kvcache/transport/transport_types.h"
 #include "src/base/wire_text.h"
 
-namespace baton {
+namespace baton::worker {
+
+using engine::kMaxChoices;
+using kv::Applied;
+using kv::ChainFromBytes;
+using kv::ChainToBytes;
+using kv::FirstToken;
+using kv::Grant;
+using kv::HandoffMessage;
+using kv::kMaxBlocksPerTransfer;
+using kv::kMaxControlBytes;
+using kv::kMaxSlicesPerTransfer;
+using kv::Nack;
+using kv::Renew;
+using kv::Revoke;
+using kv::Seal;
+using kv::SliceId;
+using kv::TransferKey;
+using model::kMaxTopLogprobs;
+
 namespace {
 
 // Slices that one Nack may name; a longer list is cut by asking for all.
@@ -215,4 +234,4 @@ StatusOr<HandoffMessage> ProtoHandoffWire::Decode(std::string_view bytes) const 
   return Unimplemented("a HandoffMessage of a kind that this version does not know");
 }
 
-}  // namespace baton
+}  // namespace baton::worker

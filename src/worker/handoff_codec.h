@@ -8,15 +8,15 @@
 
 #include "src/engine/engine_types.h"
 
-namespace baton {
+namespace baton::worker {
 
 // The HandoffWire that workers use between them.
-class ProtoHandoffWire : public HandoffWire {
+class ProtoHandoffWire : public engine::HandoffWire {
  public:
-  std::string Encode(const HandoffMessage& message) const override;
-  StatusOr<HandoffMessage> Decode(std::string_view bytes) const override;
+  std::string Encode(const kv::HandoffMessage& message) const override;
+  StatusOr<kv::HandoffMessage> Decode(std::string_view bytes) const override;
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_HANDOFF_CODEC_H_

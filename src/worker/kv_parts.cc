@@ -11,7 +11,30 @@
 #include "src/worker/advertise.h"
 #include "src/worker/pool_size.h"
 
-namespace baton {
+namespace baton::worker {
+
+namespace nccl = kv::nccl;
+using device::Accelerator;
+using device::DeviceKind;
+using engine::KvSharing;
+using engine::KvStore;
+using kv::CheckSliceSize;
+using kv::DevicePools;
+using kv::IpcTransport;
+using kv::IpcTransportOptions;
+using kv::kRunnerPullBytes;
+using kv::KvArena;
+using kv::KvEndpoint;
+using kv::KvEndpointOptions;
+using kv::LocalWorker;
+using kv::NcclTransport;
+using kv::NcclTransportOptions;
+using kv::SlicePuller;
+using kv::SlicesOfPull;
+using kv::TransportKind;
+using kv::TransportKindName;
+using model::ComputeDevice;
+
 namespace {
 
 // Slices on a device never lie in an arena, which only tells the endpoint their layout.
@@ -218,4 +241,4 @@ Status KvParts::MakeNccl(const WorkerConfig& config, const ComputeDevice& device
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::worker

@@ -26,15 +26,16 @@
 #include "src/model/compute_device.h"
 #include "src/worker/worker_config.h"
 
-namespace baton {
+namespace baton::worker {
 
 // The facts that the parts are made for.
 struct KvNeeds {
-  KvLayout layout;
+  kv::KvLayout layout;
   uint32_t max_context = 0;  // of the model
   std::string numerics_id;
   Incarnation incarnation;
-  LocalHub* hub = nullptr;  // of a process whose workers hand off to each other; outlives the parts
+  kv::LocalHub* hub =
+      nullptr;  // of a process whose workers hand off to each other; outlives the parts
 };
 
 // See the file comment.
@@ -46,43 +47,46 @@ class KvParts {
   // ResourceExhausted without memory, and the errors of KvEndpoint::Create. With NCCL 256 MiB of
   // staging buffers (less for a small pool) come on top of --kv-memory.
   static StatusOr<std::unique_ptr<KvParts>> Create(const WorkerConfig& config,
-                                                   const ComputeDevice& device,
+                                                   const model::ComputeDevice& device,
                                                    const KvNeeds& needs);
 
-  KvStore* store() const { return store_.get(); }
+  engine::KvStore* store() const { return store_.get(); }
   // The transport that the engine hands off through.
-  KvTransport* transport() const { return transport_.get(); }
+  kv::KvTransport* transport() const { return transport_.get(); }
   // That transport, or null when it is not NCCL.
-  NcclTransport* nccl() const { return nccl_transport_; }
+  kv::NcclTransport* nccl() const { return nccl_transport_; }
   // That transport, or null when it is not CUDA IPC.
-  IpcTransport* ipc() const { return ipc_transport_; }
+  kv::IpcTransport* ipc() const { return ipc_transport_; }
   // The endpoint that listens and dials: the transport itself, or the way by which NCCL and CUDA
   // IPC say words. Null when colocated.
-  KvEndpoint* endpoint() const { return endpoint_; }
+  kv::KvEndpoint* endpoint() const { return endpoint_; }
   // How slices may cross to or from this worker; peers have one of these too.
-  const std::vector<TransportKind>& kinds() const { return kinds_; }
+  const std::vector<kv::TransportKind>& kinds() const { return kinds_; }
 
  private:
   KvParts() = default;
-  Status MakeStore(const WorkerConfig& config, const ComputeDevice& device, const KvNeeds& needs);
-  Status FindNccl(const WorkerConfig& config, const Accelerator* accelerator);
-  Status MakeNccl(const WorkerConfig& config, const ComputeDevice& device,
-                  std::unique_ptr<KvEndpoint> endpoint);
-  Status MakeIpc(const ComputeDevice& device, KvEndpointOptions endpoint_options);
-  Status MakeLocal(const WorkerConfig& config, const ComputeDevice& device, const KvNeeds& needs);
+  Status MakeStore(const WorkerConfig& config, const model::ComputeDevice& device,
+                   const KvNeeds& needs);
+  Status FindNccl(const WorkerConfig& config, const device::Accelerator* accelerator);
+  Status MakeNccl(const WorkerConfig& config, const model::ComputeDevice& device,
+                  std::unique_ptr<kv::KvEndpoint> endpoint);
+  Status MakeIpc(const model::ComputeDevice& device, kv::KvEndpointOptions endpoint_options);
+  Status MakeLocal(const WorkerConfig& config, const model::ComputeDevice& device,
+                   const KvNeeds& needs);
 
   // The parts, in the order of construction; destroyed in reverse.
-  std::unique_ptr<KvArena> arena_;
-  std::unique_ptr<KvStore> store_;
-  nccl::NcclTable nccl_;
-  std::unique_ptr<Accelerator> transport_device_;  // the transport's own, of the worker's device
-  std::unique_ptr<KvTransport> transport_;
-  NcclTransport* nccl_transport_ = nullptr;
-  IpcTransport* ipc_transport_ = nullptr;
-  KvEndpoint* endpoint_ = nullptr;
-  std::vector<TransportKind> kinds_;
+  std::unique_ptr<kv::KvArena> arena_;
+  std::unique_ptr<engine::KvStore> store_;
+  kv::nccl::NcclTable nccl_;
+  std::unique_ptr<device::Accelerator>
+      transport_device_;  // the transport's own, of the worker's device
+  std::unique_ptr<kv::KvTransport> transport_;
+  kv::NcclTransport* nccl_transport_ = nullptr;
+  kv::IpcTransport* ipc_transport_ = nullptr;
+  kv::KvEndpoint* endpoint_ = nullptr;
+  std::vector<kv::TransportKind> kinds_;
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_KV_PARTS_H_

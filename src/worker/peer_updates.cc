@@ -5,7 +5,9 @@
 
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::worker {
+
+using kv::PeerAddress;
 
 PeerUpdates::PeerUpdates(Apply apply, std::chrono::milliseconds retry)
     : apply_(std::move(apply)), retry_(retry) {
@@ -54,4 +56,4 @@ void PeerUpdates::Loop() {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::worker

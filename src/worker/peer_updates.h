@@ -15,14 +15,14 @@
 #include "src/base/status.h"
 #include "src/base/thread.h"
 
-namespace baton {
+namespace baton::worker {
 
 // A list that could not be applied whole is applied again after kRetry, until it can or a newer one
 // is there: no router sends it twice. A failure that repeats is logged once.
 class PeerUpdates {
  public:
   // `is_old`: whether a newer list is there, or none is wanted any more.
-  using Apply = std::function<Status(const std::vector<PeerAddress>& peers,
+  using Apply = std::function<Status(const std::vector<kv::PeerAddress>& peers,
                                      const std::function<bool()>& is_old)>;
   static constexpr std::chrono::milliseconds kRetry{2000};
 
@@ -35,7 +35,7 @@ class PeerUpdates {
   void Stop();
 
   // Replaces what has not been applied yet. Any thread; returns at once.
-  void Set(std::vector<PeerAddress> peers);
+  void Set(std::vector<kv::PeerAddress> peers);
 
  private:
   void Loop();
@@ -44,11 +44,11 @@ class PeerUpdates {
   const std::chrono::milliseconds retry_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable change_;
-  std::optional<std::vector<PeerAddress>> next_;
+  std::optional<std::vector<kv::PeerAddress>> next_;
   bool stops_ = false;
   Thread thread_;  // last: it runs in the rest
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_PEER_UPDATES_H_

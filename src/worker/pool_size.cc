@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <string>
 
-namespace baton {
+namespace baton::worker {
+
+using kv::KvLayout;
+
 namespace {
 
 // Block indices are 31 bits in the pool's tables.
@@ -32,4 +35,4 @@ StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const KvLayout& layou
       max_context, needed_bytes, bytes, needed_bytes, or_shorter);
 }
 
-}  // namespace baton
+}  // namespace baton::worker

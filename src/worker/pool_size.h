@@ -7,20 +7,20 @@
 #include "kvcache/kv_layout.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::worker {
 
 // --kv-memory when the flag is absent, unless one full sequence needs more.
 inline constexpr uint64_t kDefaultKvBytes = uint64_t{1} << 30;
 
 // Bytes of one sequence of `max_context` tokens and a block.
-uint64_t SequenceBytes(const KvLayout& layout, uint32_t max_context);
+uint64_t SequenceBytes(const kv::KvLayout& layout, uint32_t max_context);
 
 // Blocks that `kv_memory_bytes` hold; 0 bytes = the larger of kDefaultKvBytes and SequenceBytes.
 // ResourceExhausted when that much does not fit: the message has the bytes needed and given, and
 // the values of the two flags that would do.
-StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const KvLayout& layout,
+StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const kv::KvLayout& layout,
                                  uint32_t max_context);
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_POOL_SIZE_H_

@@ -4,7 +4,11 @@
 #include <utility>
 #include <vector>
 
-namespace baton {
+namespace baton::worker {
+
+using kv::ChainLink;
+using kv::ChainToBytes;
+using kv::PrefixChange;
 
 void PrefixCopy::Apply(std::span<const PrefixChange> changes) {
   for (const PrefixChange& change : changes) {
@@ -57,4 +61,4 @@ v1::PrefixEvents PrefixTeller::NextBatch() {
   return events;
 }
 
-}  // namespace baton
+}  // namespace baton::worker

@@ -15,19 +15,19 @@
 #include "baton/v1/worker.pb.h"
 #include "kvcache/prefix_listener.h"
 
-namespace baton {
+namespace baton::worker {
 
 // The links that a prefix cache holds, as its journal tells.
 class PrefixCopy {
  public:
-  void Apply(std::span<const PrefixChange> changes);
+  void Apply(std::span<const kv::PrefixChange> changes);
   // Beginnings of prompts first: a router that has no room for all of it keeps what comes first,
   // and only a prefix without a hole is worth anything. O(held log held).
-  std::vector<PrefixChange> InOrder() const;
+  std::vector<kv::PrefixChange> InOrder() const;
   size_t size() const { return ordinals_.size(); }
 
  private:
-  absl::flat_hash_map<ChainLink, uint32_t> ordinals_;
+  absl::flat_hash_map<kv::ChainLink, uint32_t> ordinals_;
 };
 
 // See the file comment.
@@ -43,7 +43,7 @@ class PrefixTeller {
   // The router knows nothing (a new lease) or lost count: it is to hear everything anew.
   void TellAll() { tell_all_ = true; }
   // Takes the changes, and all that is held after them. TellAll comes into effect here.
-  void Take(std::span<const PrefixChange> changes, const PrefixCopy& held);
+  void Take(std::span<const kv::PrefixChange> changes, const PrefixCopy& held);
 
   bool has_batch() const { return reset_ || !waiting_.empty(); }
   // With has_batch(): the next one, at most kMaxBatchChanges changes.
@@ -53,9 +53,9 @@ class PrefixTeller {
   bool tell_all_ = false;
   bool reset_ = false;  // the next batch begins anew
   uint64_t next_sequence_ = 1;
-  std::deque<PrefixChange> waiting_;
+  std::deque<kv::PrefixChange> waiting_;
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_PREFIX_TELLER_H_

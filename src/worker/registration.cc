@@ -14,7 +14,13 @@
 #include "src/rpc/credentials.h"
 #include "src/text/tokenizer_spec.h"
 
-namespace baton {
+namespace baton::worker {
+
+using rpc::ClusterChannelArguments;
+using rpc::kMaxClusterMessageBytes;
+using rpc::MakeChannelCredentials;
+using text::kMaxSpecBytes;
+
 namespace {
 
 constexpr uint32_t kDefaultHeartbeatMs = 250;
@@ -399,4 +405,4 @@ void Registration::ApplyPeers() {
   config_.on_peers(all);
 }
 
-}  // namespace baton
+}  // namespace baton::worker

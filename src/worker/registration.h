@@ -28,7 +28,7 @@
 #include "src/tls/tls_files.h"
 #include "src/worker/prefix_teller.h"
 
-namespace baton {
+namespace baton::worker {
 
 class RouterStream;
 
@@ -36,10 +36,10 @@ class RouterStream;
 // thread.
 struct RegistrationConfig {
   std::vector<std::string> routers;  // "host:port" each
-  TlsFiles tls;                      // empty = plaintext
+  tls::TlsFiles tls;                 // empty = plaintext
   v1::WorkerHello hello;
   std::function<v1::WorkerLoad()> load;
-  PrefixJournal* prefixes = nullptr;  // outlives the registration; null: no prefix cache
+  engine::PrefixJournal* prefixes = nullptr;  // outlives the registration; null: no prefix cache
   std::function<void(const std::vector<v1::Peer>&)> on_peers;
   std::function<void(int64_t timeout_ms)> on_drain;
   std::function<void(const Status& why)> on_refused;  // FailedPrecondition with the router's words
@@ -102,7 +102,7 @@ class Registration {
   std::vector<Router> routers_;
   std::vector<std::unique_ptr<RouterStream>> closing_;  // cancelled, gRPC still holds them
   uint64_t sequence_number_ = 0;
-  std::vector<PrefixChange> prefix_changes_;  // of this tick
+  std::vector<kv::PrefixChange> prefix_changes_;  // of this tick
   PrefixCopy prefix_copy_;
   bool peers_changed_ = false;
   bool gave_up_ = false;
@@ -115,6 +115,6 @@ class Registration {
   Thread thread_;
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_REGISTRATION_H_

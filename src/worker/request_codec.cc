@@ -5,7 +5,22 @@
 #include "src/base/wire_text.h"
 #include "src/worker/session_service.h"
 
-namespace baton {
+namespace baton::worker {
+
+using engine::kMaxStopTokens;
+using engine::RequestKey;
+using engine::RequestKind;
+using engine::RequestSpec;
+using engine::RequestState;
+using engine::RequestStatus;
+using engine::TokenEvent;
+using kv::TransportKind;
+using model::kMaxLogitBiases;
+using model::LogitBias;
+using model::SamplingParams;
+using model::ValidateSamplingParams;
+using scheduler::FinishReason;
+
 namespace {
 
 Status SamplingFromProto(const v1::SamplingParams& m, const SessionLimits& limits,
@@ -204,4 +219,4 @@ void ToProto(const RequestStatus& status, v1::RequestStatus* out) {
   out->set_retry_after_ms(status.retry_after_ms);
 }
 
-}  // namespace baton
+}  // namespace baton::worker

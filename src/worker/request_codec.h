@@ -8,7 +8,7 @@
 #include "src/base/span_ids.h"
 #include "src/engine/engine_types.h"
 
-namespace baton {
+namespace baton::worker {
 
 struct SessionLimits;
 
@@ -16,15 +16,15 @@ struct SessionLimits;
 // also on failure, so that the refusal can name the request. InvalidArgument names the field and
 // its range; FailedPrecondition when the message is for the other role.
 Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimits& limits,
-                            RequestSpec* out);
+                            engine::RequestSpec* out);
 // The span that the work of a start is a part of; not valid when there is none, or no such ids.
 SpanIds SpanIdsFromProto(const v1::RouterMessage& start);
-RequestKey RequestKeyFromProto(const v1::CancelRequest& cancel);
+engine::RequestKey RequestKeyFromProto(const v1::CancelRequest& cancel);
 
-v1::TransportKind ToProto(TransportKind kind);
-void ToProto(const TokenEvent& event, v1::TokenEvent* out);
-void ToProto(const RequestStatus& status, v1::RequestStatus* out);
+v1::TransportKind ToProto(kv::TransportKind kind);
+void ToProto(const engine::TokenEvent& event, v1::TokenEvent* out);
+void ToProto(const engine::RequestStatus& status, v1::RequestStatus* out);
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_REQUEST_CODEC_H_

@@ -10,7 +10,16 @@
 #include "src/worker/request_codec.h"
 #include "src/worker/worker_spans.h"
 
-namespace baton {
+namespace baton::worker {
+
+using engine::CancellableStarts;
+using engine::RequestKey;
+using engine::RequestSpec;
+using engine::RequestState;
+using engine::RequestStatus;
+using engine::SessionId;
+using engine::TokenEvent;
+using scheduler::FinishReason;
 
 // One router's stream. Kept alive by the service's table and by gRPC until OnDone.
 class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::WorkerMessage>,
@@ -324,4 +333,4 @@ size_t SessionService::num_sessions() {
   return sessions_.size();
 }
 
-}  // namespace baton
+}  // namespace baton::worker

@@ -29,7 +29,7 @@
 #include "src/engine/engine.h"
 #include "src/engine/engine_types.h"
 
-namespace baton {
+namespace baton::worker {
 
 class SessionReactor;
 class WorkerSpans;
@@ -47,12 +47,12 @@ struct SessionLimits {
 };
 
 // See the file comment. The engine must be set before the server starts and outlive it.
-class SessionService : public v1::WorkerService::CallbackService, public EngineListener {
+class SessionService : public v1::WorkerService::CallbackService, public engine::EngineListener {
  public:
   explicit SessionService(const SessionLimits& limits) : limits_(limits) {}
-  void set_engine(Engine* engine) { engine_ = engine; }
+  void set_engine(engine::Engine* engine) { engine_ = engine; }
   // Told of every state on the engine thread; set before the engine starts.
-  void set_observer(std::function<void(const RequestStatus&)> observer) {
+  void set_observer(std::function<void(const engine::RequestStatus&)> observer) {
     observer_ = std::move(observer);
   }
   // Makes spans of the requests; set before the server starts, null = none.
@@ -61,8 +61,8 @@ class SessionService : public v1::WorkerService::CallbackService, public EngineL
   grpc::ServerBidiReactor<v1::RouterMessage, v1::WorkerMessage>* Session(
       grpc::CallbackServerContext* context) override;
 
-  void OnStepEvents(std::span<const TokenEvent> events) override;
-  void OnRequestStatus(const RequestStatus& status) override;
+  void OnStepEvents(std::span<const engine::TokenEvent> events) override;
+  void OnRequestStatus(const engine::RequestStatus& status) override;
 
   // Ends all streams after what waits in them, so that a server shutdown does not wait for routers;
   // one that does not read is left to that shutdown.
@@ -72,18 +72,18 @@ class SessionService : public v1::WorkerService::CallbackService, public EngineL
 
  private:
   friend class SessionReactor;
-  std::shared_ptr<SessionReactor> Find(SessionId id);
-  void Forget(SessionId id);
+  std::shared_ptr<SessionReactor> Find(engine::SessionId id);
+  void Forget(engine::SessionId id);
 
   const SessionLimits limits_;
-  Engine* engine_ = nullptr;
-  std::function<void(const RequestStatus&)> observer_;
+  engine::Engine* engine_ = nullptr;
+  std::function<void(const engine::RequestStatus&)> observer_;
   WorkerSpans* spans_ = nullptr;
   std::mutex mutex_;  // guards what follows; held for look-ups only
   uint64_t next_session_ = 1;
-  absl::flat_hash_map<SessionId, std::shared_ptr<SessionReactor>> sessions_;
+  absl::flat_hash_map<engine::SessionId, std::shared_ptr<SessionReactor>> sessions_;
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_SESSION_SERVICE_H_

@@ -2,7 +2,9 @@
 
 #include "nlohmann/json.hpp"
 
-namespace baton {
+namespace baton::worker {
+
+using scheduler::StepShape;
 
 void StepTraces::Add(const StepShape& shape, int64_t elapsed_us, int64_t end_us) {
   const uint64_t number = num_added_.load(std::memory_order_relaxed);
@@ -42,4 +44,4 @@ std::string StepsToJson(const std::vector<StepTrace>& steps, std::string_view ro
       .dump();
 }
 
-}  // namespace baton
+}  // namespace baton::worker

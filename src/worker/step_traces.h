@@ -17,7 +17,7 @@
 #include "src/base/clock.h"
 #include "src/engine/engine_snapshot.h"
 
-namespace baton {
+namespace baton::worker {
 
 // One step; times in microseconds of the worker's steady clock.
 struct StepTrace {
@@ -35,13 +35,13 @@ class StepTraces {
   static constexpr size_t kMaxSteps = 4096;
 
   // One thread.
-  void Add(const StepShape& shape, int64_t elapsed_us, int64_t end_us);
+  void Add(const scheduler::StepShape& shape, int64_t elapsed_us, int64_t end_us);
   // Oldest first. A step that is overwritten while this reads is left out.
   std::vector<StepTrace> Last() const;
 
  private:
   std::atomic<uint64_t> num_added_{0};
-  std::array<SnapshotCell<StepTrace>, kMaxSteps> steps_;  // by number, wrapping
+  std::array<engine::SnapshotCell<StepTrace>, kMaxSteps> steps_;  // by number, wrapping
 };
 
 // The object of a worker's /debug/trace: {"role", "worker_id", "steady_us", "unix_us", "steps":
@@ -50,6 +50,6 @@ class StepTraces {
 std::string StepsToJson(const std::vector<StepTrace>& steps, std::string_view role,
                         std::string_view worker_id, const Clock& clock);
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_STEP_TRACES_H_

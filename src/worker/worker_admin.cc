@@ -9,7 +9,34 @@
 #include "src/base/hex.h"
 #include "src/base/host_port.h"
 
-namespace baton {
+namespace baton::worker {
+
+using engine::EngineSnapshot;
+using engine::RequestRow;
+using engine::RequestStatus;
+using kv::BadSliceReason;
+using kv::BlockInfo;
+using kv::BlockState;
+using kv::BlockStateName;
+using kv::CloseReason;
+using kv::CloseReasonName;
+using kv::IpcStats;
+using kv::kNumCloseReasons;
+using kv::kNumNcclDropReasons;
+using kv::NcclDropReason;
+using kv::NcclDropReasonName;
+using kv::NcclStats;
+using kv::TransportKind;
+using kv::TransportStats;
+using obs::AddMetricAliases;
+using obs::AdminProviders;
+using obs::AdminServer;
+using obs::kKvBlockStates;
+using obs::MetricAliasRole;
+using obs::RegisterBatonMetrics;
+using obs::RegisterSpanMetrics;
+using scheduler::StepShape;
+
 namespace {
 
 // A prefill step is planned to 100 ms; a loop that has not turned for this long hangs.
@@ -278,4 +305,4 @@ std::string BlocksToJson(const std::vector<BlockInfo>& blocks) {
   return rows.dump();
 }
 
-}  // namespace baton
+}  // namespace baton::worker

@@ -24,7 +24,7 @@
 #include "src/obs/span.h"
 #include "src/worker/step_traces.h"
 
-namespace baton {
+namespace baton::worker {
 
 // The parts that the port shows; everything outlives it.
 struct WorkerAdminConfig {
@@ -32,15 +32,15 @@ struct WorkerAdminConfig {
   std::string role;
   std::string worker_id;
   std::string model;
-  Engine* engine = nullptr;
-  KvTransport* transport = nullptr;
-  const NcclTransport* nccl = nullptr;  // the same where it is NCCL, else null
-  const IpcTransport* ipc = nullptr;    // the same where it is CUDA IPC, else null
-  const LaunchGate* gate = nullptr;     // of a divided model, else null
+  engine::Engine* engine = nullptr;
+  kv::KvTransport* transport = nullptr;
+  const kv::NcclTransport* nccl = nullptr;   // the same where it is NCCL, else null
+  const kv::IpcTransport* ipc = nullptr;     // the same where it is CUDA IPC, else null
+  const device::LaunchGate* gate = nullptr;  // of a divided model, else null
   std::function<Status()> ready;
   uint32_t block_size = 0;  // tokens
-  MetricAliasSet aliases;
-  SiteRules sites;  // who may reach it from a browser
+  obs::MetricAliasSet aliases;
+  http::SiteRules sites;  // who may reach it from a browser
   // The best that this machine can do, measured at start; 0 = not known, and the ratios stay 0.
   double read_bytes_per_s = 0;
   double flops_per_s = 0;
@@ -55,17 +55,17 @@ class WorkerAdmin {
 
   std::string address() const { return server_->address(); }
   // Counters of the spans of this process.
-  const SpanMetrics& span_metrics() const { return span_metrics_; }
+  const obs::SpanMetrics& span_metrics() const { return span_metrics_; }
   // Counts a hand-off that was verified. Engine thread.
-  void OnVerified(const RequestStatus& status);
+  void OnVerified(const engine::RequestStatus& status);
   // Observes and remembers a step that has just ended. Engine thread.
-  void OnStep(const StepShape& shape, int64_t elapsed_us);
+  void OnStep(const scheduler::StepShape& shape, int64_t elapsed_us);
 
  private:
   explicit WorkerAdmin(WorkerAdminConfig config);
   void Refresh();
   void RegisterConnectionMetrics();
-  void RefreshConnections(const TransportStats& now);
+  void RefreshConnections(const kv::TransportStats& now);
   void RefreshNccl();
   void RegisterIpc();
   void RefreshIpc();
@@ -75,38 +75,40 @@ class WorkerAdmin {
   StatusOr<std::string> BlocksJson();
 
   const WorkerAdminConfig config_;
-  MetricsRegistry registry_;
-  BatonMetrics metrics_;
-  SpanMetrics span_metrics_;
+  obs::MetricsRegistry registry_;
+  obs::BatonMetrics metrics_;
+  obs::SpanMetrics span_metrics_;
   StepTraces steps_;
   std::array<std::atomic<int64_t>, 3> last_step_us_ = {};  // by phase; the engine's thread writes
-  Counter* tls_bytes_total_ = nullptr;
+  obs::Counter* tls_bytes_total_ = nullptr;
   // With CUDA IPC only.
-  Counter* ipc_offers_total_ = nullptr;
-  std::array<Counter*, 3> ipc_faults_total_{};
-  IpcStats last_ipc_;
+  obs::Counter* ipc_offers_total_ = nullptr;
+  std::array<obs::Counter*, 3> ipc_faults_total_{};
+  kv::IpcStats last_ipc_;
   // With a divided model only.
-  Counter* gate_overruns_total_ = nullptr;
+  obs::Counter* gate_overruns_total_ = nullptr;
   uint64_t last_overruns_ = 0;
   // With NCCL only.
-  Counter* nccl_built_total_ = nullptr;
-  Counter* nccl_batches_total_ = nullptr;
-  Counter* nccl_lost_total_ = nullptr;
-  Gauge* nccl_ending_ = nullptr;
-  std::array<Counter*, kNumNcclDropReasons> nccl_drops_total_{};  // none for kNone
-  std::array<Counter*, kNumCloseReasons> closes_total_{};         // by CloseReason; none for kNone
-  std::mutex refresh_mutex_;                                      // guards last_
-  EngineSnapshot last_;                                           // counted so far
-  TransportStats last_transport_;
-  NcclStats last_nccl_;
-  std::unique_ptr<AdminServer> server_;
+  obs::Counter* nccl_built_total_ = nullptr;
+  obs::Counter* nccl_batches_total_ = nullptr;
+  obs::Counter* nccl_lost_total_ = nullptr;
+  obs::Gauge* nccl_ending_ = nullptr;
+  std::array<obs::Counter*, kv::kNumNcclDropReasons> nccl_drops_total_{};  // none for kNone
+  std::array<obs::Counter*, kv::kNumCloseReasons>
+      closes_total_{};           // by CloseReason; none for kNone
+  std::mutex refresh_mutex_;     // guards last_
+  engine::EngineSnapshot last_;  // counted so far
+  kv::TransportStats last_transport_;
+  kv::NcclStats last_nccl_;
+  std::unique_ptr<obs::AdminServer> server_;
 };
 
 // The array of /debug/requests, a row for each choice; output_tokens is that of all of them.
-std::string RequestsToJson(const std::vector<RequestRow>& requests, std::string_view worker_id);
+std::string RequestsToJson(const std::vector<engine::RequestRow>& requests,
+                           std::string_view worker_id);
 // The array of /debug/blocks; a free block names no request.
-std::string BlocksToJson(const std::vector<BlockInfo>& blocks);
+std::string BlocksToJson(const std::vector<kv::BlockInfo>& blocks);
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_WORKER_ADMIN_H_

@@ -14,7 +14,7 @@
 #include "src/obs/metric_aliases.h"
 #include "src/tls/tls_files.h"
 
-namespace baton {
+namespace baton::worker {
 
 // The role of a worker.
 enum class WorkerRole : uint8_t { kPrefill = 0, kDecode = 1 };
@@ -34,16 +34,16 @@ struct WorkerConfig {
   std::string model_path;  // of a .gguf file
   std::string model_id;    // public name
   std::string cluster_secret;
-  TlsFiles tls;  // empty = plaintext
+  tls::TlsFiles tls;  // empty = plaintext
   uint32_t num_threads = 1;
   uint64_t kv_memory_bytes = 0;  // 0 = the larger of 1 GiB and one full sequence plus a block
   uint32_t max_context = 0;      // 0 = the model's
-  KvDtype kv_dtype = KvDtype::kBf16;
-  DeviceKind device = DeviceKind::kUnspecified;
+  kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
+  device::DeviceKind device = device::DeviceKind::kUnspecified;
   bool keeps_packed = true;  // quantised weights, on a device
   uint32_t num_ranks = 1;    // GPUs among which the model is divided; on kSimt all are one device
-  Isa isa = Isa::kAuto;      // of kCpu
-  TransportKind transport = TransportKind::kAuto;
+  kernels::Isa isa = kernels::Isa::kAuto;  // of kCpu
+  kv::TransportKind transport = kv::TransportKind::kAuto;
   std::string nccl_library;      // with kNccl: this file; "" = where it usually is
   bool deterministic = false;    // own kernels only, on a device
   std::string cublaslt_library;  // else this file; "" = where it usually is, on kSimt nowhere
@@ -51,13 +51,13 @@ struct WorkerConfig {
   int64_t drain_timeout_ms = 60'000;
   bool allow_inexact = false;
   bool prefix_cache = true;
-  MetricAliasSet metric_aliases;
+  obs::MetricAliasSet metric_aliases;
   // A collector of spans, as --otlp-endpoint has it; "" = what the environment says
   // (otlp_target.h).
   std::string otlp_endpoint;
-  SiteRules sites;  // who may reach the admin port from a browser
+  http::SiteRules sites;  // who may reach the admin port from a browser
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_WORKER_CONFIG_H_

@@ -6,7 +6,7 @@
 
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::worker {
 namespace {
 
 // Two heartbeats: after them no router places a request here any more.
@@ -54,4 +54,4 @@ Status DrainEngines(std::span<const DrainingParts> workers, int64_t timeout_ms,
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::worker

@@ -10,11 +10,11 @@
 #include "src/engine/engine.h"
 #include "src/worker/session_service.h"
 
-namespace baton {
+namespace baton::worker {
 
 // The parts of one worker that have to come to rest.
 struct DrainingParts {
-  Engine* engine = nullptr;
+  engine::Engine* engine = nullptr;
   SessionService* sessions = nullptr;
 };
 
@@ -25,6 +25,6 @@ struct DrainingParts {
 Status DrainEngines(std::span<const DrainingParts> workers, int64_t timeout_ms,
                     const std::atomic<bool>* stop_now);
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_WORKER_DRAIN_H_

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-namespace baton {
+namespace baton::worker {
+
+using kv::LocalHub;
 
 StatusOr<std::unique_ptr<WorkerGroup>> WorkerGroup::Start(std::vector<WorkerConfig> configs) {
   std::unique_ptr<WorkerGroup> group(new WorkerGroup());
@@ -45,4 +47,4 @@ void WorkerGroup::Stop() {
   for (const auto& worker : workers_) worker->Stop();
 }
 
-}  // namespace baton
+}  // namespace baton::worker

@@ -17,7 +17,7 @@
 #include "src/worker/worker_config.h"
 #include "src/worker/worker_process.h"
 
-namespace baton {
+namespace baton::worker {
 
 // See the file comment.
 class WorkerGroup {
@@ -45,11 +45,11 @@ class WorkerGroup {
  private:
   WorkerGroup() = default;
 
-  std::unique_ptr<LocalHub> hub_;  // null for one worker
+  std::unique_ptr<kv::LocalHub> hub_;  // null for one worker
   // The first one's weights are used by the others, so it ends last.
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_WORKER_GROUP_H_

@@ -5,7 +5,15 @@
 #include "src/base/wire_text.h"
 #include "src/worker/request_codec.h"
 
-namespace baton {
+namespace baton::worker {
+
+using engine::EngineSnapshot;
+using kv::BlockState;
+using kv::kMaxWorkerIdBytes;
+using kv::LinkInfo;
+using kv::PeerAddress;
+using kv::TransportKind;
+using scheduler::SchedulerLoad;
 
 void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links,
               v1::WorkerLoad* out) {
@@ -67,4 +75,4 @@ std::vector<PeerAddress> PeerAddresses(const std::vector<v1::Peer>& peers,
   return addresses;
 }
 
-}  // namespace baton
+}  // namespace baton::worker

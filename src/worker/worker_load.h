@@ -9,17 +9,17 @@
 #include "kvcache/transport/transport_types.h"
 #include "src/engine/engine_snapshot.h"
 
-namespace baton {
+namespace baton::worker {
 
 // Everything of a report but ready, draining and sequence_number.
-void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links,
+void FillLoad(const engine::EngineSnapshot& snapshot, const std::vector<kv::LinkInfo>& links,
               v1::WorkerLoad* out);
 
 // Where the peers of a router's list are reached; entries without a name or incarnation are left
 // out, and peers that have none of the transports `kinds`.
-std::vector<PeerAddress> PeerAddresses(const std::vector<v1::Peer>& peers,
-                                       const std::vector<TransportKind>& kinds);
+std::vector<kv::PeerAddress> PeerAddresses(const std::vector<v1::Peer>& peers,
+                                           const std::vector<kv::TransportKind>& kinds);
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_WORKER_LOAD_H_

@@ -49,7 +49,61 @@
 #include "src/worker/worker_load.h"
 #include "src/worker/worker_spans.h"
 
-namespace baton {
+namespace baton::worker {
+
+using device::Accelerator;
+using device::DeviceKind;
+using device::StageSink;
+using device::ThreadPool;
+using engine::ComputeFirstToken;
+using engine::Engine;
+using engine::EngineConfig;
+using engine::FirstStepCost;
+using engine::OfOneRank;
+using engine::PrefixJournal;
+using engine::RequestState;
+using engine::RequestStatus;
+using engine::RooflineModelOf;
+using kernels::kQuickLimits;
+using kernels::MachineLimits;
+using kernels::MeasureLimits;
+using kv::ChainKeyCheck;
+using kv::DeriveChainKey;
+using kv::HostId;
+using kv::kDefaultTenant;
+using kv::KvDtype;
+using kv::KvEndpoint;
+using kv::KvMemory;
+using kv::PeerAddress;
+using kv::TransportKind;
+using model::CheckDeviceInBuild;
+using model::ComputeDevice;
+using model::DeviceModel;
+using model::FastMode;
+using model::GgufFile;
+using model::LoadedModel;
+using model::Model;
+using model::OpenComputeDevice;
+using model::OpenModelFile;
+using otlp::OtlpConfig;
+using otlp::OtlpExporter;
+using otlp::OtlpTarget;
+using otlp::OtlpTargetAtStart;
+using otlp::ProcessEnvironment;
+using rpc::ClientCertificate;
+using rpc::kMaxClusterMessageBytes;
+using rpc::MakeServerCredentials;
+using rpc::TakeOverProtobufLog;
+using scheduler::RooflineModel;
+using scheduler::SchedulerConfig;
+using scheduler::SchedulerRole;
+using scheduler::StepShape;
+using scheduler::StepWeights;
+using text::ReadModelTokenizer;
+using text::Tokenizer;
+using text::TokenizerSpec;
+using tls::TlsIdentity;
+
 namespace {
 
 constexpr uint32_t kCpuBlockSize = 16;
@@ -565,4 +619,4 @@ void WorkerProcess::Stop() {
   p.admin.reset();
 }
 
-}  // namespace baton
+}  // namespace baton::worker

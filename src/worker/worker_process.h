@@ -15,14 +15,17 @@
 #include "src/base/status.h"
 #include "src/worker/worker_config.h"
 
-namespace baton {
-
+namespace baton::kv {
 class LocalHub;
+}  // namespace baton::kv
+
+namespace baton::worker {
+
 class WorkerProcess;
 
 // The things that a worker shares with another worker of its process; both outlive it.
 struct Colocation {
-  LocalHub* hub = nullptr;         // KV crosses here and nowhere else; null: the worker is alone
+  kv::LocalHub* hub = nullptr;     // KV crosses here and nowhere else; null: the worker is alone
   WorkerProcess* first = nullptr;  // whose weights and device it uses; null: it is the first
 };
 
@@ -71,6 +74,6 @@ class WorkerProcess {
   std::unique_ptr<Parts> parts_;
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_WORKER_PROCESS_H_

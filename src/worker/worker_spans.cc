@@ -10,7 +10,17 @@
 
 #include "src/base/random.h"
 
-namespace baton {
+namespace baton::worker {
+
+using engine::IsTerminal;
+using engine::RequestKey;
+using engine::RequestState;
+using engine::RequestStateName;
+using engine::RequestStatus;
+using obs::Span;
+using obs::SpanLoss;
+using obs::SpanMetrics;
+using obs::SpanSink;
 
 WorkerSpans::WorkerSpans(std::string worker_id, SpanSink* sink, const SpanMetrics& metrics,
                          const Clock* clock)
@@ -119,4 +129,4 @@ std::vector<Span> WorkerSpans::SpansOf(const RequestStatus& end, const Live& liv
   return spans;
 }
 
-}  // namespace baton
+}  // namespace baton::worker

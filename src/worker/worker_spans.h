@@ -23,7 +23,7 @@
 #include "src/engine/engine_types.h"
 #include "src/obs/span.h"
 
-namespace baton {
+namespace baton::worker {
 
 // See the file comment.
 class WorkerSpans {
@@ -32,17 +32,17 @@ class WorkerSpans {
   static constexpr size_t kMaxLive = 4096;
 
   // All outlive it.
-  WorkerSpans(std::string worker_id, SpanSink* sink, const SpanMetrics& metrics,
+  WorkerSpans(std::string worker_id, obs::SpanSink* sink, const obs::SpanMetrics& metrics,
               const Clock* clock);
 
   // A request comes, as a part of the span `parent`; one that is not valid is not followed.
-  void OnStart(const RequestKey& key, const SpanIds& parent);
+  void OnStart(const engine::RequestKey& key, const SpanIds& parent);
   // It was refused.
-  void Forget(const RequestKey& key);
+  void Forget(const engine::RequestKey& key);
   // The last token of one of its choices was sampled. The engine reports the request's end only
   // with its next step. Engine thread.
-  void OnLastToken(const RequestKey& key);
-  void OnStatus(const RequestStatus& status);
+  void OnLastToken(const engine::RequestKey& key);
+  void OnStatus(const engine::RequestStatus& status);
 
  private:
   // -1 = it has not happened.
@@ -59,17 +59,18 @@ class WorkerSpans {
     int64_t last_token_us = -1;
   };
 
-  void Mark(const RequestStatus& status, int64_t now_us, Live* live) const;
-  std::vector<Span> SpansOf(const RequestStatus& end, const Live& live, int64_t now_us) const;
+  void Mark(const engine::RequestStatus& status, int64_t now_us, Live* live) const;
+  std::vector<obs::Span> SpansOf(const engine::RequestStatus& end, const Live& live,
+                                 int64_t now_us) const;
 
   const std::string worker_id_;
-  SpanSink* const sink_;
-  const SpanMetrics metrics_;
+  obs::SpanSink* const sink_;
+  const obs::SpanMetrics metrics_;
   const Clock* const clock_;
   std::mutex mutex_;  // guards live_
-  absl::btree_map<RequestKey, Live> live_;
+  absl::btree_map<engine::RequestKey, Live> live_;
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_WORKER_WORKER_SPANS_H_

@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::api {
 namespace {
 
 TEST(ApiWorkersTest, AShortRequestDoesNotWaitForLargeOnes) {
@@ -84,4 +84,4 @@ TEST(ApiWorkersTest, WhatWaitsWhenItStopsIsToldSo) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -7,7 +7,11 @@
 
 #include "tests/api/http_api_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using namespace router;  // NOLINT(google-build-using-namespace)
+using scheduler::FinishReason;
+
 namespace {
 
 class CompletionTest : public HttpApiTest {
@@ -274,4 +278,4 @@ TEST_F(CompletionTest, StreamedLogprobsOfTwoChoices) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

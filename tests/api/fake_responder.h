@@ -11,11 +11,11 @@
 
 #include "src/http/http_responder.h"
 
-namespace baton {
+namespace baton::api {
 
-class FakeResponder final : public HttpResponder {
+class FakeResponder final : public http::HttpResponder {
  public:
-  bool Respond(HttpResponse response) override {
+  bool Respond(http::HttpResponse response) override {
     std::lock_guard lock(mutex_);
     if (done_ || streaming_) return false;
     status = response.status;
@@ -25,7 +25,7 @@ class FakeResponder final : public HttpResponder {
     changed_.notify_all();
     return true;
   }
-  bool StartStream(int code, const HttpHeaders& fields) override {
+  bool StartStream(int code, const http::HttpHeaders& fields) override {
     std::lock_guard lock(mutex_);
     if (done_ || streaming_) return false;
     streaming_ = true;
@@ -64,23 +64,23 @@ class FakeResponder final : public HttpResponder {
     return buffered + untaken_;
   }
   // The client takes everything as soon as it is waited for.
-  HttpRoom NotifyBelow(size_t /*limit*/, absl::AnyInvocable<void()> /*callback*/) override {
+  http::HttpRoom NotifyBelow(size_t /*limit*/, absl::AnyInvocable<void()> /*callback*/) override {
     std::lock_guard lock(mutex_);
     ++num_pauses;
     untaken_ = 0;
-    return HttpRoom::kNow;
+    return http::HttpRoom::kNow;
   }
-  void OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) override {
+  void OnClosed(absl::AnyInvocable<void(http::HttpClientGone)> callback) override {
     std::unique_lock lock(mutex_);
     on_closed_ = std::move(callback);
     const bool gone = gone_;
     lock.unlock();
     changed_.notify_all();
-    if (gone) on_closed_(HttpClientGone::kLeft);
+    if (gone) on_closed_(http::HttpClientGone::kLeft);
   }
 
   // The client goes away.
-  void Close(HttpClientGone how = HttpClientGone::kLeft) {
+  void Close(http::HttpClientGone how = http::HttpClientGone::kLeft) {
     std::unique_lock lock(mutex_);
     gone_ = true;
     if (on_closed_ == nullptr || done_) return;
@@ -102,7 +102,7 @@ class FakeResponder final : public HttpResponder {
   }
 
   int status = 0;
-  HttpHeaders headers;
+  http::HttpHeaders headers;
   std::string body;
   size_t buffered = 0;    // beside what a stream has written and NotifyBelow has not taken
   bool streamed = false;  // the answer went out in pieces
@@ -116,12 +116,12 @@ class FakeResponder final : public HttpResponder {
   mutable std::mutex mutex_;
   size_t untaken_ = 0;
   std::condition_variable changed_;
-  absl::AnyInvocable<void(HttpClientGone)> on_closed_;
+  absl::AnyInvocable<void(http::HttpClientGone)> on_closed_;
   bool streaming_ = false;
   bool done_ = false;
   bool gone_ = false;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_TESTS_API_FAKE_RESPONDER_H_

@@ -17,20 +17,21 @@
 #include "src/router/submit.h"
 #include "tests/router/test_model.h"
 
-namespace baton {
+namespace baton::api {
 
-class FakeSubmitter final : public Submitter {
+class FakeSubmitter final : public router::Submitter {
  public:
   // One submitted request.
   struct Submitted {
     RequestUid uid;
-    GenerateRequest request;
-    std::shared_ptr<ResponseSink> sink;
+    router::GenerateRequest request;
+    std::shared_ptr<router::ResponseSink> sink;
   };
 
-  FakeSubmitter() { models = {TestModel()}; }
+  FakeSubmitter() { models = {router::TestModel()}; }
 
-  RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) override {
+  RequestUid Submit(router::GenerateRequest request,
+                    std::shared_ptr<router::ResponseSink> sink) override {
     RequestUid uid;
     {
       std::lock_guard lock(mutex_);
@@ -42,7 +43,7 @@ class FakeSubmitter final : public Submitter {
     if (answer) answer(request, *sink);
     return uid;
   }
-  void Cancel(RequestUid uid, CancelCause cause) override {
+  void Cancel(RequestUid uid, router::CancelCause cause) override {
     {
       std::lock_guard lock(mutex_);
       cancelled_.push_back(uid);
@@ -54,18 +55,21 @@ class FakeSubmitter final : public Submitter {
     std::lock_guard lock(mutex_);
     refused_.push_back(http_status);
   }
-  std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const override {
+  std::shared_ptr<const router::ModelInfo> FindModel(std::string_view id) const override {
     if (id.empty() || id == "default") return models.size() == 1 ? models[0] : nullptr;
     for (const auto& model : models) {
       if (model->id == id) return model;
     }
     return nullptr;
   }
-  std::vector<std::shared_ptr<const ModelInfo>> Models() const override { return models; }
+  std::vector<std::shared_ptr<const router::ModelInfo>> Models() const override { return models; }
   bool ready() const override { return is_ready; }
   bool draining() const override { return is_draining; }
-  void GetTopology(absl::AnyInvocable<void(const Topology&)> done) override { done(topology); }
-  void GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&)> done) override {
+  void GetTopology(absl::AnyInvocable<void(const router::Topology&)> done) override {
+    done(topology);
+  }
+  void GetRequests(
+      absl::AnyInvocable<void(const std::vector<router::RequestView>&)> done) override {
     done({});
   }
 
@@ -90,13 +94,14 @@ class FakeSubmitter final : public Submitter {
     return refused_;
   }
 
-  std::vector<std::shared_ptr<const ModelInfo>> models;
-  Topology topology;
+  std::vector<std::shared_ptr<const router::ModelInfo>> models;
+  router::Topology topology;
   bool is_ready = true;
   bool is_draining = false;
   bool keeps_sinks = true;  // false: a sink lives only as long as its answer
-  CancelCause last_cause = CancelCause::kClientLeft;  // of the latest Cancel, after WaitCancelled
-  std::function<void(const GenerateRequest&, ResponseSink&)> answer;
+  router::CancelCause last_cause =
+      router::CancelCause::kClientLeft;  // of the latest Cancel, after WaitCancelled
+  std::function<void(const router::GenerateRequest&, router::ResponseSink&)> answer;
 
  private:
   std::mutex mutex_;  // guards what follows
@@ -108,12 +113,13 @@ class FakeSubmitter final : public Submitter {
 };
 
 // Plays `text` byte by byte as one choice, and the end when `ends`.
-inline void PlayText(ResponseSink& sink, std::string_view text, uint32_t choice = 0,
-                     FinishReason finish = FinishReason::kStop, bool is_last = true) {
+inline void PlayText(router::ResponseSink& sink, std::string_view text, uint32_t choice = 0,
+                     scheduler::FinishReason finish = scheduler::FinishReason::kStop,
+                     bool is_last = true) {
   static const std::vector<TokenLogprob> kTop = {{'a', -0.25f}, {'b', -1.5f}};
   for (size_t i = 0; i < text.size(); ++i) {
     const bool end = i + 1 == text.size();
-    TokenOutput token;
+    router::TokenOutput token;
     token.choice = choice;
     token.index = static_cast<uint32_t>(i);
     token.token = static_cast<unsigned char>(text[i]);
@@ -121,14 +127,15 @@ inline void PlayText(ResponseSink& sink, std::string_view text, uint32_t choice 
     token.has_logprob = true;
     token.logprob = -0.25f;
     token.top_logprobs = &kTop;
-    token.finish = end ? finish : FinishReason::kNone;
+    token.finish = end ? finish : scheduler::FinishReason::kNone;
     token.is_last = end && is_last;
     sink.OnToken(token);
   }
 }
 
-inline GenerateResult TestResult(uint32_t num_prompt_tokens, uint32_t num_completion_tokens) {
-  GenerateResult result;
+inline router::GenerateResult TestResult(uint32_t num_prompt_tokens,
+                                         uint32_t num_completion_tokens) {
+  router::GenerateResult result;
   result.num_prompt_tokens = num_prompt_tokens;
   result.num_completion_tokens = num_completion_tokens;
   result.timings.disaggregated = true;
@@ -145,6 +152,6 @@ inline GenerateResult TestResult(uint32_t num_prompt_tokens, uint32_t num_comple
   return result;
 }
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_TESTS_API_FAKE_SUBMITTER_H_

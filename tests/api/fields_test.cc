@@ -8,7 +8,16 @@
 #include "src/api/schema.h"
 #include "tests/api/http_api_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using kv::kDefaultTenant;
+using router::GenerateRequest;
+using router::ModelInfo;
+using router::ResponseSink;
+using router::TestModel;
+using scheduler::FinishReason;
+using text::ChatTemplate;
+
 namespace {
 
 TEST_F(HttpApiTest, ContinuousUsageCountsUpInEveryChunk) {
@@ -215,4 +224,4 @@ TEST_F(HttpApiTest, ASaltNamesTheTenant) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -9,7 +9,7 @@
 
 #include "tests/api/router_process_rig.h"
 
-namespace baton {
+namespace baton::api {
 namespace {
 
 using GrpcAnswerTest = RouterProcessTest;
@@ -165,4 +165,4 @@ TEST_F(GrpcAnswerTest, EchoAloneNeedsNoWorker) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

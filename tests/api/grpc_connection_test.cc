@@ -8,7 +8,7 @@
 #include "tests/api/raw_grpc_client.h"
 #include "tests/api/router_process_rig.h"
 
-namespace baton {
+namespace baton::api {
 namespace {
 
 constexpr const char* kStream = "/baton.v1.ChatService/StreamChatCompletion";
@@ -91,4 +91,4 @@ TEST_F(GrpcConnectionTest, AnIdleClientMayPing) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -8,7 +8,7 @@
 #include "tests/api/raw_grpc_client.h"
 #include "tests/api/router_process_rig.h"
 
-namespace baton {
+namespace baton::api {
 namespace {
 
 class GrpcEndTest : public RouterProcessTest {
@@ -75,4 +75,4 @@ TEST_F(GrpcEndTest, ALimitThatPassesDuringTheEndHarmsNobody) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -14,7 +14,7 @@
 #include "tests/api/fake_responder.h"
 #include "tests/api/fake_submitter.h"
 
-namespace baton {
+namespace baton::api {
 
 inline constexpr const char* kChatPath = "/v1/chat/completions";
 inline constexpr const char* kCompletionPath = "/v1/completions";
@@ -22,8 +22,8 @@ inline constexpr const char* kCompletionPath = "/v1/completions";
 class HttpApiTest : public testing::Test {
  protected:
   explicit HttpApiTest(bool splits_reasoning = true)
-      : api_({&submitter_, &workers_, &answers_, splits_reasoning}, [](Topology* topology) {
-          ProcessView row;
+      : api_({&submitter_, &workers_, &answers_, splits_reasoning}, [](router::Topology* topology) {
+          router::ProcessView row;
           row.role = "router";
           row.worker_id = "router-0";
           row.http = "127.0.0.1:8080";
@@ -31,8 +31,9 @@ class HttpApiTest : public testing::Test {
         }) {}
 
   std::shared_ptr<FakeResponder> Send(const std::string& method, const std::string& path,
-                                      const std::string& body = "", HttpHeaders headers = {}) {
-    HttpRequest request;
+                                      const std::string& body = "",
+                                      http::HttpHeaders headers = {}) {
+    http::HttpRequest request;
     request.method = method;
     request.target = path;
     request.path = path;
@@ -48,8 +49,10 @@ class HttpApiTest : public testing::Test {
     return responder;
   }
   // Answers every request with `text` in one choice.
-  void AnswerWith(const std::string& text, FinishReason finish = FinishReason::kStop) {
-    submitter_.answer = [text, finish](const GenerateRequest& request, ResponseSink& sink) {
+  void AnswerWith(const std::string& text,
+                  scheduler::FinishReason finish = scheduler::FinishReason::kStop) {
+    submitter_.answer = [text, finish](const router::GenerateRequest& request,
+                                       router::ResponseSink& sink) {
       for (uint32_t choice = 0; choice < request.num_choices; ++choice) {
         PlayText(sink, text, choice, finish, choice + 1 == request.num_choices);
       }
@@ -74,7 +77,7 @@ class HttpApiTest : public testing::Test {
   }
   static std::string Text(const FakeResponder& responder, const std::vector<std::string>& path) {
     JsonValue root;
-    RequestError error;
+    router::RequestError error;
     EXPECT_TRUE(ParseJson(responder.body, &root, &error)) << responder.body;
     const JsonValue* value = At(root, path);
     if (value == nullptr) return "<absent>";
@@ -106,6 +109,6 @@ class HttpApiTest : public testing::Test {
 
 inline const std::string kHello = R"({"messages":[{"role":"user","content":"hello"}])";
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_TESTS_API_HTTP_API_RIG_H_

@@ -12,7 +12,15 @@
 #include "src/base/version.h"
 #include "tests/api/http_api_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::HttpClientGone;
+using http::HttpRequest;
+using http::HttpResponse;
+using namespace router;  // NOLINT(google-build-using-namespace)
+using scheduler::FinishReason;
+using text::ChatTemplate;
+
 namespace {
 
 TEST_F(HttpApiTest, WholeChatAnswer) {
@@ -743,4 +751,4 @@ TEST_F(HttpApiTest, ServerErrorsSpeakTheSameLanguage) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -10,7 +10,13 @@
 
 #include "tests/api/http_api_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::HttpHeaders;
+using router::GenerateRequest;
+using router::IdempotencyKey;
+using router::ResponseSink;
+
 namespace {
 
 using testing::HasSubstr;
@@ -131,4 +137,4 @@ TEST_F(IdempotencyKeyTest, AnAnswerGoesByTheNamesOfItsGeneration) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -12,7 +12,10 @@
 
 #include "tests/api/router_process_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::RawClient;
+
 namespace {
 
 using testing::HasSubstr;
@@ -270,4 +273,4 @@ TEST_F(IdempotencyTest, AFailureIsNotRemembered) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -9,7 +9,11 @@
 
 #include "src/api/json_writer.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::RequestError;
+
 namespace {
 
 TEST(JsonValueTest, ReadsEveryKindOfValue) {
@@ -227,4 +231,4 @@ TEST(JsonWriterTest, BrokenBytesStayJson) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -9,7 +9,10 @@
 #include "src/api/openapi_json.h"
 #include "tests/api/http_api_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::HttpResponse;
+
 namespace {
 
 class PathHintsTest : public HttpApiTest {};
@@ -99,4 +102,4 @@ TEST_F(PathHintsTest, ForeignSitesAreRefusedWithTheirCode) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

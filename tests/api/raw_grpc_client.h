@@ -13,7 +13,7 @@
 
 #include "tests/http/raw_client.h"
 
-namespace baton {
+namespace baton::api {
 
 // See the file comment. Every wait ends after ten seconds.
 class RawGrpcClient {
@@ -134,7 +134,7 @@ class RawGrpcClient {
     return received == static_cast<ssize_t>(size);
   }
 
-  RawClient client_;
+  http::RawClient client_;
   bool answers_pings_ = true;
   int num_pings_ = 0;
   bool call_ended_ = false;
@@ -143,6 +143,6 @@ class RawGrpcClient {
   bool was_reset_ = false;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_TESTS_API_RAW_GRPC_CLIENT_H_

@@ -7,7 +7,12 @@
 
 #include "tests/api/http_api_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using namespace router;  // NOLINT(google-build-using-namespace)
+using scheduler::FinishReason;
+using text::ChatTemplate;
+
 namespace {
 
 // The toy model with another chat template.
@@ -250,4 +255,4 @@ TEST_F(ReasoningOffTest, TheServersDefaultIsForRequestsThatDoNotSay) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -9,7 +9,10 @@
 
 #include "tests/api/router_process_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::RawClient;
+
 namespace {
 
 using std::chrono::steady_clock;
@@ -144,4 +147,4 @@ TEST_F(RouterDrainTest, AClientThatDoesNotReadDoesNotHoldUpASecondSignal) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

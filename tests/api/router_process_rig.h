@@ -16,7 +16,7 @@
 #include "tests/api/toy_worker.h"
 #include "tests/http/raw_client.h"
 
-namespace baton {
+namespace baton::api {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -55,7 +55,7 @@ class RouterProcessTest : public testing::Test {
     prefill_ = std::make_unique<ToyWorker>("prefill-0", v1::WORKER_ROLE_PREFILL);
     for (ToyWorker* worker : {decode_.get(), prefill_.get()}) {
       worker->script = script;
-      if (!script.empty()) worker->chat_template = TestSpec().chat_template + "<think>\n";
+      if (!script.empty()) worker->chat_template = router::TestSpec().chat_template + "<think>\n";
     }
     decode_->Register(process_->grpc_address());
     prefill_->Register(process_->grpc_address(), "decode-0");
@@ -116,7 +116,7 @@ class RouterProcessTest : public testing::Test {
     return chunks;
   }
   std::string HttpGet(const std::string& address, const std::string& path) {
-    RawClient client(PortOf(address));
+    http::RawClient client(PortOf(address));
     client.Send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     return client.ReceiveAll();
   }
@@ -147,7 +147,7 @@ class RouterProcessTest : public testing::Test {
   }
 
   std::string HttpPost(const std::string& path, const std::string& body) {
-    RawClient client(PortOf(process_->http_address()));
+    http::RawClient client(PortOf(process_->http_address()));
     client.Send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" +
                 "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
                 "\r\n\r\n" + body);
@@ -163,6 +163,6 @@ class RouterProcessTest : public testing::Test {
   std::unique_ptr<ToyWorker> prefill_;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_TESTS_API_ROUTER_PROCESS_RIG_H_

@@ -17,7 +17,14 @@
 #include "src/api/schema.h"
 #include "tests/api/router_process_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using http::RawClient;
+using router::kMaxPrefixChanges;
+using router::kTestEos;
+using router::ServedNames;
+using router::ServeMode;
+
 namespace {
 
 TEST_F(RouterProcessTest, UnaryChat) {
@@ -691,4 +698,4 @@ TEST_F(RouterProcessTest, PortInUseIsNamed) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -11,7 +11,12 @@
 #include "tests/api/router_process_rig.h"
 #include "tests/tls/test_certs.h"
 
-namespace baton {
+namespace baton::api {
+
+namespace test = tls::test;
+using rpc::MakeChannelCredentials;
+using tls::TlsFiles;
+
 namespace {
 
 class RouterProcessTlsTest : public RouterProcessTest {
@@ -101,4 +106,4 @@ TEST_F(RouterProcessTlsTest, BadFilesStopTheStart) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

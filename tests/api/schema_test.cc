@@ -16,7 +16,13 @@
 #include "src/api/read_json.h"
 #include "src/api/read_proto.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::GrpcCodeOf;
+using router::HttpStatusOf;
+using router::RequestError;
+
 namespace {
 
 // A reader's verdict on one request.
@@ -492,4 +498,4 @@ TEST(SchemaTest, ProtoFillsTheSameParams) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

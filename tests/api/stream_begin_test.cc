@@ -5,7 +5,12 @@
 
 #include "tests/api/http_api_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::GenerateRequest;
+using router::ResponseSink;
+using router::SilenceError;
+
 namespace {
 
 class StreamBeginTest : public HttpApiTest {};
@@ -51,4 +56,4 @@ TEST_F(StreamBeginTest, FailureBetweenHeadersAndFirstTokenIsAnEventWithoutDone) 
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

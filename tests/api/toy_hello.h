@@ -10,7 +10,7 @@
 #include "tests/proto/unknown_fields.h"
 #include "tests/router/test_model.h"
 
-namespace baton {
+namespace baton::api {
 
 // The protocol of a toy worker.
 struct ToyWire {
@@ -32,7 +32,7 @@ struct ToyIdentity {
 };
 
 inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
-  TokenizerSpec spec = TestSpec();
+  text::TokenizerSpec spec = router::TestSpec();
   if (!worker.chat_template.empty()) spec.chat_template = worker.chat_template;
   hello->mutable_worker()->set_worker_id(worker.id);
   hello->mutable_worker()->set_incarnation(77);
@@ -42,14 +42,14 @@ inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
   fingerprint->set_wire_max(worker.wire.max);
   fingerprint->set_layout_id(5);
   fingerprint->set_weights_id(worker.weights);
-  fingerprint->set_tokenizer_id(TokenizerSpecId(spec));
+  fingerprint->set_tokenizer_id(text::TokenizerSpecId(spec));
   fingerprint->set_numerics_id("numerics");
   hello->set_grpc_address(worker.grpc_address);
   hello->set_admin_address("127.0.0.1:1");
   hello->set_kv_address("127.0.0.1:2");
   hello->set_pid(4711);
   hello->set_model(worker.model);
-  hello->set_max_context(kTestContext);
+  hello->set_max_context(router::kTestContext);
   hello->set_block_size(16);
   hello->set_kv_bytes_per_token(100);
   hello->set_num_blocks(256);
@@ -57,8 +57,8 @@ inline void FillToyHello(const ToyIdentity& worker, v1::WorkerHello* hello) {
   hello->set_tokenizer(spec.Serialize());
   if (worker.wire.is_newer) hello->add_transports(static_cast<v1::TransportKind>(kUnknownValue));
   hello->add_transports(v1::TRANSPORT_KIND_SHM);
-  hello->set_vocab_size(kTestVocab);
-  hello->set_chain_check(ChainKeyCheck(DeriveChainKey("", "default")));
+  hello->set_vocab_size(router::kTestVocab);
+  hello->set_chain_check(kv::ChainKeyCheck(kv::DeriveChainKey("", "default")));
   hello->set_loaded_unix_s(1'700'000'000);
 }
 
@@ -108,6 +108,6 @@ inline void FillToyToken(const v1::RequestSpec& spec, uint32_t index, char lette
   if (is_last) event->set_finish(v1::WORKER_FINISH_STOP);
 }
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_TESTS_API_TOY_HELLO_H_

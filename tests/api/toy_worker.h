@@ -24,7 +24,7 @@
 #include "src/rpc/credentials.h"
 #include "tests/api/toy_hello.h"
 
-namespace baton {
+namespace baton::api {
 
 // See the file comment.
 class ToyWorker final : public v1::WorkerService::Service {
@@ -32,14 +32,14 @@ class ToyWorker final : public v1::WorkerService::Service {
   // Its way with a request.
   enum class Mood { kServe, kSilent, kReject, kFailAfterTwo, kEndless };
 
-  ToyWorker(std::string id, v1::WorkerRole role, const TlsFiles& tls = {})
+  ToyWorker(std::string id, v1::WorkerRole role, const tls::TlsFiles& tls = {})
       : id_(std::move(id)), role_(role), tls_(tls) {
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinPingIntervalMs);
-    builder.AddListeningPort("127.0.0.1:0",
-                             MakeServerCredentials(tls_, ClientCertificate::kRequired), &port);
+    builder.AddListeningPort(
+        "127.0.0.1:0", rpc::MakeServerCredentials(tls_, rpc::ClientCertificate::kRequired), &port);
     builder.SetMaxReceiveMessageSize(32 << 20);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
@@ -51,7 +51,7 @@ class ToyWorker final : public v1::WorkerService::Service {
   // is connected to.
   void Register(const std::string& router, const std::string& link_to = "") {
     link_to_ = link_to;
-    auto channel = grpc::CreateChannel(router, MakeChannelCredentials(tls_));
+    auto channel = grpc::CreateChannel(router, rpc::MakeChannelCredentials(tls_));
     stub_ = v1::RouterRegistry::NewStub(channel);
     lease_ = stub_->Register(&lease_context_);
     v1::WorkerReport hello;
@@ -226,7 +226,7 @@ class ToyWorker final : public v1::WorkerService::Service {
 
   const std::string id_;
   const v1::WorkerRole role_;
-  const TlsFiles tls_;
+  const tls::TlsFiles tls_;
   std::string address_;
   std::string link_to_;
   std::unique_ptr<grpc::Server> server_;
@@ -244,6 +244,6 @@ class ToyWorker final : public v1::WorkerService::Service {
   int num_starts_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::api
 
 #endif  // BATON_TESTS_API_TOY_WORKER_H_

@@ -12,7 +12,13 @@
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::ErrorCode;
+using router::ErrorNameOf;
+using router::HttpStatusOf;
+using router::RequestError;
+
 namespace {
 
 // The reader's verdict on a request with one more field.
@@ -267,4 +273,4 @@ TEST(UnsupportedParamsTest, MembersOfATurnThatChangeItAreRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

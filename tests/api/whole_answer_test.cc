@@ -21,7 +21,12 @@
 #include "tests/http/test_server.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::api {
+
+using namespace http;    // NOLINT(google-build-using-namespace)
+using namespace router;  // NOLINT(google-build-using-namespace)
+using scheduler::FinishReason;
+
 namespace {
 
 struct Logged {
@@ -436,4 +441,4 @@ TEST_F(SocketAnswerTest, OneTextMayBeLargerThanAConnectionBuffers) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -9,7 +9,10 @@
 #include "src/router/worker_messages.h"
 #include "tests/api/router_process_rig.h"
 
-namespace baton {
+namespace baton::api {
+
+using router::kMaxPrefixChanges;
+
 namespace {
 
 // The version in the middle of one that can still be spoken and one that cannot yet.
@@ -138,4 +141,4 @@ TEST_F(WireVersionsTest, TwoWorkersWithoutACommonVersionAreNotOfOneModel) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::api

@@ -11,7 +11,7 @@
 
 #include "src/cli/known_digest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -90,4 +90,4 @@ TEST_F(ArrivalTest, AKnownDigestNeedsNoRecord) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

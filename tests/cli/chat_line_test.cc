@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using testing::AllOf;
@@ -91,4 +91,4 @@ TEST_F(ChatLineTest, SettingsHoldOrAreRefusedWithTheirRange) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -13,7 +13,7 @@
 #include "src/base/unique_fd.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // A server on loopback that gives one fixed answer to one request and closes.
@@ -209,4 +209,4 @@ TEST(ChatSessionTest, NoServerIsAnErrorThatNamesTheAddress) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -22,7 +22,12 @@
 #include "tests/model/test_model.h"
 #include "tests/text/golden_file.h"
 
-namespace baton {
+namespace baton::cli {
+
+using device::ThreadPool;
+using namespace model;  // NOLINT(google-build-using-namespace)
+using namespace text;   // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -166,4 +171,4 @@ TEST_F(ConvertCommandTest, AnUnreadableSourceIsNamed) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 TEST(ContentRangeTest, Parses) {
@@ -48,4 +48,4 @@ TEST(ProgressBarTest, MoreThanAnnouncedIsDrawnAsFull) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

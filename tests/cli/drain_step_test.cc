@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 const LedgerProcess kLeaver = {.worker_id = "decode-0", .incarnation = "01", .admin = "h:1"};
@@ -37,4 +37,4 @@ TEST(DrainStepTest, ItsNextLifeShowsThatItHasLeft) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -16,7 +16,11 @@
 #include "tests/model/test_model.h"
 #include "tests/text/golden_file.h"
 
-namespace baton {
+namespace baton::cli {
+
+using namespace model;  // NOLINT(google-build-using-namespace)
+using text::ReadGolden;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -154,4 +158,4 @@ TEST(EvalTest, DamagedWeightsAreNamed) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

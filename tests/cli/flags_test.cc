@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // The flags that the cases below use.
@@ -288,4 +288,4 @@ TEST(FlagSetTest, ReservedWordsAreTakenAndNotOffered) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -83,4 +83,4 @@ TEST_F(HomeFolderTest, WhatOthersCouldHaveWrittenIsRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -12,7 +12,7 @@
 
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // A port of 127.0.0.1 that is bound; it listens once Listen was called.
@@ -70,4 +70,4 @@ TEST(HttpClientTest, WhoTakesAConnectionAndSaysNothingIsLate) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

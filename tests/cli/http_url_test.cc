@@ -2,7 +2,7 @@
 
 #include "src/cli/http_client.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 TEST(HttpUrlTest, Parses) {
@@ -72,4 +72,4 @@ TEST(ParseServerTest, RefusesTheRestAndShowsTheForm) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

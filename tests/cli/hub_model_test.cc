@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using ::testing::ElementsAre;
@@ -114,4 +114,4 @@ TEST(ChooseFileTest, WhatCannotBeChosenIsListed) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

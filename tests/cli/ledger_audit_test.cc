@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // A pair that serves the request "aa": prefill-0 has exported block 5, decode-0 receives into 9.
@@ -190,4 +190,4 @@ TEST(LedgerAuditTest, RefusesWhatIsNoLedger) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -13,7 +13,7 @@
 #include "src/base/folder_entries.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -187,4 +187,4 @@ TEST_F(ModelListingTest, AFolderThatCannotBeReadIsLeftOut) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 std::string FileNamed(const std::string& name) {
@@ -119,4 +119,4 @@ TEST(ModelStoreTest, ANameThatNoClientCouldSendIsRefusedAtOnce) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -136,4 +136,4 @@ TEST_F(PartFileTest, ALinkIsNotFollowed) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -17,7 +17,7 @@
 
 #include "src/cli/child_process.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -135,4 +135,4 @@ TEST_F(ReplaceFileTest, TheLastLogLineIsOfThisRun) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -13,7 +13,7 @@
 
 #include "src/cli/child_process.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 TEST(RoleSignalsDeathTest, WhatDoesNotLetGoDoesNotKeepTheProcess) {
@@ -86,4 +86,4 @@ TEST(RoleSignalsTest, WhatTheSupervisorPassesOnIsNoSecondWish) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

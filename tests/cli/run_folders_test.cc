@@ -14,7 +14,7 @@
 #include "src/base/clock.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -116,4 +116,4 @@ TEST_F(RunFoldersTest, AFolderThatIsNotThereIsNoError) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

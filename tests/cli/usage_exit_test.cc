@@ -17,7 +17,11 @@
 #include "src/cli/worker_flags.h"
 #include "tests/model/gguf_builder.h"
 
-namespace baton {
+namespace baton::cli {
+
+using model::GgufBuilder;
+using model::TinyLlama;
+
 namespace {
 
 using Run = int (*)(const std::vector<std::string>&);
@@ -333,4 +337,4 @@ TEST(UsageExitTest, AFolderThatCannotBeMadeIsOneLineOnStderr) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using ::testing::HasSubstr;
@@ -120,4 +120,4 @@ TEST_F(HubTokenTest, TheEndpointIsAUrlOrRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

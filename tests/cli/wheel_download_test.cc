@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -132,4 +132,4 @@ TEST(WheelDownloadTest, OfSeveralAtOnceOneDownloads) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -15,7 +15,7 @@
 #include "kernels/math.h"
 #include "tests/cublaslt/loopback_library.h"
 
-namespace baton::cublaslt {
+namespace baton::kernels::cublaslt {
 namespace {
 
 using cublaslt_test::BuiltLibrary;
@@ -172,4 +172,4 @@ TEST(LtHandleTest, ALibraryThatCannotUseTheDeviceSaysSo) {
 }
 
 }  // namespace
-}  // namespace baton::cublaslt
+}  // namespace baton::kernels::cublaslt

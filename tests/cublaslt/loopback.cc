@@ -35,7 +35,8 @@
 
 namespace {
 
-using namespace baton::cublaslt;  // NOLINT(google-build-using-namespace): its constants, here only
+using namespace baton::kernels::cublaslt;  // NOLINT(google-build-using-namespace): its constants,
+                                           // here only
 
 constexpr cublasStatus_t kInvalid = 7;
 constexpr cublasStatus_t kExecutionFailed = 13;
@@ -85,7 +86,7 @@ std::vector<float> FloatsOf(const void* data, const cublasLtMatrixLayoutOpaque& 
   for (uint64_t column = 0; column < layout.columns; ++column) {
     for (uint64_t row = 0; row < layout.rows; ++row) {
       const uint16_t bits = values[column * static_cast<uint64_t>(layout.stride) + row];
-      floats[column * layout.rows + row] = baton::FloatFromBf16(bits);
+      floats[column * layout.rows + row] = baton::kernels::FloatFromBf16(bits);
     }
   }
   return floats;
@@ -242,7 +243,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
       if (y->type == kReal32F) {
         static_cast<float*>(y_data)[at] = sum;
       } else {
-        static_cast<uint16_t*>(y_data)[at] = baton::Bf16FromFloat(sum);
+        static_cast<uint16_t*>(y_data)[at] = baton::kernels::Bf16FromFloat(sum);
       }
     }
   }

@@ -12,7 +12,7 @@
 #include "src/base/check.h"
 #include "tests/cublaslt/loopback.h"
 
-namespace baton::cublaslt_test {
+namespace baton::kernels::cublaslt_test {
 
 // The path of a library of this build.
 inline std::string BuiltLibrary(const std::string& name) {
@@ -54,6 +54,6 @@ class ScopedFaults {
   ScopedFaults& operator=(const ScopedFaults&) = delete;
 };
 
-}  // namespace baton::cublaslt_test
+}  // namespace baton::kernels::cublaslt_test
 
 #endif  // BATON_TESTS_CUBLASLT_LOOPBACK_LIBRARY_H_

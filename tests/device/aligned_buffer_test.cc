@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 TEST(AlignedBuffer, IsAlignedAndZero) {
@@ -46,4 +46,4 @@ TEST(AlignedBuffer, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::device

@@ -16,7 +16,7 @@
 #include "tests/device/fake_cudart.h"
 #include "tests/device/fake_green_driver.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 using ::testing::HasSubstr;
@@ -274,4 +274,4 @@ TEST_F(CudaDeviceTest, AGpuThatReadsPageableMemoryIsWaitedFor) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::device

@@ -17,7 +17,7 @@
 #include "src/device/cuda/shared_memory.h"
 #include "tests/device/fake_vmm.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 using testing::ElementsAre;
@@ -288,4 +288,4 @@ TEST(CudaSharedMemoryOpenTest, AGpuWithoutItIsRefusedByTheAttributeThatItLacks) 
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::device

@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 TEST(DeviceKind, ParsesItsOwnNameAndAuto) {
@@ -22,4 +22,4 @@ TEST(DeviceKind, RefusesAnotherWord) {
 TEST(Device, AtLeastOneCpuIsUsable) { EXPECT_GE(NumUsableCpus(), 1u); }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::device

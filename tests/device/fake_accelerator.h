@@ -26,7 +26,7 @@
 #include "src/device/host_memory.h"
 #include "src/device/host_stream.h"
 
-namespace baton {
+namespace baton::device {
 
 // See the file comment. One thread.
 class FakeAccelerator final : public Accelerator {
@@ -242,6 +242,6 @@ class FakeAccelerator final : public Accelerator {
   std::deque<std::function<void()>> stream_;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_TESTS_DEVICE_FAKE_ACCELERATOR_H_

@@ -7,7 +7,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 FakeCudart* machine = nullptr;
@@ -55,13 +55,13 @@ size_t FakeCudart::allocated_bytes() const {
   return total;
 }
 
-}  // namespace baton
+}  // namespace baton::device
 
-using baton::Allocate;
-using baton::Drop;
-using baton::machine;
-using baton::Make;
-using baton::Release;
+using baton::device::Allocate;
+using baton::device::Drop;
+using baton::device::machine;
+using baton::device::Make;
+using baton::device::Release;
 
 // NOLINTBEGIN: the runtime's names and types
 extern "C" {

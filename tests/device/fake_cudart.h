@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace baton {
+namespace baton::device {
 
 // One machine; a test makes it, and it is the one that the runtime's functions find.
 class FakeCudart {
@@ -60,6 +60,6 @@ class FakeCudart {
   int num_waits = 0;   // for streams
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_TESTS_DEVICE_FAKE_CUDART_H_

@@ -9,7 +9,7 @@
 
 #include "src/device/cuda/green_contexts.h"
 
-namespace baton::fake_green {
+namespace baton::device::fake_green {
 
 // A GPU and its driver's memory of what exists; the functions below are the driver.
 struct FakeGpu {
@@ -115,6 +115,6 @@ inline GreenTable Driver() {
           .cuStreamDestroy = &DestroyStream};
 }
 
-}  // namespace baton::fake_green
+}  // namespace baton::device::fake_green
 
 #endif  // BATON_TESTS_DEVICE_FAKE_GREEN_DRIVER_H_

@@ -8,7 +8,7 @@
 
 #include "src/base/memory_file.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 void* At(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
@@ -197,4 +197,4 @@ void FakeVmm::AddAddresses(VmmTable* table) {
   };
 }
 
-}  // namespace baton
+}  // namespace baton::device

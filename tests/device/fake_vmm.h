@@ -17,7 +17,7 @@
 #include "src/base/unique_fd.h"
 #include "src/device/cuda/vmm_table.h"
 
-namespace baton {
+namespace baton::device {
 
 // See the file comment. One at a time, and one thread.
 class FakeVmm {
@@ -109,6 +109,6 @@ class FakeVmm {
   std::map<CUdeviceptr, Mapping> mappings_;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_TESTS_DEVICE_FAKE_VMM_H_

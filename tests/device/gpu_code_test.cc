@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 // `baton doctor` names the preset to those whose build lacks code for their GPU.
@@ -58,4 +58,4 @@ TEST(GpuCodeTest, EveryGenerationHasAnArithmeticOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::device

@@ -9,7 +9,7 @@
 
 #include "tests/device/fake_green_driver.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 using fake_green::Driver;
@@ -98,4 +98,4 @@ TEST_F(GreenContextsTest, AStreamThatIsRefusedIsAnError) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::device

@@ -10,7 +10,7 @@
 
 #include "tests/device/fake_accelerator.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 constexpr size_t kBytes = 1000;
@@ -106,4 +106,4 @@ TEST_F(HostStagingTest, MemoryThatCannotBeHadIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::device

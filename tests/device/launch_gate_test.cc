@@ -11,7 +11,7 @@
 
 #include "tests/loop_thread.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 // So long that nothing lapses.
@@ -152,4 +152,4 @@ TEST(LaunchGateTest, WithoutAGateNobodyWaits) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::device

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 TEST(NvtxStagesTest, WithoutAToolNobodyListens) {
@@ -52,4 +52,4 @@ TEST(NvtxStagesTest, AToolHearsEveryStageByItsName) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::device

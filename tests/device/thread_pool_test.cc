@@ -9,7 +9,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 int64_t ProcessCpuUs() {
@@ -137,4 +137,4 @@ TEST(PartOf, PartsAreContiguousAndEven) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::device

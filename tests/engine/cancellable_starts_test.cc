@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::engine {
 namespace {
 
 RequestKey Key(uint64_t uid, uint32_t attempt) { return {{uid, 7}, attempt}; }
@@ -43,4 +43,4 @@ TEST(CancellableStartsTest, AnEndCountsForAllAttemptsBeforeIt) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

@@ -4,17 +4,24 @@
 
 #include "tests/engine/live_requests.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::LocalHub;
+using kv::TransportKind;
+using kv::TransportKindName;
+using scheduler::FinishReason;
+using scheduler::SchedulerRole;
+
 namespace {
 
 constexpr uint32_t kBlock = 16;
 
 // Opens the demo model, which scripts/test.sh has fetched.
-#define BATON_OPEN_DEMO(file)                  \
-  const std::string path = DemoModelPath();    \
-  auto opened = GgufFile::Open(path);          \
-  ASSERT_TRUE(opened.ok()) << opened.status(); \
-  const GgufFile& file = **opened
+#define BATON_OPEN_DEMO(file)                               \
+  const std::string path = ::baton::model::DemoModelPath(); \
+  auto opened = ::baton::model::GgufFile::Open(path);       \
+  ASSERT_TRUE(opened.ok()) << opened.status();              \
+  const ::baton::model::GgufFile& file = **opened
 
 TEST(EngineExactTest, TheDemoModelAnswersAChat) {
   BATON_OPEN_DEMO(file);
@@ -147,4 +154,4 @@ TEST(EngineExactTest, APrefixHitChangesNoBit) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

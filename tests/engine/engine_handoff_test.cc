@@ -6,7 +6,12 @@
 
 #include "tests/engine/hand_rig.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::TransportKind;
+using scheduler::FinishReason;
+using scheduler::SchedulerRole;
+
 namespace {
 
 constexpr HandWorkerOptions kPrefill{.role = SchedulerRole::kPrefill};
@@ -534,4 +539,4 @@ TEST(EngineHandoffTest, AQueueIsWaitedForAMinuteAtMost) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

@@ -11,7 +11,13 @@
 #include "tests/engine/paced_model.h"
 #include "tests/engine/recorder.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::KvArena;
+using kv::KvTransport;
+using kv::LocalHub;
+using scheduler::SchedulerRole;
+
 namespace {
 
 RequestSpec Request(uint64_t number, uint32_t num_tokens, uint32_t max_tokens) {
@@ -227,4 +233,4 @@ TEST(EngineCreateTest, NumbersOutsideTheirRangeAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

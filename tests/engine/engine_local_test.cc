@@ -3,7 +3,10 @@
 
 #include "tests/engine/hand_rig.h"
 
-namespace baton {
+namespace baton::engine {
+
+using scheduler::FinishReason;
+
 namespace {
 
 TEST(EngineLocalTest, EveryPromptLengthDecodesThePrefixesTokens) {
@@ -302,4 +305,4 @@ TEST(EngineLocalTest, LogprobsAndAlternativesComeWithTheirToken) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

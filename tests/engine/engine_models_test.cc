@@ -6,7 +6,15 @@
 #include "src/model/hf_folder.h"
 #include "tests/engine/live_requests.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::LocalHub;
+using kv::TransportKind;
+using model::GgufFile;
+using model::GoldenPath;
+using model::OpenModelFile;
+using scheduler::SchedulerRole;
+
 namespace {
 
 // A file or folder of tests/golden.
@@ -85,4 +93,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

@@ -9,7 +9,13 @@
 #include "src/device/step_stage.h"
 #include "tests/engine/hand_rig.h"
 
-namespace baton {
+namespace baton::engine {
+
+using device::StageSink;
+using device::StepStage;
+using namespace kv;  // NOLINT(google-build-using-namespace)
+using scheduler::SchedulerRole;
+
 namespace {
 
 // A prefill worker and two decode workers.
@@ -266,4 +272,4 @@ TEST(EngineOrdersTest, ARetargetBeyondTheLimitIsComputedAnew) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

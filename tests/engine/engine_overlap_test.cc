@@ -9,7 +9,10 @@
 #include "tests/engine/hand_rig.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::engine {
+
+using scheduler::SchedulerRole;
+
 namespace {
 
 HandWorkerOptions Overlapping() {
@@ -249,4 +252,4 @@ TEST_P(EngineOverlapTest, AnyRunSaysWhatEachRequestSaysAlone) {
 INSTANTIATE_TEST_SUITE_P(EarlyAndLate, EngineOverlapTest, testing::Bool());
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

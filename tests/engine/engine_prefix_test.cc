@@ -7,7 +7,11 @@
 #include "tests/engine/hand_rig.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::BlockState;
+using scheduler::SchedulerRole;
+
 namespace {
 
 constexpr HandWorkerOptions kPrefill{.role = SchedulerRole::kPrefill};
@@ -255,4 +259,4 @@ TEST(EnginePrefixTest, ManyConversationsThroughTinyPools) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

@@ -4,7 +4,10 @@
 
 #include "tests/engine/hand_rig.h"
 
-namespace baton {
+namespace baton::engine {
+
+using scheduler::SchedulerRole;
+
 namespace {
 
 // A prefill worker without a prefix cache (what is not computed again was kept) and two decode
@@ -274,4 +277,4 @@ TEST(EngineHandOverTest, WorkerWithoutTheKvSaysSo) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

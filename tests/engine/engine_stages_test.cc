@@ -9,7 +9,11 @@
 #include "src/device/step_stage.h"
 #include "tests/engine/hand_rig.h"
 
-namespace baton {
+namespace baton::engine {
+
+using namespace device;  // NOLINT(google-build-using-namespace)
+using scheduler::SchedulerRole;
+
 namespace {
 
 // Paths of ranges, outermost first: "decode step/launch".
@@ -96,4 +100,4 @@ TEST(StepStageTest, EveryStageHasANameOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

@@ -9,7 +9,11 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace baton {
+namespace baton::engine {
+
+using model::ModelConfig;
+using namespace scheduler;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using nlohmann::json;
@@ -178,4 +182,4 @@ TEST(MeasuredStepsTest, AgreesWithStepsMeasuredOnGpus) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

@@ -13,7 +13,13 @@
 #include "kvcache/kv_arena.h"
 #include "tests/engine/toy_model.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::KvArena;
+using kv::KvView;
+using model::LayerHook;
+using model::ModelBatch;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -78,4 +84,4 @@ TEST_F(FirstTokenTest, WhatTheDeviceSaysComesThrough) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

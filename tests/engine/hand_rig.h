@@ -21,13 +21,13 @@
 #include "tests/engine/streamed_model.h"
 #include "tests/engine/toy_model.h"
 
-namespace baton {
+namespace baton::engine {
 
 // How one worker of the rig is made.
 struct HandWorkerOptions {
-  SchedulerRole role = SchedulerRole::kAggregated;
+  scheduler::SchedulerRole role = scheduler::SchedulerRole::kAggregated;
   uint32_t num_blocks = 256;
-  FaultRatios faults;
+  kv::FaultRatios faults;
   uint64_t fault_seed = 1;
   uint32_t max_running = 16;
   uint32_t max_chunk = 32;
@@ -36,18 +36,18 @@ struct HandWorkerOptions {
   uint64_t hash_bytes_per_turn = 1;  // one block
   bool has_device = false;           // kernels use a memory of their own
   bool overlaps_steps = false;       // the model chooses tokens, and its steps overlap
-  StageSink* stages = nullptr;
+  device::StageSink* stages = nullptr;
 };
 
 // One engine without a thread.
 class HandWorker {
  public:
-  HandWorker(const HandWorkerOptions& options, LocalHub* hub, TableWire* wire, FakeClock* clock,
+  HandWorker(const HandWorkerOptions& options, kv::LocalHub* hub, TableWire* wire, FakeClock* clock,
              uint64_t incarnation)
       : incarnation_(incarnation), inbox_(4096), sink_(&inbox_, wire, clock) {
-    arena_ = *KvArena::Create(ToyLayout(), options.num_blocks);
+    arena_ = *kv::KvArena::Create(ToyLayout(), options.num_blocks);
     inner_ = hub->Attach("worker-" + std::to_string(incarnation), incarnation_, arena_.get());
-    faulty_ = FaultTransport::Create(inner_.get(), options.faults, options.fault_seed);
+    faulty_ = kv::FaultTransport::Create(inner_.get(), options.faults, options.fault_seed);
     EngineConfig config;
     config.scheduler.role = options.role;
     config.scheduler.max_batch_tokens = 128;
@@ -63,7 +63,7 @@ class HandWorker {
     config.handoff.strand_us = options.strand_us;
     kv_ = options.has_device ? *KvStore::Mirrored(&device_, arena_.get())
                              : KvStore::OnHost(arena_.get());
-    ForwardModel* model = &model_;
+    model::ForwardModel* model = &model_;
     if (options.overlaps_steps) model = &overlapping_;
     streamed_ = std::make_unique<StreamedModel>(model, &device_);
     if (options.has_device) model = streamed_.get();
@@ -96,7 +96,7 @@ class HandWorker {
 
   EngineCore& core() { return *core_; }
   Recorder& recorder() { return recorder_; }
-  FaultTransport& transport() { return *faulty_; }
+  kv::FaultTransport& transport() { return *faulty_; }
   ToyModel& model() { return model_; }
   OverlappingModel& overlapping() { return overlapping_; }
   Incarnation incarnation() const { return incarnation_; }
@@ -106,14 +106,14 @@ class HandWorker {
  private:
   const Incarnation incarnation_;
   ToyModel model_;
-  FakeAccelerator device_;
+  device::FakeAccelerator device_;
   OverlappingModel overlapping_;
   std::unique_ptr<StreamedModel> streamed_;
   Recorder recorder_;
-  std::unique_ptr<KvArena> arena_;
+  std::unique_ptr<kv::KvArena> arena_;
   std::unique_ptr<KvStore> kv_;
-  std::unique_ptr<KvTransport> inner_;
-  std::unique_ptr<FaultTransport> faulty_;
+  std::unique_ptr<kv::KvTransport> inner_;
+  std::unique_ptr<kv::FaultTransport> faulty_;
   EngineInbox inbox_;
   EngineTransportSink sink_;
   std::unique_ptr<EngineCore> core_;
@@ -163,7 +163,7 @@ class HandRig {
  private:
   FakeClock clock_;
   TableWire wire_;
-  LocalHub hub_;
+  kv::LocalHub hub_;
   std::vector<std::unique_ptr<HandWorker>> workers_;
 };
 
@@ -194,16 +194,16 @@ inline RequestSpec ForPeer(RequestSpec spec, RequestKind kind, const HandWorker&
 
 // The tokens that the request must answer, by a model that needs no KV.
 inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t choice) {
-  Sampler sampler(kToyVocab, std::vector<TokenId>{0});
-  SamplerState state(spec.sampling,
-                     std::span<const TokenId>(spec.tokens).first(spec.num_prompt_tokens),
-                     spec.max_tokens);
+  model::Sampler sampler(kToyVocab, std::vector<TokenId>{0});
+  model::SamplerState state(spec.sampling,
+                            std::span<const TokenId>(spec.tokens).first(spec.num_prompt_tokens),
+                            spec.max_tokens);
   std::vector<TokenId> prefix = spec.tokens;
   for (size_t i = spec.num_prompt_tokens; i < prefix.size(); ++i) state.Append(prefix[i]);
   std::vector<TokenId> tokens;
   while (state.num_output() < spec.max_tokens) {
     const std::vector<float> logits = ToyModel::LogitsAfter(prefix);
-    SampledToken sampled;
+    model::SampledToken sampled;
     EXPECT_TRUE(sampler
                     .Sample({.params = &spec.sampling,
                              .state = &state,
@@ -229,6 +229,6 @@ inline std::vector<TokenId> IdsOf(const Record& record, uint32_t choice) {
   return ids;
 }
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_TESTS_ENGINE_HAND_RIG_H_

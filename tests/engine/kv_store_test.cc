@@ -15,7 +15,12 @@
 #include "tests/nccl/nccl_device.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::engine {
+
+using device::Accelerator;
+using device::FakeAccelerator;
+using namespace kv;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr uint32_t kNumBlocks = 5;
@@ -362,4 +367,4 @@ TEST(KvStoreTest, SlicesThatNoKernelTakesAreRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

@@ -11,7 +11,7 @@
 #include "tests/engine/live_rig.h"
 #include "tests/patience.h"
 
-namespace baton {
+namespace baton::engine {
 
 // A request of random tokens below `vocab_size` (> 100); every second to fourth one with sampling,
 // a penalty or two choices. Ends after max_tokens and not before.
@@ -93,6 +93,6 @@ inline void ExpectSameBits(const Record& a, const Record& b, const RequestSpec& 
   }
 }
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_TESTS_ENGINE_LIVE_REQUESTS_H_

@@ -20,15 +20,15 @@
 #include "tests/model/test_model.h"
 #include "tests/patience.h"
 
-namespace baton {
+namespace baton::engine {
 
 // How a live worker is made.
 struct LiveOptions {
-  SchedulerRole role = SchedulerRole::kAggregated;
+  scheduler::SchedulerRole role = scheduler::SchedulerRole::kAggregated;
   uint32_t num_threads = 1;
   uint32_t num_blocks = 512;
-  Isa isa = Isa::kAuto;
-  TransportKind kind = TransportKind::kAuto;  // kLocal: by the hub; kAuto: none
+  kernels::Isa isa = kernels::Isa::kAuto;
+  kv::TransportKind kind = kv::TransportKind::kAuto;  // kLocal: by the hub; kAuto: none
   uint32_t max_context = 2048;
   uint64_t incarnation = 1;   // told apart from other processes by the rig
   bool prefix_cache = false;  // most tests mean to compute what they ask for
@@ -37,23 +37,24 @@ struct LiveOptions {
 // One engine with its thread and model.
 class LiveWorker {
  public:
-  LiveWorker(const GgufFile& file, const LiveOptions& options, LocalHub* hub, TableWire* wire)
+  LiveWorker(const model::GgufFile& file, const LiveOptions& options, kv::LocalHub* hub,
+             TableWire* wire)
       : options_(options), pool_(options.num_threads) {
-    model_ = *Model::Load(
+    model_ = *model::Model::Load(
         file,
         {.pool = &pool_, .isa = options.isa, .max_rows = 512, .max_context = options.max_context});
-    arena_ = *KvArena::Create(model_->layout(), options.num_blocks);
+    arena_ = *kv::KvArena::Create(model_->layout(), options.num_blocks);
     kv_ = KvStore::OnHost(arena_.get());
-    if (options.kind == TransportKind::kLocal) {
+    if (options.kind == kv::TransportKind::kLocal) {
       transport_ = hub->Attach(name(), incarnation(), arena_.get());
-    } else if (options.kind != TransportKind::kAuto) {
-      KvEndpointOptions endpoint;
+    } else if (options.kind != kv::TransportKind::kAuto) {
+      kv::KvEndpointOptions endpoint;
       endpoint.worker_id = name();
       endpoint.incarnation = incarnation();
       endpoint.numerics_id = model_->numerics_id();
       endpoint.kind = options.kind;
-      if (options.role == SchedulerRole::kDecode) endpoint.listen = "127.0.0.1:0";
-      auto made = KvEndpoint::Create(endpoint, arena_.get());
+      if (options.role == scheduler::SchedulerRole::kDecode) endpoint.listen = "127.0.0.1:0";
+      auto made = kv::KvEndpoint::Create(endpoint, arena_.get());
       EXPECT_TRUE(made.ok()) << made.status();
       endpoint_ = made->get();
       transport_ = *std::move(made);
@@ -83,11 +84,11 @@ class LiveWorker {
   // Dials a decode worker and waits until the pair is up.
   void Connect(const LiveWorker& peer) {
     if (endpoint_ != nullptr) {
-      const PeerAddress address{.worker_id = peer.name(),
-                                .incarnation = peer.incarnation(),
-                                .host_id = HostId(),
-                                .tcp = peer.endpoint_->tcp_address(),
-                                .unix_name = peer.endpoint_->unix_name()};
+      const kv::PeerAddress address{.worker_id = peer.name(),
+                                    .incarnation = peer.incarnation(),
+                                    .host_id = kv::HostId(),
+                                    .tcp = peer.endpoint_->tcp_address(),
+                                    .unix_name = peer.endpoint_->unix_name()};
       ASSERT_TRUE(endpoint_->SetPeers(std::vector{address}).ok());
     }
     for (int i = 0; i < 3000 * kPatienceFactor && transport_->Links().empty(); ++i) {
@@ -114,20 +115,20 @@ class LiveWorker {
   }
   Engine& engine() { return *engine_; }
   Recorder& recorder() { return recorder_; }
-  const Model& model() const { return *model_; }
+  const model::Model& model() const { return *model_; }
 
  private:
   const LiveOptions options_;
-  ThreadPool pool_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<KvArena> arena_;
+  device::ThreadPool pool_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<kv::KvArena> arena_;
   std::unique_ptr<KvStore> kv_;
-  std::unique_ptr<KvTransport> transport_;
-  KvEndpoint* endpoint_ = nullptr;  // transport_, when it is one
+  std::unique_ptr<kv::KvTransport> transport_;
+  kv::KvEndpoint* endpoint_ = nullptr;  // transport_, when it is one
   Recorder recorder_;
   std::unique_ptr<Engine> engine_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_TESTS_ENGINE_LIVE_RIG_H_

@@ -5,7 +5,10 @@
 
 #include "tests/engine/live_rig.h"
 
-namespace baton {
+namespace baton::engine {
+
+using model::DemoModelPath;
+
 namespace {
 
 TEST(ModelBenchTest, CasesAreNamedAsInLlamaBench) {
@@ -77,4 +80,4 @@ TEST(ModelBenchTest, EachCaseGivesOneRowWithItsSamples) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

@@ -13,10 +13,10 @@
 #include "src/model/sampler.h"
 #include "tests/engine/toy_model.h"
 
-namespace baton {
+namespace baton::engine {
 
 // See the file comment.
-class OverlappingModel final : public ForwardModel {
+class OverlappingModel final : public model::ForwardModel {
  public:
   // Steps are computed when they are ended.
   bool is_late = false;
@@ -34,7 +34,7 @@ class OverlappingModel final : public ForwardModel {
   bool samples() const override { return true; }
   bool overlaps_steps() const override { return true; }
 
-  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+  Status Forward(const model::ModelBatch& batch, const kv::KvView& kv, model::LayerHook* hook,
                  std::span<float> logits) override {
     BATON_CHECK(begun_.empty(), "{} steps were begun and have not ended", begun_.size());
     BATON_RETURN_IF_ERROR(device_error);
@@ -43,7 +43,7 @@ class OverlappingModel final : public ForwardModel {
     return OkStatus();
   }
 
-  Status Begin(const ModelBatch& batch, const KvView& kv) override {
+  Status Begin(const model::ModelBatch& batch, const kv::KvView& kv) override {
     const bool is_decode = batch.spans.size() == batch.num_rows() &&
                            batch.logit_rows.size() == batch.num_rows() &&
                            batch.sampling.size() == batch.num_rows();
@@ -52,10 +52,10 @@ class OverlappingModel final : public ForwardModel {
     step.kv = kv;
     for (uint32_t row = 0; row < batch.num_rows(); ++row) {
       const TokenId token = batch.token_ids[row];
-      const bool may_feed = !begun_.empty() && FeedingRow(token) < begun_.back().rows.size();
+      const bool may_feed = !begun_.empty() && model::FeedingRow(token) < begun_.back().rows.size();
       BATON_CHECK(token >= 0 || may_feed, "row {} is fed by a row that is not there", row);
       BATON_CHECK(batch.sampling[row].on_device != 0, "row {} is not to be chosen here", row);
-      const AttentionSpan& span = batch.spans[row];
+      const kernels::AttentionSpan& span = batch.spans[row];
       step.rows.push_back({token,
                            span.first_pos,
                            {span.kv.blocks.begin(), span.kv.blocks.end()},
@@ -83,10 +83,10 @@ class OverlappingModel final : public ForwardModel {
     TokenId token;
     uint32_t position;
     std::vector<uint32_t> blocks;
-    RowSampling sampling;
+    kernels::RowSampling sampling;
   };
   struct Step {
-    KvView kv;
+    kv::KvView kv;
     std::vector<Row> rows;
     std::vector<TokenId> tokens;  // empty until it is computed
   };
@@ -97,12 +97,12 @@ class OverlappingModel final : public ForwardModel {
   void Compute(Step* step) {
     if (!step->tokens.empty()) return;
     std::vector<TokenId> ids;
-    std::vector<AttentionSpan> spans;
+    std::vector<kernels::AttentionSpan> spans;
     std::vector<uint32_t> logit_rows;
-    std::vector<RowSampling> sampling;
+    std::vector<kernels::RowSampling> sampling;
     for (uint32_t i = 0; i < step->rows.size(); ++i) {
       const Row& row = step->rows[i];
-      const TokenId id = row.token >= 0 ? row.token : last_tokens_[FeedingRow(row.token)];
+      const TokenId id = row.token >= 0 ? row.token : last_tokens_[model::FeedingRow(row.token)];
       ids.push_back(std::max(id, 0));  // a device reads a row of zeros for no token
       spans.push_back(
           {.kv = {row.blocks}, .first_row = i, .num_rows = 1, .first_pos = row.position});
@@ -110,47 +110,48 @@ class OverlappingModel final : public ForwardModel {
       sampling.push_back(row.sampling);
     }
     std::vector<float> logits(ids.size() * kToyVocab);
-    const ModelBatch batch{.token_ids = ids, .spans = spans, .logit_rows = logit_rows};
+    const model::ModelBatch batch{.token_ids = ids, .spans = spans, .logit_rows = logit_rows};
     const Status status = toy_.Forward(batch, step->kv, nullptr, logits);
     BATON_CHECK(status.ok(), "{}", status.ToString());
     step->tokens.resize(ids.size());
     Choose(sampling, logits, step->tokens);
     last_tokens_ = step->tokens;
   }
-  void Choose(std::span<const RowSampling> rows, std::span<const float> logits,
+  void Choose(std::span<const kernels::RowSampling> rows, std::span<const float> logits,
               std::span<TokenId> tokens) {
     for (size_t i = 0; i < rows.size(); ++i) {
       if (rows[i].on_device == 0) continue;
       const bool is_damaged = ++num_chosen_ == damaged_row;
-      tokens[i] = is_damaged ? kNoTokenId : ChooseOne(rows[i], logits.subspan(i * kToyVocab));
+      tokens[i] =
+          is_damaged ? model::kNoTokenId : ChooseOne(rows[i], logits.subspan(i * kToyVocab));
     }
   }
-  TokenId ChooseOne(const RowSampling& row, std::span<const float> logits) {
-    const SamplingParams params{.temperature = row.temperature,
-                                .top_k = row.top_k,
-                                .top_p = row.top_p,
-                                .min_p = row.min_p,
-                                .seed = row.seed};
-    SamplerState state(params, {}, row.output_index);
+  TokenId ChooseOne(const kernels::RowSampling& row, std::span<const float> logits) {
+    const model::SamplingParams params{.temperature = row.temperature,
+                                       .top_k = row.top_k,
+                                       .top_p = row.top_p,
+                                       .min_p = row.min_p,
+                                       .seed = row.seed};
+    model::SamplerState state(params, {}, row.output_index);
     for (uint32_t i = 0; i < row.output_index; ++i) state.Append(0);
-    SampledToken out;
+    model::SampledToken out;
     const Status status = sampler_.Sample({.params = &params,
                                            .state = &state,
                                            .choice = row.choice,
                                            .stop_tokens = {},
                                            .logits = logits.first(kToyVocab)},
                                           out);
-    return status.ok() ? out.token : kNoTokenId;
+    return status.ok() ? out.token : model::kNoTokenId;
   }
 
   ToyModel toy_;
-  Sampler sampler_{kToyVocab, std::vector<TokenId>{}};
+  model::Sampler sampler_{kToyVocab, std::vector<TokenId>{}};
   std::deque<Step> begun_;
   std::vector<TokenId> last_tokens_;  // of the step that was computed last
   uint64_t num_behind_ = 0;
   uint64_t num_chosen_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_TESTS_ENGINE_OVERLAPPING_MODEL_H_

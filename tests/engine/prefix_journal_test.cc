@@ -8,7 +8,11 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::engine {
+
+using kv::ChainLink;
+using kv::PrefixChange;
+
 namespace {
 
 ChainLink Link(uint64_t i) { return {i, ~i}; }
@@ -89,4 +93,4 @@ TEST(PrefixJournalTest, TheCopyOfAnotherThreadEndsAsTheOriginal) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::engine

@@ -13,13 +13,13 @@
 #include "src/engine/engine_types.h"
 #include "tests/patience.h"
 
-namespace baton {
+namespace baton::engine {
 
 // A token as it was reported.
 struct SeenToken {
   TokenId token = 0;
   float logprob = 0;
-  FinishReason finish = FinishReason::kNone;
+  scheduler::FinishReason finish = scheduler::FinishReason::kNone;
   std::vector<TokenLogprob> top;
   friend bool operator==(const SeenToken&, const SeenToken&) = default;
 };
@@ -31,7 +31,7 @@ struct Record {
   Status status;
   uint64_t kv_bytes = 0;
   uint32_t cached_tokens = 0;
-  TransportKind transport = TransportKind::kAuto;
+  kv::TransportKind transport = kv::TransportKind::kAuto;
   uint32_t num_terminal = 0;
   uint32_t num_duplicates = 0;  // of a (choice, index)
   uint32_t retry_after_ms = 0;
@@ -115,12 +115,12 @@ class Recorder : public EngineListener {
 // Encodes a message as its number in a table that both ends share.
 class TableWire : public HandoffWire {
  public:
-  std::string Encode(const HandoffMessage& message) const override {
+  std::string Encode(const kv::HandoffMessage& message) const override {
     std::lock_guard lock(mutex_);
     messages_.push_back(message);
     return std::to_string(messages_.size() - 1);
   }
-  StatusOr<HandoffMessage> Decode(std::string_view bytes) const override {
+  StatusOr<kv::HandoffMessage> Decode(std::string_view bytes) const override {
     std::lock_guard lock(mutex_);
     const size_t number = std::stoul(std::string(bytes));
     if (number >= messages_.size()) return InvalidArgument("message {} is unknown", number);
@@ -129,9 +129,9 @@ class TableWire : public HandoffWire {
 
  private:
   mutable std::mutex mutex_;
-  mutable std::vector<HandoffMessage> messages_;
+  mutable std::vector<kv::HandoffMessage> messages_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_TESTS_ENGINE_RECORDER_H_

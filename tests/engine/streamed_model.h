@@ -5,16 +5,17 @@
 #include "src/device/accelerator.h"
 #include "src/model/forward_model.h"
 
-namespace baton {
+namespace baton::engine {
 
 // A model that computes in a device's stream: after what was copied to it.
-class StreamedModel final : public ForwardModel {
+class StreamedModel final : public model::ForwardModel {
  public:
-  StreamedModel(ForwardModel* model, Accelerator* device) : model_(model), device_(device) {}
+  StreamedModel(model::ForwardModel* model, device::Accelerator* device)
+      : model_(model), device_(device) {}
 
   bool samples() const override { return model_->samples(); }
   bool overlaps_steps() const override { return model_->overlaps_steps(); }
-  Status Begin(const ModelBatch& batch, const KvView& kv) override {
+  Status Begin(const model::ModelBatch& batch, const kv::KvView& kv) override {
     BATON_RETURN_IF_ERROR(device_->Wait());
     return model_->Begin(batch, kv);
   }
@@ -23,17 +24,17 @@ class StreamedModel final : public ForwardModel {
   uint32_t vocab_size() const override { return model_->vocab_size(); }
   uint32_t max_rows() const override { return model_->max_rows(); }
   uint32_t max_context() const override { return model_->max_context(); }
-  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+  Status Forward(const model::ModelBatch& batch, const kv::KvView& kv, model::LayerHook* hook,
                  std::span<float> logits) override {
     BATON_RETURN_IF_ERROR(device_->Wait());
     return model_->Forward(batch, kv, hook, logits);
   }
 
  private:
-  ForwardModel* const model_;
-  Accelerator* const device_;
+  model::ForwardModel* const model_;
+  device::Accelerator* const device_;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_TESTS_ENGINE_STREAMED_MODEL_H_

@@ -14,15 +14,15 @@
 #include "src/base/split_mix.h"
 #include "src/model/forward_model.h"
 
-namespace baton {
+namespace baton::engine {
 
 inline constexpr uint32_t kToyVocab = 64;
 inline constexpr uint32_t kToyBlock = 4;
 inline constexpr uint32_t kToyLayers = 6;
 
-inline KvLayout ToyLayout() {
-  return {.dtype = KvDtype::kF32,
-          .encoding = KvEncoding::kPlain,
+inline kv::KvLayout ToyLayout() {
+  return {.dtype = kv::KvDtype::kF32,
+          .encoding = kv::KvEncoding::kPlain,
           .num_layers = kToyLayers,
           .num_kv_heads = 1,
           .head_dim = 4,
@@ -30,18 +30,18 @@ inline KvLayout ToyLayout() {
 }
 
 // See the file comment.
-class ToyModel : public ForwardModel {
+class ToyModel : public model::ForwardModel {
  public:
   uint32_t vocab_size() const override { return kToyVocab; }
   uint32_t max_rows() const override { return 256; }
   uint32_t max_context() const override { return 256; }
 
-  Status Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
+  Status Forward(const model::ModelBatch& batch, const kv::KvView& kv, model::LayerHook* hook,
                  std::span<float> logits) override {
     ++num_steps_;
     BATON_RETURN_IF_ERROR(device_error_);
     for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
-      for (const AttentionSpan& span : batch.spans) Store(batch, span, kv, layer);
+      for (const kernels::AttentionSpan& span : batch.spans) Store(batch, span, kv, layer);
       if (hook != nullptr) hook->OnLayerStored(layer);
     }
     size_t next = 0;
@@ -81,13 +81,13 @@ class ToyModel : public ForwardModel {
                           (uint64_t{layer} << 4) ^ which;
     return {SplitMix(name + 1), SplitMix(name + (uint64_t{1} << 63))};
   }
-  static std::byte* SlotAt(const AttentionSpan& span, const KvView& kv, uint32_t position,
-                           uint32_t layer, uint32_t which) {
+  static std::byte* SlotAt(const kernels::AttentionSpan& span, const kv::KvView& kv,
+                           uint32_t position, uint32_t layer, uint32_t which) {
     const uint32_t block = span.kv.blocks[position / kToyBlock];
     return kv.Piece(block, layer, which, 0) + (position % kToyBlock) * sizeof(SlotBytes);
   }
-  static void Store(const ModelBatch& batch, const AttentionSpan& span, const KvView& kv,
-                    uint32_t layer) {
+  static void Store(const model::ModelBatch& batch, const kernels::AttentionSpan& span,
+                    const kv::KvView& kv, uint32_t layer) {
     const uint32_t end = span.first_pos + span.num_rows;
     for (uint32_t which = 0; which < 2; ++which) {
       for (uint32_t p = span.first_pos; p < end; ++p) {
@@ -100,12 +100,13 @@ class ToyModel : public ForwardModel {
       }
     }
   }
-  static const AttentionSpan& SpanOf(const ModelBatch& batch, uint32_t row) {
+  static const kernels::AttentionSpan& SpanOf(const model::ModelBatch& batch, uint32_t row) {
     size_t i = 0;
     while (batch.spans[i].first_row + batch.spans[i].num_rows <= row) ++i;
     return batch.spans[i];
   }
-  static uint64_t ReadPrefix(const AttentionSpan& span, uint32_t row, const KvView& kv) {
+  static uint64_t ReadPrefix(const kernels::AttentionSpan& span, uint32_t row,
+                             const kv::KvView& kv) {
     uint64_t hash = 1;
     for (uint32_t p = 0; p <= span.first_pos + row - span.first_row; ++p) {
       for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
@@ -127,6 +128,6 @@ class ToyModel : public ForwardModel {
   uint64_t num_steps_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::engine
 
 #endif  // BATON_TESTS_ENGINE_TOY_MODEL_H_

@@ -11,6 +11,9 @@
 #include "tests/router/test_model.h"
 
 namespace baton::fuzz {
+
+using text::ChatMessage;
+
 namespace {
 
 std::vector<ChatMessage> TurnsOf(const std::vector<std::string_view>& parts) {
@@ -29,8 +32,10 @@ std::vector<ChatMessage> TurnsOf(const std::vector<std::string_view>& parts) {
 }  // namespace baton::fuzz
 
 BATON_FUZZ_TARGET(chat_template) {
-  using namespace baton;        // NOLINT: the whole target
-  using namespace baton::fuzz;  // NOLINT
+  using namespace baton;          // NOLINT: the whole target
+  using namespace baton::router;  // NOLINT
+  using namespace baton::text;    // NOLINT
+  using namespace baton::fuzz;    // NOLINT
   const auto parts = CutFiles(input, 5);
   const auto chat_template = ChatTemplate::Create(std::string(parts[0]), "<bos>", "<eos>");
   if (!chat_template.ok()) {

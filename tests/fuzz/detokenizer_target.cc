@@ -14,6 +14,10 @@
 #include "tests/router/test_model.h"
 
 namespace baton::fuzz {
+
+using namespace text;  // NOLINT(google-build-using-namespace)
+using router::TestModel;
+
 namespace {
 
 // A SentencePiece-style vocabulary: byte tokens, a word with its leading space, a control token.

@@ -36,18 +36,19 @@ inline bool IsInside(std::span<const std::byte> all, const void* data, size_t si
 }
 
 // Names are unique, lookups find them, and tensors have the bytes that type and shape need.
-inline void CheckDirectory(const GgufFile& file) {
+inline void CheckDirectory(const model::GgufFile& file) {
   std::set<std::string_view> names;
-  for (const GgufEntry& entry : file.entries()) {
+  for (const model::GgufEntry& entry : file.entries()) {
     BATON_CHECK(names.insert(entry.key).second, "a key is there twice");
     BATON_CHECK(file.FindValue(entry.key) == &entry.value, "a key is not found");
   }
   names.clear();
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const model::GgufTensor& tensor : file.tensors()) {
     BATON_CHECK(names.insert(tensor.name).second, "a tensor is there twice");
     BATON_CHECK(file.FindTensor(tensor.name) == &tensor, "a tensor is not found");
-    BATON_CHECK(tensor.type != nullptr && tensor.num_dims >= 1 && tensor.num_dims <= kMaxGgufDims,
-                "{} dimensions", tensor.num_dims);
+    BATON_CHECK(
+        tensor.type != nullptr && tensor.num_dims >= 1 && tensor.num_dims <= model::kMaxGgufDims,
+        "{} dimensions", tensor.num_dims);
     BATON_CHECK(!tensor.DimsText().empty());
     // Every byte may be read.
     std::byte sum{0};
@@ -59,13 +60,13 @@ inline void CheckDirectory(const GgufFile& file) {
 }
 
 // Invariant 1 of GgufFile, for a file whose bytes are at hand.
-inline void CheckInside(const GgufFile& file, std::span<const std::byte> all) {
-  for (const GgufEntry& entry : file.entries()) {
+inline void CheckInside(const model::GgufFile& file, std::span<const std::byte> all) {
+  for (const model::GgufEntry& entry : file.entries()) {
     BATON_CHECK(IsInside(all, entry.key.data(), entry.key.size()), "a key outside the file");
     BATON_CHECK(IsInside(all, entry.value.payload().data(), entry.value.payload().size()),
                 "a value outside the file");
   }
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const model::GgufTensor& tensor : file.tensors()) {
     BATON_CHECK(IsInside(all, tensor.name.data(), tensor.name.size()), "a name outside the file");
     BATON_CHECK(IsInside(all, tensor.data.data(), tensor.data.size()), "data outside the file");
   }
@@ -73,8 +74,8 @@ inline void CheckInside(const GgufFile& file, std::span<const std::byte> all) {
 }
 
 // Checks what the next readers make of the file: a config, a tokenizer, or refusals.
-inline void CheckConfigAndTokenizer(const GgufFile& file) {
-  const auto config = ReadModelConfig(file);
+inline void CheckConfigAndTokenizer(const model::GgufFile& file) {
+  const auto config = model::ReadModelConfig(file);
   if (!config.ok()) {
     CheckRefusal(config.status());
   } else {
@@ -82,12 +83,12 @@ inline void CheckConfigAndTokenizer(const GgufFile& file) {
                 "a config of {} layers, {} tokens", config->num_layers, config->vocab_size);
     BATON_CHECK(config->layer_is_local.size() == config->num_layers, "{} layer kinds, {} layers",
                 config->layer_is_local.size(), config->num_layers);
-    BATON_CHECK(!CanonicalText(*config).empty());
+    BATON_CHECK(!model::CanonicalText(*config).empty());
   }
   if (file.is_folder()) return;
-  const auto metadata = ReadTokenizerMetadata(file);
+  const auto metadata = model::ReadTokenizerMetadata(file);
   if (!metadata.ok()) return CheckRefusal(metadata.status());
-  CheckTokenizerSpec(TokenizerSpecFrom(*metadata), "the ab  c\xc3\xa9 \xf0\x9f\x98\x80<s>");
+  CheckTokenizerSpec(text::TokenizerSpecFrom(*metadata), "the ab  c\xc3\xa9 \xf0\x9f\x98\x80<s>");
 }
 
 }  // namespace baton::fuzz

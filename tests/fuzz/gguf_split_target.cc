@@ -8,8 +8,9 @@
 #include "tests/fuzz/scratch_folder.h"
 
 BATON_FUZZ_TARGET(gguf_split) {
-  using namespace baton;        // NOLINT: the whole target
-  using namespace baton::fuzz;  // NOLINT
+  using namespace baton;         // NOLINT: the whole target
+  using namespace baton::model;  // NOLINT
+  using namespace baton::fuzz;   // NOLINT
   static const ScratchFolder folder;
   const auto parts = CutFiles(input, 3);
   uint64_t file_bytes = 0;

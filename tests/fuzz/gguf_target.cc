@@ -15,6 +15,9 @@
 #include "tests/fuzz/input_bytes.h"
 
 namespace baton::fuzz {
+
+using namespace model;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 // Writes the keys, values and tensors of the file anew.
@@ -61,8 +64,9 @@ void CheckSame(const GgufFile& a, const GgufFile& b) {
 }  // namespace baton::fuzz
 
 BATON_FUZZ_TARGET(gguf) {
-  using namespace baton;        // NOLINT: the whole target
-  using namespace baton::fuzz;  // NOLINT
+  using namespace baton;         // NOLINT: the whole target
+  using namespace baton::model;  // NOLINT
+  using namespace baton::fuzz;   // NOLINT
   const AlignedBytes copy(input);
   const auto file = GgufFile::FromBytes(copy.bytes());
   if (!file.ok()) return CheckRefusal(file.status());

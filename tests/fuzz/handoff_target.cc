@@ -14,6 +14,9 @@
 #include "tests/fuzz/input_bytes.h"
 
 namespace baton::fuzz {
+
+using namespace kv;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr uint32_t kNumBlocks = 3;

@@ -16,6 +16,10 @@
 #include "tests/fuzz/input_bytes.h"
 
 namespace baton::fuzz {
+
+using loadgen::HttpReply;
+using namespace http;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr size_t kMaxBody = 4096;

@@ -20,6 +20,9 @@
 #include "tests/fuzz/input_bytes.h"
 
 namespace baton::fuzz {
+
+using namespace kv;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr std::byte kUntouched{0xA5};

@@ -9,8 +9,9 @@
 #include "tests/fuzz/scratch_folder.h"
 
 BATON_FUZZ_TARGET(model_folder) {
-  using namespace baton;        // NOLINT: the whole target
-  using namespace baton::fuzz;  // NOLINT
+  using namespace baton;         // NOLINT: the whole target
+  using namespace baton::model;  // NOLINT
+  using namespace baton::fuzz;   // NOLINT
   static const ScratchFolder folder;
   const auto files = CutFiles(input, 4);
   const bool has_index = !files[1].empty();

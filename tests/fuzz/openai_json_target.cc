@@ -22,6 +22,15 @@
 #include "tests/fuzz/input_bytes.h"
 
 namespace baton::fuzz {
+
+using engine::RequestSpec;
+using namespace api;     // NOLINT(google-build-using-namespace)
+using namespace router;  // NOLINT(google-build-using-namespace)
+using text::ChatPrompt;
+using text::ValidUtf8Prefix;
+using worker::RequestSpecFromProto;
+using worker::SessionLimits;
+
 namespace {
 
 bool IsJson(std::string_view text) { return nlohmann::json::accept(text.begin(), text.end()); }
@@ -157,6 +166,7 @@ void CheckTokens(std::string_view body) {
 
 BATON_FUZZ_TARGET(openai_json) {
   using namespace baton;        // NOLINT: the whole target
+  using namespace baton::api;   // NOLINT
   using namespace baton::fuzz;  // NOLINT
   ByteSource source(input);
   switch (source.Below(4)) {

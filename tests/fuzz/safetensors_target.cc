@@ -9,8 +9,9 @@
 #include "tests/fuzz/input_bytes.h"
 
 BATON_FUZZ_TARGET(safetensors) {
-  using namespace baton;        // NOLINT: the whole target
-  using namespace baton::fuzz;  // NOLINT
+  using namespace baton;         // NOLINT: the whole target
+  using namespace baton::model;  // NOLINT
+  using namespace baton::fuzz;   // NOLINT
   const AlignedBytes copy(input);
   const auto file = SafetensorsFile::FromBytes(copy.bytes());
   if (!file.ok()) return CheckRefusal(file.status());

@@ -10,6 +10,9 @@
 #include "tests/fuzz/input_bytes.h"
 
 namespace baton::fuzz {
+
+using namespace loadgen;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 std::string TextOfStatus(const Status& status) {

@@ -15,8 +15,8 @@
 namespace baton::fuzz {
 
 // Ids are of the vocabulary, specials come only when they may, and the text decodes to UTF-8.
-inline void CheckEncode(const Tokenizer& tokenizer, std::string_view text,
-                        const EncodeOptions& options) {
+inline void CheckEncode(const text::Tokenizer& tokenizer, std::string_view text,
+                        const text::EncodeOptions& options) {
   const auto ids = tokenizer.Encode(text, options);
   if (!ids.ok()) return CheckRefusal(ids.status());
   const bool may_be_special = options.add_special || options.parse_special;
@@ -26,20 +26,20 @@ inline void CheckEncode(const Tokenizer& tokenizer, std::string_view text,
   }
   const auto back = tokenizer.Decode(*ids, false);
   BATON_CHECK(back.ok(), "{}", back.status().ToString());
-  BATON_CHECK(ValidUtf8Prefix(*back) == back->size(), "decoded to broken UTF-8");
+  BATON_CHECK(text::ValidUtf8Prefix(*back) == back->size(), "decoded to broken UTF-8");
 }
 
 // The spec survives the wire, and the tokenizer of it refuses or keeps its promises.
-inline void CheckTokenizerSpec(const TokenizerSpec& spec, std::string_view text) {
+inline void CheckTokenizerSpec(const text::TokenizerSpec& spec, std::string_view text) {
   const std::string bytes = spec.Serialize();
-  const auto parsed = TokenizerSpec::Parse(bytes);
+  const auto parsed = text::TokenizerSpec::Parse(bytes);
   if (parsed.ok()) {
     BATON_CHECK(parsed->Serialize() == bytes, "{} bytes did not come back", bytes.size());
-    BATON_CHECK(TokenizerSpecId(*parsed) == TokenizerSpecId(spec));
+    BATON_CHECK(text::TokenizerSpecId(*parsed) == text::TokenizerSpecId(spec));
   } else {
     CheckRefusal(parsed.status());
   }
-  const auto tokenizer = Tokenizer::Create(spec);
+  const auto tokenizer = text::Tokenizer::Create(spec);
   if (!tokenizer.ok()) return CheckRefusal(tokenizer.status());
   BATON_CHECK((*tokenizer)->vocab_size() == spec.tokens.size(), "{} of {} tokens",
               (*tokenizer)->vocab_size(), spec.tokens.size());
@@ -50,7 +50,7 @@ inline void CheckTokenizerSpec(const TokenizerSpec& spec, std::string_view text)
   for (size_t id = 0; id < spec.tokens.size() && own.size() < 2000; id += 1 + id / 8) {
     own += (*tokenizer)->TokenBytes(static_cast<TokenId>(id));
   }
-  own.resize(ValidUtf8Prefix(own));
+  own.resize(text::ValidUtf8Prefix(own));
   CheckEncode(**tokenizer, own, {});
 }
 

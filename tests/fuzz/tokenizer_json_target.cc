@@ -11,6 +11,9 @@
 #include "tests/fuzz/tokenizer_checks.h"
 
 namespace baton::fuzz {
+
+using text::TokenizerJson;
+
 namespace {
 
 // The number of tokens that the file asks for, so that inputs need not guess it; 0 = none.
@@ -34,6 +37,7 @@ size_t CountTokens(const TokenizerJson& json) {
 
 BATON_FUZZ_TARGET(tokenizer_json) {
   using namespace baton;        // NOLINT: the whole target
+  using namespace baton::text;  // NOLINT
   using namespace baton::fuzz;  // NOLINT
   const auto parts = CutFiles(input, 5);
   FolderTokenizerFiles files;

@@ -6,6 +6,7 @@
 
 BATON_FUZZ_TARGET(tokenizer_spec) {
   using namespace baton;        // NOLINT: the whole target
+  using namespace baton::text;  // NOLINT
   using namespace baton::fuzz;  // NOLINT
   const auto spec = TokenizerSpec::Parse(TextOf(input));
   if (!spec.ok()) return CheckRefusal(spec.status());

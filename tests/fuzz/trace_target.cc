@@ -8,6 +8,10 @@
 #include "tests/fuzz/input_bytes.h"
 
 namespace baton::fuzz {
+
+using loadgen::kMaxLength;
+using loadgen::TraceRow;
+
 namespace {
 
 void CheckRows(const std::vector<TraceRow>& rows) {
@@ -24,8 +28,9 @@ void CheckRows(const std::vector<TraceRow>& rows) {
 }  // namespace baton::fuzz
 
 BATON_FUZZ_TARGET(trace) {
-  using namespace baton;        // NOLINT: the whole target
-  using namespace baton::fuzz;  // NOLINT
+  using namespace baton;           // NOLINT: the whole target
+  using namespace baton::loadgen;  // NOLINT
+  using namespace baton::fuzz;     // NOLINT
   auto rows = ParseTrace(TextOf(input), "trace");
   if (!rows.ok()) return CheckRefusal(rows.status());
   CheckRows(*rows);

@@ -16,6 +16,34 @@
 #include "tests/fuzz/input_bytes.h"
 
 namespace baton::fuzz {
+
+using engine::kMaxStopTokens;
+using engine::RequestKind;
+using engine::RequestSpec;
+using kv::Revoke;
+using model::ValidateSamplingParams;
+using router::DecodeHello;
+using router::DecodeLoad;
+using router::DecodePrefix;
+using router::DecodeStatus;
+using router::DecodeStep;
+using router::EncodePeers;
+using router::EncodeStartDecode;
+using router::EncodeStartPrefill;
+using router::kMaxPrefixChanges;
+using router::LinkView;
+using router::PlacementSpec;
+using router::SamplingSettings;
+using router::WorkerLoadReport;
+using router::WorkerName;
+using router::WorkerRequestState;
+using router::WorkerRequestStatus;
+using router::WorkerToken;
+using worker::ProtoHandoffWire;
+using worker::RequestKeyFromProto;
+using worker::RequestSpecFromProto;
+using worker::SessionLimits;
+
 namespace {
 
 constexpr uint32_t kVocab = 300;

@@ -16,7 +16,7 @@
 #include "tests/http/raw_client.h"
 #include "tests/http/test_server.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 using ::testing::AllOf;
@@ -150,4 +150,4 @@ TEST_F(BodyBudgetTest, ARequestMayOutliveTheServer) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::http

@@ -7,7 +7,7 @@
 
 #include "src/http/http_exchange.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 using State = HeaderScan::State;
@@ -142,4 +142,4 @@ TEST(SplitTargetTest, Forms) {
 TEST(HttpDateTest, FixedFormat) { EXPECT_EQ(HttpDate(784111777), "Sun, 06 Nov 1994 08:49:37 GMT"); }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::http

@@ -10,7 +10,7 @@
 #include "tests/http/raw_client.h"
 #include "tests/http/test_server.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 using ::testing::HasSubstr;
@@ -236,4 +236,4 @@ TEST_F(HostileRequestTest, RandomBytesNeverStopTheServer) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::http

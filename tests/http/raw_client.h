@@ -18,7 +18,7 @@
 #include "src/base/clock.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::http {
 
 // One connection to 127.0.0.1:port. Every wait ends after ten seconds.
 class RawClient {
@@ -117,6 +117,6 @@ class RawClient {
   std::string received_;
 };
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_TESTS_HTTP_RAW_CLIENT_H_

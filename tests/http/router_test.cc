@@ -5,7 +5,7 @@
 
 #include "src/http/http_router.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 // Keeps the whole answer of a handler that answers at once.
@@ -93,4 +93,4 @@ TEST(HttpRouterFormatterTest, ErrorsUseTheFormatter) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::http

@@ -16,7 +16,7 @@
 #include "tests/http/raw_client.h"
 #include "tests/http/test_server.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 using ::testing::AllOf;
@@ -393,4 +393,4 @@ TEST(HttpServerTest, ManyClientsAtOnce) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::http

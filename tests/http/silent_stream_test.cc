@@ -13,7 +13,7 @@
 #include "tests/http/raw_client.h"
 #include "tests/http/test_server.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 using ::testing::AllOf;
@@ -172,4 +172,4 @@ TEST_F(SilentStreamTest, ManySilentStreamsCostLittle) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::http

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 using ::testing::AllOf;
@@ -241,4 +241,4 @@ TEST(SiteRulesTest, ListsNameTheElementThatIsWrong) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::http

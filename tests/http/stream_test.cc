@@ -10,7 +10,7 @@
 #include "tests/http/raw_client.h"
 #include "tests/http/test_server.h"
 
-namespace baton {
+namespace baton::http {
 namespace {
 
 using ::testing::AllOf;
@@ -306,4 +306,4 @@ TEST_F(StreamTest, CallbackThatOwnsTheResponderDoesNotDeadlock) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::http

@@ -12,7 +12,7 @@
 #include "src/base/clock.h"
 #include "src/http/http_server.h"
 
-namespace baton {
+namespace baton::http {
 
 inline std::unique_ptr<HttpServer> StartTestServer(HttpHandler handler,
                                                    HttpServerOptions options = {},
@@ -42,6 +42,6 @@ inline bool Eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-}  // namespace baton
+}  // namespace baton::http
 
 #endif  // BATON_TESTS_HTTP_TEST_SERVER_H_

@@ -10,7 +10,7 @@
 #include "src/base/xxh3.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 IpcMessage Offer(uint32_t num_slices) {
@@ -105,4 +105,4 @@ TEST(IpcMessageTest, AnyBytesGiveAnAnswerThatIsWrittenAlike) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

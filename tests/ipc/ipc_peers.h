@@ -11,13 +11,13 @@
 #include "kvcache/transport/ipc/ipc_message.h"
 #include "tests/kvcache/transport/test_rig.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 
 inline IpcTransport* IpcOf(const Worker& worker) {
   return static_cast<IpcTransport*>(worker.transport.get());
 }
-inline FakeAccelerator* FakeOf(const Worker& worker) {
-  return static_cast<FakeAccelerator*>(worker.device.device.get());
+inline device::FakeAccelerator* FakeOf(const Worker& worker) {
+  return static_cast<device::FakeAccelerator*>(worker.device.device.get());
 }
 
 // Hands over any descriptors and takes all.
@@ -87,6 +87,6 @@ inline void Dial(const Worker& from, const std::vector<PeerAddress>& peers) {
   EXPECT_TRUE(from.endpoint->SetPeers(peers).ok());
 }
 
-}  // namespace baton::test
+}  // namespace baton::kv::test
 
 #endif  // BATON_TESTS_IPC_IPC_PEERS_H_

@@ -15,7 +15,11 @@
 #include "src/base/memory_file.h"
 #include "tests/ipc/ipc_peers.h"
 
-namespace baton::test {
+namespace baton::kv::test {
+
+using device::FakeAccelerator;
+using device::LaunchGate;
+
 namespace {
 
 constexpr uint32_t kBlocks = 4;
@@ -243,4 +247,4 @@ TEST(IpcPoolsTest, WhatCannotWorkIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

@@ -9,7 +9,10 @@
 
 #include "tests/ipc/ipc_peers.h"
 
-namespace baton::test {
+namespace baton::kv::test {
+
+using device::FakeAccelerator;
+
 namespace {
 
 constexpr std::byte kCanary{0xA5};
@@ -279,4 +282,4 @@ TEST_F(IpcTransportTest, SlicesGoFromWhoDialledOnly) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

@@ -10,7 +10,15 @@
 #include "src/device/aligned_buffer.h"
 #include "tests/kernels/kernel_fixtures.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::AlignedBuffer;
+using device::ThreadPool;
+using kv::KvDtype;
+using kv::KvEncoding;
+using kv::KvLayout;
+using kv::KvView;
+
 namespace {
 
 // The sizes and the formats of a model's attention and of its KV arena.
@@ -333,4 +341,4 @@ TEST_P(AttentionTest, ANanKeyReachesExactlyTheRowsThatSeeIt) {
 INSTANTIATE_TEST_SUITE_P(Bodies, AttentionTest, ::testing::ValuesIn(Bodies()), BodyName);
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace baton::emulation {
+namespace baton::kernels::emulation {
 
 // A 512-bit register of floats.
 struct alignas(64) F512 {
@@ -227,6 +227,6 @@ inline __m256i castsi512_si256(I512 a) { return extracti64x4_epi64(a, 0); }
 // The upper half is undefined: here all ones, so that a use of it shows.
 inline I512 castsi256_si512(__m256i a) { return inserti64x4(set1_epi32(-1), a, 0); }
 
-}  // namespace baton::emulation
+}  // namespace baton::kernels::emulation
 
 #endif  // BATON_TESTS_KERNELS_AVX512_EMULATION_H_

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "simde/x86/avx512.h"
 
-namespace baton {
+namespace baton::kernels {
 namespace {
 
 using emulation::F512;
@@ -89,4 +89,4 @@ TEST_F(EmulationTest, FloatsEqualSimde) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

@@ -14,7 +14,10 @@
 #include "kernels/embed.h"
 #include "tests/kernels/kernel_fixtures.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::ThreadPool;
+
 namespace {
 
 // The rows of one type and what they mean.
@@ -110,4 +113,4 @@ TEST(Dequantize, RawRowsGiveTheBitsOfThePackedOnes) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

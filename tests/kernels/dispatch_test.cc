@@ -5,7 +5,7 @@
 #include "kernels/ops.h"
 #include "tests/kernels/kernel_fixtures.h"
 
-namespace baton {
+namespace baton::kernels {
 namespace {
 
 TEST(OpsFor, PortableAlwaysRunsAndAutoIsTheWidestThatRuns) {
@@ -49,4 +49,4 @@ TEST(ParseIsa, TakesTheFourWordsAndNamesThemOtherwise) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

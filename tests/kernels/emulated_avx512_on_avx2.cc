@@ -6,11 +6,11 @@
 #include "kernels/cpu/op_table.h"
 #include "tests/kernels/test_bodies.h"
 
-namespace baton {
+namespace baton::kernels {
 
 const Ops& EmulatedAvx512Ops() {
   static constexpr Ops kOps = avx512_emulated::MakeOps(Isa::kAvx512, "avx512 emulated");
   return kOps;
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

@@ -9,7 +9,7 @@
 #include "tests/kernels/test_bodies.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::kernels {
 
 const std::vector<Body>& Bodies() {
   static const std::vector<Body> bodies = [] {
@@ -246,4 +246,4 @@ void ExpectAgree(const Body& body, std::span<const float> actual, std::span<cons
   }
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

@@ -13,7 +13,7 @@
 
 #include "kernels/ops.h"
 
-namespace baton {
+namespace baton::kernels {
 
 // One set of bodies that can run on this machine.
 struct Body {
@@ -89,6 +89,6 @@ inline uint32_t WholeBlocks(WeightType type, uint32_t k) {
 
 inline constexpr float kPoison = -1.2345e33f;
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_TESTS_KERNELS_KERNEL_FIXTURES_H_

@@ -9,7 +9,7 @@
 
 #include "kernels/reference/reference_math.h"
 
-namespace baton {
+namespace baton::kernels {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -189,4 +189,4 @@ TEST(KernelExp, IsWithinItsBoundOverItsWholeRange) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

@@ -9,7 +9,10 @@
 
 #include "tests/kernels/kernel_fixtures.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::ThreadPool;
+
 namespace {
 
 constexpr double kUnit = 0x1p-24;  // half an ulp of fp32, relative
@@ -300,4 +303,4 @@ TEST_P(MatMulTest, ANanInOneRowStaysInThatRow) {
 INSTANTIATE_TEST_SUITE_P(Bodies, MatMulTest, ::testing::ValuesIn(Bodies()), BodyName);
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

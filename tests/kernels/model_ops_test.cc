@@ -8,7 +8,10 @@
 
 #include "tests/kernels/kernel_fixtures.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::ThreadPool;
+
 namespace {
 
 constexpr double kUnit = 0x1p-24;
@@ -204,4 +207,4 @@ TEST_P(ModelOpsTest, CombineIsTheWeightedSumOfTheSlots) {
 INSTANTIATE_TEST_SUITE_P(Bodies, ModelOpsTest, ::testing::ValuesIn(Bodies()), BodyName);
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

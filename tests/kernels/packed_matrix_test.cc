@@ -9,7 +9,10 @@
 
 #include "tests/kernels/kernel_fixtures.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::ThreadPool;
+
 namespace {
 
 // Every element, by the blocks and by embed.
@@ -141,4 +144,4 @@ TEST(PackedMatrix, SaysWhatIsWrongWithItsInput) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

@@ -6,11 +6,11 @@
 #include "kernels/cpu/op_table.h"
 #include "tests/kernels/test_bodies.h"
 
-namespace baton {
+namespace baton::kernels {
 
 const Ops& PortableFmaOps() {
   static constexpr Ops kOps = portable_fma::MakeOps(Isa::kPortable, "portable with fma");
   return kOps;
 }
 
-}  // namespace baton
+}  // namespace baton::kernels

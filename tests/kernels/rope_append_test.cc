@@ -10,7 +10,14 @@
 #include "src/device/aligned_buffer.h"
 #include "tests/kernels/kernel_fixtures.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::ThreadPool;
+using kv::KvDtype;
+using kv::KvEncoding;
+using kv::KvLayout;
+using kv::KvView;
+
 namespace {
 
 constexpr uint32_t kMaxPosition = 400;
@@ -204,4 +211,4 @@ TEST_P(RopeAppendTest, WritesOnlyItsTokensAndZeroesTheRestOfItsLastBlock) {
 INSTANTIATE_TEST_SUITE_P(Bodies, RopeAppendTest, ::testing::ValuesIn(Bodies()), BodyName);
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::kernels {
 namespace {
 
 TEST(SinCos, IsWithinItsBoundUpToLargeAngles) {
@@ -85,4 +85,4 @@ TEST(BuildRopeTable, SaysWhatIsWrongWithItsParameters) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

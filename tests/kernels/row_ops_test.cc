@@ -7,7 +7,10 @@
 
 #include "tests/kernels/kernel_fixtures.h"
 
-namespace baton {
+namespace baton::kernels {
+
+using device::ThreadPool;
+
 namespace {
 
 constexpr double kUnit = 0x1p-24;
@@ -172,4 +175,4 @@ TEST_P(RowOpsTest, EmbedIsTheDequantisedRow) {
 INSTANTIATE_TEST_SUITE_P(Bodies, RowOpsTest, ::testing::ValuesIn(Bodies()), BodyName);
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kernels

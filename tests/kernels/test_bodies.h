@@ -5,11 +5,11 @@
 
 #include "kernels/ops.h"
 
-namespace baton {
+namespace baton::kernels {
 
 const Ops& EmulatedAvx512Ops();
 const Ops& PortableFmaOps();
 
-}  // namespace baton
+}  // namespace baton::kernels
 
 #endif  // BATON_TESTS_KERNELS_TEST_BODIES_H_

@@ -8,7 +8,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 const RequestUid kUid{1, 2};
@@ -263,4 +263,4 @@ TEST(BlockPoolPropertyTest, AgreesWithANaiveModelUnderRandomOperations) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

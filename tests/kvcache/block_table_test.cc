@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 const RequestUid kUid{3, 4};
@@ -121,4 +121,4 @@ TEST(BlockTableTest, SharedBlocksLiveUntilTheLastHolder) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

@@ -6,7 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Hashes are uniform already.
@@ -152,4 +152,4 @@ Closure ExploreToClosure(const ClusterShape& shape, uint64_t max_states) {
   return Search(shape, max_states).Run();
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -12,7 +12,7 @@
 
 #include "tests/kvcache/cluster_world.h"
 
-namespace baton {
+namespace baton::kv {
 
 // The result of an exploration.
 struct Closure {
@@ -30,6 +30,6 @@ struct Closure {
 // Stops at the first bug, or beyond `max_states`.
 Closure ExploreToClosure(const ClusterShape& shape, uint64_t max_states);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_TESTS_KVCACHE_CLOSURE_H_

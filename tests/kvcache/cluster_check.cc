@@ -6,7 +6,7 @@
 #include "tests/kvcache/cluster_world.h"
 #include "tests/kvcache/state_bytes.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Time goes on at this machine until something comes of it: a repeated Grant that is on its way
 // already is nothing new.
@@ -286,4 +286,4 @@ std::string ClusterWorld::ToString() const {
                             parked_.size(), faults_left_, bug_);
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace baton {
+namespace baton::kv {
 
 inline constexpr uint32_t kMaxPromptBlocks = 2;
 inline constexpr uint32_t kMaxPoolBlocks = 4;
@@ -115,6 +115,6 @@ struct Notice {
   }
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_TESTS_KVCACHE_CLUSTER_PARTS_H_

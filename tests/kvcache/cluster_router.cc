@@ -4,7 +4,7 @@
 
 #include "tests/kvcache/cluster_world.h"
 
-namespace baton {
+namespace baton::kv {
 
 void ClusterWorld::Place(uint8_t request) {
   RouterSide& router = routers_[request];
@@ -190,4 +190,4 @@ void ClusterWorld::OnRouterGone(uint8_t request, uint8_t worker) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::kv

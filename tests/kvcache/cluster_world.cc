@@ -5,7 +5,7 @@
 
 #include "tests/kvcache/state_bytes.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 constexpr uint64_t kLayoutId = 77;
@@ -615,4 +615,4 @@ HandoffMessage ClusterWorld::Decode(const Packet& packet) const {
   return Applied{key};
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -27,7 +27,7 @@
 #include "kvcache/handoff.h"
 #include "tests/kvcache/cluster_parts.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Size and fault budget of a world.
 struct ClusterShape {
@@ -245,6 +245,6 @@ class ClusterWorld {
   std::string bug_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_TESTS_KVCACHE_CLUSTER_WORLD_H_

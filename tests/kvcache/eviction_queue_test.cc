@@ -8,7 +8,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 TEST(EvictionQueueTest, ChildlessThenValueThenUseThenIndex) {
@@ -64,4 +64,4 @@ TEST(EvictionQueueTest, RandomChangesKeepTheOrder) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

@@ -12,7 +12,7 @@
 
 #include "tests/kvcache/closure.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 enum class Form { kShort, kUsual, kLong };
@@ -130,4 +130,4 @@ TEST(HandoffClosureTest, WithoutAStrandTimeEveryLossFailsAtOnce) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

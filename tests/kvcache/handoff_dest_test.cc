@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 using Kind = HandoffActionKind;
@@ -341,4 +341,4 @@ TEST_F(DestTest, TimesOfTheTransferAreKept) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

@@ -8,7 +8,7 @@
 
 #include "kvcache/handoff.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 using Kind = HandoffActionKind;
@@ -329,4 +329,4 @@ TEST_F(DestEdgesTest, APThatRenewsWhatWasGivenUpIsToldSo) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

@@ -10,7 +10,7 @@
 #include "tests/kvcache/handoff_world.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // The result of an exploration.
@@ -131,4 +131,4 @@ TEST(HandoffExploreTest, RandomOrdersOfLargerTransfersEndWithNothingHeld) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

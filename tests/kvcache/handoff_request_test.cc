@@ -12,7 +12,7 @@
 
 #include "absl/container/flat_hash_set.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 using Decided = RecoverDecision::Kind;
@@ -372,4 +372,4 @@ TEST(HandoffRequestTest, EverySequenceOfEventsIsThatOfTheNaiveModel) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

@@ -9,7 +9,7 @@
 
 #include "kvcache/handoff_source.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 using Kind = HandoffActionKind;
@@ -459,4 +459,4 @@ TEST_F(StrandedTest, AContradictionEndsTheRequestAtOnce) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

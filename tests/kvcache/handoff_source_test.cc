@@ -7,7 +7,7 @@
 
 #include "kvcache/grant_park.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 using Kind = HandoffActionKind;
@@ -421,4 +421,4 @@ TEST(GrantParkTest, IsBoundedInNumberAndTime) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 constexpr uint64_t kLayoutId = 77;
@@ -420,4 +420,4 @@ std::string HandoffWorld::ToString() const {
       bug_);
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -13,7 +13,7 @@
 
 #include "kvcache/handoff.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Size and fault budgets of a world.
 struct WorldShape {
@@ -138,6 +138,6 @@ class HandoffWorld {
   std::vector<SliceId> in_flight_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_TESTS_KVCACHE_HANDOFF_WORLD_H_

@@ -8,7 +8,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 const ChainKey kKey = DeriveChainKey("secret", "default");
@@ -101,4 +101,4 @@ TEST(HashChainTest, WireFormRoundTripsAndRefusesOtherLengths) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

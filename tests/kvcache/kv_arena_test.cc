@@ -18,7 +18,7 @@
 
 #include "kvcache/available_memory.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 using testing::HasSubstr;
@@ -226,4 +226,4 @@ TEST(AvailableMemoryTest, KnowsVersionOneAndSaysWhenNothingCanBeRead) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

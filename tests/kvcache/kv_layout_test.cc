@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 KvLayout SmolLm2() {
@@ -152,4 +152,4 @@ TEST(KvLayoutTest, ValidateNamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

@@ -8,7 +8,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 constexpr uint32_t kBlockSize = 2;
@@ -223,4 +223,4 @@ TEST(PrefixIndexTest, RandomPromptsFindOnlyTheirOwnPrefix) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

@@ -8,7 +8,7 @@
 
 #include "kvcache/handoff.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 std::string Readme() {
@@ -35,4 +35,4 @@ TEST(KvcacheReadmeTest, ShowsTheTablesAndDiagramsOfAllThreeStateMachines) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace baton {
+namespace baton::kv {
 
 // The H of an AbslHashValue; see the file comment.
 class StateBytes {
@@ -60,6 +60,6 @@ class StateBytes {
   std::string* out_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_TESTS_KVCACHE_STATE_BYTES_H_

@@ -21,7 +21,12 @@
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::ThreadPool;
+using kernels::FloatFromHalf;
+using kernels::HalfFromFloat;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -236,4 +241,4 @@ TEST(QuantizeTest, ABrokenBlockStaysVisiblyBroken) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -15,7 +15,7 @@
 #include "src/model/gguf.h"
 #include "tests/model/test_model.h"
 
-namespace baton {
+namespace baton::model {
 
 // Bit patterns that are no numbers.
 inline constexpr uint32_t kNanFloat = 0x7FC00000;
@@ -40,6 +40,6 @@ std::string DamagedModel(const std::string& name, std::string_view tensor, T val
   return path;
 }
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_TESTS_MODEL_DAMAGED_MODEL_H_

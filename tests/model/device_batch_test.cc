@@ -14,7 +14,14 @@
 #include "kernels/simt/simt_device.h"
 #include "tests/device/fake_accelerator.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+namespace simt = kernels::simt;
+using device::FakeAccelerator;
+using kernels::AttentionSpan;
+using kernels::RowSampling;
+
 namespace {
 
 using ::testing::Each;
@@ -187,4 +194,4 @@ INSTANTIATE_TEST_SUITE_P(Models, DeviceBatchTest, ::testing::Values("llama", "ge
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -11,7 +11,12 @@
 #include "tests/model/on_device.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
+
+using kernels::RowSampling;
+using kv::KvDtype;
+using kv::KvDtypeName;
+
 namespace {
 
 struct Case {
@@ -169,4 +174,4 @@ TEST(DeviceModelBegunTest, WhatIsNoSuchStepIsRefusedAndNothingIsBegun) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

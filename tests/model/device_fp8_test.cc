@@ -5,7 +5,7 @@
 #include "tests/model/fp8_folder.h"
 #include "tests/model/on_device.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 struct Case {
@@ -70,4 +70,4 @@ INSTANTIATE_TEST_SUITE_P(, DeviceFp8Test, ::testing::ValuesIn(Cases()), [](const
 });
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -17,7 +17,14 @@
 #include "tests/model/on_device.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+namespace simt = kernels::simt;
+namespace simt_test = kernels::simt_test;
+using kv::KvDtype;
+using kv::KvLayout;
+
 namespace {
 
 using simt_test::OtherGpu;
@@ -127,4 +134,4 @@ TEST(OtherGpuNumericsTest, EachArithmeticHasItsNameAndSharedMemoryHasNone) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -29,7 +29,16 @@
 #include "tests/model/test_model.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+namespace simt = kernels::simt;
+using device::DeviceKind;
+using kernels::RowSampling;
+using kv::KvDtype;
+using kv::KvDtypeName;
+using kv::KvLayout;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -473,4 +482,4 @@ TEST(DeviceModelLoadTest, ABatchOutsideTheLimitsIsRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -21,7 +21,18 @@
 #include "tests/model/on_device.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+using device::Accelerator;
+using device::DeviceKind;
+using device::ThreadPool;
+using kernels::AttentionSpan;
+using kernels::RowSampling;
+using kv::KvDtype;
+using kv::KvDtypeName;
+using kv::KvView;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -333,4 +344,4 @@ TEST(LogitsOfRankTest, CoverTheVocabularyInTilesWithoutOverlap) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -20,7 +20,18 @@
 #include "tests/model/on_device.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+namespace simt = kernels::simt;
+using device::DeviceBuffer;
+using device::DeviceKind;
+using kernels::AttentionSpan;
+using kernels::RowSampling;
+using kv::KvDtype;
+using kv::KvDtypeName;
+using kv::KvView;
+
 namespace {
 
 // A model that records its decode steps beside one that does not.
@@ -241,4 +252,4 @@ TEST(DeviceModelRecordedTest, OthersAreLaunchedKernelByKernel) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -17,7 +17,11 @@
 #include "tests/model/test_model.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace simt = kernels::simt;
+using device::ThreadPool;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -116,4 +120,4 @@ TEST(DeviceWeightsLaunchTest, ManyRowsUnpackEachMatrixOfALayer) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

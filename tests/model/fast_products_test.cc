@@ -24,7 +24,18 @@
 #include "tests/model/on_device.h"
 #include "tests/model/open_files.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cublaslt = kernels::cublaslt;
+namespace cublaslt_test = kernels::cublaslt_test;
+namespace cuda = kernels::cuda;
+namespace simt = kernels::simt;
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::DeviceKind;
+using device::ThreadPool;
+using kernels::Bf16FromFloat;
+
 namespace {
 
 using cublaslt_test::NumProducts;
@@ -489,4 +500,4 @@ TEST_F(FastProductsTest, WithoutAFolderAllIsTheSame) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

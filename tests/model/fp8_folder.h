@@ -20,7 +20,7 @@
 #include "kernels/math.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
 
 // A tensor of a folder as it is written.
 struct FolderTensor {
@@ -35,7 +35,7 @@ inline FolderTensor NumbersTensor(std::string dtype, std::vector<uint64_t> shape
                                   const std::vector<float>& values) {
   FolderTensor out{std::move(dtype), std::move(shape), ""};
   for (const float value : values) {
-    const uint16_t half = Bf16FromFloat(value);
+    const uint16_t half = kernels::Bf16FromFloat(value);
     const bool is_f32 = out.dtype == "F32";
     out.bytes.append(
         is_f32 ? reinterpret_cast<const char*>(&value) : reinterpret_cast<const char*>(&half),
@@ -191,14 +191,14 @@ class Fp8ModelMaker {
       scale_of(i) = std::max(scale_of(i), std::abs(exact[i]) / 448);
     }
     if (std::string(layout_.dtype) == "BF16") {
-      for (float& scale : scales) scale = FloatFromBf16(Bf16FromFloat(scale));
+      for (float& scale : scales) scale = kernels::FloatFromBf16(kernels::Bf16FromFloat(scale));
     }
     FolderTensor codes{"F8_E4M3", {n, k}, ""};
     std::vector<float> weights;
     for (uint64_t i = 0; i < n * k; ++i) {
-      const uint8_t code = E4m3FromFloat(exact[i] / scale_of(i));
+      const uint8_t code = kernels::E4m3FromFloat(exact[i] / scale_of(i));
       codes.bytes += static_cast<char>(code);
-      weights.push_back(FloatFromE4m3(code) * scale_of(i));
+      weights.push_back(kernels::FloatFromE4m3(code) * scale_of(i));
     }
     model_.fp8[name] = codes;
     model_.fp8[name + layout_.suffix] =
@@ -211,6 +211,6 @@ class Fp8ModelMaker {
   Fp8Model model_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_TESTS_MODEL_FP8_FOLDER_H_

@@ -12,7 +12,7 @@
 
 #include "src/model/gguf.h"
 
-namespace baton {
+namespace baton::model {
 
 // Little-endian bytes that grow.
 class ByteWriter {
@@ -200,6 +200,6 @@ inline GgufBuilder TinyLlama(const TinyLlamaOptions& options = {}) {
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_TESTS_MODEL_GGUF_BUILDER_H_

@@ -11,7 +11,10 @@
 #include "tests/model/gguf_builder.h"
 #include "tests/model/test_model.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::ThreadPool;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -159,4 +162,4 @@ TEST(GgufSplitTest, AskedForALaterPartNamesTheFirst) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -19,7 +19,7 @@
 #include "tests/model/test_model.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 using ::testing::HasSubstr;
@@ -383,4 +383,4 @@ TEST(GgufTest, MessagesNameFieldAndValuesOnOneLine) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

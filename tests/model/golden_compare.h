@@ -11,7 +11,7 @@
 #include "tests/model/golden_file.h"
 #include "tests/model/model_fixture.h"
 
-namespace baton {
+namespace baton::model {
 
 // Largest errors found, in units of each row's root mean square logit.
 struct Accuracy {
@@ -66,6 +66,6 @@ inline Accuracy Compare(ModelFixture& fixture, const GoldenFile& golden, double 
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_TESTS_MODEL_GOLDEN_COMPARE_H_

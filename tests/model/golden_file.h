@@ -11,7 +11,7 @@
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::model {
 
 // The reference's numbers about the logits after one token.
 struct GoldenRow {
@@ -97,6 +97,6 @@ inline absl::StatusOr<GoldenFile> ReadGolden(const std::string& path) {
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_TESTS_MODEL_GOLDEN_FILE_H_

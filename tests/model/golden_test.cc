@@ -9,7 +9,10 @@
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
 
-namespace baton {
+namespace baton::model {
+
+using kv::KvDtype;
+
 namespace {
 
 struct GoldenCase {
@@ -155,4 +158,4 @@ TEST(Gemma3GoldenTest, PerplexityIsWithinHalfAPercentOfTheReference) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

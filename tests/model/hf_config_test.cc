@@ -11,7 +11,7 @@
 #include "src/model/folder_error.h"
 #include "src/model/gguf.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 using ::testing::HasSubstr;
@@ -277,4 +277,4 @@ TEST(HfConfigTest, TextModelsInsideOthersHaveTheDefaultsOfTheirClass) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -17,7 +17,7 @@
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 using ::testing::HasSubstr;
@@ -393,4 +393,4 @@ TEST(HfFolderTest, NanWeightsAreRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -16,7 +16,10 @@
 #include "tests/model/fp8_folder.h"
 #include "tests/model/model_fixture.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::ThreadPool;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -357,4 +360,4 @@ INSTANTIATE_TEST_SUITE_P(, Fp8ConvertTest,
                          });
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

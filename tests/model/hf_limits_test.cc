@@ -12,7 +12,7 @@
 #include "src/model/safetensors.h"
 #include "tests/model/memory_meter.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 using ::testing::ElementsAre;
@@ -143,4 +143,4 @@ TEST(HfConfigTest, ALargeTreeIsBounded) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -10,7 +10,10 @@
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
 
-namespace baton {
+namespace baton::model {
+
+using kv::KvDtype;
+
 namespace {
 
 using Json = nlohmann::json;
@@ -48,4 +51,4 @@ INSTANTIATE_TEST_SUITE_P(Releases, SavedFolderTest, ::testing::Values("4.51.3", 
                          [](const auto& info) { return info.index == 0 ? "oldest" : "newest"; });
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

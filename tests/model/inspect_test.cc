@@ -15,7 +15,10 @@
 #include "tests/model/gguf_builder.h"
 #include "tests/model/test_model.h"
 
-namespace baton {
+namespace baton::model {
+
+using cli::RunInspect;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -237,4 +240,4 @@ TEST(InspectTest, RefusesWithOneLine) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

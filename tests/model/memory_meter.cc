@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 std::atomic<size_t> g_live_bytes{0};
@@ -46,25 +46,31 @@ uint64_t MemoryMeter::NumAllocations() const {
   return g_num_allocations.load() - start_allocations_;
 }
 
-}  // namespace baton
+}  // namespace baton::model
 
-void* operator new(size_t size) { return baton::Allocate(size, 0); }
-void* operator new[](size_t size) { return baton::Allocate(size, 0); }
-void* operator new(size_t size, const std::nothrow_t&) noexcept { return baton::Allocate(size, 0); }
+void* operator new(size_t size) { return baton::model::Allocate(size, 0); }
+void* operator new[](size_t size) { return baton::model::Allocate(size, 0); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  return baton::model::Allocate(size, 0);
+}
 void* operator new[](size_t size, const std::nothrow_t&) noexcept {
-  return baton::Allocate(size, 0);
+  return baton::model::Allocate(size, 0);
 }
 void* operator new(size_t size, std::align_val_t alignment) {
-  return baton::Allocate(size, static_cast<size_t>(alignment));
+  return baton::model::Allocate(size, static_cast<size_t>(alignment));
 }
 void* operator new[](size_t size, std::align_val_t alignment) {
-  return baton::Allocate(size, static_cast<size_t>(alignment));
+  return baton::model::Allocate(size, static_cast<size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { baton::Release(memory); }
-void operator delete[](void* memory) noexcept { baton::Release(memory); }
-void operator delete(void* memory, size_t) noexcept { baton::Release(memory); }
-void operator delete[](void* memory, size_t) noexcept { baton::Release(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { baton::Release(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { baton::Release(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { baton::Release(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { baton::Release(memory); }
+void operator delete(void* memory) noexcept { baton::model::Release(memory); }
+void operator delete[](void* memory) noexcept { baton::model::Release(memory); }
+void operator delete(void* memory, size_t) noexcept { baton::model::Release(memory); }
+void operator delete[](void* memory, size_t) noexcept { baton::model::Release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { baton::model::Release(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { baton::model::Release(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept {
+  baton::model::Release(memory);
+}
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
+  baton::model::Release(memory);
+}

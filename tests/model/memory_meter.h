@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton {
+namespace baton::model {
 
 // Measures from its construction.
 class MemoryMeter {
@@ -22,6 +22,6 @@ class MemoryMeter {
   uint64_t start_allocations_;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_TESTS_MODEL_MEMORY_METER_H_

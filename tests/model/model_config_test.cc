@@ -12,7 +12,10 @@
 #include "tests/model/gguf_builder.h"
 #include "tests/model/test_model.h"
 
-namespace baton {
+namespace baton::model {
+
+using kv::KvDtype;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -358,4 +361,4 @@ TEST(ModelConfigTest, ReportSaysWhatIsUnsupported) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -16,25 +16,25 @@
 #include "src/model/hf_folder.h"
 #include "src/model/model.h"
 
-namespace baton {
+namespace baton::model {
 
 // Options of a fixture.
 struct FixtureOptions {
   std::string path;
-  Isa isa = Isa::kAuto;
+  kernels::Isa isa = kernels::Isa::kAuto;
   uint32_t num_threads = 1;
-  KvDtype kv_dtype = KvDtype::kBf16;
+  kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
   uint32_t block_size = 16;
   uint32_t max_rows = 512;
   uint32_t max_context = 512;
   uint32_t num_blocks = 160;
   // Where it computes instead. Outlives the fixture.
-  Accelerator* device = nullptr;
-  const cuda::KernelTable* kernels = nullptr;
+  device::Accelerator* device = nullptr;
+  const kernels::cuda::KernelTable* kernels = nullptr;
   bool keeps_packed = true;
   FastMode fast = {};
   uint32_t num_ranks = 1;  // all on that device, or
-  std::vector<Accelerator*> peers = {};
+  std::vector<device::Accelerator*> peers = {};
   const LoadedModel* weights_of = nullptr;  // instead of the path; of the same device
 };
 
@@ -66,10 +66,10 @@ class ModelFixture {
       return;
     }
     if (options.device != nullptr) {
-      device_arena_ = *DeviceBuffer::Create(options.device, size_bytes, "KV");
+      device_arena_ = *device::DeviceBuffer::Create(options.device, size_bytes, "KV");
       view_.base = device_arena_.data();
     } else {
-      arena_ = AlignedBuffer::AllocateOrDie(size_bytes);
+      arena_ = device::AlignedBuffer::AllocateOrDie(size_bytes);
       view_.base = arena_.data();
     }
     // Stale bytes of earlier owners must not matter.
@@ -78,7 +78,7 @@ class ModelFixture {
 
   const absl::Status& status() const { return status_; }
   LoadedModel& model() { return *model_; }
-  const KvView& view() const { return view_; }
+  const kv::KvView& view() const { return view_; }
   size_t vocab() const { return model_->config().vocab_size; }
 
   // The blocks of a sequence, grown to hold `num_tokens`.
@@ -101,12 +101,13 @@ class ModelFixture {
 
   // Runs the chunks as one batch that asks for a token of each.
   absl::StatusOr<ChosenRows> Choose(const std::vector<Chunk>& chunks,
-                                    const std::vector<RowSampling>& sampling) {
+                                    const std::vector<kernels::RowSampling>& sampling) {
     return Forward(chunks, /*all_rows=*/false, nullptr, sampling);
   }
 
   // Begins a step of the chunks, which are rows; nothing of what was given is read afterwards.
-  absl::Status Begin(const std::vector<Chunk>& chunks, const std::vector<RowSampling>& sampling) {
+  absl::Status Begin(const std::vector<Chunk>& chunks,
+                     const std::vector<kernels::RowSampling>& sampling) {
     const Lowered lowered = Lower(chunks, /*all_rows=*/false);
     std::vector<TokenId> tokens(sampling.size());
     return model_->Begin({lowered.tokens, lowered.spans, lowered.logit_rows, sampling, tokens},
@@ -122,7 +123,7 @@ class ModelFixture {
   std::vector<std::byte> KvBytes(uint32_t sequence, uint32_t num_tokens) {
     std::vector<std::byte> out;
     const auto num_ranks = static_cast<uint32_t>(std::max<size_t>(view_.ranks.size(), 1));
-    const KvLayout layout = RankLayout(*view_.layout, num_ranks);
+    const kv::KvLayout layout = kv::RankLayout(*view_.layout, num_ranks);
     for (uint32_t block : Blocks(sequence, num_tokens).first(layout.BlocksFor(num_tokens))) {
       for (uint32_t rank = 0; rank < num_ranks; ++rank) {
         const std::byte* begin = view_.BaseOfRank(rank) + size_t{block} * layout.BlockStride();
@@ -136,7 +137,7 @@ class ModelFixture {
   // The arrays of a batch.
   struct Lowered {
     std::vector<TokenId> tokens;
-    std::vector<AttentionSpan> spans;
+    std::vector<kernels::AttentionSpan> spans;
     std::vector<uint32_t> logit_rows;
   };
   Lowered Lower(const std::vector<Chunk>& chunks, bool all_rows) {
@@ -156,7 +157,8 @@ class ModelFixture {
   }
 
   absl::StatusOr<ChosenRows> Forward(const std::vector<Chunk>& chunks, bool all_rows,
-                                     LayerHook* hook, const std::vector<RowSampling>& sampling) {
+                                     LayerHook* hook,
+                                     const std::vector<kernels::RowSampling>& sampling) {
     const Lowered lowered = Lower(chunks, all_rows);
     ChosenRows out;
     out.tokens.assign(sampling.size(), 0);
@@ -167,10 +169,10 @@ class ModelFixture {
   }
 
   void TakeRanks(const FixtureOptions& options) {
-    const KvLayout layout = RankLayout(*view_.layout, options.num_ranks);
+    const kv::KvLayout layout = kv::RankLayout(*view_.layout, options.num_ranks);
     for (uint32_t rank = 0; rank < options.num_ranks; ++rank) {
-      rank_arenas_.push_back(
-          *DeviceBuffer::Create(options.device, layout.BlockStride() * options.num_blocks, "KV"));
+      rank_arenas_.push_back(*device::DeviceBuffer::Create(
+          options.device, layout.BlockStride() * options.num_blocks, "KV"));
       rank_bases_.push_back(rank_arenas_.back().data());
       std::memset(rank_bases_.back(), 0x5C, rank_arenas_.back().size_bytes());
     }
@@ -213,18 +215,18 @@ class ModelFixture {
     return model.status();
   }
 
-  ThreadPool pool_;
+  device::ThreadPool pool_;
   absl::Status status_;
   std::unique_ptr<LoadedModel> model_;
-  AlignedBuffer arena_;
-  DeviceBuffer device_arena_;
-  std::vector<DeviceBuffer> rank_arenas_;
+  device::AlignedBuffer arena_;
+  device::DeviceBuffer device_arena_;
+  std::vector<device::DeviceBuffer> rank_arenas_;
   std::vector<std::byte*> rank_bases_;
-  KvView view_;
+  kv::KvView view_;
   std::vector<std::vector<uint32_t>> tables_;
   uint32_t next_block_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_TESTS_MODEL_MODEL_FIXTURE_H_

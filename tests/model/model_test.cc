@@ -16,7 +16,18 @@
 #include "tests/model/test_model.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::AlignedBuffer;
+using device::ThreadPool;
+using kernels::AttentionSpan;
+using kernels::Isa;
+using kernels::kSamplingRules;
+using kernels::OpsFor;
+using kv::KvDtype;
+using kv::KvLayout;
+using kv::KvView;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -395,4 +406,4 @@ TEST(ModelTest, HostileConfigsEndInAnErrorOrALoadedModel) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

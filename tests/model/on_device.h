@@ -12,13 +12,13 @@
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
 
-namespace baton {
+namespace baton::model {
 
 // A model on its own device.
 struct OnDevice {
   explicit OnDevice(const std::string& name, uint32_t block_size = 64, uint32_t max_rows = 96,
-                    KvDtype kv_dtype = KvDtype::kBf16, uint32_t num_ranks = 1)
-      : device(*OpenComputeDevice(DeviceKind::kSimt)),
+                    kv::KvDtype kv_dtype = kv::KvDtype::kBf16, uint32_t num_ranks = 1)
+      : device(*OpenComputeDevice(device::DeviceKind::kSimt)),
         fixture({.path = name,
                  .kv_dtype = kv_dtype,
                  .block_size = block_size,
@@ -36,7 +36,7 @@ struct OnDevice {
 // As OnDevice, with weights that stay packed or not.
 struct WeightsOnDevice {
   WeightsOnDevice(const std::string& path, bool keeps_packed, const FastMode& fast = {})
-      : device(*OpenComputeDevice(DeviceKind::kSimt)),
+      : device(*OpenComputeDevice(device::DeviceKind::kSimt)),
         fixture({.path = path,
                  .block_size = 64,
                  .max_rows = 200,
@@ -62,6 +62,6 @@ inline std::vector<TokenId> RandomTokens(size_t count, uint64_t seed) {
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_TESTS_MODEL_ON_DEVICE_H_

@@ -12,7 +12,7 @@
 
 #include "tests/patience.h"
 
-namespace baton {
+namespace baton::model {
 
 // The descriptors that are of `path`, a canonical one.
 inline size_t NumOpen(const std::string& path) {
@@ -34,6 +34,6 @@ inline bool WaitUntilOpen(const std::string& path, size_t count) {
   return true;
 }
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_TESTS_MODEL_OPEN_FILES_H_

@@ -21,7 +21,7 @@
 #include "src/base/xxh3.h"
 #include "tests/model/open_files.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 using std::chrono_literals::operator""h;
@@ -172,4 +172,4 @@ TEST_F(ProductPlanTest, WhereNothingCanBeKeptTheReasonIsSaid) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -19,7 +19,17 @@
 #include "tests/loop_thread.h"
 #include "tests/model/on_device.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+using device::Accelerator;
+using device::FakeAccelerator;
+using device::LaunchGate;
+using device::ThreadPool;
+using engine::KvStore;
+using kernels::AttentionSpan;
+using kv::KvArena;
+
 namespace {
 
 constexpr uint32_t kNumRanks = 4;
@@ -266,4 +276,4 @@ TEST_F(RankDevices, WhereOneCannotRecordNoneGoesOnRecording) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

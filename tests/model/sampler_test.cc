@@ -19,7 +19,10 @@
 #include "tests/model/memory_meter.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
+
+using namespace kernels;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -557,4 +560,4 @@ TEST(SamplingParamsTest, NamesFieldValueAndRange) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -20,7 +20,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -292,4 +292,4 @@ TEST(TensorReaderErrorTest, AFileThatWasShortenedIsAnErrorNotASignal) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace baton {
+namespace baton::model {
 
 // The demo model: BATON_TEST_MODEL, else the file that scripts/test.sh fetches. Tests that need it
 // fail when it is missing; nothing is skipped.
@@ -25,6 +25,6 @@ inline std::string GoldenPath(const std::string& name) {
   return std::string(root == nullptr ? "." : root) + "/tests/golden/" + name;
 }
 
-}  // namespace baton
+}  // namespace baton::model
 
 #endif  // BATON_TESTS_MODEL_TEST_MODEL_H_

@@ -26,7 +26,16 @@
 #include "tests/model/fp8_folder.h"
 #include "tests/model/golden_file.h"
 
-namespace baton {
+namespace baton::model {
+
+namespace cuda = kernels::cuda;
+using device::DeviceBuffer;
+using device::FakeAccelerator;
+using device::ThreadPool;
+using kernels::EmbedRows;
+using kernels::Fp8Rows;
+using kernels::PackedMatrix;
+
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -411,4 +420,4 @@ TEST(WeightLoadReportTest, SaysWhoWaitedForWhom) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

@@ -10,7 +10,11 @@
 #include "tests/device/fake_accelerator.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::model {
+
+using device::DeviceBuffer;
+using device::FakeAccelerator;
+
 namespace {
 
 std::vector<std::byte> BytesOf(const DeviceBuffer& buffer) {
@@ -135,4 +139,4 @@ TEST(WeightUploadTest, WaitingIsCounted) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::model

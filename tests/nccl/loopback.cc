@@ -18,7 +18,7 @@
 #include "tests/nccl/loopback_comm.h"
 #include "tests/nccl/loopback_faults.h"
 
-namespace baton::nccl_test {
+namespace baton::kv::nccl_test {
 namespace {
 
 using nccl::Comm;
@@ -236,16 +236,16 @@ class Loopback {
 };
 
 }  // namespace
-}  // namespace baton::nccl_test
+}  // namespace baton::kv::nccl_test
 
-using baton::nccl_test::Loopback;
-using baton::nccl_test::Operation;
-using namespace baton::nccl;  // NOLINT: the functions below have NCCL's signatures
+using baton::kv::nccl_test::Loopback;
+using baton::kv::nccl_test::Operation;
+using namespace baton::kv::nccl;  // NOLINT: the functions below have NCCL's signatures
 
 extern "C" {
 
 int loopback_configure(const char* faults) { return Loopback::Get().Configure(faults); }
-void loopback_counts(baton::nccl_test::LoopbackCounts* counts) {
+void loopback_counts(baton::kv::nccl_test::LoopbackCounts* counts) {
   *counts = Loopback::Get().Counts();
 }
 
@@ -283,7 +283,8 @@ Result ncclSend(const void* from, size_t count, DataType type, int peer, Comm* c
   // Sending only reads it.
   auto* const memory = static_cast<std::byte*>(const_cast<void*>(from));
   return Loopback::Get().Put(
-      comm, {.memory = memory, .size = count, .stream = static_cast<baton::HostStream*>(stream)},
+      comm,
+      {.memory = memory, .size = count, .stream = static_cast<baton::device::HostStream*>(stream)},
       true);
 }
 
@@ -292,7 +293,7 @@ Result ncclRecv(void* to, size_t count, DataType type, int peer, Comm* comm, Str
   return Loopback::Get().Put(comm,
                              {.memory = static_cast<std::byte*>(to),
                               .size = count,
-                              .stream = static_cast<baton::HostStream*>(stream)},
+                              .stream = static_cast<baton::device::HostStream*>(stream)},
                              false);
 }
 

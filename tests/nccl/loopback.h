@@ -27,7 +27,7 @@
 
 #include <cstdint>
 
-namespace baton::nccl_test {
+namespace baton::kv::nccl_test {
 
 // The objects that exist now in this process, and the calls and faults since the last
 // loopback_configure.
@@ -61,6 +61,6 @@ int loopback_configure(const char* faults);
 void loopback_counts(LoopbackCounts* counts);
 }
 
-}  // namespace baton::nccl_test
+}  // namespace baton::kv::nccl_test
 
 #endif  // BATON_TESTS_NCCL_LOOPBACK_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace baton::nccl {
+namespace baton::kv::nccl {
 namespace {
 
 using nccl_test::Operation;
@@ -82,4 +82,4 @@ Result Comm::Poll() const {
   return kSuccess;
 }
 
-}  // namespace baton::nccl
+}  // namespace baton::kv::nccl

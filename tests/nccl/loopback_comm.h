@@ -12,7 +12,7 @@
 #include "src/base/unique_fd.h"
 #include "src/device/host_stream.h"
 
-namespace baton::nccl_test {
+namespace baton::kv::nccl_test {
 
 // The memory that both sides map: a stream of bytes each way. `put` and `taken` only grow.
 struct Segment {
@@ -35,15 +35,15 @@ struct Operation {
   std::byte* memory = nullptr;
   size_t size = 0;
   size_t done = 0;
-  HostStream* stream = nullptr;
+  device::HostStream* stream = nullptr;
   int64_t not_before_us = 0;
   size_t stop_at = ~size_t{0};  // moves no further
   bool corrupts = false;
 };
 
-}  // namespace baton::nccl_test
+}  // namespace baton::kv::nccl_test
 
-namespace baton::nccl {
+namespace baton::kv::nccl {
 
 // The object that the opaque handle points to.
 struct Comm {
@@ -73,6 +73,6 @@ struct Comm {
   bool MoveFront(std::deque<nccl_test::Operation>* operations, bool sends, int64_t now_us);
 };
 
-}  // namespace baton::nccl
+}  // namespace baton::kv::nccl
 
 #endif  // BATON_TESTS_NCCL_LOOPBACK_COMM_H_

@@ -12,7 +12,7 @@
 #include "src/base/split_mix.h"
 #include "tests/nccl/loopback.h"
 
-namespace baton::nccl_test {
+namespace baton::kv::nccl_test {
 
 // A kind of fault with its key, its counter, and what follows from a draw.
 struct FaultKind {
@@ -102,6 +102,6 @@ class LoopbackFaults {
   std::array<double, kFaultKinds.size()> shares_{};
 };
 
-}  // namespace baton::nccl_test
+}  // namespace baton::kv::nccl_test
 
 #endif  // BATON_TESTS_NCCL_LOOPBACK_FAULTS_H_

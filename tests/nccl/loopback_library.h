@@ -11,7 +11,7 @@
 #include "src/base/check.h"
 #include "tests/nccl/loopback.h"
 
-namespace baton::nccl_test {
+namespace baton::kv::nccl_test {
 
 inline std::string BuiltLibrary(const std::string& name) {
   const char* const folder = std::getenv("BATON_BUILD_DIR");
@@ -58,6 +58,6 @@ class ScopedFaults {
   ScopedFaults& operator=(const ScopedFaults&) = delete;
 };
 
-}  // namespace baton::nccl_test
+}  // namespace baton::kv::nccl_test
 
 #endif  // BATON_TESTS_NCCL_LOOPBACK_LIBRARY_H_

@@ -10,7 +10,7 @@
 #include "tests/nccl/loopback_library.h"
 #include "tests/patience.h"
 
-namespace baton::nccl_test {
+namespace baton::kv::nccl_test {
 
 // Asks until `condition` holds; false after a limit that only a broken test reaches.
 template <typename Condition>
@@ -38,7 +38,7 @@ inline nccl::Config NonBlocking() {
 // Rank 0 sends, rank 1 receives.
 struct Pair {
   nccl::Comm* ranks[2] = {nullptr, nullptr};
-  HostStream streams[2];
+  device::HostStream streams[2];
 
   // Starts both sides; the caller polls.
   nccl::Result Start() {
@@ -73,6 +73,6 @@ struct Pair {
   }
 };
 
-}  // namespace baton::nccl_test
+}  // namespace baton::kv::nccl_test
 
 #endif  // BATON_TESTS_NCCL_LOOPBACK_PAIR_H_

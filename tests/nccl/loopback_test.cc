@@ -14,7 +14,10 @@
 #include "tests/nccl/loopback_pair.h"
 #include "tests/test_seed.h"
 
-namespace baton::nccl_test {
+namespace baton::kv::nccl_test {
+
+using device::HostStream;
+
 namespace {
 
 using nccl::Comm;
@@ -297,4 +300,4 @@ TEST_F(LoopbackTest, AProcessThatIsKilledLeavesTheOtherWaiting) {
 }
 
 }  // namespace
-}  // namespace baton::nccl_test
+}  // namespace baton::kv::nccl_test

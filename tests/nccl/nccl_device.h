@@ -16,18 +16,18 @@
 #include "kernels/simt/simt_device.h"
 #endif
 
-namespace baton::nccl_test {
+namespace baton::kv::nccl_test {
 
 // A device with KV blocks that this processor can read and write too.
 struct KvDevice {
-  std::unique_ptr<Accelerator> device;
-  std::vector<std::unique_ptr<Accelerator>> peers;  // of the other ranks, of the fake
-  std::vector<DeviceBuffer> buffers;                // of each rank
+  std::unique_ptr<device::Accelerator> device;
+  std::vector<std::unique_ptr<device::Accelerator>> peers;  // of the other ranks, of the fake
+  std::vector<device::DeviceBuffer> buffers;                // of each rank
   SliceDevice parts;
 
   // The device of each rank; it is the same one where ranks share it.
-  std::vector<Accelerator*> ranks() const {
-    std::vector<Accelerator*> all(parts.memory.num_ranks(), device.get());
+  std::vector<device::Accelerator*> ranks() const {
+    std::vector<device::Accelerator*> all(parts.memory.num_ranks(), device.get());
     for (size_t i = 0; i < peers.size(); ++i) all[1 + i] = peers[i].get();
     return all;
   }
@@ -35,22 +35,24 @@ struct KvDevice {
 
 // The options of the device that is made.
 struct KvDeviceOptions {
-  bool is_runner = false;         // where it is built, else the fake
-  bool is_shared = false;         // memory with a descriptor
-  uint32_t num_ranks = 1;         // those of the runner share its device
-  Accelerator* beside = nullptr;  // on that device
+  bool is_runner = false;                 // where it is built, else the fake
+  bool is_shared = false;                 // memory with a descriptor
+  uint32_t num_ranks = 1;                 // those of the runner share its device
+  device::Accelerator* beside = nullptr;  // on that device
 };
 
 // The kernels of the fake: done when its stream comes to them.
-inline const cuda::KernelTable& FakeKernels() {
-  static const cuda::KernelTable table = [] {
-    cuda::KernelTable kernels{};
-    kernels.kv_gather = [](const cuda::KvSlicesParams& params, void*) {
-      FakeAccelerator::Current()->Put([params] { cuda::ReferenceKvGather(params); });
+inline const kernels::cuda::KernelTable& FakeKernels() {
+  static const kernels::cuda::KernelTable table = [] {
+    kernels::cuda::KernelTable kernels{};
+    kernels.kv_gather = [](const kernels::cuda::KvSlicesParams& params, void*) {
+      device::FakeAccelerator::Current()->Put(
+          [params] { kernels::cuda::ReferenceKvGather(params); });
       return absl::OkStatus();
     };
-    kernels.kv_scatter = [](const cuda::KvSlicesParams& params, void*) {
-      FakeAccelerator::Current()->Put([params] { cuda::ReferenceKvScatter(params); });
+    kernels.kv_scatter = [](const kernels::cuda::KvSlicesParams& params, void*) {
+      device::FakeAccelerator::Current()->Put(
+          [params] { kernels::cuda::ReferenceKvScatter(params); });
       return absl::OkStatus();
     };
     return kernels;
@@ -59,12 +61,12 @@ inline const cuda::KernelTable& FakeKernels() {
 }
 
 // Memory of one rank, zeros.
-inline std::byte* AddBuffer(Accelerator* device, size_t size_bytes, bool is_shared,
+inline std::byte* AddBuffer(device::Accelerator* device, size_t size_bytes, bool is_shared,
                             KvDevice* made) {
   device->MakeCurrent();
-  StatusOr<DeviceBuffer> buffer = is_shared
-                                      ? DeviceBuffer::CreateShared(device, size_bytes, "KV blocks")
-                                      : DeviceBuffer::Create(device, size_bytes, "KV blocks");
+  StatusOr<device::DeviceBuffer> buffer =
+      is_shared ? device::DeviceBuffer::CreateShared(device, size_bytes, "KV blocks")
+                : device::DeviceBuffer::Create(device, size_bytes, "KV blocks");
   BATON_CHECK(buffer.ok(), "{}", buffer.status().ToString());
   std::memset(buffer->data(), 0, size_bytes);
   return made->buffers.emplace_back(*std::move(buffer)).data();
@@ -79,28 +81,30 @@ inline KvDevice MakeKvDevice(const KvDeviceOptions& wanted, const KvLayout& layo
 #ifdef BATON_HAVE_SIMT
   if (wanted.is_runner) {
     // Bounds are checked at every access; races are the kernels' own tests'.
-    simt::RunOptions options;
+    kernels::simt::RunOptions options;
     options.detect_races = false;
-    if (wanted.beside == nullptr) made.device = std::make_unique<simt::SimtDevice>(options);
-    made.parts.kernels = &cuda::runner::Kernels();
+    if (wanted.beside == nullptr)
+      made.device = std::make_unique<kernels::simt::SimtDevice>(options);
+    made.parts.kernels = &kernels::cuda::runner::Kernels();
   }
 #endif
   BATON_CHECK(!wanted.is_runner || made.device != nullptr, "this build has no runner");
-  if (made.device == nullptr) made.device = std::make_unique<FakeAccelerator>();
+  if (made.device == nullptr) made.device = std::make_unique<device::FakeAccelerator>();
   const size_t size_bytes = num_blocks * RankLayout(layout, wanted.num_ranks).BlockStride();
   made.parts.device = made.device.get();
   KvMemory& memory = made.parts.memory;
   memory = {AddBuffer(made.device.get(), size_bytes, wanted.is_shared, &made), layout, num_blocks};
   if (wanted.num_ranks > 1) memory.ranks.push_back(memory.base);
   for (uint32_t rank = 1; rank < wanted.num_ranks; ++rank) {
-    if (!wanted.is_runner) made.peers.push_back(std::make_unique<FakeAccelerator>());
-    Accelerator* const device = wanted.is_runner ? made.device.get() : made.peers.back().get();
+    if (!wanted.is_runner) made.peers.push_back(std::make_unique<device::FakeAccelerator>());
+    device::Accelerator* const device =
+        wanted.is_runner ? made.device.get() : made.peers.back().get();
     memory.ranks.push_back(AddBuffer(device, size_bytes, wanted.is_shared, &made));
   }
   made.device->MakeCurrent();
   return made;
 }
 
-}  // namespace baton::nccl_test
+}  // namespace baton::kv::nccl_test
 
 #endif  // BATON_TESTS_NCCL_NCCL_DEVICE_H_

@@ -20,7 +20,7 @@
 #include "tests/patience.h"
 #include "tests/test_seed.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 namespace {
 
 constexpr uint32_t kNumSenders = 3;
@@ -276,4 +276,4 @@ TEST(NcclFaults, NoTransferIsWrongOrHangsAndNothingIsLeftBehind) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

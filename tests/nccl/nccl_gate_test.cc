@@ -15,7 +15,10 @@
 #include "tests/nccl/loopback_library.h"
 #include "tests/patience.h"
 
-namespace baton::test {
+namespace baton::kv::test {
+
+using device::LaunchGate;
+
 namespace {
 
 using nccl::Comm;
@@ -235,4 +238,4 @@ TEST_F(NcclGateTest, ASetUpThatHangsLetsTheEngineGoOnAfterTheBound) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

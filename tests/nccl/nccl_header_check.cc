@@ -8,7 +8,7 @@
 #include "kvcache/transport/nccl/nccl_api.h"
 #include "kvcache/transport/nccl/nccl_library.h"
 
-namespace baton::nccl {
+namespace baton::kv::nccl {
 namespace {
 
 // NCCL's type -> ours.
@@ -99,4 +99,4 @@ constexpr ncclConfig_t kInitial = NCCL_CONFIG_INITIALIZER;
 static_assert(kInitial.magic == Config{}.magic && kInitial.blocking == Config{}.blocking);
 
 }  // namespace
-}  // namespace baton::nccl
+}  // namespace baton::kv::nccl

@@ -15,7 +15,10 @@
 #include "tests/nccl/loopback_library.h"
 #include "tests/tls/test_certs.h"
 
-namespace baton::nccl {
+namespace baton::kv::nccl {
+
+namespace test = tls::test;
+
 namespace {
 
 using nccl_test::BuiltLibrary;
@@ -134,4 +137,4 @@ TEST(NcclLibrary, TheWheelsLibraryFillsTheTable) {
 }
 
 }  // namespace
-}  // namespace baton::nccl
+}  // namespace baton::kv::nccl

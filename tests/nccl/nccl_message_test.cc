@@ -10,7 +10,7 @@
 #include "src/base/xxh3.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 NcclMessage Make(NcclMessageKind kind) {
@@ -120,4 +120,4 @@ TEST(NcclMessage, ReasonsHaveNames) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

@@ -15,7 +15,7 @@
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/nccl/loopback_library.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 namespace {
 
 constexpr uint32_t kNumBlocks = 128;  // 47 MB of SmolLM2-135M's layout
@@ -86,8 +86,8 @@ int Main(double seconds) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test
 
 int main(int argc, char** argv) {
-  return baton::test::Main(argc > 1 ? std::strtod(argv[1], nullptr) : 5);
+  return baton::kv::test::Main(argc > 1 ? std::strtod(argv[1], nullptr) : 5);
 }

@@ -17,7 +17,10 @@
 #include "tests/nccl/loopback_pair.h"
 #include "tests/patience.h"
 
-namespace baton::test {
+namespace baton::kv::test {
+
+using device::FakeAccelerator;
+
 namespace {
 
 NcclTransport* NcclOf(const Worker& worker) {
@@ -589,4 +592,4 @@ TEST(NcclTransportOptionsTest, ShapesThatCannotWorkAreRefusedByNumber) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

@@ -10,7 +10,12 @@
 
 #include "tests/http/raw_client.h"
 
-namespace baton {
+namespace baton::obs {
+
+using http::ParseCorsOrigins;
+using http::RawClient;
+using http::SiteRules;
+
 namespace {
 
 using ::testing::AllOf;
@@ -175,4 +180,4 @@ TEST_F(AdminServerTest, EverythingElseIsRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::obs

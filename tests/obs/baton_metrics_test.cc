@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::obs {
 namespace {
 
 using ::testing::HasSubstr;
@@ -174,4 +174,4 @@ TEST_F(BatonMetricsTest, PromtoolFindsNothingToSay) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::obs

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::obs {
 namespace {
 
 using ::testing::ElementsAre;
@@ -173,4 +173,4 @@ TEST(MetricAliasesTest, PromtoolHasNothingToSayButOfTheColons) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::obs

@@ -10,7 +10,7 @@
 
 #include "src/base/thread.h"
 
-namespace baton {
+namespace baton::obs {
 namespace {
 
 using ::testing::ElementsAre;
@@ -136,4 +136,4 @@ TEST(MetricsDeathTest, OurMistakesStopTheProcess) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::obs

@@ -10,7 +10,7 @@
 #include "src/obs/heartbeat.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::obs {
 namespace {
 
 using ::testing::ElementsAre;
@@ -177,4 +177,4 @@ TEST(HeartbeatTest, StaleLoopIsUnavailable) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::obs

@@ -14,7 +14,10 @@
 
 #include "src/base/clock.h"
 
-namespace baton {
+namespace baton::otlp {
+
+using namespace obs;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 namespace collector = opentelemetry::proto::collector::trace::v1;
@@ -279,4 +282,4 @@ TEST_F(OtlpExporterTest, StoppingWaitsForNoCollectorBeyondItsLimit) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::otlp

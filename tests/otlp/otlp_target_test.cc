@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::otlp {
 namespace {
 
 using ::testing::ElementsAre;
@@ -184,4 +184,4 @@ TEST_F(OtlpTargetTest, SamplersAreThoseOfTheSpecification) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::otlp

@@ -12,7 +12,10 @@
 #include "tests/router/fake_cluster.h"
 #include "tests/router/request_phase.h"
 
-namespace baton {
+namespace baton::router {
+
+using scheduler::FinishReason;
+
 namespace {
 
 constexpr int64_t kSecond = 1'000'000;
@@ -621,4 +624,4 @@ TEST_F(BadLinkTest, TheTopologyAndTheMetricsNameBothEnds) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

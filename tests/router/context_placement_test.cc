@@ -5,7 +5,10 @@
 
 #include "tests/router/fake_cluster.h"
 
-namespace baton {
+namespace baton::router {
+
+using scheduler::FinishReason;
+
 namespace {
 
 constexpr int64_t kSecond = 1'000'000;
@@ -287,4 +290,4 @@ TEST(ContextPlacementTest, NoWorkersContextEndsAnAnswerAtATokenThatIsKnown) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -18,13 +18,13 @@
 #include "tests/router/recording_sink.h"
 #include "tests/router/test_model.h"
 
-namespace baton {
+namespace baton::router {
 
 // A router core with workers and clients; see the file comment.
 class FakeCluster {
  public:
   explicit FakeCluster(RouterCoreConfig config = {})
-      : metrics(RegisterBatonMetrics(&registry)), core(config, &connector, &metrics) {}
+      : metrics(obs::RegisterBatonMetrics(&registry)), core(config, &connector, &metrics) {}
 
   static WorkerDescription Describe(const std::string& id, PoolRole role) {
     WorkerDescription worker;
@@ -114,7 +114,8 @@ class FakeCluster {
   SessionRef Session(const std::string& id) { return connector.last_session.at(id); }
 
   static WorkerToken Token(RequestUid uid, uint32_t index, TokenId token,
-                           FinishReason finish = FinishReason::kNone, uint32_t choice = 0) {
+                           scheduler::FinishReason finish = scheduler::FinishReason::kNone,
+                           uint32_t choice = 0) {
     WorkerToken event;
     event.uid = uid;
     event.attempt = 1;
@@ -133,12 +134,12 @@ class FakeCluster {
   }
   // Sends `text` byte by byte from index `first`; `finish` goes with the last one.
   void Text(const std::string& id, RequestUid uid, uint32_t first, std::string_view text,
-            FinishReason finish = FinishReason::kNone) {
+            scheduler::FinishReason finish = scheduler::FinishReason::kNone) {
     const std::vector<TokenId> bytes = BytesOf(text);
     for (size_t i = 0; i < bytes.size(); ++i) {
       const bool last = i + 1 == bytes.size();
       Tokens(id, {OfAttempt(text_attempt, Token(uid, first + static_cast<uint32_t>(i), bytes[i],
-                                                last ? finish : FinishReason::kNone))});
+                                                last ? finish : scheduler::FinishReason::kNone))});
     }
   }
   void State(const std::string& id, RequestUid uid, WorkerRequestState state,
@@ -166,8 +167,8 @@ class FakeCluster {
   uint32_t cached_tokens = 0;  // of what State tells
   uint64_t next_lease = 1;
   uint64_t next_uid = 1;
-  MetricsRegistry registry;
-  BatonMetrics metrics;
+  obs::MetricsRegistry registry;
+  obs::BatonMetrics metrics;
   FakeConnector connector;
   std::map<std::string, LeaseId> leases;
   std::map<std::string, Incarnation> lives;
@@ -178,6 +179,6 @@ class FakeCluster {
   RouterCore core;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_TESTS_ROUTER_FAKE_CLUSTER_H_

@@ -10,7 +10,7 @@
 
 #include "src/router/worker_link.h"
 
-namespace baton {
+namespace baton::router {
 
 // One order that a worker received.
 struct Order {
@@ -117,6 +117,6 @@ class FakeConnector final : public WorkerConnector {
   std::map<std::string, SessionRef> last_session;
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_TESTS_ROUTER_FAKE_WORKER_H_

@@ -16,7 +16,11 @@
 #include "tests/router/recording_sink.h"
 #include "tests/router/test_model.h"
 
-namespace baton {
+namespace baton::router {
+
+using namespace obs;  // NOLINT(google-build-using-namespace)
+using scheduler::FinishReason;
+
 namespace {
 
 using testing::ElementsAre;
@@ -597,4 +601,4 @@ TEST_F(SmallKeyedAnswersTest, OneReaderTooManyIsRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

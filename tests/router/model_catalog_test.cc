@@ -12,7 +12,13 @@
 #include "src/router/grpc_registry_service.h"
 #include "tests/router/test_model.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::RefusalReason;
+using text::Tokenizer;
+using text::TokenizerSpec;
+using text::TokenizerSpecId;
+
 namespace {
 
 using Resolved = ModelCatalog::Resolved;
@@ -207,4 +213,4 @@ TEST(ModelCatalogTest, AWorkerThatFindsNoPlaceComesAgainAndIsNotRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -7,7 +7,10 @@
 #include "tests/router/fake_cluster.h"
 #include "tests/router/request_phase.h"
 
-namespace baton {
+namespace baton::router {
+
+using scheduler::FinishReason;
+
 namespace {
 
 TEST(MoveTest, StreamsLeaveADrainingDecodeWorkerForOneWithRoom) {
@@ -350,4 +353,4 @@ TEST(MoveTest, ASourceThatIsLostBeforeTheDestinationAnswersIsAnOrdinaryFault) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

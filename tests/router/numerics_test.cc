@@ -10,7 +10,10 @@
 
 #include "tests/router/fake_cluster.h"
 
-namespace baton {
+namespace baton::router {
+
+using scheduler::FinishReason;
+
 namespace {
 
 constexpr ServeMode kAlone = ServeMode::kAggregated;
@@ -375,4 +378,4 @@ TEST(NumericsTest, WhoIsNotPairedIsSaidWithWhatDiffers) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -6,7 +6,10 @@
 
 #include "tests/router/fake_cluster.h"
 
-namespace baton {
+namespace baton::router {
+
+using scheduler::FinishReason;
+
 namespace {
 
 constexpr int64_t kSecond = 1'000'000;
@@ -650,4 +653,4 @@ TEST(PlacementTest, ANextLifeOfALeaverIsServedAgain) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -9,7 +9,10 @@
 
 #include "tests/router/fake_cluster.h"
 
-namespace baton {
+namespace baton::router {
+
+using namespace kv;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 const ChainKey kKey = DeriveChainKey("", "default");
@@ -325,4 +328,4 @@ TEST(PrefixPlacementTest, AHolderWithoutASlotIsPassedBy) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

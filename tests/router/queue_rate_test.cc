@@ -10,7 +10,10 @@
 
 #include "tests/router/fake_cluster.h"
 
-namespace baton {
+namespace baton::router {
+
+using scheduler::FinishReason;
+
 namespace {
 
 constexpr int64_t kSecond = 1'000'000;
@@ -189,4 +192,4 @@ TEST(PrefillWaitTest, BoundsWhatADecodeWorkerIsSentBetweenTwoHeartbeats) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

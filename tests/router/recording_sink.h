@@ -11,7 +11,7 @@
 
 #include "src/router/submit.h"
 
-namespace baton {
+namespace baton::router {
 
 // Records what a client saw.
 class RecordingSink final : public ResponseSink {
@@ -21,7 +21,7 @@ class RecordingSink final : public ResponseSink {
     uint32_t index;
     TokenId token;
     std::string text;
-    FinishReason finish;
+    scheduler::FinishReason finish;
     bool is_last;
     std::optional<float> logprob;
     std::optional<size_t> stop_idx;
@@ -58,10 +58,11 @@ class RecordingSink final : public ResponseSink {
     }
     return text;
   }
-  FinishReason Finish(uint32_t choice = 0) const {
-    FinishReason finish = FinishReason::kNone;
+  scheduler::FinishReason Finish(uint32_t choice = 0) const {
+    scheduler::FinishReason finish = scheduler::FinishReason::kNone;
     for (const Seen& seen : tokens) {
-      if (seen.choice == choice && seen.finish != FinishReason::kNone) finish = seen.finish;
+      if (seen.choice == choice && seen.finish != scheduler::FinishReason::kNone)
+        finish = seen.finish;
     }
     return finish;
   }
@@ -75,6 +76,6 @@ class RecordingSink final : public ResponseSink {
   std::function<void()> on_end;     // as the client is told
 };
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_TESTS_ROUTER_RECORDING_SINK_H_

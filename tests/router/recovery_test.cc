@@ -8,7 +8,13 @@
 #include "tests/router/fake_cluster.h"
 #include "tests/router/request_phase.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::RequestLimits;
+using obs::ResumeReason;
+using obs::ResumeSource;
+using scheduler::FinishReason;
+
 namespace {
 
 constexpr int64_t kSecond = 1'000'000;
@@ -459,4 +465,4 @@ TEST(RecoveryTest, AnAnswerWhoseTokensAreAllKnownNeedsNoPlace) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

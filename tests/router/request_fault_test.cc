@@ -8,7 +8,10 @@
 #include "tests/router/fake_cluster.h"
 #include "tests/router/request_phase.h"
 
-namespace baton {
+namespace baton::router {
+
+using scheduler::FinishReason;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -499,4 +502,4 @@ TEST(RequestFaultTest, RequestThatCameTooLateIsNotPlaced) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

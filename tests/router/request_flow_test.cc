@@ -6,7 +6,13 @@
 #include "tests/router/fake_cluster.h"
 #include "tests/router/request_phase.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::kRequestFinishNames;
+using obs::RequestFinish;
+using scheduler::FinishReason;
+using text::StopMatcher;
+
 namespace {
 
 constexpr size_t kByLength = static_cast<size_t>(RequestFinish::kLength);
@@ -514,4 +520,4 @@ TEST(RequestFlowTest, RequestsThatAreCutShortCountInTheHistograms) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -6,7 +6,7 @@
 
 #include "tests/router/fake_cluster.h"
 
-namespace baton {
+namespace baton::router {
 
 // How far a disaggregated request has come. In kQueued there is no room for it yet.
 enum class Phase {
@@ -75,6 +75,6 @@ inline void ExpectClean(FakeCluster& cluster) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_TESTS_ROUTER_REQUEST_PHASE_H_

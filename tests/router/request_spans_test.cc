@@ -11,7 +11,11 @@
 #include "tests/router/fake_cluster.h"
 #include "tests/router/request_phase.h"
 
-namespace baton {
+namespace baton::router {
+
+using namespace obs;  // NOLINT(google-build-using-namespace)
+using scheduler::FinishReason;
+
 namespace {
 
 constexpr SpanIds kClient = {.trace_hi = 7, .trace_lo = 8, .span_id = 9, .sampled = true};
@@ -210,4 +214,4 @@ TEST(RequestSpansTest, TheSamplerDecidesWhichTracesAreRecorded) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -11,7 +11,10 @@
 #include "tests/router/fake_cluster.h"
 #include "tests/router/request_phase.h"
 
-namespace baton {
+namespace baton::router {
+
+using scheduler::FinishReason;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -285,4 +288,4 @@ TEST(RetryEstimateTest, ARefusalOfAFullServerNamesTheTimeOfItsTurn) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

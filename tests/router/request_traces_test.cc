@@ -10,7 +10,14 @@
 #include "tests/router/fake_cluster.h"
 #include "tests/router/request_phase.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::kNumRequestStages;
+using obs::RequestEvent;
+using obs::RequestStage;
+using obs::ResumeReason;
+using scheduler::FinishReason;
+
 namespace {
 
 using Traces = std::vector<std::shared_ptr<const RequestTrace>>;
@@ -157,4 +164,4 @@ TEST(RequestTracesTest, OneThatNobodyServesIsAmongTheRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

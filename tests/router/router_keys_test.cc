@@ -14,7 +14,11 @@
 #include "src/router/router.h"
 #include "tests/router/fake_cluster.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::MetricsRegistry;
+using scheduler::FinishReason;
+
 namespace {
 
 using testing::IsEmpty;
@@ -128,4 +132,4 @@ TEST_F(RouterKeysTest, ASlowReaderThatWasAloneLeavesItsGenerationTheGrace) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

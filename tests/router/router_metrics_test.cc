@@ -6,7 +6,12 @@
 #include "tests/router/fake_cluster.h"
 #include "tests/router/request_phase.h"
 
-namespace baton {
+namespace baton::router {
+
+using obs::Counter;
+using obs::kRequestCodes;
+using scheduler::FinishReason;
+
 namespace {
 
 TEST(RouterMetricsTest, TheDecodeWorkersCountAsOnePool) {
@@ -130,4 +135,4 @@ TEST(RouterMetricsTest, PromptsAreCountedWithTheirFirstToken) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -10,7 +10,12 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::ChainLink;
+using kv::ChainLinks;
+using kv::DeriveChainKey;
+
 namespace {
 
 constexpr LeaseId kA(1);
@@ -348,4 +353,4 @@ TEST(RouterPrefixIndexTest, StaysWithinItsLimitUnderChurn) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -22,7 +22,13 @@
 #include "tests/router/recording_sink.h"
 #include "tests/router/test_model.h"
 
-namespace baton {
+namespace baton::router {
+
+using api::FillToyHello;
+using obs::BatonMetrics;
+using obs::MetricsRegistry;
+using obs::RegisterBatonMetrics;
+
 namespace {
 
 using std::chrono::milliseconds;
@@ -200,4 +206,4 @@ TEST(RouterInboxBound, ReportsOfOneWorkerWaitInItsStream) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

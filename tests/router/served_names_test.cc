@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::router {
 namespace {
 
 using ::testing::ElementsAre;
@@ -39,4 +39,4 @@ TEST(ServedNamesTest, WhatIsNoNameIsRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -12,7 +12,15 @@
 
 #include "tests/router/fake_cluster.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::kDefaultTenant;
+using obs::Counter;
+using obs::ShadowResult;
+using scheduler::FinishReason;
+using text::kMaxStopBytes;
+using text::StopMatcher;
+
 namespace {
 
 using testing::HasSubstr;
@@ -439,4 +447,4 @@ TEST_F(NoShadowTest, WithoutAShareSinksStayAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -7,7 +7,10 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::ChainLink;
+
 namespace {
 
 std::vector<ChainLink> Links(std::initializer_list<uint64_t> names) {
@@ -96,4 +99,4 @@ TEST(SharedBlocksTest, WhatComesInGoesOut) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

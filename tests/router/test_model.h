@@ -12,23 +12,23 @@
 #include "src/text/chat_template.h"
 #include "src/text/tokenizer.h"
 
-namespace baton {
+namespace baton::router {
 
 inline constexpr TokenId kTestEos = 256;
 inline constexpr uint32_t kTestVocab = 259;
 inline constexpr uint32_t kTestContext = 512;
 
-inline TokenizerSpec TestSpec() {
-  TokenizerSpec spec;
+inline text::TokenizerSpec TestSpec() {
+  text::TokenizerSpec spec;
   spec.model = "gpt2";
   spec.pre = "gpt-2";
   for (int byte = 0; byte < 256; ++byte) {
-    spec.tokens.push_back(ByteLetter(static_cast<uint8_t>(byte)));
-    spec.token_types.push_back(static_cast<int32_t>(TokenType::kNormal));
+    spec.tokens.push_back(text::ByteLetter(static_cast<uint8_t>(byte)));
+    spec.token_types.push_back(static_cast<int32_t>(text::TokenType::kNormal));
   }
   for (const char* name : {"<eos>", "<user>", "<assistant>"}) {
     spec.tokens.emplace_back(name);
-    spec.token_types.push_back(static_cast<int32_t>(TokenType::kControl));
+    spec.token_types.push_back(static_cast<int32_t>(text::TokenType::kControl));
   }
   spec.eos_id = kTestEos;
   spec.chat_template =
@@ -45,10 +45,10 @@ inline std::shared_ptr<const ModelInfo> TestModel() {
     info->created_unix_s = 1'700'000'000;
     info->max_context = kTestContext;
     info->vocab_size = kTestVocab;
-    const TokenizerSpec spec = TestSpec();
-    info->tokenizer = Tokenizer::Create(spec).value();
-    info->chat_template = std::make_shared<const ChatTemplate>(
-        ChatTemplate::Create(spec.chat_template, "", "<eos>").value());
+    const text::TokenizerSpec spec = TestSpec();
+    info->tokenizer = text::Tokenizer::Create(spec).value();
+    info->chat_template = std::make_shared<const text::ChatTemplate>(
+        text::ChatTemplate::Create(spec.chat_template, "", "<eos>").value());
     return info;
   }();
   return model;
@@ -61,6 +61,6 @@ inline std::vector<TokenId> BytesOf(std::string_view text) {
   return tokens;
 }
 
-}  // namespace baton
+}  // namespace baton::router
 
 #endif  // BATON_TESTS_ROUTER_TEST_MODEL_H_

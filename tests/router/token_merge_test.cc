@@ -8,7 +8,10 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::router {
+
+using scheduler::FinishReason;
+
 namespace {
 
 using Outcome = TokenMerge::Outcome;
@@ -123,4 +126,4 @@ TEST(TokenMergeTest, AnyOrderGivesTheSameStreams) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

@@ -9,7 +9,13 @@
 #include "src/base/wire_text.h"
 #include "src/text/tokenizer_spec.h"
 
-namespace baton {
+namespace baton::router {
+
+using kv::ChainLink;
+using kv::ChainToBytes;
+using scheduler::FinishReason;
+using text::kMaxSpecBytes;
+
 namespace {
 
 v1::PrefixEvents Events(size_t num_links, const std::string& removed) {
@@ -190,4 +196,4 @@ TEST(WorkerCodecTest, NumbersAndListsOfAWorkerAreMadeUsable) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router

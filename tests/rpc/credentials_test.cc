@@ -17,7 +17,14 @@
 #include "baton/v1/inference.grpc.pb.h"
 #include "tests/tls/test_certs.h"
 
-namespace baton::test {
+namespace baton::rpc::test {
+
+using tls::TlsFiles;
+using tls::test::ReplaceText;
+using tls::test::TempFolder;
+using tls::test::TestAuthority;
+using tls::test::TextOf;
+
 namespace {
 
 constexpr unsigned kQuickRefreshS = 1;
@@ -176,4 +183,4 @@ TEST_F(CredentialsTest, ReplacedFilesCountForNewConnections) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::rpc::test

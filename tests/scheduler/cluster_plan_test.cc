@@ -9,7 +9,7 @@
 #include "scheduler/aggregated_plan.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 using ::testing::HasSubstr;
@@ -256,4 +256,4 @@ TEST(AggregatedPlanTest, LongPromptsAndATightItlNeedASplit) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -6,7 +6,7 @@
 #include "scheduler/route_policy.h"
 #include "tests/scheduler/route_cluster.h"
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000;
@@ -228,4 +228,4 @@ TEST(LinkHealthTest, ARequestThatLinksFailedNeedsNone) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::scheduler

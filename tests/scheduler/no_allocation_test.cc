@@ -21,7 +21,10 @@ void* operator new(size_t size) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
-namespace baton {
+namespace baton::scheduler {
+
+using kv::BlockPool;
+
 namespace {
 
 TEST(NoAllocationTest, PlanAndFinishUseTheMemoryTakenBefore) {
@@ -67,4 +70,4 @@ TEST(NoAllocationTest, PlanAndFinishUseTheMemoryTakenBefore) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -8,7 +8,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 // Lindley's recursion over Poisson arrivals. A wait says much about the next: of 200,000 the p99 of
@@ -69,4 +69,4 @@ TEST(QueueingTest, PoissonQuantilesAreThoseOfTheTables) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -7,7 +7,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 // Llama-3.1-8B in bf16: 32 layers of 6144 x 4096, 4096 x 4096, 28672 x 4096 and 4096 x 14336
@@ -212,4 +212,4 @@ TEST(RooflineTest, ATransferTakesWhatTheLinkAllows) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -6,7 +6,7 @@
 
 #include "scheduler/route_policy.h"
 
-namespace baton {
+namespace baton::scheduler {
 
 // Equal idle workers with pools of `num_blocks` and all links up, to be changed by each test.
 struct RouteCluster {
@@ -26,6 +26,6 @@ struct RouteCluster {
   Route Pick(const RouteQuery& query) const { return PickRoute({prefill, decode, links}, query); }
 };
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_TESTS_SCHEDULER_ROUTE_CLUSTER_H_

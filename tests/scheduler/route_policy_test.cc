@@ -7,7 +7,7 @@
 
 #include "tests/scheduler/route_cluster.h"
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 RouteQuery Query(uint64_t random = 1) {
@@ -272,4 +272,4 @@ TEST(RoutePolicyTest, PairingComparesEachFieldAndNamesIt) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::scheduler

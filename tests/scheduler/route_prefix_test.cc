@@ -8,7 +8,7 @@
 #include "scheduler/route_policy.h"
 #include "tests/scheduler/route_cluster.h"
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 RouteQuery Query(uint64_t random = 1) {
@@ -200,4 +200,4 @@ TEST(RoutePrefixTest, PropertiesOverRandomClusters) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::scheduler

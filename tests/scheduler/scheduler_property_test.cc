@@ -9,7 +9,11 @@
 #include "tests/scheduler/toy_worker.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::scheduler {
+
+using kv::BlockHandle;
+using kv::BlockState;
+
 namespace {
 
 // A request as the test knows it.
@@ -222,4 +226,4 @@ INSTANTIATE_TEST_SUITE_P(Roles, SchedulerPropertyTest,
                                          SchedulerRole::kAggregated));
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::scheduler

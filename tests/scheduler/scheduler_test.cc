@@ -9,7 +9,12 @@
 
 #include "tests/scheduler/toy_worker.h"
 
-namespace baton {
+namespace baton::scheduler {
+
+using kv::BlockHandle;
+using kv::BlockPool;
+using kv::BlockState;
+
 namespace {
 
 SchedulerConfig Config(SchedulerRole role = SchedulerRole::kAggregated) {
@@ -519,4 +524,4 @@ TEST(SchedulerDeathTest, MisuseStopsTheProcess) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::scheduler

@@ -6,7 +6,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::scheduler {
 namespace {
 
 // A machine with known costs.
@@ -165,4 +165,4 @@ TEST(StepCostTest, TheFirstStepOfItsKindIsBelievedHoweverSlow) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::scheduler

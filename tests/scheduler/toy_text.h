@@ -8,7 +8,7 @@
 #include "scheduler/sequence.h"
 #include "src/base/xxh3.h"
 
-namespace baton {
+namespace baton::scheduler {
 
 inline constexpr TokenId kToyStop = 0;
 // A prompt that begins with this token is never answered by the stop token.
@@ -37,6 +37,6 @@ inline std::vector<TokenId> ToyOutput(std::vector<TokenId> tokens, uint32_t choi
   return output;
 }
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_TESTS_SCHEDULER_TOY_TEXT_H_

@@ -19,18 +19,19 @@
 #include "scheduler/scheduler.h"
 #include "tests/scheduler/toy_text.h"
 
-namespace baton {
+namespace baton::scheduler {
 
 // See the file comment.
 class ToyWorker {
  public:
   ToyWorker(const SchedulerConfig& config, uint32_t num_blocks, bool prefix_cache = false)
       : pool_(num_blocks),
-        index_(prefix_cache ? std::make_unique<PrefixIndex>(&pool_, config.block_size) : nullptr),
+        index_(prefix_cache ? std::make_unique<kv::PrefixIndex>(&pool_, config.block_size)
+                            : nullptr),
         scheduler_(config, &pool_, index_.get()),
         kv_(num_blocks * config.block_size, -1) {}
 
-  BlockPool& pool() { return pool_; }
+  kv::BlockPool& pool() { return pool_; }
   Scheduler& scheduler() { return scheduler_; }
   // Output so far by (uid.lo, choice); `finished` holds those that ended by themselves.
   std::map<std::pair<uint64_t, uint32_t>, std::vector<TokenId>> outputs;
@@ -88,12 +89,12 @@ class ToyWorker {
   }
 
   // Starts the choices of a prompt whose KV came from elsewhere into `blocks`.
-  void Bind(const SequenceSpec& spec, const std::vector<BlockHandle>& blocks) {
+  void Bind(const SequenceSpec& spec, const std::vector<kv::BlockHandle>& blocks) {
     const uint32_t block_size = scheduler_.config().block_size;
     for (uint32_t i = 0; i < spec.tokens.size(); ++i) {
       kv_[blocks[i / block_size].index.value() * block_size + i % block_size] = spec.tokens[i];
     }
-    std::vector<BlockCopy> copies;
+    std::vector<kv::BlockCopy> copies;
     scheduler_.AddBound(spec, blocks, FirstTokens(spec), &copies, now_us_);
     Copy(copies);
   }
@@ -207,28 +208,28 @@ class ToyWorker {
 
   void Divide(SequenceId id) {
     const std::vector<ChoiceStart> starts = FirstTokens(scheduler_.Find(id)->spec);
-    std::vector<BlockCopy> copies;
+    std::vector<kv::BlockCopy> copies;
     scheduler_.Fork(id, starts, &copies);
     Copy(copies);
   }
 
-  void Copy(const std::vector<BlockCopy>& copies) {
+  void Copy(const std::vector<kv::BlockCopy>& copies) {
     const uint32_t block_size = scheduler_.config().block_size;
-    for (const BlockCopy& copy : copies) {
+    for (const kv::BlockCopy& copy : copies) {
       for (uint32_t i = 0; i < copy.num_tokens; ++i) {
         kv_[copy.to * block_size + i] = kv_[copy.from * block_size + i];
       }
     }
   }
 
-  BlockPool pool_;
-  const std::unique_ptr<PrefixIndex> index_;
+  kv::BlockPool pool_;
+  const std::unique_ptr<kv::PrefixIndex> index_;
   Scheduler scheduler_;
   std::vector<TokenId> kv_;  // [block][token]
   int64_t now_us_ = 1'000'000;
   uint64_t last_id_ = 0;
 };
 
-}  // namespace baton
+}  // namespace baton::scheduler
 
 #endif  // BATON_TESTS_SCHEDULER_TOY_WORKER_H_

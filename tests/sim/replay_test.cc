@@ -9,7 +9,13 @@
 
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::sim {
+
+using loadgen::TraceRow;
+using router::ServeMode;
+using scheduler::MeasuredWeights;
+using scheduler::StepModel;
+
 namespace {
 
 // A step of a prompt takes 1 ms and 0.1 ms a token, one that decodes 2 ms and 0.1 ms a row.
@@ -183,4 +189,4 @@ TEST(ReplayTest, WhatCannotBeReplayedIsRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::sim

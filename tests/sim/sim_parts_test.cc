@@ -13,7 +13,14 @@
 #include "src/sim/sim_process.h"
 #include "src/sim/sim_workload.h"
 
-namespace baton {
+namespace baton::sim {
+
+using engine::RequestSpec;
+using kernels::AttentionSpan;
+using kv::KvLayout;
+using kv::KvView;
+using model::ModelBatch;
+
 namespace {
 
 TEST(EventQueueTest, RunsInOrderOfTimeThenOfPosting) {
@@ -274,4 +281,4 @@ TEST(SimWorkloadTest, ARequestDependsOnSeedAndNumberAlone) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::sim

@@ -9,7 +9,10 @@
 #include "src/base/log.h"
 #include "src/sim/sim_runner.h"
 
-namespace baton {
+namespace baton::sim {
+
+using obs::ResumeReason;
+
 namespace {
 
 class SimTest : public ::testing::Test {
@@ -187,4 +190,4 @@ TEST_F(SimTest, RunsThatOnceFoundABugFindNone) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::sim

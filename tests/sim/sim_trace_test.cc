@@ -8,7 +8,13 @@
 #include "src/base/log.h"
 #include "src/sim/sim_runner.h"
 
-namespace baton {
+namespace baton::sim {
+
+using loadgen::RandomDraws;
+using loadgen::ReadTraceFile;
+using loadgen::ScaleTrace;
+using loadgen::TraceRow;
+
 namespace {
 
 // Runs every row of a trace of tests/data.
@@ -57,4 +63,4 @@ TEST(SimTraceTest, EqualBlocksOfATraceGiveEqualTokens) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::sim

@@ -9,7 +9,7 @@
 
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 using ::testing::ElementsAre;
@@ -222,4 +222,4 @@ TEST(ChatEncoderTest, ThePromptEndsInsideAMessageThatIsContinued) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

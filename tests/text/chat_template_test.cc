@@ -11,7 +11,7 @@
 #include "tests/patience.h"
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 using ::testing::HasSubstr;
@@ -226,4 +226,4 @@ TEST(ChatTemplateTest, ThreadsShareOneTemplate) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

@@ -8,7 +8,7 @@
 #include "src/text/utf8.h"
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 std::string Stream(const std::vector<TokenId>& ids, bool skip_special) {
@@ -74,4 +74,4 @@ TEST(DetokenizerTest, IdsOutsideTheVocabularyGiveNothing) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

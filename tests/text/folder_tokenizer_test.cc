@@ -18,7 +18,7 @@
 #include "tests/text/golden_file.h"
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 using ::testing::HasSubstr;
@@ -426,4 +426,4 @@ TEST(FolderTokenizerTest, FilesAreReadFromAFolder) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

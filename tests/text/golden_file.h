@@ -14,10 +14,10 @@
 #include "src/base/ids.h"
 #include "tests/model/test_model.h"
 
-namespace baton {
+namespace baton::text {
 
 inline nlohmann::json ReadGolden(const std::string& name) {
-  std::ifstream file(GoldenPath(name));
+  std::ifstream file(model::GoldenPath(name));
   return nlohmann::json::parse(file);
 }
 
@@ -52,6 +52,6 @@ inline const std::vector<std::string>& HardStrings() {
   return strings;
 }
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TESTS_TEXT_GOLDEN_FILE_H_

@@ -8,7 +8,7 @@
 #include "src/text/utf8.h"
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 // The whole text at once, by searching.
@@ -152,4 +152,4 @@ TEST(ReasoningSplitterTest, ThePromptSaysWhereTheAnswerBegins) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

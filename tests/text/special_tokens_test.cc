@@ -8,7 +8,7 @@
 
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 // One token of a made-up set.
@@ -139,4 +139,4 @@ TEST(SpecialTokensTest, BreakingOnlyAddsGuardsAndOnlyWhereNeeded) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

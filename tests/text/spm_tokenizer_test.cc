@@ -19,7 +19,11 @@
 #include "tests/text/golden_file.h"
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
+
+using model::GgufFile;
+using model::ReadTokenizerMetadata;
+
 namespace {
 
 using ::testing::ElementsAre;
@@ -410,4 +414,4 @@ TEST(SpmTokenizerTest, BadVocabulariesAreRefusedWithTheValues) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

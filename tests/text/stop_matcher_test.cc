@@ -9,7 +9,7 @@
 #include "src/text/utf8.h"
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 using ::testing::HasSubstr;
@@ -185,4 +185,4 @@ TEST(StopMatcherTest, UnusableStopStringsAreNamed) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

@@ -21,17 +21,17 @@
 #include "tests/model/test_model.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::text {
 
 // The demo model's tokenizer metadata; read once.
 inline const TokenizerSpec& DemoSpec() {
   static const TokenizerSpec spec = [] {
-    const auto file = GgufFile::Open(DemoModelPath());
+    const auto file = model::GgufFile::Open(model::DemoModelPath());
     if (!file.ok()) {
       std::cerr << "the demo model is needed: " << file.status() << "\n";
       std::abort();
     }
-    const auto metadata = ReadTokenizerMetadata(**file);
+    const auto metadata = model::ReadTokenizerMetadata(**file);
     if (!metadata.ok()) {
       std::cerr << metadata.status() << "\n";
       std::abort();
@@ -108,6 +108,6 @@ inline std::unique_ptr<Tokenizer> MakeTokenizer(const TokenizerSpec& spec) {
   return *std::move(tokenizer);
 }
 
-}  // namespace baton
+}  // namespace baton::text
 
 #endif  // BATON_TESTS_TEXT_TEST_SPEC_H_

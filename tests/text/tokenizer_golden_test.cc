@@ -11,7 +11,7 @@
 #include "tests/text/golden_file.h"
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 const nlohmann::json& Golden() {
@@ -112,4 +112,4 @@ INSTANTIATE_TEST_SUITE_P(Rules, SplitRuleTest,
                          });
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

@@ -9,7 +9,7 @@
 
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 using ::testing::HasSubstr;
@@ -202,4 +202,4 @@ TEST(TokenizerSpecTest, AmplificationIsRefusedQuickly) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

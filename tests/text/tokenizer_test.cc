@@ -13,7 +13,7 @@
 #include "src/text/utf8.h"
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 using ::testing::ElementsAre;
@@ -379,4 +379,4 @@ TEST(PreTokenizerTest, AllNamesOfATableRowShareTheRule) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

@@ -8,7 +8,7 @@
 #include "src/text/byte_letters.h"
 #include "tests/text/test_spec.h"
 
-namespace baton {
+namespace baton::text {
 namespace {
 
 std::string DecodeWhole(std::string_view bytes) {
@@ -127,4 +127,4 @@ TEST(ByteLettersTest, EveryByteHasALetterOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::text

@@ -14,7 +14,7 @@
 #include "src/base/check.h"
 #include "src/base/random.h"
 
-namespace baton::test {
+namespace baton::tls::test {
 namespace {
 
 EVP_PKEY* NewKey() {
@@ -127,4 +127,4 @@ TlsFiles TestAuthority::Issue(const TempFolder& folder, const std::string& name,
   return files;
 }
 
-}  // namespace baton::test
+}  // namespace baton::tls::test

@@ -10,7 +10,7 @@
 
 #include "src/tls/tls_files.h"
 
-namespace baton::test {
+namespace baton::tls::test {
 
 // A new folder, removed with everything in it.
 class TempFolder {
@@ -55,6 +55,6 @@ class TestAuthority {
   X509* cert_;
 };
 
-}  // namespace baton::test
+}  // namespace baton::tls::test
 
 #endif  // BATON_TESTS_TLS_TEST_CERTS_H_

@@ -14,7 +14,7 @@
 #include "src/tls/tls_watch.h"
 #include "tests/tls/test_certs.h"
 
-namespace baton::test {
+namespace baton::tls::test {
 namespace {
 
 using testing::HasSubstr;
@@ -121,4 +121,4 @@ TEST_F(TlsIdentityTest, AReplacementCountsForNewConnectionsAndABadOneDoesNot) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::tls::test

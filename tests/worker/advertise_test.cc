@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::worker {
 namespace {
 
 TEST(Advertise, WorkerIdsAreShortAndPlain) {
@@ -57,4 +57,4 @@ TEST(Advertise, UnusableTextsAreRefused) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

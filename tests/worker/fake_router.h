@@ -22,14 +22,14 @@
 #include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 
-namespace baton {
+namespace baton::worker {
 
 // See the file comment.
 class FakeRouter final : public v1::RouterRegistry::Service {
  public:
   using Stream = grpc::ServerReaderWriter<v1::RouterDirective, v1::WorkerReport>;
 
-  explicit FakeRouter(const TlsFiles& tls = {}) : tls_(tls) { StartServer(0); }
+  explicit FakeRouter(const tls::TlsFiles& tls = {}) : tls_(tls) { StartServer(0); }
   ~FakeRouter() override { Die(); }
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
@@ -152,14 +152,15 @@ class FakeRouter final : public v1::RouterRegistry::Service {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinPingIntervalMs);
     builder.AddListeningPort("127.0.0.1:" + std::to_string(port),
-                             MakeServerCredentials(tls_, ClientCertificate::kRequired), &bound);
-    builder.SetMaxReceiveMessageSize(kMaxClusterMessageBytes);
+                             rpc::MakeServerCredentials(tls_, rpc::ClientCertificate::kRequired),
+                             &bound);
+    builder.SetMaxReceiveMessageSize(rpc::kMaxClusterMessageBytes);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     port_ = bound;
   }
 
-  const TlsFiles tls_;
+  const tls::TlsFiles tls_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   std::mutex mutex_;  // guards what follows and the public members
@@ -172,6 +173,6 @@ class FakeRouter final : public v1::RouterRegistry::Service {
   uint32_t heartbeat_ms_ = 250;
 };
 
-}  // namespace baton
+}  // namespace baton::worker
 
 #endif  // BATON_TESTS_WORKER_FAKE_ROUTER_H_

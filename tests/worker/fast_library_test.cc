@@ -9,7 +9,12 @@
 
 #include "tests/cublaslt/loopback_library.h"
 
-namespace baton {
+namespace baton::worker {
+
+namespace cublaslt_test = kernels::cublaslt_test;
+using device::DeviceKind;
+using model::FastMode;
+
 namespace {
 
 using cublaslt_test::LoopbackPath;
@@ -68,4 +73,4 @@ TEST_F(FastLibraryTest, ALibraryThatIsNamedAndCannotBeLoadedIsAnError) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

@@ -14,7 +14,12 @@
 #include "tests/proto/unknown_fields.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::worker {
+
+using engine::kMaxChoices;
+using model::kMaxTopLogprobs;
+using namespace kv;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr size_t kNumKinds = std::variant_size_v<HandoffMessage>;
@@ -305,4 +310,4 @@ TEST(HandoffCodecTest, RevokeArrivesWhateverItsReasonHolds) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

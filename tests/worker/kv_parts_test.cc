@@ -16,7 +16,16 @@
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/nccl/loopback_library.h"
 
-namespace baton {
+namespace baton::worker {
+
+using device::DeviceKind;
+using device::DeviceKindName;
+using device::FakeAccelerator;
+using model::CheckDeviceInBuild;
+using model::ComputeDevice;
+using model::OpenComputeDevice;
+using namespace kv;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using nccl_test::BuiltLibrary;
@@ -291,4 +300,4 @@ INSTANTIATE_TEST_SUITE_P(All, KvPartsPairTest, testing::Values(kAuto, kNccl, kIp
                          });
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

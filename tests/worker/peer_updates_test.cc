@@ -9,7 +9,10 @@
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::worker {
+
+using kv::PeerAddress;
+
 namespace {
 
 std::vector<PeerAddress> ListOf(const std::string& id) { return {{.worker_id = id}}; }
@@ -100,4 +103,4 @@ TEST(PeerUpdatesTest, ANewerListAndTheEndMakeOneOld) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

@@ -9,7 +9,12 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::worker {
+
+using kv::KvDtype;
+using kv::KvEncoding;
+using kv::KvLayout;
+
 namespace {
 
 // SmolLM2-135M: 360 KiB a block of 16 tokens.
@@ -85,4 +90,4 @@ TEST(PoolSizeTest, AdviceIsTrue) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

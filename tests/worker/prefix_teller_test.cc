@@ -6,7 +6,12 @@
 
 #include "kvcache/hash_chain.h"
 
-namespace baton {
+namespace baton::worker {
+
+using kv::ChainFromBytes;
+using kv::ChainLink;
+using kv::PrefixChange;
+
 namespace {
 
 ChainLink Link(uint64_t i) { return {i, 7}; }
@@ -113,4 +118,4 @@ TEST(PrefixTellerTest, ARouterThatTakesNothingHearsEverythingAnew) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

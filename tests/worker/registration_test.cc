@@ -19,7 +19,12 @@
 #include "tests/tls/test_certs.h"
 #include "tests/worker/fake_router.h"
 
-namespace baton {
+namespace baton::worker {
+
+namespace test = tls::test;
+using engine::PrefixJournal;
+using kv::ChainFromBytes;
+
 namespace {
 
 class RegistrationTest : public testing::Test {
@@ -451,4 +456,4 @@ TEST_F(RegistrationTest, ACertificateOfTheClusterOpensTheLease) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

@@ -11,7 +11,15 @@
 #include "src/worker/session_service.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::worker {
+
+using kv::TransportKind;
+using model::kMaxLogitBiases;
+using model::LogitBias;
+using model::SamplingParams;
+using namespace engine;  // NOLINT(google-build-using-namespace)
+using scheduler::FinishReason;
+
 namespace {
 
 constexpr uint32_t kVocab = 100;
@@ -257,4 +265,4 @@ TEST(RequestCodecTest, EveryStateHasItsOwnNumber) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

@@ -17,7 +17,12 @@
 #include "tests/engine/paced_model.h"
 #include "tests/proto/unknown_fields.h"
 
-namespace baton {
+namespace baton::worker {
+
+using kv::KvArena;
+using kv::Renew;
+using namespace engine;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr uint64_t kIncarnation = 0xabc;
@@ -524,4 +529,4 @@ TEST_F(SessionTest, WhatWaitsIsDeliveredBeforeTheEnd) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

@@ -7,7 +7,10 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace baton {
+namespace baton::worker {
+
+using scheduler::StepShape;
+
 namespace {
 
 StepShape Shape(uint32_t prefill_tokens, uint32_t decode_rows) {
@@ -65,4 +68,4 @@ TEST(StepTracesTest, ThePageHasBothClocks) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

@@ -2,7 +2,12 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::worker {
+
+using engine::RequestRow;
+using kv::BlockInfo;
+using kv::BlockState;
+
 namespace {
 
 TEST(WorkerAdminTest, BlocksNameTheirOwnerUntilTheyAreFree) {
@@ -42,4 +47,4 @@ TEST(WorkerAdminTest, RequestsHaveARowForEachChoice) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

@@ -15,7 +15,11 @@
 #include "tests/model/test_model.h"
 #include "tests/worker/fake_router.h"
 
-namespace baton {
+namespace baton::worker {
+
+using device::DeviceKind;
+using model::DemoModelPath;
+
 namespace {
 
 class WorkerGroupTest : public testing::Test {
@@ -116,4 +120,4 @@ TEST_F(WorkerGroupTest, ASecondWorkerThatCannotStartLeavesNoneRunning) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

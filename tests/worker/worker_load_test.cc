@@ -3,7 +3,13 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::worker {
+
+using engine::EngineSnapshot;
+using kv::LinkInfo;
+using kv::PeerAddress;
+using kv::TransportKind;
+
 namespace {
 
 v1::Peer MakePeer(const char* id, std::vector<v1::TransportKind> kinds) {
@@ -58,4 +64,4 @@ TEST(PeerAddressesTest, EntriesWithoutANameOrIncarnationAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

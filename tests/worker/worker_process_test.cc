@@ -17,7 +17,11 @@
 #include "tests/model/test_model.h"
 #include "tests/worker/fake_router.h"
 
-namespace baton {
+namespace baton::worker {
+
+using http::RawClient;
+using model::DemoModelPath;
+
 namespace {
 
 class WorkerProcessTest : public testing::Test {
@@ -157,4 +161,4 @@ TEST_F(WorkerProcessTest, PortsInUseAreNamed) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

@@ -5,7 +5,13 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::worker {
+
+using engine::RequestKey;
+using engine::RequestState;
+using engine::RequestStatus;
+using namespace obs;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr SpanIds kParent = {.trace_hi = 1, .trace_lo = 2, .span_id = 3, .sampled = true};
@@ -148,4 +154,4 @@ TEST_F(WorkerSpansTest, BeyondTheLimitRequestsAreCountedAsLost) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::worker

@@ -5,7 +5,10 @@
 #include "kvcache/transport/slice_device.h"
 #include "src/base/checked_math.h"
 
-namespace baton {
+namespace baton::kv {
+
+using device::Accelerator;
+using device::LaunchGate;
 
 StatusOr<std::unique_ptr<DevicePools>> DevicePools::Create(std::span<Accelerator* const> ranks,
                                                            const KvMemory& memory,
@@ -102,4 +105,4 @@ uint32_t DevicePools::num_mapped() const {
   return num_mapped_;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

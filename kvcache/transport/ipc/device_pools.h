@@ -26,7 +26,7 @@
 #include "src/device/accelerator.h"
 #include "src/device/launch_gate.h"
 
-namespace baton {
+namespace baton::kv {
 
 // A peer's blocks, to be read by this device's kernels and written by nobody here.
 struct PeerPool {
@@ -40,9 +40,9 @@ class DevicePools final : public PoolExchange {
   // `ranks` allocated `memory` by AllocateShared, each its own part, and outlive the pools as the
   // memory does; peers' are mapped for the first. `gate` outlives them too; null where nothing is
   // launched on several devices. Errors of ExportShared and Share.
-  static StatusOr<std::unique_ptr<DevicePools>> Create(std::span<Accelerator* const> ranks,
+  static StatusOr<std::unique_ptr<DevicePools>> Create(std::span<device::Accelerator* const> ranks,
                                                        const KvMemory& memory,
-                                                       LaunchGate* gate = nullptr);
+                                                       device::LaunchGate* gate = nullptr);
 
   std::vector<int> fds() const override;
   uint32_t num_blocks() const override { return memory_.num_blocks; }
@@ -53,7 +53,7 @@ class DevicePools final : public PoolExchange {
   uint32_t num_mapped() const;
 
  private:
-  DevicePools(const KvMemory& memory, LaunchGate* gate) : memory_(memory), gate_(gate) {}
+  DevicePools(const KvMemory& memory, device::LaunchGate* gate) : memory_(memory), gate_(gate) {}
   // Maps what a peer passed, of so many bytes each, into `memory`; all of it or nothing.
   Status Map(const std::vector<UniqueFd>& fds, uint64_t size_bytes, KvMemory* memory);
   void Release(const PeerPool* pool);
@@ -61,16 +61,16 @@ class DevicePools final : public PoolExchange {
   void Unmap(const KvMemory& memory);
 
   const KvMemory memory_;
-  LaunchGate* const gate_;
+  device::LaunchGate* const gate_;
   std::vector<UniqueFd> fds_;  // one a rank
 
   std::mutex importer_mutex_;  // guards the device, which one thread uses at a time
-  std::unique_ptr<Accelerator> importer_;
+  std::unique_ptr<device::Accelerator> importer_;
   mutable std::mutex mutex_;  // guards the rest; for copying only
   uint32_t num_mapped_ = 0;
   std::deque<std::pair<Incarnation, std::shared_ptr<const PeerPool>>> taken_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_IPC_DEVICE_POOLS_H_

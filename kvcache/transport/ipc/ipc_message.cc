@@ -1,6 +1,6 @@
 #include "kvcache/transport/ipc/ipc_message.h"
 
-namespace baton {
+namespace baton::kv {
 
 std::string EncodeIpcMessage(const IpcMessage& message) {
   std::string bytes = EncodeSliceHead(
@@ -23,4 +23,4 @@ StatusOr<IpcMessage> DecodeIpcMessage(std::string_view bytes) {
   return DataLoss("kind {} with {} bytes of payload", head.kind, bytes.size());
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -16,7 +16,7 @@
 
 #include "kvcache/transport/slice_message.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Which message.
 enum class IpcMessageKind : uint8_t { kOffer = 1, kDone = 2 };
@@ -39,6 +39,6 @@ std::string EncodeIpcMessage(const IpcMessage& message);
 // DataLoss naming the field for anything that EncodeIpcMessage cannot have written.
 StatusOr<IpcMessage> DecodeIpcMessage(std::string_view bytes);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_IPC_IPC_MESSAGE_H_

@@ -8,7 +8,7 @@
 
 #include "kvcache/transport/slice_transport.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Deadlines, microseconds.
 struct IpcTimers {
@@ -41,6 +41,6 @@ struct IpcParts : SliceParts {
   IpcCounters* ipc_counters = nullptr;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_IPC_IPC_PARTS_H_

@@ -7,7 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // The prefill worker has two without an answer at most; this leaves room for others' limits.
@@ -215,4 +215,4 @@ bool IpcReceiver::StartBatch(Incarnation id, Peer* peer) {
   return true;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -21,7 +21,7 @@
 #include "kvcache/transport/ipc/ipc_parts.h"
 #include "kvcache/transport/ipc/slice_puller.h"
 
-namespace baton {
+namespace baton::kv {
 
 // See the file comment.
 class IpcReceiver final : public SliceReceiver {
@@ -64,6 +64,6 @@ class IpcReceiver final : public SliceReceiver {
   std::vector<Batch> batches_;  // one a slot
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_IPC_IPC_RECEIVER_H_

@@ -6,7 +6,7 @@
 
 #include "kvcache/transport/ipc/ipc_message.h"
 
-namespace baton {
+namespace baton::kv {
 
 // An offer without an answer.
 struct IpcSender::Batch {
@@ -130,4 +130,4 @@ void IpcSender::Offer(Incarnation id, Batch* batch, int64_t now_us) {
       now_us + std::min(parts_->timers.max_answer_us, parts_->timers.answer_us << doublings);
 }
 
-}  // namespace baton
+}  // namespace baton::kv

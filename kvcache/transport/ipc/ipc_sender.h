@@ -17,7 +17,7 @@
 
 #include "kvcache/transport/ipc/ipc_parts.h"
 
-namespace baton {
+namespace baton::kv {
 
 // See the file comment.
 class IpcSender final : public SliceSender {
@@ -52,6 +52,6 @@ class IpcSender final : public SliceSender {
   absl::btree_map<Incarnation, std::unique_ptr<Peer>> peers_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_IPC_IPC_SENDER_H_

@@ -5,7 +5,7 @@
 #include "kvcache/transport/ipc/ipc_receiver.h"
 #include "kvcache/transport/ipc/ipc_sender.h"
 
-namespace baton {
+namespace baton::kv {
 
 StatusOr<std::unique_ptr<IpcTransport>> IpcTransport::Create(const IpcTransportOptions& options,
                                                              std::unique_ptr<DevicePools> pools,
@@ -51,4 +51,4 @@ void IpcTransport::HandleWord(Incarnation peer, const std::string& bytes, int64_
   receiver_->HandleOffer(peer, *std::move(message));
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -16,7 +16,7 @@
 #include "kvcache/transport/ipc/ipc_parts.h"
 #include "kvcache/transport/slice_transport.h"
 
-namespace baton {
+namespace baton::kv {
 
 // How a transport is set up.
 struct IpcTransportOptions {
@@ -65,6 +65,6 @@ class IpcTransport final : public SliceTransport {
   std::unique_ptr<IpcReceiver> receiver_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_IPC_IPC_TRANSPORT_H_

@@ -2,7 +2,15 @@
 
 #include <algorithm>
 
-namespace baton {
+namespace baton::kv {
+
+namespace cuda = kernels::cuda;
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::DeviceEvent;
+using device::DeviceKind;
+using device::HostBuffer;
+
 namespace {
 
 // Read and written by an H200 in some 16 us, several times what a launch costs.
@@ -79,4 +87,4 @@ Status SlicePuller::Begin(Slot* slot, const KvMemory& pool, std::span<const Pull
   return slot->event.Record(device->stream());
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -20,25 +20,25 @@
 #include "src/device/device_stream.h"
 #include "src/device/host_buffer.h"
 
-namespace baton {
+namespace baton::kv {
 
 // A slice takes the runner a millisecond, and a close waits for the launch that is under way.
 inline constexpr uint64_t kRunnerPullBytes = uint64_t{512} << 10;
 // How many slices of this layout one launch of a device should pull.
-uint32_t SlicesOfPull(const Accelerator& device, const KvLayout& layout);
+uint32_t SlicesOfPull(const device::Accelerator& device, const KvLayout& layout);
 
 // See the file comment.
 class SlicePuller {
  public:
   // The lists of a launch, for its slices, [max_slices] each.
   struct Lists {
-    cuda::KvSlicePlace* places = nullptr;
+    kernels::cuda::KvSlicePlace* places = nullptr;
     uint64_t* checksums = nullptr;  // of what was stored
   };
   // The event and the lists that one launch needs.
   struct Slot {
-    DeviceEvent event;  // after the last launch and the copy of its checksums
-    Lists host;         // its checksums are those of a launch whose event is done
+    device::DeviceEvent event;  // after the last launch and the copy of its checksums
+    Lists host;                 // its checksums are those of a launch whose event is done
     Lists device;
   };
 
@@ -71,12 +71,12 @@ class SlicePuller {
 
   const SliceDevice parts_;
   const uint32_t max_slices_;
-  DeviceBuffer lists_;
-  DeviceBuffer keys_;
-  HostBuffer host_lists_;
+  device::DeviceBuffer lists_;
+  device::DeviceBuffer keys_;
+  device::HostBuffer host_lists_;
   std::vector<Slot> slots_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_IPC_SLICE_PULLER_H_

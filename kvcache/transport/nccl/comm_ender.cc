@@ -4,7 +4,7 @@
 
 #include "src/base/check.h"
 
-namespace baton {
+namespace baton::kv {
 
 void CommEnder::Stop() {
   stops_.store(true, std::memory_order_release);
@@ -39,4 +39,4 @@ void CommEnder::Run(std::unique_ptr<NcclComm> comm, bool agrees) {
   comm.reset();  // aborts
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -21,7 +21,7 @@
 #include "src/base/thread.h"
 #include "src/device/accelerator.h"
 
-namespace baton {
+namespace baton::kv {
 
 // See the file comment.
 class CommEnder {
@@ -39,7 +39,7 @@ class CommEnder {
   };
 
   // `device` outlives it.
-  explicit CommEnder(Accelerator* device) : device_(device) {}
+  explicit CommEnder(device::Accelerator* device) : device_(device) {}
   // Stops.
   ~CommEnder() { Stop(); }
   CommEnder(const CommEnder&) = delete;
@@ -70,13 +70,13 @@ class CommEnder {
   End Add(std::unique_ptr<NcclComm> comm, bool agrees);
   void Run(std::unique_ptr<NcclComm> comm, bool agrees);
 
-  Accelerator* const device_;
+  device::Accelerator* const device_;
   std::atomic<uint32_t> num_ending_ = 0;
   std::atomic<uint64_t> num_ended_ = 0;
   std::atomic<bool> stops_ = false;
   std::vector<Ending> endings_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_COMM_ENDER_H_

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace baton::nccl {
+namespace baton::kv::nccl {
 
 // major * 10000 + minor * 100 + patch, as ncclGetVersion gives it.
 inline constexpr int kDeclaredVersion = 22809;
@@ -77,6 +77,6 @@ Result ncclRecv(void* to, size_t count, DataType type, int peer, Comm* comm, Str
 const char* ncclGetErrorString(Result result);
 }  // namespace functions
 
-}  // namespace baton::nccl
+}  // namespace baton::kv::nccl
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_API_H_

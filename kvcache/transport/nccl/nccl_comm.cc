@@ -2,7 +2,10 @@
 
 #include <utility>
 
-namespace baton {
+namespace baton::kv {
+
+using device::LaunchGate;
+
 namespace {
 
 // Streaming multiprocessors that a transfer may take from the kernels of a step.
@@ -91,4 +94,4 @@ bool NcclComm::Finish() {
   return true;
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -21,17 +21,18 @@
 #include "kvcache/transport/nccl/nccl_library.h"
 #include "src/device/launch_gate.h"
 
-namespace baton {
+namespace baton::kv {
 
 // See the file comment.
 class NcclComm {
  public:
   // Makes the id that names a communicator for both sides. A thread of NCCL's waits until both have
   // joined, for ever where one does not. Unavailable with NCCL's words.
-  static Status MakeId(const nccl::NcclTable* table, LaunchGate* gate, nccl::UniqueId* id);
+  static Status MakeId(const nccl::NcclTable* table, device::LaunchGate* gate, nccl::UniqueId* id);
   // Begins to build it on the device that is current. Unavailable with NCCL's words. `gate` may be
   // null.
-  static StatusOr<std::unique_ptr<NcclComm>> Start(const nccl::NcclTable* table, LaunchGate* gate,
+  static StatusOr<std::unique_ptr<NcclComm>> Start(const nccl::NcclTable* table,
+                                                   device::LaunchGate* gate,
                                                    const nccl::UniqueId& id, int rank);
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
@@ -51,21 +52,22 @@ class NcclComm {
   bool Finish();
 
  private:
-  NcclComm(const nccl::NcclTable* table, LaunchGate* gate, int rank)
+  NcclComm(const nccl::NcclTable* table, device::LaunchGate* gate, int rank)
       : table_(table), gate_(gate), rank_(rank) {}
   void Hold() {
     if (!call_.has_value()) call_.emplace(gate_);
   }
 
   const nccl::NcclTable* const table_;
-  LaunchGate* const gate_;
+  device::LaunchGate* const gate_;
   const int rank_;
   nccl::Comm* comm_ = nullptr;
   void* registration_ = nullptr;
   bool is_finalized_ = false;
-  std::optional<LaunchGate::Call> call_;  // while something is asked that a poll has not confirmed
+  std::optional<device::LaunchGate::Call>
+      call_;  // while something is asked that a poll has not confirmed
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_COMM_H_

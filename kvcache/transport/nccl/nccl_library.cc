@@ -2,7 +2,7 @@
 
 #include "src/base/library.h"
 
-namespace baton::nccl {
+namespace baton::kv::nccl {
 namespace {
 
 // Fills the table from an open library; names what it lacks.
@@ -55,4 +55,4 @@ Status ToStatus(const NcclTable& table, const char* call, Result result) {
   return Unavailable("{}: {}", call, table.ncclGetErrorString(result));
 }
 
-}  // namespace baton::nccl
+}  // namespace baton::kv::nccl

@@ -11,7 +11,7 @@
 #include "kvcache/transport/nccl/nccl_api.h"
 #include "src/base/status.h"
 
-namespace baton::nccl {
+namespace baton::kv::nccl {
 
 // The oldest version that is taken: the first whose non-blocking communicators can be finalized,
 // aborted and given a number of ctas, and are what later versions still do.
@@ -64,6 +64,6 @@ std::string VersionText(int version);
 // OK for kSuccess and kInProgress; otherwise Unavailable with the call and NCCL's words.
 Status ToStatus(const NcclTable& table, const char* call, Result result);
 
-}  // namespace baton::nccl
+}  // namespace baton::kv::nccl
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_LIBRARY_H_

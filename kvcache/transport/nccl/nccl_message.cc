@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 Status CheckUnused(const SliceMessageHead& head, NcclMessageKind kind) {
@@ -77,4 +77,4 @@ StatusOr<NcclMessage> DecodeNcclMessage(std::string_view bytes) {
   return DataLoss("kind {} with {} bytes of payload", head.kind, bytes.size());
 }
 
-}  // namespace baton
+}  // namespace baton::kv

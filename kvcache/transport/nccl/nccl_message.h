@@ -27,7 +27,7 @@
 #include "kvcache/transport/nccl/nccl_api.h"
 #include "kvcache/transport/slice_message.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Which message.
 enum class NcclMessageKind : uint8_t {
@@ -81,6 +81,6 @@ std::string EncodeNcclMessage(const NcclMessage& message);
 // DataLoss naming the field for anything that EncodeNcclMessage cannot have written.
 StatusOr<NcclMessage> DecodeNcclMessage(std::string_view bytes);
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_MESSAGE_H_

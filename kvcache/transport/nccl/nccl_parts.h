@@ -17,7 +17,7 @@
 #include "kvcache/transport/nccl/staging_ring.h"
 #include "kvcache/transport/slice_transport.h"
 
-namespace baton {
+namespace baton::kv {
 
 // Deadlines, microseconds. An operation has operation_us (at the decode worker twice that), and
 // twice the time that its bytes took at the measured rate. The first operation over a communicator,
@@ -98,7 +98,7 @@ inline bool RecordOnceOver(std::optional<CommEnder::End>* end, StagingRing::Slot
 // Everything that both halves use.
 struct NcclParts : SliceParts {
   const nccl::NcclTable* table = nullptr;
-  LaunchGate* gate = nullptr;
+  device::LaunchGate* gate = nullptr;
   NcclTimers timers;
   NcclLimits limits;
   NcclCounters* nccl_counters = nullptr;
@@ -128,6 +128,6 @@ enum class SlotState : uint8_t {
   kDraining,    // given up; its stream has not come to the event yet
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_PARTS_H_

@@ -9,7 +9,7 @@
 #include "src/base/check.h"
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Offers of one peer that wait: the prefill worker has two buffers for it at most, and this leaves
@@ -457,4 +457,4 @@ CommEnder::End NcclReceiver::EvictIdle() {
   return {};
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -25,7 +25,7 @@
 
 #include "kvcache/transport/nccl/nccl_parts.h"
 
-namespace baton {
+namespace baton::kv {
 
 // See the file comment.
 class NcclReceiver final : public SliceReceiver {
@@ -85,6 +85,6 @@ class NcclReceiver final : public SliceReceiver {
   std::vector<Batch> batches_;  // one a slot
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_RECEIVER_H_

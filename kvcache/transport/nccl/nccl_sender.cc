@@ -7,7 +7,7 @@
 #include "src/base/check.h"
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::kv {
 
 // A communicator to one peer, from the question for its place to its end.
 struct NcclSender::Link {
@@ -557,4 +557,4 @@ CommEnder::End NcclSender::EvictIdle() {
   return {};
 }
 
-}  // namespace baton
+}  // namespace baton::kv

@@ -29,7 +29,7 @@
 
 #include "kvcache/transport/nccl/nccl_parts.h"
 
-namespace baton {
+namespace baton::kv {
 
 // See the file comment.
 class NcclSender final : public SliceSender {
@@ -110,6 +110,6 @@ class NcclSender final : public SliceSender {
   std::vector<LostPeer> lost_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_SENDER_H_

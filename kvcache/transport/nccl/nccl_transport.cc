@@ -8,7 +8,7 @@
 #include "kvcache/transport/nccl/nccl_sender.h"
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 // Nothing can cut an abort short; whoever is on call may want to end the process.
@@ -220,4 +220,4 @@ int64_t NcclTransport::WatchEnds(int64_t now_us) {
 
 void NcclTransport::EndMore() { ender_.Stop(); }
 
-}  // namespace baton
+}  // namespace baton::kv

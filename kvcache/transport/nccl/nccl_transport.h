@@ -25,7 +25,7 @@
 #include "kvcache/transport/nccl/nccl_parts.h"
 #include "kvcache/transport/slice_transport.h"
 
-namespace baton {
+namespace baton::kv {
 
 // How a transport is set up.
 struct NcclTransportOptions {
@@ -105,6 +105,6 @@ class NcclTransport final : public SliceTransport {
   std::unique_ptr<NcclReceiver> receiver_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_NCCL_TRANSPORT_H_

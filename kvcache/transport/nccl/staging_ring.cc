@@ -1,6 +1,14 @@
 #include "kvcache/transport/nccl/staging_ring.h"
 
-namespace baton {
+namespace baton::kv {
+
+namespace cuda = kernels::cuda;
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::DeviceEvent;
+using device::DeviceStream;
+using device::HostBuffer;
+
 namespace {
 
 // Bytes of a slot's lists for each slice: a place, the expected checksum and the one found.
@@ -98,4 +106,4 @@ Status StagingRing::Scatter(Slot* slot, std::span<const Arrival> arrivals) {
   return Conclude(slot, arrivals.size());
 }
 
-}  // namespace baton
+}  // namespace baton::kv

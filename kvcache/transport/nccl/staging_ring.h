@@ -21,7 +21,7 @@
 #include "src/device/device_stream.h"
 #include "src/device/host_buffer.h"
 
-namespace baton {
+namespace baton::kv {
 
 // How many buffers of how many slices.
 struct StagingShape {
@@ -34,15 +34,15 @@ class StagingRing {
  public:
   // The lists of a batch, for its slices, [max_slices] each; `expected` is a scatter's.
   struct Lists {
-    cuda::KvSlicePlace* places = nullptr;
+    kernels::cuda::KvSlicePlace* places = nullptr;
     uint64_t* expected = nullptr;
     uint64_t* checksums = nullptr;  // found
   };
   // One buffer.
   struct Slot {
     std::span<std::byte> memory;  // on the device
-    DeviceStream stream;          // NCCL's
-    DeviceEvent event;            // of the last thing that was begun
+    device::DeviceStream stream;  // NCCL's
+    device::DeviceEvent event;    // of the last thing that was begun
     Lists host;                   // its checksums are those of a batch whose event is done
     Lists device;
   };
@@ -67,14 +67,14 @@ class StagingRing {
   std::span<std::byte> memory() const { return {buffer_.data(), buffer_.size_bytes()}; }
   uint32_t max_slices() const { return shape_.max_slices; }
   size_t slice_bytes() const { return parts_.memory.layout.SliceBytes(); }
-  Accelerator* device() const { return parts_.device; }
+  device::Accelerator* device() const { return parts_.device; }
 
  private:
   StagingRing(const SliceDevice& parts, const StagingShape& shape) : parts_(parts), shape_(shape) {}
   Status Allocate();
   // The lists that begin there.
   Lists ListsAt(std::byte* begin) const;
-  cuda::KvSlicesParams Params(const Slot& slot, size_t num_slices) const;
+  kernels::cuda::KvSlicesParams Params(const Slot& slot, size_t num_slices) const;
   // CopyPlaces copies the places to the device. Conclude copies back the checksums that the kernel
   // found, and records the event.
   Status CopyPlaces(const Slot& slot, size_t num_slices);
@@ -82,13 +82,13 @@ class StagingRing {
 
   const SliceDevice parts_;
   const StagingShape shape_;
-  DeviceBuffer buffer_;
-  DeviceBuffer lists_;
-  DeviceBuffer keys_;
-  HostBuffer host_lists_;
+  device::DeviceBuffer buffer_;
+  device::DeviceBuffer lists_;
+  device::DeviceBuffer keys_;
+  device::HostBuffer host_lists_;
   std::vector<Slot> slots_;
 };
 
-}  // namespace baton
+}  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_TRANSPORT_NCCL_STAGING_RING_H_

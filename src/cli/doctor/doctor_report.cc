@@ -6,7 +6,7 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 bool IsBad(const HostCheck& check) {
@@ -98,4 +98,4 @@ std::string DoctorFixPlan(const std::vector<HostCheck>& checks) {
   return script;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -10,7 +10,7 @@
 
 #include "src/cli/doctor/host_check.h"
 
-namespace baton {
+namespace baton::cli {
 
 // How many checks say what, by Verdict.
 std::array<size_t, kNumVerdicts> CountVerdicts(const std::vector<HostCheck>& checks);
@@ -27,6 +27,6 @@ std::string DoctorJson(const std::vector<HostCheck>& checks, int64_t elapsed_ms)
 // a comment what a person has to do. Text from the host stands only in comments.
 std::string DoctorFixPlan(const std::vector<HostCheck>& checks);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DOCTOR_DOCTOR_REPORT_H_

@@ -12,7 +12,13 @@
 #include "src/cli/doctor/host_checks.h"
 #include "src/device/gpu_code.h"
 
-namespace baton {
+namespace baton::cli {
+
+using device::CudaVersionText;
+using device::GpuCodeServes;
+using device::kMostGpuCode;
+using device::kOldestCuda;
+
 namespace {
 
 std::string NcclText(int version) {
@@ -121,4 +127,4 @@ void CheckGpus(const HostFacts& facts, const HostNeeds& needs, std::vector<HostC
   out->push_back(CheckTopology(facts.gpu));
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -5,7 +5,7 @@
 
 #include "nlohmann/json.hpp"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using nlohmann::json;
@@ -71,4 +71,4 @@ Status ReadGpuReport(std::string_view text, GpuFacts* facts) {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -11,7 +11,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // One GPU as the CUDA driver sees it.
 struct GpuFact {
@@ -52,6 +52,6 @@ struct GpuFacts {
 std::string WriteGpuReport(const GpuFacts& facts);
 Status ReadGpuReport(std::string_view json, GpuFacts* facts);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DOCTOR_GPU_FACTS_H_

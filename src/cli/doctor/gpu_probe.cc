@@ -19,7 +19,12 @@
 #include "src/device/gpu_code.h"
 #include "src/model/compute_device.h"
 
-namespace baton {
+namespace baton::cli {
+
+using device::BuildGpuCode;
+using device::DeviceKind;
+using model::CheckDeviceInBuild;
+
 namespace {
 
 // Opening eight GPUs without the persistence daemon takes a second and more.
@@ -222,4 +227,4 @@ void ProbeGpus(GpuFacts* facts) {
   facts->nccl_error = facts->driver_error;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -10,7 +10,7 @@
 #include "src/base/status.h"
 #include "src/cli/doctor/gpu_facts.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Fills `facts`; at most 2.5 s. No other thread of the process runs.
 void ProbeGpus(GpuFacts* facts);
@@ -20,6 +20,6 @@ void ProbeGpus(GpuFacts* facts);
 // No other thread runs.
 StatusOr<std::string> RunApart(const std::function<std::string()>& body, int64_t timeout_ms);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DOCTOR_GPU_PROBE_H_

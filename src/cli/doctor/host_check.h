@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-namespace baton {
+namespace baton::cli {
 
 // The result of a check. A problem keeps Baton from serving here; a warning costs speed or safety.
 enum class Verdict : uint8_t { kOk = 0, kWarning = 1, kProblem = 2, kNotApplicable = 3 };
@@ -56,6 +56,6 @@ inline HostCheck AsProblem(HostCheck check, std::string value, CheckFix fix) {
   return check;
 }
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DOCTOR_HOST_CHECK_H_

@@ -4,7 +4,10 @@
 
 #include "src/worker/pool_size.h"
 
-namespace baton {
+namespace baton::cli {
+
+using worker::kDefaultKvBytes;
+
 namespace {
 
 // Memory that a worker takes besides weights and pool: 81 MiB were measured (README), doubled.
@@ -35,4 +38,4 @@ std::vector<HostCheck> CheckHost(const HostFacts& facts, const HostNeeds& needs)
   return checks;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -8,7 +8,7 @@
 #include "src/cli/doctor/host_check.h"
 #include "src/cli/doctor/host_facts.h"
 
-namespace baton {
+namespace baton::cli {
 
 // All checks, in the order in which they are shown; every id once.
 std::vector<HostCheck> CheckHost(const HostFacts& facts, const HostNeeds& needs);
@@ -24,6 +24,6 @@ void CheckNetwork(const HostFacts& facts, std::vector<HostCheck>* out);
 void CheckStore(const HostFacts& facts, std::vector<HostCheck>* out);
 void CheckGpus(const HostFacts& facts, const HostNeeds& needs, std::vector<HostCheck>* out);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DOCTOR_HOST_CHECKS_H_

@@ -13,7 +13,7 @@
 
 #include "src/cli/doctor/gpu_facts.h"
 
-namespace baton {
+namespace baton::cli {
 
 // A resource limit that is none.
 inline constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
@@ -127,6 +127,6 @@ struct HostNeeds {
   std::string device = "auto";   // auto, cpu, cuda
 };
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DOCTOR_HOST_FACTS_H_

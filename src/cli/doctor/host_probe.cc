@@ -40,7 +40,31 @@
 #include "src/tls/tls_identity.h"
 #include "src/worker/pool_size.h"
 
-namespace baton {
+namespace baton::cli {
+
+using device::ThreadPool;
+using kernels::Isa;
+using kernels::kQuickLimits;
+using kernels::MeasureLimits;
+using kernels::Ops;
+using kernels::OpsFor;
+using kv::HostId;
+using kv::KvArena;
+using kv::KvDtype;
+using kv::KvLayout;
+using kv::ListenOn;
+using kv::ResolveTcp;
+using kv::SocketAddress;
+using kv::TransportKind;
+using model::CheckServable;
+using model::GgufFile;
+using model::KvLayoutOf;
+using model::ModelConfig;
+using model::OpenModelFile;
+using model::ReadModelConfig;
+using tls::TlsIdentity;
+using worker::SequenceBytes;
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -373,4 +397,4 @@ HostFacts ProbeHost(const ProbePlan& plan) {
   return facts;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -11,7 +11,7 @@
 #include "src/cli/doctor/host_facts.h"
 #include "src/tls/tls_files.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The things to look at beside the machine itself.
 struct ProbePlan {
@@ -19,7 +19,7 @@ struct ProbePlan {
   std::string root;
   std::vector<std::pair<std::string, std::string>> ports;  // flag, "host:port"
   std::string model;                                       // "" = not given
-  TlsFiles tls;
+  tls::TlsFiles tls;
   std::string secret_file;
 };
 
@@ -30,6 +30,6 @@ HostFacts ProbeHost(const ProbePlan& plan);
 // The parts that are files below `root`; for tests.
 void ProbeProcFiles(const std::string& root, HostFacts* facts);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DOCTOR_HOST_PROBE_H_

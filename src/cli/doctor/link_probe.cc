@@ -13,7 +13,23 @@
 #include "src/base/clock.h"
 #include "src/base/random.h"
 
-namespace baton {
+namespace baton::cli {
+
+using kv::BadSlice;
+using kv::HostId;
+using kv::KvArena;
+using kv::KvEndpoint;
+using kv::KvEndpointOptions;
+using kv::KvLayout;
+using kv::KvTransportSink;
+using kv::PeerAddress;
+using kv::PeerUp;
+using kv::ReceiveSpec;
+using kv::SliceChecksum;
+using kv::SliceRef;
+using kv::TransportKind;
+using kv::TransportKindName;
+
 namespace {
 
 // 32 blocks of 384 KiB in slices of 12 KiB, as of a small model: 12 MiB a transfer.
@@ -205,4 +221,4 @@ LinkFact MeasureLink(TransportKind kind) {
   return link;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -7,11 +7,11 @@
 #include "kvcache/transport/transport_types.h"
 #include "src/cli/doctor/host_facts.h"
 
-namespace baton {
+namespace baton::cli {
 
 // kShm or kTcp. About 0.2 s and 24 MiB; at most 1 s when nothing comes through.
-LinkFact MeasureLink(TransportKind kind);
+LinkFact MeasureLink(kv::TransportKind kind);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DOCTOR_LINK_PROBE_H_

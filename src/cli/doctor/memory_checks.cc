@@ -6,7 +6,7 @@
 #include "src/base/size_text.h"
 #include "src/cli/doctor/host_checks.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // NCCL's rings and proxies of one process with 8 GPUs.
@@ -195,4 +195,4 @@ void CheckMemory(const HostFacts& facts, const HostNeeds& needs, std::vector<Hos
   out->push_back(CheckOpenFiles(facts.memory));
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 std::string_view Trimmed(std::string_view text) {
@@ -103,4 +103,4 @@ std::vector<std::string> WithAncestors(std::string_view path) {
   return paths;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace baton {
+namespace baton::cli {
 
 // Bytes of a line of /proc/meminfo ("MemTotal:  24576 kB"); also a plain count ("HugePages_Total").
 std::optional<uint64_t> MeminfoValue(std::string_view text, std::string_view key);
@@ -33,6 +33,6 @@ std::optional<std::string> CgroupPath(std::string_view text, std::string_view co
 // "/a/b" -> {"/a/b", "/a", ""}: limits of all of them hold.
 std::vector<std::string> WithAncestors(std::string_view path);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_DOCTOR_PROC_TEXT_H_

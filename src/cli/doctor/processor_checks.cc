@@ -7,7 +7,7 @@
 
 #include "src/cli/doctor/host_checks.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // A worker starts its compute threads, ten of its own and those of gRPC.
@@ -170,4 +170,4 @@ void CheckProcessor(const HostFacts& facts, const HostNeeds& needs, std::vector<
   out->push_back(CheckTasks(facts, needs));
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -11,7 +11,7 @@
 #include "src/base/size_text.h"
 #include "src/cli/doctor/host_checks.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // F_SEAL_FUTURE_WRITE, which KV pools are sealed with.
@@ -271,4 +271,4 @@ void CheckStore(const HostFacts& facts, std::vector<HostCheck>* out) {
   out->push_back(CheckSecret(facts.store));
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -13,7 +13,10 @@
 
 #include "src/cli/json_fields.h"
 
-namespace baton {
+namespace baton::cli {
+
+using scheduler::StepWeights;
+
 namespace {
 
 using nlohmann::json;
@@ -210,4 +213,4 @@ StatusOr<MeasuredSteps> ReadMeasuredSteps(std::string_view text) {
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -16,7 +16,7 @@
 #include "scheduler/step_model.h"
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The value of bench's --cases that gives all a plan needs. The shortest prompt tells what a pass
 // costs whatever its tokens.
@@ -29,9 +29,9 @@ struct MeasuredSteps {
   std::string processor;
   uint32_t num_threads = 0;
   uint64_t weight_bytes = 0;
-  MeasuredWeights fastest;  // no repetition was below these times
-  MeasuredWeights slowest;  // none above, and no weight is smaller than in `fastest`
-  double worst_error = 0;   // largest relative error of a case's median and the fit of medians
+  scheduler::MeasuredWeights fastest;  // no repetition was below these times
+  scheduler::MeasuredWeights slowest;  // none above, and no weight is smaller than in `fastest`
+  double worst_error = 0;  // largest relative error of a case's median and the fit of medians
 };
 
 // InvalidArgument for text that is no such result, and for one whose cases do not tell the weights
@@ -39,6 +39,6 @@ struct MeasuredSteps {
 // needed.
 StatusOr<MeasuredSteps> ReadMeasuredSteps(std::string_view text);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_PLAN_MEASURED_STEPS_H_

@@ -14,7 +14,15 @@
 #include "src/cli/plan/plan_report.h"
 #include "src/model/hf_folder.h"
 
-namespace baton {
+namespace baton::cli {
+
+using loadgen::TraceRow;
+using model::GgufFile;
+using model::OpenModelFile;
+using model::ReadModelConfig;
+using scheduler::PlanLoad;
+using scheduler::PlanObjective;
+
 namespace {
 
 constexpr size_t kMaxMeasuredBytes = size_t{16} << 20;
@@ -86,4 +94,4 @@ int RunPlan(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -8,7 +8,23 @@
 #include "src/cli/plan/plan_replay.h"
 #include "src/model/hf_folder.h"
 
-namespace baton {
+namespace baton::cli {
+
+using loadgen::ParseNumber;
+using loadgen::ParseTimeUs;
+using loadgen::RandomDraws;
+using loadgen::ReadTraceFile;
+using loadgen::ScaleTrace;
+using loadgen::TraceRow;
+using loadgen::TraceScale;
+using model::kMaxContextTokens;
+using scheduler::DeviceLimits;
+using scheduler::FindDevice;
+using scheduler::KnownDevices;
+using scheduler::PlanLoad;
+using scheduler::PlanObjective;
+using sim::PoissonRows;
+
 namespace {
 
 // The seed for what a load does not say: when its requests come, and their tokens.
@@ -174,4 +190,4 @@ StatusOr<PlanObjective> PlanObjectiveOf(const PlanFlags& f) {
   return objective;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

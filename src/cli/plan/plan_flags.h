@@ -11,7 +11,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/plan/plan_report.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The flags as they were typed.
 struct PlanFlags {
@@ -42,11 +42,11 @@ void DeclarePlanFlags(FlagSet& flags, PlanFlags& f);
 Status CheckPlanFlags(const PlanFlags& f);
 // Without what a measurement says, which is another file.
 StatusOr<PlannedDevice> PlannedDeviceOf(const PlanFlags& f);
-StatusOr<PlanObjective> PlanObjectiveOf(const PlanFlags& f);
+StatusOr<scheduler::PlanObjective> PlanObjectiveOf(const PlanFlags& f);
 // `f` must have been checked. `rows` gets the requests where they are to be simulated; a trace is
 // read.
-StatusOr<PlanLoad> PlanLoadOf(const PlanFlags& f, std::vector<TraceRow>* rows);
+StatusOr<scheduler::PlanLoad> PlanLoadOf(const PlanFlags& f, std::vector<loadgen::TraceRow>* rows);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_PLAN_PLAN_FLAGS_H_

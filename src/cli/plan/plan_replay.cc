@@ -7,7 +7,24 @@
 #include "src/base/clock.h"
 #include "src/worker/pool_size.h"
 
-namespace baton {
+namespace baton::cli {
+
+using kv::KvDtype;
+using kv::KvLayout;
+using loadgen::TraceRow;
+using model::KvLayoutOf;
+using model::ModelConfig;
+using router::ServeMode;
+using scheduler::kMaxUtilization;
+using scheduler::kMemoryShare;
+using scheduler::PlanLoad;
+using scheduler::PlanMemory;
+using scheduler::PlannedChunk;
+using sim::Replay;
+using sim::ReplayOptions;
+using sim::ReplayWorker;
+using worker::NumPoolBlocks;
+
 namespace {
 
 // The share that shall be served in time, of the requests that can be.
@@ -184,4 +201,4 @@ StatusOr<PlanReplays> ReplayPlan(const PlanReport& report, const ReplayAsk& ask)
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -20,7 +20,7 @@
 #include "src/cli/plan/plan_report.h"
 #include "src/sim/replay.h"
 
-namespace baton {
+namespace baton::cli {
 
 // One simulated run.
 struct PlanRun {
@@ -28,14 +28,14 @@ struct PlanRun {
   std::string end;     // of the band, whose step times it has
   uint32_t num_prefill = 0;
   uint32_t num_decode = 0;
-  ReplayReport report;
+  sim::ReplayReport report;
   double elapsed_s = 0;  // that the simulation took here
 };
 
 // Everything that was simulated.
 struct PlanReplays {
   std::string load;  // in words
-  PlanObjective objective;
+  scheduler::PlanObjective objective;
   uint64_t num_rows = 0;      // that were replayed
   double alone_share = 1;     // of them, whose prompt alone takes no longer than the TTFT
   uint32_t num_sizing = 0;    // runs that the pools were searched with
@@ -45,10 +45,10 @@ struct PlanReplays {
 
 // The settings of the simulation.
 struct ReplayAsk {
-  std::string load;                             // in words, for the report
-  const std::vector<TraceRow>* rows = nullptr;  // outlives the call
-  bool search = false;                          // pools by simulation, as for a trace
-  uint32_t num_prefill = 0;                     // 0 = the plan's or the search's
+  std::string load;                                      // in words, for the report
+  const std::vector<loadgen::TraceRow>* rows = nullptr;  // outlives the call
+  bool search = false;                                   // pools by simulation, as for a trace
+  uint32_t num_prefill = 0;                              // 0 = the plan's or the search's
   uint32_t num_decode = 0;
   std::function<void(const PlanRun&)> on_run;  // hears of each run; may be empty
 };
@@ -69,8 +69,8 @@ nlohmann::ordered_json ReplayJson(const PlanReplays& replays);
 std::string RunLine(const PlanRun& run);
 
 // The mean of a trace as a load. InvalidArgument for one of a single moment.
-StatusOr<PlanLoad> LoadOfTrace(const std::vector<TraceRow>& rows);
+StatusOr<scheduler::PlanLoad> LoadOfTrace(const std::vector<loadgen::TraceRow>& rows);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_PLAN_PLAN_REPLAY_H_

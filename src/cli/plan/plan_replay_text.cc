@@ -7,7 +7,12 @@
 #include "benchmarks/loadgen/quantity.h"
 #include "src/cli/plan/plan_replay.h"
 
-namespace baton {
+namespace baton::cli {
+
+using loadgen::FormatUs;
+using loadgen::Summary;
+using sim::ReplayReport;
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -126,4 +131,4 @@ ordered_json ReplayJson(const PlanReplays& replays) {
   return out;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -6,7 +6,29 @@
 #include "benchmarks/loadgen/quantity.h"
 #include "src/engine/first_step_cost.h"
 
-namespace baton {
+namespace baton::cli {
+
+using engine::RooflineModelOf;
+using kv::KvDtype;
+using kv::KvLayout;
+using loadgen::FormatUs;
+using model::KvLayoutOf;
+using model::ModelConfig;
+using scheduler::AggregatedKeepingItl;
+using scheduler::AggregatedRun;
+using scheduler::CompareWithAggregated;
+using scheduler::Comparison;
+using scheduler::DeviceLimits;
+using scheduler::FirstEstimate;
+using scheduler::kFirstShare;
+using scheduler::MeasuredWeights;
+using scheduler::PlanCluster;
+using scheduler::PlanInput;
+using scheduler::PlanLoad;
+using scheduler::PlanObjective;
+using scheduler::RooflineModel;
+using scheduler::StepModel;
+
 namespace {
 
 // Tokens of a block in a worker's pool: on a processor, on a GPU.
@@ -162,4 +184,4 @@ PlanCost CostOf(const PlanReport& report, uint32_t num_workers) {
           .kwh_per_million_tokens = kwh / tokens_per_hour};
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -16,20 +16,20 @@
 #include "src/cli/plan/measured_steps.h"
 #include "src/model/model_config.h"
 
-namespace baton {
+namespace baton::cli {
 
 // A model as a plan sees it.
 struct PlannedModel {
   std::string id;         // what the API calls it
   std::string file_name;  // without folders
   uint64_t file_bytes = 0;
-  ModelConfig config;
+  model::ModelConfig config;
 };
 
 // Where a worker runs; one of `limits` and `measured` is set.
 struct PlannedDevice {
   std::string name;  // "NVIDIA H200", "cpu"
-  const DeviceLimits* limits = nullptr;
+  const scheduler::DeviceLimits* limits = nullptr;
   std::optional<MeasuredSteps> measured;
   uint64_t memory_bytes = 0;    // of one worker; 0 = not bounded
   double link_bytes_per_s = 0;  // as given; 0 = the device's own, if it is known
@@ -40,10 +40,11 @@ struct PlannedDevice {
 // One end of the band.
 struct PlanEnd {
   std::string name;  // "at the limits"
-  PlanInput input;
-  std::optional<StepWeights> first_cost;  // what a worker expects there before it has measured
-  StatusOr<ClusterPlan> plan = ClusterPlan();
-  Comparison aggregated;  // of a plan that is there
+  scheduler::PlanInput input;
+  std::optional<scheduler::StepWeights>
+      first_cost;  // what a worker expects there before it has measured
+  StatusOr<scheduler::ClusterPlan> plan = scheduler::ClusterPlan();
+  scheduler::Comparison aggregated;  // of a plan that is there
 };
 
 struct PlanReplays;  // plan_replay.h
@@ -52,8 +53,8 @@ struct PlanReplays;  // plan_replay.h
 struct PlanReport {
   PlannedModel model;
   PlannedDevice device;
-  PlanLoad load;
-  PlanObjective objective;
+  scheduler::PlanLoad load;
+  scheduler::PlanObjective objective;
   PlanEnd best;
   PlanEnd cautious;
 };
@@ -61,12 +62,13 @@ struct PlanReport {
 // NotFound when `measured` is of another model, InvalidArgument when load and context disagree, and
 // what PlanCluster says when not even the best end has a plan; a cautious end without one stays in
 // the report with its reason.
-StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const PlanLoad& load,
-                              const PlanObjective& objective);
+StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device,
+                              const scheduler::PlanLoad& load,
+                              const scheduler::PlanObjective& objective);
 
 // Bytes of the weights in bf16, as a GPU holds them with --device-weights bf16. Norms are left out
 // (0.003 % of an 8B model).
-uint64_t DeviceWeightBytes(const ModelConfig& config);
+uint64_t DeviceWeightBytes(const model::ModelConfig& config);
 
 // The verdict in words, with the numbers that it follows from.
 std::string VerdictText(const PlanReport& report, const PlanEnd& end);
@@ -87,6 +89,6 @@ struct PlanCost {
 };
 PlanCost CostOf(const PlanReport& report, uint32_t num_workers);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_PLAN_PLAN_REPORT_H_

@@ -12,7 +12,19 @@
 #include "src/cli/plan/plan_replay.h"
 #include "src/cli/plan/plan_report.h"
 
-namespace baton {
+namespace baton::cli {
+
+using loadgen::FormatUs;
+using scheduler::AggregatedRun;
+using scheduler::BatchBound;
+using scheduler::ClusterPlan;
+using scheduler::Comparison;
+using scheduler::DecodePlan;
+using scheduler::kPlanQuantile;
+using scheduler::PlanLoad;
+using scheduler::PrefillPlan;
+using scheduler::TransferPlan;
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -244,4 +256,4 @@ std::string PlanJson(const PlanReport& report, const PlanReplays* replays) {
   return out.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace baton
+}  // namespace baton::cli

@@ -10,7 +10,13 @@
 #include "src/cli/json_fields.h"
 #include "src/cli/plan/plan_report.h"
 
-namespace baton {
+namespace baton::cli {
+
+using loadgen::FormatUs;
+using scheduler::AggregatedKeepingItl;
+using scheduler::kMemoryShare;
+using scheduler::PlanMemory;
+
 namespace {
 
 constexpr uint64_t kMebibyte = uint64_t{1} << 20;
@@ -139,4 +145,4 @@ StatusOr<std::string> PlanValues(const PlanReport& report) {
          PoolText(report, memory, prefill) + PoolText(report, memory, decode);
 }
 
-}  // namespace baton
+}  // namespace baton::cli

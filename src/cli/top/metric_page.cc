@@ -6,7 +6,7 @@
 
 #include "absl/strings/numbers.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 bool IsNameByte(char c) {
@@ -165,4 +165,4 @@ std::optional<double> MeanBetween(const MetricPage& before, const MetricPage& no
   return *sum / *count;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

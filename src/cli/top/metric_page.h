@@ -12,7 +12,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // One line of a page.
 struct MetricSample {
@@ -55,6 +55,6 @@ std::optional<double> QuantileBetween(const MetricPage& before, const MetricPage
 std::optional<double> MeanBetween(const MetricPage& before, const MetricPage& now,
                                   std::string_view name, std::optional<LabelIs> label = {});
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_TOP_METRIC_PAGE_H_

@@ -13,7 +13,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/top/top_frame.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 StatusOr<MetricPage> ReadMetrics(const std::string& address) {
@@ -91,4 +91,4 @@ int RunTop(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

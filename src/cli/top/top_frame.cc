@@ -10,7 +10,7 @@
 
 #include "src/cli/json_fields.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using nlohmann::json;
@@ -289,4 +289,4 @@ std::string PaintFrame(const std::vector<FrameLine>& lines, const FrameSize& siz
   return paint ? text + "\x1b[J" : text;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

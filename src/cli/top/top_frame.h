@@ -14,7 +14,7 @@
 #include "src/base/status.h"
 #include "src/cli/top/metric_page.h"
 
-namespace baton {
+namespace baton::cli {
 
 // A data connection of a prefill worker, as its router reports it.
 struct TopLink {
@@ -81,6 +81,6 @@ struct FrameSize {
 // what stood right of it, the last one what stood below.
 std::string PaintFrame(const std::vector<FrameLine>& lines, const FrameSize& size, bool paint);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_TOP_TOP_FRAME_H_

@@ -6,7 +6,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/top/topo_matrix.h"
 
-namespace baton {
+namespace baton::cli {
 
 int RunTopo(const std::vector<std::string>& args) {
   FlagSet flags("topo",
@@ -26,4 +26,4 @@ int RunTopo(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

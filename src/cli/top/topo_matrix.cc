@@ -9,7 +9,7 @@
 
 #include "src/cli/json_fields.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 // A cell of the matrix: the link between two workers, and why it is no link ("" = not told).
@@ -110,4 +110,4 @@ std::string TopoJson(const TopSnapshot& cluster) {
          "\n";
 }
 
-}  // namespace baton
+}  // namespace baton::cli

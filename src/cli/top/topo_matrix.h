@@ -7,7 +7,7 @@
 
 #include "src/cli/top/top_frame.h"
 
-namespace baton {
+namespace baton::cli {
 
 // A row for each prefill worker, a column for each decode worker; each cell "shm 2.50 GB/s",
 // "shm" before the first hand-off that was long enough to time, "down", "not paired", or "-"
@@ -21,6 +21,6 @@ std::string TopoText(const TopSnapshot& cluster);
 // has a "why" too.
 std::string TopoJson(const TopSnapshot& cluster);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_TOP_TOPO_MATRIX_H_

@@ -11,7 +11,11 @@
 
 #include "src/device/step_stage.h"
 
-namespace baton {
+namespace baton::cli {
+
+using device::StageOfStep;
+using device::StepStageName;
+
 namespace {
 
 using nlohmann::ordered_json;
@@ -181,4 +185,4 @@ std::string PerfettoJson(const std::vector<TracePage>& pages) {
   return root.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace baton
+}  // namespace baton::cli

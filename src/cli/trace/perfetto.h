@@ -7,7 +7,7 @@
 
 #include "src/cli/trace/trace_page.h"
 
-namespace baton {
+namespace baton::cli {
 
 // JSON of the Trace Event Format ("JSON Object Format", complete events): a process for each page.
 // In the router's each request is a span with its stages beneath, in as many rows as overlap; a
@@ -15,6 +15,6 @@ namespace baton {
 // them. Microseconds from the earliest event, whose Unix time is otherData.began_unix_us.
 std::string PerfettoJson(const std::vector<TracePage>& pages);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_TRACE_PERFETTO_H_

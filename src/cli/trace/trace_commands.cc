@@ -11,7 +11,7 @@
 #include "src/cli/trace/trace_page.h"
 #include "src/cli/trace/why_report.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 StatusOr<std::vector<TracePage>> Fetch(const std::string& command, const std::string& admin) {
@@ -85,4 +85,4 @@ int RunWhy(const std::vector<std::string>& args) {
   return kExitOk;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

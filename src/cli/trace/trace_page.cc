@@ -11,7 +11,12 @@
 #include "src/cli/top/top_frame.h"
 #include "src/obs/request_lifetime.h"
 
-namespace baton {
+namespace baton::cli {
+
+using obs::kNumRequestStages;
+using obs::RequestStage;
+using obs::StageName;
+
 namespace {
 
 using nlohmann::json;
@@ -145,4 +150,4 @@ StatusOr<std::vector<TracePage>> FetchTracePages(const std::string& admin,
   return pages;
 }
 
-}  // namespace baton
+}  // namespace baton::cli

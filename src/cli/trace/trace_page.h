@@ -12,7 +12,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::cli {
 
 // A stage of baton_stage_seconds.
 struct StageSpan {
@@ -88,6 +88,6 @@ const TracedRequest* FindRequest(const TracePage& page, std::string_view name);
 StatusOr<std::vector<TracePage>> FetchTracePages(const std::string& admin,
                                                  std::vector<std::string>* errors);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_TRACE_TRACE_PAGE_H_

@@ -9,7 +9,7 @@
 #include "src/base/size_text.h"
 #include "src/cli/json_fields.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using nlohmann::ordered_json;
@@ -197,4 +197,4 @@ std::string WhyJson(const TracedRequest& request, const StepsMeanwhile& steps) {
   return root.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace baton
+}  // namespace baton::cli

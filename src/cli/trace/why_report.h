@@ -9,7 +9,7 @@
 
 #include "src/cli/trace/trace_page.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The steps of a worker while the request was decoded, as far as the worker remembers them.
 struct StepsMeanwhile {
@@ -34,6 +34,6 @@ std::string WhyText(const TracedRequest& request, const StepsMeanwhile& steps);
 // "load", "resumes", "steps"}; ends with a newline.
 std::string WhyJson(const TracedRequest& request, const StepsMeanwhile& steps);
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_CLI_TRACE_WHY_REPORT_H_

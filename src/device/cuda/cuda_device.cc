@@ -10,7 +10,7 @@
 #include "src/device/cuda/shared_memory.h"
 #include "src/device/gpu_code.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 // After a sticky error the device cannot be used: the caller ends the process (KvStore, engine). An
@@ -400,4 +400,4 @@ absl::Status CudaDevice::WaitFor(void* event) {
   return FromCuda("the GPU's stream", cudaEventSynchronize(static_cast<cudaEvent_t>(event)));
 }
 
-}  // namespace baton
+}  // namespace baton::device

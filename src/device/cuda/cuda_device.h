@@ -15,7 +15,7 @@
 
 #include "src/device/accelerator.h"
 
-namespace baton {
+namespace baton::device {
 
 class CudaSharedMemory;
 class SmPart;
@@ -99,6 +99,6 @@ class CudaDevice final : public Accelerator {
   std::unique_ptr<CudaSharedMemory> shared_;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_CUDA_CUDA_DEVICE_H_

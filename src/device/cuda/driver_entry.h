@@ -7,7 +7,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::device {
 
 // `name` as in cuda.h; `version` is that of the interface it is declared by, 12050 = CUDA 12.5.
 // FailedPrecondition naming it when the driver has none.
@@ -25,6 +25,6 @@ Status FindInDriver(const char* name, unsigned version, Function* function) {
   return OkStatus();
 }
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_CUDA_DRIVER_ENTRY_H_

@@ -5,7 +5,7 @@
 
 #include "src/base/log.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 // Numerically smaller is more urgent. The quarter's kernels are short, and a client waits for them
@@ -104,4 +104,4 @@ StatusOr<SmSplit> SmSplit::Create(const GreenTable& driver, CUdevice device) {
   return split;
 }
 
-}  // namespace baton
+}  // namespace baton::device

@@ -14,7 +14,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::device {
 
 // X(name): the functions that are used.
 #define BATON_GREEN_FUNCTIONS(X) \
@@ -80,6 +80,6 @@ struct SmSplit {
 // least `min_part`; 0 when the rest would be smaller than `min_part`.
 uint32_t QuarterOf(uint32_t num_sms, uint32_t min_part, uint32_t alignment);
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_CUDA_GREEN_CONTEXTS_H_

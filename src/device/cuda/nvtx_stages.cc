@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 // Names are registered once, so that a range copies none.
@@ -41,4 +41,4 @@ StageSink* NvtxStages() {
   return stages;
 }
 
-}  // namespace baton
+}  // namespace baton::device

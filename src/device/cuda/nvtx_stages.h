@@ -6,11 +6,11 @@
 
 #include "src/device/step_stage.h"
 
-namespace baton {
+namespace baton::device {
 
 // The process's, for any thread; null when no tool is attached. The first call looks for one.
 StageSink* NvtxStages();
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_CUDA_NVTX_STAGES_H_

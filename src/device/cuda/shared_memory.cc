@@ -10,7 +10,7 @@
 #include "src/base/log.h"
 #include "src/base/size_text.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 constexpr auto kFileDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -181,4 +181,4 @@ void CudaSharedMemory::Free(const std::byte* begin) {
   }
 }
 
-}  // namespace baton
+}  // namespace baton::device

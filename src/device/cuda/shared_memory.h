@@ -23,7 +23,7 @@
 #include "src/base/unique_fd.h"
 #include "src/device/cuda/vmm_table.h"
 
-namespace baton {
+namespace baton::device {
 
 // See the file comment.
 class CudaSharedMemory {
@@ -69,6 +69,6 @@ class CudaSharedMemory {
   absl::flat_hash_map<const std::byte*, Region> regions_;
 };
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_CUDA_SHARED_MEMORY_H_

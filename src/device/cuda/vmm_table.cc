@@ -2,7 +2,7 @@
 
 #include "src/device/cuda/driver_entry.h"
 
-namespace baton {
+namespace baton::device {
 namespace {
 
 // The interface that is asked for: all of it is as old as CUDA 11.
@@ -18,4 +18,4 @@ StatusOr<VmmTable> LoadVmmTable() {
   return table;
 }
 
-}  // namespace baton
+}  // namespace baton::device

@@ -7,7 +7,7 @@
 
 #include "src/base/status.h"
 
-namespace baton {
+namespace baton::device {
 
 // X(name) for every function, under its own name.
 #define BATON_VMM_FUNCTIONS(X)              \
@@ -37,6 +37,6 @@ struct VmmTable {
 // FailedPrecondition naming the function that the driver lacks.
 StatusOr<VmmTable> LoadVmmTable();
 
-}  // namespace baton
+}  // namespace baton::device
 
 #endif  // BATON_SRC_DEVICE_CUDA_VMM_TABLE_H_

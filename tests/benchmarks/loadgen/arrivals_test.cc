@@ -10,7 +10,7 @@
 #include "benchmarks/loadgen/lengths.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 using testing::ElementsAre;
@@ -154,4 +154,4 @@ TEST(LengthsTest, WrongLengthsNameTheFlagAndTheValue) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -19,7 +19,7 @@
 #include "src/base/clock.h"
 #include "tests/benchmarks/loadgen/toy_server.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 using testing::HasSubstr;
@@ -444,4 +444,4 @@ TEST(RunReportTest, GoodputCountsErrorsAgainstItself) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -10,7 +10,7 @@
 #include "benchmarks/loadgen/stream_answer.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 using testing::ElementsAre;
@@ -176,4 +176,4 @@ TEST(QuantityTest, ReadsUnitsAndRefusesTheRest) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -17,7 +17,7 @@
 #include "src/base/clock.h"
 #include "tests/benchmarks/loadgen/toy_server.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 Endpoint ToyEndpoint(const ToyServer& server) {
@@ -104,18 +104,18 @@ int CompareToys(double factor, uint32_t repeats) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::loadgen
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
   const auto number = [&](int i, double other) { return argc > i ? std::atof(argv[i]) : other; };
   if (what == "timing") {
-    return baton::Timing(static_cast<uint32_t>(number(2, 2000)),
-                         static_cast<uint32_t>(number(3, 20)),
-                         static_cast<uint32_t>(number(4, 10)));
+    return baton::loadgen::Timing(static_cast<uint32_t>(number(2, 2000)),
+                                  static_cast<uint32_t>(number(3, 20)),
+                                  static_cast<uint32_t>(number(4, 10)));
   }
   if (what == "compare" && argc > 2) {
-    return baton::CompareToys(number(2, 1.0), static_cast<uint32_t>(number(3, 20)));
+    return baton::loadgen::CompareToys(number(2, 1.0), static_cast<uint32_t>(number(3, 20)));
   }
   std::fprintf(stderr, "usage: %s timing [STREAMS [TOKENS_PER_S [SECONDS]]] | compare FACTOR [N]\n",
                argv[0]);

@@ -13,7 +13,7 @@
 #include "benchmarks/loadgen/slo.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 using testing::HasSubstr;
@@ -251,4 +251,4 @@ TEST(SloTest, WrongObjectivesAreNamed) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::loadgen

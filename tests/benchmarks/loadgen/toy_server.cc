@@ -18,7 +18,7 @@
 #include "src/base/clock.h"
 #include "src/base/open_files.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 constexpr int64_t kTickUs = 50'000;  // how often the stop flag is looked at
@@ -244,4 +244,4 @@ void ToyServer::SendBytes(Peer& peer, const std::string& bytes) {
   (void)send(peer.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-}  // namespace baton
+}  // namespace baton::loadgen

@@ -15,7 +15,7 @@
 #include "src/base/thread.h"
 #include "src/base/unique_fd.h"
 
-namespace baton {
+namespace baton::loadgen {
 
 // The fault that the server makes in every fault_every-th request.
 enum class ToyFault {
@@ -108,6 +108,6 @@ class ToyServer {
   Thread thread_;
 };
 
-}  // namespace baton
+}  // namespace baton::loadgen
 
 #endif  // BATON_TESTS_BENCHMARKS_LOADGEN_TOY_SERVER_H_

@@ -7,9 +7,9 @@
 
 int main(int argc, char** argv) {
   const auto number = [&](int i, long other) { return argc > i ? std::atol(argv[i]) : other; };
-  baton::ToyServer server({.ttft_us = number(1, 20'000),
-                           .itl_us = number(2, 2'000),
-                           .gone_after = static_cast<uint64_t>(number(3, 0))});
+  baton::loadgen::ToyServer server({.ttft_us = number(1, 20'000),
+                                    .itl_us = number(2, 2'000),
+                                    .gone_after = static_cast<uint64_t>(number(3, 0))});
   std::printf("%d\n", server.port());
   std::fflush(stdout);
   while (std::getchar() != EOF) {

@@ -11,7 +11,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 using testing::ElementsAre;
@@ -192,4 +192,4 @@ TEST(TraceReaderTest, TablesAsOtherToolsSaveThem) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::loadgen

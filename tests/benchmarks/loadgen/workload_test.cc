@@ -9,7 +9,7 @@
 #include "benchmarks/loadgen/stream_answer.h"
 #include "tests/test_seed.h"
 
-namespace baton {
+namespace baton::loadgen {
 namespace {
 
 using testing::HasSubstr;
@@ -195,4 +195,4 @@ TEST(ChunkEventTest, DeepNestingIsReadWithoutHarm) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::loadgen

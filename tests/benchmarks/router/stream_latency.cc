@@ -34,7 +34,12 @@
 #include "tests/api/toy_hello.h"
 #include "tests/http/raw_client.h"
 
-namespace baton {
+namespace baton::router {
+
+using http::RawClient;
+using namespace api;      // NOLINT(google-build-using-namespace)
+using namespace loadgen;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr uint32_t kNumStreams = 1000;
@@ -289,13 +294,14 @@ void Run(bool is_http) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::router
 
 int main() {
   const baton::Status status = baton::InitLog({.level = baton::LogLevel::kError});
   BATON_CHECK(status.ok(), "{}", status.ToString());
   fmt::print("{} streams of {} tokens a second through one router, {} workers\n",
-             baton::kNumStreams, 1'000'000 / baton::kPeriodUs, baton::kNumWorkers);
-  for (const bool is_http : {true, false}) baton::Run(is_http);
+             baton::router::kNumStreams, 1'000'000 / baton::router::kPeriodUs,
+             baton::router::kNumWorkers);
+  for (const bool is_http : {true, false}) baton::router::Run(is_http);
   return 0;
 }

@@ -11,7 +11,12 @@
 #include "src/cli/flags.h"
 #include "tests/patience.h"
 
-namespace baton {
+namespace baton::cli {
+
+using kv::BoundTcpAddress;
+using kv::ListenOn;
+using kv::ResolveTcp;
+
 namespace {
 
 // Ports that nobody else has, so that the result does not hang on what runs beside the test.
@@ -89,4 +94,4 @@ TEST(DoctorCommandTest, WrongCommandLines) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

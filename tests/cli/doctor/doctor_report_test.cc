@@ -10,7 +10,7 @@
 #include "src/cli/doctor/host_checks.h"
 #include "tests/cli/doctor/good_host.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 std::vector<HostCheck> OneOfEach() {
@@ -105,4 +105,4 @@ TEST(DoctorReportTest, WithNothingToMendTheScriptDoesNothing) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

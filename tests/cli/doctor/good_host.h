@@ -4,7 +4,7 @@
 
 #include "src/cli/doctor/host_facts.h"
 
-namespace baton {
+namespace baton::cli {
 
 // Two Hopper GPUs, 16 processors of one node, 64 GiB.
 inline HostFacts GoodHost() {
@@ -67,6 +67,6 @@ inline HostFacts GoodHost() {
   return facts;
 }
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_TESTS_CLI_DOCTOR_GOOD_HOST_H_

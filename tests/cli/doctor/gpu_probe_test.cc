@@ -7,7 +7,7 @@
 
 #include "tests/patience.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr int64_t kPatienceMs = 20'000 * kPatienceFactor;
@@ -76,4 +76,4 @@ TEST(GpuProbeTest, TheMachineIsAskedWithoutHarm) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -9,7 +9,7 @@
 
 #include "tests/cli/doctor/good_host.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -352,4 +352,4 @@ TEST(HostChecksTest, EachWorkerNeedsItsPoolAndItsWeights) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

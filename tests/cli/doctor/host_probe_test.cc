@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -114,4 +114,4 @@ TEST_F(HostProbeTest, SocketsAndTheirLimits) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

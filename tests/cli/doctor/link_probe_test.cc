@@ -2,7 +2,11 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
+
+using kv::TransportKind;
+using kv::TransportKindName;
+
 namespace {
 
 // Tests of the transports run here, so both work.
@@ -17,4 +21,4 @@ TEST(LinkProbeTest, BothTransportsCarryKvAndAreTimed) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

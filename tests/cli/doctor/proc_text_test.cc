@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 TEST(ProcTextTest, MeminfoIsInBytes) {
@@ -52,4 +52,4 @@ TEST(ProcTextTest, LimitsOfAllAncestorsHold) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

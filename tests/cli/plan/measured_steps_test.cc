@@ -7,7 +7,11 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace baton {
+namespace baton::cli {
+
+using scheduler::MeasuredWeights;
+using scheduler::StepModel;
+
 namespace {
 
 using nlohmann::json;
@@ -140,4 +144,4 @@ TEST(MeasuredStepsTest, CasesThatTellNothingApartNameThoseThatDo) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

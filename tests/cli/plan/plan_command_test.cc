@@ -11,7 +11,10 @@
 #include "src/cli/flags.h"
 #include "tests/text/golden_file.h"
 
-namespace baton {
+namespace baton::cli {
+
+using model::GoldenPath;
+
 namespace {
 
 using nlohmann::json;
@@ -110,4 +113,4 @@ TEST(PlanCommandTest, ATraceStandsForLengthsAndRate) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -9,7 +9,12 @@
 #include "src/base/log.h"
 #include "tests/cli/plan/planned_llama.h"
 
-namespace baton {
+namespace baton::cli {
+
+using loadgen::TraceRow;
+using scheduler::PlanLoad;
+using sim::PoissonRows;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -139,4 +144,4 @@ TEST(PlanReplayTest, ATraceHasItsMeanAsALoad) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -8,7 +8,11 @@
 
 #include "tests/cli/plan/planned_llama.h"
 
-namespace baton {
+namespace baton::cli {
+
+using model::ModelConfig;
+using scheduler::PlanLoad;
+
 namespace {
 
 using nlohmann::json;
@@ -108,4 +112,4 @@ TEST(PlanReportTest, ACautiousEndWithoutAPlanIsSaidAndGivesNoValues) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -11,7 +11,7 @@
 
 #include "tests/cli/plan/planned_llama.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using nlohmann::json;
@@ -119,4 +119,4 @@ TEST(PlanValuesTest, AFileNameThatIsNoPathOfTheChartIsLeftOut) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -8,12 +8,12 @@
 
 #include "src/cli/plan/plan_report.h"
 
-namespace baton {
+namespace baton::cli {
 
 inline PlannedModel Llama8b() {
   PlannedModel model{
       .id = "llama", .file_name = "llama-8b.gguf", .file_bytes = 16'000'000'000, .config = {}};
-  ModelConfig& config = model.config;
+  model::ModelConfig& config = model.config;
   config.name = "Llama 8B";
   config.num_layers = 32;
   config.hidden_size = 4096;
@@ -30,17 +30,17 @@ inline PlannedModel Llama8b() {
 inline PlannedDevice H200() {
   PlannedDevice device;
   device.name = "NVIDIA H200";
-  device.limits = FindDevice(device.name);
+  device.limits = scheduler::FindDevice(device.name);
   device.memory_bytes = device.limits->memory_bytes;
   return device;
 }
 
 // 1 ms a prompt token; 4 ms a decode step and 1 ms a row; the slowest repetition took twice that.
 inline PlannedDevice Processor() {
-  MeasuredWeights fastest = {
+  scheduler::MeasuredWeights fastest = {
       .prefill = {.fixed_us = 0, .prefill_token_us = 1'000, .decode_row_us = 0, .key_us = 0},
       .decode = {.fixed_us = 4'000, .prefill_token_us = 0, .decode_row_us = 1'000, .key_us = 0}};
-  MeasuredWeights slowest = {
+  scheduler::MeasuredWeights slowest = {
       .prefill = {.fixed_us = 0, .prefill_token_us = 2'000, .decode_row_us = 0, .key_us = 0},
       .decode = {.fixed_us = 8'000, .prefill_token_us = 0, .decode_row_us = 2'000, .key_us = 0}};
   PlannedDevice device;
@@ -55,20 +55,22 @@ inline PlannedDevice Processor() {
   return device;
 }
 
-inline constexpr PlanLoad kLoad = {.rate_per_s = 4, .input_tokens = 2048, .output_tokens = 256};
-inline constexpr PlanObjective kObjective = {.ttft_us = 500'000, .itl_us = 50'000};
-inline constexpr PlanLoad kSmallLoad = {.rate_per_s = 1, .input_tokens = 64, .output_tokens = 33};
-inline constexpr PlanObjective kLoose = {.ttft_us = 2'000'000, .itl_us = 300'000};
+inline constexpr scheduler::PlanLoad kLoad = {
+    .rate_per_s = 4, .input_tokens = 2048, .output_tokens = 256};
+inline constexpr scheduler::PlanObjective kObjective = {.ttft_us = 500'000, .itl_us = 50'000};
+inline constexpr scheduler::PlanLoad kSmallLoad = {
+    .rate_per_s = 1, .input_tokens = 64, .output_tokens = 33};
+inline constexpr scheduler::PlanObjective kLoose = {.ttft_us = 2'000'000, .itl_us = 300'000};
 // 16 tokens beside a row take 21 ms at best.
-inline constexpr PlanObjective kTight = {.ttft_us = 2'000'000, .itl_us = 20'000};
+inline constexpr scheduler::PlanObjective kTight = {.ttft_us = 2'000'000, .itl_us = 20'000};
 
-inline PlanReport MustPlan(const PlannedDevice& device, const PlanLoad& load,
-                           const PlanObjective& objective) {
+inline PlanReport MustPlan(const PlannedDevice& device, const scheduler::PlanLoad& load,
+                           const scheduler::PlanObjective& objective) {
   StatusOr<PlanReport> report = MakePlan(Llama8b(), device, load, objective);
   EXPECT_TRUE(report.ok()) << report.status();
   return report.ok() ? *std::move(report) : PlanReport();
 }
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_TESTS_CLI_PLAN_PLANNED_LLAMA_H_

@@ -4,7 +4,12 @@
 
 #include "src/obs/baton_metrics.h"
 
-namespace baton {
+namespace baton::cli {
+
+using obs::BatonMetrics;
+using obs::MetricsRegistry;
+using obs::RegisterBatonMetrics;
+
 namespace {
 
 MetricPage Page(std::string_view text) {
@@ -84,4 +89,4 @@ TEST(MetricPageTest, QuantilesAreOfWhatCameBetweenTwoPages) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

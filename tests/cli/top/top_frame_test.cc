@@ -3,7 +3,7 @@
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr std::string_view kTopology = R"({"model":"smollm2:135m","processes":[
@@ -136,4 +136,4 @@ TEST(TopFrameTest, NamesCannotSteerTheTerminal) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr std::string_view kTopology = R"({"model":"m","processes":[
@@ -80,4 +80,4 @@ TEST(TopoMatrixTest, AClusterWithoutWorkersIsAHeadAlone) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -8,7 +8,7 @@
 
 #include "tests/cli/trace/traced_cluster.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using nlohmann::json;
@@ -77,4 +77,4 @@ TEST(PerfettoTest, NothingIsATraceToo) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -4,7 +4,7 @@
 
 #include "tests/cli/trace/traced_cluster.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 constexpr int64_t kNowUs = 1'700'000'000'000'000;
@@ -45,4 +45,4 @@ TEST(TracePageTest, AnythingElseIsRefusedAndTornFieldsAreNothing) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

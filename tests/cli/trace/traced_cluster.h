@@ -7,7 +7,7 @@
 
 #include "src/cli/trace/trace_page.h"
 
-namespace baton {
+namespace baton::cli {
 
 // The router's steady clock began at 1,000 s, the worker's at 0: both pages are of one moment.
 inline constexpr std::string_view kRouterPage = R"({"role":"router","worker_id":"router-0",
@@ -43,6 +43,6 @@ inline std::vector<TracePage> TracedCluster() {
           ReadTracePage(kDecodePage).value()};
 }
 
-}  // namespace baton
+}  // namespace baton::cli
 
 #endif  // BATON_TESTS_CLI_TRACE_TRACED_CLUSTER_H_

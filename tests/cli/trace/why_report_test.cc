@@ -6,7 +6,7 @@
 
 #include "tests/cli/trace/traced_cluster.h"
 
-namespace baton {
+namespace baton::cli {
 namespace {
 
 using ::testing::HasSubstr;
@@ -71,4 +71,4 @@ TEST(WhyReportTest, JsonSharesSumToOne) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::cli

@@ -9,7 +9,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/simt/arena.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using testing::HasSubstr;
@@ -50,4 +50,4 @@ TEST(BothBodies, WithoutADriverTheGpuLaunchFailsAndTheRunnerGoesOn) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -12,7 +12,7 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/simt/host_blocks.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 using cuda::AttentionPlan;
@@ -299,4 +299,4 @@ absl::Status CheckAttentionKernels(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

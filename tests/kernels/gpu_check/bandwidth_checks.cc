@@ -10,7 +10,7 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/timing.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 using simt::Vec16;
@@ -123,4 +123,4 @@ absl::Status CheckBandwidth(const StageInput& input, Report& report) {
   return report.Flush();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -5,7 +5,11 @@
 #include <thread>
 #include <utility>
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using device::Accelerator;
+using device::DeviceBuffer;
+
 namespace {
 
 // A step of 32 layers' worth of launches, 8 MiB each, which L2 holds: some 100 us on a GPU.
@@ -116,4 +120,4 @@ std::string WordsOfSteps(const nlohmann::json& steps) {
                      steps["max_us"].get<double>(), steps["num"].get<size_t>());
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

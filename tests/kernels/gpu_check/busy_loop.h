@@ -20,14 +20,15 @@
 #include "src/device/accelerator.h"
 #include "tests/kernels/gpu_check/device_body.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // See the file comment. One thread beside its own.
 class BusyLoop {
  public:
   // Starts steps on a share of `device`, which outlives the loop. On the runner the loop rests
   // between steps, because others need the processor.
-  static StatusOr<std::unique_ptr<BusyLoop>> Start(Accelerator* device, const DeviceBody& body);
+  static StatusOr<std::unique_ptr<BusyLoop>> Start(device::Accelerator* device,
+                                                   const DeviceBody& body);
   ~BusyLoop();
 
   // Runs `work`; microseconds of each step that ended meanwhile, and of the one under way at its
@@ -42,9 +43,9 @@ class BusyLoop {
   Status Step();
 
   const DeviceBody& body_;
-  std::unique_ptr<Accelerator> device_;
-  DeviceBuffer from_;
-  DeviceBuffer to_;
+  std::unique_ptr<device::Accelerator> device_;
+  device::DeviceBuffer from_;
+  device::DeviceBuffer to_;
   std::mutex mutex_;  // guards the three below
   std::condition_variable ended_;
   bool is_done_ = false;
@@ -59,6 +60,6 @@ nlohmann::json JsonOfSteps(std::vector<double> steps_us);
 // "p50 21.0, p99 40.2, most 3000.0 us": of p99 what there is.
 std::string WordsOfSteps(const nlohmann::json& steps);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_BUSY_LOOP_H_

@@ -6,7 +6,7 @@
 
 #include "src/base/status.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 constexpr const char* kPeriodMs = "250";
@@ -66,4 +66,4 @@ nlohmann::json ClockLog::Json() {
   return {{"columns", Split(columns_)}, {"period_ms", kPeriodMs}, {"lines", lines}};
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -9,7 +9,7 @@
 
 #include "tests/kernels/gpu_check/program.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // See the file comment.
 class ClockLog {
@@ -27,6 +27,6 @@ class ClockLog {
   Program program_;
 };
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_CLOCK_LOG_H_

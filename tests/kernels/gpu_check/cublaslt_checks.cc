@@ -15,7 +15,7 @@
 #include "tests/kernels/gpu_check/timing.h"
 #include "tests/kernels/simt/device_values.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 using cublaslt::CublasLtTable;
@@ -214,4 +214,4 @@ absl::Status CheckCublasLt(const StageInput& input, Report& report, MeasuredLimi
   return absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

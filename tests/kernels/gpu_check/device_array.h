@@ -10,7 +10,7 @@
 
 #include "tests/kernels/gpu_check/device_body.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // `values` on a device. status() keeps the first failure; data() is then null.
 template <typename T>
@@ -49,6 +49,6 @@ class DeviceArray {
   absl::Status status_;
 };
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_DEVICE_ARRAY_H_

@@ -16,7 +16,7 @@
 #include "tests/kernels/gpu_check/memory_loops.h"
 #include "tests/kernels/gpu_check/primitives.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // The description that a device gives of itself.
 struct DeviceInfo {
@@ -71,6 +71,6 @@ struct DeviceBody {
 const DeviceBody& SimtBody();
 const DeviceBody* GpuBody();
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_DEVICE_BODY_H_

@@ -10,7 +10,7 @@
 
 #include "src/base/status.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 constexpr const char* kCarried = "baton/gpu_check";
@@ -97,4 +97,4 @@ nlohmann::json CarriedBy(const absl::Status& status) {
   return nlohmann::json::parse(std::string(*carried));
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "nlohmann/json.hpp"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 inline constexpr size_t kKeptDifferences = 8;
 // The most elements that are kept of one operand. The deepest product's row has 14336.
@@ -103,6 +103,6 @@ absl::Status OfCase(absl::Status status, const nlohmann::json& described);
 // The data that travels with an error, {"case", "differences"}; null when nothing does.
 nlohmann::json CarriedBy(const absl::Status& status);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_DIFFERENCES_H_

@@ -7,7 +7,7 @@
 
 #include "src/base/status.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // Multiprocessors of the whole device, and of the part of each.
 struct DividedSms {
@@ -50,6 +50,6 @@ inline absl::Status CheckGrowth(const DividedSms& sms, uint32_t num_tiles,
                             second, first);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_DIVIDED_SMS_H_

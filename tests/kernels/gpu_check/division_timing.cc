@@ -11,7 +11,10 @@
 #include "tests/kernels/gpu_check/step_timing.h"
 #include "tests/kernels/gpu_check/timing.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using device::Accelerator;
+
 namespace {
 
 // By the host's clock: a sample takes some milliseconds on a GPU.
@@ -199,4 +202,4 @@ absl::Status AddDivisionTimings(const StageInput& input, ModelRig& rig, uint32_t
       [&] { return TimeStepOnBoth(input, rig, prompt, 1); }, report);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

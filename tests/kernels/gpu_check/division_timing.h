@@ -8,7 +8,7 @@
 #include "tests/kernels/gpu_check/model_rig.h"
 #include "tests/kernels/gpu_check/stages.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // A product that computing binds, a prompt of so many tokens (at most the rig's rows) and a step of
 // one row, of a rig that is split. Without a division, as on the runner, "not run" is what is said
@@ -16,6 +16,6 @@ namespace baton::gpu_check {
 absl::Status AddDivisionTimings(const StageInput& input, ModelRig& rig, uint32_t prompt,
                                 Report& report);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_DIVISION_TIMING_H_

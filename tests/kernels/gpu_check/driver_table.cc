@@ -2,7 +2,7 @@
 
 #include "src/base/library.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 absl::StatusOr<DriverTable> LoadDriver() {
   const absl::StatusOr<Library> library =
@@ -19,4 +19,4 @@ absl::StatusOr<DriverTable> LoadDriver() {
   return table;
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // X(name): must be there. O(name): newer than the oldest driver we take, null where missing. The
 // header renames some to versioned symbols, so the string is made after that.
@@ -51,6 +51,6 @@ struct DriverTable {
 // Unavailable when the library or a function that must be there is missing.
 absl::StatusOr<DriverTable> LoadDriver();
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_DRIVER_TABLE_H_

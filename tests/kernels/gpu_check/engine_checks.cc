@@ -14,7 +14,15 @@
 #include "tests/kernels/gpu_check/timing.h"
 #include "tests/test_seed.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using engine::EngineSnapshot;
+using engine::RequestSpec;
+using engine::RequestState;
+using kv::KvLayout;
+using model::DeviceModel;
+using scheduler::SchedulerConfig;
+
 namespace {
 
 // The requests that are made at once: prompts, and the number of tokens of each answer.
@@ -348,4 +356,4 @@ absl::Status CheckEngines(const StageInput& input, Report& report) {
   return AddPair(input, report);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -6,7 +6,14 @@
 #include "tests/kernels/gpu_check/step_timing.h"
 #include "tests/patience.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using device::Accelerator;
+using namespace engine;  // NOLINT(google-build-using-namespace)
+using namespace kv;      // NOLINT(google-build-using-namespace)
+using scheduler::SchedulerConfig;
+using scheduler::SchedulerRole;
+
 namespace {
 
 constexpr Incarnation kPrefill(1);
@@ -172,4 +179,4 @@ RequestSpec GreedyRequest(uint64_t number, std::vector<TokenId> prompt, uint32_t
   return spec;
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -15,7 +15,13 @@
 #include "tests/kernels/gpu_check/timing.h"
 #include "tests/kernels/simt/device_values.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using device::Accelerator;
+using device::DeviceKind;
+using model::ComputeDevice;
+using model::OpenComputeDevice;
+
 namespace {
 
 using cuda::AllReduceParams;
@@ -272,4 +278,4 @@ absl::Status AddExchangeTimings(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -12,7 +12,7 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/simt/device_values.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 using cuda::Bf16;
@@ -190,4 +190,4 @@ absl::Status CheckExperts(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

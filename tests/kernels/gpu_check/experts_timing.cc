@@ -10,7 +10,7 @@
 #include "tests/kernels/gpu_check/timing.h"
 #include "tests/test_seed.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 using cuda::Bf16;
@@ -194,4 +194,4 @@ absl::Status AddExpertsTimings(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -7,11 +7,11 @@
 #include "tests/kernels/gpu_check/report.h"
 #include "tests/kernels/gpu_check/stages.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // Findings for each of them, at decode's and prefill's numbers of rows.
 absl::Status AddExpertsTimings(const StageInput& input, Report& report);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_EXPERTS_TIMING_H_

@@ -11,7 +11,12 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/timing.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using model::FastLogitBound;
+using model::FastMode;
+using model::ModelConfig;
+
 namespace {
 
 std::vector<uint32_t> PromptRows(bool is_tiny) {
@@ -132,4 +137,4 @@ absl::Status CheckFastMode(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

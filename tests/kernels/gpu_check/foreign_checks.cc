@@ -15,7 +15,7 @@
 #include "tests/kernels/gpu_check/targets.h"
 #include "tests/kernels/gpu_check/timing.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 using Medians = std::map<std::string, double>;
@@ -173,4 +173,4 @@ absl::Status CheckPeers(const StageInput& input, Report& report) {
   return AddComparisons(input, ours, {"torch", torch}, report);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

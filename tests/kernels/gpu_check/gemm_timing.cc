@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 // Like a layer's: sums of some thousand products stay of the size of x.
@@ -90,4 +90,4 @@ absl::Status GemmTiming::AddUnpack(const TimedCase& named, cuda::PackedFormat fo
   return AddTimed(input_, timed, report).status();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -8,7 +8,7 @@
 #include "tests/kernels/gpu_check/model_shape.h"
 #include "tests/kernels/gpu_check/timing.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // See the file comment. The matrix, and what the largest number of rows needs, lie on the device.
 class GemmTiming {
@@ -38,6 +38,6 @@ class GemmTiming {
   absl::Status status_;
 };
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_GEMM_TIMING_H_

@@ -5,7 +5,7 @@
 
 #include "tests/kernels/gpu_check/device_body.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 absl::Status FromCuda(const char* what, cudaError_t error) {
@@ -180,4 +180,4 @@ constexpr DeviceBody kBody = {.name = "gpu",
 
 const DeviceBody* GpuBody() { return &kBody; }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -33,7 +33,15 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/timing.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+namespace nccl = kv::nccl;
+using device::Accelerator;
+using device::DeviceBuffer;
+using kv::KvLayout;
+using kv::TransportKind;
+using kv::TransportKindName;
+
 namespace {
 
 constexpr uint32_t kSamples = 10;
@@ -384,4 +392,4 @@ absl::Status CheckTransport(const StageInput& input, Report& report) {
   return CheckHandOffs(input, options, report);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

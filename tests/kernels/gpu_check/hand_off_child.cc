@@ -10,7 +10,13 @@
 #include "src/base/log.h"
 #include "tests/kernels/gpu_check/hand_off_sender.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using kv::HostId;
+using kv::PeerAddress;
+using kv::ReceiveSpec;
+using kv::TransportKind;
+
 namespace {
 
 // The line that the child writes before it dials the process that started it.
@@ -150,4 +156,4 @@ std::string HandOffChild::Output() {
   return std::string(rest.substr(rest.rfind('\n') + 1));
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -14,7 +14,7 @@
 #include "tests/kernels/gpu_check/hand_off_side.h"
 #include "tests/kernels/gpu_check/program.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 inline constexpr char kHandOffChildFlag[] = "--hand-off-child";
 
@@ -41,6 +41,6 @@ class HandOffChild {
   Thread reader_;
 };
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_CHILD_H_

@@ -7,7 +7,9 @@
 #include "src/base/clock.h"
 #include "src/base/random.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using namespace kv;  // NOLINT(google-build-using-namespace)
 
 Status HandOffReceiver::WaitWith(const char* what, Incarnation peer,
                                  const std::function<bool(const HandOffEvents&)>& condition) {
@@ -125,4 +127,4 @@ StatusOr<int64_t> HandOffReceiver::Move(Incarnation peer, uint32_t num_blocks) {
   return us;
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

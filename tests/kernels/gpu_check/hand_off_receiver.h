@@ -12,14 +12,14 @@
 #include "tests/kernels/gpu_check/hand_off_sender.h"
 #include "tests/kernels/gpu_check/hand_off_side.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // One transfer, from its grant to its end; the blocks are its own for as long.
 struct GrantedTransfer {
   TransferId id;
   Incarnation peer;
   uint32_t first = 0;  // of the sender's blocks, which are taken in a circle
-  std::vector<BlockHandle> blocks;
+  std::vector<kv::BlockHandle> blocks;
 };
 
 // See the file comment. `side` outlives it.
@@ -66,11 +66,11 @@ class HandOffReceiver {
 
   HandOffSide* const side_;
   const int64_t patience_us_;
-  BlockPool pool_;
+  kv::BlockPool pool_;
   const std::vector<std::byte> poison_;
   uint64_t last_transfer_ = 0;
 };
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_RECEIVER_H_

@@ -4,7 +4,11 @@
 
 #include "kvcache/transport/slice_copy.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using kv::KvMemory;
+using kv::SliceChecksum;
+using kv::SliceRef;
 
 Status HandOffSender::FillBlocks(bool is_wrong) {
   const KvMemory& memory = side_->memory();
@@ -55,4 +59,4 @@ Status HandOffSender::Close(int64_t patience_us) {
   });
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -9,7 +9,7 @@
 
 #include "tests/kernels/gpu_check/hand_off_side.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // The grant of a receiver: a block for each generation. The sender fills them from its block
 // `first` on, in a circle.
@@ -40,9 +40,9 @@ class HandOffSender {
   const Incarnation receiver_;
   std::vector<uint64_t> checksums_;  // [blocks][layers]
   TransferId transfer_;
-  std::vector<SliceRef> slices_;
+  std::vector<kv::SliceRef> slices_;
 };
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_SENDER_H_

@@ -10,7 +10,15 @@
 #include "tests/kernels/gpu_check/model_shape.h"
 #include "tests/patience.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using device::Accelerator;
+using device::CopyShape;
+using device::DeviceBuffer;
+using device::DeviceKind;
+using model::OpenComputeDevice;
+using namespace kv;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr uint32_t kSpareBlocks = 8;
@@ -221,4 +229,4 @@ Status HandOffSide::Wait() {
   return OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

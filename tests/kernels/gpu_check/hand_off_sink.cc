@@ -5,7 +5,10 @@
 
 #include "src/base/clock.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using kv::BadSlice;
+using kv::PeerUp;
 
 void HandOffSink::Record(const std::function<void(HandOffEvents*)>& change) {
   {
@@ -66,4 +69,4 @@ HandOffEvents HandOffSink::Snapshot() {
   return events_;
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -14,7 +14,7 @@
 
 #include "kvcache/transport/kv_transport.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // Times are those of SystemClock(), microseconds.
 struct HandOffEvents {
@@ -32,13 +32,13 @@ struct HandOffEvents {
 };
 
 // See the file comment.
-class HandOffSink final : public KvTransportSink {
+class HandOffSink final : public kv::KvTransportSink {
  public:
-  void OnPeerUp(const PeerUp& peer) override;
+  void OnPeerUp(const kv::PeerUp& peer) override;
   void OnPeerDown(Incarnation peer, const Status& status) override;
   void OnControl(Incarnation peer, std::string bytes) override;
   void OnReceiveProgress(TransferId transfer, uint32_t slices_done, bool complete) override;
-  void OnBadSlice(const BadSlice& slice) override;
+  void OnBadSlice(const kv::BadSlice& slice) override;
   void OnReceiveClosed(TransferId transfer) override;
   void OnSendClosed(Incarnation peer, TransferId transfer) override;
   // Its process says that it will dial now.
@@ -59,6 +59,6 @@ class HandOffSink final : public KvTransportSink {
   HandOffEvents events_;
 };
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_HAND_OFF_SINK_H_

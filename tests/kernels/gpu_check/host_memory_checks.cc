@@ -18,7 +18,18 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/test_seed.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::DeviceKind;
+using engine::KvStore;
+using model::ComputeDevice;
+using model::OpenComputeDevice;
+using model::UploadReport;
+using model::WeightUpload;
+using namespace kv;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 // ---- KV blocks.
@@ -176,4 +187,4 @@ absl::Status CheckHostMemory(const StageInput& input, Report& report) {
                     [&] { return CheckUpload(input, accelerator); });
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

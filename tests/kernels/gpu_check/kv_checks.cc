@@ -9,7 +9,7 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/test_seed.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 // So many slices of so many bytes, which so many ranks share at one side; the last one of a scatter
@@ -137,4 +137,4 @@ absl::Status CheckKvSlices(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

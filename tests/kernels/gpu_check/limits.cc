@@ -4,7 +4,7 @@
 
 #include "tests/kernels/gpu_check/results_file.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 double MeasuredLimits::LimitUs(double bytes, double flops) const {
   const bool may_compute_bind = flops > 0 && flops >= kComputeFlopsPerByte * bytes;
@@ -38,4 +38,4 @@ MeasuredLimits ReadLimits(const std::string& path, const std::string& device) {
   return LimitsOf(result["limits"]);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -6,7 +6,7 @@
 
 #include "nlohmann/json.hpp"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // Work with fewer operations a byte than this is not limited by computing. An H100 (989 TFLOP/s,
 // 3.35 TB/s) needs 295 operations a byte before computing is its limit. An H200 needs 206, an L4
@@ -35,6 +35,6 @@ MeasuredLimits LimitsOf(const nlohmann::json& json);
 // such file, it is another device's, it was cut before them, or nothing was measured.
 MeasuredLimits ReadLimits(const std::string& path, const std::string& device);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_LIMITS_H_

@@ -14,7 +14,7 @@
 #include "tests/kernels/gpu_check/driver_table.h"
 #endif
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 #ifdef BATON_GPU_CHECK_HAS_GPU
 namespace {
@@ -248,4 +248,4 @@ absl::Status CheckMachine(const StageInput& input, Report& report) {
   return report.Add({"device", status.ok() ? Verdict::kPass : Verdict::kFail, info.description});
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

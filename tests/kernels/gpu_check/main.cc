@@ -50,7 +50,7 @@
 #include "tests/kernels/gpu_check/results_file.h"
 #include "tests/kernels/gpu_check/stages.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 constexpr int kExitUsage = 2;
@@ -246,6 +246,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
-int main(int argc, char** argv) { return baton::gpu_check::Main(argc, argv); }
+int main(int argc, char** argv) { return baton::kernels::gpu_check::Main(argc, argv); }

@@ -3,7 +3,7 @@
 #include "kernels/simt/device.h"
 #include "tests/kernels/gpu_check/memory_loops.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 inline namespace BATON_BODY {
 namespace {
 
@@ -89,4 +89,4 @@ const MemoryLoops kLoops = {.read = Read, .copy = Copy, .fill = Fill};
 
 const MemoryLoops& BATON_BODY::Loops() { return kLoops; }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -10,7 +10,7 @@
 
 #include "kernels/simt/types.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 inline constexpr uint32_t kLoopThreads = 256;
 
@@ -57,6 +57,6 @@ inline namespace runner {
 const MemoryLoops& Loops();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_MEMORY_LOOPS_H_

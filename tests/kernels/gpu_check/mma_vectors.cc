@@ -8,7 +8,7 @@
 #include "tests/kernels/gpu_check/primitives.h"
 #include "tests/test_seed.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 // Exponent fields [first, first + count) of what a kind is made of, for A and B, and for C.
@@ -194,4 +194,4 @@ std::vector<uint32_t> WgmmaOutputs(const std::vector<uint32_t>& d, uint32_t colu
   return out;
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -7,7 +7,7 @@
 
 #include "kernels/simt/tensor_core.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // Random: factors near one. Wide: exponents 40 apart. Denormal: bf16 and fp32 subnormals. Huge:
 // sums near and beyond fp32. Cancelling: products in pairs that nearly cancel. Special: zeros of
@@ -39,6 +39,6 @@ std::vector<uint32_t> MmaGrid(MmaKind kind, uint32_t columns, uint64_t seed);
 std::vector<uint32_t> WgmmaInputs(const std::vector<uint32_t>& grid, uint32_t columns);
 std::vector<uint32_t> WgmmaOutputs(const std::vector<uint32_t>& d, uint32_t columns);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_MMA_VECTORS_H_

@@ -17,7 +17,15 @@
 #include "tests/kernels/gpu_check/timing.h"
 #include "tests/test_seed.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using device::HostBuffer;
+using kv::KvLayout;
+using model::DeviceModel;
+using model::FedToken;
+using model::LayerHook;
+using model::ModelConfig;
+
 namespace {
 
 // How much of a model's life is compared, and in which pieces.
@@ -433,4 +441,4 @@ absl::Status CheckModel(const StageInput& input, Report& report) {
   return CheckEngines(input, report);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

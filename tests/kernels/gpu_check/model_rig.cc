@@ -6,7 +6,15 @@
 #include "tests/kernels/gpu_check/divided_sms.h"
 #include "tests/test_seed.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using device::Accelerator;
+using device::DeviceBuffer;
+using device::DeviceKind;
+using engine::KvStore;
+using kv::KvView;
+using namespace model;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 constexpr uint32_t kFillCtas = 4 * 148;
@@ -247,4 +255,4 @@ std::vector<uint32_t> SomeBlocks(const ModelRig& rig, uint32_t count, uint32_t f
   return blocks;
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -19,7 +19,7 @@
 #include "tests/kernels/gpu_check/model_shape.h"
 #include "tests/kernels/gpu_check/stages.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // The sizes and options that a rig is made for.
 struct RigSize {
@@ -29,7 +29,7 @@ struct RigSize {
   uint32_t max_logit_rows = kMostOutputRows;
   uint32_t num_ranks = 1;  // all on the device, each with weights of its own; then blocks are not
                            // read, written or filled
-  FastMode fast = {};
+  model::FastMode fast = {};
   // A second model over the same weights and blocks, on a part of the device.
   bool is_split = false;
 };
@@ -63,10 +63,10 @@ class ModelRig {
   // Has the model record its decode steps from now on; the second one on blocks of its own.
   // Internal also where none could be recorded, which a worker goes on without.
   absl::Status Prepare() { return PrepareModel(*model_, kv_->view()); }
-  absl::Status PrepareSecond(const KvView& kv) { return PrepareModel(*second_model_, kv); }
+  absl::Status PrepareSecond(const kv::KvView& kv) { return PrepareModel(*second_model_, kv); }
   // One Forward; the logits of each chunk's last row [chunks][vocab].
   absl::StatusOr<std::vector<float>> Run(const std::vector<RigChunk>& chunks,
-                                         LayerHook* hook = nullptr);
+                                         model::LayerHook* hook = nullptr);
   // The second model runs one Forward, as Run does.
   absl::StatusOr<std::vector<float>> RunOnSecond(const std::vector<RigChunk>& chunks);
   // Puts the copy of one layer of a block, SliceBytes(), into the second model's stream.
@@ -82,40 +82,42 @@ class ModelRig {
   // Random K and V in every block, for steps whose results nobody looks at.
   absl::Status FillBlocks();
 
-  const DeviceModel& model() const { return *model_; }
-  const Accelerator& device() const { return *device_.accelerator; }
+  const model::DeviceModel& model() const { return *model_; }
+  const device::Accelerator& device() const { return *device_.accelerator; }
   uint32_t num_sms() const { return num_sms_; }  // of the whole device
-  Accelerator* second_device() { return second_device_.get(); }
+  device::Accelerator* second_device() { return second_device_.get(); }
   uint32_t num_blocks() const { return kv_->memory().num_blocks; }
 
   // For an engine. While it runs nothing but constants is asked for here.
-  LoadedModel* engine_model() { return model_.get(); }
-  LoadedModel* second_model() { return second_model_.get(); }
-  KvStore* kv() { return kv_.get(); }
-  Accelerator* engine_device() { return device_.accelerator.get(); }
+  model::LoadedModel* engine_model() { return model_.get(); }
+  model::LoadedModel* second_model() { return second_model_.get(); }
+  engine::KvStore* kv() { return kv_.get(); }
+  device::Accelerator* engine_device() { return device_.accelerator.get(); }
   const cuda::KernelTable* kernels() const { return device_.kernels; }
 
  private:
   struct Lowered;  // chunks as a batch
 
   explicit ModelRig(const StageInput& input) : input_(input) {}
-  static absl::Status PrepareModel(LoadedModel& model, const KvView& kv);
-  absl::StatusOr<std::vector<float>> RunOn(ForwardModel& model, const std::vector<RigChunk>& chunks,
-                                           LayerHook* hook);
+  static absl::Status PrepareModel(model::LoadedModel& model, const kv::KvView& kv);
+  absl::StatusOr<std::vector<float>> RunOn(model::ForwardModel& model,
+                                           const std::vector<RigChunk>& chunks,
+                                           model::LayerHook* hook);
   // A bf16 matrix or vector of random values.
-  absl::Status Make(size_t count, float mean, float spread, DeviceBuffer* buffer);
+  absl::Status Make(size_t count, float mean, float spread, device::DeviceBuffer* buffer);
   // Weights of a rank with this config, and with so many columns of the logits.
-  absl::Status MakeWeights(const ModelConfig& config, uint32_t num_logits, DeviceWeights* weights);
-  absl::Status MakeLayer(const ModelConfig& config, DeviceLayer* layer);
+  absl::Status MakeWeights(const model::ModelConfig& config, uint32_t num_logits,
+                           model::DeviceWeights* weights);
+  absl::Status MakeLayer(const model::ModelConfig& config, model::DeviceLayer* layer);
 
   const StageInput& input_;
-  ComputeDevice device_;
+  model::ComputeDevice device_;
   uint32_t num_sms_ = 0;  // of the whole device
-  std::unique_ptr<Accelerator> second_device_;
+  std::unique_ptr<device::Accelerator> second_device_;
   uint32_t next_seed_ = 1;
-  std::unique_ptr<DeviceModel> model_;
-  std::unique_ptr<LoadedModel> second_model_;
-  std::unique_ptr<KvStore> kv_;
+  std::unique_ptr<model::DeviceModel> model_;
+  std::unique_ptr<model::LoadedModel> second_model_;
+  std::unique_ptr<engine::KvStore> kv_;
   std::vector<float> unread_logits_;  // of rows whose tokens are chosen: room that nobody writes
 };
 
@@ -123,6 +125,6 @@ class ModelRig {
 std::vector<uint32_t> SomeBlocks(const ModelRig& rig, uint32_t count, uint32_t first,
                                  uint32_t stride);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_MODEL_RIG_H_

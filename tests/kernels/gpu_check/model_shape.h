@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // The sizes of a model that decide what its kernels cost.
 struct ModelShape {
@@ -59,6 +59,6 @@ inline std::vector<DecodeShape> DecodeShapes(bool is_tiny) {
   return {{1, 1024}, {8, 1024}, {64, 1024}, {1, 8192}, {8, 8192}, {64, 8192}};
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_MODEL_SHAPE_H_

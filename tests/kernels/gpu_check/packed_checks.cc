@@ -17,7 +17,10 @@
 #include "tests/kernels/simt/device_values.h"
 #include "tests/test_seed.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using device::ThreadPool;
+
 namespace {
 
 using cuda::Bf16;
@@ -266,4 +269,4 @@ absl::Status CheckPackedWeights(const StageInput& input, Report& report) {
   return check("E4M3", MakeFp8);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

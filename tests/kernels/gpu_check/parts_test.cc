@@ -27,7 +27,7 @@
 #include "tests/kernels/gpu_check/sanitizer_words.h"
 #include "tests/kernels/gpu_check/targets.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 using ::testing::ElementsAre;
@@ -589,4 +589,4 @@ TEST_F(PartsTest, StagesMayShareAFile) {
 }
 
 }  // namespace
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

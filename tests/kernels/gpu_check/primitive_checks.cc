@@ -13,7 +13,7 @@
 #include "tests/kernels/simt/overlap_kernels.h"
 #include "tests/test_seed.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 uint32_t InputWord(uint32_t i) { return 7 * i + 1; }
@@ -270,4 +270,4 @@ absl::Status CheckPrimitives(const StageInput& input, Report& report) {
   return CheckWgmmaPrimitives(input, report);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

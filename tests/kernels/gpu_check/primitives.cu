@@ -6,7 +6,7 @@
 #include "tests/kernels/simt/overlap_kernels.h"
 #include "tests/kernels/simt/wgmma_kernels.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 inline namespace BATON_BODY {
 namespace {
 
@@ -291,4 +291,4 @@ const Primitives kPrimitives = {
 
 const Primitives& BATON_BODY::AllPrimitives() { return kPrimitives; }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -10,7 +10,7 @@
 #include "kernels/simt/types.h"
 #include "tests/kernels/simt/ring_kernels.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 using simt_test::WordParams;
 
@@ -95,6 +95,6 @@ inline namespace runner {
 const Primitives& AllPrimitives();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_PRIMITIVES_H_

@@ -8,7 +8,7 @@
 #include "tests/kernels/gpu_check/program.h"
 #include "tests/kernels/gpu_check/stages.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 constexpr double kEndSeconds = 3;  // of the stage, to end what is stopped
@@ -64,4 +64,4 @@ absl::Status CheckProduct(const StageInput& input, Report& report) {
   return report.Add({"product", Verdict::kFail, fmt::format("exit status {}, {}", *code, last)});
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -15,7 +15,7 @@
 
 extern char** environ;
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 std::string FindProgram(const std::string& name, const std::vector<std::string>& folders) {
   const char* const path = std::getenv("PATH");
@@ -129,4 +129,4 @@ std::vector<std::string> PackagesOf(const std::string& python) {
   return code.ok() && *code == 0 ? folders : std::vector<std::string>();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // The path of a program: on PATH, else in one of the folders; "" when it is nowhere.
 std::string FindProgram(const std::string& name, const std::vector<std::string>& folders = {});
@@ -61,6 +61,6 @@ absl::StatusOr<int> RunProgram(const std::vector<std::string>& words,
 // The folders in which a python finds packages; none for "", or when it does not run.
 std::vector<std::string> PackagesOf(const std::string& python);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_PROGRAM_H_

@@ -8,7 +8,7 @@
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/differences.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 const char* NameOf(Verdict verdict) {
@@ -250,4 +250,4 @@ std::string DigestOf(const std::vector<uint32_t>& words) {
   return fmt::format("{:016x}", hash);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

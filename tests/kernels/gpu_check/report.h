@@ -30,7 +30,7 @@
 #include "src/base/thread.h"
 #include "tests/kernels/gpu_check/results_file.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // Neither a pass nor a failure are: stopped, at its limit, with nothing wrong so far; tool failed,
 // a program that was to look at it ended by itself.
@@ -144,6 +144,6 @@ std::string HexOf(const std::vector<uint32_t>& words, size_t max_words);
 // FNV-1a of the words' bytes: equal runs have equal digests.
 std::string DigestOf(const std::vector<uint32_t>& words);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_REPORT_H_

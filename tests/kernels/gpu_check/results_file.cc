@@ -14,7 +14,7 @@
 
 #include "src/base/status.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 // The end of a head line; the checks follow it.
@@ -161,4 +161,4 @@ std::map<std::string, double> MediansOf(const nlohmann::json& results) {
   return medians;
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

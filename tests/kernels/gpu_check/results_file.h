@@ -22,7 +22,7 @@
 
 #include "src/base/unique_fd.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // The most bytes of a file that comes back from a machine that is lent: eight files
 // (scripts/gpu_check.sh) of this size may come back.
@@ -72,6 +72,6 @@ std::string PageLineOf(const nlohmann::json& results, const std::string& stage);
 // The medians in microseconds of what a file's checks timed, by name.
 std::map<std::string, double> MediansOf(const nlohmann::json& results);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_RESULTS_FILE_H_

@@ -12,7 +12,7 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/simt/host_blocks.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 using cuda::Bf16;
@@ -289,4 +289,4 @@ absl::Status CheckRopeAppend(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -8,7 +8,10 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/test_seed.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using namespace model;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 // Rows of one vocabulary, each chosen in another way.
@@ -78,4 +81,4 @@ absl::Status CheckSample(const StageInput& input, Report& report) {
                               fmt::format("{} rows of {}", batch.rows.size(), batch.vocab_size)));
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -10,7 +10,7 @@
 #include "tests/kernels/gpu_check/sanitizer_words.h"
 #include "tests/kernels/gpu_check/stages.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 // One run of the sanitizer: a tool, the kernels it watches, and its share of the stage's time.
@@ -124,4 +124,4 @@ absl::Status CheckSanitizer(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

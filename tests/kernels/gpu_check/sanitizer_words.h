@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // Found: something is wrong; the tool goes on, and may be stopped before it exits. Tool failed: it
 // could not watch the program, or not to its end, which says nothing about the program.
@@ -27,6 +27,6 @@ inline SanitizerWord SanitizerWordOf(std::string_view line) {
   return SanitizerWord::kNothing;
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_SANITIZER_WORDS_H_

@@ -5,7 +5,7 @@
 #include "kernels/simt/run_options.h"
 #include "tests/kernels/gpu_check/device_body.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 absl::Status Open(DeviceInfo* info) {
@@ -81,4 +81,4 @@ const DeviceBody& SimtBody() { return kBody; }
 const DeviceBody* GpuBody() { return nullptr; }
 #endif
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

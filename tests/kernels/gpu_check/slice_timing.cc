@@ -8,7 +8,7 @@
 #include "tests/kernels/gpu_check/model_shape.h"
 #include "tests/kernels/gpu_check/timing.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 // Layers of a block that lie beside one another here; a launch moves one of them.
@@ -113,4 +113,4 @@ absl::Status AddSliceTimings(const StageInput& input, Report& report) {
   return absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -7,11 +7,11 @@
 #include "tests/kernels/gpu_check/report.h"
 #include "tests/kernels/gpu_check/stages.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // Findings for both, at 8, 32 and 128 MiB a launch.
 absl::Status AddSliceTimings(const StageInput& input, Report& report);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_SLICE_TIMING_H_

@@ -15,7 +15,7 @@
 #include "tests/kernels/gpu_check/limits.h"
 #include "tests/kernels/gpu_check/report.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // Programs and libraries of others, where they are not found by themselves; empty: they are looked
 // for.
@@ -105,6 +105,6 @@ absl::Status CheckPeers(const StageInput& input, Report& report);
 // 9: `baton serve` in several ways, whose answers are equal.
 absl::Status CheckProduct(const StageInput& input, Report& report);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_STAGES_H_

@@ -6,7 +6,13 @@
 #include "src/base/status.h"
 #include "src/engine/first_step_cost.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using engine::RooflineModelOf;
+using model::DeviceModel;
+using model::FedToken;
+using scheduler::RooflineModel;
+
 namespace {
 
 // The step again and again, each fed by the one before it.
@@ -75,4 +81,4 @@ absl::StatusOr<std::vector<double>> TimeStep(ModelRig& rig, const TimedStep& ste
   return samples_us;
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

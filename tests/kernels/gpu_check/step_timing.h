@@ -13,7 +13,7 @@
 #include "tests/kernels/gpu_check/model_rig.h"
 #include "tests/kernels/gpu_check/timing.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // One kind of step: rows that decode, each of a sequence of its own, or a prompt.
 struct TimedStep {
@@ -28,12 +28,12 @@ using Microseconds = std::chrono::duration<double, std::micro>;
 
 // The bytes that such a step has to read, and the operations that it has to compute. The design has
 // a target for a step that is recorded, and for a prompt.
-TimedCase CaseOf(std::string name, const DeviceModel& model, const TimedStep& step);
+TimedCase CaseOf(std::string name, const model::DeviceModel& model, const TimedStep& step);
 
 // So many samples after two steps that are not; what is in the blocks does not matter.
 absl::StatusOr<std::vector<double>> TimeStep(ModelRig& rig, const TimedStep& step,
                                              uint32_t num_samples);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_STEP_TIMING_H_

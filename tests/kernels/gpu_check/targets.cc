@@ -4,7 +4,7 @@
 
 #include "src/base/status.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 constexpr double kFlopsPerUs = 790e6;  // of an H200's tensor cores, as measured
@@ -81,4 +81,4 @@ Comparison CompareTimes(double ours_us, double theirs_us) {
           fmt::format("{:.2f} of its time, {}", ratio, is_ahead ? "ahead" : "behind")};
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

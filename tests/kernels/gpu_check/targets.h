@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // 0 = not set.
 struct Target {
@@ -70,6 +70,6 @@ struct Comparison {
 };
 Comparison CompareTimes(double ours_us, double theirs_us);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_TARGETS_H_

@@ -6,7 +6,11 @@
 #include "scheduler/roofline.h"
 #include "src/base/status.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using scheduler::DeviceLimits;
+using scheduler::KnownDevices;
+
 namespace {
 
 constexpr uint32_t kSamples = 20;
@@ -122,4 +126,4 @@ uint32_t RandomMemory::NumPieces(size_t bytes) const {
       std::clamp<size_t>(size_ / std::max<size_t>(bytes, 1), 1, kMaxPieces));
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -15,7 +15,7 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/targets.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // The case that is timed, and the least that one launch needs. One of `bytes` and `flops` may be 0.
 struct TimedCase {
@@ -65,6 +65,6 @@ class RandomMemory {
   absl::Status status_;
 };
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_TIMING_H_

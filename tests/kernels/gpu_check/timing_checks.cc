@@ -14,7 +14,13 @@
 #include "tests/kernels/gpu_check/stages.h"
 #include "tests/kernels/gpu_check/timing.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
+
+using model::kDecodeCtas;
+using model::kMaxPartials;
+using model::kPrefillCtas;
+using model::kSpreadCtas;
+
 namespace {
 
 using cuda::Bf16;
@@ -416,4 +422,4 @@ absl::Status CheckTimings(const StageInput& input, Report& report) {
   return AddExchangeTimings(input, report);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

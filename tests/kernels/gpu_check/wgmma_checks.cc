@@ -8,7 +8,7 @@
 #include "tests/kernels/gpu_check/word_check.h"
 #include "tests/kernels/simt/wgmma_kernels.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 using simt_test::WgmmaCount;
@@ -165,4 +165,4 @@ absl::Status CheckWgmmaPrimitives(const StageInput& input, Report& report) {
   return AddCheck(input, ChainCheck(p), report);
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -6,7 +6,7 @@
 #include "src/base/status.h"
 #include "tests/kernels/gpu_check/device_array.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 constexpr size_t kMaxMismatches = 8;
@@ -86,4 +86,4 @@ absl::Status AddCheck(const StageInput& input, const WordCheck& check, Report& r
   return report.Begin(check.name) ? report.Add(RunCheck(input, check)) : absl::OkStatus();
 }
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -10,7 +10,7 @@
 #include "tests/kernels/gpu_check/report.h"
 #include "tests/kernels/gpu_check/stages.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 
 // One run of a primitive and what must come out.
 struct WordCheck {
@@ -42,6 +42,6 @@ absl::Status AddCheck(const StageInput& input, const WordCheck& check, Report& r
 absl::Status LaunchAndRead(const StageInput& input, const WordCheck& check,
                            std::vector<uint32_t>& got);
 
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check
 
 #endif  // BATON_TESTS_KERNELS_GPU_CHECK_WORD_CHECK_H_

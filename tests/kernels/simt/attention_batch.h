@@ -16,7 +16,7 @@
 #include "tests/kernels/simt/host_blocks.h"
 #include "tests/kernels/simt/other_gpus.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 using simt_test::Chunk;
 using simt_test::FromDevice;
@@ -153,6 +153,6 @@ class AttentionBatch {
   uint32_t num_rows_;
 };
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_TESTS_KERNELS_SIMT_ATTENTION_BATCH_H_

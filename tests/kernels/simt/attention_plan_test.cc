@@ -12,7 +12,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using testing::HasSubstr;
@@ -212,4 +212,4 @@ TEST(AttentionPlan, RefusesWithTheNumbers) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -9,7 +9,7 @@
 #include "tests/kernels/simt/attention_batch.h"
 #include "tests/kernels/simt/mutation.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using simt::AllOrders;
@@ -209,4 +209,4 @@ TEST_P(AttentionSpread, MutantsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

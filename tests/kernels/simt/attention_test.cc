@@ -18,7 +18,7 @@
 #include "tests/kernels/simt/attention_batch.h"
 #include "tests/kernels/simt/mutation.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using simt::AllOrders;
@@ -381,4 +381,4 @@ TEST(AttentionFp8, ANanStaysInItsSequenceAndHugeRowsAreCut) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -13,7 +13,7 @@
 #include "tests/kernels/simt/attention_batch.h"
 #include "tests/kernels/simt/mutation.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using simt::AllOrders;
@@ -210,4 +210,4 @@ TEST_P(AttentionWgmma, MutantsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -21,7 +21,7 @@
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/mutation.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using simt::AllOrders;
@@ -228,4 +228,4 @@ TEST(CudaKernels, MutantsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

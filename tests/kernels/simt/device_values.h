@@ -12,7 +12,7 @@
 #include "kernels/simt/types.h"
 #include "tests/test_seed.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 // Values of a normal-like spread; a few are large, so that a lost term shows.
 inline std::vector<simt::Bf16> RandomBf16(size_t count, uint64_t seed, float scale = 1.0f) {
@@ -44,6 +44,6 @@ inline bool SameBits(const void* a, const void* b, size_t bytes) {
   return bytes == 0 || std::memcmp(a, b, bytes) == 0;
 }
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_DEVICE_VALUES_H_

@@ -1,7 +1,7 @@
 #include "kernels/cuda/exchange.h"
 #include "tests/kernels/simt/exchange_kernels.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 namespace {
 
 using simt::thread;
@@ -33,4 +33,4 @@ absl::Status RunExchangeLoop(const ExchangeLoopParams& params) {
                       ExchangeLoopKernel, params);
 }
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/exchange_params.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 // Rounds i, from 0 on, that all ranks do together. Each rank r writes (r + 1) (i + 1) + e to
 // element e of parts[i % 2], its part of the round. It then exchanges, and adds its out to sums[r].
@@ -23,6 +23,6 @@ struct ExchangeLoopParams {
 // All ranks, one cta each.
 absl::Status RunExchangeLoop(const ExchangeLoopParams& params);
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_EXCHANGE_KERNELS_H_

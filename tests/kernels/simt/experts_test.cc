@@ -21,7 +21,10 @@
 #include "tests/kernels/simt/other_gpus.h"
 #include "tests/test_seed.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
+
+using device::ThreadPool;
+
 namespace {
 
 using simt::AllOrders;
@@ -424,4 +427,4 @@ TEST(Experts, MutantsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

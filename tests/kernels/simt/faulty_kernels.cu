@@ -1,7 +1,7 @@
 #include "kernels/simt/device.h"
 #include "tests/kernels/simt/faulty_kernels.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 namespace {
 
 using namespace simt;  // NOLINT: the primitives are the language here
@@ -278,4 +278,4 @@ absl::Status LaunchEmptyGrid() {
   return launch({.name = "Fresh", .grid = {0, 1, 1}}, FreshKernel, nullptr);
 }
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 // The fault; what each kernel does wrong is said in the source.
 enum class Fault : uint8_t {
@@ -61,6 +61,6 @@ absl::Status ReadFreshShared(uint32_t* out);
 absl::Status LaunchTooManyThreads();
 absl::Status LaunchEmptyGrid();
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_FAULTY_KERNELS_H_

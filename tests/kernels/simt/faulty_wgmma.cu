@@ -3,7 +3,7 @@
 #include "kernels/simt/device.h"
 #include "tests/kernels/simt/faulty_wgmma.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 namespace {
 
 using namespace simt;  // NOLINT: the primitives are the language here
@@ -227,4 +227,4 @@ absl::Status RunFaultyWgmma(WgmmaFault fault, const FaultyWgmmaParams& params) {
                 FaultyWgmmaKernel, call);
 }
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 // The fault; what each kernel does wrong is said in the source.
 enum class WgmmaFault : uint8_t {
@@ -49,6 +49,6 @@ struct FaultyWgmmaParams {
 
 absl::Status RunFaultyWgmma(WgmmaFault fault, const FaultyWgmmaParams& params);
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_FAULTY_WGMMA_H_

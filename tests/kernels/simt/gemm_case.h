@@ -20,7 +20,7 @@
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/other_gpus.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 
 using simt::SimBuffer;
 using simt_test::OnDevice;
@@ -159,6 +159,6 @@ inline std::string Check(const GemmCase& c, double* worst = nullptr) {
   return error < (c.to_bf16 ? kGemmBf16 : kGemm) ? "" : fmt::format("relative error {:.3g}", error);
 }
 
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda
 
 #endif  // BATON_TESTS_KERNELS_SIMT_GEMM_CASE_H_

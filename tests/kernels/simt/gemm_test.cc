@@ -21,7 +21,7 @@
 #include "tests/kernels/simt/mutation.h"
 #include "tests/test_seed.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using simt::AllOrders;
@@ -282,4 +282,4 @@ TEST(Gemm, MutantsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

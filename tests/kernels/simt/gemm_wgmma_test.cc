@@ -16,7 +16,7 @@
 #include "tests/kernels/simt/gemm_case.h"
 #include "tests/kernels/simt/mutation.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using simt::AllOrders;
@@ -314,4 +314,4 @@ TEST(GemmNarrow, MutantsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

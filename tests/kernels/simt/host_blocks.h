@@ -14,7 +14,7 @@
 #include "kernels/cuda/kv_rows_reference.h"
 #include "tests/kernels/simt/device_values.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 // The sizes of a model that the kernels around attention take.
 struct HeadShape {
@@ -180,6 +180,6 @@ class AttentionInputs {
   std::vector<cuda::Bf16> q_;
 };
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_HOST_BLOCKS_H_

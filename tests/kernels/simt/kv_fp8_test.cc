@@ -14,7 +14,7 @@
 #include "kernels/math.h"
 #include "tests/kernels/simt/device_values.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using simt::Bf16;
@@ -113,4 +113,4 @@ TEST(KvFp8, RowsOutsideTheRangeHaveADefinedAnswer) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -18,7 +18,10 @@
 #include "tests/kernels/simt/mutation.h"
 #include "tests/test_seed.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
+
+using namespace kv;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using simt::RunOptions;
@@ -355,4 +358,4 @@ TEST(KvSlices, MutantsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

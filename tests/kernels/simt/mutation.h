@@ -16,7 +16,7 @@
 #include "kernels/simt/mutant.h"
 #include "kernels/simt/run_options.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 // Launches the kernels and compares; false when a launch failed or a result is wrong.
 using Suite = std::function<bool()>;
@@ -116,6 +116,6 @@ inline void ExpectAllNoticed(const Suite& suite, uint32_t min_mutants,
   EXPECT_THAT(result.stale, testing::IsEmpty());
 }
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_MUTATION_H_

@@ -8,7 +8,7 @@
 #include "tests/kernels/simt/ring_kernels.h"
 #include "tests/kernels/simt/word_buffers.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 namespace {
 
 using simt::Mutation;
@@ -108,4 +108,4 @@ TEST(Mutants, AStaleExcuseIsAnError) {
 }
 
 }  // namespace
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test

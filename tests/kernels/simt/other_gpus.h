@@ -9,7 +9,7 @@
 #include "kernels/simt/run_options.h"
 #include "kernels/simt/tensor_core.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 // One of them.
 struct OtherGpu {
@@ -45,6 +45,6 @@ inline simt::TensorCore CurrentCore() {
              : simt::TensorCore::kHopper;
 }
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_OTHER_GPUS_H_

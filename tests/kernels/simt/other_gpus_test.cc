@@ -12,7 +12,7 @@
 #include "tests/kernels/simt/attention_batch.h"
 #include "tests/kernels/simt/gemm_case.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using simt::RunOptions;
@@ -152,4 +152,4 @@ TEST(OtherGpus, ALaunchBeyondTheLimitNamesIt) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -1,7 +1,7 @@
 #include "kernels/simt/device.h"
 #include "tests/kernels/simt/overlap_kernels.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 inline namespace BATON_BODY {
 namespace {
 
@@ -52,4 +52,4 @@ absl::Status AddAgainAndAgain(const OverlapParams& params, uint32_t num_ctas, ui
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test

@@ -9,7 +9,7 @@
 
 #include "kernels/simt/types.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 inline constexpr uint32_t kOverlapThreads = 64;
 
@@ -39,6 +39,6 @@ absl::Status AddAgainAndAgain(const OverlapParams& params, uint32_t num_ctas, ui
 
 }  // namespace BATON_BODY
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_OVERLAP_KERNELS_H_

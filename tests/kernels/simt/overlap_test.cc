@@ -12,7 +12,10 @@
 #include "kernels/simt/simt_device.h"
 #include "tests/kernels/simt/overlap_kernels.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
+
+using device::DeviceBuffer;
+
 namespace {
 
 using ::testing::AllOf;
@@ -106,4 +109,4 @@ TEST(Overlap, AWaitThatIsLeftOutIsNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test

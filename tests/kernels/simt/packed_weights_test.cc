@@ -25,7 +25,10 @@
 #include "tests/kernels/simt/other_gpus.h"
 #include "tests/test_seed.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
+
+using device::ThreadPool;
+
 namespace {
 
 using simt::AllOrders;
@@ -503,4 +506,4 @@ TEST(PackedWeights, MutantsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -1,7 +1,7 @@
 #include "kernels/simt/device.h"
 #include "tests/kernels/simt/ring_kernels.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 inline namespace BATON_BODY {
 namespace {
 
@@ -242,4 +242,4 @@ absl::Status WarpLoadMatrices(const WordParams& params, bool transposed) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test

@@ -9,7 +9,7 @@
 
 #include "kernels/simt/types.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 // Words in, words out; what `count` and `scratch` are for is said at each kernel.
 struct WordParams {
@@ -48,6 +48,6 @@ absl::Status WarpLoadMatrices(const WordParams& params, bool transposed);
 
 }  // namespace BATON_BODY
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_RING_KERNELS_H_

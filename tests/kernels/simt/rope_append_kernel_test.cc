@@ -16,7 +16,7 @@
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/mutation.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
 namespace {
 
 using simt::AllOrders;
@@ -354,4 +354,4 @@ TEST(RopeAppend, MutantsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -14,7 +14,7 @@
 #include "tests/kernels/simt/ring_kernels.h"
 #include "tests/kernels/simt/word_buffers.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 namespace {
 
 using simt::AllOrders;
@@ -242,4 +242,4 @@ TEST(Runner, GoesOnAfterAFault) {
 }
 
 }  // namespace
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test

@@ -17,7 +17,10 @@
 #include "tests/kernels/simt/mutation.h"
 #include "tests/test_seed.h"
 
-namespace baton::cuda {
+namespace baton::kernels::cuda {
+
+using namespace model;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using simt::AllOrders;
@@ -321,4 +324,4 @@ TEST(Sample, MutantsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::cuda
+}  // namespace baton::kernels::cuda

@@ -19,7 +19,10 @@
 #include "src/device/device_stream.h"
 #include "tests/kernels/simt/device_values.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
+
+using namespace device;  // NOLINT(google-build-using-namespace)
+
 namespace {
 
 using simt_test::RandomBf16;
@@ -321,4 +324,4 @@ TEST(SimtDeviceTest, DevicesOfSeveralThreadsTakeTurns) {
 }
 
 }  // namespace
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

@@ -16,7 +16,7 @@
 #include "tests/kernels/gpu_check/report.h"
 #include "tests/kernels/simt/wgmma_kernels.h"
 
-namespace baton::gpu_check {
+namespace baton::kernels::gpu_check {
 namespace {
 
 struct Element {
@@ -146,4 +146,4 @@ TEST(TensorCoreGolden, TheModelGivesTheElementsThatAreKeptWhole) {
 }
 
 }  // namespace
-}  // namespace baton::gpu_check
+}  // namespace baton::kernels::gpu_check

@@ -15,7 +15,7 @@
 #include "kernels/math.h"
 #include "tests/test_seed.h"
 
-namespace baton::simt {
+namespace baton::kernels::simt {
 namespace {
 
 // Sixteen factors on each side; those not named are zero.
@@ -277,4 +277,4 @@ TEST(Multiply, HasTheBitsOfEachDotAlone) {
 }
 
 }  // namespace
-}  // namespace baton::simt
+}  // namespace baton::kernels::simt

@@ -3,7 +3,7 @@
 #include "kernels/simt/device.h"
 #include "tests/kernels/simt/wgmma_kernels.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 inline namespace BATON_BODY {
 namespace {
 
@@ -224,4 +224,4 @@ absl::Status WarpgroupChain(const WordParams& params) {
 }
 
 }  // namespace BATON_BODY
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test

@@ -10,7 +10,7 @@
 #include "kernels/simt/types.h"
 #include "tests/kernels/simt/ring_kernels.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 // The matrix of TensorTiles, and its tiles: the first inside, the second beyond both ends.
 inline constexpr uint32_t kMatrixRows = 37;
@@ -50,6 +50,6 @@ absl::Status WarpgroupChain(const WordParams& params);
 
 }  // namespace BATON_BODY
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_WGMMA_KERNELS_H_

@@ -20,7 +20,7 @@
 #include "tests/kernels/simt/wgmma_kernels.h"
 #include "tests/kernels/simt/word_buffers.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 namespace {
 
 using simt::AllOrders;
@@ -257,4 +257,4 @@ TEST(Mutants, OfProductsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test

@@ -8,7 +8,7 @@
 #include "kernels/simt/arena.h"
 #include "tests/kernels/simt/ring_kernels.h"
 
-namespace baton::simt_test {
+namespace baton::kernels::simt_test {
 
 // The value of word i in every input.
 inline uint32_t InputWord(uint32_t i) { return 7 * i + 1; }
@@ -37,6 +37,6 @@ struct Words {
   simt::SimBuffer scratch;
 };
 
-}  // namespace baton::simt_test
+}  // namespace baton::kernels::simt_test
 
 #endif  // BATON_TESTS_KERNELS_SIMT_WORD_BUFFERS_H_

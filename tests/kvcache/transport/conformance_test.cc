@@ -17,7 +17,12 @@
 #include "tests/test_seed.h"
 #include "tests/tls/test_certs.h"
 
-namespace baton::test {
+namespace baton::kv::test {
+
+using tls::TlsFiles;
+using tls::test::TempFolder;
+using tls::test::TestAuthority;
+
 namespace {
 
 constexpr std::byte kCanary{0xA5};
@@ -586,4 +591,4 @@ INSTANTIATE_TEST_SUITE_P(Transports, ConformanceTest, testing::ValuesIn(Kinds())
                          });
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

@@ -18,7 +18,7 @@
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/test_seed.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 namespace {
 
 using testing::HasSubstr;
@@ -592,4 +592,4 @@ TEST(LocalTransportTest, APumpedHubWorksOnTheCallersThreadAndClock) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

@@ -17,7 +17,7 @@
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/test_seed.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 namespace {
 
 using HeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
@@ -583,4 +583,4 @@ TEST(HandshakeTest, AProofCannotBeReflectedReplayedOrSkipped) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

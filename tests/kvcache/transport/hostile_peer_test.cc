@@ -18,7 +18,7 @@
 #include "tests/kvcache/transport/raw_peer.h"
 #include "tests/kvcache/transport/test_rig.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 namespace {
 
 // A header as bytes, with fields of our choice and the right checksum.
@@ -346,4 +346,4 @@ TEST(HostilePeerTest, DescriptorsBeyondWhatIsTakenAreClosed) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 constexpr int64_t kMs = 1000;
@@ -140,4 +140,4 @@ TEST(PeerSetTest, ANewListKeepsTheStateOfWhoStays) {
 }
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

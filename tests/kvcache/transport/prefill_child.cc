@@ -9,7 +9,7 @@
 
 #include "tests/kvcache/transport/test_rig.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 namespace {
 
 int Run(char** argv) {
@@ -49,12 +49,12 @@ int Run(char** argv) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test
 
 int main(int argc, char** argv) {
   if (argc != 7) {
     std::fprintf(stderr, "prefill_child needs 6 arguments\n");
     return 2;
   }
-  return baton::test::Run(argv);
+  return baton::kv::test::Run(argv);
 }

@@ -11,7 +11,7 @@
 #include "src/base/check.h"
 #include "src/base/xxh3.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 namespace {
 
 constexpr int kPatienceMs = 20'000;
@@ -140,4 +140,4 @@ bool RawPeer::HasBytes() {
 
 void RawPeer::HalfClose() { (void)shutdown(fd_.get(), SHUT_WR); }
 
-}  // namespace baton::test
+}  // namespace baton::kv::test

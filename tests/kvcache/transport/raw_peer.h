@@ -15,7 +15,7 @@
 #include "src/base/unique_fd.h"
 #include "tests/kvcache/transport/test_rig.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 
 // See the file comment.
 class RawPeer {
@@ -60,6 +60,6 @@ class RawPeer {
   std::vector<std::byte> sent_;
 };
 
-}  // namespace baton::test
+}  // namespace baton::kv::test
 
 #endif  // BATON_TESTS_KVCACHE_TRANSPORT_RAW_PEER_H_

@@ -10,7 +10,7 @@
 #include "kvcache/transport/ipc/ipc_message.h"
 #include "kvcache/transport/nccl/nccl_message.h"
 
-namespace baton {
+namespace baton::kv {
 namespace {
 
 class SliceMessageTest : public testing::TestWithParam<SliceMessageForm> {
@@ -96,4 +96,4 @@ INSTANTIATE_TEST_SUITE_P(Forms, SliceMessageTest, testing::Values(kIpcForm, kNcc
                          [](const auto& info) { return info.index == 0 ? "Ipc" : "Nccl"; });
 
 }  // namespace
-}  // namespace baton
+}  // namespace baton::kv

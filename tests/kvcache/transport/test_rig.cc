@@ -14,7 +14,7 @@
 #include "src/base/random.h"
 #include "tests/nccl/loopback_library.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 namespace {
 
 // Far beyond what any condition needs on a loaded machine under a sanitizer.
@@ -424,4 +424,4 @@ void ExpectTransferWorks(Worker* p, Worker* d, uint64_t id) {
   ASSERT_TRUE(EndSend(*p, d->incarnation, transfer.id));
 }
 
-}  // namespace baton::test
+}  // namespace baton::kv::test

@@ -24,7 +24,7 @@
 #include "kvcache/transport/nccl/nccl_transport.h"
 #include "tests/nccl/nccl_device.h"
 
-namespace baton::test {
+namespace baton::kv::test {
 
 // Small blocks: 3 layers of 4 KiB, so that thousands of slices are quick.
 KvLayout SmallLayout();
@@ -173,7 +173,7 @@ class Rig {
   const uint32_t num_blocks_;
   // kLocal only.
   std::unique_ptr<LocalHub> hub_;
-  std::unique_ptr<Accelerator> shared_device_;  // of all workers
+  std::unique_ptr<device::Accelerator> shared_device_;  // of all workers
   uint64_t next_incarnation_;
   std::map<uint64_t, std::string> names_;
 };
@@ -200,6 +200,6 @@ bool Arrived(const Transfer& transfer, const KvMemory& source, const KvMemory& d
 // again.
 void ExpectTransferWorks(Worker* p, Worker* d, uint64_t id);
 
-}  // namespace baton::test
+}  // namespace baton::kv::test
 
 #endif  // BATON_TESTS_KVCACHE_TRANSPORT_TEST_RIG_H_

@@ -21,7 +21,15 @@
 #include "tests/test_seed.h"
 #include "tests/tls/test_certs.h"
 
-namespace baton::test {
+namespace baton::kv::test {
+
+using tls::TlsFiles;
+using tls::TlsIdentity;
+using tls::test::ReplaceText;
+using tls::test::TempFolder;
+using tls::test::TestAuthority;
+using tls::test::TextOf;
+
 namespace {
 
 // A decode worker with TLS and a prefill worker that is connected to it; each test brings somebody
@@ -378,4 +386,4 @@ TEST_F(TlsEndpointTest, FilesThatCannotWorkStopTheStart) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

@@ -20,7 +20,12 @@
 #include "tests/test_seed.h"
 #include "tests/tls/test_certs.h"
 
-namespace baton::test {
+namespace baton::kv::test {
+
+using tls::TlsIdentity;
+using tls::test::TempFolder;
+using tls::test::TestAuthority;
+
 namespace {
 
 // One call with a turn that is long enough.
@@ -331,4 +336,4 @@ TEST_F(TlsStreamTest, OnlyTlsLooksLikeTls) {
 }
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test

@@ -14,7 +14,7 @@
 
 extern char** environ;
 
-namespace baton::test {
+namespace baton::kv::test {
 namespace {
 
 constexpr uint64_t kSeed = 4711;
@@ -140,4 +140,4 @@ INSTANTIATE_TEST_SUITE_P(Transports, TwoProcessTest,
                          });
 
 }  // namespace
-}  // namespace baton::test
+}  // namespace baton::kv::test
