@@ -6,6 +6,7 @@ from pathlib import Path
 
 import cpp_scan
 import include_rules
+import namespace_rules
 import size_rules
 import text_rules
 import tidy
@@ -89,6 +90,42 @@ class IncludeTest(unittest.TestCase):
         )
         self.assertEqual(findings(include_rules.check_guards, {"src/a_body.h": "int x;\n"}), [])
         self.assertEqual(findings(include_rules.check_guards, {"src/a.h": GUARD.format("")}), [])
+
+
+class NamespaceTest(unittest.TestCase):
+    def names(self, path, text):
+        return names(namespace_rules.check_namespaces, {path: text})
+
+    def block(self, namespace, inside="int x;"):
+        return f"namespace {namespace} {{\n{inside}\n}}  // namespace {namespace}\n"
+
+    def test_a_folder_has_one_namespace(self):
+        for path, own, foreign in (
+            ("src/router/a.h", "baton::router", "baton"),
+            ("src/router/a.cc", "baton::router", "baton::api"),
+            ("kvcache/transport/nccl/a.h", "baton::kv::nccl", "baton::nccl"),
+            ("src/base/a.h", "baton", "baton::kv"),
+            ("tests/text/a_test.cc", "baton::text", "baton"),
+            ("tests/nccl/a.h", "baton::kv::nccl_test", "baton::nccl_test"),
+            ("tests/benchmarks/router/a.cc", "baton::router", "baton::loadgen"),
+            ("benchmarks/loadgen/a.h", "baton::loadgen", "baton::loadgenerator"),
+        ):
+            self.assertEqual(self.names(path, self.block(own)), [], path)
+            self.assertEqual(self.names(path, self.block(foreign)), [foreign], path)
+
+    def test_a_class_of_another_folder_may_be_declared_ahead(self):
+        ahead = "class BlockPool;\nstruct KvView;\ntemplate <typename T>\nclass Table;"
+        self.assertEqual(self.names("scheduler/a.h", self.block("baton::kv", ahead)), [])
+        defined = "class BlockPool {};"
+        found = self.names("scheduler/a.h", self.block("baton::kv", defined))
+        self.assertEqual(found, ["baton::kv"])
+
+    def test_headers_take_no_names_for_everybody(self):
+        for line in ("using namespace kv;", "using kv::BlockPool;", "using namespace std;"):
+            self.assertEqual(self.names("scheduler/a.h", line + "\n"), [line])
+            self.assertEqual(self.names("scheduler/a.cc", line + "\n"), [])
+        for line in ("using Ids = std::vector<int>;", "  using Base::Base;"):
+            self.assertEqual(self.names("scheduler/a.h", line + "\n"), [])
 
 
 class ScanTest(unittest.TestCase):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import include_rules
+import namespace_rules
 import size_rules
 import text_rules
 from tree import Finding, Tree
@@ -15,6 +16,7 @@ from tree import Finding, Tree
 RULES = (
     include_rules.check_includes,
     include_rules.check_guards,
+    namespace_rules.check_namespaces,
     size_rules.check_file_sizes,
     size_rules.check_columns,
     size_rules.check_functions,

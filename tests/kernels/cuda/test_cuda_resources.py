@@ -6,7 +6,7 @@ import cuda_instructions
 import cuda_resources
 from cuda_resources import Resources
 
-ENTRY = "_ZN5baton4cuda3gpu12_GLOBAL__N__113AddBothKernelENS0_1PE"
+ENTRY = "_ZN5baton7kernels4cuda3gpu12_GLOBAL__N__113AddBothKernelENS1_1PE"
 OUTPUT = f"""\
 ptxas info    : Compiling entry function '{ENTRY}' for 'sm_90a'
 ptxas info    : Function properties for {ENTRY}
