@@ -151,9 +151,8 @@ class RouterCore {
                                   RouteTable& table);
   void PlaceQueued(int64_t now_us);
   void PlaceProbe(RouterRequest& probe, int64_t now_us);
-  // `short_context`: that of the plan.
   Placing TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
-                   uint32_t* short_context);
+                   uint32_t* plan_short_context);
   void FindPrefixes(RouterRequest& request, RouteTable& table);
   bool ShouldWaitForPair(scheduler::RouteReason reason, const ModelInfo& model,
                          int64_t now_us) const;
