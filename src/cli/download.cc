@@ -88,15 +88,22 @@ Status GoOn(PartFile& part, const std::string& sha256, WebRequest& request) {
 
 // A GGUF file, and each part of a split one, begins with it.
 constexpr std::string_view kMagic = "GGUF";
+// So many first bytes tell a text from a model.
+constexpr size_t kKindBytes = 16;
 
-// OK, or what the file at `path` begins with instead. A hub may answer with a page for people, or
-// with the pointer that stands for a large file.
-Status CheckMagic(const std::string& path, std::string_view label) {
+// OK, or the text that the file at `path` begins with instead of a model. A hub may answer with a
+// page for people, with an error in JSON, or with the pointer that stands for a large file.
+Status CheckKind(const std::string& path, std::string_view label) {
   std::ifstream file(path, std::ios::binary);
-  std::string begin(16, '\0');
+  std::string begin(kKindBytes, '\0');
   file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
   begin.resize(static_cast<size_t>(file.gcount()));
-  if (begin.starts_with(kMagic)) return OkStatus();
+  const auto is_text = [](unsigned char byte) {
+    return absl::ascii_isprint(byte) || absl::ascii_isspace(byte);
+  };
+  if (begin.starts_with(kMagic) || !std::all_of(begin.begin(), begin.end(), is_text)) {
+    return OkStatus();
+  }
   return FailedPrecondition("{} is no GGUF file: it begins with {}", label,
                             QuotedForMessage(begin));
 }
@@ -137,9 +144,9 @@ class PartWriter {
     if (bar_ == nullptr) return OkStatus();  // the body of a 416
     BATON_RETURN_IF_ERROR(part_.Append(piece));
     bar_->Set(part_.size());
-    if (is_kind_known_ || part_.size() < kMagic.size()) return OkStatus();
+    if (is_kind_known_ || part_.size() < kKindBytes) return OkStatus();
     is_kind_known_ = true;
-    return CheckKind();
+    return DropText();
   }
 
   Status Finish() {
@@ -148,13 +155,14 @@ class PartWriter {
       return DataLoss("{} bytes of {} arrived; run the same command to resume", part_.size(),
                       total_);
     }
-    return CheckKind();
+    return DropText();
   }
 
  private:
-  // Nothing is kept of a file of another kind.
-  Status CheckKind() {
-    const Status status = CheckMagic(part_.path(), label_ + " at the hub");
+  // Keeps nothing of a text. A file whose sha256 the hub named is compared with that instead.
+  Status DropText() {
+    if (!sha256_.empty()) return OkStatus();
+    const Status status = CheckKind(part_.path(), label_ + " at the hub");
     if (!status.ok()) part_.Drop();
     return status;
   }
@@ -247,14 +255,14 @@ StatusOr<bool> IsGood(const HubFile& file) {
     if (error) return Unavailable("cannot look for {}: {}", file.path, error.message());
     return false;
   }
-  if (const Status status = CheckMagic(file.path, file.path); !status.ok()) {
-    Print(stderr, "{}: fetching it again\n", std::string(status.message()));
-    return false;
-  }
   BATON_ASSIGN_OR_RETURN(const KnownDigest known, DigestOf(file.path));
   if (known.is_checked()) {
     Print(stderr, "{} is there and whole; the hub was not asked\n", file.path);
     return true;
+  }
+  if (const Status status = CheckKind(file.path, file.path); !status.ok()) {
+    Print(stderr, "{}: fetching it again\n", std::string(status.message()));
+    return false;
   }
   if (!known.expected.empty() && !known.is_remembered()) {
     Print(stderr, "{} has sha256 {}, expected {}: fetching it again\n", file.path, known.sha256,
@@ -284,7 +292,7 @@ StatusOr<bool> IsGood(const HubFile& file) {
 
 Status Fetch(const HubFile& file, int64_t wait_s) {
   const Arrival arrival(file.path, "");
-  const auto is_done = [&] { return arrival.IsThere() && CheckMagic(file.path, "").ok(); };
+  const auto is_done = [&] { return arrival.IsThere(); };
   BATON_ASSIGN_OR_RETURN(PartFile part,
                          PartFile::Take(file.path, {.wait_s = wait_s, .is_done = is_done}));
   if (part.is_done()) return OkStatus();

@@ -17,7 +17,7 @@ class ModelHub:
     `requests` has (method, path, Authorization or None, Range or None) of each request. `hold_at`
     makes an answer stop after so many bytes until `go_on` is set; `held` says that one does.
     `blobs` redirects the bytes of a file to that base address, as hubs do with large files.
-    `is_circle` redirects every file to itself.
+    `is_circle` redirects every file to itself. `names_sha256` False: the hub names no digest.
     """
 
     def __init__(self, files=(), tls=None):
@@ -28,6 +28,7 @@ class ModelHub:
         self.blobs = None
         self.listing = None
         self.is_circle = False
+        self.names_sha256 = True
         handler = type("Handler", (_Handler,), {"hub": self})
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
@@ -92,7 +93,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         begin = int(re.match(r"bytes=(\d+)-", wanted)[1]) if wanted else 0
         if begin >= len(content) > 0 and wanted:
             return self.head(416, 0, Content_Range=f"bytes */{len(content)}")
-        headers = {"X_Linked_Etag": f'"{sha256}"'}
+        headers = {"X_Linked_Etag": f'"{sha256}"'} if hub.names_sha256 else {}
         if wanted:
             headers["Content_Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
         self.head(206 if wanted else 200, len(content) - begin, **headers)

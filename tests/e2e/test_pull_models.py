@@ -40,9 +40,12 @@ def test_the_missing_part_of_a_split_model_is_told(hub, tmp_path, folder):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("content", [b"<!doctype html>", b"version https://x", b"GGU", b"ggml"])
-def test_a_file_that_is_no_gguf_is_refused_by_name(hub, tmp_path, folder, content):
+@pytest.mark.parametrize(
+    "content", [b"<!doctype html>", b'{"error":"gone"}', b"version https://x", b"GGU", b""]
+)
+def test_a_text_in_place_of_a_model_is_refused_by_name(hub, tmp_path, folder, content):
     hub.files["org/repo/m.gguf"] = content
+    hub.names_sha256 = False
     result = run(tmp_path, hub.url)
     assert result.returncode == 1 and "m.gguf at the hub is no GGUF file" in result.stderr
     assert content[:7].decode() in result.stderr
@@ -54,6 +57,24 @@ def test_a_file_that_is_no_gguf_is_refused_by_name(hub, tmp_path, folder, conten
     result = run(tmp_path, hub.url)
     assert result.returncode == 0 and "fetching it again" in result.stderr, result.stderr
     assert (folder / "m.gguf").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("content", [bytes(range(200, 256)) * 1000, b"named by its digest " * 1000])
+def test_a_file_of_the_digest_that_the_hub_names_is_kept_as_it_is(hub, tmp_path, folder, content):
+    hub.files["org/repo/m.gguf"] = content
+    for _ in range(2):
+        result = run(tmp_path, hub.url)
+        assert result.returncode == 0, result.stderr
+        assert (folder / "m.gguf").read_bytes() == content
+    assert "the hub was not asked" in result.stderr
+
+
+def test_bytes_without_a_digest_are_taken_for_a_model(hub, tmp_path, folder):
+    hub.files["org/repo/m.gguf"] = bytes(range(256)) * 1000
+    hub.names_sha256 = False
+    result = run(tmp_path, hub.url)
+    assert result.returncode == 0 and "names no sha256" in result.stderr, result.stderr
+    assert (folder / "m.gguf").read_bytes() == bytes(range(256)) * 1000
 
 
 def test_a_hub_that_redirects_in_a_circle_is_named(hub, tmp_path, folder):

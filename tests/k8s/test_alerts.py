@@ -26,6 +26,7 @@ MINUTES = 40
 FILE = yaml.safe_load((CHART / "files/alerts.yaml").read_text(encoding="utf-8"))
 RAW = FILE["groups"][0]["rules"]
 NAMES = [rule["alert"] for rule in RAW]
+MISSED = ("BatonNoRouter", "BatonNoDecodeWorker", "BatonNoPrefillWorker")
 BUCKETS = ("0.1", "1", "10", "+Inf")
 
 
@@ -152,7 +153,7 @@ def fixture_both():
 
 
 def firing(tmp_path, groups, rows):
-    """{(alert, release)} that fire at the end, by promtool."""
+    """{(alert, release)} that fire at the end, by promtool; without a release its job, or None."""
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
     alerts = sorted({rule["alert"] for group in groups for rule in group["rules"]})
     expected = [
@@ -172,7 +173,7 @@ def firing(tmp_path, groups, rows):
     found = set()
     for text in labels:
         pairs = dict(re.findall(r'(\w+)="([^"]*)"', text))
-        found.add((pairs["alertname"], pairs["release"]))
+        found.add((pairs["alertname"], pairs.get("release", pairs.get("job"))))
     return found
 
 
@@ -193,8 +194,20 @@ def test_an_alert_fires_for_the_release_it_is_about_alone(tmp_path, both, alert,
 def test_all_that_can_be_missed_is_missed_when_a_release_is_gone(tmp_path, both):
     rows = [{**row, "values": "0x2"} for row in healthy(SMALL, 6)] + healthy(LARGE, 600)
     fired = firing(tmp_path, both, rows)
-    missed = ("BatonNoRouter", "BatonNoDecodeWorker", "BatonNoPrefillWorker")
-    assert fired == {(name, SMALL) for name in missed}
+    assert fired == {(name, SMALL) for name in MISSED}
+
+
+def test_the_file_as_it_lies_misses_a_job_once(tmp_path):
+    gone = [{**row, "values": "0x2"} for row in healthy(SMALL, 6)]
+    fired = firing(tmp_path, FILE["groups"], gone + healthy(LARGE, 600))
+    assert fired == {(name, f"llm/{SMALL}-baton") for name in MISSED}
+    assert firing(tmp_path, FILE["groups"], gone) == {(name, None) for name in MISSED}
+    assert firing(tmp_path, FILE["groups"], healthy(SMALL, 6)) == set()
+
+
+def test_the_chart_needs_no_memory_of_jobs():
+    for rule in rules_of(SMALL)["rules"]:
+        assert " or on()" not in rule["expr"], rule
 
 
 def test_nothing_fires_for_ever_without_prefill_workers(tmp_path):

@@ -350,3 +350,11 @@ def test_the_api_server_takes_every_set_of_values(lab):
             if o and not (o["kind"] == "Pod" and name == "named")
         )  # fmt: skip
         lab.kubectl("apply", "--dry-run=server", "-n", "judge", "-f", "-", stdin=text)
+
+
+def test_the_notes_name_the_values_that_nobody_may_scrape_for(release):
+    wanted = {"alerts": {"enabled": True}, "decode": {"autoscaling": {"kind": "hpa"}}}
+    notes = release.up(wanted).stdout
+    assert "WARNING: alerts.enabled, decode.autoscaling without networkPolicy.monitoring" in notes
+    assert "WARNING" not in release.up(SCRAPED, wanted).stdout
+    assert "WARNING" not in release.up().stdout

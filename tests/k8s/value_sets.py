@@ -155,6 +155,9 @@ ACCEPTED_WITH_CRDS = {
             "extraTriggers": [{"type": "cron", "metadata": {"timezone": "UTC"}}],
         }
     )),
+    "alerts-unscraped": {"alerts": {"enabled": True}},
+    "pod-monitor-unscraped": {"podMonitor": {"enabled": True, "interval": "1h"}},
+    "hpa-to-zero-unscraped": {"decode": {"autoscaling": {"kind": "hpa", "minReplicas": 0}}},
     "prometheus-rule": {**SCRAPED, "alerts": {"enabled": True, "kind": "PrometheusRule"}},
     "long-interval": {**SCRAPED, "podMonitor": {"enabled": True, "interval": "1m30s"}},
     "keda": merged(
@@ -282,12 +285,6 @@ REFUSED = {
             pools(update={"maxSurge": 0, "maxUnavailable": 1}),
         ),
         "name the nodes by an ipBlock",
-    ),
-    "alerts-blind": ({"alerts": {"enabled": True}}, "alerts.enabled with networkPolicy.enabled"),
-    "pod-monitor-blind": ({"podMonitor": {"enabled": True}}, "empty networkPolicy.monitoring"),
-    "hpa-blind": ({"decode": {"autoscaling": {"kind": "hpa"}}}, "decode.autoscaling with"),
-    "blind-names-the-way-out": (
-        {"alerts": {"enabled": True}}, "or set networkPolicy.enabled false",
     ),
     "host-ports-surge": ({"worker": {"hostNetwork": True}}, "would need the ports"),
     "never-replaced": (

@@ -109,19 +109,21 @@
 {{- end -}}
 {{- end -}}
 
-{{- define "baton.validatePolicy" -}}
-{{- $policy := .Values.networkPolicy -}}
-{{- if and $policy.enabled (not $policy.monitoring) -}}
+{{/* The values that need a metric while the policies let nobody scrape: "alerts.enabled, ...". */}}
+{{- define "baton.unscraped" -}}
 {{- $blind := list -}}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.monitoring) -}}
 {{- if .Values.alerts.enabled }}{{ $blind = append $blind "alerts.enabled" }}{{ end -}}
 {{- if .Values.podMonitor.enabled }}{{ $blind = append $blind "podMonitor.enabled" }}{{ end -}}
 {{- range $role := without (splitList "," (include "baton.roles" .)) "router" -}}
 {{- if include "baton.isAutoscaled" (index $.Values $role) }}{{ $blind = append $blind (printf "%s.autoscaling" $role) }}{{ end -}}
 {{- end -}}
-{{- if $blind -}}
-{{- fail (printf "%s with networkPolicy.enabled and an empty networkPolicy.monitoring: nobody could scrape the admin ports, so alerts would fire for ever and scalers would get no metric; name the pods that scrape in networkPolicy.monitoring, e.g. [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}], or set networkPolicy.enabled false" (join ", " $blind)) -}}
 {{- end -}}
+{{- join ", " $blind -}}
 {{- end -}}
+
+{{- define "baton.validatePolicy" -}}
+{{- $policy := .Values.networkPolicy -}}
 {{- if and $policy.enabled $policy.clients .Values.worker.hostNetwork -}}
 {{- $blocks := 0 -}}
 {{- range $policy.clients }}{{ if hasKey . "ipBlock" }}{{ $blocks = add1 $blocks }}{{ end }}{{ end -}}
