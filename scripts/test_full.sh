@@ -2,19 +2,20 @@
 # The long forms: everything of test.sh and 10,000 faults of NCCL; the build with CUDA, which has to
 # serve without a driver too; a million simulated requests and twenty more seeds; the suite under
 # AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under ThreadSanitizer; clang-tidy;
-# a link of the product that refuses two definitions of one name; the long fault run; the long
-# exploration of the hand-off and its mutation test; the CUDA kernels compiled for other
-# architectures than the one that is served; a minute of search for each fuzz target; clusters of
-# this build and the release before it; folders that an old and a new release of transformers save;
-# and the Helm chart on a real Kubernetes of two nodes.
-#   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|chaos|closure|mutation|archs|fuzz|
-#     wire|saves|templates|k8s ...]
+# a link of the product that refuses two definitions of one name; clang's proof that each guarded
+# member is used with its mutex; the long fault run; the long exploration of the hand-off and its
+# mutation test; the CUDA kernels compiled for other architectures than the one that is served; a
+# minute of search for each fuzz target; clusters of this build and the release before it; folders
+# that an old and a new release of transformers save; and the Helm chart on a real Kubernetes of two
+# nodes.
+#   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|chaos|closure|mutation|archs|
+#     fuzz|wire|saves|templates|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release cuda sim asan tsan tidy odr chaos closure mutation archs fuzz wire saves"
-tier_names+=" templates k8s"
+tier_names="release cuda sim asan tsan tidy odr locks chaos closure mutation archs fuzz wire"
+tier_names+=" saves templates k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -42,6 +43,7 @@ run_tier() {
     tidy) run_clang_tidy ;;
     # The linker compares the definitions of a name in all sources; a compiler sees one source.
     odr) scripts/build.sh odr baton ;;
+    locks) check_locks ;;
     chaos) scripts/build.sh release && scripts/chaos.sh --json build/chaos.json ;;
     closure) scripts/build.sh release kvcache_closure_test &&
       BATON_CLOSURE=long build/release/tests/kvcache/kvcache_closure_test ;;
@@ -166,6 +168,12 @@ run_clang_tidy() {
   git ls-files 'src/*.cc' 'kernels/*.cc' 'kvcache/*.cc' 'scheduler/*.cc' |
     grep -v '^kernels/simt/gpu_' |
     xargs -P "$jobs" -n 4 "$tool" -p build/dev --quiet --extra-arg=-Wno-unknown-warning-option
+}
+
+# As run_clang_tidy: the commands of the dev build and the headers made of protos.
+check_locks() {
+  scripts/build.sh dev baton_proto baton_health_proto baton_otlp_proto || return 1
+  python3 -B scripts/thread_safety.py build/dev --jobs "$jobs"
 }
 
 for tier in "${tiers[@]}"; do

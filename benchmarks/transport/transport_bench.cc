@@ -6,11 +6,9 @@
 // MB.
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +21,7 @@
 #include "kvcache/transport/slice_copy.h"
 #include "src/base/check.h"
 #include "src/base/log.h"
+#include "src/base/mutex.h"
 #include "src/base/random.h"
 
 namespace baton::kv {
@@ -126,22 +125,22 @@ class CountingSink final : public KvTransportSink {
  private:
   void Add(uint64_t* counter) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       ++*counter;
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   void Wait(const uint64_t* counter, uint64_t count) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return *counter >= count; });
+    MutexLock lock(mutex_);
+    while (*counter < count) changed_.Wait(mutex_);
   }
 
-  std::mutex mutex_;  // guards the counters
-  std::condition_variable changed_;
-  uint64_t ups_ = 0;
-  uint64_t controls_ = 0;
-  uint64_t completes_ = 0;
-  uint64_t closes_ = 0;
+  Mutex mutex_;
+  CondVar changed_;
+  uint64_t ups_ BATON_GUARDED_BY(mutex_) = 0;
+  uint64_t controls_ BATON_GUARDED_BY(mutex_) = 0;
+  uint64_t completes_ BATON_GUARDED_BY(mutex_) = 0;
+  uint64_t closes_ BATON_GUARDED_BY(mutex_) = 0;
 };
 
 // A prefill and a decode worker in this process, joined by one kind of transport.

@@ -18,18 +18,19 @@ void DeviceMemory::Bind(DeviceMemory* memory) { bound = memory; }
 
 bool DeviceMemory::IsBound(const DeviceMemory* memory) { return bound == memory; }
 
-void FairMutex::lock() {
-  std::unique_lock<std::mutex> lock(mutex_);
+// Holding a FairMutex is a fact about two numbers, which the analysis cannot see.
+void FairMutex::Lock() BATON_NO_THREAD_SAFETY_ANALYSIS {
+  MutexLock lock(mutex_);
   const uint64_t ticket = next_++;
-  turn_.wait(lock, [&] { return serving_ == ticket; });
+  while (serving_ != ticket) turn_.Wait(mutex_);
 }
 
-void FairMutex::unlock() {
+void FairMutex::Unlock() BATON_NO_THREAD_SAFETY_ANALYSIS {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     ++serving_;
   }
-  turn_.notify_all();
+  turn_.NotifyAll();
 }
 
 FairMutex& LaunchMutex() {

@@ -4,12 +4,11 @@
 #ifndef BATON_KERNELS_SIMT_DEVICE_MEMORY_H_
 #define BATON_KERNELS_SIMT_DEVICE_MEMORY_H_
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 
 #include "kernels/simt/arena.h"
 #include "kernels/simt/shadow.h"
+#include "src/base/mutex.h"
 #include "src/device/host_memory.h"
 
 namespace baton::kernels::simt {
@@ -31,16 +30,28 @@ struct DeviceMemory {
 
 // A mutex whose waiters get it in the order in which they came: an engine that launches kernel
 // after kernel must not keep a transport's thread from its own for longer than one.
-class FairMutex {
+class BATON_CAPABILITY("mutex") FairMutex {
  public:
-  void lock();    // NOLINT(readability-identifier-naming): std::lock_guard asks for it
-  void unlock();  // NOLINT(readability-identifier-naming)
+  void Lock() BATON_ACQUIRE();
+  void Unlock() BATON_RELEASE();
 
  private:
-  std::mutex mutex_;  // guards both numbers
-  std::condition_variable turn_;
-  uint64_t next_ = 0;     // ticket of who comes next
-  uint64_t serving_ = 0;  // ticket of who has it, or may
+  Mutex mutex_;
+  CondVar turn_;
+  uint64_t next_ BATON_GUARDED_BY(mutex_) = 0;     // ticket of who comes next
+  uint64_t serving_ BATON_GUARDED_BY(mutex_) = 0;  // ticket of who has it, or may
+};
+
+// Holds a FairMutex until its scope ends.
+class BATON_SCOPED_CAPABILITY FairMutexLock {
+ public:
+  explicit FairMutexLock(FairMutex& mutex) BATON_ACQUIRE(mutex) : mutex_(mutex) { mutex_.Lock(); }
+  ~FairMutexLock() BATON_RELEASE() { mutex_.Unlock(); }
+  FairMutexLock(const FairMutexLock&) = delete;
+  FairMutexLock& operator=(const FairMutexLock&) = delete;
+
+ private:
+  FairMutex& mutex_;
 };
 
 // Held by a launch, since the fault handler is the process's, and by who changes an arena that a

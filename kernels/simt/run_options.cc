@@ -1,7 +1,6 @@
 #include "kernels/simt/run_options.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include "fmt/format.h"
 
@@ -102,7 +101,7 @@ absl::Status calls::Run(const LaunchConfig& config, const KernelCall& call) {
     graph->Append(config, call);
     return absl::OkStatus();
   }
-  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  const FairMutexLock lock(LaunchMutex());
   RunState run(config, call);
   absl::Status outcome = run.Execute();
   RunStats& sum = State().stats;

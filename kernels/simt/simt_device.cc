@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <mutex>
 
 #include "src/base/errno_text.h"
 
@@ -32,22 +31,22 @@ void SimtDevice::MakeCurrent() {
 }
 
 absl::StatusOr<std::byte*> SimtDevice::Allocate(size_t size_bytes, std::string_view name) {
-  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  const FairMutexLock lock(LaunchMutex());
   return memory_->arena.Allocate(size_bytes, std::string(name));
 }
 
 void SimtDevice::Free(std::byte* begin) {
-  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  const FairMutexLock lock(LaunchMutex());
   memory_->arena.Free(begin);
 }
 
 absl::StatusOr<std::byte*> SimtDevice::AllocateShared(size_t size_bytes, std::string_view name) {
-  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  const FairMutexLock lock(LaunchMutex());
   return memory_->arena.AllocateFile(size_bytes, std::string(name));
 }
 
 absl::StatusOr<UniqueFd> SimtDevice::ExportShared(const std::byte* begin) {
-  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  const FairMutexLock lock(LaunchMutex());
   const int file = memory_->arena.FileOf(begin);
   if (file < 0) return InvalidArgument("no shared memory begins there");
   UniqueFd copy(fcntl(file, F_DUPFD_CLOEXEC, 0));
@@ -56,12 +55,12 @@ absl::StatusOr<UniqueFd> SimtDevice::ExportShared(const std::byte* begin) {
 }
 
 absl::StatusOr<const std::byte*> SimtDevice::ImportShared(const UniqueFd& fd, size_t size_bytes) {
-  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  const FairMutexLock lock(LaunchMutex());
   return memory_->arena.Import(fd.get(), size_bytes, "memory of another process");
 }
 
 void SimtDevice::ReleaseShared(const std::byte* begin) {
-  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  const FairMutexLock lock(LaunchMutex());
   memory_->arena.Free(const_cast<std::byte*>(begin));
 }
 
@@ -87,7 +86,7 @@ absl::Status SimtDevice::CopyWithin(std::byte* to, const std::byte* from, size_t
 
 absl::Status SimtDevice::Wait() {
   BATON_RETURN_IF_ERROR(CheckIdle());
-  const std::lock_guard<FairMutex> lock(LaunchMutex());
+  const FairMutexLock lock(LaunchMutex());
   memory_->arena.NoteWait();
   return absl::OkStatus();
 }

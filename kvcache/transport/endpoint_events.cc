@@ -32,7 +32,7 @@ void EndpointEvents::OnControl(Incarnation peer, std::string bytes) {
 
 void EndpointEvents::Tell(EndpointEvent event) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (event.kind == EndpointEvent::Kind::kControl) {
       if (events_.size() >= kMaxEvents || event_bytes_ + event.bytes.size() > kMaxEventBytes) {
         return overruns_.Add();
@@ -42,33 +42,34 @@ void EndpointEvents::Tell(EndpointEvent event) {
     events_.push_back(std::move(event));
     work_ = true;
   }
-  wake_.notify_one();
+  wake_.NotifyOne();
 }
 
 void EndpointEvents::Wake() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     work_ = true;
   }
-  wake_.notify_one();
+  wake_.NotifyOne();
 }
 
 void EndpointEvents::Stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_one();
+  wake_.NotifyOne();
 }
 
 bool EndpointEvents::Wait(const Clock& clock, int64_t due_us, std::vector<EndpointEvent>* taken) {
-  std::unique_lock lock(mutex_);
-  const auto is_due = [this] { return work_ || stop_; };
+  MutexLock lock(mutex_);
   if (due_us == 0) {
-    wake_.wait(lock, is_due);
+    while (!work_ && !stop_) wake_.Wait(mutex_);
   } else {
     const int64_t wait_us = std::max(kPollUs, due_us - clock.NowUs());
-    wake_.wait_for(lock, std::chrono::microseconds(wait_us), is_due);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(wait_us);
+    while (!work_ && !stop_ && wake_.WaitUntil(mutex_, deadline)) {
+    }
   }
   work_ = false;
   taken->swap(events_);

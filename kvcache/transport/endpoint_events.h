@@ -8,16 +8,15 @@
 #ifndef BATON_KVCACHE_TRANSPORT_ENDPOINT_EVENTS_H_
 #define BATON_KVCACHE_TRANSPORT_ENDPOINT_EVENTS_H_
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/transport_counters.h"
 #include "src/base/clock.h"
+#include "src/base/mutex.h"
 
 namespace baton::kv {
 
@@ -59,12 +58,12 @@ class EndpointEvents final : public KvTransportSink {
  private:
   void Tell(EndpointEvent event);
 
-  std::mutex mutex_;  // guards the next four
-  bool work_ = false;
-  bool stop_ = false;
-  std::vector<EndpointEvent> events_;
-  size_t event_bytes_ = 0;  // of the control messages in it
-  std::condition_variable wake_;
+  Mutex mutex_;
+  bool work_ BATON_GUARDED_BY(mutex_) = false;
+  bool stop_ BATON_GUARDED_BY(mutex_) = false;
+  std::vector<EndpointEvent> events_ BATON_GUARDED_BY(mutex_);
+  size_t event_bytes_ BATON_GUARDED_BY(mutex_) = 0;  // of the control messages in it
+  CondVar wake_;
   EventCounter overruns_;
 };
 

@@ -79,7 +79,7 @@ void EndpointLoop::RequestStop() {
 
 void EndpointLoop::SetPeers(std::vector<ResolvedPeer> peers) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     new_peers_ = std::move(peers);
   }
   Wake();
@@ -280,7 +280,7 @@ void EndpointLoop::AddConnection(ConnectionStart start, std::string origin) {
 void EndpointLoop::TakeNewPeers() {
   std::optional<std::vector<ResolvedPeer>> peers;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     std::swap(peers, new_peers_);
   }
   if (!peers.has_value()) return;

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "kvcache/transport/receive_table.h"
 #include "kvcache/transport/transport_counters.h"
 #include "kvcache/transport/transport_inbox.h"
+#include "src/base/mutex.h"
 #include "src/base/unique_fd.h"
 #include "src/tls/tls_watch.h"
 
@@ -131,8 +131,8 @@ class EndpointLoop final : public ConnectionOwner {
   int64_t accept_again_us_ = 0;  // 0 = accepting
   int64_t refusal_logged_us_ = 0;
 
-  std::mutex mutex_;  // guards new_peers_
-  std::optional<std::vector<ResolvedPeer>> new_peers_;
+  Mutex mutex_;
+  std::optional<std::vector<ResolvedPeer>> new_peers_ BATON_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::kv

@@ -1,9 +1,10 @@
 #include "kvcache/transport/fault_transport.h"
 
-#include <mutex>
 #include <random>
 #include <utility>
 #include <vector>
+
+#include "src/base/mutex.h"
 
 namespace baton::kv {
 namespace {
@@ -27,7 +28,7 @@ class FaultTransportImpl final : public FaultTransport {
   Status SendControl(Incarnation peer, std::string bytes) override {
     std::vector<HeldControl> out;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       std::swap(out, held_controls_);
       if (Happens(ratios_.drop_control)) {
         ++counts_.dropped;
@@ -51,7 +52,7 @@ class FaultTransportImpl final : public FaultTransport {
   Status SendSlices(Incarnation peer, std::span<const SliceRef> slices) override {
     std::vector<SliceRef> out;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       TakeHeldLocked(peer, &out);
       for (const SliceRef& slice : slices) DealLocked(peer, slice, &out);
     }
@@ -60,7 +61,7 @@ class FaultTransportImpl final : public FaultTransport {
 
   void CloseSend(Incarnation peer, TransferId transfer) override {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       std::erase_if(held_slices_, [&](const HeldSlice& held) {
         return held.peer == peer && held.slice.transfer == transfer;
       });
@@ -72,7 +73,7 @@ class FaultTransportImpl final : public FaultTransport {
     std::vector<HeldControl> controls;
     std::vector<HeldSlice> slices;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       std::swap(controls, held_controls_);
       std::swap(slices, held_slices_);
     }
@@ -86,7 +87,7 @@ class FaultTransportImpl final : public FaultTransport {
   }
 
   FaultCounts Counts() const override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return counts_;
   }
 
@@ -101,13 +102,13 @@ class FaultTransportImpl final : public FaultTransport {
     SliceRef slice;
   };
 
-  bool Happens(double ratio) {
+  bool Happens(double ratio) BATON_REQUIRES(mutex_) {
     // 53 random bits, so that the draw is the same with every standard library.
     const double draw = static_cast<double>(random_() >> 11) * 0x1p-53;
     return draw < ratio;
   }
 
-  void TakeHeldLocked(Incarnation peer, std::vector<SliceRef>* out) {
+  void TakeHeldLocked(Incarnation peer, std::vector<SliceRef>* out) BATON_REQUIRES(mutex_) {
     std::erase_if(held_slices_, [&](const HeldSlice& held) {
       if (held.peer != peer) return false;
       out->push_back(held.slice);
@@ -115,7 +116,8 @@ class FaultTransportImpl final : public FaultTransport {
     });
   }
 
-  void DealLocked(Incarnation peer, SliceRef slice, std::vector<SliceRef>* out) {
+  void DealLocked(Incarnation peer, SliceRef slice, std::vector<SliceRef>* out)
+      BATON_REQUIRES(mutex_) {
     if (Happens(ratios_.drop_slice)) {
       ++counts_.dropped;
       return;
@@ -138,11 +140,11 @@ class FaultTransportImpl final : public FaultTransport {
 
   KvTransport* const inner_;
   const FaultRatios ratios_;
-  mutable std::mutex mutex_;  // guards what follows
-  std::mt19937_64 random_;
-  std::vector<HeldControl> held_controls_;
-  std::vector<HeldSlice> held_slices_;
-  FaultCounts counts_;
+  mutable Mutex mutex_;
+  std::mt19937_64 random_ BATON_GUARDED_BY(mutex_);
+  std::vector<HeldControl> held_controls_ BATON_GUARDED_BY(mutex_);
+  std::vector<HeldSlice> held_slices_ BATON_GUARDED_BY(mutex_);
+  FaultCounts counts_ BATON_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -6,11 +6,9 @@
 #ifndef BATON_KVCACHE_TRANSPORT_LOCAL_PORT_H_
 #define BATON_KVCACHE_TRANSPORT_LOCAL_PORT_H_
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -24,6 +22,7 @@
 #include "kvcache/transport/transport_counters.h"
 #include "kvcache/transport/transport_inbox.h"
 #include "src/base/clock.h"
+#include "src/base/mutex.h"
 #include "src/base/thread.h"
 
 namespace baton::kv {
@@ -55,14 +54,14 @@ class LocalCore {
   bool WaitForWork(int64_t due_us);
 
   const Clock* const clock_;
-  std::mutex serve_mutex_;
-  std::vector<LocalPort*> ports_;  // guarded by serve_mutex_, as is next_epoch_
-  uint64_t next_epoch_ = 1;
+  Mutex serve_mutex_;
+  std::vector<LocalPort*> ports_ BATON_GUARDED_BY(serve_mutex_);
+  uint64_t next_epoch_ BATON_GUARDED_BY(serve_mutex_) = 1;
 
-  std::mutex wake_mutex_;  // guards work_ and stop_
-  std::condition_variable wake_;
-  bool work_ = false;
-  bool stop_ = false;
+  Mutex wake_mutex_;
+  CondVar wake_;
+  bool work_ BATON_GUARDED_BY(wake_mutex_) = false;
+  bool stop_ BATON_GUARDED_BY(wake_mutex_) = false;
   Thread thread_;
 };
 

@@ -15,29 +15,30 @@ LocalCore::LocalCore(bool own_thread, const Clock* clock) : clock_(clock) {
 
 void LocalCore::StopThread() {
   {
-    std::lock_guard lock(wake_mutex_);
+    MutexLock lock(wake_mutex_);
     stop_ = true;
   }
-  wake_.notify_all();
+  wake_.NotifyAll();
   thread_.Join();
 }
 
 void LocalCore::Wake() {
   {
-    std::lock_guard lock(wake_mutex_);
+    MutexLock lock(wake_mutex_);
     work_ = true;
   }
-  wake_.notify_all();
+  wake_.NotifyAll();
 }
 
 bool LocalCore::WaitForWork(int64_t due_us) {
-  std::unique_lock lock(wake_mutex_);
-  const auto has_news = [this] { return work_ || stop_; };
+  MutexLock lock(wake_mutex_);
   if (due_us == 0) {
-    wake_.wait(lock, has_news);
+    while (!work_ && !stop_) wake_.Wait(wake_mutex_);
   } else {
     const int64_t wait_us = std::max<int64_t>(due_us - clock_->NowUs(), 0);
-    wake_.wait_for(lock, std::chrono::microseconds(wait_us), has_news);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(wait_us);
+    while (!work_ && !stop_ && wake_.WaitUntil(wake_mutex_, deadline)) {
+    }
   }
   work_ = false;
   return !stop_;
@@ -55,7 +56,7 @@ void LocalCore::Loop() {
 
 void LocalCore::Join(LocalPort* port, KvTransportSink* sink) {
   {
-    std::lock_guard lock(serve_mutex_);
+    MutexLock lock(serve_mutex_);
     port->Join(sink);
     for (LocalPort* const other : ports_) {
       if (other->is_on_device() != port->is_on_device()) {
@@ -79,7 +80,7 @@ void LocalCore::Join(LocalPort* port, KvTransportSink* sink) {
 
 void LocalCore::Leave(LocalPort* port) {
   {
-    std::lock_guard lock(serve_mutex_);
+    MutexLock lock(serve_mutex_);
     if (std::erase(ports_, port) == 0) return;
     port->Leave();
     for (LocalPort* const other : ports_) other->Disconnect(port);
@@ -88,7 +89,7 @@ void LocalCore::Leave(LocalPort* port) {
 }
 
 LocalCore::Turn LocalCore::Serve() {
-  std::lock_guard lock(serve_mutex_);
+  MutexLock lock(serve_mutex_);
   Turn turn;
   // Everyone hears of its peers before it hears from them.
   for (LocalPort* const port : ports_) port->DeliverLinkEvents();

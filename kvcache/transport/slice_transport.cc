@@ -34,7 +34,7 @@ SliceParts SliceTransport::Parts() {
     return endpoint_->SendControl(peer, std::move(bytes)).ok();
   };
   const auto link_counters = [this](Incarnation peer) {
-    std::lock_guard lock(links_mutex_);
+    MutexLock lock(links_mutex_);
     const auto entry = link_counters_.find(peer);
     return entry == link_counters_.end() ? nullptr : entry->second.get();
   };
@@ -89,7 +89,7 @@ TransportStats SliceTransport::Stats() const {
 
 std::vector<LinkInfo> SliceTransport::Links() const {
   std::vector<LinkInfo> links = endpoint_->Links();
-  std::lock_guard lock(links_mutex_);
+  MutexLock lock(links_mutex_);
   for (LinkInfo& link : links) {
     if (!link.up) continue;
     link.kind = options_.kind;
@@ -200,7 +200,7 @@ void SliceTransport::Introduce(PeerUp up) {
   const uint64_t epoch = next_epoch_++;
   epochs_[up.peer] = epoch;
   {
-    std::lock_guard lock(links_mutex_);
+    MutexLock lock(links_mutex_);
     link_counters_[up.peer] = std::make_unique<LinkCounters>();
     explanations_.erase(up.peer);
   }
@@ -212,7 +212,7 @@ void SliceTransport::Introduce(PeerUp up) {
 
 void SliceTransport::Withdraw(Incarnation peer, const Status& why) {
   {
-    std::lock_guard lock(links_mutex_);
+    MutexLock lock(links_mutex_);
     link_counters_.erase(peer);
     explanations_.erase(peer);
   }
@@ -224,7 +224,7 @@ void SliceTransport::Withdraw(Incarnation peer, const Status& why) {
 }
 
 void SliceTransport::Explain(Incarnation peer, std::string why) {
-  std::lock_guard lock(links_mutex_);
+  MutexLock lock(links_mutex_);
   explanations_[peer] = std::move(why);
 }
 

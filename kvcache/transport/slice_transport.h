@@ -18,7 +18,6 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +30,7 @@
 #include "kvcache/transport/slice_device.h"
 #include "kvcache/transport/slice_message.h"
 #include "kvcache/transport/transport_inbox.h"
+#include "src/base/mutex.h"
 #include "src/base/thread.h"
 
 namespace baton::kv {
@@ -149,9 +149,11 @@ class SliceTransport : public KvTransport {
   TransportInbox inbox_;
   EndpointEvents events_;
 
-  mutable std::mutex links_mutex_;  // guards the next two, which the thread alone changes
-  absl::flat_hash_map<Incarnation, std::unique_ptr<LinkCounters>> link_counters_;  // introduced
-  absl::flat_hash_map<Incarnation, std::string> explanations_;  // connected, not introduced
+  mutable Mutex links_mutex_;  // the thread alone changes the next two
+  absl::flat_hash_map<Incarnation, std::unique_ptr<LinkCounters>> link_counters_
+      BATON_GUARDED_BY(links_mutex_);  // introduced
+  absl::flat_hash_map<Incarnation, std::string> explanations_
+      BATON_GUARDED_BY(links_mutex_);  // connected, not introduced
 
   // Owned by the thread.
   ReceiveTable receives_;

@@ -6,11 +6,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "kvcache/transport/transport_types.h"
+#include "src/base/mutex.h"
 
 namespace baton::kv {
 
@@ -74,12 +74,12 @@ struct LinkEntry {
 class LinkBoard {
  public:
   void Publish(std::vector<LinkEntry> links) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     links_ = std::move(links);
   }
   std::vector<LinkInfo> Read() const {
     std::vector<LinkInfo> result;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const LinkEntry& entry : links_) {
       LinkInfo& link = result.emplace_back(entry.info);
       if (entry.counters == nullptr) continue;
@@ -90,8 +90,8 @@ class LinkBoard {
   }
 
  private:
-  mutable std::mutex mutex_;  // guards links_
-  std::vector<LinkEntry> links_;
+  mutable Mutex mutex_;
+  std::vector<LinkEntry> links_ BATON_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::kv

@@ -40,7 +40,7 @@ void TransportInbox::ForgetIfIdleLocked(Incarnation peer) {
 Status TransportInbox::PostSlices(Incarnation peer, std::span<const SliceRef> slices) {
   bool must_wake = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return StoppedStatus();
     const auto entry = peers_.find(peer);
     if (entry == peers_.end() || !entry->second.up) {
@@ -72,7 +72,7 @@ Status TransportInbox::PostControl(Incarnation peer, std::string bytes) {
   }
   bool must_wake = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return StoppedStatus();
     PeerQueue* const queue = FindOrAddLocked(peer);
     if (queue == nullptr) {
@@ -103,7 +103,7 @@ Status TransportInbox::PostOpenReceive(ReceiveSpec spec) {
   command.spec = std::make_unique<ReceiveSpec>(std::move(spec));
   bool must_wake = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return StoppedStatus();
     if (num_open_transfers_ >= limits_.max_open_transfers) {
       return ResourceExhausted("{} transfers are open already", num_open_transfers_);
@@ -121,7 +121,7 @@ void TransportInbox::PostCloseReceive(TransferId transfer) {
   command.transfer = transfer;
   bool must_wake = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!closed_) must_wake = PushLocked(std::move(command));
   }
   if (must_wake) wake_();
@@ -134,27 +134,27 @@ void TransportInbox::PostCloseSend(Incarnation peer, TransferId transfer) {
   command.transfer = transfer;
   bool must_wake = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!closed_) must_wake = PushLocked(std::move(command));
   }
   if (must_wake) wake_();
 }
 
 void TransportInbox::Close() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   closed_ = true;
 }
 
 bool TransportInbox::TakeAll(TransportBatch* batch) {
   batch->clear();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (waiting_.commands.empty()) return false;
   std::swap(waiting_, *batch);
   return true;
 }
 
 void TransportInbox::SetPeerUp(Incarnation peer, uint64_t epoch) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto [entry, is_new] = peers_.try_emplace(peer);
   if (!is_new && !entry->second.up) --num_absent_;
   entry->second.up = true;
@@ -162,7 +162,7 @@ void TransportInbox::SetPeerUp(Incarnation peer, uint64_t epoch) {
 }
 
 void TransportInbox::SetPeerDown(Incarnation peer) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto entry = peers_.find(peer);
   if (entry == peers_.end() || !entry->second.up) return;
   entry->second.up = false;
@@ -172,7 +172,7 @@ void TransportInbox::SetPeerDown(Incarnation peer) {
 
 void TransportInbox::ReleaseSlices(Incarnation peer, uint32_t count) {
   if (count == 0) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto entry = peers_.find(peer);
   BATON_CHECK(entry != peers_.end() && entry->second.slices >= count,
               "released {} slices of peer {:x}, which were not posted", count, peer.value());
@@ -182,7 +182,7 @@ void TransportInbox::ReleaseSlices(Incarnation peer, uint32_t count) {
 
 void TransportInbox::ReleaseControls(Incarnation peer, uint32_t count, uint64_t size_bytes) {
   if (count == 0) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto entry = peers_.find(peer);
   BATON_CHECK(entry != peers_.end() && entry->second.controls >= count &&
                   entry->second.control_bytes >= size_bytes,
@@ -194,7 +194,7 @@ void TransportInbox::ReleaseControls(Incarnation peer, uint32_t count, uint64_t 
 }
 
 void TransportInbox::ReleaseOpenTransfer() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   BATON_CHECK(num_open_transfers_ > 0, "more transfers released than opened");
   --num_open_transfers_;
 }

@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +25,7 @@
 
 #include "kvcache/transport/transport_types.h"
 #include "src/base/ids.h"
+#include "src/base/mutex.h"
 #include "src/base/status.h"
 
 namespace baton::kv {
@@ -100,20 +100,20 @@ class TransportInbox {
     uint64_t control_bytes = 0;
   };
 
-  PeerQueue* FindOrAddLocked(Incarnation peer);
-  void ForgetIfIdleLocked(Incarnation peer);
+  PeerQueue* FindOrAddLocked(Incarnation peer) BATON_REQUIRES(mutex_);
+  void ForgetIfIdleLocked(Incarnation peer) BATON_REQUIRES(mutex_);
   // Appends and returns whether the thread must be woken.
-  bool PushLocked(TransportCommand command);
+  bool PushLocked(TransportCommand command) BATON_REQUIRES(mutex_);
 
   const TransportInboxLimits limits_;
   const std::function<void()> wake_;
 
-  std::mutex mutex_;
-  TransportBatch waiting_;
-  absl::flat_hash_map<Incarnation, PeerQueue> peers_;
-  uint32_t num_absent_ = 0;  // entries of peers_ that are not up
-  uint32_t num_open_transfers_ = 0;
-  bool closed_ = false;
+  Mutex mutex_;
+  TransportBatch waiting_ BATON_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Incarnation, PeerQueue> peers_ BATON_GUARDED_BY(mutex_);
+  uint32_t num_absent_ BATON_GUARDED_BY(mutex_) = 0;  // entries of peers_ that are not up
+  uint32_t num_open_transfers_ BATON_GUARDED_BY(mutex_) = 0;
+  bool closed_ BATON_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace baton::kv

@@ -6,19 +6,19 @@ using router::CancelCause;
 using router::Submitter;
 
 void CallCancellation::OnCancel(Submitter* submitter) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   cancelled_ = true;
   if (!uid_.has_value()) return;
   const RequestUid uid = *uid_;
-  lock.unlock();
+  lock.Unlock();
   submitter->Cancel(uid, CancelCause::kClientLeft);
 }
 
 void CallCancellation::OnSubmitted(Submitter* submitter, RequestUid uid) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   uid_ = uid;
   const bool cancelled = cancelled_;
-  lock.unlock();
+  lock.Unlock();
   if (cancelled) submitter->Cancel(uid, CancelCause::kClientLeft);
 }
 

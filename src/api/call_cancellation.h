@@ -3,10 +3,10 @@
 #ifndef BATON_API_CALL_CANCELLATION_H_
 #define BATON_API_CALL_CANCELLATION_H_
 
-#include <mutex>
 #include <optional>
 
 #include "src/base/ids.h"
+#include "src/base/mutex.h"
 #include "src/router/submit.h"
 
 namespace baton::api {
@@ -20,9 +20,9 @@ class CallCancellation {
   void OnSubmitted(router::Submitter* submitter, RequestUid uid);
 
  private:
-  std::mutex mutex_;  // guards the members below
-  bool cancelled_ = false;
-  std::optional<RequestUid> uid_;
+  Mutex mutex_;
+  bool cancelled_ BATON_GUARDED_BY(mutex_) = false;
+  std::optional<RequestUid> uid_ BATON_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::api

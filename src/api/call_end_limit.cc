@@ -16,14 +16,14 @@ void CallEndLimit::Begin(size_t num_bytes) {
   alarm_.Set(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), wait), [call = call_](bool is_over) {
     if (!is_over) return;
     // gRPC never runs OnDone within TryCancel: reactors that are not its own get it on its threads.
-    std::lock_guard lock(call->mutex);
+    MutexLock lock(call->mutex);
     if (call->context != nullptr) call->context->TryCancel();
   });
 }
 
 void CallEndLimit::OnDone() {
   {
-    std::lock_guard lock(call_->mutex);
+    MutexLock lock(call_->mutex);
     call_->context = nullptr;
   }
   alarm_.Cancel();

@@ -13,10 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 
 #include "grpcpp/alarm.h"
 #include "grpcpp/grpcpp.h"
+
+#include "src/base/mutex.h"
 
 namespace baton::api {
 
@@ -39,8 +40,9 @@ class CallEndLimit {
  private:
   // The part of a call that the timer's callback holds.
   struct Call {
-    std::mutex mutex;  // guards context, and keeps it while the call is cancelled
-    grpc::CallbackServerContext* context = nullptr;  // null once gRPC is done
+    Mutex mutex;  // keeps the context while the call is cancelled
+    // Null once gRPC is done.
+    grpc::CallbackServerContext* context BATON_GUARDED_BY(mutex) = nullptr;
   };
 
   const int64_t limit_us_;

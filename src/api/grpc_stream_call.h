@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -14,6 +13,7 @@
 
 #include "src/api/answer_text.h"
 #include "src/api/grpc_calls.h"
+#include "src/base/mutex.h"
 
 namespace baton::api {
 
@@ -33,7 +33,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   void OnDone() override { Done(); }
 
   void OnWriteDone(bool ok) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     buffered_bytes_ -= queue_.front().ByteSizeLong();
     queue_.pop_front();
     // The stream is broken: no later write would succeed. Lost bytes stay counted, so that a paused
@@ -45,7 +45,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   // The client hears that its call is served before there is a token; pings of HTTP/2 do the rest.
   void OnTaken() override {
     name_.Tell(plan_.request_id);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (queue_.empty() && !final_status_.has_value()) this->StartSendInitialMetadata();
   }
   void OnToken(const router::TokenOutput& token) override {
@@ -76,27 +76,27 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   void BeginAnswer(uint32_t num_choices) override { texts_.emplace(plan_, num_choices); }
 
   void Push(Chunk chunk) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     buffered_bytes_ += chunk.ByteSizeLong();
     queue_.push_back(std::move(chunk));
     if (queue_.size() == 1) this->StartWrite(&queue_.front());
   }
 
   void End(grpc::Status status) override {
-    std::lock_guard lock(mutex_);
+    end_limit_.Begin(buffered_bytes_);  // first: the call may be done once it has its status
+    MutexLock lock(mutex_);
     final_status_ = std::move(status);
-    end_limit_.Begin(buffered_bytes_);
     if (queue_.empty()) ContinueLocked();
   }
 
   // The write under way waits for a client that does not read, and the status would wait for
   // it. The client then sees CANCELLED.
   void CutOff() {
-    std::lock_guard lock(mutex_);  // keeps the context: the call cannot be finished meanwhile
+    MutexLock lock(mutex_);  // keeps the context: the call cannot be finished meanwhile
     if (!queue_.empty()) context_->TryCancel();
   }
 
-  void ContinueLocked() {
+  void ContinueLocked() BATON_REQUIRES(mutex_) {
     if (!queue_.empty()) {
       this->StartWrite(&queue_.front());
     } else if (final_status_.has_value()) {
@@ -109,9 +109,9 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   Chunk last_chunk_;
 
   std::atomic<size_t> buffered_bytes_{0};
-  std::mutex mutex_;         // guards what follows
-  std::deque<Chunk> queue_;  // the front one is being written
-  std::optional<grpc::Status> final_status_;
+  Mutex mutex_;
+  std::deque<Chunk> queue_ BATON_GUARDED_BY(mutex_);  // the front one is being written
+  std::optional<grpc::Status> final_status_ BATON_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::api

@@ -4,8 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -30,6 +28,7 @@
 #include "src/base/host_port.h"
 #include "src/base/keepalive.h"
 #include "src/base/log.h"
+#include "src/base/mutex.h"
 #include "src/base/random.h"
 #include "src/http/http_server.h"
 #include "src/obs/admin_server.h"
@@ -116,22 +115,23 @@ template <typename T>
 class LoopAnswer {
  public:
   void Set(StatusOr<T> answer) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     answer_ = std::move(answer);
-    answered_.notify_all();
+    answered_.NotifyAll();
   }
   StatusOr<T> Wait() {
-    std::unique_lock lock(mutex_);
-    if (answered_.wait_for(lock, kAdminWait, [this] { return answer_.has_value(); })) {
-      return *std::move(answer_);
+    const auto deadline = std::chrono::steady_clock::now() + kAdminWait;
+    MutexLock lock(mutex_);
+    while (!answer_.has_value() && answered_.WaitUntil(mutex_, deadline)) {
     }
+    if (answer_.has_value()) return *std::move(answer_);
     return Unavailable("the router's loop did not answer within {} ms", kAdminWait.count());
   }
 
  private:
-  std::mutex mutex_;  // guards answer_
-  std::condition_variable answered_;
-  std::optional<StatusOr<T>> answer_;
+  Mutex mutex_;
+  CondVar answered_;
+  std::optional<StatusOr<T>> answer_ BATON_GUARDED_BY(mutex_);
 };
 
 class RouterProcessImpl final : public RouterProcess {
@@ -150,9 +150,9 @@ class RouterProcessImpl final : public RouterProcess {
 
   Status Start();
 
-  std::string grpc_address() const override { return AddressOf(grpc_address_); }
-  std::string http_address() const override { return AddressOf(http_address_); }
-  std::string admin_address() const override { return AddressOf(admin_address_); }
+  std::string grpc_address() const override { return AddressOf(&grpc_address_); }
+  std::string http_address() const override { return AddressOf(&http_address_); }
+  std::string admin_address() const override { return AddressOf(&admin_address_); }
   std::string incarnation() const override { return HexFromU64(incarnation_.value()); }
   bool ready() const override { return router_->ready(); }
   void Drain(const std::function<bool()>& keep_waiting) override;
@@ -163,12 +163,12 @@ class RouterProcessImpl final : public RouterProcess {
   Status StartHttp();
   Status StartAdmin();
   void StopGrpc();
-  std::string AddressOf(const std::string& address) const {
-    std::lock_guard<std::mutex> lock(addresses_mutex_);
-    return address;
+  std::string AddressOf(const std::string* address) const {
+    MutexLock lock(addresses_mutex_);
+    return *address;
   }
   void SetAddress(std::string* address, std::string value) {
-    std::lock_guard<std::mutex> lock(addresses_mutex_);
+    MutexLock lock(addresses_mutex_);
     *address = std::move(value);
   }
   ApiParts Parts() const {
@@ -210,10 +210,11 @@ class RouterProcessImpl final : public RouterProcess {
   std::atomic<bool> grpc_is_shut_{false};  // grpc_shutdown_ has done its work
   Thread grpc_shutdown_;
   // Guards the addresses: who asks for the topology over one port does not wait for the others.
-  mutable std::mutex addresses_mutex_;
-  std::string grpc_address_;  // "" = does not listen yet, as the others
-  std::string http_address_;
-  std::string admin_address_;
+  mutable Mutex addresses_mutex_;
+  std::string grpc_address_
+      BATON_GUARDED_BY(addresses_mutex_);  // "" = does not listen yet, as the others
+  std::string http_address_ BATON_GUARDED_BY(addresses_mutex_);
+  std::string admin_address_ BATON_GUARDED_BY(addresses_mutex_);
   bool stopped_ = false;
 };
 

@@ -10,15 +10,14 @@
 #define BATON_BASE_BOUNDED_QUEUE_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/base/mutex.h"
 
 namespace baton {
 
@@ -27,7 +26,7 @@ template <typename T>
 class BoundedQueue {
  public:
   // capacity >= 1 items.
-  explicit BoundedQueue(size_t capacity) : slots_(capacity) {
+  explicit BoundedQueue(size_t capacity) : capacity_(capacity), slots_(capacity) {
     BATON_CHECK(capacity > 0, "a queue needs room for one item");
   }
   BoundedQueue(const BoundedQueue&) = delete;
@@ -36,13 +35,13 @@ class BoundedQueue {
   // Moves from `item` only on success; false = full or closed.
   bool TryPush(T&& item) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (closed_ || size_ == slots_.size()) return false;
       slots_[(head_ + size_) % slots_.size()].emplace(std::move(item));
       ++size_;
       if (size_ > high_water_) high_water_ = size_;
     }
-    not_empty_.notify_one();
+    not_empty_.NotifyOne();
     return true;
   }
   bool TryPush(const T& item) {
@@ -52,64 +51,65 @@ class BoundedQueue {
 
   // The oldest item, or nothing when there is none now.
   std::optional<T> TryPop() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return TakeLocked();
   }
 
   // The oldest item; waits until `deadline_us` (SystemClock().NowUs()). Nothing = timed out, or
   // closed and empty (then at once).
   std::optional<T> Pop(int64_t deadline_us) {
-    std::unique_lock lock(mutex_);
-    WaitLocked(lock, deadline_us);
+    MutexLock lock(mutex_);
+    WaitLocked(deadline_us);
     return TakeLocked();
   }
 
   // Appends everything queued to `out` and returns how many; never waits. Allocates only if `out`
   // must grow.
   size_t PopAll(std::vector<T>* out) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return TakeAllLocked(out);
   }
 
   // As PopAll, after waiting until `deadline_us` for a first item or Close.
   size_t PopAll(std::vector<T>* out, int64_t deadline_us) {
-    std::unique_lock lock(mutex_);
-    WaitLocked(lock, deadline_us);
+    MutexLock lock(mutex_);
+    WaitLocked(deadline_us);
     return TakeAllLocked(out);
   }
 
   // Refuses pushes from now on and wakes every waiter; idempotent.
   void Close() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       closed_ = true;
     }
-    not_empty_.notify_all();
+    not_empty_.NotifyAll();
   }
 
   bool closed() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return closed_;
   }
   size_t size() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return size_;
   }
-  size_t capacity() const { return slots_.size(); }
+  size_t capacity() const { return capacity_; }
   // The largest size ever reached: how close the limit came.
   size_t high_water() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return high_water_;
   }
 
  private:
-  void WaitLocked(std::unique_lock<std::mutex>& lock, int64_t deadline_us) {
+  void WaitLocked(int64_t deadline_us) BATON_REQUIRES(mutex_) {
     // steady_clock is CLOCK_MONOTONIC, the clock of SystemClock().NowUs().
     const std::chrono::steady_clock::time_point deadline{std::chrono::microseconds(deadline_us)};
-    not_empty_.wait_until(lock, deadline, [this] { return size_ > 0 || closed_; });
+    while (size_ == 0 && !closed_ && not_empty_.WaitUntil(mutex_, deadline)) {
+    }
   }
 
-  std::optional<T> TakeLocked() {
+  std::optional<T> TakeLocked() BATON_REQUIRES(mutex_) {
     if (size_ == 0) return std::nullopt;
     std::optional<T> item(std::move(slots_[head_]));
     slots_[head_].reset();
@@ -118,7 +118,7 @@ class BoundedQueue {
     return item;
   }
 
-  size_t TakeAllLocked(std::vector<T>* out) {
+  size_t TakeAllLocked(std::vector<T>* out) BATON_REQUIRES(mutex_) {
     const size_t count = size_;
     while (size_ > 0) {
       out->push_back(*std::move(slots_[head_]));
@@ -129,13 +129,14 @@ class BoundedQueue {
     return count;
   }
 
-  mutable std::mutex mutex_;  // guards everything below
-  std::condition_variable not_empty_;
-  std::vector<std::optional<T>> slots_;  // ring; its size is constant
-  size_t head_ = 0;
-  size_t size_ = 0;
-  size_t high_water_ = 0;
-  bool closed_ = false;
+  const size_t capacity_;
+  mutable Mutex mutex_;
+  CondVar not_empty_;
+  std::vector<std::optional<T>> slots_ BATON_GUARDED_BY(mutex_);  // ring; its size is constant
+  size_t head_ BATON_GUARDED_BY(mutex_) = 0;
+  size_t size_ BATON_GUARDED_BY(mutex_) = 0;
+  size_t high_water_ BATON_GUARDED_BY(mutex_) = 0;
+  bool closed_ BATON_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace baton

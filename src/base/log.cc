@@ -6,13 +6,13 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
-#include <mutex>
 
 #include "spdlog/sinks/basic_file_sink.h"
 #include "spdlog/spdlog.h"
 
 #include "src/base/log_format.h"
 #include "src/base/log_sink.h"
+#include "src/base/mutex.h"
 #include "src/base/nearest_name.h"
 
 namespace baton {
@@ -29,8 +29,8 @@ std::atomic<LogLevel> g_level{LogLevel::kInfo};
 
 // The process's logger; replaced by InitLog. Never destroyed: threads may log during exit.
 struct LogTarget {
-  std::mutex mutex;  // guards logger
-  std::shared_ptr<spdlog::logger> logger;
+  Mutex mutex;
+  std::shared_ptr<spdlog::logger> logger BATON_GUARDED_BY(mutex);
 };
 
 std::shared_ptr<spdlog::logger> MakeLogger(const std::string& role, spdlog::sink_ptr sink) {
@@ -44,6 +44,7 @@ std::shared_ptr<spdlog::logger> MakeLogger(const std::string& role, spdlog::sink
 LogTarget& Target() {
   static LogTarget* const target = [] {
     auto* fresh = new LogTarget;
+    MutexLock lock(fresh->mutex);
     fresh->logger = MakeLogger("baton", std::make_shared<LineSink>(STDERR_FILENO));
     return fresh;
   }();
@@ -52,7 +53,7 @@ LogTarget& Target() {
 
 std::shared_ptr<spdlog::logger> CurrentLogger() {
   LogTarget& target = Target();
-  std::lock_guard lock(target.mutex);
+  MutexLock lock(target.mutex);
   return target.logger;
 }
 
@@ -112,7 +113,7 @@ Status InitLog(const LogConfig& config) {
   auto logger = MakeLogger(config.role, std::move(sink));
   LogTarget& target = Target();
   {
-    std::lock_guard lock(target.mutex);
+    MutexLock lock(target.mutex);
     target.logger = std::move(logger);
   }
   g_level.store(config.level, std::memory_order_relaxed);

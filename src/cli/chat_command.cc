@@ -11,10 +11,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
-#include <mutex>
 #include <utility>
 
 #include "src/base/clock.h"
+#include "src/base/mutex.h"
 #include "src/base/print.h"
 #include "src/base/thread.h"
 #include "src/base/unique_fd.h"
@@ -253,7 +253,7 @@ class PrivateServer {
   // Ends the process and waits for it; its folder goes with it when nothing failed. A second call
   // does nothing.
   void Stop() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     if (stopped_) return;
     stopped_ = true;
     EndProcess();
@@ -263,14 +263,14 @@ class PrivateServer {
 
   // The server's HTTP address.
   StatusOr<std::string> Start(std::vector<std::string> args) {
-    BATON_RETURN_IF_ERROR(StartProcess(std::move(args)));
+    BATON_ASSIGN_OR_RETURN(ChildProcess* const process, StartProcess(std::move(args)));
     const int64_t deadline_us = SystemClock().NowUs() + kServeStartLimitMs * 1000;
     while (SystemClock().NowUs() < deadline_us) {
-      pollfd fd{.fd = process_->report_fd(), .events = POLLIN, .revents = 0};
+      pollfd fd{.fd = process->report_fd(), .events = POLLIN, .revents = 0};
       (void)::poll(&fd, 1, 1000);
-      StatusOr<std::optional<ChildReport>> report = process_->ReadReport();
+      StatusOr<std::optional<ChildReport>> report = process->ReadReport();
       if (!report.ok()) {
-        const std::string line = process_->LastLogLine();
+        const std::string line = process->LastLogLine();
         return Unavailable("{}", line.empty() ? "the private server did not start" : line);
       }
       if (*report) return (*report)->at("http");
@@ -283,8 +283,9 @@ class PrivateServer {
   void MarkClean() { clean_ = true; }
 
  private:
-  Status StartProcess(std::vector<std::string> args) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+  // The process stays once it is made: Stop only ends it.
+  StatusOr<ChildProcess*> StartProcess(std::vector<std::string> args) {
+    const MutexLock lock(mutex_);
     if (stopped_) return Cancelled("interrupted");
     std::error_code error;
     fs::create_directories(folder_, error);
@@ -296,10 +297,10 @@ class PrivateServer {
                          .log_file = folder_ + "/serve.log"};
     BATON_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(spec));
     process_.emplace(std::move(process));
-    return OkStatus();
+    return &*process_;
   }
 
-  void EndProcess() {
+  void EndProcess() BATON_REQUIRES(mutex_) {
     if (!process_) return;
     process_->Signal(SIGINT);
     const int64_t deadline_us = SystemClock().NowUs() + kServeStopLimitMs * 1000;
@@ -311,9 +312,9 @@ class PrivateServer {
   }
 
   const std::string folder_;
-  std::mutex mutex_;  // of stopped_ and of the making and ending of process_
-  bool stopped_ = false;
-  std::optional<ChildProcess> process_;
+  Mutex mutex_;  // held until the process has ended: a second Stop waits for the first
+  bool stopped_ BATON_GUARDED_BY(mutex_) = false;
+  std::optional<ChildProcess> process_ BATON_GUARDED_BY(mutex_);
   std::atomic<bool> clean_ = false;
 };
 

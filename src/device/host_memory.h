@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
-#include <mutex>
 #include <string_view>
 #include <utility>
 
+#include "src/base/mutex.h"
 #include "src/device/aligned_buffer.h"
 
 namespace baton::device {
@@ -28,22 +28,22 @@ class HostMemory {
     if (!made.ok()) return WithPrefix(made.status(), absl::string_view(name.data(), name.size()));
     AlignedBuffer piece = *std::move(made);
     std::byte* const begin = piece.data();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pieces_[begin] = {size_bytes, std::move(piece)};
     return begin;
   }
   void Free(std::byte* begin) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pieces_.erase(begin);
   }
   // Memory of others that counts as this kind until Free.
   void Pin(std::byte* begin, size_t size_bytes) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pieces_[begin] = {size_bytes, AlignedBuffer()};
   }
   bool Has(const void* begin, size_t size_bytes) const {
     const auto* const first = static_cast<const std::byte*>(begin);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto next = pieces_.upper_bound(first);
     if (next == pieces_.begin()) return false;
     const auto& [start, piece] = *std::prev(next);
@@ -70,8 +70,8 @@ class HostMemory {
     AlignedBuffer memory;  // empty where it is others'
   };
 
-  mutable std::mutex mutex_;  // guards pieces_
-  std::map<const std::byte*, Piece> pieces_;
+  mutable Mutex mutex_;
+  std::map<const std::byte*, Piece> pieces_ BATON_GUARDED_BY(mutex_);
   std::atomic<uint64_t> num_waits_ = 0;
   std::atomic<uint64_t> num_staged_ = 0;
 };

@@ -8,14 +8,14 @@
 namespace baton::device {
 
 void LaunchGate::BeginLaunch() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   BATON_CHECK(!is_launching_ && !launch_waits_, "two threads launch");
   launch_waits_ = true;
   while (num_held_ > 0 || is_calls_turn_) {
     if (num_held_ == 0) {
-      changed_.wait(lock);  // for a Call that nothing keeps out
+      changed_.Wait(mutex_);  // for a Call that nothing keeps out
     } else if (Steady::now() < deadline_) {
-      changed_.wait_until(lock, deadline_);
+      (void)changed_.WaitUntil(mutex_, deadline_);
     } else {
       LetLapse();
     }
@@ -25,10 +25,10 @@ void LaunchGate::BeginLaunch() {
 }
 
 void LaunchGate::EndLaunch() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   is_launching_ = false;
   is_calls_turn_ = num_waiting_ > 0;
-  if (is_calls_turn_) changed_.notify_all();
+  if (is_calls_turn_) changed_.NotifyAll();
 }
 
 bool LaunchGate::KeepsCallsOut() const {
@@ -38,25 +38,25 @@ bool LaunchGate::KeepsCallsOut() const {
 }
 
 uint64_t LaunchGate::BeginCall() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   ++num_waiting_;
   const Steady::time_point latest = Steady::now() + max_hold_;
-  while (KeepsCallsOut() && Steady::now() < latest) changed_.wait_until(lock, latest);
+  while (KeepsCallsOut() && Steady::now() < latest) (void)changed_.WaitUntil(mutex_, latest);
   if (is_launching_) CountOverrun();
   if (--num_waiting_ == 0) is_calls_turn_ = false;
   const Steady::time_point now = Steady::now();
   if (num_held_ > 0 && now >= deadline_) LetLapse();
   if (num_held_++ == 0) deadline_ = now + max_hold_;
-  if (launch_waits_) changed_.notify_all();
+  if (launch_waits_) changed_.NotifyAll();
   return group_;
 }
 
 void LaunchGate::EndCall(uint64_t group) {
   bool tells = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (group == group_) {
-      if (--num_held_ == 0) changed_.notify_all();
+      if (--num_held_ == 0) changed_.NotifyAll();
     }
     tells = std::exchange(is_untold_, false);
   }
@@ -79,7 +79,7 @@ void LaunchGate::LetLapse() {
 }
 
 uint64_t LaunchGate::num_overruns() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return num_overruns_;
 }
 

@@ -25,9 +25,9 @@
 #define BATON_SRC_DEVICE_LAUNCH_GATE_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
+
+#include "src/base/mutex.h"
 
 namespace baton::device {
 
@@ -86,22 +86,22 @@ class LaunchGate {
   uint64_t BeginCall();
   void EndCall(uint64_t group);
   // With mutex_.
-  bool KeepsCallsOut() const;
-  void CountOverrun();
-  void LetLapse();
+  bool KeepsCallsOut() const BATON_REQUIRES(mutex_);
+  void CountOverrun() BATON_REQUIRES(mutex_);
+  void LetLapse() BATON_REQUIRES(mutex_);
 
   const std::chrono::microseconds max_hold_;
-  mutable std::mutex mutex_;  // guards the rest
-  std::condition_variable changed_;
-  bool is_launching_ = false;
-  bool launch_waits_ = false;
-  bool is_calls_turn_ = false;   // Calls waited when the last launch ended
-  bool is_untold_ = false;       // the first overrun
-  uint32_t num_waiting_ = 0;     // Calls that keep a launch out next
-  uint32_t num_held_ = 0;        // Calls that have not lapsed
-  uint64_t group_ = 0;           // of these
-  Steady::time_point deadline_;  // of these
-  uint64_t num_overruns_ = 0;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool is_launching_ BATON_GUARDED_BY(mutex_) = false;
+  bool launch_waits_ BATON_GUARDED_BY(mutex_) = false;
+  bool is_calls_turn_ BATON_GUARDED_BY(mutex_) = false;   // Calls waited when the last launch ended
+  bool is_untold_ BATON_GUARDED_BY(mutex_) = false;       // the first overrun
+  uint32_t num_waiting_ BATON_GUARDED_BY(mutex_) = 0;     // Calls that keep a launch out next
+  uint32_t num_held_ BATON_GUARDED_BY(mutex_) = 0;        // Calls that have not lapsed
+  uint64_t group_ BATON_GUARDED_BY(mutex_) = 0;           // of these
+  Steady::time_point deadline_ BATON_GUARDED_BY(mutex_);  // of these
+  uint64_t num_overruns_ BATON_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace baton::device

@@ -9,18 +9,20 @@ using kv::BlockInfo;
 
 void DebugQuery::Answer(std::vector<RequestRow> requests, std::vector<BlockInfo> blocks) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     requests_ = std::move(requests);
     blocks_ = std::move(blocks);
     answered_ = true;
   }
-  answered_cv_.notify_all();
+  answered_cv_.NotifyAll();
 }
 
 bool DebugQuery::Wait(int64_t timeout_us) {
-  std::unique_lock lock(mutex_);
-  return answered_cv_.wait_for(lock, std::chrono::microseconds(timeout_us),
-                               [this] { return answered_; });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(timeout_us);
+  MutexLock lock(mutex_);
+  while (!answered_ && answered_cv_.WaitUntil(mutex_, deadline)) {
+  }
+  return answered_;
 }
 
 }  // namespace baton::engine

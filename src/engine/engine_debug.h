@@ -3,13 +3,12 @@
 #ifndef BATON_ENGINE_ENGINE_DEBUG_H_
 #define BATON_ENGINE_ENGINE_DEBUG_H_
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "kvcache/block_pool.h"
+#include "src/base/mutex.h"
 #include "src/engine/engine_types.h"
 
 namespace baton::engine {
@@ -43,9 +42,10 @@ class DebugQuery {
 
  private:
   const Kind kind_;
-  std::mutex mutex_;  // guards what follows until answered_
-  std::condition_variable answered_cv_;
-  bool answered_ = false;
+  Mutex mutex_;
+  CondVar answered_cv_;
+  bool answered_ BATON_GUARDED_BY(mutex_) = false;
+  // Written before answered_ is set, read only by the asker who has seen it set.
   std::vector<RequestRow> requests_;
   std::vector<kv::BlockInfo> blocks_;
 };

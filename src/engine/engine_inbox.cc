@@ -10,7 +10,7 @@ EngineInbox::EngineInbox(size_t capacity) : capacity_(capacity) { events_.reserv
 
 bool EngineInbox::TryPost(EngineEvent event) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_ || events_.size() >= capacity_) {
       num_refused_.fetch_add(1, std::memory_order_relaxed);
       return false;
@@ -19,19 +19,19 @@ bool EngineInbox::TryPost(EngineEvent event) {
     num_waiting_.store(events_.size(), std::memory_order_release);
     num_posted_.fetch_add(1, std::memory_order_release);
   }
-  not_empty_.notify_one();
+  not_empty_.NotifyOne();
   return true;
 }
 
 void EngineInbox::Post(EngineEvent event) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return;
     events_.push_back(std::move(event));
     num_waiting_.store(events_.size(), std::memory_order_release);
     num_posted_.fetch_add(1, std::memory_order_release);
   }
-  not_empty_.notify_one();
+  not_empty_.NotifyOne();
 }
 
 void EngineInbox::TakeLocked(std::vector<EngineEvent>* out) {
@@ -47,28 +47,29 @@ void EngineInbox::TakeLocked(std::vector<EngineEvent>* out) {
 
 void EngineInbox::Take(std::vector<EngineEvent>* out) {
   if (!HasEvents()) return;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   TakeLocked(out);
 }
 
 void EngineInbox::WaitAndTake(int64_t deadline_us, std::vector<EngineEvent>* out) {
   // steady_clock is CLOCK_MONOTONIC, the clock of SystemClock().
   const std::chrono::steady_clock::time_point deadline{std::chrono::microseconds(deadline_us)};
-  std::unique_lock lock(mutex_);
-  not_empty_.wait_until(lock, deadline, [this] { return !events_.empty() || closed_; });
+  MutexLock lock(mutex_);
+  while (events_.empty() && !closed_ && not_empty_.WaitUntil(mutex_, deadline)) {
+  }
   TakeLocked(out);
 }
 
 void EngineInbox::Close() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
   }
-  not_empty_.notify_all();
+  not_empty_.NotifyAll();
 }
 
 bool EngineInbox::closed() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return closed_;
 }
 

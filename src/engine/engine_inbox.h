@@ -15,12 +15,11 @@
 #define BATON_ENGINE_ENGINE_INBOX_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
+#include "src/base/mutex.h"
 #include "src/engine/engine_event.h"
 
 namespace baton::engine {
@@ -52,17 +51,17 @@ class EngineInbox {
   uint64_t num_refused() const { return num_refused_.load(std::memory_order_relaxed); }
 
  private:
-  void TakeLocked(std::vector<EngineEvent>* out);
+  void TakeLocked(std::vector<EngineEvent>* out) BATON_REQUIRES(mutex_);
 
   const size_t capacity_;
   std::atomic<size_t> num_waiting_{0};
   std::atomic<uint64_t> num_posted_{0};
   std::atomic<uint64_t> num_refused_{0};
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable not_empty_;
-  std::vector<EngineEvent> events_;
-  bool closed_ = false;
+  mutable Mutex mutex_;
+  CondVar not_empty_;
+  std::vector<EngineEvent> events_ BATON_GUARDED_BY(mutex_);
+  bool closed_ BATON_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace baton::engine

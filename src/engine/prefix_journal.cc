@@ -19,7 +19,7 @@ PrefixJournal::PrefixJournal(uint32_t num_blocks) : max_pending_(kMaxChangesPerB
 }
 
 void PrefixJournal::OnPrefixChange(const PrefixChange& change) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (pending_.size() == max_pending_) Merge();
   pending_.push_back(change);
 }
@@ -43,7 +43,7 @@ void PrefixJournal::Merge() {
 void PrefixJournal::Take(std::vector<PrefixChange>* changes) {
   changes->clear();
   changes->reserve(std::min(max_pending_, kUsualChanges));  // the engine thread writes into it next
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   changes->swap(pending_);
 }
 

@@ -12,10 +12,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "kvcache/prefix_listener.h"
+#include "src/base/mutex.h"
 
 namespace baton::engine {
 
@@ -32,11 +32,11 @@ class PrefixJournal final : public kv::PrefixListener {
   void Take(std::vector<kv::PrefixChange>* changes);
 
  private:
-  void Merge();
+  void Merge() BATON_REQUIRES(mutex_);
 
   const size_t max_pending_;
-  std::mutex mutex_;
-  std::vector<kv::PrefixChange> pending_;
+  Mutex mutex_;
+  std::vector<kv::PrefixChange> pending_ BATON_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::engine

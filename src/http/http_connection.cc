@@ -58,8 +58,9 @@ HttpRefusal RefusalOf(const boost::system::error_code& error) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(asio::io_context* io, asio::ip::tcp::socket socket,
-                               StreamSweep* sweep, HttpServerShared* shared,
+HttpConnection::HttpConnection(const std::shared_ptr<asio::io_context>& io,
+                               asio::ip::tcp::socket socket, StreamSweep* sweep,
+                               HttpServerShared* shared,
                                std::function<void(HttpConnection*)> on_closed)
     : io_(io),
       socket_(std::move(socket)),
@@ -329,7 +330,9 @@ void HttpConnection::OnPeerClosed(const ErrorCode& error) {
 
 std::shared_ptr<HttpExchange> HttpConnection::MakeExchange(ExchangeTraits traits) {
   std::weak_ptr<HttpConnection> weak = weak_from_this();
-  return std::make_shared<HttpExchange>(std::move(traits), [weak, io = io_] {
+  return std::make_shared<HttpExchange>(std::move(traits), [weak, weak_io = io_] {
+    const std::shared_ptr<asio::io_context> io = weak_io.lock();
+    if (io == nullptr) return;
     asio::post(*io, [weak] {
       if (const auto self = weak.lock()) self->Flush();
     });

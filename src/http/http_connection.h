@@ -53,8 +53,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   // On the thread that runs `io`, which is the socket's and that of `sweep`. `on_closed` is called
   // once, as the last thing.
-  HttpConnection(boost::asio::io_context* io, boost::asio::ip::tcp::socket socket,
-                 StreamSweep* sweep, HttpServerShared* shared,
+  HttpConnection(const std::shared_ptr<boost::asio::io_context>& io,
+                 boost::asio::ip::tcp::socket socket, StreamSweep* sweep, HttpServerShared* shared,
                  std::function<void(HttpConnection*)> on_closed);
 
   // Begins reading requests.
@@ -101,7 +101,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void SetPatience(int64_t patience_ms);
   void OnReadTimeout();
 
-  boost::asio::io_context* const io_;
+  // Weak: a pending operation of the loop holds the connection.
+  const std::weak_ptr<boost::asio::io_context> io_;
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer read_timer_;
   boost::asio::steady_timer write_timer_;

@@ -82,17 +82,15 @@ void HttpExchange::AppendLocked(std::string piece) {
   written_us_ = SystemClock().NowUs();
 }
 
-void HttpExchange::WakeLocked() {
-  if (wake_pending_) return;
-  wake_pending_ = true;
-  wake_();
-}
+// The caller calls wake_ after it has released the lock. A thread that finds the wake pending adds
+// to what that wake will deliver: OnWake, which is yet to run, clears the mark before Take.
+bool HttpExchange::MustWakeLocked() { return !std::exchange(wake_pending_, true); }
 
 bool HttpExchange::Respond(HttpResponse response) {
   // Callbacks are destroyed after the lock is released: one may own the last responder, whose
   // destructor takes the lock.
   absl::AnyInvocable<void(HttpClientGone)> unused;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ != State::kUnanswered) return false;
   const bool no_body = HasNoBody(response.status);
   const std::string framing =
@@ -101,12 +99,14 @@ bool HttpExchange::Respond(HttpResponse response) {
   if (!no_body && !traits_.head && !response.body.empty()) AppendLocked(std::move(response.body));
   state_ = State::kAnswered;
   unused = std::exchange(on_closed_, nullptr);
-  WakeLocked();
+  const bool must_wake = MustWakeLocked();
+  lock.Unlock();
+  if (must_wake) wake_();
   return true;
 }
 
 bool HttpExchange::StartStream(int status, const HttpHeaders& headers) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ != State::kUnanswered || peer_closed_) return false;
   std::string_view framing = "Transfer-Encoding: chunked\r\n";
   if (traits_.http_1_0) {
@@ -115,21 +115,27 @@ bool HttpExchange::StartStream(int status, const HttpHeaders& headers) {
   }
   AppendLocked(HeadLocked(status, headers, framing));
   state_ = State::kStreaming;
-  WakeLocked();
+  const bool must_wake = MustWakeLocked();
+  lock.Unlock();
+  if (must_wake) wake_();
   return true;
 }
 
 bool HttpExchange::Write(std::string_view chunk) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ != State::kStreaming || peer_closed_ || abort_) return false;
   if (chunk.empty() || traits_.head) return true;
   if (buffered_bytes_ + chunk.size() > traits_.max_buffered_bytes) {
     abort_ = true;
-    WakeLocked();
+    const bool must_wake = MustWakeLocked();
+    lock.Unlock();
+    if (must_wake) wake_();
     return false;
   }
   AppendLocked(ChunkOf(chunk));
-  WakeLocked();
+  const bool must_wake = MustWakeLocked();
+  lock.Unlock();
+  if (must_wake) wake_();
   return true;
 }
 
@@ -139,51 +145,59 @@ std::string HttpExchange::ChunkOf(std::string_view bytes) const {
 }
 
 void HttpExchange::KeepAlive(std::string filler, int64_t silence_ms) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ != State::kStreaming || traits_.head || filler.empty()) return;
   filler_ = std::move(filler);
   silence_ms_ = silence_ms;
-  WakeLocked();
+  const bool must_wake = MustWakeLocked();
+  lock.Unlock();
+  if (must_wake) wake_();
 }
 
 void HttpExchange::FillSilence(int64_t now_us) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const bool streams = state_ == State::kStreaming && !peer_closed_ && !abort_;
   // A client that has not taken all its bytes needs no sign of life from us.
   if (!streams || filler_.empty() || buffered_bytes_ > 0) return;
   if (now_us - written_us_ < silence_ms_ * 1000) return;
   AppendLocked(ChunkOf(filler_));
-  WakeLocked();
+  const bool must_wake = MustWakeLocked();
+  lock.Unlock();
+  if (must_wake) wake_();
 }
 
 bool HttpExchange::Finish(bool close) {
   absl::AnyInvocable<void(HttpClientGone)> unused;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ != State::kStreaming || abort_) return false;
   if (close) close_ = true;
   if (!traits_.http_1_0 && !traits_.head) AppendLocked("0\r\n\r\n");
   state_ = State::kAnswered;
   unused = std::exchange(on_closed_, nullptr);
-  WakeLocked();
+  const bool must_wake = MustWakeLocked();
+  lock.Unlock();
+  if (must_wake) wake_();
   return true;
 }
 
 void HttpExchange::Abort() {
   absl::AnyInvocable<void(HttpClientGone)> unused;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ == State::kAnswered || state_ == State::kClosed) return;
   unused = std::exchange(on_closed_, nullptr);
   abort_ = true;
-  WakeLocked();
+  const bool must_wake = MustWakeLocked();
+  lock.Unlock();
+  if (must_wake) wake_();
 }
 
 size_t HttpExchange::buffered_bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return buffered_bytes_;
 }
 
 HttpRoom HttpExchange::NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()> callback) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ == State::kClosed || peer_closed_ || abort_) return HttpRoom::kGone;
   if (buffered_bytes_ <= limit_bytes) return HttpRoom::kNow;
   notify_below_ = limit_bytes;
@@ -194,7 +208,7 @@ HttpRoom HttpExchange::NotifyBelow(size_t limit_bytes, absl::AnyInvocable<void()
 void HttpExchange::OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) {
   HttpClientGone gone = HttpClientGone::kLeft;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (state_ == State::kAnswered) return;
     if (state_ != State::kClosed && !peer_closed_) {
       std::swap(on_closed_, callback);
@@ -208,7 +222,7 @@ void HttpExchange::OnClosed(absl::AnyInvocable<void(HttpClientGone)> callback) {
 void HttpExchange::Abandon(const std::function<HttpResponse()>& error) {
   bool unanswered = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     // A client that has gone gets no answer, and none is counted.
     unanswered = state_ == State::kUnanswered && !peer_closed_;
   }
@@ -220,13 +234,13 @@ void HttpExchange::Abandon(const std::function<HttpResponse()>& error) {
 }
 
 bool HttpExchange::OnWake() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   wake_pending_ = false;
   return abort_;
 }
 
 HttpExchange::Output HttpExchange::Take() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Output output;
   output.pieces = std::exchange(pieces_, {});
   output.complete = state_ == State::kAnswered;
@@ -239,7 +253,7 @@ HttpExchange::Output HttpExchange::Take() {
 void HttpExchange::Sent(size_t size) {
   absl::AnyInvocable<void()> below;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     buffered_bytes_ -= std::min(size, buffered_bytes_);
     if (on_below_ && buffered_bytes_ <= notify_below_) below = std::exchange(on_below_, nullptr);
   }
@@ -250,7 +264,7 @@ void HttpExchange::Close(HttpClientGone how) {
   absl::AnyInvocable<void(HttpClientGone)> closed;
   absl::AnyInvocable<void()> below;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     state_ = State::kClosed;
     gone_ = how;
     pieces_.clear();
@@ -264,16 +278,18 @@ void HttpExchange::Close(HttpClientGone how) {
 void HttpExchange::PeerClosed() {
   absl::AnyInvocable<void(HttpClientGone)> closed;
   absl::AnyInvocable<void()> below;
+  bool must_wake = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     peer_closed_ = true;
     if (state_ == State::kStreaming) {
       abort_ = true;
-      WakeLocked();
+      must_wake = MustWakeLocked();
     }
     closed = std::exchange(on_closed_, nullptr);
     below = std::exchange(on_below_, nullptr);
   }
+  if (must_wake) wake_();
   if (closed) closed(HttpClientGone::kLeft);
   if (below) below();
 }

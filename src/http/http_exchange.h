@@ -2,8 +2,8 @@
 //
 // Invariants
 //  1. State only moves forward: kUnanswered -> kStreaming -> kAnswered, and to kClosed from each.
-//  2. `wake` is called under the mutex and never after kClosed, so that it may refer to the
-//     connection's event loop, which outlives every exchange that is not closed.
+//  2. `wake` is called without the mutex, by any thread, also shortly after kClosed: the connection
+//     and its event loop may be gone by then.
 //  3. buffered_bytes = bytes appended and not yet reported by Sent, also once it is closed: a
 //     producer that is paused must not take the close for a client that has caught up, and end the
 //     answer as whole before it hears of the close.
@@ -17,13 +17,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 
+#include "src/base/mutex.h"
 #include "src/http/http_message.h"
 #include "src/http/http_responder.h"
 
@@ -82,29 +82,30 @@ class HttpExchange {
  private:
   enum class State : uint8_t { kUnanswered, kStreaming, kAnswered, kClosed };
 
-  std::string HeadLocked(int status, const HttpHeaders& headers, std::string_view framing);
-  void AppendLocked(std::string piece);
+  std::string HeadLocked(int status, const HttpHeaders& headers, std::string_view framing)
+      BATON_REQUIRES(mutex_);
+  void AppendLocked(std::string piece) BATON_REQUIRES(mutex_);
   std::string ChunkOf(std::string_view bytes) const;
-  void WakeLocked();
+  bool MustWakeLocked() BATON_REQUIRES(mutex_);
 
   const ExchangeTraits traits_;
   const std::function<void()> wake_;
 
-  mutable std::mutex mutex_;  // guards everything below; held for moving strings only
-  State state_ = State::kUnanswered;
-  bool peer_closed_ = false;
-  bool abort_ = false;
-  bool close_ = false;
-  bool wake_pending_ = false;
-  std::string filler_;      // "" = none
-  int64_t silence_ms_ = 0;  // before the filler is written
-  int64_t written_us_ = 0;  // the last chunk, or the head
-  size_t buffered_bytes_ = 0;
-  size_t notify_below_ = 0;
-  std::vector<std::string> pieces_;
-  HttpClientGone gone_ = HttpClientGone::kLeft;  // once it is closed
-  absl::AnyInvocable<void(HttpClientGone)> on_closed_;
-  absl::AnyInvocable<void()> on_below_;
+  mutable Mutex mutex_;  // held for moving strings only
+  State state_ BATON_GUARDED_BY(mutex_) = State::kUnanswered;
+  bool peer_closed_ BATON_GUARDED_BY(mutex_) = false;
+  bool abort_ BATON_GUARDED_BY(mutex_) = false;
+  bool close_ BATON_GUARDED_BY(mutex_) = false;
+  bool wake_pending_ BATON_GUARDED_BY(mutex_) = false;
+  std::string filler_ BATON_GUARDED_BY(mutex_);      // "" = none
+  int64_t silence_ms_ BATON_GUARDED_BY(mutex_) = 0;  // before the filler is written
+  int64_t written_us_ BATON_GUARDED_BY(mutex_) = 0;  // the last chunk, or the head
+  size_t buffered_bytes_ BATON_GUARDED_BY(mutex_) = 0;
+  size_t notify_below_ BATON_GUARDED_BY(mutex_) = 0;
+  std::vector<std::string> pieces_ BATON_GUARDED_BY(mutex_);
+  HttpClientGone gone_ BATON_GUARDED_BY(mutex_) = HttpClientGone::kLeft;  // once it is closed
+  absl::AnyInvocable<void(HttpClientGone)> on_closed_ BATON_GUARDED_BY(mutex_);
+  absl::AnyInvocable<void()> on_below_ BATON_GUARDED_BY(mutex_);
 };
 
 // The responder handed to a handler: forwards to its exchange, abandons it when dropped; `on_drop`

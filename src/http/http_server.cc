@@ -42,9 +42,10 @@ constexpr std::chrono::milliseconds kAcceptPause(100);
 
 // One event loop with its thread and its connections. `connections` is touched on its thread only.
 struct EventLoop {
-  asio::io_context io{1};
-  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
-  StreamSweep sweep{&io};
+  // Shared for the time of a wake: an answer's thread may wake a connection while the server ends.
+  const std::shared_ptr<asio::io_context> io = std::make_shared<asio::io_context>(1);
+  asio::executor_work_guard<asio::io_context::executor_type> work{io->get_executor()};
+  StreamSweep sweep{io.get()};
   std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections;
   Thread thread;
 
@@ -92,8 +93,8 @@ class BeastServer final : public HttpServer {
     if (!shared_.options.error_formatter) shared_.options.error_formatter = PlainTextError;
     const int num_threads = std::max(1, shared_.options.num_threads);
     for (int i = 0; i < num_threads; ++i) loops_.push_back(std::make_unique<EventLoop>());
-    acceptor_.emplace(loops_[0]->io);
-    accept_timer_.emplace(loops_[0]->io);
+    acceptor_.emplace(*loops_[0]->io);
+    accept_timer_.emplace(*loops_[0]->io);
   }
   ~BeastServer() override { Stop(); }
 
@@ -160,14 +161,14 @@ Status BeastServer::Listen() {
   shared_.on_loopback = IsLoopback(endpoint.address());
   Accept();
   for (const auto& loop : loops_) {
-    loop->thread = Thread(shared_.options.thread_name, [io = &loop->io] { io->run(); });
+    loop->thread = Thread(shared_.options.thread_name, [io = loop->io.get()] { io->run(); });
   }
   return OkStatus();
 }
 
 void BeastServer::Accept() {
   EventLoop* loop = loops_[next_loop_++ % loops_.size()].get();
-  acceptor_->async_accept(loop->io, [this, loop](const ErrorCode& error, tcp::socket socket) {
+  acceptor_->async_accept(*loop->io, [this, loop](const ErrorCode& error, tcp::socket socket) {
     OnAccepted(error, std::move(socket), loop);
   });
 }
@@ -210,7 +211,7 @@ bool BeastServer::MakeRoom(EventLoop* loop) {
 }
 
 void BeastServer::Adopt(tcp::socket socket, EventLoop* loop) {
-  asio::post(loop->io, [this, loop, socket = std::move(socket)]() mutable {
+  asio::post(*loop->io, [this, loop, socket = std::move(socket)]() mutable {
     const bool refuse = !MakeRoom(loop);
     if (refuse && num_refusing_.fetch_add(1) >= kMaxRefusing) {
       num_refusing_.fetch_sub(1);
@@ -222,7 +223,7 @@ void BeastServer::Adopt(tcp::socket socket, EventLoop* loop) {
       (refuse ? num_refusing_ : num_served_).fetch_sub(1);
       shared_.num_connections.fetch_sub(1);
     };
-    auto connection = std::make_shared<HttpConnection>(&loop->io, std::move(socket), &loop->sweep,
+    auto connection = std::make_shared<HttpConnection>(loop->io, std::move(socket), &loop->sweep,
                                                        &shared_, forget);
     loop->connections.emplace(connection.get(), connection);
     if (refuse) {
@@ -235,7 +236,7 @@ void BeastServer::Adopt(tcp::socket socket, EventLoop* loop) {
 
 void BeastServer::BeginDrain() {
   shared_.draining.store(true);
-  asio::post(loops_[0]->io, [this] {
+  asio::post(*loops_[0]->io, [this] {
     ErrorCode ignored;
     acceptor_->close(ignored);
     accept_timer_->cancel();
@@ -247,7 +248,7 @@ void BeastServer::Stop() {
     shared_.draining.store(true);
     if (!loops_[0]->thread.joinable()) return;  // Listen failed
     std::promise<void> closed;
-    asio::post(loops_[0]->io, [&] {
+    asio::post(*loops_[0]->io, [&] {
       ErrorCode ignored;
       acceptor_->close(ignored);
       accept_timer_->cancel();
@@ -255,7 +256,7 @@ void BeastServer::Stop() {
     });
     closed.get_future().wait();
     for (const auto& loop : loops_) {
-      asio::post(loop->io, [loop = loop.get()] {
+      asio::post(*loop->io, [loop = loop.get()] {
         const auto connections = loop->connections;
         for (const auto& [key, connection] : connections) connection->Close();
         loop->work.reset();

@@ -120,7 +120,7 @@ MetricsRegistry::Series* MetricsRegistry::AddSeriesLocked(const MetricFamily& fa
 }
 
 Counter* MetricsRegistry::AddCounter(const MetricFamily& family, MetricLabels labels) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Series* series = AddSeriesLocked(family, Type::kCounter, std::move(labels));
   Counter* const counter = &counters_.emplace_back();
   series->counter = counter;
@@ -128,7 +128,7 @@ Counter* MetricsRegistry::AddCounter(const MetricFamily& family, MetricLabels la
 }
 
 Gauge* MetricsRegistry::AddGauge(const MetricFamily& family, MetricLabels labels) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Series* series = AddSeriesLocked(family, Type::kGauge, std::move(labels));
   Gauge* const gauge = &gauges_.emplace_back();
   series->gauge = gauge;
@@ -137,7 +137,7 @@ Gauge* MetricsRegistry::AddGauge(const MetricFamily& family, MetricLabels labels
 
 Histogram* MetricsRegistry::AddHistogram(const MetricFamily& family, std::span<const double> bounds,
                                          MetricLabels labels) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Series* series = AddSeriesLocked(family, Type::kHistogram, std::move(labels));
   Histogram* const histogram = &histograms_.emplace_back(bounds);
   series->histograms = {histogram};
@@ -145,7 +145,7 @@ Histogram* MetricsRegistry::AddHistogram(const MetricFamily& family, std::span<c
 }
 
 Info* MetricsRegistry::AddInfo(const MetricFamily& family) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Series* series = AddSeriesLocked(family, Type::kGauge, {});
   Info* const info = &infos_.emplace_back();
   series->info = info;
@@ -153,12 +153,12 @@ Info* MetricsRegistry::AddInfo(const MetricFamily& family) {
 }
 
 void MetricsRegistry::AddAlias(const MetricFamily& family, const Counter* of, MetricLabels labels) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   AddSeriesLocked(family, Type::kCounter, std::move(labels))->counter = of;
 }
 
 void MetricsRegistry::AddAlias(const MetricFamily& family, const Gauge* of, MetricLabels labels) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   AddSeriesLocked(family, Type::kGauge, std::move(labels))->gauge = of;
 }
 
@@ -169,12 +169,12 @@ void MetricsRegistry::AddAlias(const MetricFamily& family, std::vector<const His
     BATON_CHECK(std::ranges::equal(one->bounds(), of.front()->bounds()),
                 "metric {} is the sum of histograms with unequal bounds", family.name);
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   AddSeriesLocked(family, Type::kHistogram, std::move(labels))->histograms = std::move(of);
 }
 
 void MetricsRegistry::SetConstantLabel(std::string_view name, std::string_view value) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto& [known, current] : constant_labels_) {
     if (known == name) {
       current = std::string(value);
@@ -185,7 +185,7 @@ void MetricsRegistry::SetConstantLabel(std::string_view name, std::string_view v
 }
 
 void MetricsRegistry::AddRefresh(std::function<void()> refresh) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   refreshes_.push_back(std::move(refresh));
 }
 
@@ -221,13 +221,13 @@ void MetricsRegistry::ExposeLocked(std::string_view name, const Family& family,
 std::string MetricsRegistry::Expose() const {
   std::vector<std::function<void()>> refreshes;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     refreshes = refreshes_;
   }
   for (const auto& refresh : refreshes) refresh();
 
   constexpr std::string_view kTypeNames[] = {"counter", "gauge", "histogram"};
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::string out;
   for (const auto& [name, family] : families_) {
     out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, Escaped(family.help, false), name,

@@ -17,12 +17,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "src/base/mutex.h"
 
 namespace baton::obs {
 
@@ -76,17 +77,17 @@ using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 class Info {
  public:
   void Set(MetricLabels labels) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     labels_ = std::move(labels);
   }
   MetricLabels labels() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return labels_;
   }
 
  private:
-  mutable std::mutex mutex_;  // guards labels_
-  MetricLabels labels_;
+  mutable Mutex mutex_;
+  MetricLabels labels_ BATON_GUARDED_BY(mutex_);
 };
 
 // Describes a family; all texts are string literals.
@@ -147,19 +148,21 @@ class MetricsRegistry {
     std::vector<Series> series;
   };
 
-  Series* AddSeriesLocked(const MetricFamily& family, Type type, MetricLabels labels);
-  std::string LabelTextLocked(const Family& family, const MetricLabels& labels) const;
+  Series* AddSeriesLocked(const MetricFamily& family, Type type, MetricLabels labels)
+      BATON_REQUIRES(mutex_);
+  std::string LabelTextLocked(const Family& family, const MetricLabels& labels) const
+      BATON_REQUIRES(mutex_);
   void ExposeLocked(std::string_view name, const Family& family, const Series& series,
-                    std::string* out) const;
+                    std::string* out) const BATON_REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;  // guards everything below
-  std::map<std::string, Family, std::less<>> families_;
-  std::deque<Counter> counters_;  // deques: handles must not move
-  std::deque<Gauge> gauges_;
-  std::deque<Histogram> histograms_;
-  std::deque<Info> infos_;
-  MetricLabels constant_labels_;
-  std::vector<std::function<void()>> refreshes_;
+  mutable Mutex mutex_;
+  std::map<std::string, Family, std::less<>> families_ BATON_GUARDED_BY(mutex_);
+  std::deque<Counter> counters_ BATON_GUARDED_BY(mutex_);  // deques: handles must not move
+  std::deque<Gauge> gauges_ BATON_GUARDED_BY(mutex_);
+  std::deque<Histogram> histograms_ BATON_GUARDED_BY(mutex_);
+  std::deque<Info> infos_ BATON_GUARDED_BY(mutex_);
+  MetricLabels constant_labels_ BATON_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> refreshes_ BATON_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::obs

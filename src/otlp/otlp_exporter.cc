@@ -176,7 +176,7 @@ OtlpExporter::~OtlpExporter() { Stop(); }
 void OtlpExporter::Add(std::vector<Span> spans) {
   size_t num_lost = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const size_t room = stopping_ ? 0 : config_.max_queued - queue_.size();
     const size_t num_taken = std::min(room, spans.size());
     num_lost = spans.size() - num_taken;
@@ -184,16 +184,16 @@ void OtlpExporter::Add(std::vector<Span> spans) {
     queue_.insert(queue_.end(), std::make_move_iterator(spans.begin()),
                   std::make_move_iterator(end));
     // Otherwise the interval's end is soon enough.
-    if (queue_.size() >= config_.max_batch) wake_.notify_one();
+    if (queue_.size() >= config_.max_batch) wake_.NotifyOne();
   }
   if (num_lost > 0) metrics_.CountLost(SpanLoss::kQueueFull, num_lost);
 }
 
 void OtlpExporter::Stop(int64_t timeout_us) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!std::exchange(stopping_, true)) stop_by_us_ = SystemClock().NowUs() + timeout_us;
-    wake_.notify_one();
+    wake_.NotifyOne();
   }
   thread_.Join();
 }
@@ -203,9 +203,10 @@ void OtlpExporter::Loop() {
   while (true) {
     batch.clear();
     {
-      std::unique_lock lock(mutex_);
-      wake_.wait_for(lock, microseconds(config_.interval_us),
-                     [this] { return stopping_ || queue_.size() >= config_.max_batch; });
+      const auto deadline = std::chrono::steady_clock::now() + microseconds(config_.interval_us);
+      MutexLock lock(mutex_);
+      while (!stopping_ && queue_.size() < config_.max_batch && wake_.WaitUntil(mutex_, deadline)) {
+      }
       if (stopping_ && queue_.empty()) return;
       const size_t num_taken = std::min(queue_.size(), config_.max_batch);
       const auto end = queue_.begin() + static_cast<std::ptrdiff_t>(num_taken);
@@ -257,15 +258,18 @@ void OtlpExporter::OnTaken() {
 }
 
 int64_t OtlpExporter::CallTimeoutUs() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!stopping_) return config_.target.timeout_us;
   return std::min(config_.target.timeout_us, stop_by_us_ - SystemClock().NowUs());
 }
 
 // A process that leaves does not wait for a collector that is not there.
 bool OtlpExporter::WaitForRetry() {
-  std::unique_lock lock(mutex_);
-  return !wake_.wait_for(lock, microseconds(config_.retry_us), [this] { return stopping_; });
+  const auto deadline = std::chrono::steady_clock::now() + microseconds(config_.retry_us);
+  MutexLock lock(mutex_);
+  while (!stopping_ && wake_.WaitUntil(mutex_, deadline)) {
+  }
+  return !stopping_;
 }
 
 }  // namespace baton::otlp

@@ -12,15 +12,14 @@
 #ifndef BATON_OTLP_OTLP_EXPORTER_H_
 #define BATON_OTLP_OTLP_EXPORTER_H_
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "src/base/mutex.h"
 #include "src/base/thread.h"
 #include "src/obs/span.h"
 #include "src/otlp/otlp_target.h"
@@ -70,11 +69,11 @@ class OtlpExporter final : public obs::SpanSink {
   const std::unique_ptr<Wire> wire_;  // the thread's
   uint64_t num_lost_ = 0;             // the thread's: since the collector last took spans
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable wake_;
-  std::deque<obs::Span> queue_;
-  bool stopping_ = false;
-  int64_t stop_by_us_ = 0;  // steady clock, while stopping_
+  Mutex mutex_;
+  CondVar wake_;
+  std::deque<obs::Span> queue_ BATON_GUARDED_BY(mutex_);
+  bool stopping_ BATON_GUARDED_BY(mutex_) = false;
+  int64_t stop_by_us_ BATON_GUARDED_BY(mutex_) = 0;  // steady clock, while stopping_
   Thread thread_;
 };
 

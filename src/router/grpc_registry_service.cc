@@ -1,7 +1,6 @@
 #include "src/router/grpc_registry_service.h"
 
 #include <deque>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/mutex.h"
 #include "src/router/router_core.h"
 #include "src/router/worker_codec.h"
 #include "src/router/worker_link.h"
@@ -62,7 +62,7 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   Incarnation router_incarnation() const { return router_incarnation_; }
 
   void Send(v1::RouterDirective directive) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (finished_) return;
     if (outgoing_.size() >= kMaxQueuedDirectives) {
       return FinishLocked({grpc::StatusCode::RESOURCE_EXHAUSTED, "the worker does not read"});
@@ -73,7 +73,7 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
 
   // Ends the stream once everything queued is written.
   void FinishWhenWritten(grpc::Status status) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (finished_ || finish_when_written_) return;  // the first reason stands
     if (outgoing_.empty()) return FinishLocked(std::move(status));
     finish_with_ = std::move(status);
@@ -85,13 +85,13 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
     const bool is_registering = !said_hello_;
     const Status handled = Handle();
     if (!handled.ok()) return EndFor(handled, is_registering);
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     read_paused_ = true;
     ReadOnLocked();
   }
 
   void OnWriteDone(bool ok) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     outgoing_.pop_front();
     if (finished_) return;
     if (!ok) return FinishLocked({grpc::StatusCode::UNAVAILABLE, "the worker is gone"});
@@ -104,7 +104,7 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   void OnDone() override {
     bool is_resolving = false;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       is_done_ = true;
       is_resolving = is_resolving_;
     }
@@ -135,11 +135,11 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   void PostReport(RouterTask task);
   // The router's thread has handled a report.
   void OnHandled() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     --num_unhandled_;
     ReadOnLocked();
   }
-  void ReadOnLocked() {
+  void ReadOnLocked() BATON_REQUIRES(mutex_) {
     if (!read_paused_ || finished_ || finish_when_written_) return;
     // A report after the hello is handled after it, and the hello's tokenizer may have to be built.
     if (num_unhandled_ >= kMaxUnhandled || is_resolving_) return;
@@ -147,7 +147,7 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
     StartRead(&incoming_);
   }
 
-  void FinishLocked(grpc::Status status) {
+  void FinishLocked(grpc::Status status) BATON_REQUIRES(mutex_) {
     finished_ = true;
     Finish(std::move(status));
   }
@@ -161,15 +161,16 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   v1::WorkerReport incoming_;           // owned by the read under way
   bool said_hello_ = false;             // only touched between two reads
 
-  std::mutex mutex_;                          // guards what follows
-  std::deque<v1::RouterDirective> outgoing_;  // the front one is being written
-  bool finish_when_written_ = false;
-  grpc::Status finish_with_;
-  bool finished_ = false;
-  int num_unhandled_ = 0;
-  bool read_paused_ = false;
-  bool is_resolving_ = false;  // the hello's tokenizer is being looked for
-  bool is_done_ = false;       // gRPC has finished with it
+  Mutex mutex_;
+  std::deque<v1::RouterDirective> outgoing_
+      BATON_GUARDED_BY(mutex_);  // the front one is being written
+  bool finish_when_written_ BATON_GUARDED_BY(mutex_) = false;
+  grpc::Status finish_with_ BATON_GUARDED_BY(mutex_);
+  bool finished_ BATON_GUARDED_BY(mutex_) = false;
+  int num_unhandled_ BATON_GUARDED_BY(mutex_) = 0;
+  bool read_paused_ BATON_GUARDED_BY(mutex_) = false;
+  bool is_resolving_ BATON_GUARDED_BY(mutex_) = false;  // the hello's tokenizer is being looked for
+  bool is_done_ BATON_GUARDED_BY(mutex_) = false;       // gRPC has finished with it
 };
 
 // Ends a stream that is not taken; gRPC's last call frees it.
@@ -219,7 +220,7 @@ class GrpcLeaseStream final : public LeaseStream {
 
 void LeaseReactor::PostReport(RouterTask task) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++num_unhandled_;
   }
   inbox_->Post([self = shared_from_this(), task = std::move(task)](RouterCore& core,
@@ -274,7 +275,7 @@ Status LeaseReactor::HandleHello() {
   BATON_ASSIGN_OR_RETURN(WorkerDescription worker, DecodeHello(incoming_.hello(), wire_));
   ModelClaim claim = TakeClaim(*incoming_.mutable_hello());
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     is_resolving_ = true;
   }
   catalog_->Resolve(std::move(claim), [self = shared_from_this(), worker = std::move(worker)](
@@ -297,7 +298,7 @@ void LeaseReactor::OnResolved(WorkerDescription worker, ModelCatalog::Resolved m
   }
   bool is_done = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     is_resolving_ = false;
     is_done = is_done_;
     ReadOnLocked();

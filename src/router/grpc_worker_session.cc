@@ -1,9 +1,7 @@
 #include "src/router/grpc_worker_session.h"
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +9,7 @@
 #include "grpcpp/grpcpp.h"
 
 #include "baton/v1/worker.grpc.pb.h"
+#include "src/base/mutex.h"
 #include "src/router/router_core.h"
 #include "src/router/worker_codec.h"
 #include "src/rpc/cluster_channel.h"
@@ -27,39 +26,39 @@ using tls::TlsFiles;
 class SessionStreams {
  public:
   void OnStarted() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ++num_running_;
   }
   // gRPC is done with `stream`; the caller keeps no reference to it.
   void Hold(std::shared_ptr<void> stream) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     done_.push_back(std::move(stream));
   }
   // After Hold, with everything told.
   void OnEnded() {
-    std::lock_guard lock(mutex_);
-    if (--num_running_ == 0) all_ended_.notify_all();
+    MutexLock lock(mutex_);
+    if (--num_running_ == 0) all_ended_.NotifyAll();
   }
   // Not on a thread of gRPC.
   void LetGo() {
     std::vector<std::shared_ptr<void>> done;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     done.swap(done_);
   }
   // Does LetGo once all have ended.
   void WaitAndLetGo() {
     std::vector<std::shared_ptr<void>> done;
-    std::unique_lock lock(mutex_);
-    all_ended_.wait(lock, [this] { return num_running_ == 0; });
+    MutexLock lock(mutex_);
+    while (num_running_ > 0) all_ended_.Wait(mutex_);
     done.swap(done_);
-    lock.unlock();
+    lock.Unlock();
   }
 
  private:
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable all_ended_;
-  size_t num_running_ = 0;
-  std::vector<std::shared_ptr<void>> done_;
+  Mutex mutex_;
+  CondVar all_ended_;
+  size_t num_running_ BATON_GUARDED_BY(mutex_) = 0;
+  std::vector<std::shared_ptr<void>> done_ BATON_GUARDED_BY(mutex_);
 };
 
 namespace {
@@ -94,13 +93,16 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
     stub_->async()->Session(&context_, this);
     AddHold();  // until Close: writes come from outside of gRPC's callbacks
     StartRead(&incoming_);
-    outgoing_.push_back(hello);
-    StartWrite(&outgoing_.front());
+    {
+      MutexLock lock(mutex_);
+      outgoing_.push_back(hello);
+      StartWrite(&outgoing_.front());
+    }
     StartCall();
   }
 
   void Send(v1::RouterMessage message) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return;
     if (outgoing_.size() >= kMaxQueuedOrders) return CloseLocked();
     outgoing_.push_back(std::move(message));
@@ -108,20 +110,20 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
   }
 
   void Close() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     CloseLocked();
   }
 
   // The router's thread has handled a message.
   void OnHandled() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (--num_unhandled_ >= kMaxUnhandled || !read_paused_ || closed_) return;
     read_paused_ = false;
     StartRead(&incoming_);
   }
 
   void OnWriteDone(bool ok) override {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     outgoing_.pop_front();
     if (!ok) return CloseLocked();
     if (!closed_ && !outgoing_.empty()) StartWrite(&outgoing_.front());
@@ -130,10 +132,16 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
   void OnReadDone(bool ok) override {
     if (!ok) return Close();
     RouterTask task = MakeTask();
-    std::lock_guard lock(mutex_);
-    if (closed_) return;
-    ++num_unhandled_;
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;
+      ++num_unhandled_;
+    }
+    // Before the next read begins, so that messages keep their order. gRPC does not call OnDone
+    // while this runs, whoever closes the stream meanwhile.
     inbox_->Post(std::move(task));
+    MutexLock lock(mutex_);
+    if (closed_) return;
     if (num_unhandled_ >= kMaxUnhandled) {
       read_paused_ = true;
     } else {
@@ -157,7 +165,7 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
   }
 
  private:
-  void CloseLocked() {
+  void CloseLocked() BATON_REQUIRES(mutex_) {
     if (closed_) return;
     closed_ = true;
     context_.TryCancel();
@@ -198,11 +206,12 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
   std::shared_ptr<SessionStream> self_;  // from Start to OnDone
   v1::WorkerMessage incoming_;           // owned by the read under way
 
-  std::mutex mutex_;                        // guards what follows
-  std::deque<v1::RouterMessage> outgoing_;  // the front one is being written
-  int num_unhandled_ = 0;
-  bool read_paused_ = false;
-  bool closed_ = false;
+  Mutex mutex_;
+  std::deque<v1::RouterMessage> outgoing_
+      BATON_GUARDED_BY(mutex_);  // the front one is being written
+  int num_unhandled_ BATON_GUARDED_BY(mutex_) = 0;
+  bool read_paused_ BATON_GUARDED_BY(mutex_) = false;
+  bool closed_ BATON_GUARDED_BY(mutex_) = false;
 };
 
 // The core's handle of a stream.

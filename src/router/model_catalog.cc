@@ -75,10 +75,10 @@ ModelCatalog::ModelCatalog() {
 
 ModelCatalog::~ModelCatalog() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
-  wake_.notify_all();
+  wake_.NotifyAll();
   thread_.Join();
 }
 
@@ -87,12 +87,12 @@ void ModelCatalog::Resolve(ModelClaim claim, Done done) {
   size_t num_pending = 0;
   bool is_stopping = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     parts = FindLocked(claim.tokenizer_id);
     is_stopping = stopping_;
     num_pending = pending_.size();
     if (parts == nullptr && !is_stopping && AddLocked(claim, done)) {
-      wake_.notify_all();
+      wake_.NotifyAll();
       return;
     }
   }
@@ -150,60 +150,61 @@ std::vector<ModelCatalog::Waiting> ModelCatalog::TakeFirstLocked() {
   return claims;
 }
 
-void ModelCatalog::BuildFirst(std::unique_lock<std::mutex>& lock) {
+void ModelCatalog::BuildFirstLocked() {
   // Stays in its place meanwhile, so that equal claims join it; only this thread takes it out, and
   // its id and bytes do not change.
   const Pending& first = pending_.front();
   const uint64_t id = first.tokenizer_id;
   const std::string model_id = first.claims.front().claim.id;
   SharedParts parts = FindLocked(id);
-  lock.unlock();
+  mutex_.Unlock();
   Status status;
   if (parts == nullptr) {
     StatusOr<TextParts> built = Build(first, model_id);
     status = built.status();
     if (built.ok()) parts = std::make_shared<const TextParts>(*std::move(built));
   }
-  lock.lock();
+  mutex_.Lock();
   if (status.ok()) {
     parts_[id] = parts;
     KeepLocked(id, parts);
   }
   const std::vector<Waiting> claims = TakeFirstLocked();
-  lock.unlock();
+  mutex_.Unlock();
   for (const Waiting& one : claims) {
     one.done(status.ok() ? InfoOf(one.claim, parts) : Resolved(status));
   }
-  lock.lock();
+  mutex_.Lock();
 }
 
 void ModelCatalog::Loop() {
   // Below the threads that serve; without the right to do so it builds at theirs.
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kBuildNice);
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<SharedParts> dropped;
   while (!stopping_) {
     const int64_t now_us = SystemClock().NowUs();
     TrimLocked(now_us, &dropped);
     if (!dropped.empty()) {
-      lock.unlock();
+      lock.Unlock();
       dropped.clear();
-      lock.lock();
+      lock.Lock();
       continue;
     }
     if (pending_.empty()) {
       const int64_t wait_us = kept_.empty() ? kKeepUs : kept_.front().until_us - now_us;
-      wake_.wait_for(lock, std::chrono::microseconds(wait_us));
+      (void)wake_.WaitUntil(mutex_,
+                            std::chrono::steady_clock::now() + std::chrono::microseconds(wait_us));
       continue;
     }
-    BuildFirst(lock);
+    BuildFirstLocked();
   }
   std::vector<Waiting> left;
   while (!pending_.empty()) {
     std::vector<Waiting> claims = TakeFirstLocked();
     std::move(claims.begin(), claims.end(), std::back_inserter(left));
   }
-  lock.unlock();
+  lock.Unlock();
   for (const Waiting& one : left) one.done(Unavailable("the router stops"));
 }
 

@@ -17,17 +17,16 @@
 #ifndef BATON_ROUTER_MODEL_CATALOG_H_
 #define BATON_ROUTER_MODEL_CATALOG_H_
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "src/base/mutex.h"
 #include "src/base/status.h"
 #include "src/base/thread.h"
 #include "src/router/submit.h"
@@ -94,26 +93,26 @@ class ModelCatalog {
   static Resolved InfoOf(const ModelClaim& claim, const SharedParts& parts);
   void Loop();
   // Takes `claim` and `done` into pending_. False: there is no place.
-  bool AddLocked(ModelClaim& claim, Done& done);
-  // Builds the first tokenizer that waits. `lock` holds mutex_; it is let go meanwhile.
-  void BuildFirst(std::unique_lock<std::mutex>& lock);
-  SharedParts FindLocked(uint64_t tokenizer_id);
-  void KeepLocked(uint64_t tokenizer_id, SharedParts parts);
+  bool AddLocked(ModelClaim& claim, Done& done) BATON_REQUIRES(mutex_);
+  // Builds the first tokenizer that waits, and releases the mutex meanwhile.
+  void BuildFirstLocked() BATON_REQUIRES(mutex_);
+  SharedParts FindLocked(uint64_t tokenizer_id) BATON_REQUIRES(mutex_);
+  void KeepLocked(uint64_t tokenizer_id, SharedParts parts) BATON_REQUIRES(mutex_);
   // Moves what is kept for too long, or beyond kMaxKept, to `dropped`: to free it takes long.
-  void TrimLocked(int64_t now_us, std::vector<SharedParts>* dropped);
+  void TrimLocked(int64_t now_us, std::vector<SharedParts>* dropped) BATON_REQUIRES(mutex_);
   // Takes the front of pending_ out, and its claims.
-  std::vector<Waiting> TakeFirstLocked();
+  std::vector<Waiting> TakeFirstLocked() BATON_REQUIRES(mutex_);
 
-  std::mutex mutex_;  // guards what follows; not held while building or calling `done`
-  std::condition_variable wake_;
+  Mutex mutex_;  // not held while building or calling `done`
+  CondVar wake_;
   // In order of arrival; the front one may be being built. A deque: growing moves none of them.
-  std::deque<Pending> pending_;
-  size_t num_claims_ = 0;     // of pending_
-  size_t pending_bytes_ = 0;  // of the tokenizers in pending_
+  std::deque<Pending> pending_ BATON_GUARDED_BY(mutex_);
+  size_t num_claims_ BATON_GUARDED_BY(mutex_) = 0;     // of pending_
+  size_t pending_bytes_ BATON_GUARDED_BY(mutex_) = 0;  // of the tokenizers in pending_
   // By tokenizer_id: those that a model or kept_ holds.
-  std::map<uint64_t, std::weak_ptr<const TextParts>> parts_;
-  std::deque<Kept> kept_;  // the one asked for last is at the back
-  bool stopping_ = false;
+  std::map<uint64_t, std::weak_ptr<const TextParts>> parts_ BATON_GUARDED_BY(mutex_);
+  std::deque<Kept> kept_ BATON_GUARDED_BY(mutex_);  // the one asked for last is at the back
+  bool stopping_ BATON_GUARDED_BY(mutex_) = false;
   Thread thread_;
 };
 

@@ -114,7 +114,7 @@ void Router::StartGeneration(RequestUid uid, GenerateRequest request,
 void Router::CountAnswered(int http_status) { metrics_.CountRequest(http_status); }
 
 std::shared_ptr<const ModelInfo> Router::FindModel(std::string_view id) const {
-  std::lock_guard lock(models_mutex_);
+  MutexLock lock(models_mutex_);
   if (id.empty() || id == "default") {
     return models_.size() == 1 ? models_.front() : nullptr;
   }
@@ -128,7 +128,7 @@ std::shared_ptr<const ModelInfo> Router::FindModel(std::string_view id) const {
 }
 
 std::vector<std::shared_ptr<const ModelInfo>> Router::Models() const {
-  std::lock_guard lock(models_mutex_);
+  MutexLock lock(models_mutex_);
   return models_;
 }
 
@@ -152,7 +152,7 @@ void Router::GetTraces(
 }
 
 std::vector<LinkRow> Router::Links() const {
-  std::lock_guard lock(links_mutex_);
+  MutexLock lock(links_mutex_);
   return links_;
 }
 
@@ -160,7 +160,7 @@ void Router::PublishLinks(int64_t now_us) {
   if (now_us - links_us_ < kLinksEveryUs) return;
   links_us_ = now_us;
   std::vector<LinkRow> links = core_.LinkRows();
-  std::lock_guard lock(links_mutex_);
+  MutexLock lock(links_mutex_);
   links_ = std::move(links);
 }
 
@@ -230,24 +230,44 @@ void Router::PublishModels() {
     DropNamesOfOthers(models, before, &named);
     model = std::make_shared<const ModelInfo>(std::move(named));
   }
-  std::lock_guard lock(models_mutex_);
+  MutexLock lock(models_mutex_);
   models_ = std::move(models);
 }
 
 void Router::PublishReadiness(int64_t now_us) { SetReady(core_.Ready(now_us)); }
 
 void Router::SetReady(bool ready) {
-  std::lock_guard lock(listener_mutex_);
+  MutexLock lock(listener_mutex_);
   ready = ready && !never_ready_.load(std::memory_order_acquire);
-  if (ready_.exchange(ready, std::memory_order_acq_rel) != ready && ready_listener_) {
-    ready_listener_(ready);
+  ready_.store(ready, std::memory_order_release);
+  TellListenerLocked();
+}
+
+// Calls the listener without the lock until it knows the latest state. One thread does so at a
+// time, so that the listener hears of changes in their order. A change that another thread makes
+// meanwhile is not lost: the loop looks at the state again after each call.
+void Router::TellListenerLocked() {
+  if (is_telling_) return;
+  is_telling_ = true;
+  while (ready_listener_ && told_ready_ != ready()) {
+    const std::function<void(bool)> listener = ready_listener_;
+    const bool is_ready = ready();
+    told_ready_ = is_ready;
+    listener_mutex_.Unlock();
+    listener(is_ready);
+    listener_mutex_.Lock();
   }
+  is_telling_ = false;
+  listener_told_.NotifyAll();
 }
 
 void Router::SetReadyListener(std::function<void(bool)> listener) {
-  std::lock_guard lock(listener_mutex_);
+  MutexLock lock(listener_mutex_);
+  ready_listener_ = nullptr;  // a call that is under way is the last one of the old listener
+  while (is_telling_) listener_told_.Wait(listener_mutex_);
   ready_listener_ = std::move(listener);
-  if (ready_listener_) ready_listener_(ready());
+  told_ready_.reset();
+  TellListenerLocked();
 }
 
 }  // namespace baton::router

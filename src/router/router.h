@@ -8,12 +8,13 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "src/base/clock.h"
+#include "src/base/mutex.h"
 #include "src/base/thread.h"
 #include "src/router/keyed_answers.h"
 #include "src/router/router_core.h"
@@ -81,6 +82,7 @@ class Router final : public Submitter, private Generations {
   void PublishLinks(int64_t now_us);
   void PublishReadiness(int64_t now_us);
   void SetReady(bool ready);
+  void TellListenerLocked() BATON_REQUIRES(listener_mutex_);
 
   const std::shared_ptr<RouterInbox> inbox_;
   obs::MetricsRegistry* const registry_;
@@ -93,15 +95,17 @@ class Router final : public Submitter, private Generations {
   std::atomic<size_t> num_live_{0};
   std::atomic<int64_t> last_turn_us_{0};
 
-  std::mutex
-      listener_mutex_;  // guards ready_listener_; held while calling it, for SetReadyListener
-  std::function<void(bool)> ready_listener_;
+  Mutex listener_mutex_;
+  CondVar listener_told_;
+  std::function<void(bool)> ready_listener_ BATON_GUARDED_BY(listener_mutex_);
+  std::optional<bool> told_ready_ BATON_GUARDED_BY(listener_mutex_);  // to this listener
+  bool is_telling_ BATON_GUARDED_BY(listener_mutex_) = false;
 
-  mutable std::mutex models_mutex_;  // guards models_
-  std::vector<std::shared_ptr<const ModelInfo>> models_;
+  mutable Mutex models_mutex_;
+  std::vector<std::shared_ptr<const ModelInfo>> models_ BATON_GUARDED_BY(models_mutex_);
 
-  mutable std::mutex links_mutex_;  // guards links_
-  std::vector<LinkRow> links_;
+  mutable Mutex links_mutex_;
+  std::vector<LinkRow> links_ BATON_GUARDED_BY(links_mutex_);
   int64_t links_us_ = 0;  // when links_ was set; the thread's
 
   // Owned by the thread once it runs. The core's sinks may be those of the tables before it, which

@@ -11,13 +11,13 @@
 #ifndef BATON_ROUTER_ROUTER_INBOX_H_
 #define BATON_ROUTER_ROUTER_INBOX_H_
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+
+#include "src/base/mutex.h"
 
 namespace baton::router {
 
@@ -44,11 +44,11 @@ class RouterInbox {
   bool closed() const;
 
  private:
-  mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable not_empty_;
-  std::vector<RouterTask> tasks_;
-  size_t num_requests_ = 0;
-  bool closed_ = false;
+  mutable Mutex mutex_;
+  CondVar not_empty_;
+  std::vector<RouterTask> tasks_ BATON_GUARDED_BY(mutex_);
+  size_t num_requests_ BATON_GUARDED_BY(mutex_) = 0;
+  bool closed_ BATON_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace baton::router

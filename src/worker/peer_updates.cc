@@ -18,41 +18,43 @@ PeerUpdates::~PeerUpdates() { Stop(); }
 
 void PeerUpdates::Stop() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stops_ = true;
   }
-  change_.notify_one();
+  change_.NotifyOne();
 }
 
 void PeerUpdates::Set(std::vector<PeerAddress> peers) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     next_ = std::move(peers);
   }
-  change_.notify_one();
+  change_.NotifyOne();
 }
 
 void PeerUpdates::Loop() {
   std::vector<PeerAddress> peers;
   std::string failure;
-  const auto has_work = [this] { return stops_ || next_.has_value(); };
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    if (failure.empty()) {
-      change_.wait(lock, has_work);
-    } else {
-      change_.wait_for(lock, retry_, has_work);
+    const auto retry_at = std::chrono::steady_clock::now() + retry_;
+    while (!HasWorkLocked()) {
+      if (failure.empty()) {
+        change_.Wait(mutex_);
+      } else if (!change_.WaitUntil(mutex_, retry_at)) {
+        break;
+      }
     }
     if (stops_) return;
     if (next_) peers = *std::exchange(next_, std::nullopt);
-    lock.unlock();
+    lock.Unlock();
     const Status status = apply_(peers, [&] {
-      const std::lock_guard<std::mutex> guard(mutex_);
-      return has_work();
+      const MutexLock guard(mutex_);
+      return HasWorkLocked();
     });
     const std::string before = std::exchange(failure, std::string(status.message()));
     if (!status.ok() && failure != before) BATON_LOG_WARN("{}; it is tried again", failure);
-    lock.lock();
+    lock.Lock();
   }
 }
 

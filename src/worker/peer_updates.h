@@ -5,13 +5,12 @@
 #define BATON_WORKER_PEER_UPDATES_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "kvcache/transport/transport_types.h"
+#include "src/base/mutex.h"
 #include "src/base/status.h"
 #include "src/base/thread.h"
 
@@ -39,13 +38,14 @@ class PeerUpdates {
 
  private:
   void Loop();
+  bool HasWorkLocked() const BATON_REQUIRES(mutex_) { return stops_ || next_.has_value(); }
 
   const Apply apply_;
   const std::chrono::milliseconds retry_;
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable change_;
-  std::optional<std::vector<kv::PeerAddress>> next_;
-  bool stops_ = false;
+  Mutex mutex_;
+  CondVar change_;
+  std::optional<std::vector<kv::PeerAddress>> next_ BATON_GUARDED_BY(mutex_);
+  bool stops_ BATON_GUARDED_BY(mutex_) = false;
   Thread thread_;  // last: it runs in the rest
 };
 

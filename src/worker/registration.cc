@@ -58,42 +58,42 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
   }
 
   void Send(v1::WorkerReport report) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return;
     if (outbox_.size() >= kMaxQueuedReports) {
       context_.TryCancel();
       return;
     }
     outbox_.push_back(std::move(report));
-    if (!writing_) WriteNext();
+    if (!writing_) WriteNextLocked();
   }
 
   // A message that can wait is sent only then: heartbeats come first.
   bool has_room() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return !closed_ && outbox_.size() < kMaxQueuedReports / 2;
   }
 
   // gRPC has finished with the stream.
   bool done() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return done_;
   }
   void WaitDone() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    done_change_.wait(lock, [this] { return done_; });
+    MutexLock lock(mutex_);
+    while (!done_) done_change_.Wait(mutex_);
   }
 
   // Once done: why the router never said anything; "" when it did, or when this side ended it.
   std::string failure() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return failure_;
   }
 
   // Ends the stream; it is done soon after.
   void Cancel() {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       owner_ = nullptr;
     }
     context_.TryCancel();
@@ -108,14 +108,14 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
     bool resync = false;
   };
   News Take() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     News news = std::move(news_);
     news_ = News{};
     news_.closed = news.closed;
     return news;
   }
   bool accepted() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return accepted_ && !closed_;
   }
 
@@ -126,7 +126,7 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
       return;
     }
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       heard_ = true;
       if (incoming_.has_ack()) {
         news_.ack = incoming_.ack();
@@ -135,29 +135,29 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
       if (incoming_.has_peers()) news_.peers = incoming_.peers();
       if (incoming_.has_drain()) news_.drain = incoming_.drain();
       if (incoming_.has_resync()) news_.resync = true;
-      if (owner_ != nullptr) owner_->Wake();
     }
+    WakeOwner();
     StartRead(&incoming_);
   }
 
   void OnWriteDone(bool ok) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     writing_ = false;
-    if (ok && !outbox_.empty() && !closed_) WriteNext();
+    if (ok && !outbox_.empty() && !closed_) WriteNextLocked();
   }
 
   void OnDone(const grpc::Status& status) override {
     MarkClosed();
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!heard_ && status.error_code() != grpc::StatusCode::CANCELLED) {
       failure_ = status.error_message();
     }
     done_ = true;
-    done_change_.notify_all();  // under the lock: the owner may destroy this right after
+    done_change_.NotifyAll();  // under the lock: the owner may destroy this right after
   }
 
  private:
-  void WriteNext() {  // mutex_ is held
+  void WriteNextLocked() BATON_REQUIRES(mutex_) {
     outgoing_ = std::move(outbox_.front());
     outbox_.pop_front();
     writing_ = true;
@@ -165,28 +165,42 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
   }
 
   void MarkClosed() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    closed_ = true;
-    news_.closed = true;
-    if (owner_ != nullptr) owner_->Wake();
+    {
+      MutexLock lock(mutex_);
+      closed_ = true;
+      news_.closed = true;
+    }
+    WakeOwner();
+  }
+
+  // Called after the news are there, so that the owner's next turn takes them. The owner is called
+  // without the lock and is there: it lives until done_, which only OnDone sets, and gRPC calls
+  // OnDone after its other callbacks have returned.
+  void WakeOwner() BATON_EXCLUDES(mutex_) {
+    Registration* owner = nullptr;
+    {
+      MutexLock lock(mutex_);
+      owner = owner_;
+    }
+    if (owner != nullptr) owner->Wake();
   }
 
   const std::string address_;
   grpc::ClientContext context_;
   v1::RouterDirective incoming_;
 
-  mutable std::mutex mutex_;  // guards what follows; taken before Registration's
-  Registration* owner_;
-  std::deque<v1::WorkerReport> outbox_;
-  v1::WorkerReport outgoing_;
-  bool writing_ = false;
-  bool closed_ = false;
-  bool accepted_ = false;
-  bool heard_ = false;
-  std::string failure_;
-  bool done_ = false;
-  std::condition_variable done_change_;
-  News news_;
+  mutable Mutex mutex_;
+  Registration* owner_ BATON_GUARDED_BY(mutex_);  // null once the stream is cancelled
+  std::deque<v1::WorkerReport> outbox_ BATON_GUARDED_BY(mutex_);
+  v1::WorkerReport outgoing_ BATON_GUARDED_BY(mutex_);
+  bool writing_ BATON_GUARDED_BY(mutex_) = false;
+  bool closed_ BATON_GUARDED_BY(mutex_) = false;
+  bool accepted_ BATON_GUARDED_BY(mutex_) = false;
+  bool heard_ BATON_GUARDED_BY(mutex_) = false;
+  std::string failure_ BATON_GUARDED_BY(mutex_);
+  bool done_ BATON_GUARDED_BY(mutex_) = false;
+  CondVar done_change_;
+  News news_ BATON_GUARDED_BY(mutex_);
 };
 
 Registration::Registration(RegistrationConfig config) : config_(std::move(config)) {
@@ -209,12 +223,14 @@ Registration::Registration(RegistrationConfig config) : config_(std::move(config
   thread_ = Thread("register", [this] { Loop(); });
 }
 
-Registration::~Registration() {
+Registration::~Registration() { Stop(); }
+
+void Registration::Stop() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_one();
+  wake_.NotifyOne();
   thread_.Join();
   for (Router& router : routers_) Close(router);
   for (const std::unique_ptr<RouterStream>& stream : closing_) stream->WaitDone();
@@ -228,25 +244,27 @@ void Registration::Close(Router& router) {
 
 void Registration::Wake() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     woken_ = true;
   }
-  wake_.notify_one();
+  wake_.NotifyOne();
 }
 
 void Registration::ReportNow() { Wake(); }
 
 Status Registration::state() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return state_;
 }
 
 void Registration::Loop() {
   for (;;) {
     Tick(SystemClock().NowUs());
-    std::unique_lock<std::mutex> lock(mutex_);
-    wake_.wait_for(lock, std::chrono::milliseconds(HeartbeatMs()),
-                   [this] { return stop_ || woken_; });
+    const auto next_beat =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(HeartbeatMs());
+    MutexLock lock(mutex_);
+    while (!stop_ && !woken_ && wake_.WaitUntil(mutex_, next_beat)) {
+    }
     if (stop_) return;
     woken_ = false;
   }
@@ -276,7 +294,7 @@ void Registration::Tick(int64_t now_us) {
   if (std::exchange(peers_changed_, false)) ApplyPeers();
   LetGoOfClosed();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     state_ = accepted ? OkStatus() : Unavailable("{}", why);
   }
   GiveUpIfRefused(now_us);

@@ -13,15 +13,14 @@
 #ifndef BATON_WORKER_REGISTRATION_H_
 #define BATON_WORKER_REGISTRATION_H_
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "baton/v1/worker.grpc.pb.h"
+#include "src/base/mutex.h"
 #include "src/base/status.h"
 #include "src/base/thread.h"
 #include "src/engine/prefix_journal.h"
@@ -59,6 +58,9 @@ class Registration {
 
   // Sends a report now instead of at the next heartbeat.
   void ReportNow();
+  // Ends the streams and joins the thread, which then calls nothing of the config any more. Not by
+  // two threads at once; a second call does nothing. The destructor does it too.
+  void Stop();
   // Ok while at least one router has accepted this worker; otherwise Unavailable with what each
   // router said, or that it does not answer. Any thread.
   Status state() const;
@@ -107,11 +109,11 @@ class Registration {
   bool peers_changed_ = false;
   bool gave_up_ = false;
 
-  mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable wake_;
-  bool woken_ = false;
-  bool stop_ = false;
-  Status state_;
+  mutable Mutex mutex_;
+  CondVar wake_;
+  bool woken_ BATON_GUARDED_BY(mutex_) = false;
+  bool stop_ BATON_GUARDED_BY(mutex_) = false;
+  Status state_ BATON_GUARDED_BY(mutex_);
   Thread thread_;
 };
 

@@ -1,6 +1,7 @@
 #include "src/worker/session_service.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -34,40 +35,44 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     StartRead(&incoming_);
   }
 
-  // Adds one token to the step message that will be written next. Engine thread.
-  void AddToken(const TokenEvent& event) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (ended_ || closing_) return;
-    ToProto(event, pending_.mutable_step()->add_events());
-    ++num_queued_;
-    if (num_queued_ > service_->limits_.max_queued_events) CutOff();
-  }
-
-  // Writes what waits, unless a write is under way. Engine thread.
-  void Flush() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    MaybeWrite();
+  // Sends the tokens of one step, unless a write is under way: then they wait in the message that
+  // is written next. Engine thread. It takes the lock once, however many tokens there are.
+  void SendTokens(std::span<const TokenEvent> events) {
+    {
+      MutexLock lock(mutex_);
+      if (ended_ || closing_) return;
+      for (const TokenEvent& event : events) {
+        ToProto(event, pending_.mutable_step()->add_events());
+      }
+      num_queued_ += events.size();
+      if (num_queued_ > service_->limits_.max_queued_events) CutOffLocked();
+      MaybeWriteLocked();
+    }
+    TellCutOff();
   }
 
   void SendStatus(const RequestStatus& status) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    starts_.OnState(status.key, status.state);
-    QueueStatus(status);
+    {
+      MutexLock lock(mutex_);
+      starts_.OnState(status.key, status.state);
+      QueueStatusLocked(status);
+    }
+    TellCutOff();
   }
 
   void Close(const grpc::Status& status) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    End(status);
+    MutexLock lock(mutex_);
+    EndLocked(status);
   }
 
   // Ends the stream after what waits to be written; nothing is added any more.
   void CloseWhenWritten(const grpc::Status& status) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (ended_ || closing_) return;
     closing_ = true;
     final_status_ = status;
-    MaybeWrite();
-    if (!writing_) End(status);
+    MaybeWriteLocked();
+    if (!writing_) EndLocked(status);
   }
 
   void OnReadDone(bool ok) override {
@@ -88,18 +93,18 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   }
 
   void OnWriteDone(bool ok) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     writing_ = false;
     if (!ok) {
-      End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router has gone"));
+      EndLocked(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router has gone"));
       return;
     }
     if (ended_) {
-      FinishOnce();
+      FinishOnceLocked();
       return;
     }
-    MaybeWrite();
-    if (closing_ && !writing_) End(final_status_);
+    MaybeWriteLocked();
+    if (closing_ && !writing_) EndLocked(final_status_);
   }
 
   void OnCancel() override {
@@ -144,8 +149,11 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     greeted_ = true;
     v1::WorkerMessage answer;
     *answer.mutable_hello() = hello;
-    std::lock_guard<std::mutex> lock(mutex_);
-    Queue(std::move(answer));
+    {
+      MutexLock lock(mutex_);
+      QueueLocked(std::move(answer));
+    }
+    TellCutOff();
     return OkStatus();
   }
 
@@ -171,56 +179,69 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     rejected.state = RequestState::kRejected;
     rejected.status = status;
     if (absl::IsResourceExhausted(status)) rejected.retry_after_ms = kRetryAfterMs;
-    std::lock_guard<std::mutex> lock(mutex_);
-    QueueStatus(rejected);
+    {
+      MutexLock lock(mutex_);
+      QueueStatusLocked(rejected);
+    }
+    TellCutOff();
     return OkStatus();
   }
 
   bool NoteStart(const RequestKey& key) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return starts_.Note(key);
   }
   void ForgetStart(const RequestKey& key) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     starts_.Forget(key);
   }
   bool TakeCancel(const RequestKey& key) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return starts_.TakeCancel(key);
   }
 
-  // Callers of the functions from here on hold mutex_.
-  void QueueStatus(const RequestStatus& status) {
+  void QueueStatusLocked(const RequestStatus& status) BATON_REQUIRES(mutex_) {
     if (ended_ || closing_) return;
     v1::WorkerMessage message;
     ToProto(status, message.mutable_status());
-    Queue(std::move(message));
+    QueueLocked(std::move(message));
   }
 
-  void Queue(v1::WorkerMessage message) {
+  void QueueLocked(v1::WorkerMessage message) BATON_REQUIRES(mutex_) {
     if (pending_.has_step()) {
       outbox_.push_back(std::move(pending_));
       pending_.Clear();
     }
     outbox_.push_back(std::move(message));
     ++num_queued_;
-    if (num_queued_ > service_->limits_.max_queued_events) return CutOff();
-    MaybeWrite();
+    if (num_queued_ > service_->limits_.max_queued_events) return CutOffLocked();
+    MaybeWriteLocked();
   }
 
-  // The write under way waits for a reader, so that an orderly end would wait with it.
-  void CutOff() {
-    BATON_LOG_ERROR("session {}: {} events wait for a router that does not read; it is cut off",
-                    id_, num_queued_);
-    End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the router does not read"));
+  // The write under way waits for a reader, so that an orderly end would wait with it. Without a
+  // write the end is orderly. The lock keeps the call: gRPC is done with it after OnWriteDone,
+  // which waits for the lock. The caller goes on with TellCutOff.
+  void CutOffLocked() BATON_REQUIRES(mutex_) {
+    num_cut_off_.store(num_queued_, std::memory_order_relaxed);
+    if (writing_) call_->TryCancel();
+    EndLocked(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the router does not read"));
     outbox_.clear();
     pending_.Clear();
     num_queued_ = 0;
-    service_->engine_->CloseSession(id_);
-    call_->TryCancel();
   }
 
-  void MaybeWrite() {
+  // Ends the session's requests after it was cut off. The engine is called without the lock.
+  // Nothing is lost in between: an ended session takes no event, and its first caller here tells.
+  void TellCutOff() BATON_EXCLUDES(mutex_) {
+    if (num_cut_off_.load(std::memory_order_relaxed) == 0) return;
+    const size_t num_events = num_cut_off_.exchange(0, std::memory_order_relaxed);
+    if (num_events == 0) return;
+    BATON_LOG_ERROR("session {}: {} events wait for a router that does not read; it is cut off",
+                    id_, num_events);
+    service_->engine_->CloseSession(id_);
+  }
+
+  void MaybeWriteLocked() BATON_REQUIRES(mutex_) {
     if (writing_ || ended_) return;
     if (outbox_.empty()) {
       if (!pending_.has_step()) return;
@@ -234,13 +255,13 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     StartWrite(&outgoing_);
   }
 
-  void End(const grpc::Status& status) {
+  void EndLocked(const grpc::Status& status) BATON_REQUIRES(mutex_) {
     if (!ended_) final_status_ = status;
     ended_ = true;
-    if (!writing_) FinishOnce();
+    if (!writing_) FinishOnceLocked();
   }
 
-  void FinishOnce() {
+  void FinishOnceLocked() BATON_REQUIRES(mutex_) {
     if (finished_) return;
     finished_ = true;
     Finish(final_status_);
@@ -254,25 +275,28 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   std::shared_ptr<SessionReactor> self_;
   v1::RouterMessage incoming_;  // reading thread
   bool greeted_ = false;        // reading thread
+  std::atomic<size_t> num_cut_off_{
+      0};  // events that waited when it was cut off; 0 = told, or never
 
-  std::mutex mutex_;  // guards what follows
-  CancellableStarts starts_;
-  std::deque<v1::WorkerMessage> outbox_;
-  size_t num_queued_ = 0;       // tokens and other messages that wait, outgoing_ not counted
-  v1::WorkerMessage pending_;   // the step message that is being filled
-  v1::WorkerMessage outgoing_;  // being written
-  bool writing_ = false;
-  bool closing_ = false;  // ended_ follows once all is written
-  bool ended_ = false;
-  bool finished_ = false;
-  grpc::Status final_status_;
+  Mutex mutex_;
+  CancellableStarts starts_ BATON_GUARDED_BY(mutex_);
+  std::deque<v1::WorkerMessage> outbox_ BATON_GUARDED_BY(mutex_);
+  // Tokens and other messages that wait; outgoing_ is not counted.
+  size_t num_queued_ BATON_GUARDED_BY(mutex_) = 0;
+  v1::WorkerMessage pending_ BATON_GUARDED_BY(mutex_);   // the step message that is being filled
+  v1::WorkerMessage outgoing_ BATON_GUARDED_BY(mutex_);  // being written
+  bool writing_ BATON_GUARDED_BY(mutex_) = false;
+  bool closing_ BATON_GUARDED_BY(mutex_) = false;  // ended_ follows once all is written
+  bool ended_ BATON_GUARDED_BY(mutex_) = false;
+  bool finished_ BATON_GUARDED_BY(mutex_) = false;
+  grpc::Status final_status_ BATON_GUARDED_BY(mutex_);
 };
 
 grpc::ServerBidiReactor<v1::RouterMessage, v1::WorkerMessage>* SessionService::Session(
     grpc::CallbackServerContext* context) {
   std::shared_ptr<SessionReactor> reactor;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const SessionId id(next_session_++);
     reactor = std::make_shared<SessionReactor>(this, id, context);
     sessions_[id] = reactor;
@@ -283,30 +307,28 @@ grpc::ServerBidiReactor<v1::RouterMessage, v1::WorkerMessage>* SessionService::S
 }
 
 std::shared_ptr<SessionReactor> SessionService::Find(SessionId id) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = sessions_.find(id);
   return found == sessions_.end() ? nullptr : found->second;
 }
 
 void SessionService::Forget(SessionId id) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   sessions_.erase(id);
 }
 
 void SessionService::OnStepEvents(std::span<const TokenEvent> events) {
-  // Nearly always one router: the look-up is done once per run of equal sessions.
-  std::shared_ptr<SessionReactor> reactor;
-  SessionId current;
   for (const TokenEvent& event : events) {
-    if (!reactor || event.session != current) {
-      if (reactor) reactor->Flush();
-      current = event.session;
-      reactor = Find(current);
-    }
-    if (reactor) reactor->AddToken(event);
     if (spans_ != nullptr && event.finish != FinishReason::kNone) spans_->OnLastToken(event.key);
   }
-  if (reactor) reactor->Flush();
+  // Nearly always one router: one look-up and one lock for each run of equal sessions.
+  while (!events.empty()) {
+    const SessionId session = events.front().session;
+    size_t num_equal = 1;
+    while (num_equal < events.size() && events[num_equal].session == session) ++num_equal;
+    if (const auto reactor = Find(session)) reactor->SendTokens(events.first(num_equal));
+    events = events.subspan(num_equal);
+  }
 }
 
 void SessionService::OnRequestStatus(const RequestStatus& status) {
@@ -320,7 +342,7 @@ void SessionService::OnRequestStatus(const RequestStatus& status) {
 void SessionService::CloseAll() {
   std::vector<std::shared_ptr<SessionReactor>> all;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, reactor] : sessions_) all.push_back(reactor);
   }
   for (const auto& reactor : all) {
@@ -329,7 +351,7 @@ void SessionService::CloseAll() {
 }
 
 size_t SessionService::num_sessions() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return sessions_.size();
 }
 

@@ -18,13 +18,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 
 #include "baton/v1/worker.grpc.pb.h"
+#include "src/base/mutex.h"
 #include "src/base/wire_versions.h"
 #include "src/engine/engine.h"
 #include "src/engine/engine_types.h"
@@ -79,9 +79,10 @@ class SessionService : public v1::WorkerService::CallbackService, public engine:
   engine::Engine* engine_ = nullptr;
   std::function<void(const engine::RequestStatus&)> observer_;
   WorkerSpans* spans_ = nullptr;
-  std::mutex mutex_;  // guards what follows; held for look-ups only
-  uint64_t next_session_ = 1;
-  absl::flat_hash_map<engine::SessionId, std::shared_ptr<SessionReactor>> sessions_;
+  Mutex mutex_;  // held for look-ups only
+  uint64_t next_session_ BATON_GUARDED_BY(mutex_) = 1;
+  absl::flat_hash_map<engine::SessionId, std::shared_ptr<SessionReactor>> sessions_
+      BATON_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::worker

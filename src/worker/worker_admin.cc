@@ -213,7 +213,7 @@ void WorkerAdmin::OnStep(const StepShape& shape, int64_t elapsed_us) {
 void WorkerAdmin::Refresh() {
   const EngineSnapshot now = config_.engine->Snapshot();
   const TransportStats transport = config_.transport->Stats();
-  std::lock_guard<std::mutex> lock(refresh_mutex_);
+  MutexLock lock(refresh_mutex_);
   metrics_.requests_running->Set(now.scheduler.num_running + now.scheduler.num_prefilling +
                                  now.scheduler.num_prompt_done);
   metrics_.requests_waiting->Set(now.scheduler.num_waiting);

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "kvcache/transport/ipc/ipc_transport.h"
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/nccl/nccl_transport.h"
+#include "src/base/mutex.h"
 #include "src/base/status.h"
 #include "src/device/launch_gate.h"
 #include "src/engine/engine.h"
@@ -65,11 +65,11 @@ class WorkerAdmin {
   explicit WorkerAdmin(WorkerAdminConfig config);
   void Refresh();
   void RegisterConnectionMetrics();
-  void RefreshConnections(const kv::TransportStats& now);
-  void RefreshNccl();
+  void RefreshConnections(const kv::TransportStats& now) BATON_REQUIRES(refresh_mutex_);
+  void RefreshNccl() BATON_REQUIRES(refresh_mutex_);
   void RegisterIpc();
-  void RefreshIpc();
-  void RefreshGate();
+  void RefreshIpc() BATON_REQUIRES(refresh_mutex_);
+  void RefreshGate() BATON_REQUIRES(refresh_mutex_);
   Status Live() const;
   StatusOr<std::string> RequestsJson();
   StatusOr<std::string> BlocksJson();
@@ -84,10 +84,10 @@ class WorkerAdmin {
   // With CUDA IPC only.
   obs::Counter* ipc_offers_total_ = nullptr;
   std::array<obs::Counter*, 3> ipc_faults_total_{};
-  kv::IpcStats last_ipc_;
+  kv::IpcStats last_ipc_ BATON_GUARDED_BY(refresh_mutex_);
   // With a divided model only.
   obs::Counter* gate_overruns_total_ = nullptr;
-  uint64_t last_overruns_ = 0;
+  uint64_t last_overruns_ BATON_GUARDED_BY(refresh_mutex_) = 0;
   // With NCCL only.
   obs::Counter* nccl_built_total_ = nullptr;
   obs::Counter* nccl_batches_total_ = nullptr;
@@ -95,11 +95,11 @@ class WorkerAdmin {
   obs::Gauge* nccl_ending_ = nullptr;
   std::array<obs::Counter*, kv::kNumNcclDropReasons> nccl_drops_total_{};  // none for kNone
   std::array<obs::Counter*, kv::kNumCloseReasons>
-      closes_total_{};           // by CloseReason; none for kNone
-  std::mutex refresh_mutex_;     // guards last_
-  engine::EngineSnapshot last_;  // counted so far
-  kv::TransportStats last_transport_;
-  kv::NcclStats last_nccl_;
+      closes_total_{};  // by CloseReason; none for kNone
+  Mutex refresh_mutex_;
+  engine::EngineSnapshot last_ BATON_GUARDED_BY(refresh_mutex_);  // counted so far
+  kv::TransportStats last_transport_ BATON_GUARDED_BY(refresh_mutex_);
+  kv::NcclStats last_nccl_ BATON_GUARDED_BY(refresh_mutex_);
   std::unique_ptr<obs::AdminServer> server_;
 };
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "src/base/hex.h"
 #include "src/base/keepalive.h"
 #include "src/base/log.h"
+#include "src/base/mutex.h"
 #include "src/base/random.h"
 #include "src/base/size_text.h"
 #include "src/engine/first_step_cost.h"
@@ -147,9 +147,10 @@ struct WorkerProcess::Parts {
   std::string grpc_address;
   std::string kv_address;
   std::string admin_address;
-  std::mutex registration_mutex;  // guards the pointer and `failure`; the admin port asks both
-  std::unique_ptr<Registration> registration;
-  Status failure;
+  Mutex registration_mutex;
+  // Shared by the admin port for the time of a question.
+  std::shared_ptr<Registration> registration BATON_GUARDED_BY(registration_mutex);
+  Status failure BATON_GUARDED_BY(registration_mutex);
   std::unique_ptr<WorkerAdmin> admin;
   std::unique_ptr<OtlpExporter> exporter;  // null without --otlp-endpoint
   std::unique_ptr<WorkerSpans> spans;
@@ -171,6 +172,7 @@ struct WorkerProcess::Parts {
   Status StartAdmin();
   Status StartSpans();
   Status Ready();
+  std::shared_ptr<Registration> CurrentRegistration();
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
 };
@@ -462,19 +464,24 @@ void WorkerProcess::Parts::Register() {
     drain_asked.store(true);
   };
   registration_config.on_refused = [this](const Status& why) {
-    std::lock_guard<std::mutex> lock(registration_mutex);
+    MutexLock lock(registration_mutex);
     failure = why;
   };
-  auto made = std::make_unique<Registration>(std::move(registration_config));
-  std::lock_guard<std::mutex> lock(registration_mutex);
+  auto made = std::make_shared<Registration>(std::move(registration_config));
+  MutexLock lock(registration_mutex);
   registration = std::move(made);
+}
+
+std::shared_ptr<Registration> WorkerProcess::Parts::CurrentRegistration() {
+  MutexLock lock(registration_mutex);
+  return registration;
 }
 
 // A request would be served now.
 Status WorkerProcess::Parts::Ready() {
   if (draining.load()) return Unavailable("draining");
-  std::lock_guard<std::mutex> lock(registration_mutex);
-  return registration ? registration->state() : Unavailable("not registered yet");
+  const std::shared_ptr<Registration> current = CurrentRegistration();
+  return current ? current->state() : Unavailable("not registered yet");
 }
 
 Status WorkerProcess::Parts::StartAdmin() {
@@ -573,7 +580,7 @@ const std::string& WorkerProcess::admin_address() const { return parts_->admin_a
 const std::string& WorkerProcess::incarnation() const { return parts_->incarnation_text; }
 bool WorkerProcess::drain_asked() const { return parts_->drain_asked.load(); }
 Status WorkerProcess::failure() const {
-  std::lock_guard<std::mutex> lock(parts_->registration_mutex);
+  MutexLock lock(parts_->registration_mutex);
   return parts_->failure;
 }
 
@@ -595,7 +602,7 @@ Status WorkerProcess::DrainTogether(std::span<WorkerProcess* const> workers,
       timeout_ms = std::max(timeout_ms, p.drain_timeout_ms.load());
     }
     p.draining.store(true);
-    p.registration->ReportNow();
+    if (const auto registration = p.CurrentRegistration()) registration->ReportNow();
     parts.push_back({p.engine.get(), p.sessions.get()});
   }
   return DrainEngines(parts, timeout_ms, stop_now);
@@ -604,11 +611,12 @@ Status WorkerProcess::DrainTogether(std::span<WorkerProcess* const> workers,
 void WorkerProcess::Stop() {
   Parts& p = *parts_;
   if (p.stopped.exchange(true)) return;
-  std::unique_ptr<Registration> leaving;
+  std::shared_ptr<Registration> leaving;
   {
-    std::lock_guard<std::mutex> lock(p.registration_mutex);
+    MutexLock lock(p.registration_mutex);
     leaving = std::move(p.registration);
   }
+  if (leaving) leaving->Stop();
   leaving.reset();
   if (p.peers) p.peers->Stop();
   if (p.sessions) p.sessions->CloseAll();

@@ -28,18 +28,18 @@ WorkerSpans::WorkerSpans(std::string worker_id, SpanSink* sink, const SpanMetric
 
 void WorkerSpans::OnStart(const RequestKey& key, const SpanIds& parent) {
   if (!parent.valid()) return;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (live_.size() >= kMaxLive) return metrics_.CountLost(SpanLoss::kQueueFull, 1);
   live_.try_emplace(key, Live{.parent = parent, .started_us = clock_->NowUs()});
 }
 
 void WorkerSpans::Forget(const RequestKey& key) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   live_.erase(key);
 }
 
 void WorkerSpans::OnLastToken(const RequestKey& key) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = live_.find(key);
   if (found != live_.end()) found->second.last_token_us = clock_->NowUs();
 }
@@ -47,7 +47,7 @@ void WorkerSpans::OnLastToken(const RequestKey& key) {
 void WorkerSpans::OnStatus(const RequestStatus& status) {
   std::vector<Span> spans;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = live_.find(status.key);
     if (found == live_.end()) return;
     const int64_t now_us = clock_->NowUs();

@@ -12,13 +12,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 
 #include "src/base/clock.h"
+#include "src/base/mutex.h"
 #include "src/base/span_ids.h"
 #include "src/engine/engine_types.h"
 #include "src/obs/span.h"
@@ -67,8 +67,8 @@ class WorkerSpans {
   obs::SpanSink* const sink_;
   const obs::SpanMetrics metrics_;
   const Clock* const clock_;
-  std::mutex mutex_;  // guards live_
-  absl::btree_map<engine::RequestKey, Live> live_;
+  Mutex mutex_;
+  absl::btree_map<engine::RequestKey, Live> live_ BATON_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::worker

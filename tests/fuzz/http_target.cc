@@ -77,25 +77,25 @@ Dialogue Talk(const std::vector<std::string_view>& pieces) {
   int ends[2];
   BATON_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
   const UniqueFd peer(ends[1]);
-  boost::asio::io_context loop(1);
+  const auto loop = std::make_shared<boost::asio::io_context>(1);
   // Asio asks the socket for nothing that a unix socket lacks.
-  boost::asio::ip::tcp::socket socket(loop, boost::asio::ip::tcp::v4(), ends[0]);
+  boost::asio::ip::tcp::socket socket(*loop, boost::asio::ip::tcp::v4(), ends[0]);
   bool is_closed = false;
-  StreamSweep sweep(&loop);
-  auto connection = std::make_shared<HttpConnection>(&loop, std::move(socket), &sweep, &shared,
+  StreamSweep sweep(loop.get());
+  auto connection = std::make_shared<HttpConnection>(loop, std::move(socket), &sweep, &shared,
                                                      [&](HttpConnection*) { is_closed = true; });
   connection->Start();
   for (const std::string_view piece : pieces) {
     if (is_closed) break;
     (void)!send(peer.get(), piece.data(), piece.size(), MSG_NOSIGNAL);
-    loop.poll();
-    loop.restart();
+    loop->poll();
+    loop->restart();
     Hear(peer.get(), &dialogue.answers);
   }
   (void)shutdown(peer.get(), SHUT_WR);
   for (int i = 0; i < 16 && !is_closed; ++i) {
-    loop.poll();
-    loop.restart();
+    loop->poll();
+    loop->restart();
     Hear(peer.get(), &dialogue.answers);
   }
   BATON_CHECK(is_closed, "the client left, and the connection stays");

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "baton/v1/worker.grpc.pb.h"
+#include "src/base/thread.h"
 #include "src/obs/baton_metrics.h"
 #include "src/router/grpc_registry_service.h"
 #include "src/router/grpc_worker_session.h"
@@ -59,6 +60,37 @@ bool WaitUntil(const std::function<bool()>& holds) {
     std::this_thread::sleep_for(milliseconds(1));
   }
   return false;
+}
+
+// A listener is called without a lock: whoever changes the readiness meanwhile goes on. Only the
+// next listener waits, so that the old one may be destroyed.
+TEST(RouterListener, ACallUnderWayKeepsNobodyButTheNextListener) {
+  auto inbox = std::make_shared<RouterInbox>();
+  NoConnector connector;
+  MetricsRegistry registry;
+  Router router({}, inbox, &connector, &registry);
+  std::atomic<bool> is_called{false};
+  std::atomic<bool> may_return{false};
+  Thread setter("test-set", [&] {
+    router.SetReadyListener([&](bool ready) {
+      EXPECT_FALSE(ready);
+      is_called = true;
+      EXPECT_TRUE(WaitUntil([&] { return may_return.load(); }));
+    });
+  });
+  ASSERT_TRUE(WaitUntil([&] { return is_called.load(); }));
+  router.SetNotReady();
+  std::atomic<bool> is_replaced{false};
+  Thread replacer("test-replace", [&] {
+    router.SetReadyListener(nullptr);
+    is_replaced = true;
+  });
+  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_FALSE(is_replaced.load());
+  may_return = true;
+  setter.Join();
+  replacer.Join();
+  EXPECT_TRUE(is_replaced.load());
 }
 
 // The router's thread is held while requests arrive and the inbox closes: they are accepted, and

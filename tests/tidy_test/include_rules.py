@@ -88,9 +88,9 @@ GRPC_PEOPLE = {
 FORBIDDEN_HEADERS = {
     "kvcache": r"thread|mutex|shared_mutex|condition_variable|future|chrono|random|pthread\.h"
     r"|time\.h|ctime"
-    r"|src/base/(thread|clock|random|bounded_queue|log)\.h",
+    r"|src/base/(thread|mutex|clock|random|bounded_queue|log)\.h",
     "scheduler": r"thread|mutex|shared_mutex|condition_variable|future|atomic|chrono|random"
-    r"|pthread\.h|time\.h|ctime|src/base/(thread|clock|random|bounded_queue|log)\.h",
+    r"|pthread\.h|time\.h|ctime|src/base/(thread|mutex|clock|random|bounded_queue|log)\.h",
 }
 CUDA_HEADERS = re.compile(r"^(cuda|cublas|nccl|nv|cub/|cute/|thrust/|cooperative_groups)")
 CUDA_PEOPLE = (

@@ -66,6 +66,7 @@ class IncludeTest(unittest.TestCase):
     def test_purity(self):
         for path, included in (
             ("scheduler/a.cc", "mutex"),
+            ("kvcache/a.h", "condition_variable"),
             ("scheduler/a.h", "chrono"),
             ("kvcache/a.cc", "thread"),
             ("src/engine/a.cc", "grpcpp/grpcpp.h"),
@@ -73,7 +74,9 @@ class IncludeTest(unittest.TestCase):
             ("src/http/a.cc", "spdlog/spdlog.h"),
         ):
             self.assertEqual(self.include(path, included, system=True), [included], path)
-        self.assertEqual(self.include("scheduler/a.cc", "src/base/clock.h"), ["src/base/clock.h"])
+        for header in ("src/base/clock.h", "src/base/mutex.h"):
+            self.assertEqual(self.include("scheduler/a.cc", header), [header])
+            self.assertEqual(self.include("kvcache/a.cc", header), [header])
         self.assertEqual(self.include("kvcache/transport/a.cc", "thread", system=True), [])
         self.assertEqual(self.include("src/worker/a.cc", "grpcpp/grpcpp.h", system=True), [])
 
@@ -251,6 +254,28 @@ class TextTest(unittest.TestCase):
         )
         self.assertEqual(threads('// Thread("engine") is no start'), ["engine"])
         self.assertEqual(threads('Thread("test-x", f);', "tests/a.cc"), ["engine"])
+
+    def test_mutexes(self):
+        def mutexes(text, path="src/a.cc"):
+            return names(text_rules.check_mutexes, {path: text})
+
+        for raw in (
+            "std::mutex",
+            "std::shared_mutex",
+            "std::lock_guard",
+            "std::unique_lock",
+            "std::scoped_lock",
+            "std::condition_variable",
+            "std::condition_variable_any",
+            "absl::MutexLock",
+            "pthread_mutex_lock",
+        ):
+            for path in ("src/a.cc", "kernels/a.h", "benchmarks/a.cc", "kvcache/transport/a.h"):
+                self.assertEqual(mutexes(f"{raw} x;", path), [raw], path)
+            self.assertEqual(mutexes(f"{raw} x;", "tests/a.cc"), [])
+            self.assertEqual(mutexes(f"{raw} x;", "src/base/mutex.h"), [])
+            self.assertEqual(mutexes(f"int x;  // as {raw}"), [])
+        self.assertEqual(mutexes("Mutex m; MutexLock l(m); std::once_flag o; CondVar c;"), [])
 
     def test_text(self):
         hosts = ["pypi" + ".org", "static.crates" + ".io"]

@@ -60,6 +60,13 @@ THREAD_NAME = re.compile(
 )
 THREAD_IN_VECTOR = re.compile(r"\bemplace_back\(\s*" + NAME)
 RAW_THREAD = re.compile(r"\bstd::(?:thread|jthread|async)\b|\bpthread_create\b")
+# Product code takes base::Mutex, which clang's analysis knows.
+MUTEX_HEADER = "src/base/mutex.h"
+RAW_MUTEX = re.compile(
+    r"\bstd::(?:(?:recursive_|timed_|recursive_timed_|shared_|shared_timed_)?mutex"
+    r"|lock_guard|unique_lock|scoped_lock|shared_lock|condition_variable(?:_any)?)\b"
+    r"|\bpthread_(?:mutex|cond|rwlock)_\w+|\babsl::(?:Mutex|MutexLock|CondVar)\b"
+)
 LIBM = re.compile(
     r"\bstd::(?:exp2?|expm1|log2?|log10|log1p|pow|sin|cos|tan|tanh|erf)\b"
     r"|(?<![\w:.>])(?:expf?|exp2f?|logf?|log2f?|powf?|sinf?|cosf?|tanhf?)\s*\("
@@ -79,6 +86,17 @@ def check_names(tree):
                     found.line,
                     f"{found.name}: no Manager, Helper, Util, Context; name what it does",
                 )
+
+
+def check_mutexes(tree):
+    for path in tree.cpp():
+        if is_test(path) or path == MUTEX_HEADER:
+            continue
+        text = _code_only(tree.text(path))
+        for match in RAW_MUTEX.finditer(text):
+            line = text[: match.start()].count("\n") + 1
+            message = f"{match.group()} is unknown to -Wthread-safety; use {MUTEX_HEADER}"
+            yield Finding("mutex", path, match.group(), line, message)
 
 
 def thread_table(text):

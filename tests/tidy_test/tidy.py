@@ -24,6 +24,7 @@ RULES = (
     size_rules.check_test_share,
     text_rules.check_names,
     text_rules.check_threads,
+    text_rules.check_mutexes,
     text_rules.check_text,
     text_rules.check_libm,
     text_rules.check_readmes,

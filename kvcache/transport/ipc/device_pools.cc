@@ -21,7 +21,11 @@ StatusOr<std::unique_ptr<DevicePools>> DevicePools::Create(std::span<Accelerator
         ranks[rank]->ExportShared(memory.ranks.empty() ? memory.base : memory.ranks[rank]));
   }
   ranks[0]->MakeCurrent();
-  BATON_ASSIGN_OR_RETURN(pools->importer_, ranks[0]->Share());
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Accelerator> importer, ranks[0]->Share());
+  {
+    MutexLock lock(pools->importer_mutex_);
+    pools->importer_ = std::move(importer);
+  }
   ranks[0]->MakeCurrent();
   return pools;
 }
@@ -43,7 +47,7 @@ Status DevicePools::Take(Incarnation peer, uint32_t num_blocks, std::vector<Uniq
     return FailedPrecondition("the peer's pool claims {} blocks", num_blocks);
   }
   BATON_RETURN_IF_ERROR(Map(fds, *size_bytes, &memory));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++num_mapped_;
   taken_.emplace_back(
       peer, std::shared_ptr<const PeerPool>(new PeerPool{std::move(memory)},
@@ -53,12 +57,13 @@ Status DevicePools::Take(Incarnation peer, uint32_t num_blocks, std::vector<Uniq
 
 // A step may be launched between two parts.
 Status DevicePools::Map(const std::vector<UniqueFd>& fds, uint64_t size_bytes, KvMemory* memory) {
-  std::lock_guard lock(importer_mutex_);
-  importer_->MakeCurrent();
+  MutexLock lock(importer_mutex_);
+  Accelerator& importer = *importer_;
+  importer.MakeCurrent();
   for (const UniqueFd& fd : fds) {
     const StatusOr<const std::byte*> base = [&] {
       const LaunchGate::Call call(gate_);
-      return importer_->ImportShared(fd, size_bytes);
+      return importer.ImportShared(fd, size_bytes);
     }();
     if (!base.ok()) {
       Unmap(*memory);
@@ -82,16 +87,16 @@ void DevicePools::Unmap(const KvMemory& memory) {
 
 void DevicePools::Release(const PeerPool* pool) {
   {
-    std::lock_guard lock(importer_mutex_);
+    MutexLock lock(importer_mutex_);
     Unmap(pool->memory);
   }
   delete pool;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   --num_mapped_;
 }
 
 std::shared_ptr<const PeerPool> DevicePools::Claim(Incarnation peer) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto entry = std::find_if(taken_.begin(), taken_.end(),
                                   [peer](const auto& taken) { return taken.first == peer; });
   if (entry == taken_.end()) return nullptr;
@@ -101,7 +106,7 @@ std::shared_ptr<const PeerPool> DevicePools::Claim(Incarnation peer) {
 }
 
 uint32_t DevicePools::num_mapped() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return num_mapped_;
 }
 

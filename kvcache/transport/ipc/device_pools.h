@@ -16,13 +16,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "kvcache/kv_memory.h"
 #include "kvcache/transport/pool_exchange.h"
+#include "src/base/mutex.h"
 #include "src/device/accelerator.h"
 #include "src/device/launch_gate.h"
 
@@ -57,18 +57,19 @@ class DevicePools final : public PoolExchange {
   // Maps what a peer passed, of so many bytes each, into `memory`; all of it or nothing.
   Status Map(const std::vector<UniqueFd>& fds, uint64_t size_bytes, KvMemory* memory);
   void Release(const PeerPool* pool);
-  // Unmaps the memory that is mapped in `memory`. With importer_mutex_.
-  void Unmap(const KvMemory& memory);
+  // Unmaps the memory that is mapped in `memory`.
+  void Unmap(const KvMemory& memory) BATON_REQUIRES(importer_mutex_);
 
   const KvMemory memory_;
   device::LaunchGate* const gate_;
   std::vector<UniqueFd> fds_;  // one a rank
 
-  std::mutex importer_mutex_;  // guards the device, which one thread uses at a time
-  std::unique_ptr<device::Accelerator> importer_;
-  mutable std::mutex mutex_;  // guards the rest; for copying only
-  uint32_t num_mapped_ = 0;
-  std::deque<std::pair<Incarnation, std::shared_ptr<const PeerPool>>> taken_;
+  Mutex importer_mutex_;  // guards the device, which one thread uses at a time
+  std::unique_ptr<device::Accelerator> importer_ BATON_GUARDED_BY(importer_mutex_);
+  mutable Mutex mutex_;  // for copying only
+  uint32_t num_mapped_ BATON_GUARDED_BY(mutex_) = 0;
+  std::deque<std::pair<Incarnation, std::shared_ptr<const PeerPool>>> taken_
+      BATON_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::kv

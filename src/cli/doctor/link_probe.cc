@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/kv_endpoint.h"
 #include "kvcache/transport/slice_copy.h"
 #include "src/base/clock.h"
+#include "src/base/mutex.h"
 #include "src/base/random.h"
 
 namespace baton::cli {
@@ -70,22 +69,25 @@ class CountingSink final : public KvTransportSink {
  private:
   void Add(uint64_t* counter) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       ++*counter;
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   Status Wait(const uint64_t* counter, uint64_t count, std::string_view what) {
-    std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, kPatience, [&] { return *counter >= count; })) return OkStatus();
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    MutexLock lock(mutex_);
+    while (*counter < count && changed_.WaitUntil(mutex_, deadline)) {
+    }
+    if (*counter >= count) return OkStatus();
     return DeadlineExceeded("{} within a second", what);
   }
 
-  std::mutex mutex_;  // guards the counters
-  std::condition_variable changed_;
-  uint64_t num_ups_ = 0;
-  uint64_t num_controls_ = 0;
-  uint64_t num_complete_ = 0;
+  Mutex mutex_;
+  CondVar changed_;
+  uint64_t num_ups_ BATON_GUARDED_BY(mutex_) = 0;
+  uint64_t num_controls_ BATON_GUARDED_BY(mutex_) = 0;
+  uint64_t num_complete_ BATON_GUARDED_BY(mutex_) = 0;
 };
 
 // A prefill and a decode endpoint in this process.
