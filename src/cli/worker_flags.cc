@@ -1,5 +1,6 @@
 #include "src/cli/worker_flags.h"
 
+#include "src/base/limits.h"
 #include "src/base/regular_file.h"
 #include "src/base/size_text.h"
 #include "src/model/compute_device.h"
@@ -123,7 +124,7 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   flags.Add("--kv-memory", tuning.kv_memory,
             "bytes of the KV pool, e.g. 2GiB; default and 0: the larger of 1GiB and one full "
             "sequence");
-  flags.Add("--max-context", tuning.max_context, {0, 1 << 24},
+  flags.Add("--max-context", tuning.max_context, {0, limits::kMaxContextTokens},
             "longest sequence in tokens; 0 = the model's");
   flags.AddChoice("--prefix-cache", tuning.prefix_cache, {"on", "off"},
                   "keep KV blocks and reuse them for prompts that begin alike");

@@ -36,14 +36,9 @@ namespace baton::router {
 inline constexpr uint32_t kHeartbeatMs = 250;
 inline constexpr int64_t kSuspectUs = 1'000'000;
 inline constexpr int64_t kDeadUs = 2'000'000;
-inline constexpr size_t kMaxWorkers = 1024;
 // How long the context of a worker that left still counts as its model's, so that what only that
 // worker holds waits for its next life: a restart and loading the model.
 inline constexpr int64_t kContextKeptUs = 30'000'000;
-// How long a worker that refused for load is full, unless it names a longer time: 20 ms is about a
-// decode step, and 500 ms still gives 20 tries within the queue wait.
-inline constexpr int64_t kFirstFullUs = 20'000;
-inline constexpr int64_t kMaxFullUs = 500'000;
 
 // The cost of one placed request at one worker.
 struct PlacementCost {
@@ -178,7 +173,8 @@ class WorkerRegistry {
   };
 
   std::map<LeaseId, RegisteredWorker> workers_;
-  std::map<std::string, GoneWorker, std::less<>> gone_;  // by worker id; at most kMaxWorkers
+  std::map<std::string, GoneWorker, std::less<>>
+      gone_;  // by worker id; at most limits::kMaxWorkers
 };
 
 }  // namespace baton::router

@@ -9,6 +9,7 @@
 #include "grpcpp/create_channel.h"
 
 #include "src/base/clock.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
@@ -16,10 +17,9 @@
 
 namespace baton::worker {
 
+using limits::kMaxClusterMessageBytes;
 using rpc::ClusterChannelArguments;
-using rpc::kMaxClusterMessageBytes;
 using rpc::MakeChannelCredentials;
-using text::kMaxSpecBytes;
 
 namespace {
 
@@ -192,7 +192,6 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
 Registration::Registration(RegistrationConfig config) : config_(std::move(config)) {
   constexpr int kFirstTryGapMs = 50;
   grpc::ChannelArguments arguments = ClusterChannelArguments(kFirstTryGapMs, kRouterTimeoutMs);
-  static_assert(kMaxSpecBytes < kMaxClusterMessageBytes, "a hello has the tokenizer");
   arguments.SetMaxSendMessageSize(kMaxClusterMessageBytes);
   // Behind a name a router that comes back may have another address (a pod has); gRPC would ask for
   // it only once in 30 s.

@@ -18,6 +18,7 @@
 #include "src/base/clock.h"
 #include "src/base/hex.h"
 #include "src/base/keepalive.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/base/size_text.h"
@@ -77,6 +78,8 @@ using kv::KvMemory;
 using kv::PeerAddress;
 using kv::TransportKind;
 using model::CheckDeviceInBuild;
+using limits::kMaxBatchTokens;
+using limits::kMaxClusterMessageBytes;
 using model::ComputeDevice;
 using model::DeviceModel;
 using model::FastMode;
@@ -91,7 +94,6 @@ using otlp::OtlpTarget;
 using otlp::OtlpTargetAtStart;
 using otlp::ProcessEnvironment;
 using rpc::ClientCertificate;
-using rpc::kMaxClusterMessageBytes;
 using rpc::MakeServerCredentials;
 using rpc::TakeOverProtobufLog;
 using scheduler::RooflineModel;
@@ -109,7 +111,6 @@ namespace {
 constexpr uint32_t kCpuBlockSize = 16;
 // A tile of attention's keys is then one block.
 constexpr uint32_t kDeviceBlockSize = 64;
-constexpr uint32_t kMaxBatchTokens = 1024;
 // How long a prompt whose decode worker is lost keeps its blocks for another: a router that lives
 // places it again within milliseconds.
 constexpr int64_t kStrandUs = 3'000'000;
