@@ -41,6 +41,7 @@
 #include "src/worker/fast_library.h"
 #include "src/worker/handoff_codec.h"
 #include "src/worker/kv_parts.h"
+#include "src/worker/memory_sum.h"
 #include "src/worker/peer_updates.h"
 #include "src/worker/registration.h"
 #include "src/worker/request_codec.h"
@@ -77,9 +78,9 @@ using kv::KvEndpoint;
 using kv::KvMemory;
 using kv::PeerAddress;
 using kv::TransportKind;
-using model::CheckDeviceInBuild;
 using limits::kMaxBatchTokens;
 using limits::kMaxClusterMessageBytes;
+using model::CheckDeviceInBuild;
 using model::ComputeDevice;
 using model::DeviceModel;
 using model::FastMode;
@@ -174,6 +175,7 @@ struct WorkerProcess::Parts {
   Status Ready();
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
+  MemoryFacts Memory() const;
 };
 
 Status WorkerProcess::Parts::LoadModel() {
@@ -441,6 +443,28 @@ v1::WorkerLoad WorkerProcess::Parts::Load() {
   return load;
 }
 
+MemoryFacts WorkerProcess::Parts::Memory() const {
+  const KvMemory& pool = kv->store()->memory();
+  MemoryFacts facts;
+  facts.weight_bytes = colocation.first == nullptr ? model->weight_bytes() : 0;
+  if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
+    facts.workspace_bytes = on_cpu->workspace_bytes();
+  }
+  facts.num_blocks = pool.num_blocks;
+  facts.block_bytes = pool.layout.BlockStride();
+  facts.host_copy_bytes = kv->host_copy_bytes();
+  facts.staging_bytes = kv->staging_bytes();
+  facts.tokenizer_bytes = tokenizer_bytes.size();
+  facts.num_layers = pool.layout.num_layers;
+  facts.max_context = model->max_context();
+  facts.vocab_size = model->config().vocab_size;
+  facts.num_routers = config.routers.size();
+  facts.has_prefix_cache = prefixes != nullptr;
+  facts.has_endpoint = kv->endpoint() != nullptr;
+  facts.has_tls = !config.tls.empty();
+  return facts;
+}
+
 void WorkerProcess::Parts::Register() {
   RegistrationConfig registration_config;
   registration_config.routers = config.routers;
@@ -554,6 +578,8 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
                  p.model->layout().block_size,
                  FormatSize(uint64_t{pool.num_blocks} * pool.layout.BlockStride()),
                  FormatSize(p.model->weight_bytes()));
+  BATON_LOG_INFO("memory of {} by its limits: {}", p.config.worker_id,
+                 MemoryText(MemoryNeeds(p.Memory())));
   if (p.config.cluster_secret.empty() && p.kv->endpoint() != nullptr) {
     BATON_LOG_WARN("no --cluster-secret-file: any process that reaches the KV port may connect");
   }
