@@ -69,44 +69,37 @@ ROWS = (
     (WORKER, r"little endian\); at most (\d+) links", "kMaxPrefixChanges"),
     (WORKER, r"// Choices, 1\.\.(\d+);", "kMaxChoices"),
     (WORKER, r"when asked for; at most (\d+)\.", "kMaxTopLogprobs"),
-    (
-        "README.md",
-        r"`n` above (\d+), `top_logprobs` above (\d+), more than (\d+) `stop` texts",
-        "kMaxChoices kMaxTopLogprobs kMaxStopStrings",
-    ),
     (CHART, r'"maxContext": \{[^}]*"maximum": (\d+)', "kMaxContextTokens"),
     (CHART, r'"localPrefillTokens": \{[^}]*"maximum": (\d+)', "kMaxPromptTokens"),
     (CHART, r'"(?:minR|maxR|r)eplicas": \{[^}]*"maximum": (\d{3,})', "kMaxWorkers"),
-    ("README.md", r"`temperature` goes to (\d+)", "kMaxTemperature"),
-    ("src/api/README.md", r"at most ([\d,]+) objects", "kMaxDocuments"),
+)
+# The same for pages: a sentence may move to another .md file, or go.
+PAGE_ROWS = (
+    (r"`n` above (\d+)", "kMaxChoices"),
+    (r"`top_logprobs` above (\d+)", "kMaxTopLogprobs"),
+    (r"more than (\d+) `stop` texts", "kMaxStopStrings"),
+    (r"`temperature` goes to (\d+)", "kMaxTemperature"),
+    (r"`documents` \| at most ([\d,]+) objects", "kMaxDocuments"),
     (
-        "src/api/README.md",
         r"at most (\d+) variables, (\d+) KiB of JSON",
         "kMaxTemplateKwargs kMaxTemplateKwargsBytes/k",
     ),
-    ("src/api/README.md", r"more than (\d+) levels, more", "kMaxJsonDepth"),
-    ("src/api/README.md", r"`user` is any text up to (\d+) KiB", "kMaxUserBytes/k"),
-    ("src/api/README.md", r"gRPC metadata of up to (\d+) KiB", "kMaxClientMetadataBytes/k"),
-    ("src/engine/README.md", r"refusable events in the inbox \| ([\d,]+)", "kMaxInboxEvents"),
-    (
-        "src/engine/README.md",
-        r"live requests \| ([\d,]+) \|.*retry after (\d+) ms",
-        "kMaxLiveRequests kRetryHintMs",
-    ),
-    (
-        "src/engine/README.md",
-        r"open hand-offs \| ([\d,]+) \|.*retry after (\d+) ms",
-        "kMaxOpenTransfers kRetryHintMs",
-    ),
-    ("src/engine/README.md", r"choices of a request \| (\d+)", "kMaxChoices"),
-    ("src/router/README.md", r"more than ([\d,]+) undelivered tokens", "kMaxPendingTokens"),
-    ("src/router/README.md", r"at most ([\d,]+) changes", "kMaxPrefixChanges"),
-    ("src/worker/README.md", r"message of a router \| (\d+) MiB", "kMaxClusterMessageBytes/m"),
-    ("src/worker/README.md", r"events that wait for one router \| ([\d,]+)", "kMaxQueuedEvents"),
-    ("src/worker/README.md", r"([\d,]+) tokens and states wait", "kMaxQueuedEvents"),
-    ("src/worker/README.md", r"control message of a peer \| (\d+) MiB", "kMaxControlBytes/m"),
-    ("src/worker/README.md", r"one router \| ([\d,]+) and twice the cache", "kMaxPrefixChanges"),
-    ("src/worker/README.md", r"one Nack names \| ([\d,]+)", "kMaxNackSlices"),
+    (r"body of a request \| (\d+) MiB, (\d+) levels", "kMaxBodyBytes/m kMaxJsonDepth"),
+    (r"more than (\d+) levels, more", "kMaxJsonDepth"),
+    (r"`user` is any text up to (\d+) KiB", "kMaxUserBytes/k"),
+    (r"gRPC metadata of up to (\d+) KiB", "kMaxClientMetadataBytes/k"),
+    (r"refusable events in the inbox \| ([\d,]+)", "kMaxInboxEvents"),
+    (r"live requests \| ([\d,]+) \|.*retry after (\d+) ms", "kMaxLiveRequests kRetryHintMs"),
+    (r"open hand-offs \| ([\d,]+) \|.*retry after (\d+) ms", "kMaxOpenTransfers kRetryHintMs"),
+    (r"choices of a request \| (\d+)", "kMaxChoices"),
+    (r"more than ([\d,]+) undelivered tokens", "kMaxPendingTokens"),
+    (r"\*Batches\*: at most ([\d,]+) changes", "kMaxPrefixChanges"),
+    (r"message of a router \| (\d+) MiB", "kMaxClusterMessageBytes/m"),
+    (r"events that wait for one router \| ([\d,]+)", "kMaxQueuedEvents"),
+    (r"([\d,]+) tokens and states wait", "kMaxQueuedEvents"),
+    (r"control message of a peer \| (\d+) MiB", "kMaxControlBytes/m"),
+    (r"one router \| ([\d,]+) and twice the cache", "kMaxPrefixChanges"),
+    (r"one Nack names \| ([\d,]+)", "kMaxNackSlices"),
 )
 DIVISORS = {"k": 1 << 10, "m": 1 << 20}
 
@@ -129,21 +122,33 @@ def read_limits(text):
     return known
 
 
-def check_limits(tree, rows=ROWS):
+def _compare(path, text, row, known):
+    """(number of matches, findings) of one row in one text."""
+    pattern, names = row
+    found, findings = 0, []
+    for found, match in enumerate(re.finditer(pattern, text), 1):
+        line = text.count("\n", 0, match.start()) + 1
+        for number, name in zip(match.groups(), names.split(), strict=True):
+            constant, _, unit = name.partition("/")
+            wanted = known[constant] / DIVISORS.get(unit, 1)
+            if int(number.replace(",", "")) != wanted:
+                message = f"{number} is not limits::{constant}, {wanted:g}"
+                findings.append(Finding("limit", path, constant, line, message))
+    return found, findings
+
+
+def check_limits(tree, rows=ROWS, page_rows=PAGE_ROWS):
     if HEADER not in tree.paths:
         return
     known = read_limits(tree.text(HEADER))
-    for path, pattern, names in rows:
+    for path, *row in rows:
         if path not in tree.paths:
             continue
-        matches = list(re.finditer(pattern, tree.text(path)))
-        if not matches:
-            yield Finding("limit", path, names, 0, f"no text says {names} any more: {pattern}")
-        for match in matches:
-            line = tree.text(path).count("\n", 0, match.start()) + 1
-            for number, name in zip(match.groups(), names.split(), strict=True):
-                constant, _, unit = name.partition("/")
-                wanted = known[constant] / DIVISORS.get(unit, 1)
-                if int(number.replace(",", "")) != wanted:
-                    message = f"{number} is not limits::{constant}, {wanted:g}"
-                    yield Finding("limit", path, constant, line, message)
+        found, findings = _compare(path, tree.text(path), row, known)
+        yield from findings
+        if not found:
+            message = f"no text says {row[1]} any more: {row[0]}"
+            yield Finding("limit", path, row[1], 0, message)
+    for path in tree.select({".md"}):
+        for row in page_rows:
+            yield from _compare(path, tree.text(path), row, known)[1]

@@ -103,15 +103,17 @@ class LimitTest(unittest.TestCase):
         "inline constexpr uint32_t kMaxTokens = kMaxBlocks;\n"
     )
     ROWS = (
-        ("README.md", r"n above ([\d,]+)", "kMaxChoices"),
-        ("README.md", r"body of (\d+) MiB, ids of ([\d,]+)", "kMaxBodyBytes/m kMaxTokens"),
+        ("a.proto", r"n above ([\d,]+)", "kMaxChoices"),
+        ("a.proto", r"body of (\d+) MiB, ids of ([\d,]+)", "kMaxBodyBytes/m kMaxTokens"),
     )
 
-    def names(self, text, header=HEADER):
-        def rule(tree):
-            return limit_rules.check_limits(tree, self.ROWS)
+    PAGE_ROWS = ((r"`n` above ([\d,]+)", "kMaxChoices"),)
 
-        return names(rule, {"src/base/limits.h": header, "README.md": text})
+    def names(self, text, header=HEADER, path="a.proto"):
+        def rule(tree):
+            return limit_rules.check_limits(tree, self.ROWS, self.PAGE_ROWS)
+
+        return names(rule, {"src/base/limits.h": header, path: text})
 
     def test_constants_are_computed(self):
         self.assertEqual(
@@ -138,6 +140,11 @@ class LimitTest(unittest.TestCase):
         good = "n above 128 is refused, a body of 8 MiB, ids of 261,120\n"
         header = self.HEADER.replace("= 128", "= 256")
         self.assertEqual(self.names(good, header), ["kMaxChoices"])
+
+    def test_pages_may_move_a_sentence_and_not_change_its_number(self):
+        self.assertEqual(self.names("nothing", path="src/api/README.md"), [])
+        self.assertEqual(self.names("`n` above 128", path="src/api/NEW.md"), [])
+        self.assertEqual(self.names("`n` above 12", path="src/api/NEW.md"), ["kMaxChoices"])
 
 
 class NamespaceTest(unittest.TestCase):
