@@ -148,6 +148,20 @@ inline constexpr uint32_t kMaxRetryAfterS = 60;
 // The longest hint of a worker that a router believes: what it would tell a client.
 inline constexpr uint32_t kMaxRetryHintMs = kMaxRetryAfterS * 1000;
 
+// A worker says every so often that it lives; it takes other periods of a router within a range. A
+// worker that is silent gets nothing new, then its requests move: eight heartbeats are lost.
+inline constexpr uint32_t kHeartbeatMs = 250;
+inline constexpr uint32_t kMinHeartbeatMs = 20;
+inline constexpr uint32_t kMaxHeartbeatMs = 1000;
+inline constexpr int64_t kSuspectUs = 1'000'000;
+inline constexpr int64_t kDeadUs = 2'000'000;
+// A router repeats that its requests are still wanted; without a word for a lease a worker
+// cancels them.
+inline constexpr int64_t kRequestLeaseUs = 10'000'000;
+inline constexpr int64_t kRenewEveryUs = kRequestLeaseUs / 4;
+// A drain, by flag, by a router's order or in the chart: a day.
+inline constexpr uint32_t kMaxDrainTimeoutS = 24 * 3600;
+
 // ---- How they depend on each other.
 
 static_assert(kMaxSpecBytes < kMaxClusterMessageBytes, "a hello has the tokenizer");
@@ -182,6 +196,10 @@ static_assert(kRetryHintMs * int64_t{1000} <= kMaxFullUs,
               "a hint is no longer than what the router assumes by itself");
 static_assert(kFirstFullUs <= kMaxFullUs && kMinRetryAfterS <= kMaxRetryAfterS);
 static_assert(kRetryHintMs <= kMaxRetryHintMs);
+static_assert(kMinHeartbeatMs <= kHeartbeatMs && kHeartbeatMs <= kMaxHeartbeatMs);
+static_assert(kMaxHeartbeatMs * int64_t{1000} < kDeadUs, "one heartbeat may come late");
+static_assert(kHeartbeatMs * int64_t{4000} <= kSuspectUs && kSuspectUs < kDeadUs);
+static_assert(kDeadUs < kRequestLeaseUs, "a router learns of a silent worker within a lease");
 static_assert(kMaxDeadlineMs <= UINT32_MAX, "an order has the deadline as 32 bits of milliseconds");
 
 }  // namespace baton::limits

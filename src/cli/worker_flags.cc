@@ -128,7 +128,7 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
             "longest sequence in tokens; 0 = the model's");
   flags.AddChoice("--prefix-cache", tuning.prefix_cache, {"on", "off"},
                   "keep KV blocks and reuse them for prompts that begin alike");
-  flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, 86400},
+  flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, limits::kMaxDrainTimeoutS},
             "seconds that running streams get after SIGTERM");
   flags.AddFile("--cluster-secret-file", tuning.secret_file,
                 "file whose bytes the router and all workers of this cluster share");

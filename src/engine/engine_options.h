@@ -36,10 +36,10 @@ struct EngineConfig {
   uint32_t max_requests = limits::kMaxLiveRequests;    // live
   uint32_t max_transfers = limits::kMaxOpenTransfers;  // hand-offs of either side that hold blocks
   uint32_t max_bound_transfers = 2048;  // kept after binding to answer repeated messages
-  size_t inbox_capacity = limits::kMaxInboxEvents;  // refusable events
-  int64_t request_lease_us = 10'000'000;            // without a word from the router
-  int64_t idle_wake_us = 500'000;                   // an idle loop turns this often, for liveness
-  std::optional<int> cpu;                           // the only processor of the engine thread
+  size_t inbox_capacity = limits::kMaxInboxEvents;     // refusable events
+  int64_t request_lease_us = limits::kRequestLeaseUs;  // without a word from the router
+  int64_t idle_wake_us = 500'000;  // an idle loop turns this often, for liveness
+  std::optional<int> cpu;          // the only processor of the engine thread
 };
 
 // The parts that an engine is joined with; everything outlives it.

@@ -9,6 +9,7 @@
 #include "grpcpp/grpcpp.h"
 
 #include "src/base/clock.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/router/router_core.h"
 #include "src/router/worker_codec.h"
@@ -17,6 +18,7 @@
 
 namespace baton::router {
 
+using limits::kHeartbeatMs;
 using obs::RefusalReason;
 using rpc::HasVerifiedCertificate;
 

@@ -20,9 +20,6 @@ enum class ServeMode : uint8_t {
   kAdaptive,    // a pair for prompts longer than local_max_tokens
 };
 
-inline constexpr uint32_t kRequestLeaseMs = 10'000;
-inline constexpr int64_t kRenewEveryUs = 2'500'000;  // four times within a lease
-
 // Limits and policy; constant.
 struct RouterCoreConfig {
   ServeMode mode = ServeMode::kDisagg;

@@ -17,9 +17,11 @@
 
 namespace baton::router {
 
+using limits::kDeadUs;
 using limits::kFirstFullUs;
 using limits::kMaxFullUs;
 using limits::kMaxWorkers;
+using limits::kSuspectUs;
 using obs::RefusalReason;
 using scheduler::DecodeLoad;
 using scheduler::IsPaired;

@@ -17,16 +17,15 @@
 
 namespace baton::worker {
 
+using limits::kHeartbeatMs;
 using limits::kMaxClusterMessageBytes;
+using limits::kMaxHeartbeatMs;
+using limits::kMinHeartbeatMs;
 using rpc::ClusterChannelArguments;
 using rpc::MakeChannelCredentials;
 
 namespace {
 
-constexpr uint32_t kDefaultHeartbeatMs = 250;
-// The heartbeat intervals that a router may ask for; it takes a silence of 2 s for death.
-constexpr uint32_t kMinHeartbeatMs = 20;
-constexpr uint32_t kMaxHeartbeatMs = 1'000;
 constexpr int64_t kFirstBackoffUs = 100'000;
 constexpr int64_t kMaxBackoffUs = 2'000'000;
 // Reports that wait behind a write; more means that the router does not read.
@@ -252,7 +251,7 @@ void Registration::Loop() {
 }
 
 int64_t Registration::HeartbeatMs() const {
-  uint32_t shortest = kDefaultHeartbeatMs;
+  uint32_t shortest = kHeartbeatMs;
   for (const Router& router : routers_) {
     if (router.heartbeat_ms == 0) continue;
     shortest = std::min(shortest, router.heartbeat_ms);

@@ -12,6 +12,7 @@ OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
     ast.LShift: operator.lshift,
 }
 
@@ -71,6 +72,7 @@ ROWS = (
     (WORKER, r"when asked for; at most (\d+)\.", "kMaxTopLogprobs"),
     (CHART, r'"maxContext": \{[^}]*"maximum": (\d+)', "kMaxContextTokens"),
     (CHART, r'"localPrefillTokens": \{[^}]*"maximum": (\d+)', "kMaxPromptTokens"),
+    (CHART, r'"drainTimeoutSeconds": \{[^}]*"maximum": (\d+)', "kMaxDrainTimeoutS"),
     (CHART, r'"(?:minR|maxR|r)eplicas": \{[^}]*"maximum": (\d{3,})', "kMaxWorkers"),
 )
 # The same for pages: a sentence may move to another .md file, or go.
