@@ -6,6 +6,7 @@
 
 #include "kvcache/handoff_table.h"
 #include "src/base/check.h"
+#include "src/base/limits.h"
 
 namespace baton::kv {
 
@@ -126,9 +127,6 @@ HandoffEnding Ending(HandoffOutcome outcome, const Status& status) {
   return {outcome, status.code(), std::string(status.message())};
 }
 
-// The most bytes of a peer's text that are shown.
-constexpr size_t kMaxPeerTextBytes = 256;
-
 }  // namespace
 
 std::string_view DestStateName(DestState state) { return kStateNames[static_cast<size_t>(state)]; }
@@ -233,8 +231,9 @@ void HandoffDest::OnRevoke(const Revoke& revoke, int64_t now_us, HandoffActions*
     ++num_stale_;
     return;
   }
-  candidate_ = Ending(OutcomeOf(revoke), Unavailable("the prefill worker ended the transfer: {}",
-                                                     revoke.reason.substr(0, kMaxPeerTextBytes)));
+  candidate_ =
+      Ending(OutcomeOf(revoke), Unavailable("the prefill worker ended the transfer: {}",
+                                            revoke.reason.substr(0, limits::kMaxPeerTextBytes)));
   Dispatch(Event::kRevoke, now_us, actions);
 }
 

@@ -6,6 +6,7 @@
 
 #include "kvcache/handoff_table.h"
 #include "src/base/check.h"
+#include "src/base/limits.h"
 
 namespace baton::kv {
 
@@ -139,9 +140,6 @@ constexpr std::array<std::string_view, 13> kOpNames = {"",
 HandoffEnding Ending(HandoffOutcome outcome, const Status& status) {
   return {outcome, status.code(), std::string(status.message())};
 }
-
-// The most bytes of a peer's text that are shown.
-constexpr size_t kMaxPeerTextBytes = 256;
 
 }  // namespace
 
@@ -351,8 +349,9 @@ void HandoffSource::OnRevoke(const Revoke& revoke, int64_t now_us, HandoffAction
     ++num_stale_;
     return;
   }
-  candidate_ = Ending(OutcomeOf(revoke), Unavailable("the decode worker ended the transfer: {}",
-                                                     revoke.reason.substr(0, kMaxPeerTextBytes)));
+  candidate_ =
+      Ending(OutcomeOf(revoke), Unavailable("the decode worker ended the transfer: {}",
+                                            revoke.reason.substr(0, limits::kMaxPeerTextBytes)));
   Dispatch(Event::kRevoke, now_us, actions);
 }
 

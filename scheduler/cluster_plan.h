@@ -30,6 +30,7 @@
 #include <cstdint>
 
 #include "scheduler/step_model.h"
+#include "src/base/limits.h"
 #include "src/base/status.h"
 
 namespace baton::scheduler {
@@ -42,11 +43,11 @@ inline constexpr double kMaxUtilization = 0.8;
 inline constexpr double kMemoryShare = 0.9;
 inline constexpr double kPlanQuantile = 0.99;
 // As SchedulerConfig has them.
-inline constexpr uint32_t kMaxDecodeRows = 256;
-inline constexpr uint32_t kMaxPlanChunk = 512;
-inline constexpr double kChunkTargetUs = 100'000;
+inline constexpr uint32_t kMaxDecodeRows = limits::kMaxRunning;
+inline constexpr uint32_t kMaxPlanChunk = limits::kMaxChunkTokens;
+inline constexpr double kChunkTargetUs = limits::kTargetStepUs;
 // The most workers of each role; the Helm chart has the same limit.
-inline constexpr uint32_t kMaxPlanWorkers = 1024;
+inline constexpr uint32_t kMaxPlanWorkers = limits::kMaxWorkers;
 
 // The requests that arrive.
 struct PlanLoad {

@@ -34,6 +34,7 @@
 #include "scheduler/batch_plan.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_cost.h"
+#include "src/base/limits.h"
 #include "src/base/status.h"
 
 namespace baton::scheduler {
@@ -49,13 +50,12 @@ enum class SchedulerRole : uint8_t {
 struct SchedulerConfig {
   SchedulerRole role = SchedulerRole::kAggregated;
   uint32_t block_size = 16;
-  uint32_t max_batch_tokens = 1024;  // tokens of one step
-  uint32_t max_chunk = 512;          // tokens of one prompt in one step
-  uint32_t max_running = 256;        // decode rows
-  uint32_t max_prefilling = 16;      // prompts that hold blocks and are not done
-  uint32_t max_waiting = 1024;       // sequences without blocks
-  // A step is planned to take no longer, so that a reservation is answered within 500 ms.
-  int64_t target_step_us = 100'000;
+  uint32_t max_batch_tokens = limits::kMaxBatchTokens;  // tokens of one step
+  uint32_t max_chunk = limits::kMaxChunkTokens;         // tokens of one prompt in one step
+  uint32_t max_running = limits::kMaxRunning;           // decode rows
+  uint32_t max_prefilling = limits::kMaxPrefilling;     // prompts that hold blocks and are not done
+  uint32_t max_waiting = limits::kMaxWaiting;           // sequences without blocks
+  int64_t target_step_us = limits::kTargetStepUs;
   // As long as something decodes: bounds the inter-token latency that prompts cause.
   int64_t target_mixed_step_us = 25'000;
   // A waiting prompt gains on newer ones as if it were this much shorter a second.

@@ -21,6 +21,7 @@
 
 #include "kvcache/hash_chain.h"
 #include "src/base/check.h"
+#include "src/base/limits.h"
 #include "src/router/router_prefix_index.h"
 
 namespace baton::router {
@@ -29,6 +30,7 @@ using kv::ChainKey;
 using kv::ChainLink;
 using kv::ChainLinks;
 using kv::DeriveChainKey;
+using limits::kMaxPrefixChanges;
 
 namespace {
 

@@ -9,9 +9,15 @@
 #include <vector>
 
 #include "src/base/check.h"
+#include "src/base/limits.h"
 #include "src/base/xxh3.h"
 
 namespace baton::kv {
+
+using limits::kMaxControlBytes;
+using limits::kMaxSliceBytes;
+using limits::kMaxWorkerIdBytes;
+
 namespace {
 
 // Offsets of the header; see the table in frame.h.

@@ -47,8 +47,6 @@ namespace baton::kv {
 inline constexpr size_t kFrameHeaderBytes = 64;
 inline constexpr uint32_t kFrameMagic = 0x564b5442;  // "BTKV" in memory order
 inline constexpr uint16_t kFrameFormat = 1;
-// One (block, layer) slice at most; 64 tokens x 128 heads x 256 dims x f32 x 2 are 16 MiB.
-inline constexpr uint32_t kMaxSliceBytes = uint32_t{64} << 20;
 
 // The kinds of message.
 enum class FrameKind : uint8_t {
@@ -101,7 +99,7 @@ struct Introduction {
   uint32_t num_blocks = 0;   // of the dialler's arena when it passes one, else 0
   bool allow_inexact = false;
   bool has_pools = false;  // slices lie in a pool of the transport above, not in an arena
-  std::string worker_id;   // 1..kMaxWorkerIdBytes of [A-Za-z0-9._-]
+  std::string worker_id;   // 1..limits::kMaxWorkerIdBytes of [A-Za-z0-9._-]
   HelloNonce nonce{};
 
   friend bool operator==(const Introduction&, const Introduction&) = default;

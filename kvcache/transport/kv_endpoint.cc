@@ -15,10 +15,12 @@
 #include "kvcache/transport/send_queue.h"
 #include "kvcache/transport/socket_io.h"
 #include "src/base/check.h"
+#include "src/base/limits.h"
 #include "src/base/thread.h"
 
 namespace baton::kv {
 
+using limits::kMaxWorkerIdBytes;
 using tls::TlsWatch;
 
 namespace {

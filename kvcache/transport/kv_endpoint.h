@@ -9,7 +9,7 @@
 //
 // Invariants (beside KvTransport's)
 //  1. Nothing that a peer sends, or fails to send, stops the process, blocks the thread, or makes
-//     it allocate more than kMaxControlBytes for that peer.
+//     it allocate more than limits::kMaxControlBytes for that peer.
 //  2. A peer that does not read holds back only its own queue; each connection gets a bounded share
 //     of every turn of the loop.
 //  3. A frame is taken only after both sides proved that they know the same cluster secret; who has

@@ -70,8 +70,9 @@ class KvTransport {
   // that were open get no confirmation.
   virtual void Stop() = 0;
 
-  // Sends at most kMaxControlBytes to `peer`. Without a connection the message waits for one until
-  // the ttl (2 s) and is then dropped and counted. ResourceExhausted when the queue is full.
+  // Sends at most limits::kMaxControlBytes to `peer`. Without a connection the message waits for
+  // one until the ttl (2 s) and is then dropped and counted. ResourceExhausted when the queue is
+  // full.
   virtual Status SendControl(Incarnation peer, std::string bytes) = 0;
   // Offers slices to `peer`; all or none. Unavailable when no connection is up, ResourceExhausted
   // when too many slices wait for it already: offer them again after the next step. Allocates

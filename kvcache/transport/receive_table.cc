@@ -4,8 +4,12 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/limits.h"
 
 namespace baton::kv {
+
+using limits::kMaxBlocksPerTransfer;
+using limits::kMaxSlicesPerTransfer;
 
 // One open transfer. Slices are numbered layer * num_blocks + ordinal.
 struct ReceiveTable::Transfer {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/kernel_table.h"
 #include "kvcache/kv_memory.h"
 #include "src/base/check.h"
+#include "src/base/limits.h"
 #include "src/base/status.h"
 #include "src/device/accelerator.h"
 #include "src/device/launch_gate.h"
@@ -40,6 +41,9 @@ T MustWork(StatusOr<T> result) {
   MustWork(result.status());
   return *std::move(result);
 }
+
+static_assert(kernels::cuda::kMaxKvSliceBytes == limits::kMaxSliceBytes,
+              "kernels copy every slice that crosses");
 
 // InvalidArgument for slices of a size that no kernel takes, or not from so many ranks.
 inline Status CheckSliceSize(const KvLayout& layout, uint32_t num_ranks = 1) {

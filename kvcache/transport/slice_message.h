@@ -30,7 +30,7 @@ struct SliceMessageForm {
   std::string_view magic;
   bool has_links = false;
   bool has_sources = false;  // a slice is 40 bytes with the prefill worker's block, else 32
-  uint32_t max_slices = 0;   // of one message, which stays far below kMaxControlBytes
+  uint32_t max_slices = 0;   // of one message, which stays far below limits::kMaxControlBytes
 };
 
 // The fields that every message begins with, beside the magic.

@@ -3,8 +3,12 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/limits.h"
 
 namespace baton::kv {
+
+using limits::kMaxControlBytes;
+
 namespace {
 
 Status StoppedStatus() { return Unavailable("the transport is stopped"); }

@@ -30,23 +30,10 @@ std::string_view TransportKindName(TransportKind kind);
 // "auto", "shm", "tcp", "nccl" or "cuda_ipc"; InvalidArgument otherwise, naming the choices.
 StatusOr<TransportKind> ParseTransportKind(std::string_view text);
 
-// Longest worker id on the wire, bytes.
-inline constexpr size_t kMaxWorkerIdBytes = 64;
-// Bytes of one control message at most.
-inline constexpr size_t kMaxControlBytes = size_t{4} << 20;
-// Blocks of one transfer at most: a Seal has 16 bytes of each. The longest context has 1 Mi tokens,
-// 64 Ki blocks of 16.
-inline constexpr uint32_t kMaxBlocksPerTransfer = (1u << 18) - 1024;
-static_assert(kMaxBlocksPerTransfer < kMaxControlBytes / 16);
-// Slices of one transfer at most, blocks x layers: 1 Mi tokens in blocks of 16, of 1024 layers. No
-// model's prompt is longer, so none is refused for it. A receive keeps a bit a slice (8 MiB), the
-// prefill worker a checksum, and the decode worker a byte once one of them arrived damaged.
-inline constexpr uint32_t kMaxSlicesPerTransfer = 1u << 26;
-
 // Where one life of a listening worker is reached. A peer is named by its incarnation alone: it is
 // drawn at random at process start, so it never names two processes.
 struct PeerAddress {
-  std::string worker_id;  // 1..kMaxWorkerIdBytes
+  std::string worker_id;  // 1..limits::kMaxWorkerIdBytes
   Incarnation incarnation;
   std::string host_id;    // HostId() of the peer; equal to ours = shared memory may work
   std::string tcp;        // "host:port", "" = none
@@ -79,7 +66,7 @@ struct ReceiveSpec {
   TransferId transfer;  // not open now; never used before in this incarnation
   uint32_t attempt = 0;
   Incarnation peer;                  // the only prefill worker whose frames are taken
-  std::vector<ReceiveBlock> blocks;  // by ordinal; 1..kMaxSlicesPerTransfer / num_layers
+  std::vector<ReceiveBlock> blocks;  // by ordinal; 1..limits::kMaxSlicesPerTransfer / num_layers
   // Progress is reported when this many layers more are complete in all blocks.
   uint32_t layers_per_group = 5;
 };

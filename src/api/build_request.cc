@@ -10,7 +10,9 @@
 #include "src/api/schema.h"
 #include "src/api/tool_params.h"
 #include "src/base/hex.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
+#include "src/base/numbered_text.h"
 #include "src/base/quoted_text.h"
 #include "src/base/random.h"
 #include "src/text/chat_encoder.h"
@@ -18,6 +20,9 @@
 
 namespace baton::api {
 
+using limits::kMaxEncodeBytes;
+using limits::kMaxPromptTokens;
+using limits::kMaxRequestIdBytes;
 using router::ContextLengthError;
 using router::ErrorCode;
 using router::FieldError;
@@ -31,7 +36,6 @@ using text::ChatMessage;
 using text::ChatPrompt;
 using text::EncodeChat;
 using text::EncodeOptions;
-using text::kMaxEncodeBytes;
 using text::PromptOpensReasoning;
 using text::RenderOptions;
 using text::StopMatcher;
@@ -100,6 +104,13 @@ bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
   return true;
 }
 
+static_assert(kMaxEchoBytes * 6 < limits::kMaxUnsentBytes, "JSON writes a byte as 6 at worst");
+static_assert(limits::kMaxMessages <= text::kMaxChatMessages);
+
+// What a template must do with a conversation, for error messages.
+constexpr std::string_view kRendersInTime =
+    kNumberedText<"renders within a second to a prompt of at most {} MiB", (kMaxEncodeBytes >> 20)>;
+
 // True once a second: a client that repeats a refused conversation must not fill the log.
 bool MayLog(int64_t wall_unix_ms) {
   static std::atomic<int64_t> last_s{0};
@@ -116,8 +127,7 @@ std::string ExpectedByTemplate(const ModelInfo& model, const Status& status, int
   }
   const bool is_limit = absl::IsFailedPrecondition(status);
   return fmt::format("a conversation that the model's chat template {}; {}",
-                     is_limit ? "renders within a second to a prompt of at most 4 MiB" : "accepts",
-                     reason);
+                     is_limit ? kRendersInTime : std::string_view("accepts"), reason);
 }
 
 // The prompt's tokens, and its text where the answer repeats it.
@@ -310,7 +320,7 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
 }
 
 bool IsUsableRequestId(std::string_view id) {
-  return !id.empty() && id.size() <= 128 &&
+  return !id.empty() && id.size() <= kMaxRequestIdBytes &&
          std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
 }
 
@@ -327,9 +337,8 @@ bool TokenizeText(const ModelInfo& model, const TextField& field, const EncodeOp
 
 bool DetokenizeIds(const ModelInfo& model, const std::vector<int64_t>& ids, std::string_view field,
                    std::string* text, RequestError* error) {
-  if (ids.size() > kApiMaxPromptTokens) {
-    return Fail(error, ErrorCode::kInvalidValue, field,
-                fmt::format("at most {} token ids", kApiMaxPromptTokens));
+  if (ids.size() > kMaxPromptTokens) {
+    return Fail(error, ErrorCode::kInvalidValue, field, kExpectedTokenCount);
   }
   if (!CheckTokenIds(model, ids, field, error)) return false;
   const std::vector<TokenId> tokens(ids.begin(), ids.end());

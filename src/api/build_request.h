@@ -23,7 +23,7 @@ namespace baton::api {
 
 // Bytes that the echoed prompts of one request's choices may have together. They are written at
 // once, where nothing waits for a slow client: as JSON, at 6 bytes for each of them at worst, this
-// stays below the 4 MiB that a connection may have unsent.
+// stays below limits::kMaxUnsentBytes.
 inline constexpr size_t kMaxEchoBytes = size_t{512} << 10;
 
 // How an answer is written: what the router does not need to know.
@@ -91,7 +91,8 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival,
                   const router::Submitter& submitter, BuiltRequest* built,
                   router::RequestError* error);
 
-// True for names that may stand in a header and a log line: 1 to 128 printable ASCII characters.
+// True for names that may stand in a header and a log line: 1 to limits::kMaxRequestIdBytes
+// printable ASCII characters.
 bool IsUsableRequestId(std::string_view id);
 
 // A text and the name of the field that it came in.

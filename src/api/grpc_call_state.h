@@ -8,15 +8,17 @@
 
 #include "grpcpp/grpcpp.h"
 
+#include "src/base/limits.h"
+
 namespace baton::api {
 
 // Names the call in the initial metadata: every answer, a refusal too, has `x-request-id`. `known`:
 // the request's name; "" = the client's from the metadata if it is usable, else a new one.
 void AddRequestId(std::string_view known, grpc::CallbackServerContext* context);
 
-// The largest metadata of a call that is answered: 64 KiB of the client's own (tokens, cookies,
-// baggage) and 4 KiB of its library's.
-inline constexpr size_t kMaxMetadataBytes = 68 << 10;
+// The largest metadata of a call that is answered: the client's own and 4 KiB of its
+// library's.
+inline constexpr size_t kMaxMetadataBytes = limits::kMaxClientMetadataBytes + (4 << 10);
 // Above this the gRPC library ends the whole connection and all its calls.
 inline constexpr int kMaxConnectionMetadataBytes = 1 << 20;
 static_assert(kMaxMetadataBytes < kMaxConnectionMetadataBytes, "else no call is refused alone");

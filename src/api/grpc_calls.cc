@@ -14,6 +14,7 @@
 #include "src/api/idempotency_key.h"
 #include "src/api/schema.h"
 #include "src/base/clock.h"
+#include "src/base/limits.h"
 #include "src/base/random.h"
 
 namespace baton::api {
@@ -141,7 +142,7 @@ void GenerateCall::Begin(std::shared_ptr<GenerateCall> self,
   arrival.splits_reasoning = parts_.splits_reasoning;
   // Here: the port takes more, for the workers, and what waits is held in memory.
   const size_t num_bytes = message->ByteSizeLong();
-  if (num_bytes > kApiMaxMessageBytes) return Refuse(RequestError{ErrorCode::kBodyTooLarge}, "");
+  if (num_bytes > limits::kMaxBodyBytes) return Refuse(RequestError{ErrorCode::kBodyTooLarge}, "");
   const bool posted =
       parts_.workers->TryPost(num_bytes, [self = std::move(self), message, arrival](bool too_late) {
         self->Run(*message, arrival, too_late);

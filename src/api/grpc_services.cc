@@ -9,6 +9,7 @@
 #include "src/api/grpc_stream_call.h"
 #include "src/api/schema.h"
 #include "src/base/clock.h"
+#include "src/base/limits.h"
 
 namespace baton::api {
 
@@ -164,7 +165,7 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
       return call;
     }
     const size_t num_bytes = request.ByteSizeLong();
-    if (num_bytes > kApiMaxMessageBytes) {
+    if (num_bytes > limits::kMaxBodyBytes) {
       refuse(PlainError(ErrorCode::kBodyTooLarge));
       return call;
     }

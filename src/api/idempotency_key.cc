@@ -8,12 +8,14 @@
 
 #include "kvcache/hash_chain.h"
 #include "src/api/json_writer.h"
+#include "src/base/limits.h"
 #include "src/base/random.h"
 #include "src/base/xxh3.h"
 
 namespace baton::api {
 
 using kv::kDefaultTenant;
+using limits::kMaxIdempotencyKeyBytes;
 using router::ErrorCode;
 using router::FieldError;
 using router::IdempotencyKey;
@@ -36,7 +38,7 @@ std::string_view EndpointName(Endpoint endpoint) {
   return endpoint == Endpoint::kChat ? "chat" : "completion";
 }
 
-// As deep as kMaxJsonDepth.
+// As deep as limits::kMaxJsonDepth.
 void Write(const JsonValue& value, JsonWriter* json) {
   int64_t integer = 0;
   uint64_t large = 0;

@@ -17,7 +17,6 @@ namespace baton::api {
 
 inline constexpr std::string_view kIdempotencyKeyField = "Idempotency-Key";
 inline constexpr std::string_view kIdempotencyKeyMetadata = "idempotency-key";
-inline constexpr size_t kMaxIdempotencyKeyBytes = 255;
 // Members of a body, JSON or protobuf, that a retry may have another value of: they say what the
 // attempt is called and how long its client waits, not what is asked for.
 inline constexpr std::array<std::string_view, 2> kFieldsOfAttempt = {"request_id", "timeout_ms"};

@@ -9,10 +9,13 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
+#include "src/base/limits.h"
 #include "src/text/utf8.h"
 
 namespace baton::api {
 
+using limits::kMaxJsonDepth;
+using limits::kMaxJsonValues;
 using router::ErrorCode;
 using router::RequestError;
 using text::ValidUtf8Prefix;

@@ -12,6 +12,7 @@
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
 #include "src/api/unsupported_params.h"
+#include "src/base/limits.h"
 
 namespace baton::api {
 
@@ -406,7 +407,7 @@ void AddUnread(const std::vector<std::string>& unread, std::vector<std::string>*
 bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* error) {
   const JsonValue::Array* array = value.AsArray();
   if (array == nullptr) return WrongType("messages", kExpectedMessages, error);
-  std::vector<ChatMessage> turns(std::min(array->size(), kApiMaxMessages + 1));
+  std::vector<ChatMessage> turns(std::min(array->size(), limits::kMaxMessages + 1));
   for (size_t i = 0; i < turns.size(); ++i) {
     if (!ReadTurn((*array)[i], i, &turns[i], error)) return false;
   }

@@ -27,6 +27,7 @@
 #include "src/base/hex.h"
 #include "src/base/host_port.h"
 #include "src/base/keepalive.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/mutex.h"
 #include "src/base/random.h"
@@ -75,8 +76,6 @@ using tls::TlsIdentity;
 
 namespace {
 
-// A worker's hello carries its tokenizer, up to 16 MiB.
-constexpr int kMaxGrpcMessageBytes = 32 << 20;
 constexpr int kNumHttpThreads = 2;
 constexpr int kNumApiThreads = 2;
 constexpr int64_t kDrainPollUs = 50'000;
@@ -269,7 +268,7 @@ Status RouterProcessImpl::StartGrpc() {
   AddKeepalive(config_.keepalive, &builder);
   // Calls above kMaxMetadataBytes are refused one by one; the library ends the connection instead.
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxConnectionMetadataBytes);
-  builder.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  builder.SetMaxReceiveMessageSize(limits::kMaxClusterMessageBytes);
   for (const auto& service : services_) builder.RegisterService(service.get());
   builder.RegisterService(&registry_service_);
   grpc_ = builder.BuildAndStart();

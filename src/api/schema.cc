@@ -9,9 +9,26 @@
 
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
+#include "src/base/limits.h"
 
 namespace baton::api {
 
+using limits::kMaxAddedPenalty;
+using limits::kMaxChoices;
+using limits::kMaxDeadlineMs;
+using limits::kMaxLogitBias;
+using limits::kMaxLogitBiases;
+using limits::kMaxMessages;
+using limits::kMaxPromptTokens;
+using limits::kMaxRepetitionPenalty;
+using limits::kMaxRequestIdBytes;
+using limits::kMaxSaltBytes;
+using limits::kMaxStopBytes;
+using limits::kMaxStopStrings;
+using limits::kMaxStopTokens;
+using limits::kMaxTemperature;
+using limits::kMaxTopLogprobs;
+using limits::kMaxUserBytes;
 using router::ErrorCode;
 using router::FieldError;
 using router::RequestError;
@@ -37,24 +54,25 @@ constexpr ParamRow kTable[] = {
     {"max_tokens", kChat, &ApiParams::max_tokens, 1, kMaxInt32},
     {"max_tokens", kCompletion, &ApiParams::max_tokens, 0, kMaxInt32},
     {"max_completion_tokens", kChat, &ApiParams::max_completion_tokens, 1, kMaxInt32},
-    {"temperature", kBoth, &ApiParams::temperature, 0, 100},
+    {"temperature", kBoth, &ApiParams::temperature, 0, kMaxTemperature},
     {"top_p", kBoth, &ApiParams::top_p, 0, 1, true},
     {"top_k", kBoth, &ApiParams::top_k, -1, kMaxInt32},
     {"min_p", kBoth, &ApiParams::min_p, 0, 1},
     {"seed", kBoth, &ApiParams::seed, -kMaxInt64, kMaxInt64},
-    {"n", kBoth, &ApiParams::n, 1, static_cast<double>(kApiMaxChoices)},
-    {"best_of", kCompletion, &ApiParams::best_of, 1, static_cast<double>(kApiMaxChoices)},
+    {"n", kBoth, &ApiParams::n, 1, kMaxChoices},
+    {"best_of", kCompletion, &ApiParams::best_of, 1, kMaxChoices},
     {"echo", kCompletion, &ApiParams::echo},
-    {"stop", kBoth, &ApiParams::stop, 1, kApiMaxStopBytes, false, kApiMaxStopTexts},
-    {"stop_token_ids", kBoth, &ApiParams::stop_token_ids, 0, kMaxInt32, false, kApiMaxStopTokens},
-    {"presence_penalty", kBoth, &ApiParams::presence_penalty, -100, 100},
-    {"frequency_penalty", kBoth, &ApiParams::frequency_penalty, -100, 100},
-    {"repetition_penalty", kBoth, &ApiParams::repetition_penalty, 0, 100, true},
-    {"logit_bias", kBoth, &ApiParams::logit_bias, -100, 100, false, kApiMaxLogitBias},
+    {"stop", kBoth, &ApiParams::stop, 1, kMaxStopBytes, false, kMaxStopStrings},
+    {"stop_token_ids", kBoth, &ApiParams::stop_token_ids, 0, kMaxInt32, false, kMaxStopTokens},
+    {"presence_penalty", kBoth, &ApiParams::presence_penalty, -kMaxAddedPenalty, kMaxAddedPenalty},
+    {"frequency_penalty", kBoth, &ApiParams::frequency_penalty, -kMaxAddedPenalty,
+     kMaxAddedPenalty},
+    {"repetition_penalty", kBoth, &ApiParams::repetition_penalty, 0, kMaxRepetitionPenalty, true},
+    {"logit_bias", kBoth, &ApiParams::logit_bias, -kMaxLogitBias, kMaxLogitBias, false,
+     kMaxLogitBiases},
     {"logprobs", kChat, &ApiParams::logprobs},
-    {"logprobs", kCompletion, &ApiParams::logprobs_count, 0,
-     static_cast<double>(kApiMaxTopLogprobs)},
-    {"top_logprobs", kChat, &ApiParams::top_logprobs, 0, static_cast<double>(kApiMaxTopLogprobs)},
+    {"logprobs", kCompletion, &ApiParams::logprobs_count, 0, kMaxTopLogprobs},
+    {"top_logprobs", kChat, &ApiParams::top_logprobs, 0, kMaxTopLogprobs},
     {"stream", kBoth, &ApiParams::stream},
     {"stream_options", kBoth, SpecialParam::kStreamOptions},
     {"response_format", kChat, SpecialParam::kResponseFormat},
@@ -66,12 +84,12 @@ constexpr ParamRow kTable[] = {
     {"chat_template_kwargs", kChat, SpecialParam::kTemplateKwargs},
     {"add_generation_prompt", kChat, &ApiParams::add_generation_prompt},
     {"continue_final_message", kChat, &ApiParams::continue_final_message},
-    {"user", kBoth, &ApiParams::user, 0, kApiMaxUserBytes, false, 0, true},
-    {"cache_salt", kBoth, &ApiParams::cache_salt, 1, kApiMaxSaltBytes, false, 0, true},
+    {"user", kBoth, &ApiParams::user, 0, kMaxUserBytes, false, 0, true},
+    {"cache_salt", kBoth, &ApiParams::cache_salt, 1, kMaxSaltBytes, false, 0, true},
     {"ignore_eos", kBoth, &ApiParams::ignore_eos},
     {"min_tokens", kBoth, &ApiParams::min_tokens, 0, kMaxInt32},
-    {"timeout_ms", kBoth, &ApiParams::timeout_ms, 1, 86'400'000},
-    {"request_id", kBoth, &ApiParams::request_id, 0, 128},
+    {"timeout_ms", kBoth, &ApiParams::timeout_ms, 1, kMaxDeadlineMs},
+    {"request_id", kBoth, &ApiParams::request_id, 0, kMaxRequestIdBytes},
 };
 
 std::string NumberText(double value) {
@@ -239,7 +257,7 @@ bool StoreBias(const ParamRow& row, LogitBias values, ApiParams* params, Request
 }
 
 bool StoreMessages(std::vector<ChatMessage> messages, ApiParams* params, RequestError* error) {
-  if (messages.empty() || messages.size() > kApiMaxMessages) {
+  if (messages.empty() || messages.size() > kMaxMessages) {
     *error = FieldError(ErrorCode::kInvalidValue, "messages", kExpectedMessages);
     return false;
   }
@@ -260,8 +278,8 @@ bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiPa
     *error = FieldError(ErrorCode::kInvalidValue, name, "token ids from 0 on");
     return false;
   }
-  if (tokens.size() > kApiMaxPromptTokens) {
-    *error = FieldError(ErrorCode::kInvalidValue, name, "at most 1048576 token ids");
+  if (tokens.size() > kMaxPromptTokens) {
+    *error = FieldError(ErrorCode::kInvalidValue, name, kExpectedTokenCount);
     return false;
   }
   params->prompt_token_ids = std::move(tokens);

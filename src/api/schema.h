@@ -16,22 +16,11 @@
 #include <vector>
 
 #include "src/api/params.h"
+#include "src/base/limits.h"
+#include "src/base/numbered_text.h"
 #include "src/router/request_error.h"
 
 namespace baton::api {
-
-inline constexpr size_t kApiMaxMessages = 4096;
-inline constexpr size_t kApiMaxStopTexts = 16;
-inline constexpr size_t kApiMaxStopBytes = 512;
-inline constexpr size_t kApiMaxStopTokens = 64;
-inline constexpr size_t kApiMaxLogitBias = 1024;
-inline constexpr size_t kApiMaxUserBytes = size_t{64} << 10;
-inline constexpr size_t kApiMaxSaltBytes = 1024;
-inline constexpr size_t kApiMaxPromptTokens = size_t{1} << 20;
-// Largest gRPC message: the JSON API's limit (http_server.h, max_body_bytes).
-inline constexpr size_t kApiMaxMessageBytes = size_t{8} << 20;
-inline constexpr int64_t kApiMaxChoices = 128;
-inline constexpr int64_t kApiMaxTopLogprobs = 20;
 
 // Parameters whose shape no member pointer describes; each has its own reader.
 enum class SpecialParam : uint8_t {
@@ -107,7 +96,9 @@ bool StoreReasoningFormat(std::string_view format, ApiParams* params, router::Re
 
 // The arrays of messages that are accepted, for error messages.
 inline constexpr std::string_view kExpectedMessages =
-    "an array of 1 to 4096 objects with role and content";
+    kNumberedText<"an array of 1 to {} objects with role and content", limits::kMaxMessages>;
+inline constexpr std::string_view kExpectedTokenCount =
+    kNumberedText<"at most {} token ids", limits::kMaxPromptTokens>;
 inline constexpr std::string_view kExpectedContent =
     "a string or an array of parts {\"type\":\"text\",\"text\":string}";
 inline constexpr std::string_view kExpectedPart =

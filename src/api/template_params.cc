@@ -8,9 +8,13 @@
 #include "fmt/format.h"
 
 #include "src/api/json_value.h"
+#include "src/base/limits.h"
 
 namespace baton::api {
 
+using limits::kMaxDocuments;
+using limits::kMaxTemplateKwargs;
+using limits::kMaxTemplateKwargsBytes;
 using router::ErrorCode;
 using router::FieldError;
 using router::RequestError;

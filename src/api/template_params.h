@@ -8,20 +8,19 @@
 
 #include "src/api/params.h"
 #include "src/base/json_value.h"
+#include "src/base/limits.h"
+#include "src/base/numbered_text.h"
 #include "src/router/request_error.h"
 
 namespace baton::api {
 
-// chat_template_kwargs: variables, and bytes of all of them as JSON.
-inline constexpr size_t kMaxTemplateKwargs = 64;
-inline constexpr size_t kMaxTemplateKwargsBytes = size_t{64} << 10;
-inline constexpr size_t kMaxDocuments = 1024;
-
-inline constexpr std::string_view kExpectedDocuments = "an array of at most 1024 objects";
+inline constexpr std::string_view kExpectedDocuments =
+    kNumberedText<"an array of at most {} objects", limits::kMaxDocuments>;
 inline constexpr std::string_view kExpectedReasoningEffort =
     "one of \"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\", \"max\"";
-inline constexpr std::string_view kExpectedTemplateKwargs =
-    "an object of at most 64 variables for the chat template, 64 KiB of JSON together";
+inline constexpr std::string_view kExpectedTemplateKwargs = kNumberedText<
+    "an object of at most {} variables for the chat template, {} KiB of JSON together",
+    limits::kMaxTemplateKwargs, (limits::kMaxTemplateKwargsBytes >> 10)>;
 inline constexpr std::string_view kExpectedArguments =
     "a JSON object, or the text of one of at most 1 MiB";
 inline constexpr std::string_view kExpectedToolCalls =

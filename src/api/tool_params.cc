@@ -5,9 +5,11 @@
 #include "fmt/format.h"
 
 #include "src/api/template_params.h"
+#include "src/base/limits.h"
 
 namespace baton::api {
 
+using limits::kMaxTools;
 using router::ErrorCode;
 using router::FieldError;
 using router::RequestError;

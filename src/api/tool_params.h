@@ -8,14 +8,16 @@
 
 #include "src/api/params.h"
 #include "src/base/json_value.h"
+#include "src/base/limits.h"
+#include "src/base/numbered_text.h"
 #include "src/router/request_error.h"
 
 namespace baton::api {
 
-inline constexpr size_t kMaxTools = 1024;
-
-inline constexpr std::string_view kExpectedTools =
-    "an array of at most 1024 objects {\"type\":\"function\", \"function\":{\"name\":string, ..}}";
+inline constexpr std::string_view kExpectedTools = kNumberedText<
+    "an array of at most {} objects "
+    "{\"type\":\"function\", \"function\":{\"name\":string, ..}}",
+    limits::kMaxTools>;
 inline constexpr std::string_view kExpectedToolChoice =
     "\"none\", \"auto\", \"required\" or {\"type\":\"function\", \"function\":{\"name\":string}}";
 

@@ -9,6 +9,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/print.h"
 #include "src/base/size_text.h"
@@ -191,8 +192,7 @@ int AuditLedger(const DoctorFlags& f) {
   return audit.suspects().empty() ? kExitOk : kExitFailure;
 }
 
-// A limit of the processes of one host, far above any.
-constexpr int64_t kMaxWorkers = 1024;
+// Of one host, far above any.
 constexpr int64_t kMaxThreads = 65536;
 
 void Declare(FlagSet& flags, DoctorFlags& f) {
@@ -200,7 +200,7 @@ void Declare(FlagSet& flags, DoctorFlags& f) {
             "print a shell script with what to change; changes nothing itself");
   flags.Add("--json", f.json, "JSON instead of text");
   flags.Add("--model", f.model, "a model that must be there and fit; default: any in the folder");
-  flags.Add("--workers", f.num_workers, {1, kMaxWorkers}, "workers of this host");
+  flags.Add("--workers", f.num_workers, {1, limits::kMaxWorkers}, "workers of this host");
   flags.Add("--threads", f.threads, {0, kMaxThreads},
             "compute threads of all of them; 0 = one per processor");
   flags.Add("--kv-memory", f.kv_memory,

@@ -8,6 +8,7 @@
 #include "nlohmann/json.hpp"
 
 #include "src/base/clock.h"
+#include "src/base/limits.h"
 #include "src/base/print.h"
 #include "src/cli/admin_page.h"
 #include "src/cli/commands.h"
@@ -135,7 +136,7 @@ int RunDrain(const std::vector<std::string>& args) {
   flags.Add("WORKER", worker, "id of the worker, e.g. decode-0");
   flags.AddAdmin("--admin", admin, "admin address of a router");
   flags.AddHint("--url", "give the router's admin address: --admin HOST:PORT");
-  flags.Add("--timeout", timeout_s, {1, 86400},
+  flags.Add("--timeout", timeout_s, {1, limits::kMaxDrainTimeoutS},
             "seconds that its running requests get; what is left then goes on elsewhere");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (const Status s = CheckWorkerName(worker); !s.ok()) return Fail("drain", s, kExitUsage);

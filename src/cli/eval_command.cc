@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "benchmarks/loadgen/report_files.h"
+#include "src/base/limits.h"
 #include "src/base/print.h"
 #include "src/base/regular_file.h"
 #include "src/cli/commands.h"
@@ -16,9 +17,9 @@ namespace baton::cli {
 
 using kernels::ParseIsa;
 using kv::KvDtype;
+using limits::kMaxEncodeBytes;
 using loadgen::CheckWritable;
 using loadgen::WriteWholeFile;
-using text::kMaxEncodeBytes;
 using text::ValidUtf8Prefix;
 
 namespace {
@@ -70,7 +71,7 @@ int RunEval(const std::vector<std::string>& args) {
   EvalFlags f;
   flags.Add("--perplexity", f.text_file, "the text: a UTF-8 file of at most 4 MiB");
   flags.Add("--model", f.model, "a .gguf file, a Hugging Face folder or a catalogue name");
-  flags.Add("--context", f.context, {0, 1 << 24},
+  flags.Add("--context", f.context, {0, limits::kMaxContextTokens},
             "tokens of a window, at least 2; 0 = 2048 or the model's, if that is shorter");
   flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = all processors");
   flags.AddChoice("--isa", f.isa, {"auto", "avx512", "avx2", "portable"},

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "src/api/router_process.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/open_files.h"
 #include "src/cli/child_process.h"
@@ -40,7 +41,7 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   flags.AddAddress("--http", f.config.http_address, "address of the OpenAI-compatible API");
   flags.AddAddress("--admin", f.config.admin_address, "address for health and metrics");
   DeclareRouterTuning(flags, f.tuning);
-  flags.Add("--drain-timeout", f.drain_timeout_s, {0, 86400},
+  flags.Add("--drain-timeout", f.drain_timeout_s, {0, limits::kMaxDrainTimeoutS},
             "seconds that running streams get after SIGTERM, behind the 5 s in which new ones are "
             "still accepted");
   flags.AddFile(

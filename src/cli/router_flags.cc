@@ -1,6 +1,7 @@
 #include "src/cli/router_flags.h"
 
 #include "benchmarks/loadgen/quantity.h"
+#include "src/base/limits.h"
 
 namespace baton::cli {
 
@@ -29,7 +30,7 @@ StatusOr<double> ParseShadow(const std::string& share) {
 void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
   flags.AddChoice("--mode", tuning.mode, {"disagg", "aggregated", "adaptive"},
                   "who computes prompts: prefill workers, decode workers, or by length");
-  flags.Add("--local-prefill-tokens", tuning.local_prefill_tokens, {0, 1 << 20},
+  flags.Add("--local-prefill-tokens", tuning.local_prefill_tokens, {0, limits::kMaxPromptTokens},
             "adaptive: prompts of at most this many tokens are computed by the decode worker");
   flags.AddChoice("--reasoning-format", tuning.reasoning_format, {"auto", "none"},
                   "auto: what a model thinks before it answers goes to reasoning_content; none: it "
@@ -50,7 +51,7 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
       "seconds that an HTTP connection without a request is kept: more than the proxies before "
       "it keep theirs, so that they close first");
   flags.Add(
-      "--request-timeout", tuning.request_timeout_s, {1, 86'400},
+      "--request-timeout", tuning.request_timeout_s, {1, limits::kMaxDeadlineMs / 1000},
       "seconds without a new token, since the last one or the request's arrival, after which a "
       "request is ended; timeout_ms and grpc-timeout are total deadlines beside it");
   flags.Add("--served-model-name", tuning.served_names,

@@ -1,5 +1,6 @@
 #include "src/cli/worker_flags.h"
 
+#include "src/base/limits.h"
 #include "src/base/regular_file.h"
 #include "src/base/size_text.h"
 #include "src/model/compute_device.h"
@@ -123,11 +124,11 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
   flags.Add("--kv-memory", tuning.kv_memory,
             "bytes of the KV pool, e.g. 2GiB; default and 0: the larger of 1GiB and one full "
             "sequence");
-  flags.Add("--max-context", tuning.max_context, {0, 1 << 24},
+  flags.Add("--max-context", tuning.max_context, {0, limits::kMaxContextTokens},
             "longest sequence in tokens; 0 = the model's");
   flags.AddChoice("--prefix-cache", tuning.prefix_cache, {"on", "off"},
                   "keep KV blocks and reuse them for prompts that begin alike");
-  flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, 86400},
+  flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, limits::kMaxDrainTimeoutS},
             "seconds that running streams get after SIGTERM");
   flags.AddFile("--cluster-secret-file", tuning.secret_file,
                 "file whose bytes the router and all workers of this cluster share");

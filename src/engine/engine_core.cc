@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/model/model_config.h"
 
@@ -19,6 +20,7 @@ using kv::HandoffMessage;
 using kv::Nack;
 using kv::PrefixIndex;
 using kv::Revoke;
+using limits::kMaxChoices;
 using model::ForwardModel;
 using model::kMinContextTokens;
 using scheduler::Scheduler;

@@ -14,6 +14,7 @@
 #include "scheduler/scheduler.h"
 #include "src/base/clock.h"
 #include "src/base/ids.h"
+#include "src/base/limits.h"
 #include "src/device/step_stage.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/kv_store.h"
@@ -32,13 +33,13 @@ struct EngineConfig {
   kv::HandoffTimers handoff;
   uint64_t hash_bytes_per_turn = 16 << 20;  // of a hand-over, between two steps: about 2 ms
   uint32_t layers_per_group = 5;            // crossed at once: 6 groups in a model of 30 layers
-  uint32_t max_requests = 1024;             // live
-  uint32_t max_transfers = 1024;            // hand-offs of either side that hold blocks
-  uint32_t max_bound_transfers = 2048;      // kept after binding to answer repeated messages
-  size_t inbox_capacity = 8192;             // refusable events
-  int64_t request_lease_us = 10'000'000;    // without a word from the router
-  int64_t idle_wake_us = 500'000;           // an idle loop turns this often, for liveness
-  std::optional<int> cpu;                   // the only processor of the engine thread
+  uint32_t max_requests = limits::kMaxLiveRequests;    // live
+  uint32_t max_transfers = limits::kMaxOpenTransfers;  // hand-offs of either side that hold blocks
+  uint32_t max_bound_transfers = 2048;  // kept after binding to answer repeated messages
+  size_t inbox_capacity = limits::kMaxInboxEvents;     // refusable events
+  int64_t request_lease_us = limits::kRequestLeaseUs;  // without a word from the router
+  int64_t idle_wake_us = 500'000;  // an idle loop turns this often, for liveness
+  std::optional<int> cpu;          // the only processor of the engine thread
 };
 
 // The parts that an engine is joined with; everything outlives it.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/engine/engine_core.h"
 
@@ -19,7 +20,11 @@ using kv::HandoffOutcome;
 using kv::HandoffOutcomeName;
 using kv::Seal;
 using kv::TransportKind;
-using model::kMaxTopLogprobs;
+using limits::kMaxChoices;
+using limits::kMaxDeadlineUs;
+using limits::kMaxStopTokens;
+using limits::kMaxTopLogprobs;
+using limits::kRetryHintMs;
 using model::SampledToken;
 using model::ValidateSamplingParams;
 using scheduler::SchedulerRole;
@@ -27,9 +32,6 @@ using scheduler::Sequence;
 using scheduler::SequenceSpec;
 
 namespace {
-
-// After this a refused request may find room.
-constexpr uint32_t kRetryAfterMs = 200;
 
 bool IsForLoad(const Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsUnavailable(status);
@@ -304,7 +306,7 @@ void EngineCore::Reject(const RequestSpec& spec, const Status& status) {
                .key = spec.key,
                .state = RequestState::kRejected,
                .status = status,
-               .retry_after_ms = IsForLoad(status) ? kRetryAfterMs : 0});
+               .retry_after_ms = IsForLoad(status) ? kRetryHintMs : 0});
 }
 
 // ---- Ends.

@@ -41,12 +41,8 @@ enum class RequestKind : uint8_t {
   kDest = 2,    // receives the prompt's KV and decodes
 };
 
-// Limits of one request; the engine refuses what lies outside.
-inline constexpr uint32_t kMaxChoices = 128;
-inline constexpr uint32_t kMaxStopTokens = 64;
-inline constexpr int64_t kMaxDeadlineUs = int64_t{24} * 3600 * 1'000'000;
-
-// Everything an engine needs to know of a request.
+// Everything an engine needs to know of a request. The engine refuses values outside the ranges of
+// src/base/limits.h.
 struct RequestSpec {
   RequestKey key;
   SessionId session;

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "src/base/limits.h"
+
 namespace baton::engine {
 
 using kv::PrefixChange;
+using limits::kMaxChangesPerBlock;
 
 namespace {
 
-constexpr size_t kMaxChangesPerBlock = 4;
 // The changes that a reader which comes every heartbeat finds; memory for more is allocated once.
 constexpr size_t kUsualChanges = 4096;
 

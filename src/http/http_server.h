@@ -23,6 +23,7 @@
 #include <memory>
 #include <string>
 
+#include "src/base/limits.h"
 #include "src/base/status.h"
 #include "src/http/http_message.h"
 #include "src/http/http_responder.h"
@@ -50,13 +51,13 @@ struct HttpServerOptions {
   // MaxConnectionsWithin.
   size_t max_connections = 1024;
   HttpPatience patience;
-  size_t max_header_bytes = size_t{16} << 10;  // request line and fields; above: 431
-  size_t max_header_fields = 100;              // above: 431
-  size_t max_body_bytes = size_t{8} << 20;     // above: 413
+  size_t max_header_bytes = size_t{16} << 10;     // request line and fields; above: 431
+  size_t max_header_fields = 100;                 // above: 431
+  size_t max_body_bytes = limits::kMaxBodyBytes;  // above: 413
   // Bytes of all bodies together, each above its first 64 KiB (body_budget.h): 16 of the largest.
   // A request whose body does not fit gets 503.
   size_t max_bodies_bytes = size_t{128} << 20;
-  size_t max_buffered_bytes = size_t{4} << 20;  // unsent answer bytes of one connection
+  size_t max_buffered_bytes = limits::kMaxUnsentBytes;  // unsent answer bytes of one connection
   int64_t header_timeout_ms = 10'000;  // first byte of a request to the end of its header: 408
   int64_t body_timeout_ms = 60'000;    // end of header to end of body: 408
   // Between requests: closed silently. More than the 60 s of nginx and of cloud balancers, so that

@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "src/base/limits.h"
 #include "src/base/quoted_text.h"
 #include "src/model/tensor_plan.h"
 
@@ -16,6 +17,7 @@ namespace baton::model {
 using kv::KvDtype;
 using kv::KvEncoding;
 using kv::KvLayout;
+using limits::kMaxContextTokens;
 
 namespace {
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kvcache/kv_view.h"
+#include "src/base/limits.h"
 #include "src/base/status.h"
 #include "src/model/architecture.h"
 #include "src/model/gguf.h"
@@ -31,8 +32,8 @@ inline constexpr uint32_t kMinHeadDim = 8;
 inline constexpr uint32_t kMaxHeadDim = 256;  // of the kernels' buffers
 inline constexpr uint32_t kMaxExperts = 1024;
 inline constexpr uint32_t kMaxExpertsUsed = 64;
-inline constexpr uint32_t kMaxModelVocab = 1u << 20;  // tokens, and merges of their tokenizer
-inline constexpr uint32_t kMaxContextTokens = 1u << 20;
+// Tokens, and merges of their tokenizer.
+inline constexpr uint32_t kMaxModelVocab = limits::kMaxVocabTokens;
 inline constexpr uint32_t kMinContextTokens = 2;
 
 // The numbers that a forward pass needs besides the weights.
@@ -47,7 +48,7 @@ struct ModelConfig {
   uint32_t num_kv_heads = 0;
   uint32_t head_dim = 0;
   uint32_t vocab_size = 0;  // rows of token_embd = number of tokens in the tokenizer
-  // Tokens the model was trained for, in [kMinContextTokens, kMaxContextTokens].
+  // Tokens the model was trained for, in [kMinContextTokens, limits::kMaxContextTokens].
   uint32_t context_length = 0;
   float rms_epsilon = 0;
   double rope_base = 0;

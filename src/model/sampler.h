@@ -36,6 +36,7 @@
 
 #include "kernels/sampling.h"
 #include "src/base/ids.h"
+#include "src/base/limits.h"
 #include "src/base/status.h"
 #include "src/base/token_logprob.h"
 #include "src/model/sampler_state.h"
@@ -69,7 +70,7 @@ struct SampledToken {
   bool has_logprob = false;
   float logprob = 0;
   uint32_t num_top = 0;  // entries of `top` that are set; best first, ties by lowest id
-  std::array<TokenLogprob, kMaxTopLogprobs> top;
+  std::array<TokenLogprob, limits::kMaxTopLogprobs> top;
 
   std::span<const TokenLogprob> top_logprobs() const { return {top.data(), num_top}; }
 };

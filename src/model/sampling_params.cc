@@ -4,7 +4,17 @@
 #include <cmath>
 #include <string_view>
 
+#include "src/base/limits.h"
+
 namespace baton::model {
+
+using limits::kMaxAddedPenalty;
+using limits::kMaxLogitBias;
+using limits::kMaxLogitBiases;
+using limits::kMaxRepetitionPenalty;
+using limits::kMaxTemperature;
+using limits::kMaxTopLogprobs;
+
 namespace {
 
 // Inclusive range; `open` excludes min.
@@ -43,14 +53,15 @@ absl::Status CheckBiases(const std::vector<LogitBias>& biases, uint32_t vocab_si
 }  // namespace
 
 absl::Status ValidateSamplingParams(const SamplingParams& params, uint32_t vocab_size) {
-  BATON_RETURN_IF_ERROR(CheckRange("temperature", params.temperature, {0.0f, 100.0f}));
+  BATON_RETURN_IF_ERROR(CheckRange("temperature", params.temperature, {0.0f, kMaxTemperature}));
   BATON_RETURN_IF_ERROR(CheckRange("top_p", params.top_p, {0.0f, 1.0f}));
   BATON_RETURN_IF_ERROR(CheckRange("min_p", params.min_p, {0.0f, 1.0f}));
-  BATON_RETURN_IF_ERROR(
-      CheckRange("repetition_penalty", params.repetition_penalty, {0.0f, 100.0f, true}));
-  BATON_RETURN_IF_ERROR(CheckRange("presence_penalty", params.presence_penalty, {-100.0f, 100.0f}));
-  BATON_RETURN_IF_ERROR(
-      CheckRange("frequency_penalty", params.frequency_penalty, {-100.0f, 100.0f}));
+  BATON_RETURN_IF_ERROR(CheckRange("repetition_penalty", params.repetition_penalty,
+                                   {0.0f, kMaxRepetitionPenalty, true}));
+  BATON_RETURN_IF_ERROR(CheckRange("presence_penalty", params.presence_penalty,
+                                   {-kMaxAddedPenalty, kMaxAddedPenalty}));
+  BATON_RETURN_IF_ERROR(CheckRange("frequency_penalty", params.frequency_penalty,
+                                   {-kMaxAddedPenalty, kMaxAddedPenalty}));
   if (params.top_logprobs > kMaxTopLogprobs) {
     return InvalidArgument("top_logprobs {} is outside [0, {}]", params.top_logprobs,
                            kMaxTopLogprobs);

@@ -10,9 +10,6 @@
 
 namespace baton::model {
 
-inline constexpr uint32_t kMaxTopLogprobs = 20;
-inline constexpr uint32_t kMaxLogitBiases = 1024;
-inline constexpr float kMaxLogitBias = 100.0f;
 // Below this a temperature means greedy (as in vLLM): the division would only lose precision.
 inline constexpr float kMinTemperature = 1e-5f;
 
@@ -23,15 +20,16 @@ struct LogitBias {
 };
 
 // The meaning of each field is that of the OpenAI API, with vLLM's extensions; the order in which
-// they act is written in sampler.h.
+// they act is written in sampler.h. ValidateSamplingParams checks the ranges, which
+// src/base/limits.h names.
 struct SamplingParams {
-  float temperature = 1.0f;           // [0, 100]; 0 = greedy
+  float temperature = 1.0f;           // [0, kMaxTemperature]; 0 = greedy
   uint32_t top_k = 0;                 // candidates kept; 0 = off
   float top_p = 1.0f;                 // [0, 1]; 1 = off
   float min_p = 0.0f;                 // [0, 1]; 0 = off
-  float repetition_penalty = 1.0f;    // (0, 100]; 1 = off; prompt and output tokens
-  float presence_penalty = 0.0f;      // [-100, 100]; output tokens
-  float frequency_penalty = 0.0f;     // [-100, 100]; output tokens, times their count
+  float repetition_penalty = 1.0f;    // (0, kMaxRepetitionPenalty]; 1 = off; all tokens
+  float presence_penalty = 0.0f;      // +-kMaxAddedPenalty; output tokens
+  float frequency_penalty = 0.0f;     // likewise, times their count
   uint64_t seed = 0;                  // key of the random function
   uint32_t min_tokens = 0;            // no end of generation before this many output tokens
   bool logprobs = false;              // log-probability of the chosen token

@@ -7,6 +7,8 @@
 
 #include "fmt/format.h"
 
+#include "src/base/limits.h"
+
 namespace baton::obs {
 
 using http::HttpHandler;
@@ -17,6 +19,7 @@ using http::HttpServer;
 using http::HttpServerOptions;
 using http::SiteCheck;
 using http::SiteRules;
+using limits::kMaxDrainTimeoutS;
 
 namespace {
 
@@ -51,9 +54,6 @@ HttpHandler JsonHandler(std::function<StatusOr<std::string>()> provider) {
     }
   };
 }
-
-// A day: what --drain-timeout allows.
-constexpr uint32_t kMaxDrainTimeoutS = 86'400;
 
 // The question of POST /drain.
 struct DrainQuery {

@@ -8,6 +8,7 @@
 #include "grpcpp/grpcpp.h"
 
 #include "src/base/clock.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/mutex.h"
 #include "src/router/router_core.h"
@@ -17,6 +18,7 @@
 
 namespace baton::router {
 
+using limits::kHeartbeatMs;
 using obs::RefusalReason;
 using rpc::HasVerifiedCertificate;
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/router/router_core.h"
 
 namespace baton::router {
 
+using limits::kMaxPendingTokens;
 using obs::BatonMetrics;
 using obs::KeyedLoss;
 using obs::KeyedResult;

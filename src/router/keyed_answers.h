@@ -33,6 +33,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "src/base/limits.h"
 #include "src/obs/baton_metrics.h"
 #include "src/router/answer_log.h"
 #include "src/router/client_pause.h"
@@ -55,7 +56,7 @@ struct KeyedAnswersLimits {
   int64_t grace_us = 10'000'000;
   int64_t keep_us = 600'000'000;  // a client that has waited for so long has given up
   int64_t slow_client_us = 30'000'000;
-  size_t max_entries = 8192;  // RouterCoreConfig::max_live: what runs always fits
+  size_t max_entries = limits::kMaxRouterRequests;  // what runs always fits
   size_t max_readers = 8192;
   size_t max_readers_per_key = 16;  // a client retries one after the other
   size_t max_orphans = 64;

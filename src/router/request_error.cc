@@ -2,6 +2,9 @@
 
 #include "fmt/format.h"
 
+#include "src/base/limits.h"
+#include "src/base/numbered_text.h"
+
 namespace baton::router {
 namespace {
 
@@ -46,7 +49,8 @@ constexpr ErrorRow kRows[] = {
     {ErrorCode::kDuplicateKey, 400, kGrpcInvalidArgument, kInvalidRequest, "duplicate_key",
      "The body has an object with the same key twice."},
     {ErrorCode::kTooDeep, 400, kGrpcInvalidArgument, kInvalidRequest, "too_deep",
-     "The body is nested deeper than 32 levels or has more than 1048576 values."},
+     kNumberedText<"The body is nested deeper than {} levels or has more than {} values.",
+                   limits::kMaxJsonDepth, limits::kMaxJsonValues>},
     {ErrorCode::kMissingField, 400, kGrpcInvalidArgument, kInvalidRequest,
      "missing_required_parameter", "'{0}' is required: {1}."},
     {ErrorCode::kInvalidType, 400, kGrpcInvalidArgument, kInvalidRequest, "invalid_type",
@@ -74,7 +78,7 @@ constexpr ErrorRow kRows[] = {
     {ErrorCode::kRequestTimeout, 408, kGrpcDeadlineExceeded, kTimeoutError, "request_timeout",
      "The request did not arrive in time."},
     {ErrorCode::kBodyTooLarge, 413, kGrpcInvalidArgument, kInvalidRequest, "body_too_large",
-     "The request is larger than 8 MiB."},
+     kNumberedText<"The request is larger than {} MiB.", (limits::kMaxBodyBytes >> 20)>},
     {ErrorCode::kUnsupportedMediaType, 415, kGrpcInvalidArgument, kInvalidRequest,
      "unsupported_media_type",
      "The body must be JSON and say so: send the header 'Content-Type: application/json' (curl: -H "
@@ -84,7 +88,8 @@ constexpr ErrorRow kRows[] = {
     {ErrorCode::kQueueTimeout, 429, kGrpcResourceExhausted, kRateLimit, "queue_timeout",
      "No worker had room within the server's --queue-wait-ms; try again later."},
     {ErrorCode::kHeaderTooLarge, 431, kGrpcInvalidArgument, kInvalidRequest, "header_too_large",
-     "The header (gRPC: the metadata, 64 KiB) is larger than the server accepts."},
+     kNumberedText<"The header (gRPC: the metadata, {} KiB) is larger than the server accepts.",
+                   (limits::kMaxClientMetadataBytes >> 10)>},
     {ErrorCode::kCancelled, 499, kGrpcCancelled, kInvalidRequest, "cancelled",
      "The request was cancelled by the client."},
     {ErrorCode::kSlowClient, 408, kGrpcResourceExhausted, kTimeoutError, "slow_client",
@@ -148,7 +153,7 @@ RequestError PlainError(ErrorCode code) {
   RequestError error;
   error.code = code;
   const int status = HttpStatusOf(code);
-  if (status == 429 || status == 503) error.retry_after_s = kRetryAfterS;
+  if (status == 429 || status == 503) error.retry_after_s = limits::kMinRetryAfterS;
   return error;
 }
 

@@ -78,10 +78,7 @@ std::string_view ErrorTypeOf(ErrorCode code);
 // OpenAI's `code`: "context_length_exceeded", "queue_full" ...
 std::string_view ErrorNameOf(ErrorCode code);
 
-// The least Retry-After, seconds: of refusals that say nothing about how long they last, and where
-// the estimate (retry_estimate.h) gives less.
-inline constexpr uint32_t kRetryAfterS = 1;
-// Without details; 429 and 503 tell the client to come back.
+// Without details; 429 and 503 tell the client to come back after limits::kMinRetryAfterS.
 RequestError PlainError(ErrorCode code);
 // The total deadline, as the client gave it, has passed; `field` is its name for it.
 RequestError DeadlineError(std::string_view field, int64_t timeout_us);

@@ -2,9 +2,14 @@
 
 #include <algorithm>
 
+#include "src/base/limits.h"
 #include "src/router/request_error.h"
 
 namespace baton::router {
+
+using limits::kMaxRetryAfterS;
+using limits::kMinRetryAfterS;
+
 namespace {
 
 constexpr int64_t kUsPerS = 1'000'000;
@@ -23,7 +28,7 @@ double TokenUs(const RunningAnswer& answer) {
 
 uint32_t RetrySeconds(int64_t us) {
   const int64_t seconds = us / kUsPerS + (us % kUsPerS > 0 ? 1 : 0);
-  return static_cast<uint32_t>(std::clamp<int64_t>(seconds, kRetryAfterS, kMaxRetryAfterS));
+  return static_cast<uint32_t>(std::clamp<int64_t>(seconds, kMinRetryAfterS, kMaxRetryAfterS));
 }
 
 void RetryEstimate::OnServed(int64_t us, uint32_t num_tokens) {
@@ -50,7 +55,7 @@ void RetryEstimate::Look(const std::vector<RunningAnswer>& running, int64_t now_
 }
 
 uint32_t RetryEstimate::AfterS(size_t num_ahead) const {
-  if (left_us_.empty()) return kRetryAfterS;
+  if (left_us_.empty()) return kMinRetryAfterS;
   const size_t num_rounds = std::min<size_t>(num_ahead / left_us_.size(), kMaxRetryAfterS);
   const int64_t us =
       left_us_[num_ahead % left_us_.size()] + static_cast<int64_t>(num_rounds) * whole_us_;

@@ -12,11 +12,7 @@
 
 namespace baton::router {
 
-// The most that a client is told to wait, seconds: an estimate of more is worth little, and room
-// may come sooner.
-inline constexpr uint32_t kMaxRetryAfterS = 60;
-
-// `us` in whole seconds, rounded up, from 1 to kMaxRetryAfterS.
+// `us` in whole seconds, rounded up, from limits::kMinRetryAfterS to limits::kMaxRetryAfterS.
 uint32_t RetrySeconds(int64_t us);
 
 // How far a running request is.

@@ -13,7 +13,7 @@
 //     all tokens are known, so that a refusal gets a proper status. No token reaches a client
 //     twice: a later placement starts from the known tokens.
 //  5. The queue holds at most max_queued requests, the table max_live, one request at most
-//     kMaxPendingTokens undelivered tokens.
+//     limits::kMaxPendingTokens undelivered tokens.
 //  6. No request outlives its deadline by more than one tick.
 //  7. States, attempts and the limits of faults are those of kvcache/handoff_request.h.
 #ifndef BATON_ROUTER_ROUTER_CORE_H_

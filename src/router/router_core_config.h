@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "src/base/limits.h"
 #include "src/obs/span.h"
 #include "src/router/router_prefix_index.h"
 #include "src/router/served_names.h"
@@ -19,16 +20,12 @@ enum class ServeMode : uint8_t {
   kAdaptive,    // a pair for prompts longer than local_max_tokens
 };
 
-inline constexpr size_t kMaxPendingTokens = 65'536;  // undelivered tokens of one request
-inline constexpr uint32_t kRequestLeaseMs = 10'000;
-inline constexpr int64_t kRenewEveryUs = 2'500'000;  // four times within a lease
-
 // Limits and policy; constant.
 struct RouterCoreConfig {
   ServeMode mode = ServeMode::kDisagg;
   uint32_t local_max_tokens = 0;  // prompts up to this length take the local path (kAdaptive)
-  size_t max_queued = 1024;
-  size_t max_live = 8192;
+  size_t max_queued = limits::kMaxQueuedRequests;
+  size_t max_live = limits::kMaxRouterRequests;
   int64_t queue_wait_us = 10'000'000;
   // A worker with more to compute than this gets no more prompts: they wait here, where they can
   // still go to another and where the queue wait counts.

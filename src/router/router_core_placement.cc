@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 
 #include "kvcache/hash_chain.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/router/router_core.h"
@@ -25,8 +26,6 @@ using scheduler::RouteReason;
 
 namespace {
 
-// The longest deadline that workers take.
-constexpr int64_t kLongestDeadlineUs = int64_t{24} * 3600 * 1'000'000;
 // A prefill worker says when it has computed a prompt. The KV counts as late when that word comes
 // later than twice the predicted time plus this. The word takes the same bad link.
 constexpr int64_t kSpareUs = 500'000;
@@ -45,7 +44,7 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, bool exact,
   spec.num_choices = request.spec.num_choices;
   // Rounded up: workers refuse a deadline of 0, and the router's own timer is exact. One that is
   // refused after a day, for want of a deadline, is placed again.
-  const int64_t left_us = std::min(request.DeadlineUs() - now_us, kLongestDeadlineUs);
+  const int64_t left_us = std::min(request.DeadlineUs() - now_us, limits::kMaxDeadlineUs);
   spec.deadline_ms = static_cast<uint32_t>((left_us + 999) / 1000);
   spec.prompt = &request.spec.prompt;
   spec.replayed = request.Replayed();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/router/router_core.h"
 
@@ -10,6 +11,7 @@ namespace baton::router {
 using kv::PlacementFault;
 using kv::PlacementProgress;
 using kv::RecoverDecision;
+using limits::kMaxPendingTokens;
 using obs::RequestEvent;
 using obs::ResumeSource;
 using scheduler::FinishReason;

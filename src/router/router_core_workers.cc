@@ -3,6 +3,7 @@
 #include <bit>
 #include <utility>
 
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/router/router_core.h"
 
@@ -11,6 +12,9 @@ namespace baton::router {
 using kv::ChainKeyCheck;
 using kv::DeriveChainKey;
 using kv::kDefaultTenant;
+using limits::kHeartbeatMs;
+using limits::kRenewEveryUs;
+using limits::kRequestLeaseUs;
 using obs::RefusalReason;
 
 namespace {
@@ -156,7 +160,7 @@ void RouterCore::OnSessionUp(SessionRef session, int64_t now_us) {
   worker->session_up = true;
   worker->num_failed_sessions = 0;
   worker->progress_us = now_us;
-  worker->session->Renew(kRequestLeaseMs);
+  worker->session->Renew(kRequestLeaseUs / 1000);
   queue_changed_ = true;
   PlaceQueued(now_us);
 }
@@ -232,7 +236,7 @@ void RouterCore::CheckWorkers(int64_t now_us) {
     }
     if (worker.session == nullptr && now_us >= worker.reconnect_us) OpenSession(worker);
     if (renew && worker.session_up && worker.num_requests > 0) {
-      worker.session->Renew(kRequestLeaseMs);
+      worker.session->Renew(kRequestLeaseUs / 1000);
     }
   }
 }

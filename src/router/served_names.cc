@@ -2,13 +2,17 @@
 
 #include <algorithm>
 
+#include "src/base/limits.h"
 #include "src/base/quoted_text.h"
 
 namespace baton::router {
+
+using limits::kMaxModelIdBytes;
+
 namespace {
 
 bool IsName(std::string_view name) {
-  return !name.empty() && name.size() <= kMaxServedNameBytes &&
+  return !name.empty() && name.size() <= kMaxModelIdBytes &&
          std::all_of(name.begin(), name.end(), [](char c) { return c > 0x20 && c < 0x7f; });
 }
 
@@ -25,7 +29,7 @@ StatusOr<ServedNames> ServedNames::Parse(std::string_view text) {
       name.remove_prefix(equals + 1);
       if (!IsName(model)) {
         return InvalidArgument("the model {} before '=' must be 1 to {} printable characters",
-                               QuotedForMessage(model), kMaxServedNameBytes);
+                               QuotedForMessage(model), kMaxModelIdBytes);
       }
     }
     BATON_RETURN_IF_ERROR(served.Add(model, name));
@@ -46,7 +50,7 @@ ServedNames::Row& ServedNames::RowOf(std::string_view model) {
 Status ServedNames::Add(std::string_view model, std::string_view name) {
   if (!IsName(name)) {
     return InvalidArgument("{} is no name: 1 to {} printable ASCII characters without blanks",
-                           QuotedForMessage(name), kMaxServedNameBytes);
+                           QuotedForMessage(name), kMaxModelIdBytes);
   }
   if (name == "default") {
     return InvalidArgument("'default' already means the only model; choose another name");

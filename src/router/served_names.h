@@ -15,8 +15,7 @@
 
 namespace baton::router {
 
-inline constexpr size_t kMaxServedNames = 64;       // of one model
-inline constexpr size_t kMaxServedNameBytes = 256;  // of one name
+inline constexpr size_t kMaxServedNames = 64;  // of one model
 
 // See the file comment.
 class ServedNames {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 
+#include "src/base/limits.h"
 #include "src/base/wire_text.h"
 #include "src/base/xxh3.h"
 #include "src/text/tokenizer_spec.h"
@@ -15,19 +16,27 @@ namespace baton::router {
 
 using kv::ChainFromBytes;
 using kv::ChainLink;
+using limits::kMaxModelIdBytes;
+using limits::kMaxPoolBlocks;
+using limits::kMaxPrefixChanges;
+using limits::kMaxRetryHintMs;
+using limits::kMaxSpecBytes;
+using limits::kMaxTopLogprobs;
+using limits::kMaxWorkerIdBytes;
+using limits::kMaxWorkers;
 using scheduler::FinishReason;
-using text::kMaxSpecBytes;
 using text::ValidUtf8Prefix;
 
 namespace {
 
-constexpr size_t kMaxWorkerIdBytes = 64;
 constexpr size_t kMaxAddressBytes = 256;
-constexpr size_t kMaxModelIdBytes = 256;
 // Readable ids and parts of fingerprints have some hundred bytes.
 constexpr size_t kMaxTextBytes = 4096;
-constexpr size_t kMaxLinks = 1024;
-constexpr size_t kMaxTopLogprobs = 20;
+// Context and vocabulary that a hello may name: a worker of a later release may take more than
+// this one does, and the router computes with 31 bits.
+constexpr uint64_t kMaxHelloTokens = uint64_t{1} << 30;
+static_assert(kMaxHelloTokens >= limits::kMaxContextTokens);
+static_assert(kMaxHelloTokens >= limits::kMaxVocabTokens);
 
 bool IsWorkerId(std::string_view id) {
   if (id.empty() || id.size() > kMaxWorkerIdBytes) return false;
@@ -100,14 +109,15 @@ void EncodeSpec(const PlacementSpec& spec, v1::RequestSpec* out) {
 
 Status CheckHelloNames(const v1::WorkerHello& hello) {
   if (!IsWorkerId(hello.worker().worker_id())) {
-    return InvalidArgument("worker_id must be 1 to 64 of [a-z0-9-], it has {} bytes",
-                           hello.worker().worker_id().size());
+    return InvalidArgument("worker_id must be 1 to {} of [a-z0-9-], it has {} bytes",
+                           kMaxWorkerIdBytes, hello.worker().worker_id().size());
   }
   if (hello.worker().incarnation() == 0) return InvalidArgument("incarnation is 0");
   if (!IsModelId(hello.model())) {
     return InvalidArgument(
-        "model must be 1 to 256 bytes of UTF-8 without '/' and ASCII control characters, not "
-        "\"default\"");
+        "model must be 1 to {} bytes of UTF-8 without '/' and ASCII control characters, not "
+        "\"default\"",
+        kMaxModelIdBytes);
   }
   if (hello.tokenizer().size() > kMaxSpecBytes) {
     return InvalidArgument("tokenizer has {} bytes, the limit is {}", hello.tokenizer().size(),
@@ -145,11 +155,11 @@ Status CheckHelloNumbers(const v1::WorkerHello& hello) {
     if (value >= 1 && value <= max) return OkStatus();
     return InvalidArgument("{} is {}, outside 1..{}", field, value, max);
   };
-  BATON_RETURN_IF_ERROR(check("max_context", hello.max_context(), 1u << 30));
+  BATON_RETURN_IF_ERROR(check("max_context", hello.max_context(), kMaxHelloTokens));
   BATON_RETURN_IF_ERROR(check("block_size", hello.block_size(), 1u << 16));
-  BATON_RETURN_IF_ERROR(check("num_blocks", hello.num_blocks(), 1u << 31));
+  BATON_RETURN_IF_ERROR(check("num_blocks", hello.num_blocks(), kMaxPoolBlocks));
   BATON_RETURN_IF_ERROR(check("max_running", hello.max_running(), 1u << 20));
-  BATON_RETURN_IF_ERROR(check("vocab_size", hello.vocab_size(), 1u << 30));
+  BATON_RETURN_IF_ERROR(check("vocab_size", hello.vocab_size(), kMaxHelloTokens));
   return OkStatus();
 }
 
@@ -235,7 +245,7 @@ WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load) {
   report.prefill_tokens_per_s = is_speed ? std::max(0.0f, load.prefill_tokens_per_s()) : 0.0f;
   report.step_us = load.step_us();
   for (const v1::LinkLoad& link : load.links()) {
-    if (report.links.size() >= kMaxLinks) break;
+    if (report.links.size() >= kMaxWorkers) break;
     if (link.to().size() > kMaxWorkerIdBytes) continue;  // nobody's name
     report.links.push_back({link.to(), Incarnation(link.to_incarnation()),
                             DecodeKind(link.transport()), link.bytes_per_s(), link.up(),
@@ -309,7 +319,7 @@ WorkerRequestStatus DecodeStatus(const v1::RequestStatus& status) {
   decoded.transport = DecodeKind(status.transport());
   const bool is_time = std::isfinite(status.transfer_seconds());
   decoded.transfer_seconds = is_time ? std::max(0.0f, status.transfer_seconds()) : 0.0f;
-  decoded.retry_after_ms = std::min<uint32_t>(status.retry_after_ms(), 60'000);
+  decoded.retry_after_ms = std::min(status.retry_after_ms(), kMaxRetryHintMs);
   decoded.cached_tokens = status.cached_tokens();
   decoded.retargeted = status.retargeted();
   return decoded;

@@ -97,7 +97,6 @@ struct PrefixBatch {
   bool reset = false;  // forget what was known before
   std::vector<kv::PrefixChange> changes;
 };
-inline constexpr size_t kMaxPrefixChanges = 4096;  // of one batch; its 64 KiB stay a small message
 
 // The tenant of shadows and probes: what they compute and what clients had computed never meet in a
 // prefix cache.

@@ -12,10 +12,16 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
+#include "src/base/limits.h"
 #include "src/base/wire_versions.h"
 
 namespace baton::router {
 
+using limits::kDeadUs;
+using limits::kFirstFullUs;
+using limits::kMaxFullUs;
+using limits::kMaxWorkers;
+using limits::kSuspectUs;
 using obs::RefusalReason;
 using scheduler::DecodeLoad;
 using scheduler::IsPaired;

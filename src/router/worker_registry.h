@@ -6,8 +6,8 @@
 //  2. All workers of one model have equal weights, layout, tokenizer and a common wire version; a
 //     worker that differs is refused with the name of the field. Numerics may differ: such workers
 //     are only paired when both allow it (scheduler/route_policy.h).
-//  3. A worker is alive until its stream ends or it was silent for kDeadUs; after kSuspectUs of
-//     silence it gets no new request.
+//  3. A worker is alive until its stream ends or it was silent for limits::kDeadUs. After
+//     limits::kSuspectUs of silence it gets no new request.
 //  4. Requests that the router itself placed count at once: a pool is taken to be as full as the
 //     larger of the worker's report and the router's own sum says.
 #ifndef BATON_ROUTER_WORKER_REGISTRY_H_
@@ -33,17 +33,9 @@
 
 namespace baton::router {
 
-inline constexpr uint32_t kHeartbeatMs = 250;
-inline constexpr int64_t kSuspectUs = 1'000'000;
-inline constexpr int64_t kDeadUs = 2'000'000;
-inline constexpr size_t kMaxWorkers = 1024;
 // How long the context of a worker that left still counts as its model's, so that what only that
 // worker holds waits for its next life: a restart and loading the model.
 inline constexpr int64_t kContextKeptUs = 30'000'000;
-// How long a worker that refused for load is full, unless it names a longer time: 20 ms is about a
-// decode step, and 500 ms still gives 20 tries within the queue wait.
-inline constexpr int64_t kFirstFullUs = 20'000;
-inline constexpr int64_t kMaxFullUs = 500'000;
 
 // The cost of one placed request at one worker.
 struct PlacementCost {
@@ -125,7 +117,7 @@ struct Refusal {
 class WorkerRegistry {
  public:
   // Why `worker` cannot join: the differing field, or another process of its id that was heard
-  // within kSuspectUs; nothing = it can.
+  // within limits::kSuspectUs; nothing = it can.
   std::optional<Refusal> RefusalFor(const WorkerDescription& worker, int64_t now_us) const;
   // Prompts in flight at one prefill worker: enough to keep it busy between two messages; the rest
   // waits in the router, where it can still go to another worker, and holds no decode blocks.
@@ -152,7 +144,7 @@ class WorkerRegistry {
   void OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int64_t now_us);
   // True while a decode worker of that model is alive.
   bool Serves(std::string_view model_id) const;
-  // Leases silent for kDeadUs.
+  // Leases silent for limits::kDeadUs.
   std::vector<LeaseId> Dead(int64_t now_us) const;
 
   // Rows for the workers of `model_id`.
@@ -178,7 +170,8 @@ class WorkerRegistry {
   };
 
   std::map<LeaseId, RegisteredWorker> workers_;
-  std::map<std::string, GoneWorker, std::less<>> gone_;  // by worker id; at most kMaxWorkers
+  std::map<std::string, GoneWorker, std::less<>>
+      gone_;  // by worker id; at most limits::kMaxWorkers
 };
 
 }  // namespace baton::router

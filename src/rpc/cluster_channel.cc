@@ -1,6 +1,10 @@
 #include "src/rpc/cluster_channel.h"
 
+#include "src/base/limits.h"
+
 namespace baton::rpc {
+
+using limits::kMaxClusterMessageBytes;
 
 grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms, int ping_timeout_ms) {
   constexpr int kMaxBackoffMs = 1000;

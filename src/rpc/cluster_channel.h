@@ -9,13 +9,10 @@
 
 namespace baton::rpc {
 
-// The most bytes of one message between processes of a cluster. A prompt of 2^20 tokens is 5 MiB;
-// step events are far smaller.
-inline constexpr int kMaxClusterMessageBytes = 32 << 20;
-
-// Answers of that size, keepalive (src/base/keepalive.h), no proxy of the environment, and tries
-// to connect `first_backoff_ms` to a second apart: gRPC's own back-off would hide a process that
-// has come back for up to two minutes. (What is set once more later does not count.)
+// Answers of limits::kMaxClusterMessageBytes, keepalive (src/base/keepalive.h), no proxy of the
+// environment, and tries to connect `first_backoff_ms` to a second apart: gRPC's own back-off would
+// hide a process that has come back for up to two minutes. (What is set once more later does not
+// count.)
 grpc::ChannelArguments ClusterChannelArguments(int first_backoff_ms,
                                                int ping_timeout_ms = kKeepaliveTimeoutMs);
 

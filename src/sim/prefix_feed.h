@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/limits.h"
 #include "src/router/worker_messages.h"
 
 namespace baton::sim {
@@ -27,7 +28,7 @@ class PrefixFeed {
   // Takes the changes, and all that is held after them.
   void Take(std::span<const kv::PrefixChange> changes, const HeldLinks& held) {
     if (!tell_all_ &&
-        waiting_.size() + changes.size() <= 2 * held.size() + router::kMaxPrefixChanges) {
+        waiting_.size() + changes.size() <= 2 * held.size() + limits::kMaxPrefixChanges) {
       waiting_.insert(waiting_.end(), changes.begin(), changes.end());
       return;
     }
@@ -43,7 +44,7 @@ class PrefixFeed {
   bool has_batch() const { return reset_ || !waiting_.empty(); }
   router::PrefixBatch NextBatch() {
     router::PrefixBatch batch;
-    const size_t num_changes = std::min(waiting_.size(), router::kMaxPrefixChanges);
+    const size_t num_changes = std::min(waiting_.size(), limits::kMaxPrefixChanges);
     const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(num_changes);
     batch.changes.assign(waiting_.begin(), end);
     waiting_.erase(waiting_.begin(), end);

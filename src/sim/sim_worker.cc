@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/limits.h"
 #include "src/sim/sim_codec.h"
 #include "src/sim/sim_router.h"
 
@@ -352,7 +353,7 @@ void SimWorker::Reject(const std::shared_ptr<SimSessionStream>& stream, const Re
                       .key = key,
                       .state = RequestState::kRejected,
                       .status = ResourceExhausted("the engine's inbox is full"),
-                      .retry_after_ms = 1000});
+                      .retry_after_ms = limits::kRetryHintMs});
 }
 
 void SimWorker::OnCancel(const std::shared_ptr<SimSessionStream>& stream, const RequestKey& key) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/limits.h"
 #include "src/sim/sim_codec.h"
 #include "src/sim/sim_router.h"
 #include "src/sim/sim_worker.h"
@@ -14,7 +15,7 @@ using kv::ChainKeyCheck;
 using kv::DeriveChainKey;
 using kv::kDefaultTenant;
 using kv::PrefixChange;
-using router::kHeartbeatMs;
+using limits::kHeartbeatMs;
 using router::LinkKind;
 using router::PrefixBatch;
 using router::WorkerDescription;

@@ -5,11 +5,15 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/limits.h"
 #include "src/base/quoted_text.h"
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
 namespace baton::text {
+
+using limits::kMaxEncodeBytes;
+
 namespace {
 
 // Published templates run 50 to 300 instructions a message, and those that write tools as a program

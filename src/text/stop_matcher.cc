@@ -3,9 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/limits.h"
 #include "src/text/utf8.h"
 
 namespace baton::text {
+
+using limits::kMaxStopBytes;
+using limits::kMaxStopStrings;
 
 StatusOr<StopMatcher> StopMatcher::Create(const std::vector<std::string>& stops) {
   if (stops.size() > kMaxStopStrings) {

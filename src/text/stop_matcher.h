@@ -15,9 +15,6 @@
 
 namespace baton::text {
 
-inline constexpr size_t kMaxStopStrings = 64;
-inline constexpr size_t kMaxStopBytes = 4096;
-
 // The stop strings of one request and how far the text matches them.
 // 1. The match that ends first wins; of several that end at the same byte, the longest. This does
 //    not depend on how the text was cut.
@@ -27,7 +24,8 @@ class StopMatcher {
  public:
   // Without stop strings: emits everything at once.
   StopMatcher() = default;
-  // InvalidArgument for an empty, over-long or non-UTF-8 string, or more than kMaxStopStrings.
+  // InvalidArgument for an empty, over-long or non-UTF-8 string, or more than
+  // limits::kMaxStopStrings.
   static StatusOr<StopMatcher> Create(const std::vector<std::string>& stops);
 
   // The text that may be shown now. After a match always empty. O(|text| * number of stops).

@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/text/bpe_encoder.h"
@@ -15,6 +16,9 @@
 #include "src/text/utf8.h"
 
 namespace baton::text {
+
+using limits::kMaxEncodeBytes;
+
 namespace {
 
 // The longest in use has 256 bytes.

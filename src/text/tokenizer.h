@@ -29,10 +29,6 @@
 
 namespace baton::text {
 
-// A longer text is refused: far above any context, far below what the split rules' engine could not
-// finish (it gives up after 10 million backtracking steps in one piece).
-inline constexpr size_t kMaxEncodeBytes = size_t{4} << 20;
-
 // The rules for turning a text into tokens.
 struct EncodeOptions {
   bool add_special = false;    // bos before and eos after, as the model file asks
@@ -55,7 +51,7 @@ class Tokenizer {
   // message names the metadata key and the value.
   static StatusOr<std::unique_ptr<Tokenizer>> Create(const TokenizerSpec& spec);
 
-  // InvalidArgument for text that is not UTF-8 or above kMaxEncodeBytes.
+  // InvalidArgument for text that is not UTF-8 or above limits::kMaxEncodeBytes.
   StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                         const EncodeOptions& options = {}) const;
 

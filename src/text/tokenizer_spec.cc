@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 
+#include "src/base/limits.h"
 #include "src/base/xxh3.h"
 
 // The serialised form: "BTOK", a version byte, then the fields in the order of Serialize() below.
@@ -13,6 +14,9 @@
 // whose parts are not tokens is a 0 and the text.
 
 namespace baton::text {
+
+using limits::kMaxSpecBytes;
+
 namespace {
 
 constexpr std::string_view kMagic = "BTOK";

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/base/limits.h"
 #include "src/base/status.h"
 
 namespace baton::text {
@@ -66,7 +67,7 @@ struct TokenizerSpec {
   std::string Serialize() const;
 
   // Serialize() for a worker's hello. InvalidArgument: a router would not take these bytes, more
-  // than kMaxSpecBytes or what Parse refuses.
+  // than limits::kMaxSpecBytes or what Parse refuses.
   StatusOr<std::string> SerializeForHello() const;
 
   // Inverse of Serialize for bytes from a peer: Parse(Serialize()) equals the spec, also when the
@@ -77,13 +78,11 @@ struct TokenizerSpec {
   friend bool operator==(const TokenizerSpec&, const TokenizerSpec&) = default;
 };
 
-// Four times the largest vocabularies in use (262,144 entries; 280,147 merges).
-inline constexpr size_t kMaxSpecTokens = size_t{1} << 20;
+// A spec's tokens are a vocabulary. The largest in use have 280,147 merges.
+inline constexpr size_t kMaxSpecTokens = limits::kMaxVocabTokens;
 inline constexpr size_t kMaxMerges = size_t{1} << 21;
 // All strings of a spec together; the largest in use have about 8 MiB.
 inline constexpr size_t kMaxSpecTextBytes = size_t{64} << 20;
-// The most bytes of Serialize() in a worker's hello, which a gRPC message of 32 MiB must hold.
-inline constexpr size_t kMaxSpecBytes = size_t{16} << 20;
 
 // XXH3-64 of Serialize(): equal for equal specs, whatever the process or machine. Part of
 // numerics_id, so it covers the templates too.

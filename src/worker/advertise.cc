@@ -4,10 +4,11 @@
 
 #include "kvcache/transport/transport_types.h"
 #include "src/base/host_port.h"
+#include "src/base/limits.h"
 
 namespace baton::worker {
 
-using kv::kMaxWorkerIdBytes;
+using limits::kMaxWorkerIdBytes;
 
 namespace {
 
@@ -30,7 +31,9 @@ Status CheckWorkerId(const std::string& id) {
                      std::all_of(id.begin(), id.end(), [](char c) {
                        return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-';
                      });
-  if (!valid) return InvalidArgument("--worker-id '{}' is not 1 to 64 of [a-z0-9-]", id);
+  if (!valid) {
+    return InvalidArgument("--worker-id '{}' is not 1 to {} of [a-z0-9-]", id, kMaxWorkerIdBytes);
+  }
   return OkStatus();
 }
 

@@ -4,32 +4,31 @@
 
 #include "baton/v1/handoff.pb.h"
 #include "kvcache/transport/transport_types.h"
+#include "src/base/limits.h"
 #include "src/base/wire_text.h"
 
 namespace baton::worker {
 
-using engine::kMaxChoices;
 using kv::Applied;
 using kv::ChainFromBytes;
 using kv::ChainToBytes;
 using kv::FirstToken;
 using kv::Grant;
 using kv::HandoffMessage;
-using kv::kMaxBlocksPerTransfer;
-using kv::kMaxControlBytes;
-using kv::kMaxSlicesPerTransfer;
 using kv::Nack;
 using kv::Renew;
 using kv::Revoke;
 using kv::Seal;
 using kv::SliceId;
 using kv::TransferKey;
-using model::kMaxTopLogprobs;
+using limits::kMaxBlocksPerTransfer;
+using limits::kMaxChoices;
+using limits::kMaxControlBytes;
+using limits::kMaxNackSlices;
+using limits::kMaxSlicesPerTransfer;
+using limits::kMaxTopLogprobs;
 
 namespace {
-
-// Slices that one Nack may name; a longer list is cut by asking for all.
-constexpr int kMaxNackSlices = 4096;
 
 void ToProto(const TransferKey& key, v1::TransferKey* out) {
   out->mutable_uid()->set_hi(key.uid.hi);
@@ -174,7 +173,8 @@ StatusOr<HandoffMessage> FromProto(const v1::Seal& m) {
 StatusOr<HandoffMessage> FromProto(const v1::Nack& m) {
   Nack nack;
   BATON_ASSIGN_OR_RETURN(nack.key, FromProto(m.key()));
-  if (m.ordinals_size() != m.layers_size() || m.ordinals_size() > kMaxNackSlices) {
+  if (m.ordinals_size() != m.layers_size() ||
+      m.ordinals_size() > static_cast<int>(kMaxNackSlices)) {
     return InvalidArgument("nack has {} ordinals and {} layers, at most {} of each and equal",
                            m.ordinals_size(), m.layers_size(), kMaxNackSlices);
   }

@@ -92,6 +92,7 @@ StatusOr<std::unique_ptr<KvParts>> KvParts::Create(const WorkerConfig& config,
                          config.num_ranks);
   }
   std::unique_ptr<KvParts> parts(new KvParts());
+  parts->is_on_device_ = device.accelerator != nullptr;
   if (needs.hub != nullptr) {
     BATON_RETURN_IF_ERROR(parts->MakeLocal(config, device, needs));
     return parts;
@@ -227,14 +228,14 @@ Status KvParts::MakeNccl(const WorkerConfig& config, const ComputeDevice& device
   const uint64_t pool_bytes =
       uint64_t{store_->memory().num_blocks} * store_->layout().BlockStride();
   options.limits.slot_bytes = std::min(options.limits.slot_bytes, pool_bytes);
+  staging_bytes_ = uint64_t{2} * options.limits.num_slots * options.limits.slot_bytes;
   StatusOr<std::unique_ptr<NcclTransport>> made =
       NcclTransport::Create(options, std::move(endpoint));
   if (!made.ok()) return WithPrefix(made.status(), "--transport nccl");
   nccl_transport_ = made->get();
   transport_ = *std::move(made);
   BATON_LOG_INFO("KV crosses by NCCL {} ({}), {} of staging beside the pool",
-                 nccl::VersionText(nccl_.version), nccl_.path,
-                 FormatSize(uint64_t{2} * options.limits.num_slots * options.limits.slot_bytes));
+                 nccl::VersionText(nccl_.version), nccl_.path, FormatSize(staging_bytes_));
   if (!config.tls.empty()) {
     BATON_LOG_WARN("NCCL has no encryption: TLS covers the words between workers, not their KV");
   }

@@ -60,6 +60,9 @@ class KvParts {
   // The endpoint that listens and dials: the transport itself, or the way by which NCCL and CUDA
   // IPC say words. Null when colocated.
   kv::KvEndpoint* endpoint() const { return endpoint_; }
+  // Bytes of the arena beside a pool that lies on a device, and of NCCL's buffers; 0 = none.
+  uint64_t host_copy_bytes() const { return is_on_device_ && arena_ ? arena_->size_bytes() : 0; }
+  uint64_t staging_bytes() const { return staging_bytes_; }
   // How slices may cross to or from this worker; peers have one of these too.
   const std::vector<kv::TransportKind>& kinds() const { return kinds_; }
 
@@ -85,6 +88,8 @@ class KvParts {
   kv::IpcTransport* ipc_transport_ = nullptr;
   kv::KvEndpoint* endpoint_ = nullptr;
   std::vector<kv::TransportKind> kinds_;
+  bool is_on_device_ = false;  // the pool
+  uint64_t staging_bytes_ = 0;
 };
 
 }  // namespace baton::worker

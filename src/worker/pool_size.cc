@@ -3,16 +3,12 @@
 #include <algorithm>
 #include <string>
 
+#include "src/base/limits.h"
+
 namespace baton::worker {
 
 using kv::KvLayout;
-
-namespace {
-
-// Block indices are 31 bits in the pool's tables.
-constexpr uint64_t kMaxPoolBlocks = uint64_t{1} << 31;
-
-}  // namespace
+using limits::kMaxPoolBlocks;
 
 uint64_t SequenceBytes(const KvLayout& layout, uint32_t max_context) {
   return (uint64_t{layout.BlocksFor(max_context)} + 1) * layout.BlockStride();

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/limits.h"
+
 namespace baton::worker {
 
 using kv::ChainLink;
@@ -30,7 +32,7 @@ std::vector<PrefixChange> PrefixCopy::InOrder() const {
 }
 
 void PrefixTeller::Take(std::span<const PrefixChange> changes, const PrefixCopy& held) {
-  const size_t limit = 2 * held.size() + kMaxBatchChanges;
+  const size_t limit = 2 * held.size() + limits::kMaxPrefixChanges;
   if (!tell_all_ && waiting_.size() + changes.size() <= limit) {
     waiting_.insert(waiting_.end(), changes.begin(), changes.end());
     return;
@@ -42,7 +44,7 @@ void PrefixTeller::Take(std::span<const PrefixChange> changes, const PrefixCopy&
 }
 
 v1::PrefixEvents PrefixTeller::NextBatch() {
-  const size_t num_changes = std::min(waiting_.size(), kMaxBatchChanges);
+  const size_t num_changes = std::min(waiting_.size(), limits::kMaxPrefixChanges);
   std::vector<ChainLink> links;
   links.reserve(num_changes);
   std::string removed((num_changes + 7) / 8, '\0');

@@ -34,19 +34,18 @@ class PrefixCopy {
 //
 // Invariants
 //  1. The batches given since the last one with `reset` number every change without a gap.
-//  2. At most twice what the cache holds and kMaxBatchChanges wait: a router that takes less hears
+//  2. At most twice what the cache holds and limits::kMaxPrefixChanges wait: a router that takes
+//  less hears
 //     everything anew instead.
 class PrefixTeller {
  public:
-  static constexpr size_t kMaxBatchChanges = 4096;
-
   // The router knows nothing (a new lease) or lost count: it is to hear everything anew.
   void TellAll() { tell_all_ = true; }
   // Takes the changes, and all that is held after them. TellAll comes into effect here.
   void Take(std::span<const kv::PrefixChange> changes, const PrefixCopy& held);
 
   bool has_batch() const { return reset_ || !waiting_.empty(); }
-  // With has_batch(): the next one, at most kMaxBatchChanges changes.
+  // With has_batch(): the next one, at most limits::kMaxPrefixChanges changes.
   v1::PrefixEvents NextBatch();
 
  private:

@@ -9,6 +9,7 @@
 #include "grpcpp/create_channel.h"
 
 #include "src/base/clock.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
@@ -16,17 +17,15 @@
 
 namespace baton::worker {
 
+using limits::kHeartbeatMs;
+using limits::kMaxClusterMessageBytes;
+using limits::kMaxHeartbeatMs;
+using limits::kMinHeartbeatMs;
 using rpc::ClusterChannelArguments;
-using rpc::kMaxClusterMessageBytes;
 using rpc::MakeChannelCredentials;
-using text::kMaxSpecBytes;
 
 namespace {
 
-constexpr uint32_t kDefaultHeartbeatMs = 250;
-// The heartbeat intervals that a router may ask for; it takes a silence of 2 s for death.
-constexpr uint32_t kMinHeartbeatMs = 20;
-constexpr uint32_t kMaxHeartbeatMs = 1'000;
 constexpr int64_t kFirstBackoffUs = 100'000;
 constexpr int64_t kMaxBackoffUs = 2'000'000;
 // Reports that wait behind a write; more means that the router does not read.
@@ -206,7 +205,6 @@ class RouterStream : public grpc::ClientBidiReactor<v1::WorkerReport, v1::Router
 Registration::Registration(RegistrationConfig config) : config_(std::move(config)) {
   constexpr int kFirstTryGapMs = 50;
   grpc::ChannelArguments arguments = ClusterChannelArguments(kFirstTryGapMs, kRouterTimeoutMs);
-  static_assert(kMaxSpecBytes < kMaxClusterMessageBytes, "a hello has the tokenizer");
   arguments.SetMaxSendMessageSize(kMaxClusterMessageBytes);
   // Behind a name a router that comes back may have another address (a pod has); gRPC would ask for
   // it only once in 30 s.
@@ -271,7 +269,7 @@ void Registration::Loop() {
 }
 
 int64_t Registration::HeartbeatMs() const {
-  uint32_t shortest = kDefaultHeartbeatMs;
+  uint32_t shortest = kHeartbeatMs;
   for (const Router& router : routers_) {
     if (router.heartbeat_ms == 0) continue;
     shortest = std::min(shortest, router.heartbeat_ms);

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "src/base/limits.h"
 #include "src/base/wire_text.h"
 #include "src/worker/session_service.h"
 
 namespace baton::worker {
 
-using engine::kMaxStopTokens;
 using engine::RequestKey;
 using engine::RequestKind;
 using engine::RequestSpec;
@@ -15,7 +15,8 @@ using engine::RequestState;
 using engine::RequestStatus;
 using engine::TokenEvent;
 using kv::TransportKind;
-using model::kMaxLogitBiases;
+using limits::kMaxLogitBiases;
+using limits::kMaxStopTokens;
 using model::LogitBias;
 using model::SamplingParams;
 using model::ValidateSamplingParams;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/engine/cancellable_starts.h"
 #include "src/worker/request_codec.h"
@@ -178,7 +179,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     rejected.key = key;
     rejected.state = RequestState::kRejected;
     rejected.status = status;
-    if (absl::IsResourceExhausted(status)) rejected.retry_after_ms = kRetryAfterMs;
+    if (absl::IsResourceExhausted(status)) rejected.retry_after_ms = limits::kRetryHintMs;
     {
       MutexLock lock(mutex_);
       QueueStatusLocked(rejected);
@@ -266,8 +267,6 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     finished_ = true;
     Finish(final_status_);
   }
-
-  static constexpr uint32_t kRetryAfterMs = 1000;
 
   SessionService* const service_;
   const SessionId id_;

@@ -24,6 +24,7 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "baton/v1/worker.grpc.pb.h"
+#include "src/base/limits.h"
 #include "src/base/mutex.h"
 #include "src/base/wire_versions.h"
 #include "src/engine/engine.h"
@@ -34,15 +35,13 @@ namespace baton::worker {
 class SessionReactor;
 class WorkerSpans;
 
-inline constexpr size_t kMaxQueuedEvents = 65536;
-
 // The limits that incoming requests are checked against; constant.
 struct SessionLimits {
   Incarnation incarnation;
   bool prefill = false;  // role: only StartPrefill or only StartDecode is taken
   uint32_t vocab_size = 0;
   uint32_t max_context = 0;
-  size_t max_queued_events = kMaxQueuedEvents;  // to one router
+  size_t max_queued_events = limits::kMaxQueuedEvents;  // to one router
   WireRange wire = kWireVersions;
 };
 

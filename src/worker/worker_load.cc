@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "src/base/limits.h"
 #include "src/base/wire_text.h"
 #include "src/worker/request_codec.h"
 
@@ -9,10 +10,10 @@ namespace baton::worker {
 
 using engine::EngineSnapshot;
 using kv::BlockState;
-using kv::kMaxWorkerIdBytes;
 using kv::LinkInfo;
 using kv::PeerAddress;
 using kv::TransportKind;
+using limits::kMaxWorkerIdBytes;
 using scheduler::SchedulerLoad;
 
 void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links,

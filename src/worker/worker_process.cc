@@ -17,6 +17,7 @@
 #include "src/base/clock.h"
 #include "src/base/hex.h"
 #include "src/base/keepalive.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/mutex.h"
 #include "src/base/random.h"
@@ -40,6 +41,7 @@
 #include "src/worker/fast_library.h"
 #include "src/worker/handoff_codec.h"
 #include "src/worker/kv_parts.h"
+#include "src/worker/memory_sum.h"
 #include "src/worker/peer_updates.h"
 #include "src/worker/registration.h"
 #include "src/worker/request_codec.h"
@@ -76,6 +78,8 @@ using kv::KvEndpoint;
 using kv::KvMemory;
 using kv::PeerAddress;
 using kv::TransportKind;
+using limits::kMaxBatchTokens;
+using limits::kMaxClusterMessageBytes;
 using model::CheckDeviceInBuild;
 using model::ComputeDevice;
 using model::DeviceModel;
@@ -91,7 +95,6 @@ using otlp::OtlpTarget;
 using otlp::OtlpTargetAtStart;
 using otlp::ProcessEnvironment;
 using rpc::ClientCertificate;
-using rpc::kMaxClusterMessageBytes;
 using rpc::MakeServerCredentials;
 using rpc::TakeOverProtobufLog;
 using scheduler::RooflineModel;
@@ -109,7 +112,6 @@ namespace {
 constexpr uint32_t kCpuBlockSize = 16;
 // A tile of attention's keys is then one block.
 constexpr uint32_t kDeviceBlockSize = 64;
-constexpr uint32_t kMaxBatchTokens = 1024;
 // How long a prompt whose decode worker is lost keeps its blocks for another: a router that lives
 // places it again within milliseconds.
 constexpr int64_t kStrandUs = 3'000'000;
@@ -175,6 +177,7 @@ struct WorkerProcess::Parts {
   std::shared_ptr<Registration> CurrentRegistration();
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
+  MemoryFacts Memory() const;
 };
 
 Status WorkerProcess::Parts::LoadModel() {
@@ -442,6 +445,28 @@ v1::WorkerLoad WorkerProcess::Parts::Load() {
   return load;
 }
 
+MemoryFacts WorkerProcess::Parts::Memory() const {
+  const KvMemory& pool = kv->store()->memory();
+  MemoryFacts facts;
+  facts.weight_bytes = colocation.first == nullptr ? model->weight_bytes() : 0;
+  if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
+    facts.workspace_bytes = on_cpu->workspace_bytes();
+  }
+  facts.num_blocks = pool.num_blocks;
+  facts.block_bytes = pool.layout.BlockStride();
+  facts.host_copy_bytes = kv->host_copy_bytes();
+  facts.staging_bytes = kv->staging_bytes();
+  facts.tokenizer_bytes = tokenizer_bytes.size();
+  facts.num_layers = pool.layout.num_layers;
+  facts.max_context = model->max_context();
+  facts.vocab_size = model->config().vocab_size;
+  facts.num_routers = config.routers.size();
+  facts.has_prefix_cache = prefixes != nullptr;
+  facts.has_endpoint = kv->endpoint() != nullptr;
+  facts.has_tls = !config.tls.empty();
+  return facts;
+}
+
 void WorkerProcess::Parts::Register() {
   RegistrationConfig registration_config;
   registration_config.routers = config.routers;
@@ -560,6 +585,8 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
                  p.model->layout().block_size,
                  FormatSize(uint64_t{pool.num_blocks} * pool.layout.BlockStride()),
                  FormatSize(p.model->weight_bytes()));
+  BATON_LOG_INFO("memory of {} by its limits: {}", p.config.worker_id,
+                 MemoryText(MemoryNeeds(p.Memory())));
   if (p.config.cluster_secret.empty() && p.kv->endpoint() != nullptr) {
     BATON_LOG_WARN("no --cluster-secret-file: any process that reaches the KV port may connect");
   }

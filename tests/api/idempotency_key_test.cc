@@ -8,11 +8,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "tests/api/http_api_rig.h"
 
 namespace baton::api {
 
 using http::HttpHeaders;
+using limits::kMaxIdempotencyKeyBytes;
 using router::GenerateRequest;
 using router::IdempotencyKey;
 using router::ResponseSink;

@@ -8,9 +8,12 @@
 #include "gtest/gtest.h"
 
 #include "src/api/json_writer.h"
+#include "src/base/limits.h"
 
 namespace baton::api {
 
+using limits::kMaxJsonDepth;
+using limits::kMaxJsonValues;
 using router::ErrorCode;
 using router::RequestError;
 

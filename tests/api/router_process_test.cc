@@ -15,12 +15,13 @@
 #include "gtest/gtest.h"
 
 #include "src/api/schema.h"
+#include "src/base/limits.h"
 #include "tests/api/router_process_rig.h"
 
 namespace baton::api {
 
 using http::RawClient;
-using router::kMaxPrefixChanges;
+using limits::kMaxPrefixChanges;
 using router::kTestEos;
 using router::ServedNames;
 using router::ServeMode;
@@ -223,7 +224,7 @@ TEST_F(RouterProcessTest, ModelService) {
     // As JSON, whose values are counted.
     grpc::ClientContext context;
     v1::DetokenizeRequest request;
-    for (size_t i = 0; i <= kApiMaxPromptTokens; ++i) request.add_tokens('o');
+    for (size_t i = 0; i <= limits::kMaxPromptTokens; ++i) request.add_tokens('o');
     v1::DetokenizeResponse response;
     const grpc::Status status = models_->Detokenize(&context, request, &response);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);

@@ -6,12 +6,13 @@
 
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "src/router/worker_messages.h"
 #include "tests/api/router_process_rig.h"
 
 namespace baton::api {
 
-using router::kMaxPrefixChanges;
+using limits::kMaxPrefixChanges;
 
 namespace {
 

@@ -4,6 +4,7 @@
 
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "tests/engine/hand_rig.h"
 
 namespace baton::engine {
@@ -216,7 +217,7 @@ TEST(EngineHandoffTest, ADecodeWorkerWithoutRoomRejectsAtOnce) {
   const Record record = pair.d->recorder().Of(second.key);
   EXPECT_EQ(record.last(), RequestState::kRejected);
   EXPECT_TRUE(absl::IsResourceExhausted(record.status)) << record.status;
-  EXPECT_GT(record.retry_after_ms, 0u);
+  EXPECT_EQ(record.retry_after_ms, limits::kRetryHintMs);
 }
 
 // An event that may cut a hand-off short.

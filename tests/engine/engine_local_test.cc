@@ -1,6 +1,7 @@
 // One engine that computes and decodes by itself, with the toy model, turned by hand.
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "tests/engine/hand_rig.h"
 
 namespace baton::engine {
@@ -284,7 +285,7 @@ TEST(EngineLocalTest, ADrainingEngineFinishesWhatRunsAndTakesNothingNew) {
   EXPECT_EQ(worker->recorder().Of(running.key).last(), RequestState::kFinished);
   EXPECT_EQ(worker->recorder().Of(late.key).last(), RequestState::kRejected);
   EXPECT_TRUE(absl::IsUnavailable(worker->recorder().Of(late.key).status));
-  EXPECT_GT(worker->recorder().Of(late.key).retry_after_ms, 0u);
+  EXPECT_EQ(worker->recorder().Of(late.key).retry_after_ms, limits::kRetryHintMs);
   EXPECT_EQ(worker->core().Snapshot().num_requests, 0u);
 }
 

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <vector>
 
+#include "src/base/limits.h"
 #include "src/text/chat_encoder.h"
 #include "src/text/chat_template.h"
 #include "src/text/utf8.h"
@@ -12,6 +13,7 @@
 
 namespace baton::fuzz {
 
+using limits::kMaxEncodeBytes;
 using text::ChatMessage;
 
 namespace {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/limits.h"
 #include "src/text/byte_letters.h"
 #include "src/text/detokenizer.h"
 #include "src/text/reasoning_splitter.h"
@@ -14,6 +15,8 @@
 #include "tests/router/test_model.h"
 
 namespace baton::fuzz {
+
+using limits::kMaxStopBytes;
 
 using namespace text;  // NOLINT(google-build-using-namespace)
 using router::TestModel;

@@ -15,11 +15,14 @@
 #include "kvcache/transport/connection.h"
 #include "kvcache/transport/slice_copy.h"
 #include "kvcache/transport/socket_io.h"
+#include "src/base/limits.h"
 #include "src/base/unique_fd.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/input_bytes.h"
 
 namespace baton::fuzz {
+
+using limits::kMaxControlBytes;
 
 using namespace kv;  // NOLINT(google-build-using-namespace)
 

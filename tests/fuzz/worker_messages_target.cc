@@ -7,6 +7,7 @@
 #include "google/protobuf/stubs/logging.h"
 
 #include "baton/v1/worker.pb.h"
+#include "src/base/limits.h"
 #include "src/base/wire_text.h"
 #include "src/router/worker_codec.h"
 #include "src/worker/handoff_codec.h"
@@ -17,10 +18,11 @@
 
 namespace baton::fuzz {
 
-using engine::kMaxStopTokens;
 using engine::RequestKind;
 using engine::RequestSpec;
 using kv::Revoke;
+using limits::kMaxPrefixChanges;
+using limits::kMaxStopTokens;
 using model::ValidateSamplingParams;
 using router::DecodeHello;
 using router::DecodeLoad;
@@ -30,7 +32,6 @@ using router::DecodeStep;
 using router::EncodePeers;
 using router::EncodeStartDecode;
 using router::EncodeStartPrefill;
-using router::kMaxPrefixChanges;
 using router::LinkView;
 using router::PlacementSpec;
 using router::SamplingSettings;

@@ -7,12 +7,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "src/router/retry_estimate.h"
 #include "tests/router/fake_cluster.h"
 #include "tests/router/request_phase.h"
 
 namespace baton::router {
 
+using limits::kMaxRetryAfterS;
 using scheduler::FinishReason;
 
 namespace {

@@ -10,15 +10,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "tests/router/fake_cluster.h"
 
 namespace baton::router {
 
 using kv::kDefaultTenant;
+using limits::kMaxStopBytes;
 using obs::Counter;
 using obs::ShadowResult;
 using scheduler::FinishReason;
-using text::kMaxStopBytes;
 using text::StopMatcher;
 
 namespace {

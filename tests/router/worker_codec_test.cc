@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "src/base/wire_text.h"
 #include "src/text/tokenizer_spec.h"
 
@@ -13,8 +14,9 @@ namespace baton::router {
 
 using kv::ChainLink;
 using kv::ChainToBytes;
+using limits::kMaxPrefixChanges;
+using limits::kMaxSpecBytes;
 using scheduler::FinishReason;
-using text::kMaxSpecBytes;
 
 namespace {
 

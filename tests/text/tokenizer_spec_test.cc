@@ -7,9 +7,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "tests/text/test_spec.h"
 
 namespace baton::text {
+
+using limits::kMaxSpecBytes;
+
 namespace {
 
 using ::testing::HasSubstr;

@@ -9,11 +9,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "src/text/pre_tokenizer.h"
 #include "src/text/utf8.h"
 #include "tests/text/test_spec.h"
 
 namespace baton::text {
+
+using limits::kMaxEncodeBytes;
+
 namespace {
 
 using ::testing::ElementsAre;

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import cpp_scan
 import include_rules
+import limit_rules
 import namespace_rules
 import size_rules
 import text_rules
@@ -93,6 +94,60 @@ class IncludeTest(unittest.TestCase):
         )
         self.assertEqual(findings(include_rules.check_guards, {"src/a_body.h": "int x;\n"}), [])
         self.assertEqual(findings(include_rules.check_guards, {"src/a.h": GUARD.format("")}), [])
+
+
+class LimitTest(unittest.TestCase):
+    HEADER = (
+        "inline constexpr uint32_t kMaxChoices = 128;\n"
+        "inline constexpr size_t kMaxBodyBytes = size_t{8} << 20;\n"
+        "inline constexpr uint32_t kMaxBlocks = (1u << 18) - 1024;\n"
+        "inline constexpr int64_t kMaxMs =\n    int64_t{24} * 3600 * 1'000;\n"
+        "inline constexpr float kMaxBias = 100.0f;\n"
+        "inline constexpr uint32_t kMaxTokens = kMaxBlocks;\n"
+    )
+    ROWS = (
+        ("a.proto", r"n above ([\d,]+)", "kMaxChoices"),
+        ("a.proto", r"body of (\d+) MiB, ids of ([\d,]+)", "kMaxBodyBytes/m kMaxTokens"),
+    )
+
+    PAGE_ROWS = ((r"`n` above ([\d,]+)", "kMaxChoices"),)
+
+    def names(self, text, header=HEADER, path="a.proto"):
+        def rule(tree):
+            return limit_rules.check_limits(tree, self.ROWS, self.PAGE_ROWS)
+
+        return names(rule, {"src/base/limits.h": header, path: text})
+
+    def test_constants_are_computed(self):
+        self.assertEqual(
+            limit_rules.read_limits(self.HEADER),
+            {
+                "kMaxChoices": 128,
+                "kMaxBodyBytes": 8 << 20,
+                "kMaxBlocks": 261120,
+                "kMaxMs": 86_400_000,
+                "kMaxBias": 100.0,
+                "kMaxTokens": 261120,
+            },
+        )
+
+    def test_numbers_in_texts_are_the_limits(self):
+        good = "n above 128 is refused, a body of 8 MiB, ids of 261,120\n"
+        self.assertEqual(self.names(good), [])
+        self.assertEqual(self.names(good.replace("128", "12")), ["kMaxChoices"])
+        self.assertEqual(self.names(good.replace("8 MiB", "16 MiB")), ["kMaxBodyBytes"])
+        self.assertEqual(self.names(good + "n above 64"), ["kMaxChoices"])
+        self.assertEqual(self.names(good.replace("ids of", "ids:")), ["kMaxBodyBytes/m kMaxTokens"])
+
+    def test_a_changed_constant_is_found_in_the_texts(self):
+        good = "n above 128 is refused, a body of 8 MiB, ids of 261,120\n"
+        header = self.HEADER.replace("= 128", "= 256")
+        self.assertEqual(self.names(good, header), ["kMaxChoices"])
+
+    def test_pages_may_move_a_sentence_and_not_change_its_number(self):
+        self.assertEqual(self.names("nothing", path="src/api/README.md"), [])
+        self.assertEqual(self.names("`n` above 128", path="src/api/NEW.md"), [])
+        self.assertEqual(self.names("`n` above 12", path="src/api/NEW.md"), ["kMaxChoices"])
 
 
 class NamespaceTest(unittest.TestCase):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import include_rules
+import limit_rules
 import namespace_rules
 import size_rules
 import text_rules
@@ -16,6 +17,7 @@ from tree import Finding, Tree
 RULES = (
     include_rules.check_includes,
     include_rules.check_guards,
+    limit_rules.check_limits,
     namespace_rules.check_namespaces,
     size_rules.check_file_sizes,
     size_rules.check_columns,

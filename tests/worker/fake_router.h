@@ -19,6 +19,7 @@
 #include "baton/v1/worker.grpc.pb.h"
 #include "src/base/clock.h"
 #include "src/base/keepalive.h"
+#include "src/base/limits.h"
 #include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 
@@ -154,7 +155,7 @@ class FakeRouter final : public v1::RouterRegistry::Service {
     builder.AddListeningPort("127.0.0.1:" + std::to_string(port),
                              rpc::MakeServerCredentials(tls_, rpc::ClientCertificate::kRequired),
                              &bound);
-    builder.SetMaxReceiveMessageSize(rpc::kMaxClusterMessageBytes);
+    builder.SetMaxReceiveMessageSize(limits::kMaxClusterMessageBytes);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     port_ = bound;

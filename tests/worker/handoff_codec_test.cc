@@ -11,13 +11,18 @@
 
 #include "baton/v1/handoff.pb.h"
 #include "kvcache/transport/transport_types.h"
+#include "src/base/limits.h"
 #include "tests/proto/unknown_fields.h"
 #include "tests/test_seed.h"
 
 namespace baton::worker {
 
-using engine::kMaxChoices;
-using model::kMaxTopLogprobs;
+using limits::kMaxBlocksPerTransfer;
+using limits::kMaxChoices;
+using limits::kMaxControlBytes;
+using limits::kMaxSlicesPerTransfer;
+using limits::kMaxTopLogprobs;
+
 using namespace kv;  // NOLINT(google-build-using-namespace)
 
 namespace {

@@ -5,6 +5,7 @@
 #include "gtest/gtest.h"
 
 #include "kvcache/hash_chain.h"
+#include "src/base/limits.h"
 
 namespace baton::worker {
 
@@ -83,7 +84,7 @@ TEST(PrefixTellerTest, NumbersEveryChangeAndSaysWhichLeft) {
 }
 
 TEST(PrefixTellerTest, ALargeCacheFollowsInMoreBatchesBeginningsFirst) {
-  constexpr uint32_t kCount = PrefixTeller::kMaxBatchChanges / 2 + 5;
+  constexpr uint32_t kCount = limits::kMaxPrefixChanges / 2 + 5;
   Told told;
   told.Change(Changes(1, kCount));
   told.Change(Changes(100'000, kCount));
@@ -93,7 +94,7 @@ TEST(PrefixTellerTest, ALargeCacheFollowsInMoreBatchesBeginningsFirst) {
   const v1::PrefixEvents two = told.teller.NextBatch();
   EXPECT_TRUE(one.reset());
   EXPECT_FALSE(two.reset());
-  EXPECT_EQ(two.first_sequence(), one.first_sequence() + PrefixTeller::kMaxBatchChanges);
+  EXPECT_EQ(two.first_sequence(), one.first_sequence() + limits::kMaxPrefixChanges);
   EXPECT_FALSE(told.teller.has_batch());
   for (const ChainLink& link : LinksOf(two)) EXPECT_GT(link.hi % 100'000, kCount - 7);
   EXPECT_EQ(LinksOf(two).size(), 10u);
@@ -103,7 +104,7 @@ TEST(PrefixTellerTest, ALargeCacheFollowsInMoreBatchesBeginningsFirst) {
 TEST(PrefixTellerTest, ARouterThatTakesNothingHearsEverythingAnew) {
   Told told;
   told.Change(Changes(0, 10));
-  for (uint64_t i = 0; i < 4 * PrefixTeller::kMaxBatchChanges; ++i) {
+  for (uint64_t i = 0; i < 4 * limits::kMaxPrefixChanges; ++i) {
     told.Change({{Link(i), false, 0}, {Link(i + 10), true, 0}});
   }
   std::vector<v1::PrefixEvents> batches;
@@ -113,7 +114,7 @@ TEST(PrefixTellerTest, ARouterThatTakesNothingHearsEverythingAnew) {
   std::set<ChainLink> heard;
   for (const v1::PrefixEvents& batch : batches) Apply(batch, &heard);
   std::set<ChainLink> held;
-  for (uint64_t i = 0; i < 10; ++i) held.insert(Link(4 * PrefixTeller::kMaxBatchChanges + i));
+  for (uint64_t i = 0; i < 10; ++i) held.insert(Link(4 * limits::kMaxPrefixChanges + i));
   EXPECT_EQ(heard, held);
 }
 

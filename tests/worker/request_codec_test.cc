@@ -8,13 +8,15 @@
 
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "src/worker/session_service.h"
 #include "tests/test_seed.h"
 
 namespace baton::worker {
 
 using kv::TransportKind;
-using model::kMaxLogitBiases;
+using limits::kMaxLogitBiases;
+using limits::kMaxStopTokens;
 using model::LogitBias;
 using model::SamplingParams;
 using namespace engine;  // NOLINT(google-build-using-namespace)

@@ -12,6 +12,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "src/engine/engine.h"
 #include "src/worker/session_service.h"
 #include "tests/engine/paced_model.h"
@@ -21,6 +22,8 @@ namespace baton::worker {
 
 using kv::KvArena;
 using kv::Renew;
+using limits::kMaxChoices;
+using limits::kMaxQueuedEvents;
 using namespace engine;  // NOLINT(google-build-using-namespace)
 
 namespace {

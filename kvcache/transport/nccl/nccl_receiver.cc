@@ -7,9 +7,13 @@
 #include "absl/container/flat_hash_set.h"
 
 #include "src/base/check.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 
 namespace baton::kv {
+
+using limits::kMaxSlicesPerTransfer;
+
 namespace {
 
 // Offers of one peer that wait: the prefill worker has two buffers for it at most, and this leaves

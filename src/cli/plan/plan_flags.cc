@@ -3,6 +3,7 @@
 #include <span>
 
 #include "benchmarks/loadgen/quantity.h"
+#include "src/base/limits.h"
 #include "src/base/nearest_name.h"
 #include "src/base/size_text.h"
 #include "src/cli/plan/plan_replay.h"
@@ -10,6 +11,7 @@
 
 namespace baton::cli {
 
+using limits::kMaxContextTokens;
 using loadgen::ParseNumber;
 using loadgen::ParseTimeUs;
 using loadgen::RandomDraws;
@@ -17,7 +19,6 @@ using loadgen::ReadTraceFile;
 using loadgen::ScaleTrace;
 using loadgen::TraceRow;
 using loadgen::TraceScale;
-using model::kMaxContextTokens;
 using scheduler::DeviceLimits;
 using scheduler::FindDevice;
 using scheduler::KnownDevices;

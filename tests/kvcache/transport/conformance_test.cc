@@ -13,12 +13,15 @@
 
 #include "gtest/gtest.h"
 
+#include "src/base/limits.h"
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/test_seed.h"
 #include "tests/tls/test_certs.h"
 
 namespace baton::kv::test {
 
+using limits::kMaxBlocksPerTransfer;
+using limits::kMaxControlBytes;
 using tls::TlsFiles;
 using tls::test::TempFolder;
 using tls::test::TestAuthority;

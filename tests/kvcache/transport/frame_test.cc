@@ -13,11 +13,16 @@
 #include "kvcache/transport/handshake.h"
 #include "kvcache/transport/send_queue.h"
 #include "kvcache/transport/slice_copy.h"
+#include "src/base/limits.h"
 #include "src/base/xxh3.h"
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/test_seed.h"
 
 namespace baton::kv::test {
+
+using limits::kMaxSliceBytes;
+using limits::kMaxWorkerIdBytes;
+
 namespace {
 
 using HeaderBytes = std::array<std::byte, kFrameHeaderBytes>;

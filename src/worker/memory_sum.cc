@@ -1,0 +1,106 @@
+#include "src/worker/memory_sum.h"
+
+#include "fmt/format.h"
+
+#include "kvcache/prefix_listener.h"
+#include "kvcache/transport/kv_endpoint.h"
+#include "src/base/limits.h"
+#include "src/base/size_text.h"
+
+namespace baton::worker {
+
+using kv::KvEndpointLimits;
+using kv::PrefixChange;
+
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kTokenBytes = 4;
+// A token for a router as a protobuf message, with kMaxTopLogprobs alternatives of 40 bytes.
+constexpr uint64_t kQueuedEventBytes = kKiB;
+static_assert(kQueuedEventBytes >= 200 + limits::kMaxTopLogprobs * 40);
+// An order beside its prompt: 8 bytes a bias, 4 a stop token, and 256 of its own.
+constexpr uint64_t kOrderBytes = limits::kMaxLogitBiases * 8 + limits::kMaxStopTokens * 4 + 256;
+// Of a slice in a hand-off: the prefill worker's checksum, the decode worker's mark.
+constexpr uint64_t kSliceBytes = 8 + 1;
+// Read buffer of a connection; with TLS also encrypted bytes and two records (kv_endpoint.h).
+constexpr uint64_t kConnectionBytes = 64 * kKiB;
+constexpr uint64_t kTlsConnectionBytes = 323 * kKiB;
+constexpr uint64_t kQueuedSliceBytes = 48;
+
+// Prompts of the requests that live, and tokens of their sequences.
+uint64_t RequestBytes(uint64_t prompt_bytes) {
+  const uint64_t num_sequences =
+      uint64_t{limits::kMaxRunning} + limits::kMaxPrefilling + limits::kMaxWaiting;
+  return limits::kMaxLiveRequests * (prompt_bytes + kOrderBytes) + num_sequences * prompt_bytes;
+}
+
+// Changes of the prefix cache that wait: in the journal, and for each router.
+uint64_t PrefixBytes(const MemoryFacts& facts) {
+  if (!facts.has_prefix_cache) return 0;
+  const uint64_t in_journal = limits::kMaxChangesPerBlock * facts.num_blocks;
+  const uint64_t for_router = 2 * facts.num_blocks + limits::kMaxPrefixChanges;
+  return (in_journal + facts.num_routers * for_router) * sizeof(PrefixChange);
+}
+
+uint64_t ConnectionBytes(const MemoryFacts& facts) {
+  if (!facts.has_endpoint) return 0;
+  const KvEndpointLimits kv;
+  if (!facts.has_tls) return (kv.max_connections + kv.max_strangers) * kConnectionBytes;
+  // Strangers in the TLS handshake are counted apart.
+  return (kv.max_connections + 2 * uint64_t{kv.max_strangers}) * kTlsConnectionBytes;
+}
+
+// Words and slices that wait for peers, and the word of each peer that is being read.
+uint64_t PeerQueueBytes(const MemoryFacts& facts) {
+  if (!facts.has_endpoint) return 0;
+  const KvEndpointLimits kv;
+  const uint64_t of_connection = kv.max_queued_slices * kQueuedSliceBytes +
+                                 kv.max_queued_control_bytes + limits::kMaxControlBytes;
+  return kv.max_connections * of_connection + kv.max_parked_peers * kv.max_queued_control_bytes;
+}
+
+}  // namespace
+
+std::vector<MemoryNeed> MemoryNeeds(const MemoryFacts& facts) {
+  const uint64_t prompt_bytes = facts.max_context * kTokenBytes;
+  const uint64_t num_logits =
+      (uint64_t{limits::kMaxRunning} + limits::kMaxPrefilling) * facts.vocab_size;
+  std::vector<MemoryNeed> needs = {
+      {"weights", facts.weight_bytes},
+      {"activations", facts.workspace_bytes},
+      {"KV pool", facts.num_blocks * facts.block_bytes},
+      {"its copy on the host", facts.host_copy_bytes},
+      {"KV staging", facts.staging_bytes},
+      {"logits", num_logits * sizeof(float)},
+      {"tokenizer", facts.tokenizer_bytes},
+      {"requests", RequestBytes(prompt_bytes), true},
+      {"inbox", limits::kMaxInboxEvents * (prompt_bytes + kOrderBytes), true},
+      {"hand-offs", facts.num_blocks * facts.num_layers * kSliceBytes, true},
+      {"prefix changes", PrefixBytes(facts), true},
+      {"tokens for routers", facts.num_routers * limits::kMaxQueuedEvents * kQueuedEventBytes,
+       true},
+      {"messages of routers", facts.num_routers * uint64_t{limits::kMaxClusterMessageBytes}, true},
+      {"KV connections", ConnectionBytes(facts), true},
+      {"queues of KV peers", PeerQueueBytes(facts), true},
+  };
+  std::erase_if(needs, [](const MemoryNeed& need) { return need.bytes == 0; });
+  return needs;
+}
+
+std::string MemoryText(const std::vector<MemoryNeed>& needs) {
+  uint64_t at_start = 0;
+  uint64_t sum = 0;
+  std::string start_parts;
+  std::string queue_parts;
+  for (const MemoryNeed& need : needs) {
+    sum += need.bytes;
+    if (!need.is_queue) at_start += need.bytes;
+    std::string& parts = need.is_queue ? queue_parts : start_parts;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", need.name, FormatSize(need.bytes));
+  }
+  return fmt::format("{} at start ({}) and at most {} with every queue full ({})",
+                     FormatSize(at_start), start_parts, FormatSize(sum), queue_parts);
+}
+
+}  // namespace baton::worker
