@@ -52,6 +52,17 @@ bool IsOnItsWay(const RouterRequest& request, int64_t now_us) {
          !request.merge.complete();
 }
 
+// Some KV is on its way, or will be. Most of the time there is none, and a thousand silent streams
+// need no look.
+bool HasOpenLink(const WorkerRegistry& registry) {
+  for (const auto& [lease, worker] : registry.workers()) {
+    for (const auto& [decode, link] : worker.links) {
+      if (link.open_bytes() > 0) return true;
+    }
+  }
+  return false;
+}
+
 // Since when its KV is waited for.
 int64_t WaitedSinceUs(const RouterRequest& request) {
   return request.prompt_done ? request.prompt_done_us : request.due_us;
@@ -187,6 +198,7 @@ void RouterCore::OnVerified(RouterRequest& request, const WorkerRequestStatus& s
 void RouterCore::WatchTransfers(int64_t now_us) {
   if (now_us - watched_us_ < kWatchEveryUs) return;
   watched_us_ = now_us;
+  if (!HasOpenLink(registry_)) return;
   std::vector<const RouterRequest*> crossing;
   for (const auto& [uid, request] : requests_) {
     if (IsOnItsWay(*request, now_us)) crossing.push_back(request.get());
