@@ -52,15 +52,12 @@ bool IsOnItsWay(const RouterRequest& request, int64_t now_us) {
          !request.merge.complete();
 }
 
-// Some KV is on its way, or will be. Most of the time there is none, and a thousand silent streams
-// need no look.
-bool HasOpenLink(const WorkerRegistry& registry) {
-  for (const auto& [lease, worker] : registry.workers()) {
-    for (const auto& [decode, link] : worker.links) {
-      if (link.open_bytes() > 0) return true;
-    }
-  }
-  return false;
+// Some worker may have KV to send. Most of the time none has, and a thousand silent streams need no
+// look.
+bool MaySendKv(const WorkerRegistry& registry) {
+  return std::ranges::any_of(registry.workers(), [](const auto& entry) {
+    return !entry.second.links.empty() && entry.second.num_requests > 0;
+  });
 }
 
 // Since when its KV is waited for.
@@ -198,7 +195,7 @@ void RouterCore::OnVerified(RouterRequest& request, const WorkerRequestStatus& s
 void RouterCore::WatchTransfers(int64_t now_us) {
   if (now_us - watched_us_ < kWatchEveryUs) return;
   watched_us_ = now_us;
-  if (!HasOpenLink(registry_)) return;
+  if (!MaySendKv(registry_)) return;
   std::vector<const RouterRequest*> crossing;
   for (const auto& [uid, request] : requests_) {
     if (IsOnItsWay(*request, now_us)) crossing.push_back(request.get());

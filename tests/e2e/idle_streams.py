@@ -166,7 +166,7 @@ def main():
     parser.add_argument("--limit", type=float, default=0.01)
     args = parser.parse_args()
     flags = ["--mode", "aggregated", "--decode", str(NUM_WORKERS), "--max-context", "512"]
-    flags += ["--kv-memory", KV_MEMORY, "--prefill-wait-ms", "3600000", "--silence-timeout", "0"]
+    flags += ["--kv-memory", KV_MEMORY, "--prefill-wait-ms", "600000", "--silence-timeout", "0"]
     with Server(*flags, "--sse-ping", str(args.ping)) as server:
         result = measure(server, args)
     print(json.dumps(result, indent=2))
