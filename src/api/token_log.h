@@ -2,9 +2,9 @@
 // time.
 //
 // Memory: 20 bytes a token and 8 for each alternative, in chunks that never move, so that nothing
-// is copied or held twice while an answer grows. The free ends of chunks come on top: of the last
-// one up to 32 KiB, and of each earlier one less than a token's alternatives, which is 0.5 % of a
-// full chunk at 20 alternatives.
+// is copied or held twice while an answer grows. The free end of the last chunk comes on top: an
+// eighth of the alternatives before it, but at least 64 of them and at most 32 KiB. An earlier
+// chunk has a free end only where later tokens have more alternatives than its first one.
 #ifndef BATON_API_TOKEN_LOG_H_
 #define BATON_API_TOKEN_LOG_H_
 
@@ -38,17 +38,19 @@ class TokenLog {
   bool empty() const { return rows_.empty(); }
   // Valid as long as this; `idx` < size().
   LoggedToken at(size_t idx) const;
+  // With the free ends of chunks.
+  size_t memory_bytes() const;
   // Bytes of a token with `num_top` alternatives, without the free ends of chunks.
   static constexpr size_t BytesOf(size_t num_top) { return 20 + 8 * num_top; }
 
  private:
   struct Row {
-    TokenId token;
-    float logprob;
-    uint32_t text_offset;
-    uint32_t chunk;
-    uint16_t first;
-    uint16_t num_top;
+    TokenId token = 0;
+    float logprob = 0.0f;
+    uint32_t text_offset = 0;
+    uint32_t chunk = 0;  // with alternatives
+    uint16_t first = 0;
+    uint16_t num_top = 0;
   };
   static_assert(sizeof(Row) == 20 && sizeof(TokenLogprob) == 8, "see BytesOf");
 

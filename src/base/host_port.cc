@@ -39,6 +39,10 @@ std::string RightForm(std::string_view text) {
     return fmt::format("the host is missing: 127.0.0.1:{0}, or 0.0.0.0:{0} for all addresses",
                        IsDecimal(port) ? port : "PORT");
   }
+  if (host == "*" || host == "[*]") {
+    return fmt::format("for all addresses write 0.0.0.0:{0}, or [::]:{0}",
+                       IsDecimal(port) ? port : "PORT");
+  }
   // An address may end like a port: the whole of it is looked at last.
   if (IsDecimal(port) && IsIpv6(host)) {
     return fmt::format("an IPv6 host goes into brackets: [{}]:{}", host, port);
@@ -61,10 +65,11 @@ StatusOr<HostPort> ParseHostPort(std::string_view text) {
     if (bracketed) host = host.substr(1, host.size() - 2);
     const bool plain = std::all_of(host.begin(), host.end(), IsPrinted) &&
                        host.find_first_of(bracketed ? "[]" : "[]:") == std::string_view::npos;
+    const bool is_all = host == "*";  // getaddrinfo would take it for 0.0.0.0
     const char* begin = text.data() + colon + 1;
     const char* end = text.data() + text.size();
     const auto parsed = std::from_chars(begin, end, address.port);
-    if (plain && begin != end && parsed.ec == std::errc() && parsed.ptr == end) {
+    if (plain && !is_all && begin != end && parsed.ec == std::errc() && parsed.ptr == end) {
       address.host = host;
       return address;
     }

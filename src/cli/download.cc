@@ -202,16 +202,17 @@ class PartWriter {
 // leads to an address without HEAD, the redirect is the answer: the bytes may be had all the same.
 StatusOr<WebHead> AskForName(WebRequest request) {
   request.is_head = true;
-  const std::string first = request.url;
+  std::vector<std::string> urls;
   WebHead redirect;
   for (int num_redirects = 0;; ++num_redirects) {
+    urls.push_back(request.url);
     BATON_ASSIGN_OR_RETURN(WebHead answer, WebCall(request, nullptr, nullptr));
     const bool has_no_head = answer.status == 405 || answer.status == 501;
     if (num_redirects > 0 && has_no_head) return redirect;
     const bool is_last = answer.redirect.empty() || !NamedSha256(answer).empty() ||
                          !IsSameOrigin(request.url, answer.redirect);
     if (is_last) return answer;
-    if (num_redirects == kRedirectLimit) return TooManyRedirects(first, kRedirectLimit);
+    if (num_redirects == kRedirectLimit) return TooManyRedirects(urls, answer.redirect);
     request.url = answer.redirect;
     redirect = std::move(answer);
   }

@@ -77,7 +77,7 @@ int Describe(std::string_view command, const std::vector<std::string>& args) {
   if (const Status s = InitLog({.role = "inspect", .level = LogLevel::kOff}); !s.ok()) {
     return Fail(command, s);
   }
-  return RunInspect(file->path, CheckModelId(*file), std::cout, std::cerr);
+  return RunInspect(command, file->path, CheckModelId(*file), std::cout, std::cerr);
 }
 
 }  // namespace

@@ -85,9 +85,11 @@ Status TryFirstToken(const GgufFile& file, ThreadPool* pool) {
 
 }  // namespace
 
-int RunInspect(const std::string& path, const Status& name, std::ostream& out, std::ostream& err) {
+int RunInspect(std::string_view command, const std::string& path, const Status& name,
+               std::ostream& out, std::ostream& err) {
   const auto refuse = [&](const Status& status) {
-    err << "baton inspect: " << QuotedForMessage(path) << ": " << status.message() << "\n";
+    err << "baton " << command << ": " << QuotedForMessage(path) << ": " << status.message()
+        << "\n";
     return 1;
   };
   const StatusOr<std::unique_ptr<GgufFile>> file = OpenModelFile(path);

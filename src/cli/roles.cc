@@ -155,8 +155,8 @@ std::optional<ModelFile> InheritedModel() {
   return ModelFile{.path = fmt::format("/proc/self/fd/{}", fd), .id = parts.second};
 }
 
-// MODEL. A worker of `serve` whose file has gone, or has given its name to another one, takes the
-// file that the server began with, as the other workers have.
+// MODEL. A worker of `serve` takes the open file that the server began with, as the other workers
+// do. The name may be another file's by now, or become so before the worker opens it.
 StatusOr<ModelFile> ModelOf(const WorkerFlags& f) {
   StatusOr<ModelFile> named = ResolveModel(f.model);
   const std::optional<ModelFile> inherited = InheritedModel();
@@ -164,7 +164,7 @@ StatusOr<ModelFile> ModelOf(const WorkerFlags& f) {
   std::error_code error;
   const bool is_same =
       named.ok() && std::filesystem::equivalent(named->path, inherited->path, error);
-  if (is_same) return named;
+  if (is_same) return ModelFile{.path = inherited->path, .id = named->id};
   BATON_LOG_WARN("{} is not the file that this server began with; that one is served on", f.model);
   return *inherited;
 }
@@ -196,6 +196,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.advertise = f.advertise;
   config.admin = f.admin;
   config.model_path = model.path;
+  config.model_argument = f.model;
   config.model_id = model.id;
   config.num_threads = NumComputeThreads(f.threads);
   config.num_ranks = static_cast<uint32_t>(std::stoul(f.tuning.tensor_parallel));

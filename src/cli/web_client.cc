@@ -195,7 +195,9 @@ std::string WebHead::Header(const std::string& name) const {
 StatusOr<WebHead> WebCall(const WebRequest& request, const WebHeadCallback& on_head,
                           const WebBodyCallback& on_body) {
   WebRequest current = request;
+  std::vector<std::string> urls;
   for (;; --current.max_redirects) {
+    urls.push_back(current.url);
     Running running;
     running.on_head = &on_head;
     running.on_body = &on_body;
@@ -204,7 +206,7 @@ StatusOr<WebHead> WebCall(const WebRequest& request, const WebHeadCallback& on_h
     BATON_RETURN_IF_ERROR(CallOnce(current, running));
     const std::string next = running.head.redirect;
     if (next.empty() || !running.follows) return running.head;
-    if (current.max_redirects <= 0) return TooManyRedirects(request.url, request.max_redirects);
+    if (current.max_redirects <= 0) return TooManyRedirects(urls, next);
     const bool is_plain_http = absl::StartsWithIgnoreCase(next, "http://");
     if (!IsHttps(next) && !is_plain_http) {
       return InvalidArgument("{} redirects to {}, which is no http or https URL",
@@ -218,11 +220,12 @@ StatusOr<WebHead> WebCall(const WebRequest& request, const WebHeadCallback& on_h
   }
 }
 
-Status TooManyRedirects(const std::string& url, int num_redirects) {
+Status TooManyRedirects(const std::vector<std::string>& urls, const std::string& next) {
+  const bool is_circle = std::find(urls.begin(), urls.end(), next) != urls.end();
   return Unavailable(
-      "{}: the hub redirects in a circle: {} redirects were followed and the next came; see "
-      "whether HF_ENDPOINT or a proxy is wrong",
-      Shown(url), num_redirects);
+      "{}: the hub redirects {}: {} redirects were followed and the next came, to {}; see whether "
+      "HF_ENDPOINT or a proxy is wrong",
+      Shown(urls.front()), is_circle ? "in a circle" : "too often", urls.size() - 1, Shown(next));
 }
 
 bool IsSameOrigin(std::string_view one, std::string_view other) {

@@ -55,8 +55,9 @@ using WebBodyCallback = std::function<Status(std::string_view)>;
 StatusOr<WebHead> WebCall(const WebRequest& request, const WebHeadCallback& on_head,
                           const WebBodyCallback& on_body);
 
-// Unavailable: the server answers `url` with redirects that do not end.
-Status TooManyRedirects(const std::string& url, int num_redirects);
+// Unavailable: the redirects that the server answers with do not end: in a circle, or in a chain
+// that is too long. `urls`: what was asked, in order; `next`: what the last answer named.
+Status TooManyRedirects(const std::vector<std::string>& urls, const std::string& next);
 
 // True when both URLs have the same scheme, host and port; a port that is not said is the scheme's.
 bool IsSameOrigin(std::string_view one, std::string_view other);

@@ -36,6 +36,10 @@ constexpr int64_t kBusyTickUs = 20'000;
 constexpr int64_t kIdleTickUs = 100'000;
 constexpr int64_t kAloneTickUs = 1'000'000;
 
+// Longest time between two looks at a request's timers. A timer that begins between two looks (of a
+// placement, of a move) runs for a second or more, so that the second look finds it in time.
+constexpr int64_t kLongestLookUs = 500'000;
+
 // Finish of a request whose choices have all ended: kLength as soon as one choice was cut.
 RequestFinish FinishOf(const RouterRequest& request) {
   const bool is_cut = std::ranges::count(request.finished, FinishReason::kLength) > 0;
@@ -53,6 +57,44 @@ RequestFinish FinishOf(ErrorCode code) {
     default:
       return RequestFinish::kError;
   }
+}
+
+// A worker that has seen the request's natural end stops without being told; a Cancel would only
+// race with its own last message.
+bool StopsByItself(const RouterRequest& request, const PlacementHalf& half) {
+  const bool is_prefill = &half == &request.prefill;
+  if (is_prefill && request.verified) return true;
+  const bool kv_is_there = request.verified || request.is_local;
+  return kv_is_there && request.num_finished == request.spec.num_choices &&
+         request.merge.ended_by_workers();
+}
+
+int64_t LastProgressUs(const RouterRequest& request, const RegisteredWorker& worker) {
+  return std::max(worker.progress_us, request.moved_us);
+}
+
+// When CheckTimers is to look at the request again: at the first of its times, as far as they have
+// begun, and soon enough for one that begins until then. `in_turn`: RouterCore::WorkerInTurn.
+int64_t NextLookUs(const RouterRequest& request, const RegisteredWorker* in_turn,
+                   const RouterCoreConfig& config, int64_t now_us) {
+  // A client that reads again, or waits to be told that it has a worker, does not wait for long.
+  const bool awaits_telling = request.IsPlaced() && !request.is_told_taken;
+  if (request.pause.on() || awaits_telling) return now_us;
+  int64_t due_us = std::min(now_us + kLongestLookUs, request.DeadlineUs());
+  if (!request.merge.complete()) {
+    due_us = std::min(due_us, request.heard_us + config.request_timeout_us);
+  }
+  if (!request.IsPlaced()) {
+    const bool resumes = request.num_resumes > 0;
+    return std::min(due_us,
+                    request.queued_us + (resumes ? config.resume_wait_us : config.queue_wait_us));
+  }
+  if (!request.accepted) due_us = std::min(due_us, request.placed_us + config.reserve_timeout_us);
+  if (request.move.on()) {
+    due_us = std::min(due_us, request.move.asked_us + config.reserve_timeout_us);
+  }
+  if (in_turn == nullptr) return due_us;
+  return std::min(due_us, LastProgressUs(request, *in_turn) + config.worker_stall_us);
 }
 
 }  // namespace
@@ -78,6 +120,28 @@ RouterRequest::RouterRequest(RequestUid uid_in, GenerateRequest spec_in,
   for (uint32_t i = 0; i < spec.num_choices; ++i) {
     texts.emplace_back(*spec.model->tokenizer, spec.stop, spec.sampling.min_tokens);
   }
+}
+
+RequestTimings RouterRequest::Timings() const {
+  const auto stage_ms = [&](RequestStage stage) {
+    return static_cast<double>(lifetime.StageUs(stage)) / 1000.0;
+  };
+  RequestTimings timings;
+  timings.disaggregated = !is_local;
+  timings.decode_worker = decode_worker_id;
+  timings.prefill_worker = is_local ? decode_worker_id : prefill_worker_id;
+  timings.transport = LinkKindName(transport);
+  timings.kv_bytes = kv_bytes;
+  timings.cached_tokens = cached_tokens;
+  timings.resumes = num_resumes;
+  timings.queue_ms = stage_ms(RequestStage::kAdmit) + stage_ms(RequestStage::kQueuePrefill);
+  timings.prefill_ms = stage_ms(RequestStage::kPrefill);
+  timings.kv_wait_ms = stage_ms(RequestStage::kKvWait) + stage_ms(RequestStage::kKvTransfer) +
+                       stage_ms(RequestStage::kQueueDecode);
+  timings.first_step_ms = stage_ms(RequestStage::kFirstStep);
+  timings.decode_ms = stage_ms(RequestStage::kDecode);
+  timings.exact = Repeats();
+  return timings;
 }
 
 RouterCore::RouterCore(const RouterCoreConfig& config, WorkerConnector* connector,
@@ -106,6 +170,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     record.sink->OnFailed(RequestError{ErrorCode::kInternal});
     return;
   }
+  timers_.Add(uid);
   EnterQueue(record);
   num_own_ += record.spec.is_own() ? 1 : 0;
   num_shadows_ += record.spec.is_shadow() ? 1 : 0;
@@ -181,7 +246,7 @@ void RouterCore::EndGood(RouterRequest& request) {
   GenerateResult result;
   result.num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
   result.num_completion_tokens = request.num_delivered;
-  result.timings = TimingsOf(request);
+  result.timings = request.Timings();
   const RequestError* const refused = request.sink->own_failure();
   const int status = refused == nullptr ? 200 : HttpStatusOf(refused->code);
   if (!request.spec.is_own()) {
@@ -249,16 +314,6 @@ void RouterCore::Forget(RouterRequest& request, bool waits) {
   ReportTableSize();
 }
 
-// A worker that has seen the request's natural end stops without being told; a Cancel would only
-// race with its own last message.
-bool RouterCore::StopsByItself(const RouterRequest& request, const PlacementHalf& half) const {
-  const bool is_prefill = &half == &request.prefill;
-  if (is_prefill && request.verified) return true;
-  const bool kv_is_there = request.verified || request.is_local;
-  return kv_is_there && request.num_finished == request.spec.num_choices &&
-         request.merge.ended_by_workers();
-}
-
 void RouterCore::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel) {
   if (half.lease.value() == 0) return;
   if (RegisteredWorker* worker = registry_.Find(half.lease)) {
@@ -291,28 +346,6 @@ void RouterCore::ReleaseBacklog(PlacementHalf& half) {
     half.cost.num_tokens = 0;
     half.cost.num_prompts = 0;
   }
-}
-
-RequestTimings RouterCore::TimingsOf(const RouterRequest& request) const {
-  const auto stage_ms = [&](RequestStage stage) {
-    return static_cast<double>(request.lifetime.StageUs(stage)) / 1000.0;
-  };
-  RequestTimings timings;
-  timings.disaggregated = !request.is_local;
-  timings.decode_worker = request.decode_worker_id;
-  timings.prefill_worker = request.is_local ? request.decode_worker_id : request.prefill_worker_id;
-  timings.transport = LinkKindName(request.transport);
-  timings.kv_bytes = request.kv_bytes;
-  timings.cached_tokens = request.cached_tokens;
-  timings.resumes = request.num_resumes;
-  timings.queue_ms = stage_ms(RequestStage::kAdmit) + stage_ms(RequestStage::kQueuePrefill);
-  timings.prefill_ms = stage_ms(RequestStage::kPrefill);
-  timings.kv_wait_ms = stage_ms(RequestStage::kKvWait) + stage_ms(RequestStage::kKvTransfer) +
-                       stage_ms(RequestStage::kQueueDecode);
-  timings.first_step_ms = stage_ms(RequestStage::kFirstStep);
-  timings.decode_ms = stage_ms(RequestStage::kDecode);
-  timings.exact = request.Repeats();
-  return timings;
 }
 
 void RouterCore::ReportTableSize() {
@@ -378,12 +411,12 @@ void RouterCore::Tick(int64_t now_us) {
   CheckWorkers(now_us);
   WatchTransfers(now_us);
   ProbeLinks(now_us);
-  std::vector<RequestUid> uids;
-  uids.reserve(requests_.size());
-  for (const auto& [uid, request] : requests_) uids.push_back(uid);
-  for (const RequestUid& uid : uids) {
+  timers_.Run(now_us, [&](RequestUid uid) -> std::optional<int64_t> {
     if (RouterRequest* request = FindRequest(uid)) CheckTimers(*request, now_us);
-  }
+    const RouterRequest* const left = FindRequest(uid);
+    if (left == nullptr) return std::nullopt;
+    return NextLookUs(*left, WorkerInTurn(*left), config_, now_us);
+  });
   // Time alone can make a placement possible (a wait for a pair ends), so the queue is tried
   // always.
   queue_changed_ = queue_changed_ || num_queued_ > 0;
@@ -416,7 +449,11 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
   }
   if (request.move.on() && now_us - request.move.asked_us >= config_.reserve_timeout_us)
     GiveUpMove(request);
-  if (RegisteredWorker* worker = FindStalled(request, now_us)) {
+  RegisteredWorker* const worker = WorkerInTurn(request);
+  if (worker != nullptr && now_us - LastProgressUs(request, *worker) >= config_.worker_stall_us) {
+    BATON_LOG_ERROR("request {}: {} made no progress for {} ms", request.uid,
+                    worker->description.name.worker_id,
+                    (now_us - LastProgressUs(request, *worker)) / 1000);
     worker->avoided_until_us = now_us + config_.worker_stall_us;
     const bool is_prefill = request.prefill.Is(worker->lease);
     return Recover(request,
@@ -433,20 +470,13 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
   OnDelivery(request);
 }
 
-// The worker whose turn it is, when it shows no sign of life but its heartbeats; else null.
-RegisteredWorker* RouterCore::FindStalled(const RouterRequest& request, int64_t now_us) {
+// The worker that is to make progress with the request; null: none is waited for, or it is gone.
+RegisteredWorker* RouterCore::WorkerInTurn(const RouterRequest& request) {
   if (request.merge.complete()) return nullptr;
   const bool decode_turn = request.is_local || request.verified;
   // Between token 0 and the verified KV both workers may rest: the transfer has its own deadlines.
   if (!decode_turn && request.prompt_done) return nullptr;
-  RegisteredWorker* const worker =
-      registry_.Find(decode_turn ? request.decode.lease : request.prefill.lease);
-  if (worker == nullptr) return nullptr;
-  const int64_t moved_us = std::max(worker->progress_us, request.moved_us);
-  if (now_us - moved_us < config_.worker_stall_us) return nullptr;
-  BATON_LOG_ERROR("request {}: {} made no progress for {} ms", request.uid,
-                  worker->description.name.worker_id, (now_us - moved_us) / 1000);
-  return worker;
+  return registry_.Find(decode_turn ? request.decode.lease : request.prefill.lease);
 }
 
 int64_t RouterCore::TickIntervalUs() const {

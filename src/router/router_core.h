@@ -34,6 +34,7 @@
 #include "src/router/link_metrics.h"
 #include "src/router/planned_route.h"
 #include "src/router/queue_rate.h"
+#include "src/router/request_timers.h"
 #include "src/router/request_traces.h"
 #include "src/router/router_core_config.h"
 #include "src/router/router_prefix_index.h"
@@ -124,11 +125,9 @@ class RouterCore {
   void Forget(RouterRequest& request, bool waits);
   void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
   void ReleaseBacklog(PlacementHalf& half);
-  bool StopsByItself(const RouterRequest& request, const PlacementHalf& half) const;
-  RequestTimings TimingsOf(const RouterRequest& request) const;
   RouterRequest* FindRequest(RequestUid uid);
   void CheckTimers(RouterRequest& request, int64_t now_us);
-  RegisteredWorker* FindStalled(const RouterRequest& request, int64_t now_us);
+  RegisteredWorker* WorkerInTurn(const RouterRequest& request);
   void ReportTableSize();
   void EndShadows(LeaseId on);
   void EndOwn(const std::function<bool(const RouterRequest&)>& is_meant);
@@ -140,7 +139,7 @@ class RouterCore {
                      const RegisteredWorker& decode, int64_t now_us);
 
   // router_core_placement.cc: the queue.
-  static void TakeOutLinks(const RouterRequest& request, int64_t now_us, RouteTable& table);
+  bool BlocksRest(const PlacementClaim& claim) const;
   PlannedRoute RouteFor(RouterRequest& request, const PlacementClaims& claims, int64_t now_us);
   bool IsBound(const RouterRequest& request, int64_t now_us) const;
   uint32_t AnswerContextOf(const RouterRequest& request, int64_t now_us) const;
@@ -223,6 +222,7 @@ class RouterCore {
   WorkerRegistry registry_;
   RouterPrefixIndex prefixes_;  // of the workers whose chain has our key
   std::unordered_map<RequestUid, std::unique_ptr<RouterRequest>> requests_;
+  RequestTimers timers_;          // of requests_
   std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
   size_t num_queued_ = 0;         // of requests_, clients' only
   size_t num_aside_ = 0;          // of num_queued_, nobody waits behind them

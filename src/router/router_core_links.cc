@@ -52,6 +52,14 @@ bool IsOnItsWay(const RouterRequest& request, int64_t now_us) {
          !request.merge.complete();
 }
 
+// Some worker may have KV to send. Most of the time none has, and a thousand silent streams need no
+// look.
+bool MaySendKv(const WorkerRegistry& registry) {
+  return std::ranges::any_of(registry.workers(), [](const auto& entry) {
+    return !entry.second.links.empty() && entry.second.num_requests > 0;
+  });
+}
+
 // Since when its KV is waited for.
 int64_t WaitedSinceUs(const RouterRequest& request) {
   return request.prompt_done ? request.prompt_done_us : request.due_us;
@@ -187,6 +195,7 @@ void RouterCore::OnVerified(RouterRequest& request, const WorkerRequestStatus& s
 void RouterCore::WatchTransfers(int64_t now_us) {
   if (now_us - watched_us_ < kWatchEveryUs) return;
   watched_us_ = now_us;
+  if (!MaySendKv(registry_)) return;
   std::vector<const RouterRequest*> crossing;
   for (const auto& [uid, request] : requests_) {
     if (IsOnItsWay(*request, now_us)) crossing.push_back(request.get());

@@ -131,6 +131,18 @@ RouteTable WithoutBadLinksOf(const RegisteredWorker& source, int64_t now_us, Rou
   return table;
 }
 
+// The links of a worker whose KV came too slowly to this request a while ago, and the link that its
+// present placement uses, are no other way.
+void TakeOutLinks(const RouterRequest& request, int64_t now_us, RouteTable& table) {
+  for (LinkUp& link : table.links) {
+    const LeaseId prefill = table.prefill_leases[link.prefill_idx];
+    const LeaseId decode = table.decode_leases[link.decode_idx];
+    const bool is_own =
+        request.IsPlaced() && request.prefill.Is(prefill) && request.decode.Is(decode);
+    link.rests |= is_own || request.slow.Is(prefill, now_us);
+  }
+}
+
 // The pair of a probe, or none. Its link carries nothing else: whether it is left alone does not
 // count.
 Route RouteForProbe(const ProbedLink& probe, RouteQuery query, RouteTable& table) {
@@ -222,8 +234,19 @@ void RouterCore::PlaceQueued(int64_t now_us) {
       SetWaiting(*request, request->waits_aside, true);
     }
     waiting.push_back(uid);
+    if (!claims.empty() && BlocksRest(claims.back())) break;
   }
-  queue_ = std::move(waiting);
+  queue_.insert(queue_.begin(), waiting.begin(), waiting.end());
+}
+
+// All that the queue names besides waits for what is claimed: clients of the same model that any of
+// its workers could serve. A queue of a thousand is then not walked in every tick. One that names
+// too many requests that have ended is walked, which takes those out.
+bool RouterCore::BlocksRest(const PlacementClaim& claim) const {
+  if (claim.numerics_id || claim.min_context > 1 || num_shadows_ > 0) return false;
+  const auto queue = model_queues_.find(claim.model);
+  return queue != model_queues_.end() && queue->second.num_waiting == num_queued_ &&
+         queue_.size() <= 2 * num_queued_;
 }
 
 // A probe does not go through the queue: clients that wait for room do not hold it up. It takes a
@@ -308,18 +331,6 @@ void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
     table.decode[i].cached_tokens = request.CachedTokensAt(worker);
     table.decode[i].shared_blocks =
         worker.shared.NumShared(request.links, request.NumHitsAt(worker));
-  }
-}
-
-// The links of a worker whose KV came too slowly to this request a while ago, and the link that its
-// present placement uses, are no other way.
-void RouterCore::TakeOutLinks(const RouterRequest& request, int64_t now_us, RouteTable& table) {
-  for (LinkUp& link : table.links) {
-    const LeaseId prefill = table.prefill_leases[link.prefill_idx];
-    const LeaseId decode = table.decode_leases[link.decode_idx];
-    const bool is_own =
-        request.IsPlaced() && request.prefill.Is(prefill) && request.decode.Is(decode);
-    link.rests |= is_own || request.slow.Is(prefill, now_us);
   }
 }
 
@@ -635,6 +646,7 @@ void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSour
   request.num_replayed = request.NumToReplay(moves);
   request.accepted = false;
   request.not_before_us = not_before_us;
+  timers_.LookAtAll();
   EnterQueue(request);
   queue_.push_front(request.uid);  // it came before everything that still waits
   queue_changed_ = true;

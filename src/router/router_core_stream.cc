@@ -137,7 +137,10 @@ void RouterCore::OnDelivery(RouterRequest& request) {
 }
 
 bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
-  if (request.pause.BeginIfSlow(request.sink->buffered_bytes(), now_us_)) return false;
+  if (request.pause.BeginIfSlow(request.sink->buffered_bytes(), now_us_)) {
+    timers_.LookAtAll();
+    return false;
+  }
   TokenMerge::Entry entry;
   if (!request.merge.TakeNext(choice, &entry)) return false;
   // A token that came before the one that it follows is seen with that one.

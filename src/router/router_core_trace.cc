@@ -40,7 +40,7 @@ std::shared_ptr<RequestTrace> RouterCore::TraceOf(const RouterRequest& request,
   trace->num_choices = request.spec.num_choices;
   trace->num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
   trace->num_output_tokens = request.num_delivered;
-  trace->timings = TimingsOf(request);
+  trace->timings = request.Timings();
   trace->lifetime = request.lifetime;
   trace->end_us = std::max(end_us, request.spec.received_us);
   trace->stages_us = request.lifetime.StagesUntilUs(trace->end_us);

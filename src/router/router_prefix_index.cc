@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstdlib>
+#include <utility>
 
 #include "src/base/check.h"
 
@@ -29,10 +30,12 @@ constexpr size_t kPrefetch = 10;
 // Slots looked at when an insertion finds no free entry but stale ones: some of them are near.
 constexpr size_t kForcedSweepSlots = 4096;
 
+// The first table. A table of the largest size from the start would be touched all over by few
+// entries, since hashes scatter them: 1,152 blocks took 4.4 MiB of memory.
+constexpr size_t kMinSlots = 64;
+
 // A quarter of the slots stays empty, so that runs are short and a search ends.
-size_t NumSlots(size_t max_entries) {
-  return std::bit_ceil(std::max<size_t>((4 * max_entries + 2) / 3, 64));
-}
+constexpr size_t MaxEntriesOf(size_t num_slots) { return num_slots / 4 * 3; }
 
 }  // namespace
 
@@ -44,13 +47,44 @@ std::string_view PrefixOutcomeName(PrefixOutcome outcome) {
 
 void RouterPrefixIndex::FreeSlots::operator()(uint64_t* slots) const { std::free(slots); }
 
-RouterPrefixIndex::RouterPrefixIndex(uint32_t max_entries)
-    : max_entries_(max_entries),
-      mask_(NumSlots(max_entries) - 1),
-      slots_(static_cast<uint64_t*>(std::calloc(mask_ + 1, sizeof(uint64_t)))) {
+RouterPrefixIndex::RouterPrefixIndex(uint32_t max_entries) : max_entries_(max_entries) {
   BATON_CHECK(max_entries >= 1, "a prefix index of no entries");
-  BATON_CHECK(slots_ != nullptr, "no memory for a prefix index of {} entries", max_entries);
+  BATON_CHECK(TryAllocate(kMinSlots), "no memory for a prefix index of {} slots", kMinSlots);
   parts_.resize(1);
+}
+
+// False: there is no memory, and nothing has changed.
+bool RouterPrefixIndex::TryAllocate(size_t num_slots) {
+  Slots slots(static_cast<uint64_t*>(std::calloc(num_slots, sizeof(uint64_t))));
+  if (slots == nullptr) return false;
+  slots_ = std::move(slots);
+  mask_ = num_slots - 1;
+  home_shift_ = 64 - static_cast<uint32_t>(std::countr_zero(num_slots));
+  return true;
+}
+
+// Moves all entries that are not stale to a table of twice as many slots. The slots of both tables
+// are in the order of the entries' homes, so memory is written from front to back. False: there is
+// no memory, and nothing has changed.
+bool RouterPrefixIndex::TryDouble() {
+  Slots old = std::move(slots_);
+  const size_t num_old = mask_ + 1;
+  if (!TryAllocate(2 * num_old)) {
+    slots_ = std::move(old);
+    return false;
+  }
+  for (size_t i = 0; i < num_old; ++i) {
+    if (old[i] == 0) continue;
+    Part& part = parts_[PartOf(old[i])];
+    if (part.worker == LeaseId(0)) {
+      --part.size;
+    } else {
+      slots_[FindSlot(old[i])] = old[i];
+    }
+  }
+  num_used_ -= std::exchange(num_stale_, 0);
+  sweep_slot_ = 0;
+  return true;
 }
 
 void RouterPrefixIndex::AddWorker(LeaseId worker, int64_t now_us) {
@@ -138,11 +172,11 @@ std::vector<RouterPrefixIndex::Hit> RouterPrefixIndex::Find(
   lengths_.assign(parts_.size(), 0);
   for (uint32_t i = 0; i < links.size(); ++i) {
     if (i + kPrefetch < links.size()) {
-      __builtin_prefetch(&slots_[TagOf(links[i + kPrefetch]) & mask_]);
+      __builtin_prefetch(&slots_[HomeOf(TagOf(links[i + kPrefetch]) << 16)]);
     }
     const uint64_t tag = TagOf(links[i]);
     bool any = false;
-    for (size_t slot = tag & mask_; slots_[slot] != 0; slot = Next(slot)) {
+    for (size_t slot = HomeOf(tag << 16); slots_[slot] != 0; slot = Next(slot)) {
       if (slots_[slot] >> 16 != tag) continue;
       uint32_t& length = lengths_[PartOf(slots_[slot])];
       if (length != i) continue;
@@ -158,6 +192,13 @@ std::vector<RouterPrefixIndex::Hit> RouterPrefixIndex::Find(
   return hits;
 }
 
+// The slot of the entry, or the empty one where it would stand.
+size_t RouterPrefixIndex::FindSlot(uint64_t entry) const {
+  size_t slot = HomeOf(entry);
+  while (slots_[slot] != 0 && slots_[slot] != entry) slot = Next(slot);
+  return slot;
+}
+
 // False: no room. True also when it was there.
 bool RouterPrefixIndex::Insert(uint64_t entry) {
   // Stale entries hold the room that live ones may have; one round frees all of them.
@@ -165,11 +206,13 @@ bool RouterPrefixIndex::Insert(uint64_t entry) {
        seen += kForcedSweepSlots) {
     Sweep(kForcedSweepSlots);
   }
-  size_t slot = HomeOf(entry);
-  for (; slots_[slot] != 0; slot = Next(slot)) {
-    if (slots_[slot] == entry) return true;
-  }
+  size_t slot = FindSlot(entry);
+  if (slots_[slot] == entry) return true;
   if (num_used_ >= max_entries_) return false;
+  if (num_used_ >= MaxEntriesOf(mask_ + 1)) {
+    if (!TryDouble()) return false;
+    slot = FindSlot(entry);
+  }
   slots_[slot] = entry;
   ++num_used_;
   ++parts_[PartOf(entry)].size;
@@ -177,9 +220,8 @@ bool RouterPrefixIndex::Insert(uint64_t entry) {
 }
 
 void RouterPrefixIndex::Erase(uint64_t entry) {
-  for (size_t slot = HomeOf(entry); slots_[slot] != 0; slot = Next(slot)) {
-    if (slots_[slot] == entry) return EraseAt(slot);
-  }
+  const size_t slot = FindSlot(entry);
+  if (slots_[slot] == entry) EraseAt(slot);
 }
 
 // Closes the hole with a later entry whose home does not lie after the hole, and so on until a

@@ -1,11 +1,11 @@
 // RouterPrefixIndex: which worker holds which links of the prompt chain (kvcache/hash_chain.h), as
 // far as their numbered events tell. Pure: time is an argument. Owned by the router's thread.
 //
-// One entry a (link, worker), 8 bytes, in one open-addressed table that is allocated once:
+// One entry a (link, worker), 8 bytes, in one open-addressed table that doubles as it fills:
 //
 //   bits 63..16: the link's first 48 bits, its tag      bits 15..0: the part that the entry is of
 //
-// An entry's home is its tag modulo the table's size; a link's holders stand in one run behind it,
+// The upper bits of an entry's tag are its home; a link's holders stand in one run from there on,
 // so one look at a cache line or two answers for all workers. Two links with equal tags are taken
 // for one, which happens once in 2^48 / entries questions and costs a detour: workers compare
 // tokens.
@@ -19,6 +19,7 @@
 //     keeps). When a worker joins, parts above the new share are dropped and asked for anew.
 //  3. Dropping a part takes no time: its entries, which no look-up sees any more, are left to
 //     Sweep.
+//  4. The table takes 8 bytes x 4/3 to 8/3 for each entry that it had at most.
 #ifndef BATON_ROUTER_ROUTER_PREFIX_INDEX_H_
 #define BATON_ROUTER_ROUTER_PREFIX_INDEX_H_
 
@@ -36,7 +37,7 @@
 namespace baton::router {
 
 // 2^22 slots of 8 bytes = 32 MiB, filled to three quarters: the prefixes of 50 million tokens in
-// blocks of 16.
+// blocks of 16. The table begins with 512 bytes and doubles as it fills.
 inline constexpr uint32_t kMaxPrefixEntries = 3u << 20;
 
 // The outcome of a batch.
@@ -58,7 +59,7 @@ class RouterPrefixIndex {
     uint32_t num_blocks = 0;
   };
 
-  // Allocates the table: 8 bytes x the power of two from max_entries / 0.75 on. max_entries >= 1.
+  // max_entries >= 1. The table has at most 8 bytes x the power of two from max_entries / 0.75 on.
   explicit RouterPrefixIndex(uint32_t max_entries = kMaxPrefixEntries);
 
   // A worker of which nothing is known before its first batch with `reset`. Once a worker.
@@ -66,7 +67,8 @@ class RouterPrefixIndex {
   // Unknown: no effect.
   void RemoveWorker(LeaseId worker);
 
-  // About 0.1 us a change.
+  // About 0.1 us a change. A change that doubles the table moves all entries in the order of their
+  // slots: some 10 ms for the last of the 32 MiB, once in the life of a router.
   PrefixOutcome Apply(LeaseId worker, const PrefixBatch& batch, int64_t now_us);
   // The workers to ask for a resync now; each is taken to be asked.
   std::vector<LeaseId> TakeDueResyncs(int64_t now_us);
@@ -104,16 +106,20 @@ class RouterPrefixIndex {
     int64_t ask_gap_us = 0;  // between the last two questions
   };
 
-  // The table comes from calloc: what is not written yet takes no memory.
   struct FreeSlots {
     void operator()(uint64_t* slots) const;
   };
+  using Slots = std::unique_ptr<uint64_t[], FreeSlots>;
 
   static uint64_t TagOf(const kv::ChainLink& link) { return link.hi >> 16; }
-  size_t HomeOf(uint64_t entry) const { return (entry >> 16) & mask_; }
+  // The uppermost bits of the tag, so that a doubling keeps the order of the slots.
+  size_t HomeOf(uint64_t entry) const { return entry >> home_shift_; }
   static uint16_t PartOf(uint64_t entry) { return static_cast<uint16_t>(entry); }
   size_t Next(size_t slot) const { return (slot + 1) & mask_; }
 
+  bool TryAllocate(size_t num_slots);
+  bool TryDouble();
+  size_t FindSlot(uint64_t entry) const;
   bool Insert(uint64_t entry);
   void Erase(uint64_t entry);
   void EraseAt(size_t slot);
@@ -123,10 +129,11 @@ class RouterPrefixIndex {
   void Change(Tracked& tracked, const kv::PrefixChange& change);
 
   const size_t max_entries_;
-  const size_t mask_;                                   // slots - 1
-  const std::unique_ptr<uint64_t[], FreeSlots> slots_;  // 0 = empty
-  size_t num_used_ = 0;                                 // slots in use
-  size_t num_stale_ = 0;                                // of them, of dropped parts
+  size_t mask_ = 0;  // slots - 1
+  uint32_t home_shift_ = 0;
+  Slots slots_;           // 0 = empty
+  size_t num_used_ = 0;   // slots in use
+  size_t num_stale_ = 0;  // of them, of dropped parts
   size_t sweep_slot_ = 0;
   uint64_t num_not_kept_ = 0;
   std::vector<Part> parts_;  // [0] is never used, so that no entry is 0

@@ -156,6 +156,8 @@ struct RouterRequest {
   // Tells the sink once that a worker has taken the request, as soon as that is known: the decode
   // worker has reserved and the prompt has begun, or none of them refused it within a step or two.
   void TellTaken(int64_t now_us);
+  // Where its time went until now.
+  RequestTimings Timings() const;
   // How far it is, at `now_us`; it is placed.
   RunningAnswer Progress(int64_t now_us) const;
   // The least --max-context of a worker that may take part in it now.

@@ -31,8 +31,9 @@ struct WorkerConfig {
   std::string kv_listen;  // "" = the host of `listen` and any port
   std::string advertise;  // host or host:port that others use; "" = the host of `listen`
   std::string admin = "127.0.0.1:0";
-  std::string model_path;  // of a .gguf file
-  std::string model_id;    // public name
+  std::string model_path;      // of a .gguf file
+  std::string model_argument;  // MODEL as it was given, for messages; "" = model_path
+  std::string model_id;        // public name
   std::string cluster_secret;
   tls::TlsFiles tls;  // empty = plaintext
   uint32_t num_threads = 1;

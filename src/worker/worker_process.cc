@@ -175,14 +175,21 @@ struct WorkerProcess::Parts {
   Status StartSpans();
   Status Ready();
   std::shared_ptr<Registration> CurrentRegistration();
+  Status OfModel(const Status& fault) const;
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
   MemoryFacts Memory() const;
 };
 
+// A fault of the model, as the operator named it.
+Status WorkerProcess::Parts::OfModel(const Status& fault) const {
+  const bool is_named = !config.model_argument.empty();
+  return WithPrefix(fault, "--model " + (is_named ? config.model_argument : config.model_path));
+}
+
 Status WorkerProcess::Parts::LoadModel() {
   StatusOr<std::unique_ptr<GgufFile>> opened = OpenModelFile(config.model_path);
-  if (!opened.ok()) return WithPrefix(opened.status(), "--model " + config.model_path);
+  if (!opened.ok()) return OfModel(opened.status());
   const std::unique_ptr<GgufFile> file = *std::move(opened);
   BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadModelTokenizer(*file, config.model_path));
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
@@ -374,7 +381,7 @@ Status WorkerProcess::Parts::TryOneToken() {
     BATON_RETURN_IF_ERROR(model->Prepare(kv->store()->view()));
   }
   const StatusOr<TokenId> token = ComputeFirstToken(model.get(), kv->store()->view());
-  return token.ok() ? OkStatus() : WithPrefix(token.status(), "--model " + config.model_path);
+  return token.ok() ? OkStatus() : OfModel(token.status());
 }
 
 Status WorkerProcess::Parts::StartServer() {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -67,6 +68,21 @@ TEST(TokenLogTest, EveryTokenIsReadAsItWasAdded) {
     EXPECT_EQ(token.text_offset, model[i].offset);
     EXPECT_EQ(std::vector<TokenLogprob>(token.top_logprobs.begin(), token.top_logprobs.end()),
               model[i].top);
+  }
+}
+
+// 128 choices of 150 tokens have 128 logs with a free end each.
+TEST(TokenLogTest, FreeEndsAreAnEighthOfAnAnswerAtMost) {
+  const std::vector<TokenLogprob> alternatives(20);
+  for (const size_t num_top : {0, 1, 5, 20}) {
+    TokenLog log;
+    for (size_t i = 1; i <= 8160; ++i) {
+      log.Add(
+          {.token = 1, .logprob = -1.0f, .top_logprobs = std::span(alternatives).first(num_top)});
+      const size_t needed_bytes = i * TokenLog::BytesOf(num_top);
+      ASSERT_GE(log.memory_bytes(), needed_bytes);
+      ASSERT_LE(log.memory_bytes(), needed_bytes * 9 / 8 + 2048) << i << " tokens, " << num_top;
+    }
   }
 }
 

@@ -65,6 +65,8 @@ TEST(HostPortTest, SaysHowTheAddressIsWritten) {
       {"localhost", "the port is missing: localhost:PORT"},
       {"8080", "the host is missing, as in 127.0.0.1:8080"},
       {":8080", "the host is missing: 127.0.0.1:8080, or 0.0.0.0:8080 for all addresses"},
+      {"*:8080", "for all addresses write 0.0.0.0:8080, or [::]:8080"},
+      {"[*]:x", "for all addresses write 0.0.0.0:PORT, or [::]:PORT"},
       {"http://127.0.0.1:80/v1", "write 127.0.0.1:80 without a scheme or path"},
       {"h:65536", "a port from 0 to 65535"}};
   for (const auto& [text, form] : cases) {

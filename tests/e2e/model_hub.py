@@ -17,7 +17,8 @@ class ModelHub:
     `requests` has (method, path, Authorization or None, Range or None) of each request. `hold_at`
     makes an answer stop after so many bytes until `go_on` is set; `held` says that one does.
     `blobs` redirects the bytes of a file to that base address, as hubs do with large files.
-    `is_circle` redirects every file to itself. `names_sha256` False: the hub names no digest.
+    `is_circle` redirects every file to itself, `is_chain` to a longer name each time.
+    `names_sha256` False: the hub names no digest.
     """
 
     def __init__(self, files=(), tls=None):
@@ -29,6 +30,7 @@ class ModelHub:
         self.listing = None
         self.is_circle = False
         self.names_sha256 = True
+        self.is_chain = False
         handler = type("Handler", (_Handler,), {"hub": self})
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
@@ -83,6 +85,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         blob = re.fullmatch(r"/blob/(.+)", self.path)
         if named and hub.is_circle:
             return self.head(302, 0, Location=self.path.split("?")[0] + "?signed=secret")
+        if named and hub.is_chain:
+            return self.head(302, 0, Location=self.path.split("?")[0] + "x?signed=secret")
         key = f"{named[1]}/{named[2]}" if named else blob[1] if blob else ""
         if key not in hub.files:
             return self.head(404, 0)

@@ -85,6 +85,15 @@ def test_a_hub_that_redirects_in_a_circle_is_named(hub, tmp_path, folder):
     assert hub.url in result.stderr and "secret" not in result.stderr
 
 
+def test_a_chain_of_redirects_that_is_too_long_is_no_circle(hub, tmp_path, folder):
+    hub.is_chain = True
+    result = run(tmp_path, hub.url)
+    assert result.returncode == 1 and not folder.exists()
+    assert "redirects too often: 5 redirects were followed and the next came, to " in result.stderr
+    assert "xxxxxx; see" in result.stderr and "circle" not in result.stderr
+    assert hub.url in result.stderr and "secret" not in result.stderr
+
+
 @pytest.mark.parametrize("name", [NAME, "hf:org/repo", "hf:org/repo:Q4_0"])
 def test_a_wrong_served_name_costs_no_download(hub, tmp_path, name):
     hub.files["org/repo/m-Q4_0.gguf"] = CONTENT

@@ -324,6 +324,11 @@ def worker_seeds():
     status = """uid { hi: 1 lo: 2 } attempt: 1 state: REQUEST_STATE_VERIFIED code: 13
     message: "why" kv_bytes: 999 transport: TRANSPORT_KIND_TCP transfer_seconds: 0.5"""
     message(4, "status", proto("RequestStatus", status))
+    failed = """uid { hi: 1 lo: 2 } attempt: 1 state: REQUEST_STATE_FAILED code: 13
+    message: "why" failed_part: FAILED_PART_COMPUTATION"""
+    message(4, "status_failed_part", proto("RequestStatus", failed))
+    unknown = proto("RequestStatus", "state: REQUEST_STATE_FAILED") + bytes([12 << 3, 99])
+    message(4, "status_unknown_part", unknown)
     message(4, "status_infinite", proto("RequestStatus", "transfer_seconds: inf kv_bytes: 1"))
     prefill = f"start_prefill {{ {SPEC} decode {{ worker_id: 'd' incarnation: 7 }} }}"
     message(5, "start_prefill", proto("RouterMessage", prefill))
@@ -338,6 +343,7 @@ def worker_seeds():
         "applied": f"applied {{ {KEY} }}",
         "nack": f"nack {{ {KEY} ordinals: 1 layers: 0 }}",
         "revoke": f'revoke {{ {KEY} reason: "full" from_decode: true }}',
+        "revoke_failed_part": f"revoke {{ {KEY} failed_part: FAILED_PART_HAND_OFF }}",
         "revoke_with_lines": f'revoke {{ {KEY} reason: "a\\nb" }}',
         "renew": f"renew {{ {KEY} }}",
     }

@@ -34,8 +34,15 @@ struct InspectRun {
 InspectRun Inspect(const std::string& path, const Status& name = OkStatus()) {
   std::ostringstream out;
   std::ostringstream err;
-  const int code = RunInspect(path, name, out, err);
+  const int code = RunInspect("inspect", path, name, out, err);
   return {code, out.str(), err.str()};
+}
+
+TEST(InspectTest, ARefusalBeginsWithTheSubcommandThatWasGiven) {
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_EQ(RunInspect("show", "/nowhere/m.gguf", OkStatus(), out, err), 1);
+  EXPECT_THAT(err.str(), ::testing::StartsWith("baton show: "));
 }
 
 InspectRun InspectBytes(const std::vector<std::byte>& bytes) {

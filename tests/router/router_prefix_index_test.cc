@@ -166,8 +166,52 @@ TEST(RouterPrefixIndexTest, ARemovedWorkerIsForgottenAtOnceAndItsRoomIsSwept) {
   EXPECT_EQ(HeldBy(index, LeaseId(3), chain), 0u);
 }
 
-TEST(RouterPrefixIndexTest, TheDefaultTableHas32MiB) {
-  EXPECT_NEAR(static_cast<double>(RouterPrefixIndex().memory_bytes()), 32 << 20, 1 << 10);
+TEST(RouterPrefixIndexTest, MemoryFollowsTheEntriesUpTo32MiB) {
+  RouterPrefixIndex index;
+  index.AddWorker(kA, 0);
+  EXPECT_LE(index.memory_bytes(), 2u << 10) << "of an empty index";
+  std::mt19937_64 random(1);
+  PrefixBatch batch = Snapshot(1, {});
+  size_t num_told = 0;
+  for (const size_t num_entries : {48u, 49u, 1'152u, 100'000u, kMaxPrefixEntries + 1'000u}) {
+    batch.changes.clear();
+    for (; num_told < num_entries; ++num_told) {
+      batch.changes.push_back({ChainLink{random(), random()}, /*added=*/true});
+    }
+    index.Apply(kA, batch, 0);
+    batch.first_sequence += batch.changes.size();
+    batch.reset = false;
+    const size_t num_kept = std::min<size_t>(num_entries, kMaxPrefixEntries);
+    EXPECT_NEAR(static_cast<double>(index.num_entries()), static_cast<double>(num_kept), 2)
+        << "a tag may have been drawn twice";
+    EXPECT_LE(index.memory_bytes(), num_kept * 8 * 8 / 3 + (2u << 10)) << num_entries;
+    EXPECT_LE(index.memory_bytes(), (32u << 20) + (1u << 10)) << num_entries;
+  }
+}
+
+TEST(RouterPrefixIndexTest, ADoublingKeepsWhatIsHeldAndDropsWhatIsStale) {
+  RouterPrefixIndex index(100'000);
+  index.AddWorker(kA, 0);
+  index.AddWorker(kB, 0);
+  const std::vector<ChainLink> chain = Chain(1, 40);
+  index.Apply(kA, Snapshot(1, chain), 0);
+  index.Apply(kB, Snapshot(1, {}), 0);
+  index.RemoveWorker(kA);
+  EXPECT_EQ(index.num_stale(), 40u);
+  const std::vector<ChainLink> others = Chain(2, 10'000);
+  for (size_t i = 0; i < others.size(); ++i) {
+    index.Apply(kB, Batch(i + 1, {others[i]}), 0);
+    if (i % 512 != 0) continue;
+    ASSERT_EQ(HeldBy(index, kB, others), i + 1);
+  }
+  EXPECT_EQ(HeldBy(index, kB, others), 10'000u);
+  EXPECT_EQ(index.num_stale(), 0u) << "the first doubling left them out";
+  EXPECT_TRUE(index.Find(chain).empty());
+  // The number of the dropped part is free, so a third worker has it.
+  index.AddWorker(LeaseId(3), 0);
+  index.Apply(LeaseId(3), Snapshot(1, chain), 0);
+  EXPECT_EQ(HeldBy(index, LeaseId(3), chain), 40u);
+  EXPECT_EQ(index.num_entries(), 10'040u);
 }
 
 TEST(RouterPrefixIndexTest, AWorkerKeepsWhatItKnewWhenItsShareIsFull) {
@@ -215,10 +259,11 @@ struct NaiveWorker {
   uint64_t next = 1;
 };
 
-// A link whose home is one of four slots, so that runs of equal homes cross the table's end.
+// A link whose home is the first or the last slot of a table of less than 2^20, so that runs of
+// equal homes cross the table's end.
 ChainLink CrowdedLink(uint64_t number) {
   const uint64_t homes[] = {~uint64_t{0}, 0, 1, ~uint64_t{0} - 1};
-  const uint64_t tag = (number << 20 | (homes[number % 4] & 0xfffff)) & ((uint64_t{1} << 48) - 1);
+  const uint64_t tag = (homes[number % 4] & 0xfffff) << 28 | number;
   return {tag << 16, number};
 }
 
@@ -349,7 +394,7 @@ TEST(RouterPrefixIndexTest, StaysWithinItsLimitUnderChurn) {
     }
   }
   EXPECT_GT(index.num_not_kept(), 0u) << "the limit was reached";
-  EXPECT_LE(index.memory_bytes(), bytes + 64 * 1024) << "the table does not grow";
+  EXPECT_LE(index.memory_bytes(), bytes + 64 * 1024) << "the table has a largest size";
 }
 
 }  // namespace

@@ -622,6 +622,11 @@ fn tags_are_stripped_in_one_pass() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     let source = "{{ '&amp;&#1114109;&lt;b &#65;&nope;' | striptags }}";
     assert_eq!(text_of(source, "{}"), "&\u{10fffd}<b A&nope;");
+    // As Python's html.unescape has it, which markupsafe calls.
+    let numbers = "a&#1114111;b&#xfdd0;c&#1114112;d&#128;e&#65f&#xd800;g&#99999999999999;h&#x;i&#;";
+    let source = format!("{{{{ '{numbers}' | striptags }}}}");
+    let expected = "abc\u{fffd}d\u{20ac}eAf\u{fffd}g\u{fffd}h&#x;i&#;";
+    assert_eq!(text_of(&source, "{}"), expected);
 }
 
 /// Whatever may hold another of its kind counts its levels, because it is dropped level by level.

@@ -116,7 +116,6 @@ pub struct MacroDef {
     pub uses_caller: bool,
     pub uses_kwargs: bool,
     pub uses_varargs: bool,
-    pub line: u32,
 }
 
 #[derive(Debug)]

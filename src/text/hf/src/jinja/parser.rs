@@ -191,7 +191,7 @@ impl Parser {
             "if" => self.if_block()?,
             "for" => self.for_loop(line)?,
             "set" => self.set()?,
-            "macro" => StmtKind::Macro(Arc::new(self.macro_def(line)?)),
+            "macro" => StmtKind::Macro(Arc::new(self.macro_def()?)),
             "call" => self.call_block(line)?,
             "filter" => {
                 let filter = self.filters(None, true)?;
@@ -314,10 +314,10 @@ impl Parser {
         Ok((params, defaults))
     }
 
-    fn macro_def(&mut self, line: u32) -> Res<MacroDef> {
+    fn macro_def(&mut self) -> Res<MacroDef> {
         let name = self.assignable_name()?;
         let (params, defaults) = self.signature()?;
-        self.macro_body(Some(name), (params, defaults), "endmacro", line)
+        self.macro_body(Some(name), (params, defaults), "endmacro")
     }
 
     fn macro_body(
@@ -325,7 +325,6 @@ impl Parser {
         name: Option<Name>,
         (params, defaults): (Vec<Name>, Vec<Expr>),
         end: &'static str,
-        line: u32,
     ) -> Res<MacroDef> {
         let num_loops = std::mem::take(&mut self.num_loops);
         let (body, _) =
@@ -340,7 +339,7 @@ impl Parser {
             }
         });
         let [uses_caller, uses_kwargs, uses_varargs] = used;
-        Ok(MacroDef { name, params, defaults, body, uses_caller, uses_kwargs, uses_varargs, line })
+        Ok(MacroDef { name, params, defaults, body, uses_caller, uses_kwargs, uses_varargs })
     }
 
     fn call_block(&mut self, line: u32) -> Res<StmtKind> {
@@ -349,7 +348,7 @@ impl Parser {
         if !matches!(call.kind, ExprKind::Call(..)) {
             return syntax(line, "expected call");
         }
-        let body = self.macro_body(None, signature, "endcall", line)?;
+        let body = self.macro_body(None, signature, "endcall")?;
         Ok(StmtKind::CallBlock(call, Arc::new(body)))
     }
 
