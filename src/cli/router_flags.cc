@@ -1,6 +1,6 @@
 #include "src/cli/router_flags.h"
 
-#include "benchmarks/loadgen/quantity.h"
+#include "src/loadgen/quantity.h"
 
 namespace baton::cli {
 

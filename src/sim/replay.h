@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "benchmarks/loadgen/statistics.h"
-#include "benchmarks/loadgen/trace_reader.h"
 #include "scheduler/step_model.h"
 #include "src/base/status.h"
+#include "src/loadgen/statistics.h"
+#include "src/loadgen/trace_reader.h"
 #include "src/router/router_core_config.h"
 
 namespace baton::sim {

@@ -46,14 +46,14 @@ TABLE = {
     ],
     "src/router": ["scheduler", "kvcache", "src/text", "src/obs", "src/rpc", "proto"],
     "src/api": ["src/router", "src/http", "src/text", "src/obs", "src/otlp", "proto"],
-    "benchmarks/loadgen": ["src/base", "proto"],
-    "src/sim": ["src/engine", "src/router", "benchmarks/loadgen"],
+    "src/loadgen": ["src/base", "proto"],
+    "src/sim": ["src/engine", "src/router", "src/loadgen"],
     "src/cli": [
         "src/worker",
         "src/api",
         "src/router",
         "src/engine",
-        "benchmarks/loadgen",
+        "src/loadgen",
         "src/sim",
         "proto",
     ],
@@ -81,7 +81,7 @@ GRPC_PEOPLE = {
     "src/router",
     "src/api",
     "src/cli",
-    "benchmarks/loadgen",
+    "src/loadgen",
     "proto",
 }
 # Component -> headers that would make it impure.

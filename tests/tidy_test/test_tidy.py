@@ -108,7 +108,8 @@ class NamespaceTest(unittest.TestCase):
             ("tests/text/a_test.cc", "baton::text", "baton"),
             ("tests/nccl/a.h", "baton::kv::nccl_test", "baton::nccl_test"),
             ("tests/benchmarks/router/a.cc", "baton::router", "baton::loadgen"),
-            ("benchmarks/loadgen/a.h", "baton::loadgen", "baton::loadgenerator"),
+            ("src/loadgen/a.h", "baton::loadgen", "baton::loadgenerator"),
+            ("tests/loadgen/a_test.cc", "baton::loadgen", "baton"),
         ):
             self.assertEqual(self.names(path, self.block(own)), [], path)
             self.assertEqual(self.names(path, self.block(foreign)), [foreign], path)

@@ -2,10 +2,10 @@
 
 #include <span>
 
-#include "benchmarks/loadgen/quantity.h"
 #include "src/base/nearest_name.h"
 #include "src/base/size_text.h"
 #include "src/cli/plan/plan_replay.h"
+#include "src/loadgen/quantity.h"
 #include "src/model/hf_folder.h"
 
 namespace baton::cli {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/loadgen/trace_reader.h"
 #include "src/base/status.h"
 #include "src/cli/flags.h"
 #include "src/cli/plan/plan_report.h"
+#include "src/loadgen/trace_reader.h"
 
 namespace baton::cli {
 

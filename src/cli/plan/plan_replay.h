@@ -15,9 +15,9 @@
 
 #include "nlohmann/json.hpp"
 
-#include "benchmarks/loadgen/trace_reader.h"
 #include "src/base/status.h"
 #include "src/cli/plan/plan_report.h"
+#include "src/loadgen/trace_reader.h"
 #include "src/sim/replay.h"
 
 namespace baton::cli {

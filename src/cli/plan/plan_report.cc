@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "benchmarks/loadgen/quantity.h"
 #include "src/engine/first_step_cost.h"
+#include "src/loadgen/quantity.h"
 
 namespace baton::cli {
 

@@ -6,11 +6,11 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
-#include "benchmarks/loadgen/quantity.h"
 #include "src/base/size_text.h"
 #include "src/cli/json_fields.h"
 #include "src/cli/plan/plan_replay.h"
 #include "src/cli/plan/plan_report.h"
+#include "src/loadgen/quantity.h"
 
 namespace baton::cli {
 
