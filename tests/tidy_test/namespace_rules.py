@@ -21,6 +21,7 @@ NAMESPACES = {
     "src/worker": "worker",
     "src/api": "api",
     "src/loadgen": "loadgen",
+    "src/plan": "plan",
     "src/sim": "sim",
     "src/cli": "cli",
     "kernels": "kernels",

@@ -18,11 +18,11 @@ using loadgen::ScaleTrace;
 using loadgen::TraceRow;
 using loadgen::TraceScale;
 using model::kMaxContextTokens;
+using plan::PlanLoad;
+using plan::PlanObjective;
 using scheduler::DeviceLimits;
 using scheduler::FindDevice;
 using scheduler::KnownDevices;
-using scheduler::PlanLoad;
-using scheduler::PlanObjective;
 using sim::PoissonRows;
 
 namespace {

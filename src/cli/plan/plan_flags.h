@@ -42,10 +42,10 @@ void DeclarePlanFlags(FlagSet& flags, PlanFlags& f);
 Status CheckPlanFlags(const PlanFlags& f);
 // Without what a measurement says, which is another file.
 StatusOr<PlannedDevice> PlannedDeviceOf(const PlanFlags& f);
-StatusOr<scheduler::PlanObjective> PlanObjectiveOf(const PlanFlags& f);
+StatusOr<plan::PlanObjective> PlanObjectiveOf(const PlanFlags& f);
 // `f` must have been checked. `rows` gets the requests where they are to be simulated; a trace is
 // read.
-StatusOr<scheduler::PlanLoad> PlanLoadOf(const PlanFlags& f, std::vector<loadgen::TraceRow>* rows);
+StatusOr<plan::PlanLoad> PlanLoadOf(const PlanFlags& f, std::vector<loadgen::TraceRow>* rows);
 
 }  // namespace baton::cli
 

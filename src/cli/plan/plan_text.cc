@@ -15,15 +15,15 @@
 namespace baton::cli {
 
 using loadgen::FormatUs;
-using scheduler::AggregatedRun;
-using scheduler::BatchBound;
-using scheduler::ClusterPlan;
-using scheduler::Comparison;
-using scheduler::DecodePlan;
-using scheduler::kPlanQuantile;
-using scheduler::PlanLoad;
-using scheduler::PrefillPlan;
-using scheduler::TransferPlan;
+using plan::AggregatedRun;
+using plan::BatchBound;
+using plan::ClusterPlan;
+using plan::Comparison;
+using plan::DecodePlan;
+using plan::kPlanQuantile;
+using plan::PlanLoad;
+using plan::PrefillPlan;
+using plan::TransferPlan;
 
 namespace {
 

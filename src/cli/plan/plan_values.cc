@@ -13,9 +13,9 @@
 namespace baton::cli {
 
 using loadgen::FormatUs;
-using scheduler::AggregatedKeepingItl;
-using scheduler::kMemoryShare;
-using scheduler::PlanMemory;
+using plan::AggregatedKeepingItl;
+using plan::kMemoryShare;
+using plan::PlanMemory;
 
 namespace {
 

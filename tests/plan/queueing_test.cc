@@ -1,4 +1,4 @@
-#include "scheduler/queueing.h"
+#include "src/plan/queueing.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include "tests/test_seed.h"
 
-namespace baton::scheduler {
+namespace baton::plan {
 namespace {
 
 // Lindley's recursion over Poisson arrivals. A wait says much about the next: of 200,000 the p99 of
@@ -69,4 +69,4 @@ TEST(QueueingTest, PoissonQuantilesAreThoseOfTheTables) {
 }
 
 }  // namespace
-}  // namespace baton::scheduler
+}  // namespace baton::plan

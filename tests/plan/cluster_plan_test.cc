@@ -1,4 +1,4 @@
-#include "scheduler/cluster_plan.h"
+#include "src/plan/cluster_plan.h"
 
 #include <cmath>
 #include <string>
@@ -6,10 +6,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "scheduler/aggregated_plan.h"
+#include "src/plan/aggregated_plan.h"
 #include "tests/test_seed.h"
 
-namespace baton::scheduler {
+namespace baton::plan {
+
+using scheduler::DeviceLimits;
+using scheduler::FindDevice;
+using scheduler::kFirstShare;
+using scheduler::RooflineModel;
+
 namespace {
 
 using ::testing::HasSubstr;
@@ -256,4 +262,4 @@ TEST(AggregatedPlanTest, LongPromptsAndATightItlNeedASplit) {
 }
 
 }  // namespace
-}  // namespace baton::scheduler
+}  // namespace baton::plan

@@ -1,13 +1,13 @@
-#include "scheduler/cluster_plan.h"
+#include "src/plan/cluster_plan.h"
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
 
-#include "scheduler/queueing.h"
 #include "src/base/size_text.h"
+#include "src/plan/queueing.h"
 
-namespace baton::scheduler {
+namespace baton::plan {
 namespace {
 
 // The batch that a rate keeps running on one worker.
@@ -204,4 +204,4 @@ StatusOr<ClusterPlan> PlanCluster(const PlanInput& input) {
   return plan;
 }
 
-}  // namespace baton::scheduler
+}  // namespace baton::plan

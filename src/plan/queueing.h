@@ -4,12 +4,12 @@
 // decode pool is read as M/G/inf: nobody waits for a row, so the number of sequences is Poisson
 // distributed whatever their lengths are (Kleinrock, "Queueing Systems", vol. I, 1975: M/G/1 and
 // the Pollaczek-Khinchin mean-value formula in chapter 5, infinitely many servers in chapter 3).
-#ifndef BATON_SCHEDULER_QUEUEING_H_
-#define BATON_SCHEDULER_QUEUEING_H_
+#ifndef BATON_PLAN_QUEUEING_H_
+#define BATON_PLAN_QUEUEING_H_
 
 #include <cstdint>
 
-namespace baton::scheduler {
+namespace baton::plan {
 
 // One server with first come, first served, and a fixed time of service.
 struct FixedServiceQueue {
@@ -31,6 +31,6 @@ struct FixedServiceQueue {
 // `quantile` in (0, 1). `mean` in [0, 700], above which e^-mean is no number.
 uint32_t PoissonQuantile(double mean, double quantile);
 
-}  // namespace baton::scheduler
+}  // namespace baton::plan
 
-#endif  // BATON_SCHEDULER_QUEUEING_H_
+#endif  // BATON_PLAN_QUEUEING_H_

@@ -1,10 +1,10 @@
-#include "scheduler/aggregated_plan.h"
+#include "src/plan/aggregated_plan.h"
 
 #include <algorithm>
 
-#include "scheduler/queueing.h"
+#include "src/plan/queueing.h"
 
-namespace baton::scheduler {
+namespace baton::plan {
 namespace {
 
 // The arguments of one run, with what they mean a worker.
@@ -129,4 +129,4 @@ Comparison CompareWithAggregated(const PlanInput& input, const ClusterPlan& spli
   return out;
 }
 
-}  // namespace baton::scheduler
+}  // namespace baton::plan

@@ -1,8 +1,14 @@
-#include "scheduler/step_model.h"
+#include "src/plan/step_model.h"
 
 #include <algorithm>
 
-namespace baton::scheduler {
+namespace baton::plan {
+
+using scheduler::DeviceLimits;
+using scheduler::RooflineModel;
+using scheduler::StepShape;
+using scheduler::StepTimes;
+
 namespace {
 
 StepShape PromptsOf(const PlannedStep& step) {
@@ -90,4 +96,4 @@ double StepModel::PromptUs(uint32_t num_tokens, uint32_t chunk, const PlannedSte
   return us;
 }
 
-}  // namespace baton::scheduler
+}  // namespace baton::plan

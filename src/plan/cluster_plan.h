@@ -24,15 +24,15 @@
 //  1. A higher rate never needs fewer workers, a looser objective never more.
 //  2. Each number of workers is the smallest that meets the objectives under the rules above.
 //  3. All results are finite.
-#ifndef BATON_SCHEDULER_CLUSTER_PLAN_H_
-#define BATON_SCHEDULER_CLUSTER_PLAN_H_
+#ifndef BATON_PLAN_CLUSTER_PLAN_H_
+#define BATON_PLAN_CLUSTER_PLAN_H_
 
 #include <cstdint>
 
-#include "scheduler/step_model.h"
 #include "src/base/status.h"
+#include "src/plan/step_model.h"
 
-namespace baton::scheduler {
+namespace baton::plan {
 
 // The largest share of a pool's time that a plan fills with work. At 0.8 the wait before a prompt
 // is twice the prompt's time on average, at 0.9 it is 4.5 times.
@@ -143,6 +143,6 @@ uint32_t PlannedChunk(const PlanInput& input);
 uint32_t MaxSequences(const PlanInput& input);
 uint32_t MeanContext(const PlanLoad& load);
 
-}  // namespace baton::scheduler
+}  // namespace baton::plan
 
-#endif  // BATON_SCHEDULER_CLUSTER_PLAN_H_
+#endif  // BATON_PLAN_CLUSTER_PLAN_H_

@@ -10,15 +10,15 @@
 // alternative. As many prompts come in a stream's life as sequences run beside it, Poisson
 // distributed. The itl may leave out a part of a stream's gaps. Where the 99th percentile of the
 // prompts brings more mixed steps than that part, the itl is that of a mixed step.
-#ifndef BATON_SCHEDULER_AGGREGATED_PLAN_H_
-#define BATON_SCHEDULER_AGGREGATED_PLAN_H_
+#ifndef BATON_PLAN_AGGREGATED_PLAN_H_
+#define BATON_PLAN_AGGREGATED_PLAN_H_
 
 #include <cstdint>
 #include <optional>
 
-#include "scheduler/cluster_plan.h"
+#include "src/plan/cluster_plan.h"
 
-namespace baton::scheduler {
+namespace baton::plan {
 
 // One way to run: so many workers, chunks of at most so many tokens.
 struct AggregatedRun {
@@ -61,6 +61,6 @@ struct Comparison {
 
 Comparison CompareWithAggregated(const PlanInput& input, const ClusterPlan& split);
 
-}  // namespace baton::scheduler
+}  // namespace baton::plan
 
-#endif  // BATON_SCHEDULER_AGGREGATED_PLAN_H_
+#endif  // BATON_PLAN_AGGREGATED_PLAN_H_

@@ -1,10 +1,10 @@
-#include "scheduler/queueing.h"
+#include "src/plan/queueing.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-namespace baton::scheduler {
+namespace baton::plan {
 
 double FixedServiceQueue::MeanWaitUs() const {
   const double rho = utilization();
@@ -35,4 +35,4 @@ uint32_t PoissonQuantile(double mean, double quantile) {
   return count;
 }
 
-}  // namespace baton::scheduler
+}  // namespace baton::plan
