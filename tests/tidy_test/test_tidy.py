@@ -92,6 +92,27 @@ class IncludeTest(unittest.TestCase):
         self.assertEqual(findings(include_rules.check_guards, {"src/a.h": GUARD.format("")}), [])
 
 
+class CycleTest(unittest.TestCase):
+    def cycles(self, *includes):
+        files = {}
+        for path, included in includes:
+            files[path] = files.get(path, "") + f'#include "{included}"\n'
+            files.setdefault(included, "")
+        return names(include_rules.check_cycles, files)
+
+    def test_no_files_in_a_circle(self):
+        a, b, c = "src/text/a.h", "src/text/b.h", "src/text/c.h"
+        self.assertEqual(self.cycles((a, b), (b, c), (a, c)), [])
+        self.assertEqual(self.cycles((a, b), (b, c), (c, a)), ["files"])
+        self.assertEqual(self.cycles((a, a)), ["files"])
+
+    def test_no_components_in_a_circle(self):
+        down = ("kernels/a.h", "kvcache/view.h")
+        self.assertEqual(self.cycles(down), [])
+        up = ("kvcache/transport/t.cc", "kernels/b.h")
+        self.assertEqual(self.cycles(down, up), ["components"])
+
+
 class NamespaceTest(unittest.TestCase):
     def names(self, path, text):
         return names(namespace_rules.check_namespaces, {path: text})

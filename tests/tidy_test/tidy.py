@@ -15,6 +15,7 @@ from tree import Finding, Tree
 
 RULES = (
     include_rules.check_includes,
+    include_rules.check_cycles,
     include_rules.check_guards,
     namespace_rules.check_namespaces,
     size_rules.check_file_sizes,

@@ -1,6 +1,6 @@
-#include "kernels/cuda/kv_slices.h"
+#include "kvcache/kv_slices.h"
 
-namespace baton::kernels::cuda {
+namespace baton::kv {
 namespace {
 
 // XXH3's default secret, as little-endian words.
@@ -30,4 +30,4 @@ std::array<uint64_t, kXxh3NumKeys> Xxh3Keys() {
   return keys;
 }
 
-}  // namespace baton::kernels::cuda
+}  // namespace baton::kv

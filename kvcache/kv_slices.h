@@ -1,17 +1,20 @@
 // Moving KV slices between scattered blocks and a contiguous staging buffer, with their checksums:
-// the parameters of KvGather and KvScatter, and the keys of the hash. Pure; any thread.
+// the parameters of the kernels that do it (kernels/cuda/kv_slices.cu), and the keys of the hash.
+// Pure; any thread.
 //
 // A checksum is XXH3-64 with seed 0, the one that the hand-off carries for each (block, layer)
 // slice (kvcache/transport/slice_copy.h): its sums over 64-byte stripes are integers, so any order
 // gives the same bits, and only one multiplication a KiB is a chain.
-#ifndef BATON_KERNELS_CUDA_KV_SLICES_H_
-#define BATON_KERNELS_CUDA_KV_SLICES_H_
+#ifndef BATON_KVCACHE_KV_SLICES_H_
+#define BATON_KVCACHE_KV_SLICES_H_
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
-namespace baton::kernels::cuda {
+#include "absl/status/status.h"
+
+namespace baton::kv {
 
 // Words of Xxh3Keys(): 24 of the secret at multiples of 8 bytes, 8 at byte 121 (for the last
 // stripe), 8 at byte 11 (for the end).
@@ -72,6 +75,12 @@ struct KvSlicesParams {
   uint32_t slice_bytes;
 };
 
-}  // namespace baton::kernels::cuda
+// The kernels of one device as functions: each puts one kernel into the stream and returns.
+struct SliceKernels {
+  absl::Status (*gather)(const KvSlicesParams& params, void* stream) = nullptr;
+  absl::Status (*scatter)(const KvSlicesParams& params, void* stream) = nullptr;
+};
 
-#endif  // BATON_KERNELS_CUDA_KV_SLICES_H_
+}  // namespace baton::kv
+
+#endif  // BATON_KVCACHE_KV_SLICES_H_
