@@ -17,7 +17,8 @@ namespace {
 //   reserved  -> receiving  D: slices may arrive
 //   reserved  -> bound      D: a spare block that a choice grows into
 //   receiving -> bound      D: verified
-// Free, draining and quarantined are never set: they follow from the references (and Quarantine).
+// Free and draining are never set: they follow from the references. Quarantined is never set
+// either.
 struct Transition {
   BlockState from;
   BlockState to;
@@ -58,7 +59,6 @@ BlockPool::BlockPool(uint32_t num_blocks)
 }
 
 BlockState BlockPool::Label(const Block& block) {
-  if (block.phase == BlockState::kQuarantined) return BlockState::kQuarantined;
   if (block.request_refs > 0) return block.phase;
   if (block.transfer_refs > 0) return BlockState::kDraining;
   return block.kept ? BlockState::kCached : BlockState::kFree;
@@ -160,10 +160,9 @@ const EvictionKey& BlockPool::EvictionKeyOf(BlockHandle handle) const {
 
 void BlockPool::AcquireCached(BlockHandle handle, BlockState phase, const RequestUid& owner) {
   Block& block = Use(handle);
-  BATON_CHECK(
-      block.kept && block.phase != BlockState::kQuarantined && block.request_refs < kMaxRefs,
-      "block {} is {} with {} references and kept: {}", handle.index.value(),
-      BlockStateName(Label(block)), block.request_refs, block.kept);
+  BATON_CHECK(block.kept && block.request_refs < kMaxRefs,
+              "block {} is {} with {} references and kept: {}", handle.index.value(),
+              BlockStateName(Label(block)), block.request_refs, block.kept);
   const BlockState before = Label(block);
   if (block.request_refs++ == 0) {
     block.phase = phase;
@@ -216,23 +215,6 @@ void BlockPool::SetState(BlockHandle handle, BlockState to) {
               handle.index.value(), handle.generation, BlockStateName(before), BlockStateName(to));
   block.phase = to;
   Settle(handle, before);
-}
-
-void BlockPool::Quarantine(BlockHandle handle) {
-  Block& block = Use(handle);
-  const BlockState before = Label(block);
-  BATON_CHECK(before == BlockState::kDraining, "block {} is {}: only a draining one is quarantined",
-              handle.index.value(), BlockStateName(before));
-  block.phase = BlockState::kQuarantined;
-  Settle(handle, before);
-}
-
-void BlockPool::EndQuarantine(BlockHandle handle) {
-  Block& block = Use(handle);
-  BATON_CHECK(block.phase == BlockState::kQuarantined, "block {} is {}, not quarantined",
-              handle.index.value(), BlockStateName(Label(block)));
-  block.phase = BlockState::kReceiving;  // shows as draining, or as free without references
-  Settle(handle, BlockState::kQuarantined);
 }
 
 bool BlockPool::IsCurrent(BlockHandle handle) const {

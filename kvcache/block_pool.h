@@ -10,10 +10,9 @@
 //   otherwise                   -> the phase    (computing, bound, exported, reserved, receiving)
 //
 // So the label with the stronger claim always wins. The order is that of BlockState (handoff
-// precedence: quarantined > draining > receiving > reserved > exported > bound > computing > cached
-// > free). A cached block may be shared by requests in different phases. It keeps the phase of the
-// request that took it first until another one sets its own, so its label is that of one of its
-// holders.
+// precedence: draining > receiving > reserved > exported > bound > computing > cached > free). A
+// cached block may be shared by requests in different phases. It keeps the phase of the request
+// that took it first until another one sets its own, so its label is that of one of its holders.
 //
 // Invariants
 //  1. Conservation: the labels sum to the number of blocks; checked at every change.
@@ -55,7 +54,7 @@ enum class BlockState : uint8_t {
   kReserved = 5,     // reserved for a hand-off whose grant is out
   kReceiving = 6,    // being filled, or filled and verified but not bound
   kDraining = 7,     // released, while a transport may still touch it
-  kQuarantined = 8,  // kept out of use until a writer is proven gone
+  kQuarantined = 8,  // of no block: wire and metrics name it, and it counts 0
 };
 inline constexpr size_t kNumBlockStates = 9;
 
@@ -131,9 +130,6 @@ class BlockPool {
 
   // Changes the phase along IsAllowedTransition; the same phase again is allowed.
   void SetState(BlockHandle handle, BlockState to);
-  // Takes a draining block out of use although its transfer references may drop to 0, and back.
-  void Quarantine(BlockHandle handle);
-  void EndQuarantine(BlockHandle handle);
 
   // True when the handle's generation is the block's and the block is in use. The only call that
   // takes handles from a peer: any index is allowed.

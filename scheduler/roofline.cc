@@ -114,8 +114,4 @@ StepWeights FirstEstimate(const DeviceLimits& device, const RooflineModel& model
   return out;
 }
 
-double TransferLimitUs(const DeviceLimits& device, uint64_t num_bytes) {
-  return LinkUs(device, static_cast<double>(num_bytes));
-}
-
 }  // namespace baton::scheduler

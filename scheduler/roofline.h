@@ -75,9 +75,6 @@ StepTimes StepLimit(const DeviceLimits& device, const RooflineModel& model, cons
 // the two, at the share of the limits that a first step is trusted to reach.
 StepWeights FirstEstimate(const DeviceLimits& device, const RooflineModel& model);
 
-// The least time of moving so many bytes to another device, in microseconds.
-double TransferLimitUs(const DeviceLimits& device, uint64_t num_bytes);
-
 }  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_ROOFLINE_H_

@@ -18,8 +18,9 @@ step="install packages"
 scripts/deps.sh --tests
 step="build"
 scripts/build.sh release
-step="fetch the demo model"
+step="fetch the demo models"
 build/baton pull smollm2:135m >/dev/null
+build/baton pull gemma3:270m >/dev/null
 step="tests"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
 ctest --preset release -j "$jobs" --timeout 900 "$@"

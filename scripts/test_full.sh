@@ -36,6 +36,7 @@ run_tier() {
     # go through the comparison of paths, which looks for other bits, not for other memory.
     asan) scripts/deps.sh --tests && scripts/build.sh asan &&
       build/asan/baton pull smollm2:135m >/dev/null &&
+      build/asan/baton pull gemma3:270m >/dev/null &&
       BATON_TEST_SEED=random BATON_E2E_START_LIMIT_S=300 BATON_E2E_PROMPTS=8 \
         ctest --preset asan -j "$jobs" --timeout 3600 -LE no_sanitizer ;;
     tsan) scripts/build.sh tsan tsan_tests && BATON_TEST_SEED=random BATON_E2E_START_LIMIT_S=300 \

@@ -19,10 +19,10 @@
 #include "kernels/cuda/experts_params.h"
 #include "kernels/cuda/gemm_params.h"
 #include "kernels/cuda/gemm_segments.h"
-#include "kernels/cuda/kv_slices.h"
 #include "kernels/cuda/packed_weights.h"
 #include "kernels/sampling.h"
 #include "kernels/simt/types.h"
+#include "kvcache/kv_slices.h"
 
 namespace baton::kernels::cuda {
 
@@ -143,8 +143,8 @@ struct KernelTable {
   absl::Status (*rope_append)(const RopeAppendParams& params, void* stream);
   absl::Status (*attention_prefill)(const AttentionParams& params, void* stream);
   absl::Status (*attention_decode)(const AttentionParams& params, void* stream);
-  absl::Status (*kv_gather)(const KvSlicesParams& params, void* stream);
-  absl::Status (*kv_scatter)(const KvSlicesParams& params, void* stream);
+  absl::Status (*kv_gather)(const kv::KvSlicesParams& params, void* stream);
+  absl::Status (*kv_scatter)(const kv::KvSlicesParams& params, void* stream);
   absl::Status (*sample)(const SampleParams& params, void* stream);
   absl::Status (*route)(const RouteParams& params, void* stream);
   absl::Status (*sort_pairs)(const SortPairsParams& params, void* stream);
@@ -195,8 +195,8 @@ absl::Status EmbedPacked(const EmbedPackedParams& params, void* stream);
 absl::Status RopeAppend(const RopeAppendParams& params, void* stream);
 absl::Status AttentionPrefill(const AttentionParams& params, void* stream);
 absl::Status AttentionDecode(const AttentionParams& params, void* stream);
-absl::Status KvGather(const KvSlicesParams& params, void* stream);
-absl::Status KvScatter(const KvSlicesParams& params, void* stream);
+absl::Status KvGather(const kv::KvSlicesParams& params, void* stream);
+absl::Status KvScatter(const kv::KvSlicesParams& params, void* stream);
 absl::Status Sample(const SampleParams& params, void* stream);
 absl::Status Route(const RouteParams& params, void* stream);
 absl::Status SortPairs(const SortPairsParams& params, void* stream);
@@ -236,6 +236,11 @@ extern const KernelInfo kCombineInfo;
 extern const KernelInfo kAllReduceInfo;
 extern const KernelInfo kGatherColumnsInfo;
 }  // namespace BATON_BODY
+
+// The part of a table that the transports of kvcache/ move slices with.
+inline kv::SliceKernels SliceKernelsOf(const KernelTable& table) {
+  return {table.kv_gather, table.kv_scatter};
+}
 
 }  // namespace baton::kernels::cuda
 

@@ -16,6 +16,14 @@ namespace baton::kernels::cuda {
 inline namespace BATON_BODY {
 namespace {
 
+using kv::IsKvSliceOfRanks;
+using kv::IsKvSliceSize;
+using kv::kMaxKvRanks;
+using kv::KvSide;
+using kv::KvSlicePlace;
+using kv::KvSlicesParams;
+using kv::kXxh3LastKeys;
+using kv::kXxh3MergeKeys;
 using simt::Vec16;
 
 constexpr uint32_t kKvThreads = 256;

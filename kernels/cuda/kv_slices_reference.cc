@@ -6,6 +6,11 @@
 #include "src/base/xxh3.h"
 
 namespace baton::kernels::cuda {
+
+using kv::KvSide;
+using kv::KvSlicePlace;
+using kv::KvSlicesParams;
+
 namespace {
 
 // Calls `copy` with K, then V, of each rank's heads: where they lie in its memory, and in the

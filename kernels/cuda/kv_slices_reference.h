@@ -3,13 +3,13 @@
 #ifndef BATON_KERNELS_CUDA_KV_SLICES_REFERENCE_H_
 #define BATON_KERNELS_CUDA_KV_SLICES_REFERENCE_H_
 
-#include "kernels/cuda/kv_slices.h"
+#include "kvcache/kv_slices.h"
 
 namespace baton::kernels::cuda {
 
 // Write what the kernels write, with the same bits.
-void ReferenceKvGather(const KvSlicesParams& params);
-void ReferenceKvScatter(const KvSlicesParams& params);
+void ReferenceKvGather(const kv::KvSlicesParams& params);
+void ReferenceKvScatter(const kv::KvSlicesParams& params);
 
 }  // namespace baton::kernels::cuda
 

@@ -142,7 +142,6 @@ class Connection {
   // Handles what the reader holds; stops when `*turn_bytes` is used up.
   void HandleFrames(int64_t* turn_bytes, int64_t now_us);
   void OnHeader(int64_t now_us);
-  void OnIntroductionHeader(const FrameHeader& header);
   void OnInlineSlice(const FrameHeader& header);
   void OnSliceReference(const FrameHeader& header, int64_t now_us);
   void OnPayload(int64_t now_us);

@@ -48,8 +48,6 @@ class FrameReader {
   void ReadInto(std::byte* dest);  // [payload_bytes]; stays valid until kPayload or Discard
   void ReadIntoBuffer();
   void Discard();  // also later, to let go of `dest` in the middle of a payload
-  // True while payload goes to a place given to ReadInto.
-  bool reads_in_place() const { return target_ == Target::kPlace; }
 
   // After kPayload of ReadIntoBuffer; valid until the next call of Next.
   std::span<const std::byte> payload() const { return {payload_.data(), payload_have_}; }

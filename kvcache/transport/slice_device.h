@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/kernel_table.h"
 #include "kvcache/kv_memory.h"
+#include "kvcache/kv_slices.h"
 #include "src/base/check.h"
 #include "src/base/limits.h"
 #include "src/base/status.h"
@@ -18,15 +18,15 @@ namespace baton::kv {
 // The device, its kernels and its blocks.
 struct SliceDevice {
   device::Accelerator* device = nullptr;
-  const kernels::cuda::KernelTable* kernels = nullptr;
+  SliceKernels kernels;
   KvMemory memory;  // on the device; of ranks each on its own, which this device reaches
   device::LaunchGate* gate =
       nullptr;  // of a model that is divided among devices; outlives the transport
 };
 
 // The blocks as the kernels of slices take them.
-inline kernels::cuda::KvSide SideOf(const KvMemory& memory) {
-  kernels::cuda::KvSide side(memory.base);
+inline KvSide SideOf(const KvMemory& memory) {
+  KvSide side(memory.base);
   side.num_ranks = memory.num_ranks();
   std::copy(memory.ranks.begin(), memory.ranks.end(), side.ranks);
   return side;
@@ -48,13 +48,13 @@ static_assert(kernels::cuda::kMaxKvSliceBytes == limits::kMaxSliceBytes,
 // InvalidArgument for slices of a size that no kernel takes, or not from so many ranks.
 inline Status CheckSliceSize(const KvLayout& layout, uint32_t num_ranks = 1) {
   const size_t slice_bytes = layout.SliceBytes();
-  if (!kernels::cuda::IsKvSliceSize(slice_bytes)) {
+  if (!IsKvSliceSize(slice_bytes)) {
     return InvalidArgument("slices of {} bytes are no multiple of 64 in [{}, {}]", slice_bytes,
-                           kernels::cuda::kMinKvSliceBytes, kernels::cuda::kMaxKvSliceBytes);
+                           kMinKvSliceBytes, kMaxKvSliceBytes);
   }
-  const bool is_divisible = num_ranks >= 1 && num_ranks <= kernels::cuda::kMaxKvRanks &&
+  const bool is_divisible = num_ranks >= 1 && num_ranks <= kMaxKvRanks &&
                             layout.num_kv_heads % num_ranks == 0 &&
-                            kernels::cuda::IsKvSliceOfRanks(slice_bytes, num_ranks);
+                            IsKvSliceOfRanks(slice_bytes, num_ranks);
   if (is_divisible) return OkStatus();
   return InvalidArgument("slices of {} bytes and {} KV heads cannot be divided among {} ranks",
                          slice_bytes, layout.num_kv_heads, num_ranks);

@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cstdio>
 
-#include "benchmarks/loadgen/report_files.h"
 #include "src/base/print.h"
 #include "src/cli/bench_load_flags.h"
 #include "src/cli/commands.h"
@@ -12,6 +11,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
 #include "src/engine/model_bench.h"
+#include "src/loadgen/report_files.h"
 
 namespace baton::cli {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "benchmarks/loadgen/load_loop.h"
+#include "src/loadgen/load_loop.h"
 
 namespace baton::cli {
 

@@ -6,8 +6,6 @@
 
 #include "nlohmann/json.hpp"
 
-#include "benchmarks/loadgen/html_report.h"
-#include "benchmarks/loadgen/quantity.h"
 #include "src/base/clock.h"
 #include "src/base/print.h"
 #include "src/base/version.h"
@@ -15,6 +13,8 @@
 #include "src/cli/bench_load_flags.h"
 #include "src/cli/commands.h"
 #include "src/cli/http_client.h"
+#include "src/loadgen/html_report.h"
+#include "src/loadgen/quantity.h"
 
 namespace baton::cli {
 

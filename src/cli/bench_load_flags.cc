@@ -5,10 +5,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 
-#include "benchmarks/loadgen/quantity.h"
 #include "src/base/open_files.h"
 #include "src/base/regular_file.h"
 #include "src/cli/http_client.h"
+#include "src/loadgen/quantity.h"
 
 namespace baton::cli {
 

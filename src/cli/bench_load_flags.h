@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "benchmarks/loadgen/bench_plan.h"
-#include "benchmarks/loadgen/report_files.h"
 #include "src/base/status.h"
 #include "src/cli/flags.h"
+#include "src/loadgen/bench_plan.h"
+#include "src/loadgen/report_files.h"
 
 namespace baton::cli {
 

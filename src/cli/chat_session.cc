@@ -36,16 +36,6 @@ const json& Member(const json& object, const char* name) {
   return found == object.end() ? kNone : *found;
 }
 
-std::string TextOf(const json& object, const char* name) {
-  const json& value = Member(object, name);
-  return value.is_string() ? value.get<std::string>() : "";
-}
-
-int64_t CountOf(const json& object, const char* name) {
-  const json& value = Member(object, name);
-  return value.is_number_integer() ? value.get<int64_t>() : 0;
-}
-
 double MsOf(const json& object, const char* name) {
   const json& value = Member(object, name);
   return value.is_number() ? value.get<double>() : 0.0;
@@ -128,8 +118,8 @@ class AnswerReader {
   void TakeStats(const json& event) {
     const json& usage = Member(event, "usage");
     if (usage.is_object()) {
-      stats_.prompt_tokens = CountOf(usage, "prompt_tokens");
-      stats_.completion_tokens = CountOf(usage, "completion_tokens");
+      stats_.prompt_tokens = SignedOf(usage, "prompt_tokens");
+      stats_.completion_tokens = SignedOf(usage, "completion_tokens");
     }
     const json& timings = Member(event, "timings");
     if (!timings.is_object()) return;
@@ -137,7 +127,7 @@ class AnswerReader {
     stats_.prefill_worker = TextOf(timings, "prefill_worker");
     stats_.decode_worker = TextOf(timings, "decode_worker");
     stats_.transport = TextOf(timings, "transport");
-    stats_.kv_bytes = CountOf(timings, "kv_bytes");
+    stats_.kv_bytes = SignedOf(timings, "kv_bytes");
     stats_.queue_ms = MsOf(timings, "queue_ms");
     stats_.prefill_ms = MsOf(timings, "prefill_ms");
     stats_.kv_wait_ms = MsOf(timings, "kv_wait_ms");

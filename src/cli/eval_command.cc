@@ -1,7 +1,6 @@
 // `baton eval`: how well a model file predicts a text.
 #include <cstdio>
 
-#include "benchmarks/loadgen/report_files.h"
 #include "src/base/limits.h"
 #include "src/base/print.h"
 #include "src/base/regular_file.h"
@@ -10,6 +9,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/model_store.h"
 #include "src/cli/perplexity.h"
+#include "src/loadgen/report_files.h"
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 

@@ -6,26 +6,12 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
+#include "src/cli/json_fields.h"
+
 namespace baton::cli {
 namespace {
 
 using nlohmann::json;
-
-// A field of a row; "" or 0 when it is missing or of another type, as from an older version.
-std::string TextOf(const json& row, const char* key) {
-  const auto found = row.find(key);
-  return found != row.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-int64_t NumberOf(const json& row, const char* key) {
-  const auto found = row.find(key);
-  return found != row.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
-}
-
-bool FlagOf(const json& row, const char* key) {
-  const auto found = row.find(key);
-  return found != row.end() && found->is_boolean() && found->get<bool>();
-}
 
 Status CheckRows(const json& rows) {
   if (!rows.is_array()) return DataLoss("an answer that is no JSON array");
@@ -101,11 +87,11 @@ Status ReadLedgerBlocks(std::string_view text, LedgerProcess* process) {
   BATON_RETURN_IF_ERROR(CheckRows(rows));
   for (const json& row : rows) {
     LedgerBlock block;
-    block.index = static_cast<uint64_t>(NumberOf(row, "index"));
-    block.generation = static_cast<uint64_t>(NumberOf(row, "generation"));
+    block.index = NumberOf(row, "index");
+    block.generation = NumberOf(row, "generation");
     block.state = TextOf(row, "state");
     block.owner = TextOf(row, "request_uid");
-    block.refs = static_cast<uint64_t>(NumberOf(row, "refs"));
+    block.refs = NumberOf(row, "refs");
     block.kept = FlagOf(row, "kept");
     if (block.state.empty()) return DataLoss("a block without a state");
     ++process->states[block.state];
@@ -121,7 +107,7 @@ Status ReadLedgerRequests(std::string_view text, LedgerProcess* process) {
   for (const json& row : rows) {
     LedgerRequest request;
     request.uid = TextOf(row, "request_uid");
-    request.age_ms = NumberOf(row, "age_ms");
+    request.age_ms = SignedOf(row, "age_ms");
     request.peer = TextOf(row, "peer");
     request.prefill_worker = TextOf(row, "prefill_worker");
     request.decode_worker = TextOf(row, "worker");

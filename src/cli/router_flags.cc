@@ -1,7 +1,7 @@
 #include "src/cli/router_flags.h"
 
-#include "benchmarks/loadgen/quantity.h"
 #include "src/base/limits.h"
+#include "src/loadgen/quantity.h"
 
 namespace baton::cli {
 

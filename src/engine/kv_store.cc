@@ -279,12 +279,12 @@ class DeviceKvStore final : public KvStore {
   Status Prepare() {
     Accelerator* const device = ranks_[0].device;
     device->MakeCurrent();
-    const auto keys = cuda::Xxh3Keys();
+    const auto keys = kv::Xxh3Keys();
     BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device, sizeof(keys), "keys of XXH3"));
     BATON_RETURN_IF_ERROR(device->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
-    BATON_ASSIGN_OR_RETURN(
-        places_, DeviceBuffer::Create(device, kMaxHashedAtOnce * sizeof(cuda::KvSlicePlace),
-                                      "places of KV slices"));
+    BATON_ASSIGN_OR_RETURN(places_,
+                           DeviceBuffer::Create(device, kMaxHashedAtOnce * sizeof(kv::KvSlicePlace),
+                                                "places of KV slices"));
     const size_t list_bytes = kMaxHashedAtOnce * sizeof(uint64_t);
     BATON_ASSIGN_OR_RETURN(expected_, DeviceBuffer::Create(device, list_bytes, "checksums"));
     BATON_ASSIGN_OR_RETURN(found_, DeviceBuffer::Create(device, list_bytes, "found checksums"));
@@ -293,7 +293,7 @@ class DeviceKvStore final : public KvStore {
     BATON_RETURN_IF_ERROR(device->CopyIn(expected_.data(), zeroes.data(), list_bytes));
     BATON_ASSIGN_OR_RETURN(
         host_places_,
-        HostBuffer::Create(seals_.device(), kMaxHashedAtOnce * sizeof(cuda::KvSlicePlace),
+        HostBuffer::Create(seals_.device(), kMaxHashedAtOnce * sizeof(kv::KvSlicePlace),
                            "places of KV slices"));
     return device->Wait();
   }
@@ -319,15 +319,15 @@ class DeviceKvStore final : public KvStore {
  private:
   void HashSome(Accelerator& stream, std::span<const BlockHandle> blocks, uint32_t layer,
                 std::span<uint64_t> checksums) {
-    auto* const places = host_places_.as<cuda::KvSlicePlace>();
+    auto* const places = host_places_.as<kv::KvSlicePlace>();
     for (size_t i = 0; i < blocks.size(); ++i) {
       const uint64_t offset = memory().SliceOffset(blocks[i].index, layer);
       places[i] = {offset, offset};
     }
-    MustWork(stream.CopyIn(places_.data(), places, blocks.size() * sizeof(cuda::KvSlicePlace)));
+    MustWork(stream.CopyIn(places_.data(), places, blocks.size() * sizeof(kv::KvSlicePlace)));
     MustWork(kernels_->kv_scatter({.blocks = SideOf(memory()),
                                    .staging = SideOf(memory()),
-                                   .places = places_.as<cuda::KvSlicePlace>(),
+                                   .places = places_.as<kv::KvSlicePlace>(),
                                    .keys = keys_.as<uint64_t>(),
                                    .expected = expected_.as<uint64_t>(),
                                    .checksums = found_.as<uint64_t>(),

@@ -29,14 +29,11 @@ class EngineTransportSink : public kv::KvTransportSink {
   void OnReceiveClosed(TransferId transfer) override;
   void OnSendClosed(Incarnation peer, TransferId transfer) override;
 
-  // Control messages that could not be decoded.
-  uint64_t num_malformed() const { return num_malformed_.load(std::memory_order_relaxed); }
-
  private:
   EngineInbox* const inbox_;
   const HandoffWire* const wire_;
   const Clock* const clock_;
-  std::atomic<uint64_t> num_malformed_{0};
+  std::atomic<uint64_t> num_malformed_{0};  // control messages that could not be decoded
 };
 
 }  // namespace baton::engine

@@ -1,7 +1,7 @@
 #include "src/sim/replay.h"
 
-#include "benchmarks/loadgen/arrivals.h"
 #include "src/base/check.h"
+#include "src/loadgen/arrivals.h"
 #include "src/sim/replay_world.h"
 #include "src/sim/sim_draws.h"
 

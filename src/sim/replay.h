@@ -11,17 +11,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "benchmarks/loadgen/statistics.h"
-#include "benchmarks/loadgen/trace_reader.h"
-#include "scheduler/step_model.h"
 #include "src/base/status.h"
+#include "src/loadgen/statistics.h"
+#include "src/loadgen/trace_reader.h"
+#include "src/plan/step_model.h"
 #include "src/router/router_core_config.h"
 
 namespace baton::sim {
 
 // The properties of every worker of a replay.
 struct ReplayWorker {
-  scheduler::StepModel steps;
+  plan::StepModel steps;
   scheduler::StepWeights first_cost;  // what its scheduler expects before it has measured
   uint32_t block_tokens = 64;
   uint32_t num_blocks = 0;

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "benchmarks/loadgen/random_draws.h"
 #include "src/base/split_mix.h"
+#include "src/loadgen/random_draws.h"
 
 namespace baton::sim {
 

@@ -64,14 +64,9 @@ class SimProcess final : public Clock {
 
   // ---- Freezing.
   bool frozen() const { return events_->now_us() < frozen_until_us_; }
-  int64_t frozen_until_us() const { return frozen_until_us_; }
   void Freeze(int64_t for_us) {
     frozen_until_us_ = std::max(frozen_until_us_, events_->now_us() + for_us);
     events_->At(frozen_until_us_, [this, life = life_] { Thaw(life); });
-  }
-  void EndFreeze() {
-    frozen_until_us_ = 0;
-    Thaw(life_);
   }
 
   // Runs `action` here at `at_us`, if this life lasts till then.

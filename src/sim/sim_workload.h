@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/loadgen/trace_reader.h"
+#include "src/loadgen/trace_reader.h"
 #include "src/router/generate_request.h"
 #include "src/router/submit.h"
 #include "src/sim/sim_draws.h"

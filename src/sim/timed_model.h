@@ -9,8 +9,8 @@
 #include <span>
 #include <utility>
 
-#include "scheduler/step_model.h"
 #include "src/model/forward_model.h"
+#include "src/plan/step_model.h"
 #include "src/sim/sim_model.h"
 
 namespace baton::sim {
@@ -21,7 +21,7 @@ static_assert(kTimedToken != kSimEos);
 
 // The settings of a timed model; constant.
 struct TimedModelOptions {
-  scheduler::StepModel steps;
+  plan::StepModel steps;
   uint32_t num_layers = 1;  // as many calls of the hook in each step, evenly spaced
   uint32_t max_rows = 1024;
   uint32_t max_context = 1;

@@ -189,8 +189,9 @@ Status KvParts::MakeLocal(const WorkerConfig& config, const ComputeDevice& devic
     BATON_ASSIGN_OR_RETURN(transport_device_, device.accelerator->Share());
     BATON_ASSIGN_OR_RETURN(
         worker.puller,
-        SlicePuller::Create({transport_device_.get(), device.kernels, store_->memory()},
-                            /*num_slots=*/1, SlicesOfPull(*transport_device_, needs.layout)));
+        SlicePuller::Create(
+            {transport_device_.get(), SliceKernelsOf(*device.kernels), store_->memory()},
+            /*num_slots=*/1, SlicesOfPull(*transport_device_, needs.layout)));
   }
   worker.memory = store_->memory();
   transport_ = needs.hub->Attach(std::move(worker));
@@ -206,7 +207,8 @@ Status KvParts::MakeIpc(const ComputeDevice& device, KvEndpointOptions endpoint_
   endpoint_ = endpoint.get();
   BATON_ASSIGN_OR_RETURN(transport_device_, device.accelerator->Share());
   IpcTransportOptions options;
-  options.device = {transport_device_.get(), device.kernels, store_->memory(), device.gate.get()};
+  options.device = {transport_device_.get(), SliceKernelsOf(*device.kernels), store_->memory(),
+                    device.gate.get()};
   if (device.accelerator->kind() == DeviceKind::kSimt) {
     options.limits.offer_bytes = kRunnerPullBytes;
   }
@@ -223,7 +225,8 @@ Status KvParts::MakeNccl(const WorkerConfig& config, const ComputeDevice& device
   BATON_ASSIGN_OR_RETURN(transport_device_, device.accelerator->Share());
   NcclTransportOptions options;
   options.table = &nccl_;
-  options.device = {transport_device_.get(), device.kernels, store_->memory(), device.gate.get()};
+  options.device = {transport_device_.get(), SliceKernelsOf(*device.kernels), store_->memory(),
+                    device.gate.get()};
   // A buffer larger than the pool would never be full.
   const uint64_t pool_bytes =
       uint64_t{store_->memory().num_blocks} * store_->layout().BlockStride();

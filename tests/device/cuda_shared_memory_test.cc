@@ -1,6 +1,5 @@
 // CudaSharedMemory on a driver that is played: what crosses between processes, what is refused and
 // why, and that whatever fails leaves nothing behind.
-#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "src/base/memory_file.h"
 #include "src/device/cuda/shared_memory.h"
+#include "tests/count_open_files.h"
 #include "tests/device/fake_vmm.h"
 
 namespace baton::device {
@@ -26,14 +26,6 @@ using testing::HasSubstr;
 constexpr size_t kBytes = 3 * FakeVmm::kGranularity;
 constexpr FakeVmm::Alive kNothing;
 constexpr FakeVmm::Alive kOneRegion = {1, 1, 1};
-
-size_t CountOpenFiles() {
-  DIR* const folder = opendir("/proc/self/fd");
-  size_t count = 0;
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
-}
 
 std::string Message(const Status& status) { return std::string(status.message()); }
 

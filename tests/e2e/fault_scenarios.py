@@ -22,9 +22,11 @@ from fault_work import (
     Stream,
     detected_after,
     ended,
+    interrupted,
     live_requests,
     log_times,
     make_request,
+    refused_slices,
     run_streams,
     wait_clean,
     wait_serving,
@@ -64,13 +66,33 @@ def all_begun(cluster, streams):
     wait_until(lambda: all(stream.times for stream in streams), 60, "the last first token")
 
 
+# What a worker said before it stopped is read by then; far below any lease.
+HEARD_S = 0.1
+
+
 def in_prefill(worker_id):
-    """The worker has a request of which no token is out."""
+    """The worker computes a prompt, and is stopped there: a kill then meets that prompt."""
 
     def is_now(row):
-        return row["prefill_worker"] == worker_id and row["num_tokens"] == 0
+        is_under_way = row["state"] in ("PREFILLING", "TRANSFERRING") and row["num_tokens"] == 0
+        return row["prefill_worker"] == worker_id and is_under_way
 
-    return _has_rows(is_now, 1, f"a prefill on {worker_id}")
+    def moment(cluster, streams):
+        pid = next(w["pid"] for w in cluster.workers() if w["worker_id"] == worker_id)
+
+        def is_caught():
+            if not any(map(is_now, live_requests(cluster))):
+                return False
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(HEARD_S)
+            if any(map(is_now, live_requests(cluster))):
+                return True
+            os.kill(pid, signal.SIGCONT)  # it had just ended the prompt
+            return False
+
+        wait_until(is_caught, 60, f"a prefill on {worker_id}")
+
+    return moment
 
 
 def in_decode(worker_id):
@@ -100,7 +122,8 @@ def kill_worker(cluster, work, moment, pick, width):
     def during(streams):
         moment(cluster, streams)
         victim = pick(cluster.workers())
-        facts["worker"] = victim["worker_id"]
+        facts["worker"], facts["role"] = victim["worker_id"], victim["role"]
+        facts["before"] = interrupted(cluster, victim["role"])
         unix, facts["at"] = time.time(), time.monotonic()
         os.kill(victim["pid"], signal.SIGKILL)
         facts["detect_ms"] = ms(detected_after(cluster, victim["worker_id"], unix))
@@ -112,6 +135,7 @@ def kill_worker(cluster, work, moment, pick, width):
 
     streams = run_streams([Stream(cluster, f) for f in work.requests], width, during)
     at = facts.pop("at")
+    facts["interrupted"] = interrupted(cluster, facts.pop("role")) - facts.pop("before")
     stalls = [stream.stall_s(at) for stream in streams if stream.ran_at(at)]
     clean_s = wait_clean(cluster)
     return {
@@ -291,6 +315,7 @@ def damaged_link(cluster, work, width, rounds=1):
     """The work while the proxies do what their faults say."""
     streams, problems, resumed = 0, [], 0
     before = [dict(p.counts.as_dict()) for p in cluster.proxies.values()]
+    refused = refused_slices(cluster)
     for _ in range(rounds):
         part = run_streams([Stream(cluster, f) for f in work.requests], width)
         result = summary(work, part)
@@ -303,6 +328,7 @@ def damaged_link(cluster, work, width, rounds=1):
         "streams": streams,
         "problems": problems,
         "resumed": resumed,
+        "refused": refused_slices(cluster) - refused,
         **done,
         "clean_ms": ms(wait_clean(cluster)),
     }

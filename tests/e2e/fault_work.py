@@ -319,6 +319,25 @@ def ended(cluster):
     return collections.Counter({int(code): int(float(count)) for code, count in rows})
 
 
+def sum_metric(page, name, labels=""):
+    """The sum of the rows of `name` in a page of metrics whose labels match the pattern."""
+    rows = re.findall(rf"^{name}{{[^}}]*{labels}[^}}]*}} (\S+)$", page, re.M)
+    return int(sum(map(float, rows)))
+
+
+def interrupted(cluster, role):
+    """How many requests were placed again because a worker of this role was lost under them. The
+    other worker of a hand-off may be the first to say so: that its connection broke."""
+    reasons = f'reason="(?:{role}_lost|transfer)"'
+    return sum_metric(metrics_text(cluster.router), "baton_resumes_total", reasons)
+
+
+def refused_slices(cluster):
+    """How many slices the decode workers refused for their checksum: each is asked for again."""
+    pages = [metrics_text(w) for w in cluster.workers() if w["role"] == "decode"]
+    return sum(sum_metric(page, "baton_kv_checksum_fail_total") for page in pages)
+
+
 def log_times(cluster, process, pattern):
     """[(unix time, line)] of a process's log lines that match."""
     rows = []

@@ -61,11 +61,20 @@ def work(cluster):
 def test_a_killed_decode_worker_changes_no_answer(cluster, work):
     result = kill_worker(cluster, work, in_decode("decode-0"), only("decode-0"), WIDTH)
     check(result)
-    assert result["resumed"] > 0, "it was killed in the middle"
+    assert result["resumed"] > 0 and result["interrupted"] > 0, "it was killed in the middle"
 
 
-def test_a_killed_prefill_worker_changes_no_answer(cluster, work):
-    check(kill_worker(cluster, work, in_prefill("prefill-0"), only("prefill-0"), WIDTH))
+def test_a_killed_prefill_worker_changes_no_answer():
+    """Without a prefix cache each prompt is computed again, so that the kill meets one."""
+    args = ["--prefill", "2", "--decode", "2", *pool_args(NUM_BLOCKS), "--prefix-cache", "off"]
+    with Server(*args) as cluster:
+        work = Work(seed=8, num=12, max_prompt=300, max_tokens=8)
+        for fields in work.requests[::3]:  # long enough to be met
+            fields.update(prompt_token_ids=list(range(1000, 1300)))
+        work.record(cluster)
+        result = kill_worker(cluster, work, in_prefill("prefill-0"), only("prefill-0"), WIDTH)
+        check(result)
+        assert result["interrupted"] > 0, "it was killed in the middle of a prompt"
 
 
 def test_a_frozen_worker_is_fenced_and_comes_back(cluster, work):
@@ -107,6 +116,7 @@ def test_flipped_and_late_bytes_reach_no_answer(roles, small_work):
         proxy.faults.flips_per_mib = proxy.faults.late_share = proxy.faults.hold_share = 0.0
     check(result)
     assert result["flips"] > 0 and result["late"] > 0 and result["held"] > 0
+    assert result["refused"] > 0, "some damage was noticed by a checksum and asked for again"
 
 
 def test_a_one_way_partition_changes_no_answer(roles, small_work):

@@ -9,9 +9,9 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "benchmarks/loadgen/http_reply.h"
 #include "src/base/unique_fd.h"
 #include "src/http/http_connection.h"
+#include "src/loadgen/http_reply.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/input_bytes.h"
 

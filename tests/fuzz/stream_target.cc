@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/loadgen/http_reply.h"
-#include "benchmarks/loadgen/sse_parser.h"
-#include "benchmarks/loadgen/stream_answer.h"
+#include "src/loadgen/http_reply.h"
+#include "src/loadgen/sse_parser.h"
+#include "src/loadgen/stream_answer.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/input_bytes.h"
 

@@ -1,9 +1,9 @@
 // Recorded request traces, and what they become when they are stretched.
 #include <vector>
 
-#include "benchmarks/loadgen/lengths.h"
-#include "benchmarks/loadgen/random_draws.h"
-#include "benchmarks/loadgen/trace_reader.h"
+#include "src/loadgen/lengths.h"
+#include "src/loadgen/random_draws.h"
+#include "src/loadgen/trace_reader.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/input_bytes.h"
 

@@ -117,7 +117,7 @@ class Cluster:
         """Asks a quiet cluster for the answers that all later ones are held against."""
         prompts = self.lab.folder / "prompts.txt"
         prompts.write_text("\n".join(PROMPTS) + "\n")
-        script = SOURCE / "benchmarks/loadgen/record_golden.py"
+        script = SOURCE / "src/loadgen/record_golden.py"
         command = self.lab.in_node(0, sys.executable, script, self.url(), prompts, self.golden,
                                    "--api", "completions", "--max-tokens", 32)  # fmt: skip
         subprocess.run(command, check=True, timeout=300)

@@ -65,20 +65,6 @@ TEST(BlockPoolTest, FreeOnlyWhenBothKindsOfReferenceAreGone) {
   EXPECT_EQ(pool.num_free(), 2u);
 }
 
-TEST(BlockPoolTest, QuarantineOutlivesEveryReference) {
-  BlockPool pool(1);
-  const BlockHandle handle = AllocateOne(&pool, BlockState::kReserved);
-  pool.AddTransferRef(handle);
-  pool.DropRequestRef(handle);
-  pool.Quarantine(handle);
-  pool.DropTransferRef(handle);
-  EXPECT_EQ(pool.StateOf(handle), BlockState::kQuarantined);
-  EXPECT_EQ(pool.num_free(), 0u);
-  pool.EndQuarantine(handle);
-  EXPECT_EQ(pool.num_free(), 1u);
-  EXPECT_TRUE(pool.Audit().ok()) << pool.Audit();
-}
-
 TEST(BlockPoolTest, TransitionTableIsTheOneInTheHandoffSpecification) {
   using S = BlockState;
   const std::vector<std::pair<S, S>> allowed = {
@@ -130,13 +116,8 @@ struct ModelBlock {
   uint32_t transfer_refs = 0;
   BlockState phase = BlockState::kFree;
 
-  BlockState Label() const {
-    if (phase == BlockState::kQuarantined) return phase;
-    return request_refs > 0 ? phase : BlockState::kDraining;
-  }
-  bool Gone() const {
-    return request_refs == 0 && transfer_refs == 0 && phase != BlockState::kQuarantined;
-  }
+  BlockState Label() const { return request_refs > 0 ? phase : BlockState::kDraining; }
+  bool Gone() const { return request_refs == 0 && transfer_refs == 0; }
 };
 
 // Random legal operations on a pool and on a std::map of the blocks in use.
@@ -146,7 +127,7 @@ class PoolAgainstModel {
       : pool_(num_blocks), generations_(num_blocks), random_(seed) {}
 
   void Step() {
-    switch (random_.Below(8)) {
+    switch (random_.Below(7)) {
       case 0:
         return Allocate();
       case 1:
@@ -174,15 +155,13 @@ class PoolAgainstModel {
           pool_.DropTransferRef(h);
           --b.transfer_refs;
         });
-      case 6:
+      default:
         return Change([&](BlockHandle h, ModelBlock& b) {
           const auto to = static_cast<BlockState>(random_.Below(kNumBlockStates));
           if (!IsAllowedTransition(b.Label(), to)) return;
           pool_.SetState(h, to);
           b.phase = to;
         });
-      default:
-        return Change([&](BlockHandle h, ModelBlock& b) { Quarantine(h, b); });
     }
   }
 
@@ -216,16 +195,6 @@ class PoolAgainstModel {
       ASSERT_FALSE(model_.contains(handle.index.value())) << "given out twice";
       ASSERT_EQ(handle.generation, ++generations_[handle.index.value()]);
       model_[handle.index.value()] = {handle.generation, 1, 0, phase};
-    }
-  }
-
-  void Quarantine(BlockHandle handle, ModelBlock& block) {
-    if (block.phase == BlockState::kQuarantined) {
-      pool_.EndQuarantine(handle);
-      block.phase = BlockState::kReceiving;
-    } else if (block.Label() == BlockState::kDraining) {
-      pool_.Quarantine(handle);
-      block.phase = BlockState::kQuarantined;
     }
   }
 

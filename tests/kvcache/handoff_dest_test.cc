@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "tests/kvcache/action_kinds.h"
+
 namespace baton::kv {
 namespace {
 
@@ -46,12 +48,6 @@ Seal GoodSeal() {
   seal.num_slices = kSlices;
   seal.num_tokens = 10;
   return seal;
-}
-
-std::vector<Kind> Kinds(const HandoffActions& actions) {
-  std::vector<Kind> kinds;
-  for (const HandoffAction& action : actions) kinds.push_back(action.kind);
-  return kinds;
 }
 
 // A started destination and the actions of its last event.

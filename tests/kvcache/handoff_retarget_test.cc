@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kvcache/handoff_source.h"
+#include "tests/kvcache/action_kinds.h"
 
 namespace baton::kv {
 namespace {
@@ -35,12 +36,6 @@ Grant GrantOf(uint32_t attempt, uint32_t decode, uint32_t num_held = 0) {
   grant.ttl_ms = 10'000;
   grant.num_held = num_held;
   return grant;
-}
-
-std::vector<Kind> Kinds(const HandoffActions& actions) {
-  std::vector<Kind> kinds;
-  for (const HandoffAction& action : actions) kinds.push_back(action.kind);
-  return kinds;
 }
 
 // A source of attempt 3 at decode worker 0, and the actions of its last event.

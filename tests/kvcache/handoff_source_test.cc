@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvcache/grant_park.h"
+#include "tests/kvcache/action_kinds.h"
 
 namespace baton::kv {
 namespace {
@@ -34,12 +35,6 @@ TransferKey Key() { return {{1, 2}, 3, TransferId(7)}; }
 
 Grant GoodGrant() {
   return {Key(), Incarnation(9), {1, 1, 1}, 5, kBlocks * kLayers * kSliceBytes, 10'000};
-}
-
-std::vector<Kind> Kinds(const HandoffActions& actions) {
-  std::vector<Kind> kinds;
-  for (const HandoffAction& action : actions) kinds.push_back(action.kind);
-  return kinds;
 }
 
 // A source and the actions of its last event.

@@ -26,6 +26,7 @@
 #include "tests/model/golden_compare.h"
 #include "tests/model/golden_file.h"
 #include "tests/model/on_device.h"
+#include "tests/model/rounding_bound.h"
 #include "tests/model/test_model.h"
 #include "tests/test_seed.h"
 
@@ -43,10 +44,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// About twice the worst error found, in units of a row's root mean square logit: activations round
-// to 2^-9 between any two operations, not only in KV.
-constexpr double kTinyBound = 0.2;
-constexpr double kDemoBound = 0.2;
+// About twice the worst error found, in units of a row's root mean square logit: the average over
+// keys takes back most of what fp8 rounds, and no rule says how much.
 constexpr double kDemoFp8Bound = 0.4;
 
 void ExpectNear(ModelFixture& fixture, const std::string& golden_name, double bound,
@@ -93,7 +92,7 @@ class DeviceModelTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(DeviceModelTest, LogitsAgreeWithTheReference) {
   OnDevice on(Tiny(GetParam()));
-  ExpectNear(on.fixture, std::string("tiny_") + GetParam() + ".golden", kTinyBound, 3);
+  ExpectNear(on.fixture, std::string("tiny_") + GetParam() + ".golden", TinyDeviceBound(), 3);
 }
 
 // Decoded token by token, then prefilled in chunks of any size, in blocks of another size, and in
@@ -268,7 +267,9 @@ INSTANTIATE_TEST_SUITE_P(Types, DeviceModelWindowTest,
 
 TEST(DeviceModelDemoTest, SomeTokensOfTheDemoModelAgreeWithTheReference) {
   OnDevice on(DemoModelPath(), /*block_size=*/64, /*max_rows=*/64);
-  ExpectNear(on.fixture, "smollm2.golden", kDemoBound, 1);
+  ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
+  const double num_layers = on.fixture.model().config().num_layers;
+  ExpectNear(on.fixture, "smollm2.golden", Bf16ActivationsBound(num_layers, /*growth=*/1), 1);
 }
 
 // KV in fp8 moves a trained model's logits less than those of random weights.

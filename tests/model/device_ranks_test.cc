@@ -19,6 +19,7 @@
 #include "tests/model/golden_compare.h"
 #include "tests/model/golden_file.h"
 #include "tests/model/on_device.h"
+#include "tests/model/rounding_bound.h"
 #include "tests/test_seed.h"
 
 namespace baton::model {
@@ -36,8 +37,6 @@ using kv::KvView;
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr double kTinyBound = 0.2;  // as of one rank
 
 struct Divided {
   const char* name;
@@ -62,14 +61,14 @@ TEST_P(DeviceRanksTest, LogitsAgreeWithTheReference) {
   ASSERT_TRUE(on.fixture.status().ok()) << on.fixture.status();
   const auto golden = ReadGolden(GoldenPath(fmt::format("tiny_{}.golden", GetParam().name)));
   ASSERT_TRUE(golden.ok()) << golden.status();
-  const double bound = GetParam().kv_dtype == KvDtype::kFp8 ? 1.5 : kTinyBound;
+  const double bound = GetParam().kv_dtype == KvDtype::kFp8 ? 1.5 : TinyDeviceBound();
   const Accuracy accuracy = Compare(on.fixture, *golden, bound, 3);
   std::printf(
       "%s, %u ranks: %d rows, error worst %.2e rms %.2e of bound %.2e; argmax decided on %d\n",
       GetParam().name, GetParam().num_ranks, accuracy.num_rows, accuracy.worst, accuracy.mean,
       bound, accuracy.num_decided);
   EXPECT_LE(accuracy.worst, bound);
-  EXPECT_LE(accuracy.mean, kTinyBound);
+  EXPECT_LE(accuracy.mean, TinyDeviceBound());
   EXPECT_EQ(accuracy.num_wrong, 0);
 }
 

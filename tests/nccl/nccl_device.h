@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/kv_slices_reference.h"
 #include "kvcache/transport/slice_device.h"
 #include "src/base/check.h"
@@ -45,12 +46,12 @@ struct KvDeviceOptions {
 inline const kernels::cuda::KernelTable& FakeKernels() {
   static const kernels::cuda::KernelTable table = [] {
     kernels::cuda::KernelTable kernels{};
-    kernels.kv_gather = [](const kernels::cuda::KvSlicesParams& params, void*) {
+    kernels.kv_gather = [](const kv::KvSlicesParams& params, void*) {
       device::FakeAccelerator::Current()->Put(
           [params] { kernels::cuda::ReferenceKvGather(params); });
       return absl::OkStatus();
     };
-    kernels.kv_scatter = [](const kernels::cuda::KvSlicesParams& params, void*) {
+    kernels.kv_scatter = [](const kv::KvSlicesParams& params, void*) {
       device::FakeAccelerator::Current()->Put(
           [params] { kernels::cuda::ReferenceKvScatter(params); });
       return absl::OkStatus();
@@ -77,7 +78,7 @@ inline KvDevice MakeKvDevice(const KvDeviceOptions& wanted, const KvLayout& layo
                              uint32_t num_blocks) {
   KvDevice made;
   if (wanted.beside != nullptr) made.device = wanted.beside->Share().value();
-  made.parts.kernels = &FakeKernels();
+  made.parts.kernels = SliceKernelsOf(FakeKernels());
 #ifdef BATON_HAVE_SIMT
   if (wanted.is_runner) {
     // Bounds are checked at every access; races are the kernels' own tests'.
@@ -85,7 +86,7 @@ inline KvDevice MakeKvDevice(const KvDeviceOptions& wanted, const KvLayout& layo
     options.detect_races = false;
     if (wanted.beside == nullptr)
       made.device = std::make_unique<kernels::simt::SimtDevice>(options);
-    made.parts.kernels = &kernels::cuda::runner::Kernels();
+    made.parts.kernels = SliceKernelsOf(kernels::cuda::runner::Kernels());
   }
 #endif
   BATON_CHECK(!wanted.is_runner || made.device != nullptr, "this build has no runner");

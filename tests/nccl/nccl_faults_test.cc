@@ -3,7 +3,6 @@
 //
 // BATON_NCCL_FAULTS: how many faults (1000). The seed is that of every property
 // (tests/test_seed.h).
-#include <dirent.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +14,7 @@
 
 #include "gtest/gtest.h"
 
+#include "tests/count_open_files.h"
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/nccl/loopback_library.h"
 #include "tests/patience.h"
@@ -30,14 +30,6 @@ constexpr std::byte kCanary{0xA5};
 constexpr const char* kFaults =
     "delay=0.06,delay_us=500,error=0.03,hang=0.02,remote=0.03,death=0.02,corrupt=0.03,call=0.02,"
     "init_hang=0.03,init_error=0.03,silent=0.3";
-
-size_t CountOpenFiles() {
-  DIR* const folder = opendir("/proc/self/fd");
-  size_t count = 0;
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
-}
 
 uint64_t NumFaults() {
   const char* const text = std::getenv("BATON_NCCL_FAULTS");

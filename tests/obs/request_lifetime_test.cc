@@ -7,7 +7,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "src/obs/heartbeat.h"
 #include "tests/test_seed.h"
 
 namespace baton::obs {
@@ -164,16 +163,6 @@ TEST(RequestLifetimeTest, StagesUntilALookSumToItsAge) {
     }
     ASSERT_EQ(sum_us, end_us - 50) << "BATON_TEST_SEED=" << seed;
   }
-}
-
-TEST(HeartbeatTest, StaleLoopIsUnavailable) {
-  Heartbeat heartbeat(1'000'000);
-  EXPECT_TRUE(heartbeat.Check(3'000'000, 2'000'000).ok());
-  const Status stale = heartbeat.Check(3'000'001, 2'000'000);
-  EXPECT_EQ(stale.code(), StatusCode::kUnavailable);
-  EXPECT_EQ(stale.message(), "the loop has not turned for 2000 ms, more than 2000 ms");
-  heartbeat.Beat(3'000'000);
-  EXPECT_TRUE(heartbeat.Check(3'000'001, 2'000'000).ok());
 }
 
 }  // namespace

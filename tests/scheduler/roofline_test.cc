@@ -206,10 +206,5 @@ TEST(RooflineTest, DevicesAreFoundByTheirWholeName) {
   }
 }
 
-TEST(RooflineTest, ATransferTakesWhatTheLinkAllows) {
-  // 2,000 tokens of an 8B model over 450 GB/s.
-  EXPECT_NEAR(TransferLimitUs(H200(), 2'000 * kLlama8b.kv_bytes_per_token), 582.5, 0.1);
-}
-
 }  // namespace
 }  // namespace baton::scheduler

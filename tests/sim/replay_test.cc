@@ -12,9 +12,9 @@
 namespace baton::sim {
 
 using loadgen::TraceRow;
+using plan::MeasuredWeights;
+using plan::StepModel;
 using router::ServeMode;
-using scheduler::MeasuredWeights;
-using scheduler::StepModel;
 
 namespace {
 

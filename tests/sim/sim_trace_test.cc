@@ -4,8 +4,8 @@
 
 #include "gtest/gtest.h"
 
-#include "benchmarks/loadgen/trace_reader.h"
 #include "src/base/log.h"
+#include "src/loadgen/trace_reader.h"
 #include "src/sim/sim_runner.h"
 
 namespace baton::sim {

@@ -1,8 +1,6 @@
 // SentencePiece-style tokenizers: against SentencePiece itself (spm_golden.json), against a naive
 // program on random vocabularies, and the rules of spaces.
 #include <chrono>
-#include <cstdlib>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,6 +14,7 @@
 #include "src/text/spm_encoder.h"
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
+#include "tests/model/test_model.h"
 #include "tests/text/golden_file.h"
 #include "tests/text/test_spec.h"
 
@@ -99,13 +98,9 @@ TEST(SpmTokenizerTest, GgufFormOfUserDefinedSpacesGivesTheSameIds) {
   }
 }
 
-// The real vocabulary, where `baton pull gemma3:270m` has put it.
+// The real vocabulary.
 TEST(SpmTokenizerTest, Gemma3FileGivesTheIdsOfItsTokenizerJson) {
-  const char* home = std::getenv("HOME");
-  const std::string path =
-      std::string(home == nullptr ? "" : home) + "/.cache/baton/models/gemma-3-270m-q4_k_m.gguf";
-  if (!std::ifstream(path)) GTEST_SKIP() << path << " is not there (baton pull gemma3:270m)";
-  const auto file = GgufFile::Open(path);
+  const auto file = GgufFile::Open(model::Gemma3Path());
   ASSERT_TRUE(file.ok()) << file.status();
   const auto metadata = ReadTokenizerMetadata(**file);
   ASSERT_TRUE(metadata.ok()) << metadata.status();

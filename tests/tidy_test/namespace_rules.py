@@ -20,13 +20,14 @@ NAMESPACES = {
     "src/router": "router",
     "src/worker": "worker",
     "src/api": "api",
+    "src/loadgen": "loadgen",
+    "src/plan": "plan",
     "src/sim": "sim",
     "src/cli": "cli",
     "kernels": "kernels",
     "kvcache": "kv",
     "scheduler": "scheduler",
     "benchmarks/kernels": "kernels",
-    "benchmarks/loadgen": "loadgen",
     "benchmarks/loading": "model",
     "benchmarks/router": "router",
     "benchmarks/transport": "kv",
@@ -35,7 +36,6 @@ NAMESPACES = {
     "tests/cublaslt": "kernels",
     "tests/ipc": "kv",
     "tests/nccl": "kv",
-    "tests/benchmarks": "loadgen",
     "tests/benchmarks/router": "router",
 }
 OPENS = re.compile(r"^namespace (baton(?:::\w+)*) \{")

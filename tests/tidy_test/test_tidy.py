@@ -150,6 +150,27 @@ class LimitTest(unittest.TestCase):
         self.assertEqual(self.names("`n` above 12", path="src/api/NEW.md"), ["kMaxChoices"])
 
 
+class CycleTest(unittest.TestCase):
+    def cycles(self, *includes):
+        files = {}
+        for path, included in includes:
+            files[path] = files.get(path, "") + f'#include "{included}"\n'
+            files.setdefault(included, "")
+        return names(include_rules.check_cycles, files)
+
+    def test_no_files_in_a_circle(self):
+        a, b, c = "src/text/a.h", "src/text/b.h", "src/text/c.h"
+        self.assertEqual(self.cycles((a, b), (b, c), (a, c)), [])
+        self.assertEqual(self.cycles((a, b), (b, c), (c, a)), ["files"])
+        self.assertEqual(self.cycles((a, a)), ["files"])
+
+    def test_no_components_in_a_circle(self):
+        down = ("kernels/a.h", "kvcache/view.h")
+        self.assertEqual(self.cycles(down), [])
+        up = ("kvcache/transport/t.cc", "kernels/b.h")
+        self.assertEqual(self.cycles(down, up), ["components"])
+
+
 class NamespaceTest(unittest.TestCase):
     def names(self, path, text):
         return names(namespace_rules.check_namespaces, {path: text})
@@ -166,7 +187,8 @@ class NamespaceTest(unittest.TestCase):
             ("tests/text/a_test.cc", "baton::text", "baton"),
             ("tests/nccl/a.h", "baton::kv::nccl_test", "baton::nccl_test"),
             ("tests/benchmarks/router/a.cc", "baton::router", "baton::loadgen"),
-            ("benchmarks/loadgen/a.h", "baton::loadgen", "baton::loadgenerator"),
+            ("src/loadgen/a.h", "baton::loadgen", "baton::loadgenerator"),
+            ("tests/loadgen/a_test.cc", "baton::loadgen", "baton"),
         ):
             self.assertEqual(self.names(path, self.block(own)), [], path)
             self.assertEqual(self.names(path, self.block(foreign)), [foreign], path)

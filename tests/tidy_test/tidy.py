@@ -16,6 +16,7 @@ from tree import Finding, Tree
 
 RULES = (
     include_rules.check_includes,
+    include_rules.check_cycles,
     include_rules.check_guards,
     limit_rules.check_limits,
     namespace_rules.check_namespaces,

@@ -4,7 +4,6 @@
 
 namespace baton::kv {
 
-namespace cuda = kernels::cuda;
 using device::Accelerator;
 using device::DeviceBuffer;
 using device::DeviceEvent;
@@ -18,7 +17,7 @@ constexpr uint64_t kPullBytes = uint64_t{32} << 20;
 constexpr uint64_t kMaxPullSlices = 1024;  // kListBytes each
 
 // Bytes of a slot's lists for each slice.
-constexpr size_t kListBytes = sizeof(cuda::KvSlicePlace) + sizeof(uint64_t);
+constexpr size_t kListBytes = sizeof(KvSlicePlace) + sizeof(uint64_t);
 
 }  // namespace
 
@@ -44,7 +43,7 @@ Status SlicePuller::Allocate(uint32_t num_slots) {
       lists_, DeviceBuffer::Create(device, num_slots * list_bytes, "lists of KV slices"));
   BATON_ASSIGN_OR_RETURN(host_lists_,
                          HostBuffer::Create(device, num_slots * list_bytes, "lists of KV slices"));
-  const auto keys = cuda::Xxh3Keys();
+  const auto keys = Xxh3Keys();
   BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device, sizeof(keys), "keys of XXH3"));
   BATON_RETURN_IF_ERROR(device->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
   BATON_RETURN_IF_ERROR(device->Wait());
@@ -60,7 +59,7 @@ Status SlicePuller::Allocate(uint32_t num_slots) {
 
 SlicePuller::Lists SlicePuller::ListsAt(std::byte* begin) const {
   Lists lists;
-  lists.places = reinterpret_cast<cuda::KvSlicePlace*>(begin);
+  lists.places = reinterpret_cast<KvSlicePlace*>(begin);
   lists.checksums = reinterpret_cast<uint64_t*>(lists.places + max_slices_);
   return lists;
 }
@@ -70,17 +69,16 @@ Status SlicePuller::Begin(Slot* slot, const KvMemory& pool, std::span<const Pull
   device->MakeCurrent();  // letting go of a pool is another one's work in this thread
   for (size_t i = 0; i < pulls.size(); ++i) slot->host.places[i] = {pulls[i].from, pulls[i].to};
   BATON_RETURN_IF_ERROR(device->CopyIn(reinterpret_cast<std::byte*>(slot->device.places),
-                                       slot->host.places,
-                                       pulls.size() * sizeof(cuda::KvSlicePlace)));
-  const cuda::KvSlicesParams params = {.blocks = SideOf(pool),  // KvGather only reads them
-                                       .staging = SideOf(parts_.memory),
-                                       .places = slot->device.places,
-                                       .keys = keys_.as<uint64_t>(),
-                                       .expected = nullptr,
-                                       .checksums = slot->device.checksums,
-                                       .num_slices = static_cast<uint32_t>(pulls.size()),
-                                       .slice_bytes = static_cast<uint32_t>(slice_bytes())};
-  BATON_RETURN_IF_ERROR(parts_.kernels->kv_gather(params, device->stream()));
+                                       slot->host.places, pulls.size() * sizeof(KvSlicePlace)));
+  const KvSlicesParams params = {.blocks = SideOf(pool),  // KvGather only reads them
+                                 .staging = SideOf(parts_.memory),
+                                 .places = slot->device.places,
+                                 .keys = keys_.as<uint64_t>(),
+                                 .expected = nullptr,
+                                 .checksums = slot->device.checksums,
+                                 .num_slices = static_cast<uint32_t>(pulls.size()),
+                                 .slice_bytes = static_cast<uint32_t>(slice_bytes())};
+  BATON_RETURN_IF_ERROR(parts_.kernels.gather(params, device->stream()));
   BATON_RETURN_IF_ERROR(device->CopyOut(slot->host.checksums,
                                         reinterpret_cast<const std::byte*>(slot->device.checksums),
                                         pulls.size() * sizeof(uint64_t)));

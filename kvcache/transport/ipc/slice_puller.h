@@ -32,7 +32,7 @@ class SlicePuller {
  public:
   // The lists of a launch, for its slices, [max_slices] each.
   struct Lists {
-    kernels::cuda::KvSlicePlace* places = nullptr;
+    KvSlicePlace* places = nullptr;
     uint64_t* checksums = nullptr;  // of what was stored
   };
   // The event and the lists that one launch needs.

@@ -2,7 +2,6 @@
 
 namespace baton::kv {
 
-namespace cuda = kernels::cuda;
 using device::Accelerator;
 using device::DeviceBuffer;
 using device::DeviceEvent;
@@ -12,7 +11,7 @@ using device::HostBuffer;
 namespace {
 
 // Bytes of a slot's lists for each slice: a place, the expected checksum and the one found.
-constexpr size_t kListBytes = sizeof(cuda::KvSlicePlace) + 2 * sizeof(uint64_t);
+constexpr size_t kListBytes = sizeof(KvSlicePlace) + 2 * sizeof(uint64_t);
 
 }  // namespace
 
@@ -34,7 +33,7 @@ Status StagingRing::Allocate() {
       lists_, DeviceBuffer::Create(device, shape_.num_slots * list_bytes, "lists of KV slices"));
   BATON_ASSIGN_OR_RETURN(
       host_lists_, HostBuffer::Create(device, shape_.num_slots * list_bytes, "lists of KV slices"));
-  const auto keys = cuda::Xxh3Keys();
+  const auto keys = Xxh3Keys();
   BATON_ASSIGN_OR_RETURN(keys_, DeviceBuffer::Create(device, sizeof(keys), "keys of XXH3"));
   BATON_RETURN_IF_ERROR(device->CopyIn(keys_.data(), keys.data(), sizeof(keys)));
   BATON_RETURN_IF_ERROR(device->Wait());
@@ -52,13 +51,13 @@ Status StagingRing::Allocate() {
 
 StagingRing::Lists StagingRing::ListsAt(std::byte* begin) const {
   Lists lists;
-  lists.places = reinterpret_cast<cuda::KvSlicePlace*>(begin);
+  lists.places = reinterpret_cast<KvSlicePlace*>(begin);
   lists.expected = reinterpret_cast<uint64_t*>(lists.places + shape_.max_slices);
   lists.checksums = lists.expected + shape_.max_slices;
   return lists;
 }
 
-cuda::KvSlicesParams StagingRing::Params(const Slot& slot, size_t num_slices) const {
+KvSlicesParams StagingRing::Params(const Slot& slot, size_t num_slices) const {
   return {.blocks = SideOf(parts_.memory),
           .staging = slot.memory.data(),
           .places = slot.device.places,
@@ -71,7 +70,7 @@ cuda::KvSlicesParams StagingRing::Params(const Slot& slot, size_t num_slices) co
 
 Status StagingRing::CopyPlaces(const Slot& slot, size_t num_slices) {
   return parts_.device->CopyIn(reinterpret_cast<std::byte*>(slot.device.places), slot.host.places,
-                               num_slices * sizeof(cuda::KvSlicePlace));
+                               num_slices * sizeof(KvSlicePlace));
 }
 
 Status StagingRing::Conclude(Slot* slot, size_t num_slices) {
@@ -88,7 +87,7 @@ Status StagingRing::Gather(Slot* slot, std::span<const SliceRef> slices) {
   }
   BATON_RETURN_IF_ERROR(CopyPlaces(*slot, slices.size()));
   BATON_RETURN_IF_ERROR(
-      parts_.kernels->kv_gather(Params(*slot, slices.size()), parts_.device->stream()));
+      parts_.kernels.gather(Params(*slot, slices.size()), parts_.device->stream()));
   return Conclude(slot, slices.size());
 }
 
@@ -102,7 +101,7 @@ Status StagingRing::Scatter(Slot* slot, std::span<const Arrival> arrivals) {
                                               slot->host.expected,
                                               arrivals.size() * sizeof(uint64_t)));
   BATON_RETURN_IF_ERROR(
-      parts_.kernels->kv_scatter(Params(*slot, arrivals.size()), parts_.device->stream()));
+      parts_.kernels.scatter(Params(*slot, arrivals.size()), parts_.device->stream()));
   return Conclude(slot, arrivals.size());
 }
 

@@ -34,7 +34,7 @@ class StagingRing {
  public:
   // The lists of a batch, for its slices, [max_slices] each; `expected` is a scatter's.
   struct Lists {
-    kernels::cuda::KvSlicePlace* places = nullptr;
+    KvSlicePlace* places = nullptr;
     uint64_t* expected = nullptr;
     uint64_t* checksums = nullptr;  // found
   };
@@ -74,7 +74,7 @@ class StagingRing {
   Status Allocate();
   // The lists that begin there.
   Lists ListsAt(std::byte* begin) const;
-  kernels::cuda::KvSlicesParams Params(const Slot& slot, size_t num_slices) const;
+  KvSlicesParams Params(const Slot& slot, size_t num_slices) const;
   // CopyPlaces copies the places to the device. Conclude copies back the checksums that the kernel
   // found, and records the event.
   Status CopyPlaces(const Slot& slot, size_t num_slices);

@@ -13,8 +13,8 @@
 #include <string>
 #include <string_view>
 
-#include "scheduler/step_model.h"
 #include "src/base/status.h"
+#include "src/plan/step_model.h"
 
 namespace baton::cli {
 
@@ -29,8 +29,8 @@ struct MeasuredSteps {
   std::string processor;
   uint32_t num_threads = 0;
   uint64_t weight_bytes = 0;
-  scheduler::MeasuredWeights fastest;  // no repetition was below these times
-  scheduler::MeasuredWeights slowest;  // none above, and no weight is smaller than in `fastest`
+  plan::MeasuredWeights fastest;  // no repetition was below these times
+  plan::MeasuredWeights slowest;  // none above, and no weight is smaller than in `fastest`
   double worst_error = 0;  // largest relative error of a case's median and the fit of medians
 };
 

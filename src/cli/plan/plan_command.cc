@@ -20,8 +20,8 @@ using loadgen::TraceRow;
 using model::GgufFile;
 using model::OpenModelFile;
 using model::ReadModelConfig;
-using scheduler::PlanLoad;
-using scheduler::PlanObjective;
+using plan::PlanLoad;
+using plan::PlanObjective;
 
 namespace {
 

@@ -2,11 +2,11 @@
 
 #include <span>
 
-#include "benchmarks/loadgen/quantity.h"
 #include "src/base/limits.h"
 #include "src/base/nearest_name.h"
 #include "src/base/size_text.h"
 #include "src/cli/plan/plan_replay.h"
+#include "src/loadgen/quantity.h"
 #include "src/model/hf_folder.h"
 
 namespace baton::cli {
@@ -19,11 +19,11 @@ using loadgen::ReadTraceFile;
 using loadgen::ScaleTrace;
 using loadgen::TraceRow;
 using loadgen::TraceScale;
+using plan::PlanLoad;
+using plan::PlanObjective;
 using scheduler::DeviceLimits;
 using scheduler::FindDevice;
 using scheduler::KnownDevices;
-using scheduler::PlanLoad;
-using scheduler::PlanObjective;
 using sim::PoissonRows;
 
 namespace {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/loadgen/trace_reader.h"
 #include "src/base/status.h"
 #include "src/cli/flags.h"
 #include "src/cli/plan/plan_report.h"
+#include "src/loadgen/trace_reader.h"
 
 namespace baton::cli {
 
@@ -42,10 +42,10 @@ void DeclarePlanFlags(FlagSet& flags, PlanFlags& f);
 Status CheckPlanFlags(const PlanFlags& f);
 // Without what a measurement says, which is another file.
 StatusOr<PlannedDevice> PlannedDeviceOf(const PlanFlags& f);
-StatusOr<scheduler::PlanObjective> PlanObjectiveOf(const PlanFlags& f);
+StatusOr<plan::PlanObjective> PlanObjectiveOf(const PlanFlags& f);
 // `f` must have been checked. `rows` gets the requests where they are to be simulated; a trace is
 // read.
-StatusOr<scheduler::PlanLoad> PlanLoadOf(const PlanFlags& f, std::vector<loadgen::TraceRow>* rows);
+StatusOr<plan::PlanLoad> PlanLoadOf(const PlanFlags& f, std::vector<loadgen::TraceRow>* rows);
 
 }  // namespace baton::cli
 

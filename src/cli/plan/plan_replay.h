@@ -15,9 +15,9 @@
 
 #include "nlohmann/json.hpp"
 
-#include "benchmarks/loadgen/trace_reader.h"
 #include "src/base/status.h"
 #include "src/cli/plan/plan_report.h"
+#include "src/loadgen/trace_reader.h"
 #include "src/sim/replay.h"
 
 namespace baton::cli {
@@ -35,7 +35,7 @@ struct PlanRun {
 // Everything that was simulated.
 struct PlanReplays {
   std::string load;  // in words
-  scheduler::PlanObjective objective;
+  plan::PlanObjective objective;
   uint64_t num_rows = 0;      // that were replayed
   double alone_share = 1;     // of them, whose prompt alone takes no longer than the TTFT
   uint32_t num_sizing = 0;    // runs that the pools were searched with
@@ -69,7 +69,7 @@ nlohmann::ordered_json ReplayJson(const PlanReplays& replays);
 std::string RunLine(const PlanRun& run);
 
 // The mean of a trace as a load. InvalidArgument for one of a single moment.
-StatusOr<scheduler::PlanLoad> LoadOfTrace(const std::vector<loadgen::TraceRow>& rows);
+StatusOr<plan::PlanLoad> LoadOfTrace(const std::vector<loadgen::TraceRow>& rows);
 
 }  // namespace baton::cli
 

@@ -4,8 +4,8 @@
 
 #include "fmt/format.h"
 
-#include "benchmarks/loadgen/quantity.h"
 #include "src/cli/plan/plan_replay.h"
+#include "src/loadgen/quantity.h"
 
 namespace baton::cli {
 

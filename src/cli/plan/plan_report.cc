@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "benchmarks/loadgen/quantity.h"
 #include "src/engine/first_step_cost.h"
+#include "src/loadgen/quantity.h"
 
 namespace baton::cli {
 
@@ -14,20 +14,20 @@ using kv::KvLayout;
 using loadgen::FormatUs;
 using model::KvLayoutOf;
 using model::ModelConfig;
-using scheduler::AggregatedKeepingItl;
-using scheduler::AggregatedRun;
-using scheduler::CompareWithAggregated;
-using scheduler::Comparison;
+using plan::AggregatedKeepingItl;
+using plan::AggregatedRun;
+using plan::CompareWithAggregated;
+using plan::Comparison;
+using plan::MeasuredWeights;
+using plan::PlanCluster;
+using plan::PlanInput;
+using plan::PlanLoad;
+using plan::PlanObjective;
+using plan::StepModel;
 using scheduler::DeviceLimits;
 using scheduler::FirstEstimate;
 using scheduler::kFirstShare;
-using scheduler::MeasuredWeights;
-using scheduler::PlanCluster;
-using scheduler::PlanInput;
-using scheduler::PlanLoad;
-using scheduler::PlanObjective;
 using scheduler::RooflineModel;
-using scheduler::StepModel;
 
 namespace {
 

@@ -10,11 +10,11 @@
 #include <optional>
 #include <string>
 
-#include "scheduler/aggregated_plan.h"
-#include "scheduler/cluster_plan.h"
 #include "src/base/status.h"
 #include "src/cli/plan/measured_steps.h"
 #include "src/model/model_config.h"
+#include "src/plan/aggregated_plan.h"
+#include "src/plan/cluster_plan.h"
 
 namespace baton::cli {
 
@@ -40,11 +40,11 @@ struct PlannedDevice {
 // One end of the band.
 struct PlanEnd {
   std::string name;  // "at the limits"
-  scheduler::PlanInput input;
+  plan::PlanInput input;
   std::optional<scheduler::StepWeights>
       first_cost;  // what a worker expects there before it has measured
-  StatusOr<scheduler::ClusterPlan> plan = scheduler::ClusterPlan();
-  scheduler::Comparison aggregated;  // of a plan that is there
+  StatusOr<plan::ClusterPlan> plan = plan::ClusterPlan();
+  plan::Comparison aggregated;  // of a plan that is there
 };
 
 struct PlanReplays;  // plan_replay.h
@@ -53,8 +53,8 @@ struct PlanReplays;  // plan_replay.h
 struct PlanReport {
   PlannedModel model;
   PlannedDevice device;
-  scheduler::PlanLoad load;
-  scheduler::PlanObjective objective;
+  plan::PlanLoad load;
+  plan::PlanObjective objective;
   PlanEnd best;
   PlanEnd cautious;
 };
@@ -62,9 +62,8 @@ struct PlanReport {
 // NotFound when `measured` is of another model, InvalidArgument when load and context disagree, and
 // what PlanCluster says when not even the best end has a plan; a cautious end without one stays in
 // the report with its reason.
-StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device,
-                              const scheduler::PlanLoad& load,
-                              const scheduler::PlanObjective& objective);
+StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const plan::PlanLoad& load,
+                              const plan::PlanObjective& objective);
 
 // Bytes of the weights in bf16, as a GPU holds them with --device-weights bf16. Norms are left out
 // (0.003 % of an 8B model).

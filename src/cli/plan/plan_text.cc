@@ -6,24 +6,24 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
-#include "benchmarks/loadgen/quantity.h"
 #include "src/base/size_text.h"
 #include "src/cli/json_fields.h"
 #include "src/cli/plan/plan_replay.h"
 #include "src/cli/plan/plan_report.h"
+#include "src/loadgen/quantity.h"
 
 namespace baton::cli {
 
 using loadgen::FormatUs;
-using scheduler::AggregatedRun;
-using scheduler::BatchBound;
-using scheduler::ClusterPlan;
-using scheduler::Comparison;
-using scheduler::DecodePlan;
-using scheduler::kPlanQuantile;
-using scheduler::PlanLoad;
-using scheduler::PrefillPlan;
-using scheduler::TransferPlan;
+using plan::AggregatedRun;
+using plan::BatchBound;
+using plan::ClusterPlan;
+using plan::Comparison;
+using plan::DecodePlan;
+using plan::kPlanQuantile;
+using plan::PlanLoad;
+using plan::PrefillPlan;
+using plan::TransferPlan;
 
 namespace {
 

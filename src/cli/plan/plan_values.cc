@@ -5,17 +5,17 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
-#include "benchmarks/loadgen/quantity.h"
 #include "src/base/version.h"
 #include "src/cli/json_fields.h"
 #include "src/cli/plan/plan_report.h"
+#include "src/loadgen/quantity.h"
 
 namespace baton::cli {
 
 using loadgen::FormatUs;
-using scheduler::AggregatedKeepingItl;
-using scheduler::kMemoryShare;
-using scheduler::PlanMemory;
+using plan::AggregatedKeepingItl;
+using plan::kMemoryShare;
+using plan::PlanMemory;
 
 namespace {
 

@@ -25,12 +25,12 @@
 #include "nlohmann/json.hpp"
 
 #include "baton/v1/worker.grpc.pb.h"
-#include "benchmarks/loadgen/grpc_streams.h"
-#include "benchmarks/loadgen/http_streams.h"
 #include "src/api/router_process.h"
 #include "src/base/check.h"
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/loadgen/grpc_streams.h"
+#include "src/loadgen/http_streams.h"
 #include "tests/api/toy_hello.h"
 #include "tests/http/raw_client.h"
 

@@ -9,8 +9,8 @@
 
 namespace baton::cli {
 
-using scheduler::MeasuredWeights;
-using scheduler::StepModel;
+using plan::MeasuredWeights;
+using plan::StepModel;
 
 namespace {
 

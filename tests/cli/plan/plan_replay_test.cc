@@ -12,7 +12,7 @@
 namespace baton::cli {
 
 using loadgen::TraceRow;
-using scheduler::PlanLoad;
+using plan::PlanLoad;
 using sim::PoissonRows;
 
 namespace {

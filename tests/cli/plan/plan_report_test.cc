@@ -11,7 +11,7 @@
 namespace baton::cli {
 
 using model::ModelConfig;
-using scheduler::PlanLoad;
+using plan::PlanLoad;
 
 namespace {
 

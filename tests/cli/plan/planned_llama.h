@@ -37,10 +37,10 @@ inline PlannedDevice H200() {
 
 // 1 ms a prompt token; 4 ms a decode step and 1 ms a row; the slowest repetition took twice that.
 inline PlannedDevice Processor() {
-  scheduler::MeasuredWeights fastest = {
+  plan::MeasuredWeights fastest = {
       .prefill = {.fixed_us = 0, .prefill_token_us = 1'000, .decode_row_us = 0, .key_us = 0},
       .decode = {.fixed_us = 4'000, .prefill_token_us = 0, .decode_row_us = 1'000, .key_us = 0}};
-  scheduler::MeasuredWeights slowest = {
+  plan::MeasuredWeights slowest = {
       .prefill = {.fixed_us = 0, .prefill_token_us = 2'000, .decode_row_us = 0, .key_us = 0},
       .decode = {.fixed_us = 8'000, .prefill_token_us = 0, .decode_row_us = 2'000, .key_us = 0}};
   PlannedDevice device;
@@ -55,17 +55,17 @@ inline PlannedDevice Processor() {
   return device;
 }
 
-inline constexpr scheduler::PlanLoad kLoad = {
+inline constexpr plan::PlanLoad kLoad = {
     .rate_per_s = 4, .input_tokens = 2048, .output_tokens = 256};
-inline constexpr scheduler::PlanObjective kObjective = {.ttft_us = 500'000, .itl_us = 50'000};
-inline constexpr scheduler::PlanLoad kSmallLoad = {
+inline constexpr plan::PlanObjective kObjective = {.ttft_us = 500'000, .itl_us = 50'000};
+inline constexpr plan::PlanLoad kSmallLoad = {
     .rate_per_s = 1, .input_tokens = 64, .output_tokens = 33};
-inline constexpr scheduler::PlanObjective kLoose = {.ttft_us = 2'000'000, .itl_us = 300'000};
+inline constexpr plan::PlanObjective kLoose = {.ttft_us = 2'000'000, .itl_us = 300'000};
 // 16 tokens beside a row take 21 ms at best.
-inline constexpr scheduler::PlanObjective kTight = {.ttft_us = 2'000'000, .itl_us = 20'000};
+inline constexpr plan::PlanObjective kTight = {.ttft_us = 2'000'000, .itl_us = 20'000};
 
-inline PlanReport MustPlan(const PlannedDevice& device, const scheduler::PlanLoad& load,
-                           const scheduler::PlanObjective& objective) {
+inline PlanReport MustPlan(const PlannedDevice& device, const plan::PlanLoad& load,
+                           const plan::PlanObjective& objective) {
   StatusOr<PlanReport> report = MakePlan(Llama8b(), device, load, objective);
   EXPECT_TRUE(report.ok()) << report.status();
   return report.ok() ? *std::move(report) : PlanReport();

@@ -113,9 +113,9 @@ absl::StatusOr<std::unique_ptr<KvTransport>> EnginePair::Attach(const ModelRig& 
   worker.incarnation = incarnation;
   worker.memory = kv.memory();
   worker.dials = incarnation == kPrefill;
-  BATON_ASSIGN_OR_RETURN(worker.puller,
-                         SlicePuller::Create({own.get(), rig.kernels(), kv.memory()},
-                                             /*num_slots=*/1, SlicesOfPull(*own, kv.layout())));
+  BATON_ASSIGN_OR_RETURN(
+      worker.puller, SlicePuller::Create({own.get(), SliceKernelsOf(*rig.kernels()), kv.memory()},
+                                         /*num_slots=*/1, SlicesOfPull(*own, kv.layout())));
   transport_devices_.push_back(std::move(own));
   return hub_.Attach(std::move(worker));
 }

@@ -137,7 +137,7 @@ Status HandOffSide::MakeIpc() {
   BATON_ASSIGN_OR_RETURN(auto endpoint, KvEndpoint::Create(words, arena_.get()));
   endpoint_ = endpoint.get();
   IpcTransportOptions options;
-  options.device = {transport_device_.get(), device_.kernels, memory_};
+  options.device = {transport_device_.get(), SliceKernelsOf(*device_.kernels), memory_};
   // Tiny transfers are cut into several offers too.
   if (options_.on_runner) options.limits.offer_bytes = 4 * memory_.layout.SliceBytes();
   BATON_ASSIGN_OR_RETURN(auto transport,
@@ -160,7 +160,7 @@ Status HandOffSide::MakeNccl() {
   endpoint_ = endpoint.get();
   NcclTransportOptions options;
   options.table = &nccl_;
-  options.device = {transport_device_.get(), device_.kernels, memory_};
+  options.device = {transport_device_.get(), SliceKernelsOf(*device_.kernels), memory_};
   // A GPU has the deadlines of a worker: what they cut off there must show here.
   if (options_.on_runner) {
     options.timers.build_us = kGenerousUs;

@@ -31,14 +31,14 @@ std::vector<std::byte> RandomBytes(size_t size, uint64_t seed) {
 struct Sides {
   std::vector<std::byte> blocks;
   std::vector<std::byte> staging;
-  std::vector<cuda::KvSlicePlace> places;
+  std::vector<kv::KvSlicePlace> places;
   std::vector<uint64_t> expected;
   std::vector<uint64_t> checksums;
 };
 
 // The blocks as so many ranks have them: each an equal part of the memory.
-cuda::KvSide BlocksOf(const SliceShape& shape, std::byte* base) {
-  cuda::KvSide side(base);
+kv::KvSide BlocksOf(const SliceShape& shape, std::byte* base) {
+  kv::KvSide side(base);
   side.num_ranks = shape.num_ranks;
   const size_t rank_bytes = size_t{2} * shape.num_slices * shape.slice_bytes / shape.num_ranks;
   for (uint32_t rank = 0; rank < shape.num_ranks; ++rank) {
@@ -51,10 +51,10 @@ cuda::KvSide BlocksOf(const SliceShape& shape, std::byte* base) {
 Sides MakeSides(const SliceShape& shape) {
   Sides sides{.blocks = RandomBytes(size_t{2} * shape.num_slices * shape.slice_bytes, 1),
               .staging = RandomBytes(size_t{shape.num_slices} * shape.slice_bytes, 2),
-              .places = std::vector<cuda::KvSlicePlace>(shape.num_slices),
+              .places = std::vector<kv::KvSlicePlace>(shape.num_slices),
               .expected = std::vector<uint64_t>(shape.num_slices),
               .checksums = std::vector<uint64_t>(shape.num_slices)};
-  const auto keys = cuda::Xxh3Keys();
+  const auto keys = kv::Xxh3Keys();
   for (uint32_t i = 0; i < shape.num_slices; ++i) {
     sides.places[i].block_offset =
         uint64_t{2} * (shape.num_slices - 1 - i) * (shape.slice_bytes / shape.num_ranks);
@@ -71,10 +71,10 @@ Sides MakeSides(const SliceShape& shape) {
 
 absl::Status CheckMove(const DeviceBody& body, const SliceShape& shape, bool gather) {
   Sides sides = MakeSides(shape);
-  const auto key_words = cuda::Xxh3Keys();
+  const auto key_words = kv::Xxh3Keys();
   DeviceArray<std::byte> blocks(body, sides.blocks);
   DeviceArray<std::byte> staging(body, sides.staging);
-  DeviceArray<cuda::KvSlicePlace> places(body, sides.places);
+  DeviceArray<kv::KvSlicePlace> places(body, sides.places);
   DeviceArray<uint64_t> expected(body, sides.expected);
   DeviceArray<uint64_t> checksums(body, sides.checksums.size());
   DeviceArray<uint64_t> keys(body, std::vector<uint64_t>(key_words.begin(), key_words.end()));
@@ -86,14 +86,14 @@ absl::Status CheckMove(const DeviceBody& body, const SliceShape& shape, bool gat
       run({BlocksOf(shape, blocks.data()), staging.data(), places.data(), keys.data(),
            expected.data(), checksums.data(), shape.num_slices, shape.slice_bytes},
           nullptr));
-  const cuda::KvSlicesParams host = {BlocksOf(shape, sides.blocks.data()),
-                                     sides.staging.data(),
-                                     sides.places.data(),
-                                     key_words.data(),
-                                     sides.expected.data(),
-                                     sides.checksums.data(),
-                                     shape.num_slices,
-                                     shape.slice_bytes};
+  const kv::KvSlicesParams host = {BlocksOf(shape, sides.blocks.data()),
+                                   sides.staging.data(),
+                                   sides.places.data(),
+                                   key_words.data(),
+                                   sides.expected.data(),
+                                   sides.checksums.data(),
+                                   shape.num_slices,
+                                   shape.slice_bytes};
   gather ? cuda::ReferenceKvGather(host) : cuda::ReferenceKvScatter(host);
   // Reports an error of the kernel before it compares arrays that the kernel did not fill.
   const std::vector<uint64_t> got = checksums.Values();

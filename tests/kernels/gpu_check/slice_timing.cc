@@ -54,7 +54,7 @@ class SliceTiming {
     timed.is_copy = true;
     if (is_gather && Bytes() >= kTargetBytes) timed.target.percent = kGatherTarget;
     timed.work = WorkOf(input_, kLayers, [this, is_gather](void* stream, uint32_t i) {
-      const cuda::KvSlicesParams params = Params(checksums_.data(), i % kLayers);
+      const kv::KvSlicesParams params = Params(checksums_.data(), i % kLayers);
       return is_gather ? input_.body.kernels().kv_gather(params, stream)
                        : input_.body.kernels().kv_scatter(params, stream);
     });
@@ -64,8 +64,8 @@ class SliceTiming {
  private:
   size_t Bytes() const { return size_t{num_slices_} * slice_bytes_; }
 
-  std::vector<cuda::KvSlicePlace> Places() const {
-    std::vector<cuda::KvSlicePlace> places(num_slices_);
+  std::vector<kv::KvSlicePlace> Places() const {
+    std::vector<kv::KvSlicePlace> places(num_slices_);
     for (uint32_t i = 0; i < num_slices_; ++i) {
       places[i].block_offset = uint64_t{i} * kLayers * slice_bytes_;
       places[i].staging_offset = uint64_t{i} * slice_bytes_;
@@ -73,11 +73,11 @@ class SliceTiming {
     return places;
   }
   static std::vector<uint64_t> Keys() {
-    const auto keys = cuda::Xxh3Keys();
+    const auto keys = kv::Xxh3Keys();
     return {keys.begin(), keys.end()};
   }
 
-  cuda::KvSlicesParams Params(uint64_t* checksums, uint32_t layer) {
+  kv::KvSlicesParams Params(uint64_t* checksums, uint32_t layer) {
     return {.blocks = blocks_.Piece(0, 0) + size_t{layer} * slice_bytes_,
             .staging = staging_.data(),
             .places = places_.data(),
@@ -93,7 +93,7 @@ class SliceTiming {
   uint32_t num_slices_;
   RandomMemory blocks_;
   DeviceArray<std::byte> staging_;
-  DeviceArray<cuda::KvSlicePlace> places_;
+  DeviceArray<kv::KvSlicePlace> places_;
   DeviceArray<uint64_t> keys_;
   DeviceArray<uint64_t> expected_;
   DeviceArray<uint64_t> checksums_;

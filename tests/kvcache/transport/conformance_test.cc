@@ -2,7 +2,6 @@
 // (in host memory and in the memory of a device), shm, tcp, and tcp with TLS. NCCL (the loopback)
 // and CUDA IPC run between workers of one rank and of several. Transports of device memory run on
 // fake accelerators and on runners of the CUDA kernels.
-#include <dirent.h>
 
 #include <algorithm>
 #include <fstream>
@@ -14,6 +13,7 @@
 #include "gtest/gtest.h"
 
 #include "src/base/limits.h"
+#include "tests/count_open_files.h"
 #include "tests/kvcache/transport/test_rig.h"
 #include "tests/test_seed.h"
 #include "tests/tls/test_certs.h"
@@ -491,14 +491,6 @@ TEST_P(ConformanceTest, TwoPeersAtOnce) {
       ASSERT_TRUE(EndSend(*senders[i], d_.incarnation, transfers[i].id));
     }
   }
-}
-
-size_t CountOpenFiles() {
-  DIR* const folder = opendir("/proc/self/fd");
-  size_t count = 0;
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
 }
 
 // Heap and the like in pages; the arenas are shared memory and not in it.
