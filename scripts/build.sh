@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds Baton. Usage: scripts/build.sh [--progress] [PRESET] [ninja target ...], PRESET one of dev,
-# release, cuda, cuda-all, asan, tsan, odr, fuzz. --progress: one line that says how much is left,
-# instead of a line for each step.
+# release, quick, cuda, cuda-all, asan, tsan, odr, fuzz. --progress: one line that says how much is
+# left, instead of a line for each step.
 # The default preset is release; its binary, if it is among the targets, is linked as build/baton.
+# quick builds the program alone in a third of the time: without tests and `--device simt`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,10 +15,10 @@ fi
 preset="${1:-release}"
 shift || true
 case "$preset" in
-  dev | release | cuda | cuda-all | asan | tsan | odr | fuzz) ;;
+  dev | release | quick | cuda | cuda-all | asan | tsan | odr | fuzz) ;;
   *)
-    echo "build.sh: unknown preset '$preset'; choose dev, release, cuda, cuda-all, asan, tsan," \
-      "odr or fuzz" >&2
+    echo "build.sh: unknown preset '$preset'; choose dev, release, quick, cuda, cuda-all," \
+      "asan, tsan, odr or fuzz" >&2
     exit 2
     ;;
 esac
@@ -38,14 +39,15 @@ if ! cmake --preset "$preset" >"$log" 2>&1; then
   exit 1
 fi
 echo "== build ($preset, $jobs jobs)"
+export NINJA_STATUS="[%f/%t] "  # what ninja_progress.py reads, whatever the user's own is
 if [[ $progress -eq 1 ]]; then
   cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"} |
     python3 scripts/ninja_progress.py
 else
   cmake --build --preset "$preset" -j "$jobs" ${@:+--target "$@"}
 fi
-if [[ "$preset" == release && -x build/release/baton ]] &&
+if [[ "$preset" =~ ^(release|quick)$ && -x "build/$preset/baton" ]] &&
   [[ -z "$*" || " $* " =~ \ (baton|all)\  ]]; then
-  ln -sfn release/baton build/baton
+  ln -sfn "$preset/baton" build/baton
   echo "built build/baton"
 fi

@@ -5,6 +5,8 @@
 #   scripts/quickstart.sh                    chat
 #   scripts/quickstart.sh --prompt "..."     one answer, then exit
 #   scripts/quickstart.sh --serve [flags]    stay up as a server (flags of `baton serve`)
+#
+# It builds the preset quick; in a folder that has a build of release, it builds that one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,7 +20,7 @@ say_what_failed() {
 }
 trap say_what_failed EXIT
 
-usage() { sed -n '2,8p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; }
+usage() { sed -n '2,10p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; }
 
 mode=run
 args=()
@@ -34,7 +36,9 @@ done
 step="install packages"
 scripts/deps.sh
 step="build"
-scripts/build.sh --progress release baton
+preset=quick
+if [[ -e build/release/build.ninja ]]; then preset=release; fi
+scripts/build.sh --progress "$preset" baton
 step="fetch the model"
 build/baton pull "$model" >/dev/null
 step="$mode"

@@ -3,18 +3,18 @@
 # serve without a driver too; a million simulated requests and twenty more seeds; the suite under
 # AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under ThreadSanitizer; clang-tidy;
 # a link of the product that refuses two definitions of one name; clang's proof that each guarded
-# member is used with its mutex; the long fault run; the long exploration of the hand-off and its
-# mutation test; the CUDA kernels compiled for other architectures than the one that is served; a
-# minute of search for each fuzz target; clusters of this build and the release before it; folders
-# that an old and a new release of transformers save; and the Helm chart on a real Kubernetes of two
-# nodes.
-#   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|chaos|closure|mutation|archs|
+# member is used with its mutex; the build of quickstart.sh; the long fault run; the long exploration
+# of the hand-off and its mutation test; the CUDA kernels compiled for other architectures than the
+# one that is served; a minute of search for each fuzz target; clusters of this build and the release
+# before it; folders that an old and a new release of transformers save; and the Helm chart on a real
+# Kubernetes of two nodes.
+#   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|archs|
 #     fuzz|wire|saves|templates|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier_names="release cuda sim asan tsan tidy odr locks chaos closure mutation archs fuzz wire"
+tier_names="release cuda sim asan tsan tidy odr locks quick chaos closure mutation archs fuzz wire"
 tier_names+=" saves templates k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
@@ -45,6 +45,7 @@ run_tier() {
     # The linker compares the definitions of a name in all sources; a compiler sees one source.
     odr) scripts/build.sh odr baton ;;
     locks) check_locks ;;
+    quick) check_quick_build ;;
     chaos) scripts/build.sh release && scripts/chaos.sh --json build/chaos.json ;;
     closure) scripts/build.sh release kvcache_closure_test &&
       BATON_CLOSURE=long build/release/tests/kvcache/kvcache_closure_test ;;
@@ -60,6 +61,21 @@ run_tier() {
       exit 2
       ;;
   esac
+}
+
+# The program of quickstart.sh compiles sources together, so it is built whole. It says how to get
+# what it leaves out.
+check_quick_build() {
+  local said link
+  link="$(readlink build/baton || true)"
+  scripts/build.sh --progress quick baton || return 1
+  [[ -z "$link" ]] || ln -sfn "$link" build/baton
+  build/quick/baton run smollm2:135m --prompt Hello >/dev/null || return 1
+  said="$(build/quick/baton run smollm2:135m --device simt --prompt Hello 2>&1)" && return 1
+  grep -qF "scripts/build.sh release" <<<"$said" || {
+    echo "test_full.sh: --device simt was refused with: $said" >&2
+    return 1
+  }
 }
 
 # Every chat template of three PyPI packages against jinja2 in transformers' environment.

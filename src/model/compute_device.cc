@@ -116,10 +116,13 @@ absl::StatusOr<ComputeDevice> Open(DeviceKind kind, uint32_t num_ranks, bool awa
 }  // namespace
 
 absl::Status CheckDeviceInBuild(DeviceKind kind) {
-  if ((kind == DeviceKind::kSimt && !kHasSimt) || (kind == DeviceKind::kCuda && !kHasCuda)) {
-    return Unimplemented("--device {} is not in this build; use auto or cpu", DeviceKindName(kind));
-  }
-  return OkStatus();
+  const bool has_it = kind == DeviceKind::kSimt   ? kHasSimt
+                      : kind == DeviceKind::kCuda ? kHasCuda
+                                                  : true;
+  if (has_it) return OkStatus();
+  return Unimplemented(
+      "--device {} is not in this build; use auto or cpu, or build it: scripts/build.sh {}",
+      DeviceKindName(kind), kind == DeviceKind::kSimt ? "release baton" : "cuda-all baton");
 }
 
 std::vector<Accelerator*> ComputeDevice::accelerators() const {

@@ -346,6 +346,7 @@ TEST(DeviceModelLoadTest, AKindThatIsNotInThisBuildIsNamed) {
        {CheckDeviceInBuild(DeviceKind::kCuda), OpenComputeDevice(DeviceKind::kCuda).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(status.message()), HasSubstr("--device cuda is not in this build"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("scripts/build.sh cuda-all baton"));
   }
 #endif
 }
