@@ -81,6 +81,27 @@ def burst_table(result):
     return lines
 
 
+def headline(result):
+    """Three rows: the forward pass, 16 users at a time, and gaps beside long prompts."""
+    forward = next(row for row in result["forward"] if row["case"] == "pp512")["median"]
+    users = next(row for row in result["streams"] if row["streams"] == 16)["median"]
+    gap = {n: quantile(flat(r, "itl_ms"), 0.99) for n, r in result["burst"]["runs"].items()}
+    best = min((n for n in gap if n.startswith("llama.cpp")), key=gap.get)
+    return [
+        "| | Baton | Baton without the split | llama.cpp |",
+        "|---|---:|---:|---:|",
+        f"| forward pass of 512 prompt tokens | {forward['baton']:.0f} tokens/s | the same |"
+        f" {forward['llama.cpp']:.0f} tokens/s |",
+        f"| 16 users at a time | {users['baton']:.0f} tokens/s |"
+        f" {users['baton aggregated']:.0f} tokens/s | {users['llama.cpp']:.0f} tokens/s |",
+        "| gap between two tokens of four streams while three prompts of 2000 tokens arrive, p99 |"
+        f" {gap['baton']:.1f} ms | {gap['baton aggregated']:.1f} ms |"
+        f" {gap[best]:.1f} ms (`{best}`) |",
+        "",
+        foot(result),
+    ]
+
+
 def foot(result):
     limits = ", ".join(
         f"{LIMITS[name][0]} {value / 1e9:.1f} {LIMITS[name][1]}"
