@@ -1,5 +1,6 @@
 """Paths of this repository that pages and comments name must exist, and sections of links too."""
 
+import dataclasses
 import fnmatch
 import re
 from pathlib import Path, PurePosixPath
@@ -17,6 +18,8 @@ PLACEHOLDER = re.compile(r"(?<![a-zA-Z])[A-Z]{3,}(?![a-zA-Z])")
 BACKTICKS = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
+# `PAGE, "Section"` and `PAGE ("Section")`: the page must have these words.
+CITATION = re.compile(r"([\w./]*[A-Z]{2,}\.md)[,:]? \(?\"([^\"\n]{3,60})\"")
 HEADING = re.compile(r"^#+ +(.*?)\s*$", re.M)
 LINE_COMMENT = {
     "//": re.compile(r"(?:^|[^:\"'\\])//(.*)$", re.M),
@@ -111,14 +114,24 @@ def comments(path, text):
 
 
 def named_paths(path, text):
-    """(offset, token) of each word that may be a path: in comments, and in backticks of pages."""
+    """(offset, token) of each word that may be a path: in comments, in backticks of pages, and where
+    a page names a file with its folder."""
     if path.endswith(".md"):
         spans = [(m.start(1), m.group(1)) for m in BACKTICKS.finditer(text)]
+        prose = BACKTICKS.sub(_blank, LINK.sub(_blank, text))
+        for match in TOKEN.finditer(prose):
+            token = match.group(0).rstrip(".")
+            if "/" in token and re.search(SUFFIX + "$", token):
+                yield match.start(), token
     else:
         spans = comments(path, text)
     for offset, span in spans:
         for match in TOKEN.finditer(span):
             yield offset + match.start(), match.group(0).rstrip(".")
+
+
+def _blank(match):
+    return " " * len(match.group(0))
 
 
 def check_links(tree, path, text, paths):
@@ -137,6 +150,19 @@ def check_links(tree, path, text, paths):
             yield Finding("path", path, match.group(1), line, message)
 
 
+def check_citations(tree, path, text, paths):
+    """A quoted section after the name of a page is in that page."""
+    for match in CITATION.finditer(text):
+        page, section = match.groups()
+        folders = [str(p) for p in PurePosixPath(path).parents]
+        places = [page if f == "." else f"{f}/{page}" for f in folders]
+        found = next((p for p in places if p in paths.files), None)
+        if found and section.rstrip(".,") not in tree.text(found):
+            line = text[: match.start()].count("\n") + 1
+            message = f'{found} has nothing called "{section}"'
+            yield Finding("path", path, match.group(0), line, message)
+
+
 def check_paths(tree):
     paths = Paths(tree)
     for path in tree.paths:
@@ -146,6 +172,11 @@ def check_paths(tree):
         text = tree.text(path)
         if is_page:
             yield from check_links(tree, path, text, paths)
+            yield from check_citations(tree, path, text, paths)
+        for offset, comment in comments(path, text):
+            for finding in check_citations(tree, path, comment, paths):
+                line = text[:offset].count("\n") + finding.line
+                yield dataclasses.replace(finding, line=line)
         for offset, token in named_paths(path, text):
             if paths.is_missing(token, path):
                 line = text[:offset].count("\n") + 1

@@ -338,7 +338,9 @@ class PathTest(unittest.TestCase):
     def test_a_page_names_files_and_sections_that_exist(self):
         for text, token in (
             ("`src/api/none.h`", "src/api/none.h"),
-            ("`scripts/tests.sh -R a`", "scripts/tests.sh"),
+            (f"`{self.SCRIPT} -R a`", self.SCRIPT),
+            (f"    {self.SCRIPT} --long    # in a block", self.SCRIPT),
+            ("src/api/none.h has it.", "src/api/none.h"),
             ("[x](../src/none.md)", "../src/none.md"),
             ("[x](README.md)", "README.md"),
             ("[x](../src/api/README.md#adding)", "../src/api/README.md#adding"),
@@ -347,11 +349,19 @@ class PathTest(unittest.TestCase):
         ):
             self.assertEqual(self.missing("kvcache/NOTES.md", text + "\n"), [token], text)
         for text in (
-            "`src/api/schema.h` and `HANDOFF.md`, not src/api/none.h in prose",
+            "`src/api/schema.h` and `HANDOFF.md`, but src/api is src/none in prose",
             "[x](../src/api/README.md#adding-a-parameter-hfx)",
             "# Here\n\n[x](#here) [y](../scripts) [z](https://x.org/none.md)",
         ):
             self.assertEqual(self.missing("kvcache/NOTES.md", text + "\n"), [], text)
+
+    def test_a_quoted_section_is_in_its_page(self):
+        wrong = 'kvcache/HANDOFF.md, "No such"'
+        self.assertEqual(self.missing("src/api/a.h", f"\nint a;  // {wrong}\n"), [wrong])
+        self.assertEqual(self.missing("src/README.md", f"x ({wrong})\n"), [wrong])
+        self.assertEqual(self.missing("src/api/a.h", '// README.md ("Adding a parameter")\n'), [])
+        self.assertEqual(self.missing("src/api/a.h", '// README.md, "Nothing"\n') != [], True)
+        self.assertEqual(self.missing("src/api/a.h", f"const char* k = R({wrong});\n"), [])
 
     def test_page_sizes(self):
         def long(path, lines):
