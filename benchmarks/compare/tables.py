@@ -100,7 +100,8 @@ def headline(result):
         f"| 16 users at a time | {users['baton']:.0f} tokens/s |"
         f" {users['baton aggregated']:.0f} tokens/s | {users['llama.cpp']:.0f} tokens/s |",
         "| gap between two tokens of four streams while three prompts of 2000 tokens arrive, p99 |"
-        f" {p99(gaps['baton'])} | {p99(gaps['baton aggregated'])} | {p99(gaps[other])} (`{other}`) |",
+        f" {p99(gaps['baton'])} | {p99(gaps['baton aggregated'])} |"
+        f" {p99(gaps[other])} (`{other}`) |",
         "",
         foot(result),
     ]

@@ -114,8 +114,8 @@ def comments(path, text):
 
 
 def named_paths(path, text):
-    """(offset, token) of each word that may be a path: in comments, in backticks of pages, and where
-    a page names a file with its folder."""
+    """(offset, token) of each word that may be a path: in comments, in backticks of pages, and
+    where a page names a file with its folder."""
     if path.endswith(".md"):
         spans = [(m.start(1), m.group(1)) for m in BACKTICKS.finditer(text)]
         prose = BACKTICKS.sub(_blank, LINK.sub(_blank, text))
