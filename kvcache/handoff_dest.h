@@ -2,7 +2,7 @@
 // sequences that own them. P is the prefill worker. Pure and copyable: time is an argument, effects
 // are actions. Engine thread.
 //
-// States (handoff specification, "D's destination blocks"):
+// States (kvcache/HANDOFF.md, "Decode worker: destination blocks"):
 //   reserved   blocks are reserved, the receive is open, the grant is on its way
 //   receiving  slices arrive
 //   verified   every slice arrived with its checksum and P's chain equals ours; the receive closes
@@ -165,9 +165,9 @@ class HandoffDest {
   std::vector<SliceId> nack_;  // what the Nack to be sent names
 };
 
-// The transition table as text: one line "state | event | next | operations", as in README.md.
+// The transition table as text: one line "state | event | next | operations", as in HANDOFF.md.
 std::string DestTableText();
-// Its moves as a Mermaid diagram, as in README.md.
+// Its moves as a Mermaid diagram, as in HANDOFF.md.
 std::string DestDiagramText();
 
 }  // namespace baton::kv

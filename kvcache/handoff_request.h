@@ -2,7 +2,7 @@
 // however many placements it takes. P is the prefill worker, D the decode worker. Pure and
 // copyable. The router's thread.
 //
-// States (handoff specification, "Router states"):
+// States (kvcache/HANDOFF.md, "Router states"):
 //   received      not validated yet
 //   queued        waits for a placement, in order of arrival
 //   placing       a placement's workers were told; nothing is heard of them yet
@@ -95,7 +95,7 @@ constexpr bool LosesPrefill(PlacementFault fault) {
          fault == PlacementFault::kPrefillLeft || fault == PlacementFault::kPrefillGone;
 }
 
-// How often a request is placed again without progress; handoff specification, "RECOVER".
+// How often a request is placed again without progress; kvcache/HANDOFF.md, "Recovery".
 struct RequestLimits {
   uint32_t max_faults = 3;  // this one ends it
   uint32_t max_deaths = 2;
@@ -205,9 +205,9 @@ class HandoffRequest {
   uint32_t num_stale_ = 0;
 };
 
-// The transition table as text: one line "state | event | next | operations", as in README.md.
+// The transition table as text: one line "state | event | next | operations", as in HANDOFF.md.
 std::string RequestTableText();
-// Its moves as a Mermaid diagram, as in README.md.
+// Its moves as a Mermaid diagram, as in HANDOFF.md.
 std::string RequestDiagramText();
 
 }  // namespace baton::kv

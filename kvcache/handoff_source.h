@@ -2,7 +2,7 @@
 // the release of its blocks. D is the decode worker. Pure and copyable: time is an argument,
 // effects are actions. Engine thread.
 //
-// States (handoff specification, "P's source blocks"):
+// States (kvcache/HANDOFF.md, "Prefill worker: source blocks"):
 //   computing  the prompt waits or is computed; no grant of this attempt yet
 //   sealed     the prompt is complete; no grant of this attempt yet
 //   exporting  granted while computing: each slice crosses as soon as it is sealed
@@ -220,9 +220,9 @@ class HandoffSource {
   Incarnation turn_decode_;
 };
 
-// The transition table as text: one line "state | event | next | operations", as in README.md.
+// The transition table as text: one line "state | event | next | operations", as in HANDOFF.md.
 std::string SourceTableText();
-// Its moves as a Mermaid diagram, as in README.md.
+// Its moves as a Mermaid diagram, as in HANDOFF.md.
 std::string SourceDiagramText();
 
 }  // namespace baton::kv

@@ -5,10 +5,13 @@
   scripts/readme_tables.py --check    exit 1 when one of them is not what the files say
 
 A table stands between <!-- table NAME --> and <!-- end -->; NAME is a file of benchmarks/results.
-A comparison's picture is written beside its file.
+<!-- headline NAME --> is three rows of a comparison. A comparison's picture is written beside its
+file.
 """
 
+import functools
 import json
+import os
 import re
 import statistics
 import sys
@@ -21,12 +24,13 @@ import tables as compare  # noqa: E402
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (
     "README.md",
-    "benchmarks/README.md",
-    "deploy/README.md",
+    "benchmarks/RESULTS.md",
+    "benchmarks/GPU.md",
+    "deploy/NOTES.md",
     "deploy/operations.md",
-    "kernels/README.md",
+    "kernels/NOTES.md",
     "tests/fuzz/README.md",
-    "src/cli/README.md",
+    "src/cli/NOTES.md",
 )
 
 
@@ -294,20 +298,24 @@ TABLES = {
 }
 
 
+MARKED = re.compile(r"<!-- (table|headline) (\S+) -->.*?<!-- end -->", re.S)
 pictures = {}  # path: text
 
 
-def render(match):
-    name = match.group(1)
+def render(page, match):
+    kind, name = match.groups()
     if not (RESULTS / f"{name}.json").is_file():
         return match.group(0)  # its run is still to come
     result = json.loads((RESULTS / f"{name}.json").read_text())
-    if result["benchmark"] == "compare":
-        pictures[RESULTS / f"{name}.svg"] = compare.picture(result)
-        table = "\n".join(compare.markdown(result, f"benchmarks/results/{name}.svg"))
+    if kind == "headline":
+        table = "\n".join(compare.headline(result))
+    elif result["benchmark"] == "compare":
+        svg = RESULTS / f"{name}.svg"
+        pictures[svg] = compare.picture(result)
+        table = "\n".join(compare.markdown(result, os.path.relpath(svg, page.parent)))
     else:
         table = "\n".join(TABLES[result["benchmark"]](result))
-    return f"<!-- table {name} -->\n{table}\n<!-- end -->"
+    return f"<!-- {kind} {name} -->\n{table}\n<!-- end -->"
 
 
 def main():
@@ -317,7 +325,7 @@ def main():
     for name in PAGES:
         page = ROOT / name
         text = page.read_text()
-        wanted = re.sub(r"<!-- table (\S+) -->.*?<!-- end -->", render, text, flags=re.S)
+        wanted = MARKED.sub(functools.partial(render, page), text)
         if not check:
             page.write_text(wanted)
         elif wanted != text:

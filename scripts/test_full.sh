@@ -3,13 +3,13 @@
 # serve without a driver too; a million simulated requests and twenty more seeds; the suite under
 # AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under ThreadSanitizer; clang-tidy;
 # a link of the product that refuses two definitions of one name; clang's proof that each guarded
-# member is used with its mutex; the build of quickstart.sh; the long fault run; the long exploration
-# of the hand-off and its mutation test; the CUDA kernels compiled for other architectures than the
-# one that is served; a minute of search for each fuzz target; clusters of this build and the release
-# before it; folders that an old and a new release of transformers save; and the Helm chart on a real
-# Kubernetes of two nodes.
-#   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|archs|
-#     fuzz|wire|saves|templates|k8s ...]
+# member is used with its mutex; the build of quickstart.sh; the long fault run; the long
+# exploration of the hand-off and its mutation test; the CUDA kernels compiled for other
+# architectures than the one that is served; a minute of search for each fuzz target; clusters of
+# this build and the release before it; folders that an old and a new release of transformers save;
+# and the Helm chart on a real Kubernetes of two nodes.
+#   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
+#     archs|fuzz|wire|saves|templates|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -65,6 +65,10 @@ def streams_table(result):
     return lines
 
 
+def p99(gaps):
+    return f"{quantile(gaps, 0.99):.1f} ms" if len(gaps) >= SAMPLES_OF_P99 else "-"
+
+
 def burst_table(result):
     lines = [
         "| server | gaps | itl p50 | itl p99 | itl max | ttft of the long prompts (p50) |",
@@ -73,12 +77,34 @@ def burst_table(result):
     for name, runs in result["burst"]["runs"].items():
         gaps = flat(runs, "itl_ms")
         ttft = statistics.median(flat(runs, "long_ttft_ms"))
-        p99 = f"{quantile(gaps, 0.99):.1f} ms" if len(gaps) >= SAMPLES_OF_P99 else "-"
         lines.append(
-            f"| {name} | {len(gaps)} | {quantile(gaps, 0.5):.1f} ms | {p99} |"
+            f"| {name} | {len(gaps)} | {quantile(gaps, 0.5):.1f} ms | {p99(gaps)} |"
             f" {max(gaps):.0f} ms | {ttft:.0f} ms |"
         )
     return lines
+
+
+def headline(result):
+    """Three rows: the forward pass, 16 users at a time, and gaps beside long prompts. Of llama.cpp
+    the last one is of the server with the shorter gaps."""
+    forward = next(row for row in result["forward"] if row["case"] == "pp512")["median"]
+    users = next(row for row in result["streams"] if row["streams"] == 16)["median"]
+    gaps = {name: flat(runs, "itl_ms") for name, runs in result["burst"]["runs"].items()}
+    others = [name for name in gaps if name.startswith("llama.cpp")]
+    other = min(others, key=lambda name: statistics.median(gaps[name]))
+    return [
+        "| | Baton | Baton without the split | llama.cpp |",
+        "|---|---:|---:|---:|",
+        f"| forward pass of 512 prompt tokens | {forward['baton']:.0f} tokens/s | the same |"
+        f" {forward['llama.cpp']:.0f} tokens/s |",
+        f"| 16 users at a time | {users['baton']:.0f} tokens/s |"
+        f" {users['baton aggregated']:.0f} tokens/s | {users['llama.cpp']:.0f} tokens/s |",
+        "| gap between two tokens of four streams while three prompts of 2000 tokens arrive, p99 |"
+        f" {p99(gaps['baton'])} | {p99(gaps['baton aggregated'])} |"
+        f" {p99(gaps[other])} (`{other}`) |",
+        "",
+        foot(result),
+    ]
 
 
 def foot(result):

@@ -6,7 +6,8 @@
 namespace baton::kernels::BATON_ISA {
 
 // e^x; exactly 0 below -87.3 (the smallest normal result; -infinity included), exactly 1 at 0,
-// constant above 88, NaN for NaN. At most 1.1 ulp for x in [-87.3, 88] (tests/kernels/exp_test.cc).
+// constant above 88, NaN for NaN. At most 1.1 ulp for x in [-87.3, 88], says
+// tests/kernels/math_test.cc.
 //   x = n ln2 + r, |r| <= 0.347; e^r = 1 + (r + r^2 P(r)), P of degree 5 (Cephes' coefficients).
 BATON_INLINE F32x16 Exp(F32x16 x) {
   const F32x16 lowest = Set1(-87.3f);

@@ -22,7 +22,7 @@ namespace {
 
 // The multiple that O_DIRECT wants of offsets, sizes and memory; no disk here has larger blocks.
 constexpr uint64_t kBlock = 4096;
-// One read of a slot; 1 MiB and more reach a disk's full rate with some under way (README.md).
+// One read of a slot; 1 MiB and more reach a disk's full rate with some under way (NOTES.md).
 constexpr uint64_t kRequestBytes = uint64_t{1} << 20;
 // Each has a descriptor open while a model is loaded; a process may have 1,024.
 constexpr size_t kMaxDirectFiles = 256;

@@ -67,7 +67,7 @@ namespace {
 constexpr int kMaxUnhandled = 16;
 // Orders that wait for the network; a worker that takes none for so long is lost.
 constexpr size_t kMaxQueuedOrders = 4096;
-// connect 1 s (handoff.md): without an answer to the hello by then the session is given up.
+// Least wait before gRPC tries a lost connection again.
 constexpr int kMinReconnectBackoffMs = 100;
 
 std::shared_ptr<grpc::Channel> MakeChannel(

@@ -77,7 +77,7 @@ struct RequestView {
   std::string request_id;
   uint32_t choice = 0;
   uint32_t attempt = 0;
-  std::string state;  // handoff.md's router state, upper case
+  std::string state;  // router state of kvcache/HANDOFF.md, upper case
   int64_t age_ms = 0;
   std::string prefill_worker;  // "" = none
   std::string decode_worker;   // "" = not placed

@@ -309,7 +309,7 @@ def test_a_worker_with_kv_of_another_type_is_refused():
         args = [BIN, "prefill", "--router", server.router["grpc"], "--model", model]
         secret = f"{server.dir}/cluster-secret"
         args += ["--worker-id", "prefill-9", "--cluster-secret-file", secret, *DEVICE, *SHM]
-        # It asks again for a while before it ends (tests/worker/worker_registration_test.cc).
+        # It asks again for a while before it ends (tests/worker/registration_test.cc).
         with subprocess.Popen([*args, *FP8], stderr=subprocess.PIPE, text=True) as worker:
             said = next(line for line in worker.stderr if "refuses this worker" in line)
             worker.kill()

@@ -93,7 +93,7 @@ def test_promtool_takes_the_alerts():
 
 
 def test_every_alert_has_its_section_in_the_run_book():
-    run_book = (DEPLOY / "README.md").read_text(encoding="utf-8")
+    run_book = (DEPLOY / "incidents.md").read_text(encoding="utf-8")
     titles = {t.lower() for t in re.findall(r"^#+ (\w+)\s*$", run_book, re.M)}
     rules = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"][0]["rules"]
     assert len(rules) >= 14

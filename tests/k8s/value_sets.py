@@ -193,7 +193,7 @@ REFUSED = {
     "interval-part": ({"podMonitor": {"interval": "1.5h"}}, "interval"),
     "interval-order": ({"podMonitor": {"interval": "30s1m"}}, "interval"),
     "alerts-kind": ({"alerts": {"kind": "Rules"}}, "kind"),
-    "runbook-path": ({"alerts": {"runbookBaseUrl": "deploy/README.md"}}, "runbookBaseUrl"),
+    "runbook-path": ({"alerts": {"runbookBaseUrl": "deploy/incidents.md"}}, "runbookBaseUrl"),
     "env-number": ({"router": {"extraEnv": [{"name": "A", "value": 1}]}}, "extraEnv"),
     "env-both": (
         {"router": {"extraEnv": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {}}}]}},

@@ -1,4 +1,4 @@
-// The tables and diagrams in kvcache/README.md are the ones that run.
+// The tables and diagrams in kvcache/HANDOFF.md are the ones that run.
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -11,19 +11,19 @@
 namespace baton::kv {
 namespace {
 
-std::string Readme() {
+std::string Page() {
   const char* root = std::getenv("BATON_SOURCE_DIR");
-  std::ifstream file(std::string(root == nullptr ? "." : root) + "/kvcache/README.md");
+  std::ifstream file(std::string(root == nullptr ? "." : root) + "/kvcache/HANDOFF.md");
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
 }
 
 TEST(KvcacheReadmeTest, ShowsTheTablesAndDiagramsOfAllThreeStateMachines) {
-  const std::string readme = Readme();
-  ASSERT_FALSE(readme.empty()) << "kvcache/README.md is not to be found";
+  const std::string page = Page();
+  ASSERT_FALSE(page.empty()) << "kvcache/HANDOFF.md is not to be found";
   const auto expect = [&](const std::string& text, const char* what) {
-    EXPECT_NE(readme.find(text), std::string::npos) << "replace " << what << " by:\n" << text;
+    EXPECT_NE(page.find(text), std::string::npos) << "replace " << what << " by:\n" << text;
   };
   const auto fenced = [](const std::string& text) { return "```mermaid\n" + text + "```\n"; };
   expect(fenced(SourceDiagramText()), "P's diagram");

@@ -8,6 +8,7 @@ import cpp_scan
 import include_rules
 import limit_rules
 import namespace_rules
+import path_rules
 import size_rules
 import text_rules
 import tidy
@@ -395,6 +396,82 @@ class TextTest(unittest.TestCase):
         self.assertEqual(len(findings(text_rules.check_readmes, {"scheduler/a.h": ""})), 1)
         both = {"scheduler/a.h": "", "scheduler/README.md": ""}
         self.assertEqual(findings(text_rules.check_readmes, both), [])
+
+
+class PathTest(unittest.TestCase):
+    FILES = {
+        "src/api/schema.h": "",
+        "src/api/README.md": "# src/api\n\n## Adding a parameter (hf/x)\n\n```\n# no title\n```\n",
+        "kvcache/HANDOFF.md": "# Hand-off\n",
+        "scripts/test.sh": "",
+        "benchmarks/results/gpu_check_model.json": "",
+    }
+    SCRIPT = "scripts/" + "tests.sh"  # in two, since this file is checked too
+
+    def missing(self, path, text):
+        return names(path_rules.check_paths, {**self.FILES, path: text})
+
+    def test_a_comment_names_files_that_exist(self):
+        for path, text, token in (
+            ("src/api/a.cc", "// See src/api/shema.h.\n", "src/api/shema.h"),
+            ("src/api/a.h", "int a;  // as in (kvcache/HANDOF.md)\n", "kvcache/HANDOF.md"),
+            ("src/api/a.cc", "// api/shema.h says why\n", "api/shema.h"),
+            ("src/api/a.cc", "// NOTES.md says why\n", "NOTES.md"),
+            ("src/api/a.cu", "// src/apis, the folder\n", "src/apis"),
+            ("tests/a.py", f"x = 1  # {self.SCRIPT}\n", self.SCRIPT),
+            ("tests/a.py", f'"""Runs {self.SCRIPT}."""\n', self.SCRIPT),
+            ("scripts/b.sh", f"# {self.SCRIPT}\n", self.SCRIPT),
+            ("CMakeLists.txt", "# kvcache/README.md\n", "kvcache/README.md"),
+            ("src/api/a.cc", "// src/api/shema_*.h\n", "src/api/shema_*.h"),
+            ("src/api/a.proto", "// ../../kvcache/README.md\n", "../../kvcache/README.md"),
+        ):
+            self.assertEqual(self.missing(path, text), [token], text)
+        for path, text in (
+            ("src/api/a.cc", "// See src/api/schema.h, src/api/ and src/api/schema.*: there.\n"),
+            ("src/api/a.cc", "// api/schema.h; README.md; kvcache/HANDOFF.md's states\n"),
+            ("src/api/a.cc", "// doc/xxhash_spec.md, gguf.md, read/write, sys/mman.h and 1/256\n"),
+            ("src/api/a.cc", "// https://x.org/src/api/none.h and build/src/api/none.h\n"),
+            ("src/api/a.cc", 'const char* kPath = "src/api/none.h";\n'),
+            ("src/api/a.cc", "// benchmarks/results/gpu_check_STAGE.json, baton/v1/a.pb.h\n"),
+            ("tests/a.py", 'x = "scripts/none.sh"\n'),
+        ):
+            self.assertEqual(self.missing(path, text), [], text)
+
+    def test_a_page_names_files_and_sections_that_exist(self):
+        for text, token in (
+            ("`src/api/none.h`", "src/api/none.h"),
+            (f"`{self.SCRIPT} -R a`", self.SCRIPT),
+            (f"    {self.SCRIPT} --long    # in a block", self.SCRIPT),
+            ("src/api/none.h has it.", "src/api/none.h"),
+            ("[x](../src/none.md)", "../src/none.md"),
+            ("[x](README.md)", "README.md"),
+            ("[x](../src/api/README.md#adding)", "../src/api/README.md#adding"),
+            ("[x](../src/api/README.md#no-title)", "../src/api/README.md#no-title"),
+            ("[x](#here)", "#here"),
+        ):
+            self.assertEqual(self.missing("kvcache/NOTES.md", text + "\n"), [token], text)
+        for text in (
+            "`src/api/schema.h` and `HANDOFF.md`, but src/api is src/none in prose",
+            "[x](../src/api/README.md#adding-a-parameter-hfx)",
+            "# Here\n\n[x](#here) [y](../scripts) [z](https://x.org/none.md)",
+        ):
+            self.assertEqual(self.missing("kvcache/NOTES.md", text + "\n"), [], text)
+
+    def test_a_quoted_section_is_in_its_page(self):
+        wrong = 'kvcache/HANDOFF.md, "No such"'
+        self.assertEqual(self.missing("src/api/a.h", f"\nint a;  // {wrong}\n"), [wrong])
+        self.assertEqual(self.missing("src/README.md", f"x ({wrong})\n"), [wrong])
+        self.assertEqual(self.missing("src/api/a.h", '// README.md ("Adding a parameter")\n'), [])
+        self.assertEqual(self.missing("src/api/a.h", '// README.md, "Nothing"\n') != [], True)
+        self.assertEqual(self.missing("src/api/a.h", f"const char* k = R({wrong});\n"), [])
+
+    def test_page_sizes(self):
+        def long(path, lines):
+            return len(findings(path_rules.check_page_sizes, {path: "x\n" * lines}))
+
+        self.assertEqual((long("README.md", 150), long("README.md", 151)), (0, 1))
+        self.assertEqual((long("src/README.md", 130), long("src/README.md", 131)), (0, 1))
+        self.assertEqual(long("src/NOTES.md", 1000), 0)
 
 
 class AllowListTest(unittest.TestCase):

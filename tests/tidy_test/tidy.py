@@ -10,6 +10,7 @@ from pathlib import Path
 import include_rules
 import limit_rules
 import namespace_rules
+import path_rules
 import size_rules
 import text_rules
 from tree import Finding, Tree
@@ -31,6 +32,8 @@ RULES = (
     text_rules.check_text,
     text_rules.check_libm,
     text_rules.check_readmes,
+    path_rules.check_paths,
+    path_rules.check_page_sizes,
 )
 
 

@@ -10,7 +10,7 @@ using worker::kDefaultKvBytes;
 
 namespace {
 
-// Memory that a worker takes besides weights and pool: 81 MiB were measured (README), doubled.
+// Memory that a worker takes besides weights and pool: twice the 81 MiB of benchmarks/RESULTS.md.
 constexpr uint64_t kWorkerExtraBytes = uint64_t{160} << 20;
 
 }  // namespace

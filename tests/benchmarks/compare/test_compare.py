@@ -164,6 +164,19 @@ class TablesTest(unittest.TestCase):
             "| baton | 1000 | 20.0 ms | 30.0 ms | 90 ms | 5000 ms |",
         )
 
+    def test_three_rows_of_a_whole_result_are_the_headline(self):
+        whole = result()
+        whole["forward"][0]["case"] = "pp512"
+        whole["streams"][0]["streams"] = 16
+        for runs in whole["burst"]["runs"].values():
+            runs[0]["itl_ms"] = runs[0]["itl_ms"] * 500
+        whole["burst"]["runs"]["llama.cpp -b 64"] = [{"itl_ms": [70.0] * 999}]
+        text = "\n".join(tables.headline(whole))
+        self.assertIn("tokens | 100 tokens/s | the same | 48 tokens/s |", text)
+        self.assertIn("| 16 users at a time | 100 tokens/s | 95 tokens/s | 48 tokens/s |", text)
+        self.assertIn("p99 | 30.0 ms | 30.0 ms | - (`llama.cpp -b 64`) |", text)
+        self.assertIn("commit abc", text)
+
     def test_say_what_must_not_be_quoted(self):
         self.assertIn("not to be quoted", tables.foot(result(quick=True)))
         self.assertIn("1 of its parts are void", tables.foot(result(void=["x"])))

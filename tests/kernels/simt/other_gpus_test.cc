@@ -116,7 +116,7 @@ TEST(OtherGpus, PromptsAttendByTheKernelOfFewRowsWhereTheirOwnHasNoRoom) {
       }
     }
   }
-  // The table in kernels/README.md.
+  // The table in kernels/NOTES.md.
   EXPECT_THAT(without, testing::ElementsAre("sm_80 256", "sm_80 256 fp8", "sm_89 256",
                                             "sm_89 128 fp8", "sm_89 256 fp8", "sm_120 256",
                                             "sm_120 128 fp8", "sm_120 256 fp8"));
