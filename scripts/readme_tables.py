@@ -31,6 +31,7 @@ PAGES = (
     "kernels/NOTES.md",
     "tests/fuzz/README.md",
     "src/cli/NOTES.md",
+    "tests/README.md",
 )
 
 
@@ -287,6 +288,18 @@ def gpu_check(result):
     return lines + ["", f"{result['device']}, commit {result['commit']}, `scripts/gpu_check.sh`."]
 
 
+def test_times(result):
+    slowest = sorted(result["seconds"].items(), key=lambda item: -item[1])[:20]
+    lines = ["| test | seconds |", "|---|---:|"]
+    lines += [f"| {name} | {seconds:.0f} |" for name, seconds in slowest]
+    total = sum(result["seconds"].values())
+    return lines + [
+        "",
+        f"{len(result['seconds'])} tests take {total:.0f} s together. {result['cpu']},"
+        f" {result['cores']} cores, as many tests at once, commit {result['commit']}.",
+    ]
+
+
 TABLES = {
     "chaos": chaos,
     "k8s": k8s,
@@ -295,6 +308,7 @@ TABLES = {
     "plan": plan,
     "serving": serving,
     "prefix_cache": prefix_cache,
+    "test_times": test_times,
 }
 
 

@@ -23,5 +23,5 @@ build/baton pull smollm2:135m >/dev/null
 build/baton pull gemma3:270m >/dev/null
 step="tests"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
-ctest --preset release -j "$jobs" --timeout 900 "$@"
+ctest --preset release -j "$jobs" --timeout 900 --output-junit test_times.xml "$@"
 echo "test.sh: passed in $(((SECONDS - started) / 60)) min $(((SECONDS - started) % 60)) s"
