@@ -170,7 +170,6 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     record.sink->OnFailed(RequestError{ErrorCode::kInternal});
     return;
   }
-  timers_.Add(uid);
   EnterQueue(record);
   num_own_ += record.spec.is_own() ? 1 : 0;
   num_shadows_ += record.spec.is_shadow() ? 1 : 0;
@@ -189,6 +188,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     error.retry_after_s = *retry_s;
     return EndBad(record, error);
   }
+  timers_.Add(uid);  // not before: a flood of refused requests has no timers
   record.life.OnValidated();
   if (record.spec.is_probe()) return PlaceProbe(record, now_us);
   queue_.push_back(uid);
