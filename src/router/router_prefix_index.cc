@@ -64,8 +64,8 @@ bool RouterPrefixIndex::TryAllocate(size_t num_slots) {
 }
 
 // Moves all entries that are not stale to a table of twice as many slots. The slots of both tables
-// are in the order of the entries' homes, so memory is written from front to back. False: there is
-// no memory, and nothing has changed.
+// are in the order of the entries' homes, so memory is written from front to back. Both tables are
+// there meanwhile: 48 MiB in the last doubling. False: there is no memory, and nothing has changed.
 bool RouterPrefixIndex::TryDouble() {
   Slots old = std::move(slots_);
   const size_t num_old = mask_ + 1;
