@@ -210,8 +210,8 @@ class RouterProcessImpl final : public RouterProcess {
   Thread grpc_shutdown_;
   // Guards the addresses: who asks for the topology over one port does not wait for the others.
   mutable Mutex addresses_mutex_;
-  std::string grpc_address_
-      BATON_GUARDED_BY(addresses_mutex_);  // "" = does not listen yet, as the others
+  // Each is "" until it listens.
+  std::string grpc_address_ BATON_GUARDED_BY(addresses_mutex_);
   std::string http_address_ BATON_GUARDED_BY(addresses_mutex_);
   std::string admin_address_ BATON_GUARDED_BY(addresses_mutex_);
   bool stopped_ = false;

@@ -164,8 +164,8 @@ class LeaseReactor final : public grpc::ServerBidiReactor<v1::WorkerReport, v1::
   bool said_hello_ = false;             // only touched between two reads
 
   Mutex mutex_;
-  std::deque<v1::RouterDirective> outgoing_
-      BATON_GUARDED_BY(mutex_);  // the front one is being written
+  // The front one is being written.
+  std::deque<v1::RouterDirective> outgoing_ BATON_GUARDED_BY(mutex_);
   bool finish_when_written_ BATON_GUARDED_BY(mutex_) = false;
   grpc::Status finish_with_ BATON_GUARDED_BY(mutex_);
   bool finished_ BATON_GUARDED_BY(mutex_) = false;

@@ -207,8 +207,8 @@ class SessionStream final : public grpc::ClientBidiReactor<v1::RouterMessage, v1
   v1::WorkerMessage incoming_;           // owned by the read under way
 
   Mutex mutex_;
-  std::deque<v1::RouterMessage> outgoing_
-      BATON_GUARDED_BY(mutex_);  // the front one is being written
+  // The front one is being written.
+  std::deque<v1::RouterMessage> outgoing_ BATON_GUARDED_BY(mutex_);
   int num_unhandled_ BATON_GUARDED_BY(mutex_) = 0;
   bool read_paused_ BATON_GUARDED_BY(mutex_) = false;
   bool closed_ BATON_GUARDED_BY(mutex_) = false;

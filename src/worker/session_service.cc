@@ -274,8 +274,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   std::shared_ptr<SessionReactor> self_;
   v1::RouterMessage incoming_;  // reading thread
   bool greeted_ = false;        // reading thread
-  std::atomic<size_t> num_cut_off_{
-      0};  // events that waited when it was cut off; 0 = told, or never
+  // Events that waited when it was cut off; 0 = told, or never.
+  std::atomic<size_t> num_cut_off_{0};
 
   Mutex mutex_;
   CancellableStarts starts_ BATON_GUARDED_BY(mutex_);
