@@ -2,7 +2,8 @@
 # Builds Baton. Usage: scripts/build.sh [--progress] [PRESET] [ninja target ...], PRESET one of dev,
 # release, quick, cuda, cuda-all, asan, tsan, odr, fuzz. --progress: one line that says how much is
 # left, instead of a line for each step.
-# The default preset is release; its binary, if it is among the targets, is linked as build/baton.
+# The default preset is release. The binary of release or quick, whichever was built last, is linked
+# as build/baton, if it is among the targets.
 # quick builds the program alone in a third of the time: without tests and `--device simt`.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the time of each test from ctest's report to benchmarks/results/test_times.json.
+"""Writes the time of each test from ctest's report to test_times.json in benchmarks/results.
 
   scripts/record_test_times.py [REPORT]     default: build/release/test_times.xml of scripts/test.sh
 

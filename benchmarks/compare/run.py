@@ -330,7 +330,7 @@ def main():
         action="append",
         help=f"a .gguf file, once for each; default: all of {home}/models",
     )
-    parser.add_argument("--baton", default=str(ROOT / "build" / "baton"))
+    parser.add_argument("--baton", default=str(ROOT / "build" / "release" / "baton"))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")

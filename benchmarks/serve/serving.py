@@ -229,7 +229,7 @@ def argument_parser(description):
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True)
-    parser.add_argument("--baton", default=str(ROOT / "build" / "baton"))
+    parser.add_argument("--baton", default=str(ROOT / "build" / "release" / "baton"))
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out")

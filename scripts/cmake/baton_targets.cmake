@@ -44,7 +44,8 @@ function(baton_use_common_headers target)
   target_compile_options(${target} PRIVATE -fpch-preprocess)
 endfunction()
 
-# Of code that computes nothing at length: a third less time to compile, in optimised builds.
+# Compiles `target` with -O1 in optimised builds, in a third less time: for code that computes
+# nothing at length.
 function(baton_compile_quickly target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
 endfunction()

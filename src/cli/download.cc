@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -291,9 +292,11 @@ StatusOr<bool> IsGood(const HubFile& file) {
   return true;
 }
 
-Status Fetch(const HubFile& file, int64_t wait_s) {
+// `refused` is the state of the file that IsGood refused, "" = no file. Another process that writes
+// the file is waited for until a file of another state is there.
+Status Fetch(const HubFile& file, const std::string& refused, int64_t wait_s) {
   const Arrival arrival(file.path, "");
-  const auto is_done = [&] { return arrival.IsThere(); };
+  const auto is_done = [&] { return FileState(file.path) != refused && arrival.IsThere(); };
   BATON_ASSIGN_OR_RETURN(PartFile part,
                          PartFile::Take(file.path, {.wait_s = wait_s, .is_done = is_done}));
   if (part.is_done()) return OkStatus();
@@ -396,17 +399,22 @@ StatusOr<ByteRange> ParseContentRange(std::string_view text) {
 
 Status DownloadHubFiles(const std::vector<HubFile>& files, int64_t wait_s) {
   std::vector<const HubFile*> wanted;
+  std::vector<std::string> refused;  // of each wanted file: its state before it was judged
   for (const HubFile& file : files) {
+    std::string state = FileState(file.path);
     BATON_ASSIGN_OR_RETURN(const bool is_good, IsGood(file));
-    if (!is_good) wanted.push_back(&file);
+    if (is_good) continue;
+    wanted.push_back(&file);
+    refused.push_back(std::move(state));
   }
   if (files.size() > 1 && !wanted.empty()) BATON_RETURN_IF_ERROR(CheckAllOffered(wanted));
-  for (const HubFile* file : wanted) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const HubFile* file = wanted[i];
     const fs::path folder = fs::path(file->path).parent_path();
     std::error_code error;
     const bool is_made = fs::create_directories(folder, error);
     if (error) return Unavailable("cannot create {}: {}", folder.string(), error.message());
-    if (const Status s = Fetch(*file, wait_s); !s.ok()) {
+    if (const Status s = Fetch(*file, refused[i], wait_s); !s.ok()) {
       if (is_made) RemoveEmptyFolders(*file);
       return s;
     }

@@ -77,6 +77,19 @@ def test_bytes_without_a_digest_are_taken_for_a_model(hub, tmp_path, folder):
     assert (folder / "m.gguf").read_bytes() == bytes(range(256)) * 1000
 
 
+def test_a_file_that_was_not_checked_is_fetched_anew_when_the_hub_names_another(
+    hub, tmp_path, folder
+):
+    hub.files["org/repo/m.gguf"] = bytes(range(256)) * 1000
+    hub.names_sha256 = False
+    assert run(tmp_path, hub.url).returncode == 0
+    hub.files["org/repo/m.gguf"] = CONTENT
+    hub.names_sha256 = True
+    result = run(tmp_path, hub.url)
+    assert result.returncode == 0 and "fetching it again" in result.stderr, result.stderr
+    assert (folder / "m.gguf").read_bytes() == CONTENT
+
+
 def test_a_hub_that_redirects_in_a_circle_is_named(hub, tmp_path, folder):
     hub.is_circle = True
     result = run(tmp_path, hub.url)

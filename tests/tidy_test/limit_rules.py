@@ -102,6 +102,7 @@ PAGE_ROWS = (
     (r"control message of a peer \| (\d+) MiB", "kMaxControlBytes/m"),
     (r"one router \| ([\d,]+) and twice the cache", "kMaxPrefixChanges"),
     (r"one Nack names \| ([\d,]+)", "kMaxNackSlices"),
+    (r"one Grant names \| ([\d,]+)", "kMaxBlocksPerTransfer"),
 )
 DIVISORS = {"k": 1 << 10, "m": 1 << 20}
 
