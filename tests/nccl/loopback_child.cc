@@ -10,7 +10,7 @@
 
 int main(int argc, char** argv) {
   using namespace baton;          // NOLINT: a program of one function
-  using namespace baton::device;  // NOLINT
+  using namespace baton::kv;      // NOLINT
   if (argc != 3) return 2;
   nccl::UniqueId id;
   const auto bytes = BytesFromHex(argv[1]);
@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   table.ncclCommInitRankConfig(&comm, 2, id, 1, &config);
   if (!nccl_test::Eventually([&] { return nccl_test::PollOnce(comm) == nccl::kSuccess; })) return 3;
   std::vector<std::byte> memory(size);
-  HostStream stream;
+  device::HostStream stream;
   table.ncclRecv(memory.data(), size, nccl::kUint8, 0, comm, &stream);
   if (!nccl_test::Eventually([&] { return stream.num_done.load() == 1; })) return 4;
   table.ncclSend(memory.data(), size, nccl::kUint8, 0, comm, &stream);
