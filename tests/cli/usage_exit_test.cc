@@ -109,7 +109,7 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunRouter, {"--shadow=-0.1"}, "--shadow: '-0.1'"},
       {&RunRouter, {"--shadow=nan"}, "--shadow: 'nan'"},
       {&RunServe, {"m.gguf", "--max-context=1"}, "the smallest is 2"},
-      {&RunServe, {"m.gguf", "--max-context=-1"}, "[0, 16777216]"},
+      {&RunServe, {"m.gguf", "--max-context=-1"}, "[0, 1048576]"},
       {&RunRouter, {"--http=::1:8080"}, "brackets"},
       {&RunRouter, {"--grpc=x"}, "--grpc"},
       {&RunRouter, {"--admin=127.0.0.1:http"}, "--admin"},
