@@ -42,8 +42,7 @@ T MustWork(StatusOr<T> result) {
   return *std::move(result);
 }
 
-static_assert(kMaxKvSliceBytes == limits::kMaxSliceBytes,
-              "kernels copy every slice that crosses");
+static_assert(kMaxKvSliceBytes == limits::kMaxSliceBytes, "kernels copy every slice that crosses");
 
 // InvalidArgument for slices of a size that no kernel takes, or not from so many ranks.
 inline Status CheckSliceSize(const KvLayout& layout, uint32_t num_ranks = 1) {
