@@ -4,7 +4,7 @@
 # left, instead of a line for each step.
 # The default preset is release. The binary of release or quick, whichever was built last, is linked
 # as build/baton, if it is among the targets.
-# quick builds the program alone in a third of the time: without tests and `--device simt`.
+# quick builds the program alone in less time: without tests and `--device simt`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

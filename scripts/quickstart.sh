@@ -6,7 +6,7 @@
 #   scripts/quickstart.sh --prompt "..."     one answer, then exit
 #   scripts/quickstart.sh --serve [flags]    stay up as a server (flags of `baton serve`)
 #
-# It builds the preset quick; in a folder that has a build of release, it builds that one.
+# BATON_PRESET=quick builds in less time, without tests and --device simt (scripts/build.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,9 +36,7 @@ done
 step="install packages"
 scripts/deps.sh
 step="build"
-preset=quick
-if [[ -e build/release/build.ninja ]]; then preset=release; fi
-scripts/build.sh --progress "$preset" baton
+scripts/build.sh --progress "${BATON_PRESET:-release}" baton
 step="fetch the model"
 build/baton pull "$model" >/dev/null
 step="$mode"
