@@ -3,7 +3,7 @@
 # serve without a driver too; a million simulated requests and twenty more seeds; the suite under
 # AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under ThreadSanitizer; clang-tidy;
 # a link of the product that refuses two definitions of one name; clang's proof that each guarded
-# member is used with its mutex; the build of quickstart.sh; the long fault run; the long
+# member is used with its mutex; the preset quick; the long fault run; the long
 # exploration of the hand-off and its mutation test; the CUDA kernels compiled for other
 # architectures than the one that is served; a minute of search for each fuzz target; clusters of
 # this build and the release before it; folders that an old and a new release of transformers save;
@@ -63,7 +63,7 @@ run_tier() {
   esac
 }
 
-# The program of quickstart.sh compiles sources together, so it is built whole. It says how to get
+# The preset quick compiles sources together, so it is built whole. It says how to get
 # what it leaves out.
 check_quick_build() {
   local said link

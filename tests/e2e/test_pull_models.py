@@ -60,7 +60,9 @@ def test_a_text_in_place_of_a_model_is_refused_by_name(hub, tmp_path, folder, co
 
 
 @pytest.mark.parametrize(
-    "content", [bytes(range(200, 256)) * 1000, b"named by its digest " * 1000], ids=["bytes", "text"]
+    "content",
+    [bytes(range(200, 256)) * 1000, b"named by its digest " * 1000],
+    ids=["bytes", "text"],
 )
 def test_a_file_of_the_digest_that_the_hub_names_is_kept_as_it_is(hub, tmp_path, folder, content):
     hub.files["org/repo/m.gguf"] = content
