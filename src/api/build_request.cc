@@ -107,7 +107,7 @@ bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
 static_assert(kMaxEchoBytes * 6 < limits::kMaxUnsentBytes, "JSON writes a byte as 6 at worst");
 static_assert(limits::kMaxMessages <= text::kMaxChatMessages);
 
-// What a template must do with a conversation, for error messages.
+// Error messages name this promise, which a template broke.
 constexpr std::string_view kRendersInTime =
     kNumberedText<"renders within a second to a prompt of at most {} MiB", (kMaxEncodeBytes >> 20)>;
 

@@ -22,17 +22,17 @@
 
 #define BATON_CAPABILITY(name) BATON_THREAD_ATTRIBUTE(capability(name))
 #define BATON_SCOPED_CAPABILITY BATON_THREAD_ATTRIBUTE(scoped_lockable)
-// Of a member: read and written with the mutex only.
+// A member with this mark is read and written with the mutex only.
 #define BATON_GUARDED_BY(mutex) BATON_THREAD_ATTRIBUTE(guarded_by(mutex))
-// Of a member that is a pointer: its target is read and written with the mutex only.
+// The target of a pointer with this mark is read and written with the mutex only.
 #define BATON_PT_GUARDED_BY(mutex) BATON_THREAD_ATTRIBUTE(pt_guarded_by(mutex))
-// Of a function: the caller holds the mutex, or must not hold it.
+// The caller of a function with this mark holds the mutex, or must not hold it.
 #define BATON_REQUIRES(...) BATON_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 #define BATON_EXCLUDES(...) BATON_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
-// Of a function: it takes the mutex, or releases it.
+// A function with this mark takes the mutex, or releases it.
 #define BATON_ACQUIRE(...) BATON_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define BATON_RELEASE(...) BATON_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
-// Of a function that the analysis cannot follow. A comment beside it says why it is right.
+// The analysis skips a function with this mark. A comment beside it says why it is right.
 #define BATON_NO_THREAD_SAFETY_ANALYSIS BATON_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace baton {

@@ -192,7 +192,7 @@ int AuditLedger(const DoctorFlags& f) {
   return audit.suspects().empty() ? kExitOk : kExitFailure;
 }
 
-// Of one host, far above any.
+// No host has so many threads.
 constexpr int64_t kMaxThreads = 65536;
 
 void Declare(FlagSet& flags, DoctorFlags& f) {

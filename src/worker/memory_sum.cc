@@ -21,7 +21,7 @@ constexpr uint64_t kQueuedEventBytes = kKiB;
 static_assert(kQueuedEventBytes >= 200 + limits::kMaxTopLogprobs * 40);
 // An order beside its prompt: 8 bytes a bias, 4 a stop token, and 256 of its own.
 constexpr uint64_t kOrderBytes = limits::kMaxLogitBiases * 8 + limits::kMaxStopTokens * 4 + 256;
-// Of a slice in a hand-off: the prefill worker's checksum, the decode worker's mark.
+// A slice in a hand-off has a checksum (prefill worker) and a mark (decode worker).
 constexpr uint64_t kSliceBytes = 8 + 1;
 // Read buffer of a connection; with TLS also encrypted bytes and two records (kv_endpoint.h).
 constexpr uint64_t kConnectionBytes = 64 * kKiB;

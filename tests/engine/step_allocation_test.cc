@@ -43,7 +43,7 @@ class CountingListener final : public EngineListener {
   uint64_t num_statuses = 0;
 };
 
-// What a run of steady turns cost.
+// SteadyCost counts the work of a run of steady turns.
 struct SteadyCost {
   uint64_t num_allocations = 0;
   uint64_t num_tokens = 0;

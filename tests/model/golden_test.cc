@@ -16,7 +16,7 @@ using kv::KvDtype;
 
 namespace {
 
-// What the products of a model's weights round.
+// Products of weights round floats, or inputs that were quantised first.
 enum class Products { kFloat, kQuantised };
 
 struct GoldenCase {

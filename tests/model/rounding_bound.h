@@ -65,7 +65,7 @@ inline double Bf16KvBound(const ModelConfig& config, Weights weights) {
 inline double Bf16ActivationsBound(double num_layers, double growth) {
   return RoundingBound(Bf16Rounding(), 12 * num_layers, growth);
 }
-// Of all small models on a device: two layers with scores of 4. The deeper ones normalise heads.
+// Every small model has two layers with scores of 4. The deeper ones normalise heads.
 inline double TinyDeviceBound() { return Bf16ActivationsBound(2, std::sqrt(1.0 + 4 * 4)); }
 
 }  // namespace baton::model
