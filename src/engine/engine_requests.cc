@@ -26,10 +26,10 @@ using limits::kMaxStopTokens;
 using limits::kMaxTopLogprobs;
 using limits::kRetryHintMs;
 using model::SampledToken;
-using model::ValidateSamplingParams;
 using scheduler::SchedulerRole;
 using scheduler::Sequence;
 using scheduler::SequenceSpec;
+using wire::ValidateSamplingParams;
 
 namespace {
 

@@ -19,6 +19,8 @@ using kernels::RelativeWeight;
 using kernels::RowSampling;
 using kernels::UnitsOfTopP;
 using kernels::UnitsOfWeight;
+using wire::LogitBias;
+using wire::SamplingParams;
 
 namespace {
 

@@ -102,7 +102,7 @@ class SimClient final : public router::ResponseSink {
   SimClientDesk* const desk_;
   const std::function<void(SimClient&)> on_end_;
   const std::shared_ptr<const router::ModelInfo> model_;
-  model::SamplingParams params_;
+  wire::SamplingParams params_;
   std::vector<TokenId> stop_tokens_;
   uint32_t num_prompt_ = 0;
   uint32_t max_tokens_ = 0;

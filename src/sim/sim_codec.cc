@@ -15,7 +15,6 @@ using kv::BlockState;
 using kv::kNumBlockStates;
 using kv::LinkInfo;
 using kv::TransportKind;
-using model::SamplingParams;
 using router::LinkKind;
 using router::PlacementSpec;
 using router::SamplingSettings;
@@ -24,6 +23,7 @@ using router::WorkerRequestState;
 using router::WorkerRequestStatus;
 using router::WorkerToken;
 using scheduler::SchedulerLoad;
+using wire::SamplingParams;
 
 namespace {
 

@@ -17,10 +17,10 @@ using engine::TokenEvent;
 using kv::TransportKind;
 using limits::kMaxLogitBiases;
 using limits::kMaxStopTokens;
-using model::LogitBias;
-using model::SamplingParams;
-using model::ValidateSamplingParams;
 using scheduler::FinishReason;
+using wire::LogitBias;
+using wire::SamplingParams;
+using wire::ValidateSamplingParams;
 
 namespace {
 

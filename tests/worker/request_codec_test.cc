@@ -17,8 +17,8 @@ namespace baton::worker {
 using kv::TransportKind;
 using limits::kMaxLogitBiases;
 using limits::kMaxStopTokens;
-using model::LogitBias;
-using model::SamplingParams;
+using wire::LogitBias;
+using wire::SamplingParams;
 using namespace engine;  // NOLINT(google-build-using-namespace)
 using scheduler::FinishReason;
 

@@ -1,6 +1,6 @@
 // SamplingParams: how the tokens of one choice are chosen, as plain data. Any thread.
-#ifndef BATON_MODEL_SAMPLING_PARAMS_H_
-#define BATON_MODEL_SAMPLING_PARAMS_H_
+#ifndef BATON_WIRE_SAMPLING_PARAMS_H_
+#define BATON_WIRE_SAMPLING_PARAMS_H_
 
 #include <cstdint>
 #include <vector>
@@ -8,7 +8,7 @@
 #include "src/base/ids.h"
 #include "src/base/status.h"
 
-namespace baton::model {
+namespace baton::wire {
 
 // Below this a temperature means greedy (as in vLLM): the division would only lose precision.
 inline constexpr float kMinTemperature = 1e-5f;
@@ -45,6 +45,6 @@ struct SamplingParams {
 // InvalidArgument naming the field, its value and its range.
 absl::Status ValidateSamplingParams(const SamplingParams& params, uint32_t vocab_size);
 
-}  // namespace baton::model
+}  // namespace baton::wire
 
-#endif  // BATON_MODEL_SAMPLING_PARAMS_H_
+#endif  // BATON_WIRE_SAMPLING_PARAMS_H_
