@@ -29,7 +29,6 @@ using router::FieldError;
 using router::GenerateRequest;
 using router::ModelInfo;
 using router::RequestError;
-using router::SamplingSettings;
 using router::Submitter;
 using router::TenantOfSalt;
 using text::ChatMessage;
@@ -40,6 +39,7 @@ using text::PromptOpensReasoning;
 using text::RenderOptions;
 using text::StopMatcher;
 using text::TemplateThinks;
+using wire::SamplingParams;
 
 namespace {
 
@@ -183,7 +183,7 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
     return Fail(error, ErrorCode::kConflict, "min_tokens",
                 fmt::format("it must be at most the {} tokens {}", wanted, from));
   }
-  SamplingSettings& sampling = built->request.sampling;
+  SamplingParams& sampling = built->request.sampling;
   built->request.fields.prompt = field;
   sampling.max_tokens = static_cast<uint32_t>(std::min(wanted, room));
   built->request.names_length = wanted <= room && (asked.has_value() || !is_chat);
@@ -205,7 +205,7 @@ bool CheckEcho(const BuiltRequest& built, RequestError* error) {
 
 bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
                  RequestError* error) {
-  SamplingSettings& sampling = built->request.sampling;
+  SamplingParams& sampling = built->request.sampling;
   sampling.temperature = static_cast<float>(params.temperature.value_or(1.0));
   sampling.top_p = static_cast<float>(params.top_p.value_or(1.0));
   sampling.top_k = static_cast<uint32_t>(std::max<int64_t>(params.top_k.value_or(0), 0));
@@ -221,7 +221,8 @@ bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* 
   std::vector<int64_t> biased;
   for (const auto& [token, bias] : params.logit_bias) {
     biased.push_back(token);
-    sampling.logit_bias.emplace_back(static_cast<TokenId>(token), static_cast<float>(bias));
+    sampling.logit_bias.push_back(
+        {.token = static_cast<TokenId>(token), .bias = static_cast<float>(bias)});
   }
   if (!CheckTokenIds(model, biased, "logit_bias", error)) return false;
 

@@ -36,7 +36,7 @@ SampleQuery QueryOf(const LiveRequest& request, const Choice& choice) {
   return {.params = &request.spec.sampling,
           .state = &choice.sampler,
           .choice = choice.index,
-          .stop_tokens = request.spec.stop_tokens};
+          .stop_tokens = request.spec.sampling.stop_token_ids};
 }
 
 void CheckComputed(const Status& status) {

@@ -9,8 +9,8 @@
 #include "tests/nccl/loopback_pair.h"
 
 int main(int argc, char** argv) {
-  using namespace baton;          // NOLINT: a program of one function
-  using namespace baton::kv;      // NOLINT
+  using namespace baton;      // NOLINT: a program of one function
+  using namespace baton::kv;  // NOLINT
   if (argc != 3) return 2;
   nccl::UniqueId id;
   const auto bytes = BytesFromHex(argv[1]);
