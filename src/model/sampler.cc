@@ -121,7 +121,7 @@ void Sampler::MaskEndOfGeneration(const SampleQuery& query) {
     }
   };
   mask(eog_tokens_);
-  mask(query.stop_tokens);
+  mask(query.params->stop_token_ids);
 }
 
 TokenId Sampler::PickRandom(const SampleQuery& query, std::span<const float> logits,

@@ -51,10 +51,8 @@ static_assert(kMostPenalised / wire::kMinTemperature < std::numeric_limits<float
 struct SampleQuery {
   const wire::SamplingParams* params = nullptr;
   const SamplerState* state =
-      nullptr;          // history of the choice; its num_output() is the output index
-  uint32_t choice = 0;  // 0..n-1
-  // Masked like end-of-generation tokens by min_tokens; ids outside the vocabulary mask nothing.
-  std::span<const TokenId> stop_tokens;
+      nullptr;                    // history of the choice; its num_output() is the output index
+  uint32_t choice = 0;            // 0..n-1
   std::span<const float> logits;  // [vocab_size]
 };
 

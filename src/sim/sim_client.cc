@@ -94,12 +94,9 @@ FinishReason SimClient::FinishAfter(const Choice& choice, TokenId token) const {
 void SimClient::Check(Choice& choice, const TokenOutput& token) {
   choice.prefix.FillLogits(desk_->logits);
   SampledToken expected;
-  const Status status = desk_->sampler.Sample({.params = &params_,
-                                               .state = &choice.state,
-                                               .choice = token.choice,
-                                               .stop_tokens = params_.stop_token_ids,
-                                               .logits = desk_->logits},
-                                              expected);
+  const Status status = desk_->sampler.Sample(
+      {.params = &params_, .state = &choice.state, .choice = token.choice, .logits = desk_->logits},
+      expected);
   const auto wrong = [&](std::string what) {
     desk_->violate("wrong token", fmt::format("request {} choice {} index {}: {}", number_,
                                               token.choice, token.index, what));

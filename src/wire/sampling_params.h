@@ -40,8 +40,10 @@ struct SamplingParams {
   std::vector<LogitBias> logit_bias;  // <= kMaxLogitBiases, a token at most once
   // Output tokens a choice, replayed ones included; >= 1, and no more than the context leaves.
   uint32_t max_tokens = 1;
-  bool ignore_eos = false;              // end-of-generation tokens do not stop
-  std::vector<TokenId> stop_token_ids;  // stop like end-of-generation; <= kMaxStopTokens
+  bool ignore_eos = false;  // end-of-generation tokens do not stop
+  // Stop like end-of-generation tokens, and min_tokens masks both; <= kMaxStopTokens. An id outside
+  // the vocabulary is never sampled.
+  std::vector<TokenId> stop_token_ids;
 
   bool greedy() const { return temperature < kMinTemperature; }
   bool has_penalties() const {

@@ -204,14 +204,11 @@ inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t cho
   while (state.num_output() < spec.sampling.max_tokens) {
     const std::vector<float> logits = ToyModel::LogitsAfter(prefix);
     model::SampledToken sampled;
-    EXPECT_TRUE(sampler
-                    .Sample({.params = &spec.sampling,
-                             .state = &state,
-                             .choice = choice,
-                             .stop_tokens = spec.sampling.stop_token_ids,
-                             .logits = logits},
-                            sampled)
-                    .ok());
+    EXPECT_TRUE(
+        sampler
+            .Sample({.params = &spec.sampling, .state = &state, .choice = choice, .logits = logits},
+                    sampled)
+            .ok());
     state.Append(sampled.token);
     prefix.push_back(sampled.token);
     tokens.push_back(sampled.token);

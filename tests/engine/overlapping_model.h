@@ -138,7 +138,6 @@ class OverlappingModel final : public model::ForwardModel {
     const Status status = sampler_.Sample({.params = &params,
                                            .state = &state,
                                            .choice = row.choice,
-                                           .stop_tokens = {},
                                            .logits = logits.first(kToyVocab)},
                                           out);
     return status.ok() ? out.token : model::kNoTokenId;

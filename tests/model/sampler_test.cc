@@ -45,19 +45,14 @@ struct Call {
   std::vector<float> logits;
   uint32_t choice = 0;
   std::vector<TokenId> eog;
-  std::vector<TokenId> stop;
 
   absl::StatusOr<SampledToken> Run() const {
     Sampler sampler(static_cast<uint32_t>(logits.size()), eog);
     SamplerState state(params, prompt, static_cast<uint32_t>(output.size()));
     for (TokenId token : output) state.Append(token);
     SampledToken out;
-    const absl::Status status = sampler.Sample({.params = &params,
-                                                .state = &state,
-                                                .choice = choice,
-                                                .stop_tokens = stop,
-                                                .logits = logits},
-                                               out);
+    const absl::Status status = sampler.Sample(
+        {.params = &params, .state = &state, .choice = choice, .logits = logits}, out);
     if (!status.ok()) return status;
     return out;
   }
@@ -123,7 +118,8 @@ TEST(SamplerTest, PenaltiesActOnWhatWasSeen) {
 }
 
 TEST(SamplerTest, MinTokensMasksTheEndEvenAgainstBias) {
-  Call call{.params = Greedy(), .logits = {9, 8, 1}, .eog = {0}, .stop = {1}};
+  Call call{.params = Greedy(), .logits = {9, 8, 1}, .eog = {0}};
+  call.params.stop_token_ids = {1};
   EXPECT_EQ(call.Run()->token, 0);
   call.params.min_tokens = 2;
   call.params.logit_bias = {{0, 100.0f}};
