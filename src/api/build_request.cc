@@ -133,24 +133,28 @@ std::string ExpectedByTemplate(const ModelInfo& model, const Status& status, int
 // The prompt's tokens, and its text where the answer repeats it.
 bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelInfo& model,
                   BuiltRequest* built, RequestError* error) {
-  std::vector<TokenId>* tokens = &built->request.prompt;
   AnswerPlan& plan = built->plan;
   if (plan.endpoint == Endpoint::kChat) {
     ChatPrompt prompt;
     if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
     built->unread = UnreadVariables(model, params);
-    *tokens = std::move(prompt.tokens);
+    built->request.prompt = std::move(prompt.tokens);
     plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
     plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
     return true;
   }
+  std::vector<TokenId> tokens;
   if (params.prompt.has_value()) {
     if (plan.echo) plan.echo_text = *params.prompt;
-    return TokenizeText(model, {"prompt", *params.prompt}, {.add_special = true}, tokens, error);
+    const TextField field = {"prompt", *params.prompt};
+    if (!TokenizeText(model, field, {.add_special = true}, &tokens, error)) return false;
+    built->request.prompt = std::move(tokens);
+    return true;
   }
   const std::string_view field = params.prompt_token_field;
   if (!CheckTokenIds(model, params.prompt_token_ids, field, error)) return false;
-  tokens->assign(params.prompt_token_ids.begin(), params.prompt_token_ids.end());
+  tokens.assign(params.prompt_token_ids.begin(), params.prompt_token_ids.end());
+  built->request.prompt = std::move(tokens);
   return !plan.echo || DetokenizeIds(model, params.prompt_token_ids, field, &plan.echo_text, error);
 }
 

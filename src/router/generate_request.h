@@ -16,6 +16,7 @@
 #include "src/base/xxh3.h"
 #include "src/router/lease_id.h"
 #include "src/text/stop_matcher.h"
+#include "src/wire/prompt.h"
 #include "src/wire/sampling_params.h"
 
 namespace baton::router {
@@ -59,7 +60,7 @@ struct GenerateRequest {
   std::string request_id;  // the client's name for it, or one made for it; logs and headers only
   std::string answer_id;   // "chatcmpl-...", as the client is told; "" for none, as of a shadow
   std::shared_ptr<const ModelInfo> model;
-  std::vector<TokenId> prompt;  // 1..max_context - 1
+  wire::Prompt prompt;  // 1..max_context - 1 tokens
   // The tenant whose prefixes the request shares. It finds in a cache what requests of this tenant
   // computed, and nothing else (TenantOfSalt).
   std::string tenant{kv::kDefaultTenant};

@@ -19,6 +19,7 @@
 #include "src/router/generate_request.h"
 #include "src/router/lease_id.h"
 #include "src/router/submit.h"
+#include "src/wire/prompt.h"
 #include "src/wire/sampling_params.h"
 
 namespace baton::router {
@@ -109,7 +110,7 @@ struct PlacementSpec {
   uint32_t attempt = 1;
   uint32_t num_choices = 1;
   uint32_t deadline_ms = 0;                        // left
-  const std::vector<TokenId>* prompt = nullptr;    // owned by the request; valid during the call
+  const wire::Prompt* prompt = nullptr;            // owned by the request; valid during the call
   std::span<const TokenId> replayed;               // output known so far; only with one choice
   const wire::SamplingParams* sampling = nullptr;  // owned and valid like `prompt`
   std::string_view tenant = kv::kDefaultTenant;    // salts the hash chain

@@ -58,7 +58,7 @@ RequestSpec ToEngineSpec(const PlacementSpec& spec, RequestKind kind, Incarnatio
   out.key = {spec.uid, spec.attempt};
   out.kind = kind;
   out.peer = peer;
-  out.tokens = *spec.prompt;
+  out.tokens.assign(spec.prompt->begin(), spec.prompt->end());
   out.tokens.insert(out.tokens.end(), spec.replayed.begin(), spec.replayed.end());
   out.num_prompt_tokens = static_cast<uint32_t>(spec.prompt->size());
   out.num_choices = spec.num_choices;

@@ -192,8 +192,9 @@ void CheckHandoffMessage(Input input) {
 
 // A request that a router would send arrives as it was.
 void CheckPlacement(ByteSource source) {
-  std::vector<TokenId> prompt(1 + source.Below(40));
-  for (TokenId& token : prompt) token = static_cast<TokenId>(source.Below(256));
+  std::vector<TokenId> tokens(1 + source.Below(40));
+  for (TokenId& token : tokens) token = static_cast<TokenId>(source.Below(256));
+  const wire::Prompt prompt = tokens;
   SamplingParams sampling;
   sampling.temperature = static_cast<float>(source.Below(200)) / 100.0f;
   sampling.top_p = 0.5f;
@@ -227,7 +228,7 @@ void CheckPlacement(ByteSource source) {
   RequestSpec decoded;
   const Status status = RequestSpecFromProto(sent, Limits(prefill), &decoded);
   BATON_CHECK(status.ok(), "{}", status.ToString());
-  BATON_CHECK(decoded.tokens == prompt && decoded.key.uid == spec.uid &&
+  BATON_CHECK(decoded.tokens == tokens && decoded.key.uid == spec.uid &&
                   decoded.key.attempt == spec.attempt && decoded.num_choices == spec.num_choices &&
                   decoded.sampling == sampling,
               "a request changed on its way");

@@ -19,7 +19,7 @@ struct Order {
   RequestUid uid;
   uint32_t attempt = 0;
   std::string peer;  // worker id; "" = local
-  std::vector<TokenId> prompt;
+  wire::Prompt prompt;
   wire::SamplingParams sampling;
   uint32_t num_choices = 0;
   uint32_t deadline_ms = 0;
