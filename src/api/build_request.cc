@@ -29,7 +29,6 @@ using router::FieldError;
 using router::GenerateRequest;
 using router::ModelInfo;
 using router::RequestError;
-using router::SamplingSettings;
 using router::Submitter;
 using router::TenantOfSalt;
 using text::ChatMessage;
@@ -40,6 +39,7 @@ using text::PromptOpensReasoning;
 using text::RenderOptions;
 using text::StopMatcher;
 using text::TemplateThinks;
+using wire::SamplingParams;
 
 namespace {
 
@@ -133,24 +133,28 @@ std::string ExpectedByTemplate(const ModelInfo& model, const Status& status, int
 // The prompt's tokens, and its text where the answer repeats it.
 bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelInfo& model,
                   BuiltRequest* built, RequestError* error) {
-  std::vector<TokenId>* tokens = &built->request.prompt;
   AnswerPlan& plan = built->plan;
   if (plan.endpoint == Endpoint::kChat) {
     ChatPrompt prompt;
     if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
     built->unread = UnreadVariables(model, params);
-    *tokens = std::move(prompt.tokens);
+    built->request.prompt = std::move(prompt.tokens);
     plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
     plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
     return true;
   }
+  std::vector<TokenId> tokens;
   if (params.prompt.has_value()) {
     if (plan.echo) plan.echo_text = *params.prompt;
-    return TokenizeText(model, {"prompt", *params.prompt}, {.add_special = true}, tokens, error);
+    const TextField field = {"prompt", *params.prompt};
+    if (!TokenizeText(model, field, {.add_special = true}, &tokens, error)) return false;
+    built->request.prompt = std::move(tokens);
+    return true;
   }
   const std::string_view field = params.prompt_token_field;
   if (!CheckTokenIds(model, params.prompt_token_ids, field, error)) return false;
-  tokens->assign(params.prompt_token_ids.begin(), params.prompt_token_ids.end());
+  tokens.assign(params.prompt_token_ids.begin(), params.prompt_token_ids.end());
+  built->request.prompt = std::move(tokens);
   return !plan.echo || DetokenizeIds(model, params.prompt_token_ids, field, &plan.echo_text, error);
 }
 
@@ -183,7 +187,7 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
     return Fail(error, ErrorCode::kConflict, "min_tokens",
                 fmt::format("it must be at most the {} tokens {}", wanted, from));
   }
-  SamplingSettings& sampling = built->request.sampling;
+  SamplingParams& sampling = built->request.sampling;
   built->request.fields.prompt = field;
   sampling.max_tokens = static_cast<uint32_t>(std::min(wanted, room));
   built->request.names_length = wanted <= room && (asked.has_value() || !is_chat);
@@ -205,7 +209,7 @@ bool CheckEcho(const BuiltRequest& built, RequestError* error) {
 
 bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
                  RequestError* error) {
-  SamplingSettings& sampling = built->request.sampling;
+  SamplingParams& sampling = built->request.sampling;
   sampling.temperature = static_cast<float>(params.temperature.value_or(1.0));
   sampling.top_p = static_cast<float>(params.top_p.value_or(1.0));
   sampling.top_k = static_cast<uint32_t>(std::max<int64_t>(params.top_k.value_or(0), 0));
@@ -221,7 +225,8 @@ bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* 
   std::vector<int64_t> biased;
   for (const auto& [token, bias] : params.logit_bias) {
     biased.push_back(token);
-    sampling.logit_bias.emplace_back(static_cast<TokenId>(token), static_cast<float>(bias));
+    sampling.logit_bias.push_back(
+        {.token = static_cast<TokenId>(token), .bias = static_cast<float>(bias)});
   }
   if (!CheckTokenIds(model, biased, "logit_bias", error)) return false;
 

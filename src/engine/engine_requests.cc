@@ -26,10 +26,10 @@ using limits::kMaxStopTokens;
 using limits::kMaxTopLogprobs;
 using limits::kRetryHintMs;
 using model::SampledToken;
-using model::ValidateSamplingParams;
 using scheduler::SchedulerRole;
 using scheduler::Sequence;
 using scheduler::SequenceSpec;
+using wire::ValidateSamplingParams;
 
 namespace {
 
@@ -72,10 +72,12 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
             Cancelled("attempt {} took its place", spec->key.attempt));
   }
   // Memory for penalties is taken for as many tokens as can ever be output.
-  spec->max_tokens = std::min(spec->max_tokens, config_.max_context - spec->num_prompt_tokens);
+  spec->sampling.max_tokens =
+      std::min(spec->sampling.max_tokens, config_.max_context - spec->num_prompt_tokens);
   const auto num_tokens = static_cast<uint64_t>(spec->tokens.size());
   auto owned = std::make_unique<LiveRequest>(std::move(*spec), now_us_);
-  owned->limits = {.max_tokens = owned->spec.max_tokens, .max_context = config_.max_context};
+  owned->limits = {.max_tokens = owned->spec.sampling.max_tokens,
+                   .max_context = config_.max_context};
   if (const Status status = Admit(owned.get()); !status.ok()) return Reject(owned->spec, status);
 
   LiveRequest* const request = requests_.Add(std::move(owned));
@@ -194,21 +196,22 @@ Status EngineCore::CheckSpec(const RequestSpec& spec) const {
     return InvalidArgument("{} replayed tokens with n {}: they belong to one choice", num_replayed,
                            spec.num_choices);
   }
-  if (spec.max_tokens <= num_replayed) {
-    return InvalidArgument("max_tokens {} leaves nothing after {} replayed tokens", spec.max_tokens,
-                           num_replayed);
+  if (spec.sampling.max_tokens <= num_replayed) {
+    return InvalidArgument("max_tokens {} leaves nothing after {} replayed tokens",
+                           spec.sampling.max_tokens, num_replayed);
   }
   const uint32_t vocab_size = parts_.model->vocab_size();
   for (const std::span<const TokenId> list :
-       {std::span<const TokenId>(spec.tokens), std::span<const TokenId>(spec.stop_tokens)}) {
+       {std::span<const TokenId>(spec.tokens),
+        std::span<const TokenId>(spec.sampling.stop_token_ids)}) {
     for (const TokenId token : list) {
       if (token < 0 || static_cast<uint32_t>(token) >= vocab_size) {
         return InvalidArgument("token {} is outside [0, {})", token, vocab_size);
       }
     }
   }
-  if (spec.stop_tokens.size() > kMaxStopTokens) {
-    return InvalidArgument("{} stop tokens are more than {}", spec.stop_tokens.size(),
+  if (spec.sampling.stop_token_ids.size() > kMaxStopTokens) {
+    return InvalidArgument("{} stop tokens are more than {}", spec.sampling.stop_token_ids.size(),
                            kMaxStopTokens);
   }
   if (spec.deadline_us <= 0 || spec.deadline_us > kMaxDeadlineUs) {

@@ -33,10 +33,7 @@ namespace {
 
 // All but the logits.
 SampleQuery QueryOf(const LiveRequest& request, const Choice& choice) {
-  return {.params = &request.spec.sampling,
-          .state = &choice.sampler,
-          .choice = choice.index,
-          .stop_tokens = request.spec.stop_tokens};
+  return {.params = &request.spec.sampling, .state = &choice.sampler, .choice = choice.index};
 }
 
 void CheckComputed(const Status& status) {

@@ -15,7 +15,7 @@
 #include "src/base/failed_part.h"
 #include "src/base/ids.h"
 #include "src/base/status.h"
-#include "src/model/sampling_params.h"
+#include "src/wire/sampling_params.h"
 
 namespace baton::engine {
 
@@ -51,13 +51,10 @@ struct RequestSpec {
   std::vector<TokenId> tokens;     // prompt, then replayed output (only with one choice)
   uint32_t num_prompt_tokens = 0;  // how many of them are the prompt, >= 1
   uint32_t num_choices = 1;        // 1..kMaxChoices
-  uint32_t max_tokens = 1;         // output tokens a choice, replayed ones included
-  model::SamplingParams sampling;
-  bool ignore_eos = false;           // end-of-generation tokens do not stop
-  std::vector<TokenId> stop_tokens;  // at most kMaxStopTokens
-  int64_t deadline_us = 0;           // from acceptance, (0, kMaxDeadlineUs]
-  std::string tenant;                // salts the hash chain
-  bool is_cacheable = true;          // its KV is for the prefix cache
+  wire::SamplingParams sampling;
+  int64_t deadline_us = 0;   // from acceptance, (0, kMaxDeadlineUs]
+  std::string tenant;        // salts the hash chain
+  bool is_cacheable = true;  // its KV is for the prefix cache
 };
 
 // One sampled token of one choice.

@@ -20,7 +20,7 @@ std::string_view RequestStateName(RequestState state) {
 Choice::Choice(const RequestSpec& spec, uint32_t choice_idx)
     : index(choice_idx),
       sampler(spec.sampling, std::span<const TokenId>(spec.tokens).first(spec.num_prompt_tokens),
-              spec.max_tokens) {
+              spec.sampling.max_tokens) {
   for (size_t i = spec.num_prompt_tokens; i < spec.tokens.size(); ++i) {
     sampler.Append(spec.tokens[i]);
   }
@@ -40,7 +40,8 @@ FinishReason LiveRequest::After(const Choice& choice, TokenId token,
   const auto holds = [token](std::span<const TokenId> tokens) {
     return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
   };
-  const bool is_stop = (!spec.ignore_eos && holds(eog)) || holds(spec.stop_tokens);
+  const bool is_stop =
+      (!spec.sampling.ignore_eos && holds(eog)) || holds(spec.sampling.stop_token_ids);
   return limits.After(spec.num_prompt_tokens, choice.sampler.num_output(), is_stop);
 }
 

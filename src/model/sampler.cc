@@ -19,6 +19,8 @@ using kernels::RelativeWeight;
 using kernels::RowSampling;
 using kernels::UnitsOfTopP;
 using kernels::UnitsOfWeight;
+using wire::LogitBias;
+using wire::SamplingParams;
 
 namespace {
 
@@ -119,7 +121,7 @@ void Sampler::MaskEndOfGeneration(const SampleQuery& query) {
     }
   };
   mask(eog_tokens_);
-  mask(query.stop_tokens);
+  mask(query.params->stop_token_ids);
 }
 
 TokenId Sampler::PickRandom(const SampleQuery& query, std::span<const float> logits,

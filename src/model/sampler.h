@@ -40,21 +40,19 @@
 #include "src/base/status.h"
 #include "src/base/token_logprob.h"
 #include "src/model/sampler_state.h"
-#include "src/model/sampling_params.h"
+#include "src/wire/sampling_params.h"
 
 namespace baton::model {
 
 inline constexpr float kMostPenalised = 1e30f;
-static_assert(kMostPenalised / kMinTemperature < std::numeric_limits<float>::max());
+static_assert(kMostPenalised / wire::kMinTemperature < std::numeric_limits<float>::max());
 
 // The arguments of Sample.
 struct SampleQuery {
-  const SamplingParams* params = nullptr;
+  const wire::SamplingParams* params = nullptr;
   const SamplerState* state =
-      nullptr;          // history of the choice; its num_output() is the output index
-  uint32_t choice = 0;  // 0..n-1
-  // Masked like end-of-generation tokens by min_tokens; ids outside the vocabulary mask nothing.
-  std::span<const TokenId> stop_tokens;
+      nullptr;                    // history of the choice; its num_output() is the output index
+  uint32_t choice = 0;            // 0..n-1
   std::span<const float> logits;  // [vocab_size]
 };
 

@@ -5,6 +5,9 @@
 #include "src/base/check.h"
 
 namespace baton::model {
+
+using wire::SamplingParams;
+
 namespace {
 
 // Fibonacci hashing: consecutive ids spread over the table.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "src/base/ids.h"
-#include "src/model/sampling_params.h"
+#include "src/wire/sampling_params.h"
 
 namespace baton::model {
 
@@ -23,7 +23,8 @@ class SamplerState {
   };
 
   // Takes all memory that Append will ever need: `max_output` tokens may be appended.
-  SamplerState(const SamplingParams& params, std::span<const TokenId> prompt, uint32_t max_output);
+  SamplerState(const wire::SamplingParams& params, std::span<const TokenId> prompt,
+               uint32_t max_output);
 
   // Records an output token. No allocation. At most max_output times.
   void Append(TokenId token);

@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "kvcache/hash_chain.h"
@@ -17,29 +16,12 @@
 #include "src/base/xxh3.h"
 #include "src/router/lease_id.h"
 #include "src/text/stop_matcher.h"
+#include "src/wire/prompt.h"
+#include "src/wire/sampling_params.h"
 
 namespace baton::router {
 
 struct ModelInfo;
-
-// How each token is chosen; ranges are those of SamplingParams in common.proto.
-struct SamplingSettings {
-  float temperature = 1.0f;
-  float top_p = 1.0f;
-  uint32_t top_k = 0;  // 0 = off
-  float min_p = 0.0f;
-  float repetition_penalty = 1.0f;
-  float presence_penalty = 0.0f;
-  float frequency_penalty = 0.0f;
-  uint64_t seed = 0;  // drawn before Submit when the client gave none
-  std::vector<std::pair<TokenId, float>> logit_bias;  // each token once, at most 1024
-  bool logprobs = false;
-  uint32_t top_logprobs = 0;  // 0..20
-  uint32_t max_tokens = 1;    // per choice, >= 1 when submitted; prompt + max_tokens <= max_context
-  uint32_t min_tokens = 0;
-  bool ignore_eos = false;
-  std::vector<TokenId> stop_token_ids;  // at most 64
-};
 
 // The client's names for what a request may have too much of; static texts, for errors.
 struct RequestFields {
@@ -78,11 +60,11 @@ struct GenerateRequest {
   std::string request_id;  // the client's name for it, or one made for it; logs and headers only
   std::string answer_id;   // "chatcmpl-...", as the client is told; "" for none, as of a shadow
   std::shared_ptr<const ModelInfo> model;
-  std::vector<TokenId> prompt;  // 1..max_context - 1
+  wire::Prompt prompt;  // 1..max_context - 1 tokens
   // The tenant whose prefixes the request shares. It finds in a cache what requests of this tenant
   // computed, and nothing else (TenantOfSalt).
   std::string tenant{kv::kDefaultTenant};
-  SamplingSettings sampling;
+  wire::SamplingParams sampling;
   uint32_t num_choices = 1;  // 1..128
   RequestFields fields;
   // max_tokens is what the client asked for, not what the context leaves.

@@ -49,7 +49,7 @@ std::vector<SpanAttribute> BatonAttributesOf(const RequestTrace& trace) {
 
 // The parameters that the client gave.
 void AddRequestAttributes(const GenerateRequest& spec, std::vector<SpanAttribute>* attributes) {
-  const SamplingSettings& sampling = spec.sampling;
+  const wire::SamplingParams& sampling = spec.sampling;
   const auto add = [attributes](std::string_view key, auto value) {
     attributes->push_back({key, value});
   };

@@ -102,11 +102,14 @@ GenerateRequest ProbeRequest(const RegisteredWorker& prefill, const RegisteredWo
   request.request_id = "probe";
   request.model = from.model;
   request.probe = ProbedLink{prefill.lease, decode.lease};
+  std::vector<TokenId> prompt;
+  prompt.reserve(num_tokens);
   for (uint64_t i = 0; i < num_tokens; ++i) {
     const uint64_t draw = SplitMix(seed + i * kSplitMixStep);
     const uint64_t token = draw % std::max<uint64_t>(from.model->vocab_size, 1);
-    request.prompt.push_back(static_cast<TokenId>(token));
+    prompt.push_back(static_cast<TokenId>(token));
   }
+  request.prompt = std::move(prompt);
   request.sampling.max_tokens = 2;
   request.sampling.temperature = 0;
   request.sampling.ignore_eos = true;

@@ -33,7 +33,7 @@ bool ShadowRuns::Loan::Take(size_t bytes) {
 
 // The memory is asked for before anything is copied.
 void ShadowRuns::Case::TakeRequest(const GenerateRequest& from) {
-  const SamplingSettings& sampling = from.sampling;
+  const wire::SamplingParams& sampling = from.sampling;
   size_t bytes = sizeof(Case) + from.request_id.size() + from.tenant.size();
   bytes += from.prompt.size() * sizeof(TokenId);
   bytes += sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]);

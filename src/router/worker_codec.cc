@@ -66,7 +66,7 @@ void EncodeName(const WorkerName& name, v1::WorkerRef* out) {
   out->set_incarnation(name.incarnation.value());
 }
 
-void EncodeSampling(const SamplingSettings& sampling, v1::SamplingParams* out) {
+void EncodeSampling(const wire::SamplingParams& sampling, v1::SamplingParams* out) {
   out->set_temperature(sampling.temperature);
   out->set_top_p(sampling.top_p);
   out->set_top_k(sampling.top_k);

@@ -19,6 +19,8 @@
 #include "src/router/generate_request.h"
 #include "src/router/lease_id.h"
 #include "src/router/submit.h"
+#include "src/wire/prompt.h"
+#include "src/wire/sampling_params.h"
 
 namespace baton::router {
 
@@ -107,13 +109,13 @@ struct PlacementSpec {
   RequestUid uid;
   uint32_t attempt = 1;
   uint32_t num_choices = 1;
-  uint32_t deadline_ms = 0;                      // left
-  const std::vector<TokenId>* prompt = nullptr;  // owned by the request; valid during the call
-  std::span<const TokenId> replayed;             // output known so far; only with one choice
-  const SamplingSettings* sampling = nullptr;    // owned and valid like `prompt`
-  std::string_view tenant = kv::kDefaultTenant;  // salts the hash chain
-  bool is_cacheable = true;                      // the KV is for the decode worker's prefix cache
-  SpanIds trace;                                 // the request's span; not valid = no spans of it
+  uint32_t deadline_ms = 0;                        // left
+  const wire::Prompt* prompt = nullptr;            // owned by the request; valid during the call
+  std::span<const TokenId> replayed;               // output known so far; only with one choice
+  const wire::SamplingParams* sampling = nullptr;  // owned and valid like `prompt`
+  std::string_view tenant = kv::kDefaultTenant;    // salts the hash chain
+  bool is_cacheable = true;                        // the KV is for the decode worker's prefix cache
+  SpanIds trace;                                   // the request's span; not valid = no spans of it
 };
 
 // A token from a worker.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "src/base/xxh3.h"
-#include "src/sim/sim_codec.h"
 #include "src/sim/sim_draws.h"
 
 namespace baton::sim {
@@ -41,18 +40,15 @@ SimClient::SimClient(const SimRequest& spec, SimClientDesk* desk,
       desk_(desk),
       on_end_(std::move(on_end)),
       model_(spec.request.model),
-      params_(ToSamplingParams(spec.request.sampling)),
-      stop_tokens_(spec.request.sampling.stop_token_ids),
-      num_prompt_(static_cast<uint32_t>(spec.request.prompt.size())),
-      max_tokens_(spec.request.sampling.max_tokens),
-      ignore_eos_(spec.request.sampling.ignore_eos) {
+      params_(spec.request.sampling),
+      num_prompt_(static_cast<uint32_t>(spec.request.prompt.size())) {
   cache_name_ = CacheNameOf(spec.request);
   ++desk_->num_asked[cache_name_];
   SimPrefix prefix;
   for (const TokenId token : spec.request.prompt) prefix.Append(token);
   choices_.reserve(spec.request.num_choices);
   for (uint32_t i = 0; i < spec.request.num_choices; ++i) {
-    choices_.push_back({prefix, SamplerState(params_, spec.request.prompt, max_tokens_),
+    choices_.push_back({prefix, SamplerState(params_, spec.request.prompt, params_.max_tokens),
                         ChoiceText(*model_->tokenizer, spec.request.stop, params_.min_tokens)});
   }
 }
@@ -88,22 +84,19 @@ void SimClient::OnToken(const TokenOutput& token) {
 }
 
 FinishReason SimClient::FinishAfter(const Choice& choice, TokenId token) const {
-  const bool is_stop =
-      (!ignore_eos_ && token == kSimEos) ||
-      std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
-  const SequenceLimits limits{.max_tokens = max_tokens_, .max_context = kSimMaxContext};
+  const std::vector<TokenId>& stops = params_.stop_token_ids;
+  const bool is_stop = (!params_.ignore_eos && token == kSimEos) ||
+                       std::find(stops.begin(), stops.end(), token) != stops.end();
+  const SequenceLimits limits{.max_tokens = params_.max_tokens, .max_context = kSimMaxContext};
   return limits.After(num_prompt_, choice.state.num_output(), is_stop);
 }
 
 void SimClient::Check(Choice& choice, const TokenOutput& token) {
   choice.prefix.FillLogits(desk_->logits);
   SampledToken expected;
-  const Status status = desk_->sampler.Sample({.params = &params_,
-                                               .state = &choice.state,
-                                               .choice = token.choice,
-                                               .stop_tokens = stop_tokens_,
-                                               .logits = desk_->logits},
-                                              expected);
+  const Status status = desk_->sampler.Sample(
+      {.params = &params_, .state = &choice.state, .choice = token.choice, .logits = desk_->logits},
+      expected);
   const auto wrong = [&](std::string what) {
     desk_->violate("wrong token", fmt::format("request {} choice {} index {}: {}", number_,
                                               token.choice, token.index, what));

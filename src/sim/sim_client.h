@@ -102,11 +102,8 @@ class SimClient final : public router::ResponseSink {
   SimClientDesk* const desk_;
   const std::function<void(SimClient&)> on_end_;
   const std::shared_ptr<const router::ModelInfo> model_;
-  model::SamplingParams params_;
-  std::vector<TokenId> stop_tokens_;
+  const wire::SamplingParams params_;
   uint32_t num_prompt_ = 0;
-  uint32_t max_tokens_ = 0;
-  bool ignore_eos_ = false;
   std::string cache_name_;  // of SimClientDesk::num_asked
   bool wants_cancel_ = false;
   std::vector<Choice> choices_;

@@ -15,10 +15,8 @@ using kv::BlockState;
 using kv::kNumBlockStates;
 using kv::LinkInfo;
 using kv::TransportKind;
-using model::SamplingParams;
 using router::LinkKind;
 using router::PlacementSpec;
-using router::SamplingSettings;
 using router::WorkerLoadReport;
 using router::WorkerRequestState;
 using router::WorkerRequestStatus;
@@ -55,36 +53,16 @@ LinkKind ToLinkKind(TransportKind kind) {
 
 }  // namespace
 
-SamplingParams ToSamplingParams(const SamplingSettings& settings) {
-  SamplingParams params;
-  params.temperature = settings.temperature;
-  params.top_k = settings.top_k;
-  params.top_p = settings.top_p;
-  params.min_p = settings.min_p;
-  params.repetition_penalty = settings.repetition_penalty;
-  params.presence_penalty = settings.presence_penalty;
-  params.frequency_penalty = settings.frequency_penalty;
-  params.seed = settings.seed;
-  params.min_tokens = settings.min_tokens;
-  params.logprobs = settings.logprobs;
-  params.top_logprobs = settings.top_logprobs;
-  for (const auto& [token, bias] : settings.logit_bias) params.logit_bias.push_back({token, bias});
-  return params;
-}
-
 RequestSpec ToEngineSpec(const PlacementSpec& spec, RequestKind kind, Incarnation peer) {
   RequestSpec out;
   out.key = {spec.uid, spec.attempt};
   out.kind = kind;
   out.peer = peer;
-  out.tokens = *spec.prompt;
+  out.tokens.assign(spec.prompt->begin(), spec.prompt->end());
   out.tokens.insert(out.tokens.end(), spec.replayed.begin(), spec.replayed.end());
   out.num_prompt_tokens = static_cast<uint32_t>(spec.prompt->size());
   out.num_choices = spec.num_choices;
-  out.max_tokens = spec.sampling->max_tokens;
-  out.sampling = ToSamplingParams(*spec.sampling);
-  out.ignore_eos = spec.sampling->ignore_eos;
-  out.stop_tokens = spec.sampling->stop_token_ids;
+  out.sampling = *spec.sampling;
   out.deadline_us = int64_t{spec.deadline_ms} * 1000;
   out.tenant = std::string(spec.tenant);
   out.is_cacheable = spec.is_cacheable;

@@ -12,7 +12,6 @@
 
 namespace baton::sim {
 
-model::SamplingParams ToSamplingParams(const router::SamplingSettings& settings);
 // An order of a router as a request of the engine, without its session.
 engine::RequestSpec ToEngineSpec(const router::PlacementSpec& spec, engine::RequestKind kind,
                                  Incarnation peer);

@@ -18,13 +18,13 @@ using loadgen::kTraceBlockTokens;
 using loadgen::RandomDraws;
 using loadgen::TraceRow;
 using router::ModelInfo;
-using router::SamplingSettings;
 using router::TenantOfSalt;
 using text::ByteLetter;
 using text::StopMatcher;
 using text::Tokenizer;
 using text::TokenizerSpec;
 using text::TokenType;
+using wire::SamplingParams;
 
 namespace {
 
@@ -140,7 +140,7 @@ std::vector<TokenId> SimWorkload::TracePrompt(const TraceRow& row) const {
 }
 
 void SimWorkload::DrawSampling(RandomDraws& draws, SimRequest* out) const {
-  SamplingSettings& sampling = out->request.sampling;
+  SamplingParams& sampling = out->request.sampling;
   sampling.seed = draws.NextU64();
   sampling.temperature = 0;
   sampling.ignore_eos = Happens(draws, 0.5);

@@ -329,9 +329,11 @@ void SimWorld::FillPools() {
     fill.request.sampling.ignore_eos = true;
     fill.request.timeout_us = 60'000'000;
     const uint32_t num_tokens = (options_.num_blocks - kFillChoices) * kSimBlock;
+    std::vector<TokenId> prompt;
     for (uint32_t t = 0; t < num_tokens; ++t) {
-      fill.request.prompt.push_back(static_cast<TokenId>(1 + draws.Below(kSimVocab - 1)));
+      prompt.push_back(static_cast<TokenId>(1 + draws.Below(kSimVocab - 1)));
     }
+    fill.request.prompt = std::move(prompt);
     Ask(std::move(fill), i % options_.shape.num_routers);
     if (!RunUntil([this] { return AllAnswered(); }, kDrainUs)) {
       return Violate("hung", fmt::format("pool-filling request {} has no end", i));

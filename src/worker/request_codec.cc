@@ -17,16 +17,16 @@ using engine::TokenEvent;
 using kv::TransportKind;
 using limits::kMaxLogitBiases;
 using limits::kMaxStopTokens;
-using model::LogitBias;
-using model::SamplingParams;
-using model::ValidateSamplingParams;
 using scheduler::FinishReason;
+using wire::LogitBias;
+using wire::SamplingParams;
+using wire::ValidateSamplingParams;
 
 namespace {
 
 Status SamplingFromProto(const v1::SamplingParams& m, const SessionLimits& limits,
-                         RequestSpec* out) {
-  SamplingParams& p = out->sampling;
+                         SamplingParams* out) {
+  SamplingParams& p = *out;
   p.temperature = m.temperature();
   p.top_k = m.top_k();
   p.top_p = m.top_p();
@@ -58,10 +58,10 @@ Status SamplingFromProto(const v1::SamplingParams& m, const SessionLimits& limit
   }
   for (const uint32_t token : m.stop_token_ids()) {
     if (token >= limits.vocab_size) continue;  // can never be sampled
-    out->stop_tokens.push_back(static_cast<TokenId>(token));
+    p.stop_token_ids.push_back(static_cast<TokenId>(token));
   }
-  out->max_tokens = m.max_tokens();
-  out->ignore_eos = m.ignore_eos();
+  p.max_tokens = m.max_tokens();
+  p.ignore_eos = m.ignore_eos();
   return ValidateSamplingParams(p, limits.vocab_size);
 }
 
@@ -87,7 +87,7 @@ Status SpecFromProto(const v1::RequestSpec& m, const SessionLimits& limits, Requ
   out->deadline_us = int64_t{m.deadline_ms()} * 1000;
   out->tenant = m.tenant();
   out->is_cacheable = !m.not_cacheable();
-  return SamplingFromProto(m.sampling(), limits, out);
+  return SamplingFromProto(m.sampling(), limits, &out->sampling);
 }
 
 v1::RequestState ToProto(RequestState state) {

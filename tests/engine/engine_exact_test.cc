@@ -35,7 +35,7 @@ TEST(EngineExactTest, TheDemoModelAnswersAChat) {
   spec.session = SessionId(1);
   spec.tokens = {1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198};
   spec.num_prompt_tokens = static_cast<uint32_t>(spec.tokens.size());
-  spec.max_tokens = 16;
+  spec.sampling.max_tokens = 16;
   spec.sampling.temperature = 0;
   spec.deadline_us = 60'000'000 * int64_t{kPatienceFactor};
   ASSERT_TRUE(worker.engine().TryStart(spec).ok());

@@ -177,7 +177,7 @@ TEST(EngineHandoffTest, AChoiceThatEndsAtItsFirstTokenIsNotDecoded) {
       Pair pair;
       RequestSpec spec = ToyRequest(3, 10, by_limit ? 1 : 12);
       spec.num_choices = n;
-      if (!by_limit) spec.stop_tokens = {ExpectedTokens(spec, 0)[0]};
+      if (!by_limit) spec.sampling.stop_token_ids = {ExpectedTokens(spec, 0)[0]};
       pair.Start(spec);
       ASSERT_TRUE(pair.rig.RunUntilQuiet());
       pair.ExpectAnswered(spec);
@@ -197,7 +197,7 @@ TEST(EngineHandoffTest, OneChoiceMayEndAtItsFirstTokenWhileAnotherGoesOn) {
   spec.sampling.seed = 4;
   const TokenId first = ExpectedTokens(spec, 0)[0];
   ASSERT_NE(first, ExpectedTokens(spec, 1)[0]);
-  spec.stop_tokens = {first};
+  spec.sampling.stop_token_ids = {first};
   pair.Start(spec);
   ASSERT_TRUE(pair.rig.RunUntilQuiet());
   pair.ExpectAnswered(spec);

@@ -28,9 +28,9 @@ RequestSpec Request(uint64_t number, uint32_t num_tokens, uint32_t max_tokens) {
     spec.tokens.push_back(static_cast<TokenId>(1 + (number * 31 + i) % (kToyVocab - 1)));
   }
   spec.num_prompt_tokens = num_tokens;
-  spec.max_tokens = max_tokens;
+  spec.sampling.max_tokens = max_tokens;
   spec.sampling.temperature = 0;
-  spec.ignore_eos = true;
+  spec.sampling.ignore_eos = true;
   spec.deadline_us = 60'000'000;
   return spec;
 }

@@ -78,7 +78,7 @@ TEST(EngineLocalTest, StopTokensAndLimitsEndAChoiceAtTheirToken) {
   for (const size_t at : {size_t{0}, size_t{1}, size_t{5}}) {
     RequestSpec spec = plain;
     spec.key.uid.lo += at + 1;
-    spec.stop_tokens = {tokens[at]};
+    spec.sampling.stop_token_ids = {tokens[at]};
     const size_t first =
         static_cast<size_t>(std::find(tokens.begin(), tokens.end(), tokens[at]) - tokens.begin());
     worker->Start(spec);
@@ -225,16 +225,18 @@ TEST(EngineLocalTest, BadRequestsAreRejectedWithTheReason) {
       {"n", [](RequestSpec* s) { s->num_choices = 129; }, StatusCode::kInvalidArgument},
       {"no choice", [](RequestSpec* s) { s->num_choices = 0; }, StatusCode::kInvalidArgument},
       {"attempt", [](RequestSpec* s) { s->key.attempt = 0; }, StatusCode::kInvalidArgument},
-      {"max_tokens", [](RequestSpec* s) { s->max_tokens = 0; }, StatusCode::kInvalidArgument},
+      {"max_tokens", [](RequestSpec* s) { s->sampling.max_tokens = 0; },
+       StatusCode::kInvalidArgument},
       {"top_p", [](RequestSpec* s) { s->sampling.top_p = 2; }, StatusCode::kInvalidArgument},
-      {"stop", [](RequestSpec* s) { s->stop_tokens = {-5}; }, StatusCode::kInvalidArgument},
+      {"stop", [](RequestSpec* s) { s->sampling.stop_token_ids = {-5}; },
+       StatusCode::kInvalidArgument},
       {"deadline", [](RequestSpec* s) { s->deadline_us = 0; }, StatusCode::kInvalidArgument},
       {"a prompt to hand off, at a worker that decodes",
        [](RequestSpec* s) { s->kind = RequestKind::kSource; }, StatusCode::kAborted},
       {"never fits",
        [](RequestSpec* s) {
          s->num_choices = 120;
-         s->max_tokens = 190;
+         s->sampling.max_tokens = 190;
        },
        StatusCode::kOutOfRange},
   };

@@ -65,7 +65,7 @@ TEST_P(EngineOverlapTest, AChoiceThatStopsWastesOneRow) {
   HandWorker* const worker = Add();
   RequestSpec spec = ChosenThere(5, 10, 30);
   const std::vector<TokenId> tokens = ExpectedTokens(spec, 0);
-  spec.stop_tokens = {tokens[12]};
+  spec.sampling.stop_token_ids = {tokens[12]};
   const RequestSpec beside = ChosenThere(6, 10, 30);
   worker->Start(spec);
   worker->Start(beside);
@@ -172,8 +172,9 @@ RequestSpec AnyRequest(TestRandom& random, uint64_t number) {
   if (random.OneIn(2)) spec.sampling.temperature = 1.0f;
   if (random.OneIn(6)) spec.sampling.presence_penalty = 0.25f;
   spec.sampling.seed = random.Below(1000);
-  spec.ignore_eos = random.OneIn(2);
-  if (random.OneIn(2)) spec.stop_tokens = {static_cast<TokenId>(random.Below(kToyVocab))};
+  spec.sampling.ignore_eos = random.OneIn(2);
+  if (random.OneIn(2))
+    spec.sampling.stop_token_ids = {static_cast<TokenId>(random.Below(kToyVocab))};
   return spec;
 }
 

@@ -162,7 +162,7 @@ TEST(EngineHandOverTest, SequenceMovesAtEachToken) {
                                         << num_late << " rounds late");
         Trio trio(/*has_device=*/num_known % 2 == 1);
         RequestSpec spec = SeededRequest(num_known, num_tokens, 1);
-        spec.max_tokens = 16;
+        spec.sampling.max_tokens = 16;
         spec.sampling.repetition_penalty = 1.2f;
         trio.Start(spec);
         for (int i = 0; i < 200; ++i) {
@@ -195,7 +195,7 @@ TEST(EngineHandOverTest, SequenceMovesAtEachToken) {
 // has granted already.
 RequestSpec HandOverOf(Trio* trio, uint32_t num_tokens) {
   RequestSpec spec = SeededRequest(1, num_tokens, 1);
-  spec.max_tokens = 60;
+  spec.sampling.max_tokens = 60;
   trio->Start(spec);
   for (int i = 0; i < 200; ++i) {
     if (trio->first->recorder().Of(spec.key).Tokens(0).size() >= 3) break;
@@ -214,7 +214,7 @@ RequestSpec HandOverOf(Trio* trio, uint32_t num_tokens) {
 TEST(EngineHandOverTest, OtherStreamsGoOnWhileALongSequenceIsHashed) {
   Trio trio;
   RequestSpec beside = SeededRequest(2, 5, 1);
-  beside.max_tokens = 150;
+  beside.sampling.max_tokens = 150;
   trio.first->Start(beside);
   const RequestSpec moved = HandOverOf(&trio, 100);
   const uint32_t num_blocks = ToyLayout().BlocksFor(101);
@@ -256,7 +256,7 @@ TEST(EngineHandOverTest, EndsCleanlyInAnyTurnOfTheHashing) {
 TEST(EngineHandOverTest, WorkerWithoutTheKvSaysSo) {
   Trio trio;
   RequestSpec spec = SeededRequest(1, 20, 1);
-  spec.max_tokens = 40;
+  spec.sampling.max_tokens = 40;
   trio.Start(spec);
   for (int i = 0; i < 200; ++i) {
     if (trio.first->recorder().Of(spec.key).Tokens(0).size() >= 4) break;

@@ -177,10 +177,10 @@ inline RequestSpec ToyRequest(uint64_t number, uint32_t num_tokens, uint32_t max
     spec.tokens.push_back(static_cast<TokenId>(1 + random() % (kToyVocab - 1)));
   }
   spec.num_prompt_tokens = num_tokens;
-  spec.max_tokens = max_tokens;
+  spec.sampling.max_tokens = max_tokens;
   spec.sampling.temperature = 0;
   spec.sampling.logprobs = true;
-  spec.ignore_eos = true;
+  spec.sampling.ignore_eos = true;
   spec.deadline_us = 600'000'000;
   return spec;
 }
@@ -197,27 +197,25 @@ inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t cho
   model::Sampler sampler(kToyVocab, std::vector<TokenId>{0});
   model::SamplerState state(spec.sampling,
                             std::span<const TokenId>(spec.tokens).first(spec.num_prompt_tokens),
-                            spec.max_tokens);
+                            spec.sampling.max_tokens);
   std::vector<TokenId> prefix = spec.tokens;
   for (size_t i = spec.num_prompt_tokens; i < prefix.size(); ++i) state.Append(prefix[i]);
   std::vector<TokenId> tokens;
-  while (state.num_output() < spec.max_tokens) {
+  while (state.num_output() < spec.sampling.max_tokens) {
     const std::vector<float> logits = ToyModel::LogitsAfter(prefix);
     model::SampledToken sampled;
-    EXPECT_TRUE(sampler
-                    .Sample({.params = &spec.sampling,
-                             .state = &state,
-                             .choice = choice,
-                             .stop_tokens = spec.stop_tokens,
-                             .logits = logits},
-                            sampled)
-                    .ok());
+    EXPECT_TRUE(
+        sampler
+            .Sample({.params = &spec.sampling, .state = &state, .choice = choice, .logits = logits},
+                    sampled)
+            .ok());
     state.Append(sampled.token);
     prefix.push_back(sampled.token);
     tokens.push_back(sampled.token);
-    const bool eos = sampled.token == 0 && !spec.ignore_eos;
-    const bool stop = std::find(spec.stop_tokens.begin(), spec.stop_tokens.end(), sampled.token) !=
-                      spec.stop_tokens.end();
+    const bool eos = sampled.token == 0 && !spec.sampling.ignore_eos;
+    const bool stop =
+        std::find(spec.sampling.stop_token_ids.begin(), spec.sampling.stop_token_ids.end(),
+                  sampled.token) != spec.sampling.stop_token_ids.end();
     if (eos || stop) break;
   }
   return tokens;

@@ -25,14 +25,14 @@ inline RequestSpec MakeRequest(uint64_t number, uint32_t num_tokens, uint32_t ma
     spec.tokens.push_back(static_cast<TokenId>(100 + random() % (vocab_size - 100)));
   }
   spec.num_prompt_tokens = num_tokens;
-  spec.max_tokens = max_tokens;
+  spec.sampling.max_tokens = max_tokens;
   spec.sampling.temperature = number % 3 == 0 ? 0.9f : 0.0f;
   spec.sampling.seed = number * 31;
   spec.sampling.logprobs = true;
   spec.sampling.top_logprobs = 2;
   if (number % 3 == 1) spec.sampling.repetition_penalty = 1.1f;
   spec.num_choices = number % 4 == 0 ? 2 : 1;
-  spec.ignore_eos = true;
+  spec.sampling.ignore_eos = true;
   spec.deadline_us = 300'000'000 * int64_t{kPatienceFactor};
   return spec;
 }
@@ -89,7 +89,7 @@ inline std::vector<Record> RunPair(LiveWorker* p, LiveWorker* d,
 inline void ExpectSameBits(const Record& a, const Record& b, const RequestSpec& spec) {
   for (uint32_t c = 0; c < spec.num_choices; ++c) {
     EXPECT_EQ(a.Tokens(c), b.Tokens(c)) << spec.tokens.size() << " tokens, choice " << c;
-    EXPECT_EQ(a.Tokens(c).size(), spec.max_tokens);
+    EXPECT_EQ(a.Tokens(c).size(), spec.sampling.max_tokens);
   }
 }
 

@@ -127,18 +127,17 @@ class OverlappingModel final : public model::ForwardModel {
     }
   }
   TokenId ChooseOne(const kernels::RowSampling& row, std::span<const float> logits) {
-    const model::SamplingParams params{.temperature = row.temperature,
-                                       .top_k = row.top_k,
-                                       .top_p = row.top_p,
-                                       .min_p = row.min_p,
-                                       .seed = row.seed};
+    const wire::SamplingParams params{.temperature = row.temperature,
+                                      .top_k = row.top_k,
+                                      .top_p = row.top_p,
+                                      .min_p = row.min_p,
+                                      .seed = row.seed};
     model::SamplerState state(params, {}, row.output_index);
     for (uint32_t i = 0; i < row.output_index; ++i) state.Append(0);
     model::SampledToken out;
     const Status status = sampler_.Sample({.params = &params,
                                            .state = &state,
                                            .choice = row.choice,
-                                           .stop_tokens = {},
                                            .logits = logits.first(kToyVocab)},
                                           out);
     return status.ok() ? out.token : model::kNoTokenId;

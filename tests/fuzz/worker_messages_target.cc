@@ -23,7 +23,6 @@ using engine::RequestSpec;
 using kv::Revoke;
 using limits::kMaxPrefixChanges;
 using limits::kMaxStopTokens;
-using model::ValidateSamplingParams;
 using router::DecodeHello;
 using router::DecodeLoad;
 using router::DecodePrefix;
@@ -34,12 +33,13 @@ using router::EncodeStartDecode;
 using router::EncodeStartPrefill;
 using router::LinkView;
 using router::PlacementSpec;
-using router::SamplingSettings;
 using router::WorkerLoadReport;
 using router::WorkerName;
 using router::WorkerRequestState;
 using router::WorkerRequestStatus;
 using router::WorkerToken;
+using wire::SamplingParams;
+using wire::ValidateSamplingParams;
 using worker::ProtoHandoffWire;
 using worker::RequestKeyFromProto;
 using worker::RequestSpecFromProto;
@@ -169,9 +169,9 @@ void CheckRouterMessage(Input input) {
                 spec.tokens.size());
     BATON_CHECK(spec.key.attempt >= 1 && spec.key.uid != RequestUid{}, "a request without a key");
     CheckTokens(spec.tokens);
-    CheckTokens(spec.stop_tokens);
-    BATON_CHECK(spec.stop_tokens.size() <= kMaxStopTokens, "{} stop tokens",
-                spec.stop_tokens.size());
+    CheckTokens(spec.sampling.stop_token_ids);
+    BATON_CHECK(spec.sampling.stop_token_ids.size() <= kMaxStopTokens, "{} stop tokens",
+                spec.sampling.stop_token_ids.size());
     BATON_CHECK(ValidateSamplingParams(spec.sampling, kVocab).ok());
     BATON_CHECK((spec.peer.value() != 0) == (spec.kind != RequestKind::kLocal), "peer {}",
                 spec.peer.value());
@@ -192,13 +192,21 @@ void CheckHandoffMessage(Input input) {
 
 // A request that a router would send arrives as it was.
 void CheckPlacement(ByteSource source) {
-  std::vector<TokenId> prompt(1 + source.Below(40));
-  for (TokenId& token : prompt) token = static_cast<TokenId>(source.Below(256));
-  SamplingSettings sampling;
+  std::vector<TokenId> tokens(1 + source.Below(40));
+  for (TokenId& token : tokens) token = static_cast<TokenId>(source.Below(256));
+  const wire::Prompt prompt = tokens;
+  SamplingParams sampling;
   sampling.temperature = static_cast<float>(source.Below(200)) / 100.0f;
+  sampling.top_p = 0.5f;
   sampling.top_k = source.Below(100);
+  sampling.min_p = 0.25f;
+  sampling.repetition_penalty = 1.5f;
+  sampling.presence_penalty = -0.5f;
+  sampling.frequency_penalty = 2.5f;
   sampling.seed = source.U64();
   sampling.max_tokens = 1 + source.Below(100);
+  sampling.min_tokens = sampling.max_tokens / 2;
+  sampling.ignore_eos = true;
   sampling.logprobs = source.Flag();
   sampling.top_logprobs = sampling.logprobs ? source.Below(21) : 0;
   sampling.logit_bias = {{static_cast<TokenId>(source.Below(256)), -1.5f}};
@@ -220,11 +228,9 @@ void CheckPlacement(ByteSource source) {
   RequestSpec decoded;
   const Status status = RequestSpecFromProto(sent, Limits(prefill), &decoded);
   BATON_CHECK(status.ok(), "{}", status.ToString());
-  BATON_CHECK(decoded.tokens == prompt && decoded.key.uid == spec.uid &&
+  BATON_CHECK(decoded.tokens == tokens && decoded.key.uid == spec.uid &&
                   decoded.key.attempt == spec.attempt && decoded.num_choices == spec.num_choices &&
-                  decoded.sampling.seed == sampling.seed &&
-                  decoded.max_tokens == sampling.max_tokens &&
-                  decoded.sampling.logit_bias.size() == 1 && decoded.stop_tokens.size() == 1,
+                  decoded.sampling == sampling,
               "a request changed on its way");
 }
 

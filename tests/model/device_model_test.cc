@@ -22,6 +22,7 @@
 #include "kernels/simt/run_options.h"
 #include "kernels/simt/simt_device.h"
 #include "src/model/sampler.h"
+#include "src/wire/sampling_params.h"
 #include "tests/model/gguf_builder.h"
 #include "tests/model/golden_compare.h"
 #include "tests/model/golden_file.h"
@@ -39,6 +40,7 @@ using kernels::RowSampling;
 using kv::KvDtype;
 using kv::KvDtypeName;
 using kv::KvLayout;
+using wire::SamplingParams;
 
 namespace {
 

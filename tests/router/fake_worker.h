@@ -19,8 +19,8 @@ struct Order {
   RequestUid uid;
   uint32_t attempt = 0;
   std::string peer;  // worker id; "" = local
-  std::vector<TokenId> prompt;
-  SamplingSettings sampling;
+  wire::Prompt prompt;
+  wire::SamplingParams sampling;
   uint32_t num_choices = 0;
   uint32_t deadline_ms = 0;
   std::vector<TokenId> replayed;

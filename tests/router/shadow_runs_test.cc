@@ -211,13 +211,13 @@ TEST_F(ShadowRunsTest, AClientTakesTheWorkerAtOnce) {
 // The pool is the shadow's in part; a client that needs it all still starts in the same call.
 TEST_F(ShadowRunsTest, AClientThatFindsNoRoomGetsTheRoomOfShadows) {
   GenerateRequest large = Request();
-  large.prompt.assign(400, 'p');
+  large.prompt = std::vector<TokenId>(400, 'p');
   Serve(Submit(std::move(large)));
   Tick();
   ASSERT_THAT(Shadows(), SizeIs(1));
   ASSERT_GT(cluster_.PlacedBlocks("decode-0"), 24u);
   GenerateRequest larger = Request(30);
-  larger.prompt.assign(480, 'p');
+  larger.prompt = std::vector<TokenId>(480, 'p');
   const RequestUid uid = Submit(std::move(larger));
   EXPECT_EQ(cluster_.Log("decode-0").Of(Order::Kind::kDecode).back().uid, uid);
   EXPECT_EQ(Count(ShadowResult::kDropped), 1u);
@@ -365,7 +365,8 @@ TEST_F(ShadowRunsTest, WhatARequestIsMadeOfIsBoundedToo) {
   result.timings.decode_worker = "decode-0";
   constexpr size_t kTooMany = ShadowRuns::kMaxBytes / sizeof(TokenId);
   const std::vector<std::pair<std::string, std::function<void(GenerateRequest*)>>> large = {
-      {"prompt", [](GenerateRequest* request) { request->prompt.resize(kTooMany); }},
+      {"prompt",
+       [](GenerateRequest* request) { request->prompt = std::vector<TokenId>(kTooMany); }},
       {"biases", [](GenerateRequest* request) { request->sampling.logit_bias.resize(kTooMany); }},
       {"stops",
        [](GenerateRequest* request) { request->sampling.stop_token_ids.resize(kTooMany); }},

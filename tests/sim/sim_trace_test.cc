@@ -54,9 +54,9 @@ TEST(SimTraceTest, EqualBlocksOfATraceGiveEqualTokens) {
   rows[1] = {10, 1536, 4, {1, 2, 3}};
   rows[2] = {20, 1024, 4, {9, 2}};
   const SimWorkload workload(1, 1, &rows);
-  const std::vector<TokenId> a = workload.Make(0).request.prompt;
-  const std::vector<TokenId> b = workload.Make(1).request.prompt;
-  const std::vector<TokenId> c = workload.Make(2).request.prompt;
+  const wire::Prompt a = workload.Make(0).request.prompt;
+  const wire::Prompt b = workload.Make(1).request.prompt;
+  const wire::Prompt c = workload.Make(2).request.prompt;
   ASSERT_LT(a.size(), b.size());
   EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()));
   EXPECT_NE(a, c);

@@ -9,6 +9,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 # Component -> components it may include directly. Rows are transitive.
 TABLE = {
     "src/base": [],
+    "src/wire": ["src/base"],
     "src/tls": ["src/base"],
     "src/rpc": ["src/base", "src/tls"],
     "src/http": ["src/base"],
@@ -17,12 +18,13 @@ TABLE = {
     "kvcache": ["src/base"],
     "kvcache/transport": ["src/base", "src/tls", "src/device", "kvcache"],
     "scheduler": ["src/base", "kvcache"],
-    "src/model": ["src/base", "src/device", "kernels"],
+    "src/model": ["src/base", "src/wire", "src/device", "kernels"],
     "src/text": ["src/base"],
     "src/obs": ["src/base", "src/http"],
     "src/otlp": ["src/base", "src/obs", "proto"],
     "src/engine": [
         "src/base",
+        "src/wire",
         "src/device",
         "kernels",
         "kvcache",
@@ -33,6 +35,7 @@ TABLE = {
         "src/obs",
     ],
     "src/worker": [
+        "src/wire",
         "src/engine",
         "src/model",
         "src/text",
@@ -44,11 +47,19 @@ TABLE = {
         "src/rpc",
         "proto",
     ],
-    "src/router": ["scheduler", "kvcache", "src/text", "src/obs", "src/rpc", "proto"],
-    "src/api": ["src/router", "src/http", "src/text", "src/obs", "src/otlp", "proto"],
+    "src/router": [
+        "src/wire",
+        "scheduler",
+        "kvcache",
+        "src/text",
+        "src/obs",
+        "src/rpc",
+        "proto",
+    ],
+    "src/api": ["src/wire", "src/router", "src/http", "src/text", "src/obs", "src/otlp", "proto"],
     "src/loadgen": ["src/base", "proto"],
     "src/plan": ["src/base", "scheduler"],
-    "src/sim": ["src/engine", "src/router", "src/loadgen", "src/plan"],
+    "src/sim": ["src/wire", "src/engine", "src/router", "src/loadgen", "src/plan"],
     "src/cli": [
         "src/worker",
         "src/api",

@@ -8,6 +8,7 @@ from tree import Finding
 # benchmarks stand in the namespace of what they measure.
 NAMESPACES = {
     "src/base": "",
+    "src/wire": "wire",
     "src/tls": "tls",
     "src/rpc": "rpc",
     "src/http": "http",

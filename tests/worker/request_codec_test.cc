@@ -17,8 +17,8 @@ namespace baton::worker {
 using kv::TransportKind;
 using limits::kMaxLogitBiases;
 using limits::kMaxStopTokens;
-using model::LogitBias;
-using model::SamplingParams;
+using wire::LogitBias;
+using wire::SamplingParams;
 using namespace engine;  // NOLINT(google-build-using-namespace)
 using scheduler::FinishReason;
 
@@ -85,11 +85,11 @@ TEST(RequestCodecTest, EveryFieldArrives) {
   EXPECT_EQ(spec.tokens, (std::vector<TokenId>{10, 11, 12, 13, 14}));
   EXPECT_EQ(spec.num_prompt_tokens, 4u);
   EXPECT_EQ(spec.num_choices, 1u);
-  EXPECT_EQ(spec.max_tokens, 20u);
+  EXPECT_EQ(spec.sampling.max_tokens, 20u);
   EXPECT_EQ(spec.deadline_us, 2'500'000);
   EXPECT_EQ(spec.tenant, "default");
-  EXPECT_TRUE(spec.ignore_eos);
-  EXPECT_EQ(spec.stop_tokens, std::vector<TokenId>{42});
+  EXPECT_TRUE(spec.sampling.ignore_eos);
+  EXPECT_EQ(spec.sampling.stop_token_ids, std::vector<TokenId>{42});
   const SamplingParams& p = spec.sampling;
   EXPECT_EQ(p.temperature, 0.5f);
   EXPECT_EQ(p.top_k, 7u);
@@ -203,7 +203,8 @@ TEST(RequestCodecTest, HostileOrdersNeverLeaveTheRanges) {
       ++num_taken;
       ASSERT_LE(spec.tokens.size(), kContext) << "seed " << seed;
       for (const TokenId token : spec.tokens) ASSERT_LT(static_cast<uint32_t>(token), kVocab);
-      for (const TokenId token : spec.stop_tokens) ASSERT_LT(static_cast<uint32_t>(token), kVocab);
+      for (const TokenId token : spec.sampling.stop_token_ids)
+        ASSERT_LT(static_cast<uint32_t>(token), kVocab);
       for (const LogitBias& b : spec.sampling.logit_bias) {
         ASSERT_LT(static_cast<uint32_t>(b.token), kVocab);
       }

@@ -172,9 +172,9 @@ RequestSpec GreedyRequest(uint64_t number, std::vector<TokenId> prompt, uint32_t
   spec.session = SessionId(1);
   spec.num_prompt_tokens = static_cast<uint32_t>(prompt.size());
   spec.tokens = std::move(prompt);
-  spec.max_tokens = max_tokens;
+  spec.sampling.max_tokens = max_tokens;
   spec.sampling.temperature = 0;
-  spec.ignore_eos = true;
+  spec.sampling.ignore_eos = true;
   spec.deadline_us = kPatienceUs;
   return spec;
 }

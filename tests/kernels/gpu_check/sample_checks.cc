@@ -3,6 +3,7 @@
 
 #include "src/base/status.h"
 #include "src/model/sampler.h"
+#include "src/wire/sampling_params.h"
 #include "tests/kernels/gpu_check/device_array.h"
 #include "tests/kernels/gpu_check/differences.h"
 #include "tests/kernels/gpu_check/stages.h"
@@ -11,6 +12,7 @@
 namespace baton::kernels::gpu_check {
 
 using namespace model;  // NOLINT(google-build-using-namespace)
+using wire::SamplingParams;
 
 namespace {
 

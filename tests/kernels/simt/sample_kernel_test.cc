@@ -13,6 +13,7 @@
 #include "kernels/simt/arena.h"
 #include "kernels/simt/run_options.h"
 #include "src/model/sampler.h"
+#include "src/wire/sampling_params.h"
 #include "tests/kernels/simt/device_values.h"
 #include "tests/kernels/simt/mutation.h"
 #include "tests/test_seed.h"
@@ -20,6 +21,8 @@
 namespace baton::kernels::cuda {
 
 using namespace model;  // NOLINT(google-build-using-namespace)
+using wire::kMinTemperature;
+using wire::SamplingParams;
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "src/model/sampling_params.h"
+#include "src/wire/sampling_params.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "src/base/limits.h"
 
-namespace baton::model {
+namespace baton::wire {
 
 using limits::kMaxAddedPenalty;
 using limits::kMaxLogitBias;
@@ -69,4 +69,4 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, uint32_t vocab
   return CheckBiases(params.logit_bias, vocab_size);
 }
 
-}  // namespace baton::model
+}  // namespace baton::wire
