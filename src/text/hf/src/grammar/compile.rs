@@ -176,7 +176,14 @@ fn compile_plain(
 /// A failure of llguidance: a limit when the message speaks of one.
 fn coded(place: &str, message: &str) -> Failure {
     const LIMITS: [&str; 6] = ["fuel", "too large", "too big", "too many", "stack level", "limit"];
-    let message_here = format!("{place}: {message}");
+    let message_here = if message.starts_with("oneOf constraints are not supported") {
+        format!(
+            "{place}/oneOf: the branches do not exclude each other by their types or by a \
+             required constant; use anyOf"
+        )
+    } else {
+        format!("{place}: {message}")
+    };
     if LIMITS.iter().any(|word| message.contains(word)) {
         Failure::limit(message_here)
     } else {

@@ -18,7 +18,7 @@ const MAX_TOKEN_BYTES: usize = 250;
 /// Work that one grammar may cause. A step is one mask or one token that is taken.
 pub fn parser_limits() -> ParserLimits {
     ParserLimits {
-        max_items_in_row: 2_000,
+        max_items_in_row: 10_000,      // 500 optional properties need 2,007
         initial_lexer_fuel: 1_000_000, // about 20 ms
         step_lexer_fuel: 200_000,      // about 14 ms
         step_max_items: 50_000,        // about 3 ms
