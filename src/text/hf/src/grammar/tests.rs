@@ -676,6 +676,36 @@ fn a_step_past_its_work_is_an_error_and_spoils_no_other_state() {
     State::new(&grammar).mask(&mut words).unwrap();
 }
 
+#[test]
+fn a_limit_of_one_state_is_not_the_next_ones() {
+    let mut vocabulary = bytes_vocabulary();
+    let limits = Arc::get_mut(&mut vocabulary).unwrap().factory.limits_mut();
+    limits.max_lexer_states = 100;
+    let text = "([a-z]{3}[0-9]){100}";
+    let grammar = Arc::new(
+        compile(&vocabulary, Kind::Regex, text, &LIMITS)
+            .unwrap_or_else(|f| panic!("{}", f.message)),
+    );
+    let tokens = ids(&"abc7".repeat(100));
+    let mut ends = Vec::new();
+    for _ in 0..3 {
+        let mut state = State::new(&grammar);
+        let mut words = vec![0; NUM_TOKENS.div_ceil(32)];
+        let failed = tokens.iter().position(|id| {
+            let step = state.mask(&mut words).and_then(|()| state.accept(&[*id]));
+            step.is_err_and(|failure| {
+                assert_eq!(failure.code, Code::Limit, "{}", failure.message);
+                true
+            })
+        });
+        ends.push(failed.expect("the lexer has more than 100 states"));
+        assert!(!state.is_stopped(), "an error is not an end");
+        assert_eq!(state.mask(&mut words).unwrap_err().code, Code::Limit, "and it stays");
+    }
+    assert!(ends[0] > 10, "{ends:?}");
+    assert_eq!(ends, [ends[0]; 3], "each state gets as far as the first");
+}
+
 /// Times over a real vocabulary: BATON_GRAMMAR_VOCABULARY names a file of u32s: the number of
 /// tokens, the end, then for each token its size and bytes.
 #[test]
