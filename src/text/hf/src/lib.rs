@@ -1,5 +1,5 @@
-//! Byte-level BPE, chat templates (baton_text.h) and grammars (baton_grammar.h) behind a C ABI. Nothing here is public Rust:
-//! the ABI is the only way in, and no panic leaves it.
+//! Byte-level BPE, chat templates (baton_text.h) and grammars (baton_grammar.h) behind a C ABI.
+//! Nothing here is public Rust: the ABI is the only way in, and no panic leaves it.
 
 mod abi;
 mod bpe;
