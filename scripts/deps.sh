@@ -106,17 +106,21 @@ else
   echo "deps.sh: no apt-get here: have the packages named in this file installed" >&2
 fi
 
-# Rust: the toolchain on PATH if it is new enough for the tokenizer library, else the newest of apt:
-# cargo on Debian 13, cargo-web on Debian 12.
-min_cargo_minor=85
+# Rust: the toolchain on PATH if it is new enough for the libraries, else the newest of apt: cargo,
+# else a package named by its version (Ubuntu), else cargo-web (Debian 12).
+min_cargo_minor=87
 cargo_minor="$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p' || true)"
 if [[ "${cargo_minor:-0}" -lt $min_cargo_minor ]] && command -v apt-get >/dev/null; then
   candidate_minor="$(LC_ALL=C apt-cache policy cargo 2>/dev/null |
     sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\(0\|1\)\.\([0-9]*\).*/\3/p')"
+  versioned=
+  for minor in 87 88 89 91 93; do
+    if has_candidate "cargo-1.$minor"; then versioned="1.$minor"; fi
+  done
   if [[ "${candidate_minor:-0}" -ge $min_cargo_minor ]]; then
     missing+=(cargo rustc)
-  elif has_candidate cargo-1.85; then  # Ubuntu 24.04 names them by their version
-    missing+=(cargo-1.85 rustc-1.85)
+  elif [[ -n "$versioned" ]]; then
+    missing+=("cargo-$versioned" "rustc-$versioned")
   else
     installed cargo-web || missing+=(cargo-web)
     installed rustc-web || missing+=(rustc-web)

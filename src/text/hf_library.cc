@@ -2,30 +2,10 @@
 
 #include "src/base/check.h"
 #include "src/text/hf/baton_text.h"
+#include "src/text/hf_bytes.h"
 
 namespace baton::text::hf {
 namespace {
-
-baton_text_slice SliceOf(std::string_view text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
-
-// Bytes that the library handed out; freed with it.
-class OwnedBytes {
- public:
-  OwnedBytes() = default;
-  OwnedBytes(const OwnedBytes&) = delete;
-  OwnedBytes& operator=(const OwnedBytes&) = delete;
-  ~OwnedBytes() { baton_text_buffer_free(&buffer_); }
-
-  baton_text_buffer* out() { return &buffer_; }
-  std::string_view view() const {
-    return {reinterpret_cast<const char*>(buffer_.data), buffer_.size};
-  }
-
- private:
-  baton_text_buffer buffer_ = {};
-};
 
 // Token ids that the library handed out; freed with it.
 class OwnedIds {
@@ -43,16 +23,24 @@ class OwnedIds {
 };
 
 Status StatusOf(int32_t code, std::string_view what, const OwnedBytes& error) {
+  const Status status = hf::StatusOf(code, error);
+  if (status.ok()) return status;
+  return Status(status.code(), fmt::format("{}: {}", what, error.view()));
+}
+
+}  // namespace
+
+Status StatusOf(int32_t code, const OwnedBytes& error) {
   switch (code) {
     case BATON_TEXT_OK:
       return OkStatus();
     case BATON_TEXT_INVALID_ARGUMENT:
     case BATON_TEXT_RAISED:
-      return InvalidArgument("{}: {}", what, error.view());
+      return InvalidArgument("{}", error.view());
     case BATON_TEXT_LIMIT:
-      return FailedPrecondition("{}: {}", what, error.view());
+      return FailedPrecondition("{}", error.view());
     default:
-      return Internal("{}: {}", what, error.view());
+      return Internal("{}", error.view());
   }
 }
 
@@ -61,8 +49,6 @@ void CheckVersion() {
   BATON_CHECK(version == BATON_TEXT_ABI_VERSION, "the Rust library has ABI version {}, not {}",
               version, BATON_TEXT_ABI_VERSION);
 }
-
-}  // namespace
 
 void Bpe::Free::operator()(baton_text_bpe* bpe) const { baton_text_bpe_free(bpe); }
 

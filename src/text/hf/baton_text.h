@@ -1,5 +1,6 @@
-// C ABI of the Rust library baton_text: byte-level BPE (crate tokenizers) and chat templates. Only
-// src/text/hf_library.cc and the tests include it; everything else uses the C++ types of src/text.
+// C ABI of the Rust library baton_text: byte-level BPE (crate tokenizers) and chat templates;
+// baton_grammar.h has its grammars. Only src/text/hf_bytes.h, hf_library.cc and the tests include
+// it; everything else uses the C++ types of src/text.
 //
 // 1. No function unwinds: a Rust panic comes back as BATON_TEXT_INTERNAL.
 // 2. Every pointer and length is checked; a null where data is required is
@@ -19,8 +20,9 @@
 extern "C" {
 #endif
 
-// Raised with every change of this file; the C++ side compares it before the first call.
-#define BATON_TEXT_ABI_VERSION 4u
+// Raised with every change of this file or of baton_grammar.h; the C++ side compares it before the
+// first call.
+#define BATON_TEXT_ABI_VERSION 5u
 
 // The result code of a call.
 enum baton_text_code {

@@ -11,10 +11,10 @@ use crate::budget::Bounds;
 use crate::template::{ChatTemplate, RenderLimits};
 use crate::{panic_text, Code, Failure};
 
-const ABI_VERSION: u32 = 4;
-const OK: i32 = 0;
+const ABI_VERSION: u32 = 5;
+pub(crate) const OK: i32 = 0;
 /// Above any vocabulary in use; a count past it is a caller's mistake, not a size to allocate.
-const MAX_TOKENS: usize = 1 << 24;
+pub(crate) const MAX_TOKENS: usize = 1 << 24;
 const MAX_MERGES: usize = 1 << 24;
 const MAX_PATTERNS: usize = 64;
 
@@ -22,16 +22,16 @@ const MAX_PATTERNS: usize = 64;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Slice {
-    data: *const u8,
-    size: usize,
+    pub(crate) data: *const u8,
+    pub(crate) size: usize,
 }
 
 /// baton_text_buffer and baton_text_ids: a Vec taken apart.
 #[repr(C)]
 pub struct Owned<T> {
-    data: *mut T,
-    size: usize,
-    capacity: usize,
+    pub(crate) data: *mut T,
+    pub(crate) size: usize,
+    pub(crate) capacity: usize,
 }
 
 /// baton_text_bpe_spec
@@ -79,7 +79,7 @@ pub fn hush_panics_here() {
     HUSHED.set(true);
 }
 
-fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     hush_panics_here();
     let caught = catch_unwind(AssertUnwindSafe(work));
     HUSHED.set(false);
@@ -89,7 +89,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
 /// Runs `work` and hands its result to `store`, or its failure to `error`.
 ///
 /// SAFETY: `error` is null or points to writable memory for an Owned.
-unsafe fn answer<T>(
+pub(crate) unsafe fn answer<T>(
     error: *mut Owned<u8>,
     work: impl FnOnce() -> Result<T, Failure>,
     store: impl FnOnce(T),
@@ -112,7 +112,7 @@ unsafe fn answer<T>(
     }
 }
 
-fn into_owned<T>(vec: Vec<T>) -> Owned<T> {
+pub(crate) fn into_owned<T>(vec: Vec<T>) -> Owned<T> {
     let mut vec = std::mem::ManuallyDrop::new(vec);
     Owned { data: vec.as_mut_ptr(), size: vec.len(), capacity: vec.capacity() }
 }
@@ -127,7 +127,7 @@ unsafe fn free_owned<T>(owned: *mut Owned<T>) {
 }
 
 /// SAFETY: a non-null `data` points to `len` readable elements.
-unsafe fn array<'a, T>(
+pub(crate) unsafe fn array<'a, T>(
     what: &str,
     data: *const T,
     len: usize,
@@ -146,14 +146,14 @@ unsafe fn array<'a, T>(
 }
 
 /// SAFETY: as `array`.
-unsafe fn text<'a>(what: &str, slice: Slice) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn text<'a>(what: &str, slice: Slice) -> Result<&'a str, Failure> {
     let bytes = array(what, slice.data, slice.size, isize::MAX as usize)?;
     std::str::from_utf8(bytes)
         .map_err(|e| Failure::invalid(format!("{what}: invalid UTF-8 at byte {}", e.valid_up_to())))
 }
 
 /// SAFETY: a non-null pointer is valid for the call.
-unsafe fn reference<'a, T>(what: &str, pointer: *const T) -> Result<&'a T, Failure> {
+pub(crate) unsafe fn reference<'a, T>(what: &str, pointer: *const T) -> Result<&'a T, Failure> {
     if pointer.is_null() {
         return Err(Failure::invalid(format!("{what} is null")));
     }

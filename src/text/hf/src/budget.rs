@@ -29,7 +29,16 @@ pub const STACK_BYTES: usize = 256 << 20;
 /// Renderings left behind in this process before new ones are refused.
 pub const MAX_STRAYS: u32 = 8;
 
-static STRAYS: AtomicU32 = AtomicU32::new(0);
+/// The threads of one kind of work that were left behind. Each kind has its own: schemas come from
+/// clients, and must not stop the templates of models.
+pub struct Strays {
+    count: AtomicU32,
+    /// The work, in the plural, for messages.
+    what: &'static str,
+}
+
+static TEMPLATES: Strays = Strays { count: AtomicU32::new(0), what: "renderings" };
+pub static GRAMMARS: Strays = Strays { count: AtomicU32::new(0), what: "grammars" };
 
 const RUNNING: u32 = 0;
 const DONE: u32 = 1;
@@ -151,7 +160,7 @@ pub fn stack_used() -> usize {
 /// Threads that are parked or still running after their caller left.
 #[cfg(test)]
 pub fn num_strays() -> u32 {
-    STRAYS.load(Ordering::Acquire)
+    TEMPLATES.count.load(Ordering::Acquire)
 }
 
 /// The result of `work`, or Code::Limit when it went past a bound, or Code::Internal when it
@@ -160,10 +169,20 @@ pub fn run<T: Send + 'static>(
     bounds: &Bounds,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    let strays = STRAYS.load(Ordering::Acquire);
-    if strays >= MAX_STRAYS {
+    run_for(&TEMPLATES, bounds, work)
+}
+
+/// `run` for a kind of work.
+pub fn run_for<T: Send + 'static>(
+    strays: &'static Strays,
+    bounds: &Bounds,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let num_strays = strays.count.load(Ordering::Acquire);
+    if num_strays >= MAX_STRAYS {
         return Err(Failure::limit(format!(
-            "{strays} earlier renderings overran their time or memory and still hold their threads"
+            "{num_strays} earlier {} overran their time or memory and still hold their threads",
+            strays.what
         )));
     }
     let session = Arc::new(Session { state: AtomicU32::new(RUNNING), waiter: thread::current() });
@@ -174,11 +193,11 @@ pub fn run<T: Send + 'static>(
         .spawn({
             let (session, result) = (Arc::clone(&session), Arc::clone(&result));
             let memory_bytes = i64::try_from(bounds.memory_bytes).unwrap_or(i64::MAX);
-            move || work_under(&session, memory_bytes, &result, work)
+            move || work_under(&session, memory_bytes, &result, (strays, work))
         })
-        .map_err(|e| Failure::limit(format!("cannot start a thread for the template: {e}")))?;
+        .map_err(|e| Failure::limit(format!("cannot start a thread: {e}")))?;
 
-    match wait(&session, bounds.timeout, handle.as_pthread_t()) {
+    match wait(strays, &session, bounds.timeout, handle.as_pthread_t()) {
         DONE => {
             // Joining tells race detectors too that the thread's writes are over.
             let _ = handle.join();
@@ -188,7 +207,7 @@ pub fn run<T: Send + 'static>(
             })
         }
         OUT_OF_MEMORY => {
-            STRAYS.fetch_add(1, Ordering::AcqRel);
+            strays.count.fetch_add(1, Ordering::AcqRel);
             let limit = bounds.memory_bytes;
             Err(Failure::limit(format!("held more than the allowed {limit} bytes of memory")))
         }
@@ -206,7 +225,7 @@ fn work_under<T>(
     session: &Arc<Session>,
     memory_bytes: i64,
     slot: &Slot<T>,
-    work: impl FnOnce() -> Result<T, Failure>,
+    (strays, work): (&Strays, impl FnOnce() -> Result<T, Failure>),
 ) {
     abi::hush_panics_here();
     REMAINING.set(memory_bytes);
@@ -222,7 +241,7 @@ fn work_under<T>(
         Ok(_) => session.waiter.unpark(),
         // The caller left: this thread is the stray that it counted.
         Err(_) => {
-            STRAYS.fetch_sub(1, Ordering::AcqRel);
+            strays.count.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
@@ -240,7 +259,7 @@ fn cpu_time(thread: libc::pthread_t) -> Option<Duration> {
 }
 
 /// The state the work ended in; ABANDONED when a deadline came first.
-fn wait(session: &Session, timeout: Duration, thread: libc::pthread_t) -> u32 {
+fn wait(strays: &Strays, session: &Session, timeout: Duration, thread: libc::pthread_t) -> u32 {
     let start = Instant::now();
     loop {
         let state = session.state.load(Ordering::Acquire);
@@ -254,7 +273,7 @@ fn wait(session: &Session, timeout: Duration, thread: libc::pthread_t) -> u32 {
             continue;
         }
         // Counted before the thread can see that it was left, so the count never goes below 0.
-        STRAYS.fetch_add(1, Ordering::AcqRel);
+        strays.count.fetch_add(1, Ordering::AcqRel);
         match session.state.compare_exchange(
             RUNNING,
             ABANDONED,
@@ -263,7 +282,7 @@ fn wait(session: &Session, timeout: Duration, thread: libc::pthread_t) -> u32 {
         ) {
             Ok(_) => return ABANDONED,
             Err(state) => {
-                STRAYS.fetch_sub(1, Ordering::AcqRel);
+                strays.count.fetch_sub(1, Ordering::AcqRel);
                 return state;
             }
         }
@@ -278,14 +297,19 @@ pub fn stray_test_lock() -> std::sync::MutexGuard<'static, ()> {
 }
 
 #[cfg(test)]
+pub fn num_stray_grammars() -> u32 {
+    GRAMMARS.count.load(Ordering::Acquire)
+}
+
+#[cfg(test)]
 pub fn num_strays_for_test() -> u32 {
-    STRAYS.load(Ordering::Acquire)
+    TEMPLATES.count.load(Ordering::Acquire)
 }
 
 /// Forgets strays that a test left parked on purpose.
 #[cfg(test)]
 pub fn reset_strays_for_test() {
-    STRAYS.store(0, Ordering::Release);
+    TEMPLATES.count.store(0, Ordering::Release);
 }
 
 #[cfg(test)]
@@ -363,7 +387,7 @@ mod tests {
         assert_eq!(refused.code, Code::Limit);
         assert!(refused.message.contains("8 earlier"), "{}", refused.message);
         stop.store(1, Ordering::Release);
-        while STRAYS.load(Ordering::Acquire) != 0 {
+        while TEMPLATES.count.load(Ordering::Acquire) != 0 {
             thread::sleep(Duration::from_millis(1));
         }
         run(&bounds(1 << 20, 10_000), || Ok(())).unwrap();

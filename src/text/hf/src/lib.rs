@@ -1,9 +1,11 @@
-//! Byte-level BPE and chat templates behind a C ABI (baton_text.h). Nothing here is public Rust:
-//! the ABI is the only way in, and no panic leaves it.
+//! Byte-level BPE, chat templates (baton_text.h) and grammars (baton_grammar.h) behind a C ABI.
+//! Nothing here is public Rust: the ABI is the only way in, and no panic leaves it.
 
 mod abi;
 mod bpe;
 mod budget;
+mod grammar;
+mod grammar_abi;
 mod jinja;
 mod strftime;
 mod template;

@@ -1,0 +1,260 @@
+//! Texts of the kinds that an API takes to compiled grammars, within limits on size and time.
+
+use std::sync::Arc;
+
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use llguidance::TokenParser;
+use serde_json::{json, Map, Value};
+
+use super::schema::{self, Checked, Strictness};
+use super::state::Grammar;
+use super::vocabulary::Vocabulary;
+use super::{json_text, lark, structural};
+use crate::budget::{self, Bounds};
+use crate::Failure;
+
+/// What a text is; the numbers are those of baton_grammar.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any JSON object; the text is empty.
+    JsonObject,
+    /// A JSON Schema; a keyword that cannot be enforced is refused.
+    SchemaStrict,
+    /// A JSON Schema; a keyword that cannot be enforced is dropped and listed.
+    SchemaLoose,
+    /// A regular expression for the whole answer.
+    Regex,
+    /// A JSON array of texts, one of which is the answer.
+    Choice,
+    /// A grammar in llguidance's form of Lark.
+    Lark,
+    /// vLLM's structural tag: free text with tags that follow schemas.
+    StructuralTag,
+}
+
+/// What one compilation may spend.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub max_text_bytes: usize,
+    /// JSON values in a schema, the strings and numbers of enums included.
+    pub max_values: u64,
+    /// Values of all enums and texts of a choice.
+    pub max_enum_values: usize,
+    /// Different targets of $ref.
+    pub max_refs: usize,
+    /// Nesting of schemas.
+    pub max_depth: usize,
+    pub bounds: Bounds,
+}
+
+/// Whitespace between JSON tokens: nothing, one space, or a line break with an indentation. Without
+/// a bound small models fill their answers with blanks.
+const WHITESPACE: &str = r"(\x20|\r?\n(\x20{0,40}|\t{0,10}))";
+/// Messages are cut here: an error is one readable line.
+const MAX_MESSAGE_BYTES: usize = 1000;
+/// Compilations that may be spent on finding the place of an error.
+const MAX_PROBES: usize = 100;
+
+pub fn compile(
+    vocabulary: &Arc<Vocabulary>,
+    kind: Kind,
+    text: &str,
+    limits: &Limits,
+) -> Result<Grammar, Failure> {
+    if text.len() > limits.max_text_bytes {
+        return Err(Failure::limit(format!(
+            "{} has {} bytes, more than {}",
+            name_of(kind),
+            text.len(),
+            limits.max_text_bytes
+        )));
+    }
+    let (vocabulary, text, limits) = (Arc::clone(vocabulary), text.to_owned(), *limits);
+    budget::run_for(&budget::GRAMMARS, &limits.bounds, move || {
+        let (parser, ignored) = match kind {
+            Kind::SchemaStrict => compile_schema(&vocabulary, &text, Strictness::Strict, &limits)?,
+            Kind::SchemaLoose => compile_schema(&vocabulary, &text, Strictness::Loose, &limits)?,
+            Kind::StructuralTag => {
+                let made = structural::compile(&text, &limits)?;
+                let parser = parser_of(&vocabulary, GrammarWithLexer::from_lark(made.lark))
+                    .map_err(|message| coded(name_of(kind), &message))?;
+                (parser, made.ignored)
+            }
+            _ => (compile_plain(&vocabulary, kind, &text, &limits)?, Vec::new()),
+        };
+        Ok(Grammar::new(vocabulary, parser, ignored))
+    })
+    .map_err(|failure| Failure::new(failure.code, one_line(&failure.message)))
+}
+
+fn name_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::JsonObject | Kind::SchemaStrict | Kind::SchemaLoose => "the schema",
+        Kind::Regex => "the regular expression",
+        Kind::Choice => "the choice",
+        Kind::Lark => "the grammar",
+        Kind::StructuralTag => "the structural tag",
+    }
+}
+
+/// The first line of a message, cut to MAX_MESSAGE_BYTES.
+fn one_line(message: &str) -> String {
+    let lines: Vec<&str> = message
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("<backtrace>") && !line.starts_with("<non-verbose"))
+        // The names of definitions there are our own.
+        .filter(|line| !line.is_empty() && !line.starts_with("while processing"))
+        .collect();
+    let mut line = lines.join("; ");
+    if line.len() > MAX_MESSAGE_BYTES {
+        let cut = (0..=MAX_MESSAGE_BYTES).rev().find(|i| line.is_char_boundary(*i));
+        line.truncate(cut.unwrap_or(0));
+        line.push_str("...");
+    }
+    line
+}
+
+fn parser_of(vocabulary: &Vocabulary, grammar: GrammarWithLexer) -> Result<TokenParser, String> {
+    vocabulary
+        .factory
+        .create_parser(TopLevelGrammar::from_grammar(grammar))
+        .map_err(|e| one_line(&e.to_string()))
+}
+
+/// The schema with our options for llguidance in it.
+pub fn with_options(schema: Value, strictness: Strictness) -> Value {
+    let mut members = match schema {
+        Value::Object(members) => members,
+        Value::Bool(true) => Map::new(),
+        other => return other,
+    };
+    members.insert(
+        "x-guidance".to_string(),
+        json!({
+            "whitespace_flexible": true,
+            "whitespace_pattern": WHITESPACE,
+            "lenient": strictness == Strictness::Loose,
+            "json_allow_general_unicode_escapes": true,
+        }),
+    );
+    Value::Object(members)
+}
+
+fn schema_parser(
+    vocabulary: &Vocabulary,
+    schema: Value,
+    strictness: Strictness,
+) -> Result<TokenParser, String> {
+    parser_of(vocabulary, GrammarWithLexer::from_json_schema(with_options(schema, strictness)))
+}
+
+fn compile_plain(
+    vocabulary: &Vocabulary,
+    kind: Kind,
+    text: &str,
+    limits: &Limits,
+) -> Result<TokenParser, Failure> {
+    let grammar = match kind {
+        Kind::Regex if text.is_empty() => {
+            return Err(Failure::invalid("the regular expression is empty"));
+        }
+        Kind::Regex => GrammarWithLexer::from_regex(text),
+        Kind::Choice => GrammarWithLexer::from_lark(lark::of_choice(text, limits)?),
+        Kind::Lark => {
+            lark::check(text)?;
+            GrammarWithLexer::from_lark(text.to_string())
+        }
+        _ => {
+            let any = json!({"type": "object"});
+            return schema_parser(vocabulary, any, Strictness::Strict).map_err(Failure::invalid);
+        }
+    };
+    parser_of(vocabulary, grammar).map_err(|message| coded(name_of(kind), &message))
+}
+
+/// A failure of llguidance: a limit when the message speaks of one.
+fn coded(place: &str, message: &str) -> Failure {
+    const LIMITS: [&str; 6] = ["fuel", "too large", "too big", "too many", "stack level", "limit"];
+    let message_here = if message.starts_with("oneOf constraints are not supported") {
+        format!(
+            "{place}/oneOf: the branches do not exclude each other by their types or by a \
+             required constant; use anyOf"
+        )
+    } else {
+        format!("{place}: {message}")
+    };
+    if LIMITS.iter().any(|word| message.contains(word)) {
+        Failure::limit(message_here)
+    } else {
+        Failure::invalid(message_here)
+    }
+}
+
+fn compile_schema(
+    vocabulary: &Vocabulary,
+    text: &str,
+    strictness: Strictness,
+    limits: &Limits,
+) -> Result<(TokenParser, Vec<String>), Failure> {
+    let source = json_text::parse("the schema", text, limits.max_values)?;
+    let checked = schema::check(&source, strictness, limits)?;
+    match schema_parser(vocabulary, checked.schema.clone(), strictness) {
+        Ok(mut parser) => {
+            let mut ignored = checked.ignored;
+            ignored.extend(parser.grammar_warnings().iter().filter_map(|w| known_warning(w)));
+            Ok((parser, ignored))
+        }
+        Err(message) => {
+            let (place, inner) = locate(vocabulary, &checked, strictness);
+            Err(coded(&place, &inner.unwrap_or(message)))
+        }
+    }
+}
+
+/// The keyword that a warning of llguidance says is not enforced in full.
+fn known_warning(warning: &str) -> Option<String> {
+    if warning.contains("oneOf not fully supported") {
+        return Some("oneOf".to_string());
+    }
+    warning.contains("min/maxProperties only supported").then(|| "minProperties".to_string())
+}
+
+/// The place of the deepest schema that fails by itself, and its message.
+fn locate(
+    vocabulary: &Vocabulary,
+    checked: &Checked,
+    strictness: Strictness,
+) -> (String, Option<String>) {
+    let definitions = checked.schema.get("$defs");
+    let fails = |part: &Value| {
+        let mut part = part.clone();
+        if let (Value::Object(members), Some(definitions)) = (&mut part, definitions) {
+            members.insert("$defs".to_string(), definitions.clone());
+        }
+        // `false` and the like describe nothing on purpose: their parent says what is wrong.
+        let reason = part.is_object().then(|| schema_parser(vocabulary, part, strictness).err());
+        reason.flatten()
+    };
+    let (mut here, mut place, mut message) = (&checked.schema, "#".to_string(), None);
+    let mut num_probes = 0;
+    loop {
+        let mut deeper = None;
+        for (place, part) in schema::parts(here, &place, &checked.places) {
+            num_probes += 1;
+            if num_probes > MAX_PROBES {
+                break;
+            }
+            if let Some(reason) = fails(part) {
+                deeper = Some((place, part, reason));
+                break;
+            }
+        }
+        match deeper {
+            Some((inner, part, reason)) => {
+                (here, place, message) = (part, inner, Some(reason));
+            }
+            None => return (place, message),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Grammars in Lark's form: what is refused before llguidance reads one, and choices as one.
+
+use serde_json::Value;
+
+use super::compile::Limits;
+use super::json_text;
+use crate::Failure;
+
+/// Refuses what would let an answer hold control tokens, or another program's form of grammar.
+pub fn check(text: &str) -> Result<(), Failure> {
+    if text.trim().is_empty() {
+        return Err(Failure::invalid("the grammar is empty"));
+    }
+    if let Some(line) = text.lines().position(|line| line.contains("::=")) {
+        return Err(Failure::invalid(format!(
+            "the grammar: line {}: '::=' is EBNF; write it in Lark ('start: ...')",
+            line + 1
+        )));
+    }
+    let mut rest = text.char_indices().peekable();
+    while let Some((at, c)) = rest.next() {
+        let line = || text[..at].matches('\n').count() + 1;
+        match c {
+            '"' | '/' => skip_literal(c, &mut rest),
+            '#' => skip_line(&mut rest),
+            '<' => {
+                return Err(Failure::invalid(format!(
+                    "the grammar: line {}: a token by its name or number (<...>) is not taken; \
+                     write its text",
+                    line()
+                )));
+            }
+            '%' if text[at..].starts_with("%llguidance") => {
+                return Err(Failure::invalid(format!(
+                    "the grammar: line {}: %llguidance is not taken",
+                    line()
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+type Chars<'a> = std::iter::Peekable<std::str::CharIndices<'a>>;
+
+fn skip_line(rest: &mut Chars) {
+    for (_, c) in rest.by_ref() {
+        if c == '\n' {
+            return;
+        }
+    }
+}
+
+/// Behind the end of a string or of a regular expression, or of a comment that begins with `//`.
+fn skip_literal(quote: char, rest: &mut Chars) {
+    if quote == '/' && rest.peek().is_some_and(|(_, c)| *c == '/') {
+        return skip_line(rest);
+    }
+    while let Some((_, c)) = rest.next() {
+        match c {
+            '\\' => {
+                rest.next();
+            }
+            // A literal ends with its line: a stray quote hides nothing behind it.
+            '\n' => return,
+            c if c == quote => return,
+            _ => {}
+        }
+    }
+}
+
+/// A grammar of the texts in a JSON array.
+pub fn of_choice(text: &str, limits: &Limits) -> Result<String, Failure> {
+    let value = json_text::parse("the choice", text, limits.max_values)?;
+    let texts = value.as_array().filter(|texts| !texts.is_empty());
+    let Some(texts) = texts else {
+        return Err(Failure::invalid("the choice must be a list of one text or more"));
+    };
+    if texts.len() > limits.max_enum_values {
+        return Err(Failure::limit(format!(
+            "the choice has {} texts, more than {}",
+            texts.len(),
+            limits.max_enum_values
+        )));
+    }
+    let mut options = Vec::with_capacity(texts.len());
+    for (i, option) in texts.iter().enumerate() {
+        match option {
+            Value::String(text) if text.is_empty() => {
+                return Err(Failure::invalid(format!("the choice: text {i} is empty")));
+            }
+            Value::String(_) => options.push(option.to_string()),
+            _ => return Err(Failure::invalid(format!("the choice: element {i} is not a text"))),
+        }
+    }
+    Ok(format!("start: CHOICE\nCHOICE: {}\n", options.join(" | ")))
+}

@@ -1,0 +1,19 @@
+//! Grammars that an answer must follow (JSON schemas, regular expressions, choices, Lark), over the
+//! crate llguidance. NOTES.md beside the crate says where schemas differ from the standard.
+
+mod compile;
+mod json_text;
+mod lark;
+mod places;
+mod schema;
+mod state;
+mod structural;
+mod vocabulary;
+
+pub use compile::{compile, Kind, Limits};
+pub use state::{Grammar, State};
+pub use vocabulary::Vocabulary;
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

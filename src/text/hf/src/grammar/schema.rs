@@ -1,0 +1,393 @@
+//! A JSON Schema as a client wrote it to one that llguidance enforces: every keyword's form is
+//! checked at its place, annotations go, references are resolved, and what cannot be enforced is
+//! refused (strict) or dropped and listed (loose).
+
+use llguidance::derivre::{RegexAst, RegexBuilder};
+use llguidance::regex_to_lark;
+use serde_json::{Map, Value};
+
+use super::compile::Limits;
+use super::places::{escaped, find, find_anchor, name_of_definition, refuse_ref_cycles};
+use crate::Failure;
+
+/// What happens to a keyword that cannot be enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    Strict,
+    Loose,
+}
+
+/// A schema whose references all read "#/$defs/rN".
+pub struct Checked {
+    pub schema: Value,
+    /// Places of the keywords that were dropped.
+    pub ignored: Vec<String>,
+    /// The place in the source of each definition.
+    pub places: Vec<String>,
+}
+
+const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+/// Keywords that say nothing about what is valid.
+const ANNOTATIONS: [&str; 16] = [
+    "$schema",
+    "$id",
+    "id",
+    "$anchor",
+    "$comment",
+    "$vocabulary",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "example",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentMediaType",
+    "contentEncoding",
+];
+/// The formats that llguidance has.
+const FORMATS: [&str; 10] =
+    ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+/// A step's automaton has as many states as its digits say; 1,000,003 took 10 s to build.
+const MAX_STEP_DIGITS: u64 = 1_000;
+/// Doubles hold every integer up to here; llguidance keeps numbers as doubles.
+const MAX_EXACT_INTEGER: u64 = 1 << 53;
+
+pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<Checked, Failure> {
+    let mut checker = Checker {
+        source,
+        strictness,
+        limits,
+        ignored: Vec::new(),
+        num_enum_values: 0,
+        places: Vec::new(),
+    };
+    let mut schema = checker.schema(source, "#", 0)?;
+    let mut definitions = Map::new();
+    while definitions.len() < checker.places.len() {
+        let idx = definitions.len();
+        let place = checker.places[idx].clone();
+        let target = find(source, &place).expect("found when the reference was read");
+        let definition = checker.schema(target, &place, 0)?;
+        definitions.insert(name_of_definition(idx), definition);
+    }
+    refuse_ref_cycles(&definitions, &checker.places)?;
+    let Checker { ignored, places, .. } = checker;
+    if !definitions.is_empty() {
+        if let Value::Object(members) = &mut schema {
+            members.insert("$defs".to_string(), Value::Object(definitions));
+        }
+    }
+    Ok(Checked { schema, ignored, places })
+}
+
+struct Checker<'a> {
+    source: &'a Value,
+    strictness: Strictness,
+    limits: &'a Limits,
+    ignored: Vec<String>,
+    num_enum_values: usize,
+    places: Vec<String>,
+}
+
+impl Checker<'_> {
+    /// The enforced form of the schema at `place`.
+    fn schema(&mut self, schema: &Value, place: &str, depth: usize) -> Result<Value, Failure> {
+        if depth > self.limits.max_depth {
+            return Err(Failure::limit(format!(
+                "{place}: nested deeper than {} schemas",
+                self.limits.max_depth
+            )));
+        }
+        let members = match schema {
+            Value::Bool(_) => return Ok(schema.clone()),
+            Value::Object(members) => members,
+            _ => return Err(wrong(place, "a schema (an object, true or false)", schema)),
+        };
+        let mut out = Map::new();
+        for (key, value) in members {
+            let place = format!("{place}/{}", escaped(key));
+            if let Some(value) = self.keyword(key, value, &place, depth)? {
+                out.insert(key.clone(), value);
+            }
+        }
+        Ok(Value::Object(out))
+    }
+
+    /// The enforced form of a keyword's value; none when the keyword goes.
+    fn keyword(
+        &mut self,
+        key: &str,
+        value: &Value,
+        place: &str,
+        depth: usize,
+    ) -> Result<Option<Value>, Failure> {
+        match key {
+            "$defs" | "definitions" => {
+                value.as_object().ok_or_else(|| wrong(place, "an object of schemas", value))?;
+                Ok(None) // those that are referred to come back by their places
+            }
+            "properties" | "patternProperties" => self.schemas_by_name(key, value, place, depth),
+            "items" if value.is_array() => self.list_of_schemas(value, place, depth),
+            "items" | "additionalItems" | "additionalProperties" => {
+                self.schema(value, place, depth + 1).map(Some)
+            }
+            "prefixItems" | "anyOf" | "allOf" | "oneOf" => {
+                self.list_of_schemas(value, place, depth)
+            }
+            "$ref" => self.reference(value, place),
+            "type" => types(value, place),
+            "enum" | "const" => self.constants(key, value, place),
+            "required" => names(value, place),
+            "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties"
+            | "maxProperties" => count(value, place).map(Some),
+            "minimum" | "maximum" => number(value, place).map(Some),
+            "exclusiveMinimum" | "exclusiveMaximum" if value.is_boolean() => {
+                Ok(Some(value.clone()))
+            }
+            "exclusiveMinimum" | "exclusiveMaximum" => number(value, place).map(Some),
+            "multipleOf" => self.step(value, place),
+            "pattern" => self.pattern(value, place),
+            "format" => self.format(value, place),
+            "uniqueItems" if value == &Value::Bool(false) => Ok(None),
+            _ if ANNOTATIONS.contains(&key) || key.starts_with("x-") => Ok(None),
+            _ => self.unsupported(place, "the keyword is not supported"),
+        }
+    }
+
+    fn unsupported(&mut self, place: &str, why: &str) -> Result<Option<Value>, Failure> {
+        if self.strictness == Strictness::Strict {
+            return Err(Failure::invalid(format!("{place}: {why}")));
+        }
+        self.ignored.push(place.to_string());
+        Ok(None)
+    }
+
+    fn schemas_by_name(
+        &mut self,
+        key: &str,
+        value: &Value,
+        place: &str,
+        depth: usize,
+    ) -> Result<Option<Value>, Failure> {
+        let members =
+            value.as_object().ok_or_else(|| wrong(place, "an object of schemas", value))?;
+        let mut out = Map::new();
+        for (name, schema) in members {
+            let place = format!("{place}/{}", escaped(name));
+            if key == "patternProperties" {
+                if let Err(why) = parse_pattern(name) {
+                    self.unsupported(&place, &why)?;
+                    continue;
+                }
+            }
+            out.insert(name.clone(), self.schema(schema, &place, depth + 1)?);
+        }
+        Ok(Some(Value::Object(out)))
+    }
+
+    fn list_of_schemas(
+        &mut self,
+        value: &Value,
+        place: &str,
+        depth: usize,
+    ) -> Result<Option<Value>, Failure> {
+        let Some(items) = value.as_array().filter(|items| !items.is_empty()) else {
+            return Err(wrong(place, "a list of one schema or more", value));
+        };
+        let mut out = Vec::with_capacity(items.len());
+        for (i, item) in items.iter().enumerate() {
+            out.push(self.schema(item, &format!("{place}/{i}"), depth + 1)?);
+        }
+        Ok(Some(Value::Array(out)))
+    }
+
+    fn reference(&mut self, value: &Value, place: &str) -> Result<Option<Value>, Failure> {
+        let target = value.as_str().ok_or_else(|| wrong(place, "a text", value))?;
+        let Some(fragment) = target.strip_prefix('#') else {
+            return Err(Failure::invalid(format!(
+                "{place}: {target:?} is outside of the schema; only '#...' is looked up"
+            )));
+        };
+        let target = match fragment {
+            "" | "/" => Some("#".to_string()),
+            _ if fragment.starts_with('/') => find(self.source, target).map(|_| target.to_string()),
+            name => find_anchor(self.source, "#", name),
+        };
+        let Some(target) = target else {
+            return Err(Failure::invalid(format!("{place}: the schema has no {value}")));
+        };
+        let idx = self.places.iter().position(|known| *known == target).unwrap_or_else(|| {
+            self.places.push(target);
+            self.places.len() - 1
+        });
+        if self.places.len() > self.limits.max_refs {
+            return Err(Failure::limit(format!(
+                "{place}: more than {} targets of $ref",
+                self.limits.max_refs
+            )));
+        }
+        Ok(Some(Value::String(format!("#/$defs/{}", name_of_definition(idx)))))
+    }
+
+    fn constants(
+        &mut self,
+        key: &str,
+        value: &Value,
+        place: &str,
+    ) -> Result<Option<Value>, Failure> {
+        let values = match value {
+            Value::Array(values) if key == "enum" && !values.is_empty() => values.as_slice(),
+            _ if key == "enum" => return Err(wrong(place, "a list of one value or more", value)),
+            _ => std::slice::from_ref(value),
+        };
+        self.num_enum_values += values.len();
+        if self.num_enum_values > self.limits.max_enum_values {
+            return Err(Failure::limit(format!(
+                "{place}: more than {} values in all enums",
+                self.limits.max_enum_values
+            )));
+        }
+        if let Some(number) = values.iter().find_map(inexact_integer) {
+            return self.unsupported(
+                place,
+                &format!("the integer {number} is beyond +-2^53 and cannot be kept exactly"),
+            );
+        }
+        Ok(Some(value.clone()))
+    }
+
+    fn step(&mut self, value: &Value, place: &str) -> Result<Option<Value>, Failure> {
+        match value.as_f64() {
+            Some(step) if step > 0.0 && digits_of(step) <= MAX_STEP_DIGITS => {
+                Ok(Some(value.clone()))
+            }
+            Some(step) if step > 0.0 => self.unsupported(
+                place,
+                &format!(
+                    "{value} is not supported: without its point and the zeros at its ends it is \
+                     above {MAX_STEP_DIGITS}"
+                ),
+            ),
+            _ => Err(wrong(place, "a number above 0", value)),
+        }
+    }
+
+    fn pattern(&mut self, value: &Value, place: &str) -> Result<Option<Value>, Failure> {
+        let pattern = value.as_str().ok_or_else(|| wrong(place, "a text", value))?;
+        match parse_pattern(pattern) {
+            Ok(()) => Ok(Some(value.clone())),
+            Err(why) => self.unsupported(place, &why),
+        }
+    }
+
+    fn format(&mut self, value: &Value, place: &str) -> Result<Option<Value>, Failure> {
+        let name = value.as_str().ok_or_else(|| wrong(place, "a text", value))?;
+        if FORMATS.contains(&name) {
+            return Ok(Some(value.clone()));
+        }
+        self.unsupported(place, &format!("the format {name:?} is not supported"))
+    }
+}
+
+/// The error of a value that has another form than the keyword asks for.
+fn wrong(place: &str, wanted: &str, value: &Value) -> Failure {
+    let mut shown = value.to_string();
+    if shown.len() > 60 {
+        let cut = (0..=60).rev().find(|i| shown.is_char_boundary(*i));
+        shown.truncate(cut.unwrap_or(0));
+        shown.push_str("...");
+    }
+    Failure::invalid(format!("{place}: must be {wanted}, got {shown}"))
+}
+
+fn types(value: &Value, place: &str) -> Result<Option<Value>, Failure> {
+    let known = |v: &Value| v.as_str().is_some_and(|name| TYPES.contains(&name));
+    let fits = match value {
+        Value::Array(names) => !names.is_empty() && names.iter().all(known),
+        name => known(name),
+    };
+    if !fits {
+        return Err(wrong(place, &format!("one of {} or a list of them", TYPES.join(", ")), value));
+    }
+    Ok(Some(value.clone()))
+}
+
+fn names(value: &Value, place: &str) -> Result<Option<Value>, Failure> {
+    match value {
+        Value::Array(names) if names.iter().all(Value::is_string) => Ok(Some(value.clone())),
+        _ => Err(wrong(place, "a list of names", value)),
+    }
+}
+
+/// A count, which may be written as 2.0.
+fn count(value: &Value, place: &str) -> Result<Value, Failure> {
+    if value.is_u64() {
+        return Ok(value.clone());
+    }
+    match value.as_f64() {
+        Some(n) if n >= 0.0 && n.fract() == 0.0 && n <= MAX_EXACT_INTEGER as f64 => {
+            Ok(Value::from(n as u64))
+        }
+        _ => Err(wrong(place, "an integer of 0 or more", value)),
+    }
+}
+
+fn number(value: &Value, place: &str) -> Result<Value, Failure> {
+    if value.is_number() {
+        return Ok(value.clone());
+    }
+    Err(wrong(place, "a number", value))
+}
+
+/// The digits of a positive number as an integer, without the zeros at the ends: 2 for 0.002.
+fn digits_of(number: f64) -> u64 {
+    let text = format!("{number}").replace('.', "");
+    text.trim_matches('0').parse().unwrap_or(u64::MAX)
+}
+
+/// The first integer in `value` that a double cannot hold.
+fn inexact_integer(value: &Value) -> Option<String> {
+    match value {
+        Value::Number(n) => {
+            let size = n.as_u64().or_else(|| n.as_i64().map(i64::unsigned_abs));
+            size.filter(|size| *size > MAX_EXACT_INTEGER).map(|_| n.to_string())
+        }
+        Value::Array(items) => items.iter().find_map(inexact_integer),
+        Value::Object(members) => members.values().find_map(inexact_integer),
+        _ => None,
+    }
+}
+
+fn parse_pattern(pattern: &str) -> Result<(), String> {
+    let ast = RegexAst::SearchRegex(regex_to_lark(pattern, "dw"));
+    RegexBuilder::new().mk(&ast).map(|_| ()).map_err(|e| {
+        let reason = e.to_string();
+        let reason = reason.lines().last().unwrap_or_default();
+        format!("the pattern is not supported: {reason}")
+    })
+}
+
+/// The schemas inside of a checked one, each with its place; definitions come first.
+pub fn parts<'a>(schema: &'a Value, place: &str, places: &[String]) -> Vec<(String, &'a Value)> {
+    let definitions = schema.get("$defs").and_then(Value::as_object);
+    let mut out: Vec<_> =
+        places.iter().cloned().zip(definitions.into_iter().flat_map(Map::values)).collect();
+    for (key, value) in schema.as_object().into_iter().flatten() {
+        let here = format!("{place}/{key}");
+        match (key.as_str(), value) {
+            ("properties" | "patternProperties", Value::Object(members)) => {
+                out.extend(members.iter().map(|(name, v)| (format!("{here}/{}", escaped(name)), v)))
+            }
+            ("items" | "prefixItems" | "anyOf" | "allOf" | "oneOf", Value::Array(items)) => {
+                out.extend(items.iter().enumerate().map(|(i, v)| (format!("{here}/{i}"), v)));
+            }
+            ("items" | "additionalItems" | "additionalProperties", value) => {
+                out.push((here, value));
+            }
+            _ => {}
+        }
+    }
+    out
+}

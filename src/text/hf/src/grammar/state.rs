@@ -1,0 +1,146 @@
+//! Where one answer stands in its grammar.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llguidance::api::StopReason;
+use llguidance::{Matcher, TokenParser};
+
+use super::vocabulary::Vocabulary;
+use crate::{Code, Failure};
+
+/// A compiled grammar. Its states share one cache of the lexer, which is behind a lock: one step
+/// runs at a time.
+pub struct Grammar {
+    vocabulary: Arc<Vocabulary>,
+    /// Never advanced: what a state is built from when the shared cache has met a limit.
+    pristine: Matcher,
+    /// The state at the start with the cache that all states share.
+    shared: Mutex<Matcher>,
+    /// What of a schema is not enforced, each as the place of a keyword.
+    pub ignored: Vec<String>,
+}
+
+/// The state of one answer: a pure function of the grammar and of `tokens`. One thread at a time.
+pub struct State {
+    grammar: Arc<Grammar>,
+    matcher: Matcher,
+    tokens: Vec<u32>,
+}
+
+fn lock(shared: &Mutex<Matcher>) -> std::sync::MutexGuard<'_, Matcher> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Grammar {
+    pub fn new(vocabulary: Arc<Vocabulary>, parser: TokenParser, ignored: Vec<String>) -> Grammar {
+        let pristine = Matcher::new(Ok(parser));
+        let shared = Mutex::new(pristine.deep_clone());
+        Grammar { vocabulary, pristine, shared, ignored }
+    }
+}
+
+impl State {
+    pub fn new(grammar: &Arc<Grammar>) -> State {
+        let matcher = lock(&grammar.shared).clone();
+        State { grammar: Arc::clone(grammar), matcher, tokens: Vec::new() }
+    }
+
+    /// Runs `work`; when it fails, once more on a state that owns its cache. The cache of the
+    /// grammar keeps an error of any of its states for good, so only the second failure counts.
+    fn step<T>(
+        &mut self,
+        work: impl Fn(&mut Matcher) -> Result<T, anyhow::Error>,
+    ) -> Result<T, Failure> {
+        if let Ok(value) = work(&mut self.matcher) {
+            return Ok(value);
+        }
+        *lock(&self.grammar.shared) = self.grammar.pristine.deep_clone();
+        self.matcher = self.grammar.pristine.deep_clone();
+        let replayed = self.matcher.consume_tokens(&self.tokens);
+        replayed.and_then(|()| work(&mut self.matcher)).map_err(|e| failure_of(&self.matcher, &e))
+    }
+
+    /// Takes tokens from the front of `tokens` while the grammar allows them, and says how many.
+    pub fn accept(&mut self, tokens: &[u32]) -> Result<usize, Failure> {
+        let num_tokens = self.grammar.vocabulary.num_tokens;
+        let known = tokens.iter().position(|id| *id as usize >= num_tokens).unwrap_or(tokens.len());
+        let taken = self.step(|matcher| matcher.try_consume_tokens(&tokens[..known]))?;
+        self.tokens.extend_from_slice(&tokens[..taken]);
+        Ok(taken)
+    }
+
+    /// How many tokens at the front of `tokens` the grammar allows; changes nothing.
+    pub fn num_allowed(&mut self, tokens: &[u32]) -> Result<usize, Failure> {
+        let num_tokens = self.grammar.vocabulary.num_tokens;
+        let known = tokens.iter().position(|id| *id as usize >= num_tokens).unwrap_or(tokens.len());
+        self.step(|matcher| matcher.validate_tokens(&tokens[..known]))
+    }
+
+    /// Sets bit i of `words` when token i may come next. Words past the vocabulary become 0.
+    pub fn mask(&mut self, words: &mut [u32]) -> Result<(), Failure> {
+        let usable = &Arc::clone(&self.grammar).vocabulary.usable;
+        if words.len() < usable.len() {
+            return Err(Failure::invalid(format!(
+                "the mask has {} words, the vocabulary needs {}",
+                words.len(),
+                usable.len()
+            )));
+        }
+        let set = self.step(|matcher| {
+            let set = matcher.compute_mask_or_eos()?;
+            let empty = set.as_slice().iter().zip(usable).all(|(word, usable)| word & usable == 0);
+            anyhow::ensure!(!empty, "{NO_TOKEN}");
+            Ok(set)
+        })?;
+        words.fill(0);
+        for (to, (from, usable)) in words.iter_mut().zip(set.as_slice().iter().zip(usable)) {
+            *to = from & usable;
+        }
+        Ok(())
+    }
+
+    /// Whether the text so far is whole: a token that ends a generation is allowed.
+    pub fn is_accepting(&mut self) -> Result<bool, Failure> {
+        self.step(|matcher| matcher.is_accepting())
+    }
+
+    /// Whether nothing can follow but a token that ends a generation, or one has come.
+    pub fn is_stopped(&self) -> bool {
+        self.matcher.is_stopped() && !self.matcher.is_error()
+    }
+
+    /// The bytes that must come next, whatever their tokens.
+    pub fn forced_bytes(&mut self) -> Result<Vec<u8>, Failure> {
+        // On a copy: the crate counts forced bytes as part of the text from then on.
+        let mut copy = self.matcher.clone();
+        let bytes = copy.compute_ff_bytes();
+        match copy.get_error() {
+            None => Ok(bytes),
+            Some(message) => Err(failure_of(&copy, &anyhow::anyhow!(message))),
+        }
+    }
+}
+
+impl Clone for State {
+    fn clone(&self) -> State {
+        State {
+            grammar: Arc::clone(&self.grammar),
+            matcher: self.matcher.clone(),
+            tokens: self.tokens.clone(),
+        }
+    }
+}
+
+const NO_TOKEN: &str = "no token of the vocabulary can continue the grammar here";
+
+fn failure_of(matcher: &Matcher, error: &anyhow::Error) -> Failure {
+    let text = error.to_string();
+    let reason = text.split(['\n']).next().unwrap_or_default();
+    let code = match matcher.stop_reason() {
+        StopReason::LexerTooComplex | StopReason::ParserTooComplex => Code::Limit,
+        _ if text.contains("panic:") => Code::Internal,
+        _ => Code::Limit,
+    };
+    let reason = if reason == "NoExtensionBias" { NO_TOKEN } else { reason };
+    Failure::new(code, format!("grammar: {reason}"))
+}
