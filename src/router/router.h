@@ -77,7 +77,7 @@ class Router final : public Submitter, private Generations {
   void StopGeneration(RequestUid uid) override { core_.Cancel(uid); }
 
   void Loop();
-  int64_t TickIntervalUs() const;
+  int64_t NextTickUs(int64_t now_us) const;
   void PublishModels();
   void PublishLinks(int64_t now_us);
   void PublishReadiness(int64_t now_us);

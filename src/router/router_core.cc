@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 
 #include "src/base/check.h"
+#include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
 #include "src/router/request_spans.h"
@@ -17,6 +18,7 @@ using kv::HandoffRequestState;
 using kv::kNumHandoffRequestStates;
 using kv::PlacementFault;
 using kv::RequestOrders;
+using limits::kRenewEveryUs;
 using obs::BatonMetrics;
 using obs::RequestFinish;
 using obs::RequestStage;
@@ -35,10 +37,20 @@ constexpr int64_t kCancelSlackUs = 100'000;
 constexpr int64_t kBusyTickUs = 20'000;
 constexpr int64_t kIdleTickUs = 100'000;
 constexpr int64_t kAloneTickUs = 1'000'000;
+// Longest time between two ticks while there is anybody to serve. A router that is stopped for less
+// than this and 0.5 s is not forgiven that silence (router.cc). With the 250 ms between two
+// heartbeats that is less than the second after which a worker gets nothing new.
+constexpr int64_t kLongestTickUs = 200'000;
 
 // Longest time between two looks at a request's timers. A timer that begins between two looks (of a
-// placement, of a move) runs for a second or more, so that the second look finds it in time.
+// placement, of a move) runs for a second or more, so that the second look finds it in time, also
+// where it waits for a tick.
 constexpr int64_t kLongestLookUs = 500'000;
+static_assert(kLongestLookUs + kLongestTickUs < 1'000'000);
+
+// Readiness is computed again after so long, though no worker has changed: the reason for a local
+// path may be another when another worker has the least load.
+constexpr int64_t kReadyTrustedUs = 1'000'000;
 
 // Finish of a request whose choices have all ended: kLength as soon as one choice was cut.
 RequestFinish FinishOf(const RouterRequest& request) {
@@ -73,14 +85,14 @@ int64_t LastProgressUs(const RouterRequest& request, const RegisteredWorker& wor
   return std::max(worker.progress_us, request.moved_us);
 }
 
-// When CheckTimers is to look at the request again: at the first of its times, as far as they have
-// begun, and soon enough for one that begins until then. `in_turn`: RouterCore::WorkerInTurn.
-int64_t NextLookUs(const RouterRequest& request, const RegisteredWorker* in_turn,
-                   const RouterCoreConfig& config, int64_t now_us) {
+// The first of the request's times for CheckTimers, as far as they have begun. `in_turn`:
+// RouterCore::WorkerInTurn.
+int64_t DueUs(const RouterRequest& request, const RegisteredWorker* in_turn,
+              const RouterCoreConfig& config, int64_t now_us) {
   // A client that reads again, or waits to be told that it has a worker, does not wait for long.
   const bool awaits_telling = request.IsPlaced() && !request.is_told_taken;
   if (request.pause.on() || awaits_telling) return now_us;
-  int64_t due_us = std::min(now_us + kLongestLookUs, request.DeadlineUs());
+  int64_t due_us = request.DeadlineUs();
   if (!request.merge.complete()) {
     due_us = std::min(due_us, request.heard_us + config.request_timeout_us);
   }
@@ -411,16 +423,38 @@ void RouterCore::Tick(int64_t now_us) {
   CheckWorkers(now_us);
   WatchTransfers(now_us);
   ProbeLinks(now_us);
-  timers_.Run(now_us, [&](RequestUid uid) -> std::optional<int64_t> {
+  timers_.Run(now_us, [&](RequestUid uid) -> std::optional<NextLook> {
     if (RouterRequest* request = FindRequest(uid)) CheckTimers(*request, now_us);
     const RouterRequest* const left = FindRequest(uid);
     if (left == nullptr) return std::nullopt;
-    return NextLookUs(*left, WorkerInTurn(*left), config_, now_us);
+    const int64_t due_us = DueUs(*left, WorkerInTurn(*left), config_, now_us);
+    return NextLook{due_us, std::min(due_us, now_us + kLongestLookUs)};
   });
   // Time alone can make a placement possible (a wait for a pair ends), so the queue is tried
   // always.
   queue_changed_ = queue_changed_ || num_queued_ > 0;
   PlaceQueued(now_us);
+  LookAtWorkersAgain(now_us);
+}
+
+void RouterCore::LookAtWorkersAgain(int64_t now_us) {
+  const bool had_decode = first_decode_us_ >= 0;
+  const WatchedTimes times = {
+      .link_wait_us = config_.link_wait_us,
+      .watched_us = watched_us_,
+      .renew_us = renewed_us_ + kRenewEveryUs,
+      .first_prefill_by_us = had_decode ? first_decode_us_ + config_.first_prefill_wait_us : 0};
+  workers_now_ = LookAtWorkers(registry_, times, now_us);
+}
+
+int64_t RouterCore::NextTickUs(int64_t now_us) const {
+  const bool is_alone = requests_.empty() && registry_.workers().empty();
+  // Time alone can make a placement possible, and a dropped worker's prefixes are taken out bit by
+  // bit.
+  const bool is_busy = num_queued_ > 0 || prefixes_.num_stale() > 0;
+  const int64_t due_us = is_busy ? now_us : std::min(workers_now_.due_us, timers_.due_us());
+  const int64_t latest_us = now_us + (is_alone ? kAloneTickUs : kLongestTickUs);
+  return std::clamp(due_us, now_us + kBusyTickUs, latest_us);
 }
 
 void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
@@ -485,6 +519,16 @@ int64_t RouterCore::TickIntervalUs() const {
 }
 
 bool RouterCore::TakeModelsChanged() { return std::exchange(models_changed_, false); }
+
+bool RouterCore::CheckReady(int64_t now_us) {
+  if (workers_now_.state == 0) LookAtWorkersAgain(now_us);
+  const bool is_known = workers_now_.state == ready_state_ && now_us - ready_us_ < kReadyTrustedUs;
+  if (is_known && stage_ == Stage::kServes) return ready_;
+  ready_ = Ready(now_us);
+  ready_us_ = now_us;
+  ready_state_ = workers_now_.state;
+  return ready_;
+}
 
 bool RouterCore::Ready(int64_t now_us) const {
   if (stage_ != Stage::kServes) return false;

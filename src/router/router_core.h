@@ -43,6 +43,7 @@
 #include "src/router/topology.h"
 #include "src/router/worker_link.h"
 #include "src/router/worker_registry.h"
+#include "src/router/workers_now.h"
 
 namespace baton::router {
 
@@ -82,8 +83,12 @@ class RouterCore {
   // heard nobody: that time counts as silence of no worker, placement or client. Before what has
   // come meanwhile is told.
   void ForgiveSilence(int64_t late_us);
-  // Timers: deadlines, leases, slow clients, the queue. Call at least every TickIntervalUs().
+  // Timers: deadlines, leases, slow clients, the queue. Call it at NextTickUs(), asked again after
+  // each other call, or every TickIntervalUs().
   void Tick(int64_t now_us);
+  // At most 0.2 s ahead while there are workers or requests, so that the caller notices soon that
+  // it stood still. O(1).
+  int64_t NextTickUs(int64_t now_us) const;
   int64_t TickIntervalUs() const;
 
   // Not ready any more, and no shadow runs: only clients are waited for.
@@ -94,6 +99,8 @@ class RouterCore {
   void Shutdown();
 
   bool Ready(int64_t now_us) const;  // a request would be served now
+  // As Ready, as of the last Tick or change of workers. Computed again only when a worker changed.
+  bool CheckReady(int64_t now_us);
   size_t num_live() const { return requests_.size(); }
   size_t num_queued() const { return num_queued_; }
   // A decode worker could run `shadow` now without delaying a client.
@@ -126,6 +133,7 @@ class RouterCore {
   void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
   void ReleaseBacklog(PlacementHalf& half);
   RouterRequest* FindRequest(RequestUid uid);
+  void LookAtWorkersAgain(int64_t now_us);
   void CheckTimers(RouterRequest& request, int64_t now_us);
   RegisteredWorker* WorkerInTurn(const RouterRequest& request);
   void ReportTableSize();
@@ -242,7 +250,11 @@ class RouterCore {
   int64_t watched_us_ = 0;  // when WatchTransfers last looked
   LinkTurn last_looked_;    // of the late requests, the last one that WatchTransfers looked at
   uint64_t probe_draw_;     // state of the draws for probes
-  int64_t now_us_ = 0;      // the latest time told
+  WorkersNow workers_now_;  // as of the last tick; the default: a worker has changed since
+  bool ready_ = false;      // Ready at ready_us_, when the workers' state was ready_state_
+  uint64_t ready_state_ = 0;
+  int64_t ready_us_ = 0;
+  int64_t now_us_ = 0;  // the latest time told
 };
 
 }  // namespace baton::router

@@ -30,8 +30,6 @@ using scheduler::SecondsLeft;
 
 namespace {
 
-constexpr int64_t kWatchEveryUs = 50'000;
-
 // Moves for which another way is looked for at one time: some 20 us each.
 constexpr size_t kMaxLooks = 32;
 

@@ -75,10 +75,11 @@ void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_
   const std::vector<LinkView> links_before = worker->load.links;
   registry_.OnLoad(*worker, std::move(load), now_us);
   const std::vector<LinkView>& links = worker->load.links;
-  const bool better =
-      worker->NumFreeBlocks() > free_before || worker->Usable(now_us) != usable_before ||
+  const bool changed =
+      worker->Usable(now_us) != usable_before ||
       !std::equal(links.begin(), links.end(), links_before.begin(), links_before.end(), &AreAlike);
-  if (better) queue_changed_ = true;
+  if (changed) workers_now_ = WorkersNow{};
+  if (changed || worker->NumFreeBlocks() > free_before) queue_changed_ = true;
   PlaceQueued(now_us);
 }
 
@@ -136,6 +137,7 @@ StatusOr<Incarnation> RouterCore::DrainWorker(std::string_view worker_id, uint32
   const int64_t heard_us = worker->heard_us;
   registry_.OnLoad(*worker, std::move(load), now_us_);
   worker->heard_us = heard_us;
+  workers_now_ = WorkersNow{};
   worker->stream->AskDrain(timeout_ms);
   return worker->description.name.incarnation;
 }
@@ -161,6 +163,7 @@ void RouterCore::OnSessionUp(SessionRef session, int64_t now_us) {
   worker->num_failed_sessions = 0;
   worker->progress_us = now_us;
   worker->session->Renew(kRequestLeaseUs / 1000);
+  workers_now_ = WorkersNow{};
   queue_changed_ = true;
   PlaceQueued(now_us);
 }
@@ -181,6 +184,7 @@ void RouterCore::OnSessionDown(SessionRef session, std::string_view reason, int6
   worker->session_up = false;
   worker->session.reset();
   worker->reconnect_us = now_us + kReconnectUs;
+  workers_now_ = WorkersNow{};
   RecoverRequestsOn(session.lease, now_us);
 }
 
@@ -198,6 +202,7 @@ void RouterCore::DropWorker(LeaseId lease, std::string_view reason) {
 void RouterCore::MembersChanged() {
   models_changed_ = true;
   queue_changed_ = true;
+  workers_now_ = WorkersNow{};
   registry_.SendPeerLists();
 }
 
