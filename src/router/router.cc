@@ -266,7 +266,7 @@ void Router::TellListenerLocked() {
 
 void Router::SetReadyListener(std::function<void(bool)> listener) {
   MutexLock lock(listener_mutex_);
-  ready_listener_ = nullptr;  // a call that is under way is the last one of the old listener
+  // A call that is under way knows an older state: the old listener still hears of the latest one.
   while (is_telling_) listener_told_.Wait(listener_mutex_);
   ready_listener_ = std::move(listener);
   told_ready_.reset();
