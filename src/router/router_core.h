@@ -33,14 +33,13 @@
 #include "src/obs/baton_metrics.h"
 #include "src/router/link_metrics.h"
 #include "src/router/planned_route.h"
-#include "src/router/queue_rate.h"
-#include "src/router/request_timers.h"
-#include "src/router/request_traces.h"
+#include "src/router/request_table.h"
 #include "src/router/router_core_config.h"
-#include "src/router/router_prefix_index.h"
 #include "src/router/router_request.h"
+#include "src/router/router_state.h"
 #include "src/router/submit.h"
 #include "src/router/topology.h"
+#include "src/router/waiting_requests.h"
 #include "src/router/worker_link.h"
 #include "src/router/worker_registry.h"
 #include "src/router/workers_now.h"
@@ -101,50 +100,33 @@ class RouterCore {
   bool Ready(int64_t now_us) const;  // a request would be served now
   // As Ready, as of the last Tick or change of workers. Computed again only when a worker changed.
   bool CheckReady(int64_t now_us);
-  size_t num_live() const { return requests_.size(); }
-  size_t num_queued() const { return num_queued_; }
+  size_t num_live() const { return table_.requests().size(); }
+  size_t num_queued() const { return waiting_.num_queued(); }
   // A decode worker could run `shadow` now without delaying a client.
   bool HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us) const;
   // The numerics of a live worker; none: it is not known.
   std::optional<uint64_t> NumericsOf(std::string_view worker_id);
-  std::vector<std::shared_ptr<const ModelInfo>> Models() const { return registry_.Models(); }
+  std::vector<std::shared_ptr<const ModelInfo>> Models() const { return state_.registry.Models(); }
   bool TakeModelsChanged();                     // true once after each change of Models()
   Topology TopologyView(int64_t now_us) const;  // of workers; its process adds the router's row
   // Each pair of live workers whose data connection is up or was, in the order of the topology; one
   // row for each transport of a pair.
   std::vector<LinkRow> LinkRows() const;
-  std::vector<RequestView> RequestViews(int64_t now_us) const;
+  std::vector<RequestView> RequestViews(int64_t now_us) const {
+    return table_.RequestViews(now_us);
+  }
   // The last requests that ended, then those that live, each oldest first; no shadows.
-  std::vector<std::shared_ptr<const RequestTrace>> Traces(int64_t now_us) const;
-  const WorkerRegistry& registry() const { return registry_; }
-  const RouterPrefixIndex& prefixes() const { return prefixes_; }
+  std::vector<std::shared_ptr<const RequestTrace>> Traces(int64_t now_us) const {
+    return table_.Traces(now_us);
+  }
+  const WorkerRegistry& registry() const { return state_.registry; }
+  const RouterPrefixIndex& prefixes() const { return state_.prefixes; }
 
  private:
   // router_core.cc: life and end of requests.
-  std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
-  RequestError NoRoomError(const RouterRequest& request, ErrorCode code);
-  void EnterQueue(RouterRequest& request);
-  void LeaveQueue(RouterRequest& request);
-  void EndGood(RouterRequest& request);
-  void EndBad(RouterRequest& request, const RequestError& error);
-  void EndBad(RouterRequest& request, ErrorCode code);
-  void TellFailed(RouterRequest& request, const RequestError& error, bool waits);
-  void Forget(RouterRequest& request, bool waits);
-  void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
-  void ReleaseBacklog(PlacementHalf& half);
-  RouterRequest* FindRequest(RequestUid uid);
   void LookAtWorkersAgain(int64_t now_us);
   void CheckTimers(RouterRequest& request, int64_t now_us);
   RegisteredWorker* WorkerInTurn(const RouterRequest& request);
-  void ReportTableSize();
-  void EndShadows(LeaseId on);
-  void EndOwn(const std::function<bool(const RouterRequest&)>& is_meant);
-
-  // router_core_trace.cc: what is remembered of requests.
-  std::shared_ptr<RequestTrace> TraceOf(const RouterRequest& request, int64_t end_us) const;
-  void Remember(const RouterRequest& request, int http_status);
-  void NotePlacement(RouterRequest& request, const RegisteredWorker* prefill,
-                     const RegisteredWorker& decode, int64_t now_us);
 
   // router_core_placement.cc: the queue.
   bool BlocksRest(const PlacementClaim& claim) const;
@@ -153,7 +135,6 @@ class RouterCore {
   uint32_t AnswerContextOf(const RouterRequest& request, int64_t now_us) const;
   bool CutFromNumerics(RouterRequest& request);
   bool MayBecomeReady(const ModelInfo& model, uint64_t numerics_id, uint32_t min_context) const;
-  void SetWaiting(RouterRequest& request, bool waits_aside, bool is_apart);
   scheduler::Route RouteForShadow(const RouterRequest& request, const scheduler::RouteQuery& query,
                                   RouteTable& table);
   void PlaceQueued(int64_t now_us);
@@ -168,7 +149,6 @@ class RouterCore {
   void StartPrefill(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
                     const RegisteredWorker& decode);
   void Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep);
-  void CancelKept(RouterRequest& request);
   void CountSource(RouterRequest& request, const WorkerRequestStatus& status);
   RequestError TooLargeError(const RouterRequest& request) const;
 
@@ -194,7 +174,6 @@ class RouterCore {
   bool TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us);
   void AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
   bool Move(RouterRequest& request, int64_t now_us);
-  void GiveUpMove(RouterRequest& request);
 
   // router_core_links.cc: KV on its way.
   void ProbeLinks(int64_t now_us);
@@ -222,30 +201,15 @@ class RouterCore {
   void OnDelivery(RouterRequest& request);
   bool DeliverNext(RouterRequest& request, uint32_t choice);
 
-  const RouterCoreConfig config_;
   WorkerConnector* const connector_;
-  const obs::BatonMetrics* const metrics_;
-
-  RequestTraces traces_;
-  WorkerRegistry registry_;
-  RouterPrefixIndex prefixes_;  // of the workers whose chain has our key
-  std::unordered_map<RequestUid, std::unique_ptr<RouterRequest>> requests_;
-  RequestTimers timers_;          // of requests_
+  RouterState state_;
+  WaitingRequests waiting_;
+  RequestTable table_;
   std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
-  size_t num_queued_ = 0;         // of requests_, clients' only
-  size_t num_aside_ = 0;          // of num_queued_, nobody waits behind them
-  size_t num_own_ = 0;            // shadows and probes of requests_
-  size_t num_shadows_ = 0;        // of num_own_
-  // The requests that num_queued_ counts without those that wait apart, by model id.
-  std::map<std::string, ModelQueue, std::less<>> model_queues_;
-  std::map<std::string, RetryEstimate, std::less<>> retries_;  // by model id
-  bool queue_changed_ = false;                                 // PlaceQueued has something to try
-  enum class Stage : uint8_t { kServes, kLeaves, kStopped } stage_ = Stage::kServes;
+  bool queue_changed_ = false;    // PlaceQueued has something to try
   bool models_changed_ = false;
-  uint64_t num_not_kept_ = 0;     // of the index, when it was last looked at
-  bool warned_key_ = false;       // of workers with another chain key
-  bool seen_prefill_ = false;     // a prefill worker has registered in this life
-  int64_t first_decode_us_ = -1;  // when the first decode worker registered, -1 = none yet
+  uint64_t num_not_kept_ = 0;  // of the index, when it was last looked at
+  bool warned_key_ = false;    // of workers with another chain key
   int64_t renewed_us_ = 0;
   int64_t watched_us_ = 0;  // when WatchTransfers last looked
   LinkTurn last_looked_;    // of the late requests, the last one that WatchTransfers looked at
@@ -254,7 +218,6 @@ class RouterCore {
   bool ready_ = false;      // Ready at ready_us_, when the workers' state was ready_state_
   uint64_t ready_state_ = 0;
   int64_t ready_us_ = 0;
-  int64_t now_us_ = 0;  // the latest time told
 };
 
 }  // namespace baton::router

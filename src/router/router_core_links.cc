@@ -140,7 +140,7 @@ uint64_t ShownSpeed(const LinkHealth& health) {
 // The router guessed what the decode worker holds of the prompt when it placed the request; the
 // decode worker knows. No more is believed than the whole prompt, in whole blocks.
 void RouterCore::OnKvTotal(RouterRequest& request, uint64_t total_bytes) {
-  RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
+  RegisteredWorker* const prefill = state_.registry.Find(request.prefill.lease);
   if (total_bytes == 0 || prefill == nullptr) return;
   const auto link = prefill->links.find(request.prefill.link_to);
   if (link == prefill->links.end()) return;
@@ -156,7 +156,7 @@ void RouterCore::OnKvProgress(RouterRequest& request, const WorkerRequestStatus&
   if (status.kv_bytes <= request.kv_received) return;
   const uint64_t num_new = status.kv_bytes - request.kv_received;
   request.kv_received = status.kv_bytes;
-  RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
+  RegisteredWorker* const prefill = state_.registry.Find(request.prefill.lease);
   if (prefill != nullptr) prefill->links[request.decode.lease].OnBytes(num_new, now_us);
 }
 
@@ -169,8 +169,8 @@ void RouterCore::OnVerified(RouterRequest& request, const WorkerRequestStatus& s
   request.life.OnProgress(request.attempt(), PlacementProgress::kAllKvAtDecode);
   request.kv_bytes += status.kv_bytes;
   if (status.transport != LinkKind::kUnspecified) request.transport = status.transport;
-  RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
-  const RegisteredWorker* const decode = registry_.Find(request.decode.lease);
+  RegisteredWorker* const prefill = state_.registry.Find(request.prefill.lease);
+  const RegisteredWorker* const decode = state_.registry.Find(request.decode.lease);
   if (prefill == nullptr || decode == nullptr) return;
   LinkHealth& link = prefill->links[request.decode.lease];
   const double late_s = request.prompt_done ? SecondsBetween(request.prompt_done_us, now_us) : 0;
@@ -196,9 +196,9 @@ void RouterCore::OnVerified(RouterRequest& request, const WorkerRequestStatus& s
 void RouterCore::WatchTransfers(int64_t now_us) {
   if (now_us - watched_us_ < kWatchEveryUs) return;
   watched_us_ = now_us;
-  if (!MaySendKv(registry_)) return;
+  if (!MaySendKv(state_.registry)) return;
   std::vector<const RouterRequest*> crossing;
-  for (const auto& [uid, request] : requests_) {
+  for (const auto& [uid, request] : table_.requests()) {
     if (IsOnItsWay(*request, now_us)) crossing.push_back(request.get());
   }
   std::sort(crossing.begin(), crossing.end(),
@@ -207,7 +207,7 @@ void RouterCore::WatchTransfers(int64_t now_us) {
   const RouterRequest* first = nullptr;  // of the link
   uint64_t bytes_left = 0;
   for (const RouterRequest* request : crossing) {
-    const RegisteredWorker* const prefill = registry_.Find(request->prefill.lease);
+    const RegisteredWorker* const prefill = state_.registry.Find(request->prefill.lease);
     if (prefill == nullptr || !prefill->links.contains(request->prefill.link_to)) continue;
     const bool is_first = first == nullptr || first->prefill.lease != request->prefill.lease ||
                           first->prefill.link_to != request->prefill.link_to;
@@ -234,7 +234,7 @@ void RouterCore::WatchTransfers(int64_t now_us) {
   late.resize(std::min(late.size(), kMaxLooks));
   for (const LateRequest& one : late) {
     last_looked_ = one.turn;
-    RouterRequest* const request = FindRequest(std::get<RequestUid>(one.turn));
+    RouterRequest* const request = table_.Find(std::get<RequestUid>(one.turn));
     if (request != nullptr) MoveIfSlow(*request, one.kv, now_us);
   }
 }
@@ -242,16 +242,16 @@ void RouterCore::WatchTransfers(int64_t now_us) {
 // A link that was bad has rested, or the speed of a slow one was found long ago: a prompt of the
 // router's own tries it, so that no client waits for it.
 void RouterCore::ProbeLinks(int64_t now_us) {
-  if (stage_ != Stage::kServes) return;
+  if (state_.stage != RouterStage::kServes) return;
   std::vector<std::pair<LeaseId, LeaseId>> asked;
-  for (const auto& [lease, worker] : registry_.workers()) {
+  for (const auto& [lease, worker] : state_.registry.workers()) {
     for (const auto& [decode, link] : worker.links) {
       if (link.WantsProbe(IsSlow(worker, link), now_us)) asked.emplace_back(lease, decode);
     }
   }
   for (const auto& [lease, decode] : asked) {
-    RegisteredWorker* const from = registry_.Find(lease);
-    const RegisteredWorker* const to = registry_.Find(decode);
+    RegisteredWorker* const from = state_.registry.Find(lease);
+    const RegisteredWorker* const to = state_.registry.Find(decode);
     const bool is_pair = from != nullptr && to != nullptr && from->IsPrefill();
     if (!is_pair || !from->Usable(now_us) || !to->Usable(now_us)) continue;
     if (!from->IsLinkedTo(to->description.name)) continue;
@@ -271,18 +271,18 @@ void RouterCore::OnSlowLink(RegisteredWorker& prefill, LeaseId decode, double by
   prefill.links[decode].OnStall(bytes_per_s, now_us);
   if (!was_good) return;
   for (const LinkView& link : prefill.load.links) {
-    const RegisteredWorker* const other = registry_.FindByWorkerId(link.to);
+    const RegisteredWorker* const other = state_.registry.FindByWorkerId(link.to);
     if (!link.up || !CrossesNetwork(link.kind) || other == nullptr) continue;
     if (other->lease != decode) prefill.links[other->lease].Suspect(now_us);
   }
 }
 
 void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_t now_us) {
-  RegisteredWorker& prefill = *registry_.Find(request.prefill.lease);
+  RegisteredWorker& prefill = *state_.registry.Find(request.prefill.lease);
   if (request.spec.is_probe()) {
-    if (!IsSlowProbe(request, registry_.Find(request.decode.lease), kv)) return;
+    if (!IsSlowProbe(request, state_.registry.Find(request.decode.lease), kv)) return;
     prefill.links[request.prefill.link_to].OnStall(kv.bytes_per_s, now_us);
-    return EndBad(request, ErrorCode::kCancelled);
+    return table_.EndBad(request, ErrorCode::kCancelled);
   }
   const SlowSource before =
       std::exchange(request.slow, SlowSource{request.prefill.lease, now_us + kMaxLinkRestUs});
@@ -314,7 +314,7 @@ void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_
 const LinkHealth* RouterCore::HealthOf(const RegisteredWorker& prefill,
                                        std::string_view decode_id) const {
   for (const auto& [lease, health] : prefill.links) {
-    const RegisteredWorker* const decode = registry_.Find(lease);
+    const RegisteredWorker* const decode = state_.registry.Find(lease);
     if (decode != nullptr && decode->description.name.worker_id == decode_id) return &health;
   }
   return nullptr;
@@ -337,11 +337,11 @@ void RouterCore::ShowHealth(const RegisteredWorker& prefill, LinkView& link, int
 
 std::vector<LinkRow> RouterCore::LinkRows() const {
   std::map<std::string_view, const RegisteredWorker*> decode_workers;
-  for (const auto& [lease, worker] : registry_.workers()) {
+  for (const auto& [lease, worker] : state_.registry.workers()) {
     if (!worker.IsPrefill()) decode_workers[worker.description.name.worker_id] = &worker;
   }
   std::vector<LinkRow> rows;
-  for (const auto& [lease, worker] : registry_.workers()) {
+  for (const auto& [lease, worker] : state_.registry.workers()) {
     std::set<std::pair<std::string_view, LinkKind>> seen;
     for (const LinkView& link : worker.load.links) {
       if (link.kind == LinkKind::kUnspecified) continue;  // it was never up

@@ -190,6 +190,7 @@ bool HasClaim(const PlacementClaims& claims, std::string_view model,
 // or of a context that holds its answer where only they will do (decode workers). So does one whose
 // fault settles, for its 10 ms: what else was lost then is not known yet.
 void RouterCore::PlaceQueued(int64_t now_us) {
+  if (table_.TakeRoomFreed()) queue_changed_ = true;
   if (!queue_changed_) return;
   queue_changed_ = false;
   PlacementClaims claims;
@@ -197,10 +198,10 @@ void RouterCore::PlaceQueued(int64_t now_us) {
   while (!queue_.empty()) {
     const RequestUid uid = queue_.front();
     queue_.pop_front();
-    RouterRequest* request = FindRequest(uid);
+    RouterRequest* request = table_.Find(uid);
     if (request == nullptr || request->IsPlaced()) continue;
     if (now_us >= request->DeadlineUs()) {
-      EndBad(*request, request->PastDeadline());
+      table_.EndBad(*request, request->PastDeadline());
       continue;
     }
     const std::string_view model = request->spec.model->id;
@@ -214,24 +215,24 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     if (!blocked && !is_behind && now_us >= request->not_before_us) {
       placing = TryPlace(*request, claims, now_us, &short_context);
       const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
-      const bool frees_room = waits && num_shadows_ > 0 && !request->spec.is_shadow();
-      if (frees_room) EndShadows(LeaseId{});
+      const bool frees_room = waits && table_.num_shadows() > 0 && !request->spec.is_shadow();
+      if (frees_room) table_.EndShadows(LeaseId{});
       if (frees_room) placing = TryPlace(*request, claims, now_us, &short_context);
       if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
     }
     if (request->spec.is_shadow()) {  // it never waits, and never before a client
       const bool was_placed = request->num_resumes > 0;
-      EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
+      table_.EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
       continue;
     }
     if (!blocked) {
       const bool is_aside = placing == Placing::kWaitAside;
-      SetWaiting(*request, is_aside, is_aside || short_context > 0);
+      waiting_.SetApart(*request, is_aside, is_aside || short_context > 0);
       PlacementClaim claim{model, std::nullopt, short_context + 1};
       if (is_aside) claim.numerics_id = numerics_id;
       if (!is_behind) claims.push_back(claim);
     } else if (!HasClaim(claims, model, std::nullopt, 1)) {
-      SetWaiting(*request, request->waits_aside, true);
+      waiting_.SetApart(*request, request->waits_aside, true);
     }
     waiting.push_back(uid);
     if (!claims.empty() && BlocksRest(claims.back())) break;
@@ -243,10 +244,8 @@ void RouterCore::PlaceQueued(int64_t now_us) {
 // its workers could serve. A queue of a thousand is then not walked in every tick. One that names
 // too many requests that have ended is walked, which takes those out.
 bool RouterCore::BlocksRest(const PlacementClaim& claim) const {
-  if (claim.numerics_id || claim.min_context > 1 || num_shadows_ > 0) return false;
-  const auto queue = model_queues_.find(claim.model);
-  return queue != model_queues_.end() && queue->second.num_waiting == num_queued_ &&
-         queue_.size() <= 2 * num_queued_;
+  if (claim.numerics_id || claim.min_context > 1 || table_.num_shadows() > 0) return false;
+  return waiting_.IsOnlyModel(claim.model) && queue_.size() <= 2 * waiting_.num_queued();
 }
 
 // A probe does not go through the queue: clients that wait for room do not hold it up. It takes a
@@ -255,7 +254,7 @@ void RouterCore::PlaceProbe(RouterRequest& probe, int64_t now_us) {
   uint32_t short_context = 0;
   const Placing placing = TryPlace(probe, PlacementClaims{}, now_us, &short_context);
   const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
-  if (waits) EndBad(probe, ErrorCode::kQueueFull);
+  if (waits) table_.EndBad(probe, ErrorCode::kQueueFull);
 }
 
 // Its client has seen tokens of one numerics, and a worker of others could go on with other ones.
@@ -264,13 +263,13 @@ void RouterCore::PlaceProbe(RouterRequest& probe, int64_t now_us) {
 bool RouterCore::IsBound(const RouterRequest& request, int64_t now_us) const {
   if (!request.exact || request.num_delivered == 0 || request.spec.is_own()) return false;
   return request.IsPlaced() || request.spec.num_choices > 1 ||
-         now_us - request.queued_us < config_.own_numerics_wait_us;
+         now_us - request.queued_us < state_.config.own_numerics_wait_us;
 }
 
 // Registered, and not about to leave: at most silent for a while, or its session opens again.
 bool RouterCore::MayBecomeReady(const ModelInfo& model, uint64_t numerics_id,
                                 uint32_t min_context) const {
-  const auto& workers = registry_.workers();
+  const auto& workers = state_.registry.workers();
   return std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
     const RegisteredWorker& worker = entry.second;
     return !worker.IsPrefill() && !worker.load.draining &&
@@ -280,54 +279,27 @@ bool RouterCore::MayBecomeReady(const ModelInfo& model, uint64_t numerics_id,
   });
 }
 
-std::span<const TokenId> RouterRequest::Replayed() const {
-  if (spec.num_choices > 1) return {};
-  return std::span<const TokenId>(merge.tokens(0)).first(num_replayed);
-}
-
-bool RouterRequest::ExactBy(const Route& route, const WorkerDescription& decode) const {
-  if (merge.num_known() == 0) return route.exact;
-  return exact && route.exact && decode.fingerprint.numerics_id == numerics_id;
-}
-
-void RouterRequest::ForgetTokens() {
-  merge = TokenMerge(spec.num_choices, spec.sampling.max_tokens);
-  num_replayed = 0;
-}
-
-uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
-  for (const RouterPrefixIndex::Hit& hit : hits) {
-    if (hit.worker == worker.lease) return hit.num_blocks;
-  }
-  return 0;
-}
-
-uint32_t RouterRequest::CachedTokensAt(const RegisteredWorker& worker) const {
-  const uint64_t tokens = uint64_t{NumHitsAt(worker)} * worker.description.block_size;
-  return static_cast<uint32_t>(std::min<uint64_t>(tokens, spec.prompt.size() - 1));
-}
-
 // Fills in what each worker of the table holds of the prompt. The workers of a model agree in the
 // layout of blocks, and with it in their size.
 void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
   request.hits.clear();
-  if (prefixes_.num_entries() == 0 || table.decode.empty()) return;
+  if (state_.prefixes.num_entries() == 0 || table.decode.empty()) return;
   if (request.links.empty()) {
-    HashChain chain(DeriveChainKey(config_.cluster_secret, request.spec.tenant),
+    HashChain chain(DeriveChainKey(state_.config.cluster_secret, request.spec.tenant),
                     std::max(table.decode.front().block_size, 1u));
     chain.Reserve(static_cast<uint32_t>(request.spec.prompt.size()));
     chain.Append(request.spec.prompt);
     request.links.assign(chain.full_links().begin(), chain.full_links().end());
   }
-  request.hits = prefixes_.Find(request.links);
+  request.hits = state_.prefixes.Find(request.links);
   for (size_t i = 0; i < table.prefill.size(); ++i) {
-    const RegisteredWorker& worker = *registry_.Find(table.prefill_leases[i]);
+    const RegisteredWorker& worker = *state_.registry.Find(table.prefill_leases[i]);
     table.prefill[i].cached_tokens = request.CachedTokensAt(worker);
     table.prefill[i].shared_blocks =
         worker.shared.NumShared(request.links, request.NumHitsAt(worker));
   }
   for (size_t i = 0; i < table.decode.size(); ++i) {
-    const RegisteredWorker& worker = *registry_.Find(table.decode_leases[i]);
+    const RegisteredWorker& worker = *state_.registry.Find(table.decode_leases[i]);
     table.decode[i].cached_tokens = request.CachedTokensAt(worker);
     table.decode[i].shared_blocks =
         worker.shared.NumShared(request.links, request.NumHitsAt(worker));
@@ -341,7 +313,7 @@ PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims&
       static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
   PlannedRoute planned;
   RouteTable& table = planned.table;
-  table = registry_.TableFor(request.spec.model->id, now_us);
+  table = state_.registry.TableFor(request.spec.model->id, now_us);
   const uint32_t answer_context = AnswerContextOf(request, now_us);
   planned.short_context = TakeOutShort(request, answer_context, table);
   RouteQuery query;
@@ -374,17 +346,19 @@ PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims&
     table.prefill[i].shared_blocks = UINT32_MAX;
   }
   TakeOutLinks(request, now_us, table);
-  query.disaggregate = config_.mode != ServeMode::kAggregated;
+  query.disaggregate = state_.config.mode != ServeMode::kAggregated;
   query.needs_no_link = request.life.needs_no_link();
-  if (config_.mode == ServeMode::kAdaptive) query.local_max_tokens = config_.local_max_tokens;
-  query.max_backlog_s = static_cast<double>(config_.prefill_wait_us) * 1e-6;
-  const RegisteredWorker* source = registry_.Find(request.kept.lease);
+  if (state_.config.mode == ServeMode::kAdaptive)
+    query.local_max_tokens = state_.config.local_max_tokens;
+  query.max_backlog_s = static_cast<double>(state_.config.prefill_wait_us) * 1e-6;
+  const RegisteredWorker* source = state_.registry.Find(request.kept.lease);
   if (source != nullptr && !source->IsPrefill() && !query.needs_no_link) {
     RouteQuery on_source_kv = query;
     on_source_kv.disaggregate = false;
     planned.route = PickForAnswer(WithoutBadLinksOf(*source, now_us, table), on_source_kv);
     if (planned.route.path == Route::Path::kLocal && planned.route.has_room) {
-      const RegisteredWorker* dest = registry_.Find(table.decode_leases[planned.route.decode_idx]);
+      const RegisteredWorker* dest =
+          state_.registry.Find(table.decode_leases[planned.route.decode_idx]);
       if (source->IsLinkedTo(dest->description.name)) {
         planned.source = source->lease;
         return planned;
@@ -401,7 +375,7 @@ PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims&
 }
 
 bool RouterCore::HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us) const {
-  for (const auto& [lease, worker] : registry_.workers()) {
+  for (const auto& [lease, worker] : state_.registry.workers()) {
     const bool serves = !worker.IsPrefill() && worker.description.model->id == shadow.model->id;
     if (serves && worker.Usable(now_us) && TakesShadow(worker, shadow)) return true;
   }
@@ -409,7 +383,7 @@ bool RouterCore::HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us)
 }
 
 std::optional<uint64_t> RouterCore::NumericsOf(std::string_view worker_id) {
-  const RegisteredWorker* worker = registry_.FindByWorkerId(worker_id);
+  const RegisteredWorker* worker = state_.registry.FindByWorkerId(worker_id);
   if (worker == nullptr) return std::nullopt;
   return worker->description.fingerprint.numerics_id;
 }
@@ -419,7 +393,7 @@ std::optional<uint64_t> RouterCore::NumericsOf(std::string_view worker_id) {
 Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery& query,
                                  RouteTable& table) {
   for (size_t i = 0; i < table.decode.size(); ++i) {
-    const RegisteredWorker& worker = *registry_.Find(table.decode_leases[i]);
+    const RegisteredWorker& worker = *state_.registry.Find(table.decode_leases[i]);
     if (!TakesShadow(worker, request.spec)) table.decode[i].ready = false;
     table.decode[i].num_free_blocks /= 2;
   }
@@ -431,7 +405,7 @@ Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery&
 Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
                              uint32_t* short_context) {
   if (!request.MayBePlacedAgain()) {
-    EndBad(request, ErrorCode::kWorkerLost);
+    table_.EndBad(request, ErrorCode::kWorkerLost);
     return Placing::kEnded;
   }
   const PlannedRoute planned = RouteFor(request, claims, now_us);
@@ -441,7 +415,7 @@ Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& clai
   *short_context = planned.short_context;
   if (route.path == Route::Path::kNone) {
     if (route.reason != RouteReason::kExceedsEveryPool) return wait;
-    EndBad(request, TooLargeError(request));
+    table_.EndBad(request, TooLargeError(request));
     return Placing::kEnded;
   }
   if (planned.must_wait) return Placing::kWaitAside;
@@ -450,7 +424,7 @@ Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& clai
     return wait;
   }
   if (!route.has_room) return wait;
-  RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);
+  RegisteredWorker& decode = *state_.registry.Find(table.decode_leases[route.decode_idx]);
   const bool keeps_kv =
       request.kept.lease.value() != 0 && planned.PrefillLease() == request.kept.lease;
   const bool may_differ = request.LeavesNumerics(decode.description) ||
@@ -460,7 +434,7 @@ Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& clai
   }
   request.exact = request.ExactBy(route, decode.description);
   request.due_us = now_us + kSpareUs + static_cast<int64_t>(route.predicted_s * 2e6);
-  Start(request, registry_.Find(planned.PrefillLease()), decode, now_us);
+  Start(request, state_.registry.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
 }
 
@@ -474,7 +448,7 @@ bool RouterCore::CutFromNumerics(RouterRequest& request) {
     if (request.spec.num_choices > 1 || request.num_replayed == num_first) return false;
     request.num_replayed = num_first;
   }
-  CancelKept(request);
+  table_.CancelKept(request);
   return true;
 }
 
@@ -487,28 +461,29 @@ bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
                                    int64_t now_us) const {
   const bool no_prefill = reason == RouteReason::kNoPrefillWorker;
   if (!no_prefill && reason != RouteReason::kNoLink) return false;
-  if (no_prefill && !seen_prefill_ && now_us - first_decode_us_ < config_.first_prefill_wait_us) {
+  if (no_prefill && !state_.seen_prefill &&
+      now_us - state_.first_decode_us < state_.config.first_prefill_wait_us) {
     return true;
   }
   // A worker that has just registered is still opening its session (a prefill worker without one
   // is none yet) and its links: the pair is about to stand.
-  for (const auto& [lease, worker] : registry_.workers()) {
+  for (const auto& [lease, worker] : state_.registry.workers()) {
     if (worker.description.model->id != model.id || worker.load.draining) continue;
     if (no_prefill && !worker.IsPrefill()) continue;
-    if (now_us - worker.registered_us < config_.link_wait_us) return true;
+    if (now_us - worker.registered_us < state_.config.link_wait_us) return true;
   }
   return false;
 }
 
 void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
                        int64_t now_us) {
-  if (!request.spec.is_own()) EndShadows(decode.lease);
-  LeaveQueue(request);
+  if (!request.spec.is_own()) table_.EndShadows(decode.lease);
+  waiting_.Leave(request);
   request.placed_us = now_us;
   request.moved_us = now_us;
   request.is_counted = false;
   request.is_local = prefill == nullptr;
-  NotePlacement(request, prefill, decode, now_us);
+  request.NotePlacement(prefill, decode, now_us);
   request.life.OnPlaced(request.is_local);
   if (request.merge.num_known() == 0) {
     request.numerics_id = decode.description.fingerprint.numerics_id;
@@ -520,7 +495,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
     if (worker != nullptr) request.varies |= worker->description.fingerprint.varies_with_batch;
   }
   const bool retargets = prefill != nullptr && prefill->lease == request.kept.lease;
-  if (!retargets) CancelKept(request);
+  if (!retargets) table_.CancelKept(request);
   // Alone, a worker only accepts or refuses; there is no reservation to wait for.
   request.accepted = request.is_local;
   request.verified = false;
@@ -547,7 +522,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   } else {
     StartDecode(request, spec, decode, prefill, request.decode);
   }
-  ReportTableSize();
+  table_.ReportSize();
 }
 
 void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
@@ -583,9 +558,10 @@ void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
 
 // `request.num_replayed` is that of the planned placement.
 void RouterCore::AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us) {
-  RegisteredWorker& decode = *registry_.Find(planned.table.decode_leases[planned.route.decode_idx]);
-  const RegisteredWorker* const prefill = registry_.Find(planned.PrefillLease());
-  EndShadows(decode.lease);
+  RegisteredWorker& decode =
+      *state_.registry.Find(planned.table.decode_leases[planned.route.decode_idx]);
+  const RegisteredWorker* const prefill = state_.registry.Find(planned.PrefillLease());
+  table_.EndShadows(decode.lease);
   AskedMove& move = request.move;
   move.source = planned.PrefillLease();
   move.num_replayed = request.num_replayed;
@@ -593,33 +569,6 @@ void RouterCore::AskMove(RouterRequest& request, const PlannedRoute& planned, in
   move.asked_us = now_us;
   const PlacementSpec spec = SpecOf(request, request.life.next_attempt(), move.exact, now_us);
   StartDecode(request, spec, decode, prefill, move.decode);
-}
-
-void RouterCore::GiveUpMove(RouterRequest& request) {
-  if (!request.move.on()) return;
-  ReleaseHalf(request, request.move.decode, /*cancel=*/true);
-  request.move = AskedMove{};
-  request.life.SkipAttempt();
-}
-
-// A token that only a prompt's end gave is sampled again: the prefill worker's blocks then serve
-// the next attempt as they are. A decode worker has no KV of its last token.
-uint32_t RouterRequest::NumToReplay(bool moves) const {
-  const size_t num_first = spec.num_choices > 1 ? 0 : merge.tokens(0).size();
-  if (num_first <= num_replayed + 1) return num_replayed;
-  return static_cast<uint32_t>(moves ? num_first - 1 : num_first);
-}
-
-// Workers of one model may have unequal contexts, and an answer ends where the context of its
-// decode worker does. That end must come after the tokens that others have given, or will: else
-// they differ about which one is the last.
-uint32_t RouterRequest::LeastContext() const {
-  size_t most_known = 0;
-  for (uint32_t choice = 0; choice < spec.num_choices; ++choice) {
-    most_known = std::max(most_known, merge.tokens(choice).size());
-  }
-  const size_t whole = spec.prompt.size() + spec.sampling.max_tokens;
-  return static_cast<uint32_t>(std::min(whole, spec.prompt.size() + most_known + 2));
 }
 
 // The tokens that a client was promised: all of max_tokens where it named so many. An answer of
@@ -630,35 +579,35 @@ uint32_t RouterCore::AnswerContextOf(const RouterRequest& request, int64_t now_u
       static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
   if (request.spec.names_length) return whole;
   const bool has_waited =
-      !request.IsPlaced() && now_us - request.queued_us >= config_.own_numerics_wait_us;
+      !request.IsPlaced() && now_us - request.queued_us >= state_.config.own_numerics_wait_us;
   const uint32_t begun = request.num_delivered > 0 && !has_waited ? request.begun_context : 0;
   return std::max(request.LeastContext(), std::min(whole, begun));
 }
 
 void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {
-  GiveUpMove(request);
-  request.notes.unplaced_us = now_us_;
+  table_.GiveUpMove(request);
+  request.notes.unplaced_us = state_.now_us;
   request.kept = keep;
   const bool moves = keep.lease.value() != 0 && request.decode.Is(keep.lease);
   const bool retargets = keep.lease.value() != 0 && request.prefill.Is(keep.lease);
-  ReleaseHalf(request, request.prefill, !retargets);
-  ReleaseHalf(request, request.decode, !moves);
+  table_.ReleaseHalf(request, request.prefill, !retargets);
+  table_.ReleaseHalf(request, request.decode, !moves);
   request.num_replayed = request.NumToReplay(moves);
   request.accepted = false;
   request.not_before_us = not_before_us;
-  timers_.LookAtAll();
-  EnterQueue(request);
+  table_.timers().LookAtAll();
+  waiting_.Enter(request);
   queue_.push_front(request.uid);  // it came before everything that still waits
   queue_changed_ = true;
-  ReportTableSize();
+  table_.ReportSize();
 }
 
 // Names the first of prompt, answer and number of choices that no pool holds, with the largest
 // value that one does. The rules are those of PickRoute and of the worker's scheduler.
 RequestError RouterCore::TooLargeError(const RouterRequest& request) const {
-  const uint32_t answer_context = AnswerContextOf(request, now_us_);
+  const uint32_t answer_context = AnswerContextOf(request, state_.now_us);
   const RegisteredWorker* largest = nullptr;
-  for (const auto& [lease, worker] : registry_.workers()) {
+  for (const auto& [lease, worker] : state_.registry.workers()) {
     if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
     if (worker.description.max_context < answer_context) continue;
     const bool larger =

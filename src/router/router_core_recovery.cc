@@ -91,11 +91,11 @@ void RouterCore::Recover(RouterRequest& request, PlacementFault fault, int64_t n
   if (DeliverIfComplete(request)) return;
   const auto num_known = static_cast<uint32_t>(request.merge.num_known());
   const bool of_link = IsOfLink(fault) && !request.is_local && !request.verified;
-  RegisteredWorker* const prefill = registry_.Find(request.prefill.lease);
+  RegisteredWorker* const prefill = state_.registry.Find(request.prefill.lease);
   const bool is_failed_link = of_link && prefill != nullptr && fault != PlacementFault::kLinkSlow;
   if (request.spec.is_probe()) {
     if (is_failed_link) prefill->links[request.decode.lease].OnFault(now_us);
-    return EndBad(request, code);
+    return table_.EndBad(request, code);
   }
   const RecoverDecision decision = request.life.OnFault(request.attempt(), fault, num_known);
   if (decision.kind == Kind::kIgnored) return;
@@ -112,7 +112,7 @@ void RouterCore::Recover(RouterRequest& request, PlacementFault fault, int64_t n
                   decision.kind == Kind::kPoisoned ? "a second worker died under it"
                                                    : "too many faults without a new token",
                   num_known);
-  TellFailed(request, PlainError(code), /*waits=*/false);
+  table_.TellFailed(request, PlainError(code), /*waits=*/false);
 }
 
 // When every token is known, delivers them and says so: what failed of the placement had nothing
@@ -133,7 +133,7 @@ void RouterCore::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t 
   ++request.num_resumes;
   ++request.notes.resumes[static_cast<size_t>(reason)];
   request.resume_reason = reason;
-  request.queued_us = now_us_;
+  request.queued_us = state_.now_us;
   Requeue(request, not_before_us, keep);
 }
 
@@ -141,9 +141,10 @@ void RouterCore::PlaceAgain(RouterRequest& request, PlacementFault why, int64_t 
 // from its beginning; for the rest others are asked, for a few at a time, so that those who take it
 // over are not flooded.
 void RouterCore::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
-  EndOwn([&worker](const RouterRequest& request) { return request.decode.Is(worker.lease); });
+  table_.EndOwn(
+      [&worker](const RouterRequest& request) { return request.decode.Is(worker.lease); });
   std::vector<RequestUid> movable;
-  for (const auto& [uid, request] : requests_) {
+  for (const auto& [uid, request] : table_.requests()) {
     const bool can_move = request->decode.Is(worker.lease) && !request->merge.complete() &&
                           request->spec.num_choices == 1 && !request->pause.on() &&
                           !request->move.on();
@@ -158,7 +159,7 @@ void RouterCore::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
   for (const RequestUid& uid : movable) {
     if (num_moved == kMaxMovesPerTick) return;
     worker.last_move_tried = uid;
-    RouterRequest* const request = FindRequest(uid);
+    RouterRequest* const request = table_.Find(uid);
     if (request != nullptr && TryMove(*request, worker, now_us)) ++num_moved;
   }
 }
@@ -193,7 +194,7 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
   bool may_move = has_room && (takes_kv || !(waits_for_link || waits_for_pair || may_differ));
   if (may_move && request.exact) {  // else it had better end where it is
     const LeaseId decode = planned.table.decode_leases[route.decode_idx];
-    may_move = request.ExactBy(route, registry_.Find(decode)->description);
+    may_move = request.ExactBy(route, state_.registry.Find(decode)->description);
   }
   if (may_move) AskMove(request, planned, now_us);
   request.kept = KeptSource{};
@@ -205,8 +206,8 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
 // False when that one has gone meanwhile, or tokens came that the other could not go on from; the
 // stream then stays.
 bool RouterCore::Move(RouterRequest& request, int64_t now_us) {
-  RegisteredWorker* const source = registry_.Find(request.move.source);
-  RegisteredWorker* const dest = registry_.Find(request.move.decode.lease);
+  RegisteredWorker* const source = state_.registry.Find(request.move.source);
+  RegisteredWorker* const dest = state_.registry.Find(request.move.decode.lease);
   const bool needs_source = request.move.source.value() != 0;
   const bool prefill_holds = request.prefill.Is(request.move.source) && request.prefill.live;
   const bool is_kept = request.decode.Is(request.move.source) || prefill_holds;
@@ -214,7 +215,7 @@ bool RouterCore::Move(RouterRequest& request, int64_t now_us) {
   const bool leaves = request.LeavesNumerics(dest->description) && (request.exact || !is_kept);
   const bool may_differ = !is_kept && request.MayDifferFrom(request.move.num_replayed);
   if (is_gone || leaves || may_differ) {
-    GiveUpMove(request);
+    table_.GiveUpMove(request);
     return false;
   }
   const auto num_known = static_cast<uint32_t>(request.merge.num_known());
@@ -231,8 +232,8 @@ bool RouterCore::Move(RouterRequest& request, int64_t now_us) {
 
 void RouterCore::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
   std::vector<RouterRequest*> hit;
-  for (const auto& [uid, request] : requests_) {
-    if (request->move.decode.Is(lease)) GiveUpMove(*request);
+  for (const auto& [uid, request] : table_.requests()) {
+    if (request->move.decode.Is(lease)) table_.GiveUpMove(*request);
     // A decode worker is needed until it has a place and its last token is here, a prefill worker
     // until the KV is at the decode worker.
     const bool has_all = request->accepted && request->merge.complete();
@@ -241,9 +242,9 @@ void RouterCore::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
     if (needs_decode || needs_prefill) {
       hit.push_back(request.get());
     } else if (request->decode.Is(lease)) {
-      ReleaseHalf(*request, request->decode, false);
+      table_.ReleaseHalf(*request, request->decode, false);
     } else if (request->prefill.Is(lease)) {
-      ReleaseHalf(*request, request->prefill, false);
+      table_.ReleaseHalf(*request, request->prefill, false);
     } else if (request->kept.lease == lease) {
       request->kept = KeptSource{};
     }
@@ -252,7 +253,7 @@ void RouterCore::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
   std::sort(hit.begin(), hit.end(), [](const RouterRequest* a, const RouterRequest* b) {
     return std::tie(a->spec.received_us, a->uid) > std::tie(b->spec.received_us, b->uid);
   });
-  const RegisteredWorker* const worker = registry_.Find(lease);
+  const RegisteredWorker* const worker = state_.registry.Find(lease);
   const bool drains = worker != nullptr && worker->load.draining;
   for (RouterRequest* request : hit) {
     const bool is_decode = request->decode.Is(lease);

@@ -61,7 +61,7 @@ void Raise(RouterRequest& request, PlacementProgress progress) {
 
 void RouterCore::OnSessionTokens(SessionRef session, std::vector<WorkerToken> tokens,
                                  int64_t now_us) {
-  now_us_ = std::max(now_us_, now_us);
+  state_.Advance(now_us);
   RegisteredWorker* worker = FindSession(session);
   if (worker == nullptr) return;
   worker->progress_us = now_us;
@@ -69,12 +69,12 @@ void RouterCore::OnSessionTokens(SessionRef session, std::vector<WorkerToken> to
 }
 
 void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
-  RouterRequest* request = FindRequest(token.uid);
+  RouterRequest* request = table_.Find(token.uid);
   if (request == nullptr) return;  // it has ended; the worker has not heard of it yet
   if (request->move.Is(lease, token.attempt) && !Move(*request, now_us)) return;
   const bool is_decode = request->decode.Is(lease);
   if (token.attempt != request->attempt() || !(is_decode || request->prefill.Is(lease))) {
-    metrics_->stale_events_total->Add();
+    state_.metrics->stale_events_total->Add();
     return;
   }
   if (is_decode) {
@@ -85,7 +85,7 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
   if (token.token < 0 || static_cast<uint32_t>(token.token) >= vocab_size) {
     BATON_LOG_ERROR("request {}: token {} is outside the vocabulary of {}", request->uid,
                     token.token, vocab_size);
-    return EndBad(*request, ErrorCode::kWorkerFailed);
+    return table_.EndBad(*request, ErrorCode::kWorkerFailed);
   }
   if (token.index == 0) request->lifetime.Mark(RequestEvent::kFirstToken, now_us);
   // This is before the worker's own word of it, which comes after the token, maybe the last one.
@@ -99,18 +99,18 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
       return;
     case TokenMerge::Outcome::kMismatch:
       BATON_LOG_ERROR("request {}: two workers sent unequal tokens", request->uid);
-      metrics_->kv_chain_mismatch_total->Add();
-      return EndBad(*request, ErrorCode::kChainMismatch);
+      state_.metrics->kv_chain_mismatch_total->Add();
+      return table_.EndBad(*request, ErrorCode::kChainMismatch);
     case TokenMerge::Outcome::kOverflow:
     case TokenMerge::Outcome::kInvalid:
       BATON_LOG_ERROR("request {}: a worker sent a token outside the request", request->uid);
-      return EndBad(*request, ErrorCode::kWorkerFailed);
+      return table_.EndBad(*request, ErrorCode::kWorkerFailed);
     case TokenMerge::Outcome::kReady:
       request->heard_us = now_us;
       break;
   }
   if (request->merge.num_pending() > kMaxPendingTokens) {
-    return EndBad(*request, ErrorCode::kSlowClient);
+    return table_.EndBad(*request, ErrorCode::kSlowClient);
   }
   OnDelivery(*request);
 }
@@ -120,10 +120,8 @@ void RouterCore::Accept(RouterRequest& request, int64_t now_us) {
   request.accepted = true;
   if (std::exchange(request.is_counted, true)) return;
   if (request.spec.is_own()) return;
-  registry_.Find(request.decode.lease)->refusals.num_refusals = 0;
-  const auto queue = model_queues_.find(request.spec.model->id);
-  if (queue == model_queues_.end()) return;
-  queue->second.rate.OnPlaced(now_us);
+  state_.registry.Find(request.decode.lease)->refusals.num_refusals = 0;
+  waiting_.OnTaken(request, now_us);
 }
 
 // Gives the client what is in order. May end the request.
@@ -133,12 +131,12 @@ void RouterCore::OnDelivery(RouterRequest& request) {
     while (DeliverNext(request, choice)) {
     }
   }
-  if (request.num_finished == request.spec.num_choices) EndGood(request);
+  if (request.num_finished == request.spec.num_choices) table_.EndGood(request);
 }
 
 bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
-  if (request.pause.BeginIfSlow(request.sink->buffered_bytes(), now_us_)) {
-    timers_.LookAtAll();
+  if (request.pause.BeginIfSlow(request.sink->buffered_bytes(), state_.now_us)) {
+    table_.timers().LookAtAll();
     return false;
   }
   TokenMerge::Entry entry;
@@ -173,11 +171,12 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
     if (last_us != 0) {
       const int64_t gap_us = entry.arrived_us - last_us;
       request.notes.CountGap(gap_us, token.index);
-      metrics_->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
+      state_.metrics->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
     }
     // The prompt counts with the first token, so that both counters are of the same requests.
-    if (request.num_delivered == 0) metrics_->prompt_tokens_total->Add(request.spec.prompt.size());
-    metrics_->generation_tokens_total->Add();
+    if (request.num_delivered == 0)
+      state_.metrics->prompt_tokens_total->Add(request.spec.prompt.size());
+    state_.metrics->generation_tokens_total->Add();
   }
   last_us = entry.arrived_us;
   request.lifetime.Mark(RequestEvent::kLastToken, entry.arrived_us);
@@ -189,11 +188,11 @@ bool RouterCore::DeliverNext(RouterRequest& request, uint32_t choice) {
 
 void RouterCore::OnSessionStatus(SessionRef session, const WorkerRequestStatus& status,
                                  int64_t now_us) {
-  now_us_ = std::max(now_us_, now_us);
+  state_.Advance(now_us);
   RegisteredWorker* worker = FindSession(session);
   if (worker == nullptr) return;
   worker->progress_us = now_us;
-  RouterRequest* request = FindRequest(status.uid);
+  RouterRequest* request = table_.Find(status.uid);
   if (request == nullptr) return;
   if (request->move.Is(session.lease, status.attempt)) {
     if (IsTerminal(status.state)) return OnMoveRefused(*request, *worker, status, now_us);
@@ -204,7 +203,7 @@ void RouterCore::OnSessionStatus(SessionRef session, const WorkerRequestStatus& 
       status.attempt == request->attempt() && (is_prefill || request->decode.Is(session.lease));
   if (!is_current) {
     // The answer to our own Cancel is expected; anything else is a late event.
-    if (status.state != WorkerRequestState::kCancelled) metrics_->stale_events_total->Add();
+    if (status.state != WorkerRequestState::kCancelled) state_.metrics->stale_events_total->Add();
     return;
   }
   request->moved_us = now_us;
@@ -224,7 +223,7 @@ void RouterCore::OnMoveRefused(RouterRequest& request, RegisteredWorker& worker,
   BATON_LOG_INFO("request {} does not move to {}: {}", request.uid,
                  worker.description.name.worker_id, status.message);
   worker.CountRefusal(status.retry_after_ms, now_us);
-  GiveUpMove(request);
+  table_.GiveUpMove(request);
 }
 
 void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerRequestStatus& status,
@@ -238,7 +237,7 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
       break;
     case WorkerRequestState::kPrefillStarted:
       request.lifetime.Mark(RequestEvent::kPrefillStarted, now_us);
-      if (RegisteredWorker* prefill = registry_.Find(request.prefill.lease);
+      if (RegisteredWorker* prefill = state_.registry.Find(request.prefill.lease);
           prefill != nullptr && !request.spec.is_own()) {
         prefill->refusals.num_refusals = 0;
       }
@@ -248,7 +247,7 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
     case WorkerRequestState::kPrefillDone:
       request.prompt_done = true;
       request.prompt_done_us = now_us;
-      ReleaseBacklog(is_prefill ? request.prefill : request.decode);
+      table_.ReleaseBacklog(is_prefill ? request.prefill : request.decode);
       break;
     case WorkerRequestState::kGranted:
       request.lifetime.Mark(RequestEvent::kGranted, now_us);
@@ -260,7 +259,7 @@ void RouterCore::OnMark(RouterRequest& request, bool is_prefill, const WorkerReq
     case WorkerRequestState::kStranded:
       if (request.verified) break;  // nothing is missing
       if (status.failed_part == FailedPart::kPeer) {
-        const bool drains = Drains(registry_, request.decode);
+        const bool drains = Drains(state_.registry, request.decode);
         return Recover(request, FaultOf(status, /*is_prefill=*/false, drains), now_us);
       }
       return Recover(request, PlacementFault::kTransferStopped, now_us);
@@ -286,7 +285,7 @@ void RouterCore::CountSource(RouterRequest& request, const WorkerRequestStatus& 
   if (!request.resume_reason) return;
   ResumeSource source = status.cached_tokens > 0 ? ResumeSource::kPrefix : ResumeSource::kRecompute;
   if (status.retargeted) source = ResumeSource::kRetarget;
-  metrics_->CountResume(*std::exchange(request.resume_reason, std::nullopt), source);
+  state_.metrics->CountResume(*std::exchange(request.resume_reason, std::nullopt), source);
 }
 
 void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
@@ -297,15 +296,15 @@ void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
   const bool is_needed = is_prefill ? !request.verified : !has_all;
   const bool is_good = status.state == WorkerRequestState::kHandedOff ||
                        (status.state == WorkerRequestState::kFinished && !is_needed);
-  if (is_good || !is_needed) return ReleaseHalf(request, half, false);
+  if (is_good || !is_needed) return table_.ReleaseHalf(request, half, false);
   BATON_LOG_WARN("request {} attempt {} failed at {}: {}", request.uid, request.attempt(),
                  is_prefill ? request.prefill_worker_id : request.decode_worker_id, status.message);
   const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
-                        now_us_ >= request.DeadlineUs() - kDeadlineSlackUs;
-  if (too_late) return EndBad(request, request.PastDeadline());
+                        state_.now_us >= request.DeadlineUs() - kDeadlineSlackUs;
+  if (too_late) return table_.EndBad(request, request.PastDeadline());
   const bool by_prefill = is_prefill != (status.failed_part == FailedPart::kPeer);
-  const bool drains = Drains(registry_, by_prefill ? request.prefill : request.decode);
-  Recover(request, FaultOf(status, by_prefill, drains), now_us_, ErrorCodeOf(status));
+  const bool drains = Drains(state_.registry, by_prefill ? request.prefill : request.decode);
+  Recover(request, FaultOf(status, by_prefill, drains), state_.now_us, ErrorCodeOf(status));
 }
 
 void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
@@ -322,17 +321,18 @@ void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
       half.live = false;  // the request runs: not a refusal
       return;
     }
-    if (request.spec.is_own()) return EndBad(request, ErrorCode::kQueueFull);  // it never waits
+    if (request.spec.is_own())
+      return table_.EndBad(request, ErrorCode::kQueueFull);  // it never waits
     // It is the worker that is waited for: another may have room at once.
-    registry_.Find(half.lease)->CountRefusal(status.retry_after_ms, now_us);
+    state_.registry.Find(half.lease)->CountRefusal(status.retry_after_ms, now_us);
     const bool keep = decision.retarget && request.prefill.live;
     return Requeue(request, now_us,
                    keep ? KeptSource{request.prefill.lease, request.attempt()} : KeptSource{});
   }
   const bool too_large = status.code == StatusCode::kOutOfRange;
-  if (too_large) return EndBad(request, TooLargeError(request));
+  if (too_large) return table_.EndBad(request, TooLargeError(request));
   const bool too_late = status.code == StatusCode::kDeadlineExceeded;
-  EndBad(request, too_late ? ErrorCode::kDeadlineExceeded : ErrorCode::kWorkerFailed);
+  table_.EndBad(request, too_late ? ErrorCode::kDeadlineExceeded : ErrorCode::kWorkerFailed);
 }
 
 }  // namespace baton::router

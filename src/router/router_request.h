@@ -158,6 +158,9 @@ struct RouterRequest {
   void TellTaken(int64_t now_us);
   // Where its time went until now.
   RequestTimings Timings() const;
+  // It is placed, again when it was before: what its workers had to do beside it then.
+  void NotePlacement(const RegisteredWorker* prefill, const RegisteredWorker& decode,
+                     int64_t now_us);
   // How far it is, at `now_us`; it is placed.
   RunningAnswer Progress(int64_t now_us) const;
   // The least --max-context of a worker that may take part in it now.
