@@ -15,9 +15,6 @@ namespace baton::router {
 using kv::PlacementFault;
 using limits::kRenewEveryUs;
 using obs::BatonMetrics;
-using scheduler::PickRoute;
-using scheduler::Route;
-using scheduler::RouteQuery;
 
 namespace {
 
@@ -77,6 +74,7 @@ RouterCore::RouterCore(const RouterCoreConfig& config, WorkerConnector* connecto
       state_(config, metrics),
       waiting_(config.queue_wait_us, metrics),
       table_(&state_, &waiting_),
+      planner_(&state_),
       probe_draw_(config.probe_seed != 0 ? config.probe_seed : RandomU64()) {}
 
 RouterCore::~RouterCore() { Shutdown(); }
@@ -272,18 +270,7 @@ bool RouterCore::CheckReady(int64_t now_us) {
 }
 
 bool RouterCore::Ready(int64_t now_us) const {
-  if (state_.stage != RouterStage::kServes) return false;
-  for (const auto& model : state_.registry.Models()) {
-    const RouteTable table = state_.registry.TableFor(model->id, now_us);
-    RouteQuery query;
-    query.disaggregate = state_.config.mode != ServeMode::kAggregated;
-    const Route route = PickRoute(table.Load(), query);
-    if (route.path == Route::Path::kDisagg) return true;
-    if (route.path == Route::Path::kLocal && !ShouldWaitForPair(route.reason, *model, now_us)) {
-      return true;
-    }
-  }
-  return false;
+  return state_.stage == RouterStage::kServes && planner_.AnyRoute(now_us);
 }
 
 Topology RouterCore::TopologyView(int64_t now_us) const {

@@ -34,6 +34,7 @@
 #include "src/router/link_metrics.h"
 #include "src/router/planned_route.h"
 #include "src/router/request_table.h"
+#include "src/router/route_planner.h"
 #include "src/router/router_core_config.h"
 #include "src/router/router_request.h"
 #include "src/router/router_state.h"
@@ -103,7 +104,9 @@ class RouterCore {
   size_t num_live() const { return table_.requests().size(); }
   size_t num_queued() const { return waiting_.num_queued(); }
   // A decode worker could run `shadow` now without delaying a client.
-  bool HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us) const;
+  bool HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us) const {
+    return planner_.HasIdleWorkerFor(shadow, now_us);
+  }
   // The numerics of a live worker; none: it is not known.
   std::optional<uint64_t> NumericsOf(std::string_view worker_id);
   std::vector<std::shared_ptr<const ModelInfo>> Models() const { return state_.registry.Models(); }
@@ -130,27 +133,17 @@ class RouterCore {
 
   // router_core_placement.cc: the queue.
   bool BlocksRest(const PlacementClaim& claim) const;
-  PlannedRoute RouteFor(RouterRequest& request, const PlacementClaims& claims, int64_t now_us);
-  bool IsBound(const RouterRequest& request, int64_t now_us) const;
-  uint32_t AnswerContextOf(const RouterRequest& request, int64_t now_us) const;
   bool CutFromNumerics(RouterRequest& request);
-  bool MayBecomeReady(const ModelInfo& model, uint64_t numerics_id, uint32_t min_context) const;
-  scheduler::Route RouteForShadow(const RouterRequest& request, const scheduler::RouteQuery& query,
-                                  RouteTable& table);
   void PlaceQueued(int64_t now_us);
   void PlaceProbe(RouterRequest& probe, int64_t now_us);
   Placing TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
                    uint32_t* plan_short_context);
-  void FindPrefixes(RouterRequest& request, RouteTable& table);
-  bool ShouldWaitForPair(scheduler::RouteReason reason, const ModelInfo& model,
-                         int64_t now_us) const;
   void Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
              int64_t now_us);
   void StartPrefill(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
                     const RegisteredWorker& decode);
   void Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep);
   void CountSource(RouterRequest& request, const WorkerRequestStatus& status);
-  RequestError TooLargeError(const RouterRequest& request) const;
 
   // router_core_workers.cc: leases and sessions.
   void DropWorker(LeaseId lease, std::string_view reason);
@@ -205,6 +198,7 @@ class RouterCore {
   RouterState state_;
   WaitingRequests waiting_;
   RequestTable table_;
+  RoutePlanner planner_;
   std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
   bool queue_changed_ = false;    // PlaceQueued has something to try
   bool models_changed_ = false;

@@ -284,19 +284,15 @@ void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_
     prefill.links[request.prefill.link_to].OnStall(kv.bytes_per_s, now_us);
     return table_.EndBad(request, ErrorCode::kCancelled);
   }
-  const SlowSource before =
-      std::exchange(request.slow, SlowSource{request.prefill.lease, now_us + kMaxLinkRestUs});
-  const uint32_t num_replayed =
-      std::exchange(request.num_replayed, request.NumToReplay(/*moves=*/false));
-  const PlannedRoute planned = RouteFor(request, PlacementClaims{}, now_us);
-  request.num_replayed = num_replayed;
+  const SlowSource slow{request.prefill.lease, now_us + kMaxLinkRestUs};
+  const PlacementStart start{request.NumToReplay(/*moves=*/false), request.kept, slow};
+  PlannedRoute planned = planner_.Plan(request, start, PlacementClaims{}, now_us);
+  request.NotePrefixes(std::move(planned.new_links), std::move(planned.hits));
   const Route& route = planned.route;
   const bool is_way = route.path != Route::Path::kNone && route.has_room && !planned.must_wait;
   const double seconds_left = SecondsLeft(kv);
-  if (!is_way || !IsWorthMoving(seconds_left, route.predicted_s)) {
-    request.slow = before;
-    return;
-  }
+  if (!is_way || !IsWorthMoving(seconds_left, route.predicted_s)) return;
+  const SlowSource before = std::exchange(request.slow, slow);
   // KV that cannot move is waited for all the same; other requests had better go another way.
   const bool can_move = request.MayBePlacedAgain();
   if (can_move || !before.Is(prefill.lease, now_us)) {

@@ -1,11 +1,7 @@
 // The queue: which request is placed next, where, and how it gets back when it was refused.
 #include <algorithm>
-#include <string>
 #include <utility>
 
-#include "fmt/format.h"
-
-#include "kvcache/hash_chain.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
@@ -13,15 +9,8 @@
 
 namespace baton::router {
 
-using kv::DeriveChainKey;
-using kv::HashChain;
 using obs::RequestEvent;
-using scheduler::DecodeLoad;
-using scheduler::LinkUp;
-using scheduler::PickRoute;
-using scheduler::PrefillLoad;
 using scheduler::Route;
-using scheduler::RouteQuery;
 using scheduler::RouteReason;
 
 namespace {
@@ -30,14 +19,19 @@ namespace {
 // later than twice the predicted time plus this. The word takes the same bad link.
 constexpr int64_t kSpareUs = 500'000;
 
-// Blocks of the request's tokens beside the prompt's full blocks.
-uint32_t NumOwnBlocks(const RouterRequest& request, const RegisteredWorker& worker) {
-  const size_t num_full = request.spec.prompt.size() / worker.description.block_size;
-  return worker.BlocksFor(request.NumTokens()) - static_cast<uint32_t>(num_full);
+uint32_t NumTokensOf(const PlacementSpec& spec) {
+  return static_cast<uint32_t>(spec.prompt->size() + spec.replayed.size());
 }
 
-// `exact`: of the placement.
-PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, bool exact, int64_t now_us) {
+// Blocks of the request's tokens beside the prompt's full blocks.
+uint32_t NumOwnBlocks(const PlacementSpec& spec, const RegisteredWorker& worker) {
+  const size_t num_full = spec.prompt->size() / worker.description.block_size;
+  return worker.BlocksFor(NumTokensOf(spec)) - static_cast<uint32_t>(num_full);
+}
+
+// `attempt`, `num_replayed`, `exact`: of the placement.
+PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, uint32_t num_replayed,
+                     bool exact, int64_t now_us) {
   PlacementSpec spec;
   spec.uid = request.uid;
   spec.attempt = attempt;
@@ -47,7 +41,7 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, bool exact,
   const int64_t left_us = std::min(request.DeadlineUs() - now_us, limits::kMaxDeadlineUs);
   spec.deadline_ms = static_cast<uint32_t>((left_us + 999) / 1000);
   spec.prompt = &request.spec.prompt;
-  spec.replayed = request.Replayed();
+  spec.replayed = request.Replayed(num_replayed);
   spec.sampling = &request.spec.sampling;
   spec.trace = request.span;
   spec.tenant = request.spec.is_own() ? kShadowTenant : request.spec.tenant;
@@ -84,10 +78,10 @@ void StartDecode(const RouterRequest& request, const PlacementSpec& spec, Regist
                  const RegisteredWorker* prefill, PlacementHalf& half) {
   PlacementCost cost;
   // A part-full last block, and one to grow into for each choice.
-  cost.num_blocks = NumOwnBlocks(request, decode) + request.spec.num_choices;
+  cost.num_blocks = NumOwnBlocks(spec, decode) + request.spec.num_choices;
   cost.num_sequences = request.spec.num_choices;
   if (prefill == nullptr) {
-    cost.num_tokens = request.NumTokens() - request.CachedTokensAt(decode);
+    cost.num_tokens = NumTokensOf(spec) - request.CachedTokensAt(decode);
     cost.num_prompts = 1;
   }
   half.attempt = spec.attempt;
@@ -95,95 +89,7 @@ void StartDecode(const RouterRequest& request, const PlacementSpec& spec, Regist
   decode.session->StartDecode(spec, prefill == nullptr ? nullptr : &prefill->description.name);
 }
 
-// A shadow that compares with a worker of those numerics may run there.
-bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) {
-  return worker.IsIdle() &&
-         worker.description.fingerprint.numerics_id == *shadow.shadow_numerics_id;
-}
-
-// Takes the workers out whose context would end the request before it may end; the largest context
-// of the decode workers among them, 0 = there are none.
-uint32_t TakeOutShort(const RouterRequest& request, uint32_t answer_context, RouteTable& table) {
-  const uint32_t least_context = request.LeastContext();
-  for (PrefillLoad& row : table.prefill) {
-    if (row.max_context < least_context) row.ready = false;
-  }
-  uint32_t largest = 0;
-  for (DecodeLoad& row : table.decode) {
-    if (row.max_context >= answer_context) continue;
-    row.ready = false;
-    // Nor does it fit there later, unless it takes less in the end.
-    if (request.spec.names_length || row.max_context < least_context) row.num_blocks = 0;
-    largest = std::max(largest, row.max_context);
-  }
-  return largest;
-}
-
-// The decode workers that may take the KV of `source`, another one: a link of it that failed or was
-// slow rests. No probe tries such a link, the next hand-off does.
-RouteTable WithoutBadLinksOf(const RegisteredWorker& source, int64_t now_us, RouteTable table) {
-  for (size_t i = 0; i < table.decode.size(); ++i) {
-    const auto link = source.links.find(table.decode_leases[i]);
-    if (link != source.links.end() && link->second.Rests(now_us)) {
-      table.decode[i].ready = false;
-    }
-  }
-  return table;
-}
-
-// The links of a worker whose KV came too slowly to this request a while ago, and the link that its
-// present placement uses, are no other way.
-void TakeOutLinks(const RouterRequest& request, int64_t now_us, RouteTable& table) {
-  for (LinkUp& link : table.links) {
-    const LeaseId prefill = table.prefill_leases[link.prefill_idx];
-    const LeaseId decode = table.decode_leases[link.decode_idx];
-    const bool is_own =
-        request.IsPlaced() && request.prefill.Is(prefill) && request.decode.Is(decode);
-    link.rests |= is_own || request.slow.Is(prefill, now_us);
-  }
-}
-
-// The pair of a probe, or none. Its link carries nothing else: whether it is left alone does not
-// count.
-Route RouteForProbe(const ProbedLink& probe, RouteQuery query, RouteTable& table) {
-  for (size_t i = 0; i < table.decode.size(); ++i) {
-    if (table.decode_leases[i] != probe.decode) table.decode[i].ready = false;
-  }
-  std::erase_if(table.links, [&](const LinkUp& link) {
-    return table.prefill_leases[link.prefill_idx] != probe.prefill ||
-           table.decode_leases[link.decode_idx] != probe.decode;
-  });
-  for (LinkUp& link : table.links) link.rests = false;
-  query.disaggregate = true;
-  const Route route = PickRoute(table.Load(), query);
-  return route.path == Route::Path::kDisagg ? route : Route{};
-}
-
-// Among the workers whose context holds the whole answer; among all where none of those has room
-// now.
-Route PickForAnswer(const RouteTable& table, const RouteQuery& query) {
-  const auto is_short = [&](const DecodeLoad& row) {
-    return row.max_context < query.max_total_tokens;
-  };
-  if (std::any_of(table.decode.begin(), table.decode.end(), is_short)) {
-    std::vector<DecodeLoad> holding = table.decode;
-    for (DecodeLoad& row : holding) {
-      if (is_short(row)) row.ready = false;
-    }
-    const Route route = PickRoute({table.prefill, holding, table.links}, query);
-    if (route.path != Route::Path::kNone && route.has_room) return route;
-  }
-  return PickRoute(table.Load(), query);
-}
-
 }  // namespace
-
-bool HasClaim(const PlacementClaims& claims, std::string_view model,
-              std::optional<uint64_t> numerics_id, uint32_t context) {
-  return std::any_of(claims.begin(), claims.end(), [&](const PlacementClaim& claim) {
-    return claim.model == model && claim.numerics_id == numerics_id && context >= claim.min_context;
-  });
-}
 
 // First come, first served within a model: a request that finds no room claims what comes free, so
 // that a large one is not starved by small ones: all workers of its model, or those of its numerics
@@ -206,10 +112,10 @@ void RouterCore::PlaceQueued(int64_t now_us) {
     }
     const std::string_view model = request->spec.model->id;
     const uint64_t numerics_id = request->numerics_id;
-    const uint32_t context = AnswerContextOf(*request, now_us);
+    const uint32_t context = planner_.AnswerContextOf(*request, now_us);
     const bool blocked = HasClaim(claims, model, std::nullopt, context);
     const bool is_behind =
-        IsBound(*request, now_us) && HasClaim(claims, model, numerics_id, context);
+        planner_.IsBound(*request, now_us) && HasClaim(claims, model, numerics_id, context);
     Placing placing = is_behind ? Placing::kWaitAside : Placing::kWait;
     uint32_t short_context = 0;
     if (!blocked && !is_behind && now_us >= request->not_before_us) {
@@ -257,149 +163,10 @@ void RouterCore::PlaceProbe(RouterRequest& probe, int64_t now_us) {
   if (waits) table_.EndBad(probe, ErrorCode::kQueueFull);
 }
 
-// Its client has seen tokens of one numerics, and a worker of others could go on with other ones.
-// In the end that is better than none, but not for several choices: they are computed again from
-// their beginning, and what was seen would not fit what follows.
-bool RouterCore::IsBound(const RouterRequest& request, int64_t now_us) const {
-  if (!request.exact || request.num_delivered == 0 || request.spec.is_own()) return false;
-  return request.IsPlaced() || request.spec.num_choices > 1 ||
-         now_us - request.queued_us < state_.config.own_numerics_wait_us;
-}
-
-// Registered, and not about to leave: at most silent for a while, or its session opens again.
-bool RouterCore::MayBecomeReady(const ModelInfo& model, uint64_t numerics_id,
-                                uint32_t min_context) const {
-  const auto& workers = state_.registry.workers();
-  return std::any_of(workers.begin(), workers.end(), [&](const auto& entry) {
-    const RegisteredWorker& worker = entry.second;
-    return !worker.IsPrefill() && !worker.load.draining &&
-           worker.description.model->id == model.id &&
-           worker.description.fingerprint.numerics_id == numerics_id &&
-           worker.description.max_context >= min_context;
-  });
-}
-
-// Fills in what each worker of the table holds of the prompt. The workers of a model agree in the
-// layout of blocks, and with it in their size.
-void RouterCore::FindPrefixes(RouterRequest& request, RouteTable& table) {
-  request.hits.clear();
-  if (state_.prefixes.num_entries() == 0 || table.decode.empty()) return;
-  if (request.links.empty()) {
-    HashChain chain(DeriveChainKey(state_.config.cluster_secret, request.spec.tenant),
-                    std::max(table.decode.front().block_size, 1u));
-    chain.Reserve(static_cast<uint32_t>(request.spec.prompt.size()));
-    chain.Append(request.spec.prompt);
-    request.links.assign(chain.full_links().begin(), chain.full_links().end());
-  }
-  request.hits = state_.prefixes.Find(request.links);
-  for (size_t i = 0; i < table.prefill.size(); ++i) {
-    const RegisteredWorker& worker = *state_.registry.Find(table.prefill_leases[i]);
-    table.prefill[i].cached_tokens = request.CachedTokensAt(worker);
-    table.prefill[i].shared_blocks =
-        worker.shared.NumShared(request.links, request.NumHitsAt(worker));
-  }
-  for (size_t i = 0; i < table.decode.size(); ++i) {
-    const RegisteredWorker& worker = *state_.registry.Find(table.decode_leases[i]);
-    table.decode[i].cached_tokens = request.CachedTokensAt(worker);
-    table.decode[i].shared_blocks =
-        worker.shared.NumShared(request.links, request.NumHitsAt(worker));
-  }
-}
-
-PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims& claims,
-                                  int64_t now_us) {
-  const uint32_t num_tokens = request.NumTokens();
-  const auto max_total =
-      static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
-  PlannedRoute planned;
-  RouteTable& table = planned.table;
-  table = state_.registry.TableFor(request.spec.model->id, now_us);
-  const uint32_t answer_context = AnswerContextOf(request, now_us);
-  planned.short_context = TakeOutShort(request, answer_context, table);
-  RouteQuery query;
-  query.num_tokens = num_tokens;
-  query.num_choices = request.spec.num_choices;
-  query.max_total_tokens = max_total;
-  query.random = request.uid.lo;
-  const bool is_bound = IsBound(request, now_us);
-  if (is_bound) query.numerics_id = request.numerics_id;
-  for (DecodeLoad& row : table.decode) {
-    const uint64_t numerics_id = row.fingerprint.numerics_id;
-    if (is_bound && row.ready && numerics_id != request.numerics_id) planned.is_bound = true;
-    if (HasClaim(claims, request.spec.model->id, numerics_id, row.max_context) ||
-        HasClaim(claims, request.spec.model->id, std::nullopt, row.max_context)) {
-      row.ready = false;
-    }
-  }
-  if (request.spec.is_shadow()) {
-    planned.route = RouteForShadow(request, query, table);
-    return planned;
-  }
-  if (request.spec.is_probe()) {
-    planned.route = RouteForProbe(*request.spec.probe, query, table);
-    return planned;
-  }
-  FindPrefixes(request, table);
-  for (size_t i = 0; i < table.prefill.size(); ++i) {
-    if (table.prefill_leases[i] != request.kept.lease) continue;
-    table.prefill[i].cached_tokens = num_tokens;
-    table.prefill[i].shared_blocks = UINT32_MAX;
-  }
-  TakeOutLinks(request, now_us, table);
-  query.disaggregate = state_.config.mode != ServeMode::kAggregated;
-  query.needs_no_link = request.life.needs_no_link();
-  if (state_.config.mode == ServeMode::kAdaptive)
-    query.local_max_tokens = state_.config.local_max_tokens;
-  query.max_backlog_s = static_cast<double>(state_.config.prefill_wait_us) * 1e-6;
-  const RegisteredWorker* source = state_.registry.Find(request.kept.lease);
-  if (source != nullptr && !source->IsPrefill() && !query.needs_no_link) {
-    RouteQuery on_source_kv = query;
-    on_source_kv.disaggregate = false;
-    planned.route = PickForAnswer(WithoutBadLinksOf(*source, now_us, table), on_source_kv);
-    if (planned.route.path == Route::Path::kLocal && planned.route.has_room) {
-      const RegisteredWorker* dest =
-          state_.registry.Find(table.decode_leases[planned.route.decode_idx]);
-      if (source->IsLinkedTo(dest->description.name)) {
-        planned.source = source->lease;
-        return planned;
-      }
-    }
-  }
-  planned.route = PickForAnswer(table, query);
-  if (!is_bound || planned.route.path == Route::Path::kNone) return planned;
-  const DecodeLoad& chosen = table.decode[planned.route.decode_idx];
-  planned.must_wait = chosen.fingerprint.numerics_id != request.numerics_id &&
-                      (request.spec.num_choices > 1 ||
-                       MayBecomeReady(*request.spec.model, request.numerics_id, answer_context));
-  return planned;
-}
-
-bool RouterCore::HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us) const {
-  for (const auto& [lease, worker] : state_.registry.workers()) {
-    const bool serves = !worker.IsPrefill() && worker.description.model->id == shadow.model->id;
-    if (serves && worker.Usable(now_us) && TakesShadow(worker, shadow)) return true;
-  }
-  return false;
-}
-
 std::optional<uint64_t> RouterCore::NumericsOf(std::string_view worker_id) {
   const RegisteredWorker* worker = state_.registry.FindByWorkerId(worker_id);
   if (worker == nullptr) return std::nullopt;
   return worker->description.fingerprint.numerics_id;
-}
-
-// Among idle decode workers, and in half of their free blocks: a client that comes finds the rest
-// free at once, before the worker has given up the shadow's.
-Route RouterCore::RouteForShadow(const RouterRequest& request, const RouteQuery& query,
-                                 RouteTable& table) {
-  for (size_t i = 0; i < table.decode.size(); ++i) {
-    const RegisteredWorker& worker = *state_.registry.Find(table.decode_leases[i]);
-    if (!TakesShadow(worker, request.spec)) table.decode[i].ready = false;
-    table.decode[i].num_free_blocks /= 2;
-  }
-  RouteQuery alone = query;
-  alone.disaggregate = false;
-  return PickRoute(table.Load(), alone);
 }
 
 Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
@@ -408,19 +175,20 @@ Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& clai
     table_.EndBad(request, ErrorCode::kWorkerLost);
     return Placing::kEnded;
   }
-  const PlannedRoute planned = RouteFor(request, claims, now_us);
+  PlannedRoute planned = planner_.Plan(request, NextStartOf(request), claims, now_us);
+  request.NotePrefixes(std::move(planned.new_links), std::move(planned.hits));
   const RouteTable& table = planned.table;
   const Route& route = planned.route;
   const Placing wait = planned.is_bound ? Placing::kWaitAside : Placing::kWait;
   *short_context = planned.short_context;
   if (route.path == Route::Path::kNone) {
     if (route.reason != RouteReason::kExceedsEveryPool) return wait;
-    table_.EndBad(request, TooLargeError(request));
+    table_.EndBad(request, planner_.TooLargeError(request));
     return Placing::kEnded;
   }
   if (planned.must_wait) return Placing::kWaitAside;
   if (planned.source.value() == 0 && route.path == Route::Path::kLocal &&
-      ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
+      planner_.ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
     return wait;
   }
   if (!route.has_room) return wait;
@@ -450,29 +218,6 @@ bool RouterCore::CutFromNumerics(RouterRequest& request) {
   }
   table_.CancelKept(request);
   return true;
-}
-
-LeaseId PlannedRoute::PrefillLease() const {
-  if (source.value() != 0) return source;
-  return route.path == Route::Path::kDisagg ? table.prefill_leases[route.prefill_idx] : LeaseId{};
-}
-
-bool RouterCore::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
-                                   int64_t now_us) const {
-  const bool no_prefill = reason == RouteReason::kNoPrefillWorker;
-  if (!no_prefill && reason != RouteReason::kNoLink) return false;
-  if (no_prefill && !state_.seen_prefill &&
-      now_us - state_.first_decode_us < state_.config.first_prefill_wait_us) {
-    return true;
-  }
-  // A worker that has just registered is still opening its session (a prefill worker without one
-  // is none yet) and its links: the pair is about to stand.
-  for (const auto& [lease, worker] : state_.registry.workers()) {
-    if (worker.description.model->id != model.id || worker.load.draining) continue;
-    if (no_prefill && !worker.IsPrefill()) continue;
-    if (now_us - worker.registered_us < state_.config.link_wait_us) return true;
-  }
-  return false;
 }
 
 void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
@@ -508,7 +253,8 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   request.lifetime.Mark(RequestEvent::kAdmitted, now_us);
   request.merge.DropAhead();
 
-  const PlacementSpec spec = SpecOf(request, request.attempt(), request.exact, now_us);
+  const PlacementSpec spec =
+      SpecOf(request, request.attempt(), request.num_replayed, request.exact, now_us);
   if (prefill == nullptr) {
     request.transport = LinkKind::kLocal;
   } else {
@@ -541,7 +287,7 @@ void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
       retargets ? 0 : request.NumTokens() - request.CachedTokensAt(prefill);
   request.prefill.attempt = spec.attempt;
   AddCost(request, prefill, request.prefill,
-          {.num_blocks = NumOwnBlocks(request, prefill),
+          {.num_blocks = NumOwnBlocks(spec, prefill),
            .num_tokens = num_uncached,
            .num_prompts = 1,
            .num_sequences = 1});
@@ -556,7 +302,6 @@ void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
   prefill.session->StartPrefill(own, decode_name);
 }
 
-// `request.num_replayed` is that of the planned placement.
 void RouterCore::AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us) {
   RegisteredWorker& decode =
       *state_.registry.Find(planned.table.decode_leases[planned.route.decode_idx]);
@@ -564,24 +309,12 @@ void RouterCore::AskMove(RouterRequest& request, const PlannedRoute& planned, in
   table_.EndShadows(decode.lease);
   AskedMove& move = request.move;
   move.source = planned.PrefillLease();
-  move.num_replayed = request.num_replayed;
+  move.num_replayed = planned.num_replayed;
   move.exact = request.ExactBy(planned.route, decode.description);
   move.asked_us = now_us;
-  const PlacementSpec spec = SpecOf(request, request.life.next_attempt(), move.exact, now_us);
+  const PlacementSpec spec =
+      SpecOf(request, request.life.next_attempt(), move.num_replayed, move.exact, now_us);
   StartDecode(request, spec, decode, prefill, move.decode);
-}
-
-// The tokens that a client was promised: all of max_tokens where it named so many. An answer of
-// open length has as much as the worker that it began at. That holds for as long as it waits for a
-// worker of its numerics.
-uint32_t RouterCore::AnswerContextOf(const RouterRequest& request, int64_t now_us) const {
-  const auto whole =
-      static_cast<uint32_t>(request.spec.prompt.size() + request.spec.sampling.max_tokens);
-  if (request.spec.names_length) return whole;
-  const bool has_waited =
-      !request.IsPlaced() && now_us - request.queued_us >= state_.config.own_numerics_wait_us;
-  const uint32_t begun = request.num_delivered > 0 && !has_waited ? request.begun_context : 0;
-  return std::max(request.LeastContext(), std::min(whole, begun));
 }
 
 void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {
@@ -600,58 +333,6 @@ void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSour
   queue_.push_front(request.uid);  // it came before everything that still waits
   queue_changed_ = true;
   table_.ReportSize();
-}
-
-// Names the first of prompt, answer and number of choices that no pool holds, with the largest
-// value that one does. The rules are those of PickRoute and of the worker's scheduler.
-RequestError RouterCore::TooLargeError(const RouterRequest& request) const {
-  const uint32_t answer_context = AnswerContextOf(request, state_.now_us);
-  const RegisteredWorker* largest = nullptr;
-  for (const auto& [lease, worker] : state_.registry.workers()) {
-    if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
-    if (worker.description.max_context < answer_context) continue;
-    const bool larger =
-        largest == nullptr || worker.description.num_blocks > largest->description.num_blocks;
-    if (larger) largest = &worker;
-  }
-  const RequestFields& fields = request.spec.fields;
-  const auto num_tokens = static_cast<uint32_t>(request.spec.prompt.size());
-  const uint32_t max_context = request.spec.model->max_context;
-  if (largest == nullptr) return ContextLengthError(fields.prompt, num_tokens, max_context);
-
-  const uint32_t pool = largest->description.num_blocks;
-  const uint32_t block_size = largest->description.block_size;
-  const uint32_t prompt_blocks = largest->BlocksFor(num_tokens);
-  const std::string limit =
-      fmt::format("the largest worker has {} KV blocks of {} tokens", pool, block_size);
-  // A prompt leaves a block to grow into; the last token of an answer needs no KV.
-  const uint64_t max_total = uint64_t{pool} * block_size + 1;
-  const auto context = static_cast<uint32_t>(std::min<uint64_t>(max_total, max_context));
-  if (prompt_blocks + 1 > pool) {
-    return PoolLimitError(
-        fields.prompt, num_tokens, context,
-        fmt::format("at most {} tokens, not {}: {}", uint64_t{pool > 0 ? pool - 1 : 0} * block_size,
-                    num_tokens, limit));
-  }
-  const uint32_t max_tokens = request.spec.sampling.max_tokens;
-  const uint64_t total =
-      std::min<uint64_t>(uint64_t{num_tokens} + max_tokens, largest->description.max_context);
-  if (total > max_total) {
-    return PoolLimitError(fields.max_tokens, num_tokens, context,
-                          fmt::format("at most {} with this prompt of {} tokens, not {}: {}",
-                                      max_total - num_tokens, num_tokens, max_tokens, limit));
-  }
-  const uint32_t num_choices = request.spec.num_choices;
-  if (prompt_blocks + num_choices > pool) {
-    return FieldError(
-        ErrorCode::kInvalidValue, fields.choices,
-        fmt::format("at most {} with this prompt of {} tokens: the prompt and {} choices need {} "
-                    "KV blocks, {}",
-                    pool - prompt_blocks, num_tokens, num_choices, prompt_blocks + num_choices,
-                    limit));
-  }
-  // The pools would do, so it was a worker's own context.
-  return ContextLengthError(fields.prompt, num_tokens, max_context);
 }
 
 }  // namespace baton::router

@@ -173,20 +173,20 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
   // its log-probability.
   if (has_kv && request.merge.num_known() <= request.num_replayed) return false;
   const bool prefill_holds = !request.verified && request.prefill.live;
+  PlacementStart start{request.NumToReplay(has_kv), KeptSource{}, request.slow};
   if (has_kv) {
-    request.kept = {worker.lease, request.attempt()};
+    start.kept = {worker.lease, request.attempt()};
   } else if (prefill_holds) {
-    request.kept = {request.prefill.lease, request.attempt()};
+    start.kept = {request.prefill.lease, request.attempt()};
   }
-  const uint32_t num_replayed = request.num_replayed;
-  request.num_replayed = request.NumToReplay(has_kv);
-  const PlannedRoute planned = RouteFor(request, PlacementClaims{}, now_us);
+  PlannedRoute planned = planner_.Plan(request, start, PlacementClaims{}, now_us);
+  request.NotePrefixes(std::move(planned.new_links), std::move(planned.hits));
   const Route& route = planned.route;
   const bool has_room = route.path != Route::Path::kNone && route.has_room;
   // A better way than this one may be about to open.
   const bool waits_for_link = has_kv && now_us - worker.draining_since_us < kMoveLinkWaitUs;
   const bool waits_for_pair = route.path == Route::Path::kLocal &&
-                              ShouldWaitForPair(route.reason, *request.spec.model, now_us);
+                              planner_.ShouldWaitForPair(route.reason, *request.spec.model, now_us);
   const bool takes_kv = planned.source.value() != 0;
   // Tokens that were seen would be computed again, and more tokens come before a move that was
   // asked for.
@@ -197,8 +197,6 @@ bool RouterCore::TryMove(RouterRequest& request, const RegisteredWorker& worker,
     may_move = request.ExactBy(route, state_.registry.Find(decode)->description);
   }
   if (may_move) AskMove(request, planned, now_us);
-  request.kept = KeptSource{};
-  request.num_replayed = num_replayed;
   return may_move;
 }
 

@@ -330,7 +330,7 @@ void RouterCore::OnRejected(RouterRequest& request, PlacementHalf& half,
                    keep ? KeptSource{request.prefill.lease, request.attempt()} : KeptSource{});
   }
   const bool too_large = status.code == StatusCode::kOutOfRange;
-  if (too_large) return table_.EndBad(request, TooLargeError(request));
+  if (too_large) return table_.EndBad(request, planner_.TooLargeError(request));
   const bool too_late = status.code == StatusCode::kDeadlineExceeded;
   table_.EndBad(request, too_late ? ErrorCode::kDeadlineExceeded : ErrorCode::kWorkerFailed);
 }

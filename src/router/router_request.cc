@@ -72,9 +72,9 @@ RequestTimings RouterRequest::Timings() const {
   return timings;
 }
 
-std::span<const TokenId> RouterRequest::Replayed() const {
+std::span<const TokenId> RouterRequest::Replayed(uint32_t num) const {
   if (spec.num_choices > 1) return {};
-  return std::span<const TokenId>(merge.tokens(0)).first(num_replayed);
+  return std::span<const TokenId>(merge.tokens(0)).first(num);
 }
 
 bool RouterRequest::ExactBy(const Route& route, const WorkerDescription& decode) const {
@@ -87,15 +87,25 @@ void RouterRequest::ForgetTokens() {
   num_replayed = 0;
 }
 
-uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
+uint32_t NumHitsOf(std::span<const RouterPrefixIndex::Hit> hits, LeaseId lease) {
   for (const RouterPrefixIndex::Hit& hit : hits) {
-    if (hit.worker == worker.lease) return hit.num_blocks;
+    if (hit.worker == lease) return hit.num_blocks;
   }
   return 0;
 }
 
-uint32_t RouterRequest::CachedTokensAt(const RegisteredWorker& worker) const {
-  const uint64_t tokens = uint64_t{NumHitsAt(worker)} * worker.description.block_size;
+void RouterRequest::NotePrefixes(std::vector<kv::ChainLink> new_links,
+                                 std::vector<RouterPrefixIndex::Hit> found) {
+  if (links.empty()) links = std::move(new_links);
+  hits = std::move(found);
+}
+
+uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
+  return NumHitsOf(hits, worker.lease);
+}
+
+uint32_t RouterRequest::CachedTokens(uint32_t num_hits, const RegisteredWorker& worker) const {
+  const uint64_t tokens = uint64_t{num_hits} * worker.description.block_size;
   return static_cast<uint32_t>(std::min<uint64_t>(tokens, spec.prompt.size() - 1));
 }
 
