@@ -75,6 +75,11 @@ RouterCore::RouterCore(const RouterCoreConfig& config, WorkerConnector* connecto
       waiting_(config.queue_wait_us, metrics),
       table_(&state_, &waiting_),
       planner_(&state_),
+      placer_(&state_, &waiting_, &table_, &planner_),
+      queue_(&state_, &waiting_, &table_, &planner_, &placer_),
+      delivery_(&state_, &waiting_, &table_),
+      recovery_(&state_, &table_, &planner_, &queue_, &delivery_),
+      moves_(&state_, &table_, &planner_, &placer_, &recovery_),
       probe_draw_(config.probe_seed != 0 ? config.probe_seed : RandomU64()) {}
 
 RouterCore::~RouterCore() { Shutdown(); }
@@ -116,10 +121,9 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   }
   table_.timers().Add(uid);  // not before: a flood of refused requests has no timers
   record.life.OnValidated();
-  if (record.spec.is_probe()) return PlaceProbe(record, now_us);
-  queue_.push_back(uid);
-  queue_changed_ = true;
-  PlaceQueued(now_us);
+  if (record.spec.is_probe()) return placer_.PlaceProbe(record, now_us);
+  queue_.Add(uid);
+  queue_.PlaceQueued(now_us);
 }
 
 void RouterCore::BeginLeave() {
@@ -167,8 +171,8 @@ void RouterCore::Tick(int64_t now_us) {
   });
   // Time alone can make a placement possible (a wait for a pair ends), so the queue is tried
   // always.
-  queue_changed_ = queue_changed_ || waiting_.num_queued() > 0;
-  PlaceQueued(now_us);
+  if (waiting_.num_queued() > 0) queue_.TryAgain();
+  queue_.PlaceQueued(now_us);
   LookAtWorkersAgain(now_us);
 }
 
@@ -217,7 +221,7 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
   if (!request.accepted && now_us - request.placed_us >= state_.config.reserve_timeout_us) {
     BATON_LOG_WARN("request {}: {} did not answer a reservation within {} ms", request.uid,
                    request.decode_worker_id, state_.config.reserve_timeout_us / 1000);
-    return Recover(request, PlacementFault::kDecodeStalled, now_us);
+    return recovery_.Recover(request, PlacementFault::kDecodeStalled, now_us);
   }
   if (request.move.on() && now_us - request.move.asked_us >= state_.config.reserve_timeout_us)
     table_.GiveUpMove(request);
@@ -229,9 +233,9 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
                     (now_us - LastProgressUs(request, *worker)) / 1000);
     worker->avoided_until_us = now_us + state_.config.worker_stall_us;
     const bool is_prefill = request.prefill.Is(worker->lease);
-    return Recover(request,
-                   is_prefill ? PlacementFault::kPrefillStalled : PlacementFault::kDecodeStalled,
-                   now_us);
+    return recovery_.Recover(
+        request, is_prefill ? PlacementFault::kPrefillStalled : PlacementFault::kDecodeStalled,
+        now_us);
   }
   request.TellTaken(now_us);
   if (!request.pause.on()) return;
@@ -240,7 +244,7 @@ void RouterCore::CheckTimers(RouterRequest& request, int64_t now_us) {
   }
   // The client gets tokens only now: its silence begins again.
   if (!request.pause.on()) request.heard_us = now_us;
-  OnDelivery(request);
+  delivery_.Deliver(request);
 }
 
 // The worker that is to make progress with the request; null: none is waited for, or it is gone.
@@ -271,6 +275,12 @@ bool RouterCore::CheckReady(int64_t now_us) {
 
 bool RouterCore::Ready(int64_t now_us) const {
   return state_.stage == RouterStage::kServes && planner_.AnyRoute(now_us);
+}
+
+std::optional<uint64_t> RouterCore::NumericsOf(std::string_view worker_id) {
+  const RegisteredWorker* worker = state_.registry.FindByWorkerId(worker_id);
+  if (worker == nullptr) return std::nullopt;
+  return worker->description.fingerprint.numerics_id;
 }
 
 Topology RouterCore::TopologyView(int64_t now_us) const {

@@ -31,8 +31,13 @@
 #include <vector>
 
 #include "src/obs/baton_metrics.h"
+#include "src/router/delivery.h"
 #include "src/router/link_metrics.h"
+#include "src/router/placement_queue.h"
+#include "src/router/placer.h"
+#include "src/router/planned_moves.h"
 #include "src/router/planned_route.h"
+#include "src/router/recovery.h"
 #include "src/router/request_table.h"
 #include "src/router/route_planner.h"
 #include "src/router/router_core_config.h"
@@ -131,20 +136,6 @@ class RouterCore {
   void CheckTimers(RouterRequest& request, int64_t now_us);
   RegisteredWorker* WorkerInTurn(const RouterRequest& request);
 
-  // router_core_placement.cc: the queue.
-  bool BlocksRest(const PlacementClaim& claim) const;
-  bool CutFromNumerics(RouterRequest& request);
-  void PlaceQueued(int64_t now_us);
-  void PlaceProbe(RouterRequest& probe, int64_t now_us);
-  Placing TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
-                   uint32_t* plan_short_context);
-  void Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
-             int64_t now_us);
-  void StartPrefill(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
-                    const RegisteredWorker& decode);
-  void Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep);
-  void CountSource(RouterRequest& request, const WorkerRequestStatus& status);
-
   // router_core_workers.cc: leases and sessions.
   void DropWorker(LeaseId lease, std::string_view reason);
   void OpenSession(RegisteredWorker& worker);
@@ -154,19 +145,6 @@ class RouterCore {
   void TrackPrefixes(const RegisteredWorker& worker, int64_t now_us);
   void AskResyncs(int64_t now_us);
   void ReportDecodePool();
-
-  // router_core_recovery.cc: placements that cannot go on.
-  // `code` is what the client is told when it was one fault too many.
-  void Recover(RouterRequest& request, kv::PlacementFault fault, int64_t now_us,
-               ErrorCode code = ErrorCode::kWorkerLost);
-  bool DeliverIfComplete(RouterRequest& request);
-  void RecoverRequestsOn(LeaseId lease, int64_t now_us);
-  void PlaceAgain(RouterRequest& request, kv::PlacementFault why, int64_t not_before_us,
-                  KeptSource keep);
-  void MoveAwayFrom(RegisteredWorker& worker, int64_t now_us);
-  bool TryMove(RouterRequest& request, const RegisteredWorker& worker, int64_t now_us);
-  void AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
-  bool Move(RouterRequest& request, int64_t now_us);
 
   // router_core_links.cc: KV on its way.
   void ProbeLinks(int64_t now_us);
@@ -182,25 +160,21 @@ class RouterCore {
   void MoveIfSlow(RouterRequest& request, const scheduler::KvOnItsWay& kv, int64_t now_us);
 
   // router_core_stream.cc: what workers say of requests.
-  void Accept(RouterRequest& request, int64_t now_us);
   void OnToken(LeaseId lease, WorkerToken token, int64_t now_us);
-  void OnHalfEnded(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status);
-  void OnRejected(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status,
-                  int64_t now_us);
-  void OnMoveRefused(RouterRequest& request, RegisteredWorker& worker,
-                     const WorkerRequestStatus& status, int64_t now_us);
   void OnMark(RouterRequest& request, bool is_prefill, const WorkerRequestStatus& status,
               int64_t now_us);
-  void OnDelivery(RouterRequest& request);
-  bool DeliverNext(RouterRequest& request, uint32_t choice);
+  void CountSource(RouterRequest& request, const WorkerRequestStatus& status);
 
   WorkerConnector* const connector_;
   RouterState state_;
   WaitingRequests waiting_;
   RequestTable table_;
   RoutePlanner planner_;
-  std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
-  bool queue_changed_ = false;    // PlaceQueued has something to try
+  Placer placer_;
+  PlacementQueue queue_;
+  Delivery delivery_;
+  Recovery recovery_;
+  PlannedMoves moves_;
   bool models_changed_ = false;
   uint64_t num_not_kept_ = 0;  // of the index, when it was last looked at
   bool warned_key_ = false;    // of workers with another chain key

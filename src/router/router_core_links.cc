@@ -304,7 +304,7 @@ void RouterCore::MoveIfSlow(RouterRequest& request, const KvOnItsWay& kv, int64_
       "second), another way needs {:.1f} s",
       request.uid, request.prefill_worker_id, request.decode_worker_id, seconds_left, kv.bytes_left,
       kv.bytes_per_s, route.predicted_s);
-  Recover(request, PlacementFault::kLinkSlow, now_us);
+  recovery_.Recover(request, PlacementFault::kLinkSlow, now_us);
 }
 
 const LinkHealth* RouterCore::HealthOf(const RegisteredWorker& prefill,

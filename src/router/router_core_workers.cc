@@ -80,8 +80,8 @@ void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_
       worker->Usable(now_us) != usable_before ||
       !std::equal(links.begin(), links.end(), links_before.begin(), links_before.end(), &AreAlike);
   if (changed) workers_now_ = WorkersNow{};
-  if (changed || worker->NumFreeBlocks() > free_before) queue_changed_ = true;
-  PlaceQueued(now_us);
+  if (changed || worker->NumFreeBlocks() > free_before) queue_.TryAgain();
+  queue_.PlaceQueued(now_us);
 }
 
 void RouterCore::TrackPrefixes(const RegisteredWorker& worker, int64_t now_us) {
@@ -165,8 +165,8 @@ void RouterCore::OnSessionUp(SessionRef session, int64_t now_us) {
   worker->progress_us = now_us;
   worker->session->Renew(kRequestLeaseUs / 1000);
   workers_now_ = WorkersNow{};
-  queue_changed_ = true;
-  PlaceQueued(now_us);
+  queue_.TryAgain();
+  queue_.PlaceQueued(now_us);
 }
 
 void RouterCore::OnSessionDown(SessionRef session, std::string_view reason, int64_t now_us) {
@@ -186,7 +186,7 @@ void RouterCore::OnSessionDown(SessionRef session, std::string_view reason, int6
   worker->session.reset();
   worker->reconnect_us = now_us + kReconnectUs;
   workers_now_ = WorkersNow{};
-  RecoverRequestsOn(session.lease, now_us);
+  recovery_.RecoverRequestsOn(session.lease, now_us);
 }
 
 void RouterCore::DropWorker(LeaseId lease, std::string_view reason) {
@@ -194,7 +194,7 @@ void RouterCore::DropWorker(LeaseId lease, std::string_view reason) {
   if (worker == nullptr) return;
   BATON_LOG_WARN("worker {} is gone: {}", worker->description.name.worker_id, reason);
   worker->session_up = false;
-  RecoverRequestsOn(lease, state_.now_us);
+  recovery_.RecoverRequestsOn(lease, state_.now_us);
   state_.prefixes.RemoveWorker(lease);
   state_.registry.Remove(lease, state_.now_us);
   MembersChanged();
@@ -202,7 +202,7 @@ void RouterCore::DropWorker(LeaseId lease, std::string_view reason) {
 
 void RouterCore::MembersChanged() {
   models_changed_ = true;
-  queue_changed_ = true;
+  queue_.TryAgain();
   workers_now_ = WorkersNow{};
   state_.registry.SendPeerLists();
 }
@@ -240,7 +240,7 @@ void RouterCore::CheckWorkers(int64_t now_us) {
   if (renew) renewed_us_ = now_us;
   for (auto& [lease, worker] : state_.registry.workers()) {
     if (worker.load.draining && !worker.IsPrefill() && worker.num_requests > 0) {
-      MoveAwayFrom(worker, now_us);
+      moves_.MoveAwayFrom(worker, now_us);
     }
     if (worker.session == nullptr && now_us >= worker.reconnect_us) OpenSession(worker);
     if (renew && worker.session_up && worker.num_requests > 0) {

@@ -1,11 +1,9 @@
-// The queue: which request is placed next, where, and how it gets back when it was refused.
+#include "src/router/placer.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "src/base/limits.h"
-#include "src/base/log.h"
-#include "src/base/random.h"
-#include "src/router/router_core.h"
 
 namespace baton::router {
 
@@ -91,91 +89,13 @@ void StartDecode(const RouterRequest& request, const PlacementSpec& spec, Regist
 
 }  // namespace
 
-// First come, first served within a model: a request that finds no room claims what comes free, so
-// that a large one is not starved by small ones: all workers of its model, or those of its numerics
-// or of a context that holds its answer where only they will do (decode workers). So does one whose
-// fault settles, for its 10 ms: what else was lost then is not known yet.
-void RouterCore::PlaceQueued(int64_t now_us) {
-  if (table_.TakeRoomFreed()) queue_changed_ = true;
-  if (!queue_changed_) return;
-  queue_changed_ = false;
-  PlacementClaims claims;
-  std::deque<RequestUid> waiting;
-  while (!queue_.empty()) {
-    const RequestUid uid = queue_.front();
-    queue_.pop_front();
-    RouterRequest* request = table_.Find(uid);
-    if (request == nullptr || request->IsPlaced()) continue;
-    if (now_us >= request->DeadlineUs()) {
-      table_.EndBad(*request, request->PastDeadline());
-      continue;
-    }
-    const std::string_view model = request->spec.model->id;
-    const uint64_t numerics_id = request->numerics_id;
-    const uint32_t context = planner_.AnswerContextOf(*request, now_us);
-    const bool blocked = HasClaim(claims, model, std::nullopt, context);
-    const bool is_behind =
-        planner_.IsBound(*request, now_us) && HasClaim(claims, model, numerics_id, context);
-    Placing placing = is_behind ? Placing::kWaitAside : Placing::kWait;
-    uint32_t short_context = 0;
-    if (!blocked && !is_behind && now_us >= request->not_before_us) {
-      placing = TryPlace(*request, claims, now_us, &short_context);
-      const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
-      const bool frees_room = waits && table_.num_shadows() > 0 && !request->spec.is_shadow();
-      if (frees_room) table_.EndShadows(LeaseId{});
-      if (frees_room) placing = TryPlace(*request, claims, now_us, &short_context);
-      if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
-    }
-    if (request->spec.is_shadow()) {  // it never waits, and never before a client
-      const bool was_placed = request->num_resumes > 0;
-      table_.EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
-      continue;
-    }
-    if (!blocked) {
-      const bool is_aside = placing == Placing::kWaitAside;
-      waiting_.SetApart(*request, is_aside, is_aside || short_context > 0);
-      PlacementClaim claim{model, std::nullopt, short_context + 1};
-      if (is_aside) claim.numerics_id = numerics_id;
-      if (!is_behind) claims.push_back(claim);
-    } else if (!HasClaim(claims, model, std::nullopt, 1)) {
-      waiting_.SetApart(*request, request->waits_aside, true);
-    }
-    waiting.push_back(uid);
-    if (!claims.empty() && BlocksRest(claims.back())) break;
-  }
-  queue_.insert(queue_.begin(), waiting.begin(), waiting.end());
-}
-
-// All that the queue names besides waits for what is claimed: clients of the same model that any of
-// its workers could serve. A queue of a thousand is then not walked in every tick. One that names
-// too many requests that have ended is walked, which takes those out.
-bool RouterCore::BlocksRest(const PlacementClaim& claim) const {
-  if (claim.numerics_id || claim.min_context > 1 || table_.num_shadows() > 0) return false;
-  return waiting_.IsOnlyModel(claim.model) && queue_.size() <= 2 * waiting_.num_queued();
-}
-
-// A probe does not go through the queue: clients that wait for room do not hold it up. It takes a
-// few blocks, and it ends by kProbeTimeoutUs.
-void RouterCore::PlaceProbe(RouterRequest& probe, int64_t now_us) {
-  uint32_t short_context = 0;
-  const Placing placing = TryPlace(probe, PlacementClaims{}, now_us, &short_context);
-  const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
-  if (waits) table_.EndBad(probe, ErrorCode::kQueueFull);
-}
-
-std::optional<uint64_t> RouterCore::NumericsOf(std::string_view worker_id) {
-  const RegisteredWorker* worker = state_.registry.FindByWorkerId(worker_id);
-  if (worker == nullptr) return std::nullopt;
-  return worker->description.fingerprint.numerics_id;
-}
-
-Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
-                             uint32_t* short_context) {
+Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
+                         uint32_t* short_context) {
   if (!request.MayBePlacedAgain()) {
-    table_.EndBad(request, ErrorCode::kWorkerLost);
+    table_->EndBad(request, ErrorCode::kWorkerLost);
     return Placing::kEnded;
   }
-  PlannedRoute planned = planner_.Plan(request, NextStartOf(request), claims, now_us);
+  PlannedRoute planned = planner_->Plan(request, NextStartOf(request), claims, now_us);
   request.NotePrefixes(std::move(planned.new_links), std::move(planned.hits));
   const RouteTable& table = planned.table;
   const Route& route = planned.route;
@@ -183,16 +103,16 @@ Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& clai
   *short_context = planned.short_context;
   if (route.path == Route::Path::kNone) {
     if (route.reason != RouteReason::kExceedsEveryPool) return wait;
-    table_.EndBad(request, planner_.TooLargeError(request));
+    table_->EndBad(request, planner_->TooLargeError(request));
     return Placing::kEnded;
   }
   if (planned.must_wait) return Placing::kWaitAside;
   if (planned.source.value() == 0 && route.path == Route::Path::kLocal &&
-      planner_.ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
+      planner_->ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
     return wait;
   }
   if (!route.has_room) return wait;
-  RegisteredWorker& decode = *state_.registry.Find(table.decode_leases[route.decode_idx]);
+  RegisteredWorker& decode = *state_->registry.Find(table.decode_leases[route.decode_idx]);
   const bool keeps_kv =
       request.kept.lease.value() != 0 && planned.PrefillLease() == request.kept.lease;
   const bool may_differ = request.LeavesNumerics(decode.description) ||
@@ -202,13 +122,13 @@ Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& clai
   }
   request.exact = request.ExactBy(route, decode.description);
   request.due_us = now_us + kSpareUs + static_cast<int64_t>(route.predicted_s * 2e6);
-  Start(request, state_.registry.Find(planned.PrefillLease()), decode, now_us);
+  Start(request, state_->registry.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
 }
 
 // Nothing that workers of other numerics would have to find again is left to them: every token that
 // the client has seen is replayed, what it has not is forgotten. True when that changed something.
-bool RouterCore::CutFromNumerics(RouterRequest& request) {
+bool Placer::CutFromNumerics(RouterRequest& request) {
   if (request.num_delivered == 0) {
     request.ForgetTokens();
   } else {
@@ -216,14 +136,14 @@ bool RouterCore::CutFromNumerics(RouterRequest& request) {
     if (request.spec.num_choices > 1 || request.num_replayed == num_first) return false;
     request.num_replayed = num_first;
   }
-  table_.CancelKept(request);
+  table_->CancelKept(request);
   return true;
 }
 
-void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
-                       int64_t now_us) {
-  if (!request.spec.is_own()) table_.EndShadows(decode.lease);
-  waiting_.Leave(request);
+void Placer::Start(RouterRequest& request, RegisteredWorker* prefill, RegisteredWorker& decode,
+                   int64_t now_us) {
+  if (!request.spec.is_own()) table_->EndShadows(decode.lease);
+  waiting_->Leave(request);
   request.placed_us = now_us;
   request.moved_us = now_us;
   request.is_counted = false;
@@ -240,7 +160,7 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
     if (worker != nullptr) request.varies |= worker->description.fingerprint.varies_with_batch;
   }
   const bool retargets = prefill != nullptr && prefill->lease == request.kept.lease;
-  if (!retargets) table_.CancelKept(request);
+  if (!retargets) table_->CancelKept(request);
   // Alone, a worker only accepts or refuses; there is no reservation to wait for.
   request.accepted = request.is_local;
   request.verified = false;
@@ -268,11 +188,11 @@ void RouterCore::Start(RouterRequest& request, RegisteredWorker* prefill, Regist
   } else {
     StartDecode(request, spec, decode, prefill, request.decode);
   }
-  table_.ReportSize();
+  table_->ReportSize();
 }
 
-void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
-                              RegisteredWorker& prefill, const RegisteredWorker& decode) {
+void Placer::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
+                          RegisteredWorker& prefill, const RegisteredWorker& decode) {
   const WorkerName& decode_name = decode.description.name;
   const bool moves = !prefill.IsPrefill();
   if (!moves || request.prefill_worker_id.empty()) {
@@ -302,11 +222,11 @@ void RouterCore::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
   prefill.session->StartPrefill(own, decode_name);
 }
 
-void RouterCore::AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us) {
+void Placer::AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us) {
   RegisteredWorker& decode =
-      *state_.registry.Find(planned.table.decode_leases[planned.route.decode_idx]);
-  const RegisteredWorker* const prefill = state_.registry.Find(planned.PrefillLease());
-  table_.EndShadows(decode.lease);
+      *state_->registry.Find(planned.table.decode_leases[planned.route.decode_idx]);
+  const RegisteredWorker* const prefill = state_->registry.Find(planned.PrefillLease());
+  table_->EndShadows(decode.lease);
   AskedMove& move = request.move;
   move.source = planned.PrefillLease();
   move.num_replayed = planned.num_replayed;
@@ -317,22 +237,11 @@ void RouterCore::AskMove(RouterRequest& request, const PlannedRoute& planned, in
   StartDecode(request, spec, decode, prefill, move.decode);
 }
 
-void RouterCore::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {
-  table_.GiveUpMove(request);
-  request.notes.unplaced_us = state_.now_us;
-  request.kept = keep;
-  const bool moves = keep.lease.value() != 0 && request.decode.Is(keep.lease);
-  const bool retargets = keep.lease.value() != 0 && request.prefill.Is(keep.lease);
-  table_.ReleaseHalf(request, request.prefill, !retargets);
-  table_.ReleaseHalf(request, request.decode, !moves);
-  request.num_replayed = request.NumToReplay(moves);
-  request.accepted = false;
-  request.not_before_us = not_before_us;
-  table_.timers().LookAtAll();
-  waiting_.Enter(request);
-  queue_.push_front(request.uid);  // it came before everything that still waits
-  queue_changed_ = true;
-  table_.ReportSize();
+void Placer::PlaceProbe(RouterRequest& probe, int64_t now_us) {
+  uint32_t short_context = 0;
+  const Placing placing = TryPlace(probe, PlacementClaims{}, now_us, &short_context);
+  const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
+  if (waits) table_->EndBad(probe, ErrorCode::kQueueFull);
 }
 
 }  // namespace baton::router
