@@ -38,7 +38,7 @@ void PlannedMoves::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
     if (can_move) movable.push_back(uid);
   }
   std::sort(movable.begin(), movable.end());
-  // Behind the last one that was tried: what fits nowhere keeps no other here.
+  // After the last one that was tried: what fits nowhere keeps no other here.
   const auto next = std::upper_bound(movable.begin(), movable.end(), worker.last_move_tried);
   std::rotate(movable.begin(), next, movable.end());
   movable.resize(std::min(movable.size(), kMaxMoveTriesPerTick));

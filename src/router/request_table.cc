@@ -187,6 +187,18 @@ void RequestTable::ReleaseBacklog(PlacementHalf& half) {
   }
 }
 
+void RequestTable::ForgiveSilence(int64_t late_us) {
+  for (auto& [uid, request] : requests_) {
+    request->placed_us += late_us;
+    request->moved_us += late_us;
+    request->prompt_done_us += late_us;
+    request->due_us += late_us;
+    request->move.asked_us += late_us;
+    request->heard_us += late_us;
+    request->pause.Forgive(late_us);
+  }
+}
+
 void RequestTable::ReportSize() {
   state_->metrics->requests_running->Set(static_cast<double>(num_running()));
   state_->metrics->requests_waiting->Set(static_cast<double>(waiting_->num_queued()));

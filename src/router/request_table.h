@@ -61,6 +61,9 @@ class RequestTable {
   void CancelKept(RouterRequest& request);
   void GiveUpMove(RouterRequest& request);
 
+  // Nobody was heard for so long.
+  void ForgiveSilence(int64_t late_us);
+
   // True once after requests ended: others may find room.
   bool TakeRoomFreed() { return std::exchange(room_freed_, false); }
   void ReportSize();  // to the metrics

@@ -16,28 +16,31 @@
 //     limits::kMaxPendingTokens undelivered tokens.
 //  6. No request outlives its deadline by more than one tick.
 //  7. States, attempts and the limits of faults are those of kvcache/handoff_request.h.
+//
+// The work is done by parts with one duty each, which know only parts above them in the list of
+// members. RouterCore hands each event to them in the right order.
 #ifndef BATON_ROUTER_ROUTER_CORE_H_
 #define BATON_ROUTER_ROUTER_CORE_H_
 
 #include <cstdint>
-#include <deque>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "src/obs/baton_metrics.h"
+#include "src/router/cluster_views.h"
 #include "src/router/delivery.h"
 #include "src/router/link_metrics.h"
+#include "src/router/link_watch.h"
 #include "src/router/placement_queue.h"
+#include "src/router/placement_reports.h"
 #include "src/router/placer.h"
 #include "src/router/planned_moves.h"
-#include "src/router/planned_route.h"
+#include "src/router/readiness.h"
 #include "src/router/recovery.h"
+#include "src/router/request_checks.h"
 #include "src/router/request_table.h"
 #include "src/router/route_planner.h"
 #include "src/router/router_core_config.h"
@@ -46,13 +49,13 @@
 #include "src/router/submit.h"
 #include "src/router/topology.h"
 #include "src/router/waiting_requests.h"
+#include "src/router/worker_leases.h"
 #include "src/router/worker_link.h"
 #include "src/router/worker_registry.h"
-#include "src/router/workers_now.h"
 
 namespace baton::router {
 
-// The request table and its life cycle; see the file comment.
+// Hands each event to the part that has the duty; see the file comment.
 class RouterCore {
  public:
   // Both outlive the core.
@@ -69,14 +72,18 @@ class RouterCore {
   void OnWorkerHello(LeaseId lease, WorkerDescription worker, std::unique_ptr<LeaseStream> stream,
                      int64_t now_us);
   // Registrations that did not get as far as OnWorkerHello.
-  void CountRefusals(obs::RefusalReason reason, uint64_t num_refused);
+  void CountRefusals(obs::RefusalReason reason, uint64_t num_refused) {
+    leases_.CountRefusals(reason, num_refused);
+  }
   void OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us);
   void OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t now_us);
-  void OnLeaseClosed(LeaseId lease);
+  void OnLeaseClosed(LeaseId lease) { leases_.OnLeaseClosed(lease); }
   // Asks a worker to leave: it gets no new request from now on; what runs there ends, or goes on
   // elsewhere once `timeout_ms` have passed (0 = the worker's own limit). The life that leaves, or
   // NotFound naming the workers that there are.
-  StatusOr<Incarnation> DrainWorker(std::string_view worker_id, uint32_t timeout_ms);
+  StatusOr<Incarnation> DrainWorker(std::string_view worker_id, uint32_t timeout_ms) {
+    return leases_.DrainWorker(worker_id, timeout_ms);
+  }
 
   // Sessions with workers; events of a former session are ignored.
   void OnSessionUp(SessionRef session, int64_t now_us);
@@ -99,13 +106,14 @@ class RouterCore {
   // Not ready any more, and no shadow runs: only clients are waited for.
   void BeginLeave();
   // Ends every request with `code`.
-  void FailAll(ErrorCode code);
+  void FailAll(ErrorCode code) { table_.FailAll(code); }
   // Ends every request with kDraining, now and at Submit, and every session and lease.
   void Shutdown();
 
-  bool Ready(int64_t now_us) const;  // a request would be served now
+  // A request would be served now.
+  bool Ready(int64_t now_us) const { return readiness_.Ready(now_us); }
   // As Ready, as of the last Tick or change of workers. Computed again only when a worker changed.
-  bool CheckReady(int64_t now_us);
+  bool CheckReady(int64_t now_us) { return readiness_.CheckReady(Times(), now_us); }
   size_t num_live() const { return table_.requests().size(); }
   size_t num_queued() const { return waiting_.num_queued(); }
   // A decode worker could run `shadow` now without delaying a client.
@@ -113,13 +121,17 @@ class RouterCore {
     return planner_.HasIdleWorkerFor(shadow, now_us);
   }
   // The numerics of a live worker; none: it is not known.
-  std::optional<uint64_t> NumericsOf(std::string_view worker_id);
+  std::optional<uint64_t> NumericsOf(std::string_view worker_id) {
+    return leases_.NumericsOf(worker_id);
+  }
   std::vector<std::shared_ptr<const ModelInfo>> Models() const { return state_.registry.Models(); }
-  bool TakeModelsChanged();                     // true once after each change of Models()
-  Topology TopologyView(int64_t now_us) const;  // of workers; its process adds the router's row
+  // True once after each change of Models().
+  bool TakeModelsChanged() { return leases_.TakeModelsChanged(); }
+  // Of workers; its process adds the router's row.
+  Topology TopologyView(int64_t now_us) const { return TopologyOf(state_.registry, now_us); }
   // Each pair of live workers whose data connection is up or was, in the order of the topology; one
   // row for each transport of a pair.
-  std::vector<LinkRow> LinkRows() const;
+  std::vector<LinkRow> LinkRows() const { return LinkRowsOf(state_.registry); }
   std::vector<RequestView> RequestViews(int64_t now_us) const {
     return table_.RequestViews(now_us);
   }
@@ -131,41 +143,10 @@ class RouterCore {
   const RouterPrefixIndex& prefixes() const { return state_.prefixes; }
 
  private:
-  // router_core.cc: life and end of requests.
-  void LookAtWorkersAgain(int64_t now_us);
-  void CheckTimers(RouterRequest& request, int64_t now_us);
-  RegisteredWorker* WorkerInTurn(const RouterRequest& request);
-
-  // router_core_workers.cc: leases and sessions.
-  void DropWorker(LeaseId lease, std::string_view reason);
-  void OpenSession(RegisteredWorker& worker);
-  RegisteredWorker* FindSession(SessionRef session);
-  void MembersChanged();
-  void CheckWorkers(int64_t now_us);
-  void TrackPrefixes(const RegisteredWorker& worker, int64_t now_us);
-  void AskResyncs(int64_t now_us);
-  void ReportDecodePool();
-
-  // router_core_links.cc: KV on its way.
-  void ProbeLinks(int64_t now_us);
-  void OnKvTotal(RouterRequest& request, uint64_t total_bytes);
-  void OnKvProgress(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
-  void OnVerified(RouterRequest& request, const WorkerRequestStatus& status, int64_t now_us);
-  void WatchTransfers(int64_t now_us);
-  // Null: nothing was handed off there.
-  const scheduler::LinkHealth* HealthOf(const RegisteredWorker& prefill,
-                                        std::string_view decode_id) const;
-  void ShowHealth(const RegisteredWorker& prefill, LinkView& link, int64_t now_us) const;
-  void OnSlowLink(RegisteredWorker& prefill, LeaseId decode, double bytes_per_s, int64_t now_us);
-  void MoveIfSlow(RouterRequest& request, const scheduler::KvOnItsWay& kv, int64_t now_us);
-
-  // router_core_stream.cc: what workers say of requests.
   void OnToken(LeaseId lease, WorkerToken token, int64_t now_us);
-  void OnMark(RouterRequest& request, bool is_prefill, const WorkerRequestStatus& status,
-              int64_t now_us);
-  void CountSource(RouterRequest& request, const WorkerRequestStatus& status);
+  void ProbeLinks(int64_t now_us);
+  WatchedTimes Times() const;
 
-  WorkerConnector* const connector_;
   RouterState state_;
   WaitingRequests waiting_;
   RequestTable table_;
@@ -175,17 +156,12 @@ class RouterCore {
   Delivery delivery_;
   Recovery recovery_;
   PlannedMoves moves_;
-  bool models_changed_ = false;
-  uint64_t num_not_kept_ = 0;  // of the index, when it was last looked at
-  bool warned_key_ = false;    // of workers with another chain key
-  int64_t renewed_us_ = 0;
-  int64_t watched_us_ = 0;  // when WatchTransfers last looked
-  LinkTurn last_looked_;    // of the late requests, the last one that WatchTransfers looked at
-  uint64_t probe_draw_;     // state of the draws for probes
-  WorkersNow workers_now_;  // as of the last tick; the default: a worker has changed since
-  bool ready_ = false;      // Ready at ready_us_, when the workers' state was ready_state_
-  uint64_t ready_state_ = 0;
-  int64_t ready_us_ = 0;
+  LinkWatch links_;
+  PlacementReports reports_;
+  RequestChecks checks_;
+  WorkerLeases leases_;
+  Readiness readiness_;
+  uint64_t probe_draw_;  // state of the draws for probes
 };
 
 }  // namespace baton::router

@@ -1,4 +1,4 @@
-// RouterRequest: everything the router knows of one live request. Owned by RouterCore.
+// RouterRequest: everything the router knows of one live request. Owned by RequestTable.
 #ifndef BATON_ROUTER_ROUTER_REQUEST_H_
 #define BATON_ROUTER_ROUTER_REQUEST_H_
 

@@ -28,6 +28,7 @@ struct RouterState {
   RouterStage stage = RouterStage::kServes;
   bool seen_prefill = false;     // a prefill worker has registered in this life
   int64_t first_decode_us = -1;  // when the first decode worker registered, -1 = none yet
+  bool workers_changed = true;   // in what Readiness depends on, since it last looked
   int64_t now_us = 0;            // the latest time told
 
   void Advance(int64_t time_us) { now_us = std::max(now_us, time_us); }
