@@ -40,7 +40,8 @@ bool StoreGuided(std::string_view name, const JsonValue& value, ApiParams* param
 
 // Compiles a grammar for the model, so that no worker hears of one that it would refuse. False:
 // `error` names `field` and the place within its value. `ignored`, which may be null, gets the
-// keywords of a loose schema that are not enforced, as names below the field.
+// keywords of a loose schema that are not enforced, as names below the field, up to
+// kMaxIgnoredNames in all.
 bool CheckGrammar(const router::ModelInfo& model, std::string_view field,
                   const wire::AnswerGrammar& grammar, std::vector<std::string>* ignored,
                   router::RequestError* error);
