@@ -191,7 +191,7 @@ std::string_view ExpectedOfKind(GrammarKind kind) {
     case GrammarKind::kChoice:
       return "an array of texts that are not empty";
     case GrammarKind::kLark:
-      return "a grammar in Lark's form";
+      return "a grammar in Lark's form, or in GBNF (root ::= ..)";
     case GrammarKind::kStructuralTag:
       return "an object {\"structures\":[{\"begin\",\"schema\",\"end\"}],\"triggers\":array}";
     case GrammarKind::kJsonObject:

@@ -28,7 +28,8 @@ inline constexpr std::string_view kExpectedStructuredOutputs =
 inline constexpr std::string_view kExpectedSchema = "a JSON Schema as an object, or as its text";
 inline constexpr std::string_view kExpectedRegex = "a regular expression as a string";
 inline constexpr std::string_view kExpectedChoice = "an array of strings";
-inline constexpr std::string_view kExpectedLark = "a grammar in Lark's form as a string";
+inline constexpr std::string_view kExpectedLark =
+    "a grammar in Lark's form or in GBNF, as a string";
 
 // Each sets the form of `params`, or leaves it where the value asks for nothing. False with `error`
 // set when the value is not what kExpected... says, or when another field gave a form.

@@ -258,6 +258,7 @@ def test_a_typed_answer_is_parsed_whole_and_streamed(client):
         ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
         ({"guided_choice": ["left", "right"]}, "left|right"),
         ({"guided_regex": "[x-z]+!"}, "[x-z]+!"),
+        ({"guided_grammar": 'root ::= "SELECT " c\nc ::= "a" | "b"'}, "SELECT [ab]"),
         (
             {"structured_outputs": {"grammar": 'start: "<" NAME ">"\nNAME: /[a-z]{2,5}/'}},
             "<[a-z]{2,5}>",
