@@ -113,8 +113,11 @@ class GuideState {
     if (grammar_->start != GrammarStart::kMayThink) return OkStatus();
     BATON_ASSIGN_OR_RETURN(opening_, tokenizer_->Encode(kThoughtsBegin, {.parse_special = true}));
     BATON_RETURN_IF_ERROR(state_->FillMask(mask_));
-    // Where the grammar itself may begin with that token, the answer has no thoughts.
-    if (!opening_.empty() && !HasBit(opening_.front(), mask_)) place_ = Place::kFirst;
+    // Where the grammar itself may begin with that token, or the tag is no text of the answer, the
+    // answer has no thoughts.
+    const bool may_open = !opening_.empty() && !tokenizer_->IsSpecial(opening_.front()) &&
+                          !HasBit(opening_.front(), mask_);
+    if (may_open) place_ = Place::kFirst;
     return OkStatus();
   }
 
