@@ -95,6 +95,13 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
     table_->EndBad(request, ErrorCode::kWorkerLost);
     return Placing::kEnded;
   }
+  if (!planner_->HasWorkerFor(request)) {
+    table_->EndBad(request,
+                   FieldError(ErrorCode::kUnsupported, request.spec.fields.grammar,
+                              "absent while all workers of the model are of a release that "
+                              "constrains no answers"));
+    return Placing::kEnded;
+  }
   PlannedRoute planned = planner_->Plan(request, NextStartOf(request), claims, now_us);
   request.NotePrefixes(std::move(planned.new_links), std::move(planned.hits));
   const RouteTable& table = planned.table;

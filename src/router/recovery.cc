@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/base/log.h"
+#include "src/base/quoted_text.h"
 
 namespace baton::router {
 
@@ -26,6 +27,9 @@ constexpr int64_t kSettleUs = 10'000;
 // request that kills whoever takes it ends three workers: two more deaths are its fault. `serve`
 // lets a worker wait only after more deaths in a row.
 constexpr uint32_t kMaxEarlyDeaths = 1;
+
+// A client is told at most so much of why a grammar ended its answer.
+constexpr size_t kMaxGrammarReasonBytes = 512;
 
 // A worker may find a request's deadline passed so much before the router does.
 constexpr int64_t kDeadlineSlackUs = 100'000;
@@ -198,6 +202,15 @@ void Recovery::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
   const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
                         state_->now_us >= request.DeadlineUs() - kDeadlineSlackUs;
   if (too_late) return table_->EndBad(request, request.PastDeadline());
+  // A mask is the same at every worker: another one would find no token either.
+  const bool by_grammar = request.spec.sampling.grammar &&
+                          status.code == StatusCode::kFailedPrecondition &&
+                          status.failed_part == FailedPart::kComputation;
+  if (by_grammar) {
+    return table_->EndBad(request,
+                          FieldError(ErrorCode::kGrammarFailed, request.spec.fields.grammar,
+                                     LineForMessage(status.message, kMaxGrammarReasonBytes)));
+  }
   const bool by_prefill = is_prefill != (status.failed_part == FailedPart::kPeer);
   const bool drains = Drains(state_->registry, by_prefill ? request.prefill : request.decode);
   Recover(request, FaultOf(status, by_prefill, drains), state_->now_us, ErrorCodeOf(status));

@@ -46,6 +46,22 @@ uint32_t TakeOutShort(const RouterRequest& request, uint32_t answer_context, Rou
   return largest;
 }
 
+// A worker that would answer without the grammar, or mask by another engine, gets none.
+bool Follows(const RegisteredWorker& worker, const RouterRequest& request) {
+  return !request.spec.sampling.grammar ||
+         worker.description.grammar_version == wire::kAnswerGrammarVersion;
+}
+
+void TakeOutWithoutGrammars(const WorkerRegistry& registry, const RouterRequest& request,
+                            RouteTable& table) {
+  for (size_t i = 0; i < table.prefill.size(); ++i) {
+    if (!Follows(*registry.Find(table.prefill_leases[i]), request)) table.prefill[i].ready = false;
+  }
+  for (size_t i = 0; i < table.decode.size(); ++i) {
+    if (!Follows(*registry.Find(table.decode_leases[i]), request)) table.decode[i].ready = false;
+  }
+}
+
 // The decode workers that may take the KV of `source`, another one: a link of it that failed or was
 // slow rests. No probe tries such a link, the next hand-off does.
 RouteTable WithoutBadLinksOf(const RegisteredWorker& source, int64_t now_us, RouteTable table) {
@@ -160,6 +176,16 @@ bool RoutePlanner::MayBecomeReady(const ModelInfo& model, uint64_t numerics_id,
   });
 }
 
+bool RoutePlanner::HasWorkerFor(const RouterRequest& request) const {
+  bool any = false;
+  for (const auto& [lease, worker] : state_->registry.workers()) {
+    if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
+    if (Follows(worker, request)) return true;
+    any = true;
+  }
+  return !any;
+}
+
 PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementStart& start,
                                 const PlacementClaims& claims, int64_t now_us) const {
   const uint32_t num_tokens = request.NumTokens(start.num_replayed);
@@ -171,6 +197,7 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
   table = state_->registry.TableFor(request.spec.model->id, now_us);
   const uint32_t answer_context = AnswerContextOf(request, now_us);
   planned.short_context = TakeOutShort(request, answer_context, table);
+  TakeOutWithoutGrammars(state_->registry, request, table);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;

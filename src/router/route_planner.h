@@ -19,6 +19,10 @@ class RoutePlanner {
   // `state` outlives the planner.
   explicit RoutePlanner(const RouterState* state) : state_(state) {}
 
+  // False: all decode workers of the model answer without grammars, and the request has one. A
+  // request waits where there are none at all.
+  bool HasWorkerFor(const RouterRequest& request) const;
+
   // For a placement that begins with `start`; `claims`: workers that requests before it wait for.
   PlannedRoute Plan(const RouterRequest& request, const PlacementStart& start,
                     const PlacementClaims& claims, int64_t now_us) const;
