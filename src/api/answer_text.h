@@ -6,12 +6,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
 #include "src/api/build_request.h"
+#include "src/api/tool_calls.h"
 #include "src/router/submit.h"
 #include "src/text/reasoning_splitter.h"
 
@@ -22,7 +24,9 @@ namespace baton::api {
 struct TokenText {
   std::string_view reasoning;
   std::string_view content;
+  std::span<const ToolCallDelta> tool_calls;
   bool in_reasoning = false;  // the choice has not left its thoughts
+  bool in_call = false;       // the choice is within a call, whose text is no content
   uint32_t offset = 0;        // code points of the tokens before this one, held back or not
 };
 
@@ -65,6 +69,7 @@ struct ChoiceEnd {
   scheduler::FinishReason finish = scheduler::FinishReason::kNone;
   StopReason stop_reason;
   uint32_t num_tokens = 0;  // sampled by the choice; of a stream's end
+  bool has_calls = false;   // the choice has called a function
 };
 
 // Code points of valid UTF-8.
@@ -72,6 +77,8 @@ uint32_t CountCodePoints(std::string_view text);
 
 // "stop", "length"; "" for kNone.
 std::string_view FinishName(scheduler::FinishReason finish);
+// As above, and "tool_calls" where a choice that called a function ended by itself.
+std::string_view FinishName(const ChoiceEnd& end);
 
 }  // namespace baton::api
 

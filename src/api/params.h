@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/api/tool_calls.h"
 #include "src/base/json_value.h"
 #include "src/text/chat_template.h"
 
@@ -20,13 +21,6 @@ enum class Endpoint : unsigned { kChat = 1, kCompletion = 2, kMessages = 4 };
 
 // True where a request is a conversation, which the chat template renders.
 constexpr bool IsConversation(Endpoint endpoint) { return endpoint != Endpoint::kCompletion; }
-
-// The value of tool_choice.
-enum class ToolChoice : uint8_t {
-  kAuto,  // the model may call; also where the field is absent
-  kNone,  // no call
-  kCall,  // some call, or that of one function
-};
 
 // The names that a surface has for these fields of a conversation; static, for errors.
 struct ConversationFields {
@@ -72,8 +66,7 @@ struct ApiParams {
   std::optional<bool> ignore_eos;
   std::optional<int64_t> min_tokens;
   std::optional<int64_t> timeout_ms;
-  bool has_tools = false;  // the template's variable `tools` has them
-  ToolChoice tool_choice = ToolChoice::kAuto;
+  ToolParams tools;  // the template's variable `tools` has them as they were sent
   std::optional<bool> splits_reasoning;  // reasoning_format: chat, false for "none"
   // Variables of the chat template besides the messages: documents, reasoning_effort, tools and the
   // members of chat_template_kwargs. Each name stands once.
