@@ -23,6 +23,9 @@ namespace baton::api {
 // and n_ctx.
 std::string ErrorJson(const router::RequestError& error);
 
+// The member "timings", which every surface's answers carry.
+void WriteTimings(const router::RequestTimings& timings, JsonWriter* json);
+
 // AnswerPieces: the JSON of a whole answer in pieces.
 class AnswerPieces final : public WholeAnswer {
  public:
