@@ -105,21 +105,6 @@ void WriteHead(const AnswerPlan& plan, JsonWriter* json) {
   json->Key("content").BeginArray();
 }
 
-// The arguments of a call as an object. A model may break them, or its tokens run out; then their
-// text is the member "raw_arguments", which no schema of a tool takes for its own.
-void WriteInput(const std::string& arguments, JsonWriter* json) {
-  JsonValue parsed;
-  RequestError error;
-  json->Key("input");
-  if (arguments.empty()) {
-    json->BeginObject().EndObject();
-  } else if (ParseJson(arguments, &parsed, &error) && parsed.AsObject() != nullptr) {
-    json->Raw(arguments);
-  } else {
-    json->BeginObject().Key("raw_arguments").String(arguments).EndObject();
-  }
-}
-
 void WriteCall(const std::string& id, const std::string& name, JsonWriter* json) {
   json->Key("type").String("tool_use").Key("id").String(id).Key("name").String(name);
 }
@@ -148,6 +133,16 @@ std::string MessagesErrorJson(const RequestError& error, std::string_view reques
   json.Key("type").String(TypeOfStatus(HttpStatusOf(error.code)));
   json.Key("message").String(MessageOf(error)).EndObject();
   json.Key("request_id").String(request_id).EndObject();
+  return json.Take();
+}
+
+std::string ToolInputJson(const std::string& arguments) {
+  if (arguments.empty()) return "{}";
+  JsonValue parsed;
+  RequestError error;
+  if (ParseJson(arguments, &parsed, &error) && parsed.AsObject() != nullptr) return arguments;
+  JsonWriter json;
+  json.BeginObject().Key("raw_arguments").String(arguments).EndObject();
   return json.Take();
 }
 
@@ -271,7 +266,7 @@ std::unique_ptr<WholeAnswer> MessagesWriter::Whole(const AnswerCollector& answer
   for (const ToolCall& call : choice.tool_calls) {
     json.BeginObject();
     WriteCall(call.id, call.name, &json);
-    WriteInput(call.arguments, &json);
+    json.Key("input").Raw(ToolInputJson(call.arguments));
     json.EndObject();
   }
   json.EndArray();
