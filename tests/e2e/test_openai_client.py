@@ -262,7 +262,7 @@ def test_a_message_equals_the_streamed_one_and_its_prompt_is_counted(claude):
     assert events[-2].delta.stop_reason == "max_tokens" and events[-2].usage.output_tokens == 2
 
 
-def test_a_stop_sequence_ends_a_message_and_a_last_one_is_continued(claude):
+def test_a_stop_sequence_ends_a_message_and_a_last_one_is_continued(server, claude):
     def ask(**fields):
         return claude.messages.create(model="default", temperature=0, **fields)
 
@@ -270,7 +270,10 @@ def test_a_stop_sequence_ends_a_message_and_a_last_one_is_continued(claude):
     assert stopped.stop_reason == "stop_sequence"
     assert stopped.stop_sequence in ("blue", "sky")
     begun = QUESTION + [{"role": "assistant", "content": "One, two, three,"}]
-    assert "four" in ask(messages=begun, max_tokens=4).content[0].text
+    fields = {"messages": begun, "max_tokens": 4, "temperature": 0}
+    chat = server.post("/v1/chat/completions", {**fields, "continue_final_message": True})[2]
+    answer = ask(messages=begun, max_tokens=4)
+    assert answer.content[0].text == chat["choices"][0]["message"]["content"]
 
 
 def test_a_conversation_with_calls_and_results_goes_on(claude):
