@@ -288,6 +288,25 @@ TEST_F(MessagesTest, FieldsGoWhereTheyBelong) {
   EXPECT_EQ(ignored->Header("X-Baton-Ignored-Fields"), "service_tier, context_management, speed");
 }
 
+TEST_F(MessagesTest, AFormatIsTheGrammarOfTheAnswer) {
+  AnswerWith("{}");
+  const auto format = [&](const std::string& value) {
+    return kAsk + R"(,"output_config":{"format":)" + value + "}}";
+  };
+  const auto responder =
+      Post(kMessagesPath, format(R"({"type":"json_schema","schema":{"type":"object"}})"));
+  EXPECT_EQ(responder->status, 200) << responder->body;
+  const wire::SharedGrammar grammar = submitter_.WaitSubmitted().request.sampling.grammar;
+  ASSERT_NE(grammar, nullptr);
+  EXPECT_EQ(grammar->kind, wire::GrammarKind::kSchemaStrict);
+  EXPECT_EQ(grammar->text, R"({"type":"object"})");
+  for (const char* wrong : {R"("json")", R"({"type":"json_schema"})", R"({"type":"text"})",
+                            R"({"type":"json_schema","schema":"{}"})",
+                            R"({"type":"json_schema","schema":{"type":"text"}})"}) {
+    EXPECT_TRUE(RefusalOf(format(wrong)).starts_with("'output_config.format'")) << wrong;
+  }
+}
+
 TEST_F(MessagesTest, WhatIsNotServedIsRefusedByName) {
   const auto refused = [&](const std::string& fields) {
     const std::string message = RefusalOf(kAsk + "," + fields + "}");
