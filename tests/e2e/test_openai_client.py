@@ -316,6 +316,8 @@ def test_a_schema_that_cannot_be_enforced_is_refused_or_named(server):
     assert named == "response_format.json_schema.schema.properties.a.uniqueItems"
 
 
+# The client has no argument for what Anthropic's own models no longer take.
+GREEDY = {"extra_body": {"temperature": 0}}
 CLOCK = {
     "name": "clock",
     "description": "The time in a city",
@@ -329,8 +331,8 @@ def input_tokens(usage):
 
 def test_a_message_equals_the_streamed_one_and_its_prompt_is_counted(claude):
     prompt = {"model": "smollm2:135m", "messages": QUESTION, "system": "You are brief."}
-    whole = claude.messages.create(max_tokens=48, temperature=0, **prompt)
-    with claude.messages.stream(max_tokens=48, temperature=0, **prompt) as stream:
+    whole = claude.messages.create(max_tokens=48, **GREEDY, **prompt)
+    with claude.messages.stream(max_tokens=48, **GREEDY, **prompt) as stream:
         text = "".join(stream.text_stream)
         streamed = stream.get_final_message()
     assert whole.id.startswith("msg_") and whole.id != streamed.id
@@ -343,7 +345,7 @@ def test_a_message_equals_the_streamed_one_and_its_prompt_is_counted(claude):
     counted = claude.messages.count_tokens(**prompt)
     assert counted.input_tokens == input_tokens(whole.usage) == input_tokens(streamed.usage)
     assert whole.to_dict()["timings"]["path"] == "disagg"
-    events = list(claude.messages.create(max_tokens=2, temperature=0, stream=True, **prompt))
+    events = list(claude.messages.create(max_tokens=2, stream=True, **GREEDY, **prompt))
     kinds = [event.type for event in events if event.type != "content_block_delta"]
     assert kinds == [
         "message_start",
@@ -357,7 +359,7 @@ def test_a_message_equals_the_streamed_one_and_its_prompt_is_counted(claude):
 
 def test_a_stop_sequence_ends_a_message_and_a_last_one_is_continued(server, claude):
     def ask(**fields):
-        return claude.messages.create(model="default", temperature=0, **fields)
+        return claude.messages.create(model="default", **GREEDY, **fields)
 
     stopped = ask(messages=QUESTION, max_tokens=64, stop_sequences=["blue", "sky"])
     assert stopped.stop_reason == "stop_sequence"
@@ -383,7 +385,7 @@ def test_a_conversation_with_calls_and_results_goes_on(claude):
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "It is noon."}
     fields = {"model": "default", "tools": [CLOCK], "tool_choice": {"type": "none"}}
     answered = messages + [{"role": "user", "content": [result]}]
-    answer = claude.messages.create(messages=answered, max_tokens=8, temperature=0, **fields)
+    answer = claude.messages.create(messages=answered, max_tokens=8, **GREEDY, **fields)
     assert answer.content[0].text and answer.stop_reason in ("end_turn", "max_tokens")
     counted = claude.messages.count_tokens(messages=answered, **fields).input_tokens
     assert counted == input_tokens(answer.usage)
@@ -430,3 +432,17 @@ def test_errors_of_messages_are_anthropics(server, claude):
     status, headers, answer = server.post("/v1/messages?beta=true", {"messages": QUESTION})
     assert status == 400 and "'max_tokens' is required" in answer["error"]["message"]
     assert answer["request_id"] == headers["request-id"]
+
+
+class Shade(pydantic.BaseModel):
+    """A form that a small model ends soon."""
+
+    colour: Colour
+
+
+def test_a_typed_message_is_parsed(claude):
+    answer = claude.messages.parse(
+        model="default", messages=QUESTION, max_tokens=60, output_format=Shade, **GREEDY
+    )
+    assert answer.stop_reason == "end_turn"
+    assert isinstance(answer.parsed_output, Shade)

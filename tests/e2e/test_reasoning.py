@@ -161,7 +161,7 @@ def test_a_plain_completion_is_never_split(thinker):
 
 def test_messages_have_thoughts_as_a_block(thinker):
     client = anthropic.Anthropic(base_url=thinker.http, api_key="none", max_retries=0, timeout=60)
-    fields = {"model": "default", "max_tokens": 64, "temperature": 0}
+    fields = {"model": "default", "max_tokens": 64, "extra_body": {"temperature": 0}}
     asked = [{"role": "user", "content": "think"}]
     whole = client.messages.create(messages=asked, **fields)
     with client.messages.stream(messages=asked, **fields) as stream:
