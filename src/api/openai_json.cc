@@ -154,8 +154,9 @@ void WriteLogprobs(const AnswerPlan& plan, const LoggedToken* token, JsonWriter*
   json->EndObject();
 }
 
-// vLLM's stop_reason beside OpenAI's finish_reason: a text, a token id, or null.
-void WriteEnd(const ChoiceEnd& end, JsonWriter* json) {
+// vLLM's stop_reason beside OpenAI's finish_reason: a text, a token id, or null. An answer with a
+// grammar that the length cut says that it is no whole text of it.
+void WriteEnd(const AnswerPlan& plan, const ChoiceEnd& end, JsonWriter* json) {
   json->Key("finish_reason").String(FinishName(end.finish)).Key("stop_reason");
   if (const auto* text = std::get_if<std::string>(&end.stop_reason)) {
     json->String(*text);
@@ -164,6 +165,9 @@ void WriteEnd(const ChoiceEnd& end, JsonWriter* json) {
   } else {
     json->Null();
   }
+  if (!IsCutShort(plan, end)) return;
+  json->Key("incomplete_details").BeginObject();
+  json->Key("reason").String(kCutByLength).EndObject();
 }
 
 // Bytes of text in one step: as JSON at most 24 KiB, at six bytes for a control character.
@@ -308,7 +312,7 @@ void AnswerPieces::Step() {
       StepList();
       break;
     case Stage::kEnd:
-      WriteEnd(answer_.choice(order_[choice_]).end, &json_);
+      WriteEnd(plan_, answer_.choice(order_[choice_]).end, &json_);
       json_.EndObject();
       stage_ = ++choice_ == order_.size() ? Stage::kTail : Stage::kChoice;
       break;
@@ -433,7 +437,7 @@ std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd
     json.Key("text").String("");
   }
   json.Key("logprobs").Null();
-  WriteEnd(end, &json);
+  WriteEnd(plan, end, &json);
   json.EndObject();
   if (result == nullptr) return EndChunk(plan, end.num_tokens, &json);
   json.EndArray();

@@ -55,6 +55,8 @@ class SharedGrammar {
   SharedGrammar() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): null is no grammar
   SharedGrammar(std::shared_ptr<const AnswerGrammar> grammar) : grammar_(std::move(grammar)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): as std::make_shared gives it
+  SharedGrammar(std::shared_ptr<AnswerGrammar> grammar) : grammar_(std::move(grammar)) {}
 
   const AnswerGrammar* get() const { return grammar_.get(); }
   const AnswerGrammar& operator*() const { return *grammar_; }
