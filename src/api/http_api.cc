@@ -330,6 +330,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   BuiltRequest built;
   exchange.arrival.endpoint = endpoint;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
+  exchange.arrival.tool_style = parts_.tool_style;
   if (!ReadJsonParams(body, endpoint, &params, &ignored, &error)) return Refuse(exchange, error);
   // A refusal from here on carries the name that an answer would.
   if (IsUsableRequestId(params.request_id)) exchange.arrival.request_id = params.request_id;

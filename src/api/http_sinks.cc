@@ -132,9 +132,14 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
     const bool opens = plan_.endpoint == Endpoint::kChat || plan_.echo;
     if (opens) AppendEvent(OpeningChunk(plan_, token.choice), &events);
   }
-  if (!plan_.echo_alone) AppendEvent(TokenChunk(plan_, token, texts_.Push(token)), &events);
+  TokenText text;
+  if (!plan_.echo_alone) {
+    text = texts_.Push(token);
+    AppendEvent(TokenChunk(plan_, token, text), &events);
+  }
   if (token.finish != FinishReason::kNone) {
     ChoiceEnd end{token.finish, StopReasonOf(plan_, token), plan_.echo_alone ? 0 : token.index + 1};
+    end.has_calls = text.has_calls;
     if (token.is_last) {
       last_end_ = LastEnd{token.choice, std::move(end)};
     } else {

@@ -40,6 +40,7 @@ class AnswerPieces {
   void BeginChoice();
   void BeginText();
   void StepString();
+  void EndMessage();
   void BeginLists();
   void StepList();
 

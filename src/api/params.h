@@ -56,7 +56,7 @@ struct ApiParams {
   std::optional<bool> ignore_eos;
   std::optional<int64_t> min_tokens;
   std::optional<int64_t> timeout_ms;
-ToolParams tools;  // the template's variable `tools` has them as they were sent
+  ToolParams tools;  // the template's variable `tools` has them as they were sent
   // The form of the answer and the field that asks for it (answer_form.h); not compiled yet.
   wire::SharedGrammar form;
   std::string_view form_field;           // static; "" = none
