@@ -160,8 +160,8 @@ struct WorkerRequestStatus {
   RequestUid uid;
   uint32_t attempt = 0;
   WorkerRequestState state = WorkerRequestState::kUnspecified;
-  StatusCode code = StatusCode::kOk;              // with kRejected and kFailed
-  std::string message;                            // for the log only
+  StatusCode code = StatusCode::kOk;  // with kRejected and kFailed
+  std::string message;                // for the log; where a grammar ended it, for the client too
   FailedPart failed_part = FailedPart::kNotTold;  // with kFailed, kStranded
   uint64_t kv_bytes = 0;        // with kVerified; with kReserved: that arrived so far
   uint64_t kv_total_bytes = 0;  // with kReserved: that are to come in all; 0 = not told
