@@ -9,7 +9,9 @@
 #include "src/api/answer_form.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
+#include "src/api/tool_messages.h"
 #include "src/api/tool_params.h"
+#include "src/api/tool_request.h"
 #include "src/base/hex.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
@@ -166,7 +168,8 @@ bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelIn
     built->unread = UnreadVariables(model, params);
     built->request.prompt = std::move(prompt.tokens);
     built->grammar_start = GrammarStartOf(model.chat_template->source(), prompt.text);
-    plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
+    const bool thinks = TemplateThinks(model.chat_template->source());
+    plan.splits_reasoning = plan.splits_reasoning && (thinks || plan.has_channels());
     plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
     return true;
   }
@@ -350,10 +353,13 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   if (model == nullptr) return false;
   built->plan.model = model;
   built->request.model = model;
-  return SetSampling(params, *model, built, error) && SetStops(params, &built->request, error) &&
-         EncodePrompt(params, arrival, *model, built, error) &&
+  if (!SetSampling(params, *model, built, error) || !SetStops(params, &built->request, error)) {
+    return false;
+  }
+  SetToolReading(params, arrival.tool_style, built);
+  return EncodePrompt(params, arrival, *model, built, error) &&
          SetLengths(params, *model, built, error) && CheckEcho(*built, error) &&
-         SetForm(params, *model, built, error);
+         SetForm(params, *model, built, error) && SetToolGrammar(params, built, error);
 }
 
 bool IsUsableRequestId(std::string_view id) {
@@ -470,8 +476,10 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
       .continue_final_message = continues,
       .now_unix_s = wall_unix_ms / 1000,
       .variables = params.template_variables};
+  const bool rewrites = NeedsToolMessages(*model.chat_template, params);
   StatusOr<ChatPrompt> encoded =
-      EncodeChat(*model.tokenizer, *model.chat_template, params.messages, options);
+      EncodeChat(*model.tokenizer, *model.chat_template,
+                 rewrites ? MessagesWithTools(params) : params.messages, options);
   if (!encoded.ok()) {
     return Fail(error, ErrorCode::kInvalidValue, params.names.messages,
                 ExpectedByTemplate(model, encoded.status(), wall_unix_ms));
@@ -486,6 +494,8 @@ std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams
     const JsonValue::Array* list = value.AsArray();
     const bool is_empty = value.is_null() || (list != nullptr && list->empty());
     if (is_empty || model.chat_template == nullptr || model.chat_template->Reads(name)) continue;
+    // The system message has them instead.
+    if (name == "tools" && params.tools.may_call()) continue;
     if (unread.size() == kMaxIgnoredNames) break;
     unread.push_back(HasOwnField(name) ? name : fmt::format("chat_template_kwargs.{}", name));
   }

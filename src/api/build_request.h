@@ -7,11 +7,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "src/api/params.h"
+#include "src/api/tool_calls.h"
 #include "src/base/span_ids.h"
 #include "src/router/generate_request.h"
 #include "src/router/request_error.h"
@@ -48,11 +50,16 @@ struct AnswerPlan {
   std::string echo_text;          // the prompt, with `echo`
   bool splits_reasoning = false;  // the model may think, and its thoughts have a field of their own
   bool opens_reasoning = false;   // the prompt ends within thoughts
-  bool is_constrained = false;    // the answer has a grammar: a cut one says that it is incomplete
+  std::shared_ptr<const ToolReading> tools;  // null: no calls are read
+  bool is_constrained = false;  // the answer has a grammar: a cut one says that it is incomplete
   // Texts that may end a choice, for stop_reason.
   std::vector<std::string> stop;
   bool ignore_eos = false;
 
+  // Thoughts and answer stand in channels, which the reader of calls tells apart.
+  bool has_channels() const {
+    return tools != nullptr && tools->style == text::ToolStyle::kHarmony;
+  }
   // The answer goes by other names than planned (ResponseSink::OnAccepted).
   void Rename(const router::AnswerName& name) {
     id = name.id;
@@ -83,6 +90,7 @@ struct Arrival {
   int64_t timeout_us = 0;                     // the transport's own deadline, 0 = none
   bool stream = false;                        // the call streams whatever its parameters say (gRPC)
   bool splits_reasoning = true;               // where the request does not say
+  std::optional<text::ToolStyle> tool_style;  // likewise; absent = as the template says
   std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
 };
 

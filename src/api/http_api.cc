@@ -338,6 +338,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   exchange.arrival.endpoint = surface.endpoint;
   exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
+  exchange.arrival.tool_style = parts_.tool_style;
   if (!surface.read({body, exchange.request.headers}, &asked, &error)) {
     return Refuse(exchange, error);
   }

@@ -93,6 +93,8 @@ constexpr ParamRow kTable[] = {
     {"guided_grammar", kBoth, SpecialParam::kGuided},
     {"tools", kChat, SpecialParam::kTools},
     {"tool_choice", kChat, SpecialParam::kToolChoice},
+    {"parallel_tool_calls", kChat, SpecialParam::kParallelToolCalls},
+    {"tool_parser", kChat | kMessages, SpecialParam::kToolParser},
     {"reasoning_format", kChat | kMessages, SpecialParam::kReasoningFormat},
     {"documents", kChat, SpecialParam::kDocuments},
     {"reasoning_effort", kChat, SpecialParam::kReasoningEffort},
@@ -194,6 +196,10 @@ struct ExpectedVisitor {
         return std::string(kExpectedTools);
       case SpecialParam::kToolChoice:
         return std::string(kExpectedToolChoice);
+      case SpecialParam::kParallelToolCalls:
+        return "true or false";
+      case SpecialParam::kToolParser:
+        return std::string(kExpectedToolParser);
       case SpecialParam::kReasoningFormat:
         return "\"auto\", \"deepseek\" or \"none\"";
       case SpecialParam::kReasoningEffort:

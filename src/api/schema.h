@@ -33,6 +33,8 @@ enum class SpecialParam : uint8_t {
   kGuided,  // JSON only: vLLM's older names
   kTools,
   kToolChoice,
+  kParallelToolCalls,
+  kToolParser,
   kReasoningFormat,
   kReasoningEffort,
   kDocuments,

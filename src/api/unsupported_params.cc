@@ -90,7 +90,8 @@ constexpr UnsupportedRow kTable[] = {
     // Tools in their older form and beside chats.
     {"functions", kBoth, Neutral::kEmpty, "tools is the newer form"},
     {"function_call", kBoth, Neutral::kText, "none|auto"},
-    {"parallel_tool_calls", kBoth, Neutral::kAny},
+    {"parallel_tool_calls", kCompletion, Neutral::kAny},
+    {"tool_parser", kCompletion, Neutral::kAny},
     {"tools", kCompletion, Neutral::kEmpty, "/v1/chat/completions takes tools"},
     {"tool_choice", kCompletion, Neutral::kText, "none|auto"},
     {"tool_prompt", kBoth, Neutral::kEmpty},
