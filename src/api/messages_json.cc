@@ -47,10 +47,25 @@ std::string_view TypeOfStatus(int status) {
   }
 }
 
+// The field of a tool under Anthropic's name: tools are checked in OpenAI's form.
+std::string FieldOf(std::string field) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"].function.parameters", "].input_schema"}, {"].function", "]"}};
+  for (const auto& [from, to] : kNames) {
+    const size_t at = field.starts_with("tools[") ? field.find(from) : std::string::npos;
+    if (at != std::string::npos) return field.replace(at, from.size(), to);
+  }
+  return field;
+}
+
 // Coding agents look for these words to know that they must shorten the conversation.
 std::string MessageOf(const RequestError& error) {
   const bool is_long = error.code == ErrorCode::kContextLengthExceeded && error.expected.empty();
-  if (!is_long) return error.Message();
+  if (!is_long) {
+    RequestError named = error;
+    named.param = FieldOf(error.param);
+    return named.Message();
+  }
   return fmt::format("prompt is too long: {} tokens > {} maximum", error.num_prompt_tokens,
                      std::max(error.max_context, 1u) - 1);
 }

@@ -115,7 +115,7 @@ bool ReadToolChoice(const JsonValue& value, const JsonValue* tools, ApiParams* p
       return Fail(error, ErrorCode::kInvalidType, "tool_choice.disable_parallel_tool_use",
                   "true or false");
     }
-    params->tools.parallel = !*single->AsBool();
+    StoreParallelToolCalls(!*single->AsBool(), params);
   }
   const auto store = [&](std::string_view choice) {
     return StoreToolChoice(JsonValue(std::string(choice)), params, error);

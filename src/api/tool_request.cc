@@ -256,7 +256,7 @@ void SetToolReading(const ApiParams& params, std::optional<ToolStyle> routers,
                     BuiltRequest* built) {
   AnswerPlan& plan = built->plan;
   const ModelInfo& model = *plan.model;
-  if (plan.endpoint != Endpoint::kChat || model.chat_template == nullptr) return;
+  if (!IsConversation(plan.endpoint) || model.chat_template == nullptr) return;
   const ToolParams& tools = params.tools;
   const std::optional<ToolStyle> chosen = tools.style.has_value() ? tools.style : routers;
   ToolStyle style = chosen.value_or(ToolStyleOf(model.chat_template->source()));

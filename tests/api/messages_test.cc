@@ -288,6 +288,39 @@ TEST_F(MessagesTest, FieldsGoWhereTheyBelong) {
   EXPECT_EQ(ignored->Header("X-Baton-Ignored-Fields"), "service_tier, context_management, speed");
 }
 
+// The toy's template shows no tools, so that the calls of its model are bare JSON.
+TEST_F(MessagesTest, ACallIsABlockAndComesBackWithItsResult) {
+  AnswerWith(R"({"name": "f", "arguments": {"city": "Bern"}})");
+  const std::string tools =
+      R"(,"tools":[{"name":"f","input_schema":{"type":"object"},"cache_control":null}])";
+  const auto whole = Post(kMessagesPath, kAsk + tools + "}");
+  EXPECT_EQ(Text(*whole, {"stop_reason"}), "tool_use") << whole->body;
+  EXPECT_EQ(Text(*whole, {"content", "0", "type"}), "tool_use");
+  EXPECT_EQ(Text(*whole, {"content", "0", "name"}), "f");
+  EXPECT_EQ(Text(*whole, {"content", "0", "input", "city"}), "Bern");
+  EXPECT_EQ(Text(*whole, {"content", "1"}), "<absent>");
+  const std::string id = Text(*whole, {"content", "0", "id"});
+  EXPECT_FALSE(id.empty());
+  const auto streamed = Post(kMessagesPath, kAsk + tools + R"(,"stream":true})");
+  EXPECT_NE(streamed->body.find(R"("content_block":{"type":"tool_use","id":")"), std::string::npos)
+      << streamed->body;
+  EXPECT_NE(streamed->body.find(R"("type":"input_json_delta","partial_json":")"),
+            std::string::npos);
+  EXPECT_NE(streamed->body.find(R"("delta":{"stop_reason":"tool_use","stop_sequence":null})"),
+            std::string::npos);
+  EXPECT_EQ(streamed->body.find("text_delta"), std::string::npos) << "a call is no text";
+  AnswerWith("it is noon");
+  const auto again =
+      Post(kMessagesPath,
+           R"({"max_tokens":9,"messages":[{"role":"user","content":"hello"},{"role":"assistant",)"
+           R"("content":[{"type":"tool_use","id":")" +
+               id + R"(","name":"f","input":{"city":"Bern"}}]},{"role":"user","content":[)" +
+               R"({"type":"tool_result","tool_use_id":")" + id + R"(","content":"12"}]}])" + tools +
+               "}");
+  EXPECT_EQ(Text(*again, {"content", "0", "text"}), "it is noon") << again->body;
+  EXPECT_EQ(Text(*again, {"stop_reason"}), "end_turn");
+}
+
 TEST_F(MessagesTest, AFormatIsTheGrammarOfTheAnswer) {
   AnswerWith("{}");
   const auto format = [&](const std::string& value) {
@@ -335,6 +368,9 @@ TEST_F(MessagesTest, WhatIsNotServedIsRefusedByName) {
             "tools[0].type");
   EXPECT_EQ(refused(R"("tools":[{"name":"f"}])"), "tools[0].input_schema");
   EXPECT_EQ(refused(R"("tools":[{"input_schema":{}}])"), "tools[0].name");
+  EXPECT_EQ(refused(R"("tools":[{"name":"a b","input_schema":{}}])"), "tools[0].name");
+  EXPECT_EQ(refused(R"("tools":[{"name":"f","input_schema":{"type":"array"}}])"),
+            "tools[0].input_schema.type");
   EXPECT_EQ(refused(R"("tools":{})"), "tools");
   EXPECT_EQ(refused(R"("tool_choice":"auto")"), "tool_choice");
   EXPECT_EQ(refused(R"("tool_choice":{"type":"must"})"), "tool_choice.type");
