@@ -470,7 +470,8 @@ def openai_seeds():
 
 def messages_seeds():
     call = {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": [1, None]}}
-    result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "r"}]}
+    text = {"type": "text", "text": "r"}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [text]}
     whole = {
         "model": "toy",
         "max_tokens": 2000,
