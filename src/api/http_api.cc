@@ -179,6 +179,12 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   const ApiPath* const known = FindApiPath(exchange.request.path);
   const RouteForm form = known == nullptr ? RouteForm{&kChatSurface} : FormOf(known->route);
   exchange.surface = form.surface;
+  // The two APIs have one path for models; Anthropic's clients say who they are.
+  const bool lists_models =
+      known != nullptr && (known->route == ApiRoute::kModels || known->route == ApiRoute::kModel);
+  if (lists_models && exchange.request.headers.Find(kAnthropicVersionField).has_value()) {
+    exchange.surface = &kMessagesSurface;
+  }
   if (known == nullptr || known->method != method) return RefusePath(exchange, known);
   if (form.post != nullptr) return HandlePost(std::move(exchange), form.post);
   HandleGet(exchange, known->route);
@@ -232,7 +238,7 @@ void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
     case ApiRoute::kTopology:
       return GetTopology(exchange);
     case ApiRoute::kModels:
-      return Send(exchange, ModelsJson(submitter_->Models()), kJsonType);
+      return GetModels(exchange);
     case ApiRoute::kVersion:
       return GetVersion(exchange);
     case ApiRoute::kTokenizerInfo:
@@ -282,11 +288,19 @@ void HttpApi::GetHealth(Exchange& exchange) {
   exchange.responder->Respond(ErrorOf(exchange, error));
 }
 
+void HttpApi::GetModels(Exchange& exchange) {
+  const bool is_anthropic = exchange.surface->endpoint == Endpoint::kMessages;
+  const auto models = submitter_->Models();
+  Send(exchange, is_anthropic ? MessagesModelsJson(models) : ModelsJson(models), kJsonType);
+}
+
 void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
   const std::string name = PercentDecoded(id);
   RequestError error;
   if (const auto model = ResolveModel(*submitter_, name, &error)) {
-    return Send(exchange, ModelJson(*model, name), kJsonType);
+    const bool is_anthropic = exchange.surface->endpoint == Endpoint::kMessages;
+    return Send(exchange, is_anthropic ? MessagesModelJson(*model, name) : ModelJson(*model, name),
+                kJsonType);
   }
   // Looking up what is not there is 404, also while nothing is.
   Refuse(exchange, FieldError(ErrorCode::kModelNotFound, "model", ""));

@@ -424,6 +424,19 @@ TEST_F(MessagesTest, MessagesThatAreNoneAreRefusedByTheirPlace) {
             std::string::npos);
 }
 
+TEST_F(MessagesTest, ModelsAreListedAsTheClientAsks) {
+  const http::HttpHeaders version = {{"anthropic-version", "2023-06-01"}};
+  EXPECT_EQ(Send("GET", "/v1/models", "", version)->body,
+            R"({"data":[{"type":"model","id":"toy","display_name":"toy",)"
+            R"("created_at":"2023-11-14T22:13:20Z","lifecycle":"active","max_input_tokens":512,)"
+            R"("max_tokens":512}],"has_more":false,"first_id":"toy","last_id":"toy"})");
+  EXPECT_EQ(Text(*Send("GET", "/v1/models/toy", "", version), {"display_name"}), "toy");
+  const auto missing = Send("GET", "/v1/models/other", "", version);
+  EXPECT_EQ(missing->status, 404);
+  EXPECT_EQ(Text(*missing, {"error", "type"}), "not_found_error");
+  EXPECT_EQ(Text(*Send("GET", "/v1/models"), {"object"}), "list");
+}
+
 TEST_F(MessagesTest, TheSurfaceIsDescribed) {
   const auto responder = Send("GET", "/openapi.json");
   const auto of = [&](const std::string& field, const std::string& what) {

@@ -412,6 +412,13 @@ def test_billing_data_at_the_front_does_not_hide_the_prefix(claude):
     assert input_tokens(first) == input_tokens(second)
 
 
+def test_anthropics_client_lists_the_models(claude):
+    assert [model.id for model in claude.models.list()] == ["smollm2:135m"]
+    model = claude.models.retrieve("smollm2:135m")
+    assert model.lifecycle == "active" and model.max_input_tokens == 8192
+    assert model.created_at.year > 2000
+
+
 def test_errors_of_messages_are_anthropics(server, claude):
     def failing(kind, **fields):
         body = {"model": "default", "messages": QUESTION, "max_tokens": 4, **fields}
