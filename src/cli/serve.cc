@@ -99,7 +99,7 @@ void Explain(FlagSet& flags) {
                  "--reasoning-format", "--shadow", "--drain-timeout", "--request-timeout",
                  "--sse-ping", "--idle-timeout"});
   flags.Arrange("Addresses and access",
-                {"--http", "--grpc", "--admin", "--allowed-hosts", "--cors-origins", "--tls-cert",
+                {"--http", "--grpc", "--admin", "--ui", "--allowed-hosts", "--cors-origins", "--tls-cert",
                  "--tls-key", "--tls-ca", "--cluster-secret-file"});
   flags.Arrange("Model", {"--max-context", "--served-model-name", "--tensor-parallel",
                           "--device-weights", "--deterministic", "--allow-inexact"});
