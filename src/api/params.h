@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/base/json_value.h"
+#include "src/router/asked_path.h"
 #include "src/text/chat_template.h"
 
 namespace baton::api {
@@ -70,6 +71,7 @@ struct ApiParams {
   std::optional<bool> add_generation_prompt;   // chat
   std::optional<bool> continue_final_message;  // chat
   std::string request_id;
+  router::AskedPath path = router::AskedPath::kAuto;
 };
 
 }  // namespace baton::api

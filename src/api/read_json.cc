@@ -134,6 +134,8 @@ class RowReader {
         return StoreDocuments(value_, params_, error_);
       case SpecialParam::kTemplateKwargs:
         return StoreTemplateKwargs(value_, params_, error_);
+      case SpecialParam::kPath:
+        return ReadPath();
     }
     return false;
   }
@@ -188,6 +190,10 @@ class RowReader {
   bool ReadReasoningFormat() const {
     const std::string* format = value_.AsString();
     return format != nullptr ? StoreReasoningFormat(*format, params_, error_) : Wrong();
+  }
+  bool ReadPath() const {
+    const std::string* path = value_.AsString();
+    return path != nullptr ? StorePath(*path, params_, error_) : Wrong();
   }
   bool ReadReasoningEffort() const {
     const std::string* effort = value_.AsString();

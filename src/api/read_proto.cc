@@ -137,6 +137,10 @@ class FieldReader {
         return ReadJsonText(StoreDocuments);
       case SpecialParam::kTemplateKwargs:
         return ReadJsonText(StoreTemplateKwargs);
+      case SpecialParam::kPath: {
+        const std::string path = reflection().GetString(message_, field_);
+        return path.empty() || StorePath(path, params_, error_);
+      }
     }
     return false;
   }

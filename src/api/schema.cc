@@ -29,6 +29,7 @@ using limits::kMaxStopTokens;
 using limits::kMaxTemperature;
 using limits::kMaxTopLogprobs;
 using limits::kMaxUserBytes;
+using router::AskedPath;
 using router::ErrorCode;
 using router::FieldError;
 using router::RequestError;
@@ -89,6 +90,7 @@ constexpr ParamRow kTable[] = {
     {"ignore_eos", kBoth, &ApiParams::ignore_eos},
     {"min_tokens", kBoth, &ApiParams::min_tokens, 0, kMaxInt32},
     {"timeout_ms", kBoth, &ApiParams::timeout_ms, 1, kMaxDeadlineMs},
+    {"path", kBoth, SpecialParam::kPath},
     {"request_id", kBoth, &ApiParams::request_id, 0, kMaxRequestIdBytes},
 };
 
@@ -173,6 +175,8 @@ struct ExpectedVisitor {
         return std::string(kExpectedDocuments);
       case SpecialParam::kTemplateKwargs:
         return std::string(kExpectedTemplateKwargs);
+      case SpecialParam::kPath:
+        return "\"auto\", \"disagg\" or \"local\"";
     }
     return {};
   }
@@ -303,6 +307,18 @@ bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestErr
   }
   *error = FieldError(ErrorCode::kInvalidValue, "reasoning_format",
                       ExpectedOf(*FindParam(Endpoint::kChat, "reasoning_format")));
+  return false;
+}
+
+bool StorePath(std::string_view path, ApiParams* params, RequestError* error) {
+  if (path == "auto" || path == "disagg" || path == "local") {
+    params->path = path == "auto"     ? AskedPath::kAuto
+                   : path == "disagg" ? AskedPath::kDisagg
+                                      : AskedPath::kLocal;
+    return true;
+  }
+  *error =
+      FieldError(ErrorCode::kInvalidValue, "path", ExpectedOf(*FindParam(Endpoint::kChat, "path")));
   return false;
 }
 

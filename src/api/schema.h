@@ -35,6 +35,7 @@ enum class SpecialParam : uint8_t {
   kReasoningEffort,
   kDocuments,
   kTemplateKwargs,
+  kPath,
 };
 
 using LogitBias = std::vector<std::pair<int64_t, double>>;
@@ -93,6 +94,7 @@ bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiPa
 // `type` of response_format.
 bool CheckResponseFormat(std::string_view type, router::RequestError* error);
 bool StoreReasoningFormat(std::string_view format, ApiParams* params, router::RequestError* error);
+bool StorePath(std::string_view path, ApiParams* params, router::RequestError* error);
 
 // The arrays of messages that are accepted, for error messages.
 inline constexpr std::string_view kExpectedMessages =

@@ -374,9 +374,11 @@ PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims&
     table.prefill[i].shared_blocks = UINT32_MAX;
   }
   TakeOutLinks(request, now_us, table);
-  query.disaggregate = config_.mode != ServeMode::kAggregated;
+  const AskedPath asked = request.spec.path;
+  query.disaggregate = config_.mode != ServeMode::kAggregated && asked != AskedPath::kLocal;
   query.needs_no_link = request.life.needs_no_link();
-  if (config_.mode == ServeMode::kAdaptive) query.local_max_tokens = config_.local_max_tokens;
+  const bool may_be_short = config_.mode == ServeMode::kAdaptive && asked != AskedPath::kDisagg;
+  if (may_be_short) query.local_max_tokens = config_.local_max_tokens;
   query.max_backlog_s = static_cast<double>(config_.prefill_wait_us) * 1e-6;
   const RegisteredWorker* source = registry_.Find(request.kept.lease);
   if (source != nullptr && !source->IsPrefill() && !query.needs_no_link) {
@@ -448,6 +450,11 @@ Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& clai
   if (planned.source.value() == 0 && route.path == Route::Path::kLocal &&
       ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
     return wait;
+  }
+  if (request.spec.path == AskedPath::kDisagg && route.path == Route::Path::kLocal &&
+      request.attempt() == 0) {
+    EndBad(request, NoPairError(route.reason));
+    return Placing::kEnded;
   }
   if (!route.has_room) return wait;
   RegisteredWorker& decode = *registry_.Find(table.decode_leases[route.decode_idx]);

@@ -96,8 +96,8 @@ function laneText(result) {
   return { p99: percentile(list, 0.99), path: result.path,
            text: `p99 ${msText(percentile(list, 0.99))}, longest ${msText(Math.max(...list))}, ` +
                `median ${msText(percentile(list, 0.5))} over ${list.length} tokens while a ` +
-               `prompt of ${result.prompt_tokens} tokens was computed in ${msText(result.long_ms)} ` +
-               `(path ${result.path}); otherwise median ${msText(percentile(calm, 0.5))}.` };
+               `prompt of ${result.prompt_tokens} tokens was computed in ` + msText(result.long_ms) +
+               ` (path ${result.path}); otherwise median ${msText(percentile(calm, 0.5))}.` };
 }
 
 let showing = null;
