@@ -336,7 +336,7 @@ async function answer(last) {
       draw();
     });
   } catch (error) {
-    node.failure = error.name === "AbortError" ? "Stopped." : error.message;
+    node.failure = error.name === "AbortError" ? "Stopped." : failureText(error);
   }
   running = null;
   byId("send").textContent = "Send";
@@ -345,6 +345,7 @@ async function answer(last) {
   if (times.length) node.stats = statsOf(timings, usage, times);
   if (timings) node.stages = stagesOfTimings(timings);
   clearTimeout(drawn);
+  store.touch(conversation);
   keep();
   say(node.failure ?? `The answer is complete: ${times.length} tokens.`);
 }

@@ -312,7 +312,7 @@ async function watchOnce() {
     await readEvents(response, (data) => { hasEvent = true; onEvent(JSON.parse(data)); },
                      () => { heard = performance.now(); });
   } catch (error) {
-    if (error.name !== "AbortError") clusterNote(error.message);
+    if (error.name !== "AbortError") clusterNote(failureText(error));
   } finally {
     clearInterval(watchdog);
     watching = null;

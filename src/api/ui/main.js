@@ -53,6 +53,7 @@ function connectChat() {
   });
   byId("system").addEventListener("change", (event) => {
     store.current.system = event.target.value;
+    store.touch();
     store.save();
   });
   byId("conversations").addEventListener("change", (event) => {
@@ -70,6 +71,7 @@ function connectChat() {
     const title = await askForText("Rename the conversation", "Name", store.current.title);
     if (title === null) return;
     store.current.title = title.replace(/\s+/g, " ").trim().slice(0, 80);
+    store.touch();
     keep();
   });
   byId("delete").addEventListener("click", () => {

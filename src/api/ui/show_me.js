@@ -93,11 +93,12 @@ function laneText(result) {
   const during = result.gaps.filter((g) => g.during).map((g) => g.ms);
   const calm = result.gaps.filter((g) => !g.during).map((g) => g.ms);
   const list = during.length ? during : calm;
-  return { p99: percentile(list, 0.99), path: result.path,
-           text: `p99 ${msText(percentile(list, 0.99))}, longest ${msText(Math.max(...list))}, ` +
-               `median ${msText(percentile(list, 0.5))} over ${list.length} tokens while a ` +
-               `prompt of ${result.prompt_tokens} tokens was computed in ` + msText(result.long_ms) +
-               ` (path ${result.path}); otherwise median ${msText(percentile(calm, 0.5))}.` };
+  const p99 = percentile(list, 0.99);
+  const text = `p99 ${msText(p99)}, longest ${msText(Math.max(...list))}, ` +
+      `median ${msText(percentile(list, 0.5))} over ${list.length} tokens while a prompt of ` +
+      `${result.prompt_tokens} tokens was computed in ${msText(result.long_ms)} ` +
+      `(path ${result.path}); otherwise median ${msText(percentile(calm, 0.5))}.`;
+  return { p99, path: result.path, text };
 }
 
 let showing = null;
@@ -127,7 +128,7 @@ async function runShow() {
       if (result.path && result.path !== lane) text.textContent += " It ran on the other path.";
       byId(`lane-${lane}`).setAttribute("aria-label", found[lane].text);
     } catch (error) {
-      text.textContent = error.name === "AbortError" ? "Stopped." : error.message;
+      text.textContent = error.name === "AbortError" ? "Stopped." : failureText(error);
       if (showing.signal.aborted) break;
     }
   }

@@ -7,18 +7,38 @@ const newId = () => Math.random().toString(36).slice(2, 12);
 const store = {
   conversations: [],
   current: null,
+  removed: new Set(),  // ids, of this tab
 
-  load() {
+  // What the browser has: {list, current}.
+  read() {
     try {
       const kept = JSON.parse(localStorage.getItem(STORE) ?? "{}");
-      this.conversations = (kept.list ?? []).filter((c) => c && c.id && c.nodes && c.chosen);
-      this.current = this.conversations.find((c) => c.id === kept.current) ?? null;
-    } catch { this.conversations = []; }
-    if (!this.current) this.current = this.conversations[0] ?? this.add();
+      const list = (kept.list ?? []).filter((c) => c && c.id && c.nodes && c.chosen);
+      return { list: list.filter((c) => !this.removed.has(c.id)), current: kept.current };
+    } catch { return { list: [] }; }
   },
 
-  // False: the browser keeps nothing more.
+  load() {
+    const kept = this.read();
+    this.conversations = kept.list;
+    this.current = kept.list.find((c) => c.id === kept.current) ?? kept.list[0] ?? this.add();
+    for (const node of this.conversations.flatMap((c) => Object.values(c.nodes))) {
+      if (!node.writing) continue;  // its tab was closed
+      delete node.writing;
+      delete node.thinking;
+    }
+  },
+
+  // False: the browser keeps nothing more. What another tab has written since stays.
   save() {
+    for (const kept of this.read().list) {
+      const at = this.conversations.findIndex((c) => c.id === kept.id);
+      if (at < 0) this.conversations.push(kept);
+      else if ((kept.changed ?? 0) > (this.conversations[at].changed ?? 0)) {
+        if (this.current === this.conversations[at]) this.current = kept;
+        this.conversations[at] = kept;
+      }
+    }
     const list = this.conversations.filter((c) => Object.keys(c.nodes).length || c.system);
     try {
       localStorage.setItem(STORE, JSON.stringify({ list, current: this.current.id }));
@@ -34,7 +54,11 @@ const store = {
     return conversation;
   },
 
+  // Every change of a conversation is marked: the latest of two tabs wins.
+  touch(conversation = this.current) { conversation.changed = Date.now(); },
+
   remove(conversation) {
+    this.removed.add(conversation.id);
     this.conversations = this.conversations.filter((c) => c !== conversation);
     this.current = this.conversations[0] ?? this.add();
   },
@@ -57,6 +81,7 @@ const store = {
   append(parent, fields, conversation = this.current) {
     const node = { id: newId(), parent, ...fields };
     conversation.nodes[node.id] = node;
+    this.touch(conversation);
     conversation.chosen[parent] = node.id;
     if (!conversation.title && node.role === "user") {
       conversation.title = (node.content || node.files?.[0]?.name || "").slice(0, 48);
@@ -64,7 +89,10 @@ const store = {
     return node;
   },
 
-  choose(node) { this.current.chosen[node.parent] = node.id; },
+  choose(node) {
+    this.current.chosen[node.parent] = node.id;
+    this.touch();
+  },
 };
 
 // Settings that are no part of a conversation.
@@ -118,7 +146,7 @@ async function request(path, options = {}) {
     const headers = { ...options.headers };
     if (key) headers.Authorization = `Bearer ${key}`;
     const response = await fetch(path, { ...options, headers, credentials: "same-origin" });
-    if (response.status !== 401 || options.quiet) return response;
+    if (response.status !== 401) return response;
     const changed = key !== sessionStorage.getItem("baton.key");
     if (changed && tries < 3) continue;
     const why = key ? "The server refuses this key. Another one?"
@@ -136,6 +164,11 @@ async function errorOf(response) {
   } catch {
     return new Error(`The server answered ${response.status} ${response.statusText}.`);
   }
+}
+
+// What a person is told of a request that failed.
+function failureText(error) {
+  return error instanceof TypeError ? "The connection to the server failed." : error.message;
 }
 
 // Calls onEvent with the data of each event; onBytes with every piece, comments too.
