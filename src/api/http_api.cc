@@ -300,7 +300,7 @@ void HttpApi::GetChatPage(Exchange& exchange) {
 }
 
 void HttpApi::GetClusterEvents(Exchange& exchange) {
-  HttpHeaders headers = AnswerHeaders(exchange.arrival.request_id, {});
+  HttpHeaders headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
   if (exchange.request.method == "HEAD") return Send(exchange, "", "text/event-stream");
   if (parts_.events == nullptr) return Refuse(exchange, ApiStops());
   switch (parts_.events->Add(std::move(headers), exchange.responder)) {
