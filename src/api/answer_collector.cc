@@ -12,8 +12,11 @@ using router::TokenOutput;
 using scheduler::FinishReason;
 
 AnswerCollector::AnswerCollector(const AnswerPlan& plan, uint32_t num_choices)
-    : plan_(plan), texts_(plan, num_choices), choices_(num_choices) {
-  for (CollectedChoice& choice : choices_) choice.text = plan.echo_text;
+    : plan_(plan),
+      texts_(plan, num_choices),
+      num_of_prompt_(num_choices / static_cast<uint32_t>(plan.prompts.size())),
+      choices_(num_choices) {
+  for (uint32_t i = 0; i < num_choices; ++i) choices_[i].text = plan.prompts[PromptOf(i)].echo_text;
 }
 
 bool AnswerCollector::Add(const TokenOutput& token) {
@@ -55,15 +58,18 @@ size_t AnswerCollector::num_bytes() const {
 std::vector<uint32_t> AnswerCollector::Best(uint32_t count) const {
   std::vector<uint32_t> order(choices_.size());
   std::iota(order.begin(), order.end(), 0u);
-  if (count >= order.size()) return order;
+  if (count >= num_of_prompt_) return order;
   const auto mean = [this](uint32_t idx) {
     const CollectedChoice& choice = choices_[idx];
     return choice.sum_logprob / std::max(choice.num_tokens, 1u);
   };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return mean(a) > mean(b); });
-  order.resize(count);
-  return order;
+  std::vector<uint32_t> best;
+  for (auto first = order.begin(); first != order.end(); first += num_of_prompt_) {
+    std::stable_sort(first, first + num_of_prompt_,
+                     [&](uint32_t a, uint32_t b) { return mean(a) > mean(b); });
+    best.insert(best.end(), first, first + count);
+  }
+  return best;
 }
 
 }  // namespace baton::api

@@ -30,7 +30,7 @@ struct CollectedChoice {
 // See the file comment.
 class AnswerCollector {
  public:
-  // `num_choices`: computed ones. `plan` outlives this.
+  // `num_choices`: computed ones of all prompts, prompt by prompt. `plan` outlives this.
   AnswerCollector(const AnswerPlan& plan, uint32_t num_choices);
 
   // Takes the room of the answer, which goes back with this, or when it is full. Without one,
@@ -47,8 +47,10 @@ class AnswerCollector {
   }
 
   const CollectedChoice& choice(uint32_t idx) const { return choices_[idx]; }
-  // The `count` choices of highest mean log-probability, best first; all in their own order when
-  // every one is returned.
+  // Which prompt a choice belongs to.
+  uint32_t PromptOf(uint32_t idx) const { return idx / num_of_prompt_; }
+  // The `count` choices of highest mean log-probability of each prompt, best first; all in their
+  // own order when every one is returned.
   std::vector<uint32_t> Best(uint32_t count) const;
   uint32_t num_reasoning_tokens() const { return texts_.num_reasoning_tokens(); }
   // About how many the answer has, as JSON.
@@ -57,6 +59,7 @@ class AnswerCollector {
  private:
   const AnswerPlan& plan_;
   AnswerText texts_;
+  const uint32_t num_of_prompt_;  // computed choices of one prompt
   std::vector<CollectedChoice> choices_;
   AnswerRoom room_;
   std::optional<router::RequestError> failure_;

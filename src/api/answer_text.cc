@@ -13,10 +13,10 @@ using text::ReasoningSplitter;
 
 AnswerText::AnswerText(const AnswerPlan& plan, uint32_t num_choices)
     : tokenizer_(*plan.model->tokenizer), choices_(num_choices) {
-  const uint32_t num_echoed = CountCodePoints(plan.echo_text);
-  for (Choice& choice : choices_) {
-    choice.num_code_points = num_echoed;
-    if (plan.splits_reasoning) choice.splitter.emplace(plan.opens_reasoning);
+  const size_t num_of_prompt = num_choices / plan.prompts.size();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    choices_[i].num_code_points = CountCodePoints(plan.prompts[i / num_of_prompt].echo_text);
+    if (plan.splits_reasoning) choices_[i].splitter.emplace(plan.opens_reasoning);
   }
 }
 

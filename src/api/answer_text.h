@@ -29,7 +29,7 @@ struct TokenText {
 // The texts of all choices of one request; see the file comment.
 class AnswerText {
  public:
-  // `num_choices`: computed ones. `plan`'s model outlives this.
+  // `num_choices`: computed ones of all prompts, prompt by prompt. `plan`'s model outlives this.
   AnswerText(const AnswerPlan& plan, uint32_t num_choices);
 
   // Tokens of one choice in order. Text that was held back comes with the last one.

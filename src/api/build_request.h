@@ -26,6 +26,12 @@ namespace baton::api {
 // stays below limits::kMaxUnsentBytes.
 inline constexpr size_t kMaxEchoBytes = size_t{512} << 10;
 
+// One prompt as its answer shows it.
+struct PlannedPrompt {
+  uint32_t num_tokens = 0;
+  std::string echo_text;  // with `echo`
+};
+
 // How an answer is written: what the router does not need to know.
 struct AnswerPlan {
   Endpoint endpoint = Endpoint::kChat;
@@ -37,19 +43,23 @@ struct AnswerPlan {
   int64_t received_unix_us = 0;  // wall clock at the same moment
   bool stream = false;
   bool include_usage = false;
-  bool continuous_usage = false;   // with include_usage: every chunk has the choice's usage so far
-  uint32_t num_prompt_tokens = 0;  // for that
+  bool continuous_usage = false;  // with include_usage: every chunk has the choice's usage so far
   bool logprobs = false;
   uint32_t top_logprobs = 0;
-  uint32_t num_choices = 1;  // returned; best_of computes more
+  uint32_t num_choices = 1;  // returned for each prompt; best_of computes more
+  std::vector<PlannedPrompt> prompts{1};
   bool echo = false;
   bool echo_alone = false;        // max_tokens 0: the answer is the prompt, and nothing is computed
-  std::string echo_text;          // the prompt, with `echo`
   bool splits_reasoning = false;  // the model may think, and its thoughts have a field of their own
   bool opens_reasoning = false;   // the prompt ends within thoughts
   // Texts that may end a choice, for stop_reason.
   std::vector<std::string> stop;
   bool ignore_eos = false;
+
+  // Choices that are returned, prompt by prompt.
+  uint32_t num_all_choices() const { return num_choices * static_cast<uint32_t>(prompts.size()); }
+  // The prompt of a returned choice.
+  const PlannedPrompt& PromptOf(uint32_t choice) const { return prompts[choice / num_choices]; }
 
   // The answer goes by other names than planned (ResponseSink::OnAccepted).
   void Rename(const router::AnswerName& name) {
@@ -61,11 +71,17 @@ struct AnswerPlan {
 
 // A request ready for Submit.
 struct BuiltRequest {
-  router::GenerateRequest request;
+  router::GenerateRequest request;              // of its first prompt
+  std::vector<router::GenerateRequest> others;  // of its other prompts, in their order
   // request.timeout_us before the transport's own deadline cut it; 0 = none was given
   int64_t timeout_us = 0;
   AnswerPlan plan;
   std::vector<std::string> unread;  // see UnreadVariables
+
+  // Choices that are computed, of all prompts.
+  uint32_t num_computed() const {
+    return request.num_choices * static_cast<uint32_t>(1 + others.size());
+  }
 };
 
 // Where, when and under which name a request arrived.

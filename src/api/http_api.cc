@@ -4,13 +4,13 @@
 #include <utility>
 
 #include "src/api/chat_page.h"
-#include "src/api/echo_answer.h"
 #include "src/api/http_sinks.h"
 #include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
 #include "src/api/openai_json.h"
 #include "src/api/openapi_json.h"
 #include "src/api/path_hints.h"
+#include "src/api/prompt_fan_in.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/api/tokenize_json.h"
@@ -38,7 +38,6 @@ using router::FieldError;
 using router::HttpStatusOf;
 using router::ModelInfo;
 using router::RequestError;
-using router::ResponseSink;
 using router::Topology;
 using text::ChatPrompt;
 
@@ -347,23 +346,27 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   }
   AddUnread(built.unread, &ignored);
   HttpHeaders headers = AnswerHeaders(built.plan.request_id, ignored);
-  std::shared_ptr<ResponseSink> sink;
-  std::shared_ptr<HttpWholeSink> whole;
+  const auto cancellation = std::make_shared<CallCancellation>();
+  const uint32_t num_computed = built.num_computed();
+  std::shared_ptr<AnswerSink> sink;
   if (built.plan.stream) {
     sink = std::make_shared<HttpStreamSink>(std::move(built.plan), std::move(headers),
                                             exchange.responder, parts_.sse_ping_ms);
   } else {
-    whole = std::make_shared<HttpWholeSink>(std::move(built.plan), built.request.num_choices,
-                                            std::move(headers), exchange.responder, parts_);
+    auto whole = std::make_shared<HttpWholeSink>(std::move(built.plan), num_computed,
+                                                 std::move(headers), exchange.responder, parts_);
     whole->Keep(std::move(room));
-    sink = whole;
+    whole->CancelBy(cancellation);
+    sink = std::move(whole);
   }
-  const auto uid = SubmitOrEcho(submitter_, std::move(built.request), std::move(sink));
-  if (!uid.has_value()) return;
-  if (whole != nullptr) whole->OnSubmitted(*uid);
-  exchange.responder->OnClosed([submitter = submitter_, uid = *uid](HttpClientGone how) {
+  if (!SubmitAnswer(submitter_, std::move(built.request), std::move(built.others), std::move(sink),
+                    cancellation)) {
+    return;
+  }
+  exchange.responder->OnClosed([submitter = submitter_, cancellation](HttpClientGone how) {
     const bool is_slow = how == HttpClientGone::kStalled;
-    submitter->Cancel(uid, is_slow ? CancelCause::kSlowClient : CancelCause::kClientLeft);
+    cancellation->OnCancel(submitter,
+                           is_slow ? CancelCause::kSlowClient : CancelCause::kClientLeft);
   });
 }
 

@@ -111,8 +111,8 @@ HttpStreamSink::HttpStreamSink(AnswerPlan plan, HttpHeaders headers,
                                std::shared_ptr<HttpResponder> responder, int64_t ping_ms)
     : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
       ping_ms_(ping_ms),
-      texts_(plan_, plan_.num_choices),
-      opened_(plan_.num_choices, false) {}
+      texts_(plan_, plan_.num_all_choices()),
+      opened_(plan_.num_all_choices(), false) {}
 
 void HttpStreamSink::Start() {
   if (started_) return;
@@ -138,18 +138,29 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
     if (token.is_last) {
       last_end_ = LastEnd{token.choice, std::move(end)};
     } else {
-      AppendEvent(FinishChunk(plan_, token.choice, end, nullptr), &events);
+      AppendEvent(FinishChunk(plan_, token.choice, end, {}), &events);
     }
   }
+  responder_->Write(events);
+}
+
+void HttpStreamSink::OnPromptFinished(const GenerateResult& result) {
+  if (!last_end_.has_value()) return;
+  std::string events;
+  AppendEvent(FinishChunk(plan_, last_end_->choice, last_end_->end, {.of_prompt = &result.timings}),
+              &events);
+  last_end_.reset();
   responder_->Write(events);
 }
 
 void HttpStreamSink::OnFinished(const GenerateResult& result) {
   std::string events;
   if (last_end_.has_value()) {
-    AppendEvent(FinishChunk(plan_, last_end_->choice, last_end_->end,
-                            plan_.include_usage ? nullptr : &result),
-                &events);
+    ChunkTimings timings;
+    if (!plan_.include_usage) timings.of_answer = &result.timings;
+    const size_t prompt = last_end_->choice / plan_.num_choices;
+    if (!result.prompts.empty()) timings.of_prompt = &result.prompts[prompt];
+    AppendEvent(FinishChunk(plan_, last_end_->choice, last_end_->end, timings), &events);
   }
   if (plan_.include_usage) {
     AppendEvent(UsageChunk(plan_, result, texts_.num_reasoning_tokens()), &events);

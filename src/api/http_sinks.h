@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/api/answer_collector.h"
+#include "src/api/answer_sink.h"
 #include "src/api/answer_text.h"
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
@@ -25,7 +26,7 @@ http::HttpHeaders AnswerHeaders(const std::string& request_id,
 http::HttpResponse ErrorResponse(const router::RequestError& error, http::HttpHeaders headers);
 
 // A sink that answers through one responder.
-class HttpSink : public router::ResponseSink {
+class HttpSink : public AnswerSink {
  public:
   HttpSink(AnswerPlan plan, http::HttpHeaders headers,
            std::shared_ptr<http::HttpResponder> responder)
@@ -62,11 +63,13 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
 
   // Takes the reservation of the answer; the destructor gives it back.
   void Keep(AnswerRoom room) { answer_.Keep(std::move(room)); }
-  // The request was submitted under this name. Any thread.
-  void OnSubmitted(RequestUid uid) { cancellation_.OnSubmitted(submitter_, uid); }
+  // What cancels the requests of this answer. An answer that has no room cancels itself.
+  void CancelBy(std::shared_ptr<CallCancellation> cancellation) {
+    cancellation_ = std::move(cancellation);
+  }
 
   void OnToken(const router::TokenOutput& token) override {
-    if (!answer_.Add(token)) cancellation_.OnCancel(submitter_);
+    if (!answer_.Add(token) && cancellation_ != nullptr) cancellation_->OnCancel(submitter_);
   }
   void OnFinished(const router::GenerateResult& result) override;
   void OnFailed(const router::RequestError& error) override;
@@ -84,8 +87,8 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
   AnswerCollector answer_;
   router::Submitter* const submitter_;
   ApiWorkers* const workers_;
-  CallCancellation cancellation_;       // of an answer that has no room
-  std::optional<AnswerPieces> pieces_;  // set once an answer in pieces has begun
+  std::shared_ptr<CallCancellation> cancellation_;  // null: nothing was submitted
+  std::optional<AnswerPieces> pieces_;              // set once an answer in pieces has begun
 };
 
 // Server-sent events: `data: <json>` and an empty line each, closed by `data: [DONE]`. The header
@@ -100,6 +103,7 @@ class HttpStreamSink final : public HttpSink {
 
   void OnTaken() override { Start(); }
   void OnToken(const router::TokenOutput& token) override;
+  void OnPromptFinished(const router::GenerateResult& result) override;
   void OnFinished(const router::GenerateResult& result) override;
   void OnFailed(const router::RequestError& error) override;
 

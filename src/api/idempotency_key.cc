@@ -104,6 +104,12 @@ bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_vie
   key->fingerprint = hash.Digest128();
   key->timeout_us = built->timeout_us;
   key->name = {built->plan.id, built->plan.request_id, built->plan.created_unix_s};
+  // Each prompt of several is a generation of its own. A line break is in no client's key.
+  for (size_t i = 0; i < built->others.size(); ++i) {
+    auto other = std::make_shared<IdempotencyKey>(*key);
+    other->scope += fmt::format("\n{}", i + 1);
+    built->others[i].key = std::move(other);
+  }
   built->request.key = std::move(key);
   return true;
 }

@@ -192,13 +192,15 @@ void WriteDelta(const TokenText& text, JsonWriter* json) {
 
 // Closes a chunk of a choice with so many tokens until now: "usage":null where a usage chunk is
 // still to come, or the choice's usage so far.
-std::string EndChunk(const AnswerPlan& plan, uint32_t num_tokens, JsonWriter* json) {
+std::string EndChunk(const AnswerPlan& plan, uint32_t choice, uint32_t num_tokens,
+                     JsonWriter* json) {
   json->EndArray();
   if (plan.continuous_usage) {
+    const uint64_t num_prompt_tokens = plan.PromptOf(choice).num_tokens;
     json->Key("usage").BeginObject();
-    json->Key("prompt_tokens").Uint(plan.num_prompt_tokens);
+    json->Key("prompt_tokens").Uint(num_prompt_tokens);
     json->Key("completion_tokens").Uint(num_tokens);
-    json->Key("total_tokens").Uint(uint64_t{plan.num_prompt_tokens} + num_tokens);
+    json->Key("total_tokens").Uint(num_prompt_tokens + num_tokens);
     json->EndObject();
   } else if (plan.include_usage) {
     json->Key("usage").Null();
@@ -309,6 +311,9 @@ void AnswerPieces::Step() {
       break;
     case Stage::kEnd:
       WriteEnd(answer_.choice(order_[choice_]).end, &json_);
+      if (!result_.prompts.empty()) {
+        WriteTimings(result_.prompts[answer_.PromptOf(order_[choice_])], &json_);
+      }
       json_.EndObject();
       stage_ = ++choice_ == order_.size() ? Stage::kTail : Stage::kChoice;
       break;
@@ -398,10 +403,10 @@ std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice) {
     json.Key("delta").BeginObject();
     json.Key("role").String("assistant").Key("content").String("").EndObject();
   } else {
-    json.Key("text").String(plan.echo_text);
+    json.Key("text").String(plan.PromptOf(choice).echo_text);
   }
   json.Key("logprobs").Null().Key("finish_reason").Null().EndObject();
-  return EndChunk(plan, 0, &json);
+  return EndChunk(plan, choice, 0, &json);
 }
 
 std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text) {
@@ -418,11 +423,11 @@ std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const T
   if (token.has_logprob) logged = {token.token, token.logprob, *token.top_logprobs, text.offset};
   WriteLogprobs(plan, token.has_logprob ? &logged : nullptr, &json);
   json.Key("finish_reason").Null().EndObject();
-  return EndChunk(plan, token.index + 1, &json);
+  return EndChunk(plan, token.choice, token.index + 1, &json);
 }
 
 std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd& end,
-                        const GenerateResult* result) {
+                        const ChunkTimings& timings) {
   JsonWriter json;
   json.BeginObject();
   WriteChunkHead(plan, &json);
@@ -434,10 +439,11 @@ std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd
   }
   json.Key("logprobs").Null();
   WriteEnd(end, &json);
+  if (timings.of_prompt != nullptr) WriteTimings(*timings.of_prompt, &json);
   json.EndObject();
-  if (result == nullptr) return EndChunk(plan, end.num_tokens, &json);
+  if (timings.of_answer == nullptr) return EndChunk(plan, choice, end.num_tokens, &json);
   json.EndArray();
-  WriteTimings(result->timings, &json);
+  WriteTimings(*timings.of_answer, &json);
   json.EndObject();
   return json.Take();
 }

@@ -66,10 +66,15 @@ std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice);
 // One token and what it adds.
 std::string TokenChunk(const AnswerPlan& plan, const router::TokenOutput& token,
                        const TokenText& text);
-// The choice's last: delta {}, finish_reason and stop_reason. `result`: set on the stream's last
-// such chunk when no usage chunk follows.
+// The timings in a choice's last chunk; null = none.
+struct ChunkTimings {
+  const router::RequestTimings* of_answer = nullptr;  // in the stream's last such chunk when no
+                                                      // usage chunk follows
+  const router::RequestTimings* of_prompt = nullptr;  // of several: in the last one of each
+};
+// The choice's last: delta {}, finish_reason and stop_reason.
 std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd& end,
-                        const router::GenerateResult* result);
+                        const ChunkTimings& timings);
 // choices [] with usage and timings.
 std::string UsageChunk(const AnswerPlan& plan, const router::GenerateResult& result,
                        uint32_t num_reasoning_tokens);

@@ -126,6 +126,9 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     filled->set_index(static_cast<uint32_t>(out->choices_size() - 1));
     filled->set_text(choice.text);
     FillEnd(choice.end, filled);
+    if (!result.prompts.empty()) {
+      FillTimings(result.prompts[answer.PromptOf(idx)], filled->mutable_timings());
+    }
     if (!plan.logprobs) continue;
     for (size_t i = 0; i < choice.tokens.size(); ++i) {
       const LoggedToken token = choice.tokens.at(i);
@@ -156,7 +159,7 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
   FillHead(plan, "text_completion", out);
   v1::CompletionChoice* choice = out->add_choices();
   choice->set_index(token.choice);
-  if (token.index == 0) choice->set_text(plan.echo_text);
+  if (token.index == 0) choice->set_text(plan.PromptOf(token.choice).echo_text);
   choice->mutable_text()->append(text.content);
   FillEnd({token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {

@@ -25,6 +25,12 @@ enum class ToolChoice : uint8_t {
   kCall,  // some call, or that of one function
 };
 
+// One prompt of a request that has several.
+struct ApiPrompt {
+  std::optional<std::string> text;  // none: ids
+  std::vector<int64_t> token_ids;
+};
+
 // The fields that the schema table fills; see the file comment.
 struct ApiParams {
   std::string model;
@@ -32,6 +38,8 @@ struct ApiParams {
   std::optional<std::string> prompt;        // completions: text
   std::vector<int64_t> prompt_token_ids;    // completions: ids
   std::string_view prompt_token_field;      // which field gave prompt_token_ids; "" = none
+  // Completions: two prompts or more, all texts or all ids; then the fields above are empty.
+  std::vector<ApiPrompt> prompts;
 
   std::optional<int64_t> max_tokens;
   std::optional<int64_t> max_completion_tokens;

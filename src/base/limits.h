@@ -20,6 +20,9 @@ namespace baton::limits {
 
 // n and best_of, choices of one request.
 inline constexpr uint32_t kMaxChoices = 128;
+// Prompts of one completions request, and choices of all of them together: all that the router's
+// queue holds. Requests of evaluators have up to some hundreds.
+inline constexpr uint32_t kMaxPrompts = 1024;
 // OpenAI's own range ends at 2. Other servers take more, and clients send it.
 inline constexpr float kMaxTemperature = 100.0f;
 inline constexpr float kMaxRepetitionPenalty = 100.0f;
@@ -186,6 +189,8 @@ static_assert(kMaxChunkTokens <= kMaxBatchTokens);
 static_assert(kMaxRunning <= kMaxLiveRequests && kMaxWaiting <= kMaxLiveRequests);
 static_assert(kMaxLiveRequests <= kMaxInboxEvents && kMaxOpenTransfers <= kMaxInboxEvents);
 static_assert(kMaxQueuedRequests <= kMaxRouterRequests);
+static_assert(kMaxPrompts <= kMaxQueuedRequests, "a request finds room for each of its prompts");
+static_assert(kMaxChoices <= kMaxPrompts, "one prompt may have all of its choices");
 static_assert(kMaxQueuedEvents >= kMaxLiveRequests * 2,
               "a token and a state of every live request wait, and no reader is cut off");
 static_assert(kMaxQueuedEvents >= kMaxPendingTokens,
