@@ -72,6 +72,10 @@ uint32_t CountCodePoints(std::string_view text) {
   }));
 }
 
+bool IsCutShort(const AnswerPlan& plan, const ChoiceEnd& end) {
+  return plan.is_constrained && end.finish == scheduler::FinishReason::kLength;
+}
+
 std::string_view FinishName(FinishReason finish) {
   if (finish == FinishReason::kStop) return "stop";
   return finish == FinishReason::kLength ? "length" : "";

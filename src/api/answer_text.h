@@ -67,6 +67,11 @@ struct ChoiceEnd {
   uint32_t num_tokens = 0;  // sampled by the choice; of a stream's end
 };
 
+// incomplete_details.reason of a choice that the length cut.
+inline constexpr std::string_view kCutByLength = "max_output_tokens";
+// The choice was to follow a grammar, and its length ended it before the text was whole.
+bool IsCutShort(const AnswerPlan& plan, const ChoiceEnd& end);
+
 // Code points of valid UTF-8.
 uint32_t CountCodePoints(std::string_view text);
 

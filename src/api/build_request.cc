@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/answer_form.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/api/tool_params.h"
@@ -40,6 +41,8 @@ using text::PromptOpensReasoning;
 using text::RenderOptions;
 using text::StopMatcher;
 using text::TemplateThinks;
+using wire::AnswerGrammar;
+using wire::GrammarStart;
 using wire::SamplingParams;
 
 namespace {
@@ -141,6 +144,33 @@ std::string ExpectedByTemplate(const ModelInfo& model, const Status& status, int
                      is_limit ? kRendersInTime : std::string_view("accepts"), reason);
 }
 
+// The grammar of an answer begins after the model's thoughts, if it may have any.
+GrammarStart GrammarStartOf(std::string_view template_source, std::string_view prompt) {
+  if (!TemplateThinks(template_source)) return GrammarStart::kFirstToken;
+  if (PromptOpensReasoning(prompt)) return GrammarStart::kAfterThoughts;
+  const size_t last = prompt.find_last_not_of(" \t\r\n");
+  const bool is_closed =
+      last != std::string_view::npos && prompt.substr(0, last + 1).ends_with(text::kThoughtsEnd);
+  return is_closed ? GrammarStart::kFirstToken : GrammarStart::kMayThink;
+}
+
+// The form that the request asks for, as the grammar of its answer.
+bool SetForm(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
+             RequestError* error) {
+  if (!params.form) return true;
+  if (!CheckGrammar(model, params.form_field, *params.form, &built->unread, error)) return false;
+  auto grammar = std::make_shared<AnswerGrammar>(*params.form);
+  grammar->start = built->grammar_start;
+  built->request.sampling.grammar = std::move(grammar);
+  built->request.fields.grammar = params.form_field;
+  for (GenerateRequest& other : built->others) {
+    other.sampling.grammar = built->request.sampling.grammar;
+    other.fields.grammar = params.form_field;
+  }
+  built->plan.is_constrained = true;
+  return true;
+}
+
 // Where a prompt of a completion stands in its request.
 struct PromptSource {
   const std::string* text = nullptr;  // null: ids
@@ -171,6 +201,7 @@ bool EncodeMessages(const ApiParams& params, const Arrival& arrival, BuiltReques
   if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
   built->unread = UnreadVariables(model, params);
   built->request.prompt = std::move(prompt.tokens);
+  built->grammar_start = GrammarStartOf(model.chat_template->source(), prompt.text);
   plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
   plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
   return true;
@@ -393,7 +424,8 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   built->plan.model = model;
   built->request.model = model;
   return SetSampling(params, *model, built, error) && SetStops(params, &built->request, error) &&
-         SetPrompts(params, arrival, built, error) && CheckEcho(*built, error);
+         SetPrompts(params, arrival, built, error) && CheckEcho(*built, error) &&
+         SetForm(params, *model, built, error);
 }
 
 bool IsUsableRequestId(std::string_view id) {

@@ -18,6 +18,7 @@
 #include "src/router/submit.h"
 #include "src/text/chat_encoder.h"
 #include "src/text/tokenizer.h"
+#include "src/wire/answer_grammar.h"
 
 namespace baton::api {
 
@@ -52,6 +53,7 @@ struct AnswerPlan {
   bool echo_alone = false;        // max_tokens 0: the answer is the prompt, and nothing is computed
   bool splits_reasoning = false;  // the model may think, and its thoughts have a field of their own
   bool opens_reasoning = false;   // the prompt ends within thoughts
+  bool is_constrained = false;    // the answer has a grammar: a cut one says that it is incomplete
   // Texts that may end a choice, for stop_reason.
   std::vector<std::string> stop;
   bool ignore_eos = false;
@@ -76,7 +78,9 @@ struct BuiltRequest {
   // request.timeout_us before the transport's own deadline cut it; 0 = none was given
   int64_t timeout_us = 0;
   AnswerPlan plan;
-  std::vector<std::string> unread;  // see UnreadVariables
+  std::vector<std::string> unread;  // see UnreadVariables; also what a loose schema drops
+  // Where a grammar of the answer begins.
+  wire::GrammarStart grammar_start = wire::GrammarStart::kFirstToken;
 
   // Choices that are computed, of all prompts.
   uint32_t num_computed() const {

@@ -154,8 +154,9 @@ void WriteLogprobs(const AnswerPlan& plan, const LoggedToken* token, JsonWriter*
   json->EndObject();
 }
 
-// vLLM's stop_reason beside OpenAI's finish_reason: a text, a token id, or null.
-void WriteEnd(const ChoiceEnd& end, JsonWriter* json) {
+// vLLM's stop_reason beside OpenAI's finish_reason: a text, a token id, or null. An answer with a
+// grammar that the length cut says that it is no whole text of it.
+void WriteEnd(const AnswerPlan& plan, const ChoiceEnd& end, JsonWriter* json) {
   json->Key("finish_reason").String(FinishName(end.finish)).Key("stop_reason");
   if (const auto* text = std::get_if<std::string>(&end.stop_reason)) {
     json->String(*text);
@@ -164,6 +165,9 @@ void WriteEnd(const ChoiceEnd& end, JsonWriter* json) {
   } else {
     json->Null();
   }
+  if (!IsCutShort(plan, end)) return;
+  json->Key("incomplete_details").BeginObject();
+  json->Key("reason").String(kCutByLength).EndObject();
 }
 
 // Bytes of text in one step: as JSON at most 24 KiB, at six bytes for a control character.
@@ -310,7 +314,7 @@ void AnswerPieces::Step() {
       StepList();
       break;
     case Stage::kEnd:
-      WriteEnd(answer_.choice(order_[choice_]).end, &json_);
+      WriteEnd(plan_, answer_.choice(order_[choice_]).end, &json_);
       if (!result_.prompts.empty()) {
         WriteTimings(result_.prompts[answer_.PromptOf(order_[choice_])], &json_);
       }
@@ -438,7 +442,7 @@ std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd
     json.Key("text").String("");
   }
   json.Key("logprobs").Null();
-  WriteEnd(end, &json);
+  WriteEnd(plan, end, &json);
   if (timings.of_prompt != nullptr) WriteTimings(*timings.of_prompt, &json);
   json.EndObject();
   if (timings.of_answer == nullptr) return EndChunk(plan, choice, end.num_tokens, &json);

@@ -77,9 +77,12 @@ void FillChunkFields(const AnswerPlan& plan, const TokenOutput& token, Chunk* ou
   times->set_sent_unix_us(unix_us(SystemClock().NowUs()));
 }
 
-// "finish_reason" and "stop_reason", which every kind of choice has.
+// "finish_reason", "stop_reason" and "incomplete_details", which every kind of choice has.
 template <typename Choice>
-void FillEnd(const ChoiceEnd& end, Choice* out) {
+void FillEnd(const AnswerPlan& plan, const ChoiceEnd& end, Choice* out) {
+  if (IsCutShort(plan, end)) {
+    out->mutable_incomplete_details()->set_reason(std::string(kCutByLength));
+  }
   out->set_finish_reason(std::string(FinishName(end.finish)));
   if (const auto* text = std::get_if<std::string>(&end.stop_reason)) {
     out->mutable_stop_reason()->set_text(*text);
@@ -107,7 +110,7 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     filled->mutable_message()->set_role("assistant");
     filled->mutable_message()->set_reasoning_content(choice.reasoning);
     filled->mutable_message()->set_content(choice.text);
-    FillEnd(choice.end, filled);
+    FillEnd(plan, choice.end, filled);
     if (!plan.logprobs) continue;
     for (size_t i = 0; i < choice.tokens.size(); ++i) {
       const LoggedToken token = choice.tokens.at(i);
@@ -125,7 +128,7 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     v1::CompletionChoice* filled = out->add_choices();
     filled->set_index(static_cast<uint32_t>(out->choices_size() - 1));
     filled->set_text(choice.text);
-    FillEnd(choice.end, filled);
+    FillEnd(plan, choice.end, filled);
     if (!result.prompts.empty()) {
       FillTimings(result.prompts[answer.PromptOf(idx)], filled->mutable_timings());
     }
@@ -146,7 +149,7 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
   if (token.index == 0) choice->mutable_delta()->set_role("assistant");
   choice->mutable_delta()->set_reasoning_content(std::string(text.reasoning));
   choice->mutable_delta()->set_content(std::string(text.content));
-  FillEnd({token.finish, StopReasonOf(plan, token)}, choice);
+  FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {
     AddChatToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},
                  choice->mutable_logprobs());
@@ -161,7 +164,7 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
   choice->set_index(token.choice);
   if (token.index == 0) choice->set_text(plan.PromptOf(token.choice).echo_text);
   choice->mutable_text()->append(text.content);
-  FillEnd({token.finish, StopReasonOf(plan, token)}, choice);
+  FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {
     AddCompletionToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},
                        choice->mutable_logprobs());

@@ -12,6 +12,7 @@
 
 #include "src/base/json_value.h"
 #include "src/text/chat_template.h"
+#include "src/wire/answer_grammar.h"
 
 namespace baton::api {
 
@@ -71,6 +72,9 @@ struct ApiParams {
   std::optional<int64_t> timeout_ms;
   bool has_tools = false;  // the template's variable `tools` has them
   ToolChoice tool_choice = ToolChoice::kAuto;
+  // The form of the answer and the field that asks for it (answer_form.h); not compiled yet.
+  wire::SharedGrammar form;
+  std::string_view form_field;           // static; "" = none
   std::optional<bool> splits_reasoning;  // reasoning_format: chat, false for "none"
   // Variables of the chat template besides the messages: documents, reasoning_effort, tools and the
   // members of chat_template_kwargs. Each name stands once.

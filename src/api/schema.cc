@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/answer_form.h"
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
 #include "src/base/limits.h"
@@ -76,7 +77,12 @@ constexpr ParamRow kTable[] = {
     {"top_logprobs", kChat, &ApiParams::top_logprobs, 0, kMaxTopLogprobs},
     {"stream", kBoth, &ApiParams::stream},
     {"stream_options", kBoth, SpecialParam::kStreamOptions},
-    {"response_format", kChat, SpecialParam::kResponseFormat},
+    {"response_format", kBoth, SpecialParam::kResponseFormat},
+    {"structured_outputs", kBoth, SpecialParam::kStructuredOutputs},
+    {"guided_json", kBoth, SpecialParam::kGuided},
+    {"guided_regex", kBoth, SpecialParam::kGuided},
+    {"guided_choice", kBoth, SpecialParam::kGuided},
+    {"guided_grammar", kBoth, SpecialParam::kGuided},
     {"tools", kChat, SpecialParam::kTools},
     {"tool_choice", kChat, SpecialParam::kToolChoice},
     {"reasoning_format", kChat, SpecialParam::kReasoningFormat},
@@ -161,7 +167,11 @@ struct ExpectedVisitor {
       case SpecialParam::kStreamOptions:
         return "an object with include_usage and continuous_usage_stats true or false";
       case SpecialParam::kResponseFormat:
-        return "{\"type\":\"text\"} or absent";
+        return std::string(kExpectedResponseFormat);
+      case SpecialParam::kStructuredOutputs:
+        return std::string(kExpectedStructuredOutputs);
+      case SpecialParam::kGuided:
+        return "as the member of structured_outputs whose name follows \"guided_\"";
       case SpecialParam::kTools:
         return std::string(kExpectedTools);
       case SpecialParam::kToolChoice:
@@ -312,13 +322,6 @@ bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiPa
   params->prompt_token_ids = std::move(tokens);
   params->prompt_token_field = name;
   return true;
-}
-
-bool CheckResponseFormat(std::string_view type, RequestError* error) {
-  if (type == "text") return true;
-  *error = FieldError(ErrorCode::kUnsupported, "response_format",
-                      ExpectedOf(*FindParam(Endpoint::kChat, "response_format")));
-  return false;
 }
 
 bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestError* error) {

@@ -27,8 +27,10 @@ enum class SpecialParam : uint8_t {
   kMessages,
   kPrompt,  // a text, token ids in JSON, or several of either
   kPromptTokenIds,
-  kStreamOptions,   // JSON only
-  kResponseFormat,  // only {type: "text"}
+  kStreamOptions,  // JSON only
+  kResponseFormat,
+  kStructuredOutputs,
+  kGuided,  // JSON only: vLLM's older names
   kTools,
   kToolChoice,
   kReasoningFormat,
@@ -94,8 +96,6 @@ bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiPa
 bool StorePrompts(std::vector<ApiPrompt> prompts, ApiParams* params, router::RequestError* error);
 // False, with an error: a request has no room for so many.
 bool CheckPromptCount(size_t num_prompts, router::RequestError* error);
-// `type` of response_format.
-bool CheckResponseFormat(std::string_view type, router::RequestError* error);
 bool StoreReasoningFormat(std::string_view format, ApiParams* params, router::RequestError* error);
 
 // The arrays of messages that are accepted, for error messages.

@@ -67,6 +67,8 @@ inline constexpr size_t kMaxDocuments = 1024;
 // chat_template_kwargs: variables, and bytes of all of them as JSON.
 inline constexpr size_t kMaxTemplateKwargs = 64;
 inline constexpr size_t kMaxTemplateKwargsBytes = size_t{64} << 10;
+// The text of a schema, a regular expression, a choice or a grammar, bytes.
+inline constexpr size_t kMaxGrammarBytes = size_t{1} << 20;
 // Names that a client gives, bytes.
 inline constexpr size_t kMaxUserBytes = size_t{64} << 10;
 inline constexpr size_t kMaxSaltBytes = 1024;
@@ -176,6 +178,9 @@ static_assert(kMaxEncodeBytes < kMaxBodyBytes, "the largest text fits a body");
 static_assert(kMaxTemplateKwargsBytes + kMaxUserBytes + kMaxSaltBytes < kMaxBodyBytes);
 static_assert(kMaxMessages + kMaxTools + kMaxDocuments < kMaxJsonValues, "a body has all of them");
 static_assert(kMaxPromptTokens <= kMaxJsonValues, "a prompt of token ids is read as JSON values");
+static_assert(kMaxGrammarBytes < kMaxBodyBytes, "the largest grammar fits a body");
+static_assert(kMaxPromptTokens * size_t{5} + kMaxGrammarBytes < kMaxClusterMessageBytes,
+              "an order has the prompt and the grammar");
 static_assert(kMaxStopStrings * kMaxStopBytes < kMaxBodyBytes);
 static_assert(kMaxPrefixChanges * 16 < kMaxClusterMessageBytes);
 static_assert(kMaxBlocksPerTransfer < kMaxControlBytes / 16, "a Seal has 16 bytes of each block");

@@ -52,7 +52,7 @@ StatusOr<GrammarVocabulary> GrammarVocabulary::Create(const Tokenizer& tokenizer
   return vocabulary;
 }
 
-StatusOr<Grammar> Grammar::Compile(const GrammarVocabulary& vocabulary, GrammarKind kind,
+StatusOr<Grammar> Grammar::Compile(const GrammarVocabulary& vocabulary, wire::GrammarKind kind,
                                    std::string_view text, const GrammarLimits& limits) {
   baton_grammar_limits c_limits = {};
   c_limits.max_text_bytes = limits.max_text_bytes;

@@ -22,8 +22,10 @@
 #include <vector>
 
 #include "src/base/ids.h"
+#include "src/base/limits.h"
 #include "src/base/status.h"
 #include "src/text/tokenizer.h"
+#include "src/wire/answer_grammar.h"
 
 struct baton_grammar;
 struct baton_grammar_state;
@@ -31,22 +33,9 @@ struct baton_grammar_vocabulary;
 
 namespace baton::text {
 
-// What the text of a grammar is.
-enum class GrammarKind : uint8_t {
-  kJsonObject = 0,    // any JSON object; the text is empty
-  kSchemaStrict = 1,  // a JSON Schema; a keyword that cannot be enforced is refused
-  kSchemaLoose = 2,   // a JSON Schema; such keywords are dropped and listed in `ignored`
-  kRegex = 3,         // a regular expression that the whole answer matches
-  kChoice = 4,        // a JSON array of texts, one of which is the answer
-  kLark = 5,          // a grammar in llguidance's form of Lark
-  // vLLM's {"structures": [{"begin", "schema", "end"}], "triggers": [...]}: free text in which each
-  // trigger begins a tag. Its schemas are loose.
-  kStructuralTag = 6,
-};
-
 // What one compilation may spend.
 struct GrammarLimits {
-  size_t max_text_bytes = size_t{1} << 20;
+  size_t max_text_bytes = limits::kMaxGrammarBytes;
   uint64_t max_values = 100'000;              // JSON values of a schema or a choice
   uint64_t max_enum_values = 10'000;          // values of all enums; texts of a choice
   uint64_t max_refs = 1'000;                  // different targets of $ref
@@ -77,7 +66,7 @@ class Grammar {
  public:
   // InvalidArgument: the text is not such a grammar; a schema's message begins with the place, as
   // "#/properties/a/type: ...". FailedPrecondition: a limit was reached.
-  static StatusOr<Grammar> Compile(const GrammarVocabulary& vocabulary, GrammarKind kind,
+  static StatusOr<Grammar> Compile(const GrammarVocabulary& vocabulary, wire::GrammarKind kind,
                                    std::string_view text, const GrammarLimits& limits = {});
 
   // Places of a loose schema's keywords that are not enforced.

@@ -8,6 +8,7 @@
 
 #include "src/base/ids.h"
 #include "src/base/status.h"
+#include "src/wire/answer_grammar.h"
 
 namespace baton::wire {
 
@@ -44,6 +45,10 @@ struct SamplingParams {
   // Stop like end-of-generation tokens, and min_tokens masks both; <= kMaxStopTokens. An id outside
   // the vocabulary is never sampled.
   std::vector<TokenId> stop_token_ids;
+  // The form of the answer; a std::shared_ptr<const AnswerGrammar>, null = any. With it, tokens
+  // that end a generation stop in spite of ignore_eos, and min_tokens ends where nothing else
+  // could follow.
+  SharedGrammar grammar;
 
   bool greedy() const { return temperature < kMinTemperature; }
   bool has_penalties() const {

@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using wire::GrammarKind;
 
 const GrammarVocabulary& DemoVocabulary() {
   static const GrammarVocabulary vocabulary = GrammarVocabulary::Create(DemoTokenizer()).value();

@@ -19,7 +19,7 @@ TABLE = {
     "kvcache/transport": ["src/base", "src/tls", "src/device", "kvcache"],
     "scheduler": ["src/base", "kvcache"],
     "src/model": ["src/base", "src/wire", "src/device", "kernels"],
-    "src/text": ["src/base"],
+    "src/text": ["src/base", "src/wire"],
     "src/obs": ["src/base", "src/http"],
     "src/otlp": ["src/base", "src/obs", "proto"],
     "src/engine": [
