@@ -15,16 +15,22 @@ AnswerCollector::AnswerCollector(const AnswerPlan& plan, uint32_t num_choices)
     : plan_(plan),
       texts_(plan, num_choices),
       num_of_prompt_(num_choices / static_cast<uint32_t>(plan.prompts.size())),
-      choices_(num_choices) {
+      choices_(num_choices),
+      prompt_logs_(plan.prompts.size()) {
   for (uint32_t i = 0; i < num_choices; ++i) choices_[i].text = plan.prompts[PromptOf(i)].echo_text;
 }
 
 bool AnswerCollector::Add(const TokenOutput& token) {
   if (failure_) return true;
+  if (plan_.echo_alone && plan_.logs_prompt()) {
+    choices_[token.choice].end = {FinishReason::kLength, {}};
+    return true;
+  }
   RequestError error;
   if (!room_.AddToken(&error)) {
     failure_ = std::move(error);
     choices_ = {};
+    prompt_logs_ = {};
     room_ = {};
     return false;
   }
@@ -51,6 +57,11 @@ size_t AnswerCollector::num_bytes() const {
     if (choice.tokens.empty()) continue;
     const size_t num_entries = 1 + choice.tokens.at(0).top_logprobs.size();
     bytes += choice.tokens.size() * num_entries * kBytesOfLogprob;
+  }
+  for (const auto& log : prompt_logs_) {
+    if (log == nullptr) continue;
+    const size_t num_copies = plan_.logs_echo ? plan_.num_choices : 1;
+    bytes += num_copies * (log->rows.size() + log->top.size()) * kBytesOfLogprob;
   }
   return bytes;
 }

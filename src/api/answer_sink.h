@@ -3,6 +3,10 @@
 #ifndef BATON_API_ANSWER_SINK_H_
 #define BATON_API_ANSWER_SINK_H_
 
+#include <cstdint>
+#include <memory>
+#include <utility>
+
 #include "src/router/submit.h"
 
 namespace baton::api {
@@ -14,6 +18,12 @@ class AnswerSink : public router::ResponseSink {
   // Several prompts only: after the last token of a prompt, while others still run. For the one
   // that ends last OnFinished comes instead, with the sum of all.
   virtual void OnPromptFinished(const router::GenerateResult& /*result*/) {}
+  // OnPromptLogprobs of the request for this prompt.
+  virtual void OnLoggedPrompt(uint32_t /*prompt*/,
+                              std::shared_ptr<const router::PromptLogprobs> /*logprobs*/) {}
+  void OnPromptLogprobs(std::shared_ptr<const router::PromptLogprobs> logprobs) final {
+    OnLoggedPrompt(0, std::move(logprobs));
+  }
 };
 
 }  // namespace baton::api

@@ -22,6 +22,7 @@
 namespace baton::api {
 
 using limits::kMaxEncodeBytes;
+using limits::kMaxPromptLogprobs;
 using limits::kMaxPrompts;
 using limits::kMaxPromptTokens;
 using limits::kMaxRequestIdBytes;
@@ -91,11 +92,14 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
   if (best_of > n && stream) {
     return Fail(error, ErrorCode::kConflict, "best_of", "a stream needs it to equal n");
   }
-  if (params.echo.value_or(false) && params.logprobs_count.has_value()) {
-    return Fail(error, ErrorCode::kConflict, "echo",
-                "log-probabilities of the prompt are not served, so echo excludes logprobs");
+  const bool logs_echo = params.echo.value_or(false) && params.logprobs_count.has_value();
+  if (stream && (logs_echo || params.prompt_logprobs.has_value())) {
+    return Fail(
+        error, ErrorCode::kConflict, logs_echo ? "echo" : "prompt_logprobs",
+        "the log-probabilities of a prompt come in whole answers; a stream has none of them");
   }
-  if (params.max_tokens == 0 && !params.echo.value_or(false)) {
+  const bool answers_alone = params.echo.value_or(false) || params.prompt_logprobs.has_value();
+  if (params.max_tokens == 0 && !answers_alone) {
     return Fail(error, ErrorCode::kConflict, "max_tokens", "0 needs echo to be true");
   }
   if (params.has_stream_options && !stream) {
@@ -293,6 +297,35 @@ bool SetPrompts(const ApiParams& params, const Arrival& arrival, BuiltRequest* b
   return true;
 }
 
+// Asks for the log-probabilities of the prompts, where the answer has them.
+bool SetPromptLog(const ApiParams& params, BuiltRequest* built, RequestError* error) {
+  AnswerPlan& plan = built->plan;
+  plan.logs_echo = plan.echo && plan.logprobs;
+  if (params.prompt_logprobs.has_value()) {
+    plan.prompt_logprobs = static_cast<uint32_t>(*params.prompt_logprobs);
+  }
+  if (!plan.logs_prompt()) return true;
+  const std::string_view field = plan.logs_echo ? "echo" : "prompt_logprobs";
+  const uint64_t num_of_token = uint64_t{1} + plan.top_of_prompt();
+  for (size_t i = 0; i < plan.prompts.size(); ++i) {
+    GenerateRequest& request = i == 0 ? built->request : built->others[i - 1];
+    const uint64_t num_entries = request.prompt.size() * num_of_token;
+    if (num_entries > kMaxPromptLogprobs) {
+      return Fail(
+          error, ErrorCode::kConflict, field,
+          fmt::format("a prompt of {} tokens has {} log-probabilities with {} alternatives "
+                      "each, and an answer has at most {}; ask for fewer alternatives",
+                      request.prompt.size(), num_entries, num_of_token - 1, kMaxPromptLogprobs));
+    }
+    plan.prompts[i].tokens = request.prompt;
+    request.fields.prompt_logprobs = field;
+    request.sampling.max_tokens = std::max(request.sampling.max_tokens, 1u);
+    // The first token has none.
+    if (request.prompt.size() > 1) request.sampling.prompt_logprobs = plan.top_of_prompt();
+  }
+  return true;
+}
+
 // Refuses prompts that would be repeated in more bytes than kMaxEchoBytes.
 bool CheckEcho(const BuiltRequest& built, RequestError* error) {
   const uint32_t num_choices = built.request.num_choices;
@@ -425,7 +458,7 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   built->request.model = model;
   return SetSampling(params, *model, built, error) && SetStops(params, &built->request, error) &&
          SetPrompts(params, arrival, built, error) && CheckEcho(*built, error) &&
-         SetForm(params, *model, built, error);
+         SetPromptLog(params, built, error) && SetForm(params, *model, built, error);
 }
 
 bool IsUsableRequestId(std::string_view id) {

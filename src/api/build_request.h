@@ -4,9 +4,11 @@
 #ifndef BATON_API_BUILD_REQUEST_H_
 #define BATON_API_BUILD_REQUEST_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "src/text/chat_encoder.h"
 #include "src/text/tokenizer.h"
 #include "src/wire/answer_grammar.h"
+#include "src/wire/prompt.h"
 
 namespace baton::api {
 
@@ -31,6 +34,7 @@ inline constexpr size_t kMaxEchoBytes = size_t{512} << 10;
 struct PlannedPrompt {
   uint32_t num_tokens = 0;
   std::string echo_text;  // with `echo`
+  wire::Prompt tokens;    // where its log-probabilities are told
 };
 
 // How an answer is written: what the router does not need to know.
@@ -50,7 +54,11 @@ struct AnswerPlan {
   uint32_t num_choices = 1;  // returned for each prompt; best_of computes more
   std::vector<PlannedPrompt> prompts{1};
   bool echo = false;
-  bool echo_alone = false;        // max_tokens 0: the answer is the prompt, and nothing is computed
+  // max_tokens 0: the answer is the prompt. Nothing is computed but its log-probabilities, and with
+  // them one token, of which nobody is told.
+  bool echo_alone = false;
+  bool logs_echo = false;                   // `logprobs` has those of the echoed prompt
+  std::optional<uint32_t> prompt_logprobs;  // alternatives in the field of that name
   bool splits_reasoning = false;  // the model may think, and its thoughts have a field of their own
   bool opens_reasoning = false;   // the prompt ends within thoughts
   bool is_constrained = false;    // the answer has a grammar: a cut one says that it is incomplete
@@ -60,6 +68,11 @@ struct AnswerPlan {
 
   // Choices that are returned, prompt by prompt.
   uint32_t num_all_choices() const { return num_choices * static_cast<uint32_t>(prompts.size()); }
+  bool logs_prompt() const { return logs_echo || prompt_logprobs.has_value(); }
+  // Alternatives of each of the prompt's tokens that are computed.
+  uint32_t top_of_prompt() const {
+    return std::max(logs_echo ? top_logprobs : 0, prompt_logprobs.value_or(0));
+  }
   // The prompt of a returned choice.
   const PlannedPrompt& PromptOf(uint32_t choice) const { return prompts[choice / num_choices]; }
 

@@ -104,6 +104,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
   void OnToken(const router::TokenOutput& token) override {
     if (!answer_->Add(token)) Cancelled();
   }
+  void OnLoggedPrompt(uint32_t prompt,
+                      std::shared_ptr<const router::PromptLogprobs> logprobs) override {
+    answer_->SetPromptLog(prompt, std::move(logprobs));
+  }
   void OnFinished(const router::GenerateResult& result) override {
     if (answer_->failure()) return GenerateCall::OnFailed(*answer_->failure());
     parts_.workers->Write(answer_->num_bytes(), [this, self = self(), result] {

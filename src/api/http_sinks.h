@@ -71,6 +71,10 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
   void OnToken(const router::TokenOutput& token) override {
     if (!answer_.Add(token) && cancellation_ != nullptr) cancellation_->OnCancel(submitter_);
   }
+  void OnLoggedPrompt(uint32_t prompt,
+                      std::shared_ptr<const router::PromptLogprobs> logprobs) override {
+    answer_.SetPromptLog(prompt, std::move(logprobs));
+  }
   void OnFinished(const router::GenerateResult& result) override;
   void OnFailed(const router::RequestError& error) override;
   const router::RequestError* own_failure() const override { return answer_.failure(); }

@@ -91,6 +91,11 @@ bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_vie
         fmt::format("1 to {} printable ASCII characters, given once", kMaxIdempotencyKeyBytes));
     return false;
   }
+  if (built->plan.logs_prompt()) {
+    *error = FieldError(ErrorCode::kConflict, field,
+                        "an answer with the log-probabilities of its prompt is not remembered");
+    return false;
+  }
   // An echo alone computes nothing: there is no generation to be one.
   if (built->request.sampling.max_tokens == 0) return true;
   auto key = std::make_shared<IdempotencyKey>();

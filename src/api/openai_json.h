@@ -34,7 +34,18 @@ class AnswerPieces {
   std::string Next(size_t num_bytes);
 
  private:
-  enum class Stage : uint8_t { kHead, kChoice, kThoughts, kText, kList, kEnd, kTail, kDone };
+  enum class Stage : uint8_t {
+    kHead,
+    kChoice,
+    kThoughts,
+    kText,
+    kList,
+    kEnd,
+    kPromptLog,
+    kTail,
+    kUsage,
+    kDone
+  };
 
   void Step();
   void BeginChoice();
@@ -42,6 +53,10 @@ class AnswerPieces {
   void StepString();
   void BeginLists();
   void StepList();
+  void WriteEchoed(size_t pos);
+  void BeginPromptLog();
+  void StepPromptLog();
+  void EndChoice();
 
   const AnswerPlan& plan_;
   const AnswerCollector& answer_;
@@ -52,7 +67,8 @@ class AnswerPieces {
   uint32_t choice_ = 0;  // place in order_
   size_t text_at_ = 0;   // byte of the choice's thoughts or text
   size_t list_ = 0;      // of the choice's lists of log-probabilities
-  size_t token_ = 0;     // of that list
+  size_t token_ = 0;     // of that list, or of the prompt's log-probabilities
+  uint32_t offset_ = 0;  // code points of the echoed tokens before it
 };
 
 // The whole answer as one text.

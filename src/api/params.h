@@ -61,6 +61,7 @@ struct ApiParams {
   std::optional<bool> logprobs;           // chat
   std::optional<int64_t> logprobs_count;  // completions: the field `logprobs`
   std::optional<int64_t> top_logprobs;
+  std::optional<int64_t> prompt_logprobs;
   std::optional<bool> stream;
   std::optional<bool> include_usage;           // of stream_options
   std::optional<bool> continuous_usage_stats;  // of stream_options

@@ -15,6 +15,7 @@ using router::ErrorCode;
 using router::GenerateRequest;
 using router::GenerateResult;
 using router::PlainError;
+using router::PromptLogprobs;
 using router::RequestError;
 using router::RequestTimings;
 using router::ResponseSink;
@@ -29,6 +30,9 @@ class PromptFanIn::Part final : public ResponseSink {
 
   void OnAccepted(const AnswerName& name) override { whole_->OnAccepted(name); }
   void OnTaken() override { whole_->OnTaken(); }
+  void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> logprobs) override {
+    whole_->OnLoggedPrompt(prompt_, std::move(logprobs));
+  }
   void OnToken(const TokenOutput& token) override { whole_->OnToken(prompt_, token); }
   void OnFinished(const GenerateResult& result) override { whole_->OnFinished(prompt_, result); }
   void OnFailed(const RequestError& error) override { whole_->OnFailed(prompt_, error); }
@@ -92,6 +96,11 @@ void PromptFanIn::OnAccepted(const AnswerName& name) {
 void PromptFanIn::OnTaken() {
   MutexLock lock(mutex_);
   if (++num_taken_ == num_first_ && !has_ended_) sink_->OnTaken();
+}
+
+void PromptFanIn::OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const PromptLogprobs> logprobs) {
+  MutexLock lock(mutex_);
+  if (!has_ended_) sink_->OnLoggedPrompt(prompt, std::move(logprobs));
 }
 
 void PromptFanIn::OnToken(uint32_t prompt, const TokenOutput& token) {

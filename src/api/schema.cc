@@ -75,6 +75,7 @@ constexpr ParamRow kTable[] = {
     {"logprobs", kChat, &ApiParams::logprobs},
     {"logprobs", kCompletion, &ApiParams::logprobs_count, 0, kMaxTopLogprobs},
     {"top_logprobs", kChat, &ApiParams::top_logprobs, 0, kMaxTopLogprobs},
+    {"prompt_logprobs", kBoth, &ApiParams::prompt_logprobs, 0, kMaxTopLogprobs},
     {"stream", kBoth, &ApiParams::stream},
     {"stream_options", kBoth, SpecialParam::kStreamOptions},
     {"response_format", kBoth, SpecialParam::kResponseFormat},

@@ -33,6 +33,9 @@ inline constexpr float kMaxLogitBias = 100.0f;
 inline constexpr uint32_t kMaxLogitBiases = 1024;
 // Alternatives of one token, OpenAI's number.
 inline constexpr uint32_t kMaxTopLogprobs = 20;
+// Log-probabilities of one prompt: its tokens times one and their alternatives. At 8 bytes each
+// they take 8 MiB in the router's memory: a prompt of 49,932 tokens with 20 alternatives.
+inline constexpr uint64_t kMaxPromptLogprobs = uint64_t{1} << 20;
 // Texts that end an answer, and bytes of one. A token's text is compared with all of them.
 inline constexpr uint32_t kMaxStopStrings = 16;
 inline constexpr uint32_t kMaxStopBytes = 512;
@@ -115,6 +118,9 @@ inline constexpr uint32_t kMaxWaiting = 1024;
 // Tokens of one step, and tokens of one prompt in it.
 inline constexpr uint32_t kMaxBatchTokens = 1024;
 inline constexpr uint32_t kMaxChunkTokens = 512;
+// Rows of prompts whose log-probabilities are wanted, in one step: each is a row of logits, 1 MiB
+// for a vocabulary of 262,144.
+inline constexpr uint32_t kMaxPromptLogRows = 128;
 // A step is planned to take no longer, so that a reservation is answered within 500 ms.
 inline constexpr int64_t kTargetStepUs = 100'000;
 
@@ -191,6 +197,7 @@ static_assert(kMaxSliceBytes > kMaxControlBytes);
 static_assert(kMaxChoices <= kMaxRunning, "all choices of a request decode at once");
 static_assert(kMaxRunning <= kMaxBatchTokens, "every row that decodes has a token in each step");
 static_assert(kMaxChunkTokens <= kMaxBatchTokens);
+static_assert(kMaxPromptLogRows <= kMaxBatchTokens);
 static_assert(kMaxRunning <= kMaxLiveRequests && kMaxWaiting <= kMaxLiveRequests);
 static_assert(kMaxLiveRequests <= kMaxInboxEvents && kMaxOpenTransfers <= kMaxInboxEvents);
 static_assert(kMaxQueuedRequests <= kMaxRouterRequests);

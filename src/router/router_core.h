@@ -78,9 +78,8 @@ class RouterCore {
   void OnSessionTokens(SessionRef session, std::vector<WorkerToken> tokens, int64_t now_us);
   void OnSessionStatus(SessionRef session, const WorkerRequestStatus& status, int64_t now_us);
 
-  // The caller stood still for `late_us`, up to now (its process was stopped, or its machine), and
-  // heard nobody: that time counts as silence of no worker, placement or client. Before what has
-  // come meanwhile is told.
+  // The caller stood still for `late_us`, up to now, and heard nobody: that time counts as silence
+  // of no worker, placement or client. Call it before what has come meanwhile is told.
   void ForgiveSilence(int64_t late_us);
   // Timers: deadlines, leases, slow clients, the queue. Call at least every TickIntervalUs().
   void Tick(int64_t now_us);
@@ -204,6 +203,7 @@ class RouterCore {
   // router_core_stream.cc: what workers say of requests.
   void Accept(RouterRequest& request, int64_t now_us);
   void OnToken(LeaseId lease, WorkerToken token, int64_t now_us);
+  void OnPromptToken(RouterRequest& request, const WorkerToken& token, int64_t now_us);
   void OnHalfEnded(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status);
   void OnRejected(RouterRequest& request, PlacementHalf& half, const WorkerRequestStatus& status,
                   int64_t now_us);

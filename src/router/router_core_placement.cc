@@ -101,23 +101,32 @@ bool Follows(const RegisteredWorker& worker, const RouterRequest& request) {
          worker.description.grammar_version == wire::kAnswerGrammarVersion;
 }
 
-void TakeOutWithoutGrammars(const WorkerRegistry& registry, const RouterRequest& request,
-                            RouteTable& table) {
+// A worker that would answer without the prompt's log-probabilities gets no request for them.
+bool LogsPrompt(const RegisteredWorker& worker, const RouterRequest& request) {
+  return !request.AwaitsPromptLog() || worker.description.logs_prompts;
+}
+
+bool CanServe(const RegisteredWorker& worker, const RouterRequest& request) {
+  return Follows(worker, request) && LogsPrompt(worker, request);
+}
+
+void TakeOutUnable(const WorkerRegistry& registry, const RouterRequest& request,
+                   RouteTable& table) {
   for (size_t i = 0; i < table.prefill.size(); ++i) {
-    if (!Follows(*registry.Find(table.prefill_leases[i]), request)) table.prefill[i].ready = false;
+    if (!CanServe(*registry.Find(table.prefill_leases[i]), request)) table.prefill[i].ready = false;
   }
   for (size_t i = 0; i < table.decode.size(); ++i) {
-    if (!Follows(*registry.Find(table.decode_leases[i]), request)) table.decode[i].ready = false;
+    if (!CanServe(*registry.Find(table.decode_leases[i]), request)) table.decode[i].ready = false;
   }
 }
 
-// False: all decode workers of the model answer without grammars. A request waits where there are
-// none at all.
-bool HasWorkerFor(const WorkerRegistry& registry, const RouterRequest& request) {
+// False: all decode workers of the model fail `can`. A request waits where there are none at all.
+template <typename Can>
+bool HasWorkerFor(const WorkerRegistry& registry, const RouterRequest& request, const Can& can) {
   bool any = false;
   for (const auto& [lease, worker] : registry.workers()) {
     if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
-    if (Follows(worker, request)) return true;
+    if (can(worker, request)) return true;
     any = true;
   }
   return !any;
@@ -331,6 +340,7 @@ uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
 }
 
 uint32_t RouterRequest::CachedTokensAt(const RegisteredWorker& worker) const {
+  if (AwaitsPromptLog()) return 0;  // all of its prompt is computed
   const uint64_t tokens = uint64_t{NumHitsAt(worker)} * worker.description.block_size;
   return static_cast<uint32_t>(std::min<uint64_t>(tokens, spec.prompt.size() - 1));
 }
@@ -372,7 +382,7 @@ PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims&
   table = registry_.TableFor(request.spec.model->id, now_us);
   const uint32_t answer_context = AnswerContextOf(request, now_us);
   planned.short_context = TakeOutShort(request, answer_context, table);
-  TakeOutWithoutGrammars(registry_, request, table);
+  TakeOutUnable(registry_, request, table);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;
@@ -463,10 +473,16 @@ Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& clai
     EndBad(request, ErrorCode::kWorkerLost);
     return Placing::kEnded;
   }
-  if (!HasWorkerFor(registry_, request)) {
+  if (!HasWorkerFor(registry_, request, Follows)) {
     EndBad(request, FieldError(ErrorCode::kUnsupported, request.spec.fields.grammar,
                                "absent while all workers of the model are of a release that "
                                "constrains no answers"));
+    return Placing::kEnded;
+  }
+  if (!HasWorkerFor(registry_, request, LogsPrompt)) {
+    EndBad(request, FieldError(ErrorCode::kUnsupported, request.spec.fields.prompt_logprobs,
+                               "absent while all workers of the model are of a release that gives "
+                               "no log-probabilities of prompts"));
     return Placing::kEnded;
   }
   const PlannedRoute planned = RouteFor(request, claims, now_us);

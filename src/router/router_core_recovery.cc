@@ -118,7 +118,7 @@ void RouterCore::Recover(RouterRequest& request, PlacementFault fault, int64_t n
 // When every token is known, delivers them and says so: what failed of the placement had nothing
 // left to give.
 bool RouterCore::DeliverIfComplete(RouterRequest& request) {
-  if (!request.merge.complete()) return false;
+  if (!request.merge.complete() || request.AwaitsPromptLog()) return false;
   request.accepted = true;
   OnDelivery(request);
   return true;
@@ -236,8 +236,10 @@ void RouterCore::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
     // A decode worker is needed until it has a place and its last token is here, a prefill worker
     // until the KV is at the decode worker.
     const bool has_all = request->accepted && request->merge.complete();
-    const bool needs_decode = request->decode.Is(lease) && !has_all;
-    const bool needs_prefill = request->prefill.Is(lease) && !request->verified;
+    const bool awaits_log = request->AwaitsPromptLog();
+    const bool needs_decode =
+        request->decode.Is(lease) && (!has_all || (awaits_log && request->is_local));
+    const bool needs_prefill = request->prefill.Is(lease) && (!request->verified || awaits_log);
     if (needs_decode || needs_prefill) {
       hit.push_back(request.get());
     } else if (request->decode.Is(lease)) {
@@ -257,6 +259,12 @@ void RouterCore::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
   for (RouterRequest* request : hit) {
     const bool is_decode = request->decode.Is(lease);
     (is_decode ? request->decode : request->prefill).live = false;
+    // The KV is where it is needed, and the prompt would have to be computed for its log alone.
+    const bool gives_log_alone = request->merge.complete() || (!is_decode && request->verified);
+    if (request->AwaitsPromptLog() && gives_log_alone) {
+      EndBad(*request, ErrorCode::kWorkerLost);
+      continue;
+    }
     Recover(*request, DeathOf(*request, is_decode, drains), now_us);
   }
 }

@@ -75,6 +75,7 @@ void RouterCore::OnSessionTokens(SessionRef session, std::vector<WorkerToken> to
 void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
   RouterRequest* request = FindRequest(token.uid);
   if (request == nullptr) return;  // it has ended; the worker has not heard of it yet
+  if (token.prompt_pos > 0) return OnPromptToken(*request, token, now_us);
   if (request->move.Is(lease, token.attempt) && !Move(*request, now_us)) return;
   const bool is_decode = request->decode.Is(lease);
   if (token.attempt != request->attempt() || !(is_decode || request->prefill.Is(lease))) {
@@ -119,6 +120,32 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
   OnDelivery(*request);
 }
 
+// A placement that follows another begins the prompt anew: what is known is not taken twice, so the
+// attempt does not matter. The rows of one worker have no gap.
+void RouterCore::OnPromptToken(RouterRequest& request, const WorkerToken& token, int64_t now_us) {
+  if (!request.AwaitsPromptLog()) return;
+  if (request.prompt_log == nullptr) request.prompt_log = std::make_shared<PromptLogprobs>();
+  PromptLogprobs& log = *request.prompt_log;
+  request.moved_us = now_us;
+  request.heard_us = now_us;
+  if (token.prompt_pos != log.rows.size() + 1) return;
+  const wire::Prompt& prompt = request.spec.prompt;
+  if (token.prompt_pos >= prompt.size() || token.token != prompt[token.prompt_pos]) {
+    BATON_LOG_ERROR("request {}: a worker told of token {} at position {} of the prompt",
+                    request.uid, token.token, token.prompt_pos);
+    return EndBad(request, ErrorCode::kWorkerFailed);
+  }
+  const uint32_t vocab_size = request.spec.model->vocab_size;
+  for (const TokenLogprob& top : token.top_logprobs) {
+    if (top.token >= 0 && static_cast<uint32_t>(top.token) < vocab_size) log.top.push_back(top);
+  }
+  log.rows.push_back({token.logprob, token.rank, static_cast<uint32_t>(log.top.size())});
+  if (log.rows.size() + 1 < prompt.size()) return;
+  request.spec.sampling.prompt_logprobs.reset();
+  request.sink->OnPromptLogprobs(std::exchange(request.prompt_log, nullptr));
+  OnDelivery(request);
+}
+
 // The decode worker has room for it: a step of its model's queue.
 void RouterCore::Accept(RouterRequest& request, int64_t now_us) {
   request.accepted = true;
@@ -132,7 +159,7 @@ void RouterCore::Accept(RouterRequest& request, int64_t now_us) {
 
 // Gives the client what is in order. May end the request.
 void RouterCore::OnDelivery(RouterRequest& request) {
-  if (!request.accepted || request.pause.on()) return;
+  if (!request.accepted || request.pause.on() || request.AwaitsPromptLog()) return;
   for (uint32_t choice = 0; choice < request.spec.num_choices; ++choice) {
     while (DeliverNext(request, choice)) {
     }
@@ -297,13 +324,18 @@ void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
                              const WorkerRequestStatus& status) {
   half.live = false;
   const bool is_prefill = &half == &request.prefill;
+  // The worker that computes the prompt is needed until its log-probabilities are here, too.
+  const bool awaits_log = request.AwaitsPromptLog() && (is_prefill || request.is_local);
   const bool has_all = request.accepted && request.merge.complete();
-  const bool is_needed = is_prefill ? !request.verified : !has_all;
-  const bool is_good = status.state == WorkerRequestState::kHandedOff ||
+  const bool is_needed = awaits_log || (is_prefill ? !request.verified : !has_all);
+  const bool is_good = (status.state == WorkerRequestState::kHandedOff && !awaits_log) ||
                        (status.state == WorkerRequestState::kFinished && !is_needed);
   if (is_good || !is_needed) return ReleaseHalf(request, half, false);
   BATON_LOG_WARN("request {} attempt {} failed at {}: {}", request.uid, request.attempt(),
                  is_prefill ? request.prefill_worker_id : request.decode_worker_id, status.message);
+  // Nothing of the answer is left to compute but what this worker no longer tells.
+  const bool gives_log_alone = request.merge.complete() || (is_prefill && request.verified);
+  if (awaits_log && gives_log_alone) return EndBad(request, ErrorCode::kWorkerLost);
   const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
                         now_us_ >= request.DeadlineUs() - kDeadlineSlackUs;
   if (too_late) return EndBad(request, request.PastDeadline());

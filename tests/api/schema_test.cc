@@ -116,6 +116,7 @@ const std::map<std::string, std::vector<std::string>>& GoodValues() {
       {"logit_bias", {"{}", R"({"1":-100,"2":100,"3":0.5})"}},
       {"logprobs", {}},
       {"top_logprobs", {"0", "20"}},
+      {"prompt_logprobs", {"0", "20"}},
       {"stream", {"true", "false"}},
       {"stream_options",
        {"{}", R"({"include_usage":true})", R"({"include_usage":null})",
@@ -407,7 +408,7 @@ TEST(SchemaTest, ContentPartsAreJoined) {
 const std::set<std::string> kJsonOnly = {"stream",        "stream_options",  // the method says it
                                          "guided_json",   "guided_regex",
                                          "guided_choice", "guided_grammar"};  // structured_outputs
-const std::set<std::string> kProtoOnly = {"prompts", "prompts_token_ids"};  // JSON: of `prompt`
+const std::set<std::string> kProtoOnly = {"prompts", "prompts_token_ids"};    // JSON: of `prompt`
 
 TEST(SchemaTest, TableAndProtoHaveTheSameFields) {
   const v1::ChatCompletionRequest chat;
