@@ -6,7 +6,7 @@
 #   scripts/quickstart.sh --prompt "..."     one answer, then exit
 #   scripts/quickstart.sh --serve [flags]    stay up as a server (flags of `baton serve`)
 #
-# BATON_PRESET=quick builds in less time, without tests and --device simt (scripts/build.sh).
+# It builds the preset quick: the program alone. BATON_PRESET=release adds --device simt and tests.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,7 +36,7 @@ done
 step="install packages"
 scripts/deps.sh
 step="build"
-scripts/build.sh --progress "${BATON_PRESET:-release}" baton
+scripts/build.sh --progress "${BATON_PRESET:-quick}" baton
 step="fetch the model"
 build/baton pull "$model" >/dev/null
 step="$mode"

@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 
 #include "src/api/json_value.h"
+#include "src/api/read_json.h"
 #include "src/base/limits.h"
 #include "src/base/quoted_text.h"
 #include "src/text/grammar_cache.h"
@@ -28,7 +29,7 @@ namespace {
 
 // Bytes of a compiler's sentence in an answer, and of an ignored keyword's path.
 constexpr size_t kMaxReasonBytes = 512;
-constexpr size_t kMaxPathBytes = 160;
+constexpr size_t kMaxPathBytes = 90;
 
 // The fields that a form may come by; static, for later errors.
 constexpr std::string_view kFormat = "response_format";
@@ -190,7 +191,7 @@ std::string_view ExpectedOfKind(GrammarKind kind) {
     case GrammarKind::kChoice:
       return "an array of texts that are not empty";
     case GrammarKind::kLark:
-      return "a grammar in Lark's form";
+      return "a grammar in Lark's form, or in GBNF (root ::= ..)";
     case GrammarKind::kStructuralTag:
       return "an object {\"structures\":[{\"begin\",\"schema\",\"end\"}],\"triggers\":array}";
     case GrammarKind::kJsonObject:
@@ -283,6 +284,7 @@ bool CheckGrammar(const ModelInfo& model, std::string_view field, const AnswerGr
   }
   if (ignored == nullptr) return true;
   for (const std::string& place : compiled->ignored()) {
+    if (ignored->size() >= kMaxIgnoredNames) break;
     ignored->push_back(fmt::format("{}{}", field, NameOfPlace(place)));
   }
   return true;

@@ -28,7 +28,8 @@ inline constexpr std::string_view kExpectedStructuredOutputs =
 inline constexpr std::string_view kExpectedSchema = "a JSON Schema as an object, or as its text";
 inline constexpr std::string_view kExpectedRegex = "a regular expression as a string";
 inline constexpr std::string_view kExpectedChoice = "an array of strings";
-inline constexpr std::string_view kExpectedLark = "a grammar in Lark's form as a string";
+inline constexpr std::string_view kExpectedLark =
+    "a grammar in Lark's form or in GBNF, as a string";
 
 // Each sets the form of `params`, or leaves it where the value asks for nothing. False with `error`
 // set when the value is not what kExpected... says, or when another field gave a form.
@@ -40,7 +41,8 @@ bool StoreGuided(std::string_view name, const JsonValue& value, ApiParams* param
 
 // Compiles a grammar for the model, so that no worker hears of one that it would refuse. False:
 // `error` names `field` and the place within its value. `ignored`, which may be null, gets the
-// keywords of a loose schema that are not enforced, as names below the field.
+// keywords of a loose schema that are not enforced, as names below the field, up to
+// kMaxIgnoredNames in all.
 bool CheckGrammar(const router::ModelInfo& model, std::string_view field,
                   const wire::AnswerGrammar& grammar, std::vector<std::string>* ignored,
                   router::RequestError* error);

@@ -81,12 +81,10 @@ class GuideState {
 
   void ComputeLocked() BATON_REQUIRES(mutex_) {
     if (has_mask_ || !status_.ok()) return;
-    const int64_t begin_ns = SystemClock().NowUs() * 1000;
+    const int64_t begin_us = SystemClock().NowUs();
     status_ = CatchUp();
     has_mask_ = true;
-    const int64_t took_ns = SystemClock().NowUs() * 1000 - begin_ns;
-    guides_->num_masks_.fetch_add(1, std::memory_order_relaxed);
-    guides_->mask_ns_.fetch_add(static_cast<uint64_t>(took_ns), std::memory_order_relaxed);
+    if (guides_->on_mask_) guides_->on_mask_(SystemClock().NowUs() - begin_us);
   }
 
   Status CatchUp() BATON_REQUIRES(mutex_) {
@@ -115,8 +113,11 @@ class GuideState {
     if (grammar_->start != GrammarStart::kMayThink) return OkStatus();
     BATON_ASSIGN_OR_RETURN(opening_, tokenizer_->Encode(kThoughtsBegin, {.parse_special = true}));
     BATON_RETURN_IF_ERROR(state_->FillMask(mask_));
-    // Where the grammar itself may begin with that token, the answer has no thoughts.
-    if (!opening_.empty() && !HasBit(opening_.front(), mask_)) place_ = Place::kFirst;
+    // Where the grammar itself may begin with that token, or the tag is no text of the answer, the
+    // answer has no thoughts.
+    const bool may_open = !opening_.empty() && !tokenizer_->IsSpecial(opening_.front()) &&
+                          !HasBit(opening_.front(), mask_);
+    if (may_open) place_ = Place::kFirst;
     return OkStatus();
   }
 
@@ -208,7 +209,8 @@ void AnswerGuide::Accept(TokenId token) {
 
 StatusOr<std::span<const uint32_t>> AnswerGuide::Mask() { return state_->Mask(); }
 
-AnswerGuides::AnswerGuides(text::GrammarCache* grammars) : grammars_(grammars) {
+AnswerGuides::AnswerGuides(text::GrammarCache* grammars, OnMask on_mask)
+    : grammars_(grammars), on_mask_(std::move(on_mask)) {
   thread_ = Thread("grammar", [this] {
     constexpr int64_t kForever = std::numeric_limits<int64_t>::max() / 4000;
     while (!queue_.closed()) {
@@ -219,7 +221,7 @@ AnswerGuides::AnswerGuides(text::GrammarCache* grammars) : grammars_(grammars) {
   });
 }
 
-AnswerGuides::~AnswerGuides() {
+void AnswerGuides::Stop() {
   queue_.Close();
   thread_.Join();
 }

@@ -13,10 +13,11 @@
 #ifndef BATON_ENGINE_ANSWER_GUIDE_H_
 #define BATON_ENGINE_ANSWER_GUIDE_H_
 
-#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "src/base/bounded_queue.h"
 #include "src/base/ids.h"
@@ -57,18 +58,20 @@ class AnswerGuides {
   // More guides than choices that run at once.
   static constexpr size_t kMaxQueued = 4 * limits::kMaxRunning;
 
-  // `grammars` outlives it.
-  explicit AnswerGuides(text::GrammarCache* grammars);
-  // Ends the thread after the mask that it computes.
-  ~AnswerGuides();
+  // How long a mask took, with the compilation of its grammar where there was one. Called by the
+  // thread that computed it; must not block.
+  using OnMask = std::function<void(int64_t took_us)>;
+
+  // `grammars` outlives it. `on_mask` may be empty.
+  explicit AnswerGuides(text::GrammarCache* grammars, OnMask on_mask = nullptr);
+  ~AnswerGuides() { Stop(); }
+  // Ends the thread after the mask that it computes; from then on callers compute all masks
+  // themselves. Idempotent.
+  void Stop();
 
   // A guide after `tokens` of output, and the mask of the next token is begun. Any thread.
   std::unique_ptr<AnswerGuide> Follow(const wire::SharedGrammar& grammar,
                                       std::span<const TokenId> tokens);
-
-  // Masks computed, and nanoseconds spent in all; any thread.
-  uint64_t num_masks() const { return num_masks_.load(std::memory_order_relaxed); }
-  uint64_t mask_ns() const { return mask_ns_.load(std::memory_order_relaxed); }
 
  private:
   friend class AnswerGuide;
@@ -76,8 +79,7 @@ class AnswerGuides {
   void Begin(const std::shared_ptr<GuideState>& state);
 
   text::GrammarCache* const grammars_;
-  std::atomic<uint64_t> num_masks_{0};
-  std::atomic<uint64_t> mask_ns_{0};
+  const OnMask on_mask_;
   BoundedQueue<std::shared_ptr<GuideState>> queue_{kMaxQueued};
   Thread thread_;
 };

@@ -8,18 +8,36 @@
 #include <string_view>
 #include <vector>
 
+#include "src/router/router_prefix_index.h"
+#include "src/router/router_request.h"
 #include "src/router/worker_registry.h"
 
 namespace baton::router {
 
+// What a placement of a request would begin with.
+struct PlacementStart {
+  uint32_t num_replayed = 0;  // output tokens
+  KeptSource kept;            // the worker that holds KV of the attempt before
+  SlowSource slow;
+};
+// The next placement of a request that waits.
+inline PlacementStart NextStartOf(const RouterRequest& request) {
+  return {request.num_replayed, request.kept, request.slow};
+}
+
 // See the file comment.
 struct PlannedRoute {
   scheduler::Route route;
-  RouteTable table;              // that the route's indices refer to
-  LeaseId source;                // the decode worker whose KV moves to the route's; 0 = none
-  bool is_bound = false;         // to its numerics, and workers of others are there
-  uint32_t short_context = 0;    // the largest of those that would cut it short; 0 = none would
-  bool must_wait = false;        // bound, and one of its numerics may become ready
+  RouteTable table;            // that the route's indices refer to
+  LeaseId source;              // the decode worker whose KV moves to the route's; 0 = none
+  bool is_bound = false;       // to its numerics, and workers of others are there
+  uint32_t short_context = 0;  // the largest of those that would cut it short; 0 = none would
+  bool must_wait = false;      // bound, and one of its numerics may become ready
+  uint32_t num_replayed = 0;   // of PlacementStart
+  // What RouterRequest::NotePrefixes takes: the prompt's blocks where nobody had hashed them yet,
+  // and who holds how many.
+  std::vector<kv::ChainLink> new_links;
+  std::vector<RouterPrefixIndex::Hit> hits;
   LeaseId PrefillLease() const;  // where KV comes from to the route's decode worker; 0 = none
 };
 

@@ -16,6 +16,8 @@ namespace {
 // While readers of remembered answers wait (kReplayPerTick).
 constexpr int64_t kLinksEveryUs = 1'000'000;
 constexpr int64_t kReplayTickUs = 20'000;
+// While shadows wait for an idle worker.
+constexpr int64_t kShadowTickUs = 100'000;
 // A turn this late is no busy machine's: the process was stopped, or what it runs on.
 constexpr int64_t kStoodStillUs = 500'000;
 
@@ -205,16 +207,17 @@ void Router::Loop() {
     if (models_changed) PublishModels();
     if (models_changed || ticks) PublishReadiness(now_us);
     if (ticks) PublishLinks(now_us);
-    // A request that has just come shortens the interval of an idle loop.
-    const int64_t interval_us = TickIntervalUs();
-    const int64_t latest_us = now_us + interval_us;
+    // A request that has just come shortens the wait of an idle loop.
+    const int64_t latest_us = NextTickUs(now_us);
     next_tick_us = ticks ? latest_us : std::min(next_tick_us, latest_us);
   }
 }
 
-int64_t Router::TickIntervalUs() const {
-  const int64_t core_us = core_.TickIntervalUs();
-  return keyed_.num_readers() > 0 ? std::min(core_us, kReplayTickUs) : core_us;
+int64_t Router::NextTickUs(int64_t now_us) const {
+  int64_t next_us = core_.NextTickUs(now_us);
+  if (keyed_.num_readers() > 0) next_us = std::min(next_us, now_us + kReplayTickUs);
+  if (shadows_.num_pending() > 0) next_us = std::min(next_us, now_us + kShadowTickUs);
+  return next_us;
 }
 
 void Router::PublishModels() {
@@ -234,7 +237,7 @@ void Router::PublishModels() {
   models_ = std::move(models);
 }
 
-void Router::PublishReadiness(int64_t now_us) { SetReady(core_.Ready(now_us)); }
+void Router::PublishReadiness(int64_t now_us) { SetReady(core_.CheckReady(now_us)); }
 
 void Router::SetReady(bool ready) {
   MutexLock lock(listener_mutex_);
@@ -263,7 +266,7 @@ void Router::TellListenerLocked() {
 
 void Router::SetReadyListener(std::function<void(bool)> listener) {
   MutexLock lock(listener_mutex_);
-  ready_listener_ = nullptr;  // a call that is under way is the last one of the old listener
+  // A call that is under way knows an older state: the old listener still hears of the latest one.
   while (is_telling_) listener_told_.Wait(listener_mutex_);
   ready_listener_ = std::move(listener);
   told_ready_.reset();

@@ -47,7 +47,8 @@ class Router final : public Submitter, private Generations {
   void GetRequests(absl::AnyInvocable<void(const std::vector<RequestView>&)> done) override;
 
   // Calls `listener` on the router's thread whenever ready() changes, and once now; null ends that.
-  // Returns when no call of an earlier listener runs any more. Not from the listener.
+  // Returns when no call of an earlier listener runs any more: the earlier one has then heard of
+  // the latest state. Not from the listener.
   void SetReadyListener(std::function<void(bool)> listener);
 
   // A shutdown begins: ready() is false for good and no shadow runs. Requests are still served.
@@ -77,7 +78,7 @@ class Router final : public Submitter, private Generations {
   void StopGeneration(RequestUid uid) override { core_.Cancel(uid); }
 
   void Loop();
-  int64_t TickIntervalUs() const;
+  int64_t NextTickUs(int64_t now_us) const;
   void PublishModels();
   void PublishLinks(int64_t now_us);
   void PublishReadiness(int64_t now_us);

@@ -1,4 +1,4 @@
-// RouterRequest: everything the router knows of one live request. Owned by RouterCore.
+// RouterRequest: everything the router knows of one live request. Owned by RequestTable.
 #ifndef BATON_ROUTER_ROUTER_REQUEST_H_
 #define BATON_ROUTER_ROUTER_REQUEST_H_
 
@@ -77,6 +77,9 @@ struct AskedMove {
 // The place of a request among those whose KV is on its way: by prefill worker, decode worker, then
 // the time since when its KV is waited for.
 using LinkTurn = std::tuple<LeaseId, LeaseId, int64_t, RequestUid>;
+
+// The blocks that `lease` holds of a prompt.
+uint32_t NumHitsOf(std::span<const RouterPrefixIndex::Hit> hits, LeaseId lease);
 
 // One request; see the file comment.
 struct RouterRequest {
@@ -165,6 +168,9 @@ struct RouterRequest {
   }
   // Where its time went until now.
   RequestTimings Timings() const;
+  // It is placed, again when it was before: what its workers had to do beside it then.
+  void NotePlacement(const RegisteredWorker* prefill, const RegisteredWorker& decode,
+                     int64_t now_us);
   // How far it is, at `now_us`; it is placed.
   RunningAnswer Progress(int64_t now_us) const;
   // The least --max-context of a worker that may take part in it now.
@@ -189,10 +195,16 @@ struct RouterRequest {
   bool MayDifferFrom(uint32_t num_from) const { return !Repeats() && merge.num_known() > num_from; }
   // The known tokens, which no client has seen, are those of a worker that is lost.
   void ForgetTokens();
+  // Takes over what a plan found out about prefixes; see PlannedRoute.
+  void NotePrefixes(std::vector<kv::ChainLink> new_links,
+                    std::vector<RouterPrefixIndex::Hit> found);
   // The prompt's first blocks that a worker is taken to hold.
   uint32_t NumHitsAt(const RegisteredWorker& worker) const;
   // Prompt tokens that a worker is taken to hold; at least one is always computed.
-  uint32_t CachedTokensAt(const RegisteredWorker& worker) const;
+  uint32_t CachedTokensAt(const RegisteredWorker& worker) const {
+    return CachedTokens(NumHitsAt(worker), worker);
+  }
+  uint32_t CachedTokens(uint32_t num_hits, const RegisteredWorker& worker) const;
   // A worker says how many tokens of the prompt were cached. The client is told of its prompt
   // alone, so of a placement that began without output. At least the last token is always computed,
   // and a worker that says otherwise is not believed. Both workers say it, since either may be
@@ -206,12 +218,14 @@ struct RouterRequest {
   uint32_t attempt() const { return life.attempt(); }
   // Output that the next placement starts from. With several choices each computes its own again:
   // the same tokens, which the merge drops.
-  std::span<const TokenId> Replayed() const;
+  std::span<const TokenId> Replayed() const { return Replayed(num_replayed); }
+  std::span<const TokenId> Replayed(uint32_t num) const;
   // num_replayed of a placement that followed now; `moves`: one that takes a decode worker's KV.
   uint32_t NumToReplay(bool moves) const;
   // Tokens whose KV a placement begins with: prompt and replayed output.
-  uint32_t NumTokens() const {
-    return static_cast<uint32_t>(spec.prompt.size() + Replayed().size());
+  uint32_t NumTokens() const { return NumTokens(num_replayed); }
+  uint32_t NumTokens(uint32_t num) const {
+    return static_cast<uint32_t>(spec.prompt.size() + Replayed(num).size());
   }
 };
 

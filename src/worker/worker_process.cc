@@ -368,7 +368,8 @@ Status WorkerProcess::Parts::MakeEngine() {
     admin->OnStep(shape, elapsed_us);
   };
   grammars = std::make_unique<GrammarCache>([this] { return TokenizerOfGrammars(); });
-  guides = std::make_unique<AnswerGuides>(grammars.get());
+  guides = std::make_unique<AnswerGuides>(grammars.get(),
+                                          [this](int64_t took_us) { admin->OnMask(took_us); });
   StageSink* const stages = device.accelerator == nullptr ? nullptr : device.accelerator->stages();
   BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = model.get(),
                                                                 .kv = kv->store(),
@@ -677,7 +678,8 @@ void WorkerProcess::Stop() {
   if (p.sessions) p.sessions->CloseAll();
   if (p.server) p.server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   if (p.engine) p.engine->Stop();
-  p.peers.reset();  // waits for a look-up, with nothing behind it
+  if (p.guides) p.guides->Stop();  // it tells the admin port's metrics
+  p.peers.reset();                 // waits for a look-up, with nothing behind it
   if (p.exporter) p.exporter->Stop();
   p.admin.reset();
 }

@@ -49,32 +49,30 @@ TEST_F(AnswerFormTest, EveryFieldBecomesAGrammar) {
   };
   const std::string schema =
       R"({"type":"object","properties":{"b":{},"a":{"maximum":9007199254740992}}})";
-  for (
-      const Case& c : {
-          Case{R"(,"response_format":{"type":"json_object"})", GrammarKind::kJsonObject, ""},
-          Case{
-              R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":)" +
-                  schema + "}}",
-              GrammarKind::kSchemaStrict, schema},
-          Case{R"(,"response_format":{"type":"json_schema","json_schema":{"schema":)" + schema +
-                   "}}",
-               GrammarKind::kSchemaLoose, schema},
-          Case{R"(,"response_format":{"type":"json_object","schema":)" + schema + "}",
-               GrammarKind::kSchemaLoose, schema},
-          Case{R"(,"structured_outputs":{"json":)" + schema + "}", GrammarKind::kSchemaLoose,
-               schema},
-          Case{R"(,"structured_outputs":{"json":"{ }"})", GrammarKind::kSchemaLoose, "{ }"},
-          Case{R"(,"structured_outputs":{"regex":"a+"})", GrammarKind::kRegex, "a+"},
-          Case{R"(,"structured_outputs":{"choice":["yes","no"]})", GrammarKind::kChoice,
-               R"(["yes","no"])"},
-          Case{R"(,"structured_outputs":{"grammar":"start: \"a\""})", GrammarKind::kLark,
-               "start: \"a\""},
-          Case{R"(,"structured_outputs":{"json_object":true})", GrammarKind::kJsonObject, ""},
-          Case{R"(,"guided_json":{})", GrammarKind::kSchemaLoose, "{}"},
-          Case{R"(,"guided_regex":"a+")", GrammarKind::kRegex, "a+"},
-          Case{R"(,"guided_choice":["yes"])", GrammarKind::kChoice, R"(["yes"])"},
-          Case{R"(,"guided_grammar":"start: \"a\"")", GrammarKind::kLark, "start: \"a\""},
-      }) {
+  const std::string strict =
+      R"(,"response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":)";
+  for (const Case& c : {
+           Case{R"(,"response_format":{"type":"json_object"})", GrammarKind::kJsonObject, ""},
+           Case{strict + schema + "}}", GrammarKind::kSchemaStrict, schema},
+           Case{R"(,"response_format":{"type":"json_schema","json_schema":{"schema":)" + schema +
+                    "}}",
+                GrammarKind::kSchemaLoose, schema},
+           Case{R"(,"response_format":{"type":"json_object","schema":)" + schema + "}",
+                GrammarKind::kSchemaLoose, schema},
+           Case{R"(,"structured_outputs":{"json":)" + schema + "}", GrammarKind::kSchemaLoose,
+                schema},
+           Case{R"(,"structured_outputs":{"json":"{ }"})", GrammarKind::kSchemaLoose, "{ }"},
+           Case{R"(,"structured_outputs":{"regex":"a+"})", GrammarKind::kRegex, "a+"},
+           Case{R"(,"structured_outputs":{"choice":["yes","no"]})", GrammarKind::kChoice,
+                R"(["yes","no"])"},
+           Case{R"(,"structured_outputs":{"grammar":"start: \"a\""})", GrammarKind::kLark,
+                "start: \"a\""},
+           Case{R"(,"structured_outputs":{"json_object":true})", GrammarKind::kJsonObject, ""},
+           Case{R"(,"guided_json":{})", GrammarKind::kSchemaLoose, "{}"},
+           Case{R"(,"guided_regex":"a+")", GrammarKind::kRegex, "a+"},
+           Case{R"(,"guided_choice":["yes"])", GrammarKind::kChoice, R"(["yes"])"},
+           Case{R"(,"guided_grammar":"start: \"a\"")", GrammarKind::kLark, "start: \"a\""},
+       }) {
     const AnswerGrammar sent = Sent(c.fields);
     EXPECT_EQ(sent.kind, c.kind) << c.fields;
     EXPECT_EQ(sent.text, c.text) << c.fields;
@@ -102,8 +100,8 @@ TEST_F(AnswerFormTest, ABadFormIsRefusedBeforeAWorkerHearsOfIt) {
            Case{R"(,"structured_outputs":{"regex":"("})", "structured_outputs.regex",
                 "invalid_value", "a regular expression"},
            Case{R"(,"guided_choice":[""])", "guided_choice", "invalid_value", "text 0 is empty"},
-           Case{R"(,"guided_grammar":"root ::= \"a\"")", "guided_grammar", "invalid_value",
-                "line 1"},
+           Case{R"(,"guided_grammar":"root ::= a")", "guided_grammar", "invalid_value",
+                "line 1: there is no rule 'a'"},
            Case{R"(,"guided_regex":")" + std::string((1 << 20) + 1, 'a') + "\"", "guided_regex",
                 "invalid_value", "at most 1048576 bytes, it has 1048577"},
            Case{R"(,"response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})",

@@ -76,9 +76,32 @@ std::vector<Endpoint> EndpointsOf(const ParamRow& row) {
 
 std::string Quoted(std::string_view name) { return "\"" + std::string(name) + "\":"; }
 
+using ValuesByName = std::map<std::string, std::vector<std::string>>;
+
 // Values in range, one per row name.
-const std::map<std::string, std::vector<std::string>>& GoodValues() {
-  static const std::map<std::string, std::vector<std::string>> values = {
+
+ValuesByName GoodForms() {
+  return {
+      {"response_format",
+       {R"({"type":"text"})", R"({"type":"json_object"})",
+        R"({"type":"json_schema","json_schema":{"name":"p","schema":{}}})",
+        R"({"type":"json_schema","json_schema":{"schema":{"type":"object"},"strict":true}})",
+        R"({"type":"json_schema","json_schema":{"schema":{},"strict":null,"name":null}})",
+        R"({"type":"structural_tag","structures":[],"triggers":[]})"}},
+      {"structured_outputs",
+       {"{}", R"({"json":{}})", R"({"json":"{}"})", R"({"regex":"a+"})", R"({"choice":["a"]})",
+        R"({"grammar":"start: \"a\""})", R"({"json_object":true})",
+        R"({"structural_tag":{"structures":[],"triggers":[]}})",
+        R"({"json":null,"regex":"a","choice":[],"disable_any_whitespace":false})"}},
+      {"guided_json", {"{}", R"("{}")", R"({"type":"integer"})", R"("")"}},
+      {"guided_regex", {R"("[0-9]+")", R"("")"}},
+      {"guided_choice", {R"(["a","b"])", "[]"}},
+      {"guided_grammar", {R"("start: \"a\"")", R"("")"}},
+  };
+}
+
+ValuesByName GoodBasics() {
+  return {
       {"model",
        {"\"default\"", "\"smollm2:135m\"", "\" \"", "\"a\\nb\"",
         "\"" + std::string(257, 'm') + "\""}},
@@ -121,21 +144,6 @@ const std::map<std::string, std::vector<std::string>>& GoodValues() {
       {"stream_options",
        {"{}", R"({"include_usage":true})", R"({"include_usage":null})",
         R"({"include_usage":true,"continuous_usage_stats":true})"}},
-      {"response_format",
-       {R"({"type":"text"})", R"({"type":"json_object"})",
-        R"({"type":"json_schema","json_schema":{"name":"p","schema":{}}})",
-        R"({"type":"json_schema","json_schema":{"schema":{"type":"object"},"strict":true}})",
-        R"({"type":"json_schema","json_schema":{"schema":{},"strict":null,"name":null}})",
-        R"({"type":"structural_tag","structures":[],"triggers":[]})"}},
-      {"structured_outputs",
-       {"{}", R"({"json":{}})", R"({"json":"{}"})", R"({"regex":"a+"})", R"({"choice":["a"]})",
-        R"({"grammar":"start: \"a\""})", R"({"json_object":true})",
-        R"({"structural_tag":{"structures":[],"triggers":[]}})",
-        R"({"json":null,"regex":"a","choice":[],"disable_any_whitespace":false})"}},
-      {"guided_json", {"{}", R"("{}")", R"({"type":"integer"})", R"("")"}},
-      {"guided_regex", {R"("[0-9]+")", R"("")"}},
-      {"guided_choice", {R"(["a","b"])", "[]"}},
-      {"guided_grammar", {R"("start: \"a\"")", R"("")"}},
       {"tools",
        {"[]", R"([{"type":"function","function":{"name":"f"}}])",
         R"([{"type":"function","function":{"name":"f","description":"d","parameters":{},)"
@@ -157,6 +165,14 @@ const std::map<std::string, std::vector<std::string>>& GoodValues() {
       {"timeout_ms", {"1", "86400000"}},
       {"request_id", {"\"\"", "\"abc\""}},
   };
+}
+
+const ValuesByName& GoodValues() {
+  static const ValuesByName values = [] {
+    ValuesByName all = GoodBasics();
+    all.merge(GoodForms());
+    return all;
+  }();
   return values;
 }
 

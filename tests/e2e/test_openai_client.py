@@ -1,9 +1,12 @@
 """The official OpenAI client works unchanged, and what it reads is exact."""
 
+import enum
 import json
+import re
 import urllib.request
 
 import openai
+import pydantic
 import pytest
 
 from baton_server import Server, http_json
@@ -218,3 +221,90 @@ def test_a_conversation_computes_only_its_new_tokens(server):
                 # The decode worker has the answer as well.
                 assert saved >= cached * KV_BYTES_PER_TOKEN
             messages.append(answer["choices"][0]["message"])
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Sky(pydantic.BaseModel):
+    """A form that a small model ends soon."""
+
+    colour: Colour
+    clouds: int = pydantic.Field(ge=0, le=99)
+    seen: list[Colour] = pydantic.Field(max_length=2)
+
+
+def test_a_typed_answer_is_parsed_whole_and_streamed(client):
+    ask = dict(model="default", messages=QUESTION, temperature=0, max_tokens=120)
+    whole = client.chat.completions.parse(response_format=Sky, **ask).choices[0]
+    assert whole.finish_reason == "stop"
+    assert isinstance(whole.message.parsed, Sky)
+    with client.chat.completions.stream(response_format=Sky, **ask) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    assert streamed.message.content == whole.message.content
+    assert streamed.message.parsed == whole.message.parsed
+    several = client.chat.completions.parse(
+        response_format=Sky, **{**ask, "temperature": 0.8, "n": 3, "seed": 5, "max_tokens": 400}
+    )
+    assert all(isinstance(choice.message.parsed, Sky) for choice in several.choices)
+
+
+@pytest.mark.parametrize(
+    "fields,pattern",
+    [
+        ({"structured_outputs": {"regex": "[a-c]{3}-[0-9]{2}"}}, "[a-c]{3}-[0-9]{2}"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
+        ({"guided_choice": ["left", "right"]}, "left|right"),
+        ({"guided_regex": "[x-z]+!"}, "[x-z]+!"),
+        ({"guided_grammar": 'root ::= "SELECT " c\nc ::= "a" | "b"'}, "SELECT [ab]"),
+        (
+            {"structured_outputs": {"grammar": 'start: "<" NAME ">"\nNAME: /[a-z]{2,5}/'}},
+            "<[a-z]{2,5}>",
+        ),
+    ],
+)
+def test_an_answer_has_the_form_that_is_asked_for(client, fields, pattern):
+    ask = dict(model="default", temperature=0, max_tokens=60)
+    chat = client.chat.completions.create(messages=QUESTION, extra_body=fields, **ask).choices[0]
+    text = client.completions.create(prompt="The sky", extra_body=fields, **ask).choices[0]
+    for finish, answer in (
+        (chat.finish_reason, chat.message.content),
+        (text.finish_reason, text.text),
+    ):
+        assert finish == "length" or re.fullmatch(pattern, answer), answer
+        assert finish == "stop" or pattern == "[x-z]+!"
+
+
+def test_a_json_object_is_whole_or_says_that_it_is_not(client):
+    for max_tokens in (3, 100):
+        choice = client.chat.completions.create(
+            model="default",
+            messages=QUESTION,
+            temperature=0,
+            max_tokens=max_tokens,
+            response_format={"type": "json_object"},
+        ).choices[0]
+        details = choice.to_dict().get("incomplete_details")
+        if choice.finish_reason == "length":
+            assert details == {"reason": "max_output_tokens"}
+        else:
+            assert details is None
+            assert isinstance(json.loads(choice.message.content), dict)
+        assert choice.message.content.startswith("{")
+
+
+def test_a_schema_that_cannot_be_enforced_is_refused_or_named(server):
+    schema = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema, "strict": True}}
+    body = {"messages": QUESTION, "max_tokens": 4, "response_format": form}
+    status, _, answer = server.post("/v1/chat/completions", body)
+    assert status == 400
+    assert answer["error"]["param"] == "response_format.json_schema.schema"
+    assert "#/properties/a/uniqueItems" in answer["error"]["message"]
+    form["json_schema"]["strict"] = False
+    status, headers, _ = server.post("/v1/chat/completions", body)
+    assert status == 200
+    named = headers["X-Baton-Ignored-Fields"]
+    assert named == "response_format.json_schema.schema.properties.a.uniqueItems"

@@ -442,6 +442,7 @@ def openai_seeds():
         "stream": True,
         "stream_options": {"include_usage": True},
         "response_format": {"type": "text"},
+        "structured_outputs": {"choice": ["a", "b"]},
         "tools": [],
         "tool_choice": "none",
         "min_tokens": 1,
@@ -453,6 +454,9 @@ def openai_seeds():
     put("openai_json", "chat_small", "\0" + small % "")
     put("openai_json", "tiny_penalty", "\0" + small % ',"repetition_penalty":1e-60')
     put("openai_json", "bias_twice", "\0" + small % ',"logit_bias":{"5":1,"05":2}')
+    schema = '{"type":"json_schema","json_schema":{"schema":{"type":"object"},"strict":true}}'
+    put("openai_json", "schema", "\0" + small % (',"response_format":' + schema))
+    put("openai_json", "two_forms", "\0" + small % ',"guided_regex":"a+","guided_json":"{}"')
     put("openai_json", "key_twice", "\0" + small % ',"n":1,"n":2')
     put("openai_json", "huge_number", "\0" + small % ',"max_tokens":1e300,"seed":1e19')
     completion = {"prompt": "hello", "max_tokens": 3, "echo": True, "best_of": 2, "logprobs": None}

@@ -20,6 +20,7 @@
 #include "src/router/router.h"
 #include "tests/api/toy_hello.h"
 #include "tests/patience.h"
+#include "tests/router/fake_cluster.h"
 #include "tests/router/recording_sink.h"
 #include "tests/router/test_model.h"
 
@@ -91,6 +92,47 @@ TEST(RouterListener, ACallUnderWayKeepsNobodyButTheNextListener) {
   setter.Join();
   replacer.Join();
   EXPECT_TRUE(is_replaced.load());
+}
+
+// A call under way tells that the router is ready while a stop makes it not ready and takes the
+// listener away at once, as a stop without grace does: gRPC health would say "serving" to the end.
+TEST(RouterListener, AListenerThatIsTakenAwayHasHeardTheLatestState) {
+  auto inbox = std::make_shared<RouterInbox>();
+  FakeConnector connector;
+  connector.logs["decode-0"] = std::make_shared<WorkerLog>();
+  MetricsRegistry registry;
+  RouterCoreConfig config;
+  config.mode = ServeMode::kAggregated;
+  Router router(config, inbox, &connector, &registry);
+  inbox->Post([&](RouterCore& core, int64_t now_us) {
+    core.OnWorkerHello(LeaseId(1), FakeCluster::Describe("decode-0", PoolRole::kDecode),
+                       std::make_unique<FakeLease>(connector.logs["decode-0"]), now_us);
+    core.OnSessionUp(connector.last_session["decode-0"], now_us);
+    WorkerLoadReport load;
+    load.ready = true;
+    core.OnWorkerLoad(LeaseId(1), load, now_us);
+  });
+  ASSERT_TRUE(WaitUntil([&] { return router.ready(); }));
+  std::atomic<bool> is_called{false};
+  std::atomic<bool> may_return{false};
+  std::vector<bool> heard;
+  Thread setter("test-set", [&] {
+    router.SetReadyListener([&](bool ready) {
+      heard.push_back(ready);
+      is_called = true;
+      EXPECT_TRUE(WaitUntil([&] { return may_return.load(); }));
+    });
+  });
+  ASSERT_TRUE(WaitUntil([&] { return is_called.load(); }));
+  Thread stop("test-stop", [&] {
+    router.SetNotReady();
+    router.SetReadyListener(nullptr);
+  });
+  std::this_thread::sleep_for(milliseconds(20));
+  may_return = true;
+  setter.Join();
+  stop.Join();
+  EXPECT_FALSE(heard.back());
 }
 
 // The router's thread is held while requests arrive and the inbox closes: they are accepted, and

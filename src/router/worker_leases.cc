@@ -1,11 +1,14 @@
-// Leases and sessions: who is alive, and what happens to requests when a worker is not.
+#include "src/router/worker_leases.h"
+
 #include <algorithm>
 #include <bit>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "src/base/limits.h"
 #include "src/base/log.h"
-#include "src/router/router_core.h"
 
 namespace baton::router {
 
@@ -33,60 +36,62 @@ bool AreAlike(const LinkView& a, const LinkView& b) {
 
 }  // namespace
 
-void RouterCore::OnWorkerHello(LeaseId lease, WorkerDescription worker,
-                               std::unique_ptr<LeaseStream> stream, int64_t now_us) {
-  now_us_ = std::max(now_us_, now_us);
-  if (const std::optional<Refusal> refusal = registry_.RefusalFor(worker, now_us_)) {
+void WorkerLeases::OnWorkerHello(LeaseId lease, WorkerDescription worker,
+                                 std::unique_ptr<LeaseStream> stream, int64_t now_us) {
+  state_->Advance(now_us);
+  if (const std::optional<Refusal> refusal = state_->registry.RefusalFor(worker, state_->now_us)) {
     BATON_LOG_ERROR("worker {} is refused: {}", worker.name.worker_id, refusal->text);
     CountRefusals(refusal->reason, 1);
     stream->Refuse(refusal->text);
     return;
   }
-  if (const RegisteredWorker* former = registry_.FindByWorkerId(worker.name.worker_id)) {
+  if (const RegisteredWorker* former = state_->registry.FindByWorkerId(worker.name.worker_id)) {
     DropWorker(former->lease, "its next life has registered");
   }
   BATON_LOG_INFO("{} worker {} joins with model {}, {} blocks, pid {}", PoolRoleName(worker.role),
                  worker.name.worker_id, worker.model->id, worker.num_blocks, worker.pid);
-  RegisteredWorker& added = registry_.Add(lease, std::move(worker), std::move(stream), now_us);
-  for (const UnpairedView& other : registry_.NoteUnpaired(added)) {
+  RegisteredWorker& added =
+      state_->registry.Add(lease, std::move(worker), std::move(stream), now_us);
+  for (const UnpairedView& other : state_->registry.NoteUnpaired(added)) {
     const std::string& own = added.description.name.worker_id;
     BATON_LOG_WARN("{} hands nothing to {}, which computes prompts itself: {}",
                    added.IsPrefill() ? own : other.with, added.IsPrefill() ? other.with : own,
                    other.why);
   }
-  if (added.IsPrefill()) seen_prefill_ = true;
-  if (!added.IsPrefill() && first_decode_us_ < 0) first_decode_us_ = now_us;
+  if (added.IsPrefill()) state_->seen_prefill = true;
+  if (!added.IsPrefill() && state_->first_decode_us < 0) state_->first_decode_us = now_us;
   added.stream->Accept(kHeartbeatMs);
   TrackPrefixes(added, now_us);
   OpenSession(added);
   MembersChanged();
 }
 
-void RouterCore::CountRefusals(RefusalReason reason, uint64_t num_refused) {
-  metrics_->registrations_refused_total[static_cast<size_t>(reason)]->Add(num_refused);
+void WorkerLeases::CountRefusals(RefusalReason reason, uint64_t num_refused) {
+  state_->metrics->registrations_refused_total[static_cast<size_t>(reason)]->Add(num_refused);
 }
 
-void RouterCore::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us) {
-  now_us_ = std::max(now_us_, now_us);
-  RegisteredWorker* worker = registry_.Find(lease);
+void WorkerLeases::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t now_us) {
+  state_->Advance(now_us);
+  RegisteredWorker* worker = state_->registry.Find(lease);
   if (worker == nullptr) return;
   const uint32_t free_before = worker->NumFreeBlocks();
   const bool usable_before = worker->Usable(now_us);
   const std::vector<LinkView> links_before = worker->load.links;
-  registry_.OnLoad(*worker, std::move(load), now_us);
+  state_->registry.OnLoad(*worker, std::move(load), now_us);
   const std::vector<LinkView>& links = worker->load.links;
-  const bool better =
-      worker->NumFreeBlocks() > free_before || worker->Usable(now_us) != usable_before ||
+  const bool changed =
+      worker->Usable(now_us) != usable_before ||
       !std::equal(links.begin(), links.end(), links_before.begin(), links_before.end(), &AreAlike);
-  if (better) queue_changed_ = true;
-  PlaceQueued(now_us);
+  if (changed) state_->workers_changed = true;
+  if (changed || worker->NumFreeBlocks() > free_before) queue_->TryAgain();
+  queue_->PlaceQueued(now_us);
 }
 
-void RouterCore::TrackPrefixes(const RegisteredWorker& worker, int64_t now_us) {
+void WorkerLeases::TrackPrefixes(const RegisteredWorker& worker, int64_t now_us) {
   const uint64_t check = worker.description.chain_check;
   if (check == 0) return;  // no prefix cache
-  if (check == ChainKeyCheck(DeriveChainKey(config_.cluster_secret, kDefaultTenant))) {
-    prefixes_.AddWorker(worker.lease, now_us);
+  if (check == ChainKeyCheck(DeriveChainKey(state_->config.cluster_secret, kDefaultTenant))) {
+    state_->prefixes.AddWorker(worker.lease, now_us);
   } else if (!std::exchange(warned_key_, true)) {
     BATON_LOG_WARN(
         "worker {} has another cluster secret than the router: requests are placed "
@@ -95,34 +100,34 @@ void RouterCore::TrackPrefixes(const RegisteredWorker& worker, int64_t now_us) {
   }
 }
 
-void RouterCore::OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t now_us) {
-  now_us_ = std::max(now_us_, now_us);
-  RegisteredWorker* worker = registry_.Find(lease);
+void WorkerLeases::OnPrefixEvents(LeaseId lease, const PrefixBatch& batch, int64_t now_us) {
+  state_->Advance(now_us);
+  RegisteredWorker* worker = state_->registry.Find(lease);
   if (worker == nullptr) return;
   worker->heard_us = now_us;
-  const PrefixOutcome outcome = prefixes_.Apply(lease, batch, now_us);
+  const PrefixOutcome outcome = state_->prefixes.Apply(lease, batch, now_us);
   if (outcome != PrefixOutcome::kGap) return;
   BATON_LOG_WARN("worker {}: changes of its prefix cache before number {} were lost",
                  worker->description.name.worker_id, batch.first_sequence);
   AskResyncs(now_us);
 }
 
-void RouterCore::AskResyncs(int64_t now_us) {
-  for (const LeaseId lease : prefixes_.TakeDueResyncs(now_us)) {
-    RegisteredWorker* worker = registry_.Find(lease);
+void WorkerLeases::AskResyncs(int64_t now_us) {
+  for (const LeaseId lease : state_->prefixes.TakeDueResyncs(now_us)) {
+    RegisteredWorker* worker = state_->registry.Find(lease);
     if (worker == nullptr) continue;
     worker->stream->AskPrefixResync();
-    metrics_->prefix_index_resyncs_total->Add();
+    state_->metrics->prefix_index_resyncs_total->Add();
   }
 }
 
-void RouterCore::OnLeaseClosed(LeaseId lease) { DropWorker(lease, "its registration ended"); }
+void WorkerLeases::OnLeaseClosed(LeaseId lease) { DropWorker(lease, "its registration ended"); }
 
-StatusOr<Incarnation> RouterCore::DrainWorker(std::string_view worker_id, uint32_t timeout_ms) {
-  RegisteredWorker* worker = registry_.FindByWorkerId(worker_id);
+StatusOr<Incarnation> WorkerLeases::DrainWorker(std::string_view worker_id, uint32_t timeout_ms) {
+  RegisteredWorker* worker = state_->registry.FindByWorkerId(worker_id);
   if (worker == nullptr) {
     std::string known;
-    for (const auto& [lease, other] : registry_.workers()) {
+    for (const auto& [lease, other] : state_->registry.workers()) {
       known += (known.empty() ? "" : ", ") + other.description.name.worker_id;
     }
     return NotFound("no worker '{}' is registered; there are: {}", worker_id,
@@ -134,13 +139,28 @@ StatusOr<Incarnation> RouterCore::DrainWorker(std::string_view worker_id, uint32
   // As if its next report had come now, but for being a sign of life.
   WorkerLoadReport load = worker->load;
   const int64_t heard_us = worker->heard_us;
-  registry_.OnLoad(*worker, std::move(load), now_us_);
+  state_->registry.OnLoad(*worker, std::move(load), state_->now_us);
   worker->heard_us = heard_us;
+  state_->workers_changed = true;
   worker->stream->AskDrain(timeout_ms);
   return worker->description.name.incarnation;
 }
 
-void RouterCore::OpenSession(RegisteredWorker& worker) {
+std::optional<uint64_t> WorkerLeases::NumericsOf(std::string_view worker_id) {
+  const RegisteredWorker* worker = state_->registry.FindByWorkerId(worker_id);
+  if (worker == nullptr) return std::nullopt;
+  return worker->description.fingerprint.numerics_id;
+}
+
+void WorkerLeases::ForgiveSilence(int64_t late_us) {
+  for (auto& [lease, worker] : state_->registry.workers()) {
+    worker.heard_us += late_us;
+    worker.progress_us += late_us;
+    for (auto& [decode, link] : worker.links) link.ForgiveSilence(late_us);
+  }
+}
+
+void WorkerLeases::OpenSession(RegisteredWorker& worker) {
   ++worker.session_epoch;
   worker.session_up = false;
   worker.reconnect_us = 0;
@@ -148,25 +168,26 @@ void RouterCore::OpenSession(RegisteredWorker& worker) {
       connector_->Connect(SessionRef{worker.lease, worker.session_epoch}, worker.description);
 }
 
-RegisteredWorker* RouterCore::FindSession(SessionRef session) {
-  RegisteredWorker* worker = registry_.Find(session.lease);
+RegisteredWorker* WorkerLeases::FindSession(SessionRef session) {
+  RegisteredWorker* worker = state_->registry.Find(session.lease);
   return worker != nullptr && worker->session_epoch == session.epoch ? worker : nullptr;
 }
 
-void RouterCore::OnSessionUp(SessionRef session, int64_t now_us) {
-  now_us_ = std::max(now_us_, now_us);
+void WorkerLeases::OnSessionUp(SessionRef session, int64_t now_us) {
+  state_->Advance(now_us);
   RegisteredWorker* worker = FindSession(session);
   if (worker == nullptr) return;
   worker->session_up = true;
   worker->num_failed_sessions = 0;
   worker->progress_us = now_us;
   worker->session->Renew(kRequestLeaseUs / 1000);
-  queue_changed_ = true;
-  PlaceQueued(now_us);
+  state_->workers_changed = true;
+  queue_->TryAgain();
+  queue_->PlaceQueued(now_us);
 }
 
-void RouterCore::OnSessionDown(SessionRef session, std::string_view reason, int64_t now_us) {
-  now_us_ = std::max(now_us_, now_us);
+void WorkerLeases::OnSessionDown(SessionRef session, std::string_view reason, int64_t now_us) {
+  state_->Advance(now_us);
   RegisteredWorker* worker = FindSession(session);
   if (worker == nullptr || worker->session == nullptr) return;
   if (worker->session_up) {
@@ -181,58 +202,63 @@ void RouterCore::OnSessionDown(SessionRef session, std::string_view reason, int6
   worker->session_up = false;
   worker->session.reset();
   worker->reconnect_us = now_us + kReconnectUs;
-  RecoverRequestsOn(session.lease, now_us);
+  state_->workers_changed = true;
+  recovery_->RecoverRequestsOn(session.lease, now_us);
 }
 
-void RouterCore::DropWorker(LeaseId lease, std::string_view reason) {
-  RegisteredWorker* worker = registry_.Find(lease);
+void WorkerLeases::DropWorker(LeaseId lease, std::string_view reason) {
+  RegisteredWorker* worker = state_->registry.Find(lease);
   if (worker == nullptr) return;
   BATON_LOG_WARN("worker {} is gone: {}", worker->description.name.worker_id, reason);
   worker->session_up = false;
-  RecoverRequestsOn(lease, now_us_);
-  prefixes_.RemoveWorker(lease);
-  registry_.Remove(lease, now_us_);
+  recovery_->RecoverRequestsOn(lease, state_->now_us);
+  state_->prefixes.RemoveWorker(lease);
+  state_->registry.Remove(lease, state_->now_us);
   MembersChanged();
 }
 
-void RouterCore::MembersChanged() {
+void WorkerLeases::MembersChanged() {
   models_changed_ = true;
-  queue_changed_ = true;
-  registry_.SendPeerLists();
+  queue_->TryAgain();
+  state_->workers_changed = true;
+  state_->registry.SendPeerLists();
 }
 
-void RouterCore::ReportDecodePool() {
+void WorkerLeases::ReportDecodePool() {
   uint64_t num_blocks = 0;
   uint64_t num_free = 0;
   uint32_t block_size = 0;
-  for (const auto& [lease, worker] : registry_.workers()) {
+  for (const auto& [lease, worker] : state_->registry.workers()) {
     if (worker.IsPrefill()) continue;
     num_blocks += worker.description.num_blocks;
     num_free += worker.NumFreeBlocks();
     block_size = worker.description.block_size;  // equal in a model's workers, as their layout is
   }
   const auto num_used = static_cast<double>(num_blocks - num_free);
-  metrics_->kv_pool_blocks->Set(static_cast<double>(num_blocks));
-  metrics_->kv_block_tokens->Set(block_size);
-  metrics_->decode_kv_pressure->Set(num_blocks == 0 ? 0
-                                                    : num_used / static_cast<double>(num_blocks));
+  state_->metrics->kv_pool_blocks->Set(static_cast<double>(num_blocks));
+  state_->metrics->kv_block_tokens->Set(block_size);
+  state_->metrics->decode_kv_pressure->Set(
+      num_blocks == 0 ? 0 : num_used / static_cast<double>(num_blocks));
 }
 
-void RouterCore::CheckWorkers(int64_t now_us) {
-  for (const LeaseId lease : registry_.Dead(now_us)) DropWorker(lease, "no heartbeat for 2 s");
-  if (registry_.ForgetLongGone(now_us)) models_changed_ = true;
+void WorkerLeases::CheckWorkers(int64_t now_us) {
+  for (const LeaseId lease : state_->registry.Dead(now_us)) {
+    DropWorker(lease, "no heartbeat for 2 s");
+  }
+  if (state_->registry.ForgetLongGone(now_us)) models_changed_ = true;
   AskResyncs(now_us);
-  prefixes_.Sweep(kSweepSlots);
-  metrics_->prefix_index_links->Set(static_cast<double>(prefixes_.num_entries()));
-  metrics_->prefix_index_bytes->Set(static_cast<double>(prefixes_.memory_bytes()));
-  const uint64_t not_kept = prefixes_.num_not_kept();
-  metrics_->prefix_index_not_kept_total->Add(not_kept - std::exchange(num_not_kept_, not_kept));
+  state_->prefixes.Sweep(kSweepSlots);
+  state_->metrics->prefix_index_links->Set(static_cast<double>(state_->prefixes.num_entries()));
+  state_->metrics->prefix_index_bytes->Set(static_cast<double>(state_->prefixes.memory_bytes()));
+  const uint64_t not_kept = state_->prefixes.num_not_kept();
+  state_->metrics->prefix_index_not_kept_total->Add(not_kept -
+                                                    std::exchange(num_not_kept_, not_kept));
   ReportDecodePool();
   const bool renew = now_us - renewed_us_ >= kRenewEveryUs;
   if (renew) renewed_us_ = now_us;
-  for (auto& [lease, worker] : registry_.workers()) {
+  for (auto& [lease, worker] : state_->registry.workers()) {
     if (worker.load.draining && !worker.IsPrefill() && worker.num_requests > 0) {
-      MoveAwayFrom(worker, now_us);
+      moves_->MoveAwayFrom(worker, now_us);
     }
     if (worker.session == nullptr && now_us >= worker.reconnect_us) OpenSession(worker);
     if (renew && worker.session_up && worker.num_requests > 0) {

@@ -1,0 +1,22 @@
+// What the router shows of its workers and their links. Pure; the router's thread.
+#ifndef BATON_ROUTER_CLUSTER_VIEWS_H_
+#define BATON_ROUTER_CLUSTER_VIEWS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "src/router/link_metrics.h"
+#include "src/router/topology.h"
+#include "src/router/worker_registry.h"
+
+namespace baton::router {
+
+// Of workers; their process adds the router's row.
+Topology TopologyOf(const WorkerRegistry& registry, int64_t now_us);
+// Each pair of live workers whose data connection is up or was, in the order of the topology; one
+// row for each transport of a pair.
+std::vector<LinkRow> LinkRowsOf(const WorkerRegistry& registry);
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_CLUSTER_VIEWS_H_

@@ -1,0 +1,88 @@
+#include "src/router/placement_queue.h"
+
+#include <utility>
+
+namespace baton::router {
+
+// First come, first served within a model: a request that finds no room claims what comes free, so
+// that a large one is not starved by small ones: all workers of its model, or those of its numerics
+// or of a context that holds its answer where only they will do (decode workers). So does one whose
+// fault settles, for its 10 ms: what else was lost then is not known yet.
+void PlacementQueue::PlaceQueued(int64_t now_us) {
+  if (table_->TakeRoomFreed()) changed_ = true;
+  if (!changed_) return;
+  changed_ = false;
+  PlacementClaims claims;
+  std::deque<RequestUid> waiting;
+  while (!queue_.empty()) {
+    const RequestUid uid = queue_.front();
+    queue_.pop_front();
+    RouterRequest* request = table_->Find(uid);
+    if (request == nullptr || request->IsPlaced()) continue;
+    if (now_us >= request->DeadlineUs()) {
+      table_->EndBad(*request, request->PastDeadline());
+      continue;
+    }
+    const std::string_view model = request->spec.model->id;
+    const uint64_t numerics_id = request->numerics_id;
+    const uint32_t context = planner_->AnswerContextOf(*request, now_us);
+    const bool blocked = HasClaim(claims, model, std::nullopt, context);
+    const bool is_behind =
+        planner_->IsBound(*request, now_us) && HasClaim(claims, model, numerics_id, context);
+    Placing placing = is_behind ? Placing::kWaitAside : Placing::kWait;
+    uint32_t short_context = 0;
+    if (!blocked && !is_behind && now_us >= request->not_before_us) {
+      placing = placer_->TryPlace(*request, claims, now_us, &short_context);
+      const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
+      const bool frees_room = waits && table_->num_shadows() > 0 && !request->spec.is_shadow();
+      if (frees_room) table_->EndShadows(LeaseId{});
+      if (frees_room) placing = placer_->TryPlace(*request, claims, now_us, &short_context);
+      if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
+    }
+    if (request->spec.is_shadow()) {  // it never waits, and never before a client
+      const bool was_placed = request->num_resumes > 0;
+      table_->EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
+      continue;
+    }
+    if (!blocked) {
+      const bool is_aside = placing == Placing::kWaitAside;
+      waiting_->SetApart(*request, is_aside, is_aside || short_context > 0);
+      PlacementClaim claim{model, std::nullopt, short_context + 1};
+      if (is_aside) claim.numerics_id = numerics_id;
+      if (!is_behind) claims.push_back(claim);
+    } else if (!HasClaim(claims, model, std::nullopt, 1)) {
+      waiting_->SetApart(*request, request->waits_aside, true);
+    }
+    waiting.push_back(uid);
+    if (!claims.empty() && BlocksRest(claims.back())) break;
+  }
+  queue_.insert(queue_.begin(), waiting.begin(), waiting.end());
+}
+
+// All that the queue names besides waits for what is claimed: clients of the same model that any of
+// its workers could serve. A queue of a thousand is then not walked in every tick. One that names
+// too many requests that have ended is walked, which takes those out.
+bool PlacementQueue::BlocksRest(const PlacementClaim& claim) const {
+  if (claim.numerics_id || claim.min_context > 1 || table_->num_shadows() > 0) return false;
+  return waiting_->IsOnlyModel(claim.model) && queue_.size() <= 2 * waiting_->num_queued();
+}
+
+void PlacementQueue::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {
+  table_->GiveUpMove(request);
+  request.notes.unplaced_us = state_->now_us;
+  request.kept = keep;
+  const bool moves = keep.lease.value() != 0 && request.decode.Is(keep.lease);
+  const bool retargets = keep.lease.value() != 0 && request.prefill.Is(keep.lease);
+  table_->ReleaseHalf(request, request.prefill, !retargets);
+  table_->ReleaseHalf(request, request.decode, !moves);
+  request.num_replayed = request.NumToReplay(moves);
+  request.accepted = false;
+  request.not_before_us = not_before_us;
+  table_->timers().LookAtAll();
+  waiting_->Enter(request);
+  queue_.push_front(request.uid);  // it came before everything that still waits
+  changed_ = true;
+  table_->ReportSize();
+}
+
+}  // namespace baton::router

@@ -1,0 +1,48 @@
+// PlacementQueue: which request is placed next, and how it gets back when it was refused or has
+// lost a worker. The router's thread.
+#ifndef BATON_ROUTER_PLACEMENT_QUEUE_H_
+#define BATON_ROUTER_PLACEMENT_QUEUE_H_
+
+#include <cstdint>
+#include <deque>
+
+#include "src/router/placer.h"
+
+namespace baton::router {
+
+// See the file comment.
+class PlacementQueue {
+ public:
+  // All outlive the queue.
+  PlacementQueue(RouterState* state, WaitingRequests* waiting, RequestTable* table,
+                 const RoutePlanner* planner, Placer* placer)
+      : state_(state), waiting_(waiting), table_(table), planner_(planner), placer_(placer) {}
+
+  // A new request, as the last one.
+  void Add(RequestUid uid) {
+    queue_.push_back(uid);
+    changed_ = true;
+  }
+  // The placement of `request` has ended: it waits again, before all others and not placed before
+  // `not_before_us`. `keep`: the worker that keeps its KV for the next placement.
+  void Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep);
+  // There may be room where there was none.
+  void TryAgain() { changed_ = true; }
+  // Places what there is room for, when anything has changed.
+  void PlaceQueued(int64_t now_us);
+
+ private:
+  bool BlocksRest(const PlacementClaim& claim) const;
+
+  RouterState* const state_;
+  WaitingRequests* const waiting_;
+  RequestTable* const table_;
+  const RoutePlanner* const planner_;
+  Placer* const placer_;
+  std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
+  bool changed_ = false;          // PlaceQueued has something to try
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_PLACEMENT_QUEUE_H_

@@ -1,0 +1,96 @@
+// RequestTable: the life and the end of requests: which ones live, what each of them holds at
+// workers, and what is remembered of those that ended. The router's thread.
+//
+// Invariants
+//  1. The sink of each request gets exactly one OnFinished or OnFailed, as the last act of its end.
+//  2. A request that ends for any reason is cancelled at each worker that may still hold something
+//     of it, in the same call.
+#ifndef BATON_ROUTER_REQUEST_TABLE_H_
+#define BATON_ROUTER_REQUEST_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "src/router/request_timers.h"
+#include "src/router/request_traces.h"
+#include "src/router/router_request.h"
+#include "src/router/router_state.h"
+#include "src/router/submit.h"
+#include "src/router/topology.h"
+#include "src/router/waiting_requests.h"
+
+namespace baton::router {
+
+// See the file comment.
+class RequestTable {
+ public:
+  using Requests = std::unordered_map<RequestUid, std::unique_ptr<RouterRequest>>;
+
+  // Both outlive the table.
+  RequestTable(RouterState* state, WaitingRequests* waiting) : state_(state), waiting_(waiting) {}
+
+  // A request that enters the queue; its uid is new.
+  RouterRequest& Add(std::unique_ptr<RouterRequest> owned);
+  // Null: it has ended.
+  RouterRequest* Find(RequestUid uid);
+
+  // The ends; `request` is gone afterwards.
+  void EndGood(RouterRequest& request);
+  void EndBad(RouterRequest& request, const RequestError& error);
+  void EndBad(RouterRequest& request, ErrorCode code);
+  // As EndBad, of one whose life has ended already. `waits`: it is counted as waiting.
+  void TellFailed(RouterRequest& request, const RequestError& error, bool waits);
+  void Cancel(RequestUid uid, CancelCause cause);
+  // Ends every request with `code`.
+  void FailAll(ErrorCode code);
+  // Gives the worker `on` back to clients; 0 = every worker.
+  void EndShadows(LeaseId on);
+  // Ends shadows and probes.
+  void EndOwn(const std::function<bool(const RouterRequest&)>& is_meant);
+  RequestError NoRoomError(const RouterRequest& request, ErrorCode code);
+
+  // What a request holds at workers. `cancel`: the worker is told.
+  void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
+  // The prompt is computed: it is no backlog of that worker any more.
+  void ReleaseBacklog(PlacementHalf& half);
+  void CancelKept(RouterRequest& request);
+  void GiveUpMove(RouterRequest& request);
+
+  // Nobody was heard for so long.
+  void ForgiveSilence(int64_t late_us);
+
+  // True once after requests ended: others may find room.
+  bool TakeRoomFreed() { return std::exchange(room_freed_, false); }
+  void ReportSize();  // to the metrics
+  const Requests& requests() const { return requests_; }
+  RequestTimers& timers() { return timers_; }
+  const RequestTimers& timers() const { return timers_; }
+  size_t num_running() const { return requests_.size() - waiting_->num_queued() - num_own_; }
+  size_t num_shadows() const { return num_shadows_; }
+  std::vector<RequestView> RequestViews(int64_t now_us) const;
+  // The last requests that ended, then those that live, each oldest first; no shadows.
+  std::vector<std::shared_ptr<const RequestTrace>> Traces(int64_t now_us) const;
+
+ private:
+  void Forget(RouterRequest& request, bool waits);
+  std::shared_ptr<RequestTrace> TraceOf(const RouterRequest& request, int64_t end_us) const;
+  void Remember(const RouterRequest& request, int http_status);
+
+  RouterState* const state_;
+  WaitingRequests* const waiting_;
+  Requests requests_;
+  RequestTimers timers_;  // of requests_
+  RequestTraces traces_;
+  size_t num_own_ = 0;      // shadows and probes of requests_
+  size_t num_shadows_ = 0;  // of num_own_
+  bool room_freed_ = false;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_REQUEST_TABLE_H_

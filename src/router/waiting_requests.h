@@ -1,0 +1,66 @@
+// WaitingRequests: how many requests of each model wait, how fast they get on, and when there may
+// be room for one that is refused. Shadows and probes count in nothing that clients can notice. The
+// router's thread.
+#ifndef BATON_ROUTER_WAITING_REQUESTS_H_
+#define BATON_ROUTER_WAITING_REQUESTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/obs/baton_metrics.h"
+#include "src/router/queue_rate.h"
+#include "src/router/request_error.h"
+#include "src/router/retry_estimate.h"
+#include "src/router/router_request.h"
+
+namespace baton::router {
+
+// The running answers of the model that is asked for; called only when they are needed.
+using RunningAnswers = std::function<std::vector<RunningAnswer>()>;
+
+// See the file comment.
+class WaitingRequests {
+ public:
+  WaitingRequests(int64_t queue_wait_us, const obs::BatonMetrics* metrics)
+      : queue_wait_us_(queue_wait_us), metrics_(metrics) {}
+
+  void Enter(RouterRequest& request);
+  void Leave(RouterRequest& request);
+  // `waits_aside`: for a worker of its own numerics, and nobody waits for it. `is_apart`: others
+  // get on at workers that it cannot take, so that it says nothing about how fast.
+  void SetApart(RouterRequest& request, bool waits_aside, bool is_apart);
+  // A worker took a request of a client: a step of its model's queue.
+  void OnTaken(const RouterRequest& request, int64_t now_us);
+  void OnServed(const RouterRequest& request, int64_t now_us);
+
+  // When the request that has just entered would not be placed within the queue wait, as fast as
+  // its model's queue moves now: after how many seconds it would.
+  std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
+  // A refusal of one that waits, with the time after which there may be room.
+  RequestError NoRoomError(const RouterRequest& request, ErrorCode code,
+                           const RunningAnswers& running, int64_t now_us);
+
+  size_t num_queued() const { return num_queued_; }
+  size_t num_aside() const { return num_aside_; }
+  // All that wait, wait for workers of this model, none of them apart.
+  bool IsOnlyModel(std::string_view model) const;
+
+ private:
+  const int64_t queue_wait_us_;
+  const obs::BatonMetrics* const metrics_;
+  size_t num_queued_ = 0;  // clients' only
+  size_t num_aside_ = 0;   // of num_queued_, nobody waits for them
+  // The requests that num_queued_ counts without those that wait apart, by model id.
+  std::map<std::string, ModelQueue, std::less<>> model_queues_;
+  std::map<std::string, RetryEstimate, std::less<>> retries_;  // by model id
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_WAITING_REQUESTS_H_
