@@ -14,6 +14,7 @@
 #include "src/api/answer_text.h"
 #include "src/api/build_request.h"
 #include "src/api/token_log.h"
+#include "src/api/tool_calls.h"
 #include "src/router/submit.h"
 
 namespace baton::api {
@@ -22,6 +23,7 @@ namespace baton::api {
 struct CollectedChoice {
   std::string text;       // the echoed prompt included
   std::string reasoning;  // thoughts
+  std::vector<ToolCall> tool_calls;
   ChoiceEnd end;
   TokenLog tokens;  // only with logprobs
   uint32_t num_tokens = 0;

@@ -9,7 +9,9 @@
 #include "src/api/answer_form.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
+#include "src/api/tool_messages.h"
 #include "src/api/tool_params.h"
+#include "src/api/tool_request.h"
 #include "src/base/hex.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
@@ -61,13 +63,13 @@ bool Fail(RequestError* error, ErrorCode code, std::string_view param, std::stri
 
 // The rules that join two fields.
 bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestError* error) {
-  const bool is_chat = arrival.endpoint == Endpoint::kChat;
+  const bool is_chat = IsConversation(arrival.endpoint);
   const int64_t n = params.n.value_or(1);
   const int64_t best_of = params.best_of.value_or(n);
   const bool stream = arrival.stream || params.stream.value_or(false);
   if (!CheckTools(params, error)) return false;
   if (is_chat && params.messages.empty()) {
-    return Fail(error, ErrorCode::kMissingField, "messages", kExpectedMessages);
+    return Fail(error, ErrorCode::kMissingField, params.names.messages, kExpectedMessages);
   }
   const int num_prompt_fields =
       params.prompt.has_value() + !params.prompt_token_field.empty() + !params.prompts.empty();
@@ -206,7 +208,8 @@ bool EncodeMessages(const ApiParams& params, const Arrival& arrival, BuiltReques
   built->unread = UnreadVariables(model, params);
   built->request.prompt = std::move(prompt.tokens);
   built->grammar_start = GrammarStartOf(model.chat_template->source(), prompt.text);
-  plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
+  const bool thinks = TemplateThinks(model.chat_template->source());
+  plan.splits_reasoning = plan.splits_reasoning && (thinks || plan.has_channels());
   plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
   return true;
 }
@@ -233,7 +236,7 @@ bool EncodePrompt(const PromptSource& source, const AnswerPlan& plan, GenerateRe
 // the client's name for that prompt.
 bool SetLengths(const ApiParams& params, std::string_view field, const AnswerPlan& plan,
                 GenerateRequest* request, RequestError* error) {
-  const bool is_chat = plan.endpoint == Endpoint::kChat;
+  const bool is_chat = IsConversation(plan.endpoint);
   const ModelInfo& model = *plan.model;
   const size_t num_prompt_tokens = request->prompt.size();
   if (num_prompt_tokens == 0) {
@@ -249,6 +252,8 @@ bool SetLengths(const ApiParams& params, std::string_view field, const AnswerPla
   const int64_t wanted = asked.value_or(is_chat ? room : kDefaultCompletionTokens);
   if (params.max_completion_tokens.has_value()) {
     request->fields.max_tokens = "max_completion_tokens";
+  } else {
+    request->fields.max_tokens = params.names.max_tokens;
   }
   const int64_t min_tokens = params.min_tokens.value_or(0);
   if (min_tokens > wanted) {
@@ -258,7 +263,7 @@ bool SetLengths(const ApiParams& params, std::string_view field, const AnswerPla
                 fmt::format("it must be at most the {} tokens {}", wanted, from));
   }
   SamplingParams& sampling = request->sampling;
-  request->fields.prompt = is_chat                             ? "messages"
+  request->fields.prompt = is_chat                             ? params.names.messages
                            : params.prompt_token_field.empty() ? "prompt"
                                                                : params.prompt_token_field;
   sampling.max_tokens = static_cast<uint32_t>(std::min(wanted, room));
@@ -272,9 +277,9 @@ bool SetLengths(const ApiParams& params, std::string_view field, const AnswerPla
 bool SetPrompts(const ApiParams& params, const Arrival& arrival, BuiltRequest* built,
                 RequestError* error) {
   AnswerPlan& plan = built->plan;
-  if (plan.endpoint == Endpoint::kChat) {
+  if (IsConversation(plan.endpoint)) {
     if (!EncodeMessages(params, arrival, built, error) ||
-        !SetLengths(params, "messages", plan, &built->request, error)) {
+        !SetLengths(params, params.names.messages, plan, &built->request, error)) {
       return false;
     }
     plan.prompts.front().num_tokens = static_cast<uint32_t>(built->request.prompt.size());
@@ -368,7 +373,7 @@ bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* 
   if (!CheckTokenIds(model, biased, "logit_bias", error)) return false;
 
   AnswerPlan& plan = built->plan;
-  const bool is_chat = plan.endpoint == Endpoint::kChat;
+  const bool is_chat = IsConversation(plan.endpoint);
   plan.logprobs = is_chat ? params.logprobs.value_or(false) : params.logprobs_count.has_value();
   plan.top_logprobs = static_cast<uint32_t>(is_chat ? params.top_logprobs.value_or(0)
                                                     : params.logprobs_count.value_or(0));
@@ -387,7 +392,7 @@ bool SetStops(const ApiParams& params, GenerateRequest* request, RequestError* e
   if (params.stop.empty()) return true;
   StatusOr<StopMatcher> matcher = StopMatcher::Create(params.stop);
   if (!matcher.ok()) {
-    return Fail(error, ErrorCode::kInvalidValue, "stop",
+    return Fail(error, ErrorCode::kInvalidValue, params.names.stop,
                 ExpectedOf(*FindParam(Endpoint::kChat, "stop")));
   }
   request->stop = *std::move(matcher);
@@ -395,10 +400,12 @@ bool SetStops(const ApiParams& params, GenerateRequest* request, RequestError* e
 }
 
 void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* built) {
-  const bool is_chat = built->plan.endpoint == Endpoint::kChat;
+  const bool is_chat = IsConversation(built->plan.endpoint);
   const std::string name = RandomRequestUid().ToHex();
   AnswerPlan& plan = built->plan;
-  plan.id = fmt::format("{}-{}", is_chat ? "chatcmpl" : "cmpl", name);
+  std::string_view prefix = is_chat ? "chatcmpl-" : "cmpl-";
+  if (!arrival.answer_id_prefix.empty()) prefix = arrival.answer_id_prefix;
+  plan.id = fmt::format("{}{}", prefix, name);
   plan.request_id = IsUsableRequestId(params.request_id)    ? params.request_id
                     : IsUsableRequestId(arrival.request_id) ? arrival.request_id
                                                             : name;
@@ -456,9 +463,13 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   if (model == nullptr) return false;
   built->plan.model = model;
   built->request.model = model;
-  return SetSampling(params, *model, built, error) && SetStops(params, &built->request, error) &&
-         SetPrompts(params, arrival, built, error) && CheckEcho(*built, error) &&
-         SetPromptLog(params, built, error) && SetForm(params, *model, built, error);
+  if (!SetSampling(params, *model, built, error) || !SetStops(params, &built->request, error)) {
+    return false;
+  }
+  SetToolReading(params, arrival.tool_style, built);
+  return SetPrompts(params, arrival, built, error) && CheckEcho(*built, error) &&
+         SetPromptLog(params, built, error) && SetForm(params, *model, built, error) &&
+         SetToolGrammar(params, built, error);
 }
 
 bool IsUsableRequestId(std::string_view id) {
@@ -532,7 +543,7 @@ bool CheckTemplateSize(const ApiParams& params, RequestError* error) {
     size.num_values += members.num_values + 1;
     size.num_bytes += std::max(message.content.size(), members.num_bytes);
   }
-  std::string_view field = "messages";
+  std::string_view field = params.names.messages;
   for (size_t i = 0; i <= params.template_variables.size(); ++i) {
     if (size.num_bytes > kMaxEncodeBytes) {
       return Fail(
@@ -563,7 +574,7 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
                 "one of the two may be true");
   }
   if (model.chat_template == nullptr) {
-    return Fail(error, ErrorCode::kUnsupported, "messages",
+    return Fail(error, ErrorCode::kUnsupported, params.names.messages,
                 model.has_broken_template
                     ? "used with a model whose chat template is not broken (the router's log says "
                       "how this one is); /v1/completions works"
@@ -575,10 +586,12 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
       .continue_final_message = continues,
       .now_unix_s = wall_unix_ms / 1000,
       .variables = params.template_variables};
+  const bool rewrites = NeedsToolMessages(*model.chat_template, params);
   StatusOr<ChatPrompt> encoded =
-      EncodeChat(*model.tokenizer, *model.chat_template, params.messages, options);
+      EncodeChat(*model.tokenizer, *model.chat_template,
+                 rewrites ? MessagesWithTools(params) : params.messages, options);
   if (!encoded.ok()) {
-    return Fail(error, ErrorCode::kInvalidValue, "messages",
+    return Fail(error, ErrorCode::kInvalidValue, params.names.messages,
                 ExpectedByTemplate(model, encoded.status(), wall_unix_ms));
   }
   *prompt = *std::move(encoded);
@@ -591,6 +604,8 @@ std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams
     const JsonValue::Array* list = value.AsArray();
     const bool is_empty = value.is_null() || (list != nullptr && list->empty());
     if (is_empty || model.chat_template == nullptr || model.chat_template->Reads(name)) continue;
+    // The system message has them instead.
+    if (name == "tools" && params.tools.may_call()) continue;
     if (unread.size() == kMaxIgnoredNames) break;
     unread.push_back(HasOwnField(name) ? name : fmt::format("chat_template_kwargs.{}", name));
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "src/api/params.h"
+#include "src/api/tool_calls.h"
 #include "src/base/span_ids.h"
 #include "src/router/generate_request.h"
 #include "src/router/request_error.h"
@@ -40,7 +41,7 @@ struct PlannedPrompt {
 // How an answer is written: what the router does not need to know.
 struct AnswerPlan {
   Endpoint endpoint = Endpoint::kChat;
-  std::string id;  // "chatcmpl-..." or "cmpl-..."
+  std::string id;  // "chatcmpl-...", "cmpl-..." or as the surface has it
   std::string request_id;
   std::shared_ptr<const router::ModelInfo> model;
   int64_t created_unix_s = 0;
@@ -61,7 +62,8 @@ struct AnswerPlan {
   std::optional<uint32_t> prompt_logprobs;  // alternatives in the field of that name
   bool splits_reasoning = false;  // the model may think, and its thoughts have a field of their own
   bool opens_reasoning = false;   // the prompt ends within thoughts
-  bool is_constrained = false;    // the answer has a grammar: a cut one says that it is incomplete
+  std::shared_ptr<const ToolReading> tools;  // null: no calls are read
+  bool is_constrained = false;  // the answer has a grammar: a cut one says that it is incomplete
   // Texts that may end a choice, for stop_reason.
   std::vector<std::string> stop;
   bool ignore_eos = false;
@@ -76,6 +78,10 @@ struct AnswerPlan {
   // The prompt of a returned choice.
   const PlannedPrompt& PromptOf(uint32_t choice) const { return prompts[choice / num_choices]; }
 
+  // Thoughts and answer stand in channels, which the reader of calls tells apart.
+  bool has_channels() const {
+    return tools != nullptr && tools->style == text::ToolStyle::kHarmony;
+  }
   // The answer goes by other names than planned (ResponseSink::OnAccepted).
   void Rename(const router::AnswerName& name) {
     id = name.id;
@@ -104,13 +110,15 @@ struct BuiltRequest {
 // Where, when and under which name a request arrived.
 struct Arrival {
   Endpoint endpoint = Endpoint::kChat;
-  int64_t now_us = 0;  // steady clock
+  std::string_view answer_id_prefix;  // static; "" = OpenAI's for the endpoint
+  int64_t now_us = 0;                 // steady clock
   int64_t wall_unix_ms = 0;
   std::string request_id;                     // "" = none was given
   SpanIds trace;                              // not valid = none was given
   int64_t timeout_us = 0;                     // the transport's own deadline, 0 = none
   bool stream = false;                        // the call streams whatever its parameters say (gRPC)
   bool splits_reasoning = true;               // where the request does not say
+  std::optional<text::ToolStyle> tool_style;  // likewise; absent = as the template says
   std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
 };
 

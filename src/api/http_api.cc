@@ -7,7 +7,9 @@
 #include "src/api/http_sinks.h"
 #include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
+#include "src/api/messages_surface.h"
 #include "src/api/openai_json.h"
+#include "src/api/openai_surface.h"
 #include "src/api/openapi_json.h"
 #include "src/api/path_hints.h"
 #include "src/api/prompt_fan_in.h"
@@ -92,7 +94,8 @@ HttpErrorFormatter HttpApi::AsErrorFormatter() {
   return [submitter = submitter_](const HttpRefusal& refusal, std::string_view request_id) {
     const RequestError error = ServerError(refusal);
     submitter->CountAnswered(refusal.status);  // 417 and 505 have the error code of 501
-    HttpResponse response = ErrorResponse(error, AnswerHeaders(RequestIdFor(request_id), {}));
+    HttpResponse response = ErrorResponse(
+        kChatSurface, error, AnswerHeaders(kChatSurface, RequestIdFor(request_id), {}));
     response.status = refusal.status;
     return response;
   };
@@ -140,25 +143,30 @@ RequestError HttpApi::ServerError(const HttpRefusal& refusal) {
   return error;
 }
 
-HttpApi::PostHandler HttpApi::PostHandlerOf(ApiRoute route) {
+// A surface is one line here and one row in api_paths.h.
+HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
   switch (route) {
     case ApiRoute::kChat:
-      return &HttpApi::PostChat;
+      return {&kChatSurface, &HttpApi::Generate};
     case ApiRoute::kCompletion:
-      return &HttpApi::PostCompletion;
+      return {&kCompletionSurface, &HttpApi::Generate};
+    case ApiRoute::kMessages:
+      return {&kMessagesSurface, &HttpApi::Generate};
+    case ApiRoute::kCountTokens:
+      return {&kMessagesSurface, &HttpApi::PostCountTokens};
     case ApiRoute::kTokenize:
-      return &HttpApi::PostTokenize;
+      return {&kChatSurface, &HttpApi::PostTokenize};
     case ApiRoute::kDetokenize:
-      return &HttpApi::PostDetokenize;
+      return {&kChatSurface, &HttpApi::PostDetokenize};
     case ApiRoute::kApplyTemplate:
-      return &HttpApi::PostApplyTemplate;
+      return {&kChatSurface, &HttpApi::PostApplyTemplate};
     default:
-      return nullptr;
+      return {&kChatSurface, nullptr};
   }
 }
 
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  Exchange exchange{std::move(request), std::move(responder), {}, {}};
+  Exchange exchange{std::move(request), std::move(responder), {}, {}, &kChatSurface};
   exchange.arrival.now_us = clock_.NowUs();
   exchange.arrival.wall_unix_ms = clock_.WallUnixMs();
   exchange.arrival.request_id =
@@ -168,9 +176,16 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   std::string_view method = exchange.request.method;
   if (method == "HEAD") method = "GET";
   const ApiPath* const known = FindApiPath(exchange.request.path);
+  const RouteForm form = known == nullptr ? RouteForm{&kChatSurface} : FormOf(known->route);
+  exchange.surface = form.surface;
+  // The two APIs have one path for models; Anthropic's clients say who they are.
+  const bool lists_models =
+      known != nullptr && (known->route == ApiRoute::kModels || known->route == ApiRoute::kModel);
+  if (lists_models && exchange.request.headers.Find(kAnthropicVersionField).has_value()) {
+    exchange.surface = &kMessagesSurface;
+  }
   if (known == nullptr || known->method != method) return RefusePath(exchange, known);
-  const PostHandler post = PostHandlerOf(known->route);
-  if (post != nullptr) return HandlePost(std::move(exchange), post);
+  if (form.post != nullptr) return HandlePost(std::move(exchange), form.post);
   HandleGet(exchange, known->route);
 }
 
@@ -183,7 +198,7 @@ void HttpApi::RefusePath(Exchange& exchange, const ApiPath* known) {
   error.expected = !is_known ? PathHint(path)
                    : is_post ? "Send POST with a JSON body and 'Content-Type: application/json'."
                              : "Send GET.";
-  HttpResponse response = ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {}));
+  HttpResponse response = ErrorOf(exchange, error);
   // Clients that follow are served; for others the body says where.
   const std::string_view meant = PathMeant(exchange.request.method, path);
   if (!is_known && !meant.empty()) {
@@ -198,7 +213,8 @@ void HttpApi::RefusePath(Exchange& exchange, const ApiPath* known) {
 
 void HttpApi::Send(Exchange& exchange, std::string body, std::string_view content_type) {
   HttpResponse response;
-  response.headers = AnswerHeaders(exchange.arrival.request_id, exchange.ignored);
+  response.headers =
+      AnswerHeaders(*exchange.surface, exchange.arrival.request_id, exchange.ignored);
   response.headers.Set("Content-Type", content_type);
   response.body = std::move(body);
   exchange.responder->Respond(std::move(response));
@@ -206,7 +222,12 @@ void HttpApi::Send(Exchange& exchange, std::string body, std::string_view conten
 
 void HttpApi::Refuse(Exchange& exchange, const RequestError& error) {
   submitter_->CountAnswered(HttpStatusOf(error.code));
-  exchange.responder->Respond(ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {})));
+  exchange.responder->Respond(ErrorOf(exchange, error));
+}
+
+HttpResponse HttpApi::ErrorOf(const Exchange& exchange, const RequestError& error) {
+  return ErrorResponse(*exchange.surface, error,
+                       AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {}));
 }
 
 void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
@@ -216,7 +237,7 @@ void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
     case ApiRoute::kTopology:
       return GetTopology(exchange);
     case ApiRoute::kModels:
-      return Send(exchange, ModelsJson(submitter_->Models()), kJsonType);
+      return GetModels(exchange);
     case ApiRoute::kVersion:
       return GetVersion(exchange);
     case ApiRoute::kTokenizerInfo:
@@ -242,14 +263,14 @@ void HttpApi::GetVersion(Exchange& exchange) {
 void HttpApi::GetRoot(Exchange& exchange) {
   HttpResponse response;
   response.status = 302;
-  response.headers = AnswerHeaders(exchange.arrival.request_id, {});
+  response.headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
   response.headers.Set("Location", "/ui");
   exchange.responder->Respond(std::move(response));
 }
 
 void HttpApi::GetChatPage(Exchange& exchange) {
   HttpResponse response;
-  response.headers = AnswerHeaders(exchange.arrival.request_id, {});
+  response.headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
   response.headers.Set("Content-Type", "text/html; charset=utf-8");
   // No other page may show it in a frame and lead clicks to it.
   response.headers.Set("Content-Security-Policy", "frame-ancestors 'none'");
@@ -263,14 +284,22 @@ void HttpApi::GetHealth(Exchange& exchange) {
   error.code = submitter_->draining() ? ErrorCode::kDraining : ErrorCode::kNoWorkers;
   error.retry_after_s = 1;
   // A probe is no request: it is not counted.
-  exchange.responder->Respond(ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {})));
+  exchange.responder->Respond(ErrorOf(exchange, error));
+}
+
+void HttpApi::GetModels(Exchange& exchange) {
+  const bool is_anthropic = exchange.surface->endpoint == Endpoint::kMessages;
+  const auto models = submitter_->Models();
+  Send(exchange, is_anthropic ? MessagesModelsJson(models) : ModelsJson(models), kJsonType);
 }
 
 void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
   const std::string name = PercentDecoded(id);
   RequestError error;
   if (const auto model = ResolveModel(*submitter_, name, &error)) {
-    return Send(exchange, ModelJson(*model, name), kJsonType);
+    const bool is_anthropic = exchange.surface->endpoint == Endpoint::kMessages;
+    return Send(exchange, is_anthropic ? MessagesModelJson(*model, name) : ModelJson(*model, name),
+                kJsonType);
   }
   // Looking up what is not there is 404, also while nothing is.
   Refuse(exchange, FieldError(ErrorCode::kModelNotFound, "model", ""));
@@ -314,25 +343,22 @@ void HttpApi::HandlePost(Exchange exchange, PostHandler handler) {
   Refuse(*shared, workers_->Refusal());
 }
 
-void HttpApi::PostChat(Exchange& exchange, const JsonValue& body) {
-  Generate(exchange, body, Endpoint::kChat);
-}
-
-void HttpApi::PostCompletion(Exchange& exchange, const JsonValue& body) {
-  Generate(exchange, body, Endpoint::kCompletion);
-}
-
-void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpoint) {
-  ApiParams params;
-  std::vector<std::string> ignored;
+void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
+  const Surface& surface = *exchange.surface;
+  SurfaceRequest asked;
   RequestError error;
   BuiltRequest built;
-  exchange.arrival.endpoint = endpoint;
+  exchange.arrival.endpoint = surface.endpoint;
+  exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
-  if (!ReadJsonParams(body, endpoint, &params, &ignored, &error)) return Refuse(exchange, error);
+  exchange.arrival.tool_style = parts_.tool_style;
+  if (!surface.read({body, exchange.request.headers}, &asked, &error)) {
+    return Refuse(exchange, error);
+  }
   // A refusal from here on carries the name that an answer would.
-  if (IsUsableRequestId(params.request_id)) exchange.arrival.request_id = params.request_id;
-  if (!BuildRequest(params, exchange.arrival, *submitter_, &built, &error)) {
+  const std::string& request_id = asked.params.request_id;
+  if (IsUsableRequestId(request_id)) exchange.arrival.request_id = request_id;
+  if (!BuildRequest(asked.params, exchange.arrival, *submitter_, &built, &error)) {
     return Refuse(exchange, error);
   }
   const auto keys = exchange.request.headers.FindAll(kIdempotencyKeyField);
@@ -344,17 +370,17 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   if (!ReserveAnswer(built, AnswerForm::kJson, parts_.answers, &room, &error)) {
     return Refuse(exchange, error);
   }
-  AddUnread(built.unread, &ignored);
-  HttpHeaders headers = AnswerHeaders(built.plan.request_id, ignored);
+  AddUnread(built.unread, &asked.ignored);
+  HttpHeaders headers = AnswerHeaders(surface, built.plan.request_id, asked.ignored);
+  const bool streams = built.plan.stream;
+  AnswerTarget target{surface, asked.make_writer(std::move(built.plan)), std::move(headers),
+                      exchange.responder};
   const auto cancellation = std::make_shared<CallCancellation>();
-  const uint32_t num_computed = built.num_computed();
   std::shared_ptr<AnswerSink> sink;
-  if (built.plan.stream) {
-    sink = std::make_shared<HttpStreamSink>(std::move(built.plan), std::move(headers),
-                                            exchange.responder, parts_.sse_ping_ms);
+  if (streams) {
+    sink = std::make_shared<HttpStreamSink>(std::move(target), parts_.sse_ping_ms);
   } else {
-    auto whole = std::make_shared<HttpWholeSink>(std::move(built.plan), num_computed,
-                                                 std::move(headers), exchange.responder, parts_);
+    auto whole = std::make_shared<HttpWholeSink>(std::move(target), built.num_computed(), parts_);
     whole->Keep(std::move(room));
     whole->CancelBy(cancellation);
     sink = std::move(whole);
@@ -408,6 +434,10 @@ void HttpApi::PostTokenize(Exchange& exchange, const JsonValue& body) {
 
 void HttpApi::PostDetokenize(Exchange& exchange, const JsonValue& body) {
   PostText(exchange, body, &AnswerDetokenize);
+}
+
+void HttpApi::PostCountTokens(Exchange& exchange, const JsonValue& body) {
+  PostText(exchange, body, &AnswerCountTokens);
 }
 
 void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "src/api/json_writer.h"
+#include "src/api/long_json.h"
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
@@ -60,24 +61,6 @@ void WriteUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t n
     json->Key("completion_tokens_details").BeginObject();
     json->Key("reasoning_tokens").Uint(num_reasoning_tokens).EndObject();
   }
-  json->EndObject();
-}
-
-void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
-  json->Key("timings").BeginObject();
-  json->Key("path").String(timings.disaggregated ? "disagg" : "local");
-  json->Key("prefill_worker").String(timings.prefill_worker);
-  json->Key("decode_worker").String(timings.decode_worker);
-  json->Key("transport").String(timings.transport);
-  json->Key("kv_bytes").Uint(timings.kv_bytes);
-  json->Key("queue_ms").Milli(timings.queue_ms);
-  json->Key("prefill_ms").Milli(timings.prefill_ms);
-  json->Key("kv_wait_ms").Milli(timings.kv_wait_ms);
-  json->Key("first_step_ms").Milli(timings.first_step_ms);
-  json->Key("decode_ms").Milli(timings.decode_ms);
-  json->Key("cached_tokens").Uint(timings.cached_tokens);
-  json->Key("resumes").Uint(timings.resumes);
-  json->Key("exact").Bool(timings.exact);
   json->EndObject();
 }
 
@@ -160,7 +143,7 @@ void WriteLogprobs(const AnswerPlan& plan, const LoggedToken* token, JsonWriter*
 // vLLM's stop_reason beside OpenAI's finish_reason: a text, a token id, or null. An answer with a
 // grammar that the length cut says that it is no whole text of it.
 void WriteEnd(const AnswerPlan& plan, const ChoiceEnd& end, JsonWriter* json) {
-  json->Key("finish_reason").String(FinishName(end.finish)).Key("stop_reason");
+  json->Key("finish_reason").String(FinishName(end)).Key("stop_reason");
   if (const auto* text = std::get_if<std::string>(&end.stop_reason)) {
     json->String(*text);
   } else if (const auto* token = std::get_if<TokenId>(&end.stop_reason)) {
@@ -173,24 +156,40 @@ void WriteEnd(const AnswerPlan& plan, const ChoiceEnd& end, JsonWriter* json) {
   json->Key("reason").String(kCutByLength).EndObject();
 }
 
-// Bytes of text in one step: as JSON at most 24 KiB, at six bytes for a control character.
-constexpr size_t kTextStepBytes = size_t{4} << 10;
+// The calls of a chunk: id, type and name where a call begins, else a piece of its arguments.
+void WriteCallDeltas(std::span<const ToolCallDelta> deltas, JsonWriter* json) {
+  json->Key("tool_calls").BeginArray();
+  for (const ToolCallDelta& delta : deltas) {
+    json->BeginObject().Key("index").Uint(delta.index);
+    if (!delta.id.empty()) json->Key("id").String(delta.id).Key("type").String("function");
+    json->Key("function").BeginObject();
+    if (!delta.name.empty()) json->Key("name").String(delta.name);
+    json->Key("arguments").String(delta.arguments).EndObject().EndObject();
+  }
+  json->EndArray();
+}
 
-// The part of `text` from `at` that one step writes: cut before a byte that begins a character, or
-// before the fourth stray byte, which is no character's.
-std::string_view TextStep(std::string_view text, size_t at) {
-  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
-  size_t end = std::min(text.size(), at + kTextStepBytes);
-  for (int i = 0; i < 3 && end < text.size() && continues(text[end]); ++i) --end;
-  return text.substr(at, end - at);
+// The calls of a whole answer.
+void WriteCalls(const std::vector<ToolCall>& calls, JsonWriter* json) {
+  json->Key("tool_calls").BeginArray();
+  for (const ToolCall& call : calls) {
+    json->BeginObject().Key("id").String(call.id).Key("type").String("function");
+    json->Key("function").BeginObject().Key("name").String(call.name);
+    json->Key("arguments").String(call.arguments).EndObject().EndObject();
+  }
+  json->EndArray();
 }
 
 // A chat chunk's delta. One token may bring the end of the thoughts and the beginning of the
-// content; one without text counts as a piece of the part in which the choice stands.
+// content; one without text counts as a piece of the part in which the choice stands, and has an
+// empty delta amid a call.
 void WriteDelta(const TokenText& text, JsonWriter* json) {
-  const bool has_content = !text.content.empty() || (text.reasoning.empty() && !text.in_reasoning);
+  const bool is_call = text.in_call || !text.tool_calls.empty();
+  const bool has_content =
+      !text.content.empty() || (text.reasoning.empty() && !text.in_reasoning && !is_call);
   json->Key("delta").BeginObject();
-  if (!has_content || !text.reasoning.empty()) {
+  if (!text.tool_calls.empty()) WriteCallDeltas(text.tool_calls, json);
+  if ((!has_content && !is_call) || !text.reasoning.empty()) {
     json->Key("reasoning_content").String(text.reasoning);
   }
   if (has_content) json->Key("content").String(text.content);
@@ -291,6 +290,24 @@ void WriteProcess(const ProcessView& process, JsonWriter* json) {
 
 }  // namespace
 
+void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
+  json->Key("timings").BeginObject();
+  json->Key("path").String(timings.disaggregated ? "disagg" : "local");
+  json->Key("prefill_worker").String(timings.prefill_worker);
+  json->Key("decode_worker").String(timings.decode_worker);
+  json->Key("transport").String(timings.transport);
+  json->Key("kv_bytes").Uint(timings.kv_bytes);
+  json->Key("queue_ms").Milli(timings.queue_ms);
+  json->Key("prefill_ms").Milli(timings.prefill_ms);
+  json->Key("kv_wait_ms").Milli(timings.kv_wait_ms);
+  json->Key("first_step_ms").Milli(timings.first_step_ms);
+  json->Key("decode_ms").Milli(timings.decode_ms);
+  json->Key("cached_tokens").Uint(timings.cached_tokens);
+  json->Key("resumes").Uint(timings.resumes);
+  json->Key("exact").Bool(timings.exact);
+  json->EndObject();
+}
+
 std::string ErrorJson(const RequestError& error) {
   JsonWriter json;
   json.BeginObject().Key("error").BeginObject();
@@ -386,7 +403,13 @@ void AnswerPieces::BeginChoice() {
 }
 
 void AnswerPieces::BeginText() {
-  json_.Key(IsChat(plan_) ? "content" : "text").BeginString();
+  const CollectedChoice& choice = answer_.choice(order_[choice_]);
+  json_.Key(IsChat(plan_) ? "content" : "text");
+  if (choice.text.empty() && !choice.tool_calls.empty()) {
+    json_.Null();
+    return EndMessage();
+  }
+  json_.BeginString();
   stage_ = Stage::kText;
   text_at_ = 0;
 }
@@ -400,6 +423,12 @@ void AnswerPieces::StepString() {
   if (text_at_ < text.size()) return;
   json_.EndString();
   if (stage_ == Stage::kThoughts) return BeginText();
+  EndMessage();
+}
+
+void AnswerPieces::EndMessage() {
+  const CollectedChoice& choice = answer_.choice(order_[choice_]);
+  if (!choice.tool_calls.empty()) WriteCalls(choice.tool_calls, &json_);
   if (IsChat(plan_)) json_.EndObject();
   BeginLists();
 }

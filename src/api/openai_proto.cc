@@ -137,7 +137,7 @@ void FillEnd(const AnswerPlan& plan, const ChoiceEnd& end, Choice* out) {
   if (IsCutShort(plan, end)) {
     out->mutable_incomplete_details()->set_reason(std::string(kCutByLength));
   }
-  out->set_finish_reason(std::string(FinishName(end.finish)));
+  out->set_finish_reason(std::string(FinishName(end)));
   if (const auto* text = std::get_if<std::string>(&end.stop_reason)) {
     out->mutable_stop_reason()->set_text(*text);
   } else if (const auto* token = std::get_if<TokenId>(&end.stop_reason)) {
@@ -164,6 +164,13 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     filled->mutable_message()->set_role("assistant");
     filled->mutable_message()->set_reasoning_content(choice.reasoning);
     filled->mutable_message()->set_content(choice.text);
+    for (const ToolCall& call : choice.tool_calls) {
+      v1::ToolCall* made = filled->mutable_message()->add_tool_calls();
+      made->set_id(call.id);
+      made->set_type("function");
+      made->mutable_function()->set_name(call.name);
+      made->mutable_function()->set_arguments(LossyUtf8(call.arguments));
+    }
     FillEnd(plan, choice.end, filled);
     if (!plan.logprobs) continue;
     for (size_t i = 0; i < choice.tokens.size(); ++i) {
@@ -208,6 +215,14 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
   if (token.index == 0) choice->mutable_delta()->set_role("assistant");
   choice->mutable_delta()->set_reasoning_content(std::string(text.reasoning));
   choice->mutable_delta()->set_content(std::string(text.content));
+  for (const ToolCallDelta& delta : text.tool_calls) {
+    v1::ToolCallDelta* part = choice->mutable_delta()->add_tool_calls();
+    part->set_index(delta.index);
+    part->set_id(delta.id);
+    if (!delta.id.empty()) part->set_type("function");
+    part->mutable_function()->set_name(delta.name);
+    part->mutable_function()->set_arguments(delta.arguments);
+  }
   FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {
     AddChatToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/api/tool_calls.h"
 #include "src/base/json_value.h"
 #include "src/text/chat_template.h"
 #include "src/wire/answer_grammar.h"
@@ -17,13 +18,16 @@
 namespace baton::api {
 
 // The endpoint that a request came to; the values form masks in the schema table.
-enum class Endpoint : unsigned { kChat = 1, kCompletion = 2 };
+enum class Endpoint : unsigned { kChat = 1, kCompletion = 2, kMessages = 4 };
 
-// The value of tool_choice.
-enum class ToolChoice : uint8_t {
-  kAuto,  // the model may call; also where the field is absent
-  kNone,  // no call
-  kCall,  // some call, or that of one function
+// True where a request is a conversation, which the chat template renders.
+constexpr bool IsConversation(Endpoint endpoint) { return endpoint != Endpoint::kCompletion; }
+
+// The names that a surface has for these fields of a conversation; static, for errors.
+struct ConversationFields {
+  std::string_view messages = "messages";
+  std::string_view max_tokens = "max_tokens";
+  std::string_view stop = "stop";
 };
 
 // One prompt of a request that has several.
@@ -34,6 +38,7 @@ struct ApiPrompt {
 
 // The fields that the schema table fills; see the file comment.
 struct ApiParams {
+  ConversationFields names;
   std::string model;
   std::vector<text::ChatMessage> messages;  // chat
   std::optional<std::string> prompt;        // completions: text
@@ -71,8 +76,7 @@ struct ApiParams {
   std::optional<bool> ignore_eos;
   std::optional<int64_t> min_tokens;
   std::optional<int64_t> timeout_ms;
-  bool has_tools = false;  // the template's variable `tools` has them
-  ToolChoice tool_choice = ToolChoice::kAuto;
+  ToolParams tools;  // the template's variable `tools` has them as they were sent
   // The form of the answer and the field that asks for it (answer_form.h); not compiled yet.
   wire::SharedGrammar form;
   std::string_view form_field;           // static; "" = none

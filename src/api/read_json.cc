@@ -131,6 +131,14 @@ class RowReader {
         return StoreTools(value_, params_, error_);
       case SpecialParam::kToolChoice:
         return StoreToolChoice(value_, params_, error_);
+      case SpecialParam::kParallelToolCalls: {
+        const bool* parallel = value_.AsBool();
+        return parallel != nullptr ? StoreParallelToolCalls(*parallel, params_) : Wrong();
+      }
+      case SpecialParam::kToolParser: {
+        const std::string* parser = value_.AsString();
+        return parser != nullptr ? StoreToolParser(*parser, params_, error_) : Wrong();
+      }
       case SpecialParam::kReasoningFormat:
         return ReadReasoningFormat();
       case SpecialParam::kReasoningEffort:
@@ -139,6 +147,8 @@ class RowReader {
         return StoreDocuments(value_, params_, error_);
       case SpecialParam::kTemplateKwargs:
         return StoreTemplateKwargs(value_, params_, error_);
+      case SpecialParam::kOfSurface:
+        return true;
     }
     return false;
   }

@@ -133,7 +133,15 @@ class FieldReader {
         return ReadTools();
       case SpecialParam::kToolChoice: {
         const std::string choice = reflection().GetString(message_, field_);
+        if (choice.starts_with('{')) return ReadJsonText(StoreToolChoice);
         return choice.empty() || StoreToolChoice(JsonValue(choice), params_, error_);
+      }
+      case SpecialParam::kParallelToolCalls:
+        return !reflection().HasField(message_, field_) ||
+               StoreParallelToolCalls(reflection().GetBool(message_, field_), params_);
+      case SpecialParam::kToolParser: {
+        const std::string parser = reflection().GetString(message_, field_);
+        return parser.empty() || StoreToolParser(parser, params_, error_);
       }
       case SpecialParam::kReasoningFormat: {
         const std::string format = reflection().GetString(message_, field_);
@@ -147,6 +155,8 @@ class FieldReader {
         return ReadJsonText(StoreDocuments);
       case SpecialParam::kTemplateKwargs:
         return ReadJsonText(StoreTemplateKwargs);
+      case SpecialParam::kOfSurface:
+        return true;  // HTTP only
     }
     return false;
   }
@@ -216,6 +226,7 @@ class FieldReader {
         return false;
       }
       if (!parameters.empty()) inner.emplace_back("parameters", std::move(schema));
+      if (BoolOf(function, "strict")) inner.emplace_back("strict", JsonValue(true));
       const std::string type = StringOf(tool, "type");
       tools.emplace_back(
           JsonValue::Object{{"type", JsonValue(type.empty() ? std::string("function") : type)},

@@ -468,6 +468,45 @@ def openai_seeds():
     put("openai_json", "tokens", b"\3[1,2,256,195,169,5.0]")
 
 
+def messages_seeds():
+    call = {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": [1, None]}}
+    text = {"type": "text", "text": "r"}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [text]}
+    whole = {
+        "model": "toy",
+        "max_tokens": 2000,
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: v=1; cch=2;\nbe brief"},
+            {"type": "text", "text": "<eos>", "cache_control": {"type": "ephemeral"}},
+        ],
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}, call]},
+            {"role": "user", "content": [result, {"type": "text", "text": "so?"}]},
+            {"role": "assistant", "content": "It"},
+        ],
+        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"},
+        "output_config": {"effort": "low"},
+        "metadata": {"user_id": "u"},
+        "stop_sequences": ["a", "b"],
+        "temperature": 0.5,
+        "top_k": 4,
+        "stream": True,
+        "unknown": {"x": 1},
+    }
+    put("messages_json", "whole", json.dumps(whole))
+    small = '{"max_tokens":5,"messages":[{"role":"user","content":%s}]}'
+    put("messages_json", "small", small % '"hi"')
+    put("messages_json", "image", small % '[{"type":"image","source":{}}]')
+    put("messages_json", "result_alone", small % json.dumps([result]))
+    form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    put("messages_json", "form", json.dumps({**whole, "tools": [], "output_config": form}))
+    forced = {**whole, "tool_choice": {"type": "tool", "name": "f"}}
+    put("messages_json", "forced", json.dumps(forced))
+
+
 def template_seeds():
     chatml = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -552,6 +591,7 @@ def main():
     frame_seeds()
     http_seeds()
     openai_seeds()
+    messages_seeds()
     template_seeds()
     text_seeds()
     stream_seeds()
