@@ -7,15 +7,15 @@
 # exploration of the hand-off and its mutation test; the CUDA kernels compiled for other
 # architectures than the one that is served; a minute of search for each fuzz target; clusters of
 # this build and the release before it; folders that an old and a new release of transformers save;
-# and the Helm chart on a real Kubernetes of two nodes.
+# the page at /ui in Chromium; and the Helm chart on a real Kubernetes of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
-#     archs|fuzz|wire|saves|templates|k8s ...]
+#     archs|fuzz|wire|saves|templates|ui|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tier_names="release cuda sim asan tsan tidy odr locks quick chaos closure mutation archs fuzz wire"
-tier_names+=" saves templates k8s"
+tier_names+=" saves templates ui k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -56,6 +56,7 @@ run_tier() {
     saves) scripts/build.sh release baton && scripts/save_table.py ;;
     k8s) run_on_kubernetes ;;
     templates) compare_templates ;;
+    ui) look_at_the_page ;;
     *)
       echo "test_full.sh: unknown tier '$1'; one of: $tier_names" >&2
       exit 2
@@ -84,6 +85,20 @@ compare_templates() {
   python3 -m venv "$venv" && "$venv/bin/pip" -q install jinja2==3.1.6 transformers==5.23.0 &&
     "$venv/bin/python" tests/golden/make_template_corpus.py "$corpus" &&
     BATON_TEMPLATE_CORPUS="$corpus" src/text/hf/cargo.sh test
+}
+
+# The page at /ui in Debian's Chromium: what it does, axe's rules, and its looks.
+look_at_the_page() {
+  local venv=build/ui-venv
+  if ! command -v "${BATON_CHROMIUM:-chromium}" >/dev/null; then
+    echo "ui: skipped, chromium is missing (apt-get install chromium fonts-dejavu-core)"
+    return "$skipped"
+  fi
+  scripts/build.sh release baton && build/baton pull smollm2:135m >/dev/null || return 1
+  python3 -m venv "$venv" &&
+    "$venv/bin/pip" -q install -r tests/e2e/requirements.txt -r tests/ui/browser_packages.txt &&
+    BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m pytest -q -rs \
+      -p no:cacheprovider tests/ui
 }
 
 # The whole promise in the long form: a million requests twice, which must be the same run, and

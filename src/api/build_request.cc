@@ -424,6 +424,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   request.request_id = plan.request_id;
   request.answer_id = plan.id;
   request.is_streamed = plan.stream;
+  request.path = params.path;
   request.tenant = TenantOfSalt(params.cache_salt);
   request.trace = arrival.trace;
   request.received_us = arrival.now_us;

@@ -3,7 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "fmt/format.h"
+
 #include "src/api/chat_page.h"
+#include "src/api/cluster_events.h"
 #include "src/api/http_sinks.h"
 #include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
@@ -39,6 +42,7 @@ using router::ErrorNameOf;
 using router::FieldError;
 using router::HttpStatusOf;
 using router::ModelInfo;
+using router::PlainError;
 using router::RequestError;
 using router::Topology;
 using text::ChatPrompt;
@@ -74,6 +78,15 @@ SpanIds TraceOf(const HttpHeaders& headers) {
   constexpr std::string_view kName = "traceparent";
   if (headers.Count(kName) != 1) return {};
   return ParseTraceparent(*headers.Find(kName)).value_or(SpanIds{});
+}
+
+// The answer where a page would be.
+RequestError NoPage() {
+  RequestError error;
+  error.code = ErrorCode::kPathNotFound;
+  error.expected =
+      "The page /ui is switched off (--ui off of this server); POST /v1/chat/completions answers.";
+  return error;
 }
 
 }  // namespace
@@ -236,6 +249,8 @@ void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
       return GetHealth(exchange);
     case ApiRoute::kTopology:
       return GetTopology(exchange);
+    case ApiRoute::kClusterEvents:
+      return GetClusterEvents(exchange);
     case ApiRoute::kModels:
       return GetModels(exchange);
     case ApiRoute::kVersion:
@@ -261,6 +276,7 @@ void HttpApi::GetVersion(Exchange& exchange) {
 }
 
 void HttpApi::GetRoot(Exchange& exchange) {
+  if (!parts_.serves_ui) return Refuse(exchange, NoPage());
   HttpResponse response;
   response.status = 302;
   response.headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
@@ -269,13 +285,35 @@ void HttpApi::GetRoot(Exchange& exchange) {
 }
 
 void HttpApi::GetChatPage(Exchange& exchange) {
+  if (!parts_.serves_ui) return Refuse(exchange, NoPage());
   HttpResponse response;
   response.headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
   response.headers.Set("Content-Type", "text/html; charset=utf-8");
-  // No other page may show it in a frame and lead clicks to it.
-  response.headers.Set("Content-Security-Policy", "frame-ancestors 'none'");
-  response.body = kChatPage;
+  const std::string nonce = RandomRequestUid().ToHex();
+  response.headers.Set("Content-Security-Policy", ChatPagePolicy(nonce));
+  response.headers.Set("Cache-Control", "no-store");  // a nonce is for one answer
+  response.headers.Set("Referrer-Policy", "no-referrer");
+  response.headers.Set("X-Content-Type-Options", "nosniff");
+  response.body = ChatPageWith(nonce);
   exchange.responder->Respond(std::move(response));
+}
+
+void HttpApi::GetClusterEvents(Exchange& exchange) {
+  HttpHeaders headers = AnswerHeaders(exchange.arrival.request_id, {});
+  if (exchange.request.method == "HEAD") return Send(exchange, "", "text/event-stream");
+  if (parts_.events == nullptr) return Refuse(exchange, ApiStops());
+  switch (parts_.events->Add(std::move(headers), exchange.responder)) {
+    case ClusterEvents::Entry::kTaken:
+      return;
+    case ClusterEvents::Entry::kStopped:
+      return Refuse(exchange, ApiStops());
+    case ClusterEvents::Entry::kFull:
+      break;
+  }
+  RequestError error = PlainError(ErrorCode::kTooManyConnections);
+  error.expected = fmt::format("{} viewers watch /v1/cluster/events, which is its limit.",
+                               ClusterEvents::kMaxViewers);
+  Refuse(exchange, error);
 }
 
 void HttpApi::GetHealth(Exchange& exchange) {

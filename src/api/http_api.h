@@ -66,10 +66,11 @@ class HttpApi {
   std::shared_ptr<const router::ModelInfo> ModelOf(Exchange& exchange, const JsonValue& body);
 
   void GetHealth(Exchange& exchange);
-  static void GetChatPage(Exchange& exchange);
+  void GetChatPage(Exchange& exchange);
+  void GetClusterEvents(Exchange& exchange);
   // `known`: the row of the path, whose method is another one; null = there is no such path.
   void RefusePath(Exchange& exchange, const ApiPath* known);
-  static void GetRoot(Exchange& exchange);
+  void GetRoot(Exchange& exchange);
   static void GetVersion(Exchange& exchange);
   void GetModels(Exchange& exchange);
   void GetModel(Exchange& exchange, std::string_view id);

@@ -12,6 +12,7 @@
 
 #include "src/api/tool_calls.h"
 #include "src/base/json_value.h"
+#include "src/router/asked_path.h"
 #include "src/text/chat_template.h"
 #include "src/wire/answer_grammar.h"
 
@@ -87,6 +88,7 @@ struct ApiParams {
   std::optional<bool> add_generation_prompt;   // chat
   std::optional<bool> continue_final_message;  // chat
   std::string request_id;
+  router::AskedPath path = router::AskedPath::kAuto;
 };
 
 }  // namespace baton::api

@@ -149,6 +149,8 @@ class RowReader {
         return StoreTemplateKwargs(value_, params_, error_);
       case SpecialParam::kOfSurface:
         return true;
+      case SpecialParam::kPath:
+        return ReadPath();
     }
     return false;
   }
@@ -215,6 +217,10 @@ class RowReader {
   bool ReadReasoningFormat() const {
     const std::string* format = value_.AsString();
     return format != nullptr ? StoreReasoningFormat(*format, params_, error_) : Wrong();
+  }
+  bool ReadPath() const {
+    const std::string* path = value_.AsString();
+    return path != nullptr ? StorePath(*path, params_, error_) : Wrong();
   }
   bool ReadReasoningEffort() const {
     const std::string* effort = value_.AsString();

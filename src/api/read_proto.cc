@@ -157,6 +157,10 @@ class FieldReader {
         return ReadJsonText(StoreTemplateKwargs);
       case SpecialParam::kOfSurface:
         return true;  // HTTP only
+      case SpecialParam::kPath: {
+        const std::string path = reflection().GetString(message_, field_);
+        return path.empty() || StorePath(path, params_, error_);
+      }
     }
     return false;
   }

@@ -17,6 +17,7 @@
 
 #include "src/api/answer_budget.h"
 #include "src/api/api_workers.h"
+#include "src/api/cluster_events.h"
 #include "src/api/grpc_call_state.h"
 #include "src/api/grpc_services.h"
 #include "src/api/http_api.h"
@@ -177,10 +178,13 @@ class RouterProcessImpl final : public RouterProcess {
             .splits_reasoning = config_.splits_reasoning,
             .tool_style = config_.tool_style,
             .slow_client_us = config_.core.slow_client_us,
-            .sse_ping_ms = config_.sse_ping_ms};
+            .sse_ping_ms = config_.sse_ping_ms,
+            .events = events_.get(),
+            .serves_ui = config_.serves_ui};
   }
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
+  std::optional<ClusterLook> LookAtCluster();
   StatusOr<std::string> RequestsForAdmin();
   StatusOr<std::string> TraceForAdmin();
   StatusOr<std::string> TopologyForAdmin();
@@ -202,6 +206,7 @@ class RouterProcessImpl final : public RouterProcess {
   std::unique_ptr<Router> router_;
   const std::unique_ptr<AnswerBudget> answers_ = std::make_unique<AnswerBudget>();
   std::unique_ptr<ApiWorkers> workers_;
+  std::unique_ptr<ClusterEvents> events_;
   std::unique_ptr<HttpApi> http_api_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::unique_ptr<grpc::Server> grpc_;
@@ -236,6 +241,8 @@ Status RouterProcessImpl::Start() {
   router_ = std::make_unique<Router>(core, inbox_, &connector_, &metrics_);
   AddMetricAliases(config_.metric_aliases, MetricAliasRole::kRouter, router_->metrics(), &metrics_);
   workers_ = std::make_unique<ApiWorkers>(kNumApiThreads);
+  events_ =
+      std::make_unique<ClusterEvents>([this] { return LookAtCluster(); }, config_.sse_ping_ms);
   http_api_ =
       std::make_unique<HttpApi>(Parts(), [this](Topology* topology) { AddRouterRow(topology); });
   BATON_RETURN_IF_ERROR(StartGrpc());
@@ -355,6 +362,23 @@ void RouterProcessImpl::AddRouterRow(Topology* topology) const {
   topology->processes.insert(topology->processes.begin(), std::move(row));
 }
 
+std::optional<ClusterLook> RouterProcessImpl::LookAtCluster() {
+  using Traces = std::vector<std::shared_ptr<const RequestTrace>>;
+  auto topology = std::make_shared<LoopAnswer<Topology>>();
+  auto traces = std::make_shared<LoopAnswer<Traces>>();
+  router_->GetTopology([topology](const Topology& answer) { topology->Set(answer); });
+  router_->GetTraces([traces](Traces answer) { traces->Set(std::move(answer)); });
+  StatusOr<Topology> known = topology->Wait();
+  if (!known.ok()) return std::nullopt;
+  StatusOr<Traces> requests = traces->Wait();
+  if (!requests.ok()) return std::nullopt;
+  AddRouterRow(&*known);
+  return ClusterLook{
+      .topology = *std::move(known),
+      .traces = *std::move(requests),
+      .now = {.steady_us = SystemClock().NowUs(), .wall_unix_us = SystemClock().WallUnixUs()}};
+}
+
 StatusOr<std::string> RouterProcessImpl::RequestsForAdmin() {
   auto answer = std::make_shared<LoopAnswer<std::string>>();
   router_->GetRequests(
@@ -407,6 +431,7 @@ void RouterProcessImpl::Drain(const std::function<bool()>& keep_waiting) {
   router_->SetNotReady();
   if (!WaitFor([] { return false; }, grace_end_us, keep_waiting)) return;
   http_->BeginDrain();
+  events_->Stop();  // a stream without an end would keep the drain waiting
   // Sends GOAWAY at once and then waits for the calls, so it gets a thread of its own.
   const auto grpc_deadline =
       SystemTimeIn(std::max<int64_t>(0, end_us - SystemClock().NowUs()) + kLastCallsUs);
@@ -431,6 +456,7 @@ void RouterProcessImpl::Stop() {
   if (router_ != nullptr) router_->SetReadyListener(nullptr);
   // First what takes requests in, then what works on them: a request that is in the middle still
   // gets its end through the router.
+  if (events_ != nullptr) events_->Stop();
   if (workers_ != nullptr) workers_->Stop();
   if (router_ != nullptr) {
     // Ends every request and every lease, so that gRPC's calls can finish.

@@ -49,6 +49,7 @@ struct RouterConfig {
   // HTTP API is kept without a request.
   int64_t sse_ping_ms = 15'000;
   int64_t idle_timeout_ms = 75'000;
+  bool serves_ui = true;  // the page at /ui
   http::SiteRules sites;  // who may reach HTTP API and admin port from a browser
 };
 

@@ -33,6 +33,7 @@ using limits::kMaxStopTokens;
 using limits::kMaxTemperature;
 using limits::kMaxTopLogprobs;
 using limits::kMaxUserBytes;
+using router::AskedPath;
 using router::ErrorCode;
 using router::FieldError;
 using router::RequestError;
@@ -108,6 +109,7 @@ constexpr ParamRow kTable[] = {
     {"ignore_eos", kEvery, &ApiParams::ignore_eos},
     {"min_tokens", kEvery, &ApiParams::min_tokens, 0, kMaxInt32},
     {"timeout_ms", kEvery, &ApiParams::timeout_ms, 1, kMaxDeadlineMs},
+    {"path", kBoth, SpecialParam::kPath},
     {"request_id", kEvery, &ApiParams::request_id, 0, kMaxRequestIdBytes},
     // Anthropic's Messages.
     {"stop_sequences", kMessages, &ApiParams::stop, 1, kMaxStopBytes, false, kMaxStopStrings},
@@ -212,6 +214,8 @@ struct ExpectedVisitor {
         return std::string(kExpectedTemplateKwargs);
       case SpecialParam::kOfSurface:
         return std::string(row.expected);
+      case SpecialParam::kPath:
+        return "\"auto\", \"disagg\" or \"local\"";
     }
     return {};
   }
@@ -361,6 +365,18 @@ bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestErr
   }
   *error = FieldError(ErrorCode::kInvalidValue, "reasoning_format",
                       ExpectedOf(*FindParam(Endpoint::kChat, "reasoning_format")));
+  return false;
+}
+
+bool StorePath(std::string_view path, ApiParams* params, RequestError* error) {
+  if (path == "auto" || path == "disagg" || path == "local") {
+    params->path = path == "auto"     ? AskedPath::kAuto
+                   : path == "disagg" ? AskedPath::kDisagg
+                                      : AskedPath::kLocal;
+    return true;
+  }
+  *error =
+      FieldError(ErrorCode::kInvalidValue, "path", ExpectedOf(*FindParam(Endpoint::kChat, "path")));
   return false;
 }
 

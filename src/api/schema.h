@@ -40,6 +40,7 @@ enum class SpecialParam : uint8_t {
   kDocuments,
   kTemplateKwargs,
   kOfSurface,  // the surface's own reader has it (surface.h); the row says what it must be
+  kPath,
 };
 
 using LogitBias = std::vector<std::pair<int64_t, double>>;
@@ -101,6 +102,7 @@ bool StorePrompts(std::vector<ApiPrompt> prompts, ApiParams* params, router::Req
 // False, with an error: a request has no room for so many.
 bool CheckPromptCount(size_t num_prompts, router::RequestError* error);
 bool StoreReasoningFormat(std::string_view format, ApiParams* params, router::RequestError* error);
+bool StorePath(std::string_view path, ApiParams* params, router::RequestError* error);
 
 // The arrays of messages that are accepted, for error messages.
 inline constexpr std::string_view kExpectedMessages =

@@ -255,7 +255,6 @@ constexpr UnsupportedRow kTable[] = {
     // Fields about which server answers, in which order, from which cache.
     {"service_tier", kBoth, Neutral::kIgnored, "auto|default"},
     {"priority", kBoth, Neutral::kZero},
-    {"path", kBoth, Neutral::kText, "auto"},
     {"lora", kBoth, Neutral::kEmpty},
     {"lora_path", kBoth, Neutral::kEmpty},
     {"lora_request", kBoth, Neutral::kEmpty},

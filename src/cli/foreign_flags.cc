@@ -125,7 +125,7 @@ constexpr ForeignFlag kFlags[] = {
     {"--daemon -d --detach --background", "",
      "not supported: it runs in the foreground; use a service manager, or a shell's &"},
     {"--otlp-traces-endpoint", "--otlp-endpoint", "the collector is --otlp-endpoint"},
-    {"--no-webui --webui", "--http", "not supported: the page /ui of --http is always there"},
+    {"--no-webui --webui", "--ui", "the page /ui is there or not by --ui on|off"},
 };
 
 }  // namespace

@@ -60,6 +60,8 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
       "--request-timeout", tuning.request_timeout_s, {1, limits::kMaxDeadlineMs / 1000},
       "seconds without a new token, since the last one or the request's arrival, after which a "
       "request is ended; timeout_ms and grpc-timeout are total deadlines beside it");
+  flags.AddChoice("--ui", tuning.ui, {"on", "off"},
+                  "on: the page at /ui chats and shows the cluster live; off: /ui is not there");
   flags.Add("--served-model-name", tuning.served_names,
             "[MODEL=]NAME[,NAME ..]: what clients call the model instead of its id; all names are "
             "accepted and listed, answers have the first");
@@ -77,6 +79,7 @@ Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
   config.sse_ping_ms = tuning.sse_ping_s * 1000;
   config.idle_timeout_ms = tuning.idle_timeout_s * 1000;
   config.core.request_timeout_us = tuning.request_timeout_s * 1'000'000;
+  config.serves_ui = tuning.ui == "on";
   config.splits_reasoning = tuning.reasoning_format == "auto";
   config.tool_style = text::FindToolStyle(tuning.tool_parser);
   return OkStatus();
@@ -93,6 +96,7 @@ void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& ar
   args.push_back(fmt::format("--sse-ping={}", tuning.sse_ping_s));
   args.push_back(fmt::format("--idle-timeout={}", tuning.idle_timeout_s));
   args.push_back(fmt::format("--request-timeout={}", tuning.request_timeout_s));
+  args.push_back("--ui=" + tuning.ui);
   if (!tuning.served_names.empty()) {
     args.push_back("--served-model-name=" + tuning.served_names);
   }

@@ -25,6 +25,7 @@ struct RouterTuning {
   int64_t idle_timeout_s = 75;
   int64_t request_timeout_s = 600;
   std::string served_names;
+  std::string ui = "on";
 };
 
 void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning);

@@ -99,8 +99,8 @@ void Explain(FlagSet& flags) {
                  "--reasoning-format", "--tool-parser", "--shadow", "--drain-timeout",
                  "--request-timeout", "--sse-ping", "--idle-timeout"});
   flags.Arrange("Addresses and access",
-                {"--http", "--grpc", "--admin", "--allowed-hosts", "--cors-origins", "--tls-cert",
-                 "--tls-key", "--tls-ca", "--cluster-secret-file"});
+                {"--http", "--grpc", "--admin", "--ui", "--allowed-hosts", "--cors-origins",
+                 "--tls-cert", "--tls-key", "--tls-ca", "--cluster-secret-file"});
   flags.Arrange("Model", {"--max-context", "--served-model-name", "--tensor-parallel",
                           "--device-weights", "--deterministic", "--allow-inexact"});
   flags.Arrange("Workers", {"--prefill", "--decode", "--threads", "--device", "--isa", "--colocate",
@@ -411,15 +411,17 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
     }
     return specs;
   };
-  config.on_ready = [model, threads = ThreadsLine(f)](const ChildReport& router,
-                                                      const std::vector<ChildReport>& workers) {
+  config.on_ready = [model, threads = ThreadsLine(f), has_page = f.router.ui == "on"](
+                        const ChildReport& router, const std::vector<ChildReport>& workers) {
     WarnWithoutChat(router.at("http"));
     for (const ChildReport& worker : workers) {
       Print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"), worker.at("device"));
     }
     Print("{}\n", threads);
-    Print("{} is ready: http://{}/v1  chat page http://{}/ui  grpc {}  admin http://{}\n", model.id,
-          router.at("http"), router.at("http"), router.at("grpc"), router.at("admin"));
+    const std::string page =
+        has_page ? fmt::format("  chat page http://{}/ui", router.at("http")) : std::string();
+    Print("{} is ready: http://{}/v1{}  grpc {}  admin http://{}\n", model.id, router.at("http"),
+          page, router.at("grpc"), router.at("admin"));
     // For information: a server's work is done whether or not anybody can read of it.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       ::__fpurge(stdout);

@@ -98,6 +98,7 @@ Topology TopologyOf(const WorkerRegistry& registry, int64_t now_us) {
     view.admin = description.admin_address;
     view.kv = description.kv_address;
     view.ready = worker.Usable(now_us);
+    view.draining = worker.load.draining || worker.drain_asked;
     for (size_t i = 0; i < kBlockStateNames.size(); ++i) {
       view.kv_blocks.emplace_back(kBlockStateNames[i], worker.load.blocks[i]);
     }

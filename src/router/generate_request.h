@@ -14,6 +14,7 @@
 #include "src/base/ids.h"
 #include "src/base/span_ids.h"
 #include "src/base/xxh3.h"
+#include "src/router/asked_path.h"
 #include "src/router/lease_id.h"
 #include "src/text/stop_matcher.h"
 #include "src/wire/prompt.h"
@@ -68,6 +69,7 @@ struct GenerateRequest {
   std::string tenant{kv::kDefaultTenant};
   wire::SamplingParams sampling;
   uint32_t num_choices = 1;  // 1..128
+  AskedPath path = AskedPath::kAuto;
   RequestFields fields;
   // max_tokens is what the client asked for, not what the context leaves.
   bool names_length = false;

@@ -115,6 +115,11 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
       planner_->ShouldWaitForPair(route.reason, *request.spec.model, now_us)) {
     return wait;
   }
+  if (request.spec.path == AskedPath::kDisagg && route.path == Route::Path::kLocal &&
+      request.attempt() == 0) {
+    table_->EndBad(request, NoPairError(route.reason));
+    return Placing::kEnded;
+  }
   if (!route.has_room) return wait;
   RegisteredWorker& decode = *state_->registry.Find(table.decode_leases[route.decode_idx]);
   const bool keeps_kv =

@@ -103,7 +103,7 @@ constexpr ErrorRow kRows[] = {
     {ErrorCode::kChainMismatch, 500, kGrpcInternal, kServerError, "chain_mismatch",
      "Two workers disagreed about the answer, so it was withheld."},
     {ErrorCode::kTooManyConnections, 503, kGrpcUnavailable, kUnavailableError,
-     "too_many_connections", "Too many connections are open; try again later."},
+     "too_many_connections", "Too many connections are open; try again later. {1}"},
     {ErrorCode::kNoWorkers, 503, kGrpcUnavailable, kUnavailableError, "no_workers",
      "No worker is ready; try again later."},
     {ErrorCode::kWorkerLost, 503, kGrpcUnavailable, kUnavailableError, "worker_lost",

@@ -247,10 +247,12 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
     table.prefill[i].shared_blocks = UINT32_MAX;
   }
   TakeOutLinks(request, start.slow, now_us, table);
-  query.disaggregate = state_->config.mode != ServeMode::kAggregated;
+  const ServeMode mode = state_->config.mode;
+  const AskedPath asked = request.spec.path;
+  query.disaggregate = mode != ServeMode::kAggregated && asked != AskedPath::kLocal;
   query.needs_no_link = request.life.needs_no_link();
-  if (state_->config.mode == ServeMode::kAdaptive)
-    query.local_max_tokens = state_->config.local_max_tokens;
+  const bool may_be_short = mode == ServeMode::kAdaptive && asked != AskedPath::kDisagg;
+  if (may_be_short) query.local_max_tokens = state_->config.local_max_tokens;
   query.max_backlog_s = static_cast<double>(state_->config.prefill_wait_us) * 1e-6;
   const RegisteredWorker* source = state_->registry.Find(start.kept.lease);
   if (source != nullptr && !source->IsPrefill() && !query.needs_no_link) {

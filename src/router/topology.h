@@ -58,6 +58,7 @@ struct ProcessView {
   std::string admin;
   std::string kv;  // "" for the router
   bool ready = false;
+  bool draining = false;  // workers only: it gets nothing new and will leave
   std::vector<std::pair<std::string, uint32_t>> kv_blocks;  // state name, blocks; workers only
   uint32_t running = 0;
   uint32_t waiting = 0;

@@ -712,20 +712,6 @@ TEST_F(HttpApiTest, ACancelledRequestIsNotAnswered) {
   }
 }
 
-TEST_F(HttpApiTest, ChatPageIsServed) {
-  const auto responder = Send("GET", "/ui");
-  for (const char* part :
-       {"<title>Baton chat</title>", "id=\"model\"", "id=\"temperature\"", "id=\"system\""}) {
-    EXPECT_NE(responder->body.find(part), std::string::npos) << part;
-  }
-  EXPECT_EQ(responder->Header("Content-Security-Policy"), "frame-ancestors 'none'");
-  EXPECT_EQ(responder->status, 200);
-  EXPECT_EQ(responder->Header("Content-Type"), "text/html; charset=utf-8");
-  EXPECT_NE(responder->body.find("/v1/chat/completions"), std::string::npos);
-  EXPECT_EQ(responder->body.find("http://"), std::string::npos) << "nothing from elsewhere";
-  EXPECT_EQ(responder->body.find("https://"), std::string::npos);
-}
-
 TEST_F(HttpApiTest, TextThatIsTooLongNamesItsOwnField) {
   const std::string text((4 << 20) + 1, 'x');
   auto responder = Post(kCompletionPath, R"({"prompt":")" + text + R"("})");

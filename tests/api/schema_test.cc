@@ -171,6 +171,7 @@ ValuesByName GoodBasics() {
       {"ignore_eos", {"true", "false"}},
       {"min_tokens", {"0", "5"}},
       {"timeout_ms", {"1", "86400000"}},
+      {"path", {"\"auto\"", "\"disagg\"", "\"local\""}},
       {"request_id", {"\"\"", "\"abc\""}},
   };
 }
@@ -239,6 +240,7 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
       {"chat_template_kwargs",
        {"[]", R"({"messages":[]})", R"({"tools":[]})", R"({"bos_token":"x"})", R"({"a b":1})",
         R"({"":1})", R"({"9a":1})", R"({"a":")" + std::string(70'000, 'x') + R"("})"}},
+      {"path", {"\"\"", "\"Local\"", "\"split\""}},
       {"request_id", {"\"" + std::string(129, 'r') + "\"", "\"a\\nb\""}},
   };
   return values;
@@ -529,6 +531,7 @@ TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
          r->mutable_structured_outputs()->set_json_object(true);
        }},
       {"reasoning_format", [](v1::ChatCompletionRequest* r) { r->set_reasoning_format("hidden"); }},
+      {"path", [](v1::ChatCompletionRequest* r) { r->set_path("split"); }},
       {"user", [](v1::ChatCompletionRequest* r) { r->set_user(std::string(65'537, 'u')); }},
   };
   for (const Case& c : cases) {

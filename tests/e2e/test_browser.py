@@ -1,6 +1,7 @@
 """Tests what a web page makes its browser send, and what a proxy on the same host passes on."""
 
 import json
+import re
 import socket
 import subprocess
 import urllib.error
@@ -36,7 +37,8 @@ def post_chat(address, headers, **more):
 
 @pytest.fixture(scope="module")
 def open_to_page():
-    with Server("--cors-origins", PAGE, "--allowed-hosts", "proxy.example,10.0.0.7:80") as running:
+    allowed = ("--cors-origins", PAGE, "--allowed-hosts", "proxy.example,10.0.0.7:80")
+    with Server(*allowed, "--ui", "off") as running:
         yield running
 
 
@@ -149,7 +151,88 @@ def test_the_first_minutes_of_a_newcomer(server):
         urllib.request.build_opener(Stay).open(server.http + "/", timeout=10)
     assert caught.value.code == 302 and caught.value.headers["Location"] == "/ui"
     page = urllib.request.urlopen(server.http, timeout=10).read().decode()
-    assert "<title>Baton chat</title>" in page
+    assert "<title>Baton</title>" in page
     wait_until(lambda: "/ui" in server.output(), 5, "the start line names the page")
     status, _, answer = server.post("/v1/chat/completion", CHAT)
     assert status == 404 and "POST /v1/chat/completions" in answer["error"]["message"]
+
+
+def test_the_page_is_one_file_that_runs_only_its_own_script(server):
+    status, headers, body = ask(server.router["http"], "GET", "/ui", {"Host": "localhost"})
+    assert status == 200 and headers["content-type"] == "text/html; charset=utf-8"
+    assert 20_000 < len(body) <= 300_000
+    policy = headers["content-security-policy"]
+    (nonce,) = re.findall(r"script-src 'nonce-([0-9a-f]{32})'", policy)
+    assert "default-src 'none'" in policy and "connect-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy and "unsafe" not in policy
+    page = body.decode()
+    tags = re.findall(r"<(?:script|style|link|img|iframe|object)[^>]*>", page)
+    assert f'<script nonce="{nonce}">' in tags and f'<style nonce="{nonce}">' in tags
+    assert '<link rel="icon" href="data:,">' in tags and len(tags) == 3
+    assert not re.search(r"https?://|innerHTML|@import| on[a-z]+=", page)
+
+
+def test_a_page_that_is_switched_off_is_404(open_to_page):
+    for path in ("/ui", "/"):
+        status, _, body = ask(open_to_page.router["http"], "GET", path, {"Host": "localhost"})
+        assert status == 404 and "--ui off" in json.loads(body)["error"]["message"], path
+
+
+def cluster_events(response):
+    """The events of an open stream, as they come."""
+    for line in response:
+        if line.startswith(b"data: "):
+            yield json.loads(line[6:])
+
+
+def test_a_viewer_sees_the_cluster_and_each_answer_without_its_text(server):
+    url = server.http + "/v1/cluster/events"
+    with urllib.request.urlopen(url, timeout=20) as stream:
+        assert stream.headers["Content-Type"] == "text/event-stream"
+        events = cluster_events(stream)
+        hello, cluster = next(events), next(events)
+        assert (hello["version"], hello["type"]) == (1, "hello")
+        assert hello["incarnation"] == server.router["incarnation"]
+        assert cluster["type"] == "cluster" and cluster["ready"]
+        workers = {worker["id"]: worker for worker in cluster["workers"]}
+        assert sorted(workers) == ["decode-0", "prefill-0"]
+        assert sum(workers["decode-0"]["blocks"].values()) > 0
+        prompt = "Xylophones and zithers"
+        asked = {**CHAT, "messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
+        status, _, answer = server.post("/v1/chat/completions", {**asked, "request_id": "my-name"})
+        assert status == 200
+        short_id = answer["id"].split("-")[-1][:12]
+        told, texts = {}, ""
+        for event in events:
+            texts += json.dumps(event)
+            if event.get("id") == short_id:
+                told[event["type"]] = event
+            if "answer" in told:
+                break
+    handoff, end = told["handoff"], told["answer"]
+    assert (handoff["from"], handoff["to"]) == ("prefill-0", "decode-0")
+    assert handoff["bytes"] == answer["timings"]["kv_bytes"] > 0
+    assert (end["status"], end["path"]) == (200, "disagg")
+    assert end["output_tokens"] == answer["usage"]["completion_tokens"]
+    stages = ["queue", "prefill", "transfer", "wait", "first_step", "decode"]
+    assert list(end["stages_ms"]) == stages and end["stages_ms"]["prefill"] > 0
+    assert "Xylo" not in texts and "my-name" not in texts
+    assert answer["id"] not in texts
+
+
+def test_the_events_are_for_the_server_s_own_pages(server):
+    http = server.router["http"]
+    fields = {"Host": "evil.example"}
+    assert ask(http, "GET", "/v1/cluster/events", fields)[0] == 403
+    assert ask(http, "POST", "/v1/cluster/events", {"Host": http})[0] == 405
+
+
+def test_a_request_chooses_its_path(server):
+    for path, prefill_worker in (("disagg", "prefill-0"), ("local", "decode-0")):
+        status, _, answer = server.post("/v1/chat/completions", {**CHAT, "path": path})
+        assert status == 200
+        assert answer["timings"]["path"] == path
+        assert answer["timings"]["prefill_worker"] == prefill_worker
+    status, _, answer = server.post("/v1/chat/completions", {**CHAT, "path": "split"})
+    assert status == 400 and answer["error"]["param"] == "path"
+    assert '"auto", "disagg" or "local"' in answer["error"]["message"]
