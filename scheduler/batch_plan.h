@@ -23,6 +23,7 @@ struct BatchItem {
   bool is_decode = false;     // one token of a running sequence
   bool wants_logits = false;  // the last of its tokens is followed by a sampled one
   bool ends_prompt = false;   // the sequence becomes PromptDone (Finish ignores its sampled token)
+  bool logs_prompt = false;   // all of its tokens have logits
   // In a plan that was made ahead: the item of the plan before it that gives this item its token.
   uint32_t fed_by = kNotFed;
 };
@@ -34,6 +35,7 @@ struct BatchPlan {
   std::vector<SequenceId> preempted;  // lost their blocks; they will be computed again
   StepShape shape;                    // what the step costs is measured against
   int64_t predicted_us = 0;
+  uint32_t num_log_rows = 0;  // tokens of items that log their prompts
 
   bool empty() const { return items.empty(); }
   uint32_t num_decode_items() const { return shape.decode_rows; }

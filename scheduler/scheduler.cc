@@ -17,6 +17,7 @@ using kv::DivideAmongChoices;
 using kv::PrefixIndex;
 using kv::PrefixQuery;
 using kv::PromptBlocks;
+using limits::kMaxPromptLogRows;
 
 namespace {
 
@@ -288,6 +289,7 @@ const Sequence* Scheduler::Find(SequenceId id) const {
 const BatchPlan& Scheduler::Plan(int64_t now_us) {
   (void)now_us;  // priorities are fixed times: nothing is reordered by waiting
   BATON_CHECK(!in_step_, "a step is planned before the last one is finished");
+  plan_.num_log_rows = 0;
   plan_.items.clear();
   plan_.started.clear();
   plan_.preempted.clear();
@@ -421,7 +423,7 @@ uint32_t Scheduler::MaxHits(const Sequence& sequence) const {
 }
 
 void Scheduler::TakeHits(Sequence* sequence) {
-  if (index_ == nullptr) return;
+  if (index_ == nullptr || sequence->spec.logs_prompt) return;
   hits_.clear();
   index_->Acquire(PromptOf(*sequence), MaxHits(*sequence), BlockState::kComputing,
                   sequence->spec.uid, &hits_);
@@ -447,11 +449,17 @@ void Scheduler::AppendToken(Sequence* sequence, TokenId token) {
   sequence->chain.Append({&token, 1});
 }
 
+// The next chunk has prompt tokens whose successors' log-probabilities are wanted.
+bool Scheduler::LogsChunk(const Sequence& sequence) {
+  return sequence.spec.logs_prompt && sequence.num_computed < sequence.spec.num_prompt_tokens;
+}
+
 uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
   const bool mixed = plan_.shape.decode_rows > 0;
   const int64_t target_us = mixed ? config_.target_mixed_step_us : config_.target_step_us;
   const uint32_t room = config_.max_batch_tokens - plan_.num_tokens();
-  const uint32_t limit = std::min({sequence.num_remaining(), config_.max_chunk, room});
+  uint32_t limit = std::min({sequence.num_remaining(), config_.max_chunk, room});
+  if (LogsChunk(sequence)) limit = std::min(limit, kMaxPromptLogRows - plan_.num_log_rows);
   if (limit == 0) return 0;
   const uint32_t fit = cost_.MaxChunk(plan_.shape, sequence.num_computed, limit, target_us);
   if (fit == sequence.num_remaining()) return fit;
@@ -466,13 +474,20 @@ void Scheduler::AddChunk(Sequence* sequence, uint32_t num_tokens) {
   const bool is_last = num_tokens == sequence->num_remaining();
   sequence->planned = true;
   plan_.shape.AddPrefill(sequence->num_computed, num_tokens);
-  if (is_last) ++plan_.shape.logit_rows;
+  const bool logs = LogsChunk(*sequence);
+  if (logs) {
+    plan_.num_log_rows += num_tokens;
+    plan_.shape.logit_rows += num_tokens;
+  } else if (is_last) {
+    ++plan_.shape.logit_rows;
+  }
   plan_.items.push_back({.id = sequence->id(),
                          .sequence = sequence,
                          .first_pos = sequence->num_computed,
                          .num_tokens = num_tokens,
                          .wants_logits = is_last,
-                         .ends_prompt = is_last && LeavesAtPromptEnd(*sequence)});
+                         .ends_prompt = is_last && LeavesAtPromptEnd(*sequence),
+                         .logs_prompt = logs});
 }
 
 bool Scheduler::EndsInPlannedStep(const Sequence& sequence) const {

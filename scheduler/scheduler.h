@@ -191,6 +191,7 @@ class Scheduler {
   void AppendToken(Sequence* sequence, TokenId token);
   // Tokens of the prompt that still fit in this step, 0 = none.
   uint32_t ChunkFor(const Sequence& sequence) const;
+  static bool LogsChunk(const Sequence& sequence);
   void AddChunk(Sequence* sequence, uint32_t num_tokens);
   void FinishItem(const BatchItem& item, const ItemResult& result);
   // The sequence will be at its limit once the planned step has given it a token.

@@ -55,6 +55,8 @@ struct SequenceSpec {
   SequenceLimits limits;
   kv::ChainKey chain_key;    // names its blocks in the prefix index; of its tenant
   bool is_cacheable = true;  // its blocks are for the prefix index
+  bool logs_prompt =
+      false;  // all rows of the prompt have logits: none is found in the prefix index
 };
 
 // See the file comment. Fields are changed by the Scheduler alone.

@@ -94,33 +94,68 @@ size_t AnswerBytesPerToken(AnswerForm form, size_t num_top) {
   return form == AnswerForm::kJson ? collected : collected + (1 + num_top) * kProtoBytesPerEntry;
 }
 
+namespace {
+
+// Bytes of the log-probabilities of the prompts. gRPC builds them once for each choice.
+size_t PromptLogBytes(const BuiltRequest& built, AnswerForm form) {
+  const AnswerPlan& plan = built.plan;
+  if (!plan.logs_prompt()) return 0;
+  size_t num_tokens = 0;
+  for (const PlannedPrompt& prompt : plan.prompts) num_tokens += prompt.tokens.size();
+  const size_t num_copies = form == AnswerForm::kProto ? plan.num_choices : 1;
+  return num_copies * num_tokens * AnswerBytesPerToken(form, plan.top_of_prompt());
+}
+
+}  // namespace
+
 bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* budget,
                    AnswerRoom* room, RequestError* error) {
-  if (built.plan.stream || !built.plan.logprobs) return true;
+  const bool has_logprobs = built.plan.logprobs || built.plan.logs_prompt();
+  if (built.plan.stream || !has_logprobs) return true;
   const GenerateRequest& request = built.request;
-  const size_t bytes_per_token = AnswerBytesPerToken(form, built.plan.top_logprobs);
-  // At most 128 choices of 2^20 tokens of some KiB: no overflow.
+  const size_t prompt_bytes = PromptLogBytes(built, form);
+  if (prompt_bytes > AnswerBudget::kMaxBytesOfOne) {
+    *error = FieldError(
+        ErrorCode::kConflict, request.fields.prompt_logprobs,
+        fmt::format("the log-probabilities of the prompts take {:.0f} MiB, and a whole answer has "
+                    "room for {:.0f} MiB; ask for fewer prompts, choices or alternatives",
+                    Mib(prompt_bytes), Mib(AnswerBudget::kMaxBytesOfOne)));
+    return false;
+  }
+  const size_t bytes_per_token =
+      built.plan.logprobs ? AnswerBytesPerToken(form, built.plan.top_logprobs) : 0;
+  size_t num_tokens = request.sampling.max_tokens;
+  uint32_t most_tokens = request.sampling.max_tokens;
+  bool names_length = request.names_length;
+  for (const GenerateRequest& other : built.others) {
+    num_tokens += other.sampling.max_tokens;
+    most_tokens = std::max(most_tokens, other.sampling.max_tokens);
+    names_length = names_length && other.names_length;
+  }
+  // At most 1024 choices of 2^20 tokens of some KiB: no overflow.
   const size_t worst_bytes =
-      size_t{request.num_choices} * request.sampling.max_tokens * bytes_per_token;
-  if (request.names_length && worst_bytes > AnswerBudget::kMaxBytesOfOne) {
+      prompt_bytes + size_t{request.num_choices} * num_tokens * bytes_per_token;
+  if (names_length && worst_bytes > AnswerBudget::kMaxBytesOfOne) {
     *error = FieldError(
         ErrorCode::kConflict,
-        request.num_choices > 1 ? request.fields.choices : request.fields.max_tokens,
+        built.num_computed() > 1 && built.others.empty() ? request.fields.choices
+                                                         : request.fields.max_tokens,
         fmt::format("the log-probabilities of {} choices of up to {} tokens take {:.0f} MiB, and a "
                     "whole answer has room for {:.0f} MiB; stream it, or ask for fewer choices, "
                     "tokens or alternatives",
-                    request.num_choices, request.sampling.max_tokens, Mib(worst_bytes),
+                    built.num_computed(), most_tokens, Mib(worst_bytes),
                     Mib(AnswerBudget::kMaxBytesOfOne)));
     return false;
   }
   const size_t first_bytes =
-      request.names_length ? worst_bytes : std::min(worst_bytes, AnswerRoom::kStepBytes);
+      names_length ? worst_bytes : std::min(worst_bytes, prompt_bytes + AnswerRoom::kStepBytes);
   AnswerBudget::Share share;
   if (!budget->TryTake(first_bytes, &share)) {
     *error = budget->FullError();
     return false;
   }
-  *room = AnswerRoom(budget, std::move(share), bytes_per_token, request.fields.max_tokens);
+  *room = AnswerRoom(budget, std::move(share), prompt_bytes, bytes_per_token,
+                     request.fields.max_tokens);
   return true;
 }
 

@@ -75,12 +75,14 @@ class AnswerRoom {
 
   // Needs none: tokens take nothing.
   AnswerRoom() = default;
-  // Each token takes `bytes_per_token` of `share`. `max_tokens_field`: the request's, for errors.
-  AnswerRoom(AnswerBudget* budget, AnswerBudget::Share share, size_t bytes_per_token,
-             std::string_view max_tokens_field)
+  // The prompts take `prompt_bytes` of `share`, and each token `bytes_per_token`.
+  // `max_tokens_field`: the request's, for errors.
+  AnswerRoom(AnswerBudget* budget, AnswerBudget::Share share, size_t prompt_bytes,
+             size_t bytes_per_token, std::string_view max_tokens_field)
       : budget_(budget),
         share_(std::move(share)),
         bytes_per_token_(bytes_per_token),
+        filled_bytes_(prompt_bytes),
         max_tokens_field_(max_tokens_field) {}
 
   // Counts one token. False: there is no room for it, as `error` says.

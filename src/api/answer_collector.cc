@@ -12,16 +12,25 @@ using router::TokenOutput;
 using scheduler::FinishReason;
 
 AnswerCollector::AnswerCollector(const AnswerPlan& plan, uint32_t num_choices)
-    : plan_(plan), texts_(plan, num_choices), choices_(num_choices) {
-  for (CollectedChoice& choice : choices_) choice.text = plan.echo_text;
+    : plan_(plan),
+      texts_(plan, num_choices),
+      num_of_prompt_(num_choices / static_cast<uint32_t>(plan.prompts.size())),
+      choices_(num_choices),
+      prompt_logs_(plan.prompts.size()) {
+  for (uint32_t i = 0; i < num_choices; ++i) choices_[i].text = plan.prompts[PromptOf(i)].echo_text;
 }
 
 bool AnswerCollector::Add(const TokenOutput& token) {
   if (failure_) return true;
+  if (plan_.echo_alone && plan_.logs_prompt()) {
+    choices_[token.choice].end = {FinishReason::kLength, {}};
+    return true;
+  }
   RequestError error;
   if (!room_.AddToken(&error)) {
     failure_ = std::move(error);
     choices_ = {};
+    prompt_logs_ = {};
     room_ = {};
     return false;
   }
@@ -57,21 +66,29 @@ size_t AnswerCollector::num_bytes() const {
     const size_t num_entries = 1 + choice.tokens.at(0).top_logprobs.size();
     bytes += choice.tokens.size() * num_entries * kBytesOfLogprob;
   }
+  for (const auto& log : prompt_logs_) {
+    if (log == nullptr) continue;
+    const size_t num_copies = plan_.logs_echo ? plan_.num_choices : 1;
+    bytes += num_copies * (log->rows.size() + log->top.size()) * kBytesOfLogprob;
+  }
   return bytes;
 }
 
 std::vector<uint32_t> AnswerCollector::Best(uint32_t count) const {
   std::vector<uint32_t> order(choices_.size());
   std::iota(order.begin(), order.end(), 0u);
-  if (count >= order.size()) return order;
+  if (count >= num_of_prompt_) return order;
   const auto mean = [this](uint32_t idx) {
     const CollectedChoice& choice = choices_[idx];
     return choice.sum_logprob / std::max(choice.num_tokens, 1u);
   };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return mean(a) > mean(b); });
-  order.resize(count);
-  return order;
+  std::vector<uint32_t> best;
+  for (auto first = order.begin(); first != order.end(); first += num_of_prompt_) {
+    std::stable_sort(first, first + num_of_prompt_,
+                     [&](uint32_t a, uint32_t b) { return mean(a) > mean(b); });
+    best.insert(best.end(), first, first + count);
+  }
+  return best;
 }
 
 }  // namespace baton::api

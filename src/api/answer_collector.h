@@ -4,6 +4,7 @@
 #define BATON_API_ANSWER_COLLECTOR_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,7 +33,7 @@ struct CollectedChoice {
 // See the file comment.
 class AnswerCollector {
  public:
-  // `num_choices`: computed ones. `plan` outlives this.
+  // `num_choices`: computed ones of all prompts, prompt by prompt. `plan` outlives this.
   AnswerCollector(const AnswerPlan& plan, uint32_t num_choices);
 
   // Takes the room of the answer, which goes back with this, or when it is full. Without one,
@@ -42,6 +43,9 @@ class AnswerCollector {
   // False: the token has found no room, as failure() says. All that was collected is given up, and
   // later tokens are ignored (true).
   bool Add(const router::TokenOutput& token);
+  void SetPromptLog(uint32_t prompt, std::shared_ptr<const router::PromptLogprobs> logprobs) {
+    if (!failure_) prompt_logs_[prompt] = std::move(logprobs);
+  }
   const router::RequestError* failure() const { return failure_ ? &*failure_ : nullptr; }
   // The failure, if there is one, is why the request was cancelled; else `error` stays.
   const router::RequestError& FailureOr(const router::RequestError& error) const {
@@ -49,8 +53,14 @@ class AnswerCollector {
   }
 
   const CollectedChoice& choice(uint32_t idx) const { return choices_[idx]; }
-  // The `count` choices of highest mean log-probability, best first; all in their own order when
-  // every one is returned.
+  // The log-probabilities of a prompt; null: it has none.
+  const router::PromptLogprobs* PromptLogOf(uint32_t prompt) const {
+    return prompt_logs_[prompt].get();
+  }
+  // Which prompt a choice belongs to.
+  uint32_t PromptOf(uint32_t idx) const { return idx / num_of_prompt_; }
+  // The `count` choices of highest mean log-probability of each prompt, best first; all in their
+  // own order when every one is returned.
   std::vector<uint32_t> Best(uint32_t count) const;
   uint32_t num_reasoning_tokens() const { return texts_.num_reasoning_tokens(); }
   // About how many the answer has, as JSON.
@@ -59,7 +69,9 @@ class AnswerCollector {
  private:
   const AnswerPlan& plan_;
   AnswerText texts_;
+  const uint32_t num_of_prompt_;  // computed choices of one prompt
   std::vector<CollectedChoice> choices_;
+  std::vector<std::shared_ptr<const router::PromptLogprobs>> prompt_logs_;  // by prompt
   AnswerRoom room_;
   std::optional<router::RequestError> failure_;
 };

@@ -18,9 +18,10 @@ using text::ToolParts;
 
 AnswerText::AnswerText(const AnswerPlan& plan, uint32_t num_choices)
     : plan_(plan), choices_(num_choices) {
-  const uint32_t num_echoed = CountCodePoints(plan.echo_text);
-  for (Choice& choice : choices_) {
-    choice.num_code_points = num_echoed;
+  const size_t num_of_prompt = num_choices / plan.prompts.size();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    choice.num_code_points = CountCodePoints(plan.prompts[i / num_of_prompt].echo_text);
     if (plan.splits_reasoning && !plan.has_channels()) {
       choice.splitter.emplace(plan.opens_reasoning);
     }

@@ -36,7 +36,7 @@ struct TokenText {
 // The texts of all choices of one request; see the file comment.
 class AnswerText {
  public:
-  // `num_choices`: computed ones. `plan` outlives this.
+  // `num_choices`: computed ones of all prompts, prompt by prompt. `plan` outlives this.
   AnswerText(const AnswerPlan& plan, uint32_t num_choices);
 
   // Tokens of one choice in order. Text that was held back comes with the last one.

@@ -49,6 +49,11 @@ class AnswerWriter {
   // `result`: set for the choice that ends last; null for the others.
   virtual void EndChoice(uint32_t choice, const ChoiceEnd& end,
                          const router::GenerateResult* result, std::string* out) = 0;
+  // As EndChoice, for the last choice of one of several prompts while others still run.
+  virtual void EndPrompt(uint32_t choice, const ChoiceEnd& end,
+                         const router::GenerateResult& /*result*/, std::string* out) {
+    EndChoice(choice, end, nullptr, out);
+  }
   virtual void Finish(const router::GenerateResult& result, uint32_t num_reasoning_tokens,
                       std::string* out) = 0;
   // The answer fails after Begin; the connection is closed afterwards.

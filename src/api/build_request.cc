@@ -24,6 +24,8 @@
 namespace baton::api {
 
 using limits::kMaxEncodeBytes;
+using limits::kMaxPromptLogprobs;
+using limits::kMaxPrompts;
 using limits::kMaxPromptTokens;
 using limits::kMaxRequestIdBytes;
 using router::ContextLengthError;
@@ -69,8 +71,10 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
   if (is_chat && params.messages.empty()) {
     return Fail(error, ErrorCode::kMissingField, params.names.messages, kExpectedMessages);
   }
-  if (!is_chat && params.prompt.has_value() != params.prompt_token_field.empty()) {
-    const bool both = params.prompt.has_value();
+  const int num_prompt_fields =
+      params.prompt.has_value() + !params.prompt_token_field.empty() + !params.prompts.empty();
+  if (!is_chat && num_prompt_fields != 1) {
+    const bool both = num_prompt_fields > 1;
     return Fail(error, both ? ErrorCode::kConflict : ErrorCode::kMissingField, "prompt",
                 both ? "only one of prompt and prompt_token_ids may be given" : kExpectedPrompt);
   }
@@ -79,14 +83,25 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
     return Fail(error, ErrorCode::kConflict, "top_logprobs", "it needs logprobs to be true");
   }
   if (best_of < n) return Fail(error, ErrorCode::kConflict, "best_of", "it must be at least n");
+  const size_t num_computed = params.prompts.size() * static_cast<size_t>(best_of);
+  if (num_computed > kMaxPrompts) {
+    return Fail(
+        error, ErrorCode::kConflict, best_of > n ? "best_of" : "n",
+        fmt::format("{} prompts have {} choices, and a request has at most {}; send several "
+                    "requests",
+                    params.prompts.size(), num_computed, kMaxPrompts));
+  }
   if (best_of > n && stream) {
     return Fail(error, ErrorCode::kConflict, "best_of", "a stream needs it to equal n");
   }
-  if (params.echo.value_or(false) && params.logprobs_count.has_value()) {
-    return Fail(error, ErrorCode::kConflict, "echo",
-                "log-probabilities of the prompt are not served, so echo excludes logprobs");
+  const bool logs_echo = params.echo.value_or(false) && params.logprobs_count.has_value();
+  if (stream && (logs_echo || params.prompt_logprobs.has_value())) {
+    return Fail(
+        error, ErrorCode::kConflict, logs_echo ? "echo" : "prompt_logprobs",
+        "the log-probabilities of a prompt come in whole answers; a stream has none of them");
   }
-  if (params.max_tokens == 0 && !params.echo.value_or(false)) {
+  const bool answers_alone = params.echo.value_or(false) || params.prompt_logprobs.has_value();
+  if (params.max_tokens == 0 && !answers_alone) {
     return Fail(error, ErrorCode::kConflict, "max_tokens", "0 needs echo to be true");
   }
   if (params.has_stream_options && !stream) {
@@ -154,47 +169,76 @@ bool SetForm(const ApiParams& params, const ModelInfo& model, BuiltRequest* buil
   grammar->start = built->grammar_start;
   built->request.sampling.grammar = std::move(grammar);
   built->request.fields.grammar = params.form_field;
+  for (GenerateRequest& other : built->others) {
+    other.sampling.grammar = built->request.sampling.grammar;
+    other.fields.grammar = params.form_field;
+  }
   built->plan.is_constrained = true;
   return true;
 }
 
-// The prompt's tokens, and its text where the answer repeats it.
-bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelInfo& model,
-                  BuiltRequest* built, RequestError* error) {
-  AnswerPlan& plan = built->plan;
-  if (IsConversation(plan.endpoint)) {
-    ChatPrompt prompt;
-    if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
-    built->unread = UnreadVariables(model, params);
-    built->request.prompt = std::move(prompt.tokens);
-    built->grammar_start = GrammarStartOf(model.chat_template->source(), prompt.text);
-    const bool thinks = TemplateThinks(model.chat_template->source());
-    plan.splits_reasoning = plan.splits_reasoning && (thinks || plan.has_channels());
-    plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
-    return true;
+// Where a prompt of a completion stands in its request.
+struct PromptSource {
+  const std::string* text = nullptr;  // null: ids
+  const std::vector<int64_t>* ids = nullptr;
+  std::string field;  // for errors
+};
+
+std::vector<PromptSource> SourcesOf(const ApiParams& params) {
+  if (params.prompt.has_value()) return {{&*params.prompt, nullptr, "prompt"}};
+  if (params.prompts.empty()) {
+    return {{nullptr, &params.prompt_token_ids, std::string(params.prompt_token_field)}};
   }
-  std::vector<TokenId> tokens;
-  if (params.prompt.has_value()) {
-    if (plan.echo) plan.echo_text = *params.prompt;
-    const TextField field = {"prompt", *params.prompt};
-    if (!TokenizeText(model, field, {.add_special = true}, &tokens, error)) return false;
-    built->request.prompt = std::move(tokens);
-    return true;
+  std::vector<PromptSource> sources;
+  for (const ApiPrompt& prompt : params.prompts) {
+    std::string field = fmt::format("prompt[{}]", sources.size());
+    const std::string* text = prompt.text.has_value() ? &*prompt.text : nullptr;
+    sources.push_back({text, &prompt.token_ids, std::move(field)});
   }
-  const std::string_view field = params.prompt_token_field;
-  if (!CheckTokenIds(model, params.prompt_token_ids, field, error)) return false;
-  tokens.assign(params.prompt_token_ids.begin(), params.prompt_token_ids.end());
-  built->request.prompt = std::move(tokens);
-  return !plan.echo || DetokenizeIds(model, params.prompt_token_ids, field, &plan.echo_text, error);
+  return sources;
 }
 
-// Sets max_tokens and min_tokens from what the context leaves.
-bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
-                RequestError* error) {
-  const bool is_chat = IsConversation(built->plan.endpoint);
-  std::string_view field = is_chat ? params.names.messages : "prompt";
-  if (!params.prompt_token_field.empty()) field = params.prompt_token_field;
-  const size_t num_prompt_tokens = built->request.prompt.size();
+// The tokens of the conversation.
+bool EncodeMessages(const ApiParams& params, const Arrival& arrival, BuiltRequest* built,
+                    RequestError* error) {
+  AnswerPlan& plan = built->plan;
+  const ModelInfo& model = *plan.model;
+  ChatPrompt prompt;
+  if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
+  built->unread = UnreadVariables(model, params);
+  built->request.prompt = std::move(prompt.tokens);
+  built->grammar_start = GrammarStartOf(model.chat_template->source(), prompt.text);
+  const bool thinks = TemplateThinks(model.chat_template->source());
+  plan.splits_reasoning = plan.splits_reasoning && (thinks || plan.has_channels());
+  plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
+  return true;
+}
+
+// The prompt's tokens, and its text where the answer repeats it.
+bool EncodePrompt(const PromptSource& source, const AnswerPlan& plan, GenerateRequest* request,
+                  PlannedPrompt* planned, RequestError* error) {
+  const ModelInfo& model = *plan.model;
+  std::vector<TokenId> tokens;
+  if (source.text != nullptr) {
+    if (plan.echo) planned->echo_text = *source.text;
+    const TextField field = {source.field, *source.text};
+    if (!TokenizeText(model, field, {.add_special = true}, &tokens, error)) return false;
+    request->prompt = std::move(tokens);
+    return true;
+  }
+  if (!CheckTokenIds(model, *source.ids, source.field, error)) return false;
+  tokens.assign(source.ids->begin(), source.ids->end());
+  request->prompt = std::move(tokens);
+  return !plan.echo || DetokenizeIds(model, *source.ids, source.field, &planned->echo_text, error);
+}
+
+// Sets max_tokens and min_tokens of a request with a prompt from what the context leaves. `field`:
+// the client's name for that prompt.
+bool SetLengths(const ApiParams& params, std::string_view field, const AnswerPlan& plan,
+                GenerateRequest* request, RequestError* error) {
+  const bool is_chat = IsConversation(plan.endpoint);
+  const ModelInfo& model = *plan.model;
+  const size_t num_prompt_tokens = request->prompt.size();
   if (num_prompt_tokens == 0) {
     return Fail(error, ErrorCode::kInvalidValue, field, "at least one token long");
   }
@@ -202,37 +246,103 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
     *error = ContextLengthError(field, static_cast<uint32_t>(num_prompt_tokens), model.max_context);
     return false;
   }
-  built->plan.num_prompt_tokens = static_cast<uint32_t>(num_prompt_tokens);
   const int64_t room = static_cast<int64_t>(model.max_context - num_prompt_tokens);
   const std::optional<int64_t> asked =
       params.max_completion_tokens.has_value() ? params.max_completion_tokens : params.max_tokens;
   const int64_t wanted = asked.value_or(is_chat ? room : kDefaultCompletionTokens);
   if (params.max_completion_tokens.has_value()) {
-    built->request.fields.max_tokens = "max_completion_tokens";
+    request->fields.max_tokens = "max_completion_tokens";
   } else {
-    built->request.fields.max_tokens = params.names.max_tokens;
+    request->fields.max_tokens = params.names.max_tokens;
   }
   const int64_t min_tokens = params.min_tokens.value_or(0);
   if (min_tokens > wanted) {
     std::string from = is_chat ? "that the context leaves" : "that are the default";
-    if (asked.has_value()) from = fmt::format("of {}", built->request.fields.max_tokens);
+    if (asked.has_value()) from = fmt::format("of {}", request->fields.max_tokens);
     return Fail(error, ErrorCode::kConflict, "min_tokens",
                 fmt::format("it must be at most the {} tokens {}", wanted, from));
   }
-  SamplingParams& sampling = built->request.sampling;
-  built->request.fields.prompt = field;
+  SamplingParams& sampling = request->sampling;
+  request->fields.prompt = is_chat                             ? params.names.messages
+                           : params.prompt_token_field.empty() ? "prompt"
+                                                               : params.prompt_token_field;
   sampling.max_tokens = static_cast<uint32_t>(std::min(wanted, room));
-  built->request.names_length = wanted <= room && (asked.has_value() || !is_chat);
-  built->plan.echo_alone = wanted == 0;
+  request->names_length = wanted <= room && (asked.has_value() || !is_chat);
   sampling.min_tokens = static_cast<uint32_t>(std::min(min_tokens, room));
   return true;
 }
 
-// Refuses a prompt that would be repeated in more bytes than kMaxEchoBytes.
+// Makes built->request, which has everything else, the request of the first prompt, and those of
+// further prompts from it.
+bool SetPrompts(const ApiParams& params, const Arrival& arrival, BuiltRequest* built,
+                RequestError* error) {
+  AnswerPlan& plan = built->plan;
+  if (IsConversation(plan.endpoint)) {
+    if (!EncodeMessages(params, arrival, built, error) ||
+        !SetLengths(params, params.names.messages, plan, &built->request, error)) {
+      return false;
+    }
+    plan.prompts.front().num_tokens = static_cast<uint32_t>(built->request.prompt.size());
+    return true;
+  }
+  const std::vector<PromptSource> sources = SourcesOf(params);
+  built->others.assign(sources.size() - 1, built->request);
+  plan.prompts.assign(sources.size(), {});
+  for (size_t i = 0; i < sources.size(); ++i) {
+    GenerateRequest* request = i == 0 ? &built->request : &built->others[i - 1];
+    // Equal prompts have different answers, unless the client gave the seed.
+    if (i > 0 && !request->names_seed) request->sampling.seed = RandomU64();
+    if (!EncodePrompt(sources[i], plan, request, &plan.prompts[i], error) ||
+        !SetLengths(params, sources[i].field, plan, request, error)) {
+      return false;
+    }
+    plan.prompts[i].num_tokens = static_cast<uint32_t>(request->prompt.size());
+  }
+  plan.echo_alone = built->request.sampling.max_tokens == 0;
+  return true;
+}
+
+// Asks for the log-probabilities of the prompts, where the answer has them.
+bool SetPromptLog(const ApiParams& params, BuiltRequest* built, RequestError* error) {
+  AnswerPlan& plan = built->plan;
+  plan.logs_echo = plan.echo && plan.logprobs;
+  if (params.prompt_logprobs.has_value()) {
+    plan.prompt_logprobs = static_cast<uint32_t>(*params.prompt_logprobs);
+  }
+  if (!plan.logs_prompt()) return true;
+  const std::string_view field = plan.logs_echo ? "echo" : "prompt_logprobs";
+  const uint64_t num_of_token = uint64_t{1} + plan.top_of_prompt();
+  for (size_t i = 0; i < plan.prompts.size(); ++i) {
+    GenerateRequest& request = i == 0 ? built->request : built->others[i - 1];
+    const uint64_t num_entries = request.prompt.size() * num_of_token;
+    if (num_entries > kMaxPromptLogprobs) {
+      return Fail(
+          error, ErrorCode::kConflict, field,
+          fmt::format("a prompt of {} tokens has {} log-probabilities with {} alternatives "
+                      "each, and an answer has at most {}; ask for fewer alternatives",
+                      request.prompt.size(), num_entries, num_of_token - 1, kMaxPromptLogprobs));
+    }
+    plan.prompts[i].tokens = request.prompt;
+    request.fields.prompt_logprobs = field;
+    request.sampling.max_tokens = std::max(request.sampling.max_tokens, 1u);
+    // The first token has none.
+    if (request.prompt.size() > 1) request.sampling.prompt_logprobs = plan.top_of_prompt();
+  }
+  return true;
+}
+
+// Refuses prompts that would be repeated in more bytes than kMaxEchoBytes.
 bool CheckEcho(const BuiltRequest& built, RequestError* error) {
   const uint32_t num_choices = built.request.num_choices;
-  const size_t num_bytes = built.plan.echo_text.size();
+  size_t num_bytes = 0;
+  for (const PlannedPrompt& prompt : built.plan.prompts) num_bytes += prompt.echo_text.size();
   if (num_bytes * num_choices <= kMaxEchoBytes) return true;
+  if (!built.others.empty()) {
+    return Fail(error, ErrorCode::kConflict, "echo",
+                fmt::format("the prompts of {} bytes are repeated for {} choices each, and echo "
+                            "has room for {} bytes; send several requests",
+                            num_bytes, num_choices, kMaxEchoBytes));
+  }
   return Fail(error, ErrorCode::kConflict, num_choices > 1 ? built.request.fields.choices : "echo",
               fmt::format("the prompt of {} bytes is repeated for each choice, and echo has room "
                           "for {} bytes",
@@ -358,9 +468,9 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
     return false;
   }
   SetToolReading(params, arrival.tool_style, built);
-  return EncodePrompt(params, arrival, *model, built, error) &&
-         SetLengths(params, *model, built, error) && CheckEcho(*built, error) &&
-         SetForm(params, *model, built, error) && SetToolGrammar(params, built, error);
+  return SetPrompts(params, arrival, built, error) && CheckEcho(*built, error) &&
+         SetPromptLog(params, built, error) && SetForm(params, *model, built, error) &&
+         SetToolGrammar(params, built, error);
 }
 
 bool IsUsableRequestId(std::string_view id) {

@@ -4,6 +4,7 @@
 #ifndef BATON_API_BUILD_REQUEST_H_
 #define BATON_API_BUILD_REQUEST_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "src/text/chat_encoder.h"
 #include "src/text/tokenizer.h"
 #include "src/wire/answer_grammar.h"
+#include "src/wire/prompt.h"
 
 namespace baton::api {
 
@@ -28,6 +30,13 @@ namespace baton::api {
 // once, where nothing waits for a slow client: as JSON, at 6 bytes for each of them at worst, this
 // stays below limits::kMaxUnsentBytes.
 inline constexpr size_t kMaxEchoBytes = size_t{512} << 10;
+
+// One prompt as its answer shows it.
+struct PlannedPrompt {
+  uint32_t num_tokens = 0;
+  std::string echo_text;  // with `echo`
+  wire::Prompt tokens;    // where its log-probabilities are told
+};
 
 // How an answer is written: what the router does not need to know.
 struct AnswerPlan {
@@ -40,14 +49,17 @@ struct AnswerPlan {
   int64_t received_unix_us = 0;  // wall clock at the same moment
   bool stream = false;
   bool include_usage = false;
-  bool continuous_usage = false;   // with include_usage: every chunk has the choice's usage so far
-  uint32_t num_prompt_tokens = 0;  // for that
+  bool continuous_usage = false;  // with include_usage: every chunk has the choice's usage so far
   bool logprobs = false;
   uint32_t top_logprobs = 0;
-  uint32_t num_choices = 1;  // returned; best_of computes more
+  uint32_t num_choices = 1;  // returned for each prompt; best_of computes more
+  std::vector<PlannedPrompt> prompts{1};
   bool echo = false;
-  bool echo_alone = false;        // max_tokens 0: the answer is the prompt, and nothing is computed
-  std::string echo_text;          // the prompt, with `echo`
+  // max_tokens 0: the answer is the prompt. Nothing is computed but its log-probabilities, and with
+  // them one token, of which nobody is told.
+  bool echo_alone = false;
+  bool logs_echo = false;                   // `logprobs` has those of the echoed prompt
+  std::optional<uint32_t> prompt_logprobs;  // alternatives in the field of that name
   bool splits_reasoning = false;  // the model may think, and its thoughts have a field of their own
   bool opens_reasoning = false;   // the prompt ends within thoughts
   std::shared_ptr<const ToolReading> tools;  // null: no calls are read
@@ -55,6 +67,16 @@ struct AnswerPlan {
   // Texts that may end a choice, for stop_reason.
   std::vector<std::string> stop;
   bool ignore_eos = false;
+
+  // Choices that are returned, prompt by prompt.
+  uint32_t num_all_choices() const { return num_choices * static_cast<uint32_t>(prompts.size()); }
+  bool logs_prompt() const { return logs_echo || prompt_logprobs.has_value(); }
+  // Alternatives of each of the prompt's tokens that are computed.
+  uint32_t top_of_prompt() const {
+    return std::max(logs_echo ? top_logprobs : 0, prompt_logprobs.value_or(0));
+  }
+  // The prompt of a returned choice.
+  const PlannedPrompt& PromptOf(uint32_t choice) const { return prompts[choice / num_choices]; }
 
   // Thoughts and answer stand in channels, which the reader of calls tells apart.
   bool has_channels() const {
@@ -70,13 +92,19 @@ struct AnswerPlan {
 
 // A request ready for Submit.
 struct BuiltRequest {
-  router::GenerateRequest request;
+  router::GenerateRequest request;              // of its first prompt
+  std::vector<router::GenerateRequest> others;  // of its other prompts, in their order
   // request.timeout_us before the transport's own deadline cut it; 0 = none was given
   int64_t timeout_us = 0;
   AnswerPlan plan;
   std::vector<std::string> unread;  // see UnreadVariables; also what a loose schema drops
   // Where a grammar of the answer begins.
   wire::GrammarStart grammar_start = wire::GrammarStart::kFirstToken;
+
+  // Choices that are computed, of all prompts.
+  uint32_t num_computed() const {
+    return request.num_choices * static_cast<uint32_t>(1 + others.size());
+  }
 };
 
 // Where, when and under which name a request arrived.

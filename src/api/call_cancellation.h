@@ -1,9 +1,10 @@
-// CallCancellation: cancels the request of one call, whenever the reason comes: before, while or
-// after the request is submitted. Any thread.
+// CallCancellation: cancels the requests of one call, whenever the reason comes: before, while or
+// after they are submitted. Any thread.
 #ifndef BATON_API_CALL_CANCELLATION_H_
 #define BATON_API_CALL_CANCELLATION_H_
 
 #include <optional>
+#include <vector>
 
 #include "src/base/ids.h"
 #include "src/base/mutex.h"
@@ -14,15 +15,18 @@ namespace baton::api {
 // See the file comment.
 class CallCancellation {
  public:
-  // Nobody wants the answer any more: the client has gone, or the answer has no room.
-  void OnCancel(router::Submitter* submitter);
-  // The request was submitted under this name.
+  // Nobody wants the answer any more: the client has gone, the answer has no room, or a part of it
+  // has failed.
+  void OnCancel(router::Submitter* submitter,
+                router::CancelCause cause = router::CancelCause::kClientLeft);
+  // A request was submitted under this name.
   void OnSubmitted(router::Submitter* submitter, RequestUid uid);
+  bool is_cancelled() const;
 
  private:
-  Mutex mutex_;
-  bool cancelled_ BATON_GUARDED_BY(mutex_) = false;
-  std::optional<RequestUid> uid_ BATON_GUARDED_BY(mutex_);
+  mutable Mutex mutex_;
+  std::optional<router::CancelCause> cause_ BATON_GUARDED_BY(mutex_);  // of the cancellation
+  std::vector<RequestUid> uids_ BATON_GUARDED_BY(mutex_);              // ended ones too
 };
 
 }  // namespace baton::api

@@ -10,8 +10,8 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/message.h"
 
-#include "src/api/echo_answer.h"
 #include "src/api/idempotency_key.h"
+#include "src/api/prompt_fan_in.h"
 #include "src/api/schema.h"
 #include "src/base/clock.h"
 #include "src/base/limits.h"
@@ -181,10 +181,10 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
   }
   plan_ = std::move(built.plan);
   if (built.request.key == nullptr) name_.Tell(plan_.request_id);
-  BeginAnswer(built.request.num_choices);
+  BeginAnswer(built.num_computed());
   const std::shared_ptr<GenerateCall> self = self_;
-  const auto uid = SubmitOrEcho(parts_.submitter, std::move(built.request), self);
-  if (uid.has_value()) cancellation_.OnSubmitted(parts_.submitter, *uid);
+  SubmitAnswer(parts_.submitter, std::move(built.request), std::move(built.others), self,
+               cancellation_);
 }
 
 void GenerateCall::Refuse(const RequestError& error, std::string_view request_id) {

@@ -23,6 +23,7 @@
 
 #include "src/api/answer_budget.h"
 #include "src/api/answer_collector.h"
+#include "src/api/answer_sink.h"
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
 #include "src/api/call_cancellation.h"
@@ -43,7 +44,7 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint)
 
 // The part that unary and streaming calls share: the way from the message to the submitted request,
 // and how they are refused, cancelled and let go.
-class GenerateCall : public router::ResponseSink {
+class GenerateCall : public AnswerSink {
  public:
   void OnAccepted(const router::AnswerName& name) override;
   void OnFailed(const router::RequestError& error) override;
@@ -59,12 +60,12 @@ class GenerateCall : public router::ResponseSink {
   void Begin(std::shared_ptr<GenerateCall> self, const google::protobuf::Message* message,
              Endpoint endpoint, bool stream);
   // The reactor's OnCancel and OnDone call these. An answer without room is cancelled too.
-  void Cancelled() { cancellation_.OnCancel(parts_.submitter); }
+  void Cancelled() { cancellation_->OnCancel(parts_.submitter); }
   // This call, from Begin to Done.
   std::shared_ptr<GenerateCall> self() const { return self_; }
   void Done();
 
-  // The request of plan_ is about to be submitted.
+  // The requests of plan_ are about to be submitted; they have so many choices together.
   virtual void BeginAnswer(uint32_t num_choices) = 0;
   // The call ends with `status`, after all its messages.
   virtual void End(grpc::Status status) = 0;
@@ -81,7 +82,7 @@ class GenerateCall : public router::ResponseSink {
   void Refuse(const router::RequestError& error, std::string_view request_id);
 
   std::shared_ptr<GenerateCall> self_;  // from Begin to Done
-  CallCancellation cancellation_;
+  const std::shared_ptr<CallCancellation> cancellation_ = std::make_shared<CallCancellation>();
 };
 
 // One unary call: collects the tokens and answers once.
@@ -102,6 +103,10 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
 
   void OnToken(const router::TokenOutput& token) override {
     if (!answer_->Add(token)) Cancelled();
+  }
+  void OnLoggedPrompt(uint32_t prompt,
+                      std::shared_ptr<const router::PromptLogprobs> logprobs) override {
+    answer_->SetPromptLog(prompt, std::move(logprobs));
   }
   void OnFinished(const router::GenerateResult& result) override {
     if (answer_->failure()) return GenerateCall::OnFailed(*answer_->failure());

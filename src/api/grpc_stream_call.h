@@ -57,7 +57,15 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
       Push(std::move(chunk));
     }
   }
+  void OnPromptFinished(const router::GenerateResult& result) override {
+    FillPromptTimings(result.timings, &last_chunk_);
+    Push(std::exchange(last_chunk_, {}));
+  }
   void OnFinished(const router::GenerateResult& result) override {
+    if (!result.prompts.empty()) {
+      const size_t prompt = last_chunk_.choices(0).index() / plan_.num_choices;
+      FillPromptTimings(result.prompts[prompt], &last_chunk_);
+    }
     FillUsage(plan_, result, texts_->num_reasoning_tokens(), last_chunk_.mutable_usage());
     FillTimings(result.timings, last_chunk_.mutable_timings());
     Push(std::move(last_chunk_));

@@ -7,7 +7,6 @@
 
 #include "src/api/chat_page.h"
 #include "src/api/cluster_events.h"
-#include "src/api/echo_answer.h"
 #include "src/api/http_sinks.h"
 #include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
@@ -16,6 +15,7 @@
 #include "src/api/openai_surface.h"
 #include "src/api/openapi_json.h"
 #include "src/api/path_hints.h"
+#include "src/api/prompt_fan_in.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/api/tokenize_json.h"
@@ -44,7 +44,6 @@ using router::HttpStatusOf;
 using router::ModelInfo;
 using router::PlainError;
 using router::RequestError;
-using router::ResponseSink;
 using router::Topology;
 using text::ChatPrompt;
 
@@ -414,21 +413,24 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   const bool streams = built.plan.stream;
   AnswerTarget target{surface, asked.make_writer(std::move(built.plan)), std::move(headers),
                       exchange.responder};
-  std::shared_ptr<ResponseSink> sink;
-  std::shared_ptr<HttpWholeSink> whole;
+  const auto cancellation = std::make_shared<CallCancellation>();
+  std::shared_ptr<AnswerSink> sink;
   if (streams) {
     sink = std::make_shared<HttpStreamSink>(std::move(target), parts_.sse_ping_ms);
   } else {
-    whole = std::make_shared<HttpWholeSink>(std::move(target), built.request.num_choices, parts_);
+    auto whole = std::make_shared<HttpWholeSink>(std::move(target), built.num_computed(), parts_);
     whole->Keep(std::move(room));
-    sink = whole;
+    whole->CancelBy(cancellation);
+    sink = std::move(whole);
   }
-  const auto uid = SubmitOrEcho(submitter_, std::move(built.request), std::move(sink));
-  if (!uid.has_value()) return;
-  if (whole != nullptr) whole->OnSubmitted(*uid);
-  exchange.responder->OnClosed([submitter = submitter_, uid = *uid](HttpClientGone how) {
+  if (!SubmitAnswer(submitter_, std::move(built.request), std::move(built.others), std::move(sink),
+                    cancellation)) {
+    return;
+  }
+  exchange.responder->OnClosed([submitter = submitter_, cancellation](HttpClientGone how) {
     const bool is_slow = how == HttpClientGone::kStalled;
-    submitter->Cancel(uid, is_slow ? CancelCause::kSlowClient : CancelCause::kClientLeft);
+    cancellation->OnCancel(submitter,
+                           is_slow ? CancelCause::kSlowClient : CancelCause::kClientLeft);
   });
 }
 

@@ -114,8 +114,8 @@ void HttpWholeSink::OnFailed(const RequestError& failed) {
 HttpStreamSink::HttpStreamSink(AnswerTarget target, int64_t ping_ms)
     : HttpSink(std::move(target)),
       ping_ms_(ping_ms),
-      texts_(plan(), plan().num_choices),
-      opened_(plan().num_choices, false) {}
+      texts_(plan(), plan().num_all_choices()),
+      opened_(plan().num_all_choices(), false) {}
 
 void HttpStreamSink::Start() {
   if (started_) return;
@@ -151,6 +151,14 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
       writer_->EndChoice(token.choice, end, nullptr, &events);
     }
   }
+  responder_->Write(events);
+}
+
+void HttpStreamSink::OnPromptFinished(const GenerateResult& result) {
+  if (!last_end_.has_value()) return;
+  std::string events;
+  writer_->EndPrompt(last_end_->choice, last_end_->end, result, &events);
+  last_end_.reset();
   responder_->Write(events);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/api/answer_collector.h"
+#include "src/api/answer_sink.h"
 #include "src/api/answer_text.h"
 #include "src/api/answer_writer.h"
 #include "src/api/api_workers.h"
@@ -35,7 +36,7 @@ struct AnswerTarget {
 };
 
 // A sink that answers through one responder.
-class HttpSink : public router::ResponseSink {
+class HttpSink : public AnswerSink {
  public:
   explicit HttpSink(AnswerTarget target)
       : surface_(target.surface),
@@ -73,11 +74,17 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
 
   // Takes the reservation of the answer; the destructor gives it back.
   void Keep(AnswerRoom room) { answer_.Keep(std::move(room)); }
-  // The request was submitted under this name. Any thread.
-  void OnSubmitted(RequestUid uid) { cancellation_.OnSubmitted(submitter_, uid); }
+  // What cancels the requests of this answer. An answer that has no room cancels itself.
+  void CancelBy(std::shared_ptr<CallCancellation> cancellation) {
+    cancellation_ = std::move(cancellation);
+  }
 
   void OnToken(const router::TokenOutput& token) override {
-    if (!answer_.Add(token)) cancellation_.OnCancel(submitter_);
+    if (!answer_.Add(token) && cancellation_ != nullptr) cancellation_->OnCancel(submitter_);
+  }
+  void OnLoggedPrompt(uint32_t prompt,
+                      std::shared_ptr<const router::PromptLogprobs> logprobs) override {
+    answer_.SetPromptLog(prompt, std::move(logprobs));
   }
   void OnFinished(const router::GenerateResult& result) override;
   void OnFailed(const router::RequestError& error) override;
@@ -95,8 +102,8 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
   AnswerCollector answer_;
   router::Submitter* const submitter_;
   ApiWorkers* const workers_;
-  CallCancellation cancellation_;        // of an answer that has no room
-  std::unique_ptr<WholeAnswer> pieces_;  // set once an answer in pieces has begun
+  std::shared_ptr<CallCancellation> cancellation_;  // null: nothing was submitted
+  std::unique_ptr<WholeAnswer> pieces_;             // set once an answer in pieces has begun
 };
 
 // A stream of the surface's events. The header goes out once a worker has taken the request, so
@@ -109,6 +116,7 @@ class HttpStreamSink final : public HttpSink {
 
   void OnTaken() override { Start(); }
   void OnToken(const router::TokenOutput& token) override;
+  void OnPromptFinished(const router::GenerateResult& result) override;
   void OnFinished(const router::GenerateResult& result) override;
   void OnFailed(const router::RequestError& error) override;
 

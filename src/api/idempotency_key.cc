@@ -99,6 +99,11 @@ bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_vie
         fmt::format("1 to {} printable ASCII characters, given once", kMaxIdempotencyKeyBytes));
     return false;
   }
+  if (built->plan.logs_prompt()) {
+    *error = FieldError(ErrorCode::kConflict, field,
+                        "an answer with the log-probabilities of its prompt is not remembered");
+    return false;
+  }
   // An echo alone computes nothing: there is no generation to be one.
   if (built->request.sampling.max_tokens == 0) return true;
   auto key = std::make_shared<IdempotencyKey>();
@@ -112,6 +117,12 @@ bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_vie
   key->fingerprint = hash.Digest128();
   key->timeout_us = built->timeout_us;
   key->name = {built->plan.id, built->plan.request_id, built->plan.created_unix_s};
+  // Each prompt of several is a generation of its own. A line break is in no client's key.
+  for (size_t i = 0; i < built->others.size(); ++i) {
+    auto other = std::make_shared<IdempotencyKey>(*key);
+    other->scope += fmt::format("\n{}", i + 1);
+    built->others[i].key = std::move(other);
+  }
   built->request.key = std::move(key);
   return true;
 }

@@ -166,7 +166,7 @@ void MessagesWriter::Begin(std::string* out) {
   json.Key("message").BeginObject();
   WriteHead(plan(), &json);
   json.EndArray().Key("stop_reason").Null().Key("stop_sequence").Null();
-  WriteUsage(plan().num_prompt_tokens, 0, 0, &json);
+  WriteUsage(plan().prompts.front().num_tokens, 0, 0, &json);
   json.EndObject().EndObject().EndObject();
   AppendEvent("message_start", json.text(), out);
 }

@@ -21,12 +21,14 @@ using router::LinkKindName;
 using router::LinkView;
 using router::ModelInfo;
 using router::ProcessView;
+using router::PromptLogprobs;
 using router::RequestError;
 using router::RequestTimings;
 using router::RequestView;
 using router::TokenOutput;
 using router::Topology;
 using router::UnpairedView;
+using text::LossyUtf8;
 using text::TextOrBytes;
 using text::Tokenizer;
 
@@ -48,9 +50,10 @@ void WriteChunkHead(const AnswerPlan& plan, JsonWriter* json) {
 void WriteUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,
                 JsonWriter* json) {
   json->Key("usage").BeginObject();
+  const uint32_t num_sampled = plan.echo_alone ? 0 : result.num_completion_tokens;
   json->Key("prompt_tokens").Uint(result.num_prompt_tokens);
-  json->Key("completion_tokens").Uint(result.num_completion_tokens);
-  json->Key("total_tokens").Uint(uint64_t{result.num_prompt_tokens} + result.num_completion_tokens);
+  json->Key("completion_tokens").Uint(num_sampled);
+  json->Key("total_tokens").Uint(uint64_t{result.num_prompt_tokens} + num_sampled);
   json->Key("prompt_tokens_details").BeginObject();
   json->Key("cached_tokens").Uint(result.timings.cached_tokens);
   json->EndObject();
@@ -193,15 +196,41 @@ void WriteDelta(const TokenText& text, JsonWriter* json) {
   json->EndObject();
 }
 
+// One position of `prompt_logprobs`, whose token is `id`.
+void WritePromptPosition(const AnswerPlan& plan, TokenId id, const PromptLogprobs* log, size_t pos,
+                         JsonWriter* json) {
+  if (pos == 0 || log == nullptr || pos > log->rows.size()) {
+    json->Null();
+    return;
+  }
+  const Tokenizer& tokenizer = *plan.model->tokenizer;
+  const auto add = [&](TokenId token, float logprob, uint32_t rank) {
+    json->Key(std::to_string(token)).BeginObject();
+    json->Key("logprob").Float(logprob).Key("rank").Uint(rank);
+    json->Key("decoded_token").String(LossyUtf8(tokenizer.TokenBytes(token))).EndObject();
+  };
+  const PromptLogprobs::Row& row = log->rows[pos - 1];
+  json->BeginObject();
+  add(id, row.logprob, row.rank);
+  uint32_t rank = 0;
+  for (const TokenLogprob& other : log->TopOf(pos - 1)) {
+    if (++rank > *plan.prompt_logprobs) break;
+    if (other.token != id) add(other.token, other.logprob, rank);
+  }
+  json->EndObject();
+}
+
 // Closes a chunk of a choice with so many tokens until now: "usage":null where a usage chunk is
 // still to come, or the choice's usage so far.
-std::string EndChunk(const AnswerPlan& plan, uint32_t num_tokens, JsonWriter* json) {
+std::string EndChunk(const AnswerPlan& plan, uint32_t choice, uint32_t num_tokens,
+                     JsonWriter* json) {
   json->EndArray();
   if (plan.continuous_usage) {
+    const uint64_t num_prompt_tokens = plan.PromptOf(choice).num_tokens;
     json->Key("usage").BeginObject();
-    json->Key("prompt_tokens").Uint(plan.num_prompt_tokens);
+    json->Key("prompt_tokens").Uint(num_prompt_tokens);
     json->Key("completion_tokens").Uint(num_tokens);
-    json->Key("total_tokens").Uint(uint64_t{plan.num_prompt_tokens} + num_tokens);
+    json->Key("total_tokens").Uint(num_prompt_tokens + num_tokens);
     json->EndObject();
   } else if (plan.include_usage) {
     json->Key("usage").Null();
@@ -330,11 +359,24 @@ void AnswerPieces::Step() {
       break;
     case Stage::kEnd:
       WriteEnd(plan_, answer_.choice(order_[choice_]).end, &json_);
-      json_.EndObject();
-      stage_ = ++choice_ == order_.size() ? Stage::kTail : Stage::kChoice;
+      if (!result_.prompts.empty()) {
+        WriteTimings(result_.prompts[answer_.PromptOf(order_[choice_])], &json_);
+      }
+      if (!IsChat(plan_) && plan_.prompt_logprobs.has_value()) {
+        BeginPromptLog();
+      } else {
+        EndChoice();
+      }
+      break;
+    case Stage::kPromptLog:
+      StepPromptLog();
       break;
     case Stage::kTail:
       json_.EndArray();
+      stage_ = Stage::kUsage;
+      if (IsChat(plan_) && plan_.prompt_logprobs.has_value()) BeginPromptLog();
+      break;
+    case Stage::kUsage:
       WriteUsage(plan_, result_, answer_.num_reasoning_tokens(), &json_);
       WriteTimings(result_.timings, &json_);
       json_.EndObject();
@@ -405,9 +447,15 @@ void AnswerPieces::BeginLists() {
 
 void AnswerPieces::StepList() {
   const TokenLog& tokens = answer_.choice(order_[choice_]).tokens;
-  if (token_ < tokens.size()) return WriteListEntry(plan_, list_, tokens.at(token_++), &json_);
+  const PlannedPrompt& prompt = plan_.prompts[answer_.PromptOf(order_[choice_])];
+  const size_t num_echoed = plan_.logs_echo ? prompt.tokens.size() : 0;
+  if (token_ < num_echoed) return WriteEchoed(token_++);
+  if (token_ < num_echoed + tokens.size()) {
+    return WriteListEntry(plan_, list_, tokens.at(token_++ - num_echoed), &json_);
+  }
   json_.EndArray();
   token_ = 0;
+  offset_ = 0;
   const std::span<const std::string_view> lists = LogprobLists(plan_);
   if (++list_ < lists.size()) {
     json_.Key(lists[list_]).BeginArray();
@@ -415,6 +463,55 @@ void AnswerPieces::StepList() {
     json_.EndObject();
     stage_ = Stage::kEnd;
   }
+}
+
+// One entry of the present list for a token of the echoed prompt. The first token has no
+// log-probability.
+void AnswerPieces::WriteEchoed(size_t pos) {
+  const uint32_t prompt = answer_.PromptOf(order_[choice_]);
+  const PromptLogprobs* const log = answer_.PromptLogOf(prompt);
+  const Tokenizer& tokenizer = *plan_.model->tokenizer;
+  LoggedToken token{.token = plan_.prompts[prompt].tokens[pos], .text_offset = offset_};
+  const bool is_known = pos > 0 && log != nullptr && pos <= log->rows.size();
+  if (is_known) {
+    const std::span<const TokenLogprob> top = log->TopOf(pos - 1);
+    token.logprob = log->rows[pos - 1].logprob;
+    token.top_logprobs = top.first(std::min<size_t>(top.size(), plan_.top_logprobs));
+  }
+  constexpr size_t kTokens = 0;
+  constexpr size_t kOffsets = 3;
+  if (is_known || list_ == kTokens || list_ == kOffsets) {
+    WriteListEntry(plan_, list_, token, &json_);
+  } else {
+    json_.Null();
+  }
+  if (tokenizer.IsSpecial(token.token)) return;
+  offset_ += CountCodePoints(tokenizer.TokenBytes(token.token));
+}
+
+void AnswerPieces::BeginPromptLog() {
+  json_.Key("prompt_logprobs").BeginArray();
+  token_ = 0;
+  stage_ = Stage::kPromptLog;
+}
+
+// vLLM's form: null for the first token; then by its id the prompt's token, and the likeliest ones.
+void AnswerPieces::StepPromptLog() {
+  const uint32_t prompt = IsChat(plan_) ? 0 : answer_.PromptOf(order_[choice_]);
+  const wire::Prompt& tokens = plan_.prompts[prompt].tokens;
+  if (token_ < tokens.size()) {
+    WritePromptPosition(plan_, tokens[token_], answer_.PromptLogOf(prompt), token_, &json_);
+    ++token_;
+    return;
+  }
+  json_.EndArray();
+  if (!IsChat(plan_)) return EndChoice();
+  stage_ = Stage::kUsage;
+}
+
+void AnswerPieces::EndChoice() {
+  json_.EndObject();
+  stage_ = ++choice_ == order_.size() ? Stage::kTail : Stage::kChoice;
 }
 
 std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
@@ -431,10 +528,10 @@ std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice) {
     json.Key("delta").BeginObject();
     json.Key("role").String("assistant").Key("content").String("").EndObject();
   } else {
-    json.Key("text").String(plan.echo_text);
+    json.Key("text").String(plan.PromptOf(choice).echo_text);
   }
   json.Key("logprobs").Null().Key("finish_reason").Null().EndObject();
-  return EndChunk(plan, 0, &json);
+  return EndChunk(plan, choice, 0, &json);
 }
 
 std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text) {
@@ -451,11 +548,11 @@ std::string TokenChunk(const AnswerPlan& plan, const TokenOutput& token, const T
   if (token.has_logprob) logged = {token.token, token.logprob, *token.top_logprobs, text.offset};
   WriteLogprobs(plan, token.has_logprob ? &logged : nullptr, &json);
   json.Key("finish_reason").Null().EndObject();
-  return EndChunk(plan, token.index + 1, &json);
+  return EndChunk(plan, token.choice, token.index + 1, &json);
 }
 
 std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd& end,
-                        const GenerateResult* result) {
+                        const ChunkTimings& timings) {
   JsonWriter json;
   json.BeginObject();
   WriteChunkHead(plan, &json);
@@ -467,10 +564,11 @@ std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd
   }
   json.Key("logprobs").Null();
   WriteEnd(plan, end, &json);
+  if (timings.of_prompt != nullptr) WriteTimings(*timings.of_prompt, &json);
   json.EndObject();
-  if (result == nullptr) return EndChunk(plan, end.num_tokens, &json);
+  if (timings.of_answer == nullptr) return EndChunk(plan, choice, end.num_tokens, &json);
   json.EndArray();
-  WriteTimings(result->timings, &json);
+  WriteTimings(*timings.of_answer, &json);
   json.EndObject();
   return json.Take();
 }

@@ -36,7 +36,18 @@ class AnswerPieces final : public WholeAnswer {
   std::string Next(size_t num_bytes) override;
 
  private:
-  enum class Stage : uint8_t { kHead, kChoice, kThoughts, kText, kList, kEnd, kTail, kDone };
+  enum class Stage : uint8_t {
+    kHead,
+    kChoice,
+    kThoughts,
+    kText,
+    kList,
+    kEnd,
+    kPromptLog,
+    kTail,
+    kUsage,
+    kDone
+  };
 
   void Step();
   void BeginChoice();
@@ -45,6 +56,10 @@ class AnswerPieces final : public WholeAnswer {
   void EndMessage();
   void BeginLists();
   void StepList();
+  void WriteEchoed(size_t pos);
+  void BeginPromptLog();
+  void StepPromptLog();
+  void EndChoice();
 
   const AnswerPlan& plan_;
   const AnswerCollector& answer_;
@@ -55,7 +70,8 @@ class AnswerPieces final : public WholeAnswer {
   uint32_t choice_ = 0;  // place in order_
   size_t text_at_ = 0;   // byte of the choice's thoughts or text
   size_t list_ = 0;      // of the choice's lists of log-probabilities
-  size_t token_ = 0;     // of that list
+  size_t token_ = 0;     // of that list, or of the prompt's log-probabilities
+  uint32_t offset_ = 0;  // code points of the echoed tokens before it
 };
 
 // The whole answer as one text.
@@ -69,10 +85,15 @@ std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice);
 // One token and what it adds.
 std::string TokenChunk(const AnswerPlan& plan, const router::TokenOutput& token,
                        const TokenText& text);
-// The choice's last: delta {}, finish_reason and stop_reason. `result`: set on the stream's last
-// such chunk when no usage chunk follows.
+// The timings in a choice's last chunk; null = none.
+struct ChunkTimings {
+  const router::RequestTimings* of_answer = nullptr;  // in the stream's last such chunk when no
+                                                      // usage chunk follows
+  const router::RequestTimings* of_prompt = nullptr;  // of several: in the last one of each
+};
+// The choice's last: delta {}, finish_reason and stop_reason.
 std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd& end,
-                        const router::GenerateResult* result);
+                        const ChunkTimings& timings);
 // choices [] with usage and timings.
 std::string UsageChunk(const AnswerPlan& plan, const router::GenerateResult& result,
                        uint32_t num_reasoning_tokens);

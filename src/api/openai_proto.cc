@@ -1,5 +1,8 @@
 #include "src/api/openai_proto.h"
 
+#include <algorithm>
+#include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -12,6 +15,7 @@ namespace baton::api {
 
 using router::GenerateResult;
 using router::ModelInfo;
+using router::PromptLogprobs;
 using router::RequestTimings;
 using router::TokenOutput;
 using text::LossyUtf8;
@@ -60,6 +64,56 @@ void AddCompletionToken(const AnswerPlan& plan, const LoggedToken& token,
   }
   if (!has_sampled) {
     FillToken(plan, token.token, token.logprob, TextOrBytes, top->add_entries());
+  }
+}
+
+// The echoed prompt's tokens. The first one has no log-probability, and no alternatives.
+void AddEchoedTokens(const AnswerPlan& plan, const AnswerCollector& answer, uint32_t prompt,
+                     v1::CompletionLogprobs* out) {
+  const PromptLogprobs* const log = answer.PromptLogOf(prompt);
+  const text::Tokenizer& tokenizer = *plan.model->tokenizer;
+  uint32_t offset = 0;
+  for (size_t pos = 0; pos < plan.prompts[prompt].tokens.size(); ++pos) {
+    const TokenId id = plan.prompts[prompt].tokens[pos];
+    if (pos > 0 && log != nullptr && pos <= log->rows.size()) {
+      const std::span<const TokenLogprob> top = log->TopOf(pos - 1);
+      AddCompletionToken(plan,
+                         {id, log->rows[pos - 1].logprob,
+                          top.first(std::min<size_t>(top.size(), plan.top_logprobs)), offset},
+                         out);
+    } else {
+      out->add_tokens(TextOrBytes(tokenizer.TokenBytes(id)));
+      out->add_token_logprobs(std::numeric_limits<float>::quiet_NaN());
+      out->add_text_offset(offset);
+      out->add_top_logprobs();
+    }
+    if (!tokenizer.IsSpecial(id)) offset += CountCodePoints(tokenizer.TokenBytes(id));
+  }
+}
+
+// The field `prompt_logprobs`, which a chat has beside its choices and a completion in each.
+template <typename Message>
+void AddPromptLogprobs(const AnswerPlan& plan, const AnswerCollector& answer, uint32_t prompt,
+                       Message* out) {
+  if (!plan.prompt_logprobs.has_value()) return;
+  const PromptLogprobs* const log = answer.PromptLogOf(prompt);
+  const auto add = [&](TokenId id, float logprob, uint32_t rank, v1::PromptPosition* position) {
+    v1::PromptLogprob* const entry = position->add_entries();
+    entry->set_token_id(static_cast<uint32_t>(id));
+    entry->set_logprob(logprob);
+    entry->set_rank(rank);
+    entry->set_decoded_token(LossyUtf8(plan.model->tokenizer->TokenBytes(id)));
+  };
+  for (size_t pos = 0; pos < plan.prompts[prompt].tokens.size(); ++pos) {
+    v1::PromptPosition* const position = out->add_prompt_logprobs();
+    if (pos == 0 || log == nullptr || pos > log->rows.size()) continue;
+    const TokenId id = plan.prompts[prompt].tokens[pos];
+    add(id, log->rows[pos - 1].logprob, log->rows[pos - 1].rank, position);
+    uint32_t rank = 0;
+    for (const TokenLogprob& other : log->TopOf(pos - 1)) {
+      if (++rank > *plan.prompt_logprobs) break;
+      if (other.token != id) add(other.token, other.logprob, rank, position);
+    }
   }
 }
 
@@ -124,6 +178,7 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
       AddChatToken(plan, token, filled->mutable_logprobs());
     }
   }
+  AddPromptLogprobs(plan, answer, 0, out);
   FillAccount(plan, answer, result, out);
 }
 
@@ -136,7 +191,14 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     filled->set_index(static_cast<uint32_t>(out->choices_size() - 1));
     filled->set_text(choice.text);
     FillEnd(plan, choice.end, filled);
+    if (!result.prompts.empty()) {
+      FillTimings(result.prompts[answer.PromptOf(idx)], filled->mutable_timings());
+    }
+    AddPromptLogprobs(plan, answer, answer.PromptOf(idx), filled);
     if (!plan.logprobs) continue;
+    if (plan.logs_echo) {
+      AddEchoedTokens(plan, answer, answer.PromptOf(idx), filled->mutable_logprobs());
+    }
     for (size_t i = 0; i < choice.tokens.size(); ++i) {
       const LoggedToken token = choice.tokens.at(i);
       AddCompletionToken(plan, token, filled->mutable_logprobs());
@@ -174,7 +236,7 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
   FillHead(plan, "text_completion", out);
   v1::CompletionChoice* choice = out->add_choices();
   choice->set_index(token.choice);
-  if (token.index == 0) choice->set_text(plan.echo_text);
+  if (token.index == 0) choice->set_text(plan.PromptOf(token.choice).echo_text);
   choice->mutable_text()->append(text.content);
   FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {
@@ -186,9 +248,10 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
 
 void FillUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,
                v1::Usage* out) {
+  const uint32_t num_sampled = plan.echo_alone ? 0 : result.num_completion_tokens;
   out->set_prompt_tokens(result.num_prompt_tokens);
-  out->set_completion_tokens(result.num_completion_tokens);
-  out->set_total_tokens(result.num_prompt_tokens + result.num_completion_tokens);
+  out->set_completion_tokens(num_sampled);
+  out->set_total_tokens(result.num_prompt_tokens + num_sampled);
   out->mutable_prompt_tokens_details()->set_cached_tokens(result.timings.cached_tokens);
   if (!plan.splits_reasoning) return;
   out->mutable_completion_tokens_details()->set_reasoning_tokens(num_reasoning_tokens);

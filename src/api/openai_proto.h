@@ -32,6 +32,12 @@ void FillChunk(const AnswerPlan& plan, const router::TokenOutput& token, const T
 void FillUsage(const AnswerPlan& plan, const router::GenerateResult& result,
                uint32_t num_reasoning_tokens, v1::Usage* out);
 void FillTimings(const router::RequestTimings& timings, v1::Timings* out);
+// The timings of one of several prompts, in the chunk of its last token. A chat has one prompt.
+inline void FillPromptTimings(const router::RequestTimings& /*timings*/,
+                              v1::ChatCompletionChunk* /*out*/) {}
+inline void FillPromptTimings(const router::RequestTimings& timings, v1::CompletionChunk* out) {
+  FillTimings(timings, out->mutable_choices(0)->mutable_timings());
+}
 
 void FillModels(const std::vector<std::shared_ptr<const router::ModelInfo>>& models,
                 v1::ListModelsResponse* out);

@@ -28,8 +28,16 @@ class OpenAiWriter final : public AnswerWriter {
   }
   void EndChoice(uint32_t choice, const ChoiceEnd& end, const GenerateResult* result,
                  std::string* out) override {
-    const GenerateResult* const shown = plan().include_usage ? nullptr : result;
-    AppendEvent(FinishChunk(plan(), choice, end, shown), out);
+    ChunkTimings timings;
+    if (result != nullptr && !plan().include_usage) timings.of_answer = &result->timings;
+    if (result != nullptr && !result->prompts.empty()) {
+      timings.of_prompt = &result->prompts[choice / plan().num_choices];
+    }
+    AppendEvent(FinishChunk(plan(), choice, end, timings), out);
+  }
+  void EndPrompt(uint32_t choice, const ChoiceEnd& end, const GenerateResult& result,
+                 std::string* out) override {
+    AppendEvent(FinishChunk(plan(), choice, end, {.of_prompt = &result.timings}), out);
   }
   void Finish(const GenerateResult& result, uint32_t num_reasoning_tokens,
               std::string* out) override {

@@ -31,6 +31,12 @@ struct ConversationFields {
   std::string_view stop = "stop";
 };
 
+// One prompt of a request that has several.
+struct ApiPrompt {
+  std::optional<std::string> text;  // none: ids
+  std::vector<int64_t> token_ids;
+};
+
 // The fields that the schema table fills; see the file comment.
 struct ApiParams {
   ConversationFields names;
@@ -39,6 +45,8 @@ struct ApiParams {
   std::optional<std::string> prompt;        // completions: text
   std::vector<int64_t> prompt_token_ids;    // completions: ids
   std::string_view prompt_token_field;      // which field gave prompt_token_ids; "" = none
+  // Completions: two prompts or more, all texts or all ids; then the fields above are empty.
+  std::vector<ApiPrompt> prompts;
 
   std::optional<int64_t> max_tokens;
   std::optional<int64_t> max_completion_tokens;
@@ -59,6 +67,7 @@ struct ApiParams {
   std::optional<bool> logprobs;           // chat
   std::optional<int64_t> logprobs_count;  // completions: the field `logprobs`
   std::optional<int64_t> top_logprobs;
+  std::optional<int64_t> prompt_logprobs;
   std::optional<bool> stream;
   std::optional<bool> include_usage;           // of stream_options
   std::optional<bool> continuous_usage_stats;  // of stream_options

@@ -166,16 +166,33 @@ class RowReader {
       return true;
     }
     const JsonValue::Array* array = value_.AsArray();
-    // One prompt in an array is OpenAI's batch of one; larger batches are not served.
-    if (array != nullptr && array->size() == 1) {
-      const JsonValue& only = array->front();
-      if (const std::string* text = only.AsString()) {
-        params_->prompt = *text;
-        return true;
+    const JsonValue* first = array == nullptr || array->empty() ? nullptr : &array->front();
+    const bool is_list =
+        first != nullptr && (first->AsString() != nullptr || first->AsArray() != nullptr);
+    if (!is_list) return ReadPromptTokens(value_);
+    if (array->size() > 1) return ReadPrompts(*array);
+    if (first->AsString() == nullptr) return ReadPromptTokens(*first);
+    params_->prompt = *first->AsString();
+    return true;
+  }
+  // Prompts of one request. They are all texts or all ids, as the first one is.
+  bool ReadPrompts(const JsonValue::Array& array) const {
+    if (!CheckPromptCount(array.size(), error_)) return false;
+    const bool are_texts = array.front().AsString() != nullptr;
+    std::vector<ApiPrompt> prompts(array.size());
+    for (size_t i = 0; i < array.size(); ++i) {
+      const std::string field = fmt::format("{}[{}]", row_.name, i);
+      const std::string* text = array[i].AsString();
+      if (are_texts && text == nullptr) {
+        return WrongType(field, "a string, as the prompts before it are", error_);
       }
-      if (only.AsArray() != nullptr) return ReadPromptTokens(only);
+      if (are_texts) {
+        prompts[i].text = *text;
+      } else if (!ReadJsonTokens(array[i], field, &prompts[i].token_ids, error_)) {
+        return false;
+      }
     }
-    return ReadPromptTokens(value_);
+    return StorePrompts(std::move(prompts), params_, error_);
   }
   bool ReadPromptTokens(const JsonValue& value) const {
     std::vector<int64_t> tokens;

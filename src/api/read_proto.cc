@@ -171,7 +171,31 @@ class FieldReader {
   bool ReadPrompt() const {
     std::string text = reflection().GetString(message_, field_);
     if (!text.empty()) params_->prompt = std::move(text);
-    return true;
+    return ReadPrompts();
+  }
+  // The two fields of several prompts, which JSON has in `prompt`.
+  bool ReadPrompts() const {
+    const auto* type = message_.GetDescriptor();
+    const FieldDescriptor* texts = type->FindFieldByName("prompts");
+    const FieldDescriptor* lists = type->FindFieldByName("prompts_token_ids");
+    const int num_texts = reflection().FieldSize(message_, texts);
+    const int num_lists = reflection().FieldSize(message_, lists);
+    if (num_texts + num_lists == 0) return true;
+    if (params_->prompt.has_value() || (num_texts > 0 && num_lists > 0)) {
+      *error_ = FieldError(ErrorCode::kConflict, "prompt",
+                           "only one of prompt, prompt_token_ids, prompts and prompts_token_ids "
+                           "may be given");
+      return false;
+    }
+    std::vector<ApiPrompt> prompts;
+    for (int i = 0; i < num_texts; ++i) {
+      prompts.push_back({reflection().GetRepeatedString(message_, texts, i), {}});
+    }
+    for (int i = 0; i < num_lists; ++i) {
+      const Message& list = reflection().GetRepeatedMessage(message_, lists, i);
+      prompts.push_back({std::nullopt, IntegersOf(list, list.GetDescriptor()->field(0))});
+    }
+    return StorePrompts(std::move(prompts), params_, error_);
   }
   bool ReadPromptTokens() const {
     std::vector<int64_t> tokens = IntegersOf(message_, field_);

@@ -22,6 +22,7 @@ using limits::kMaxDeadlineMs;
 using limits::kMaxLogitBias;
 using limits::kMaxLogitBiases;
 using limits::kMaxMessages;
+using limits::kMaxPrompts;
 using limits::kMaxPromptTokens;
 using limits::kMaxRepetitionPenalty;
 using limits::kMaxRequestIdBytes;
@@ -84,6 +85,7 @@ constexpr ParamRow kTable[] = {
     {"logprobs", kChat, &ApiParams::logprobs},
     {"logprobs", kCompletion, &ApiParams::logprobs_count, 0, kMaxTopLogprobs},
     {"top_logprobs", kChat, &ApiParams::top_logprobs, 0, kMaxTopLogprobs},
+    {"prompt_logprobs", kBoth, &ApiParams::prompt_logprobs, 0, kMaxTopLogprobs},
     {"stream", kEvery, &ApiParams::stream},
     {"stream_options", kBoth, SpecialParam::kStreamOptions},
     {"response_format", kBoth, SpecialParam::kResponseFormat},
@@ -312,17 +314,43 @@ bool StoreMessages(std::vector<ChatMessage> messages, ApiParams* params, Request
   return true;
 }
 
-bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiParams* params,
+namespace {
+
+// Ids that a prompt may have, whatever its model.
+bool CheckPromptTokens(std::string_view name, const std::vector<int64_t>& tokens,
                        RequestError* error) {
   for (const int64_t token : tokens) {
     if (token >= 0 && token <= INT32_MAX) continue;
     *error = FieldError(ErrorCode::kInvalidValue, name, "token ids from 0 on");
     return false;
   }
-  if (tokens.size() > kMaxPromptTokens) {
-    *error = FieldError(ErrorCode::kInvalidValue, name, kExpectedTokenCount);
-    return false;
+  if (tokens.size() <= kMaxPromptTokens) return true;
+  *error = FieldError(ErrorCode::kInvalidValue, name, kExpectedTokenCount);
+  return false;
+}
+
+}  // namespace
+
+bool CheckPromptCount(size_t num_prompts, RequestError* error) {
+  if (num_prompts <= kMaxPrompts) return true;
+  *error = FieldError(ErrorCode::kInvalidValue, "prompt",
+                      fmt::format("at most {} prompts, these are {}; send several requests",
+                                  kMaxPrompts, num_prompts));
+  return false;
+}
+
+bool StorePrompts(std::vector<ApiPrompt> prompts, ApiParams* params, RequestError* error) {
+  if (!CheckPromptCount(prompts.size(), error)) return false;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (!CheckPromptTokens(fmt::format("prompt[{}]", i), prompts[i].token_ids, error)) return false;
   }
+  params->prompts = std::move(prompts);
+  return true;
+}
+
+bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiParams* params,
+                       RequestError* error) {
+  if (!CheckPromptTokens(name, tokens, error)) return false;
   params->prompt_token_ids = std::move(tokens);
   params->prompt_token_field = name;
   return true;

@@ -25,7 +25,7 @@ namespace baton::api {
 // Parameters whose shape no member pointer describes; each has its own reader.
 enum class SpecialParam : uint8_t {
   kMessages,
-  kPrompt,  // a text, or token ids in JSON
+  kPrompt,  // a text, token ids in JSON, or several of either
   kPromptTokenIds,
   kStreamOptions,  // JSON only
   kResponseFormat,
@@ -97,6 +97,10 @@ bool StoreMessages(std::vector<text::ChatMessage> messages, ApiParams* params,
                    router::RequestError* error);
 bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiParams* params,
                        router::RequestError* error);
+// Prompts of one request, at least two.
+bool StorePrompts(std::vector<ApiPrompt> prompts, ApiParams* params, router::RequestError* error);
+// False, with an error: a request has no room for so many.
+bool CheckPromptCount(size_t num_prompts, router::RequestError* error);
 bool StoreReasoningFormat(std::string_view format, ApiParams* params, router::RequestError* error);
 bool StorePath(std::string_view path, ApiParams* params, router::RequestError* error);
 
@@ -112,7 +116,9 @@ inline constexpr std::string_view kExpectedPart =
 inline constexpr std::string_view kExpectedNumbers = "free of numbers beyond 1.8e308 and -1.8e308";
 inline constexpr std::string_view kExpectedRole =
     "one of \"system\", \"developer\", \"user\", \"assistant\", \"tool\"";
-inline constexpr std::string_view kExpectedPrompt = "a string or an array of token ids";
+inline constexpr std::string_view kExpectedPrompt =
+    kNumberedText<"a string, an array of token ids, or an array of 1 to {} of the one or the other",
+                  limits::kMaxPrompts>;
 
 }  // namespace baton::api
 

@@ -232,7 +232,6 @@ constexpr UnsupportedRow kTable[] = {
     {"watermark", kBoth, Neutral::kEmpty},
     {"backend_sampling", kBoth, Neutral::kAny},
     // Numbers beside the text.
-    {"prompt_logprobs", kBoth, Neutral::kNothing, "a worker has the last position's logits only"},
     {"top_logprobs", kCompletion, Neutral::kZero, "logprobs is their number in completions"},
     {"n_probs", kBoth, Neutral::kZero, "logprobs is its name here"},
     {"post_sampling_probs", kBoth, Neutral::kEmpty},

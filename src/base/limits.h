@@ -20,6 +20,9 @@ namespace baton::limits {
 
 // n and best_of, choices of one request.
 inline constexpr uint32_t kMaxChoices = 128;
+// Prompts of one completions request, and choices of all of them together: all that the router's
+// queue holds. Requests of evaluators have up to some hundreds.
+inline constexpr uint32_t kMaxPrompts = 1024;
 // OpenAI's own range ends at 2. Other servers take more, and clients send it.
 inline constexpr float kMaxTemperature = 100.0f;
 inline constexpr float kMaxRepetitionPenalty = 100.0f;
@@ -30,6 +33,9 @@ inline constexpr float kMaxLogitBias = 100.0f;
 inline constexpr uint32_t kMaxLogitBiases = 1024;
 // Alternatives of one token, OpenAI's number.
 inline constexpr uint32_t kMaxTopLogprobs = 20;
+// Log-probabilities of one prompt: its tokens times one and their alternatives. At 8 bytes each
+// they take 8 MiB in the router's memory: a prompt of 49,932 tokens with 20 alternatives.
+inline constexpr uint64_t kMaxPromptLogprobs = uint64_t{1} << 20;
 // Texts that end an answer, and bytes of one. A token's text is compared with all of them.
 inline constexpr uint32_t kMaxStopStrings = 16;
 inline constexpr uint32_t kMaxStopBytes = 512;
@@ -113,6 +119,9 @@ inline constexpr uint32_t kMaxWaiting = 1024;
 // Tokens of one step, and tokens of one prompt in it.
 inline constexpr uint32_t kMaxBatchTokens = 1024;
 inline constexpr uint32_t kMaxChunkTokens = 512;
+// Rows of prompts whose log-probabilities are wanted, in one step: each is a row of logits, 1 MiB
+// for a vocabulary of 262,144.
+inline constexpr uint32_t kMaxPromptLogRows = 128;
 // A step is planned to take no longer, so that a reservation is answered within 500 ms.
 inline constexpr int64_t kTargetStepUs = 100'000;
 
@@ -189,9 +198,12 @@ static_assert(kMaxSliceBytes > kMaxControlBytes);
 static_assert(kMaxChoices <= kMaxRunning, "all choices of a request decode at once");
 static_assert(kMaxRunning <= kMaxBatchTokens, "every row that decodes has a token in each step");
 static_assert(kMaxChunkTokens <= kMaxBatchTokens);
+static_assert(kMaxPromptLogRows <= kMaxBatchTokens);
 static_assert(kMaxRunning <= kMaxLiveRequests && kMaxWaiting <= kMaxLiveRequests);
 static_assert(kMaxLiveRequests <= kMaxInboxEvents && kMaxOpenTransfers <= kMaxInboxEvents);
 static_assert(kMaxQueuedRequests <= kMaxRouterRequests);
+static_assert(kMaxPrompts <= kMaxQueuedRequests, "a request finds room for each of its prompts");
+static_assert(kMaxChoices <= kMaxPrompts, "one prompt may have all of its choices");
 static_assert(kMaxQueuedEvents >= kMaxLiveRequests * 2,
               "a token and a state of every live request wait, and no reader is cut off");
 static_assert(kMaxQueuedEvents >= kMaxPendingTokens,

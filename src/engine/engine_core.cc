@@ -99,7 +99,7 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
       batches_{MakeBatch(config.scheduler, *parts.model),
                MakeBatch(config.scheduler, *parts.model)} {
   const uint32_t max_items = MaxItems(config.scheduler);
-  outbox_.Reserve(max_items + kMaxChoices);
+  outbox_.Reserve(max_items + kMaxChoices + limits::kMaxPromptLogRows);
   pending_.reserve(config.inbox_capacity);
   uses_.reserve(max_items);
   seals_.reserve(max_items);

@@ -165,6 +165,7 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   void FinishStep();
   // Does the work that waits for the end of all steps that were begun.
   void EndRequests();
+  void LogPrompts(const scheduler::BatchPlan& plan);
   void SampleAll(const scheduler::BatchPlan& plan);
   // The token of plan item `item` into `sampled_`; false, and the request is noted as failed, when
   // nothing can be chosen.

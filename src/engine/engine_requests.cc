@@ -235,7 +235,9 @@ SequenceSpec EngineCore::MakeSequenceSpec(const LiveRequest& request, SequenceId
           .num_prompt_tokens = request.spec.num_prompt_tokens,
           .limits = request.limits,
           .chain_key = DeriveChainKey(config_.cluster_secret, request.spec.tenant),
-          .is_cacheable = request.spec.is_cacheable};
+          .is_cacheable = request.spec.is_cacheable,
+          .logs_prompt = request.spec.sampling.prompt_logprobs.has_value() &&
+                         request.spec.kind != RequestKind::kDest};
 }
 
 Status EngineCore::Admit(LiveRequest* request) {

@@ -251,6 +251,7 @@ void EngineCore::FinishStep() {
   results_.clear();
   done_prompts_.clear();
   finished_.clear();
+  if (plan.num_log_rows > 0) LogPrompts(plan);
   SampleAll(plan);
   now_us_ = parts_.clock->NowUs();
   const int64_t elapsed_us = now_us_ - step_began_us_;
@@ -270,6 +271,34 @@ void EngineCore::EndRequests() {
   }
   failed_.clear();
   sources_.FinishStep(now_us_);
+}
+
+// Tells the log-probabilities of the prompts' tokens. The logits of one are those of the token
+// before it. What was told before the prompt was preempted is not told again.
+void EngineCore::LogPrompts(const BatchPlan& plan) {
+  const StageRange sample(parts_.stages, StepStage::kSample);
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const BatchItem& item = plan.items[i];
+    LiveRequest* const request = uses_[i].request;
+    if (!item.logs_prompt || !uses_[i].is_prompt || item.sequence->ended) continue;
+    const RequestSpec& spec = request->spec;
+    const uint32_t num_top = spec.sampling.prompt_logprobs.value_or(0);
+    const uint32_t end = std::min(item.first_pos + item.num_tokens + 1, spec.num_prompt_tokens);
+    for (uint32_t& pos = request->num_logged; pos < end; ++pos) {
+      const std::span<const float> logits =
+          batch().PromptLogitsOf(item, i, pos - 1 - item.first_pos);
+      sampled_.token = spec.tokens[pos];
+      const uint32_t rank = sampler_.LogprobOf(logits, num_top, sampled_);
+      outbox_.Add({.session = spec.session,
+                   .key = spec.key,
+                   .token = sampled_.token,
+                   .has_logprob = true,
+                   .logprob = sampled_.logprob,
+                   .prompt_pos = pos,
+                   .rank = rank},
+                  sampled_.top_logprobs());
+    }
+  }
 }
 
 void EngineCore::SampleAll(const BatchPlan& plan) {

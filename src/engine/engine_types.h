@@ -69,6 +69,8 @@ struct TokenEvent {
   bool has_logprob = false;
   float logprob = 0;
   uint32_t step_us = 0;                        // of the step that gave it; 0 = none did
+  uint32_t prompt_pos = 0;                     // not 0: the prompt's token there, not a sampled one
+  uint32_t rank = 0;                           // with prompt_pos: 1 + the tokens that were likelier
   std::span<const TokenLogprob> top_logprobs;  // valid during the listener's call only
 };
 

@@ -52,6 +52,8 @@ struct LiveRequest {
   SourceTransfer* source = nullptr;  // when this worker hands the prompt off; lives with it
   std::vector<Choice> choices;
   uint32_t num_open_choices = 0;
+  uint32_t num_logged =
+      1;  // tokens of the prompt whose log-probabilities were told; the first has none
 };
 
 // The request, and the choice of it, that a sequence works for.

@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "src/base/check.h"
+#include "src/base/limits.h"
 
 namespace baton::engine {
 
 using device::AlignedBuffer;
 using kernels::RowSampling;
+using limits::kMaxPromptLogRows;
 using model::FedToken;
 using model::kNoTokenId;
 using scheduler::BatchItem;
@@ -17,14 +19,15 @@ using scheduler::kNotFed;
 StepBatch::StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size, bool samples)
     : vocab_size_(vocab_size),
       samples_(samples),
-      logits_(AlignedBuffer::AllocateOrDie(size_t{max_items} * vocab_size * sizeof(float))) {
+      logits_(AlignedBuffer::AllocateOrDie(size_t{max_items + kMaxPromptLogRows} * vocab_size *
+                                           sizeof(float))) {
   tokens_.reserve(max_tokens);
   spans_.reserve(max_items);
-  logit_rows_.reserve(max_items);
+  logit_rows_.reserve(max_items + kMaxPromptLogRows);
   logit_index_.reserve(max_items);
   if (!samples_) return;
-  sampling_.reserve(max_items);
-  chosen_.reserve(max_items);
+  sampling_.reserve(max_items + kMaxPromptLogRows);
+  chosen_.reserve(max_items + kMaxPromptLogRows);
 }
 
 void StepBatch::Lower(const BatchPlan& plan) {
@@ -44,8 +47,12 @@ void StepBatch::Lower(const BatchPlan& plan) {
                       .first_row = first_row,
                       .num_rows = item.num_tokens,
                       .first_pos = item.first_pos});
+    for (uint32_t i = 0; item.logs_prompt && i + 1 < item.num_tokens; ++i) {
+      logit_rows_.push_back(first_row + i);
+    }
     logit_index_.push_back(static_cast<uint32_t>(logit_rows_.size()));
-    if (item.wants_logits) logit_rows_.push_back(first_row + item.num_tokens - 1);
+    const bool wants_last = item.wants_logits || item.logs_prompt;
+    if (wants_last) logit_rows_.push_back(first_row + item.num_tokens - 1);
   }
   if (!samples_) return;
   sampling_.assign(logit_rows_.size(), RowSampling());
@@ -62,6 +69,13 @@ std::span<float> StepBatch::logits() {
 std::span<const float> StepBatch::LogitsOf(size_t item) const {
   const auto* data = reinterpret_cast<const float*>(logits_.data());
   return {data + size_t{logit_index_[item]} * vocab_size_, vocab_size_};
+}
+
+std::span<const float> StepBatch::PromptLogitsOf(const BatchItem& item, size_t idx,
+                                                 uint32_t token) const {
+  const auto* data = reinterpret_cast<const float*>(logits_.data());
+  const size_t row = logit_index_[idx] + 1 - item.num_tokens + token;
+  return {data + row * vocab_size_, vocab_size_};
 }
 
 std::optional<TokenId> StepBatch::ChosenOf(size_t item) const {

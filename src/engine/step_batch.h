@@ -17,8 +17,9 @@ namespace baton::engine {
 // See the file comment.
 class StepBatch {
  public:
-  // At most `max_tokens` rows in `max_items` items, each of which may want one row of logits. The
-  // pages of logits that are never written cost no memory. `samples`: the model may be asked to
+  // At most `max_tokens` rows in `max_items` items, each of which may want one row of logits, and
+  // limits::kMaxPromptLogRows more that log prompts. The pages of logits that are never written
+  // cost no memory. `samples`: the model may be asked to
   // choose.
   StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size, bool samples);
 
@@ -42,6 +43,10 @@ class StepBatch {
   std::span<float> logits();
   // [vocab_size] of plan item `item`, which wants logits; unspecified where a token was chosen.
   std::span<const float> LogitsOf(size_t item) const;
+  // [vocab_size] of one token of plan item `item`, which logs its prompt. The last one's may be
+  // unspecified, as above.
+  std::span<const float> PromptLogitsOf(const scheduler::BatchItem& item, size_t idx,
+                                        uint32_t token) const;
   // The token that the model chose for it; nothing where it was not asked to.
   std::optional<TokenId> ChosenOf(size_t item) const;
   // Whether every row decodes and has its token chosen by the model. After SetSampling.

@@ -92,7 +92,7 @@ absl::Status Sampler::Sample(const SampleQuery& query, SampledToken& out) {
   out.has_logprob = query.params->logprobs;
   out.logprob = 0;
   out.num_top = 0;
-  if (query.params->logprobs) FillLogprobs(query, out);
+  if (query.params->logprobs) FillLogprobs(query.logits, query.params->top_logprobs, out);
   return OkStatus();
 }
 
@@ -245,8 +245,18 @@ void Sampler::KeepMinP(float largest, float min_p) {
   });
 }
 
-void Sampler::FillLogprobs(const SampleQuery& query, SampledToken& out) {
-  const std::span<const float> logits = query.logits;
+uint32_t Sampler::LogprobOf(std::span<const float> logits, uint32_t num_top, SampledToken& out) {
+  BATON_CHECK(logits.size() == vocab_size_, "{} logits for a vocabulary of {}", logits.size(),
+              vocab_size_);
+  out.has_logprob = true;
+  out.num_top = 0;
+  FillLogprobs(logits, num_top, out);
+  const float own = logits[static_cast<size_t>(out.token)];
+  return 1 + static_cast<uint32_t>(
+                 std::count_if(logits.begin(), logits.end(), [own](float l) { return l > own; }));
+}
+
+void Sampler::FillLogprobs(std::span<const float> logits, uint32_t num_top, SampledToken& out) {
   const SamplerLoops& loops = BestSamplerLoops();
   const float largest = loops.largest(logits);
   const float log_sum = Log(static_cast<float>(loops.sum_exp(logits, largest)));
@@ -256,7 +266,7 @@ void Sampler::FillLogprobs(const SampleQuery& query, SampledToken& out) {
   };
   out.logprob = logprob_of(logits[static_cast<size_t>(out.token)]);
   candidates_.clear();
-  if (query.params->top_logprobs > 0) KeepTopK(logits, query.params->top_logprobs);
+  if (num_top > 0) KeepTopK(logits, num_top);
   for (const Candidate& candidate : candidates_) {
     out.top[out.num_top++] = {candidate.token, logprob_of(candidate.l)};
   }

@@ -88,6 +88,11 @@ class Sampler {
   // logits when greedy without logprobs, some passes otherwise.
   absl::Status Sample(const SampleQuery& query, SampledToken& out);
 
+  // The log-probability of out.token and of the `num_top` likeliest tokens by these logits
+  // [vocab_size], with the bits that Sample gives. Returns one more than the tokens that are
+  // likelier.
+  uint32_t LogprobOf(std::span<const float> logits, uint32_t num_top, SampledToken& out);
+
   uint32_t vocab_size() const { return vocab_size_; }
 
  private:
@@ -107,7 +112,7 @@ class Sampler {
   // without sorting the whole vocabulary. Returns the weight that the prefix must reach.
   uint64_t CollectForTopP(std::span<const float> logits, float largest, float top_p);
   void KeepMinP(float largest, float min_p);
-  void FillLogprobs(const SampleQuery& query, SampledToken& out);
+  void FillLogprobs(std::span<const float> logits, uint32_t num_top, SampledToken& out);
 
   // Constant after construction.
   uint32_t vocab_size_;

@@ -47,6 +47,30 @@ void Delivery::TakeToken(RouterRequest& request, WorkerToken token, int64_t now_
   Deliver(request);
 }
 
+void Delivery::TakePromptToken(RouterRequest& request, const WorkerToken& token, int64_t now_us) {
+  if (!request.AwaitsPromptLog()) return;
+  if (request.prompt_log == nullptr) request.prompt_log = std::make_shared<PromptLogprobs>();
+  PromptLogprobs& log = *request.prompt_log;
+  request.moved_us = now_us;
+  request.heard_us = now_us;
+  if (token.prompt_pos != log.rows.size() + 1) return;
+  const wire::Prompt& prompt = request.spec.prompt;
+  if (token.prompt_pos >= prompt.size() || token.token != prompt[token.prompt_pos]) {
+    BATON_LOG_ERROR("request {}: a worker told of token {} at position {} of the prompt",
+                    request.uid, token.token, token.prompt_pos);
+    return table_->EndBad(request, ErrorCode::kWorkerFailed);
+  }
+  const uint32_t vocab_size = request.spec.model->vocab_size;
+  for (const TokenLogprob& top : token.top_logprobs) {
+    if (top.token >= 0 && static_cast<uint32_t>(top.token) < vocab_size) log.top.push_back(top);
+  }
+  log.rows.push_back({token.logprob, token.rank, static_cast<uint32_t>(log.top.size())});
+  if (log.rows.size() + 1 < prompt.size()) return;
+  request.spec.sampling.prompt_logprobs.reset();
+  request.sink->OnPromptLogprobs(std::exchange(request.prompt_log, nullptr));
+  Deliver(request);
+}
+
 void Delivery::Accept(RouterRequest& request, int64_t now_us) {
   request.accepted = true;
   if (std::exchange(request.is_counted, true)) return;
@@ -56,7 +80,7 @@ void Delivery::Accept(RouterRequest& request, int64_t now_us) {
 }
 
 void Delivery::Deliver(RouterRequest& request) {
-  if (!request.accepted || request.pause.on()) return;
+  if (!request.accepted || request.pause.on() || request.AwaitsPromptLog()) return;
   for (uint32_t choice = 0; choice < request.spec.num_choices; ++choice) {
     while (DeliverNext(request, choice)) {
     }
@@ -117,7 +141,7 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
 }
 
 bool Delivery::DeliverIfComplete(RouterRequest& request) {
-  if (!request.merge.complete()) return false;
+  if (!request.merge.complete() || request.AwaitsPromptLog()) return false;
   request.accepted = true;
   Deliver(request);
   return true;

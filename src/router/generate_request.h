@@ -26,11 +26,12 @@ struct ModelInfo;
 
 // The client's names for what a request may have too much of; static texts, for errors.
 struct RequestFields {
-  std::string_view prompt = "prompt";            // "messages" for a chat
-  std::string_view max_tokens = "max_tokens";    // or "max_completion_tokens"
-  std::string_view choices = "n";                // or "best_of"
-  std::string_view timeout = "timeout_ms";       // or "grpc-timeout"
-  std::string_view grammar = "response_format";  // of sampling.grammar
+  std::string_view prompt = "prompt";                    // "messages" for a chat
+  std::string_view max_tokens = "max_tokens";            // or "max_completion_tokens"
+  std::string_view choices = "n";                        // or "best_of"
+  std::string_view timeout = "timeout_ms";               // or "grpc-timeout"
+  std::string_view grammar = "response_format";          // of sampling.grammar
+  std::string_view prompt_logprobs = "prompt_logprobs";  // or "echo"
 };
 
 // The names under which an answer goes to its client.

@@ -95,11 +95,8 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
     table_->EndBad(request, ErrorCode::kWorkerLost);
     return Placing::kEnded;
   }
-  if (!planner_->HasWorkerFor(request)) {
-    table_->EndBad(request,
-                   FieldError(ErrorCode::kUnsupported, request.spec.fields.grammar,
-                              "absent while all workers of the model are of a release that "
-                              "constrains no answers"));
+  if (const std::optional<RequestError> error = planner_->UnableError(request)) {
+    table_->EndBad(request, *error);
     return Placing::kEnded;
   }
   PlannedRoute planned = planner_->Plan(request, NextStartOf(request), claims, now_us);

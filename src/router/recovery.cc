@@ -111,6 +111,13 @@ PlacementFault DeathOf(RouterRequest& request, bool is_decode, bool drains) {
   return is_decode ? PlacementFault::kDecodeGone : PlacementFault::kPrefillGone;
 }
 
+// All that the request still needs of this worker are log-probabilities of its prompt: it has its
+// KV, or all its tokens. No other placement would compute the prompt for them alone.
+bool GivesLogAlone(const RouterRequest& request, bool is_prefill) {
+  return request.AwaitsPromptLog() &&
+         (request.merge.complete() || (is_prefill && request.verified));
+}
+
 }  // namespace
 
 void Recovery::Recover(RouterRequest& request, PlacementFault fault, int64_t now_us,
@@ -163,8 +170,10 @@ void Recovery::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
     // A decode worker is needed until it has a place and its last token is here, a prefill worker
     // until the KV is at the decode worker.
     const bool has_all = request->accepted && request->merge.complete();
-    const bool needs_decode = request->decode.Is(lease) && !has_all;
-    const bool needs_prefill = request->prefill.Is(lease) && !request->verified;
+    const bool awaits_log = request->AwaitsPromptLog();
+    const bool needs_decode =
+        request->decode.Is(lease) && (!has_all || (awaits_log && request->is_local));
+    const bool needs_prefill = request->prefill.Is(lease) && (!request->verified || awaits_log);
     if (needs_decode || needs_prefill) {
       hit.push_back(request.get());
     } else if (request->decode.Is(lease)) {
@@ -184,6 +193,10 @@ void Recovery::RecoverRequestsOn(LeaseId lease, int64_t now_us) {
   for (RouterRequest* request : hit) {
     const bool is_decode = request->decode.Is(lease);
     (is_decode ? request->decode : request->prefill).live = false;
+    if (GivesLogAlone(*request, !is_decode)) {
+      table_->EndBad(*request, ErrorCode::kWorkerLost);
+      continue;
+    }
     Recover(*request, DeathOf(*request, is_decode, drains), now_us);
   }
 }
@@ -192,13 +205,18 @@ void Recovery::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
                            const WorkerRequestStatus& status) {
   half.live = false;
   const bool is_prefill = &half == &request.prefill;
+  // The worker that computes the prompt is needed until its log-probabilities are here, too.
+  const bool awaits_log = request.AwaitsPromptLog() && (is_prefill || request.is_local);
   const bool has_all = request.accepted && request.merge.complete();
-  const bool is_needed = is_prefill ? !request.verified : !has_all;
-  const bool is_good = status.state == WorkerRequestState::kHandedOff ||
+  const bool is_needed = awaits_log || (is_prefill ? !request.verified : !has_all);
+  const bool is_good = (status.state == WorkerRequestState::kHandedOff && !awaits_log) ||
                        (status.state == WorkerRequestState::kFinished && !is_needed);
   if (is_good || !is_needed) return table_->ReleaseHalf(request, half, false);
   BATON_LOG_WARN("request {} attempt {} failed at {}: {}", request.uid, request.attempt(),
                  is_prefill ? request.prefill_worker_id : request.decode_worker_id, status.message);
+  if (awaits_log && GivesLogAlone(request, is_prefill)) {
+    return table_->EndBad(request, ErrorCode::kWorkerLost);
+  }
   const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
                         state_->now_us >= request.DeadlineUs() - kDeadlineSlackUs;
   if (too_late) return table_->EndBad(request, request.PastDeadline());

@@ -52,13 +52,22 @@ bool Follows(const RegisteredWorker& worker, const RouterRequest& request) {
          worker.description.grammar_version == wire::kAnswerGrammarVersion;
 }
 
-void TakeOutWithoutGrammars(const WorkerRegistry& registry, const RouterRequest& request,
-                            RouteTable& table) {
+// A worker that would answer without the prompt's log-probabilities gets no request for them.
+bool LogsPrompt(const RegisteredWorker& worker, const RouterRequest& request) {
+  return !request.AwaitsPromptLog() || worker.description.logs_prompts;
+}
+
+bool CanServe(const RegisteredWorker& worker, const RouterRequest& request) {
+  return Follows(worker, request) && LogsPrompt(worker, request);
+}
+
+void TakeOutUnable(const WorkerRegistry& registry, const RouterRequest& request,
+                   RouteTable& table) {
   for (size_t i = 0; i < table.prefill.size(); ++i) {
-    if (!Follows(*registry.Find(table.prefill_leases[i]), request)) table.prefill[i].ready = false;
+    if (!CanServe(*registry.Find(table.prefill_leases[i]), request)) table.prefill[i].ready = false;
   }
   for (size_t i = 0; i < table.decode.size(); ++i) {
-    if (!Follows(*registry.Find(table.decode_leases[i]), request)) table.decode[i].ready = false;
+    if (!CanServe(*registry.Find(table.decode_leases[i]), request)) table.decode[i].ready = false;
   }
 }
 
@@ -176,14 +185,24 @@ bool RoutePlanner::MayBecomeReady(const ModelInfo& model, uint64_t numerics_id,
   });
 }
 
-bool RoutePlanner::HasWorkerFor(const RouterRequest& request) const {
+std::optional<RequestError> RoutePlanner::UnableError(const RouterRequest& request) const {
   bool any = false;
+  bool any_follows = false;
   for (const auto& [lease, worker] : state_->registry.workers()) {
     if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
-    if (Follows(worker, request)) return true;
+    if (CanServe(worker, request)) return std::nullopt;
     any = true;
+    any_follows |= Follows(worker, request);
   }
-  return !any;
+  if (!any) return std::nullopt;
+  if (!any_follows) {
+    return FieldError(ErrorCode::kUnsupported, request.spec.fields.grammar,
+                      "absent while all workers of the model are of a release that constrains no "
+                      "answers");
+  }
+  return FieldError(ErrorCode::kUnsupported, request.spec.fields.prompt_logprobs,
+                    "absent while all workers of the model are of a release that gives no "
+                    "log-probabilities of prompts");
 }
 
 PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementStart& start,
@@ -197,7 +216,7 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
   table = state_->registry.TableFor(request.spec.model->id, now_us);
   const uint32_t answer_context = AnswerContextOf(request, now_us);
   planned.short_context = TakeOutShort(request, answer_context, table);
-  TakeOutWithoutGrammars(state_->registry, request, table);
+  TakeOutUnable(state_->registry, request, table);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;

@@ -5,6 +5,7 @@
 #define BATON_ROUTER_ROUTE_PLANNER_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "src/router/planned_route.h"
 #include "src/router/request_error.h"
@@ -19,9 +20,9 @@ class RoutePlanner {
   // `state` outlives the planner.
   explicit RoutePlanner(const RouterState* state) : state_(state) {}
 
-  // False: all decode workers of the model answer without grammars, and the request has one. A
-  // request waits where there are none at all.
-  bool HasWorkerFor(const RouterRequest& request) const;
+  // Why no decode worker of the model can serve it: all are of a release that does not know what it
+  // asks for. None: one can, or there are none at all, and the request waits.
+  std::optional<RequestError> UnableError(const RouterRequest& request) const;
 
   // For a placement that begins with `start`; `claims`: workers that requests before it wait for.
   PlannedRoute Plan(const RouterRequest& request, const PlacementStart& start,

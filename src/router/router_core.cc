@@ -121,6 +121,7 @@ void RouterCore::OnSessionTokens(SessionRef session, std::vector<WorkerToken> to
 void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
   RouterRequest* request = table_.Find(token.uid);
   if (request == nullptr) return;  // it has ended; the worker has not heard of it yet
+  if (token.prompt_pos > 0) return delivery_.TakePromptToken(*request, token, now_us);
   if (request->move.Is(lease, token.attempt) && !moves_.Move(*request, now_us)) return;
   const bool is_decode = request->decode.Is(lease);
   if (token.attempt != request->attempt() || !(is_decode || request->prefill.Is(lease))) {

@@ -91,9 +91,8 @@ class RouterCore {
   void OnSessionTokens(SessionRef session, std::vector<WorkerToken> tokens, int64_t now_us);
   void OnSessionStatus(SessionRef session, const WorkerRequestStatus& status, int64_t now_us);
 
-  // The caller stood still for `late_us`, up to now (its process was stopped, or its machine), and
-  // heard nobody: that time counts as silence of no worker, placement or client. Before what has
-  // come meanwhile is told.
+  // The caller stood still for `late_us`, up to now, and heard nobody: that time counts as silence
+  // of no worker, placement or client. Call it before what has come meanwhile is told.
   void ForgiveSilence(int64_t late_us);
   // Timers: deadlines, leases, slow clients, the queue. Call it at NextTickUs(), asked again after
   // each other call, or every TickIntervalUs().

@@ -140,6 +140,9 @@ struct RouterRequest {
   std::optional<obs::ResumeReason> resume_reason;
 
   // The answer.
+  // Rows of the prompt's log-probabilities that are known. When all are, the sink has them, and
+  // spec.sampling.prompt_logprobs is reset: no later placement computes them again.
+  std::shared_ptr<PromptLogprobs> prompt_log;
   TokenMerge merge;
   std::vector<ChoiceText> texts;                  // by choice
   std::vector<scheduler::FinishReason> finished;  // by choice, what the client was told
@@ -159,6 +162,10 @@ struct RouterRequest {
   // Tells the sink once that a worker has taken the request, as soon as that is known: the decode
   // worker has reserved and the prompt has begun, or none of them refused it within a step or two.
   void TellTaken(int64_t now_us);
+  // Its tokens wait for the prompt's log-probabilities.
+  bool AwaitsPromptLog() const {
+    return spec.sampling.prompt_logprobs.has_value() && spec.prompt.size() > 1;
+  }
   // Where its time went until now.
   RequestTimings Timings() const;
   // It is placed, again when it was before: what its workers had to do beside it then.

@@ -44,6 +44,7 @@ void ShadowRuns::Case::TakeRequest(const GenerateRequest& from) {
   if (!complete) return;
   request = from;
   request.key = nullptr;
+  request.sampling.prompt_logprobs.reset();  // its tokens are compared
   told.resize(from.num_choices);
 }
 
@@ -68,6 +69,9 @@ class ShadowRuns::Witness final : public ResponseSink {
 
   void OnAccepted(const AnswerName& name) override { sink_->OnAccepted(name); }
   void OnTaken() override { sink_->OnTaken(); }
+  void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> logprobs) override {
+    sink_->OnPromptLogprobs(std::move(logprobs));
+  }
   void OnToken(const TokenOutput& token) override {
     seen_.TakeToken(token);
     sink_->OnToken(token);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,6 +68,22 @@ struct TokenOutput {
   int64_t arrived_us = 0;          // steady clock, when the router took it from the worker
 };
 
+// Log-probabilities of a prompt's tokens, from its second one on: the first one has none.
+struct PromptLogprobs {
+  struct Row {
+    float logprob = 0.0f;
+    uint32_t rank = 0;     // one more than the tokens that were likelier
+    uint32_t top_end = 0;  // where its entries of `top` end
+  };
+  std::vector<Row> rows;
+  std::vector<TokenLogprob> top;  // the likeliest tokens of each row, best first
+
+  std::span<const TokenLogprob> TopOf(size_t row) const {
+    const size_t begin = row == 0 ? 0 : rows[row - 1].top_end;
+    return std::span(top).subspan(begin, rows[row].top_end - begin);
+  }
+};
+
 // Where the time of a request went and who did the work (the `timings` object of the APIs).
 struct RequestTimings {
   bool disaggregated = false;
@@ -89,6 +106,8 @@ struct GenerateResult {
   uint32_t num_prompt_tokens = 0;
   uint32_t num_completion_tokens = 0;  // of all choices, end-of-generation tokens included
   RequestTimings timings;
+  // Of each prompt in an answer to several, which src/api joins; else empty.
+  std::vector<RequestTimings> prompts;
 };
 
 // Receives one request's answer. Exactly one of OnFinished and OnFailed ends it, after which no
@@ -102,6 +121,8 @@ class ResponseSink {
   // At most once, and before the first token, which may come without it: a worker has taken the
   // request. The client can be told that there is an answer; what fails from now on fails amid it.
   virtual void OnTaken() {}
+  // Requests with sampling.prompt_logprobs only: once, before the first token.
+  virtual void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> /*logprobs*/) {}
   // Tokens of one choice come in index order; choices interleave.
   virtual void OnToken(const TokenOutput& token) = 0;
   virtual void OnFinished(const GenerateResult& result) = 0;

@@ -83,6 +83,7 @@ void EncodeSampling(const wire::SamplingParams& sampling, v1::SamplingParams* ou
   out->set_max_tokens(sampling.max_tokens);
   out->set_min_tokens(sampling.min_tokens);
   out->set_ignore_eos(sampling.ignore_eos);
+  if (sampling.prompt_logprobs) out->set_prompt_logprobs(*sampling.prompt_logprobs);
   for (const TokenId token : sampling.stop_token_ids) {
     out->add_stop_token_ids(static_cast<uint32_t>(token));
   }
@@ -227,6 +228,7 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const Wire
   worker.max_running = hello.max_running();
   worker.chain_check = hello.chain_check();
   worker.grammar_version = hello.grammar_version();
+  worker.logs_prompts = hello.prompt_logprobs();
   for (const int kind : hello.transports()) {
     const LinkKind decoded = DecodeKind(static_cast<v1::TransportKind>(kind));
     const bool is_news = std::find(worker.transports.begin(), worker.transports.end(), decoded) ==
@@ -303,6 +305,8 @@ std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step) {
     }
     token.finish = DecodeFinish(event.finish());
     token.step_us = event.step_us();
+    token.prompt_pos = event.prompt_pos();
+    token.rank = event.rank();
   }
   return tokens;
 }

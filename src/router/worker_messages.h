@@ -68,6 +68,7 @@ struct WorkerDescription {
   uint32_t max_running = 0;
   uint64_t chain_check = 0;      // of its prefix cache's key; 0 = it has no prefix cache
   uint32_t grammar_version = 0;  // of its grammar engine; 0 = it constrains no answers
+  bool logs_prompts = false;     // it gives log-probabilities of prompts
   std::vector<LinkKind> transports;
   // The model it serves; the tokenizer was parsed from the hello, or is the one of an earlier
   // worker with the same tokenizer_id.
@@ -130,7 +131,9 @@ struct WorkerToken {
   float logprob = 0.0f;
   std::vector<TokenLogprob> top_logprobs;
   scheduler::FinishReason finish = scheduler::FinishReason::kNone;
-  uint32_t step_us = 0;  // of the step that gave it; 0 = not told
+  uint32_t step_us = 0;     // of the step that gave it; 0 = not told
+  uint32_t prompt_pos = 0;  // not 0: the prompt's token there, not a sampled one
+  uint32_t rank = 0;        // with prompt_pos: 1 + the tokens that were likelier
 };
 
 // RequestState of worker.proto; the numbers are its numbers.

@@ -81,6 +81,8 @@ WorkerToken ToWorkerToken(const TokenEvent& event) {
   token.top_logprobs.assign(event.top_logprobs.begin(), event.top_logprobs.end());
   token.finish = event.finish;
   token.step_us = event.step_us;
+  token.prompt_pos = event.prompt_pos;
+  token.rank = event.rank;
   return token;
 }
 

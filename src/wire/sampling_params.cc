@@ -66,6 +66,10 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, uint32_t vocab
     return InvalidArgument("top_logprobs {} is outside [0, {}]", params.top_logprobs,
                            kMaxTopLogprobs);
   }
+  if (params.prompt_logprobs.value_or(0) > kMaxTopLogprobs) {
+    return InvalidArgument("prompt_logprobs {} is outside [0, {}]", *params.prompt_logprobs,
+                           kMaxTopLogprobs);
+  }
   return CheckBiases(params.logit_bias, vocab_size);
 }
 

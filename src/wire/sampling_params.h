@@ -4,6 +4,7 @@
 #define BATON_WIRE_SAMPLING_PARAMS_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "src/base/ids.h"
@@ -49,6 +50,9 @@ struct SamplingParams {
   // that end a generation stop in spite of ignore_eos, and min_tokens ends where nothing else
   // could follow.
   SharedGrammar grammar;
+  // Log-probabilities of the prompt's tokens are wanted, with this many best tokens each; <=
+  // kMaxTopLogprobs. The worker that computes the prompt then reads no cached prefix.
+  std::optional<uint32_t> prompt_logprobs;
 
   bool greedy() const { return temperature < kMinTemperature; }
   bool has_penalties() const {

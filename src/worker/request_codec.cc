@@ -90,6 +90,7 @@ Status SamplingFromProto(const v1::SamplingParams& m, const SessionLimits& limit
   }
   p.max_tokens = m.max_tokens();
   p.ignore_eos = m.ignore_eos();
+  if (m.has_prompt_logprobs()) p.prompt_logprobs = m.prompt_logprobs();
   if (m.has_grammar()) BATON_RETURN_IF_ERROR(GrammarFromProto(m.grammar(), &p.grammar));
   return ValidateSamplingParams(p, limits.vocab_size);
 }
@@ -229,6 +230,8 @@ void ToProto(const TokenEvent& event, v1::TokenEvent* out) {
     }
   }
   out->set_step_us(event.step_us);
+  out->set_prompt_pos(event.prompt_pos);
+  out->set_rank(event.rank);
   if (event.finish == FinishReason::kStop) out->set_finish(v1::WORKER_FINISH_STOP);
   if (event.finish == FinishReason::kLength) out->set_finish(v1::WORKER_FINISH_LENGTH);
 }

@@ -84,6 +84,7 @@ using kv::PeerAddress;
 using kv::TransportKind;
 using limits::kMaxBatchTokens;
 using limits::kMaxClusterMessageBytes;
+using limits::kMaxPromptLogRows;
 using model::CheckDeviceInBuild;
 using model::ComputeDevice;
 using model::DeviceModel;
@@ -279,21 +280,21 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   std::vector<Accelerator*> peers = device.accelerators();
   peers.erase(peers.begin());
   BATON_ASSIGN_OR_RETURN(const FastMode fast, FindFastMode(config, device.accelerator->kind()));
-  StatusOr<std::unique_ptr<DeviceModel>> loaded =
-      DeviceModel::Load(file, {.device = device.accelerator.get(),
-                               .kernels = device.kernels,
-                               .pool = pool.get(),
-                               .kv_dtype = config.kv_dtype,
-                               .block_size = kDeviceBlockSize,
-                               .max_rows = kMaxBatchTokens,
-                               .max_logit_rows = limits.max_running + limits.max_prefilling,
-                               .max_context = config.max_context,
-                               .tokenizer_id = tokenizer_id,
-                               .keeps_packed = config.keeps_packed,
-                               .fast = fast,
-                               .num_ranks = config.num_ranks,
-                               .peers = peers,
-                               .gate = device.gate.get()});
+  StatusOr<std::unique_ptr<DeviceModel>> loaded = DeviceModel::Load(
+      file, {.device = device.accelerator.get(),
+             .kernels = device.kernels,
+             .pool = pool.get(),
+             .kv_dtype = config.kv_dtype,
+             .block_size = kDeviceBlockSize,
+             .max_rows = kMaxBatchTokens,
+             .max_logit_rows = limits.max_running + limits.max_prefilling + kMaxPromptLogRows,
+             .max_context = config.max_context,
+             .tokenizer_id = tokenizer_id,
+             .keeps_packed = config.keeps_packed,
+             .fast = fast,
+             .num_ranks = config.num_ranks,
+             .peers = peers,
+             .gate = device.gate.get()});
   if (!loaded.ok()) {
     if (!absl::IsResourceExhausted(loaded.status())) return loaded.status();
     const bool may_pack = !config.keeps_packed && DeviceModel::HasPackable(file);
@@ -460,6 +461,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
     hello.set_chain_check(ChainKeyCheck(DeriveChainKey(config.cluster_secret, kDefaultTenant)));
   }
   hello.set_grammar_version(wire::kAnswerGrammarVersion);
+  hello.set_prompt_logprobs(true);
   hello.set_loaded_unix_s(static_cast<uint64_t>(loaded_unix_s));
   return hello;
 }

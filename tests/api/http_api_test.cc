@@ -326,7 +326,7 @@ TEST_F(HttpApiTest, BatchOfOnePromptIsThatPrompt) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(submitter_.WaitSubmitted(i).request.prompt, BytesOf("hi"));
   }
-  for (const char* prompt : {R"(["a","b"])", "[[1],[2]]", "[[1,[2]]]", "[[\"a\"]]", "[{}]"}) {
+  for (const char* prompt : {"[[1,[2]]]", "[[\"a\"]]", "[{}]"}) {
     const auto responder = Post(kCompletionPath, std::string(R"({"prompt":)") + prompt + "}");
     EXPECT_EQ(responder->status, 400) << prompt;
     EXPECT_EQ(Text(*responder, {"error", "param"}), "prompt") << prompt;
@@ -406,7 +406,7 @@ TEST_F(HttpApiTest, ErrorsOfTheRequest) {
        "invalid_combination"},
       {kCompletionPath, R"({"prompt":"x","best_of":2,"stream":true})", 400, "best_of",
        "invalid_combination"},
-      {kCompletionPath, R"({"prompt":"x","echo":true,"logprobs":1})", 400, "echo",
+      {kCompletionPath, R"({"prompt":"x","echo":true,"logprobs":1,"stream":true})", 400, "echo",
        "invalid_combination"},
       {"/tokenize", "{}", 400, "content", "missing_required_parameter"},
       {"/tokenize", R"({"content":5})", 400, "content", "invalid_type"},

@@ -28,7 +28,7 @@ AnswerPlan PlanOf(bool splits_reasoning) {
   plan.id = "msg_1";
   plan.request_id = "req-1";
   plan.model = TestModel();
-  plan.num_prompt_tokens = 12;
+  plan.prompts.front().num_tokens = 12;
   plan.splits_reasoning = splits_reasoning;
   return plan;
 }

@@ -123,7 +123,8 @@ ValuesByName GoodBasics() {
         R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"null"}},)"
         R"({"function":{"name":"f","arguments":""}},{"function":{"name":"f","arguments":null}},)"
         R"({"function":{"name":"f"}}]},{"role":"tool","content":"r"}])"}},
-      {"prompt", {"\"text\"", "[1,2,3]", "[\"one text\"]"}},
+      {"prompt",
+       {"\"text\"", "[1,2,3]", "[\"one text\"]", "[\"a\",\"b\"]", "[[1],[2,3]]", "[[1]]"}},
       {"prompt_token_ids", {"[1,2,3]", "[]"}},
       {"max_tokens", {"1", "16", "2147483647", "3.0"}},
       {"max_completion_tokens", {"1", "4096"}},
@@ -146,6 +147,7 @@ ValuesByName GoodBasics() {
       {"logit_bias", {"{}", R"({"1":-100,"2":100,"3":0.5})"}},
       {"logprobs", {}},
       {"top_logprobs", {"0", "20"}},
+      {"prompt_logprobs", {"0", "20"}},
       {"stream", {"true", "false"}},
       {"stream_options",
        {"{}", R"({"include_usage":true})", R"({"include_usage":null})",
@@ -192,7 +194,8 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
         R"([{"role":"user","content":null}])", R"([{"role":"user","content":[{"type":"text"}]}])",
         R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
         R"([{"role":"assistant","content":null,"tool_calls":[{}]}])"}},
-      {"prompt", {"[1.5]", "[-1]", "[\"a\",\"b\"]", "[[1],[2]]", "[2147483648]", "[true]"}},
+      {"prompt",
+       {"[1.5]", "[-1]", "[\"a\",1]", "[[1],\"a\"]", "[[1],[-1]]", "[2147483648]", "[true]"}},
       {"prompt_token_ids", {"[1.5]", "[-1]", "[\"a\"]", "\"text\""}},
       {"stop",
        {"\"\"", "[\"\"]", "[1]", "\"" + std::string(513, 'x') + "\"",
@@ -434,6 +437,7 @@ TEST(SchemaTest, ContentPartsAreJoined) {
 const std::set<std::string> kJsonOnly = {"stream",        "stream_options",  // the method says it
                                          "guided_json",   "guided_regex",
                                          "guided_choice", "guided_grammar"};  // structured_outputs
+const std::set<std::string> kProtoOnly = {"prompts", "prompts_token_ids"};    // JSON: of `prompt`
 
 TEST(SchemaTest, TableAndProtoHaveTheSameFields) {
   const v1::ChatCompletionRequest chat;
@@ -442,6 +446,7 @@ TEST(SchemaTest, TableAndProtoHaveTheSameFields) {
        {std::pair{Endpoint::kChat, chat.GetDescriptor()},
         std::pair{Endpoint::kCompletion, completion.GetDescriptor()}}) {
     for (int i = 0; i < descriptor->field_count(); ++i) {
+      if (kProtoOnly.count(descriptor->field(i)->name()) > 0) continue;
       EXPECT_NE(FindParam(endpoint, descriptor->field(i)->name()), nullptr)
           << descriptor->field(i)->full_name() << " is in no row";
     }
@@ -538,6 +543,36 @@ TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
     EXPECT_EQ(verdict.param, c.param);
     EXPECT_EQ(GrpcCodeOf(verdict.code), 3) << "INVALID_ARGUMENT";
   }
+}
+
+TEST(SchemaTest, SeveralPromptsAreReadFromProtoAndJson) {
+  v1::CompletionRequest texts;
+  texts.add_prompts("a");
+  texts.add_prompts("b");
+  v1::CompletionRequest ids;
+  ids.add_prompts_token_ids()->add_ids(1);
+  ids.add_prompts_token_ids()->add_ids(2);
+  ApiParams of_texts;
+  ApiParams of_ids;
+  ASSERT_TRUE(ReadProto(texts, Endpoint::kCompletion, &of_texts).ok);
+  ASSERT_TRUE(ReadProto(ids, Endpoint::kCompletion, &of_ids).ok);
+  ApiParams json_texts;
+  ApiParams json_ids;
+  ASSERT_TRUE(ReadJson(Endpoint::kCompletion, R"("prompt":["a","b"])", &json_texts).ok);
+  ASSERT_TRUE(ReadJson(Endpoint::kCompletion, R"("prompt":[[1],[2]])", &json_ids).ok);
+  for (const ApiParams* params : {&of_texts, &json_texts}) {
+    ASSERT_EQ(params->prompts.size(), 2u);
+    EXPECT_EQ(params->prompts[1].text, "b");
+  }
+  for (const ApiParams* params : {&of_ids, &json_ids}) {
+    ASSERT_EQ(params->prompts.size(), 2u);
+    EXPECT_FALSE(params->prompts[1].text.has_value());
+    EXPECT_EQ(params->prompts[1].token_ids, std::vector<int64_t>{2});
+  }
+  ids.add_prompts("a");
+  const Verdict both = ReadProto(ids, Endpoint::kCompletion, &of_ids);
+  EXPECT_FALSE(both.ok);
+  EXPECT_EQ(both.param, "prompt");
 }
 
 TEST(SchemaTest, ProtoFillsTheSameParams) {

@@ -1,5 +1,8 @@
-"""Tests parts of completions beside the text: prompt, log-probabilities, why they end, choices."""
+"""Tests parts of completions beside the text: prompts, log-probabilities, why they end, choices."""
 
+import math
+
+import openai
 import pytest
 
 from baton_server import Server, complete, generated_stubs, metric
@@ -46,8 +49,9 @@ def test_echo_with_and_without_an_answer(server):
     [
         ({"max_tokens": 0}, "max_tokens", "echo"),
         ({"max_tokens": -1}, "max_tokens", "0"),
-        ({"max_tokens": 0, "echo": True, "logprobs": 1}, "echo", "logprobs"),
-        ({"max_tokens": 4, "echo": True, "logprobs": 0}, "echo", "logprobs"),
+        ({"max_tokens": 4, "prompt_logprobs": 21}, "prompt_logprobs", "20"),
+        ({"max_tokens": 4, "echo": True, "logprobs": 0, "stream": True}, "echo", "stream"),
+        ({"max_tokens": 4, "suffix": "."}, "suffix", "absent"),
     ],
 )
 def test_what_is_not_served_is_named(server, fields, param, word):
@@ -162,3 +166,136 @@ def test_choices_share_one_prompt():
         # A slow moment may cut a prompt once more; four prompts would be four times the steps.
         assert 1 <= four["steps"] <= one["steps"] + 1
         assert four["kv_bytes"] == one["kv_bytes"] > 0
+
+
+# Several prompts in one request, and their log-probabilities, as evaluators send them.
+PROMPTS = ["The capital of France is", "One, two, three,", "Water is made of hydrogen and"]
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return openai.OpenAI(base_url=server.http + "/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def ask(client, prompt, **fields):
+    fields = {"model": "default", "temperature": 0, "max_tokens": 6, **fields}
+    return client.completions.create(prompt=prompt, **fields)
+
+
+def ids_of(server, text):
+    return server.post("/tokenize", {"content": text})[2]["tokens"]
+
+
+def test_a_batch_gives_what_single_requests_give(server, client):
+    alone = [ask(client, p) for p in PROMPTS]
+    for batch in (PROMPTS, [ids_of(server, p) for p in PROMPTS]):
+        answer = ask(client, batch)
+        assert [c.text for c in answer.choices] == [a.choices[0].text for a in alone]
+        assert [c.index for c in answer.choices] == [0, 1, 2]
+        assert answer.usage.prompt_tokens == sum(a.usage.prompt_tokens for a in alone)
+        assert answer.usage.completion_tokens == sum(a.usage.completion_tokens for a in alone)
+        assert all(c.to_dict()["timings"]["decode_worker"] for c in answer.choices)
+    texts = [""] * 6
+    usage = None
+    for chunk in ask(client, PROMPTS, n=2, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [a.choices[0].text for a in alone for _ in range(2)]
+    assert usage.completion_tokens == 2 * sum(a.usage.completion_tokens for a in alone)
+
+
+def test_a_bad_prompt_names_its_place(client):
+    for prompt, param in [
+        (["a", ""], "prompt[1]"),
+        ([[1], [10**6]], "prompt[1]"),
+        (["a"] * 1025, "prompt"),
+        (["a" * 40, "b " * 20_000], "prompt[1]"),
+    ]:
+        with pytest.raises(openai.BadRequestError) as failure:
+            ask(client, prompt)
+        assert failure.value.param == param
+
+
+def test_echoed_logprobs_are_those_of_the_generated_tokens(server, client):
+    prompts = [ids_of(server, p) for p in PROMPTS]
+    written = ask(client, prompts, max_tokens=8, logprobs=3, echo=True)
+    for ids, choice in zip(prompts, written.choices):
+        rows = choice.logprobs
+        assert len(rows.tokens) == len(rows.token_logprobs) == len(ids) + 8
+        assert rows.token_logprobs[0] is None and rows.top_logprobs[0] is None
+        assert rows.text_offset == sorted(rows.text_offset) and rows.text_offset[0] == 0
+        for logprob, top in zip(rows.token_logprobs[1:], rows.top_logprobs[1:]):
+            assert -40 < logprob <= 0 and max(top.values()) >= logprob
+            # Some of the mass lies beyond the three likeliest tokens.
+            assert sum(math.exp(v) for v in top.values()) <= 1.0 + 1e-4
+        assert all(
+            logprob == max(top.values())
+            for logprob, top in zip(rows.token_logprobs[-8:], rows.top_logprobs[-8:])
+        ), "greedy takes the likeliest"
+    # The answers as prompts, computed at once and not token by token: no bit differs.
+    longer = [ids_of(server, c.text) for c in written.choices]
+    for ids, before in zip(longer, written.choices):
+        if len(ids) != len(before.logprobs.tokens):
+            continue  # the text has other tokens than those that were sampled
+        for max_tokens in (0, 1):
+            alone = ask(client, [ids], max_tokens=max_tokens, logprobs=3, echo=True)
+            rows = alone.choices[0].logprobs
+            assert rows.token_logprobs[: len(ids)] == before.logprobs.token_logprobs
+            assert alone.usage.completion_tokens == max_tokens
+            assert len(rows.tokens) == len(ids) + max_tokens
+            assert alone.usage.to_dict()["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+def test_text_ids_and_batches_have_equal_bits(server, client):
+    fields = {"max_tokens": 0, "echo": True, "logprobs": 2}
+    text = "The quick brown fox jumps over the lazy dog. " * 30
+    ids = ids_of(server, text)
+    assert len(ids) > 256, "several chunks"
+    first = ask(client, text, **fields).choices[0].logprobs
+    again = ask(client, [ids, ids_of(server, "short"), ids], **fields)
+    for choice in (again.choices[0], again.choices[2]):
+        assert choice.logprobs.token_logprobs == first.token_logprobs
+        assert choice.logprobs.top_logprobs == first.top_logprobs
+
+
+def test_prompt_logprobs_in_vllms_form(server, client):
+    ids = ids_of(server, PROMPTS[0])
+    answer = ask(client, PROMPTS[0], max_tokens=1, extra_body={"prompt_logprobs": 2}, logprobs=2)
+    positions = answer.choices[0].to_dict()["prompt_logprobs"]
+    assert len(positions) == len(ids) and positions[0] is None
+    for token, entries in zip(ids[1:], positions[1:]):
+        own = entries[str(token)]
+        assert own["logprob"] <= 0 and own["rank"] >= 1 and own["decoded_token"]
+        assert sorted(e["rank"] for e in entries.values())[:2] == [1, 2]
+        assert len(entries) == (2 if own["rank"] <= 2 else 3)
+    chat = server.post(
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "prompt_logprobs": 0},
+    )[2]
+    assert chat["prompt_logprobs"][0] is None
+    assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
+
+
+def test_grpc_has_them_too(server, client):
+    pb2, pb2_grpc = generated_stubs()
+    stub = pb2_grpc.CompletionServiceStub(server.channel)
+    whole = stub.Complete(
+        pb2.CompletionRequest(prompts=PROMPTS, max_tokens=0, echo=True, logprobs=1)
+    )
+    json_form = ask(client, PROMPTS, max_tokens=0, echo=True, logprobs=1)
+    for mine, other in zip(whole.choices, json_form.choices):
+        assert mine.text == other.text
+        assert math.isnan(mine.logprobs.token_logprobs[0])
+        for a, b in zip(mine.logprobs.token_logprobs[1:], other.logprobs.token_logprobs[1:]):
+            assert math.isclose(a, b, rel_tol=1e-6)
+    lists = [pb2.TokenIds(ids=ids_of(server, p)) for p in PROMPTS]
+    texts = {}
+    for chunk in stub.StreamComplete(
+        pb2.CompletionRequest(prompts_token_ids=lists, max_tokens=4, temperature=0)
+    ):
+        for choice in chunk.choices:
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+    assert [texts[i] for i in range(3)] == [
+        c.text for c in ask(client, PROMPTS, max_tokens=4).choices
+    ]

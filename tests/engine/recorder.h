@@ -24,9 +24,18 @@ struct SeenToken {
   friend bool operator==(const SeenToken&, const SeenToken&) = default;
 };
 
+// The log-probability of one token of a prompt.
+struct SeenPromptToken {
+  uint32_t pos = 0;
+  uint32_t rank = 0;
+  SeenToken token;
+  friend bool operator==(const SeenPromptToken&, const SeenPromptToken&) = default;
+};
+
 // Everything that was reported of one request.
 struct Record {
   std::map<uint32_t, std::map<uint32_t, SeenToken>> choices;  // by choice, by index
+  std::vector<SeenPromptToken> prompt_log;
   std::vector<RequestState> states;
   Status status;
   uint64_t kv_bytes = 0;
@@ -61,6 +70,10 @@ class Recorder : public EngineListener {
       Record& record = records_[event.key];
       SeenToken seen{event.token, event.logprob, event.finish, {}};
       seen.top.assign(event.top_logprobs.begin(), event.top_logprobs.end());
+      if (event.prompt_pos > 0) {
+        record.prompt_log.push_back({event.prompt_pos, event.rank, std::move(seen)});
+        continue;
+      }
       if (!record.choices[event.choice].emplace(event.index, seen).second) ++record.num_duplicates;
       ++num_tokens_;
     }

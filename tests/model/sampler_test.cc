@@ -507,6 +507,28 @@ void Continue(const Call& base, size_t length, std::vector<TokenId>& output,
   }
 }
 
+TEST(SamplerTest, TheLogprobOfAGivenTokenHasTheBitsOfASampledOne) {
+  std::mt19937_64 random(TestSeed());
+  for (int i = 0; i < 50; ++i) {
+    Call call{.params = Greedy(), .logits = RandomLogits(random, 997)};
+    call.params.logprobs = true;
+    call.params.top_logprobs = 5;
+    const SampledToken sampled = *call.Run();
+    Sampler sampler(997, {});
+    SampledToken given;
+    given.token = sampled.token;
+    EXPECT_EQ(sampler.LogprobOf(call.logits, 5, given), 1u) << "it is the likeliest";
+    EXPECT_EQ(given.logprob, sampled.logprob);
+    EXPECT_EQ(given.num_top, 5u);
+    EXPECT_TRUE(std::ranges::equal(given.top_logprobs(), sampled.top_logprobs()));
+    EXPECT_EQ(given.top[0].logprob, given.logprob);
+    given.token = sampled.top[4].token;
+    EXPECT_EQ(sampler.LogprobOf(call.logits, 0, given), 5u);
+    EXPECT_EQ(given.logprob, sampled.top[4].logprob);
+    EXPECT_EQ(given.num_top, 0u);
+  }
+}
+
 TEST(SamplerTest, EveryCutContinuesWithTheSameTokensAndLogprobs) {
   constexpr size_t kLength = 24;
   const std::vector<std::function<void(SamplingParams&)>> variants = {

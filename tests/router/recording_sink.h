@@ -3,6 +3,7 @@
 #define BATON_TESTS_ROUTER_RECORDING_SINK_H_
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,10 @@ class RecordingSink final : public ResponseSink {
   void OnTaken() override {
     EXPECT_TRUE(tokens.empty() && !ended()) << "it is known by then";
     ++num_taken;
+  }
+  void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> logprobs) override {
+    EXPECT_TRUE(tokens.empty() && !ended() && prompt_log == nullptr);
+    prompt_log = std::move(logprobs);
   }
   void OnToken(const TokenOutput& token) override {
     EXPECT_FALSE(ended()) << "a token after the end";
@@ -68,6 +73,7 @@ class RecordingSink final : public ResponseSink {
   }
 
   int num_taken = 0;
+  std::shared_ptr<const PromptLogprobs> prompt_log;
   std::vector<Seen> tokens;
   std::optional<GenerateResult> result;
   std::optional<RequestError> error;

@@ -28,6 +28,7 @@ ROWS = (
     (INFERENCE, r"The conversation, 1\.\.(\d+) messages", "kMaxMessages"),
     (INFERENCE, r"// 0\.\.(\d+); 0 = greedy", "kMaxTemperature"),
     (INFERENCE, r"// Choices(?: returned)?, 1\.\.(\d+)\.", "kMaxChoices"),
+    (INFERENCE, r"at most (\d+) prompts and choices", "kMaxPrompts"),
     (INFERENCE, r"// Choices computed, n\.\.(\d+);", "kMaxChoices"),
     (INFERENCE, r"at most (\d+), each 1\.\.(\d+) bytes", "kMaxStopStrings kMaxStopBytes"),
     (INFERENCE, r"like end-of-generation; at most (\d+)\.", "kMaxStopTokens"),

@@ -1,0 +1,170 @@
+#include "src/api/prompt_fan_in.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "src/api/echo_answer.h"
+
+namespace baton::api {
+
+using router::AnswerName;
+using router::ErrorCode;
+using router::GenerateRequest;
+using router::GenerateResult;
+using router::PlainError;
+using router::PromptLogprobs;
+using router::RequestError;
+using router::RequestTimings;
+using router::ResponseSink;
+using router::Submitter;
+using router::TokenOutput;
+
+// The sink of one prompt's request.
+class PromptFanIn::Part final : public ResponseSink {
+ public:
+  Part(std::shared_ptr<PromptFanIn> whole, uint32_t prompt)
+      : whole_(std::move(whole)), prompt_(prompt) {}
+
+  void OnAccepted(const AnswerName& name) override { whole_->OnAccepted(name); }
+  void OnTaken() override { whole_->OnTaken(); }
+  void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> logprobs) override {
+    whole_->OnLoggedPrompt(prompt_, std::move(logprobs));
+  }
+  void OnToken(const TokenOutput& token) override { whole_->OnToken(prompt_, token); }
+  void OnFinished(const GenerateResult& result) override { whole_->OnFinished(prompt_, result); }
+  void OnFailed(const RequestError& error) override { whole_->OnFailed(prompt_, error); }
+  size_t buffered_bytes() const override { return whole_->sink_->buffered_bytes(); }
+  const RequestError* own_failure() const override { return whole_->sink_->own_failure(); }
+
+ private:
+  const std::shared_ptr<PromptFanIn> whole_;
+  const uint32_t prompt_;
+};
+
+PromptFanIn::PromptFanIn(Submitter* submitter, std::vector<GenerateRequest> requests,
+                         std::shared_ptr<AnswerSink> sink,
+                         std::shared_ptr<CallCancellation> cancellation)
+    : submitter_(submitter),
+      sink_(std::move(sink)),
+      cancellation_(std::move(cancellation)),
+      num_choices_(requests.front().num_choices),
+      num_first_(std::min<size_t>(requests.size(), std::max(kAtOnce / num_choices_, 1u))),
+      requests_(std::move(requests)) {
+  result_.prompts.resize(requests_.size());
+}
+
+void PromptFanIn::Begin() {
+  MutexLock lock(mutex_);
+  num_wanted_ = num_first_;
+  lock.Unlock();
+  SubmitMore();
+}
+
+void PromptFanIn::SubmitMore() {
+  MutexLock lock(mutex_);
+  if (is_submitting_) return;
+  is_submitting_ = true;
+  while (num_submitted_ < num_wanted_ && !has_ended_) {
+    if (cancellation_->is_cancelled()) {
+      // Those under way end as cancelled. With none of them the answer would have no end.
+      if (num_submitted_ > num_finished_) break;
+      has_ended_ = true;
+      sink_->OnFailed(PlainError(ErrorCode::kCancelled));
+      break;
+    }
+    const auto prompt = static_cast<uint32_t>(num_submitted_++);
+    GenerateRequest request = std::move(requests_[prompt]);
+    lock.Unlock();
+    const std::optional<RequestUid> uid = SubmitOrEcho(
+        submitter_, std::move(request), std::make_shared<Part>(shared_from_this(), prompt));
+    if (uid.has_value()) cancellation_->OnSubmitted(submitter_, *uid);
+    lock.Lock();
+  }
+  is_submitting_ = false;
+}
+
+void PromptFanIn::OnAccepted(const AnswerName& name) {
+  MutexLock lock(mutex_);
+  if (has_ended_ || is_accepted_) return;
+  is_accepted_ = true;
+  sink_->OnAccepted(name);
+}
+
+void PromptFanIn::OnTaken() {
+  MutexLock lock(mutex_);
+  if (++num_taken_ == num_first_ && !has_ended_) sink_->OnTaken();
+}
+
+void PromptFanIn::OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const PromptLogprobs> logprobs) {
+  MutexLock lock(mutex_);
+  if (!has_ended_) sink_->OnLoggedPrompt(prompt, std::move(logprobs));
+}
+
+void PromptFanIn::OnToken(uint32_t prompt, const TokenOutput& token) {
+  MutexLock lock(mutex_);
+  if (has_ended_) return;
+  TokenOutput output = token;
+  output.choice += prompt * num_choices_;
+  sink_->OnToken(output);
+}
+
+void PromptFanIn::OnFinished(uint32_t prompt, const GenerateResult& result) {
+  MutexLock lock(mutex_);
+  if (has_ended_) return;
+  AddLocked(prompt, result);
+  if (++num_finished_ == requests_.size()) {
+    has_ended_ = true;
+    return sink_->OnFinished(result_);
+  }
+  sink_->OnPromptFinished(result);
+  num_wanted_ = std::min(num_wanted_ + 1, requests_.size());
+  lock.Unlock();
+  SubmitMore();
+}
+
+void PromptFanIn::OnFailed(uint32_t prompt, const RequestError& error) {
+  MutexLock lock(mutex_);
+  if (has_ended_) return;
+  has_ended_ = true;
+  cancellation_->OnCancel(submitter_);
+  RequestError named = error;
+  if (named.param == "prompt") named.param = fmt::format("prompt[{}]", prompt);
+  sink_->OnFailed(named);
+}
+
+void PromptFanIn::AddLocked(uint32_t prompt, const GenerateResult& result) {
+  result_.prompts[prompt] = result.timings;
+  result_.num_prompt_tokens += result.num_prompt_tokens;
+  result_.num_completion_tokens += result.num_completion_tokens;
+  // The times are those of the prompt that ends last; what is counted is the sum.
+  RequestTimings sum = result.timings;
+  if (num_finished_ > 0) {
+    const RequestTimings& before = result_.timings;
+    sum.kv_bytes += before.kv_bytes;
+    sum.cached_tokens += before.cached_tokens;
+    sum.resumes += before.resumes;
+    sum.exact = sum.exact && before.exact;
+  }
+  result_.timings = std::move(sum);
+}
+
+bool SubmitAnswer(Submitter* submitter, GenerateRequest request,
+                  std::vector<GenerateRequest> others, std::shared_ptr<AnswerSink> sink,
+                  std::shared_ptr<CallCancellation> cancellation) {
+  const bool computes = request.sampling.max_tokens > 0;
+  if (others.empty()) {
+    const auto uid = SubmitOrEcho(submitter, std::move(request), std::move(sink));
+    if (uid.has_value()) cancellation->OnSubmitted(submitter, *uid);
+    return computes;
+  }
+  others.insert(others.begin(), std::move(request));
+  std::make_shared<PromptFanIn>(submitter, std::move(others), std::move(sink),
+                                std::move(cancellation))
+      ->Begin();
+  return computes;
+}
+
+}  // namespace baton::api

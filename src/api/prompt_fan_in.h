@@ -1,0 +1,84 @@
+// PromptFanIn: one answer to several prompts. It submits one request for each prompt, so that each
+// is admitted, placed and resumed by itself, and joins what they say for one AnswerSink.
+//
+// Threads: Begin is called on a thread of the API; the sinks of the requests on the router's thread
+// or within Submit. One mutex orders the calls of the AnswerSink.
+//
+// Invariants
+//  1. The AnswerSink gets one end: OnFinished after all prompts have finished, or the failure of
+//     the first one that fails; the others are then cancelled, and nothing of them is passed on.
+//  2. At most kAtOnce choices are under way, or those of one prompt. So a request of a thousand
+//     prompts neither fills the router's queue nor waits in it for longer than others.
+//  3. OnTaken is passed on when workers have taken all prompts that were submitted at first.
+//
+// It lives until the last request has ended: their sinks keep it.
+#ifndef BATON_API_PROMPT_FAN_IN_H_
+#define BATON_API_PROMPT_FAN_IN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "src/api/answer_sink.h"
+#include "src/api/call_cancellation.h"
+#include "src/base/mutex.h"
+#include "src/router/submit.h"
+
+namespace baton::api {
+
+// See the file comment.
+class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
+ public:
+  // A decode worker batches up to 256 rows; prompts that wait behind 32 cost no throughput.
+  static constexpr uint32_t kAtOnce = 32;
+
+  // `requests`: of one call, each with as many choices. The submitter outlives this.
+  PromptFanIn(router::Submitter* submitter, std::vector<router::GenerateRequest> requests,
+              std::shared_ptr<AnswerSink> sink, std::shared_ptr<CallCancellation> cancellation);
+
+  // Submits the first prompts. Once.
+  void Begin();
+
+ private:
+  class Part;
+
+  // Submits prompts up to num_wanted_. One thread does so at a time; what another one adds to
+  // num_wanted_ meanwhile is not lost.
+  void SubmitMore();
+  void OnAccepted(const router::AnswerName& name);
+  void OnTaken();
+  void OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const router::PromptLogprobs> logprobs);
+  void OnToken(uint32_t prompt, const router::TokenOutput& token);
+  void OnFinished(uint32_t prompt, const router::GenerateResult& result);
+  void OnFailed(uint32_t prompt, const router::RequestError& error);
+  // Adds what a prompt's request says to that of the answer.
+  void AddLocked(uint32_t prompt, const router::GenerateResult& result) BATON_REQUIRES(mutex_);
+
+  router::Submitter* const submitter_;
+  const std::shared_ptr<AnswerSink> sink_;
+  const std::shared_ptr<CallCancellation> cancellation_;
+  const uint32_t num_choices_;  // of each prompt
+  const size_t num_first_;      // prompts that Begin submits
+  // Held while the sink is called: that is what orders the calls. The sink calls nothing here.
+  mutable Mutex mutex_;
+  std::vector<router::GenerateRequest> requests_ BATON_GUARDED_BY(mutex_);  // submitted: moved from
+  bool is_submitting_ BATON_GUARDED_BY(mutex_) = false;
+  size_t num_wanted_ BATON_GUARDED_BY(mutex_) = 0;
+  size_t num_submitted_ BATON_GUARDED_BY(mutex_) = 0;
+  size_t num_taken_ BATON_GUARDED_BY(mutex_) = 0;
+  size_t num_finished_ BATON_GUARDED_BY(mutex_) = 0;
+  bool is_accepted_ BATON_GUARDED_BY(mutex_) = false;  // the sink knows the answer's name
+  bool has_ended_ BATON_GUARDED_BY(mutex_) = false;    // the sink had its end
+  router::GenerateResult result_ BATON_GUARDED_BY(mutex_);
+};
+
+// Submits the request, or all of several prompts; `cancellation` then cancels them. Answers those
+// for no tokens at once (echo_answer.h); false: that was all.
+bool SubmitAnswer(router::Submitter* submitter, router::GenerateRequest request,
+                  std::vector<router::GenerateRequest> others, std::shared_ptr<AnswerSink> sink,
+                  std::shared_ptr<CallCancellation> cancellation);
+
+}  // namespace baton::api
+
+#endif  // BATON_API_PROMPT_FAN_IN_H_

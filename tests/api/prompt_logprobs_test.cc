@@ -1,0 +1,130 @@
+// Log-probabilities of prompts over HTTP: echo with logprobs, and prompt_logprobs in vLLM's form.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "src/base/limits.h"
+#include "tests/api/http_api_rig.h"
+
+namespace baton::api {
+
+using namespace router;  // NOLINT(google-build-using-namespace)
+using scheduler::FinishReason;
+
+namespace {
+
+class PromptLogprobsTest : public HttpApiTest {
+ protected:
+  // Answers "x"; each token of the prompt after the first has log-probability -0.5 and rank 2, and
+  // 'q' is likeliest with -0.25.
+  PromptLogprobsTest() {
+    submitter_.answer = [](const GenerateRequest& request, ResponseSink& sink) {
+      if (request.sampling.prompt_logprobs.has_value()) {
+        auto log = std::make_shared<PromptLogprobs>();
+        for (size_t i = 1; i < request.prompt.size(); ++i) {
+          const std::vector<TokenLogprob> likeliest = {{'q', -0.25f}, {request.prompt[i], -0.5f}};
+          for (size_t k = 0; k < std::min<size_t>(2, *request.sampling.prompt_logprobs); ++k) {
+            log->top.push_back(likeliest[k]);
+          }
+          log->rows.push_back({-0.5f, 2, static_cast<uint32_t>(log->top.size())});
+        }
+        sink.OnPromptLogprobs(std::move(log));
+      }
+      for (uint32_t choice = 0; choice < request.num_choices; ++choice) {
+        PlayText(sink, "x", choice, FinishReason::kStop, choice + 1 == request.num_choices);
+      }
+      sink.OnFinished(
+          TestResult(static_cast<uint32_t>(request.prompt.size()), request.num_choices));
+    };
+  }
+};
+
+TEST_F(PromptLogprobsTest, EchoPutsThemBeforeThoseOfTheAnswer) {
+  for (const char* prompt : {R"("ab")", "[97,98]"}) {
+    const auto answer = Post(kCompletionPath, R"({"prompt":)" + std::string(prompt) +
+                                                  R"(,"echo":true,"logprobs":1,"max_tokens":1})");
+    ASSERT_EQ(answer->status, 200) << answer->body;
+    EXPECT_EQ(Text(*answer, {"choices", "0", "text"}), "abx");
+    EXPECT_NE(answer->body.find(R"("logprobs":{"tokens":["a","b","x"],)"
+                                R"("token_logprobs":[null,-0.5,-0.25],)"
+                                R"("top_logprobs":[null,{"q":-0.25,"b":-0.5},{"a":-0.25,)"),
+              std::string::npos)
+        << answer->body;
+    EXPECT_NE(answer->body.find(R"("text_offset":[0,1,2]})"), std::string::npos) << answer->body;
+    EXPECT_EQ(Text(*answer, {"usage", "completion_tokens"}), "1");
+  }
+}
+
+TEST_F(PromptLogprobsTest, WithoutTokensOnlyThePromptIsTold) {
+  const auto answer = Post(
+      kCompletionPath, R"({"prompt":["ab","c"],"echo":true,"logprobs":0,"max_tokens":0,"n":2})");
+  ASSERT_EQ(answer->status, 200) << answer->body;
+  EXPECT_EQ(submitter_.num_submitted(), 2u);
+  EXPECT_EQ(submitter_.WaitSubmitted(0).request.sampling.max_tokens, 1u);
+  EXPECT_FALSE(submitter_.WaitSubmitted(1).request.sampling.prompt_logprobs.has_value())
+      << "its one token has none";
+  for (const char* choice : {"0", "1"}) {
+    EXPECT_EQ(Text(*answer, {"choices", choice, "text"}), "ab");
+    EXPECT_EQ(Text(*answer, {"choices", choice, "finish_reason"}), "length");
+  }
+  EXPECT_NE(answer->body.find(R"("tokens":["a","b"],"token_logprobs":[null,-0.5],)"
+                              R"("top_logprobs":[null,{"b":-0.5}],"text_offset":[0,1]})"),
+            std::string::npos)
+      << answer->body;
+  EXPECT_NE(answer->body.find(R"("tokens":["c"],"token_logprobs":[null],"top_logprobs":[null],)"),
+            std::string::npos)
+      << answer->body;
+  EXPECT_EQ(Text(*answer, {"usage", "prompt_tokens"}), "3");
+  EXPECT_EQ(Text(*answer, {"usage", "completion_tokens"}), "0");
+}
+
+TEST_F(PromptLogprobsTest, PromptLogprobsHaveTheFormOfVllm) {
+  const std::string expected =
+      R"("prompt_logprobs":[null,{"98":{"logprob":-0.5,"rank":2,"decoded_token":"b"},)"
+      R"("113":{"logprob":-0.25,"rank":1,"decoded_token":"q"}}])";
+  const auto completion =
+      Post(kCompletionPath, R"({"prompt":"ab","prompt_logprobs":2,"max_tokens":1})");
+  ASSERT_EQ(completion->status, 200) << completion->body;
+  EXPECT_NE(completion->body.find(R"("stop_reason":null,)" + expected + "}]"), std::string::npos)
+      << completion->body;
+  const auto chat = Post(kChatPath, kHello + R"(,"prompt_logprobs":0})");
+  ASSERT_EQ(chat->status, 200) << chat->body;
+  EXPECT_NE(chat->body.find(R"(}],"prompt_logprobs":[null,{)"), std::string::npos) << chat->body;
+  const auto plain = Post(kCompletionPath, R"({"prompt":"ab","max_tokens":1})");
+  EXPECT_EQ(plain->body.find("prompt_logprobs"), std::string::npos);
+}
+
+TEST_F(PromptLogprobsTest, EachOfTheTwoFieldsHasItsOwnAlternatives) {
+  const auto answer = Post(kCompletionPath, R"({"prompt":"ab","echo":true,"logprobs":1,)"
+                                            R"("prompt_logprobs":2,"max_tokens":0})");
+  ASSERT_EQ(answer->status, 200) << answer->body;
+  EXPECT_EQ(submitter_.WaitSubmitted(0).request.sampling.prompt_logprobs, 2u);
+  EXPECT_NE(answer->body.find(R"("top_logprobs":[null,{"q":-0.25,"b":-0.5}])"), std::string::npos)
+      << answer->body;
+}
+
+TEST_F(PromptLogprobsTest, TooManyAndRememberedOnesAreRefused) {
+  auto model = std::make_shared<ModelInfo>(*submitter_.models[0]);
+  model->max_context = 1'000'000;
+  submitter_.models[0] = model;
+  const std::string text(limits::kMaxPromptLogprobs / 21 + 1, 'x');
+  const auto large = Post(kCompletionPath, R"({"prompt":")" + text + R"(","prompt_logprobs":20})");
+  EXPECT_EQ(large->status, 400) << large->body;
+  EXPECT_EQ(Text(*large, {"error", "param"}), "prompt_logprobs");
+  const auto keyed = Send("POST", kCompletionPath, R"({"prompt":"ab","prompt_logprobs":1})",
+                          {{"Content-Type", "application/json"}, {"Idempotency-Key", "k"}});
+  ASSERT_TRUE(keyed->Wait());
+  EXPECT_EQ(keyed->status, 400) << keyed->body;
+  for (const char* value : {"-1", "21", "1e309", "true", "\"1\"", "[]"}) {
+    const auto bad =
+        Post(kCompletionPath, R"({"prompt":"ab","prompt_logprobs":)" + std::string(value) + "}");
+    EXPECT_EQ(bad->status, 400) << value;
+    EXPECT_EQ(Text(*bad, {"error", "param"}), "prompt_logprobs");
+  }
+  EXPECT_EQ(submitter_.num_submitted(), 0u);
+}
+
+}  // namespace
+}  // namespace baton::api

@@ -1,0 +1,251 @@
+// Several prompts in one completions request, over HTTP.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "src/api/prompt_fan_in.h"
+#include "tests/api/http_api_rig.h"
+
+namespace baton::api {
+
+using namespace router;  // NOLINT(google-build-using-namespace)
+using scheduler::FinishReason;
+
+namespace {
+
+class PromptsTest : public HttpApiTest {
+ protected:
+  // A list of so many one-letter prompts.
+  static std::string Letters(size_t count) {
+    std::string list;
+    for (size_t i = 0; i < count; ++i) list += (i == 0 ? "[\"" : ",\"") + Letter(i) + "\"";
+    return list + "]";
+  }
+  static std::string Letter(size_t i) { return std::string(1, static_cast<char>('a' + i % 26)); }
+  // Each prompt is answered by itself, in capitals.
+  void AnswerInCapitals() {
+    submitter_.answer = [](const GenerateRequest& request, ResponseSink& sink) {
+      std::string text;
+      for (const TokenId token : request.prompt) text += static_cast<char>(token - 32);
+      for (uint32_t choice = 0; choice < request.num_choices; ++choice) {
+        PlayText(sink, text, choice, FinishReason::kLength, choice + 1 == request.num_choices);
+      }
+      const auto size = static_cast<uint32_t>(request.prompt.size());
+      GenerateResult result = TestResult(size, size * request.num_choices);
+      result.timings.decode_worker = "decode-" + text;
+      sink.OnFinished(result);
+    };
+  }
+};
+
+TEST_F(PromptsTest, ChoicesStandInTheOrderOfPromptsAndUsageIsTheirSum) {
+  AnswerInCapitals();
+  for (const char* prompts : {R"(["ab","c"])", "[[97,98],[99]]"}) {
+    const auto whole =
+        Post(kCompletionPath, R"({"prompt":)" + std::string(prompts) + R"(,"n":2,"max_tokens":2})");
+    ASSERT_EQ(whole->status, 200) << whole->body;
+    const std::vector<std::string> texts = {"AB", "AB", "C", "C"};
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const std::string at = std::to_string(i);
+      EXPECT_EQ(Text(*whole, {"choices", at, "text"}), texts[i]);
+      EXPECT_EQ(Text(*whole, {"choices", at, "index"}), at);
+      EXPECT_EQ(Text(*whole, {"choices", at, "timings", "decode_worker"}), "decode-" + texts[i]);
+    }
+    EXPECT_EQ(Text(*whole, {"choices", "4", "text"}), "<absent>");
+    EXPECT_EQ(Text(*whole, {"usage", "prompt_tokens"}), "3");
+    EXPECT_EQ(Text(*whole, {"usage", "completion_tokens"}), "6");
+    EXPECT_EQ(Text(*whole, {"usage", "total_tokens"}), "9");
+    EXPECT_EQ(Text(*whole, {"usage", "prompt_tokens_details", "cached_tokens"}), "14");
+    EXPECT_EQ(Text(*whole, {"timings", "kv_bytes"}), "23592960");
+  }
+  EXPECT_EQ(submitter_.num_submitted(), 4u);
+}
+
+TEST_F(PromptsTest, AnswersMayComeInAnyOrder) {
+  const auto responder = Send("POST", kCompletionPath, R"({"prompt":["a","b","c"]})",
+                              {{"Content-Type", "application/json"}});
+  submitter_.WaitSubmitted(2);
+  for (const size_t i : {2, 0, 1}) {
+    const auto submitted = submitter_.WaitSubmitted(i);
+    PlayText(*submitted.sink, "x" + Letter(i));
+    submitted.sink->OnFinished(TestResult(1, 2));
+  }
+  ASSERT_TRUE(responder->Wait());
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(Text(*responder, {"choices", std::to_string(i), "text"}), "x" + Letter(i));
+  }
+}
+
+TEST_F(PromptsTest, BestOfChoosesAmongThoseOfEachPrompt) {
+  submitter_.answer = [](const GenerateRequest& request, ResponseSink& sink) {
+    for (uint32_t choice = 0; choice < 2; ++choice) {
+      TokenOutput token;
+      token.choice = choice;
+      token.token = request.prompt[0] + static_cast<TokenId>(choice);
+      const std::string text(1, static_cast<char>(token.token));
+      token.text = text;
+      token.logprob = choice == 0 ? -2.0f : -1.0f;  // the second one is better
+      token.finish = FinishReason::kLength;
+      token.is_last = choice == 1;
+      sink.OnToken(token);
+    }
+    sink.OnFinished(TestResult(1, 2));
+  };
+  const auto whole =
+      Post(kCompletionPath, R"({"prompt":["a","p"],"best_of":2,"n":1,"max_tokens":1})");
+  EXPECT_EQ(Text(*whole, {"choices", "0", "text"}), "b");
+  EXPECT_EQ(Text(*whole, {"choices", "1", "text"}), "q");
+  EXPECT_EQ(Text(*whole, {"choices", "2", "text"}), "<absent>");
+}
+
+TEST_F(PromptsTest, AStreamHasTheChoicesOfAllAndOneEnd) {
+  AnswerInCapitals();
+  const auto responder =
+      Post(kCompletionPath, R"({"prompt":["ab","c"],"max_tokens":2,"stream":true,"echo":true,)"
+                            R"("stream_options":{"include_usage":true}})");
+  const auto events = Events(responder->body);
+  // Echo, two letters and an end; echo, a letter and an end; usage; [DONE].
+  ASSERT_EQ(events.size(), 9u) << responder->body;
+  EXPECT_NE(events[0].find(R"("choices":[{"index":0,"text":"ab")"), std::string::npos);
+  EXPECT_NE(events[1].find(R"("choices":[{"index":0,"text":"A")"), std::string::npos);
+  EXPECT_NE(events[3].find(R"("finish_reason":"length","stop_reason":null,"timings":{)"),
+            std::string::npos)
+      << events[3];
+  EXPECT_NE(events[3].find("decode-AB"), std::string::npos) << events[3];
+  EXPECT_NE(events[4].find(R"("choices":[{"index":1,"text":"c")"), std::string::npos);
+  EXPECT_NE(events[6].find("decode-C"), std::string::npos) << events[6];
+  EXPECT_NE(events[7].find(R"("usage":{"prompt_tokens":3,"completion_tokens":3,"total_tokens":6,)"),
+            std::string::npos)
+      << events[7];
+  EXPECT_EQ(events[8], "[DONE]");
+}
+
+TEST_F(PromptsTest, AFailingPromptFailsTheAnswerAndCancelsTheOthers) {
+  const auto responder = Send("POST", kCompletionPath, R"({"prompt":["a","b","c"]})",
+                              {{"Content-Type", "application/json"}});
+  submitter_.WaitSubmitted(2);
+  submitter_.WaitSubmitted(0).sink->OnFinished(TestResult(1, 0));
+  submitter_.WaitSubmitted(1).sink->OnFailed(PlainError(ErrorCode::kQueueFull));
+  ASSERT_TRUE(responder->Wait());
+  EXPECT_EQ(responder->status, 429);
+  EXPECT_TRUE(submitter_.WaitCancelled(submitter_.WaitSubmitted(2).uid));
+  submitter_.WaitSubmitted(2).sink->OnFailed(PlainError(ErrorCode::kCancelled));
+  EXPECT_EQ(responder->status, 429) << "the first failure is the answer";
+}
+
+TEST_F(PromptsTest, AClientThatLeavesCancelsAll) {
+  const auto responder = Send("POST", kCompletionPath, R"({"prompt":["a","b","c"]})",
+                              {{"Content-Type", "application/json"}});
+  submitter_.WaitSubmitted(2);
+  ASSERT_TRUE(responder->WaitOnClosedSet());
+  responder->Close();
+  for (const size_t i : {0, 1, 2}) {
+    EXPECT_TRUE(submitter_.WaitCancelled(submitter_.WaitSubmitted(i).uid));
+  }
+}
+
+TEST_F(PromptsTest, ManyPromptsAreUnderWayOneAfterTheOther) {
+  constexpr size_t kNumPrompts = PromptFanIn::kAtOnce + 2;
+  const auto responder = Send("POST", kCompletionPath, R"({"prompt":)" + Letters(kNumPrompts) + "}",
+                              {{"Content-Type", "application/json"}});
+  submitter_.WaitSubmitted(PromptFanIn::kAtOnce - 1);
+  EXPECT_EQ(submitter_.num_submitted(), PromptFanIn::kAtOnce);
+  for (size_t i = 0; i < kNumPrompts; ++i) {
+    const auto submitted = submitter_.WaitSubmitted(i);
+    EXPECT_EQ(submitted.request.prompt[0], static_cast<TokenId>(Letter(i)[0]));
+    PlayText(*submitted.sink, Letter(i));
+    submitted.sink->OnFinished(TestResult(1, 1));
+  }
+  ASSERT_TRUE(responder->Wait());
+  EXPECT_EQ(Text(*responder, {"choices", std::to_string(kNumPrompts - 1), "text"}),
+            Letter(kNumPrompts - 1));
+}
+
+TEST_F(PromptsTest, AsManyAsFitAreAnsweredAndMoreAreRefused) {
+  AnswerInCapitals();
+  const auto most = Post(kCompletionPath, R"({"prompt":)" + Letters(1024) + R"(,"max_tokens":1})");
+  EXPECT_EQ(most->status, 200);
+  EXPECT_EQ(Text(*most, {"choices", "1023", "text"}), "J");
+  struct Case {
+    std::string fields;
+    const char* param;
+  };
+  const Case cases[] = {
+      {R"("prompt":)" + Letters(1025), "prompt"},
+      {R"("prompt":)" + Letters(10'000), "prompt"},
+      {R"("prompt":)" + Letters(513) + R"(,"n":2)", "n"},
+      {R"("prompt":)" + Letters(513) + R"(,"n":1,"best_of":2)", "best_of"},
+      {R"("prompt":["a",[1]])", "prompt[1]"},
+      {R"("prompt":[[1],"a"])", "prompt[1]"},
+      {R"("prompt":["a",null])", "prompt[1]"},
+      {R"("prompt":["a",""])", "prompt[1]"},
+      {R"("prompt":[[1],[]])", "prompt[1]"},
+      {R"("prompt":[[1],[-1]])", "prompt[1]"},
+      {R"("prompt":[[1],[259]])", "prompt[1]"},
+      {R"("prompt":["a",")" + std::string(kTestContext, 'x') + R"("])", "prompt[1]"},
+      {R"("prompt":["a","b"],"prompt_token_ids":[1])", "prompt"},
+      {R"("prompt":["a","b"],"suffix":"c")", "suffix"},
+  };
+  const size_t before = submitter_.num_submitted();
+  for (const Case& c : cases) {
+    const auto responder = Post(kCompletionPath, "{" + c.fields + "}");
+    EXPECT_EQ(responder->status, 400) << responder->body;
+    EXPECT_EQ(Text(*responder, {"error", "param"}), c.param) << responder->body;
+  }
+  EXPECT_EQ(submitter_.num_submitted(), before) << "no worker hears of them";
+}
+
+TEST_F(PromptsTest, EqualPromptsHaveSeedsOfTheirOwnUnlessTheClientGaveOne) {
+  AnswerInCapitals();
+  Post(kCompletionPath, R"({"prompt":["a","a"]})");
+  EXPECT_NE(submitter_.WaitSubmitted(0).request.sampling.seed,
+            submitter_.WaitSubmitted(1).request.sampling.seed);
+  Post(kCompletionPath, R"({"prompt":["a","a"],"seed":7})");
+  EXPECT_EQ(submitter_.WaitSubmitted(2).request.sampling.seed, 7u);
+  EXPECT_EQ(submitter_.WaitSubmitted(3).request.sampling.seed, 7u);
+}
+
+TEST_F(PromptsTest, RoomIsTakenForAllPromptsBeforeOneIsSubmitted) {
+  // At 20 + 8 * 20 bytes a token 1 MiB holds 10 prompts of 500 tokens, and not 20.
+  AnswerBudget::Share taken;
+  ASSERT_TRUE(answers_.TryTake(AnswerBudget::kMaxBytes - (size_t{1} << 20), &taken));
+  const auto refused =
+      Post(kCompletionPath, R"({"prompt":)" + Letters(20) + R"(,"max_tokens":500,"logprobs":20})");
+  EXPECT_EQ(refused->status, 429) << refused->body;
+  EXPECT_EQ(submitter_.num_submitted(), 0u);
+  AnswerInCapitals();
+  const auto fits =
+      Post(kCompletionPath, R"({"prompt":)" + Letters(10) + R"(,"max_tokens":500,"logprobs":20})");
+  EXPECT_EQ(fits->status, 200) << fits->body;
+  EXPECT_EQ(submitter_.num_submitted(), 10u);
+}
+
+TEST_F(PromptsTest, EchoWithoutTokensComputesNothing) {
+  const auto whole =
+      Post(kCompletionPath, R"({"prompt":["hi","x"],"echo":true,"max_tokens":0,"n":2})");
+  ASSERT_EQ(whole->status, 200) << whole->body;
+  const std::vector<std::string> texts = {"hi", "hi", "x", "x"};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_EQ(Text(*whole, {"choices", std::to_string(i), "text"}), texts[i]);
+  }
+  EXPECT_EQ(Text(*whole, {"usage", "total_tokens"}), "3");
+  EXPECT_EQ(submitter_.num_submitted(), 0u);
+}
+
+TEST_F(PromptsTest, EachPromptOfAKeyIsAGenerationOfItsOwn) {
+  AnswerInCapitals();
+  const auto responder = Send("POST", kCompletionPath, R"({"prompt":["a","b"]})",
+                              {{"Content-Type", "application/json"}, {"Idempotency-Key", "k"}});
+  ASSERT_TRUE(responder->Wait());
+  const auto first = submitter_.WaitSubmitted(0).request.key;
+  const auto second = submitter_.WaitSubmitted(1).request.key;
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  EXPECT_NE(first->scope, second->scope);
+  EXPECT_EQ(first->fingerprint, second->fingerprint);
+}
+
+}  // namespace
+}  // namespace baton::api

@@ -1,0 +1,123 @@
+// Log-probabilities of prompts on their way through the router: before the first token, once, from
+// workers that know the field.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/router/fake_cluster.h"
+
+namespace baton::router {
+
+using scheduler::FinishReason;
+
+namespace {
+
+class PromptLogTest : public testing::Test {
+ protected:
+  static WorkerDescription Describe(const std::string& id, PoolRole role, bool logs = true) {
+    WorkerDescription worker = FakeCluster::Describe(id, role);
+    worker.logs_prompts = logs;
+    return worker;
+  }
+  void JoinPair() {
+    cluster.Join(Describe("decode-0", PoolRole::kDecode));
+    cluster.Join(Describe("prefill-0", PoolRole::kPrefill));
+    cluster.Report("prefill-0", {"decode-0"});
+  }
+  GenerateRequest Logged(std::string_view prompt) {
+    GenerateRequest request = cluster.Request(prompt, 2);
+    request.sampling.prompt_logprobs = 1;
+    request.fields.prompt_logprobs = "echo";
+    return request;
+  }
+  static WorkerToken Row(RequestUid uid, uint32_t pos, char token, uint32_t attempt = 1) {
+    WorkerToken row = FakeCluster::Token(uid, 0, token);
+    row.attempt = attempt;
+    row.prompt_pos = pos;
+    row.rank = pos;
+    row.has_logprob = true;
+    row.logprob = -static_cast<float>(pos);
+    row.top_logprobs = {{'z', -0.5f}};
+    return row;
+  }
+
+  FakeCluster cluster;
+};
+
+TEST_F(PromptLogTest, TokensWaitForThem) {
+  JoinPair();
+  const RequestUid uid = cluster.Submit(Logged("abc"));
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.Tokens("prefill-0", {Row(uid, 1, 'b')});
+  // The decode worker's stream is ahead.
+  cluster.Tokens("decode-0",
+                 {cluster.Token(uid, 0, 'x'), cluster.Token(uid, 1, 'y', FinishReason::kLength)});
+  cluster.State("decode-0", uid, WorkerRequestState::kFinished);
+  EXPECT_TRUE(cluster.sink->tokens.empty());
+  EXPECT_FALSE(cluster.sink->ended());
+  cluster.Tokens("prefill-0", {Row(uid, 2, 'c')});
+  ASSERT_NE(cluster.sink->prompt_log, nullptr);
+  const PromptLogprobs& log = *cluster.sink->prompt_log;
+  ASSERT_EQ(log.rows.size(), 2u);
+  EXPECT_EQ(log.rows[1].logprob, -2.0f);
+  EXPECT_EQ(log.rows[1].rank, 2u);
+  ASSERT_EQ(log.TopOf(1).size(), 1u);
+  EXPECT_EQ(log.TopOf(1)[0].token, 'z');
+  EXPECT_EQ(cluster.sink->Text(), "xy");
+  EXPECT_TRUE(cluster.sink->result.has_value());
+}
+
+TEST_F(PromptLogTest, WhatAnotherAttemptRepeatsIsTakenOnce) {
+  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  const RequestUid uid = cluster.Submit(Logged("abcd"));
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.Tokens("decode-0", {Row(uid, 1, 'b'), Row(uid, 2, 'c'), Row(uid, 1, 'b', 2),
+                              Row(uid, 2, 'c', 2), Row(uid, 3, 'd', 2)});
+  ASSERT_NE(cluster.sink->prompt_log, nullptr);
+  EXPECT_EQ(cluster.sink->prompt_log->rows.size(), 3u);
+}
+
+TEST_F(PromptLogTest, AnotherTokenThanThePromptsFailsTheRequest) {
+  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  const RequestUid uid = cluster.Submit(Logged("abc"));
+  cluster.Tokens("decode-0", {Row(uid, 1, 'x')});
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerFailed);
+}
+
+TEST_F(PromptLogTest, AWorkerThatEndsWithoutThemIsNotBelieved) {
+  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  const RequestUid uid = cluster.Submit(Logged("abc"));
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.Text("decode-0", uid, 0, "xy", FinishReason::kLength);
+  cluster.State("decode-0", uid, WorkerRequestState::kFinished);
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerLost);
+  EXPECT_TRUE(cluster.sink->tokens.empty());
+}
+
+TEST_F(PromptLogTest, AWorkerOfAnOlderReleaseGetsNone) {
+  cluster.Join(Describe("decode-0", PoolRole::kDecode, false));
+  cluster.Submit(Logged("abc"));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kUnsupported);
+  EXPECT_EQ(cluster.sink->error->param, "echo");
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  cluster.Join(Describe("decode-1", PoolRole::kDecode));
+  cluster.Submit(Logged("abc"));
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty());
+  EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
+}
+
+TEST_F(PromptLogTest, APromptOfOneTokenHasNone) {
+  cluster.Join(Describe("decode-0", PoolRole::kDecode, false));
+  const RequestUid uid = cluster.Submit(Logged("a"));
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.Text("decode-0", uid, 0, "xy", FinishReason::kLength);
+  EXPECT_EQ(cluster.sink->Text(), "xy");
+}
+
+}  // namespace
+}  // namespace baton::router
