@@ -56,13 +56,13 @@ bool Fail(RequestError* error, ErrorCode code, std::string_view param, std::stri
 
 // The rules that join two fields.
 bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestError* error) {
-  const bool is_chat = arrival.endpoint == Endpoint::kChat;
+  const bool is_chat = IsConversation(arrival.endpoint);
   const int64_t n = params.n.value_or(1);
   const int64_t best_of = params.best_of.value_or(n);
   const bool stream = arrival.stream || params.stream.value_or(false);
   if (!CheckTools(params, error)) return false;
   if (is_chat && params.messages.empty()) {
-    return Fail(error, ErrorCode::kMissingField, "messages", kExpectedMessages);
+    return Fail(error, ErrorCode::kMissingField, params.names.messages, kExpectedMessages);
   }
   if (!is_chat && params.prompt.has_value() != params.prompt_token_field.empty()) {
     const bool both = params.prompt.has_value();
@@ -134,7 +134,7 @@ std::string ExpectedByTemplate(const ModelInfo& model, const Status& status, int
 bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelInfo& model,
                   BuiltRequest* built, RequestError* error) {
   AnswerPlan& plan = built->plan;
-  if (plan.endpoint == Endpoint::kChat) {
+  if (IsConversation(plan.endpoint)) {
     ChatPrompt prompt;
     if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
     built->unread = UnreadVariables(model, params);
@@ -161,8 +161,8 @@ bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelIn
 // Sets max_tokens and min_tokens from what the context leaves.
 bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
                 RequestError* error) {
-  const bool is_chat = built->plan.endpoint == Endpoint::kChat;
-  std::string_view field = is_chat ? "messages" : "prompt";
+  const bool is_chat = IsConversation(built->plan.endpoint);
+  std::string_view field = is_chat ? params.names.messages : "prompt";
   if (!params.prompt_token_field.empty()) field = params.prompt_token_field;
   const size_t num_prompt_tokens = built->request.prompt.size();
   if (num_prompt_tokens == 0) {
@@ -179,6 +179,8 @@ bool SetLengths(const ApiParams& params, const ModelInfo& model, BuiltRequest* b
   const int64_t wanted = asked.value_or(is_chat ? room : kDefaultCompletionTokens);
   if (params.max_completion_tokens.has_value()) {
     built->request.fields.max_tokens = "max_completion_tokens";
+  } else {
+    built->request.fields.max_tokens = params.names.max_tokens;
   }
   const int64_t min_tokens = params.min_tokens.value_or(0);
   if (min_tokens > wanted) {
@@ -231,7 +233,7 @@ bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* 
   if (!CheckTokenIds(model, biased, "logit_bias", error)) return false;
 
   AnswerPlan& plan = built->plan;
-  const bool is_chat = plan.endpoint == Endpoint::kChat;
+  const bool is_chat = IsConversation(plan.endpoint);
   plan.logprobs = is_chat ? params.logprobs.value_or(false) : params.logprobs_count.has_value();
   plan.top_logprobs = static_cast<uint32_t>(is_chat ? params.top_logprobs.value_or(0)
                                                     : params.logprobs_count.value_or(0));
@@ -250,7 +252,7 @@ bool SetStops(const ApiParams& params, GenerateRequest* request, RequestError* e
   if (params.stop.empty()) return true;
   StatusOr<StopMatcher> matcher = StopMatcher::Create(params.stop);
   if (!matcher.ok()) {
-    return Fail(error, ErrorCode::kInvalidValue, "stop",
+    return Fail(error, ErrorCode::kInvalidValue, params.names.stop,
                 ExpectedOf(*FindParam(Endpoint::kChat, "stop")));
   }
   request->stop = *std::move(matcher);
@@ -258,10 +260,12 @@ bool SetStops(const ApiParams& params, GenerateRequest* request, RequestError* e
 }
 
 void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* built) {
-  const bool is_chat = built->plan.endpoint == Endpoint::kChat;
+  const bool is_chat = IsConversation(built->plan.endpoint);
   const std::string name = RandomRequestUid().ToHex();
   AnswerPlan& plan = built->plan;
-  plan.id = fmt::format("{}-{}", is_chat ? "chatcmpl" : "cmpl", name);
+  std::string_view prefix = is_chat ? "chatcmpl-" : "cmpl-";
+  if (!arrival.answer_id_prefix.empty()) prefix = arrival.answer_id_prefix;
+  plan.id = fmt::format("{}{}", prefix, name);
   plan.request_id = IsUsableRequestId(params.request_id)    ? params.request_id
                     : IsUsableRequestId(arrival.request_id) ? arrival.request_id
                                                             : name;
@@ -395,7 +399,7 @@ bool CheckTemplateSize(const ApiParams& params, RequestError* error) {
     size.num_values += members.num_values + 1;
     size.num_bytes += std::max(message.content.size(), members.num_bytes);
   }
-  std::string_view field = "messages";
+  std::string_view field = params.names.messages;
   for (size_t i = 0; i <= params.template_variables.size(); ++i) {
     if (size.num_bytes > kMaxEncodeBytes) {
       return Fail(
@@ -426,7 +430,7 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
                 "one of the two may be true");
   }
   if (model.chat_template == nullptr) {
-    return Fail(error, ErrorCode::kUnsupported, "messages",
+    return Fail(error, ErrorCode::kUnsupported, params.names.messages,
                 model.has_broken_template
                     ? "used with a model whose chat template is not broken (the router's log says "
                       "how this one is); /v1/completions works"
@@ -441,7 +445,7 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
   StatusOr<ChatPrompt> encoded =
       EncodeChat(*model.tokenizer, *model.chat_template, params.messages, options);
   if (!encoded.ok()) {
-    return Fail(error, ErrorCode::kInvalidValue, "messages",
+    return Fail(error, ErrorCode::kInvalidValue, params.names.messages,
                 ExpectedByTemplate(model, encoded.status(), wall_unix_ms));
   }
   *prompt = *std::move(encoded);

@@ -29,7 +29,7 @@ inline constexpr size_t kMaxEchoBytes = size_t{512} << 10;
 // How an answer is written: what the router does not need to know.
 struct AnswerPlan {
   Endpoint endpoint = Endpoint::kChat;
-  std::string id;  // "chatcmpl-..." or "cmpl-..."
+  std::string id;  // "chatcmpl-...", "cmpl-..." or as the surface has it
   std::string request_id;
   std::shared_ptr<const router::ModelInfo> model;
   int64_t created_unix_s = 0;
@@ -71,7 +71,8 @@ struct BuiltRequest {
 // Where, when and under which name a request arrived.
 struct Arrival {
   Endpoint endpoint = Endpoint::kChat;
-  int64_t now_us = 0;  // steady clock
+  std::string_view answer_id_prefix;  // static; "" = OpenAI's for the endpoint
+  int64_t now_us = 0;                 // steady clock
   int64_t wall_unix_ms = 0;
   std::string request_id;                     // "" = none was given
   SpanIds trace;                              // not valid = none was given

@@ -9,6 +9,7 @@
 #include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
 #include "src/api/openai_json.h"
+#include "src/api/openai_surface.h"
 #include "src/api/openapi_json.h"
 #include "src/api/path_hints.h"
 #include "src/api/read_json.h"
@@ -93,7 +94,8 @@ HttpErrorFormatter HttpApi::AsErrorFormatter() {
   return [submitter = submitter_](const HttpRefusal& refusal, std::string_view request_id) {
     const RequestError error = ServerError(refusal);
     submitter->CountAnswered(refusal.status);  // 417 and 505 have the error code of 501
-    HttpResponse response = ErrorResponse(error, AnswerHeaders(RequestIdFor(request_id), {}));
+    HttpResponse response = ErrorResponse(
+        kChatSurface, error, AnswerHeaders(kChatSurface, RequestIdFor(request_id), {}));
     response.status = refusal.status;
     return response;
   };
@@ -141,25 +143,26 @@ RequestError HttpApi::ServerError(const HttpRefusal& refusal) {
   return error;
 }
 
-HttpApi::PostHandler HttpApi::PostHandlerOf(ApiRoute route) {
+// A surface is one line here and one row in api_paths.h.
+HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
   switch (route) {
     case ApiRoute::kChat:
-      return &HttpApi::PostChat;
+      return {&kChatSurface, &HttpApi::Generate};
     case ApiRoute::kCompletion:
-      return &HttpApi::PostCompletion;
+      return {&kCompletionSurface, &HttpApi::Generate};
     case ApiRoute::kTokenize:
-      return &HttpApi::PostTokenize;
+      return {&kChatSurface, &HttpApi::PostTokenize};
     case ApiRoute::kDetokenize:
-      return &HttpApi::PostDetokenize;
+      return {&kChatSurface, &HttpApi::PostDetokenize};
     case ApiRoute::kApplyTemplate:
-      return &HttpApi::PostApplyTemplate;
+      return {&kChatSurface, &HttpApi::PostApplyTemplate};
     default:
-      return nullptr;
+      return {&kChatSurface, nullptr};
   }
 }
 
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  Exchange exchange{std::move(request), std::move(responder), {}, {}};
+  Exchange exchange{std::move(request), std::move(responder), {}, {}, &kChatSurface};
   exchange.arrival.now_us = clock_.NowUs();
   exchange.arrival.wall_unix_ms = clock_.WallUnixMs();
   exchange.arrival.request_id =
@@ -169,9 +172,10 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   std::string_view method = exchange.request.method;
   if (method == "HEAD") method = "GET";
   const ApiPath* const known = FindApiPath(exchange.request.path);
+  const RouteForm form = known == nullptr ? RouteForm{&kChatSurface} : FormOf(known->route);
+  exchange.surface = form.surface;
   if (known == nullptr || known->method != method) return RefusePath(exchange, known);
-  const PostHandler post = PostHandlerOf(known->route);
-  if (post != nullptr) return HandlePost(std::move(exchange), post);
+  if (form.post != nullptr) return HandlePost(std::move(exchange), form.post);
   HandleGet(exchange, known->route);
 }
 
@@ -184,7 +188,7 @@ void HttpApi::RefusePath(Exchange& exchange, const ApiPath* known) {
   error.expected = !is_known ? PathHint(path)
                    : is_post ? "Send POST with a JSON body and 'Content-Type: application/json'."
                              : "Send GET.";
-  HttpResponse response = ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {}));
+  HttpResponse response = ErrorOf(exchange, error);
   // Clients that follow are served; for others the body says where.
   const std::string_view meant = PathMeant(exchange.request.method, path);
   if (!is_known && !meant.empty()) {
@@ -199,7 +203,8 @@ void HttpApi::RefusePath(Exchange& exchange, const ApiPath* known) {
 
 void HttpApi::Send(Exchange& exchange, std::string body, std::string_view content_type) {
   HttpResponse response;
-  response.headers = AnswerHeaders(exchange.arrival.request_id, exchange.ignored);
+  response.headers =
+      AnswerHeaders(*exchange.surface, exchange.arrival.request_id, exchange.ignored);
   response.headers.Set("Content-Type", content_type);
   response.body = std::move(body);
   exchange.responder->Respond(std::move(response));
@@ -207,7 +212,12 @@ void HttpApi::Send(Exchange& exchange, std::string body, std::string_view conten
 
 void HttpApi::Refuse(Exchange& exchange, const RequestError& error) {
   submitter_->CountAnswered(HttpStatusOf(error.code));
-  exchange.responder->Respond(ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {})));
+  exchange.responder->Respond(ErrorOf(exchange, error));
+}
+
+HttpResponse HttpApi::ErrorOf(const Exchange& exchange, const RequestError& error) {
+  return ErrorResponse(*exchange.surface, error,
+                       AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {}));
 }
 
 void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
@@ -243,14 +253,14 @@ void HttpApi::GetVersion(Exchange& exchange) {
 void HttpApi::GetRoot(Exchange& exchange) {
   HttpResponse response;
   response.status = 302;
-  response.headers = AnswerHeaders(exchange.arrival.request_id, {});
+  response.headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
   response.headers.Set("Location", "/ui");
   exchange.responder->Respond(std::move(response));
 }
 
 void HttpApi::GetChatPage(Exchange& exchange) {
   HttpResponse response;
-  response.headers = AnswerHeaders(exchange.arrival.request_id, {});
+  response.headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
   response.headers.Set("Content-Type", "text/html; charset=utf-8");
   // No other page may show it in a frame and lead clicks to it.
   response.headers.Set("Content-Security-Policy", "frame-ancestors 'none'");
@@ -264,7 +274,7 @@ void HttpApi::GetHealth(Exchange& exchange) {
   error.code = submitter_->draining() ? ErrorCode::kDraining : ErrorCode::kNoWorkers;
   error.retry_after_s = 1;
   // A probe is no request: it is not counted.
-  exchange.responder->Respond(ErrorResponse(error, AnswerHeaders(exchange.arrival.request_id, {})));
+  exchange.responder->Respond(ErrorOf(exchange, error));
 }
 
 void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
@@ -315,25 +325,21 @@ void HttpApi::HandlePost(Exchange exchange, PostHandler handler) {
   Refuse(*shared, workers_->Refusal());
 }
 
-void HttpApi::PostChat(Exchange& exchange, const JsonValue& body) {
-  Generate(exchange, body, Endpoint::kChat);
-}
-
-void HttpApi::PostCompletion(Exchange& exchange, const JsonValue& body) {
-  Generate(exchange, body, Endpoint::kCompletion);
-}
-
-void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpoint) {
-  ApiParams params;
-  std::vector<std::string> ignored;
+void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
+  const Surface& surface = *exchange.surface;
+  SurfaceRequest asked;
   RequestError error;
   BuiltRequest built;
-  exchange.arrival.endpoint = endpoint;
+  exchange.arrival.endpoint = surface.endpoint;
+  exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
-  if (!ReadJsonParams(body, endpoint, &params, &ignored, &error)) return Refuse(exchange, error);
+  if (!surface.read({body, exchange.request.headers}, &asked, &error)) {
+    return Refuse(exchange, error);
+  }
   // A refusal from here on carries the name that an answer would.
-  if (IsUsableRequestId(params.request_id)) exchange.arrival.request_id = params.request_id;
-  if (!BuildRequest(params, exchange.arrival, *submitter_, &built, &error)) {
+  const std::string& request_id = asked.params.request_id;
+  if (IsUsableRequestId(request_id)) exchange.arrival.request_id = request_id;
+  if (!BuildRequest(asked.params, exchange.arrival, *submitter_, &built, &error)) {
     return Refuse(exchange, error);
   }
   const auto keys = exchange.request.headers.FindAll(kIdempotencyKeyField);
@@ -345,16 +351,17 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body, Endpoint endpo
   if (!ReserveAnswer(built, AnswerForm::kJson, parts_.answers, &room, &error)) {
     return Refuse(exchange, error);
   }
-  AddUnread(built.unread, &ignored);
-  HttpHeaders headers = AnswerHeaders(built.plan.request_id, ignored);
+  AddUnread(built.unread, &asked.ignored);
+  HttpHeaders headers = AnswerHeaders(surface, built.plan.request_id, asked.ignored);
+  const bool streams = built.plan.stream;
+  AnswerTarget target{surface, asked.make_writer(std::move(built.plan)), std::move(headers),
+                      exchange.responder};
   std::shared_ptr<ResponseSink> sink;
   std::shared_ptr<HttpWholeSink> whole;
-  if (built.plan.stream) {
-    sink = std::make_shared<HttpStreamSink>(std::move(built.plan), std::move(headers),
-                                            exchange.responder, parts_.sse_ping_ms);
+  if (streams) {
+    sink = std::make_shared<HttpStreamSink>(std::move(target), parts_.sse_ping_ms);
   } else {
-    whole = std::make_shared<HttpWholeSink>(std::move(built.plan), built.request.num_choices,
-                                            std::move(headers), exchange.responder, parts_);
+    whole = std::make_shared<HttpWholeSink>(std::move(target), built.request.num_choices, parts_);
     whole->Keep(std::move(room));
     sink = whole;
   }

@@ -12,6 +12,7 @@
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
 #include "src/api/json_value.h"
+#include "src/api/surface.h"
 #include "src/api/tokenize_json.h"
 #include "src/base/clock.h"
 #include "src/http/http_responder.h"
@@ -40,23 +41,26 @@ class HttpApi {
     std::shared_ptr<http::HttpResponder> responder;
     Arrival arrival;
     std::vector<std::string> ignored;  // fields that nothing read
+    const Surface* surface = nullptr;  // whose form answers and errors have
   };
   using PostHandler = void (HttpApi::*)(Exchange& exchange, const JsonValue& body);
+  // What a route answers with.
+  struct RouteForm {
+    const Surface* surface = nullptr;
+    PostHandler post = nullptr;  // null: the route answers GET
+  };
 
   void HandleGet(Exchange& exchange, ApiRoute route);
   void HandlePost(Exchange exchange, PostHandler handler);
-  // Null: the route answers GET.
-  static PostHandler PostHandlerOf(ApiRoute route);
+  static RouteForm FormOf(ApiRoute route);
 
-  void PostChat(Exchange& exchange, const JsonValue& body);
-  void PostCompletion(Exchange& exchange, const JsonValue& body);
+  void Generate(Exchange& exchange, const JsonValue& body);
   using TextHandler = bool (*)(const TextCall& call, TextAnswer* answer,
                                router::RequestError* error);
   void PostText(Exchange& exchange, const JsonValue& body, TextHandler handler);
   void PostTokenize(Exchange& exchange, const JsonValue& body);
   void PostDetokenize(Exchange& exchange, const JsonValue& body);
   void PostApplyTemplate(Exchange& exchange, const JsonValue& body);
-  void Generate(Exchange& exchange, const JsonValue& body, Endpoint endpoint);
   // The model that `body` names; null: the error is sent.
   std::shared_ptr<const router::ModelInfo> ModelOf(Exchange& exchange, const JsonValue& body);
 
@@ -71,6 +75,8 @@ class HttpApi {
   void GetTopology(Exchange& exchange);
 
   void Refuse(Exchange& exchange, const router::RequestError& error);
+  // An error as a whole answer in the exchange's form.
+  static http::HttpResponse ErrorOf(const Exchange& exchange, const router::RequestError& error);
   static void Send(Exchange& exchange, std::string body, std::string_view content_type);
 
   const ApiParts parts_;

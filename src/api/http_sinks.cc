@@ -1,9 +1,8 @@
 #include "src/api/http_sinks.h"
 
+#include <limits>
 #include <string_view>
 #include <utility>
-
-#include "src/api/openai_json.h"
 
 namespace baton::api {
 
@@ -22,25 +21,25 @@ using scheduler::FinishReason;
 namespace {
 
 constexpr std::string_view kJsonType = "application/json";
-// A comment, and an empty line: some clients read blocks between empty lines, not lines.
-constexpr std::string_view kPing = ": ping\n\n";
 
-void AppendEvent(std::string_view json, std::string* out) {
-  out->append("data: ").append(json).append("\n\n");
+void SetRequestId(const Surface& surface, const std::string& request_id, HttpHeaders* headers) {
+  headers->Set(kRequestIdField, request_id);
+  if (!surface.request_id_field.empty()) headers->Set(surface.request_id_field, request_id);
 }
 
 }  // namespace
 
-HttpHeaders AnswerHeaders(const std::string& request_id, const std::vector<std::string>& ignored) {
+HttpHeaders AnswerHeaders(const Surface& surface, const std::string& request_id,
+                          const std::vector<std::string>& ignored) {
   HttpHeaders headers;
-  headers.Set(kRequestIdField, request_id);
+  SetRequestId(surface, request_id, &headers);
   std::string names;
   for (const std::string& name : ignored) names += (names.empty() ? "" : ", ") + name;
   if (!names.empty()) headers.Set("X-Baton-Ignored-Fields", names);
   return headers;
 }
 
-HttpResponse ErrorResponse(const RequestError& error, HttpHeaders headers) {
+HttpResponse ErrorResponse(const Surface& surface, const RequestError& error, HttpHeaders headers) {
   HttpResponse response;
   response.status = HttpStatusOf(error.code);
   response.headers = std::move(headers);
@@ -48,22 +47,27 @@ HttpResponse ErrorResponse(const RequestError& error, HttpHeaders headers) {
   if (error.retry_after_s > 0) {
     response.headers.Set("Retry-After", std::to_string(error.retry_after_s));
   }
-  response.body = ErrorJson(error);
+  response.body = surface.error_body(error, response.headers.Find(kRequestIdField).value_or(""));
   return response;
+}
+
+void HttpSink::OnAccepted(const router::AnswerName& name) {
+  writer_->Rename(name);
+  SetRequestId(surface_, name.request_id, &headers_);
 }
 
 void HttpWholeSink::OnFinished(const GenerateResult& result) {
   if (answer_.failure()) return OnFailed(*answer_.failure());
   workers_->Write(answer_.num_bytes(), [self = shared_from_this(), result] {
     self->headers_.Set("Content-Type", kJsonType);
+    self->pieces_ = self->writer_->Whole(self->answer_, result);
     if (self->answer_.num_bytes() > kMaxTextBytes) {
-      self->pieces_.emplace(self->plan_, self->answer_, result);
       if (self->responder_->StartStream(200, self->headers_)) self->WritePieces();
       return;
     }
     HttpResponse response;
     response.headers = std::move(self->headers_);
-    response.body = AnswerJson(self->plan_, self->answer_, result);
+    response.body = self->pieces_->Next(std::numeric_limits<size_t>::max());
     self->responder_->Respond(std::move(response));
   });
 }
@@ -104,24 +108,28 @@ void HttpWholeSink::WritePieces() {
 void HttpWholeSink::OnFailed(const RequestError& failed) {
   const RequestError& error = answer_.FailureOr(failed);
   if (error.code == ErrorCode::kCancelled) return responder_->Abort();  // nobody reads an answer
-  responder_->Respond(ErrorResponse(error, std::move(headers_)));
+  responder_->Respond(ErrorResponse(surface_, error, std::move(headers_)));
 }
 
-HttpStreamSink::HttpStreamSink(AnswerPlan plan, HttpHeaders headers,
-                               std::shared_ptr<HttpResponder> responder, int64_t ping_ms)
-    : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
+HttpStreamSink::HttpStreamSink(AnswerTarget target, int64_t ping_ms)
+    : HttpSink(std::move(target)),
       ping_ms_(ping_ms),
-      texts_(plan_, plan_.num_choices),
-      opened_(plan_.num_choices, false) {}
+      texts_(plan(), plan().num_choices),
+      opened_(plan().num_choices, false) {}
 
 void HttpStreamSink::Start() {
   if (started_) return;
   started_ = true;
-  headers_.Set("Content-Type", "text/event-stream");
+  headers_.Set("Content-Type", surface_.stream_type);
   headers_.Set("Cache-Control", "no-cache");
   headers_.Set("X-Accel-Buffering", "no");  // nginx and its kin would collect events
   responder_->StartStream(200, headers_);
-  if (ping_ms_ > 0) responder_->KeepAlive(std::string(kPing), ping_ms_);
+  std::string events;
+  writer_->Begin(&events);
+  if (!events.empty()) responder_->Write(events);
+  if (ping_ms_ > 0 && !surface_.ping.empty()) {
+    responder_->KeepAlive(std::string(surface_.ping), ping_ms_);
+  }
 }
 
 void HttpStreamSink::OnToken(const TokenOutput& token) {
@@ -129,16 +137,16 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
   std::string events;
   if (!opened_[token.choice]) {
     opened_[token.choice] = true;
-    const bool opens = plan_.endpoint == Endpoint::kChat || plan_.echo;
-    if (opens) AppendEvent(OpeningChunk(plan_, token.choice), &events);
+    writer_->OpenChoice(token.choice, &events);
   }
-  if (!plan_.echo_alone) AppendEvent(TokenChunk(plan_, token, texts_.Push(token)), &events);
+  writer_->AddToken(token, texts_.Push(token), &events);
   if (token.finish != FinishReason::kNone) {
-    ChoiceEnd end{token.finish, StopReasonOf(plan_, token), plan_.echo_alone ? 0 : token.index + 1};
+    ChoiceEnd end{token.finish, StopReasonOf(plan(), token),
+                  plan().echo_alone ? 0 : token.index + 1};
     if (token.is_last) {
       last_end_ = LastEnd{token.choice, std::move(end)};
     } else {
-      AppendEvent(FinishChunk(plan_, token.choice, end, nullptr), &events);
+      writer_->EndChoice(token.choice, end, nullptr, &events);
     }
   }
   responder_->Write(events);
@@ -147,14 +155,9 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
 void HttpStreamSink::OnFinished(const GenerateResult& result) {
   std::string events;
   if (last_end_.has_value()) {
-    AppendEvent(FinishChunk(plan_, last_end_->choice, last_end_->end,
-                            plan_.include_usage ? nullptr : &result),
-                &events);
+    writer_->EndChoice(last_end_->choice, last_end_->end, &result, &events);
   }
-  if (plan_.include_usage) {
-    AppendEvent(UsageChunk(plan_, result, texts_.num_reasoning_tokens()), &events);
-  }
-  AppendEvent("[DONE]", &events);
+  writer_->Finish(result, texts_.num_reasoning_tokens(), &events);
   responder_->Write(events);
   responder_->Finish();
 }
@@ -162,13 +165,11 @@ void HttpStreamSink::OnFinished(const GenerateResult& result) {
 void HttpStreamSink::OnFailed(const RequestError& error) {
   if (error.code == ErrorCode::kCancelled) return responder_->Abort();
   if (!started_) {
-    responder_->Respond(ErrorResponse(error, std::move(headers_)));
+    responder_->Respond(ErrorResponse(surface_, error, std::move(headers_)));
     return;
   }
-  // The status is out; the event says what happened, and the missing [DONE] that the answer is not
-  // whole.
   std::string events;
-  AppendEvent(ErrorJson(error), &events);
+  writer_->Fail(error, &events);
   responder_->Write(events);
   responder_->FinishAndClose();
 }

@@ -1,4 +1,5 @@
-// Answers over HTTP: one JSON object, or server-sent events. Called on the router's thread.
+// Answers over HTTP, whole or as a stream, in the form of any surface (surface.h). Called on the
+// router's thread.
 #ifndef BATON_API_HTTP_SINKS_H_
 #define BATON_API_HTTP_SINKS_H_
 
@@ -9,36 +10,47 @@
 
 #include "src/api/answer_collector.h"
 #include "src/api/answer_text.h"
+#include "src/api/answer_writer.h"
 #include "src/api/api_workers.h"
-#include "src/api/build_request.h"
 #include "src/api/call_cancellation.h"
-#include "src/api/openai_json.h"
+#include "src/api/surface.h"
 #include "src/http/http_responder.h"
 #include "src/router/submit.h"
 
 namespace baton::api {
 
 // The headers of an answer, by which a client finds its request again.
-http::HttpHeaders AnswerHeaders(const std::string& request_id,
+http::HttpHeaders AnswerHeaders(const Surface& surface, const std::string& request_id,
                                 const std::vector<std::string>& ignored);
-// An error as a whole answer, with Retry-After where the error has one.
-http::HttpResponse ErrorResponse(const router::RequestError& error, http::HttpHeaders headers);
+// An error as a whole answer, with Retry-After where the error has one. `headers`: AnswerHeaders.
+http::HttpResponse ErrorResponse(const Surface& surface, const router::RequestError& error,
+                                 http::HttpHeaders headers);
+
+// Where an answer goes and in which form.
+struct AnswerTarget {
+  const Surface& surface;
+  std::unique_ptr<AnswerWriter> writer;
+  http::HttpHeaders headers;
+  std::shared_ptr<http::HttpResponder> responder;
+};
 
 // A sink that answers through one responder.
 class HttpSink : public router::ResponseSink {
  public:
-  HttpSink(AnswerPlan plan, http::HttpHeaders headers,
-           std::shared_ptr<http::HttpResponder> responder)
-      : plan_(std::move(plan)), headers_(std::move(headers)), responder_(std::move(responder)) {}
+  explicit HttpSink(AnswerTarget target)
+      : surface_(target.surface),
+        writer_(std::move(target.writer)),
+        headers_(std::move(target.headers)),
+        responder_(std::move(target.responder)) {}
 
-  void OnAccepted(const router::AnswerName& name) override {
-    plan_.Rename(name);
-    headers_.Set(http::kRequestIdField, name.request_id);
-  }
+  void OnAccepted(const router::AnswerName& name) override;
   size_t buffered_bytes() const override { return responder_->buffered_bytes(); }
 
  protected:
-  AnswerPlan plan_;
+  const AnswerPlan& plan() const { return writer_->plan(); }
+
+  const Surface& surface_;
+  const std::unique_ptr<AnswerWriter> writer_;
   http::HttpHeaders headers_;
   const std::shared_ptr<http::HttpResponder> responder_;
 };
@@ -53,10 +65,9 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
   static constexpr size_t kMaxBufferedBytes = size_t{256} << 10;
 
   // `num_choices`: computed ones, at least plan.num_choices. The pointees of `parts` outlive this.
-  HttpWholeSink(AnswerPlan plan, uint32_t num_choices, http::HttpHeaders headers,
-                std::shared_ptr<http::HttpResponder> responder, const ApiParts& parts)
-      : HttpSink(std::move(plan), std::move(headers), std::move(responder)),
-        answer_(plan_, num_choices),
+  HttpWholeSink(AnswerTarget target, uint32_t num_choices, const ApiParts& parts)
+      : HttpSink(std::move(target)),
+        answer_(plan(), num_choices),
         submitter_(parts.submitter),
         workers_(parts.workers) {}
 
@@ -84,19 +95,17 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
   AnswerCollector answer_;
   router::Submitter* const submitter_;
   ApiWorkers* const workers_;
-  CallCancellation cancellation_;       // of an answer that has no room
-  std::optional<AnswerPieces> pieces_;  // set once an answer in pieces has begun
+  CallCancellation cancellation_;        // of an answer that has no room
+  std::unique_ptr<WholeAnswer> pieces_;  // set once an answer in pieces has begun
 };
 
-// Server-sent events: `data: <json>` and an empty line each, closed by `data: [DONE]`. The header
-// goes out once a worker has taken the request, so that everything before it can still be a proper
-// status; what fails afterwards is an event, without [DONE]. While nothing comes the server writes
-// comments.
+// A stream of the surface's events. The header goes out once a worker has taken the request, so
+// that everything before it can still be a proper status; what fails afterwards is an event. While
+// nothing comes the server writes the surface's ping.
 class HttpStreamSink final : public HttpSink {
  public:
-  // `ping_ms`: silence before a comment, 0 = there are none.
-  HttpStreamSink(AnswerPlan plan, http::HttpHeaders headers,
-                 std::shared_ptr<http::HttpResponder> responder, int64_t ping_ms);
+  // `ping_ms`: silence before a ping, 0 = there are none.
+  HttpStreamSink(AnswerTarget target, int64_t ping_ms);
 
   void OnTaken() override { Start(); }
   void OnToken(const router::TokenOutput& token) override;
@@ -104,7 +113,7 @@ class HttpStreamSink final : public HttpSink {
   void OnFailed(const router::RequestError& error) override;
 
  private:
-  // The choice whose finish chunk waits for the timings.
+  // The choice whose end waits for the result.
   struct LastEnd {
     uint32_t choice = 0;
     ChoiceEnd end;
@@ -114,7 +123,7 @@ class HttpStreamSink final : public HttpSink {
 
   const int64_t ping_ms_;
   AnswerText texts_;
-  std::vector<bool> opened_;  // by choice: its first chunk is out
+  std::vector<bool> opened_;  // by choice: its first event is out
   std::optional<LastEnd> last_end_;
   bool started_ = false;
 };

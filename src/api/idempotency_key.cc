@@ -35,7 +35,15 @@ bool IsUsableKey(std::string_view key) {
 }
 
 std::string_view EndpointName(Endpoint endpoint) {
-  return endpoint == Endpoint::kChat ? "chat" : "completion";
+  switch (endpoint) {
+    case Endpoint::kChat:
+      return "chat";
+    case Endpoint::kCompletion:
+      return "completion";
+    case Endpoint::kMessages:
+      return "messages";
+  }
+  return {};
 }
 
 // As deep as limits::kMaxJsonDepth.

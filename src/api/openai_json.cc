@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "src/api/json_writer.h"
+#include "src/api/long_json.h"
 #include "src/text/tokenizer.h"
 #include "src/text/utf8.h"
 
@@ -164,18 +165,6 @@ void WriteEnd(const ChoiceEnd& end, JsonWriter* json) {
   } else {
     json->Null();
   }
-}
-
-// Bytes of text in one step: as JSON at most 24 KiB, at six bytes for a control character.
-constexpr size_t kTextStepBytes = size_t{4} << 10;
-
-// The part of `text` from `at` that one step writes: cut before a byte that begins a character, or
-// before the fourth stray byte, which is no character's.
-std::string_view TextStep(std::string_view text, size_t at) {
-  const auto continues = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; };
-  size_t end = std::min(text.size(), at + kTextStepBytes);
-  for (int i = 0; i < 3 && end < text.size() && continues(text[end]); ++i) --end;
-  return text.substr(at, end - at);
 }
 
 // A chat chunk's delta. One token may bring the end of the thoughts and the beginning of the

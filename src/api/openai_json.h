@@ -10,6 +10,7 @@
 
 #include "src/api/answer_collector.h"
 #include "src/api/answer_text.h"
+#include "src/api/answer_writer.h"
 #include "src/api/build_request.h"
 #include "src/api/json_writer.h"
 #include "src/router/request_error.h"
@@ -22,16 +23,14 @@ namespace baton::api {
 // and n_ctx.
 std::string ErrorJson(const router::RequestError& error);
 
-// AnswerPieces: the JSON of a whole answer, front to back in pieces, so that an answer of hundreds
-// of megabytes is never held as text.
-class AnswerPieces {
+// AnswerPieces: the JSON of a whole answer in pieces.
+class AnswerPieces final : public WholeAnswer {
  public:
   // `plan` and `answer` outlive this.
   AnswerPieces(const AnswerPlan& plan, const AnswerCollector& answer,
                router::GenerateResult result);
 
-  // The next `num_bytes` and up to one token or 24 KiB of text more; "" = all was given.
-  std::string Next(size_t num_bytes);
+  std::string Next(size_t num_bytes) override;
 
  private:
   enum class Stage : uint8_t { kHead, kChoice, kThoughts, kText, kList, kEnd, kTail, kDone };

@@ -17,10 +17,21 @@
 namespace baton::api {
 
 // The endpoint that a request came to; the values form masks in the schema table.
-enum class Endpoint : unsigned { kChat = 1, kCompletion = 2 };
+enum class Endpoint : unsigned { kChat = 1, kCompletion = 2, kMessages = 4 };
+
+// True where a request is a conversation, which the chat template renders.
+constexpr bool IsConversation(Endpoint endpoint) { return endpoint != Endpoint::kCompletion; }
+
+// The names that a surface has for these fields of a conversation; static, for errors.
+struct ConversationFields {
+  std::string_view messages = "messages";
+  std::string_view max_tokens = "max_tokens";
+  std::string_view stop = "stop";
+};
 
 // The fields that the schema table fills; see the file comment.
 struct ApiParams {
+  ConversationFields names;
   std::string model;
   std::vector<text::ChatMessage> messages;  // chat
   std::optional<std::string> prompt;        // completions: text

@@ -134,6 +134,8 @@ class RowReader {
         return StoreDocuments(value_, params_, error_);
       case SpecialParam::kTemplateKwargs:
         return StoreTemplateKwargs(value_, params_, error_);
+      case SpecialParam::kOfSurface:
+        return true;
     }
     return false;
   }

@@ -137,6 +137,8 @@ class FieldReader {
         return ReadJsonText(StoreDocuments);
       case SpecialParam::kTemplateKwargs:
         return ReadJsonText(StoreTemplateKwargs);
+      case SpecialParam::kOfSurface:
+        return true;  // HTTP only
     }
     return false;
   }

@@ -173,6 +173,8 @@ struct ExpectedVisitor {
         return std::string(kExpectedDocuments);
       case SpecialParam::kTemplateKwargs:
         return std::string(kExpectedTemplateKwargs);
+      case SpecialParam::kOfSurface:
+        return std::string(row.expected);
     }
     return {};
   }

@@ -35,6 +35,7 @@ enum class SpecialParam : uint8_t {
   kReasoningEffort,
   kDocuments,
   kTemplateKwargs,
+  kOfSurface,  // the surface's own reader has it (surface.h); the row says what it must be
 };
 
 using LogitBias = std::vector<std::pair<int64_t, double>>;
@@ -58,6 +59,7 @@ struct ParamRow {
   bool min_exclusive = false;
   size_t max_items = 0;    // lists and maps
   bool is_opaque = false;  // strings: may have control characters, since nobody looks into them
+  std::string_view expected = "";  // with kOfSurface: for error messages
 
   bool AppliesTo(Endpoint endpoint) const {
     return (endpoints & static_cast<unsigned>(endpoint)) != 0;

@@ -16,6 +16,7 @@
 #include "src/api/answer_budget.h"
 #include "src/api/http_sinks.h"
 #include "src/api/openai_json.h"
+#include "src/api/openai_surface.h"
 #include "src/api/token_log.h"
 #include "tests/api/http_api_rig.h"
 #include "tests/http/raw_client.h"
@@ -361,7 +362,7 @@ TEST_F(WholeAnswerTest, ALargeAnswerIsWrittenWithoutThreads) {
   auto responder = std::make_shared<FakeResponder>();
   workers_.Stop();
   auto sink = std::make_shared<HttpWholeSink>(
-      plan, 1, HttpHeaders{}, responder,
+      AnswerTarget{kChatSurface, MakeOpenAiWriter(plan), HttpHeaders{}, responder}, 1,
       ApiParts{.submitter = &submitter_, .workers = &workers_, .answers = &answers_});
   GenerateRequest request;
   request.sampling.logprobs = true;
