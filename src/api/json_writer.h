@@ -38,6 +38,8 @@ class JsonWriter {
   JsonWriter& Milli(double value);
   JsonWriter& Bool(bool value);
   JsonWriter& Null();
+  // A value that is JSON text already.
+  JsonWriter& Raw(std::string_view value);
 
   const std::string& text() const { return text_; }
   // The text since the last call; what is written next follows it.
@@ -47,7 +49,6 @@ class JsonWriter {
   void Comma();
   JsonWriter& Open(char bracket);
   JsonWriter& Close(char bracket);
-  JsonWriter& Raw(std::string_view value);
 
   std::string text_;
   bool needs_comma_ = false;

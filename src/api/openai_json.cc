@@ -61,6 +61,8 @@ void WriteUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t n
   json->EndObject();
 }
 
+}  // namespace
+
 void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
   json->Key("timings").BeginObject();
   json->Key("path").String(timings.disaggregated ? "disagg" : "local");
@@ -79,6 +81,8 @@ void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
   json->EndObject();
 }
 
+namespace {
+
 // "token", "logprob", "bytes": the fields that a token and its alternatives share.
 void WriteTokenFields(const Tokenizer& tokenizer, TokenId token, float logprob, JsonWriter* json) {
   const std::string_view bytes = tokenizer.TokenBytes(token);
@@ -88,6 +92,8 @@ void WriteTokenFields(const Tokenizer& tokenizer, TokenId token, float logprob, 
   for (const char c : bytes) json->Uint(static_cast<unsigned char>(c));
   json->EndArray();
 }
+
+}  // namespace
 
 void WriteChatToken(const AnswerPlan& plan, const LoggedToken& token, JsonWriter* json) {
   const Tokenizer& tokenizer = *plan.model->tokenizer;
@@ -101,6 +107,8 @@ void WriteChatToken(const AnswerPlan& plan, const LoggedToken& token, JsonWriter
   }
   json->EndArray().EndObject();
 }
+
+namespace {
 
 // The sampled token is always among its alternatives, so there may be one more than asked for. Two
 // with one text (special tokens may have one) are one key; the better one stays.
