@@ -8,6 +8,7 @@
 #include "src/api/http_sinks.h"
 #include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
+#include "src/api/messages_surface.h"
 #include "src/api/openai_json.h"
 #include "src/api/openai_surface.h"
 #include "src/api/openapi_json.h"
@@ -150,6 +151,10 @@ HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
       return {&kChatSurface, &HttpApi::Generate};
     case ApiRoute::kCompletion:
       return {&kCompletionSurface, &HttpApi::Generate};
+    case ApiRoute::kMessages:
+      return {&kMessagesSurface, &HttpApi::Generate};
+    case ApiRoute::kCountTokens:
+      return {&kMessagesSurface, &HttpApi::PostCountTokens};
     case ApiRoute::kTokenize:
       return {&kChatSurface, &HttpApi::PostTokenize};
     case ApiRoute::kDetokenize:
@@ -412,6 +417,10 @@ void HttpApi::PostTokenize(Exchange& exchange, const JsonValue& body) {
 
 void HttpApi::PostDetokenize(Exchange& exchange, const JsonValue& body) {
   PostText(exchange, body, &AnswerDetokenize);
+}
+
+void HttpApi::PostCountTokens(Exchange& exchange, const JsonValue& body) {
+  PostText(exchange, body, &AnswerCountTokens);
 }
 
 void HttpApi::PostApplyTemplate(Exchange& exchange, const JsonValue& body) {

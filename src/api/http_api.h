@@ -60,6 +60,7 @@ class HttpApi {
   void PostText(Exchange& exchange, const JsonValue& body, TextHandler handler);
   void PostTokenize(Exchange& exchange, const JsonValue& body);
   void PostDetokenize(Exchange& exchange, const JsonValue& body);
+  void PostCountTokens(Exchange& exchange, const JsonValue& body);
   void PostApplyTemplate(Exchange& exchange, const JsonValue& body);
   // The model that `body` names; null: the error is sent.
   std::shared_ptr<const router::ModelInfo> ModelOf(Exchange& exchange, const JsonValue& body);

@@ -38,7 +38,7 @@ class JsonWriter {
   JsonWriter& Milli(double value);
   JsonWriter& Bool(bool value);
   JsonWriter& Null();
-  // A value that is JSON text already.
+  // `value` is the text of one JSON value.
   JsonWriter& Raw(std::string_view value);
 
   const std::string& text() const { return text_; }

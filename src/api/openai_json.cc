@@ -61,28 +61,6 @@ void WriteUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t n
   json->EndObject();
 }
 
-}  // namespace
-
-void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
-  json->Key("timings").BeginObject();
-  json->Key("path").String(timings.disaggregated ? "disagg" : "local");
-  json->Key("prefill_worker").String(timings.prefill_worker);
-  json->Key("decode_worker").String(timings.decode_worker);
-  json->Key("transport").String(timings.transport);
-  json->Key("kv_bytes").Uint(timings.kv_bytes);
-  json->Key("queue_ms").Milli(timings.queue_ms);
-  json->Key("prefill_ms").Milli(timings.prefill_ms);
-  json->Key("kv_wait_ms").Milli(timings.kv_wait_ms);
-  json->Key("first_step_ms").Milli(timings.first_step_ms);
-  json->Key("decode_ms").Milli(timings.decode_ms);
-  json->Key("cached_tokens").Uint(timings.cached_tokens);
-  json->Key("resumes").Uint(timings.resumes);
-  json->Key("exact").Bool(timings.exact);
-  json->EndObject();
-}
-
-namespace {
-
 // "token", "logprob", "bytes": the fields that a token and its alternatives share.
 void WriteTokenFields(const Tokenizer& tokenizer, TokenId token, float logprob, JsonWriter* json) {
   const std::string_view bytes = tokenizer.TokenBytes(token);
@@ -254,6 +232,24 @@ void WriteProcess(const ProcessView& process, JsonWriter* json) {
 }
 
 }  // namespace
+
+void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
+  json->Key("timings").BeginObject();
+  json->Key("path").String(timings.disaggregated ? "disagg" : "local");
+  json->Key("prefill_worker").String(timings.prefill_worker);
+  json->Key("decode_worker").String(timings.decode_worker);
+  json->Key("transport").String(timings.transport);
+  json->Key("kv_bytes").Uint(timings.kv_bytes);
+  json->Key("queue_ms").Milli(timings.queue_ms);
+  json->Key("prefill_ms").Milli(timings.prefill_ms);
+  json->Key("kv_wait_ms").Milli(timings.kv_wait_ms);
+  json->Key("first_step_ms").Milli(timings.first_step_ms);
+  json->Key("decode_ms").Milli(timings.decode_ms);
+  json->Key("cached_tokens").Uint(timings.cached_tokens);
+  json->Key("resumes").Uint(timings.resumes);
+  json->Key("exact").Bool(timings.exact);
+  json->EndObject();
+}
 
 std::string ErrorJson(const RequestError& error) {
   JsonWriter json;

@@ -23,7 +23,7 @@ namespace baton::api {
 // and n_ctx.
 std::string ErrorJson(const router::RequestError& error);
 
-// The member `timings` of an answer.
+// The member "timings", which every surface's answers carry.
 void WriteTimings(const router::RequestTimings& timings, JsonWriter* json);
 // A token with its log-probability and alternatives, as an object of a chat.
 void WriteChatToken(const AnswerPlan& plan, const LoggedToken& token, JsonWriter* json);

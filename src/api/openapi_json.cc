@@ -72,7 +72,9 @@ void WriteRequestSchema(Endpoint endpoint, JsonWriter* json) {
     json->Key("description").String(ExpectedOf(row)).EndObject();
   }
   json->EndObject().Key("required").BeginArray();
-  json->String(endpoint == Endpoint::kChat ? "messages" : "prompt").EndArray().EndObject();
+  json->String(IsConversation(endpoint) ? "messages" : "prompt");
+  if (endpoint == Endpoint::kMessages) json->String("max_tokens");
+  json->EndArray().EndObject();
 }
 
 void WriteAnswers(JsonWriter* json) {
@@ -137,6 +139,8 @@ std::string OpenApiJson() {
   WriteRequestSchema(Endpoint::kChat, &json);
   json.Key("CompletionRequest");
   WriteRequestSchema(Endpoint::kCompletion, &json);
+  json.Key("MessagesRequest");
+  WriteRequestSchema(Endpoint::kMessages, &json);
   json.Key("Error");
   WriteErrorSchema(&json);
   json.EndObject().EndObject().EndObject();

@@ -7,6 +7,8 @@
 
 #include "fmt/format.h"
 
+#include "src/api/messages_read.h"
+#include "src/api/messages_turns.h"
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
 #include "src/base/limits.h"
@@ -40,56 +42,73 @@ namespace {
 constexpr unsigned kChat = static_cast<unsigned>(Endpoint::kChat);
 constexpr unsigned kCompletion = static_cast<unsigned>(Endpoint::kCompletion);
 constexpr unsigned kBoth = kChat | kCompletion;
+constexpr unsigned kMessages = static_cast<unsigned>(Endpoint::kMessages);
+constexpr unsigned kEvery = kBoth | kMessages;  // Messages takes them beside Anthropic's own
 
 constexpr double kMaxInt32 = 2147483647.0;
 constexpr double kMaxInt64 = 9223372036854775807.0;
 
+// A row that a surface reads itself.
+constexpr ParamRow OfSurface(std::string_view name, unsigned endpoints, std::string_view expected) {
+  return {name, endpoints, SpecialParam::kOfSurface, 0, 0, false, 0, false, expected};
+}
+
 // The table. A default is applied where the request is built (build_request.cc); here only what a
 // client may send.
 constexpr ParamRow kTable[] = {
-    {"model", kBoth, &ApiParams::model},  // any: what no model is called is "not found"
+    {"model", kEvery, &ApiParams::model},  // any: what no model is called is "not found"
     {"messages", kChat, SpecialParam::kMessages},
     {"prompt", kCompletion, SpecialParam::kPrompt},
     {"prompt_token_ids", kCompletion, SpecialParam::kPromptTokenIds},
-    {"max_tokens", kChat, &ApiParams::max_tokens, 1, kMaxInt32},
+    {"max_tokens", kChat | kMessages, &ApiParams::max_tokens, 1, kMaxInt32},
     {"max_tokens", kCompletion, &ApiParams::max_tokens, 0, kMaxInt32},
     {"max_completion_tokens", kChat, &ApiParams::max_completion_tokens, 1, kMaxInt32},
-    {"temperature", kBoth, &ApiParams::temperature, 0, kMaxTemperature},
-    {"top_p", kBoth, &ApiParams::top_p, 0, 1, true},
-    {"top_k", kBoth, &ApiParams::top_k, -1, kMaxInt32},
-    {"min_p", kBoth, &ApiParams::min_p, 0, 1},
-    {"seed", kBoth, &ApiParams::seed, -kMaxInt64, kMaxInt64},
+    {"temperature", kEvery, &ApiParams::temperature, 0, kMaxTemperature},
+    {"top_p", kEvery, &ApiParams::top_p, 0, 1, true},
+    {"top_k", kEvery, &ApiParams::top_k, -1, kMaxInt32},
+    {"min_p", kEvery, &ApiParams::min_p, 0, 1},
+    {"seed", kEvery, &ApiParams::seed, -kMaxInt64, kMaxInt64},
     {"n", kBoth, &ApiParams::n, 1, kMaxChoices},
     {"best_of", kCompletion, &ApiParams::best_of, 1, kMaxChoices},
     {"echo", kCompletion, &ApiParams::echo},
     {"stop", kBoth, &ApiParams::stop, 1, kMaxStopBytes, false, kMaxStopStrings},
-    {"stop_token_ids", kBoth, &ApiParams::stop_token_ids, 0, kMaxInt32, false, kMaxStopTokens},
-    {"presence_penalty", kBoth, &ApiParams::presence_penalty, -kMaxAddedPenalty, kMaxAddedPenalty},
-    {"frequency_penalty", kBoth, &ApiParams::frequency_penalty, -kMaxAddedPenalty,
+    {"stop_token_ids", kEvery, &ApiParams::stop_token_ids, 0, kMaxInt32, false, kMaxStopTokens},
+    {"presence_penalty", kEvery, &ApiParams::presence_penalty, -kMaxAddedPenalty, kMaxAddedPenalty},
+    {"frequency_penalty", kEvery, &ApiParams::frequency_penalty, -kMaxAddedPenalty,
      kMaxAddedPenalty},
-    {"repetition_penalty", kBoth, &ApiParams::repetition_penalty, 0, kMaxRepetitionPenalty, true},
-    {"logit_bias", kBoth, &ApiParams::logit_bias, -kMaxLogitBias, kMaxLogitBias, false,
+    {"repetition_penalty", kEvery, &ApiParams::repetition_penalty, 0, kMaxRepetitionPenalty, true},
+    {"logit_bias", kEvery, &ApiParams::logit_bias, -kMaxLogitBias, kMaxLogitBias, false,
      kMaxLogitBiases},
     {"logprobs", kChat, &ApiParams::logprobs},
     {"logprobs", kCompletion, &ApiParams::logprobs_count, 0, kMaxTopLogprobs},
     {"top_logprobs", kChat, &ApiParams::top_logprobs, 0, kMaxTopLogprobs},
-    {"stream", kBoth, &ApiParams::stream},
+    {"stream", kEvery, &ApiParams::stream},
     {"stream_options", kBoth, SpecialParam::kStreamOptions},
     {"response_format", kChat, SpecialParam::kResponseFormat},
     {"tools", kChat, SpecialParam::kTools},
     {"tool_choice", kChat, SpecialParam::kToolChoice},
-    {"reasoning_format", kChat, SpecialParam::kReasoningFormat},
+    {"reasoning_format", kChat | kMessages, SpecialParam::kReasoningFormat},
     {"documents", kChat, SpecialParam::kDocuments},
     {"reasoning_effort", kChat, SpecialParam::kReasoningEffort},
-    {"chat_template_kwargs", kChat, SpecialParam::kTemplateKwargs},
+    {"chat_template_kwargs", kChat | kMessages, SpecialParam::kTemplateKwargs},
     {"add_generation_prompt", kChat, &ApiParams::add_generation_prompt},
     {"continue_final_message", kChat, &ApiParams::continue_final_message},
     {"user", kBoth, &ApiParams::user, 0, kMaxUserBytes, false, 0, true},
-    {"cache_salt", kBoth, &ApiParams::cache_salt, 1, kMaxSaltBytes, false, 0, true},
-    {"ignore_eos", kBoth, &ApiParams::ignore_eos},
-    {"min_tokens", kBoth, &ApiParams::min_tokens, 0, kMaxInt32},
-    {"timeout_ms", kBoth, &ApiParams::timeout_ms, 1, kMaxDeadlineMs},
-    {"request_id", kBoth, &ApiParams::request_id, 0, kMaxRequestIdBytes},
+    {"cache_salt", kEvery, &ApiParams::cache_salt, 1, kMaxSaltBytes, false, 0, true},
+    {"ignore_eos", kEvery, &ApiParams::ignore_eos},
+    {"min_tokens", kEvery, &ApiParams::min_tokens, 0, kMaxInt32},
+    {"timeout_ms", kEvery, &ApiParams::timeout_ms, 1, kMaxDeadlineMs},
+    {"request_id", kEvery, &ApiParams::request_id, 0, kMaxRequestIdBytes},
+    // Anthropic's Messages.
+    {"stop_sequences", kMessages, &ApiParams::stop, 1, kMaxStopBytes, false, kMaxStopStrings},
+    OfSurface("messages", kMessages, kExpectedMessages),
+    OfSurface("system", kMessages, kExpectedSystem),
+    OfSurface("tools", kMessages, kExpectedMessagesTools),
+    OfSurface("tool_choice", kMessages, kExpectedMessagesToolChoice),
+    OfSurface("thinking", kMessages, kExpectedThinking),
+    OfSurface("output_config", kMessages, kExpectedOutputConfig),
+    OfSurface("metadata", kMessages, kExpectedMetadata),
+    OfSurface("cache_control", kMessages, "anything: prefixes are cached without it"),
 };
 
 std::string NumberText(double value) {

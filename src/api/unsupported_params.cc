@@ -21,6 +21,7 @@ namespace {
 constexpr unsigned kChat = static_cast<unsigned>(Endpoint::kChat);
 constexpr unsigned kCompletion = static_cast<unsigned>(Endpoint::kCompletion);
 constexpr unsigned kBoth = kChat | kCompletion;
+constexpr unsigned kMessages = static_cast<unsigned>(Endpoint::kMessages);
 
 // Values that ask for nothing. null is one of each kind. A value that another server applies is in
 // none of them, however empty it looks.
@@ -59,6 +60,23 @@ constexpr std::string_view kNoGrammar = "answers cannot be constrained yet";
 
 // The table, by what a field is about.
 constexpr UnsupportedRow kTable[] = {
+    // Anthropic's Messages: fields of other surfaces under Anthropic's names, and services.
+    {"stop", kMessages, Neutral::kEmpty, "stop_sequences is its name here"},
+    {"max_completion_tokens", kMessages, Neutral::kNothing, kUseMaxTokens},
+    {"n", kMessages, Neutral::kOne, "a message is one answer"},
+    {"response_format", kMessages, Neutral::kTextOnly},
+    {"stream_options", kMessages, Neutral::kAny},
+    {"reasoning_effort", kMessages, Neutral::kNothing, "output_config.effort is its name here"},
+    {"parallel_tool_calls", kMessages, Neutral::kTrue,
+     "tool_choice.disable_parallel_tool_use does it"},
+    {"add_generation_prompt", kMessages, Neutral::kTrue, "a last assistant message is continued"},
+    {"continue_final_message", kMessages, Neutral::kEmpty, "a last assistant message is continued"},
+    {"user", kMessages, Neutral::kEmpty, "metadata.user_id is its name here"},
+    {"service_tier", kMessages, Neutral::kIgnored, "auto|standard_only"},
+    {"container", kMessages, Neutral::kNothing},
+    {"mcp_servers", kMessages, Neutral::kEmpty, "a client calls its servers as tools"},
+    {"thread", kMessages, Neutral::kNothing, "send the whole conversation"},
+    {"compaction", kMessages, Neutral::kNothing},
     // Constrained answers: vLLM, SGLang, llama-server, TGI.
     {"guided_json", kBoth, Neutral::kNoSchema, kNoGrammar},
     {"guided_regex", kBoth, Neutral::kEmpty, kNoGrammar},
@@ -290,8 +308,19 @@ constexpr UnsupportedRow kTurnTable[] = {
     {"tools", kChat, Neutral::kEmpty, "tools of the request is its place"},
 };
 
+// A surface of conversations refuses what a chat refuses.
+unsigned MaskOf(Endpoint endpoint) {
+  return static_cast<unsigned>(endpoint) | (IsConversation(endpoint) ? kChat : 0);
+}
+
+// A field that a chat takes and this surface does not know.
+bool IsForeign(Endpoint endpoint, std::string_view name) {
+  return endpoint != Endpoint::kCompletion && FindParam(endpoint, name) == nullptr &&
+         FindParam(Endpoint::kChat, name) != nullptr;
+}
+
 const UnsupportedRow* Find(Endpoint endpoint, std::string_view name) {
-  const auto mask = static_cast<unsigned>(endpoint);
+  const unsigned mask = MaskOf(endpoint);
   const auto* const found = std::find_if(
       std::begin(kTable), std::end(kTable),
       [&](const UnsupportedRow& row) { return row.name == name && (row.endpoints & mask) != 0; });
@@ -443,8 +472,13 @@ bool IsUnsupportedParam(Endpoint endpoint, std::string_view name) {
 bool CheckUnsupportedParams(const JsonValue& root, Endpoint endpoint, RequestError* error) {
   for (const auto& [name, value] : *root.AsObject()) {
     const UnsupportedRow* row = Find(endpoint, name);
-    if (row == nullptr || IsNeutral(*row, value)) continue;
-    *error = FieldError(ErrorCode::kUnsupported, row->name, ExpectedOf(*row));
+    if (row != nullptr) {
+      if (IsNeutral(*row, value)) continue;
+      *error = FieldError(ErrorCode::kUnsupported, row->name, ExpectedOf(*row));
+      return false;
+    }
+    if (!IsForeign(endpoint, name) || value.is_null() || IsEmpty(value)) continue;
+    *error = FieldError(ErrorCode::kUnsupported, name, "absent; /v1/chat/completions takes it");
     return false;
   }
   return true;

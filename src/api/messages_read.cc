@@ -1,0 +1,228 @@
+#include "src/api/messages_read.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "src/api/messages_turns.h"
+#include "src/api/read_json.h"
+#include "src/api/template_params.h"
+#include "src/api/tool_params.h"
+
+namespace baton::api {
+
+using limits::kMaxTools;
+using limits::kMaxUserBytes;
+using router::ErrorCode;
+using router::FieldError;
+using router::RequestError;
+
+namespace {
+
+// Anthropic's least budget of thoughts.
+constexpr int64_t kMinThinkingTokens = 1024;
+
+bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
+  *error = FieldError(code, field, expected);
+  return false;
+}
+
+// The member `name` where it is given; null: it is absent or null.
+const JsonValue* Given(const JsonValue& value, std::string_view name) {
+  const JsonValue* member = value.Find(name);
+  return member == nullptr || member->is_null() ? nullptr : member;
+}
+
+// The text of the member `type`; null when there is none.
+const std::string* TypeOf(const JsonValue& value) {
+  const JsonValue* type = value.Find("type");
+  return type == nullptr ? nullptr : type->AsString();
+}
+
+// A tool of the client in OpenAI's form, which templates read.
+bool ReadTool(const JsonValue& tool, const std::string& at, JsonValue* function,
+              RequestError* error) {
+  if (tool.AsObject() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, at, "an object with name and input_schema");
+  }
+  const JsonValue* type = Given(tool, "type");
+  if (type != nullptr && (type->AsString() == nullptr || *type->AsString() != "custom")) {
+    return Fail(error, ErrorCode::kUnsupported, at + ".type",
+                "\"custom\" or absent; tools that Anthropic's servers run or define are not here");
+  }
+  const JsonValue* name = tool.Find("name");
+  if (name == nullptr || name->AsString() == nullptr || name->AsString()->empty()) {
+    return Fail(error, ErrorCode::kInvalidType, at + ".name", "a string that is not empty");
+  }
+  const JsonValue* schema = tool.Find("input_schema");
+  if (schema == nullptr || schema->AsObject() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, at + ".input_schema",
+                "an object: the JSON schema of the tool's input");
+  }
+  JsonValue::Object members = {{"name", *name}};
+  if (const JsonValue* description = Given(tool, "description")) {
+    if (description->AsString() == nullptr) {
+      return Fail(error, ErrorCode::kInvalidType, at + ".description", "a string");
+    }
+    members.emplace_back("description", *description);
+  }
+  members.emplace_back("parameters", *schema);
+  if (const JsonValue* strict = Given(tool, "strict")) {
+    if (strict->AsBool() == nullptr) {
+      return Fail(error, ErrorCode::kInvalidType, at + ".strict", "true or false");
+    }
+    members.emplace_back("strict", *strict);
+  }
+  *function = JsonValue(JsonValue::Object{{"type", JsonValue(std::string("function"))},
+                                          {"function", JsonValue(std::move(members))}});
+  return true;
+}
+
+bool ReadTools(const JsonValue& value, ApiParams* params, RequestError* error) {
+  const JsonValue::Array* tools = value.AsArray();
+  if (tools == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, "tools", kExpectedMessagesTools);
+  }
+  if (tools->size() > kMaxTools) {
+    return Fail(error, ErrorCode::kInvalidValue, "tools", kExpectedMessagesTools);
+  }
+  JsonValue::Array functions(tools->size());
+  for (size_t i = 0; i < tools->size(); ++i) {
+    if (!ReadTool((*tools)[i], fmt::format("tools[{}]", i), &functions[i], error)) return false;
+  }
+  return StoreTools(JsonValue(std::move(functions)), params, error);
+}
+
+// True where `tools`, which was read, has one of that name.
+bool HasTool(const JsonValue* tools, const std::string& name) {
+  if (tools == nullptr) return false;
+  const JsonValue::Array& array = *tools->AsArray();
+  return std::any_of(array.begin(), array.end(),
+                     [&](const JsonValue& tool) { return *tool.Find("name")->AsString() == name; });
+}
+
+bool ReadToolChoice(const JsonValue& value, const JsonValue* tools, ApiParams* params,
+                    RequestError* error) {
+  const std::string* type = TypeOf(value);
+  if (type == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, "tool_choice", kExpectedMessagesToolChoice);
+  }
+  if (const JsonValue* single = Given(value, "disable_parallel_tool_use")) {
+    if (single->AsBool() == nullptr) {
+      return Fail(error, ErrorCode::kInvalidType, "tool_choice.disable_parallel_tool_use",
+                  "true or false");
+    }
+    params->tools.parallel = !*single->AsBool();
+  }
+  const auto store = [&](std::string_view choice) {
+    return StoreToolChoice(JsonValue(std::string(choice)), params, error);
+  };
+  if (*type == "auto") return store("auto");
+  if (*type == "any") return store("required");
+  if (*type == "none") return store("none");
+  if (*type != "tool") {
+    return Fail(error, ErrorCode::kInvalidValue, "tool_choice.type", kExpectedMessagesToolChoice);
+  }
+  const JsonValue* name = value.Find("name");
+  if (name == nullptr || name->AsString() == nullptr || !HasTool(tools, *name->AsString())) {
+    return Fail(error, ErrorCode::kInvalidValue, "tool_choice.name", "the name of one of tools");
+  }
+  const JsonValue function(JsonValue::Object{{"name", *name}});
+  return StoreToolChoice(JsonValue(JsonValue::Object{{"type", JsonValue(std::string("function"))},
+                                                     {"function", function}}),
+                         params, error);
+}
+
+bool CheckBudget(const JsonValue& thinking, const ApiParams& params, RequestError* error) {
+  int64_t budget = 0;
+  const JsonValue* value = thinking.Find("budget_tokens");
+  if (value == nullptr || !value->GetInteger(&budget) || budget < kMinThinkingTokens) {
+    return Fail(error, value == nullptr ? ErrorCode::kMissingField : ErrorCode::kInvalidValue,
+                "thinking.budget_tokens",
+                fmt::format("an integer of {} or more", kMinThinkingTokens));
+  }
+  if (params.max_tokens.has_value() && budget >= *params.max_tokens) {
+    return Fail(error, ErrorCode::kConflict, "thinking.budget_tokens",
+                "it must be less than max_tokens");
+  }
+  return true;
+}
+
+// What reads thoughts: the template's variable enable_thinking, which most thinking models have.
+bool ReadThinking(const JsonValue& value, ApiParams* params, MessagesForm* form,
+                  std::vector<std::string>* ignored, RequestError* error) {
+  const std::string* type = TypeOf(value);
+  if (type == nullptr) return Fail(error, ErrorCode::kInvalidType, "thinking", kExpectedThinking);
+  if (const JsonValue* display = Given(value, "display")) {
+    const std::string* text = display->AsString();
+    if (text == nullptr || (*text != "summarized" && *text != "omitted")) {
+      return Fail(error, ErrorCode::kInvalidValue, "thinking.display",
+                  "\"summarized\" or \"omitted\"");
+    }
+    form->omits_thoughts = *text == "omitted";
+  }
+  if (*type == "adaptive") return true;  // the model's own way
+  if (*type == "enabled") {
+    if (!CheckBudget(value, *params, error)) return false;
+    // No worker counts thoughts while it samples.
+    if (ignored->size() < kMaxIgnoredNames) ignored->emplace_back("thinking.budget_tokens");
+  } else if (*type != "disabled") {
+    return Fail(error, ErrorCode::kInvalidValue, "thinking.type", kExpectedThinking);
+  }
+  return StoreTemplateVariable("thinking", "enable_thinking", JsonValue(*type == "enabled"), params,
+                               error);
+}
+
+bool ReadOutputConfig(const JsonValue& value, ApiParams* params, RequestError* error) {
+  if (value.AsObject() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, "output_config", kExpectedOutputConfig);
+  }
+  if (Given(value, "format") != nullptr) {
+    return Fail(error, ErrorCode::kUnsupported, "output_config.format", "absent");
+  }
+  const JsonValue* effort = Given(value, "effort");
+  if (effort == nullptr) return true;
+  if (effort->AsString() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, "output_config.effort", kExpectedReasoningEffort);
+  }
+  if (StoreReasoningEffort(*effort->AsString(), params, error)) return true;
+  error->param = "output_config.effort";
+  return false;
+}
+
+bool ReadMetadata(const JsonValue& value, ApiParams* params, RequestError* error) {
+  if (value.AsObject() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, "metadata", kExpectedMetadata);
+  }
+  const JsonValue* user = Given(value, "user_id");
+  if (user == nullptr) return true;
+  if (user->AsString() == nullptr || user->AsString()->size() > kMaxUserBytes) {
+    return Fail(error, ErrorCode::kInvalidValue, "metadata.user_id",
+                fmt::format("a string of at most {} bytes", kMaxUserBytes));
+  }
+  params->user = *user->AsString();
+  return true;
+}
+
+}  // namespace
+
+bool ReadMessages(const JsonValue& body, ApiParams* params, MessagesForm* form,
+                  std::vector<std::string>* ignored, RequestError* error) {
+  params->names.stop = "stop_sequences";
+  if (!ReadJsonParams(body, Endpoint::kMessages, params, ignored, error)) return false;
+  form->max_tokens = params->max_tokens.value_or(0);
+  const JsonValue* tools = Given(body, "tools");
+  const JsonValue* choice = Given(body, "tool_choice");
+  const JsonValue* thinking = Given(body, "thinking");
+  const JsonValue* output = Given(body, "output_config");
+  const JsonValue* metadata = Given(body, "metadata");
+  return (tools == nullptr || ReadTools(*tools, params, error)) &&
+         (choice == nullptr || ReadToolChoice(*choice, tools, params, error)) &&
+         (thinking == nullptr || ReadThinking(*thinking, params, form, ignored, error)) &&
+         (output == nullptr || ReadOutputConfig(*output, params, error)) &&
+         (metadata == nullptr || ReadMetadata(*metadata, params, error)) &&
+         ReadMessagesTurns(body, params, ignored, error);
+}
+
+}  // namespace baton::api
