@@ -54,9 +54,8 @@ constexpr auto kOptions = std::to_array<OptionName>({
 constexpr auto kOwnOptions = std::to_array<OptionName>(
     {{"num_predict", "max_tokens"}, {"top_k", "top_k"}, {"seed", "seed"}});
 // Fields of a request that every form passes on; they are Baton's own.
-constexpr auto kPassed =
-    std::to_array<std::string_view>({"model", "logprobs", "top_logprobs", "cache_salt", "timeout_ms",
-                                     "request_id", "user"});
+constexpr auto kPassed = std::to_array<std::string_view>(
+    {"model", "logprobs", "top_logprobs", "cache_salt", "timeout_ms", "request_id", "user"});
 constexpr auto kRead = std::to_array<std::string_view>(
     {"stream", "options", "format", "think", "keep_alive", "truncate", "shift"});
 constexpr auto kOfChat = std::to_array<std::string_view>({"messages", "tools"});
@@ -90,15 +89,17 @@ bool IsEmpty(const JsonValue& value) {
 
 // A name that may stand in a header.
 std::string SafeName(std::string_view name) {
-  const bool is_safe =
-      name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-      });
+  const bool is_safe = name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+                         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                                (c >= '0' && c <= '9') || c == '_';
+                       });
   return is_safe ? std::string(name) : "?";
 }
 
 bool IsOption(std::string_view name) {
-  const auto is_row = [name](const OptionName& row) { return row.ollama == name || row.chat == name; };
+  const auto is_row = [name](const OptionName& row) {
+    return row.ollama == name || row.chat == name;
+  };
   return std::any_of(kOptions.begin(), kOptions.end(), is_row) ||
          std::any_of(kOwnOptions.begin(), kOwnOptions.end(), is_row);
 }
@@ -113,8 +114,7 @@ class Reader {
     const bool is_chat = form_ == OllamaForm::kChat;
     if (!CheckTypes() || !(is_chat ? ReadMessages() : ReadPrompt())) return false;
     if (!ReadFormat() || !ReadThink() || !ReadOptions() || !ReadOthers()) return false;
-    const Endpoint endpoint =
-        form_ == OllamaForm::kRaw ? Endpoint::kCompletion : Endpoint::kChat;
+    const Endpoint endpoint = form_ == OllamaForm::kRaw ? Endpoint::kCompletion : Endpoint::kChat;
     request_->params.names = {is_chat ? "messages" : "prompt", "options.num_predict",
                               "options.stop"};
     const JsonValue body(std::move(body_));
@@ -277,7 +277,8 @@ class Reader {
       JsonValue::Object members;
       if (tool.AsObject() != nullptr) members = *tool.AsObject();
       if (tool.AsObject() != nullptr && GivenMember(tool, "type") == nullptr) {
-        std::erase_if(members, [](const JsonValue::Member& member) { return member.first == "type"; });
+        std::erase_if(members,
+                      [](const JsonValue::Member& member) { return member.first == "type"; });
         members.emplace_back("type", JsonText("function"));
       }
       chat.push_back(tool.AsObject() == nullptr ? tool : JsonValue(std::move(members)));
@@ -298,7 +299,8 @@ class Reader {
     }
     const JsonValue* system = GivenMember(root_, "system");
     const bool has_system = system != nullptr && !system->AsString()->empty();
-    const JsonValue& prompt = *root_.Find("prompt");
+    const JsonValue* given = GivenMember(root_, "prompt");
+    const JsonValue prompt = given == nullptr ? JsonText("") : *given;
     if (form_ == OllamaForm::kRaw) {
       if (has_system) return Fail(ErrorCode::kConflict, "system", "raw takes a prompt alone");
       body_.emplace_back("prompt", prompt);
@@ -394,8 +396,8 @@ class Reader {
       return Fail(ErrorCode::kInvalidType, "options." + name, "a number, true or false");
     }
     // A name that other servers have would change the answer.
-    const bool is_foreign = FindParam(Endpoint::kChat, name) != nullptr ||
-                            IsUnsupportedParam(Endpoint::kChat, name);
+    const bool is_foreign =
+        FindParam(Endpoint::kChat, name) != nullptr || IsUnsupportedParam(Endpoint::kChat, name);
     if (is_foreign && !is_of_loading) {
       return Fail(ErrorCode::kUnsupported, "options." + name,
                   "absent: Ollama's options have no such name");
@@ -439,11 +441,10 @@ bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
 }
 
 bool IsOllamaLoad(const JsonValue& root, OllamaForm form) {
-  const JsonValue* value =
-      GivenMember(root, form == OllamaForm::kChat ? "messages" : "prompt");
-  return value == nullptr || (form == OllamaForm::kChat
-                                  ? value->AsArray() != nullptr && value->AsArray()->empty()
-                                  : IsJsonText(value, ""));
+  const JsonValue* value = GivenMember(root, form == OllamaForm::kChat ? "messages" : "prompt");
+  return value == nullptr ||
+         (form == OllamaForm::kChat ? value->AsArray() != nullptr && value->AsArray()->empty()
+                                    : IsJsonText(value, ""));
 }
 
 bool CheckOllamaThink(const JsonValue& root, const ModelInfo& model, RequestError* error) {
