@@ -1,6 +1,7 @@
 #include "src/api/ollama_json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <utility>
 
@@ -39,7 +40,7 @@ std::string TimeText(int64_t unix_us) {
                      unix_us % 1'000'000);
 }
 
-int64_t NsOf(double ms) { return static_cast<int64_t>(ms * 1e6); }
+int64_t NsOf(double ms) { return std::llround(ms * 1e6); }
 
 double TotalMs(const RequestTimings& t) {
   return t.queue_ms + t.prefill_ms + t.kv_wait_ms + t.first_step_ms + t.decode_ms;
