@@ -34,9 +34,16 @@ bool AnswerCollector::Add(const TokenOutput& token) {
   }
   choice.text.append(text.content);
   choice.reasoning.append(text.reasoning);
+  for (const ToolCallDelta& delta : text.tool_calls) {
+    if (!delta.name.empty()) choice.tool_calls.push_back({delta.id, delta.name, ""});
+    choice.tool_calls.back().arguments += delta.arguments;
+  }
   ++choice.num_tokens;
   choice.sum_logprob += token.logprob;
-  if (token.finish != FinishReason::kNone) choice.end = {token.finish, StopReasonOf(plan_, token)};
+  if (token.finish != FinishReason::kNone) {
+    choice.end = {token.finish, StopReasonOf(plan_, token)};
+    choice.end.has_calls = text.has_calls;
+  }
   return true;
 }
 
@@ -45,6 +52,7 @@ size_t AnswerCollector::num_bytes() const {
   size_t bytes = 0;
   for (const CollectedChoice& choice : choices_) {
     bytes += choice.text.size() + choice.reasoning.size();
+    for (const ToolCall& call : choice.tool_calls) bytes += call.arguments.size();
     if (choice.tokens.empty()) continue;
     const size_t num_entries = 1 + choice.tokens.at(0).top_logprobs.size();
     bytes += choice.tokens.size() * num_entries * kBytesOfLogprob;

@@ -1,6 +1,7 @@
 #include "src/api/answer_text.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/text/tokenizer.h"
 
@@ -9,14 +10,23 @@ namespace baton::api {
 using router::TokenOutput;
 using scheduler::FinishReason;
 using text::AnswerParts;
+using text::CallPiece;
 using text::ReasoningSplitter;
+using text::Tokenizer;
+using text::ToolParser;
+using text::ToolParts;
 
 AnswerText::AnswerText(const AnswerPlan& plan, uint32_t num_choices)
-    : tokenizer_(*plan.model->tokenizer), choices_(num_choices) {
+    : plan_(plan), choices_(num_choices) {
   const uint32_t num_echoed = CountCodePoints(plan.echo_text);
   for (Choice& choice : choices_) {
     choice.num_code_points = num_echoed;
-    if (plan.splits_reasoning) choice.splitter.emplace(plan.opens_reasoning);
+    if (plan.splits_reasoning && !plan.has_channels()) {
+      choice.splitter.emplace(plan.opens_reasoning);
+    }
+    if (plan.tools != nullptr) {
+      choice.parser = text::ToolParser::Create(plan.tools->style, plan.tools->rules);
+    }
   }
 }
 
@@ -29,9 +39,11 @@ TokenText AnswerText::Push(const TokenOutput& token) {
   } else {
     text.content = token.text;
   }
+  if (choice.parser != nullptr) ReadCalls(token, &choice, &text);
   // Not those of the content: a token's text may be held back for a stop text.
-  if (!tokenizer_.IsSpecial(token.token)) {
-    choice.num_code_points += CountCodePoints(tokenizer_.TokenBytes(token.token));
+  const Tokenizer& tokenizer = *plan_.model->tokenizer;
+  if (!tokenizer.IsSpecial(token.token)) {
+    choice.num_code_points += CountCodePoints(tokenizer.TokenBytes(token.token));
   }
   return text;
 }
@@ -52,6 +64,38 @@ void AnswerText::Split(const TokenOutput& token, Choice* choice, TokenText* text
   choice->is_closed = !splitter.in_reasoning();
 }
 
+void AnswerText::ReadCalls(const TokenOutput& token, Choice* choice, TokenText* text) {
+  ToolParser& parser = *choice->parser;
+  tool_parts_ = parser.Push(text->content);
+  if (token.finish != FinishReason::kNone) {
+    ToolParts rest = parser.Flush();
+    tool_parts_.reasoning += rest.reasoning;
+    tool_parts_.content += rest.content;
+    for (CallPiece& piece : rest.calls) tool_parts_.calls.push_back(std::move(piece));
+  }
+  if (plan_.has_channels() && plan_.splits_reasoning) {
+    text->reasoning = tool_parts_.reasoning;
+    text->in_reasoning = parser.in_reasoning();
+    const bool thinks = text->in_reasoning || !text->reasoning.empty();
+    if (thinks) choice->num_reasoning_tokens = token.index + 1;
+  } else {
+    tool_parts_.content.insert(0, tool_parts_.reasoning);
+  }
+  text->content = tool_parts_.content;
+  deltas_.clear();
+  for (CallPiece& piece : tool_parts_.calls) {
+    ToolCallDelta& delta = deltas_.emplace_back();
+    delta.index = piece.index;
+    delta.name = std::move(piece.name);
+    delta.arguments = std::move(piece.arguments);
+    if (delta.name.empty()) continue;
+    delta.id = ToolCallId(plan_.id, token.choice, delta.index, plan_.tools->id_style);
+  }
+  text->tool_calls = deltas_;
+  text->in_call = parser.in_call();
+  text->has_calls = parser.num_calls() > 0;
+}
+
 uint32_t AnswerText::num_reasoning_tokens() const {
   uint32_t sum = 0;
   for (const Choice& choice : choices_) sum += choice.num_reasoning_tokens;
@@ -70,6 +114,15 @@ uint32_t CountCodePoints(std::string_view text) {
   return static_cast<uint32_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u;
   }));
+}
+
+bool IsCutShort(const AnswerPlan& plan, const ChoiceEnd& end) {
+  return plan.is_constrained && end.finish == scheduler::FinishReason::kLength;
+}
+
+std::string_view FinishName(const ChoiceEnd& end) {
+  const bool calls = end.has_calls && end.finish == FinishReason::kStop;
+  return calls ? "tool_calls" : FinishName(end.finish);
 }
 
 std::string_view FinishName(FinishReason finish) {

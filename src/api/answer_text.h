@@ -5,6 +5,7 @@
 #define BATON_API_ANSWER_TEXT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 #include "src/api/tool_calls.h"
 #include "src/router/submit.h"
 #include "src/text/reasoning_splitter.h"
+#include "src/text/tools/tool_parser.h"
 
 namespace baton::api {
 
@@ -27,13 +29,14 @@ struct TokenText {
   std::span<const ToolCallDelta> tool_calls;
   bool in_reasoning = false;  // the choice has not left its thoughts
   bool in_call = false;       // the choice is within a call, whose text is no content
+  bool has_calls = false;     // the choice has called a function
   uint32_t offset = 0;        // code points of the tokens before this one, held back or not
 };
 
 // The texts of all choices of one request; see the file comment.
 class AnswerText {
  public:
-  // `num_choices`: computed ones. `plan`'s model outlives this.
+  // `num_choices`: computed ones. `plan` outlives this.
   AnswerText(const AnswerPlan& plan, uint32_t num_choices);
 
   // Tokens of one choice in order. Text that was held back comes with the last one.
@@ -47,16 +50,22 @@ class AnswerText {
   // Where one choice stands.
   struct Choice {
     std::optional<text::ReasoningSplitter> splitter;  // none: everything is content
+    std::unique_ptr<text::ToolParser> parser;         // null: no calls are read
     bool is_closed = false;                           // its thoughts have ended
     uint32_t num_reasoning_tokens = 0;
     uint32_t num_code_points = 0;  // of its tokens, and of the prompt that is echoed
   };
 
   void Split(const router::TokenOutput& token, Choice* choice, TokenText* text);
+  // Takes calls, and the thoughts of channels, out of the content.
+  void ReadCalls(const router::TokenOutput& token, Choice* choice, TokenText* text);
 
-  const text::Tokenizer& tokenizer_;  // the plan's
+  const AnswerPlan& plan_;
   std::vector<Choice> choices_;
-  text::AnswerParts parts_;  // what Push returned last
+  // What Push returned last.
+  text::AnswerParts parts_;
+  text::ToolParts tool_parts_;
+  std::vector<ToolCallDelta> deltas_;
 };
 
 // Reason why a choice ended early, in the client's terms: one of its stop texts or of its stop
@@ -71,6 +80,11 @@ struct ChoiceEnd {
   uint32_t num_tokens = 0;  // sampled by the choice; of a stream's end
   bool has_calls = false;   // the choice has called a function
 };
+
+// incomplete_details.reason of a choice that the length cut.
+inline constexpr std::string_view kCutByLength = "max_output_tokens";
+// The choice was to follow a grammar, and its length ended it before the text was whole.
+bool IsCutShort(const AnswerPlan& plan, const ChoiceEnd& end);
 
 // Code points of valid UTF-8.
 uint32_t CountCodePoints(std::string_view text);

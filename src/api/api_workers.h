@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "src/base/bounded_queue.h"
 #include "src/base/thread.h"
 #include "src/router/request_error.h"
+#include "src/text/tools/tool_style.h"
 
 namespace baton::router {
 class Submitter;
@@ -87,6 +89,8 @@ struct ApiParts {
   AnswerBudget* answers = nullptr;
   // Thoughts get a field of their own in answers to requests that do not say.
   bool splits_reasoning = true;
+  // How calls are read from answers to requests that do not say; absent = as the template says.
+  std::optional<text::ToolStyle> tool_style;
   // Time that a client may take for the rest of a gRPC call that has ended (call_end_limit.h).
   int64_t slow_client_us = 30'000'000;
   // An event stream that is silent for so long gets a comment; 0 = never.

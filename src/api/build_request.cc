@@ -6,9 +6,12 @@
 
 #include "fmt/format.h"
 
+#include "src/api/answer_form.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
+#include "src/api/tool_messages.h"
 #include "src/api/tool_params.h"
+#include "src/api/tool_request.h"
 #include "src/base/hex.h"
 #include "src/base/limits.h"
 #include "src/base/log.h"
@@ -39,6 +42,8 @@ using text::PromptOpensReasoning;
 using text::RenderOptions;
 using text::StopMatcher;
 using text::TemplateThinks;
+using wire::AnswerGrammar;
+using wire::GrammarStart;
 using wire::SamplingParams;
 
 namespace {
@@ -130,6 +135,29 @@ std::string ExpectedByTemplate(const ModelInfo& model, const Status& status, int
                      is_limit ? kRendersInTime : std::string_view("accepts"), reason);
 }
 
+// The grammar of an answer begins after the model's thoughts, if it may have any.
+GrammarStart GrammarStartOf(std::string_view template_source, std::string_view prompt) {
+  if (!TemplateThinks(template_source)) return GrammarStart::kFirstToken;
+  if (PromptOpensReasoning(prompt)) return GrammarStart::kAfterThoughts;
+  const size_t last = prompt.find_last_not_of(" \t\r\n");
+  const bool is_closed =
+      last != std::string_view::npos && prompt.substr(0, last + 1).ends_with(text::kThoughtsEnd);
+  return is_closed ? GrammarStart::kFirstToken : GrammarStart::kMayThink;
+}
+
+// The form that the request asks for, as the grammar of its answer.
+bool SetForm(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
+             RequestError* error) {
+  if (!params.form) return true;
+  if (!CheckGrammar(model, params.form_field, *params.form, &built->unread, error)) return false;
+  auto grammar = std::make_shared<AnswerGrammar>(*params.form);
+  grammar->start = built->grammar_start;
+  built->request.sampling.grammar = std::move(grammar);
+  built->request.fields.grammar = params.form_field;
+  built->plan.is_constrained = true;
+  return true;
+}
+
 // The prompt's tokens, and its text where the answer repeats it.
 bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelInfo& model,
                   BuiltRequest* built, RequestError* error) {
@@ -139,7 +167,9 @@ bool EncodePrompt(const ApiParams& params, const Arrival& arrival, const ModelIn
     if (!RenderMessages(model, params, arrival.wall_unix_ms, &prompt, error)) return false;
     built->unread = UnreadVariables(model, params);
     built->request.prompt = std::move(prompt.tokens);
-    plan.splits_reasoning = plan.splits_reasoning && TemplateThinks(model.chat_template->source());
+    built->grammar_start = GrammarStartOf(model.chat_template->source(), prompt.text);
+    const bool thinks = TemplateThinks(model.chat_template->source());
+    plan.splits_reasoning = plan.splits_reasoning && (thinks || plan.has_channels());
     plan.opens_reasoning = plan.splits_reasoning && PromptOpensReasoning(prompt.text);
     return true;
   }
@@ -328,9 +358,13 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   if (model == nullptr) return false;
   built->plan.model = model;
   built->request.model = model;
-  return SetSampling(params, *model, built, error) && SetStops(params, &built->request, error) &&
-         EncodePrompt(params, arrival, *model, built, error) &&
-         SetLengths(params, *model, built, error) && CheckEcho(*built, error);
+  if (!SetSampling(params, *model, built, error) || !SetStops(params, &built->request, error)) {
+    return false;
+  }
+  SetToolReading(params, arrival.tool_style, built);
+  return EncodePrompt(params, arrival, *model, built, error) &&
+         SetLengths(params, *model, built, error) && CheckEcho(*built, error) &&
+         SetForm(params, *model, built, error) && SetToolGrammar(params, built, error);
 }
 
 bool IsUsableRequestId(std::string_view id) {
@@ -447,8 +481,10 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
       .continue_final_message = continues,
       .now_unix_s = wall_unix_ms / 1000,
       .variables = params.template_variables};
+  const bool rewrites = NeedsToolMessages(*model.chat_template, params);
   StatusOr<ChatPrompt> encoded =
-      EncodeChat(*model.tokenizer, *model.chat_template, params.messages, options);
+      EncodeChat(*model.tokenizer, *model.chat_template,
+                 rewrites ? MessagesWithTools(params) : params.messages, options);
   if (!encoded.ok()) {
     return Fail(error, ErrorCode::kInvalidValue, params.names.messages,
                 ExpectedByTemplate(model, encoded.status(), wall_unix_ms));
@@ -463,6 +499,8 @@ std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams
     const JsonValue::Array* list = value.AsArray();
     const bool is_empty = value.is_null() || (list != nullptr && list->empty());
     if (is_empty || model.chat_template == nullptr || model.chat_template->Reads(name)) continue;
+    // The system message has them instead.
+    if (name == "tools" && params.tools.may_call()) continue;
     if (unread.size() == kMaxIgnoredNames) break;
     unread.push_back(HasOwnField(name) ? name : fmt::format("chat_template_kwargs.{}", name));
   }

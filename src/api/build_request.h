@@ -7,17 +7,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "src/api/params.h"
+#include "src/api/tool_calls.h"
 #include "src/base/span_ids.h"
 #include "src/router/generate_request.h"
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
 #include "src/text/chat_encoder.h"
 #include "src/text/tokenizer.h"
+#include "src/wire/answer_grammar.h"
 
 namespace baton::api {
 
@@ -47,10 +50,16 @@ struct AnswerPlan {
   std::string echo_text;          // the prompt, with `echo`
   bool splits_reasoning = false;  // the model may think, and its thoughts have a field of their own
   bool opens_reasoning = false;   // the prompt ends within thoughts
+  std::shared_ptr<const ToolReading> tools;  // null: no calls are read
+  bool is_constrained = false;  // the answer has a grammar: a cut one says that it is incomplete
   // Texts that may end a choice, for stop_reason.
   std::vector<std::string> stop;
   bool ignore_eos = false;
 
+  // Thoughts and answer stand in channels, which the reader of calls tells apart.
+  bool has_channels() const {
+    return tools != nullptr && tools->style == text::ToolStyle::kHarmony;
+  }
   // The answer goes by other names than planned (ResponseSink::OnAccepted).
   void Rename(const router::AnswerName& name) {
     id = name.id;
@@ -65,7 +74,9 @@ struct BuiltRequest {
   // request.timeout_us before the transport's own deadline cut it; 0 = none was given
   int64_t timeout_us = 0;
   AnswerPlan plan;
-  std::vector<std::string> unread;  // see UnreadVariables
+  std::vector<std::string> unread;  // see UnreadVariables; also what a loose schema drops
+  // Where a grammar of the answer begins.
+  wire::GrammarStart grammar_start = wire::GrammarStart::kFirstToken;
 };
 
 // Where, when and under which name a request arrived.
@@ -79,6 +90,7 @@ struct Arrival {
   int64_t timeout_us = 0;                     // the transport's own deadline, 0 = none
   bool stream = false;                        // the call streams whatever its parameters say (gRPC)
   bool splits_reasoning = true;               // where the request does not say
+  std::optional<text::ToolStyle> tool_style;  // likewise; absent = as the template says
   std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
 };
 

@@ -196,6 +196,12 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   const Surface* const other = is_ollama ? &kOllamaChatSurface : &kChatSurface;
   const RouteForm form = known == nullptr ? RouteForm{other} : FormOf(known->route);
   exchange.surface = form.surface;
+  // The two APIs have one path for models; Anthropic's clients say who they are.
+  const bool lists_models =
+      known != nullptr && (known->route == ApiRoute::kModels || known->route == ApiRoute::kModel);
+  if (lists_models && exchange.request.headers.Find(kAnthropicVersionField).has_value()) {
+    exchange.surface = &kMessagesSurface;
+  }
   if (known == nullptr || known->method != method) return RefusePath(exchange, known);
   if (form.post != nullptr) return HandlePost(std::move(exchange), form.post);
   HandleGet(exchange, known->route);
@@ -249,7 +255,7 @@ void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
     case ApiRoute::kTopology:
       return GetTopology(exchange);
     case ApiRoute::kModels:
-      return Send(exchange, ModelsJson(submitter_->Models()), kJsonType);
+      return GetModels(exchange);
     case ApiRoute::kVersion:
       return GetVersion(exchange);
     case ApiRoute::kTokenizerInfo:
@@ -306,11 +312,19 @@ void HttpApi::GetHealth(Exchange& exchange) {
   exchange.responder->Respond(ErrorOf(exchange, error));
 }
 
+void HttpApi::GetModels(Exchange& exchange) {
+  const bool is_anthropic = exchange.surface->endpoint == Endpoint::kMessages;
+  const auto models = submitter_->Models();
+  Send(exchange, is_anthropic ? MessagesModelsJson(models) : ModelsJson(models), kJsonType);
+}
+
 void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
   const std::string name = PercentDecoded(id);
   RequestError error;
   if (const auto model = ResolveModel(*submitter_, name, &error)) {
-    return Send(exchange, ModelJson(*model, name), kJsonType);
+    const bool is_anthropic = exchange.surface->endpoint == Endpoint::kMessages;
+    return Send(exchange, is_anthropic ? MessagesModelJson(*model, name) : ModelJson(*model, name),
+                kJsonType);
   }
   // Looking up what is not there is 404, also while nothing is.
   Refuse(exchange, FieldError(ErrorCode::kModelNotFound, "model", ""));
@@ -362,6 +376,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   exchange.arrival.endpoint = surface.endpoint;
   exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
+  exchange.arrival.tool_style = parts_.tool_style;
   if (!surface.read({body, exchange.request.headers}, &asked, &error)) {
     return Refuse(exchange, error);
   }

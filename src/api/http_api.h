@@ -77,6 +77,7 @@ class HttpApi {
   void RefusePath(Exchange& exchange, const ApiPath* known);
   static void GetRoot(Exchange& exchange);
   static void GetVersion(Exchange& exchange);
+  void GetModels(Exchange& exchange);
   void GetModel(Exchange& exchange, std::string_view id);
   void GetTokenizerInfo(Exchange& exchange);
   void GetTopology(Exchange& exchange);

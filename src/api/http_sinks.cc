@@ -139,10 +139,12 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
     opened_[token.choice] = true;
     writer_->OpenChoice(token.choice, &events);
   }
-  writer_->AddToken(token, texts_.Push(token), &events);
+  const TokenText text = texts_.Push(token);
+  writer_->AddToken(token, text, &events);
   if (token.finish != FinishReason::kNone) {
     ChoiceEnd end{token.finish, StopReasonOf(plan(), token),
                   plan().echo_alone ? 0 : token.index + 1};
+    end.has_calls = text.has_calls;
     if (token.is_last) {
       last_end_ = LastEnd{token.choice, std::move(end)};
     } else {

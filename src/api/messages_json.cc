@@ -47,10 +47,25 @@ std::string_view TypeOfStatus(int status) {
   }
 }
 
+// The field of a tool under Anthropic's name: tools are checked in OpenAI's form.
+std::string FieldOf(std::string field) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"].function.parameters", "].input_schema"}, {"].function", "]"}};
+  for (const auto& [from, to] : kNames) {
+    const size_t at = field.starts_with("tools[") ? field.find(from) : std::string::npos;
+    if (at != std::string::npos) return field.replace(at, from.size(), to);
+  }
+  return field;
+}
+
 // Coding agents look for these words to know that they must shorten the conversation.
 std::string MessageOf(const RequestError& error) {
   const bool is_long = error.code == ErrorCode::kContextLengthExceeded && error.expected.empty();
-  if (!is_long) return error.Message();
+  if (!is_long) {
+    RequestError named = error;
+    named.param = FieldOf(error.param);
+    return named.Message();
+  }
   return fmt::format("prompt is too long: {} tokens > {} maximum", error.num_prompt_tokens,
                      std::max(error.max_context, 1u) - 1);
 }
@@ -105,21 +120,6 @@ void WriteHead(const AnswerPlan& plan, JsonWriter* json) {
   json->Key("content").BeginArray();
 }
 
-// The arguments of a call as an object. A model may break them, or its tokens run out; then their
-// text is the member "raw_arguments", which no schema of a tool takes for its own.
-void WriteInput(const std::string& arguments, JsonWriter* json) {
-  JsonValue parsed;
-  RequestError error;
-  json->Key("input");
-  if (arguments.empty()) {
-    json->BeginObject().EndObject();
-  } else if (ParseJson(arguments, &parsed, &error) && parsed.AsObject() != nullptr) {
-    json->Raw(arguments);
-  } else {
-    json->BeginObject().Key("raw_arguments").String(arguments).EndObject();
-  }
-}
-
 void WriteCall(const std::string& id, const std::string& name, JsonWriter* json) {
   json->Key("type").String("tool_use").Key("id").String(id).Key("name").String(name);
 }
@@ -148,6 +148,16 @@ std::string MessagesErrorJson(const RequestError& error, std::string_view reques
   json.Key("type").String(TypeOfStatus(HttpStatusOf(error.code)));
   json.Key("message").String(MessageOf(error)).EndObject();
   json.Key("request_id").String(request_id).EndObject();
+  return json.Take();
+}
+
+std::string ToolInputJson(const std::string& arguments) {
+  if (arguments.empty()) return "{}";
+  JsonValue parsed;
+  RequestError error;
+  if (ParseJson(arguments, &parsed, &error) && parsed.AsObject() != nullptr) return arguments;
+  JsonWriter json;
+  json.BeginObject().Key("raw_arguments").String(arguments).EndObject();
   return json.Take();
 }
 
@@ -271,7 +281,7 @@ std::unique_ptr<WholeAnswer> MessagesWriter::Whole(const AnswerCollector& answer
   for (const ToolCall& call : choice.tool_calls) {
     json.BeginObject();
     WriteCall(call.id, call.name, &json);
-    WriteInput(call.arguments, &json);
+    json.Key("input").Raw(ToolInputJson(call.arguments));
     json.EndObject();
   }
   json.EndArray();

@@ -19,6 +19,10 @@ inline constexpr std::string_view kMessagesPing = "event: ping\ndata: {\"type\":
 // {"type":"error","error":{"type","message"},"request_id"}.
 std::string MessagesErrorJson(const router::RequestError& error, std::string_view request_id);
 
+// The arguments of a call as the text of a JSON object. A model may break them, or its tokens run
+// out; then their text is the member "raw_arguments".
+std::string ToolInputJson(const std::string& arguments);
+
 // MessagesWriter: a message as blocks of thinking, text and tool_use. A stream has one block open
 // at a time; a token that brings another kind of text closes it and opens the next.
 class MessagesWriter final : public AnswerWriter {

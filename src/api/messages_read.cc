@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/answer_form.h"
 #include "src/api/messages_turns.h"
 #include "src/api/read_json.h"
 #include "src/api/template_params.h"
@@ -22,6 +23,7 @@ namespace {
 
 // Anthropic's least budget of thoughts.
 constexpr int64_t kMinThinkingTokens = 1024;
+constexpr std::string_view kFormatField = "output_config.format";
 
 bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
   *error = FieldError(code, field, expected);
@@ -113,7 +115,7 @@ bool ReadToolChoice(const JsonValue& value, const JsonValue* tools, ApiParams* p
       return Fail(error, ErrorCode::kInvalidType, "tool_choice.disable_parallel_tool_use",
                   "true or false");
     }
-    params->tools.parallel = !*single->AsBool();
+    StoreParallelToolCalls(!*single->AsBool(), params);
   }
   const auto store = [&](std::string_view choice) {
     return StoreToolChoice(JsonValue(std::string(choice)), params, error);
@@ -174,13 +176,32 @@ bool ReadThinking(const JsonValue& value, ApiParams* params, MessagesForm* form,
                                error);
 }
 
+// {"type":"json_schema","schema":object}: the answer follows the schema, all of it, as Anthropic's
+// does.
+bool ReadFormat(const JsonValue& format, ApiParams* params, RequestError* error) {
+  const std::string* type = TypeOf(format);
+  const JsonValue* schema = format.Find("schema");
+  if (type == nullptr || *type != "json_schema" || schema == nullptr ||
+      schema->AsObject() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidValue, kFormatField,
+                "{\"type\":\"json_schema\",\"schema\":object}");
+  }
+  const JsonValue inner(JsonValue::Object{{"schema", *schema}, {"strict", JsonValue(true)}});
+  const JsonValue asked(JsonValue::Object{{"type", JsonValue(*type)}, {"json_schema", inner}});
+  if (!StoreResponseFormat(asked, params, error)) {
+    error->param = kFormatField;
+    return false;
+  }
+  params->form_field = kFormatField;
+  return true;
+}
+
 bool ReadOutputConfig(const JsonValue& value, ApiParams* params, RequestError* error) {
   if (value.AsObject() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, "output_config", kExpectedOutputConfig);
   }
-  if (Given(value, "format") != nullptr) {
-    return Fail(error, ErrorCode::kUnsupported, "output_config.format", "absent");
-  }
+  const JsonValue* format = Given(value, "format");
+  if (format != nullptr && !ReadFormat(*format, params, error)) return false;
   const JsonValue* effort = Given(value, "effort");
   if (effort == nullptr) return true;
   if (effort->AsString() == nullptr) {

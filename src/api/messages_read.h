@@ -22,7 +22,7 @@ inline constexpr std::string_view kExpectedMessagesToolChoice =
     "an object with the type \"auto\", \"any\", \"none\" or \"tool\", which has a name";
 inline constexpr std::string_view kExpectedThinking =
     "an object with the type \"disabled\", \"adaptive\" or \"enabled\", which has budget_tokens";
-inline constexpr std::string_view kExpectedOutputConfig = "an object with effort";
+inline constexpr std::string_view kExpectedOutputConfig = "an object with effort and format";
 inline constexpr std::string_view kExpectedMetadata = "an object with user_id";
 
 // What an answer needs to know of its request.

@@ -141,9 +141,10 @@ void WriteLogprobs(const AnswerPlan& plan, const LoggedToken* token, JsonWriter*
   json->EndObject();
 }
 
-// vLLM's stop_reason beside OpenAI's finish_reason: a text, a token id, or null.
-void WriteEnd(const ChoiceEnd& end, JsonWriter* json) {
-  json->Key("finish_reason").String(FinishName(end.finish)).Key("stop_reason");
+// vLLM's stop_reason beside OpenAI's finish_reason: a text, a token id, or null. An answer with a
+// grammar that the length cut says that it is no whole text of it.
+void WriteEnd(const AnswerPlan& plan, const ChoiceEnd& end, JsonWriter* json) {
+  json->Key("finish_reason").String(FinishName(end)).Key("stop_reason");
   if (const auto* text = std::get_if<std::string>(&end.stop_reason)) {
     json->String(*text);
   } else if (const auto* token = std::get_if<TokenId>(&end.stop_reason)) {
@@ -151,14 +152,45 @@ void WriteEnd(const ChoiceEnd& end, JsonWriter* json) {
   } else {
     json->Null();
   }
+  if (!IsCutShort(plan, end)) return;
+  json->Key("incomplete_details").BeginObject();
+  json->Key("reason").String(kCutByLength).EndObject();
+}
+
+// The calls of a chunk: id, type and name where a call begins, else a piece of its arguments.
+void WriteCallDeltas(std::span<const ToolCallDelta> deltas, JsonWriter* json) {
+  json->Key("tool_calls").BeginArray();
+  for (const ToolCallDelta& delta : deltas) {
+    json->BeginObject().Key("index").Uint(delta.index);
+    if (!delta.id.empty()) json->Key("id").String(delta.id).Key("type").String("function");
+    json->Key("function").BeginObject();
+    if (!delta.name.empty()) json->Key("name").String(delta.name);
+    json->Key("arguments").String(delta.arguments).EndObject().EndObject();
+  }
+  json->EndArray();
+}
+
+// The calls of a whole answer.
+void WriteCalls(const std::vector<ToolCall>& calls, JsonWriter* json) {
+  json->Key("tool_calls").BeginArray();
+  for (const ToolCall& call : calls) {
+    json->BeginObject().Key("id").String(call.id).Key("type").String("function");
+    json->Key("function").BeginObject().Key("name").String(call.name);
+    json->Key("arguments").String(call.arguments).EndObject().EndObject();
+  }
+  json->EndArray();
 }
 
 // A chat chunk's delta. One token may bring the end of the thoughts and the beginning of the
-// content; one without text counts as a piece of the part in which the choice stands.
+// content; one without text counts as a piece of the part in which the choice stands, and has an
+// empty delta amid a call.
 void WriteDelta(const TokenText& text, JsonWriter* json) {
-  const bool has_content = !text.content.empty() || (text.reasoning.empty() && !text.in_reasoning);
+  const bool is_call = text.in_call || !text.tool_calls.empty();
+  const bool has_content =
+      !text.content.empty() || (text.reasoning.empty() && !text.in_reasoning && !is_call);
   json->Key("delta").BeginObject();
-  if (!has_content || !text.reasoning.empty()) {
+  if (!text.tool_calls.empty()) WriteCallDeltas(text.tool_calls, json);
+  if ((!has_content && !is_call) || !text.reasoning.empty()) {
     json->Key("reasoning_content").String(text.reasoning);
   }
   if (has_content) json->Key("content").String(text.content);
@@ -301,7 +333,7 @@ void AnswerPieces::Step() {
       StepList();
       break;
     case Stage::kEnd:
-      WriteEnd(answer_.choice(order_[choice_]).end, &json_);
+      WriteEnd(plan_, answer_.choice(order_[choice_]).end, &json_);
       json_.EndObject();
       stage_ = ++choice_ == order_.size() ? Stage::kTail : Stage::kChoice;
       break;
@@ -333,7 +365,13 @@ void AnswerPieces::BeginChoice() {
 }
 
 void AnswerPieces::BeginText() {
-  json_.Key(IsChat(plan_) ? "content" : "text").BeginString();
+  const CollectedChoice& choice = answer_.choice(order_[choice_]);
+  json_.Key(IsChat(plan_) ? "content" : "text");
+  if (choice.text.empty() && !choice.tool_calls.empty()) {
+    json_.Null();
+    return EndMessage();
+  }
+  json_.BeginString();
   stage_ = Stage::kText;
   text_at_ = 0;
 }
@@ -347,6 +385,12 @@ void AnswerPieces::StepString() {
   if (text_at_ < text.size()) return;
   json_.EndString();
   if (stage_ == Stage::kThoughts) return BeginText();
+  EndMessage();
+}
+
+void AnswerPieces::EndMessage() {
+  const CollectedChoice& choice = answer_.choice(order_[choice_]);
+  if (!choice.tool_calls.empty()) WriteCalls(choice.tool_calls, &json_);
   if (IsChat(plan_)) json_.EndObject();
   BeginLists();
 }
@@ -426,7 +470,7 @@ std::string FinishChunk(const AnswerPlan& plan, uint32_t choice, const ChoiceEnd
     json.Key("text").String("");
   }
   json.Key("logprobs").Null();
-  WriteEnd(end, &json);
+  WriteEnd(plan, end, &json);
   json.EndObject();
   if (result == nullptr) return EndChunk(plan, end.num_tokens, &json);
   json.EndArray();

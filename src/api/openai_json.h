@@ -44,6 +44,7 @@ class AnswerPieces final : public WholeAnswer {
   void BeginChoice();
   void BeginText();
   void StepString();
+  void EndMessage();
   void BeginLists();
   void StepList();
 

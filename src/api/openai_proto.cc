@@ -77,10 +77,13 @@ void FillChunkFields(const AnswerPlan& plan, const TokenOutput& token, Chunk* ou
   times->set_sent_unix_us(unix_us(SystemClock().NowUs()));
 }
 
-// "finish_reason" and "stop_reason", which every kind of choice has.
+// "finish_reason", "stop_reason" and "incomplete_details", which every kind of choice has.
 template <typename Choice>
-void FillEnd(const ChoiceEnd& end, Choice* out) {
-  out->set_finish_reason(std::string(FinishName(end.finish)));
+void FillEnd(const AnswerPlan& plan, const ChoiceEnd& end, Choice* out) {
+  if (IsCutShort(plan, end)) {
+    out->mutable_incomplete_details()->set_reason(std::string(kCutByLength));
+  }
+  out->set_finish_reason(std::string(FinishName(end)));
   if (const auto* text = std::get_if<std::string>(&end.stop_reason)) {
     out->mutable_stop_reason()->set_text(*text);
   } else if (const auto* token = std::get_if<TokenId>(&end.stop_reason)) {
@@ -107,7 +110,14 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     filled->mutable_message()->set_role("assistant");
     filled->mutable_message()->set_reasoning_content(choice.reasoning);
     filled->mutable_message()->set_content(choice.text);
-    FillEnd(choice.end, filled);
+    for (const ToolCall& call : choice.tool_calls) {
+      v1::ToolCall* made = filled->mutable_message()->add_tool_calls();
+      made->set_id(call.id);
+      made->set_type("function");
+      made->mutable_function()->set_name(call.name);
+      made->mutable_function()->set_arguments(LossyUtf8(call.arguments));
+    }
+    FillEnd(plan, choice.end, filled);
     if (!plan.logprobs) continue;
     for (size_t i = 0; i < choice.tokens.size(); ++i) {
       const LoggedToken token = choice.tokens.at(i);
@@ -125,7 +135,7 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     v1::CompletionChoice* filled = out->add_choices();
     filled->set_index(static_cast<uint32_t>(out->choices_size() - 1));
     filled->set_text(choice.text);
-    FillEnd(choice.end, filled);
+    FillEnd(plan, choice.end, filled);
     if (!plan.logprobs) continue;
     for (size_t i = 0; i < choice.tokens.size(); ++i) {
       const LoggedToken token = choice.tokens.at(i);
@@ -143,7 +153,15 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
   if (token.index == 0) choice->mutable_delta()->set_role("assistant");
   choice->mutable_delta()->set_reasoning_content(std::string(text.reasoning));
   choice->mutable_delta()->set_content(std::string(text.content));
-  FillEnd({token.finish, StopReasonOf(plan, token)}, choice);
+  for (const ToolCallDelta& delta : text.tool_calls) {
+    v1::ToolCallDelta* part = choice->mutable_delta()->add_tool_calls();
+    part->set_index(delta.index);
+    part->set_id(delta.id);
+    if (!delta.id.empty()) part->set_type("function");
+    part->mutable_function()->set_name(delta.name);
+    part->mutable_function()->set_arguments(delta.arguments);
+  }
+  FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {
     AddChatToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},
                  choice->mutable_logprobs());
@@ -158,7 +176,7 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
   choice->set_index(token.choice);
   if (token.index == 0) choice->set_text(plan.echo_text);
   choice->mutable_text()->append(text.content);
-  FillEnd({token.finish, StopReasonOf(plan, token)}, choice);
+  FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {
     AddCompletionToken(plan, {token.token, token.logprob, *token.top_logprobs, text.offset},
                        choice->mutable_logprobs());

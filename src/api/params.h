@@ -13,6 +13,7 @@
 #include "src/api/tool_calls.h"
 #include "src/base/json_value.h"
 #include "src/text/chat_template.h"
+#include "src/wire/answer_grammar.h"
 
 namespace baton::api {
 
@@ -67,6 +68,9 @@ struct ApiParams {
   std::optional<int64_t> min_tokens;
   std::optional<int64_t> timeout_ms;
   ToolParams tools;  // the template's variable `tools` has them as they were sent
+  // The form of the answer and the field that asks for it (answer_form.h); not compiled yet.
+  wire::SharedGrammar form;
+  std::string_view form_field;           // static; "" = none
   std::optional<bool> splits_reasoning;  // reasoning_format: chat, false for "none"
   // Variables of the chat template besides the messages: documents, reasoning_effort, tools and the
   // members of chat_template_kwargs. Each name stands once.

@@ -8,6 +8,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/answer_form.h"
 #include "src/api/schema.h"
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
@@ -121,11 +122,23 @@ class RowReader {
       case SpecialParam::kStreamOptions:
         return ReadStreamOptions();
       case SpecialParam::kResponseFormat:
-        return ReadResponseFormat();
+        return StoreResponseFormat(value_, params_, error_);
+      case SpecialParam::kStructuredOutputs:
+        return StoreStructuredOutputs(value_, params_, error_);
+      case SpecialParam::kGuided:
+        return StoreGuided(row_.name, value_, params_, error_);
       case SpecialParam::kTools:
         return StoreTools(value_, params_, error_);
       case SpecialParam::kToolChoice:
         return StoreToolChoice(value_, params_, error_);
+      case SpecialParam::kParallelToolCalls: {
+        const bool* parallel = value_.AsBool();
+        return parallel != nullptr ? StoreParallelToolCalls(*parallel, params_) : Wrong();
+      }
+      case SpecialParam::kToolParser: {
+        const std::string* parser = value_.AsString();
+        return parser != nullptr ? StoreToolParser(*parser, params_, error_) : Wrong();
+      }
       case SpecialParam::kReasoningFormat:
         return ReadReasoningFormat();
       case SpecialParam::kReasoningEffort:
@@ -181,11 +194,6 @@ class RowReader {
     }
     *option = *value->AsBool();
     return true;
-  }
-  bool ReadResponseFormat() const {
-    const JsonValue* type = value_.Find("type");
-    if (type == nullptr || type->AsString() == nullptr) return Wrong();
-    return CheckResponseFormat(*type->AsString(), error_);
   }
   bool ReadReasoningFormat() const {
     const std::string* format = value_.AsString();
@@ -361,7 +369,12 @@ void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::stri
   });
   names.AddUnknown(root.Find("stream_options"), "stream_options.",
                    {"include_usage", "continuous_usage_stats"});
-  names.AddUnknown(root.Find("response_format"), "response_format.", {"type"});
+  if (const JsonValue* format = root.Find("response_format")) {
+    names.AddUnknown(format, "response_format.",
+                     {"type", "json_schema", "schema", "structures", "triggers"});
+    names.AddUnknown(format->Find("json_schema"), "response_format.json_schema.",
+                     {"name", "description", "schema", "strict"});
+  }
   if (endpoint == Endpoint::kChat) AddIgnoredOfTurns(root, &names);
 }
 

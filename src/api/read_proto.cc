@@ -8,6 +8,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 
+#include "src/api/answer_form.h"
 #include "src/api/json_value.h"
 #include "src/api/schema.h"
 #include "src/api/template_params.h"
@@ -37,6 +38,11 @@ int64_t IntegerOf(const Message& message, const FieldDescriptor* field) {
 std::string StringOf(const Message& message, const char* name) {
   const FieldDescriptor* field = message.GetDescriptor()->FindFieldByName(name);
   return message.GetReflection()->GetString(message, field);
+}
+
+bool BoolOf(const Message& message, const char* name) {
+  const FieldDescriptor* field = message.GetDescriptor()->FindFieldByName(name);
+  return message.GetReflection()->GetBool(message, field);
 }
 
 std::vector<int64_t> IntegersOf(const Message& message, const FieldDescriptor* field) {
@@ -119,11 +125,23 @@ class FieldReader {
         return true;  // JSON only
       case SpecialParam::kResponseFormat:
         return ReadResponseFormat();
+      case SpecialParam::kStructuredOutputs:
+        return ReadStructuredOutputs();
+      case SpecialParam::kGuided:
+        return true;  // JSON only
       case SpecialParam::kTools:
         return ReadTools();
       case SpecialParam::kToolChoice: {
         const std::string choice = reflection().GetString(message_, field_);
+        if (choice.starts_with('{')) return ReadJsonText(StoreToolChoice);
         return choice.empty() || StoreToolChoice(JsonValue(choice), params_, error_);
+      }
+      case SpecialParam::kParallelToolCalls:
+        return !reflection().HasField(message_, field_) ||
+               StoreParallelToolCalls(reflection().GetBool(message_, field_), params_);
+      case SpecialParam::kToolParser: {
+        const std::string parser = reflection().GetString(message_, field_);
+        return parser.empty() || StoreToolParser(parser, params_, error_);
       }
       case SpecialParam::kReasoningFormat: {
         const std::string format = reflection().GetString(message_, field_);
@@ -184,6 +202,7 @@ class FieldReader {
         return false;
       }
       if (!parameters.empty()) inner.emplace_back("parameters", std::move(schema));
+      if (BoolOf(function, "strict")) inner.emplace_back("strict", JsonValue(true));
       const std::string type = StringOf(tool, "type");
       tools.emplace_back(
           JsonValue::Object{{"type", JsonValue(type.empty() ? std::string("function") : type)},
@@ -191,11 +210,47 @@ class FieldReader {
     }
     return tools.empty() || StoreTools(JsonValue(std::move(tools)), params_, error_);
   }
+  // The form of the answer in the shape that the JSON API has.
   bool ReadResponseFormat() const {
     if (!reflection().HasField(message_, field_)) return true;
     const Message& format = reflection().GetMessage(message_, field_);
     const std::string type = StringOf(format, "type");
-    return type.empty() || CheckResponseFormat(type, error_);
+    if (type.empty()) return true;
+    JsonValue::Object members;
+    const std::string tag = StringOf(format, "structural_tag");
+    if (type == "structural_tag") {
+      JsonValue value;
+      RequestError why;
+      if (!ParseJson(tag, &value, &why) || value.AsObject() == nullptr) {
+        *error_ = FieldError(ErrorCode::kInvalidValue, "response_format.structural_tag",
+                             "the text of a JSON object");
+        return false;
+      }
+      members = std::move(*value.AsObject());
+    }
+    members.emplace_back("type", JsonValue(type));
+    JsonValue::Object inner;
+    AddText(format, "json_schema", &inner);
+    if (!inner.empty()) inner.front().first = "schema";
+    inner.emplace_back("strict", JsonValue(BoolOf(format, "strict")));
+    if (type == "json_schema") members.emplace_back("json_schema", JsonValue(std::move(inner)));
+    return StoreResponseFormat(JsonValue(std::move(members)), params_, error_);
+  }
+  bool ReadStructuredOutputs() const {
+    if (!reflection().HasField(message_, field_)) return true;
+    const Message& outputs = reflection().GetMessage(message_, field_);
+    JsonValue::Object members;
+    for (const char* name : {"json", "regex", "grammar", "structural_tag"}) {
+      AddText(outputs, name, &members);
+    }
+    const FieldDescriptor* choice = outputs.GetDescriptor()->FindFieldByName("choice");
+    JsonValue::Array texts;
+    for (int i = 0; i < outputs.GetReflection()->FieldSize(outputs, choice); ++i) {
+      texts.emplace_back(outputs.GetReflection()->GetRepeatedString(outputs, choice, i));
+    }
+    members.emplace_back("choice", JsonValue(std::move(texts)));
+    members.emplace_back("json_object", JsonValue(BoolOf(outputs, "json_object")));
+    return StoreStructuredOutputs(JsonValue(std::move(members)), params_, error_);
   }
 
   const ParamRow& row_;

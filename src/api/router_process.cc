@@ -175,6 +175,7 @@ class RouterProcessImpl final : public RouterProcess {
             .workers = workers_.get(),
             .answers = answers_.get(),
             .splits_reasoning = config_.splits_reasoning,
+            .tool_style = config_.tool_style,
             .slow_client_us = config_.core.slow_client_us,
             .sse_ping_ms = config_.sse_ping_ms};
   }

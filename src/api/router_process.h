@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "src/base/keepalive.h"
@@ -14,6 +15,7 @@
 #include "src/http/site_rules.h"
 #include "src/obs/metric_aliases.h"
 #include "src/router/router_core.h"
+#include "src/text/tools/tool_style.h"
 #include "src/tls/tls_files.h"
 
 namespace baton::api {
@@ -37,6 +39,8 @@ struct RouterConfig {
   ServerKeepalive keepalive;  // of the gRPC port; others than the defaults are for tests
   // Thoughts get a field of their own (`reasoning_content`) where a request does not say.
   bool splits_reasoning = true;
+  // How calls are read where a request does not say; absent = as the model's template says.
+  std::optional<text::ToolStyle> tool_style;
   obs::MetricAliasSet metric_aliases;
   // A collector of spans, as --otlp-endpoint has it; "" = what the environment says
   // (otlp_target.h).

@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/answer_form.h"
 #include "src/api/messages_read.h"
 #include "src/api/messages_turns.h"
 #include "src/api/template_params.h"
@@ -84,9 +85,16 @@ constexpr ParamRow kTable[] = {
     {"top_logprobs", kChat, &ApiParams::top_logprobs, 0, kMaxTopLogprobs},
     {"stream", kEvery, &ApiParams::stream},
     {"stream_options", kBoth, SpecialParam::kStreamOptions},
-    {"response_format", kChat, SpecialParam::kResponseFormat},
+    {"response_format", kBoth, SpecialParam::kResponseFormat},
+    {"structured_outputs", kEvery, SpecialParam::kStructuredOutputs},
+    {"guided_json", kBoth, SpecialParam::kGuided},
+    {"guided_regex", kBoth, SpecialParam::kGuided},
+    {"guided_choice", kBoth, SpecialParam::kGuided},
+    {"guided_grammar", kBoth, SpecialParam::kGuided},
     {"tools", kChat, SpecialParam::kTools},
     {"tool_choice", kChat, SpecialParam::kToolChoice},
+    {"parallel_tool_calls", kChat, SpecialParam::kParallelToolCalls},
+    {"tool_parser", kChat | kMessages, SpecialParam::kToolParser},
     {"reasoning_format", kChat | kMessages, SpecialParam::kReasoningFormat},
     {"documents", kChat, SpecialParam::kDocuments},
     {"reasoning_effort", kChat, SpecialParam::kReasoningEffort},
@@ -179,11 +187,19 @@ struct ExpectedVisitor {
       case SpecialParam::kStreamOptions:
         return "an object with include_usage and continuous_usage_stats true or false";
       case SpecialParam::kResponseFormat:
-        return "{\"type\":\"text\"} or absent";
+        return std::string(kExpectedResponseFormat);
+      case SpecialParam::kStructuredOutputs:
+        return std::string(kExpectedStructuredOutputs);
+      case SpecialParam::kGuided:
+        return "as the member of structured_outputs whose name follows \"guided_\"";
       case SpecialParam::kTools:
         return std::string(kExpectedTools);
       case SpecialParam::kToolChoice:
         return std::string(kExpectedToolChoice);
+      case SpecialParam::kParallelToolCalls:
+        return "true or false";
+      case SpecialParam::kToolParser:
+        return std::string(kExpectedToolParser);
       case SpecialParam::kReasoningFormat:
         return "\"auto\", \"deepseek\" or \"none\"";
       case SpecialParam::kReasoningEffort:
@@ -306,13 +322,6 @@ bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiPa
   params->prompt_token_ids = std::move(tokens);
   params->prompt_token_field = name;
   return true;
-}
-
-bool CheckResponseFormat(std::string_view type, RequestError* error) {
-  if (type == "text") return true;
-  *error = FieldError(ErrorCode::kUnsupported, "response_format",
-                      ExpectedOf(*FindParam(Endpoint::kChat, "response_format")));
-  return false;
 }
 
 bool StoreReasoningFormat(std::string_view format, ApiParams* params, RequestError* error) {

@@ -27,10 +27,14 @@ enum class SpecialParam : uint8_t {
   kMessages,
   kPrompt,  // a text, or token ids in JSON
   kPromptTokenIds,
-  kStreamOptions,   // JSON only
-  kResponseFormat,  // only {type: "text"}
+  kStreamOptions,  // JSON only
+  kResponseFormat,
+  kStructuredOutputs,
+  kGuided,  // JSON only: vLLM's older names
   kTools,
   kToolChoice,
+  kParallelToolCalls,
+  kToolParser,
   kReasoningFormat,
   kReasoningEffort,
   kDocuments,
@@ -92,8 +96,6 @@ bool StoreMessages(std::vector<text::ChatMessage> messages, ApiParams* params,
                    router::RequestError* error);
 bool StorePromptTokens(std::string_view name, std::vector<int64_t> tokens, ApiParams* params,
                        router::RequestError* error);
-// `type` of response_format.
-bool CheckResponseFormat(std::string_view type, router::RequestError* error);
 bool StoreReasoningFormat(std::string_view format, ApiParams* params, router::RequestError* error);
 
 // The arrays of messages that are accepted, for error messages.

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "src/base/json_value.h"
+#include "src/text/tools/tool_parser.h"
 #include "src/text/tools/tool_style.h"
 
 namespace baton::api {
@@ -66,6 +67,13 @@ struct ToolParams {
   // The model may answer with a call.
   bool may_call() const { return !functions.empty() && choice != ToolChoice::kNone; }
   bool must_call() const { return choice == ToolChoice::kRequired || choice == ToolChoice::kNamed; }
+};
+
+// How the calls of an answer are read.
+struct ToolReading {
+  text::ToolStyle style = text::ToolStyle::kNone;
+  text::ToolStyle id_style = text::ToolStyle::kNone;  // of ToolCallId
+  text::ToolRules rules;
 };
 
 // The id of a call: the same for the same answer, choice and index. Mistral's templates take ids of

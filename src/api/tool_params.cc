@@ -1,6 +1,8 @@
 #include "src/api/tool_params.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "fmt/format.h"
 
@@ -9,10 +11,12 @@
 
 namespace baton::api {
 
+using limits::kMaxToolNameBytes;
 using limits::kMaxTools;
 using router::ErrorCode;
 using router::FieldError;
 using router::RequestError;
+using text::FindToolStyle;
 
 namespace {
 
@@ -27,7 +31,57 @@ bool IsFunction(const JsonValue& value) {
   const JsonValue* function = value.Find("function");
   const JsonValue* name = function == nullptr ? nullptr : function->Find("name");
   return type != nullptr && type->AsString() != nullptr && *type->AsString() == "function" &&
-         name != nullptr && name->AsString() != nullptr && !name->AsString()->empty();
+         name != nullptr && name->AsString() != nullptr;
+}
+
+bool IsToolName(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxToolNameBytes &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '_' || c == '-' || c == '.';
+         });
+}
+
+bool ReadParameters(const JsonValue& function, const std::string& at, JsonValue* parameters,
+                    RequestError* error) {
+  const JsonValue* schema = function.Find("parameters");
+  if (schema == nullptr || schema->is_null()) return true;
+  if (schema->AsObject() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, at + ".parameters", kExpectedParameters);
+  }
+  const JsonValue* type = schema->Find("type");
+  const std::string* name = type == nullptr ? nullptr : type->AsString();
+  const bool is_object = type == nullptr || type->is_null() ||
+                         (name != nullptr && *name == "object") || type->AsArray() != nullptr;
+  if (!is_object) {
+    return Fail(error, ErrorCode::kInvalidValue, at + ".parameters.type", "\"object\" or absent");
+  }
+  *parameters = *schema;
+  return true;
+}
+
+// One tool, at the place `at` of the request.
+bool ReadFunction(const JsonValue& value, const std::string& at, ToolFunction* function,
+                  RequestError* error) {
+  if (!IsFunction(value)) return Fail(error, ErrorCode::kInvalidType, at, kExpectedTools);
+  const JsonValue& inner = *value.Find("function");
+  const std::string place = at + ".function";
+  function->name = *inner.Find("name")->AsString();
+  if (!IsToolName(function->name)) {
+    return Fail(error, ErrorCode::kInvalidValue, place + ".name", kExpectedToolName);
+  }
+  const JsonValue* about = inner.Find("description");
+  if (about != nullptr && !about->is_null() && about->AsString() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, place + ".description", "a string or absent");
+  }
+  const JsonValue* strict = inner.Find("strict");
+  if (strict != nullptr && !strict->is_null()) {
+    if (strict->AsBool() == nullptr) {
+      return Fail(error, ErrorCode::kInvalidType, place + ".strict", "true or false");
+    }
+    function->strict = *strict->AsBool();
+  }
+  return ReadParameters(inner, place, &function->parameters, error);
 }
 
 }  // namespace
@@ -38,20 +92,29 @@ bool StoreTools(const JsonValue& value, ApiParams* params, RequestError* error) 
   if (tools->size() > kMaxTools) {
     return Fail(error, ErrorCode::kInvalidValue, "tools", kExpectedTools);
   }
+  std::vector<ToolFunction> functions(tools->size());
+  std::vector<std::string_view> names;
   for (size_t i = 0; i < tools->size(); ++i) {
-    if (IsFunction((*tools)[i])) continue;
-    return Fail(error, ErrorCode::kInvalidType, fmt::format("tools[{}]", i), kExpectedTools);
+    const std::string at = fmt::format("tools[{}]", i);
+    if (!ReadFunction((*tools)[i], at, &functions[i], error)) return false;
+    if (std::find(names.begin(), names.end(), functions[i].name) != names.end()) {
+      return Fail(error, ErrorCode::kInvalidValue, at + ".function.name",
+                  "another name than those of the tools before it");
+    }
+    names.push_back(functions[i].name);
   }
-  params->has_tools = !tools->empty();
-  return !params->has_tools || StoreTemplateVariable("tools", "tools", value, params, error);
+  params->tools.functions = std::move(functions);
+  return tools->empty() || StoreTemplateVariable("tools", "tools", value, params, error);
 }
 
 bool StoreToolChoice(const JsonValue& value, ApiParams* params, RequestError* error) {
+  ToolParams& tools = params->tools;
   if (value.AsObject() != nullptr) {
     if (!IsFunction(value)) {
       return Fail(error, ErrorCode::kInvalidType, "tool_choice", kExpectedToolChoice);
     }
-    params->tool_choice = ToolChoice::kCall;
+    tools.choice = ToolChoice::kNamed;
+    tools.named = *value.Find("function")->Find("name")->AsString();
     return true;
   }
   const std::string* choice = value.AsString();
@@ -59,29 +122,40 @@ bool StoreToolChoice(const JsonValue& value, ApiParams* params, RequestError* er
     return Fail(error, ErrorCode::kInvalidType, "tool_choice", kExpectedToolChoice);
   }
   if (*choice == "none") {
-    params->tool_choice = ToolChoice::kNone;
+    tools.choice = ToolChoice::kNone;
   } else if (*choice == "auto") {
-    params->tool_choice = ToolChoice::kAuto;
+    tools.choice = ToolChoice::kAuto;
   } else if (*choice == "required") {
-    params->tool_choice = ToolChoice::kCall;
+    tools.choice = ToolChoice::kRequired;
   } else {
     return Fail(error, ErrorCode::kInvalidValue, "tool_choice", kExpectedToolChoice);
   }
   return true;
 }
 
+bool StoreParallelToolCalls(bool parallel, ApiParams* params) {
+  params->tools.parallel = parallel;
+  return true;
+}
+
+bool StoreToolParser(std::string_view name, ApiParams* params, RequestError* error) {
+  params->tools.style = FindToolStyle(name);
+  if (params->tools.style.has_value() || name == "auto") return true;
+  return Fail(error, ErrorCode::kInvalidValue, "tool_parser", kExpectedToolParser);
+}
+
 bool CheckTools(const ApiParams& params, RequestError* error) {
-  if (!params.has_tools && params.tool_choice == ToolChoice::kCall) {
+  const ToolParams& tools = params.tools;
+  if (!tools.must_call()) return true;
+  if (tools.functions.empty()) {
     return Fail(error, ErrorCode::kConflict, "tool_choice", "it needs tools");
   }
-  if (!params.has_tools || params.tool_choice == ToolChoice::kNone) return true;
-  if (params.tool_choice == ToolChoice::kCall) {
-    return Fail(error, ErrorCode::kUnsupported, "tool_choice",
-                "\"none\": the calls of an answer are not read yet");
-  }
-  return Fail(error, ErrorCode::kUnsupported, "tools",
-              "absent, or stand beside tool_choice \"none\": the calls of an answer are not read "
-              "yet");
+  if (tools.choice == ToolChoice::kRequired) return true;
+  const bool is_offered =
+      std::any_of(tools.functions.begin(), tools.functions.end(),
+                  [&](const ToolFunction& function) { return function.name == tools.named; });
+  return is_offered || Fail(error, ErrorCode::kInvalidValue, "tool_choice",
+                            "\"none\", \"auto\", \"required\" or the name of one of tools");
 }
 
 }  // namespace baton::api

@@ -1,5 +1,5 @@
-// The request fields `tools` and `tool_choice`: what each may be, and where it goes in ApiParams.
-// Pure; any thread.
+// The request fields about tools: what each may be, and where it goes in ApiParams. Pure; any
+// thread.
 #ifndef BATON_API_TOOL_PARAMS_H_
 #define BATON_API_TOOL_PARAMS_H_
 
@@ -18,16 +18,25 @@ inline constexpr std::string_view kExpectedTools = kNumberedText<
     "an array of at most {} objects "
     "{\"type\":\"function\", \"function\":{\"name\":string, ..}}",
     limits::kMaxTools>;
+inline constexpr std::string_view kExpectedToolName =
+    kNumberedText<"1 to {} of the characters a-z, A-Z, 0-9, '_', '-' and '.'",
+                  limits::kMaxToolNameBytes>;
+inline constexpr std::string_view kExpectedParameters =
+    "a JSON Schema of an object: an object whose \"type\" is \"object\" or absent";
 inline constexpr std::string_view kExpectedToolChoice =
     "\"none\", \"auto\", \"required\" or {\"type\":\"function\", \"function\":{\"name\":string}}";
+inline constexpr std::string_view kExpectedToolParser =
+    "one of \"auto\", \"hermes\", \"qwen3_coder\", \"llama3\", \"gemma\", \"mistral\", "
+    "\"harmony\", \"generic\", \"none\"";
 
 // Each returns false with `error` set when the value is not what kExpected... says. Tools become
-// the template's variable of that name; an empty array is none.
+// the template's variable of that name as they were sent; an empty array is none.
 bool StoreTools(const JsonValue& value, ApiParams* params, router::RequestError* error);
 bool StoreToolChoice(const JsonValue& value, ApiParams* params, router::RequestError* error);
+bool StoreParallelToolCalls(bool parallel, ApiParams* params);
+bool StoreToolParser(std::string_view name, ApiParams* params, router::RequestError* error);
 
-// Refuses what needs a reader of tool calls: tools that the model may call, and a choice that asks
-// for a call.
+// Refuses a choice without tools, or of a function that is none of them.
 bool CheckTools(const ApiParams& params, router::RequestError* error);
 
 }  // namespace baton::api

@@ -28,7 +28,6 @@ constexpr unsigned kMessages = static_cast<unsigned>(Endpoint::kMessages);
 enum class Neutral : uint8_t {
   kEmpty,     // false, "", [] and {}
   kNoSchema,  // false, "" and []; {} is the schema of any JSON: llama.cpp and vLLM apply it
-  kChoosing,  // structured_outputs: an object of members that constrain nothing
   kNothing,   // null alone
   kTrue,      // true
   kZero,      // 0, false, "", [] and {}
@@ -37,7 +36,6 @@ enum class Neutral : uint8_t {
   kNumbers,   // a number of `words`
   kText,      // a text of `words`
   kIgnored,   // as kText, and named among the ignored fields: nothing here honours it
-  kTextOnly,  // {"type":"text"}, as in response_format
   kModality,  // ["text"] and []
   kAny,       // any: it only shapes what another field of the table turns on
 };
@@ -56,7 +54,7 @@ constexpr std::string_view kUseStop = "stop is its name here";
 constexpr std::string_view kUseTemplate =
     "chat_template_kwargs passes variables to the model's template";
 constexpr std::string_view kUseSalt = "cache_salt keeps prefixes apart";
-constexpr std::string_view kNoGrammar = "answers cannot be constrained yet";
+constexpr std::string_view kUseStructured = "structured_outputs does it";
 
 // The table, by what a field is about.
 constexpr UnsupportedRow kTable[] = {
@@ -64,7 +62,7 @@ constexpr UnsupportedRow kTable[] = {
     {"stop", kMessages, Neutral::kEmpty, "stop_sequences is its name here"},
     {"max_completion_tokens", kMessages, Neutral::kNothing, kUseMaxTokens},
     {"n", kMessages, Neutral::kOne, "a message is one answer"},
-    {"response_format", kMessages, Neutral::kTextOnly},
+    {"response_format", kMessages, Neutral::kNothing, "output_config.format is its name here"},
     {"stream_options", kMessages, Neutral::kAny},
     {"reasoning_effort", kMessages, Neutral::kNothing, "output_config.effort is its name here"},
     {"parallel_tool_calls", kMessages, Neutral::kTrue,
@@ -78,27 +76,22 @@ constexpr UnsupportedRow kTable[] = {
     {"thread", kMessages, Neutral::kNothing, "send the whole conversation"},
     {"compaction", kMessages, Neutral::kNothing},
     // Constrained answers: vLLM, SGLang, llama-server, TGI.
-    {"guided_json", kBoth, Neutral::kNoSchema, kNoGrammar},
-    {"guided_regex", kBoth, Neutral::kEmpty, kNoGrammar},
-    {"guided_choice", kBoth, Neutral::kEmpty, kNoGrammar},
-    {"guided_grammar", kBoth, Neutral::kEmpty, kNoGrammar},
     {"guided_decoding_backend", kBoth, Neutral::kAny},
-    {"guided_whitespace_pattern", kBoth, Neutral::kAny},
-    {"structured_outputs", kBoth, Neutral::kChoosing, kNoGrammar},
-    {"structural_tag", kBoth, Neutral::kEmpty, kNoGrammar},
-    {"grammar", kBoth, Neutral::kEmpty, kNoGrammar},
-    {"grammar_string", kBoth, Neutral::kEmpty, kNoGrammar},
+    {"guided_whitespace_pattern", kBoth, Neutral::kEmpty, "blanks between JSON tokens are bounded"},
+    {"structural_tag", kBoth, Neutral::kEmpty, kUseStructured},
+    {"grammar", kBoth, Neutral::kEmpty, kUseStructured},
+    {"grammar_string", kBoth, Neutral::kEmpty, kUseStructured},
     {"grammar_lazy", kBoth, Neutral::kAny},
-    {"grammar_triggers", kBoth, Neutral::kEmpty, kNoGrammar},
-    {"json_schema", kBoth, Neutral::kNoSchema, kNoGrammar},
-    {"regex", kBoth, Neutral::kEmpty, kNoGrammar},
-    {"ebnf", kBoth, Neutral::kEmpty, kNoGrammar},
-    {"guideline", kBoth, Neutral::kEmpty, kNoGrammar},
-    {"response_format", kCompletion, Neutral::kTextOnly},
+    {"grammar_triggers", kBoth, Neutral::kEmpty, kUseStructured},
+    {"json_schema", kBoth, Neutral::kNoSchema, kUseStructured},
+    {"regex", kBoth, Neutral::kEmpty, kUseStructured},
+    {"ebnf", kBoth, Neutral::kEmpty, kUseStructured},
+    {"guideline", kBoth, Neutral::kEmpty, kUseStructured},
     // Tools in their older form and beside chats.
     {"functions", kBoth, Neutral::kEmpty, "tools is the newer form"},
     {"function_call", kBoth, Neutral::kText, "none|auto"},
-    {"parallel_tool_calls", kBoth, Neutral::kAny},
+    {"parallel_tool_calls", kCompletion, Neutral::kAny},
+    {"tool_parser", kCompletion, Neutral::kAny},
     {"tools", kCompletion, Neutral::kEmpty, "/v1/chat/completions takes tools"},
     {"tool_choice", kCompletion, Neutral::kText, "none|auto"},
     {"tool_prompt", kBoth, Neutral::kEmpty},
@@ -283,21 +276,6 @@ constexpr UnsupportedRow kTable[] = {
     {"previous_response_id", kBoth, Neutral::kNothing, "send the whole conversation"},
 };
 
-// Members of structured_outputs: vLLM's kinds of constraint, and what only shapes one.
-constexpr UnsupportedRow kConstraintTable[] = {
-    {"json", kBoth, Neutral::kNoSchema},
-    {"regex", kBoth, Neutral::kEmpty},
-    {"choice", kBoth, Neutral::kEmpty},
-    {"grammar", kBoth, Neutral::kEmpty},
-    {"json_object", kBoth, Neutral::kEmpty},
-    {"structural_tag", kBoth, Neutral::kEmpty},
-    {"disable_fallback", kBoth, Neutral::kAny},
-    {"disable_any_whitespace", kBoth, Neutral::kAny},
-    {"disable_additional_properties", kBoth, Neutral::kAny},
-    {"whitespace_pattern", kBoth, Neutral::kAny},
-    {"backend", kBoth, Neutral::kAny},
-};
-
 // Members of a chat's message.
 constexpr UnsupportedRow kTurnTable[] = {
     {"function_call", kChat, Neutral::kNothing, "tool_calls is the newer form"},
@@ -368,21 +346,6 @@ bool IsNumberOf(const JsonValue& value, std::string_view words) {
   });
 }
 
-bool IsNeutral(const UnsupportedRow& row, const JsonValue& value);
-
-// An object without a member that may constrain the answer, or an empty value.
-bool ConstrainsNothing(const JsonValue& value) {
-  const JsonValue::Object* members = value.AsObject();
-  if (members == nullptr) return IsEmpty(value);
-  return std::all_of(members->begin(), members->end(), [](const JsonValue::Member& member) {
-    const auto* const row =
-        std::find_if(std::begin(kConstraintTable), std::end(kConstraintTable),
-                     [&member](const UnsupportedRow& known) { return known.name == member.first; });
-    return member.second.is_null() ||
-           (row != std::end(kConstraintTable) && IsNeutral(*row, member.second));
-  });
-}
-
 bool IsNeutral(const UnsupportedRow& row, const JsonValue& value) {
   if (value.is_null()) return true;
   switch (row.neutral) {
@@ -390,8 +353,6 @@ bool IsNeutral(const UnsupportedRow& row, const JsonValue& value) {
       return IsEmpty(value);
     case Neutral::kNoSchema:
       return IsEmpty(value) && value.AsObject() == nullptr;
-    case Neutral::kChoosing:
-      return ConstrainsNothing(value);
     case Neutral::kNothing:
       return false;
     case Neutral::kTrue:
@@ -407,10 +368,6 @@ bool IsNeutral(const UnsupportedRow& row, const JsonValue& value) {
     case Neutral::kText:
     case Neutral::kIgnored:
       return IsWordOf(value, row.words);
-    case Neutral::kTextOnly: {
-      const JsonValue* type = value.Find("type");
-      return type != nullptr && IsWordOf(*type, "text");
-    }
     case Neutral::kModality: {
       const JsonValue::Array* list = value.AsArray();
       return list != nullptr && std::all_of(list->begin(), list->end(), [](const JsonValue& item) {
@@ -437,7 +394,6 @@ std::string ExpectedOf(const UnsupportedRow& row) {
   switch (row.neutral) {
     case Neutral::kEmpty:
     case Neutral::kNoSchema:
-    case Neutral::kChoosing:
     case Neutral::kNothing:
     case Neutral::kAny:
       return with_way("absent");
@@ -454,8 +410,6 @@ std::string ExpectedOf(const UnsupportedRow& row) {
     case Neutral::kText:
     case Neutral::kIgnored:
       return AnyOfOrAbsent(row.words, "\"");
-    case Neutral::kTextOnly:
-      return "{\"type\":\"text\"} or absent";
     case Neutral::kModality:
       return "[\"text\"] or absent";
   }

@@ -60,6 +60,7 @@ inline constexpr size_t kMaxJsonValues = size_t{1} << 20;
 inline constexpr size_t kMaxEncodeBytes = size_t{4} << 20;
 inline constexpr size_t kMaxMessages = 4096;  // messages of a conversation
 inline constexpr size_t kMaxTools = 1024;
+inline constexpr size_t kMaxToolNameBytes = 128;
 inline constexpr size_t kMaxDocuments = 1024;
 // chat_template_kwargs: variables, and bytes of all of them as JSON.
 inline constexpr size_t kMaxTemplateKwargs = 64;

@@ -95,8 +95,9 @@ constexpr ForeignFlag kFlags[] = {
     {"--jinja --no-jinja", "", "not needed: the model file's template is always rendered"},
     {"--reasoning-parser --enable-reasoning", "--reasoning-format",
      "whether thoughts are split from answers is --reasoning-format"},
-    {"--enable-auto-tool-choice --tool-call-parser --tool-parser-plugin", "",
-     "not supported: tools that the model may call are refused with 400"},
+    {"--tool-call-parser --tool-parser-plugin", "--tool-parser",
+     "how tool calls are read from answers is --tool-parser"},
+    {"--enable-auto-tool-choice", "", "not needed: tools may be called unless a request says none"},
     {"--guided-decoding-backend --structured-outputs-config --grammar --grammar-file --json-schema "
      "--grammar-backend",
      "", "not supported: grammars and schemas are refused with 400"},

@@ -2,6 +2,7 @@
 
 #include "src/base/limits.h"
 #include "src/loadgen/quantity.h"
+#include "src/text/tools/tool_style.h"
 
 namespace baton::cli {
 
@@ -35,6 +36,11 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
   flags.AddChoice("--reasoning-format", tuning.reasoning_format, {"auto", "none"},
                   "auto: what a model thinks before it answers goes to reasoning_content; none: it "
                   "stays in content; a request may say otherwise");
+  flags.AddChoice(
+      "--tool-parser", tuning.tool_parser,
+      {"auto", "hermes", "qwen3_coder", "llama3", "gemma", "mistral", "harmony", "generic", "none"},
+      "how tool calls are read from answers; auto: as the model's chat template says; "
+      "a request's tool_parser may say otherwise");
   flags.Add("--queue-wait-ms", tuning.queue_wait_ms, {0, 600'000},
             "how long a request may wait for workers with room; one that would wait longer, or "
             "did, is answered 429");
@@ -72,6 +78,7 @@ Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
   config.idle_timeout_ms = tuning.idle_timeout_s * 1000;
   config.core.request_timeout_us = tuning.request_timeout_s * 1'000'000;
   config.splits_reasoning = tuning.reasoning_format == "auto";
+  config.tool_style = text::FindToolStyle(tuning.tool_parser);
   return OkStatus();
 }
 
@@ -79,6 +86,7 @@ void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& ar
   args.push_back("--mode=" + tuning.mode);
   args.push_back(fmt::format("--local-prefill-tokens={}", tuning.local_prefill_tokens));
   args.push_back("--reasoning-format=" + tuning.reasoning_format);
+  args.push_back("--tool-parser=" + tuning.tool_parser);
   args.push_back(fmt::format("--queue-wait-ms={}", tuning.queue_wait_ms));
   args.push_back(fmt::format("--prefill-wait-ms={}", tuning.prefill_wait_ms));
   args.push_back("--shadow=" + tuning.shadow);

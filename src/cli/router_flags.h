@@ -17,6 +17,7 @@ struct RouterTuning {
   std::string mode = "disagg";
   int64_t local_prefill_tokens = 64;
   std::string reasoning_format = "auto";
+  std::string tool_parser = "auto";
   int64_t queue_wait_ms = 10'000;
   int64_t prefill_wait_ms = 60'000;
   std::string shadow = "0";  // a number from 0 to 1

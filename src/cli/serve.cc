@@ -96,8 +96,8 @@ void Explain(FlagSet& flags) {
   AddForeignHints(flags);
   flags.Arrange("Serving",
                 {"--mode", "--queue-wait-ms", "--prefill-wait-ms", "--local-prefill-tokens",
-                 "--reasoning-format", "--shadow", "--drain-timeout", "--request-timeout",
-                 "--sse-ping", "--idle-timeout"});
+                 "--reasoning-format", "--tool-parser", "--shadow", "--drain-timeout",
+                 "--request-timeout", "--sse-ping", "--idle-timeout"});
   flags.Arrange("Addresses and access",
                 {"--http", "--grpc", "--admin", "--allowed-hosts", "--cors-origins", "--tls-cert",
                  "--tls-key", "--tls-ca", "--cluster-secret-file"});

@@ -78,6 +78,11 @@ class EngineCore : private TransferOwner, private model::LayerHook {
     LiveRequest* request = nullptr;
     size_t item = 0;
   };
+  // A request that cannot go on, and why.
+  struct FailedRequest {
+    LiveRequest* request = nullptr;
+    Status status;
+  };
   // A source block range that this step fills for good.
   struct StepSeal {
     SourceTransfer* transfer = nullptr;
@@ -164,6 +169,7 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   // The token of plan item `item` into `sampled_`; false, and the request is noted as failed, when
   // nothing can be chosen.
   bool Sample(LiveRequest* request, const Choice& choice, size_t item);
+  Status SampleHere(const LiveRequest& request, const Choice& choice, size_t item);
   // The prompt's sequence goes on as the only choice.
   void BecomeChoice(LiveRequest* request, Choice* choice);
   // Appends a choice's next token, decides whether it was its last, and reports it.
@@ -212,7 +218,7 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   std::vector<LiveRequest*> first_steps_;  // their first decode step is this one
   std::vector<DonePrompt> done_prompts_;
   std::vector<LiveRequest*> finished_;  // all their choices are
-  std::vector<LiveRequest*> failed_;    // no token could be sampled
+  std::vector<FailedRequest> failed_;   // no token could be sampled
   std::vector<scheduler::ChoiceStart> starts_;
   std::vector<kv::BlockCopy> copies_;
   std::vector<model::SampledToken> first_tokens_;  // of the prompt being finished, by choice

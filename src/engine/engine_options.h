@@ -16,6 +16,7 @@
 #include "src/base/ids.h"
 #include "src/base/limits.h"
 #include "src/device/step_stage.h"
+#include "src/engine/answer_guide.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/kv_store.h"
 #include "src/model/forward_model.h"
@@ -52,6 +53,7 @@ struct EngineParts {
   kv::PrefixListener* prefixes = nullptr;  // hears what the prefix cache holds; may be null
   // Hears of every step and how long it took; engine thread. May be empty.
   std::function<void(const scheduler::StepShape&, int64_t elapsed_us)> on_step;
+  AnswerGuides* guides = nullptr;       // null: requests with a grammar are refused
   device::StageSink* stages = nullptr;  // hears what the engine thread is at; may be null
   const Clock* clock = &SystemClock();
 };

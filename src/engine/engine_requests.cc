@@ -80,6 +80,7 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
                    .max_context = config_.max_context};
   if (const Status status = Admit(owned.get()); !status.ok()) return Reject(owned->spec, status);
 
+  if (owned->spec.sampling.grammar) owned->FollowGrammar(parts_.guides);
   LiveRequest* const request = requests_.Add(std::move(owned));
   RenewLease(request->spec.session);
   numbers_.prompt_tokens += num_tokens;
@@ -217,6 +218,9 @@ Status EngineCore::CheckSpec(const RequestSpec& spec) const {
   if (spec.deadline_us <= 0 || spec.deadline_us > kMaxDeadlineUs) {
     return InvalidArgument("a deadline of {} us is outside (0, {}]", spec.deadline_us,
                            kMaxDeadlineUs);
+  }
+  if (spec.sampling.grammar && parts_.guides == nullptr) {
+    return FailedPrecondition("this worker does not constrain answers");
   }
   return ValidateSamplingParams(spec.sampling, vocab_size);
 }

@@ -265,8 +265,8 @@ void EngineCore::FinishStep() {
 }
 
 void EngineCore::EndRequests() {
-  for (LiveRequest* request : failed_) {
-    Abandon(request, RequestState::kFailed, DataLoss("the model's logits hold no number"));
+  for (const FailedRequest& failed : failed_) {
+    Abandon(failed.request, RequestState::kFailed, failed.status);
   }
   failed_.clear();
   sources_.FinishStep(now_us_);
@@ -302,18 +302,34 @@ void EngineCore::SampleAll(const BatchPlan& plan) {
 }
 
 bool EngineCore::Sample(LiveRequest* request, const Choice& choice, size_t item) {
+  Status status;
   if (const std::optional<TokenId> chosen = batch().ChosenOf(item)) {
     sampled_ = {.token = *chosen};
-    if (*chosen != kNoTokenId) return true;
+    if (*chosen == kNoTokenId) status = DataLoss("the model's logits hold no number");
   } else {
-    SampleQuery query = QueryOf(*request, choice);
-    query.logits = batch().LogitsOf(item);
-    if (sampler_.Sample(query, sampled_).ok()) return true;
+    status = SampleHere(*request, choice, item);
   }
-  if (std::find(failed_.begin(), failed_.end(), request) == failed_.end()) {
-    failed_.push_back(request);
-  }
+  if (status.ok()) return true;
+  const bool is_noted =
+      std::any_of(failed_.begin(), failed_.end(),
+                  [request](const FailedRequest& failed) { return failed.request == request; });
+  if (!is_noted) failed_.push_back({request, std::move(status)});
   return false;
+}
+
+// Samples from the logits of a row, among the tokens that the grammar allows.
+Status EngineCore::SampleHere(const LiveRequest& request, const Choice& choice, size_t item) {
+  SampleQuery query = QueryOf(request, choice);
+  query.logits = batch().LogitsOf(item);
+  AnswerGuide* guide = choice.guide.get();
+  if (request.spec.kind == RequestKind::kSource) guide = request.choices.front().guide.get();
+  if (guide != nullptr) {
+    const StatusOr<std::span<const uint32_t>> mask = guide->Mask();
+    if (!mask.ok()) return FailedPrecondition("{}", std::string(mask.status().message()));
+    query.mask = *mask;
+  }
+  if (sampler_.Sample(query, sampled_).ok()) return OkStatus();
+  return DataLoss("the model's logits hold no number");
 }
 
 void EngineCore::BecomeChoice(LiveRequest* request, Choice* choice) {
@@ -325,6 +341,8 @@ void EngineCore::BecomeChoice(LiveRequest* request, Choice* choice) {
 void EngineCore::TakeToken(LiveRequest* request, Choice* choice, const SampledToken& sampled) {
   choice->sampler.Append(sampled.token);
   const FinishReason finish = request->After(*choice, sampled.token, config_.eog_tokens);
+  const bool goes_on = finish == FinishReason::kNone && request->source == nullptr;
+  if (choice->guide != nullptr && goes_on) choice->guide->Accept(sampled.token);
   if (finish != FinishReason::kNone) {
     choice->finished = true;
     --request->num_open_choices;

@@ -35,13 +35,22 @@ LiveRequest::LiveRequest(RequestSpec request_spec, int64_t now_us)
   for (uint32_t i = 0; i < spec.num_choices; ++i) choices.emplace_back(spec, i);
 }
 
+void LiveRequest::FollowGrammar(AnswerGuides* guides) {
+  const auto replayed = std::span<const TokenId>(spec.tokens).subspan(spec.num_prompt_tokens);
+  for (Choice& choice : choices) {
+    choice.guide = guides->Follow(spec.sampling.grammar, replayed);
+    if (spec.kind == RequestKind::kSource) return;
+  }
+}
+
 FinishReason LiveRequest::After(const Choice& choice, TokenId token,
                                 std::span<const TokenId> eog) const {
   const auto holds = [token](std::span<const TokenId> tokens) {
     return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
   };
-  const bool is_stop =
-      (!spec.sampling.ignore_eos && holds(eog)) || holds(spec.sampling.stop_token_ids);
+  // Nothing follows the end of a text that has a grammar.
+  const bool ignores_eog = spec.sampling.ignore_eos && !spec.sampling.grammar;
+  const bool is_stop = (!ignores_eog && holds(eog)) || holds(spec.sampling.stop_token_ids);
   return limits.After(spec.num_prompt_tokens, choice.sampler.num_output(), is_stop);
 }
 

@@ -10,6 +10,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 
+#include "src/engine/answer_guide.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/source_transfers.h"
 #include "src/model/sampler_state.h"
@@ -24,6 +25,9 @@ struct Choice {
   SequenceId sequence;          // that decodes it; 0 = none (yet, or any more)
   model::SamplerState sampler;  // its num_output() is the output index of the next token
   bool finished = false;
+  // Null without a grammar. At a prefill worker the first choice has the only one: the first tokens
+  // of all choices have one mask.
+  std::unique_ptr<AnswerGuide> guide;
 };
 
 // See the file comment.
@@ -33,6 +37,8 @@ struct LiveRequest {
   // OK to decode this many more, or why the choice ends after the token it just got.
   scheduler::FinishReason After(const Choice& choice, TokenId token,
                                 std::span<const TokenId> eog) const;
+  // Gives the choices their guides, after the output that is replayed. Once.
+  void FollowGrammar(AnswerGuides* guides);
   uint32_t num_replayed() const {
     return static_cast<uint32_t>(spec.tokens.size()) - spec.num_prompt_tokens;
   }

@@ -36,16 +36,16 @@ bool Before(const Entry& a, const Entry& b) {
 
 bool IsFinite(float value) { return value > kMinusInfinity && value < -kMinusInfinity; }
 
-// Step 1. A penalty near 0 makes no logit infinite, nor one that step 5 divides by its least T.
+// Step 1. A penalty near 0 makes no logit infinite, nor one that step 6 divides by its least T.
 float Penalised(float l, float penalty) {
   if (l <= 0) return l * penalty;
   const float raised = l / penalty;
   return l < kMostPenalised && raised > kMostPenalised ? kMostPenalised : raised;
 }
 
-// Whether steps 1 to 4 change a logit.
+// Whether steps 1 to 5 change a logit.
 bool AdjustsLogits(const SampleQuery& query) {
-  return !query.state->seen().empty() || !query.params->logit_bias.empty() ||
+  return !query.state->seen().empty() || !query.params->logit_bias.empty() || !query.mask.empty() ||
          query.state->num_output() < query.params->min_tokens;
 }
 
@@ -60,7 +60,8 @@ RowSampling RowSamplingOf(const SampleQuery& query) {
           .top_k = params.top_k,
           .output_index = query.state->num_output(),
           .choice = query.choice,
-          .on_device = AdjustsLogits(query) || params.logprobs ? 0u : 1u};
+          // The mask of a grammar is not known yet when the step is begun.
+          .on_device = AdjustsLogits(query) || params.logprobs || params.grammar ? 0u : 1u};
 }
 
 Sampler::Sampler(uint32_t vocab_size, std::span<const TokenId> eog_tokens)
@@ -109,11 +110,36 @@ std::span<const float> Sampler::AdjustLogits(const SampleQuery& query) {
   for (const LogitBias& entry : params.logit_bias) {
     adjusted_[static_cast<size_t>(entry.token)] += entry.bias;
   }
+  if (!query.mask.empty()) ApplyMask(query.mask);
   if (state.num_output() < params.min_tokens) MaskEndOfGeneration(query);
   return adjusted_;
 }
 
+void Sampler::ApplyMask(std::span<const uint32_t> mask) {
+  constexpr size_t kBits = 32;
+  for (size_t first = 0; first < adjusted_.size(); first += kBits) {
+    const uint32_t word = first / kBits < mask.size() ? mask[first / kBits] : 0;
+    if (word == UINT32_MAX) continue;
+    const size_t end = std::min(first + kBits, adjusted_.size());
+    for (size_t i = first; i < end; ++i) {
+      if ((word >> (i - first) & 1) == 0) adjusted_[i] = kMinusInfinity;
+    }
+  }
+}
+
 void Sampler::MaskEndOfGeneration(const SampleQuery& query) {
+  const auto is_in = [](std::span<const TokenId> tokens, size_t id) {
+    return std::find(tokens.begin(), tokens.end(), static_cast<TokenId>(id)) != tokens.end();
+  };
+  const auto ends = [&](size_t id) {
+    return is_in(eog_tokens_, id) || is_in(query.params->stop_token_ids, id);
+  };
+  if (!query.mask.empty()) {
+    // A text that the grammar lets end only would otherwise leave no token at all.
+    size_t id = 0;
+    while (id < adjusted_.size() && (!(adjusted_[id] > kMinusInfinity) || ends(id))) ++id;
+    if (id == adjusted_.size()) return;
+  }
   const auto mask = [&](std::span<const TokenId> tokens) {
     for (TokenId token : tokens) {
       const size_t id = static_cast<uint32_t>(token);

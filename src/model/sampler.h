@@ -9,17 +9,19 @@
 //   where
 //      count is the number of times the token was output
 //   3. logit_bias: l += bias
-//   4. min_tokens: end-of-generation and stop tokens get -infinity while index < min_tokens
+//   4. the mask of a grammar: tokens that may not come next get -infinity
+//   5. min_tokens: end-of-generation and stop tokens get -infinity while index < min_tokens, unless
+//      a mask leaves nothing else
 //   -- temperature 0: the token of the largest l, ties by lowest id. Else:
-//   5. temperature: l = l / T
-//   6. top_k: the k largest l
-//   7. top_p: the shortest prefix, by descending probability, whose sum reaches top_p times the sum
+//   6. temperature: l = l / T
+//   7. top_k: the k largest l
+//   8. top_p: the shortest prefix, by descending probability, whose sum reaches top_p times the sum
 //      of all that top_k left; at least one. Probabilities are integers here (kernels/sampling.h)
-//   8. min_p: of those, the ones whose probability is >= min_p times the largest
-//   9. the token of the largest l + Gumbel(u), ties by lowest id.
+//   9. min_p: of those, the ones whose probability is >= min_p times the largest
+//   10. the token of the largest l + Gumbel(u), ties by lowest id.
 //      Gumbel(u) = -log(-log(1 - u)), u = (w + 0.5) * 2^-32, w the token's word of Philox4x32-10
 //      with key = seed, by (output index, choice, token id): GumbelAt in kernels/sampling.h
-// Steps 6 and 7 sort by descending l, then ascending id. A NaN logit counts as -infinity.
+// Steps 7 and 8 sort by descending l, then ascending id. A NaN logit counts as -infinity.
 //
 // Log-probabilities are those of the model: log-softmax of the logits before step 1 (vLLM's
 // default, logprobs_mode=raw_logprobs).
@@ -54,10 +56,12 @@ struct SampleQuery {
       nullptr;                    // history of the choice; its num_output() is the output index
   uint32_t choice = 0;            // 0..n-1
   std::span<const float> logits;  // [vocab_size]
+  // Tokens that may come next: bit i % 32 of mask[i / 32]; those past its end may not. Empty = all.
+  std::span<const uint32_t> mask;
 };
 
 // The query as a row for a model which samples(), so that the device chooses, with the same bits.
-// on_device is 0 where the choice needs more than the logits: a penalty, bias, mask or
+// on_device is 0 where the choice needs more than the logits: a penalty, bias, grammar or
 // log-probability.
 kernels::RowSampling RowSamplingOf(const SampleQuery& query);
 
@@ -94,6 +98,7 @@ class Sampler {
   };
 
   std::span<const float> AdjustLogits(const SampleQuery& query);
+  void ApplyMask(std::span<const uint32_t> mask);
   void MaskEndOfGeneration(const SampleQuery& query);
   TokenId PickRandom(const SampleQuery& query, std::span<const float> logits, float largest);
   void KeepTopK(std::span<const float> logits, uint32_t top_k);

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "src/base/ids.h"
 #include "src/text/detokenizer.h"
@@ -25,6 +27,9 @@ class ChoiceText {
       : detokenizer_(&tokenizer, /*skip_special=*/true),
         matcher_(std::move(matcher)),
         min_tokens_(min_tokens) {}
+
+  // The control tokens that have text (GenerateRequest::shown_tokens).
+  void ShowSpecial(std::vector<TokenId> shown) { detokenizer_.ShowSpecial(std::move(shown)); }
 
   // The text that `token` releases, valid until the next call. `is_hidden`: the token ends the
   // choice and has no text. `is_last`: no token follows, so what was held back is released too.

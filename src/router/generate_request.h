@@ -25,10 +25,11 @@ struct ModelInfo;
 
 // The client's names for what a request may have too much of; static texts, for errors.
 struct RequestFields {
-  std::string_view prompt = "prompt";          // "messages" for a chat
-  std::string_view max_tokens = "max_tokens";  // or "max_completion_tokens"
-  std::string_view choices = "n";              // or "best_of"
-  std::string_view timeout = "timeout_ms";     // or "grpc-timeout"
+  std::string_view prompt = "prompt";            // "messages" for a chat
+  std::string_view max_tokens = "max_tokens";    // or "max_completion_tokens"
+  std::string_view choices = "n";                // or "best_of"
+  std::string_view timeout = "timeout_ms";       // or "grpc-timeout"
+  std::string_view grammar = "response_format";  // of sampling.grammar
 };
 
 // The names under which an answer goes to its client.
@@ -72,8 +73,10 @@ struct GenerateRequest {
   bool names_seed = false;   // sampling.seed is the client's own
   bool is_streamed = false;  // the answer goes out token by token
   text::StopMatcher stop;    // the stop strings, nothing pushed yet
-  int64_t received_us = 0;   // steady clock, when the first byte of the request was handled
-  int64_t timeout_us = 0;    // from received_us, whatever has come by then; 0 = no deadline
+  // Control tokens whose text is a part of the answer, since they mark tool calls; a few.
+  std::vector<TokenId> shown_tokens;
+  int64_t received_us = 0;  // steady clock, when the first byte of the request was handled
+  int64_t timeout_us = 0;   // from received_us, whatever has come by then; 0 = no deadline
   // Set: a shadow (shadow_runs.h), which runs alone on an idle worker of these numerics, makes room
   // for every client and is counted as none.
   std::optional<uint64_t> shadow_numerics_id;

@@ -11,11 +11,13 @@
 #include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/text/chat_template.h"
+#include "src/text/grammar_cache.h"
 #include "src/text/tokenizer.h"
 
 namespace baton::router {
 
 using text::ChatTemplate;
+using text::GrammarCache;
 using text::Tokenizer;
 using text::TokenizerSpec;
 using text::TokenizerSpecId;
@@ -47,6 +49,7 @@ StatusOr<ModelCatalog::TextParts> ModelCatalog::Build(const Pending& pending,
     }
   }
   parts.tokenizer = std::move(tokenizer);
+  parts.grammars = std::make_shared<GrammarCache>(parts.tokenizer);
   return parts;
 }
 
@@ -66,6 +69,7 @@ ModelCatalog::Resolved ModelCatalog::InfoOf(const ModelClaim& claim, const Share
     info->chat_template = std::shared_ptr<const ChatTemplate>(parts, parts->chat_template.get());
   }
   info->has_broken_template = parts->has_broken_template;
+  info->grammars = parts->grammars;
   return std::shared_ptr<const ModelInfo>(std::move(info));
 }
 

@@ -70,6 +70,7 @@ class ModelCatalog {
     std::shared_ptr<const text::Tokenizer> tokenizer;
     std::shared_ptr<const text::ChatTemplate> chat_template;
     bool has_broken_template = false;
+    std::shared_ptr<text::GrammarCache> grammars;
   };
   using SharedParts = std::shared_ptr<const TextParts>;
   struct Waiting {

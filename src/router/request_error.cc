@@ -63,6 +63,8 @@ constexpr ErrorRow kRows[] = {
      "'{0}' was given with another request before: it must be {1}."},
     {ErrorCode::kUnsupported, 400, kGrpcInvalidArgument, kInvalidRequest, "unsupported_parameter",
      "'{0}' is not supported by this server: it must be {1}."},
+    {ErrorCode::kGrammarFailed, 400, kGrpcInvalidArgument, kInvalidRequest, "grammar_failed",
+     "The answer cannot go on in the form that '{0}' asks for: {1}."},
     {ErrorCode::kContextLengthExceeded, 400, kGrpcInvalidArgument, kInvalidRequest,
      "context_length_exceeded", ""},
     {ErrorCode::kHostNotAllowed, 403, kGrpcPermissionDenied, kPermissionError, "host_not_allowed",

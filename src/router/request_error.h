@@ -29,6 +29,7 @@ enum class ErrorCode : uint8_t {
   kConflict,
   kKeyReused,
   kUnsupported,
+  kGrammarFailed,
   kContextLengthExceeded,
   kHostNotAllowed,
   kOriginNotAllowed,

@@ -119,6 +119,7 @@ RouterRequest::RouterRequest(RequestUid uid_in, GenerateRequest spec_in,
   texts.reserve(spec.num_choices);
   for (uint32_t i = 0; i < spec.num_choices; ++i) {
     texts.emplace_back(*spec.model->tokenizer, spec.stop, spec.sampling.min_tokens);
+    if (!spec.shown_tokens.empty()) texts.back().ShowSpecial(spec.shown_tokens);
   }
 }
 

@@ -95,6 +95,34 @@ void StartDecode(const RouterRequest& request, const PlacementSpec& spec, Regist
   decode.session->StartDecode(spec, prefill == nullptr ? nullptr : &prefill->description.name);
 }
 
+// A worker that would answer without the grammar, or mask by another engine, gets none.
+bool Follows(const RegisteredWorker& worker, const RouterRequest& request) {
+  return !request.spec.sampling.grammar ||
+         worker.description.grammar_version == wire::kAnswerGrammarVersion;
+}
+
+void TakeOutWithoutGrammars(const WorkerRegistry& registry, const RouterRequest& request,
+                            RouteTable& table) {
+  for (size_t i = 0; i < table.prefill.size(); ++i) {
+    if (!Follows(*registry.Find(table.prefill_leases[i]), request)) table.prefill[i].ready = false;
+  }
+  for (size_t i = 0; i < table.decode.size(); ++i) {
+    if (!Follows(*registry.Find(table.decode_leases[i]), request)) table.decode[i].ready = false;
+  }
+}
+
+// False: all decode workers of the model answer without grammars. A request waits where there are
+// none at all.
+bool HasWorkerFor(const WorkerRegistry& registry, const RouterRequest& request) {
+  bool any = false;
+  for (const auto& [lease, worker] : registry.workers()) {
+    if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
+    if (Follows(worker, request)) return true;
+    any = true;
+  }
+  return !any;
+}
+
 // A shadow that compares with a worker of those numerics may run there.
 bool TakesShadow(const RegisteredWorker& worker, const GenerateRequest& shadow) {
   return worker.IsIdle() &&
@@ -344,6 +372,7 @@ PlannedRoute RouterCore::RouteFor(RouterRequest& request, const PlacementClaims&
   table = registry_.TableFor(request.spec.model->id, now_us);
   const uint32_t answer_context = AnswerContextOf(request, now_us);
   planned.short_context = TakeOutShort(request, answer_context, table);
+  TakeOutWithoutGrammars(registry_, request, table);
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;
@@ -432,6 +461,12 @@ Placing RouterCore::TryPlace(RouterRequest& request, const PlacementClaims& clai
                              uint32_t* short_context) {
   if (!request.MayBePlacedAgain()) {
     EndBad(request, ErrorCode::kWorkerLost);
+    return Placing::kEnded;
+  }
+  if (!HasWorkerFor(registry_, request)) {
+    EndBad(request, FieldError(ErrorCode::kUnsupported, request.spec.fields.grammar,
+                               "absent while all workers of the model are of a release that "
+                               "constrains no answers"));
     return Placing::kEnded;
   }
   const PlannedRoute planned = RouteFor(request, claims, now_us);

@@ -4,6 +4,7 @@
 
 #include "src/base/limits.h"
 #include "src/base/log.h"
+#include "src/base/quoted_text.h"
 #include "src/router/router_core.h"
 
 namespace baton::router {
@@ -22,6 +23,9 @@ bool IsRefusalForLoad(StatusCode code) {
   return code == StatusCode::kResourceExhausted || code == StatusCode::kUnavailable ||
          code == StatusCode::kAborted;
 }
+
+// A client is told at most so much of why a grammar ended its answer.
+constexpr size_t kMaxGrammarReasonBytes = 512;
 
 // A worker may find a request's deadline passed so much before the router does.
 constexpr int64_t kDeadlineSlackUs = 100'000;
@@ -303,6 +307,14 @@ void RouterCore::OnHalfEnded(RouterRequest& request, PlacementHalf& half,
   const bool too_late = status.code == StatusCode::kDeadlineExceeded &&
                         now_us_ >= request.DeadlineUs() - kDeadlineSlackUs;
   if (too_late) return EndBad(request, request.PastDeadline());
+  // A mask is the same at every worker: another one would find no token either.
+  const bool by_grammar = request.spec.sampling.grammar &&
+                          status.code == StatusCode::kFailedPrecondition &&
+                          status.failed_part == FailedPart::kComputation;
+  if (by_grammar) {
+    return EndBad(request, FieldError(ErrorCode::kGrammarFailed, request.spec.fields.grammar,
+                                      LineForMessage(status.message, kMaxGrammarReasonBytes)));
+  }
   const bool by_prefill = is_prefill != (status.failed_part == FailedPart::kPeer);
   const bool drains = Drains(registry_, by_prefill ? request.prefill : request.decode);
   Recover(request, FaultOf(status, by_prefill, drains), now_us_, ErrorCodeOf(status));

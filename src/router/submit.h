@@ -26,6 +26,7 @@
 
 namespace baton::text {
 class ChatTemplate;
+class GrammarCache;
 class Tokenizer;
 }  // namespace baton::text
 
@@ -39,9 +40,10 @@ struct ModelInfo {
   uint32_t vocab_size = 0;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate>
-      chat_template;                 // null: the model file has no usable one
-  bool has_broken_template = false;  // it has one that is no template
-  std::vector<std::string> names;    // that clients use; empty = the id (served_names.h)
+      chat_template;                             // null: the model file has no usable one
+  bool has_broken_template = false;              // it has one that is no template
+  std::shared_ptr<text::GrammarCache> grammars;  // of the tokenizer; any thread
+  std::vector<std::string> names;  // that clients use; empty = the id (served_names.h)
 
   // The name of the model in answers.
   const std::string& name() const { return names.empty() ? id : names.front(); }

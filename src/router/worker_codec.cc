@@ -86,6 +86,12 @@ void EncodeSampling(const wire::SamplingParams& sampling, v1::SamplingParams* ou
   for (const TokenId token : sampling.stop_token_ids) {
     out->add_stop_token_ids(static_cast<uint32_t>(token));
   }
+  if (sampling.grammar) {
+    v1::AnswerGrammar* const grammar = out->mutable_grammar();
+    grammar->set_kind(static_cast<v1::AnswerGrammar::Kind>(sampling.grammar->kind));
+    grammar->set_start(static_cast<v1::AnswerGrammar::Start>(sampling.grammar->start));
+    grammar->set_text(sampling.grammar->text);
+  }
 }
 
 void EncodeSpec(const PlacementSpec& spec, v1::RequestSpec* out) {
@@ -220,6 +226,7 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const Wire
   worker.num_blocks = hello.num_blocks();
   worker.max_running = hello.max_running();
   worker.chain_check = hello.chain_check();
+  worker.grammar_version = hello.grammar_version();
   for (const int kind : hello.transports()) {
     const LinkKind decoded = DecodeKind(static_cast<v1::TransportKind>(kind));
     const bool is_news = std::find(worker.transports.begin(), worker.transports.end(), decoded) ==

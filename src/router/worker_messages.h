@@ -66,7 +66,8 @@ struct WorkerDescription {
   uint64_t kv_bytes_per_token = 0;
   uint32_t num_blocks = 0;
   uint32_t max_running = 0;
-  uint64_t chain_check = 0;  // of its prefix cache's key; 0 = it has no prefix cache
+  uint64_t chain_check = 0;      // of its prefix cache's key; 0 = it has no prefix cache
+  uint32_t grammar_version = 0;  // of its grammar engine; 0 = it constrains no answers
   std::vector<LinkKind> transports;
   // The model it serves; the tokenizer was parsed from the hello, or is the one of an earlier
   // worker with the same tokenizer_id.
@@ -159,8 +160,8 @@ struct WorkerRequestStatus {
   RequestUid uid;
   uint32_t attempt = 0;
   WorkerRequestState state = WorkerRequestState::kUnspecified;
-  StatusCode code = StatusCode::kOk;              // with kRejected and kFailed
-  std::string message;                            // for the log only
+  StatusCode code = StatusCode::kOk;  // with kRejected and kFailed
+  std::string message;                // for the log; where a grammar ended it, for the client too
   FailedPart failed_part = FailedPart::kNotTold;  // with kFailed, kStranded
   uint64_t kv_bytes = 0;        // with kVerified; with kReserved: that arrived so far
   uint64_t kv_total_bytes = 0;  // with kReserved: that are to come in all; 0 = not told

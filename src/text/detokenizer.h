@@ -4,6 +4,8 @@
 #define BATON_TEXT_DETOKENIZER_H_
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "src/base/ids.h"
 #include "src/text/tokenizer.h"
@@ -23,6 +25,9 @@ class Detokenizer {
   Detokenizer(const Tokenizer* tokenizer, bool skip_special, bool begins_text = false)
       : tokenizer_(tokenizer), skip_special_(skip_special), at_start_(begins_text) {}
 
+  // The special tokens that have text in spite of skip_special.
+  void ShowSpecial(std::vector<TokenId> shown) { shown_ = std::move(shown); }
+
   // The text that `id` completes, often empty. An id outside the vocabulary gives none: check it
   // with Tokenizer::IsValid where it comes in.
   std::string Push(TokenId id);
@@ -32,7 +37,8 @@ class Detokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
-  bool at_start_;  // no bytes so far, and the text begins here
+  bool at_start_;               // no bytes so far, and the text begins here
+  std::vector<TokenId> shown_;  // a few
   Utf8Stream stream_;
 };
 

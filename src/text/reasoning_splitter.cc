@@ -5,8 +5,8 @@
 namespace baton::text {
 namespace {
 
-constexpr std::string_view kOpenTag = "<think>";
-constexpr std::string_view kCloseTag = "</think>";
+constexpr std::string_view kOpenTag = kThoughtsBegin;
+constexpr std::string_view kCloseTag = kThoughtsEnd;
 constexpr std::string_view kBlanks = " \t\r\n";
 
 bool IsBlank(char c) { return kBlanks.find(c) != std::string_view::npos; }

@@ -11,6 +11,10 @@
 
 namespace baton::text {
 
+// The tags around thoughts.
+inline constexpr std::string_view kThoughtsBegin = "<think>";
+inline constexpr std::string_view kThoughtsEnd = "</think>";
+
 // The model's chat template mentions the tags, so its answers may hold them.
 bool TemplateThinks(std::string_view template_source);
 

@@ -22,7 +22,7 @@ enum class GrammarKind : uint8_t {
   kSchemaLoose = 2,   // a JSON Schema; such keywords are dropped and listed by the compiler
   kRegex = 3,         // a regular expression that the whole answer matches
   kChoice = 4,        // a JSON array of texts, one of which is the answer
-  kLark = 5,          // a grammar in llguidance's form of Lark
+  kLark = 5,          // a grammar in llguidance's form of Lark, or in GBNF
   // vLLM's {"structures": [{"begin", "schema", "end"}], "triggers": [...]}: free text in which each
   // trigger begins a tag. Its schemas are loose.
   kStructuralTag = 6,
@@ -55,6 +55,8 @@ class SharedGrammar {
   SharedGrammar() = default;
   // NOLINTNEXTLINE(google-explicit-constructor): null is no grammar
   SharedGrammar(std::shared_ptr<const AnswerGrammar> grammar) : grammar_(std::move(grammar)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): as std::make_shared gives it
+  SharedGrammar(std::shared_ptr<AnswerGrammar> grammar) : grammar_(std::move(grammar)) {}
 
   const AnswerGrammar* get() const { return grammar_.get(); }
   const AnswerGrammar& operator*() const { return *grammar_; }

@@ -1,6 +1,7 @@
 #include "src/worker/request_codec.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "src/base/limits.h"
 #include "src/base/wire_text.h"
@@ -15,14 +16,41 @@ using engine::RequestState;
 using engine::RequestStatus;
 using engine::TokenEvent;
 using kv::TransportKind;
+using limits::kMaxGrammarBytes;
 using limits::kMaxLogitBiases;
 using limits::kMaxStopTokens;
 using scheduler::FinishReason;
+using wire::AnswerGrammar;
+using wire::GrammarKind;
+using wire::GrammarStart;
+using wire::kNumGrammarKinds;
+using wire::kNumGrammarStarts;
 using wire::LogitBias;
 using wire::SamplingParams;
+using wire::SharedGrammar;
 using wire::ValidateSamplingParams;
 
 namespace {
+
+Status GrammarFromProto(const v1::AnswerGrammar& m, SharedGrammar* out) {
+  const auto kind = static_cast<uint32_t>(m.kind());
+  if (kind >= kNumGrammarKinds) {
+    return InvalidArgument("sampling.grammar.kind {} is outside [0, {})", kind, kNumGrammarKinds);
+  }
+  const auto start = static_cast<uint32_t>(m.start());
+  if (start >= kNumGrammarStarts) {
+    return InvalidArgument("sampling.grammar.start {} is outside [0, {})", start,
+                           kNumGrammarStarts);
+  }
+  if (m.text().size() > kMaxGrammarBytes) {
+    return InvalidArgument("sampling.grammar.text has {} bytes, at most {}", m.text().size(),
+                           kMaxGrammarBytes);
+  }
+  *out = std::make_shared<AnswerGrammar>(AnswerGrammar{.kind = static_cast<GrammarKind>(kind),
+                                                       .start = static_cast<GrammarStart>(start),
+                                                       .text = m.text()});
+  return OkStatus();
+}
 
 Status SamplingFromProto(const v1::SamplingParams& m, const SessionLimits& limits,
                          SamplingParams* out) {
@@ -62,6 +90,7 @@ Status SamplingFromProto(const v1::SamplingParams& m, const SessionLimits& limit
   }
   p.max_tokens = m.max_tokens();
   p.ignore_eos = m.ignore_eos();
+  if (m.has_grammar()) BATON_RETURN_IF_ERROR(GrammarFromProto(m.grammar(), &p.grammar));
   return ValidateSamplingParams(p, limits.vocab_size);
 }
 

@@ -86,6 +86,13 @@ WorkerAdmin::WorkerAdmin(WorkerAdminConfig config)
 }
 
 void WorkerAdmin::RegisterConnectionMetrics() {
+  // A mask takes some 10 us, and the first one of a grammar up to 2 s.
+  static constexpr std::array kMaskBounds = {10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6,
+                                             1e-3,  5e-3,  20e-3, 100e-3, 0.5,    2.0};
+  mask_seconds_ = registry_.AddHistogram(
+      {"baton_structured_mask_seconds",
+       "Masks of tokens for answers with a grammar, the compilation of the grammar included."},
+      kMaskBounds);
   tls_bytes_total_ = registry_.AddCounter(
       {"baton_kv_tls_bytes_total", "KV bytes received and verified over connections with TLS."});
   for (size_t i = 1; i < kNumCloseReasons; ++i) {

@@ -60,6 +60,8 @@ class WorkerAdmin {
   void OnVerified(const engine::RequestStatus& status);
   // Observes and remembers a step that has just ended. Engine thread.
   void OnStep(const scheduler::StepShape& shape, int64_t elapsed_us);
+  // Observes the mask of one token of an answer with a grammar. Any thread.
+  void OnMask(int64_t took_us) { mask_seconds_->Observe(static_cast<double>(took_us) * 1e-6); }
 
  private:
   explicit WorkerAdmin(WorkerAdminConfig config);
@@ -81,6 +83,7 @@ class WorkerAdmin {
   StepTraces steps_;
   std::array<std::atomic<int64_t>, 3> last_step_us_ = {};  // by phase; the engine's thread writes
   obs::Counter* tls_bytes_total_ = nullptr;
+  obs::Histogram* mask_seconds_ = nullptr;
   // With CUDA IPC only.
   obs::Counter* ipc_offers_total_ = nullptr;
   std::array<obs::Counter*, 3> ipc_faults_total_{};

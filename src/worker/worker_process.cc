@@ -22,6 +22,7 @@
 #include "src/base/mutex.h"
 #include "src/base/random.h"
 #include "src/base/size_text.h"
+#include "src/engine/answer_guide.h"
 #include "src/engine/first_step_cost.h"
 #include "src/engine/first_token.h"
 #include "src/engine/prefix_journal.h"
@@ -34,9 +35,11 @@
 #include "src/rpc/cluster_channel.h"
 #include "src/rpc/credentials.h"
 #include "src/rpc/protobuf_log.h"
+#include "src/text/grammar_cache.h"
 #include "src/text/spec_from_metadata.h"
 #include "src/text/tokenizer.h"
 #include "src/tls/tls_identity.h"
+#include "src/wire/answer_grammar.h"
 #include "src/worker/advertise.h"
 #include "src/worker/fast_library.h"
 #include "src/worker/handoff_codec.h"
@@ -57,6 +60,7 @@ using device::Accelerator;
 using device::DeviceKind;
 using device::StageSink;
 using device::ThreadPool;
+using engine::AnswerGuides;
 using engine::ComputeFirstToken;
 using engine::Engine;
 using engine::EngineConfig;
@@ -102,6 +106,7 @@ using scheduler::SchedulerConfig;
 using scheduler::SchedulerRole;
 using scheduler::StepShape;
 using scheduler::StepWeights;
+using text::GrammarCache;
 using text::ReadModelTokenizer;
 using text::Tokenizer;
 using text::TokenizerSpec;
@@ -144,6 +149,8 @@ struct WorkerProcess::Parts {
   std::unique_ptr<PrefixJournal> prefixes;  // null without a prefix cache
   ProtoHandoffWire wire;
   std::unique_ptr<SessionService> sessions;
+  std::unique_ptr<GrammarCache> grammars;
+  std::unique_ptr<AnswerGuides> guides;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<grpc::Server> server;
   std::string grpc_address;
@@ -168,6 +175,7 @@ struct WorkerProcess::Parts {
   Status LoadOnDevice(const GgufFile& file);
   void EstimateSteps(SchedulerConfig* scheduler) const;
   Status MakeEngine();
+  StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOfGrammars() const;
   Status TryOneToken();
   Status StartServer();
   void Register();
@@ -358,6 +366,9 @@ Status WorkerProcess::Parts::MakeEngine() {
   const auto on_step = [this](const StepShape& shape, int64_t elapsed_us) {
     admin->OnStep(shape, elapsed_us);
   };
+  grammars = std::make_unique<GrammarCache>([this] { return TokenizerOfGrammars(); });
+  guides = std::make_unique<AnswerGuides>(grammars.get(),
+                                          [this](int64_t took_us) { admin->OnMask(took_us); });
   StageSink* const stages = device.accelerator == nullptr ? nullptr : device.accelerator->stages();
   BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = model.get(),
                                                                 .kv = kv->store(),
@@ -366,12 +377,20 @@ Status WorkerProcess::Parts::MakeEngine() {
                                                                 .listener = sessions.get(),
                                                                 .prefixes = prefixes.get(),
                                                                 .on_step = on_step,
+                                                                .guides = guides.get(),
                                                                 .stages = stages}));
   sessions->set_engine(engine.get());
   sessions->set_observer([this](const RequestStatus& status) {
     if (status.state == RequestState::kVerified) admin->OnVerified(status);
   });
   return OkStatus();
+}
+
+// Built with the first grammar: most workers never see one.
+StatusOr<std::shared_ptr<const Tokenizer>> WorkerProcess::Parts::TokenizerOfGrammars() const {
+  BATON_ASSIGN_OR_RETURN(const TokenizerSpec spec, TokenizerSpec::Parse(tokenizer_bytes));
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Create(spec));
+  return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
 // A worker that is ready has produced a token: with these weights, on this device, in this pool.
@@ -440,6 +459,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   if (prefixes) {
     hello.set_chain_check(ChainKeyCheck(DeriveChainKey(config.cluster_secret, kDefaultTenant)));
   }
+  hello.set_grammar_version(wire::kAnswerGrammarVersion);
   hello.set_loaded_unix_s(static_cast<uint64_t>(loaded_unix_s));
   return hello;
 }
@@ -656,7 +676,8 @@ void WorkerProcess::Stop() {
   if (p.sessions) p.sessions->CloseAll();
   if (p.server) p.server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   if (p.engine) p.engine->Stop();
-  p.peers.reset();  // waits for a look-up, with nothing behind it
+  if (p.guides) p.guides->Stop();  // it tells the admin port's metrics
+  p.peers.reset();                 // waits for a look-up, with nothing behind it
   if (p.exporter) p.exporter->Stop();
   p.admin.reset();
 }

@@ -386,8 +386,10 @@ TEST_F(HttpApiTest, ErrorsOfTheRequest) {
       {kChatPath, kHello + R"(,"tools":[{}]})", 400, "tools[0]", "invalid_type"},
       {kChatPath, kHello + R"(,"tool_choice":"required"})", 400, "tool_choice",
        "invalid_combination"},
-      {kChatPath, kHello + R"(,"response_format":{"type":"json_object"}})", 400, "response_format",
-       "unsupported_parameter"},
+      {kChatPath, kHello + R"(,"response_format":{"type":"yaml"}})", 400, "response_format",
+       "invalid_value"},
+      {kChatPath, kHello + R"(,"response_format":{"type":"json_object"},"guided_regex":"a"})", 400,
+       "guided_regex", "invalid_combination"},
       {kChatPath, kHello + R"(,"logit_bias":{"259":1}})", 400, "logit_bias", "invalid_value"},
       {kChatPath, kHello + R"(,"stop_token_ids":[259]})", 400, "stop_token_ids", "invalid_value"},
       {kChatPath, R"({"messages":[{"role":"tool","content":"x"}]})", 400, "messages",
@@ -520,7 +522,7 @@ TEST_F(HttpApiTest, IgnoredFieldsOfTheTextEndpointsAreNamedToo) {
            Case{"/apply-template",
                 R"({"messages":[{"role":"user","content":"a","nick":"b"}],)"
                 R"("tools":[],"temperature":1,"parallel_tool_calls":true,"guided_choice":[]})",
-                "temperature, messages[0].nick"},
+                "temperature, guided_choice, messages[0].nick"},
        }) {
     const auto responder = Post(c.path, c.body);
     EXPECT_EQ(responder->status, 200) << c.path << responder->body;

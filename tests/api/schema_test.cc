@@ -83,9 +83,32 @@ bool IsOfSurface(const ParamRow& row) {
 
 std::string Quoted(std::string_view name) { return "\"" + std::string(name) + "\":"; }
 
+using ValuesByName = std::map<std::string, std::vector<std::string>>;
+
 // Values in range, one per row name.
-const std::map<std::string, std::vector<std::string>>& GoodValues() {
-  static const std::map<std::string, std::vector<std::string>> values = {
+
+ValuesByName GoodForms() {
+  return {
+      {"response_format",
+       {R"({"type":"text"})", R"({"type":"json_object"})",
+        R"({"type":"json_schema","json_schema":{"name":"p","schema":{}}})",
+        R"({"type":"json_schema","json_schema":{"schema":{"type":"object"},"strict":true}})",
+        R"({"type":"json_schema","json_schema":{"schema":{},"strict":null,"name":null}})",
+        R"({"type":"structural_tag","structures":[],"triggers":[]})"}},
+      {"structured_outputs",
+       {"{}", R"({"json":{}})", R"({"json":"{}"})", R"({"regex":"a+"})", R"({"choice":["a"]})",
+        R"({"grammar":"start: \"a\""})", R"({"json_object":true})",
+        R"({"structural_tag":{"structures":[],"triggers":[]}})",
+        R"({"json":null,"regex":"a","choice":[],"disable_any_whitespace":false})"}},
+      {"guided_json", {"{}", R"("{}")", R"({"type":"integer"})", R"("")"}},
+      {"guided_regex", {R"("[0-9]+")", R"("")"}},
+      {"guided_choice", {R"(["a","b"])", "[]"}},
+      {"guided_grammar", {R"("start: \"a\"")", R"("")"}},
+  };
+}
+
+ValuesByName GoodBasics() {
+  return {
       {"model",
        {"\"default\"", "\"smollm2:135m\"", "\" \"", "\"a\\nb\"",
         "\"" + std::string(257, 'm') + "\""}},
@@ -127,7 +150,6 @@ const std::map<std::string, std::vector<std::string>>& GoodValues() {
       {"stream_options",
        {"{}", R"({"include_usage":true})", R"({"include_usage":null})",
         R"({"include_usage":true,"continuous_usage_stats":true})"}},
-      {"response_format", {R"({"type":"text"})"}},
       {"tools",
        {"[]", R"([{"type":"function","function":{"name":"f"}}])",
         R"([{"type":"function","function":{"name":"f","description":"d","parameters":{},)"
@@ -149,6 +171,14 @@ const std::map<std::string, std::vector<std::string>>& GoodValues() {
       {"timeout_ms", {"1", "86400000"}},
       {"request_id", {"\"\"", "\"abc\""}},
   };
+}
+
+const ValuesByName& GoodValues() {
+  static const ValuesByName values = [] {
+    ValuesByName all = GoodBasics();
+    all.merge(GoodForms());
+    return all;
+  }();
   return values;
 }
 
@@ -173,8 +203,22 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
         R"({"1.0":1})", R"({"":1})", R"({"99999999999999999999":1})", R"({"7":2e400})"}},
       {"stream_options", {R"({"include_usage":1})", R"({"continuous_usage_stats":"yes"})"}},
       {"response_format",
-       {R"({"type":"json_object"})", R"({"type":"json_schema","json_schema":{}})", "{}",
-        R"({"type":5})"}},
+       {R"({"type":"json_schema","json_schema":{}})", "{}", R"({"type":5})", "\"text\"",
+        R"({"type":"yaml"})", R"({"type":"json_schema"})",
+        R"({"type":"json_schema","json_schema":[]})",
+        R"({"type":"json_schema","json_schema":{"schema":5}})",
+        R"({"type":"json_schema","json_schema":{"schema":{},"strict":"yes"}})",
+        R"({"type":"json_schema","json_schema":{"schema":{},"name":5}})",
+        R"({"type":"json_schema","json_schema":{"schema":{"maximum":1e400}}})"}},
+      {"structured_outputs",
+       {"\"json\"", "5", R"({"json":5})", R"({"regex":{}})", R"({"choice":"a"})",
+        R"({"choice":[1]})", R"({"grammar":5})", R"({"json_object":"yes"})",
+        R"({"structural_tag":5})", R"({"lark":"start: x"})", R"({"json":{},"regex":"a"})",
+        R"({"json":{},"disable_any_whitespace":true})", R"({"json":{},"whitespace_pattern":" "})"}},
+      {"guided_json", {"5", "[1]", "true"}},
+      {"guided_regex", {"5", "{}"}},
+      {"guided_choice", {R"("a")", "[1]", "{}"}},
+      {"guided_grammar", {"5", "{}"}},
       {"tools",
        {R"([{"type":"function"}])", "[1]", R"([{"type":"function","function":{"name":""}}])",
         R"([{"type":"retrieval","function":{"name":"f"}}])"}},
@@ -330,9 +374,8 @@ TEST(SchemaTest, MessagesNameFieldAndRange) {
             "'n' has the wrong type: it must be an integer from 1 to 128.");
   EXPECT_EQ(ReadJson(Endpoint::kChat, R"("repetition_penalty":0)").message,
             "'repetition_penalty' is out of range: it must be a number above 0 and at most 100.");
-  EXPECT_EQ(ReadJson(Endpoint::kChat, R"("response_format":{"type":"json_object"})").message,
-            "'response_format' is not supported by this server: it must be {\"type\":\"text\"} or "
-            "absent.");
+  EXPECT_EQ(ReadJson(Endpoint::kChat, R"("guided_choice":5)").message,
+            "'guided_choice' has the wrong type: it must be an array of strings.");
 }
 
 TEST(SchemaTest, UnknownFieldsAreNamedSafely) {
@@ -386,7 +429,9 @@ TEST(SchemaTest, ContentPartsAreJoined) {
 }
 
 // Names of the table that only one of the two APIs has, and why.
-const std::set<std::string> kJsonOnly = {"stream", "stream_options"};  // the method says it
+const std::set<std::string> kJsonOnly = {"stream",        "stream_options",  // the method says it
+                                         "guided_json",   "guided_regex",
+                                         "guided_choice", "guided_grammar"};  // structured_outputs
 
 TEST(SchemaTest, TableAndProtoHaveTheSameFields) {
   const v1::ChatCompletionRequest chat;
@@ -461,7 +506,23 @@ TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
       {"tools[0]", [](v1::ChatCompletionRequest* r) { r->add_tools(); }},
       {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("sometimes"); }},
       {"response_format",
-       [](v1::ChatCompletionRequest* r) { r->mutable_response_format()->set_type("json_object"); }},
+       [](v1::ChatCompletionRequest* r) { r->mutable_response_format()->set_type("yaml"); }},
+      {"response_format.json_schema.schema",
+       [](v1::ChatCompletionRequest* r) { r->mutable_response_format()->set_type("json_schema"); }},
+      {"response_format.structural_tag",
+       [](v1::ChatCompletionRequest* r) {
+         r->mutable_response_format()->set_type("structural_tag");
+       }},
+      {"structured_outputs.choice",
+       [](v1::ChatCompletionRequest* r) {
+         r->mutable_structured_outputs()->set_regex("a");
+         r->mutable_structured_outputs()->add_choice("a");
+       }},
+      {"structured_outputs.json_object",
+       [](v1::ChatCompletionRequest* r) {
+         r->mutable_response_format()->set_type("json_object");
+         r->mutable_structured_outputs()->set_json_object(true);
+       }},
       {"reasoning_format", [](v1::ChatCompletionRequest* r) { r->set_reasoning_format("hidden"); }},
       {"user", [](v1::ChatCompletionRequest* r) { r->set_user(std::string(65'537, 'u')); }},
   };

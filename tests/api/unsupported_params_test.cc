@@ -48,17 +48,8 @@ struct Asking {
 
 // For both endpoints.
 constexpr Asking kAsking[] = {
-    {"guided_json", R"({"type":"boolean"})"},
-    {"guided_json", "{}"},
-    {"guided_json", R"("{}")"},
-    {"guided_regex", R"("[0-9]+")"},
-    {"guided_choice", R"(["a"])"},
-    {"guided_grammar", R"("root ::= 1")"},
-    {"structured_outputs", R"({"choice":["a"]})"},
-    {"structured_outputs", R"({"json":{}})"},
-    {"structured_outputs", R"({"json":null,"json_object":true})"},
     {"structured_outputs", R"({"lark":"start: x"})"},
-    {"structured_outputs", R"("json")"},
+    {"guided_whitespace_pattern", R"("\n")"},
     {"structural_tag", R"({"structures":[1]})"},
     {"grammar", R"("root ::= 1")"},
     {"json_schema", R"({"enum":[1]})"},
@@ -209,7 +200,6 @@ TEST(UnsupportedParamsTest, FieldsOfOneEndpointAreRefusedAtTheOther) {
       {"max_completion_tokens", "5"},
       {"top_logprobs", "2"},
       {"tools", "[{}]"},
-      {"response_format", R"({"type":"json_object"})"},
       {"add_special_tokens", "false"}};
   for (const auto& [name, value] : of_chats) {
     const Verdict verdict = Read(Endpoint::kCompletion, fmt::format("\"{}\":{}", name, value));
@@ -240,6 +230,9 @@ TEST(UnsupportedParamsTest, TheWayOutIsNamed) {
             "absent.");
   EXPECT_EQ(Read(Endpoint::kChat, R"("repeat_last_n":5)").error.Message(),
             "'repeat_last_n' is not supported by this server: it must be -1, 64 or absent.");
+  EXPECT_EQ(Read(Endpoint::kChat, R"("ebnf":"root ::= 1")").error.Message(),
+            "'ebnf' is not supported by this server: it must be absent; structured_outputs does "
+            "it.");
 }
 
 TEST(UnsupportedParamsTest, NoFieldIsBothServedAndRefused) {

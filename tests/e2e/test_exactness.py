@@ -3,6 +3,7 @@
 Every comparison also asserts that what it means to compare happened: path, bytes moved, processes.
 """
 
+import json
 import os
 import random
 import secrets
@@ -18,6 +19,16 @@ SEED = secrets.randbits(32) if SEED_TEXT == "random" else int(SEED_TEXT)
 print(f"BATON_TEST_SEED={SEED}")
 NUM_PROMPTS = int(os.environ.get("BATON_E2E_PROMPTS", "18"))
 KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 2  # layers, K and V, KV heads, head size, bf16
+
+# Of every fourth request: masks are replayed across the hand-off.
+FORM = json.dumps(
+    {
+        "type": "object",
+        "properties": {"colour": {"enum": ["red", "blue"]}, "count": {"type": "integer"}},
+        "required": ["colour", "count"],
+        "additionalProperties": False,
+    }
+)
 
 
 def lengths(rng):
@@ -57,6 +68,8 @@ def requests():
             fields.update(temperature=0.9, seed=1000 + i, top_p=0.95, top_k=40)
         if i % 3 == 2:
             fields.update(n=2, presence_penalty=0.5, repetition_penalty=1.1)
+        if i % 4 == 1:
+            fields.update(structured_outputs={"json": FORM})
         rows.append(fields)
     return rows
 

@@ -1,10 +1,14 @@
-"""The official OpenAI client works unchanged, and what it reads is exact."""
+"""The official clients of OpenAI, Anthropic and Ollama work unchanged, and what they read is exact."""
 
+import enum
 import json
+import re
 import urllib.request
 
+import anthropic
 import ollama
 import openai
+import pydantic
 import pytest
 
 from baton_server import Server, http_json
@@ -17,6 +21,11 @@ QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
 @pytest.fixture(scope="module")
 def client(server):
     return openai.OpenAI(base_url=server.http + "/v1", api_key="none", max_retries=0, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def claude(server):
+    return anthropic.Anthropic(base_url=server.http, api_key="none", max_retries=0, timeout=120)
 
 
 def prompt_token_count(server, messages):
@@ -230,7 +239,10 @@ def test_ollama_client_whole_and_streamed(server, client):
         ("top_logprobs", 21),
         ("stop", 5),
         ("logit_bias", {"x": 1}),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "yaml"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "text"}}}),
+        ("structured_outputs", {"regex": "("}),
+        ("guided_json", '{"type": '),
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("messages", []),
         ("messages", "hi"),
@@ -293,3 +305,229 @@ def test_a_conversation_computes_only_its_new_tokens(server):
                 # The decode worker has the answer as well.
                 assert saved >= cached * KV_BYTES_PER_TOKEN
             messages.append(answer["choices"][0]["message"])
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Sky(pydantic.BaseModel):
+    """A form that a small model ends soon."""
+
+    colour: Colour
+    clouds: int = pydantic.Field(ge=0, le=99)
+    seen: list[Colour] = pydantic.Field(max_length=2)
+
+
+def test_a_typed_answer_is_parsed_whole_and_streamed(client):
+    ask = dict(model="default", messages=QUESTION, temperature=0, max_tokens=120)
+    whole = client.chat.completions.parse(response_format=Sky, **ask).choices[0]
+    assert whole.finish_reason == "stop"
+    assert isinstance(whole.message.parsed, Sky)
+    with client.chat.completions.stream(response_format=Sky, **ask) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    assert streamed.message.content == whole.message.content
+    assert streamed.message.parsed == whole.message.parsed
+    several = client.chat.completions.parse(
+        response_format=Sky, **{**ask, "temperature": 0.8, "n": 3, "seed": 5, "max_tokens": 400}
+    )
+    assert all(isinstance(choice.message.parsed, Sky) for choice in several.choices)
+
+
+@pytest.mark.parametrize(
+    "fields,pattern",
+    [
+        ({"structured_outputs": {"regex": "[a-c]{3}-[0-9]{2}"}}, "[a-c]{3}-[0-9]{2}"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes|no"),
+        ({"guided_choice": ["left", "right"]}, "left|right"),
+        ({"guided_regex": "[x-z]+!"}, "[x-z]+!"),
+        ({"guided_grammar": 'root ::= "SELECT " c\nc ::= "a" | "b"'}, "SELECT [ab]"),
+        (
+            {"structured_outputs": {"grammar": 'start: "<" NAME ">"\nNAME: /[a-z]{2,5}/'}},
+            "<[a-z]{2,5}>",
+        ),
+    ],
+)
+def test_an_answer_has_the_form_that_is_asked_for(client, fields, pattern):
+    ask = dict(model="default", temperature=0, max_tokens=60)
+    chat = client.chat.completions.create(messages=QUESTION, extra_body=fields, **ask).choices[0]
+    text = client.completions.create(prompt="The sky", extra_body=fields, **ask).choices[0]
+    for finish, answer in (
+        (chat.finish_reason, chat.message.content),
+        (text.finish_reason, text.text),
+    ):
+        assert finish == "length" or re.fullmatch(pattern, answer), answer
+        assert finish == "stop" or pattern == "[x-z]+!"
+
+
+def test_a_json_object_is_whole_or_says_that_it_is_not(client):
+    for max_tokens in (3, 100):
+        choice = client.chat.completions.create(
+            model="default",
+            messages=QUESTION,
+            temperature=0,
+            max_tokens=max_tokens,
+            response_format={"type": "json_object"},
+        ).choices[0]
+        details = choice.to_dict().get("incomplete_details")
+        if choice.finish_reason == "length":
+            assert details == {"reason": "max_output_tokens"}
+        else:
+            assert details is None
+            assert isinstance(json.loads(choice.message.content), dict)
+        assert choice.message.content.startswith("{")
+
+
+def test_a_schema_that_cannot_be_enforced_is_refused_or_named(server):
+    schema = {"properties": {"a": {"type": "array", "uniqueItems": True}}}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema, "strict": True}}
+    body = {"messages": QUESTION, "max_tokens": 4, "response_format": form}
+    status, _, answer = server.post("/v1/chat/completions", body)
+    assert status == 400
+    assert answer["error"]["param"] == "response_format.json_schema.schema"
+    assert "#/properties/a/uniqueItems" in answer["error"]["message"]
+    form["json_schema"]["strict"] = False
+    status, headers, _ = server.post("/v1/chat/completions", body)
+    assert status == 200
+    named = headers["X-Baton-Ignored-Fields"]
+    assert named == "response_format.json_schema.schema.properties.a.uniqueItems"
+
+
+# The client has no argument for what Anthropic's own models no longer take.
+GREEDY = {"extra_body": {"temperature": 0}}
+CLOCK = {
+    "name": "clock",
+    "description": "The time in a city",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+
+
+def input_tokens(usage):
+    return usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
+
+
+def test_a_message_equals_the_streamed_one_and_its_prompt_is_counted(claude):
+    prompt = {"model": "smollm2:135m", "messages": QUESTION, "system": "You are brief."}
+    whole = claude.messages.create(max_tokens=48, **GREEDY, **prompt)
+    with claude.messages.stream(max_tokens=48, **GREEDY, **prompt) as stream:
+        text = "".join(stream.text_stream)
+        streamed = stream.get_final_message()
+    assert whole.id.startswith("msg_") and whole.id != streamed.id
+    assert (whole.type, whole.role, whole.model) == ("message", "assistant", "smollm2:135m")
+    assert [block.type for block in whole.content] == ["text"]
+    assert whole.content[0].text == text == streamed.content[0].text
+    assert "light" in text.lower()
+    assert whole.stop_reason == streamed.stop_reason
+    assert whole.usage.output_tokens == streamed.usage.output_tokens <= 48
+    counted = claude.messages.count_tokens(**prompt)
+    assert counted.input_tokens == input_tokens(whole.usage) == input_tokens(streamed.usage)
+    assert whole.to_dict()["timings"]["path"] == "disagg"
+    events = list(claude.messages.create(max_tokens=2, stream=True, **GREEDY, **prompt))
+    kinds = [event.type for event in events if event.type != "content_block_delta"]
+    assert kinds == [
+        "message_start",
+        "content_block_start",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert events[-2].delta.stop_reason == "max_tokens" and events[-2].usage.output_tokens == 2
+
+
+def test_a_stop_sequence_ends_a_message_and_a_last_one_is_continued(server, claude):
+    def ask(**fields):
+        return claude.messages.create(model="default", **GREEDY, **fields)
+
+    stopped = ask(messages=QUESTION, max_tokens=64, stop_sequences=["blue", "sky"])
+    assert stopped.stop_reason == "stop_sequence"
+    assert stopped.stop_sequence in ("blue", "sky")
+    begun = QUESTION + [{"role": "assistant", "content": "One, two, three,"}]
+    fields = {"messages": begun, "max_tokens": 4, "temperature": 0}
+    chat = server.post("/v1/chat/completions", {**fields, "continue_final_message": True})[2]
+    answer = ask(messages=begun, max_tokens=4)
+    assert answer.content[0].text == chat["choices"][0]["message"]["content"]
+
+
+def test_a_conversation_with_calls_and_results_goes_on(claude):
+    messages = [
+        {"role": "user", "content": "What time is it in Bern?"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "text", "text": "I look at the clock."},
+                {"type": "tool_use", "id": "toolu_1", "name": "clock", "input": {"city": "Bern"}},
+            ],
+        },
+    ]
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "It is noon."}
+    fields = {"model": "default", "tools": [CLOCK], "tool_choice": {"type": "none"}}
+    answered = messages + [{"role": "user", "content": [result]}]
+    answer = claude.messages.create(messages=answered, max_tokens=8, **GREEDY, **fields)
+    assert answer.content[0].text and answer.stop_reason in ("end_turn", "max_tokens")
+    counted = claude.messages.count_tokens(messages=answered, **fields).input_tokens
+    assert counted == input_tokens(answer.usage)
+    for unequal in (messages, messages + [{"role": "user", "content": "And now?"}]):
+        with pytest.raises(anthropic.BadRequestError, match="messages\\[1\\].content\\[1\\]"):
+            claude.messages.create(messages=unequal, max_tokens=8, **fields)
+
+
+def test_billing_data_at_the_front_does_not_hide_the_prefix(claude):
+    rules = " ".join(f"Rule {i}: be kind to guest {i}." for i in range(100))
+
+    def ask(number):
+        header = f"x-anthropic-billing-header: cc_version=2.1.{number}; cch={number:05x};"
+        system = [
+            {"type": "text", "text": header},
+            {"type": "text", "text": rules, "cache_control": {"type": "ephemeral"}},
+        ]
+        return claude.beta.messages.create(
+            model="default", system=system, messages=QUESTION, max_tokens=2, betas=["x-1"]
+        ).usage
+
+    first, second = ask(1), ask(2)
+    assert second.cache_read_input_tokens > 500
+    assert input_tokens(first) == input_tokens(second)
+
+
+def test_anthropics_client_lists_the_models(claude):
+    assert [model.id for model in claude.models.list()] == ["smollm2:135m"]
+    model = claude.models.retrieve("smollm2:135m")
+    assert model.lifecycle == "active" and model.max_input_tokens == 8192
+    assert model.created_at.year > 2000
+
+
+def test_errors_of_messages_are_anthropics(server, claude):
+    def failing(kind, **fields):
+        body = {"model": "default", "messages": QUESTION, "max_tokens": 4, **fields}
+        with pytest.raises(kind) as caught:
+            claude.messages.create(**body)
+        assert caught.value.request_id == caught.value.response.headers["X-Request-Id"]
+        return caught.value
+
+    assert failing(anthropic.NotFoundError, model="claude").type == "not_found_error"
+    image = {"type": "image", "source": {"type": "url", "url": "https://localhost/a.png"}}
+    error = failing(
+        anthropic.BadRequestError, messages=[{"role": "user", "content": [image]}]
+    )
+    assert error.type == "invalid_request_error"
+    assert "messages[0].content[0]" in error.api_message and "image" in error.api_message
+    long = [{"role": "user", "content": "word " * 9000}]
+    assert "prompt is too long" in failing(anthropic.BadRequestError, messages=long).api_message
+    status, headers, answer = server.post("/v1/messages?beta=true", {"messages": QUESTION})
+    assert status == 400 and "'max_tokens' is required" in answer["error"]["message"]
+    assert answer["request_id"] == headers["request-id"]
+
+
+class Shade(pydantic.BaseModel):
+    """A form that a small model ends soon."""
+
+    colour: Colour
+
+
+def test_a_typed_message_is_parsed(claude):
+    answer = claude.messages.parse(
+        model="default", messages=QUESTION, max_tokens=60, output_format=Shade, **GREEDY
+    )
+    assert answer.stop_reason == "end_turn"
+    assert isinstance(answer.parsed_output, Shade)

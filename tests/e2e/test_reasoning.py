@@ -2,6 +2,7 @@
 
 import json
 
+import anthropic
 import openai
 import pytest
 
@@ -156,3 +157,23 @@ def test_a_plain_completion_is_never_split(thinker):
     )
     assert status == 200
     assert "reasoning" not in json.dumps(answer)
+
+
+def test_messages_have_thoughts_as_a_block(thinker):
+    client = anthropic.Anthropic(base_url=thinker.http, api_key="none", max_retries=0, timeout=60)
+    fields = {"model": "default", "max_tokens": 64, "extra_body": {"temperature": 0}}
+    asked = [{"role": "user", "content": "think"}]
+    whole = client.messages.create(messages=asked, **fields)
+    with client.messages.stream(messages=asked, **fields) as stream:
+        streamed = stream.get_final_message()
+    for message in (whole, streamed):
+        assert [block.type for block in message.content] == ["thinking", "text"]
+        assert message.content[0].thinking == THOUGHTS
+        assert message.content[1].text == CONTENT
+        assert message.usage.output_tokens_details.thinking_tokens == len(THOUGHT)
+    hidden = {"type": "adaptive", "display": "omitted"}
+    blocks = client.messages.create(messages=asked, thinking=hidden, **fields).content
+    assert (blocks[0].thinking, blocks[1].text) == ("", CONTENT)
+    # The message goes back as it came.
+    again = asked + [whole.to_param(), {"role": "user", "content": "plain"}]
+    assert [b.type for b in client.messages.create(messages=again, **fields).content] == ["text"]

@@ -37,6 +37,7 @@ struct HandWorkerOptions {
   bool has_device = false;           // kernels use a memory of their own
   bool overlaps_steps = false;       // the model chooses tokens, and its steps overlap
   device::StageSink* stages = nullptr;
+  AnswerGuides* guides = nullptr;  // for requests with a grammar
 };
 
 // One engine without a thread.
@@ -72,6 +73,7 @@ class HandWorker {
                             .transport = faulty_.get(),
                             .wire = wire,
                             .listener = &recorder_,
+                            .guides = options.guides,
                             .stages = options.stages,
                             .clock = clock};
     EXPECT_TRUE(EngineCore::CheckConfig(config, parts).ok());

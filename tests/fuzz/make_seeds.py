@@ -442,6 +442,7 @@ def openai_seeds():
         "stream": True,
         "stream_options": {"include_usage": True},
         "response_format": {"type": "text"},
+        "structured_outputs": {"choice": ["a", "b"]},
         "tools": [],
         "tool_choice": "none",
         "min_tokens": 1,
@@ -453,6 +454,9 @@ def openai_seeds():
     put("openai_json", "chat_small", "\0" + small % "")
     put("openai_json", "tiny_penalty", "\0" + small % ',"repetition_penalty":1e-60')
     put("openai_json", "bias_twice", "\0" + small % ',"logit_bias":{"5":1,"05":2}')
+    schema = '{"type":"json_schema","json_schema":{"schema":{"type":"object"},"strict":true}}'
+    put("openai_json", "schema", "\0" + small % (',"response_format":' + schema))
+    put("openai_json", "two_forms", "\0" + small % ',"guided_regex":"a+","guided_json":"{}"')
     put("openai_json", "key_twice", "\0" + small % ',"n":1,"n":2')
     put("openai_json", "huge_number", "\0" + small % ',"max_tokens":1e300,"seed":1e19')
     completion = {"prompt": "hello", "max_tokens": 3, "echo": True, "best_of": 2, "logprobs": None}
@@ -462,6 +466,45 @@ def openai_seeds():
     put("openai_json", "deep", b"\1" + b'{"a":' + b"[" * 40 + b"]" * 40 + b"}")
     put("openai_json", "messages", b'\2[{"role":"user","content":"<user>\\u0000"}]')
     put("openai_json", "tokens", b"\3[1,2,256,195,169,5.0]")
+
+
+def messages_seeds():
+    call = {"type": "tool_use", "id": "c1", "name": "f", "input": {"a": [1, None]}}
+    text = {"type": "text", "text": "r"}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [text]}
+    whole = {
+        "model": "toy",
+        "max_tokens": 2000,
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: v=1; cch=2;\nbe brief"},
+            {"type": "text", "text": "<eos>", "cache_control": {"type": "ephemeral"}},
+        ],
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}, call]},
+            {"role": "user", "content": [result, {"type": "text", "text": "so?"}]},
+            {"role": "assistant", "content": "It"},
+        ],
+        "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "thinking": {"type": "enabled", "budget_tokens": 1024, "display": "omitted"},
+        "output_config": {"effort": "low"},
+        "metadata": {"user_id": "u"},
+        "stop_sequences": ["a", "b"],
+        "temperature": 0.5,
+        "top_k": 4,
+        "stream": True,
+        "unknown": {"x": 1},
+    }
+    put("messages_json", "whole", json.dumps(whole))
+    small = '{"max_tokens":5,"messages":[{"role":"user","content":%s}]}'
+    put("messages_json", "small", small % '"hi"')
+    put("messages_json", "image", small % '[{"type":"image","source":{}}]')
+    put("messages_json", "result_alone", small % json.dumps([result]))
+    form = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    put("messages_json", "form", json.dumps({**whole, "tools": [], "output_config": form}))
+    forced = {**whole, "tool_choice": {"type": "tool", "name": "f"}}
+    put("messages_json", "forced", json.dumps(forced))
 
 
 def template_seeds():
@@ -548,6 +591,7 @@ def main():
     frame_seeds()
     http_seeds()
     openai_seeds()
+    messages_seeds()
     template_seeds()
     text_seeds()
     stream_seeds()

@@ -45,6 +45,7 @@ struct Call {
   std::vector<float> logits;
   uint32_t choice = 0;
   std::vector<TokenId> eog;
+  std::vector<uint32_t> mask;
 
   absl::StatusOr<SampledToken> Run() const {
     Sampler sampler(static_cast<uint32_t>(logits.size()), eog);
@@ -52,7 +53,8 @@ struct Call {
     for (TokenId token : output) state.Append(token);
     SampledToken out;
     const absl::Status status = sampler.Sample(
-        {.params = &params, .state = &state, .choice = choice, .logits = logits}, out);
+        {.params = &params, .state = &state, .choice = choice, .logits = logits, .mask = mask},
+        out);
     if (!status.ok()) return status;
     return out;
   }
@@ -128,7 +130,49 @@ TEST(SamplerTest, MinTokensMasksTheEndEvenAgainstBias) {
   EXPECT_EQ(call.Run()->token, 0);
 }
 
-// Steps 6 to 9 by the book: sort everything, then cut.
+TEST(SamplerTest, AMaskLeavesItsTokensWhateverTheirLogits) {
+  Call call{.params = Greedy(), .logits = std::vector<float>(70, 5.0f)};
+  call.mask = {0, 1u << 9, 0};  // token 41
+  call.logits[41] = -50.0f;
+  call.params.logit_bias = {{3, 100.0f}};
+  EXPECT_EQ(call.Run()->token, 41);
+  call.params.temperature = 1.0f;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    call.params.seed = seed;
+    EXPECT_EQ(call.Run()->token, 41);
+  }
+  call.params.top_k = 5;
+  call.params.top_p = 0.5f;
+  EXPECT_EQ(call.Run()->token, 41);
+  call.mask = {0, 1u << 9};  // tokens past its end are not allowed
+  EXPECT_EQ(call.Run()->token, 41);
+  call.mask = {0, 0, 0};
+  EXPECT_FALSE(call.Run().ok());
+  call.mask = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+  call.params = Greedy();
+  EXPECT_EQ(call.Run()->token, 0);
+}
+
+TEST(SamplerTest, LogprobsOfAMaskedTokenAreTheModelsOwn) {
+  Call call{.params = Greedy(), .logits = {3, 2, 1}, .mask = {1u << 2}};
+  call.params.logprobs = true;
+  call.params.top_logprobs = 1;
+  const SampledToken masked = *call.Run();
+  EXPECT_EQ(masked.token, 2);
+  EXPECT_EQ(masked.top[0].token, 0) << "the best without the mask";
+  EXPECT_LT(masked.logprob, masked.top[0].logprob);
+}
+
+TEST(SamplerTest, MinTokensYieldsToAMaskThatLeavesTheEndAlone) {
+  Call call{.params = Greedy(), .logits = {1, 2, 3}, .eog = {0}};
+  call.params.min_tokens = 5;
+  call.mask = {1u << 0};
+  EXPECT_EQ(call.Run()->token, 0);
+  call.mask = {1u << 0 | 1u << 1};
+  EXPECT_EQ(call.Run()->token, 1) << "something else can follow";
+}
+
+// Steps 7 to 10 by the book: sort everything, then cut.
 TokenId NaivePick(const Call& call) {
   struct Entry {
     float l;

@@ -10,6 +10,7 @@
 #include "src/router/submit.h"
 #include "src/text/byte_letters.h"
 #include "src/text/chat_template.h"
+#include "src/text/grammar_cache.h"
 #include "src/text/tokenizer.h"
 
 namespace baton::router {
@@ -47,6 +48,7 @@ inline std::shared_ptr<const ModelInfo> TestModel() {
     info->vocab_size = kTestVocab;
     const text::TokenizerSpec spec = TestSpec();
     info->tokenizer = text::Tokenizer::Create(spec).value();
+    info->grammars = std::make_shared<text::GrammarCache>(info->tokenizer);
     info->chat_template = std::make_shared<const text::ChatTemplate>(
         text::ChatTemplate::Create(spec.chat_template, "", "<eos>").value());
     return info;

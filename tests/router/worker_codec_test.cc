@@ -9,6 +9,7 @@
 #include "src/base/limits.h"
 #include "src/base/wire_text.h"
 #include "src/text/tokenizer_spec.h"
+#include "src/wire/answer_grammar.h"
 
 namespace baton::router {
 
@@ -127,6 +128,13 @@ TEST(WorkerCodecTest, WhetherBitsVaryIsToldAndFalseOfWhoDoesNotTell) {
   EXPECT_FALSE(DecodeHello(hello)->fingerprint.varies_with_batch);
   hello.mutable_fingerprint()->set_varies_with_batch(true);
   EXPECT_TRUE(DecodeHello(hello)->fingerprint.varies_with_batch);
+}
+
+TEST(WorkerCodecTest, AWorkerThatDoesNotTellConstrainsNoAnswers) {
+  v1::WorkerHello hello = Hello();
+  EXPECT_EQ(DecodeHello(hello)->grammar_version, 0u);
+  hello.set_grammar_version(wire::kAnswerGrammarVersion);
+  EXPECT_EQ(DecodeHello(hello)->grammar_version, wire::kAnswerGrammarVersion);
 }
 
 TEST(WorkerCodecTest, AFinishOfALaterVersionIsAFinish) {

@@ -15,8 +15,12 @@
 namespace baton::worker {
 
 using kv::TransportKind;
+using limits::kMaxGrammarBytes;
 using limits::kMaxLogitBiases;
 using limits::kMaxStopTokens;
+using wire::AnswerGrammar;
+using wire::GrammarKind;
+using wire::GrammarStart;
 using wire::LogitBias;
 using wire::SamplingParams;
 using namespace engine;  // NOLINT(google-build-using-namespace)
@@ -60,6 +64,9 @@ void FillSpec(v1::RequestSpec* spec) {
   sampling->add_stop_token_ids(42);
   (*sampling->mutable_logit_bias())[9] = 1.5f;
   (*sampling->mutable_logit_bias())[3] = -2.0f;
+  sampling->mutable_grammar()->set_kind(v1::AnswerGrammar::KIND_REGEX);
+  sampling->mutable_grammar()->set_start(v1::AnswerGrammar::START_AFTER_THOUGHTS);
+  sampling->mutable_grammar()->set_text("a+");
 }
 
 v1::RouterMessage Prefill() {
@@ -105,6 +112,31 @@ TEST(RequestCodecTest, EveryFieldArrives) {
   ASSERT_EQ(p.logit_bias.size(), 2u);
   EXPECT_EQ(p.logit_bias[0].token, 3) << "in ascending order, whatever a map's order is";
   EXPECT_EQ(p.logit_bias[1].bias, 1.5f);
+  ASSERT_FALSE(p.grammar == nullptr);
+  EXPECT_EQ(*p.grammar,
+            (AnswerGrammar{
+                .kind = GrammarKind::kRegex, .start = GrammarStart::kAfterThoughts, .text = "a+"}));
+}
+
+TEST(RequestCodecTest, AGrammarOutsideItsRangesIsRefusedByName) {
+  const auto refusal = [](auto&& change) {
+    v1::RouterMessage message = Prefill();
+    change(message.mutable_start_prefill()->mutable_spec()->mutable_sampling()->mutable_grammar());
+    RequestSpec spec;
+    return std::string(RequestSpecFromProto(message, Limits(true), &spec).message());
+  };
+  EXPECT_EQ(refusal([](v1::AnswerGrammar* m) { m->set_kind(v1::AnswerGrammar::Kind(7)); }),
+            "sampling.grammar.kind 7 is outside [0, 7)");
+  EXPECT_EQ(refusal([](v1::AnswerGrammar* m) { m->set_start(v1::AnswerGrammar::Start(-1)); }),
+            "sampling.grammar.start 4294967295 is outside [0, 3)");
+  EXPECT_EQ(
+      refusal([](v1::AnswerGrammar* m) { m->set_text(std::string(kMaxGrammarBytes + 1, 'a')); }),
+      "sampling.grammar.text has 1048577 bytes, at most 1048576");
+  v1::RouterMessage free = Prefill();
+  free.mutable_start_prefill()->mutable_spec()->mutable_sampling()->clear_grammar();
+  RequestSpec spec;
+  ASSERT_TRUE(RequestSpecFromProto(free, Limits(true), &spec).ok());
+  EXPECT_TRUE(spec.sampling.grammar == nullptr);
 }
 
 TEST(RequestCodecTest, KindAndPeerFollowTheOrder) {

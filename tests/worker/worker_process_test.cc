@@ -13,6 +13,7 @@
 
 #include "gtest/gtest.h"
 
+#include "src/wire/answer_grammar.h"
 #include "tests/http/raw_client.h"
 #include "tests/model/test_model.h"
 #include "tests/worker/fake_router.h"
@@ -77,6 +78,7 @@ TEST_F(WorkerProcessTest, HelloSaysWhatItIsAndReadinessFollowsTheRouter) {
   EXPECT_EQ(hello.pid(), static_cast<uint32_t>(::getpid()));
   EXPECT_NE(hello.fingerprint().layout_text().find("layers=30"), std::string::npos);
   EXPECT_NE(hello.fingerprint().weights_id(), "");
+  EXPECT_EQ(hello.grammar_version(), wire::kAnswerGrammarVersion) << "routers send it grammars";
   router_.Die();
   ASSERT_TRUE(Eventually([&] { return Get(admin, "/readyz").starts_with("HTTP/1.1 503"); }));
   EXPECT_NE(Get(admin, "/readyz").find("does not answer"), std::string::npos);

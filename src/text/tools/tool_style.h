@@ -27,12 +27,14 @@ std::string_view ToolStyleName(ToolStyle style);
 std::optional<ToolStyle> FindToolStyle(std::string_view name);
 
 // The style that a chat template teaches its model, by the marks in its text; kNone where the
-// template shows no tools or is of no known family.
+// template shows no tools, or calls in a markup that is not read here.
 ToolStyle ToolStyleOf(std::string_view template_source);
 
 // The texts of control tokens that are a part of the markup. An answer that is read in this style
 // keeps their text; other control tokens have none.
 std::span<const std::string_view> ToolMarks(ToolStyle style);
+// The texts of control tokens that end an answer with calls, besides those that end any answer.
+std::span<const std::string_view> ToolStops(ToolStyle style);
 
 }  // namespace baton::text
 

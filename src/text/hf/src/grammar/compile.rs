@@ -9,7 +9,7 @@ use serde_json::{json, Map, Value};
 use super::schema::{self, Checked, Strictness};
 use super::state::Grammar;
 use super::vocabulary::Vocabulary;
-use super::{json_text, lark, structural};
+use super::{gbnf, json_text, lark, structural};
 use crate::budget::{self, Bounds};
 use crate::Failure;
 
@@ -161,6 +161,7 @@ fn compile_plain(
         }
         Kind::Regex => GrammarWithLexer::from_regex(text),
         Kind::Choice => GrammarWithLexer::from_lark(lark::of_choice(text, limits)?),
+        Kind::Lark if gbnf::is_gbnf(text) => GrammarWithLexer::from_lark(gbnf::to_lark(text)?),
         Kind::Lark => {
             lark::check(text)?;
             GrammarWithLexer::from_lark(text.to_string())

@@ -13,7 +13,7 @@ pub fn check(text: &str) -> Result<(), Failure> {
     }
     if let Some(line) = text.lines().position(|line| line.contains("::=")) {
         return Err(Failure::invalid(format!(
-            "the grammar: line {}: '::=' is EBNF; write it in Lark ('start: ...')",
+            "the grammar: line {}: '::=' begins a rule of GBNF, and the first rule is one of Lark",
             line + 1
         )));
     }

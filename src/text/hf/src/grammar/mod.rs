@@ -2,6 +2,7 @@
 //! crate llguidance. NOTES.md beside the crate says where schemas differ from the standard.
 
 mod compile;
+mod gbnf;
 mod json_text;
 mod lark;
 mod places;
@@ -14,6 +15,9 @@ pub use compile::{compile, Kind, Limits};
 pub use state::{Grammar, State};
 pub use vocabulary::Vocabulary;
 
+#[cfg(test)]
+#[path = "gbnf_tests.rs"]
+mod gbnf_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

@@ -1,6 +1,11 @@
 //! Structural tags: free text in which each trigger begins a tag whose content follows a schema.
 //! The form is vLLM's {"type": "structural_tag", "structures": [{"begin", "schema", "end"}],
 //! "triggers": [...]}; the result is a grammar in Lark.
+//!
+//! With "at_least_one" the answer is tags alone: at least one, at most "max_tags" of them, with the
+//! text "separator" between two. Triggers may then be absent. A structure with the "content"
+//! "qwen_xml" has the schema's properties as `<parameter=NAME>`, a line of the value and
+//! `</parameter>`; a value is JSON, but for a text, which stands as it is.
 
 use std::fmt::Write;
 
@@ -12,6 +17,7 @@ use super::schema::{self, Strictness};
 use crate::Failure;
 
 const MAX_STRUCTURES: usize = 128;
+const MAX_TAGS: u64 = 1000;
 
 /// A grammar, and the places of the schemas' keywords that it does not enforce.
 pub struct Structural {
@@ -24,6 +30,14 @@ struct Structure<'a> {
     begin: &'a str,
     end: &'a str,
     schema: &'a Value,
+    is_xml: bool,
+}
+
+/// What the members beside structures and triggers say.
+struct Rules<'a> {
+    /// The answer is tags alone, at most so many; none = free text with tags in it.
+    max_tags: Option<u64>,
+    separator: &'a str,
 }
 
 fn invalid(place: &str, what: &str) -> Failure {
@@ -61,8 +75,13 @@ fn text_of<'a>(value: Option<&'a Value>, place: &str) -> Result<&'a str, Failure
 }
 
 fn structure_of<'a>(value: &'a Value, place: &str) -> Result<Structure<'a>, Failure> {
-    let members = members_of(value, place, &["begin", "schema", "end"])?;
+    let members = members_of(value, place, &["begin", "schema", "end", "content"])?;
+    let content = members.get("content");
+    if content.is_some_and(|name| name != "qwen_xml") {
+        return Err(invalid(&format!("{place}/content"), "must be \"qwen_xml\""));
+    }
     Ok(Structure {
+        is_xml: content.is_some(),
         begin: text_of(members.get("begin"), &format!("{place}/begin"))?,
         end: text_of(members.get("end"), &format!("{place}/end"))?,
         schema: members
@@ -76,11 +95,126 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
+fn rules_of(members: &Map<String, Value>) -> Result<Rules<'_>, Failure> {
+    let is_forced = match members.get("at_least_one") {
+        None => false,
+        Some(flag) => {
+            flag.as_bool().ok_or_else(|| invalid("#/at_least_one", "must be true or false"))?
+        }
+    };
+    let max_tags = match members.get("max_tags") {
+        None => MAX_TAGS,
+        Some(count) => count
+            .as_u64()
+            .filter(|count| (1..=MAX_TAGS).contains(count))
+            .ok_or_else(|| invalid("#/max_tags", &format!("must be 1 to {MAX_TAGS}")))?,
+    };
+    let separator = match members.get("separator") {
+        None => "\n",
+        some => text_of(some, "#/separator")?,
+    };
+    Ok(Rules { max_tags: is_forced.then_some(max_tags), separator })
+}
+
+/// The schema of one structure as rules named after `name`, and what it does not enforce.
+fn content_rules(
+    structure: &Structure,
+    place: &str,
+    name: &str,
+    limits: &Limits,
+) -> Result<(String, Vec<String>), Failure> {
+    let within = |text: &str| text.replacen('#', &in_schema(place), 1);
+    let checked = schema::check(structure.schema, Strictness::Loose, limits)
+        .map_err(|f| Failure::new(f.code, within(&f.message)))?;
+    let ignored = checked.ignored.iter().map(|at| within(at)).collect();
+    if structure.is_xml {
+        return Ok((xml_rules(&checked.schema, name), ignored));
+    }
+    let schema = with_options(checked.schema, Strictness::Loose);
+    Ok((format!("{name}: %json {schema}\n"), ignored))
+}
+
+/// The properties of an object as tags, in their own order.
+fn xml_rules(schema: &Value, name: &str) -> String {
+    const END: &str = "\n</parameter>\n";
+    let empty = Map::new();
+    let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+    let required = schema.get("required").and_then(Value::as_array);
+    let is_required =
+        |key: &str| required.is_some_and(|names| names.iter().any(|name| name == key));
+    let (mut parts, mut rules) = (Vec::new(), String::new());
+    for (i, (key, value)) in properties.iter().enumerate() {
+        let begin = quoted(&format!("<parameter={key}>\n"));
+        let part = format!("{name}p{i}");
+        let (content, end) = (format!("{name}v{i}"), quoted(END));
+        let is_text = value.get("type").is_some_and(|kind| kind == "string");
+        let choices = value.get("enum").and_then(Value::as_array).cloned();
+        let choices = choices.or_else(|| value.get("const").map(|only| vec![only.clone()]));
+        match choices {
+            Some(texts) if is_text && texts.iter().all(Value::is_string) => {
+                let options: Vec<String> = texts.iter().map(Value::to_string).collect();
+                let _ = writeln!(rules, "{part}: {begin} ({}) {end}", options.join(" | "));
+            }
+            None if is_text => {
+                let _ = writeln!(rules, "{part}: {begin} {content}");
+                let _ = writeln!(rules, "{content}[lazy]: TEXT {end}");
+            }
+            _ => {
+                let mut inner = value.clone();
+                if let (Value::Object(members), Some(defs)) = (&mut inner, schema.get("$defs")) {
+                    members.insert("$defs".to_string(), defs.clone());
+                }
+                let inner = with_options(inner, Strictness::Loose);
+                let _ = writeln!(rules, "{part}: {begin} {content} {end}");
+                let _ = writeln!(rules, "{content}: %json {inner}");
+            }
+        }
+        parts.push(if is_required(key) { part } else { format!("{part}?") });
+    }
+    if parts.is_empty() {
+        parts.push("\"\"".to_string());
+    }
+    format!("{name}: {}\n{rules}", parts.join(" "))
+}
+
+/// A grammar of tags alone.
+fn compile_forced(
+    structures: &[Value],
+    max_tags: u64,
+    separator: &str,
+    limits: &Limits,
+) -> Result<Structural, Failure> {
+    let (mut rules, mut ignored, mut tags) = (String::new(), Vec::new(), Vec::new());
+    for (i, value) in structures.iter().enumerate() {
+        let place = format!("#/structures/{i}");
+        let structure = structure_of(value, &place)?;
+        let name = format!("c{i}");
+        let (content, dropped) = content_rules(&structure, &place, &name, limits)?;
+        ignored.extend(dropped);
+        let (begin, end) = (quoted(structure.begin), quoted(structure.end));
+        let _ = write!(rules, "s{i}: {begin} {name} {end}\n{content}");
+        tags.push(format!("s{i}"));
+    }
+    let more = match max_tags - 1 {
+        0 => String::new(),
+        more => format!(" ({} tag){{0,{more}}}", quoted(separator)),
+    };
+    let lark = format!("start: tag{more}\ntag: {}\nTEXT: /(\\n|.)*/\n{rules}", tags.join(" | "));
+    Ok(Structural { lark, ignored })
+}
+
 pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
+    const MEMBERS: [&str; 6] =
+        ["type", "structures", "triggers", "at_least_one", "max_tags", "separator"];
     let value = json_text::parse("the structural tag", text, limits.max_values)?;
-    let members = members_of(&value, "#", &["type", "structures", "triggers"])?;
+    let members = members_of(&value, "#", &MEMBERS)?;
     if members.get("type").is_some_and(|name| name != "structural_tag") {
         return Err(invalid("#/type", "must be \"structural_tag\""));
+    }
+    let rules = rules_of(members)?;
+    if let Some(max_tags) = rules.max_tags {
+        let structures = list_of(members, "structures")?;
+        return compile_forced(structures, max_tags, rules.separator, limits);
     }
     let triggers = list_of(members, "triggers")?
         .iter()
@@ -96,14 +230,12 @@ pub fn compile(text: &str, limits: &Limits) -> Result<Structural, Failure> {
         let Some(trigger) = found else {
             return Err(invalid(&format!("{place}/begin"), "begins with none of the triggers"));
         };
-        let checked = schema::check(structure.schema, Strictness::Loose, limits)
-            .map_err(|f| Failure::new(f.code, f.message.replacen('#', &in_schema(&place), 1)))?;
-        ignored.extend(checked.ignored.iter().map(|at| at.replacen('#', &in_schema(&place), 1)));
-        let schema = with_options(checked.schema, Strictness::Loose);
+        let (content, dropped) = content_rules(&structure, &place, &format!("json{i}"), limits)?;
+        ignored.extend(dropped);
         let rest = &structure.begin[triggers[trigger].len()..];
         let rest = if rest.is_empty() { String::new() } else { quoted(rest) };
         let end = quoted(structure.end);
-        let _ = writeln!(rules, "s{i}: {rest} json{i} {end}\njson{i}: %json {schema}");
+        let _ = write!(rules, "s{i}: {rest} json{i} {end}\n{content}");
         tags[trigger].push(format!("s{i}"));
     }
     let mut options = Vec::new();

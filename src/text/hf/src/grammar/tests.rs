@@ -34,7 +34,7 @@ fn compiled(kind: Kind, text: &str) -> Result<Arc<Grammar>, Failure> {
     compile(&bytes_vocabulary(), kind, text, &LIMITS).map(Arc::new)
 }
 
-fn of_kind(kind: Kind, text: &str) -> Arc<Grammar> {
+pub fn of_kind(kind: Kind, text: &str) -> Arc<Grammar> {
     compiled(kind, text).unwrap_or_else(|f| panic!("{text}: {}", f.message))
 }
 
@@ -63,7 +63,7 @@ fn ids(text: &str) -> Vec<u32> {
 }
 
 /// Whether `text` is a whole answer of the grammar.
-fn takes(grammar: &Arc<Grammar>, text: &str) -> bool {
+pub fn takes(grammar: &Arc<Grammar>, text: &str) -> bool {
     let mut state = State::new(grammar);
     let tokens = ids(text);
     state.accept(&tokens).unwrap() == tokens.len() && state.is_accepting().unwrap()
@@ -437,7 +437,7 @@ fn a_lark_grammar_never_reaches_control_tokens() {
         ("start: \"a\"\nother: <[257]>", "line 2"),
         ("start: <|im_start|>", "line 1"),
         ("start: \"\\\"\" <[*]>", "line 1"),
-        ("root ::= \"a\"", "line 1: '::=' is EBNF"),
+        ("start: \"a\"\nb ::= \"c\"", "line 2: '::=' begins"),
         ("%llguidance {\"allow_invalid_utf8\": true}\nstart: \"a\"", "%llguidance"),
         ("start: \"a", "lexer error"),
     ] {
@@ -486,6 +486,78 @@ fn a_trigger_in_free_text_begins_a_tag() {
         let message = refusal(Kind::StructuralTag, &bad.to_string()).message;
         assert!(message.contains(part), "{bad}: {message}");
     }
+}
+
+#[test]
+fn forced_tags_are_the_whole_answer() {
+    let tag = json!({"at_least_one": true, "max_tags": 2, "separator": "\n", "structures": [
+        {"begin": "<c>{\"name\": \"a\", \"arguments\": ", "end": "}</c>", "schema": {
+            "type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"],
+            "additionalProperties": false}},
+        {"begin": "<c>{\"name\": \"ab\", \"arguments\": ", "end": "}</c>", "schema": {
+            "$ref": "#/$defs/e", "$defs": {"e": {"type": "object",
+            "additionalProperties": false, "contains": {}}}}}]});
+    let grammar = of_kind(Kind::StructuralTag, &tag.to_string());
+    assert_eq!(grammar.ignored, ["#/structures/1/schema/$defs/e/contains"]);
+    let a = "<c>{\"name\": \"a\", \"arguments\": {\"n\": 1}}</c>";
+    let b = "<c>{\"name\": \"ab\", \"arguments\": {}}</c>";
+    for text in [a.to_string(), b.to_string(), format!("{a}\n{b}"), format!("{b}\n{b}")] {
+        assert!(takes(&grammar, &text), "{text}");
+    }
+    for text in [
+        String::new(),
+        format!(" {a}"),
+        format!("text {a}"),
+        format!("{a}{b}"),
+        format!("{a}\n{b}\n{a}"),
+        format!("{a}\n"),
+        "<c>{\"name\": \"a\", \"arguments\": {}}</c>".to_string(),
+    ] {
+        assert!(!takes(&grammar, &text), "{text}");
+    }
+    for (bad, part) in [
+        (json!({"at_least_one": 1, "structures": []}), "#/at_least_one: "),
+        (json!({"at_least_one": true, "max_tags": 0, "structures": []}), "#/max_tags: "),
+        (json!({"at_least_one": true, "separator": "", "structures": []}), "#/separator: "),
+        (json!({"at_least_one": true, "structures": []}), "#/structures: "),
+    ] {
+        let message = refusal(Kind::StructuralTag, &bad.to_string()).message;
+        assert!(message.contains(part), "{bad}: {message}");
+    }
+}
+
+#[test]
+fn properties_stand_in_tags_where_a_structure_says_so() {
+    let tag = json!({"at_least_one": true, "max_tags": 1, "structures": [{
+        "begin": "<function=f>\n", "end": "</function>", "content": "qwen_xml", "schema": {
+            "type": "object", "required": ["city", "n"], "properties": {
+                "city": {"type": "string"}, "unit": {"type": "string", "enum": ["c", "f"]},
+                "n": {"$ref": "#/$defs/n"}, "o": {"type": "object",
+                    "additionalProperties": {"type": "boolean"}}},
+            "$defs": {"n": {"type": "integer"}}}}]});
+    let grammar = of_kind(Kind::StructuralTag, &tag.to_string());
+    let parameter = |key: &str, value: &str| format!("<parameter={key}>\n{value}\n</parameter>\n");
+    let of = |parts: &[String]| format!("<function=f>\n{}</function>", parts.concat());
+    let (city, n) = (parameter("city", "a \"b\" <c>\n{"), parameter("n", "-7"));
+    for text in [
+        of(&[city.clone(), n.clone()]),
+        of(&[city.clone(), parameter("unit", "f"), n.clone()]),
+        of(&[parameter("city", ""), n.clone(), parameter("o", "{\"k\": true}")]),
+    ] {
+        assert!(takes(&grammar, &text), "{text}");
+    }
+    for text in [
+        of(&[]),
+        of(&[n.clone(), city.clone()]),
+        of(&[city.clone(), parameter("n", "x")]),
+        of(&[city.clone(), parameter("unit", "k"), n.clone()]),
+        of(&[city.clone(), n.clone(), parameter("z", "1")]),
+    ] {
+        assert!(!takes(&grammar, &text), "{text}");
+    }
+    let none = json!({"at_least_one": true, "max_tags": 1, "structures": [{"begin": "<f>",
+        "end": "</f>", "content": "qwen_xml", "schema": {"type": "object"}}]});
+    assert!(takes(&of_kind(Kind::StructuralTag, &none.to_string()), "<f></f>"));
 }
 
 #[test]

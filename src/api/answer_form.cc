@@ -1,0 +1,293 @@
+#include "src/api/answer_form.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "src/api/json_value.h"
+#include "src/api/read_json.h"
+#include "src/base/limits.h"
+#include "src/base/quoted_text.h"
+#include "src/text/grammar_cache.h"
+
+namespace baton::api {
+
+using limits::kMaxGrammarBytes;
+using router::ErrorCode;
+using router::FieldError;
+using router::ModelInfo;
+using router::RequestError;
+using text::Grammar;
+using text::GrammarCache;
+using wire::AnswerGrammar;
+using wire::GrammarKind;
+
+namespace {
+
+// Bytes of a compiler's sentence in an answer, and of an ignored keyword's path.
+constexpr size_t kMaxReasonBytes = 512;
+constexpr size_t kMaxPathBytes = 90;
+
+// The fields that a form may come by; static, for later errors.
+constexpr std::string_view kFormat = "response_format";
+constexpr std::string_view kFormatSchema = "response_format.json_schema.schema";
+constexpr std::string_view kObjectSchema = "response_format.schema";
+
+// How one field of a form is read.
+struct FormRow {
+  std::string_view name;  // of the member of structured_outputs
+  std::string_view path;
+  std::string_view guided;  // vLLM's older name; "" = none
+  GrammarKind kind;
+  std::string_view expected;
+};
+
+constexpr FormRow kForms[] = {
+    {"json", "structured_outputs.json", "guided_json", GrammarKind::kSchemaLoose, kExpectedSchema},
+    {"regex", "structured_outputs.regex", "guided_regex", GrammarKind::kRegex, kExpectedRegex},
+    {"choice", "structured_outputs.choice", "guided_choice", GrammarKind::kChoice, kExpectedChoice},
+    {"grammar", "structured_outputs.grammar", "guided_grammar", GrammarKind::kLark, kExpectedLark},
+    {"json_object", "structured_outputs.json_object", "", GrammarKind::kJsonObject,
+     "true or false"},
+    {"structural_tag", "structured_outputs.structural_tag", "", GrammarKind::kStructuralTag,
+     "an object {\"structures\":array,\"triggers\":array}, or its text"},
+};
+
+// Members of structured_outputs that would change what a form lets through.
+constexpr std::string_view kShapers[] = {"disable_any_whitespace", "disable_additional_properties",
+                                         "whitespace_pattern"};
+
+bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
+  *error = FieldError(code, field, expected);
+  return false;
+}
+
+// null, false, "" and []; {} is the schema of any JSON.
+bool IsUnset(const JsonValue& value) {
+  if (const bool* flag = value.AsBool()) return !*flag;
+  if (const std::string* text = value.AsString()) return text->empty();
+  if (const JsonValue::Array* array = value.AsArray()) return array->empty();
+  return value.is_null();
+}
+
+bool SetForm(std::string_view field, AnswerGrammar form, ApiParams* params, RequestError* error) {
+  if (form.text.size() > kMaxGrammarBytes) {
+    return Fail(error, ErrorCode::kInvalidValue, field,
+                fmt::format("at most {} bytes, it has {}", kMaxGrammarBytes, form.text.size()));
+  }
+  if (params->form) {
+    return Fail(error, ErrorCode::kConflict, field,
+                fmt::format("{} asks for a form of the answer too, and only one field may",
+                            params->form_field));
+  }
+  params->form = std::make_shared<AnswerGrammar>(std::move(form));
+  params->form_field = field;
+  return true;
+}
+
+bool IsListOfTexts(const JsonValue& value) {
+  const JsonValue::Array* list = value.AsArray();
+  return list != nullptr && std::all_of(list->begin(), list->end(), [](const JsonValue& item) {
+           return item.AsString() != nullptr;
+         });
+}
+
+// The text of a form of this kind; nothing = the value has another type.
+std::optional<std::string> TextOf(GrammarKind kind, const JsonValue& value) {
+  const std::string* text = value.AsString();
+  switch (kind) {
+    case GrammarKind::kJsonObject:
+      return value.AsBool() == nullptr ? std::nullopt : std::optional<std::string>("");
+    case GrammarKind::kRegex:
+    case GrammarKind::kLark:
+      return text == nullptr ? std::nullopt : std::optional<std::string>(*text);
+    case GrammarKind::kChoice:
+      if (!IsListOfTexts(value)) return std::nullopt;
+      break;
+    case GrammarKind::kSchemaStrict:
+    case GrammarKind::kSchemaLoose:
+    case GrammarKind::kStructuralTag:
+      if (text != nullptr) return *text;
+      if (value.AsObject() == nullptr) return std::nullopt;
+      break;
+  }
+  std::string json;
+  AppendJson(value, &json);
+  return json;
+}
+
+bool StoreForm(const FormRow& row, std::string_view field, const JsonValue& value,
+               ApiParams* params, RequestError* error) {
+  if (IsUnset(value)) return true;
+  if (HasHugeNumber(value)) {
+    return Fail(error, ErrorCode::kInvalidValue, field,
+                "free of numbers beyond 1.8e308 and -1.8e308");
+  }
+  std::optional<std::string> text = TextOf(row.kind, value);
+  if (!text.has_value()) return Fail(error, ErrorCode::kInvalidType, field, row.expected);
+  return SetForm(field, {.kind = row.kind, .text = *std::move(text)}, params, error);
+}
+
+const FormRow& RowOf(GrammarKind kind) {
+  return *std::find_if(std::begin(kForms), std::end(kForms),
+                       [kind](const FormRow& row) { return row.kind == kind; });
+}
+
+// {"type":"json_schema","json_schema":{"name":text,"schema":object,"strict":flag}}
+bool StoreJsonSchema(const JsonValue& value, ApiParams* params, RequestError* error) {
+  constexpr std::string_view kInner = "response_format.json_schema";
+  const JsonValue* inner = value.Find("json_schema");
+  if (inner == nullptr || inner->is_null()) {
+    return Fail(error, ErrorCode::kMissingField, kInner, "an object with name, schema and strict");
+  }
+  if (inner->AsObject() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, kInner, "an object with name, schema and strict");
+  }
+  const JsonValue* name = inner->Find("name");
+  if (name != nullptr && !name->is_null() && name->AsString() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, "response_format.json_schema.name", "a string");
+  }
+  const JsonValue* strict = inner->Find("strict");
+  if (strict != nullptr && !strict->is_null() && strict->AsBool() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, "response_format.json_schema.strict",
+                "true or false");
+  }
+  const JsonValue* schema = inner->Find("schema");
+  if (schema == nullptr || schema->is_null()) {
+    return Fail(error, ErrorCode::kMissingField, kFormatSchema, kExpectedSchema);
+  }
+  if (schema->AsObject() == nullptr && schema->AsString() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, kFormatSchema, kExpectedSchema);
+  }
+  FormRow row = RowOf(GrammarKind::kSchemaLoose);
+  const bool is_strict = strict != nullptr && strict->AsBool() != nullptr && *strict->AsBool();
+  if (is_strict) row.kind = GrammarKind::kSchemaStrict;
+  return StoreForm(row, kFormatSchema, *schema, params, error);
+}
+
+// "#/properties/a/format" -> ".properties.a.format", with what no header takes as '?'.
+std::string NameOfPlace(std::string_view place) {
+  std::string name;
+  for (const char c : place.substr(0, kMaxPathBytes)) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                          (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+    if (c == '#' && name.empty()) continue;
+    name.push_back(c == '/' ? '.' : is_plain ? c : '?');
+  }
+  return name;
+}
+
+std::string_view ExpectedOfKind(GrammarKind kind) {
+  switch (kind) {
+    case GrammarKind::kSchemaStrict:
+      return "a JSON Schema whose keywords can all be enforced (strict)";
+    case GrammarKind::kSchemaLoose:
+      return "a JSON Schema";
+    case GrammarKind::kRegex:
+      return "a regular expression without look-around and back references";
+    case GrammarKind::kChoice:
+      return "an array of texts that are not empty";
+    case GrammarKind::kLark:
+      return "a grammar in Lark's form, or in GBNF (root ::= ..)";
+    case GrammarKind::kStructuralTag:
+      return "an object {\"structures\":[{\"begin\",\"schema\",\"end\"}],\"triggers\":array}";
+    case GrammarKind::kJsonObject:
+      break;
+  }
+  return "used with a model that can be constrained";
+}
+
+}  // namespace
+
+bool StoreResponseFormat(const JsonValue& value, ApiParams* params, RequestError* error) {
+  const JsonValue* type = value.Find("type");
+  const std::string* name = type == nullptr ? nullptr : type->AsString();
+  if (name == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, kFormat, kExpectedResponseFormat);
+  }
+  if (*name == "text") return true;
+  if (*name == "json_schema") return StoreJsonSchema(value, params, error);
+  if (*name == "json_object") {
+    // llama-server's way to give a schema.
+    const JsonValue* schema = value.Find("schema");
+    if (schema != nullptr && !IsUnset(*schema)) {
+      return StoreForm(RowOf(GrammarKind::kSchemaLoose), kObjectSchema, *schema, params, error);
+    }
+    return SetForm(kFormat, {.kind = GrammarKind::kJsonObject}, params, error);
+  }
+  if (*name == "structural_tag") {
+    JsonValue::Object tag;
+    for (const JsonValue::Member& member : *value.AsObject()) {
+      if (member.first != "type") tag.push_back(member);
+    }
+    return StoreForm(RowOf(GrammarKind::kStructuralTag), kFormat, JsonValue(std::move(tag)), params,
+                     error);
+  }
+  return Fail(error, ErrorCode::kInvalidValue, kFormat, kExpectedResponseFormat);
+}
+
+bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestError* error) {
+  constexpr std::string_view kField = "structured_outputs";
+  const JsonValue::Object* members = value.AsObject();
+  if (members == nullptr) {
+    if (IsUnset(value)) return true;
+    return Fail(error, ErrorCode::kInvalidType, kField, kExpectedStructuredOutputs);
+  }
+  for (const std::string_view name : kShapers) {
+    const JsonValue* shaper = value.Find(name);
+    if (shaper == nullptr || IsUnset(*shaper)) continue;
+    return Fail(error, ErrorCode::kUnsupported, fmt::format("{}.{}", kField, name),
+                "absent; blanks between JSON tokens are bounded, and a schema says what properties "
+                "there are");
+  }
+  for (const auto& [name, member] : *members) {
+    const bool is_beside = name == "disable_fallback" || name == "backend" || name == "_backend" ||
+                           name == "_backend_was_auto";
+    const bool is_shaper =
+        std::find(std::begin(kShapers), std::end(kShapers), name) != std::end(kShapers);
+    if (is_beside || is_shaper || member.is_null()) continue;
+    const auto* const row =
+        std::find_if(std::begin(kForms), std::end(kForms),
+                     [&name = name](const FormRow& known) { return known.name == name; });
+    // Its meaning is unknown, and it may constrain the answer.
+    if (row == std::end(kForms)) {
+      return Fail(error, ErrorCode::kUnsupported, kField, kExpectedStructuredOutputs);
+    }
+    if (!StoreForm(*row, row->path, member, params, error)) return false;
+  }
+  return true;
+}
+
+bool StoreGuided(std::string_view name, const JsonValue& value, ApiParams* params,
+                 RequestError* error) {
+  const auto* const row =
+      std::find_if(std::begin(kForms), std::end(kForms),
+                   [name](const FormRow& known) { return known.guided == name; });
+  return StoreForm(*row, row->guided, value, params, error);
+}
+
+bool CheckGrammar(const ModelInfo& model, std::string_view field, const AnswerGrammar& grammar,
+                  std::vector<std::string>* ignored, RequestError* error) {
+  if (model.grammars == nullptr) {
+    return Fail(error, ErrorCode::kUnsupported, field,
+                "absent: the model has no vocabulary for it");
+  }
+  const StatusOr<Grammar> compiled = model.grammars->Compile(grammar.kind, grammar.text);
+  if (!compiled.ok()) {
+    const std::string reason =
+        LineForMessage(std::string(compiled.status().message()), kMaxReasonBytes);
+    return Fail(error, ErrorCode::kInvalidValue, field,
+                fmt::format("{}; {}", ExpectedOfKind(grammar.kind), reason));
+  }
+  if (ignored == nullptr) return true;
+  for (const std::string& place : compiled->ignored()) {
+    if (ignored->size() >= kMaxIgnoredNames) break;
+    ignored->push_back(fmt::format("{}{}", field, NameOfPlace(place)));
+  }
+  return true;
+}
+
+}  // namespace baton::api

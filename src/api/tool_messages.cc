@@ -1,0 +1,118 @@
+#include "src/api/tool_messages.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "fmt/format.h"
+
+namespace baton::api {
+
+using text::ChatMessage;
+using text::ChatTemplate;
+
+namespace {
+
+constexpr std::string_view kBeforeTools =
+    "You can call functions. Each of these lines describes one as JSON:\n";
+constexpr std::string_view kAfterTools =
+    "To call a function, answer with nothing but a JSON object of its name and its arguments: "
+    "{\"name\": \"...\", \"arguments\": {...}}";
+
+const JsonValue* FindMember(const JsonValue::Object& members, std::string_view name) {
+  for (const auto& [key, value] : members) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+std::string TextOf(const JsonValue* value) {
+  const std::string* text = value == nullptr ? nullptr : value->AsString();
+  return text == nullptr ? "" : *text;
+}
+
+// The functions as they were sent, one a line.
+std::string ToolLines(const ApiParams& params) {
+  std::string text(kBeforeTools);
+  const JsonValue* tools = FindMember(params.template_variables, "tools");
+  if (tools == nullptr || tools->AsArray() == nullptr) return text;
+  for (const JsonValue& tool : *tools->AsArray()) {
+    const JsonValue* function = tool.Find("function");
+    if (function == nullptr) continue;
+    AppendJson(*function, &text);
+    text.push_back('\n');
+  }
+  return text.append(kAfterTools);
+}
+
+// A call's id and the function that it called.
+using CallNames = std::vector<std::pair<std::string, std::string>>;
+
+// The calls of an assistant's turn in its text.
+ChatMessage WithCalls(const ChatMessage& turn, const JsonValue::Array& calls, CallNames* names) {
+  ChatMessage out{.role = turn.role, .content = turn.content};
+  for (const JsonValue& call : calls) {
+    const JsonValue* function = call.Find("function");
+    if (function == nullptr) continue;
+    const std::string name = TextOf(function->Find("name"));
+    names->emplace_back(TextOf(call.Find("id")), name);
+    if (!out.content.empty()) out.content.push_back('\n');
+    out.content.append("{\"name\": ");
+    AppendJsonString(name, &out.content);
+    out.content.append(", \"arguments\": ");
+    const JsonValue* arguments = function->Find("arguments");
+    AppendJson(arguments == nullptr ? JsonValue(JsonValue::Object()) : *arguments, &out.content);
+    out.content.push_back('}');
+  }
+  return out;
+}
+
+std::string ResultText(const ChatMessage& turn, const CallNames& names) {
+  std::string name = TextOf(FindMember(turn.members, "name"));
+  const std::string id = TextOf(FindMember(turn.members, "tool_call_id"));
+  for (const auto& [call_id, function] : names) {
+    if (!id.empty() && call_id == id) name = function;
+  }
+  if (name.empty()) return fmt::format("Result:\n{}", turn.content);
+  return fmt::format("Result of {}:\n{}", name, turn.content);
+}
+
+}  // namespace
+
+bool NeedsToolMessages(const ChatTemplate& chat_template, const ApiParams& params) {
+  return !params.tools.functions.empty() && !chat_template.Reads("tools");
+}
+
+std::vector<ChatMessage> MessagesWithTools(const ApiParams& params) {
+  std::vector<ChatMessage> out;
+  CallNames names;
+  bool follows_result = false;
+  if (params.tools.may_call()) {
+    const bool has_system =
+        !params.messages.empty() &&
+        (params.messages.front().role == "system" || params.messages.front().role == "developer");
+    out.push_back({.role = "system", .content = ""});
+    if (has_system) out.back().content = params.messages.front().content + "\n\n";
+    out.back().content += ToolLines(params);
+  }
+  for (const ChatMessage& turn : params.messages) {
+    const bool is_merged = &turn == &params.messages.front() && !out.empty() &&
+                           (turn.role == "system" || turn.role == "developer");
+    if (is_merged) continue;
+    const JsonValue* calls = FindMember(turn.members, "tool_calls");
+    const bool is_result = turn.role == "tool";
+    if (is_result && follows_result) {
+      out.back().content += "\n\n" + ResultText(turn, names);
+    } else if (is_result) {
+      out.push_back({.role = "user", .content = ResultText(turn, names)});
+    } else if (calls != nullptr && calls->AsArray() != nullptr && !calls->AsArray()->empty()) {
+      out.push_back(WithCalls(turn, *calls->AsArray(), &names));
+    } else {
+      out.push_back(turn);
+    }
+    follows_result = is_result;
+  }
+  return out;
+}
+
+}  // namespace baton::api

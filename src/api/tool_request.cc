@@ -1,0 +1,326 @@
+#include "src/api/tool_request.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "src/api/answer_form.h"
+#include "src/api/read_json.h"
+#include "src/base/limits.h"
+#include "src/text/special_tokens.h"
+#include "src/text/tokenizer.h"
+#include "src/text/tools/tool_parser.h"
+
+namespace baton::api {
+
+using limits::kMaxGrammarBytes;
+using limits::kMaxStopTokens;
+using router::ErrorCode;
+using router::FieldError;
+using router::ModelInfo;
+using router::RequestError;
+using text::SpecialMatch;
+using text::SpecialScope;
+using text::Tokenizer;
+using text::ToolShape;
+using text::ToolStyle;
+using text::ToolStyleOf;
+using wire::AnswerGrammar;
+using wire::GrammarKind;
+
+namespace {
+
+// Grammars write the text of tokens, and most styles mark calls with control tokens, which have
+// none there. A forced call of such a model is bare JSON.
+bool ForcesOwnMarkup(ToolStyle style) {
+  return style == ToolStyle::kHermes || style == ToolStyle::kQwen3Coder ||
+         style == ToolStyle::kLlama3;
+}
+
+uint8_t TypeBit(std::string_view name) {
+  constexpr std::array<std::pair<std::string_view, uint8_t>, 7> kBits = {{
+      {"string", text::kJsonText},
+      {"number", text::kJsonNumber},
+      {"integer", text::kJsonNumber},
+      {"boolean", text::kJsonBool},
+      {"null", text::kJsonNull},
+      {"object", text::kJsonObject},
+      {"array", text::kJsonArray},
+  }};
+  for (const auto& [known, bit] : kBits) {
+    if (known == name) return bit;
+  }
+  return 0;
+}
+
+// The types that a schema names, as bits; 0 = it names none that is understood.
+uint8_t TypesOf(const JsonValue& schema) {
+  uint8_t types = 0;
+  const JsonValue* type = schema.Find("type");
+  if (type != nullptr && type->AsString() != nullptr) types |= TypeBit(*type->AsString());
+  if (type != nullptr && type->AsArray() != nullptr) {
+    for (const JsonValue& one : *type->AsArray()) {
+      if (one.AsString() != nullptr) types |= TypeBit(*one.AsString());
+    }
+  }
+  for (const char* key : {"anyOf", "oneOf"}) {
+    const JsonValue* list = schema.Find(key);
+    if (list == nullptr || list->AsArray() == nullptr) continue;
+    for (const JsonValue& branch : *list->AsArray()) {
+      const uint8_t of_branch = TypesOf(branch);
+      if (of_branch == 0) return 0;
+      types |= of_branch;
+    }
+  }
+  return types;
+}
+
+ToolShape ShapeOf(const ToolFunction& function) {
+  ToolShape shape{.name = function.name, .parameters = {}};
+  const JsonValue* properties = function.parameters.Find("properties");
+  if (properties == nullptr || properties->AsObject() == nullptr) return shape;
+  for (const auto& [name, schema] : *properties->AsObject()) {
+    shape.parameters.emplace_back(name, TypesOf(schema));
+  }
+  return shape;
+}
+
+// The control tokens of the vocabulary with these texts.
+std::vector<TokenId> ControlTokens(const Tokenizer& tokenizer,
+                                   std::span<const std::string_view> texts) {
+  std::vector<TokenId> ids;
+  for (const std::string_view text : texts) {
+    const std::optional<SpecialMatch> match =
+        tokenizer.special_tokens().FindNext(text, 0, SpecialScope::kAll);
+    const bool is_whole = match.has_value() && match->begin == 0 && match->end == text.size();
+    if (is_whole && tokenizer.IsSpecial(match->id)) ids.push_back(match->id);
+  }
+  return ids;
+}
+
+// The schema of a function's arguments: an object that has the declared properties alone, unless
+// the schema says otherwise.
+JsonValue ArgumentsSchema(const ToolFunction& function) {
+  JsonValue::Object schema;
+  bool is_open = false;
+  if (const JsonValue::Object* members = function.parameters.AsObject()) {
+    for (const JsonValue::Member& member : *members) {
+      const std::string_view key = member.first;
+      if (key != "type") schema.push_back(member);
+      is_open |= key == "additionalProperties" || key == "patternProperties" || key == "$ref" ||
+                 key == "anyOf" || key == "oneOf" || key == "allOf";
+    }
+  }
+  schema.emplace_back("type", JsonValue(std::string("object")));
+  if (!is_open) schema.emplace_back("additionalProperties", JsonValue(false));
+  return JsonValue(std::move(schema));
+}
+
+// How a style writes one call around its arguments.
+struct CallMarkup {
+  std::string begin;
+  std::string end;
+};
+
+CallMarkup MarkupOf(ToolStyle style, const std::string& name) {
+  if (style == ToolStyle::kHermes) {
+    return {"<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": ", "}\n</tool_call>"};
+  }
+  if (style == ToolStyle::kQwen3Coder) {
+    return {"<tool_call>\n<function=" + name + ">\n", "</function>\n</tool_call>"};
+  }
+  const std::string_view key = style == ToolStyle::kLlama3 ? "parameters" : "arguments";
+  return {fmt::format("{{\"name\": \"{}\", \"{}\": ", name, key), "}"};
+}
+
+// The functions that an answer may call, by their places in the request.
+std::vector<size_t> CallableOf(const ToolParams& tools) {
+  std::vector<size_t> callable;
+  for (size_t i = 0; i < tools.functions.size(); ++i) {
+    const bool is_other =
+        tools.choice == ToolChoice::kNamed && tools.functions[i].name != tools.named;
+    if (!is_other) callable.push_back(i);
+  }
+  return callable;
+}
+
+JsonValue TextValue(std::string text) { return JsonValue(std::move(text)); }
+
+// A structural tag of calls. Where a call is demanded nothing else may stand in the answer.
+std::string TagOf(const ToolParams& tools, ToolStyle style, const std::vector<size_t>& callable) {
+  JsonValue::Array structures;
+  for (const size_t i : callable) {
+    const ToolFunction& function = tools.functions[i];
+    CallMarkup markup = MarkupOf(style, function.name);
+    JsonValue::Object structure;
+    structure.emplace_back("begin", TextValue(std::move(markup.begin)));
+    structure.emplace_back("schema", ArgumentsSchema(function));
+    structure.emplace_back("end", TextValue(std::move(markup.end)));
+    if (style == ToolStyle::kQwen3Coder) {
+      structure.emplace_back("content", TextValue("qwen_xml"));
+    }
+    structures.emplace_back(std::move(structure));
+  }
+  JsonValue::Object tag;
+  tag.emplace_back("structures", JsonValue(std::move(structures)));
+  if (tools.must_call()) {
+    // Llama 3's templates show one call a turn.
+    const bool is_single =
+        !tools.parallel || tools.choice == ToolChoice::kNamed || style == ToolStyle::kLlama3;
+    const size_t max_calls = is_single ? 1 : kMaxForcedCalls;
+    tag.emplace_back("at_least_one", JsonValue(true));
+    tag.emplace_back("max_tags", JsonValue(static_cast<int64_t>(max_calls)));
+    tag.emplace_back("separator", TextValue("\n"));
+  } else {
+    tag.emplace_back("triggers", JsonValue(JsonValue::Array{TextValue("<tool_call>")}));
+  }
+  std::string text;
+  AppendJson(JsonValue(std::move(tag)), &text);
+  return text;
+}
+
+constexpr std::string_view kPlace = "#/structures/";
+
+// The tool that a place "#/structures/K/schema.." or a name "tools.structures.K.schema.." speaks
+// of. Sets `rest` to what follows the schema; nothing = it speaks of no schema.
+std::optional<size_t> ToolAt(std::string_view place, const std::vector<size_t>& callable,
+                             std::string_view* rest) {
+  constexpr std::string_view kName = "structures";
+  const size_t at = place.find(kName);
+  if (at == std::string_view::npos) return std::nullopt;
+  place.remove_prefix(at + kName.size() + 1);
+  size_t idx = 0;
+  const auto parsed = std::from_chars(place.data(), place.data() + place.size(), idx);
+  place.remove_prefix(static_cast<size_t>(parsed.ptr - place.data()));
+  constexpr std::string_view kSchema = "/schema";
+  const bool is_schema = parsed.ec == std::errc() && idx < callable.size() &&
+                         place.size() >= kSchema.size() &&
+                         place.substr(1).starts_with(kSchema.substr(1));
+  if (!is_schema) return std::nullopt;
+  *rest = place.substr(kSchema.size());
+  return callable[idx];
+}
+
+std::string SchemaField(size_t tool) { return fmt::format("tools[{}].function.parameters", tool); }
+
+// Compiles the grammar. Errors and dropped keywords are told by the tool's own names.
+bool CheckTag(const ToolParams& tools, const std::vector<size_t>& callable,
+              const AnswerGrammar& grammar, BuiltRequest* built, RequestError* error) {
+  if (grammar.text.size() > kMaxGrammarBytes) {
+    *error = FieldError(ErrorCode::kInvalidValue, "tools",
+                        fmt::format("schemas of at most {} bytes together", kMaxGrammarBytes));
+    return false;
+  }
+  std::vector<std::string> ignored;
+  std::string_view rest;
+  if (!CheckGrammar(*built->plan.model, "tools", grammar, &ignored, error)) {
+    const size_t at = error->expected.find(kPlace);
+    if (at == std::string::npos) return false;
+    const std::string place = error->expected.substr(at);
+    const std::optional<size_t> tool = ToolAt(place, callable, &rest);
+    if (!tool.has_value()) return false;
+    *error = FieldError(ErrorCode::kInvalidValue, SchemaField(*tool),
+                        fmt::format("a JSON Schema; #{}", rest));
+    return false;
+  }
+  for (const std::string& name : ignored) {
+    const std::optional<size_t> tool = ToolAt(name, callable, &rest);
+    const std::string field = tool.has_value() ? SchemaField(*tool).append(rest) : name;
+    if (tool.has_value() && tools.functions[*tool].strict) {
+      *error = FieldError(ErrorCode::kInvalidValue, field,
+                          "a keyword that can be enforced, since the function is strict");
+      return false;
+    }
+    AddUnread({field}, &built->unread);
+  }
+  return true;
+}
+
+// Names the functions whose `strict` nothing enforces.
+void NameUnenforced(const ToolParams& tools, BuiltRequest* built) {
+  for (size_t i = 0; i < tools.functions.size(); ++i) {
+    if (!tools.functions[i].strict) continue;
+    AddUnread({fmt::format("tools[{}].function.strict", i)}, &built->unread);
+  }
+}
+
+}  // namespace
+
+void SetToolReading(const ApiParams& params, std::optional<ToolStyle> routers,
+                    BuiltRequest* built) {
+  AnswerPlan& plan = built->plan;
+  const ModelInfo& model = *plan.model;
+  if (!IsConversation(plan.endpoint) || model.chat_template == nullptr) return;
+  const ToolParams& tools = params.tools;
+  const std::optional<ToolStyle> chosen = tools.style.has_value() ? tools.style : routers;
+  ToolStyle style = chosen.value_or(ToolStyleOf(model.chat_template->source()));
+  const bool has_channels = style == ToolStyle::kHarmony && plan.splits_reasoning;
+  if (!tools.may_call() && !has_channels) return;
+  const bool is_unknown = style == ToolStyle::kNone && !chosen.has_value();
+  if (is_unknown) style = ToolStyle::kGeneric;
+
+  auto reading = std::make_shared<ToolReading>();
+  reading->id_style = style;
+  const bool is_bare = tools.must_call() && !ForcesOwnMarkup(style) && style != ToolStyle::kNone;
+  reading->style = is_bare ? ToolStyle::kGeneric : style;
+  if (tools.may_call()) {
+    for (const ToolFunction& function : tools.functions) {
+      reading->rules.functions.push_back(ShapeOf(function));
+    }
+    const bool is_single = !tools.parallel || tools.choice == ToolChoice::kNamed;
+    reading->rules.max_calls = is_single ? 1 : UINT32_MAX;
+  } else {
+    reading->rules.max_calls = 0;
+  }
+  built->request.shown_tokens = ControlTokens(*model.tokenizer, ToolMarks(reading->style));
+  std::vector<TokenId>& stops = built->request.sampling.stop_token_ids;
+  for (const TokenId id : ControlTokens(*model.tokenizer, ToolStops(reading->style))) {
+    if (stops.size() < kMaxStopTokens) stops.push_back(id);
+  }
+  plan.tools = std::move(reading);
+}
+
+bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, RequestError* error) {
+  const ToolParams& tools = params.tools;
+  if (built->plan.tools == nullptr || !tools.may_call()) return true;
+  const ToolStyle style = built->plan.tools->style;
+  if (tools.must_call()) {
+    if (style == ToolStyle::kNone) {
+      *error = FieldError(ErrorCode::kConflict, "tool_choice",
+                          "a call that is demanded needs a tool_parser other than \"none\"");
+      return false;
+    }
+    if (params.form) {
+      *error = FieldError(ErrorCode::kConflict, params.form_field,
+                          "it must be absent where tool_choice demands a call");
+      return false;
+    }
+  } else {
+    const bool is_strict =
+        std::any_of(tools.functions.begin(), tools.functions.end(),
+                    [](const ToolFunction& function) { return function.strict; });
+    if (!is_strict) return true;
+    if (style != ToolStyle::kHermes || params.form) {
+      NameUnenforced(tools, built);
+      return true;
+    }
+  }
+  const std::vector<size_t> callable = CallableOf(tools);
+  auto grammar = std::make_shared<AnswerGrammar>();
+  grammar->kind = GrammarKind::kStructuralTag;
+  grammar->start = built->grammar_start;
+  grammar->text = TagOf(tools, style, callable);
+  if (!CheckTag(tools, callable, *grammar, built, error)) return false;
+  built->request.sampling.grammar = std::move(grammar);
+  built->request.fields.grammar = "tools";
+  built->plan.is_constrained = tools.must_call();
+  return true;
+}
+
+}  // namespace baton::api

@@ -1,0 +1,31 @@
+// What tools change in a request and in the reading of its answer: the style of calls, and the
+// grammar that forces one. Pure but for the model's cache of grammars; any thread.
+#ifndef BATON_API_TOOL_REQUEST_H_
+#define BATON_API_TOOL_REQUEST_H_
+
+#include <cstddef>
+#include <optional>
+
+#include "src/api/build_request.h"
+#include "src/api/params.h"
+#include "src/router/request_error.h"
+#include "src/text/tools/tool_style.h"
+
+namespace baton::api {
+
+// Calls that one answer may have where tool_choice demands any. Without a bound a small model calls
+// until its tokens are used up.
+inline constexpr size_t kMaxForcedCalls = 16;
+
+// Sets how the calls of a chat answer are read, which control tokens show in it and which end it.
+// `routers`: the style of requests that name none; nothing = as the template says.
+void SetToolReading(const ApiParams& params, std::optional<text::ToolStyle> routers,
+                    BuiltRequest* built);
+
+// Sets the grammar of an answer that must be a call, or that may be one of a strict function.
+// Follows SetToolReading and the rendering of the prompt. False: `error` names the tool's schema.
+bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, router::RequestError* error);
+
+}  // namespace baton::api
+
+#endif  // BATON_API_TOOL_REQUEST_H_

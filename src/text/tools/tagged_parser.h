@@ -1,0 +1,94 @@
+// Calls between "<tool_call>" and "</tool_call>": JSON objects (Hermes, Qwen 2.5 and 3) or
+// "<function=NAME><parameter=KEY>VALUE</parameter></function>" (Qwen3-Coder, Qwen 3.5, Nemotron 3).
+// One thread.
+#ifndef BATON_TEXT_TOOLS_TAGGED_PARSER_H_
+#define BATON_TEXT_TOOLS_TAGGED_PARSER_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "src/text/tools/json_call.h"
+#include "src/text/tools/mark_matcher.h"
+#include "src/text/tools/tool_parser.h"
+
+namespace baton::text {
+
+// Reads what follows "<function=": the name, then parameters whose values become JSON by the types
+// of their schema. A parameter that is a text streams; other values are given when they end.
+class XmlCall {
+ public:
+  enum class Step : uint8_t { kMore, kFunctionEnd, kCallEnd, kBroken };
+
+  explicit XmlCall(const ToolRules& rules);
+
+  void Start();
+  Step Push(char c, PartsWriter* out);
+  bool has_begun() const { return place_ != Place::kName; }
+  // The bytes of a name that has not ended.
+  const std::string& held() const { return name_; }
+
+ private:
+  enum class Place : uint8_t { kName, kBetween, kKey, kValue };
+
+  Step OnName(char c, PartsWriter* out);
+  Step OnBetween(char c, PartsWriter* out);
+  Step OnKey(char c, PartsWriter* out);
+  void OnValue(char c, PartsWriter* out);
+  void AddToValue(std::string_view text, PartsWriter* out);
+  void EndValue(PartsWriter* out);
+
+  const ToolRules& rules_;
+  const ToolShape* function_ = nullptr;
+  Place place_ = Place::kName;
+  MarkMatcher between_;
+  MarkMatcher value_end_;
+  std::string name_;
+  std::string key_;
+  std::string value_;  // of a parameter that is no text
+  std::string released_;
+  uint8_t types_ = 0;
+  bool streams_ = false;         // the value is a text
+  bool at_value_start_ = false;  // one line break after the tag is no part of the value
+  bool holds_break_ = false;     // nor is one before the closing tag
+  uint32_t num_parameters_ = 0;
+};
+
+// kQwen3Coder also takes "<function=" without "<tool_call>" before it.
+class TaggedParser final : public ToolParser {
+ public:
+  TaggedParser(ToolStyle style, const ToolRules& rules);
+  bool in_call() const override { return place_ != Place::kText; }
+
+ private:
+  enum class Place : uint8_t {
+    kText,
+    kOpened,  // after "<tool_call>": blanks, and perhaps a part of "<function="
+    kJson,
+    kXml,
+    kClosing,  // after a call: blanks and "</tool_call>"
+  };
+
+  void OnByte(char c) override;
+  void OnEnd() override;
+  void OnText(char c);
+  void OnOpened(char c);
+  void OnJson(char c);
+  void OnXml(char c);
+  void OnClosing(char c);
+  void BeginXml();
+  void GiveBack(std::string_view more);
+
+  JsonCall json_;
+  XmlCall xml_;
+  MarkMatcher text_marks_;
+  MarkMatcher function_mark_;
+  MarkMatcher closing_marks_;
+  Place place_ = Place::kText;
+  std::string markup_;  // since "<tool_call>", before a call has begun
+  std::string released_;
+};
+
+}  // namespace baton::text
+
+#endif  // BATON_TEXT_TOOLS_TAGGED_PARSER_H_

@@ -1,0 +1,177 @@
+// The form that a client asks of an answer: which grammar the router gives its workers, and what it
+// refuses before any of them hears of it.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/wire/answer_grammar.h"
+#include "tests/api/http_api_rig.h"
+
+namespace baton::api {
+
+using router::ModelInfo;
+using router::TestModel;
+using scheduler::FinishReason;
+using text::ChatTemplate;
+using wire::AnswerGrammar;
+using wire::GrammarKind;
+using wire::GrammarStart;
+
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kPrompt = R"({"prompt":"hello")";
+
+class AnswerFormTest : public HttpApiTest {
+ protected:
+  AnswerFormTest() { AnswerWith("x"); }
+
+  // The grammar of the request that the router got; `fields` begin with a comma.
+  AnswerGrammar Sent(const std::string& fields) {
+    const auto responder = Post(kChatPath, kHello + fields + "}");
+    EXPECT_EQ(responder->status, 200) << fields << responder->body;
+    if (responder->status != 200) return {};
+    const auto submitted = submitter_.WaitSubmitted(num_sent_++);
+    EXPECT_FALSE(submitted.request.sampling.grammar == nullptr) << fields;
+    return *submitted.request.sampling.grammar;
+  }
+  size_t num_sent_ = 0;
+};
+
+TEST_F(AnswerFormTest, EveryFieldBecomesAGrammar) {
+  struct Case {
+    std::string fields;
+    GrammarKind kind;
+    std::string text;
+  };
+  const std::string schema =
+      R"({"type":"object","properties":{"b":{},"a":{"maximum":9007199254740992}}})";
+  const std::string strict =
+      R"(,"response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":)";
+  for (const Case& c : {
+           Case{R"(,"response_format":{"type":"json_object"})", GrammarKind::kJsonObject, ""},
+           Case{strict + schema + "}}", GrammarKind::kSchemaStrict, schema},
+           Case{R"(,"response_format":{"type":"json_schema","json_schema":{"schema":)" + schema +
+                    "}}",
+                GrammarKind::kSchemaLoose, schema},
+           Case{R"(,"response_format":{"type":"json_object","schema":)" + schema + "}",
+                GrammarKind::kSchemaLoose, schema},
+           Case{R"(,"structured_outputs":{"json":)" + schema + "}", GrammarKind::kSchemaLoose,
+                schema},
+           Case{R"(,"structured_outputs":{"json":"{ }"})", GrammarKind::kSchemaLoose, "{ }"},
+           Case{R"(,"structured_outputs":{"regex":"a+"})", GrammarKind::kRegex, "a+"},
+           Case{R"(,"structured_outputs":{"choice":["yes","no"]})", GrammarKind::kChoice,
+                R"(["yes","no"])"},
+           Case{R"(,"structured_outputs":{"grammar":"start: \"a\""})", GrammarKind::kLark,
+                "start: \"a\""},
+           Case{R"(,"structured_outputs":{"json_object":true})", GrammarKind::kJsonObject, ""},
+           Case{R"(,"guided_json":{})", GrammarKind::kSchemaLoose, "{}"},
+           Case{R"(,"guided_regex":"a+")", GrammarKind::kRegex, "a+"},
+           Case{R"(,"guided_choice":["yes"])", GrammarKind::kChoice, R"(["yes"])"},
+           Case{R"(,"guided_grammar":"start: \"a\"")", GrammarKind::kLark, "start: \"a\""},
+       }) {
+    const AnswerGrammar sent = Sent(c.fields);
+    EXPECT_EQ(sent.kind, c.kind) << c.fields;
+    EXPECT_EQ(sent.text, c.text) << c.fields;
+    EXPECT_EQ(sent.start, GrammarStart::kFirstToken) << c.fields;
+  }
+}
+
+TEST_F(AnswerFormTest, ABadFormIsRefusedBeforeAWorkerHearsOfIt) {
+  struct Case {
+    std::string fields;
+    const char* param;
+    const char* code;
+    const char* says;
+  };
+  const std::string strict =
+      R"(,"response_format":{"type":"json_schema","json_schema":{"strict":true,"schema":)";
+  for (const Case& c : {
+           Case{strict + R"({"properties":{"a":{"type":"array","uniqueItems":true}}}}})",
+                "response_format.json_schema.schema", "invalid_value",
+                "#/properties/a/uniqueItems: the keyword is not supported"},
+           Case{strict + R"({"type":"text"}}})", "response_format.json_schema.schema",
+                "invalid_value", "#/type"},
+           Case{R"(,"structured_outputs":{"json":"{\"type\":"})", "structured_outputs.json",
+                "invalid_value", "a JSON Schema"},
+           Case{R"(,"structured_outputs":{"regex":"("})", "structured_outputs.regex",
+                "invalid_value", "a regular expression"},
+           Case{R"(,"guided_choice":[""])", "guided_choice", "invalid_value", "text 0 is empty"},
+           Case{R"(,"guided_grammar":"root ::= a")", "guided_grammar", "invalid_value",
+                "line 1: there is no rule 'a'"},
+           Case{R"(,"guided_regex":")" + std::string((1 << 20) + 1, 'a') + "\"", "guided_regex",
+                "invalid_value", "at most 1048576 bytes, it has 1048577"},
+           Case{R"(,"response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})",
+                "structured_outputs.regex", "invalid_combination", "response_format asks"},
+       }) {
+    for (const auto& [path, head] :
+         {std::pair(kChatPath, kHello), std::pair(kCompletionPath, kPrompt)}) {
+      const auto responder = Post(path, head + c.fields + "}");
+      EXPECT_EQ(responder->status, 400) << c.param;
+      EXPECT_EQ(Text(*responder, {"error", "param"}), c.param);
+      EXPECT_EQ(Text(*responder, {"error", "code"}), c.code) << c.param;
+      EXPECT_THAT(Text(*responder, {"error", "message"}), HasSubstr(c.says)) << c.param;
+    }
+  }
+  (void)Sent(R"(,"guided_regex":"a")");  // the first that the router got
+}
+
+TEST_F(AnswerFormTest, WhatALooseSchemaDropsIsNamed) {
+  const auto responder =
+      Post(kChatPath,
+           kHello + R"(,"nick":1,"response_format":{"type":"json_schema","json_schema":)"
+                    R"({"schema":{"properties":{"a b":{"type":"array","uniqueItems":true}}}}}})");
+  EXPECT_EQ(responder->status, 200) << responder->body;
+  EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"),
+            "nick, response_format.json_schema.schema.properties.a?b.uniqueItems");
+}
+
+TEST_F(AnswerFormTest, AGrammarBeginsAfterThoughts) {
+  struct Case {
+    const char* chat_template;
+    GrammarStart start;
+  };
+  for (const Case& c : {
+           Case{"{{ messages[0].content }}<assistant>", GrammarStart::kFirstToken},
+           Case{"{{ messages[0].content.split('</think>')[0] }}<assistant>",
+                GrammarStart::kMayThink},
+           Case{"{{ messages[0].content }}<assistant><think>\n", GrammarStart::kAfterThoughts},
+           Case{"{{ messages[0].content }}<assistant><think>\n\n</think>\n\n",
+                GrammarStart::kFirstToken},
+       }) {
+    auto model = std::make_shared<ModelInfo>(*TestModel());
+    model->chat_template = std::make_shared<const ChatTemplate>(
+        ChatTemplate::Create(c.chat_template, "", "<eos>").value());
+    submitter_.models = {model};
+    EXPECT_EQ(Sent(R"(,"guided_regex":"a")").start, c.start) << c.chat_template;
+  }
+}
+
+TEST_F(AnswerFormTest, ACutAnswerSaysThatItIsIncomplete) {
+  const std::string form = R"(,"response_format":{"type":"json_object"})";
+  const std::string cut =
+      R"("stop_reason":null,"incomplete_details":{"reason":"max_output_tokens"})";
+  AnswerWith("{", FinishReason::kLength);
+  EXPECT_THAT(Post(kChatPath, kHello + form + "}")->body, HasSubstr(cut));
+  EXPECT_THAT(Post(kChatPath, kHello + form + R"(,"stream":true})")->body, HasSubstr(cut));
+  EXPECT_THAT(Post(kCompletionPath, kPrompt + form + "}")->body, HasSubstr(cut));
+  const auto lacks = ::testing::Not(HasSubstr("incomplete_details"));
+  EXPECT_THAT(Post(kChatPath, kHello + "}")->body, lacks) << "it has no form";
+  AnswerWith("{}");
+  EXPECT_THAT(Post(kChatPath, kHello + form + "}")->body, lacks) << "it is whole";
+}
+
+TEST_F(AnswerFormTest, AFormThatAsksForNothingIsNone) {
+  for (const char* fields : {R"("response_format":{"type":"text"})", R"("structured_outputs":{})",
+                             R"("guided_json":null,"guided_choice":[],"guided_regex":"")"}) {
+    const auto responder = Post(kChatPath, kHello + "," + fields + "}");
+    EXPECT_EQ(responder->status, 200) << fields << responder->body;
+    EXPECT_TRUE(submitter_.WaitSubmitted(num_sent_++).request.sampling.grammar == nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace baton::api
