@@ -29,7 +29,8 @@ const std::string kRepeated =
     R"("tool_choice":"auto","tools":[],"top_logprobs":0,"top_p":1.0,"truncation":"disabled",)"
     R"("user":null)";
 const std::string kUsage =
-    R"("usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":7,"cache_write_tokens":0},)"
+    R"("usage":{"input_tokens":9,)"
+    R"("input_tokens_details":{"cached_tokens":7,"cache_write_tokens":0},)"
     R"("output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":11})";
 
 // Without names and times that differ from run to run.
@@ -209,17 +210,17 @@ TEST_F(ResponsesTest, ItemsBecomeMessages) {
   EXPECT_EQ(MessagesOf(R"({"instructions":"Be brief.","input":"hi"})"),
             "system:Be brief.;user:hi;");
   EXPECT_EQ(
-      MessagesOf(
-          R"({"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},)"
-          R"({"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":null,)"
-          R"("content":[{"type":"reasoning_text","text":"hm"}]},)"
-          R"({"type":"message","id":"msg_1","role":"assistant","status":"completed",)"
-          R"("content":[{"type":"output_text","text":"b","annotations":[],"logprobs":[]}]},)"
-          R"({"type":"function_call","id":"fc_1","call_id":"c1","name":"f","arguments":"{\"x\":1}"},)"
-          R"({"type":"function_call","call_id":"c2","name":"g","arguments":""},)"
-          R"({"type":"function_call_output","call_id":"c1","output":"one"},)"
-          R"({"type":"function_call_output","call_id":"c2",)"
-          R"("output":[{"type":"input_text","text":"two"}]}]})"),
+      MessagesOf(R"({"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},)"
+                 R"({"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":null,)"
+                 R"("content":[{"type":"reasoning_text","text":"hm"}]},)"
+                 R"({"type":"message","id":"msg_1","role":"assistant","status":"completed",)"
+                 R"("content":[{"type":"output_text","text":"b","annotations":[],"logprobs":[]}]},)"
+                 R"({"type":"function_call","id":"fc_1","call_id":"c1","name":"f",)"
+                 R"("arguments":"{\"x\":1}"},)"
+                 R"({"type":"function_call","call_id":"c2","name":"g","arguments":""},)"
+                 R"({"type":"function_call_output","call_id":"c1","output":"one"},)"
+                 R"({"type":"function_call_output","call_id":"c2",)"
+                 R"("output":[{"type":"input_text","text":"two"}]}]})"),
       R"(user:a;assistant:b reasoning_content="hm" tool_calls=[{"id":"c1","type":"function",)"
       R"("function":{"name":"f","arguments":{"x":1}}},{"id":"c2","type":"function",)"
       R"("function":{"name":"g","arguments":{}}}];tool:one tool_call_id="c1";)"

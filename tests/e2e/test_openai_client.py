@@ -1,4 +1,4 @@
-"""The official clients of OpenAI, Anthropic and Ollama work unchanged, and what they read is exact."""
+"""The clients of OpenAI, Anthropic and Ollama work unchanged, and what they read is exact."""
 
 import enum
 import json
