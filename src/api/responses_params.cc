@@ -9,6 +9,7 @@
 #include "src/api/json_fields.h"
 #include "src/api/read_json.h"
 #include "src/api/responses_input.h"
+#include "src/api/schema.h"
 
 namespace baton::api {
 
@@ -118,6 +119,16 @@ class Reader {
     for (const auto& [name, way] : kRefused) {
       const JsonValue* value = GivenMember(root_, name);
       if (value != nullptr) return Fail(ErrorCode::kUnsupported, name, way);
+    }
+    // The answer repeats them as JSON, which has no such numbers.
+    for (const std::string_view name : kOwn) {
+      const JsonValue* value = GivenMember(root_, name);
+      if (value == nullptr || !HasHugeNumber(*value)) continue;
+      return Fail(ErrorCode::kInvalidValue, name, kExpectedNumbers);
+    }
+    const JsonValue* calls = GivenMember(root_, "max_tool_calls");
+    if (calls != nullptr && !calls->IsNumber()) {
+      return Fail(ErrorCode::kInvalidType, "max_tool_calls", "an integer");
     }
     const JsonValue* count = GivenMember(root_, "n");
     int64_t number = 0;

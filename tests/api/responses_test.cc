@@ -273,6 +273,7 @@ TEST_F(ResponsesTest, WrongFieldsAreNamed) {
       {R"({"input":"a","messages":[]})", "messages", ErrorCode::kUnsupported},
       {R"({"input":"a","max_tokens":5})", "max_tokens", ErrorCode::kUnsupported},
       {R"({"input":"a","n":2})", "n", ErrorCode::kUnsupported},
+      {R"({"input":"a","max_tool_calls":1e400})", "max_tool_calls", ErrorCode::kInvalidValue},
       {R"({"input":"a","audio":{"voice":"x"}})", "audio", ErrorCode::kUnsupported},
   };
   for (const Case& c : cases) {
