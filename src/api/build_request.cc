@@ -442,6 +442,11 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
 std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, std::string_view id,
                                               RequestError* error) {
   if (auto model = submitter.FindModel(id)) return model;
+  // Ollama's clients add this tag to names without one.
+  constexpr std::string_view kLatest = ":latest";
+  if (id.size() > kLatest.size() && id.ends_with(kLatest)) {
+    if (auto model = submitter.FindModel(id.substr(0, id.size() - kLatest.size()))) return model;
+  }
   *error = RequestError{};
   const size_t num_models = submitter.Models().size();
   if (num_models == 0) {

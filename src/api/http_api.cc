@@ -11,12 +11,15 @@
 #include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
 #include "src/api/messages_surface.h"
+#include "src/api/ollama_json.h"
+#include "src/api/ollama_surface.h"
 #include "src/api/openai_json.h"
 #include "src/api/openai_surface.h"
 #include "src/api/openapi_json.h"
 #include "src/api/path_hints.h"
 #include "src/api/prompt_fan_in.h"
 #include "src/api/read_json.h"
+#include "src/api/responses_surface.h"
 #include "src/api/schema.h"
 #include "src/api/tokenize_json.h"
 #include "src/base/percent_text.h"
@@ -167,6 +170,18 @@ HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
       return {&kMessagesSurface, &HttpApi::Generate};
     case ApiRoute::kCountTokens:
       return {&kMessagesSurface, &HttpApi::PostCountTokens};
+    case ApiRoute::kResponses:
+      return {&kResponsesSurface, &HttpApi::Generate};
+    case ApiRoute::kOllamaChat:
+      return {&kOllamaChatSurface, &HttpApi::PostOllamaChat};
+    case ApiRoute::kOllamaGenerate:
+      return {&kOllamaGenerateSurface, &HttpApi::PostOllamaGenerate};
+    case ApiRoute::kOllamaShow:
+      return {&kOllamaChatSurface, &HttpApi::PostOllamaShow};
+    case ApiRoute::kOllamaTags:
+    case ApiRoute::kOllamaPs:
+    case ApiRoute::kOllamaVersion:
+      return {&kOllamaChatSurface, nullptr};
     case ApiRoute::kTokenize:
       return {&kChatSurface, &HttpApi::PostTokenize};
     case ApiRoute::kDetokenize:
@@ -189,7 +204,9 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   std::string_view method = exchange.request.method;
   if (method == "HEAD") method = "GET";
   const ApiPath* const known = FindApiPath(exchange.request.path);
-  const RouteForm form = known == nullptr ? RouteForm{&kChatSurface} : FormOf(known->route);
+  const bool is_ollama = exchange.request.path.starts_with("/api/");
+  const Surface* const other = is_ollama ? &kOllamaChatSurface : &kChatSurface;
+  const RouteForm form = known == nullptr ? RouteForm{other} : FormOf(known->route);
   exchange.surface = form.surface;
   // The two APIs have one path for models; Anthropic's clients say who they are.
   const bool lists_models =
@@ -257,6 +274,12 @@ void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
       return GetVersion(exchange);
     case ApiRoute::kTokenizerInfo:
       return GetTokenizerInfo(exchange);
+    case ApiRoute::kOllamaTags:
+      return Send(exchange, OllamaTagsJson(submitter_->Models()), kJsonType);
+    case ApiRoute::kOllamaPs:
+      return Send(exchange, OllamaPsJson(submitter_->Models()), kJsonType);
+    case ApiRoute::kOllamaVersion:
+      return Send(exchange, OllamaVersionJson(), kJsonType);
     case ApiRoute::kOpenApi:
       return Send(exchange, OpenApiJson(), kJsonType);
     case ApiRoute::kChatPage:
@@ -275,12 +298,13 @@ void HttpApi::GetVersion(Exchange& exchange) {
   Send(exchange, json.Take(), kJsonType);
 }
 
+// Ollama's clients ask with HEAD whether the server runs.
 void HttpApi::GetRoot(Exchange& exchange) {
   if (!parts_.serves_ui) return Refuse(exchange, NoPage());
   HttpResponse response;
-  response.status = 302;
+  response.status = exchange.request.method == "HEAD" ? 200 : 302;
   response.headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
-  response.headers.Set("Location", "/ui");
+  if (response.status == 302) response.headers.Set("Location", "/ui");
   exchange.responder->Respond(std::move(response));
 }
 

@@ -12,6 +12,7 @@
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
 #include "src/api/json_value.h"
+#include "src/api/ollama_params.h"
 #include "src/api/surface.h"
 #include "src/api/tokenize_json.h"
 #include "src/base/clock.h"
@@ -62,6 +63,11 @@ class HttpApi {
   void PostDetokenize(Exchange& exchange, const JsonValue& body);
   void PostCountTokens(Exchange& exchange, const JsonValue& body);
   void PostApplyTemplate(Exchange& exchange, const JsonValue& body);
+  // Ollama's endpoints are in http_api_ollama.cc.
+  void PostOllamaChat(Exchange& exchange, const JsonValue& body);
+  void PostOllamaGenerate(Exchange& exchange, const JsonValue& body);
+  void PostOllamaShow(Exchange& exchange, const JsonValue& body);
+  void PostOllama(Exchange& exchange, const JsonValue& body, OllamaForm form);
   // The model that `body` names; null: the error is sent.
   std::shared_ptr<const router::ModelInfo> ModelOf(Exchange& exchange, const JsonValue& body);
 

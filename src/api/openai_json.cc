@@ -74,6 +74,8 @@ void WriteTokenFields(const Tokenizer& tokenizer, TokenId token, float logprob, 
   json->EndArray();
 }
 
+}  // namespace
+
 void WriteChatToken(const AnswerPlan& plan, const LoggedToken& token, JsonWriter* json) {
   const Tokenizer& tokenizer = *plan.model->tokenizer;
   json->BeginObject();
@@ -86,6 +88,8 @@ void WriteChatToken(const AnswerPlan& plan, const LoggedToken& token, JsonWriter
   }
   json->EndArray().EndObject();
 }
+
+namespace {
 
 // The sampled token is always among its alternatives, so there may be one more than asked for. Two
 // with one text (special tokens may have one) are one key; the better one stays.

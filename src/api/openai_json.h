@@ -25,6 +25,8 @@ std::string ErrorJson(const router::RequestError& error);
 
 // The member "timings", which every surface's answers carry.
 void WriteTimings(const router::RequestTimings& timings, JsonWriter* json);
+// A token with its log-probability and alternatives, as an object of a chat.
+void WriteChatToken(const AnswerPlan& plan, const LoggedToken& token, JsonWriter* json);
 
 // AnswerPieces: the JSON of a whole answer in pieces.
 class AnswerPieces final : public WholeAnswer {

@@ -19,6 +19,27 @@ namespace {
 constexpr std::array<std::string_view, 6> kAdminPaths = {"/metrics",  "/livez", "/readyz",
                                                          "/startupz", "/drain", "/debug"};
 
+// Paths of other servers that are not served, by how they begin, and what to do instead.
+struct RefusedPath {
+  std::string_view begin;
+  std::string_view way;
+};
+constexpr std::string_view kNoManaging =
+    "Models are not managed over this API: fetch one with 'baton pull NAME' and serve it with "
+    "'baton serve NAME'.";
+constexpr auto kRefusedPaths = std::to_array<RefusedPath>({
+    {"/api/pull", kNoManaging},
+    {"/api/push", kNoManaging},
+    {"/api/create", kNoManaging},
+    {"/api/delete", kNoManaging},
+    {"/api/copy", kNoManaging},
+    {"/api/blobs", kNoManaging},
+    {"/api/embed", "Embeddings are not served in Ollama's form."},  // and /api/embeddings
+    {"/v1/responses/",
+     "No response is stored, and 'store' is answered as false: keep what POST /v1/responses "
+     "answers."},
+});
+
 // The path in lower case, without empty segments: "//V1/Models/" is "/v1/models".
 std::string Tidied(std::string_view path) {
   std::string tidied;
@@ -79,6 +100,9 @@ std::string PathHint(std::string_view path) {
   if (is_admin) {
     return "The admin port has it: --admin of this server, 127.0.0.1:9090 where nothing else was "
            "given.";
+  }
+  for (const auto& [begin, way] : kRefusedPaths) {
+    if (tidied.starts_with(begin)) return std::string(way);
   }
   if (const ApiPath* const meant = FindMeant(tidied)) {
     return fmt::format("Send {} {}{} instead.", meant->method, meant->path,

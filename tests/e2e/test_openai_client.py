@@ -1,4 +1,4 @@
-"""The official clients of OpenAI and Anthropic work unchanged, and what they read is exact."""
+"""The clients of OpenAI, Anthropic and Ollama work unchanged, and what they read is exact."""
 
 import enum
 import json
@@ -6,6 +6,7 @@ import re
 import urllib.request
 
 import anthropic
+import ollama
 import openai
 import pydantic
 import pytest
@@ -142,6 +143,83 @@ def test_completions_with_text_and_ids(server, client):
     assert echoed.choices[0].text == "The capital of France is" + text.choices[0].text
     _, _, back = server.post("/detokenize", {"tokens": ids["tokens"]})
     assert back["content"] == "The capital of France is"
+
+
+def test_responses_equal_the_chat_whole_and_streamed(client):
+    chat = client.chat.completions.create(
+        model="smollm2:135m", messages=QUESTION, temperature=0, max_tokens=24
+    )
+    asked = {
+        "model": "smollm2:135m",
+        "input": QUESTION[0]["content"],
+        "temperature": 0,
+        "max_output_tokens": 24,
+        "metadata": {"case": "a"},
+    }
+    whole = client.responses.create(**asked)
+    assert whole.output_text == chat.choices[0].message.content
+    assert whole.status == "incomplete" and whole.incomplete_details.reason == "max_output_tokens"
+    assert whole.metadata == {"case": "a"} and whole.store is False
+    assert whole.usage.input_tokens == chat.usage.prompt_tokens
+    assert whole.usage.output_tokens == 24
+    events = list(client.responses.create(**asked, stream=True))
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    assert [e.type for e in (events[0], events[-1])] == ["response.created", "response.incomplete"]
+    deltas = [e.delta for e in events if e.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text == events[-1].response.output_text
+    turns = [
+        {"role": "user", "content": "Say hi."},
+        *[item.model_dump(exclude_none=True) for item in whole.output],
+        {"role": "user", "content": "Again."},
+    ]
+    with client.responses.stream(
+        model="smollm2:135m",
+        input=turns,
+        instructions="Be brief.",
+        temperature=0,
+        max_output_tokens=256,
+        extra_body={"stop": ["e"]},
+    ) as stream:
+        final = stream.get_final_response()
+    assert final.status == "completed" and "e" not in final.output_text
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(whole.id)
+    with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+        client.responses.create(model="default", input="a", previous_response_id=whole.id)
+
+
+def test_ollama_client_whole_and_streamed(server, client):
+    local = ollama.Client(host=server.http)
+    chat = client.chat.completions.create(
+        model="smollm2:135m", messages=QUESTION, temperature=0, max_tokens=24
+    )
+    asked = {
+        "model": "smollm2:135m",
+        "messages": QUESTION,
+        "options": {"temperature": 0, "num_predict": 24},
+    }
+    whole = local.chat(**asked)
+    assert whole.message.content == chat.choices[0].message.content
+    assert whole.done and whole.done_reason == "length"
+    assert whole.prompt_eval_count == chat.usage.prompt_tokens and whole.eval_count == 24
+    assert whole.total_duration >= whole.eval_duration > 0
+    parts = list(local.chat(**asked, stream=True))
+    assert "".join(p.message.content for p in parts) == whole.message.content
+    assert [p.done for p in parts].index(True) == len(parts) - 1
+    options = {"temperature": 0, "num_predict": 8}
+    text = local.generate("smollm2:135m", "The capital of France is", raw=True, options=options)
+    plain = client.completions.create(
+        model="default", prompt="The capital of France is", max_tokens=8, temperature=0
+    )
+    assert text.response == plain.choices[0].text
+    assert local.list().models[0].model == "smollm2:135m"
+    assert local.show("smollm2:135m").modelinfo["baton.context_length"] == 8192
+    assert local.ps().models[0].context_length == 8192
+    assert local.generate("smollm2:135m").done_reason == "load"
+    with pytest.raises(ollama.ResponseError, match="names no model"):
+        local.chat(model="llama3", messages=QUESTION)
+    with pytest.raises(ollama.ResponseError, match="baton pull"):
+        local.pull("llama3")
 
 
 @pytest.mark.parametrize(

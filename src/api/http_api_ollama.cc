@@ -1,0 +1,59 @@
+// The endpoints of Ollama's API; see http_api.h.
+#include <string>
+#include <utility>
+
+#include "src/api/http_api.h"
+#include "src/api/json_fields.h"
+#include "src/api/ollama_json.h"
+#include "src/api/ollama_params.h"
+#include "src/api/ollama_surface.h"
+
+namespace baton::api {
+
+using router::ErrorCode;
+using router::RequestError;
+
+namespace {
+
+constexpr std::string_view kJsonType = "application/json";
+
+}  // namespace
+
+void HttpApi::PostOllamaChat(Exchange& exchange, const JsonValue& body) {
+  PostOllama(exchange, body, OllamaForm::kChat);
+}
+
+void HttpApi::PostOllamaGenerate(Exchange& exchange, const JsonValue& body) {
+  const JsonValue* raw = GivenMember(body, "raw");
+  const bool is_raw = raw != nullptr && raw->AsBool() != nullptr && *raw->AsBool();
+  if (is_raw) exchange.surface = &kOllamaRawSurface;
+  PostOllama(exchange, body, is_raw ? OllamaForm::kRaw : OllamaForm::kGenerate);
+}
+
+void HttpApi::PostOllama(Exchange& exchange, const JsonValue& body, OllamaForm form) {
+  const auto model = ModelOf(exchange, body);
+  if (model == nullptr) return;
+  if (IsOllamaLoad(body, form)) {
+    const JsonValue* name = GivenMember(body, "model");
+    return Send(exchange,
+                OllamaLoadJson(form, name == nullptr ? model->name() : *name->AsString(),
+                               exchange.arrival.wall_unix_ms),
+                kJsonType);
+  }
+  RequestError error;
+  if (!CheckOllamaThink(body, *model, &error)) return Refuse(exchange, error);
+  Generate(exchange, body);
+}
+
+void HttpApi::PostOllamaShow(Exchange& exchange, const JsonValue& body) {
+  // The older name of the field.
+  const JsonValue* name = GivenMember(body, "name");
+  JsonValue::Object named;
+  const bool has_model = GivenMember(body, "model") != nullptr;
+  if (!has_model && name != nullptr) named.emplace_back("model", *name);
+  const auto model = ModelOf(exchange, has_model ? body : JsonValue(std::move(named)));
+  if (model == nullptr) return;
+  Send(exchange, OllamaShowJson(*model), kJsonType);
+}
+
+}  // namespace baton::api

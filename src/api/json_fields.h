@@ -1,0 +1,40 @@
+// Short words for readers that turn one JSON form of a request into another. Pure; any thread.
+#ifndef BATON_API_JSON_FIELDS_H_
+#define BATON_API_JSON_FIELDS_H_
+
+#include <string>
+#include <string_view>
+
+#include "src/base/json_value.h"
+#include "src/router/request_error.h"
+
+namespace baton::api {
+
+inline JsonValue JsonText(std::string_view text) { return JsonValue(std::string(text)); }
+
+inline std::string JsonOf(const JsonValue& value) {
+  std::string text;
+  AppendJson(value, &text);
+  return text;
+}
+
+// The member of that name; null where it is absent or null, or where `object` is none.
+inline const JsonValue* GivenMember(const JsonValue& object, std::string_view name) {
+  const JsonValue* value = object.Find(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+inline bool IsJsonText(const JsonValue* value, std::string_view text) {
+  return value != nullptr && value->AsString() != nullptr && *value->AsString() == text;
+}
+
+// False, with `error` about the field.
+inline bool FailField(router::RequestError* error, router::ErrorCode code, std::string_view field,
+                      std::string_view expected) {
+  *error = router::FieldError(code, field, expected);
+  return false;
+}
+
+}  // namespace baton::api
+
+#endif  // BATON_API_JSON_FIELDS_H_

@@ -1,0 +1,474 @@
+#include "src/api/ollama_params.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "src/api/json_fields.h"
+#include "src/api/read_json.h"
+#include "src/api/schema.h"
+#include "src/api/unsupported_params.h"
+#include "src/text/chat_template.h"
+#include "src/text/reasoning_splitter.h"
+
+namespace baton::api {
+
+using router::ErrorCode;
+using router::ModelInfo;
+using router::RequestError;
+using text::TemplateThinks;
+
+namespace {
+
+constexpr std::string_view kExpectedThink = "true, false, \"low\", \"medium\", \"high\" or \"max\"";
+constexpr std::string_view kExpectedFormat = "\"json\" or a JSON Schema";
+constexpr std::string_view kExpectedCalls =
+    "an array of objects {\"function\":{\"name\":string, \"arguments\":object}}";
+// A completion ends with the context where the client gives no length.
+constexpr int64_t kMaxTokens = 2147483647;
+
+// A field of a chat or a completion and its name in options.
+struct OptionName {
+  std::string_view ollama;
+  std::string_view chat;
+};
+// Options that go to the table of parameters, which checks them or refuses them.
+constexpr auto kOptions = std::to_array<OptionName>({
+    {"temperature", "temperature"},
+    {"top_p", "top_p"},
+    {"min_p", "min_p"},
+    {"stop", "stop"},
+    {"repeat_penalty", "repetition_penalty"},
+    {"presence_penalty", "presence_penalty"},
+    {"frequency_penalty", "frequency_penalty"},
+    {"repeat_last_n", "repeat_last_n"},
+    {"typical_p", "typical_p"},
+    {"tfs_z", "tfs_z"},
+    {"mirostat", "mirostat"},
+    {"mirostat_tau", "mirostat_tau"},
+    {"mirostat_eta", "mirostat_eta"},
+});
+// Options whose values differ; each has its reader.
+constexpr auto kOwnOptions = std::to_array<OptionName>(
+    {{"num_predict", "max_tokens"}, {"top_k", "top_k"}, {"seed", "seed"}});
+// Fields of a request that every form passes on; they are Baton's own.
+constexpr auto kPassed = std::to_array<std::string_view>(
+    {"model", "logprobs", "top_logprobs", "cache_salt", "timeout_ms", "request_id", "user"});
+constexpr auto kRead = std::to_array<std::string_view>(
+    {"stream", "options", "format", "think", "keep_alive", "truncate", "shift"});
+constexpr auto kOfChat = std::to_array<std::string_view>({"messages", "tools"});
+constexpr auto kOfGenerate = std::to_array<std::string_view>(
+    {"prompt", "system", "raw", "suffix", "template", "context", "images"});
+
+// Fields of /api/generate that are not served, and the way out.
+struct RefusedField {
+  std::string_view name;
+  std::string_view way;
+};
+constexpr auto kRefused = std::to_array<RefusedField>(
+    {{"suffix", "absent; no text is filled in"},
+     {"template", "absent; the model's own chat template is used, and raw uses none"},
+     {"context", "absent; /api/chat takes a conversation"},
+     {"images", "absent; images are not read"}});
+
+template <typename Names>
+bool Has(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// "", [], {} and false.
+bool IsEmpty(const JsonValue& value) {
+  if (const std::string* text = value.AsString()) return text->empty();
+  if (const bool* flag = value.AsBool()) return !*flag;
+  if (const JsonValue::Array* array = value.AsArray()) return array->empty();
+  const JsonValue::Object* object = value.AsObject();
+  return object != nullptr && object->empty();
+}
+
+// A name that may stand in a header.
+std::string SafeName(std::string_view name) {
+  const bool is_safe = name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+                         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                                (c >= '0' && c <= '9') || c == '_';
+                       });
+  return is_safe ? std::string(name) : "?";
+}
+
+bool IsOption(std::string_view name) {
+  const auto is_row = [name](const OptionName& row) {
+    return row.ollama == name || row.chat == name;
+  };
+  return std::any_of(kOptions.begin(), kOptions.end(), is_row) ||
+         std::any_of(kOwnOptions.begin(), kOwnOptions.end(), is_row);
+}
+
+// Reads one request.
+class Reader {
+ public:
+  Reader(const JsonValue& root, OllamaForm form, OllamaRequest* request, RequestError* error)
+      : root_(root), form_(form), request_(request), error_(error) {}
+
+  bool Read() {
+    const bool is_chat = form_ == OllamaForm::kChat;
+    if (!CheckTypes() || !(is_chat ? ReadMessages() : ReadPrompt())) return false;
+    if (!ReadFormat() || !ReadThink() || !ReadOptions() || !ReadOthers()) return false;
+    const Endpoint endpoint = form_ == OllamaForm::kRaw ? Endpoint::kCompletion : Endpoint::kChat;
+    request_->params.names = {is_chat ? "messages" : "prompt", "options.num_predict",
+                              "options.stop"};
+    const JsonValue body(std::move(body_));
+    const bool is_read =
+        ReadJsonParams(body, endpoint, &request_->params, &request_->ignored, error_);
+    if (!is_read) NameAsOllama(form_, error_);
+    for (std::string& name : ignored_) {
+      if (request_->ignored.size() < kMaxIgnoredNames) request_->ignored.push_back(std::move(name));
+    }
+    return is_read;
+  }
+
+ private:
+  bool Fail(ErrorCode code, std::string_view field, std::string_view expected) const {
+    return FailField(error_, code, field, expected);
+  }
+  bool IsOwn(std::string_view name) const {
+    return Has(kPassed, name) || Has(kRead, name) ||
+           (form_ == OllamaForm::kChat ? Has(kOfChat, name) : Has(kOfGenerate, name));
+  }
+
+  bool CheckTypes() const {
+    for (const std::string_view name : {"stream", "raw", "truncate", "shift"}) {
+      const JsonValue* value = GivenMember(root_, name);
+      if (value == nullptr || value->AsBool() != nullptr) continue;
+      return Fail(ErrorCode::kInvalidType, name, "true or false");
+    }
+    const JsonValue* keep = GivenMember(root_, "keep_alive");
+    if (keep != nullptr && !keep->IsNumber() && keep->AsString() == nullptr) {
+      return Fail(ErrorCode::kInvalidType, "keep_alive", "a text such as \"5m\", or seconds");
+    }
+    return true;
+  }
+
+  // The fields that every form has, and those that it does not.
+  bool ReadOthers() {
+    const JsonValue* stream = GivenMember(root_, "stream");
+    body_.emplace_back("stream", stream == nullptr ? JsonValue(true) : *stream);
+    for (const auto& [name, value] : *root_.AsObject()) {
+      if (value.is_null()) continue;
+      if (Has(kPassed, name)) AddPassed(name, value);
+      if (IsOwn(name)) continue;
+      if (IsOption(name)) {
+        return Fail(ErrorCode::kUnsupported, name, "absent; options is its place here");
+      }
+      if (Has(kOfChat, name) || Has(kOfGenerate, name)) {
+        return Fail(ErrorCode::kUnsupported, name,
+                    form_ == OllamaForm::kChat ? "absent; /api/generate takes it"
+                                               : "absent; /api/chat takes it");
+      }
+      if (FindParam(Endpoint::kChat, name) != nullptr ||
+          (IsUnsupportedParam(Endpoint::kChat, name) && !IsEmpty(value))) {
+        return Fail(ErrorCode::kUnsupported, name, "absent: Ollama's API has no such field");
+      }
+      body_.emplace_back(name, value);  // which nothing reads, so it is named as ignored
+    }
+    return true;
+  }
+
+  // A completion has logprobs as a number.
+  void AddPassed(const std::string& name, const JsonValue& value) {
+    if (form_ != OllamaForm::kRaw || (name != "logprobs" && name != "top_logprobs")) {
+      body_.emplace_back(name, value);
+      return;
+    }
+    if (name == "top_logprobs") return;
+    const JsonValue* top = GivenMember(root_, "top_logprobs");
+    const bool is_on = value.AsBool() != nullptr && *value.AsBool();
+    if (is_on) body_.emplace_back(name, top == nullptr ? JsonValue(int64_t{0}) : *top);
+    if (value.AsBool() == nullptr) body_.emplace_back(name, value);
+  }
+
+  bool ReadMessages() {
+    const JsonValue* messages = GivenMember(root_, "messages");
+    const JsonValue::Array* array = messages == nullptr ? nullptr : messages->AsArray();
+    if (array == nullptr) return Fail(ErrorCode::kInvalidType, "messages", kExpectedMessages);
+    JsonValue::Array turns;
+    for (size_t i = 0; i < array->size(); ++i) {
+      JsonValue::Object turn;
+      if (!ReadTurn((*array)[i], fmt::format("messages[{}]", i), &turn)) return false;
+      turns.emplace_back(std::move(turn));
+    }
+    body_.emplace_back("messages", JsonValue(std::move(turns)));
+    return ReadTools();
+  }
+
+  bool ReadTurn(const JsonValue& value, const std::string& at, JsonValue::Object* turn) {
+    if (value.AsObject() == nullptr) {
+      return Fail(ErrorCode::kInvalidType, at, "an object with role and content");
+    }
+    const JsonValue* images = GivenMember(value, "images");
+    if (images != nullptr && !IsEmpty(*images)) {
+      return Fail(ErrorCode::kUnsupported, at + ".images", "absent; images are not read");
+    }
+    const JsonValue* content = GivenMember(value, "content");
+    turn->emplace_back("role", value.Find("role") == nullptr ? JsonValue() : *value.Find("role"));
+    turn->emplace_back("content", content == nullptr ? JsonText("") : *content);
+    for (const auto& [name, member] : *value.AsObject()) {
+      if (name == "role" || name == "content" || name == "images" || member.is_null()) continue;
+      if (name == "tool_calls") {
+        if (!ReadCalls(member, at + ".tool_calls", turn)) return false;
+      } else if (name == "thinking") {
+        turn->emplace_back("reasoning_content", member);
+      } else if (name == "tool_name") {
+        turn->emplace_back("name", member);
+      } else {
+        turn->emplace_back(name, member);
+      }
+    }
+    if (IsJsonText(value.Find("role"), "tool")) NameCallOf(value, turn);
+    return true;
+  }
+
+  // Calls get ids where the client has none, as Ollama's have.
+  bool ReadCalls(const JsonValue& value, const std::string& at, JsonValue::Object* turn) {
+    const JsonValue::Array* array = value.AsArray();
+    if (array == nullptr) return Fail(ErrorCode::kInvalidType, at, kExpectedCalls);
+    JsonValue::Array calls;
+    for (const JsonValue& call : *array) {
+      const JsonValue* function = call.Find("function");
+      const JsonValue* name = function == nullptr ? nullptr : function->Find("name");
+      if (name == nullptr || name->AsString() == nullptr) {
+        return Fail(ErrorCode::kInvalidType, at, kExpectedCalls);
+      }
+      const JsonValue* id = GivenMember(call, "id");
+      const JsonValue own = id != nullptr ? *id : JsonText(fmt::format("call_{:08}", num_calls_));
+      ++num_calls_;
+      JsonValue::Object chat;
+      chat.emplace_back("id", own);
+      chat.emplace_back("type", JsonText("function"));
+      chat.emplace_back("function", *function);
+      calls.emplace_back(std::move(chat));
+      if (own.AsString() != nullptr) open_calls_.emplace_back(*own.AsString(), *name->AsString());
+    }
+    turn->emplace_back("tool_calls", JsonValue(std::move(calls)));
+    return true;
+  }
+
+  // A tool's message without an id answers the first call of its function that has no answer.
+  void NameCallOf(const JsonValue& value, JsonValue::Object* turn) {
+    const JsonValue* id = GivenMember(value, "tool_call_id");
+    const JsonValue* name = GivenMember(value, "tool_name");
+    const std::string* tool = name == nullptr ? nullptr : name->AsString();
+    const auto found = std::find_if(open_calls_.begin(), open_calls_.end(), [&](const auto& call) {
+      if (id != nullptr) return IsJsonText(id, call.first);
+      return tool == nullptr || call.second == *tool;
+    });
+    if (found == open_calls_.end()) return;
+    if (id == nullptr) turn->emplace_back("tool_call_id", JsonText(found->first));
+    open_calls_.erase(found);
+  }
+
+  bool ReadTools() {
+    const JsonValue* tools = GivenMember(root_, "tools");
+    if (tools == nullptr) return true;
+    const JsonValue::Array* array = tools->AsArray();
+    if (array == nullptr) return Fail(ErrorCode::kInvalidType, "tools", "an array of functions");
+    JsonValue::Array chat;
+    for (const JsonValue& tool : *array) {
+      JsonValue::Object members;
+      if (tool.AsObject() != nullptr) members = *tool.AsObject();
+      if (tool.AsObject() != nullptr && GivenMember(tool, "type") == nullptr) {
+        std::erase_if(members,
+                      [](const JsonValue::Member& member) { return member.first == "type"; });
+        members.emplace_back("type", JsonText("function"));
+      }
+      chat.push_back(tool.AsObject() == nullptr ? tool : JsonValue(std::move(members)));
+    }
+    body_.emplace_back("tools", JsonValue(std::move(chat)));
+    return true;
+  }
+
+  bool ReadPrompt() {
+    for (const auto& [name, way] : kRefused) {
+      const JsonValue* value = GivenMember(root_, name);
+      if (value != nullptr && !IsEmpty(*value)) return Fail(ErrorCode::kUnsupported, name, way);
+    }
+    for (const std::string_view name : {"prompt", "system"}) {
+      const JsonValue* value = GivenMember(root_, name);
+      if (value == nullptr || value->AsString() != nullptr) continue;
+      return Fail(ErrorCode::kInvalidType, name, "a string");
+    }
+    const JsonValue* system = GivenMember(root_, "system");
+    const bool has_system = system != nullptr && !system->AsString()->empty();
+    const JsonValue* given = GivenMember(root_, "prompt");
+    const JsonValue prompt = given == nullptr ? JsonText("") : *given;
+    if (form_ == OllamaForm::kRaw) {
+      if (has_system) return Fail(ErrorCode::kConflict, "system", "raw takes a prompt alone");
+      body_.emplace_back("prompt", prompt);
+      return true;
+    }
+    JsonValue::Array messages;
+    const auto add = [&messages](std::string_view role, const JsonValue& content) {
+      JsonValue::Object message;
+      message.emplace_back("role", JsonText(role));
+      message.emplace_back("content", content);
+      messages.emplace_back(std::move(message));
+    };
+    if (has_system) add("system", *system);
+    add("user", prompt);
+    body_.emplace_back("messages", JsonValue(std::move(messages)));
+    return true;
+  }
+
+  bool ReadFormat() {
+    const JsonValue* format = GivenMember(root_, "format");
+    if (format == nullptr || IsJsonText(format, "")) return true;
+    JsonValue::Object chat;
+    if (IsJsonText(format, "json")) {
+      chat.emplace_back("type", JsonText("json_object"));
+    } else if (format->AsObject() != nullptr) {
+      JsonValue::Object inner;
+      inner.emplace_back("name", JsonText("format"));
+      inner.emplace_back("schema", *format);
+      chat.emplace_back("type", JsonText("json_schema"));
+      chat.emplace_back("json_schema", JsonValue(std::move(inner)));
+    } else {
+      return Fail(ErrorCode::kInvalidValue, "format", kExpectedFormat);
+    }
+    body_.emplace_back("response_format", JsonValue(std::move(chat)));
+    return true;
+  }
+
+  bool ReadThink() {
+    const JsonValue* think = GivenMember(root_, "think");
+    if (think == nullptr) return true;
+    const bool* flag = think->AsBool();
+    const bool is_level = IsJsonText(think, "low") || IsJsonText(think, "medium") ||
+                          IsJsonText(think, "high") || IsJsonText(think, "max");
+    if (flag == nullptr && !is_level) {
+      return Fail(think->AsString() != nullptr ? ErrorCode::kInvalidValue : ErrorCode::kInvalidType,
+                  "think", kExpectedThink);
+    }
+    if (form_ == OllamaForm::kRaw) return true;  // a raw prompt is not rendered
+    if (is_level) body_.emplace_back("reasoning_effort", *think);
+    const bool thinks = is_level || *flag;
+    if (!thinks) body_.emplace_back("reasoning_format", JsonText("none"));
+    JsonValue::Object variables;
+    variables.emplace_back("enable_thinking", JsonValue(thinks));
+    body_.emplace_back("chat_template_kwargs", JsonValue(std::move(variables)));
+    return true;
+  }
+
+  bool ReadOptions() {
+    const JsonValue* options = GivenMember(root_, "options");
+    if (options == nullptr) return ReadLength(nullptr);
+    if (options->AsObject() == nullptr) {
+      return Fail(ErrorCode::kInvalidType, "options", "an object");
+    }
+    for (const auto& [name, value] : *options->AsObject()) {
+      if (!value.is_null() && !ReadOption(name, value)) return false;
+    }
+    return ReadLength(GivenMember(*options, "num_predict"));
+  }
+
+  bool ReadOption(const std::string& name, const JsonValue& value) {
+    constexpr auto kOfLoading = std::to_array<std::string_view>(
+        {"num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "low_vram", "f16_kv",
+         "use_mmap", "use_mlock", "num_thread", "numa", "vocab_only", "logits_all",
+         "embedding_only", "penalize_newline"});
+    const auto* const row =
+        std::find_if(kOptions.begin(), kOptions.end(),
+                     [&name](const OptionName& known) { return known.ollama == name; });
+    if (row != kOptions.end()) {
+      body_.emplace_back(std::string(row->chat), value);
+      return true;
+    }
+    if (name == "num_predict") return true;  // ReadLength
+    if (name == "top_k" || name == "seed") {
+      // Ollama has every number below 1 for all tokens, and -1 for any seed.
+      int64_t number = 0;
+      const bool is_int = value.GetInteger(&number);
+      const bool is_none = is_int && (name == "top_k" ? number <= 0 : number == -1);
+      if (!is_none) body_.emplace_back(name, value);
+      return true;
+    }
+    const bool is_of_loading = Has(kOfLoading, name);
+    if (is_of_loading && !value.IsNumber() && value.AsBool() == nullptr) {
+      return Fail(ErrorCode::kInvalidType, "options." + name, "a number, true or false");
+    }
+    // A name that other servers have would change the answer.
+    const bool is_foreign =
+        FindParam(Endpoint::kChat, name) != nullptr || IsUnsupportedParam(Endpoint::kChat, name);
+    if (is_foreign && !is_of_loading) {
+      return Fail(ErrorCode::kUnsupported, "options." + name,
+                  "absent: Ollama's options have no such name");
+    }
+    ignored_.push_back("options." + SafeName(name));
+    return true;
+  }
+
+  // Ollama's -1 and -2 end with the context, and so does 0.
+  bool ReadLength(const JsonValue* value) {
+    int64_t number = 0;
+    const bool is_int = value != nullptr && value->GetInteger(&number);
+    if (is_int && number < -2) {
+      return Fail(ErrorCode::kInvalidValue, "options.num_predict",
+                  fmt::format("an integer from -2 to {}", kMaxTokens));
+    }
+    const bool is_given = value != nullptr && (!is_int || number > 0);
+    if (is_given) {
+      body_.emplace_back("max_tokens", *value);
+    } else if (form_ == OllamaForm::kRaw) {
+      body_.emplace_back("max_tokens", JsonValue(kMaxTokens));
+    }
+    return true;
+  }
+
+  const JsonValue& root_;
+  const OllamaForm form_;
+  OllamaRequest* const request_;
+  RequestError* const error_;
+  JsonValue::Object body_;            // the request as a chat or a completion
+  std::vector<std::string> ignored_;  // options that change nothing here
+  size_t num_calls_ = 0;
+  std::vector<std::pair<std::string, std::string>> open_calls_;  // ids and names without an answer
+};
+
+}  // namespace
+
+bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
+                RequestError* error) {
+  return Reader(root, form, request, error).Read();
+}
+
+bool IsOllamaLoad(const JsonValue& root, OllamaForm form) {
+  const JsonValue* value = GivenMember(root, form == OllamaForm::kChat ? "messages" : "prompt");
+  return value == nullptr ||
+         (form == OllamaForm::kChat ? value->AsArray() != nullptr && value->AsArray()->empty()
+                                    : IsJsonText(value, ""));
+}
+
+bool CheckOllamaThink(const JsonValue& root, const ModelInfo& model, RequestError* error) {
+  const JsonValue* think = GivenMember(root, "think");
+  const bool is_off = think == nullptr || (think->AsBool() != nullptr && !*think->AsBool());
+  const text::ChatTemplate* own = model.chat_template.get();
+  if (is_off || own == nullptr) return true;
+  const bool thinks = own->Reads("enable_thinking") || own->Reads("reasoning_effort") ||
+                      TemplateThinks(own->source());
+  return thinks || FailField(error, ErrorCode::kUnsupported, "think",
+                             "false or absent: this model's chat template knows no thoughts");
+}
+
+void NameAsOllama(OllamaForm form, RequestError* error) {
+  std::string& param = error->param;
+  for (const auto& row : kOptions) {
+    if (param == row.chat) param = fmt::format("options.{}", row.ollama);
+  }
+  for (const auto& row : kOwnOptions) {
+    if (param == row.chat) param = fmt::format("options.{}", row.ollama);
+  }
+  if (param.starts_with("response_format")) param = "format";
+  if (param == "reasoning_effort" || param.starts_with("chat_template_kwargs")) param = "think";
+  if (form != OllamaForm::kChat && param.starts_with("messages")) param = "prompt";
+}
+
+}  // namespace baton::api

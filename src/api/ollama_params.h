@@ -1,0 +1,48 @@
+// Requests of Ollama's API as those of a chat or a completion, which the schema table knows. Pure;
+// any thread.
+#ifndef BATON_API_OLLAMA_PARAMS_H_
+#define BATON_API_OLLAMA_PARAMS_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/api/json_value.h"
+#include "src/api/params.h"
+#include "src/router/request_error.h"
+#include "src/router/submit.h"
+
+namespace baton::api {
+
+// The forms of Ollama's requests that generate.
+enum class OllamaForm : uint8_t {
+  kChat,      // /api/chat
+  kGenerate,  // /api/generate: a prompt that the chat template renders
+  kRaw,       // /api/generate with raw: a prompt as it is
+};
+
+// A request as it was read.
+struct OllamaRequest {
+  ApiParams params;
+  std::vector<std::string> ignored;  // as of ReadJsonParams
+};
+
+// False: `error` names the field by Ollama's name for it.
+bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
+                router::RequestError* error);
+
+// True for a request that only loads a model: it has no messages, or no prompt. The others of its
+// fields are not read.
+bool IsOllamaLoad(const JsonValue& root, OllamaForm form);
+
+// Refuses thoughts that the request asks for and the model does not have.
+bool CheckOllamaThink(const JsonValue& root, const router::ModelInfo& model,
+                      router::RequestError* error);
+
+// Gives an error of the request that Ollama's became Ollama's names.
+void NameAsOllama(OllamaForm form, router::RequestError* error);
+
+}  // namespace baton::api
+
+#endif  // BATON_API_OLLAMA_PARAMS_H_

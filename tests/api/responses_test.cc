@@ -1,0 +1,311 @@
+// OpenAI's Responses: what a request becomes, whole answers, the bytes of streams, and refusals.
+#include <memory>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "src/api/responses_params.h"
+#include "src/api/responses_writer.h"
+#include "tests/api/http_api_rig.h"
+
+namespace baton::api {
+
+using namespace router;  // NOLINT(google-build-using-namespace)
+using scheduler::FinishReason;
+using text::ChatTemplate;
+
+namespace {
+
+constexpr const char* kPath = "/v1/responses";
+
+// What an answer repeats of a request that has an input alone.
+const std::string kRepeated =
+    R"("background":false,"instructions":null,"max_output_tokens":null,"max_tool_calls":null,)"
+    R"("metadata":{},"parallel_tool_calls":true,"previous_response_id":null,)"
+    R"("reasoning":{"effort":null,"summary":null},"service_tier":"default","store":false,)"
+    R"("temperature":1.0,"text":{"format":{"type":"text"},"verbosity":"medium"},)"
+    R"("tool_choice":"auto","tools":[],"top_logprobs":0,"top_p":1.0,"truncation":"disabled",)"
+    R"("user":null)";
+const std::string kUsage =
+    R"("usage":{"input_tokens":9,)"
+    R"("input_tokens_details":{"cached_tokens":7,"cache_write_tokens":0},)"
+    R"("output_tokens":2,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":11})";
+
+// Without names and times that differ from run to run.
+std::string Fixed(std::string text) {
+  text = std::regex_replace(text, std::regex("_[0-9a-f]{32}"), "_N");
+  text = std::regex_replace(text, std::regex(R"("created_at":[0-9]+)"), R"("created_at":0)");
+  return std::regex_replace(text, std::regex(R"(,"timings":\{[^}]*\})"), "");
+}
+
+std::string Response(const std::string& status, const std::string& output,
+                     const std::string& usage) {
+  return R"({"id":"resp_N","object":"response","created_at":0,"status":")" + status +
+         R"(","error":null,"incomplete_details":null,"model":"toy","output":[)" + output + "]," +
+         usage + "," + kRepeated + "}";
+}
+
+std::string Event(const std::string& type, int number, const std::string& members) {
+  return "event: " + type + "\ndata: {\"type\":\"" + type +
+         "\",\"sequence_number\":" + std::to_string(number) + "," + members + "}\n\n";
+}
+
+// The types of a stream's events, in order.
+std::string TypesOf(const std::string& body) {
+  std::string types;
+  const std::regex line("event: (response\\.)?([^\n]*)\n");
+  for (std::sregex_iterator it(body.begin(), body.end(), line), end; it != end; ++it) {
+    types += (types.empty() ? "" : " ") + (*it)[2].str();
+  }
+  return types;
+}
+
+class ResponsesTest : public HttpApiTest {};
+
+TEST_F(ResponsesTest, BytesOfAWholeStream) {
+  AnswerWith("Hi");
+  const auto responder = Post(kPath, R"({"input":"hello","stream":true})");
+  EXPECT_EQ(responder->Header("Content-Type"), "text/event-stream");
+  const std::string begun = R"("response":)" + Response("in_progress", "", R"("usage":null)");
+  const std::string part = R"("item_id":"msg_N_0","output_index":0,"content_index":0,)";
+  const std::string text = R"({"type":"output_text","annotations":[],"text":"Hi","logprobs":[]})";
+  const std::string item = R"({"type":"message","id":"msg_N_0","status":"completed",)"
+                           R"("role":"assistant","content":[)" +
+                           text + "]}";
+  EXPECT_EQ(
+      Fixed(responder->body),
+      Event("response.created", 0, begun) + Event("response.in_progress", 1, begun) +
+          Event("response.output_item.added", 2,
+                R"("output_index":0,"item":{"type":"message","id":"msg_N_0",)"
+                R"("status":"in_progress","role":"assistant","content":[]})") +
+          Event(
+              "response.content_part.added", 3,
+              part + R"("part":{"type":"output_text","annotations":[],"text":"","logprobs":[]})") +
+          Event("response.output_text.delta", 4, part + R"("delta":"H","logprobs":[])") +
+          Event("response.output_text.delta", 5, part + R"("delta":"i","logprobs":[])") +
+          Event("response.output_text.done", 6, part + R"("text":"Hi","logprobs":[])") +
+          Event("response.content_part.done", 7, part + R"("part":)" + text) +
+          Event("response.output_item.done", 8, R"("output_index":0,"item":)" + item) +
+          Event("response.completed", 9, R"("response":)" + Response("completed", item, kUsage)));
+}
+
+TEST_F(ResponsesTest, WholeAnswerEqualsTheLastEventOfItsStream) {
+  AnswerWith("Hi");
+  const std::string whole = Fixed(Post(kPath, R"({"input":"hello"})")->body);
+  const std::string stream = Fixed(Post(kPath, R"({"input":"hello","stream":true})")->body);
+  EXPECT_NE(stream.find(R"("response":)" + whole + "}\n\n"), std::string::npos) << whole;
+  EXPECT_NE(whole.find("\"status\":\"completed\""), std::string::npos);
+}
+
+TEST_F(ResponsesTest, LengthIsIncomplete) {
+  AnswerWith("Hi", FinishReason::kLength);
+  const auto whole = Post(kPath, R"({"input":"hello","max_output_tokens":2})");
+  EXPECT_EQ(Text(*whole, {"status"}), "incomplete");
+  EXPECT_EQ(Text(*whole, {"incomplete_details", "reason"}), "max_output_tokens");
+  EXPECT_EQ(Text(*whole, {"output", "0", "status"}), "incomplete");
+  EXPECT_EQ(Text(*whole, {"max_output_tokens"}), "2");
+  EXPECT_EQ(submitter_.WaitSubmitted().request.sampling.max_tokens, 2u);
+  EXPECT_EQ(submitter_.WaitSubmitted().request.fields.max_tokens, "max_output_tokens");
+  EXPECT_EQ(submitter_.WaitSubmitted().request.fields.prompt, "input");
+  const auto stream = Post(kPath, R"({"input":"hello","max_output_tokens":2,"stream":true})");
+  EXPECT_TRUE(TypesOf(stream->body).ends_with("output_item.done incomplete"));
+}
+
+TEST_F(ResponsesTest, ThoughtsAreAnItem) {
+  auto info = std::make_shared<ModelInfo>(*TestModel());
+  info->chat_template = std::make_shared<const ChatTemplate>(
+      ChatTemplate::Create("{% for m in messages %}<user>{{ m.content.split('</think>')[-1] }}"
+                           "{% endfor %}<assistant>",
+                           "", "<eos>")
+          .value());
+  submitter_.models = {info};
+  AnswerWith("<think>a</think>b");
+  const auto whole = Post(kPath, R"({"input":"x"})");
+  EXPECT_EQ(Text(*whole, {"output", "0", "type"}), "reasoning");
+  EXPECT_EQ(Text(*whole, {"output", "0", "content", "0", "type"}), "reasoning_text");
+  EXPECT_EQ(Text(*whole, {"output", "0", "content", "0", "text"}), "a");
+  EXPECT_EQ(Text(*whole, {"output", "1", "content", "0", "text"}), "b");
+  EXPECT_EQ(TypesOf(Post(kPath, R"({"input":"x","stream":true})")->body),
+            "created in_progress output_item.added content_part.added reasoning_text.delta "
+            "reasoning_text.done content_part.done output_item.done output_item.added "
+            "content_part.added output_text.delta output_text.done content_part.done "
+            "output_item.done completed");
+}
+
+TEST_F(ResponsesTest, LogprobsOfTheMessage) {
+  AnswerWith("a");
+  const auto whole = Post(kPath, R"({"input":"x","include":["message.output_text.logprobs"],)"
+                                 R"("top_logprobs":2})");
+  EXPECT_NE(whole->body.find(R"("logprobs":[{"token":"a","logprob":-0.25,"bytes":[97],)"
+                             R"("top_logprobs":[{"token":"a")"),
+            std::string::npos)
+      << whole->body;
+}
+
+TEST_F(ResponsesTest, AFailureAmidTheStreamIsAnEvent) {
+  submitter_.answer = [](const GenerateRequest&, ResponseSink& sink) {
+    PlayText(sink, "H", 0, FinishReason::kNone);
+    sink.OnFailed(RequestError{ErrorCode::kWorkerLost});
+  };
+  const auto responder = Post(kPath, R"({"input":"hello","stream":true})");
+  EXPECT_TRUE(TypesOf(responder->body).ends_with("output_text.delta failed error"));
+  EXPECT_NE(responder->body.find(R"("status":"failed","error":{"code":"server_error")"),
+            std::string::npos);
+  EXPECT_EQ(responder->body.find("response.completed"), std::string::npos);
+  EXPECT_TRUE(responder->closes);
+}
+
+TEST_F(ResponsesTest, CallsAreItemsOfTheirOwn) {
+  AnswerPlan plan;
+  plan.id = "resp_1";
+  plan.model = TestModel();
+  const auto writer = MakeResponsesWriter(plan, {});
+  std::string out;
+  writer->Begin(&out);
+  const auto push = [&](std::vector<ToolCallDelta> calls) {
+    TokenText text;
+    text.tool_calls = calls;
+    writer->AddToken(TokenOutput{}, text, &out);
+  };
+  push({{0, "call_a", "f", ""}});
+  push({{0, "", "", "{\"x\":"}});
+  push({{0, "", "", "1}"}, {1, "call_b", "g", ""}});
+  push({{1, "", "", "{}"}});
+  writer->EndChoice(0, {.finish = FinishReason::kStop}, nullptr, &out);
+  writer->Finish(TestResult(3, 4), 0, &out);
+  EXPECT_EQ(TypesOf(out),
+            "created in_progress output_item.added function_call_arguments.delta "
+            "function_call_arguments.delta function_call_arguments.done output_item.done "
+            "output_item.added function_call_arguments.delta function_call_arguments.done "
+            "output_item.done completed");
+  EXPECT_NE(out.find(R"("item":{"type":"function_call","id":"fc_1_0","status":"completed",)"
+                     R"("call_id":"call_a","name":"f","arguments":"{\"x\":1}"})"),
+            std::string::npos)
+      << out;
+}
+
+// Reads a body and gives its messages as "role:content", with calls and thoughts.
+std::string MessagesOf(const std::string& body) {
+  JsonValue root;
+  RequestError error;
+  ResponsesRequest request;
+  EXPECT_TRUE(ParseJson(body, &root, &error)) << body;
+  if (!ReadResponses(root, &request, &error)) return "error: " + error.Message();
+  std::string text;
+  for (const text::ChatMessage& message : request.params.messages) {
+    text += message.role + ":" + message.content;
+    for (const auto& [name, value] : message.members) {
+      if (name == "role" || name == "content") continue;
+      text += " " + name + "=";
+      AppendJson(value, &text);
+    }
+    text += ";";
+  }
+  return text;
+}
+
+TEST_F(ResponsesTest, ItemsBecomeMessages) {
+  EXPECT_EQ(MessagesOf(R"({"instructions":"Be brief.","input":"hi"})"),
+            "system:Be brief.;user:hi;");
+  EXPECT_EQ(
+      MessagesOf(R"({"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},)"
+                 R"({"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":null,)"
+                 R"("content":[{"type":"reasoning_text","text":"hm"}]},)"
+                 R"({"type":"message","id":"msg_1","role":"assistant","status":"completed",)"
+                 R"("content":[{"type":"output_text","text":"b","annotations":[],"logprobs":[]}]},)"
+                 R"({"type":"function_call","id":"fc_1","call_id":"c1","name":"f",)"
+                 R"("arguments":"{\"x\":1}"},)"
+                 R"({"type":"function_call","call_id":"c2","name":"g","arguments":""},)"
+                 R"({"type":"function_call_output","call_id":"c1","output":"one"},)"
+                 R"({"type":"function_call_output","call_id":"c2",)"
+                 R"("output":[{"type":"input_text","text":"two"}]}]})"),
+      R"(user:a;assistant:b reasoning_content="hm" tool_calls=[{"id":"c1","type":"function",)"
+      R"("function":{"name":"f","arguments":{"x":1}}},{"id":"c2","type":"function",)"
+      R"("function":{"name":"g","arguments":{}}}];tool:one tool_call_id="c1";)"
+      R"(tool:two tool_call_id="c2";)");
+}
+
+TEST_F(ResponsesTest, WrongFieldsAreNamed) {
+  struct Case {
+    const char* body;
+    const char* param;
+    ErrorCode code;
+  };
+  const std::vector<Case> cases = {
+      {R"({})", "input", ErrorCode::kMissingField},
+      {R"({"input":7})", "input", ErrorCode::kInvalidType},
+      {R"({"input":[]})", "input", ErrorCode::kInvalidValue},
+      {R"({"input":[{"role":"tool","content":"x"}]})", "input[0].role", ErrorCode::kInvalidValue},
+      {R"({"input":[{"content":"x"}]})", "input[0].role", ErrorCode::kMissingField},
+      {R"({"input":[{"role":"user"}]})", "input[0].content", ErrorCode::kMissingField},
+      {R"({"input":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]})",
+       "input[0].content[0]", ErrorCode::kUnsupported},
+      {R"({"input":[{"type":"item_reference","id":"x"}]})", "input[0].type",
+       ErrorCode::kUnsupported},
+      {R"({"input":[{"type":"web_search_call","id":"x"}]})", "input[0].type",
+       ErrorCode::kUnsupported},
+      {R"({"input":[{"type":"function_call_output","call_id":"x","output":"y"}]})",
+       "input[0].call_id", ErrorCode::kInvalidValue},
+      {R"({"input":[{"role":"user","content":"a"},)"
+       R"({"type":"function_call","call_id":"x","name":"f","arguments":"{"}]})",
+       "input[1].arguments", ErrorCode::kInvalidValue},
+      {R"({"input":"a","previous_response_id":"resp_1"})", "previous_response_id",
+       ErrorCode::kUnsupported},
+      {R"({"input":"a","conversation":"conv_1"})", "conversation", ErrorCode::kUnsupported},
+      {R"({"input":"a","background":true})", "background", ErrorCode::kUnsupported},
+      {R"({"input":"a","store":1})", "store", ErrorCode::kInvalidType},
+      {R"({"input":"a","truncation":"x"})", "truncation", ErrorCode::kInvalidValue},
+      {R"({"input":"a","metadata":{"a":1}})", "metadata", ErrorCode::kInvalidValue},
+      {R"({"input":"a","tools":[{"type":"web_search"}]})", "tools[0].type",
+       ErrorCode::kUnsupported},
+      {R"({"input":"a","tools":[{"type":"function"}]})", "tools[0].name", ErrorCode::kMissingField},
+      {R"({"input":"a","tool_choice":{"type":"mcp"}})", "tool_choice.type",
+       ErrorCode::kUnsupported},
+      {R"({"input":"a","text":{"format":{"type":"grammar"}}})", "text.format.type",
+       ErrorCode::kUnsupported},
+      {R"({"input":"a","reasoning":{"effort":"huge"}})", "reasoning.effort",
+       ErrorCode::kInvalidValue},
+      {R"({"input":"a","include":["x"]})", "include[0]", ErrorCode::kInvalidValue},
+      {R"({"input":"a","max_output_tokens":0})", "max_output_tokens", ErrorCode::kInvalidValue},
+      {R"({"input":"a","temperature":101})", "temperature", ErrorCode::kInvalidValue},
+      {R"({"input":"a","messages":[]})", "messages", ErrorCode::kUnsupported},
+      {R"({"input":"a","max_tokens":5})", "max_tokens", ErrorCode::kUnsupported},
+      {R"({"input":"a","n":2})", "n", ErrorCode::kUnsupported},
+      {R"({"input":"a","max_tool_calls":1e400})", "max_tool_calls", ErrorCode::kInvalidValue},
+      {R"({"input":"a","audio":{"voice":"x"}})", "audio", ErrorCode::kUnsupported},
+  };
+  for (const Case& c : cases) {
+    JsonValue root;
+    RequestError error;
+    ResponsesRequest request;
+    ASSERT_TRUE(ParseJson(c.body, &root, &error)) << c.body;
+    EXPECT_FALSE(ReadResponses(root, &request, &error)) << c.body;
+    EXPECT_EQ(error.param, c.param) << c.body;
+    EXPECT_EQ(error.code, c.code) << c.body << error.Message();
+  }
+}
+
+TEST_F(ResponsesTest, FieldsThatChangeNothingAreTaken) {
+  AnswerWith("Hi");
+  const auto responder =
+      Post(kPath, R"({"model":"toy","input":"hello","store":true,"truncation":"auto",)"
+                  R"("include":["reasoning.encrypted_content"],"metadata":{"a":"b"},)"
+                  R"("background":false,"previous_response_id":null,"max_tool_calls":3,)"
+                  R"("reasoning":{"summary":"auto"},"text":{"format":{"type":"text"}}})");
+  EXPECT_EQ(responder->status, 200) << responder->body;
+  EXPECT_EQ(Text(*responder, {"metadata", "a"}), "b");
+  EXPECT_NE(responder->body.find(R"("store":false)"), std::string::npos);
+}
+
+TEST_F(ResponsesTest, NothingIsStored) {
+  for (const char* method : {"GET", "DELETE"}) {
+    const auto responder = Send(method, "/v1/responses/resp_1");
+    EXPECT_EQ(responder->status, 404);
+    EXPECT_NE(responder->body.find("No response is stored"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace baton::api
