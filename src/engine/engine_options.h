@@ -15,6 +15,7 @@
 #include "src/base/clock.h"
 #include "src/base/ids.h"
 #include "src/base/limits.h"
+#include "src/device/core_share.h"
 #include "src/device/step_stage.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/kv_store.h"
@@ -53,6 +54,9 @@ struct EngineParts {
   // Hears of every step and how long it took; engine thread. May be empty.
   std::function<void(const scheduler::StepShape&, int64_t elapsed_us)> on_step;
   device::StageSink* stages = nullptr;  // hears what the engine thread is at; may be null
+  // The cores of a model on the processor, held while there are steps to compute; the engine thread
+  // owns them from its start to its end. Null: the model's threads may always run.
+  device::CoreShare* cores = nullptr;
   const Clock* clock = &SystemClock();
 };
 
