@@ -97,7 +97,8 @@ void CoreShare::Release(uint32_t core) {
   num_held_.fetch_sub(1);
   if (!IsHome(core)) {
     const int64_t begin_us = taken_us_[core].load(std::memory_order_relaxed);
-    const auto used_us = static_cast<uint64_t>(SystemClock().NowUs() - begin_us);
+    const int64_t time_us = std::max<int64_t>(0, SystemClock().NowUs() - begin_us);
+    const auto used_us = static_cast<uint64_t>(time_us);
     borrowed_us_.fetch_add(used_us, std::memory_order_relaxed);
     budget_->member(budget_->home(core)).lent_us.fetch_add(used_us, std::memory_order_relaxed);
   }

@@ -115,10 +115,10 @@ void ThreadPool::WakeWorkers(uint32_t num_workers) {
   if (num_workers > 0) FutexWake(&epoch_, static_cast<int>(num_workers));
 }
 
-void ThreadPool::TakeNewCores() {
-  if (cores_->TakeNews() == 0) return;
+void ThreadPool::TakeNewCores(uint32_t num_left) {
+  if (cores_->TakeNews() == 0 || num_left <= 1) return;
   epoch_.fetch_add(1);
-  WakeWorkers(num_threads_ - 1);
+  WakeWorkers(num_left - 1);
 }
 
 bool ThreadPool::Work(uint32_t thread_idx, std::optional<uint32_t> seat) {
@@ -136,8 +136,10 @@ bool ThreadPool::Work(uint32_t thread_idx, std::optional<uint32_t> seat) {
       FutexWake(&num_done_, 1);
     }
     if (seat && !cores_->MayStay(*seat)) return false;
-    if (thread_idx == 0 && cores_ != nullptr && cores_->HasNews()) TakeNewCores();
     ticket = ticket_.load(std::memory_order_acquire);
+    if (thread_idx == 0 && cores_ != nullptr && cores_->HasNews()) {
+      TakeNewCores(NumTasks(ticket) - NextTask(ticket));
+    }
   }
   return true;
 }

@@ -123,8 +123,8 @@ class ThreadPool {
   // Claims and runs tasks until none is left, or until `seat` (a core of cores_) was given back:
   // then false.
   bool Work(uint32_t thread_idx, std::optional<uint32_t> seat = std::nullopt);
-  // The caller takes and gives back cores between two tasks.
-  void TakeNewCores();
+  // The caller takes and gives back cores between two tasks, of which `num_left` are unclaimed.
+  void TakeNewCores(uint32_t num_left);
   void WakeWorkers(uint32_t num_workers);
   void WaitForNews(uint32_t seen_epoch);
   // Spins on `seat`, then leaves it; true when there was news first and the seat is kept.
