@@ -22,18 +22,24 @@ namespace {
 
 constexpr size_t kMaxReportBytes = size_t{16} << 10;
 
-// This process's environment with the child's own report pipe and model file (ours stay ours).
+// This process's environment with the child's own descriptors (ours stay ours).
 std::vector<std::string> ChildEnvironment(const ChildSpec& spec, int report_fd) {
   const std::string report = std::string(kReportFdVariable) + "=";
   const std::string model = std::string(kModelFdVariable) + "=";
+  const std::string cores = std::string(kCoresFdVariable) + "=";
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
-    if (!text.starts_with(report) && !text.starts_with(model)) variables.emplace_back(text);
+    const bool is_ours =
+        text.starts_with(report) || text.starts_with(model) || text.starts_with(cores);
+    if (!is_ours) variables.emplace_back(text);
   }
   variables.push_back(report + std::to_string(report_fd));
   if (spec.model_fd >= 0) {
     variables.push_back(fmt::format("{}{} {}", model, spec.model_fd, spec.model_id));
+  }
+  if (spec.cores_fd >= 0) {
+    variables.push_back(fmt::format("{}{} {}", cores, spec.cores_fd, spec.core_member));
   }
   return variables;
 }
@@ -45,7 +51,7 @@ struct ExecArgs {
 };
 
 // In the child, between fork and exec: only async-signal-safe calls.
-[[noreturn]] void ExecChild(ExecArgs args, int log_fd, std::array<int, 2> kept, pid_t parent) {
+[[noreturn]] void ExecChild(ExecArgs args, int log_fd, std::array<int, 3> kept, pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);  // the parent died before the line above
@@ -112,8 +118,8 @@ StatusOr<ChildProcess> ChildProcess::Start(const ChildSpec& spec) {
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid == 0) {
-    ExecChild({.argv = argv.data(), .envp = envp.data()}, log.get(), {writer.get(), spec.model_fd},
-              parent);
+    ExecChild({.argv = argv.data(), .envp = envp.data()}, log.get(),
+              {writer.get(), spec.model_fd, spec.cores_fd}, parent);
   }
   if (pid < 0) return Unavailable("fork: {}", ErrnoText(errno));
   ChildProcess process(pid, std::move(reader));

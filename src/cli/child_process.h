@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,6 +24,11 @@ inline constexpr char kReportFdVariable[] = "BATON_REPORT_FD";
 // of that file, which stays what it is when another file gets its name, and the model's id.
 inline constexpr char kModelFdVariable[] = "BATON_MODEL_FD";
 
+// Name of the variable that a worker of `serve` has when it shares cores with others: "FD MEMBER",
+// the core budget (src/device/core_budget.h) and its place in it. A process of two workers has the
+// place after it too.
+inline constexpr char kCoresFdVariable[] = "BATON_CORES_FD";
+
 // A report of a child about itself, or about one of its workers.
 using ChildReport = std::map<std::string, std::string>;
 
@@ -38,6 +44,8 @@ struct ChildSpec {
   std::string log_file;           // stdout and stderr are appended here
   int model_fd = -1;              // the model's file, which the child inherits; -1 = none
   std::string model_id;           // with model_fd
+  int cores_fd = -1;              // the core budget, which the child inherits; -1 = none
+  uint32_t core_member = 0;       // with cores_fd: of its first worker
   // Where that file cannot be opened they are this process's stderr.
   bool starts_without_log = false;
 };

@@ -155,6 +155,23 @@ std::optional<ModelFile> InheritedModel() {
   return ModelFile{.path = fmt::format("/proc/self/fd/{}", fd), .id = parts.second};
 }
 
+// The core budget that `serve` shares out among its workers; nothing in other processes.
+void TakeInheritedCores(WorkerConfig& config) {
+  const char* text = std::getenv(kCoresFdVariable);
+  if (text == nullptr) return;
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  int fd = -1;
+  uint32_t member = 0;
+  if (!absl::SimpleAtoi(parts.first, &fd) || !absl::SimpleAtoi(parts.second, &member) ||
+      ::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    BATON_LOG_WARN("{}={} is no descriptor and member: this worker lends no cores",
+                   kCoresFdVariable, text);
+    return;
+  }
+  config.core_budget_fd = fd;
+  config.core_member = member;
+}
+
 // MODEL. A worker of `serve` takes the open file that the server began with, as the other workers
 // do. The name may be another file's by now, or become so before the worker opens it.
 StatusOr<ModelFile> ModelOf(const WorkerFlags& f) {
@@ -199,6 +216,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.model_argument = f.model;
   config.model_id = model.id;
   config.num_threads = NumComputeThreads(f.threads);
+  TakeInheritedCores(config);
   config.num_ranks = static_cast<uint32_t>(std::stoul(f.tuning.tensor_parallel));
   config.max_context = static_cast<uint32_t>(f.tuning.max_context);
   config.kv_dtype = KvDtypeOf(f.tuning);
@@ -218,6 +236,7 @@ WorkerConfig ColocatedConfig(const WorkerFlags& f, const WorkerConfig& first) {
   config.worker_id = f.colocate_decode;
   config.listen = HostOf(first.listen) + ":0";
   config.admin = HostOf(first.admin) + ":0";
+  config.core_member = first.core_member + 1;
   if (f.colocate_threads > 0) config.num_threads = NumComputeThreads(f.colocate_threads);
   return config;
 }

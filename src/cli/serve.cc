@@ -10,12 +10,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 
 #include "absl/cleanup/cleanup.h"
 #include "nlohmann/json.hpp"
 
-#include "src/base/cpus.h"
 #include "src/base/errno_text.h"
 #include "src/base/file_lock.h"
 #include "src/base/hex.h"
@@ -34,17 +34,18 @@
 #include "src/cli/replace_file.h"
 #include "src/cli/router_flags.h"
 #include "src/cli/run_folders.h"
+#include "src/cli/serve_cores.h"
 #include "src/cli/site_flags.h"
 #include "src/cli/supervisor.h"
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
-#include "src/device/device.h"
+#include "src/device/core_budget.h"
 #include "src/tls/tls_identity.h"
 
 namespace baton::cli {
 
 using api::RouterConfig;
-using device::NumUsableCpus;
+using device::CoreBudget;
 using router::ServedNames;
 using tls::CheckTlsFlags;
 using tls::TlsIdentity;
@@ -69,6 +70,7 @@ struct ServeFlags {
   // A stream waits 30 s for another worker: the next life of this one has to be there by then.
   int64_t silence_timeout_s = 15;
   bool colocate = false;
+  std::string lend_cores = "on";
   RouterTuning router;
   WorkerTuning tuning;
   TelemetryFlags telemetry;
@@ -103,8 +105,9 @@ void Explain(FlagSet& flags) {
                  "--tls-cert", "--tls-key", "--tls-ca", "--cluster-secret-file"});
   flags.Arrange("Model", {"--max-context", "--served-model-name", "--tensor-parallel",
                           "--device-weights", "--deterministic", "--allow-inexact"});
-  flags.Arrange("Workers", {"--prefill", "--decode", "--threads", "--device", "--isa", "--colocate",
-                            "--silence-timeout", "--nccl-library", "--cublaslt-library"});
+  flags.Arrange("Workers",
+                {"--prefill", "--decode", "--threads", "--lend-cores", "--device", "--isa",
+                 "--colocate", "--silence-timeout", "--nccl-library", "--cublaslt-library"});
   flags.Arrange("KV memory and transfer",
                 {"--kv-memory", "--kv-dtype", "--prefix-cache", "--transport"});
   flags.Arrange("Logs and metrics", {"--run-dir", "--log-level", "--log-format",
@@ -129,6 +132,9 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.Add("--colocate", f.colocate,
             "one prefill and one decode worker in one process: they share a GPU and one copy of "
             "the weights, and KV crosses within the process; both die together");
+  flags.AddChoice("--lend-cores", f.lend_cores, {"on", "off"},
+                  "a worker without a step to compute lends its threads to the other workers, and "
+                  "has them back when it has one; off = each keeps its own part of --threads");
   DeclareRouterTuning(flags, f.router);
   DeclareTuning(flags, f.tuning);
   DeclareTelemetry(flags, f.telemetry);
@@ -275,42 +281,13 @@ void RestoreSecret(const std::string& path, const std::string& secret) {
   if (!status.ok()) PrintToStderr("{}\n", std::string(status.message()));
 }
 
-// Compute threads of each worker: decode is bound by memory, so one thread in three goes there and
-// the rest to prefill; every worker has at least one.
-struct ThreadShare {
-  int64_t prefill = 1;
-  int64_t decode = 1;
-};
-
-ThreadShare ShareThreads(const ServeFlags& f) {
-  const int64_t total = f.threads > 0 ? f.threads : int64_t{NumUsableCpus()};
-  ThreadShare share;
-  if (f.num_prefill == 0) {
-    share.decode = std::max<int64_t>(1, total / f.num_decode);
-    return share;
-  }
-  const int64_t decode_total = std::max<int64_t>(f.num_decode, total / 3);
-  share.decode = std::max<int64_t>(1, decode_total / f.num_decode);
-  share.prefill = std::max<int64_t>(1, (total - decode_total) / f.num_prefill);
-  return share;
-}
-
-// "compute threads: 1 a prefill worker, 1 a decode worker (2 processors, a CPU quota of 1.0)".
-std::string ThreadsLine(const ServeFlags& f) {
-  const ThreadShare share = ShareThreads(f);
-  const std::string prefill =
-      f.num_prefill > 0 ? fmt::format("{} a prefill worker, ", NumComputeThreads(share.prefill))
-                        : "";
-  const std::optional<double> quota = CpuQuota();
-  return fmt::format("compute threads: {}{} a decode worker ({}{} processors{})", prefill,
-                     NumComputeThreads(share.decode), f.threads > 0 ? "as --threads asks; " : "",
-                     AffinityCpus().size(),
-                     quota ? fmt::format(", a CPU quota of {:.1f}", *quota) : "");
+ServeWorkers WorkersOf(const ServeFlags& f) {
+  return {.num_prefill = f.num_prefill, .num_decode = f.num_decode, .threads = f.threads};
 }
 
 ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const std::string& role,
                      int64_t idx) {
-  const ThreadShare share = ShareThreads(f);
+  const ThreadShare share = ShareThreads(WorkersOf(f));
   const int64_t threads = role == "prefill" ? share.prefill : share.decode;
   ChildSpec spec;
   spec.role = role;
@@ -338,7 +315,7 @@ std::vector<ChildSpec> WorkerSpecs(const ServeFlags& f, const ChildReport& route
   for (int64_t i = 0; i < f.num_prefill; ++i) specs.push_back(WorkerSpec(f, router, "prefill", i));
   if (f.colocate) {
     ChildSpec& both = specs.front();
-    const int64_t threads = NumComputeThreads(ShareThreads(f).decode);
+    const int64_t threads = NumComputeThreads(ShareThreads(WorkersOf(f)).decode);
     both.args.emplace_back("--colocate-decode=decode-0");
     both.args.push_back(fmt::format("--colocate-threads={}", threads));
     both.name += "+decode-0";
@@ -382,8 +359,37 @@ Status CheckServedNames(const ServeFlags& f, const std::string& model_id) {
   return OkStatus();
 }
 
+// The cores that the workers share; null when each keeps its own.
+std::unique_ptr<CoreBudget> SharedCores(const ServeFlags& f) {
+  const bool may_compute_here = f.tuning.device == "auto" || f.tuning.device == "cpu";
+  if (f.lend_cores == "off" || !may_compute_here) return nullptr;
+  StatusOr<std::unique_ptr<CoreBudget>> budget = MakeCoreBudget(WorkersOf(f));
+  if (budget.ok()) return *std::move(budget);
+  Print(stderr, "warning: cores are not lent, each worker keeps its own: {}\n",
+        std::string(budget.status().message()));
+  return nullptr;
+}
+
+// Gives each worker its place in the budget, and takes the cores of those that have ended.
+void LendCores(CoreBudget* budget, SupervisorConfig* config) {
+  config->workers = [budget, start = std::move(config->workers)](const ChildReport& router) {
+    std::vector<ChildSpec> specs = start(router);
+    uint32_t member = 0;
+    for (ChildSpec& spec : specs) {
+      spec.cores_fd = budget->fd();
+      spec.core_member = member;
+      member += static_cast<uint32_t>(spec.num_reports);
+    }
+    return specs;
+  };
+  config->on_death = [budget](const ChildSpec& ended) {
+    if (ended.cores_fd < 0) return;
+    for (uint32_t i = 0; i < ended.num_reports; ++i) budget->Vacate(ended.core_member + i);
+  };
+}
+
 SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const RunFolder& folder,
-                             int model_fd) {
+                             int model_fd, CoreBudget* budget) {
   SupervisorConfig config;
   config.run_dir = folder.path();
   config.model_id = model.id;
@@ -411,7 +417,9 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
     }
     return specs;
   };
-  config.on_ready = [model, threads = ThreadsLine(f), has_page = f.router.ui == "on"](
+  if (budget != nullptr) LendCores(budget, &config);
+  const std::string threads = ThreadsLine(WorkersOf(f), budget != nullptr);
+  config.on_ready = [model, threads, has_page = f.router.ui == "on"](
                         const ChildReport& router, const std::vector<ChildReport>& workers) {
     WarnWithoutChat(router.at("http"));
     for (const ChildReport& worker : workers) {
@@ -485,7 +493,8 @@ int RunServe(const std::vector<std::string>& args) {
     Print(stderr, "--prefill 0: decode workers compute the prompts (path=local)\n");
   }
   const UniqueFd model_file = OpenModel(*model);
-  SupervisorConfig config = BuildConfig(f, *model, folder, model_file.get());
+  const std::unique_ptr<CoreBudget> budget = SharedCores(f);
+  SupervisorConfig config = BuildConfig(f, *model, folder, model_file.get(), budget.get());
   config.before_restart = [path = f.tuning.secret_file, secret = *own_secret] {
     RestoreSecret(path, secret);
   };

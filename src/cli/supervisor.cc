@@ -311,6 +311,7 @@ Status Supervisor::OnDeath(Slot& slot, int wait_status) {
   const bool has_lived = slot.has_reported() && now_us - slot.started_us >= kQuickDeathUs;
   const bool was_killed = slot.is_killed;
   slot.process.reset();
+  if (config_.on_death) config_.on_death(slot.spec);
   slot.reports.clear();
   slot.spec.starts_without_log = true;  // the next life matters more than its log
   WriteTopology();

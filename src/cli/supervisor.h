@@ -41,6 +41,8 @@ struct SupervisorConfig {
   ChildSpec router;
   // Called before a process is started again: what it needs in run_dir may have been removed.
   std::function<void()> before_restart;
+  // Called when a process has ended and was reaped; may be empty.
+  std::function<void(const ChildSpec& ended)> on_death;
   // Called once, when the router would serve a request and each prefill worker has its connections,
   // for which a router that is ready waits at most 5 s; a report for each worker.
   std::function<void(const ChildReport& router, const std::vector<ChildReport>& workers)> on_ready;

@@ -4,14 +4,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
-#include <optional>
 #include <string>
 
 #include "fmt/format.h"
 
 #include "src/base/check.h"
 #include "src/base/clock.h"
+#include "src/device/core_share.h"
 
 namespace baton::device {
 namespace {
@@ -69,6 +70,7 @@ bool SpinUntil(const Done& done) {
 
 ThreadPool::ThreadPool(const Options& options)
     : num_threads_(options.num_threads),
+      cores_(options.cores),
       scratch_(AlignedBuffer::AllocateOrDie(size_t{options.num_threads} * kScratchBytes)) {
   BATON_CHECK(num_threads_ >= 1 && num_threads_ <= kMaxThreads, "num_threads {} outside [1, {}]",
               num_threads_, kMaxThreads);
@@ -77,7 +79,8 @@ ThreadPool::ThreadPool(const Options& options)
     std::optional<int> cpu;
     if (i - 1 < options.worker_cpus.size()) cpu = options.worker_cpus[i - 1];
     workers_.emplace_back(
-        fmt::format("kernel-{}", i), [this, i] { WorkerLoop(i); }, cpu);
+        fmt::format("kernel-{}", i),
+        [this, i] { cores_ == nullptr ? WorkerLoop(i) : SeatedWorkerLoop(i); }, cpu);
   }
 }
 
@@ -95,16 +98,30 @@ void ThreadPool::RunShared(uint32_t num_tasks, TaskFunction function, void* body
   function_ = function;
   body_ = body;
   num_done_.store(0, std::memory_order_relaxed);
+  if (cores_ != nullptr && cores_->HasNews()) (void)cores_->TakeNews();
   ticket_.store(FirstTicketAfter(last, num_tasks), std::memory_order_release);
-  // seq_cst on epoch_ and num_sleeping_: either this thread sees the sleeper, or the sleeper sees
-  // the new epoch (the futex compares it again).
   epoch_.fetch_add(1);
-  if (num_sleeping_.load() > 0) FutexWake(&epoch_, static_cast<int>(num_tasks - 1));
-  Work(0);
+  WakeWorkers(num_tasks - 1);
+  (void)Work(0);
   WaitForDone(num_tasks);
 }
 
-void ThreadPool::Work(uint32_t thread_idx) {
+// seq_cst on epoch_ and num_sleeping_: either this thread sees the sleeper, or the sleeper sees the
+// new epoch (the futex compares it again). A vacant seat is seen in the same way, because a worker
+// leaves its seat before it counts as sleeping.
+void ThreadPool::WakeWorkers(uint32_t num_workers) {
+  if (num_sleeping_.load() == 0) return;
+  if (cores_ != nullptr) num_workers = std::min(num_workers, cores_->num_vacant());
+  if (num_workers > 0) FutexWake(&epoch_, static_cast<int>(num_workers));
+}
+
+void ThreadPool::TakeNewCores(uint32_t num_left) {
+  if (cores_->TakeNews() == 0 || num_left <= 1) return;
+  epoch_.fetch_add(1);
+  WakeWorkers(num_left - 1);
+}
+
+bool ThreadPool::Work(uint32_t thread_idx, std::optional<uint32_t> seat) {
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
   while (NextTask(ticket) < NumTasks(ticket)) {
     if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
@@ -118,8 +135,13 @@ void ThreadPool::Work(uint32_t thread_idx) {
     if (num_done_.fetch_add(1) + 1 == num_tasks && thread_idx != 0 && owner_sleeps_.load() != 0) {
       FutexWake(&num_done_, 1);
     }
+    if (seat && !cores_->MayStay(*seat)) return false;
     ticket = ticket_.load(std::memory_order_acquire);
+    if (thread_idx == 0 && cores_ != nullptr && cores_->HasNews()) {
+      TakeNewCores(NumTasks(ticket) - NextTask(ticket));
+    }
   }
+  return true;
 }
 
 void ThreadPool::WaitForDone(uint32_t num_tasks) {
@@ -134,16 +156,44 @@ void ThreadPool::WaitForDone(uint32_t num_tasks) {
 
 void ThreadPool::WaitForNews(uint32_t seen_epoch) {
   const auto news = [&] { return epoch_.load(std::memory_order_acquire) != seen_epoch; };
-  if (SpinUntil(news)) return;
+  if (!SpinUntil(news)) SleepUntilNews(seen_epoch);
+}
+
+bool ThreadPool::SpinOnSeat(uint32_t seat, uint32_t seen_epoch) {
+  bool is_kept = true;
+  const auto done = [&] {
+    if (epoch_.load(std::memory_order_acquire) != seen_epoch) return true;
+    is_kept = cores_->MayStay(seat);
+    return !is_kept;
+  };
+  if (SpinUntil(done)) return is_kept;
+  cores_->Leave(seat);
+  return false;
+}
+
+void ThreadPool::SleepUntilNews(uint32_t seen_epoch) {
   num_sleeping_.fetch_add(1);
   while (epoch_.load() == seen_epoch) FutexWait(&epoch_, seen_epoch);
   num_sleeping_.fetch_sub(1);
 }
 
+void ThreadPool::SeatedWorkerLoop(uint32_t thread_idx) {
+  std::optional<uint32_t> seat;
+  while (!stop_.load()) {
+    const uint32_t seen_epoch = epoch_.load();
+    if (!seat) seat = cores_->TakeSeat();
+    if (seat && !(cores_->MayStay(*seat) && Work(thread_idx, seat))) seat.reset();
+    if (stop_.load()) break;
+    if (seat && !SpinOnSeat(*seat, seen_epoch)) seat.reset();
+    if (!seat) SleepUntilNews(seen_epoch);
+  }
+  if (seat) cores_->Leave(*seat);
+}
+
 void ThreadPool::WorkerLoop(uint32_t thread_idx) {
   while (!stop_.load()) {
     const uint32_t seen_epoch = epoch_.load();
-    Work(thread_idx);
+    (void)Work(thread_idx);
     if (stop_.load()) break;
     WaitForNews(seen_epoch);
   }

@@ -13,6 +13,10 @@
 //     has not scheduled delays nobody.
 //  5. An idle worker spins at most kSpinUs, then sleeps on a futex. Run allocates nothing and takes
 //     no lock; its only system call is the wake-up of sleeping workers.
+//  6. With a CoreShare a worker runs tasks and spins only while it has a seat there. It leaves
+//     between two tasks when its core is wanted back, and others join between two tasks of the
+//     caller when cores come. The tasks that are left are claimed by whoever stays (invariants 2
+//     and 3 hold), the caller at the least.
 #ifndef BATON_SRC_DEVICE_THREAD_POOL_H_
 #define BATON_SRC_DEVICE_THREAD_POOL_H_
 
@@ -20,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -28,6 +33,8 @@
 #include "src/device/aligned_buffer.h"
 
 namespace baton::device {
+
+class CoreShare;
 
 // Half-open range [begin, end).
 struct TaskRange {
@@ -59,6 +66,9 @@ class ThreadPool {
     uint32_t num_threads = 1;  // 1..kMaxThreads, the caller included
     // Processor of worker i (thread i + 1); empty or short = not pinned. The caller pins itself.
     std::vector<int> worker_cpus = {};
+    // The cores on which the workers may run, for pools whose owner brackets its work by BeginStep
+    // and EndSteps; outlives the pool. Null: each thread may always run.
+    CoreShare* cores = nullptr;
   };
 
   explicit ThreadPool(uint32_t num_threads) : ThreadPool(Options{.num_threads = num_threads}) {}
@@ -109,13 +119,22 @@ class ThreadPool {
 
   void RunShared(uint32_t num_tasks, TaskFunction function, void* body);
   void WorkerLoop(uint32_t thread_idx);
-  // Claims and runs tasks until none is left.
-  void Work(uint32_t thread_idx);
+  void SeatedWorkerLoop(uint32_t thread_idx);
+  // Claims and runs tasks until none is left, or until `seat` (a core of cores_) was given back:
+  // then false.
+  bool Work(uint32_t thread_idx, std::optional<uint32_t> seat = std::nullopt);
+  // The caller takes and gives back cores between two tasks, of which `num_left` are unclaimed.
+  void TakeNewCores(uint32_t num_left);
+  void WakeWorkers(uint32_t num_workers);
   void WaitForNews(uint32_t seen_epoch);
+  // Spins on `seat`, then leaves it; true when there was news first and the seat is kept.
+  bool SpinOnSeat(uint32_t seat, uint32_t seen_epoch);
+  void SleepUntilNews(uint32_t seen_epoch);
   void WaitForDone(uint32_t num_tasks);
 
   // Constant after construction.
   const uint32_t num_threads_;
+  CoreShare* const cores_;
   AlignedBuffer scratch_;
 
   // Written by the owner before it publishes a ticket, read by whoever claimed one.
@@ -128,7 +147,7 @@ class ThreadPool {
   // Tasks of the live job that have finished; the owner may sleep on it.
   alignas(64) std::atomic<uint32_t> num_done_{0};
   std::atomic<uint32_t> owner_sleeps_{0};
-  // Raised by every job and at the end; workers sleep on it.
+  // Raised by every job, when cores have come, and at the end; workers sleep on it.
   alignas(64) std::atomic<uint32_t> epoch_{0};
   std::atomic<uint32_t> num_sleeping_{0};
   std::atomic<bool> stop_{false};

@@ -42,6 +42,7 @@ void Engine::Loop() {
   while (!stop_.load(std::memory_order_acquire)) {
     if (!core_->Turn() && !stop_.load(std::memory_order_acquire)) core_->Wait();
   }
+  if (parts_.cores != nullptr) parts_.cores->EndSteps();
 }
 
 void Engine::Stop() {

@@ -15,6 +15,7 @@
 #include "src/base/clock.h"
 #include "src/base/ids.h"
 #include "src/base/limits.h"
+#include "src/device/core_share.h"
 #include "src/device/step_stage.h"
 #include "src/engine/answer_guide.h"
 #include "src/engine/engine_types.h"
@@ -55,6 +56,9 @@ struct EngineParts {
   std::function<void(const scheduler::StepShape&, int64_t elapsed_us)> on_step;
   AnswerGuides* guides = nullptr;       // null: requests with a grammar are refused
   device::StageSink* stages = nullptr;  // hears what the engine thread is at; may be null
+  // The cores of a model on the processor, held while there are steps to compute; the engine thread
+  // owns them from its start to its end. Null: the model's threads may always run.
+  device::CoreShare* cores = nullptr;
   const Clock* clock = &SystemClock();
 };
 

@@ -53,12 +53,16 @@ bool EngineCore::PlanStep() {
 }
 
 bool EngineCore::RunStep() {
-  if (!in_flight_ && !PlanStep()) return false;
+  if (!in_flight_ && !PlanStep()) {
+    if (parts_.cores != nullptr) parts_.cores->EndSteps();
+    return false;
+  }
   // The plan of the step that ends in this turn, when steps overlap.
   const StepShape& shape = scheduler_.plan().shape;
   const StageRange step(parts_.stages, StageOfStep(shape.prefill_tokens, shape.decode_rows));
   if (!in_flight_) {
     outbox_.Flush();
+    if (parts_.cores != nullptr) parts_.cores->BeginStep();
     step_began_us_ = parts_.clock->NowUs();
     if (!parts_.model->overlaps_steps() || !seals_.empty() || !batch().IsChosenWhole()) {
       Compute();

@@ -135,6 +135,14 @@ Gauge* MetricsRegistry::AddGauge(const MetricFamily& family, MetricLabels labels
   return gauge;
 }
 
+Gauge* MetricsRegistry::AddSecondsCounter(const MetricFamily& family, MetricLabels labels) {
+  MutexLock lock(mutex_);
+  Series* series = AddSeriesLocked(family, Type::kCounter, std::move(labels));
+  Gauge* const seconds = &gauges_.emplace_back();
+  series->gauge = seconds;
+  return seconds;
+}
+
 Histogram* MetricsRegistry::AddHistogram(const MetricFamily& family, std::span<const double> bounds,
                                          MetricLabels labels) {
   MutexLock lock(mutex_);

@@ -109,6 +109,8 @@ class MetricsRegistry {
   // a bug of ours and stops the process.
   Counter* AddCounter(const MetricFamily& family, MetricLabels labels = {});
   Gauge* AddGauge(const MetricFamily& family, MetricLabels labels = {});
+  // A counter of what is no whole number, such as seconds; only Add, and never a negative delta.
+  Gauge* AddSecondsCounter(const MetricFamily& family, MetricLabels labels = {});
   Histogram* AddHistogram(const MetricFamily& family, std::span<const double> bounds,
                           MetricLabels labels = {});
   Info* AddInfo(const MetricFamily& family);

@@ -11,6 +11,7 @@
 
 namespace baton::worker {
 
+using device::CoreShareStats;
 using engine::EngineSnapshot;
 using engine::RequestRow;
 using engine::RequestStatus;
@@ -102,6 +103,7 @@ void WorkerAdmin::RegisterConnectionMetrics() {
         {{"reason", std::string(CloseReasonName(static_cast<CloseReason>(i)))}});
   }
   RegisterIpc();
+  RegisterCores();
   if (config_.gate != nullptr) {
     gate_overruns_total_ = registry_.AddCounter(
         {"baton_launch_gate_overruns_total",
@@ -144,6 +146,32 @@ void WorkerAdmin::RefreshIpc() {
   ipc_faults_total_[1]->Add(now.protocol - last_ipc_.protocol);
   ipc_faults_total_[2]->Add(now.overruns - last_ipc_.overruns);
   last_ipc_ = now;
+}
+
+void WorkerAdmin::RegisterCores() {
+  if (config_.cores == nullptr) return;
+  lent_core_seconds_total_ = registry_.AddSecondsCounter(
+      {"baton_lent_core_seconds_total",
+       "Time of this worker's cores on which other workers of the host computed."});
+  borrowed_core_seconds_total_ =
+      registry_.AddSecondsCounter({"baton_borrowed_core_seconds_total",
+                                   "Time of other workers' cores on which this worker computed."});
+  core_waits_total_ = registry_.AddCounter(
+      {"baton_core_waits_total", "Steps that waited for a core that this worker had lent."});
+  seized_cores_total_ = registry_.AddCounter(
+      {"baton_seized_cores_total",
+       "Cores that this worker took back from one that was stopped, dead or slow."});
+}
+
+void WorkerAdmin::RefreshCores() {
+  if (config_.cores == nullptr) return;
+  const CoreShareStats now = config_.cores->Stats();
+  const auto seconds = [](uint64_t us) { return static_cast<double>(us) * 1e-6; };
+  lent_core_seconds_total_->Add(seconds(now.lent_us - last_cores_.lent_us));
+  borrowed_core_seconds_total_->Add(seconds(now.borrowed_us - last_cores_.borrowed_us));
+  core_waits_total_->Add(now.num_waits - last_cores_.num_waits);
+  seized_cores_total_->Add(now.num_seized - last_cores_.num_seized);
+  last_cores_ = now;
 }
 
 void WorkerAdmin::RefreshGate() {
@@ -238,6 +266,7 @@ void WorkerAdmin::Refresh() {
   RefreshNccl();
   RefreshIpc();
   RefreshGate();
+  RefreshCores();
   metrics_.stale_events_total->Add(now.stale_events - last_.stale_events);
   metrics_.prefill_backlog_seconds->Set(static_cast<double>(now.scheduler.backlog_us) * 1e-6);
   if (now.blocks.total > 0) {

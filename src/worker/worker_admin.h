@@ -16,6 +16,7 @@
 #include "kvcache/transport/nccl/nccl_transport.h"
 #include "src/base/mutex.h"
 #include "src/base/status.h"
+#include "src/device/core_share.h"
 #include "src/device/launch_gate.h"
 #include "src/engine/engine.h"
 #include "src/obs/admin_server.h"
@@ -37,6 +38,7 @@ struct WorkerAdminConfig {
   const kv::NcclTransport* nccl = nullptr;   // the same where it is NCCL, else null
   const kv::IpcTransport* ipc = nullptr;     // the same where it is CUDA IPC, else null
   const device::LaunchGate* gate = nullptr;  // of a divided model, else null
+  const device::CoreShare* cores = nullptr;  // null: it lends none
   std::function<Status()> ready;
   uint32_t block_size = 0;  // tokens
   obs::MetricAliasSet aliases;
@@ -72,6 +74,8 @@ class WorkerAdmin {
   void RegisterIpc();
   void RefreshIpc() BATON_REQUIRES(refresh_mutex_);
   void RefreshGate() BATON_REQUIRES(refresh_mutex_);
+  void RegisterCores();
+  void RefreshCores() BATON_REQUIRES(refresh_mutex_);
   Status Live() const;
   StatusOr<std::string> RequestsJson();
   StatusOr<std::string> BlocksJson();
@@ -91,6 +95,12 @@ class WorkerAdmin {
   // With a divided model only.
   obs::Counter* gate_overruns_total_ = nullptr;
   uint64_t last_overruns_ BATON_GUARDED_BY(refresh_mutex_) = 0;
+  // With a core budget only.
+  obs::Gauge* lent_core_seconds_total_ = nullptr;
+  obs::Gauge* borrowed_core_seconds_total_ = nullptr;
+  obs::Counter* core_waits_total_ = nullptr;
+  obs::Counter* seized_cores_total_ = nullptr;
+  device::CoreShareStats last_cores_ BATON_GUARDED_BY(refresh_mutex_);
   // With NCCL only.
   obs::Counter* nccl_built_total_ = nullptr;
   obs::Counter* nccl_batches_total_ = nullptr;

@@ -37,6 +37,10 @@ struct WorkerConfig {
   std::string cluster_secret;
   tls::TlsFiles tls;  // empty = plaintext
   uint32_t num_threads = 1;
+  // The core budget of the workers of this host, by its descriptor, and this worker's member of it;
+  // -1 = num_threads are this worker's alone.
+  int core_budget_fd = -1;
+  uint32_t core_member = 0;
   uint64_t kv_memory_bytes = 0;  // 0 = the larger of 1 GiB and one full sequence plus a block
   uint32_t max_context = 0;      // 0 = the model's
   kv::KvDtype kv_dtype = kv::KvDtype::kBf16;

@@ -22,6 +22,7 @@
 #include "src/base/mutex.h"
 #include "src/base/random.h"
 #include "src/base/size_text.h"
+#include "src/device/core_share.h"
 #include "src/engine/answer_guide.h"
 #include "src/engine/first_step_cost.h"
 #include "src/engine/first_token.h"
@@ -57,6 +58,7 @@
 namespace baton::worker {
 
 using device::Accelerator;
+using device::CoreShare;
 using device::DeviceKind;
 using device::StageSink;
 using device::ThreadPool;
@@ -141,6 +143,7 @@ struct WorkerProcess::Parts {
   std::vector<TokenId> eog_tokens;
   int64_t loaded_unix_s = 0;
 
+  std::unique_ptr<CoreShare> cores;  // null: the pool's threads may always run
   std::unique_ptr<ThreadPool> pool;
   ComputeDevice device;
   std::unique_ptr<Accelerator> part_of_next;  // of the device, until the next worker takes it
@@ -170,6 +173,7 @@ struct WorkerProcess::Parts {
   std::atomic<int64_t> drain_timeout_ms{0};  // of the config, or of who asked
   std::atomic<bool> stopped{false};
 
+  void MakePool();
   Status LoadModel();
   Status ShareModel(Parts& first);
   Status LoadWeights(const GgufFile& file);
@@ -188,12 +192,32 @@ struct WorkerProcess::Parts {
   v1::WorkerHello Hello() const;
   v1::WorkerLoad Load();
   MemoryFacts Memory() const;
+  std::string ThreadsText() const;
 };
 
 // A fault of the model, as the operator named it.
 Status WorkerProcess::Parts::OfModel(const Status& fault) const {
   const bool is_named = !config.model_argument.empty();
   return WithPrefix(fault, "--model " + (is_named ? config.model_argument : config.model_path));
+}
+
+// Loading is computing too: the cores are held until the engine takes over.
+void WorkerProcess::Parts::MakePool() {
+  uint32_t num_threads = config.num_threads;
+  if (config.core_budget_fd >= 0) {
+    StatusOr<std::unique_ptr<CoreShare>> share =
+        CoreShare::Attach(config.core_budget_fd, config.core_member);
+    if (share.ok()) {
+      cores = *std::move(share);
+      num_threads = cores->max_cores();
+      cores->BeginStep();
+    } else {
+      BATON_LOG_WARN("{} lends no cores and borrows none, it has {} threads: core budget: {}",
+                     config.worker_id, config.num_threads, std::string(share.status().message()));
+    }
+  }
+  pool = std::make_unique<ThreadPool>(
+      ThreadPool::Options{.num_threads = num_threads, .cores = cores.get()});
 }
 
 Status WorkerProcess::Parts::LoadModel() {
@@ -205,7 +229,7 @@ Status WorkerProcess::Parts::LoadModel() {
   eog_tokens.assign(tokenizer->eog_ids().begin(), tokenizer->eog_ids().end());
   tokenizer_id = tokenizer->tokenizer_id();
   BATON_ASSIGN_OR_RETURN(tokenizer_bytes, spec.SerializeForHello());
-  pool = std::make_unique<ThreadPool>(ThreadPool::Options{.num_threads = config.num_threads});
+  MakePool();
   BATON_RETURN_IF_ERROR(LoadWeights(*file));
   loaded_unix_s = SystemClock().WallUnixMs() / 1000;
   return OkStatus();
@@ -217,7 +241,7 @@ Status WorkerProcess::Parts::ShareModel(Parts& first) {
   tokenizer_id = first.tokenizer_id;
   eog_tokens = first.eog_tokens;
   loaded_unix_s = first.loaded_unix_s;
-  pool = std::make_unique<ThreadPool>(ThreadPool::Options{.num_threads = config.num_threads});
+  MakePool();
   device.kernels = first.device.kernels;
   device.why_processor = first.device.why_processor;
   device.accelerator = std::move(first.part_of_next);
@@ -371,6 +395,8 @@ Status WorkerProcess::Parts::MakeEngine() {
   guides = std::make_unique<AnswerGuides>(grammars.get(),
                                           [this](int64_t took_us) { admin->OnMask(took_us); });
   StageSink* const stages = device.accelerator == nullptr ? nullptr : device.accelerator->stages();
+  // A device's steps leave the cores of the host to others.
+  CoreShare* const steps_cores = device.accelerator == nullptr ? cores.get() : nullptr;
   BATON_ASSIGN_OR_RETURN(engine, Engine::Create(engine_config, {.model = model.get(),
                                                                 .kv = kv->store(),
                                                                 .transport = kv->transport(),
@@ -379,7 +405,8 @@ Status WorkerProcess::Parts::MakeEngine() {
                                                                 .prefixes = prefixes.get(),
                                                                 .on_step = on_step,
                                                                 .guides = guides.get(),
-                                                                .stages = stages}));
+                                                                .stages = stages,
+                                                                .cores = steps_cores}));
   sessions->set_engine(engine.get());
   sessions->set_observer([this](const RequestStatus& status) {
     if (status.state == RequestState::kVerified) admin->OnVerified(status);
@@ -474,6 +501,12 @@ v1::WorkerLoad WorkerProcess::Parts::Load() {
   return load;
 }
 
+std::string WorkerProcess::Parts::ThreadsText() const {
+  if (cores == nullptr) return fmt::format("{} threads", config.num_threads);
+  return fmt::format("{} threads of its own, up to {} while others lend theirs",
+                     cores->num_home_cores(), cores->max_cores());
+}
+
 MemoryFacts WorkerProcess::Parts::Memory() const {
   const KvMemory& pool = kv->store()->memory();
   MemoryFacts facts;
@@ -548,6 +581,7 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.transport = kv->transport();
   admin_config.nccl = kv->nccl();
   admin_config.gate = device.gate.get();
+  admin_config.cores = cores.get();
   admin_config.ipc = kv->ipc();
   admin_config.ready = [this] { return Ready(); };
   admin_config.block_size = model->layout().block_size;
@@ -602,14 +636,15 @@ StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerConfig confi
   BATON_RETURN_IF_ERROR(p.TryOneToken());
   BATON_RETURN_IF_ERROR(p.StartAdmin());  // before the engine, which counts hand-offs in it
   BATON_RETURN_IF_ERROR(p.StartSpans());
+  if (p.cores != nullptr) p.cores->EndSteps();
   BATON_RETURN_IF_ERROR(p.engine->Start());
   BATON_RETURN_IF_ERROR(p.StartServer());
   p.Register();
   // Parsing the model file and its tokenizer leaves tens of MB of free memory in the heap.
   (void)::malloc_trim(0);
   const KvMemory& pool = p.kv->store()->memory();
-  BATON_LOG_INFO("{} serves {} at {}: {} threads, {}, {} blocks of {} tokens ({}), weights {}",
-                 p.config.worker_id, p.config.model_id, p.grpc_address, p.config.num_threads,
+  BATON_LOG_INFO("{} serves {} at {}: {}, {}, {} blocks of {} tokens ({}), weights {}",
+                 p.config.worker_id, p.config.model_id, p.grpc_address, p.ThreadsText(),
                  std::string(p.model->arithmetic_name()), pool.num_blocks,
                  p.model->layout().block_size,
                  FormatSize(uint64_t{pool.num_blocks} * pool.layout.BlockStride()),

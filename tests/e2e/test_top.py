@@ -1,11 +1,14 @@
 """`baton top` beside a running cluster."""
 
 import json
+import os
 import re
 import subprocess
 import urllib.request
 
-from baton_server import BIN, MODEL, complete, wait_until
+import pytest
+
+from baton_server import BIN, MODEL, complete, metric, wait_until
 
 
 def top(*args):
@@ -27,6 +30,19 @@ def test_one_frame_names_every_worker_and_link(server):
         topology = json.load(answer)
     links = [link for row in topology["processes"] for link in row.get("links", [])]
     assert links and all(link["to"] in frame and link["transport"] in frame for link in links)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor is not lent")
+def test_workers_lend_each_other_their_cores(server):
+    workers = [row for row in server.topology() if row["role"] != "router"]
+    complete(server, prompt="A long story: " * 20, max_tokens=20)
+
+    def lent():
+        return {w["role"]: metric(w, "baton_lent_core_seconds_total") for w in workers}
+
+    # The prompt was computed on decode's core too, the tokens on prefill's.
+    wait_until(lambda: all(seconds > 0 for seconds in lent().values()), 10, "time of lent cores")
+    assert " lent" in top("--once", "--admin", server.router["admin"]).stdout
 
 
 def test_topo_has_a_cell_for_each_pair_of_workers(server):

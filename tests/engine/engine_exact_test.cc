@@ -110,6 +110,47 @@ TEST(EngineExactTest, TheNumberOfThreadsChangesNoBit) {
   for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(a[i], b[i], specs[i]);
 }
 
+// A pair whose workers lend their cores to each other.
+TEST(EngineExactTest, LentCoresChangeNoBit) {
+  BATON_OPEN_DEMO(file);
+  const std::vector<uint32_t> lengths = {5, 33, 130, 60};
+  const std::vector<RequestSpec> specs = Requests(lengths, 6);
+  LocalHub hub(true);
+  TableWire wire;
+  std::vector<Record> alone;
+  {
+    LiveWorker worker(file, {}, &hub, &wire);
+    alone = RunAggregated(&worker, specs);
+  }
+  const auto budget = *device::CoreBudget::Create(std::vector<uint32_t>{1, 2});
+  const auto p_cores = *device::CoreShare::Attach(budget->fd(), 0);
+  const auto d_cores = *device::CoreShare::Attach(budget->fd(), 1);
+  {
+    LiveWorker p(file,
+                 {.role = SchedulerRole::kPrefill,
+                  .num_threads = 3,
+                  .kind = TransportKind::kLocal,
+                  .incarnation = 11,
+                  .cores = p_cores.get()},
+                 &hub, &wire);
+    LiveWorker d(file,
+                 {.role = SchedulerRole::kDecode,
+                  .num_threads = 3,
+                  .kind = TransportKind::kLocal,
+                  .incarnation = 12,
+                  .cores = d_cores.get()},
+                 &hub, &wire);
+    p.Connect(d);
+    const std::vector<Record> records = RunPair(&p, &d, specs);
+    for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(records[i], alone[i], specs[i]);
+    EXPECT_GT(d_cores->Stats().lent_us, 0u) << "the prompt was computed with them";
+    EXPECT_GT(p_cores->Stats().lent_us, 0u) << "the tokens were computed with it";
+  }
+  for (uint32_t core = 0; core < budget->num_cores(); ++core) {
+    EXPECT_EQ(budget->word(core).load(), device::kFreeCore) << "nobody computes";
+  }
+}
+
 TEST(EngineExactTest, ADecodedTokenGivesTheSameBitsWhenItIsPrefilled) {
   BATON_OPEN_DEMO(file);
   LocalHub hub(true);

@@ -30,8 +30,9 @@ struct LiveOptions {
   kernels::Isa isa = kernels::Isa::kAuto;
   kv::TransportKind kind = kv::TransportKind::kAuto;  // kLocal: by the hub; kAuto: none
   uint32_t max_context = 2048;
-  uint64_t incarnation = 1;   // told apart from other processes by the rig
-  bool prefix_cache = false;  // most tests mean to compute what they ask for
+  uint64_t incarnation = 1;            // told apart from other processes by the rig
+  bool prefix_cache = false;           // most tests mean to compute what they ask for
+  device::CoreShare* cores = nullptr;  // then num_threads is that of all its members
 };
 
 // One engine with its thread and model.
@@ -39,7 +40,7 @@ class LiveWorker {
  public:
   LiveWorker(const model::GgufFile& file, const LiveOptions& options, kv::LocalHub* hub,
              TableWire* wire)
-      : options_(options), pool_(options.num_threads) {
+      : options_(options), pool_({.num_threads = options.num_threads, .cores = options.cores}) {
     model_ = *model::Model::Load(
         file,
         {.pool = &pool_, .isa = options.isa, .max_rows = 512, .max_context = options.max_context});
@@ -74,7 +75,8 @@ class LiveWorker {
                                           .kv = kv_.get(),
                                           .transport = transport_.get(),
                                           .wire = transport_ ? wire : nullptr,
-                                          .listener = &recorder_});
+                                          .listener = &recorder_,
+                                          .cores = options.cores});
     EXPECT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     EXPECT_TRUE(engine_->Start().ok());

@@ -187,11 +187,12 @@ BlockUse UseOf(const TopWorker& worker) {
 }
 
 void AddWorkers(const TopSnapshot* before, const TopSnapshot& now, std::vector<FrameLine>* lines) {
-  lines->push_back({fmt::format("{:<8} {:<16} {:<5} {:>4} {:>4} {:>8} {:>8} {:>12} {:>5} {:>14} "
-                                "{:>7} {:>8} {:>5} {:>5}",
-                                "pool", "worker", "ready", "run", "wait", "steps/s", "step ms",
-                                "blocks", "", "held/total", "cached", "backlog s", "mbu", "mfu"),
-                    LineStyle::kHead});
+  lines->push_back(
+      {fmt::format("{:<8} {:<16} {:<5} {:>4} {:>4} {:>8} {:>8} {:>12} {:>5} {:>14} "
+                   "{:>7} {:>8} {:>5} {:>5} {:>5}",
+                   "pool", "worker", "ready", "run", "wait", "steps/s", "step ms", "blocks", "",
+                   "held/total", "cached", "backlog s", "mbu", "mfu", "lent"),
+       LineStyle::kHead});
   for (const TopWorker& worker : now.workers) {
     const Span span = WorkerSpan(before, worker);
     const BlockUse use = UseOf(worker);
@@ -199,11 +200,12 @@ void AddWorkers(const TopSnapshot* before, const TopSnapshot& now, std::vector<F
                                    worker.ready ? "yes" : "no", worker.running, worker.waiting);
     if (worker.metrics) {
       line += fmt::format(
-          "{:>8} {:>8} {:>12} {:>5} {:>14} {:>7} {:>9} {:>5} {:>5}",
+          "{:>8} {:>8} {:>12} {:>5} {:>14} {:>7} {:>9} {:>5} {:>5} {:>5}",
           Fixed(span.Rate("baton_step_seconds_count"), 1), Millis(span.Mean("baton_step_seconds")),
           Bar(use.share()), Percent(use.share()), fmt::format("{}/{}", use.held, use.total),
           use.cached, Fixed(span.Value("baton_prefill_backlog_seconds"), 2),
-          Percent(span.Value("baton_mbu_ratio")), Percent(span.Value("baton_mfu_ratio")));
+          Percent(span.Value("baton_mbu_ratio")), Percent(span.Value("baton_mfu_ratio")),
+          Fixed(span.Rate("baton_lent_core_seconds_total"), 2));
     } else {
       line += worker.error;
     }

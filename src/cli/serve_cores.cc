@@ -1,0 +1,77 @@
+#include "src/cli/serve_cores.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "fmt/format.h"
+
+#include "src/base/cpus.h"
+#include "src/cli/compute_threads.h"
+#include "src/device/device.h"
+
+namespace baton::cli {
+
+using device::CoreBudget;
+using device::NumUsableCpus;
+
+namespace {
+
+int64_t TotalThreads(const ServeWorkers& workers) {
+  return workers.threads > 0 ? workers.threads : int64_t{NumUsableCpus()};
+}
+
+}  // namespace
+
+ThreadShare ShareThreads(const ServeWorkers& workers) {
+  const int64_t total = TotalThreads(workers);
+  ThreadShare share;
+  if (workers.num_prefill == 0) {
+    share.decode = std::max<int64_t>(1, total / workers.num_decode);
+    return share;
+  }
+  const int64_t decode_total = std::max<int64_t>(workers.num_decode, total / 3);
+  share.decode = std::max<int64_t>(1, decode_total / workers.num_decode);
+  share.prefill = std::max<int64_t>(1, (total - decode_total) / workers.num_prefill);
+  return share;
+}
+
+std::vector<uint32_t> HomeCores(const ServeWorkers& workers) {
+  const int64_t total = TotalThreads(workers);
+  const int64_t num_workers = workers.num_prefill + workers.num_decode;
+  // With fewer threads than workers they oversubscribe the cores already; a lent one would add to
+  // that.
+  if (num_workers < 2 || total < num_workers) return {};
+  const ThreadShare share = ShareThreads(workers);
+  std::vector<uint32_t> cores(static_cast<size_t>(workers.num_prefill),
+                              NumComputeThreads(share.prefill));
+  cores.insert(cores.end(), static_cast<size_t>(workers.num_decode),
+               NumComputeThreads(share.decode));
+  int64_t left = total - workers.num_prefill * share.prefill - workers.num_decode * share.decode;
+  for (size_t i = cores.size() - static_cast<size_t>(workers.num_decode); left > 0; --left) {
+    ++cores[i];
+    if (++i == cores.size()) i = static_cast<size_t>(workers.num_prefill);
+  }
+  return cores;
+}
+
+StatusOr<std::unique_ptr<CoreBudget>> MakeCoreBudget(const ServeWorkers& workers) {
+  const std::vector<uint32_t> cores = HomeCores(workers);
+  if (cores.empty()) return std::unique_ptr<CoreBudget>();
+  return CoreBudget::Create(cores);
+}
+
+std::string ThreadsLine(const ServeWorkers& workers, bool lends) {
+  const ThreadShare share = ShareThreads(workers);
+  const std::string prefill =
+      workers.num_prefill > 0
+          ? fmt::format("{} a prefill worker, ", NumComputeThreads(share.prefill))
+          : "";
+  const std::optional<double> quota = CpuQuota();
+  return fmt::format("compute threads: {}{} a decode worker ({}{} processors{}){}", prefill,
+                     NumComputeThreads(share.decode),
+                     workers.threads > 0 ? "as --threads asks; " : "", AffinityCpus().size(),
+                     quota ? fmt::format(", a CPU quota of {:.1f}", *quota) : "",
+                     lends ? "; a worker without work lends its own" : "");
+}
+
+}  // namespace baton::cli

@@ -1,0 +1,47 @@
+// How `serve` shares out the compute threads of --threads among its workers, and the core budget by
+// which those that have nothing to compute lend theirs. Any thread.
+#ifndef BATON_CLI_SERVE_CORES_H_
+#define BATON_CLI_SERVE_CORES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/device/core_budget.h"
+
+namespace baton::cli {
+
+// The workers of a server, and the threads of all of them together.
+struct ServeWorkers {
+  int64_t num_prefill = 1;
+  int64_t num_decode = 1;
+  int64_t threads = 0;  // 0 = one per processor
+};
+
+// Compute threads of each worker of a role.
+struct ThreadShare {
+  int64_t prefill = 1;
+  int64_t decode = 1;
+};
+
+// Decode is bound by memory, so one thread in three goes there and the rest to prefill; every
+// worker has at least one.
+ThreadShare ShareThreads(const ServeWorkers& workers);
+
+// Cores of each member of the budget: the prefill workers, then the decode workers. Each has its
+// share; threads that the shares leave over belong to the decode workers in turn. Empty when
+// nothing can be lent: one worker, or not more threads than workers need to have one each.
+std::vector<uint32_t> HomeCores(const ServeWorkers& workers);
+
+// The budget of these workers; null when nothing can be lent. Fails as CoreBudget::Create.
+StatusOr<std::unique_ptr<device::CoreBudget>> MakeCoreBudget(const ServeWorkers& workers);
+
+// "compute threads: 1 a prefill worker, 1 a decode worker (2 processors, a CPU quota of 1.0); a
+// worker without work lends its own".
+std::string ThreadsLine(const ServeWorkers& workers, bool lends);
+
+}  // namespace baton::cli
+
+#endif  // BATON_CLI_SERVE_CORES_H_

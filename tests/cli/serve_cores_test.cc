@@ -1,0 +1,49 @@
+#include "src/cli/serve_cores.h"
+
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace baton::cli {
+namespace {
+
+// A server and the cores of its workers' homes, prefill workers first.
+struct HomesCase {
+  ServeWorkers workers;
+  std::vector<uint32_t> homes;
+};
+
+TEST(ServeCoresTest, HomesAreTheSharesAndDecodeHasWhatIsLeftOver) {
+  const std::vector<HomesCase> cases = {
+      {{.num_prefill = 1, .num_decode = 1, .threads = 2}, {1, 1}},
+      {{.num_prefill = 1, .num_decode = 1, .threads = 8}, {6, 2}},
+      {{.num_prefill = 1, .num_decode = 2, .threads = 5}, {3, 1, 1}},
+      {{.num_prefill = 4, .num_decode = 1, .threads = 9}, {1, 1, 1, 1, 5}},
+      {{.num_prefill = 2, .num_decode = 2, .threads = 7}, {2, 2, 2, 1}},
+      {{.num_prefill = 0, .num_decode = 3, .threads = 8}, {3, 3, 2}},
+  };
+  for (const HomesCase& one : cases) {
+    const std::vector<uint32_t> homes = HomeCores(one.workers);
+    EXPECT_EQ(homes, one.homes) << one.workers.threads << " threads";
+    EXPECT_EQ(std::accumulate(homes.begin(), homes.end(), int64_t{0}), one.workers.threads);
+  }
+}
+
+TEST(ServeCoresTest, NothingIsLentByOneWorkerOrWhereWorkersShareCores) {
+  EXPECT_TRUE(HomeCores({.num_prefill = 0, .num_decode = 1, .threads = 8}).empty());
+  EXPECT_TRUE(HomeCores({.num_prefill = 1, .num_decode = 1, .threads = 1}).empty());
+  EXPECT_TRUE(HomeCores({.num_prefill = 2, .num_decode = 2, .threads = 3}).empty());
+  EXPECT_EQ(*MakeCoreBudget({.num_prefill = 1, .num_decode = 1, .threads = 1}), nullptr);
+}
+
+TEST(ServeCoresTest, TheLineSaysWhetherCoresAreLent) {
+  const ServeWorkers workers = {.num_prefill = 1, .num_decode = 1, .threads = 2};
+  const std::string line = ThreadsLine(workers, true);
+  EXPECT_TRUE(line.starts_with("compute threads: 1 a prefill worker, 1 a decode worker (")) << line;
+  EXPECT_TRUE(line.ends_with("; a worker without work lends its own")) << line;
+  EXPECT_TRUE(ThreadsLine(workers, false).ends_with(")"));
+}
+
+}  // namespace
+}  // namespace baton::cli
