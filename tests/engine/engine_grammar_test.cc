@@ -43,7 +43,7 @@ std::vector<TokenId> GuidedTokens(const RequestSpec& spec, uint32_t choice) {
   std::vector<TokenId> prefix(prompt.begin(), prompt.end());
   std::vector<TokenId> tokens;
   std::vector<uint32_t> mask((kToyVocab + 31) / 32);
-  while (tokens.size() < spec.sampling.max_tokens && (tokens.empty() || tokens.back() != 0)) {
+  while (tokens.size() < spec.sampling.max_tokens) {
     EXPECT_TRUE(follows.FillMask(mask).ok());
     const std::vector<float> logits = ToyModel::LogitsAfter(prefix);
     model::SampledToken sampled;
@@ -58,6 +58,7 @@ std::vector<TokenId> GuidedTokens(const RequestSpec& spec, uint32_t choice) {
     state.Append(sampled.token);
     prefix.push_back(sampled.token);
     tokens.push_back(sampled.token);
+    if (sampled.token == 0) break;
     EXPECT_EQ(follows.Accept({&sampled.token, 1}).value(), 1u);
   }
   return tokens;

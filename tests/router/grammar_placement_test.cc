@@ -19,6 +19,8 @@ using wire::kAnswerGrammarVersion;
 namespace {
 
 constexpr PoolRole kDecode = PoolRole::kDecode;
+// Nothing waits for a prefill worker.
+RouterCoreConfig Alone() { return {.mode = ServeMode::kAggregated}; }
 
 WorkerDescription Describe(const std::string& id, PoolRole role, uint32_t grammar_version) {
   WorkerDescription worker = FakeCluster::Describe(id, role);
@@ -40,7 +42,7 @@ size_t NumDecodes(FakeCluster& cluster, const std::string& id) {
 
 TEST(GrammarPlacementTest, ItGoesToAWorkerThatConstrains) {
   for (const uint32_t other : {0u, kAnswerGrammarVersion + 1}) {
-    FakeCluster cluster;
+    FakeCluster cluster(Alone());
     cluster.Join(Describe("decode-0", kDecode, other));
     cluster.Join(Describe("decode-1", kDecode, kAnswerGrammarVersion));
     for (int i = 0; i < 3; ++i) cluster.Submit(Constrained(cluster));
@@ -61,7 +63,7 @@ TEST(GrammarPlacementTest, APrefillWorkerThatDoesNotConstrainIsPassedBy) {
 }
 
 TEST(GrammarPlacementTest, WithoutAnyItIsRefusedByItsField) {
-  FakeCluster cluster;
+  FakeCluster cluster(Alone());
   cluster.Join(Describe("decode-0", kDecode, 0));
   cluster.Submit(Constrained(cluster));
   ASSERT_TRUE(cluster.sink->error.has_value());
@@ -72,7 +74,7 @@ TEST(GrammarPlacementTest, WithoutAnyItIsRefusedByItsField) {
 }
 
 TEST(GrammarPlacementTest, AGrammarThatFailsEndsTheRequestByName) {
-  FakeCluster cluster;
+  FakeCluster cluster(Alone());
   cluster.Join(Describe("decode-0", kDecode, kAnswerGrammarVersion));
   const RequestUid uid = cluster.Submit(Constrained(cluster));
   WorkerRequestStatus status;
