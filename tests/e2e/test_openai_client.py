@@ -159,7 +159,7 @@ def test_completions_with_text_and_ids(server, client):
         ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "text"}}}),
         ("structured_outputs", {"regex": "("}),
         ("guided_json", '{"type": '),
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tools", [{"type": "function", "function": {"name": "a b"}}]),
         ("messages", []),
         ("messages", "hi"),
         ("seed", 1.5),
