@@ -117,24 +117,6 @@ TEST_F(HttpApiTest, ToolsThatMustNotBeCalledAreAnswered) {
     const bool is_given = fields.starts_with(tools);
     EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), is_given ? "tools" : "") << fields;
   }
-  struct Case {
-    std::string fields;
-    const char* param;
-    const char* code;
-  };
-  const char* const named = R"(,"tool_choice":{"type":"function","function":{"name":"clock"}})";
-  for (const Case& c :
-       {Case{tools, "tools", "unsupported_parameter"},
-        Case{tools + R"(,"tool_choice":"auto")", "tools", "unsupported_parameter"},
-        Case{tools + R"(,"tool_choice":"required")", "tool_choice", "unsupported_parameter"},
-        Case{tools + named, "tool_choice", "unsupported_parameter"},
-        Case{R"(,"tool_choice":"required")", "tool_choice", "invalid_combination"},
-        Case{named, "tool_choice", "invalid_combination"}}) {
-    const auto responder = Post(kChatPath, kHello + c.fields + "}");
-    EXPECT_EQ(responder->status, 400) << c.fields;
-    EXPECT_EQ(Text(*responder, {"error", "param"}), c.param) << c.fields;
-    EXPECT_EQ(Text(*responder, {"error", "code"}), c.code) << c.fields;
-  }
 }
 
 TEST_F(HttpApiTest, VariablesThatTheTemplateDoesNotReadAreNamed) {

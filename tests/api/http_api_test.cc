@@ -522,7 +522,7 @@ TEST_F(HttpApiTest, IgnoredFieldsOfTheTextEndpointsAreNamedToo) {
            Case{"/apply-template",
                 R"({"messages":[{"role":"user","content":"a","nick":"b"}],)"
                 R"("tools":[],"temperature":1,"parallel_tool_calls":true,"guided_choice":[]})",
-                "temperature, guided_choice, messages[0].nick"},
+                "temperature, parallel_tool_calls, guided_choice, messages[0].nick"},
        }) {
     const auto responder = Post(c.path, c.body);
     EXPECT_EQ(responder->status, 200) << c.path << responder->body;

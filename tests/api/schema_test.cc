@@ -158,6 +158,8 @@ ValuesByName GoodBasics() {
         R"("strict":true}}])"}},
       {"tool_choice",
        {"\"none\"", "\"auto\"", "\"required\"", R"({"type":"function","function":{"name":"f"}})"}},
+      {"parallel_tool_calls", {"true", "false"}},
+      {"tool_parser", {"\"auto\"", "\"hermes\"", "\"qwen3_coder\"", "\"none\""}},
       {"reasoning_format", {"\"auto\"", "\"deepseek\"", "\"none\""}},
       {"documents", {"[]", R"([{"title":"t","text":"x"}])"}},
       {"reasoning_effort", {"\"none\"", "\"high\""}},
@@ -227,6 +229,7 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
        {R"([{"type":"function"}])", "[1]", R"([{"type":"function","function":{"name":""}}])",
         R"([{"type":"retrieval","function":{"name":"f"}}])"}},
       {"tool_choice", {"\"sometimes\"", R"({"type":"function"})"}},
+      {"tool_parser", {"\"\"", "\"best\"", "\"Hermes\""}},
       {"reasoning_format", {"\"\"", "\"hidden\"", "\"None\""}},
       {"documents", {"{}", "[1]", "[[]]"}},
       {"reasoning_effort", {"\"\"", "\"High\"", "\"some\""}},
@@ -297,6 +300,7 @@ TEST(SchemaTest, EveryRowRefusesBadValuesByItsName) {
       for (const std::string& value : bad) {
         // Peers take true for 1.
         if (row.name == "logprobs" && value == "true") continue;
+        if (row.name == "parallel_tool_calls" && value == "true") continue;
         const Verdict verdict = ReadJson(endpoint, Quoted(row.name) + value);
         ASSERT_FALSE(verdict.ok) << row.name << " = " << value;
         EXPECT_EQ(HttpStatusOf(verdict.code), 400) << row.name << " = " << value;
@@ -512,6 +516,8 @@ TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
       {"messages[0].role", [](v1::ChatCompletionRequest* r) { r->add_messages()->set_role("x"); }},
       {"tools[0]", [](v1::ChatCompletionRequest* r) { r->add_tools(); }},
       {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("sometimes"); }},
+      {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("{\"type\":"); }},
+      {"tool_parser", [](v1::ChatCompletionRequest* r) { r->set_tool_parser("best"); }},
       {"response_format",
        [](v1::ChatCompletionRequest* r) { r->mutable_response_format()->set_type("yaml"); }},
       {"response_format.json_schema.schema",

@@ -243,7 +243,7 @@ def test_ollama_client_whole_and_streamed(server, client):
         ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "text"}}}),
         ("structured_outputs", {"regex": "("}),
         ("guided_json", '{"type": '),
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tools", [{"type": "function", "function": {"name": "a b"}}]),
         ("messages", []),
         ("messages", "hi"),
         ("seed", 1.5),
@@ -531,3 +531,80 @@ def test_a_typed_message_is_parsed(claude):
     )
     assert answer.stop_reason == "end_turn"
     assert isinstance(answer.parsed_output, Shade)
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string", "enum": ["Paris", "Rome"]},
+                "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            },
+            "required": ["city", "days"],
+        },
+    },
+}
+TIME_OF_DAY = {"type": "function", "function": {"name": "clock", "description": "The time of day"}}
+
+
+def check_call(call, names):
+    assert call.id.startswith("call_") and call.type == "function"
+    assert call.function.name in names
+    arguments = json.loads(call.function.arguments)
+    if call.function.name == "clock":
+        assert arguments == {}
+    else:
+        assert arguments["city"] in ("Paris", "Rome") and 1 <= arguments["days"] <= 9
+
+
+def test_a_demanded_call_is_made_whole_and_streamed(client):
+    ask = dict(model="default", messages=QUESTION, tools=[WEATHER, TIME_OF_DAY], temperature=0)
+    named = {"type": "function", "function": {"name": "weather"}}
+    for choice, names in (("required", ("weather", "clock")), (named, ("weather",))):
+        # Up to sixteen calls may follow each other.
+        whole = client.chat.completions.create(
+            tool_choice=choice, parallel_tool_calls=False, max_tokens=100, **ask
+        ).choices[0]
+        assert whole.finish_reason == "tool_calls" and whole.message.content is None
+        assert len(whole.message.tool_calls) == 1
+        check_call(whole.message.tool_calls[0], names)
+        with client.chat.completions.stream(
+            tool_choice=choice, parallel_tool_calls=False, max_tokens=100, **ask
+        ) as stream:
+            streamed = stream.get_final_completion().choices[0]
+        assert streamed.finish_reason == "tool_calls"
+        (call,) = streamed.message.tool_calls
+        check_call(call, names)
+        assert call.function.arguments == whole.message.tool_calls[0].function.arguments
+
+
+def test_calls_and_results_go_back_into_a_conversation(client):
+    messages = [{"role": "user", "content": "What is the weather in Rome?"}]
+    first = client.chat.completions.create(
+        model="default",
+        messages=messages,
+        tools=[WEATHER],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        temperature=0,
+        max_tokens=100,
+    ).choices[0]
+    call = first.message.tool_calls[0]
+    messages.append(first.message)
+    messages.append({"role": "tool", "tool_call_id": call.id, "content": "sunny, 25 degrees"})
+    for choice in ("auto", "none"):
+        answer = client.chat.completions.create(
+            model="default",
+            messages=messages,
+            tools=[WEATHER],
+            tool_choice=choice,
+            temperature=0,
+            max_tokens=16,
+        ).choices[0]
+        assert answer.message.content or answer.message.tool_calls
+        if choice == "none":
+            assert not answer.message.tool_calls

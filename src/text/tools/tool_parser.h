@@ -6,8 +6,8 @@
 // 2. A call begins with a piece that has its name; pieces of its arguments follow, each as soon as
 //    its bytes are there. Nothing is taken back.
 // 3. Markup that turns out to be no call comes back as content, byte for byte.
-// 4. Content is unchanged but for blanks beside calls: blanks between content and a call, and after
-//    the last call, are dropped.
+// 4. Content is unchanged but for blanks beside calls: those before a call, those after the last
+//    call, and those between a call and the first content are dropped.
 // 5. Arguments of JSON styles are the model's own bytes; those of other styles are translated.
 //    Nobody repairs JSON that the model broke.
 #ifndef BATON_TEXT_TOOLS_TOOL_PARSER_H_

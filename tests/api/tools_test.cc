@@ -1,0 +1,352 @@
+// Tools over HTTP: what the router is asked for, and how calls look in answers and streams.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/wire/answer_grammar.h"
+#include "tests/api/http_api_rig.h"
+
+namespace baton::api {
+
+using router::GenerateRequest;
+using router::ModelInfo;
+using router::RequestError;
+using router::TestModel;
+using scheduler::FinishReason;
+using text::ChatTemplate;
+using wire::AnswerGrammar;
+using wire::GrammarKind;
+
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+// The toy model with another chat template.
+std::shared_ptr<const ModelInfo> ModelWith(const std::string& chat_template) {
+  auto info = std::make_shared<ModelInfo>(*TestModel());
+  info->chat_template = std::make_shared<const ChatTemplate>(
+      ChatTemplate::Create(chat_template, "", "<eos>").value());
+  return info;
+}
+
+const std::string kTurns =
+    "{% for m in messages %}<user>{{ m.role[0] }}:{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}{% endfor "
+    "%}<assistant>";
+const std::string kHermes =
+    "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\": n, \"arguments\": a}{% endif %}" +
+    kTurns;
+const std::string kLlama =
+    "{% if tools %}{{ tools | tojson }}<|start_header_id|>{\"name\": n, \"parameters\": p}"
+    "{% endif %}" +
+    kTurns;
+const std::string kXml =
+    "{% if tools %}{{ tools | tojson }}<tool_call>\n<function=f>\n<parameter=p>{% endif %}" +
+    kTurns;
+
+const std::string kCity =
+    R"({"type":"function","function":{"name":"weather","description":"of a city","parameters":)"
+    R"({"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}}})";
+const std::string kClock = R"({"type":"function","function":{"name":"clock"}})";
+const std::string kTools = R"(,"tools":[)" + kCity + "," + kClock + "]";
+const std::string kNamed = R"(,"tool_choice":{"type":"function","function":{"name":"clock"}})";
+const std::string kCall =
+    "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+
+class ToolsTest : public HttpApiTest {
+ protected:
+  ToolsTest() { submitter_.models = {ModelWith(kHermes)}; }
+
+  // The request that the router got for these fields, which begin with a comma.
+  GenerateRequest Sent(const std::string& fields) {
+    const auto responder = Post(kChatPath, kHello + fields + "}");
+    EXPECT_EQ(responder->status, 200) << fields << responder->body;
+    if (responder->status != 200) return {};
+    return submitter_.WaitSubmitted(num_sent_++).request;
+  }
+  std::string SentGrammar(const std::string& fields) {
+    const GenerateRequest request = Sent(fields);
+    if (request.sampling.grammar == nullptr) return "";
+    EXPECT_EQ(request.sampling.grammar->kind, GrammarKind::kStructuralTag);
+    return request.sampling.grammar->text;
+  }
+  static std::string PromptOf(const GenerateRequest& request) {
+    std::string text;
+    for (const TokenId token : request.prompt) {
+      if (token < 256) text.push_back(static_cast<char>(token));
+    }
+    return text;
+  }
+  size_t num_sent_ = 0;
+};
+
+TEST_F(ToolsTest, AWholeAnswerHasItsCalls) {
+  AnswerWith(kCall);
+  const auto responder = Post(kChatPath, kHello + kTools + "}");
+  EXPECT_EQ(responder->status, 200);
+  const std::vector<std::string> message = {"choices", "0", "message"};
+  const auto at = [&](std::vector<std::string> rest) {
+    std::vector<std::string> path = message;
+    path.insert(path.end(), rest.begin(), rest.end());
+    return Text(*responder, path);
+  };
+  EXPECT_EQ(at({"content"}), "null");
+  EXPECT_EQ(at({"tool_calls", "0", "type"}), "function");
+  EXPECT_EQ(at({"tool_calls", "0", "function", "name"}), "weather");
+  EXPECT_EQ(at({"tool_calls", "0", "function", "arguments"}), R"({"city": "Paris"})");
+  EXPECT_THAT(at({"tool_calls", "0", "id"}), MatchesRegex("call_[0-9a-f]{24}"));
+  EXPECT_EQ(at({"tool_calls", "1", "id"}), "<absent>");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "tool_calls");
+}
+
+TEST_F(ToolsTest, AStreamSaysTheSameWithTheNameFirst) {
+  AnswerWith("Hm.\n" + kCall);
+  const auto responder = Post(kChatPath, kHello + kTools + R"(,"stream":true})");
+  std::string content;
+  std::string arguments;
+  std::string answer_id;
+  int num_begins = 0;
+  for (const std::string& event : Events(responder->body)) {
+    JsonValue root;
+    RequestError error;
+    if (event == "[DONE]") continue;
+    ASSERT_TRUE(ParseJson(event, &root, &error)) << event;
+    answer_id = *At(root, {"id"})->AsString();
+    const JsonValue* text = At(root, {"choices", "0", "delta", "content"});
+    if (text != nullptr) content += *text->AsString();
+    const JsonValue* call = At(root, {"choices", "0", "delta", "tool_calls", "0"});
+    if (call == nullptr) continue;
+    int64_t index = -1;
+    EXPECT_TRUE(At(*call, {"index"})->GetInteger(&index));
+    EXPECT_EQ(index, 0);
+    const bool begins = At(*call, {"id"}) != nullptr;
+    num_begins += begins ? 1 : 0;
+    EXPECT_EQ(begins, num_begins == 1 && arguments.empty()) << event;
+    if (begins) {
+      EXPECT_EQ(*At(*call, {"id"})->AsString(),
+                ToolCallId(answer_id, 0, 0, text::ToolStyle::kHermes));
+      EXPECT_EQ(*At(*call, {"type"})->AsString(), "function");
+      EXPECT_EQ(*At(*call, {"function", "name"})->AsString(), "weather");
+      EXPECT_EQ(*At(*call, {"function", "arguments"})->AsString(), "");
+      // The same token may go on with the arguments.
+      call = At(root, {"choices", "0", "delta", "tool_calls", "1"});
+      if (call == nullptr) continue;
+    }
+    EXPECT_EQ(At(*call, {"function", "name"}), nullptr);
+    arguments += *At(*call, {"function", "arguments"})->AsString();
+  }
+  EXPECT_EQ(content, "Hm.");
+  EXPECT_EQ(arguments, R"({"city": "Paris"})");
+  EXPECT_EQ(num_begins, 1);
+  EXPECT_THAT(responder->body, HasSubstr(R"("finish_reason":"tool_calls")"));
+}
+
+TEST_F(ToolsTest, ACutCallEndsByItsLength) {
+  AnswerWith(kCall.substr(0, kCall.size() - 16), FinishReason::kLength);
+  const auto responder = Post(kChatPath, kHello + kTools + "}");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "length");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "tool_calls", "0", "function", "name"}),
+            "weather");
+}
+
+TEST_F(ToolsTest, TextIsContentAndNoneReadsNoCalls) {
+  AnswerWith("It is late.");
+  auto responder = Post(kChatPath, kHello + kTools + "}");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "content"}), "It is late.");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "tool_calls"}), "<absent>");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "stop");
+  AnswerWith(kCall);
+  for (const char* off : {R"(,"tool_choice":"none"})", R"(,"tool_parser":"none"})"}) {
+    responder = Post(kChatPath, kHello + kTools + off);
+    EXPECT_EQ(Text(*responder, {"choices", "0", "message", "content"}), kCall) << off;
+    EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "stop") << off;
+  }
+}
+
+TEST_F(ToolsTest, OneCallIsKeptWithoutParallelCalls) {
+  AnswerWith(kCall + "\n" + kCall);
+  auto responder = Post(kChatPath, kHello + kTools + "}");
+  const std::vector<std::string> second = {"choices", "0", "message", "tool_calls", "1", "type"};
+  EXPECT_EQ(Text(*responder, second), "function");
+  responder = Post(kChatPath, kHello + kTools + R"(,"parallel_tool_calls":false})");
+  EXPECT_EQ(Text(*responder, second), "<absent>");
+}
+
+TEST_F(ToolsTest, ADemandedCallIsForcedInTheStyleOfTheTemplate) {
+  AnswerWith(kCall);
+  const std::string required = SentGrammar(kTools + R"(,"tool_choice":"required")");
+  EXPECT_THAT(required, HasSubstr(R"("at_least_one":true,"max_tags":16)"));
+  EXPECT_THAT(required, HasSubstr(R"("begin":"<tool_call>\u000a{\"name\": \"weather\", )"));
+  EXPECT_THAT(required, HasSubstr(R"(\"name\": \"clock\", )"));
+  EXPECT_THAT(required, HasSubstr(R"("schema":{"properties":{"city":{"type":"string"}},)"
+                                  R"("required":["city"],"type":"object",)"
+                                  R"("additionalProperties":false})"));
+  const std::string named = SentGrammar(kTools + kNamed);
+  EXPECT_THAT(named, HasSubstr(R"("max_tags":1,)"));
+  EXPECT_THAT(named, Not(HasSubstr("weather")));
+  submitter_.models = {ModelWith(kLlama)};
+  EXPECT_THAT(SentGrammar(kTools + kNamed),
+              HasSubstr(R"("begin":"{\"name\": \"clock\", \"parameters\": ")"));
+  submitter_.models = {ModelWith(kXml)};
+  EXPECT_THAT(SentGrammar(kTools + kNamed), HasSubstr(R"("content":"qwen_xml")"));
+  // Control tokens have no text in a grammar, so other styles are forced as bare JSON.
+  for (const char* style : {"gemma", "mistral", "harmony", "generic"}) {
+    EXPECT_THAT(SentGrammar(kTools + kNamed + R"(,"tool_parser":")" + style + "\""),
+                HasSubstr(R"("begin":"{\"name\": \"clock\", \"arguments\": ")"))
+        << style;
+  }
+  EXPECT_EQ(SentGrammar(kTools), "") << "nothing is forced where the model may choose";
+}
+
+TEST_F(ToolsTest, AStrictFunctionIsEnforcedWhereTagsAllowIt) {
+  AnswerWith("x");
+  const std::string strict =
+      R"(,"tools":[{"type":"function","function":{"name":"clock","strict":true}}])";
+  EXPECT_THAT(SentGrammar(strict), HasSubstr(R"("triggers":["<tool_call>"])"));
+  submitter_.models = {ModelWith(kLlama)};
+  const auto responder = Post(kChatPath, kHello + strict + "}");
+  EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "tools[0].function.strict");
+}
+
+TEST_F(ToolsTest, ATemplateWithoutToolsGetsThemInTheMessages) {
+  submitter_.models = {
+      ModelWith("{% for m in messages %}<user>{{ m.role[0] }}:{{ m.content }}"
+                "{% endfor %}<assistant>")};
+  AnswerWith(R"({"name": "weather", "arguments": {"city": "Rome"}})");
+  const std::string prompt = PromptOf(Sent(kTools));
+  EXPECT_THAT(prompt, HasSubstr(R"({"name":"weather","description":"of a city",)"));
+  EXPECT_THAT(prompt, HasSubstr(R"({"name": "...", "arguments": {...}})"));
+  EXPECT_TRUE(prompt.ends_with("u:hello")) << prompt;
+  const auto responder = Post(kChatPath, kHello + kTools + "}");
+  ++num_sent_;
+  EXPECT_EQ(
+      Text(*responder, {"choices", "0", "message", "tool_calls", "0", "function", "arguments"}),
+      R"({"city": "Rome"})");
+  EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "");
+
+  const std::string history =
+      R"({"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Q"},)"
+      R"({"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function",)"
+      R"("function":{"name":"weather","arguments":"{\"city\":\"Rome\"}"}}]},)"
+      R"({"role":"tool","tool_call_id":"c1","content":"sunny"},)"
+      R"({"role":"tool","tool_call_id":"c2","content":"late"}])" +
+      kTools + "}";
+  ASSERT_EQ(Post(kChatPath, history)->status, 200);
+  const std::string round = PromptOf(submitter_.WaitSubmitted(num_sent_++).request);
+  EXPECT_TRUE(round.starts_with("s:Be brief.\n\nYou can call functions.")) << round;
+  EXPECT_TRUE(round.ends_with(R"(u:Qa:{"name": "weather", "arguments": {"city":"Rome"}})"
+                              "u:Result of weather:\nsunny\n\nResult:\nlate"))
+      << round;
+}
+
+TEST_F(ToolsTest, HistoryGoesThroughATemplateThatKnowsTools) {
+  AnswerWith("x");
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"Q"},{"role":"assistant","content":"",)"
+      R"("tool_calls":[{"id":"c1","type":"function","function":{"name":"clock",)"
+      R"("arguments":"{\"a\": 1}"}}]},{"role":"tool","tool_call_id":"c1","content":"now"}])" +
+      kTools + "}";
+  ASSERT_EQ(Post(kChatPath, body)->status, 200);
+  const std::string prompt = PromptOf(submitter_.WaitSubmitted(0).request);
+  EXPECT_TRUE(prompt.ends_with(R"(u:Qa:[clock {"a": 1}]t:now)")) << prompt;
+}
+
+TEST_F(ToolsTest, BadToolsAreNamed) {
+  struct Case {
+    std::string fields;
+    const char* param;
+    const char* code;
+  };
+  const auto tool = [](const std::string& function) {
+    return R"(,"tools":[{"type":"function","function":)" + function + "}]";
+  };
+  const std::string strict = R"({"name":"f","strict":true,"parameters":{"properties":)"
+                             R"({"a":{"type":"array","uniqueItems":true}}}})";
+  for (const Case& c : {
+           Case{R"(,"tools":{})", "tools", "invalid_type"},
+           Case{R"(,"tools":[5])", "tools[0]", "invalid_type"},
+           Case{tool(R"({"name":"a b"})"), "tools[0].function.name", "invalid_value"},
+           Case{tool(R"({"name":")" + std::string(129, 'a') + "\"}"), "tools[0].function.name",
+                "invalid_value"},
+           Case{R"(,"tools":[)" + kClock + "," + kClock + "]", "tools[1].function.name",
+                "invalid_value"},
+           Case{tool(R"({"name":"f","parameters":[]})"), "tools[0].function.parameters",
+                "invalid_type"},
+           Case{tool(R"({"name":"f","parameters":{"type":"array"}})"),
+                "tools[0].function.parameters.type", "invalid_value"},
+           Case{tool(R"({"name":"f","description":5})"), "tools[0].function.description",
+                "invalid_type"},
+           Case{tool(R"({"name":"f","strict":"yes"})"), "tools[0].function.strict", "invalid_type"},
+           Case{tool(strict), "tools[0].function.parameters.properties.a.uniqueItems",
+                "invalid_value"},
+           Case{tool(R"({"name":"f","parameters":{"properties":{"a":{"type":"text"}}}})") + kNamed,
+                "tool_choice", "invalid_value"},
+           Case{kTools + R"(,"parallel_tool_calls":"no")", "parallel_tool_calls", "invalid_type"},
+           Case{kTools + R"(,"tool_parser":"best")", "tool_parser", "invalid_value"},
+           Case{kTools + kNamed + R"(,"tool_parser":"none")", "tool_choice", "invalid_combination"},
+           Case{kTools + kNamed + R"(,"response_format":{"type":"json_object"})", "response_format",
+                "invalid_combination"},
+           Case{R"(,"tool_choice":"required")", "tool_choice", "invalid_combination"},
+           Case{kNamed, "tool_choice", "invalid_combination"},
+       }) {
+    const auto responder = Post(kChatPath, kHello + c.fields + "}");
+    EXPECT_EQ(responder->status, 400) << c.fields;
+    EXPECT_EQ(Text(*responder, {"error", "param"}), c.param) << c.fields;
+    EXPECT_EQ(Text(*responder, {"error", "code"}), c.code) << c.fields;
+  }
+  const auto responder =
+      Post(kChatPath,
+           kHello + tool(R"({"name":"f","parameters":{"properties":{"a":{"type":"text"}}}})") +
+               R"(,"tool_choice":"required"})");
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_EQ(Text(*responder, {"error", "param"}), "tools[0].function.parameters");
+  EXPECT_THAT(Text(*responder, {"error", "message"}), HasSubstr("#/properties/a/type"));
+}
+
+TEST_F(ToolsTest, ChannelsAreThoughtsContentAndCalls) {
+  submitter_.models = {ModelWith("<|channel|>functions.{{ tools | tojson }}" + kTurns)};
+  AnswerWith(
+      "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final"
+      "<|message|>Yes.");
+  auto responder = Post(kChatPath, kHello + "}");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "reasoning_content"}), "Hm.");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "content"}), "Yes.");
+  AnswerWith(
+      "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary "
+      "to=functions.clock <|constrain|>json<|message|>{}");
+  responder = Post(kChatPath, kHello + kTools + "}");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "reasoning_content"}), "Hm.");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "tool_calls", "0", "function", "name"}),
+            "clock");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "tool_calls");
+}
+
+TEST_F(ToolsTest, MarksOfControlTokensKeepTheirText) {
+  text::TokenizerSpec spec = router::TestSpec();
+  spec.tokens.emplace_back("[TOOL_CALLS]");
+  spec.token_types.push_back(static_cast<int32_t>(text::TokenType::kControl));
+  auto info = std::make_shared<ModelInfo>(*ModelWith("{{ tools | tojson }}[TOOL_CALLS]" + kTurns));
+  info->tokenizer = text::Tokenizer::Create(spec).value();
+  info->vocab_size = router::kTestVocab + 1;
+  submitter_.models = {info};
+  AnswerWith("x");
+  EXPECT_EQ(Sent(kTools).shown_tokens, std::vector<TokenId>{router::kTestVocab});
+  EXPECT_TRUE(Sent(kTools + R"(,"tool_choice":"none")").shown_tokens.empty());
+}
+
+TEST(ToolCallIdTest, IdsAreThoseOfTheAnswer) {
+  const std::string id = ToolCallId("chatcmpl-1", 0, 0, text::ToolStyle::kHermes);
+  EXPECT_EQ(id, ToolCallId("chatcmpl-1", 0, 0, text::ToolStyle::kHermes));
+  EXPECT_NE(id, ToolCallId("chatcmpl-1", 0, 1, text::ToolStyle::kHermes));
+  EXPECT_NE(id, ToolCallId("chatcmpl-1", 1, 0, text::ToolStyle::kHermes));
+  EXPECT_NE(id, ToolCallId("chatcmpl-2", 0, 0, text::ToolStyle::kHermes));
+  EXPECT_EQ(id.size(), 29u);
+  EXPECT_EQ(ToolCallId("chatcmpl-1", 0, 0, text::ToolStyle::kMistral).size(), 9u);
+}
+
+}  // namespace
+}  // namespace baton::api
