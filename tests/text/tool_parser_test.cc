@@ -191,7 +191,9 @@ TEST(ToolParserTest, NoTextOfAnotherStyleAndNoPrefixIsLostOrCutDependent) {
         const std::string_view text = std::string_view(c.text).substr(0, end);
         const Joined whole = Read(static_cast<ToolStyle>(style), text);
         const bool is_text = whole.num_calls == 0 && style != static_cast<int>(ToolStyle::kHarmony);
-        if (is_text) EXPECT_EQ(whole.content, text) << style;
+        if (is_text) {
+          EXPECT_EQ(whole.content, text) << style;
+        }
         std::vector<size_t> cuts;
         for (size_t at = 1; at < end; ++at) cuts.push_back(at);
         ASSERT_TRUE(Read(static_cast<ToolStyle>(style), text, cuts) == whole) << style << text;
