@@ -27,6 +27,7 @@ class Submitter;
 namespace baton::api {
 
 class AnswerBudget;
+class KeyRing;
 
 // The error with which a job that came too late answers its client.
 inline router::RequestError ApiStops() { return router::PlainError(router::ErrorCode::kDraining); }
@@ -95,6 +96,8 @@ struct ApiParts {
   int64_t slow_client_us = 30'000'000;
   // An event stream that is silent for so long gets a comment; 0 = never.
   int64_t sse_ping_ms = 15'000;
+  // Whom the public API serves; null: everybody, without limits.
+  KeyRing* keys = nullptr;
 };
 
 }  // namespace baton::api

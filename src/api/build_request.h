@@ -74,6 +74,7 @@ struct BuiltRequest {
   // request.timeout_us before the transport's own deadline cut it; 0 = none was given
   int64_t timeout_us = 0;
   AnswerPlan plan;
+  std::string tenant;               // as in Arrival
   std::vector<std::string> unread;  // see UnreadVariables; also what a loose schema drops
   // Where a grammar of the answer begins.
   wire::GrammarStart grammar_start = wire::GrammarStart::kFirstToken;
@@ -92,6 +93,7 @@ struct Arrival {
   bool splits_reasoning = true;               // where the request does not say
   std::optional<text::ToolStyle> tool_style;  // likewise; absent = as the template says
   std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
+  std::string tenant;                         // of the API key; "" = the server asks for none
 };
 
 // The model of that name; null: `error` is 404, or 503 while no worker is there at all.

@@ -36,6 +36,8 @@ const std::string_view kChatPage = R"html(<!doctype html>
   <label>Model <select id="model"></select></label>
   <label>Temperature
     <input id="temperature" type="number" min="0" max="100" step="0.1" value="1"></label>
+  <label id="keyed" hidden>API key
+    <input id="key" type="password" autocomplete="off" style="width: 12rem"></label>
   <details><summary>System text</summary>
     <textarea id="system" rows="3" aria-label="System text"
               placeholder="What the model is told before the conversation"></textarea></details>
@@ -53,6 +55,8 @@ const button = document.getElementById("send");
 const model = document.getElementById("model");
 const temperature = document.getElementById("temperature");
 const system = document.getElementById("system");
+const keyed = document.getElementById("keyed");
+const key = document.getElementById("key");
 const messages = [];
 let running = null;
 
@@ -72,10 +76,19 @@ function stats(t, tokens, first, total) {
          `${t.kv_bytes} KV bytes over ${t.transport}`;
 }
 
-// The served models; without an answer the server's only one is asked.
+// The key lives as long as the page; no URL and no cookie has it.
+function headers(fields = {}) {
+  return key.value ? { ...fields, "Authorization": "Bearer " + key.value } : fields;
+}
+
+// The served models; without an answer the server's only one is asked. A server that has keys gets
+// the page to show its field for one.
 async function listModels() {
   try {
-    const answer = await (await fetch("/v1/models")).json();
+    const response = await fetch("/v1/models", { headers: headers() });
+    if (response.status === 401) keyed.hidden = false;
+    const answer = await response.json();
+    model.replaceChildren();
     for (const { id } of answer.data) model.add(new Option(id, id));
   } catch { /* the first question says what is wrong */ }
 }
@@ -112,8 +125,9 @@ async function ask(text) {
   button.textContent = "Stop";
   try {
     const response = await fetch("/v1/chat/completions", {
-      method: "POST", headers: { "Content-Type": "application/json" }, signal: running.signal,
-      body: requestBody() });
+      method: "POST", headers: headers({ "Content-Type": "application/json" }),
+      signal: running.signal, body: requestBody() });
+    if (response.status === 401) keyed.hidden = false;
     if (!response.ok) throw new Error((await response.json()).error.message);
     await readEvents(response, (data) => {
       if (data === "[DONE]") return;
@@ -148,6 +162,7 @@ async function ask(text) {
 }
 
 listModels();
+key.addEventListener("change", listModels);
 document.getElementById("form").addEventListener("submit", (event) => {
   event.preventDefault();
   if (running) { running.abort(); return; }

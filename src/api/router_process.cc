@@ -20,6 +20,7 @@
 #include "src/api/grpc_call_state.h"
 #include "src/api/grpc_services.h"
 #include "src/api/http_api.h"
+#include "src/api/key_ring.h"
 #include "src/api/openai_json.h"
 #include "src/api/reflection_v1.h"
 #include "src/api/trace_json.h"
@@ -177,7 +178,8 @@ class RouterProcessImpl final : public RouterProcess {
             .splits_reasoning = config_.splits_reasoning,
             .tool_style = config_.tool_style,
             .slow_client_us = config_.core.slow_client_us,
-            .sse_ping_ms = config_.sse_ping_ms};
+            .sse_ping_ms = config_.sse_ping_ms,
+            .keys = keys_.get()};
   }
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
@@ -200,6 +202,7 @@ class RouterProcessImpl final : public RouterProcess {
 
   // In the order in which they start; each uses the ones before it.
   std::unique_ptr<Router> router_;
+  std::unique_ptr<KeyRing> keys_;  // null without --api-keys
   const std::unique_ptr<AnswerBudget> answers_ = std::make_unique<AnswerBudget>();
   std::unique_ptr<ApiWorkers> workers_;
   std::unique_ptr<HttpApi> http_api_;
@@ -221,6 +224,10 @@ class RouterProcessImpl final : public RouterProcess {
 Status RouterProcessImpl::Start() {
   // gRPC would only log what is wrong with them, connection after connection.
   if (!config_.tls.empty()) BATON_RETURN_IF_ERROR(TlsIdentity::Load(config_.tls).status());
+  if (!config_.api_keys_file.empty()) {
+    BATON_ASSIGN_OR_RETURN(keys_, KeyRing::Create(config_.api_keys_file));
+    keys_->Watch();
+  }
   RouterCoreConfig core = config_.core;
   BATON_ASSIGN_OR_RETURN(std::optional<OtlpTarget> collector,
                          OtlpTargetAtStart(config_.otlp_endpoint, ProcessEnvironment));
@@ -318,7 +325,10 @@ Status RouterProcessImpl::StartAdmin() {
   providers.requests_json = [this] { return RequestsForAdmin(); };
   providers.trace_json = [this] { return TraceForAdmin(); };
   providers.topology_json = [this] { return TopologyForAdmin(); };
-  providers.more_metrics = [this] { return LinkMetricsText(router_->Links(), "router-0"); };
+  providers.more_metrics = [this] {
+    const std::string keys = keys_ == nullptr ? "" : keys_->MetricsText();
+    return LinkMetricsText(router_->Links(), "router-0") + keys;
+  };
   providers.drain = [this](std::string_view worker_id, uint32_t timeout_s) {
     return DrainForAdmin(worker_id, timeout_s);
   };

@@ -49,6 +49,8 @@ struct RouterConfig {
   // HTTP API is kept without a request.
   int64_t sse_ping_ms = 15'000;
   int64_t idle_timeout_ms = 75'000;
+  // The file of keys that the public API asks for (key_file.h); "" = it asks for none.
+  std::string api_keys_file;
   http::SiteRules sites;  // who may reach HTTP API and admin port from a browser
 };
 

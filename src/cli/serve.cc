@@ -99,8 +99,8 @@ void Explain(FlagSet& flags) {
                  "--reasoning-format", "--tool-parser", "--shadow", "--drain-timeout",
                  "--request-timeout", "--sse-ping", "--idle-timeout"});
   flags.Arrange("Addresses and access",
-                {"--http", "--grpc", "--admin", "--allowed-hosts", "--cors-origins", "--tls-cert",
-                 "--tls-key", "--tls-ca", "--cluster-secret-file"});
+                {"--http", "--grpc", "--admin", "--api-keys", "--allowed-hosts", "--cors-origins",
+                 "--tls-cert", "--tls-key", "--tls-ca", "--cluster-secret-file"});
   flags.Arrange("Model", {"--max-context", "--served-model-name", "--tensor-parallel",
                           "--device-weights", "--deterministic", "--allow-inexact"});
   flags.Arrange("Workers", {"--prefill", "--decode", "--threads", "--device", "--isa", "--colocate",
@@ -411,9 +411,9 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
     }
     return specs;
   };
-  config.on_ready = [model, threads = ThreadsLine(f)](const ChildReport& router,
-                                                      const std::vector<ChildReport>& workers) {
-    WarnWithoutChat(router.at("http"));
+  config.on_ready = [model, threads = ThreadsLine(f), is_keyed = !f.router.api_keys.empty()](
+                        const ChildReport& router, const std::vector<ChildReport>& workers) {
+    if (!is_keyed) WarnWithoutChat(router.at("http"));
     for (const ChildReport& worker : workers) {
       Print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"), worker.at("device"));
     }
@@ -455,6 +455,7 @@ int RunServe(const std::vector<std::string>& args) {
     const Status status = TlsIdentity::Load(f.tuning.tls).status();
     if (!status.ok()) return Fail("serve", status);
   }
+  if (const Status keys = CheckApiKeys(f.router); !keys.ok()) return Fail("serve", keys);
   // Read here once: it may be a pipe, and a process that is started again belongs to these.
   StatusOr<std::string> own_secret = NewSecret();
   if (!f.tuning.secret_file.empty()) own_secret = ReadClusterSecret(f.tuning.secret_file);
