@@ -84,7 +84,8 @@ TEST_F(KeyAccessTest, EveryRouteHasItsRowOfTheSecurityTable) {
     const auto in_url = AskWhole(method, path, Bearer("key-a"), "beta=true&api%5Fkey=key-a");
     EXPECT_EQ(in_url->status, 401) << path;
     EXPECT_THAT(in_url->body, HasSubstr("A key in the URL is refused")) << path;
-    if (method == "GET") EXPECT_EQ(AskWhole("HEAD", path, {})->status == 401, !is_open) << path;
+    if (method != "GET") continue;
+    EXPECT_EQ(AskWhole("HEAD", path, {})->status == 401, !is_open) << path;
   }
 }
 
