@@ -47,6 +47,7 @@ struct ApiPath {
   std::string_view path;     // kModelPrefix stands for all that begin so and are longer
   std::string_view summary;  // for the OpenAPI description; "" = the path is for people
   std::string_view schema;   // of the body, under components; "" = an object, as the summary says
+  bool is_open = false;      // needs no API key where the others do
 };
 inline constexpr auto kApiPaths = std::to_array<ApiPath>({
     {ApiRoute::kChat, "POST", "/v1/chat/completions",
@@ -80,14 +81,15 @@ inline constexpr auto kApiPaths = std::to_array<ApiPath>({
     {ApiRoute::kTokenizerInfo, "GET", "/tokenizer_info",
      "Special tokens, sizes and the chat template", ""},
     {ApiRoute::kApplyTemplate, "POST", "/apply-template", "The prompt text of {messages}", ""},
-    {ApiRoute::kHealth, "GET", "/health", "200 when a request would be served now, else 503", ""},
+    {ApiRoute::kHealth, "GET", "/health", "200 when a request would be served now, else 503", "",
+     true},
     {ApiRoute::kTopology, "GET", "/v1/topology", "The processes, their load and links", ""},
     {ApiRoute::kClusterEvents, "GET", "/v1/cluster/events",
      "What happens in the cluster, as server-sent events", ""},
     {ApiRoute::kVersion, "GET", "/version", "The server's version", ""},
     {ApiRoute::kOpenApi, "GET", "/openapi.json", "This description", ""},
-    {ApiRoute::kChatPage, "GET", "/ui", "", ""},
-    {ApiRoute::kRoot, "GET", "/", "", ""},
+    {ApiRoute::kChatPage, "GET", "/ui", "", "", true},
+    {ApiRoute::kRoot, "GET", "/", "", "", true},
 });
 
 // The row of a request's path, whatever its method; null = there is nothing at that path.

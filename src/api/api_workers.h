@@ -28,6 +28,7 @@ namespace baton::api {
 
 class AnswerBudget;
 class ClusterEvents;
+class KeyRing;
 
 // The error with which a job that came too late answers its client.
 inline router::RequestError ApiStops() { return router::PlainError(router::ErrorCode::kDraining); }
@@ -98,6 +99,8 @@ struct ApiParts {
   int64_t sse_ping_ms = 15'000;
   ClusterEvents* events = nullptr;  // null: nobody can watch the cluster
   bool serves_ui = true;            // --ui
+  // Whom the public API serves; null: everybody, without limits.
+  KeyRing* keys = nullptr;
 };
 
 }  // namespace baton::api

@@ -35,7 +35,7 @@ using router::GenerateRequest;
 using router::ModelInfo;
 using router::RequestError;
 using router::Submitter;
-using router::TenantOfSalt;
+using router::TenantOfKey;
 using text::ChatMessage;
 using text::ChatPrompt;
 using text::EncodeChat;
@@ -425,7 +425,8 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   request.answer_id = plan.id;
   request.is_streamed = plan.stream;
   request.path = params.path;
-  request.tenant = TenantOfSalt(params.cache_salt);
+  built->tenant = arrival.tenant;
+  request.tenant = TenantOfKey(arrival.tenant, params.cache_salt);
   request.trace = arrival.trace;
   request.received_us = arrival.now_us;
   built->timeout_us = params.timeout_ms.value_or(0) * 1000;

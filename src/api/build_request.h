@@ -97,6 +97,7 @@ struct BuiltRequest {
   // request.timeout_us before the transport's own deadline cut it; 0 = none was given
   int64_t timeout_us = 0;
   AnswerPlan plan;
+  std::string tenant;               // as in Arrival
   std::vector<std::string> unread;  // see UnreadVariables; also what a loose schema drops
   // Where a grammar of the answer begins.
   wire::GrammarStart grammar_start = wire::GrammarStart::kFirstToken;
@@ -104,6 +105,12 @@ struct BuiltRequest {
   // Choices that are computed, of all prompts.
   uint32_t num_computed() const {
     return request.num_choices * static_cast<uint32_t>(1 + others.size());
+  }
+  // Tokens of all prompts.
+  uint64_t num_prompt_tokens() const {
+    uint64_t sum = request.prompt.size();
+    for (const router::GenerateRequest& other : others) sum += other.prompt.size();
+    return sum;
   }
 };
 
@@ -120,6 +127,7 @@ struct Arrival {
   bool splits_reasoning = true;               // where the request does not say
   std::optional<text::ToolStyle> tool_style;  // likewise; absent = as the template says
   std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
+  std::string tenant;                         // of the API key; "" = the server asks for none
 };
 
 // The model of that name; null: `error` is 404, or 503 while no worker is there at all.

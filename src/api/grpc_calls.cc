@@ -118,6 +118,17 @@ Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint)
   return arrival;
 }
 
+bool CheckKey(const ApiParts& parts, const KeyedCall& call, grpc::CallbackServerContext* context,
+              Tenant* tenant, RequestError* error) {
+  if (parts.keys == nullptr) return true;
+  *tenant = TenantOfGrpc(parts.keys, *context, call.method, error);
+  if (*tenant == nullptr) return false;
+  const Clock& clock = parts.keys->clock();
+  const bool is_taken = !call.is_counted || TakeRequest(*tenant, clock, error);
+  AddRateFields(*tenant, clock, context);
+  return is_taken;
+}
+
 bool MetadataFits(const grpc::CallbackServerContext& context) {
   size_t num_bytes = 0;
   for (const auto& [name, value] : context.client_metadata()) {
@@ -137,7 +148,11 @@ void GenerateCall::Begin(std::shared_ptr<GenerateCall> self,
                          const google::protobuf::Message* message, Endpoint endpoint, bool stream) {
   self_ = self;
   if (!MetadataFits(*context_)) return Refuse(RequestError{ErrorCode::kHeaderTooLarge}, "");
+  RequestError error;
+  const std::string_view method = endpoint == Endpoint::kChat ? "ChatService" : "CompletionService";
+  if (!CheckKey(parts_, {.method = method}, context_, &tenant_, &error)) return Refuse(error, "");
   Arrival arrival = ArrivalOf(*context_, endpoint);
+  if (tenant_ != nullptr) arrival.tenant = tenant_->name();
   arrival.stream = stream;
   arrival.splits_reasoning = parts_.splits_reasoning;
   arrival.tool_style = parts_.tool_style;
@@ -175,6 +190,11 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
       !ReserveAnswer(built, AnswerForm::kProto, parts_.answers, &room_, &error)) {
     return Refuse(error, built.plan.request_id);
   }
+  const Clock& clock = parts_.keys == nullptr ? SystemClock() : parts_.keys->clock();
+  TenantPlace place;
+  if (!TenantPlace::Take(tenant_, clock, built.num_prompt_tokens(), &place, &error)) {
+    return Refuse(error, built.plan.request_id);
+  }
   if (!built.unread.empty()) {
     context_->AddInitialMetadata("x-baton-ignored-fields",
                                  fmt::format("{}", fmt::join(built.unread, ", ")));
@@ -183,8 +203,8 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
   if (built.request.key == nullptr) name_.Tell(plan_.request_id);
   BeginAnswer(built.num_computed());
   const std::shared_ptr<GenerateCall> self = self_;
-  SubmitAnswer(parts_.submitter, std::move(built.request), std::move(built.others), self,
-               cancellation_);
+  SubmitAnswer(parts_.submitter, std::move(built.request), std::move(built.others),
+               Metered(std::move(place), self), cancellation_);
 }
 
 void GenerateCall::Refuse(const RequestError& error, std::string_view request_id) {

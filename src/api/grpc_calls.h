@@ -29,6 +29,7 @@
 #include "src/api/call_cancellation.h"
 #include "src/api/call_end_limit.h"
 #include "src/api/grpc_call_state.h"
+#include "src/api/key_check.h"
 #include "src/api/openai_proto.h"
 #include "src/api/read_proto.h"
 #include "src/router/submit.h"
@@ -39,6 +40,14 @@ namespace baton::api {
 // baton-error-param, baton-error-n-prompt-tokens and baton-error-n-ctx (a context that is too
 // short), and retry-after.
 grpc::Status StatusOf(const router::RequestError& error, grpc::CallbackServerContext* context);
+// The tenant of a call's API key, whose rate-limit fields are then in its initial metadata; null
+// where the API asks for no key. A counted call is a request of its tenant. False: `error`.
+struct KeyedCall {
+  std::string_view method;
+  bool is_counted = true;
+};
+bool CheckKey(const ApiParts& parts, const KeyedCall& call, grpc::CallbackServerContext* context,
+              Tenant* tenant, router::RequestError* error);
 // Where and when the call arrived, its name and its own deadline.
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint);
 
@@ -83,6 +92,7 @@ class GenerateCall : public AnswerSink {
 
   std::shared_ptr<GenerateCall> self_;  // from Begin to Done
   const std::shared_ptr<CallCancellation> cancellation_ = std::make_shared<CallCancellation>();
+  Tenant tenant_;                       // of the call's API key; null: none is asked for
 };
 
 // One unary call: collects the tokens and answers once.

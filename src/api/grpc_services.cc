@@ -102,6 +102,14 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
       call->End(StatusOf(PlainError(ErrorCode::kHeaderTooLarge), context), 0);
       return call;
     }
+    Tenant tenant;
+    RequestError error;
+    if (!CheckKey(parts_, {.method = "ListModels", .is_counted = false}, context, &tenant,
+                  &error)) {
+      parts_.submitter->CountAnswered(HttpStatusOf(error.code));
+      call->End(StatusOf(error, context), 0);
+      return call;
+    }
     FillModels(parts_.submitter->Models(), response);
     call->End(grpc::Status::OK, response->ByteSizeLong());
     return call;
@@ -162,6 +170,12 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
     };
     if (!MetadataFits(*context)) {
       refuse(PlainError(ErrorCode::kHeaderTooLarge));
+      return call;
+    }
+    Tenant tenant;
+    RequestError key_error;
+    if (!CheckKey(parts_, {.method = "ModelService"}, context, &tenant, &key_error)) {
+      refuse(key_error);
       return call;
     }
     const size_t num_bytes = request.ByteSizeLong();

@@ -98,7 +98,8 @@ HttpApi::HttpApi(const ApiParts& parts, std::function<void(Topology*)> complete_
     : parts_(parts),
       submitter_(parts.submitter),
       workers_(parts.workers),
-      complete_topology_(std::move(complete_topology)) {}
+      complete_topology_(std::move(complete_topology)),
+      clock_(parts.keys == nullptr ? SystemClock() : parts.keys->clock()) {}
 
 HttpHandler HttpApi::AsHandler() {
   return [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
@@ -194,7 +195,7 @@ HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
 }
 
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  Exchange exchange{std::move(request), std::move(responder), {}, {}, &kChatSurface};
+  Exchange exchange{std::move(request), std::move(responder), {}, {}, &kChatSurface, nullptr};
   exchange.arrival.now_us = clock_.NowUs();
   exchange.arrival.wall_unix_ms = clock_.WallUnixMs();
   exchange.arrival.request_id =
@@ -214,9 +215,24 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   if (lists_models && exchange.request.headers.Find(kAnthropicVersionField).has_value()) {
     exchange.surface = &kMessagesSurface;
   }
+  if (!CheckKey(exchange, known)) return;
   if (known == nullptr || known->method != method) return RefusePath(exchange, known);
   if (form.post != nullptr) return HandlePost(std::move(exchange), form.post);
   HandleGet(exchange, known->route);
+}
+
+bool HttpApi::CheckKey(Exchange& exchange, const ApiPath* known) {
+  if (parts_.keys == nullptr) return true;
+  const bool is_open = known != nullptr && known->is_open;
+  if (is_open && !HasKeyInQuery(exchange.request.query)) return true;
+  RequestError error;
+  exchange.tenant = TenantOfHttp(parts_.keys, exchange.request, known, &error);
+  if (exchange.tenant == nullptr) {
+    Refuse(exchange, error);
+    return false;
+  }
+  exchange.arrival.tenant = exchange.tenant->name();
+  return true;
 }
 
 void HttpApi::RefusePath(Exchange& exchange, const ApiPath* known) {
@@ -246,6 +262,7 @@ void HttpApi::Send(Exchange& exchange, std::string body, std::string_view conten
   response.headers =
       AnswerHeaders(*exchange.surface, exchange.arrival.request_id, exchange.ignored);
   response.headers.Set("Content-Type", content_type);
+  AddRateFields(exchange.tenant, clock_, &response.headers);
   response.body = std::move(body);
   exchange.responder->Respond(std::move(response));
 }
@@ -255,9 +272,10 @@ void HttpApi::Refuse(Exchange& exchange, const RequestError& error) {
   exchange.responder->Respond(ErrorOf(exchange, error));
 }
 
-HttpResponse HttpApi::ErrorOf(const Exchange& exchange, const RequestError& error) {
-  return ErrorResponse(*exchange.surface, error,
-                       AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {}));
+HttpResponse HttpApi::ErrorOf(const Exchange& exchange, const RequestError& error) const {
+  HttpHeaders headers = AnswerHeaders(*exchange.surface, exchange.arrival.request_id, {});
+  AddRateFields(exchange.tenant, clock_, &headers);
+  return ErrorResponse(*exchange.surface, error, std::move(headers));
 }
 
 void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
@@ -391,6 +409,8 @@ void HttpApi::HandlePost(Exchange exchange, PostHandler handler) {
   if (!IsJsonType(exchange.request.headers) || !IsPlain(exchange.request.headers)) {
     return Refuse(exchange, RequestError{ErrorCode::kUnsupportedMediaType});
   }
+  RequestError over_limit;
+  if (!TakeRequest(exchange.tenant, clock_, &over_limit)) return Refuse(exchange, over_limit);
   auto shared = std::make_shared<Exchange>(std::move(exchange));
   const size_t num_bytes = shared->request.body.size();
   const bool posted = workers_->TryPost(num_bytes, [this, shared, handler](bool too_late) {
@@ -432,8 +452,13 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   if (!ReserveAnswer(built, AnswerForm::kJson, parts_.answers, &room, &error)) {
     return Refuse(exchange, error);
   }
+  TenantPlace place;
+  if (!TenantPlace::Take(exchange.tenant, clock_, built.num_prompt_tokens(), &place, &error)) {
+    return Refuse(exchange, error);
+  }
   AddUnread(built.unread, &asked.ignored);
   HttpHeaders headers = AnswerHeaders(surface, built.plan.request_id, asked.ignored);
+  AddRateFields(exchange.tenant, clock_, &headers);
   const bool streams = built.plan.stream;
   AnswerTarget target{surface, asked.make_writer(std::move(built.plan)), std::move(headers),
                       exchange.responder};
@@ -447,8 +472,8 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
     whole->CancelBy(cancellation);
     sink = std::move(whole);
   }
-  if (!SubmitAnswer(submitter_, std::move(built.request), std::move(built.others), std::move(sink),
-                    cancellation)) {
+  if (!SubmitAnswer(submitter_, std::move(built.request), std::move(built.others),
+                    Metered(std::move(place), std::move(sink)), cancellation)) {
     return;
   }
   exchange.responder->OnClosed([submitter = submitter_, cancellation](HttpClientGone how) {

@@ -12,6 +12,7 @@
 #include "src/api/api_workers.h"
 #include "src/api/build_request.h"
 #include "src/api/json_value.h"
+#include "src/api/key_check.h"
 #include "src/api/ollama_params.h"
 #include "src/api/surface.h"
 #include "src/api/tokenize_json.h"
@@ -43,6 +44,7 @@ class HttpApi {
     Arrival arrival;
     std::vector<std::string> ignored;  // fields that nothing read
     const Surface* surface = nullptr;  // whose form answers and errors have
+    Tenant tenant;                     // of its API key; null: none is asked for
   };
   using PostHandler = void (HttpApi::*)(Exchange& exchange, const JsonValue& body);
   // What a route answers with.
@@ -51,6 +53,8 @@ class HttpApi {
     PostHandler post = nullptr;  // null: the route answers GET
   };
 
+  // False: the request has no key that it needs, and is refused.
+  bool CheckKey(Exchange& exchange, const ApiPath* known);
   void HandleGet(Exchange& exchange, ApiRoute route);
   void HandlePost(Exchange exchange, PostHandler handler);
   static RouteForm FormOf(ApiRoute route);
@@ -77,7 +81,7 @@ class HttpApi {
   // `known`: the row of the path, whose method is another one; null = there is no such path.
   void RefusePath(Exchange& exchange, const ApiPath* known);
   void GetRoot(Exchange& exchange);
-  static void GetVersion(Exchange& exchange);
+  void GetVersion(Exchange& exchange);
   void GetModels(Exchange& exchange);
   void GetModel(Exchange& exchange, std::string_view id);
   void GetTokenizerInfo(Exchange& exchange);
@@ -85,14 +89,15 @@ class HttpApi {
 
   void Refuse(Exchange& exchange, const router::RequestError& error);
   // An error as a whole answer in the exchange's form.
-  static http::HttpResponse ErrorOf(const Exchange& exchange, const router::RequestError& error);
-  static void Send(Exchange& exchange, std::string body, std::string_view content_type);
+  http::HttpResponse ErrorOf(const Exchange& exchange, const router::RequestError& error) const;
+  void Send(Exchange& exchange, std::string body, std::string_view content_type);
 
   const ApiParts parts_;
   router::Submitter* const submitter_;
   ApiWorkers* const workers_;
   const std::function<void(router::Topology*)> complete_topology_;
-  const Clock& clock_ = SystemClock();
+  // That of the keys' limits, where there are any.
+  const Clock& clock_;
 };
 
 }  // namespace baton::api

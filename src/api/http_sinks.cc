@@ -47,6 +47,8 @@ HttpResponse ErrorResponse(const Surface& surface, const RequestError& error, Ht
   if (error.retry_after_s > 0) {
     response.headers.Set("Retry-After", std::to_string(error.retry_after_s));
   }
+  if (response.status == 401)
+    response.headers.Set("WWW-Authenticate", "Bearer");  // RFC 9110, 11.6.1
   response.body = surface.error_body(error, response.headers.Find(kRequestIdField).value_or(""));
   return response;
 }

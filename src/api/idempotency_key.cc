@@ -6,7 +6,6 @@
 
 #include "fmt/format.h"
 
-#include "kvcache/hash_chain.h"
 #include "src/api/json_writer.h"
 #include "src/base/limits.h"
 #include "src/base/random.h"
@@ -14,12 +13,12 @@
 
 namespace baton::api {
 
-using kv::kDefaultTenant;
 using limits::kMaxIdempotencyKeyBytes;
 using router::ErrorCode;
 using router::FieldError;
 using router::IdempotencyKey;
 using router::RequestError;
+using router::TenantOfKey;
 
 namespace {
 
@@ -108,8 +107,8 @@ bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_vie
   if (built->request.sampling.max_tokens == 0) return true;
   auto key = std::make_shared<IdempotencyKey>();
   key->field = field;
-  key->scope =
-      fmt::format("{}\n{}\n{}", kDefaultTenant, EndpointName(built->plan.endpoint), values.front());
+  key->scope = fmt::format("{}\n{}\n{}", TenantOfKey(built->tenant, ""),
+                           EndpointName(built->plan.endpoint), values.front());
   Xxh3Stream hash(FingerprintSeed());
   hash.Update(body.form);
   hash.Update("\n");

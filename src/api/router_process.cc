@@ -21,6 +21,7 @@
 #include "src/api/grpc_call_state.h"
 #include "src/api/grpc_services.h"
 #include "src/api/http_api.h"
+#include "src/api/key_ring.h"
 #include "src/api/openai_json.h"
 #include "src/api/reflection_v1.h"
 #include "src/api/trace_json.h"
@@ -180,7 +181,8 @@ class RouterProcessImpl final : public RouterProcess {
             .slow_client_us = config_.core.slow_client_us,
             .sse_ping_ms = config_.sse_ping_ms,
             .events = events_.get(),
-            .serves_ui = config_.serves_ui};
+            .serves_ui = config_.serves_ui,
+            .keys = keys_.get()};
   }
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
@@ -204,6 +206,7 @@ class RouterProcessImpl final : public RouterProcess {
 
   // In the order in which they start; each uses the ones before it.
   std::unique_ptr<Router> router_;
+  std::unique_ptr<KeyRing> keys_;  // null without --api-keys
   const std::unique_ptr<AnswerBudget> answers_ = std::make_unique<AnswerBudget>();
   std::unique_ptr<ApiWorkers> workers_;
   std::unique_ptr<ClusterEvents> events_;
@@ -226,6 +229,10 @@ class RouterProcessImpl final : public RouterProcess {
 Status RouterProcessImpl::Start() {
   // gRPC would only log what is wrong with them, connection after connection.
   if (!config_.tls.empty()) BATON_RETURN_IF_ERROR(TlsIdentity::Load(config_.tls).status());
+  if (!config_.api_keys_file.empty()) {
+    BATON_ASSIGN_OR_RETURN(keys_, KeyRing::Create(config_.api_keys_file));
+    keys_->Watch();
+  }
   RouterCoreConfig core = config_.core;
   BATON_ASSIGN_OR_RETURN(std::optional<OtlpTarget> collector,
                          OtlpTargetAtStart(config_.otlp_endpoint, ProcessEnvironment));
@@ -325,7 +332,10 @@ Status RouterProcessImpl::StartAdmin() {
   providers.requests_json = [this] { return RequestsForAdmin(); };
   providers.trace_json = [this] { return TraceForAdmin(); };
   providers.topology_json = [this] { return TopologyForAdmin(); };
-  providers.more_metrics = [this] { return LinkMetricsText(router_->Links(), "router-0"); };
+  providers.more_metrics = [this] {
+    const std::string keys = keys_ == nullptr ? "" : keys_->MetricsText();
+    return LinkMetricsText(router_->Links(), "router-0") + keys;
+  };
   providers.drain = [this](std::string_view worker_id, uint32_t timeout_s) {
     return DrainForAdmin(worker_id, timeout_s);
   };

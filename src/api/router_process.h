@@ -50,6 +50,8 @@ struct RouterConfig {
   int64_t sse_ping_ms = 15'000;
   int64_t idle_timeout_ms = 75'000;
   bool serves_ui = true;  // the page at /ui
+  // The file of keys that the public API asks for (key_file.h); "" = it asks for none.
+  std::string api_keys_file;
   http::SiteRules sites;  // who may reach HTTP API and admin port from a browser
 };
 

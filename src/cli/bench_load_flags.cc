@@ -329,10 +329,6 @@ StatusOr<Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f) {
   endpoint.target.base_path = BasePathOf(parsed);
   endpoint.target.model = f.model;
   if (f.api_key_env.empty()) return endpoint;
-  if (endpoint.grpc) {
-    return InvalidArgument("'{}': the load client sends no key over gRPC; give no --api-key-env",
-                           url);
-  }
   const char* key = std::getenv(f.api_key_env.c_str());
   if (key == nullptr) return InvalidArgument("--api-key-env {} is not set", f.api_key_env);
   endpoint.target.api_key = key;

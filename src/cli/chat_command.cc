@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <utility>
@@ -44,6 +45,7 @@ struct ChatFlags {
   std::string temperature = "0";
   int64_t max_tokens = 0;
   int64_t seed = -1;
+  std::string api_key_env;  // of `chat` alone
 };
 
 void DeclareChat(FlagSet& flags, ChatFlags& f) {
@@ -65,6 +67,11 @@ StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
   BATON_RETURN_IF_ERROR(WithPrefix(CheckChatText(f.prompt), "--prompt"));
   BATON_RETURN_IF_ERROR(WithPrefix(CheckChatText(f.system), "--system"));
   BATON_ASSIGN_OR_RETURN(options.url, ParseServer(url));
+  if (!f.api_key_env.empty()) {
+    const char* const key = std::getenv(f.api_key_env.c_str());
+    if (key == nullptr) return InvalidArgument("--api-key-env {} is not set", f.api_key_env);
+    options.api_key = key;
+  }
   options.system = f.system;
   options.max_tokens = f.max_tokens;
   options.seed = f.seed;
@@ -382,6 +389,9 @@ int RunChat(const std::vector<std::string>& args) {
   std::string url = "http://127.0.0.1:8080";
   ChatFlags f;
   flags.Add("--url", url, "the server's HTTP API: HOST:PORT or a URL");
+  flags.Add("--api-key-env", f.api_key_env, "environment variable that holds the API key");
+  flags.AddHint("--api-key",
+                "a key is not for a command line: --api-key-env NAME names its variable");
   flags.AddHint("", "a chat asks for its questions; `baton chat --prompt TEXT` asks one and ends");
   for (const char* name : {"--admin", "--http", "--host", "--port", "--base-url", "--server"}) {
     flags.AddHint(name, "chat takes the HTTP address: --url HOST:PORT");

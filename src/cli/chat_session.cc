@@ -237,6 +237,9 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
   request.url = options_.url;
   request.url.target = BasePathOf(options_.url) + "/v1/chat/completions";
   request.headers = {{"Content-Type", "application/json"}, {"Accept", "text/event-stream"}};
+  if (!options_.api_key.empty()) {
+    request.headers["Authorization"] = "Bearer " + options_.api_key;
+  }
   request.body = RequestBody(question);
   // A long prompt ahead in the queue may keep the stream silent; the server's own deadline is 600
   // s.

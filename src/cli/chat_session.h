@@ -32,8 +32,9 @@ Status CheckChatText(std::string_view text);
 
 // One conversation's server, and the values that each request carries.
 struct ChatOptions {
-  HttpUrl url;         // of the server; a path is put before /v1
-  std::string system;  // "" = the template's own
+  HttpUrl url;          // of the server; a path is put before /v1
+  std::string api_key;  // "" = none is sent
+  std::string system;   // "" = the template's own
   double temperature = 0.0;
   int64_t max_tokens = 0;  // 0 = up to the context
   int64_t seed = -1;       // -1 = drawn by the server

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kListen =
     "the address and port of the API are one flag: --http HOST:PORT";
 constexpr std::string_view kKeys =
-    "this build checks no keys (--api-keys FILE is to come); a proxy in front of --http does";
+    "keys stand in a file by their SHA-256, never on a command line: --api-keys FILE";
 constexpr std::string_view kPositional =
     "the model is the first argument, without a flag: a .gguf file, a Hugging Face folder, "
     "smollm2:135m or hf:ORG/REPO:QUANT";
@@ -23,7 +23,7 @@ constexpr ForeignFlag kFlags[] = {
     {"--host --port --hostname --bind --address --listen", "--http", kListen},
     {"--uds --root-path --api-prefix --path", "--http",
      "not supported: --http HOST:PORT, and the paths of the API are fixed"},
-    {"--api-key --api-keys --api-key-file", "", kKeys},
+    {"--api-key --api-key-file", "--api-keys", kKeys},
     {"--ssl-keyfile --ssl-certfile --ssl-key-file --ssl-cert-file --ssl-ca-certs", "--tls-cert",
      "the HTTP port has no TLS, a proxy in front of it has; --tls-cert, --tls-key and --tls-ca "
      "encrypt gRPC and KV"},

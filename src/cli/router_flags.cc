@@ -1,11 +1,13 @@
 #include "src/cli/router_flags.h"
 
+#include "src/api/key_file.h"
 #include "src/base/limits.h"
 #include "src/loadgen/quantity.h"
 #include "src/text/tools/tool_style.h"
 
 namespace baton::cli {
 
+using api::ReadKeyFile;
 using api::RouterConfig;
 using loadgen::ParseNumber;
 using router::ServedNames;
@@ -65,6 +67,10 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
   flags.Add("--served-model-name", tuning.served_names,
             "[MODEL=]NAME[,NAME ..]: what clients call the model instead of its id; all names are "
             "accepted and listed, answers have the first");
+  flags.AddFile("--api-keys", tuning.api_keys,
+                "YAML list of keys: tenant, sha256 (of `printf %s \"$KEY\" | sha256sum`), "
+                "requests_per_minute, tokens_per_minute, concurrency; requests without a key of it "
+                "are answered 401; read again when it changes");
 }
 
 Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
@@ -76,6 +82,7 @@ Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
   config.core.local_max_tokens = static_cast<uint32_t>(tuning.local_prefill_tokens);
   config.core.queue_wait_us = tuning.queue_wait_ms * 1000;
   config.core.prefill_wait_us = tuning.prefill_wait_ms * 1000;
+  config.api_keys_file = tuning.api_keys;
   config.sse_ping_ms = tuning.sse_ping_s * 1000;
   config.idle_timeout_ms = tuning.idle_timeout_s * 1000;
   config.core.request_timeout_us = tuning.request_timeout_s * 1'000'000;
@@ -83,6 +90,10 @@ Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
   config.splits_reasoning = tuning.reasoning_format == "auto";
   config.tool_style = text::FindToolStyle(tuning.tool_parser);
   return OkStatus();
+}
+
+Status CheckApiKeys(const RouterTuning& tuning) {
+  return tuning.api_keys.empty() ? OkStatus() : ReadKeyFile(tuning.api_keys).status();
 }
 
 void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& args) {
@@ -100,6 +111,7 @@ void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& ar
   if (!tuning.served_names.empty()) {
     args.push_back("--served-model-name=" + tuning.served_names);
   }
+  if (!tuning.api_keys.empty()) args.push_back("--api-keys=" + tuning.api_keys);
 }
 
 }  // namespace baton::cli

@@ -26,12 +26,16 @@ struct RouterTuning {
   int64_t request_timeout_s = 600;
   std::string served_names;
   std::string ui = "on";
+  std::string api_keys;  // path
 };
 
 void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning);
 
 // Writes the tuning into `config`; InvalidArgument for a --shadow that is no share.
 Status ApplyRouterTuning(const RouterTuning& tuning, api::RouterConfig& config);
+
+// The file of --api-keys, if one is given, can be used.
+Status CheckApiKeys(const RouterTuning& tuning);
 
 // The flags that give another process the same tuning.
 void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& args);

@@ -101,8 +101,8 @@ void Explain(FlagSet& flags) {
                  "--reasoning-format", "--tool-parser", "--shadow", "--drain-timeout",
                  "--request-timeout", "--sse-ping", "--idle-timeout"});
   flags.Arrange("Addresses and access",
-                {"--http", "--grpc", "--admin", "--ui", "--allowed-hosts", "--cors-origins",
-                 "--tls-cert", "--tls-key", "--tls-ca", "--cluster-secret-file"});
+                {"--http", "--grpc", "--admin", "--ui", "--api-keys", "--allowed-hosts",
+                 "--cors-origins", "--tls-cert", "--tls-key", "--tls-ca", "--cluster-secret-file"});
   flags.Arrange("Model", {"--max-context", "--served-model-name", "--tensor-parallel",
                           "--device-weights", "--deterministic", "--allow-inexact"});
   flags.Arrange("Workers",
@@ -419,9 +419,10 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   };
   if (budget != nullptr) LendCores(budget, &config);
   const std::string threads = ThreadsLine(WorkersOf(f), budget != nullptr);
-  config.on_ready = [model, threads, has_page = f.router.ui == "on"](
+  config.on_ready = [model, threads, has_page = f.router.ui == "on",
+                     is_keyed = !f.router.api_keys.empty()](
                         const ChildReport& router, const std::vector<ChildReport>& workers) {
-    WarnWithoutChat(router.at("http"));
+    if (!is_keyed) WarnWithoutChat(router.at("http"));
     for (const ChildReport& worker : workers) {
       Print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"), worker.at("device"));
     }
@@ -465,6 +466,7 @@ int RunServe(const std::vector<std::string>& args) {
     const Status status = TlsIdentity::Load(f.tuning.tls).status();
     if (!status.ok()) return Fail("serve", status);
   }
+  if (const Status keys = CheckApiKeys(f.router); !keys.ok()) return Fail("serve", keys);
   // Read here once: it may be a pipe, and a process that is started again belongs to these.
   StatusOr<std::string> own_secret = NewSecret();
   if (!f.tuning.secret_file.empty()) own_secret = ReadClusterSecret(f.tuning.secret_file);

@@ -143,8 +143,9 @@ class StreamCall final : public Call {
 // The backend.
 class GrpcBackend final : public StreamBackend {
  public:
-  explicit GrpcBackend(std::shared_ptr<grpc::Channel> channel, std::string model)
-      : model_(std::move(model)),
+  GrpcBackend(std::shared_ptr<grpc::Channel> channel, const HttpTarget& target)
+      : model_(target.model),
+        api_key_(target.api_key),
         channel_(std::move(channel)),
         chat_(v1::ChatService::NewStub(channel_)),
         completion_(v1::CompletionService::NewStub(channel_)) {}
@@ -176,6 +177,7 @@ class GrpcBackend final : public StreamBackend {
       (void)request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
       auto call = std::make_unique<StreamCall<v1::ChatCompletionChunk>>(id, *channel_);
       call->Begin([&](grpc::ClientContext* client) {
+        AddKey(client);
         return chat_->PrepareAsyncStreamChatCompletion(client, request, &queue_);
       });
       calls_[id] = std::move(call);
@@ -184,6 +186,7 @@ class GrpcBackend final : public StreamBackend {
       (void)request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()));
       auto call = std::make_unique<StreamCall<v1::CompletionChunk>>(id, *channel_);
       call->Begin([&](grpc::ClientContext* client) {
+        AddKey(client);
         return completion_->PrepareAsyncStreamComplete(client, request, &queue_);
       });
       calls_[id] = std::move(call);
@@ -218,6 +221,9 @@ class GrpcBackend final : public StreamBackend {
   }
 
  private:
+  void AddKey(grpc::ClientContext* client) const {
+    if (!api_key_.empty()) client->AddMetadata("authorization", "Bearer " + api_key_);
+  }
   // Hears what nobody wants to know any more.
   class Quiet final : public StreamSink {
     void OnSent(uint64_t, int64_t) override {}
@@ -259,6 +265,7 @@ class GrpcBackend final : public StreamBackend {
   void Forget(Call* call) { calls_.erase(call->id()); }
 
   const std::string model_;
+  const std::string api_key_;
   const std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::ChatService::Stub> chat_;
   std::unique_ptr<v1::CompletionService::Stub> completion_;
@@ -278,8 +285,7 @@ StatusOr<std::unique_ptr<StreamBackend>> GrpcStreams::Create(const HttpTarget& t
   }
   // Sleeps of this thread end within a microsecond instead of 50.
   (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-  return std::unique_ptr<StreamBackend>(
-      std::make_unique<GrpcBackend>(std::move(channel), target.model));
+  return std::unique_ptr<StreamBackend>(std::make_unique<GrpcBackend>(std::move(channel), target));
 }
 
 }  // namespace baton::loadgen

@@ -11,4 +11,10 @@ std::string TenantOfSalt(std::string_view salt) {
   return fmt::format("{} salted {}", kDefaultTenant, salt);
 }
 
+std::string TenantOfKey(std::string_view name, std::string_view salt) {
+  if (name.empty()) return TenantOfSalt(salt);
+  if (salt.empty()) return fmt::format("tenant {}", name);
+  return fmt::format("tenant {} salted {}", name, salt);
+}
+
 }  // namespace baton::router

@@ -18,8 +18,10 @@ constexpr int kGrpcResourceExhausted = 8;
 constexpr int kGrpcUnimplemented = 12;
 constexpr int kGrpcInternal = 13;
 constexpr int kGrpcUnavailable = 14;
+constexpr int kGrpcUnauthenticated = 16;
 
 constexpr std::string_view kInvalidRequest = "invalid_request_error";
+constexpr std::string_view kAuthenticationError = "authentication_error";
 constexpr std::string_view kPermissionError = "permission_error";
 constexpr std::string_view kRateLimit = "rate_limit_error";
 constexpr std::string_view kServerError = "server_error";
@@ -67,6 +69,8 @@ constexpr ErrorRow kRows[] = {
      "The answer cannot go on in the form that '{0}' asks for: {1}."},
     {ErrorCode::kContextLengthExceeded, 400, kGrpcInvalidArgument, kInvalidRequest,
      "context_length_exceeded", ""},
+    {ErrorCode::kInvalidApiKey, 401, kGrpcUnauthenticated, kAuthenticationError, "invalid_api_key",
+     "{1}"},
     {ErrorCode::kHostNotAllowed, 403, kGrpcPermissionDenied, kPermissionError, "host_not_allowed",
      "{1}"},
     {ErrorCode::kOriginNotAllowed, 403, kGrpcPermissionDenied, kPermissionError,
@@ -85,6 +89,8 @@ constexpr ErrorRow kRows[] = {
      "unsupported_media_type",
      "The body must be JSON and say so: send the header 'Content-Type: application/json' (curl: -H "
      "'Content-Type: application/json'), and no Content-Encoding."},
+    {ErrorCode::kRateLimited, 429, kGrpcResourceExhausted, kRateLimit, "rate_limit_exceeded",
+     "The limit of this key's tenant is reached: {1}; try again later."},
     {ErrorCode::kQueueFull, 429, kGrpcResourceExhausted, kRateLimit, "queue_full",
      "Too many requests are waiting; try again later."},
     {ErrorCode::kQueueTimeout, 429, kGrpcResourceExhausted, kRateLimit, "queue_timeout",

@@ -31,6 +31,7 @@ enum class ErrorCode : uint8_t {
   kUnsupported,
   kGrammarFailed,
   kContextLengthExceeded,
+  kInvalidApiKey,
   kHostNotAllowed,
   kOriginNotAllowed,
   kModelNotFound,
@@ -39,6 +40,7 @@ enum class ErrorCode : uint8_t {
   kRequestTimeout,
   kBodyTooLarge,
   kUnsupportedMediaType,
+  kRateLimited,
   kQueueFull,
   kQueueTimeout,
   kHeaderTooLarge,
@@ -61,7 +63,8 @@ struct RequestError {
   std::string param;     // the field at fault, "" = none
   std::string expected;  // what it must be, from the schema table: "a number from 0 to 100";
                          // kInvalidJson: where and why the text is none; kDeadlineExceeded: which
-                         // limit it was; a path or method that there is not: what to send instead
+                         // limit it was; a path or method that there is not: what to send instead;
+                         // kInvalidApiKey: the whole sentence; kRateLimited: the tenant's limit
   uint32_t num_prompt_tokens = 0;  // with kContextLengthExceeded
   uint32_t max_context = 0;        // with kContextLengthExceeded, tokens of prompt and answer
   uint32_t retry_after_s = 0;      // 0 = the client gets no hint

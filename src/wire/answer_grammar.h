@@ -15,7 +15,7 @@ namespace baton::wire {
 // of the grammar engine, or of what a field below means, raises it. 0 = a worker without grammars.
 inline constexpr uint32_t kAnswerGrammarVersion = 1;
 
-// What the text of a grammar is. The numbers are those of worker.proto.
+// What the text of a grammar is. The numbers in common.proto are one higher.
 enum class GrammarKind : uint8_t {
   kJsonObject = 0,    // any JSON object; the text is empty
   kSchemaStrict = 1,  // a JSON Schema; a keyword that cannot be enforced is refused

@@ -34,20 +34,20 @@ namespace {
 
 Status GrammarFromProto(const v1::AnswerGrammar& m, SharedGrammar* out) {
   const auto kind = static_cast<uint32_t>(m.kind());
-  if (kind >= kNumGrammarKinds) {
-    return InvalidArgument("sampling.grammar.kind {} is outside [0, {})", kind, kNumGrammarKinds);
+  if (kind - 1 >= kNumGrammarKinds) {
+    return InvalidArgument("sampling.grammar.kind {} is outside [1, {}]", kind, kNumGrammarKinds);
   }
   const auto start = static_cast<uint32_t>(m.start());
-  if (start >= kNumGrammarStarts) {
-    return InvalidArgument("sampling.grammar.start {} is outside [0, {})", start,
+  if (start - 1 >= kNumGrammarStarts) {
+    return InvalidArgument("sampling.grammar.start {} is outside [1, {}]", start,
                            kNumGrammarStarts);
   }
   if (m.text().size() > kMaxGrammarBytes) {
     return InvalidArgument("sampling.grammar.text has {} bytes, at most {}", m.text().size(),
                            kMaxGrammarBytes);
   }
-  *out = std::make_shared<AnswerGrammar>(AnswerGrammar{.kind = static_cast<GrammarKind>(kind),
-                                                       .start = static_cast<GrammarStart>(start),
+  *out = std::make_shared<AnswerGrammar>(AnswerGrammar{.kind = static_cast<GrammarKind>(kind - 1),
+                                                       .start = static_cast<GrammarStart>(start - 1),
                                                        .text = m.text()});
   return OkStatus();
 }

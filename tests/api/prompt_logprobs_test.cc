@@ -87,7 +87,7 @@ TEST_F(PromptLogprobsTest, PromptLogprobsHaveTheFormOfVllm) {
   const auto completion =
       Post(kCompletionPath, R"({"prompt":"ab","prompt_logprobs":2,"max_tokens":1})");
   ASSERT_EQ(completion->status, 200) << completion->body;
-  EXPECT_NE(completion->body.find(R"("stop_reason":null,)" + expected + "}]"), std::string::npos)
+  EXPECT_NE(completion->body.find(R"("stop_reason":120,)" + expected + "}]"), std::string::npos)
       << completion->body;
   const auto chat = Post(kChatPath, kHello + R"(,"prompt_logprobs":0})");
   ASSERT_EQ(chat->status, 200) << chat->body;

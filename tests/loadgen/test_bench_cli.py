@@ -291,11 +291,6 @@ def test_the_word_model_names_the_other_command_only_as_the_first_argument():
     assert done.returncode == 2 and "MODEL is missing" in done.stderr
 
 
-def test_a_key_that_grpc_would_not_send_is_refused():
-    done = bench("grpc://127.0.0.1:9", "--users", "1", "--api-key-env", "HOME")
-    assert done.returncode == 2 and "sends no key over gRPC" in done.stderr
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_rounds_before_the_environment_changed_are_kept_without_a_verdict(toy, tmp_path):
     other, out = Toy(), tmp_path / "v.json"

@@ -43,7 +43,15 @@ class PromptLogTest : public testing::Test {
     return row;
   }
 
+  explicit PromptLogTest(RouterCoreConfig config = {}) : cluster(config) {}
+
   FakeCluster cluster;
+};
+
+// Nothing waits for a prefill worker.
+class LocalPromptLogTest : public PromptLogTest {
+ protected:
+  LocalPromptLogTest() : PromptLogTest({.mode = ServeMode::kAggregated}) {}
 };
 
 TEST_F(PromptLogTest, TokensWaitForThem) {
@@ -69,7 +77,7 @@ TEST_F(PromptLogTest, TokensWaitForThem) {
   EXPECT_TRUE(cluster.sink->result.has_value());
 }
 
-TEST_F(PromptLogTest, WhatAnotherAttemptRepeatsIsTakenOnce) {
+TEST_F(LocalPromptLogTest, WhatAnotherAttemptRepeatsIsTakenOnce) {
   cluster.Join(Describe("decode-0", PoolRole::kDecode));
   const RequestUid uid = cluster.Submit(Logged("abcd"));
   cluster.State("decode-0", uid, WorkerRequestState::kReserved);
@@ -79,7 +87,7 @@ TEST_F(PromptLogTest, WhatAnotherAttemptRepeatsIsTakenOnce) {
   EXPECT_EQ(cluster.sink->prompt_log->rows.size(), 3u);
 }
 
-TEST_F(PromptLogTest, AnotherTokenThanThePromptsFailsTheRequest) {
+TEST_F(LocalPromptLogTest, AnotherTokenThanThePromptsFailsTheRequest) {
   cluster.Join(Describe("decode-0", PoolRole::kDecode));
   const RequestUid uid = cluster.Submit(Logged("abc"));
   cluster.Tokens("decode-0", {Row(uid, 1, 'x')});
@@ -87,7 +95,7 @@ TEST_F(PromptLogTest, AnotherTokenThanThePromptsFailsTheRequest) {
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerFailed);
 }
 
-TEST_F(PromptLogTest, AWorkerThatEndsWithoutThemIsNotBelieved) {
+TEST_F(LocalPromptLogTest, AWorkerThatEndsWithoutThemIsNotBelieved) {
   cluster.Join(Describe("decode-0", PoolRole::kDecode));
   const RequestUid uid = cluster.Submit(Logged("abc"));
   cluster.State("decode-0", uid, WorkerRequestState::kReserved);
@@ -98,7 +106,7 @@ TEST_F(PromptLogTest, AWorkerThatEndsWithoutThemIsNotBelieved) {
   EXPECT_TRUE(cluster.sink->tokens.empty());
 }
 
-TEST_F(PromptLogTest, AWorkerOfAnOlderReleaseGetsNone) {
+TEST_F(LocalPromptLogTest, AWorkerOfAnOlderReleaseGetsNone) {
   cluster.Join(Describe("decode-0", PoolRole::kDecode, false));
   cluster.Submit(Logged("abc"));
   ASSERT_TRUE(cluster.sink->error.has_value());
@@ -111,7 +119,7 @@ TEST_F(PromptLogTest, AWorkerOfAnOlderReleaseGetsNone) {
   EXPECT_EQ(cluster.Log("decode-1").Of(Order::Kind::kDecode).size(), 1u);
 }
 
-TEST_F(PromptLogTest, APromptOfOneTokenHasNone) {
+TEST_F(LocalPromptLogTest, APromptOfOneTokenHasNone) {
   cluster.Join(Describe("decode-0", PoolRole::kDecode, false));
   const RequestUid uid = cluster.Submit(Logged("a"));
   cluster.State("decode-0", uid, WorkerRequestState::kReserved);

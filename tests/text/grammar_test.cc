@@ -80,7 +80,7 @@ TEST(GrammarTest, AReplayOfTheTokensGivesTheSameMask) {
   GrammarState state = StateOf(GrammarKind::kSchemaStrict, kPerson);
   std::vector<TokenId> taken;
   for (const TokenId id : DemoTokenizer().Encode(R"({"name": "Ada Lovelace", "age": 3)").value()) {
-    ASSERT_EQ(state.Accept({&id, 1}).value(), 1u);
+    ASSERT_EQ(state.Accept({&id, 1}).value(), 1u) << id << " after " << taken.size() << " tokens";
     taken.push_back(id);
     GrammarState replayed = StateOf(GrammarKind::kSchemaStrict, kPerson);
     ASSERT_EQ(replayed.Accept(taken).value(), taken.size());

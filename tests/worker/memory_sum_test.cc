@@ -40,7 +40,7 @@ TEST(MemorySumTest, EachNeedIsItsLimitTimesItsSize) {
   const uint64_t prompt = 2048 * 4;
   EXPECT_EQ(NeedOf(facts, "weights"), 92 * kMiB);
   EXPECT_EQ(NeedOf(facts, "KV pool"), 368'640'000u);
-  EXPECT_EQ(NeedOf(facts, "logits"), 51 * kMiB) << "256 + 16 rows of 49,152 floats";
+  EXPECT_EQ(NeedOf(facts, "logits"), 75 * kMiB) << "256 + 16 + 128 rows of 49,152 floats";
   EXPECT_EQ(NeedOf(facts, "requests"), 1024 * (prompt + order) + (256 + 16 + 1024) * prompt);
   EXPECT_EQ(NeedOf(facts, "inbox"), 8192 * (prompt + order));
   EXPECT_EQ(NeedOf(facts, "hand-offs"), 1000u * 30 * 9);
@@ -73,7 +73,7 @@ TEST(MemorySumTest, OtherConfigurationsHaveOtherSums) {
 
 TEST(MemorySumTest, TheLineHasBothSumsAndTheirParts) {
   EXPECT_EQ(MemoryText(MemoryNeeds(DemoFacts())),
-            "495.1 MiB at start (weights 92 MiB, KV pool 351.6 MiB, logits 51 MiB, tokenizer 600 "
+            "519.1 MiB at start (weights 92 MiB, KV pool 351.6 MiB, logits 75 MiB, tokenizer 600 "
             "KiB) and at most 8.3 GiB with every queue full (requests 26.6 MiB, inbox 132 MiB, "
             "hand-offs 263.7 KiB, prefix changes 236.6 KiB, tokens for routers 64 MiB, messages of "
             "routers 32 MiB, KV connections 20 MiB, queues of KV peers 7.5 GiB)");

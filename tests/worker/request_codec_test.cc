@@ -125,10 +125,10 @@ TEST(RequestCodecTest, AGrammarOutsideItsRangesIsRefusedByName) {
     RequestSpec spec;
     return std::string(RequestSpecFromProto(message, Limits(true), &spec).message());
   };
-  EXPECT_EQ(refusal([](v1::AnswerGrammar* m) { m->set_kind(v1::AnswerGrammar::Kind(7)); }),
-            "sampling.grammar.kind 7 is outside [0, 7)");
+  EXPECT_EQ(refusal([](v1::AnswerGrammar* m) { m->set_kind(v1::AnswerGrammar::Kind(8)); }),
+            "sampling.grammar.kind 8 is outside [1, 7]");
   EXPECT_EQ(refusal([](v1::AnswerGrammar* m) { m->set_start(v1::AnswerGrammar::Start(-1)); }),
-            "sampling.grammar.start 4294967295 is outside [0, 3)");
+            "sampling.grammar.start 4294967295 is outside [1, 3]");
   EXPECT_EQ(
       refusal([](v1::AnswerGrammar* m) { m->set_text(std::string(kMaxGrammarBytes + 1, 'a')); }),
       "sampling.grammar.text has 1048577 bytes, at most 1048576");

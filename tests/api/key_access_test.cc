@@ -1,0 +1,224 @@
+// API keys over HTTP: the security table of every route, the shapes of refusals, limits, and what
+// keeps tenants apart.
+#include <memory>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "src/api/key_ring.h"
+#include "tests/api/http_api_rig.h"
+#include "tests/api/key_file_rig.h"
+
+namespace baton::api {
+namespace {
+
+using http::HttpHeaders;
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Ne;
+using testing::Not;
+
+const std::string kBody = R"({"messages":[{"role":"user","content":"hello"}],"max_tokens":4})";
+
+// A server whose keys are "key-a" and "key-b", of the tenants a and b; `more`: a's limit.
+class KeyAccessTest : public HttpApiTest {
+ protected:
+  void Serve(const std::string& more = "") {
+    file_.Write(KeyEntry("a", "key-a", more) + KeyEntry("b", "key-b"));
+    auto ring = KeyRing::Create(file_.path(), key_clock_);
+    ASSERT_TRUE(ring.ok()) << ring.status();
+    ring_ = *std::move(ring);
+    const ApiParts parts = {
+        .submitter = &submitter_, .workers = &workers_, .answers = &answers_, .keys = ring_.get()};
+    keyed_ = std::make_unique<HttpApi>(parts, [](router::Topology*) {});
+  }
+  std::shared_ptr<FakeResponder> Ask(const std::string& method, const std::string& path,
+                                     HttpHeaders headers, const std::string& query = "") {
+    http::HttpRequest request;
+    request.method = method;
+    request.path = path;
+    request.query = query;
+    request.headers = std::move(headers);
+    if (method == "POST") request.headers.Add("Content-Type", "application/json");
+    if (method == "POST") request.body = kBody;
+    request.peer_address = "192.0.2.1:4711";
+    auto responder = std::make_shared<FakeResponder>();
+    keyed_->Handle(std::move(request), responder);
+    return responder;
+  }
+  std::shared_ptr<FakeResponder> AskWhole(const std::string& method, const std::string& path,
+                                          HttpHeaders headers, const std::string& query = "") {
+    auto responder = Ask(method, path, std::move(headers), query);
+    EXPECT_TRUE(responder->Wait()) << method << " " << path;
+    return responder;
+  }
+  static HttpHeaders Bearer(const std::string& key) { return {{"Authorization", "Bearer " + key}}; }
+  static std::string PathOf(const ApiPath& row) {
+    return std::string(row.path) + (row.route == ApiRoute::kModel ? "toy" : "");
+  }
+
+  TestKeyFile file_;
+  FakeClock key_clock_;
+  std::unique_ptr<KeyRing> ring_;
+  std::unique_ptr<HttpApi> keyed_;
+};
+
+// The routes that are open are named here too, so that a new one is not opened by mistake.
+TEST_F(KeyAccessTest, EveryRouteHasItsRowOfTheSecurityTable) {
+  Serve();
+  AnswerWith("Hi");
+  for (const ApiPath& row : kApiPaths) {
+    const std::string method(row.method);
+    const std::string path = PathOf(row);
+    const bool is_open = path == "/" || path == "/ui" || path == "/health";
+    EXPECT_EQ(row.is_open, is_open) << path;
+    EXPECT_EQ(AskWhole(method, path, {})->status == 401, !is_open) << path;
+    EXPECT_EQ(AskWhole(method, path, Bearer("key-c"))->status == 401, !is_open) << path;
+    for (const char* const key : {"key-a", "key-b"}) {
+      EXPECT_THAT(AskWhole(method, path, Bearer(key))->status, AllOf(Ne(401), Ne(403)))
+          << path << " with " << key;
+    }
+    EXPECT_NE(AskWhole(method, path, {{"x-api-key", "key-a"}})->status, 401) << path;
+    const auto in_url = AskWhole(method, path, Bearer("key-a"), "beta=true&api%5Fkey=key-a");
+    EXPECT_EQ(in_url->status, 401) << path;
+    EXPECT_THAT(in_url->body, HasSubstr("A key in the URL is refused")) << path;
+    if (method != "GET") continue;
+    EXPECT_EQ(AskWhole("HEAD", path, {})->status == 401, !is_open) << path;
+  }
+}
+
+TEST_F(KeyAccessTest, WithoutAKeyNobodyLearnsWhichPathsThereAre) {
+  Serve();
+  for (const char* const path : {"/nothing", "/v1/chat/completions", "/v1/completion"}) {
+    EXPECT_EQ(AskWhole("GET", path, {})->status, 401) << path;
+    EXPECT_NE(AskWhole("GET", path, Bearer("key-a"))->status, 401) << path;
+  }
+  EXPECT_EQ(AskWhole("GET", "/nothing", Bearer("key-a"))->status, 404);
+}
+
+TEST_F(KeyAccessTest, RefusalsHaveTheFormOfTheirSurface) {
+  Serve();
+  const auto openai = AskWhole("POST", kChatPath, {});
+  EXPECT_EQ(openai->Header("WWW-Authenticate"), "Bearer");
+  EXPECT_EQ(Text(*openai, {"error", "type"}), "authentication_error");
+  EXPECT_EQ(Text(*openai, {"error", "code"}), "invalid_api_key");
+  EXPECT_THAT(Text(*openai, {"error", "message"}), HasSubstr("No API key was given"));
+  const auto anthropic = AskWhole("POST", "/v1/messages", {{"x-api-key", "sk-secret"}});
+  EXPECT_EQ(anthropic->status, 401);
+  EXPECT_EQ(Text(*anthropic, {"type"}), "error");
+  EXPECT_EQ(Text(*anthropic, {"error", "type"}), "authentication_error");
+  EXPECT_THAT(Text(*anthropic, {"error", "message"}), HasSubstr("is not known here"));
+  EXPECT_THAT(anthropic->body, Not(HasSubstr("sk-secret")));
+  EXPECT_THAT(submitter_.refused(), Contains(401));
+  EXPECT_THAT(ring_->MetricsText(), HasSubstr("reason=\"missing\"} 1\n"));
+  EXPECT_THAT(ring_->MetricsText(), HasSubstr("reason=\"unknown\"} 1\n"));
+}
+
+TEST_F(KeyAccessTest, MalformedFieldsAreNoKeys) {
+  Serve();
+  for (const char* const value : {"", "key-a", "Bearer", "Bearer ", "Basic key-a", "Bearerkey-a",
+                                  "Bearer key-a, Bearer key-b"}) {
+    EXPECT_EQ(AskWhole("GET", "/v1/models", {{"Authorization", value}})->status, 401) << value;
+  }
+  EXPECT_EQ(AskWhole("GET", "/v1/models",
+                     {{"Authorization", "Bearer key-a"}, {"Authorization", "Bearer key-b"}})
+                ->status,
+            401);
+  EXPECT_EQ(AskWhole("GET", "/v1/models", {{"x-api-key", "key-a"}, {"x-api-key", "key-a"}})->status,
+            401);
+  EXPECT_EQ(AskWhole("GET", "/v1/models", {{"authorization", "bearer  key-a "}})->status, 200);
+  EXPECT_EQ(
+      AskWhole("GET", "/v1/models", {{"Authorization", "Bearer wrong"}, {"x-api-key", "key-a"}})
+          ->status,
+      401)
+      << "Authorization counts before x-api-key";
+}
+
+TEST_F(KeyAccessTest, RequestsOfAMinuteAreCountedPerTenant) {
+  Serve("requests_per_minute: 2");
+  AnswerWith("Hi");
+  const auto first = AskWhole("POST", kChatPath, Bearer("key-a"));
+  EXPECT_EQ(first->status, 200);
+  EXPECT_EQ(first->Header("x-ratelimit-limit-requests"), "2");
+  EXPECT_EQ(first->Header("x-ratelimit-remaining-requests"), "1");
+  EXPECT_EQ(first->Header("x-ratelimit-reset-requests"), "30.000s");
+  EXPECT_EQ(first->Header("x-ratelimit-limit-tokens"), "") << "it has none";
+  EXPECT_EQ(AskWhole("GET", "/v1/models", Bearer("key-a"))->status, 200) << "GET is not counted";
+  EXPECT_NE(AskWhole("POST", "/apply-template", Bearer("key-a"))->status, 429) << "the second";
+  const auto third = AskWhole("POST", kChatPath, Bearer("key-a"));
+  EXPECT_EQ(third->status, 429);
+  EXPECT_EQ(Text(*third, {"error", "type"}), "rate_limit_error");
+  EXPECT_EQ(Text(*third, {"error", "code"}), "rate_limit_exceeded");
+  EXPECT_THAT(third->body, HasSubstr("2 requests a minute"));
+  EXPECT_EQ(third->Header("Retry-After"), "30");
+  EXPECT_EQ(third->Header("x-ratelimit-remaining-requests"), "0");
+  const auto messages = AskWhole("POST", "/v1/messages", Bearer("key-a"));
+  EXPECT_EQ(messages->status, 429);
+  EXPECT_EQ(Text(*messages, {"error", "type"}), "rate_limit_error");
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-b"))->status, 200) << "another tenant";
+  key_clock_.AdvanceMs(30'001);
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);
+}
+
+TEST_F(KeyAccessTest, TokensOfPromptAndAnswerAreCounted) {
+  Serve("tokens_per_minute: 20");
+  AnswerWith("Hi");
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);  // 9 and 2
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);  // 9 of 9, and owes 2
+  const auto third = AskWhole("POST", kChatPath, Bearer("key-a"));
+  EXPECT_EQ(third->status, 429);
+  EXPECT_THAT(third->body, HasSubstr("20 tokens a minute"));
+  EXPECT_EQ(third->Header("Retry-After"), "9");
+  EXPECT_EQ(third->Header("x-ratelimit-remaining-tokens"), "0");
+  EXPECT_EQ(third->Header("x-ratelimit-reset-tokens"), "66.000s");
+}
+
+TEST_F(KeyAccessTest, APlaceIsFreeOnceItsAnswerEnds) {
+  Serve("concurrency: 1");
+  const auto running = Ask("POST", kChatPath, Bearer("key-a"));
+  const auto submitted = submitter_.WaitSubmitted();
+  const auto second = AskWhole("POST", kChatPath, Bearer("key-a"));
+  EXPECT_EQ(second->status, 429);
+  EXPECT_THAT(second->body, HasSubstr("concurrency 1"));
+  EXPECT_EQ(second->Header("Retry-After"), "1");
+  PlayText(*submitted.sink, "Hi");
+  submitted.sink->OnFinished(TestResult(9, 2));
+  EXPECT_TRUE(running->Wait());
+  AnswerWith("Hi");
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);
+  submitter_.answer = [](const router::GenerateRequest&, router::ResponseSink& sink) {
+    sink.OnFailed(router::PlainError(router::ErrorCode::kWorkerLost));
+  };
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 503);
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 503) << "not 429";
+}
+
+TEST_F(KeyAccessTest, TenantsShareNeitherCachesNorIdempotencyKeys) {
+  Serve();
+  AnswerWith("Hi");
+  for (const char* const key : {"key-a", "key-b"}) {
+    HttpHeaders headers = Bearer(key);
+    headers.Add("Idempotency-Key", "same");
+    EXPECT_EQ(AskWhole("POST", kChatPath, headers)->status, 200);
+  }
+  const auto a = submitter_.WaitSubmitted(0).request;
+  const auto b = submitter_.WaitSubmitted(1).request;
+  EXPECT_EQ(a.tenant, "tenant a");
+  EXPECT_EQ(b.tenant, "tenant b");
+  ASSERT_NE(a.key, nullptr);
+  EXPECT_NE(a.key->scope, b.key->scope);
+}
+
+TEST(TenantOfKeyTest, TenantsAndSaltsAreApart) {
+  EXPECT_EQ(router::TenantOfKey("", ""), "default");
+  EXPECT_EQ(router::TenantOfKey("", "s"), router::TenantOfSalt("s"));
+  EXPECT_NE(router::TenantOfKey("default", ""), router::TenantOfKey("", ""));
+  EXPECT_NE(router::TenantOfKey("a", "s"), router::TenantOfKey("b", "s"));
+  EXPECT_NE(router::TenantOfKey("a", "s"), router::TenantOfKey("a", ""));
+  EXPECT_NE(router::TenantOfKey("a", "s"), router::TenantOfKey("", "s"));
+}
+
+}  // namespace
+}  // namespace baton::api
