@@ -92,7 +92,7 @@ class GenerateCall : public AnswerSink {
 
   std::shared_ptr<GenerateCall> self_;  // from Begin to Done
   const std::shared_ptr<CallCancellation> cancellation_ = std::make_shared<CallCancellation>();
-  Tenant tenant_;                       // of the call's API key; null: none is asked for
+  Tenant tenant_;  // of the call's API key; null: none is asked for
 };
 
 // One unary call: collects the tokens and answers once.

@@ -157,6 +157,22 @@ void FindPrefixes(const RouterState& state, const RouterRequest& request, Planne
   }
 }
 
+// Takes the decode workers out that requests before it wait for. True: the request is bound to its
+// numerics, and workers of others were ready.
+bool TakeOutClaimed(const RouterRequest& request, const PlacementClaims& claims, bool is_bound,
+                    RouteTable& table) {
+  bool passes_by = false;
+  for (DecodeLoad& row : table.decode) {
+    const uint64_t numerics_id = row.fingerprint.numerics_id;
+    if (is_bound && row.ready && numerics_id != request.numerics_id) passes_by = true;
+    if (HasClaim(claims, request.spec.model->id, numerics_id, row.max_context) ||
+        HasClaim(claims, request.spec.model->id, std::nullopt, row.max_context)) {
+      row.ready = false;
+    }
+  }
+  return passes_by;
+}
+
 }  // namespace
 
 bool HasClaim(const PlacementClaims& claims, std::string_view model,
@@ -224,14 +240,7 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
   query.random = request.uid.lo;
   const bool is_bound = IsBound(request, now_us);
   if (is_bound) query.numerics_id = request.numerics_id;
-  for (DecodeLoad& row : table.decode) {
-    const uint64_t numerics_id = row.fingerprint.numerics_id;
-    if (is_bound && row.ready && numerics_id != request.numerics_id) planned.is_bound = true;
-    if (HasClaim(claims, request.spec.model->id, numerics_id, row.max_context) ||
-        HasClaim(claims, request.spec.model->id, std::nullopt, row.max_context)) {
-      row.ready = false;
-    }
-  }
+  planned.is_bound = TakeOutClaimed(request, claims, is_bound, table);
   if (request.spec.is_shadow()) {
     planned.route = RouteForShadow(request, query, table);
     return planned;

@@ -89,8 +89,10 @@ void EncodeSampling(const wire::SamplingParams& sampling, v1::SamplingParams* ou
   }
   if (sampling.grammar) {
     v1::AnswerGrammar* const grammar = out->mutable_grammar();
-    grammar->set_kind(static_cast<v1::AnswerGrammar::Kind>(static_cast<int>(sampling.grammar->kind) + 1));
-    grammar->set_start(static_cast<v1::AnswerGrammar::Start>(static_cast<int>(sampling.grammar->start) + 1));
+    grammar->set_kind(
+        static_cast<v1::AnswerGrammar::Kind>(static_cast<int>(sampling.grammar->kind) + 1));
+    grammar->set_start(
+        static_cast<v1::AnswerGrammar::Start>(static_cast<int>(sampling.grammar->start) + 1));
     grammar->set_text(sampling.grammar->text);
   }
 }

@@ -46,9 +46,10 @@ Status GrammarFromProto(const v1::AnswerGrammar& m, SharedGrammar* out) {
     return InvalidArgument("sampling.grammar.text has {} bytes, at most {}", m.text().size(),
                            kMaxGrammarBytes);
   }
-  *out = std::make_shared<AnswerGrammar>(AnswerGrammar{.kind = static_cast<GrammarKind>(kind - 1),
-                                                       .start = static_cast<GrammarStart>(start - 1),
-                                                       .text = m.text()});
+  *out =
+      std::make_shared<AnswerGrammar>(AnswerGrammar{.kind = static_cast<GrammarKind>(kind - 1),
+                                                    .start = static_cast<GrammarStart>(start - 1),
+                                                    .text = m.text()});
   return OkStatus();
 }
 
