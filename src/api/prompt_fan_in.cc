@@ -95,7 +95,7 @@ void PromptFanIn::OnAccepted(const AnswerName& name) {
 
 void PromptFanIn::OnTaken() {
   MutexLock lock(mutex_);
-  if (++num_taken_ == num_first_ && !has_ended_) sink_->OnTaken();
+  if (++num_taken_ == num_first_ && !has_ended_ && !has_begun_) sink_->OnTaken();
 }
 
 void PromptFanIn::OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const PromptLogprobs> logprobs) {
@@ -106,6 +106,7 @@ void PromptFanIn::OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const PromptLo
 void PromptFanIn::OnToken(uint32_t prompt, const TokenOutput& token) {
   MutexLock lock(mutex_);
   if (has_ended_) return;
+  has_begun_ = true;
   TokenOutput output = token;
   output.choice += prompt * num_choices_;
   sink_->OnToken(output);

@@ -9,7 +9,8 @@
 //     the first one that fails; the others are then cancelled, and nothing of them is passed on.
 //  2. At most kAtOnce choices are under way, or those of one prompt. So a request of a thousand
 //     prompts neither fills the router's queue nor waits in it for longer than others.
-//  3. OnTaken is passed on when workers have taken all prompts that were submitted at first.
+//  3. OnTaken is passed on when workers have taken all prompts that were submitted at first, unless
+//     a token came before.
 //
 // It lives until the last request has ended: their sinks keep it.
 #ifndef BATON_API_PROMPT_FAN_IN_H_
@@ -69,6 +70,7 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   size_t num_taken_ BATON_GUARDED_BY(mutex_) = 0;
   size_t num_finished_ BATON_GUARDED_BY(mutex_) = 0;
   bool is_accepted_ BATON_GUARDED_BY(mutex_) = false;  // the sink knows the answer's name
+  bool has_begun_ BATON_GUARDED_BY(mutex_) = false;    // the sink had a token
   bool has_ended_ BATON_GUARDED_BY(mutex_) = false;    // the sink had its end
   router::GenerateResult result_ BATON_GUARDED_BY(mutex_);
 };

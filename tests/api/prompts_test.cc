@@ -78,6 +78,39 @@ TEST_F(PromptsTest, AnswersMayComeInAnyOrder) {
   }
 }
 
+// Writes down which of its functions were called, in order.
+class OrderSink final : public AnswerSink {
+ public:
+  void OnTaken() override { calls += "taken "; }
+  void OnToken(const TokenOutput&) override { calls += "token "; }
+  void OnFinished(const GenerateResult&) override { calls += "finished"; }
+  void OnFailed(const RequestError&) override { calls += "failed"; }
+  size_t buffered_bytes() const override { return 0; }
+
+  std::string calls;
+};
+
+TEST_F(PromptsTest, TakenIsToldBeforeTheFirstTokenOrNever) {
+  for (const bool token_first : {false, true}) {
+    std::vector<GenerateRequest> requests(2);
+    for (GenerateRequest& request : requests) request.sampling.max_tokens = 1;
+    const auto sink = std::make_shared<OrderSink>();
+    const size_t first = submitter_.num_submitted();
+    std::make_shared<PromptFanIn>(&submitter_, std::move(requests), sink,
+                                  std::make_shared<CallCancellation>())
+        ->Begin();
+    ResponseSink& a = *submitter_.WaitSubmitted(first).sink;
+    ResponseSink& b = *submitter_.WaitSubmitted(first + 1).sink;
+    a.OnTaken();
+    if (token_first) PlayText(a, "x");
+    b.OnTaken();
+    if (!token_first) PlayText(a, "x");
+    a.OnFinished(TestResult(1, 1));
+    b.OnFinished(TestResult(1, 1));
+    EXPECT_EQ(sink->calls, token_first ? "token finished" : "taken token finished");
+  }
+}
+
 TEST_F(PromptsTest, BestOfChoosesAmongThoseOfEachPrompt) {
   submitter_.answer = [](const GenerateRequest& request, ResponseSink& sink) {
     for (uint32_t choice = 0; choice < 2; ++choice) {
