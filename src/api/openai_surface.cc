@@ -24,7 +24,19 @@ class OpenAiWriter final : public AnswerWriter {
     if (opens) AppendEvent(OpeningChunk(plan(), choice), out);
   }
   void AddToken(const TokenOutput& token, const TokenText& text, std::string* out) override {
-    if (!plan().echo_alone) AppendEvent(TokenChunk(plan(), token, text), out);
+    if (plan().echo_alone) return;
+    if (text.tool_calls.size() < 2) return AppendEvent(TokenChunk(plan(), token, text), out);
+    // OpenAI's clients join the entries of a chunk by their places, not by their index, so a chunk
+    // has one entry. The token's log-probability stands in the first one.
+    TokenText piece = text;
+    TokenOutput others = token;
+    others.has_logprob = false;
+    for (size_t i = 0; i < text.tool_calls.size(); ++i) {
+      piece.tool_calls = text.tool_calls.subspan(i, 1);
+      AppendEvent(TokenChunk(plan(), i == 0 ? token : others, piece), out);
+      piece.reasoning = {};
+      piece.content = {};
+    }
   }
   void EndChoice(uint32_t choice, const ChoiceEnd& end, const GenerateResult* result,
                  std::string* out) override {
