@@ -33,7 +33,10 @@ pub fn check(text: &str, limits: &Limits) -> Result<(), Failure> {
                 )));
             }
             '%' if text[at..].starts_with("%json") => {
-                let end = check_schema(text, at + "%json".len(), line(), limits)?;
+                let end = check_schema(text, at + "%json".len(), limits).map_err(|f| {
+                    let place = format!("the grammar: line {}: the schema", line());
+                    Failure::new(f.code, format!("{place}: {}", f.message))
+                })?;
                 while rest.next_if(|(at, _)| *at < end).is_some() {}
             }
             '%' if text[at..].starts_with("%llguidance") => {
@@ -49,16 +52,14 @@ pub fn check(text: &str, limits: &Limits) -> Result<(), Failure> {
 }
 
 /// Checks the schema that begins at `from`, after blanks, and returns where it ends.
-fn check_schema(text: &str, from: usize, line: usize, limits: &Limits) -> Result<usize, Failure> {
+fn check_schema(text: &str, from: usize, limits: &Limits) -> Result<usize, Failure> {
     let mut reader = serde_json::Deserializer::from_str(&text[from..]).into_iter::<Value>();
-    let place = format!("the grammar: line {line}: the schema");
     if let Some(read) = reader.next() {
-        read.map_err(|e| Failure::invalid(format!("{place}: {e}")))?;
+        read.map_err(|e| Failure::invalid(e.to_string()))?;
     }
     let end = from + reader.byte_offset();
-    let source = json_text::parse(&place, &text[from..end], limits.max_values)?;
-    schema::check(&source, Strictness::Strict, limits)
-        .map_err(|f| Failure::new(f.code, format!("{place}: {}", f.message)))?;
+    let source = json_text::parse("its text", &text[from..end], limits.max_values)?;
+    schema::check(&source, Strictness::Strict, limits)?;
     Ok(end)
 }
 
