@@ -163,7 +163,7 @@ fn compile_plain(
         Kind::Choice => GrammarWithLexer::from_lark(lark::of_choice(text, limits)?),
         Kind::Lark if gbnf::is_gbnf(text) => GrammarWithLexer::from_lark(gbnf::to_lark(text)?),
         Kind::Lark => {
-            lark::check(text)?;
+            lark::check(text, limits)?;
             GrammarWithLexer::from_lark(text.to_string())
         }
         _ => {

@@ -4,6 +4,7 @@
 //! [class], `.`, a name or (a group), with `*`, `+`, `?`, `{m}`, `{m,}` or `{m,n}` after it. A
 //! comment begins with `#`. A line break is a blank: a rule ends where the next one begins.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
@@ -58,6 +59,8 @@ fn fault_at(line: usize, what: &str) -> Failure {
 struct Reader<'a> {
     text: &'a str,
     at: usize,
+    /// A place that `line` was asked for, and its line: the next one is near.
+    last_line: Cell<(usize, usize)>,
     numbers: HashMap<String, usize>,
     /// By number: the line that names the rule first.
     first_lines: Vec<usize>,
@@ -69,6 +72,7 @@ impl<'a> Reader<'a> {
         Reader {
             text,
             at: 0,
+            last_line: Cell::new((0, 1)),
             numbers: HashMap::new(),
             first_lines: Vec::new(),
             defined: HashSet::new(),
@@ -90,7 +94,14 @@ impl<'a> Reader<'a> {
     }
 
     fn line(&self) -> usize {
-        self.text[..self.at].matches('\n').count() + 1
+        let (place, line) = self.last_line.get();
+        let line = if place <= self.at {
+            line + self.text[place..self.at].matches('\n').count()
+        } else {
+            line - self.text[self.at..place].matches('\n').count()
+        };
+        self.last_line.set((self.at, line));
+        line
     }
 
     fn fault(&self, what: &str) -> Failure {

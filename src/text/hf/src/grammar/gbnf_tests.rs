@@ -57,6 +57,7 @@ fn a_fault_says_its_line() {
         ("root ::= \"\\x4\"", "line 1: 2 hexadecimal digits"),
         ("root ::= )", "line 1: a rule 'name ::= ..' must begin here"),
         ("root ::= <|im_start|>", "line 1: '<' begins no item"),
+        ("\n\nroot ::= a\n\n\na ::= b\n\nc ::= a", "line 6: there is no rule 'b'"),
     ] {
         let message = to_lark(text).unwrap_err().message;
         assert!(message.starts_with("the grammar: ") && message.contains(part), "{message}");

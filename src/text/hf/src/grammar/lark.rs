@@ -4,10 +4,12 @@ use serde_json::Value;
 
 use super::compile::Limits;
 use super::json_text;
+use super::schema::{self, Strictness};
 use crate::Failure;
 
-/// Refuses what would let an answer hold control tokens, or another program's form of grammar.
-pub fn check(text: &str) -> Result<(), Failure> {
+/// Refuses what would let an answer hold control tokens, another program's form of grammar, and
+/// schemas that are refused elsewhere: llguidance reads those without our limits.
+pub fn check(text: &str, limits: &Limits) -> Result<(), Failure> {
     if text.trim().is_empty() {
         return Err(Failure::invalid("the grammar is empty"));
     }
@@ -30,6 +32,13 @@ pub fn check(text: &str) -> Result<(), Failure> {
                     line()
                 )));
             }
+            '%' if text[at..].starts_with("%json") => {
+                let end = check_schema(text, at + "%json".len(), limits).map_err(|f| {
+                    let place = format!("the grammar: line {}: the schema", line());
+                    Failure::new(f.code, format!("{place}: {}", f.message))
+                })?;
+                while rest.next_if(|(at, _)| *at < end).is_some() {}
+            }
             '%' if text[at..].starts_with("%llguidance") => {
                 return Err(Failure::invalid(format!(
                     "the grammar: line {}: %llguidance is not taken",
@@ -40,6 +49,18 @@ pub fn check(text: &str) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Checks the schema that begins at `from`, after blanks, and returns where it ends.
+fn check_schema(text: &str, from: usize, limits: &Limits) -> Result<usize, Failure> {
+    let mut reader = serde_json::Deserializer::from_str(&text[from..]).into_iter::<Value>();
+    if let Some(read) = reader.next() {
+        read.map_err(|e| Failure::invalid(e.to_string()))?;
+    }
+    let end = from + reader.byte_offset();
+    let source = json_text::parse("its text", &text[from..end], limits.max_values)?;
+    schema::check(&source, Strictness::Strict, limits)?;
+    Ok(end)
 }
 
 type Chars<'a> = std::iter::Peekable<std::str::CharIndices<'a>>;

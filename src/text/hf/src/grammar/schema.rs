@@ -51,6 +51,9 @@ const FORMATS: [&str; 10] =
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 /// A step's automaton has as many states as its digits say; 1,000,003 took 10 s to build.
 const MAX_STEP_DIGITS: u64 = 1_000;
+/// derivre computes remainders in 32 bits: 10 * divisor + 9 * 10^decimals must stay below 2^32.
+const MAX_STEP_DECIMALS: usize = 8;
+const MAX_STEP_DIVISOR: u64 = 300_000_000;
 /// Doubles hold every integer up to here; llguidance keeps numbers as doubles.
 const MAX_EXACT_INTEGER: u64 = 1 << 53;
 
@@ -62,6 +65,7 @@ pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<
         ignored: Vec::new(),
         num_enum_values: 0,
         places: Vec::new(),
+        joint_step: combines(source).then_some(Step { divisor: 1, decimals: MAX_STEP_DECIMALS }),
     };
     let mut schema = checker.schema(source, "#", 0)?;
     let mut definitions = Map::new();
@@ -89,6 +93,8 @@ struct Checker<'a> {
     ignored: Vec<String>,
     num_enum_values: usize,
     places: Vec<String>,
+    /// The least common multiple of all steps so far, where schemas are combined; else none.
+    joint_step: Option<Step>,
 }
 
 impl Checker<'_> {
@@ -259,19 +265,32 @@ impl Checker<'_> {
     }
 
     fn step(&mut self, value: &Value, place: &str) -> Result<Option<Value>, Failure> {
-        match value.as_f64() {
-            Some(step) if step > 0.0 && digits_of(step) <= MAX_STEP_DIGITS => {
-                Ok(Some(value.clone()))
-            }
-            Some(step) if step > 0.0 => self.unsupported(
+        let Some(number) = value.as_f64().filter(|number| *number > 0.0) else {
+            return Err(wrong(place, "a number above 0", value));
+        };
+        let Some(step) = Step::of(number) else {
+            return self.unsupported(
                 place,
                 &format!(
                     "{value} is not supported: without its point and the zeros at its ends it is \
-                     above {MAX_STEP_DIGITS}"
+                     above {MAX_STEP_DIGITS}, or it has more than {MAX_STEP_DECIMALS} decimals, or \
+                     without its point it is above {MAX_STEP_DIVISOR}"
                 ),
-            ),
-            _ => Err(wrong(place, "a number above 0", value)),
-        }
+            );
+        };
+        let Some(joint) = self.joint_step else { return Ok(Some(value.clone())) };
+        let Some(joint) = joint.joined(step) else {
+            return self.unsupported(
+                place,
+                &format!(
+                    "{value} is not supported beside the other steps of a schema with allOf, $ref, \
+                     anyOf, oneOf or patternProperties: their least common multiple has more than \
+                     {MAX_STEP_DIGITS} as its digits"
+                ),
+            );
+        };
+        self.joint_step = Some(joint);
+        Ok(Some(value.clone()))
     }
 
     fn pattern(&mut self, value: &Value, place: &str) -> Result<Option<Value>, Failure> {
@@ -341,10 +360,76 @@ fn number(value: &Value, place: &str) -> Result<Value, Failure> {
     Err(wrong(place, "a number", value))
 }
 
-/// The digits of a positive number as an integer, without the zeros at the ends: 2 for 0.002.
-fn digits_of(number: f64) -> u64 {
-    let text = format!("{number}").replace('.', "");
-    text.trim_matches('0').parse().unwrap_or(u64::MAX)
+/// A step of numbers: divisor * 10^-decimals.
+#[derive(Clone, Copy)]
+struct Step {
+    divisor: u64,
+    decimals: usize,
+}
+
+impl Step {
+    /// The step of a positive number; none where it is too large for an automaton.
+    fn of(number: f64) -> Option<Step> {
+        let text = format!("{number}");
+        let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+        let divisor = text.replace('.', "").parse().ok()?;
+        Step { divisor, decimals }.checked()
+    }
+
+    /// The step of the numbers that are multiples of both; none where it is too large.
+    fn joined(self, other: Step) -> Option<Step> {
+        let decimals = self.decimals.max(other.decimals);
+        let scaled =
+            |step: Step| u128::from(step.divisor) * 10u128.pow((decimals - step.decimals) as u32);
+        let (a, b) = (scaled(self), scaled(other));
+        let divisor = u64::try_from(a / greatest_divisor(a, b) * b).ok()?;
+        Step { divisor, decimals }.checked()
+    }
+
+    fn checked(mut self) -> Option<Step> {
+        while self.decimals > 0 && self.divisor % 10 == 0 {
+            self.divisor /= 10;
+            self.decimals -= 1;
+        }
+        let mut digits = self.divisor;
+        while digits > 0 && digits % 10 == 0 {
+            digits /= 10;
+        }
+        let fits = digits <= MAX_STEP_DIGITS
+            && self.divisor <= MAX_STEP_DIVISOR
+            && self.decimals <= MAX_STEP_DECIMALS;
+        fits.then_some(self)
+    }
+}
+
+fn greatest_divisor(a: u128, b: u128) -> u128 {
+    if b == 0 {
+        a
+    } else {
+        greatest_divisor(b, a % b)
+    }
+}
+
+/// Whether two schemas in `source` may hold for one value: llguidance then joins their steps.
+fn combines(source: &Value) -> bool {
+    match source {
+        Value::Object(members) => {
+            let is_beside = |key: &String| {
+                !ANNOTATIONS.contains(&key.as_str())
+                    && !key.starts_with("x-")
+                    && !matches!(key.as_str(), "$defs" | "definitions")
+            };
+            let num_keywords = members.keys().filter(|key| is_beside(key)).count();
+            let has = |key: &str| members.contains_key(key);
+            let joins = has("$ref") || has("anyOf") || has("oneOf");
+            has("allOf")
+                || has("patternProperties")
+                || (joins && num_keywords > 1)
+                || members.values().any(combines)
+        }
+        Value::Array(items) => items.iter().any(combines),
+        _ => false,
+    }
 }
 
 /// The first integer in `value` that a double cannot hold.

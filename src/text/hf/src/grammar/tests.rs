@@ -405,6 +405,43 @@ fn schemas_that_explode_end_soon_and_hold_little() {
 }
 
 #[test]
+fn steps_that_may_hold_together_are_bounded_together() {
+    let joined = json!({"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]});
+    assert!(refused(&joined).starts_with("#/allOf/1/multipleOf: 991"));
+    let loose = of_kind(Kind::SchemaLoose, &joined.to_string());
+    assert_eq!(loose.ignored, ["#/allOf/1/multipleOf"]);
+    let by_name = json!({"anyOf": [{"properties": {"a": {"multipleOf": 997}}}],
+                         "properties": {"a": {"multipleOf": 991}}});
+    assert!(refused(&by_name).contains("/a/multipleOf"));
+    strict(&json!({"properties": {"a": {"multipleOf": 997}, "b": {"multipleOf": 991}}}));
+    let both = strict(&json!({"type": "integer", "allOf": [{"multipleOf": 0.25},
+                                                           {"multipleOf": 10}]}));
+    assert!(takes(&both, "20") && !takes(&both, "5"));
+    // derivre would compute with more than 32 bits.
+    for step in [3_000_000_000f64, 0.000_000_003, 1e30] {
+        assert!(refused(&json!({"type": "number", "multipleOf": step})).contains("#/multipleOf"));
+    }
+}
+
+#[test]
+fn a_schema_within_a_lark_grammar_has_the_limits_of_any_schema() {
+    let pair = "start: %json {\"const\": \"a\"} \",\" %json {\"const\": \"b\"}\n";
+    let pair = of_kind(Kind::Lark, pair);
+    assert!(takes(&pair, "\"a\",\"b\"") && !takes(&pair, "\"a\""));
+    for (bad, part) in [
+        ("start: %json {\"multipleOf\": 1000003}", "line 1: the schema: #/multipleOf: "),
+        ("start: a\na: %json\n {\"type\": \"x\"}", "line 2: the schema: #/type: "),
+        ("start: %lark { start: %json {\"$ref\": \"#\"} }", "$ref leads to itself"),
+        ("start: %json {\"type\": ", "line 1: the schema: "),
+        ("start: %json", "line 1: the schema: "),
+    ] {
+        let message = refusal(Kind::Lark, bad).message;
+        assert!(message.starts_with("the grammar: line") && message.contains(part), "{message}");
+    }
+    assert_eq!(crate::budget::num_stray_grammars(), 0, "no thread was left behind");
+}
+
+#[test]
 fn an_answer_may_be_a_regular_expression_or_a_choice() {
     let number = of_kind(Kind::Regex, "[0-9]{3}-[a-f]+");
     assert!(takes(&number, "123-abc") && !takes(&number, "12-abc") && !takes(&number, "123-abcg"));
