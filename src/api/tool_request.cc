@@ -296,11 +296,6 @@ bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, RequestError* 
                           "a call that is demanded needs a tool_parser other than \"none\"");
       return false;
     }
-    if (params.form) {
-      *error = FieldError(ErrorCode::kConflict, params.form_field,
-                          "it must be absent where tool_choice demands a call");
-      return false;
-    }
   } else {
     const bool is_strict =
         std::any_of(tools.functions.begin(), tools.functions.end(),

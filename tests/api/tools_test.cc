@@ -202,6 +202,19 @@ TEST_F(ToolsTest, ADemandedCallIsForcedInTheStyleOfTheTemplate) {
   EXPECT_EQ(SentGrammar(kTools), "") << "nothing is forced where the model may choose";
 }
 
+TEST_F(ToolsTest, AFormOfTextLeavesADemandedCallAlone) {
+  AnswerWith(kCall);
+  for (const std::string& choice : {std::string(R"(,"tool_choice":"required")"), kNamed}) {
+    const std::string alone = SentGrammar(kTools + choice);
+    EXPECT_NE(alone, "");
+    for (const char* form : {R"(,"response_format":{"type":"json_object"})",
+                             R"(,"response_format":{"type":"json_schema","json_schema":)"
+                             R"({"name":"a","strict":true,"schema":{"type":"object"}}})"}) {
+      EXPECT_EQ(SentGrammar(kTools + choice + form), alone) << form;
+    }
+  }
+}
+
 TEST_F(ToolsTest, AStrictFunctionIsEnforcedWhereTagsAllowIt) {
   AnswerWith("x");
   const std::string strict =
@@ -288,8 +301,6 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
            Case{kTools + R"(,"parallel_tool_calls":"no")", "parallel_tool_calls", "invalid_type"},
            Case{kTools + R"(,"tool_parser":"best")", "tool_parser", "invalid_value"},
            Case{kTools + kNamed + R"(,"tool_parser":"none")", "tool_choice", "invalid_combination"},
-           Case{kTools + kNamed + R"(,"response_format":{"type":"json_object"})", "response_format",
-                "invalid_combination"},
            Case{R"(,"tool_choice":"required")", "tool_choice", "invalid_combination"},
            Case{kNamed, "tool_choice", "invalid_combination"},
        }) {
