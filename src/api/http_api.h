@@ -13,6 +13,7 @@
 #include "src/api/build_request.h"
 #include "src/api/json_value.h"
 #include "src/api/ollama_params.h"
+#include "src/api/stored_items.h"
 #include "src/api/surface.h"
 #include "src/api/tokenize_json.h"
 #include "src/base/clock.h"
@@ -92,6 +93,7 @@ class HttpApi {
   router::Submitter* const submitter_;
   ApiWorkers* const workers_;
   const std::function<void(router::Topology*)> complete_topology_;
+  const std::shared_ptr<StoredItems> stored_items_ = std::make_shared<StoredItems>();
   const Clock& clock_ = SystemClock();
 };
 

@@ -182,6 +182,12 @@ def test_responses_equal_the_chat_whole_and_streamed(client):
     ) as stream:
         final = stream.get_final_response()
     assert final.status == "completed" and "e" not in final.output_text
+    # @ai-sdk/openai names the items of answers instead of sending them.
+    named = [turns[0], {"type": "item_reference", "id": whole.output[0].id}, turns[-1]]
+    short = dict(model="default", temperature=0, max_output_tokens=8)
+    by_name, as_it_is = (client.responses.create(input=i, **short) for i in (named, turns))
+    assert by_name.output_text == as_it_is.output_text
+    assert by_name.usage.input_tokens == as_it_is.usage.input_tokens
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(whole.id)
     with pytest.raises(openai.BadRequestError, match="previous_response_id"):
