@@ -342,17 +342,17 @@ bool ReadResponsesInput(const JsonValue& root, const StoredItems* items, Respons
     PushText("user", *text, "input", input);
     return true;
   }
-  const JsonValue::Array* items = value->AsArray();
-  if (items == nullptr) return FailField(error, ErrorCode::kInvalidType, "input", kExpectedInput);
+  const JsonValue::Array* list = value->AsArray();
+  if (list == nullptr) return FailField(error, ErrorCode::kInvalidType, "input", kExpectedInput);
   // An item is a part of one message at least, so more items than this may still fit; far more not.
   constexpr size_t kMaxItems = 4 * limits::kMaxMessages;
-  if (items->empty() || items->size() > kMaxItems) {
+  if (list->empty() || list->size() > kMaxItems) {
     return FailField(error, ErrorCode::kInvalidValue, "input",
                      fmt::format("an array of 1 to {} items", kMaxItems));
   }
   ItemReader reader(items, input, error);
-  for (size_t i = 0; i < items->size(); ++i) {
-    if (!reader.Read((*items)[i], i)) return false;
+  for (size_t i = 0; i < list->size(); ++i) {
+    if (!reader.Read((*list)[i], i)) return false;
   }
   reader.Flush();
   return true;

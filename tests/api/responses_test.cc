@@ -334,8 +334,9 @@ TEST_F(ResponsesTest, ACallThatIsNamedMayHaveItsOutput) {
   const auto shared = std::shared_ptr<StoredItems>(&items, [](StoredItems*) {});
   const auto writer = MakeResponsesWriter(plan, {}, shared);
   std::string out;
+  const std::vector<ToolCallDelta> calls = {{0, "call_a", "f", ""}, {0, "", "", "{}"}};
   TokenText text;
-  text.tool_calls = {{0, "call_a", "f", ""}, {0, "", "", "{}"}};
+  text.tool_calls = calls;
   writer->AddToken(TokenOutput{}, text, &out);
   writer->EndChoice(0, {.finish = FinishReason::kStop}, nullptr, &out);
   writer->Finish(TestResult(3, 4), 0, &out);
