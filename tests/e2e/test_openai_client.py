@@ -588,6 +588,38 @@ def test_a_demanded_call_is_made_whole_and_streamed(client):
         assert call.function.arguments == whole.message.tool_calls[0].function.arguments
 
 
+def test_a_form_of_the_text_leaves_room_for_calls(client):
+    schema = {
+        "type": "object",
+        "properties": {"colour": {"type": "string", "enum": ["red", "blue"]}},
+        "required": ["colour"],
+        "additionalProperties": False,
+    }
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "a", "strict": True, "schema": schema},
+    }
+    weather = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    for choice in ("required", "auto"):
+        answer = client.chat.completions.create(
+            model="default",
+            messages=QUESTION,
+            tools=[weather],
+            tool_choice=choice,
+            parallel_tool_calls=False,
+            response_format=form,
+            temperature=0,
+            max_tokens=100,
+        ).choices[0]
+        calls = answer.message.tool_calls
+        assert answer.finish_reason == ("tool_calls" if calls else "stop")
+        assert calls or choice == "auto"
+        if calls:
+            check_call(calls[0], ("weather",))
+        else:
+            assert json.loads(answer.message.content)["colour"] in ("red", "blue")
+
+
 def test_calls_and_results_go_back_into_a_conversation(client):
     messages = [{"role": "user", "content": "What is the weather in Rome?"}]
     first = client.chat.completions.create(
