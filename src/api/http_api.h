@@ -14,6 +14,7 @@
 #include "src/api/json_value.h"
 #include "src/api/key_check.h"
 #include "src/api/ollama_params.h"
+#include "src/api/stored_items.h"
 #include "src/api/surface.h"
 #include "src/api/tokenize_json.h"
 #include "src/base/clock.h"
@@ -96,6 +97,7 @@ class HttpApi {
   router::Submitter* const submitter_;
   ApiWorkers* const workers_;
   const std::function<void(router::Topology*)> complete_topology_;
+  const StoredItems stored_items_;  // of all tenants
   // That of the keys' limits, where there are any.
   const Clock& clock_;
 };

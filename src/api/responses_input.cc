@@ -22,7 +22,11 @@ namespace {
 constexpr std::string_view kExpectedInput =
     "a string or an array of items: messages, function_call, function_call_output, reasoning";
 constexpr std::string_view kExpectedItem =
-    "\"message\", \"function_call\", \"function_call_output\" or \"reasoning\"";
+    "\"message\", \"function_call\", \"function_call_output\", \"reasoning\" or "
+    "\"item_reference\"";
+constexpr std::string_view kExpectedReference =
+    "the id of an item that this router still keeps; clients that ask with \"store\": false send "
+    "the items themselves";
 constexpr std::string_view kExpectedContent =
     "a string or an array of parts {\"type\":\"input_text\",\"text\":string}";
 constexpr std::string_view kExpectedPart =
@@ -109,7 +113,8 @@ bool ReadThoughts(const JsonValue* value, const std::string& at, std::string* th
 // Turns items into messages, front to back.
 class ItemReader {
  public:
-  ItemReader(ResponsesInput* input, RequestError* error) : input_(input), error_(error) {}
+  ItemReader(const StoredItems* items, ResponsesInput* input, RequestError* error)
+      : items_(items), input_(input), error_(error) {}
 
   bool Read(const JsonValue& item, size_t idx) {
     at_ = fmt::format("input[{}]", idx);
@@ -124,9 +129,8 @@ class ItemReader {
     if (name == "reasoning") return ReadReasoning(item);
     if (name == "function_call") return ReadCall(item);
     if (name == "function_call_output") return ReadOutput(item);
-    return Fail(ErrorCode::kUnsupported, ".type",
-                name == "item_reference" ? "absent: no item is stored, so send the item itself"
-                                         : kExpectedItem);
+    if (name == "item_reference") return ReadReference(item, idx);
+    return Fail(ErrorCode::kUnsupported, ".type", kExpectedItem);
   }
 
   // The assistant's last turn ends.
@@ -193,6 +197,25 @@ class ItemReader {
     return true;
   }
 
+  // The kept item takes the place of the reference.
+  bool ReadReference(const JsonValue& reference, size_t idx) {
+    const std::string* id = RequiredText(reference, at_, "id", error_);
+    if (id == nullptr) return false;
+    const std::optional<std::string> json = items_ == nullptr ? std::nullopt : items_->Find(*id);
+    JsonValue item;
+    RequestError unreadable;
+    if (!json.has_value() || !ParseJson(*json, &item, &unreadable)) {
+      return Fail(ErrorCode::kInvalidValue, ".id", kExpectedReference);
+    }
+    num_referred_bytes_ += json->size();
+    if (num_referred_bytes_ > limits::kMaxBodyBytes) {
+      return Fail(ErrorCode::kInvalidValue, ".id",
+                  fmt::format("one of references to items of at most {} bytes together",
+                              limits::kMaxBodyBytes));
+    }
+    return Read(item, idx);
+  }
+
   // encrypted_content is another server's; nothing here reads it.
   bool ReadReasoning(const JsonValue& item) {
     std::string thoughts;
@@ -247,8 +270,10 @@ class ItemReader {
     return true;
   }
 
+  const StoredItems* const items_;
   ResponsesInput* const input_;
   RequestError* const error_;
+  size_t num_referred_bytes_ = 0;
   std::string at_;            // the item that is being read
   std::optional<Turn> turn_;  // none: the last message is no assistant's
   std::set<std::string> call_ids_;
@@ -306,7 +331,8 @@ std::string ResponsesInput::FieldOf(std::string_view param) const {
   return origin.path + std::string(rest);
 }
 
-bool ReadResponsesInput(const JsonValue& root, ResponsesInput* input, RequestError* error) {
+bool ReadResponsesInput(const JsonValue& root, const StoredItems* items, ResponsesInput* input,
+                        RequestError* error) {
   if (!ReadInstructions(root.Find("instructions"), input, error)) return false;
   const JsonValue* value = root.Find("input");
   if (value == nullptr || value->is_null()) {
@@ -316,17 +342,17 @@ bool ReadResponsesInput(const JsonValue& root, ResponsesInput* input, RequestErr
     PushText("user", *text, "input", input);
     return true;
   }
-  const JsonValue::Array* items = value->AsArray();
-  if (items == nullptr) return FailField(error, ErrorCode::kInvalidType, "input", kExpectedInput);
+  const JsonValue::Array* list = value->AsArray();
+  if (list == nullptr) return FailField(error, ErrorCode::kInvalidType, "input", kExpectedInput);
   // An item is a part of one message at least, so more items than this may still fit; far more not.
   constexpr size_t kMaxItems = 4 * limits::kMaxMessages;
-  if (items->empty() || items->size() > kMaxItems) {
+  if (list->empty() || list->size() > kMaxItems) {
     return FailField(error, ErrorCode::kInvalidValue, "input",
                      fmt::format("an array of 1 to {} items", kMaxItems));
   }
-  ItemReader reader(input, error);
-  for (size_t i = 0; i < items->size(); ++i) {
-    if (!reader.Read((*items)[i], i)) return false;
+  ItemReader reader(items, input, error);
+  for (size_t i = 0; i < list->size(); ++i) {
+    if (!reader.Read((*list)[i], i)) return false;
   }
   reader.Flush();
   return true;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "src/api/json_value.h"
+#include "src/api/stored_items.h"
 #include "src/router/request_error.h"
 
 namespace baton::api {
@@ -29,9 +30,10 @@ struct ResponsesInput {
 };
 
 // Reads `instructions` and `input`. Items of one turn of the assistant (thoughts, a message, calls)
-// are one message. Ids, statuses and annotations of items are not read. False: `error` names the
-// field.
-bool ReadResponsesInput(const JsonValue& root, ResponsesInput* input, router::RequestError* error);
+// are one message. Statuses and annotations of items are not read, and ids only in references to
+// `items` (null = there are none). False: `error` names the field.
+bool ReadResponsesInput(const JsonValue& root, const StoredItems* items, ResponsesInput* input,
+                        router::RequestError* error);
 
 }  // namespace baton::api
 

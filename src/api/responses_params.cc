@@ -80,11 +80,12 @@ constexpr auto kRenamed = std::to_array<Renamed>({
 // Reads one request.
 class Reader {
  public:
-  Reader(const JsonValue& root, ResponsesRequest* request, RequestError* error)
-      : root_(root), request_(request), error_(error) {}
+  Reader(const JsonValue& root, const StoredItems* items, ResponsesRequest* request,
+         RequestError* error)
+      : root_(root), items_(items), request_(request), error_(error) {}
 
   bool Read() {
-    if (!CheckRefused() || !ReadResponsesInput(root_, &input_, error_)) return false;
+    if (!CheckRefused() || !ReadResponsesInput(root_, items_, &input_, error_)) return false;
     if (!ReadState() || !ReadText() || !ReadReasoning() || !ReadTools() || !ReadInclude()) {
       return false;
     }
@@ -155,6 +156,7 @@ class Reader {
         return Fail(ErrorCode::kUnsupported, name,
                     "false or absent: no answer is stored, so it goes to whoever asks");
       }
+      if (name == "store") request_->stores = *value->AsBool();
     }
     const JsonValue* truncation = GivenMember(root_, "truncation");
     if (truncation != nullptr && !IsJsonText(truncation, "auto") &&
@@ -417,6 +419,7 @@ class Reader {
   }
 
   const JsonValue& root_;
+  const StoredItems* const items_;
   ResponsesRequest* const request_;
   RequestError* const error_;
   ResponsesInput input_;
@@ -425,8 +428,9 @@ class Reader {
 
 }  // namespace
 
-bool ReadResponses(const JsonValue& root, ResponsesRequest* request, RequestError* error) {
-  return Reader(root, request, error).Read();
+bool ReadResponses(const JsonValue& root, const StoredItems* items, ResponsesRequest* request,
+                   RequestError* error) {
+  return Reader(root, items, request, error).Read();
 }
 
 void NameAsResponses(RequestError* error) {

@@ -11,6 +11,7 @@
 
 #include "src/api/json_value.h"
 #include "src/api/params.h"
+#include "src/api/stored_items.h"
 #include "src/router/request_error.h"
 
 namespace baton::api {
@@ -24,12 +25,15 @@ inline constexpr size_t kMaxRepeatedBytes = size_t{128} << 10;
 struct ResponsesRequest {
   ApiParams params;
   std::vector<std::string> ignored;  // as of ReadJsonParams
+  bool stores = true;                // later requests may name the answer's items
   // Members of the answer that repeat the request, each with its JSON: "temperature" and "0.5".
   std::vector<std::pair<std::string_view, std::string>> repeated;
 };
 
-// Reads a body of POST /v1/responses. False: `error` names the field by the request's own name.
-bool ReadResponses(const JsonValue& root, ResponsesRequest* request, router::RequestError* error);
+// Reads a body of POST /v1/responses. `items`: what its references name; null = nothing. False:
+// `error` names the field by the request's own name.
+bool ReadResponses(const JsonValue& root, const StoredItems* items, ResponsesRequest* request,
+                   router::RequestError* error);
 
 // Gives an error of the request that a Responses request became the names of Responses.
 void NameAsResponses(router::RequestError* error);

@@ -202,10 +202,18 @@ class ResponseBody {
   LoggedAnswer* const out_;
 };
 
-// The collected answer.
+// An item without log-probabilities.
+std::string ItemJson(const AnswerPlan& plan, const RepeatedFields& repeated, const Item& item,
+                     std::string_view status) {
+  LoggedAnswer body(plan);
+  ResponseBody(plan, repeated, &body).WriteItem(item, status);
+  return body.Next(std::string::npos);
+}
+
+// The collected answer. `kept`: gets its items; null = nothing does.
 std::unique_ptr<WholeAnswer> WholeResponse(const AnswerPlan& plan, const AnswerCollector& answer,
                                            const GenerateResult& result,
-                                           const RepeatedFields& repeated) {
+                                           const RepeatedFields& repeated, StoredItems* kept) {
   const CollectedChoice& choice = answer.choice(0);
   ResponseState state{StatusOf(choice.end.finish)};
   const auto add = [&](ItemKind kind, std::string_view text) {
@@ -219,6 +227,9 @@ std::unique_ptr<WholeAnswer> WholeResponse(const AnswerPlan& plan, const AnswerC
     state.items.back().call_id = call.id;
     state.items.back().name = call.name;
   }
+  for (const Item& item : state.items) {
+    if (kept != nullptr) kept->Put(item.id, ItemJson(plan, repeated, item, kCompleted));
+  }
   state.result = &result;
   state.num_reasoning_tokens = answer.num_reasoning_tokens();
   if (plan.logprobs) state.tokens = &choice.tokens;
@@ -230,8 +241,8 @@ std::unique_ptr<WholeAnswer> WholeResponse(const AnswerPlan& plan, const AnswerC
 // See the file comment of the header.
 class ResponsesWriter final : public AnswerWriter {
  public:
-  ResponsesWriter(AnswerPlan plan, RepeatedFields repeated)
-      : AnswerWriter(std::move(plan)), repeated_(std::move(repeated)) {}
+  ResponsesWriter(AnswerPlan plan, RepeatedFields repeated, std::shared_ptr<StoredItems> kept)
+      : AnswerWriter(std::move(plan)), repeated_(std::move(repeated)), kept_(std::move(kept)) {}
 
   void Begin(std::string* out) override {
     EmitResponse("response.created", {kInProgress}, out);
@@ -294,7 +305,7 @@ class ResponsesWriter final : public AnswerWriter {
 
   std::unique_ptr<WholeAnswer> Whole(const AnswerCollector& answer,
                                      const GenerateResult& result) const override {
-    return WholeResponse(plan(), answer, result, repeated_);
+    return WholeResponse(plan(), answer, result, repeated_, kept_.get());
   }
 
  private:
@@ -397,11 +408,11 @@ class ResponsesWriter final : public AnswerWriter {
     } else {
       ClosePart(begun, out);
     }
-    LoggedAnswer body(plan());
-    ResponseBody(plan(), repeated_, &body).WriteItem(ItemOf(begun), status);
+    std::string item = ItemJson(plan(), repeated_, ItemOf(begun), status);
     JsonWriter json = Open("response.output_item.done");
-    json.Key("output_index").Uint(items_.size() - 1).Key("item").Raw(body.Next(std::string::npos));
+    json.Key("output_index").Uint(items_.size() - 1).Key("item").Raw(item);
     Emit("response.output_item.done", &json, out);
+    if (kept_ != nullptr) kept_->Put(begun.item.id, std::move(item));
   }
 
   void ClosePart(const BegunItem& begun, std::string* out) {
@@ -431,6 +442,7 @@ class ResponsesWriter final : public AnswerWriter {
   }
 
   const RepeatedFields repeated_;
+  const std::shared_ptr<StoredItems> kept_;  // null: the items are not kept
   std::vector<BegunItem> items_;
   bool is_open_ = false;  // the last item has not ended
   uint64_t sequence_ = 0;
@@ -439,8 +451,9 @@ class ResponsesWriter final : public AnswerWriter {
 
 }  // namespace
 
-std::unique_ptr<AnswerWriter> MakeResponsesWriter(AnswerPlan plan, RepeatedFields repeated) {
-  return std::make_unique<ResponsesWriter>(std::move(plan), std::move(repeated));
+std::unique_ptr<AnswerWriter> MakeResponsesWriter(AnswerPlan plan, RepeatedFields repeated,
+                                                  std::shared_ptr<StoredItems> items) {
+  return std::make_unique<ResponsesWriter>(std::move(plan), std::move(repeated), std::move(items));
 }
 
 }  // namespace baton::api

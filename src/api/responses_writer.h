@@ -10,6 +10,7 @@
 
 #include "src/api/answer_writer.h"
 #include "src/api/build_request.h"
+#include "src/api/stored_items.h"
 
 namespace baton::api {
 
@@ -18,8 +19,9 @@ using RepeatedFields = std::vector<std::pair<std::string_view, std::string>>;
 
 // The writer of one answer. Thoughts are an item of type reasoning with their text, the content is
 // a message, and each call is an item of its own. Log-probabilities of a stream stand in its deltas
-// alone.
-std::unique_ptr<AnswerWriter> MakeResponsesWriter(AnswerPlan plan, RepeatedFields repeated);
+// alone. `items` gets each item before the client does; null: none is kept.
+std::unique_ptr<AnswerWriter> MakeResponsesWriter(AnswerPlan plan, RepeatedFields repeated,
+                                                  std::shared_ptr<StoredItems> items = nullptr);
 
 }  // namespace baton::api
 

@@ -14,6 +14,7 @@
 #include "src/api/answer_writer.h"
 #include "src/api/json_value.h"
 #include "src/api/params.h"
+#include "src/api/stored_items.h"
 #include "src/http/http_message.h"
 #include "src/router/request_error.h"
 
@@ -27,6 +28,7 @@ inline constexpr std::string_view kCommentPing = ": ping\n\n";
 struct SurfaceCall {
   const JsonValue& body;  // an object
   const http::HttpHeaders& headers;
+  std::shared_ptr<StoredItems> items;  // of earlier answers; null: none are kept
 };
 
 // A request as a surface has read it.

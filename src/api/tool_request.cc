@@ -11,6 +11,7 @@
 #include "fmt/format.h"
 
 #include "src/api/answer_form.h"
+#include "src/api/form_or_call.h"
 #include "src/api/read_json.h"
 #include "src/base/limits.h"
 #include "src/text/special_tokens.h"
@@ -104,8 +105,8 @@ std::vector<TokenId> ControlTokens(const Tokenizer& tokenizer,
   return ids;
 }
 
-// The schema of a function's arguments: an object that has the declared properties alone, unless
-// the schema says otherwise.
+}  // namespace
+
 JsonValue ArgumentsSchema(const ToolFunction& function) {
   JsonValue::Object schema;
   bool is_open = false;
@@ -121,6 +122,8 @@ JsonValue ArgumentsSchema(const ToolFunction& function) {
   if (!is_open) schema.emplace_back("additionalProperties", JsonValue(false));
   return JsonValue(std::move(schema));
 }
+
+namespace {
 
 // How a style writes one call around its arguments.
 struct CallMarkup {
@@ -267,8 +270,8 @@ void SetToolReading(const ApiParams& params, std::optional<ToolStyle> routers,
 
   auto reading = std::make_shared<ToolReading>();
   reading->id_style = style;
-  const bool is_bare = tools.must_call() && !ForcesOwnMarkup(style) && style != ToolStyle::kNone;
-  reading->style = is_bare ? ToolStyle::kGeneric : style;
+  const bool is_bare = (tools.must_call() && !ForcesOwnMarkup(style)) || MayCallBesideForm(params);
+  reading->style = is_bare && style != ToolStyle::kNone ? ToolStyle::kGeneric : style;
   if (tools.may_call()) {
     for (const ToolFunction& function : tools.functions) {
       reading->rules.functions.push_back(ShapeOf(function));
@@ -296,12 +299,10 @@ bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, RequestError* 
                           "a call that is demanded needs a tool_parser other than \"none\"");
       return false;
     }
-    if (params.form) {
-      *error = FieldError(ErrorCode::kConflict, params.form_field,
-                          "it must be absent where tool_choice demands a call");
-      return false;
-    }
   } else {
+    const bool is_bare = style != ToolStyle::kNone && MayCallBesideForm(params);
+    const bool has_schema = is_bare && params.form->kind != GrammarKind::kJsonObject;
+    if (has_schema) return SetFormOrCall(params, built, error);
     const bool is_strict =
         std::any_of(tools.functions.begin(), tools.functions.end(),
                     [](const ToolFunction& function) { return function.strict; });

@@ -7,7 +7,9 @@
 #include <optional>
 
 #include "src/api/build_request.h"
+#include "src/api/json_value.h"
 #include "src/api/params.h"
+#include "src/api/tool_calls.h"
 #include "src/router/request_error.h"
 #include "src/text/tools/tool_style.h"
 
@@ -16,6 +18,10 @@ namespace baton::api {
 // Calls that one answer may have where tool_choice demands any. Without a bound a small model calls
 // until its tokens are used up.
 inline constexpr size_t kMaxForcedCalls = 16;
+
+// The schema of a function's arguments: an object that has the declared properties alone, unless
+// the schema says otherwise.
+JsonValue ArgumentsSchema(const ToolFunction& function);
 
 // Sets how the calls of a chat answer are read, which control tokens show in it and which end it.
 // `routers`: the style of requests that name none; nothing = as the template says.

@@ -192,7 +192,7 @@ std::string MessagesOf(const std::string& body) {
   RequestError error;
   ResponsesRequest request;
   EXPECT_TRUE(ParseJson(body, &root, &error)) << body;
-  if (!ReadResponses(root, &request, &error)) return "error: " + error.Message();
+  if (!ReadResponses(root, nullptr, &request, &error)) return "error: " + error.Message();
   std::string text;
   for (const text::ChatMessage& message : request.params.messages) {
     text += message.role + ":" + message.content;
@@ -242,8 +242,9 @@ TEST_F(ResponsesTest, WrongFieldsAreNamed) {
       {R"({"input":[{"role":"user"}]})", "input[0].content", ErrorCode::kMissingField},
       {R"({"input":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]})",
        "input[0].content[0]", ErrorCode::kUnsupported},
-      {R"({"input":[{"type":"item_reference","id":"x"}]})", "input[0].type",
-       ErrorCode::kUnsupported},
+      {R"({"input":[{"type":"item_reference","id":"x"}]})", "input[0].id",
+       ErrorCode::kInvalidValue},
+      {R"({"input":[{"type":"item_reference"}]})", "input[0].id", ErrorCode::kMissingField},
       {R"({"input":[{"type":"web_search_call","id":"x"}]})", "input[0].type",
        ErrorCode::kUnsupported},
       {R"({"input":[{"type":"function_call_output","call_id":"x","output":"y"}]})",
@@ -281,7 +282,7 @@ TEST_F(ResponsesTest, WrongFieldsAreNamed) {
     RequestError error;
     ResponsesRequest request;
     ASSERT_TRUE(ParseJson(c.body, &root, &error)) << c.body;
-    EXPECT_FALSE(ReadResponses(root, &request, &error)) << c.body;
+    EXPECT_FALSE(ReadResponses(root, nullptr, &request, &error)) << c.body;
     EXPECT_EQ(error.param, c.param) << c.body;
     EXPECT_EQ(error.code, c.code) << c.body << error.Message();
   }
@@ -297,6 +298,59 @@ TEST_F(ResponsesTest, FieldsThatChangeNothingAreTaken) {
   EXPECT_EQ(responder->status, 200) << responder->body;
   EXPECT_EQ(Text(*responder, {"metadata", "a"}), "b");
   EXPECT_NE(responder->body.find(R"("store":false)"), std::string::npos);
+}
+
+TEST_F(ResponsesTest, ALaterRequestNamesAnItemInsteadOfSendingIt) {
+  AnswerWith("Hi");
+  const std::string begin = R"({"input":[{"role":"user","content":"hello"},)";
+  const std::string end = R"(,{"role":"user","content":"more"}]})";
+  size_t num_sent = 0;
+  for (const char* stream : {"false", "true"}) {
+    const std::string asked = R"({"input":"hello","stream":)" + std::string(stream);
+    const auto refer = [&](const std::string& fields) {
+      const auto answer = Post(kPath, asked + fields + "}");
+      ++num_sent;
+      std::smatch id;
+      EXPECT_TRUE(std::regex_search(answer->body, id, std::regex("msg_[0-9a-f]{32}_0")));
+      return Post(kPath, begin + R"({"type":"item_reference","id":")" + id.str() + "\"}" + end);
+    };
+    const auto named = refer("");
+    EXPECT_EQ(named->status, 200) << named->body;
+    const auto sent = Post(kPath, begin + R"({"role":"assistant","content":"Hi"})" + end);
+    EXPECT_EQ(submitter_.WaitSubmitted(num_sent).request.prompt,
+              submitter_.WaitSubmitted(num_sent + 1).request.prompt);
+    num_sent += 2;
+    const auto unkept = refer(R"(,"store":false)");
+    EXPECT_EQ(unkept->status, 400);
+    EXPECT_EQ(Text(*unkept, {"error", "param"}), "input[1].id");
+  }
+}
+
+TEST_F(ResponsesTest, ACallThatIsNamedMayHaveItsOutput) {
+  StoredItems items;
+  AnswerPlan plan;
+  plan.id = "resp_1";
+  plan.model = TestModel();
+  const auto shared = std::shared_ptr<StoredItems>(&items, [](StoredItems*) {});
+  const auto writer = MakeResponsesWriter(plan, {}, shared);
+  std::string out;
+  const std::vector<ToolCallDelta> calls = {{0, "call_a", "f", ""}, {0, "", "", "{}"}};
+  TokenText text;
+  text.tool_calls = calls;
+  writer->AddToken(TokenOutput{}, text, &out);
+  writer->EndChoice(0, {.finish = FinishReason::kStop}, nullptr, &out);
+  writer->Finish(TestResult(3, 4), 0, &out);
+  JsonValue root;
+  RequestError error;
+  ResponsesRequest request;
+  ASSERT_TRUE(ParseJson(R"({"input":[{"role":"user","content":"a"},)"
+                        R"({"type":"item_reference","id":"fc_1_0"},)"
+                        R"({"type":"function_call_output","call_id":"call_a","output":"b"}]})",
+                        &root, &error));
+  ASSERT_TRUE(ReadResponses(root, &items, &request, &error)) << error.Message();
+  ASSERT_EQ(request.params.messages.size(), 3u);
+  EXPECT_EQ(request.params.messages[1].role, "assistant");
+  EXPECT_EQ(request.params.messages[2].content, "b");
 }
 
 TEST_F(ResponsesTest, NothingIsStored) {

@@ -202,6 +202,53 @@ TEST_F(ToolsTest, ADemandedCallIsForcedInTheStyleOfTheTemplate) {
   EXPECT_EQ(SentGrammar(kTools), "") << "nothing is forced where the model may choose";
 }
 
+TEST_F(ToolsTest, AFormOfTextLeavesADemandedCallAlone) {
+  AnswerWith(kCall);
+  for (const std::string& choice : {std::string(R"(,"tool_choice":"required")"), kNamed}) {
+    const std::string alone = SentGrammar(kTools + choice);
+    EXPECT_NE(alone, "");
+    for (const char* form : {R"(,"response_format":{"type":"json_object"})",
+                             R"(,"response_format":{"type":"json_schema","json_schema":)"
+                             R"({"name":"a","strict":true,"schema":{"type":"object"}}})"}) {
+      EXPECT_EQ(SentGrammar(kTools + choice + form), alone) << form;
+    }
+  }
+}
+
+TEST_F(ToolsTest, AModelMayCallBesideAFormOfJson) {
+  const std::string form = R"(,"response_format":{"type":"json_schema","json_schema":{"name":"a",)"
+                           R"("schema":{"$defs":{"d":{"type":"integer"}},)"
+                           R"("properties":{"n":{"$ref":"#/$defs/d"}}}}})";
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f","strict":true,)"
+                            R"("parameters":{"properties":{"s":{"$ref":"#"}}}}},)" +
+                            kClock + "]";
+  AnswerWith(R"({"name": "clock", "arguments": {}})");
+  auto responder = Post(kChatPath, kHello + tools + form + "}");
+  ASSERT_EQ(responder->status, 200) << responder->body;
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "tool_calls", "0", "function", "name"}),
+            "clock");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "tool_calls");
+  const wire::SharedGrammar grammar = submitter_.WaitSubmitted(0).request.sampling.grammar;
+  EXPECT_EQ(grammar->kind, GrammarKind::kSchemaLoose);
+  EXPECT_EQ(grammar->text,
+            R"({"anyOf":[{"$defs":{"d":{"type":"integer"}},)"
+            R"("properties":{"n":{"$ref":"#/anyOf/0/$defs/d"}}},)"
+            R"({"type":"object","properties":{"name":{"const":"f"},"arguments":)"
+            R"({"properties":{"s":{"$ref":"#/anyOf/1/properties/arguments"}},"type":"object",)"
+            R"("additionalProperties":false}},"required":["name","arguments"],)"
+            R"("additionalProperties":false},)"
+            R"({"type":"object","properties":{"name":{"const":"clock"},"arguments":)"
+            R"({"type":"object"}},"required":["name","arguments"],)"
+            R"("additionalProperties":false}]})");
+  AnswerWith(R"({"n": 1})");
+  responder = Post(kChatPath, kHello + tools + form + "}");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "message", "content"}), R"({"n": 1})");
+  EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "stop");
+  // Other forms hold for the whole answer.
+  responder = Post(kChatPath, kHello + tools + R"(,"guided_regex":"a+"})");
+  EXPECT_EQ(submitter_.WaitSubmitted(2).request.sampling.grammar->kind, GrammarKind::kRegex);
+}
+
 TEST_F(ToolsTest, AStrictFunctionIsEnforcedWhereTagsAllowIt) {
   AnswerWith("x");
   const std::string strict =
@@ -288,8 +335,6 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
            Case{kTools + R"(,"parallel_tool_calls":"no")", "parallel_tool_calls", "invalid_type"},
            Case{kTools + R"(,"tool_parser":"best")", "tool_parser", "invalid_value"},
            Case{kTools + kNamed + R"(,"tool_parser":"none")", "tool_choice", "invalid_combination"},
-           Case{kTools + kNamed + R"(,"response_format":{"type":"json_object"})", "response_format",
-                "invalid_combination"},
            Case{R"(,"tool_choice":"required")", "tool_choice", "invalid_combination"},
            Case{kNamed, "tool_choice", "invalid_combination"},
        }) {

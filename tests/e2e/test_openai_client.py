@@ -182,6 +182,12 @@ def test_responses_equal_the_chat_whole_and_streamed(client):
     ) as stream:
         final = stream.get_final_response()
     assert final.status == "completed" and "e" not in final.output_text
+    # @ai-sdk/openai names the items of answers instead of sending them.
+    named = [turns[0], {"type": "item_reference", "id": whole.output[0].id}, turns[-1]]
+    short = dict(model="default", temperature=0, max_output_tokens=8)
+    by_name, as_it_is = (client.responses.create(input=i, **short) for i in (named, turns))
+    assert by_name.output_text == as_it_is.output_text
+    assert by_name.usage.input_tokens == as_it_is.usage.input_tokens
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(whole.id)
     with pytest.raises(openai.BadRequestError, match="previous_response_id"):
@@ -580,6 +586,38 @@ def test_a_demanded_call_is_made_whole_and_streamed(client):
         (call,) = streamed.message.tool_calls
         check_call(call, names)
         assert call.function.arguments == whole.message.tool_calls[0].function.arguments
+
+
+def test_a_form_of_the_text_leaves_room_for_calls(client):
+    schema = {
+        "type": "object",
+        "properties": {"colour": {"type": "string", "enum": ["red", "blue"]}},
+        "required": ["colour"],
+        "additionalProperties": False,
+    }
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "a", "strict": True, "schema": schema},
+    }
+    weather = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+    for choice in ("required", "auto"):
+        answer = client.chat.completions.create(
+            model="default",
+            messages=QUESTION,
+            tools=[weather],
+            tool_choice=choice,
+            parallel_tool_calls=False,
+            response_format=form,
+            temperature=0,
+            max_tokens=100,
+        ).choices[0]
+        calls = answer.message.tool_calls
+        assert answer.finish_reason == ("tool_calls" if calls else "stop")
+        assert calls or choice == "auto"
+        if calls:
+            check_call(calls[0], ("weather",))
+        else:
+            assert json.loads(answer.message.content)["colour"] in ("red", "blue")
 
 
 def test_calls_and_results_go_back_into_a_conversation(client):
