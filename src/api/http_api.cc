@@ -111,8 +111,9 @@ HttpErrorFormatter HttpApi::AsErrorFormatter() {
   return [submitter = submitter_](const HttpRefusal& refusal, std::string_view request_id) {
     const RequestError error = ServerError(refusal);
     submitter->CountAnswered(refusal.status);  // 417 and 505 have the error code of 501
-    HttpResponse response = ErrorResponse(
-        kChatSurface, error, AnswerHeaders(kChatSurface, RequestIdFor(request_id), {}));
+    const Surface& surface = *SurfaceOf(refusal.path);
+    HttpResponse response =
+        ErrorResponse(surface, error, AnswerHeaders(surface, RequestIdFor(request_id), {}));
     response.status = refusal.status;
     return response;
   };
@@ -194,6 +195,13 @@ HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
   }
 }
 
+const Surface* HttpApi::SurfaceOf(std::string_view path) {
+  if (const ApiPath* known = FindApiPath(path)) return FormOf(known->route).surface;
+  if (path.starts_with("/api/")) return &kOllamaChatSurface;
+  if (path.starts_with("/v1/messages/")) return &kMessagesSurface;
+  return &kChatSurface;
+}
+
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
   Exchange exchange{std::move(request), std::move(responder), {}, {}, &kChatSurface, nullptr};
   exchange.arrival.now_us = clock_.NowUs();
@@ -205,10 +213,8 @@ void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> respond
   std::string_view method = exchange.request.method;
   if (method == "HEAD") method = "GET";
   const ApiPath* const known = FindApiPath(exchange.request.path);
-  const bool is_ollama = exchange.request.path.starts_with("/api/");
-  const Surface* const other = is_ollama ? &kOllamaChatSurface : &kChatSurface;
-  const RouteForm form = known == nullptr ? RouteForm{other} : FormOf(known->route);
-  exchange.surface = form.surface;
+  const RouteForm form = known == nullptr ? RouteForm{} : FormOf(known->route);
+  exchange.surface = SurfaceOf(exchange.request.path);
   // The two APIs have one path for models; Anthropic's clients say who they are.
   const bool lists_models =
       known != nullptr && (known->route == ApiRoute::kModels || known->route == ApiRoute::kModel);

@@ -59,6 +59,8 @@ class HttpApi {
   void HandleGet(Exchange& exchange, ApiRoute route);
   void HandlePost(Exchange exchange, PostHandler handler);
   static RouteForm FormOf(ApiRoute route);
+  // Whose form the errors at a path have, also where nothing is there.
+  static const Surface* SurfaceOf(std::string_view path);
 
   void Generate(Exchange& exchange, const JsonValue& body);
   using TextHandler = bool (*)(const TextCall& call, TextAnswer* answer,

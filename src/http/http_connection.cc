@@ -164,15 +164,17 @@ void HttpConnection::ParseHeader(size_t header_bytes) {
 
 // Checks the request line and the fields: framing, target, and whose page sent it.
 std::optional<HttpRefusal> HttpConnection::CheckHead(int minor_version) {
+  std::optional<TargetParts> target = SplitTarget(request_.target);
+  if (target) {  // first, because the form of a refusal is the path's
+    request_.path = std::move(target->path);
+    request_.query = std::move(target->query);
+  }
   if (const auto refusal = CheckFraming(request_.headers, minor_version, &framing_)) {
     return refusal;
   }
-  std::optional<TargetParts> target = SplitTarget(request_.target);
   if (!target) {
     return HttpRefusal{400, "the request target is neither a path nor an http:// address"};
   }
-  request_.path = std::move(target->path);
-  request_.query = std::move(target->query);
   site_ = JudgeSite(shared_->options.sites, {.method = request_.method,
                                              .authority = target->authority,
                                              .headers = &request_.headers,
@@ -243,10 +245,10 @@ void HttpConnection::Dispatch() {
   shared_->num_active_requests.fetch_add(1);
   ArmReadTimer(0);
   Read();
-  auto responder = MakeResponder(
-      exchange_, [formatter = shared_->options.error_formatter, id = std::move(request_id_)] {
-        return formatter({500, "the request was dropped"}, id);
-      });
+  auto responder = MakeResponder(exchange_, [formatter = shared_->options.error_formatter,
+                                             id = std::move(request_id_), path = request_.path] {
+    return formatter({500, "the request was dropped", "", path}, id);
+  });
   if (site_.is_preflight) {
     responder->Respond({204, {}, ""});
     return;
@@ -274,6 +276,7 @@ void HttpConnection::Refuse(HttpRefusal refusal) {
   parser_.reset();  // a refused body is not kept until the client has read why
   body_lease_.reset();
   ArmReadTimer(0);
+  refusal.path = request_.path;
   HttpResponse response = shared_->options.error_formatter(refusal, request_id_);
   if (refusal.status == 503) response.headers.Set("Retry-After", "1");
   exchange_->Respond(std::move(response));

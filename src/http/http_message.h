@@ -65,6 +65,7 @@ struct HttpRefusal {
   int status = 400;
   std::string_view message;    // one English sentence without the client's text; static
   std::string_view code = {};  // its name for programs, "" where the status says it; static
+  std::string_view path = {};  // that was asked for, "" where it was not read; for one call
 };
 
 // Makes the answer to a refused request. `request_id` is what the client sent as X-Request-Id:

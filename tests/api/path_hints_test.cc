@@ -101,5 +101,29 @@ TEST_F(PathHintsTest, ForeignSitesAreRefusedWithTheirCode) {
   }
 }
 
+// The server's own refusals and unknown paths have the form that clients of the path read.
+TEST_F(PathHintsTest, RefusalsHaveTheFormOfTheirPath) {
+  const auto refused = [&](std::string_view path) {
+    return api_.AsErrorFormatter()({413, "ignored", "", path}, "my-id");
+  };
+  for (const char* path : {"/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches"}) {
+    const HttpResponse response = refused(path);
+    EXPECT_EQ(response.status, 413);
+    EXPECT_EQ(response.headers.Find("request-id"), "my-id");
+    EXPECT_EQ(response.body.find(R"({"type":"error","error":{"type":"request_too_large",)"), 0u)
+        << response.body;
+  }
+  for (const char* path : {"/api/chat", "/api/generate", "/api/nothing"}) {
+    EXPECT_EQ(refused(path).body.find(R"({"error":")"), 0u) << refused(path).body;
+  }
+  for (const char* path : {"/v1/responses", "/v1/chat/completions", "/nothing", ""}) {
+    EXPECT_EQ(refused(path).body.find(R"({"error":{"message":")"), 0u) << refused(path).body;
+  }
+  const auto unknown = Send("POST", "/v1/messages/batches", "{}");
+  EXPECT_EQ(unknown->status, 404);
+  EXPECT_EQ(unknown->body.find(R"({"type":"error","error":{"type":"not_found_error",)"), 0u)
+      << unknown->body;
+}
+
 }  // namespace
 }  // namespace baton::api

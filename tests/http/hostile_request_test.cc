@@ -108,7 +108,7 @@ TEST_F(HostileRequestTest, EveryRefusalKnowsTheRequestIdThatTheClientSent) {
   options.header_timeout_ms = 200;
   options.body_timeout_ms = 200;
   options.error_formatter = [](const HttpRefusal& refusal, std::string_view request_id) {
-    return HttpResponse{refusal.status, {}, fmt::format("[{}]", request_id)};
+    return HttpResponse{refusal.status, {}, fmt::format("[{}]{}", request_id, refusal.path)};
   };
   server_ = StartTestServer([](HttpRequest, std::shared_ptr<HttpResponder>) {}, options);
   const std::string id = "Host: a\r\nx-request-ID:  id-7 \r\n";
@@ -121,17 +121,19 @@ TEST_F(HostileRequestTest, EveryRefusalKnowsTheRequestIdThatTheClientSent) {
       {"GET / HTTP/1.1\r\n" + id + "X: 1\r\n folded\r\n\r\n", 400},
       {"GET / HTTP/2.0\r\n" + id + "\r\n", 505},
       {"GET / HTTP/1.1\r\n" + id, 408},
-      {"POST / HTTP/1.1\r\n" + id + "Content-Length: 5\r\n\r\nab", 408},
-      {"POST / HTTP/1.1\r\n" + id + "Content-Length: 1001\r\n\r\n", 413},
+      {"POST /v1 HTTP/1.1\r\n" + id + "Content-Length: 5\r\n\r\nab", 408},
+      {"POST /v1 HTTP/1.1\r\n" + id + "Content-Length: 1001\r\n\r\n", 413},
       {"POST / HTTP/1.1\r\n" + id + "Transfer-Encoding: chunked\r\n\r\nxyz\r\n", 400},
-      {"POST / HTTP/1.1\r\n" + id + "Transfer-Encoding: gzip\r\n\r\n", 501},
+      {"POST /v1 HTTP/1.1\r\n" + id + "Transfer-Encoding: gzip\r\n\r\n", 501},
       {"GET / HTTP/1.1\r\n" + id + "X: " + std::string(5000, 'b'), 431},
-      {"GET / HTTP/1.1\r\n" + id + "Connection: close\r\n\r\n", 500},  // dropped
+      {"GET /v1 HTTP/1.1\r\n" + id + "Connection: close\r\n\r\n", 500},  // dropped
   };
   for (const Case& c : cases) {
     const std::string response = Exchange(c.bytes);
     EXPECT_THAT(response, StartsWith(fmt::format("HTTP/1.1 {} ", c.status))) << c.bytes;
-    EXPECT_THAT(response, HasSubstr("[id-7]")) << c.bytes;
+    // The path is known once the header is whole.
+    const bool knows_path = c.bytes.find(" /v1 ") != std::string::npos;
+    EXPECT_THAT(response, HasSubstr(knows_path ? "[id-7]/v1" : "[id-7]")) << c.bytes;
   }
   // Neither one that is cut off nor that of an earlier request on this connection.
   EXPECT_THAT(Exchange("GET / HTTP/1.1\r\nX-Request-Id: id"), HasSubstr("[]"));
