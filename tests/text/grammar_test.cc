@@ -78,8 +78,10 @@ TEST(GrammarTest, EveryAllowedTokenIsTakenAndNoOther) {
 
 TEST(GrammarTest, AReplayOfTheTokensGivesTheSameMask) {
   GrammarState state = StateOf(GrammarKind::kSchemaStrict, kPerson);
+  const std::vector<TokenId> tokens =
+      DemoTokenizer().Encode(R"({"name": "Ada Lovelace", "age": 3)").value();
   std::vector<TokenId> taken;
-  for (const TokenId id : DemoTokenizer().Encode(R"({"name": "Ada Lovelace", "age": 3)").value()) {
+  for (const TokenId id : tokens) {
     ASSERT_EQ(state.Accept({&id, 1}).value(), 1u) << id << " after " << taken.size() << " tokens";
     taken.push_back(id);
     GrammarState replayed = StateOf(GrammarKind::kSchemaStrict, kPerson);
