@@ -62,7 +62,7 @@ class AnswerText {
 
   const AnswerPlan& plan_;
   std::vector<Choice> choices_;
-  // What Push returned last.
+  // The pieces that Push returned last.
   text::AnswerParts parts_;
   text::ToolParts tool_parts_;
   std::vector<ToolCallDelta> deltas_;

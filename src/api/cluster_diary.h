@@ -48,7 +48,7 @@ class ClusterDiary {
 
   // The events since the look before, as text of server-sent events; "" = nothing has changed.
   std::string Add(const ClusterLook& look);
-  // What a viewer reads first: `hello`, the last `cluster` event, and the last other events.
+  // A viewer reads this first: `hello`, the last `cluster` event, and the last other events.
   // `interval_us`: the least time between two looks.
   std::string Welcome(const ClockPair& now, int64_t interval_us) const;
   // Forgets everything: nobody looks for a while.
@@ -76,7 +76,7 @@ class ClusterDiary {
     double num_steps = 0;    // tokens of one choice
     double num_tokens = 0;   // of all choices
   };
-  // What happened to a process, a link or a request; "" = without.
+  // Something happened to a process, a link or a request; "" = without.
   struct Notice {
     std::string_view kind;
     std::string_view worker;

@@ -40,7 +40,7 @@ class ClusterEvents {
   // Takes a look; called on the thread, and may wait for the router's. None: the router did not
   // answer in time, and the events of this turn are left out.
   using LookFunction = std::function<std::optional<ClusterLook>()>;
-  // What became of a viewer that came.
+  // The outcome for a viewer that came.
   enum class Entry : uint8_t { kTaken, kFull, kStopped };
 
   // `ping_ms`: silence before a comment, 0 = there are none.

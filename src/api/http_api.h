@@ -48,7 +48,7 @@ class HttpApi {
     Tenant tenant;                     // of its API key; null: none is asked for
   };
   using PostHandler = void (HttpApi::*)(Exchange& exchange, const JsonValue& body);
-  // What a route answers with.
+  // The handler of a route.
   struct RouteForm {
     const Surface* surface = nullptr;
     PostHandler post = nullptr;  // null: the route answers GET

@@ -74,7 +74,7 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
 
   // Takes the reservation of the answer; the destructor gives it back.
   void Keep(AnswerRoom room) { answer_.Keep(std::move(room)); }
-  // What cancels the requests of this answer. An answer that has no room cancels itself.
+  // This cancels the requests of this answer. An answer that has no room cancels itself.
   void CancelBy(std::shared_ptr<CallCancellation> cancellation) {
     cancellation_ = std::move(cancellation);
   }

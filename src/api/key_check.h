@@ -31,7 +31,7 @@ Tenant TenantOfHttp(KeyRing* keys, const http::HttpRequest& request, const ApiPa
                     router::RequestError* error);
 // True when the query has a field in which clients send keys.
 bool HasKeyInQuery(std::string_view query);
-// The same for the metadata of a call; `method`: "ChatCompletion".
+// Finds the tenant by the metadata of a call; `method`: "ChatCompletion".
 Tenant TenantOfGrpc(KeyRing* keys, const grpc::CallbackServerContext& context,
                     std::string_view method, router::RequestError* error);
 

@@ -73,7 +73,7 @@ class KeyRing {
     int64_t size_bytes = 0;
     friend bool operator==(const Stamp&, const Stamp&) = default;
   };
-  // What Find reads; replaced as a whole.
+  // Find reads this table; Take replaces it as a whole.
   struct Table {
     std::vector<KeyFile::Key> keys;                   // ascending by digest
     std::vector<std::shared_ptr<TenantUse>> tenants;  // by KeyFile::Key::tenant_idx
