@@ -63,6 +63,8 @@ bool CanServe(const RegisteredWorker& worker, const RouterRequest& request) {
 
 void TakeOutUnable(const WorkerRegistry& registry, const RouterRequest& request,
                    RouteTable& table) {
+  // Most requests ask for nothing that a worker of an older release lacks.
+  if (!request.spec.sampling.grammar && !request.AwaitsPromptLog()) return;
   for (size_t i = 0; i < table.prefill.size(); ++i) {
     if (!CanServe(*registry.Find(table.prefill_leases[i]), request)) table.prefill[i].ready = false;
   }
