@@ -59,6 +59,29 @@ def serving(result):
     return lines + ["", where(result)]
 
 
+def lending(result):
+    s = result["summary"]
+    units = {
+        "stream1": "one stream, tokens/s",
+        "stream4": "four streams, tokens/s",
+        "depth2000": "one stream after 2000 tokens of prompt, tokens/s",
+        "ttft128": "TTFT of 128 tokens, ms",
+        "ttft512": "TTFT of 512 tokens, ms",
+        "itl99": "gap of two streams while long prompts come, p99, ms",
+    }
+    lines = [
+        "| | split | split, cores not lent | aggregated | split / aggregated |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for key, name in units.items():
+        medians = s[key]["median"]
+        cells = " | ".join(f"{value:.0f}" for value in medians.values())
+        lines.append(f"| {name} | {cells} | {s[key]['to_aggregated']['split']:.2f} |")
+    rounds = 1 + max(row["round"] for row in result["rounds"])
+    note = f"{rounds} rounds in turn, medians; a ratio above 1 means that the split is better. "
+    return lines + ["", note + where(result)]
+
+
 def prefix_cache(result):
     lines = [
         "| request | prompt tokens | of them cached | TTFT | without the cache |",
@@ -307,6 +330,7 @@ TABLES = {
     "gpu_check": gpu_check,
     "plan": plan,
     "serving": serving,
+    "lending": lending,
     "prefix_cache": prefix_cache,
     "test_times": test_times,
 }
