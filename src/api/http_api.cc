@@ -156,6 +156,9 @@ RequestError HttpApi::ServerError(const HttpRefusal& refusal) {
       break;
     default:
       error.code = ErrorCode::kMalformedRequest;
+      if (refusal.code == http::kTlsOnly) {
+        error.expected = "This port speaks TLS: its address begins with https://.";
+      }
       break;
   }
   return error;

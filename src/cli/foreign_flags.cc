@@ -24,9 +24,9 @@ constexpr ForeignFlag kFlags[] = {
     {"--uds --root-path --api-prefix --path", "--http",
      "not supported: --http HOST:PORT, and the paths of the API are fixed"},
     {"--api-key --api-key-file", "--api-keys", kKeys},
-    {"--ssl-keyfile --ssl-certfile --ssl-key-file --ssl-cert-file --ssl-ca-certs", "--tls-cert",
-     "the HTTP port has no TLS, a proxy in front of it has; --tls-cert, --tls-key and --tls-ca "
-     "encrypt gRPC and KV"},
+    {"--ssl-keyfile --ssl-certfile --ssl-key-file --ssl-cert-file --ssl-ca-certs", "--tls-http",
+     "certificate, key and authority are --tls-cert, --tls-key and --tls-ca; they encrypt gRPC and "
+     "KV, and the HTTP port with --tls-http on"},
     {"--allowed-origins --cors-allow-origins", "--cors-origins",
      "web pages that may send requests are --cors-origins A,B"},
     {"--model -m --model-path --model-id --hf-repo -hf -hfr --hf-file -hff", "MODEL", kPositional},
