@@ -210,6 +210,7 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
 void GenerateCall::Refuse(const RequestError& error, std::string_view request_id) {
   name_.Tell(request_id);
   parts_.submitter->CountAnswered(HttpStatusOf(error.code));
+  CountAnswered(tenant_, HttpStatusOf(error.code));
   End(StatusOf(error, context_));
 }
 

@@ -262,6 +262,7 @@ void HttpApi::RefusePath(Exchange& exchange, const ApiPath* known) {
   } else {
     submitter_->CountAnswered(response.status);
   }
+  CountAnswered(exchange.tenant, response.status);
   if (is_known) response.headers.Set("Allow", is_post ? "POST" : "GET, HEAD");
   exchange.responder->Respond(std::move(response));
 }
@@ -273,11 +274,13 @@ void HttpApi::Send(Exchange& exchange, std::string body, std::string_view conten
   response.headers.Set("Content-Type", content_type);
   AddRateFields(exchange.tenant, clock_, &response.headers);
   response.body = std::move(body);
+  CountAnswered(exchange.tenant, response.status);
   exchange.responder->Respond(std::move(response));
 }
 
 void HttpApi::Refuse(Exchange& exchange, const RequestError& error) {
   submitter_->CountAnswered(HttpStatusOf(error.code));
+  CountAnswered(exchange.tenant, HttpStatusOf(error.code));
   exchange.responder->Respond(ErrorOf(exchange, error));
 }
 
@@ -355,7 +358,7 @@ void HttpApi::GetClusterEvents(Exchange& exchange) {
   if (parts_.events == nullptr) return Refuse(exchange, ApiStops());
   switch (parts_.events->Add(std::move(headers), exchange.responder)) {
     case ClusterEvents::Entry::kTaken:
-      return;
+      return CountAnswered(exchange.tenant, 200);
     case ClusterEvents::Entry::kStopped:
       return Refuse(exchange, ApiStops());
     case ClusterEvents::Entry::kFull:

@@ -128,4 +128,14 @@ uint64_t TenantUse::num_refused(TenantLimit limit) const {
   return num_refused_[static_cast<size_t>(limit)];
 }
 
+void TenantUse::CountAnswered(int http_status) {
+  MutexLock lock(mutex_);
+  ++num_answered_[http_status];
+}
+
+std::map<int, uint64_t> TenantUse::num_answered() const {
+  MutexLock lock(mutex_);
+  return num_answered_;
+}
+
 }  // namespace baton::api

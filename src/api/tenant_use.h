@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -55,6 +56,10 @@ class TenantUse {
   // it is back ("12.500s"). None for what has no limit.
   std::vector<std::pair<std::string, std::string>> Fields(int64_t now_us) const;
   uint64_t num_refused(TenantLimit limit) const;
+  // Counts a request that was answered, by its HTTP status, over gRPC by what would be it.
+  void CountAnswered(int http_status);
+  // The counts; that of 200 is always there.
+  std::map<int, uint64_t> num_answered() const;
 
  private:
   // Tokens of either kind; `per_minute` 0 = no limit.
@@ -83,6 +88,7 @@ class TenantUse {
   uint64_t concurrency_ BATON_GUARDED_BY(mutex_) = 0;
   uint64_t num_running_ BATON_GUARDED_BY(mutex_) = 0;
   std::array<uint64_t, kNumTenantLimits> num_refused_ BATON_GUARDED_BY(mutex_) = {};
+  std::map<int, uint64_t> num_answered_ BATON_GUARDED_BY(mutex_) = {{200, 0}};
 };
 
 }  // namespace baton::api

@@ -1,5 +1,6 @@
 // API keys over HTTP: the security table of every route, the shapes of refusals, limits, and what
 // keeps tenants apart.
+#include <map>
 #include <memory>
 #include <string>
 
@@ -160,6 +161,23 @@ TEST_F(KeyAccessTest, RequestsOfAMinuteAreCountedPerTenant) {
   EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-b"))->status, 200) << "another tenant";
   key_clock_.AdvanceMs(30'001);
   EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);
+}
+
+TEST_F(KeyAccessTest, AnswersAreCountedByTenantAndCode) {
+  Serve("requests_per_minute: 2");
+  AnswerWith("Hi");
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);
+  EXPECT_EQ(AskWhole("GET", "/v1/models", Bearer("key-a"))->status, 200);
+  EXPECT_EQ(AskWhole("GET", "/v1/nothing", Bearer("key-a"))->status, 404);
+  submitter_.answer = [](const router::GenerateRequest&, router::ResponseSink& sink) {
+    sink.OnFailed(router::PlainError(router::ErrorCode::kWorkerLost));
+  };
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 503);
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 429);
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("nobody"))->status, 401);
+  const std::map<int, uint64_t> wanted = {{200, 2}, {404, 1}, {429, 1}, {503, 1}};
+  EXPECT_EQ(ring_->Find("key-a")->num_answered(), wanted);
+  EXPECT_EQ(ring_->Find("key-b")->num_answered(), (std::map<int, uint64_t>{{200, 0}}));
 }
 
 TEST_F(KeyAccessTest, TokensOfPromptAndAnswerAreCounted) {

@@ -90,8 +90,16 @@ TEST(KeyRingTest, MetricsHaveTheTenantsOfTheFile) {
   EXPECT_THAT(text, HasSubstr("tenant=\"a\",limit=\"requests\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("tenant=\"b\",limit=\"tokens\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("reason=\"unknown\"} 50\n")) << "also those that are not logged";
+  EXPECT_THAT(text, HasSubstr("baton_tenant_requests_total{role=\"router\",worker=\"router-0\","
+                              "model=\"\",tenant=\"b\",code=\"200\"} 0\n"));
+  ring.Find("b")->CountAnswered(200);
+  ring.Find("b")->CountAnswered(429);
+  ring.Find("b")->CountAnswered(429);
+  EXPECT_THAT(ring.MetricsText(), HasSubstr("tenant=\"b\",code=\"200\"} 1\n"));
+  EXPECT_THAT(ring.MetricsText(), HasSubstr("tenant=\"b\",code=\"429\"} 2\n"));
   file.Write(KeyEntry("b", "b"));
   ring.Look();
+  EXPECT_THAT(ring.MetricsText(), HasSubstr("tenant=\"b\",code=\"429\"} 2\n"));
   EXPECT_THAT(ring.MetricsText(), Not(HasSubstr("tenant=\"a\"")));
 }
 
@@ -107,11 +115,13 @@ TEST(KeyRingTest, ManyTenantsHaveOneSeriesForTheRest) {
   for (const char* const key : {"1000", "1001"}) {
     (void)(*made)->Find(key)->TakeRequest(now_us);
     (void)(*made)->Find(key)->TakeRequest(now_us);
+    (*made)->Find(key)->CountAnswered(200);
   }
   const std::string metrics = (*made)->MetricsText();
   EXPECT_THAT(metrics, HasSubstr("tenant=\"t999\",limit=\"requests\"} 0\n"));
   EXPECT_THAT(metrics, Not(HasSubstr("tenant=\"t1000\"")));
   EXPECT_THAT(metrics, HasSubstr("tenant=\"(other)\",limit=\"requests\"} 2\n"));
+  EXPECT_THAT(metrics, HasSubstr("tenant=\"other\",code=\"200\"} 2\n"));
 }
 
 // The bound is 20 us; a build with sanitizers on a busy machine gets fifty times that.
