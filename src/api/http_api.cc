@@ -446,8 +446,8 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
   exchange.arrival.tool_style = parts_.tool_style;
-  const auto items = std::make_shared<StoredItems>(stored_items_.Of(exchange.arrival.tenant));
-  if (!surface.read({body, exchange.request.headers, items}, &asked, &error)) {
+  if (!surface.read({body, exchange.request.headers, stored_items_, exchange.arrival.tenant},
+                    &asked, &error)) {
     return Refuse(exchange, error);
   }
   // A refusal from here on carries the name that an answer would.

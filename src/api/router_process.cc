@@ -464,7 +464,10 @@ void RouterProcessImpl::Drain(const std::function<bool()>& keep_waiting) {
 void RouterProcessImpl::Stop() {
   if (stopped_) return;
   stopped_ = true;
-  if (router_ != nullptr) router_->SetReadyListener(nullptr);
+  if (router_ != nullptr) {
+    router_->SetReadyListener(nullptr);
+    router_->SetNotReady();  // without a drain before it, refusals and /readyz say so too
+  }
   // First what takes requests in, then what works on them: a request that is in the middle still
   // gets its end through the router.
   if (events_ != nullptr) events_->Stop();
