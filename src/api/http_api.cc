@@ -469,6 +469,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   if (!TenantPlace::Take(exchange.tenant, clock_, built.num_prompt_tokens(), &place, &error)) {
     return Refuse(exchange, error);
   }
+  SetKv(exchange.tenant, &built);
   AddUnread(built.unread, &asked.ignored);
   HttpHeaders headers = AnswerHeaders(surface, built.plan.request_id, asked.ignored);
   AddRateFields(exchange.tenant, clock_, &headers);

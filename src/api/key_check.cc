@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "grpcpp/grpcpp.h"
 
+#include "src/api/build_request.h"
 #include "src/base/percent_text.h"
 
 namespace baton::api {
@@ -18,6 +19,7 @@ using http::LowerCase;
 using http::TrimBlanks;
 using router::AnswerName;
 using router::ErrorCode;
+using router::GenerateRequest;
 using router::GenerateResult;
 using router::RequestError;
 using router::TokenOutput;
@@ -109,6 +111,8 @@ class MeteredSink final : public AnswerSink {
   void OnFailed(const RequestError& error) override {
     place_.End(num_tokens_);
     Count(HttpStatusOf(error.code));
+    // Its other limits were looked at before it had a place.
+    if (error.code == ErrorCode::kRateLimited) tenant_->CountKvRefusal();
     sink_->OnFailed(error);
   }
   size_t buffered_bytes() const override { return sink_->buffered_bytes(); }
@@ -203,6 +207,12 @@ void AddRateFields(const Tenant& tenant, const Clock& clock, grpc::CallbackServe
   for (const auto& [name, value] : tenant->Fields(clock.NowUs())) {
     context->AddInitialMetadata(name, value);
   }
+}
+
+void SetKv(const Tenant& tenant, BuiltRequest* built) {
+  if (tenant == nullptr) return;
+  built->request.kv = tenant->kv();
+  for (GenerateRequest& other : built->others) other.kv = tenant->kv();
 }
 
 void CountAnswered(const Tenant& tenant, int http_status) {

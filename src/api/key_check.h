@@ -22,6 +22,8 @@ class CallbackServerContext;
 
 namespace baton::api {
 
+struct BuiltRequest;
+
 using Tenant = std::shared_ptr<TenantUse>;
 
 // The tenant of a request; null: `error` is the refusal, which has been counted and logged.
@@ -43,6 +45,8 @@ bool TakeRequest(const Tenant& tenant, const Clock& clock, router::RequestError*
 void AddRateFields(const Tenant& tenant, const Clock& clock, http::HttpHeaders* headers);
 void AddRateFields(const Tenant& tenant, const Clock& clock, grpc::CallbackServerContext* context);
 
+// Names the tenant, which may be null, to the router, for its share of KV.
+void SetKv(const Tenant& tenant, BuiltRequest* built);
 // Counts an answered request of a tenant, which may be null.
 void CountAnswered(const Tenant& tenant, int http_status);
 

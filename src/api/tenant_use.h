@@ -15,13 +15,14 @@
 
 #include "src/api/key_file.h"
 #include "src/base/mutex.h"
+#include "src/router/kv_share.h"
 
 namespace baton::api {
 
 // The limit that a request meets.
-enum class TenantLimit : uint8_t { kRequests, kTokens, kConcurrency, kNone };
+enum class TenantLimit : uint8_t { kRequests, kTokens, kConcurrency, kKvShare, kNone };
 inline constexpr int kNumTenantLimits = static_cast<int>(TenantLimit::kNone);
-// "requests", "tokens", "concurrency".
+// "requests", "tokens", "concurrency", "kv_share".
 std::string_view NameOf(TenantLimit limit);
 
 // Whether a request may go on.
@@ -49,6 +50,9 @@ class TenantUse {
   // Takes a place and the tokens of a prompt, for an answer that begins. A prompt above a whole
   // minute's tokens needs a full bucket, which then owes the rest.
   TenantVerdict Begin(uint64_t num_prompt_tokens, int64_t now_us);
+  // For its requests on their way through the router, which refuses those beyond kv_share.
+  const std::shared_ptr<router::TenantKv>& kv() const { return kv_; }
+  void CountKvRefusal();
   // Gives the place back; the bucket may come to owe what the answer took.
   void End(uint64_t num_answer_tokens, int64_t now_us);
 
@@ -82,6 +86,7 @@ class TenantUse {
   }
 
   const std::string name_;
+  const std::shared_ptr<router::TenantKv> kv_ = std::make_shared<router::TenantKv>();
   mutable Mutex mutex_;  // guards what follows
   Bucket requests_ BATON_GUARDED_BY(mutex_);
   Bucket tokens_ BATON_GUARDED_BY(mutex_);

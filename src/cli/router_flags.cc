@@ -67,10 +67,11 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
   flags.Add("--served-model-name", tuning.served_names,
             "[MODEL=]NAME[,NAME ..]: what clients call the model instead of its id; all names are "
             "accepted and listed, answers have the first");
-  flags.AddFile("--api-keys", tuning.api_keys,
-                "YAML list of keys: tenant, sha256 (of `printf %s \"$KEY\" | sha256sum`), "
-                "requests_per_minute, tokens_per_minute, concurrency; requests without a key of it "
-                "are answered 401; read again when it changes");
+  flags.AddFile(
+      "--api-keys", tuning.api_keys,
+      "YAML list of keys: tenant, sha256 (of `printf %s \"$KEY\" | sha256sum`), "
+      "requests_per_minute, tokens_per_minute, concurrency, kv_share; requests without a key of it "
+      "are answered 401; read again when it changes");
   flags.AddChoice(
       "--tls-http", tuning.tls_http, {"on", "off"},
       "on: the HTTP port speaks TLS alone (1.2 and 1.3), with --tls-cert, --tls-key and "

@@ -180,6 +180,26 @@ TEST_F(KeyAccessTest, AnswersAreCountedByTenantAndCode) {
   EXPECT_EQ(ring_->Find("key-b")->num_answered(), (std::map<int, uint64_t>{{200, 0}}));
 }
 
+TEST_F(KeyAccessTest, TheRouterKnowsWhoseKvItIs) {
+  Serve("kv_share: 0.25");
+  router::TenantKv* asked = nullptr;
+  submitter_.answer = [&asked](const router::GenerateRequest& request, router::ResponseSink& sink) {
+    asked = request.kv.get();
+    router::RequestError error = router::PlainError(router::ErrorCode::kRateLimited);
+    error.expected = "kv_share 0.25, 4 of 16 tokens of KV";
+    sink.OnFailed(error);
+  };
+  const auto refused = AskWhole("POST", kChatPath, Bearer("key-a"));
+  EXPECT_EQ(refused->status, 429);
+  EXPECT_THAT(refused->body, HasSubstr("kv_share 0.25"));
+  EXPECT_NE(refused->Header("Retry-After"), "");
+  const auto tenant = ring_->Find("key-a");
+  EXPECT_EQ(asked, tenant->kv().get());
+  EXPECT_EQ(tenant->kv()->share(), 0.25);
+  EXPECT_EQ(tenant->num_refused(TenantLimit::kKvShare), 1u);
+  EXPECT_EQ(ring_->Find("key-b")->kv()->share(), 0) << "it has none";
+}
+
 TEST_F(KeyAccessTest, TokensOfPromptAndAnswerAreCounted) {
   Serve("tokens_per_minute: 20");
   AnswerWith("Hi");
