@@ -195,6 +195,7 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
   if (!TenantPlace::Take(tenant_, clock, built.num_prompt_tokens(), &place, &error)) {
     return Refuse(error, built.plan.request_id);
   }
+  SetKv(tenant_, &built);
   if (!built.unread.empty()) {
     context_->AddInitialMetadata("x-baton-ignored-fields",
                                  fmt::format("{}", fmt::join(built.unread, ", ")));
@@ -210,6 +211,7 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
 void GenerateCall::Refuse(const RequestError& error, std::string_view request_id) {
   name_.Tell(request_id);
   parts_.submitter->CountAnswered(HttpStatusOf(error.code));
+  CountAnswered(tenant_, HttpStatusOf(error.code));
   End(StatusOf(error, context_));
 }
 

@@ -82,6 +82,8 @@ class ModelCall final : public grpc::ServerUnaryReactor {
     delete this;
   }
 
+  Tenant tenant;  // of its API key; null: none is asked for, or it has none
+
  private:
   ~ModelCall() override = default;
 
@@ -102,14 +104,14 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
       call->End(StatusOf(PlainError(ErrorCode::kHeaderTooLarge), context), 0);
       return call;
     }
-    Tenant tenant;
     RequestError error;
-    if (!CheckKey(parts_, {.method = "ListModels", .is_counted = false}, context, &tenant,
+    if (!CheckKey(parts_, {.method = "ListModels", .is_counted = false}, context, &call->tenant,
                   &error)) {
       parts_.submitter->CountAnswered(HttpStatusOf(error.code));
       call->End(StatusOf(error, context), 0);
       return call;
     }
+    CountAnswered(call->tenant, 200);
     FillModels(parts_.submitter->Models(), response);
     call->End(grpc::Status::OK, response->ByteSizeLong());
     return call;
@@ -166,15 +168,15 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
     auto* call = new ModelCall(parts_, context);
     const auto refuse = [this, context, call](const RequestError& error) {
       parts_.submitter->CountAnswered(HttpStatusOf(error.code));
+      CountAnswered(call->tenant, HttpStatusOf(error.code));
       call->End(StatusOf(error, context), 0);
     };
     if (!MetadataFits(*context)) {
       refuse(PlainError(ErrorCode::kHeaderTooLarge));
       return call;
     }
-    Tenant tenant;
     RequestError key_error;
-    if (!CheckKey(parts_, {.method = "ModelService"}, context, &tenant, &key_error)) {
+    if (!CheckKey(parts_, {.method = "ModelService"}, context, &call->tenant, &key_error)) {
       refuse(key_error);
       return call;
     }
@@ -188,6 +190,7 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
       const auto model = too_late ? nullptr : ResolveModel(*parts_.submitter, model_id, &error);
       const bool ok = model != nullptr && function(*model, &error);
       if (!ok) return refuse(error);
+      CountAnswered(call->tenant, 200);
       call->End(grpc::Status::OK, response->ByteSizeLong());
     };
     if (!parts_.workers->TryPost(num_bytes, std::move(job))) refuse(parts_.workers->Refusal());

@@ -156,6 +156,9 @@ RequestError HttpApi::ServerError(const HttpRefusal& refusal) {
       break;
     default:
       error.code = ErrorCode::kMalformedRequest;
+      if (refusal.code == http::kTlsOnly) {
+        error.expected = "This port speaks TLS: its address begins with https://.";
+      }
       break;
   }
   return error;
@@ -259,6 +262,7 @@ void HttpApi::RefusePath(Exchange& exchange, const ApiPath* known) {
   } else {
     submitter_->CountAnswered(response.status);
   }
+  CountAnswered(exchange.tenant, response.status);
   if (is_known) response.headers.Set("Allow", is_post ? "POST" : "GET, HEAD");
   exchange.responder->Respond(std::move(response));
 }
@@ -270,11 +274,13 @@ void HttpApi::Send(Exchange& exchange, std::string body, std::string_view conten
   response.headers.Set("Content-Type", content_type);
   AddRateFields(exchange.tenant, clock_, &response.headers);
   response.body = std::move(body);
+  CountAnswered(exchange.tenant, response.status);
   exchange.responder->Respond(std::move(response));
 }
 
 void HttpApi::Refuse(Exchange& exchange, const RequestError& error) {
   submitter_->CountAnswered(HttpStatusOf(error.code));
+  CountAnswered(exchange.tenant, HttpStatusOf(error.code));
   exchange.responder->Respond(ErrorOf(exchange, error));
 }
 
@@ -352,7 +358,7 @@ void HttpApi::GetClusterEvents(Exchange& exchange) {
   if (parts_.events == nullptr) return Refuse(exchange, ApiStops());
   switch (parts_.events->Add(std::move(headers), exchange.responder)) {
     case ClusterEvents::Entry::kTaken:
-      return;
+      return CountAnswered(exchange.tenant, 200);
     case ClusterEvents::Entry::kStopped:
       return Refuse(exchange, ApiStops());
     case ClusterEvents::Entry::kFull:
@@ -440,8 +446,8 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
   exchange.arrival.tool_style = parts_.tool_style;
-  const auto items = std::make_shared<StoredItems>(stored_items_.Of(exchange.arrival.tenant));
-  if (!surface.read({body, exchange.request.headers, items}, &asked, &error)) {
+  if (!surface.read({body, exchange.request.headers, stored_items_, exchange.arrival.tenant},
+                    &asked, &error)) {
     return Refuse(exchange, error);
   }
   // A refusal from here on carries the name that an answer would.
@@ -463,6 +469,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   if (!TenantPlace::Take(exchange.tenant, clock_, built.num_prompt_tokens(), &place, &error)) {
     return Refuse(exchange, error);
   }
+  SetKv(exchange.tenant, &built);
   AddUnread(built.unread, &asked.ignored);
   HttpHeaders headers = AnswerHeaders(surface, built.plan.request_id, asked.ignored);
   AddRateFields(exchange.tenant, clock_, &headers);

@@ -33,6 +33,8 @@ void HttpApi::PostOllamaGenerate(Exchange& exchange, const JsonValue& body) {
 void HttpApi::PostOllama(Exchange& exchange, const JsonValue& body, OllamaForm form) {
   const auto model = ModelOf(exchange, body);
   if (model == nullptr) return;
+  RequestError error;
+  if (!CheckOllamaKeepAlive(body, &error)) return Refuse(exchange, error);
   if (IsOllamaLoad(body, form)) {
     const JsonValue* name = GivenMember(body, "model");
     return Send(exchange,
@@ -40,7 +42,6 @@ void HttpApi::PostOllama(Exchange& exchange, const JsonValue& body, OllamaForm f
                                exchange.arrival.wall_unix_ms),
                 kJsonType);
   }
-  RequestError error;
   if (!CheckOllamaThink(body, *model, &error)) return Refuse(exchange, error);
   Generate(exchange, body);
 }

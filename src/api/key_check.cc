@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "grpcpp/grpcpp.h"
 
+#include "src/api/build_request.h"
 #include "src/base/percent_text.h"
 
 namespace baton::api {
@@ -18,6 +19,7 @@ using http::LowerCase;
 using http::TrimBlanks;
 using router::AnswerName;
 using router::ErrorCode;
+using router::GenerateRequest;
 using router::GenerateResult;
 using router::RequestError;
 using router::TokenOutput;
@@ -82,8 +84,11 @@ RequestError KeyError(std::string sentence) {
 class MeteredSink final : public AnswerSink {
  public:
   MeteredSink(TenantPlace place, std::shared_ptr<AnswerSink> sink)
-      : place_(std::move(place)), sink_(std::move(sink)) {}
-  ~MeteredSink() override { place_.End(num_tokens_); }
+      : tenant_(place.tenant()), place_(std::move(place)), sink_(std::move(sink)) {}
+  ~MeteredSink() override {
+    place_.End(num_tokens_);
+    Count(HttpStatusOf(ErrorCode::kCancelled));  // of what nobody answered
+  }
 
   void OnAccepted(const AnswerName& name) override { sink_->OnAccepted(name); }
   void OnTaken() override { sink_->OnTaken(); }
@@ -99,16 +104,28 @@ class MeteredSink final : public AnswerSink {
   // The place is free before the client knows that its answer is whole: its next request finds it.
   void OnFinished(const GenerateResult& result) override {
     place_.End(result.num_completion_tokens);
+    const RequestError* const own = sink_->own_failure();
+    Count(own == nullptr ? 200 : HttpStatusOf(own->code));
     sink_->OnFinished(result);
   }
   void OnFailed(const RequestError& error) override {
     place_.End(num_tokens_);
+    Count(HttpStatusOf(error.code));
+    // Its other limits were looked at before it had a place.
+    if (error.code == ErrorCode::kRateLimited) tenant_->CountKvRefusal();
     sink_->OnFailed(error);
   }
   size_t buffered_bytes() const override { return sink_->buffered_bytes(); }
   const RequestError* own_failure() const override { return sink_->own_failure(); }
 
  private:
+  // Only the first call counts.
+  void Count(int http_status) {
+    if (!std::exchange(is_counted_, true)) tenant_->CountAnswered(http_status);
+  }
+
+  const Tenant tenant_;
+  bool is_counted_ = false;
   TenantPlace place_;
   const std::shared_ptr<AnswerSink> sink_;
   uint64_t num_tokens_ = 0;
@@ -190,6 +207,16 @@ void AddRateFields(const Tenant& tenant, const Clock& clock, grpc::CallbackServe
   for (const auto& [name, value] : tenant->Fields(clock.NowUs())) {
     context->AddInitialMetadata(name, value);
   }
+}
+
+void SetKv(const Tenant& tenant, BuiltRequest* built) {
+  if (tenant == nullptr) return;
+  built->request.kv = tenant->kv();
+  for (GenerateRequest& other : built->others) other.kv = tenant->kv();
+}
+
+void CountAnswered(const Tenant& tenant, int http_status) {
+  if (tenant != nullptr) tenant->CountAnswered(http_status);
 }
 
 bool TenantPlace::Take(const Tenant& tenant, const Clock& clock, uint64_t num_prompt_tokens,

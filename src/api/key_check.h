@@ -22,6 +22,8 @@ class CallbackServerContext;
 
 namespace baton::api {
 
+struct BuiltRequest;
+
 using Tenant = std::shared_ptr<TenantUse>;
 
 // The tenant of a request; null: `error` is the refusal, which has been counted and logged.
@@ -43,6 +45,11 @@ bool TakeRequest(const Tenant& tenant, const Clock& clock, router::RequestError*
 void AddRateFields(const Tenant& tenant, const Clock& clock, http::HttpHeaders* headers);
 void AddRateFields(const Tenant& tenant, const Clock& clock, grpc::CallbackServerContext* context);
 
+// Names the tenant, which may be null, to the router, for its share of KV.
+void SetKv(const Tenant& tenant, BuiltRequest* built);
+// Counts an answered request of a tenant, which may be null.
+void CountAnswered(const Tenant& tenant, int http_status);
+
 // A tenant's place for one answer that is being made; gives it back when it ends. Movable.
 class TenantPlace {
  public:
@@ -56,6 +63,7 @@ class TenantPlace {
   TenantPlace& operator=(TenantPlace&& other) noexcept;
 
   bool is_taken() const { return tenant_ != nullptr; }
+  const Tenant& tenant() const { return tenant_; }
   // Only the first call counts.
   void End(uint64_t num_answer_tokens);
 
@@ -64,7 +72,8 @@ class TenantPlace {
   const Clock* clock_ = nullptr;
 };
 
-// `sink`, or where `place` is taken a sink before it that counts what the answer takes.
+// `sink`, or where `place` is taken a sink before it that counts what the answer takes, and the
+// answer itself.
 std::shared_ptr<AnswerSink> Metered(TenantPlace place, std::shared_ptr<AnswerSink> sink);
 
 }  // namespace baton::api

@@ -52,6 +52,21 @@ std::optional<KeyDigest> DigestFromHex(std::string_view text) {
   return digest;
 }
 
+Status ReadShare(int line, const std::string& text, Entry* entry) {
+  const char* const end = text.data() + text.size();
+  double share = 0;
+  const auto [next, error] = std::from_chars(text.data(), end, share);
+  // Not the other way round: what is no number is not above 0.
+  const bool is_share = error == std::errc() && next == end && share > 0 && share <= 1;
+  if (!is_share) {
+    return InvalidArgument(
+        "line {}: kv_share must be a number above 0 and at most 1; leave it out for none", line);
+  }
+  entry->limits.kv_share = share;
+  entry->has_limits = true;
+  return OkStatus();
+}
+
 // One `name: value` of an entry.
 Status ReadMember(const std::string& name, const YAML::Node& value, Entry* entry) {
   const int line = LineOf(value);
@@ -75,15 +90,12 @@ Status ReadMember(const std::string& name, const YAML::Node& value, Entry* entry
     entry->digest = *digest;
     return OkStatus();
   }
-  if (name == "kv_share") {
-    return InvalidArgument("line {}: kv_share is not supported: KV memory has no shares here",
-                           line);
-  }
+  if (name == "kv_share") return ReadShare(line, text, entry);
   uint64_t* const limit = LimitOf(name, &entry->limits);
   if (limit == nullptr) {
     return InvalidArgument(
         "line {}: {} is not known; an entry has tenant, sha256, requests_per_minute, "
-        "tokens_per_minute and concurrency",
+        "tokens_per_minute, concurrency and kv_share",
         line, QuotedForMessage(name));
   }
   const char* const end = text.data() + text.size();

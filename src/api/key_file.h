@@ -36,6 +36,7 @@ struct TenantLimits {
   uint64_t requests_per_minute = 0;
   uint64_t tokens_per_minute = 0;  // of prompts and answers
   uint64_t concurrency = 0;        // answers that are being made at one time
+  double kv_share = 0;             // (0, 1] of a model's KV that they hold at one time
 
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "fmt/format.h"
@@ -19,6 +20,10 @@ namespace {
 
 constexpr std::string_view kFaultNames[] = {"missing", "unknown", "in_url"};
 static_assert(std::size(kFaultNames) == kNumKeyFaults);
+// Labels of every series here.
+constexpr std::string_view kOwn = R"(role="router",worker="router-0",model="")";
+// The tenants that have no series of their own; one of this name is then among them.
+constexpr std::string_view kOthers = "other";
 
 // The bytes of a digest by which it is looked for.
 uint64_t PrefixOf(const KeyDigest& digest) {
@@ -156,8 +161,32 @@ void KeyRing::Refused(KeyFault fault, std::string_view what, std::string_view pe
                  what, peer, more);
 }
 
+void KeyRing::AddRequests(const Table& table, std::string* text) {
+  *text +=
+      "# HELP baton_tenant_requests_total Requests with a key, by tenant and the HTTP status of "
+      "their answer.\n"
+      "# TYPE baton_tenant_requests_total counter\n";
+  const auto add = [text](std::string_view tenant, const std::map<int, uint64_t>& counts) {
+    for (const auto& [code, count] : counts) {
+      fmt::format_to(std::back_inserter(*text),
+                     "baton_tenant_requests_total{{{},tenant=\"{}\",code=\"{}\"}} {}\n", kOwn,
+                     tenant, code, count);
+    }
+  };
+  const bool has_others = table.tenants.size() > kMaxTenantSeries;
+  std::map<int, uint64_t> others;
+  for (size_t idx = 0; idx < table.tenants.size(); ++idx) {
+    const TenantUse& tenant = *table.tenants[idx];
+    if (has_others && (idx >= kMaxTenantSeries || tenant.name() == kOthers)) {
+      for (const auto& [code, count] : tenant.num_answered()) others[code] += count;
+    } else {
+      add(tenant.name(), tenant.num_answered());
+    }
+  }
+  if (has_others) add(kOthers, others);
+}
+
 std::string KeyRing::MetricsText() const {
-  constexpr std::string_view kOwn = R"(role="router",worker="router-0",model="")";
   std::string text =
       "# HELP baton_api_keys_refused_total Requests refused with 401, by what was wrong with their "
       "key.\n"
@@ -171,7 +200,7 @@ std::string KeyRing::MetricsText() const {
       "# HELP baton_tenant_refusals_total Requests refused with 429, by tenant and the limit that "
       "they met.\n"
       "# TYPE baton_tenant_refusals_total counter\n";
-  const auto add = [&text, kOwn](std::string_view tenant, TenantLimit limit, uint64_t count) {
+  const auto add = [&text](std::string_view tenant, TenantLimit limit, uint64_t count) {
     fmt::format_to(std::back_inserter(text),
                    "baton_tenant_refusals_total{{{},tenant=\"{}\",limit=\"{}\"}} {}\n", kOwn,
                    tenant, NameOf(limit), count);
@@ -191,6 +220,7 @@ std::string KeyRing::MetricsText() const {
     // No tenant can be called so: brackets are in no name.
     if (table->tenants.size() > kMaxTenantSeries) add("(other)", limit, others);
   }
+  AddRequests(*table, &text);
   return text;
 }
 

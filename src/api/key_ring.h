@@ -83,6 +83,7 @@ class KeyRing {
   static Stamp StampOf(const std::string& path);
   std::shared_ptr<const Table> Now() const;
   void Take(KeyFile file);
+  static void AddRequests(const Table& table, std::string* text);
 
   const std::string path_;
   const Clock& clock_;

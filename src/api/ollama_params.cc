@@ -96,6 +96,33 @@ std::string SafeName(std::string_view name) {
   return is_safe ? std::string(name) : "?";
 }
 
+// Takes leading digits with at most one point among them; false: there is no digit.
+bool TakeNumber(std::string_view* text) {
+  const size_t size = std::min(text->find_first_not_of("0123456789."), text->size());
+  const std::string_view number = text->substr(0, size);
+  text->remove_prefix(size);
+  return number.find_first_of("0123456789") != std::string_view::npos &&
+         std::count(number.begin(), number.end(), '.') <= 1;
+}
+
+// A duration as Go writes it: "5m", "1h30m", "1.5s", "-1m", "0". Clients also send plain seconds.
+bool IsDuration(std::string_view text) {
+  constexpr auto kUnits =
+      std::to_array<std::string_view>({"ns", "us", "\xC2\xB5s", "\xCE\xBCs", "ms", "s", "m", "h"});
+  if (text.starts_with('-') || text.starts_with('+')) text.remove_prefix(1);
+  if (!TakeNumber(&text)) return false;
+  if (text.empty()) return true;  // seconds
+  for (;;) {
+    const auto* const unit =
+        std::find_if(kUnits.begin(), kUnits.end(),
+                     [text](std::string_view known) { return text.starts_with(known); });
+    if (unit == kUnits.end()) return false;
+    text.remove_prefix(unit->size());
+    if (text.empty()) return true;
+    if (!TakeNumber(&text)) return false;
+  }
+}
+
 bool IsOption(std::string_view name) {
   const auto is_row = [name](const OptionName& row) {
     return row.ollama == name || row.chat == name;
@@ -141,10 +168,6 @@ class Reader {
       const JsonValue* value = GivenMember(root_, name);
       if (value == nullptr || value->AsBool() != nullptr) continue;
       return Fail(ErrorCode::kInvalidType, name, "true or false");
-    }
-    const JsonValue* keep = GivenMember(root_, "keep_alive");
-    if (keep != nullptr && !keep->IsNumber() && keep->AsString() == nullptr) {
-      return Fail(ErrorCode::kInvalidType, "keep_alive", "a text such as \"5m\", or seconds");
     }
     return true;
   }
@@ -384,10 +407,10 @@ class Reader {
     }
     if (name == "num_predict") return true;  // ReadLength
     if (name == "top_k" || name == "seed") {
-      // Ollama has every number below 1 for all tokens, and -1 for any seed.
+      // All tokens are 0 or -1, and any seed is -1.
       int64_t number = 0;
       const bool is_int = value.GetInteger(&number);
-      const bool is_none = is_int && (name == "top_k" ? number <= 0 : number == -1);
+      const bool is_none = is_int && (number == -1 || (name == "top_k" && number == 0));
       if (!is_none) body_.emplace_back(name, value);
       return true;
     }
@@ -438,6 +461,17 @@ class Reader {
 bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
                 RequestError* error) {
   return Reader(root, form, request, error).Read();
+}
+
+bool CheckOllamaKeepAlive(const JsonValue& root, RequestError* error) {
+  const JsonValue* keep = GivenMember(root, "keep_alive");
+  if (keep == nullptr || keep->IsNumber()) return true;
+  constexpr std::string_view kExpected = "seconds, or a duration such as \"5m\" or \"-1\"";
+  if (keep->AsString() == nullptr) {
+    return FailField(error, ErrorCode::kInvalidType, "keep_alive", kExpected);
+  }
+  return IsDuration(*keep->AsString()) ||
+         FailField(error, ErrorCode::kInvalidValue, "keep_alive", kExpected);
 }
 
 bool IsOllamaLoad(const JsonValue& root, OllamaForm form) {

@@ -32,8 +32,12 @@ struct OllamaRequest {
 bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
                 router::RequestError* error);
 
+// Refuses a keep_alive that is no duration. Nothing here is unloaded, so a good one changes
+// nothing.
+bool CheckOllamaKeepAlive(const JsonValue& root, router::RequestError* error);
+
 // True for a request that only loads a model: it has no messages, or no prompt. The others of its
-// fields are not read.
+// fields but keep_alive are not read.
 bool IsOllamaLoad(const JsonValue& root, OllamaForm form);
 
 // Refuses thoughts that the request asks for and the model does not have.

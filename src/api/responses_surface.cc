@@ -16,10 +16,12 @@ namespace {
 
 bool Read(const SurfaceCall& call, SurfaceRequest* request, RequestError* error) {
   auto read = std::make_shared<ResponsesRequest>();
-  if (!ReadResponses(call.body, call.items.get(), read.get(), error)) return false;
+  auto items = std::make_shared<StoredItems>(call.items.Of(call.tenant));
+  if (!ReadResponses(call.body, items.get(), read.get(), error)) return false;
   request->params = std::move(read->params);
   request->ignored = std::move(read->ignored);
-  request->make_writer = [read, items = read->stores ? call.items : nullptr](AnswerPlan plan) {
+  request->make_writer = [read,
+                          items = read->stores ? std::move(items) : nullptr](AnswerPlan plan) {
     return MakeResponsesWriter(std::move(plan), std::move(read->repeated), items);
   };
   return true;

@@ -309,6 +309,7 @@ Status RouterProcessImpl::StartHttp() {
   options.idle_timeout_ms = config_.idle_timeout_ms;
   options.sites = config_.sites;
   options.sites.check = SiteCheck::kPosts;
+  if (config_.serves_https) options.tls = config_.tls;
   StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(options, http_api_->AsHandler());
   if (!server.ok()) return WithPrefix(server.status(), "--http");
   http_ = *std::move(server);
@@ -463,7 +464,10 @@ void RouterProcessImpl::Drain(const std::function<bool()>& keep_waiting) {
 void RouterProcessImpl::Stop() {
   if (stopped_) return;
   stopped_ = true;
-  if (router_ != nullptr) router_->SetReadyListener(nullptr);
+  if (router_ != nullptr) {
+    router_->SetReadyListener(nullptr);
+    router_->SetNotReady();  // without a drain before it, refusals and /readyz say so too
+  }
   // First what takes requests in, then what works on them: a request that is in the middle still
   // gets its end through the router.
   if (events_ != nullptr) events_->Stop();
@@ -498,7 +502,8 @@ void RouterProcessImpl::StopGrpc() {
 StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const RouterConfig& config) {
   auto process = std::make_unique<RouterProcessImpl>(config);
   BATON_RETURN_IF_ERROR(process->Start());
-  BATON_LOG_INFO("the router serves HTTP on {}, gRPC on {}, admin on {}", process->http_address(),
+  BATON_LOG_INFO("the router serves {} on {}, gRPC on {}, admin on {}",
+                 config.serves_https ? "HTTPS" : "HTTP", process->http_address(),
                  process->grpc_address(), process->admin_address());
   return std::unique_ptr<RouterProcess>(std::move(process));
 }

@@ -28,6 +28,7 @@ struct RouterConfig {
   // With files the gRPC port speaks TLS, and workers prove with a certificate that they belong to
   // the cluster; clients of the public API need none.
   tls::TlsFiles tls;
+  bool serves_https = false;  // the HTTP port speaks TLS too, with the same files
   router::RouterCoreConfig core;
   // After the first SIGTERM new connections are still accepted for this long, until load balancers
   // have seen that readiness is gone.

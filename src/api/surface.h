@@ -28,7 +28,8 @@ inline constexpr std::string_view kCommentPing = ": ping\n\n";
 struct SurfaceCall {
   const JsonValue& body;  // an object
   const http::HttpHeaders& headers;
-  std::shared_ptr<StoredItems> items;  // of earlier answers; null: none are kept
+  const StoredItems& items;   // of earlier answers of all tenants
+  const std::string& tenant;  // that asks; "" = there are no keys
 };
 
 // A request as a surface has read it.

@@ -20,6 +20,8 @@ std::string_view NameOf(TenantLimit limit) {
       return "tokens";
     case TenantLimit::kConcurrency:
       return "concurrency";
+    case TenantLimit::kKvShare:
+      return "kv_share";
     case TenantLimit::kNone:
       break;
   }
@@ -60,6 +62,7 @@ void TenantUse::SetLimits(const TenantLimits& limits, int64_t now_us) {
   requests_.SetLimit(limits.requests_per_minute, now_us);
   tokens_.SetLimit(limits.tokens_per_minute, now_us);
   concurrency_ = limits.concurrency;
+  kv_->SetShare(limits.kv_share);
 }
 
 TenantVerdict TenantUse::Refuse(TenantLimit limit, uint64_t allowed, uint32_t retry_after_s) {
@@ -126,6 +129,21 @@ std::vector<std::pair<std::string, std::string>> TenantUse::Fields(int64_t now_u
 uint64_t TenantUse::num_refused(TenantLimit limit) const {
   MutexLock lock(mutex_);
   return num_refused_[static_cast<size_t>(limit)];
+}
+
+void TenantUse::CountKvRefusal() {
+  MutexLock lock(mutex_);
+  ++num_refused_[static_cast<size_t>(TenantLimit::kKvShare)];
+}
+
+void TenantUse::CountAnswered(int http_status) {
+  MutexLock lock(mutex_);
+  ++num_answered_[http_status];
+}
+
+std::map<int, uint64_t> TenantUse::num_answered() const {
+  MutexLock lock(mutex_);
+  return num_answered_;
 }
 
 }  // namespace baton::api

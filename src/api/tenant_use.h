@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,13 +15,14 @@
 
 #include "src/api/key_file.h"
 #include "src/base/mutex.h"
+#include "src/router/kv_share.h"
 
 namespace baton::api {
 
 // The limit that a request meets.
-enum class TenantLimit : uint8_t { kRequests, kTokens, kConcurrency, kNone };
+enum class TenantLimit : uint8_t { kRequests, kTokens, kConcurrency, kKvShare, kNone };
 inline constexpr int kNumTenantLimits = static_cast<int>(TenantLimit::kNone);
-// "requests", "tokens", "concurrency".
+// "requests", "tokens", "concurrency", "kv_share".
 std::string_view NameOf(TenantLimit limit);
 
 // Whether a request may go on.
@@ -48,6 +50,9 @@ class TenantUse {
   // Takes a place and the tokens of a prompt, for an answer that begins. A prompt above a whole
   // minute's tokens needs a full bucket, which then owes the rest.
   TenantVerdict Begin(uint64_t num_prompt_tokens, int64_t now_us);
+  // For its requests on their way through the router, which refuses those beyond kv_share.
+  const std::shared_ptr<router::TenantKv>& kv() const { return kv_; }
+  void CountKvRefusal();
   // Gives the place back; the bucket may come to owe what the answer took.
   void End(uint64_t num_answer_tokens, int64_t now_us);
 
@@ -55,6 +60,10 @@ class TenantUse {
   // it is back ("12.500s"). None for what has no limit.
   std::vector<std::pair<std::string, std::string>> Fields(int64_t now_us) const;
   uint64_t num_refused(TenantLimit limit) const;
+  // Counts a request that was answered, by its HTTP status, over gRPC by what would be it.
+  void CountAnswered(int http_status);
+  // The counts; that of 200 is always there.
+  std::map<int, uint64_t> num_answered() const;
 
  private:
   // Tokens of either kind; `per_minute` 0 = no limit.
@@ -77,12 +86,14 @@ class TenantUse {
   }
 
   const std::string name_;
+  const std::shared_ptr<router::TenantKv> kv_ = std::make_shared<router::TenantKv>();
   mutable Mutex mutex_;  // guards what follows
   Bucket requests_ BATON_GUARDED_BY(mutex_);
   Bucket tokens_ BATON_GUARDED_BY(mutex_);
   uint64_t concurrency_ BATON_GUARDED_BY(mutex_) = 0;
   uint64_t num_running_ BATON_GUARDED_BY(mutex_) = 0;
   std::array<uint64_t, kNumTenantLimits> num_refused_ BATON_GUARDED_BY(mutex_) = {};
+  std::map<int, uint64_t> num_answered_ BATON_GUARDED_BY(mutex_) = {{200, 0}};
 };
 
 }  // namespace baton::api

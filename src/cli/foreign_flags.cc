@@ -24,9 +24,11 @@ constexpr ForeignFlag kFlags[] = {
     {"--uds --root-path --api-prefix --path", "--http",
      "not supported: --http HOST:PORT, and the paths of the API are fixed"},
     {"--api-key --api-key-file", "--api-keys", kKeys},
-    {"--ssl-keyfile --ssl-certfile --ssl-key-file --ssl-cert-file --ssl-ca-certs", "--tls-cert",
-     "the HTTP port has no TLS, a proxy in front of it has; --tls-cert, --tls-key and --tls-ca "
-     "encrypt gRPC and KV"},
+    {"--ssl-keyfile --ssl-certfile --ssl-key-file --ssl-cert-file --ssl-ca-certs "
+     "--ssl-cert-reqs --enable-ssl-refresh",
+     "--tls-http",
+     "certificate, key and authority are --tls-cert, --tls-key and --tls-ca; they encrypt gRPC and "
+     "KV, and the HTTP port with --tls-http on"},
     {"--allowed-origins --cors-allow-origins", "--cors-origins",
      "web pages that may send requests are --cors-origins A,B"},
     {"--model -m --model-path --model-id --hf-repo -hf -hfr --hf-file -hff", "MODEL", kPositional},
@@ -98,9 +100,11 @@ constexpr ForeignFlag kFlags[] = {
     {"--tool-call-parser --tool-parser-plugin", "--tool-parser",
      "how tool calls are read from answers is --tool-parser"},
     {"--enable-auto-tool-choice", "", "not needed: tools may be called unless a request says none"},
-    {"--guided-decoding-backend --structured-outputs-config --grammar --grammar-file --json-schema "
-     "--grammar-backend",
-     "", "not supported: grammars and schemas are refused with 400"},
+    {"--guided-decoding-backend --structured-outputs-config --grammar-backend", "",
+     "not needed: one engine serves all forms of answers (schemas, regular expressions, grammars)"},
+    {"--grammar --grammar-file --json-schema --json-schema-file", "",
+     "not a server's setting here: each request says the form of its answer, by response_format or "
+     "structured_outputs"},
     {"--lora --lora-modules --enable-lora --lora-paths --control-vector", "",
      "not supported: one model without adapters"},
     {"--mmproj -mm --limit-mm-per-prompt", "", "not supported: text only"},

@@ -148,7 +148,9 @@ Status Connection::Handshake(int64_t timeout_ms) {
   const ErrorCode error = Wait(
       timeout_ms, [&](auto done) { tls_->async_handshake(asio::ssl::stream_base::client, done); });
   if (error) {
-    return DataLoss("TLS with {}:{} failed: {}", url_.host, url_.port, error.message());
+    const bool is_trust = SSL_get_verify_result(tls_->native_handle()) != X509_V_OK;
+    return DataLoss("TLS with {}:{} failed: {}{}", url_.host, url_.port, error.message(),
+                    is_trust ? " (SSL_CERT_FILE=FILE in the environment names whom to trust)" : "");
   }
   return OkStatus();
 }

@@ -87,8 +87,9 @@ void PrintServer(const fs::path& folder) {
   const nlohmann::json rows = ArrayOf(root, "processes");
   for (const nlohmann::json& row : rows) {
     const std::string http = Text(row, "http");
+    const std::string scheme = row.contains("https") ? "https://" : "http://";
     Print("{:<20} {:<12} {:<8} {:<22} {}\n", Shown(model), Text(row, "worker_id"), Text(row, "pid"),
-          http.empty() ? Text(row, "grpc") : "http://" + http, Shown(folder.string()));
+          http.empty() ? Text(row, "grpc") : scheme + http, Shown(folder.string()));
   }
 }
 

@@ -65,6 +65,9 @@ int RunRouter(const std::vector<std::string>& args) {
   if (const Status s = CheckTlsFlags(f.config.tls); !s.ok()) {
     return Fail("router", s, kExitUsage);
   }
+  if (const Status s = CheckTlsHttp(f.tuning, f.config.tls); !s.ok()) {
+    return Fail("router", s, kExitUsage);
+  }
   const StatusOr<LogLevel> level = ParseLogLevel(f.log_level);
   if (!level.ok()) return Fail("router", level.status(), kExitUsage);
   if (const Status s = ApplyRouterTuning(f.tuning, f.config); !s.ok()) {
@@ -95,6 +98,7 @@ int RunRouter(const std::vector<std::string>& args) {
                       {"pid", std::to_string(::getpid())},
                       {"grpc", (*router)->grpc_address()},
                       {"http", (*router)->http_address()},
+                      {"https", f.tuning.tls_http},
                       {"admin", (*router)->admin_address()},
                       {"kv", ""}});
   signals.Wait([] { return false; });

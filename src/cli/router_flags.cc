@@ -67,10 +67,15 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
   flags.Add("--served-model-name", tuning.served_names,
             "[MODEL=]NAME[,NAME ..]: what clients call the model instead of its id; all names are "
             "accepted and listed, answers have the first");
-  flags.AddFile("--api-keys", tuning.api_keys,
-                "YAML list of keys: tenant, sha256 (of `printf %s \"$KEY\" | sha256sum`), "
-                "requests_per_minute, tokens_per_minute, concurrency; requests without a key of it "
-                "are answered 401; read again when it changes");
+  flags.AddFile(
+      "--api-keys", tuning.api_keys,
+      "YAML list of keys: tenant, sha256 (of `printf %s \"$KEY\" | sha256sum`), "
+      "requests_per_minute, tokens_per_minute, concurrency, kv_share; requests without a key of it "
+      "are answered 401; read again when it changes");
+  flags.AddChoice(
+      "--tls-http", tuning.tls_http, {"on", "off"},
+      "on: the HTTP port speaks TLS alone (1.2 and 1.3), with --tls-cert, --tls-key and "
+      "--tls-ca; clients need no certificate; --admin stays plaintext");
 }
 
 Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
@@ -86,6 +91,7 @@ Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
   config.sse_ping_ms = tuning.sse_ping_s * 1000;
   config.idle_timeout_ms = tuning.idle_timeout_s * 1000;
   config.core.request_timeout_us = tuning.request_timeout_s * 1'000'000;
+  config.serves_https = tuning.tls_http == "on";
   config.serves_ui = tuning.ui == "on";
   config.splits_reasoning = tuning.reasoning_format == "auto";
   config.tool_style = text::FindToolStyle(tuning.tool_parser);
@@ -94,6 +100,11 @@ Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
 
 Status CheckApiKeys(const RouterTuning& tuning) {
   return tuning.api_keys.empty() ? OkStatus() : ReadKeyFile(tuning.api_keys).status();
+}
+
+Status CheckTlsHttp(const RouterTuning& tuning, const tls::TlsFiles& files) {
+  if (tuning.tls_http == "off" || !files.empty()) return OkStatus();
+  return InvalidArgument("--tls-http on: give --tls-cert, --tls-key and --tls-ca too");
 }
 
 void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& args) {
@@ -108,6 +119,7 @@ void AppendRouterTuning(const RouterTuning& tuning, std::vector<std::string>& ar
   args.push_back(fmt::format("--idle-timeout={}", tuning.idle_timeout_s));
   args.push_back(fmt::format("--request-timeout={}", tuning.request_timeout_s));
   args.push_back("--ui=" + tuning.ui);
+  args.push_back("--tls-http=" + tuning.tls_http);
   if (!tuning.served_names.empty()) {
     args.push_back("--served-model-name=" + tuning.served_names);
   }

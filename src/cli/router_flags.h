@@ -27,12 +27,16 @@ struct RouterTuning {
   std::string served_names;
   std::string ui = "on";
   std::string api_keys;  // path
+  std::string tls_http = "off";
 };
 
 void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning);
 
 // Writes the tuning into `config`; InvalidArgument for a --shadow that is no share.
 Status ApplyRouterTuning(const RouterTuning& tuning, api::RouterConfig& config);
+
+// InvalidArgument: --tls-http is on, and there are no files for it.
+Status CheckTlsHttp(const RouterTuning& tuning, const tls::TlsFiles& files);
 
 // The file of --api-keys, if one is given, can be used.
 Status CheckApiKeys(const RouterTuning& tuning);

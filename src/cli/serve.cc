@@ -100,9 +100,10 @@ void Explain(FlagSet& flags) {
                 {"--mode", "--queue-wait-ms", "--prefill-wait-ms", "--local-prefill-tokens",
                  "--reasoning-format", "--tool-parser", "--shadow", "--drain-timeout",
                  "--request-timeout", "--sse-ping", "--idle-timeout"});
-  flags.Arrange("Addresses and access",
-                {"--http", "--grpc", "--admin", "--ui", "--api-keys", "--allowed-hosts",
-                 "--cors-origins", "--tls-cert", "--tls-key", "--tls-ca", "--cluster-secret-file"});
+  flags.Arrange(
+      "Addresses and access",
+      {"--http", "--grpc", "--admin", "--ui", "--api-keys", "--allowed-hosts", "--cors-origins",
+       "--tls-http", "--tls-cert", "--tls-key", "--tls-ca", "--cluster-secret-file"});
   flags.Arrange("Model", {"--max-context", "--served-model-name", "--tensor-parallel",
                           "--device-weights", "--deterministic", "--allow-inexact"});
   flags.Arrange("Workers",
@@ -170,6 +171,7 @@ Status CheckColocation(const ServeFlags& f) {
 Status CheckSupported(const ServeFlags& f) {
   BATON_RETURN_IF_ERROR(CheckColocation(f));
   BATON_RETURN_IF_ERROR(CheckTlsFlags(f.tuning.tls));
+  BATON_RETURN_IF_ERROR(CheckTlsHttp(f.router, f.tuning.tls));
   BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
   BATON_RETURN_IF_ERROR(SitesOf(f.sites).status());
   RouterConfig router;  // only to see whether it can be made
@@ -419,18 +421,20 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
   };
   if (budget != nullptr) LendCores(budget, &config);
   const std::string threads = ThreadsLine(WorkersOf(f), budget != nullptr);
-  config.on_ready = [model, threads, has_page = f.router.ui == "on",
-                     is_keyed = !f.router.api_keys.empty()](
+  const std::string scheme = f.router.tls_http == "on" ? "https" : "http";
+  // Asking needs a key, or an authority that signs for this address.
+  const bool may_ask = f.router.api_keys.empty() && scheme == "http";
+  config.on_ready = [model, threads, scheme, may_ask, has_page = f.router.ui == "on"](
                         const ChildReport& router, const std::vector<ChildReport>& workers) {
-    if (!is_keyed) WarnWithoutChat(router.at("http"));
+    if (may_ask) WarnWithoutChat(router.at("http"));
     for (const ChildReport& worker : workers) {
       Print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"), worker.at("device"));
     }
     Print("{}\n", threads);
     const std::string page =
-        has_page ? fmt::format("  chat page http://{}/ui", router.at("http")) : std::string();
-    Print("{} is ready: http://{}/v1{}  grpc {}  admin http://{}\n", model.id, router.at("http"),
-          page, router.at("grpc"), router.at("admin"));
+        has_page ? fmt::format("  chat page {}://{}/ui", scheme, router.at("http")) : std::string();
+    Print("{} is ready: {}://{}/v1{}  grpc {}  admin http://{}\n", model.id, scheme,
+          router.at("http"), page, router.at("grpc"), router.at("admin"));
     // For information: a server's work is done whether or not anybody can read of it.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       ::__fpurge(stdout);

@@ -66,6 +66,7 @@ nlohmann::ordered_json TopologyRow(const ChildReport& report, pid_t pid) {
   row["pid"] = pid;
   row["grpc"] = text("grpc");
   if (text("role") == "router") row["http"] = text("http");
+  if (text("https") == "on") row["https"] = true;
   row["admin"] = text("admin");
   row["kv"] = text("kv");
   return row;

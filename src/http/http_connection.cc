@@ -1,16 +1,11 @@
 #include "src/http/http_connection.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <chrono>
 #include <exception>
 #include <span>
 #include <utility>
 
-#include "fmt/format.h"
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/beast/http/error.hpp>
@@ -28,17 +23,6 @@ constexpr size_t kMaxPipelinedBytes = size_t{64} * 1024;
 // How long a closing connection is drained, so that the client can read its last answer: closing
 // with unread input makes the kernel send a reset that may overtake the answer.
 constexpr int64_t kLingerMs = 2'000;
-// Bytes that wait in the kernel until the client has room for them.
-constexpr int kMaxUnsentInKernel = 64 * 1024;
-
-std::string AddressOf(const asio::ip::tcp::socket& socket) {
-  boost::system::error_code error;
-  const auto endpoint = socket.remote_endpoint(error);
-  if (error) return "unknown";
-  const std::string host = endpoint.address().to_string();
-  return endpoint.address().is_v6() ? fmt::format("[{}]:{}", host, endpoint.port())
-                                    : fmt::format("{}:{}", host, endpoint.port());
-}
 
 HttpRefusal RefusalOf(const boost::system::error_code& error) {
   if (error == http::error::header_limit) return {431, "the request header is too large"};
@@ -58,41 +42,58 @@ HttpRefusal RefusalOf(const boost::system::error_code& error) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(const std::shared_ptr<asio::io_context>& io,
-                               asio::ip::tcp::socket socket, StreamSweep* sweep,
-                               HttpServerShared* shared,
+HttpConnection::HttpConnection(const std::shared_ptr<asio::io_context>& io, HttpWire wire,
+                               StreamSweep* sweep, HttpServerShared* shared,
                                std::function<void(HttpConnection*)> on_closed)
     : io_(io),
-      socket_(std::move(socket)),
+      wire_(std::move(wire)),
       read_timer_(*io),
       write_timer_(*io),
       sweep_(sweep),
       shared_(shared),
       on_closed_(std::move(on_closed)),
-      peer_address_(AddressOf(socket_)) {
-  ErrorCode ignored;
-  socket_.non_blocking(true, ignored);
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  // Without it the kernel buffers megabytes for a client that reads nothing, and who writes takes
-  // that for progress. Bytes in flight do not count, so that a far client has its full rate.
-  ::setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMaxUnsentInKernel,
-               sizeof(kMaxUnsentInKernel));
+      peer_address_(wire_.PeerAddress()) {}
+
+void HttpConnection::Start(bool is_refused) {
+  is_refused_ = is_refused;
+  if (!wire_.is_tls()) return BeginFirst();
+  state_ = State::kHandshake;
+  ArmReadTimer(shared_->options.handshake_timeout_ms);
+  SetPatience(shared_->options.patience.first_ms);
+  AwaitGreeting();
 }
 
-void HttpConnection::Start() {
+void HttpConnection::BeginFirst() {
+  if (is_refused_) return Refuse({503, "too many open connections; try again later"});
   BeginRequest();
   SetPatience(shared_->options.patience.first_ms);
 }
 
-void HttpConnection::StartRefused() { Refuse({503, "too many open connections; try again later"}); }
+void HttpConnection::AwaitGreeting() {
+  wire_.WaitForGreeting([self = shared_from_this()](const ErrorCode& error) {
+    if (self->state_ == State::kClosed) return;
+    if (error) return self->Close();
+    self->OnGreeting();
+  });
+}
+
+void HttpConnection::OnGreeting() {
+  SetPatience(shared_->options.patience.request_ms);
+  switch (wire_.Greet()) {
+    case Greeting::kDone:
+      return BeginFirst();
+    case Greeting::kGoesOn:
+      return AwaitGreeting();
+    case Greeting::kIsPlain:
+      return Refuse({400, "this port speaks TLS: its address begins with https://", kTlsOnly});
+    case Greeting::kFailed:
+      BATON_LOG_DEBUG("no TLS with {}: {}", peer_address_, wire_.failure());
+      return Linger();
+  }
+}
 
 void HttpConnection::SetPatience(int64_t patience_ms) {
   patience_ends_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(patience_ms);
-}
-
-bool HttpConnection::HasUnread() const {
-  ErrorCode ignored;
-  return socket_.available(ignored) > 0;
 }
 
 void HttpConnection::BeginRequest() {
@@ -196,8 +197,7 @@ void HttpConnection::BeginBody() {
     // 25 bytes into an empty send buffer; a client whose window is closed here gets no reminder,
     // and sends its body anyway after its own time-out.
     constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    ErrorCode error;
-    socket_.write_some(asio::buffer(kContinue), error);
+    wire_.WriteNow(kContinue);
   }
   ContinueBody();
 }
@@ -287,8 +287,7 @@ void HttpConnection::Read() {
   if (reading_ || paused || peer_closed_ || state_ == State::kClosed) return;
   reading_ = true;
   // Read when it is handled and not before, so that HasUnread knows.
-  socket_.async_wait(
-      asio::ip::tcp::socket::wait_read,
+  wire_.WaitReadable(
       [self = shared_from_this()](const ErrorCode& error) { self->OnReadable(error); });
 }
 
@@ -296,7 +295,7 @@ void HttpConnection::OnReadable(ErrorCode error) {
   reading_ = false;
   if (state_ == State::kClosed) return;
   size_t size = 0;
-  if (!error) size = socket_.read_some(asio::buffer(incoming_), error);
+  if (!error) size = wire_.Read(incoming_, &error);
   if (error == asio::error::would_block) return Read();
   OnRead(error, size);
 }
@@ -319,6 +318,7 @@ void HttpConnection::OnRead(const ErrorCode& error, size_t size) {
     case State::kLinger:
       Read();
       break;
+    case State::kHandshake:
     case State::kClosed:
       break;
   }
@@ -379,10 +379,10 @@ void HttpConnection::WriteSome() {
       self->Close(HttpClientGone::kStalled);
     }
   });
-  socket_.async_write_some(std::span<const asio::const_buffer>(write_buffers_.data(), count),
-                           [self = shared_from_this()](const ErrorCode& error, size_t size) {
-                             self->OnWritten(error, size);
-                           });
+  wire_.Write(std::span<const asio::const_buffer>(write_buffers_.data(), count),
+              [self = shared_from_this()](const ErrorCode& error, size_t size) {
+                self->OnWritten(error, size);
+              });
 }
 
 void HttpConnection::OnWritten(const ErrorCode& error, size_t size) {
@@ -413,7 +413,10 @@ void HttpConnection::EndExchange(bool close) {
   output_.clear();
   if (counts_as_active_) shared_->num_active_requests.fetch_sub(1);
   counts_as_active_ = false;
-  if (peer_closed_) return Close();
+  if (peer_closed_) {
+    wire_.EndWriting();
+    return Close();
+  }
   if (close) return Linger();
   BeginRequest();
 }
@@ -421,8 +424,7 @@ void HttpConnection::EndExchange(bool close) {
 void HttpConnection::Linger() {
   state_ = State::kLinger;
   buffer_.clear();
-  ErrorCode ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+  wire_.EndWriting();
   ArmReadTimer(kLingerMs);
   SetPatience(shared_->options.patience.first_ms);
   Read();
@@ -451,8 +453,7 @@ void HttpConnection::Close(HttpClientGone how) {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   const auto self = shared_from_this();  // on_closed_ drops the owner's reference
-  ErrorCode ignored;
-  socket_.close(ignored);
+  wire_.Close();
   read_timer_.cancel();
   write_timer_.cancel();
   if (counts_as_active_) shared_->num_active_requests.fetch_sub(1);

@@ -1,6 +1,7 @@
 // HttpConnection: one accepted socket, from its first byte to its close. Everything here runs on
 // the thread of its event loop.
 //
+//   kHandshake (with TLS alone) --done--> kHeader; --plain HTTP--> kHandling; --failed--> kLinger
 //   kHeader --complete--> kBody --complete--> kHandling --answered--> kHeader ...
 //      |  refusal             |                    |  Connection: close
 //      +----------------------+--> kHandling       +--> kLinger --> kClosed
@@ -24,7 +25,6 @@
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -33,6 +33,7 @@
 #include "src/http/header_check.h"
 #include "src/http/http_exchange.h"
 #include "src/http/http_server.h"
+#include "src/http/http_wire.h"
 #include "src/http/stream_sweep.h"
 
 namespace baton::http {
@@ -51,28 +52,32 @@ struct HttpServerShared {
 // See the file comment.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  // On the thread that runs `io`, which is the socket's and that of `sweep`. `on_closed` is called
+  // On the thread that runs `io`, which is the wire's and that of `sweep`. `on_closed` is called
   // once, as the last thing.
-  HttpConnection(const std::shared_ptr<boost::asio::io_context>& io,
-                 boost::asio::ip::tcp::socket socket, StreamSweep* sweep, HttpServerShared* shared,
+  HttpConnection(const std::shared_ptr<boost::asio::io_context>& io, HttpWire wire,
+                 StreamSweep* sweep, HttpServerShared* shared,
                  std::function<void(HttpConnection*)> on_closed);
 
-  // Begins reading requests.
-  void Start();
-  // Answers 503 without reading anything: the connection is one too many.
-  void StartRefused();
+  // Begins the handshake, if there is one, and then reading requests. `is_refused`: answers 503
+  // without reading any, because the connection is one too many.
+  void Start(bool is_refused);
   using TimePoint = std::chrono::steady_clock::time_point;
   // When the server's patience with it ends: the far future while it waits for nothing.
   TimePoint patience_ends() const { return patience_ends_; }
   // A byte has come that was not read yet. A system call.
-  bool HasUnread() const;
+  bool HasUnread() const { return wire_.HasUnread(); }
   // Closes it now.
   void Close(HttpClientGone how = HttpClientGone::kLeft);
 
  private:
-  enum class State : uint8_t { kHeader, kBody, kHandling, kLinger, kClosed };
+  enum class State : uint8_t { kHandshake, kHeader, kBody, kHandling, kLinger, kClosed };
   using ErrorCode = boost::system::error_code;
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+  // With TLS, before the first request.
+  void AwaitGreeting();
+  void OnGreeting();
+  void BeginFirst();
 
   // Reading.
   void BeginRequest();
@@ -103,7 +108,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // Weak: a pending operation of the loop holds the connection.
   const std::weak_ptr<boost::asio::io_context> io_;
-  boost::asio::ip::tcp::socket socket_;
+  HttpWire wire_;
   boost::asio::steady_timer read_timer_;
   boost::asio::steady_timer write_timer_;
   StreamSweep* const sweep_;
@@ -112,6 +117,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::string peer_address_;
 
   State state_ = State::kHeader;
+  bool is_refused_ = false;
   TimePoint patience_ends_ = TimePoint::max();
   bool reading_ = false;      // a read is outstanding
   bool peer_closed_ = false;  // no more bytes will come

@@ -68,6 +68,9 @@ struct HttpRefusal {
   std::string_view path = {};  // that was asked for, "" where it was not read; for one call
 };
 
+// The code of the 400 to a request that came without TLS to a port that has it.
+inline constexpr std::string_view kTlsOnly = "tls_only";
+
 // Makes the answer to a refused request. `request_id` is what the client sent as X-Request-Id:
 // unchecked, "" when there was none or it could not be read. Any thread.
 using HttpErrorFormatter =

@@ -19,11 +19,13 @@
 
 #include "src/base/bind_fault.h"
 #include "src/base/check.h"
+#include "src/base/clock.h"
 #include "src/base/host_port.h"
 #include "src/base/log.h"
 #include "src/base/open_files.h"
 #include "src/base/thread.h"
 #include "src/http/http_connection.h"
+#include "src/tls/tls_watch.h"
 
 namespace baton::http {
 namespace {
@@ -46,6 +48,7 @@ struct EventLoop {
   const std::shared_ptr<asio::io_context> io = std::make_shared<asio::io_context>(1);
   asio::executor_work_guard<asio::io_context::executor_type> work{io->get_executor()};
   StreamSweep sweep{io.get()};
+  HandshakeTurns handshakes{io.get()};
   std::unordered_map<HttpConnection*, std::shared_ptr<HttpConnection>> connections;
   Thread thread;
 
@@ -125,6 +128,7 @@ class BeastServer final : public HttpServer {
   std::optional<tcp::acceptor> acceptor_;
   std::optional<asio::steady_timer> accept_timer_;
   size_t next_loop_ = 0;
+  std::unique_ptr<tls::TlsWatch> tls_;  // null = plaintext
   // Parts of num_connections, by all event loops.
   std::atomic<size_t> num_served_{0};
   std::atomic<size_t> num_refusing_{0};
@@ -143,6 +147,10 @@ void BeastServer::CapConnections(uint64_t open_files_limit) {
 }
 
 Status BeastServer::Listen() {
+  if (!shared_.options.tls.empty()) {
+    BATON_ASSIGN_OR_RETURN(tls_,
+                           tls::TlsWatch::Create(shared_.options.tls, tls::TlsPeers::kHttpClients));
+  }
   BATON_ASSIGN_OR_RETURN(const tcp::endpoint endpoint,
                          Resolve(shared_.options.host, shared_.options.port));
   const std::string wanted =
@@ -210,8 +218,22 @@ bool BeastServer::MakeRoom(EventLoop* loop) {
   return true;
 }
 
+// Counted in num_connections already.
 void BeastServer::Adopt(tcp::socket socket, EventLoop* loop) {
-  asio::post(*loop->io, [this, loop, socket = std::move(socket)]() mutable {
+  std::unique_ptr<tls::TlsSocket> tls;
+  if (tls_ != nullptr) {
+    auto made =
+        tls::TlsSocket::Create(tls_->Current(SystemClock().NowUs()), socket.native_handle());
+    if (!made.ok()) {
+      BATON_LOG_WARN("cannot take a connection on {}: {}", address(),
+                     std::string(made.status().message()));
+      shared_.num_connections.fetch_sub(1);
+      return;  // closes it
+    }
+    tls = *std::move(made);
+  }
+  HttpWire wire(std::move(socket), std::move(tls), &loop->handshakes);
+  asio::post(*loop->io, [this, loop, wire = std::move(wire)]() mutable {
     const bool refuse = !MakeRoom(loop);
     if (refuse && num_refusing_.fetch_add(1) >= kMaxRefusing) {
       num_refusing_.fetch_sub(1);
@@ -223,14 +245,10 @@ void BeastServer::Adopt(tcp::socket socket, EventLoop* loop) {
       (refuse ? num_refusing_ : num_served_).fetch_sub(1);
       shared_.num_connections.fetch_sub(1);
     };
-    auto connection = std::make_shared<HttpConnection>(loop->io, std::move(socket), &loop->sweep,
-                                                       &shared_, forget);
+    auto connection =
+        std::make_shared<HttpConnection>(loop->io, std::move(wire), &loop->sweep, &shared_, forget);
     loop->connections.emplace(connection.get(), connection);
-    if (refuse) {
-      connection->StartRefused();
-    } else {
-      connection->Start();
-    }
+    connection->Start(refuse);
   });
 }
 

@@ -28,6 +28,7 @@
 #include "src/http/http_message.h"
 #include "src/http/http_responder.h"
 #include "src/http/site_rules.h"
+#include "src/tls/tls_files.h"
 
 namespace baton::http {
 
@@ -58,14 +59,18 @@ struct HttpServerOptions {
   // A request whose body does not fit gets 503.
   size_t max_bodies_bytes = size_t{128} << 20;
   size_t max_buffered_bytes = limits::kMaxUnsentBytes;  // unsent answer bytes of one connection
-  int64_t header_timeout_ms = 10'000;  // first byte of a request to the end of its header: 408
-  int64_t body_timeout_ms = 60'000;    // end of header to end of body: 408
+  int64_t handshake_timeout_ms = 10'000;  // from the connection to the end of its handshake: closed
+  int64_t header_timeout_ms = 10'000;     // first byte of a request to the end of its header: 408
+  int64_t body_timeout_ms = 60'000;       // end of header to end of body: 408
   // Between requests: closed silently. More than the 60 s of nginx and of cloud balancers, so that
   // they end their idle connections first: a request that meets our end is lost. `Keep-Alive:
   // timeout=` says so. 0 = no limit.
   int64_t idle_timeout_ms = 75'000;
   int64_t write_stall_timeout_ms = 30'000;  // no byte taken by the client: closed
 
+  // With files it speaks TLS 1.2 and 1.3 alone; they may be replaced while it runs (tls_watch.h).
+  // Clients need no certificate; one that is shown must be signed by the authority.
+  tls::TlsFiles tls;
   SiteRules sites;                     // which names and web pages may reach it
   HttpErrorFormatter error_formatter;  // PlainTextError when empty
 };
@@ -82,8 +87,9 @@ size_t MaxConnectionsWithin(uint64_t open_files_limit, size_t wanted);
 class HttpServer {
  public:
   // Binds, listens and starts the threads. Fails with a message that names the address when it
-  // cannot be resolved or is in use (FailedPrecondition). Takes fewer connections, and logs that,
-  // where the process may not have enough files open (MaxConnectionsWithin).
+  // cannot be resolved or is in use (FailedPrecondition), or the files of TLS. Takes fewer
+  // connections, and logs that, where the process may not have enough files open
+  // (MaxConnectionsWithin).
   static StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
                                                      HttpHandler handler);
   // Stops.

@@ -38,6 +38,7 @@ void Delivery::TakeToken(RouterRequest& request, WorkerToken token, int64_t now_
       BATON_LOG_ERROR("request {}: a worker sent a token outside the request", request.uid);
       return table_->EndBad(request, ErrorCode::kWorkerFailed);
     case TokenMerge::Outcome::kReady:
+      request.kv_hold.Grow();
       request.heard_us = now_us;
       break;
   }

@@ -23,6 +23,7 @@
 namespace baton::router {
 
 struct ModelInfo;
+class TenantKv;
 
 // The client's names for what a request may have too much of; static texts, for errors.
 struct RequestFields {
@@ -67,6 +68,8 @@ struct GenerateRequest {
   // The tenant whose prefixes the request shares. It finds in a cache what requests of this tenant
   // computed, and nothing else (TenantOfSalt).
   std::string tenant{kv::kDefaultTenant};
+  // Counts what the API key's tenant holds of KV, and has its share; null: there is no such tenant.
+  std::shared_ptr<TenantKv> kv;
   wire::SamplingParams sampling;
   uint32_t num_choices = 1;  // 1..128
   AskedPath path = AskedPath::kAuto;

@@ -23,6 +23,12 @@ void PlacementQueue::PlaceQueued(int64_t now_us) {
       table_->EndBad(*request, request->PastDeadline());
       continue;
     }
+    if (const std::optional<Placing> placing = CheckShare(*request)) {
+      if (*placing == Placing::kEnded) continue;
+      waiting_->SetApart(*request, /*waits_aside=*/true, /*is_apart=*/true);
+      waiting.push_back(uid);
+      continue;
+    }
     const std::string_view model = request->spec.model->id;
     const uint64_t numerics_id = request->numerics_id;
     const uint32_t context = planner_->AnswerContextOf(*request, now_us);
@@ -59,6 +65,28 @@ void PlacementQueue::PlaceQueued(int64_t now_us) {
   queue_.insert(queue_.begin(), waiting.begin(), waiting.end());
 }
 
+// Nobody else waits for what a tenant may not hold. A stream that a fault ended goes on all the
+// same.
+std::optional<Placing> PlacementQueue::CheckShare(RouterRequest& request) {
+  request.awaits_share = false;
+  TenantKv* const kv = request.spec.kv.get();
+  const bool is_free = kv == nullptr || kv->share() == 0 || request.spec.is_own();
+  if (is_free || request.num_resumes > 0) return std::nullopt;
+  const std::string_view model = request.spec.model->id;
+  const KvLimit limit = KvLimitOf(*kv, state_->registry, model);
+  // A block to grow into is not counted: small shares of small pools would hold nothing.
+  const uint64_t needed = request.spec.prompt.size() + request.spec.num_choices;
+  if (limit.pool_tokens > 0 && needed > limit.tokens()) {
+    table_->EndBad(request, PoolLimitError(request.spec.fields.prompt,
+                                           static_cast<uint32_t>(request.spec.prompt.size()),
+                                           request.spec.model->max_context,
+                                           "within its tenant's " + limit.Text()));
+    return Placing::kEnded;
+  }
+  request.awaits_share = kv->HeldOf(model) + needed > limit.tokens();
+  return request.awaits_share ? std::optional(Placing::kWaitAside) : std::nullopt;
+}
+
 // All that the queue names besides waits for what is claimed: clients of the same model that any of
 // its workers could serve. A queue of a thousand is then not walked in every tick. One that names
 // too many requests that have ended is walked, which takes those out.
@@ -69,6 +97,7 @@ bool PlacementQueue::BlocksRest(const PlacementClaim& claim) const {
 
 void PlacementQueue::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {
   table_->GiveUpMove(request);
+  request.kv_hold.Release();
   request.notes.unplaced_us = state_->now_us;
   request.kept = keep;
   const bool moves = keep.lease.value() != 0 && request.decode.Is(keep.lease);

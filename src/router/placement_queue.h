@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 
 #include "src/router/placer.h"
 
@@ -32,6 +33,8 @@ class PlacementQueue {
   void PlaceQueued(int64_t now_us);
 
  private:
+  // Whether its tenant's share of KV leaves a new request room: kWaitAside or kEnded if not.
+  std::optional<Placing> CheckShare(RouterRequest& request);
   bool BlocksRest(const PlacementClaim& claim) const;
 
   RouterState* const state_;

@@ -181,6 +181,10 @@ void Placer::Start(RouterRequest& request, RegisteredWorker* prefill, Registered
   if (!request.moves_kv) request.prefill_worker_id.clear();
   request.lifetime.Mark(RequestEvent::kAdmitted, now_us);
   request.merge.DropAhead();
+  if (!request.spec.is_own()) {
+    request.kv_hold.Begin(request.spec.kv, request.spec.model->id,
+                          request.spec.prompt.size() + request.merge.num_known());
+  }
 
   const PlacementSpec spec =
       SpecOf(request, request.attempt(), request.num_replayed, request.exact, now_us);

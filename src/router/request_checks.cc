@@ -73,6 +73,11 @@ void RequestChecks::Check(RouterRequest& request, int64_t now_us) {
     const bool served = state_->registry.Serves(request.spec.model->id);
     if (request.life.num_link_faults() > 0 && served) return;
     if (resumes) return table_->EndBad(request, ErrorCode::kWorkerLost);
+    if (request.awaits_share && served) {
+      RequestError error = PlainError(ErrorCode::kRateLimited);
+      error.expected = KvLimitOf(*request.spec.kv, state_->registry, request.spec.model->id).Text();
+      return table_->EndBad(request, error);
+    }
     return table_->EndBad(request, served ? table_->NoRoomError(request, ErrorCode::kQueueTimeout)
                                           : PlainError(ErrorCode::kNoWorkers));
   }

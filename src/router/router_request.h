@@ -18,6 +18,7 @@
 #include "src/router/choice_text.h"
 #include "src/router/client_pause.h"
 #include "src/router/generate_request.h"
+#include "src/router/kv_share.h"
 #include "src/router/request_traces.h"
 #include "src/router/retry_estimate.h"
 #include "src/router/router_prefix_index.h"
@@ -154,6 +155,8 @@ struct RouterRequest {
   TraceNotes notes;
 
   ClientPause pause;
+  KvHold kv_hold;             // while it is placed
+  bool awaits_share = false;  // while queued: its tenant holds its whole kv_share
 
   int64_t DeadlineUs() const {
     return spec.timeout_us > 0 ? spec.received_us + spec.timeout_us : INT64_MAX;

@@ -24,6 +24,11 @@ constexpr long kMaxPeerChainBytes = 64 << 10;
 constexpr const char* kSuites =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 
+// Of TLS 1.2, which old HTTP clients speak: those with forward secrecy and authenticated ciphers.
+constexpr const char* kTls12Suites = "ECDHE+AESGCM:ECDHE+CHACHA20";
+// The protocols that the HTTP port speaks, as ALPN writes lists of them.
+constexpr unsigned char kHttpProtocols[] = "\x08http/1.1";
+
 // Deleter of OpenSSL's objects.
 template <auto Free>
 struct OpensslFree {
@@ -153,6 +158,37 @@ StatusOr<StorePtr> MakeStore(const TlsFiles& files) {
   return store;
 }
 
+// A client that offers HTTP/2 only is told so, instead of being answered in what it does not speak.
+int ChooseHttpProtocol(SSL* /*ssl*/, const unsigned char** chosen, unsigned char* size,
+                       const unsigned char* offered, unsigned int num_offered, void* /*unused*/) {
+  unsigned char* found = nullptr;
+  const int result = SSL_select_next_proto(&found, size, kHttpProtocols, sizeof(kHttpProtocols) - 1,
+                                           offered, num_offered);
+  if (result != OPENSSL_NPN_NEGOTIATED) return SSL_TLSEXT_ERR_ALERT_FATAL;
+  *chosen = found;
+  return SSL_TLSEXT_ERR_OK;
+}
+
+// What clients of the HTTP port may do beyond the processes of the cluster.
+bool AdmitHttpClients(SSL_CTX* context, X509_STORE* store) {
+  const bool good = SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1 &&
+                    SSL_CTX_set_cipher_list(context, kTls12Suites) == 1;
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
+  // Browsers then offer certificates of this authority alone, and ask nobody where they have none.
+  STACK_OF(X509)* const authorities = X509_STORE_get1_all_certs(store);
+  for (int i = 0; i < sk_X509_num(authorities); ++i) {
+    SSL_CTX_add_client_CA(context, sk_X509_value(authorities, i));
+  }
+  sk_X509_pop_free(authorities, X509_free);
+  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET |
+                                   SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);
+  // One call reads one record: a client that sends others than data has no event loop for itself.
+  SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
+  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
+  SSL_CTX_set_alpn_select_cb(context, &ChooseHttpProtocol, nullptr);
+  return good;
+}
+
 bool SetUp(SSL_CTX* context, const std::vector<CertPtr>& chain, EVP_PKEY* key, X509_STORE* store) {
   bool good = SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
               SSL_CTX_set_ciphersuites(context, kSuites) == 1 &&
@@ -182,7 +218,8 @@ std::string TakeOpensslError() {
 
 TlsIdentity::~TlsIdentity() { SSL_CTX_free(context_); }
 
-StatusOr<std::shared_ptr<const TlsIdentity>> TlsIdentity::Load(const TlsFiles& files) {
+StatusOr<std::shared_ptr<const TlsIdentity>> TlsIdentity::Load(const TlsFiles& files,
+                                                               TlsPeers peers) {
   BATON_RETURN_IF_ERROR(CheckTlsFlags(files));
   if (files.empty()) return InvalidArgument("no TLS files are named");
   const std::string name = Named("--tls-cert", files.cert);
@@ -198,6 +235,9 @@ StatusOr<std::shared_ptr<const TlsIdentity>> TlsIdentity::Load(const TlsFiles& f
   ContextPtr context(SSL_CTX_new(TLS_method()));
   if (context == nullptr || !SetUp(context.get(), chain, key.get(), store.get())) {
     return InvalidArgument("{} cannot be used: {}", name, TakeOpensslError());
+  }
+  if (peers == TlsPeers::kHttpClients && !AdmitHttpClients(context.get(), store.get())) {
+    return InvalidArgument("{} cannot be used for HTTP: {}", name, TakeOpensslError());
   }
   return std::shared_ptr<const TlsIdentity>(new TlsIdentity(context.release()));
 }

@@ -1,5 +1,6 @@
 // TlsIdentity: a process's certificate, key and trusted authority, read and checked, ready to start
-// connections with. TLS 1.3 only, and both sides show a certificate of that authority.
+// connections with. Within the cluster that is TLS 1.3 only, and both sides show a certificate of
+// that authority. Clients of the HTTP port may speak TLS 1.2 and need no certificate.
 //
 // What is checked of a peer is that the authority vouches for it, not its host name: workers are
 // reached at addresses that no certificate can name in advance, and which worker answers is the
@@ -11,12 +12,19 @@
 
 #include <openssl/types.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "src/base/status.h"
 #include "src/tls/tls_files.h"
 
 namespace baton::tls {
+
+// Whom connections are with.
+enum class TlsPeers : uint8_t {
+  kCluster,      // processes of the cluster
+  kHttpClients,  // clients of the HTTP port; a certificate that one shows must be the authority's
+};
 
 // See the file comment.
 class TlsIdentity {
@@ -25,7 +33,8 @@ class TlsIdentity {
   // InvalidArgument too when the key is not the certificate's or wants a passphrase, or when the
   // certificate is not valid now. InvalidArgument also when it is not signed by the authority for
   // both ends of a connection.
-  static StatusOr<std::shared_ptr<const TlsIdentity>> Load(const TlsFiles& files);
+  static StatusOr<std::shared_ptr<const TlsIdentity>> Load(const TlsFiles& files,
+                                                           TlsPeers peers = TlsPeers::kCluster);
 
   ~TlsIdentity();
   TlsIdentity(const TlsIdentity&) = delete;

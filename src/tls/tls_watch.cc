@@ -17,11 +17,11 @@ TlsWatch::Stamps TlsWatch::StampsNow() const {
   return {StampOf(files_.cert), StampOf(files_.key), StampOf(files_.ca)};
 }
 
-StatusOr<std::unique_ptr<TlsWatch>> TlsWatch::Create(const TlsFiles& files) {
-  std::unique_ptr<TlsWatch> watch(new TlsWatch(files));
+StatusOr<std::unique_ptr<TlsWatch>> TlsWatch::Create(const TlsFiles& files, TlsPeers peers) {
+  std::unique_ptr<TlsWatch> watch(new TlsWatch(files, peers));
   // Before reading: a change in between is then found by the next look.
   watch->stamps_ = watch->StampsNow();
-  BATON_ASSIGN_OR_RETURN(watch->context_, TlsIdentity::Load(files));
+  BATON_ASSIGN_OR_RETURN(watch->context_, TlsIdentity::Load(files, peers));
   return watch;
 }
 
@@ -30,7 +30,7 @@ const TlsIdentity& TlsWatch::Current(int64_t now_us) {
   next_look_us_ = now_us + kLookIntervalUs;
   const Stamps stamps = StampsNow();
   if (stamps == stamps_) return *context_;
-  StatusOr<std::shared_ptr<const TlsIdentity>> loaded = TlsIdentity::Load(files_);
+  StatusOr<std::shared_ptr<const TlsIdentity>> loaded = TlsIdentity::Load(files_, peers_);
   if (loaded.ok()) {
     context_ = *std::move(loaded);
     stamps_ = stamps;

@@ -22,7 +22,8 @@ class TlsWatch {
   static constexpr int64_t kLookIntervalUs = 1'000'000;
 
   // Fails as TlsIdentity::Load does.
-  static StatusOr<std::unique_ptr<TlsWatch>> Create(const TlsFiles& files);
+  static StatusOr<std::unique_ptr<TlsWatch>> Create(const TlsFiles& files,
+                                                    TlsPeers peers = TlsPeers::kCluster);
 
   // For a connection that begins now. Looks at the files once in kLookIntervalUs at most, and reads
   // them only when one has changed.
@@ -38,11 +39,12 @@ class TlsWatch {
   };
   using Stamps = std::array<Stamp, 3>;
 
-  explicit TlsWatch(const TlsFiles& files) : files_(files) {}
+  TlsWatch(const TlsFiles& files, TlsPeers peers) : files_(files), peers_(peers) {}
   static Stamp StampOf(const std::string& path);
   Stamps StampsNow() const;
 
   const TlsFiles files_;
+  const TlsPeers peers_;
   std::shared_ptr<const TlsIdentity> context_;
   Stamps stamps_;  // of what context_ was made from
   int64_t next_look_us_ = 0;

@@ -74,6 +74,42 @@ TEST_F(GrpcKeysTest, CallsNeedAKeyOfTheFileAsItIsNow) {
   EXPECT_EQ(models_->ListModels(&old, {}, &listed).error_code(), grpc::UNAUTHENTICATED);
 }
 
+// A key opens no door to a foreign page or name, and an allowed page still needs one.
+TEST_F(GrpcKeysTest, SitesAreJudgedWithAndWithoutKeys) {
+  const TestKeyFile file(KeyEntry("a", "good"));
+  process_->Stop();
+  RouterConfig config = TestConfig();
+  config.api_keys_file = file.path();
+  config.sites.origins = {*http::SiteOrigin::Parse("https://a.example")};
+  StartProcess(config);
+  const auto ask = [this](const std::string& line, const std::string& fields) {
+    http::RawClient client(PortOf(process_->http_address()));
+    client.Send(line + " HTTP/1.1\r\nConnection: close\r\n" + fields + "\r\n");
+    return client.ReceiveAll();
+  };
+  const std::string chat = "POST /v1/chat/completions";
+  const std::string local = "Host: localhost\r\nContent-Length: 0\r\n";
+  const std::string key = "Authorization: Bearer good\r\n";
+  const std::string friendly = "Origin: https://a.example\r\n";
+  const std::string allows = "Access-Control-Allow-Origin: https://a.example";
+  const std::string preflight =
+      ask("OPTIONS /v1/chat/completions",
+          "Host: localhost\r\n" + friendly + "Access-Control-Request-Method: POST\r\n");
+  EXPECT_EQ(preflight.find("HTTP/1.1 204"), 0u) << preflight;
+  const std::string keyless = ask(chat, local + friendly);
+  EXPECT_EQ(keyless.find("HTTP/1.1 401"), 0u) << keyless;
+  EXPECT_NE(keyless.find(allows), std::string::npos) << "the page may read why";
+  const std::string known = ask(chat, local + friendly + key);
+  EXPECT_EQ(known.find("HTTP/1.1 400"), 0u) << "its body is none: " << known;
+  EXPECT_NE(known.find(allows), std::string::npos);
+  const std::string foreign = ask(chat, local + key + "Origin: https://evil.example\r\n");
+  EXPECT_EQ(foreign.find("HTTP/1.1 403"), 0u) << foreign;
+  EXPECT_NE(foreign.find("origin_not_allowed"), std::string::npos);
+  const std::string renamed = ask("GET /v1/models", "Host: evil.example\r\n" + key);
+  EXPECT_EQ(renamed.find("HTTP/1.1 403"), 0u) << renamed;
+  EXPECT_NE(renamed.find("host_not_allowed"), std::string::npos);
+}
+
 TEST_F(GrpcKeysTest, ARouterDoesNotStartWithoutItsKeys) {
   RouterConfig config = TestConfig();
   config.api_keys_file = "/nowhere/keys.yaml";

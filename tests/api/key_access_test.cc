@@ -1,5 +1,7 @@
 // API keys over HTTP: the security table of every route, the shapes of refusals, limits, and what
 // keeps tenants apart.
+#include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -21,6 +23,19 @@ using testing::Ne;
 using testing::Not;
 
 const std::string kBody = R"({"messages":[{"role":"user","content":"hello"}],"max_tokens":4})";
+
+// A clock whose wall time an operator, or a time server, may set.
+class SteppedClock final : public Clock {
+ public:
+  int64_t NowUs() const override { return steady_.NowUs(); }
+  int64_t WallUnixMs() const override { return steady_.WallUnixMs() + step_ms_; }
+  void AdvanceMs(int64_t delta_ms) { steady_.AdvanceMs(delta_ms); }
+  void StepWallMs(int64_t delta_ms) { step_ms_ += delta_ms; }
+
+ private:
+  FakeClock steady_;
+  std::atomic<int64_t> step_ms_{0};
+};
 
 // A server whose keys are "key-a" and "key-b", of the tenants a and b; `more`: a's limit.
 class KeyAccessTest : public HttpApiTest {
@@ -60,7 +75,7 @@ class KeyAccessTest : public HttpApiTest {
   }
 
   TestKeyFile file_;
-  FakeClock key_clock_;
+  SteppedClock key_clock_;
   std::unique_ptr<KeyRing> ring_;
   std::unique_ptr<HttpApi> keyed_;
 };
@@ -111,8 +126,11 @@ TEST_F(KeyAccessTest, RefusalsHaveTheFormOfTheirSurface) {
   EXPECT_EQ(Text(*anthropic, {"error", "type"}), "authentication_error");
   EXPECT_THAT(Text(*anthropic, {"error", "message"}), HasSubstr("is not known here"));
   EXPECT_THAT(anthropic->body, Not(HasSubstr("sk-secret")));
+  const auto ollama = AskWhole("POST", "/api/chat", {});
+  EXPECT_EQ(ollama->status, 401);
+  EXPECT_THAT(Text(*ollama, {"error"}), HasSubstr("No API key was given"));
   EXPECT_THAT(submitter_.refused(), Contains(401));
-  EXPECT_THAT(ring_->MetricsText(), HasSubstr("reason=\"missing\"} 1\n"));
+  EXPECT_THAT(ring_->MetricsText(), HasSubstr("reason=\"missing\"} 2\n"));
   EXPECT_THAT(ring_->MetricsText(), HasSubstr("reason=\"unknown\"} 1\n"));
 }
 
@@ -157,9 +175,76 @@ TEST_F(KeyAccessTest, RequestsOfAMinuteAreCountedPerTenant) {
   const auto messages = AskWhole("POST", "/v1/messages", Bearer("key-a"));
   EXPECT_EQ(messages->status, 429);
   EXPECT_EQ(Text(*messages, {"error", "type"}), "rate_limit_error");
+  const auto ollama = AskWhole("POST", "/api/chat", Bearer("key-a"));
+  EXPECT_EQ(ollama->status, 429);
+  EXPECT_THAT(Text(*ollama, {"error"}), HasSubstr("2 requests a minute"));
+  const auto responses = AskWhole("POST", "/v1/responses", Bearer("key-a"));
+  EXPECT_EQ(responses->status, 429);
+  EXPECT_EQ(Text(*responses, {"error", "code"}), "rate_limit_exceeded");
+  for (const auto& refused : {messages, ollama, responses}) {
+    EXPECT_EQ(refused->Header("Retry-After"), "30");
+    EXPECT_EQ(refused->Header("x-ratelimit-limit-requests"), "2");
+    EXPECT_EQ(refused->Header("x-ratelimit-remaining-requests"), "0");
+    EXPECT_EQ(refused->Header("x-ratelimit-reset-requests"), "60.000s");
+  }
   EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-b"))->status, 200) << "another tenant";
   key_clock_.AdvanceMs(30'001);
   EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);
+}
+
+TEST_F(KeyAccessTest, StepsOfTheWallClockGiveAndTakeNothing) {
+  constexpr int64_t kDayMs = 86'400'000;
+  Serve("requests_per_minute: 1");
+  AnswerWith("Hi");
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);
+  for (const int64_t step_ms : {kDayMs, -2 * kDayMs, -365 * kDayMs}) {
+    key_clock_.StepWallMs(step_ms);
+    const auto refused = AskWhole("POST", kChatPath, Bearer("key-a"));
+    EXPECT_EQ(refused->status, 429);
+    EXPECT_EQ(refused->Header("Retry-After"), "60");
+  }
+  key_clock_.AdvanceMs(60'001);
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);
+  key_clock_.AdvanceMs(kDayMs);  // a suspended machine
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 429) << "one minute's worth";
+}
+
+TEST_F(KeyAccessTest, AnswersAreCountedByTenantAndCode) {
+  Serve("requests_per_minute: 2");
+  AnswerWith("Hi");
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 200);
+  EXPECT_EQ(AskWhole("GET", "/v1/models", Bearer("key-a"))->status, 200);
+  EXPECT_EQ(AskWhole("GET", "/v1/nothing", Bearer("key-a"))->status, 404);
+  submitter_.answer = [](const router::GenerateRequest&, router::ResponseSink& sink) {
+    sink.OnFailed(router::PlainError(router::ErrorCode::kWorkerLost));
+  };
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 503);
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("key-a"))->status, 429);
+  EXPECT_EQ(AskWhole("POST", kChatPath, Bearer("nobody"))->status, 401);
+  const std::map<int, uint64_t> wanted = {{200, 2}, {404, 1}, {429, 1}, {503, 1}};
+  EXPECT_EQ(ring_->Find("key-a")->num_answered(), wanted);
+  EXPECT_EQ(ring_->Find("key-b")->num_answered(), (std::map<int, uint64_t>{{200, 0}}));
+}
+
+TEST_F(KeyAccessTest, TheRouterKnowsWhoseKvItIs) {
+  Serve("kv_share: 0.25");
+  router::TenantKv* asked = nullptr;
+  submitter_.answer = [&asked](const router::GenerateRequest& request, router::ResponseSink& sink) {
+    asked = request.kv.get();
+    router::RequestError error = router::PlainError(router::ErrorCode::kRateLimited);
+    error.expected = "kv_share 0.25, 4 of 16 tokens of KV";
+    sink.OnFailed(error);
+  };
+  const auto refused = AskWhole("POST", kChatPath, Bearer("key-a"));
+  EXPECT_EQ(refused->status, 429);
+  EXPECT_THAT(refused->body, HasSubstr("kv_share 0.25"));
+  EXPECT_NE(refused->Header("Retry-After"), "");
+  const auto tenant = ring_->Find("key-a");
+  EXPECT_EQ(asked, tenant->kv().get());
+  EXPECT_EQ(tenant->kv()->share(), 0.25);
+  EXPECT_EQ(tenant->num_refused(TenantLimit::kKvShare), 1u);
+  EXPECT_EQ(ring_->Find("key-b")->kv()->share(), 0) << "it has none";
 }
 
 TEST_F(KeyAccessTest, TokensOfPromptAndAnswerAreCounted) {

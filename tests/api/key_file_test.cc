@@ -50,6 +50,15 @@ TEST(KeyFileTest, KeysOfOneTenantShareItsLimits) {
   }
 }
 
+TEST(KeyFileTest, AShareIsANumberUpToOne) {
+  for (const auto& [text, wanted] : {std::pair("0.25", 0.25), {"1", 1.0}, {"1e-3", 1e-3}}) {
+    const auto file = ParseKeyFile(KeyEntry("a", "a", std::string("kv_share: ") + text));
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ(file->tenants[0].limits.kv_share, wanted);
+  }
+  EXPECT_EQ(ParseKeyFile(KeyEntry("a", "a"))->tenants[0].limits.kv_share, 0) << "no limit";
+}
+
 TEST(KeyFileTest, EachBadFileIsToldItsLine) {
   const std::string good = KeyEntry("a", "a");
   struct Case {
@@ -74,7 +83,12 @@ TEST(KeyFileTest, EachBadFileIsToldItsLine) {
       {KeyEntry("a", "a", "concurrency: 1.5"), "line 3: concurrency must be a whole"},
       {KeyEntry("a", "a", "concurrency: 99999999999999999999"), "from 1 to 1000000000"},
       {KeyEntry("a", "a", "concurrency: [1]"), "line 3: concurrency must be a whole"},
-      {KeyEntry("a", "a", "kv_share: 0.5"), "line 3: kv_share is not supported"},
+      {KeyEntry("a", "a", "kv_share: 0"), "line 3: kv_share must be a number above 0"},
+      {KeyEntry("a", "a", "kv_share: -0.1"), "line 3: kv_share must be a number above 0"},
+      {KeyEntry("a", "a", "kv_share: 1.01"), "at most 1; leave it out for none"},
+      {KeyEntry("a", "a", "kv_share: nan"), "line 3: kv_share must be a number above 0"},
+      {KeyEntry("a", "a", "kv_share: half"), "line 3: kv_share must be a number above 0"},
+      {KeyEntry("a", "a", "kv_share: 0.5x"), "line 3: kv_share must be a number above 0"},
       {KeyEntry("a", "a", "rpm: 5"), "is not known; an entry has"},
       {KeyEntry("a", "a", "tenant: b"), "stands twice"},
       {good + KeyEntry("b", "a"), "line 3: the key of line 1 again"},

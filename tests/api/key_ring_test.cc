@@ -1,8 +1,11 @@
 // Keys that a file has now, and had before it changed.
 #include "src/api/key_ring.h"
 
+#include <atomic>
 #include <chrono>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -90,8 +93,16 @@ TEST(KeyRingTest, MetricsHaveTheTenantsOfTheFile) {
   EXPECT_THAT(text, HasSubstr("tenant=\"a\",limit=\"requests\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("tenant=\"b\",limit=\"tokens\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("reason=\"unknown\"} 50\n")) << "also those that are not logged";
+  EXPECT_THAT(text, HasSubstr("baton_tenant_requests_total{role=\"router\",worker=\"router-0\","
+                              "model=\"\",tenant=\"b\",code=\"200\"} 0\n"));
+  ring.Find("b")->CountAnswered(200);
+  ring.Find("b")->CountAnswered(429);
+  ring.Find("b")->CountAnswered(429);
+  EXPECT_THAT(ring.MetricsText(), HasSubstr("tenant=\"b\",code=\"200\"} 1\n"));
+  EXPECT_THAT(ring.MetricsText(), HasSubstr("tenant=\"b\",code=\"429\"} 2\n"));
   file.Write(KeyEntry("b", "b"));
   ring.Look();
+  EXPECT_THAT(ring.MetricsText(), HasSubstr("tenant=\"b\",code=\"429\"} 2\n"));
   EXPECT_THAT(ring.MetricsText(), Not(HasSubstr("tenant=\"a\"")));
 }
 
@@ -107,11 +118,46 @@ TEST(KeyRingTest, ManyTenantsHaveOneSeriesForTheRest) {
   for (const char* const key : {"1000", "1001"}) {
     (void)(*made)->Find(key)->TakeRequest(now_us);
     (void)(*made)->Find(key)->TakeRequest(now_us);
+    (*made)->Find(key)->CountAnswered(200);
   }
   const std::string metrics = (*made)->MetricsText();
   EXPECT_THAT(metrics, HasSubstr("tenant=\"t999\",limit=\"requests\"} 0\n"));
   EXPECT_THAT(metrics, Not(HasSubstr("tenant=\"t1000\"")));
   EXPECT_THAT(metrics, HasSubstr("tenant=\"(other)\",limit=\"requests\"} 2\n"));
+  EXPECT_THAT(metrics, HasSubstr("tenant=\"other\",code=\"200\"} 2\n"));
+}
+
+TEST(KeyRingTest, AReloadUnderLoadLosesNoKeyThatStays) {
+  const TestKeyFile file(KeyEntry("a", "stays") + KeyEntry("b", "old"));
+  const auto made = KeyRing::Create(file.path());
+  ASSERT_TRUE(made.ok()) << made.status();
+  KeyRing& ring = **made;
+  std::atomic<bool> is_over{false};
+  std::atomic<int> num_missed{0};
+  std::atomic<int> num_found{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.emplace_back([&] {
+      while (!is_over.load()) {
+        const auto tenant = ring.Find("stays");
+        if (tenant == nullptr || tenant->name() != "a") num_missed.fetch_add(1);
+        if (tenant != nullptr) (void)tenant->TakeRequest(ring.clock().NowUs());
+        (void)ring.Find("old");
+        num_found.fetch_add(1);
+      }
+    });
+  }
+  for (int i = 0; i < 100; ++i) {
+    const std::string limit = "requests_per_minute: " + std::to_string(i + 1);
+    file.Write(KeyEntry("c" + std::to_string(i), "new") + KeyEntry("a", "stays", limit));
+    ring.Look();
+    EXPECT_NE(ring.Find("new"), nullptr);
+  }
+  is_over = true;
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(num_missed.load(), 0);
+  EXPECT_GT(num_found.load(), 0);
+  EXPECT_EQ(ring.Find("old"), nullptr);
 }
 
 // The bound is 20 us; a build with sanitizers on a busy machine gets fifty times that.

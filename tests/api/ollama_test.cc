@@ -92,6 +92,12 @@ TEST_F(OllamaTest, NoMessagesLoadAModel) {
   const auto chat = Post(kOllamaChat, R"({"model":"toy","messages":[],"keep_alive":-1})");
   EXPECT_EQ(Fixed(chat->body), R"({"model":"toy","created_at":"T","message":{"role":"assistant",)"
                                R"("content":""},"done":true,"done_reason":"load"})");
+  for (const char* const keep : {"0", "300", "0.5", R"("5m")", R"("-1")", R"("1h30m")", R"("1.5s")",
+                                 R"("-1m")", R"("0")", "null"}) {
+    const std::string body =
+        std::string(R"({"model":"toy","messages":[],"keep_alive":)") + keep + "}";
+    EXPECT_EQ(Text(*Post(kOllamaChat, body), {"done_reason"}), "load") << keep;
+  }
   const auto generate = Post(kOllamaGenerate, R"({"model":"toy"})");
   EXPECT_EQ(Text(*generate, {"done_reason"}), "load");
   EXPECT_EQ(submitter_.num_submitted(), 0u);
@@ -164,6 +170,13 @@ TEST_F(OllamaTest, WrongFieldsAreNamed) {
       {kOllamaChat, "{" + kAsk + R"(,"format":"xml"})", "'format'"},
       {kOllamaChat, "{" + kAsk + R"(,"stream":"yes"})", "'stream'"},
       {kOllamaChat, "{" + kAsk + R"(,"keep_alive":{}})", "'keep_alive'"},
+      {kOllamaChat, "{" + kAsk + R"(,"keep_alive":"zz"})", "'keep_alive'"},
+      {kOllamaChat, "{" + kAsk + R"(,"keep_alive":""})", "'keep_alive'"},
+      {kOllamaChat, "{" + kAsk + R"(,"keep_alive":"5m3"})", "'keep_alive'"},
+      {kOllamaChat, R"({"model":"toy","messages":[],"keep_alive":"5x"})", "'keep_alive'"},
+      {kOllamaGenerate, R"({"model":"toy","keep_alive":"m"})", "'keep_alive'"},
+      {kOllamaChat, "{" + kAsk + R"(,"options":{"top_k":-7}})", "'options.top_k'"},
+      {kOllamaChat, "{" + kAsk + R"(,"options":{"top_k":"x"}})", "'options.top_k'"},
       {kOllamaChat, R"({"messages":[{"role":"user","content":"a","images":["AA=="]}]})",
        "'messages[0].images'"},
       {kOllamaChat, R"({"messages":[{"role":"robot","content":"a"}]})", "'messages[0].role'"},

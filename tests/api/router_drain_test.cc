@@ -76,6 +76,14 @@ TEST_F(RouterDrainTest, IdleDrainIsQuick) {
   EXPECT_LT(steady_clock::now() - start, seconds(4));
 }
 
+// A stop without a drain, as after two signals: nobody is to come back here.
+TEST_F(RouterDrainTest, AStopAloneEndsReadiness) {
+  JoinPair();
+  ASSERT_TRUE(WaitReady(true));
+  process_->Stop();
+  EXPECT_FALSE(process_->ready());
+}
+
 // New connections are taken for the whole grace, and running streams have their time after it.
 TEST_F(RouterDrainTest, TheTimeoutBeginsBehindTheGrace) {
   Restart(/*grace_us=*/600'000, /*timeout_us=*/300'000);

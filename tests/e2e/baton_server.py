@@ -124,7 +124,7 @@ class Server:
             self.process.kill()
             raise AssertionError(self.output())
         self.router = next(p for p in self.topology() if p["role"] == "router")
-        self.http = "http://" + self.router["http"]
+        self.http = ("https://" if "https" in self.router else "http://") + self.router["http"]
         self.grpc = self.router["grpc"]
         if credentials is None:
             self.channel = grpc.insecure_channel(self.grpc)

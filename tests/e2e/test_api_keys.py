@@ -63,7 +63,10 @@ def test_a_bad_file_is_one_line(tmp_path):
     path = tmp_path / "keys.yaml"
     path.write_text("- tenant: a\n")
     bad = (str(path), "line 1: the entry has no sha256")
-    for name, said in (bad, ("/nowhere/keys", "--api-keys /nowhere/keys")):
+    twice = tmp_path / "twice.yaml"
+    write(twice, entry("a", "one"), entry("b", "one"))
+    shared = (str(twice), "again; a key has one tenant")
+    for name, said in (bad, shared, ("/nowhere/keys", "--api-keys /nowhere/keys")):
         run = subprocess.run(
             [BIN, "serve", "smollm2:135m", "--api-keys", name],
             capture_output=True,

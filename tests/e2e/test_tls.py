@@ -1,5 +1,7 @@
 """A cluster with certificates: it serves, and whoever has none of its authority stays outside."""
 
+import http.client
+import json
 import os
 import re
 import secrets
@@ -67,9 +69,13 @@ def member(flags):
 @pytest.fixture(scope="module")
 def server(authority):
     flags = authority.issue("node")
-    with Server("--transport", "tcp", *flags, credentials=ordinary_client(authority)) as server:
-        server.flags = flags
-        yield server
+    # Clients of this module trust the authority: Python's, and those that it starts.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", authority.cert)
+        args = ["--transport", "tcp", "--tls-http", "on", *flags]
+        with Server(*args, credentials=ordinary_client(authority)) as server:
+            server.flags = flags
+            yield server
 
 
 def code_of(address, credentials):
@@ -99,11 +105,44 @@ def test_it_answers_over_both_apis(server):
     verified = metric(decode, "baton_kv_transfer_bytes_total", 'transport="tcp"')
     assert verified >= over_grpc.timings.kv_bytes
     assert metric(decode, "baton_kv_tls_bytes_total") == verified
-    # The HTTP port stays plaintext: what ends TLS there stands in front of it.
+    assert server.http.startswith("https://")
     status, _, body = server.post(
         "/v1/completions", {"prompt": PROMPT, "max_tokens": 8, "temperature": 0}
     )
     assert status == 200 and body["choices"][0]["text"] == over_grpc.texts[0]
+
+
+def test_the_http_port_speaks_tls_alone(server):
+    host, port = server.router["http"].rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=20) as plain:
+        plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = plain.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"https://" in answer
+    chat = [BIN, "chat", "--url", server.http, "--prompt", "Hi", "--max-tokens", "4"]
+    run = subprocess.run(chat, capture_output=True, timeout=60)
+    assert run.returncode == 0 and run.stdout.strip(), run.stderr
+    # Who does not trust the authority is told how to.
+    run = subprocess.run(
+        chat, capture_output=True, timeout=60, env={**os.environ, "SSL_CERT_FILE": "/nowhere"}
+    )
+    assert run.returncode == 1 and b"SSL_CERT_FILE" in run.stderr
+    # The admin port has no TLS, and says so.
+    top = [BIN, "top", "--once", "--admin", "https://" + server.router["admin"]]
+    run = subprocess.run(top, capture_output=True, timeout=60)
+    assert run.returncode == 2 and b"http://HOST:PORT" in run.stderr
+
+
+def test_a_stream_over_tls_ends_with_its_client(server):
+    body = {"prompt": PROMPT, "max_tokens": 1500, "stream": True, "ignore_eos": True}
+    host, port = server.router["http"].rsplit(":", 1)
+    connection = http.client.HTTPSConnection(host, int(port), timeout=60)
+    connection.request("POST", "/v1/completions", json.dumps(body),
+                       {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    assert response.status == 200 and response.readline().startswith(b"data: ")
+    response.close()
+    connection.close()
+    wait_until(server.ledger_is_clean, 5, "the answer is aborted")
 
 
 def test_the_grpc_port_of_the_router(server, authority):
@@ -177,6 +216,8 @@ def test_what_cannot_work_is_refused_at_the_start(authority):
     assert code == 2 and "--tls-ca is missing" in line
     code, line = failure_of("decode", "--router", "127.0.0.1:1", "--model", MODEL, *flags[2:])
     assert code == 2 and "--tls-cert is missing" in line
+    code, line = failure_of("serve", MODEL, "--tls-http", "on")
+    assert code == 2 and "--tls-http on: give --tls-cert" in line
     mixed = [*flags[:2], *other[2:4], *flags[4:]]
     for command in (["serve", MODEL], ["router", "--grpc", "127.0.0.1:0"],
                     ["decode", "--router", "127.0.0.1:1", "--model", MODEL]):

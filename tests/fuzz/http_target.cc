@@ -82,9 +82,11 @@ Dialogue Talk(const std::vector<std::string_view>& pieces) {
   boost::asio::ip::tcp::socket socket(*loop, boost::asio::ip::tcp::v4(), ends[0]);
   bool is_closed = false;
   StreamSweep sweep(loop.get());
-  auto connection = std::make_shared<HttpConnection>(loop, std::move(socket), &sweep, &shared,
-                                                     [&](HttpConnection*) { is_closed = true; });
-  connection->Start();
+  HandshakeTurns turns(loop.get());
+  auto connection =
+      std::make_shared<HttpConnection>(loop, HttpWire(std::move(socket), nullptr, &turns), &sweep,
+                                       &shared, [&](HttpConnection*) { is_closed = true; });
+  connection->Start(/*is_refused=*/false);
   for (const std::string_view piece : pieces) {
     if (is_closed) break;
     (void)!send(peer.get(), piece.data(), piece.size(), MSG_NOSIGNAL);

@@ -62,6 +62,7 @@ ACCEPTED = {
         {"worker": {"hostNetwork": True}}, pools(update={"maxSurge": 0, "maxUnavailable": 1})
     ),
     "tls": {"tls": {"existingSecret": "baton-tls"}},
+    "tls-http": {"tls": {"existingSecret": "baton-tls", "http": True}},
     "host-network-clients": merged(
         {"worker": {"hostNetwork": True}},
         {"networkPolicy": {"clients": [{"podSelector": {}}, {"ipBlock": {"cidr": "10.0.0.0/8"}}]}},

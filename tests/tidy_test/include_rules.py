@@ -12,7 +12,7 @@ TABLE = {
     "src/wire": ["src/base"],
     "src/tls": ["src/base"],
     "src/rpc": ["src/base", "src/tls"],
-    "src/http": ["src/base"],
+    "src/http": ["src/base", "src/tls"],
     "src/device": ["src/base"],
     "kernels": ["src/base", "src/device"],
     "kvcache": ["src/base"],

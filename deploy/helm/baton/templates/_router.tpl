@@ -42,6 +42,9 @@ spec:
             - --prefill-wait-ms={{ int $r.prefillWaitMs }}
             - --drain-timeout={{ int $r.drainTimeoutSeconds }}
             {{- include "baton.secretArgs" . | nindent 12 }}
+            {{- if .Values.tls.http }}
+            - --tls-http=on
+            {{- end }}
             {{- range $r.extraArgs }}
             - {{ . | quote }}
             {{- end }}

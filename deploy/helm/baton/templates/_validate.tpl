@@ -101,6 +101,9 @@
 {{- if and $r.podDisruptionBudget.enabled (has (toString $r.podDisruptionBudget.maxUnavailable) (list "0" "0%")) -}}
 {{- fail "router.podDisruptionBudget.maxUnavailable is 0: no node with a router could ever be drained" -}}
 {{- end -}}
+{{- if and .Values.tls.http (not .Values.tls.existingSecret) -}}
+{{- fail "tls.http without tls.existingSecret: name the Secret with tls.crt, tls.key and ca.crt" -}}
+{{- end -}}
 {{- range $api := list "http" "grpc" -}}
 {{- $route := index $.Values.gatewayApi $api -}}
 {{- if and $route.enabled (not $route.parentRefs) -}}
