@@ -440,6 +440,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
   exchange.arrival.tool_style = parts_.tool_style;
+  exchange.arrival.tool_metrics = parts_.tool_metrics;
   const auto items = std::make_shared<StoredItems>(stored_items_.Of(exchange.arrival.tenant));
   if (!surface.read({body, exchange.request.headers, items}, &asked, &error)) {
     return Refuse(exchange, error);
