@@ -47,6 +47,8 @@ struct BatchPlan {
 struct ItemResult {
   TokenId token = 0;      // sampled
   bool finished = false;  // by SequenceLimits::After: the sequence is removed
+  // No token could be sampled yet. The sequence stays as it was before the step, and awaits.
+  bool retry = false;
 };
 
 }  // namespace baton::scheduler

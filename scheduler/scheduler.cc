@@ -133,9 +133,10 @@ Status Scheduler::CanReserve(const SequenceSpec& spec, uint32_t num_held) const 
   BATON_RETURN_IF_ERROR(CheckFits(spec));
   const uint32_t need =
       BlocksToReserve(static_cast<uint32_t>(spec.tokens.size()), spec.num_choices) - num_held;
-  const bool owed = !waiting_.empty() && (blocked_ || waiting_.front()->preempted);
+  const Sequence* const first = FirstWaiting();
+  const bool owed = first != nullptr && (blocked_ || first->preempted);
   if (owed) {
-    return ResourceExhausted("sequence {} waits for KV blocks", waiting_.front()->id());
+    return ResourceExhausted("sequence {} waits for KV blocks", first->id());
   }
   if (pool_->num_available() < need + GrowthReserve()) {
     return ResourceExhausted("the request needs {} KV blocks, {} are free, {} are kept to decode",
@@ -252,6 +253,7 @@ void Scheduler::Unlist(Sequence* sequence) {
 }
 
 void Scheduler::Erase(Sequence* sequence) {
+  MarkAwaiting(sequence, false);
   Unlist(sequence);
   sequence->table.Release(pool_);
   sequences_.erase(sequence->id());
@@ -265,10 +267,25 @@ bool Scheduler::Hold(SequenceId id) {
   const bool decodes =
       sequence->state == SequenceState::kReady || sequence->state == SequenceState::kRunning;
   if (!decodes) return false;
+  MarkAwaiting(sequence, false);
   Unlist(sequence);
   sequence->state = SequenceState::kPromptDone;
   ++num_prompt_done_;
   return true;
+}
+
+void Scheduler::SetAwaiting(SequenceId id, bool awaits) {
+  BATON_CHECK(!in_step_, "sequence {} is marked during a step", id);
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return;
+  Sequence* const sequence = found->second.get();
+  if (sequence->state != SequenceState::kPromptDone) MarkAwaiting(sequence, awaits);
+}
+
+void Scheduler::MarkAwaiting(Sequence* sequence, bool awaits) {
+  if (sequence->awaits == awaits) return;
+  sequence->awaits = awaits;
+  awaits ? ++num_awaiting_ : --num_awaiting_;
 }
 
 bool Scheduler::Remove(SequenceId id) {
@@ -306,7 +323,7 @@ void Scheduler::PlanDecode() {
   size_t i = 0;
   while (i < decoding_.size()) {
     Sequence* sequence = decoding_[i];
-    if (i >= config_.max_running) {
+    if (sequence->awaits || plan_.items.size() >= config_.max_running) {
       sequence->state = SequenceState::kReady;
       ++i;
       continue;
@@ -370,15 +387,29 @@ void Scheduler::PlanPrefill() {
     Sequence* sequence = NextPrompt(&next_prefilling);
     if (sequence == nullptr) return;
     const uint32_t num_tokens = ChunkFor(*sequence);
+    if (num_tokens == 0 && sequence->awaits) continue;
     if (num_tokens == 0) return;
     AddChunk(sequence, num_tokens);
   }
 }
 
+// A prompt that awaits gets blocks while there is more of it than its last one, and while half of
+// the prompts that hold blocks do not await.
+Sequence* Scheduler::FirstWaiting() const {
+  if (num_awaiting_ == 0) return waiting_.empty() ? nullptr : waiting_.front();
+  const auto num_held = static_cast<size_t>(std::count_if(
+      prefilling_.begin(), prefilling_.end(), [](const Sequence* s) { return s->awaits; }));
+  const bool has_room = 2 * num_held < config_.max_prefilling;
+  const auto first = std::find_if(waiting_.begin(), waiting_.end(), [&](const Sequence* s) {
+    return !s->awaits || (has_room && s->num_remaining() > config_.block_size);
+  });
+  return first == waiting_.end() ? nullptr : *first;
+}
+
 Sequence* Scheduler::NextPrompt(size_t* next_prefilling) {
   Sequence* running =
       *next_prefilling < prefilling_.size() ? prefilling_[*next_prefilling] : nullptr;
-  Sequence* waiting = waiting_.empty() ? nullptr : waiting_.front();
+  Sequence* waiting = FirstWaiting();
   const bool waiting_first = waiting != nullptr && (running == nullptr || waiting->preempted ||
                                                     ComesFirst(waiting, running));
   if (waiting_first && !blocked_ && prefilling_.size() < config_.max_prefilling &&
@@ -406,7 +437,7 @@ bool Scheduler::Admit(Sequence* sequence) {
   const uint32_t num_hits = sequence->table.size();
   const bool grown = sequence->table.Grow(pool_, need, BlockState::kComputing, sequence->spec.uid);
   BATON_CHECK(grown, "{} blocks are free, {} are not to be had", pool_->num_available(), need);
-  waiting_.erase(waiting_.begin());
+  EraseFrom(&waiting_, sequence);
   sequence->num_kept_blocks = num_hits;
   sequence->num_hit_tokens = num_hits * config_.block_size;
   sequence->num_computed = sequence->num_hit_tokens;
@@ -460,6 +491,11 @@ uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
   const uint32_t room = config_.max_batch_tokens - plan_.num_tokens();
   uint32_t limit = std::min({sequence.num_remaining(), config_.max_chunk, room});
   if (LogsChunk(sequence)) limit = std::min(limit, kMaxPromptLogRows - plan_.num_log_rows);
+  if (sequence.awaits) {
+    // The last chunk is that of the token to sample; the ones before it end with a block.
+    limit =
+        std::min(limit, (sequence.num_remaining() - 1) / config_.block_size * config_.block_size);
+  }
   if (limit == 0) return 0;
   const uint32_t fit = cost_.MaxChunk(plan_.shape, sequence.num_computed, limit, target_us);
   if (fit == sequence.num_remaining()) return fit;
@@ -563,6 +599,11 @@ void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
   Sequence* sequence = found->second.get();
   if (sequence->ended) return Erase(sequence);
   sequence->planned = false;
+  if (result.retry) {
+    BATON_CHECK(item.wants_logits && !item.ends_prompt && !sequence->planned_ahead,
+                "sequence {} cannot take its step again", item.id);
+    return MarkAwaiting(sequence, true);
+  }
   sequence->num_computed += item.num_tokens;
   KeepFullBlocks(sequence);
   if (!item.is_decode) backlog_tokens_ -= item.num_tokens;
@@ -598,6 +639,7 @@ SchedulerLoad Scheduler::Load() const {
   load.num_waiting = static_cast<uint32_t>(waiting_.size());
   load.num_prefilling = static_cast<uint32_t>(prefilling_.size());
   load.num_prompt_done = num_prompt_done_;
+  load.num_awaiting = num_awaiting_;
   load.num_running = static_cast<uint32_t>(decoding_.size());
   load.backlog_tokens = backlog_tokens_;
   load.num_preemptions = num_preemptions_;
@@ -615,8 +657,10 @@ SchedulerLoad Scheduler::Load() const {
 
 Status Scheduler::Audit() const {
   uint64_t backlog = 0;
+  uint32_t num_awaiting = 0;
   size_t listed = num_prompt_done_;
   for (const auto& [id, sequence] : sequences_) {
+    num_awaiting += sequence->awaits ? 1 : 0;
     const bool holds = sequence->state != SequenceState::kWaiting;
     if (holds == sequence->table.empty()) {
       return Internal("sequence {} is {} and holds {} blocks", id,
@@ -636,6 +680,9 @@ Status Scheduler::Audit() const {
   }
   if (backlog != backlog_tokens_) {
     return Internal("{} tokens are to be computed, the counter says {}", backlog, backlog_tokens_);
+  }
+  if (num_awaiting != num_awaiting_) {
+    return Internal("{} sequences await, the counter says {}", num_awaiting, num_awaiting_);
   }
   if (!std::is_sorted(decoding_.begin(), decoding_.end(), IsOlder) ||
       !std::is_sorted(waiting_.begin(), waiting_.end(), WaitsBefore)) {

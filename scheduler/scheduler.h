@@ -13,7 +13,7 @@
 //  1. Every sequence that AddWaiting or AddBound accepted leaves by a finished ItemResult, Fork,
 //     or Remove; a sequence that could never fit is refused by AddWaiting.
 //  2. A plan has at most max_running decode rows and max_batch_tokens tokens; every running one
-//     is in it.
+//     is in it. Of a sequence that awaits, a plan has only chunks that nothing is sampled after.
 //  3. A sequence's table holds blocks for every token of its item before the plan is returned.
 //  4. The oldest sequence that decodes is never preempted for a younger one.
 //  5. Between Plan and the Finish that leaves no planned step nothing is added or removed.
@@ -70,6 +70,7 @@ struct SchedulerLoad {
   uint32_t num_prefilling = 0;   // prompts being computed
   uint32_t num_prompt_done = 0;  // computed, waiting for their hand-off
   uint32_t num_running = 0;      // ready or decoding
+  uint32_t num_awaiting = 0;     // of all: their next token cannot be sampled yet
   uint64_t backlog_tokens = 0;   // tokens accepted and not computed
   int64_t backlog_us = 0;        // predicted time to compute them
   uint64_t num_preemptions = 0;  // since the start
@@ -108,6 +109,11 @@ class Scheduler {
   // is gone afterwards.
   void Fork(SequenceId id, std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies);
 
+  // Whether the next token of a sequence cannot be sampled yet: for instance, its grammar is being
+  // compiled. Other sequences go on meanwhile. Nothing when it is not here, or its prompt is done.
+  // Not during a step.
+  void SetAwaiting(SequenceId id, bool awaits);
+
   // Stops a sequence that decodes: it keeps its blocks, is planned no more, and leaves by Remove.
   // For KV that moves to another worker. False when it is not decoding (it may have lost its
   // blocks).
@@ -134,7 +140,8 @@ class Scheduler {
   void Finish(std::span<const ItemResult> results, int64_t elapsed_us, int64_t now_us);
 
   // True while some sequence waits, prefills or decodes. If Plan is empty all the same, every one
-  // of them waits for blocks that others hold (hand-offs, reservations): wait for an event.
+  // of them waits for blocks that others hold (hand-offs, reservations), or awaits: wait for an
+  // event.
   bool HasWork() const;
   SchedulerLoad Load() const;
   const StepCost& cost() const { return cost_; }
@@ -179,6 +186,9 @@ class Scheduler {
   Sequence* YoungestHolder() const;
   void Preempt(Sequence* sequence);
   void PlanPrefill();
+  // The first waiting prompt that may be admitted; null when there is none.
+  Sequence* FirstWaiting() const;
+  void MarkAwaiting(Sequence* sequence, bool awaits);
   // The next prompt to work on: admits a waiting one when it comes first and fits.
   Sequence* NextPrompt(size_t* next_prefilling);
   bool Admit(Sequence* sequence);
@@ -206,6 +216,7 @@ class Scheduler {
   List prefilling_;  // by priority
   List decoding_;    // ready and running, by age: the first max_running run
   uint32_t num_prompt_done_ = 0;
+  uint32_t num_awaiting_ = 0;
   uint64_t backlog_tokens_ = 0;  // of waiting_ and prefilling_
   uint64_t num_preemptions_ = 0;
   bool blocked_ = false;  // the first waiting prompt found no blocks in the last plan

@@ -78,6 +78,7 @@ struct Sequence {
   bool planned = false;        // is an item of the current plan
   bool planned_ahead = false;  // is an item of the plan after the current one
   bool ended = false;          // finished when it was planned ahead: leaves with that plan
+  bool awaits = false;         // its next token cannot be sampled yet; see SetAwaiting
 
   SequenceId id() const { return spec.id; }
   uint32_t num_tokens() const { return static_cast<uint32_t>(spec.tokens.size()); }

@@ -27,6 +27,7 @@ AnswerText::AnswerText(const AnswerPlan& plan, uint32_t num_choices)
     }
     if (plan.tools != nullptr) {
       choice.parser = text::ToolParser::Create(plan.tools->style, plan.tools->rules);
+      choice.tally = std::make_unique<CallTally>(plan.tool_metrics, plan.tools->style);
     }
   }
 }
@@ -85,12 +86,16 @@ void AnswerText::ReadCalls(const TokenOutput& token, Choice* choice, TokenText* 
   text->content = tool_parts_.content;
   deltas_.clear();
   for (CallPiece& piece : tool_parts_.calls) {
+    choice->tally->Add(piece);
     ToolCallDelta& delta = deltas_.emplace_back();
     delta.index = piece.index;
     delta.name = std::move(piece.name);
     delta.arguments = std::move(piece.arguments);
     if (delta.name.empty()) continue;
     delta.id = ToolCallId(plan_.id, token.choice, delta.index, plan_.tools->id_style);
+  }
+  if (token.finish != FinishReason::kNone) {
+    choice->tally->End(/*is_cut=*/token.finish == FinishReason::kLength);
   }
   text->tool_calls = deltas_;
   text->in_call = parser.in_call();

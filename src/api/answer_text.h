@@ -15,6 +15,7 @@
 
 #include "src/api/build_request.h"
 #include "src/api/tool_calls.h"
+#include "src/api/tool_metrics.h"
 #include "src/router/submit.h"
 #include "src/text/reasoning_splitter.h"
 #include "src/text/tools/tool_parser.h"
@@ -51,6 +52,7 @@ class AnswerText {
   struct Choice {
     std::optional<text::ReasoningSplitter> splitter;  // none: everything is content
     std::unique_ptr<text::ToolParser> parser;         // null: no calls are read
+    std::unique_ptr<CallTally> tally;                 // with the parser
     bool is_closed = false;                           // its thoughts have ended
     uint32_t num_reasoning_tokens = 0;
     uint32_t num_code_points = 0;  // of its tokens, and of the prompt that is echoed

@@ -15,6 +15,7 @@
 
 #include "absl/functional/any_invocable.h"
 
+#include "src/api/tool_metrics.h"
 #include "src/base/bounded_queue.h"
 #include "src/base/thread.h"
 #include "src/router/request_error.h"
@@ -101,6 +102,7 @@ struct ApiParts {
   bool serves_ui = true;            // --ui
   // Whom the public API serves; null: everybody, without limits.
   KeyRing* keys = nullptr;
+  const ToolMetrics* tool_metrics = nullptr;  // null: calls of tools are not counted
 };
 
 }  // namespace baton::api

@@ -474,6 +474,7 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
     return false;
   }
   SetToolReading(params, arrival.tool_style, built);
+  built->plan.tool_metrics = arrival.tool_metrics;
   return SetPrompts(params, arrival, built, error) && CheckEcho(*built, error) &&
          SetPromptLog(params, built, error) && SetForm(params, *model, built, error) &&
          SetToolGrammar(params, built, error);

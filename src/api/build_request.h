@@ -15,6 +15,7 @@
 
 #include "src/api/params.h"
 #include "src/api/tool_calls.h"
+#include "src/api/tool_metrics.h"
 #include "src/base/span_ids.h"
 #include "src/router/generate_request.h"
 #include "src/router/request_error.h"
@@ -62,7 +63,8 @@ struct AnswerPlan {
   std::optional<uint32_t> prompt_logprobs;  // alternatives in the field of that name
   bool splits_reasoning = false;  // the model may think, and its thoughts have a field of their own
   bool opens_reasoning = false;   // the prompt ends within thoughts
-  std::shared_ptr<const ToolReading> tools;  // null: no calls are read
+  std::shared_ptr<const ToolReading> tools;   // null: no calls are read
+  const ToolMetrics* tool_metrics = nullptr;  // counts them; null = nobody does
   bool is_constrained = false;  // the answer has a grammar: a cut one says that it is incomplete
   // Texts that may end a choice, for stop_reason.
   std::vector<std::string> stop;
@@ -127,6 +129,7 @@ struct Arrival {
   bool splits_reasoning = true;               // where the request does not say
   std::optional<text::ToolStyle> tool_style;  // likewise; absent = as the template says
   std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
+  const ToolMetrics* tool_metrics = nullptr;  // outlives the answer; null = calls are not counted
   std::string tenant;                         // of the API key; "" = the server asks for none
 };
 

@@ -156,6 +156,7 @@ void GenerateCall::Begin(std::shared_ptr<GenerateCall> self,
   arrival.stream = stream;
   arrival.splits_reasoning = parts_.splits_reasoning;
   arrival.tool_style = parts_.tool_style;
+  arrival.tool_metrics = parts_.tool_metrics;
   // Here: the port takes more, for the workers, and what waits is held in memory.
   const size_t num_bytes = message->ByteSizeLong();
   if (num_bytes > limits::kMaxBodyBytes) return Refuse(RequestError{ErrorCode::kBodyTooLarge}, "");

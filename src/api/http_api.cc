@@ -446,6 +446,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
   exchange.arrival.tool_style = parts_.tool_style;
+  exchange.arrival.tool_metrics = parts_.tool_metrics;
   if (!surface.read({body, exchange.request.headers, stored_items_, exchange.arrival.tenant},
                     &asked, &error)) {
     return Refuse(exchange, error);

@@ -182,7 +182,8 @@ class RouterProcessImpl final : public RouterProcess {
             .sse_ping_ms = config_.sse_ping_ms,
             .events = events_.get(),
             .serves_ui = config_.serves_ui,
-            .keys = keys_.get()};
+            .keys = keys_.get(),
+            .tool_metrics = &tool_metrics_};
   }
   void SetHealth(bool ready);
   void AddRouterRow(Topology* topology) const;
@@ -200,6 +201,7 @@ class RouterProcessImpl final : public RouterProcess {
   const std::shared_ptr<RouterInbox> inbox_;
   MetricsRegistry metrics_;
   const SpanMetrics span_metrics_ = RegisterSpanMetrics(&metrics_);
+  const ToolMetrics tool_metrics_{&metrics_};
   std::unique_ptr<OtlpExporter> spans_;  // null without --otlp-endpoint; outlives the router
   GrpcWorkerConnector connector_;
   GrpcRegistryService registry_service_;

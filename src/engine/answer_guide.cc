@@ -1,6 +1,7 @@
 #include "src/engine/answer_guide.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <optional>
 #include <string>
@@ -45,12 +46,16 @@ bool HasBit(TokenId token, std::span<const uint32_t> words) {
 
 }  // namespace
 
-// The insides of a guide. The mutex belongs to who takes tokens and computes the mask: the thread
-// of AnswerGuides, or the one that wants the mask.
+// The insides of a guide. One thread at a time computes, and says so by `is_computing_`: the mask
+// and all that makes it belong to that thread. The mutex is held for looking only.
 class GuideState {
  public:
-  GuideState(AnswerGuides* guides, SharedGrammar grammar, std::span<const TokenId> tokens)
-      : guides_(guides), grammar_(std::move(grammar)), untaken_(tokens.begin(), tokens.end()) {}
+  GuideState(AnswerGuides* guides, SharedGrammar grammar, std::span<const TokenId> tokens,
+             AnswerGuide::OnReady on_ready)
+      : guides_(guides),
+        grammar_(std::move(grammar)),
+        untaken_(tokens.begin(), tokens.end()),
+        on_ready_(std::move(on_ready)) {}
 
   void Add(TokenId token) {
     MutexLock lock(mutex_);
@@ -58,16 +63,74 @@ class GuideState {
     has_mask_ = false;
   }
 
+  // A state is in a queue once at most. False: it is in one already.
+  bool Enqueue() {
+    MutexLock lock(mutex_);
+    return !std::exchange(is_queued_, true);
+  }
+  void Dequeue() {
+    MutexLock lock(mutex_);
+    is_queued_ = false;
+  }
+  // Nothing is compiled yet.
+  bool is_new() {
+    MutexLock lock(mutex_);
+    return num_masks_ == 0;
+  }
+
+  // Computes the mask of all tokens, unless another thread is at it.
   void Compute() {
     MutexLock lock(mutex_);
-    ComputeLocked();
+    if (is_computing_ || IsDone()) return;
+    is_computing_ = true;
+    while (!IsDone()) {
+      taken_.swap(untaken_);
+      lock.Unlock();
+      const int64_t begin_us = SystemClock().NowUs();
+      const Status status = CatchUp();
+      taken_.clear();
+      const int64_t took_us = SystemClock().NowUs() - begin_us;
+      if (guides_->on_mask_) guides_->on_mask_(took_us);
+      lock.Lock();
+      status_ = status;
+      is_slow_ = is_slow_ || (num_masks_ > 0 && took_us >= AnswerGuides::kSlowMaskUs);
+      ++num_masks_;
+      has_mask_ = untaken_.empty();
+    }
+    is_computing_ = false;
+    const bool is_asked_for = std::exchange(is_asked_for_, false);
+    lock.Unlock();
+    changed_.NotifyAll();
+    if (is_asked_for) Notify();
+  }
+
+  // Whether a caller in a hurry may compute the mask.
+  bool IsQuick() {
+    MutexLock lock(mutex_);
+    return IsDone() || (num_masks_ > 0 && !is_slow_);
+  }
+
+  bool WaitForMask(int64_t wait_us) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(wait_us);
+    MutexLock lock(mutex_);
+    while (!IsDone() && changed_.WaitUntil(mutex_, deadline)) {
+    }
+    is_asked_for_ = !IsDone();
+    return !is_asked_for_;
   }
 
   StatusOr<std::span<const uint32_t>> Mask() {
+    Compute();
     MutexLock lock(mutex_);
-    ComputeLocked();
+    while (!IsDone()) changed_.Wait(mutex_);
     if (!status_.ok()) return status_;
     return std::span<const uint32_t>(mask_);
+  }
+
+  // No call of OnReady comes afterwards.
+  void Detach() {
+    MutexLock lock(notice_mutex_);
+    on_ready_ = nullptr;
   }
 
  private:
@@ -79,22 +142,22 @@ class GuideState {
     kGrammar,   // all that comes follows the grammar
   };
 
-  void ComputeLocked() BATON_REQUIRES(mutex_) {
-    if (has_mask_ || !status_.ok()) return;
-    const int64_t begin_us = SystemClock().NowUs();
-    status_ = CatchUp();
-    has_mask_ = true;
-    if (guides_->on_mask_) guides_->on_mask_(SystemClock().NowUs() - begin_us);
+  bool IsDone() const BATON_REQUIRES(mutex_) { return has_mask_ || !status_.ok(); }
+
+  // The mutex is held over the call, so that Detach waits for a call that has begun. The callee
+  // posts a message.
+  void Notify() {
+    MutexLock lock(notice_mutex_);
+    if (on_ready_) on_ready_();
   }
 
-  Status CatchUp() BATON_REQUIRES(mutex_) {
+  Status CatchUp() {
     if (place_ == Place::kNew) BATON_RETURN_IF_ERROR(Compile());
-    for (const TokenId token : untaken_) BATON_RETURN_IF_ERROR(Take(token));
-    untaken_.clear();
+    for (const TokenId token : taken_) BATON_RETURN_IF_ERROR(Take(token));
     return FillMask();
   }
 
-  Status Compile() BATON_REQUIRES(mutex_) {
+  Status Compile() {
     BATON_ASSIGN_OR_RETURN(const GrammarCache::Vocabulary* const vocabulary,
                            guides_->grammars_->GetVocabulary());
     tokenizer_ = vocabulary->tokenizer.get();
@@ -107,7 +170,7 @@ class GuideState {
   }
 
   // The place of the first token.
-  Status Begin() BATON_REQUIRES(mutex_) {
+  Status Begin() {
     place_ = Place::kGrammar;
     if (grammar_->start == GrammarStart::kAfterThoughts) place_ = Place::kThoughts;
     if (grammar_->start != GrammarStart::kMayThink) return OkStatus();
@@ -121,7 +184,7 @@ class GuideState {
     return OkStatus();
   }
 
-  Status Take(TokenId token) BATON_REQUIRES(mutex_) {
+  Status Take(TokenId token) {
     if (!tokenizer_->IsValid(token)) {
       return FailedPrecondition("output token {} is outside the vocabulary", token);
     }
@@ -142,7 +205,7 @@ class GuideState {
     return TakeAnswer(std::span(&token, 1));
   }
 
-  Status TakeThought(TokenId token) BATON_REQUIRES(mutex_) {
+  Status TakeThought(TokenId token) {
     tail_ += tokenizer_->TokenBytes(token);
     const size_t end = tail_.find(kThoughtsEnd);
     if (end == std::string::npos) {
@@ -159,13 +222,13 @@ class GuideState {
     return TakeAnswer(rest);
   }
 
-  Status TakeAnswer(std::span<const TokenId> tokens) BATON_REQUIRES(mutex_) {
+  Status TakeAnswer(std::span<const TokenId> tokens) {
     BATON_ASSIGN_OR_RETURN(const size_t num_taken, state_->Accept(tokens));
     if (num_taken == tokens.size()) return OkStatus();
     return FailedPrecondition("output token {} does not follow the grammar", tokens[num_taken]);
   }
 
-  Status FillMask() BATON_REQUIRES(mutex_) {
+  Status FillMask() {
     switch (place_) {
       case Place::kNew:
       case Place::kGrammar:
@@ -190,49 +253,87 @@ class GuideState {
   AnswerGuides* const guides_;
   const SharedGrammar grammar_;
   Mutex mutex_;
-  const Tokenizer* tokenizer_ BATON_GUARDED_BY(mutex_) = nullptr;
-  std::optional<GrammarState> state_ BATON_GUARDED_BY(mutex_);
-  Place place_ BATON_GUARDED_BY(mutex_) = Place::kNew;
-  std::vector<TokenId> opening_ BATON_GUARDED_BY(mutex_);  // tokens of the tag that begins thoughts
-  size_t num_opened_ BATON_GUARDED_BY(mutex_) = 0;
-  std::string tail_ BATON_GUARDED_BY(mutex_);  // of the thoughts: may begin the tag that ends them
+  CondVar changed_;  // is_computing_ became false
   std::vector<TokenId> untaken_ BATON_GUARDED_BY(mutex_);
-  std::vector<uint32_t> mask_ BATON_GUARDED_BY(mutex_);
-  bool has_mask_ BATON_GUARDED_BY(mutex_) = false;  // mask_, or status_, is of all tokens
+  bool is_queued_ BATON_GUARDED_BY(mutex_) = false;
+  bool is_computing_ BATON_GUARDED_BY(mutex_) = false;
+  bool has_mask_ BATON_GUARDED_BY(mutex_) = false;      // mask_ is of all tokens
+  bool is_asked_for_ BATON_GUARDED_BY(mutex_) = false;  // OnReady is owed
+  bool is_slow_ BATON_GUARDED_BY(mutex_) = false;       // a mask took kSlowMaskUs
+  uint64_t num_masks_ BATON_GUARDED_BY(mutex_) = 0;
   Status status_ BATON_GUARDED_BY(mutex_);
+  Mutex notice_mutex_;
+  AnswerGuide::OnReady on_ready_ BATON_GUARDED_BY(notice_mutex_);
+
+  // Owned by the thread that computes. When none does, the guide's thread reads mask_.
+  const Tokenizer* tokenizer_ = nullptr;
+  std::optional<GrammarState> state_;
+  Place place_ = Place::kNew;
+  std::vector<TokenId> opening_;  // tokens of the tag that begins thoughts
+  size_t num_opened_ = 0;
+  std::string tail_;  // of the thoughts: may begin the tag that ends them
+  std::vector<TokenId> taken_;
+  std::vector<uint32_t> mask_;
 };
+
+AnswerGuide::~AnswerGuide() { state_->Detach(); }
 
 void AnswerGuide::Accept(TokenId token) {
   state_->Add(token);
-  guides_->Begin(state_);
+  (void)guides_->Begin(state_);
+}
+
+bool AnswerGuide::IsReady(int64_t wait_us) {
+  // A mask that no queue takes is computed here: after Stop, or when more guides have tokens than
+  // can run at once.
+  const bool is_here = state_->IsQuick() || !guides_->Begin(state_);
+  if (is_here) state_->Compute();
+  return state_->WaitForMask(wait_us);
 }
 
 StatusOr<std::span<const uint32_t>> AnswerGuide::Mask() { return state_->Mask(); }
 
 AnswerGuides::AnswerGuides(text::GrammarCache* grammars, OnMask on_mask)
     : grammars_(grammars), on_mask_(std::move(on_mask)) {
-  thread_ = Thread("grammar", [this] {
-    constexpr int64_t kForever = std::numeric_limits<int64_t>::max() / 4000;
-    while (!queue_.closed()) {
-      const std::optional<std::shared_ptr<GuideState>> next = queue_.Pop(kForever);
-      // One that nobody else holds has ended.
-      if (next.has_value() && next->use_count() > 1) (*next)->Compute();
-    }
-  });
+  grammar_thread_ = Thread("grammar", [this] { Work(&first_masks_); });
+  mask_thread_ = Thread("mask", [this] { Work(&later_masks_); });
+}
+
+void AnswerGuides::Work(Queue* queue) {
+  constexpr int64_t kForever = std::numeric_limits<int64_t>::max() / 4000;
+  while (!queue->closed()) {
+    const std::optional<std::shared_ptr<GuideState>> next = queue->Pop(kForever);
+    if (!next.has_value()) continue;
+    (*next)->Dequeue();
+    // One that nobody else holds has ended.
+    if (next->use_count() > 1) (*next)->Compute();
+  }
 }
 
 void AnswerGuides::Stop() {
-  queue_.Close();
-  thread_.Join();
+  first_masks_.Close();
+  later_masks_.Close();
+  grammar_thread_.Join();
+  mask_thread_.Join();
 }
 
-std::unique_ptr<AnswerGuide> AnswerGuides::Follow(const SharedGrammar& grammar,
-                                                  std::span<const TokenId> tokens) {
-  auto state = std::make_shared<GuideState>(this, grammar, tokens);
-  Begin(state);
+StatusOr<std::unique_ptr<AnswerGuide>> AnswerGuides::Follow(const SharedGrammar& grammar,
+                                                            std::span<const TokenId> tokens,
+                                                            AnswerGuide::OnReady on_ready) {
+  auto state = std::make_shared<GuideState>(this, grammar, tokens, std::move(on_ready));
+  if (!Begin(state) && !first_masks_.closed()) {
+    return ResourceExhausted("{} answers wait for their grammars, the limit is {}", kMaxQueued,
+                             kMaxQueued);
+  }
   return std::unique_ptr<AnswerGuide>(new AnswerGuide(this, std::move(state)));
 }
 
-void AnswerGuides::Begin(const std::shared_ptr<GuideState>& state) { (void)queue_.TryPush(state); }
+bool AnswerGuides::Begin(const std::shared_ptr<GuideState>& state) {
+  if (!state->Enqueue()) return true;
+  Queue& queue = state->is_new() ? first_masks_ : later_masks_;
+  if (queue.TryPush(state)) return true;
+  state->Dequeue();
+  return false;
+}
 
 }  // namespace baton::engine

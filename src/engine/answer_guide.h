@@ -1,15 +1,16 @@
 // AnswerGuide: which tokens may come next in one choice whose answer follows a grammar.
-// AnswerGuides: the thread that computes masks beside the forward pass.
+// AnswerGuides: the threads that compute masks beside the forward pass.
 //
 // 1. A mask is a pure function of the grammar, the tokenizer and the output tokens: a guide that
 //    takes the tokens of another worker's answer goes on as that one would.
-// 2. The mask of a token is begun when the token before it is accepted, on the thread of
-//    AnswerGuides. A caller that needs a mask which nobody has begun computes it itself. So no
-//    mask waits for a full queue.
-// 3. An error of a guide stays: each later mask gives it again.
-//
-// A grammar compiles with its first mask. The router has compiled it before, within
-// text::GrammarLimits; a step that needs the mask first waits so long at most.
+// 2. The first mask compiles the grammar and replays the output: up to text::GrammarLimits, 2 s.
+// One
+//    thread does nothing else, so that no other mask waits for a compilation. At most kMaxQueued
+//    guides wait for it.
+// 3. A later mask is begun when the token before it is accepted, on a second thread. IsReady
+//    computes one that nobody has begun, unless one of this guide has taken kSlowMaskUs. So an
+//    engine thread waits for no compilation and for no slow mask.
+// 4. An error of a guide stays: each later mask gives it again.
 #ifndef BATON_ENGINE_ANSWER_GUIDE_H_
 #define BATON_ENGINE_ANSWER_GUIDE_H_
 
@@ -32,11 +33,21 @@ namespace baton::engine {
 class AnswerGuides;
 class GuideState;
 
-// See the file comment. One thread; the insides are shared with that of AnswerGuides.
+// See the file comment. One thread; the insides are shared with those of AnswerGuides.
 class AnswerGuide {
  public:
+  // A call when a mask is there for which IsReady did not wait. By a thread of AnswerGuides; it
+  // may post a message, and nothing else. No call comes after the end of the guide.
+  using OnReady = std::function<void()>;
+
+  ~AnswerGuide();
+
   // Takes the next output token and begins the mask of the one after it.
   void Accept(TokenId token);
+
+  // Whether Mask returns at once: the mask is there, or an error. Waits at most `wait_us` for it,
+  // and computes it where the file comment says so. When false, OnReady is called once.
+  bool IsReady(int64_t wait_us);
 
   // Bits of the tokens that may come next: bit i % 32 of words[i / 32]. Valid until Accept. Waits
   // where it is not computed yet. InvalidArgument: the grammar does not compile.
@@ -55,8 +66,10 @@ class AnswerGuide {
 // See the file comment. Outlives its guides.
 class AnswerGuides {
  public:
-  // More guides than choices that run at once.
+  // Of each thread. More guides than choices that run at once.
   static constexpr size_t kMaxQueued = 4 * limits::kMaxRunning;
+  // A guide with such a mask is not asked on the engine thread any more.
+  static constexpr int64_t kSlowMaskUs = 2'000;
 
   // How long a mask took, with the compilation of its grammar where there was one. Called by the
   // thread that computed it; must not block.
@@ -65,23 +78,34 @@ class AnswerGuides {
   // `grammars` outlives it. `on_mask` may be empty.
   explicit AnswerGuides(text::GrammarCache* grammars, OnMask on_mask = nullptr);
   ~AnswerGuides() { Stop(); }
-  // Ends the thread after the mask that it computes; from then on callers compute all masks
+  // Ends the threads after the masks that they compute; from then on callers compute all masks
   // themselves. Idempotent.
   void Stop();
 
   // A guide after `tokens` of output, and the mask of the next token is begun. Any thread.
-  std::unique_ptr<AnswerGuide> Follow(const wire::SharedGrammar& grammar,
-                                      std::span<const TokenId> tokens);
+  // ResourceExhausted: kMaxQueued guides wait for their first mask.
+  StatusOr<std::unique_ptr<AnswerGuide>> Follow(const wire::SharedGrammar& grammar,
+                                                std::span<const TokenId> tokens,
+                                                AnswerGuide::OnReady on_ready = nullptr);
+
+  // Guides that wait for their first mask, without the one that is computed. Any thread.
+  size_t num_waiting() const { return first_masks_.size(); }
 
  private:
   friend class AnswerGuide;
   friend class GuideState;
-  void Begin(const std::shared_ptr<GuideState>& state);
+  using Queue = BoundedQueue<std::shared_ptr<GuideState>>;
+
+  // False: the queue is full, or closed.
+  bool Begin(const std::shared_ptr<GuideState>& state);
+  static void Work(Queue* queue);
 
   text::GrammarCache* const grammars_;
   const OnMask on_mask_;
-  BoundedQueue<std::shared_ptr<GuideState>> queue_{kMaxQueued};
-  Thread thread_;
+  Queue first_masks_{kMaxQueued};
+  Queue later_masks_{kMaxQueued};
+  Thread grammar_thread_;
+  Thread mask_thread_;
 };
 
 }  // namespace baton::engine

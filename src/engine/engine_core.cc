@@ -28,6 +28,9 @@ using scheduler::SchedulerConfig;
 
 namespace {
 
+// Requests whose grammar is compiled already start in the turn that they come in.
+constexpr int64_t kStartGuideWaitUs = 2'000;
+
 SchedulerConfig WithBlockSize(SchedulerConfig config, uint32_t block_size) {
   config.block_size = block_size;
   return config;
@@ -125,6 +128,7 @@ bool EngineCore::Turn() {
   now_us_ = parts_.clock->NowUs();
   inbox_->Take(&pending_);
   if (in_flight_ && (!pending_.empty() || now_us_ >= NextDueUs())) Settle();
+  guide_wait_us_ = kStartGuideWaitUs;
   // Handling an event may not add to the vector: only Take does.
   for (EngineEvent& event : pending_) Handle(std::move(event));
   numbers_.num_events += pending_.size();
@@ -184,6 +188,9 @@ void EngineCore::Handle(EngineEvent event) {
     std::vector<LiveRequest*> all;
     requests_.ForEach([&](LiveRequest& request) { all.push_back(&request); });
     for (LiveRequest* request : all) Abandon(request, RequestState::kFailed, fail->status);
+  } else if (auto* ready = std::get_if<MaskReady>(&event)) {
+    LiveRequest* const request = requests_.Find(ready->uid);
+    if (request != nullptr) AwaitMasksOrEnd(request);
   } else if (auto* debug = std::get_if<DebugRequest>(&event)) {
     AnswerDebug(debug->query.get());
   }

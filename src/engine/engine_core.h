@@ -138,6 +138,14 @@ class EngineCore : private TransferOwner, private model::LayerHook {
                         const Status& status) override;
   LiveRequest* FindLive(const RequestKey& key) const;
 
+  // engine_guides.cc: masks of requests with a grammar. Nothing to do for those without.
+  Status FollowGrammar(LiveRequest* request);  // ResourceExhausted: too many wait for theirs
+  bool HasMask(AnswerGuide* guide);            // of the next token; waits as guide_wait_us_ allows
+  // Lets the scheduler sample the request's sequences as soon as their masks are there. The error
+  // of a guide that cannot go on: the request must end.
+  Status AwaitMasks(LiveRequest* request);
+  void AwaitMasksOrEnd(LiveRequest* request);
+
   // engine_step.cc: one step.
   bool RunStep();
   // False when there is nothing to compute.
@@ -208,6 +216,8 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   uint64_t last_sequence_id_ = 0;
   int64_t now_us_ = 0;    // of this turn
   DestStart dest_start_;  // of the request being admitted
+  // How long this turn may still wait for masks: with the events, then with the sampling.
+  int64_t guide_wait_us_ = 0;
 
   // The state of the step being run.
   std::vector<EngineEvent> pending_;  // taken, not handled

@@ -86,6 +86,11 @@ struct FailAll {
   Status status;
 };
 
+// A mask is there that a request had to wait for.
+struct MaskReady {
+  RequestUid uid;
+};
+
 // Asks for rows of /debug.
 struct DebugRequest {
   std::shared_ptr<DebugQuery> query;
@@ -94,7 +99,7 @@ struct DebugRequest {
 using EngineEvent =
     std::variant<std::monostate, StartRequest, CancelRequest, CloseSession, RenewSession,
                  PeerMessage, PeerConnected, PeerLost, ReceiveProgress, SliceRefused, ReceiveClosed,
-                 SendClosed, BeginDrain, FailAll, DebugRequest>;
+                 SendClosed, BeginDrain, FailAll, MaskReady, DebugRequest>;
 
 }  // namespace baton::engine
 

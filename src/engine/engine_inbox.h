@@ -5,8 +5,9 @@
 //   refusable  new requests, peers' control messages, progress, debug queries: refused once
 //              `capacity` events wait; their senders have an answer for that (a rejection, a
 //              repetition by lease, the next progress).
-//   certain    ends and closings, each of which frees something. Never refused; their number is
-//              bounded by what they end: requests, sessions, transfers and connections have limits.
+//   certain    ends and closings, each of which frees something, and masks that requests wait for.
+//              Never refused; their number is bounded by what they end or wake: requests, sessions,
+//              transfers and connections have limits.
 //
 // Invariants
 //  1. Events of one thread arrive in order.

@@ -78,10 +78,13 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
   auto owned = std::make_unique<LiveRequest>(std::move(*spec), now_us_);
   owned->limits = {.max_tokens = owned->spec.sampling.max_tokens,
                    .max_context = config_.max_context};
+  if (const Status status = FollowGrammar(owned.get()); !status.ok()) {
+    return Reject(owned->spec, status);
+  }
   if (const Status status = Admit(owned.get()); !status.ok()) return Reject(owned->spec, status);
 
-  if (owned->spec.sampling.grammar) owned->FollowGrammar(parts_.guides);
   LiveRequest* const request = requests_.Add(std::move(owned));
+  const RequestKey key = request->spec.key;
   RenewLease(request->spec.session);
   numbers_.prompt_tokens += num_tokens;
   ++numbers_.states[static_cast<size_t>(RequestState::kAccepted)];
@@ -95,6 +98,7 @@ void EngineCore::StartRequestNow(std::unique_ptr<RequestSpec> spec) {
     // Last: when the receive cannot be opened the request ends here.
     dests_.Start(request->spec, std::move(dest_start_), now_us_);
   }
+  if (LiveRequest* const started = FindLive(key)) AwaitMasksOrEnd(started);
 }
 
 // A request is a word from the router: nobody renews while nothing runs, and the rest of an old
@@ -464,6 +468,8 @@ void EngineCore::OnDestBound(const RequestKey& key, const Seal& seal,
   StartChoices(request);
   scheduler_.AddBound(MakeSequenceSpec(*request, SequenceId()), blocks, starts_, &copies_, now_us_);
   CopyBlocks();
+  // A guide that cannot go on ends the request when the next token is sampled.
+  (void)AwaitMasks(request);
   if (request->num_open_choices == 0) End(request, RequestState::kFinished, OkStatus());
 }
 

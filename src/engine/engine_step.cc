@@ -31,6 +31,9 @@ using scheduler::StepShape;
 
 namespace {
 
+// All masks of a step together may be late by so much: about the time of the step itself.
+constexpr int64_t kLateMaskWaitUs = 5'000;
+
 // All but the logits.
 SampleQuery QueryOf(const LiveRequest& request, const Choice& choice) {
   return {.params = &request.spec.sampling, .state = &choice.sampler, .choice = choice.index};
@@ -307,6 +310,7 @@ void EngineCore::LogPrompts(const BatchPlan& plan) {
 
 void EngineCore::SampleAll(const BatchPlan& plan) {
   const StageRange sample(parts_.stages, StepStage::kSample);
+  guide_wait_us_ = kLateMaskWaitUs;
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const BatchItem& item = plan.items[i];
     ItemResult& result = results_.emplace_back();
@@ -321,6 +325,11 @@ void EngineCore::SampleAll(const BatchPlan& plan) {
       continue;
     }
     Choice* const choice = &request->choices[uses_[i].choice];
+    if (choice->guide != nullptr && !HasMask(choice->guide.get())) {
+      result.retry = true;  // the row is computed again once the mask is there
+      ++numbers_.num_late_masks;
+      continue;
+    }
     if (uses_[i].is_prompt) BecomeChoice(request, choice);
     if (!Sample(request, *choice, i)) {
       result.finished = true;  // the sequence leaves now, the request fails after the step

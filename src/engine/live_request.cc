@@ -35,12 +35,13 @@ LiveRequest::LiveRequest(RequestSpec request_spec, int64_t now_us)
   for (uint32_t i = 0; i < spec.num_choices; ++i) choices.emplace_back(spec, i);
 }
 
-void LiveRequest::FollowGrammar(AnswerGuides* guides) {
+Status LiveRequest::FollowGrammar(AnswerGuides* guides, const AnswerGuide::OnReady& on_ready) {
   const auto replayed = std::span<const TokenId>(spec.tokens).subspan(spec.num_prompt_tokens);
   for (Choice& choice : choices) {
-    choice.guide = guides->Follow(spec.sampling.grammar, replayed);
-    if (spec.kind == RequestKind::kSource) return;
+    BATON_ASSIGN_OR_RETURN(choice.guide, guides->Follow(spec.sampling.grammar, replayed, on_ready));
+    if (spec.kind == RequestKind::kSource) break;
   }
+  return OkStatus();
 }
 
 FinishReason LiveRequest::After(const Choice& choice, TokenId token,

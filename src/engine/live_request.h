@@ -37,8 +37,9 @@ struct LiveRequest {
   // OK to decode this many more, or why the choice ends after the token it just got.
   scheduler::FinishReason After(const Choice& choice, TokenId token,
                                 std::span<const TokenId> eog) const;
-  // Gives the choices their guides, after the output that is replayed. Once.
-  void FollowGrammar(AnswerGuides* guides);
+  // Gives the choices their guides, after the output that is replayed. Once. ResourceExhausted as
+  // AnswerGuides::Follow; the request must end then.
+  Status FollowGrammar(AnswerGuides* guides, const AnswerGuide::OnReady& on_ready);
   uint32_t num_replayed() const {
     return static_cast<uint32_t>(spec.tokens.size()) - spec.num_prompt_tokens;
   }

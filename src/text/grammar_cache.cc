@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 namespace baton::text {
@@ -30,11 +31,34 @@ StatusOr<const GrammarCache::Vocabulary*> GrammarCache::GetVocabulary() {
 }
 
 StatusOr<Grammar> GrammarCache::Compile(GrammarKind kind, std::string_view text) {
+  MutexLock lock(mutex_);
   if (std::optional<Grammar> found = Find(kind, text)) return *std::move(found);
-  BATON_ASSIGN_OR_RETURN(const Vocabulary* const vocabulary, GetVocabulary());
-  BATON_ASSIGN_OR_RETURN(Grammar grammar, Grammar::Compile(vocabulary->tokens, kind, text));
-  Keep(kind, text, grammar);
+  const auto same = std::find_if(flights_.begin(), flights_.end(), [&](const auto& flight) {
+    return flight->kind == kind && flight->text == text;
+  });
+  if (same != flights_.end()) {
+    const std::shared_ptr<Flight> other = *same;
+    while (!other->result.has_value()) landed_.Wait(mutex_);
+    return *other->result;
+  }
+  const auto mine = std::make_shared<Flight>(Flight{.kind = kind, .text = std::string(text)});
+  flights_.push_back(mine);
+  ++num_compilations_;
+  lock.Unlock();
+  StatusOr<Grammar> grammar = CompileAlone(kind, text);
+  // Kept before the flight is gone: no third thread finds neither.
+  if (grammar.ok()) Keep(kind, text, *grammar);
+  lock.Lock();
+  mine->result = grammar;
+  flights_.remove(mine);
+  lock.Unlock();
+  landed_.NotifyAll();
   return grammar;
+}
+
+StatusOr<Grammar> GrammarCache::CompileAlone(GrammarKind kind, std::string_view text) {
+  BATON_ASSIGN_OR_RETURN(const Vocabulary* const vocabulary, GetVocabulary());
+  return Grammar::Compile(vocabulary->tokens, kind, text);
 }
 
 size_t GrammarCache::num_grammars() {
@@ -42,8 +66,12 @@ size_t GrammarCache::num_grammars() {
   return kept_.size();
 }
 
-std::optional<Grammar> GrammarCache::Find(GrammarKind kind, std::string_view text) {
+uint64_t GrammarCache::num_compilations() {
   MutexLock lock(mutex_);
+  return num_compilations_;
+}
+
+std::optional<Grammar> GrammarCache::Find(GrammarKind kind, std::string_view text) {
   const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const Entry& entry) {
     return entry.kind == kind && entry.text == text;
   });
@@ -55,10 +83,6 @@ std::optional<Grammar> GrammarCache::Find(GrammarKind kind, std::string_view tex
 void GrammarCache::Keep(GrammarKind kind, std::string_view text, const Grammar& grammar) {
   std::list<Entry> dropped;  // freed without the lock
   MutexLock lock(mutex_);
-  const bool is_kept = std::any_of(kept_.begin(), kept_.end(), [&](const Entry& entry) {
-    return entry.kind == kind && entry.text == text;
-  });
-  if (is_kept) return;  // another thread compiled it meanwhile
   kept_.push_front({kind, std::string(text), grammar});
   text_bytes_ += text.size();
   while (kept_.size() > 1 && (kept_.size() > kMaxGrammars || text_bytes_ > kMaxTextBytes)) {

@@ -3,11 +3,13 @@
 // 1. The vocabulary is built at the first compilation, by its thread: 0.2 s for 50,000 tokens.
 // 2. At most kMaxGrammars are kept, of kMaxTextBytes of text together; the one used longest ago
 //    goes first. A grammar that does not compile is not kept.
-// 3. No lock is held while a grammar compiles, so that two threads may compile the same one.
+// 3. No lock is held while a grammar compiles. A thread that needs a grammar which another thread
+//    compiles waits for that one's result, an error too.
 #ifndef BATON_TEXT_GRAMMAR_CACHE_H_
 #define BATON_TEXT_GRAMMAR_CACHE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
@@ -50,6 +52,8 @@ class GrammarCache {
   StatusOr<Grammar> Compile(wire::GrammarKind kind, std::string_view text);
 
   size_t num_grammars();
+  // Compilations since the start, those that failed too.
+  uint64_t num_compilations();
 
  private:
   struct Entry {
@@ -58,7 +62,15 @@ class GrammarCache {
     Grammar grammar;
   };
 
-  std::optional<Grammar> Find(wire::GrammarKind kind, std::string_view text);
+  // A compilation under way. Its thread and those that wait for it share it.
+  struct Flight {
+    const wire::GrammarKind kind;
+    const std::string text;
+    std::optional<StatusOr<Grammar>> result = std::nullopt;  // guarded by mutex_, set once
+  };
+
+  StatusOr<Grammar> CompileAlone(wire::GrammarKind kind, std::string_view text);
+  std::optional<Grammar> Find(wire::GrammarKind kind, std::string_view text) BATON_REQUIRES(mutex_);
   void Keep(wire::GrammarKind kind, std::string_view text, const Grammar& grammar);
 
   const TokenizerSource source_;
@@ -67,6 +79,9 @@ class GrammarCache {
   Mutex mutex_;                                     // held for look-ups
   std::list<Entry> kept_ BATON_GUARDED_BY(mutex_);  // the one used last is in front
   size_t text_bytes_ BATON_GUARDED_BY(mutex_) = 0;  // of kept_
+  std::list<std::shared_ptr<Flight>> flights_ BATON_GUARDED_BY(mutex_);
+  uint64_t num_compilations_ BATON_GUARDED_BY(mutex_) = 0;
+  CondVar landed_;  // a flight has its result
 };
 
 }  // namespace baton::text

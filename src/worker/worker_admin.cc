@@ -94,6 +94,12 @@ void WorkerAdmin::RegisterConnectionMetrics() {
       {"baton_structured_mask_seconds",
        "Masks of tokens for answers with a grammar, the compilation of the grammar included."},
       kMaskBounds);
+  structured_waiting_ = registry_.AddGauge(
+      {"baton_structured_waiting",
+       "Answers whose next token waits for the mask of their grammar; other answers go on."});
+  late_masks_total_ = registry_.AddCounter(
+      {"baton_structured_late_masks_total",
+       "Tokens computed again later, because the mask of a grammar was not there in time."});
   tls_bytes_total_ = registry_.AddCounter(
       {"baton_kv_tls_bytes_total", "KV bytes received and verified over connections with TLS."});
   for (size_t i = 1; i < kNumCloseReasons; ++i) {
@@ -259,6 +265,8 @@ void WorkerAdmin::Refresh() {
   metrics_.preemptions_total->Add(now.scheduler.num_preemptions - last_.scheduler.num_preemptions);
   metrics_.steps_ahead_total->Add(now.num_steps_ahead - last_.num_steps_ahead);
   metrics_.wasted_rows_total->Add(now.num_wasted_rows - last_.num_wasted_rows);
+  structured_waiting_->Set(now.scheduler.num_awaiting);
+  late_masks_total_->Add(now.num_late_masks - last_.num_late_masks);
   metrics_.prefix_cache_queries_total->Add(now.prefix.queried_tokens - last_.prefix.queried_tokens);
   metrics_.prefix_cache_hits_total->Add(now.prefix.hit_tokens - last_.prefix.hit_tokens);
   metrics_.kv_chain_mismatch_total->Add(now.chain_mismatches - last_.chain_mismatches);

@@ -88,6 +88,8 @@ class WorkerAdmin {
   std::array<std::atomic<int64_t>, 3> last_step_us_ = {};  // by phase; the engine's thread writes
   obs::Counter* tls_bytes_total_ = nullptr;
   obs::Histogram* mask_seconds_ = nullptr;
+  obs::Gauge* structured_waiting_ = nullptr;
+  obs::Counter* late_masks_total_ = nullptr;
   // With CUDA IPC only.
   obs::Counter* ipc_offers_total_ = nullptr;
   std::array<obs::Counter*, 3> ipc_faults_total_{};

@@ -11,6 +11,8 @@
 #include "src/api/answer_budget.h"
 #include "src/api/http_api.h"
 #include "src/api/json_value.h"
+#include "src/api/tool_metrics.h"
+#include "src/obs/metrics.h"
 #include "tests/api/fake_responder.h"
 #include "tests/api/fake_submitter.h"
 
@@ -22,13 +24,18 @@ inline constexpr const char* kCompletionPath = "/v1/completions";
 class HttpApiTest : public testing::Test {
  protected:
   explicit HttpApiTest(bool splits_reasoning = true)
-      : api_({&submitter_, &workers_, &answers_, splits_reasoning}, [](router::Topology* topology) {
-          router::ProcessView row;
-          row.role = "router";
-          row.worker_id = "router-0";
-          row.http = "127.0.0.1:8080";
-          topology->processes.insert(topology->processes.begin(), row);
-        }) {}
+      : api_({.submitter = &submitter_,
+              .workers = &workers_,
+              .answers = &answers_,
+              .splits_reasoning = splits_reasoning,
+              .tool_metrics = &tool_metrics_},
+             [](router::Topology* topology) {
+               router::ProcessView row;
+               row.role = "router";
+               row.worker_id = "router-0";
+               row.http = "127.0.0.1:8080";
+               topology->processes.insert(topology->processes.begin(), row);
+             }) {}
 
   std::shared_ptr<FakeResponder> Send(const std::string& method, const std::string& path,
                                       const std::string& body = "",
@@ -102,6 +109,8 @@ class HttpApiTest : public testing::Test {
   }
 
   FakeSubmitter submitter_;
+  obs::MetricsRegistry registry_;
+  const ToolMetrics tool_metrics_{&registry_};
   AnswerBudget answers_;
   ApiWorkers workers_{2};
   HttpApi api_;

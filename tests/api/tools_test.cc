@@ -153,6 +153,29 @@ TEST_F(ToolsTest, ACutCallEndsByItsLength) {
             "weather");
 }
 
+TEST_F(ToolsTest, EachCallIsCountedOnceByItsResult) {
+  const auto num = [this](const std::string& result) {
+    const std::string page = registry_.Expose();
+    const std::string row = "style=\"hermes\",result=\"" + result + "\"} ";
+    const size_t at = page.find(row);
+    return at == std::string::npos ? -1 : std::stoi(page.substr(at + row.size()));
+  };
+  for (const char* result : {"ok", "malformed", "cut"}) EXPECT_EQ(num(result), 0) << result;
+  const std::string bad = "<tool_call>\n{\"name\": \"clock\", \"arguments\": {x: 1}}\n</tool_call>";
+  AnswerWith(kCall + "\n" + bad + "\n" + kCall);
+  for (const char* stream : {"}", R"(,"stream":true})"}) {
+    EXPECT_EQ(Post(kChatPath, kHello + kTools + stream)->status, 200);
+  }
+  EXPECT_EQ(num("ok"), 4);
+  EXPECT_EQ(num("malformed"), 2);
+  AnswerWith(kCall.substr(0, kCall.size() - 16), FinishReason::kLength);
+  EXPECT_EQ(Post(kChatPath, kHello + kTools + "}")->status, 200);
+  EXPECT_EQ(num("cut"), 1);
+  AnswerWith("no call");
+  EXPECT_EQ(Post(kChatPath, kHello + kTools + "}")->status, 200);
+  EXPECT_EQ(num("ok") + num("malformed") + num("cut"), 7);
+}
+
 TEST_F(ToolsTest, TextIsContentAndNoneReadsNoCalls) {
   AnswerWith("It is late.");
   auto responder = Post(kChatPath, kHello + kTools + "}");

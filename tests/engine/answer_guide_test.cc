@@ -1,8 +1,10 @@
 // Masks of one choice: after thoughts or before them, and equal however the tokens came.
 #include "src/engine/answer_guide.h"
 
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -52,9 +54,11 @@ struct Rig {
   explicit Rig(bool has_tags = true) : cache(Bytes(has_tags)) {}
 
   std::unique_ptr<AnswerGuide> Follow(GrammarStart start, const std::vector<TokenId>& tokens = {}) {
-    return guides.Follow(std::make_shared<AnswerGrammar>(AnswerGrammar{
-                             .kind = GrammarKind::kChoice, .start = start, .text = R"(["yes"])"}),
-                         tokens);
+    return guides
+        .Follow(std::make_shared<AnswerGrammar>(AnswerGrammar{
+                    .kind = GrammarKind::kChoice, .start = start, .text = R"(["yes"])"}),
+                tokens)
+        .value();
   }
 
   GrammarCache cache;
@@ -151,6 +155,102 @@ TEST(AnswerGuideTest, ATokenOutsideTheGrammarIsAnErrorThatStays) {
   EXPECT_EQ(guide->Mask().status().message(), "output token 120 does not follow the grammar");
   Say(*guide, "y");
   EXPECT_FALSE(guide->Mask().ok());
+}
+
+// Grammars whose vocabulary is not there until Release.
+struct SlowRig {
+  ~SlowRig() { Release(); }
+  void Release() {
+    if (!std::exchange(released, true)) release.set_value();
+  }
+  StatusOr<std::unique_ptr<AnswerGuide>> Follow(AnswerGuide::OnReady on_ready) {
+    return guides.Follow(std::make_shared<AnswerGrammar>(
+                             AnswerGrammar{.kind = GrammarKind::kChoice, .text = R"(["yes"])"}),
+                         {}, std::move(on_ready));
+  }
+
+  bool released = false;
+  std::promise<void> release;
+  GrammarCache cache{
+      [done = release.get_future().share()]() -> StatusOr<std::shared_ptr<const Tokenizer>> {
+        done.wait();
+        return Bytes(/*has_tags=*/true);
+      }};
+  AnswerGuides guides{&cache};
+};
+
+TEST(AnswerGuideTest, ACompilationIsNotWaitedForAndItsEndIsTold) {
+  SlowRig rig;
+  std::promise<void> told;
+  const auto guide = rig.Follow([&told] { told.set_value(); }).value();
+  EXPECT_FALSE(guide->IsReady(0));
+  guide->Accept('y');
+  EXPECT_FALSE(guide->IsReady(1'000));
+  rig.Release();
+  told.get_future().wait();
+  EXPECT_TRUE(guide->IsReady(0));
+  EXPECT_EQ(Allowed(*guide), std::vector<TokenId>{'e'});
+  guide->Accept('e');
+  EXPECT_TRUE(guide->IsReady(0)) << "what takes microseconds is computed at once";
+  EXPECT_EQ(Allowed(*guide), std::vector<TokenId>{'s'});
+}
+
+TEST(AnswerGuideTest, AGuideThatHasEndedIsToldNothing) {
+  SlowRig rig;
+  bool is_told = false;
+  auto guide = rig.Follow([&is_told] { is_told = true; }).value();
+  EXPECT_FALSE(guide->IsReady(0));
+  guide.reset();
+  rig.Release();
+  rig.guides.Stop();
+  EXPECT_FALSE(is_told);
+}
+
+TEST(AnswerGuideTest, NoMoreGuidesWaitForTheirGrammarThanTheLimit) {
+  SlowRig rig;
+  std::vector<std::unique_ptr<AnswerGuide>> guides;
+  // One more than the limit may be with the thread.
+  for (size_t i = 0; i < AnswerGuides::kMaxQueued + 2; ++i) {
+    auto guide = rig.Follow(nullptr);
+    if (!guide.ok()) {
+      EXPECT_EQ(guide.status().code(), StatusCode::kResourceExhausted);
+      break;
+    }
+    guides.push_back(*std::move(guide));
+  }
+  EXPECT_GE(guides.size(), AnswerGuides::kMaxQueued);
+  EXPECT_LE(guides.size(), AnswerGuides::kMaxQueued + 1);
+  rig.Release();
+  EXPECT_EQ(Allowed(*guides.back()), std::vector<TokenId>{'y'});
+}
+
+TEST(GrammarCacheTest, EqualTextsThatArriveTogetherAreCompiledOnce) {
+  SlowRig rig;
+  std::vector<std::future<bool>> results;
+  for (int i = 0; i < 8; ++i) {
+    results.push_back(std::async(std::launch::async, [&rig, i] {
+      return rig.cache.Compile(GrammarKind::kRegex, i < 4 ? "a+" : "(").ok();
+    }));
+  }
+  while (rig.cache.num_compilations() < 2) std::this_thread::yield();
+  rig.Release();
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(results[i].get(), i < 4);
+  EXPECT_EQ(rig.cache.num_grammars(), 1u);
+  EXPECT_TRUE(rig.cache.Compile(GrammarKind::kRegex, "a+").ok());
+  EXPECT_GE(rig.cache.num_compilations(), 2u);
+  EXPECT_LE(rig.cache.num_compilations(), 5u) << "one of the good text, none kept of the bad one";
+}
+
+TEST(GrammarCacheTest, KeptTextsHaveALimitInBytes) {
+  Rig rig;
+  constexpr size_t kTextBytes = 900'000;
+  for (int i = 0; i < 6; ++i) {
+    const std::string text = R"({"type":"string","description":")" +
+                             std::string(kTextBytes, static_cast<char>('a' + i)) + "\"}";
+    const Status status = rig.cache.Compile(GrammarKind::kSchemaLoose, text).status();
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(rig.cache.num_grammars(), GrammarCache::kMaxTextBytes / (kTextBytes + 34));
 }
 
 TEST(GrammarCacheTest, AGrammarIsCompiledOnceAndTheOldestGoesFirst) {

@@ -1,7 +1,10 @@
 // Answers that follow a grammar: the same tokens at one engine, across a hand-off, after a resume
 // at every token, and for every choice; a grammar that fails ends its own request alone.
 #include <algorithm>
+#include <future>
+#include <memory>
 #include <regex>
+#include <utility>
 
 #include "gtest/gtest.h"
 
@@ -173,6 +176,104 @@ TEST(EngineGrammarTest, AGrammarThatFailsEndsItsOwnRequestAlone) {
   }
   EXPECT_EQ(IdsOf(worker->recorder().Of(good.key), 0), GuidedTokens(good, 0));
   EXPECT_TRUE(worker->AllFree());
+}
+
+// Grammars of a model whose vocabulary is not there until the test says so: their compilation lasts
+// as long as the test wants.
+struct SlowGrammars {
+  ~SlowGrammars() { Release(); }
+  void Release() {
+    if (!std::exchange(released, true)) release.set_value();
+  }
+
+  bool released = false;
+  std::promise<void> release;
+  text::GrammarCache cache{
+      [done = release.get_future().share()]() -> StatusOr<std::shared_ptr<const text::Tokenizer>> {
+        done.wait();
+        return ToyTokenizer();
+      }};
+  AnswerGuides guides{&cache};
+};
+
+// Rounds until the request has ended, whatever else waits.
+void RunUntilEnded(HandRig& rig, HandWorker& worker, const RequestKey& key) {
+  for (int i = 0; i < 5'000 && !worker.recorder().Of(key).ended(); ++i) rig.Round();
+}
+
+TEST(EngineGrammarTest, AStepWaitsForNoCompilation) {
+  SlowGrammars slow;
+  HandRig rig;
+  HandWorker* worker = rig.Add({.guides = &slow.guides});
+  const RequestSpec guided = Constrained(1, 70, 40);
+  RequestSpec resumed = Constrained(2, 5, 40);
+  const std::vector<TokenId> whole = GuidedTokens(resumed, 0);
+  resumed.tokens.insert(resumed.tokens.end(), whole.begin(), whole.begin() + 3);
+  RequestSpec several = Constrained(3, 40, 40);
+  several.num_choices = 3;
+  const RequestSpec cancelled = Constrained(4, 9, 40);
+  RequestSpec late = Constrained(5, 9, 40);
+  late.deadline_us = 1'000;
+  RequestSpec bad = Constrained(6, 33, 20);
+  bad.sampling.grammar = GrammarOf(GrammarKind::kRegex, "(");
+  for (const RequestSpec& spec : {guided, resumed, several, cancelled, late, bad}) {
+    worker->Start(spec);
+  }
+  const RequestSpec free = ToyRequest(99, 50, 60);
+  worker->Start(free);
+  RunUntilEnded(rig, *worker, free.key);
+  EXPECT_EQ(IdsOf(worker->recorder().Of(free.key), 0), ExpectedTokens(free, 0));
+  EXPECT_EQ(worker->recorder().Of(late.key).status.code(), StatusCode::kDeadlineExceeded);
+  worker->Cancel(cancelled.key);
+  RunUntilEnded(rig, *worker, cancelled.key);
+  EXPECT_EQ(worker->recorder().Of(cancelled.key).last(), RequestState::kCancelled);
+  EXPECT_TRUE(worker->AwaitsMasks());
+  EXPECT_FALSE(worker->recorder().Of(guided.key).ended());
+
+  slow.Release();
+  ASSERT_TRUE(rig.RunUntilQuiet());
+  for (const RequestSpec& spec : {guided, several}) {
+    for (uint32_t c = 0; c < spec.num_choices; ++c) {
+      EXPECT_EQ(IdsOf(worker->recorder().Of(spec.key), c), GuidedTokens(spec, c));
+    }
+  }
+  EXPECT_EQ(IdsOf(worker->recorder().Of(resumed.key), 0),
+            std::vector<TokenId>(whole.begin() + 3, whole.end()));
+  const Record failed = worker->recorder().Of(bad.key);
+  EXPECT_EQ(failed.last(), RequestState::kFailed);
+  EXPECT_EQ(failed.status.code(), StatusCode::kFailedPrecondition) << failed.status;
+  EXPECT_EQ(failed.failed_part, FailedPart::kComputation);
+  EXPECT_TRUE(worker->AllFree());
+}
+
+// The decode worker's grammar is not compiled when the KV is there.
+TEST(EngineGrammarTest, ADecodeWorkerWaitsWithThatChoiceAlone) {
+  SlowGrammars slow;
+  HandRig rig;
+  HandWorker* p = rig.Add({.role = SchedulerRole::kPrefill, .guides = &Toy().guides});
+  HandWorker* d = rig.Add({.role = SchedulerRole::kDecode, .guides = &slow.guides});
+  RequestSpec guided = Constrained(1, 40, 40);
+  guided.num_choices = 2;
+  const RequestSpec cancelled = Constrained(2, 12, 40);
+  const RequestSpec free = ToyRequest(99, 20, 40);
+  for (const RequestSpec& spec : {guided, cancelled, free}) {
+    d->Start(ForPeer(spec, RequestKind::kDest, *p));
+    p->Start(ForPeer(spec, RequestKind::kSource, *d));
+  }
+  RunUntilEnded(rig, *d, free.key);
+  const std::vector<TokenId> expected = ExpectedTokens(free, 0);
+  EXPECT_EQ(IdsOf(d->recorder().Of(free.key), 0),
+            std::vector<TokenId>(expected.begin(), expected.end()));
+  d->Cancel(cancelled.key);
+  RunUntilEnded(rig, *d, cancelled.key);
+  EXPECT_FALSE(d->recorder().Of(guided.key).ended());
+  slow.Release();
+  ASSERT_TRUE(rig.RunUntilQuiet());
+  for (uint32_t c = 0; c < guided.num_choices; ++c) {
+    EXPECT_EQ(IdsOf(d->recorder().Of(guided.key), c), GuidedTokens(guided, c));
+  }
+  EXPECT_TRUE(p->AllFree());
+  EXPECT_TRUE(d->AllFree());
 }
 
 TEST(EngineGrammarTest, AWorkerWithoutGrammarsRefuses) {

@@ -3,9 +3,11 @@
 #ifndef BATON_TESTS_ENGINE_HAND_RIG_H_
 #define BATON_TESTS_ENGINE_HAND_RIG_H_
 
+#include <chrono>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -103,6 +105,8 @@ class HandWorker {
   OverlappingModel& overlapping() { return overlapping_; }
   Incarnation incarnation() const { return incarnation_; }
   bool HasEvents() const { return inbox_.HasEvents(); }
+  // A request waits for the mask of its grammar, which threads compute.
+  bool AwaitsMasks() const { return core_->scheduler().Load().num_awaiting > 0; }
   bool AllFree() const { return core_->pool().num_available() == core_->pool().num_blocks(); }
 
  private:
@@ -139,12 +143,16 @@ class HandRig {
   // One turn of everything; true when something happened.
   bool Round() {
     bool busy = hub_.Pump();
+    bool awaits = false;
     for (auto& worker : workers_) {
       busy = worker->HasEvents() || busy;
       busy = worker->Turn() || busy;
+      awaits = worker->AwaitsMasks() || awaits;
     }
     clock_.AdvanceMs(1);
-    return busy;
+    // Other threads work on the masks: the rounds are not to be over before they are.
+    if (awaits) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return busy || awaits;
   }
   // Until nothing happens for some rounds; false when it does not end.
   bool RunUntilQuiet(uint32_t max_rounds = 20'000) {

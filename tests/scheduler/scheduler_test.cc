@@ -200,6 +200,72 @@ TEST(SchedulerTest, AStepIsPlannedAheadOfTheTokensThatFeedIt) {
   EXPECT_EQ(worker.pool().num_free(), 64u);
 }
 
+TEST(SchedulerTest, APromptThatAwaitsIsComputedButForItsLastChunk) {
+  ToyWorker worker(Config(), 64);
+  const SequenceLimits limits = Limits(3);
+  const SequenceSpec awaiting = worker.Spec(1, Chatty(10), limits);
+  const SequenceSpec small = worker.Spec(2, Chatty(4), limits);
+  const SequenceSpec other = worker.Spec(3, Chatty(9), limits);
+  for (const SequenceSpec& spec : {awaiting, small, other}) {
+    ASSERT_TRUE(worker.scheduler().AddWaiting(spec, 0).ok());
+  }
+  worker.scheduler().SetAwaiting(awaiting.id, true);
+  worker.scheduler().SetAwaiting(small.id, true);
+  EXPECT_EQ(worker.scheduler().Load().num_awaiting, 2u);
+  EXPECT_THAT(Items(worker.Step()), ::testing::UnorderedElementsAre("1:0+8", "3:0+9"));
+  worker.Step();
+  worker.Step();
+  ExpectOutputs(worker, 3, Chatty(9), limits);
+  EXPECT_TRUE(worker.scheduler().HasWork());
+  EXPECT_TRUE(worker.scheduler().Plan(0).empty()) << "both wait for an event";
+  worker.scheduler().SetAwaiting(awaiting.id, false);
+  worker.scheduler().SetAwaiting(small.id, false);
+  EXPECT_THAT(Items(worker.Step()), ::testing::UnorderedElementsAre("1:8+2", "2:0+4"));
+  RunToEnd(worker);
+  ExpectOutputs(worker, 1, Chatty(10), limits);
+  ExpectOutputs(worker, 2, Chatty(4), limits);
+  EXPECT_EQ(worker.pool().num_free(), 64u);
+}
+
+TEST(SchedulerTest, ARowWithoutATokenIsComputedAgainAndHoldsNobody) {
+  ToyWorker worker(Config(), 64);
+  StartDecoding(worker, {9, 9});
+  const BatchPlan plan = worker.scheduler().Plan(0);
+  ASSERT_EQ(plan.items.size(), 2u);
+  const SequenceId late = plan.items[0].id;
+  const uint32_t position = plan.items[0].first_pos;
+  worker.scheduler().Finish(std::vector<ItemResult>{{.retry = true}, {7, false}}, 10, 0);
+  EXPECT_EQ(worker.scheduler().Load().num_awaiting, 1u);
+  const BatchPlan others = worker.scheduler().Plan(0);
+  ASSERT_EQ(others.items.size(), 1u);
+  EXPECT_EQ(others.items[0].id, plan.items[1].id);
+  worker.scheduler().Finish(std::vector<ItemResult>{{8, false}}, 10, 0);
+  worker.scheduler().SetAwaiting(late, false);
+  const BatchPlan again = worker.scheduler().Plan(0);
+  ASSERT_EQ(again.items.size(), 2u);
+  EXPECT_EQ(again.items[0].id, late);
+  EXPECT_EQ(again.items[0].first_pos, position);
+  worker.scheduler().Finish(std::vector<ItemResult>{{.retry = true}, {7, true}}, 10, 0);
+  EXPECT_TRUE(worker.scheduler().Remove(late)) << "a cancel while it awaits";
+  EXPECT_EQ(worker.scheduler().Load().num_awaiting, 0u);
+  EXPECT_FALSE(worker.scheduler().HasWork());
+  EXPECT_EQ(worker.pool().num_free(), 64u);
+  EXPECT_TRUE(worker.scheduler().Audit().ok());
+}
+
+TEST(SchedulerTest, PromptsThatAwaitLeaveHalfOfThePlacesToOthers) {
+  ToyWorker worker(Config(), 64);
+  for (uint64_t uid = 1; uid <= 6; ++uid) {
+    const SequenceSpec spec = worker.Spec(uid, Chatty(9), Limits(2));
+    ASSERT_TRUE(worker.scheduler().AddWaiting(spec, 0).ok());
+    worker.scheduler().SetAwaiting(spec.id, true);
+  }
+  EXPECT_EQ(worker.Step().items.size(), 2u) << "of max_prefilling 4";
+  const SequenceSpec free = worker.Spec(9, Chatty(9), Limits(2));
+  ASSERT_TRUE(worker.scheduler().AddWaiting(free, 0).ok());
+  EXPECT_THAT(Items(worker.Step()), ::testing::ElementsAre("7:0+9"));
+}
+
 TEST(SchedulerTest, NothingIsPlannedAheadWhereTheNextStepMayBeAnother) {
   {
     ToyWorker worker(Config(), 64);
