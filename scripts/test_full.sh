@@ -7,7 +7,8 @@
 # exploration of the hand-off and its mutation test; the CUDA kernels compiled for other
 # architectures than the one that is served; a minute of search for each fuzz target; clusters of
 # this build and the release before it; folders that an old and a new release of transformers save;
-# the page at /ui in Chromium; schemathesis against /openapi.json; and the Helm chart on a real Kubernetes of two nodes.
+# the page at /ui in Chromium; schemathesis against /openapi.json; and the Helm chart on a real
+# Kubernetes of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
 #     archs|fuzz|wire|saves|templates|ui|openapi|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
@@ -102,8 +103,8 @@ look_at_the_page() {
       -p no:cacheprovider tests/ui
 }
 
-# Thousands of bodies that /openapi.json allows, and as many that it does not: no answer may be a 5xx
-# or have a status or a form that is not described.
+# Thousands of bodies that /openapi.json allows, and as many that it does not: no answer may be a
+# 5xx or have a status or a form that is not described.
 ask_by_the_description() {
   local venv=build/openapi-venv
   scripts/build.sh release baton && build/baton pull smollm2:135m >/dev/null || return 1
