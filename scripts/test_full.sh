@@ -7,16 +7,16 @@
 # exploration of the hand-off and its mutation test; the CUDA kernels compiled for other
 # architectures than the one that is served; a minute of search for each fuzz target; clusters of
 # this build and the release before it; answers with schemas and tools whose worker dies at each
-# token; folders that an old and a new release of transformers save;
-# the page at /ui in Chromium; and the Helm chart on a real Kubernetes of two nodes.
+# token; folders that an old and a new release of transformers save; the page at /ui in Chromium;
+# schemathesis against /openapi.json; and the Helm chart on a real Kubernetes of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
-#     archs|fuzz|wire|guided|saves|templates|ui|k8s ...]
+#     archs|fuzz|wire|guided|saves|templates|ui|openapi|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tier_names="release cuda sim asan tsan tidy odr locks quick chaos closure mutation archs fuzz wire"
-tier_names+=" guided saves templates ui k8s"
+tier_names+=" guided saves templates ui openapi k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -59,6 +59,7 @@ run_tier() {
     k8s) run_on_kubernetes ;;
     templates) compare_templates ;;
     ui) look_at_the_page ;;
+    openapi) ask_by_the_description ;;
     *)
       echo "test_full.sh: unknown tier '$1'; one of: $tier_names" >&2
       exit 2
@@ -101,6 +102,17 @@ look_at_the_page() {
     "$venv/bin/pip" -q install -r tests/e2e/requirements.txt -r tests/ui/browser_packages.txt &&
     BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" -m pytest -q -rs \
       -p no:cacheprovider tests/ui
+}
+
+# Thousands of bodies that /openapi.json allows, and as many that it does not: no answer may be a
+# 5xx or have a status or a form that is not described.
+ask_by_the_description() {
+  local venv=build/openapi-venv
+  scripts/build.sh release baton && build/baton pull smollm2:135m >/dev/null || return 1
+  python3 -m venv "$venv" &&
+    "$venv/bin/pip" -q install -r tests/e2e/requirements.txt schemathesis==4.32.5 &&
+    BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" \
+      tests/e2e/ask_by_openapi.py --schemathesis "$venv/bin/schemathesis"
 }
 
 # The whole promise in the long form: a million requests twice, which must be the same run, and

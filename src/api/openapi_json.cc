@@ -7,6 +7,7 @@
 
 #include "src/api/api_paths.h"
 #include "src/api/json_writer.h"
+#include "src/api/openapi_answers.h"
 #include "src/api/schema.h"
 #include "src/base/version.h"
 #include "src/http/http_message.h"
@@ -77,16 +78,6 @@ void WriteRequestSchema(Endpoint endpoint, JsonWriter* json) {
   json->EndArray().EndObject();
 }
 
-void WriteAnswers(JsonWriter* json) {
-  json->Key("responses").BeginObject();
-  json->Key("200").BeginObject().Key("description").String("the answer").EndObject();
-  json->Key("default").BeginObject();
-  json->Key("description").String("an error, which names the field and its range");
-  json->Key("content").BeginObject().Key("application/json").BeginObject();
-  json->Key("schema").BeginObject().Key("$ref").String("#/components/schemas/Error");
-  json->EndObject().EndObject().EndObject().EndObject().EndObject();
-}
-
 void WritePath(const ApiPath& row, JsonWriter* json) {
   const bool names_model = row.route == ApiRoute::kModel;
   json->Key(std::string(row.path) + (names_model ? "{model}" : "")).BeginObject();
@@ -109,19 +100,8 @@ void WritePath(const ApiPath& row, JsonWriter* json) {
     }
     json->EndObject().EndObject().EndObject().EndObject();
   }
-  WriteAnswers(json);
+  WritePathAnswers(row, json);
   json->EndObject().EndObject();
-}
-
-void WriteErrorSchema(JsonWriter* json) {
-  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
-  json->Key("error").BeginObject().Key("type").String("object").Key("properties").BeginObject();
-  for (const std::string_view name : {"message", "type", "param", "code"}) {
-    json->Key(name).BeginObject().Key("type").BeginArray().String("string");
-    if (name == "param") json->String("null");
-    json->EndArray().EndObject();
-  }
-  json->EndObject().EndObject().EndObject().EndObject();
 }
 
 }  // namespace
@@ -141,9 +121,10 @@ std::string OpenApiJson() {
   WriteRequestSchema(Endpoint::kCompletion, &json);
   json.Key("MessagesRequest");
   WriteRequestSchema(Endpoint::kMessages, &json);
-  json.Key("Error");
-  WriteErrorSchema(&json);
-  json.EndObject().EndObject().EndObject();
+  WriteErrorSchemas(&json);
+  json.EndObject();
+  WriteErrorAnswers(&json);
+  json.EndObject().EndObject();
   return json.Take();
 }
 

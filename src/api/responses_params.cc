@@ -128,11 +128,12 @@ class Reader {
       return Fail(ErrorCode::kInvalidValue, name, kExpectedNumbers);
     }
     const JsonValue* calls = GivenMember(root_, "max_tool_calls");
-    if (calls != nullptr && !calls->IsNumber()) {
-      return Fail(ErrorCode::kInvalidType, "max_tool_calls", "an integer");
+    int64_t number = 0;
+    if (calls != nullptr && !(calls->GetInteger(&number) && number >= 0)) {
+      return Fail(calls->IsNumber() ? ErrorCode::kInvalidValue : ErrorCode::kInvalidType,
+                  "max_tool_calls", "an integer from 0 on");
     }
     const JsonValue* count = GivenMember(root_, "n");
-    int64_t number = 0;
     if (count != nullptr && !(count->GetInteger(&number) && number == 1)) {
       return Fail(ErrorCode::kUnsupported, "n", "1 or absent: a response is one answer");
     }

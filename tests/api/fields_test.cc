@@ -103,6 +103,30 @@ TEST_F(HttpApiTest, TheServerDescribesItself) {
   EXPECT_EQ(member("temperature", "type"), "number");
 }
 
+TEST_F(HttpApiTest, TheDescriptionHasTheFormOfEachErrorAndItsStatuses) {
+  const auto responder = Send("GET", "/openapi.json");
+  const auto form_of = [&](const char* path, const char* method, const char* status) {
+    return Text(*responder, {"paths", path, method, "responses", status, "$ref"});
+  };
+  for (const char* status : {"400", "401", "404", "413", "429", "503", "504"}) {
+    EXPECT_EQ(form_of("/v1/responses", "post", status), "#/components/responses/Error") << status;
+    EXPECT_EQ(form_of("/api/chat", "post", status), "#/components/responses/OllamaError");
+    EXPECT_EQ(form_of("/api/tags", "get", status), "#/components/responses/OllamaError");
+    EXPECT_EQ(form_of("/v1/messages/count_tokens", "post", status),
+              "#/components/responses/MessagesError");
+  }
+  for (const char* name : {"Error", "MessagesError", "OllamaError"}) {
+    EXPECT_EQ(Text(*responder, {"components", "responses", name, "content", "application/json",
+                                "schema", "$ref"}),
+              std::string("#/components/schemas/") + name);
+    EXPECT_EQ(Text(*responder, {"components", "schemas", name, "type"}), "object");
+  }
+  EXPECT_EQ(Text(*responder,
+                 {"components", "schemas", "OllamaError", "properties", "error", "type", "0"}),
+            "string");
+  EXPECT_EQ(form_of("/v1/completions", "post", "default"), "<absent>");
+}
+
 TEST_F(HttpApiTest, ToolsThatMustNotBeCalledAreAnswered) {
   AnswerWith("x");
   const std::string tools =

@@ -275,6 +275,11 @@ TEST_F(ResponsesTest, WrongFieldsAreNamed) {
       {R"({"input":"a","max_tokens":5})", "max_tokens", ErrorCode::kUnsupported},
       {R"({"input":"a","n":2})", "n", ErrorCode::kUnsupported},
       {R"({"input":"a","max_tool_calls":1e400})", "max_tool_calls", ErrorCode::kInvalidValue},
+      {R"({"input":"a","max_tool_calls":-1})", "max_tool_calls", ErrorCode::kInvalidValue},
+      {R"({"input":"a","max_tool_calls":1.5})", "max_tool_calls", ErrorCode::kInvalidValue},
+      {R"({"input":"a","max_tool_calls":"3"})", "max_tool_calls", ErrorCode::kInvalidType},
+      {R"({"input":"a","system":"b"})", "system", ErrorCode::kUnsupported},
+      {R"({"input":"a","format":"json"})", "format", ErrorCode::kUnsupported},
       {R"({"input":"a","audio":{"voice":"x"}})", "audio", ErrorCode::kUnsupported},
   };
   for (const Case& c : cases) {

@@ -206,6 +206,44 @@ TEST(UnsupportedParamsTest, FieldsOfOneEndpointAreRefusedAtTheOther) {
   EXPECT_TRUE(Read(Endpoint::kChat, R"("best_of":1,"echo":false)").ok);
 }
 
+// What another surface calls its prompt, its form or its options would be missed in the answer.
+TEST(UnsupportedParamsTest, FieldsOfAnotherSurfaceThatShapeAnAnswerAreRefused) {
+  constexpr Asking kForeign[] = {
+      {"system", R"("be brief")"},
+      {"instructions", R"("be brief")"},
+      {"input", R"("hi")"},
+      {"text", R"({"format":{"type":"json_object"}})"},
+      {"format", R"("json")"},
+      {"output_config", R"({"effort":"low"})"},
+      {"conversation", R"({"id":"a"})"},
+      {"context", "[1]"},
+      {"options", R"({"num_ctx":2048})"},
+      {"think", "false"},
+      {"template", R"("{{ .Prompt }}")"},
+      {"raw", "true"},
+      {"images", R"(["AAAA"])"},
+      {"mcp_servers", R"([{"name":"a"}])"},
+  };
+  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletion, Endpoint::kMessages}) {
+    for (const Asking& asking : kForeign) {
+      // Messages has the first two itself, and its own row for the third.
+      const std::string_view name = asking.name;
+      const bool is_own = name == "system" || name == "output_config" || name == "mcp_servers";
+      if (endpoint == Endpoint::kMessages && is_own) continue;
+      EXPECT_TRUE(IsUnsupportedParam(endpoint, name)) << name;
+      if (endpoint == Endpoint::kMessages) continue;
+      const Verdict verdict = Read(endpoint, fmt::format("\"{}\":{}", name, asking.value));
+      EXPECT_FALSE(verdict.ok) << name;
+      EXPECT_EQ(verdict.error.code, ErrorCode::kUnsupported) << name;
+      EXPECT_EQ(verdict.error.param, name);
+    }
+  }
+  EXPECT_EQ(Read(Endpoint::kChat, R"("instructions":"be brief")").error.Message(),
+            "'instructions' is not supported by this server: it must be absent; a message of the "
+            "role system has it.");
+  EXPECT_TRUE(Read(Endpoint::kChat, R"("system":"","format":"","options":{},"images":[])").ok);
+}
+
 TEST(UnsupportedParamsTest, HarmlessFieldsAreIgnoredAndNamed) {
   const Verdict verdict = Read(
       Endpoint::kChat,

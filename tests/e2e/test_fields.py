@@ -1,10 +1,17 @@
 """Fields of requests: honoured, or refused by name; and what the server says of itself."""
 
+import contextlib
 import json
+import os
+import re
+import socket
+import threading
+import time
 
 import pytest
 
-from baton_server import Server, complete, generated_stubs
+import guard_cases
+from baton_server import Server, complete, generated_stubs, http_json
 
 FACTS = " ".join(f"fact {i} is {i * i}." for i in range(120))
 
@@ -154,3 +161,107 @@ def test_the_description_lists_every_path_and_field(server):
     chat = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]
     assert {"messages", "temperature", "cache_salt", "seed"} <= set(chat)
     assert json.dumps(chat)
+
+
+# A sanitizer build takes longer for everything.
+REFUSAL_LIMIT_S = 1.0 if "BATON_E2E_START_LIMIT_S" in os.environ else 0.1
+LARGE_BODY = 64 << 10  # bytes that take their own time to arrive and to be parsed
+GROWTH_MIB = 16
+
+
+def resident_mib(process):
+    with open(f"/proc/{process['pid']}/status") as file:
+        return int(re.search(r"^VmRSS:\s+(\d+) kB", file.read(), re.M).group(1)) / 1024
+
+
+def message_of(path, answer):
+    """The text of an error in the form of its surface."""
+    error = answer["error"]
+    if path.startswith("/api/"):
+        assert isinstance(error, str), answer
+        return error
+    if path.startswith("/v1/messages"):
+        assert answer["type"] == "error" and error["type"], answer
+        return error["message"]
+    assert {"message", "type", "param", "code"} <= set(error), answer
+    return error["message"]
+
+
+def refusals():
+    """(path, what, body, headers, status, what the message names) of all surfaces."""
+    for path, what, body, headers, status in guard_cases.of_every_path():
+        yield path, what, body if isinstance(body, bytes) else body.encode(), headers, status, ""
+    for path, what, changes, field in guard_cases.of_fields():
+        body = {**guard_cases.GOOD[path], **changes}
+        yield path, what, json.dumps(body).encode(), {}, 400, field
+
+
+@contextlib.contextmanager
+def stream_of_its_own(server):
+    """A stream beside the block's work; gives the list that its text is added to."""
+    texts = []
+    body = {"prompt": "The sea", "max_tokens": 150, "temperature": 0, "ignore_eos": True}
+
+    def read():
+        events = server.stream("/v1/completions", body)
+        texts.append("".join(e["choices"][0]["text"] for e in events if e["choices"]))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    yield texts
+    thread.join()
+
+
+def refuse(server, case):
+    """Seconds that one refusal took."""
+    path, what, body, headers, status, field = case
+    began = time.monotonic()
+    got, _, answer = http_json(server.http + path, body, headers=headers)
+    seconds = time.monotonic() - began
+    assert got == status, (path, what, got, answer)
+    assert field in message_of(path, answer), (path, what, answer)
+    return seconds
+
+
+def test_each_refusal_is_quick_and_disturbs_nobody(server):
+    with stream_of_its_own(server) as alone:
+        pass
+    cases = list(refusals())
+    for case in cases:
+        refuse(server, case)  # memory that is taken once is taken now
+    before = resident_mib(server.router)
+    with stream_of_its_own(server) as beside:
+        for case in cases:
+            limit = REFUSAL_LIMIT_S if len(case[2]) < LARGE_BODY else 20 * REFUSAL_LIMIT_S
+            # The machine may be busy; a guard that is slow is slow each time.
+            assert any(refuse(server, case) < limit for _ in range(3)), case[:2]
+    assert beside == alone, "the stream beside them has the text that it has alone"
+    assert resident_mib(server.router) - before < GROWTH_MIB
+    for path, body in guard_cases.GOOD.items():
+        assert server.post(path, body)[0] == 200, path
+
+
+def test_two_requests_of_one_name_are_two_requests(server):
+    """A name that a client gives is a label: it joins no requests and reaches no address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0)
+        name = {"X-Request-Id": f"decode-0@127.0.0.1:{listener.getsockname()[1]}"}
+        answers = {}
+
+        def ask(prompt):
+            body = {"prompt": prompt, "max_tokens": 8, "temperature": 0}
+            answers[prompt] = server.post("/v1/completions", body, headers=name)[2]
+
+        prompts = ("One two three", "The capital of France is")
+        threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for prompt in prompts:
+            alone = server.post(
+                "/v1/completions", {"prompt": prompt, "max_tokens": 8, "temperature": 0}
+            )[2]
+            assert answers[prompt]["choices"][0]["text"] == alone["choices"][0]["text"]
+        with pytest.raises(BlockingIOError):
+            listener.accept()

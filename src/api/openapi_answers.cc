@@ -1,0 +1,98 @@
+#include "src/api/openapi_answers.h"
+
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "src/router/request_error.h"
+
+namespace baton::api {
+
+using router::ErrorCode;
+using router::HttpStatusOf;
+using router::kNumErrorCodes;
+
+namespace {
+
+constexpr std::string_view kOpenAiError = "Error";
+constexpr std::string_view kMessagesError = "MessagesError";
+constexpr std::string_view kOllamaError = "OllamaError";
+
+std::string_view ErrorFormOf(std::string_view path) {
+  if (path.starts_with("/api/")) return kOllamaError;
+  return path.starts_with("/v1/messages") ? kMessagesError : kOpenAiError;
+}
+
+std::set<int> ErrorStatuses() {
+  std::set<int> statuses;
+  for (int i = 0; i < kNumErrorCodes; ++i) {
+    statuses.insert(HttpStatusOf(static_cast<ErrorCode>(i)));
+  }
+  return statuses;
+}
+
+void WriteTextMember(std::string_view name, bool may_be_null, JsonWriter* json) {
+  json->Key(name).BeginObject().Key("type").BeginArray().String("string");
+  if (may_be_null) json->String("null");
+  json->EndArray().EndObject();
+}
+
+void WriteRequired(std::string_view name, JsonWriter* json) {
+  json->Key("required").BeginArray().String(name).EndArray();
+}
+
+}  // namespace
+
+void WritePathAnswers(const ApiPath& row, JsonWriter* json) {
+  json->Key("responses").BeginObject();
+  json->Key("200").BeginObject().Key("description").String("the answer").EndObject();
+  const std::string form = "#/components/responses/" + std::string(ErrorFormOf(row.path));
+  for (const int status : ErrorStatuses()) {
+    json->Key(std::to_string(status)).BeginObject().Key("$ref").String(form).EndObject();
+  }
+  json->EndObject();
+}
+
+void WriteErrorAnswers(JsonWriter* json) {
+  json->Key("responses").BeginObject();
+  for (const std::string_view name : {kOpenAiError, kMessagesError, kOllamaError}) {
+    json->Key(name).BeginObject();
+    json->Key("description").String("an error, which names the field and its range");
+    json->Key("content").BeginObject().Key("application/json").BeginObject();
+    json->Key("schema").BeginObject();
+    json->Key("$ref").String("#/components/schemas/" + std::string(name));
+    json->EndObject().EndObject().EndObject().EndObject();
+  }
+  json->EndObject();
+}
+
+void WriteErrorSchemas(JsonWriter* json) {
+  json->Key(kOpenAiError).BeginObject().Key("type").String("object");
+  json->Key("properties").BeginObject();
+  json->Key("error").BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  for (const std::string_view name : {"message", "type", "param", "code"}) {
+    WriteTextMember(name, name == "param", json);
+  }
+  json->EndObject().EndObject().EndObject();
+  WriteRequired("error", json);
+  json->EndObject();
+
+  json->Key(kMessagesError).BeginObject().Key("type").String("object");
+  json->Key("properties").BeginObject();
+  WriteTextMember("type", false, json);
+  json->Key("error").BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  WriteTextMember("type", false, json);
+  WriteTextMember("message", false, json);
+  json->EndObject().EndObject().EndObject();
+  WriteRequired("error", json);
+  json->EndObject();
+
+  json->Key(kOllamaError).BeginObject().Key("type").String("object");
+  json->Key("properties").BeginObject();
+  WriteTextMember("error", false, json);
+  json->EndObject();
+  WriteRequired("error", json);
+  json->EndObject();
+}
+
+}  // namespace baton::api
