@@ -7,16 +7,16 @@
 # exploration of the hand-off and its mutation test; the CUDA kernels compiled for other
 # architectures than the one that is served; a minute of search for each fuzz target; clusters of
 # this build and the release before it; folders that an old and a new release of transformers save;
-# the page at /ui in Chromium; the packages, installed and removed; the examples and `baton mcp` with
-# the clients that they are for; and the Helm chart on a real Kubernetes of two nodes.
+# the page at /ui in Chromium; the packages, installed and removed; `baton mcp` with the protocol's
+# own client; and the Helm chart on a real Kubernetes of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
-#     archs|fuzz|wire|saves|templates|ui|packages|examples|k8s ...]
+#     archs|fuzz|wire|saves|templates|ui|packages|mcp|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tier_names="release cuda sim asan tsan tidy odr locks quick chaos closure mutation archs fuzz wire"
-tier_names+=" saves templates ui packages examples k8s"
+tier_names+=" saves templates ui packages mcp k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -59,7 +59,7 @@ run_tier() {
     templates) compare_templates ;;
     ui) look_at_the_page ;;
     packages) install_packages ;;
-    examples) run_examples ;;
+    mcp) talk_mcp ;;
     *)
       echo "test_full.sh: unknown tier '$1'; one of: $tier_names" >&2
       exit 2
@@ -112,14 +112,13 @@ install_packages() {
     build/venv/bin/python -m pytest -q -s -rs -p no:cacheprovider tests/packages
 }
 
-# Each example with the packages that it names, and `baton mcp` with the protocol's own client.
-run_examples() {
+# `baton mcp` on a running server with the protocol's official client.
+talk_mcp() {
   scripts/build.sh release baton && build/baton pull smollm2:135m >/dev/null || return 1
-  python3 -m venv build/examples-venv &&
-    build/examples-venv/bin/pip -q install -r examples/requirements.txt \
-      -r tests/examples/client_packages.txt &&
-    BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 build/examples-venv/bin/python \
-      -m pytest -q -s -rs -p no:cacheprovider tests/examples
+  python3 -m venv build/mcp-venv &&
+    build/mcp-venv/bin/pip -q install -r tests/mcp/client_packages.txt &&
+    BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 build/mcp-venv/bin/python -m pytest \
+      -q -rs -p no:cacheprovider tests/mcp
 }
 
 # The whole promise in the long form: a million requests twice, which must be the same run, and

@@ -100,7 +100,7 @@ def target_of(binary):
 
 
 def linked_packages(binary, target):
-    """({Debian package: version}, crates) of what `target` in the build folder of `binary` links."""
+    """({Debian package: version}, crates) of what `target` links in the folder of `binary`."""
     folder = Path(binary).resolve().parent
     if not (folder / "build.ninja").is_file():
         raise SystemExit(

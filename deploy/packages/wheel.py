@@ -15,7 +15,7 @@ wheel holds one program and needs no other package:
 
     pip install baton-llm
     baton run smollm2:135m            # fetches a small model (94 MiB) and opens a chat
-    baton serve smollm2:135m          # serves the HTTP APIs of OpenAI, Anthropic and Ollama, and gRPC
+    baton serve smollm2:135m          # serves the APIs of OpenAI, Anthropic and Ollama, and gRPC
 
 `python -m baton_llm ...` is the same program, for an environment that is not on PATH.
 """
@@ -29,7 +29,7 @@ import sys
 
 
 def program():
-    """The path of the program, as the installation recorded it; pip --target moves it after that."""
+    """The path of the program, as the installation recorded it; pip --target moves it later."""
     for file in importlib.metadata.distribution("baton-llm").files or ():
         if file.name == "baton":
             recorded = file.locate().resolve()

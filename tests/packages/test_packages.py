@@ -28,7 +28,7 @@ FIRST_TOKEN_LIMIT_S = 20
 
 
 def run(*command, **more):
-    more = {"capture_output": True, "text": True, "check": False, "timeout": 300, **more}
+    more = {"capture_output": True, "text": True, "check": False, "timeout": 900, **more}
     return subprocess.run([str(part) for part in command], **more)
 
 
