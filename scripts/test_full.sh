@@ -8,15 +8,16 @@
 # architectures than the one that is served; a minute of search for each fuzz target; clusters of
 # this build and the release before it; answers with schemas and tools whose worker dies at each
 # token; folders that an old and a new release of transformers save; the page at /ui in Chromium;
-# schemathesis against /openapi.json; and the Helm chart on a real Kubernetes of two nodes.
+# schemathesis against /openapi.json; the packages, installed and removed; `baton mcp` with the
+# protocol's own client; and the Helm chart on a real Kubernetes of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
-#     archs|fuzz|wire|guided|saves|templates|ui|openapi|k8s ...]
+#     archs|fuzz|wire|guided|saves|templates|ui|openapi|packages|mcp|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tier_names="release cuda sim asan tsan tidy odr locks quick chaos closure mutation archs fuzz wire"
-tier_names+=" guided saves templates ui openapi k8s"
+tier_names+=" guided saves templates ui openapi packages mcp k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -60,6 +61,8 @@ run_tier() {
     templates) compare_templates ;;
     ui) look_at_the_page ;;
     openapi) ask_by_the_description ;;
+    packages) install_packages ;;
+    mcp) talk_mcp ;;
     *)
       echo "test_full.sh: unknown tier '$1'; one of: $tier_names" >&2
       exit 2
@@ -113,6 +116,23 @@ ask_by_the_description() {
     "$venv/bin/pip" -q install -r tests/e2e/requirements.txt schemathesis==4.32.5 &&
     BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" \
       tests/e2e/ask_by_openapi.py --schemathesis "$venv/bin/schemathesis"
+}
+
+# Packages of the static program: made twice, installed where nothing was, run, removed.
+install_packages() {
+  scripts/deps.sh --tests && scripts/build.sh release baton baton_static || return 1
+  build/baton pull smollm2:135m >/dev/null || return 1
+  BATON_STATIC_BIN="$PWD/build/release/baton-static" PYTHONDONTWRITEBYTECODE=1 \
+    build/venv/bin/python -m pytest -q -s -rs -p no:cacheprovider tests/packages
+}
+
+# `baton mcp` on a running server with the protocol's official client.
+talk_mcp() {
+  scripts/build.sh release baton && build/baton pull smollm2:135m >/dev/null || return 1
+  python3 -m venv build/mcp-venv &&
+    build/mcp-venv/bin/pip -q install -r tests/mcp/client_packages.txt &&
+    BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 build/mcp-venv/bin/python -m pytest \
+      -q -rs -p no:cacheprovider tests/mcp
 }
 
 # The whole promise in the long form: a million requests twice, which must be the same run, and

@@ -84,6 +84,37 @@ def version():
     return re.search(r'kVersion\[\] = "([^"]+)"', header).group(1)
 
 
+def strip_to(binary, stripped):
+    """Writes `binary` without symbols and without the build id, which is a hash over debug
+    information and so over folder names."""
+    subprocess.run(
+        ["strip", "--strip-all", "--remove-section=.note.gnu.build-id", "-o", stripped, binary],
+        check=True,
+    )
+    Path(stripped).chmod(0o755)
+
+
+def target_of(binary):
+    """The target of the build that links `binary`, by what the binary needs."""
+    return "baton" if dynamic_needs(binary) else "baton_static"
+
+
+def linked_packages(binary, target):
+    """({Debian package: version}, crates) of what `target` links in the folder of `binary`."""
+    folder = Path(binary).resolve().parent
+    if not (folder / "build.ninja").is_file():
+        raise SystemExit(
+            f"build_image.py: {binary} does not lie in its build folder, whose build.ninja says "
+            "what it was linked from; scripts/build.sh release baton_static makes one"
+        )
+    packages = sbom.debian_packages(sbom.link_archives(folder, target), sbom.HEADER_ONLY)
+    rust = {
+        **sbom.crates(SOURCE / "src/text/hf/Cargo.lock"),
+        **sbom.crates(SOURCE / "src/cli/hub/Cargo.lock"),
+    }
+    return packages, rust
+
+
 def put(root, name, data, mode=0o644):
     path = Path(root) / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,20 +152,8 @@ def make_root(root, binary, epoch, cuda=False, nccl=None):
         put(root, "etc/debian_version", Path("/etc/debian_version").read_bytes())
     stripped = Path(root) / "usr/bin/baton"
     stripped.parent.mkdir(parents=True, exist_ok=True)
-    # Without the build id, which is a hash over debug information and so over folder names.
-    subprocess.run(
-        ["strip", "--strip-all", "--remove-section=.note.gnu.build-id", "-o", stripped, binary],
-        check=True,
-    )
-    stripped.chmod(0o755)
-    packages = sbom.debian_packages(
-        sbom.link_archives(Path(binary).resolve().parent, "baton" if cuda else "baton_static"),
-        sbom.HEADER_ONLY,
-    )
-    rust = {
-        **sbom.crates(SOURCE / "src/text/hf/Cargo.lock"),
-        **sbom.crates(SOURCE / "src/cli/hub/Cargo.lock"),
-    }
+    strip_to(binary, stripped)
+    packages, rust = linked_packages(binary, "baton" if cuda else "baton_static")
     digest = hashlib.sha256(stripped.read_bytes()).hexdigest()
     doc = "usr/share/doc/"
     document = sbom.document(version(), digest, packages, rust, epoch, dynamic)

@@ -44,6 +44,8 @@ int RunShow(const std::vector<std::string>& args);            // file_commands.c
 int RunRm(const std::vector<std::string>& args);              // model_commands.cc
 int RunPs(const std::vector<std::string>& args);              // model_commands.cc
 int RunCompletion(const std::vector<std::string>& args);      // completion_command.cc
+int RunExplain(const std::vector<std::string>& args);         // explain_command.cc
+int RunMcp(const std::vector<std::string>& args);             // mcp/mcp_command.cc
 int RunVersion(const std::vector<std::string>& args);         // file_commands.cc
 
 }  // namespace baton::cli

@@ -39,6 +39,8 @@ constexpr Command kCommands[] = {
     {"topo", "show how KV crosses between the workers of a running cluster", &RunTopo},
     {"trace", "write the last requests and steps of a cluster for ui.perfetto.dev", &RunTrace},
     {"why", "say what one request waited for", &RunWhy},
+    {"explain", "say what an error code means and what to do", &RunExplain},
+    {"mcp", "serve read-only tools about a cluster to a model's client", &RunMcp},
     {"completion", "print a script with which a shell completes flags", &RunCompletion},
     {"version", "print the version", &RunVersion},
 };

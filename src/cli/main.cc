@@ -44,7 +44,7 @@ constexpr ForeignCommand kForeign[] = {
     {" quantize ", "`baton convert SRC DST --type TYPE` writes another type"},
     {" benchmark ", "`baton bench URL` loads a server, `baton bench model FILE` measures a model"},
     {" -v -V ", "`baton version` prints the version"},
-    {" mcp verify explain login create cp push embed ", "not supported in this build"},
+    {" verify login create cp push embed ", "not supported in this build"},
 };
 
 std::string AnswerToUnknown(const std::string& name, std::span<const std::string_view> names) {

@@ -175,7 +175,7 @@ def test_what_other_servers_call_otherwise():
         (("ls",), "baton list"),
         (("start", "m"), "baton serve MODEL"),
         (("-v",), "baton version"),
-        (("mcp",), "not supported in this build"),
+        (("login",), "not supported in this build"),
         (("srve",), "did you mean serve?"),
         ((" ",), "baton --help"),
     ):
