@@ -57,9 +57,10 @@ inline constexpr auto kApiPaths = std::to_array<ApiPath>({
     {ApiRoute::kMessages, "POST", "/v1/messages",
      "Anthropic's Messages: an answer to a conversation; stream: its events", "MessagesRequest"},
     {ApiRoute::kCountTokens, "POST", "/v1/messages/count_tokens",
-     "The prompt tokens of a body as /v1/messages takes it", ""},
+     "The prompt tokens of a body as /v1/messages takes it", "CountTokensRequest"},
     {ApiRoute::kResponses, "POST", "/v1/responses",
-     "OpenAI's Responses: an answer to {input}, which nothing stores; stream: its events", ""},
+     "OpenAI's Responses: an answer to {input}, which nothing stores; stream: its events",
+     "ResponsesRequest"},
     {ApiRoute::kOllamaChat, "POST", "/api/chat",
      "Ollama's chat: {model, messages, tools, format, options, think}; lines of JSON unless stream "
      "is false",

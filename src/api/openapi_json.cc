@@ -1,21 +1,75 @@
 #include "src/api/openapi_json.h"
 
+#include <array>
+#include <map>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "src/api/api_paths.h"
 #include "src/api/json_writer.h"
+#include "src/api/responses_params.h"
 #include "src/api/schema.h"
 #include "src/base/version.h"
 #include "src/http/http_message.h"
+#include "src/router/request_error.h"
 
 namespace baton::api {
 
 using http::LowerCase;
+using router::ErrorCode;
+using router::ErrorNameOf;
+using router::HttpStatusOf;
+using router::kNumErrorCodes;
 
 namespace {
+
+// Writes `type` as a name or an array of names; nothing for an empty mask.
+void WriteTypes(unsigned types, JsonWriter* json) {
+  constexpr auto kNames =
+      std::to_array<std::pair<unsigned, std::string_view>>({{kJsonBool, "boolean"},
+                                                            {kJsonInteger, "integer"},
+                                                            {kJsonNumber, "number"},
+                                                            {kJsonString, "string"},
+                                                            {kJsonArray, "array"},
+                                                            {kJsonObject, "object"}});
+  if (types == 0) return;
+  json->Key("type").BeginArray();
+  for (const auto& [type, name] : kNames) {
+    if ((types & type) != 0) json->String(name);
+  }
+  json->EndArray();
+}
+
+unsigned TypesOf(const ParamRow& row, SpecialParam special) {
+  switch (special) {
+    case SpecialParam::kMessages:
+    case SpecialParam::kPromptTokenIds:
+    case SpecialParam::kTools:
+    case SpecialParam::kDocuments:
+      return kJsonArray;
+    case SpecialParam::kPrompt:
+      return kJsonString | kJsonArray;
+    case SpecialParam::kStreamOptions:
+    case SpecialParam::kTemplateKwargs:
+      return kJsonObject;
+    case SpecialParam::kToolChoice:
+      return kJsonString | kJsonObject;
+    case SpecialParam::kParallelToolCalls:
+      return kJsonBool;
+    case SpecialParam::kReasoningFormat:
+    case SpecialParam::kReasoningEffort:
+    case SpecialParam::kPath:
+      return kJsonString;
+    case SpecialParam::kOfSurface:
+      return row.json_types;
+    default:
+      return 0;  // any: the description says it
+  }
+}
 
 // The members that say the type of one parameter; `json` stands inside its schema.
 class TypeWriter {
@@ -49,8 +103,8 @@ class TypeWriter {
     json_->Key("minimum").Double(row_.min).Key("maximum").Double(row_.max).EndObject();
     json_->Key("maxProperties").Uint(row_.max_items);
   }
-  // Their shapes are in the description.
-  void operator()(SpecialParam /*special*/) const {}
+  // What stands inside them is in the description.
+  void operator()(SpecialParam special) const { WriteTypes(TypesOf(row_, special), json_); }
 
  private:
   void Type(std::string_view type) const { json_->Key("type").String(type); }
@@ -63,28 +117,71 @@ class TypeWriter {
   JsonWriter* const json_;
 };
 
-void WriteRequestSchema(Endpoint endpoint, JsonWriter* json) {
+void WriteRow(const ParamRow& row, JsonWriter* json) {
+  json->Key(row.name).BeginObject();
+  std::visit(TypeWriter(row, json), row.target);
+  json->Key("description").String(ExpectedOf(row)).EndObject();
+}
+
+// `needs_length`: the answer's length must be given.
+void WriteRequestSchema(Endpoint endpoint, bool needs_length, JsonWriter* json) {
   json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
   for (const ParamRow& row : ParamTable()) {
-    if (!row.AppliesTo(endpoint)) continue;
-    json->Key(row.name).BeginObject();
-    std::visit(TypeWriter(row, json), row.target);
-    json->Key("description").String(ExpectedOf(row)).EndObject();
+    if (row.AppliesTo(endpoint)) WriteRow(row, json);
   }
   json->EndObject().Key("required").BeginArray();
   json->String(IsConversation(endpoint) ? "messages" : "prompt");
-  if (endpoint == Endpoint::kMessages) json->String("max_tokens");
+  if (needs_length) json->String("max_tokens");
   json->EndArray().EndObject();
 }
 
-void WriteAnswers(JsonWriter* json) {
+// The fields that are Responses' own, and the chat's that it passes on.
+void WriteResponsesSchema(JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  for (const ResponsesField& field : ResponsesFields()) {
+    json->Key(field.name).BeginObject();
+    WriteTypes(field.json_types, json);
+    json->Key("description").String(field.expected).EndObject();
+  }
+  for (const ParamRow& row : ParamTable()) {
+    bool is_own = IsRefusedByResponses(row.name);
+    for (const ResponsesField& field : ResponsesFields()) is_own |= field.name == row.name;
+    if (row.AppliesTo(Endpoint::kChat) && !is_own) WriteRow(row, json);
+  }
+  json->EndObject().Key("required").BeginArray().String("input").EndArray().EndObject();
+}
+
+// The HTTP statuses of errors with the codes that come with each.
+std::map<int, std::string> ErrorStatuses() {
+  std::map<int, std::string> statuses;
+  for (int i = 0; i < kNumErrorCodes; ++i) {
+    const auto code = static_cast<ErrorCode>(i);
+    constexpr int kClientGone = 499;  // nobody is there to read it
+    if (HttpStatusOf(code) == kClientGone) continue;
+    std::string& names = statuses[HttpStatusOf(code)];
+    if (!names.empty()) names += ", ";
+    names += ErrorNameOf(code);
+  }
+  return statuses;
+}
+
+// The schema of errors at `path`.
+std::string_view ErrorSchemaOf(std::string_view path) {
+  if (path.starts_with("/api/")) return "OllamaError";
+  return path.starts_with("/v1/messages") ? "MessagesError" : "Error";
+}
+
+void WriteAnswers(const ApiPath& row, JsonWriter* json) {
   json->Key("responses").BeginObject();
   json->Key("200").BeginObject().Key("description").String("the answer").EndObject();
-  json->Key("default").BeginObject();
-  json->Key("description").String("an error, which names the field and its range");
-  json->Key("content").BeginObject().Key("application/json").BeginObject();
-  json->Key("schema").BeginObject().Key("$ref").String("#/components/schemas/Error");
-  json->EndObject().EndObject().EndObject().EndObject().EndObject();
+  for (const auto& [status, names] : ErrorStatuses()) {
+    json->Key(std::to_string(status)).BeginObject().Key("description").String(names);
+    json->Key("content").BeginObject().Key("application/json").BeginObject();
+    json->Key("schema").BeginObject().Key("$ref");
+    json->String("#/components/schemas/" + std::string(ErrorSchemaOf(row.path)));
+    json->EndObject().EndObject().EndObject().EndObject();
+  }
+  json->EndObject();
 }
 
 void WritePath(const ApiPath& row, JsonWriter* json) {
@@ -109,7 +206,7 @@ void WritePath(const ApiPath& row, JsonWriter* json) {
     }
     json->EndObject().EndObject().EndObject().EndObject();
   }
-  WriteAnswers(json);
+  WriteAnswers(row, json);
   json->EndObject().EndObject();
 }
 
@@ -124,6 +221,24 @@ void WriteErrorSchema(JsonWriter* json) {
   json->EndObject().EndObject().EndObject().EndObject();
 }
 
+// Anthropic's: {"type":"error","error":{"type","message"}}.
+void WriteMessagesErrorSchema(JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  json->Key("type").BeginObject().Key("const").String("error").EndObject();
+  json->Key("error").BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  for (const std::string_view name : {"type", "message"}) {
+    json->Key(name).BeginObject().Key("type").String("string").EndObject();
+  }
+  json->EndObject().EndObject().EndObject().EndObject();
+}
+
+// Ollama's: {"error":string}.
+void WriteOllamaErrorSchema(JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  json->Key("error").BeginObject().Key("type").String("string").EndObject();
+  json->EndObject().Key("required").BeginArray().String("error").EndArray().EndObject();
+}
+
 }  // namespace
 
 std::string OpenApiJson() {
@@ -136,11 +251,19 @@ std::string OpenApiJson() {
   }
   json.EndObject().Key("components").BeginObject().Key("schemas").BeginObject();
   json.Key("ChatCompletionRequest");
-  WriteRequestSchema(Endpoint::kChat, &json);
+  WriteRequestSchema(Endpoint::kChat, false, &json);
   json.Key("CompletionRequest");
-  WriteRequestSchema(Endpoint::kCompletion, &json);
+  WriteRequestSchema(Endpoint::kCompletion, false, &json);
   json.Key("MessagesRequest");
-  WriteRequestSchema(Endpoint::kMessages, &json);
+  WriteRequestSchema(Endpoint::kMessages, true, &json);
+  json.Key("CountTokensRequest");
+  WriteRequestSchema(Endpoint::kMessages, false, &json);
+  json.Key("ResponsesRequest");
+  WriteResponsesSchema(&json);
+  json.Key("MessagesError");
+  WriteMessagesErrorSchema(&json);
+  json.Key("OllamaError");
+  WriteOllamaErrorSchema(&json);
   json.Key("Error");
   WriteErrorSchema(&json);
   json.EndObject().EndObject().EndObject();

@@ -103,6 +103,28 @@ TEST_F(HttpApiTest, TheServerDescribesItself) {
   EXPECT_EQ(member("temperature", "type"), "number");
 }
 
+TEST_F(HttpApiTest, OpenApiTellsTheBodiesAndErrorsOfEverySurface) {
+  const auto responder = Send("GET", "/openapi.json");
+  const auto of = [&](const char* schema, const char* field, const char* what) {
+    return Text(*responder, {"components", "schemas", schema, "properties", field, what});
+  };
+  EXPECT_EQ(of("ResponsesRequest", "input", "description"),
+            "a string or an array of items: messages, function_call, function_call_output, "
+            "reasoning");
+  EXPECT_EQ(of("ResponsesRequest", "temperature", "type"), "number");
+  EXPECT_EQ(of("ResponsesRequest", "max_tokens", "description"), "<absent>");
+  EXPECT_EQ(of("CountTokensRequest", "max_tokens", "minimum"), "1");
+  EXPECT_EQ(of("OllamaError", "error", "type"), "string");
+  const auto error_of = [&](const char* path, const char* status) {
+    return Text(*responder, {"paths", path, "post", "responses", status, "content",
+                             "application/json", "schema", "$ref"});
+  };
+  EXPECT_EQ(error_of("/v1/messages", "400"), "#/components/schemas/MessagesError");
+  EXPECT_EQ(error_of("/v1/responses", "429"), "#/components/schemas/Error");
+  EXPECT_EQ(error_of("/api/chat", "503"), "#/components/schemas/OllamaError");
+  EXPECT_EQ(error_of("/api/chat", "499"), "<absent>");
+}
+
 TEST_F(HttpApiTest, ToolsThatMustNotBeCalledAreAnswered) {
   AnswerWith("x");
   const std::string tools =
