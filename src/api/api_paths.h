@@ -64,9 +64,10 @@ inline constexpr auto kApiPaths = std::to_array<ApiPath>({
     {ApiRoute::kOllamaChat, "POST", "/api/chat",
      "Ollama's chat: {model, messages, tools, format, options, think}; lines of JSON unless stream "
      "is false",
-     ""},
+     "OllamaChatRequest"},
     {ApiRoute::kOllamaGenerate, "POST", "/api/generate",
-     "Ollama's answer to {model, prompt, system, raw, format, options, think}; as above", ""},
+     "Ollama's answer to {model, prompt, system, raw, format, options, think}; as above",
+     "OllamaGenerateRequest"},
     {ApiRoute::kOllamaShow, "POST", "/api/show", "What Ollama's clients are told of {model}", ""},
     {ApiRoute::kOllamaTags, "GET", "/api/tags", "The models served, in Ollama's form", ""},
     {ApiRoute::kOllamaPs, "GET", "/api/ps", "The models loaded, in Ollama's form", ""},

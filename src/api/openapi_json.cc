@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "src/api/api_paths.h"
 #include "src/api/json_writer.h"
+#include "src/api/ollama_params.h"
 #include "src/api/responses_params.h"
 #include "src/api/schema.h"
 #include "src/base/version.h"
@@ -151,6 +153,25 @@ void WriteResponsesSchema(JsonWriter* json) {
   json->EndObject().Key("required").BeginArray().String("input").EndArray().EndObject();
 }
 
+void WriteOllamaFields(std::span<const OllamaField> fields, JsonWriter* json) {
+  for (const OllamaField& field : fields) {
+    if (field.json_types == 0) continue;
+    json->Key(field.name).BeginObject();
+    WriteTypes(field.json_types, json);
+    json->Key("description").String(field.expected).EndObject();
+  }
+}
+
+void WriteOllamaSchema(OllamaForm form, JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  for (const std::string_view name : OllamaPassedFields()) {
+    WriteRow(*FindParam(Endpoint::kChat, name), json);
+  }
+  WriteOllamaFields(OllamaFieldsOf(form), json);
+  WriteOllamaFields(OllamaCommonFields(), json);
+  json->EndObject().EndObject();
+}
+
 // The HTTP statuses of errors with the codes that come with each.
 std::map<int, std::string> ErrorStatuses() {
   std::map<int, std::string> statuses;
@@ -260,6 +281,10 @@ std::string OpenApiJson() {
   WriteRequestSchema(Endpoint::kMessages, false, &json);
   json.Key("ResponsesRequest");
   WriteResponsesSchema(&json);
+  json.Key("OllamaChatRequest");
+  WriteOllamaSchema(OllamaForm::kChat, &json);
+  json.Key("OllamaGenerateRequest");
+  WriteOllamaSchema(OllamaForm::kGenerate, &json);
   json.Key("MessagesError");
   WriteMessagesErrorSchema(&json);
   json.Key("OllamaError");

@@ -115,6 +115,10 @@ TEST_F(HttpApiTest, OpenApiTellsTheBodiesAndErrorsOfEverySurface) {
   EXPECT_EQ(of("ResponsesRequest", "max_tokens", "description"), "<absent>");
   EXPECT_EQ(of("CountTokensRequest", "max_tokens", "minimum"), "1");
   EXPECT_EQ(of("OllamaError", "error", "type"), "string");
+  EXPECT_EQ(of("OllamaChatRequest", "options", "description"), "an object");
+  EXPECT_EQ(of("OllamaChatRequest", "prompt", "description"), "<absent>");
+  EXPECT_EQ(of("OllamaGenerateRequest", "prompt", "description"), "a string");
+  EXPECT_EQ(of("OllamaGenerateRequest", "images", "description"), "<absent>");
   const auto error_of = [&](const char* path, const char* status) {
     return Text(*responder, {"paths", path, "post", "responses", status, "content",
                              "application/json", "schema", "$ref"});
