@@ -56,11 +56,29 @@ constexpr auto kOwnOptions = std::to_array<OptionName>(
 // Fields of a request that every form passes on; they are Baton's own.
 constexpr auto kPassed = std::to_array<std::string_view>(
     {"model", "logprobs", "top_logprobs", "cache_salt", "timeout_ms", "request_id", "user"});
-constexpr auto kRead = std::to_array<std::string_view>(
-    {"stream", "options", "format", "think", "keep_alive", "truncate", "shift"});
-constexpr auto kOfChat = std::to_array<std::string_view>({"messages", "tools"});
-constexpr auto kOfGenerate = std::to_array<std::string_view>(
-    {"prompt", "system", "raw", "suffix", "template", "context", "images"});
+constexpr auto kRead = std::to_array<OllamaField>({
+    {"stream", kJsonBool, "true or false"},
+    {"options", kJsonObject, "an object"},
+    {"format", kJsonString | kJsonObject, kExpectedFormat},
+    {"think", kJsonBool | kJsonString, kExpectedThink},
+    {"keep_alive", kJsonNumber | kJsonString, "seconds, or a duration such as \"5m\" or \"-1\""},
+    {"truncate", kJsonBool, "true or false"},
+    {"shift", kJsonBool, "true or false"},
+});
+constexpr auto kOfChat = std::to_array<OllamaField>({
+    {"messages", kJsonArray, kExpectedMessages},
+    {"tools", kJsonArray, "an array of functions"},
+});
+// Those without a type are refused below.
+constexpr auto kOfGenerate = std::to_array<OllamaField>({
+    {"prompt", kJsonString, "a string"},
+    {"system", kJsonString, "a string"},
+    {"raw", kJsonBool, "true or false"},
+    {"suffix", 0, ""},
+    {"template", 0, ""},
+    {"context", 0, ""},
+    {"images", 0, ""},
+});
 
 // Fields of /api/generate that are not served, and the way out.
 struct RefusedField {
@@ -73,9 +91,13 @@ constexpr auto kRefused = std::to_array<RefusedField>(
      {"context", "absent; /api/chat takes a conversation"},
      {"images", "absent; images are not read"}});
 
-template <typename Names>
-bool Has(const Names& names, std::string_view name) {
+bool Has(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool Has(std::span<const OllamaField> fields, std::string_view name) {
+  return std::any_of(fields.begin(), fields.end(),
+                     [name](const OllamaField& field) { return field.name == name; });
 }
 
 // "", [], {} and false.
@@ -457,6 +479,15 @@ class Reader {
 };
 
 }  // namespace
+
+std::span<const OllamaField> OllamaCommonFields() { return kRead; }
+
+std::span<const OllamaField> OllamaFieldsOf(OllamaForm form) {
+  if (form == OllamaForm::kChat) return kOfChat;
+  return kOfGenerate;
+}
+
+std::span<const std::string_view> OllamaPassedFields() { return kPassed; }
 
 bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
                 RequestError* error) {

@@ -4,6 +4,7 @@
 #define BATON_API_OLLAMA_PARAMS_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,18 @@ struct OllamaRequest {
   ApiParams params;
   std::vector<std::string> ignored;  // as of ReadJsonParams
 };
+
+// A field of Ollama's own.
+struct OllamaField {
+  std::string_view name;
+  unsigned json_types;  // mask of JsonType (schema.h); 0 = the field is refused
+  std::string_view expected;
+};
+// The fields that the reader knows: those of every form, those of one, and the names of a chat's
+// that pass on as they are.
+std::span<const OllamaField> OllamaCommonFields();
+std::span<const OllamaField> OllamaFieldsOf(OllamaForm form);
+std::span<const std::string_view> OllamaPassedFields();
 
 // False: `error` names the field by Ollama's name for it.
 bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,

@@ -1,13 +1,19 @@
 #include "src/api/openapi_json.h"
 
+#include <array>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "src/api/api_paths.h"
 #include "src/api/json_writer.h"
+#include "src/api/ollama_params.h"
 #include "src/api/openapi_answers.h"
+#include "src/api/responses_params.h"
 #include "src/api/schema.h"
 #include "src/base/version.h"
 #include "src/http/http_message.h"
@@ -17,6 +23,50 @@ namespace baton::api {
 using http::LowerCase;
 
 namespace {
+
+// Writes `type` as a name or an array of names; nothing for an empty mask.
+void WriteTypes(unsigned types, JsonWriter* json) {
+  constexpr auto kNames =
+      std::to_array<std::pair<unsigned, std::string_view>>({{kJsonBool, "boolean"},
+                                                            {kJsonInteger, "integer"},
+                                                            {kJsonNumber, "number"},
+                                                            {kJsonString, "string"},
+                                                            {kJsonArray, "array"},
+                                                            {kJsonObject, "object"}});
+  if (types == 0) return;
+  json->Key("type").BeginArray();
+  for (const auto& [type, name] : kNames) {
+    if ((types & type) != 0) json->String(name);
+  }
+  json->EndArray();
+}
+
+unsigned TypesOf(const ParamRow& row, SpecialParam special) {
+  switch (special) {
+    case SpecialParam::kMessages:
+    case SpecialParam::kPromptTokenIds:
+    case SpecialParam::kTools:
+    case SpecialParam::kDocuments:
+      return kJsonArray;
+    case SpecialParam::kPrompt:
+      return kJsonString | kJsonArray;
+    case SpecialParam::kStreamOptions:
+    case SpecialParam::kTemplateKwargs:
+      return kJsonObject;
+    case SpecialParam::kToolChoice:
+      return kJsonString | kJsonObject;
+    case SpecialParam::kParallelToolCalls:
+      return kJsonBool;
+    case SpecialParam::kReasoningFormat:
+    case SpecialParam::kReasoningEffort:
+    case SpecialParam::kPath:
+      return kJsonString;
+    case SpecialParam::kOfSurface:
+      return row.json_types;
+    default:
+      return 0;  // any: the description says it
+  }
+}
 
 // The members that say the type of one parameter; `json` stands inside its schema.
 class TypeWriter {
@@ -50,8 +100,8 @@ class TypeWriter {
     json_->Key("minimum").Double(row_.min).Key("maximum").Double(row_.max).EndObject();
     json_->Key("maxProperties").Uint(row_.max_items);
   }
-  // Their shapes are in the description.
-  void operator()(SpecialParam /*special*/) const {}
+  // What stands inside them is in the description.
+  void operator()(SpecialParam special) const { WriteTypes(TypesOf(row_, special), json_); }
 
  private:
   void Type(std::string_view type) const { json_->Key("type").String(type); }
@@ -64,18 +114,57 @@ class TypeWriter {
   JsonWriter* const json_;
 };
 
-void WriteRequestSchema(Endpoint endpoint, JsonWriter* json) {
+void WriteRow(const ParamRow& row, JsonWriter* json) {
+  json->Key(row.name).BeginObject();
+  std::visit(TypeWriter(row, json), row.target);
+  json->Key("description").String(ExpectedOf(row)).EndObject();
+}
+
+// `needs_length`: the answer's length must be given.
+void WriteRequestSchema(Endpoint endpoint, bool needs_length, JsonWriter* json) {
   json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
   for (const ParamRow& row : ParamTable()) {
-    if (!row.AppliesTo(endpoint)) continue;
-    json->Key(row.name).BeginObject();
-    std::visit(TypeWriter(row, json), row.target);
-    json->Key("description").String(ExpectedOf(row)).EndObject();
+    if (row.AppliesTo(endpoint)) WriteRow(row, json);
   }
   json->EndObject().Key("required").BeginArray();
   json->String(IsConversation(endpoint) ? "messages" : "prompt");
-  if (endpoint == Endpoint::kMessages) json->String("max_tokens");
+  if (needs_length) json->String("max_tokens");
   json->EndArray().EndObject();
+}
+
+// The fields that are Responses' own, and the chat's that it passes on.
+void WriteResponsesSchema(JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  for (const ResponsesField& field : ResponsesFields()) {
+    json->Key(field.name).BeginObject();
+    WriteTypes(field.json_types, json);
+    json->Key("description").String(field.expected).EndObject();
+  }
+  for (const ParamRow& row : ParamTable()) {
+    bool is_own = IsRefusedByResponses(row.name);
+    for (const ResponsesField& field : ResponsesFields()) is_own |= field.name == row.name;
+    if (row.AppliesTo(Endpoint::kChat) && !is_own) WriteRow(row, json);
+  }
+  json->EndObject().Key("required").BeginArray().String("input").EndArray().EndObject();
+}
+
+void WriteOllamaFields(std::span<const OllamaField> fields, JsonWriter* json) {
+  for (const OllamaField& field : fields) {
+    if (field.json_types == 0) continue;
+    json->Key(field.name).BeginObject();
+    WriteTypes(field.json_types, json);
+    json->Key("description").String(field.expected).EndObject();
+  }
+}
+
+void WriteOllamaSchema(OllamaForm form, JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  for (const std::string_view name : OllamaPassedFields()) {
+    WriteRow(*FindParam(Endpoint::kChat, name), json);
+  }
+  WriteOllamaFields(OllamaFieldsOf(form), json);
+  WriteOllamaFields(OllamaCommonFields(), json);
+  json->EndObject().EndObject();
 }
 
 void WritePath(const ApiPath& row, JsonWriter* json) {
@@ -116,11 +205,19 @@ std::string OpenApiJson() {
   }
   json.EndObject().Key("components").BeginObject().Key("schemas").BeginObject();
   json.Key("ChatCompletionRequest");
-  WriteRequestSchema(Endpoint::kChat, &json);
+  WriteRequestSchema(Endpoint::kChat, false, &json);
   json.Key("CompletionRequest");
-  WriteRequestSchema(Endpoint::kCompletion, &json);
+  WriteRequestSchema(Endpoint::kCompletion, false, &json);
   json.Key("MessagesRequest");
-  WriteRequestSchema(Endpoint::kMessages, &json);
+  WriteRequestSchema(Endpoint::kMessages, true, &json);
+  json.Key("CountTokensRequest");
+  WriteRequestSchema(Endpoint::kMessages, false, &json);
+  json.Key("ResponsesRequest");
+  WriteResponsesSchema(&json);
+  json.Key("OllamaChatRequest");
+  WriteOllamaSchema(OllamaForm::kChat, &json);
+  json.Key("OllamaGenerateRequest");
+  WriteOllamaSchema(OllamaForm::kGenerate, &json);
   WriteErrorSchemas(&json);
   json.EndObject();
   WriteErrorAnswers(&json);

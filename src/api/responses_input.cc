@@ -19,8 +19,6 @@ using router::RequestError;
 
 namespace {
 
-constexpr std::string_view kExpectedInput =
-    "a string or an array of items: messages, function_call, function_call_output, reasoning";
 constexpr std::string_view kExpectedItem =
     "\"message\", \"function_call\", \"function_call_output\", \"reasoning\" or "
     "\"item_reference\"";

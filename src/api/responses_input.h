@@ -12,6 +12,9 @@
 
 namespace baton::api {
 
+inline constexpr std::string_view kExpectedInput =
+    "a string or an array of items: messages, function_call, function_call_output, reasoning";
+
 // A conversation, and where each message of it stood in the request.
 struct ResponsesInput {
   // Names of fields, for errors about what they became.

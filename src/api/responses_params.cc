@@ -58,10 +58,24 @@ constexpr auto kRefused = std::to_array<RefusedField>({
 
 // Fields that this file reads. All others go to the chat's table, which knows them, refuses them or
 // names them as ignored.
-constexpr auto kOwn = std::to_array<std::string_view>(
-    {"input", "instructions", "max_output_tokens", "text", "tools", "tool_choice", "reasoning",
-     "include", "metadata", "store", "background", "truncation", "stream_options", "max_tool_calls",
-     "context_management", "n"});
+constexpr auto kOwn = std::to_array<ResponsesField>({
+    {"input", kJsonString | kJsonArray, kExpectedInput},
+    {"instructions", kJsonString, "a string or absent"},
+    {"max_output_tokens", kJsonInteger, "an integer from 1 on"},
+    {"text", kJsonObject, "an object with format and verbosity"},
+    {"tools", kJsonArray, "an array of functions"},
+    {"tool_choice", kJsonString | kJsonObject, kExpectedChoice},
+    {"reasoning", kJsonObject, "an object with effort"},
+    {"include", kJsonArray, "an array of strings"},
+    {"metadata", kJsonObject, kExpectedMetadata},
+    {"store", kJsonBool, "true or false"},
+    {"background", kJsonBool, "true or false"},
+    {"truncation", kJsonString, "\"auto\" or \"disabled\""},
+    {"stream_options", kJsonObject, "an object with include_obfuscation"},
+    {"max_tool_calls", kJsonInteger, "an integer"},
+    {"context_management", kJsonArray, "absent or []"},
+    {"n", kJsonInteger, "1 or absent"},
+});
 
 // A field of a chat and its place in a Responses request.
 struct Renamed {
@@ -92,7 +106,9 @@ class Reader {
     chat_.emplace_back("messages", JsonValue(std::move(input_.messages)));
     Copy("max_output_tokens", "max_tokens");
     for (const auto& [name, value] : *root_.AsObject()) {
-      const bool is_own = std::find(kOwn.begin(), kOwn.end(), name) != kOwn.end();
+      const bool is_own =
+          std::any_of(kOwn.begin(), kOwn.end(),
+                      [&name = name](const ResponsesField& own) { return own.name == name; });
       if (!is_own && !value.is_null()) chat_.emplace_back(name, value);
     }
     const JsonValue chat(std::move(chat_));
@@ -122,7 +138,7 @@ class Reader {
       if (value != nullptr) return Fail(ErrorCode::kUnsupported, name, way);
     }
     // The answer repeats them as JSON, which has no such numbers.
-    for (const std::string_view name : kOwn) {
+    for (const auto& [name, types, expected] : kOwn) {
       const JsonValue* value = GivenMember(root_, name);
       if (value == nullptr || !HasHugeNumber(*value)) continue;
       return Fail(ErrorCode::kInvalidValue, name, kExpectedNumbers);
@@ -428,6 +444,13 @@ class Reader {
 };
 
 }  // namespace
+
+std::span<const ResponsesField> ResponsesFields() { return kOwn; }
+
+bool IsRefusedByResponses(std::string_view name) {
+  return std::any_of(kRefused.begin(), kRefused.end(),
+                     [name](const RefusedField& field) { return field.name == name; });
+}
 
 bool ReadResponses(const JsonValue& root, const StoredItems* items, ResponsesRequest* request,
                    RequestError* error) {

@@ -4,6 +4,7 @@
 #define BATON_API_RESPONSES_PARAMS_H_
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,6 +30,17 @@ struct ResponsesRequest {
   // Members of the answer that repeat the request, each with its JSON: "temperature" and "0.5".
   std::vector<std::pair<std::string_view, std::string>> repeated;
 };
+
+// A field that the chat's table does not have, or has in another form.
+struct ResponsesField {
+  std::string_view name;
+  unsigned json_types;  // mask of JsonType (schema.h)
+  std::string_view expected;
+};
+// All of them, which the reader goes through and /openapi.json tells. Every other field is
+// the chat's, unless IsRefusedByResponses.
+std::span<const ResponsesField> ResponsesFields();
+bool IsRefusedByResponses(std::string_view name);
 
 // Reads a body of POST /v1/responses. `items`: what its references name; null = nothing. False:
 // `error` names the field by the request's own name.

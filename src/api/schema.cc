@@ -52,8 +52,9 @@ constexpr double kMaxInt32 = 2147483647.0;
 constexpr double kMaxInt64 = 9223372036854775807.0;
 
 // A row that a surface reads itself.
-constexpr ParamRow OfSurface(std::string_view name, unsigned endpoints, std::string_view expected) {
-  return {name, endpoints, SpecialParam::kOfSurface, 0, 0, false, 0, false, expected};
+constexpr ParamRow OfSurface(std::string_view name, unsigned endpoints, std::string_view expected,
+                             unsigned json_types) {
+  return {name, endpoints, SpecialParam::kOfSurface, 0, 0, false, 0, false, expected, json_types};
 }
 
 // The table. A default is applied where the request is built (build_request.cc); here only what a
@@ -113,14 +114,14 @@ constexpr ParamRow kTable[] = {
     {"request_id", kEvery, &ApiParams::request_id, 0, kMaxRequestIdBytes},
     // Anthropic's Messages.
     {"stop_sequences", kMessages, &ApiParams::stop, 1, kMaxStopBytes, false, kMaxStopStrings},
-    OfSurface("messages", kMessages, kExpectedMessages),
-    OfSurface("system", kMessages, kExpectedSystem),
-    OfSurface("tools", kMessages, kExpectedMessagesTools),
-    OfSurface("tool_choice", kMessages, kExpectedMessagesToolChoice),
-    OfSurface("thinking", kMessages, kExpectedThinking),
-    OfSurface("output_config", kMessages, kExpectedOutputConfig),
-    OfSurface("metadata", kMessages, kExpectedMetadata),
-    OfSurface("cache_control", kMessages, "anything: prefixes are cached without it"),
+    OfSurface("messages", kMessages, kExpectedMessages, kJsonArray),
+    OfSurface("system", kMessages, kExpectedSystem, kJsonString | kJsonArray),
+    OfSurface("tools", kMessages, kExpectedMessagesTools, kJsonArray),
+    OfSurface("tool_choice", kMessages, kExpectedMessagesToolChoice, kJsonObject),
+    OfSurface("thinking", kMessages, kExpectedThinking, kJsonObject),
+    OfSurface("output_config", kMessages, kExpectedOutputConfig, kJsonObject),
+    OfSurface("metadata", kMessages, kExpectedMetadata, kJsonObject),
+    OfSurface("cache_control", kMessages, "anything: prefixes are cached without it", 0),
 };
 
 std::string NumberText(double value) {

@@ -43,6 +43,16 @@ enum class SpecialParam : uint8_t {
   kPath,
 };
 
+// The types of JSON that a value may have; a mask.
+enum JsonType : unsigned {
+  kJsonBool = 1,
+  kJsonInteger = 2,
+  kJsonNumber = 4,
+  kJsonString = 8,
+  kJsonArray = 16,
+  kJsonObject = 32,
+};
+
 using LogitBias = std::vector<std::pair<int64_t, double>>;
 
 // Where a value goes, and thereby its type.
@@ -65,6 +75,7 @@ struct ParamRow {
   size_t max_items = 0;    // lists and maps
   bool is_opaque = false;  // strings: may have control characters, since nobody looks into them
   std::string_view expected = "";  // with kOfSurface: for error messages
+  unsigned json_types = 0;         // with kOfSurface: mask of JsonType
 
   bool AppliesTo(Endpoint endpoint) const {
     return (endpoints & static_cast<unsigned>(endpoint)) != 0;

@@ -127,6 +127,23 @@ TEST_F(HttpApiTest, TheDescriptionHasTheFormOfEachErrorAndItsStatuses) {
   EXPECT_EQ(form_of("/v1/completions", "post", "default"), "<absent>");
 }
 
+TEST_F(HttpApiTest, OpenApiTellsTheBodiesOfEverySurface) {
+  const auto responder = Send("GET", "/openapi.json");
+  const auto of = [&](const char* schema, const char* field, const char* what) {
+    return Text(*responder, {"components", "schemas", schema, "properties", field, what});
+  };
+  EXPECT_EQ(of("ResponsesRequest", "input", "description"),
+            "a string or an array of items: messages, function_call, function_call_output, "
+            "reasoning");
+  EXPECT_EQ(of("ResponsesRequest", "temperature", "type"), "number");
+  EXPECT_EQ(of("ResponsesRequest", "max_tokens", "description"), "<absent>");
+  EXPECT_EQ(of("CountTokensRequest", "max_tokens", "minimum"), "1");
+  EXPECT_EQ(of("OllamaChatRequest", "options", "description"), "an object");
+  EXPECT_EQ(of("OllamaChatRequest", "prompt", "description"), "<absent>");
+  EXPECT_EQ(of("OllamaGenerateRequest", "prompt", "description"), "a string");
+  EXPECT_EQ(of("OllamaGenerateRequest", "images", "description"), "<absent>");
+}
+
 TEST_F(HttpApiTest, ToolsThatMustNotBeCalledAreAnswered) {
   AnswerWith("x");
   const std::string tools =
