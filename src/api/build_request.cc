@@ -107,10 +107,6 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
   if (params.has_stream_options && !stream) {
     return Fail(error, ErrorCode::kConflict, "stream_options", "it needs stream to be true");
   }
-  if (params.continuous_usage_stats.value_or(false) && !params.include_usage.value_or(false)) {
-    return Fail(error, ErrorCode::kConflict, "stream_options.continuous_usage_stats",
-                "it needs include_usage to be true");
-  }
   return true;
 }
 
@@ -414,7 +410,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   plan.received_unix_us = arrival.wall_unix_ms * 1000;
   plan.stream = arrival.stream || params.stream.value_or(false);
   plan.include_usage = params.include_usage.value_or(false);
-  plan.continuous_usage = params.continuous_usage_stats.value_or(false);
+  plan.continuous_usage = plan.include_usage && params.continuous_usage_stats.value_or(false);
   plan.echo = params.echo.value_or(false);
   plan.splits_reasoning = is_chat && params.splits_reasoning.value_or(arrival.splits_reasoning);
   plan.stop = params.stop;

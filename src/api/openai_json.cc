@@ -57,10 +57,8 @@ void WriteUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t n
   json->Key("prompt_tokens_details").BeginObject();
   json->Key("cached_tokens").Uint(result.timings.cached_tokens);
   json->EndObject();
-  if (plan.splits_reasoning) {
-    json->Key("completion_tokens_details").BeginObject();
-    json->Key("reasoning_tokens").Uint(num_reasoning_tokens).EndObject();
-  }
+  json->Key("completion_tokens_details").BeginObject();
+  json->Key("reasoning_tokens").Uint(num_reasoning_tokens).EndObject();
   json->EndObject();
 }
 

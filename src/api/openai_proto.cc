@@ -253,7 +253,6 @@ void FillUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t nu
   out->set_completion_tokens(num_sampled);
   out->set_total_tokens(result.num_prompt_tokens + num_sampled);
   out->mutable_prompt_tokens_details()->set_cached_tokens(result.timings.cached_tokens);
-  if (!plan.splits_reasoning) return;
   out->mutable_completion_tokens_details()->set_reasoning_tokens(num_reasoning_tokens);
 }
 

@@ -111,8 +111,11 @@ constexpr ForeignFlag kFlags[] = {
     {"--embedding --embeddings --reranking --pooling --task --runner --is-embedding", "",
      "not supported: models that generate text only"},
     {"--speculative-config --speculative-model --model-draft -md --draft --draft-max "
-     "--speculative-algorithm",
+     "--speculative-algorithm --speculate",
      "", kToCome},
+    {"--kv-ram --kv-file --kv-file-size --kv-store", "",
+     "not supported in this build: KV is in one pool, --kv-memory SIZE"},
+    {"--slo --record --receipts --receipt-key", "", kToCome},
     {"--flash-attn -fa --attention-backend --enforce-eager --disable-cuda-graph "
      "--compilation-config -O",
      "", "not needed: each device has one way to compute, and nothing is compiled at the start"},

@@ -92,7 +92,8 @@ TEST_F(GrpcAnswerTest, ThoughtsAreApartInBothKindsOfCalls) {
   ASSERT_TRUE(chat_->ChatCompletion(&raw_context, request, &raw).ok());
   EXPECT_EQ(raw.choices(0).message().content(), "I see.</");
   EXPECT_EQ(raw.choices(0).message().reasoning_content(), "");
-  EXPECT_FALSE(raw.usage().has_completion_tokens_details());
+  EXPECT_TRUE(raw.usage().has_completion_tokens_details());
+  EXPECT_EQ(raw.usage().completion_tokens_details().reasoning_tokens(), 0u);
   EXPECT_FALSE(raw.choices(0).has_stop_reason());
 }
 

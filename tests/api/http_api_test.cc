@@ -90,8 +90,8 @@ TEST_F(HttpApiTest, StreamWithUsageEndsInAUsageChunk) {
   }
   EXPECT_EQ(events[3].find("timings"), std::string::npos);
   EXPECT_NE(events[4].find(R"("choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,)"
-                           R"("total_tokens":11,"prompt_tokens_details":{"cached_tokens":7}},)"
-                           R"("timings":{)"),
+                           R"("total_tokens":11,"prompt_tokens_details":{"cached_tokens":7},)"
+                           R"("completion_tokens_details":{"reasoning_tokens":0}},"timings":{)"),
             std::string::npos)
       << events[4];
   EXPECT_EQ(events[5], "[DONE]");

@@ -146,7 +146,7 @@ def test_thoughts_stay_in_the_content_when_somebody_says_so(thinker, model):
     with Server("--reasoning-format", "none", model=model) as off:
         answer = ask(off)
         assert answer["choices"][0]["message"] == {"role": "assistant", "content": RAW}
-        assert "completion_tokens_details" not in answer["usage"]
+        assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
         message = ask(off, reasoning_format="auto")["choices"][0]["message"]
         assert message["reasoning_content"] == THOUGHTS
 
