@@ -47,6 +47,12 @@ missing=()
 has_candidate() {
   [[ "$(LC_ALL=C apt-cache policy "$1" 2>/dev/null)" == *"Candidate: "[^\(]* ]]
 }
+# The archive of OpenSSL 3.2 and later needs that of zstd.
+openssl_needs_zstd() {
+  local version
+  version="$(LC_ALL=C apt-cache policy libssl-dev 2>/dev/null | sed -n 's/^ *Candidate: //p')"
+  dpkg --compare-versions "${version:-0}" ge 3.2
+}
 # The newest Boost from 1.81 on that apt knows: 1.81 on Debian 12, 1.83 on Ubuntu 24.04.
 newest_boost() {
   LC_ALL=C apt-cache search --names-only '^libboost1\.[0-9]+-dev$' 2>/dev/null |
@@ -99,6 +105,7 @@ if command -v apt-get >/dev/null; then
       echo "deps.sh: apt knows no clang-format-14; the check of the format will be skipped"
     fi
   fi
+  if openssl_needs_zstd; then wanted+=(libzstd-dev); fi
   for package in "${wanted[@]}"; do
     installed "$package" || missing+=("$package")
   done

@@ -84,7 +84,13 @@ target_compile_definitions(baton_dep_boost INTERFACE BOOST_ERROR_CODE_HEADER_ONL
 target_link_libraries(baton_dep_boost INTERFACE Threads::Threads)
 
 add_library(baton_dep_openssl INTERFACE)
-baton_import_static(baton_dep_crypto crypto Threads::Threads dl)
+# From OpenSSL 3.2 on, its archive may compress with zstd; Debian 13's does.
+set(BATON_CRYPTO_NEEDS "")
+if(OPENSSL_VERSION VERSION_GREATER_EQUAL 3.2)
+  baton_import_static(baton_dep_zstd zstd)
+  set(BATON_CRYPTO_NEEDS baton_dep_zstd)
+endif()
+baton_import_static(baton_dep_crypto crypto ${BATON_CRYPTO_NEEDS} Threads::Threads dl)
 baton_import_static(baton_dep_ssl ssl baton_dep_crypto)
 target_link_libraries(baton_dep_openssl INTERFACE baton_dep_ssl)
 

@@ -459,6 +459,8 @@ bool ReadResponses(const JsonValue& root, const StoredItems* items, ResponsesReq
 
 void NameAsResponses(RequestError* error) {
   std::string& param = error->param;
+  // A chat's field that was sent here is named as it was sent.
+  if (error->code == ErrorCode::kUnsupported && IsRefusedByResponses(param)) return;
   for (const auto& [chat, responses] : kRenamed) {
     const bool is_name =
         param.starts_with(chat) &&

@@ -214,10 +214,10 @@ TEST_F(ReasoningTest, ARequestMayKeepThoughtsInTheContent) {
   AnswerWith(kAnswer);
   const auto whole = Post(kChatPath, kHello + R"(,"reasoning_format":"none"})");
   EXPECT_EQ(Message(*whole, "content"), kAnswer);
-  EXPECT_EQ(whole->body.find("reasoning"), std::string::npos);
+  EXPECT_EQ(whole->body.find("reasoning_content"), std::string::npos);
   const auto stream = Post(kChatPath, kHello + R"(,"reasoning_format":"none","stream":true})");
   EXPECT_EQ(Collect(*stream).content, kAnswer);
-  EXPECT_EQ(stream->body.find("reasoning"), std::string::npos);
+  EXPECT_EQ(stream->body.find("reasoning_content"), std::string::npos);
   for (const char* format : {"auto", "deepseek"}) {
     const auto split = Post(kChatPath, kHello + R"(,"reasoning_format":")" + format + "\"}");
     EXPECT_EQ(Message(*split, "reasoning_content"), "I see.") << format;
@@ -232,11 +232,11 @@ TEST_F(ReasoningTest, OnlyModelsThatThinkAreSplit) {
   AnswerWith(kAnswer);
   const auto plain = Post(kCompletionPath, R"({"prompt":"x"})");
   EXPECT_EQ(Text(*plain, {"choices", "0", "text"}), kAnswer);
-  EXPECT_EQ(plain->body.find("reasoning"), std::string::npos);
+  EXPECT_EQ(plain->body.find("reasoning_content"), std::string::npos);
   submitter_.models = {TestModel()};
   const auto whole = Post(kChatPath, kHello + "}");
   EXPECT_EQ(Message(*whole, "content"), kAnswer);
-  EXPECT_EQ(whole->body.find("reasoning"), std::string::npos);
+  EXPECT_EQ(whole->body.find("reasoning_content"), std::string::npos);
 }
 
 class ReasoningOffTest : public ReasoningTest {
@@ -248,7 +248,7 @@ TEST_F(ReasoningOffTest, TheServersDefaultIsForRequestsThatDoNotSay) {
   AnswerWith(kAnswer);
   const auto whole = Post(kChatPath, kHello + "}");
   EXPECT_EQ(Message(*whole, "content"), kAnswer);
-  EXPECT_EQ(whole->body.find("reasoning"), std::string::npos);
+  EXPECT_EQ(whole->body.find("reasoning_content"), std::string::npos);
   const auto split = Post(kChatPath, kHello + R"(,"reasoning_format":"auto"})");
   EXPECT_EQ(Message(*split, "reasoning_content"), "I see.");
   EXPECT_EQ(Message(*split, "content"), "Yes.");

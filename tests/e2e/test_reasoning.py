@@ -156,7 +156,7 @@ def test_a_plain_completion_is_never_split(thinker):
         "/v1/completions", {"prompt": "<think>", "max_tokens": 20, "temperature": 0}
     )
     assert status == 200
-    assert "reasoning" not in json.dumps(answer)
+    assert "reasoning_content" not in json.dumps(answer)
 
 
 def test_messages_have_thoughts_as_a_block(thinker):
