@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 
 #include "src/base/errno_text.h"
 #include "src/base/log_sink.h"
+#include "src/cli/child_program.h"
 
 namespace baton::cli {
 namespace {
@@ -53,8 +53,7 @@ struct ExecArgs {
 // In the child, between fork and exec: only async-signal-safe calls.
 [[noreturn]] void ExecChild(ExecArgs args, int log_fd, std::array<int, 3> kept, pid_t parent) {
   ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);  // the parent died before the line above
+  DieWithParent(parent);
   sigset_t none;
   sigemptyset(&none);
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);

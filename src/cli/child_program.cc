@@ -18,8 +18,7 @@ constexpr int kLookEveryMs = 20;
 // The child's side: never returns.
 [[noreturn]] void Become(const std::vector<char*>& argv, const std::vector<char*>& environment,
                          pid_t parent, const sigset_t& mask) {
-  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);  // the parent died first
+  DieWithParent(parent);
   (void)::sigprocmask(SIG_SETMASK, &mask, nullptr);
   const int null_fd = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
   (void)::dup2(null_fd, STDOUT_FILENO);
@@ -29,6 +28,11 @@ constexpr int kLookEveryMs = 20;
 }
 
 }  // namespace
+
+void DieWithParent(pid_t parent) {
+  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(127);  // it died before the line above
+}
 
 HeldSignals::HeldSignals() {
   ::sigemptyset(&held_);

@@ -4,11 +4,15 @@
 #define BATON_CLI_CHILD_PROGRAM_H_
 
 #include <signal.h>
+#include <sys/types.h>
 
 #include <string>
 #include <vector>
 
 namespace baton::cli {
+
+// In a child that was just forked: it dies with `parent`, at once if that is dead already.
+void DieWithParent(pid_t parent);
 
 // Holds back the signals that end a program (SIGINT, SIGTERM, SIGHUP; not those that are ignored)
 // while it lives, so that files can be removed first. One that came takes effect when this object

@@ -26,7 +26,7 @@ using router::PlainError;
 
 namespace {
 
-// What the table of src/router does not say of a code: when it comes, and what mends it.
+// An explanation adds to the table of src/router when a code comes, and what mends it.
 struct Explanation {
   ErrorCode code;
   std::string_view cause;
@@ -118,19 +118,19 @@ constexpr bool ExplanationsAreInOrder() {
 }
 static_assert(ExplanationsAreInOrder(), "each code has its explanation, in the order of ErrorCode");
 
-bool IsRetried(ErrorCode code) {
+// Whether a client that sends the same request again may be served.
+std::string_view AgainText(ErrorCode code) {
   const int status = HttpStatusOf(code);
-  return status == 408 || status == 429 || (status >= 500 && status != 501);
+  const bool helps = status == 408 || status == 429 || (status >= 500 && status != 501);
+  if (!helps) return "no: the same request fails again";
+  return PlainError(code).retry_after_s > 0 ? "yes, after the seconds of Retry-After" : "yes";
 }
 
 void PrintOne(const Explanation& row) {
   Print("{}: HTTP {}, gRPC {}, type {}\n", ErrorNameOf(row.code), HttpStatusOf(row.code),
         GrpcCodeOf(row.code), ErrorTypeOf(row.code));
   Print("  cause   {}\n  do      {}\n", row.cause, row.remedy);
-  const bool has_hint = PlainError(row.code).retry_after_s > 0;
-  Print("  again   {}\n", !IsRetried(row.code) ? "no: the same request fails again"
-                          : has_hint           ? "yes, after the seconds of Retry-After"
-                                               : "yes");
+  Print("  again   {}\n", AgainText(row.code));
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "src/base/clock.h"
 #include "src/base/errno_text.h"
 #include "src/base/unique_fd.h"
+#include "src/cli/child_program.h"
 
 namespace baton::cli {
 namespace {
@@ -35,8 +35,7 @@ StatusOr<Pipe> MakePipe() {
 // The child's side: never returns.
 [[noreturn]] void Become(const std::vector<char*>& argv, const Pipe& out, const Pipe& error,
                          pid_t parent) {
-  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(127);  // the parent died first
+  DieWithParent(parent);
   const int null_fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   (void)::dup2(null_fd, STDIN_FILENO);
   (void)::dup2(out.write.get(), STDOUT_FILENO);

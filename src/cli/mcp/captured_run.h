@@ -17,7 +17,7 @@ struct CaptureLimits {
   size_t max_bytes = size_t{1} << 20;
 };
 
-// What a run left.
+// A run leaves its exit code and what it printed.
 struct CapturedRun {
   int exit_code = 0;
   std::string out;

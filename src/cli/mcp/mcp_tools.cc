@@ -50,8 +50,8 @@ McpResult TextResult(const StatusOr<std::string>& text) {
   return text.ok() ? McpResult{.text = *text} : ErrorResult(text.status());
 }
 
-// What a subcommand prints. One that fails with something on its standard output has an answer all
-// the same: doctor fails when it has found a problem.
+// Runs a subcommand and answers with what it prints. A subcommand that fails with something on its
+// standard output has an answer all the same: doctor fails when it has found a problem.
 McpResult Run(const std::vector<std::string>& args, int64_t timeout_ms) {
   const StatusOr<CapturedRun> run = RunCaptured(args, {.timeout_ms = timeout_ms});
   if (!run.ok()) return ErrorResult(WithPrefix(run.status(), "baton " + args.front()));
