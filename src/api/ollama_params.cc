@@ -56,21 +56,22 @@ constexpr auto kOwnOptions = std::to_array<OptionName>(
 // Fields of a request that every form passes on; they are Baton's own.
 constexpr auto kPassed = std::to_array<std::string_view>(
     {"model", "logprobs", "top_logprobs", "cache_salt", "timeout_ms", "request_id", "user"});
-constexpr auto kRead = std::to_array<OllamaField>({
+constexpr std::string_view kExpectedKeepAlive = "seconds, or a duration such as \"5m\" or \"-1\"";
+constexpr auto kRead = std::to_array<SurfaceField>({
     {"stream", kJsonBool, "true or false"},
     {"options", kJsonObject, "an object"},
     {"format", kJsonString | kJsonObject, kExpectedFormat},
     {"think", kJsonBool | kJsonString, kExpectedThink},
-    {"keep_alive", kJsonNumber | kJsonString, "seconds, or a duration such as \"5m\" or \"-1\""},
+    {"keep_alive", kJsonNumber | kJsonString, kExpectedKeepAlive},
     {"truncate", kJsonBool, "true or false"},
     {"shift", kJsonBool, "true or false"},
 });
-constexpr auto kOfChat = std::to_array<OllamaField>({
+constexpr auto kOfChat = std::to_array<SurfaceField>({
     {"messages", kJsonArray, kExpectedMessages},
     {"tools", kJsonArray, "an array of functions"},
 });
-// Those without a type are refused below.
-constexpr auto kOfGenerate = std::to_array<OllamaField>({
+// Fields without a type are refused below.
+constexpr auto kOfGenerate = std::to_array<SurfaceField>({
     {"prompt", kJsonString, "a string"},
     {"system", kJsonString, "a string"},
     {"raw", kJsonBool, "true or false"},
@@ -93,11 +94,6 @@ constexpr auto kRefused = std::to_array<RefusedField>(
 
 bool Has(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-bool Has(std::span<const OllamaField> fields, std::string_view name) {
-  return std::any_of(fields.begin(), fields.end(),
-                     [name](const OllamaField& field) { return field.name == name; });
 }
 
 // "", [], {} and false.
@@ -181,8 +177,7 @@ class Reader {
     return FailField(error_, code, field, expected);
   }
   bool IsOwn(std::string_view name) const {
-    return Has(kPassed, name) || Has(kRead, name) ||
-           (form_ == OllamaForm::kChat ? Has(kOfChat, name) : Has(kOfGenerate, name));
+    return Has(kPassed, name) || HasField(kRead, name) || HasField(OllamaFieldsOf(form_), name);
   }
 
   bool CheckTypes() const {
@@ -205,7 +200,7 @@ class Reader {
       if (IsOption(name)) {
         return Fail(ErrorCode::kUnsupported, name, "absent; options is its place here");
       }
-      if (Has(kOfChat, name) || Has(kOfGenerate, name)) {
+      if (HasField(kOfChat, name) || HasField(kOfGenerate, name)) {
         return Fail(ErrorCode::kUnsupported, name,
                     form_ == OllamaForm::kChat ? "absent; /api/generate takes it"
                                                : "absent; /api/chat takes it");
@@ -480,9 +475,9 @@ class Reader {
 
 }  // namespace
 
-std::span<const OllamaField> OllamaCommonFields() { return kRead; }
+std::span<const SurfaceField> OllamaCommonFields() { return kRead; }
 
-std::span<const OllamaField> OllamaFieldsOf(OllamaForm form) {
+std::span<const SurfaceField> OllamaFieldsOf(OllamaForm form) {
   if (form == OllamaForm::kChat) return kOfChat;
   return kOfGenerate;
 }
@@ -497,12 +492,11 @@ bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
 bool CheckOllamaKeepAlive(const JsonValue& root, RequestError* error) {
   const JsonValue* keep = GivenMember(root, "keep_alive");
   if (keep == nullptr || keep->IsNumber()) return true;
-  constexpr std::string_view kExpected = "seconds, or a duration such as \"5m\" or \"-1\"";
   if (keep->AsString() == nullptr) {
-    return FailField(error, ErrorCode::kInvalidType, "keep_alive", kExpected);
+    return FailField(error, ErrorCode::kInvalidType, "keep_alive", kExpectedKeepAlive);
   }
   return IsDuration(*keep->AsString()) ||
-         FailField(error, ErrorCode::kInvalidValue, "keep_alive", kExpected);
+         FailField(error, ErrorCode::kInvalidValue, "keep_alive", kExpectedKeepAlive);
 }
 
 bool IsOllamaLoad(const JsonValue& root, OllamaForm form) {

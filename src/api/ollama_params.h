@@ -11,6 +11,7 @@
 
 #include "src/api/json_value.h"
 #include "src/api/params.h"
+#include "src/api/schema.h"
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
 
@@ -29,16 +30,10 @@ struct OllamaRequest {
   std::vector<std::string> ignored;  // as of ReadJsonParams
 };
 
-// A field of Ollama's own.
-struct OllamaField {
-  std::string_view name;
-  unsigned json_types;  // mask of JsonType (schema.h); 0 = the field is refused
-  std::string_view expected;
-};
 // The fields that the reader knows: those of every form, those of one, and the names of a chat's
 // that pass on as they are.
-std::span<const OllamaField> OllamaCommonFields();
-std::span<const OllamaField> OllamaFieldsOf(OllamaForm form);
+std::span<const SurfaceField> OllamaCommonFields();
+std::span<const SurfaceField> OllamaFieldsOf(OllamaForm form);
 std::span<const std::string_view> OllamaPassedFields();
 
 // False: `error` names the field by Ollama's name for it.

@@ -23,10 +23,12 @@ std::string_view ErrorFormOf(std::string_view path) {
   return path.starts_with("/v1/messages") ? kMessagesError : kOpenAiError;
 }
 
+// No client reads the status of a request that it cancelled.
 std::set<int> ErrorStatuses() {
   std::set<int> statuses;
   for (int i = 0; i < kNumErrorCodes; ++i) {
-    statuses.insert(HttpStatusOf(static_cast<ErrorCode>(i)));
+    const auto code = static_cast<ErrorCode>(i);
+    if (code != ErrorCode::kCancelled) statuses.insert(HttpStatusOf(code));
   }
   return statuses;
 }
@@ -37,8 +39,19 @@ void WriteTextMember(std::string_view name, bool may_be_null, JsonWriter* json) 
   json->EndArray().EndObject();
 }
 
-void WriteRequired(std::string_view name, JsonWriter* json) {
-  json->Key("required").BeginArray().String(name).EndArray();
+// The schema `name` up to its properties, which the caller writes.
+void BeginErrorSchema(std::string_view name, JsonWriter* json) {
+  json->Key(name).BeginObject().Key("type").String("object");
+  json->Key("properties").BeginObject();
+}
+
+void EndErrorSchema(JsonWriter* json) {
+  json->EndObject().Key("required").BeginArray().String("error").EndArray().EndObject();
+}
+
+// The member `error` up to its properties; the caller ends both objects.
+void BeginErrorObject(JsonWriter* json) {
+  json->Key("error").BeginObject().Key("type").String("object").Key("properties").BeginObject();
 }
 
 }  // namespace
@@ -67,32 +80,25 @@ void WriteErrorAnswers(JsonWriter* json) {
 }
 
 void WriteErrorSchemas(JsonWriter* json) {
-  json->Key(kOpenAiError).BeginObject().Key("type").String("object");
-  json->Key("properties").BeginObject();
-  json->Key("error").BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  BeginErrorSchema(kOpenAiError, json);
+  BeginErrorObject(json);
   for (const std::string_view name : {"message", "type", "param", "code"}) {
     WriteTextMember(name, name == "param", json);
   }
-  json->EndObject().EndObject().EndObject();
-  WriteRequired("error", json);
-  json->EndObject();
+  json->EndObject().EndObject();
+  EndErrorSchema(json);
 
-  json->Key(kMessagesError).BeginObject().Key("type").String("object");
-  json->Key("properties").BeginObject();
+  BeginErrorSchema(kMessagesError, json);
   WriteTextMember("type", false, json);
-  json->Key("error").BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  BeginErrorObject(json);
   WriteTextMember("type", false, json);
   WriteTextMember("message", false, json);
-  json->EndObject().EndObject().EndObject();
-  WriteRequired("error", json);
-  json->EndObject();
+  json->EndObject().EndObject();
+  EndErrorSchema(json);
 
-  json->Key(kOllamaError).BeginObject().Key("type").String("object");
-  json->Key("properties").BeginObject();
+  BeginErrorSchema(kOllamaError, json);
   WriteTextMember("error", false, json);
-  json->EndObject();
-  WriteRequired("error", json);
-  json->EndObject();
+  EndErrorSchema(json);
 }
 
 }  // namespace baton::api

@@ -100,7 +100,7 @@ class TypeWriter {
     json_->Key("minimum").Double(row_.min).Key("maximum").Double(row_.max).EndObject();
     json_->Key("maxProperties").Uint(row_.max_items);
   }
-  // What stands inside them is in the description.
+  // The description says what stands inside them.
   void operator()(SpecialParam special) const { WriteTypes(TypesOf(row_, special), json_); }
 
  private:
@@ -132,24 +132,9 @@ void WriteRequestSchema(Endpoint endpoint, bool needs_length, JsonWriter* json) 
   json->EndArray().EndObject();
 }
 
-// The fields that are Responses' own, and the chat's that it passes on.
-void WriteResponsesSchema(JsonWriter* json) {
-  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
-  for (const ResponsesField& field : ResponsesFields()) {
-    json->Key(field.name).BeginObject();
-    WriteTypes(field.json_types, json);
-    json->Key("description").String(field.expected).EndObject();
-  }
-  for (const ParamRow& row : ParamTable()) {
-    bool is_own = IsRefusedByResponses(row.name);
-    for (const ResponsesField& field : ResponsesFields()) is_own |= field.name == row.name;
-    if (row.AppliesTo(Endpoint::kChat) && !is_own) WriteRow(row, json);
-  }
-  json->EndObject().Key("required").BeginArray().String("input").EndArray().EndObject();
-}
-
-void WriteOllamaFields(std::span<const OllamaField> fields, JsonWriter* json) {
-  for (const OllamaField& field : fields) {
+// Writes the fields that are not refused.
+void WriteSurfaceFields(std::span<const SurfaceField> fields, JsonWriter* json) {
+  for (const SurfaceField& field : fields) {
     if (field.json_types == 0) continue;
     json->Key(field.name).BeginObject();
     WriteTypes(field.json_types, json);
@@ -157,13 +142,24 @@ void WriteOllamaFields(std::span<const OllamaField> fields, JsonWriter* json) {
   }
 }
 
+// The fields that are Responses' own, and the chat's that it passes on.
+void WriteResponsesSchema(JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  WriteSurfaceFields(ResponsesFields(), json);
+  for (const ParamRow& row : ParamTable()) {
+    const bool is_own = IsRefusedByResponses(row.name) || HasField(ResponsesFields(), row.name);
+    if (row.AppliesTo(Endpoint::kChat) && !is_own) WriteRow(row, json);
+  }
+  json->EndObject().Key("required").BeginArray().String("input").EndArray().EndObject();
+}
+
 void WriteOllamaSchema(OllamaForm form, JsonWriter* json) {
   json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
   for (const std::string_view name : OllamaPassedFields()) {
     WriteRow(*FindParam(Endpoint::kChat, name), json);
   }
-  WriteOllamaFields(OllamaFieldsOf(form), json);
-  WriteOllamaFields(OllamaCommonFields(), json);
+  WriteSurfaceFields(OllamaFieldsOf(form), json);
+  WriteSurfaceFields(OllamaCommonFields(), json);
   json->EndObject().EndObject();
 }
 

@@ -56,9 +56,11 @@ constexpr auto kRefused = std::to_array<RefusedField>({
     {"logprobs", "absent; include with \"message.output_text.logprobs\" asks for it"},
 });
 
+constexpr std::string_view kExpectedMaxToolCalls = "an integer from 0 on";
+
 // Fields that this file reads. All others go to the chat's table, which knows them, refuses them or
 // names them as ignored.
-constexpr auto kOwn = std::to_array<ResponsesField>({
+constexpr auto kOwn = std::to_array<SurfaceField>({
     {"input", kJsonString | kJsonArray, kExpectedInput},
     {"instructions", kJsonString, "a string or absent"},
     {"max_output_tokens", kJsonInteger, "an integer from 1 on"},
@@ -72,7 +74,7 @@ constexpr auto kOwn = std::to_array<ResponsesField>({
     {"background", kJsonBool, "true or false"},
     {"truncation", kJsonString, "\"auto\" or \"disabled\""},
     {"stream_options", kJsonObject, "an object with include_obfuscation"},
-    {"max_tool_calls", kJsonInteger, "an integer"},
+    {"max_tool_calls", kJsonInteger, kExpectedMaxToolCalls},
     {"context_management", kJsonArray, "absent or []"},
     {"n", kJsonInteger, "1 or absent"},
 });
@@ -106,10 +108,7 @@ class Reader {
     chat_.emplace_back("messages", JsonValue(std::move(input_.messages)));
     Copy("max_output_tokens", "max_tokens");
     for (const auto& [name, value] : *root_.AsObject()) {
-      const bool is_own =
-          std::any_of(kOwn.begin(), kOwn.end(),
-                      [&name = name](const ResponsesField& own) { return own.name == name; });
-      if (!is_own && !value.is_null()) chat_.emplace_back(name, value);
+      if (!HasField(kOwn, name) && !value.is_null()) chat_.emplace_back(name, value);
     }
     const JsonValue chat(std::move(chat_));
     request_->params.names = {"input", "max_output_tokens", "stop"};
@@ -147,7 +146,7 @@ class Reader {
     int64_t number = 0;
     if (calls != nullptr && !(calls->GetInteger(&number) && number >= 0)) {
       return Fail(calls->IsNumber() ? ErrorCode::kInvalidValue : ErrorCode::kInvalidType,
-                  "max_tool_calls", "an integer from 0 on");
+                  "max_tool_calls", kExpectedMaxToolCalls);
     }
     const JsonValue* count = GivenMember(root_, "n");
     if (count != nullptr && !(count->GetInteger(&number) && number == 1)) {
@@ -445,7 +444,7 @@ class Reader {
 
 }  // namespace
 
-std::span<const ResponsesField> ResponsesFields() { return kOwn; }
+std::span<const SurfaceField> ResponsesFields() { return kOwn; }
 
 bool IsRefusedByResponses(std::string_view name) {
   return std::any_of(kRefused.begin(), kRefused.end(),

@@ -12,6 +12,7 @@
 
 #include "src/api/json_value.h"
 #include "src/api/params.h"
+#include "src/api/schema.h"
 #include "src/api/stored_items.h"
 #include "src/router/request_error.h"
 
@@ -31,15 +32,9 @@ struct ResponsesRequest {
   std::vector<std::pair<std::string_view, std::string>> repeated;
 };
 
-// A field that the chat's table does not have, or has in another form.
-struct ResponsesField {
-  std::string_view name;
-  unsigned json_types;  // mask of JsonType (schema.h)
-  std::string_view expected;
-};
-// All of them, which the reader goes through and /openapi.json tells. Every other field is
-// the chat's, unless IsRefusedByResponses.
-std::span<const ResponsesField> ResponsesFields();
+// All fields of its own, which the reader goes through and /openapi.json tells. Every other field
+// is the chat's, unless IsRefusedByResponses.
+std::span<const SurfaceField> ResponsesFields();
 bool IsRefusedByResponses(std::string_view name);
 
 // Reads a body of POST /v1/responses. `items`: what its references name; null = nothing. False:

@@ -231,6 +231,11 @@ bool IsPrintable(std::string_view text) {
 
 std::span<const ParamRow> ParamTable() { return kTable; }
 
+bool HasField(std::span<const SurfaceField> fields, std::string_view name) {
+  return std::any_of(fields.begin(), fields.end(),
+                     [name](const SurfaceField& field) { return field.name == name; });
+}
+
 const ParamRow* FindParam(Endpoint endpoint, std::string_view name) {
   for (const ParamRow& row : kTable) {
     if (row.name == name && row.AppliesTo(endpoint)) return &row;

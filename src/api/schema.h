@@ -53,6 +53,14 @@ enum JsonType : unsigned {
   kJsonObject = 32,
 };
 
+// A field that one surface alone has, or has in a form of its own.
+struct SurfaceField {
+  std::string_view name;
+  unsigned json_types;  // mask of JsonType; 0 = the field is refused
+  std::string_view expected;
+};
+bool HasField(std::span<const SurfaceField> fields, std::string_view name);
+
 using LogitBias = std::vector<std::pair<int64_t, double>>;
 
 // Where a value goes, and thereby its type.

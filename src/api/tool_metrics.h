@@ -15,7 +15,7 @@
 
 namespace baton::api {
 
-// What became of one call.
+// How one call ended.
 enum class CallResult : uint8_t {
   kOk,         // its arguments are a JSON object
   kMalformed,  // they are not, and the model went on or ended by itself

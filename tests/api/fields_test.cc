@@ -125,6 +125,7 @@ TEST_F(HttpApiTest, TheDescriptionHasTheFormOfEachErrorAndItsStatuses) {
                  {"components", "schemas", "OllamaError", "properties", "error", "type", "0"}),
             "string");
   EXPECT_EQ(form_of("/v1/completions", "post", "default"), "<absent>");
+  EXPECT_EQ(form_of("/api/chat", "post", "499"), "<absent>");
 }
 
 TEST_F(HttpApiTest, OpenApiTellsTheBodiesOfEverySurface) {
