@@ -13,7 +13,7 @@
 //  1. Every sequence that AddWaiting or AddBound accepted leaves by a finished ItemResult, Fork,
 //     or Remove; a sequence that could never fit is refused by AddWaiting.
 //  2. A plan has at most max_running decode rows and max_batch_tokens tokens; every running one
-//     is in it. Of a sequence that awaits, a plan has only chunks that nothing is sampled after.
+//     is in it. A sequence that awaits has only chunks in it that nothing is sampled after.
 //  3. A sequence's table holds blocks for every token of its item before the plan is returned.
 //  4. The oldest sequence that decodes is never preempted for a younger one.
 //  5. Between Plan and the Finish that leaves no planned step nothing is added or removed.

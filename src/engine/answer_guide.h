@@ -4,9 +4,8 @@
 // 1. A mask is a pure function of the grammar, the tokenizer and the output tokens: a guide that
 //    takes the tokens of another worker's answer goes on as that one would.
 // 2. The first mask compiles the grammar and replays the output: up to text::GrammarLimits, 2 s.
-// One
-//    thread does nothing else, so that no other mask waits for a compilation. At most kMaxQueued
-//    guides wait for it.
+//    One thread does nothing else, so that no other mask waits for a compilation. At most
+//    kMaxQueued guides wait for it.
 // 3. A later mask is begun when the token before it is accepted, on a second thread. IsReady
 //    computes one that nobody has begun, unless one of this guide has taken kSlowMaskUs. So an
 //    engine thread waits for no compilation and for no slow mask.
@@ -36,8 +35,8 @@ class GuideState;
 // See the file comment. One thread; the insides are shared with those of AnswerGuides.
 class AnswerGuide {
  public:
-  // A call when a mask is there for which IsReady did not wait. By a thread of AnswerGuides; it
-  // may post a message, and nothing else. No call comes after the end of the guide.
+  // A thread of AnswerGuides calls it when a mask is there for which IsReady did not wait. It may
+  // post a message, and nothing else. No call comes after the end of the guide.
   using OnReady = std::function<void()>;
 
   ~AnswerGuide();
@@ -66,7 +65,7 @@ class AnswerGuide {
 // See the file comment. Outlives its guides.
 class AnswerGuides {
  public:
-  // Of each thread. More guides than choices that run at once.
+  // Each thread's queue holds so many: more guides than choices that run at once.
   static constexpr size_t kMaxQueued = 4 * limits::kMaxRunning;
   // A guide with such a mask is not asked on the engine thread any more.
   static constexpr int64_t kSlowMaskUs = 2'000;

@@ -22,7 +22,7 @@
 
 namespace baton::http {
 
-// What a client said instead of, or in, its handshake.
+// A greeting is what a client said in its handshake, or instead of one.
 enum class Greeting : uint8_t {
   kDone,     // requests follow
   kGoesOn,   // the handler will be called

@@ -21,7 +21,7 @@ namespace baton::router {
 
 class WorkerRegistry;
 
-// What one tenant holds; see the file comment.
+// It counts what one tenant holds; see the file comment.
 class TenantKv {
  public:
   // Above 0 and at most 1; 0 = no limit.
@@ -36,7 +36,7 @@ class TenantKv {
   std::map<std::string, uint64_t, std::less<>> held_;  // by model id
 };
 
-// What one request holds of its tenant's; gives it back when it is destroyed.
+// It counts what one request holds, and gives that back when it is destroyed.
 class KvHold {
  public:
   KvHold() = default;

@@ -24,7 +24,7 @@ constexpr long kMaxPeerChainBytes = 64 << 10;
 constexpr const char* kSuites =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 
-// Of TLS 1.2, which old HTTP clients speak: those with forward secrecy and authenticated ciphers.
+// Old HTTP clients speak TLS 1.2: the suites have forward secrecy and authenticated ciphers.
 constexpr const char* kTls12Suites = "ECDHE+AESGCM:ECDHE+CHACHA20";
 // The protocols that the HTTP port speaks, as ALPN writes lists of them.
 constexpr unsigned char kHttpProtocols[] = "\x08http/1.1";
@@ -169,7 +169,7 @@ int ChooseHttpProtocol(SSL* /*ssl*/, const unsigned char** chosen, unsigned char
   return SSL_TLSEXT_ERR_OK;
 }
 
-// What clients of the HTTP port may do beyond the processes of the cluster.
+// Lets clients of the HTTP port do more than the processes of the cluster.
 bool AdmitHttpClients(SSL_CTX* context, X509_STORE* store) {
   const bool good = SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) == 1 &&
                     SSL_CTX_set_cipher_list(context, kTls12Suites) == 1;
