@@ -202,7 +202,23 @@ kill_guided_answers() {
   scripts/deps.sh --tests && scripts/build.sh release baton || return 1
   build/baton pull smollm2:135m >/dev/null || return 1
   PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python tests/e2e/kill_guided.py \
-    --json build/kill_guided.json
+    --json build/kill_guided.json &&
+    ask_by_the_schema_corpus
+}
+
+# The JSON Schema Test Suite comes in the source package of the validator that judges the answers.
+ask_by_the_schema_corpus() {
+  local folder="build/schema_corpus" version=4.26.0
+  if [[ ! -d "$folder/jsonschema-$version/json/tests" ]]; then
+    mkdir -p "$folder" &&
+      build/venv/bin/pip download -q --no-deps --no-binary :all: -d "$folder" \
+        "jsonschema==$version" && tar -xzf "$folder/jsonschema-$version.tar.gz" -C "$folder" ||
+      return 1
+  fi
+  [[ -x "$folder/venv/bin/python" ]] || python3 -m venv "$folder/venv" || return 1
+  "$folder/venv/bin/pip" install -q "jsonschema==$version" -r tests/e2e/requirements.txt &&
+    PYTHONDONTWRITEBYTECODE=1 "$folder/venv/bin/python" tests/e2e/schema_corpus.py \
+      "$folder/jsonschema-$version/json/tests" --json build/schema_corpus.json
 }
 
 # Its own Kubernetes, from packages and Go modules, in network namespaces of this machine.

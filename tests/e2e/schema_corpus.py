@@ -1,0 +1,121 @@
+"""Answers under the schemas of the JSON Schema Test Suite: each finished answer must be valid by
+the package `jsonschema`, and equal to itself when its decode worker dies at a random token.
+
+  schema_corpus.py FOLDER [--schemas N] [--kills N] [--json FILE]
+
+FOLDER: json/tests of the source package of PyPI's jsonschema. Schemas of drafts 2020-12, 7 and 4
+are taken in this order, each once, up to --schemas. A refusal must be INVALID_ARGUMENT and name
+the field. --kills: for how many schemas the worker also dies, spread evenly. Exits with 1 when an
+answer is wrong. The seed of the kills is printed; BATON_TEST_SEED=<number> replays it.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import jsonschema
+
+from baton_server import Server
+from fault_work import wait_clean
+from kill_guided import ask, kill_at, problem_of
+
+VALIDATORS = {
+    "draft2020-12": jsonschema.Draft202012Validator,
+    "draft7": jsonschema.Draft7Validator,
+    "draft4": jsonschema.Draft4Validator,
+}
+MODES = (dict(temperature=0), dict(temperature=0.9, top_p=0.95, seed=17))
+
+
+def schemas_of(folder):
+    """(name, schema, validator) of each group of the suite whose schema is an object."""
+    seen = set()
+    for draft, validator in VALIDATORS.items():
+        for path in sorted((Path(folder) / draft).glob("*.json")):
+            for number, group in enumerate(json.loads(path.read_text())):
+                text = json.dumps(group["schema"])
+                bare = json.dumps({**group["schema"], "$schema": ""}) if text[0] == "{" else ""
+                if bare and bare not in seen:
+                    seen.add(bare)
+                    yield f"{draft}/{path.stem}/{number}", group["schema"], validator
+
+
+def asked(cluster, schema, mode):
+    form = dict(type="json_schema", strict=True, json_schema=json.dumps(schema))
+    fields = dict(response_format=form, **mode)
+    return fields, ask(cluster, fields)
+
+
+def verdict(said, schema, validator):
+    """One of: valid, unfinished, or INVALID and what is wrong."""
+    if said.finish == "length":
+        return "unfinished"
+    try:
+        validator(schema).validate(json.loads(said.text()))
+    except (ValueError, jsonschema.ValidationError) as error:
+        return f"INVALID {said.text()!r}: {str(error).splitlines()[0]}"
+    return "valid"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--schemas", type=int, default=500)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--json", help="a file for the numbers")
+    options = parser.parse_args()
+    seed = int(os.environ.get("BATON_TEST_SEED", "1"))
+    print("seed", seed)
+    rng = random.Random(seed)
+    corpus = list(schemas_of(options.folder))[: options.schemas]
+    counts, bad, refusals, began = collections.Counter(), [], {}, time.monotonic()
+    due = 0.0
+    with Server("--prefill", "1", "--decode", "2") as cluster:
+        for name, schema, validator in corpus:
+            due += options.kills / len(corpus)
+            for mode in MODES:
+                try:
+                    fields, said = asked(cluster, schema, mode)
+                except grpc.RpcError as error:
+                    code, text = error.code().name, error.details()
+                    if code != "INVALID_ARGUMENT" or "response_format" not in text:
+                        bad.append(f"{name}: {code} {text}")
+                    refusals[name] = text
+                    counts["refused"] += 1
+                    break
+                result = verdict(said, schema, validator)
+                counts[result.split()[0]] += 1
+                if result.startswith("INVALID"):
+                    bad.append(f"{name}: {result}")
+                if due >= 1 and len(said.tokens) > 1:
+                    due -= 1
+                    index = rng.randrange(1, len(said.tokens))
+                    again, died = kill_at(cluster, fields, index)
+                    counts["killed"] += died
+                    counts["resumed"] += again.resumes > 0
+                    problem = problem_of(again, said, index)
+                    if problem:
+                        bad.append(f"{name}: {problem}")
+        wait_clean(cluster)
+    for line in bad:
+        print(line)
+    seconds = time.monotonic() - began
+    numbers = ", ".join(f"{key} {counts[key]}" for key in sorted(counts))
+    print(f"{len(corpus)} schemas: {numbers}; {len(bad)} wrong, {seconds:.0f} s")
+    if options.json:
+        rows = dict(schemas=len(corpus), counts=counts, wrong=bad, refusals=refusals)
+        Path(options.json).write_text(json.dumps(rows, indent=1))
+    if counts["valid"] == 0 or (options.kills and counts["resumed"] == 0):
+        print("nothing was shown")
+        return 1
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
