@@ -97,8 +97,8 @@ UniqueFd OpenModel(const ModelFile& model) {
 void Explain(FlagSet& flags) {
   AddForeignHints(flags);
   flags.Arrange("Serving",
-                {"--mode", "--queue-wait-ms", "--prefill-wait-ms", "--local-prefill-tokens",
-                 "--reasoning-format", "--tool-parser", "--shadow", "--drain-timeout",
+                {"--mode", "--max-batch", "--queue-wait-ms", "--prefill-wait-ms",
+                 "--local-prefill-tokens", "--reasoning-format", "--tool-parser", "--shadow", "--drain-timeout",
                  "--request-timeout", "--sse-ping", "--idle-timeout"});
   flags.Arrange(
       "Addresses and access",
