@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "kvcache/kv_layout.h"
 #include "kvcache/transport/transport_types.h"
+#include "src/base/limits.h"
 #include "src/device/device.h"
 #include "src/http/site_rules.h"
 #include "src/obs/metric_aliases.h"

@@ -97,7 +97,7 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunServe, {"m.gguf", "--kv-dtype=fp4"}, "bf16|f32|fp8"},
       {&RunServe, {"m.gguf", "--kv-memory=lots"}, "--kv-memory"},
       {&RunServe, {"m.gguf", "--max-batch=0"}, "--max-batch"},
-      {&RunDecode, {router, "--model=m.gguf", "--max-batch=257"}, "1 to 256"},
+      {&RunDecode, {router, "--model=m.gguf", "--max-batch=257"}, "in [1, 256]"},
       {&RunServe, {"m.gguf", "--metrics-aliases=vlm"}, "mean 'vllm'"},
       {&RunRouter, {"--metrics-aliases=vllm,sglang"}, "--metrics-aliases: 'sglang'"},
       {&RunDecode, {router, "--model=m.gguf", "--metrics-aliases=x"}, "--metrics-aliases"},
