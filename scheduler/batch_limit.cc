@@ -37,8 +37,7 @@ BatchLimitConfig BatchLimitFor(uint32_t most, const StepWeights& first_cost) {
   // A device whose limits are known: the line is known before the first step. All others start
   // with no fixed cost.
   if (first_cost.fixed_us > 0 && first_cost.decode_row_us > 0) {
-    const double best =
-        BatchLimit::kRowsPerFixed * first_cost.fixed_us / first_cost.decode_row_us;
+    const double best = BatchLimit::kRowsPerFixed * first_cost.fixed_us / first_cost.decode_row_us;
     config.first = std::max(config.first, static_cast<uint32_t>(std::min<double>(best, most)));
   }
   return config;
@@ -83,8 +82,7 @@ std::optional<BatchLimit::Line> BatchLimit::Fit(int64_t now_us) const {
     for (const Level& level : levels_) {
       const bool is_known =
           level.num_steps >= kFewestSteps && now_us - level.measured_us <= kForgetUs;
-      const bool is_near =
-          level.rows >= kNearShare * limit_ && level.rows <= kNearTimes * limit_;
+      const bool is_near = level.rows >= kNearShare * limit_ && level.rows <= kNearTimes * limit_;
       if (is_known && is_near) visit(level, std::min<double>(level.num_steps, 1 / kNewest));
     }
   };

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a server does with more requests than it can serve: open loops beyond a measured capacity.
 
-  benchmarks/serve/overload.py --model FILE|NAME [--out benchmarks/results/overload.json]
+  benchmarks/serve/overload.py --model FILE|NAME [--out FILE.json]
       [--seconds 60] [--loads 1,1.5,3,10] [--streams 1,2,4,8,16,32] [--serve-args="--max-batch 16"]
 
 First closed loops find the capacity: for each number of clients (--streams), each client asks again
@@ -212,7 +212,8 @@ def main():
         print(
             f"{times:4.1f}x: first15 {row['first15_per_s']:6.2f}/s "
             f"({row['first15_to_capacity']:.2f}), all {row['all_per_s']:6.2f}/s "
-            f"({row['all_to_capacity']:.2f}); refused {row['refused']} at p99 {row['refusal_age_p99_s']:.3f} s; TTFT {row['ttft_p50_ms']:.0f} /"
+            f"({row['all_to_capacity']:.2f}); refused {row['refused']} "
+            f"at p99 {row['refusal_age_p99_s']:.3f} s; TTFT {row['ttft_p50_ms']:.0f} /"
             f" {row['ttft_p99_ms']:.0f} ms; ITL p99 {row['itl_p99_ms']:.0f} ms"
             f" ({row['itl_p99_to_capacity']:.2f}); failed {row['failed']}, lost {row['lost']};"
             f" limit {row['batch_limit']}",

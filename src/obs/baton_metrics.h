@@ -66,8 +66,8 @@ inline constexpr std::array<std::string_view, 4> kShadowResultNames = {"equal", 
                                                                        "dropped", "failed"};
 
 // Why a request was refused before it had waited: the label of baton_early_refusals_total{reason}.
-// Its predicted wait exceeds the queue wait, or what its deadline leaves; or its answer takes longer
-// than its deadline leaves.
+// Its predicted wait exceeds the queue wait, or what its deadline leaves; or its answer takes
+// longer than its deadline leaves.
 enum class EarlyRefusal : uint8_t { kQueueWait = 0, kQueueDeadline, kDeadline };
 inline constexpr std::array<std::string_view, 3> kEarlyRefusalNames = {
     "queue_wait", "queue_deadline", "deadline"};
@@ -95,7 +95,7 @@ struct BatonMetrics {
   Gauge* requests_running;                                                 // R, W
   Gauge* requests_waiting;                                                 // R, W
   Gauge* predicted_wait_seconds;  // R: of a new request, by the queue's rate; 0 = none waits
-  Gauge* batch_limit;             // W: streams beyond which more add little; R: of all decode workers
+  Gauge* batch_limit;  // W: streams beyond which more add little; R: of all decode workers
   std::array<Counter*, kEarlyRefusalNames.size()> early_refusals_total;  // R: use CountEarlyRefusal
   Gauge* requests_waiting_numerics;  // R: of them, for a worker of the numerics of their output
   Counter* prompt_tokens_total;      // R: of requests that have a token

@@ -137,8 +137,8 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
   return Placing::kPlaced;
 }
 
-// A request that cannot meet its deadline takes no place from others. Only what was measured counts,
-// and a stream that runs goes on.
+// A request that cannot meet its deadline takes no place from others. Only what was measured
+// counts, and a stream that runs goes on.
 bool Placer::RefusedAsTooLate(RouterRequest& request, const PlannedRoute& planned, int64_t now_us) {
   if (request.HasBegun() || request.DeadlineUs() == INT64_MAX) return false;
   const Route& route = planned.route;

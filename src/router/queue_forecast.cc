@@ -35,9 +35,9 @@ std::optional<RequestError> RefusalForWait(int64_t wait_us, const WaitLimits& li
         fmt::format("'{}' leaves it {:.1f} s", limits.deadline_field, Seconds(limits.left_us)));
   }
   if (cautious_us <= limits.queue_wait_us) return std::nullopt;
-  return TooLongError(cautious_us, limits.queue_wait_us,
-                      fmt::format("the server's --queue-wait-ms is {}",
-                                  limits.queue_wait_us / 1000));
+  return TooLongError(
+      cautious_us, limits.queue_wait_us,
+      fmt::format("the server's --queue-wait-ms is {}", limits.queue_wait_us / 1000));
 }
 
 bool IsTooLateToStart(int64_t left_us, const AnswerTime& time) {

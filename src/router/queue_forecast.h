@@ -21,16 +21,16 @@ namespace baton::router {
 // The running answers of the model that is asked for; called only when they are needed.
 using RunningAnswers = std::function<std::vector<RunningAnswer>()>;
 
-// Microseconds until a request gets its place after `num_ahead` others that wait: at the rate of the
-// queue's last placements; before there were enough of them, as the running answers end by the
+// Microseconds until a request gets its place after `num_ahead` others that wait: at the rate of
+// the queue's last placements; before there were enough of them, as the running answers end by the
 // tokens that others had. Nothing where neither is known. `estimate` looks at the running answers
 // where its last look is too old.
 std::optional<int64_t> ForecastWaitUs(size_t num_ahead, const QueueRate& rate,
                                       RetryEstimate& estimate, const RunningAnswers& running,
                                       int64_t now_us);
 
-// A wait that the request will hardly exceed: rates differ by a fifth from one window to the next. A
-// request that is let in and then refused after the whole queue wait is worse than one that is
+// A wait that the request will hardly exceed: rates differ by a fifth from one window to the next.
+// A request that is let in and then refused after the whole queue wait is worse than one that is
 // refused at once, and others wait before it: no place stays empty.
 inline int64_t CautiousWaitUs(int64_t wait_us) { return wait_us + wait_us / 4; }
 
@@ -50,9 +50,7 @@ struct AnswerTime {
   int64_t token_us = 0;     // between two tokens
   uint32_t num_tokens = 1;  // the fewest that the answer has
 
-  int64_t TotalUs() const {
-    return prompt_us + (num_tokens > 1 ? (num_tokens - 1) * token_us : 0);
-  }
+  int64_t TotalUs() const { return prompt_us + (num_tokens > 1 ? (num_tokens - 1) * token_us : 0); }
 };
 // True when a request that has `left_us` until its deadline is not worth starting: even half of the
 // measured time is too long. Measurements are of other prompts and of another load, and one that is

@@ -15,8 +15,8 @@ namespace baton::router {
 class QueueRate {
  public:
   // Gaps between placements from which the rate is taken at least, and at most. Answers that began
-  // together end together, and 16 gaps may be one such burst: a batch of 16 streams has four of them
-  // in 64 gaps.
+  // together end together, and 16 gaps may be one such burst: a batch of 16 streams has four of
+  // them in 64 gaps.
   static constexpr uint32_t kWindow = 16;
   static constexpr uint32_t kMaxWindow = 64;
 

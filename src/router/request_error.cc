@@ -178,10 +178,10 @@ RequestError DeadlineError(std::string_view field, int64_t timeout_us) {
 }
 
 RequestError NotStartedError(std::string_view field, int64_t left_us, int64_t answer_us) {
-  RequestError error = FieldError(
-      ErrorCode::kDeadlineExceeded, field,
-      fmt::format("'{}' leaves it {} ms, and its answer takes about {} ms", field,
-                  std::max<int64_t>(left_us, 0) / 1000, answer_us / 1000));
+  RequestError error =
+      FieldError(ErrorCode::kDeadlineExceeded, field,
+                 fmt::format("'{}' leaves it {} ms, and its answer takes about {} ms", field,
+                             std::max<int64_t>(left_us, 0) / 1000, answer_us / 1000));
   error.never_started = true;
   return error;
 }

@@ -40,8 +40,8 @@ std::optional<RequestError> WaitingRequests::WaitsInVain(const RouterRequest& re
   const ModelQueue& queue = model_queues_.find(request.spec.model->id)->second;
   const size_t num_ahead = queue.num_waiting - 1;
   if (num_ahead == 0) return std::nullopt;  // there may be room now
-  const std::optional<int64_t> wait_us = ForecastWaitUs(
-      num_ahead, queue.rate, retries_[request.spec.model->id], running, now_us);
+  const std::optional<int64_t> wait_us =
+      ForecastWaitUs(num_ahead, queue.rate, retries_[request.spec.model->id], running, now_us);
   if (!wait_us) return std::nullopt;
   const bool has_deadline = request.DeadlineUs() != INT64_MAX;
   const WaitLimits limits = {.queue_wait_us = queue_wait_us_,

@@ -102,13 +102,12 @@ Row CommonRow(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t no
   return row;
 }
 
-// New streams of a decode worker. Only what this router placed counts: a report is up to a heartbeat
-// old, and places that came free meanwhile would stay empty.
+// New streams of a decode worker. Only what this router placed counts: a report is up to a
+// heartbeat old, and places that came free meanwhile would stay empty.
 void SetNewStreams(const RegisteredWorker& worker, uint32_t num_prefill_workers, DecodeLoad* row) {
   if (worker.load.batch_limit == 0) return;  // not told
   const uint32_t limit = worker.BatchLimit();
-  const uint32_t room =
-      limit + WorkerRegistry::kPromptsAhead * std::max(num_prefill_workers, 1u);
+  const uint32_t room = limit + WorkerRegistry::kPromptsAhead * std::max(num_prefill_workers, 1u);
   row->num_new = room - std::min(room, worker.placed.num_sequences);
   row->most_new = std::max(limit / 2, 1u);
 }

@@ -84,6 +84,17 @@ TEST(UsageExitTest, WhatTwoWorkersOfAProcessCannotHaveIsNamed) {
   ExpectUsageErrors(cases);
 }
 
+TEST(UsageExitTest, ABatchIsOneTo256Sequences) {
+  const WrongUse cases[] = {
+      {&RunServe,
+       {"m.gguf", "--max-batch=0"},
+       "--max-batch: '0' is not a whole number in [1, 256]"},
+      {&RunDecode, {"--router=127.0.0.1:1", "--model=m.gguf", "--max-batch=257"}, "in [1, 256]"},
+      {&RunPrefill, {"--router=127.0.0.1:1", "--model=m.gguf", "--max-batch=x"}, "--max-batch"},
+  };
+  ExpectUsageErrors(cases);
+}
+
 TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
   const std::string router = "--router=127.0.0.1:1";
   const WrongUse cases[] = {
@@ -96,8 +107,6 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunServe, {"m.gguf", "--device=cpu", "--kv-dtype=fp8"}, "--kv-dtype fp8"},
       {&RunServe, {"m.gguf", "--kv-dtype=fp4"}, "bf16|f32|fp8"},
       {&RunServe, {"m.gguf", "--kv-memory=lots"}, "--kv-memory"},
-      {&RunServe, {"m.gguf", "--max-batch=0"}, "--max-batch"},
-      {&RunDecode, {router, "--model=m.gguf", "--max-batch=257"}, "in [1, 256]"},
       {&RunServe, {"m.gguf", "--metrics-aliases=vlm"}, "mean 'vllm'"},
       {&RunRouter, {"--metrics-aliases=vllm,sglang"}, "--metrics-aliases: 'sglang'"},
       {&RunDecode, {router, "--model=m.gguf", "--metrics-aliases=x"}, "--metrics-aliases"},

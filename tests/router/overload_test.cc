@@ -45,7 +45,8 @@ class OverloadTest : public testing::Test {
   }
   std::vector<RequestUid> Submit(int num_requests) {
     std::vector<RequestUid> uids;
-    for (int i = 0; i < num_requests; ++i) uids.push_back(cluster_.Submit(cluster_.Request("p", 4)));
+    for (int i = 0; i < num_requests; ++i)
+      uids.push_back(cluster_.Submit(cluster_.Request("p", 4)));
     return uids;
   }
   std::vector<Order> Orders(const std::string& id = "decode-0") {
@@ -234,8 +235,8 @@ TEST(QueueForecastTest, RefusesByTheFirstLimitThatTheWaitExceeds) {
 }
 
 TEST(QueueForecastTest, AnAnswerWithoutADeadlineIsNeverTooLate) {
-  EXPECT_FALSE(IsTooLateToStart(INT64_MAX, {.prompt_us = kSecond, .token_us = kSecond,
-                                            .num_tokens = 1'000}));
+  EXPECT_FALSE(IsTooLateToStart(INT64_MAX,
+                                {.prompt_us = kSecond, .token_us = kSecond, .num_tokens = 1'000}));
   EXPECT_FALSE(IsTooLateToStart(1, {})) << "nothing is known";
   EXPECT_TRUE(IsTooLateToStart(kSecond / 2 - 1, {.prompt_us = kSecond}));
   EXPECT_FALSE(IsTooLateToStart(kSecond / 2, {.prompt_us = kSecond}));

@@ -27,8 +27,8 @@ struct Machine {
   }
 };
 
-// Steps of a worker that always has more requests than its limit lets in, a few of which come and go
-// from step to step.
+// Steps of a worker that always has more requests than its limit lets in, a few of which come and
+// go from step to step.
 void RunFull(Machine* machine, BatchLimit* limit, uint32_t num_steps, int64_t* now_us) {
   for (uint32_t i = 0; i < num_steps; ++i) {
     const uint32_t missing = machine->random.Below(limit->limit() / 4 + 1);

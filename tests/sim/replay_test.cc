@@ -178,15 +178,14 @@ TEST(ReplayTest, AtThreeTimesItsLoadAClusterServesAsManyAsItCan) {
     ReplayOptions options = Options(&rows);
     MeasuredWeights weights = Weights();
     weights.prefill.prefill_token_us = 20;
-    weights.decode = {
-        .fixed_us = 4000, .prefill_token_us = 20, .decode_row_us = 2000, .key_us = 0};
+    weights.decode = {.fixed_us = 4000, .prefill_token_us = 20, .decode_row_us = 2000, .key_us = 0};
     options.worker.steps = StepModel::OfMeasurements(weights);
     options.worker.first_cost = {};
     options.mode = mode;
     options.num_prefill = mode == ServeMode::kAggregated ? 0 : 1;
     const ReplayReport report = MustReplay(options);
-    const auto early = std::ranges::count_if(report.ends_us,
-                                             [](int64_t end_us) { return end_us <= 15'000'000; });
+    const auto early =
+        std::ranges::count_if(report.ends_us, [](int64_t end_us) { return end_us <= 15'000'000; });
     EXPECT_GE(early, 0.8 * 20 * 15) << "goodput of the first 15 s";
     EXPECT_GE(report.num_finished, 0.85 * 20 * 30) << "and of all";
     EXPECT_EQ(report.num_failed, 0u);
