@@ -59,7 +59,10 @@ DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_
   const uint32_t need =
       NumToTake(BlocksFor(query.num_tokens, decode.block_size), decode.shared_blocks) +
       query.num_choices;
-  const bool full = decode.num_free_blocks < need || decode.num_slots < query.num_choices;
+  const bool adds_little =
+      !query.has_begun && decode.num_new < std::min(query.num_choices, decode.most_new);
+  const bool full =
+      decode.num_free_blocks < need || decode.num_slots < query.num_choices || adds_little;
   const double used =
       static_cast<double>(decode.num_blocks - std::min(decode.num_free_blocks, decode.num_blocks)) +
       need;

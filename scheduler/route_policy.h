@@ -88,6 +88,10 @@ struct DecodeLoad {
   uint32_t shared_blocks = 0;
   uint32_t num_slots = UINT32_MAX;    // more sequences that may be sent there
   uint32_t max_context = UINT32_MAX;  // tokens of a sequence, which ends there
+  // More streams that may begin there: beyond, they add no throughput (batch_limit.h). A request of
+  // more than `most_new` choices needs no more than that: it need not wait until nothing else runs.
+  uint32_t num_new = UINT32_MAX;
+  uint32_t most_new = UINT32_MAX;
 };
 
 // A decode worker that holds more of the prompt may be so much more loaded than the least loaded
@@ -123,6 +127,8 @@ struct RouteQuery {
   uint32_t local_max_tokens = 0;
   bool disaggregate = true;    // false = aggregated mode
   bool needs_no_link = false;  // links failed it: the decode worker computes the prompt itself
+  // It runs, or ran before a fault: it waits for blocks and slots, but not for DecodeLoad::num_new.
+  bool has_begun = false;
   // A worker with so much to compute is full, once one prompt waits there after another.
   double max_backlog_s = std::numeric_limits<double>::infinity();
   uint64_t random = 0;  // tie-break

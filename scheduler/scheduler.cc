@@ -48,6 +48,12 @@ int64_t PriorityUs(const Sequence& sequence, uint32_t num_left, uint32_t aging_t
   return sequence.arrival_us + int64_t{num_left} * 1'000'000 / int64_t{aging_tokens_per_s};
 }
 
+BatchLimitConfig BatchLimitOf(const SchedulerConfig& config) {
+  BatchLimitConfig limit = BatchLimitFor(config.max_running, config.first_cost);
+  limit.itl_objective_us = config.itl_objective_us;
+  return limit;
+}
+
 PrefixQuery PromptOf(const Sequence& sequence) {
   return {sequence.chain.full_links(), sequence.spec.tokens};
 }
@@ -55,7 +61,11 @@ PrefixQuery PromptOf(const Sequence& sequence) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex* index)
-    : config_(config), pool_(pool), index_(index), cost_(config.first_cost) {
+    : config_(config),
+      pool_(pool),
+      index_(index),
+      cost_(config.first_cost),
+      batch_limit_(BatchLimitOf(config)) {
   BATON_CHECK(config.block_size >= 1 && config.max_running >= 1 && config.max_prefilling >= 1 &&
                   config.max_waiting >= 1 && config.max_chunk >= 1 &&
                   config.aging_tokens_per_s >= 1,
@@ -574,10 +584,12 @@ void Scheduler::DropAhead() {
 }
 
 void Scheduler::Finish(std::span<const ItemResult> results, int64_t elapsed_us, int64_t now_us) {
-  (void)now_us;
   BATON_CHECK(results.size() == plan_.items.size(), "{} results for {} items", results.size(),
               plan_.items.size());
   cost_.Measure(plan_.shape, elapsed_us);
+  if (plan_.shape.prefill_tokens == 0) {
+    batch_limit_.Measure(plan_.shape.decode_rows, elapsed_us, now_us);
+  }
   for (size_t i = 0; i < results.size(); ++i) FinishItem(plan_.items[i], results[i]);
   plan_.items.clear();  // the sequences they point to may be gone
   plan_.started.clear();
@@ -643,6 +655,7 @@ SchedulerLoad Scheduler::Load() const {
   load.num_running = static_cast<uint32_t>(decoding_.size());
   load.backlog_tokens = backlog_tokens_;
   load.num_preemptions = num_preemptions_;
+  if (config_.role != SchedulerRole::kPrefill) load.batch_limit = batch_limit_.limit();
   double us_per_token = 0;
   if (cost_.prefill_tokens_per_s() > 0) {
     us_per_token = 1e6 / cost_.prefill_tokens_per_s();

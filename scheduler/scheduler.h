@@ -31,6 +31,7 @@
 #include "kvcache/block_pool.h"
 #include "kvcache/block_table.h"
 #include "kvcache/prefix_index.h"
+#include "scheduler/batch_limit.h"
 #include "scheduler/batch_plan.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_cost.h"
@@ -62,6 +63,9 @@ struct SchedulerConfig {
   uint32_t aging_tokens_per_s = 500;
   // How long steps take, until some were measured.
   StepWeights first_cost;
+  // A decode step that takes longer has too many rows; 0 = no such objective. It bounds what
+  // routers are told to send (SchedulerLoad::batch_limit), not the rows of a step.
+  int64_t itl_objective_us = 0;
 };
 
 // Numbers for load reports and metrics.
@@ -74,6 +78,9 @@ struct SchedulerLoad {
   uint64_t backlog_tokens = 0;   // tokens accepted and not computed
   int64_t backlog_us = 0;        // predicted time to compute them
   uint64_t num_preemptions = 0;  // since the start
+  // Streams beyond which more of them add no throughput (batch_limit.h): routers send no more. 0 =
+  // a prefill worker, where nothing decodes.
+  uint32_t batch_limit = 0;
 };
 
 // See the file comment.
@@ -225,6 +232,7 @@ class Scheduler {
   BatchPlan plan_;
   BatchPlan ahead_;  // the step after plan_; empty when that is not decided
   StepCost cost_;
+  BatchLimit batch_limit_;
 };
 
 }  // namespace baton::scheduler

@@ -51,8 +51,7 @@ constexpr ForeignFlag kFlags[] = {
      "", kRequest},
     {"--parallel -np --max-num-seqs --max-running-requests --max-concurrent-requests "
      "--max-batch-size",
-     "--kv-memory",
-     "not supported: a worker runs as many sequences as --kv-memory SIZE holds, 256 at most"},
+     "--max-batch", "the most sequences that a worker runs at once is --max-batch N, 256 at most"},
     {"--max-num-batched-tokens --batch-size -b --ubatch-size -ub --chunked-prefill-size "
      "--max-prefill-tokens --enable-chunked-prefill --long-prefill-token-threshold",
      "", "not supported: prompts are always computed in chunks, and a step's size is not set"},

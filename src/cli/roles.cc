@@ -219,6 +219,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   TakeInheritedCores(config);
   config.num_ranks = static_cast<uint32_t>(std::stoul(f.tuning.tensor_parallel));
   config.max_context = static_cast<uint32_t>(f.tuning.max_context);
+  config.max_batch = static_cast<uint32_t>(f.tuning.max_batch);
   config.kv_dtype = KvDtypeOf(f.tuning);
   config.drain_timeout_ms = f.tuning.drain_timeout_s * 1000;
   config.allow_inexact = f.tuning.allow_inexact;

@@ -97,9 +97,9 @@ UniqueFd OpenModel(const ModelFile& model) {
 void Explain(FlagSet& flags) {
   AddForeignHints(flags);
   flags.Arrange("Serving",
-                {"--mode", "--queue-wait-ms", "--prefill-wait-ms", "--local-prefill-tokens",
-                 "--reasoning-format", "--tool-parser", "--shadow", "--drain-timeout",
-                 "--request-timeout", "--sse-ping", "--idle-timeout"});
+                {"--mode", "--max-batch", "--queue-wait-ms", "--prefill-wait-ms",
+                 "--local-prefill-tokens", "--reasoning-format", "--tool-parser", "--shadow",
+                 "--drain-timeout", "--request-timeout", "--sse-ping", "--idle-timeout"});
   flags.Arrange(
       "Addresses and access",
       {"--http", "--grpc", "--admin", "--ui", "--api-keys", "--allowed-hosts", "--cors-origins",

@@ -126,6 +126,10 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
             "sequence");
   flags.Add("--max-context", tuning.max_context, {0, limits::kMaxContextTokens},
             "longest sequence in tokens; 0 = the model's");
+  flags.Add("--max-batch", tuning.max_batch, {1, limits::kMaxRunning},
+            "most sequences that a decode worker runs at once (a prefill worker: prompts, 16 at "
+            "most); fewer run where more would add no throughput by its measured steps, and the "
+            "next wait in the router's queue");
   flags.AddChoice("--prefix-cache", tuning.prefix_cache, {"on", "off"},
                   "keep KV blocks and reuse them for prompts that begin alike");
   flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, limits::kMaxDrainTimeoutS},
@@ -229,6 +233,7 @@ void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
   args.push_back("--kv-dtype=" + tuning.kv_dtype);
   if (!tuning.kv_memory.empty()) args.push_back("--kv-memory=" + tuning.kv_memory);
   args.push_back(fmt::format("--max-context={}", tuning.max_context));
+  args.push_back(fmt::format("--max-batch={}", tuning.max_batch));
   args.push_back("--prefix-cache=" + tuning.prefix_cache);
   args.push_back(fmt::format("--drain-timeout={}", tuning.drain_timeout_s));
   if (!tuning.secret_file.empty()) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kvcache/kv_layout.h"
+#include "src/base/limits.h"
 #include "src/base/status.h"
 #include "src/cli/flags.h"
 #include "src/tls/tls_files.h"
@@ -26,6 +27,7 @@ struct WorkerTuning {
   std::string kv_dtype = "bf16";
   std::string kv_memory;    // "" = the larger of 1 GiB and one full sequence
   int64_t max_context = 0;  // 0 = the model's
+  int64_t max_batch = limits::kMaxRunning;
   int64_t drain_timeout_s = 60;
   std::string secret_file;     // "" = empty secret
   tls::TlsFiles tls;           // empty = plaintext

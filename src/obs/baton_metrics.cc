@@ -63,6 +63,21 @@ void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
       registry->AddGauge({"baton_requests_running", "Requests being computed or streamed."});
   metrics->requests_waiting = registry->AddGauge(
       {"baton_requests_waiting", "Requests admitted to a queue and not started."});
+  metrics->predicted_wait_seconds = registry->AddGauge(
+      {"baton_predicted_wait_seconds",
+       "Time that a new request would wait for its place, as fast as its queue moves now."});
+  metrics->batch_limit = registry->AddGauge(
+      {"baton_batch_limit",
+       "Streams that run at once at most: more add little throughput by the measured steps; on a "
+       "router, of all its decode workers."});
+  for (size_t i = 0; i < kEarlyRefusalNames.size(); ++i) {
+    metrics->early_refusals_total[i] = registry->AddCounter(
+        {"baton_early_refusals_total",
+         "Requests refused before they had waited: the predicted wait exceeds --queue-wait-ms "
+         "(queue_wait) or what their deadline leaves (queue_deadline), or the answer takes longer "
+         "than that (deadline)."},
+        {{"reason", std::string(kEarlyRefusalNames[i])}});
+  }
   metrics->requests_waiting_numerics =
       registry->AddGauge({"baton_requests_waiting_numerics",
                           "Resumed streams that wait for a worker of the numerics of their output, "

@@ -65,6 +65,13 @@ enum class ShadowResult : uint8_t { kEqual = 0, kMismatch, kDropped, kFailed };
 inline constexpr std::array<std::string_view, 4> kShadowResultNames = {"equal", "mismatch",
                                                                        "dropped", "failed"};
 
+// Why a request was refused before it had waited: the label of baton_early_refusals_total{reason}.
+// Its predicted wait exceeds the queue wait, or what its deadline leaves; or its answer takes
+// longer than its deadline leaves.
+enum class EarlyRefusal : uint8_t { kQueueWait = 0, kQueueDeadline, kDeadline };
+inline constexpr std::array<std::string_view, 3> kEarlyRefusalNames = {
+    "queue_wait", "queue_deadline", "deadline"};
+
 // Why a router did not take a worker: the label of baton_registrations_refused_total{reason}.
 enum class RefusalReason : uint8_t {
   kWireVersion = 0,
@@ -87,6 +94,9 @@ struct BatonMetrics {
   std::array<Counter*, kFinishReasonNames.size()> choices_finished_total;  // R
   Gauge* requests_running;                                                 // R, W
   Gauge* requests_waiting;                                                 // R, W
+  Gauge* predicted_wait_seconds;  // R: of a new request, by the queue's rate; 0 = none waits
+  Gauge* batch_limit;  // W: streams beyond which more add little; R: of all decode workers
+  std::array<Counter*, kEarlyRefusalNames.size()> early_refusals_total;  // R: use CountEarlyRefusal
   Gauge* requests_waiting_numerics;  // R: of them, for a worker of the numerics of their output
   Counter* prompt_tokens_total;      // R: of requests that have a token
   Counter* generation_tokens_total;  // R
@@ -133,6 +143,9 @@ struct BatonMetrics {
   // Counts a request that was placed again, when it is known what its KV comes from.
   void CountResume(ResumeReason reason, ResumeSource source) const {
     resumes_total[static_cast<size_t>(reason)][static_cast<size_t>(source)]->Add();
+  }
+  void CountEarlyRefusal(EarlyRefusal reason) const {
+    early_refusals_total[static_cast<size_t>(reason)]->Add();
   }
   void CountKeyed(KeyedResult result) const {
     idempotency_requests_total[static_cast<size_t>(result)]->Add();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/base/limits.h"
+#include "src/router/queue_forecast.h"
 
 namespace baton::router {
 
@@ -121,6 +122,7 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
     return Placing::kEnded;
   }
   if (!route.has_room) return wait;
+  if (RefusedAsTooLate(request, planned, now_us)) return Placing::kEnded;
   RegisteredWorker& decode = *state_->registry.Find(table.decode_leases[route.decode_idx]);
   const bool keeps_kv =
       request.kept.lease.value() != 0 && planned.PrefillLease() == request.kept.lease;
@@ -133,6 +135,26 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
   request.due_us = now_us + kSpareUs + static_cast<int64_t>(route.predicted_s * 2e6);
   Start(request, state_->registry.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
+}
+
+// A request that cannot meet its deadline takes no place from others. Only what was measured
+// counts, and a stream that runs goes on.
+bool Placer::RefusedAsTooLate(RouterRequest& request, const PlannedRoute& planned, int64_t now_us) {
+  if (request.HasBegun() || request.DeadlineUs() == INT64_MAX) return false;
+  const Route& route = planned.route;
+  const RegisteredWorker& decode =
+      *state_->registry.Find(planned.table.decode_leases[route.decode_idx]);
+  const RegisteredWorker* const prefill = state_->registry.Find(planned.PrefillLease());
+  const RegisteredWorker& computes = prefill == nullptr ? decode : *prefill;
+  AnswerTime time = {.token_us = decode.load.step_us, .num_tokens = request.spec.LeastTokens()};
+  if (computes.load.prefill_tokens_per_s > 0) {
+    time.prompt_us = static_cast<int64_t>(route.predicted_s * 1e6);
+  }
+  const int64_t left_us = request.DeadlineUs() - now_us;
+  if (!IsTooLateToStart(left_us, time)) return false;
+  state_->metrics->CountEarlyRefusal(obs::EarlyRefusal::kDeadline);
+  table_->EndBad(request, NotStartedError(request.spec.fields.timeout, left_us, time.TotalUs()));
+  return true;
 }
 
 // Nothing that workers of other numerics would have to find again is left to them: every token that

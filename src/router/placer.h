@@ -35,6 +35,8 @@ class Placer {
   void AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
 
  private:
+  // A place is there, but the answer would come after its deadline: the request has ended.
+  bool RefusedAsTooLate(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
   bool CutFromNumerics(RouterRequest& request);
   void StartPrefill(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
                     const RegisteredWorker& decode);

@@ -1,5 +1,7 @@
 #include "src/router/request_error.h"
 
+#include <algorithm>
+
 #include "fmt/format.h"
 
 #include "src/base/limits.h"
@@ -144,6 +146,10 @@ std::string RequestError::Message() const {
   if (code == ErrorCode::kInvalidJson && !expected.empty()) {
     return fmt::format("The body is not valid JSON at {}.", expected);
   }
+  if (code == ErrorCode::kQueueFull && !expected.empty()) {
+    return fmt::format("A request that comes now would wait about {}; try again later.", expected);
+  }
+  if (never_started) return fmt::format("The request was not started: {}.", expected);
   if (code == ErrorCode::kDeadlineExceeded && !expected.empty()) {
     return fmt::format("The request took too long: {}.", expected);
   }
@@ -169,6 +175,15 @@ RequestError DeadlineError(std::string_view field, int64_t timeout_us) {
   return FieldError(
       ErrorCode::kDeadlineExceeded, field,
       fmt::format("'{}' gave it {} ms from its arrival", field, (timeout_us + 999) / 1000));
+}
+
+RequestError NotStartedError(std::string_view field, int64_t left_us, int64_t answer_us) {
+  RequestError error =
+      FieldError(ErrorCode::kDeadlineExceeded, field,
+                 fmt::format("'{}' leaves it {} ms, and its answer takes about {} ms", field,
+                             std::max<int64_t>(left_us, 0) / 1000, answer_us / 1000));
+  error.never_started = true;
+  return error;
 }
 
 RequestError SilenceError(int64_t silence_us) {

@@ -64,10 +64,12 @@ struct RequestError {
   std::string expected;  // what it must be, from the schema table: "a number from 0 to 100";
                          // kInvalidJson: where and why the text is none; kDeadlineExceeded: which
                          // limit it was; a path or method that there is not: what to send instead;
-                         // kInvalidApiKey: the whole sentence; kRateLimited: the tenant's limit
+                         // kInvalidApiKey: the whole sentence; kRateLimited: the tenant's limit;
+                         // kQueueFull: how long it would wait, and why that is too long
   uint32_t num_prompt_tokens = 0;  // with kContextLengthExceeded
   uint32_t max_context = 0;        // with kContextLengthExceeded, tokens of prompt and answer
   uint32_t retry_after_s = 0;      // 0 = the client gets no hint
+  bool never_started = false;      // with kDeadlineExceeded: it could not have met its deadline
 
   // The sentence for the client.
   std::string Message() const;
@@ -86,6 +88,9 @@ std::string_view ErrorNameOf(ErrorCode code);
 RequestError PlainError(ErrorCode code);
 // The total deadline, as the client gave it, has passed; `field` is its name for it.
 RequestError DeadlineError(std::string_view field, int64_t timeout_us);
+// The same, of a request that was not started because its answer takes `answer_us` or more, and
+// `left_us` were left.
+RequestError NotStartedError(std::string_view field, int64_t left_us, int64_t answer_us);
 // The server ends what gives no token for so long.
 RequestError SilenceError(int64_t silence_us);
 // Makers for the cases with a field.

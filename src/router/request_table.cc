@@ -225,17 +225,24 @@ void RequestTable::FailAll(ErrorCode code) {
   while (!requests_.empty()) EndBad(*requests_.begin()->second, code);
 }
 
+std::vector<RunningAnswer> RequestTable::RunningBeside(const RouterRequest& request) const {
+  std::vector<RunningAnswer> answers;
+  for (const auto& [uid, other] : requests_) {
+    const bool counts = other->IsPlaced() && !other->spec.is_own();
+    const bool is_of_model = other->spec.model->id == request.spec.model->id;
+    if (counts && is_of_model) answers.push_back(other->Progress(state_->now_us));
+  }
+  return answers;
+}
+
 RequestError RequestTable::NoRoomError(const RouterRequest& request, ErrorCode code) {
-  const auto running = [&] {
-    std::vector<RunningAnswer> answers;
-    for (const auto& [uid, other] : requests_) {
-      const bool counts = other->IsPlaced() && !other->spec.is_own();
-      const bool is_of_model = other->spec.model->id == request.spec.model->id;
-      if (counts && is_of_model) answers.push_back(other->Progress(state_->now_us));
-    }
-    return answers;
-  };
+  const auto running = [&] { return RunningBeside(request); };
   return waiting_->NoRoomError(request, code, running, state_->now_us);
+}
+
+std::optional<RequestError> RequestTable::WaitsInVain(const RouterRequest& request) {
+  const auto running = [&] { return RunningBeside(request); };
+  return waiting_->WaitsInVain(request, running, state_->now_us);
 }
 
 std::vector<RequestView> RequestTable::RequestViews(int64_t now_us) const {

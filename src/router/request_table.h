@@ -53,6 +53,8 @@ class RequestTable {
   // Ends shadows and probes.
   void EndOwn(const std::function<bool(const RouterRequest&)>& is_meant);
   RequestError NoRoomError(const RouterRequest& request, ErrorCode code);
+  // Why a request that has just entered is refused at once (WaitingRequests::WaitsInVain).
+  std::optional<RequestError> WaitsInVain(const RouterRequest& request);
 
   // What a request holds at workers. `cancel`: the worker is told.
   void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
@@ -78,6 +80,8 @@ class RequestTable {
 
  private:
   void Forget(RouterRequest& request, bool waits);
+  // Clients' answers of the request's model that run now.
+  std::vector<RunningAnswer> RunningBeside(const RouterRequest& request) const;
   std::shared_ptr<RequestTrace> TraceOf(const RouterRequest& request, int64_t end_us) const;
   void Remember(const RouterRequest& request, int http_status);
 

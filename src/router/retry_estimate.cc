@@ -54,12 +54,14 @@ void RetryEstimate::Look(const std::vector<RunningAnswer>& running, int64_t now_
   whole_us_ = running.empty() ? 0 : sum_us / static_cast<int64_t>(running.size());
 }
 
-uint32_t RetryEstimate::AfterS(size_t num_ahead) const {
-  if (left_us_.empty()) return kMinRetryAfterS;
+std::optional<int64_t> RetryEstimate::AfterUs(size_t num_ahead) const {
+  if (left_us_.empty()) return std::nullopt;
   const size_t num_rounds = std::min<size_t>(num_ahead / left_us_.size(), kMaxRetryAfterS);
-  const int64_t us =
-      left_us_[num_ahead % left_us_.size()] + static_cast<int64_t>(num_rounds) * whole_us_;
-  return RetrySeconds(us);
+  return left_us_[num_ahead % left_us_.size()] + static_cast<int64_t>(num_rounds) * whole_us_;
+}
+
+uint32_t RetryEstimate::AfterS(size_t num_ahead) const {
+  return RetrySeconds(AfterUs(num_ahead).value_or(0));
 }
 
 RetryEstimate::Pace RetryEstimate::PaceOf(const std::vector<RunningAnswer>& running) {

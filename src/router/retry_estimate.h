@@ -31,6 +31,11 @@ class RetryEstimate {
   // The last Look is so old that another one is worth its cost, O(n log n) of the running requests.
   bool IsStale(int64_t now_us) const;
   void Look(const std::vector<RunningAnswer>& running, int64_t now_us);
+  // Answers of the model ended, so that it is known how long they are.
+  bool KnowsAnswers() const { return served_us_.has_value(); }
+  // After so long a place may be free for a request after `num_ahead` others, by the last Look;
+  // nothing where nothing runs.
+  std::optional<int64_t> AfterUs(size_t num_ahead) const;
   // Seconds after which a place may be free for a request after `num_ahead` others, by the last
   // Look. The least where nothing runs.
   uint32_t AfterS(size_t num_ahead) const;

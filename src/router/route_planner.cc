@@ -240,6 +240,7 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
   query.num_choices = request.spec.num_choices;
   query.max_total_tokens = max_total;
   query.random = request.uid.lo;
+  query.has_begun = request.HasBegun();
   const bool is_bound = IsBound(request, now_us);
   if (is_bound) query.numerics_id = request.numerics_id;
   planned.is_bound = TakeOutClaimed(request, claims, is_bound, table);

@@ -75,11 +75,8 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   if (is_full && !record.spec.is_probe()) {
     return table_.EndBad(record, table_.NoRoomError(record, ErrorCode::kQueueFull));
   }
-  if (const std::optional<uint32_t> retry_s = waiting_.OverloadRetryS(record, now_us)) {
-    RequestError error;
-    error.code = ErrorCode::kQueueFull;
-    error.retry_after_s = *retry_s;
-    return table_.EndBad(record, error);
+  if (const std::optional<RequestError> error = table_.WaitsInVain(record)) {
+    return table_.EndBad(record, *error);
   }
   table_.timers().Add(uid);  // not before: a flood of refused requests has no timers
   record.life.OnValidated();
@@ -116,6 +113,8 @@ void RouterCore::OnSessionTokens(SessionRef session, std::vector<WorkerToken> to
   if (worker == nullptr) return;
   worker->progress_us = now_us;
   for (WorkerToken& token : tokens) OnToken(session.lease, std::move(token), now_us);
+  // An answer that has ended leaves its place to the next request at once.
+  queue_.PlaceQueued(now_us);
 }
 
 void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
@@ -195,6 +194,7 @@ void RouterCore::Tick(int64_t now_us) {
   // always.
   if (waiting_.num_queued() > 0) queue_.TryAgain();
   queue_.PlaceQueued(now_us);
+  waiting_.ReportWait(now_us);
   readiness_.Look(Times(), now_us);
 }
 

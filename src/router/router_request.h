@@ -194,6 +194,10 @@ struct RouterRequest {
   bool HasBegunPrompt() const {
     return IsPlaced() && life.state() >= kv::HandoffRequestState::kPrefilling;
   }
+  // It runs or ran, or is no client's: no batch limit keeps it waiting.
+  bool HasBegun() const {
+    return IsPlaced() || num_resumes > 0 || num_delivered > 0 || spec.is_own();
+  }
   // True when known tokens beyond the first `num_from` could be computed as other tokens.
   bool MayDifferFrom(uint32_t num_from) const { return !Repeats() && merge.num_known() > num_from; }
   // The known tokens, which no client has seen, are those of a worker that is lost.

@@ -1,8 +1,11 @@
 #include "src/router/waiting_requests.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace baton::router {
+
+using obs::EarlyRefusal;
 
 void WaitingRequests::Enter(RouterRequest& request) {
   if (request.spec.is_own()) return;
@@ -30,15 +33,40 @@ void WaitingRequests::SetApart(RouterRequest& request, bool waits_aside, bool is
   if (it->second.num_waiting == 0) model_queues_.erase(it);
 }
 
-// When the request that was just counted would not be placed within the queue wait, as fast as its
-// model's queue moves now: after how many seconds it would. Better told now than after that wait.
-std::optional<uint32_t> WaitingRequests::OverloadRetryS(const RouterRequest& request,
-                                                        int64_t now_us) const {
+std::optional<RequestError> WaitingRequests::WaitsInVain(const RouterRequest& request,
+                                                         const RunningAnswers& running,
+                                                         int64_t now_us) {
   if (request.spec.is_own()) return std::nullopt;  // it never waits
   const ModelQueue& queue = model_queues_.find(request.spec.model->id)->second;
-  const std::optional<int64_t> wait_us = queue.rate.PredictUs(queue.num_waiting - 1, now_us);
-  if (!wait_us || *wait_us <= queue_wait_us_) return std::nullopt;
-  return RetrySeconds(*wait_us - queue_wait_us_);
+  const size_t num_ahead = queue.num_waiting - 1;
+  if (num_ahead == 0) return std::nullopt;  // there may be room now
+  const std::optional<int64_t> wait_us =
+      ForecastWaitUs(num_ahead, queue.rate, retries_[request.spec.model->id], running, now_us);
+  if (!wait_us) return std::nullopt;
+  const bool has_deadline = request.DeadlineUs() != INT64_MAX;
+  const WaitLimits limits = {.queue_wait_us = queue_wait_us_,
+                             .left_us = has_deadline ? request.DeadlineUs() - now_us : INT64_MAX,
+                             .deadline_field = request.spec.fields.timeout};
+  std::optional<RequestError> refusal = RefusalForWait(*wait_us, limits);
+  if (refusal) {
+    const bool is_deadline = *wait_us >= limits.left_us && limits.left_us < queue_wait_us_;
+    metrics_->CountEarlyRefusal(is_deadline ? EarlyRefusal::kQueueDeadline
+                                            : EarlyRefusal::kQueueWait);
+  }
+  return refusal;
+}
+
+void WaitingRequests::ReportWait(int64_t now_us) {
+  int64_t longest_us = 0;
+  for (const auto& [model, queue] : model_queues_) {
+    std::optional<int64_t> wait_us = queue.rate.PredictUs(queue.num_waiting, now_us);
+    const auto estimate = retries_.find(model);
+    if (!wait_us && estimate != retries_.end()) {
+      wait_us = estimate->second.AfterUs(queue.num_waiting);
+    }
+    longest_us = std::max(longest_us, wait_us.value_or(0));
+  }
+  metrics_->predicted_wait_seconds->Set(static_cast<double>(longest_us) * 1e-6);
 }
 
 // A refusal for want of room, with the time after which there may be some: as fast as the queue

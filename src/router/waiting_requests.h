@@ -6,23 +6,19 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "src/obs/baton_metrics.h"
+#include "src/router/queue_forecast.h"
 #include "src/router/queue_rate.h"
 #include "src/router/request_error.h"
 #include "src/router/retry_estimate.h"
 #include "src/router/router_request.h"
 
 namespace baton::router {
-
-// The running answers of the model that is asked for; called only when they are needed.
-using RunningAnswers = std::function<std::vector<RunningAnswer>()>;
 
 // See the file comment.
 class WaitingRequests {
@@ -39,9 +35,12 @@ class WaitingRequests {
   void OnTaken(const RouterRequest& request, int64_t now_us);
   void OnServed(const RouterRequest& request, int64_t now_us);
 
-  // When the request that has just entered would not be placed within the queue wait, as fast as
-  // its model's queue moves now: after how many seconds it would.
-  std::optional<uint32_t> OverloadRetryS(const RouterRequest& request, int64_t now_us) const;
+  // Why the request that has just entered would wait in vain, by the forecast of its model's queue.
+  // Nothing: it may wait, or it is the first.
+  std::optional<RequestError> WaitsInVain(const RouterRequest& request,
+                                          const RunningAnswers& running, int64_t now_us);
+  // To the metrics: the longest wait that a new request of any model would have now.
+  void ReportWait(int64_t now_us);
   // A refusal of one that waits, with the time after which there may be room.
   RequestError NoRoomError(const RouterRequest& request, ErrorCode code,
                            const RunningAnswers& running, int64_t now_us);

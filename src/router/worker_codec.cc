@@ -255,6 +255,7 @@ WorkerLoadReport DecodeLoad(const v1::WorkerLoad& load) {
   const bool is_speed = std::isfinite(load.prefill_tokens_per_s());
   report.prefill_tokens_per_s = is_speed ? std::max(0.0f, load.prefill_tokens_per_s()) : 0.0f;
   report.step_us = load.step_us();
+  report.batch_limit = load.batch_limit();
   for (const v1::LinkLoad& link : load.links()) {
     if (report.links.size() >= kMaxWorkers) break;
     if (link.to().size() > kMaxWorkerIdBytes) continue;  // nobody's name

@@ -75,6 +75,7 @@ void WorkerLeases::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t no
   RegisteredWorker* worker = state_->registry.Find(lease);
   if (worker == nullptr) return;
   const uint32_t free_before = worker->NumFreeBlocks();
+  const uint32_t limit_before = worker->BatchLimit();
   const bool usable_before = worker->Usable(now_us);
   const std::vector<LinkView> links_before = worker->load.links;
   state_->registry.OnLoad(*worker, std::move(load), now_us);
@@ -83,7 +84,9 @@ void WorkerLeases::OnWorkerLoad(LeaseId lease, WorkerLoadReport load, int64_t no
       worker->Usable(now_us) != usable_before ||
       !std::equal(links.begin(), links.end(), links_before.begin(), links_before.end(), &AreAlike);
   if (changed) state_->workers_changed = true;
-  if (changed || worker->NumFreeBlocks() > free_before) queue_->TryAgain();
+  const bool has_more_room =
+      worker->NumFreeBlocks() > free_before || worker->BatchLimit() > limit_before;
+  if (changed || has_more_room) queue_->TryAgain();
   queue_->PlaceQueued(now_us);
 }
 
@@ -228,15 +231,18 @@ void WorkerLeases::ReportDecodePool() {
   uint64_t num_blocks = 0;
   uint64_t num_free = 0;
   uint32_t block_size = 0;
+  uint64_t batch_limit = 0;
   for (const auto& [lease, worker] : state_->registry.workers()) {
     if (worker.IsPrefill()) continue;
     num_blocks += worker.description.num_blocks;
     num_free += worker.NumFreeBlocks();
+    batch_limit += worker.BatchLimit();
     block_size = worker.description.block_size;  // equal in a model's workers, as their layout is
   }
   const auto num_used = static_cast<double>(num_blocks - num_free);
   state_->metrics->kv_pool_blocks->Set(static_cast<double>(num_blocks));
   state_->metrics->kv_block_tokens->Set(block_size);
+  state_->metrics->batch_limit->Set(static_cast<double>(batch_limit));
   state_->metrics->decode_kv_pressure->Set(
       num_blocks == 0 ? 0 : num_used / static_cast<double>(num_blocks));
 }

@@ -91,6 +91,7 @@ struct WorkerLoadReport {
   std::array<uint32_t, 9> blocks = {};  // by kBlockStateNames
   float prefill_tokens_per_s = 0;
   uint32_t step_us = 0;
+  uint32_t batch_limit = 0;  // streams beyond which more add no throughput; 0 = not told
   std::vector<LinkView> links;
   uint64_t sequence_number = 0;
 };

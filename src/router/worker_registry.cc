@@ -102,6 +102,16 @@ Row CommonRow(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t no
   return row;
 }
 
+// New streams of a decode worker. Only what this router placed counts: a report is up to a
+// heartbeat old, and places that came free meanwhile would stay empty.
+void SetNewStreams(const RegisteredWorker& worker, uint32_t num_prefill_workers, DecodeLoad* row) {
+  if (worker.load.batch_limit == 0) return;  // not told
+  const uint32_t limit = worker.BatchLimit();
+  const uint32_t room = limit + WorkerRegistry::kPromptsAhead * std::max(num_prefill_workers, 1u);
+  row->num_new = room - std::min(room, worker.placed.num_sequences);
+  row->most_new = std::max(limit / 2, 1u);
+}
+
 // The row of a link that is up.
 LinkUp RowOf(const LinkHealth& health, uint64_t bytes_per_token, int64_t now_us) {
   LinkUp row;
@@ -187,6 +197,11 @@ uint32_t RegisteredWorker::NumFreeBlocks() const {
   const uint32_t total = description.num_blocks;
   const uint32_t own_free = placed.num_blocks < total ? total - placed.num_blocks : 0;
   return std::min(ReportedFree(*this), own_free);
+}
+
+uint32_t RegisteredWorker::BatchLimit() const {
+  const uint32_t most = description.max_running;
+  return load.batch_limit == 0 ? most : std::min(load.batch_limit, most);
 }
 
 bool RegisteredWorker::Usable(int64_t now_us) const {
@@ -352,6 +367,12 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us) c
   std::map<std::string_view, uint32_t> decode_rows;
   const PoolSpeeds decode_speeds = SpeedsOf(workers_, PoolRole::kDecode, model_id);
   const PoolSpeeds prefill_speeds = SpeedsOf(workers_, PoolRole::kPrefill, model_id);
+  const auto num_prefill_workers =
+      static_cast<uint32_t>(std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
+        const RegisteredWorker& worker = entry.second;
+        return worker.IsPrefill() && worker.description.model->id == model_id &&
+               worker.Usable(now_us);
+      }));
   for (const auto& [lease, worker] : workers_) {
     const WorkerDescription& description = worker.description;
     if (worker.IsPrefill() || description.model->id != model_id) continue;
@@ -363,6 +384,7 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us) c
     const uint32_t max_running = description.max_running;
     row.num_slots = placed == 0 ? UINT32_MAX : max_running - std::min(max_running, placed);
     if (now_us < worker.refusals.full_until_us) row.num_slots = 0;
+    SetNewStreams(worker, num_prefill_workers, &row);
     decode_rows[description.name.worker_id] = static_cast<uint32_t>(table.decode.size());
     table.decode.push_back(row);
     table.decode_leases.push_back(lease);

@@ -87,6 +87,8 @@ struct RegisteredWorker {
   }
   // Blocks that a new request may count on.
   uint32_t NumFreeBlocks() const;
+  // Streams that the worker runs at once by its own measurement, at most max_running.
+  uint32_t BatchLimit() const;
   // It refused a request for load and asks for `retry_after_ms`: it is full for a while, the longer
   // the oftener it did so without taking one.
   void CountRefusal(uint32_t retry_after_ms, int64_t now_us);
@@ -122,6 +124,9 @@ class WorkerRegistry {
   // Prompts in flight at one prefill worker: enough to keep it busy between two messages; the rest
   // waits in the router, where it can still go to another worker, and holds no decode blocks.
   static constexpr uint32_t kMaxPrefillsInFlight = 64;
+  // New requests of a decode worker beyond its batch limit, for each prefill worker (for itself
+  // where it computes the prompts): their prompts are computed, or next, while the batch decodes.
+  static constexpr uint32_t kPromptsAhead = 2;
 
   // Adds a worker that RefusalFor accepts and returns it. `lease` is new.
   RegisteredWorker& Add(LeaseId lease, WorkerDescription description,

@@ -57,6 +57,8 @@ struct ReplayReport {
   loadgen::Summary second_ms;  // from the first token to the second
   loadgen::Summary itl_ms;     // all later gaps
   loadgen::Summary e2e_ms;
+  loadgen::Summary refused_ms;     // from the start to the refusal, of what was refused
+  std::vector<int64_t> ends_us;    // of what finished, since the first start; ascending
   uint64_t num_prompt_tokens = 0;  // of what finished
   uint64_t num_output_tokens = 0;
   uint64_t num_cached_tokens = 0;  // of the prompts, found in a prefix cache

@@ -45,6 +45,7 @@ class ReplayClient final : public router::ResponseSink {
   size_t buffered_bytes() const override { return 0; }
 
   End end() const { return end_; }
+  int64_t asked_us() const { return asked_us_; }
   int64_t ttft_us() const { return first_us_ - asked_us_; }
   int64_t e2e_us() const { return last_us_ - asked_us_; }
   // Between tokens; the first is that before the second token.

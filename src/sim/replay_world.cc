@@ -87,6 +87,7 @@ StatusOr<ReplayReport> ReplayWorld::Run() {
   report_.second_ms = Summarize(std::move(second_ms_));
   report_.itl_ms = Summarize(std::move(itl_ms_));
   report_.e2e_ms = Summarize(std::move(e2e_ms_));
+  report_.refused_ms = Summarize(std::move(refused_ms_));
   return report_;
 }
 
@@ -216,10 +217,14 @@ void ReplayWorld::Ask(size_t row_idx) {
 
 void ReplayWorld::OnEnd(const ReplayClient& client) {
   last_us_ = events_.now_us();
-  if (client.end() == ReplayClient::End::kRefused) ++report_.num_refused;
+  if (client.end() == ReplayClient::End::kRefused) {
+    ++report_.num_refused;
+    refused_ms_.push_back(static_cast<double>(last_us_ - client.asked_us()) * 1e-3);
+  }
   if (client.end() == ReplayClient::End::kFailed) ++report_.num_failed;
   if (client.end() != ReplayClient::End::kFinished) return;
   ++report_.num_finished;
+  report_.ends_us.push_back(last_us_ - first_us_);
   if (client.Meets(options_.ttft_us, options_.itl_us)) ++report_.num_met;
   report_.num_prompt_tokens += client.num_prompt();
   report_.num_cached_tokens += client.num_cached();

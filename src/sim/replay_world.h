@@ -53,6 +53,7 @@ class ReplayWorld {
   std::vector<double> second_ms_;
   std::vector<double> itl_ms_;
   std::vector<double> e2e_ms_;
+  std::vector<double> refused_ms_;
   ReplayReport report_;
 };
 

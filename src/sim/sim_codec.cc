@@ -117,6 +117,7 @@ WorkerLoadReport ToLoadReport(const EngineSnapshot& snapshot, const std::vector<
   report.prefill_tokens_per_s = snapshot.prefill_tokens_per_s;
   report.step_us =
       static_cast<uint32_t>(std::clamp<int64_t>(snapshot.decode_step_us, 0, UINT32_MAX));
+  report.batch_limit = scheduler.batch_limit;
   for (const LinkInfo& link : links) {
     if (!link.dialled) continue;
     report.links.push_back({link.worker_id, link.peer, ToLinkKind(link.kind), 0, link.up});

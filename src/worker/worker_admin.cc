@@ -262,6 +262,7 @@ void WorkerAdmin::Refresh() {
     metrics_.kv_blocks[i]->Set(now.blocks.of(kStates[i]));
   }
   metrics_.kv_pool_blocks->Set(now.blocks.total);
+  metrics_.batch_limit->Set(now.scheduler.batch_limit);
   metrics_.preemptions_total->Add(now.scheduler.num_preemptions - last_.scheduler.num_preemptions);
   metrics_.steps_ahead_total->Add(now.num_steps_ahead - last_.num_steps_ahead);
   metrics_.wasted_rows_total->Add(now.num_wasted_rows - last_.num_wasted_rows);

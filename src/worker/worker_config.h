@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "kvcache/kv_layout.h"
 #include "kvcache/transport/transport_types.h"
+#include "src/base/limits.h"
 #include "src/device/device.h"
 #include "src/http/site_rules.h"
 #include "src/obs/metric_aliases.h"
@@ -43,6 +44,8 @@ struct WorkerConfig {
   uint32_t core_member = 0;
   uint64_t kv_memory_bytes = 0;  // 0 = the larger of 1 GiB and one full sequence plus a block
   uint32_t max_context = 0;      // 0 = the model's
+  // Sequences that decode at once; of a prefill worker prompts, at most limits::kMaxPrefilling.
+  uint32_t max_batch = limits::kMaxRunning;
   kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
   device::DeviceKind device = device::DeviceKind::kUnspecified;
   bool keeps_packed = true;  // quantised weights, on a device

@@ -25,6 +25,7 @@ void FillLoad(const EngineSnapshot& snapshot, const std::vector<LinkInfo>& links
   out->set_prefill_tokens_per_s(snapshot.prefill_tokens_per_s);
   out->set_step_us(
       static_cast<uint32_t>(std::clamp<int64_t>(snapshot.decode_step_us, 0, UINT32_MAX)));
+  out->set_batch_limit(scheduler.batch_limit);
   v1::BlockCounts* blocks = out->mutable_blocks();
   blocks->set_total(snapshot.blocks.total);
   blocks->set_free(snapshot.blocks.of(BlockState::kFree));

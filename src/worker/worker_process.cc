@@ -178,6 +178,7 @@ struct WorkerProcess::Parts {
   Status ShareModel(Parts& first);
   Status LoadWeights(const GgufFile& file);
   Status LoadOnDevice(const GgufFile& file);
+  SchedulerConfig SchedulerLimits() const;
   void EstimateSteps(SchedulerConfig* scheduler) const;
   Status MakeEngine();
   StatusOr<std::shared_ptr<const Tokenizer>> TokenizerOfGrammars() const;
@@ -297,7 +298,7 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
 }
 
 Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
-  const SchedulerConfig limits;
+  const SchedulerConfig limits = SchedulerLimits();
   if (colocation.hub != nullptr) {
     BATON_ASSIGN_OR_RETURN(part_of_next, device.accelerator->Split());
   }
@@ -341,6 +342,16 @@ Status WorkerProcess::Parts::LoadOnDevice(const GgufFile& file) {
   return OkStatus();
 }
 
+SchedulerConfig WorkerProcess::Parts::SchedulerLimits() const {
+  SchedulerConfig limits;
+  limits.max_batch_tokens = kMaxBatchTokens;
+  const bool prefills = config.role == WorkerRole::kPrefill;
+  limits.role = prefills ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
+  limits.max_running = config.max_batch;
+  if (prefills) limits.max_prefilling = std::min(limits.max_prefilling, config.max_batch);
+  return limits;
+}
+
 // Estimates the steps of a GPU whose limits are known; everything else is learnt from the first
 // steps.
 void WorkerProcess::Parts::EstimateSteps(SchedulerConfig* scheduler) const {
@@ -376,8 +387,7 @@ Status WorkerProcess::Parts::MakeEngine() {
                                                      .vocab_size = model->config().vocab_size,
                                                      .max_context = model->max_context()});
   EngineConfig engine_config;
-  engine_config.scheduler.role = prefill ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
-  engine_config.scheduler.max_batch_tokens = kMaxBatchTokens;
+  engine_config.scheduler = SchedulerLimits();
   EstimateSteps(&engine_config.scheduler);
   engine_config.handoff.strand_us = kStrandUs;
   engine_config.prefix_cache = config.prefix_cache;
@@ -479,7 +489,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   hello.set_block_size(model->layout().block_size);
   hello.set_kv_bytes_per_token(model->layout().BytesPerToken());
   hello.set_num_blocks(kv->store()->memory().num_blocks);
-  hello.set_max_running(SchedulerConfig().max_running);
+  hello.set_max_running(config.max_batch);
   hello.set_tokenizer(tokenizer_bytes);
   for (const TransportKind kind : kv->kinds()) hello.add_transports(ToProto(kind));
   hello.set_allow_inexact(config.allow_inexact);

@@ -84,6 +84,17 @@ TEST(UsageExitTest, WhatTwoWorkersOfAProcessCannotHaveIsNamed) {
   ExpectUsageErrors(cases);
 }
 
+TEST(UsageExitTest, ABatchIsOneTo256Sequences) {
+  const WrongUse cases[] = {
+      {&RunServe,
+       {"m.gguf", "--max-batch=0"},
+       "--max-batch: '0' is not a whole number in [1, 256]"},
+      {&RunDecode, {"--router=127.0.0.1:1", "--model=m.gguf", "--max-batch=257"}, "in [1, 256]"},
+      {&RunPrefill, {"--router=127.0.0.1:1", "--model=m.gguf", "--max-batch=x"}, "--max-batch"},
+  };
+  ExpectUsageErrors(cases);
+}
+
 TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
   const std::string router = "--router=127.0.0.1:1";
   const WrongUse cases[] = {
@@ -173,7 +184,7 @@ TEST(UsageExitTest, FlagsOfOtherServersSayWhatIsHere) {
       {&RunServe, {"m.gguf", "--jinja"}, "unknown flag --jinja: not needed"},
       {&RunServe, {"m.gguf", "--tensor-parallel-size=2"}, "--tensor-parallel 2, 4 or 8"},
       {&RunServe, {"m.gguf", "--enable-prefix-caching"}, "--prefix-cache off"},
-      {&RunServe, {"m.gguf", "--max-num-seqs=8"}, "256 at most"},
+      {&RunServe, {"m.gguf", "--max-num-seqs=8"}, "is --max-batch N, 256 at most"},
       {&RunServe, {"m.gguf", "--alias=a"}, "--served-model-name A,B"},
       {&RunRun, {"--port=80"}, "is private; for `baton serve`: the address and port"},
       {&RunRun, {"-c", "4096"}, "unknown flag -c: the longest sequence"},

@@ -50,6 +50,8 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
   for (const std::string_view name : {"baton_requests_running",
                                       "baton_requests_waiting",
                                       "baton_requests_waiting_numerics",
+                                      "baton_predicted_wait_seconds",
+                                      "baton_batch_limit",
                                       "baton_inexact_answers_total",
                                       "baton_prompt_tokens_total",
                                       "baton_generation_tokens_total",

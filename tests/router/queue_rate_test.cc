@@ -35,8 +35,20 @@ TEST(QueueRateTest, APauseCountsAsOneGapAndTheRateIsThatOfTheLastWindow) {
   EXPECT_EQ(rate.PredictUs(10, now_us), 10'000);
   EXPECT_EQ(rate.PredictUs(17, now_us + 52'000), 68'000) << "16 gaps of 1 ms and one of 52";
   EXPECT_GT(rate.PredictUs(100, now_us + 2 * kSecond), 10 * kSecond) << "it stands";
-  for (uint32_t i = 0; i < QueueRate::kWindow; ++i) rate.OnPlaced(now_us += 100);
+  for (uint32_t i = 0; i < QueueRate::kMaxWindow; ++i) rate.OnPlaced(now_us += 100);
   EXPECT_EQ(rate.PredictUs(10, now_us), 1'000);
+}
+
+// 16 answers at a time that begin together and end together, for 1.6 s: ten a second.
+TEST(QueueRateTest, ABurstOfAWholeBatchIsNoRate) {
+  QueueRate rate;
+  int64_t now_us = 0;
+  for (int batch = 0; batch < 8; ++batch) {
+    now_us += 1'600'000;
+    for (int i = 0; i < 16; ++i) rate.OnPlaced(now_us += 100);
+    if (batch < 4) continue;
+    EXPECT_NEAR(static_cast<double>(*rate.PredictUs(100, now_us)), 10e6, 1e6);
+  }
 }
 
 // A large request reaches the head and waits a second for blocks. The requests after it are served

@@ -151,6 +151,20 @@ TEST(WorkerCodecTest, AFinishOfALaterVersionIsAFinish) {
   EXPECT_EQ(tokens[1].step_us, 5'100u);
 }
 
+TEST(WorkerCodecTest, AWorkerThatDoesNotTellItsBatchLimitHasNone) {
+  v1::WorkerLoad load;
+  EXPECT_EQ(DecodeLoad(load).batch_limit, 0u) << "an older worker";
+  load.set_batch_limit(24);
+  EXPECT_EQ(DecodeLoad(load).batch_limit, 24u);
+  RegisteredWorker worker;
+  worker.description.max_running = 16;
+  EXPECT_EQ(worker.BatchLimit(), 16u);
+  worker.load = DecodeLoad(load);
+  EXPECT_EQ(worker.BatchLimit(), 16u) << "no report is believed beyond the hello";
+  worker.load.batch_limit = 4;
+  EXPECT_EQ(worker.BatchLimit(), 4u);
+}
+
 TEST(WorkerCodecTest, WhatIsKeptOfAHelloIsBounded) {
   v1::WorkerHello hello = Hello();
   for (int i = 0; i < 1000; ++i) hello.add_transports(v1::TRANSPORT_KIND_TCP);

@@ -149,6 +149,24 @@ TEST(RoutePolicyTest, AFullDComesLastAndIsMarked) {
   EXPECT_FALSE(route.has_room);
 }
 
+TEST(RoutePolicyTest, ANewStreamWaitsForABatchThatItsThroughputNeeds) {
+  RouteCluster cluster(100, 1, 2);
+  cluster.decode[0].num_new = 0;
+  cluster.decode[1].num_running = 50;
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 1u) << "the other one gains by it";
+  cluster.decode[1].num_new = 0;
+  RouteQuery query = Query();
+  EXPECT_FALSE(cluster.Pick(query).has_room);
+  query.has_begun = true;
+  EXPECT_TRUE(cluster.Pick(query).has_room) << "a stream that has begun goes on";
+  query.has_begun = false;
+  query.num_choices = 20;
+  cluster.decode[0].num_new = 4;
+  EXPECT_FALSE(cluster.Pick(query).has_room);
+  cluster.decode[0].most_new = 4;
+  EXPECT_TRUE(cluster.Pick(query).has_room) << "it never has to wait for more";
+}
+
 // Prefill worker 0 reaches decode workers 0 and 2, prefill worker 1 reaches only decode worker 1.
 // Prefill worker 0 takes no more: waiting for it would leave the other pair idle.
 TEST(RoutePolicyTest, APairWithRoomComesBeforeAnIdleDWhoseOnlyPIsFull) {

@@ -2,6 +2,7 @@
 // modes do to them, prefixes, and refusals.
 #include "src/sim/replay.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -167,6 +168,32 @@ TEST(ReplayTest, MoreThanTheClusterCanDoIsRefusedAndSaid) {
   EXPECT_GT(report.num_refused, 0u);
   EXPECT_EQ(report.num_failed, 0u);
   EXPECT_LT(report.MetShare(), 0.9);
+}
+
+// A step that decodes takes 4 ms and 2 ms a row, so that answers of 24 tokens take 48 ms at least:
+// some 20 a second are served at most. Sixty come.
+TEST(ReplayTest, AtThreeTimesItsLoadAClusterServesAsManyAsItCan) {
+  for (const ServeMode mode : {ServeMode::kDisagg, ServeMode::kAggregated}) {
+    const std::vector<TraceRow> rows = PoissonRows(1800, 60, 64, 24, 7);
+    ReplayOptions options = Options(&rows);
+    MeasuredWeights weights = Weights();
+    weights.prefill.prefill_token_us = 20;
+    weights.decode = {.fixed_us = 4000, .prefill_token_us = 20, .decode_row_us = 2000, .key_us = 0};
+    options.worker.steps = StepModel::OfMeasurements(weights);
+    options.worker.first_cost = {};
+    options.mode = mode;
+    options.num_prefill = mode == ServeMode::kAggregated ? 0 : 1;
+    const ReplayReport report = MustReplay(options);
+    const auto early =
+        std::ranges::count_if(report.ends_us, [](int64_t end_us) { return end_us <= 15'000'000; });
+    EXPECT_GE(early, 0.8 * 20 * 15) << "goodput of the first 15 s";
+    EXPECT_GE(report.num_finished, 0.85 * 20 * 30) << "and of all";
+    EXPECT_EQ(report.num_failed, 0u);
+    EXPECT_EQ(report.num_finished + report.num_refused, 1800u);
+    EXPECT_LT(report.refused_ms.p99, 100) << "a refusal comes at once";
+    // 24 rows take 52 ms, and a prompt may take its part of a step.
+    EXPECT_LT(report.itl_ms.p99, 120);
+  }
 }
 
 TEST(ReplayTest, WhatCannotBeReplayedIsRefused) {
