@@ -57,6 +57,7 @@ struct SequenceSpec {
   bool is_cacheable = true;  // its blocks are for the prefix index
   bool logs_prompt =
       false;  // all rows of the prompt have logits: none is found in the prefix index
+  bool embeds = false;  // its rows with logits have hidden states too; it ends with its prompt
 };
 
 // See the file comment. Fields are changed by the Scheduler alone.

@@ -302,7 +302,9 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
                             std::span<float> logits) {
   BATON_CHECK(num_begun_ == 0, "{} steps were begun and have not ended", num_begun_);
   BATON_RETURN_IF_ERROR(
-      CheckBatch(batch, kv, {&layout_, options_.max_rows, options_.max_context, config_.vocab_size},
+      CheckBatch(batch, kv,
+                 {&layout_, options_.max_rows, options_.max_context, config_.vocab_size, 0,
+                  config_.hidden_size},
                  logits.size()));
   if (batch.logit_rows.size() > options_.max_logit_rows) {
     return InvalidArgument("logits of {} rows are wanted, the model was loaded for {}",
@@ -313,7 +315,8 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   if (batch.logit_rows.empty()) return WaitForAll();
   // Every rank came to the exchange of logits, so its copy is done too.
   options_.device->MakeCurrent();
-  return ranks_[0]->TakeAnswers(batch, logits);
+  BATON_RETURN_IF_ERROR(ranks_[0]->TakeAnswers(batch, logits));
+  return batch.hidden.empty() ? OkStatus() : ranks_[0]->TakeHidden(batch.hidden);
 }
 
 Status DeviceModel::PutStep(const ModelBatch& batch, const KvView& kv, LayerHook* hook) {

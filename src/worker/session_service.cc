@@ -123,7 +123,10 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   Status Handle(const v1::RouterMessage& message) {
     if (message.has_hello()) return HandleHello(message.hello());
     if (!greeted_) return FailedPrecondition("the first message is no hello");
-    if (message.has_start_prefill() || message.has_start_decode()) return HandleStart(message);
+    if (message.has_start_prefill() || message.has_start_decode() ||
+        message.has_start_embedding()) {
+      return HandleStart(message);
+    }
     if (message.has_cancel()) {
       const RequestKey key = RequestKeyFromProto(message.cancel());
       if (TakeCancel(key)) service_->engine_->Cancel(key);

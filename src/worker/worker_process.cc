@@ -489,6 +489,12 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   }
   hello.set_grammar_version(wire::kAnswerGrammarVersion);
   hello.set_prompt_logprobs(true);
+  const ModelConfig& shape = model->config();
+  if (GivesVector(shape.pooling)) {
+    hello.set_embedding_size(shape.hidden_size);
+  } else {
+    hello.set_embedding_refusal(std::string(PoolingName(shape.pooling)));
+  }
   hello.set_loaded_unix_s(static_cast<uint64_t>(loaded_unix_s));
   return hello;
 }
