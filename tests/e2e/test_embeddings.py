@@ -1,0 +1,129 @@
+"""Vectors of texts: OpenAI's and Ollama's clients, equal bits alone and in batches, the workers."""
+
+import base64
+import math
+import struct
+
+import ollama
+import openai
+import pytest
+
+from baton_server import Server, in_parallel, metric, wait_until
+
+TEXTS = [
+    "The cat sleeps on the sofa.",
+    "A kitten naps on the couch.",
+    "Central banks raised interest rates to fight inflation.",
+]
+LONG = "A sentence that is long enough to be cut into chunks. " * 60
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return openai.OpenAI(base_url=server.http + "/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def embed(server, expect=200, **fields):
+    status, _, answer = server.post("/v1/embeddings", fields)
+    assert status == expect, answer
+    return answer
+
+
+def vectors(answer):
+    assert [row["index"] for row in answer["data"]] == list(range(len(answer["data"])))
+    return [row["embedding"] for row in answer["data"]]
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b))
+
+
+def test_openais_client_reads_vectors_of_length_one(server, client):
+    answer = client.embeddings.create(model="smollm2:135m", input=TEXTS)
+    assert answer.object == "list" and answer.model == "smollm2:135m"
+    rows = [row.embedding for row in answer.data]
+    assert [len(row) for row in rows] == [576] * 3
+    for row in rows:
+        assert math.isclose(dot(row, row), 1, rel_tol=1e-5)
+    tokens = [len(server.post("/tokenize", {"content": t})[2]["tokens"]) for t in TEXTS]
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens == sum(tokens)
+    floats = client.embeddings.create(model="smollm2:135m", input=TEXTS, encoding_format="float")
+    for row, other in zip(rows, floats.data):
+        assert other.embedding == pytest.approx(row, rel=1e-6)
+
+
+def test_related_texts_are_nearer_than_unrelated_ones(server):
+    a, b, c = vectors(embed(server, input=TEXTS))
+    again = vectors(embed(server, input=TEXTS[0]))[0]
+    assert math.isclose(dot(a, again), 1, rel_tol=1e-5)
+    assert dot(a, b) > dot(a, c), (dot(a, b), dot(a, c))
+    assert dot(a, b) > dot(b, c), (dot(a, b), dot(b, c))
+
+
+def test_the_same_bits_alone_in_a_batch_and_beside_chats(server):
+    inputs = [*TEXTS, LONG, "Hi"]
+    alone = [vectors(embed(server, input=text))[0] for text in inputs]
+    assert vectors(embed(server, input=inputs)) == alone
+    ids = [server.post("/tokenize", {"content": text})[2]["tokens"] for text in inputs]
+    assert vectors(embed(server, input=ids)) == alone
+    body = {"messages": [{"role": "user", "content": "Count to ten."}], "max_tokens": 24}
+    calls = [lambda: server.post("/v1/chat/completions", body)[0] for _ in range(4)]
+    calls += [lambda: vectors(embed(server, input=inputs)) for _ in range(4)]
+    results = in_parallel(calls, len(calls))
+    assert results[:4] == [200] * 4 and results[4:] == [alone] * 4
+
+
+def test_base64_has_the_same_floats(server):
+    plain = vectors(embed(server, input=TEXTS[0]))[0]
+    coded = vectors(embed(server, input=TEXTS[0], encoding_format="base64"))[0]
+    data = base64.b64decode(coded)
+    assert list(struct.unpack(f"<{len(data) // 4}f", data)) == [
+        struct.unpack("<f", struct.pack("<f", x))[0] for x in plain
+    ]
+
+
+def test_ollamas_client(server):
+    client = ollama.Client(host=server.http)
+    answer = client.embed(model="smollm2:135m", input=TEXTS[:2])
+    expected = vectors(embed(server, input=TEXTS[:2]))
+    assert [list(row) for row in answer.embeddings] == expected
+    assert answer.prompt_eval_count > 0
+
+
+@pytest.mark.parametrize(
+    "fields,param,word",
+    [
+        ({}, "input", "missing"),
+        ({"input": ""}, "input", "token"),
+        ({"input": ["a"] * 1025}, "input", "1024"),
+        ({"input": "a", "dimensions": 64}, "dimensions", "576"),
+        ({"input": "a", "encoding_format": "ubinary"}, "encoding_format", "base64"),
+        ({"input": [{"image": "x"}]}, "input", "string"),
+        ({"input": LONG * 20}, "input", ""),
+    ],
+)
+def test_bad_input_is_named(server, fields, param, word):
+    error = embed(server, 400, **fields)["error"]
+    assert error["param"] == param, error
+    assert word in error["message"], error
+
+
+def test_too_long_says_by_how_much(server):
+    error = embed(server, 400, input=LONG * 20)["error"]
+    assert error["code"] == "context_length_exceeded"
+
+
+def test_prefill_workers_compute_them_and_keep_nothing(server):
+    decode = next(p for p in server.workers() if p["role"] == "decode")
+    before = metric(server.router, "baton_requests_total", 'code="200"')
+    computed = metric(decode, "baton_prompt_tokens_total")
+    embed(server, input="A text that no other test embeds.")
+    assert metric(server.router, "baton_requests_total", 'code="200"') == before + 1
+    assert metric(decode, "baton_prompt_tokens_total") == computed, "the decode worker rests"
+    wait_until(server.ledger_is_clean, 10, "blocks to be free")
+
+
+def test_decode_workers_compute_them_in_aggregated_mode(server):
+    expected = vectors(embed(server, input=TEXTS[0]))[0]
+    with Server("--mode", "aggregated") as aggregated:
+        assert vectors(embed(aggregated, input=TEXTS[0]))[0] == expected
