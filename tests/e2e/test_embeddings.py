@@ -116,10 +116,10 @@ def test_too_long_says_by_how_much(server):
 def test_prefill_workers_compute_them_and_keep_nothing(server):
     decode = next(p for p in server.workers() if p["role"] == "decode")
     before = metric(server.router, "baton_requests_total", 'code="200"')
-    computed = metric(decode, "baton_prompt_tokens_total")
+    computed = metric(decode, "baton_prefix_cache_queries_total")
     embed(server, input="A text that no other test embeds.")
     assert metric(server.router, "baton_requests_total", 'code="200"') == before + 1
-    assert metric(decode, "baton_prompt_tokens_total") == computed, "the decode worker rests"
+    assert metric(decode, "baton_prefix_cache_queries_total") == computed, "the decode worker rests"
     wait_until(server.ledger_is_clean, 10, "blocks to be free")
 
 
