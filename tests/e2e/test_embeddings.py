@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from baton_server import Server, in_parallel, metric, wait_until
+from scripted_model import write_thinker
 
 TEXTS = [
     "The cat sleeps on the sofa.",
@@ -127,3 +128,28 @@ def test_decode_workers_compute_them_in_aggregated_mode(server):
     expected = vectors(embed(server, input=TEXTS[0]))[0]
     with Server("--mode", "aggregated") as aggregated:
         assert vectors(embed(aggregated, input=TEXTS[0]))[0] == expected
+
+
+MEAN, CLASS, RANK = 1, 2, 4  # llama.cpp's numbers
+
+
+def test_a_mean_counts_every_token(tmp_path):
+    """The hidden state of a token of this model is a unit vector of its own."""
+    with Server(model=write_thinker(tmp_path / "mean.gguf", MEAN)) as server:
+        for text in ("aab", "ab" * 200 + "a" * 100):
+            (row,) = vectors(embed(server, input=text))
+            counts = [text.count("a"), text.count("b")]
+            length = math.hypot(*counts)
+            assert [x for x in row if x] == pytest.approx([c / length for c in counts], rel=1e-6)
+            again = vectors(embed(server, input=["zz", text, "a"]))[1]
+            assert again == row, "with a filled cache, in a batch"
+
+
+@pytest.mark.parametrize("pooling,name", [(CLASS, "cls"), (RANK, "rank"), (0, "none")])
+def test_where_it_makes_no_sense_it_is_refused(tmp_path, pooling, name):
+    with Server(model=write_thinker(tmp_path / "other.gguf", pooling)) as server:
+        error = embed(server, 400, input="a")["error"]
+        assert error["code"] == "unsupported_parameter" and error["param"] == "model"
+        assert name in error["message"], error
+        body = {"messages": [{"role": "user", "content": "plain"}], "max_tokens": 4}
+        assert server.post("/v1/chat/completions", body)[0] == 200
