@@ -129,8 +129,8 @@ TEST_F(EmbeddingsTest, BadInputIsNamed) {
   for (uint32_t i = 0; i < limits::kMaxPrompts; ++i) too_many += ",\"a\"";
   const std::string too_long(kTestContext + 1, 'a');
   const Case cases[] = {
-      {"{}", "input", "missing_field"},
-      {R"({"input":null})", "input", "missing_field"},
+      {"{}", "input", "missing_required_parameter"},
+      {R"({"input":null})", "input", "missing_required_parameter"},
       {R"({"input":""})", "input", "invalid_value"},
       {R"({"input":[]})", "input", "invalid_value"},
       {R"({"input":["a",""]})", "input[1]", "invalid_value"},

@@ -94,7 +94,7 @@ def test_ollamas_client(server):
 @pytest.mark.parametrize(
     "fields,param,word",
     [
-        ({}, "input", "missing"),
+        ({}, "input", "required"),
         ({"input": ""}, "input", "token"),
         ({"input": ["a"] * 1025}, "input", "1024"),
         ({"input": "a", "dimensions": 64}, "dimensions", "576"),
