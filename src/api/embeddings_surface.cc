@@ -62,13 +62,6 @@ constexpr std::string_view kPassedFields[] = {"model", "user", "cache_salt", "ti
 // The forms of an answer.
 enum class Form : uint8_t { kFloats, kBase64, kOllama };
 
-// Gives an error of the completion that the request became the client's name for its inputs.
-RequestError Named(RequestError error) {
-  constexpr std::string_view kPrompt = "prompt";
-  if (error.param.starts_with(kPrompt)) error.param.replace(0, kPrompt.size(), "input");
-  return error;
-}
-
 // Elements of a vector as base64 of their little-endian bytes.
 std::string Base64Of(const std::vector<float>& vector) {
   static_assert(std::endian::native == std::endian::little && sizeof(float) == 4);
@@ -234,7 +227,7 @@ bool ReadInputs(const JsonValue& body, std::span<const SurfaceField> fields,
   std::vector<std::string> none;
   if (!ReadJsonParams(JsonValue(std::move(completion)), Endpoint::kCompletion, &params, &none,
                       error)) {
-    *error = Named(std::move(*error));
+    *error = NamedAsInput(std::move(*error));
     return false;
   }
   params.max_tokens = 1;
@@ -285,14 +278,20 @@ bool ReadOllama(const SurfaceCall& call, SurfaceRequest* request, RequestError* 
 }
 
 std::string OpenAiError(const RequestError& error, std::string_view /*request_id*/) {
-  return ErrorJson(Named(error));
+  return ErrorJson(NamedAsInput(error));
 }
 
 std::string OllamaError(const RequestError& error, std::string_view /*request_id*/) {
-  return OllamaErrorJson(Named(error));
+  return OllamaErrorJson(NamedAsInput(error));
 }
 
 }  // namespace
+
+RequestError NamedAsInput(RequestError error) {
+  constexpr std::string_view kPrompt = "prompt";
+  if (error.param.starts_with(kPrompt)) error.param.replace(0, kPrompt.size(), "input");
+  return error;
+}
 
 std::span<const SurfaceField> EmbeddingsFields() { return kFields; }
 std::span<const SurfaceField> OllamaEmbedFields() { return kOllamaFields; }
