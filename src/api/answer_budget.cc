@@ -114,14 +114,13 @@ namespace {
 bool ReserveEmbeddings(const BuiltRequest& built, AnswerBudget* budget, AnswerRoom* room,
                        RequestError* error) {
   const AnswerPlan& plan = built.plan;
-  const size_t num_bytes =
-      plan.prompts.size() * size_t{plan.model->embedding_size} * sizeof(float);
+  const size_t num_bytes = plan.prompts.size() * size_t{plan.model->embedding_size} * sizeof(float);
   if (num_bytes > AnswerBudget::kMaxBytesOfOne) {
-    *error = FieldError(ErrorCode::kConflict, built.request.fields.prompt,
-                        fmt::format("the vectors of {} inputs take {:.0f} MiB, and an answer has "
-                                    "room for {:.0f} MiB; send several requests",
-                                    plan.prompts.size(), Mib(num_bytes),
-                                    Mib(AnswerBudget::kMaxBytesOfOne)));
+    *error = FieldError(
+        ErrorCode::kConflict, built.request.fields.prompt,
+        fmt::format("the vectors of {} inputs take {:.0f} MiB, and an answer has "
+                    "room for {:.0f} MiB; send several requests",
+                    plan.prompts.size(), Mib(num_bytes), Mib(AnswerBudget::kMaxBytesOfOne)));
     return false;
   }
   AnswerBudget::Share share;

@@ -77,7 +77,7 @@ class AnswerCollector {
   const uint32_t num_of_prompt_;  // computed choices of one prompt
   std::vector<CollectedChoice> choices_;
   std::vector<std::shared_ptr<const router::PromptLogprobs>> prompt_logs_;  // by prompt
-  std::vector<std::vector<float>> embeddings_;  // by prompt
+  std::vector<std::vector<float>> embeddings_;                              // by prompt
   AnswerRoom room_;
   std::optional<router::RequestError> failure_;
 };

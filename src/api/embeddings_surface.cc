@@ -307,9 +307,9 @@ bool SetEmbeds(const ApiParams& params, BuiltRequest* built, RequestError* error
     return FailField(error, ErrorCode::kUnsupported, "model", expected);
   }
   if (params.dimensions.has_value() && *params.dimensions != model.embedding_size) {
-    return FailField(error, ErrorCode::kUnsupported, "dimensions",
-                     fmt::format("{}, which the model's vectors have, or absent",
-                                 model.embedding_size));
+    return FailField(
+        error, ErrorCode::kUnsupported, "dimensions",
+        fmt::format("{}, which the model's vectors have, or absent", model.embedding_size));
   }
   built->plan.embeds = true;
   built->request.embeds = true;

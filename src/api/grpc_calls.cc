@@ -67,7 +67,8 @@ SpanIds GivenTrace(const grpc::CallbackServerContext& context) {
 bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
                       const Submitter& submitter, BuiltRequest* built, RequestError* error) {
   ApiParams params;
-  if (const auto* embeds = google::protobuf::DynamicCastToGenerated<v1::EmbeddingRequest>(&message)) {
+  if (const auto* embeds =
+          google::protobuf::DynamicCastToGenerated<v1::EmbeddingRequest>(&message)) {
     if (!ReadEmbeddingRequest(*embeds, &params, error) ||
         !BuildRequest(params, arrival, submitter, built, error)) {
       *error = NamedAsInput(std::move(*error));

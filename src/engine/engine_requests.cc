@@ -250,10 +250,9 @@ Status EngineCore::CheckEmbeds(const RequestSpec& spec) const {
 SequenceSpec EngineCore::MakeSequenceSpec(const LiveRequest& request, SequenceId id) const {
   const bool embeds = request.spec.kind == RequestKind::kEmbed;
   // A mean needs all hidden states, which come with logits.
-  const bool logs_prompt =
-      embeds ? config_.pooling == Pooling::kMean
-             : request.spec.sampling.prompt_logprobs.has_value() &&
-                   request.spec.kind != RequestKind::kDest;
+  const bool logs_prompt = embeds ? config_.pooling == Pooling::kMean
+                                  : request.spec.sampling.prompt_logprobs.has_value() &&
+                                        request.spec.kind != RequestKind::kDest;
   return {.id = id,
           .uid = request.spec.key.uid,
           .attempt = request.spec.key.attempt,

@@ -66,7 +66,7 @@ class Outbox {
   EngineListener* const listener_;
   std::vector<TokenEvent> events_;
   std::vector<TokenLogprob> top_;
-  std::vector<size_t> top_ends_;  // where each event's entries of top_ end
+  std::vector<size_t> top_ends_;               // where each event's entries of top_ end
   std::deque<std::vector<float>> embeddings_;  // of events_; the vectors stay where they are
   std::vector<RequestStatus> statuses_;
 };

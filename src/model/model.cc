@@ -41,8 +41,7 @@ size_t Model::bytes_read_per_step() const {
 absl::Status Model::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                             std::span<float> logits) {
   BATON_RETURN_IF_ERROR(CheckBatch(
-      batch, kv,
-      {&layout_, max_rows_, max_context_, config_.vocab_size, 0, config_.hidden_size},
+      batch, kv, {&layout_, max_rows_, max_context_, config_.vocab_size, 0, config_.hidden_size},
       logits.size()));
   RunLayers(batch, kv, hook);
   const uint32_t rows = static_cast<uint32_t>(batch.logit_rows.size());

@@ -343,7 +343,8 @@ std::string CanonicalExtras(const ModelConfig& config) {
     out += fmt::format(" experts={} used={}", config.num_experts, config.num_experts_used);
     if (!config.experts_sum_to_one) out += " weights_of_all";
   }
-  if (config.pooling != Pooling::kLast) out += fmt::format(" pooling={}", PoolingName(config.pooling));
+  if (config.pooling != Pooling::kLast)
+    out += fmt::format(" pooling={}", PoolingName(config.pooling));
   return out;
 }
 

@@ -12,9 +12,9 @@ namespace baton::router {
 using kv::ChainLink;
 using kv::DeriveChainKey;
 using kv::HashChain;
+using scheduler::AsPrefillLoad;
 using scheduler::DecodeLoad;
 using scheduler::LinkUp;
-using scheduler::AsPrefillLoad;
 using scheduler::PickAlone;
 using scheduler::PickRoute;
 using scheduler::PrefillLoad;

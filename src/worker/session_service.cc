@@ -220,8 +220,8 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
     MaybeWriteLocked();
   }
 
-  // Nothing is added to the step message any more. A message has one vector at most, so that it stays
-  // below what a router reads, however many wait.
+  // Nothing is added to the step message any more. A message has one vector at most, so that it
+  // stays below what a router reads, however many wait.
   void SealPendingLocked() BATON_REQUIRES(mutex_) {
     outbox_.push_back(std::move(pending_));
     pending_.Clear();

@@ -42,10 +42,9 @@ class EmbeddingsTest : public HttpApiTest {
 TEST_F(EmbeddingsTest, FloatsOfOneInput) {
   const auto answer = Post(kEmbeddings, R"({"model":"toy","input":"abc"})");
   ASSERT_EQ(answer->status, 200) << answer->body;
-  EXPECT_EQ(answer->body,
-            R"({"object":"list","data":[{"object":"embedding","index":0,)"
-            R"("embedding":[3,0.5,-0.25]}],"model":"toy",)"
-            R"("usage":{"prompt_tokens":3,"total_tokens":3}})");
+  EXPECT_EQ(answer->body, R"({"object":"list","data":[{"object":"embedding","index":0,)"
+                          R"("embedding":[3,0.5,-0.25]}],"model":"toy",)"
+                          R"("usage":{"prompt_tokens":3,"total_tokens":3}})");
   const GenerateRequest& request = submitter_.WaitSubmitted(0).request;
   EXPECT_TRUE(request.embeds);
   EXPECT_EQ(request.sampling.max_tokens, 1u);
@@ -93,8 +92,8 @@ TEST_F(EmbeddingsTest, OllamasForm) {
   const auto answer =
       Post(kOllamaEmbed, R"({"model":"toy:latest","input":["ab","c"],"truncate":true})");
   ASSERT_EQ(answer->status, 200) << answer->body;
-  EXPECT_EQ(answer->body.find(R"({"model":"toy:latest","embeddings":[[2,0.5,-0.25],[1,0.5,-0.25]])"),
-            0u)
+  EXPECT_EQ(
+      answer->body.find(R"({"model":"toy:latest","embeddings":[[2,0.5,-0.25],[1,0.5,-0.25]])"), 0u)
       << answer->body;
   EXPECT_EQ(Text(*answer, {"prompt_eval_count"}), "3");
   const auto refused = Post(kOllamaEmbed, R"({"model":"toy"})");

@@ -4,11 +4,12 @@ import base64
 import math
 import struct
 
+import grpc
 import ollama
 import openai
 import pytest
 
-from baton_server import Server, in_parallel, metric, wait_until
+from baton_server import Server, generated_stubs, in_parallel, metric, wait_until
 from scripted_model import write_thinker
 
 TEXTS = [
@@ -81,6 +82,20 @@ def test_base64_has_the_same_floats(server):
     assert list(struct.unpack(f"<{len(data) // 4}f", data)) == [
         struct.unpack("<f", struct.pack("<f", x))[0] for x in plain
     ]
+
+
+def test_grpc_gives_the_same_floats(server):
+    pb2, pb2_grpc = generated_stubs()
+    stub = pb2_grpc.EmbeddingServiceStub(server.channel)
+    answer = stub.CreateEmbedding(pb2.EmbeddingRequest(input=TEXTS), timeout=60)
+    assert [row.index for row in answer.data] == [0, 1, 2]
+    for row, expected in zip(answer.data, vectors(embed(server, input=TEXTS))):
+        assert list(row.embedding) == pytest.approx(expected, rel=1e-6)
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens > 0
+    with pytest.raises(grpc.RpcError) as error:
+        stub.CreateEmbedding(pb2.EmbeddingRequest(input=["a", ""]), timeout=60)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "input[1]" in error.value.details()
 
 
 def test_ollamas_client(server):
