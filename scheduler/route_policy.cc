@@ -294,6 +294,49 @@ std::string_view PairingFieldName(Pairing pairing) {
   return "unknown";
 }
 
+PrefillLoad AsPrefillLoad(const DecodeLoad& load) {
+  return {.ready = load.ready,
+          .fingerprint = load.fingerprint,
+          .backlog_s = load.backlog_s,
+          .num_waiting = load.num_waiting,
+          .num_free_blocks = load.num_free_blocks,
+          .num_blocks = load.num_blocks,
+          .block_size = load.block_size,
+          .tokens_per_s = load.tokens_per_s,
+          .cached_tokens = load.cached_tokens,
+          .shared_blocks = load.shared_blocks,
+          .num_slots = load.num_slots,
+          .max_context = load.max_context};
+}
+
+Route PickAlone(std::span<const PrefillLoad> workers, const RouteQuery& query) {
+  Route route;
+  route.reason = RouteReason::kNoPrefillWorker;
+  const double unit_s = PredictedUnit({.prefill = workers, .decode = {}, .links = {}}, query);
+  PrefillRank best;
+  bool any_ready = false;
+  bool fits_later = false;
+  for (uint32_t i = 0; i < workers.size(); ++i) {
+    const PrefillLoad& worker = workers[i];
+    const bool fits = BlocksFor(query.num_tokens, worker.block_size) < worker.num_blocks;
+    any_ready = any_ready || worker.ready;
+    fits_later = fits_later || (fits && !worker.ready);
+    if (!worker.ready || !fits) continue;
+    const double end_s = PredictedSeconds(worker, DecodeLoad(), LinkUp(), query);
+    const PrefillRank rank = RankPrefill(worker, /*exact=*/true, end_s / unit_s, query, i);
+    if (route.path == Route::Path::kLocal && !(rank < best)) continue;
+    best = rank;
+    route = {.path = Route::Path::kLocal,
+             .reason = RouteReason::kPair,
+             .decode_idx = i,
+             .has_room = !std::get<kPrefillFull>(rank),
+             .predicted_s = end_s};
+  }
+  const bool is_too_large = route.path == Route::Path::kNone && any_ready && !fits_later;
+  if (is_too_large) route.reason = RouteReason::kExceedsEveryPool;
+  return route;
+}
+
 Route PickRoute(const ClusterLoad& load, const RouteQuery& query) {
   std::optional<DecodeChoice> least;
   bool any_ready = false;

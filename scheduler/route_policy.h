@@ -168,6 +168,14 @@ struct Route {
 // O(decode x (prefill + links)); allocates nothing.
 Route PickRoute(const ClusterLoad& load, const RouteQuery& query);
 
+// A decode worker as one that computes prompts.
+PrefillLoad AsPrefillLoad(const DecodeLoad& load);
+// The worker that computes a prompt from which nobody decodes: one with room first, then the one
+// with the earliest predicted end. The route is local, and decode_idx is its place in `workers`. It
+// is none where none is ready (kNoPrefillWorker), or where no worker's pool holds the prompt and a
+// block more (kExceedsEveryPool). O(workers); allocates nothing.
+Route PickAlone(std::span<const PrefillLoad> workers, const RouteQuery& query);
+
 }  // namespace baton::scheduler
 
 #endif  // BATON_SCHEDULER_ROUTE_POLICY_H_

@@ -169,7 +169,8 @@ class Scheduler {
   }
   // True when the sequence leaves at prompt end instead of decoding in place.
   bool LeavesAtPromptEnd(const Sequence& sequence) const {
-    return config_.role == SchedulerRole::kPrefill || sequence.spec.num_choices > 1;
+    return config_.role == SchedulerRole::kPrefill || sequence.spec.num_choices > 1 ||
+           sequence.spec.embeds;
   }
   // Blocks that a prompt takes when its first chunk is planned.
   uint32_t BlocksToAdmit(const SequenceSpec& spec) const;

@@ -56,7 +56,8 @@ struct SequenceSpec {
   kv::ChainKey chain_key;    // names its blocks in the prefix index; of its tenant
   bool is_cacheable = true;  // its blocks are for the prefix index
   bool logs_prompt =
-      false;  // all rows of the prompt have logits: none is found in the prefix index
+      false;            // all rows of the prompt have logits: none is found in the prefix index
+  bool embeds = false;  // its rows with logits have hidden states too; it ends with its prompt
 };
 
 // See the file comment. Fields are changed by the Scheduler alone.

@@ -108,8 +108,35 @@ size_t PromptLogBytes(const BuiltRequest& built, AnswerForm form) {
 
 }  // namespace
 
+namespace {
+
+// Reserves the room of the vectors. They are written in pieces, so that their JSON takes none.
+bool ReserveEmbeddings(const BuiltRequest& built, AnswerBudget* budget, AnswerRoom* room,
+                       RequestError* error) {
+  const AnswerPlan& plan = built.plan;
+  const size_t num_bytes = plan.prompts.size() * size_t{plan.model->embedding_size} * sizeof(float);
+  if (num_bytes > AnswerBudget::kMaxBytesOfOne) {
+    *error = FieldError(
+        ErrorCode::kConflict, built.request.fields.prompt,
+        fmt::format("the vectors of {} inputs take {:.0f} MiB, and an answer has "
+                    "room for {:.0f} MiB; send several requests",
+                    plan.prompts.size(), Mib(num_bytes), Mib(AnswerBudget::kMaxBytesOfOne)));
+    return false;
+  }
+  AnswerBudget::Share share;
+  if (!budget->TryTake(num_bytes, &share)) {
+    *error = budget->FullError();
+    return false;
+  }
+  *room = AnswerRoom(budget, std::move(share), num_bytes, 0, built.request.fields.max_tokens);
+  return true;
+}
+
+}  // namespace
+
 bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* budget,
                    AnswerRoom* room, RequestError* error) {
+  if (built.plan.embeds) return ReserveEmbeddings(built, budget, room, error);
   const bool has_logprobs = built.plan.logprobs || built.plan.logs_prompt();
   if (built.plan.stream || !has_logprobs) return true;
   const GenerateRequest& request = built.request;

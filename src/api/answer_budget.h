@@ -96,6 +96,9 @@ class AnswerRoom {
   std::string_view max_tokens_field_;
 };
 
+// Bytes of one element of a vector as JSON: "-0.012345678,".
+inline constexpr size_t kJsonBytesOfElement = 13;
+
 // Bytes of one token's log-probabilities while an answer is collected and written: `num_top`
 // alternatives. gRPC builds its whole message, in which each alternative is a message of its own.
 enum class AnswerForm : uint8_t { kJson, kProto };

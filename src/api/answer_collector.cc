@@ -16,7 +16,8 @@ AnswerCollector::AnswerCollector(const AnswerPlan& plan, uint32_t num_choices)
       texts_(plan, num_choices),
       num_of_prompt_(num_choices / static_cast<uint32_t>(plan.prompts.size())),
       choices_(num_choices),
-      prompt_logs_(plan.prompts.size()) {
+      prompt_logs_(plan.prompts.size()),
+      embeddings_(plan.embeds ? plan.prompts.size() : 0) {
   for (uint32_t i = 0; i < num_choices; ++i) choices_[i].text = plan.prompts[PromptOf(i)].echo_text;
 }
 
@@ -31,6 +32,7 @@ bool AnswerCollector::Add(const TokenOutput& token) {
     failure_ = std::move(error);
     choices_ = {};
     prompt_logs_ = {};
+    embeddings_ = {};
     room_ = {};
     return false;
   }
@@ -65,6 +67,9 @@ size_t AnswerCollector::num_bytes() const {
     if (choice.tokens.empty()) continue;
     const size_t num_entries = 1 + choice.tokens.at(0).top_logprobs.size();
     bytes += choice.tokens.size() * num_entries * kBytesOfLogprob;
+  }
+  for (const std::vector<float>& vector : embeddings_) {
+    bytes += vector.size() * kJsonBytesOfElement;
   }
   for (const auto& log : prompt_logs_) {
     if (log == nullptr) continue;

@@ -46,6 +46,11 @@ class AnswerCollector {
   void SetPromptLog(uint32_t prompt, std::shared_ptr<const router::PromptLogprobs> logprobs) {
     if (!failure_) prompt_logs_[prompt] = std::move(logprobs);
   }
+  void SetEmbedding(uint32_t prompt, std::vector<float> embedding) {
+    if (!failure_) embeddings_[prompt] = std::move(embedding);
+  }
+  // By prompt; only where the plan embeds.
+  const std::vector<std::vector<float>>& embeddings() const { return embeddings_; }
   const router::RequestError* failure() const { return failure_ ? &*failure_ : nullptr; }
   // The failure, if there is one, is why the request was cancelled; else `error` stays.
   const router::RequestError& FailureOr(const router::RequestError& error) const {
@@ -72,6 +77,7 @@ class AnswerCollector {
   const uint32_t num_of_prompt_;  // computed choices of one prompt
   std::vector<CollectedChoice> choices_;
   std::vector<std::shared_ptr<const router::PromptLogprobs>> prompt_logs_;  // by prompt
+  std::vector<std::vector<float>> embeddings_;                              // by prompt
   AnswerRoom room_;
   std::optional<router::RequestError> failure_;
 };

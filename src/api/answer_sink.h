@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "src/router/submit.h"
 
@@ -23,6 +24,11 @@ class AnswerSink : public router::ResponseSink {
                               std::shared_ptr<const router::PromptLogprobs> /*logprobs*/) {}
   void OnPromptLogprobs(std::shared_ptr<const router::PromptLogprobs> logprobs) final {
     OnLoggedPrompt(0, std::move(logprobs));
+  }
+  // OnEmbedding of the request for this prompt.
+  virtual void OnEmbeddedPrompt(uint32_t /*prompt*/, std::vector<float> /*embedding*/) {}
+  void OnEmbedding(std::vector<float> embedding) final {
+    OnEmbeddedPrompt(0, std::move(embedding));
   }
 };
 

@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 
 #include "src/api/answer_form.h"
+#include "src/api/embeddings_surface.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/api/tool_messages.h"
@@ -473,7 +474,8 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   built->plan.tool_metrics = arrival.tool_metrics;
   return SetPrompts(params, arrival, built, error) && CheckEcho(*built, error) &&
          SetPromptLog(params, built, error) && SetForm(params, *model, built, error) &&
-         SetToolGrammar(params, built, error);
+         SetToolGrammar(params, built, error) &&
+         (!params.embeds || SetEmbeds(params, built, error));
 }
 
 bool IsUsableRequestId(std::string_view id) {

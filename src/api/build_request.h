@@ -55,6 +55,7 @@ struct AnswerPlan {
   uint32_t top_logprobs = 0;
   uint32_t num_choices = 1;  // returned for each prompt; best_of computes more
   std::vector<PlannedPrompt> prompts{1};
+  bool embeds = false;  // the answer is the vectors of the prompts
   bool echo = false;
   // max_tokens 0: the answer is the prompt. Nothing is computed but its log-probabilities, and with
   // them one token, of which nobody is told.

@@ -10,6 +10,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/message.h"
 
+#include "src/api/embeddings_surface.h"
 #include "src/api/idempotency_key.h"
 #include "src/api/prompt_fan_in.h"
 #include "src/api/schema.h"
@@ -66,8 +67,15 @@ SpanIds GivenTrace(const grpc::CallbackServerContext& context) {
 bool BuildFromMessage(const google::protobuf::Message& message, const Arrival& arrival,
                       const Submitter& submitter, BuiltRequest* built, RequestError* error) {
   ApiParams params;
-  if (!ReadProtoParams(message, arrival.endpoint, &params, error) ||
-      !BuildRequest(params, arrival, submitter, built, error)) {
+  if (const auto* embeds =
+          google::protobuf::DynamicCastToGenerated<v1::EmbeddingRequest>(&message)) {
+    if (!ReadEmbeddingRequest(*embeds, &params, error) ||
+        !BuildRequest(params, arrival, submitter, built, error)) {
+      *error = NamedAsInput(std::move(*error));
+      return false;
+    }
+  } else if (!ReadProtoParams(message, arrival.endpoint, &params, error) ||
+             !BuildRequest(params, arrival, submitter, built, error)) {
     return false;
   }
   if (arrival.idempotency_keys.empty()) return true;
@@ -179,7 +187,7 @@ void GenerateCall::OnAccepted(const AnswerName& name) {
 
 void GenerateCall::OnFailed(const RequestError& error) {
   name_.Tell(plan_.request_id);
-  End(StatusOf(error, context_));
+  End(StatusOf(plan_.embeds ? NamedAsInput(error) : error, context_));
 }
 
 void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& arrival,

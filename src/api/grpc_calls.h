@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "google/protobuf/message.h"
 #include "grpcpp/grpcpp.h"
@@ -28,6 +29,7 @@
 #include "src/api/build_request.h"
 #include "src/api/call_cancellation.h"
 #include "src/api/call_end_limit.h"
+#include "src/api/embeddings_proto.h"
 #include "src/api/grpc_call_state.h"
 #include "src/api/key_check.h"
 #include "src/api/openai_proto.h"
@@ -117,6 +119,9 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public GenerateCall {
   void OnLoggedPrompt(uint32_t prompt,
                       std::shared_ptr<const router::PromptLogprobs> logprobs) override {
     answer_->SetPromptLog(prompt, std::move(logprobs));
+  }
+  void OnEmbeddedPrompt(uint32_t prompt, std::vector<float> embedding) override {
+    answer_->SetEmbedding(prompt, std::move(embedding));
   }
   void OnFinished(const router::GenerateResult& result) override {
     if (answer_->failure()) return GenerateCall::OnFailed(*answer_->failure());

@@ -43,6 +43,21 @@ class ChatServiceImpl final : public v1::ChatService::CallbackService {
   const ApiParts parts_;
 };
 
+class EmbeddingServiceImpl final : public v1::EmbeddingService::CallbackService {
+ public:
+  explicit EmbeddingServiceImpl(const ApiParts& parts) : parts_(parts) {}
+
+  grpc::ServerUnaryReactor* CreateEmbedding(grpc::CallbackServerContext* context,
+                                            const v1::EmbeddingRequest* request,
+                                            v1::EmbeddingResponse* response) override {
+    using Call = UnaryCall<v1::EmbeddingRequest, v1::EmbeddingResponse>;
+    return Call::Start(parts_, Endpoint::kCompletion, context, request, response);
+  }
+
+ private:
+  const ApiParts parts_;
+};
+
 class CompletionServiceImpl final : public v1::CompletionService::CallbackService {
  public:
   explicit CompletionServiceImpl(const ApiParts& parts) : parts_(parts) {}
@@ -206,6 +221,7 @@ std::vector<std::unique_ptr<grpc::Service>> MakeApiServices(const ApiParts& part
   std::vector<std::unique_ptr<grpc::Service>> services;
   services.push_back(std::make_unique<ChatServiceImpl>(parts));
   services.push_back(std::make_unique<CompletionServiceImpl>(parts));
+  services.push_back(std::make_unique<EmbeddingServiceImpl>(parts));
   services.push_back(std::make_unique<ModelServiceImpl>(parts));
   return services;
 }

@@ -7,6 +7,7 @@
 
 #include "src/api/chat_page.h"
 #include "src/api/cluster_events.h"
+#include "src/api/embeddings_surface.h"
 #include "src/api/http_sinks.h"
 #include "src/api/idempotency_key.h"
 #include "src/api/json_writer.h"
@@ -177,6 +178,10 @@ HttpApi::RouteForm HttpApi::FormOf(ApiRoute route) {
       return {&kMessagesSurface, &HttpApi::PostCountTokens};
     case ApiRoute::kResponses:
       return {&kResponsesSurface, &HttpApi::Generate};
+    case ApiRoute::kEmbeddings:
+      return {&kEmbeddingsSurface, &HttpApi::Generate};
+    case ApiRoute::kOllamaEmbed:
+      return {&kOllamaEmbedSurface, &HttpApi::Generate};
     case ApiRoute::kOllamaChat:
       return {&kOllamaChatSurface, &HttpApi::PostOllamaChat};
     case ApiRoute::kOllamaGenerate:

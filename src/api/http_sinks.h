@@ -86,6 +86,9 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
                       std::shared_ptr<const router::PromptLogprobs> logprobs) override {
     answer_.SetPromptLog(prompt, std::move(logprobs));
   }
+  void OnEmbeddedPrompt(uint32_t prompt, std::vector<float> embedding) override {
+    answer_.SetEmbedding(prompt, std::move(embedding));
+  }
   void OnFinished(const router::GenerateResult& result) override;
   void OnFailed(const router::RequestError& error) override;
   const router::RequestError* own_failure() const override { return answer_.failure(); }

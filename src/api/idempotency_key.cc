@@ -103,6 +103,10 @@ bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_vie
                         "an answer with the log-probabilities of its prompt is not remembered");
     return false;
   }
+  if (built->plan.embeds) {
+    *error = FieldError(ErrorCode::kConflict, field, "an answer of vectors is not remembered");
+    return false;
+  }
   // An echo alone computes nothing: there is no generation to be one.
   if (built->request.sampling.max_tokens == 0) return true;
   auto key = std::make_shared<IdempotencyKey>();

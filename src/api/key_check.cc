@@ -97,6 +97,9 @@ class MeteredSink final : public AnswerSink {
                       std::shared_ptr<const router::PromptLogprobs> logprobs) override {
     sink_->OnLoggedPrompt(prompt, std::move(logprobs));
   }
+  void OnEmbeddedPrompt(uint32_t prompt, std::vector<float> embedding) override {
+    sink_->OnEmbeddedPrompt(prompt, std::move(embedding));
+  }
   void OnToken(const TokenOutput& token) override {
     ++num_tokens_;
     sink_->OnToken(token);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "src/api/api_paths.h"
+#include "src/api/embeddings_surface.h"
 #include "src/api/json_writer.h"
 #include "src/api/ollama_params.h"
 #include "src/api/openapi_answers.h"
@@ -163,6 +164,16 @@ void WriteOllamaSchema(OllamaForm form, JsonWriter* json) {
   json->EndObject().EndObject();
 }
 
+// `fields`: of the surface, beside those of a completion that it passes on.
+void WriteEmbeddingsSchema(std::span<const SurfaceField> fields, JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  WriteSurfaceFields(fields, json);
+  for (const std::string_view name : {"user", "cache_salt", "timeout_ms", "request_id"}) {
+    WriteRow(*FindParam(Endpoint::kCompletion, name), json);
+  }
+  json->EndObject().Key("required").BeginArray().String("input").EndArray().EndObject();
+}
+
 void WritePath(const ApiPath& row, JsonWriter* json) {
   const bool names_model = row.route == ApiRoute::kModel;
   json->Key(std::string(row.path) + (names_model ? "{model}" : "")).BeginObject();
@@ -210,6 +221,10 @@ std::string OpenApiJson() {
   WriteRequestSchema(Endpoint::kMessages, false, &json);
   json.Key("ResponsesRequest");
   WriteResponsesSchema(&json);
+  json.Key("EmbeddingsRequest");
+  WriteEmbeddingsSchema(EmbeddingsFields(), &json);
+  json.Key("OllamaEmbedRequest");
+  WriteEmbeddingsSchema(OllamaEmbedFields(), &json);
   json.Key("OllamaChatRequest");
   WriteOllamaSchema(OllamaForm::kChat, &json);
   json.Key("OllamaGenerateRequest");

@@ -34,7 +34,8 @@ constexpr auto kRefusedPaths = std::to_array<RefusedPath>({
     {"/api/delete", kNoManaging},
     {"/api/copy", kNoManaging},
     {"/api/blobs", kNoManaging},
-    {"/api/embed", "Embeddings are not served in Ollama's form."},  // and /api/embeddings
+    {"/api/embeddings",
+     "Ollama's older form of embeddings is not served: send POST /api/embed with 'input'."},
     {"/v1/responses/",
      "No response is stored, and 'store' is answered as false: keep what POST /v1/responses "
      "answers."},

@@ -33,6 +33,9 @@ class PromptFanIn::Part final : public ResponseSink {
   void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> logprobs) override {
     whole_->OnLoggedPrompt(prompt_, std::move(logprobs));
   }
+  void OnEmbedding(std::vector<float> embedding) override {
+    whole_->OnEmbeddedPrompt(prompt_, std::move(embedding));
+  }
   void OnToken(const TokenOutput& token) override { whole_->OnToken(prompt_, token); }
   void OnFinished(const GenerateResult& result) override { whole_->OnFinished(prompt_, result); }
   void OnFailed(const RequestError& error) override { whole_->OnFailed(prompt_, error); }
@@ -101,6 +104,11 @@ void PromptFanIn::OnTaken() {
 void PromptFanIn::OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const PromptLogprobs> logprobs) {
   MutexLock lock(mutex_);
   if (!has_ended_) sink_->OnLoggedPrompt(prompt, std::move(logprobs));
+}
+
+void PromptFanIn::OnEmbeddedPrompt(uint32_t prompt, std::vector<float> embedding) {
+  MutexLock lock(mutex_);
+  if (!has_ended_) sink_->OnEmbeddedPrompt(prompt, std::move(embedding));
 }
 
 void PromptFanIn::OnToken(uint32_t prompt, const TokenOutput& token) {

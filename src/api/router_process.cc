@@ -354,8 +354,8 @@ void RouterProcessImpl::SetHealth(bool ready) {
   grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
   if (health == nullptr) return;
   health->SetServingStatus(ready);
-  for (const char* service :
-       {"baton.v1.ChatService", "baton.v1.CompletionService", "baton.v1.ModelService"}) {
+  for (const char* service : {"baton.v1.ChatService", "baton.v1.CompletionService",
+                              "baton.v1.EmbeddingService", "baton.v1.ModelService"}) {
     health->SetServingStatus(service, ready);
   }
   // Workers join while there is no model yet.

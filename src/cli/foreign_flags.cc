@@ -107,8 +107,10 @@ constexpr ForeignFlag kFlags[] = {
     {"--lora --lora-modules --enable-lora --lora-paths --control-vector", "",
      "not supported: one model without adapters"},
     {"--mmproj -mm --limit-mm-per-prompt", "", "not supported: text only"},
-    {"--embedding --embeddings --reranking --pooling --task --runner --is-embedding", "",
-     "not supported: models that generate text only"},
+    {"--embedding --embeddings --is-embedding", "",
+     "not needed: every model answers /v1/embeddings beside chats, pooled as its files say"},
+    {"--reranking --pooling --task --runner", "",
+     "not supported: vectors are pooled as the model's files say, and nothing is ranked"},
     {"--speculative-config --speculative-model --model-draft -md --draft --draft-max "
      "--speculative-algorithm --speculate",
      "", kToCome},

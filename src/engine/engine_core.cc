@@ -50,7 +50,11 @@ uint32_t MaxItems(const SchedulerConfig& config) {
 }
 
 StepBatch MakeBatch(const SchedulerConfig& config, const ForwardModel& model) {
-  return StepBatch(config.max_batch_tokens, MaxItems(config), model.vocab_size(), model.samples());
+  return StepBatch({.max_tokens = config.max_batch_tokens,
+                    .max_items = MaxItems(config),
+                    .vocab_size = model.vocab_size(),
+                    .hidden_size = model.hidden_size()},
+                   model.samples());
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   void ReportRetargeted(const LiveRequest& request, uint32_t num_hit_tokens);
   void RenewLease(SessionId session);
   Status CheckSpec(const RequestSpec& spec) const;
+  Status CheckEmbeds(const RequestSpec& spec) const;
   Status Admit(LiveRequest* request);
   // ResourceExhausted at the limit of hand-offs.
   Status CanOpenTransfer() const;
@@ -174,6 +175,7 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   // Does the work that waits for the end of all steps that were begun.
   void EndRequests();
   void LogPrompts(const scheduler::BatchPlan& plan);
+  void PoolRows(const scheduler::BatchPlan& plan);
   void SampleAll(const scheduler::BatchPlan& plan);
   // The token of plan item `item` into `sampled_`; false, and the request is noted as failed, when
   // nothing can be chosen.
@@ -184,6 +186,7 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   // Appends a choice's next token, decides whether it was its last, and reports it.
   void TakeToken(LiveRequest* request, Choice* choice, const model::SampledToken& sampled);
   void FinishPrompt(const DonePrompt& done);
+  void FinishEmbedding(LiveRequest* request);
   void SealPrompt(LiveRequest* request);
   // Takes `first_tokens_` and lists in `starts_` how the choices go on.
   void StartChoices(LiveRequest* request);

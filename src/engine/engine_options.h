@@ -21,6 +21,7 @@
 #include "src/engine/engine_types.h"
 #include "src/engine/kv_store.h"
 #include "src/model/forward_model.h"
+#include "src/model/row_pool.h"
 
 namespace baton::engine {
 
@@ -32,6 +33,7 @@ struct EngineConfig {
   Incarnation incarnation;               // of this worker
   std::string cluster_secret;            // keys the hash chains
   std::vector<TokenId> eog_tokens;       // end a choice unless the request ignores them
+  model::Pooling pooling = model::Pooling::kLast;  // of the model, for kEmbed
   kv::HandoffTimers handoff;
   uint64_t hash_bytes_per_turn = 16 << 20;  // of a hand-over, between two steps: about 2 ms
   uint32_t layers_per_group = 5;            // crossed at once: 6 groups in a model of 30 layers

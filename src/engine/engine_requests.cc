@@ -25,6 +25,9 @@ using limits::kMaxDeadlineUs;
 using limits::kMaxStopTokens;
 using limits::kMaxTopLogprobs;
 using limits::kRetryHintMs;
+using model::GivesVector;
+using model::Pooling;
+using model::PoolingName;
 using model::SampledToken;
 using scheduler::SchedulerRole;
 using scheduler::Sequence;
@@ -223,13 +226,33 @@ Status EngineCore::CheckSpec(const RequestSpec& spec) const {
     return InvalidArgument("a deadline of {} us is outside (0, {}]", spec.deadline_us,
                            kMaxDeadlineUs);
   }
+  if (spec.kind == RequestKind::kEmbed) BATON_RETURN_IF_ERROR(CheckEmbeds(spec));
   if (spec.sampling.grammar && parts_.guides == nullptr) {
     return FailedPrecondition("this worker does not constrain answers");
   }
   return ValidateSamplingParams(spec.sampling, vocab_size);
 }
 
+Status EngineCore::CheckEmbeds(const RequestSpec& spec) const {
+  if (parts_.model->hidden_size() == 0 || !GivesVector(config_.pooling)) {
+    return FailedPrecondition("this worker's model gives no embeddings: its pooling is \"{}\"",
+                              PoolingName(config_.pooling));
+  }
+  const size_t num_replayed = spec.tokens.size() - spec.num_prompt_tokens;
+  if (spec.num_choices != 1 || num_replayed > 0 || spec.sampling.grammar) {
+    return InvalidArgument(
+        "an embedding has one choice, no replayed tokens and no grammar; n {}, replayed {}",
+        spec.num_choices, num_replayed);
+  }
+  return OkStatus();
+}
+
 SequenceSpec EngineCore::MakeSequenceSpec(const LiveRequest& request, SequenceId id) const {
+  const bool embeds = request.spec.kind == RequestKind::kEmbed;
+  // A mean needs all hidden states, which come with logits.
+  const bool logs_prompt = embeds ? config_.pooling == Pooling::kMean
+                                  : request.spec.sampling.prompt_logprobs.has_value() &&
+                                        request.spec.kind != RequestKind::kDest;
   return {.id = id,
           .uid = request.spec.key.uid,
           .attempt = request.spec.key.attempt,
@@ -240,8 +263,8 @@ SequenceSpec EngineCore::MakeSequenceSpec(const LiveRequest& request, SequenceId
           .limits = request.limits,
           .chain_key = DeriveChainKey(config_.cluster_secret, request.spec.tenant),
           .is_cacheable = request.spec.is_cacheable,
-          .logs_prompt = request.spec.sampling.prompt_logprobs.has_value() &&
-                         request.spec.kind != RequestKind::kDest};
+          .logs_prompt = logs_prompt,
+          .embeds = embeds};
 }
 
 Status EngineCore::Admit(LiveRequest* request) {
@@ -256,11 +279,12 @@ Status EngineCore::Admit(LiveRequest* request) {
     return Aborted("this decode worker does not hold the KV of {} tokens of the request",
                    spec.tokens.size());
   }
-  if (prefills != (spec.kind == RequestKind::kSource)) {
+  const bool embeds = spec.kind == RequestKind::kEmbed;
+  if (!embeds && prefills != (spec.kind == RequestKind::kSource)) {
     return FailedPrecondition("a {} worker does not take this kind of request",
                               prefills ? "prefill" : "decode");
   }
-  if (spec.kind != RequestKind::kLocal) {
+  if (!embeds && spec.kind != RequestKind::kLocal) {
     if (parts_.transport == nullptr) return FailedPrecondition("this worker has no KV transport");
     BATON_RETURN_IF_ERROR(CanOpenTransfer());
   }
@@ -273,6 +297,7 @@ Status EngineCore::Admit(LiveRequest* request) {
   const SequenceId id(++last_sequence_id_);
   BATON_RETURN_IF_ERROR(scheduler_.AddWaiting(MakeSequenceSpec(*request, id), now_us_));
   request->prompt_sequence = id;
+  if (embeds) request->pool.emplace(config_.pooling, parts_.model->hidden_size());
   return OkStatus();
 }
 
@@ -354,7 +379,9 @@ void EngineCore::Abandon(LiveRequest* request, RequestState state, const Status&
 void EngineCore::End(LiveRequest* request, RequestState state, const Status& status,
                      FailedPart failed_part) {
   // A source's prompt is removed when the hand-off lets go of its blocks.
-  if (request->spec.kind == RequestKind::kLocal && request->prompt_sequence != SequenceId()) {
+  const bool owns_prompt =
+      request->spec.kind == RequestKind::kLocal || request->spec.kind == RequestKind::kEmbed;
+  if (owns_prompt && request->prompt_sequence != SequenceId()) {
     scheduler_.Remove(request->prompt_sequence);
   }
   for (const Choice& choice : request->choices) {

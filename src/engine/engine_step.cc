@@ -259,6 +259,7 @@ void EngineCore::FinishStep() {
   done_prompts_.clear();
   finished_.clear();
   if (plan.num_log_rows > 0) LogPrompts(plan);
+  PoolRows(plan);
   SampleAll(plan);
   now_us_ = parts_.clock->NowUs();
   const int64_t elapsed_us = now_us_ - step_began_us_;
@@ -288,6 +289,7 @@ void EngineCore::LogPrompts(const BatchPlan& plan) {
     const BatchItem& item = plan.items[i];
     LiveRequest* const request = uses_[i].request;
     if (!item.logs_prompt || !uses_[i].is_prompt || item.sequence->ended) continue;
+    if (request->pool.has_value()) continue;  // its rows are wanted for their hidden states
     const RequestSpec& spec = request->spec;
     const uint32_t num_top = spec.sampling.prompt_logprobs.value_or(0);
     const uint32_t end = std::min(item.first_pos + item.num_tokens + 1, spec.num_prompt_tokens);
@@ -304,6 +306,20 @@ void EngineCore::LogPrompts(const BatchPlan& plan) {
                    .prompt_pos = pos,
                    .rank = rank},
                   sampled_.top_logprobs());
+    }
+  }
+}
+
+// Takes the hidden states of texts that are embedded, before the next step writes over them.
+void EngineCore::PoolRows(const BatchPlan& plan) {
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const BatchItem& item = plan.items[i];
+    const bool has_rows = item.logs_prompt || item.wants_logits;
+    if (!has_rows || !item.sequence->spec.embeds || item.sequence->ended) continue;
+    model::RowPool& pool = *uses_[i].request->pool;
+    const uint32_t last = item.num_tokens - 1;
+    for (uint32_t token = item.logs_prompt ? 0 : last; token <= last; ++token) {
+      pool.Add(item.first_pos + token, batch().HiddenOf(item, i, token));
     }
   }
 }
@@ -407,6 +423,7 @@ void EngineCore::TakeToken(LiveRequest* request, Choice* choice, const SampledTo
 
 void EngineCore::FinishPrompt(const DonePrompt& done) {
   LiveRequest* const request = done.request;
+  if (request->pool.has_value()) return FinishEmbedding(request);
   first_tokens_.clear();
   for (const Choice& choice : request->choices) {
     if (!Sample(request, choice, done.item)) return;
@@ -421,6 +438,23 @@ void EngineCore::FinishPrompt(const DonePrompt& done) {
   scheduler_.Fork(prompt, starts_, &copies_);
   CopyBlocks();
   if (request->num_open_choices == 0) finished_.push_back(request);
+}
+
+// The vector stands where a first and last token would.
+void EngineCore::FinishEmbedding(LiveRequest* request) {
+  StatusOr<std::vector<float>> vector = request->pool->Vector();
+  if (!vector.ok()) {
+    failed_.push_back({request, vector.status()});
+    return;
+  }
+  SetState(request, RequestState::kPrefillDone);
+  request->num_open_choices = 0;
+  outbox_.Add({.session = request->spec.session,
+               .key = request->spec.key,
+               .token = request->spec.tokens.back(),
+               .finish = FinishReason::kLength},
+              *std::move(vector));
+  finished_.push_back(request);
 }
 
 void EngineCore::SealPrompt(LiveRequest* request) {

@@ -39,6 +39,7 @@ enum class RequestKind : uint8_t {
   kLocal = 0,   // computes the prompt and decodes
   kSource = 1,  // computes the prompt and hands it to a decode worker
   kDest = 2,    // receives the prompt's KV and decodes
+  kEmbed = 3,   // computes the prompt and gives its vector; of either role
 };
 
 // Everything an engine needs to know of a request. The engine refuses values outside the ranges of
@@ -72,6 +73,8 @@ struct TokenEvent {
   uint32_t prompt_pos = 0;                     // not 0: the prompt's token there, not a sampled one
   uint32_t rank = 0;                           // with prompt_pos: 1 + the tokens that were likelier
   std::span<const TokenLogprob> top_logprobs;  // valid during the listener's call only
+  // With kEmbed: no token was sampled; the prompt's vector, valid as above.
+  std::span<const float> embedding;
 };
 
 // Where a request stands at this worker. A request goes through some of these in this order and

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/btree_map.h"
@@ -13,6 +14,7 @@
 #include "src/engine/answer_guide.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/source_transfers.h"
+#include "src/model/row_pool.h"
 #include "src/model/sampler_state.h"
 
 namespace baton::engine {
@@ -55,6 +57,7 @@ struct LiveRequest {
   uint32_t num_open_choices = 0;
   uint32_t num_logged =
       1;  // tokens of the prompt whose log-probabilities were told; the first has none
+  std::optional<model::RowPool> pool;  // of kEmbed
 };
 
 // The request, and the choice of it, that a sequence works for.

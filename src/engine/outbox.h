@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "src/engine/engine_types.h"
@@ -28,6 +31,12 @@ class Outbox {
     top_.insert(top_.end(), top.begin(), top.end());
     top_ends_.push_back(top_.size());
   }
+  // An event with a vector, which is kept as long as the event.
+  void Add(TokenEvent event, std::vector<float> embedding) {
+    embeddings_.push_back(std::move(embedding));
+    event.embedding = embeddings_.back();
+    Add(event, std::span<const TokenLogprob>());
+  }
   // The step that gave the tokens which wait here took so long.
   void NoteStep(int64_t elapsed_us) {
     const auto step_us = static_cast<uint32_t>(std::clamp<int64_t>(elapsed_us, 0, UINT32_MAX));
@@ -47,6 +56,7 @@ class Outbox {
       events_.clear();
       top_.clear();
       top_ends_.clear();
+      embeddings_.clear();
     }
     for (const RequestStatus& status : statuses_) listener_->OnRequestStatus(status);
     statuses_.clear();
@@ -56,7 +66,8 @@ class Outbox {
   EngineListener* const listener_;
   std::vector<TokenEvent> events_;
   std::vector<TokenLogprob> top_;
-  std::vector<size_t> top_ends_;  // where each event's entries of top_ end
+  std::vector<size_t> top_ends_;               // where each event's entries of top_ end
+  std::deque<std::vector<float>> embeddings_;  // of events_; the vectors stay where they are
   std::vector<RequestStatus> statuses_;
 };
 

@@ -16,12 +16,16 @@ using scheduler::BatchItem;
 using scheduler::BatchPlan;
 using scheduler::kNotFed;
 
-StepBatch::StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size, bool samples)
-    : vocab_size_(vocab_size),
+StepBatch::StepBatch(const Size& size, bool samples)
+    : vocab_size_(size.vocab_size),
+      hidden_size_(size.hidden_size),
       samples_(samples),
-      logits_(AlignedBuffer::AllocateOrDie(size_t{max_items + kMaxPromptLogRows} * vocab_size *
-                                           sizeof(float))) {
-  tokens_.reserve(max_tokens);
+      logits_(AlignedBuffer::AllocateOrDie(size_t{size.max_items + kMaxPromptLogRows} *
+                                           size.vocab_size * sizeof(float))),
+      hidden_(AlignedBuffer::AllocateOrDie(size_t{size.max_items + kMaxPromptLogRows} *
+                                           size.hidden_size * sizeof(float))) {
+  const uint32_t max_items = size.max_items;
+  tokens_.reserve(size.max_tokens);
   spans_.reserve(max_items);
   logit_rows_.reserve(max_items + kMaxPromptLogRows);
   logit_index_.reserve(max_items);
@@ -35,6 +39,7 @@ void StepBatch::Lower(const BatchPlan& plan) {
   spans_.clear();
   logit_rows_.clear();
   logit_index_.clear();
+  embeds_ = false;
   for (const BatchItem& item : plan.items) {
     const auto first_row = static_cast<uint32_t>(tokens_.size());
     const std::span<const TokenId> tokens =
@@ -50,6 +55,7 @@ void StepBatch::Lower(const BatchPlan& plan) {
     for (uint32_t i = 0; item.logs_prompt && i + 1 < item.num_tokens; ++i) {
       logit_rows_.push_back(first_row + i);
     }
+    embeds_ = embeds_ || item.sequence->spec.embeds;
     logit_index_.push_back(static_cast<uint32_t>(logit_rows_.size()));
     const bool wants_last = item.wants_logits || item.logs_prompt;
     if (wants_last) logit_rows_.push_back(first_row + item.num_tokens - 1);
@@ -74,8 +80,18 @@ std::span<const float> StepBatch::LogitsOf(size_t item) const {
 std::span<const float> StepBatch::PromptLogitsOf(const BatchItem& item, size_t idx,
                                                  uint32_t token) const {
   const auto* data = reinterpret_cast<const float*>(logits_.data());
-  const size_t row = logit_index_[idx] + 1 - item.num_tokens + token;
-  return {data + row * vocab_size_, vocab_size_};
+  return {data + RowOf(item, idx, token) * vocab_size_, vocab_size_};
+}
+
+std::span<float> StepBatch::hidden() {
+  if (!embeds_) return {};
+  return {reinterpret_cast<float*>(hidden_.data()), logit_rows_.size() * hidden_size_};
+}
+
+std::span<const float> StepBatch::HiddenOf(const BatchItem& item, size_t idx,
+                                           uint32_t token) const {
+  const auto* data = reinterpret_cast<const float*>(hidden_.data());
+  return {data + RowOf(item, idx, token) * hidden_size_, hidden_size_};
 }
 
 std::optional<TokenId> StepBatch::ChosenOf(size_t item) const {
@@ -85,7 +101,7 @@ std::optional<TokenId> StepBatch::ChosenOf(size_t item) const {
 }
 
 bool StepBatch::IsChosenWhole() const {
-  return !sampling_.empty() && sampling_.size() == tokens_.size() &&
+  return !embeds_ && !sampling_.empty() && sampling_.size() == tokens_.size() &&
          std::all_of(sampling_.begin(), sampling_.end(),
                      [](const RowSampling& row) { return row.on_device != 0; });
 }

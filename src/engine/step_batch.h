@@ -20,8 +20,14 @@ class StepBatch {
   // At most `max_tokens` rows in `max_items` items, each of which may want one row of logits, and
   // limits::kMaxPromptLogRows more that log prompts. The pages of logits that are never written
   // cost no memory. `samples`: the model may be asked to
-  // choose.
-  StepBatch(uint32_t max_tokens, uint32_t max_items, uint32_t vocab_size, bool samples);
+  // choose. `hidden_size`: of the model.
+  struct Size {
+    uint32_t max_tokens = 0;
+    uint32_t max_items = 0;
+    uint32_t vocab_size = 0;
+    uint32_t hidden_size = 0;
+  };
+  StepBatch(const Size& size, bool samples);
 
   // Replaces the batch; the plan's sequences and tables must live until the step is over.
   void Lower(const scheduler::BatchPlan& plan);
@@ -37,7 +43,8 @@ class StepBatch {
             .spans = spans_,
             .logit_rows = logit_rows_,
             .sampling = sampling_,
-            .tokens = chosen_};
+            .tokens = chosen_,
+            .hidden = hidden()};
   }
   // [logit_rows, vocab_size], to be written by Forward.
   std::span<float> logits();
@@ -47,6 +54,9 @@ class StepBatch {
   // unspecified, as above.
   std::span<const float> PromptLogitsOf(const scheduler::BatchItem& item, size_t idx,
                                         uint32_t token) const;
+  // [hidden_size] of one token of plan item `item`, which embeds.
+  std::span<const float> HiddenOf(const scheduler::BatchItem& item, size_t idx,
+                                  uint32_t token) const;
   // The token that the model chose for it; nothing where it was not asked to.
   std::optional<TokenId> ChosenOf(size_t item) const;
   // Whether every row decodes and has its token chosen by the model. After SetSampling.
@@ -55,7 +65,15 @@ class StepBatch {
   std::span<TokenId> chosen() { return chosen_; }
 
  private:
+  // [logit_rows][hidden_size], or empty where no item embeds.
+  std::span<float> hidden();
+  // Place of an item's token among the rows with logits.
+  size_t RowOf(const scheduler::BatchItem& item, size_t idx, uint32_t token) const {
+    return size_t{logit_index_[idx]} + 1 + token - item.num_tokens;
+  }
+
   const uint32_t vocab_size_;
+  const uint32_t hidden_size_;
   const bool samples_;
   std::vector<TokenId> tokens_;
   std::vector<kernels::AttentionSpan> spans_;
@@ -65,6 +83,8 @@ class StepBatch {
       sampling_;                 // [logit_rows_]; empty when the model does not sample
   std::vector<TokenId> chosen_;  // as many
   device::AlignedBuffer logits_;
+  device::AlignedBuffer hidden_;
+  bool embeds_ = false;  // some item does
 };
 
 }  // namespace baton::engine

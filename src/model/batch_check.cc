@@ -81,6 +81,11 @@ absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, const BatchLi
     return InvalidArgument("room for {} logits, {} rows of {} are wanted", num_logits,
                            batch.logit_rows.size(), limits.vocab_size);
   }
+  const size_t num_hidden = batch.logit_rows.size() * limits.hidden_size;
+  if (!batch.hidden.empty() && batch.hidden.size() != num_hidden) {
+    return InvalidArgument("room for {} hidden elements, {} rows of {} are wanted",
+                           batch.hidden.size(), batch.logit_rows.size(), limits.hidden_size);
+  }
   return OkStatus();
 }
 

@@ -18,6 +18,7 @@ struct BatchLimits {
   uint32_t max_context;
   uint32_t vocab_size;
   uint32_t num_feeding = 0;  // rows of a step before that may feed this one
+  uint32_t hidden_size = 0;  // 0 = no hidden states may be wanted
 };
 
 // InvalidArgument with the values when a size, token, position or block lies outside the limits, or

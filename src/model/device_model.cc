@@ -301,9 +301,10 @@ Status DeviceModel::CheckRanksOf(const KvView& kv) const {
 Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                             std::span<float> logits) {
   BATON_CHECK(num_begun_ == 0, "{} steps were begun and have not ended", num_begun_);
-  BATON_RETURN_IF_ERROR(
-      CheckBatch(batch, kv, {&layout_, options_.max_rows, options_.max_context, config_.vocab_size},
-                 logits.size()));
+  BATON_RETURN_IF_ERROR(CheckBatch(batch, kv,
+                                   {&layout_, options_.max_rows, options_.max_context,
+                                    config_.vocab_size, 0, config_.hidden_size},
+                                   logits.size()));
   if (batch.logit_rows.size() > options_.max_logit_rows) {
     return InvalidArgument("logits of {} rows are wanted, the model was loaded for {}",
                            batch.logit_rows.size(), options_.max_logit_rows);
@@ -313,7 +314,8 @@ Status DeviceModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   if (batch.logit_rows.empty()) return WaitForAll();
   // Every rank came to the exchange of logits, so its copy is done too.
   options_.device->MakeCurrent();
-  return ranks_[0]->TakeAnswers(batch, logits);
+  BATON_RETURN_IF_ERROR(ranks_[0]->TakeAnswers(batch, logits));
+  return batch.hidden.empty() ? OkStatus() : ranks_[0]->TakeHidden(batch.hidden);
 }
 
 Status DeviceModel::PutStep(const ModelBatch& batch, const KvView& kv, LayerHook* hook) {

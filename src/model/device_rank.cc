@@ -476,6 +476,22 @@ Status DeviceRank::TakeAnswers(const ModelBatch& batch, std::span<float> logits)
   return answers.Finish();
 }
 
+Status DeviceRank::TakeHidden(std::span<float> hidden) {
+  DeviceWorkspace& ws = *workspace_;
+  // The second half of the room: each element is widened to the front after all have come.
+  uint16_t* const halves = reinterpret_cast<uint16_t*>(hidden.data()) + hidden.size();
+  BATON_RETURN_IF_ERROR(
+      ws.answers->CopyOut(halves, ws.added.data(), hidden.size() * sizeof(uint16_t)));
+  BATON_RETURN_IF_ERROR(ws.answers->Finish());
+  for (size_t i = 0; i < hidden.size(); ++i) {
+    uint16_t half = 0;
+    std::memcpy(&half, halves + i, sizeof(half));
+    const uint32_t bits = uint32_t{half} << 16;
+    std::memcpy(hidden.data() + i, &bits, sizeof(bits));
+  }
+  return OkStatus();
+}
+
 Status DeviceRank::SendTokens(size_t which, uint32_t num_rows) {
   static_assert(static_cast<uint32_t>(FedToken(5)) == (cuda::kFedId | 5));
   DeviceWorkspace::SentTokens& sent = workspace_->sent[which];

@@ -78,6 +78,9 @@ class DeviceRank {
   // On rank 0: copies the tokens that were chosen here and the other rows' logits, and waits for
   // them.
   Status TakeAnswers(const ModelBatch& batch, std::span<float> logits);
+  // Copies the hidden states of the wanted rows, which ComputeLogits leaves in bf16, into `hidden`
+  // [logit rows][hidden], and waits for them.
+  Status TakeHidden(std::span<float> hidden);
   // On rank 0: puts the copy of the first `num_rows` tokens into the stream. They are the tokens of
   // step `which` of two.
   Status SendTokens(size_t which, uint32_t num_rows);

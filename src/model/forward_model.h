@@ -32,6 +32,8 @@ class ForwardModel {
   // Rows of one batch, and tokens of one sequence, at most.
   virtual uint32_t max_rows() const = 0;
   virtual uint32_t max_context() const = 0;
+  // Elements of a row of ModelBatch::hidden; 0 = the model does not give them.
+  virtual uint32_t hidden_size() const { return 0; }
 
   // Called once before the first Forward, with the view that Forward will be given. Makes ready
   // what can be made ready. The view's memory may hold anything, and nothing is written to it.
@@ -103,6 +105,7 @@ class LoadedModel : public ForwardModel {
   virtual std::string_view arithmetic_name() const = 0;
 
   uint32_t vocab_size() const override { return config().vocab_size; }
+  uint32_t hidden_size() const override { return config().hidden_size; }
   // A multiplication and an addition per weight of every matrix that a row passes through; the
   // output layer only counts for the rows whose logits are wanted, which are few in a prefill.
   uint64_t flops_per_row() const override {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "src/base/log.h"
@@ -15,6 +16,7 @@
 #include "src/model/hf_config.h"
 #include "src/model/hf_fp8.h"
 #include "src/model/hf_index.h"
+#include "src/model/hf_pooling.h"
 #include "src/model/hf_tensors.h"
 #include "src/model/safetensors.h"
 
@@ -474,6 +476,11 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
   const std::filesystem::path name =
       folder.has_filename() ? folder.filename() : folder.parent_path().filename();
   config.keys.AddString("general.name", name.string());
+  BATON_ASSIGN_OR_RETURN(const std::optional<Pooling> pooling, ReadHfPooling(path));
+  if (pooling.has_value()) {
+    config.keys.AddU32(fmt::format("{}.pooling_type", config.traits->name),
+                       static_cast<uint32_t>(*pooling));
+  }
   const auto storage = std::make_shared<FolderStorage>();
   BATON_RETURN_IF_ERROR(ShardReader(path, *storage).Read());
   GgufAssembly assembly;

@@ -1,5 +1,6 @@
 #include "src/model/model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -40,7 +41,8 @@ size_t Model::bytes_read_per_step() const {
 absl::Status Model::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                             std::span<float> logits) {
   BATON_RETURN_IF_ERROR(CheckBatch(
-      batch, kv, {&layout_, max_rows_, max_context_, config_.vocab_size}, logits.size()));
+      batch, kv, {&layout_, max_rows_, max_context_, config_.vocab_size, 0, config_.hidden_size},
+      logits.size()));
   RunLayers(batch, kv, hook);
   const uint32_t rows = static_cast<uint32_t>(batch.logit_rows.size());
   if (rows == 0) return OkStatus();
@@ -49,6 +51,7 @@ absl::Status Model::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   const uint32_t hidden = config_.hidden_size;
   ops_->rms_norm(
       *pool_, {ws.x, weights_->output_norm.data(), rows, hidden, config_.rms_epsilon, ws.normed});
+  if (!batch.hidden.empty()) std::copy_n(ws.normed, batch.hidden.size(), batch.hidden.data());
   const GroupInput input{ws.normed, rows, hidden};
   const GroupOutput output{logits.data(), config_.vocab_size, Epilogue::kStore};
   if (!config_.tied_output) {

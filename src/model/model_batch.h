@@ -33,6 +33,9 @@ struct ModelBatch {
   // writes the row's token, kNoTokenId when its logits leave none, and not its logits.
   std::span<const kernels::RowSampling> sampling = {};
   std::span<TokenId> tokens = {};
+  // [logit_rows, hidden_size], or empty. The model writes the hidden state of each wanted row after
+  // the last norm, beside its logits or token. Only for Forward.
+  std::span<float> hidden = {};
 
   uint32_t num_rows() const { return static_cast<uint32_t>(token_ids.size()); }
   // Whether the model is to choose a token of some row.

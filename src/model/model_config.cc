@@ -93,7 +93,6 @@ constexpr std::array kNeutralKeys = {
     NeutralKey{"residual_scale", 0},
     NeutralKey{"embedding_scale", 0},
     NeutralKey{"use_parallel_residual", 0},
-    NeutralKey{"pooling_type", 0},
     NeutralKey{"rope.scale_linear", 1},
 };
 constexpr std::array kNeutralWithoutWindow = {NeutralKey{"attention.sliding_window", 0}};
@@ -344,6 +343,8 @@ std::string CanonicalExtras(const ModelConfig& config) {
     out += fmt::format(" experts={} used={}", config.num_experts, config.num_experts_used);
     if (!config.experts_sum_to_one) out += " weights_of_all";
   }
+  if (config.pooling != Pooling::kLast)
+    out += fmt::format(" pooling={}", PoolingName(config.pooling));
   return out;
 }
 
@@ -382,6 +383,10 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   BATON_RETURN_IF_ERROR(ReadRope(keys, config));
   BATON_RETURN_IF_ERROR(ReadWindow(keys, config));
   BATON_RETURN_IF_ERROR(ReadVocab(keys, config));
+  BATON_ASSIGN_OR_RETURN(
+      const uint32_t pooling,
+      keys.UintOr("pooling_type", static_cast<uint64_t>(Pooling::kLast), {0, kMaxPooling}));
+  config.pooling = static_cast<Pooling>(pooling);
   if (config.traits->scaled_embedding) {
     config.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
   }

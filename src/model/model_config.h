@@ -19,6 +19,7 @@
 #include "src/model/architecture.h"
 #include "src/model/gguf.h"
 #include "src/model/rope_scaling.h"
+#include "src/model/row_pool.h"
 
 namespace baton::model {
 
@@ -59,6 +60,9 @@ struct ModelConfig {
   RopeScaling rope_scaling;       // of the layers that turn by rope_base
   float attention_scale = 0;      // of q * k
   float embedding_scale = 1;
+  // Makes a text's vector. A model that says nothing is causal, so that its last token alone has
+  // seen the whole text.
+  Pooling pooling = Pooling::kLast;
   // Models with local layers (traits->windowed): row p of such a layer sees the last `window`
   // positions up to p, and it turns by local_rope_base.
   uint32_t window = 0;

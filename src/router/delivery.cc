@@ -1,6 +1,7 @@
 #include "src/router/delivery.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "src/base/limits.h"
@@ -12,11 +13,29 @@ using limits::kMaxPendingTokens;
 using obs::RequestEvent;
 using scheduler::FinishReason;
 
+namespace {
+
+// A vector comes where one was asked for, of the model's size, and holds numbers.
+bool HasItsVector(const RouterRequest& request, const WorkerToken& token) {
+  const uint32_t size = request.spec.embeds ? request.spec.model->embedding_size : 0;
+  return token.embedding.size() == size &&
+         std::all_of(token.embedding.begin(), token.embedding.end(),
+                     [](float value) { return std::isfinite(value); });
+}
+
+}  // namespace
+
 void Delivery::TakeToken(RouterRequest& request, WorkerToken token, int64_t now_us) {
   const uint32_t vocab_size = request.spec.model->vocab_size;
   if (token.token < 0 || static_cast<uint32_t>(token.token) >= vocab_size) {
     BATON_LOG_ERROR("request {}: token {} is outside the vocabulary of {}", request.uid,
                     token.token, vocab_size);
+    return table_->EndBad(request, ErrorCode::kWorkerFailed);
+  }
+  if (!HasItsVector(request, token)) {
+    BATON_LOG_ERROR("request {}: an event with a vector of {} elements, {} are expected",
+                    request.uid, token.embedding.size(),
+                    request.spec.embeds ? request.spec.model->embedding_size : 0);
     return table_->EndBad(request, ErrorCode::kWorkerFailed);
   }
   if (token.index == 0) request.lifetime.Mark(RequestEvent::kFirstToken, now_us);
@@ -99,6 +118,7 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
   // A token that came before the one that it follows is seen with that one.
   int64_t& last_us = request.last_token_us[choice];
   entry.arrived_us = std::max(entry.arrived_us, last_us);
+  if (request.spec.embeds) request.sink->OnEmbedding(std::move(entry.token.embedding));
   const WorkerToken& token = entry.token;
   ChoiceText& text = request.texts[choice];
 
@@ -131,7 +151,7 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
     // The prompt counts with the first token, so that both counters are of the same requests.
     if (request.num_delivered == 0)
       state_->metrics->prompt_tokens_total->Add(request.spec.prompt.size());
-    state_->metrics->generation_tokens_total->Add();
+    if (!request.spec.embeds) state_->metrics->generation_tokens_total->Add();
   }
   last_us = entry.arrived_us;
   request.lifetime.Mark(RequestEvent::kLastToken, entry.arrived_us);

@@ -77,6 +77,7 @@ struct GenerateRequest {
   // max_tokens is what the client asked for, not what the context leaves.
   bool names_length = false;
   bool names_seed = false;   // sampling.seed is the client's own
+  bool embeds = false;       // the answer is the vector of the prompt: one event, no token
   bool is_streamed = false;  // the answer goes out token by token
   text::StopMatcher stop;    // the stop strings, nothing pushed yet
   // Control tokens whose text is a part of the answer, since they mark tool calls; a few.

@@ -11,6 +11,7 @@
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/mutex.h"
+#include "src/base/wire_text.h"
 #include "src/router/router_core.h"
 #include "src/router/worker_codec.h"
 #include "src/router/worker_link.h"
@@ -39,6 +40,8 @@ ModelClaim TakeClaim(v1::WorkerHello& hello) {
   claim.loaded_unix_s = static_cast<int64_t>(hello.loaded_unix_s());
   claim.max_context = hello.max_context();
   claim.vocab_size = hello.vocab_size();
+  claim.embedding_size = hello.embedding_size();
+  claim.embedding_refusal = WireText(hello.embedding_refusal());
   claim.tokenizer_id = hello.fingerprint().tokenizer_id();
   claim.tokenizer = std::move(*hello.mutable_tokenizer());
   return claim;

@@ -230,6 +230,11 @@ class GrpcWorkerSession final : public WorkerSession {
     EncodeStartDecode(spec, prefill, &message);
     stream_->Send(std::move(message));
   }
+  void StartEmbedding(const PlacementSpec& spec) override {
+    v1::RouterMessage message;
+    EncodeStartEmbedding(spec, &message);
+    stream_->Send(std::move(message));
+  }
   void Cancel(RequestUid uid, uint32_t attempt) override {
     v1::RouterMessage message;
     EncodeCancel(uid, attempt, &message);

@@ -63,6 +63,8 @@ ModelCatalog::Resolved ModelCatalog::InfoOf(const ModelClaim& claim, const Share
   info->created_unix_s = claim.loaded_unix_s;
   info->max_context = claim.max_context;
   info->vocab_size = claim.vocab_size;
+  info->embedding_size = claim.embedding_size;
+  info->embedding_refusal = claim.embedding_refusal;
   // Aliases of `parts`: a holder of one of the two keeps the entry of parts_ alive.
   info->tokenizer = std::shared_ptr<const Tokenizer>(parts, parts->tokenizer.get());
   if (parts->chat_template != nullptr) {

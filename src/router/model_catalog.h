@@ -39,6 +39,8 @@ struct ModelClaim {
   int64_t loaded_unix_s = 0;
   uint32_t max_context = 0;
   uint32_t vocab_size = 0;
+  uint32_t embedding_size = 0;
+  std::string embedding_refusal;
   uint64_t tokenizer_id = 0;
   std::string tokenizer;  // serialized TokenizerSpec
 };

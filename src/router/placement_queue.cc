@@ -32,7 +32,8 @@ void PlacementQueue::PlaceQueued(int64_t now_us) {
     const std::string_view model = request->spec.model->id;
     const uint64_t numerics_id = request->numerics_id;
     const uint32_t context = planner_->AnswerContextOf(*request, now_us);
-    const bool blocked = HasClaim(claims, model, std::nullopt, context);
+    const bool embeds = request->spec.embeds;
+    const bool blocked = HasClaim(claims, model, std::nullopt, context, embeds);
     const bool is_behind =
         planner_->IsBound(*request, now_us) && HasClaim(claims, model, numerics_id, context);
     Placing placing = is_behind ? Placing::kWaitAside : Placing::kWait;
@@ -53,10 +54,10 @@ void PlacementQueue::PlaceQueued(int64_t now_us) {
     if (!blocked) {
       const bool is_aside = placing == Placing::kWaitAside;
       waiting_->SetApart(*request, is_aside, is_aside || short_context > 0);
-      PlacementClaim claim{model, std::nullopt, short_context + 1};
+      PlacementClaim claim{model, std::nullopt, short_context + 1, embeds};
       if (is_aside) claim.numerics_id = numerics_id;
       if (!is_behind) claims.push_back(claim);
-    } else if (!HasClaim(claims, model, std::nullopt, 1)) {
+    } else if (!HasClaim(claims, model, std::nullopt, 1, embeds)) {
       waiting_->SetApart(*request, request->waits_aside, true);
     }
     waiting.push_back(uid);
@@ -91,7 +92,8 @@ std::optional<Placing> PlacementQueue::CheckShare(RouterRequest& request) {
 // its workers could serve. A queue of a thousand is then not walked in every tick. One that names
 // too many requests that have ended is walked, which takes those out.
 bool PlacementQueue::BlocksRest(const PlacementClaim& claim) const {
-  if (claim.numerics_id || claim.min_context > 1 || table_->num_shadows() > 0) return false;
+  const bool is_all = !claim.numerics_id && claim.min_context <= 1 && !claim.embeds;
+  if (!is_all || table_->num_shadows() > 0) return false;
   return waiting_->IsOnlyModel(claim.model) && queue_.size() <= 2 * waiting_->num_queued();
 }
 

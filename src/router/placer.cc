@@ -85,6 +85,7 @@ void StartDecode(const RouterRequest& request, const PlacementSpec& spec, Regist
   }
   half.attempt = spec.attempt;
   AddCost(request, decode, half, cost);
+  if (request.spec.embeds) return decode.session->StartEmbedding(spec);
   decode.session->StartDecode(spec, prefill == nullptr ? nullptr : &prefill->description.name);
 }
 

@@ -33,8 +33,8 @@ void PlannedMoves::MoveAwayFrom(RegisteredWorker& worker, int64_t now_us) {
   std::vector<RequestUid> movable;
   for (const auto& [uid, request] : table_->requests()) {
     const bool can_move = request->decode.Is(worker.lease) && !request->merge.complete() &&
-                          request->spec.num_choices == 1 && !request->pause.on() &&
-                          !request->move.on();
+                          request->spec.num_choices == 1 && !request->spec.embeds &&
+                          !request->pause.on() && !request->move.on();
     if (can_move) movable.push_back(uid);
   }
   std::sort(movable.begin(), movable.end());

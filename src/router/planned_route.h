@@ -50,10 +50,11 @@ struct PlacementClaim {
   std::string_view model;
   std::optional<uint64_t> numerics_id;  // none: all of the model
   uint32_t min_context = 0;             // of them, those of at least so many tokens
+  bool embeds = false;                  // the workers that compute vectors, for these alone
 };
 using PlacementClaims = std::vector<PlacementClaim>;
 bool HasClaim(const PlacementClaims& claims, std::string_view model,
-              std::optional<uint64_t> numerics_id, uint32_t context);
+              std::optional<uint64_t> numerics_id, uint32_t context, bool embeds = false);
 
 }  // namespace baton::router
 

@@ -83,7 +83,7 @@ void RequestTable::EndGood(RouterRequest& request) {
   BATON_CHECK(orders.tell_client, "request {} is done in a state without tokens", request.uid);
   GenerateResult result;
   result.num_prompt_tokens = static_cast<uint32_t>(request.spec.prompt.size());
-  result.num_completion_tokens = request.num_delivered;
+  result.num_completion_tokens = request.spec.embeds ? 0 : request.num_delivered;
   result.timings = request.Timings();
   const RequestError* const refused = request.sink->own_failure();
   const int status = refused == nullptr ? 200 : HttpStatusOf(refused->code);
@@ -91,9 +91,14 @@ void RequestTable::EndGood(RouterRequest& request) {
     state_->metrics->CountRequest(status);
     if (!request.exact) state_->metrics->inexact_answers_total->Add();
     for (const FinishReason reason : request.finished) {
+      // A vector is no choice.
+      if (request.spec.embeds) break;
       state_->metrics->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
     }
-    state_->metrics->ObserveLifetime(request.lifetime, FinishOf(request));
+    // The times of first tokens and of stages are those of answers in tokens.
+    if (!request.spec.embeds) {
+      state_->metrics->ObserveLifetime(request.lifetime, FinishOf(request));
+    }
     waiting_->OnServed(request, state_->now_us);
   }
   BATON_LOG_DEBUG("request {} ({}) attempt {} is done: {} prompt tokens, {} tokens, {} us",

@@ -12,8 +12,10 @@ namespace baton::router {
 using kv::ChainLink;
 using kv::DeriveChainKey;
 using kv::HashChain;
+using scheduler::AsPrefillLoad;
 using scheduler::DecodeLoad;
 using scheduler::LinkUp;
+using scheduler::PickAlone;
 using scheduler::PickRoute;
 using scheduler::PrefillLoad;
 using scheduler::Route;
@@ -57,14 +59,19 @@ bool LogsPrompt(const RegisteredWorker& worker, const RouterRequest& request) {
   return !request.AwaitsPromptLog() || worker.description.logs_prompts;
 }
 
+bool Embeds(const RegisteredWorker& worker, const RouterRequest& request) {
+  return !request.spec.embeds || worker.description.embedding_size > 0;
+}
+
 bool CanServe(const RegisteredWorker& worker, const RouterRequest& request) {
-  return Follows(worker, request) && LogsPrompt(worker, request);
+  return Follows(worker, request) && LogsPrompt(worker, request) && Embeds(worker, request);
 }
 
 void TakeOutUnable(const WorkerRegistry& registry, const RouterRequest& request,
                    RouteTable& table) {
   // Most requests ask for nothing that a worker of an older release lacks.
-  if (!request.spec.sampling.grammar && !request.AwaitsPromptLog()) return;
+  const bool asks = request.spec.sampling.grammar || request.AwaitsPromptLog();
+  if (!asks && !request.spec.embeds) return;
   for (size_t i = 0; i < table.prefill.size(); ++i) {
     if (!CanServe(*registry.Find(table.prefill_leases[i]), request)) table.prefill[i].ready = false;
   }
@@ -178,9 +185,10 @@ bool TakeOutClaimed(const RouterRequest& request, const PlacementClaims& claims,
 }  // namespace
 
 bool HasClaim(const PlacementClaims& claims, std::string_view model,
-              std::optional<uint64_t> numerics_id, uint32_t context) {
+              std::optional<uint64_t> numerics_id, uint32_t context, bool embeds) {
   return std::any_of(claims.begin(), claims.end(), [&](const PlacementClaim& claim) {
-    return claim.model == model && claim.numerics_id == numerics_id && context >= claim.min_context;
+    return claim.model == model && claim.numerics_id == numerics_id &&
+           context >= claim.min_context && claim.embeds == embeds;
   });
 }
 
@@ -204,15 +212,22 @@ bool RoutePlanner::MayBecomeReady(const ModelInfo& model, uint64_t numerics_id,
 }
 
 std::optional<RequestError> RoutePlanner::UnableError(const RouterRequest& request) const {
+  const PoolRole role = RoleFor(request);
   bool any = false;
   bool any_follows = false;
   for (const auto& [lease, worker] : state_->registry.workers()) {
-    if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
+    if (worker.description.role != role || worker.description.model->id != request.spec.model->id) {
+      continue;
+    }
     if (CanServe(worker, request)) return std::nullopt;
     any = true;
     any_follows |= Follows(worker, request);
   }
   if (!any) return std::nullopt;
+  if (request.spec.embeds) {
+    return FieldError(ErrorCode::kUnsupported, "model",
+                      "a model whose workers are of a release that gives embeddings");
+  }
   if (!any_follows) {
     return FieldError(ErrorCode::kUnsupported, request.spec.fields.grammar,
                       "absent while all workers of the model are of a release that constrains no "
@@ -235,6 +250,10 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
   const uint32_t answer_context = AnswerContextOf(request, now_us);
   planned.short_context = TakeOutShort(request, answer_context, table);
   TakeOutUnable(state_->registry, request, table);
+  if (request.spec.embeds) {
+    PlanEmbedding(request, planned);
+    return planned;
+  }
   RouteQuery query;
   query.num_tokens = num_tokens;
   query.num_choices = request.spec.num_choices;
@@ -287,6 +306,32 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
                       (request.spec.num_choices > 1 ||
                        MayBecomeReady(*request.spec.model, request.numerics_id, answer_context));
   return planned;
+}
+
+PoolRole RoutePlanner::RoleFor(const RouterRequest& request) const {
+  if (!request.spec.embeds || state_->config.mode == ServeMode::kAggregated) {
+    return PoolRole::kDecode;
+  }
+  for (const auto& [lease, worker] : state_->registry.workers()) {
+    const bool is_of_model = worker.description.model->id == request.spec.model->id;
+    if (is_of_model && worker.IsPrefill() && CanServe(worker, request)) return PoolRole::kPrefill;
+  }
+  return PoolRole::kDecode;
+}
+
+void RoutePlanner::PlanEmbedding(const RouterRequest& request, PlannedRoute& planned) const {
+  RouteTable& table = planned.table;
+  const RouteQuery query = {
+      .num_tokens = request.NumTokens(),
+      .max_backlog_s = static_cast<double>(state_->config.prefill_wait_us) * 1e-6,
+      .random = request.uid.lo};
+  if (RoleFor(request) == PoolRole::kPrefill) {
+    table.decode_leases = table.prefill_leases;
+  } else {
+    table.prefill.clear();
+    for (const DecodeLoad& row : table.decode) table.prefill.push_back(AsPrefillLoad(row));
+  }
+  planned.route = PickAlone(table.prefill, query);
 }
 
 bool RoutePlanner::HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us) const {
@@ -349,9 +394,12 @@ uint32_t RoutePlanner::AnswerContextOf(const RouterRequest& request, int64_t now
 
 RequestError RoutePlanner::TooLargeError(const RouterRequest& request) const {
   const uint32_t answer_context = AnswerContextOf(request, state_->now_us);
+  const PoolRole role = RoleFor(request);
   const RegisteredWorker* largest = nullptr;
   for (const auto& [lease, worker] : state_->registry.workers()) {
-    if (worker.IsPrefill() || worker.description.model->id != request.spec.model->id) continue;
+    if (worker.description.role != role || worker.description.model->id != request.spec.model->id) {
+      continue;
+    }
     if (worker.description.max_context < answer_context) continue;
     const bool larger =
         largest == nullptr || worker.description.num_blocks > largest->description.num_blocks;

@@ -46,6 +46,11 @@ class RoutePlanner {
   RequestError TooLargeError(const RouterRequest& request) const;
 
  private:
+  // The workers that may take it: for a vector the prefill workers, where the model has one that
+  // gives vectors and the mode is not aggregated; else the decode workers.
+  PoolRole RoleFor(const RouterRequest& request) const;
+  // For a vector: one worker alone, named as the route's decode worker.
+  void PlanEmbedding(const RouterRequest& request, PlannedRoute& planned) const;
   bool MayBecomeReady(const ModelInfo& model, uint64_t numerics_id, uint32_t min_context) const;
   scheduler::Route RouteForShadow(const RouterRequest& request, const scheduler::RouteQuery& query,
                                   RouteTable& table) const;

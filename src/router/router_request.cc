@@ -106,7 +106,7 @@ uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
 }
 
 uint32_t RouterRequest::CachedTokens(uint32_t num_hits, const RegisteredWorker& worker) const {
-  if (AwaitsPromptLog()) return 0;  // all of its prompt is computed
+  if (AwaitsPromptLog() || spec.embeds) return 0;  // all of its prompt is computed, or may be
   const uint64_t tokens = uint64_t{num_hits} * worker.description.block_size;
   return static_cast<uint32_t>(std::min<uint64_t>(tokens, spec.prompt.size() - 1));
 }

@@ -146,6 +146,7 @@ ShadowRuns::~ShadowRuns() = default;
 
 std::shared_ptr<ResponseSink> ShadowRuns::Wrap(RequestUid uid, const GenerateRequest& request,
                                                std::shared_ptr<ResponseSink> sink) {
+  if (request.embeds) return sink;  // its tokens would be compared
   due_ += share_;
   if (due_ < 1.0) return sink;
   due_ -= 1.0;

@@ -39,6 +39,8 @@ struct ModelInfo {
   int64_t created_unix_s = 0;  // when its first worker had loaded it
   uint32_t max_context = 0;    // tokens, prompt and answer together; the largest of its workers
   uint32_t vocab_size = 0;
+  uint32_t embedding_size = 0;    // elements of a text's vector; 0 = its workers give none
+  std::string embedding_refusal;  // how it pools, where that gives none; else ""
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate>
       chat_template;                             // null: the model file has no usable one
@@ -123,6 +125,8 @@ class ResponseSink {
   virtual void OnTaken() {}
   // Requests with sampling.prompt_logprobs only: once, before the first token.
   virtual void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> /*logprobs*/) {}
+  // Requests with `embeds` only: once, before the OnToken that ends them.
+  virtual void OnEmbedding(std::vector<float> /*embedding*/) {}
   // Tokens of one choice come in index order; choices interleave.
   virtual void OnToken(const TokenOutput& token) = 0;
   virtual void OnFinished(const GenerateResult& result) = 0;

@@ -10,6 +10,7 @@ using obs::EarlyRefusal;
 void WaitingRequests::Enter(RouterRequest& request) {
   if (request.spec.is_own()) return;
   ++num_queued_;
+  num_embeds_ += request.spec.embeds ? 1 : 0;
   ++model_queues_[request.spec.model->id].num_waiting;
 }
 
@@ -17,6 +18,7 @@ void WaitingRequests::Leave(RouterRequest& request) {
   if (request.spec.is_own()) return;
   SetApart(request, false, false);
   --num_queued_;
+  num_embeds_ -= request.spec.embeds ? 1 : 0;
   const auto it = model_queues_.find(request.spec.model->id);
   if (--it->second.num_waiting == 0) model_queues_.erase(it);
 }
@@ -102,6 +104,7 @@ void WaitingRequests::OnServed(const RouterRequest& request, int64_t now_us) {
 }
 
 bool WaitingRequests::IsOnlyModel(std::string_view model) const {
+  if (num_embeds_ > 0) return false;
   const auto queue = model_queues_.find(model);
   return queue != model_queues_.end() && queue->second.num_waiting == num_queued_;
 }

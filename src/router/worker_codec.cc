@@ -32,6 +32,8 @@ namespace {
 constexpr size_t kMaxAddressBytes = 256;
 // Readable ids and parts of fingerprints have some hundred bytes.
 constexpr size_t kMaxTextBytes = 4096;
+constexpr uint32_t kMaxEmbeddingSize = 1u << 17;  // model::kMaxHiddenSize
+constexpr size_t kMaxPoolingBytes = 64;
 // Context and vocabulary that a hello may name: a worker of a later release may take more than
 // this one does, and the router computes with 31 bits.
 constexpr uint64_t kMaxHelloTokens = uint64_t{1} << 30;
@@ -168,6 +170,14 @@ Status CheckHelloNumbers(const v1::WorkerHello& hello) {
   BATON_RETURN_IF_ERROR(check("block_size", hello.block_size(), 1u << 16));
   BATON_RETURN_IF_ERROR(check("num_blocks", hello.num_blocks(), kMaxPoolBlocks));
   BATON_RETURN_IF_ERROR(check("max_running", hello.max_running(), 1u << 20));
+  if (hello.embedding_size() > kMaxEmbeddingSize) {
+    return InvalidArgument("embedding_size is {}, outside 0..{}", hello.embedding_size(),
+                           kMaxEmbeddingSize);
+  }
+  if (hello.embedding_refusal().size() > kMaxPoolingBytes) {
+    return InvalidArgument("embedding_refusal has {} bytes, more than {}",
+                           hello.embedding_refusal().size(), kMaxPoolingBytes);
+  }
   BATON_RETURN_IF_ERROR(check("vocab_size", hello.vocab_size(), kMaxHelloTokens));
   return OkStatus();
 }
@@ -231,6 +241,7 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const Wire
   worker.chain_check = hello.chain_check();
   worker.grammar_version = hello.grammar_version();
   worker.logs_prompts = hello.prompt_logprobs();
+  worker.embedding_size = hello.embedding_size();
   for (const int kind : hello.transports()) {
     const LinkKind decoded = DecodeKind(static_cast<v1::TransportKind>(kind));
     const bool is_news = std::find(worker.transports.begin(), worker.transports.end(), decoded) ==
@@ -310,6 +321,7 @@ std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step) {
     token.step_us = event.step_us();
     token.prompt_pos = event.prompt_pos();
     token.rank = event.rank();
+    token.embedding.assign(event.embedding().begin(), event.embedding().end());
   }
   return tokens;
 }
@@ -352,6 +364,10 @@ void EncodeStartDecode(const PlacementSpec& spec, const WorkerName* prefill,
   EncodeSpec(spec, start->mutable_spec());
   if (prefill != nullptr) EncodeName(*prefill, start->mutable_prefill());
   start->set_local(prefill == nullptr);
+}
+
+void EncodeStartEmbedding(const PlacementSpec& spec, v1::RouterMessage* out) {
+  EncodeSpec(spec, out->mutable_start_embedding()->mutable_spec());
 }
 
 void EncodeCancel(RequestUid uid, uint32_t attempt, v1::RouterMessage* out) {

@@ -36,6 +36,7 @@ void EncodeStartPrefill(const PlacementSpec& spec, const WorkerName& decode,
 // `prefill` null = local.
 void EncodeStartDecode(const PlacementSpec& spec, const WorkerName* prefill,
                        v1::RouterMessage* out);
+void EncodeStartEmbedding(const PlacementSpec& spec, v1::RouterMessage* out);
 void EncodeCancel(RequestUid uid, uint32_t attempt, v1::RouterMessage* out);
 void EncodePeers(const std::vector<const WorkerDescription*>& peers, v1::PeerList* out);
 

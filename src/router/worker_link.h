@@ -27,6 +27,8 @@ class WorkerSession {
   virtual void StartPrefill(const PlacementSpec& spec, const WorkerName& decode) = 0;
   // `prefill` will send the KV; null = the worker computes the prompt itself.
   virtual void StartDecode(const PlacementSpec& spec, const WorkerName* prefill) = 0;
+  // The worker, of either role, computes the prompt's vector alone.
+  virtual void StartEmbedding(const PlacementSpec& spec) = 0;
   // Cancels this and every older attempt.
   virtual void Cancel(RequestUid uid, uint32_t attempt) = 0;
   // Renews the leases of all requests of this session.

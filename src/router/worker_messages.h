@@ -69,6 +69,7 @@ struct WorkerDescription {
   uint64_t chain_check = 0;      // of its prefix cache's key; 0 = it has no prefix cache
   uint32_t grammar_version = 0;  // of its grammar engine; 0 = it constrains no answers
   bool logs_prompts = false;     // it gives log-probabilities of prompts
+  uint32_t embedding_size = 0;   // elements of the vector that it gives a text; 0 = it gives none
   std::vector<LinkKind> transports;
   // The model it serves; the tokenizer was parsed from the hello, or is the one of an earlier
   // worker with the same tokenizer_id.
@@ -132,9 +133,10 @@ struct WorkerToken {
   float logprob = 0.0f;
   std::vector<TokenLogprob> top_logprobs;
   scheduler::FinishReason finish = scheduler::FinishReason::kNone;
-  uint32_t step_us = 0;     // of the step that gave it; 0 = not told
-  uint32_t prompt_pos = 0;  // not 0: the prompt's token there, not a sampled one
-  uint32_t rank = 0;        // with prompt_pos: 1 + the tokens that were likelier
+  uint32_t step_us = 0;          // of the step that gave it; 0 = not told
+  uint32_t prompt_pos = 0;       // not 0: the prompt's token there, not a sampled one
+  uint32_t rank = 0;             // with prompt_pos: 1 + the tokens that were likelier
+  std::vector<float> embedding;  // not empty: the prompt's vector, not a sampled token
 };
 
 // RequestState of worker.proto; the numbers are its numbers.

@@ -446,6 +446,9 @@ std::vector<std::shared_ptr<const ModelInfo>> WorkerRegistry::Models() const {
     ModelInfo& model = it->second;
     model.max_context = inserted ? max_context : std::max(model.max_context, max_context);
     model.created_unix_s = std::min(model.created_unix_s, info.created_unix_s);
+    // One of an older release says nothing.
+    model.embedding_size = std::max(model.embedding_size, info.embedding_size);
+    if (model.embedding_refusal.empty()) model.embedding_refusal = info.embedding_refusal;
   }
   std::vector<std::shared_ptr<const ModelInfo>> result;
   for (auto& [id, model] : models) {

@@ -83,6 +83,7 @@ WorkerToken ToWorkerToken(const TokenEvent& event) {
   token.step_us = event.step_us;
   token.prompt_pos = event.prompt_pos;
   token.rank = event.rank;
+  token.embedding.assign(event.embedding.begin(), event.embedding.end());
   return token;
 }
 

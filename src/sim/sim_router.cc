@@ -62,6 +62,9 @@ class SimSession final : public WorkerSession {
     const RequestKind kind = prefill == nullptr ? RequestKind::kLocal : RequestKind::kDest;
     SendOrder(ToEngineSpec(spec, kind, prefill == nullptr ? Incarnation() : prefill->incarnation));
   }
+  void StartEmbedding(const PlacementSpec& spec) override {
+    SendOrder(ToEngineSpec(spec, RequestKind::kEmbed, Incarnation()));
+  }
   void Cancel(RequestUid uid, uint32_t attempt) override {
     if (stream_->router->is_dying()) return;
     Send(kSmallBytes, [stream = stream_, key = RequestKey{uid, attempt}] {

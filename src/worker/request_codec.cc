@@ -190,6 +190,10 @@ Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimit
     if (out->peer.value() == 0) return InvalidArgument("start_prefill.decode has no incarnation");
     return OkStatus();
   }
+  if (message.has_start_embedding()) {
+    out->kind = RequestKind::kEmbed;
+    return SpecFromProto(message.start_embedding().spec(), limits, out);
+  }
   const v1::StartDecode& start = message.start_decode();
   out->kind = start.local() ? RequestKind::kLocal : RequestKind::kDest;
   out->peer = start.local() ? Incarnation() : Incarnation(start.prefill().incarnation());
@@ -202,8 +206,9 @@ Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimit
 }
 
 SpanIds SpanIdsFromProto(const v1::RouterMessage& start) {
-  const v1::RequestSpec& spec =
-      start.has_start_prefill() ? start.start_prefill().spec() : start.start_decode().spec();
+  const v1::RequestSpec& spec = start.has_start_prefill()     ? start.start_prefill().spec()
+                                : start.has_start_embedding() ? start.start_embedding().spec()
+                                                              : start.start_decode().spec();
   const v1::TraceSpan& span = spec.span();
   return {.trace_hi = span.trace_hi(),
           .trace_lo = span.trace_lo(),
@@ -233,6 +238,7 @@ void ToProto(const TokenEvent& event, v1::TokenEvent* out) {
   out->set_step_us(event.step_us);
   out->set_prompt_pos(event.prompt_pos);
   out->set_rank(event.rank);
+  out->mutable_embedding()->Add(event.embedding.begin(), event.embedding.end());
   if (event.finish == FinishReason::kStop) out->set_finish(v1::WORKER_FINISH_STOP);
   if (event.finish == FinishReason::kLength) out->set_finish(v1::WORKER_FINISH_LENGTH);
 }

@@ -12,9 +12,9 @@ namespace baton::worker {
 
 struct SessionLimits;
 
-// Fills `out` from a StartPrefill or StartDecode. out->key is set as far as the message has it,
-// also on failure, so that the refusal can name the request. InvalidArgument names the field and
-// its range; FailedPrecondition when the message is for the other role.
+// Fills `out` from a StartPrefill, StartDecode or StartEmbedding. out->key is set as far as the
+// message has it, also on failure, so that the refusal can name the request. InvalidArgument names
+// the field and its range; FailedPrecondition when the message is for the other role.
 Status RequestSpecFromProto(const v1::RouterMessage& message, const SessionLimits& limits,
                             engine::RequestSpec* out);
 // The span that the work of a start is a part of; not valid when there is none, or no such ids.

@@ -44,6 +44,7 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
       if (ended_ || closing_) return;
       for (const TokenEvent& event : events) {
         ToProto(event, pending_.mutable_step()->add_events());
+        if (!event.embedding.empty()) SealPendingLocked();
       }
       num_queued_ += events.size();
       if (num_queued_ > service_->limits_.max_queued_events) CutOffLocked();
@@ -123,7 +124,10 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   Status Handle(const v1::RouterMessage& message) {
     if (message.has_hello()) return HandleHello(message.hello());
     if (!greeted_) return FailedPrecondition("the first message is no hello");
-    if (message.has_start_prefill() || message.has_start_decode()) return HandleStart(message);
+    if (message.has_start_prefill() || message.has_start_decode() ||
+        message.has_start_embedding()) {
+      return HandleStart(message);
+    }
     if (message.has_cancel()) {
       const RequestKey key = RequestKeyFromProto(message.cancel());
       if (TakeCancel(key)) service_->engine_->Cancel(key);
@@ -209,14 +213,18 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::RouterMessage, v1::Wor
   }
 
   void QueueLocked(v1::WorkerMessage message) BATON_REQUIRES(mutex_) {
-    if (pending_.has_step()) {
-      outbox_.push_back(std::move(pending_));
-      pending_.Clear();
-    }
+    if (pending_.has_step()) SealPendingLocked();
     outbox_.push_back(std::move(message));
     ++num_queued_;
     if (num_queued_ > service_->limits_.max_queued_events) return CutOffLocked();
     MaybeWriteLocked();
+  }
+
+  // Nothing is added to the step message any more. A message has one vector at most, so that it
+  // stays below what a router reads, however many wait.
+  void SealPendingLocked() BATON_REQUIRES(mutex_) {
+    outbox_.push_back(std::move(pending_));
+    pending_.Clear();
   }
 
   // The write under way waits for a reader, so that an orderly end would wait with it. Without a

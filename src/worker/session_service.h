@@ -38,7 +38,7 @@ class WorkerSpans;
 // The limits that incoming requests are checked against; constant.
 struct SessionLimits {
   Incarnation incarnation;
-  bool prefill = false;  // role: only StartPrefill or only StartDecode is taken
+  bool prefill = false;  // role: of StartPrefill and StartDecode it takes one
   uint32_t vocab_size = 0;
   uint32_t max_context = 0;
   size_t max_queued_events = limits::kMaxQueuedEvents;  // to one router

@@ -395,6 +395,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   engine_config.incarnation = incarnation;
   engine_config.cluster_secret = config.cluster_secret;
   engine_config.eog_tokens = eog_tokens;
+  engine_config.pooling = model->config().pooling;
   if (config.prefix_cache) {
     prefixes = std::make_unique<PrefixJournal>(kv->store()->memory().num_blocks);
   }
@@ -499,6 +500,12 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   }
   hello.set_grammar_version(wire::kAnswerGrammarVersion);
   hello.set_prompt_logprobs(true);
+  const model::ModelConfig& shape = model->config();
+  if (GivesVector(shape.pooling)) {
+    hello.set_embedding_size(shape.hidden_size);
+  } else {
+    hello.set_embedding_refusal(std::string(PoolingName(shape.pooling)));
+  }
   hello.set_loaded_unix_s(static_cast<uint64_t>(loaded_unix_s));
   return hello;
 }

@@ -414,6 +414,7 @@ TEST_F(RouterProcessTest, HealthServiceFollowsReadiness) {
   };
   const std::vector<std::string> follow = {"", named("baton.v1.ChatService"),
                                            named("baton.v1.CompletionService"),
+                                           named("baton.v1.EmbeddingService"),
                                            named("baton.v1.ModelService")};
   grpc::Status status;
   for (const std::string& request : follow) {

@@ -123,12 +123,14 @@ def write_wide(path):
     return _write(path, "wide", *WIDE[:2], WIDE[2], context=4096, tensors_of=_wide_tensors)
 
 
-def write_thinker(path):
-    """Writes the model; returns the path as text."""
-    return _write(path, "thinker", 1, 1, HEAD_DIM, heads=HIDDEN // HEAD_DIM)
+def write_thinker(path, pooling=None):
+    """Writes the model; returns the path as text. `pooling`: llama.cpp's number, None = unsaid."""
+    return _write(path, "thinker", 1, 1, HEAD_DIM, heads=HIDDEN // HEAD_DIM, pooling=pooling)
 
 
-def _write(path, name, layers, kv_heads, dim, heads=None, context=512, tensors_of=_tensors):
+def _write(
+    path, name, layers, kv_heads, dim, heads=None, context=512, tensors_of=_tensors, pooling=None
+):
     texts, kinds = _vocabulary()
     entries = [
         _entry("general.architecture", STRING, "llama"),
@@ -154,6 +156,8 @@ def _write(path, name, layers, kv_heads, dim, heads=None, context=512, tensors_o
         _entry("tokenizer.ggml.add_bos_token", BOOL, False),
         _entry("tokenizer.chat_template", STRING, THINKING_TEMPLATE),
     ]
+    if pooling is not None:
+        entries.append(_entry("llama.pooling_type", UINT32, pooling))
     tensors = tensors_of(texts)
     header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(entries)) + b"".join(entries)
     data = bytearray()

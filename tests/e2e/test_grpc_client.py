@@ -75,7 +75,7 @@ def test_errors_have_codes(stubs):
 
 def test_reflection_and_health(server):
     names = ProtoReflectionDescriptorDatabase(server.channel).get_services()
-    for name in ("ChatService", "CompletionService", "ModelService"):
+    for name in ("ChatService", "CompletionService", "EmbeddingService", "ModelService"):
         assert f"baton.v1.{name}" in names
     pool = DescriptorPool(ProtoReflectionDescriptorDatabase(server.channel))
     method = pool.FindServiceByName("baton.v1.ChatService").FindMethodByName("ChatCompletion")

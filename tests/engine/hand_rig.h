@@ -40,6 +40,7 @@ struct HandWorkerOptions {
   bool overlaps_steps = false;       // the model chooses tokens, and its steps overlap
   device::StageSink* stages = nullptr;
   AnswerGuides* guides = nullptr;  // for requests with a grammar
+  model::Pooling pooling = model::Pooling::kLast;
 };
 
 // One engine without a thread.
@@ -64,6 +65,7 @@ class HandWorker {
     config.layers_per_group = 2;
     config.hash_bytes_per_turn = options.hash_bytes_per_turn;
     config.handoff.strand_us = options.strand_us;
+    config.pooling = options.pooling;
     kv_ = options.has_device ? *KvStore::Mirrored(&device_, arena_.get())
                              : KvStore::OnHost(arena_.get());
     model::ForwardModel* model = &model_;

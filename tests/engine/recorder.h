@@ -46,6 +46,7 @@ struct Record {
   uint32_t retry_after_ms = 0;
   bool retargeted = false;
   FailedPart failed_part = FailedPart::kNotTold;
+  std::vector<float> embedding;
 
   bool ended() const { return num_terminal > 0; }
   RequestState last() const { return states.empty() ? RequestState::kAccepted : states.back(); }
@@ -74,6 +75,7 @@ class Recorder : public EngineListener {
         record.prompt_log.push_back({event.prompt_pos, event.rank, std::move(seen)});
         continue;
       }
+      record.embedding.assign(event.embedding.begin(), event.embedding.end());
       if (!record.choices[event.choice].emplace(event.index, seen).second) ++record.num_duplicates;
       ++num_tokens_;
     }

@@ -4,6 +4,7 @@
 #ifndef BATON_TESTS_ENGINE_TOY_MODEL_H_
 #define BATON_TESTS_ENGINE_TOY_MODEL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -19,6 +20,7 @@ namespace baton::engine {
 inline constexpr uint32_t kToyVocab = 64;
 inline constexpr uint32_t kToyBlock = 4;
 inline constexpr uint32_t kToyLayers = 6;
+inline constexpr uint32_t kToyHidden = 8;  // a hidden state is the first logits
 
 inline kv::KvLayout ToyLayout() {
   return {.dtype = kv::KvDtype::kF32,
@@ -35,6 +37,7 @@ class ToyModel : public model::ForwardModel {
   uint32_t vocab_size() const override { return kToyVocab; }
   uint32_t max_rows() const override { return 256; }
   uint32_t max_context() const override { return 256; }
+  uint32_t hidden_size() const override { return kToyHidden; }
 
   Status Forward(const model::ModelBatch& batch, const kv::KvView& kv, model::LayerHook* hook,
                  std::span<float> logits) override {
@@ -48,6 +51,10 @@ class ToyModel : public model::ForwardModel {
     for (const uint32_t row : batch.logit_rows) {
       const uint64_t hash = ReadPrefix(SpanOf(batch, row), row, kv);
       FillLogits(hash, logits.subspan(next, kToyVocab));
+      if (!batch.hidden.empty()) {
+        std::copy_n(logits.data() + next, kToyHidden,
+                    batch.hidden.data() + next / kToyVocab * kToyHidden);
+      }
       next += kToyVocab;
     }
     return OkStatus();

@@ -334,6 +334,8 @@ def worker_seeds():
     message(5, "start_prefill", proto("RouterMessage", prefill))
     decode = f"start_decode {{ {SPEC} local: true }}"
     message(5, "start_decode_local", proto("RouterMessage", decode))
+    embed = f"start_embedding {{ {SPEC} }}"
+    message(5, "start_embedding", proto("RouterMessage", embed))
     message(5, "cancel", proto("RouterMessage", "cancel { uid { hi: 1 lo: 2 } attempt: 1 }"))
     handoff = {
         "grant": f"grant {{ {KEY} decode_incarnation: 9 generations: 7 generations: 8 "

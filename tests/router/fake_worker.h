@@ -14,7 +14,7 @@ namespace baton::router {
 
 // One order that a worker received.
 struct Order {
-  enum class Kind { kPrefill, kDecode, kCancel, kRenew };
+  enum class Kind { kPrefill, kDecode, kEmbedding, kCancel, kRenew };
   Kind kind;
   RequestUid uid;
   uint32_t attempt = 0;
@@ -62,6 +62,9 @@ class FakeSession final : public WorkerSession {
   }
   void StartDecode(const PlacementSpec& spec, const WorkerName* prefill) override {
     Add(Order::Kind::kDecode, spec, prefill == nullptr ? "" : prefill->worker_id);
+  }
+  void StartEmbedding(const PlacementSpec& spec) override {
+    Add(Order::Kind::kEmbedding, spec, "");
   }
   void Cancel(RequestUid uid, uint32_t attempt) override {
     log_->orders.push_back({Order::Kind::kCancel, uid, attempt, "", {}, {}, 0, 0, {}, ""});

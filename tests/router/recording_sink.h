@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -34,6 +35,10 @@ class RecordingSink final : public ResponseSink {
   void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> logprobs) override {
     EXPECT_TRUE(tokens.empty() && !ended() && prompt_log == nullptr);
     prompt_log = std::move(logprobs);
+  }
+  void OnEmbedding(std::vector<float> vector) override {
+    EXPECT_TRUE(tokens.empty() && !ended() && embedding.empty());
+    embedding = std::move(vector);
   }
   void OnToken(const TokenOutput& token) override {
     EXPECT_FALSE(ended()) << "a token after the end";
@@ -74,6 +79,7 @@ class RecordingSink final : public ResponseSink {
 
   int num_taken = 0;
   std::shared_ptr<const PromptLogprobs> prompt_log;
+  std::vector<float> embedding;
   std::vector<Seen> tokens;
   std::optional<GenerateResult> result;
   std::optional<RequestError> error;

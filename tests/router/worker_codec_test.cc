@@ -1,5 +1,6 @@
 #include "src/router/worker_codec.h"
 
+#include <bit>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -49,6 +50,33 @@ TEST(WorkerCodecTest, PrefixEventsKeepOrderNumbersAndKinds) {
   EXPECT_FALSE(short_bits->changes[1].added);
   EXPECT_TRUE(short_bits->changes[9].added) << "missing bits are 0";
   EXPECT_TRUE(DecodePrefix(v1::PrefixEvents())->changes.empty());
+}
+
+TEST(WorkerCodecTest, VectorsCrossBitForBit) {
+  v1::StepEvents step;
+  v1::TokenEvent* const event = step.add_events();
+  event->mutable_uid()->set_lo(5);
+  event->set_finish(v1::WORKER_FINISH_LENGTH);
+  const std::vector<float> vector = {0.6f, -0.0f, 1e-38f, -0.8f};
+  event->mutable_embedding()->Add(vector.begin(), vector.end());
+  v1::StepEvents crossed;
+  ASSERT_TRUE(crossed.ParseFromString(step.SerializeAsString()));
+  const std::vector<WorkerToken> tokens = DecodeStep(crossed);
+  ASSERT_EQ(tokens.size(), 1u);
+  ASSERT_EQ(tokens[0].embedding.size(), vector.size());
+  for (size_t i = 0; i < vector.size(); ++i) {
+    EXPECT_EQ(std::bit_cast<uint32_t>(tokens[0].embedding[i]), std::bit_cast<uint32_t>(vector[i]));
+  }
+  const wire::Prompt prompt = std::vector<TokenId>{7, 8};
+  const wire::SamplingParams sampling;
+  PlacementSpec spec;
+  spec.uid = {1, 2};
+  spec.prompt = &prompt;
+  spec.sampling = &sampling;
+  v1::RouterMessage message;
+  EncodeStartEmbedding(spec, &message);
+  ASSERT_TRUE(message.has_start_embedding());
+  EXPECT_EQ(message.start_embedding().spec().tokens_size(), 2);
 }
 
 TEST(WorkerCodecTest, MalformedPrefixEventsAreRefused) {

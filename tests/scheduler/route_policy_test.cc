@@ -31,6 +31,29 @@ TEST(RoutePolicyTest, PicksTheLessLoadedPair) {
   EXPECT_TRUE(route.has_room);
 }
 
+TEST(RoutePolicyTest, AlonePicksTheEarliestEndWithRoom) {
+  std::vector<PrefillLoad> workers(3);
+  for (PrefillLoad& worker : workers) {
+    worker.ready = true;
+    worker.num_blocks = 100;
+    worker.num_free_blocks = 100;
+  }
+  workers[0].backlog_s = 2;
+  workers[1].num_free_blocks = 3;  // the earliest end, without room
+  workers[2].backlog_s = 1;
+  const Route route = PickAlone(workers, Query());
+  ExpectRoute(route, Route::Path::kLocal, RouteReason::kPair);
+  EXPECT_EQ(route.decode_idx, 2u);
+  EXPECT_TRUE(route.has_room);
+  for (PrefillLoad& worker : workers) worker.num_free_blocks = 3;
+  EXPECT_FALSE(PickAlone(workers, Query()).has_room) << "it waits";
+  for (PrefillLoad& worker : workers) worker.num_blocks = 10;
+  ExpectRoute(PickAlone(workers, Query()), Route::Path::kNone, RouteReason::kExceedsEveryPool);
+  for (PrefillLoad& worker : workers) worker.ready = false;
+  ExpectRoute(PickAlone(workers, Query()), Route::Path::kNone, RouteReason::kNoPrefillWorker);
+  ExpectRoute(PickAlone({}, Query()), Route::Path::kNone, RouteReason::kNoPrefillWorker);
+}
+
 TEST(RoutePolicyTest, EqualWorkersAreSpreadByTheRandomNumberAlone) {
   const RouteCluster cluster(100, 3, 3);
   std::array<uint32_t, 3> prefill{};

@@ -165,6 +165,25 @@ TEST(RequestCodecTest, OrdersForTheOtherRoleAreRefused) {
   EXPECT_EQ(other.key, (RequestKey{{3, 4}, 2})) << "the refusal can name the request";
 }
 
+TEST(RequestCodecTest, AnOrderForAVectorGoesToEitherRole) {
+  v1::RouterMessage message;
+  FillSpec(message.mutable_start_embedding()->mutable_spec());
+  for (const bool is_prefill : {false, true}) {
+    RequestSpec spec;
+    ASSERT_TRUE(RequestSpecFromProto(message, Limits(is_prefill), &spec).ok());
+    EXPECT_EQ(spec.kind, RequestKind::kEmbed);
+    EXPECT_EQ(spec.peer, Incarnation());
+    EXPECT_EQ(spec.tokens, (std::vector<TokenId>{10, 11, 12, 13, 14}));
+  }
+  const std::vector<float> vector = {0.6f, -0.0f, 0.8f};
+  engine::TokenEvent event;
+  event.key = RequestKey{{3, 4}, 2};
+  event.embedding = vector;
+  v1::TokenEvent out;
+  ToProto(event, &out);
+  EXPECT_EQ(std::vector<float>(out.embedding().begin(), out.embedding().end()), vector);
+}
+
 // A change that makes an order wrong, and the word that its refusal must have.
 struct BadOrder {
   const char* word;

@@ -1,0 +1,32 @@
+// Embeddings as surfaces: OpenAI's /v1/embeddings and Ollama's /api/embed. The inputs are the
+// prompts of a completion whose answer is a vector each (GenerateRequest::embeds), so that limits,
+// tenants, deadlines and several inputs are those of prompts.
+#ifndef BATON_API_EMBEDDINGS_SURFACE_H_
+#define BATON_API_EMBEDDINGS_SURFACE_H_
+
+#include <span>
+
+#include "src/api/build_request.h"
+#include "src/api/schema.h"
+#include "src/api/surface.h"
+#include "src/router/request_error.h"
+
+namespace baton::api {
+
+extern const Surface kEmbeddingsSurface;
+extern const Surface kOllamaEmbedSurface;
+
+// The fields that each surface reads, for openapi.json.
+std::span<const SurfaceField> EmbeddingsFields();
+std::span<const SurfaceField> OllamaEmbedFields();
+
+// Gives an error of the completion that the request became the client's name for its inputs.
+router::RequestError NamedAsInput(router::RequestError error);
+
+// Makes the requests of `built` ask for vectors of their prompts. False: the model gives none, or
+// none of `params.dimensions` elements, as `error` says.
+bool SetEmbeds(const ApiParams& params, BuiltRequest* built, router::RequestError* error);
+
+}  // namespace baton::api
+
+#endif  // BATON_API_EMBEDDINGS_SURFACE_H_

@@ -1,0 +1,20 @@
+// Pooling of a model folder: what sentence-transformers keeps beside the model. Any thread.
+#ifndef BATON_MODEL_HF_POOLING_H_
+#define BATON_MODEL_HF_POOLING_H_
+
+#include <optional>
+#include <string>
+
+#include "src/base/status.h"
+#include "src/model/row_pool.h"
+
+namespace baton::model {
+
+// What 1_Pooling/config.json of `folder` says; nothing without that file. kNone where it says
+// another way than mean, last token or first token, several at once, or where a dense layer
+// follows (2_Dense). A FolderErrorCode where the file is no JSON object, or a mode no bool.
+absl::StatusOr<std::optional<Pooling>> ReadHfPooling(const std::string& folder);
+
+}  // namespace baton::model
+
+#endif  // BATON_MODEL_HF_POOLING_H_

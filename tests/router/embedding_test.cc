@@ -1,0 +1,140 @@
+// Requests for vectors on their way through the router: one prefill worker alone, again after its
+// death, refused where no worker gives vectors.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/router/fake_cluster.h"
+
+namespace baton::router {
+
+using scheduler::FinishReason;
+
+namespace {
+
+const std::vector<float> kVector = {0.6f, 0.0f, -0.8f};
+
+class EmbeddingTest : public testing::Test {
+ protected:
+  explicit EmbeddingTest(RouterCoreConfig config = {}) : cluster(config) {}
+
+  static WorkerDescription Describe(const std::string& id, PoolRole role, bool gives = true) {
+    WorkerDescription worker = FakeCluster::Describe(id, role);
+    worker.embedding_size = gives ? static_cast<uint32_t>(kVector.size()) : 0;
+    return worker;
+  }
+  void Join(const std::string& id, PoolRole role, bool gives = true) {
+    cluster.Join(Describe(id, role, gives));
+  }
+  GenerateRequest Embedded(std::string_view prompt) {
+    GenerateRequest request = cluster.Request(prompt, 1);
+    auto model = std::make_shared<ModelInfo>(*request.model);
+    model->embedding_size = static_cast<uint32_t>(kVector.size());
+    request.model = std::move(model);
+    request.embeds = true;
+    request.names_length = true;
+    return request;
+  }
+  static WorkerToken VectorOf(RequestUid uid, uint32_t attempt = 1) {
+    WorkerToken token = FakeCluster::Token(uid, 0, 'c', FinishReason::kLength);
+    token.attempt = attempt;
+    token.embedding = kVector;
+    return token;
+  }
+  size_t NumOrders(const std::string& id, Order::Kind kind) {
+    return cluster.Log(id).Of(kind).size();
+  }
+
+  FakeCluster cluster;
+};
+
+// Decode workers compute prompts themselves.
+class AggregatedEmbeddingTest : public EmbeddingTest {
+ protected:
+  AggregatedEmbeddingTest() : EmbeddingTest({.mode = ServeMode::kAggregated}) {}
+};
+
+TEST_F(EmbeddingTest, OnePrefillWorkerAloneGivesIt) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  const RequestUid uid = cluster.Submit(Embedded("abc"));
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 1u);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kPrefill), 0u);
+  EXPECT_TRUE(cluster.Log("decode-0").Of(Order::Kind::kDecode).empty()) << "no grant, no hand-off";
+  EXPECT_GT(cluster.PlacedBlocks("prefill-0"), 0u);
+  cluster.State("prefill-0", uid, WorkerRequestState::kPrefillStarted);
+  cluster.State("prefill-0", uid, WorkerRequestState::kPrefillDone);
+  cluster.Tokens("prefill-0", {VectorOf(uid)});
+  EXPECT_EQ(cluster.sink->embedding, kVector);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->result->num_prompt_tokens, 3u);
+  EXPECT_EQ(cluster.sink->result->num_completion_tokens, 0u);
+  EXPECT_EQ(cluster.PlacedBlocks("prefill-0"), 0u);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kCancel), 0u) << "the worker is done by itself";
+}
+
+TEST_F(EmbeddingTest, TheLeastLoadedPrefillWorkerIsTaken) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  Join("prefill-1", PoolRole::kPrefill);
+  for (int i = 0; i < 8; ++i) cluster.Submit(Embedded("abcdefgh"));
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 4u);
+  EXPECT_EQ(NumOrders("prefill-1", Order::Kind::kEmbedding), 4u);
+}
+
+TEST_F(AggregatedEmbeddingTest, ADecodeWorkerGivesIt) {
+  Join("decode-0", PoolRole::kDecode);
+  const RequestUid uid = cluster.Submit(Embedded("abc"));
+  EXPECT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 1u);
+  cluster.Tokens("decode-0", {VectorOf(uid)});
+  EXPECT_EQ(cluster.sink->embedding, kVector);
+}
+
+TEST_F(EmbeddingTest, AnotherWorkerGivesItAfterADeath) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  const RequestUid uid = cluster.Submit(Embedded("abc"));
+  cluster.State("prefill-0", uid, WorkerRequestState::kPrefillStarted);
+  Join("prefill-1", PoolRole::kPrefill);
+  cluster.core.OnLeaseClosed(cluster.leases["prefill-0"]);
+  cluster.Advance(200'000, {"decode-0", "prefill-1"});
+  ASSERT_EQ(NumOrders("prefill-1", Order::Kind::kEmbedding), 1u);
+  const uint32_t attempt = cluster.Log("prefill-1").Of(Order::Kind::kEmbedding)[0].attempt;
+  EXPECT_EQ(attempt, 2u);
+  cluster.Tokens("prefill-1", {VectorOf(uid, attempt)});
+  EXPECT_EQ(cluster.sink->embedding, kVector);
+}
+
+TEST_F(EmbeddingTest, ACancelReachesTheWorker) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  const RequestUid uid = cluster.Submit(Embedded("abc"));
+  cluster.core.Cancel(uid, CancelCause::kClientLeft, cluster.now_us);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kCancel), 1u);
+  EXPECT_EQ(cluster.PlacedBlocks("prefill-0"), 0u);
+}
+
+TEST_F(EmbeddingTest, WorkersOfAnOlderReleaseAreNotAsked) {
+  Join("decode-0", PoolRole::kDecode, /*gives=*/false);
+  Join("prefill-0", PoolRole::kPrefill, /*gives=*/false);
+  cluster.Submit(Embedded("abc"));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kUnsupported);
+  EXPECT_EQ(cluster.sink->error->param, "model");
+}
+
+TEST_F(EmbeddingTest, WhatIsNoVectorOfTheModelFailsTheRequest) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  const RequestUid uid = cluster.Submit(Embedded("abc"));
+  WorkerToken token = VectorOf(uid);
+  token.embedding.pop_back();
+  cluster.Tokens("prefill-0", {token});
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kWorkerFailed);
+}
+
+}  // namespace
+}  // namespace baton::router
