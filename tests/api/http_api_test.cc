@@ -234,7 +234,7 @@ TEST_F(HttpApiTest, TemplatesAreToldWhatHuggingFaceTellsThem) {
                            "{{ messages[0].content }}",
                            "", "<eos>")
           .value());
-  submitter_.models = {model};
+  submitter_.served = {model};
   AnswerWith("a");
   const auto year_of = [](std::time_t now) {
     std::tm utc{};
@@ -260,7 +260,7 @@ TEST_F(HttpApiTest, TheTemplateSeesVariablesAndMembersOfMessages) {
                            "{% endfor %}{{ 'A' if add_generation_prompt }}",
                            "", "<eos>")
           .value());
-  submitter_.models = {model};
+  submitter_.served = {model};
   const std::string past =
       R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},)"
       R"({"type":"text","text":"b"}]},{"role":"assistant","content":null,"tool_calls":[)"
@@ -593,9 +593,9 @@ TEST_F(HttpApiTest, WhatIsWrongWithAConversationIsNamed) {
   EXPECT_NE(responder->body.find("at most 100000 JSON values"), std::string::npos)
       << responder->body;
   EXPECT_NE(responder->body.find("'documents'"), std::string::npos) << responder->body;
-  auto broken = std::make_shared<ModelInfo>(*submitter_.models[0]);
+  auto broken = std::make_shared<ModelInfo>(*submitter_.served[0]);
   broken->chat_template = nullptr;
-  submitter_.models = {broken};
+  submitter_.served = {broken};
   responder = Post(kChatPath, kHello + "}");
   EXPECT_EQ(responder->status, 400);
   EXPECT_NE(responder->body.find("a model that has a chat template"), std::string::npos);
@@ -626,7 +626,7 @@ TEST_F(HttpApiTest, ModelsAndHealth) {
   EXPECT_EQ(responder->status, 503);
   EXPECT_EQ(responder->body.find("No worker"), std::string::npos) << responder->body;
   EXPECT_NE(responder->body.find("draining"), std::string::npos) << responder->body;
-  submitter_.models.clear();
+  submitter_.served.clear();
   const auto chat = Post(kChatPath, kHello + "}");
   EXPECT_EQ(chat->status, 503) << "loading: not the client's mistake";
   EXPECT_EQ(Send("GET", "/v1/models/toy")->status, 404);
