@@ -322,12 +322,10 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const Serve
   spec.name = fmt::format("{}-{}", role, first_idx + idx);
   spec.model_fd = model.fd.get();
   spec.model_id = model.file.id;
-  spec.args = {"--router=" + router.at("grpc"),
-               "--worker-id=" + spec.name,
-               "--model=" + model.argument,
-               "--listen=127.0.0.1:0",
-               "--admin=127.0.0.1:0",
-               fmt::format("--threads={}", NumComputeThreads(threads))};
+  spec.args = {
+      "--router=" + router.at("grpc"), "--worker-id=" + spec.name,
+      "--model=" + model.argument,     "--listen=127.0.0.1:0",
+      "--admin=127.0.0.1:0",           fmt::format("--threads={}", NumComputeThreads(threads))};
   if (!f.colocate) spec.args.emplace_back("--kv-listen=127.0.0.1:0");
   // All workers of serve share a device, where a prefill worker's own copy in bf16 would take three
   // times what theirs do.
@@ -397,16 +395,18 @@ Status CheckServedNames(const ServeFlags& f, const std::vector<std::string>& ids
   }
   if (ids.size() == 1) return OkStatus();
   if (!names.NamesOf("", false).empty()) {
-    return InvalidArgument("--served-model-name {}: with several models say which one is meant: "
-                           "{}=NAME",
-                           f.router.served_names, ids.front());
+    return InvalidArgument(
+        "--served-model-name {}: with several models say which one is meant: "
+        "{}=NAME",
+        f.router.served_names, ids.front());
   }
   for (const std::string& id : ids) {
     for (const std::string& name : names.NamesOf(id, false)) {
       if (name == id || std::ranges::find(ids, name) == ids.end()) continue;
-      return InvalidArgument("--served-model-name: {} cannot be called {}, which is the id of "
-                             "another model here",
-                             id, name);
+      return InvalidArgument(
+          "--served-model-name: {} cannot be called {}, which is the id of "
+          "another model here",
+          id, name);
     }
   }
   return OkStatus();
@@ -427,9 +427,10 @@ Status CheckModels(const ServeFlags& f) {
   const int64_t num_models = std::ssize(f.models);
   const int64_t most = num_models * std::max(f.num_prefill, f.num_decode);
   if (num_models > 1 && most > kMaxWorkers) {
-    return InvalidArgument("{} models with --prefill {} and --decode {} each have more than {} "
-                           "workers of a role",
-                           num_models, f.num_prefill, f.num_decode, kMaxWorkers);
+    return InvalidArgument(
+        "{} models with --prefill {} and --decode {} each have more than {} "
+        "workers of a role",
+        num_models, f.num_prefill, f.num_decode, kMaxWorkers);
   }
   return OkStatus();
 }
@@ -445,9 +446,10 @@ StatusOr<std::vector<ServedModel>> ResolveModels(const ServeFlags& f, bool* is_u
     const auto check = [&](const ModelFile& file) {
       for (size_t j = 0; j < i; ++j) {
         if (ids[j] != file.id) continue;
-        usage = InvalidArgument("the models {} and {} have the same id {}: give one file or folder "
-                                "another name",
-                                f.models[j], f.models[i], QuotedForMessage(file.id));
+        usage = InvalidArgument(
+            "the models {} and {} have the same id {}: give one file or folder "
+            "another name",
+            f.models[j], f.models[i], QuotedForMessage(file.id));
         return usage;
       }
       ids.push_back(file.id);
@@ -457,8 +459,11 @@ StatusOr<std::vector<ServedModel>> ResolveModels(const ServeFlags& f, bool* is_u
     StatusOr<ModelFile> file = ResolveOrPullModel(f.models[i], check);
     *is_usage = !usage.ok();
     if (!file.ok()) return file.status();
-    ServedModel model{.argument = f.models[i], .file = *std::move(file), .fd = UniqueFd(),
-                      .workers = workers[i], .idx = static_cast<int64_t>(i)};
+    ServedModel model{.argument = f.models[i],
+                      .file = *std::move(file),
+                      .fd = UniqueFd(),
+                      .workers = workers[i],
+                      .idx = static_cast<int64_t>(i)};
     model.fd = OpenModel(model.file);
     models.push_back(std::move(model));
   }
@@ -490,11 +495,10 @@ std::string SharesText(const ServeFlags& f, const std::vector<ServedModel>& mode
     text += fmt::format("{}: {} of the threads, {}\n", model.file.id, model.workers.threads,
                         ThreadsLine(model.workers, lends));
   }
-  const std::string memory =
-      f.tuning.kv_memory.empty()
-          ? "the larger of 1 GiB and one sequence of --max-context"
-          : fmt::format("{} bytes, --kv-memory shared by {} models", f.tuning.kv_memory,
-                        models.size());
+  const std::string memory = f.tuning.kv_memory.empty()
+                                 ? "the larger of 1 GiB and one sequence of --max-context"
+                                 : fmt::format("{} bytes, --kv-memory shared by {} models",
+                                               f.tuning.kv_memory, models.size());
   return text + fmt::format("KV memory of each worker: {}\n", memory);
 }
 
@@ -566,10 +570,10 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const std::vector<ServedModel>
     Print("{}", shares);
     const std::string page =
         has_page ? fmt::format("  chat page {}://{}/ui", scheme, router.at("http")) : std::string();
-    const std::string what = models.size() == 1 ? models.front().file.id
-                                                : IdsOf(models, ", ") + ": the server";
-    Print("{} is ready: {}://{}/v1{}  grpc {}  admin http://{}\n", what, scheme,
-          router.at("http"), page, router.at("grpc"), router.at("admin"));
+    const std::string what =
+        models.size() == 1 ? models.front().file.id : IdsOf(models, ", ") + ": the server";
+    Print("{} is ready: {}://{}/v1{}  grpc {}  admin http://{}\n", what, scheme, router.at("http"),
+          page, router.at("grpc"), router.at("admin"));
     // For information: a server's work is done whether or not anybody can read of it.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       ::__fpurge(stdout);

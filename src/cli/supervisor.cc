@@ -180,9 +180,9 @@ bool Supervisor::AllAreLinked() const {
     const auto row =
         std::ranges::find(topology->workers, report.at("worker_id"), &TopWorker::worker_id);
     if (row == topology->workers.end() || !row->ready) return false;
-    return row->role != "prefill" || std::ranges::all_of(decodes[model], [&](const std::string& decode) {
-             return is_linked(*row, decode);
-           });
+    return row->role != "prefill" ||
+           std::ranges::all_of(decodes[model],
+                               [&](const std::string& decode) { return is_linked(*row, decode); });
   };
   return std::ranges::all_of(slots_, [&](const Slot& slot) {
     return std::ranges::all_of(slot.reports, [&](const ChildReport& report) {

@@ -97,7 +97,8 @@ void RegisterRequestMetrics(const MetricLabels& own, MetricsRegistry* registry,
   for (size_t i = 0; i < kNumRequestStages; ++i) {
     metrics->stage_seconds[i] = registry->AddHistogram(
         {"baton_stage_seconds", "Consecutive stages of a request; they sum to end-to-end."},
-        kStageBounds, Joined(own, {{"stage", std::string(StageName(static_cast<RequestStage>(i)))}}));
+        kStageBounds,
+        Joined(own, {{"stage", std::string(StageName(static_cast<RequestStage>(i)))}}));
   }
   for (size_t r = 0; r < kResumeReasonNames.size(); ++r) {
     for (size_t s = 0; s < kResumeSourceNames.size(); ++s) {

@@ -34,9 +34,8 @@ const BatonMetrics* ModelMetrics::Of(std::string_view model_id) const {
   return own == own_.end() ? process_ : &own->second;
 }
 
-void ModelMetrics::ForEach(
-    const std::function<void(const std::string& model_id, const BatonMetrics& metrics)>& visit)
-    const {
+void ModelMetrics::ForEach(const std::function<void(const std::string& model_id,
+                                                    const BatonMetrics& metrics)>& visit) const {
   for (const auto& [id, metrics] : own_) visit(id, metrics);
 }
 

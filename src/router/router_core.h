@@ -127,7 +127,7 @@ class RouterCore {
   // True once after each change of Models().
   bool TakeModelsChanged() { return leases_.TakeModelsChanged(); }
   // Of workers; its process adds the router's row.
-  Topology TopologyView(int64_t now_us) const { 
+  Topology TopologyView(int64_t now_us) const {
     return TopologyOf(state_.registry, state_.config.expected_models.size(), now_us);
   }
   // Each pair of live workers whose data connection is up or was, in the order of the topology; one

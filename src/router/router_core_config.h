@@ -57,7 +57,7 @@ struct RouterCoreConfig {
   // Ids of the models that are to be served: ready means a pool of each, and without one a model is
   // not unknown. At most kMaxKnownModels; empty = those that workers bring.
   std::vector<std::string> expected_models;
-  obs::MetricAliasSet metric_aliases;   // names that the metrics of each model have too
+  obs::MetricAliasSet metric_aliases;     // names that the metrics of each model have too
   ModelMetrics* model_metrics = nullptr;  // null: all models count together
   uint32_t max_prefix_entries = kMaxPrefixEntries;
   obs::SpanSink* spans =
