@@ -632,6 +632,38 @@ TEST_F(HttpApiTest, ModelsAndHealth) {
   EXPECT_EQ(Send("GET", "/v1/models/toy")->status, 404);
 }
 
+TEST_F(HttpApiTest, OfSeveralModelsARequestNamesOne) {
+  auto second = std::make_shared<ModelInfo>(*TestModel());
+  second->id = "second";
+  submitter_.directory = ModelDirectory({{.id = "gone", .names = {"gone"}, .is_expected = true},
+                                         {.id = "second", .names = {"second"}, .served = second},
+                                         {.id = "toy", .names = {"toy"}, .served = TestModel()}});
+  const std::string all = "'gone', 'second', 'toy'";
+  struct Case {
+    std::string model;
+    int status;
+    std::string said;
+  };
+  const Case cases[] = {{"", 400, all},
+                        {R"(,"model":"default")", 400, all},
+                        {R"(,"model":"no")", 404, all},
+                        {R"(,"model":"gone")", 503, "No worker is ready"}};
+  for (const Case& c : cases) {
+    for (const auto& responder :
+         {Post(kChatPath, kHello + c.model + "}"), Post("/apply-template", kHello + c.model + "}"),
+          Post("/tokenize", R"({"content":"hi")" + c.model + "}")}) {
+      EXPECT_EQ(responder->status, c.status) << c.model;
+      EXPECT_THAT(responder->body, HasSubstr(c.said));
+      EXPECT_EQ(responder->Header("Retry-After"), c.status == 503 ? "1" : "");
+    }
+  }
+  EXPECT_EQ(Post("/tokenize", R"({"content":"hi","model":"second"})")->status, 200);
+  const std::string list = Send("GET", "/v1/models")->body;
+  EXPECT_THAT(list, AllOf(HasSubstr(R"("id":"second")"), HasSubstr(R"("id":"toy")")));
+  EXPECT_EQ(Send("GET", "/v1/models/gone")->status, 503);
+  EXPECT_EQ(Send("GET", "/v1/models/no")->status, 404);
+}
+
 TEST_F(HttpApiTest, TextEndpoints) {
   auto responder = Post("/tokenize", R"({"content":"hi<eos>"})");
   EXPECT_EQ(responder->body, R"({"tokens":[104,105,60,101,111,115,62]})")
