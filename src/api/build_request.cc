@@ -33,7 +33,10 @@ using router::ContextLengthError;
 using router::ErrorCode;
 using router::FieldError;
 using router::GenerateRequest;
+using router::ModelDirectory;
+using router::ModelFound;
 using router::ModelInfo;
+using router::PlainError;
 using router::RequestError;
 using router::Submitter;
 using router::TenantOfKey;
@@ -439,23 +442,28 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
 
 std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, std::string_view id,
                                               RequestError* error) {
-  if (auto model = submitter.FindModel(id)) return model;
+  const std::shared_ptr<const ModelDirectory> models = submitter.models();
+  std::shared_ptr<const ModelInfo> model;
+  ModelFound found = models->Find(id, &model);
   // Ollama's clients add this tag to names without one.
   constexpr std::string_view kLatest = ":latest";
-  if (id.size() > kLatest.size() && id.ends_with(kLatest)) {
-    if (auto model = submitter.FindModel(id.substr(0, id.size() - kLatest.size()))) return model;
+  if (found == ModelFound::kUnknown && id.size() > kLatest.size() && id.ends_with(kLatest)) {
+    found = models->Find(id.substr(0, id.size() - kLatest.size()), &model);
   }
-  *error = RequestError{};
-  const size_t num_models = submitter.Models().size();
-  if (num_models == 0) {
-    error->code = ErrorCode::kNoWorkers;
-    error->retry_after_s = 1;
-  } else if (id.empty() || id == "default") {
-    *error = FieldError(ErrorCode::kMissingField, "model", "one of those that /v1/models lists");
-  } else {
-    *error = FieldError(ErrorCode::kModelNotFound, "model", "");
+  switch (found) {
+    case ModelFound::kServed:
+      break;
+    case ModelFound::kNoWorkers:
+      *error = PlainError(ErrorCode::kNoWorkers);
+      break;
+    case ModelFound::kNotOne:
+      *error = FieldError(ErrorCode::kMissingField, "model",
+                          fmt::format("one of {}", models->NameList()));
+      break;
+    case ModelFound::kUnknown:
+      *error = FieldError(ErrorCode::kModelNotFound, "model", models->NameList());
   }
-  return nullptr;
+  return model;
 }
 
 bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitter& submitter,

@@ -134,7 +134,8 @@ struct Arrival {
   std::string tenant;                         // of the API key; "" = the server asks for none
 };
 
-// The model of that name; null: `error` is 404, or 503 while no worker is there at all.
+// The model of that name; null: `error` is 404, 503 while the model or any has no workers, or 400
+// for "" and "default" where there are several.
 std::shared_ptr<const router::ModelInfo> ResolveModel(const router::Submitter& submitter,
                                                       std::string_view id,
                                                       router::RequestError* error);

@@ -127,7 +127,7 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
       return call;
     }
     CountAnswered(call->tenant, 200);
-    FillModels(parts_.submitter->Models(), response);
+    FillModels(parts_.submitter->models()->served(), response);
     call->End(grpc::Status::OK, response->ByteSizeLong());
     return call;
   }

@@ -93,6 +93,16 @@ RequestError NoPage() {
   return error;
 }
 
+// The value of the first field of `query` that begins with `name` ("model="); "" = there is none.
+std::string QueryValue(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::string_view field = query.substr(0, query.find('&'));
+    if (field.starts_with(name)) return PercentDecoded(field.substr(name.size()));
+    query.remove_prefix(std::min(field.size() + 1, query.size()));
+  }
+  return "";
+}
+
 }  // namespace
 
 HttpApi::HttpApi(const ApiParts& parts, std::function<void(Topology*)> complete_topology)
@@ -310,9 +320,9 @@ void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
     case ApiRoute::kTokenizerInfo:
       return GetTokenizerInfo(exchange);
     case ApiRoute::kOllamaTags:
-      return Send(exchange, OllamaTagsJson(submitter_->Models()), kJsonType);
+      return Send(exchange, OllamaTagsJson(submitter_->models()->served()), kJsonType);
     case ApiRoute::kOllamaPs:
-      return Send(exchange, OllamaPsJson(submitter_->Models()), kJsonType);
+      return Send(exchange, OllamaPsJson(submitter_->models()->served()), kJsonType);
     case ApiRoute::kOllamaVersion:
       return Send(exchange, OllamaVersionJson(), kJsonType);
     case ApiRoute::kOpenApi:
@@ -386,7 +396,8 @@ void HttpApi::GetHealth(Exchange& exchange) {
 
 void HttpApi::GetModels(Exchange& exchange) {
   const bool is_anthropic = exchange.surface->endpoint == Endpoint::kMessages;
-  const auto models = submitter_->Models();
+  const auto directory = submitter_->models();
+  const auto& models = directory->served();
   Send(exchange, is_anthropic ? MessagesModelsJson(models) : ModelsJson(models), kJsonType);
 }
 
@@ -398,13 +409,20 @@ void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
     return Send(exchange, is_anthropic ? MessagesModelJson(*model, name) : ModelJson(*model, name),
                 kJsonType);
   }
+  const bool waits = error.code == ErrorCode::kNoWorkers && !submitter_->models()->models().empty();
+  if (waits) return Refuse(exchange, error);
   // Looking up what is not there is 404, also while nothing is.
-  Refuse(exchange, FieldError(ErrorCode::kModelNotFound, "model", ""));
+  Refuse(exchange, UnknownModel());
+}
+
+RequestError HttpApi::UnknownModel() const {
+  return FieldError(ErrorCode::kModelNotFound, "model", submitter_->models()->NameList());
 }
 
 void HttpApi::GetTokenizerInfo(Exchange& exchange) {
   RequestError error;
-  const auto model = ResolveModel(*submitter_, "", &error);
+  const auto model =
+      ResolveModel(*submitter_, QueryValue(exchange.request.query, "model="), &error);
   if (model == nullptr) return Refuse(exchange, error);
   Send(exchange, TokenizerInfoJson(*model), kJsonType);
 }
@@ -514,7 +532,7 @@ std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const Json
     return nullptr;
   }
   if (is_given && value->AsString()->empty()) {
-    Refuse(exchange, FieldError(ErrorCode::kModelNotFound, "model", ""));
+    Refuse(exchange, UnknownModel());
     return nullptr;
   }
   if (is_given) id = *value->AsString();

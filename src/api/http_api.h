@@ -91,6 +91,7 @@ class HttpApi {
   void GetTopology(Exchange& exchange);
 
   void Refuse(Exchange& exchange, const router::RequestError& error);
+  router::RequestError UnknownModel() const;
   // An error as a whole answer in the exchange's form.
   http::HttpResponse ErrorOf(const Exchange& exchange, const router::RequestError& error) const;
   void Send(Exchange& exchange, std::string body, std::string_view content_type);

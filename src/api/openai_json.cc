@@ -254,7 +254,8 @@ void WriteModel(const ModelInfo& model, std::string_view name, JsonWriter* json)
   json->EndObject();
 }
 
-void WriteProcess(const ProcessView& process, JsonWriter* json) {
+// `has_model`: workers tell their model.
+void WriteProcess(const ProcessView& process, bool has_model, JsonWriter* json) {
   json->BeginObject();
   json->Key("role").String(process.role);
   json->Key("worker_id").String(process.worker_id);
@@ -265,6 +266,7 @@ void WriteProcess(const ProcessView& process, JsonWriter* json) {
   json->Key("admin").String(process.admin);
   json->Key("kv").String(process.kv);
   json->Key("ready").Bool(process.ready);
+  if (has_model && !process.model.empty()) json->Key("model").String(process.model);
   if (process.role == "router") {
     json->EndObject();
     return;
@@ -609,7 +611,9 @@ std::string ModelJson(const ModelInfo& model, std::string_view name) {
 std::string TopologyJson(const Topology& topology) {
   JsonWriter json;
   json.BeginObject().Key("model").String(topology.model).Key("processes").BeginArray();
-  for (const ProcessView& process : topology.processes) WriteProcess(process, &json);
+  for (const ProcessView& process : topology.processes) {
+    WriteProcess(process, topology.has_several_models, &json);
+  }
   json.EndArray().EndObject();
   return json.Take();
 }

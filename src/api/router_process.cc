@@ -236,6 +236,7 @@ Status RouterProcessImpl::Start() {
     keys_->Watch();
   }
   RouterCoreConfig core = config_.core;
+  core.metric_aliases = config_.metric_aliases;
   BATON_ASSIGN_OR_RETURN(std::optional<OtlpTarget> collector,
                          OtlpTargetAtStart(config_.otlp_endpoint, ProcessEnvironment));
   if (collector.has_value()) {

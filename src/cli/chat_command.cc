@@ -46,6 +46,7 @@ struct ChatFlags {
   int64_t max_tokens = 0;
   int64_t seed = -1;
   std::string api_key_env;  // of `chat` alone
+  std::string model;        // of `chat` alone; "" = the only one
 };
 
 void DeclareChat(FlagSet& flags, ChatFlags& f) {
@@ -72,6 +73,7 @@ StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
     if (key == nullptr) return InvalidArgument("--api-key-env {} is not set", f.api_key_env);
     options.api_key = key;
   }
+  options.model = f.model;
   options.system = f.system;
   options.max_tokens = f.max_tokens;
   options.seed = f.seed;
@@ -396,7 +398,8 @@ int RunChat(const std::vector<std::string>& args) {
   for (const char* name : {"--admin", "--http", "--host", "--port", "--base-url", "--server"}) {
     flags.AddHint(name, "chat takes the HTTP address: --url HOST:PORT");
   }
-  flags.AddHint("--model", "a chat is with the model of the server at --url HOST:PORT");
+  flags.Add("--model", f.model,
+            "the model to ask, by a name of the server's /v1/models; not needed where it has one");
   DeclareChat(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<ChatOptions> options = BuildOptions(flags, f, url);

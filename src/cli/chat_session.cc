@@ -225,6 +225,7 @@ std::string ChatSession::RequestBody(const std::string& question) const {
                {"stream", true},
                {"stream_options", {{"include_usage", true}}},
                {"temperature", options_.temperature}};
+  if (!options_.model.empty()) body["model"] = options_.model;
   if (options_.max_tokens > 0) body["max_completion_tokens"] = options_.max_tokens;
   if (options_.seed >= 0) body["seed"] = options_.seed;
   return body.dump(-1, ' ', false, json::error_handler_t::replace);

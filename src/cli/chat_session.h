@@ -34,6 +34,7 @@ Status CheckChatText(std::string_view text);
 struct ChatOptions {
   HttpUrl url;          // of the server; a path is put before /v1
   std::string api_key;  // "" = none is sent
+  std::string model;    // "" = the server's only one
   std::string system;   // "" = the template's own
   double temperature = 0.0;
   int64_t max_tokens = 0;  // 0 = up to the context

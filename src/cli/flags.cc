@@ -95,6 +95,11 @@ void FlagSet::Add(const std::string& flag, std::vector<std::string>& values,
   app_->add_option(flag, values, help)->delimiter(',');
 }
 
+void FlagSet::AddWhole(const std::string& flag, std::vector<std::string>& values,
+                       const std::string& help) {
+  app_->add_option(flag, values, help);
+}
+
 void FlagSet::AddFile(const std::string& flag, std::string& value, const std::string& help) {
   Add(flag, value, help);
   app_->get_option(flag)->check([](const std::string& path) -> std::string {

@@ -38,6 +38,9 @@ class FlagSet {
   // `flag` with dashes ("--kv-memory"), or a bare name for a positional argument ("MODEL").
   void Add(const std::string& flag, std::string& value, const std::string& help);
   void Add(const std::string& flag, std::vector<std::string>& values, const std::string& help);
+  // As the list above, and a value may hold commas: each is given by a flag, or an argument, of its
+  // own.
+  void AddWhole(const std::string& flag, std::vector<std::string>& values, const std::string& help);
   // A path; given as "", as by a variable that is not set, it is a usage error.
   void AddFile(const std::string& flag, std::string& value, const std::string& help);
   // HOST:PORT (base/host_port.h); "" stays what it is by default. Each of the list for the second.

@@ -14,6 +14,7 @@
 #include "src/cli/site_flags.h"
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
+#include "src/router/known_models.h"
 
 namespace baton::cli {
 
@@ -41,6 +42,9 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   flags.AddAddress("--http", f.config.http_address, "address of the OpenAI-compatible API");
   flags.AddAddress("--admin", f.config.admin_address, "address for health and metrics");
   DeclareRouterTuning(flags, f.tuning);
+  flags.AddWhole("--expect-model", f.config.core.expected_models,
+                 "id of a model that workers will bring; may be repeated: the router is ready when "
+                 "each has a pool, and answers 503 for one without, not 404");
   flags.Add("--drain-timeout", f.drain_timeout_s, {0, limits::kMaxDrainTimeoutS},
             "seconds that running streams get after SIGTERM, behind the 5 s in which new ones are "
             "still accepted");
@@ -72,6 +76,13 @@ int RunRouter(const std::vector<std::string>& args) {
   if (!level.ok()) return Fail("router", level.status(), kExitUsage);
   if (const Status s = ApplyRouterTuning(f.tuning, f.config); !s.ok()) {
     return Fail("router", s, kExitUsage);
+  }
+  if (const size_t num = f.config.core.expected_models.size(); num > router::kMaxKnownModels) {
+    return Fail("router",
+                InvalidArgument("--expect-model is given {} times, and at most {} models may be "
+                                "expected",
+                                num, router::kMaxKnownModels),
+                kExitUsage);
   }
   if (const Status s = CheckTelemetry(f.telemetry); !s.ok()) return Fail("router", s, kExitUsage);
   StatusOr<SiteRules> sites = SitesOf(f.sites);

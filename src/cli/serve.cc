@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 
 #include "src/base/errno_text.h"
@@ -23,6 +24,7 @@
 #include "src/base/print.h"
 #include "src/base/quoted_text.h"
 #include "src/base/random.h"
+#include "src/base/size_text.h"
 #include "src/base/unique_fd.h"
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
@@ -59,7 +61,7 @@ constexpr int64_t kMinSilenceTimeoutS = 10;
 
 // Flags of serve.
 struct ServeFlags {
-  std::string model;
+  std::vector<std::string> models;
   int64_t num_prefill = 1;
   int64_t num_decode = 1;
   std::string http = "127.0.0.1:8080";
@@ -116,10 +118,11 @@ void Explain(FlagSet& flags) {
 }
 
 void Declare(FlagSet& flags, ServeFlags& f) {
-  flags.Add("MODEL", f.model,
-            "a .gguf file, a Hugging Face folder or a catalogue name (smollm2:135m)");
-  flags.Add("--prefill", f.num_prefill, {0, kMaxWorkers}, "prefill workers");
-  flags.Add("--decode", f.num_decode, {1, kMaxWorkers}, "decode workers");
+  flags.AddWhole("MODEL", f.models,
+                 "a .gguf file, a Hugging Face folder or a catalogue name (smollm2:135m); several "
+                 "are served behind one router, and share --threads and --kv-memory equally");
+  flags.Add("--prefill", f.num_prefill, {0, kMaxWorkers}, "prefill workers of each model");
+  flags.Add("--decode", f.num_decode, {1, kMaxWorkers}, "decode workers of each model");
   flags.AddAddress("--http", f.http, "address of the OpenAI-compatible API");
   flags.AddAddress("--grpc", f.grpc, "address of the gRPC API");
   flags.AddAddress("--admin", f.admin, "address of the router's health and metrics");
@@ -182,7 +185,8 @@ Status CheckSupported(const ServeFlags& f) {
     return InvalidArgument("--silence-timeout {}: give at least {} s, or 0 for never",
                            f.silence_timeout_s, kMinSilenceTimeoutS);
   }
-  const bool has_one_worker = f.router.mode == "aggregated" && f.num_decode == 1;
+  const bool has_one_worker =
+      f.router.mode == "aggregated" && f.num_decode == 1 && f.models.size() == 1;
   if (f.tuning.tensor_parallel != "1" && f.tuning.device != "simt" && !has_one_worker) {
     return InvalidArgument(
         "--tensor-parallel {} needs GPUs of its own for each worker, and serve's workers share "
@@ -283,23 +287,45 @@ void RestoreSecret(const std::string& path, const std::string& secret) {
   if (!status.ok()) PrintToStderr("{}\n", std::string(status.message()));
 }
 
-ServeWorkers WorkersOf(const ServeFlags& f) {
-  return {.num_prefill = f.num_prefill, .num_decode = f.num_decode, .threads = f.threads};
+// The workers of each model.
+std::vector<ServeWorkers> WorkersOf(const ServeFlags& f) {
+  return ShareAmongModels(
+      {.num_prefill = f.num_prefill, .num_decode = f.num_decode, .threads = f.threads},
+      f.models.size());
 }
 
-ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const std::string& role,
-                     int64_t idx) {
-  const ThreadShare share = ShareThreads(WorkersOf(f));
-  const int64_t threads = role == "prefill" ? share.prefill : share.decode;
+// A model that is served: its argument, its file, its descriptor and its workers.
+struct ServedModel {
+  std::string argument;
+  ModelFile file;
+  UniqueFd fd;  // not valid: see OpenModel
+  ServeWorkers workers;
+  int64_t idx = 0;  // its place among the models: workers of all models have names of their own
+};
+
+// --kv-memory of one worker: several models share what each worker of one would have.
+Status ShareKvMemory(ServeFlags& f) {
+  if (f.models.size() < 2 || f.tuning.kv_memory.empty()) return OkStatus();
+  BATON_ASSIGN_OR_RETURN(const uint64_t bytes, ParseSize(f.tuning.kv_memory));
+  f.tuning.kv_memory = std::to_string(bytes / f.models.size());
+  return OkStatus();
+}
+
+ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const ServedModel& model,
+                     const std::string& role, int64_t idx) {
+  const bool is_prefill = role == "prefill";
+  const ThreadShare share = ShareThreads(model.workers);
+  const int64_t threads = is_prefill ? share.prefill : share.decode;
+  const int64_t first_idx = model.idx * (is_prefill ? f.num_prefill : f.num_decode);
   ChildSpec spec;
   spec.role = role;
-  spec.name = fmt::format("{}-{}", role, idx);
-  spec.args = {"--router=" + router.at("grpc"),
-               "--worker-id=" + spec.name,
-               "--model=" + f.model,
-               "--listen=127.0.0.1:0",
-               "--admin=127.0.0.1:0",
-               fmt::format("--threads={}", NumComputeThreads(threads))};
+  spec.name = fmt::format("{}-{}", role, first_idx + idx);
+  spec.model_fd = model.fd.get();
+  spec.model_id = model.file.id;
+  spec.args = {
+      "--router=" + router.at("grpc"), "--worker-id=" + spec.name,
+      "--model=" + model.argument,     "--listen=127.0.0.1:0",
+      "--admin=127.0.0.1:0",           fmt::format("--threads={}", NumComputeThreads(threads))};
   if (!f.colocate) spec.args.emplace_back("--kv-listen=127.0.0.1:0");
   // All workers of serve share a device, where a prefill worker's own copy in bf16 would take three
   // times what theirs do.
@@ -311,34 +337,42 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const std::
   return spec;
 }
 
-std::vector<ChildSpec> WorkerSpecs(const ServeFlags& f, const ChildReport& router) {
-  std::vector<ChildSpec> specs;
-  specs.reserve(static_cast<size_t>(f.num_prefill + f.num_decode));
-  for (int64_t i = 0; i < f.num_prefill; ++i) specs.push_back(WorkerSpec(f, router, "prefill", i));
+// The workers of one model, appended to `specs`.
+void AddWorkerSpecs(const ServeFlags& f, const ChildReport& router, const ServedModel& model,
+                    std::vector<ChildSpec>* specs) {
   if (f.colocate) {
-    ChildSpec& both = specs.front();
-    const int64_t threads = NumComputeThreads(ShareThreads(WorkersOf(f)).decode);
-    both.args.emplace_back("--colocate-decode=decode-0");
+    ChildSpec both = WorkerSpec(f, router, model, "prefill", 0);
+    const std::string decode = fmt::format("decode-{}", model.idx);
+    const int64_t threads = NumComputeThreads(ShareThreads(model.workers).decode);
+    both.args.push_back("--colocate-decode=" + decode);
     both.args.push_back(fmt::format("--colocate-threads={}", threads));
-    both.name += "+decode-0";
+    both.name += "+" + decode;
     both.num_reports = 2;
-    return specs;
+    specs->push_back(std::move(both));
+    return;
   }
-  for (int64_t i = 0; i < f.num_decode; ++i) specs.push_back(WorkerSpec(f, router, "decode", i));
-  return specs;
+  for (int64_t i = 0; i < f.num_prefill; ++i) {
+    specs->push_back(WorkerSpec(f, router, model, "prefill", i));
+  }
+  for (int64_t i = 0; i < f.num_decode; ++i) {
+    specs->push_back(WorkerSpec(f, router, model, "decode", i));
+  }
 }
 
 // Asks the server for a prompt, and says on stderr when it cannot make one of a conversation: a
 // model without a chat template, or with a broken one, is served all the same. The supervisor's
 // thread waits for the answer: before clients know of the server, and for half a second.
-void WarnWithoutChat(const std::string& http_address) {
+void WarnWithoutChat(const std::string& http_address, const std::string& model) {
   HttpClientRequest request;
   const StatusOr<HttpUrl> url = ParseHttpUrl("http://" + http_address + "/apply-template");
   if (!url.ok()) return;
   request.url = *url;
   request.method = "POST";
   request.headers["Content-Type"] = "application/json";
-  request.body = R"({"messages":[{"role":"user","content":"Hello"}]})";
+  const nlohmann::json question = {{"role", "user"}, {"content", "Hello"}};
+  nlohmann::json body = {{"messages", nlohmann::json::array({question})}};
+  if (!model.empty()) body["model"] = model;
+  request.body = body.dump();
   request.connect_timeout_ms = 500;
   request.idle_timeout_ms = 500;
   const StatusOr<HttpClientResponse> response = HttpCall(request);
@@ -350,15 +384,96 @@ void WarnWithoutChat(const std::string& http_address) {
         has_reason ? answer[at].get<std::string>() : response->body);
 }
 
-// Names are given to the model that is served, and to no other one.
-Status CheckServedNames(const ServeFlags& f, const std::string& model_id) {
+// Names are given to models that are served, and to no other one. `ids`: of all of them.
+Status CheckServedNames(const ServeFlags& f, const std::vector<std::string>& ids) {
   BATON_ASSIGN_OR_RETURN(const ServedNames names, ServedNames::Parse(f.router.served_names));
+  const std::string all = absl::StrJoin(ids, ", ");
   for (const std::string& other : names.Models()) {
-    if (other == model_id) continue;
-    return InvalidArgument("--served-model-name: {} is not served, {} is", QuotedForMessage(other),
-                           model_id);
+    if (std::ranges::find(ids, other) != ids.end()) continue;
+    return InvalidArgument("--served-model-name: {} is not served, {} {}", QuotedForMessage(other),
+                           all, ids.size() == 1 ? "is" : "are");
+  }
+  if (ids.size() == 1) return OkStatus();
+  if (!names.NamesOf("", false).empty()) {
+    return InvalidArgument(
+        "--served-model-name {}: with several models say which one is meant: "
+        "{}=NAME",
+        f.router.served_names, ids.front());
+  }
+  for (const std::string& id : ids) {
+    for (const std::string& name : names.NamesOf(id, false)) {
+      if (name == id || std::ranges::find(ids, name) == ids.end()) continue;
+      return InvalidArgument(
+          "--served-model-name: {} cannot be called {}, which is the id of "
+          "another model here",
+          id, name);
+    }
   }
   return OkStatus();
+}
+
+// InvalidArgument: there is no model, one is given twice, or there are more workers than may be.
+Status CheckModels(const ServeFlags& f) {
+  if (f.models.empty()) {
+    return InvalidArgument("MODEL is missing: a .gguf file, a model folder or smollm2:135m");
+  }
+  for (size_t i = 0; i < f.models.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (f.models[i] != f.models[j]) continue;
+      return InvalidArgument("MODEL {} is given twice, as argument {} and as argument {}",
+                             f.models[i], j + 1, i + 1);
+    }
+  }
+  const int64_t num_models = std::ssize(f.models);
+  const int64_t most = num_models * std::max(f.num_prefill, f.num_decode);
+  if (num_models > 1 && most > kMaxWorkers) {
+    return InvalidArgument(
+        "{} models with --prefill {} and --decode {} each have more than {} "
+        "workers of a role",
+        num_models, f.num_prefill, f.num_decode, kMaxWorkers);
+  }
+  return OkStatus();
+}
+
+// Resolves or fetches each model. `*is_usage`: the error is one of the command line.
+StatusOr<std::vector<ServedModel>> ResolveModels(const ServeFlags& f, bool* is_usage) {
+  std::vector<ServedModel> models;
+  const std::vector<ServeWorkers> workers = WorkersOf(f);
+  std::vector<std::string> ids;
+  for (size_t i = 0; i < f.models.size(); ++i) {
+    // Before gigabytes are fetched.
+    Status usage;
+    const auto check = [&](const ModelFile& file) {
+      for (size_t j = 0; j < i; ++j) {
+        if (ids[j] != file.id) continue;
+        usage = InvalidArgument(
+            "the models {} and {} have the same id {}: give one file or folder "
+            "another name",
+            f.models[j], f.models[i], QuotedForMessage(file.id));
+        return usage;
+      }
+      ids.push_back(file.id);
+      if (ids.size() == f.models.size()) usage = CheckServedNames(f, ids);
+      return usage;
+    };
+    StatusOr<ModelFile> file = ResolveOrPullModel(f.models[i], check);
+    *is_usage = !usage.ok();
+    if (!file.ok()) return file.status();
+    ServedModel model{.argument = f.models[i],
+                      .file = *std::move(file),
+                      .fd = UniqueFd(),
+                      .workers = workers[i],
+                      .idx = static_cast<int64_t>(i)};
+    model.fd = OpenModel(model.file);
+    models.push_back(std::move(model));
+  }
+  return models;
+}
+
+std::string IdsOf(const std::vector<ServedModel>& models, std::string_view separator) {
+  std::vector<std::string> ids;
+  for (const ServedModel& model : models) ids.push_back(model.file.id);
+  return absl::StrJoin(ids, separator);
 }
 
 // The cores that the workers share; null when each keeps its own.
@@ -370,6 +485,21 @@ std::unique_ptr<CoreBudget> SharedCores(const ServeFlags& f) {
   Print(stderr, "warning: cores are not lent, each worker keeps its own: {}\n",
         std::string(budget.status().message()));
   return nullptr;
+}
+
+// How threads and KV memory are shared, a line each; of one model the threads alone.
+std::string SharesText(const ServeFlags& f, const std::vector<ServedModel>& models, bool lends) {
+  if (models.size() == 1) return ThreadsLine(models.front().workers, lends) + "\n";
+  std::string text;
+  for (const ServedModel& model : models) {
+    text += fmt::format("{}: {} of the threads, {}\n", model.file.id, model.workers.threads,
+                        ThreadsLine(model.workers, lends));
+  }
+  const std::string memory = f.tuning.kv_memory.empty()
+                                 ? "the larger of 1 GiB and one sequence of --max-context"
+                                 : fmt::format("{} bytes, --kv-memory shared by {} models",
+                                               f.tuning.kv_memory, models.size());
+  return text + fmt::format("KV memory of each worker: {}\n", memory);
 }
 
 // Gives each worker its place in the budget, and takes the cores of those that have ended.
@@ -390,11 +520,12 @@ void LendCores(CoreBudget* budget, SupervisorConfig* config) {
   };
 }
 
-SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const RunFolder& folder,
-                             int model_fd, CoreBudget* budget) {
+SupervisorConfig BuildConfig(const ServeFlags& f, const std::vector<ServedModel>& models,
+                             const RunFolder& folder, CoreBudget* budget) {
   SupervisorConfig config;
   config.run_dir = folder.path();
-  config.model_id = model.id;
+  config.model_id = IdsOf(models, ",");
+  config.has_several_models = models.size() > 1;
   config.drain_timeout_s = f.tuning.drain_timeout_s;
   config.silence_timeout_s = f.silence_timeout_s;
   const std::string& dir = folder.path();
@@ -406,35 +537,43 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const ModelFile& model, const 
                         fmt::format("--drain-timeout={}", f.tuning.drain_timeout_s),
                         "--cluster-secret-file=" + f.tuning.secret_file,
                         "--log-level=" + f.tuning.log_level};
+  for (const ServedModel& model : models) {
+    config.router.args.push_back("--expect-model=" + model.file.id);
+  }
   AppendRouterTuning(f.router, config.router.args);
   AppendTls(f.tuning.tls, config.router.args);
   AppendTelemetry(f.telemetry, config.router.args);
   AppendSites(f.sites, config.router.args);
-  config.workers = [f, dir, model_fd, id = model.id](const ChildReport& router) {
-    std::vector<ChildSpec> specs = WorkerSpecs(f, router);
-    for (ChildSpec& spec : specs) {
-      spec.log_file = fmt::format("{}/{}.log", dir, spec.name);
-      spec.model_fd = model_fd;
-      spec.model_id = id;
-    }
+  config.workers = [f, dir, &models](const ChildReport& router) {
+    std::vector<ChildSpec> specs;
+    for (const ServedModel& model : models) AddWorkerSpecs(f, router, model, &specs);
+    for (ChildSpec& spec : specs) spec.log_file = fmt::format("{}/{}.log", dir, spec.name);
     return specs;
   };
   if (budget != nullptr) LendCores(budget, &config);
-  const std::string threads = ThreadsLine(WorkersOf(f), budget != nullptr);
+  const std::string shares = SharesText(f, models, budget != nullptr);
   const std::string scheme = f.router.tls_http == "on" ? "https" : "http";
   // Asking needs a key, or an authority that signs for this address.
   const bool may_ask = f.router.api_keys.empty() && scheme == "http";
-  config.on_ready = [model, threads, scheme, may_ask, has_page = f.router.ui == "on"](
+  config.on_ready = [&models, shares, scheme, may_ask, has_page = f.router.ui == "on",
+                     names = *ServedNames::Parse(f.router.served_names)](
                         const ChildReport& router, const std::vector<ChildReport>& workers) {
-    if (may_ask) WarnWithoutChat(router.at("http"));
+    // A model with names of its own goes by them alone; the only one goes by none.
+    for (const ServedModel& model : models) {
+      const std::vector<std::string> own = names.NamesOf(model.file.id, false);
+      const std::string name = own.empty() ? model.file.id : own.front();
+      if (may_ask) WarnWithoutChat(router.at("http"), models.size() == 1 ? "" : name);
+    }
     for (const ChildReport& worker : workers) {
       Print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"), worker.at("device"));
     }
-    Print("{}\n", threads);
+    Print("{}", shares);
     const std::string page =
         has_page ? fmt::format("  chat page {}://{}/ui", scheme, router.at("http")) : std::string();
-    Print("{} is ready: {}://{}/v1{}  grpc {}  admin http://{}\n", model.id, scheme,
-          router.at("http"), page, router.at("grpc"), router.at("admin"));
+    const std::string what =
+        models.size() == 1 ? models.front().file.id : IdsOf(models, ", ") + ": the server";
+    Print("{} is ready: {}://{}/v1{}  grpc {}  admin http://{}\n", what, scheme, router.at("http"),
+          page, router.at("grpc"), router.at("admin"));
     // For information: a server's work is done whether or not anybody can read of it.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       ::__fpurge(stdout);
@@ -452,10 +591,8 @@ int RunServe(const std::vector<std::string>& args) {
   ServeFlags f;
   Declare(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
-  if (f.model.empty()) {
-    return Fail("serve",
-                InvalidArgument("MODEL is missing: a .gguf file, a model folder or smollm2:135m"),
-                kExitUsage);
+  if (const Status status = CheckModels(f); !status.ok()) {
+    return Fail("serve", status, kExitUsage);
   }
   if (const Status status = CheckSupported(f); !status.ok()) {
     return Fail("serve", status, kExitUsage);
@@ -475,13 +612,12 @@ int RunServe(const std::vector<std::string>& args) {
   StatusOr<std::string> own_secret = NewSecret();
   if (!f.tuning.secret_file.empty()) own_secret = ReadClusterSecret(f.tuning.secret_file);
   if (!own_secret.ok()) return Fail("serve", own_secret.status());
-  // Before gigabytes are fetched.
-  Status names;
-  const StatusOr<ModelFile> model = ResolveOrPullModel(f.model, [&](const ModelFile& file) {
-    names = CheckServedNames(f, file.id);
-    return names;
-  });
-  if (!model.ok()) return Fail("serve", model.status(), names.ok() ? kExitFailure : kExitUsage);
+  bool is_usage = false;
+  const StatusOr<std::vector<ServedModel>> models = ResolveModels(f, &is_usage);
+  if (!models.ok()) return Fail("serve", models.status(), is_usage ? kExitUsage : kExitFailure);
+  if (const Status shared = ShareKvMemory(f); !shared.ok()) {
+    return Fail("serve", shared, kExitUsage);
+  }
   RunFolder folder(f.run_dir);
   if (const Status status = folder.Create(); !status.ok()) return Fail("serve", status);
   const std::string secret_copy = folder.path() + "/cluster-secret";
@@ -498,9 +634,8 @@ int RunServe(const std::vector<std::string>& args) {
   if (f.router.mode == "disagg" && f.num_prefill == 0) {
     Print(stderr, "--prefill 0: decode workers compute the prompts (path=local)\n");
   }
-  const UniqueFd model_file = OpenModel(*model);
   const std::unique_ptr<CoreBudget> budget = SharedCores(f);
-  SupervisorConfig config = BuildConfig(f, *model, folder, model_file.get(), budget.get());
+  SupervisorConfig config = BuildConfig(f, *models, folder, budget.get());
   config.before_restart = [path = f.tuning.secret_file, secret = *own_secret] {
     RestoreSecret(path, secret);
   };

@@ -54,9 +54,26 @@ std::vector<uint32_t> HomeCores(const ServeWorkers& workers) {
   return cores;
 }
 
-StatusOr<std::unique_ptr<CoreBudget>> MakeCoreBudget(const ServeWorkers& workers) {
-  const std::vector<uint32_t> cores = HomeCores(workers);
-  if (cores.empty()) return std::unique_ptr<CoreBudget>();
+std::vector<ServeWorkers> ShareAmongModels(const ServeWorkers& all, size_t num_models) {
+  std::vector<ServeWorkers> models(num_models, all);
+  if (num_models == 1) return models;
+  const auto num = static_cast<int64_t>(num_models);
+  const int64_t total = TotalThreads(all);
+  for (int64_t i = 0; i < num; ++i) {
+    const int64_t share = total / num + (i < total % num ? 1 : 0);
+    models[static_cast<size_t>(i)].threads = std::max<int64_t>(1, share);
+  }
+  return models;
+}
+
+StatusOr<std::unique_ptr<CoreBudget>> MakeCoreBudget(const std::vector<ServeWorkers>& models) {
+  std::vector<uint32_t> cores;
+  for (const ServeWorkers& workers : models) {
+    const std::vector<uint32_t> own = HomeCores(workers);
+    // A model that can lend nothing has more workers than threads: cores are short for all.
+    if (own.empty()) return std::unique_ptr<CoreBudget>();
+    cores.insert(cores.end(), own.begin(), own.end());
+  }
   return CoreBudget::Create(cores);
 }
 

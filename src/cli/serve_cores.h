@@ -13,12 +13,16 @@
 
 namespace baton::cli {
 
-// The workers of a server, and the threads of all of them together.
+// The workers of one model of a server, and the threads of all of them together.
 struct ServeWorkers {
   int64_t num_prefill = 1;
   int64_t num_decode = 1;
   int64_t threads = 0;  // 0 = one per processor
 };
+
+// The workers of each of `num_models` models, when `all.threads` are shared equally: what is left
+// over goes to the first models, and each model has at least one.
+std::vector<ServeWorkers> ShareAmongModels(const ServeWorkers& all, size_t num_models);
 
 // Compute threads of each worker of a role.
 struct ThreadShare {
@@ -35,8 +39,10 @@ ThreadShare ShareThreads(const ServeWorkers& workers);
 // nothing can be lent: one worker, or not more threads than workers need to have one each.
 std::vector<uint32_t> HomeCores(const ServeWorkers& workers);
 
-// The budget of these workers; null when nothing can be lent. Fails as CoreBudget::Create.
-StatusOr<std::unique_ptr<device::CoreBudget>> MakeCoreBudget(const ServeWorkers& workers);
+// The budget of the workers of all models, one model's after the other's; null when nothing can be
+// lent. Fails as CoreBudget::Create.
+StatusOr<std::unique_ptr<device::CoreBudget>> MakeCoreBudget(
+    const std::vector<ServeWorkers>& models);
 
 // "compute threads: 1 a prefill worker, 1 a decode worker (2 processors, a CPU quota of 1.0); a
 // worker without work lends its own".

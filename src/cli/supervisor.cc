@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -160,10 +161,11 @@ bool Supervisor::AllAreLinked() const {
   if (!text.ok()) return false;
   const StatusOr<TopSnapshot> topology = ReadTopTopology(*text);
   if (!topology.ok()) return false;
-  std::vector<std::string> decodes;
+  std::map<std::string, std::vector<std::string>> decodes;  // by model
   for (const Slot& slot : slots_) {
     for (const ChildReport& report : slot.reports) {
-      if (report.at("role") == "decode") decodes.push_back(report.at("worker_id"));
+      if (report.at("role") != "decode") continue;
+      decodes[slot.spec.model_id].push_back(report.at("worker_id"));
     }
   }
   // Workers that somebody else started may be there too.
@@ -173,17 +175,20 @@ bool Supervisor::AllAreLinked() const {
     return std::ranges::any_of(prefill.links, leads_there) ||
            std::ranges::any_of(prefill.not_paired, never_will);
   };
-  const auto is_done = [&](const ChildReport& report) {
+  const auto is_done = [&](const std::string& model, const ChildReport& report) {
     if (report.at("role") == "router") return true;
     const auto row =
         std::ranges::find(topology->workers, report.at("worker_id"), &TopWorker::worker_id);
     if (row == topology->workers.end() || !row->ready) return false;
-    return row->role != "prefill" || std::ranges::all_of(decodes, [&](const std::string& decode) {
-             return is_linked(*row, decode);
-           });
+    return row->role != "prefill" ||
+           std::ranges::all_of(decodes[model],
+                               [&](const std::string& decode) { return is_linked(*row, decode); });
   };
-  return std::ranges::all_of(
-      slots_, [&](const Slot& slot) { return std::ranges::all_of(slot.reports, is_done); });
+  return std::ranges::all_of(slots_, [&](const Slot& slot) {
+    return std::ranges::all_of(slot.reports, [&](const ChildReport& report) {
+      return is_done(slot.spec.model_id, report);
+    });
+  });
 }
 
 Status Supervisor::WaitUntilReady() {
@@ -419,7 +424,11 @@ void Supervisor::WriteTopology() {
   for (const Slot& slot : slots_) {
     if (!slot.process || !slot.has_reported()) continue;
     for (const ChildReport& report : slot.reports) {
-      root["processes"].push_back(TopologyRow(report, slot.process->pid()));
+      nlohmann::ordered_json row = TopologyRow(report, slot.process->pid());
+      if (config_.has_several_models && slot.spec.role != "router") {
+        row["model"] = slot.spec.model_id;
+      }
+      root["processes"].push_back(std::move(row));
     }
   }
   const std::string path = config_.run_dir + "/topology.json";

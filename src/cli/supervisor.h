@@ -33,7 +33,8 @@ namespace baton::cli {
 // The facts that the parent needs.
 struct SupervisorConfig {
   std::string run_dir;   // must exist
-  std::string model_id;  // for topology.json
+  std::string model_id;  // for topology.json; of several models their ids with commas between
+  bool has_several_models = false;  // each worker's row says of which one it is
   int64_t drain_timeout_s = 60;
   int64_t silence_timeout_s = 15;  // 0 = a child that is silent is left alone
   // Given the router's report, the workers to start.

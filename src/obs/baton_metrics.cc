@@ -4,6 +4,8 @@
 #include <numeric>
 #include <string>
 
+#include "src/obs/model_metrics.h"
+
 namespace baton::obs {
 namespace {
 
@@ -48,46 +50,35 @@ void BatonMetrics::ObserveLifetime(const RequestLifetime& lifetime, RequestFinis
 
 namespace {
 
-void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
+// `own` and `more`, in this order.
+MetricLabels Joined(const MetricLabels& own, MetricLabels more) {
+  more.insert(more.begin(), own.begin(), own.end());
+  return more;
+}
+
+// The metrics of requests. `own`: labels of all their series.
+void RegisterRequestMetrics(const MetricLabels& own, MetricsRegistry* registry,
+                            BatonMetrics* metrics) {
   for (size_t i = 0; i < kRequestCodes.size(); ++i) {
     metrics->requests_total[i] = registry->AddCounter(
         {"baton_requests_total", "Finished requests by HTTP status, of both APIs."},
-        {{"code", std::to_string(kRequestCodes[i])}});
+        Joined(own, {{"code", std::to_string(kRequestCodes[i])}}));
   }
   for (size_t i = 0; i < kFinishReasonNames.size(); ++i) {
     metrics->choices_finished_total[i] = registry->AddCounter(
         {"baton_choices_finished_total", "Choices of finished requests by what ended them."},
-        {{"reason", std::string(kFinishReasonNames[i])}});
+        Joined(own, {{"reason", std::string(kFinishReasonNames[i])}}));
   }
   metrics->requests_running =
-      registry->AddGauge({"baton_requests_running", "Requests being computed or streamed."});
+      registry->AddGauge({"baton_requests_running", "Requests being computed or streamed."}, own);
   metrics->requests_waiting = registry->AddGauge(
-      {"baton_requests_waiting", "Requests admitted to a queue and not started."});
-  metrics->predicted_wait_seconds = registry->AddGauge(
-      {"baton_predicted_wait_seconds",
-       "Time that a new request would wait for its place, as fast as its queue moves now."});
-  metrics->batch_limit = registry->AddGauge(
-      {"baton_batch_limit",
-       "Streams that run at once at most: more add little throughput by the measured steps; on a "
-       "router, of all its decode workers."});
-  for (size_t i = 0; i < kEarlyRefusalNames.size(); ++i) {
-    metrics->early_refusals_total[i] = registry->AddCounter(
-        {"baton_early_refusals_total",
-         "Requests refused before they had waited: the predicted wait exceeds --queue-wait-ms "
-         "(queue_wait) or what their deadline leaves (queue_deadline), or the answer takes longer "
-         "than that (deadline)."},
-        {{"reason", std::string(kEarlyRefusalNames[i])}});
-  }
-  metrics->requests_waiting_numerics =
-      registry->AddGauge({"baton_requests_waiting_numerics",
-                          "Resumed streams that wait for a worker of the numerics of their output, "
-                          "others being there."});
+      {"baton_requests_waiting", "Requests admitted to a queue and not started."}, own);
   metrics->prompt_tokens_total = registry->AddCounter(
-      {"baton_prompt_tokens_total", "Prompt tokens of requests that have a token."});
+      {"baton_prompt_tokens_total", "Prompt tokens of requests that have a token."}, own);
   metrics->generation_tokens_total =
-      registry->AddCounter({"baton_generation_tokens_total", "Tokens generated."});
+      registry->AddCounter({"baton_generation_tokens_total", "Tokens generated."}, own);
   for (size_t i = 0; i < kRequestFinishNames.size(); ++i) {
-    const MetricLabels labels = {{"finish", std::string(kRequestFinishNames[i])}};
+    const MetricLabels labels = Joined(own, {{"finish", std::string(kRequestFinishNames[i])}});
     metrics->time_to_first_token_seconds[i] = registry->AddHistogram(
         {"baton_time_to_first_token_seconds",
          "Request accepted to first token written, of every request that got a first token. It is "
@@ -102,11 +93,57 @@ void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
   }
   metrics->inter_token_latency_seconds = registry->AddHistogram(
       {"baton_inter_token_latency_seconds", "Gaps between consecutive tokens of a stream."},
-      kInterTokenBounds);
+      kInterTokenBounds, own);
   for (size_t i = 0; i < kNumRequestStages; ++i) {
     metrics->stage_seconds[i] = registry->AddHistogram(
         {"baton_stage_seconds", "Consecutive stages of a request; they sum to end-to-end."},
-        kStageBounds, {{"stage", std::string(StageName(static_cast<RequestStage>(i)))}});
+        kStageBounds,
+        Joined(own, {{"stage", std::string(StageName(static_cast<RequestStage>(i)))}}));
+  }
+  for (size_t r = 0; r < kResumeReasonNames.size(); ++r) {
+    for (size_t s = 0; s < kResumeSourceNames.size(); ++s) {
+      metrics->resumes_total[r][s] =
+          registry->AddCounter({"baton_resumes_total", "Requests placed again while running."},
+                               Joined(own, {{"reason", std::string(kResumeReasonNames[r])},
+                                            {"source", std::string(kResumeSourceNames[s])}}));
+    }
+  }
+  metrics->inexact_answers_total = registry->AddCounter(
+      {"baton_inexact_answers_total", "Whole answers whose parts are of different numerics."}, own);
+}
+
+// The metrics of a pool of workers. `own`: labels of all their series.
+void RegisterPoolMetrics(const MetricLabels& own, MetricsRegistry* registry,
+                         BatonMetrics* metrics) {
+  metrics->kv_pool_blocks = registry->AddGauge(
+      {"baton_kv_pool_blocks", "Size of the KV pool; on a router, of all its decode workers'."},
+      own);
+  metrics->kv_block_tokens = registry->AddGauge(
+      {"baton_kv_block_tokens", "Tokens of a KV block; 0 on a router without decode workers."},
+      own);
+  metrics->decode_kv_pressure =
+      registry->AddGauge({"baton_decode_kv_pressure",
+                          "Share of the KV blocks in use; on a router, of all its "
+                          "decode workers'."},
+                         own);
+  metrics->batch_limit = registry->AddGauge(
+      {"baton_batch_limit",
+       "Streams that run at once at most: more add little throughput by the measured steps; on a "
+       "router, of all its decode workers."},
+      own);
+}
+
+void RegisterQueueMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
+  metrics->predicted_wait_seconds = registry->AddGauge(
+      {"baton_predicted_wait_seconds",
+       "Time that a new request would wait for its place, as fast as its queue moves now."});
+  for (size_t i = 0; i < kEarlyRefusalNames.size(); ++i) {
+    metrics->early_refusals_total[i] = registry->AddCounter(
+        {"baton_early_refusals_total",
+         "Requests refused before they had waited: the predicted wait exceeds --queue-wait-ms "
+         "(queue_wait) or what their deadline leaves (queue_deadline), or the answer takes longer "
+         "than that (deadline)."},
+        {{"reason", std::string(kEarlyRefusalNames[i])}});
   }
 }
 
@@ -116,10 +153,6 @@ void RegisterKvMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
         {"baton_kv_blocks", "KV blocks by state; the states sum to the size of the pool."},
         {{"state", std::string(kKvBlockStates[i])}});
   }
-  metrics->kv_pool_blocks = registry->AddGauge(
-      {"baton_kv_pool_blocks", "Size of the KV pool; on a router, of all its decode workers'."});
-  metrics->kv_block_tokens = registry->AddGauge(
-      {"baton_kv_block_tokens", "Tokens of a KV block; 0 on a router without decode workers."});
   for (size_t i = 0; i < kTransportNames.size(); ++i) {
     const MetricLabels labels = {{"transport", std::string(kTransportNames[i])}};
     metrics->kv_transfer_bytes_total[i] = registry->AddCounter(
@@ -160,10 +193,6 @@ void RegisterWorkerMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
       {"baton_wasted_rows_total", "Rows of such steps whose sequence had ended meanwhile."});
   metrics->prefill_backlog_seconds = registry->AddGauge(
       {"baton_prefill_backlog_seconds", "Predicted time to prefill what waits."});
-  metrics->decode_kv_pressure =
-      registry->AddGauge({"baton_decode_kv_pressure",
-                          "Share of the KV blocks in use; on a router, of all its "
-                          "decode workers'."});
   for (size_t i = 0; i < kStepPhaseNames.size(); ++i) {
     metrics->step_seconds[i] = registry->AddHistogram(
         {"baton_step_seconds", "Steps of the engine: forward pass and sampling of one batch."},
@@ -180,21 +209,15 @@ void RegisterWorkerMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
 }
 
 void RegisterRecoveryMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
-  for (size_t r = 0; r < kResumeReasonNames.size(); ++r) {
-    for (size_t s = 0; s < kResumeSourceNames.size(); ++s) {
-      metrics->resumes_total[r][s] =
-          registry->AddCounter({"baton_resumes_total", "Requests placed again while running."},
-                               {{"reason", std::string(kResumeReasonNames[r])},
-                                {"source", std::string(kResumeSourceNames[s])}});
-    }
-  }
+  metrics->requests_waiting_numerics =
+      registry->AddGauge({"baton_requests_waiting_numerics",
+                          "Resumed streams that wait for a worker of the numerics of their output, "
+                          "others being there."});
   for (size_t i = 0; i < kRefusalReasonNames.size(); ++i) {
     metrics->registrations_refused_total[i] = registry->AddCounter(
         {"baton_registrations_refused_total", "Workers that the router did not take."},
         {{"reason", std::string(kRefusalReasonNames[i])}});
   }
-  metrics->inexact_answers_total = registry->AddCounter(
-      {"baton_inexact_answers_total", "Whole answers whose parts are of different numerics."});
   metrics->stale_events_total = registry->AddCounter(
       {"baton_stale_events_total", "Messages of an older attempt or incarnation, dropped."});
 }
@@ -231,12 +254,23 @@ void RegisterShadowMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
 
 BatonMetrics RegisterBatonMetrics(MetricsRegistry* registry) {
   BatonMetrics metrics{};
-  RegisterRequestMetrics(registry, &metrics);
+  RegisterRequestMetrics({}, registry, &metrics);
+  RegisterPoolMetrics({}, registry, &metrics);
   RegisterKvMetrics(registry, &metrics);
   RegisterWorkerMetrics(registry, &metrics);
+  RegisterQueueMetrics(registry, &metrics);
   RegisterRecoveryMetrics(registry, &metrics);
   RegisterIdempotencyMetrics(registry, &metrics);
   RegisterShadowMetrics(registry, &metrics);
+  return metrics;
+}
+
+BatonMetrics RegisterModelMetrics(std::string_view model, const BatonMetrics& process,
+                                  MetricsRegistry* registry) {
+  const MetricLabels own = {{"model", std::string(model)}};
+  BatonMetrics metrics = process;
+  RegisterRequestMetrics(own, registry, &metrics);
+  RegisterPoolMetrics(own, registry, &metrics);
   return metrics;
 }
 

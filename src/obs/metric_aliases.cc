@@ -9,6 +9,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/nearest_name.h"
+#include "src/obs/model_metrics.h"
 
 namespace baton::obs {
 namespace {
@@ -23,15 +24,16 @@ constexpr MetricFamily Family(std::string_view name, std::string_view help) {
 
 // The model server protocol: TotalQueuedRequests, TotalRunningRequests, KVCacheUtilization (by its
 // present name and by that of 2025), BlockSize and NumGPUBlocks, LoRA.
-void AddProtocol(const BatonMetrics& metrics, MetricsRegistry* registry) {
+void AddProtocol(const MetricLabels& own, const BatonMetrics& metrics, MetricsRegistry* registry) {
   registry->AddAlias(Family("vllm:num_requests_waiting", "baton_requests_waiting"),
-                     metrics.requests_waiting);
+                     metrics.requests_waiting, own);
   registry->AddAlias(Family("vllm:num_requests_running", "baton_requests_running"),
-                     metrics.requests_running);
+                     metrics.requests_running, own);
   registry->AddAlias(Family("vllm:kv_cache_usage_perc", "baton_decode_kv_pressure, 0..1"),
-                     metrics.decode_kv_pressure);
+                     metrics.decode_kv_pressure, own);
   registry->AddAlias(Family("vllm:gpu_cache_usage_perc", "baton_decode_kv_pressure, 0..1"),
-                     metrics.decode_kv_pressure);
+                     metrics.decode_kv_pressure, own);
+  if (!own.empty()) return;  // sizes as labels are those of the process
   Info* const cache = registry->AddInfo(
       Family("vllm:cache_config_info", "baton_kv_block_tokens and baton_kv_pool_blocks as labels"));
   registry->AddRefresh([cache, metrics] {
@@ -50,35 +52,43 @@ void AddLora(MetricsRegistry* registry) {
   lora->Set(static_cast<double>(start_s));
 }
 
-void AddRouterNames(const BatonMetrics& metrics, MetricsRegistry* registry) {
+void AddRouterNames(const MetricLabels& own, const BatonMetrics& metrics,
+                    MetricsRegistry* registry) {
   registry->AddAlias(
       Family("vllm:time_to_first_token_seconds", "baton_time_to_first_token_seconds"),
       std::vector<const Histogram*>(metrics.time_to_first_token_seconds.begin(),
-                                    metrics.time_to_first_token_seconds.end()));
+                                    metrics.time_to_first_token_seconds.end()),
+      own);
   // vLLM's present name of the gap between two tokens, and the one before.
   for (const std::string_view name :
        {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"}) {
     registry->AddAlias(Family(name, "baton_inter_token_latency_seconds"),
-                       std::vector<const Histogram*>{metrics.inter_token_latency_seconds});
+                       std::vector<const Histogram*>{metrics.inter_token_latency_seconds}, own);
   }
   registry->AddAlias(
       Family("vllm:e2e_request_latency_seconds", "baton_e2e_request_latency_seconds"),
       std::vector<const Histogram*>(metrics.e2e_request_latency_seconds.begin(),
-                                    metrics.e2e_request_latency_seconds.end()));
+                                    metrics.e2e_request_latency_seconds.end()),
+      own);
   registry->AddAlias(Family("vllm:prompt_tokens_total", "baton_prompt_tokens_total"),
-                     metrics.prompt_tokens_total);
+                     metrics.prompt_tokens_total, own);
   registry->AddAlias(Family("vllm:generation_tokens_total", "baton_generation_tokens_total"),
-                     metrics.generation_tokens_total);
+                     metrics.generation_tokens_total, own);
   const MetricFamily success =
       Family("vllm:request_success_total", "baton_choices_finished_total; abort is code 499");
+  const auto with_reason = [&own](std::string_view reason) {
+    MetricLabels labels = own;
+    labels.emplace_back("finished_reason", reason);
+    return labels;
+  };
   for (size_t i = 0; i < kFinishReasonNames.size(); ++i) {
     registry->AddAlias(success, metrics.choices_finished_total[i],
-                       {{"finished_reason", std::string(kFinishReasonNames[i])}});
+                       with_reason(kFinishReasonNames[i]));
   }
   const auto aborted = std::find(kRequestCodes.begin(), kRequestCodes.end(), 499);
   registry->AddAlias(success,
                      metrics.requests_total[static_cast<size_t>(aborted - kRequestCodes.begin())],
-                     {{"finished_reason", "abort"}});
+                     with_reason("abort"));
 }
 
 void AddWorkerNames(const BatonMetrics& metrics, MetricsRegistry* registry) {
@@ -122,14 +132,22 @@ StatusOr<MetricAliasSet> ParseMetricAliases(std::string_view list) {
 void AddMetricAliases(MetricAliasSet set, MetricAliasRole role, const BatonMetrics& metrics,
                       MetricsRegistry* registry) {
   if (set.none()) return;
-  AddProtocol(metrics, registry);
+  AddProtocol({}, metrics, registry);
   if (set.inference_extension) AddLora(registry);
   if (!set.vllm) return;
   if (role == MetricAliasRole::kRouter) {
-    AddRouterNames(metrics, registry);
+    AddRouterNames({}, metrics, registry);
   } else {
     AddWorkerNames(metrics, registry);
   }
+}
+
+void AddModelAliases(std::string_view model, MetricAliasSet set, const BatonMetrics& metrics,
+                     MetricsRegistry* registry) {
+  if (set.none()) return;
+  const MetricLabels own = {{"model", std::string(model)}};
+  AddProtocol(own, metrics, registry);
+  if (set.vllm) AddRouterNames(own, metrics, registry);
 }
 
 }  // namespace baton::obs

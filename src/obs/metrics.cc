@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 
 #include "fmt/format.h"
 
@@ -58,6 +59,14 @@ Histogram::Snapshot SumOf(const std::vector<const Histogram*>& histograms) {
   return total;
 }
 
+// The value of a label; none: there is no such label.
+std::optional<std::string_view> LabelOf(const MetricLabels& labels, std::string_view name) {
+  for (const auto& [known, value] : labels) {
+    if (known == name) return value;
+  }
+  return std::nullopt;
+}
+
 void AppendHistogram(std::string_view name, std::string_view labels,
                      const std::vector<const Histogram*>& histograms, std::string* out) {
   const Histogram::Snapshot snapshot = SumOf(histograms);
@@ -110,11 +119,14 @@ MetricsRegistry::Series* MetricsRegistry::AddSeriesLocked(const MetricFamily& fa
     known.type = type;
   }
   BATON_CHECK(known.type == type, "metric {} is registered as two types", family.name);
-  BATON_CHECK(known.series.size() < kMaxSeriesPerFamily, "metric {} has more than {} series",
-              family.name, kMaxSeriesPerFamily);
+  const std::optional<std::string_view> model = LabelOf(labels, "model");
+  size_t num_of_model = 0;
   for (const Series& series : known.series) {
     BATON_CHECK(series.labels != labels, "metric {} has one series twice", family.name);
+    num_of_model += LabelOf(series.labels, "model") == model ? 1 : 0;
   }
+  BATON_CHECK(num_of_model < kMaxSeriesPerFamily, "metric {} has more than {} series of one model",
+              family.name, kMaxSeriesPerFamily);
   known.series.push_back(Series{.labels = std::move(labels)});
   return &known.series.back();
 }
@@ -204,10 +216,13 @@ std::string MetricsRegistry::LabelTextLocked(const Family& family,
     if (!text.empty()) text += ',';
     text += fmt::format("{}=\"{}\"", name, Escaped(value, true));
   };
+  const auto shown = [&family](std::string_view name) {
+    return name == "model" ? std::string_view(family.model_label) : name;
+  };
   for (const auto& [name, value] : constant_labels_) {
-    append(name == "model" ? family.model_label : name, value);
+    if (!LabelOf(labels, name)) append(shown(name), value);
   }
-  for (const auto& [name, value] : labels) append(name, value);
+  for (const auto& [name, value] : labels) append(shown(name), value);
   return text;
 }
 

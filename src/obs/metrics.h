@@ -4,8 +4,8 @@
 //  1. Counter, Gauge and Histogram are updated without locks or allocation, by any thread; a handle
 //     stays valid as long as its registry.
 //  2. Every series exists, with value 0, from its registration on: a rate never starts with a gap.
-//  3. A family has at most kMaxSeriesPerFamily series, all registered at start. Label values come
-//     from closed sets of our own, never from a request.
+//  3. A family has at most kMaxSeriesPerFamily series of one model, registered at start or with the
+//     model. Label values come from closed sets of our own and from workers, never from a request.
 //  4. In an exposition a histogram is consistent with itself: count is the sum of its buckets.
 #ifndef BATON_OBS_METRICS_H_
 #define BATON_OBS_METRICS_H_
@@ -122,8 +122,8 @@ class MetricsRegistry {
   void AddAlias(const MetricFamily& family, std::vector<const Histogram*> of,
                 MetricLabels labels = {});
 
-  // Sets a label of every series (role, worker, model). May change later: a router learns its model
-  // from the workers.
+  // Sets a label of every series without its own one of that name (role, worker, model). May change
+  // later: a router learns its models from the workers.
   void SetConstantLabel(std::string_view name, std::string_view value);
 
   // Calls `refresh` before each exposition, to set gauges that are cheaper to read than to keep.

@@ -1,5 +1,6 @@
 #include "src/router/cluster_views.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string_view>
@@ -80,8 +81,9 @@ std::vector<LinkRow> LinkRowsOf(const WorkerRegistry& registry) {
   return rows;
 }
 
-Topology TopologyOf(const WorkerRegistry& registry, int64_t now_us) {
+Topology TopologyOf(const WorkerRegistry& registry, size_t num_expected_models, int64_t now_us) {
   Topology topology;
+  std::set<std::string_view> models;
   for (const auto& model : registry.Models()) {
     if (!topology.model.empty()) topology.model += ',';
     topology.model += model->id;
@@ -107,8 +109,10 @@ Topology TopologyOf(const WorkerRegistry& registry, int64_t now_us) {
     view.not_paired = worker.not_paired;
     view.links = worker.load.links;
     for (LinkView& link : view.links) ShowHealth(registry, worker, link, now_us);
+    models.insert(description.model->id);
     topology.processes.push_back(std::move(view));
   }
+  topology.has_several_models = std::max(models.size(), num_expected_models) > 1;
   return topology;
 }
 

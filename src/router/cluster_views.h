@@ -11,8 +11,9 @@
 
 namespace baton::router {
 
-// Of workers; their process adds the router's row.
-Topology TopologyOf(const WorkerRegistry& registry, int64_t now_us);
+// Of workers; their process adds the router's row. `num_expected_models`: the router was started
+// for.
+Topology TopologyOf(const WorkerRegistry& registry, size_t num_expected_models, int64_t now_us);
 // Each pair of live workers whose data connection is up or was, in the order of the topology; one
 // row for each transport of a pair.
 std::vector<LinkRow> LinkRowsOf(const WorkerRegistry& registry);

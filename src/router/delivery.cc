@@ -146,12 +146,12 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
     if (last_us != 0) {
       const int64_t gap_us = entry.arrived_us - last_us;
       request.notes.CountGap(gap_us, token.index);
-      state_->metrics->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
+      request.metrics->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
     }
     // The prompt counts with the first token, so that both counters are of the same requests.
     if (request.num_delivered == 0)
-      state_->metrics->prompt_tokens_total->Add(request.spec.prompt.size());
-    if (!request.spec.embeds) state_->metrics->generation_tokens_total->Add();
+      request.metrics->prompt_tokens_total->Add(request.spec.prompt.size());
+    if (!request.spec.embeds) request.metrics->generation_tokens_total->Add();
   }
   last_us = entry.arrived_us;
   request.lifetime.Mark(RequestEvent::kLastToken, entry.arrived_us);

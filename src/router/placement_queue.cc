@@ -113,7 +113,6 @@ void PlacementQueue::Requeue(RouterRequest& request, int64_t not_before_us, Kept
   waiting_->Enter(request);
   queue_.push_front(request.uid);  // it came before everything that still waits
   changed_ = true;
-  table_->ReportSize();
 }
 
 }  // namespace baton::router

@@ -71,7 +71,7 @@ void PlacementReports::CountSource(RouterRequest& request, const WorkerRequestSt
   if (!request.resume_reason) return;
   ResumeSource source = status.cached_tokens > 0 ? ResumeSource::kPrefix : ResumeSource::kRecompute;
   if (status.retargeted) source = ResumeSource::kRetarget;
-  state_->metrics->CountResume(*std::exchange(request.resume_reason, std::nullopt), source);
+  request.metrics->CountResume(*std::exchange(request.resume_reason, std::nullopt), source);
 }
 
 }  // namespace baton::router

@@ -224,7 +224,6 @@ void Placer::Start(RouterRequest& request, RegisteredWorker* prefill, Registered
   } else {
     StartDecode(request, spec, decode, prefill, request.decode);
   }
-  table_->ReportSize();
 }
 
 void Placer::StartPrefill(RouterRequest& request, const PlacementSpec& spec,

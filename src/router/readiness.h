@@ -17,9 +17,9 @@ class Readiness {
   // Both outlive it.
   Readiness(RouterState* state, const RoutePlanner* planner) : state_(state), planner_(planner) {}
 
-  // A request would be served now.
+  // Requests would be served now: of each expected model, or of some model when none is expected.
   bool Ready(int64_t now_us) const {
-    return state_->stage == RouterStage::kServes && planner_->AnyRoute(now_us);
+    return state_->stage == RouterStage::kServes && planner_->HasRoutes(now_us);
   }
   // As Ready, as of the last Look or change of workers.
   bool CheckReady(const WatchedTimes& times, int64_t now_us);

@@ -78,7 +78,7 @@ constexpr ErrorRow kRows[] = {
     {ErrorCode::kOriginNotAllowed, 403, kGrpcPermissionDenied, kPermissionError,
      "origin_not_allowed", "{1}"},
     {ErrorCode::kModelNotFound, 404, kGrpcNotFound, kInvalidRequest, "model_not_found",
-     "'{0}' names no model that is served here; GET /v1/models lists them."},
+     "'{0}' names no model that is served here; GET /v1/models lists them{1}."},
     {ErrorCode::kPathNotFound, 404, kGrpcUnimplemented, kInvalidRequest, "not_found",
      "There is nothing at this path. {1}"},
     {ErrorCode::kMethodNotAllowed, 405, kGrpcUnimplemented, kInvalidRequest, "method_not_allowed",
@@ -153,7 +153,9 @@ std::string RequestError::Message() const {
   if (code == ErrorCode::kDeadlineExceeded && !expected.empty()) {
     return fmt::format("The request took too long: {}.", expected);
   }
-  std::string text = fmt::format(fmt::runtime(RowOf(code).sentence), param, expected);
+  const bool lists_models = code == ErrorCode::kModelNotFound && !expected.empty();
+  std::string text = fmt::format(fmt::runtime(RowOf(code).sentence), param,
+                                 lists_models ? ": " + expected : expected);
   if (text.ends_with(' ')) text.pop_back();  // of a sentence whose second half is not known
   return text;
 }

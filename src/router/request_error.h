@@ -3,8 +3,9 @@
 //
 // Invariants
 //  1. A message is made of fixed sentences, a field's name and range from the schema table, and
-//     numbers: never of text that a client, a worker or a file sent. One exception: why a chat
-//     template refuses a conversation, as one line of at most 512 bytes without control characters.
+//     numbers: never of text that a client, a worker or a file sent. Two exceptions: why a chat
+//     template refuses a conversation, as one line of at most 512 bytes without control characters;
+//     and the names of the models that are served, which are public.
 //  2. Every code has one HTTP status, and both APIs and `baton_requests_total{code}` use that one.
 #ifndef BATON_ROUTER_REQUEST_ERROR_H_
 #define BATON_ROUTER_REQUEST_ERROR_H_
@@ -65,7 +66,8 @@ struct RequestError {
                          // kInvalidJson: where and why the text is none; kDeadlineExceeded: which
                          // limit it was; a path or method that there is not: what to send instead;
                          // kInvalidApiKey: the whole sentence; kRateLimited: the tenant's limit;
-                         // kQueueFull: how long it would wait, and why that is too long
+                         // kQueueFull: how long it would wait, and why that is too long;
+                         // kModelNotFound: the models that there are
   uint32_t num_prompt_tokens = 0;  // with kContextLengthExceeded
   uint32_t max_context = 0;        // with kContextLengthExceeded, tokens of prompt and answer
   uint32_t retry_after_s = 0;      // 0 = the client gets no hint

@@ -55,11 +55,12 @@ RouterRequest& RequestTable::Add(std::unique_ptr<RouterRequest> owned) {
   RouterRequest& record = *owned;
   record.notes.num_running = static_cast<uint32_t>(num_running());
   record.notes.num_waiting = static_cast<uint32_t>(waiting_->num_queued());
+  record.metrics = state_->MetricsOf(record.spec.model->id);
   requests_.emplace(record.uid, std::move(owned));
+  if (!record.spec.is_own()) record.metrics->requests_running->Add(1);
   waiting_->Enter(record);
   num_own_ += record.spec.is_own() ? 1 : 0;
   num_shadows_ += record.spec.is_shadow() ? 1 : 0;
-  ReportSize();
   return record;
 }
 
@@ -88,16 +89,16 @@ void RequestTable::EndGood(RouterRequest& request) {
   const RequestError* const refused = request.sink->own_failure();
   const int status = refused == nullptr ? 200 : HttpStatusOf(refused->code);
   if (!request.spec.is_own()) {
-    state_->metrics->CountRequest(status);
-    if (!request.exact) state_->metrics->inexact_answers_total->Add();
+    request.metrics->CountRequest(status);
+    if (!request.exact) request.metrics->inexact_answers_total->Add();
     for (const FinishReason reason : request.finished) {
       // A vector is no choice.
       if (request.spec.embeds) break;
-      state_->metrics->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
+      request.metrics->choices_finished_total[reason == FinishReason::kLength ? 1 : 0]->Add();
     }
     // The times of first tokens and of stages are those of answers in tokens.
     if (!request.spec.embeds) {
-      state_->metrics->ObserveLifetime(request.lifetime, FinishOf(request));
+      request.metrics->ObserveLifetime(request.lifetime, FinishOf(request));
     }
     waiting_->OnServed(request, state_->now_us);
   }
@@ -134,10 +135,10 @@ void RequestTable::TellFailed(RouterRequest& request, const RequestError& error,
   const bool is_own = own != nullptr && error.code == ErrorCode::kCancelled;
   const ErrorCode told = is_own ? own->code : error.code;  // as the client sees it
   if (!request.spec.is_own()) {
-    state_->metrics->CountRequest(HttpStatusOf(told));
+    request.metrics->CountRequest(HttpStatusOf(told));
     const bool had_token = request.num_delivered > 0;
     if (had_token)
-      state_->metrics->ObserveLifetime(request.lifetime, FinishOf(told), state_->now_us);
+      request.metrics->ObserveLifetime(request.lifetime, FinishOf(told), state_->now_us);
   }
   Remember(request, HttpStatusOf(told));
   const std::shared_ptr<ResponseSink> sink = request.sink;
@@ -147,6 +148,7 @@ void RequestTable::TellFailed(RouterRequest& request, const RequestError& error,
 
 void RequestTable::Forget(RouterRequest& request, bool waits) {
   if (waits) waiting_->Leave(request);
+  if (!request.spec.is_own()) request.metrics->requests_running->Add(-1);
   num_own_ -= request.spec.is_own() ? 1 : 0;
   num_shadows_ -= request.spec.is_shadow() ? 1 : 0;
   CancelKept(request);
@@ -155,7 +157,6 @@ void RequestTable::Forget(RouterRequest& request, bool waits) {
   ReleaseHalf(request, request.decode, !StopsByItself(request, request.decode));
   requests_.erase(request.uid);  // `request` is gone
   room_freed_ = true;
-  ReportSize();
 }
 
 void RequestTable::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel) {
@@ -202,11 +203,6 @@ void RequestTable::ForgiveSilence(int64_t late_us) {
     request->heard_us += late_us;
     request->pause.Forgive(late_us);
   }
-}
-
-void RequestTable::ReportSize() {
-  state_->metrics->requests_running->Set(static_cast<double>(num_running()));
-  state_->metrics->requests_waiting->Set(static_cast<double>(waiting_->num_queued()));
 }
 
 // Gives the worker `on` back to clients; 0 = every worker.

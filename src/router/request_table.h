@@ -68,7 +68,6 @@ class RequestTable {
 
   // True once after requests ended: others may find room.
   bool TakeRoomFreed() { return std::exchange(room_freed_, false); }
-  void ReportSize();  // to the metrics
   const Requests& requests() const { return requests_; }
   RequestTimers& timers() { return timers_; }
   const RequestTimers& timers() const { return timers_; }

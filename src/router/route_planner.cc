@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "fmt/format.h"
 
@@ -445,18 +446,24 @@ RequestError RoutePlanner::TooLargeError(const RouterRequest& request) const {
   return ContextLengthError(fields.prompt, num_tokens, max_context);
 }
 
-bool RoutePlanner::AnyRoute(int64_t now_us) const {
-  for (const auto& model : state_->registry.Models()) {
-    const RouteTable table = state_->registry.TableFor(model->id, now_us);
-    RouteQuery query;
-    query.disaggregate = state_->config.mode != ServeMode::kAggregated;
-    const Route route = PickRoute(table.Load(), query);
-    if (route.path == Route::Path::kDisagg) return true;
-    if (route.path == Route::Path::kLocal && !ShouldWaitForPair(route.reason, *model, now_us)) {
-      return true;
-    }
-  }
-  return false;
+bool RoutePlanner::HasRoute(const ModelInfo& model, int64_t now_us) const {
+  const RouteTable table = state_->registry.TableFor(model.id, now_us);
+  RouteQuery query;
+  query.disaggregate = state_->config.mode != ServeMode::kAggregated;
+  const Route route = PickRoute(table.Load(), query);
+  if (route.path == Route::Path::kDisagg) return true;
+  return route.path == Route::Path::kLocal && !ShouldWaitForPair(route.reason, model, now_us);
+}
+
+bool RoutePlanner::HasRoutes(int64_t now_us) const {
+  const auto models = state_->registry.Models();
+  const auto has_route = [&](const auto& model) { return HasRoute(*model, now_us); };
+  const std::vector<std::string>& expected = state_->config.expected_models;
+  if (expected.empty()) return std::ranges::any_of(models, has_route);
+  return std::ranges::all_of(expected, [&](const std::string& id) {
+    const auto model = std::ranges::find_if(models, [&](const auto& one) { return one->id == id; });
+    return model != models.end() && has_route(*model);
+  });
 }
 
 }  // namespace baton::router

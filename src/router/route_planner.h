@@ -39,8 +39,9 @@ class RoutePlanner {
                          int64_t now_us) const;
   // A decode worker could run `shadow` now without delaying a client.
   bool HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us) const;
-  // A request would be served now, and not wait for a pair.
-  bool AnyRoute(int64_t now_us) const;
+  // A request for each expected model (RouterCoreConfig) would be served now, and not wait for a
+  // pair; without expected models, a request for some model.
+  bool HasRoutes(int64_t now_us) const;
   // Names the first of prompt, answer and number of choices that no pool holds, with the largest
   // value that one does. The rules are those of PickRoute and of the worker's scheduler.
   RequestError TooLargeError(const RouterRequest& request) const;
@@ -51,6 +52,7 @@ class RoutePlanner {
   PoolRole RoleFor(const RouterRequest& request) const;
   // For a vector: one worker alone, named as the route's decode worker.
   void PlanEmbedding(const RouterRequest& request, PlannedRoute& planned) const;
+  bool HasRoute(const ModelInfo& model, int64_t now_us) const;
   bool MayBecomeReady(const ModelInfo& model, uint64_t numerics_id, uint32_t min_context) const;
   scheduler::Route RouteForShadow(const RouterRequest& request, const scheduler::RouteQuery& query,
                                   RouteTable& table) const;

@@ -31,24 +31,9 @@ KeyedAnswersLimits KeyedLimits(const RouterCoreConfig& config) {
   return limits;
 }
 
-using ModelList = std::vector<std::shared_ptr<const ModelInfo>>;
-
-bool Serves(const ModelList& models, std::string_view id) {
-  return std::any_of(models.begin(), models.end(),
-                     [&](const auto& model) { return model->id == id; });
-}
-
-// Drops from `named` each name that is the id of another model: requests for that model would go to
-// this one. `before`: the list that was published last, under which a drop may be logged already.
-void DropNamesOfOthers(const ModelList& models, const ModelList& before, ModelInfo* named) {
-  std::erase_if(named->names, [&](const std::string& name) {
-    if (name == named->id || !Serves(models, name)) return false;
-    if (!Serves(before, named->id) || !Serves(before, name)) {
-      BATON_LOG_WARN("the model {} is not served as {}: that is the id of another served model",
-                     named->id, name);
-    }
-    return true;
-  });
+RouterCoreConfig WithModelMetrics(RouterCoreConfig config, ModelMetrics* metrics) {
+  config.model_metrics = metrics;
+  return config;
 }
 
 }  // namespace
@@ -56,12 +41,13 @@ void DropNamesOfOthers(const ModelList& models, const ModelList& before, ModelIn
 Router::Router(const RouterCoreConfig& config, std::shared_ptr<RouterInbox> inbox,
                WorkerConnector* connector, MetricsRegistry* registry)
     : inbox_(std::move(inbox)),
-      registry_(registry),
       metrics_(RegisterBatonMetrics(registry)),
-      served_names_(config.served_names),
+      known_models_(config.expected_models, config.served_names),
+      model_metrics_(&metrics_, config.metric_aliases, registry),
       keyed_(KeyedLimits(config), this, &metrics_),
       shadows_(config.shadow_share, &core_, &metrics_),
-      core_(config, connector, &metrics_) {
+      core_(WithModelMetrics(config, &model_metrics_), connector, &metrics_) {
+  PublishModels(clock_.NowUs());
   last_turn_us_.store(clock_.NowUs(), std::memory_order_release);
   thread_ = Thread("router", [this] { Loop(); });
 }
@@ -115,21 +101,7 @@ void Router::StartGeneration(RequestUid uid, GenerateRequest request,
 
 void Router::CountAnswered(int http_status) { metrics_.CountRequest(http_status); }
 
-std::shared_ptr<const ModelInfo> Router::FindModel(std::string_view id) const {
-  MutexLock lock(models_mutex_);
-  if (id.empty() || id == "default") {
-    return models_.size() == 1 ? models_.front() : nullptr;
-  }
-  for (const auto& model : models_) {
-    const auto& names = model->names;
-    const bool is_it =
-        names.empty() ? model->id == id : std::find(names.begin(), names.end(), id) != names.end();
-    if (is_it) return model;
-  }
-  return nullptr;
-}
-
-std::vector<std::shared_ptr<const ModelInfo>> Router::Models() const {
+std::shared_ptr<const ModelDirectory> Router::models() const {
   MutexLock lock(models_mutex_);
   return models_;
 }
@@ -204,7 +176,7 @@ void Router::Loop() {
     last_turn_us_.store(now_us, std::memory_order_release);
     num_live_.store(core_.num_live() + keyed_.num_readers(), std::memory_order_release);
     const bool models_changed = core_.TakeModelsChanged();
-    if (models_changed) PublishModels();
+    if (models_changed || now_us >= known_models_.forget_us()) PublishModels(now_us);
     if (models_changed || ticks) PublishReadiness(now_us);
     if (ticks) PublishLinks(now_us);
     // A request that has just come shortens the wait of an idle loop.
@@ -220,21 +192,11 @@ int64_t Router::NextTickUs(int64_t now_us) const {
   return next_us;
 }
 
-void Router::PublishModels() {
-  auto models = core_.Models();
-  std::string names;
-  for (const auto& model : models) names += (names.empty() ? "" : ",") + model->id;
-  // While no worker serves, counters keep the name under which they have been read.
-  if (!names.empty()) registry_->SetConstantLabel("model", names);
-  const ModelList before = Models();
-  for (auto& model : models) {
-    ModelInfo named = *model;
-    named.names = served_names_.NamesOf(model->id, models.size() == 1);
-    DropNamesOfOthers(models, before, &named);
-    model = std::make_shared<const ModelInfo>(std::move(named));
-  }
+void Router::PublishModels(int64_t now_us) {
+  std::shared_ptr<const ModelDirectory> known = known_models_.Take(core_.Models(), now_us);
+  model_metrics_.Know(*known);
   MutexLock lock(models_mutex_);
-  models_ = std::move(models);
+  models_ = std::move(known);
 }
 
 void Router::PublishReadiness(int64_t now_us) { SetReady(core_.CheckReady(now_us)); }

@@ -17,6 +17,9 @@
 #include "src/base/mutex.h"
 #include "src/base/thread.h"
 #include "src/router/keyed_answers.h"
+#include "src/router/known_models.h"
+#include "src/router/model_directory.h"
+#include "src/router/model_metrics.h"
 #include "src/router/router_core.h"
 #include "src/router/router_inbox.h"
 #include "src/router/shadow_runs.h"
@@ -29,7 +32,7 @@ namespace baton::router {
 class Router final : public Submitter, private Generations {
  public:
   // Everything outlives the router; `inbox` is the one that `connector` posts to. `registry` gets
-  // the served models as its label `model`.
+  // the known models as its label `model` (model_metrics.h).
   Router(const RouterCoreConfig& config, std::shared_ptr<RouterInbox> inbox,
          WorkerConnector* connector, obs::MetricsRegistry* registry);
   // Stops.
@@ -39,8 +42,7 @@ class Router final : public Submitter, private Generations {
   RequestUid Submit(GenerateRequest request, std::shared_ptr<ResponseSink> sink) override;
   void Cancel(RequestUid uid, CancelCause cause) override;
   void CountAnswered(int http_status) override;
-  std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const override;
-  std::vector<std::shared_ptr<const ModelInfo>> Models() const override;
+  std::shared_ptr<const ModelDirectory> models() const override;
   bool ready() const override { return ready_.load(std::memory_order_acquire); }
   bool draining() const override { return never_ready_.load(std::memory_order_acquire); }
   void GetTopology(absl::AnyInvocable<void(const Topology&)> done) override;
@@ -79,16 +81,14 @@ class Router final : public Submitter, private Generations {
 
   void Loop();
   int64_t NextTickUs(int64_t now_us) const;
-  void PublishModels();
+  void PublishModels(int64_t now_us);
   void PublishLinks(int64_t now_us);
   void PublishReadiness(int64_t now_us);
   void SetReady(bool ready);
   void TellListenerLocked() BATON_REQUIRES(listener_mutex_);
 
   const std::shared_ptr<RouterInbox> inbox_;
-  obs::MetricsRegistry* const registry_;
   const obs::BatonMetrics metrics_;
-  const ServedNames served_names_;
   const Clock& clock_ = SystemClock();
 
   std::atomic<bool> ready_{false};
@@ -103,14 +103,16 @@ class Router final : public Submitter, private Generations {
   bool is_telling_ BATON_GUARDED_BY(listener_mutex_) = false;
 
   mutable Mutex models_mutex_;
-  std::vector<std::shared_ptr<const ModelInfo>> models_ BATON_GUARDED_BY(models_mutex_);
+  std::shared_ptr<const ModelDirectory> models_ BATON_GUARDED_BY(models_mutex_);
 
   mutable Mutex links_mutex_;
   std::vector<LinkRow> links_ BATON_GUARDED_BY(links_mutex_);
   int64_t links_us_ = 0;  // when links_ was set; the thread's
 
-  // Owned by the thread once it runs. The core's sinks may be those of the tables before it, which
-  // outlive it.
+  // Owned by the thread once it runs.
+  KnownModels known_models_;
+  ModelMetrics model_metrics_;
+  // The core's sinks may be those of the tables before it, which outlive it.
   KeyedAnswers keyed_;
   ShadowRuns shadows_;
   RouterCore core_;

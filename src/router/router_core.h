@@ -109,7 +109,7 @@ class RouterCore {
   // Ends every request with kDraining, now and at Submit, and every session and lease.
   void Shutdown();
 
-  // A request would be served now.
+  // A request would be served now, of each model that is expected (RoutePlanner::HasRoutes).
   bool Ready(int64_t now_us) const { return readiness_.Ready(now_us); }
   // As Ready, as of the last Tick or change of workers. Computed again only when a worker changed.
   bool CheckReady(int64_t now_us) { return readiness_.CheckReady(Times(), now_us); }
@@ -127,7 +127,9 @@ class RouterCore {
   // True once after each change of Models().
   bool TakeModelsChanged() { return leases_.TakeModelsChanged(); }
   // Of workers; its process adds the router's row.
-  Topology TopologyView(int64_t now_us) const { return TopologyOf(state_.registry, now_us); }
+  Topology TopologyView(int64_t now_us) const {
+    return TopologyOf(state_.registry, state_.config.expected_models.size(), now_us);
+  }
   // Each pair of live workers whose data connection is up or was, in the order of the topology; one
   // row for each transport of a pair.
   std::vector<LinkRow> LinkRows() const { return LinkRowsOf(state_.registry); }

@@ -5,13 +5,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "src/base/limits.h"
+#include "src/obs/metric_aliases.h"
 #include "src/obs/span.h"
 #include "src/router/router_prefix_index.h"
 #include "src/router/served_names.h"
 
 namespace baton::router {
+
+class ModelMetrics;
 
 // The path that prompts take.
 enum class ServeMode : uint8_t {
@@ -50,6 +54,11 @@ struct RouterCoreConfig {
   // found in their caches.
   std::string cluster_secret;
   ServedNames served_names;  // of the models, for clients
+  // Ids of the models that are to be served: ready means a pool of each, and without one a model is
+  // not unknown. At most kMaxKnownModels; empty = those that workers bring.
+  std::vector<std::string> expected_models;
+  obs::MetricAliasSet metric_aliases;     // names that the metrics of each model have too
+  ModelMetrics* model_metrics = nullptr;  // null: all models count together
   uint32_t max_prefix_entries = kMaxPrefixEntries;
   obs::SpanSink* spans =
       nullptr;              // takes the spans of every request that ended; null: there are none

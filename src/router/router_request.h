@@ -89,6 +89,7 @@ struct RouterRequest {
   const RequestUid uid;
   GenerateRequest spec;
   std::shared_ptr<ResponseSink> sink;
+  const obs::BatonMetrics* metrics = nullptr;  // of its model; set before it enters the queue
 
   SpanIds span;               // of this request; not valid = no spans are recorded
   kv::HandoffRequest life;    // states and attempts: the specification's table

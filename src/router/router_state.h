@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 #include "src/obs/baton_metrics.h"
+#include "src/router/model_metrics.h"
 #include "src/router/router_core_config.h"
 #include "src/router/router_prefix_index.h"
 #include "src/router/worker_registry.h"
@@ -31,6 +33,10 @@ struct RouterState {
   bool workers_changed = true;   // in what Readiness depends on, since it last looked
   int64_t now_us = 0;            // the latest time told
 
+  // The metrics of one model's requests.
+  const obs::BatonMetrics* MetricsOf(std::string_view model_id) const {
+    return config.model_metrics == nullptr ? metrics : config.model_metrics->Of(model_id);
+  }
   void Advance(int64_t time_us) { now_us = std::max(now_us, time_us); }
 };
 

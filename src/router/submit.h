@@ -22,6 +22,7 @@
 #include "src/base/ids.h"
 #include "src/base/token_logprob.h"
 #include "src/router/generate_request.h"
+#include "src/router/model_directory.h"
 #include "src/router/request_error.h"
 #include "src/router/topology.h"
 
@@ -159,12 +160,9 @@ class Submitter {
   // refusal, or an echo of no tokens.
   virtual void CountAnswered(int http_status) = 0;
 
-  // The model of that name (ModelInfo::names); "" and "default" name the only one. Null = there is
-  // none.
-  virtual std::shared_ptr<const ModelInfo> FindModel(std::string_view id) const = 0;
-  // Ascending by id.
-  virtual std::vector<std::shared_ptr<const ModelInfo>> Models() const = 0;
-  // True when a request would be served now.
+  // The models that are served or waited for, as of now; never null.
+  virtual std::shared_ptr<const ModelDirectory> models() const = 0;
+  // True when requests would be served now (RouterCore::Ready).
   virtual bool ready() const = 0;
   // True when it is on its way out: not ready, and never again.
   virtual bool draining() const = 0;

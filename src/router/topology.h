@@ -68,7 +68,8 @@ struct ProcessView {
 
 // Everything the router knows of; the router's own row is first.
 struct Topology {
-  std::string model;  // the served model ids, joined by ','
+  std::string model;                // the served model ids, joined by ','
+  bool has_several_models = false;  // served or expected: each row says of which one it is
   std::vector<ProcessView> processes;
 };
 

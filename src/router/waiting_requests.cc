@@ -11,6 +11,8 @@ void WaitingRequests::Enter(RouterRequest& request) {
   if (request.spec.is_own()) return;
   ++num_queued_;
   num_embeds_ += request.spec.embeds ? 1 : 0;
+  request.metrics->requests_waiting->Add(1);
+  request.metrics->requests_running->Add(-1);
   ++model_queues_[request.spec.model->id].num_waiting;
 }
 
@@ -19,6 +21,8 @@ void WaitingRequests::Leave(RouterRequest& request) {
   SetApart(request, false, false);
   --num_queued_;
   num_embeds_ -= request.spec.embeds ? 1 : 0;
+  request.metrics->requests_waiting->Add(-1);
+  request.metrics->requests_running->Add(1);
   const auto it = model_queues_.find(request.spec.model->id);
   if (--it->second.num_waiting == 0) model_queues_.erase(it);
 }

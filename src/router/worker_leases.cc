@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@ using kv::kDefaultTenant;
 using limits::kHeartbeatMs;
 using limits::kRenewEveryUs;
 using limits::kRequestLeaseUs;
+using obs::BatonMetrics;
 using obs::RefusalReason;
 
 namespace {
@@ -228,23 +230,35 @@ void WorkerLeases::MembersChanged() {
 }
 
 void WorkerLeases::ReportDecodePool() {
-  uint64_t num_blocks = 0;
-  uint64_t num_free = 0;
-  uint32_t block_size = 0;
-  uint64_t batch_limit = 0;
+  // Blocks of the decode workers that count together.
+  struct Pool {
+    uint64_t num_blocks = 0;
+    uint64_t num_free = 0;
+    uint64_t batch_limit = 0;
+    uint32_t block_size = 0;  // equal in a model's workers, as their layout is
+  };
+  std::map<const BatonMetrics*, Pool> pools;
+  pools[state_->metrics];  // a pool without workers is told too
+  if (state_->config.model_metrics != nullptr) {
+    state_->config.model_metrics->ForEach(
+        [&](const std::string& /*id*/, const BatonMetrics& metrics) { pools[&metrics]; });
+  }
   for (const auto& [lease, worker] : state_->registry.workers()) {
     if (worker.IsPrefill()) continue;
-    num_blocks += worker.description.num_blocks;
-    num_free += worker.NumFreeBlocks();
-    batch_limit += worker.BatchLimit();
-    block_size = worker.description.block_size;  // equal in a model's workers, as their layout is
+    Pool& pool = pools[state_->MetricsOf(worker.description.model->id)];
+    pool.num_blocks += worker.description.num_blocks;
+    pool.num_free += worker.NumFreeBlocks();
+    pool.batch_limit += worker.BatchLimit();
+    pool.block_size = worker.description.block_size;
   }
-  const auto num_used = static_cast<double>(num_blocks - num_free);
-  state_->metrics->kv_pool_blocks->Set(static_cast<double>(num_blocks));
-  state_->metrics->kv_block_tokens->Set(block_size);
-  state_->metrics->batch_limit->Set(static_cast<double>(batch_limit));
-  state_->metrics->decode_kv_pressure->Set(
-      num_blocks == 0 ? 0 : num_used / static_cast<double>(num_blocks));
+  for (const auto& [metrics, pool] : pools) {
+    const auto num_used = static_cast<double>(pool.num_blocks - pool.num_free);
+    metrics->kv_pool_blocks->Set(static_cast<double>(pool.num_blocks));
+    metrics->kv_block_tokens->Set(pool.block_size);
+    metrics->batch_limit->Set(static_cast<double>(pool.batch_limit));
+    metrics->decode_kv_pressure->Set(
+        pool.num_blocks == 0 ? 0 : num_used / static_cast<double>(pool.num_blocks));
+  }
 }
 
 void WorkerLeases::CheckWorkers(int64_t now_us) {

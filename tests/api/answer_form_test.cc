@@ -145,7 +145,7 @@ TEST_F(AnswerFormTest, AGrammarBeginsAfterThoughts) {
     auto model = std::make_shared<ModelInfo>(*TestModel());
     model->chat_template = std::make_shared<const ChatTemplate>(
         ChatTemplate::Create(c.chat_template, "", "<eos>").value());
-    submitter_.models = {model};
+    submitter_.served = {model};
     EXPECT_EQ(Sent(R"(,"guided_regex":"a")").start, c.start) << c.chat_template;
   }
 }

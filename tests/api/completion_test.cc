@@ -158,9 +158,9 @@ TEST_F(CompletionTest, NoTokensNeedEchoAndStreamsHaveNoPromptLogprobs) {
 
 // All echoes may be written at once, where no slow client is waited for.
 TEST_F(CompletionTest, EchoesAreLimitedTogether) {
-  auto model = std::make_shared<ModelInfo>(*submitter_.models[0]);
+  auto model = std::make_shared<ModelInfo>(*submitter_.served[0]);
   model->max_context = 1'000'000;
-  submitter_.models[0] = model;
+  submitter_.served[0] = model;
   struct Case {
     size_t num_bytes;
     const char* fields;

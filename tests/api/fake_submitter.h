@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,7 +29,7 @@ class FakeSubmitter final : public router::Submitter {
     std::shared_ptr<router::ResponseSink> sink;
   };
 
-  FakeSubmitter() { models = {router::TestModel()}; }
+  FakeSubmitter() { served = {router::TestModel()}; }
 
   RequestUid Submit(router::GenerateRequest request,
                     std::shared_ptr<router::ResponseSink> sink) override {
@@ -55,14 +56,10 @@ class FakeSubmitter final : public router::Submitter {
     std::lock_guard lock(mutex_);
     refused_.push_back(http_status);
   }
-  std::shared_ptr<const router::ModelInfo> FindModel(std::string_view id) const override {
-    if (id.empty() || id == "default") return models.size() == 1 ? models[0] : nullptr;
-    for (const auto& model : models) {
-      if (model->id == id) return model;
-    }
-    return nullptr;
+  std::shared_ptr<const router::ModelDirectory> models() const override {
+    return std::make_shared<const router::ModelDirectory>(
+        directory ? *directory : router::ModelDirectory::OfServed(served));
   }
-  std::vector<std::shared_ptr<const router::ModelInfo>> Models() const override { return models; }
   bool ready() const override { return is_ready; }
   bool draining() const override { return is_draining; }
   void GetTopology(absl::AnyInvocable<void(const router::Topology&)> done) override {
@@ -94,7 +91,8 @@ class FakeSubmitter final : public router::Submitter {
     return refused_;
   }
 
-  std::vector<std::shared_ptr<const router::ModelInfo>> models;
+  std::vector<std::shared_ptr<const router::ModelInfo>> served;
+  std::optional<router::ModelDirectory> directory;  // instead of `served`
   router::Topology topology;
   bool is_ready = true;
   bool is_draining = false;

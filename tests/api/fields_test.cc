@@ -186,7 +186,7 @@ TEST_F(HttpApiTest, VariablesThatTheTemplateDoesNotReadAreNamed) {
         Case{reader, R"(,"nick":1,"reasoning_effort":"none")", "nick, reasoning_effort"},
         Case{model, R"(,"documents":[],"chat_template_kwargs":{},"reasoning_effort":null)", ""},
         Case{reader, R"(,"documents":[{}],"chat_template_kwargs":{"mood":"m"})", ""}}) {
-    submitter_.models = {c.model};
+    submitter_.served = {c.model};
     for (const char* path : {kChatPath, "/apply-template", "/tokenize"}) {
       const auto responder = Post(path, kHello + c.fields + "}");
       EXPECT_EQ(responder->status, 200) << path << c.fields << responder->body;
@@ -204,7 +204,7 @@ TEST_F(HttpApiTest, ACallMayLackTextAndArguments) {
                            "{% endfor %}",
                            "", "<eos>")
           .value());
-  submitter_.models = {model};
+  submitter_.served = {model};
   for (const std::string& content :
        {std::string(R"("content":null,)"), std::string(), std::string(R"("content":"",)")}) {
     for (const char* arguments : {"", R"(,"arguments":"null")", R"(,"arguments":"")",

@@ -234,7 +234,7 @@ TEST_F(HttpApiTest, TemplatesAreToldWhatHuggingFaceTellsThem) {
                            "{{ messages[0].content }}",
                            "", "<eos>")
           .value());
-  submitter_.models = {model};
+  submitter_.served = {model};
   AnswerWith("a");
   const auto year_of = [](std::time_t now) {
     std::tm utc{};
@@ -260,7 +260,7 @@ TEST_F(HttpApiTest, TheTemplateSeesVariablesAndMembersOfMessages) {
                            "{% endfor %}{{ 'A' if add_generation_prompt }}",
                            "", "<eos>")
           .value());
-  submitter_.models = {model};
+  submitter_.served = {model};
   const std::string past =
       R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},)"
       R"({"type":"text","text":"b"}]},{"role":"assistant","content":null,"tool_calls":[)"
@@ -593,9 +593,9 @@ TEST_F(HttpApiTest, WhatIsWrongWithAConversationIsNamed) {
   EXPECT_NE(responder->body.find("at most 100000 JSON values"), std::string::npos)
       << responder->body;
   EXPECT_NE(responder->body.find("'documents'"), std::string::npos) << responder->body;
-  auto broken = std::make_shared<ModelInfo>(*submitter_.models[0]);
+  auto broken = std::make_shared<ModelInfo>(*submitter_.served[0]);
   broken->chat_template = nullptr;
-  submitter_.models = {broken};
+  submitter_.served = {broken};
   responder = Post(kChatPath, kHello + "}");
   EXPECT_EQ(responder->status, 400);
   EXPECT_NE(responder->body.find("a model that has a chat template"), std::string::npos);
@@ -626,10 +626,42 @@ TEST_F(HttpApiTest, ModelsAndHealth) {
   EXPECT_EQ(responder->status, 503);
   EXPECT_EQ(responder->body.find("No worker"), std::string::npos) << responder->body;
   EXPECT_NE(responder->body.find("draining"), std::string::npos) << responder->body;
-  submitter_.models.clear();
+  submitter_.served.clear();
   const auto chat = Post(kChatPath, kHello + "}");
   EXPECT_EQ(chat->status, 503) << "loading: not the client's mistake";
   EXPECT_EQ(Send("GET", "/v1/models/toy")->status, 404);
+}
+
+TEST_F(HttpApiTest, OfSeveralModelsARequestNamesOne) {
+  auto second = std::make_shared<ModelInfo>(*TestModel());
+  second->id = "second";
+  submitter_.directory = ModelDirectory({{.id = "gone", .names = {"gone"}, .is_expected = true},
+                                         {.id = "second", .names = {"second"}, .served = second},
+                                         {.id = "toy", .names = {"toy"}, .served = TestModel()}});
+  const std::string all = "'gone', 'second', 'toy'";
+  struct Case {
+    std::string model;
+    int status;
+    std::string said;
+  };
+  const Case cases[] = {{"", 400, all},
+                        {R"(,"model":"default")", 400, all},
+                        {R"(,"model":"no")", 404, all},
+                        {R"(,"model":"gone")", 503, "No worker is ready"}};
+  for (const Case& c : cases) {
+    for (const auto& responder :
+         {Post(kChatPath, kHello + c.model + "}"), Post("/apply-template", kHello + c.model + "}"),
+          Post("/tokenize", R"({"content":"hi")" + c.model + "}")}) {
+      EXPECT_EQ(responder->status, c.status) << c.model;
+      EXPECT_THAT(responder->body, HasSubstr(c.said));
+      EXPECT_EQ(responder->Header("Retry-After"), c.status == 503 ? "1" : "");
+    }
+  }
+  EXPECT_EQ(Post("/tokenize", R"({"content":"hi","model":"second"})")->status, 200);
+  const std::string list = Send("GET", "/v1/models")->body;
+  EXPECT_THAT(list, AllOf(HasSubstr(R"("id":"second")"), HasSubstr(R"("id":"toy")")));
+  EXPECT_EQ(Send("GET", "/v1/models/gone")->status, 503);
+  EXPECT_EQ(Send("GET", "/v1/models/no")->status, 404);
 }
 
 TEST_F(HttpApiTest, TextEndpoints) {

@@ -35,7 +35,7 @@ std::shared_ptr<const ModelInfo> ModelWith(const std::string& chat_template) {
 
 class MessagesTest : public HttpApiTest {
  protected:
-  MessagesTest() { submitter_.models = {ModelWith(kPrintsAll)}; }
+  MessagesTest() { submitter_.served = {ModelWith(kPrintsAll)}; }
 
   // The text of the prompt that a request with this body brought to the router.
   std::string PromptOf(const std::string& body) {
@@ -274,7 +274,7 @@ TEST_F(MessagesTest, FieldsGoWhereTheyBelong) {
   EXPECT_EQ(request.sampling.seed, 11u);
   EXPECT_FLOAT_EQ(request.sampling.min_p, 0.1f);
   EXPECT_EQ(request.timeout_us, 5'000'000);
-  submitter_.models = {
+  submitter_.served = {
       ModelWith("{{ enable_thinking }}{{ reasoning_effort }}|" + std::string(kPrintsAll))};
   EXPECT_EQ(PromptOf(kAsk + R"(,"thinking":{"type":"disabled"},"output_config":{"effort":"low"}})"),
             "Falselow|<user>u:hello<assistant>");

@@ -106,9 +106,9 @@ TEST_F(PromptLogprobsTest, EachOfTheTwoFieldsHasItsOwnAlternatives) {
 }
 
 TEST_F(PromptLogprobsTest, TooManyAndRememberedOnesAreRefused) {
-  auto model = std::make_shared<ModelInfo>(*submitter_.models[0]);
+  auto model = std::make_shared<ModelInfo>(*submitter_.served[0]);
   model->max_context = 1'000'000;
-  submitter_.models[0] = model;
+  submitter_.served[0] = model;
   const std::string text(limits::kMaxPromptLogprobs / 21 + 1, 'x');
   const auto large = Post(kCompletionPath, R"({"prompt":")" + text + R"(","prompt_logprobs":20})");
   EXPECT_EQ(large->status, 400) << large->body;

@@ -32,7 +32,7 @@ const std::string kOpens = kThinks + "<think>\n";
 class ReasoningTest : public HttpApiTest {
  protected:
   explicit ReasoningTest(bool splits_reasoning = true) : HttpApiTest(splits_reasoning) {
-    submitter_.models = {ModelWith(kThinks)};
+    submitter_.served = {ModelWith(kThinks)};
   }
 
   // The parts of one choice of a stream, and how many chunks had which.
@@ -138,7 +138,7 @@ TEST_F(ReasoningTest, OneTokenMayAddToBothParts) {
 }
 
 TEST_F(ReasoningTest, ATemplateMayBeginTheThoughts) {
-  submitter_.models = {ModelWith(kOpens)};
+  submitter_.served = {ModelWith(kOpens)};
   AnswerWith("I see.</think>Yes.");
   const auto whole = Post(kChatPath, kHello + "}");
   EXPECT_EQ(Message(*whole, "reasoning_content"), "I see.");
@@ -233,7 +233,7 @@ TEST_F(ReasoningTest, OnlyModelsThatThinkAreSplit) {
   const auto plain = Post(kCompletionPath, R"({"prompt":"x"})");
   EXPECT_EQ(Text(*plain, {"choices", "0", "text"}), kAnswer);
   EXPECT_EQ(plain->body.find("reasoning_content"), std::string::npos);
-  submitter_.models = {TestModel()};
+  submitter_.served = {TestModel()};
   const auto whole = Post(kChatPath, kHello + "}");
   EXPECT_EQ(Message(*whole, "content"), kAnswer);
   EXPECT_EQ(whole->body.find("reasoning_content"), std::string::npos);

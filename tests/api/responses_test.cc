@@ -120,7 +120,7 @@ TEST_F(ResponsesTest, ThoughtsAreAnItem) {
                            "{% endfor %}<assistant>",
                            "", "<eos>")
           .value());
-  submitter_.models = {info};
+  submitter_.served = {info};
   AnswerWith("<think>a</think>b");
   const auto whole = Post(kPath, R"({"input":"x"})");
   EXPECT_EQ(Text(*whole, {"output", "0", "type"}), "reasoning");

@@ -59,7 +59,7 @@ const std::string kCall =
 
 class ToolsTest : public HttpApiTest {
  protected:
-  ToolsTest() { submitter_.models = {ModelWith(kHermes)}; }
+  ToolsTest() { submitter_.served = {ModelWith(kHermes)}; }
 
   // The request that the router got for these fields, which begin with a comma.
   GenerateRequest Sent(const std::string& fields) {
@@ -211,10 +211,10 @@ TEST_F(ToolsTest, ADemandedCallIsForcedInTheStyleOfTheTemplate) {
   const std::string named = SentGrammar(kTools + kNamed);
   EXPECT_THAT(named, HasSubstr(R"("max_tags":1,)"));
   EXPECT_THAT(named, Not(HasSubstr("weather")));
-  submitter_.models = {ModelWith(kLlama)};
+  submitter_.served = {ModelWith(kLlama)};
   EXPECT_THAT(SentGrammar(kTools + kNamed),
               HasSubstr(R"("begin":"{\"name\": \"clock\", \"parameters\": ")"));
-  submitter_.models = {ModelWith(kXml)};
+  submitter_.served = {ModelWith(kXml)};
   EXPECT_THAT(SentGrammar(kTools + kNamed), HasSubstr(R"("content":"qwen_xml")"));
   // Control tokens have no text in a grammar, so other styles are forced as bare JSON.
   for (const char* style : {"gemma", "mistral", "harmony", "generic"}) {
@@ -277,13 +277,13 @@ TEST_F(ToolsTest, AStrictFunctionIsEnforcedWhereTagsAllowIt) {
   const std::string strict =
       R"(,"tools":[{"type":"function","function":{"name":"clock","strict":true}}])";
   EXPECT_THAT(SentGrammar(strict), HasSubstr(R"("triggers":["<tool_call>"])"));
-  submitter_.models = {ModelWith(kLlama)};
+  submitter_.served = {ModelWith(kLlama)};
   const auto responder = Post(kChatPath, kHello + strict + "}");
   EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "tools[0].function.strict");
 }
 
 TEST_F(ToolsTest, ATemplateWithoutToolsGetsThemInTheMessages) {
-  submitter_.models = {
+  submitter_.served = {
       ModelWith("{% for m in messages %}<user>{{ m.role[0] }}:{{ m.content }}"
                 "{% endfor %}<assistant>")};
   AnswerWith(R"({"name": "weather", "arguments": {"city": "Rome"}})");
@@ -376,7 +376,7 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
 }
 
 TEST_F(ToolsTest, ChannelsAreThoughtsContentAndCalls) {
-  submitter_.models = {ModelWith("<|channel|>functions.{{ tools | tojson }}" + kTurns)};
+  submitter_.served = {ModelWith("<|channel|>functions.{{ tools | tojson }}" + kTurns)};
   AnswerWith(
       "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final"
       "<|message|>Yes.");
@@ -400,7 +400,7 @@ TEST_F(ToolsTest, MarksOfControlTokensKeepTheirText) {
   auto info = std::make_shared<ModelInfo>(*ModelWith("{{ tools | tojson }}[TOOL_CALLS]" + kTurns));
   info->tokenizer = text::Tokenizer::Create(spec).value();
   info->vocab_size = router::kTestVocab + 1;
-  submitter_.models = {info};
+  submitter_.served = {info};
   AnswerWith("x");
   EXPECT_EQ(Sent(kTools).shown_tokens, std::vector<TokenId>{router::kTestVocab});
   EXPECT_TRUE(Sent(kTools + R"(,"tool_choice":"none")").shown_tokens.empty());

@@ -1,0 +1,68 @@
+#include "src/router/model_directory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+
+#include "src/router/submit.h"
+
+namespace baton::router {
+
+ModelDirectory::ModelDirectory(std::vector<KnownModel> models) : models_(std::move(models)) {
+  for (const KnownModel& model : models_) {
+    if (model.served != nullptr) served_.push_back(model.served);
+  }
+}
+
+ModelDirectory ModelDirectory::OfServed(
+    const std::vector<std::shared_ptr<const ModelInfo>>& served) {
+  std::vector<KnownModel> models;
+  models.reserve(served.size());
+  for (const auto& model : served) {
+    const std::vector<std::string> id = {model->id};
+    models.push_back({model->id, model->names.empty() ? id : model->names, model});
+  }
+  return ModelDirectory(std::move(models));
+}
+
+std::vector<const KnownModel*> ModelDirectory::Offered() const {
+  std::vector<const KnownModel*> offered;
+  for (const KnownModel& model : models_) {
+    if (model.IsOffered()) offered.push_back(&model);
+  }
+  return offered;
+}
+
+ModelFound ModelDirectory::Find(std::string_view name,
+                                std::shared_ptr<const ModelInfo>* model) const {
+  const std::vector<const KnownModel*> offered = Offered();
+  if (offered.empty()) return ModelFound::kNoWorkers;
+  const KnownModel* found = nullptr;
+  if (name.empty() || name == "default") {
+    if (offered.size() > 1) return ModelFound::kNotOne;
+    found = offered.front();
+  }
+  for (size_t i = 0; i < models_.size() && found == nullptr; ++i) {
+    const std::vector<std::string>& names = models_[i].names;
+    if (std::ranges::find(names, name) != names.end()) found = &models_[i];
+  }
+  if (found == nullptr) return ModelFound::kUnknown;
+  if (found->served == nullptr) return ModelFound::kNoWorkers;
+  *model = found->served;
+  return ModelFound::kServed;
+}
+
+std::string ModelDirectory::NameList() const {
+  const std::vector<const KnownModel*> offered = Offered();
+  std::string list;
+  for (size_t i = 0; i < std::min(offered.size(), kMaxListed); ++i) {
+    list += fmt::format("{}'{}'", i == 0 ? "" : ", ", offered[i]->names.front());
+  }
+  if (offered.size() > kMaxListed) {
+    list += fmt::format(" and {} more", offered.size() - kMaxListed);
+  }
+  return list;
+}
+
+}  // namespace baton::router
