@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Answers a question from pages: finds the best sections, then asks the model (pip install openai).
 
-    examples/rag.py [--url http://HOST:PORT] [--pages FILE.md ...] [QUESTION]
+    examples/rag.py [--url http://HOST:PORT] [--pages FILE ...] [QUESTION]
 
 Retrieval is BM25 over the sections of Markdown files, by default the pages of this repository. The
 pages come first in the prompt and the question last, so that prefix caches serve the next question

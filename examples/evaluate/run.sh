@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Scores the server's model on a small task of this folder (pip install 'lm-eval[api]').
 #   examples/evaluate/run.sh [http://HOST:PORT] [FURTHER ARGUMENTS OF lm_eval]
-# The tokenizer is the server's own, over /tokenizer_info and /tokenize: nothing is downloaded. Scores come
-# from log-probabilities of prompts (`echo` with `logprobs`), and have the same bits at any batch size.
+# The tokenizer is the server's own, over /tokenizer_info and /tokenize: nothing is downloaded.
+# Scores come from log-probabilities of prompts (`echo` with `logprobs`), and have the same bits at
+# any batch size.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 url="${1:-http://127.0.0.1:8080}"

@@ -64,9 +64,8 @@ def test_go_streams_and_tells_a_refusal(server, tmp_path):
 
 def choice_log_probability(server, context, choice):
     """Sum of the log-probabilities of the choice's tokens, asked for by hand."""
-    context_ids, ids = (
-        server.post("/tokenize", {"content": text})[2]["tokens"] for text in (context, context + choice)
-    )
+    texts = (context, context + choice)
+    context_ids, ids = (server.post("/tokenize", {"content": t})[2]["tokens"] for t in texts)
     assert ids[: len(context_ids)] == context_ids
     status, _, answer = server.post(
         "/v1/completions",

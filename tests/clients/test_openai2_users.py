@@ -1,4 +1,4 @@
-"""instructor in three modes, and LlamaIndex: libraries that want version 2 of the package openai."""
+"""instructor in three modes, and LlamaIndex: both want version 2 of the package openai."""
 
 import asyncio
 
