@@ -53,8 +53,9 @@ first = client.chat.completions.create(
 message = first.choices[0].message
 messages.append(message.model_dump(exclude_none=True))
 for call in message.tool_calls:
-    result = population(**json.loads(call.function.arguments))
-    print(f"call: {call.function.name}({call.function.arguments}) -> {json.dumps(result)}")
+    arguments = json.loads(call.function.arguments)
+    result = population(**arguments)
+    print(f"call: {call.function.name}({json.dumps(arguments)}) -> {json.dumps(result)}")
     messages.append({"role": "tool", "tool_call_id": call.id, "content": json.dumps(result)})
 
 stream = client.chat.completions.create(

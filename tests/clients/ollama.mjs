@@ -21,6 +21,7 @@ const format = {
   type: 'object',
   properties: { colour: { enum: ['blue', 'grey', 'red'] } },
   required: ['colour'],
+  additionalProperties: false,
 };
 const typed = JSON.parse((await client.chat({ ...ask, format })).message.content);
 assert.ok(format.properties.colour.enum.includes(typed.colour));

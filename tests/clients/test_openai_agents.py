@@ -37,20 +37,20 @@ def test_a_tool_is_called_and_its_result_is_the_answer(model):
             tool_choice="required", parallel_tool_calls=False, **SETTINGS
         ),
     )
-    whole = agents.Runner.run_sync(agent, "What time is it in zone 3?").final_output
-    assert whole.startswith("It is noon in zone ")
 
-    async def stream():
+    async def both():
+        whole = await agents.Runner.run(agent, "What time is it in zone 3?")
         run = agents.Runner.run_streamed(agent, "What time is it in zone 3?")
         kinds = [event.type async for event in run.stream_events()]
-        return run.final_output, kinds
+        return whole.final_output, run.final_output, kinds
 
-    streamed, kinds = asyncio.run(stream())
+    whole, streamed, kinds = asyncio.run(both())
+    assert whole.startswith("It is noon in zone ")
     assert streamed == whole and "raw_response_event" in kinds
 
 
 def test_the_model_goes_on_after_a_result(model):
-    """The second step has neither tools nor a demand: the model answers in words."""
+    """The second step has no tool: the model answers in words."""
     called = []
 
     def offered(context, agent):
@@ -66,7 +66,9 @@ def test_the_model_goes_on_after_a_result(model):
         name="a",
         model=model,
         tools=[number],
-        model_settings=agents.ModelSettings(tool_choice="required", **SETTINGS),
+        model_settings=agents.ModelSettings(
+            tool_choice="required", parallel_tool_calls=False, **SETTINGS
+        ),
     )
     result = agents.Runner.run_sync(agent, "Which number is it?")
     assert called == [1] and isinstance(result.final_output, str) and result.final_output
