@@ -20,7 +20,9 @@ from baton_server import Server  # noqa: E402
 
 
 class Sky(pydantic.BaseModel):
-    """A form that a small model ends soon."""
+    """A form that a small model ends soon: without `forbid` its schema allows more properties."""
+
+    model_config = pydantic.ConfigDict(extra="forbid")
 
     colour: Literal["blue", "grey", "red"]
     clouds: int = pydantic.Field(ge=0, le=9)
