@@ -9,15 +9,16 @@
 # this build and the release before it; answers with schemas and tools whose worker dies at each
 # token; folders that an old and a new release of transformers save; the page at /ui in Chromium;
 # schemathesis against /openapi.json; the packages, installed and removed; `baton mcp` with the
-# protocol's own client; and the Helm chart on a real Kubernetes of two nodes.
+# protocol's own client; the examples and client libraries; and the Helm chart on a real Kubernetes
+# of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
-#     archs|fuzz|wire|guided|saves|templates|ui|openapi|packages|mcp|k8s ...]
+#     archs|fuzz|wire|guided|saves|templates|ui|openapi|packages|mcp|clients|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tier_names="release cuda sim asan tsan tidy odr locks quick chaos closure mutation archs fuzz wire"
-tier_names+=" guided saves templates ui openapi packages mcp k8s"
+tier_names+=" guided saves templates ui openapi packages mcp clients k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -63,6 +64,7 @@ run_tier() {
     openapi) ask_by_the_description ;;
     packages) install_packages ;;
     mcp) talk_mcp ;;
+    clients) drive_clients ;;
     *)
       echo "test_full.sh: unknown tier '$1'; one of: $tier_names" >&2
       exit 2
@@ -133,6 +135,31 @@ talk_mcp() {
     build/mcp-venv/bin/pip -q install -r tests/mcp/client_packages.txt &&
     BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 build/mcp-venv/bin/python -m pytest \
       -q -rs -p no:cacheprovider tests/mcp
+}
+
+# The examples, and the libraries that people talk to a server with, each of a pinned version. Some
+# want version 2 of the package openai and have a folder of their own. Node.js is a package too.
+drive_clients() {
+  local venv=build/clients-venv venv2=build/clients-venv2 node=""
+  scripts/build.sh release baton && build/baton pull smollm2:135m >/dev/null || return 1
+  python3 -m venv "$venv" && "$venv/bin/pip" -q install -r tests/clients/packages.txt || return 1
+  python3 -m venv "$venv2" &&
+    "$venv2/bin/pip" -q install -r tests/clients/packages_openai2.txt || return 1
+  if command -v npm >/dev/null; then
+    node="$PWD/build/clients-node"
+    mkdir -p "$node" && cp examples/node/package.json "$node/" || return 1
+    xargs npm --prefix "$node" install --no-save --no-audit --no-fund --loglevel=error \
+      <tests/clients/node_packages.txt || return 1
+  else
+    echo "clients: those of Node.js are skipped, npm is missing (apt-get install npm)"
+  fi
+  export BATON_BIN="$PWD/build/baton" BATON_CLIENTS_NODE="$node" PYTHONDONTWRITEBYTECODE=1
+  "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider tests/clients \
+    --ignore=tests/clients/test_openai2_users.py || return 1
+  "$venv2/bin/python" -m pytest -q -rs -p no:cacheprovider tests/clients/test_openai2_users.py ||
+    return 1
+  # The clients of OpenAI, Anthropic and Ollama in their newest releases.
+  "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider tests/e2e/test_openai_client.py
 }
 
 # The whole promise in the long form: a million requests twice, which must be the same run, and

@@ -1,5 +1,6 @@
 #include "src/api/tool_messages.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -77,10 +78,18 @@ std::string ResultText(const ChatMessage& turn, const CallNames& names) {
   return fmt::format("Result of {}:\n{}", name, turn.content);
 }
 
+bool HasCalls(const ChatMessage& turn) {
+  const JsonValue* calls = FindMember(turn.members, "tool_calls");
+  return calls != nullptr && calls->AsArray() != nullptr && !calls->AsArray()->empty();
+}
+
 }  // namespace
 
 bool NeedsToolMessages(const ChatTemplate& chat_template, const ApiParams& params) {
-  return !params.tools.functions.empty() && !chat_template.Reads("tools");
+  if (chat_template.Reads("tools")) return false;
+  if (!params.tools.functions.empty()) return true;
+  return chat_template.source().find("tool_calls") == std::string::npos &&
+         std::any_of(params.messages.begin(), params.messages.end(), HasCalls);
 }
 
 std::vector<ChatMessage> MessagesWithTools(const ApiParams& params) {
@@ -99,14 +108,13 @@ std::vector<ChatMessage> MessagesWithTools(const ApiParams& params) {
     const bool is_merged = &turn == &params.messages.front() && !out.empty() &&
                            (turn.role == "system" || turn.role == "developer");
     if (is_merged) continue;
-    const JsonValue* calls = FindMember(turn.members, "tool_calls");
     const bool is_result = turn.role == "tool";
     if (is_result && follows_result) {
       out.back().content += "\n\n" + ResultText(turn, names);
     } else if (is_result) {
       out.push_back({.role = "user", .content = ResultText(turn, names)});
-    } else if (calls != nullptr && calls->AsArray() != nullptr && !calls->AsArray()->empty()) {
-      out.push_back(WithCalls(turn, *calls->AsArray(), &names));
+    } else if (HasCalls(turn)) {
+      out.push_back(WithCalls(turn, *FindMember(turn.members, "tool_calls")->AsArray(), &names));
     } else {
       out.push_back(turn);
     }

@@ -10,7 +10,8 @@
 
 namespace baton::api {
 
-// The request has tools, and the template does not read them.
+// The template reads no tools, and the request has some, or has calls in its messages that the
+// template does not name either: such a template would drop them without a word.
 bool NeedsToolMessages(const text::ChatTemplate& chat_template, const ApiParams& params);
 
 // The conversation with the tools in it:

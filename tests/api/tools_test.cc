@@ -313,6 +313,27 @@ TEST_F(ToolsTest, ATemplateWithoutToolsGetsThemInTheMessages) {
       << round;
 }
 
+// Agents leave the tools out of the last step, once all have been used.
+TEST_F(ToolsTest, CallsOfAConversationStayWhereNoToolsAreSent) {
+  const std::string history =
+      R"({"messages":[{"role":"user","content":"Q"},)"
+      R"({"role":"assistant","content":"","tool_calls":[{"id":"c1","type":"function",)"
+      R"("function":{"name":"weather","arguments":"{\"city\":\"Rome\"}"}}]},)"
+      R"({"role":"tool","tool_call_id":"c1","content":"sunny"}]})";
+  const std::string turns =
+      "{% for m in messages %}<user>{{ m.role[0] }}:{{ m.content }}{% endfor %}<assistant>";
+  AnswerWith("x");
+  submitter_.models = {ModelWith(turns)};
+  ASSERT_EQ(Post(kChatPath, history)->status, 200);
+  EXPECT_EQ(PromptOf(submitter_.WaitSubmitted(0).request),
+            R"(u:Qa:{"name": "weather", "arguments": {"city":"Rome"}})"
+            "u:Result of weather:\nsunny");
+  submitter_.models = {ModelWith(kTurns)};  // prints the calls itself
+  ASSERT_EQ(Post(kChatPath, history)->status, 200);
+  EXPECT_EQ(PromptOf(submitter_.WaitSubmitted(1).request),
+            R"(u:Qa:[weather {"city": "Rome"}]t:sunny)");
+}
+
 TEST_F(ToolsTest, HistoryGoesThroughATemplateThatKnowsTools) {
   AnswerWith("x");
   const std::string body =

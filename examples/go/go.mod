@@ -1,0 +1,3 @@
+module baton.example/chat
+
+go 1.22
