@@ -436,12 +436,12 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
 
 }  // namespace
 
-std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, std::string_view id,
+std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, const ModelName& name,
                                               RequestError* error) {
+  const std::string_view id = name.id;
   if (auto model = submitter.FindModel(id)) return model;
-  // Ollama's clients add this tag to names without one.
   constexpr std::string_view kLatest = ":latest";
-  if (id.size() > kLatest.size() && id.ends_with(kLatest)) {
+  if (name.may_have_tag && id.size() > kLatest.size() && id.ends_with(kLatest)) {
     if (auto model = submitter.FindModel(id.substr(0, id.size() - kLatest.size()))) return model;
   }
   *error = RequestError{};
@@ -462,7 +462,8 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   built->plan.endpoint = arrival.endpoint;
   SetNames(params, arrival, built);
   if (!CheckCombinations(params, arrival, error)) return false;
-  std::shared_ptr<const ModelInfo> model = ResolveModel(submitter, params.model, error);
+  std::shared_ptr<const ModelInfo> model =
+      ResolveModel(submitter, {params.model, arrival.may_have_tag}, error);
   if (model == nullptr) return false;
   built->plan.model = model;
   built->request.model = model;

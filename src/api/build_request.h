@@ -126,6 +126,7 @@ struct Arrival {
   SpanIds trace;                              // not valid = none was given
   int64_t timeout_us = 0;                     // the transport's own deadline, 0 = none
   bool stream = false;                        // the call streams whatever its parameters say (gRPC)
+  bool may_have_tag = false;                  // Surface::may_have_tag
   bool splits_reasoning = true;               // where the request does not say
   std::optional<text::ToolStyle> tool_style;  // likewise; absent = as the template says
   std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
@@ -133,9 +134,15 @@ struct Arrival {
   std::string tenant;                         // of the API key; "" = the server asks for none
 };
 
+// A model as a client names it.
+struct ModelName {
+  std::string_view id;
+  bool may_have_tag = false;  // Surface::may_have_tag
+};
+
 // The model of that name; null: `error` is 404, or 503 while no worker is there at all.
 std::shared_ptr<const router::ModelInfo> ResolveModel(const router::Submitter& submitter,
-                                                      std::string_view id,
+                                                      const ModelName& name,
                                                       router::RequestError* error);
 
 // False: `error` names the field.

@@ -388,7 +388,7 @@ void HttpApi::GetModels(Exchange& exchange) {
 void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
   const std::string name = PercentDecoded(id);
   RequestError error;
-  if (const auto model = ResolveModel(*submitter_, name, &error)) {
+  if (const auto model = ResolveModel(*submitter_, {name}, &error)) {
     const bool is_anthropic = exchange.surface->endpoint == Endpoint::kMessages;
     return Send(exchange, is_anthropic ? MessagesModelJson(*model, name) : ModelJson(*model, name),
                 kJsonType);
@@ -399,7 +399,7 @@ void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
 
 void HttpApi::GetTokenizerInfo(Exchange& exchange) {
   RequestError error;
-  const auto model = ResolveModel(*submitter_, "", &error);
+  const auto model = ResolveModel(*submitter_, {}, &error);
   if (model == nullptr) return Refuse(exchange, error);
   Send(exchange, TokenizerInfoJson(*model), kJsonType);
 }
@@ -444,6 +444,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   BuiltRequest built;
   exchange.arrival.endpoint = surface.endpoint;
   exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
+  exchange.arrival.may_have_tag = surface.may_have_tag;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
   exchange.arrival.tool_style = parts_.tool_style;
   exchange.arrival.tool_metrics = parts_.tool_metrics;
@@ -513,7 +514,7 @@ std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const Json
     return nullptr;
   }
   if (is_given) id = *value->AsString();
-  auto model = ResolveModel(*submitter_, id, &error);
+  auto model = ResolveModel(*submitter_, {id, exchange.surface->may_have_tag}, &error);
   if (model == nullptr) Refuse(exchange, error);
   return model;
 }

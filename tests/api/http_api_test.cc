@@ -503,6 +503,27 @@ TEST_F(HttpApiTest, WhatNoModelIsCalledIsNotFoundHoweverOdd) {
   }
 }
 
+// Ollama's tag is no part of a name on the paths of other APIs.
+TEST_F(HttpApiTest, OllamasTagIsNoNameElsewhere) {
+  const std::string named = R"("model":"toy:latest"})";
+  const std::pair<const char*, std::string> posts[] = {
+      {kChatPath, kHello + ","},
+      {kCompletionPath, R"({"prompt":"x",)"},
+      {"/v1/messages", R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,)"},
+      {"/v1/messages/count_tokens", R"({"messages":[{"role":"user","content":"x"}],)"},
+      {"/v1/responses", R"({"input":"x",)"},
+      {"/tokenize", R"({"content":"x",)"},
+      {"/detokenize", R"({"tokens":[104],)"},
+      {"/apply-template", kHello + ","},
+  };
+  for (const auto& [path, fields] : posts) {
+    const auto responder = Post(path, fields + named);
+    EXPECT_EQ(responder->status, 404) << path << responder->body;
+  }
+  EXPECT_EQ(Send("GET", "/v1/models/toy:latest")->status, 404);
+  EXPECT_EQ(submitter_.num_submitted(), 0u);
+}
+
 TEST_F(HttpApiTest, IgnoredFieldsAreNamedInAHeader) {
   AnswerWith("x");
   const auto responder = Post(kChatPath, kHello + R"(,"store":true,"suffix":null,"metadata":{}})");

@@ -276,6 +276,8 @@ TEST_F(RouterProcessTest, ErrorsHaveTheRightStatus) {
        grpc::StatusCode::INVALID_ARGUMENT, "messages"},
       {[](v1::ChatCompletionRequest* r) { r->set_model("other"); }, grpc::StatusCode::NOT_FOUND,
        "model"},
+      {[](v1::ChatCompletionRequest* r) { r->set_model("toy:latest"); },
+       grpc::StatusCode::NOT_FOUND, "model"},
       {[](v1::ChatCompletionRequest* r) {
          r->mutable_messages(0)->set_content(std::string(1000, 'x'));
        },
