@@ -69,6 +69,12 @@ void RegisterRequestMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
                           "others being there."});
   metrics->prompt_tokens_total = registry->AddCounter(
       {"baton_prompt_tokens_total", "Prompt tokens of requests that have a token."});
+  for (size_t i = 0; i < kPrefixSourceNames.size(); ++i) {
+    metrics->prefix_tokens_total[i] = registry->AddCounter(
+        {"baton_prefix_tokens_total",
+         "Prompt tokens of requests that have a token, by where their KV came from."},
+        {{"source", std::string(kPrefixSourceNames[i])}});
+  }
   metrics->generation_tokens_total =
       registry->AddCounter({"baton_generation_tokens_total", "Tokens generated."});
   for (size_t i = 0; i < kRequestFinishNames.size(); ++i) {

@@ -68,6 +68,7 @@ TEST_F(RouterProcessTest, CachedTokensReachUsageAndTimings) {
   EXPECT_EQ(response.usage().prompt_tokens(), 6u);
   EXPECT_EQ(response.usage().prompt_tokens_details().cached_tokens(), 3u);
   EXPECT_EQ(response.timings().cached_tokens(), 3u);
+  EXPECT_EQ(response.timings().prefix_source(), "pool");
 }
 
 TEST_F(RouterProcessTest, LostPrefixEventsAreAskedForAndMalformedOnesEndTheLease) {
