@@ -345,6 +345,18 @@ bool CheckEcho(const BuiltRequest& built, RequestError* error) {
                           num_bytes, kMaxEchoBytes));
 }
 
+// Names the penalties beyond OpenAI's range of +-2. They are served as they are.
+std::string PenaltyWarnings(const ApiParams& params) {
+  std::string warnings;
+  const auto add = [&warnings](std::string_view name, const std::optional<double>& penalty) {
+    if (!penalty.has_value() || (*penalty >= -2.0 && *penalty <= 2.0)) return;
+    warnings += fmt::format("{}{} beyond 2", warnings.empty() ? "" : ", ", name);
+  };
+  add("presence_penalty", params.presence_penalty);
+  add("frequency_penalty", params.frequency_penalty);
+  return warnings;
+}
+
 bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
                  RequestError* error) {
   SamplingParams& sampling = built->request.sampling;
@@ -355,6 +367,7 @@ bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* 
   sampling.repetition_penalty = static_cast<float>(params.repetition_penalty.value_or(1.0));
   sampling.presence_penalty = static_cast<float>(params.presence_penalty.value_or(0.0));
   sampling.frequency_penalty = static_cast<float>(params.frequency_penalty.value_or(0.0));
+  built->warnings = PenaltyWarnings(params);
   sampling.seed = params.seed.has_value() ? static_cast<uint64_t>(*params.seed) : RandomU64();
   built->request.names_seed = params.seed.has_value();
   sampling.ignore_eos = params.ignore_eos.value_or(false);

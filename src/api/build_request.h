@@ -101,6 +101,8 @@ struct BuiltRequest {
   AnswerPlan plan;
   std::string tenant;               // as in Arrival
   std::vector<std::string> unread;  // see UnreadVariables; also what a loose schema drops
+  // For X-Baton-Warnings, joined by ", ": what is served and few servers take; "" = nothing.
+  std::string warnings;
   // Where a grammar of the answer begins.
   wire::GrammarStart grammar_start = wire::GrammarStart::kFirstToken;
 

@@ -474,6 +474,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   SetKv(exchange.tenant, &built);
   AddUnread(built.unread, &asked.ignored);
   HttpHeaders headers = AnswerHeaders(surface, built.plan.request_id, asked.ignored);
+  if (!built.warnings.empty()) headers.Set("X-Baton-Warnings", built.warnings);
   AddRateFields(exchange.tenant, clock_, &headers);
   const bool streams = built.plan.stream;
   AnswerTarget target{surface, asked.make_writer(std::move(built.plan)), std::move(headers),

@@ -503,6 +503,23 @@ TEST_F(HttpApiTest, WhatNoModelIsCalledIsNotFoundHoweverOdd) {
   }
 }
 
+TEST_F(HttpApiTest, APenaltyBeyondTwoIsServedAndWarned) {
+  AnswerWith("Hi");
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("presence_penalty":2,"frequency_penalty":-2)", ""},
+      {R"("presence_penalty":2.5)", "presence_penalty beyond 2"},
+      {R"("presence_penalty":-3,"frequency_penalty":100)",
+       "presence_penalty beyond 2, frequency_penalty beyond 2"},
+  };
+  for (const auto& [fields, warnings] : cases) {
+    for (const char* stream : {"", R"(,"stream":true)"}) {
+      const auto responder = Post(kChatPath, kHello + "," + fields + stream + "}");
+      EXPECT_EQ(responder->status, 200) << fields;
+      EXPECT_EQ(responder->Header("X-Baton-Warnings"), warnings) << fields << stream;
+    }
+  }
+}
+
 // Ollama's tag is no part of a name on the paths of other APIs.
 TEST_F(HttpApiTest, OllamasTagIsNoNameElsewhere) {
   const std::string named = R"("model":"toy:latest"})";
