@@ -65,9 +65,9 @@ enum class ShadowResult : uint8_t { kEqual = 0, kMismatch, kDropped, kFailed };
 inline constexpr std::array<std::string_view, 4> kShadowResultNames = {"equal", "mismatch",
                                                                        "dropped", "failed"};
 
-// Where the KV of prompt tokens came from: the label of baton_prefix_tokens_total{source}. Tokens of
-// kPool were found in the prefix cache of the worker that computed the rest. Nothing counts kPeer,
-// kRam, kFile and kStore yet.
+// Where the KV of prompt tokens came from: the label of baton_prefix_tokens_total{source}. Tokens
+// of kPool were found in the prefix cache of the worker that computed the rest. Nothing counts
+// kPeer, kRam, kFile and kStore yet.
 enum class PrefixSource : uint8_t { kPool = 0, kPeer, kRam, kFile, kStore, kComputed };
 inline constexpr std::array<std::string_view, 6> kPrefixSourceNames = {"pool", "peer",  "ram",
                                                                        "file", "store", "computed"};
