@@ -349,6 +349,18 @@ bool CheckEcho(const BuiltRequest& built, RequestError* error) {
                           num_bytes, kMaxEchoBytes));
 }
 
+// Names the penalties beyond OpenAI's range of +-2. They are served as they are.
+std::string PenaltyWarnings(const ApiParams& params) {
+  std::string warnings;
+  const auto add = [&warnings](std::string_view name, const std::optional<double>& penalty) {
+    if (!penalty.has_value() || (*penalty >= -2.0 && *penalty <= 2.0)) return;
+    warnings += fmt::format("{}{} beyond 2", warnings.empty() ? "" : ", ", name);
+  };
+  add("presence_penalty", params.presence_penalty);
+  add("frequency_penalty", params.frequency_penalty);
+  return warnings;
+}
+
 bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
                  RequestError* error) {
   SamplingParams& sampling = built->request.sampling;
@@ -359,6 +371,7 @@ bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* 
   sampling.repetition_penalty = static_cast<float>(params.repetition_penalty.value_or(1.0));
   sampling.presence_penalty = static_cast<float>(params.presence_penalty.value_or(0.0));
   sampling.frequency_penalty = static_cast<float>(params.frequency_penalty.value_or(0.0));
+  built->warnings = PenaltyWarnings(params);
   sampling.seed = params.seed.has_value() ? static_cast<uint64_t>(*params.seed) : RandomU64();
   built->request.names_seed = params.seed.has_value();
   sampling.ignore_eos = params.ignore_eos.value_or(false);
@@ -440,14 +453,16 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
 
 }  // namespace
 
-std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, std::string_view id,
+std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, const ModelName& name,
                                               RequestError* error) {
+  const std::string_view id = name.id;
   const std::shared_ptr<const ModelDirectory> models = submitter.models();
   std::shared_ptr<const ModelInfo> model;
   ModelFound found = models->Find(id, &model);
   // Ollama's clients add this tag to names without one.
   constexpr std::string_view kLatest = ":latest";
-  if (found == ModelFound::kUnknown && id.size() > kLatest.size() && id.ends_with(kLatest)) {
+  if (found == ModelFound::kUnknown && name.may_have_tag &&
+      id.size() > kLatest.size() && id.ends_with(kLatest)) {
     found = models->Find(id.substr(0, id.size() - kLatest.size()), &model);
   }
   switch (found) {
@@ -471,7 +486,8 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   built->plan.endpoint = arrival.endpoint;
   SetNames(params, arrival, built);
   if (!CheckCombinations(params, arrival, error)) return false;
-  std::shared_ptr<const ModelInfo> model = ResolveModel(submitter, params.model, error);
+  std::shared_ptr<const ModelInfo> model =
+      ResolveModel(submitter, {params.model, arrival.may_have_tag}, error);
   if (model == nullptr) return false;
   built->plan.model = model;
   built->request.model = model;

@@ -102,6 +102,8 @@ struct BuiltRequest {
   AnswerPlan plan;
   std::string tenant;               // as in Arrival
   std::vector<std::string> unread;  // see UnreadVariables; also what a loose schema drops
+  // For X-Baton-Warnings, joined by ", ": what is served and few servers take; "" = nothing.
+  std::string warnings;
   // Where a grammar of the answer begins.
   wire::GrammarStart grammar_start = wire::GrammarStart::kFirstToken;
 
@@ -127,6 +129,7 @@ struct Arrival {
   SpanIds trace;                              // not valid = none was given
   int64_t timeout_us = 0;                     // the transport's own deadline, 0 = none
   bool stream = false;                        // the call streams whatever its parameters say (gRPC)
+  bool may_have_tag = false;                  // Surface::may_have_tag
   bool splits_reasoning = true;               // where the request does not say
   std::optional<text::ToolStyle> tool_style;  // likewise; absent = as the template says
   std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right
@@ -134,10 +137,16 @@ struct Arrival {
   std::string tenant;                         // of the API key; "" = the server asks for none
 };
 
+// A model as a client names it.
+struct ModelName {
+  std::string_view id;
+  bool may_have_tag = false;  // Surface::may_have_tag
+};
+
 // The model of that name; null: `error` is 404, 503 while the model or any has no workers, or 400
 // for "" and "default" where there are several.
 std::shared_ptr<const router::ModelInfo> ResolveModel(const router::Submitter& submitter,
-                                                      std::string_view id,
+                                                      const ModelName& name,
                                                       router::RequestError* error);
 
 // False: `error` names the field.

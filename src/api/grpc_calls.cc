@@ -209,6 +209,7 @@ void GenerateCall::Run(const google::protobuf::Message& message, const Arrival& 
     context_->AddInitialMetadata("x-baton-ignored-fields",
                                  fmt::format("{}", fmt::join(built.unread, ", ")));
   }
+  if (!built.warnings.empty()) context_->AddInitialMetadata("x-baton-warnings", built.warnings);
   plan_ = std::move(built.plan);
   if (built.request.key == nullptr) name_.Tell(plan_.request_id);
   BeginAnswer(built.num_computed());

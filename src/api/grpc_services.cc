@@ -202,7 +202,7 @@ class ModelServiceImpl final : public v1::ModelService::CallbackService {
     }
     auto job = [this, refuse, call, response, model_id = request.model(), function](bool too_late) {
       RequestError error = ApiStops();
-      const auto model = too_late ? nullptr : ResolveModel(*parts_.submitter, model_id, &error);
+      const auto model = too_late ? nullptr : ResolveModel(*parts_.submitter, {model_id}, &error);
       const bool ok = model != nullptr && function(*model, &error);
       if (!ok) return refuse(error);
       CountAnswered(call->tenant, 200);

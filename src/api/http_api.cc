@@ -404,7 +404,7 @@ void HttpApi::GetModels(Exchange& exchange) {
 void HttpApi::GetModel(Exchange& exchange, std::string_view id) {
   const std::string name = PercentDecoded(id);
   RequestError error;
-  if (const auto model = ResolveModel(*submitter_, name, &error)) {
+  if (const auto model = ResolveModel(*submitter_, {name}, &error)) {
     const bool is_anthropic = exchange.surface->endpoint == Endpoint::kMessages;
     return Send(exchange, is_anthropic ? MessagesModelJson(*model, name) : ModelJson(*model, name),
                 kJsonType);
@@ -422,7 +422,7 @@ RequestError HttpApi::UnknownModel() const {
 void HttpApi::GetTokenizerInfo(Exchange& exchange) {
   RequestError error;
   const auto model =
-      ResolveModel(*submitter_, QueryValue(exchange.request.query, "model="), &error);
+      ResolveModel(*submitter_, {.id = QueryValue(exchange.request.query, "model=")}, &error);
   if (model == nullptr) return Refuse(exchange, error);
   Send(exchange, TokenizerInfoJson(*model), kJsonType);
 }
@@ -467,6 +467,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   BuiltRequest built;
   exchange.arrival.endpoint = surface.endpoint;
   exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
+  exchange.arrival.may_have_tag = surface.may_have_tag;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
   exchange.arrival.tool_style = parts_.tool_style;
   exchange.arrival.tool_metrics = parts_.tool_metrics;
@@ -496,6 +497,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   SetKv(exchange.tenant, &built);
   AddUnread(built.unread, &asked.ignored);
   HttpHeaders headers = AnswerHeaders(surface, built.plan.request_id, asked.ignored);
+  if (!built.warnings.empty()) headers.Set("X-Baton-Warnings", built.warnings);
   AddRateFields(exchange.tenant, clock_, &headers);
   const bool streams = built.plan.stream;
   AnswerTarget target{surface, asked.make_writer(std::move(built.plan)), std::move(headers),
@@ -536,7 +538,7 @@ std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const Json
     return nullptr;
   }
   if (is_given) id = *value->AsString();
-  auto model = ResolveModel(*submitter_, id, &error);
+  auto model = ResolveModel(*submitter_, {id, exchange.surface->may_have_tag}, &error);
   if (model == nullptr) Refuse(exchange, error);
   return model;
 }

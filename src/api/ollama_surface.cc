@@ -40,6 +40,7 @@ constexpr Surface MakeSurface() {
           .answer_id_prefix = "ollama-",
           .stream_type = "application/x-ndjson",
           .ping = "",
+          .may_have_tag = true,
           .read = &Read<kForm>,
           .error_body = &ErrorBody<kForm>};
 }

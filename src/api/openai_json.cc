@@ -307,6 +307,7 @@ void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
   json->Key("first_step_ms").Milli(timings.first_step_ms);
   json->Key("decode_ms").Milli(timings.decode_ms);
   json->Key("cached_tokens").Uint(timings.cached_tokens);
+  json->Key("prefix_source").String(timings.prefix_source());
   json->Key("resumes").Uint(timings.resumes);
   json->Key("exact").Bool(timings.exact);
   json->EndObject();

@@ -268,6 +268,7 @@ void FillTimings(const RequestTimings& timings, v1::Timings* out) {
   out->set_first_step_ms(timings.first_step_ms);
   out->set_decode_ms(timings.decode_ms);
   out->set_cached_tokens(timings.cached_tokens);
+  out->set_prefix_source(std::string(timings.prefix_source()));
   out->set_resumes(timings.resumes);
   out->set_exact(timings.exact);
 }

@@ -47,6 +47,8 @@ struct Surface {
   std::string_view stream_type = "text/event-stream";
   std::string_view ping = kCommentPing;  // what a silent stream gets; "" = nothing
   std::string_view request_id_field;     // of answers, beside X-Request-Id; "" = none
+  // Ollama's clients add the tag ":latest" to names without one. Elsewhere it is no model's name.
+  bool may_have_tag = false;
   // False: `error` names the field.
   bool (*read)(const SurfaceCall& call, SurfaceRequest* request,
                router::RequestError* error) = nullptr;

@@ -75,6 +75,12 @@ void RegisterRequestMetrics(const MetricLabels& own, MetricsRegistry* registry,
       {"baton_requests_waiting", "Requests admitted to a queue and not started."}, own);
   metrics->prompt_tokens_total = registry->AddCounter(
       {"baton_prompt_tokens_total", "Prompt tokens of requests that have a token."}, own);
+  for (size_t i = 0; i < kPrefixSourceNames.size(); ++i) {
+    metrics->prefix_tokens_total[i] = registry->AddCounter(
+        {"baton_prefix_tokens_total",
+         "Prompt tokens of requests that have a token, by where their KV came from."},
+        Joined(own, {{"source", std::string(kPrefixSourceNames[i])}}));
+  }
   metrics->generation_tokens_total =
       registry->AddCounter({"baton_generation_tokens_total", "Tokens generated."}, own);
   for (size_t i = 0; i < kRequestFinishNames.size(); ++i) {

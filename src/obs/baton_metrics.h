@@ -72,6 +72,13 @@ enum class EarlyRefusal : uint8_t { kQueueWait = 0, kQueueDeadline, kDeadline };
 inline constexpr std::array<std::string_view, 3> kEarlyRefusalNames = {
     "queue_wait", "queue_deadline", "deadline"};
 
+// Where the KV of prompt tokens came from: the label of baton_prefix_tokens_total{source}. Tokens
+// of kPool were found in the prefix cache of the worker that computed the rest. Nothing counts
+// kPeer, kRam, kFile and kStore yet.
+enum class PrefixSource : uint8_t { kPool = 0, kPeer, kRam, kFile, kStore, kComputed };
+inline constexpr std::array<std::string_view, 6> kPrefixSourceNames = {"pool", "peer",  "ram",
+                                                                       "file", "store", "computed"};
+
 // Why a router did not take a worker: the label of baton_registrations_refused_total{reason}.
 enum class RefusalReason : uint8_t {
   kWireVersion = 0,
@@ -99,6 +106,8 @@ struct BatonMetrics {
   std::array<Counter*, kEarlyRefusalNames.size()> early_refusals_total;  // R: use CountEarlyRefusal
   Gauge* requests_waiting_numerics;  // R: of them, for a worker of the numerics of their output
   Counter* prompt_tokens_total;      // R: of requests that have a token
+  // R: of the same requests, by PrefixSource; their sum is prompt_tokens_total. Use CountPrompt
+  std::array<Counter*, kPrefixSourceNames.size()> prefix_tokens_total;
   Counter* generation_tokens_total;  // R
   // R; by RequestFinish; use ObserveLifetime
   std::array<Histogram*, kRequestFinishNames.size()> time_to_first_token_seconds;
@@ -140,6 +149,13 @@ struct BatonMetrics {
 
   // Counts one finished request by its HTTP status.
   void CountRequest(int http_status) const;
+  // Counts the prompt of a request that has a token; `num_cached` <= `num_tokens` of it were in a
+  // prefix cache.
+  void CountPrompt(uint64_t num_tokens, uint64_t num_cached) const {
+    prompt_tokens_total->Add(num_tokens);
+    prefix_tokens_total[static_cast<size_t>(PrefixSource::kPool)]->Add(num_cached);
+    prefix_tokens_total[static_cast<size_t>(PrefixSource::kComputed)]->Add(num_tokens - num_cached);
+  }
   // Counts a request that was placed again, when it is known what its KV comes from.
   void CountResume(ResumeReason reason, ResumeSource source) const {
     resumes_total[static_cast<size_t>(reason)][static_cast<size_t>(source)]->Add();

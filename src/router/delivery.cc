@@ -149,8 +149,9 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
       request.metrics->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
     }
     // The prompt counts with the first token, so that both counters are of the same requests.
-    if (request.num_delivered == 0)
-      request.metrics->prompt_tokens_total->Add(request.spec.prompt.size());
+    if (request.num_delivered == 0) {
+      request.metrics->CountPrompt(request.spec.prompt.size(), request.cached_tokens);
+    }
     if (!request.spec.embeds) request.metrics->generation_tokens_total->Add();
   }
   last_us = entry.arrived_us;

@@ -102,6 +102,10 @@ struct RequestTimings {
   uint32_t cached_tokens = 0;
   uint32_t resumes = 0;
   bool exact = true;
+
+  // Where the KV of the prompt's first tokens was found: "pool", the prefix cache of the worker
+  // that computed the rest, or "computed", nowhere.
+  std::string_view prefix_source() const { return cached_tokens > 0 ? "pool" : "computed"; }
 };
 
 // The good end of a request.

@@ -46,7 +46,7 @@ TEST_F(HttpApiTest, WholeChatAnswer) {
             R"("timings":{"path":"disagg","prefill_worker":"prefill-0","decode_worker":"decode-0",)"
             R"("transport":"shm","kv_bytes":11796480,"queue_ms":0.4,"prefill_ms":61.2,)"
             R"("kv_wait_ms":0.9,"first_step_ms":6.1,"decode_ms":412,"cached_tokens":7,)"
-            R"("resumes":0,"exact":true}})");
+            R"("prefix_source":"pool","resumes":0,"exact":true}})");
   const auto submitted = submitter_.WaitSubmitted();
   EXPECT_EQ(submitted.request.sampling.temperature, 1.0f) << "the API's default";
   EXPECT_EQ(submitted.request.sampling.max_tokens, kTestContext - 9);
@@ -501,6 +501,44 @@ TEST_F(HttpApiTest, WhatNoModelIsCalledIsNotFoundHoweverOdd) {
     EXPECT_EQ(responder->status, 404) << responder->body;
     EXPECT_EQ(Text(*responder, {"error", "code"}), "model_not_found");
   }
+}
+
+TEST_F(HttpApiTest, APenaltyBeyondTwoIsServedAndWarned) {
+  AnswerWith("Hi");
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("presence_penalty":2,"frequency_penalty":-2)", ""},
+      {R"("presence_penalty":2.5)", "presence_penalty beyond 2"},
+      {R"("presence_penalty":-3,"frequency_penalty":100)",
+       "presence_penalty beyond 2, frequency_penalty beyond 2"},
+  };
+  for (const auto& [fields, warnings] : cases) {
+    for (const char* stream : {"", R"(,"stream":true)"}) {
+      const auto responder = Post(kChatPath, kHello + "," + fields + stream + "}");
+      EXPECT_EQ(responder->status, 200) << fields;
+      EXPECT_EQ(responder->Header("X-Baton-Warnings"), warnings) << fields << stream;
+    }
+  }
+}
+
+// Ollama's tag is no part of a name on the paths of other APIs.
+TEST_F(HttpApiTest, OllamasTagIsNoNameElsewhere) {
+  const std::string named = R"("model":"toy:latest"})";
+  const std::pair<const char*, std::string> posts[] = {
+      {kChatPath, kHello + ","},
+      {kCompletionPath, R"({"prompt":"x",)"},
+      {"/v1/messages", R"({"messages":[{"role":"user","content":"x"}],"max_tokens":1,)"},
+      {"/v1/messages/count_tokens", R"({"messages":[{"role":"user","content":"x"}],)"},
+      {"/v1/responses", R"({"input":"x",)"},
+      {"/tokenize", R"({"content":"x",)"},
+      {"/detokenize", R"({"tokens":[104],)"},
+      {"/apply-template", kHello + ","},
+  };
+  for (const auto& [path, fields] : posts) {
+    const auto responder = Post(path, fields + named);
+    EXPECT_EQ(responder->status, 404) << path << responder->body;
+  }
+  EXPECT_EQ(Send("GET", "/v1/models/toy:latest")->status, 404);
+  EXPECT_EQ(submitter_.num_submitted(), 0u);
 }
 
 TEST_F(HttpApiTest, IgnoredFieldsAreNamedInAHeader) {

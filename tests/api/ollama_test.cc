@@ -206,6 +206,7 @@ TEST_F(OllamaTest, Models) {
   const auto show = Post("/api/show", R"({"model":"toy"})");
   EXPECT_EQ(Text(*show, {"model_info", "baton.context_length"}), "512");
   EXPECT_EQ(Text(*show, {"capabilities", "0"}), "completion");
+  EXPECT_EQ(Post("/api/show", R"({"name":"toy:latest"})")->status, 200);
   EXPECT_EQ(Post("/api/show", R"({"name":"no"})")->status, 404);
   EXPECT_NE(Text(*Send("GET", "/api/version"), {"version"}), "<absent>");
   EXPECT_EQ(Send("HEAD", "/")->status, 200);

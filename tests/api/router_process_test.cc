@@ -68,6 +68,7 @@ TEST_F(RouterProcessTest, CachedTokensReachUsageAndTimings) {
   EXPECT_EQ(response.usage().prompt_tokens(), 6u);
   EXPECT_EQ(response.usage().prompt_tokens_details().cached_tokens(), 3u);
   EXPECT_EQ(response.timings().cached_tokens(), 3u);
+  EXPECT_EQ(response.timings().prefix_source(), "pool");
 }
 
 TEST_F(RouterProcessTest, LostPrefixEventsAreAskedForAndMalformedOnesEndTheLease) {
@@ -276,6 +277,8 @@ TEST_F(RouterProcessTest, ErrorsHaveTheRightStatus) {
        grpc::StatusCode::INVALID_ARGUMENT, "messages"},
       {[](v1::ChatCompletionRequest* r) { r->set_model("other"); }, grpc::StatusCode::NOT_FOUND,
        "model"},
+      {[](v1::ChatCompletionRequest* r) { r->set_model("toy:latest"); },
+       grpc::StatusCode::NOT_FOUND, "model"},
       {[](v1::ChatCompletionRequest* r) {
          r->mutable_messages(0)->set_content(std::string(1000, 'x'));
        },

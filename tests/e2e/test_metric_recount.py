@@ -169,6 +169,7 @@ def test_every_counter_is_what_clients_saw(server):
         counts = by_label(page, f"{name}_count", "finish")
         assert {f: int(v) for f, v in counts.items()} == seen.finish, name
     assert total(page, "baton_prompt_tokens_total") == seen.prompt_tokens
+    assert total(page, "baton_prefix_tokens_total") == seen.prompt_tokens
     assert total(page, "baton_generation_tokens_total") >= seen.tokens + least
     stages = total(page, "baton_stage_seconds_sum")
     assert stages == pytest.approx(total(page, "baton_e2e_request_latency_seconds_sum"), rel=1e-6)
@@ -187,6 +188,14 @@ def test_a_prompt_that_is_cached_says_so_every_time():
         timings = [server.post("/v1/completions", request)[2]["timings"] for _ in range(150)]
         assert {t["cached_tokens"] for t in timings[1:]} == {timings[-1]["cached_tokens"]}
         assert timings[-1]["cached_tokens"] > 0
+        assert first["timings"]["prefix_source"] == "computed"
+        assert {t["prefix_source"] for t in timings} == {"pool"}
+        page = requests_are_over(server)
+        sources = by_label(page, "baton_prefix_tokens_total", "source")
+        cached = sum(t["cached_tokens"] for t in timings)
+        assert sources.pop("pool") == cached
+        assert sources.pop("computed") == total(page, "baton_prompt_tokens_total") - cached
+        assert sources == {"peer": 0, "ram": 0, "file": 0, "store": 0}
         # On a full machine the router may hear both ends of a step at once. The worker's own time
         # of the step counts then.
         assert all(t["first_step_ms"] > 0 and t["decode_ms"] > 0 for t in timings)

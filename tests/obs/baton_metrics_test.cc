@@ -93,6 +93,10 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
     EXPECT_EQ(ValueOf("baton_kv_transfer_bytes_total", label), "0");
     EXPECT_EQ(ValueOf("baton_kv_transfer_seconds_count", label), "0");
   }
+  for (const std::string_view source : {"pool", "peer", "ram", "file", "store", "computed"}) {
+    const std::string label = fmt::format("source=\"{}\"", source);
+    EXPECT_EQ(ValueOf("baton_prefix_tokens_total", label), "0") << source;
+  }
   for (const std::string_view reason : {"stop", "length"}) {
     const std::string label = fmt::format("reason=\"{}\"", reason);
     EXPECT_EQ(ValueOf("baton_choices_finished_total", label), "0");

@@ -58,6 +58,10 @@ TEST(RequestFlowTest, CachedTokensAreThoseOfTheWorkerThatComputesThePrompt) {
     cluster.Text("decode-0", uid, 0, "ab", FinishReason::kLength);
     ASSERT_TRUE(cluster.sink->result.has_value());
     EXPECT_EQ(cluster.sink->result->timings.cached_tokens, counted) << "of 6, told " << told;
+    EXPECT_EQ(cluster.sink->result->timings.prefix_source(), "pool");
+    const auto& sources = cluster.metrics.prefix_tokens_total;
+    EXPECT_EQ(sources[static_cast<size_t>(obs::PrefixSource::kPool)]->value(), counted);
+    EXPECT_EQ(sources[static_cast<size_t>(obs::PrefixSource::kComputed)]->value(), 6u - counted);
   }
 }
 
@@ -382,6 +386,10 @@ TEST(RequestFlowTest, StagesSumToTheWholeTime) {
   EXPECT_EQ(cluster.metrics.inter_token_latency_seconds->Read().cumulative.back(), 2u);
   EXPECT_EQ(cluster.metrics.generation_tokens_total->value(), 3u);
   EXPECT_EQ(cluster.metrics.prompt_tokens_total->value(), 6u);
+  const auto& sources = cluster.metrics.prefix_tokens_total;
+  EXPECT_EQ(sources[static_cast<size_t>(obs::PrefixSource::kPool)]->value(), 0u);
+  EXPECT_EQ(sources[static_cast<size_t>(obs::PrefixSource::kComputed)]->value(), 6u);
+  EXPECT_EQ(cluster.sink->result->timings.prefix_source(), "computed");
 }
 
 // Token 0 was sent first and came last, as it does after a lost segment.
