@@ -23,7 +23,20 @@ constexpr std::array kArchitectures = {
                        .post_norms = true,
                        .scaled_embedding = true,
                        .windowed = true,
-                       .activation = GateActivation::kGeluTanh},
+                       .activation = GateActivation::kGeluTanh,
+                       .hf_tied = true,
+                       .hf_rope_base = 1e6},
+    // Both have llama's converter, which permutes the rows of Q and K.
+    ArchitectureTraits{.name = "smollm3",
+                       .hf_type = "smollm3",
+                       .rope_interleaved = true,
+                       .unrotated_step = 4,
+                       .hf_tied = true,
+                       .hf_rope_base = 2e6},
+    ArchitectureTraits{.name = "granite",
+                       .hf_type = "granite",
+                       .rope_interleaved = true,
+                       .multipliers = true},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3 is the model that

@@ -49,6 +49,11 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
         "--device cpu",
         DeviceKindName(device.kind()));
   }
+  if (config.logit_scale != 1.0f) {
+    return Unimplemented(
+        "logit_scale (logits_scaling) {}: the kernels of device {} take 1; use --device cpu",
+        1.0f / config.logit_scale, DeviceKindName(device.kind()));
+  }
   const uint32_t group = config.num_heads / config.num_kv_heads;
   if (group > cuda::kMaxGroup) return refuse("heads of a KV head:", group, "at most 16");
   return OkStatus();

@@ -58,7 +58,7 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
   const size_t experts_of_row = config.traits->experts ? config.num_experts_used : 1;
   const auto bf16 = [rows](size_t width) { return rows * width * kBf16Bytes; };
   const size_t rope_bytes = size_t{size_.batch.max_context} * config.head_dim * sizeof(float);
-  const size_t local = config.traits->windowed ? 1 : 0;
+  const size_t second = config.has_second_rope() ? 1 : 0;
   const size_t first = size_.rank.index == 0 ? 1 : 0;
   const size_t several = size_.rank.count > 1 ? 1 : 0;
   const size_t sum_bytes = several * rows * config.hidden_size * sizeof(float);
@@ -80,7 +80,7 @@ Status DeviceWorkspace::Allocate(const ModelConfig& config) {
       {&flags, several * sizeof(cuda::ExchangeFlags), "flags of exchanges"},
       {&tokens, logit_rows * kWordBytes, "chosen tokens"},
       {&cos_sin, rope_bytes, "rotary table"},
-      {&local_cos_sin, local * rope_bytes, "rotary table of local layers"},
+      {&second_cos_sin, second * rope_bytes, "second rotary table"},
       {&gemm_partials, cuda::kGemmMaxPartialBytes, "partial sums of products"},
       {&gemm_counters, cuda::kGemmCounters * kWordBytes, "counters of products"},
       {&unpacked, size_.unpacked_bytes, "an unpacked matrix"},
@@ -129,9 +129,9 @@ Status DeviceWorkspace::FillTables(const ModelConfig& config, std::span<const fl
     const std::vector<std::byte> zeros(buffer->size_bytes());
     BATON_RETURN_IF_ERROR(device_->CopyIn(buffer->data(), zeros.data(), zeros.size()));
   }
-  BATON_RETURN_IF_ERROR(FillRope(config, {rope_factors, /*is_local=*/false}, cos_sin));
-  return config.traits->windowed ? FillRope(config, {{}, /*is_local=*/true}, local_cos_sin)
-                                 : OkStatus();
+  BATON_RETURN_IF_ERROR(FillRope(config, {rope_factors, /*is_second=*/false}, cos_sin));
+  return config.has_second_rope() ? FillRope(config, {{}, /*is_second=*/true}, second_cos_sin)
+                                  : OkStatus();
 }
 
 Status DeviceWorkspace::FillRope(const ModelConfig& config, const RopeTableKind& kind,

@@ -54,7 +54,7 @@ class DeviceWorkspace {
   device::DeviceBuffer logits;    // [max_logit_rows][vocab] fp32; of rank 0
   device::DeviceBuffer tokens;    // [max_logit_rows] uint32_t: chosen
   device::DeviceBuffer cos_sin;   // [max_context][head_dim / 2][2] fp32
-  device::DeviceBuffer local_cos_sin;  // as cos_sin, of local layers; empty without
+  device::DeviceBuffer second_cos_sin;  // of layers with HasSecondRope; empty without
   // Buffers of one of several ranks; empty when the rank is alone.
   device::DeviceBuffer
       partial_sums[2];  // [max_rows][hidden] fp32, in turn: of attention, feed-forward

@@ -201,6 +201,55 @@ absl::Status ReadWindow(const JsonObject& config, uint32_t head_dim, HfConfig& o
   return OkStatus();
 }
 
+// "no_rope_layers": 1 for each layer that rotates, 0 for each that does not; without the list, the
+// last of each no_rope_layer_interval does not. The key of GGUF is written only where the layers
+// are not those that every GGUF file of the architecture has.
+absl::Status ReadUnrotated(const JsonObject& config, HfConfig& out) {
+  constexpr const char* kInterval = "no_rope_layer_interval";
+  constexpr const char* kList = "no_rope_layers";
+  const uint32_t usual = out.traits->unrotated_step;
+  BATON_ASSIGN_OR_RETURN(const uint32_t step, config.UintOr(kInterval, usual));
+  BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));
+  if (step == 0) return config.Bad(kInterval, "at least 1");
+  if (layers > kMaxLayers) return config.Bad("num_hidden_layers", fmt::format("[1, {}]", kMaxLayers));
+  const Json* list = config.Find(kList);
+  const bool fits = list == nullptr || (list->is_array() && list->size() == layers);
+  if (!fits) return config.Bad(kList, fmt::format("a list of {} numbers", layers));
+  std::vector<bool> unrotated(layers);
+  bool is_usual = true;
+  for (uint32_t i = 0; i < layers; ++i) {
+    unrotated[i] = i % step == step - 1;
+    if (list != nullptr) {
+      if ((*list)[i] != 0 && (*list)[i] != 1) return config.Bad(kList, "0 or 1 each");
+      unrotated[i] = (*list)[i] == 0;
+    }
+    is_usual = is_usual && unrotated[i] == (i % usual == usual - 1);
+  }
+  if (is_usual) return OkStatus();
+  out.keys.AddBools(fmt::format("{}.rope.unrotated_layers", out.traits->name), unrotated);
+  return OkStatus();
+}
+
+absl::Status ReadMultipliers(const JsonObject& config, HfConfig& out) {
+  struct Row {
+    const char* hf;
+    const char* gguf;
+  };
+  constexpr std::array kRows = {Row{"attention_multiplier", "attention.scale"},
+                                Row{"embedding_multiplier", "embedding_scale"},
+                                Row{"residual_multiplier", "residual_scale"},
+                                Row{"logits_scaling", "logit_scale"}};
+  for (const Row& row : kRows) {
+    BATON_ASSIGN_OR_RETURN(const double value, config.DoubleOr(row.hf, 1.0));
+    // GGUF has 0 for "not stated".
+    if (!(value >= kMinMultiplier && value <= kMaxMultiplier)) {
+      return config.Bad(row.hf, fmt::format("[{}, {}]", kMinMultiplier, kMaxMultiplier));
+    }
+    out.keys.AddF32(fmt::format("{}.{}", out.traits->name, row.gguf), static_cast<float>(value));
+  }
+  return OkStatus();
+}
+
 // Where each layer has its own number and all are equal, that number stands for the list.
 void JoinEqualNumbers(Json& config) {
   const auto layers = config.find("num_hidden_layers");
@@ -267,14 +316,14 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   BATON_ASSIGN_OR_RETURN(const std::string type, config.String("model_type"));
   out.keys.AddString("general.architecture", out.traits->name);
   BATON_RETURN_IF_ERROR(CheckNeutral(config, *out.traits));
-  // The defaults of the modules: gemma ties, the others do not.
-  BATON_ASSIGN_OR_RETURN(out.tied,
-                         config.BoolOr("tie_word_embeddings", out.traits->scaled_embedding));
+  BATON_ASSIGN_OR_RETURN(out.tied, config.BoolOr("tie_word_embeddings", out.traits->hf_tied));
   out.says_tied = config.Has("tie_word_embeddings");
   BATON_RETURN_IF_ERROR(ReadShape(config, out));
   BATON_ASSIGN_OR_RETURN(const uint32_t head_dim, ReadHeadDim(config, out));
   BATON_RETURN_IF_ERROR(ReadHfRope(config, head_dim, out));
   if (out.traits->experts) BATON_RETURN_IF_ERROR(ReadExperts(config, out));
+  if (out.traits->unrotated_step > 0) BATON_RETURN_IF_ERROR(ReadUnrotated(config, out));
+  if (out.traits->multipliers) BATON_RETURN_IF_ERROR(ReadMultipliers(config, out));
   BATON_RETURN_IF_ERROR(out.traits->windowed ? ReadWindow(config, head_dim, out)
                                              : CheckNoWindow(config, type));
   return out;

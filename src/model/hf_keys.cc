@@ -48,6 +48,13 @@ constexpr std::string_view kReadWithExperts[] = {
     "num_experts",    "num_local_experts",   "num_experts_per_tok", "moe_intermediate_size",
     "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
 };
+constexpr std::string_view kReadWithMultipliers[] = {
+    "attention_multiplier",
+    "embedding_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
+};
+constexpr std::string_view kReadUnrotated[] = {"no_rope_layers", "no_rope_layer_interval"};
 constexpr std::string_view kReadOuter[] = {
     "model_type", "text_config", "tie_word_embeddings", "quantization_config", "compression_config",
 };
@@ -277,6 +284,14 @@ bool IsHarmless(std::string_view key) {
          std::ranges::any_of(kHarmlessEnds, ends);
 }
 
+// Keys that only some architectures have.
+bool IsReadByTraits(std::string_view key, const ArchitectureTraits& traits) {
+  return (traits.windowed && IsIn(kReadWithWindow, key)) ||
+         (traits.experts && IsIn(kReadWithExperts, key)) ||
+         (traits.multipliers && IsIn(kReadWithMultipliers, key)) ||
+         (traits.unrotated_step > 0 && IsIn(kReadUnrotated, key));
+}
+
 bool IsKnown(std::string_view key, HfObject kind, const ArchitectureTraits& traits) {
   switch (kind) {
     case HfObject::kRope:
@@ -284,8 +299,7 @@ bool IsKnown(std::string_view key, HfObject kind, const ArchitectureTraits& trai
     case HfObject::kOuter:
       return IsIn(kReadOuter, key) || IsIn(kHarmlessOuter, key) || IsHarmless(key);
     case HfObject::kModel:
-      return IsIn(kRead, key) || (traits.windowed && IsIn(kReadWithWindow, key)) ||
-             (traits.experts && IsIn(kReadWithExperts, key)) || IsHarmless(key);
+      return IsIn(kRead, key) || IsReadByTraits(key, traits) || IsHarmless(key);
   }
   return false;
 }
@@ -314,6 +328,7 @@ absl::Status CheckHfKeys(const JsonObject& object, HfObject kind,
   for (const auto& [key, value] : object.object().items()) {
     const auto has_name = [&key](const NeutralKey& row) { return row.name == key; };
     const auto row = std::ranges::find_if(kNeutral, has_name);
+    if (kind == HfObject::kModel && IsReadByTraits(key, traits)) continue;
     if (row != std::end(kNeutral)) {
       BATON_RETURN_IF_ERROR(CheckNeutral(object, *row, value));
     } else if (!IsKnown(key, kind, traits) && !IsNothing(value)) {
@@ -336,6 +351,7 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
       {"qwen2", R"({"num_key_value_heads": 32, "sliding_window": 4096})"},
       {"qwen3", R"({"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096})"},
       {"qwen3_moe", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
+      {"smollm3", R"({"num_key_value_heads": 4})"},
       {"gemma3_text",
        R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
            "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,

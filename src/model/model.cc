@@ -54,19 +54,22 @@ absl::Status Model::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   if (!batch.hidden.empty()) std::copy_n(ws.normed, batch.hidden.size(), batch.hidden.data());
   const GroupInput input{ws.normed, rows, hidden};
   const GroupOutput output{logits.data(), config_.vocab_size, Epilogue::kStore};
-  if (!config_.tied_output) {
+  if (config_.tied_output) {
+    const A16View a16 = ws.A16(hidden);
+    if (weights_->token_embd.uses_a16()) ops_->quantize_a16(*pool_, ws.normed, rows, a16);
+    run.MatMulOne(weights_->token_embd, a16, input, output);
+  } else {
     run.MatMul(weights_->output, input, output);
-    return OkStatus();
   }
-  const A16View a16 = ws.A16(hidden);
-  if (weights_->token_embd.uses_a16()) ops_->quantize_a16(*pool_, ws.normed, rows, a16);
-  run.MatMulOne(weights_->token_embd, a16, input, output);
+  if (config_.logit_scale != 1.0f) {
+    ops_->scale(*pool_, logits.data(), size_t{rows} * config_.vocab_size, config_.logit_scale);
+  }
   return OkStatus();
 }
 
 void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook) {
   ops_->embed(*pool_, weights_->token_embd, batch.token_ids, workspace_->x);
-  if (config_.traits->scaled_embedding) {
+  if (config_.embedding_scale != 1.0f) {
     const size_t count = size_t{batch.num_rows()} * config_.hidden_size;
     ops_->scale(*pool_, workspace_->x, count, config_.embedding_scale);
   }

@@ -83,18 +83,22 @@ struct NeutralKey {
   double neutral;
 };
 constexpr std::array kNeutralKeys = {
-    NeutralKey{"attention.scale", 0},
     NeutralKey{"attention.clamp_kqv", 0},
     NeutralKey{"attention.max_alibi_bias", 0},
     NeutralKey{"attention.causal", 1},
     NeutralKey{"attn_logit_softcapping", 0},
     NeutralKey{"final_logit_softcapping", 0},
-    NeutralKey{"logit_scale", 0},
-    NeutralKey{"residual_scale", 0},
-    NeutralKey{"embedding_scale", 0},
     NeutralKey{"use_parallel_residual", 0},
     NeutralKey{"rope.scale_linear", 1},
 };
+constexpr std::array kNeutralWithoutMultipliers = {
+    NeutralKey{"attention.scale", 0},
+    NeutralKey{"logit_scale", 0},
+    NeutralKey{"residual_scale", 0},
+    NeutralKey{"embedding_scale", 0},
+};
+// Where it is false such a model does not rotate at all.
+constexpr std::array kNeutralWithMultipliers = {NeutralKey{"rope.scaling.finetuned", 1}};
 constexpr std::array kNeutralWithoutWindow = {NeutralKey{"attention.sliding_window", 0}};
 constexpr std::array kNeutralWithoutExperts = {
     NeutralKey{"expert_count", 0},
@@ -126,6 +130,7 @@ constexpr std::string_view kKnownKeys[] = {
     "rope.dimension_count",
     "rope.freq_base",
     "rope.freq_base_swa",
+    "rope.unrotated_layers",
     "rope.scale_linear",
     "rope.scaling.type",
     "rope.scaling.factor",
@@ -177,6 +182,8 @@ absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& t
   BATON_RETURN_IF_ERROR(CheckKnown(keys));
   BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralKeys));
   if (!traits.windowed) BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
+  BATON_RETURN_IF_ERROR(traits.multipliers ? CheckNeutral(keys, kNeutralWithMultipliers)
+                                           : CheckNeutral(keys, kNeutralWithoutMultipliers));
   if (!traits.experts) return CheckNeutral(keys, kNeutralWithoutExperts);
   return CheckNeutral(keys, kNeutralWithExperts);
 }
@@ -287,6 +294,60 @@ absl::Status ReadWindow(const ArchitectureKeys& keys, ModelConfig& config) {
   return ReadLocalLayers(keys, config);
 }
 
+// Which layers do not turn: the last of each `unrotated_step`, or as listed. The list is our own
+// key; other programs' files have none.
+absl::Status ReadUnrotated(const ArchitectureKeys& keys, ModelConfig& config) {
+  const std::string key = keys.Key("rope.unrotated_layers");
+  const GgufValue* value = keys.file.FindValue(key);
+  const uint32_t step = config.traits->unrotated_step;
+  if (step == 0) {
+    return value == nullptr ? OkStatus()
+                            : Unimplemented("key \"{}\": all layers of a {} model rotate", key,
+                                            config.traits->name);
+  }
+  config.layer_is_unrotated.assign(config.num_layers, false);
+  if (value == nullptr) {
+    for (uint32_t i = 0; i < config.num_layers; ++i) {
+      config.layer_is_unrotated[i] = i % step == step - 1;
+    }
+    return OkStatus();
+  }
+  const bool is_list = value->is_array() && value->element_type() == GgufValueType::kBool &&
+                       value->count() == config.num_layers;
+  if (!is_list) return InvalidArgument("key \"{}\" must be {} bools", key, config.num_layers);
+  for (uint32_t i = 0; i < config.num_layers; ++i) {
+    config.layer_is_unrotated[i] = value->At(i).value_or(GgufValue()).AsBool().value_or(false);
+  }
+  return OkStatus();
+}
+
+// A scale of a model that has them; an absent one, and 0, is `fallback`.
+absl::StatusOr<double> ReadScale(const ArchitectureKeys& keys, std::string_view name,
+                                 double fallback) {
+  const std::string key = keys.Key(name);
+  BATON_ASSIGN_OR_RETURN(const double value, keys.file.DoubleOr(key, 0.0));
+  if (value == 0.0) return fallback;
+  // What fp32 makes of the least number may be below it.
+  if (value >= 0.99 * kMinMultiplier && value <= kMaxMultiplier) return value;
+  return InvalidArgument("key \"{}\" is {}, supported is [{}, {}]", key, value, kMinMultiplier,
+                         kMaxMultiplier);
+}
+
+absl::Status ReadMultipliers(const ArchitectureKeys& keys, ModelConfig& config) {
+  if (!config.traits->multipliers) return OkStatus();
+  BATON_ASSIGN_OR_RETURN(const double attention,
+                         ReadScale(keys, "attention.scale", config.attention_scale));
+  BATON_ASSIGN_OR_RETURN(const double embedding, ReadScale(keys, "embedding_scale", 1.0));
+  BATON_ASSIGN_OR_RETURN(const double branch, ReadScale(keys, "residual_scale", 1.0));
+  BATON_ASSIGN_OR_RETURN(const double logits, ReadScale(keys, "logit_scale", 1.0));
+  config.attention_scale = static_cast<float>(attention);
+  config.branch_scale = static_cast<float>(branch);
+  config.embedding_scale = static_cast<float>(embedding / branch);
+  config.rms_epsilon = static_cast<float>(config.rms_epsilon / (branch * branch));
+  config.logit_scale = static_cast<float>(1.0 / logits);
+  return OkStatus();
+}
+
 absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
   if (!config.traits->experts) {
     BATON_ASSIGN_OR_RETURN(config.ffn_size, keys.EqualUint("feed_forward_length", config.num_layers,
@@ -339,6 +400,16 @@ std::string CanonicalExtras(const ModelConfig& config) {
                        std::bit_cast<uint64_t>(config.local_rope_base));
     for (bool local : config.layer_is_local) out += local ? '1' : '0';
   }
+  if (!config.layer_is_unrotated.empty()) {
+    out += " unrotated=";
+    for (bool unrotated : config.layer_is_unrotated) out += unrotated ? '1' : '0';
+  }
+  if (config.traits->multipliers) {
+    const auto bits = [](float scale) { return std::bit_cast<uint32_t>(scale); };
+    out += fmt::format(" embedding_scale={:08x} attention_scale={:08x} logit_scale={:08x}",
+                       bits(config.embedding_scale), bits(config.attention_scale),
+                       bits(config.logit_scale));
+  }
   if (config.traits->experts) {
     out += fmt::format(" experts={} used={}", config.num_experts, config.num_experts_used);
     if (!config.experts_sum_to_one) out += " weights_of_all";
@@ -382,6 +453,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   BATON_RETURN_IF_ERROR(ReadHeads(keys, config));
   BATON_RETURN_IF_ERROR(ReadRope(keys, config));
   BATON_RETURN_IF_ERROR(ReadWindow(keys, config));
+  BATON_RETURN_IF_ERROR(ReadUnrotated(keys, config));
+  BATON_RETURN_IF_ERROR(ReadMultipliers(keys, config));
   BATON_RETURN_IF_ERROR(ReadVocab(keys, config));
   BATON_ASSIGN_OR_RETURN(
       const uint32_t pooling,

@@ -33,6 +33,9 @@ inline constexpr uint32_t kMinHeadDim = 8;
 inline constexpr uint32_t kMaxHeadDim = 256;  // of the kernels' buffers
 inline constexpr uint32_t kMaxExperts = 1024;
 inline constexpr uint32_t kMaxExpertsUsed = 64;
+// Of an embedding, attention, branches or logits. Published granite models have 1/128 to 16.
+inline constexpr double kMinMultiplier = 1e-4;
+inline constexpr double kMaxMultiplier = 1e4;
 // Tokens, and merges of their tokenizer.
 inline constexpr uint32_t kMaxModelVocab = limits::kMaxVocabTokens;
 inline constexpr uint32_t kMinContextTokens = 2;
@@ -51,7 +54,7 @@ struct ModelConfig {
   uint32_t vocab_size = 0;  // rows of token_embd = number of tokens in the tokenizer
   // Tokens the model was trained for, in [kMinContextTokens, limits::kMaxContextTokens].
   uint32_t context_length = 0;
-  float rms_epsilon = 0;
+  float rms_epsilon = 0;  // of norms of the stream as it is computed (branch_scale)
   double rope_base = 0;
   uint32_t rope_dims = 0;         // leading elements of a head that rotate; even
   bool rope_interleaved = true;   // llama in GGUF: pairs (2i, 2i + 1)
@@ -63,11 +66,18 @@ struct ModelConfig {
   // Makes a text's vector. A model that says nothing is causal, so that its last token alone has
   // seen the whole text.
   Pooling pooling = Pooling::kLast;
+  // What the file multiplies every branch by before it is added (traits->multipliers). The stream is
+  // computed divided by it: x' = x / branch_scale, so that branches are added as they are.
+  // embedding_scale and rms_epsilon above are those of x'. No norm of x' differs from that of x.
+  float branch_scale = 1;
+  float logit_scale = 1;  // of the logits; the inverse of the file's
   // Models with local layers (traits->windowed): row p of such a layer sees the last `window`
   // positions up to p, and it turns by local_rope_base.
   uint32_t window = 0;
   double local_rope_base = 0;
   std::vector<bool> layer_is_local;  // [num_layers]
+  // Layers whose q and k do not turn (traits->unrotated_step); empty when all do.
+  std::vector<bool> layer_is_unrotated;  // [num_layers] or empty
   // Mixture of experts (traits->experts).
   uint32_t num_experts = 0;
   uint32_t num_experts_used = 0;  // experts of one row
@@ -78,6 +88,11 @@ struct ModelConfig {
   uint32_t kv_size() const { return num_kv_heads * head_dim; }
   uint32_t qkv_size() const { return q_size() + 2 * kv_size(); }
   bool IsLocal(uint32_t layer) const { return layer_is_local[layer]; }
+  // Some layers have a rotary table of their own: local ones, or those that do not turn.
+  bool has_second_rope() const { return traits->windowed || !layer_is_unrotated.empty(); }
+  bool HasSecondRope(uint32_t layer) const {
+    return layer_is_unrotated.empty() ? layer_is_local[layer] : layer_is_unrotated[layer];
+  }
   // Weights of one layer that a row is multiplied with.
   uint64_t LayerWeightsPerRow() const;
 };

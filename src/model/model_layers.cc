@@ -55,7 +55,7 @@ void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
   args.v = k + config_.kv_size();
   args.qkv_stride = stride;
   args.num_heads = config_.num_heads;
-  args.cos_sin = config_.IsLocal(layer) ? ws.local_cos_sin : ws.cos_sin;
+  args.cos_sin = config_.HasSecondRope(layer) ? ws.second_cos_sin : ws.cos_sin;
   args.interleaved = config_.rope_interleaved;
   if (config_.traits->qkv_bias) {
     ops_->add_bias(*pool_, ws.qkv, weights.qkv_bias.data(), rows, stride);

@@ -81,6 +81,16 @@ std::string ExtrasText(const ModelConfig& config) {
     out += fmt::format("window        {} positions in {} of {} layers, rope base {} there\n",
                        config.window, num_local, config.num_layers, config.local_rope_base);
   }
+  if (!config.layer_is_unrotated.empty()) {
+    const auto num_unrotated =
+        std::count(config.layer_is_unrotated.begin(), config.layer_is_unrotated.end(), true);
+    out += fmt::format("no rotation   in {} of {} layers\n", num_unrotated, config.num_layers);
+  }
+  if (config.traits->multipliers) {
+    out += fmt::format("scales        embedding {}, attention {}, branches {}, logits 1 / {}\n",
+                       config.embedding_scale * config.branch_scale, config.attention_scale,
+                       config.branch_scale, 1.0f / config.logit_scale);
+  }
   if (config.traits->experts) {
     out += fmt::format("experts       {} a layer, {} for each token\n", config.num_experts,
                        config.num_experts_used);

@@ -19,7 +19,7 @@ RopeTableParams ParamsOf(const ModelConfig& config, const RopeTableKind& kind,
                          std::vector<double>* divisors) {
   RopeTableParams params;
   params.head_dim = config.rope_dims;
-  if (kind.is_local) {  // scaling is for the layers that see far
+  if (kind.is_second) {  // scaling is for the layers that see far
     params.base = config.local_rope_base;
     return params;
   }
@@ -48,10 +48,23 @@ absl::Status Fill(const ModelConfig& config, const RopeTableParams& params,
   return OkStatus();
 }
 
+// The table of layers that do not turn: x * 1 - y * 0 is x. A table costs memory of one more; a
+// flag would be a branch in every rope kernel of every device.
+void FillUnrotated(std::span<float> cos_sin) {
+  for (size_t i = 0; i < cos_sin.size(); i += 2) {
+    cos_sin[i] = 1.0f;
+    cos_sin[i + 1] = 0.0f;
+  }
+}
+
 }  // namespace
 
 absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
                            std::span<float> cos_sin) {
+  if (kind.is_second && !config.layer_is_unrotated.empty()) {
+    FillUnrotated(cos_sin);
+    return OkStatus();
+  }
   std::vector<double> divisors;
   RopeTableParams params = ParamsOf(config, kind, &divisors);
   params.max_position = static_cast<uint32_t>(cos_sin.size() / config.head_dim);
@@ -60,10 +73,10 @@ absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
 
 absl::Status CheckRope(const ModelConfig& config, std::span<const float> factors,
                        uint32_t max_position) {
-  for (const bool is_local : {false, true}) {
-    if (is_local && !config.traits->windowed) continue;
+  for (const bool is_second : {false, true}) {
+    if (is_second && !config.traits->windowed) continue;
     std::vector<double> divisors;
-    RopeTableParams params = ParamsOf(config, {factors, is_local}, &divisors);
+    RopeTableParams params = ParamsOf(config, {factors, is_second}, &divisors);
     params.max_position = max_position;
     BATON_RETURN_IF_ERROR(CheckRopeTable(params));
   }

@@ -12,7 +12,7 @@ namespace baton::model {
 // Which of a model's tables.
 struct RopeTableKind {
   std::span<const float> factors;  // rope_freqs.weight [rope_dims / 2] or empty
-  bool is_local = false;           // of the layers that see a window
+  bool is_second = false;          // of the layers with ModelConfig::HasSecondRope
 };
 
 // Fills cos_sin [positions, head_dim / 2, 2], as many positions as it has room for; elements of a

@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
     out->a16_sum_ = carver.Take<float>(rows * blocks);
     const size_t angles = size_t{size.max_context} * config.head_dim;
     out->cos_sin = carver.Take<float>(angles);
-    if (config.traits->windowed) out->local_cos_sin = carver.Take<float>(angles);
+    if (config.has_second_rope()) out->second_cos_sin = carver.Take<float>(angles);
     if (config.traits->experts) CarveExperts(config, rows, carver, *out);
     out->attention_scratch = {carver.Take<std::byte>(size.attention_scratch_bytes),
                               size.attention_scratch_bytes};
@@ -75,10 +75,10 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
   out->kept_spans.reserve(rows);
   const size_t angles = size_t{size.max_context} * config.head_dim;
   BATON_RETURN_IF_ERROR(
-      FillRopeTable(config, {rope_factors, /*is_local=*/false}, {out->cos_sin, angles}));
-  if (out->local_cos_sin != nullptr) {
+      FillRopeTable(config, {rope_factors, /*is_second=*/false}, {out->cos_sin, angles}));
+  if (out->second_cos_sin != nullptr) {
     BATON_RETURN_IF_ERROR(
-        FillRopeTable(config, {rope_factors, /*is_local=*/true}, {out->local_cos_sin, angles}));
+        FillRopeTable(config, {rope_factors, /*is_second=*/true}, {out->second_cos_sin, angles}));
   }
   return out;
 }

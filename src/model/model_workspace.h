@@ -38,7 +38,7 @@ class ModelWorkspace {
   float* gate_up = nullptr;        // [max_rows, 2 * ffn]
   float* gated = nullptr;          // [max_rows, ffn]
   float* cos_sin = nullptr;        // [max_context, head_dim / 2, 2]
-  float* local_cos_sin = nullptr;  // as cos_sin, of local layers; null when the model has none
+  float* second_cos_sin = nullptr;  // as cos_sin, of layers with HasSecondRope; null without
   // Buffers of a mixture of experts; null otherwise. A pair is a row and one of its experts.
   float* router_logits = nullptr;     // [max_rows, experts]
   uint32_t* pair_experts = nullptr;   // [max_rows, experts used]
