@@ -470,7 +470,7 @@ StatusOr<std::vector<ServedModel>> ResolveModels(const ServeFlags& f, bool* is_u
   return models;
 }
 
-std::string IdsOf(const std::vector<ServedModel>& models, std::string_view separator) {
+std::string IdsOf(const std::vector<ServedModel>& models, const std::string& separator) {
   std::vector<std::string> ids;
   for (const ServedModel& model : models) ids.push_back(model.file.id);
   return absl::StrJoin(ids, separator);
