@@ -492,32 +492,18 @@ std::string SharesText(const ServeFlags& f, const std::vector<ServedModel>& mode
   if (models.size() == 1) return ThreadsLine(models.front().workers, lends) + "\n";
   std::string text;
   for (const ServedModel& model : models) {
-    text += fmt::format("{}: {} of the threads, {}\n", model.file.id, model.workers.threads,
-                        ThreadsLine(model.workers, lends));
+    const ThreadShare share = ShareThreads(model.workers);
+    text += fmt::format("{}: {} compute threads of the models' equal shares: ", model.file.id,
+                        model.workers.threads);
+    if (f.num_prefill > 0) text += fmt::format("{} a prefill worker, ", share.prefill);
+    text += fmt::format("{} a decode worker{}\n", share.decode,
+                        lends ? "; a worker without work lends its own" : "");
   }
-  const std::string memory = f.tuning.kv_memory.empty()
-                                 ? "the larger of 1 GiB and one sequence of --max-context"
-                                 : fmt::format("{} bytes, --kv-memory shared by {} models",
-                                               f.tuning.kv_memory, models.size());
+  const std::string memory =
+      f.tuning.kv_memory.empty()
+          ? "the larger of 1 GiB and one sequence of --max-context"
+          : fmt::format("{} bytes, an equal share of --kv-memory", f.tuning.kv_memory);
   return text + fmt::format("KV memory of each worker: {}\n", memory);
-}
-
-// Gives each worker its place in the budget, and takes the cores of those that have ended.
-void LendCores(CoreBudget* budget, SupervisorConfig* config) {
-  config->workers = [budget, start = std::move(config->workers)](const ChildReport& router) {
-    std::vector<ChildSpec> specs = start(router);
-    uint32_t member = 0;
-    for (ChildSpec& spec : specs) {
-      spec.cores_fd = budget->fd();
-      spec.core_member = member;
-      member += static_cast<uint32_t>(spec.num_reports);
-    }
-    return specs;
-  };
-  config->on_death = [budget](const ChildSpec& ended) {
-    if (ended.cores_fd < 0) return;
-    for (uint32_t i = 0; i < ended.num_reports; ++i) budget->Vacate(ended.core_member + i);
-  };
 }
 
 SupervisorConfig BuildConfig(const ServeFlags& f, const std::vector<ServedModel>& models,

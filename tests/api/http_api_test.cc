@@ -659,7 +659,8 @@ TEST_F(HttpApiTest, OfSeveralModelsARequestNamesOne) {
   }
   EXPECT_EQ(Post("/tokenize", R"({"content":"hi","model":"second"})")->status, 200);
   const std::string list = Send("GET", "/v1/models")->body;
-  EXPECT_THAT(list, testing::AllOf(testing::HasSubstr(R"("id":"second")"), testing::HasSubstr(R"("id":"toy")")));
+  EXPECT_THAT(list, testing::AllOf(testing::HasSubstr(R"("id":"second")"),
+                                   testing::HasSubstr(R"("id":"toy")")));
   EXPECT_EQ(Send("GET", "/v1/models/gone")->status, 503);
   EXPECT_EQ(Send("GET", "/v1/models/no")->status, 404);
 }
