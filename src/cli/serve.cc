@@ -506,6 +506,24 @@ std::string SharesText(const ServeFlags& f, const std::vector<ServedModel>& mode
   return text + fmt::format("KV memory of each worker: {}\n", memory);
 }
 
+// Gives each worker its place in the budget, and takes the cores of those that have ended.
+void LendCores(CoreBudget* budget, SupervisorConfig* config) {
+  config->workers = [budget, start = std::move(config->workers)](const ChildReport& router) {
+    std::vector<ChildSpec> specs = start(router);
+    uint32_t member = 0;
+    for (ChildSpec& spec : specs) {
+      spec.cores_fd = budget->fd();
+      spec.core_member = member;
+      member += static_cast<uint32_t>(spec.num_reports);
+    }
+    return specs;
+  };
+  config->on_death = [budget](const ChildSpec& ended) {
+    if (ended.cores_fd < 0) return;
+    for (uint32_t i = 0; i < ended.num_reports; ++i) budget->Vacate(ended.core_member + i);
+  };
+}
+
 SupervisorConfig BuildConfig(const ServeFlags& f, const std::vector<ServedModel>& models,
                              const RunFolder& folder, CoreBudget* budget) {
   SupervisorConfig config;
