@@ -470,7 +470,7 @@ StatusOr<std::vector<ServedModel>> ResolveModels(const ServeFlags& f, bool* is_u
   return models;
 }
 
-std::string IdsOf(const std::vector<ServedModel>& models, std::string_view separator) {
+std::string IdsOf(const std::vector<ServedModel>& models, const std::string& separator) {
   std::vector<std::string> ids;
   for (const ServedModel& model : models) ids.push_back(model.file.id);
   return absl::StrJoin(ids, separator);
@@ -492,13 +492,17 @@ std::string SharesText(const ServeFlags& f, const std::vector<ServedModel>& mode
   if (models.size() == 1) return ThreadsLine(models.front().workers, lends) + "\n";
   std::string text;
   for (const ServedModel& model : models) {
-    text += fmt::format("{}: {} of the threads, {}\n", model.file.id, model.workers.threads,
-                        ThreadsLine(model.workers, lends));
+    const ThreadShare share = ShareThreads(model.workers);
+    text += fmt::format("{}: {} compute threads of the models' equal shares: ", model.file.id,
+                        model.workers.threads);
+    if (f.num_prefill > 0) text += fmt::format("{} a prefill worker, ", share.prefill);
+    text += fmt::format("{} a decode worker{}\n", share.decode,
+                        lends ? "; a worker without work lends its own" : "");
   }
-  const std::string memory = f.tuning.kv_memory.empty()
-                                 ? "the larger of 1 GiB and one sequence of --max-context"
-                                 : fmt::format("{} bytes, --kv-memory shared by {} models",
-                                               f.tuning.kv_memory, models.size());
+  const std::string memory =
+      f.tuning.kv_memory.empty()
+          ? "the larger of 1 GiB and one sequence of --max-context"
+          : fmt::format("{} bytes, an equal share of --kv-memory", f.tuning.kv_memory);
   return text + fmt::format("KV memory of each worker: {}\n", memory);
 }
 

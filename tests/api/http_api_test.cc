@@ -691,13 +691,14 @@ TEST_F(HttpApiTest, OfSeveralModelsARequestNamesOne) {
          {Post(kChatPath, kHello + c.model + "}"), Post("/apply-template", kHello + c.model + "}"),
           Post("/tokenize", R"({"content":"hi")" + c.model + "}")}) {
       EXPECT_EQ(responder->status, c.status) << c.model;
-      EXPECT_THAT(responder->body, HasSubstr(c.said));
+      EXPECT_THAT(responder->body, testing::HasSubstr(c.said));
       EXPECT_EQ(responder->Header("Retry-After"), c.status == 503 ? "1" : "");
     }
   }
   EXPECT_EQ(Post("/tokenize", R"({"content":"hi","model":"second"})")->status, 200);
   const std::string list = Send("GET", "/v1/models")->body;
-  EXPECT_THAT(list, AllOf(HasSubstr(R"("id":"second")"), HasSubstr(R"("id":"toy")")));
+  EXPECT_THAT(list, testing::AllOf(testing::HasSubstr(R"("id":"second")"),
+                                   testing::HasSubstr(R"("id":"toy")")));
   EXPECT_EQ(Send("GET", "/v1/models/gone")->status, 503);
   EXPECT_EQ(Send("GET", "/v1/models/no")->status, 404);
 }

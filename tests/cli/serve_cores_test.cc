@@ -34,7 +34,22 @@ TEST(ServeCoresTest, NothingIsLentByOneWorkerOrWhereWorkersShareCores) {
   EXPECT_TRUE(HomeCores({.num_prefill = 0, .num_decode = 1, .threads = 8}).empty());
   EXPECT_TRUE(HomeCores({.num_prefill = 1, .num_decode = 1, .threads = 1}).empty());
   EXPECT_TRUE(HomeCores({.num_prefill = 2, .num_decode = 2, .threads = 3}).empty());
-  EXPECT_EQ(*MakeCoreBudget({.num_prefill = 1, .num_decode = 1, .threads = 1}), nullptr);
+  EXPECT_EQ(*MakeCoreBudget({{.num_prefill = 1, .num_decode = 1, .threads = 1}}), nullptr);
+}
+
+TEST(ServeCoresTest, ModelsShareThreadsEqually) {
+  const auto shares = [](int64_t threads, size_t num_models) {
+    std::vector<int64_t> of_models;
+    for (const ServeWorkers& model : ShareAmongModels({.threads = threads}, num_models)) {
+      of_models.push_back(model.threads);
+    }
+    return of_models;
+  };
+  EXPECT_EQ(shares(7, 1), (std::vector<int64_t>{7}));
+  EXPECT_EQ(shares(0, 1), (std::vector<int64_t>{0})) << "one model has them all, as it asks";
+  EXPECT_EQ(shares(8, 2), (std::vector<int64_t>{4, 4}));
+  EXPECT_EQ(shares(8, 3), (std::vector<int64_t>{3, 3, 2}));
+  EXPECT_EQ(shares(2, 3), (std::vector<int64_t>{1, 1, 1})) << "at least one";
 }
 
 TEST(ServeCoresTest, TheLineSaysWhetherCoresAreLent) {
