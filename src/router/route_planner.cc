@@ -366,8 +366,9 @@ bool RoutePlanner::ShouldWaitForPair(RouteReason reason, const ModelInfo& model,
                                      int64_t now_us) const {
   const bool no_prefill = reason == RouteReason::kNoPrefillWorker;
   if (!no_prefill && reason != RouteReason::kNoLink) return false;
-  if (no_prefill && !state_->seen_prefill &&
-      now_us - state_->first_decode_us < state_->config.first_prefill_wait_us) {
+  const auto first = state_->first_workers.find(model.id);
+  if (no_prefill && first != state_->first_workers.end() && !first->second.seen_prefill &&
+      now_us - first->second.first_decode_us < state_->config.first_prefill_wait_us) {
     return true;
   }
   // A worker that has just registered is still opening its session (a prefill worker without one

@@ -199,12 +199,16 @@ void RouterCore::Tick(int64_t now_us) {
 }
 
 WatchedTimes RouterCore::Times() const {
-  const bool had_decode = state_.first_decode_us >= 0;
+  int64_t first_prefill_by_us = 0;  // the next time at which a model stops waiting for one
+  for (const auto& [model, first] : state_.first_workers) {
+    const int64_t by_us = first.first_decode_us + state_.config.first_prefill_wait_us;
+    if (first.first_decode_us < 0 || by_us <= state_.now_us) continue;
+    first_prefill_by_us = first_prefill_by_us == 0 ? by_us : std::min(first_prefill_by_us, by_us);
+  }
   return {.link_wait_us = state_.config.link_wait_us,
           .watched_us = links_.watched_us(),
           .renew_us = leases_.renewed_us() + kRenewEveryUs,
-          .first_prefill_by_us =
-              had_decode ? state_.first_decode_us + state_.config.first_prefill_wait_us : 0};
+          .first_prefill_by_us = first_prefill_by_us};
 }
 
 int64_t RouterCore::NextTickUs(int64_t now_us) const {

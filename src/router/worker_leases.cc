@@ -60,8 +60,7 @@ void WorkerLeases::OnWorkerHello(LeaseId lease, WorkerDescription worker,
                    added.IsPrefill() ? own : other.with, added.IsPrefill() ? other.with : own,
                    other.why);
   }
-  if (added.IsPrefill()) state_->seen_prefill = true;
-  if (!added.IsPrefill() && state_->first_decode_us < 0) state_->first_decode_us = now_us;
+  state_->NoteFirst(added);
   added.stream->Accept(kHeartbeatMs);
   TrackPrefixes(added, now_us);
   OpenSession(added);

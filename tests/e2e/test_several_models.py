@@ -133,7 +133,9 @@ def test_a_model_that_loses_its_workers(server, alone):
     assert text_of(ask(server, MODELS[1])) == alone[MODELS[1]]
 
 
-@pytest.mark.parametrize("args", [("smollm2:135m", "smollm2:135m"), ("one/same.gguf", "two/same.gguf")])
+@pytest.mark.parametrize(
+    "args", [("smollm2:135m", "smollm2:135m"), ("one/same.gguf", "two/same.gguf")]
+)
 def test_one_id_twice_is_a_usage_error(tmp_path, args):
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()

@@ -75,6 +75,18 @@ TEST(SeveralModelsTest, ReadyMeansAPoolOfEachExpectedModel) {
   EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
 }
 
+TEST(SeveralModelsTest, EachModelWaitsForItsFirstPrefillWorker) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  JoinOther(cluster, "decode-1", PoolRole::kDecode);
+  SubmitTo(cluster, OtherModel());
+  EXPECT_EQ(cluster.connector.logs["decode-1"]->Of(Order::Kind::kDecode).size(), 0u)
+      << "a pair of the other model is no pair of this one";
+  JoinOther(cluster, "prefill-1", PoolRole::kPrefill);
+  cluster.Report("prefill-1", {"decode-1"});
+  EXPECT_EQ(cluster.connector.logs["prefill-1"]->Of(Order::Kind::kPrefill).size(), 1u);
+}
+
 TEST(SeveralModelsTest, TheTopologySaysOfWhichModelAWorkerIs) {
   FakeCluster cluster;
   cluster.JoinPair();
