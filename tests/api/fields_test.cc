@@ -143,6 +143,10 @@ TEST_F(HttpApiTest, OpenApiTellsTheBodiesOfEverySurface) {
   EXPECT_EQ(of("OllamaChatRequest", "prompt", "description"), "<absent>");
   EXPECT_EQ(of("OllamaGenerateRequest", "prompt", "description"), "a string");
   EXPECT_EQ(of("OllamaGenerateRequest", "images", "description"), "<absent>");
+  EXPECT_EQ(of("EmbeddingsRequest", "dimensions", "type"), "integer");
+  EXPECT_EQ(of("EmbeddingsRequest", "user", "type"), "string");
+  EXPECT_EQ(of("EmbeddingsRequest", "messages", "type"), "<absent>");
+  EXPECT_EQ(of("OllamaEmbedRequest", "truncate", "type"), "boolean");
 }
 
 TEST_F(HttpApiTest, ToolsThatMustNotBeCalledAreAnswered) {
