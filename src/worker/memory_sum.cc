@@ -66,7 +66,7 @@ std::vector<MemoryNeed> MemoryNeeds(const MemoryFacts& facts) {
   const uint64_t prompt_bytes = facts.max_context * kTokenBytes;
   const uint64_t num_logits =
       (uint64_t{limits::kMaxRunning} + limits::kMaxPrefilling + limits::kMaxPromptLogRows) *
-      facts.vocab_size;
+      (uint64_t{facts.vocab_size} + facts.hidden_size);
   std::vector<MemoryNeed> needs = {
       {"weights", facts.weight_bytes},
       {"activations", facts.workspace_bytes},

@@ -539,6 +539,7 @@ MemoryFacts WorkerProcess::Parts::Memory() const {
   facts.num_layers = pool.layout.num_layers;
   facts.max_context = model->max_context();
   facts.vocab_size = model->config().vocab_size;
+  facts.hidden_size = model->config().hidden_size;
   facts.num_routers = config.routers.size();
   facts.has_prefix_cache = prefixes != nullptr;
   facts.has_endpoint = kv->endpoint() != nullptr;

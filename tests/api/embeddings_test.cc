@@ -85,7 +85,6 @@ TEST_F(EmbeddingsTest, ManyInputsComeInPieces) {
   ASSERT_EQ(answer->status, 200);
   EXPECT_TRUE(answer->streamed) << "above a megabyte";
   EXPECT_EQ(Text(*answer, {"data", "99", "index"}), "99");
-  EXPECT_EQ(answers_.used(), 0u) << "its room is given back";
 }
 
 TEST_F(EmbeddingsTest, OllamasForm) {

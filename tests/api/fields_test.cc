@@ -143,6 +143,12 @@ TEST_F(HttpApiTest, OpenApiTellsTheBodiesOfEverySurface) {
   EXPECT_EQ(of("OllamaChatRequest", "prompt", "description"), "<absent>");
   EXPECT_EQ(of("OllamaGenerateRequest", "prompt", "description"), "a string");
   EXPECT_EQ(of("OllamaGenerateRequest", "images", "description"), "<absent>");
+  EXPECT_EQ(of("EmbeddingsRequest", "dimensions", "description"),
+            "absent, or the number of elements that the model's vectors have");
+  EXPECT_EQ(of("EmbeddingsRequest", "user", "type"), "string");
+  EXPECT_EQ(of("EmbeddingsRequest", "messages", "description"), "<absent>");
+  EXPECT_EQ(of("OllamaEmbedRequest", "options", "description"),
+            "an object; nothing in it changes a vector");
 }
 
 TEST_F(HttpApiTest, ToolsThatMustNotBeCalledAreAnswered) {

@@ -415,10 +415,9 @@ TEST_F(RouterProcessTest, HealthServiceFollowsReadiness) {
   const auto named = [](const std::string& service) {
     return std::string("\x0a") + static_cast<char>(service.size()) + service;
   };
-  const std::vector<std::string> follow = {"", named("baton.v1.ChatService"),
-                                           named("baton.v1.CompletionService"),
-                                           named("baton.v1.EmbeddingService"),
-                                           named("baton.v1.ModelService")};
+  const std::vector<std::string> follow = {
+      "", named("baton.v1.ChatService"), named("baton.v1.CompletionService"),
+      named("baton.v1.EmbeddingService"), named("baton.v1.ModelService")};
   grpc::Status status;
   for (const std::string& request : follow) {
     EXPECT_EQ(RawCall(channel_, method, request, &status), "\x08\x02") << request;
