@@ -15,6 +15,12 @@ void Readiness::Look(const WatchedTimes& times, int64_t now_us) {
   state_->workers_changed = false;
 }
 
+bool Readiness::Ready(int64_t now_us) const {
+  if (state_->stage != RouterStage::kServes) return false;
+  was_complete_ = was_complete_ || planner_->HasAllRoutes(now_us);
+  return was_complete_ && planner_->HasSomeRoute(now_us);
+}
+
 bool Readiness::CheckReady(const WatchedTimes& times, int64_t now_us) {
   if (state_->workers_changed) Look(times, now_us);
   const bool is_known = workers_.state == ready_state_ && now_us - ready_us_ < kReadyTrustedUs;

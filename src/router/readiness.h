@@ -17,10 +17,9 @@ class Readiness {
   // Both outlive it.
   Readiness(RouterState* state, const RoutePlanner* planner) : state_(state), planner_(planner) {}
 
-  // Requests would be served now: of each expected model, or of some model when none is expected.
-  bool Ready(int64_t now_us) const {
-    return state_->stage == RouterStage::kServes && planner_->HasRoutes(now_us);
-  }
+  // Requests would be served now. At first those of each expected model; from then on of some
+  // model, since the others must not suffer when one model loses its workers.
+  bool Ready(int64_t now_us) const;
   // As Ready, as of the last Look or change of workers.
   bool CheckReady(const WatchedTimes& times, int64_t now_us);
   // At the end of each tick.
@@ -32,7 +31,8 @@ class Readiness {
   RouterState* const state_;
   const RoutePlanner* const planner_;
   WorkersNow workers_;  // as of the last look
-  bool ready_ = false;  // at ready_us_, when the workers' state was ready_state_
+  mutable bool was_complete_ = false;  // each expected model had a route once
+  bool ready_ = false;         // at ready_us_, when the workers' state was ready_state_
   uint64_t ready_state_ = 0;
   int64_t ready_us_ = 0;
 };

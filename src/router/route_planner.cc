@@ -456,14 +456,16 @@ bool RoutePlanner::HasRoute(const ModelInfo& model, int64_t now_us) const {
   return route.path == Route::Path::kLocal && !ShouldWaitForPair(route.reason, model, now_us);
 }
 
-bool RoutePlanner::HasRoutes(int64_t now_us) const {
+bool RoutePlanner::HasSomeRoute(int64_t now_us) const {
+  return std::ranges::any_of(state_->registry.Models(),
+                             [&](const auto& model) { return HasRoute(*model, now_us); });
+}
+
+bool RoutePlanner::HasAllRoutes(int64_t now_us) const {
   const auto models = state_->registry.Models();
-  const auto has_route = [&](const auto& model) { return HasRoute(*model, now_us); };
-  const std::vector<std::string>& expected = state_->config.expected_models;
-  if (expected.empty()) return std::ranges::any_of(models, has_route);
-  return std::ranges::all_of(expected, [&](const std::string& id) {
+  return std::ranges::all_of(state_->config.expected_models, [&](const std::string& id) {
     const auto model = std::ranges::find_if(models, [&](const auto& one) { return one->id == id; });
-    return model != models.end() && has_route(*model);
+    return model != models.end() && HasRoute(**model, now_us);
   });
 }
 

@@ -39,9 +39,10 @@ class RoutePlanner {
                          int64_t now_us) const;
   // A decode worker could run `shadow` now without delaying a client.
   bool HasIdleWorkerFor(const GenerateRequest& shadow, int64_t now_us) const;
-  // A request for each expected model (RouterCoreConfig) would be served now, and not wait for a
-  // pair; without expected models, a request for some model.
-  bool HasRoutes(int64_t now_us) const;
+  // A request for some model would be served now, and not wait for a pair.
+  bool HasSomeRoute(int64_t now_us) const;
+  // As above for each expected model (RouterCoreConfig).
+  bool HasAllRoutes(int64_t now_us) const;
   // Names the first of prompt, answer and number of choices that no pool holds, with the largest
   // value that one does. The rules are those of PickRoute and of the worker's scheduler.
   RequestError TooLargeError(const RouterRequest& request) const;

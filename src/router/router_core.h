@@ -109,7 +109,7 @@ class RouterCore {
   // Ends every request with kDraining, now and at Submit, and every session and lease.
   void Shutdown();
 
-  // A request would be served now, of each model that is expected (RoutePlanner::HasRoutes).
+  // A request would be served now (Readiness::Ready).
   bool Ready(int64_t now_us) const { return readiness_.Ready(now_us); }
   // As Ready, as of the last Tick or change of workers. Computed again only when a worker changed.
   bool CheckReady(int64_t now_us) { return readiness_.CheckReady(Times(), now_us); }

@@ -60,7 +60,7 @@ TEST(SeveralModelsTest, AModelWithoutWorkersEndsItsRequestsAlone) {
   EXPECT_FALSE(cluster.sink->error.has_value());
 }
 
-TEST(SeveralModelsTest, ReadyMeansAPoolOfEachExpectedModel) {
+TEST(SeveralModelsTest, ReadyOnceEachExpectedModelHadAPool) {
   RouterCoreConfig config;
   config.expected_models = {"other", "toy"};
   FakeCluster cluster(config);
@@ -72,6 +72,8 @@ TEST(SeveralModelsTest, ReadyMeansAPoolOfEachExpectedModel) {
   cluster.Report("prefill-1", {"decode-1"});
   EXPECT_TRUE(cluster.core.Ready(cluster.now_us));
   cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
+  EXPECT_TRUE(cluster.core.Ready(cluster.now_us)) << "the other model is served";
+  cluster.core.OnLeaseClosed(cluster.leases["decode-1"]);
   EXPECT_FALSE(cluster.core.Ready(cluster.now_us));
 }
 
