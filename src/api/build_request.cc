@@ -461,8 +461,8 @@ std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, const 
   ModelFound found = models->Find(id, &model);
   // Ollama's clients add this tag to names without one.
   constexpr std::string_view kLatest = ":latest";
-  if (found == ModelFound::kUnknown && name.may_have_tag &&
-      id.size() > kLatest.size() && id.ends_with(kLatest)) {
+  if (found == ModelFound::kUnknown && name.may_have_tag && id.size() > kLatest.size() &&
+      id.ends_with(kLatest)) {
     found = models->Find(id.substr(0, id.size() - kLatest.size()), &model);
   }
   switch (found) {

@@ -83,12 +83,9 @@ struct NeutralKey {
   double neutral;
 };
 constexpr std::array kNeutralKeys = {
-    NeutralKey{"attention.clamp_kqv", 0},
-    NeutralKey{"attention.max_alibi_bias", 0},
-    NeutralKey{"attention.causal", 1},
-    NeutralKey{"attn_logit_softcapping", 0},
-    NeutralKey{"final_logit_softcapping", 0},
-    NeutralKey{"use_parallel_residual", 0},
+    NeutralKey{"attention.clamp_kqv", 0},     NeutralKey{"attention.max_alibi_bias", 0},
+    NeutralKey{"attention.causal", 1},        NeutralKey{"attn_logit_softcapping", 0},
+    NeutralKey{"final_logit_softcapping", 0}, NeutralKey{"use_parallel_residual", 0},
     NeutralKey{"rope.scale_linear", 1},
 };
 constexpr std::array kNeutralWithoutMultipliers = {

@@ -66,8 +66,8 @@ struct ModelConfig {
   // Makes a text's vector. A model that says nothing is causal, so that its last token alone has
   // seen the whole text.
   Pooling pooling = Pooling::kLast;
-  // What the file multiplies every branch by before it is added (traits->multipliers). The stream is
-  // computed divided by it: x' = x / branch_scale, so that branches are added as they are.
+  // What the file multiplies every branch by before it is added (traits->multipliers). The stream
+  // is computed divided by it: x' = x / branch_scale, so that branches are added as they are.
   // embedding_scale and rms_epsilon above are those of x'. No norm of x' differs from that of x.
   float branch_scale = 1;
   float logit_scale = 1;  // of the logits; the inverse of the file's

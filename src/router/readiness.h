@@ -30,9 +30,9 @@ class Readiness {
  private:
   RouterState* const state_;
   const RoutePlanner* const planner_;
-  WorkersNow workers_;  // as of the last look
+  WorkersNow workers_;                 // as of the last look
   mutable bool was_complete_ = false;  // each expected model had a route once
-  bool ready_ = false;         // at ready_us_, when the workers' state was ready_state_
+  bool ready_ = false;                 // at ready_us_, when the workers' state was ready_state_
   uint64_t ready_state_ = 0;
   int64_t ready_us_ = 0;
 };
