@@ -35,7 +35,7 @@ class EmbeddingsTest : public HttpApiTest {
     auto model = std::make_shared<ModelInfo>(*TestModel());
     model->embedding_size = size;
     model->embedding_refusal = refusal;
-    submitter_.models = {std::move(model)};
+    submitter_.served = {std::move(model)};
   }
 };
 

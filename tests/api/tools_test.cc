@@ -323,12 +323,12 @@ TEST_F(ToolsTest, CallsOfAConversationStayWhereNoToolsAreSent) {
   const std::string turns =
       "{% for m in messages %}<user>{{ m.role[0] }}:{{ m.content }}{% endfor %}<assistant>";
   AnswerWith("x");
-  submitter_.models = {ModelWith(turns)};
+  submitter_.served = {ModelWith(turns)};
   ASSERT_EQ(Post(kChatPath, history)->status, 200);
   EXPECT_EQ(PromptOf(submitter_.WaitSubmitted(0).request),
             R"(u:Qa:{"name": "weather", "arguments": {"city":"Rome"}})"
             "u:Result of weather:\nsunny");
-  submitter_.models = {ModelWith(kTurns)};  // prints the calls itself
+  submitter_.served = {ModelWith(kTurns)};  // prints the calls itself
   ASSERT_EQ(Post(kChatPath, history)->status, 200);
   EXPECT_EQ(PromptOf(submitter_.WaitSubmitted(1).request),
             R"(u:Qa:[weather {"city": "Rome"}]t:sunny)");
