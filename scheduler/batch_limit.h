@@ -29,11 +29,10 @@ namespace baton::scheduler {
 // Where the limit begins and how far it may go; rows.
 struct BatchLimitConfig {
   uint32_t most = 256;  // >= 1
-  // An answer of thousands of tokens must not keep the only place, also where more streams add
-  // nothing.
-  uint32_t least = 4;
-  // Before anything was measured: enough to learn from, and too few to crawl.
-  uint32_t first = 8;
+  // A stream that waits for a place has no token at all, so a crowd of clients runs at once also
+  // where more streams add nothing: 32 streams then have a 32nd of the throughput each.
+  uint32_t least = 32;
+  uint32_t first = 32;  // before anything was measured
   // A step of more rows than fit into this time is too long for their inter-token latency; 0 = no
   // such objective. It may lower the limit to 1.
   int64_t itl_objective_us = 0;

@@ -7,7 +7,6 @@
 #include "fmt/format.h"
 
 #include "src/api/answer_form.h"
-#include "src/api/embeddings_surface.h"
 #include "src/api/read_json.h"
 #include "src/api/schema.h"
 #include "src/api/tool_messages.h"
@@ -449,6 +448,29 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
     request.timeout_us = arrival.timeout_us;
     request.fields.timeout = kGrpcTimeout;
   }
+}
+
+// Makes the requests of `built` ask for vectors of their prompts. False: the model gives none, or
+// none of `params.dimensions` elements, as `error` says.
+bool SetEmbeds(const ApiParams& params, BuiltRequest* built, RequestError* error) {
+  const ModelInfo& model = *built->plan.model;
+  if (model.embedding_size == 0) {
+    const std::string expected =
+        model.embedding_refusal.empty()
+            ? "a model whose workers are of a release that gives embeddings"
+            : fmt::format("a model that pools by mean or last token; this one's pooling is \"{}\"",
+                          model.embedding_refusal);
+    return FailField(error, ErrorCode::kUnsupported, "model", expected);
+  }
+  if (params.dimensions.has_value() && *params.dimensions != model.embedding_size) {
+    return FailField(
+        error, ErrorCode::kUnsupported, "dimensions",
+        fmt::format("{}, which the model's vectors have, or absent", model.embedding_size));
+  }
+  built->plan.embeds = true;
+  built->request.embeds = true;
+  for (GenerateRequest& other : built->others) other.embeds = true;
+  return true;
 }
 
 }  // namespace

@@ -296,27 +296,6 @@ RequestError NamedAsInput(RequestError error) {
 std::span<const SurfaceField> EmbeddingsFields() { return kFields; }
 std::span<const SurfaceField> OllamaEmbedFields() { return kOllamaFields; }
 
-bool SetEmbeds(const ApiParams& params, BuiltRequest* built, RequestError* error) {
-  const ModelInfo& model = *built->plan.model;
-  if (model.embedding_size == 0) {
-    const std::string expected =
-        model.embedding_refusal.empty()
-            ? "a model whose workers are of a release that gives embeddings"
-            : fmt::format("a model that pools by mean or last token; this one's pooling is \"{}\"",
-                          model.embedding_refusal);
-    return FailField(error, ErrorCode::kUnsupported, "model", expected);
-  }
-  if (params.dimensions.has_value() && *params.dimensions != model.embedding_size) {
-    return FailField(
-        error, ErrorCode::kUnsupported, "dimensions",
-        fmt::format("{}, which the model's vectors have, or absent", model.embedding_size));
-  }
-  built->plan.embeds = true;
-  built->request.embeds = true;
-  for (GenerateRequest& other : built->others) other.embeds = true;
-  return true;
-}
-
 constexpr Surface kEmbeddingsSurface = {.endpoint = Endpoint::kCompletion,
                                         .answer_id_prefix = "embd-",
                                         .read = &ReadOpenAi,

@@ -23,10 +23,6 @@ std::span<const SurfaceField> OllamaEmbedFields();
 // Gives an error of the completion that the request became the client's name for its inputs.
 router::RequestError NamedAsInput(router::RequestError error);
 
-// Makes the requests of `built` ask for vectors of their prompts. False: the model gives none, or
-// none of `params.dimensions` elements, as `error` says.
-bool SetEmbeds(const ApiParams& params, BuiltRequest* built, router::RequestError* error);
-
 }  // namespace baton::api
 
 #endif  // BATON_API_EMBEDDINGS_SURFACE_H_

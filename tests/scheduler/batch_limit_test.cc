@@ -39,8 +39,16 @@ void RunFull(Machine* machine, BatchLimit* limit, uint32_t num_steps, int64_t* n
   }
 }
 
-TEST(BatchLimitTest, BeginsWithFewStreamsWhereNothingIsKnown) {
-  EXPECT_EQ(BatchLimit(BatchLimitFor(256, {})).limit(), 8u);
+// Leaves the limit room to move on machines whose best one is small.
+BatchLimitConfig SmallestFour(uint32_t most) {
+  BatchLimitConfig config = BatchLimitFor(most, {});
+  config.least = 4;
+  config.first = 8;
+  return config;
+}
+
+TEST(BatchLimitTest, BeginsWithTheLeastWhereNothingIsKnown) {
+  EXPECT_EQ(BatchLimit(BatchLimitFor(256, {})).limit(), 32u);
   EXPECT_EQ(BatchLimit(BatchLimitFor(3, {})).limit(), 3u) << "--max-batch is an upper bound";
   EXPECT_EQ(BatchLimit(BatchLimitFor(1, {})).limit(), 1u);
 }
@@ -50,11 +58,11 @@ TEST(BatchLimitTest, BeginsWithWhatADevicesLimitsSay) {
   EXPECT_EQ(BatchLimit(BatchLimitFor(256, device)).limit(), 48u) << "12 x 4";
   EXPECT_EQ(BatchLimit(BatchLimitFor(32, device)).limit(), 32u);
   const StepWeights steep = {.fixed_us = 10, .prefill_token_us = 20, .decode_row_us = 1'000};
-  EXPECT_EQ(BatchLimit(BatchLimitFor(256, steep)).limit(), 8u);
+  EXPECT_EQ(BatchLimit(BatchLimitFor(256, steep)).limit(), 32u);
 }
 
 TEST(BatchLimitTest, GrowsWhileRowsCostNothing) {
-  BatchLimit limit(BatchLimitFor(200, {}));
+  BatchLimit limit(SmallestFour(200));
   Machine machine{.fixed_us = 10'000, .row_us = 0};
   int64_t now_us = 0;
   RunFull(&machine, &limit, 1'000, &now_us);
@@ -62,7 +70,7 @@ TEST(BatchLimitTest, GrowsWhileRowsCostNothing) {
 }
 
 TEST(BatchLimitTest, SettlesWhereMoreStreamsAddLittle) {
-  BatchLimit limit(BatchLimitFor(256, {}));
+  BatchLimit limit(SmallestFour(256));
   Machine machine{.fixed_us = 4'000, .row_us = 2'000};
   int64_t now_us = 0;
   RunFull(&machine, &limit, 2'000, &now_us);
@@ -71,16 +79,23 @@ TEST(BatchLimitTest, SettlesWhereMoreStreamsAddLittle) {
 }
 
 TEST(BatchLimitTest, StepsWithoutAFixedCostKeepTheLeast) {
+  BatchLimit limit(SmallestFour(256));
+  Machine machine{.fixed_us = 0, .row_us = 3'000};
+  int64_t now_us = 0;
+  RunFull(&machine, &limit, 2'000, &now_us);
+  EXPECT_EQ(limit.limit(), 4u) << "one long answer must not keep the only place";
+}
+
+TEST(BatchLimitTest, ACrowdOfClientsRunsOnAnyMachine) {
   BatchLimit limit(BatchLimitFor(256, {}));
   Machine machine{.fixed_us = 0, .row_us = 3'000};
   int64_t now_us = 0;
   RunFull(&machine, &limit, 2'000, &now_us);
-  EXPECT_EQ(limit.limit(), BatchLimitConfig().least)
-      << "one long answer must not keep the only place";
+  EXPECT_EQ(limit.limit(), 32u);
 }
 
 TEST(BatchLimitTest, FewStreamsSayNothing) {
-  BatchLimit limit(BatchLimitFor(256, {}));
+  BatchLimit limit(SmallestFour(256));
   Machine machine{.fixed_us = 0, .row_us = 3'000};
   for (int64_t i = 0; i < 1'000; ++i) {
     const uint32_t rows = 1 + static_cast<uint32_t>(i % 5);
@@ -90,7 +105,7 @@ TEST(BatchLimitTest, FewStreamsSayNothing) {
 }
 
 TEST(BatchLimitTest, AStepThatTheSystemHeldUpMovesNothing) {
-  BatchLimit limit(BatchLimitFor(256, {}));
+  BatchLimit limit(SmallestFour(256));
   Machine machine{.fixed_us = 4'000, .row_us = 2'000};
   int64_t now_us = 0;
   RunFull(&machine, &limit, 2'000, &now_us);
@@ -102,7 +117,7 @@ TEST(BatchLimitTest, AStepThatTheSystemHeldUpMovesNothing) {
 }
 
 TEST(BatchLimitTest, FollowsAMachineThatChanges) {
-  BatchLimit limit(BatchLimitFor(256, {}));
+  BatchLimit limit(SmallestFour(256));
   int64_t now_us = 0;
   Machine slow{.fixed_us = 2'000, .row_us = 2'000};
   RunFull(&slow, &limit, 2'000, &now_us);
@@ -115,7 +130,7 @@ TEST(BatchLimitTest, FollowsAMachineThatChanges) {
 }
 
 TEST(BatchLimitTest, AnObjectiveEndsItSooner) {
-  BatchLimitConfig config = BatchLimitFor(256, {});
+  BatchLimitConfig config = SmallestFour(256);
   config.itl_objective_us = 20'000;
   BatchLimit limit(config);
   Machine machine{.fixed_us = 8'000, .row_us = 1'000};
@@ -137,7 +152,7 @@ TEST(BatchLimitTest, LosesLittleThroughputOnAnyMachine) {
                     .noise = random.Below(11),
                     .random = TestRandom(seed + 1)};
     const uint32_t most = random.Between(1, 256);
-    BatchLimit limit(BatchLimitFor(most, {}));
+    BatchLimit limit(SmallestFour(most));
     int64_t now_us = 0;
     double sum = 0;
     for (int i = 0; i < 40; ++i) {
@@ -155,7 +170,7 @@ TEST(BatchLimitTest, LosesLittleThroughputOnAnyMachine) {
 TEST(BatchLimitTest, OneLookMovesItByABoundedShare) {
   for (const uint64_t seed : TestSeeds(20)) {
     TestRandom random(seed);
-    BatchLimit limit(BatchLimitFor(256, {}));
+    BatchLimit limit(SmallestFour(256));
     int64_t now_us = 0;
     for (int i = 0; i < 5'000; ++i) {  // measurements that make no sense
       const uint32_t before = limit.limit();
