@@ -460,12 +460,11 @@ bool SetEmbeds(const ApiParams& params, BuiltRequest* built, RequestError* error
             ? "a model whose workers are of a release that gives embeddings"
             : fmt::format("a model that pools by mean or last token; this one's pooling is \"{}\"",
                           model.embedding_refusal);
-    return FailField(error, ErrorCode::kUnsupported, "model", expected);
+    return Fail(error, ErrorCode::kUnsupported, "model", expected);
   }
   if (params.dimensions.has_value() && *params.dimensions != model.embedding_size) {
-    return FailField(
-        error, ErrorCode::kUnsupported, "dimensions",
-        fmt::format("{}, which the model's vectors have, or absent", model.embedding_size));
+    return Fail(error, ErrorCode::kUnsupported, "dimensions",
+                fmt::format("{}, which the model's vectors have, or absent", model.embedding_size));
   }
   built->plan.embeds = true;
   built->request.embeds = true;
