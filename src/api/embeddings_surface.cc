@@ -303,6 +303,7 @@ constexpr Surface kEmbeddingsSurface = {.endpoint = Endpoint::kCompletion,
 
 constexpr Surface kOllamaEmbedSurface = {.endpoint = Endpoint::kCompletion,
                                          .answer_id_prefix = "ollama-",
+                                         .may_have_tag = true,
                                          .read = &ReadOllama,
                                          .error_body = &OllamaError};
 

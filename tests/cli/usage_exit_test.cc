@@ -191,7 +191,6 @@ TEST(UsageExitTest, FlagsOfOtherServersSayWhatIsHere) {
       {&RunRouter, {"--model=m"}, "learns its models from its workers"},
       {&RunRouter, {"--host=h"}, "--http HOST:PORT"},
       {&RunDecode, {"--ctx-size=8"}, "--max-context N"},
-      {&RunChat, {"--model=m"}, "--url HOST:PORT"},
       {&RunChat, {"--port=80"}, "--url HOST:PORT"},
   };
   ExpectUsageErrors(cases);

@@ -9,6 +9,7 @@
 
 #include "src/base/limits.h"
 #include "src/base/wire_text.h"
+#include "src/router/worker_registry.h"
 #include "src/text/tokenizer_spec.h"
 #include "src/wire/answer_grammar.h"
 

@@ -91,7 +91,8 @@ TEST(BatchLimitTest, ACrowdOfClientsRunsOnAnyMachine) {
   Machine machine{.fixed_us = 0, .row_us = 3'000};
   int64_t now_us = 0;
   RunFull(&machine, &limit, 2'000, &now_us);
-  EXPECT_EQ(limit.limit(), 32u);
+  EXPECT_GE(limit.limit(), 32u);
+  EXPECT_LE(limit.limit(), 40u) << "the least, within a quarter";
 }
 
 TEST(BatchLimitTest, FewStreamsSayNothing) {
