@@ -20,6 +20,7 @@
 #include "src/engine/answer_guide.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/kv_store.h"
+#include "src/engine/speculator.h"
 #include "src/model/forward_model.h"
 
 namespace baton::engine {
@@ -28,6 +29,7 @@ namespace baton::engine {
 struct EngineConfig {
   scheduler::SchedulerConfig scheduler;  // block_size is set from the arena's layout
   bool prefix_cache = true;              // keep full blocks and reuse them for equal beginnings
+  SpeculateMode speculate = SpeculateMode::kOff;
   uint32_t max_context = 1;              // tokens of a sequence
   Incarnation incarnation;               // of this worker
   std::string cluster_secret;            // keys the hash chains
@@ -54,6 +56,8 @@ struct EngineParts {
   kv::PrefixListener* prefixes = nullptr;  // hears what the prefix cache holds; may be null
   // Hears of every step and how long it took; engine thread. May be empty.
   std::function<void(const scheduler::StepShape&, int64_t elapsed_us)> on_step;
+  // Guesses tokens in place of EngineConfig::speculate; null = as that says.
+  scheduler::Proposer* proposer = nullptr;
   AnswerGuides* guides = nullptr;       // null: requests with a grammar are refused
   device::StageSink* stages = nullptr;  // hears what the engine thread is at; may be null
   // The cores of a model on the processor, held while there are steps to compute; the engine thread
