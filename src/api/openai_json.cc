@@ -307,6 +307,8 @@ void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
   json->Key("cached_tokens").Uint(timings.cached_tokens);
   json->Key("resumes").Uint(timings.resumes);
   json->Key("exact").Bool(timings.exact);
+  json->Key("speculated").Uint(timings.speculated);
+  json->Key("accepted").Uint(timings.accepted);
   json->EndObject();
 }
 

@@ -110,9 +110,10 @@ constexpr ForeignFlag kFlags[] = {
     {"--mmproj -mm --limit-mm-per-prompt", "", "not supported: text only"},
     {"--embedding --embeddings --reranking --pooling --task --runner --is-embedding", "",
      "not supported: models that generate text only"},
-    {"--speculative-config --speculative-model --model-draft -md --draft --draft-max "
-     "--speculative-algorithm --speculate",
-     "", kToCome},
+    {"--speculative-config --speculative-algorithm --spec-type --lookup", "--speculate",
+     "--speculate ngram guesses from the request's own text; draft models are not supported"},
+    {"--speculative-model --model-draft -md --draft --draft-max", "",
+     "not supported: --speculate guesses from the request's own text, without a draft model"},
     {"--kv-ram --kv-file --kv-file-size --kv-store", "",
      "not supported in this build: KV is in one pool, --kv-memory SIZE"},
     {"--slo --record --receipts --receipt-key", "", kToCome},

@@ -108,7 +108,7 @@ void Explain(FlagSet& flags) {
                           "--device-weights", "--deterministic", "--allow-inexact"});
   flags.Arrange("Workers",
                 {"--prefill", "--decode", "--threads", "--lend-cores", "--device", "--isa",
-                 "--colocate", "--silence-timeout", "--nccl-library", "--cublaslt-library"});
+                 "--colocate", "--speculate", "--silence-timeout", "--nccl-library", "--cublaslt-library"});
   flags.Arrange("KV memory and transfer",
                 {"--kv-memory", "--kv-dtype", "--prefix-cache", "--transport"});
   flags.Arrange("Logs and metrics", {"--run-dir", "--log-level", "--log-format",

@@ -10,6 +10,8 @@ namespace baton::cli {
 using device::DeviceKind;
 using device::DeviceKindName;
 using device::ParseDeviceKind;
+using engine::SpeculateMode;
+using engine::SpeculateModeName;
 using kv::KvDtype;
 using kv::KvDtypeName;
 using model::CheckDeviceInBuild;
@@ -46,6 +48,14 @@ Status CheckTensorParallel(const WorkerTuning& tuning, bool is_processor) {
         tuning.tensor_parallel);
   }
   return OkStatus();
+}
+
+// Rows of a GPU's step are sampled on the GPU, one a sequence.
+Status CheckSpeculate(const WorkerTuning& tuning, bool is_device) {
+  if (tuning.speculate == "off" || !is_device) return OkStatus();
+  return Unimplemented("--speculate {}: device {} computes one token of a sequence in a step; use "
+                       "off, or --device cpu",
+                       tuning.speculate, tuning.device);
 }
 
 Status CheckCublasLt(const WorkerTuning& tuning, bool is_processor) {
@@ -128,6 +138,10 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
             "longest sequence in tokens; 0 = the model's");
   flags.AddChoice("--prefix-cache", tuning.prefix_cache, {"on", "off"},
                   "keep KV blocks and reuse them for prompts that begin alike");
+  flags.AddChoice("--speculate", tuning.speculate, {"off", "ngram", "auto"},
+                  "a decode step also verifies guesses of the tokens to come, taken from the "
+                  "request's own text; answers and log-probabilities stay the same. ngram = wherever "
+                  "the text repeats itself; auto = where it pays, as measured; of the processor");
   flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, limits::kMaxDrainTimeoutS},
             "seconds that running streams get after SIGTERM");
   flags.AddFile("--cluster-secret-file", tuning.secret_file,
@@ -164,6 +178,7 @@ Status CheckTuning(const WorkerTuning& tuning) {
     return Unimplemented("--kv-dtype fp8: device cpu stores K and V in bf16 or f32{}",
                          kind == DeviceKind::kCpu ? "" : "; this build has no GPU to choose");
   }
+  BATON_RETURN_IF_ERROR(CheckSpeculate(tuning, is_device));
   BATON_RETURN_IF_ERROR(CheckTensorParallel(tuning, is_processor));
   if (tuning.device_weights == "bf16" && kind == DeviceKind::kCpu) {
     return InvalidArgument(
@@ -198,6 +213,13 @@ Status CheckTuning(const WorkerTuning& tuning) {
   return OkStatus();
 }
 
+SpeculateMode SpeculateModeOf(const WorkerTuning& tuning) {
+  for (const SpeculateMode mode : {SpeculateMode::kNgram, SpeculateMode::kAuto}) {
+    if (tuning.speculate == SpeculateModeName(mode)) return mode;
+  }
+  return SpeculateMode::kOff;
+}
+
 KvDtype KvDtypeOf(const WorkerTuning& tuning) {
   for (const KvDtype dtype : {KvDtype::kF32, KvDtype::kFp8}) {
     if (tuning.kv_dtype == KvDtypeName(dtype)) return dtype;
@@ -230,6 +252,7 @@ void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
   if (!tuning.kv_memory.empty()) args.push_back("--kv-memory=" + tuning.kv_memory);
   args.push_back(fmt::format("--max-context={}", tuning.max_context));
   args.push_back("--prefix-cache=" + tuning.prefix_cache);
+  args.push_back("--speculate=" + tuning.speculate);
   args.push_back(fmt::format("--drain-timeout={}", tuning.drain_timeout_s));
   if (!tuning.secret_file.empty()) {
     args.push_back("--cluster-secret-file=" + tuning.secret_file);

@@ -83,6 +83,8 @@ WorkerToken ToWorkerToken(const TokenEvent& event) {
   token.step_us = event.step_us;
   token.prompt_pos = event.prompt_pos;
   token.rank = event.rank;
+  token.num_proposed = event.num_proposed;
+  token.step_row = event.step_row;
   return token;
 }
 

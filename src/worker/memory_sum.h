@@ -26,6 +26,7 @@ struct MemoryFacts {
   uint32_t vocab_size = 0;
   size_t num_routers = 1;
   bool has_prefix_cache = true;
+  bool has_guesses = false;  // --speculate
   bool has_endpoint = true;  // a KvEndpoint, with the default KvEndpointLimits
   bool has_tls = false;
 };
