@@ -27,7 +27,8 @@ struct BatchItem {
   bool logs_prompt = false;   // all of its tokens have logits
   // In a plan that was made ahead: the item of the plan before it that gives this item its token.
   uint32_t fed_by = kNotFed;
-  // The last of its tokens: guesses, in BatchPlan::proposals. Each row that decodes has logits then.
+  // The last of its tokens: guesses, in BatchPlan::proposals. Each row that decodes has logits
+  // then.
   std::span<const TokenId> proposed;
 };
 
@@ -38,7 +39,7 @@ struct BatchPlan {
   std::vector<SequenceId> preempted;  // lost their blocks; they will be computed again
   StepShape shape;                    // what the step costs is measured against
   int64_t predicted_us = 0;
-  uint32_t num_log_rows = 0;  // tokens of items that log their prompts
+  uint32_t num_log_rows = 0;       // tokens of items that log their prompts
   std::vector<TokenId> proposals;  // of all items
 
   bool empty() const { return items.empty(); }

@@ -56,11 +56,7 @@ PrefixQuery PromptOf(const Sequence& sequence) {
 
 Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex* index,
                      Proposer* proposer)
-    : config_(config),
-      pool_(pool),
-      index_(index),
-      proposer_(proposer),
-      cost_(config.first_cost) {
+    : config_(config), pool_(pool), index_(index), proposer_(proposer), cost_(config.first_cost) {
   BATON_CHECK(config.block_size >= 1 && config.max_running >= 1 && config.max_prefilling >= 1 &&
                   config.max_waiting >= 1 && config.max_chunk >= 1 &&
                   config.aging_tokens_per_s >= 1,
@@ -363,8 +359,8 @@ bool Scheduler::EnsureBlock(Sequence* sequence) {
 void Scheduler::PlanProposals() {
   if (proposer_ == nullptr || plan_.items.empty()) return;
   proposer_->BeginStep(plan_.shape.decode_rows, !waiting_.empty() || !prefilling_.empty());
-  uint32_t room = std::min(
-      kMaxProposalRows, config_.max_batch_tokens - config_.block_size - plan_.num_tokens());
+  uint32_t room = std::min(kMaxProposalRows,
+                           config_.max_batch_tokens - config_.block_size - plan_.num_tokens());
   for (BatchItem& item : plan_.items) {
     Sequence* const sequence = sequences_.find(item.id)->second.get();
     // A guess is followed by one more token, which may be the sequence's last.

@@ -83,8 +83,8 @@ class Scheduler {
  public:
   // `pool` outlives the scheduler. Other users of the pool (reservations) are welcome. `index` (of
   // that pool, outlives the scheduler) finds prompts' beginnings and learns every full block; null
-  // = every prompt is computed whole. `proposer` guesses tokens of sequences that decode; null = one
-  // token of each in a step.
+  // = every prompt is computed whole. `proposer` guesses tokens of sequences that decode; null =
+  // one token of each in a step.
   Scheduler(const SchedulerConfig& config, kv::BlockPool* pool, kv::PrefixIndex* index = nullptr,
             Proposer* proposer = nullptr);
   // Releases all blocks.

@@ -53,9 +53,10 @@ Status CheckTensorParallel(const WorkerTuning& tuning, bool is_processor) {
 // Rows of a GPU's step are sampled on the GPU, one a sequence.
 Status CheckSpeculate(const WorkerTuning& tuning, bool is_device) {
   if (tuning.speculate == "off" || !is_device) return OkStatus();
-  return Unimplemented("--speculate {}: device {} computes one token of a sequence in a step; use "
-                       "off, or --device cpu",
-                       tuning.speculate, tuning.device);
+  return Unimplemented(
+      "--speculate {}: device {} computes one token of a sequence in a step; use "
+      "off, or --device cpu",
+      tuning.speculate, tuning.device);
 }
 
 Status CheckCublasLt(const WorkerTuning& tuning, bool is_processor) {
@@ -138,10 +139,11 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
             "longest sequence in tokens; 0 = the model's");
   flags.AddChoice("--prefix-cache", tuning.prefix_cache, {"on", "off"},
                   "keep KV blocks and reuse them for prompts that begin alike");
-  flags.AddChoice("--speculate", tuning.speculate, {"off", "ngram", "auto"},
-                  "a decode step also verifies guesses of the tokens to come, taken from the "
-                  "request's own text; answers and log-probabilities stay the same. ngram = wherever "
-                  "the text repeats itself; auto = where it pays, as measured; of the processor");
+  flags.AddChoice(
+      "--speculate", tuning.speculate, {"off", "ngram", "auto"},
+      "a decode step also verifies guesses of the tokens to come, taken from the "
+      "request's own text; answers and log-probabilities stay the same. ngram = wherever "
+      "the text repeats itself; auto = where it pays, as measured; of the processor");
   flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, limits::kMaxDrainTimeoutS},
             "seconds that running streams get after SIGTERM");
   flags.AddFile("--cluster-secret-file", tuning.secret_file,

@@ -57,10 +57,10 @@ Proposer* ProposerOf(const EngineConfig& config, const EngineParts& parts, Specu
   return config.speculate == SpeculateMode::kOff ? nullptr : own;
 }
 
-StepBatch MakeBatch(const SchedulerConfig& config, const ForwardModel& model) {
+StepBatch MakeBatch(const SchedulerConfig& config, const ForwardModel& model, bool guesses) {
   return StepBatch({.max_tokens = config.max_batch_tokens,
                     .max_items = MaxItems(config),
-                    .max_more_logits = limits::kMaxPromptLogRows + kMaxProposalRows,
+                    .max_more_logits = limits::kMaxPromptLogRows + (guesses ? kMaxProposalRows : 0),
                     .vocab_size = model.vocab_size(),
                     .samples = model.samples()});
 }
@@ -112,8 +112,10 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
       dests_(MakeTransferParts(parts, &pool_, &scheduler_), config, parts.model->vocab_size(),
              this),
       outbox_(parts.listener),
-      batches_{MakeBatch(config.scheduler, *parts.model),
-               MakeBatch(config.scheduler, *parts.model)} {
+      batches_{MakeBatch(config.scheduler, *parts.model,
+                         ProposerOf(config, parts, &speculator_) != nullptr),
+               MakeBatch(config.scheduler, *parts.model,
+                         ProposerOf(config, parts, &speculator_) != nullptr)} {
   const uint32_t max_items = MaxItems(config.scheduler);
   outbox_.Reserve(max_items + kMaxChoices + limits::kMaxPromptLogRows + kMaxProposalRows);
   pending_.reserve(config.inbox_capacity);

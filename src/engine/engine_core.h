@@ -176,8 +176,8 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   void EndRequests();
   void LogPrompts(const scheduler::BatchPlan& plan);
   void SampleAll(const scheduler::BatchPlan& plan);
-  // The token of plan item `item` after `row` of its guesses into `sampled_`; false, and the request
-  // is noted as failed, when nothing can be chosen.
+  // The token of plan item `item` after `row` of its guesses into `sampled_`; false, and the
+  // request is noted as failed, when nothing can be chosen.
   bool Sample(LiveRequest* request, const Choice& choice, size_t item, uint32_t row = 0);
   Status SampleHere(const LiveRequest& request, const Choice& choice, size_t item, uint32_t row);
   // The choice's next token, and those after it as long as the item's guesses are right.

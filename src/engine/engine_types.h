@@ -72,8 +72,8 @@ struct TokenEvent {
   uint32_t step_us = 0;
   uint32_t num_proposed = 0;  // guesses that the step verified, with its first token of the choice
   uint32_t step_row = 0;      // above 0: a guess was right that came before it in its step
-  uint32_t prompt_pos = 0;                     // not 0: the prompt's token there, not a sampled one
-  uint32_t rank = 0;                           // with prompt_pos: 1 + the tokens that were likelier
+  uint32_t prompt_pos = 0;    // not 0: the prompt's token there, not a sampled one
+  uint32_t rank = 0;          // with prompt_pos: 1 + the tokens that were likelier
   std::span<const TokenLogprob> top_logprobs;  // valid during the listener's call only
 };
 

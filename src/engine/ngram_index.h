@@ -48,10 +48,11 @@ class NgramIndex {
   uint32_t Find(std::span<const TokenId> tokens);
 
   const uint32_t window_;
-  uint32_t first_end_ = 2;         // smallest end that is kept
-  uint32_t next_end_ = 2;          // smallest end that was not inserted
-  std::vector<uint32_t> slots_;    // latest end of a pair, open addressing; 0 = free
-  std::vector<uint32_t> earlier_;  // [window_]: of end e, at e - first_end_: the end before it, or 0
+  uint32_t first_end_ = 2;       // smallest end that is kept
+  uint32_t next_end_ = 2;        // smallest end that was not inserted
+  std::vector<uint32_t> slots_;  // latest end of a pair, open addressing; 0 = free
+  std::vector<uint32_t>
+      earlier_;  // [window_]: of end e, at e - first_end_: the end before it, or 0
 };
 
 }  // namespace baton::engine

@@ -3,8 +3,10 @@
 // they take: each is verified by sampling at its row with the choice's own state.
 //
 // 1. `ngram` guesses wherever the text repeats itself, as GuessLength allows. `auto` guesses only
-//    where RowGain says that it pays, and not beside prompts: a step with them is bound by its rows.
-// 2. A choice with a grammar has no guesses: the mask of its next token is computed beside the step,
+//    where RowGain says that it pays, and not beside prompts: a step with them is bound by its
+//    rows.
+// 2. A choice with a grammar has no guesses: the mask of its next token is computed beside the
+// step,
 //    and the one after that needs the token.
 // 3. Memory of a choice is taken with its first decode step.
 #ifndef BATON_ENGINE_SPECULATOR_H_

@@ -18,8 +18,8 @@ namespace baton::engine {
 class StepBatch {
  public:
   // At most `max_tokens` rows in `max_items` items, each of which may want one row of logits, and
-  // `max_more_logits` more: of prompts that are logged, and of guesses. The pages of logits that are
-  // never written cost no memory. `samples`: the model may be asked to choose.
+  // `max_more_logits` more: of prompts that are logged, and of guesses. The pages of logits that
+  // are never written cost no memory. `samples`: the model may be asked to choose.
   struct Limits {
     uint32_t max_tokens = 0;
     uint32_t max_items = 0;
@@ -32,8 +32,8 @@ class StepBatch {
   // Replaces the batch; the plan's sequences and tables must live until the step is over.
   void Lower(const scheduler::BatchPlan& plan);
 
-  // The model may choose the token of plan item `item`, which wants logits and has no guesses. After
-  // Lower; items that are not named get their logits.
+  // The model may choose the token of plan item `item`, which wants logits and has no guesses.
+  // After Lower; items that are not named get their logits.
   void SetSampling(size_t item, const kernels::RowSampling& sampling) {
     sampling_[logit_index_[item]] = sampling;
   }

@@ -119,8 +119,8 @@ struct RouterRequest {
   bool is_told_taken = false;  // ResponseSink::OnTaken was called
   bool verified = false;       // all KV is at the decode worker: the prefill worker is not needed
   uint64_t kv_bytes = 0;
-  uint64_t kv_received = 0;    // of this placement's (prefill.link_bytes in all), so far
-  uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
+  uint64_t kv_received = 0;     // of this placement's (prefill.link_bytes in all), so far
+  uint32_t cached_tokens = 0;   // of the prompt, at the worker that computes it
   uint64_t num_speculated = 0;  // as RequestTimings::speculated
   uint64_t num_accepted = 0;
   LinkKind transport = LinkKind::kLocal;

@@ -10,9 +10,9 @@
 #include "kvcache/kv_layout.h"
 #include "kvcache/transport/transport_types.h"
 #include "src/device/device.h"
+#include "src/engine/speculator.h"
 #include "src/http/site_rules.h"
 #include "src/obs/metric_aliases.h"
-#include "src/engine/speculator.h"
 #include "src/tls/tls_files.h"
 
 namespace baton::worker {

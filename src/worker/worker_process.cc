@@ -271,10 +271,10 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
   }
   if (device.accelerator != nullptr) {
     if (config.speculate != SpeculateMode::kOff) {
-      return Unimplemented("--speculate {}: device {} computes one token of a sequence in a step; "
-                           "use off, or --device cpu",
-                           SpeculateModeName(config.speculate),
-                           DeviceKindName(device.accelerator->kind()));
+      return Unimplemented(
+          "--speculate {}: device {} computes one token of a sequence in a step; "
+          "use off, or --device cpu",
+          SpeculateModeName(config.speculate), DeviceKindName(device.accelerator->kind()));
     }
     Status status = LoadOnDevice(file);
     if (needs_device && absl::IsUnimplemented(status)) {

@@ -69,7 +69,7 @@ RequestSpec RandomRequest(uint64_t number, TestRandom* random) {
 }
 
 std::vector<Record> RunAll(const HandWorkerOptions& options, const std::vector<RequestSpec>& specs,
-                        uint64_t* num_accepted = nullptr) {
+                           uint64_t* num_accepted = nullptr) {
   HandRig rig;
   HandWorker* worker = rig.Add(options);
   for (const RequestSpec& spec : specs) worker->Start(spec);
@@ -207,8 +207,8 @@ TEST(EngineSpeculationTest, HandedOffAndResumedStreamsGoOnWithGuesses) {
     ASSERT_TRUE(rig.RunUntilQuiet());
     const Record record = second->recorder().Of(moved.key);
     EXPECT_EQ(record.last(), RequestState::kFinished) << record.status;
-    const std::vector<TokenId> rest(expected.begin() + static_cast<std::ptrdiff_t>(begun.size()) - 1,
-                                    expected.end());
+    const std::vector<TokenId> rest(
+        expected.begin() + static_cast<std::ptrdiff_t>(begun.size()) - 1, expected.end());
     EXPECT_EQ(IdsOf(record, 0), rest);
     EXPECT_TRUE(p->AllFree() && first->AllFree() && second->AllFree());
   }

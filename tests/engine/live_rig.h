@@ -30,8 +30,8 @@ struct LiveOptions {
   kernels::Isa isa = kernels::Isa::kAuto;
   kv::TransportKind kind = kv::TransportKind::kAuto;  // kLocal: by the hub; kAuto: none
   uint32_t max_context = 2048;
-  uint64_t incarnation = 1;            // told apart from other processes by the rig
-  bool prefix_cache = false;           // most tests mean to compute what they ask for
+  uint64_t incarnation = 1;   // told apart from other processes by the rig
+  bool prefix_cache = false;  // most tests mean to compute what they ask for
   SpeculateMode speculate = SpeculateMode::kOff;
   device::CoreShare* cores = nullptr;  // then num_threads is that of all its members
 };
