@@ -3,16 +3,17 @@
 
   benchmarks/serve/speculation.py --model FILE|NAME [--out FILE.json] [--rounds 3] [--isa avx2]
 
-Servers A B C C B A ... over the rounds, each alone on the machine. Each text is answered by 1 and by 4
-streams, and measured in generated tokens a second, from the first token to the last:
+Servers A B C C B A ... over the rounds, each alone on the machine. Each text is answered by 1 and
+by 4 streams, and measured in generated tokens a second, from the first token to the last:
   edit     a program is written again with one name changed
   extract  fields of a table are listed again
   rag      sentences of a text are quoted
   free     a story, at temperature 0.8 with a seed
   random   random token ids, at temperature 1 with a seed: nothing repeats itself
-The first request of a server is not measured, and `auto` has half a minute of streams to learn the cost of a
-row. The summary has medians, the ratio to `off` (above 1 = guessing wins) and the share of guesses that
-were right. The answers of all modes must be equal, or the run ends. Uses the standard library only.
+The first request of a server is not measured, and `auto` has half a minute of streams to learn the
+cost of a row. The summary has medians, the ratio to `off` (above 1 = guessing wins) and the share
+of guesses that were right. The answers of all modes must be equal, or the run ends. Uses the standard
+library only.
 """
 
 import hashlib

@@ -15,10 +15,13 @@
 #include "src/cli/flags.h"
 #include "src/cli/foreign_flags.h"
 #include "src/cli/worker_flags.h"
+#include "src/model/compute_device.h"
 #include "tests/model/gguf_builder.h"
 
 namespace baton::cli {
 
+using device::ParseDeviceKind;
+using model::CheckDeviceInBuild;
 using model::GgufBuilder;
 using model::TinyLlama;
 
@@ -84,6 +87,28 @@ TEST(UsageExitTest, WhatTwoWorkersOfAProcessCannotHaveIsNamed) {
   ExpectUsageErrors(cases);
 }
 
+TEST(UsageExitTest, GuessesAreOfTheProcessor) {
+  const WrongUse cases[] = {
+      {&RunServe, {"m.gguf", "--speculate=eagle"}, "off|ngram|auto"},
+      {&RunPrefill, {"--router=a:1", "--model=m.gguf", "--speculate"}, "--speculate"},
+  };
+  ExpectUsageErrors(cases);
+  WorkerTuning tuning;
+  for (const std::string mode : {"off", "ngram", "auto"}) {
+    tuning.speculate = mode;
+    EXPECT_EQ(engine::SpeculateModeName(SpeculateModeOf(tuning)), mode);
+    for (const std::string device : {"cuda", "simt"}) {
+      tuning.device = device;
+      const Status status = CheckTuning(tuning);
+      if (!CheckDeviceInBuild(*ParseDeviceKind(device)).ok() || mode == "off") continue;
+      EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+      EXPECT_NE(status.message().find("--speculate " + mode), std::string::npos) << status;
+    }
+    tuning.device = "cpu";
+    EXPECT_TRUE(CheckTuning(tuning).ok());
+  }
+}
+
 TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
   const std::string router = "--router=127.0.0.1:1";
   const WrongUse cases[] = {
@@ -95,8 +120,6 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunDecode, {router, "--model=m.gguf", "--device=cpu", "--kv-dtype=fp8"}, "bf16 or f32"},
       {&RunServe, {"m.gguf", "--device=cpu", "--kv-dtype=fp8"}, "--kv-dtype fp8"},
       {&RunServe, {"m.gguf", "--kv-dtype=fp4"}, "bf16|f32|fp8"},
-      {&RunServe, {"m.gguf", "--speculate=eagle"}, "off|ngram|auto"},
-      {&RunDecode, {router, "--model=m.gguf", "--speculate"}, "--speculate"},
       {&RunServe, {"m.gguf", "--kv-memory=lots"}, "--kv-memory"},
       {&RunServe, {"m.gguf", "--metrics-aliases=vlm"}, "mean 'vllm'"},
       {&RunRouter, {"--metrics-aliases=vllm,sglang"}, "--metrics-aliases: 'sglang'"},
