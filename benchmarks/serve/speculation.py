@@ -12,8 +12,8 @@ by 4 streams, and measured in generated tokens a second, from the first token to
   random   random token ids, at temperature 1 with a seed: nothing repeats itself
 The first request of a server is not measured, and `auto` has half a minute of streams to learn the
 cost of a row. The summary has medians, the ratio to `off` (above 1 = guessing wins) and the share
-of guesses that were right. The answers of all modes must be equal, or the run ends. Uses the standard
-library only.
+of guesses that were right. The answers of all modes must be equal, or the run ends. Uses the
+standard library only.
 """
 
 import hashlib
