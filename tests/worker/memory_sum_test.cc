@@ -61,7 +61,7 @@ TEST(MemorySumTest, OtherConfigurationsHaveOtherSums) {
   EXPECT_EQ(NeedOf(facts, "prefix changes"), 0u);
   EXPECT_EQ(NeedOf(facts, "guesses"), 0u);
   facts.has_guesses = true;
-  EXPECT_EQ(NeedOf(facts, "guesses"), 256 * (16'384 + 8'192) * 4u) << "pairs and places";
+  EXPECT_EQ(NeedOf(facts, "guesses"), 256 * (4'096 + 2'048) * 4u) << "pairs and places";
   EXPECT_EQ(NeedOf(facts, "logits"), 99 * kMiB) << "128 rows more";
   facts.has_tls = true;
   EXPECT_EQ(NeedOf(facts, "KV connections"), (256u + 2 * 64) * (323 << 10)) << "121 MiB";
