@@ -50,11 +50,11 @@ struct BatchPlan {
 // The result of one item of the step, parallel to BatchPlan::items. Read only for items that want
 // logits and do not end a prompt.
 struct ItemResult {
-  uint32_t num_accepted = 0;  // of its proposals: they were sampled, and `token` after them
-  TokenId token = 0;          // sampled
-  bool finished = false;      // by SequenceLimits::After: the sequence is removed
+  TokenId token = 0;      // sampled
+  bool finished = false;  // by SequenceLimits::After: the sequence is removed
   // No token could be sampled yet. The sequence stays as it was before the step, and awaits.
   bool retry = false;
+  uint32_t num_accepted = 0;  // of its proposals: they were sampled, and `token` after them
 };
 
 }  // namespace baton::scheduler

@@ -94,7 +94,7 @@ void ExpectEqual(const std::vector<Record>& on, const std::vector<Record>& off) 
 
 TEST(EngineSpeculationTest, RandomRequestsAnswerBitForBitAsWithoutGuesses) {
   uint64_t num_accepted = 0;
-  for (const uint64_t seed : TestSeeds(40)) {
+  for (const uint64_t seed : TestSeeds(16)) {
     SCOPED_TRACE(seed);
     TestRandom random(seed);
     Oracle oracle(seed, random.Between(0, 100));
@@ -118,7 +118,7 @@ TEST(EngineSpeculationTest, RandomRequestsAnswerBitForBitAsWithoutGuesses) {
       ExpectEqual(RunAll(options, specs), off);
     }
   }
-  EXPECT_GT(num_accepted, 1000u) << "guesses were right";
+  EXPECT_GT(num_accepted, 300u) << "guesses were right";
 }
 
 TEST(EngineSpeculationTest, RightGuessesSaveTheirSteps) {

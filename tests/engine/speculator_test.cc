@@ -157,7 +157,7 @@ double RateOf(double row_us, double acceptance, uint64_t seed, bool speculates) 
   double time_us = 0;
   double tokens = 0;
   uint32_t num_declined = 0;
-  for (uint32_t step = 0; step < 20'000; ++step) {
+  for (uint32_t step = 0; step < 6'000; ++step) {
     uint32_t guesses = 0;
     for (uint32_t num = 4; speculates && num > 0 && guesses == 0; num /= 2) {
       const bool may_try = gain.StepUs(1 + num) == 0 || (num_declined >= 64 && num == 1);
