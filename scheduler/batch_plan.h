@@ -4,6 +4,7 @@
 #define BATON_SCHEDULER_BATCH_PLAN_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "scheduler/sequence.h"
@@ -20,12 +21,15 @@ struct BatchItem {
   const Sequence* sequence = nullptr;  // lives until Finish
   uint32_t first_pos = 0;
   uint32_t num_tokens = 0;
-  bool is_decode = false;     // one token of a running sequence
+  bool is_decode = false;     // the last token of a running sequence, and guesses after it
   bool wants_logits = false;  // the last of its tokens is followed by a sampled one
   bool ends_prompt = false;   // the sequence becomes PromptDone (Finish ignores its sampled token)
   bool logs_prompt = false;   // all of its tokens have logits
   // In a plan that was made ahead: the item of the plan before it that gives this item its token.
   uint32_t fed_by = kNotFed;
+  // The last of its tokens: guesses, in BatchPlan::proposals. Each row that decodes has logits
+  // then.
+  std::span<const TokenId> proposed;
 };
 
 // One step; see the file comment. Decode items come first.
@@ -35,7 +39,8 @@ struct BatchPlan {
   std::vector<SequenceId> preempted;  // lost their blocks; they will be computed again
   StepShape shape;                    // what the step costs is measured against
   int64_t predicted_us = 0;
-  uint32_t num_log_rows = 0;  // tokens of items that log their prompts
+  uint32_t num_log_rows = 0;       // tokens of items that log their prompts
+  std::vector<TokenId> proposals;  // of all items
 
   bool empty() const { return items.empty(); }
   uint32_t num_decode_items() const { return shape.decode_rows; }
@@ -49,6 +54,7 @@ struct ItemResult {
   bool finished = false;  // by SequenceLimits::After: the sequence is removed
   // No token could be sampled yet. The sequence stays as it was before the step, and awaits.
   bool retry = false;
+  uint32_t num_accepted = 0;  // of its proposals: they were sampled, and `token` after them
 };
 
 }  // namespace baton::scheduler

@@ -60,10 +60,12 @@ PrefixQuery PromptOf(const Sequence& sequence) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex* index)
+Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex* index,
+                     Proposer* proposer)
     : config_(config),
       pool_(pool),
       index_(index),
+      proposer_(proposer),
       cost_(config.first_cost),
       batch_limit_(BatchLimitOf(config)) {
   BATON_CHECK(config.block_size >= 1 && config.max_running >= 1 && config.max_prefilling >= 1 &&
@@ -77,6 +79,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex
   plan_.items.reserve(config.max_running + config.max_prefilling);
   plan_.started.reserve(config.max_prefilling);
   plan_.preempted.reserve(config.max_running + config.max_prefilling);
+  if (proposer != nullptr) plan_.proposals.reserve(kMaxProposalRows);
   ahead_.items.reserve(config.max_running + config.max_prefilling);
   waiting_.reserve(config.max_waiting + config.max_running);
   prefilling_.reserve(config.max_prefilling);
@@ -193,7 +196,7 @@ void Scheduler::StartChoices(const SequenceSpec& spec, std::span<const BlockHand
     own.num_choices = 1;
     started.push_back(Insert(std::move(own), arrival_us));
     tables.push_back(&started.back()->table);
-    AppendToken(started.back(), start.first_token);
+    AppendTokens(started.back(), {&start.first_token, 1});
     started.back()->num_computed = num_tokens;
   }
   const PromptBlocks prompt{blocks.first(num_data), blocks.subspan(num_data),
@@ -320,8 +323,10 @@ const BatchPlan& Scheduler::Plan(int64_t now_us) {
   plan_.items.clear();
   plan_.started.clear();
   plan_.preempted.clear();
+  plan_.proposals.clear();
   plan_.shape = {};
   PlanDecode();
+  PlanProposals();
   PlanPrefill();
   plan_.predicted_us = cost_.PredictUs(plan_.shape);
   in_step_ = !plan_.items.empty();
@@ -360,6 +365,42 @@ bool Scheduler::EnsureBlock(Sequence* sequence) {
     if (victim == sequence) return false;
   }
   return true;
+}
+
+void Scheduler::PlanProposals() {
+  if (proposer_ == nullptr || plan_.items.empty()) return;
+  proposer_->BeginStep(plan_.shape.decode_rows, !waiting_.empty() || !prefilling_.empty());
+  uint32_t room = std::min(kMaxProposalRows,
+                           config_.max_batch_tokens - config_.block_size - plan_.num_tokens());
+  for (BatchItem& item : plan_.items) {
+    Sequence* const sequence = sequences_.find(item.id)->second.get();
+    // A guess is followed by one more token, which may be the sequence's last.
+    const uint32_t limit =
+        std::min({room, kMaxProposals, sequence->MaxKvTokens() - sequence->num_tokens()});
+    if (limit == 0) continue;
+    const size_t begin = plan_.proposals.size();
+    proposer_->Propose(*sequence, limit, &plan_.proposals);
+    const auto num_guessed = static_cast<uint32_t>(plan_.proposals.size() - begin);
+    BATON_CHECK(num_guessed <= limit, "{} guesses of at most {}", num_guessed, limit);
+    const uint32_t num_tokens = FitProposals(sequence, num_guessed);
+    plan_.proposals.resize(begin + num_tokens);
+    item.proposed = std::span<const TokenId>(plan_.proposals).subspan(begin);
+    item.num_tokens += num_tokens;
+    plan_.shape.AddProposals(item.first_pos + 1, num_tokens);
+    room -= num_tokens;
+  }
+}
+
+// Wrong guesses leave their KV in the sequence's own last blocks, beyond what is computed: its next
+// step writes them anew. Nobody loses a block for a guess, and none is taken that a prompt waits
+// for.
+uint32_t Scheduler::FitProposals(Sequence* sequence, uint32_t num_tokens) {
+  const uint32_t num_sure = sequence->num_computed + 1;
+  while (!blocked_ && sequence->table.size() < BlocksFor(num_sure + num_tokens) &&
+         pool_->num_available() > GrowthReserve() &&
+         sequence->table.Grow(pool_, 1, BlockState::kBound, sequence->spec.uid)) {
+  }
+  return std::min(num_tokens, sequence->table.size() * config_.block_size - num_sure);
 }
 
 Sequence* Scheduler::YoungestHolder() const {
@@ -485,9 +526,9 @@ void Scheduler::KeepFullBlocks(Sequence* sequence) {
   }
 }
 
-void Scheduler::AppendToken(Sequence* sequence, TokenId token) {
-  sequence->spec.tokens.push_back(token);
-  sequence->chain.Append({&token, 1});
+void Scheduler::AppendTokens(Sequence* sequence, std::span<const TokenId> tokens) {
+  sequence->spec.tokens.insert(sequence->spec.tokens.end(), tokens.begin(), tokens.end());
+  sequence->chain.Append(tokens);
 }
 
 // The next chunk has prompt tokens whose successors' log-probabilities are wanted.
@@ -544,7 +585,7 @@ bool Scheduler::EndsInPlannedStep(const Sequence& sequence) const {
 
 const BatchPlan* Scheduler::PlanAhead() {
   BATON_CHECK(in_step_ && ahead_.items.empty(), "there is no step to plan behind");
-  if (!waiting_.empty() || !prefilling_.empty()) return nullptr;
+  if (!waiting_.empty() || !prefilling_.empty() || !plan_.proposals.empty()) return nullptr;
   uint32_t item = 0;  // decode rows of the planned step are in the order of decoding_
   for (Sequence* sequence : decoding_) {
     if (!sequence->planned) {
@@ -592,6 +633,7 @@ void Scheduler::Finish(std::span<const ItemResult> results, int64_t elapsed_us, 
   }
   for (size_t i = 0; i < results.size(); ++i) FinishItem(plan_.items[i], results[i]);
   plan_.items.clear();  // the sequences they point to may be gone
+  plan_.proposals.clear();
   plan_.started.clear();
   plan_.preempted.clear();
   std::swap(plan_.items, ahead_.items);
@@ -616,7 +658,11 @@ void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
                 "sequence {} cannot take its step again", item.id);
     return MarkAwaiting(sequence, true);
   }
-  sequence->num_computed += item.num_tokens;
+  const auto num_proposed = static_cast<uint32_t>(item.proposed.size());
+  BATON_CHECK(result.num_accepted <= num_proposed, "{} of {} guesses are accepted",
+              result.num_accepted, num_proposed);
+  AppendTokens(sequence, item.proposed.first(result.num_accepted));
+  sequence->num_computed += item.num_tokens - num_proposed + result.num_accepted;
   KeepFullBlocks(sequence);
   if (!item.is_decode) backlog_tokens_ -= item.num_tokens;
   if (item.ends_prompt) {
@@ -630,7 +676,7 @@ void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
     sequence->ended = sequence->planned_ahead;
     return sequence->ended ? void() : Erase(sequence);
   }
-  AppendToken(sequence, result.token);
+  AppendTokens(sequence, {&result.token, 1});
   if (!item.is_decode) {
     EraseFrom(&prefilling_, sequence);
     return StartDecoding(sequence);

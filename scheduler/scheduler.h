@@ -12,8 +12,9 @@
 // Invariants
 //  1. Every sequence that AddWaiting or AddBound accepted leaves by a finished ItemResult, Fork,
 //     or Remove; a sequence that could never fit is refused by AddWaiting.
-//  2. A plan has at most max_running decode rows and max_batch_tokens tokens; every running one
-//     is in it. A sequence that awaits has only chunks in it that nothing is sampled after.
+//  2. A plan has at most max_running decode items and max_batch_tokens tokens; every running one
+//     is in it. A sequence that awaits has only chunks in it that nothing is sampled after. Guesses
+//     (proposer.h) leave room for a block of a prompt, and take no block from another sequence.
 //  3. A sequence's table holds blocks for every token of its item before the plan is returned.
 //  4. The oldest sequence that decodes is never preempted for a younger one.
 //  5. Between Plan and the Finish that leaves no planned step nothing is added or removed.
@@ -33,6 +34,7 @@
 #include "kvcache/prefix_index.h"
 #include "scheduler/batch_limit.h"
 #include "scheduler/batch_plan.h"
+#include "scheduler/proposer.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_cost.h"
 #include "src/base/limits.h"
@@ -88,8 +90,10 @@ class Scheduler {
  public:
   // `pool` outlives the scheduler. Other users of the pool (reservations) are welcome. `index` (of
   // that pool, outlives the scheduler) finds prompts' beginnings and learns every full block; null
-  // = every prompt is computed whole.
-  Scheduler(const SchedulerConfig& config, kv::BlockPool* pool, kv::PrefixIndex* index = nullptr);
+  // = every prompt is computed whole. `proposer` guesses tokens of sequences that decode; null =
+  // one token of each in a step.
+  Scheduler(const SchedulerConfig& config, kv::BlockPool* pool, kv::PrefixIndex* index = nullptr,
+            Proposer* proposer = nullptr);
   // Releases all blocks.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -191,6 +195,10 @@ class Scheduler {
   void PlanDecode();
   // Gives the sequence the block that its next token needs; false when it lost its own instead.
   bool EnsureBlock(Sequence* sequence);
+  // Adds guesses to the planned decode rows, as far as tokens and free blocks allow.
+  void PlanProposals();
+  // Blocks for as many of `num_tokens` guesses as are to be had; returns how many fit.
+  uint32_t FitProposals(Sequence* sequence, uint32_t num_tokens);
   Sequence* YoungestHolder() const;
   void Preempt(Sequence* sequence);
   void PlanPrefill();
@@ -206,7 +214,7 @@ class Scheduler {
   void TakeHits(Sequence* sequence);
   // Tells the index of the blocks that have become full.
   void KeepFullBlocks(Sequence* sequence);
-  void AppendToken(Sequence* sequence, TokenId token);
+  static void AppendTokens(Sequence* sequence, std::span<const TokenId> tokens);
   // Tokens of the prompt that still fit in this step, 0 = none.
   uint32_t ChunkFor(const Sequence& sequence) const;
   static bool LogsChunk(const Sequence& sequence);
@@ -219,6 +227,7 @@ class Scheduler {
   const SchedulerConfig config_;
   kv::BlockPool* const pool_;
   kv::PrefixIndex* const index_;
+  Proposer* const proposer_;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   List waiting_;     // preempted ones by age, then the others by priority
   List prefilling_;  // by priority

@@ -41,6 +41,13 @@ void StepShape::AddDecode(uint32_t position) {
   kv_tokens += uint64_t{position} + 1;
 }
 
+void StepShape::AddProposals(uint32_t first_pos, uint32_t num_tokens) {
+  decode_rows += num_tokens;
+  logit_rows += num_tokens;
+  attention_keys += uint64_t{num_tokens} * first_pos + uint64_t{num_tokens} * (num_tokens + 1) / 2;
+  kv_tokens += num_tokens;
+}
+
 StepCost::StepCost(const StepWeights& start)
     : weights_us_{start.fixed_us / kConstantTerm, start.prefill_token_us * kTokensUnit,
                   start.decode_row_us * kRowsUnit, start.key_us * kKeysUnit} {}

@@ -27,6 +27,8 @@ struct StepShape {
   // Adds a chunk [first_pos, first_pos + num_tokens), without logits, or a decode row with them.
   void AddPrefill(uint32_t first_pos, uint32_t num_tokens);
   void AddDecode(uint32_t position);
+  // Rows of guesses [first_pos, first_pos + num_tokens) after a decode row, with logits.
+  void AddProposals(uint32_t first_pos, uint32_t num_tokens);
   friend bool operator==(const StepShape&, const StepShape&) = default;
 };
 

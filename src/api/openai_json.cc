@@ -310,6 +310,8 @@ void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
   json->Key("prefix_source").String(timings.prefix_source());
   json->Key("resumes").Uint(timings.resumes);
   json->Key("exact").Bool(timings.exact);
+  json->Key("speculated").Uint(timings.speculated);
+  json->Key("accepted").Uint(timings.accepted);
   json->EndObject();
 }
 

@@ -271,6 +271,8 @@ void FillTimings(const RequestTimings& timings, v1::Timings* out) {
   out->set_prefix_source(std::string(timings.prefix_source()));
   out->set_resumes(timings.resumes);
   out->set_exact(timings.exact);
+  out->set_speculated(static_cast<uint32_t>(std::min<uint64_t>(timings.speculated, UINT32_MAX)));
+  out->set_accepted(static_cast<uint32_t>(std::min<uint64_t>(timings.accepted, UINT32_MAX)));
 }
 
 void FillModels(const std::vector<std::shared_ptr<const ModelInfo>>& models,

@@ -155,6 +155,8 @@ void PromptFanIn::AddLocked(uint32_t prompt, const GenerateResult& result) {
     sum.kv_bytes += before.kv_bytes;
     sum.cached_tokens += before.cached_tokens;
     sum.resumes += before.resumes;
+    sum.speculated += before.speculated;
+    sum.accepted += before.accepted;
     sum.exact = sum.exact && before.exact;
   }
   result_.timings = std::move(sum);

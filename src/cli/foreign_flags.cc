@@ -111,9 +111,10 @@ constexpr ForeignFlag kFlags[] = {
      "not needed: every model answers /v1/embeddings beside chats, pooled as its files say"},
     {"--reranking --pooling --task --runner", "",
      "not supported: vectors are pooled as the model's files say, and nothing is ranked"},
-    {"--speculative-config --speculative-model --model-draft -md --draft --draft-max "
-     "--speculative-algorithm --speculate",
-     "", kToCome},
+    {"--speculative-config --speculative-algorithm --spec-type --lookup", "--speculate",
+     "--speculate ngram guesses from the request's own text; draft models are not supported"},
+    {"--speculative-model --model-draft -md --draft --draft-max", "",
+     "not supported: --speculate guesses from the request's own text, without a draft model"},
     {"--kv-ram --kv-file --kv-file-size --kv-store", "",
      "not supported in this build: KV is in one pool, --kv-memory SIZE"},
     {"--slo --record --receipts --receipt-key", "", kToCome},

@@ -193,6 +193,7 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   BATON_ASSIGN_OR_RETURN(config.cluster_secret, ReadClusterSecret(f.tuning.secret_file));
   config.tls = f.tuning.tls;
   config.prefix_cache = f.tuning.prefix_cache == "on";
+  config.speculate = SpeculateModeOf(f.tuning);
   BATON_ASSIGN_OR_RETURN(config.device, ParseDeviceKind(f.tuning.device));
   BATON_ASSIGN_OR_RETURN(config.isa, ParseIsa(f.tuning.isa));
   BATON_ASSIGN_OR_RETURN(config.transport, ParseTransportKind(f.tuning.transport));

@@ -108,9 +108,9 @@ void Explain(FlagSet& flags) {
        "--tls-http", "--tls-cert", "--tls-key", "--tls-ca", "--cluster-secret-file"});
   flags.Arrange("Model", {"--max-context", "--served-model-name", "--tensor-parallel",
                           "--device-weights", "--deterministic", "--allow-inexact"});
-  flags.Arrange("Workers",
-                {"--prefill", "--decode", "--threads", "--lend-cores", "--device", "--isa",
-                 "--colocate", "--silence-timeout", "--nccl-library", "--cublaslt-library"});
+  flags.Arrange("Workers", {"--prefill", "--decode", "--threads", "--lend-cores", "--device",
+                            "--isa", "--colocate", "--speculate", "--silence-timeout",
+                            "--nccl-library", "--cublaslt-library"});
   flags.Arrange("KV memory and transfer",
                 {"--kv-memory", "--kv-dtype", "--prefix-cache", "--transport"});
   flags.Arrange("Logs and metrics", {"--run-dir", "--log-level", "--log-format",

@@ -10,6 +10,8 @@ namespace baton::cli {
 using device::DeviceKind;
 using device::DeviceKindName;
 using device::ParseDeviceKind;
+using engine::SpeculateMode;
+using engine::SpeculateModeName;
 using kv::KvDtype;
 using kv::KvDtypeName;
 using model::CheckDeviceInBuild;
@@ -46,6 +48,15 @@ Status CheckTensorParallel(const WorkerTuning& tuning, bool is_processor) {
         tuning.tensor_parallel);
   }
   return OkStatus();
+}
+
+// Rows of a GPU's step are sampled on the GPU, one a sequence.
+Status CheckSpeculate(const WorkerTuning& tuning, bool is_device) {
+  if (tuning.speculate == "off" || !is_device) return OkStatus();
+  return Unimplemented(
+      "--speculate {}: device {} computes one token of a sequence in a step; use "
+      "off, or --device cpu",
+      tuning.speculate, tuning.device);
 }
 
 Status CheckCublasLt(const WorkerTuning& tuning, bool is_processor) {
@@ -132,6 +143,11 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
             "next wait in the router's queue");
   flags.AddChoice("--prefix-cache", tuning.prefix_cache, {"on", "off"},
                   "keep KV blocks and reuse them for prompts that begin alike");
+  flags.AddChoice(
+      "--speculate", tuning.speculate, {"off", "ngram", "auto"},
+      "a decode step also verifies guesses of the tokens to come, taken from the "
+      "request's own text; answers and log-probabilities stay the same. ngram = wherever "
+      "the text repeats itself; auto = where it pays, as measured; of the processor");
   flags.Add("--drain-timeout", tuning.drain_timeout_s, {0, limits::kMaxDrainTimeoutS},
             "seconds that running streams get after SIGTERM");
   flags.AddFile("--cluster-secret-file", tuning.secret_file,
@@ -168,6 +184,7 @@ Status CheckTuning(const WorkerTuning& tuning) {
     return Unimplemented("--kv-dtype fp8: device cpu stores K and V in bf16 or f32{}",
                          kind == DeviceKind::kCpu ? "" : "; this build has no GPU to choose");
   }
+  BATON_RETURN_IF_ERROR(CheckSpeculate(tuning, is_device));
   BATON_RETURN_IF_ERROR(CheckTensorParallel(tuning, is_processor));
   if (tuning.device_weights == "bf16" && kind == DeviceKind::kCpu) {
     return InvalidArgument(
@@ -200,6 +217,13 @@ Status CheckTuning(const WorkerTuning& tuning) {
     if (!bytes.ok()) return WithPrefix(bytes.status(), "--kv-memory");
   }
   return OkStatus();
+}
+
+SpeculateMode SpeculateModeOf(const WorkerTuning& tuning) {
+  for (const SpeculateMode mode : {SpeculateMode::kNgram, SpeculateMode::kAuto}) {
+    if (tuning.speculate == SpeculateModeName(mode)) return mode;
+  }
+  return SpeculateMode::kOff;
 }
 
 KvDtype KvDtypeOf(const WorkerTuning& tuning) {
@@ -235,6 +259,7 @@ void AppendTuning(const WorkerTuning& tuning, std::vector<std::string>& args) {
   args.push_back(fmt::format("--max-context={}", tuning.max_context));
   args.push_back(fmt::format("--max-batch={}", tuning.max_batch));
   args.push_back("--prefix-cache=" + tuning.prefix_cache);
+  args.push_back("--speculate=" + tuning.speculate);
   args.push_back(fmt::format("--drain-timeout={}", tuning.drain_timeout_s));
   if (!tuning.secret_file.empty()) {
     args.push_back("--cluster-secret-file=" + tuning.secret_file);

@@ -10,6 +10,7 @@
 #include "src/base/limits.h"
 #include "src/base/status.h"
 #include "src/cli/flags.h"
+#include "src/engine/speculator.h"
 #include "src/tls/tls_files.h"
 
 namespace baton::cli {
@@ -21,6 +22,7 @@ struct WorkerTuning {
   std::string device_weights = "auto";  // see KeepsPacked
   std::string isa = "auto";
   std::string prefix_cache = "on";
+  std::string speculate = "off";
   std::string transport = "auto";
   std::string nccl_library;      // "" = where it usually is
   std::string cublaslt_library;  // "" = where it usually is
@@ -51,6 +53,9 @@ bool KeepsPacked(const WorkerTuning& tuning, bool is_for_prompts_only);
 // Unimplemented for what this build or the device does not have (CUDA, q8; f32 of devices, fp8 of
 // the processor), InvalidArgument for a size that is none.
 Status CheckTuning(const WorkerTuning& tuning);
+
+// `tuning` must have been checked.
+engine::SpeculateMode SpeculateModeOf(const WorkerTuning& tuning);
 
 // `tuning` must have been checked.
 kv::KvDtype KvDtypeOf(const WorkerTuning& tuning);

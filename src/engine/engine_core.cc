@@ -23,6 +23,8 @@ using kv::Revoke;
 using limits::kMaxChoices;
 using model::ForwardModel;
 using model::kMinContextTokens;
+using scheduler::kMaxProposalRows;
+using scheduler::Proposer;
 using scheduler::Scheduler;
 using scheduler::SchedulerConfig;
 
@@ -49,12 +51,19 @@ uint32_t MaxItems(const SchedulerConfig& config) {
   return config.max_running + config.max_prefilling;
 }
 
-StepBatch MakeBatch(const SchedulerConfig& config, const ForwardModel& model) {
+// Null where nothing is guessed.
+Proposer* ProposerOf(const EngineConfig& config, const EngineParts& parts, Speculator* own) {
+  if (parts.proposer != nullptr) return parts.proposer;
+  return config.speculate == SpeculateMode::kOff ? nullptr : own;
+}
+
+StepBatch MakeBatch(const SchedulerConfig& config, const ForwardModel& model, bool guesses) {
   return StepBatch({.max_tokens = config.max_batch_tokens,
                     .max_items = MaxItems(config),
+                    .max_more_logits = limits::kMaxPromptLogRows + (guesses ? kMaxProposalRows : 0),
                     .vocab_size = model.vocab_size(),
-                    .hidden_size = model.hidden_size()},
-                   model.samples());
+                    .hidden_size = model.hidden_size(),
+                    .samples = model.samples()});
 }
 
 }  // namespace
@@ -96,17 +105,20 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
       prefix_index_(config.prefix_cache ? std::make_unique<PrefixIndex>(
                                               &pool_, kv_view_.layout->block_size, parts.prefixes)
                                         : nullptr),
+      speculator_(config.speculate, &requests_),
       scheduler_(WithBlockSize(config.scheduler, kv_view_.layout->block_size), &pool_,
-                 prefix_index_.get()),
+                 prefix_index_.get(), ProposerOf(config, parts, &speculator_)),
       sampler_(parts.model->vocab_size(), config.eog_tokens),
       sources_(MakeTransferParts(parts, &pool_, &scheduler_), config, this),
       dests_(MakeTransferParts(parts, &pool_, &scheduler_), config, parts.model->vocab_size(),
              this),
       outbox_(parts.listener),
-      batches_{MakeBatch(config.scheduler, *parts.model),
-               MakeBatch(config.scheduler, *parts.model)} {
+      batches_{MakeBatch(config.scheduler, *parts.model,
+                         ProposerOf(config, parts, &speculator_) != nullptr),
+               MakeBatch(config.scheduler, *parts.model,
+                         ProposerOf(config, parts, &speculator_) != nullptr)} {
   const uint32_t max_items = MaxItems(config.scheduler);
-  outbox_.Reserve(max_items + kMaxChoices + limits::kMaxPromptLogRows);
+  outbox_.Reserve(max_items + kMaxChoices + limits::kMaxPromptLogRows + kMaxProposalRows);
   pending_.reserve(config.inbox_capacity);
   uses_.reserve(max_items);
   seals_.reserve(max_items);

@@ -37,6 +37,7 @@
 #include "src/engine/live_request.h"
 #include "src/engine/outbox.h"
 #include "src/engine/source_transfers.h"
+#include "src/engine/speculator.h"
 #include "src/engine/step_batch.h"
 #include "src/model/sampler.h"
 
@@ -177,14 +178,18 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   void LogPrompts(const scheduler::BatchPlan& plan);
   void PoolRows(const scheduler::BatchPlan& plan);
   void SampleAll(const scheduler::BatchPlan& plan);
-  // The token of plan item `item` into `sampled_`; false, and the request is noted as failed, when
-  // nothing can be chosen.
-  bool Sample(LiveRequest* request, const Choice& choice, size_t item);
-  Status SampleHere(const LiveRequest& request, const Choice& choice, size_t item);
+  // The token of plan item `item` after `row` of its guesses into `sampled_`; false, and the
+  // request is noted as failed, when nothing can be chosen.
+  bool Sample(LiveRequest* request, const Choice& choice, size_t item, uint32_t row = 0);
+  Status SampleHere(const LiveRequest& request, const Choice& choice, size_t item, uint32_t row);
+  // The choice's next token, and those after it as long as the item's guesses are right.
+  scheduler::ItemResult TakeTokens(const scheduler::BatchItem& item, size_t idx, Choice* choice);
   // The prompt's sequence goes on as the only choice.
   void BecomeChoice(LiveRequest* request, Choice* choice);
-  // Appends a choice's next token, decides whether it was its last, and reports it.
-  void TakeToken(LiveRequest* request, Choice* choice, const model::SampledToken& sampled);
+  // Appends a choice's next token, decides whether it was its last, and reports it. `told` is what
+  // the report says beside it.
+  void TakeToken(LiveRequest* request, Choice* choice, const model::SampledToken& sampled,
+                 const TokenEvent& told = {});
   void FinishPrompt(const DonePrompt& done);
   void FinishEmbedding(LiveRequest* request);
   void SealPrompt(LiveRequest* request);
@@ -203,6 +208,7 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   const kv::KvView kv_view_;
   kv::BlockPool pool_;
   std::unique_ptr<kv::PrefixIndex> prefix_index_;  // null when it is switched off
+  Speculator speculator_;
   scheduler::Scheduler scheduler_;
   model::Sampler sampler_;
   SourceTransferSet sources_;

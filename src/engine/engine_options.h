@@ -20,6 +20,7 @@
 #include "src/engine/answer_guide.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/kv_store.h"
+#include "src/engine/speculator.h"
 #include "src/model/forward_model.h"
 #include "src/model/row_pool.h"
 
@@ -29,10 +30,11 @@ namespace baton::engine {
 struct EngineConfig {
   scheduler::SchedulerConfig scheduler;  // block_size is set from the arena's layout
   bool prefix_cache = true;              // keep full blocks and reuse them for equal beginnings
-  uint32_t max_context = 1;              // tokens of a sequence
-  Incarnation incarnation;               // of this worker
-  std::string cluster_secret;            // keys the hash chains
-  std::vector<TokenId> eog_tokens;       // end a choice unless the request ignores them
+  SpeculateMode speculate = SpeculateMode::kOff;
+  uint32_t max_context = 1;         // tokens of a sequence
+  Incarnation incarnation;          // of this worker
+  std::string cluster_secret;       // keys the hash chains
+  std::vector<TokenId> eog_tokens;  // end a choice unless the request ignores them
   model::Pooling pooling = model::Pooling::kLast;  // of the model, for kEmbed
   kv::HandoffTimers handoff;
   uint64_t hash_bytes_per_turn = 16 << 20;  // of a hand-over, between two steps: about 2 ms
@@ -56,6 +58,8 @@ struct EngineParts {
   kv::PrefixListener* prefixes = nullptr;  // hears what the prefix cache holds; may be null
   // Hears of every step and how long it took; engine thread. May be empty.
   std::function<void(const scheduler::StepShape&, int64_t elapsed_us)> on_step;
+  // Guesses tokens in place of EngineConfig::speculate; null = as that says.
+  scheduler::Proposer* proposer = nullptr;
   AnswerGuides* guides = nullptr;       // null: requests with a grammar are refused
   device::StageSink* stages = nullptr;  // hears what the engine thread is at; may be null
   // The cores of a model on the processor, held while there are steps to compute; the engine thread

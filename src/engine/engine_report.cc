@@ -30,7 +30,7 @@ void EngineCore::MeasureStep(const BatchPlan& plan, int64_t elapsed_us) {
   const double seconds = static_cast<double>(elapsed_us) * 1e-6;
   if (plan.shape.prefill_tokens == 0) {
     const double bytes = static_cast<double>(parts_.model->bytes_read_per_step()) +
-                         static_cast<double>(plan.shape.attention_keys) *
+                         static_cast<double>(plan.shape.kv_tokens) *
                              static_cast<double>(kv_view_.layout->BytesPerToken());
     Average(&numbers_.decode_bytes_per_s, bytes / seconds);
   } else if (plan.shape.decode_rows == 0) {

@@ -39,6 +39,8 @@ struct EngineSnapshot {
   uint64_t num_steps_ahead = 0;   // of them, begun before the one before them had ended
   uint64_t num_wasted_rows = 0;   // of those, rows of choices that had ended
   uint64_t num_late_masks = 0;    // rows computed again: the mask of their token was not there
+  uint64_t proposed_tokens = 0;   // guesses that were verified
+  uint64_t accepted_tokens = 0;   // of them, those that were right and saved a step
   uint64_t prompt_tokens = 0;     // accepted
   uint64_t computed_tokens = 0;   // prompt and replayed tokens computed here
   uint64_t generated_tokens = 0;  // sampled here

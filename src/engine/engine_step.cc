@@ -167,7 +167,7 @@ void EngineCore::AskForTokens(const BatchPlan& plan, StepBatch* step) const {
     const SequenceUse& use = *requests_.FindSequence(item.id);
     // The choices of a prompt that ends all begin with its logits.
     const bool one_choice = !item.ends_prompt || use.request->choices.size() == 1;
-    if (!item.wants_logits || !one_choice) continue;
+    if (!item.wants_logits || !one_choice || !item.proposed.empty()) continue;
     RowSampling sampling = RowSamplingOf(QueryOf(*use.request, use.request->choices[use.choice]));
     if (item.fed_by != kNotFed) ++sampling.output_index;  // after a token that is not known yet
     step->SetSampling(i, sampling);
@@ -265,6 +265,7 @@ void EngineCore::FinishStep() {
   const int64_t elapsed_us = now_us_ - step_began_us_;
   outbox_.NoteStep(elapsed_us);
   MeasureStep(plan, elapsed_us);
+  if (config_.speculate != SpeculateMode::kOff) speculator_.EndStep(plan, results_, elapsed_us);
   scheduler_.Finish(results_, elapsed_us, now_us_);
   for (LiveRequest* request : first_steps_) SetState(request, RequestState::kFirstStepDone);
   first_steps_.clear();
@@ -347,25 +348,48 @@ void EngineCore::SampleAll(const BatchPlan& plan) {
       continue;
     }
     if (uses_[i].is_prompt) BecomeChoice(request, choice);
-    if (!Sample(request, *choice, i)) {
-      result.finished = true;  // the sequence leaves now, the request fails after the step
-      continue;
-    }
-    TakeToken(request, choice, sampled_);
-    ++numbers_.generated_tokens;
-    result.token = sampled_.token;
-    result.finished = choice->finished;
-    if (request->num_open_choices == 0) finished_.push_back(request);
+    result = TakeTokens(item, i, choice);
+    if (choice->finished && request->num_open_choices == 0) finished_.push_back(request);
   }
 }
 
-bool EngineCore::Sample(LiveRequest* request, const Choice& choice, size_t item) {
+// Row r of the item has the logits after the sequence's last token and r guesses. The token of a
+// row counts while the token of the row before it is the guess that the row was computed with. So
+// each token is sampled from the logits, and with the state, that a step of its own would give it.
+ItemResult EngineCore::TakeTokens(const BatchItem& item, size_t idx, Choice* choice) {
+  LiveRequest* const request = uses_[idx].request;
+  const auto num_proposed = static_cast<uint32_t>(item.proposed.size());
+  numbers_.proposed_tokens += num_proposed;
+  ItemResult result;
+  for (uint32_t row = 0;; ++row) {
+    result.num_accepted = row;
+    if (!Sample(request, *choice, idx, row)) {
+      result.finished = true;  // the sequence leaves now, the request fails after the step
+      break;
+    }
+    TakeToken(request, choice, sampled_,
+              {.num_proposed = row == 0 ? num_proposed : 0, .step_row = row});
+    ++numbers_.generated_tokens;
+    result.token = sampled_.token;
+    result.finished = choice->finished;
+    const bool goes_on =
+        !result.finished && row < num_proposed && sampled_.token == item.proposed[row];
+    if (!goes_on) break;
+  }
+  numbers_.accepted_tokens += result.num_accepted;
+  if (num_proposed > 0 && choice->guesses != nullptr) {
+    choice->guesses->length.Note(num_proposed, result.num_accepted);
+  }
+  return result;
+}
+
+bool EngineCore::Sample(LiveRequest* request, const Choice& choice, size_t item, uint32_t row) {
   Status status;
   if (const std::optional<TokenId> chosen = batch().ChosenOf(item)) {
     sampled_ = {.token = *chosen};
     if (*chosen == kNoTokenId) status = DataLoss("the model's logits hold no number");
   } else {
-    status = SampleHere(*request, choice, item);
+    status = SampleHere(*request, choice, item, row);
   }
   if (status.ok()) return true;
   const bool is_noted =
@@ -376,9 +400,10 @@ bool EngineCore::Sample(LiveRequest* request, const Choice& choice, size_t item)
 }
 
 // Samples from the logits of a row, among the tokens that the grammar allows.
-Status EngineCore::SampleHere(const LiveRequest& request, const Choice& choice, size_t item) {
+Status EngineCore::SampleHere(const LiveRequest& request, const Choice& choice, size_t item,
+                              uint32_t row) {
   SampleQuery query = QueryOf(request, choice);
-  query.logits = batch().LogitsOf(item);
+  query.logits = batch().LogitsOf(item, row);
   AnswerGuide* guide = choice.guide.get();
   if (request.spec.kind == RequestKind::kSource) guide = request.choices.front().guide.get();
   if (guide != nullptr) {
@@ -396,7 +421,8 @@ void EngineCore::BecomeChoice(LiveRequest* request, Choice* choice) {
   SetState(request, RequestState::kPrefillDone);
 }
 
-void EngineCore::TakeToken(LiveRequest* request, Choice* choice, const SampledToken& sampled) {
+void EngineCore::TakeToken(LiveRequest* request, Choice* choice, const SampledToken& sampled,
+                           const TokenEvent& told) {
   choice->sampler.Append(sampled.token);
   const FinishReason finish = request->After(*choice, sampled.token, config_.eog_tokens);
   const bool goes_on = finish == FinishReason::kNone && request->source == nullptr;
@@ -415,7 +441,9 @@ void EngineCore::TakeToken(LiveRequest* request, Choice* choice, const SampledTo
                .token = sampled.token,
                .finish = finish,
                .has_logprob = sampled.has_logprob,
-               .logprob = sampled.logprob},
+               .logprob = sampled.logprob,
+               .num_proposed = told.num_proposed,
+               .step_row = told.step_row},
               sampled.top_logprobs());
 }
 

@@ -69,9 +69,12 @@ struct TokenEvent {
       scheduler::FinishReason::kNone;  // set on the choice's last token
   bool has_logprob = false;
   float logprob = 0;
-  uint32_t step_us = 0;                        // of the step that gave it; 0 = none did
-  uint32_t prompt_pos = 0;                     // not 0: the prompt's token there, not a sampled one
-  uint32_t rank = 0;                           // with prompt_pos: 1 + the tokens that were likelier
+  // Of the step that gave it; 0 = none did, or an earlier token has it.
+  uint32_t step_us = 0;
+  uint32_t num_proposed = 0;  // guesses that the step verified, with its first token of the choice
+  uint32_t step_row = 0;      // above 0: a guess was right that came before it in its step
+  uint32_t prompt_pos = 0;    // not 0: the prompt's token there, not a sampled one
+  uint32_t rank = 0;          // with prompt_pos: 1 + the tokens that were likelier
   std::span<const TokenLogprob> top_logprobs;  // valid during the listener's call only
   // With kEmbed: no token was sampled; the prompt's vector, valid as above.
   std::span<const float> embedding;

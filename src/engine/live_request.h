@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 
 #include "src/engine/answer_guide.h"
+#include "src/engine/choice_guesses.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/source_transfers.h"
 #include "src/model/row_pool.h"
@@ -30,6 +31,7 @@ struct Choice {
   // Null without a grammar. At a prefill worker the first choice has the only one: the first tokens
   // of all choices have one mask.
   std::unique_ptr<AnswerGuide> guide;
+  std::unique_ptr<ChoiceGuesses> guesses;  // null until it decodes where tokens are guessed
 };
 
 // See the file comment.

@@ -40,7 +40,7 @@ class Outbox {
   // The step that gave the tokens which wait here took so long.
   void NoteStep(int64_t elapsed_us) {
     const auto step_us = static_cast<uint32_t>(std::clamp<int64_t>(elapsed_us, 0, UINT32_MAX));
-    for (TokenEvent& event : events_) event.step_us = step_us;
+    for (TokenEvent& event : events_) event.step_us = event.step_row == 0 ? step_us : 0;
   }
   void Add(RequestStatus status) { statuses_.push_back(std::move(status)); }
 

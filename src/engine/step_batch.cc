@@ -3,35 +3,33 @@
 #include <algorithm>
 
 #include "src/base/check.h"
-#include "src/base/limits.h"
 
 namespace baton::engine {
 
 using device::AlignedBuffer;
 using kernels::RowSampling;
-using limits::kMaxPromptLogRows;
 using model::FedToken;
 using model::kNoTokenId;
 using scheduler::BatchItem;
 using scheduler::BatchPlan;
 using scheduler::kNotFed;
 
-StepBatch::StepBatch(const Size& size, bool samples)
-    : vocab_size_(size.vocab_size),
-      hidden_size_(size.hidden_size),
-      samples_(samples),
-      logits_(AlignedBuffer::AllocateOrDie(size_t{size.max_items + kMaxPromptLogRows} *
-                                           size.vocab_size * sizeof(float))),
-      hidden_(AlignedBuffer::AllocateOrDie(size_t{size.max_items + kMaxPromptLogRows} *
-                                           size.hidden_size * sizeof(float))) {
-  const uint32_t max_items = size.max_items;
-  tokens_.reserve(size.max_tokens);
-  spans_.reserve(max_items);
-  logit_rows_.reserve(max_items + kMaxPromptLogRows);
-  logit_index_.reserve(max_items);
+StepBatch::StepBatch(const Limits& limits)
+    : vocab_size_(limits.vocab_size),
+      hidden_size_(limits.hidden_size),
+      samples_(limits.samples),
+      logits_(AlignedBuffer::AllocateOrDie(size_t{limits.max_items + limits.max_more_logits} *
+                                           limits.vocab_size * sizeof(float))),
+      hidden_(AlignedBuffer::AllocateOrDie(size_t{limits.max_items + limits.max_more_logits} *
+                                           limits.hidden_size * sizeof(float))) {
+  const size_t max_logits = limits.max_items + limits.max_more_logits;
+  tokens_.reserve(limits.max_tokens);
+  spans_.reserve(limits.max_items);
+  logit_rows_.reserve(max_logits);
+  logit_index_.reserve(limits.max_items);
   if (!samples_) return;
-  sampling_.reserve(max_items + kMaxPromptLogRows);
-  chosen_.reserve(max_items + kMaxPromptLogRows);
+  sampling_.reserve(max_logits);
+  chosen_.reserve(max_logits);
 }
 
 void StepBatch::Lower(const BatchPlan& plan) {
@@ -42,11 +40,13 @@ void StepBatch::Lower(const BatchPlan& plan) {
   embeds_ = false;
   for (const BatchItem& item : plan.items) {
     const auto first_row = static_cast<uint32_t>(tokens_.size());
+    const size_t num_known = item.num_tokens - item.proposed.size();
     const std::span<const TokenId> tokens =
         item.fed_by != kNotFed
             ? std::span<const TokenId>()
-            : std::span(item.sequence->spec.tokens).subspan(item.first_pos, item.num_tokens);
+            : std::span(item.sequence->spec.tokens).subspan(item.first_pos, num_known);
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    tokens_.insert(tokens_.end(), item.proposed.begin(), item.proposed.end());
     if (item.fed_by != kNotFed) tokens_.push_back(FedToken(item.fed_by));
     spans_.push_back({.kv = {item.sequence->table.indices()},
                       .first_row = first_row,
@@ -57,8 +57,10 @@ void StepBatch::Lower(const BatchPlan& plan) {
     }
     embeds_ = embeds_ || item.sequence->spec.embeds;
     logit_index_.push_back(static_cast<uint32_t>(logit_rows_.size()));
-    const bool wants_last = item.wants_logits || item.logs_prompt;
-    if (wants_last) logit_rows_.push_back(first_row + item.num_tokens - 1);
+    if (!item.wants_logits && !item.logs_prompt) continue;
+    for (size_t i = num_known - 1; i < item.num_tokens; ++i) {
+      logit_rows_.push_back(first_row + static_cast<uint32_t>(i));
+    }
   }
   if (!samples_) return;
   sampling_.assign(logit_rows_.size(), RowSampling());
@@ -72,9 +74,9 @@ std::span<float> StepBatch::logits() {
   return {reinterpret_cast<float*>(logits_.data()), size};
 }
 
-std::span<const float> StepBatch::LogitsOf(size_t item) const {
+std::span<const float> StepBatch::LogitsOf(size_t item, uint32_t row) const {
   const auto* data = reinterpret_cast<const float*>(logits_.data());
-  return {data + size_t{logit_index_[item]} * vocab_size_, vocab_size_};
+  return {data + size_t{logit_index_[item] + row} * vocab_size_, vocab_size_};
 }
 
 std::span<const float> StepBatch::PromptLogitsOf(const BatchItem& item, size_t idx,

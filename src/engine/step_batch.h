@@ -18,22 +18,24 @@ namespace baton::engine {
 class StepBatch {
  public:
   // At most `max_tokens` rows in `max_items` items, each of which may want one row of logits, and
-  // limits::kMaxPromptLogRows more that log prompts. The pages of logits that are never written
-  // cost no memory. `samples`: the model may be asked to
-  // choose. `hidden_size`: of the model.
-  struct Size {
+  // `max_more_logits` more: of prompts that are logged, and of guesses. The pages of logits that
+  // are never written cost no memory. `samples`: the model may be asked to choose. `hidden_size`: of the
+  // model.
+  struct Limits {
     uint32_t max_tokens = 0;
     uint32_t max_items = 0;
+    uint32_t max_more_logits = 0;
     uint32_t vocab_size = 0;
     uint32_t hidden_size = 0;
+    bool samples = false;
   };
-  StepBatch(const Size& size, bool samples);
+  explicit StepBatch(const Limits& limits);
 
   // Replaces the batch; the plan's sequences and tables must live until the step is over.
   void Lower(const scheduler::BatchPlan& plan);
 
-  // The model may choose the token of plan item `item`, which wants logits. After Lower; items that
-  // are not named get their logits.
+  // The model may choose the token of plan item `item`, which wants logits and has no guesses.
+  // After Lower; items that are not named get their logits.
   void SetSampling(size_t item, const kernels::RowSampling& sampling) {
     sampling_[logit_index_[item]] = sampling;
   }
@@ -49,7 +51,8 @@ class StepBatch {
   // [logit_rows, vocab_size], to be written by Forward.
   std::span<float> logits();
   // [vocab_size] of plan item `item`, which wants logits; unspecified where a token was chosen.
-  std::span<const float> LogitsOf(size_t item) const;
+  // `row` > 0: after so many of its guesses.
+  std::span<const float> LogitsOf(size_t item, uint32_t row = 0) const;
   // [vocab_size] of one token of plan item `item`, which logs its prompt. The last one's may be
   // unspecified, as above.
   std::span<const float> PromptLogitsOf(const scheduler::BatchItem& item, size_t idx,
@@ -78,7 +81,7 @@ class StepBatch {
   std::vector<TokenId> tokens_;
   std::vector<kernels::AttentionSpan> spans_;
   std::vector<uint32_t> logit_rows_;
-  std::vector<uint32_t> logit_index_;  // of each item, valid where it wants logits
+  std::vector<uint32_t> logit_index_;  // of each item's first token that is sampled, where one is
   std::vector<kernels::RowSampling>
       sampling_;                 // [logit_rows_]; empty when the model does not sample
   std::vector<TokenId> chosen_;  // as many

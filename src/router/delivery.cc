@@ -157,6 +157,8 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
   last_us = entry.arrived_us;
   request.lifetime.Mark(RequestEvent::kLastToken, entry.arrived_us);
   request.lifetime.CountStep(token.index, token.step_us);
+  request.num_speculated += token.num_proposed;
+  request.num_accepted += token.step_row > 0 ? 1 : 0;
   ++request.num_delivered;
   request.sink->OnToken(output);
   return true;

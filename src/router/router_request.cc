@@ -70,6 +70,8 @@ RequestTimings RouterRequest::Timings() const {
   timings.first_step_ms = stage_ms(RequestStage::kFirstStep);
   timings.decode_ms = stage_ms(RequestStage::kDecode);
   timings.exact = Repeats();
+  timings.speculated = num_speculated;
+  timings.accepted = num_accepted;
   return timings;
 }
 

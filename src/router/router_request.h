@@ -120,8 +120,10 @@ struct RouterRequest {
   bool is_told_taken = false;  // ResponseSink::OnTaken was called
   bool verified = false;       // all KV is at the decode worker: the prefill worker is not needed
   uint64_t kv_bytes = 0;
-  uint64_t kv_received = 0;    // of this placement's (prefill.link_bytes in all), so far
-  uint32_t cached_tokens = 0;  // of the prompt, at the worker that computes it
+  uint64_t kv_received = 0;     // of this placement's (prefill.link_bytes in all), so far
+  uint32_t cached_tokens = 0;   // of the prompt, at the worker that computes it
+  uint64_t num_speculated = 0;  // as RequestTimings::speculated
+  uint64_t num_accepted = 0;
   LinkKind transport = LinkKind::kLocal;
   int64_t placed_us = 0;
   int64_t moved_us = 0;        // last event of this placement

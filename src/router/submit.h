@@ -102,6 +102,8 @@ struct RequestTimings {
   uint32_t cached_tokens = 0;
   uint32_t resumes = 0;
   bool exact = true;
+  uint64_t speculated = 0;  // guessed tokens that decode steps verified
+  uint64_t accepted = 0;    // of them, those that were right and saved a step
 
   // Where the KV of the prompt's first tokens was found: "pool", the prefix cache of the worker
   // that computed the rest, or "computed", nowhere.

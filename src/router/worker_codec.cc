@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 
+#include "scheduler/proposer.h"
 #include "src/base/limits.h"
 #include "src/base/wire_text.h"
 #include "src/base/xxh3.h"
@@ -25,6 +26,7 @@ using limits::kMaxTopLogprobs;
 using limits::kMaxWorkerIdBytes;
 using limits::kMaxWorkers;
 using scheduler::FinishReason;
+using scheduler::kMaxProposals;
 using text::ValidUtf8Prefix;
 
 namespace {
@@ -322,6 +324,8 @@ std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step) {
     token.prompt_pos = event.prompt_pos();
     token.rank = event.rank();
     token.embedding.assign(event.embedding().begin(), event.embedding().end());
+    token.num_proposed = std::min(event.proposed(), kMaxProposals);
+    token.step_row = event.step_row();
   }
   return tokens;
 }

@@ -84,6 +84,8 @@ WorkerToken ToWorkerToken(const TokenEvent& event) {
   token.prompt_pos = event.prompt_pos;
   token.rank = event.rank;
   token.embedding.assign(event.embedding.begin(), event.embedding.end());
+  token.num_proposed = event.num_proposed;
+  token.step_row = event.step_row;
   return token;
 }
 

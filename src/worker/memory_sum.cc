@@ -4,13 +4,17 @@
 
 #include "kvcache/prefix_listener.h"
 #include "kvcache/transport/kv_endpoint.h"
+#include "scheduler/proposer.h"
 #include "src/base/limits.h"
 #include "src/base/size_text.h"
+#include "src/engine/ngram_index.h"
 
 namespace baton::worker {
 
+using engine::NgramIndex;
 using kv::KvEndpointLimits;
 using kv::PrefixChange;
+using scheduler::kMaxProposalRows;
 
 namespace {
 
@@ -43,6 +47,12 @@ uint64_t PrefixBytes(const MemoryFacts& facts) {
   return (in_journal + facts.num_routers * for_router) * sizeof(PrefixChange);
 }
 
+// What finds the guesses of each sequence that decodes.
+uint64_t GuessBytes(const MemoryFacts& facts) {
+  if (!facts.has_guesses) return 0;
+  return limits::kMaxRunning * NgramIndex::BytesFor(facts.max_context);
+}
+
 uint64_t ConnectionBytes(const MemoryFacts& facts) {
   if (!facts.has_endpoint) return 0;
   const KvEndpointLimits kv;
@@ -65,7 +75,8 @@ uint64_t PeerQueueBytes(const MemoryFacts& facts) {
 std::vector<MemoryNeed> MemoryNeeds(const MemoryFacts& facts) {
   const uint64_t prompt_bytes = facts.max_context * kTokenBytes;
   const uint64_t num_logits =
-      (uint64_t{limits::kMaxRunning} + limits::kMaxPrefilling + limits::kMaxPromptLogRows) *
+      (uint64_t{limits::kMaxRunning} + limits::kMaxPrefilling + limits::kMaxPromptLogRows +
+       (facts.has_guesses ? kMaxProposalRows : 0)) *
       (uint64_t{facts.vocab_size} + facts.hidden_size);
   std::vector<MemoryNeed> needs = {
       {"weights", facts.weight_bytes},
@@ -79,6 +90,7 @@ std::vector<MemoryNeed> MemoryNeeds(const MemoryFacts& facts) {
       {"inbox", limits::kMaxInboxEvents * (prompt_bytes + kOrderBytes), true},
       {"hand-offs", facts.num_blocks * facts.num_layers * kSliceBytes, true},
       {"prefix changes", PrefixBytes(facts), true},
+      {"guesses", GuessBytes(facts), true},
       {"tokens for routers", facts.num_routers * limits::kMaxQueuedEvents * kQueuedEventBytes,
        true},
       {"messages of routers", facts.num_routers * uint64_t{limits::kMaxClusterMessageBytes}, true},

@@ -27,6 +27,7 @@ struct MemoryFacts {
   uint32_t hidden_size = 0;  // of rows whose hidden states may be wanted beside their logits
   size_t num_routers = 1;
   bool has_prefix_cache = true;
+  bool has_guesses = false;  // --speculate
   bool has_endpoint = true;  // a KvEndpoint, with the default KvEndpointLimits
   bool has_tls = false;
 };

@@ -239,6 +239,8 @@ void ToProto(const TokenEvent& event, v1::TokenEvent* out) {
   out->set_prompt_pos(event.prompt_pos);
   out->set_rank(event.rank);
   out->mutable_embedding()->Add(event.embedding.begin(), event.embedding.end());
+  out->set_proposed(event.num_proposed);
+  out->set_step_row(event.step_row);
   if (event.finish == FinishReason::kStop) out->set_finish(v1::WORKER_FINISH_STOP);
   if (event.finish == FinishReason::kLength) out->set_finish(v1::WORKER_FINISH_LENGTH);
 }

@@ -100,6 +100,14 @@ void WorkerAdmin::RegisterConnectionMetrics() {
   late_masks_total_ = registry_.AddCounter(
       {"baton_structured_late_masks_total",
        "Tokens computed again later, because the mask of a grammar was not there in time."});
+  const auto add_speculation = [this](std::string_view result) {
+    return registry_.AddCounter(
+        {"baton_speculation_tokens_total",
+         "Guessed tokens that decode steps verified, and those of them that saved a step."},
+        {{"result", std::string(result)}});
+  };
+  proposed_tokens_total_ = add_speculation("proposed");
+  accepted_tokens_total_ = add_speculation("accepted");
   tls_bytes_total_ = registry_.AddCounter(
       {"baton_kv_tls_bytes_total", "KV bytes received and verified over connections with TLS."});
   for (size_t i = 1; i < kNumCloseReasons; ++i) {
@@ -268,6 +276,8 @@ void WorkerAdmin::Refresh() {
   metrics_.wasted_rows_total->Add(now.num_wasted_rows - last_.num_wasted_rows);
   structured_waiting_->Set(now.scheduler.num_awaiting);
   late_masks_total_->Add(now.num_late_masks - last_.num_late_masks);
+  proposed_tokens_total_->Add(now.proposed_tokens - last_.proposed_tokens);
+  accepted_tokens_total_->Add(now.accepted_tokens - last_.accepted_tokens);
   metrics_.prefix_cache_queries_total->Add(now.prefix.queried_tokens - last_.prefix.queried_tokens);
   metrics_.prefix_cache_hits_total->Add(now.prefix.hit_tokens - last_.prefix.hit_tokens);
   metrics_.kv_chain_mismatch_total->Add(now.chain_mismatches - last_.chain_mismatches);

@@ -11,6 +11,7 @@
 #include "kvcache/transport/transport_types.h"
 #include "src/base/limits.h"
 #include "src/device/device.h"
+#include "src/engine/speculator.h"
 #include "src/http/site_rules.h"
 #include "src/obs/metric_aliases.h"
 #include "src/tls/tls_files.h"
@@ -59,6 +60,7 @@ struct WorkerConfig {
   int64_t drain_timeout_ms = 60'000;
   bool allow_inexact = false;
   bool prefix_cache = true;
+  engine::SpeculateMode speculate = engine::SpeculateMode::kOff;  // only with kCpu
   obs::MetricAliasSet metric_aliases;
   // A collector of spans, as --otlp-endpoint has it; "" = what the environment says
   // (otlp_target.h).

@@ -60,6 +60,7 @@ namespace baton::worker {
 using device::Accelerator;
 using device::CoreShare;
 using device::DeviceKind;
+using device::DeviceKindName;
 using device::StageSink;
 using device::ThreadPool;
 using engine::AnswerGuides;
@@ -72,6 +73,8 @@ using engine::PrefixJournal;
 using engine::RequestState;
 using engine::RequestStatus;
 using engine::RooflineModelOf;
+using engine::SpeculateMode;
+using engine::SpeculateModeName;
 using kernels::kQuickLimits;
 using kernels::MachineLimits;
 using kernels::MeasureLimits;
@@ -268,6 +271,12 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
     device.why_processor = "--kv-dtype f32 is of the processor";
   }
   if (device.accelerator != nullptr) {
+    if (config.speculate != SpeculateMode::kOff) {
+      return Unimplemented(
+          "--speculate {}: device {} computes one token of a sequence in a step; "
+          "use off, or --device cpu",
+          SpeculateModeName(config.speculate), DeviceKindName(device.accelerator->kind()));
+    }
     Status status = LoadOnDevice(file);
     if (needs_device && absl::IsUnimplemented(status)) {
       return WithPrefix(status, "--kv-dtype fp8 needs a device");
@@ -391,6 +400,7 @@ Status WorkerProcess::Parts::MakeEngine() {
   EstimateSteps(&engine_config.scheduler);
   engine_config.handoff.strand_us = kStrandUs;
   engine_config.prefix_cache = config.prefix_cache;
+  engine_config.speculate = config.speculate;
   engine_config.max_context = model->max_context();
   engine_config.incarnation = incarnation;
   engine_config.cluster_secret = config.cluster_secret;
@@ -542,6 +552,7 @@ MemoryFacts WorkerProcess::Parts::Memory() const {
   facts.hidden_size = model->config().hidden_size;
   facts.num_routers = config.routers.size();
   facts.has_prefix_cache = prefixes != nullptr;
+  facts.has_guesses = config.role == WorkerRole::kDecode && config.speculate != SpeculateMode::kOff;
   facts.has_endpoint = kv->endpoint() != nullptr;
   facts.has_tls = !config.tls.empty();
   return facts;

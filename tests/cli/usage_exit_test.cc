@@ -15,10 +15,13 @@
 #include "src/cli/flags.h"
 #include "src/cli/foreign_flags.h"
 #include "src/cli/worker_flags.h"
+#include "src/model/compute_device.h"
 #include "tests/model/gguf_builder.h"
 
 namespace baton::cli {
 
+using device::ParseDeviceKind;
+using model::CheckDeviceInBuild;
 using model::GgufBuilder;
 using model::TinyLlama;
 
@@ -93,6 +96,28 @@ TEST(UsageExitTest, ABatchIsOneTo256Sequences) {
       {&RunPrefill, {"--router=127.0.0.1:1", "--model=m.gguf", "--max-batch=x"}, "--max-batch"},
   };
   ExpectUsageErrors(cases);
+}
+
+TEST(UsageExitTest, GuessesAreOfTheProcessor) {
+  const WrongUse cases[] = {
+      {&RunServe, {"m.gguf", "--speculate=eagle"}, "off|ngram|auto"},
+      {&RunPrefill, {"--router=a:1", "--model=m.gguf", "--speculate"}, "--speculate"},
+  };
+  ExpectUsageErrors(cases);
+  WorkerTuning tuning;
+  for (const std::string mode : {"off", "ngram", "auto"}) {
+    tuning.speculate = mode;
+    EXPECT_EQ(engine::SpeculateModeName(SpeculateModeOf(tuning)), mode);
+    for (const std::string device : {"cuda", "simt"}) {
+      tuning.device = device;
+      const Status status = CheckTuning(tuning);
+      if (!CheckDeviceInBuild(*ParseDeviceKind(device)).ok() || mode == "off") continue;
+      EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+      EXPECT_NE(status.message().find("--speculate " + mode), std::string::npos) << status;
+    }
+    tuning.device = "cpu";
+    EXPECT_TRUE(CheckTuning(tuning).ok());
+  }
 }
 
 TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
@@ -184,6 +209,8 @@ TEST(UsageExitTest, FlagsOfOtherServersSayWhatIsHere) {
       {&RunServe, {"m.gguf", "--jinja"}, "unknown flag --jinja: not needed"},
       {&RunServe, {"m.gguf", "--tensor-parallel-size=2"}, "--tensor-parallel 2, 4 or 8"},
       {&RunServe, {"m.gguf", "--enable-prefix-caching"}, "--prefix-cache off"},
+      {&RunServe, {"m.gguf", "--speculative-config={}"}, "--speculate ngram"},
+      {&RunServe, {"m.gguf", "--model-draft=d.gguf"}, "without a draft model"},
       {&RunServe, {"m.gguf", "--max-num-seqs=8"}, "is --max-batch N, 256 at most"},
       {&RunServe, {"m.gguf", "--alias=a"}, "--served-model-name A,B"},
       {&RunRun, {"--port=80"}, "is private; for `baton serve`: the address and port"},

@@ -194,5 +194,42 @@ TEST(EngineExactTest, APrefixHitChangesNoBit) {
   EXPECT_EQ(plain.engine().Snapshot().prefix.hit_tokens, 0u);
 }
 
+// Texts that repeat themselves, so that guesses are right, and random ones.
+TEST(EngineExactTest, GuessedTokensChangeNoBit) {
+  BATON_OPEN_DEMO(file);
+  const std::vector<uint32_t> lengths = {5, 33, 130, 60, 40, 47};
+  std::vector<RequestSpec> specs = Requests(lengths, 40);
+  for (size_t i = 0; i < specs.size(); i += 2) {
+    RequestSpec& spec = specs[i];
+    for (size_t at = 5; at < spec.tokens.size(); ++at) spec.tokens[at] = spec.tokens[at % 5];
+  }
+  LocalHub hub(true);
+  TableWire wire;
+  std::vector<Record> off;
+  {
+    LiveWorker worker(file, {}, &hub, &wire);
+    off = RunAggregated(&worker, specs);
+  }
+  {
+    LiveWorker worker(file, {.num_threads = 2, .speculate = SpeculateMode::kNgram}, &hub, &wire);
+    const std::vector<Record> on = RunAggregated(&worker, specs);
+    for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(on[i], off[i], specs[i]);
+    EXPECT_GT(worker.engine().Snapshot().accepted_tokens, 20u);
+  }
+  LiveWorker p(file,
+               {.role = SchedulerRole::kPrefill, .kind = TransportKind::kShm, .incarnation = 21},
+               &hub, &wire);
+  LiveWorker d(file,
+               {.role = SchedulerRole::kDecode,
+                .kind = TransportKind::kShm,
+                .incarnation = 22,
+                .speculate = SpeculateMode::kNgram},
+               &hub, &wire);
+  p.Connect(d);
+  const std::vector<Record> on = RunPair(&p, &d, specs);
+  for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(on[i], off[i], specs[i]);
+  EXPECT_GT(d.engine().Snapshot().accepted_tokens, 20u);
+}
+
 }  // namespace
 }  // namespace baton::engine

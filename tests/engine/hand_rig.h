@@ -41,6 +41,8 @@ struct HandWorkerOptions {
   device::StageSink* stages = nullptr;
   AnswerGuides* guides = nullptr;  // for requests with a grammar
   model::Pooling pooling = model::Pooling::kLast;
+  SpeculateMode speculate = SpeculateMode::kOff;
+  scheduler::Proposer* proposer = nullptr;  // in place of that
 };
 
 // One engine without a thread.
@@ -59,6 +61,7 @@ class HandWorker {
     config.scheduler.max_running = options.max_running;
     config.max_context = 200;
     config.prefix_cache = options.prefix_cache;
+    config.speculate = options.speculate;
     config.incarnation = incarnation_;
     config.cluster_secret = "secret";
     config.eog_tokens = {0};
@@ -77,6 +80,7 @@ class HandWorker {
                             .transport = faulty_.get(),
                             .wire = wire,
                             .listener = &recorder_,
+                            .proposer = options.proposer,
                             .guides = options.guides,
                             .stages = options.stages,
                             .clock = clock};

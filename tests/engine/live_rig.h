@@ -30,8 +30,9 @@ struct LiveOptions {
   kernels::Isa isa = kernels::Isa::kAuto;
   kv::TransportKind kind = kv::TransportKind::kAuto;  // kLocal: by the hub; kAuto: none
   uint32_t max_context = 2048;
-  uint64_t incarnation = 1;            // told apart from other processes by the rig
-  bool prefix_cache = false;           // most tests mean to compute what they ask for
+  uint64_t incarnation = 1;   // told apart from other processes by the rig
+  bool prefix_cache = false;  // most tests mean to compute what they ask for
+  SpeculateMode speculate = SpeculateMode::kOff;
   device::CoreShare* cores = nullptr;  // then num_threads is that of all its members
 };
 
@@ -67,6 +68,7 @@ class LiveWorker {
     config.scheduler.max_running = 64;
     config.max_context = options.max_context;
     config.prefix_cache = options.prefix_cache;
+    config.speculate = options.speculate;
     config.incarnation = incarnation();
     config.request_lease_us = 600'000'000 * int64_t{kPatienceFactor};
     config.handoff.ttl_ms *= kPatienceFactor;  // a worker is silent while it computes a step

@@ -449,6 +449,29 @@ TEST(RequestFlowTest, StepsTakeTheTimeThatTheirWorkerMeasured) {
   EXPECT_DOUBLE_EQ(timings.decode_ms, 6.0);
 }
 
+TEST(RequestFlowTest, GuessedTokensAreCountedOnceAndOnlyWhereDelivered) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+  cluster.State("decode-0", uid, WorkerRequestState::kReserved);
+  cluster.Text("prefill-0", uid, 0, "a");
+  cluster.State("decode-0", uid, WorkerRequestState::kVerified);
+  cluster.State("decode-0", uid, WorkerRequestState::kDecodeStarted);
+  // A step of four guesses, two of which are right; the same again, as after a resume; and an end.
+  std::vector<WorkerToken> tokens;
+  for (const uint32_t index : {1u, 2u, 3u}) {
+    tokens.push_back(FakeCluster::Token(uid, index, 'b'));
+    tokens.back().num_proposed = index == 1 ? 4 : 0;
+    tokens.back().step_row = index - 1;
+  }
+  cluster.Tokens("decode-0", tokens);
+  cluster.Tokens("decode-0", tokens);
+  cluster.Text("decode-0", uid, 4, "c", FinishReason::kLength);
+  ASSERT_TRUE(cluster.sink->result.has_value());
+  EXPECT_EQ(cluster.sink->result->timings.speculated, 4u);
+  EXPECT_EQ(cluster.sink->result->timings.accepted, 2u);
+}
+
 // The streams of two workers are not ordered: the decode worker's tokens may come first.
 TEST(RequestFlowTest, APrefillWorkersLateReportChangesNoStageAndNoNumber) {
   for (const bool reports : {true, false}) {

@@ -172,12 +172,18 @@ TEST(WorkerCodecTest, AFinishOfALaterVersionIsAFinish) {
   step.add_events()->set_finish(v1::WORKER_FINISH_LENGTH);
   step.add_events()->set_finish(static_cast<v1::WorkerFinish>(77));
   step.mutable_events(1)->set_step_us(5'100);
+  step.mutable_events(1)->set_proposed(9);
+  step.mutable_events(2)->set_proposed(UINT32_MAX);
+  step.mutable_events(2)->set_step_row(2);
   const std::vector<WorkerToken> tokens = DecodeStep(step);
   EXPECT_EQ(tokens[0].finish, FinishReason::kNone);
   EXPECT_EQ(tokens[1].finish, FinishReason::kLength);
   EXPECT_EQ(tokens[2].finish, FinishReason::kLength);
   EXPECT_EQ(tokens[0].step_us, 0u) << "an older worker";
   EXPECT_EQ(tokens[1].step_us, 5'100u);
+  EXPECT_EQ(tokens[1].num_proposed, 9u);
+  EXPECT_EQ(tokens[2].num_proposed, 16u) << "more than a step can verify";
+  EXPECT_EQ(tokens[2].step_row, 2u);
 }
 
 TEST(WorkerCodecTest, AWorkerThatDoesNotTellItsBatchLimitHasNone) {

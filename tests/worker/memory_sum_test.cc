@@ -59,6 +59,10 @@ TEST(MemorySumTest, OtherConfigurationsHaveOtherSums) {
   EXPECT_EQ(NeedOf(facts, "prefix changes"), (4 * 1000 + 2 * (2 * 1000 + 4096)) * 24u);
   facts.has_prefix_cache = false;
   EXPECT_EQ(NeedOf(facts, "prefix changes"), 0u);
+  EXPECT_EQ(NeedOf(facts, "guesses"), 0u);
+  facts.has_guesses = true;
+  EXPECT_EQ(NeedOf(facts, "guesses"), 256 * (4'096 + 2'048) * 4u) << "pairs and places";
+  EXPECT_EQ(NeedOf(facts, "logits"), 99 * kMiB) << "128 rows more";
   facts.has_tls = true;
   EXPECT_EQ(NeedOf(facts, "KV connections"), (256u + 2 * 64) * (323 << 10)) << "121 MiB";
   facts.has_endpoint = false;

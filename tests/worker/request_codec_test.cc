@@ -274,6 +274,8 @@ TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
   event.top_logprobs = top;
   event.finish = FinishReason::kLength;
   event.step_us = 5'100;
+  event.num_proposed = 7;
+  event.step_row = 3;
   v1::TokenEvent wire_event;
   ToProto(event, &wire_event);
   EXPECT_EQ(wire_event.uid().hi(), 3u);
@@ -288,6 +290,8 @@ TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
   EXPECT_EQ(wire_event.top_logprobs(1).logprob(), -1.5f);
   EXPECT_EQ(wire_event.finish(), v1::WORKER_FINISH_LENGTH);
   EXPECT_EQ(wire_event.step_us(), 5'100u);
+  EXPECT_EQ(wire_event.proposed(), 7u);
+  EXPECT_EQ(wire_event.step_row(), 3u);
 
   RequestStatus status{.key = {{3, 4}, 2}, .state = RequestState::kFailed};
   status.status = Unavailable("peer \xff is gone");

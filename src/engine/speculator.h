@@ -1,0 +1,64 @@
+// Speculator: guesses the next tokens of choices from their own prompt and answer, for the
+// scheduler's decode steps. A guess changes no token and no log-probability, only how many steps
+// they take: each is verified by sampling at its row with the choice's own state.
+//
+// 1. `ngram` guesses wherever the text repeats itself, as GuessLength allows. `auto` guesses only
+//    where RowGain says that it pays, and not beside prompts: a step with them is bound by its
+//    rows.
+// 2. A choice with a grammar has no guesses: the mask of its next token is computed beside the
+// step,
+//    and the one after that needs the token.
+// 3. Memory of a choice is taken with its first decode step.
+#ifndef BATON_ENGINE_SPECULATOR_H_
+#define BATON_ENGINE_SPECULATOR_H_
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "scheduler/batch_plan.h"
+#include "scheduler/proposer.h"
+#include "src/engine/choice_guesses.h"
+#include "src/engine/row_gain.h"
+
+namespace baton::engine {
+
+class RequestTable;
+
+// What `--speculate` says.
+enum class SpeculateMode : uint8_t { kOff = 0, kNgram = 1, kAuto = 2 };
+std::string_view SpeculateModeName(SpeculateMode mode);
+
+// See the file comment. Engine thread.
+class Speculator final : public scheduler::Proposer {
+ public:
+  // `requests` outlives it.
+  Speculator(SpeculateMode mode, const RequestTable* requests) : mode_(mode), requests_(requests) {}
+
+  void BeginStep(uint32_t num_rows, bool has_prompts) override;
+  void Propose(const scheduler::Sequence& sequence, uint32_t max_tokens,
+               std::vector<TokenId>* out) override;
+
+  // The step is over, and took so long. `results`: of the plan's items.
+  void EndStep(const scheduler::BatchPlan& plan, std::span<const scheduler::ItemResult> results,
+               int64_t elapsed_us);
+
+  const RowGain& gain() const { return gain_; }
+
+ private:
+  // How many of `num_tokens` guesses to verify.
+  uint32_t CutToGain(ChoiceGuesses* guesses, uint32_t num_tokens) const;
+
+  const SpeculateMode mode_;
+  const RequestTable* const requests_;
+  RowGain gain_;
+  // Of the step being planned.
+  uint32_t num_rows_ = 0;
+  double expected_tokens_ = 0;
+  bool has_prompts_ = false;
+};
+
+}  // namespace baton::engine
+
+#endif  // BATON_ENGINE_SPECULATOR_H_

@@ -1,0 +1,174 @@
+"""`--speculate` changes no bit of an answer: not a token, a log-probability, a text or an end."""
+
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import urllib.request
+
+import pytest
+
+from baton_server import BIN, MODEL, Server, complete, in_parallel, metric, wait_until
+
+SEED_TEXT = os.environ.get("BATON_TEST_SEED", "20")  # as tests/test_seed.h reads it
+SEED = secrets.randbits(32) if SEED_TEXT == "random" else int(SEED_TEXT)
+print(f"BATON_TEST_SEED={SEED}")
+
+CODE = """def area(width, height):
+    return width * height
+
+def volume(width, height, depth):
+    return width * height * depth
+"""
+# The answers copy from the prompt, so that guesses are right.
+COPYING = (
+    f"Repeat this code and nothing else:\n{CODE}\nThe code is:\n{CODE}",
+    "one two three four five six seven " * 8,
+    "Name: Ada. City: Rome. Age: 36.\nName: Ada. City: Rome. Age: 36.\nName: Ada. City:",
+)
+FREE = ("The sea in winter", "Once upon a time there was a")
+
+
+def bodies():
+    """Requests of /v1/completions, greedy and seeded, with everything that chooses a token."""
+    rng = random.Random(SEED)
+    rows = []
+    for prompt in COPYING + FREE:
+        for seeded in (False, True):
+            body = dict(prompt=prompt, max_tokens=48, logprobs=3, temperature=0)
+            if seeded:
+                body.update(temperature=0.7, seed=rng.randrange(1 << 30), top_p=0.95)
+            rows.append(body)
+    rows[0].update(frequency_penalty=0.2, presence_penalty=0.1)
+    rows[1].update(n=3)
+    rows[2].update(stop=["five six"])
+    rows[3].update(min_p=0.05, repetition_penalty=1.1)
+    rows[4].update(logit_bias={"30": 2}, min_tokens=20, stop=[" Age"])
+    rows[5].update(stop_token_ids=[28], ignore_eos=True)
+    rows[6].update(ignore_eos=True, max_tokens=90)
+    return rows
+
+
+def answer_of(server, body):
+    """(the choices of a whole answer, its timings)."""
+    status, _, answer = server.post("/v1/completions", body)
+    assert status == 200, answer
+    return answer["choices"], answer["timings"]
+
+
+@pytest.fixture(scope="module")
+def plain():
+    with Server() as server:
+        answers = [answer_of(server, body) for body in bodies()]
+        assert all(t["speculated"] == t["accepted"] == 0 for _, t in answers)
+        (decode,) = [w for w in server.workers() if w["role"] == "decode"]
+        for result in ("proposed", "accepted"):
+            assert metric(decode, "baton_speculation_tokens_total", f'result="{result}"') == 0
+    return [choices for choices, _ in answers]
+
+
+@pytest.mark.parametrize("mode", ["ngram", "auto"])
+def test_answers_are_those_without_speculation(plain, mode):
+    with Server("--speculate", mode) as server:
+        alone = [answer_of(server, body) for body in bodies()]
+        beside = in_parallel([lambda b=b: answer_of(server, b) for b in bodies()], 4)
+        for body, wanted, *got in zip(bodies(), plain, alone, beside):
+            for choices, timings in got:
+                assert choices == wanted, body
+                assert timings["path"] == "disagg"
+                assert timings["accepted"] <= timings["speculated"]
+        (decode,) = [w for w in server.workers() if w["role"] == "decode"]
+        proposed = metric(decode, "baton_speculation_tokens_total", 'result="proposed"')
+        accepted = metric(decode, "baton_speculation_tokens_total", 'result="accepted"')
+        assert proposed >= accepted
+        if mode == "ngram":
+            assert accepted > 50
+            assert sum(t["accepted"] for _, t in alone + beside) > 50
+        wait_until(server.ledger_is_clean, 15, "no block is held")
+
+
+def test_grpc_tells_what_was_guessed_and_streams_one_chunk_a_token():
+    fields = dict(prompt=COPYING[1], max_tokens=40, temperature=0, logprobs=2, ignore_eos=True)
+    with Server("--mode", "aggregated") as server:
+        wanted = complete(server, **fields)
+        assert wanted.timings.speculated == wanted.timings.accepted == 0
+    with Server("--mode", "aggregated", "--speculate", "ngram") as server:
+        got = complete(server, **fields)
+    assert got.bits() == wanted.bits()
+    assert 0 < got.timings.accepted <= got.timings.speculated
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_a_killed_decode_worker_changes_nothing(seeded):
+    body = dict(prompt=COPYING[0], max_tokens=120, logprobs=2, ignore_eos=True, temperature=0)
+    if seeded:
+        body.update(temperature=0.6, seed=SEED)
+    with Server("--speculate", "ngram", "--decode", "2", "--prefill", "1") as server:
+        wanted, _ = answer_of(server, body)
+        num_killed = 0
+        for at in (3, 40):
+            killed = []
+
+            def kill(num_tokens):
+                if num_tokens < at or killed:
+                    return
+                rows = [w for w in server.workers() if w["role"] == "decode"]
+                busy = [w for w in rows if metric(w, "baton_requests_running") > 0]
+                if busy:
+                    os.kill(busy[0]["pid"], signal.SIGKILL)
+                    killed.append(busy[0]["pid"])
+
+            text, logprobs, finish, timings = "", [], None, {}
+            for event in events_of(server, body):
+                for choice in event["choices"]:
+                    text += choice["text"]
+                    finish = choice["finish_reason"] or finish
+                    logprobs += (choice["logprobs"] or {}).get("token_logprobs", [])
+                timings = event.get("timings", timings)
+                kill(len(logprobs))
+            assert (text, finish) == (wanted[0]["text"], wanted[0]["finish_reason"])
+            assert logprobs == wanted[0]["logprobs"]["token_logprobs"]
+            if not killed:
+                continue  # the answer was under way whole
+            num_killed += 1
+            assert timings["resumes"] >= 1
+            wait_until(
+                lambda: (
+                    killed[0] not in [p["pid"] for p in server.topology()]
+                    and len(server.workers()) == 3
+                ),
+                20,
+                "another worker is there",
+            )
+        assert num_killed > 0, "no worker was killed amid an answer"
+        wait_until(server.ledger_is_clean, 20, "no block is held")
+
+
+def events_of(server, body):
+    """The events of a stream, each as soon as it is there."""
+    request = urllib.request.Request(
+        server.http + "/v1/completions",
+        json.dumps({**body, "stream": True}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as response:
+        for line in response:
+            if not line.startswith(b"data: "):
+                continue
+            if line.strip() == b"data: [DONE]":
+                return
+            yield json.loads(line[6:])
+    raise AssertionError("the stream ended without [DONE]")
+
+
+def test_a_device_refuses_by_name():
+    ended = subprocess.run(
+        [BIN, "serve", MODEL, "--device", "simt", "--speculate", "ngram"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert "--speculate ngram" in ended.stderr or "--device simt" in ended.stderr
