@@ -429,6 +429,7 @@ void EngineCore::TakeToken(LiveRequest* request, Choice* choice, const SampledTo
   if (choice->guide != nullptr && goes_on) choice->guide->Accept(sampled.token);
   if (finish != FinishReason::kNone) {
     choice->finished = true;
+    choice->guesses.reset();
     --request->num_open_choices;
     if (choice->sequence != SequenceId()) {
       requests_.EraseSequence(std::exchange(choice->sequence, SequenceId()));
