@@ -33,10 +33,8 @@ constexpr std::array kArchitectures = {
                        .unrotated_step = 4,
                        .hf_tied = true,
                        .hf_rope_base = 2e6},
-    ArchitectureTraits{.name = "granite",
-                       .hf_type = "granite",
-                       .rope_interleaved = true,
-                       .multipliers = true},
+    ArchitectureTraits{
+        .name = "granite", .hf_type = "granite", .rope_interleaved = true, .multipliers = true},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3 is the model that

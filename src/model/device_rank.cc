@@ -249,7 +249,8 @@ Status DeviceRank::StoreKv(uint32_t layer, std::byte* kv) {
       {.qkv = ws.qkv.as<Bf16>(),
        .q_norm = weights.q_norm.as<Bf16>(),
        .k_norm = weights.k_norm.as<Bf16>(),
-       .cos_sin = (options_.config.HasSecondRope(layer) ? ws.second_cos_sin : ws.cos_sin).as<float>(),
+       .cos_sin =
+           (options_.config.HasSecondRope(layer) ? ws.second_cos_sin : ws.cos_sin).as<float>(),
        .positions = ws.batch->positions(),
        .sequences = ws.batch->sequences(),
        .block_lists = ws.batch->block_lists(),

@@ -211,7 +211,8 @@ absl::Status ReadUnrotated(const JsonObject& config, HfConfig& out) {
   BATON_ASSIGN_OR_RETURN(const uint32_t step, config.UintOr(kInterval, usual));
   BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));
   if (step == 0) return config.Bad(kInterval, "at least 1");
-  if (layers > kMaxLayers) return config.Bad("num_hidden_layers", fmt::format("[1, {}]", kMaxLayers));
+  if (layers > kMaxLayers)
+    return config.Bad("num_hidden_layers", fmt::format("[1, {}]", kMaxLayers));
   const Json* list = config.Find(kList);
   const bool fits = list == nullptr || (list->is_array() && list->size() == layers);
   if (!fits) return config.Bad(kList, fmt::format("a list of {} numbers", layers));

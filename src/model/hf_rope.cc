@@ -243,7 +243,8 @@ absl::Status ReadHfRope(const JsonObject& config, uint32_t head_dim, HfConfig& o
   const JsonObject object(*global, kParameters);
   const JsonObject scaling(*old_scaling, "config.json: rope_scaling");
   const JsonObject& holder = scaling.Has("rope_theta") ? scaling : object;
-  BATON_ASSIGN_OR_RETURN(const double base, ReadBase(config, "rope_theta", holder, out.traits->hf_rope_base));
+  BATON_ASSIGN_OR_RETURN(const double base,
+                         ReadBase(config, "rope_theta", holder, out.traits->hf_rope_base));
   BATON_ASSIGN_OR_RETURN(const double other, object.DoubleOr("rope_theta", base));
   if (other != base) return object.Bad("rope_theta", "the value of rope_scaling");
   out.keys.AddF32(fmt::format("{}.rope.freq_base", out.traits->name), static_cast<float>(base));

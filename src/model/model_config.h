@@ -62,8 +62,8 @@ struct ModelConfig {
   RopeScaling rope_scaling;       // of the layers that turn by rope_base
   float attention_scale = 0;      // of q * k
   float embedding_scale = 1;
-  // What the file multiplies every branch by before it is added (traits->multipliers). The stream is
-  // computed divided by it: x' = x / branch_scale, so that branches are added as they are.
+  // What the file multiplies every branch by before it is added (traits->multipliers). The stream
+  // is computed divided by it: x' = x / branch_scale, so that branches are added as they are.
   // embedding_scale and rms_epsilon above are those of x'. No norm of x' differs from that of x.
   float branch_scale = 1;
   float logit_scale = 1;  // of the logits; the inverse of the file's

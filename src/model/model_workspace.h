@@ -31,13 +31,13 @@ class ModelWorkspace {
   static absl::StatusOr<std::unique_ptr<ModelWorkspace>> Create(
       const ModelConfig& config, const WorkspaceSize& size, std::span<const float> rope_factors);
 
-  float* x = nullptr;              // [max_rows, hidden]: the residual stream
-  float* normed = nullptr;         // [max_rows, hidden]
-  float* qkv = nullptr;            // [max_rows, qkv_size]
-  float* attended = nullptr;       // [max_rows, q_size]
-  float* gate_up = nullptr;        // [max_rows, 2 * ffn]
-  float* gated = nullptr;          // [max_rows, ffn]
-  float* cos_sin = nullptr;        // [max_context, head_dim / 2, 2]
+  float* x = nullptr;               // [max_rows, hidden]: the residual stream
+  float* normed = nullptr;          // [max_rows, hidden]
+  float* qkv = nullptr;             // [max_rows, qkv_size]
+  float* attended = nullptr;        // [max_rows, q_size]
+  float* gate_up = nullptr;         // [max_rows, 2 * ffn]
+  float* gated = nullptr;           // [max_rows, ffn]
+  float* cos_sin = nullptr;         // [max_context, head_dim / 2, 2]
   float* second_cos_sin = nullptr;  // as cos_sin, of layers with HasSecondRope; null without
   // Buffers of a mixture of experts; null otherwise. A pair is a row and one of its experts.
   float* router_logits = nullptr;     // [max_rows, experts]

@@ -205,14 +205,15 @@ TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
        }},
       {"rope.unrotated_layers", "llama",
        [](GgufBuilder& b) { b.AddU32("llama.rope.unrotated_layers", 1); }},
-      {"must be", "smollm3",
-       [](GgufBuilder& b) { b.AddU32("smollm3.rope.unrotated_layers", 1); }},
+      {"must be", "smollm3", [](GgufBuilder& b) { b.AddU32("smollm3.rope.unrotated_layers", 1); }},
       {"residual_scale", "llama", [](GgufBuilder& b) { b.AddF32("llama.residual_scale", 0.5f); }},
       {"residual_scale", "granite",
        [](GgufBuilder& b) { b.AddF32("granite.residual_scale", -0.5f); }},
       {"logit_scale", "granite", [](GgufBuilder& b) { b.AddF32("granite.logit_scale", 1e9f); }},
       {"finetuned", "granite",
-       [](GgufBuilder& b) { b.AddBool("granite.rope.scaling.finetuned", false); }},
+       [](GgufBuilder& b) {
+         b.Add("granite.rope.scaling.finetuned", GgufValueType::kBool, uint8_t{0});
+       }},
       {"final_logit_softcapping", "gemma3",
        [](GgufBuilder& b) { b.AddF32("gemma3.final_logit_softcapping", 30.0f); }},
       {"qwen3moe.expert_count", "qwen3moe", nothing},
