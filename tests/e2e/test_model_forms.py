@@ -21,6 +21,8 @@ ARCHITECTURES = [
     "qwen3",
     "qwen3moe",
     "gemma3",
+    "smollm3",
+    "granite",
 ]
 
 

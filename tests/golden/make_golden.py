@@ -23,6 +23,7 @@ import tiny_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite")
 
 
 class Weights:
@@ -32,7 +33,7 @@ class Weights:
         self.reader = gguf.GGUFReader(path)
         self.tensors = {t.name: t for t in self.reader.tensors}
         self.arch = self.field("general.architecture")
-        assert self.arch in ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3"), self.arch
+        assert self.arch in ARCHITECTURES, self.arch
 
     def field(self, key, default=None):
         f = self.reader.get_field(key)
@@ -103,7 +104,14 @@ class Shape:
         self.hidden = w.key("embedding_length")
         self.dim = w.key("attention.key_length", self.hidden // self.heads)
         self.eps = float(w.key("attention.layer_norm_rms_epsilon"))
-        self.interleaved = w.arch == "llama"
+        self.interleaved = w.arch in tiny_models.LLAMA_ROWS
+        self.embedding_scale = math.sqrt(self.hidden) if w.arch == "gemma3" else 1.0
+        self.attention_scale, self.branch_scale, self.logit_scale = self.dim ** -0.5, 1.0, 1.0
+        if w.arch == "granite":
+            self.embedding_scale = float(w.key("embedding_scale"))
+            self.attention_scale = float(w.key("attention.scale"))
+            self.branch_scale = float(w.key("residual_scale"))
+            self.logit_scale = 1 / float(w.key("logit_scale"))
         dims = w.key("rope.dimension_count", self.dim)
         base = float(w.key("rope.freq_base", 10000.0))
         powers = -np.arange(0, dims, 2, dtype=np.float64) / dims
@@ -124,6 +132,9 @@ class Shape:
     def is_local(self, layer):
         return self.arch == "gemma3" and layer % 6 != 5
 
+    def turns(self, layer):
+        return self.arch != "smollm3" or layer % 4 != 3
+
 
 def attend(shape, w, layer, x):
     h = rms_norm(x, w("attn_norm.weight"), shape.eps)
@@ -140,9 +151,10 @@ def attend(shape, w, layer, x):
         k = rms_norm(k, w("attn_k_norm.weight"), shape.eps)
     local = shape.is_local(layer)
     turn = (shape.local_freqs, 1.0) if local else (shape.freqs, shape.amplitude)
-    q, k = rope(q, *turn, shape.interleaved), rope(k, *turn, shape.interleaved)
+    if shape.turns(layer):
+        q, k = rope(q, *turn, shape.interleaved), rope(k, *turn, shape.interleaved)
     window = shape.window if local else None
-    out = attention(q, k, v, shape.dim ** -0.5, window) @ w("attn_output.weight").T
+    out = attention(q, k, v, shape.attention_scale, window) @ w("attn_output.weight").T
     if shape.arch == "gemma3":
         out = rms_norm(out, w("post_attention_norm.weight"), shape.eps)
     return out
@@ -187,9 +199,7 @@ def hidden_states(weights, sequences):
     """Final normed hidden states of every sequence, layer by layer to hold one layer in memory."""
     shape = Shape(weights)
     embedding = weights.get("token_embd.weight")
-    xs = [embedding[np.array(tokens)] for tokens in sequences]
-    if shape.arch == "gemma3":
-        xs = [x * math.sqrt(shape.hidden) for x in xs]
+    xs = [embedding[np.array(tokens)] * shape.embedding_scale for tokens in sequences]
     for layer in range(shape.layers):
         cache = {}
 
@@ -199,10 +209,10 @@ def hidden_states(weights, sequences):
             return cache[name]
 
         for i, x in enumerate(xs):
-            x = x + attend(shape, w, layer, x)
-            xs[i] = x + feed_forward(shape, weights, w, x)
+            x = x + shape.branch_scale * attend(shape, w, layer, x)
+            xs[i] = x + shape.branch_scale * feed_forward(shape, weights, w, x)
     norm = weights.get("output_norm.weight")
-    return [rms_norm(x, norm, shape.eps) for x in xs]
+    return [rms_norm(x, norm, shape.eps) * shape.logit_scale for x in xs]
 
 
 def logits_of(weights, states):

@@ -8,6 +8,13 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Q
 
+# Architectures whose converter permutes the rows of Q and K.
+LLAMA_ROWS = ("llama", "smollm3", "granite")
+# Other numbers than published models have, and none a power of two.
+GRANITE = {"attention_multiplier": 0.21, "embedding_multiplier": 3.7, "residual_multiplier": 0.23,
+           "logits_scaling": 1.3}
+
+
 def byte_tokens():
     """The 256 byte symbols of a byte-level BPE, as GPT-2 writes them."""
     kept = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
@@ -160,12 +167,13 @@ class TinyModel:
     Face names, as float32 values that the stored type holds exactly."""
 
     def __init__(self, name, arch, kind, layers=2, hidden=32, ffn=64, heads=2, kv_heads=1, dim=16,
-                 vocab=263, tied=True, scaling=None, experts=0, used=0, window=0):
+                 vocab=263, tied=True, scaling=None, experts=0, used=0, window=0, rope_base=None):
         self.name, self.arch, self.kind = name, arch, kind
         self.layers, self.hidden, self.ffn = layers, hidden, ffn
         self.heads, self.kv_heads, self.dim, self.vocab = heads, kv_heads, dim, vocab
         self.tied, self.scaling = tied, scaling
         self.experts, self.used, self.window = experts, used, window
+        self.rope_base = rope_base or (1e6 if arch == "gemma3" else 10000.0)
         self.rng = np.random.default_rng(sum(name.encode()))
         self.weights = {}
         self.fill()
@@ -229,7 +237,12 @@ class TinyModel:
         writer.add_key_length(self.dim)
         writer.add_value_length(self.dim)
         writer.add_layer_norm_rms_eps(1e-6)
-        writer.add_rope_freq_base(1e6 if self.arch == "gemma3" else 10000.0)
+        writer.add_rope_freq_base(self.rope_base)
+        if self.arch == "granite":
+            writer.add_attention_scale(GRANITE["attention_multiplier"])
+            writer.add_embedding_scale(GRANITE["embedding_multiplier"])
+            writer.add_residual_scale(GRANITE["residual_multiplier"])
+            writer.add_logit_scale(GRANITE["logits_scaling"])
         if self.window:
             writer.add_sliding_window(self.window)
         if self.experts:
@@ -298,7 +311,7 @@ class TinyModel:
                                  for e in range(self.experts)])
                 yield f"blk.{layer}.{names[part]}_exps.{kind}", data
                 continue
-            if self.arch == "llama" and part in ("self_attn.q_proj", "self_attn.k_proj"):
+            if self.arch in LLAMA_ROWS and part in ("self_attn.q_proj", "self_attn.k_proj"):
                 heads = data.shape[0] // self.dim  # (head, half, pair) to (head, pair, half)
                 data = data.reshape(heads, 2, self.dim // 2, -1).swapaxes(1, 2).reshape(data.shape)
             yield f"blk.{layer}.{names[part]}.{kind}", data
@@ -307,18 +320,24 @@ class TinyModel:
 
     def config(self):
         types = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe",
-                 "gemma3": "gemma3_text"}
+                 "gemma3": "gemma3_text", "smollm3": "smollm3", "granite": "granite"}
         out = {"model_type": types[self.arch], "num_hidden_layers": self.layers,
                "hidden_size": self.hidden, "intermediate_size": self.ffn,
                "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
                "head_dim": self.dim, "vocab_size": self.vocab, "max_position_embeddings": 512,
-               "rms_norm_eps": 1e-6, "rope_theta": 1e6 if self.arch == "gemma3" else 10000.0,
+               "rms_norm_eps": 1e-6, "rope_theta": self.rope_base,
                "tie_word_embeddings": self.tied, "bos_token_id": 1, "eos_token_id": 2,
                "hidden_act": "silu", "torch_dtype": "bfloat16"}
         if self.arch == "gemma3":
             out |= {"sliding_window": self.window, "sliding_window_pattern": 6,
                     "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": self.dim,
                     "hidden_activation": "gelu_pytorch_tanh"}
+        if self.arch == "smollm3":
+            out |= {"no_rope_layers": [int(i % 4 != 3) for i in range(self.layers)],
+                    "no_rope_layer_interval": 4, "use_sliding_window": False,
+                    "sliding_window": None, "layer_types": ["full_attention"] * self.layers}
+        if self.arch == "granite":
+            out |= GRANITE
         if self.experts:
             out |= {"num_experts": self.experts, "num_experts_per_tok": self.used,
                     "moe_intermediate_size": self.ffn, "norm_topk_prob": True,
@@ -411,6 +430,10 @@ def write_architectures(folder):
                    window=33), 0),
         (TinyModel("ranks2_qwen3moe", "qwen3moe", Q.Q8_0, ffn=32, heads=4, kv_heads=2, dim=64,
                    experts=7, used=3), 0),
+        (TinyModel("smollm3", "smollm3", Q.BF16, layers=5, heads=4, kv_heads=2, dim=8,
+                   rope_base=5e6), 1),
+        (TinyModel("granite", "granite", Q.F16, heads=4, kv_heads=2), 1),
+        (TinyModel("head64_smollm3", "smollm3", Q.Q4_0, layers=5, dim=64, rope_base=5e6), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

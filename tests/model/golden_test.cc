@@ -94,7 +94,8 @@ INSTANTIATE_TEST_SUITE_P(Architectures, TinyGoldenTest,
                                            TinyCase{"llama_llama3"}, TinyCase{"qwen2"},
                                            TinyCase{"qwen3"}, TinyCase{"qwen3moe"},
                                            TinyCase{"qwen3moe_q8_0", kQuantised},
-                                           TinyCase{"gemma3"}),
+                                           TinyCase{"gemma3"}, TinyCase{"smollm3"},
+                                           TinyCase{"granite"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SplitGoldenTest, LogitsAgreeWithTheReferenceOfTheWhole) {

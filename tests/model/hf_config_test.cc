@@ -34,7 +34,8 @@ Json SmallConfig(const char* model_type) {
   return json;
 }
 
-constexpr const char* kTypes[] = {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma3_text"};
+constexpr const char* kTypes[] = {"llama",     "mistral",     "qwen2",   "qwen3",
+                                  "qwen3_moe", "gemma3_text", "smollm3", "granite"};
 
 // The keys that the config becomes, as bytes; empty when it is refused.
 std::string KeysOf(const Json& json) {

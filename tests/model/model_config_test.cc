@@ -203,6 +203,17 @@ TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
              .AddRaw("gemma3.attention.sliding_window_pattern", 9,
                      ByteWriter().Put<uint32_t>(7).Put<uint64_t>(2).Put<uint16_t>(0));
        }},
+      {"rope.unrotated_layers", "llama",
+       [](GgufBuilder& b) { b.AddU32("llama.rope.unrotated_layers", 1); }},
+      {"must be", "smollm3", [](GgufBuilder& b) { b.AddU32("smollm3.rope.unrotated_layers", 1); }},
+      {"residual_scale", "llama", [](GgufBuilder& b) { b.AddF32("llama.residual_scale", 0.5f); }},
+      {"residual_scale", "granite",
+       [](GgufBuilder& b) { b.AddF32("granite.residual_scale", -0.5f); }},
+      {"logit_scale", "granite", [](GgufBuilder& b) { b.AddF32("granite.logit_scale", 1e9f); }},
+      {"finetuned", "granite",
+       [](GgufBuilder& b) {
+         b.Add("granite.rope.scaling.finetuned", GgufValueType::kBool, uint8_t{0});
+       }},
       {"final_logit_softcapping", "gemma3",
        [](GgufBuilder& b) { b.AddF32("gemma3.final_logit_softcapping", 30.0f); }},
       {"qwen3moe.expert_count", "qwen3moe", nothing},
@@ -245,6 +256,16 @@ TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
   EXPECT_EQ(gemma.layer_is_local, (std::vector<bool>{true, true, true, true, true, false, true}));
   EXPECT_FLOAT_EQ(gemma.embedding_scale, 5.6568542f);
   EXPECT_FALSE(gemma.rope_interleaved);
+  const ModelConfig smollm3 = read("smollm3");
+  EXPECT_EQ(smollm3.layer_is_unrotated, (std::vector<bool>{false, false, false, true, false}));
+  EXPECT_TRUE(smollm3.HasSecondRope(3));
+  EXPECT_FALSE(smollm3.HasSecondRope(4));
+  EXPECT_TRUE(smollm3.rope_interleaved);
+  const ModelConfig granite = read("granite");
+  EXPECT_FLOAT_EQ(granite.attention_scale, 0.21f);
+  EXPECT_FLOAT_EQ(granite.embedding_scale, 3.7f / 0.23f);
+  EXPECT_FLOAT_EQ(granite.rms_epsilon, 1e-6f / (0.23f * 0.23f));
+  EXPECT_FLOAT_EQ(granite.logit_scale, 1 / 1.3f);
   const ModelConfig moe = read("qwen3moe");
   EXPECT_EQ(moe.num_experts, 8u);
   EXPECT_EQ(moe.num_experts_used, 3u);
