@@ -33,23 +33,26 @@ enum class ApiRoute : uint8_t {
   kHealth,
   kTopology,
   kClusterEvents,
+  kStream,
   kVersion,
   kOpenApi,
   kChatPage,
   kRoot,
 };
 
-// The longer paths of models begin so.
+// The longer paths of models, and of streams, begin so.
 inline constexpr std::string_view kModelPrefix = "/v1/models/";
+inline constexpr std::string_view kStreamPrefix = "/v1/streams/";
 
 // A path and the method that it answers; HEAD goes with GET.
 struct ApiPath {
   ApiRoute route;
   std::string_view method;
-  std::string_view path;     // kModelPrefix stands for all that begin so and are longer
+  std::string_view path;     // with `last`: all that begin so and are longer
   std::string_view summary;  // for the OpenAPI description; "" = the path is for people
   std::string_view schema;   // of the body, under components; "" = an object, as the summary says
   bool is_open = false;      // needs no API key where the others do
+  std::string_view last{};   // what the rest of the path names: "model"; "" = there is no rest
 };
 inline constexpr auto kApiPaths = std::to_array<ApiPath>({
     {ApiRoute::kChat, "POST", "/v1/chat/completions",
@@ -80,7 +83,7 @@ inline constexpr auto kApiPaths = std::to_array<ApiPath>({
     {ApiRoute::kOllamaVersion, "GET", "/api/version",
      "The release of Ollama whose API this is, and the server's version", ""},
     {ApiRoute::kModels, "GET", "/v1/models", "The models served", ""},
-    {ApiRoute::kModel, "GET", kModelPrefix, "One model", ""},
+    {ApiRoute::kModel, "GET", kModelPrefix, "One model", "", false, "model"},
     {ApiRoute::kTokenize, "POST", "/tokenize",
      "Token ids of {content, add_special, parse_special, with_pieces}, of {prompt, "
      "add_special_tokens, return_token_strs}, or of the prompt of {messages}",
@@ -94,20 +97,29 @@ inline constexpr auto kApiPaths = std::to_array<ApiPath>({
     {ApiRoute::kTopology, "GET", "/v1/topology", "The processes, their load and links", ""},
     {ApiRoute::kClusterEvents, "GET", "/v1/cluster/events",
      "What happens in the cluster, as server-sent events", ""},
+    {ApiRoute::kStream, "GET", kStreamPrefix,
+     "The rest of a stream that was asked for with X-Baton-Resumable: 1, after the event of "
+     "Last-Event-ID",
+     "", false, "stream"},
     {ApiRoute::kVersion, "GET", "/version", "The server's version", ""},
     {ApiRoute::kOpenApi, "GET", "/openapi.json", "This description", ""},
     {ApiRoute::kChatPage, "GET", "/ui", "", "", true},
     {ApiRoute::kRoot, "GET", "/", "", "", true},
 });
 
+// True for routes whose streams are server-sent events of generated text: a client may resume them.
+constexpr bool MayBeResumable(ApiRoute route) {
+  return route == ApiRoute::kChat || route == ApiRoute::kCompletion ||
+         route == ApiRoute::kMessages || route == ApiRoute::kResponses;
+}
+
 // The row of a request's path, whatever its method; null = there is nothing at that path.
 constexpr const ApiPath* FindApiPath(std::string_view path) {
   for (const ApiPath& row : kApiPaths) {
-    const bool is_model = row.route == ApiRoute::kModel;
-    if (is_model ? path.size() > kModelPrefix.size() && path.starts_with(kModelPrefix)
-                 : path == row.path) {
-      return &row;
-    }
+    const bool fits = row.last.empty()
+                          ? path == row.path
+                          : path.size() > row.path.size() && path.starts_with(row.path);
+    if (fits) return &row;
   }
   return nullptr;
 }

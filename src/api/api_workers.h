@@ -29,6 +29,7 @@ namespace baton::api {
 
 class AnswerBudget;
 class ClusterEvents;
+class KeptStreams;
 class KeyRing;
 
 // The error with which a job that came too late answers its client.
@@ -102,6 +103,7 @@ struct ApiParts {
   bool serves_ui = true;            // --ui
   // Whom the public API serves; null: everybody, without limits.
   KeyRing* keys = nullptr;
+  KeptStreams* streams = nullptr;             // null: no stream can be resumed
   const ToolMetrics* tool_metrics = nullptr;  // null: calls of tools are not counted
 };
 

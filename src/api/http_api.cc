@@ -221,7 +221,7 @@ const Surface* HttpApi::SurfaceOf(std::string_view path) {
 }
 
 void HttpApi::Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-  Exchange exchange{std::move(request), std::move(responder), {}, {}, &kChatSurface, nullptr};
+  Exchange exchange{std::move(request), std::move(responder), {}, {}, &kChatSurface, nullptr, {}};
   exchange.arrival.now_us = clock_.NowUs();
   exchange.arrival.wall_unix_ms = clock_.WallUnixMs();
   exchange.arrival.request_id =
@@ -313,6 +313,8 @@ void HttpApi::HandleGet(Exchange& exchange, ApiRoute route) {
       return GetTopology(exchange);
     case ApiRoute::kClusterEvents:
       return GetClusterEvents(exchange);
+    case ApiRoute::kStream:
+      return GetStream(exchange);
     case ApiRoute::kModels:
       return GetModels(exchange);
     case ApiRoute::kVersion:
@@ -481,6 +483,9 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   if (!BuildRequest(asked.params, exchange.arrival, *submitter_, &built, &error)) {
     return Refuse(exchange, error);
   }
+  if (!MakeResumable(exchange, built.plan.stream, &asked.ignored, &error)) {
+    return Refuse(exchange, error);
+  }
   const auto keys = exchange.request.headers.FindAll(kIdempotencyKeyField);
   const std::string content = keys.empty() ? "" : JsonContent(*body.AsObject());
   if (!SetIdempotencyKey(kIdempotencyKeyField, keys, {"http", content}, &built, &error)) {
@@ -505,7 +510,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   const auto cancellation = std::make_shared<CallCancellation>();
   std::shared_ptr<AnswerSink> sink;
   if (streams) {
-    sink = std::make_shared<HttpStreamSink>(std::move(target), parts_.sse_ping_ms);
+    sink = std::make_shared<HttpStreamSink>(std::move(target), parts_.sse_ping_ms, exchange.stream);
   } else {
     auto whole = std::make_shared<HttpWholeSink>(std::move(target), built.num_computed(), parts_);
     whole->Keep(std::move(room));

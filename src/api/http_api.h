@@ -6,7 +6,9 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "src/api/api_paths.h"
 #include "src/api/api_workers.h"
@@ -46,6 +48,7 @@ class HttpApi {
     std::vector<std::string> ignored;  // fields that nothing read
     const Surface* surface = nullptr;  // whose form answers and errors have
     Tenant tenant;                     // of its API key; null: none is asked for
+    std::string stream;                // the name of an answer that can be resumed; "" = another
   };
   using PostHandler = void (HttpApi::*)(Exchange& exchange, const JsonValue& body);
   // The handler of a route.
@@ -81,6 +84,12 @@ class HttpApi {
   void GetHealth(Exchange& exchange);
   void GetChatPage(Exchange& exchange);
   void GetClusterEvents(Exchange& exchange);
+  // Streams that can be resumed are in http_api_streams.cc.
+  void GetStream(Exchange& exchange);
+  // Puts a stream that can be resumed before the responder, if the client asks for one. False:
+  // `error` names the header. `streams`: the answer is a stream.
+  bool MakeResumable(Exchange& exchange, bool streams, std::vector<std::string>* ignored,
+                     router::RequestError* error) const;
   // `known`: the row of the path, whose method is another one; null = there is no such path.
   void RefusePath(Exchange& exchange, const ApiPath* known);
   void GetRoot(Exchange& exchange);

@@ -113,11 +113,13 @@ void HttpWholeSink::OnFailed(const RequestError& failed) {
   responder_->Respond(ErrorResponse(surface_, error, std::move(headers_)));
 }
 
-HttpStreamSink::HttpStreamSink(AnswerTarget target, int64_t ping_ms)
+HttpStreamSink::HttpStreamSink(AnswerTarget target, int64_t ping_ms, const std::string& stream)
     : HttpSink(std::move(target)),
       ping_ms_(ping_ms),
       texts_(plan(), plan().num_all_choices()),
-      opened_(plan().num_all_choices(), false) {}
+      opened_(plan().num_all_choices(), false) {
+  if (!stream.empty()) ids_.emplace(stream, plan().num_all_choices());
+}
 
 void HttpStreamSink::Start() {
   if (started_) return;
@@ -125,9 +127,11 @@ void HttpStreamSink::Start() {
   headers_.Set("Content-Type", surface_.stream_type);
   headers_.Set("Cache-Control", "no-cache");
   headers_.Set("X-Accel-Buffering", "no");  // nginx and its kin would collect events
+  if (ids_.has_value()) headers_.Set(kStreamField, ids_->stream());
   responder_->StartStream(200, headers_);
   std::string events;
   writer_->Begin(&events);
+  Name(0, /*is_token=*/false, &events);
   if (!events.empty()) responder_->Write(events);
   if (ping_ms_ > 0 && !surface_.ping.empty()) {
     responder_->KeepAlive(std::string(surface_.ping), ping_ms_);
@@ -137,20 +141,26 @@ void HttpStreamSink::Start() {
 void HttpStreamSink::OnToken(const TokenOutput& token) {
   Start();
   std::string events;
+  if (ids_.has_value()) ids_->GoTo(token.choice, token.index);
   if (!opened_[token.choice]) {
     opened_[token.choice] = true;
     writer_->OpenChoice(token.choice, &events);
+    Name(0, /*is_token=*/false, &events);
   }
   const TokenText text = texts_.Push(token);
+  const size_t begin = events.size();
   writer_->AddToken(token, text, &events);
+  Name(begin, /*is_token=*/true, &events);
+  const size_t end = events.size();
   if (token.finish != FinishReason::kNone) {
-    ChoiceEnd end{token.finish, StopReasonOf(plan(), token),
-                  plan().echo_alone ? 0 : token.index + 1};
-    end.has_calls = text.has_calls;
+    ChoiceEnd choice_end{token.finish, StopReasonOf(plan(), token),
+                         plan().echo_alone ? 0 : token.index + 1};
+    choice_end.has_calls = text.has_calls;
     if (token.is_last) {
-      last_end_ = LastEnd{token.choice, std::move(end)};
+      last_end_ = LastEnd{token.choice, std::move(choice_end)};
     } else {
-      writer_->EndChoice(token.choice, end, nullptr, &events);
+      writer_->EndChoice(token.choice, choice_end, nullptr, &events);
+      Name(end, /*is_token=*/false, &events);
     }
   }
   responder_->Write(events);
@@ -160,6 +170,7 @@ void HttpStreamSink::OnPromptFinished(const GenerateResult& result) {
   if (!last_end_.has_value()) return;
   std::string events;
   writer_->EndPrompt(last_end_->choice, last_end_->end, result, &events);
+  Name(0, /*is_token=*/false, &events);
   last_end_.reset();
   responder_->Write(events);
 }
@@ -170,6 +181,7 @@ void HttpStreamSink::OnFinished(const GenerateResult& result) {
     writer_->EndChoice(last_end_->choice, last_end_->end, &result, &events);
   }
   writer_->Finish(result, texts_.num_reasoning_tokens(), &events);
+  Name(0, /*is_token=*/false, &events);
   responder_->Write(events);
   responder_->Finish();
 }
@@ -182,6 +194,7 @@ void HttpStreamSink::OnFailed(const RequestError& error) {
   }
   std::string events;
   writer_->Fail(error, &events);
+  Name(0, /*is_token=*/false, &events);
   responder_->Write(events);
   responder_->FinishAndClose();
 }

@@ -14,6 +14,7 @@
 #include "src/api/answer_writer.h"
 #include "src/api/api_workers.h"
 #include "src/api/call_cancellation.h"
+#include "src/api/event_ids.h"
 #include "src/api/surface.h"
 #include "src/http/http_responder.h"
 #include "src/router/submit.h"
@@ -114,8 +115,9 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
 // nothing comes the server writes the surface's ping.
 class HttpStreamSink final : public HttpSink {
  public:
-  // `ping_ms`: silence before a ping, 0 = there are none.
-  HttpStreamSink(AnswerTarget target, int64_t ping_ms);
+  // `ping_ms`: silence before a ping, 0 = there are none. `stream`: the name of a stream that can
+  // be resumed, whose events have ids; "" = another one.
+  HttpStreamSink(AnswerTarget target, int64_t ping_ms, const std::string& stream);
 
   void OnTaken() override { Start(); }
   void OnToken(const router::TokenOutput& token) override;
@@ -131,8 +133,13 @@ class HttpStreamSink final : public HttpSink {
   };
 
   void Start();
+  // Gives the events from byte `begin` on their ids, if the stream has ids (EventIds::Insert).
+  void Name(size_t begin, bool is_token, std::string* events) {
+    if (ids_.has_value()) ids_->Insert(begin, is_token, events);
+  }
 
   const int64_t ping_ms_;
+  std::optional<EventIds> ids_;  // of a stream that can be resumed
   AnswerText texts_;
   std::vector<bool> opened_;  // by choice: its first event is out
   std::optional<LastEnd> last_end_;

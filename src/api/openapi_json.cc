@@ -174,17 +174,39 @@ void WriteEmbeddingsSchema(std::span<const SurfaceField> fields, JsonWriter* jso
   json->EndObject().Key("required").BeginArray().String("input").EndArray().EndObject();
 }
 
+// A parameter of a path or a header; `json` stands inside the list of parameters.
+void WriteParameter(std::string_view name, std::string_view where, std::string_view description,
+                    JsonWriter* json) {
+  json->BeginObject().Key("name").String(name).Key("in").String(where);
+  json->Key("required").Bool(where == "path");
+  if (!description.empty()) json->Key("description").String(description);
+  json->Key("schema").BeginObject().Key("type").String("string").EndObject();
+  json->EndObject();
+}
+
+void WriteParameters(const ApiPath& row, JsonWriter* json) {
+  json->Key("parameters").BeginArray();
+  if (!row.last.empty()) WriteParameter(row.last, "path", "", json);
+  if (row.route == ApiRoute::kStream) {
+    WriteParameter("Last-Event-ID", "header",
+                   "the id of the last event that the client has; absent = from the first event",
+                   json);
+  }
+  if (MayBeResumable(row.route)) {
+    WriteParameter("X-Baton-Resumable", "header",
+                   "1: the events of a stream have ids, and GET /v1/streams/{stream} resumes it",
+                   json);
+  }
+  json->EndArray();
+}
+
 void WritePath(const ApiPath& row, JsonWriter* json) {
-  const bool names_model = row.route == ApiRoute::kModel;
-  json->Key(std::string(row.path) + (names_model ? "{model}" : "")).BeginObject();
+  std::string path(row.path);
+  if (!row.last.empty()) path += "{" + std::string(row.last) + "}";
+  json->Key(path).BeginObject();
   json->Key(LowerCase(row.method)).BeginObject();
   json->Key("summary").String(row.summary);
-  if (names_model) {
-    json->Key("parameters").BeginArray().BeginObject();
-    json->Key("name").String("model").Key("in").String("path").Key("required").Bool(true);
-    json->Key("schema").BeginObject().Key("type").String("string").EndObject();
-    json->EndObject().EndArray();
-  }
+  if (!row.last.empty() || MayBeResumable(row.route)) WriteParameters(row, json);
   if (row.method == "POST") {
     json->Key("requestBody").BeginObject().Key("required").Bool(true);
     json->Key("content").BeginObject().Key("application/json").BeginObject();

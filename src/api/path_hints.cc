@@ -59,13 +59,19 @@ std::string_view TailOf(std::string_view path) {
   return path.starts_with(kVersion) ? path.substr(kVersion.size()) : path;
 }
 
+// What a hint writes for the rest of the path.
+std::string_view NameOf(const ApiPath& path) {
+  if (path.route == ApiRoute::kStream) return "STREAM";
+  return path.last.empty() ? "" : "NAME";
+}
+
 const ApiPath* FindMeant(const std::string& tidied) {
   const ApiPath* meant = nullptr;
   for (const ApiPath& known : kApiPaths) {
     if (known.route == ApiRoute::kRoot) continue;  // a part of every path
     const std::string_view tail = TailOf(known.path);
-    const bool fits = known.route == ApiRoute::kModel ? tidied.find(tail) != std::string::npos
-                                                      : tidied.ends_with(tail);
+    const bool fits =
+        known.last.empty() ? tidied.ends_with(tail) : tidied.find(tail) != std::string::npos;
     if (fits && (meant == nullptr || tail.size() > TailOf(meant->path).size())) meant = &known;
   }
   if (meant != nullptr) return meant;
@@ -86,7 +92,7 @@ std::string_view PathMeant(std::string_view method, std::string_view path) {
   const std::string tidied = Tidied(path);
   for (const ApiPath& known : kApiPaths) {
     const bool answers = known.method == method || (known.method == "GET" && method == "HEAD");
-    if (!answers || known.route == ApiRoute::kModel) continue;
+    if (!answers || !known.last.empty()) continue;
     if (tidied == known.path || tidied == TailOf(known.path)) return known.path;
   }
   return {};
@@ -106,8 +112,7 @@ std::string PathHint(std::string_view path) {
     if (tidied.starts_with(begin)) return std::string(way);
   }
   if (const ApiPath* const meant = FindMeant(tidied)) {
-    return fmt::format("Send {} {}{} instead.", meant->method, meant->path,
-                       meant->route == ApiRoute::kModel ? "NAME" : "");
+    return fmt::format("Send {} {}{} instead.", meant->method, meant->path, NameOf(*meant));
   }
   return "The API is at POST /v1/chat/completions, POST /v1/completions and GET /v1/models; a page "
          "to chat with is at /ui.";

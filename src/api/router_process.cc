@@ -21,6 +21,7 @@
 #include "src/api/grpc_call_state.h"
 #include "src/api/grpc_services.h"
 #include "src/api/http_api.h"
+#include "src/api/kept_streams.h"
 #include "src/api/key_ring.h"
 #include "src/api/openai_json.h"
 #include "src/api/reflection_v1.h"
@@ -183,6 +184,7 @@ class RouterProcessImpl final : public RouterProcess {
             .events = events_.get(),
             .serves_ui = config_.serves_ui,
             .keys = keys_.get(),
+            .streams = streams_.get(),
             .tool_metrics = &tool_metrics_};
   }
   void SetHealth(bool ready);
@@ -202,6 +204,8 @@ class RouterProcessImpl final : public RouterProcess {
   MetricsRegistry metrics_;
   const SpanMetrics span_metrics_ = RegisterSpanMetrics(&metrics_);
   const ToolMetrics tool_metrics_{&metrics_};
+  // Outlives the router, whose sinks write to it.
+  const std::unique_ptr<KeptStreams> streams_ = std::make_unique<KeptStreams>(&metrics_);
   std::unique_ptr<OtlpExporter> spans_;  // null without --otlp-endpoint; outlives the router
   GrpcWorkerConnector connector_;
   GrpcRegistryService registry_service_;
@@ -251,6 +255,7 @@ Status RouterProcessImpl::Start() {
   router_ = std::make_unique<Router>(core, inbox_, &connector_, &metrics_);
   AddMetricAliases(config_.metric_aliases, MetricAliasRole::kRouter, router_->metrics(), &metrics_);
   workers_ = std::make_unique<ApiWorkers>(kNumApiThreads);
+  streams_->Watch();
   events_ =
       std::make_unique<ClusterEvents>([this] { return LookAtCluster(); }, config_.sse_ping_ms);
   http_api_ =
@@ -446,6 +451,7 @@ void RouterProcessImpl::Drain(const std::function<bool()>& keep_waiting) {
   if (!WaitFor([] { return false; }, grace_end_us, keep_waiting)) return;
   http_->BeginDrain();
   events_->Stop();  // a stream without an end would keep the drain waiting
+  streams_->BeginDrain();
   // Sends GOAWAY at once and then waits for the calls, so it gets a thread of its own.
   const auto grpc_deadline =
       SystemTimeIn(std::max<int64_t>(0, end_us - SystemClock().NowUs()) + kLastCallsUs);
@@ -483,6 +489,7 @@ void RouterProcessImpl::Stop() {
   if (http_ != nullptr) http_->Stop();
   // Behind the last request's end, and while /metrics still tells what became of the spans.
   if (spans_ != nullptr) spans_->Stop();
+  streams_->Stop();
   if (admin_ != nullptr) admin_->Stop();
 }
 

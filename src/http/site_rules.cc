@@ -29,7 +29,7 @@ constexpr std::string_view kAllowedFields =
     "X-Baton-Resumable, traceparent";
 constexpr std::string_view kAllowedMethods = "GET, HEAD, POST, OPTIONS";
 constexpr std::string_view kExposedFields =
-    "X-Request-Id, Retry-After, X-Baton-Ignored-Fields, X-Baton-Warnings, Allow, "
+    "X-Request-Id, Retry-After, X-Baton-Ignored-Fields, X-Baton-Warnings, X-Baton-Stream, Allow, "
     "x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
     "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";

@@ -71,7 +71,7 @@ class KeyAccessTest : public HttpApiTest {
   }
   static HttpHeaders Bearer(const std::string& key) { return {{"Authorization", "Bearer " + key}}; }
   static std::string PathOf(const ApiPath& row) {
-    return std::string(row.path) + (row.route == ApiRoute::kModel ? "toy" : "");
+    return std::string(row.path) + (row.last.empty() ? "" : "toy");
   }
 
   TestKeyFile file_;

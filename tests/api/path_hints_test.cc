@@ -63,7 +63,7 @@ TEST_F(PathHintsTest, WrongPathsAndMethodsAreToldWhatToSend) {
 
 TEST_F(PathHintsTest, EveryHintLeadsToAPathThatAnswers) {
   for (const ApiPath& known : kApiPaths) {
-    const bool is_prefix = known.route == ApiRoute::kModel;
+    const bool is_prefix = !known.last.empty();
     const auto responder =
         Send(std::string(known.method), std::string(known.path) + (is_prefix ? "m" : ""), "{}");
     ASSERT_TRUE(responder->Wait());
@@ -76,15 +76,15 @@ TEST_F(PathHintsTest, EveryHintLeadsToAPathThatAnswers) {
 TEST_F(PathHintsTest, EveryPathIsFoundAgainInOtherFormsAndIsDescribed) {
   const std::string description = OpenApiJson();
   for (const ApiPath& row : kApiPaths) {
-    const bool is_model = row.route == ApiRoute::kModel;
-    const std::string path = std::string(row.path) + (is_model ? "m" : "");
+    const bool is_prefix = !row.last.empty();
+    const std::string path = std::string(row.path) + (is_prefix ? "m" : "");
     EXPECT_EQ(FindApiPath(path), &row) << path;
-    if (!is_model) {
+    if (!is_prefix) {
       EXPECT_EQ(PathMeant(row.method, path + "/"), row.path);
       EXPECT_EQ(PathMeant(row.method, "/" + path), row.path);
     }
     const std::string described =
-        "\"" + std::string(row.path) + (is_model ? "{model}" : "") + "\":";
+        "\"" + std::string(row.path) + (is_prefix ? "{" + std::string(row.last) + "}" : "") + "\":";
     EXPECT_EQ(description.find(described) != std::string::npos, !row.summary.empty()) << path;
   }
   EXPECT_EQ(FindApiPath("/v1/models/"), nullptr);

@@ -1,0 +1,202 @@
+#include "src/api/kept_streams.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "src/base/random.h"
+
+namespace baton::api {
+
+using http::HttpResponder;
+using obs::MetricsRegistry;
+
+KeptStreams::KeptStreams(MetricsRegistry* registry, const Clock& clock,
+                         const KeptStreamsLimits& limits)
+    : clock_(clock),
+      limits_(limits),
+      num_kept_(registry->AddGauge(
+          {"baton_resumable_streams", "Resumable streams that are kept, running and finished."})),
+      num_unread_(registry->AddGauge(
+          {"baton_resumable_streams_unread", "Running resumable streams that nobody reads."})),
+      num_kept_bytes_(registry->AddGauge(
+          {"baton_resumable_stream_bytes", "Memory of all kept resumable streams."})),
+      num_resumed_(registry->AddCounter(
+          {"baton_resumable_reads_total", "Reads of GET /v1/streams/STREAM that were answered."})),
+      num_given_up_(registry->AddCounter(
+          {"baton_resumable_given_up_total",
+           "Answers that were cancelled because nobody read their resumable stream."})) {
+  for (size_t i = 0; i < kEvictionReasonNames.size(); ++i) {
+    num_evicted_[i] = registry->AddCounter(
+        {"baton_resumable_evictions_total", "Resumable streams that are not kept any more."},
+        {{"reason", std::string(kEvictionReasonNames[i])}});
+  }
+}
+
+std::shared_ptr<ResumableStream> KeptStreams::Make(std::string tenant,
+                                                   std::shared_ptr<HttpResponder> reader) {
+  auto stream =
+      std::make_shared<ResumableStream>(this, RandomRequestUid().ToHex(), std::move(tenant));
+  stream->SetFirstReader(std::move(reader));
+  return stream;
+}
+
+std::shared_ptr<ResumableStream> KeptStreams::Find(const std::string& name) {
+  Sweep();
+  MutexLock lock(mutex_);
+  const auto found = table_.find(name);
+  return found == table_.end() ? nullptr : found->second;
+}
+
+void KeptStreams::Add(std::shared_ptr<ResumableStream> stream) {
+  MutexLock lock(mutex_);
+  const std::string name = stream->name();
+  table_.emplace(name, std::move(stream));
+  ShowLocked();
+  lock.Unlock();
+  changed_.NotifyAll();
+}
+
+void KeptStreams::Remove(const std::string& name) {
+  std::shared_ptr<ResumableStream> removed;  // destroyed after the lock is released
+  MutexLock lock(mutex_);
+  removed = TakeLocked(name);
+  DropUnreadLocked(name, std::numeric_limits<uint64_t>::max());
+  std::erase_if(finished_, [&](const Finished& entry) { return entry.name == name; });
+  ShowLocked();
+}
+
+std::shared_ptr<ResumableStream> KeptStreams::TakeLocked(const std::string& name) {
+  const auto found = table_.find(name);
+  if (found == table_.end()) return nullptr;
+  std::shared_ptr<ResumableStream> taken = std::move(found->second);
+  table_.erase(found);
+  return taken;
+}
+
+void KeptStreams::OnLost(std::shared_ptr<ResumableStream> stream, uint64_t reader) {
+  Unread first{stream, reader};
+  MutexLock lock(mutex_);
+  if (!is_draining_) {
+    unread_.push_back({std::move(stream), reader, clock_.NowUs()});
+    first = {};
+    if (unread_.size() > limits_.max_unread) {
+      first = std::move(unread_.front());
+      unread_.pop_front();
+    }
+    ShowLocked();
+  }
+  lock.Unlock();
+  if (first.stream != nullptr) first.stream->GiveUpUnread(first.reader);
+}
+
+// A reader that came and went may be told of before the one that it replaced: only what is older
+// than the reader goes.
+void KeptStreams::OnFound(const std::string& name, uint64_t reader) {
+  MutexLock lock(mutex_);
+  DropUnreadLocked(name, reader);
+  ShowLocked();
+}
+
+void KeptStreams::DropUnreadLocked(const std::string& name, uint64_t before) {
+  std::erase_if(unread_, [&](const Unread& entry) {
+    return entry.stream->name() == name && entry.reader < before;
+  });
+}
+
+void KeptStreams::OnFinished(const std::string& name) {
+  MutexLock lock(mutex_);
+  if (!table_.contains(name)) return;
+  DropUnreadLocked(name, std::numeric_limits<uint64_t>::max());
+  finished_.push_back({name, clock_.NowUs()});
+  ShowLocked();
+}
+
+bool KeptStreams::TryGrow(size_t num_bytes) {
+  while (true) {
+    std::shared_ptr<ResumableStream> evicted;  // gives its memory back before the next turn
+    MutexLock lock(mutex_);
+    if (num_bytes_ + num_bytes <= limits_.max_bytes) {
+      num_bytes_ += num_bytes;
+      ShowLocked();
+      return true;
+    }
+    if (finished_.empty()) return false;
+    evicted = TakeLocked(finished_.front().name);
+    finished_.pop_front();
+    ShowLocked();
+    lock.Unlock();
+    CountEviction(EvictionReason::kRoom);
+  }
+}
+
+void KeptStreams::Shrink(size_t num_bytes) {
+  MutexLock lock(mutex_);
+  num_bytes_ -= num_bytes;
+  ShowLocked();
+}
+
+void KeptStreams::ShowLocked() {
+  num_kept_->Set(static_cast<double>(table_.size()));
+  num_unread_->Set(static_cast<double>(unread_.size()));
+  num_kept_bytes_->Set(static_cast<double>(num_bytes_));
+}
+
+void KeptStreams::Sweep() {
+  const int64_t now_us = clock_.NowUs();
+  std::vector<Unread> due;
+  std::vector<std::shared_ptr<ResumableStream>> old;  // destroyed after the lock is released
+  MutexLock lock(mutex_);
+  while (!unread_.empty() && unread_.front().since_us + limits_.unread_us <= now_us) {
+    due.push_back(std::move(unread_.front()));
+    unread_.pop_front();
+  }
+  while (!finished_.empty() && finished_.front().at_us + limits_.keep_us <= now_us) {
+    old.push_back(TakeLocked(finished_.front().name));
+    finished_.pop_front();
+  }
+  if (!due.empty() || !old.empty()) ShowLocked();
+  lock.Unlock();
+  for (size_t i = 0; i < old.size(); ++i) CountEviction(EvictionReason::kAge);
+  for (const Unread& entry : due) entry.stream->GiveUpUnread(entry.reader);
+}
+
+void KeptStreams::BeginDrain() {
+  MutexLock lock(mutex_);
+  is_draining_ = true;
+  const std::deque<Unread> unread = std::exchange(unread_, {});
+  ShowLocked();
+  lock.Unlock();
+  for (const Unread& entry : unread) entry.stream->GiveUpUnread(entry.reader);
+}
+
+void KeptStreams::Watch() {
+  thread_ = Thread("streams", [this] { Run(); });
+}
+
+void KeptStreams::Run() {
+  MutexLock lock(mutex_);
+  while (!is_stopped_) {
+    if (table_.empty()) {
+      changed_.Wait(mutex_);
+      continue;
+    }
+    changed_.WaitUntil(
+        mutex_, std::chrono::steady_clock::now() + std::chrono::milliseconds(kSweepIntervalMs));
+    lock.Unlock();
+    Sweep();
+    lock.Lock();
+  }
+}
+
+void KeptStreams::Stop() {
+  MutexLock lock(mutex_);
+  is_stopped_ = true;
+  lock.Unlock();
+  changed_.NotifyAll();
+  thread_.Join();
+}
+
+}  // namespace baton::api
