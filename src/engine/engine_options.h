@@ -31,10 +31,10 @@ struct EngineConfig {
   scheduler::SchedulerConfig scheduler;  // block_size is set from the arena's layout
   bool prefix_cache = true;              // keep full blocks and reuse them for equal beginnings
   SpeculateMode speculate = SpeculateMode::kOff;
-  uint32_t max_context = 1;         // tokens of a sequence
-  Incarnation incarnation;          // of this worker
-  std::string cluster_secret;       // keys the hash chains
-  std::vector<TokenId> eog_tokens;  // end a choice unless the request ignores them
+  uint32_t max_context = 1;                        // tokens of a sequence
+  Incarnation incarnation;                         // of this worker
+  std::string cluster_secret;                      // keys the hash chains
+  std::vector<TokenId> eog_tokens;                 // end a choice unless the request ignores them
   model::Pooling pooling = model::Pooling::kLast;  // of the model, for kEmbed
   kv::HandoffTimers handoff;
   uint64_t hash_bytes_per_turn = 16 << 20;  // of a hand-over, between two steps: about 2 ms

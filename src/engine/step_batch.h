@@ -19,8 +19,8 @@ class StepBatch {
  public:
   // At most `max_tokens` rows in `max_items` items, each of which may want one row of logits, and
   // `max_more_logits` more: of prompts that are logged, and of guesses. The pages of logits that
-  // are never written cost no memory. `samples`: the model may be asked to choose. `hidden_size`: of the
-  // model.
+  // are never written cost no memory. `samples`: the model may be asked to choose. `hidden_size`:
+  // of the model.
   struct Limits {
     uint32_t max_tokens = 0;
     uint32_t max_items = 0;
