@@ -6,8 +6,7 @@
 // so that every event is handled within about 100 ms.
 //
 // Where the model's steps overlap (README.md) a turn of decode rows begins the step after the one
-// that runs, then ends that one: its tokens are handled beside the next. Nothing is handled but by
-// a turn that has ended all it had begun: an event waits for one step more.
+// that runs, then ends that one. An event waits until a turn has ended all it had begun.
 //
 // On the path of a step there is no lock, no allocation in steady state and no formatting; the
 // inbox is read once a layer group, for grants.
@@ -64,8 +63,7 @@ class EngineCore : private TransferOwner, private model::LayerHook {
 
   // For tests; the turning thread.
   const kv::BlockPool& pool() const { return pool_; }
-  // For another user of the pool, as the scheduler allows: simulations take blocks away for a
-  // while.
+  // For another user of the pool, as the scheduler allows: simulations take blocks for a while.
   kv::BlockPool* mutable_pool() { return &pool_; }
   const scheduler::Scheduler& scheduler() const { return scheduler_; }
 
@@ -243,7 +241,6 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   std::vector<kv::BlockCopy> copies_;
   std::vector<model::SampledToken> first_tokens_;  // of the prompt being finished, by choice
   model::SampledToken sampled_;
-
   EngineSnapshot numbers_;  // counters, and what Publish fills in
   SnapshotCell<EngineSnapshot> snapshot_;
 };

@@ -10,21 +10,18 @@ import pytest
 from baton_server import BIN, Server, metrics_text, wait_until
 
 MODELS = ("smollm2:135m", "gemma3:270m")
-QUESTION = {
-    "messages": [{"role": "user", "content": "Name three colours."}],
-    "temperature": 0,
-    "max_tokens": 12,
-}
+# The file of the second model has no chat template.
+QUESTION = {"prompt": "Three colours are", "temperature": 0, "max_tokens": 12}
 
 
 def ask(server, model, **more):
-    return server.post("/v1/chat/completions", {**QUESTION, "model": model, **more})
+    return server.post("/v1/completions", {**QUESTION, "model": model, **more})
 
 
 def text_of(answer):
     status, _, body = answer
     assert status == 200, body
-    return body["choices"][0]["message"]["content"], body["model"], body["usage"]
+    return body["choices"][0]["text"], body["model"], body["usage"]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +46,7 @@ def test_each_answers_as_alone(server, alone):
 
 def test_names(server):
     for body in ({}, {"model": "default"}):
-        status, _, answer = server.post("/v1/chat/completions", {**QUESTION, **body})
+        status, _, answer = server.post("/v1/completions", {**QUESTION, **body})
         assert status == 400
         assert all(model in answer["error"]["message"] for model in MODELS), answer
     status, _, answer = ask(server, "no-such-model")
@@ -106,22 +103,26 @@ def test_chat_asks_one_of_them(server):
             timeout=60,
         )
 
-    assert chat("--model", MODELS[1]).returncode == 0
+    assert chat("--model", MODELS[0]).returncode == 0
     nameless = chat()
     assert nameless.returncode == 1
     assert all(model in nameless.stderr for model in MODELS), nameless.stderr
 
 
 def test_a_model_that_loses_its_workers(server, alone):
-    def decode_pids():
-        return [
-            p["pid"] for p in server.workers() if p["role"] == "decode" and p["model"] == MODELS[1]
-        ]
+    def decoders():
+        _, _, topology = server.get("/v1/topology")
+        workers = [p for p in topology["processes"] if p["role"] == "decode"]
+        return [p for p in workers if p["model"] == MODELS[1]]
 
     def is_refused():
-        # Each life that comes meanwhile is ended too.
-        for pid in decode_pids():
-            os.kill(pid, signal.SIGKILL)
+        # Each life that comes meanwhile is ended too; a request that it has would be resumed.
+        for process in decoders():
+            try:
+                os.kill(process["pid"], signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # supervision has not told of its end yet
+        wait_until(lambda: not decoders(), 10, "the router sees its end")
         status, headers, body = ask(server, MODELS[1], max_tokens=1)
         return status == 503 and (headers["Retry-After"], body["error"]["code"])
 
