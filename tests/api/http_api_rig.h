@@ -23,11 +23,12 @@ inline constexpr const char* kCompletionPath = "/v1/completions";
 
 class HttpApiTest : public testing::Test {
  protected:
-  explicit HttpApiTest(bool splits_reasoning = true)
+  explicit HttpApiTest(bool splits_reasoning = true, KeptStreams* streams = nullptr)
       : api_({.submitter = &submitter_,
               .workers = &workers_,
               .answers = &answers_,
               .splits_reasoning = splits_reasoning,
+              .streams = streams,
               .tool_metrics = &tool_metrics_},
              [](router::Topology* topology) {
                router::ProcessView row;
