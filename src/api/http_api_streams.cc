@@ -37,12 +37,13 @@ bool ReadSwitch(const HttpHeaders& headers, std::string_view field, bool* on, Re
   return false;
 }
 
-// False: `error`. "" = the client has no event yet.
+// False: `error`. "" = the client has no event yet, whether it sends the field or not.
 bool ReadLastEvent(const HttpHeaders& headers, std::string_view stream, std::string_view* id,
                    RequestError* error) {
   const std::vector<std::string_view> values = headers.FindAll(kLastEventField);
   if (values.empty()) return true;
-  *id = values.size() == 1 ? values.front() : "";
+  *id = values.size() == 1 ? values.front() : ".";
+  if (id->empty()) return true;
   if (IsEventId(*id) && StreamOfEventId(*id) == stream) return true;
   *error = FieldError(ErrorCode::kInvalidValue, kLastEventField,
                       "STREAM.CHOICE.TOKEN_INDEX, the id of an event of the stream in the path");

@@ -79,6 +79,8 @@ std::shared_ptr<ResumableStream> KeptStreams::TakeLocked(const std::string& name
 void KeptStreams::OnLost(std::shared_ptr<ResumableStream> stream, uint64_t reader) {
   Unread first{stream, reader};
   MutexLock lock(mutex_);
+  // It may have ended meanwhile, or lost its text: then nobody waits for it here.
+  if (!table_.contains(stream->name())) return;
   if (!is_draining_) {
     unread_.push_back({std::move(stream), reader, clock_.NowUs()});
     first = {};

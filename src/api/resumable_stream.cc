@@ -48,7 +48,7 @@ ResumableStream::Entry ResumableStream::Attach(std::shared_ptr<HttpResponder> re
   const std::shared_ptr<HttpResponder> before = std::move(reader_.responder);
   const uint64_t number = reader_.number + 1;
   headers.Set("Content-Type", content_type_);
-  reader_ = {reader, number, std::move(headers), false, *begin};
+  reader_ = {reader, number, std::move(headers), false, false, *begin};
   lock.Unlock();
   streams_->OnFound(name_, number);
   if (before != nullptr) before->Abort();
@@ -211,7 +211,7 @@ void ResumableStream::KeepAlive(std::string filler, int64_t silence_ms) {
   MutexLock lock(mutex_);
   filler_ = filler;
   silence_ms_ = silence_ms;
-  const std::shared_ptr<HttpResponder> reader = reader_.has_begun ? reader_.responder : nullptr;
+  const std::shared_ptr<HttpResponder> reader = reader_.is_open ? reader_.responder : nullptr;
   lock.Unlock();
   if (reader != nullptr) reader->KeepAlive(std::move(filler), silence_ms);
 }
@@ -289,11 +289,15 @@ void ResumableStream::Pump() {
     const std::shared_ptr<HttpResponder> reader = reader_.responder;
     if (!std::exchange(reader_.has_begun, true)) {
       const HttpHeaders headers = std::move(reader_.headers);
-      const std::string filler = filler_;
       const int status = status_;
-      const int64_t silence_ms = silence_ms_;
       lock.Unlock();
       reader->StartStream(status, headers);
+      lock.Lock();
+      if (reader_.responder != reader) continue;
+      reader_.is_open = true;
+      const std::string filler = filler_;
+      const int64_t silence_ms = silence_ms_;
+      lock.Unlock();
       if (!filler.empty()) reader->KeepAlive(filler, silence_ms);
       lock.Lock();
       continue;

@@ -104,7 +104,8 @@ class ResumableStream final : public http::HttpResponder,
     std::shared_ptr<http::HttpResponder> responder;  // null: there is none
     uint64_t number = 0;                             // of readers so far
     http::HttpHeaders headers;
-    bool has_begun = false;  // the headers are out
+    bool has_begun = false;  // Pump gives it the headers, or has
+    bool is_open = false;    // the headers are out
     uint64_t read = 0;       // its place in the stream, bytes
   };
 
