@@ -9,6 +9,7 @@ namespace baton::router {
 using kv::kDefaultTenant;
 
 uint32_t GenerateRequest::LeastTokens() const {
+  if (is_streamed) return 1;       // its client has what came before the deadline
   if (sampling.grammar) return 1;  // it may end an answer in spite of min_tokens
   const bool has_stops = stop.num_bytes() > 0 || !sampling.stop_token_ids.empty();
   if (sampling.ignore_eos && !has_stops) return sampling.max_tokens;

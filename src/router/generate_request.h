@@ -92,7 +92,8 @@ struct GenerateRequest {
   SpanIds trace;  // of the client's span that this is a part of; not valid = there is none
   std::shared_ptr<const IdempotencyKey> key;  // null: a request like most, which stands for itself
 
-  // The fewest tokens of each choice of its answer: all of max_tokens where nothing else ends it.
+  // The fewest tokens of each choice that are of use to its client: one of a stream; else all of
+  // max_tokens where nothing else ends the answer.
   uint32_t LeastTokens() const;
   bool is_shadow() const { return shadow_numerics_id.has_value(); }
   bool is_probe() const { return probe.has_value(); }

@@ -11,6 +11,7 @@ CHAT = {
     "messages": [{"role": "user", "content": "Count from one to twenty."}],
     "temperature": 0,
     "max_tokens": 40,
+    "ignore_eos": True,
     "stream": True,
 }
 

@@ -187,8 +187,12 @@ TEST_F(OverloadTest, WhatCannotMeetItsDeadlineIsNeverStarted) {
   request.timeout_us = 3 * kSecond;
   cluster_.Submit(request);
   EXPECT_FALSE(cluster_.sink->ended()) << "it may be faster than the steps before it";
-  request.sampling.ignore_eos = false;
   request.timeout_us = kSecond;
+  request.is_streamed = true;
+  cluster_.Submit(request);
+  EXPECT_FALSE(cluster_.sink->ended()) << "its client has what comes before the deadline";
+  request.is_streamed = false;
+  request.sampling.ignore_eos = false;
   cluster_.Submit(request);
   EXPECT_FALSE(cluster_.sink->ended()) << "it may be short";
 }
