@@ -628,7 +628,7 @@ void Scheduler::Finish(std::span<const ItemResult> results, int64_t elapsed_us, 
   BATON_CHECK(results.size() == plan_.items.size(), "{} results for {} items", results.size(),
               plan_.items.size());
   cost_.Measure(plan_.shape, elapsed_us);
-  if (plan_.shape.prefill_tokens == 0) {
+  if (plan_.shape.prefill_tokens == 0 && plan_.proposals.empty()) {  // guesses are no streams
     batch_limit_.Measure(plan_.shape.decode_rows, elapsed_us, now_us);
   }
   for (size_t i = 0; i < results.size(); ++i) FinishItem(plan_.items[i], results[i]);

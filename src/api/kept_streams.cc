@@ -35,6 +35,15 @@ KeptStreams::KeptStreams(MetricsRegistry* registry, const Clock& clock,
   }
 }
 
+// Streams give their memory back to this when they go.
+KeptStreams::~KeptStreams() {
+  Stop();
+  MutexLock lock(mutex_);
+  const Table table = std::exchange(table_, {});
+  const std::deque<Unread> unread = std::exchange(unread_, {});
+  lock.Unlock();
+}
+
 std::shared_ptr<ResumableStream> KeptStreams::Make(std::string tenant,
                                                    std::shared_ptr<HttpResponder> reader) {
   auto stream =
@@ -77,6 +86,7 @@ std::shared_ptr<ResumableStream> KeptStreams::TakeLocked(const std::string& name
 }
 
 void KeptStreams::OnLost(std::shared_ptr<ResumableStream> stream, uint64_t reader) {
+  const std::shared_ptr<ResumableStream> lost = stream;
   Unread first{stream, reader};
   MutexLock lock(mutex_);
   // It may have ended meanwhile, or lost its text: then nobody waits for it here.
@@ -92,6 +102,8 @@ void KeptStreams::OnLost(std::shared_ptr<ResumableStream> stream, uint64_t reade
   }
   lock.Unlock();
   if (first.stream != nullptr) first.stream->GiveUpUnread(first.reader);
+  // Its end, or its next reader, may have been told of before this.
+  if (!lost->IsUnread(reader)) OnFound(lost->name(), reader + 1);
 }
 
 // A reader that came and went may be told of before the one that it replaced: only what is older

@@ -65,7 +65,7 @@ class KeptStreams {
   // `registry` outlives this.
   explicit KeptStreams(obs::MetricsRegistry* registry, const Clock& clock = SystemClock(),
                        const KeptStreamsLimits& limits = {});
-  ~KeptStreams() { Stop(); }
+  ~KeptStreams();
   KeptStreams(const KeptStreams&) = delete;
   KeptStreams& operator=(const KeptStreams&) = delete;
 

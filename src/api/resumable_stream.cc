@@ -83,18 +83,20 @@ void ResumableStream::OnReaderClosed(uint64_t number, HttpClientGone how) {
   GiveUp(how);
 }
 
-void ResumableStream::GiveUpUnread(uint64_t reader) {
-  {
-    MutexLock lock(mutex_);
-    if (reader_.number != reader || reader_.responder != nullptr) return;
-  }
-  GiveUp(HttpClientGone::kLeft);
+bool ResumableStream::IsUnreadLocked(uint64_t reader) const {
+  return state_ == State::kRunning && reader_.number == reader && reader_.responder == nullptr;
 }
 
-// A reader that comes in between gets the end of a truncated answer.
-void ResumableStream::GiveUp(HttpClientGone how) {
+bool ResumableStream::IsUnread(uint64_t reader) const {
   MutexLock lock(mutex_);
-  if (HasEndedLocked()) return;
+  return IsUnreadLocked(reader);
+}
+
+void ResumableStream::GiveUpUnread(uint64_t reader) { GiveUp(HttpClientGone::kLeft, reader); }
+
+void ResumableStream::GiveUp(HttpClientGone how, std::optional<uint64_t> unread) {
+  MutexLock lock(mutex_);
+  if (HasEndedLocked() || (unread.has_value() && !IsUnreadLocked(*unread))) return;
   const bool was_running = state_ == State::kRunning;
   state_ = State::kGone;
   gone_ = how;

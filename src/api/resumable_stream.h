@@ -71,6 +71,8 @@ class ResumableStream final : public http::HttpResponder,
                std::string_view last_event_id);
   // Gives the answer up, unless another reader than `reader` has come since.
   void GiveUpUnread(uint64_t reader);
+  // It runs, and nobody has come since it lost `reader`.
+  bool IsUnread(uint64_t reader) const;
 
   // The sink's side.
   bool Respond(http::HttpResponse response) override;
@@ -113,7 +115,8 @@ class ResumableStream final : public http::HttpResponder,
   // Tells the stream when this reader's connection closes.
   void Watch(const std::shared_ptr<http::HttpResponder>& reader, uint64_t number);
   void OnReaderClosed(uint64_t number, http::HttpClientGone how);
-  void GiveUp(http::HttpClientGone how);
+  // `unread`: only if the stream IsUnread by this reader.
+  void GiveUp(http::HttpClientGone how, std::optional<uint64_t> unread = std::nullopt);
   // Gives the reader what it has not had. One thread at a time does it; others leave it to that
   // thread.
   void Pump();
@@ -127,6 +130,7 @@ class ResumableStream final : public http::HttpResponder,
   bool AppendLocked(std::string_view text) BATON_REQUIRES(mutex_);
   void DropReadLocked() BATON_REQUIRES(mutex_);
   std::optional<uint64_t> FindLocked(std::string_view last_event_id) const BATON_REQUIRES(mutex_);
+  bool IsUnreadLocked(uint64_t reader) const BATON_REQUIRES(mutex_);
   bool HasEndedLocked() const BATON_REQUIRES(mutex_) { return state_ > State::kRunning; }
 
   KeptStreams* const streams_;

@@ -34,8 +34,11 @@ std::shared_ptr<const ModelDirectory> KnownModels::Take(
     const std::vector<std::shared_ptr<const ModelInfo>>& served, int64_t now_us) {
   std::map<std::string, std::shared_ptr<const ModelInfo>> models;  // null: not served now
   for (const std::string& id : expected_) models[id] = nullptr;
+  for (const std::string& id : served_) Remember(id, now_us);  // it was served until now
+  served_.clear();
   for (const auto& model : served) {
     models[model->id] = model;
+    served_.push_back(model->id);
     Remember(model->id, now_us);
   }
   const bool is_only = models.size() == 1;  // of those that are offered

@@ -47,6 +47,7 @@ class KnownModels {
   const ServedNames names_;
   const std::set<std::string> expected_;
   std::map<std::string, int64_t> seen_;  // when each other model was last served, by id
+  std::vector<std::string> served_;      // ids, as of the last Take
   std::set<std::string> warned_;         // "MODEL NAME", at most kMaxKnownModels
   int64_t forget_us_ = INT64_MAX;
 };

@@ -149,7 +149,8 @@ bool Placer::RefusedAsTooLate(RouterRequest& request, const PlannedRoute& planne
   const RegisteredWorker& computes = prefill == nullptr ? decode : *prefill;
   AnswerTime time = {.token_us = decode.load.step_us, .num_tokens = request.spec.LeastTokens()};
   if (computes.load.prefill_tokens_per_s > 0) {
-    time.prompt_us = static_cast<int64_t>(route.predicted_s * 1e6);
+    constexpr double kLongestS = 1e6;  // a worker may tell any speed
+    time.prompt_us = static_cast<int64_t>(std::min(route.predicted_s, kLongestS) * 1e6);
   }
   const int64_t left_us = request.DeadlineUs() - now_us;
   if (!IsTooLateToStart(left_us, time)) return false;

@@ -42,7 +42,9 @@ void WaitingRequests::SetApart(RouterRequest& request, bool waits_aside, bool is
 std::optional<RequestError> WaitingRequests::WaitsInVain(const RouterRequest& request,
                                                          const RunningAnswers& running,
                                                          int64_t now_us) {
-  if (request.spec.is_own()) return std::nullopt;  // it never waits
+  // Its own requests never wait; a vector waits for another place than those that the queue's rate
+  // is of.
+  if (request.spec.is_own() || request.spec.embeds) return std::nullopt;
   const ModelQueue& queue = model_queues_.find(request.spec.model->id)->second;
   const size_t num_ahead = queue.num_waiting - 1;
   if (num_ahead == 0) return std::nullopt;  // there may be room now
@@ -99,11 +101,13 @@ RequestError WaitingRequests::NoRoomError(const RouterRequest& request, ErrorCod
 }
 
 void WaitingRequests::OnTaken(const RouterRequest& request, int64_t now_us) {
+  if (request.spec.embeds) return;
   const auto queue = model_queues_.find(request.spec.model->id);
   if (queue != model_queues_.end()) queue->second.rate.OnPlaced(now_us);
 }
 
 void WaitingRequests::OnServed(const RouterRequest& request, int64_t now_us) {
+  if (request.spec.embeds) return;
   retries_[request.spec.model->id].OnServed(now_us - request.placed_us, request.num_delivered);
 }
 

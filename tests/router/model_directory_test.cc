@@ -85,12 +85,21 @@ TEST(ModelDirectoryTest, AModelThatWasNotExpectedIsRememberedForAWhile) {
   KnownModels known({}, {});
   (void)known.Take({ModelOf("a"), ModelOf("b")}, 1000);
   auto directory = known.Take({ModelOf("a")}, 2000);
-  EXPECT_EQ(known.forget_us(), 1000 + KnownModels::kKeptUs);
+  EXPECT_EQ(known.forget_us(), 2000 + KnownModels::kKeptUs) << "it was served until then";
   EXPECT_EQ(Find(*directory, "b"), ModelFound::kNoWorkers);
   EXPECT_EQ(Find(*directory, ""), ModelFound::kServed) << "the only one that is offered";
   EXPECT_EQ(directory->NameList(), "'a'");
-  directory = known.Take({ModelOf("a")}, 1000 + KnownModels::kKeptUs);
+  directory = known.Take({ModelOf("a")}, 2000 + KnownModels::kKeptUs);
   EXPECT_EQ(Find(*directory, "b"), ModelFound::kUnknown);
+}
+
+TEST(ModelDirectoryTest, AModelThatWasServedForLongIsRememberedToo) {
+  KnownModels known({}, {});
+  (void)known.Take({ModelOf("a"), ModelOf("b")}, 0);
+  const int64_t later_us = 6 * KnownModels::kKeptUs;
+  const auto directory = known.Take({ModelOf("a")}, later_us);
+  EXPECT_EQ(Find(*directory, "b"), ModelFound::kNoWorkers);
+  EXPECT_EQ(known.forget_us(), later_us + KnownModels::kKeptUs);
 }
 
 TEST(ModelDirectoryTest, RememberedModelsAreLimited) {
