@@ -14,7 +14,7 @@ constexpr double kNewest = 1.0 / 32;
 constexpr double kMostHeldUp = 4;
 // Averages of fewer steps say nothing.
 constexpr uint32_t kFewestSteps = 4;
-// What was measured before says little of now: contexts, cores and neighbours change.
+// Older measurements say little: contexts, cores and neighbours change.
 constexpr int64_t kForgetUs = 60'000'000;
 // Sizes from this part of the limit to twice the limit tell its line; the largest of them must be
 // half as large again as the smallest.

@@ -79,7 +79,7 @@ class BatchLimit {
   // The best limit by that line.
   double BestOf(const Line& line) const;
   void Look(int64_t now_us);
-  // Of sizes near the limit nothing but one is known.
+  // Only one size near the limit was measured.
   void LookWithoutLine();
   void Set(double limit);
 

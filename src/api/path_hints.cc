@@ -59,7 +59,7 @@ std::string_view TailOf(std::string_view path) {
   return path.starts_with(kVersion) ? path.substr(kVersion.size()) : path;
 }
 
-// What a hint writes for the rest of the path.
+// A hint writes this for the rest of the path.
 std::string_view NameOf(const ApiPath& path) {
   if (path.route == ApiRoute::kStream) return "STREAM";
   return path.last.empty() ? "" : "NAME";

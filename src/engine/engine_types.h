@@ -69,7 +69,7 @@ struct TokenEvent {
       scheduler::FinishReason::kNone;  // set on the choice's last token
   bool has_logprob = false;
   float logprob = 0;
-  // Of the step that gave it; 0 = none did, or an earlier token has it.
+  // Guesses of the step that gave it; 0 = none, or an earlier token has them.
   uint32_t step_us = 0;
   uint32_t num_proposed = 0;  // guesses that the step verified, with its first token of the choice
   uint32_t step_row = 0;      // above 0: a guess was right that came before it in its step

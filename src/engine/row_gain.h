@@ -2,9 +2,7 @@
 // engine thread.
 //
 // 1. A step time is an average for each number of rows, of steps without prompts.
-// 2. Rows are worth it when (tokens + expected more) / time with them is above tokens / time
-// without
-//    them, by kMargin.
+// 2. More rows pay when they raise the tokens a second, as expected, by kMargin.
 // 3. Rows whose time nobody has measured are tried when the balance pays for it. The balance gets
 //    kAllowance of the time of every step, and what guesses won or lost, as measured. It is
 //    never above kMaxBalanceSteps steps. Nothing is guessed while it is negative. So guesses cost

@@ -26,7 +26,7 @@ namespace baton::engine {
 
 class RequestTable;
 
-// What `--speculate` says.
+// The values of `--speculate`.
 enum class SpeculateMode : uint8_t { kOff = 0, kNgram = 1, kAuto = 2 };
 std::string_view SpeculateModeName(SpeculateMode mode);
 
@@ -53,7 +53,7 @@ class Speculator final : public scheduler::Proposer {
   const SpeculateMode mode_;
   const RequestTable* const requests_;
   RowGain gain_;
-  // Of the step being planned.
+  // State of the step being planned.
   uint32_t num_rows_ = 0;
   double expected_tokens_ = 0;
   bool has_prompts_ = false;

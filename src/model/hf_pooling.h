@@ -10,7 +10,7 @@
 
 namespace baton::model {
 
-// What 1_Pooling/config.json of `folder` says; nothing without that file. kNone where it says
+// The pooling in 1_Pooling/config.json of `folder`; nothing without that file. kNone where it says
 // another way than mean, last token or first token, several at once, or where a dense layer
 // follows (2_Dense). A FolderErrorCode where the file is no JSON object, or a mode no bool.
 absl::StatusOr<std::optional<Pooling>> ReadHfPooling(const std::string& folder);

@@ -324,7 +324,7 @@ absl::StatusOr<double> ReadScale(const ArchitectureKeys& keys, std::string_view 
   const std::string key = keys.Key(name);
   BATON_ASSIGN_OR_RETURN(const double value, keys.file.DoubleOr(key, 0.0));
   if (value == 0.0) return fallback;
-  // What fp32 makes of the least number may be below it.
+  // The least number may become smaller in fp32.
   if (value >= 0.99 * kMinMultiplier && value <= kMaxMultiplier) return value;
   return InvalidArgument("key \"{}\" is {}, supported is [{}, {}]", key, value, kMinMultiplier,
                          kMaxMultiplier);

@@ -33,7 +33,7 @@ inline constexpr uint32_t kMinHeadDim = 8;
 inline constexpr uint32_t kMaxHeadDim = 256;  // of the kernels' buffers
 inline constexpr uint32_t kMaxExperts = 1024;
 inline constexpr uint32_t kMaxExpertsUsed = 64;
-// Of an embedding, attention, branches or logits. Published granite models have 1/128 to 16.
+// Range of each multiplier of granite. Published models have 1/128 to 16.
 inline constexpr double kMinMultiplier = 1e-4;
 inline constexpr double kMaxMultiplier = 1e4;
 // Tokens, and merges of their tokenizer.
@@ -66,7 +66,7 @@ struct ModelConfig {
   // Makes a text's vector. A model that says nothing is causal, so that its last token alone has
   // seen the whole text.
   Pooling pooling = Pooling::kLast;
-  // What the file multiplies every branch by before it is added (traits->multipliers). The stream
+  // The file's factor of every branch before it is added (traits->multipliers). The stream
   // is computed divided by it: x' = x / branch_scale, so that branches are added as they are.
   // embedding_scale and rms_epsilon above are those of x'. No norm of x' differs from that of x.
   float branch_scale = 1;

@@ -24,7 +24,7 @@ struct KnownModel {
   bool IsOffered() const { return served != nullptr || is_expected; }
 };
 
-// What a name of a model leads to.
+// The outcome of a look for a model's name.
 enum class ModelFound : uint8_t {
   kServed,
   kNoWorkers,  // the model is known and has no decode worker now, or no model is offered yet

@@ -47,7 +47,7 @@ uint64_t PrefixBytes(const MemoryFacts& facts) {
   return (in_journal + facts.num_routers * for_router) * sizeof(PrefixChange);
 }
 
-// What finds the guesses of each sequence that decodes.
+// Finds the guesses of each sequence that decodes.
 uint64_t GuessBytes(const MemoryFacts& facts) {
   if (!facts.has_guesses) return 0;
   return limits::kMaxRunning * NgramIndex::BytesFor(facts.max_context);

@@ -107,7 +107,7 @@ TEST(ProposalsTest, AStepLeavesRoomForAPromptAndForTheLastToken) {
   // 24 tokens, less a block of 4 and 3 rows.
   EXPECT_EQ(eager.asked, (std::vector<uint32_t>{16, 1}));
   scheduler.Finish(std::vector<ItemResult>(3, {.token = 9, .finished = true}), 10, 0);
-  // Of 4 tokens of output 3 are left: at most 2 guesses and the token after them.
+  // The output has 3 of its 4 tokens left: at most 2 guesses and the token after them.
   Scheduler other(Config(), &pool, nullptr, &eager);
   ASSERT_TRUE(other.AddWaiting(Spec(9, 4, 4), 0).ok());
   const BatchPlan& prompt = other.Plan(0);
