@@ -71,9 +71,10 @@ void KeptStreams::Add(std::shared_ptr<ResumableStream> stream) {
 void KeptStreams::Remove(const std::string& name) {
   std::shared_ptr<ResumableStream> removed;  // destroyed after the lock is released
   MutexLock lock(mutex_);
-  removed = TakeLocked(name);
   DropUnreadLocked(name, std::numeric_limits<uint64_t>::max());
-  std::erase_if(finished_, [&](const Finished& entry) { return entry.name == name; });
+  const auto finished = std::find_if(finished_.begin(), finished_.end(),
+                                     [&](const Finished& entry) { return entry.name == name; });
+  removed = finished == finished_.end() ? TakeLocked(name) : TakeFinishedLocked(finished);
   ShowLocked();
 }
 
@@ -92,12 +93,10 @@ void KeptStreams::OnLost(std::shared_ptr<ResumableStream> stream, uint64_t reade
   // It may have ended meanwhile, or lost its text: then nobody waits for it here.
   if (!table_.contains(stream->name())) return;
   if (!is_draining_) {
+    ++shares_[stream->tenant()].num_unread;
     unread_.push_back({std::move(stream), reader, clock_.NowUs()});
     first = {};
-    if (unread_.size() > limits_.max_unread) {
-      first = std::move(unread_.front());
-      unread_.pop_front();
-    }
+    if (unread_.size() > limits_.max_unread) first = TakeUnreadOfLargestLocked();
     ShowLocked();
   }
   lock.Unlock();
@@ -116,39 +115,89 @@ void KeptStreams::OnFound(const std::string& name, uint64_t reader) {
 
 void KeptStreams::DropUnreadLocked(const std::string& name, uint64_t before) {
   std::erase_if(unread_, [&](const Unread& entry) {
-    return entry.stream->name() == name && entry.reader < before;
+    const bool drops = entry.stream->name() == name && entry.reader < before;
+    if (drops) --shares_[entry.stream->tenant()].num_unread;
+    return drops;
+  });
+}
+
+KeptStreams::Unread KeptStreams::TakeUnreadLocked(std::deque<Unread>::iterator entry) {
+  Unread taken = std::move(*entry);
+  unread_.erase(entry);
+  --shares_[taken.stream->tenant()].num_unread;
+  return taken;
+}
+
+KeptStreams::Unread KeptStreams::TakeUnreadOfLargestLocked() {
+  auto largest = unread_.begin();
+  size_t most = 0;
+  for (auto entry = unread_.begin(); entry != unread_.end(); ++entry) {
+    const size_t num_unread = shares_[entry->stream->tenant()].num_unread;
+    if (num_unread > most) largest = entry;
+    most = std::max(most, num_unread);
+  }
+  return TakeUnreadLocked(largest);
+}
+
+std::shared_ptr<ResumableStream> KeptStreams::TakeFinishedLocked(
+    std::deque<Finished>::iterator entry) {
+  std::shared_ptr<ResumableStream> taken = TakeLocked(entry->name);
+  --entry->share->num_finished;
+  finished_.erase(entry);
+  return taken;
+}
+
+// A stream that somebody still reads would not give its memory back at once.
+std::shared_ptr<ResumableStream> KeptStreams::TakeFinishedOfLargestLocked() {
+  auto largest = finished_.end();
+  for (auto entry = finished_.begin(); entry != finished_.end(); ++entry) {
+    const bool holds_more =
+        largest == finished_.end() || entry->share->num_bytes > largest->share->num_bytes;
+    if (holds_more && table_.at(entry->name).use_count() == 1) largest = entry;
+  }
+  return largest == finished_.end() ? nullptr : TakeFinishedLocked(largest);
+}
+
+void KeptStreams::DropEmptySharesLocked() {
+  std::erase_if(shares_, [](const auto& entry) {
+    const Share& share = entry.second;
+    return share.num_bytes == 0 && share.num_unread == 0 && share.num_finished == 0;
   });
 }
 
 void KeptStreams::OnFinished(const std::string& name) {
   MutexLock lock(mutex_);
-  if (!table_.contains(name)) return;
+  const auto found = table_.find(name);
+  if (found == table_.end()) return;
   DropUnreadLocked(name, std::numeric_limits<uint64_t>::max());
-  finished_.push_back({name, clock_.NowUs()});
+  Share& share = shares_[found->second->tenant()];
+  ++share.num_finished;
+  finished_.push_back({name, clock_.NowUs(), &share});
   ShowLocked();
 }
 
-bool KeptStreams::TryGrow(size_t num_bytes) {
+bool KeptStreams::TryGrow(const std::string& tenant, size_t num_bytes) {
   while (true) {
     std::shared_ptr<ResumableStream> evicted;  // gives its memory back before the next turn
     MutexLock lock(mutex_);
     if (num_bytes_ + num_bytes <= limits_.max_bytes) {
       num_bytes_ += num_bytes;
+      shares_[tenant].num_bytes += num_bytes;
       ShowLocked();
       return true;
     }
-    if (finished_.empty()) return false;
-    evicted = TakeLocked(finished_.front().name);
-    finished_.pop_front();
+    evicted = TakeFinishedOfLargestLocked();
+    if (evicted == nullptr) return false;
     ShowLocked();
     lock.Unlock();
     CountEviction(EvictionReason::kRoom);
   }
 }
 
-void KeptStreams::Shrink(size_t num_bytes) {
+void KeptStreams::Shrink(const std::string& tenant, size_t num_bytes) {
   MutexLock lock(mutex_);
   num_bytes_ -= num_bytes;
+  shares_[tenant].num_bytes -= num_bytes;
   ShowLocked();
 }
 
@@ -164,13 +213,12 @@ void KeptStreams::Sweep() {
   std::vector<std::shared_ptr<ResumableStream>> old;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   while (!unread_.empty() && unread_.front().since_us + limits_.unread_us <= now_us) {
-    due.push_back(std::move(unread_.front()));
-    unread_.pop_front();
+    due.push_back(TakeUnreadLocked(unread_.begin()));
   }
   while (!finished_.empty() && finished_.front().at_us + limits_.keep_us <= now_us) {
-    old.push_back(TakeLocked(finished_.front().name));
-    finished_.pop_front();
+    old.push_back(TakeFinishedLocked(finished_.begin()));
   }
+  DropEmptySharesLocked();
   if (!due.empty() || !old.empty()) ShowLocked();
   lock.Unlock();
   for (size_t i = 0; i < old.size(); ++i) CountEviction(EvictionReason::kAge);
@@ -181,6 +229,7 @@ void KeptStreams::BeginDrain() {
   MutexLock lock(mutex_);
   is_draining_ = true;
   const std::deque<Unread> unread = std::exchange(unread_, {});
+  for (const Unread& entry : unread) --shares_[entry.stream->tenant()].num_unread;
   ShowLocked();
   lock.Unlock();
   for (const Unread& entry : unread) entry.stream->GiveUpUnread(entry.reader);

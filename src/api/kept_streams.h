@@ -6,10 +6,11 @@
 // Invariants
 //  1. A name is 32 hexadecimal digits of 128 random bits. Whoever has it and is of the stream's
 //     tenant may read the stream.
-//  2. The text of all kept streams is at most max_bytes. The streams that finished first make room.
-//     Where none has finished, the stream that grows is not kept any more.
+//  2. The text of all kept streams is at most max_bytes. Finished streams that nobody reads make
+//     room: those of the tenant that keeps most, the oldest first. Where there is none, the stream
+//     that grows is not kept any more.
 //  3. A running stream without a reader goes on for unread_us. At most max_unread do so: one more
-//     ends the first of them.
+//     ends the oldest of the tenant that has most of them.
 //  4. A finished stream is kept for keep_us.
 //  5. No stream is called with the mutex held.
 #ifndef BATON_API_KEPT_STREAMS_H_
@@ -97,9 +98,16 @@ class KeptStreams {
     uint64_t reader = 0;  // the one that it has lost
     int64_t since_us = 0;
   };
+  // What the streams of one tenant hold.
+  struct Share {
+    size_t num_bytes = 0;
+    size_t num_unread = 0;
+    size_t num_finished = 0;
+  };
   struct Finished {
     std::string name;
     int64_t at_us = 0;
+    Share* share = nullptr;  // in shares_
   };
   using Table = std::unordered_map<std::string, std::shared_ptr<ResumableStream>>;
 
@@ -109,14 +117,21 @@ class KeptStreams {
   void OnLost(std::shared_ptr<ResumableStream> stream, uint64_t reader);
   void OnFound(const std::string& name, uint64_t reader);
   void OnFinished(const std::string& name);
-  // Takes room for `num_bytes` of text; false: there is none.
-  bool TryGrow(size_t num_bytes);
-  void Shrink(size_t num_bytes);
+  // Takes room for `num_bytes` of a tenant's text; false: there is none.
+  bool TryGrow(const std::string& tenant, size_t num_bytes);
+  void Shrink(const std::string& tenant, size_t num_bytes);
   void CountEviction(EvictionReason reason) { num_evicted_[static_cast<size_t>(reason)]->Add(); }
 
   void Run();
   std::shared_ptr<ResumableStream> TakeLocked(const std::string& name) BATON_REQUIRES(mutex_);
   void DropUnreadLocked(const std::string& name, uint64_t before) BATON_REQUIRES(mutex_);
+  Unread TakeUnreadLocked(std::deque<Unread>::iterator entry) BATON_REQUIRES(mutex_);
+  Unread TakeUnreadOfLargestLocked() BATON_REQUIRES(mutex_);
+  std::shared_ptr<ResumableStream> TakeFinishedLocked(std::deque<Finished>::iterator entry)
+      BATON_REQUIRES(mutex_);
+  // Null: no finished stream can go.
+  std::shared_ptr<ResumableStream> TakeFinishedOfLargestLocked() BATON_REQUIRES(mutex_);
+  void DropEmptySharesLocked() BATON_REQUIRES(mutex_);
   void ShowLocked() BATON_REQUIRES(mutex_);
 
   const Clock& clock_;
@@ -133,6 +148,7 @@ class KeptStreams {
   Table table_ BATON_GUARDED_BY(mutex_);
   std::deque<Unread> unread_ BATON_GUARDED_BY(mutex_);      // longest without a reader first
   std::deque<Finished> finished_ BATON_GUARDED_BY(mutex_);  // oldest first; each is in table_
+  std::unordered_map<std::string, Share> shares_ BATON_GUARDED_BY(mutex_);  // by tenant
   size_t num_bytes_ BATON_GUARDED_BY(mutex_) = 0;
   bool is_draining_ BATON_GUARDED_BY(mutex_) = false;
   bool is_stopped_ BATON_GUARDED_BY(mutex_) = false;

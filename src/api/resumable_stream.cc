@@ -14,7 +14,7 @@ using http::HttpResponse;
 using http::HttpRoom;
 
 ResumableStream::~ResumableStream() {
-  if (counted_bytes_ > 0) streams_->Shrink(counted_bytes_);
+  if (counted_bytes_ > 0) streams_->Shrink(tenant_, counted_bytes_);
 }
 
 std::string ResumableStream::content_type() const {
@@ -41,9 +41,15 @@ ResumableStream::Entry ResumableStream::Attach(std::shared_ptr<HttpResponder> re
                                                HttpHeaders headers,
                                                std::string_view last_event_id) {
   MutexLock lock(mutex_);
-  if (state_ == State::kWaiting || state_ == State::kGone || !is_kept_) return Entry::kGone;
-  const std::optional<uint64_t> begin = FindLocked(last_event_id);
+  if (!CanBeReadLocked()) return Entry::kGone;
+  // The sink's thread needs the lock for each event. It appends to a piece without moving its text,
+  // so this thread searches what stands now without the lock.
+  const std::vector<PieceText> texts = TextsLocked();
+  lock.Unlock();
+  const std::optional<uint64_t> begin = Find(texts, last_event_id);
   if (!begin.has_value()) return Entry::kNoSuchEvent;
+  lock.Lock();
+  if (!CanBeReadLocked()) return Entry::kGone;
   if (HasEndedLocked() && *begin == end_) return Entry::kNothingLeft;
   const std::shared_ptr<HttpResponder> before = std::move(reader_.responder);
   const uint64_t number = reader_.number + 1;
@@ -57,15 +63,23 @@ ResumableStream::Entry ResumableStream::Attach(std::shared_ptr<HttpResponder> re
   return Entry::kTaken;
 }
 
-std::optional<uint64_t> ResumableStream::FindLocked(std::string_view last_event_id) const {
+std::vector<ResumableStream::PieceText> ResumableStream::TextsLocked() const {
+  std::vector<PieceText> texts;
+  texts.reserve(pieces_.size());
+  for (const std::shared_ptr<Piece>& piece : pieces_) texts.push_back({piece, piece->text});
+  return texts;
+}
+
+std::optional<uint64_t> ResumableStream::Find(std::span<const PieceText> texts,
+                                              std::string_view last_event_id) {
   if (last_event_id.empty()) return 0;
   // JSON has no line break within itself: a line of this form is the id of an event.
   const std::string line = "id: " + std::string(last_event_id) + "\n";
-  for (const Piece& piece : pieces_) {
-    const std::string& text = piece.text;
+  for (const PieceText& part : texts) {
+    const std::string_view text = part.text;
     size_t at = text.find(line);
-    while (at != std::string::npos && at > 0 && text[at - 1] != '\n') at = text.find(line, at + 1);
-    if (at != std::string::npos) return piece.begin + text.find("\n\n", at) + 2;
+    while (at != text.npos && at > 0 && text[at - 1] != '\n') at = text.find(line, at + 1);
+    if (at != text.npos) return part.piece->begin + text.find("\n\n", at) + 2;
   }
   return std::nullopt;
 }
@@ -105,7 +119,7 @@ void ResumableStream::GiveUp(HttpClientGone how, std::optional<uint64_t> unread)
   const std::shared_ptr<HttpResponder> reader = std::move(reader_.responder);
   auto on_closed = std::exchange(on_closed_, nullptr);
   lock.Unlock();
-  streams_->Shrink(num_bytes);
+  streams_->Shrink(tenant_, num_bytes);
   streams_->Remove(name_);
   if (was_running) streams_->num_given_up_->Add();
   if (reader != nullptr) reader->Abort();
@@ -125,7 +139,7 @@ bool ResumableStream::Respond(HttpResponse response) {
 bool ResumableStream::StartStream(int status, const HttpHeaders& headers) {
   // First: a stream that is given up meanwhile takes itself out of the table.
   streams_->Add(shared_from_this());
-  const bool has_room = streams_->TryGrow(KeptStreams::kStreamOverhead);
+  const bool has_room = streams_->TryGrow(tenant_, KeptStreams::kStreamOverhead);
   MutexLock lock(mutex_);
   if (has_room) counted_bytes_ += KeptStreams::kStreamOverhead;
   const bool is_waiting = state_ == State::kWaiting;
@@ -162,7 +176,7 @@ bool ResumableStream::Keep(std::string_view text) {
   const bool was_kept = is_kept_;
   const bool fits = counted_bytes_ + num_bytes <= streams_->limits().max_stream_bytes;
   lock.Unlock();
-  const bool has_room = was_kept && fits && streams_->TryGrow(num_bytes);
+  const bool has_room = was_kept && fits && streams_->TryGrow(tenant_, num_bytes);
   if (was_kept && !has_room) {
     streams_->CountEviction(fits ? EvictionReason::kRoom : EvictionReason::kSize);
     LoseText();
@@ -170,20 +184,21 @@ bool ResumableStream::Keep(std::string_view text) {
   lock.Lock();
   const bool is_running = state_ == State::kRunning;
   if (is_running) {
-    Piece piece{end_, {}};
-    piece.text.reserve(num_bytes);
+    auto piece = std::make_shared<Piece>();
+    piece->begin = end_;
+    piece->text.reserve(num_bytes);
     pieces_.push_back(std::move(piece));
     AppendLocked(text);
     if (has_room) counted_bytes_ += num_bytes;
   }
   lock.Unlock();
-  if (has_room && !is_running) streams_->Shrink(num_bytes);
+  if (has_room && !is_running) streams_->Shrink(tenant_, num_bytes);
   return is_running;
 }
 
 bool ResumableStream::AppendLocked(std::string_view text) {
   if (pieces_.empty()) return false;
-  std::string& last = pieces_.back().text;
+  std::string& last = pieces_.back()->text;
   if (last.size() + text.size() > last.capacity()) return false;
   last.append(text);
   end_ += text.size();
@@ -198,13 +213,14 @@ void ResumableStream::LoseText() {
   const size_t num_bytes = std::exchange(counted_bytes_, 0);
   const bool has_reader = reader_.responder != nullptr;
   lock.Unlock();
-  streams_->Shrink(num_bytes);
+  streams_->Shrink(tenant_, num_bytes);
   streams_->Remove(name_);
   if (!has_reader) GiveUp(HttpClientGone::kLeft);
 }
 
 void ResumableStream::DropReadLocked() {
-  while (!pieces_.empty() && pieces_.front().begin + pieces_.front().text.size() <= reader_.read) {
+  while (!pieces_.empty() &&
+         pieces_.front()->begin + pieces_.front()->text.size() <= reader_.read) {
     pieces_.pop_front();
   }
 }
@@ -238,7 +254,7 @@ void ResumableStream::Abort() {
   const size_t num_bytes = std::exchange(counted_bytes_, 0);
   const std::shared_ptr<HttpResponder> reader = std::move(reader_.responder);
   lock.Unlock();
-  streams_->Shrink(num_bytes);
+  streams_->Shrink(tenant_, num_bytes);
   streams_->Remove(name_);
   if (reader != nullptr) reader->Abort();
 }
@@ -274,9 +290,9 @@ std::string ResumableStream::TakeUnreadLocked() {
   if (!is_kept_) DropReadLocked();
   const auto after =
       std::upper_bound(pieces_.begin(), pieces_.end(), reader_.read,
-                       [](uint64_t at, const Piece& piece) { return at < piece.begin; });
+                       [](uint64_t at, const auto& piece) { return at < piece->begin; });
   if (after == pieces_.begin() || reader_.read == end_) return {};
-  const Piece& piece = *std::prev(after);
+  const Piece& piece = **std::prev(after);
   std::string text = piece.text.substr(reader_.read - piece.begin);
   reader_.read += text.size();
   return text;

@@ -25,8 +25,10 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 
@@ -99,7 +101,12 @@ class ResumableStream final : public http::HttpResponder,
   // A part of the text; whole events.
   struct Piece {
     uint64_t begin = 0;  // its place in the stream, bytes
-    std::string text;    // never longer than its first capacity
+    std::string text;    // grows at its end alone, within its first capacity: bytes never move
+  };
+  // A piece and what it held at some moment; read without the lock.
+  struct PieceText {
+    std::shared_ptr<const Piece> piece;
+    std::string_view text;
   };
   // The connection that reads.
   struct Reader {
@@ -129,7 +136,13 @@ class ResumableStream final : public http::HttpResponder,
   std::string TakeUnreadLocked() BATON_REQUIRES(mutex_);
   bool AppendLocked(std::string_view text) BATON_REQUIRES(mutex_);
   void DropReadLocked() BATON_REQUIRES(mutex_);
-  std::optional<uint64_t> FindLocked(std::string_view last_event_id) const BATON_REQUIRES(mutex_);
+  std::vector<PieceText> TextsLocked() const BATON_REQUIRES(mutex_);
+  // The place after the event with this id; 0 for "", nullopt where no event has it.
+  static std::optional<uint64_t> Find(std::span<const PieceText> texts,
+                                      std::string_view last_event_id);
+  bool CanBeReadLocked() const BATON_REQUIRES(mutex_) {
+    return state_ != State::kWaiting && state_ != State::kGone && is_kept_;
+  }
   bool IsUnreadLocked(uint64_t reader) const BATON_REQUIRES(mutex_);
   bool HasEndedLocked() const BATON_REQUIRES(mutex_) { return state_ > State::kRunning; }
 
@@ -143,7 +156,7 @@ class ResumableStream final : public http::HttpResponder,
   std::string content_type_ BATON_GUARDED_BY(mutex_);
   std::string filler_ BATON_GUARDED_BY(mutex_);  // "" = none
   int64_t silence_ms_ BATON_GUARDED_BY(mutex_) = 0;
-  std::deque<Piece> pieces_ BATON_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Piece>> pieces_ BATON_GUARDED_BY(mutex_);
   uint64_t end_ BATON_GUARDED_BY(mutex_) = 0;          // bytes written so far
   size_t counted_bytes_ BATON_GUARDED_BY(mutex_) = 0;  // by streams_
   bool is_kept_ BATON_GUARDED_BY(mutex_) = true;       // the pieces are the whole stream so far

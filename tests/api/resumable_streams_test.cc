@@ -189,8 +189,9 @@ TEST_F(ResumableApiTest, AnAnswerGoesOnWithoutItsClientAndIsGivenUpInTheEnd) {
 class KeptStreamsTest : public testing::Test {
  protected:
   std::shared_ptr<ResumableStream> Start(KeptStreams* streams,
-                                         const std::shared_ptr<FakeResponder>& reader) {
-    auto stream = streams->Make("", reader);
+                                         const std::shared_ptr<FakeResponder>& reader,
+                                         const std::string& tenant = "") {
+    auto stream = streams->Make(tenant, reader);
     EXPECT_TRUE(stream->StartStream(200, {{"Content-Type", "text/event-stream"}}));
     return stream;
   }
@@ -258,6 +259,53 @@ TEST_F(KeptStreamsTest, TheFirstToFinishMakesRoom) {
   EXPECT_EQ(streams.Find(names[1]), nullptr);
   EXPECT_NE(streams.Find(names[3]), nullptr);
   EXPECT_NE(streams.Find(names[4]), nullptr);
+}
+
+TEST_F(KeptStreamsTest, TheTenantThatKeepsMostMakesRoom) {
+  const KeptStreamsLimits limits = {.max_bytes = 140'000, .max_stream_bytes = 60'000};
+  KeptStreams streams(&registry_, clock_, limits);
+  std::vector<std::string> names;
+  for (const char* tenant : {"small", "large", "large", "large", "large", "small", "small"}) {
+    const auto stream = Start(&streams, std::make_shared<FakeResponder>(), tenant);
+    ASSERT_TRUE(stream->Write(Event(*stream, 0, 30'000)));
+    ASSERT_TRUE(stream->Finish());
+    names.push_back(stream->name());
+  }
+  std::vector<bool> is_kept;
+  for (const std::string& name : names) is_kept.push_back(streams.Find(name) != nullptr);
+  EXPECT_THAT(is_kept, testing::ElementsAre(false, false, false, true, true, true, true))
+      << "the last one makes its own tenant the largest";
+}
+
+TEST_F(KeptStreamsTest, AStreamThatIsReadMakesNoRoom) {
+  const KeptStreamsLimits limits = {.max_bytes = 70'000, .max_stream_bytes = 60'000};
+  KeptStreams streams(&registry_, clock_, limits);
+  const auto slow = Start(&streams, std::make_shared<FakeResponder>());
+  ASSERT_TRUE(slow->Write(Event(*slow, 0, 30'000)));
+  ASSERT_TRUE(slow->Finish());  // `slow` stands for the connection that still sends it
+  const auto idle = Start(&streams, std::make_shared<FakeResponder>())->name();
+  ASSERT_TRUE(streams.Find(idle)->Finish());
+  const auto stream = Start(&streams, std::make_shared<FakeResponder>());
+  ASSERT_TRUE(stream->Write(Event(*stream, 0, 40'000)));
+  EXPECT_EQ(streams.Find(idle), nullptr);
+  EXPECT_EQ(streams.Find(stream->name()), nullptr) << "it found no room";
+  EXPECT_NE(streams.Find(slow->name()), nullptr) << "its memory would not have come back";
+}
+
+TEST_F(KeptStreamsTest, TheTenantWithMostUnreadStreamsEndsOne) {
+  const KeptStreamsLimits limits = {.max_unread = 3};
+  KeptStreams streams(&registry_, clock_, limits);
+  std::vector<bool> gone(5, false);
+  std::vector<std::shared_ptr<ResumableStream>> all;
+  const std::vector<std::string> tenants = {"small", "large", "large", "large", "small"};
+  for (size_t i = 0; i < gone.size(); ++i) {
+    const auto reader = std::make_shared<FakeResponder>();
+    all.push_back(Start(&streams, reader, tenants[i]));
+    all.back()->OnClosed([&gone, i](HttpClientGone /*how*/) { gone[i] = true; });
+    reader->Close();
+  }
+  EXPECT_THAT(gone, testing::ElementsAre(true, true, false, false, false))
+      << "of equals the oldest";
 }
 
 TEST_F(KeptStreamsTest, AStreamThatGrowsTooLongIsItsReadersAlone) {
