@@ -52,6 +52,17 @@ void NgramIndex::Shift(std::span<const TokenId> tokens) {
   for (uint32_t end = first_end_; end < next_end_; ++end) Insert(tokens, end);
 }
 
+void NgramIndex::SkipTo(uint32_t size) {
+  if (size <= first_end_) return;
+  const uint32_t step = window_ - window_ / 2;  // first_end_ moves by so many in a Shift
+  const uint32_t num_new = size - first_end_;   // ends that would be kept without a Shift
+  if (num_new <= window_ + step) return;
+  const uint32_t num_shifts = (num_new - window_ - 1) / step + 1;
+  std::fill(slots_.begin(), slots_.end(), 0u);
+  first_end_ += num_shifts * step;
+  next_end_ = first_end_;
+}
+
 uint32_t NgramIndex::Find(std::span<const TokenId> tokens) {
   const auto size = static_cast<uint32_t>(tokens.size());
   uint32_t best = 0;
@@ -73,6 +84,7 @@ uint32_t NgramIndex::Find(std::span<const TokenId> tokens) {
 void NgramIndex::Guess(std::span<const TokenId> tokens, uint32_t max_tokens,
                        std::vector<TokenId>* out) {
   const auto size = static_cast<uint32_t>(tokens.size());
+  SkipTo(size);
   // The text's own end is not an earlier place: it is inserted once the text goes on.
   for (; next_end_ < size; ++next_end_) {
     if (next_end_ - first_end_ == window_) Shift(tokens);

@@ -34,7 +34,7 @@ class NgramIndex {
 
   // Appends at most `max_tokens` guesses of what follows `tokens`, which begin with the tokens of
   // the call before. A guess that reaches the end of the text goes on with itself. About 20 ns for
-  // each token since the call before.
+  // each token since the call before, of which the last `window` alone are read.
   void Guess(std::span<const TokenId> tokens, uint32_t max_tokens, std::vector<TokenId>* out);
 
  private:
@@ -44,6 +44,8 @@ class NgramIndex {
   void Insert(std::span<const TokenId> tokens, uint32_t end);
   // Forgets all but the last half of the window.
   void Shift(std::span<const TokenId> tokens);
+  // Leaves out what the Shifts up to `size` would forget again.
+  void SkipTo(uint32_t size);
   // The end of the best earlier place; 0 = there is none.
   uint32_t Find(std::span<const TokenId> tokens);
 

@@ -66,6 +66,29 @@ TEST(NgramIndexTest, GuessesAreThoseOfASearchThroughTheWholeText) {
   }
 }
 
+// A prompt comes whole, an answer token by token: what is left out of the one would be forgotten
+// of the other.
+TEST(NgramIndexTest, GuessesDoNotDependOnHowManyTokensCameAtOnce) {
+  for (const uint64_t seed : TestSeeds(100)) {
+    SCOPED_TRACE(seed);
+    TestRandom random(seed);
+    const uint32_t window = random.Between(4, 40);
+    const uint32_t num_kinds = random.Between(1, 6);
+    NgramIndex by_one(window);
+    NgramIndex by_many(window);
+    std::vector<TokenId> text;
+    while (text.size() < 400) {
+      const uint32_t num_more = random.OneIn(3) ? random.Between(1, 200) : random.Between(1, 4);
+      std::vector<TokenId> guess;
+      for (uint32_t i = 0; i < num_more; ++i) {
+        text.push_back(static_cast<TokenId>(random.Below(num_kinds)));
+        guess = Guess(&by_one, text, kMaxProposals);
+      }
+      ASSERT_EQ(Guess(&by_many, text, kMaxProposals), guess) << text.size() << " tokens";
+    }
+  }
+}
+
 TEST(NgramIndexTest, TheLongestMatchWinsThenTheLatest) {
   NgramIndex index(64);
   //                    |1 2 3 -> 7        |9 2 3 -> 8       |5 2 3 -> 6  |1 2 3
