@@ -83,19 +83,20 @@ target_include_directories(baton_dep_boost SYSTEM INTERFACE "${BATON_BOOST_INCLU
 target_compile_definitions(baton_dep_boost INTERFACE BOOST_ERROR_CODE_HEADER_ONLY=1)
 target_link_libraries(baton_dep_boost INTERFACE Threads::Threads)
 
+find_path(BATON_ZLIB_INCLUDE zlib.h REQUIRED)
+baton_import_static(baton_dep_z z)
+
 add_library(baton_dep_openssl INTERFACE)
-# From OpenSSL 3.2 on, its archive may compress with zstd; Debian 13's does.
+# From OpenSSL 3.2 on, its archive may compress with zlib and zstd; Debian 13's does.
 set(BATON_CRYPTO_NEEDS "")
 if(OPENSSL_VERSION VERSION_GREATER_EQUAL 3.2)
   baton_import_static(baton_dep_zstd zstd)
-  set(BATON_CRYPTO_NEEDS baton_dep_zstd)
+  set(BATON_CRYPTO_NEEDS baton_dep_z baton_dep_zstd)
 endif()
 baton_import_static(baton_dep_crypto crypto ${BATON_CRYPTO_NEEDS} Threads::Threads dl)
 baton_import_static(baton_dep_ssl ssl baton_dep_crypto)
 target_link_libraries(baton_dep_openssl INTERFACE baton_dep_ssl)
 
-find_path(BATON_ZLIB_INCLUDE zlib.h REQUIRED)
-baton_import_static(baton_dep_z z)
 baton_import_static(baton_dep_cares cares)
 baton_import_static(baton_dep_re2 re2 Threads::Threads)
 baton_import_static(baton_dep_upb upb)
