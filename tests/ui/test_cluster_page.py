@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from baton_server import wait_until
 from cut_proxy import CutProxy
 from fixed_data import HELLO, SCENE, WORKERS, chunk, cluster, event, fix_answer, fix_events
 from fixed_data import fix_models, handoff
@@ -71,12 +72,18 @@ def test_a_stream_that_is_cut_is_taken_up_again(new_page, url):
         proxy.close()
 
 
+def busy_decode_worker(server):
+    """The row of /v1/topology, which workers tell a few times a second."""
+    workers = server.get("/v1/topology")[2]["processes"]
+    return next((p for p in workers if p["role"] == "decode" and p["running"]), None)
+
+
 def test_a_killed_worker_is_noticed_and_the_stream_goes_on(page, server):
     if server is None:
         pytest.skip("BATON_UI_URL: its processes are not ours to kill")
     ask(page, "Tell a long story.", tokens=300)
     page.wait_for_selector(".turn.assistant p")
-    busy = next(p for p in server.topology() if p["role"] == "decode" and p["running"])
+    busy = wait_until(lambda: busy_decode_worker(server), 30, "a decode worker says that it runs it")
     os.kill(busy["pid"], signal.SIGKILL)
     name = busy["worker_id"]
     page.wait_for_selector(f"#notices li:has-text('{name}')")
