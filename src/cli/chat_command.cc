@@ -14,19 +14,25 @@
 #include <iostream>
 #include <utility>
 
+#include "nlohmann/json.hpp"
+
 #include "src/base/clock.h"
+#include "src/base/limits.h"
 #include "src/base/mutex.h"
 #include "src/base/print.h"
+#include "src/base/quoted_text.h"
+#include "src/base/regular_file.h"
 #include "src/base/thread.h"
 #include "src/base/unique_fd.h"
-#include "src/cli/chat_line.h"
 #include "src/cli/chat_session.h"
 #include "src/cli/child_process.h"
 #include "src/cli/commands.h"
+#include "src/cli/conversation.h"
 #include "src/cli/flags.h"
 #include "src/cli/foreign_flags.h"
 #include "src/cli/line_editor.h"
 #include "src/cli/model_store.h"
+#include "src/cli/piped_text.h"
 #include "src/cli/run_folders.h"
 #include "src/cli/worker_flags.h"
 
@@ -45,18 +51,39 @@ struct ChatFlags {
   std::string temperature = "0";
   int64_t max_tokens = 0;
   int64_t seed = -1;
+  bool json = false;
+  std::string json_schema;
   std::string api_key_env;  // of `chat` alone
   std::string model;        // of `chat` alone; "" = the only one
 };
 
 void DeclareChat(FlagSet& flags, ChatFlags& f) {
-  flags.Add("--prompt", f.prompt, "answer this once and exit; without it, read questions");
+  flags.Add("--prompt", f.prompt,
+            "answer this, with what a file or pipe at standard input holds after it, once and "
+            "exit; without it, read questions");
   flags.Add("--system", f.system, "system message");
   flags.Add("--temperature", f.temperature,
             fmt::format("0 = always the likeliest token; at most {}", ChatMaxTemperature()));
   flags.Add("--max-tokens", f.max_tokens, {kChatMaxTokens.low, kChatMaxTokens.high},
             "longest answer; 0 = up to the context");
   flags.Add("--seed", f.seed, {kChatSeed.low, kChatSeed.high}, "random seed; -1 = drawn");
+  flags.Add("--json", f.json, "print each answer as one line of JSON, with usage and times");
+  flags.Add("--json-schema", f.json_schema,
+            "JSON schema that answers follow: {...}, or a file that holds it");
+}
+
+// `text`: the schema itself or a file. Whether it can be followed is the server's to say.
+StatusOr<std::string> ReadSchema(const std::string& text) {
+  std::string schema = text;
+  if (!text.starts_with('{')) {
+    StatusOr<std::string> file = ReadInput(text, limits::kMaxGrammarBytes);
+    if (!file.ok()) return WithPrefix(file.status(), QuotedForMessage(text));
+    schema = *std::move(file);
+  }
+  if (!nlohmann::json::parse(schema, nullptr, /*allow_exceptions=*/false).is_object()) {
+    return InvalidArgument("{} is no JSON object", QuotedForMessage(text));
+  }
+  return schema;
 }
 
 StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
@@ -73,6 +100,11 @@ StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
     if (key == nullptr) return InvalidArgument("--api-key-env {} is not set", f.api_key_env);
     options.api_key = key;
   }
+  if (flags.Given("--json-schema")) {
+    StatusOr<std::string> schema = ReadSchema(f.json_schema);
+    if (!schema.ok()) return WithPrefix(schema.status(), "--json-schema");
+    options.json_schema = *std::move(schema);
+  }
   options.model = f.model;
   options.system = f.system;
   options.max_tokens = f.max_tokens;
@@ -81,52 +113,6 @@ StatusOr<ChatOptions> BuildOptions(const FlagSet& flags, const ChatFlags& f,
   if (!temperature.ok()) return WithPrefix(temperature.status(), "--temperature");
   options.temperature = *temperature;
   return options;
-}
-
-// Prints one answer as it comes: thoughts dim and with an empty line after them, the answer plain.
-// Where nobody looks, in a pipe, the answer is all.
-class AnswerPrinter {
- public:
-  void OnThought(std::string_view text) {
-    if (!terminal_) return;
-    if (!thinking_) Print("\x1b[2m");
-    thinking_ = true;
-    Write(text);
-  }
-  void OnText(std::string_view text) {
-    EndThoughts();
-    Write(text);
-  }
-  void EndThoughts() {
-    if (thinking_) Print("\x1b[0m\n\n");
-    thinking_ = false;
-  }
-  bool terminal() const { return terminal_; }
-
- private:
-  static void Write(std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-  }
-
-  const bool terminal_ = ::isatty(STDOUT_FILENO) != 0;
-  bool thinking_ = false;
-};
-
-// Prints the answer as it comes, then one dim line about it.
-Status AskAndPrint(ChatSession& session, AnswerPrinter& printer, const std::string& question) {
-  bool has_text = false;
-  const StatusOr<AnswerStats> stats = session.Ask(question, [&](std::string_view text) {
-    has_text = true;
-    printer.OnText(text);
-  });
-  printer.EndThoughts();
-  if (stats.ok() || has_text) std::fputc('\n', stdout);
-  if (!stats.ok()) return stats.status();
-  Print("{}{}{}\n", printer.terminal() ? "\x1b[2m" : "", DescribeAnswer(*stats),
-        printer.terminal() ? "\x1b[0m" : "");
-  std::fflush(stdout);
-  return OkStatus();
 }
 
 // Nobody at a terminal and nothing to read: there will be no question. Waits for the first byte.
@@ -147,109 +133,22 @@ int FailWithoutQuestion(std::string_view command) {
               kExitUsage);
 }
 
-// The questions of standard input, one after the other.
-class Conversation {
- public:
-  Conversation(std::string_view command, ChatSession& session, AnswerPrinter& printer)
-      : command_(command), session_(session), printer_(printer) {
-    if (editor_.terminal()) interrupts_.emplace();
-  }
-
-  // Until the user ends it; the exit code.
-  int Hold() {
-    if (editor_.terminal()) Print("Ask something. /help lists commands, /exit ends it.\n");
-    std::string line;
-    while (!is_over_) {
-      switch (editor_.Read(&line)) {
-        case LineEditor::Event::kLine:
-          was_hinted_ = false;
-          OnLine(line);
-          break;
-        case LineEditor::Event::kInterrupt:
-          OnInterrupt(!line.empty());
-          break;
-        case LineEditor::Event::kEnd:
-          if (editor_.terminal()) Print("\n");
-          is_over_ = true;
-      }
-      if (std::ferror(stdout) != 0) return kExitFailure;
-    }
-    return failed_ ? kExitFailure : kExitOk;
-  }
-
- private:
-  // At the prompt: what was typed is dropped. A second one, with nothing typed since, ends the
-  // chat.
-  void OnInterrupt(bool had_text) {
-    InterruptCounter::Forget();
-    Print("\n");
-    if (was_hinted_ && !had_text) {
-      is_over_ = true;
-      return;
-    }
-    was_hinted_ = true;
-    Print("Ctrl-C again, Ctrl-D or /exit ends the chat.\n");
-    std::fflush(stdout);
-  }
-
-  void OnLine(const std::string& line) {
-    const ChatStep step = TakeChatLine(line, session_);
-    switch (step.kind) {
-      case ChatStep::Kind::kNothing:
-        break;
-      case ChatStep::Kind::kEnd:
-        is_over_ = true;
-        break;
-      case ChatStep::Kind::kSay:
-        // Into a pipe goes what was answered, and nothing else.
-        if (editor_.terminal()) Print("{}\n", step.text);
-        break;
-      case ChatStep::Kind::kComplain:
-        Print(stderr, "{}\n", step.text);
-        failed_ = failed_ || !editor_.terminal();
-        break;
-      case ChatStep::Kind::kAsk:
-        Ask(step.text);
-    }
-    std::fflush(stdout);
-  }
-
-  void Ask(const std::string& question) {
-    InterruptCounter::Forget();
-    const Status status = AskAndPrint(session_, printer_, question);
-    if (InterruptCounter::Interrupted()) {
-      InterruptCounter::Forget();
-      Print("\n(stopped)\n");
-      return;
-    }
-    if (status.ok() || std::ferror(stdout) != 0) return;
-    failed_ = true;
-    Fail(command_, status);
-  }
-
-  const std::string_view command_;
-  ChatSession& session_;
-  AnswerPrinter& printer_;
-  LineEditor editor_;
-  std::optional<InterruptCounter> interrupts_;
-  bool was_hinted_ = false;  // Ctrl-C at the prompt
-  bool is_over_ = false;
-  bool failed_ = false;
-};
-
-int Converse(std::string_view command, const ChatFlags& f, ChatOptions options) {
-  AnswerPrinter printer;
-  options.on_thought = [&printer](std::string_view text) { printer.OnThought(text); };
+// `begun_us`: when the command began.
+int Converse(std::string_view command, const ChatFlags& f, ChatOptions options, int64_t begun_us) {
+  const std::unique_ptr<AnswerPrinter> printer = MakeAnswerPrinter(f.json);
+  options.on_thought = [&printer](std::string_view text) { printer->OnThought(text); };
   options.wants_more = [] { return std::ferror(stdout) == 0; };
   options.is_interrupted = &InterruptCounter::Interrupted;
   ChatSession session(std::move(options));
-  if (!f.prompt.empty()) {
-    const Status status = AskAndPrint(session, printer, f.prompt);
-    if (std::ferror(stdout) != 0) return kExitFailure;  // main says why
-    return status.ok() ? kExitOk : Fail(command, status);
+  if (f.prompt.empty()) {
+    if (InputIsEmpty()) return FailWithoutQuestion(command);
+    return Conversation(command, session, *printer).Hold();
   }
-  if (InputIsEmpty()) return FailWithoutQuestion(command);
-  return Conversation(command, session, printer).Hold();
+  StatusOr<std::string> question = WithPipedText(f.prompt, begun_us);
+  if (!question.ok()) return Fail(command, question.status(), kExitUsage);
+  const Status status = AskAndPrint(session, *printer, *question);
+  if (std::ferror(stdout) != 0) return kExitFailure;  // main says why
+  return status.ok() ? kExitOk : Fail(command, status);
 }
 
 // A `serve` process that lives as long as this object. Start and MarkClean are the main thread's;
@@ -387,6 +286,7 @@ struct RunFlags {
 }  // namespace
 
 int RunChat(const std::vector<std::string>& args) {
+  const int64_t begun_us = SystemClock().NowUs();
   FlagSet flags("chat", "Chats with a running server.");
   std::string url = "http://127.0.0.1:8080";
   ChatFlags f;
@@ -404,10 +304,11 @@ int RunChat(const std::vector<std::string>& args) {
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<ChatOptions> options = BuildOptions(flags, f, url);
   if (!options.ok()) return Fail("chat", options.status(), kExitUsage);
-  return Converse("chat", f, *options);
+  return Converse("chat", f, *options, begun_us);
 }
 
 int RunRun(const std::vector<std::string>& args) {
+  const int64_t begun_us = SystemClock().NowUs();
   FlagSet flags("run", "Starts a private server on free ports and chats with it.");
   RunFlags run;
   ChatFlags f;
@@ -448,7 +349,7 @@ int RunRun(const std::vector<std::string>& args) {
   if (!address.ok()) return Fail("run", address.status());
   options->url = *ParseHttpUrl("http://" + *address);
   if (f.prompt.empty() && ::isatty(STDIN_FILENO) != 0) watch.LeaveInterrupts();
-  const int code = Converse("run", f, *options);
+  const int code = Converse("run", f, *options, begun_us);
   // A reader who has left, as `head` does, asks for no logs either.
   if (code == kExitOk || std::ferror(stdout) != 0) server.MarkClean();
   return code;

@@ -36,6 +36,10 @@ const json& Member(const json& object, const char* name) {
   return found == object.end() ? kNone : *found;
 }
 
+std::string TextOfJson(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 double MsOf(const json& object, const char* name) {
   const json& value = Member(object, name);
   return value.is_number() ? value.get<double>() : 0.0;
@@ -116,13 +120,17 @@ class AnswerReader {
   }
 
   void TakeStats(const json& event) {
+    if (stats_.model.empty()) stats_.model = TextOf(event, "model");
     const json& usage = Member(event, "usage");
     if (usage.is_object()) {
+      stats_.usage_json = TextOfJson(usage);
+      stats_.cached_tokens = SignedOf(Member(usage, "prompt_tokens_details"), "cached_tokens");
       stats_.prompt_tokens = SignedOf(usage, "prompt_tokens");
       stats_.completion_tokens = SignedOf(usage, "completion_tokens");
     }
     const json& timings = Member(event, "timings");
     if (!timings.is_object()) return;
+    stats_.timings_json = TextOfJson(timings);
     stats_.path = TextOf(timings, "path");
     stats_.prefill_worker = TextOf(timings, "prefill_worker");
     stats_.decode_worker = TextOf(timings, "decode_worker");
@@ -174,6 +182,13 @@ Status CheckChatText(std::string_view text) {
                          static_cast<unsigned char>(text[good]), good);
 }
 
+namespace {
+std::string WorkersOf(const AnswerStats& s) {
+  if (s.prefill_worker == s.decode_worker) return s.decode_worker;
+  return fmt::format("{} -> {}", s.prefill_worker, s.decode_worker);
+}
+}  // namespace
+
 std::string DescribeAnswer(const AnswerStats& s) {
   // Every token but the first; the second one takes the first step. No rate of one token.
   const double later_ms = s.first_step_ms + s.decode_ms;
@@ -182,15 +197,32 @@ std::string DescribeAnswer(const AnswerStats& s) {
       has_rate ? fmt::format("{:.1f} tok/s | ",
                              static_cast<double>(s.completion_tokens - 1) * 1000.0 / later_ms)
                : "";
-  const std::string workers = s.prefill_worker == s.decode_worker
-                                  ? s.decode_worker
-                                  : fmt::format("{} -> {}", s.prefill_worker, s.decode_worker);
   return fmt::format(
       "{} tokens ({}) | TTFT {:.1f} ms (queue {:.1f}, prefill {:.1f}) | KV wait {:.1f} ms, first "
       "step "
       "{:.1f} ms | {}path={} {} | KV {} bytes over {}",
       s.completion_tokens, s.finish_reason, s.ttft_ms, s.queue_ms, s.prefill_ms, s.kv_wait_ms,
-      s.first_step_ms, rate, s.path, workers, s.kv_bytes, s.transport);
+      s.first_step_ms, rate, s.path, WorkersOf(s), s.kv_bytes, s.transport);
+}
+
+std::string DescribeStages(const AnswerStats& s) {
+  const std::pair<std::string_view, double> stages[] = {{"queue", s.queue_ms},
+                                                        {"prefill", s.prefill_ms},
+                                                        {"KV wait", s.kv_wait_ms},
+                                                        {"first step", s.first_step_ms},
+                                                        {"decode", s.decode_ms}};
+  double sum_ms = 0;
+  for (const auto& [name, ms] : stages) sum_ms += ms;
+  std::string text = fmt::format(
+      "request {}: path {}, {}, {} of {} prompt tokens cached, KV {} bytes over {}", s.request_id,
+      s.path, WorkersOf(s), s.cached_tokens, s.prompt_tokens, s.kv_bytes, s.transport);
+  constexpr double kBarLength = 40;
+  for (const auto& [name, ms] : stages) {
+    const auto length = sum_ms > 0 ? static_cast<size_t>(kBarLength * ms / sum_ms + 0.5) : 0;
+    text += fmt::format("\n{:<10} {:>10.1f} ms{}{}", name, ms, length > 0 ? "  " : "",
+                        std::string(length, '#'));
+  }
+  return text;
 }
 
 Status EventStreamParser::Push(std::string_view bytes,
@@ -228,34 +260,69 @@ std::string ChatSession::RequestBody(const std::string& question) const {
   if (!options_.model.empty()) body["model"] = options_.model;
   if (options_.max_tokens > 0) body["max_completion_tokens"] = options_.max_tokens;
   if (options_.seed >= 0) body["seed"] = options_.seed;
-  return body.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (!options_.path.empty()) body["path"] = options_.path;
+  if (!options_.json_schema.empty()) {
+    json schema = json::parse(options_.json_schema, nullptr, /*allow_exceptions=*/false);
+    body["response_format"] = {
+        {"type", "json_schema"},
+        {"json_schema", {{"name", "answer"}, {"strict", true}, {"schema", std::move(schema)}}}};
+  }
+  return TextOfJson(body);
+}
+
+HttpClientRequest ChatSession::RequestTo(std::string_view path) const {
+  HttpClientRequest request;
+  request.url = options_.url;
+  request.url.target = BasePathOf(options_.url) + std::string(path);
+  if (!options_.api_key.empty()) request.headers["Authorization"] = "Bearer " + options_.api_key;
+  request.is_cancelled = options_.is_interrupted;
+  return request;
+}
+
+StatusOr<std::vector<std::string>> ChatSession::ListModels() const {
+  BATON_ASSIGN_OR_RETURN(const HttpClientResponse response, HttpCall(RequestTo("/v1/models")));
+  if (response.status != 200) return ServerError(response, response.body);
+  const json answer = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> ids;
+  for (const json& row : Member(answer, "data")) {
+    if (std::string id = TextOf(row, "id"); !id.empty()) ids.push_back(Printable(std::move(id)));
+  }
+  if (ids.empty()) return Unavailable("the server lists no models");
+  return ids;
+}
+
+void ChatSession::Count(const AnswerStats& stats) {
+  ++totals_.num_answers;
+  totals_.prompt_tokens += stats.prompt_tokens;
+  totals_.cached_tokens += stats.cached_tokens;
+  totals_.completion_tokens += stats.completion_tokens;
+  totals_.kv_bytes += stats.kv_bytes;
+  last_ = stats;
 }
 
 StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
                                        const std::function<void(std::string_view)>& on_text) {
-  HttpClientRequest request;
+  HttpClientRequest request = RequestTo("/v1/chat/completions");
   request.method = "POST";
-  request.url = options_.url;
-  request.url.target = BasePathOf(options_.url) + "/v1/chat/completions";
-  request.headers = {{"Content-Type", "application/json"}, {"Accept", "text/event-stream"}};
-  if (!options_.api_key.empty()) {
-    request.headers["Authorization"] = "Bearer " + options_.api_key;
-  }
+  request.headers["Content-Type"] = "application/json";
+  request.headers["Accept"] = "text/event-stream";
   request.body = RequestBody(question);
   // A long prompt ahead in the queue may keep the stream silent; the server's own deadline is 600
   // s.
   request.idle_timeout_ms = 610'000;
-  request.is_cancelled = options_.is_interrupted;
 
   AnswerReader reader(SystemClock().NowUs(), options_.on_thought, on_text);
   EventStreamParser events;
   int status = 0;
+  std::string request_id;
   std::string error_body;
   Status parsed = OkStatus();
   const StatusOr<HttpClientResponse> response = HttpCall(
       request,
-      [&status](const HttpClientResponse& header) {
+      [&](const HttpClientResponse& header) {
         status = header.status;
+        const auto id = header.headers.find("x-request-id");
+        if (id != header.headers.end()) request_id = Printable(id->second);
         return OkStatus();
       },
       [&](std::string_view chunk) {
@@ -269,14 +336,16 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
   if (!parsed.ok()) return parsed;
   const bool was_interrupted = options_.is_interrupted && options_.is_interrupted();
   if (absl::IsCancelled(response.status()) && was_interrupted && !reader.text().empty()) {
-    messages_.emplace_back("user", question);
-    messages_.emplace_back("assistant", reader.text());
+    messages_.push_back({"user", question});
+    messages_.push_back({"assistant", reader.text()});
   }
   if (!response.ok()) return response.status();
   if (response->status != 200) return ServerError(*response, error_body);
   BATON_ASSIGN_OR_RETURN(AnswerStats stats, reader.Finish());
-  messages_.emplace_back("user", question);
-  messages_.emplace_back("assistant", reader.text());
+  stats.request_id = std::move(request_id);
+  messages_.push_back({"user", question});
+  messages_.push_back({"assistant", reader.text()});
+  Count(stats);
   return stats;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,13 +33,16 @@ Status CheckChatText(std::string_view text);
 
 // One conversation's server, and the values that each request carries.
 struct ChatOptions {
-  HttpUrl url;          // of the server; a path is put before /v1
-  std::string api_key;  // "" = none is sent
-  std::string model;    // "" = the server's only one
-  std::string system;   // "" = the template's own
+  HttpUrl url;              // of the server; a path is put before /v1
+  std::string api_key;      // "" = none is sent
+  std::string model;        // "" = the server's only one
+  std::string system;       // "" = the template's own
+  std::string path;         // the request's field: "disagg" or "local"; "" = as the server chooses
+  std::string json_schema;  // that each answer follows, as JSON; "" = none
   double temperature = 0.0;
-  int64_t max_tokens = 0;  // 0 = up to the context
-  int64_t seed = -1;       // -1 = drawn by the server
+  int64_t max_tokens = 0;   // 0 = up to the context
+  int64_t seed = -1;        // -1 = drawn by the server
+  bool shows_stats = true;  // one line after each answer
   // Gets each piece of what the model thinks before it answers; empty = nobody wants it.
   std::function<void(std::string_view)> on_thought;
   std::function<bool()> wants_more;  // asked with each piece of an answer; absent = always
@@ -50,6 +54,9 @@ struct ChatOptions {
 struct AnswerStats {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt
+  std::string request_id;
+  std::string model;
   std::string finish_reason;
   std::string path;
   std::string prefill_worker;
@@ -61,12 +68,32 @@ struct AnswerStats {
   double kv_wait_ms = 0;
   double first_step_ms = 0;
   double decode_ms = 0;
-  double ttft_ms = 0;  // measured here: question sent to first text, a thought's too
+  double ttft_ms = 0;                 // measured here: question sent to first text, a thought's too
+  std::string usage_json = "null";    // as the server sent it
+  std::string timings_json = "null";  // as the server sent them
 };
 
 // "42 tokens | TTFT 83.1 ms (queue 0.4, prefill 81.2) | KV wait 0.9 ms, 737280 bytes over shm |
 // ...".
 std::string DescribeAnswer(const AnswerStats& stats);
+// A line for each stage of the answer, with its share of the time as a bar.
+std::string DescribeStages(const AnswerStats& stats);
+
+// The sums over a session's answers.
+struct ChatTotals {
+  int64_t num_answers = 0;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t kv_bytes = 0;
+};
+
+struct ChatMessage {
+  std::string role;  // "user" or "assistant"
+  std::string content;
+
+  friend bool operator==(const ChatMessage&, const ChatMessage&) = default;
+};
 
 // Takes the bytes of an event stream in any split and gives the payload of each `data:` event.
 // Keeps at most one line, of at most kMaxLineBytes.
@@ -92,14 +119,26 @@ class ChatSession {
   // stays in the conversation as the answer.
   StatusOr<AnswerStats> Ask(const std::string& question,
                             const std::function<void(std::string_view)>& on_text);
+  // The server's model ids, as /v1/models lists them; fails as Ask does.
+  StatusOr<std::vector<std::string>> ListModels() const;
   void Clear() { messages_.clear(); }
   ChatOptions& options() { return options_; }  // of the next question
+  const ChatOptions& options() const { return options_; }
+  const std::vector<ChatMessage>& messages() const { return messages_; }
+  void SetMessages(std::vector<ChatMessage> messages) { messages_ = std::move(messages); }
+  // The last answer that came whole; none before the first.
+  const std::optional<AnswerStats>& last() const { return last_; }
+  const ChatTotals& totals() const { return totals_; }
 
  private:
+  HttpClientRequest RequestTo(std::string_view path) const;
   std::string RequestBody(const std::string& question) const;
+  void Count(const AnswerStats& stats);
 
   ChatOptions options_;
-  std::vector<std::pair<std::string, std::string>> messages_;  // role, content
+  std::vector<ChatMessage> messages_;
+  std::optional<AnswerStats> last_;
+  ChatTotals totals_;
 };
 
 }  // namespace baton::cli

@@ -24,6 +24,7 @@ namespace baton::cli {
 namespace {
 
 constexpr char kPrompt[] = "> ";
+constexpr char kContinuedPrompt[] = "... ";
 
 std::atomic<bool> interrupted = false;
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler writes it");
@@ -79,9 +80,10 @@ class LineEditor::Editing {
 
   bool works() const { return editor_ != nullptr && history_ != nullptr; }
 
-  Event Read(std::string* line) {
+  Event Read(std::string* line, bool continues) {
     int length = 0;
     broken_ = 0;
+    continues_ = continues;
     const char* text = ::el_gets(editor_, &length);
     if (InterruptCounter::Interrupted()) {
       const LineInfo* typed = ::el_line(editor_);
@@ -103,9 +105,14 @@ class LineEditor::Editing {
   }
 
  private:
-  static char* Prompt(EditLine* /*editor*/) {
-    static char prompt[] = "> ";
-    return prompt;
+  static char* Prompt(EditLine* editor) {
+    static char prompt[sizeof(kPrompt)];
+    static char continued[sizeof(kContinuedPrompt)];
+    std::memcpy(prompt, kPrompt, sizeof(kPrompt));
+    std::memcpy(continued, kContinuedPrompt, sizeof(kContinuedPrompt));
+    void* self = nullptr;
+    ::el_get(editor, EL_CLIENTDATA, &self);
+    return self != nullptr && static_cast<Editing*>(self)->continues_ ? continued : prompt;
   }
 
   // libedit's own reader passes over bytes that are no character of the locale. This one gives
@@ -140,6 +147,7 @@ class LineEditor::Editing {
 
   EditLine* editor_;
   History* history_;
+  bool continues_ = false;
   char broken_ = 0;           // first byte of the line that is no UTF-8; 0 = none
   std::optional<char> held_;  // read, but not taken yet
 };
@@ -149,7 +157,7 @@ class LineEditor::Editing {
 class LineEditor::Editing {
  public:
   static bool works() { return false; }
-  static Event Read(std::string* /*line*/) { return Event::kEnd; }
+  static Event Read(std::string* /*line*/, bool /*continues*/) { return Event::kEnd; }
 };
 
 #endif
@@ -170,11 +178,11 @@ LineEditor::LineEditor() : terminal_(::isatty(STDIN_FILENO) != 0) {
 
 LineEditor::~LineEditor() = default;
 
-LineEditor::Event LineEditor::Read(std::string* line) {
+LineEditor::Event LineEditor::Read(std::string* line, bool continues) {
   line->clear();
-  if (editing_ != nullptr) return editing_->Read(line);
+  if (editing_ != nullptr) return editing_->Read(line, continues);
   if (terminal_) {
-    Print("{}", kPrompt);
+    Print("{}", continues ? kContinuedPrompt : kPrompt);
     std::fflush(stdout);
     // A read of std::cin would go on after Ctrl-C.
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};

@@ -33,8 +33,8 @@ class LineEditor {
 
   // The next line, without its end, in `line`. kInterrupt: Ctrl-C took it away (only with an
   // InterruptCounter), and `line` is what was typed, where an editor knows it. kEnd: Ctrl-D, or no
-  // more input.
-  Event Read(std::string* line);
+  // more input. `continues`: the line goes on with what was read before, and the prompt shows it.
+  Event Read(std::string* line, bool continues = false);
   // True when a user sits there.
   bool terminal() const { return terminal_; }
 

@@ -123,6 +123,32 @@ TEST(ChatSessionTest, ThoughtsAreNotPartOfTheAnswer) {
   EXPECT_GT(stats->ttft_ms, 0) << "a thought is the first text";
 }
 
+TEST(ChatSessionTest, TheServersAccountIsKeptAndSummed) {
+  const OneAnswer server(
+      "HTTP/1.1 200 OK\r\nX-Request-Id: r-7\r\nConnection: close\r\n\r\n"
+      "data: {\"model\":\"m\",\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n"
+      "data: {\"model\":\"m\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,"
+      "\"completion_tokens\":4,\"prompt_tokens_details\":{\"cached_tokens\":8}},"
+      "\"timings\":{\"path\":\"local\",\"prefill_worker\":\"decode-0\","
+      "\"decode_worker\":\"decode-0\",\"prefill_ms\":30,"
+      "\"decode_ms\":10,\"kv_bytes\":64}}\n\ndata: [DONE]\n\n");
+  ChatSession session(server.Options());
+  ASSERT_TRUE(session.Ask("hi", [](std::string_view /*piece*/) {}).ok());
+  ASSERT_TRUE(session.last().has_value());
+  const AnswerStats& last = *session.last();
+  EXPECT_EQ(last.request_id, "r-7");
+  EXPECT_EQ(last.model, "m");
+  EXPECT_NE(last.usage_json.find("\"cached_tokens\":8"), std::string::npos) << last.usage_json;
+  EXPECT_EQ(session.totals().num_answers, 1);
+  EXPECT_EQ(session.totals().prompt_tokens, 9);
+  EXPECT_EQ(session.totals().cached_tokens, 8);
+  EXPECT_EQ(session.totals().completion_tokens, 4);
+  EXPECT_EQ(session.totals().kv_bytes, 64);
+  const std::string stages = DescribeStages(last);
+  EXPECT_NE(stages.find("request r-7: path local, decode-0, 8 of 9"), std::string::npos) << stages;
+  EXPECT_NE(stages.find("30.0 ms  " + std::string(30, '#') + "\n"), std::string::npos) << stages;
+}
+
 TEST(ChatSessionTest, MembersOfOtherTypesCountAsMissing) {
   std::string text;
   const StatusOr<AnswerStats> stats = AskServerThatSays(

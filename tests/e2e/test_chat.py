@@ -1,5 +1,6 @@
 """`baton chat` at a terminal and at a pipe, and the commands around it."""
 
+import json
 import os
 import pty
 import re
@@ -132,6 +133,79 @@ def test_a_pipe_gets_answers_only(aggregated):
     assert "/system" not in run.stdout and "tokens (" in run.stdout
     run = baton("chat", "--url", url, input="/nosuch\n")
     assert run.returncode == 1 and "/nosuch" in run.stderr
+
+
+def test_a_file_or_pipe_joins_the_prompt(aggregated, tmp_path):
+    url = aggregated.router["http"]
+    ask = ("chat", "--url", url, "--max-tokens", "4", "--json", "--prompt", "Say hi.")
+
+    def prompt_tokens(run):
+        assert run.returncode == 0, run.stderr
+        return json.loads(run.stdout)["usage"]["prompt_tokens"]
+
+    alone = prompt_tokens(baton(*ask, stdin=subprocess.DEVNULL))
+    assert prompt_tokens(baton(*ask, input="")) == alone
+    more = "one two three four five six seven\n" * 4
+    piped = prompt_tokens(baton(*ask, input=more))
+    assert piped > alone + 20
+    (tmp_path / "more.txt").write_text(more)
+    with open(tmp_path / "more.txt") as file:
+        assert prompt_tokens(baton(*ask, stdin=file)) == piped
+    # A pipe that somebody holds open without a word is not waited for.
+    held_end, silent_end = os.pipe()
+    with os.fdopen(held_end) as silent:
+        run = baton(*ask, stdin=silent)
+    os.close(silent_end)
+    assert prompt_tokens(run) == alone and "silent pipe" in run.stderr
+    run = subprocess.run([BIN, *ask], capture_output=True, input=b"a\xff", timeout=60)
+    assert run.returncode == 2 and b"standard input: byte 0xff" in run.stderr
+
+
+def test_json_is_one_line_an_answer(aggregated, tmp_path):
+    url = aggregated.router["http"]
+    run = baton("chat", "--url", url, "--max-tokens", "4", "--json", input="Say hi.\nAgain.\n")
+    lines = [json.loads(line) for line in run.stdout.splitlines()]
+    assert run.returncode == 0 and len(lines) == 2
+    for line in lines:
+        assert line["usage"]["completion_tokens"] == 4 and line["finish_reason"] == "length"
+        assert line["timings"]["path"] == "local" and line["request_id"] and line["content"]
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}}
+    schema.update(required=["n"], additionalProperties=False)
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    for form in (json.dumps(schema), str(tmp_path / "schema.json")):
+        run = baton("chat", "--url", url, "--json", "--json-schema", form, "--prompt", "A digit.")
+        assert run.returncode == 0, run.stderr
+        assert isinstance(json.loads(json.loads(run.stdout)["content"])["n"], int)
+    for form in ("{", "[]", "no/such/file", ""):
+        run = baton("chat", "--url", url, "--json-schema", form, "--prompt", "hi")
+        assert run.returncode == 2 and "--json-schema" in run.stderr, (form, run.stderr)
+
+
+def test_a_chat_of_many_lines_is_saved_and_goes_on(aggregated, tmp_path):
+    file = tmp_path / "talk.json"
+    chat = Terminal("chat", "--url", aggregated.http, "--max-tokens", "4")
+    chat.waits("/help")
+    for line in ('"""one', "/exit", 'two"""'):
+        chat.type(line + "\r")
+    chat.waits("tok/s")
+    for line, answer in (
+        ("/stats", "1 answers"),
+        ("/trace", "baton why --admin"),
+        ("/model", "* smollm2:135m"),
+        ("/model nosuch", "has no \"nosuch\""),
+        (f"/save {file}", "2 messages are in"),
+        ("/clear", "forgotten"),
+        (f"/load {file}", "2 messages of"),
+        ("/split on", "split is on"),
+    ):
+        chat.type(line + "\r")
+        chat.waits(answer)
+    assert json.loads(file.read_text())["messages"][0]["content"] == "one\n/exit\ntwo"
+    # No prefill worker is there: the server says so, and the chat goes on.
+    chat.type("Say hi.\r")
+    chat.waits("the server answered 400")
+    chat.type("/exit\r")
+    assert chat.exit_code() == 1
 
 
 def test_what_is_no_utf8_is_not_asked():
