@@ -107,7 +107,7 @@ def linked_packages(binary, target):
             f"build_image.py: {binary} does not lie in its build folder, whose build.ninja says "
             "what it was linked from; scripts/build.sh release baton_static makes one"
         )
-    packages = sbom.debian_packages(sbom.link_archives(folder, target), sbom.HEADER_ONLY)
+    packages = sbom.debian_packages([*sbom.link_archives(folder, target), *sbom.HEADERS])
     rust = {
         **sbom.crates(SOURCE / "src/text/hf/Cargo.lock"),
         **sbom.crates(SOURCE / "src/cli/hub/Cargo.lock"),

@@ -15,13 +15,12 @@ from pathlib import Path
 from oci_archive import iso_time
 
 # Libraries without an archive of their own.
-HEADER_ONLY = (
-    "nlohmann-json3-dev",
-    "libspdlog-dev",
-    "libfmt-dev",
-    "libcli11-dev",
-    "libboost1.81-dev",
-)
+HEADERS = tuple(
+    f"/usr/include/{name}"
+    for name in (
+        "nlohmann/json.hpp", "spdlog/spdlog.h", "fmt/format.h", "CLI/CLI.hpp", "boost/version.hpp",
+    )
+)  # fmt: skip
 # The archives that the compiler driver adds to every static link.
 IMPLICIT_ARCHIVES = ("libc.a", "libm.a", "libstdc++.a", "libgcc.a", "libgcc_eh.a")
 
@@ -37,18 +36,18 @@ def link_archives(build_dir, target):
     return sorted(str(Path(a).resolve()) for a in archives if Path(a).is_absolute())
 
 
-def debian_packages(archives, extra=()):
-    """{package: version} of the packages that own `archives`, and of those in `extra`."""
-    names = set(extra)
-    for archive in archives:
-        owner = subprocess.run(["dpkg", "-S", archive], capture_output=True, text=True, check=False)
+def debian_packages(files):
+    """{package: version} of the packages that own `files`."""
+    names = set()
+    for file in files:
+        owner = subprocess.run(["dpkg", "-S", file], capture_output=True, text=True, check=False)
         if owner.returncode != 0:  # /usr/lib and /lib are one folder, dpkg knows one of the names
             owner = subprocess.run(
-                ["dpkg", "-S", "*" + archive.removeprefix("/usr")],
+                ["dpkg", "-S", "*" + file.removeprefix("/usr")],
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
         if owner.returncode != 0:
-            raise SystemExit(f"sbom.py: {archive} is linked and belongs to no Debian package")
+            raise SystemExit(f"sbom.py: {file} is linked and belongs to no Debian package")
         names.add(owner.stdout.split(":", 1)[0])
     query = ["dpkg-query", "-W", "-f", "${Package} ${Version}\n", *sorted(names)]
     return dict(line.split() for line in _output(query).splitlines())
