@@ -31,6 +31,10 @@ std::string_view ReasonOf(const nlohmann::detail::exception& error) {
   // when the text is not even a token, "; last read: 'TEXT'" and what would have been right there.
   constexpr std::string_view kDash = " - ";
   const size_t dash = text.find(kDash);
+  // From 3.11.3 on the library says so of an empty text, in other words than of blanks.
+  constexpr std::string_view kEmpty = "attempting to parse an empty input";
+  if (text.find(kEmpty) != text.npos)
+    return "unexpected end of input; expected '[', '{', or a literal";
   if (error.id != kSyntax || dash == std::string_view::npos) return "a syntax error";
   text.remove_prefix(dash + kDash.size());
   return text.substr(0, text.find("; last read: '"));

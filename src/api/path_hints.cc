@@ -75,14 +75,15 @@ const ApiPath* FindMeant(const std::string& tidied) {
     if (fits && (meant == nullptr || tail.size() > TailOf(meant->path).size())) meant = &known;
   }
   if (meant != nullptr) return meant;
-  std::vector<std::string_view> paths;
+  // Without the version, which would make all paths near to each other.
+  std::vector<std::string_view> tails;
   for (const ApiPath& known : kApiPaths) {
-    if (known.route != ApiRoute::kRoot) paths.push_back(known.path);
+    if (known.route != ApiRoute::kRoot) tails.push_back(TailOf(known.path));
   }
-  const std::string nearest = NearestName(tidied, paths);
+  const std::string nearest = NearestName(TailOf(tidied), tails);
   const auto* const found =
       std::find_if(kApiPaths.begin(), kApiPaths.end(),
-                   [&](const ApiPath& known) { return known.path == nearest; });
+                   [&](const ApiPath& known) { return TailOf(known.path) == nearest; });
   return found == kApiPaths.end() ? nullptr : found;
 }
 
