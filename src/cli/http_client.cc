@@ -96,10 +96,11 @@ class Connection {
   // Runs what was started until it is done, the time is over or the caller cancels: true.
   bool RunUntilCancelled(int64_t timeout_ms) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+    // Asked first: data that always comes within a period must not keep the question away.
     while (is_cancelled_ && std::chrono::steady_clock::now() < end) {
+      if (is_cancelled_()) return true;
       io_.run_for(kCancelPeriod);
       if (io_.stopped()) return false;
-      if (is_cancelled_()) return true;
     }
     if (!is_cancelled_) io_.run_until(end);
     return false;

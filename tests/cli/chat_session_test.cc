@@ -149,6 +149,24 @@ TEST(ChatSessionTest, TheServersAccountIsKeptAndSummed) {
   EXPECT_NE(stages.find("30.0 ms  " + std::string(30, '#') + "\n"), std::string::npos) << stages;
 }
 
+TEST(ChatSessionTest, AnInterruptEndsAnAnswerThatNeverPauses) {
+  std::string body;
+  for (int i = 0; i < 200'000; ++i) {
+    body += "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
+  }
+  const OneAnswer server("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + body +
+                         "data: [DONE]\n\n");
+  ChatOptions options = server.Options();
+  size_t num_pieces = 0;
+  options.is_interrupted = [&num_pieces] { return num_pieces >= 10; };
+  ChatSession session(options);
+  const auto stats = session.Ask("hi", [&](std::string_view /*piece*/) { ++num_pieces; });
+  EXPECT_TRUE(absl::IsCancelled(stats.status())) << stats.status();
+  EXPECT_LT(num_pieces, 20'000u) << "at most what one read brought";
+  ASSERT_EQ(session.messages().size(), 2u) << "what came stays in the conversation";
+  EXPECT_EQ(session.messages()[1].content.size(), num_pieces);
+}
+
 TEST(ChatSessionTest, MembersOfOtherTypesCountAsMissing) {
   std::string text;
   const StatusOr<AnswerStats> stats = AskServerThatSays(
