@@ -47,8 +47,9 @@ void Declare(FlagSet& flags, BenchFlags& f) {
                   "instruction set of the CPU backend");
   flags.Add("--repetitions", f.repetitions, {1, 1000}, "timed runs of each case");
   flags.Add("--chunk", f.chunk, {1, 8192}, "prompt tokens of one forward pass");
-  flags.Add("--cases", f.cases,
-            "e.g. pp512,tg64,tg64@2000,tg16x8@512; default pp128,pp512,pp2000,tg64,tg64@2000");
+  flags.AddJoined(
+      "--cases", f.cases,
+      "e.g. pp512,tg64,tg64@2000,tg16x8@512; default pp128,pp512,pp2000,tg64,tg64@2000");
   flags.Add("--json", f.json, "also write the samples to this file");
 }
 

@@ -300,7 +300,8 @@ StatusOr<BenchPlan> MakePlan(const BenchLoadFlags& f, bool* file_error) {
 StatusOr<Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f) {
   Endpoint endpoint;
   if (url.empty()) {
-    return InvalidArgument("URL is missing: http://HOST:PORT or grpc://HOST:PORT of a server");
+    return InvalidArgument(
+        "URL is missing: HOST:PORT, http://HOST:PORT or grpc://HOST:PORT of a server");
   }
   endpoint.url = std::string(url);
   endpoint.grpc = url.starts_with("grpc://");
@@ -310,15 +311,13 @@ StatusOr<Endpoint> MakeEndpoint(std::string_view url, const BenchLoadFlags& f) {
         "proxy in front",
         url, url.starts_with("https") ? "http" : "grpc");
   }
-  if (!endpoint.grpc && !url.starts_with("http://")) {
+  if (!endpoint.grpc && !url.starts_with("http://") && url.find("://") != url.npos) {
     return InvalidArgument("'{}' must begin with http:// or grpc://", url);
   }
-  const std::string as_http =
-      endpoint.grpc ? "http://" + std::string(url.substr(7)) : std::string(url);
-  const StatusOr<HttpUrl> parsed_or = ParseHttpUrl(as_http);
+  const StatusOr<HttpUrl> parsed_or = ParseServer(endpoint.grpc ? url.substr(7) : url);
   if (!parsed_or.ok()) {
-    return InvalidArgument("'{}' is no URL of the form {}://HOST:PORT", url,
-                           endpoint.grpc ? "grpc" : "http");
+    return InvalidArgument("'{}' is no server: HOST:PORT, http://HOST:PORT or grpc://HOST:PORT",
+                           url);
   }
   const HttpUrl& parsed = *parsed_or;
   if (endpoint.grpc && parsed.target != "/") {

@@ -101,7 +101,7 @@ Conversation::Conversation(std::string_view command, ChatSession& session, Answe
 }
 
 int Conversation::Hold() {
-  if (editor_.terminal()) Print("Ask something. /help lists commands, /exit ends it.\n");
+  if (editor_.terminal()) Greet();
   std::string line;
   while (!is_over_) {
     switch (editor_.Read(&line, question_.is_open())) {
@@ -118,6 +118,16 @@ int Conversation::Hold() {
     if (std::ferror(stdout) != 0) return kExitFailure;
   }
   return failed_ ? kExitFailure : kExitOk;
+}
+
+// A server that is away is said before the first question is typed; it may come yet.
+void Conversation::Greet() {
+  const Status reached = session_.ListModels().status();
+  if (!reached.ok()) {
+    Print(stderr, "warning: {}: {}\n", session_.options().url.ToString(),
+          std::string(reached.message()));
+  }
+  Print("Ask something. /help lists commands, /exit ends it.\n");
 }
 
 // At the prompt: what was typed is dropped. A second one, with nothing typed since, ends the chat.
@@ -153,7 +163,7 @@ void Conversation::OnLine(const std::string& line) {
       break;
     case ChatStep::Kind::kSay:
       // Into a pipe goes what was answered, and nothing else.
-      if (editor_.terminal()) Print("{}\n", step->text);
+      Print(editor_.terminal() ? stdout : stderr, "{}\n", step->text);
       break;
     case ChatStep::Kind::kComplain:
       Print(stderr, "{}\n", step->text);

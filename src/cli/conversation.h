@@ -41,6 +41,7 @@ class Conversation {
   int Hold();
 
  private:
+  void Greet();
   void OnInterrupt(bool had_text);
   void OnLine(const std::string& line);
   void OnEnd();

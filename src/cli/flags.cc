@@ -95,6 +95,10 @@ void FlagSet::Add(const std::string& flag, std::vector<std::string>& values,
   app_->add_option(flag, values, help)->delimiter(',');
 }
 
+void FlagSet::AddJoined(const std::string& flag, std::string& value, const std::string& help) {
+  app_->add_option(flag, value, help)->capture_default_str()->join(',');
+}
+
 void FlagSet::AddWhole(const std::string& flag, std::vector<std::string>& values,
                        const std::string& help) {
   app_->add_option(flag, values, help);
@@ -232,6 +236,24 @@ std::optional<bool> SwitchValue(const std::string& word) {
   return absl::SimpleAtob(word, &is_on) ? std::optional(is_on) : std::nullopt;
 }
 
+// What an argument is unless the command line gives it.
+Status TakeArgument(const std::string& key, const YAML::Node& value, CLI::Option* argument) {
+  argument->run_callback_for_default();
+  if (value.IsScalar()) {
+    argument->default_val(value.as<std::string>());
+    return OkStatus();
+  }
+  if (argument->get_expected_max() <= 1) return InvalidArgument("key '{}' takes one value", key);
+  const auto items = value.as<std::vector<std::string>>();
+  for (const std::string& item : items) {  // CLI11 would take it for several
+    if (item.find_first_of(",[]") == item.npos) continue;
+    return InvalidArgument("key '{}': '{}' has a comma or a bracket; give it on the command line",
+                           key, item);
+  }
+  argument->default_val(items);
+  return OkStatus();
+}
+
 // One key of the file as arguments behind `merged`, unless the command line gives the flag too (a
 // list would hold both). Throws what yaml-cpp and CLI11 throw.
 Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
@@ -252,11 +274,7 @@ Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
   if (value.IsNull() || (value.IsSequence() && std::any_of(value.begin(), value.end(), is_null))) {
     return InvalidArgument("key '{}' has no value", key);
   }
-  if (is_argument) {
-    if (!value.IsScalar()) return InvalidArgument("key '{}' takes one value", key);
-    argument->run_callback_for_default()->default_val(value.as<std::string>());
-    return OkStatus();
-  }
+  if (is_argument) return TakeArgument(key, value, argument);
   if (IsGiven(args, flag)) return OkStatus();
   if (IsSwitch(flag)) {
     const std::optional<bool> is_on =
@@ -264,7 +282,10 @@ Status FlagSet::TakeKey(const YAML::Node& name, const YAML::Node& value,
     if (!is_on) return InvalidArgument("key '{}' is true or false", key);
     if (*is_on) merged->push_back(flag);
   } else if (value.IsSequence()) {
-    if (option->get_expected_max() <= 1) return InvalidArgument("key '{}' takes one value", key);
+    const bool joins = option->get_multi_option_policy() == CLI::MultiOptionPolicy::Join;
+    if (option->get_expected_max() <= 1 && !joins) {
+      return InvalidArgument("key '{}' takes one value", key);
+    }
     for (const auto& item : value) merged->push_back(flag + "=" + item.as<std::string>());
   } else {
     merged->push_back(flag + "=" + value.as<std::string>());

@@ -35,9 +35,13 @@ class FlagSet {
   FlagSet(std::string_view name, std::string_view about);
   ~FlagSet();
 
-  // `flag` with dashes ("--kv-memory"), or a bare name for a positional argument ("MODEL").
+  // `flag` with dashes ("--kv-memory"), or a bare name for a positional argument ("MODEL"). Of one
+  // value that is given twice the last holds.
   void Add(const std::string& flag, std::string& value, const std::string& help);
   void Add(const std::string& flag, std::vector<std::string>& values, const std::string& help);
+  // Values with commas between them, read by whoever has `value`; a flag that is given again adds
+  // to them.
+  void AddJoined(const std::string& flag, std::string& value, const std::string& help);
   // As the list above, and a value may hold commas: each is given by a flag, or an argument, of its
   // own.
   void AddWhole(const std::string& flag, std::vector<std::string>& values, const std::string& help);

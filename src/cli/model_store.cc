@@ -178,6 +178,16 @@ std::string AsHubName(std::string_view model) {
   return is_path || !ParseHubName(name).ok() ? "" : name.substr(0, name.find('?'));
 }
 
+// The one listed file whose id, which is its stem, is `id`.
+StatusOr<ListedModel> ModelOfId(std::string_view id) {
+  std::vector<ListedModel> models = ListModels(ModelsFolder());
+  std::erase_if(models, [id](const ListedModel& model) {
+    return fs::path(model.inside).extension() != ".gguf" || fs::path(model.inside).stem() != id;
+  });
+  if (models.size() == 1) return std::move(models.front());
+  return NotFound("{} models have this id", models.size());
+}
+
 Status UnknownModel(std::string_view model) {
   std::vector<std::string_view> names;
   for (const CatalogueEntry& entry : kCatalogue) names.push_back(entry.name);
@@ -243,7 +253,8 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
   BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));
   if (there) return FileOf(path.string());
   // A name of `baton list`: of a file, of a part, or of a folder, whose id is its name.
-  const StatusOr<ListedModel> listed = FindModel(ModelsFolder(), model);
+  StatusOr<ListedModel> listed = FindModel(ModelsFolder(), model);
+  if (!listed.ok()) listed = ModelOfId(model);
   if (!listed.ok()) return UnknownModel(model);
   if (!listed->is_whole()) {
     return FailedPrecondition("{} is not whole: {}", listed->path, IncompleteText(*listed));

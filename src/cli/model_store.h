@@ -49,8 +49,9 @@ std::string ModelsFolder();
 std::string PlansFolder();
 
 // Resolves a MODEL argument: a .gguf file (of a split model the first part), a Hugging Face folder,
-// or a catalogue name, an hf: name or a name of `baton list` whose file is in the models folder. A
-// file or folder of that name in the working directory goes first. NotFound names the fix
+// or a catalogue name, an hf: name, a name of `baton list` or the id of one file there (its name
+// without ".gguf"), in the models folder. A file or folder of that name in the working directory
+// goes first. NotFound names the fix
 // (`baton pull NAME`) or the nearest name.
 StatusOr<ModelFile> ResolveModel(std::string_view model);
 

@@ -66,6 +66,12 @@ int RunRouter(const std::vector<std::string>& args) {
   RouterFlags f;
   Declare(flags, f);
   if (std::optional<int> code = flags.Parse(args)) return *code;
+  const std::pair<std::string_view, std::string> addresses[] = {
+      {"--grpc", f.config.grpc_address},
+      {"--http", f.config.http_address},
+      {"--admin", f.config.admin_address}};
+  const Status distinct = CheckDistinct(addresses);
+  if (!distinct.ok()) return Fail("router", distinct, kExitUsage);
   if (const Status s = CheckTlsFlags(f.config.tls); !s.ok()) {
     return Fail("router", s, kExitUsage);
   }

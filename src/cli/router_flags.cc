@@ -1,6 +1,7 @@
 #include "src/cli/router_flags.h"
 
 #include "src/api/key_file.h"
+#include "src/base/host_port.h"
 #include "src/base/limits.h"
 #include "src/loadgen/quantity.h"
 #include "src/text/tools/tool_style.h"
@@ -64,9 +65,10 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
       "request is ended; timeout_ms and grpc-timeout are total deadlines beside it");
   flags.AddChoice("--ui", tuning.ui, {"on", "off"},
                   "on: the page at /ui chats and shows the cluster live; off: /ui is not there");
-  flags.Add("--served-model-name", tuning.served_names,
-            "[MODEL=]NAME[,NAME ..]: what clients call the model instead of its id; all names are "
-            "accepted and listed, answers have the first");
+  flags.AddJoined(
+      "--served-model-name", tuning.served_names,
+      "[MODEL=]NAME[,NAME ..]: what clients call the model instead of its id; all names are "
+      "accepted and listed, answers have the first");
   flags.AddFile(
       "--api-keys", tuning.api_keys,
       "YAML list of keys: tenant, sha256 (of `printf %s \"$KEY\" | sha256sum`), "
@@ -95,6 +97,19 @@ Status ApplyRouterTuning(const RouterTuning& tuning, RouterConfig& config) {
   config.serves_ui = tuning.ui == "on";
   config.splits_reasoning = tuning.reasoning_format == "auto";
   config.tool_style = text::FindToolStyle(tuning.tool_parser);
+  return OkStatus();
+}
+
+Status CheckDistinct(std::span<const std::pair<std::string_view, std::string>> addresses) {
+  for (auto one = addresses.begin(); one != addresses.end(); ++one) {
+    const StatusOr<HostPort> address = ParseHostPort(one->second);
+    if (!address.ok() || address->port == 0) continue;
+    for (auto other = std::next(one); other != addresses.end(); ++other) {
+      if (one->second != other->second) continue;
+      return InvalidArgument("{} and {} are both {}: each needs an address of its own", one->first,
+                             other->first, one->second);
+    }
+  }
   return OkStatus();
 }
 

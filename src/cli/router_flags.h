@@ -3,7 +3,10 @@
 #define BATON_CLI_ROUTER_FLAGS_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "src/api/router_process.h"
@@ -37,6 +40,9 @@ Status ApplyRouterTuning(const RouterTuning& tuning, api::RouterConfig& config);
 
 // InvalidArgument: --tls-http is on, and there are no files for it.
 Status CheckTlsHttp(const RouterTuning& tuning, const tls::TlsFiles& files);
+
+// InvalidArgument: two of these flags name one address. Port 0 is another one each time.
+Status CheckDistinct(std::span<const std::pair<std::string_view, std::string>> addresses);
 
 // The file of --api-keys, if one is given, can be used.
 Status CheckApiKeys(const RouterTuning& tuning);

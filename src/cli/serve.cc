@@ -173,6 +173,9 @@ Status CheckColocation(const ServeFlags& f) {
 
 Status CheckSupported(const ServeFlags& f) {
   BATON_RETURN_IF_ERROR(CheckColocation(f));
+  const std::pair<std::string_view, std::string> addresses[] = {
+      {"--http", f.http}, {"--grpc", f.grpc}, {"--admin", f.admin}};
+  BATON_RETURN_IF_ERROR(CheckDistinct(addresses));
   BATON_RETURN_IF_ERROR(CheckTlsFlags(f.tuning.tls));
   BATON_RETURN_IF_ERROR(CheckTlsHttp(f.router, f.tuning.tls));
   BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
@@ -380,7 +383,7 @@ void WarnWithoutChat(const std::string& http_address, const std::string& model) 
   const auto answer = nlohmann::json::parse(response->body, nullptr, /*allow_exceptions=*/false);
   const auto at = nlohmann::json::json_pointer("/error/message");
   const bool has_reason = answer.is_object() && answer.contains(at) && answer[at].is_string();
-  Print(stderr, "warning: chat requests will be refused: {}\n",
+  Print(stderr, "warning: {}chat requests will be refused: {}\n", model.empty() ? "" : model + ": ",
         has_reason ? answer[at].get<std::string>() : response->body);
 }
 
@@ -647,6 +650,7 @@ int RunServe(const std::vector<std::string>& args) {
   const Status status = supervisor.Run();
   if (!status.ok()) {
     folder.Keep();
+    Print(stderr, "the logs are in {}\n", folder.path());
     return Fail("serve", status);
   }
   return kExitOk;

@@ -7,13 +7,15 @@ using http::ParseCorsOrigins;
 using http::SiteRules;
 
 void DeclareSites(FlagSet& flags, SiteFlags& sites) {
-  flags.Add("--allowed-hosts", sites.allowed_hosts,
-            "names (HOST or HOST:PORT, with commas) that requests may have in their Host field "
-            "while a port listens on a loopback address, besides localhost, 127.0.0.0/8 and [::1]: "
-            "those that a proxy on this host passes on; others are answered 403");
-  flags.Add("--cors-origins", sites.cors_origins,
-            "origins (SCHEME://HOST[:PORT], with commas) of web pages that may send requests and "
-            "read the answers; a POST of any other page is answered 403; default: none");
+  flags.AddJoined(
+      "--allowed-hosts", sites.allowed_hosts,
+      "names (HOST or HOST:PORT, with commas) that requests may have in their Host field "
+      "while a port listens on a loopback address, besides localhost, 127.0.0.0/8 and [::1]: "
+      "those that a proxy on this host passes on; others are answered 403");
+  flags.AddJoined(
+      "--cors-origins", sites.cors_origins,
+      "origins (SCHEME://HOST[:PORT], with commas) of web pages that may send requests and "
+      "read the answers; a POST of any other page is answered 403; default: none");
 }
 
 StatusOr<SiteRules> SitesOf(const SiteFlags& sites) {

@@ -17,9 +17,10 @@ void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry) {
             "OpenTelemetry collector to which spans of each request are sent by gRPC: HOST:PORT, "
             "http://HOST:PORT or https://HOST:PORT; default: OTEL_EXPORTER_OTLP_ENDPOINT, else "
             "none");
-  flags.Add("--metrics-aliases", telemetry.metrics_aliases,
-            "more names for the same metrics, with commas: vllm, and inference-extension (what the "
-            "endpoint picker of the Kubernetes Gateway API reads)");
+  flags.AddJoined(
+      "--metrics-aliases", telemetry.metrics_aliases,
+      "more names for the same metrics, with commas: vllm, and inference-extension (what the "
+      "endpoint picker of the Kubernetes Gateway API reads)");
 }
 
 Status CheckTelemetry(const TelemetryFlags& telemetry) {

@@ -196,6 +196,46 @@ TEST(FlagSetTest, AListOnTheCommandLineReplacesTheFilesList) {
   }
 }
 
+TEST(FlagSetTest, AJoinedFlagAddsToWhatItHas) {
+  const std::string path = WriteFile("names: [a, b]\n");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--names", "a", "--names=b,c"}, "a,b,c"},
+      {{"--names=a,b"}, "a,b"},
+      {{"--names=x=a,b", "--names", "y=c"}, "x=a,b,y=c"},
+      {{"--config", path}, "a,b"},
+      {{"--config", path, "--names=c"}, "c"},
+      {{}, ""},
+  };
+  for (const auto& [args, expected] : cases) {
+    FlagSet flags("serve", "Test.");
+    std::string names;
+    flags.AddJoined("--names", names, "names");
+    ASSERT_FALSE(flags.Parse(args));
+    EXPECT_EQ(names, expected);
+  }
+}
+
+TEST(FlagSetTest, ConfigFileMayNameSeveralModels) {
+  const std::string path = WriteFile("model: [a.gguf, b:1]\n");
+  const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases = {
+      {{"--config", path}, {"a.gguf", "b:1"}},
+      {{"c", "--config", path}, {"c"}},
+  };
+  for (const auto& [args, expected] : cases) {
+    FlagSet flags("serve", "Test.");
+    std::vector<std::string> models;
+    flags.AddWhole("MODEL", models, "models");
+    ASSERT_FALSE(flags.Parse(args));
+    EXPECT_EQ(models, expected);
+  }
+  FlagSet flags("serve", "Test.");
+  std::vector<std::string> models;
+  flags.AddWhole("MODEL", models, "models");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(flags.Parse({"--config", WriteFile("model: [\"a,b\"]\n")}), kExitUsage);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("'a,b' has a comma"), std::string::npos);
+}
+
 TEST(FlagSetTest, BadConfigFilesAreUsageErrors) {
   const struct {
     std::string text;

@@ -87,6 +87,14 @@ TEST(UsageExitTest, WhatTwoWorkersOfAProcessCannotHaveIsNamed) {
   ExpectUsageErrors(cases);
 }
 
+TEST(UsageExitTest, TwoPortsOfOneProcessHaveTwoAddresses) {
+  const WrongUse cases[] = {
+      {&RunServe, {"m.gguf", "--http=h:1", "--admin=h:1"}, "--http and --admin are both h:1"},
+      {&RunRouter, {"--http=h:1", "--grpc=h:1"}, "--grpc and --http are both h:1"},
+  };
+  ExpectUsageErrors(cases);
+}
+
 TEST(UsageExitTest, ABatchIsOneTo256Sequences) {
   const WrongUse cases[] = {
       {&RunServe,
@@ -162,13 +170,13 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunConvert, {"a.gguf", "b.gguf", "--threads=257"}, "[0, 256]"},
       {&RunBench, {"model"}, "MODEL"},
       {&RunBench, {"--natural-end", "model"}, "--natural-end"},
-      {&RunBench, {"--find-max", "--json", "model", "localhost"}, "must begin with http"},
+      {&RunBench, {"--find-max", "--json", "model", "localhost"}, "'localhost' is no server"},
       {&RunBench, {"https://h:1", "--rate=1"}, "has no TLS; name the server's plain port (http://"},
       {&RunBench, {"grpcs://h:1", "--rate=1"}, "has no TLS; name the server's plain port (grpc://"},
       {&RunBench, {"--rate=1"}, "URL is missing"},
       {&RunBench, {"ftp://h:1", "--rate=1"}, "'ftp://h:1' must begin with http:// or grpc://"},
-      {&RunBench, {"grpc://:1", "--rate=1"}, "'grpc://:1' is no URL of the form grpc://HOST:PORT"},
-      {&RunBench, {"http://h:0", "--rate=1"}, "'http://h:0' is no URL of the form http://"},
+      {&RunBench, {"grpc://:1", "--rate=1"}, "'grpc://:1' is no server: HOST:PORT"},
+      {&RunBench, {"http://h:0", "--rate=1"}, "'http://h:0' is no server: HOST:PORT"},
       {&RunBench, {"grpc://h:1/v1", "--rate=1"}, "gRPC has no paths"},
       {&RunBench, {"http://h:1", "--users=70000"}, "[0, 20000]"},
       {&RunBench, {"speed"}, "speed"},

@@ -131,6 +131,7 @@ def test_a_pipe_gets_answers_only(aggregated):
     run = baton("chat", "--url", url, "--max-tokens", "4", input="/help\nSay hi.\n")
     assert run.returncode == 0, run.stderr
     assert "/system" not in run.stdout and "tokens (" in run.stdout
+    assert "/system" in run.stderr
     run = baton("chat", "--url", url, input="/nosuch\n")
     assert run.returncode == 1 and "/nosuch" in run.stderr
 
@@ -221,7 +222,8 @@ def test_what_is_no_utf8_is_not_asked():
         os.write(chat.fd, line)
         wait_until(lambda n=before: chat.text().count("is no UTF-8") > n, 60, line)
     chat.type("\x04")
-    assert chat.exit_code() == 0 and "connect" not in chat.text()
+    assert chat.exit_code() == 0
+    assert chat.text().count("cannot connect") == 1, "the warning at the start, and no question"
     for flag in (b"--prompt", b"--system"):
         run = subprocess.run([BIN, "chat", flag, b"a\xff"], capture_output=True, timeout=60)
         assert run.returncode == 2 and flag + b": byte 0xff at place 1" in run.stderr, run.stderr
@@ -267,6 +269,8 @@ def test_models_and_servers_are_listed(tmp_path):
     env = {**os.environ, "BATON_HOME": str(tmp_path)}
     assert "tiny.gguf" in baton("list", env=env).stdout
     assert "no server" in baton("ps", env=env).stdout
+    run = baton("inspect", "tiny", env=env)
+    assert run.returncode == 1 and "no file" not in run.stderr, "its id finds it"
     run = baton("rm", "tiny.ggu", env=env)
     assert run.returncode == 1 and "did you mean tiny.gguf?" in run.stderr
     assert baton("rm", "tiny.gguf", env=env).returncode == 0

@@ -258,7 +258,7 @@ def test_a_wrong_command_line_exits_2_with_one_line(args, expected):
 
 
 def test_urls_are_checked():
-    for url, expected in [("localhost:80", "must begin with http"), ("https://x", "has no TLS")]:
+    for url, expected in [("localhost", "is no server"), ("https://x", "has no TLS")]:
         done = bench(url, "--rate", "1")
         assert done.returncode == 2 and expected in done.stderr
 
@@ -285,8 +285,8 @@ def test_golden_prompts_that_are_never_asked_void_the_run(toy, tmp_path):
 
 
 def test_the_word_model_names_the_other_command_only_as_the_first_argument():
-    done = bench("--json", "model", "localhost:80", "--users", "1")
-    assert done.returncode == 2 and "must begin with http" in done.stderr
+    done = bench("--json", "model", "localhost", "--users", "1")
+    assert done.returncode == 2 and "'localhost' is no server" in done.stderr
     done = bench("--threads", "2", "model")
     assert done.returncode == 2 and "MODEL is missing" in done.stderr
 

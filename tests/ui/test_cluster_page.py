@@ -83,7 +83,7 @@ def test_a_killed_worker_is_noticed_and_the_stream_goes_on(page, server):
         pytest.skip("BATON_UI_URL: its processes are not ours to kill")
     ask(page, "Tell a long story.", tokens=300)
     page.wait_for_selector(".turn.assistant p")
-    busy = wait_until(lambda: busy_decode_worker(server), 30, "a decode worker says that it runs it")
+    busy = wait_until(lambda: busy_decode_worker(server), 30, "a worker says that it runs it")
     os.kill(busy["pid"], signal.SIGKILL)
     name = busy["worker_id"]
     page.wait_for_selector(f"#notices li:has-text('{name}')")
