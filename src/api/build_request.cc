@@ -16,6 +16,7 @@
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/numbered_text.h"
+#include "src/base/priority.h"
 #include "src/base/quoted_text.h"
 #include "src/base/random.h"
 #include "src/text/chat_encoder.h"
@@ -100,6 +101,11 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
   const bool answers_alone = params.echo.value_or(false) || params.prompt_logprobs.has_value();
   if (params.max_tokens == 0 && !answers_alone) {
     return Fail(error, ErrorCode::kConflict, "max_tokens", "0 needs echo to be true");
+  }
+  // A tenant may step back, but not before others.
+  if (!arrival.tenant.empty() && params.priority.value_or(0) < 0) {
+    return Fail(error, ErrorCode::kInvalidValue, "priority",
+                kNumberedText<"with an API key an integer from 0 to {}", kMaxPriority>);
   }
   if (params.has_stream_options && !stream) {
     return Fail(error, ErrorCode::kConflict, "stream_options", "it needs stream to be true");
@@ -434,6 +440,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   request.answer_id = plan.id;
   request.is_streamed = plan.stream;
   request.path = params.path;
+  request.priority = static_cast<int32_t>(params.priority.value_or(0));
   built->tenant = arrival.tenant;
   request.tenant = TenantOfKey(arrival.tenant, params.cache_salt);
   request.trace = arrival.trace;

@@ -276,7 +276,6 @@ constexpr UnsupportedRow kTable[] = {
     {"receipt", kBoth, Neutral::kEmpty},
     // Fields about which server answers, in which order, from which cache.
     {"service_tier", kBoth, Neutral::kIgnored, "auto|default"},
-    {"priority", kBoth, Neutral::kZero},
     {"lora", kBoth, Neutral::kEmpty},
     {"lora_path", kBoth, Neutral::kEmpty},
     {"lora_request", kBoth, Neutral::kEmpty},

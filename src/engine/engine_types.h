@@ -56,6 +56,7 @@ struct RequestSpec {
   int64_t deadline_us = 0;   // from acceptance, (0, kMaxDeadlineUs]
   std::string tenant;        // salts the hash chain
   bool is_cacheable = true;  // its KV is for the prefix cache
+  int32_t priority = 0;      // among prompts that wait; in its range (src/base/priority.h)
 };
 
 // One sampled token of one choice.

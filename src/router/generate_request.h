@@ -73,6 +73,7 @@ struct GenerateRequest {
   wire::SamplingParams sampling;
   uint32_t num_choices = 1;  // 1..128
   AskedPath path = AskedPath::kAuto;
+  int32_t priority = 0;  // among requests that wait, kMinPriority..kMaxPriority (src/base/priority.h)
   RequestFields fields;
   // max_tokens is what the client asked for, not what the context leaves.
   bool names_length = false;

@@ -113,6 +113,7 @@ void EncodeSpec(const PlacementSpec& spec, v1::RequestSpec* out) {
   out->set_deadline_ms(spec.deadline_ms);
   out->set_tenant(std::string(spec.tenant));
   out->set_not_cacheable(!spec.is_cacheable);
+  if (spec.priority != 0) out->set_priority(spec.priority);
   if (!spec.trace.valid()) return;
   v1::TraceSpan* const span = out->mutable_span();
   span->set_trace_hi(spec.trace.trace_hi);

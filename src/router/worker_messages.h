@@ -119,6 +119,7 @@ struct PlacementSpec {
   const wire::SamplingParams* sampling = nullptr;  // owned and valid like `prompt`
   std::string_view tenant = kv::kDefaultTenant;    // salts the hash chain
   bool is_cacheable = true;                        // the KV is for the decode worker's prefix cache
+  int32_t priority = 0;                            // of the request, among those that wait
   SpanIds trace;                                   // the request's span; not valid = no spans of it
 };
 

@@ -66,6 +66,7 @@ RequestSpec ToEngineSpec(const PlacementSpec& spec, RequestKind kind, Incarnatio
   out.deadline_us = int64_t{spec.deadline_ms} * 1000;
   out.tenant = std::string(spec.tenant);
   out.is_cacheable = spec.is_cacheable;
+  out.priority = spec.priority;
   return out;
 }
 

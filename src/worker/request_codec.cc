@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "src/base/limits.h"
+#include "src/base/priority.h"
 #include "src/base/wire_text.h"
 #include "src/worker/session_service.h"
 
@@ -118,6 +119,11 @@ Status SpecFromProto(const v1::RequestSpec& m, const SessionLimits& limits, Requ
   out->deadline_us = int64_t{m.deadline_ms()} * 1000;
   out->tenant = m.tenant();
   out->is_cacheable = !m.not_cacheable();
+  if (m.priority() < kMinPriority || m.priority() > kMaxPriority) {
+    return InvalidArgument("priority {} is outside [{}, {}]", m.priority(), kMinPriority,
+                           kMaxPriority);
+  }
+  out->priority = m.priority();
   return SamplingFromProto(m.sampling(), limits, &out->sampling);
 }
 

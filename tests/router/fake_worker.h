@@ -27,6 +27,7 @@ struct Order {
   std::string tenant;
   SpanIds trace;
   bool is_cacheable = true;
+  int32_t priority = 0;
 };
 
 // The log of what a fake worker received; it outlives the worker's session.
