@@ -87,7 +87,8 @@ class FakeSession final : public WorkerSession {
                             {spec.replayed.begin(), spec.replayed.end()},
                             std::string(spec.tenant),
                             spec.trace,
-                            spec.is_cacheable});
+                            spec.is_cacheable,
+                            spec.priority});
   }
   const std::shared_ptr<WorkerLog> log_;
 };
