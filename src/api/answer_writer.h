@@ -46,6 +46,9 @@ class AnswerWriter {
   // the prompt is one token.
   virtual void OpenChoice(uint32_t /*choice*/, const router::PromptLogprobs* /*log*/,
                           std::string* /*out*/) {}
+  // How far the prompt of this choice is, where the request asked for it; before the choice opens.
+  virtual void AddProgress(uint32_t /*choice*/, const router::PromptProgress& /*progress*/,
+                           std::string* /*out*/) {}
   // One token and what it adds, which may be nothing.
   virtual void AddToken(const router::TokenOutput& token, const TokenText& text,
                         std::string* out) = 0;

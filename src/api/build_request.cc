@@ -440,6 +440,7 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   request.answer_id = plan.id;
   request.is_streamed = plan.stream;
   request.path = params.path;
+  request.reports_progress = plan.stream && params.return_progress.value_or(false);
   request.priority = static_cast<int32_t>(params.priority.value_or(0));
   built->tenant = arrival.tenant;
   request.tenant = TenantOfKey(arrival.tenant, params.cache_salt);

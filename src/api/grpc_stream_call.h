@@ -63,6 +63,11 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
                       std::shared_ptr<const router::PromptLogprobs> logprobs) override {
     prompt_logs_[prompt] = std::move(logprobs);
   }
+  void OnPromptProgress(uint32_t prompt, const router::PromptProgress& progress) override {
+    Chunk chunk;
+    FillProgress(plan_, prompt * plan_.num_choices, progress, &chunk);
+    Push(std::move(chunk));
+  }
   void OnPromptFinished(const router::GenerateResult& result) override {
     FillPromptTimings(result.timings, &last_chunk_);
     Push(std::exchange(last_chunk_, {}));

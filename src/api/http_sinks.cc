@@ -14,6 +14,7 @@ using http::kRequestIdField;
 using router::ErrorCode;
 using router::GenerateResult;
 using router::HttpStatusOf;
+using router::PromptProgress;
 using router::RequestError;
 using router::TokenOutput;
 using scheduler::FinishReason;
@@ -136,9 +137,24 @@ void HttpStreamSink::Start() {
   writer_->Begin(&events);
   Name(0, /*is_token=*/false, &events);
   if (!events.empty()) responder_->Write(events);
+  if (early_progress_.has_value()) {
+    OnPromptProgress(early_progress_->prompt, early_progress_->progress);
+  }
   if (ping_ms_ > 0 && !surface_.ping.empty()) {
     responder_->KeepAlive(std::string(surface_.ping), ping_ms_);
   }
+}
+
+// Its event has no id: a client that resumes is told of tokens, and an id counts the events before
+// a token.
+void HttpStreamSink::OnPromptProgress(uint32_t prompt, const PromptProgress& progress) {
+  if (!started_) {
+    early_progress_ = Progress{prompt, progress};
+    return;
+  }
+  std::string events;
+  writer_->AddProgress(prompt * plan().num_choices, progress, &events);
+  if (!events.empty()) responder_->Write(events);
 }
 
 void HttpStreamSink::OpenChoice(uint32_t choice, std::string* events) {

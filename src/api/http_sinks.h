@@ -128,6 +128,7 @@ class HttpStreamSink final : public HttpSink {
                       std::shared_ptr<const router::PromptLogprobs> logprobs) override {
     prompt_logs_[prompt] = std::move(logprobs);
   }
+  void OnPromptProgress(uint32_t prompt, const router::PromptProgress& progress) override;
   void OnToken(const router::TokenOutput& token) override;
   void OnPromptFinished(const router::GenerateResult& result) override;
   void OnFinished(const router::GenerateResult& result) override;
@@ -158,6 +159,13 @@ class HttpStreamSink final : public HttpSink {
   // By prompt, from OnLoggedPrompt until all its choices are open; else null.
   std::vector<std::shared_ptr<const router::PromptLogprobs>> prompt_logs_;
   AnswerRoom room_;
+  // What is told when the header is out: a prompt may be done before the decode worker has
+  // reserved.
+  struct Progress {
+    uint32_t prompt = 0;
+    router::PromptProgress progress;
+  };
+  std::optional<Progress> early_progress_;
   std::optional<LastEnd> last_end_;
   bool started_ = false;
 };

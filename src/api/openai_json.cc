@@ -22,6 +22,7 @@ using router::LinkView;
 using router::ModelInfo;
 using router::ProcessView;
 using router::PromptLogprobs;
+using router::PromptProgress;
 using router::RequestError;
 using router::RequestTimings;
 using router::RequestView;
@@ -592,6 +593,24 @@ std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice, const OpenedPr
   json.Key("finish_reason").Null();
   if (tells_log && !IsChat(plan)) WritePromptLogprobs(plan, tokens, prompt.log, &json);
   json.EndObject();
+  return EndChunk(plan, choice, 0, &json);
+}
+
+std::string ProgressChunk(const AnswerPlan& plan, uint32_t choice, const PromptProgress& progress) {
+  JsonWriter json;
+  json.BeginObject();
+  WriteChunkHead(plan, &json);
+  json.Key("prompt_progress").BeginObject();
+  json.Key("total").Uint(progress.total).Key("cache").Uint(progress.cache);
+  json.Key("processed").Uint(progress.processed).Key("time_ms").Int(progress.time_ms).EndObject();
+  json.Key("choices").BeginArray().BeginObject().Key("index").Uint(choice);
+  if (IsChat(plan)) {
+    json.Key("delta").BeginObject();
+    json.Key("role").String("assistant").Key("content").Null().EndObject();
+  } else {
+    json.Key("text").String("");
+  }
+  json.Key("logprobs").Null().Key("finish_reason").Null().EndObject();
   return EndChunk(plan, choice, 0, &json);
 }
 

@@ -16,6 +16,7 @@ namespace baton::api {
 using router::GenerateResult;
 using router::ModelInfo;
 using router::PromptLogprobs;
+using router::PromptProgress;
 using router::RequestTimings;
 using router::TokenOutput;
 using scheduler::FinishReason;
@@ -258,6 +259,31 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
                        choice->mutable_logprobs());
   }
   FillChunkFields(plan, token, out);
+}
+
+namespace {
+
+template <typename Chunk>
+void FillProgressChunk(const AnswerPlan& plan, std::string_view object, uint32_t choice,
+                       const PromptProgress& progress, Chunk* out) {
+  FillHead(plan, object, out);
+  out->add_choices()->set_index(choice);
+  out->mutable_prompt_progress()->set_total(progress.total);
+  out->mutable_prompt_progress()->set_cache(progress.cache);
+  out->mutable_prompt_progress()->set_processed(progress.processed);
+  out->mutable_prompt_progress()->set_time_ms(static_cast<uint64_t>(progress.time_ms));
+}
+
+}  // namespace
+
+void FillProgress(const AnswerPlan& plan, uint32_t choice, const PromptProgress& progress,
+                  v1::ChatCompletionChunk* out) {
+  FillProgressChunk(plan, "chat.completion.chunk", choice, progress, out);
+}
+
+void FillProgress(const AnswerPlan& plan, uint32_t choice, const PromptProgress& progress,
+                  v1::CompletionChunk* out) {
+  FillProgressChunk(plan, "text_completion", choice, progress, out);
 }
 
 void FillUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,

@@ -29,6 +29,12 @@ void FillChunk(const AnswerPlan& plan, const router::TokenOutput& token, const T
 void FillChunk(const AnswerPlan& plan, const router::TokenOutput& token, const TokenText& text,
                const OpenedPrompt& prompt, v1::CompletionChunk* out);
 
+// How far the prompt of the choice is.
+void FillProgress(const AnswerPlan& plan, uint32_t choice, const router::PromptProgress& progress,
+                  v1::ChatCompletionChunk* out);
+void FillProgress(const AnswerPlan& plan, uint32_t choice, const router::PromptProgress& progress,
+                  v1::CompletionChunk* out);
+
 // The parts of a stream's last chunk.
 void FillUsage(const AnswerPlan& plan, const router::GenerateResult& result,
                uint32_t num_reasoning_tokens, v1::Usage* out);

@@ -10,6 +10,7 @@ namespace baton::api {
 
 using router::GenerateResult;
 using router::PromptLogprobs;
+using router::PromptProgress;
 using router::RequestError;
 using router::TokenOutput;
 
@@ -26,6 +27,9 @@ class OpenAiWriter final : public AnswerWriter {
     // A chat has one prompt, which the stream's first chunk tells of.
     const bool tells_prompt = !is_chat || !std::exchange(has_opened_, true);
     AppendEvent(OpeningChunk(plan(), choice, {log, tells_prompt}), out);
+  }
+  void AddProgress(uint32_t choice, const PromptProgress& progress, std::string* out) override {
+    AppendEvent(ProgressChunk(plan(), choice, progress), out);
   }
   void AddToken(const TokenOutput& token, const TokenText& text, std::string* out) override {
     if (plan().echo_alone) return;

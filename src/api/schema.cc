@@ -89,6 +89,7 @@ constexpr ParamRow kTable[] = {
     {"top_logprobs", kChat, &ApiParams::top_logprobs, 0, kMaxTopLogprobs},
     {"prompt_logprobs", kBoth, &ApiParams::prompt_logprobs, 0, kMaxTopLogprobs},
     {"priority", kBoth, &ApiParams::priority, kMinPriority, kMaxPriority},
+    {"return_progress", kBoth, &ApiParams::return_progress},
     {"stream", kEvery, &ApiParams::stream},
     {"stream_options", kBoth, SpecialParam::kStreamOptions},
     {"response_format", kBoth, SpecialParam::kResponseFormat},

@@ -48,6 +48,7 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, uint32_t nu
   // blocks of a shadow or a probe.
   spec.is_cacheable = exact && !request.spec.is_own();
   spec.priority = request.spec.priority;
+  spec.reports_progress = request.spec.reports_progress && request.num_delivered == 0;
   return spec;
 }
 

@@ -28,6 +28,7 @@ struct Order {
   SpanIds trace;
   bool is_cacheable = true;
   int32_t priority = 0;
+  bool reports_progress = false;
 };
 
 // The log of what a fake worker received; it outlives the worker's session.
@@ -88,7 +89,8 @@ class FakeSession final : public WorkerSession {
                             std::string(spec.tenant),
                             spec.trace,
                             spec.is_cacheable,
-                            spec.priority});
+                            spec.priority,
+                            spec.reports_progress});
   }
   const std::shared_ptr<WorkerLog> log_;
 };
