@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/base/priority.h"
 
 namespace baton::scheduler {
 
@@ -43,9 +44,10 @@ void EraseFrom(std::vector<Sequence*>* list, Sequence* sequence) {
 }
 
 // When a prompt with this many tokens left to compute would be due, had it to be served at the
-// aging rate.
+// aging rate, and come when its request counts as having come.
 int64_t PriorityUs(const Sequence& sequence, uint32_t num_left, uint32_t aging_tokens_per_s) {
-  return sequence.arrival_us + int64_t{num_left} * 1'000'000 / int64_t{aging_tokens_per_s};
+  return AgedArrivalUs(sequence.arrival_us, sequence.spec.priority) +
+         int64_t{num_left} * 1'000'000 / int64_t{aging_tokens_per_s};
 }
 
 BatchLimitConfig BatchLimitOf(const SchedulerConfig& config) {

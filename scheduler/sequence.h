@@ -55,6 +55,7 @@ struct SequenceSpec {
   SequenceLimits limits;
   kv::ChainKey chain_key;    // names its blocks in the prefix index; of its tenant
   bool is_cacheable = true;  // its blocks are for the prefix index
+  int32_t priority = 0;      // of its request, in its range (src/base/priority.h)
   bool logs_prompt =
       false;            // all rows of the prompt have logits: none is found in the prefix index
   bool embeds = false;  // its rows with logits have hidden states too; it ends with its prompt

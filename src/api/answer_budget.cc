@@ -138,19 +138,22 @@ bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* bud
                    AnswerRoom* room, RequestError* error) {
   if (built.plan.embeds) return ReserveEmbeddings(built, budget, room, error);
   const bool has_logprobs = built.plan.logprobs || built.plan.logs_prompt();
-  if (built.plan.stream || !has_logprobs) return true;
+  const bool streams = built.plan.stream;
+  if (!has_logprobs || (streams && !built.plan.logs_prompt())) return true;
   const GenerateRequest& request = built.request;
-  const size_t prompt_bytes = PromptLogBytes(built, form);
+  // A stream builds the message of one choice at a time.
+  const size_t prompt_bytes = PromptLogBytes(built, streams ? AnswerForm::kJson : form);
   if (prompt_bytes > AnswerBudget::kMaxBytesOfOne) {
     *error = FieldError(
         ErrorCode::kConflict, request.fields.prompt_logprobs,
-        fmt::format("the log-probabilities of the prompts take {:.0f} MiB, and a whole answer has "
-                    "room for {:.0f} MiB; ask for fewer prompts, choices or alternatives",
-                    Mib(prompt_bytes), Mib(AnswerBudget::kMaxBytesOfOne)));
+        fmt::format(
+            "the log-probabilities of the prompts take {:.0f} MiB, and an answer has room for "
+            "{:.0f} MiB; ask for fewer prompts, choices or alternatives",
+            Mib(prompt_bytes), Mib(AnswerBudget::kMaxBytesOfOne)));
     return false;
   }
   const size_t bytes_per_token =
-      built.plan.logprobs ? AnswerBytesPerToken(form, built.plan.top_logprobs) : 0;
+      built.plan.logprobs && !streams ? AnswerBytesPerToken(form, built.plan.top_logprobs) : 0;
   size_t num_tokens = request.sampling.max_tokens;
   uint32_t most_tokens = request.sampling.max_tokens;
   bool names_length = request.names_length;

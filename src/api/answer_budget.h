@@ -104,9 +104,9 @@ inline constexpr size_t kJsonBytesOfElement = 13;
 enum class AnswerForm : uint8_t { kJson, kProto };
 size_t AnswerBytesPerToken(AnswerForm form, size_t num_top);
 
-// Reserves the first room for the answer to `built` (see the file comment); nothing for a stream or
-// without log-probabilities. False: `error` says by how much it is too large, or that others take
-// the room.
+// Reserves the first room for the answer to `built` (see the file comment); for a stream that of
+// its prompts' log-probabilities, and nothing without any. False: `error` says by how much it is
+// too large, or that others take the room.
 bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* budget,
                    AnswerRoom* room, router::RequestError* error);
 

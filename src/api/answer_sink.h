@@ -25,6 +25,9 @@ class AnswerSink : public router::ResponseSink {
   void OnPromptLogprobs(std::shared_ptr<const router::PromptLogprobs> logprobs) final {
     OnLoggedPrompt(0, std::move(logprobs));
   }
+  // OnProgress of the request for this prompt.
+  virtual void OnPromptProgress(uint32_t /*prompt*/, const router::PromptProgress& /*progress*/) {}
+  void OnProgress(const router::PromptProgress& progress) final { OnPromptProgress(0, progress); }
   // OnEmbedding of the request for this prompt.
   virtual void OnEmbeddedPrompt(uint32_t /*prompt*/, std::vector<float> /*embedding*/) {}
   void OnEmbedding(std::vector<float> embedding) final {

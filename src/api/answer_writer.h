@@ -42,7 +42,13 @@ class AnswerWriter {
 
   // A worker has taken the request; the answer's header is out.
   virtual void Begin(std::string* /*out*/) {}
-  virtual void OpenChoice(uint32_t /*choice*/, std::string* /*out*/) {}
+  // `log`: of the choice's prompt, whose log-probabilities the request asked for; null = none, or
+  // the prompt is one token.
+  virtual void OpenChoice(uint32_t /*choice*/, const router::PromptLogprobs* /*log*/,
+                          std::string* /*out*/) {}
+  // How far the prompt of this choice is, where the request asked for it; before the choice opens.
+  virtual void AddProgress(uint32_t /*choice*/, const router::PromptProgress& /*progress*/,
+                           std::string* /*out*/) {}
   // One token and what it adds, which may be nothing.
   virtual void AddToken(const router::TokenOutput& token, const TokenText& text,
                         std::string* out) = 0;

@@ -16,6 +16,7 @@
 #include "src/base/limits.h"
 #include "src/base/log.h"
 #include "src/base/numbered_text.h"
+#include "src/base/priority.h"
 #include "src/base/quoted_text.h"
 #include "src/base/random.h"
 #include "src/text/chat_encoder.h"
@@ -97,15 +98,14 @@ bool CheckCombinations(const ApiParams& params, const Arrival& arrival, RequestE
   if (best_of > n && stream) {
     return Fail(error, ErrorCode::kConflict, "best_of", "a stream needs it to equal n");
   }
-  const bool logs_echo = params.echo.value_or(false) && params.logprobs_count.has_value();
-  if (stream && (logs_echo || params.prompt_logprobs.has_value())) {
-    return Fail(
-        error, ErrorCode::kConflict, logs_echo ? "echo" : "prompt_logprobs",
-        "the log-probabilities of a prompt come in whole answers; a stream has none of them");
-  }
   const bool answers_alone = params.echo.value_or(false) || params.prompt_logprobs.has_value();
   if (params.max_tokens == 0 && !answers_alone) {
     return Fail(error, ErrorCode::kConflict, "max_tokens", "0 needs echo to be true");
+  }
+  // A tenant may step back, but not before others.
+  if (!arrival.tenant.empty() && params.priority.value_or(0) < 0) {
+    return Fail(error, ErrorCode::kInvalidValue, "priority",
+                kNumberedText<"with an API key an integer from 0 to {}", kMaxPriority>);
   }
   if (params.has_stream_options && !stream) {
     return Fail(error, ErrorCode::kConflict, "stream_options", "it needs stream to be true");
@@ -124,6 +124,7 @@ bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
 }
 
 static_assert(kMaxEchoBytes * 6 < limits::kMaxUnsentBytes, "JSON writes a byte as 6 at worst");
+static_assert(kMaxStreamedPromptLogprobs * 128 + (size_t{1} << 20) < limits::kMaxUnsentBytes);
 static_assert(limits::kMaxMessages <= text::kMaxChatMessages);
 
 // Error messages name this promise, which a template broke.
@@ -311,15 +312,17 @@ bool SetPromptLog(const ApiParams& params, BuiltRequest* built, RequestError* er
   if (!plan.logs_prompt()) return true;
   const std::string_view field = plan.logs_echo ? "echo" : "prompt_logprobs";
   const uint64_t num_of_token = uint64_t{1} + plan.top_of_prompt();
+  const uint64_t limit = plan.stream ? kMaxStreamedPromptLogprobs : kMaxPromptLogprobs;
   for (size_t i = 0; i < plan.prompts.size(); ++i) {
     GenerateRequest& request = i == 0 ? built->request : built->others[i - 1];
     const uint64_t num_entries = request.prompt.size() * num_of_token;
-    if (num_entries > kMaxPromptLogprobs) {
-      return Fail(
-          error, ErrorCode::kConflict, field,
-          fmt::format("a prompt of {} tokens has {} log-probabilities with {} alternatives "
-                      "each, and an answer has at most {}; ask for fewer alternatives",
-                      request.prompt.size(), num_entries, num_of_token - 1, kMaxPromptLogprobs));
+    if (num_entries > limit) {
+      return Fail(error, ErrorCode::kConflict, field,
+                  fmt::format("a prompt of {} tokens has {} log-probabilities with {} alternatives "
+                              "each, and {} has at most {}; ask for {}fewer alternatives",
+                              request.prompt.size(), num_entries, num_of_token - 1,
+                              plan.stream ? "a stream" : "an answer", limit,
+                              plan.stream ? "a whole answer or " : ""));
     }
     plan.prompts[i].tokens = request.prompt;
     request.fields.prompt_logprobs = field;
@@ -437,6 +440,8 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   request.answer_id = plan.id;
   request.is_streamed = plan.stream;
   request.path = params.path;
+  request.reports_progress = plan.stream && params.return_progress.value_or(false);
+  request.priority = static_cast<int32_t>(params.priority.value_or(0));
   built->tenant = arrival.tenant;
   request.tenant = TenantOfKey(arrival.tenant, params.cache_salt);
   request.trace = arrival.trace;

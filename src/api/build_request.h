@@ -32,6 +32,11 @@ namespace baton::api {
 // stays below limits::kMaxUnsentBytes.
 inline constexpr size_t kMaxEchoBytes = size_t{512} << 10;
 
+// Log-probabilities of one prompt in a stream, alternatives included. They are one event, written
+// at once: at 128 bytes for each of them in both forms, and 1 MiB for the echoed text and its
+// tokens, it stays below limits::kMaxUnsentBytes beside the bytes at which the router pauses.
+inline constexpr uint64_t kMaxStreamedPromptLogprobs = uint64_t{16} << 10;
+
 // One prompt as its answer shows it.
 struct PlannedPrompt {
   uint32_t num_tokens = 0;

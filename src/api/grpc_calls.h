@@ -86,7 +86,7 @@ class GenerateCall : public AnswerSink {
   AnswerPlan plan_;
   CallName name_;
   CallEndLimit end_limit_;
-  AnswerRoom room_;  // of a whole answer, until BeginAnswer
+  AnswerRoom room_;  // of a whole answer, until BeginAnswer; of a stream's prompts
 
  private:
   void Run(const google::protobuf::Message& message, const Arrival& arrival, bool too_late);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "grpcpp/grpcpp.h"
 
@@ -50,12 +51,22 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   }
   void OnToken(const router::TokenOutput& token) override {
     Chunk chunk;
-    FillChunk(plan_, token, texts_->Push(token), &chunk);
+    FillChunk(plan_, token, texts_->Push(token), Open(token), &chunk);
+    if (token.index == 0) OnOpened(token.choice);
     if (token.is_last) {
       last_chunk_ = std::move(chunk);
     } else {
       Push(std::move(chunk));
     }
+  }
+  void OnLoggedPrompt(uint32_t prompt,
+                      std::shared_ptr<const router::PromptLogprobs> logprobs) override {
+    prompt_logs_[prompt] = std::move(logprobs);
+  }
+  void OnPromptProgress(uint32_t prompt, const router::PromptProgress& progress) override {
+    Chunk chunk;
+    FillProgress(plan_, prompt * plan_.num_choices, progress, &chunk);
+    Push(std::move(chunk));
   }
   void OnPromptFinished(const router::GenerateResult& result) override {
     FillPromptTimings(result.timings, &last_chunk_);
@@ -81,7 +92,26 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   StreamCall(const ApiParts& parts, grpc::CallbackServerContext* context)
       : GenerateCall(parts, context) {}
 
-  void BeginAnswer(uint32_t num_choices) override { texts_.emplace(plan_, num_choices); }
+  void BeginAnswer(uint32_t num_choices) override {
+    texts_.emplace(plan_, num_choices);
+    num_unopened_.assign(plan_.prompts.size(), plan_.num_choices);
+    num_unopened_prompts_ = plan_.prompts.size();
+    prompt_logs_.resize(plan_.prompts.size());
+  }
+
+  // The prompt of the token's choice. All choices of a chat have one prompt, which the stream's
+  // first chunk tells of.
+  OpenedPrompt Open(const router::TokenOutput& token) {
+    const bool is_told = plan_.endpoint != Endpoint::kChat || !std::exchange(has_begun_, true);
+    return {prompt_logs_[token.choice / plan_.num_choices].get(), is_told};
+  }
+  // The first chunk of a choice is made. Its prompt's log-probabilities go with the last of them.
+  void OnOpened(uint32_t choice) {
+    const uint32_t prompt = choice / plan_.num_choices;
+    if (--num_unopened_[prompt] > 0) return;
+    prompt_logs_[prompt] = nullptr;
+    if (--num_unopened_prompts_ == 0) room_ = {};
+  }
 
   void Push(Chunk chunk) {
     MutexLock lock(mutex_);
@@ -115,6 +145,11 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   // The router's thread.
   std::optional<AnswerText> texts_;
   Chunk last_chunk_;
+  bool has_begun_ = false;              // a choice has its first chunk
+  std::vector<uint32_t> num_unopened_;  // by prompt: its choices without a chunk
+  size_t num_unopened_prompts_ = 0;     // those with such a choice
+  // By prompt, from OnLoggedPrompt until all its choices have a chunk; else null.
+  std::vector<std::shared_ptr<const router::PromptLogprobs>> prompt_logs_;
 
   std::atomic<size_t> buffered_bytes_{0};
   Mutex mutex_;

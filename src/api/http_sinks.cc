@@ -14,6 +14,7 @@ using http::kRequestIdField;
 using router::ErrorCode;
 using router::GenerateResult;
 using router::HttpStatusOf;
+using router::PromptProgress;
 using router::RequestError;
 using router::TokenOutput;
 using scheduler::FinishReason;
@@ -117,7 +118,10 @@ HttpStreamSink::HttpStreamSink(AnswerTarget target, int64_t ping_ms, const std::
     : HttpSink(std::move(target)),
       ping_ms_(ping_ms),
       texts_(plan(), plan().num_all_choices()),
-      opened_(plan().num_all_choices(), false) {
+      opened_(plan().num_all_choices(), false),
+      num_unopened_(plan().prompts.size(), plan().num_choices),
+      num_unopened_prompts_(static_cast<uint32_t>(plan().prompts.size())),
+      prompt_logs_(plan().prompts.size()) {
   if (!stream.empty()) ids_.emplace(stream, plan().num_all_choices());
 }
 
@@ -133,29 +137,50 @@ void HttpStreamSink::Start() {
   writer_->Begin(&events);
   Name(0, /*is_token=*/false, &events);
   if (!events.empty()) responder_->Write(events);
+  if (early_progress_.has_value()) {
+    OnPromptProgress(early_progress_->prompt, early_progress_->progress);
+  }
   if (ping_ms_ > 0 && !surface_.ping.empty()) {
     responder_->KeepAlive(std::string(surface_.ping), ping_ms_);
   }
+}
+
+// Its event has no id: a client that resumes is told of tokens, and an id counts the events before
+// a token.
+void HttpStreamSink::OnPromptProgress(uint32_t prompt, const PromptProgress& progress) {
+  if (!started_) {
+    early_progress_ = Progress{prompt, progress};
+    return;
+  }
+  std::string events;
+  writer_->AddProgress(prompt * plan().num_choices, progress, &events);
+  if (!events.empty()) responder_->Write(events);
+}
+
+void HttpStreamSink::OpenChoice(uint32_t choice, std::string* events) {
+  opened_[choice] = true;
+  const uint32_t prompt = choice / plan().num_choices;
+  writer_->OpenChoice(choice, prompt_logs_[prompt].get(), events);
+  Name(0, /*is_token=*/false, events);
+  if (--num_unopened_[prompt] > 0) return;
+  prompt_logs_[prompt] = nullptr;
+  if (--num_unopened_prompts_ == 0) room_ = {};
 }
 
 void HttpStreamSink::OnToken(const TokenOutput& token) {
   Start();
   std::string events;
   if (ids_.has_value()) ids_->GoTo(token.choice, token.index);
-  if (!opened_[token.choice]) {
-    opened_[token.choice] = true;
-    writer_->OpenChoice(token.choice, &events);
-    Name(0, /*is_token=*/false, &events);
-  }
+  if (!opened_[token.choice]) OpenChoice(token.choice, &events);
   const TokenText text = texts_.Push(token);
   const size_t begin = events.size();
   writer_->AddToken(token, text, &events);
   Name(begin, /*is_token=*/true, &events);
   const size_t end = events.size();
   if (token.finish != FinishReason::kNone) {
-    ChoiceEnd choice_end{token.finish, StopReasonOf(plan(), token),
-                         plan().echo_alone ? 0 : token.index + 1};
+    ChoiceEnd choice_end{token.finish, StopReasonOf(plan(), token), token.index + 1};
     choice_end.has_calls = text.has_calls;
+    if (plan().echo_alone) choice_end = {FinishReason::kLength, {}, 0};
     if (token.is_last) {
       last_end_ = LastEnd{token.choice, std::move(choice_end)};
     } else {

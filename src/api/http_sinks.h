@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "src/api/answer_budget.h"
 #include "src/api/answer_collector.h"
 #include "src/api/answer_sink.h"
 #include "src/api/answer_text.h"
@@ -119,7 +120,15 @@ class HttpStreamSink final : public HttpSink {
   // be resumed, whose events have ids; "" = another one.
   HttpStreamSink(AnswerTarget target, int64_t ping_ms, const std::string& stream);
 
+  // Takes what is reserved for the log-probabilities of the prompts, until all choices are open.
+  void Keep(AnswerRoom room) { room_ = std::move(room); }
+
   void OnTaken() override { Start(); }
+  void OnLoggedPrompt(uint32_t prompt,
+                      std::shared_ptr<const router::PromptLogprobs> logprobs) override {
+    prompt_logs_[prompt] = std::move(logprobs);
+  }
+  void OnPromptProgress(uint32_t prompt, const router::PromptProgress& progress) override;
   void OnToken(const router::TokenOutput& token) override;
   void OnPromptFinished(const router::GenerateResult& result) override;
   void OnFinished(const router::GenerateResult& result) override;
@@ -133,6 +142,9 @@ class HttpStreamSink final : public HttpSink {
   };
 
   void Start();
+  // Appends the first event of a choice. The pause for slow clients counts tokens, so that the
+  // prompt's log-probabilities wait for the choice's first token.
+  void OpenChoice(uint32_t choice, std::string* events);
   // Gives the events from byte `begin` on their ids, if the stream has ids (EventIds::Insert).
   void Name(size_t begin, bool is_token, std::string* events) {
     if (ids_.has_value()) ids_->Insert(begin, is_token, events);
@@ -141,7 +153,19 @@ class HttpStreamSink final : public HttpSink {
   const int64_t ping_ms_;
   std::optional<EventIds> ids_;  // of a stream that can be resumed
   AnswerText texts_;
-  std::vector<bool> opened_;  // by choice: its first event is out
+  std::vector<bool> opened_;            // by choice: its first event is out
+  std::vector<uint32_t> num_unopened_;  // by prompt: its choices without a first event
+  uint32_t num_unopened_prompts_;       // those with such a choice
+  // By prompt, from OnLoggedPrompt until all its choices are open; else null.
+  std::vector<std::shared_ptr<const router::PromptLogprobs>> prompt_logs_;
+  AnswerRoom room_;
+  // What is told when the header is out: a prompt may be done before the decode worker has
+  // reserved.
+  struct Progress {
+    uint32_t prompt = 0;
+    router::PromptProgress progress;
+  };
+  std::optional<Progress> early_progress_;
   std::optional<LastEnd> last_end_;
   bool started_ = false;
 };

@@ -97,6 +97,9 @@ class MeteredSink final : public AnswerSink {
                       std::shared_ptr<const router::PromptLogprobs> logprobs) override {
     sink_->OnLoggedPrompt(prompt, std::move(logprobs));
   }
+  void OnPromptProgress(uint32_t prompt, const router::PromptProgress& progress) override {
+    sink_->OnPromptProgress(prompt, progress);
+  }
   void OnEmbeddedPrompt(uint32_t prompt, std::vector<float> embedding) override {
     sink_->OnEmbeddedPrompt(prompt, std::move(embedding));
   }

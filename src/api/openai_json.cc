@@ -22,6 +22,7 @@ using router::LinkView;
 using router::ModelInfo;
 using router::ProcessView;
 using router::PromptLogprobs;
+using router::PromptProgress;
 using router::RequestError;
 using router::RequestTimings;
 using router::RequestView;
@@ -220,6 +221,67 @@ void WritePromptPosition(const AnswerPlan& plan, TokenId id, const PromptLogprob
     if (other.token != id) add(other.token, other.logprob, rank);
   }
   json->EndObject();
+}
+
+// The lists of the echoed prompt, one at a time.
+class EchoedList {
+ public:
+  // `log` null: the prompt's tokens have no log-probabilities. All outlive this.
+  EchoedList(const AnswerPlan& plan, const wire::Prompt& tokens, const PromptLogprobs* log)
+      : plan_(plan), tokens_(tokens), log_(log) {}
+
+  // Writes the entry at `pos` of the list `list_idx`. The first token has no log-probability.
+  // `offset`: code points of the tokens before it, and then of those up to it.
+  void Write(size_t list_idx, size_t pos, uint32_t* offset, JsonWriter* json) const {
+    LoggedToken token{.token = tokens_[pos], .text_offset = *offset};
+    const bool is_known = pos > 0 && log_ != nullptr && pos <= log_->rows.size();
+    if (is_known) {
+      const std::span<const TokenLogprob> top = log_->TopOf(pos - 1);
+      token.logprob = log_->rows[pos - 1].logprob;
+      token.top_logprobs = top.first(std::min<size_t>(top.size(), plan_.top_logprobs));
+    }
+    constexpr size_t kTokens = 0;
+    constexpr size_t kOffsets = 3;
+    if (is_known || list_idx == kTokens || list_idx == kOffsets) {
+      WriteListEntry(plan_, list_idx, token, json);
+    } else {
+      json->Null();
+    }
+    const Tokenizer& tokenizer = *plan_.model->tokenizer;
+    if (!tokenizer.IsSpecial(token.token)) {
+      *offset += CountCodePoints(tokenizer.TokenBytes(token.token));
+    }
+  }
+
+ private:
+  const AnswerPlan& plan_;
+  const wire::Prompt& tokens_;
+  const PromptLogprobs* const log_;
+};
+
+// The member "logprobs" of a chunk that echoes a prompt.
+void WriteEchoedLogprobs(const AnswerPlan& plan, const wire::Prompt& tokens,
+                         const PromptLogprobs* log, JsonWriter* json) {
+  const EchoedList list(plan, tokens, log);
+  const std::span<const std::string_view> names = LogprobLists(plan);
+  json->Key("logprobs").BeginObject();
+  for (size_t i = 0; i < names.size(); ++i) {
+    json->Key(names[i]).BeginArray();
+    uint32_t offset = 0;
+    for (size_t pos = 0; pos < tokens.size(); ++pos) list.Write(i, pos, &offset, json);
+    json->EndArray();
+  }
+  json->EndObject();
+}
+
+// The member "prompt_logprobs" of a chunk.
+void WritePromptLogprobs(const AnswerPlan& plan, const wire::Prompt& tokens,
+                         const PromptLogprobs* log, JsonWriter* json) {
+  json->Key("prompt_logprobs").BeginArray();
+  for (size_t pos = 0; pos < tokens.size(); ++pos) {
+    WritePromptPosition(plan, tokens[pos], log, pos, json);
+  }
+  json->EndArray();
 }
 
 // Closes a chunk of a choice with so many tokens until now: "usage":null where a usage chunk is
@@ -472,28 +534,11 @@ void AnswerPieces::StepList() {
   }
 }
 
-// One entry of the present list for a token of the echoed prompt. The first token has no
-// log-probability.
+// One entry of the present list for a token of the echoed prompt.
 void AnswerPieces::WriteEchoed(size_t pos) {
   const uint32_t prompt = answer_.PromptOf(order_[choice_]);
-  const PromptLogprobs* const log = answer_.PromptLogOf(prompt);
-  const Tokenizer& tokenizer = *plan_.model->tokenizer;
-  LoggedToken token{.token = plan_.prompts[prompt].tokens[pos], .text_offset = offset_};
-  const bool is_known = pos > 0 && log != nullptr && pos <= log->rows.size();
-  if (is_known) {
-    const std::span<const TokenLogprob> top = log->TopOf(pos - 1);
-    token.logprob = log->rows[pos - 1].logprob;
-    token.top_logprobs = top.first(std::min<size_t>(top.size(), plan_.top_logprobs));
-  }
-  constexpr size_t kTokens = 0;
-  constexpr size_t kOffsets = 3;
-  if (is_known || list_ == kTokens || list_ == kOffsets) {
-    WriteListEntry(plan_, list_, token, &json_);
-  } else {
-    json_.Null();
-  }
-  if (tokenizer.IsSpecial(token.token)) return;
-  offset_ += CountCodePoints(tokenizer.TokenBytes(token.token));
+  EchoedList(plan_, plan_.prompts[prompt].tokens, answer_.PromptLogOf(prompt))
+      .Write(list_, pos, &offset_, &json_);
 }
 
 void AnswerPieces::BeginPromptLog() {
@@ -526,16 +571,44 @@ std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
   return AnswerPieces(plan, answer, result).Next(std::numeric_limits<size_t>::max());
 }
 
-std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice) {
+std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice, const OpenedPrompt& prompt) {
+  const wire::Prompt& tokens = plan.PromptOf(choice).tokens;
+  const bool tells_log = prompt.is_told && plan.prompt_logprobs.has_value();
   JsonWriter json;
   json.BeginObject();
   WriteChunkHead(plan, &json);
+  if (tells_log && IsChat(plan)) WritePromptLogprobs(plan, tokens, prompt.log, &json);
   json.Key("choices").BeginArray().BeginObject().Key("index").Uint(choice);
   if (IsChat(plan)) {
     json.Key("delta").BeginObject();
     json.Key("role").String("assistant").Key("content").String("").EndObject();
   } else {
     json.Key("text").String(plan.PromptOf(choice).echo_text);
+  }
+  if (plan.logs_echo) {
+    WriteEchoedLogprobs(plan, tokens, prompt.log, &json);
+  } else {
+    json.Key("logprobs").Null();
+  }
+  json.Key("finish_reason").Null();
+  if (tells_log && !IsChat(plan)) WritePromptLogprobs(plan, tokens, prompt.log, &json);
+  json.EndObject();
+  return EndChunk(plan, choice, 0, &json);
+}
+
+std::string ProgressChunk(const AnswerPlan& plan, uint32_t choice, const PromptProgress& progress) {
+  JsonWriter json;
+  json.BeginObject();
+  WriteChunkHead(plan, &json);
+  json.Key("prompt_progress").BeginObject();
+  json.Key("total").Uint(progress.total).Key("cache").Uint(progress.cache);
+  json.Key("processed").Uint(progress.processed).Key("time_ms").Int(progress.time_ms).EndObject();
+  json.Key("choices").BeginArray().BeginObject().Key("index").Uint(choice);
+  if (IsChat(plan)) {
+    json.Key("delta").BeginObject();
+    json.Key("role").String("assistant").Key("content").Null().EndObject();
+  } else {
+    json.Key("text").String("");
   }
   json.Key("logprobs").Null().Key("finish_reason").Null().EndObject();
   return EndChunk(plan, choice, 0, &json);

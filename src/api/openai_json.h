@@ -82,8 +82,11 @@ std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
 
 // Chunks of a stream, each a JSON object without SSE framing.
 // The choice's first: delta {"role":"assistant","content":""}, or for completions the echoed
-// prompt.
-std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice);
+// prompt. It has the log-probabilities of the prompt that the request asked for.
+std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice, const OpenedPrompt& prompt);
+// How far the prompt of the choice is, in llama-server's form.
+std::string ProgressChunk(const AnswerPlan& plan, uint32_t choice,
+                          const router::PromptProgress& progress);
 // One token and what it adds.
 std::string TokenChunk(const AnswerPlan& plan, const router::TokenOutput& token,
                        const TokenText& text);

@@ -16,8 +16,10 @@ namespace baton::api {
 using router::GenerateResult;
 using router::ModelInfo;
 using router::PromptLogprobs;
+using router::PromptProgress;
 using router::RequestTimings;
 using router::TokenOutput;
+using scheduler::FinishReason;
 using text::LossyUtf8;
 using text::TextOrBytes;
 
@@ -68,9 +70,8 @@ void AddCompletionToken(const AnswerPlan& plan, const LoggedToken& token,
 }
 
 // The echoed prompt's tokens. The first one has no log-probability, and no alternatives.
-void AddEchoedTokens(const AnswerPlan& plan, const AnswerCollector& answer, uint32_t prompt,
+void AddEchoedTokens(const AnswerPlan& plan, uint32_t prompt, const PromptLogprobs* log,
                      v1::CompletionLogprobs* out) {
-  const PromptLogprobs* const log = answer.PromptLogOf(prompt);
   const text::Tokenizer& tokenizer = *plan.model->tokenizer;
   uint32_t offset = 0;
   for (size_t pos = 0; pos < plan.prompts[prompt].tokens.size(); ++pos) {
@@ -93,10 +94,9 @@ void AddEchoedTokens(const AnswerPlan& plan, const AnswerCollector& answer, uint
 
 // The field `prompt_logprobs`, which a chat has beside its choices and a completion in each.
 template <typename Message>
-void AddPromptLogprobs(const AnswerPlan& plan, const AnswerCollector& answer, uint32_t prompt,
+void AddPromptLogprobs(const AnswerPlan& plan, uint32_t prompt, const PromptLogprobs* log,
                        Message* out) {
   if (!plan.prompt_logprobs.has_value()) return;
-  const PromptLogprobs* const log = answer.PromptLogOf(prompt);
   const auto add = [&](TokenId id, float logprob, uint32_t rank, v1::PromptPosition* position) {
     v1::PromptLogprob* const entry = position->add_entries();
     entry->set_token_id(static_cast<uint32_t>(id));
@@ -178,7 +178,7 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
       AddChatToken(plan, token, filled->mutable_logprobs());
     }
   }
-  AddPromptLogprobs(plan, answer, 0, out);
+  AddPromptLogprobs(plan, 0, answer.PromptLogOf(0), out);
   FillAccount(plan, answer, result, out);
 }
 
@@ -194,10 +194,11 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
     if (!result.prompts.empty()) {
       FillTimings(result.prompts[answer.PromptOf(idx)], filled->mutable_timings());
     }
-    AddPromptLogprobs(plan, answer, answer.PromptOf(idx), filled);
+    const uint32_t prompt = answer.PromptOf(idx);
+    AddPromptLogprobs(plan, prompt, answer.PromptLogOf(prompt), filled);
     if (!plan.logprobs) continue;
     if (plan.logs_echo) {
-      AddEchoedTokens(plan, answer, answer.PromptOf(idx), filled->mutable_logprobs());
+      AddEchoedTokens(plan, prompt, answer.PromptLogOf(prompt), filled->mutable_logprobs());
     }
     for (size_t i = 0; i < choice.tokens.size(); ++i) {
       const LoggedToken token = choice.tokens.at(i);
@@ -208,8 +209,9 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
 }
 
 void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text,
-               v1::ChatCompletionChunk* out) {
+               const OpenedPrompt& prompt, v1::ChatCompletionChunk* out) {
   FillHead(plan, "chat.completion.chunk", out);
+  if (token.index == 0 && prompt.is_told) AddPromptLogprobs(plan, 0, prompt.log, out);
   v1::ChatChunkChoice* choice = out->add_choices();
   choice->set_index(token.choice);
   if (token.index == 0) choice->mutable_delta()->set_role("assistant");
@@ -232,11 +234,24 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
 }
 
 void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text,
-               v1::CompletionChunk* out) {
+               const OpenedPrompt& prompt, v1::CompletionChunk* out) {
   FillHead(plan, "text_completion", out);
   v1::CompletionChoice* choice = out->add_choices();
   choice->set_index(token.choice);
-  if (token.index == 0) choice->set_text(plan.PromptOf(token.choice).echo_text);
+  if (token.index == 0) {
+    const uint32_t prompt_idx = token.choice / plan.num_choices;
+    choice->set_text(plan.prompts[prompt_idx].echo_text);
+    AddPromptLogprobs(plan, prompt_idx, prompt.log, choice);
+    if (plan.logs_echo) {
+      AddEchoedTokens(plan, prompt_idx, prompt.log, choice->mutable_logprobs());
+    }
+  }
+  if (plan.echo_alone) {
+    FillEnd(plan, {FinishReason::kLength, {}}, choice);
+    TokenOutput none;
+    none.arrived_us = token.arrived_us;
+    return FillChunkFields(plan, none, out);
+  }
   choice->mutable_text()->append(text.content);
   FillEnd(plan, {token.finish, StopReasonOf(plan, token)}, choice);
   if (plan.logprobs && token.has_logprob) {
@@ -244,6 +259,31 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
                        choice->mutable_logprobs());
   }
   FillChunkFields(plan, token, out);
+}
+
+namespace {
+
+template <typename Chunk>
+void FillProgressChunk(const AnswerPlan& plan, std::string_view object, uint32_t choice,
+                       const PromptProgress& progress, Chunk* out) {
+  FillHead(plan, object, out);
+  out->add_choices()->set_index(choice);
+  out->mutable_prompt_progress()->set_total(progress.total);
+  out->mutable_prompt_progress()->set_cache(progress.cache);
+  out->mutable_prompt_progress()->set_processed(progress.processed);
+  out->mutable_prompt_progress()->set_time_ms(static_cast<uint64_t>(progress.time_ms));
+}
+
+}  // namespace
+
+void FillProgress(const AnswerPlan& plan, uint32_t choice, const PromptProgress& progress,
+                  v1::ChatCompletionChunk* out) {
+  FillProgressChunk(plan, "chat.completion.chunk", choice, progress, out);
+}
+
+void FillProgress(const AnswerPlan& plan, uint32_t choice, const PromptProgress& progress,
+                  v1::CompletionChunk* out) {
+  FillProgressChunk(plan, "text_completion", choice, progress, out);
 }
 
 void FillUsage(const AnswerPlan& plan, const GenerateResult& result, uint32_t num_reasoning_tokens,

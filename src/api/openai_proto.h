@@ -22,11 +22,18 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
 void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
                   const router::GenerateResult& result, v1::CompletionResponse* out);
 
-// One token's chunk and what it adds. A choice's first one carries the role, or the echoed prompt.
+// One token's chunk and what it adds. A choice's first one carries the role, or the echoed prompt,
+// and the log-probabilities of `prompt`. With max_tokens 0 the token itself is left out.
 void FillChunk(const AnswerPlan& plan, const router::TokenOutput& token, const TokenText& text,
-               v1::ChatCompletionChunk* out);
+               const OpenedPrompt& prompt, v1::ChatCompletionChunk* out);
 void FillChunk(const AnswerPlan& plan, const router::TokenOutput& token, const TokenText& text,
-               v1::CompletionChunk* out);
+               const OpenedPrompt& prompt, v1::CompletionChunk* out);
+
+// How far the prompt of the choice is.
+void FillProgress(const AnswerPlan& plan, uint32_t choice, const router::PromptProgress& progress,
+                  v1::ChatCompletionChunk* out);
+void FillProgress(const AnswerPlan& plan, uint32_t choice, const router::PromptProgress& progress,
+                  v1::CompletionChunk* out);
 
 // The parts of a stream's last chunk.
 void FillUsage(const AnswerPlan& plan, const router::GenerateResult& result,

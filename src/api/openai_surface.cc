@@ -9,6 +9,8 @@
 namespace baton::api {
 
 using router::GenerateResult;
+using router::PromptLogprobs;
+using router::PromptProgress;
 using router::RequestError;
 using router::TokenOutput;
 
@@ -19,9 +21,15 @@ class OpenAiWriter final : public AnswerWriter {
  public:
   using AnswerWriter::AnswerWriter;
 
-  void OpenChoice(uint32_t choice, std::string* out) override {
-    const bool opens = plan().endpoint == Endpoint::kChat || plan().echo;
-    if (opens) AppendEvent(OpeningChunk(plan(), choice), out);
+  void OpenChoice(uint32_t choice, const PromptLogprobs* log, std::string* out) override {
+    const bool is_chat = plan().endpoint == Endpoint::kChat;
+    if (!is_chat && !plan().echo && !plan().logs_prompt()) return;
+    // A chat has one prompt, which the stream's first chunk tells of.
+    const bool tells_prompt = !is_chat || !std::exchange(has_opened_, true);
+    AppendEvent(OpeningChunk(plan(), choice, {log, tells_prompt}), out);
+  }
+  void AddProgress(uint32_t choice, const PromptProgress& progress, std::string* out) override {
+    AppendEvent(ProgressChunk(plan(), choice, progress), out);
   }
   void AddToken(const TokenOutput& token, const TokenText& text, std::string* out) override {
     if (plan().echo_alone) return;
@@ -65,6 +73,9 @@ class OpenAiWriter final : public AnswerWriter {
                                      const GenerateResult& result) const override {
     return std::make_unique<AnswerPieces>(plan(), answer, result);
   }
+
+ private:
+  bool has_opened_ = false;  // a choice
 };
 
 bool ReadOpenAi(const SurfaceCall& call, Endpoint endpoint, SurfaceRequest* request,

@@ -68,6 +68,8 @@ struct ApiParams {
   std::optional<int64_t> logprobs_count;  // completions: the field `logprobs`
   std::optional<int64_t> top_logprobs;
   std::optional<int64_t> prompt_logprobs;
+  std::optional<int64_t> priority;
+  std::optional<bool> return_progress;
   bool embeds = false;                // the answer is the vectors of the prompts
   std::optional<int64_t> dimensions;  // embeds: elements of a vector
   std::optional<bool> stream;

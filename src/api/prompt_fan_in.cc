@@ -16,6 +16,7 @@ using router::GenerateRequest;
 using router::GenerateResult;
 using router::PlainError;
 using router::PromptLogprobs;
+using router::PromptProgress;
 using router::RequestError;
 using router::RequestTimings;
 using router::ResponseSink;
@@ -32,6 +33,9 @@ class PromptFanIn::Part final : public ResponseSink {
   void OnTaken() override { whole_->OnTaken(); }
   void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> logprobs) override {
     whole_->OnLoggedPrompt(prompt_, std::move(logprobs));
+  }
+  void OnProgress(const PromptProgress& progress) override {
+    whole_->OnPromptProgress(prompt_, progress);
   }
   void OnEmbedding(std::vector<float> embedding) override {
     whole_->OnEmbeddedPrompt(prompt_, std::move(embedding));
@@ -104,6 +108,11 @@ void PromptFanIn::OnTaken() {
 void PromptFanIn::OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const PromptLogprobs> logprobs) {
   MutexLock lock(mutex_);
   if (!has_ended_) sink_->OnLoggedPrompt(prompt, std::move(logprobs));
+}
+
+void PromptFanIn::OnPromptProgress(uint32_t prompt, const PromptProgress& progress) {
+  MutexLock lock(mutex_);
+  if (!has_ended_) sink_->OnPromptProgress(prompt, progress);
 }
 
 void PromptFanIn::OnEmbeddedPrompt(uint32_t prompt, std::vector<float> embedding) {

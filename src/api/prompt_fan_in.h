@@ -50,6 +50,7 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   void OnAccepted(const router::AnswerName& name);
   void OnTaken();
   void OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const router::PromptLogprobs> logprobs);
+  void OnPromptProgress(uint32_t prompt, const router::PromptProgress& progress);
   void OnEmbeddedPrompt(uint32_t prompt, std::vector<float> embedding);
   void OnToken(uint32_t prompt, const router::TokenOutput& token);
   void OnFinished(uint32_t prompt, const router::GenerateResult& result);

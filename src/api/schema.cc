@@ -13,6 +13,7 @@
 #include "src/api/template_params.h"
 #include "src/api/tool_params.h"
 #include "src/base/limits.h"
+#include "src/base/priority.h"
 
 namespace baton::api {
 
@@ -87,6 +88,8 @@ constexpr ParamRow kTable[] = {
     {"logprobs", kCompletion, &ApiParams::logprobs_count, 0, kMaxTopLogprobs},
     {"top_logprobs", kChat, &ApiParams::top_logprobs, 0, kMaxTopLogprobs},
     {"prompt_logprobs", kBoth, &ApiParams::prompt_logprobs, 0, kMaxTopLogprobs},
+    {"priority", kBoth, &ApiParams::priority, kMinPriority, kMaxPriority},
+    {"return_progress", kBoth, &ApiParams::return_progress},
     {"stream", kEvery, &ApiParams::stream},
     {"stream_options", kBoth, SpecialParam::kStreamOptions},
     {"response_format", kBoth, SpecialParam::kResponseFormat},

@@ -271,12 +271,10 @@ constexpr UnsupportedRow kTable[] = {
     {"return_hidden_states", kBoth, Neutral::kEmpty},
     {"return_routed_experts", kBoth, Neutral::kEmpty},
     {"return_cached_tokens_details", kBoth, Neutral::kEmpty, "usage has cached_tokens"},
-    {"return_progress", kBoth, Neutral::kEmpty},
     {"timings_per_token", kBoth, Neutral::kEmpty, "the last chunk has timings"},
     {"receipt", kBoth, Neutral::kEmpty},
     // Fields about which server answers, in which order, from which cache.
     {"service_tier", kBoth, Neutral::kIgnored, "auto|default"},
-    {"priority", kBoth, Neutral::kZero},
     {"lora", kBoth, Neutral::kEmpty},
     {"lora_path", kBoth, Neutral::kEmpty},
     {"lora_request", kBoth, Neutral::kEmpty},

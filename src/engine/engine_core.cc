@@ -118,7 +118,7 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
                MakeBatch(config.scheduler, *parts.model,
                          ProposerOf(config, parts, &speculator_) != nullptr)} {
   const uint32_t max_items = MaxItems(config.scheduler);
-  outbox_.Reserve(max_items + kMaxChoices + limits::kMaxPromptLogRows + kMaxProposalRows);
+  outbox_.Reserve(2 * max_items + kMaxChoices + limits::kMaxPromptLogRows + kMaxProposalRows);
   pending_.reserve(config.inbox_capacity);
   uses_.reserve(max_items);
   seals_.reserve(max_items);

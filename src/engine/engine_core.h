@@ -173,6 +173,7 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   void FinishStep();
   // Does the work that waits for the end of all steps that were begun.
   void EndRequests();
+  void TellProgress(const scheduler::BatchPlan& plan);
   void LogPrompts(const scheduler::BatchPlan& plan);
   void PoolRows(const scheduler::BatchPlan& plan);
   void SampleAll(const scheduler::BatchPlan& plan);

@@ -263,6 +263,7 @@ SequenceSpec EngineCore::MakeSequenceSpec(const LiveRequest& request, SequenceId
           .limits = request.limits,
           .chain_key = DeriveChainKey(config_.cluster_secret, request.spec.tenant),
           .is_cacheable = request.spec.is_cacheable,
+          .priority = request.spec.priority,
           .logs_prompt = logs_prompt,
           .embeds = embeds};
 }

@@ -183,6 +183,7 @@ void EngineCore::NotePlanned(const BatchPlan& plan) {
       first_steps_.push_back(request);
     } else if (uses_[i].is_prompt && request->state < RequestState::kPrefillStarted) {
       SetState(request, RequestState::kPrefillStarted, item.sequence->num_hit_tokens);
+      request->prefill_began_us = now_us_;
     }
   }
 }
@@ -259,6 +260,7 @@ void EngineCore::FinishStep() {
   done_prompts_.clear();
   finished_.clear();
   if (plan.num_log_rows > 0) LogPrompts(plan);
+  TellProgress(plan);
   PoolRows(plan);
   SampleAll(plan);
   now_us_ = parts_.clock->NowUs();
@@ -308,6 +310,26 @@ void EngineCore::LogPrompts(const BatchPlan& plan) {
                    .rank = rank},
                   sampled_.top_logprobs());
     }
+  }
+}
+
+// Tells how far the prompts are of which a client wants to know, each at most once in
+// kProgressGapUs but for its end.
+void EngineCore::TellProgress(const BatchPlan& plan) {
+  constexpr int64_t kProgressGapUs = 100'000;
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const BatchItem& item = plan.items[i];
+    LiveRequest* const request = uses_[i].request;
+    if (!uses_[i].is_prompt || !request->spec.reports_progress || item.sequence->ended) continue;
+    const int64_t now_us = parts_.clock->NowUs();
+    const bool is_early = now_us - request->progress_told_us < kProgressGapUs;
+    if (is_early && request->progress_told_us > 0 && !item.ends_prompt) continue;
+    request->progress_told_us = now_us;
+    TokenEvent event{.session = request->spec.session, .key = request->spec.key};
+    event.progress = {.num_tokens = item.first_pos + item.num_tokens,
+                      .num_cached = item.sequence->num_hit_tokens,
+                      .elapsed_us = now_us - request->prefill_began_us};
+    outbox_.Add(event, std::span<const TokenLogprob>());
   }
 }
 

@@ -53,9 +53,18 @@ struct RequestSpec {
   uint32_t num_prompt_tokens = 0;  // how many of them are the prompt, >= 1
   uint32_t num_choices = 1;        // 1..kMaxChoices
   wire::SamplingParams sampling;
-  int64_t deadline_us = 0;   // from acceptance, (0, kMaxDeadlineUs]
-  std::string tenant;        // salts the hash chain
-  bool is_cacheable = true;  // its KV is for the prefix cache
+  int64_t deadline_us = 0;        // from acceptance, (0, kMaxDeadlineUs]
+  std::string tenant;             // salts the hash chain
+  bool is_cacheable = true;       // its KV is for the prefix cache
+  int32_t priority = 0;           // among prompts that wait; in its range (src/base/priority.h)
+  bool reports_progress = false;  // it is told how far the prompt is
+};
+
+// How far a prompt is.
+struct PrefillProgress {
+  uint32_t num_tokens = 0;  // with KV, replayed output included; 0 = not told
+  uint32_t num_cached = 0;  // of them, found in the prefix cache
+  int64_t elapsed_us = 0;   // since its first chunk was planned
 };
 
 // One sampled token of one choice.
@@ -75,6 +84,7 @@ struct TokenEvent {
   uint32_t step_row = 0;      // above 0: a guess was right that came before it in its step
   uint32_t prompt_pos = 0;    // not 0: the prompt's token there, not a sampled one
   uint32_t rank = 0;          // with prompt_pos: 1 + the tokens that were likelier
+  PrefillProgress progress;   // num_tokens not 0: this, not a sampled token
   std::span<const TokenLogprob> top_logprobs;  // valid during the listener's call only
   // With kEmbed: no token was sampled; the prompt's vector, valid as above.
   std::span<const float> embedding;

@@ -60,6 +60,8 @@ struct LiveRequest {
   uint32_t num_logged =
       1;  // tokens of the prompt whose log-probabilities were told; the first has none
   std::optional<model::RowPool> pool;  // of kEmbed
+  int64_t prefill_began_us = 0;        // since kPrefillStarted
+  int64_t progress_told_us = 0;        // the last PrefillProgress; 0 = none
 };
 
 // The request, and the choice of it, that a sequence works for.

@@ -91,6 +91,25 @@ void Delivery::TakePromptToken(RouterRequest& request, const WorkerToken& token,
   Deliver(request);
 }
 
+// Nothing waits for it: a slow client misses some. A prompt that is computed again after a fault is
+// told of from where it was.
+void Delivery::TakeProgress(RouterRequest& request, const WorkerToken& token, int64_t now_us) {
+  request.heard_us = now_us;
+  const auto total = static_cast<uint32_t>(request.spec.prompt.size());
+  const uint32_t processed = std::min(token.progress.num_tokens, total);
+  const bool is_wanted = request.spec.reports_progress && request.num_delivered == 0;
+  if (!is_wanted || processed <= request.num_prefilled) return;
+  if (request.pause.BeginIfSlow(request.sink->buffered_bytes(), now_us)) {
+    return table_->timers().LookAtAll();
+  }
+  if (request.num_prefilled == 0) request.prefill_began_us = now_us - token.progress.elapsed_us;
+  request.num_prefilled = processed;
+  request.sink->OnProgress({.total = total,
+                            .cache = std::min(token.progress.num_cached, processed),
+                            .processed = processed,
+                            .time_ms = (now_us - request.prefill_began_us) / 1000});
+}
+
 void Delivery::Accept(RouterRequest& request, int64_t now_us) {
   request.accepted = true;
   if (std::exchange(request.is_counted, true)) return;

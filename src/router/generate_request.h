@@ -73,13 +73,16 @@ struct GenerateRequest {
   wire::SamplingParams sampling;
   uint32_t num_choices = 1;  // 1..128
   AskedPath path = AskedPath::kAuto;
+  int32_t priority =
+      0;  // among requests that wait, kMinPriority..kMaxPriority (src/base/priority.h)
   RequestFields fields;
   // max_tokens is what the client asked for, not what the context leaves.
   bool names_length = false;
-  bool names_seed = false;   // sampling.seed is the client's own
-  bool embeds = false;       // the answer is the vector of the prompt: one event, no token
-  bool is_streamed = false;  // the answer goes out token by token
-  text::StopMatcher stop;    // the stop strings, nothing pushed yet
+  bool names_seed = false;        // sampling.seed is the client's own
+  bool embeds = false;            // the answer is the vector of the prompt: one event, no token
+  bool is_streamed = false;       // the answer goes out token by token
+  bool reports_progress = false;  // the sink is told how far the prompt is
+  text::StopMatcher stop;         // the stop strings, nothing pushed yet
   // Control tokens whose text is a part of the answer, since they mark tool calls; a few.
   std::vector<TokenId> shown_tokens;
   int64_t received_us = 0;  // steady clock, when the first byte of the request was handled

@@ -1,10 +1,29 @@
 #include "src/router/placement_queue.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "src/base/priority.h"
 
 namespace baton::router {
 
-// First come, first served within a model: a request that finds no room claims what comes free, so
+std::deque<PlacementQueue::Entry>::const_iterator PlacementQueue::PlaceOf(int64_t aged_us) const {
+  const auto comes_before = [](int64_t us, const Entry& entry) { return us < entry.aged_us; };
+  return std::upper_bound(queue_.begin(), queue_.end(), aged_us, comes_before);
+}
+
+void PlacementQueue::Add(const RouterRequest& request) {
+  const int64_t aged_us = AgedArrivalUs(state_->now_us, request.spec.priority);
+  queue_.insert(PlaceOf(aged_us), {request.uid, aged_us});
+  changed_ = true;
+}
+
+size_t PlacementQueue::NumBefore(int32_t priority) const {
+  const int64_t aged_us = AgedArrivalUs(state_->now_us, priority);
+  return static_cast<size_t>(PlaceOf(aged_us) - queue_.begin());
+}
+
+// In the queue's order within a model: a request that finds no room claims what comes free, so
 // that a large one is not starved by small ones: all workers of its model, or those of its numerics
 // or of a context that holds its answer where only they will do (decode workers). So does one whose
 // fault settles, for its 10 ms: what else was lost then is not known yet.
@@ -13,11 +32,11 @@ void PlacementQueue::PlaceQueued(int64_t now_us) {
   if (!changed_) return;
   changed_ = false;
   PlacementClaims claims;
-  std::deque<RequestUid> waiting;
+  std::deque<Entry> waiting;
   while (!queue_.empty()) {
-    const RequestUid uid = queue_.front();
+    const Entry entry = queue_.front();
     queue_.pop_front();
-    RouterRequest* request = table_->Find(uid);
+    RouterRequest* request = table_->Find(entry.uid);
     if (request == nullptr || request->IsPlaced()) continue;
     if (now_us >= request->DeadlineUs()) {
       table_->EndBad(*request, request->PastDeadline());
@@ -26,7 +45,7 @@ void PlacementQueue::PlaceQueued(int64_t now_us) {
     if (const std::optional<Placing> placing = CheckShare(*request)) {
       if (*placing == Placing::kEnded) continue;
       waiting_->SetApart(*request, /*waits_aside=*/true, /*is_apart=*/true);
-      waiting.push_back(uid);
+      waiting.push_back(entry);
       continue;
     }
     const std::string_view model = request->spec.model->id;
@@ -60,7 +79,7 @@ void PlacementQueue::PlaceQueued(int64_t now_us) {
     } else if (!HasClaim(claims, model, std::nullopt, 1, embeds)) {
       waiting_->SetApart(*request, request->waits_aside, true);
     }
-    waiting.push_back(uid);
+    waiting.push_back(entry);
     if (!claims.empty() && BlocksRest(claims.back())) break;
   }
   queue_.insert(queue_.begin(), waiting.begin(), waiting.end());
@@ -111,7 +130,7 @@ void PlacementQueue::Requeue(RouterRequest& request, int64_t not_before_us, Kept
   request.not_before_us = not_before_us;
   table_->timers().LookAtAll();
   waiting_->Enter(request);
-  queue_.push_front(request.uid);  // it came before everything that still waits
+  queue_.push_front({request.uid, INT64_MIN});  // it came before everything that still waits
   changed_ = true;
 }
 

@@ -1,8 +1,13 @@
 // PlacementQueue: which request is placed next, and how it gets back when it was refused or has
 // lost a worker. The router's thread.
+//
+// Invariant: requests that were placed before come first, the others by AgedArrivalUs, those of one
+// moment as they came. So a request is overtaken only by those that come within the difference of
+// the two priorities times kPriorityStepUs after it.
 #ifndef BATON_ROUTER_PLACEMENT_QUEUE_H_
 #define BATON_ROUTER_PLACEMENT_QUEUE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -19,11 +24,11 @@ class PlacementQueue {
                  const RoutePlanner* planner, Placer* placer)
       : state_(state), waiting_(waiting), table_(table), planner_(planner), placer_(placer) {}
 
-  // A new request, as the last one.
-  void Add(RequestUid uid) {
-    queue_.push_back(uid);
-    changed_ = true;
-  }
+  // A new request, after all that go before it. At priority 0 among equals it is the last one; else
+  // the cost is that of an insertion amid the queue.
+  void Add(const RouterRequest& request);
+  // Requests that a new one of this priority would wait for at most, of all models.
+  size_t NumBefore(int32_t priority) const;
   // The placement of `request` has ended: it waits again, before all others and not placed before
   // `not_before_us`. `keep`: the worker that keeps its KV for the next placement.
   void Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep);
@@ -33,6 +38,14 @@ class PlacementQueue {
   void PlaceQueued(int64_t now_us);
 
  private:
+  // One that waits.
+  struct Entry {
+    RequestUid uid;
+    int64_t aged_us = 0;  // AgedArrivalUs; INT64_MIN: it was placed before
+  };
+
+  // The place of a new request of this priority.
+  std::deque<Entry>::const_iterator PlaceOf(int64_t aged_us) const;
   // Whether its tenant's share of KV leaves a new request room: kWaitAside or kEnded if not.
   std::optional<Placing> CheckShare(RouterRequest& request);
   bool BlocksRest(const PlacementClaim& claim) const;
@@ -42,8 +55,8 @@ class PlacementQueue {
   RequestTable* const table_;
   const RoutePlanner* const planner_;
   Placer* const placer_;
-  std::deque<RequestUid> queue_;  // arrival order; may name requests that have ended
-  bool changed_ = false;          // PlaceQueued has something to try
+  std::deque<Entry> queue_;  // by the invariant; may name requests that have ended
+  bool changed_ = false;     // PlaceQueued has something to try
 };
 
 }  // namespace baton::router

@@ -47,6 +47,8 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, uint32_t nu
   // A request that finds the blocks there would be told that its answer is exact. Nobody finds the
   // blocks of a shadow or a probe.
   spec.is_cacheable = exact && !request.spec.is_own();
+  spec.priority = request.spec.priority;
+  spec.reports_progress = request.spec.reports_progress && request.num_delivered == 0;
   return spec;
 }
 

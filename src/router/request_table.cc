@@ -241,9 +241,10 @@ RequestError RequestTable::NoRoomError(const RouterRequest& request, ErrorCode c
   return waiting_->NoRoomError(request, code, running, state_->now_us);
 }
 
-std::optional<RequestError> RequestTable::WaitsInVain(const RouterRequest& request) {
+std::optional<RequestError> RequestTable::WaitsInVain(const RouterRequest& request,
+                                                      size_t num_before) {
   const auto running = [&] { return RunningBeside(request); };
-  return waiting_->WaitsInVain(request, running, state_->now_us);
+  return waiting_->WaitsInVain(request, num_before, running, state_->now_us);
 }
 
 std::vector<RequestView> RequestTable::RequestViews(int64_t now_us) const {

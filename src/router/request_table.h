@@ -54,7 +54,7 @@ class RequestTable {
   void EndOwn(const std::function<bool(const RouterRequest&)>& is_meant);
   RequestError NoRoomError(const RouterRequest& request, ErrorCode code);
   // Why a request that has just entered is refused at once (WaitingRequests::WaitsInVain).
-  std::optional<RequestError> WaitsInVain(const RouterRequest& request);
+  std::optional<RequestError> WaitsInVain(const RouterRequest& request, size_t num_before);
 
   // What a request holds at workers. `cancel`: the worker is told.
   void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);

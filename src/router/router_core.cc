@@ -75,13 +75,14 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   if (is_full && !record.spec.is_probe()) {
     return table_.EndBad(record, table_.NoRoomError(record, ErrorCode::kQueueFull));
   }
-  if (const std::optional<RequestError> error = table_.WaitsInVain(record)) {
+  if (const std::optional<RequestError> error =
+          table_.WaitsInVain(record, queue_.NumBefore(record.spec.priority))) {
     return table_.EndBad(record, *error);
   }
   table_.timers().Add(uid);  // not before: a flood of refused requests has no timers
   record.life.OnValidated();
   if (record.spec.is_probe()) return placer_.PlaceProbe(record, now_us);
-  queue_.Add(uid);
+  queue_.Add(record);
   queue_.PlaceQueued(now_us);
 }
 
@@ -127,6 +128,7 @@ void RouterCore::OnToken(LeaseId lease, WorkerToken token, int64_t now_us) {
     state_.metrics->stale_events_total->Add();
     return;
   }
+  if (token.progress.num_tokens > 0) return delivery_.TakeProgress(*request, token, now_us);
   if (is_decode) {
     delivery_.Accept(*request, now_us);
     request->life.OnProgress(request->attempt(), PlacementProgress::kAllKvAtDecode);

@@ -147,6 +147,10 @@ struct RouterRequest {
   // Rows of the prompt's log-probabilities that are known. When all are, the sink has them, and
   // spec.sampling.prompt_logprobs is reset: no later placement computes them again.
   std::shared_ptr<PromptLogprobs> prompt_log;
+  // Tokens of the prompt with KV, the most that the sink was told, and when the first worker that
+  // told of them had begun (steady clock).
+  uint32_t num_prefilled = 0;
+  int64_t prefill_began_us = 0;
   TokenMerge merge;
   std::vector<ChoiceText> texts;                  // by choice
   std::vector<scheduler::FinishReason> finished;  // by choice, what the client was told

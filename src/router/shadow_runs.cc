@@ -44,6 +44,7 @@ void ShadowRuns::Case::TakeRequest(const GenerateRequest& from) {
   if (!complete) return;
   request = from;
   request.key = nullptr;
+  request.reports_progress = false;
   request.sampling.prompt_logprobs.reset();  // its tokens are compared
   told.resize(from.num_choices);
 }

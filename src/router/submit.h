@@ -87,6 +87,14 @@ struct PromptLogprobs {
   }
 };
 
+// How far the prompt of a request is.
+struct PromptProgress {
+  uint32_t total = 0;  // its tokens
+  uint32_t cache = 0;  // of them, found in the prefix cache of the worker that computes the rest
+  uint32_t processed = 0;  // with KV, cached ones included
+  int64_t time_ms = 0;     // since a worker began with it
+};
+
 // Where the time of a request went and who did the work (the `timings` object of the APIs).
 struct RequestTimings {
   bool disaggregated = false;
@@ -132,6 +140,8 @@ class ResponseSink {
   virtual void OnTaken() {}
   // Requests with sampling.prompt_logprobs only: once, before the first token.
   virtual void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> /*logprobs*/) {}
+  // Requests with `reports_progress` only: before the first token, each time further than before.
+  virtual void OnProgress(const PromptProgress& /*progress*/) {}
   // Requests with `embeds` only: once, before the OnToken that ends them.
   virtual void OnEmbedding(std::vector<float> /*embedding*/) {}
   // Tokens of one choice come in index order; choices interleave.

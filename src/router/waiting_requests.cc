@@ -40,13 +40,14 @@ void WaitingRequests::SetApart(RouterRequest& request, bool waits_aside, bool is
 }
 
 std::optional<RequestError> WaitingRequests::WaitsInVain(const RouterRequest& request,
+                                                         size_t num_before,
                                                          const RunningAnswers& running,
                                                          int64_t now_us) {
   // Its own requests never wait; a vector waits for another place than those that the queue's rate
   // is of.
   if (request.spec.is_own() || request.spec.embeds) return std::nullopt;
   const ModelQueue& queue = model_queues_.find(request.spec.model->id)->second;
-  const size_t num_ahead = queue.num_waiting - 1;
+  const size_t num_ahead = std::min(queue.num_waiting - 1, num_before);
   if (num_ahead == 0) return std::nullopt;  // there may be room now
   const std::optional<int64_t> wait_us =
       ForecastWaitUs(num_ahead, queue.rate, retries_[request.spec.model->id], running, now_us);

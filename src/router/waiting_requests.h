@@ -36,8 +36,8 @@ class WaitingRequests {
   void OnServed(const RouterRequest& request, int64_t now_us);
 
   // Why the request that has just entered would wait in vain, by the forecast of its model's queue.
-  // Nothing: it may wait, or it is the first.
-  std::optional<RequestError> WaitsInVain(const RouterRequest& request,
+  // `num_before`: those of all models that go before it. Nothing: it may wait, or it is the first.
+  std::optional<RequestError> WaitsInVain(const RouterRequest& request, size_t num_before,
                                           const RunningAnswers& running, int64_t now_us);
   // To the metrics: the longest wait that a new request of any model would have now.
   void ReportWait(int64_t now_us);

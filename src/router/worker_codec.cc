@@ -58,6 +58,9 @@ LinkKind DecodeKind(v1::TransportKind kind) {
   return is_known ? static_cast<LinkKind>(number) : LinkKind::kUnspecified;
 }
 
+// A day: no prompt takes longer, whatever a worker says.
+constexpr uint64_t kMaxElapsedUs = uint64_t{86'400} * 1'000'000;
+
 RequestUid DecodeUid(const v1::RequestUid& uid) { return {uid.hi(), uid.lo()}; }
 
 void EncodeUid(RequestUid uid, v1::RequestUid* out) {
@@ -113,6 +116,8 @@ void EncodeSpec(const PlacementSpec& spec, v1::RequestSpec* out) {
   out->set_deadline_ms(spec.deadline_ms);
   out->set_tenant(std::string(spec.tenant));
   out->set_not_cacheable(!spec.is_cacheable);
+  if (spec.priority != 0) out->set_priority(spec.priority);
+  out->set_reports_progress(spec.reports_progress);
   if (!spec.trace.valid()) return;
   v1::TraceSpan* const span = out->mutable_span();
   span->set_trace_hi(spec.trace.trace_hi);
@@ -323,6 +328,11 @@ std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step) {
     token.step_us = event.step_us();
     token.prompt_pos = event.prompt_pos();
     token.rank = event.rank();
+    if (event.has_progress()) {
+      const uint64_t elapsed_us = event.progress().elapsed_us();
+      token.progress = {event.progress().num_tokens(), event.progress().num_cached(),
+                        static_cast<int64_t>(std::min<uint64_t>(elapsed_us, kMaxElapsedUs))};
+    }
     token.embedding.assign(event.embedding().begin(), event.embedding().end());
     token.num_proposed = std::min(event.proposed(), kMaxProposals);
     token.step_row = event.step_row();

@@ -119,7 +119,16 @@ struct PlacementSpec {
   const wire::SamplingParams* sampling = nullptr;  // owned and valid like `prompt`
   std::string_view tenant = kv::kDefaultTenant;    // salts the hash chain
   bool is_cacheable = true;                        // the KV is for the decode worker's prefix cache
+  int32_t priority = 0;                            // of the request, among those that wait
+  bool reports_progress = false;                   // the worker tells how far the prompt is
   SpanIds trace;                                   // the request's span; not valid = no spans of it
+};
+
+// How far a worker is with a prompt.
+struct WorkerProgress {
+  uint32_t num_tokens = 0;  // with KV, replayed output included; 0 = not told
+  uint32_t num_cached = 0;  // of them, found in the prefix cache
+  int64_t elapsed_us = 0;   // since it began with the prompt
 };
 
 // A token from a worker.
@@ -136,6 +145,7 @@ struct WorkerToken {
   uint32_t step_us = 0;          // of the step that gave it; 0 = not told
   uint32_t prompt_pos = 0;       // not 0: the prompt's token there, not a sampled one
   uint32_t rank = 0;             // with prompt_pos: 1 + the tokens that were likelier
+  WorkerProgress progress;       // num_tokens not 0: this, not a sampled token
   uint32_t num_proposed = 0;     // guesses that its step verified, on the step's first token
   uint32_t step_row = 0;         // above 0: a guess was right that came before it in its step
   std::vector<float> embedding;  // not empty: the prompt's vector, not a sampled token

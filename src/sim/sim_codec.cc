@@ -66,6 +66,8 @@ RequestSpec ToEngineSpec(const PlacementSpec& spec, RequestKind kind, Incarnatio
   out.deadline_us = int64_t{spec.deadline_ms} * 1000;
   out.tenant = std::string(spec.tenant);
   out.is_cacheable = spec.is_cacheable;
+  out.priority = spec.priority;
+  out.reports_progress = spec.reports_progress;
   return out;
 }
 
@@ -83,6 +85,8 @@ WorkerToken ToWorkerToken(const TokenEvent& event) {
   token.step_us = event.step_us;
   token.prompt_pos = event.prompt_pos;
   token.rank = event.rank;
+  token.progress = {event.progress.num_tokens, event.progress.num_cached,
+                    event.progress.elapsed_us};
   token.embedding.assign(event.embedding.begin(), event.embedding.end());
   token.num_proposed = event.num_proposed;
   token.step_row = event.step_row;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "src/base/limits.h"
+#include "src/base/priority.h"
 #include "src/base/wire_text.h"
 #include "src/worker/session_service.h"
 
@@ -118,6 +119,12 @@ Status SpecFromProto(const v1::RequestSpec& m, const SessionLimits& limits, Requ
   out->deadline_us = int64_t{m.deadline_ms()} * 1000;
   out->tenant = m.tenant();
   out->is_cacheable = !m.not_cacheable();
+  if (m.priority() < kMinPriority || m.priority() > kMaxPriority) {
+    return InvalidArgument("priority {} is outside [{}, {}]", m.priority(), kMinPriority,
+                           kMaxPriority);
+  }
+  out->priority = m.priority();
+  out->reports_progress = m.reports_progress();
   return SamplingFromProto(m.sampling(), limits, &out->sampling);
 }
 
@@ -238,6 +245,12 @@ void ToProto(const TokenEvent& event, v1::TokenEvent* out) {
   out->set_step_us(event.step_us);
   out->set_prompt_pos(event.prompt_pos);
   out->set_rank(event.rank);
+  if (event.progress.num_tokens > 0) {
+    v1::PrefillProgress* const progress = out->mutable_progress();
+    progress->set_num_tokens(event.progress.num_tokens);
+    progress->set_num_cached(event.progress.num_cached);
+    progress->set_elapsed_us(static_cast<uint64_t>(event.progress.elapsed_us));
+  }
   out->mutable_embedding()->Add(event.embedding.begin(), event.embedding.end());
   out->set_proposed(event.num_proposed);
   out->set_step_row(event.step_row);

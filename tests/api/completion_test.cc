@@ -117,7 +117,7 @@ TEST_F(CompletionTest, EchoWithoutTokensStreams) {
   EXPECT_EQ(submitter_.num_submitted(), 0u);
 }
 
-TEST_F(CompletionTest, NoTokensNeedEchoAndStreamsHaveNoPromptLogprobs) {
+TEST_F(CompletionTest, NoTokensNeedEcho) {
   struct Case {
     const char* path;
     std::string body;
@@ -140,12 +140,6 @@ TEST_F(CompletionTest, NoTokensNeedEchoAndStreamsHaveNoPromptLogprobs) {
       {kCompletionPath, R"({"prompt":"x","min_tokens":17})", "min_tokens",
        "'min_tokens' does not fit the other fields: it must be at most the 16 tokens that are the "
        "default."},
-      {kCompletionPath, R"({"prompt":"x","echo":true,"logprobs":0,"stream":true})", "echo",
-       "'echo' does not fit the other fields: the log-probabilities of a prompt come in whole "
-       "answers; a stream has none of them."},
-      {kCompletionPath, R"({"prompt":"x","prompt_logprobs":0,"stream":true})", "prompt_logprobs",
-       "'prompt_logprobs' does not fit the other fields: the log-probabilities of a prompt come in "
-       "whole answers; a stream has none of them."},
   };
   for (const Case& c : cases) {
     const auto responder = Post(c.path, c.body);

@@ -406,8 +406,6 @@ TEST_F(HttpApiTest, ErrorsOfTheRequest) {
        "invalid_combination"},
       {kCompletionPath, R"({"prompt":"x","best_of":2,"stream":true})", 400, "best_of",
        "invalid_combination"},
-      {kCompletionPath, R"({"prompt":"x","echo":true,"logprobs":1,"stream":true})", 400, "echo",
-       "invalid_combination"},
       {"/tokenize", "{}", 400, "content", "missing_required_parameter"},
       {"/tokenize", R"({"content":5})", 400, "content", "invalid_type"},
       {"/tokenize", R"({"content":"x","add_special":1})", 400, "add_special", "invalid_type"},

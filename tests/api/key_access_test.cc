@@ -104,6 +104,32 @@ TEST_F(KeyAccessTest, EveryRouteHasItsRowOfTheSecurityTable) {
   }
 }
 
+TEST_F(KeyAccessTest, ATenantMayStepBackButNotBeforeOthers) {
+  Serve();
+  AnswerWith("Hi");
+  const auto ask = [&](int priority) {
+    http::HttpRequest request;
+    request.method = "POST";
+    request.path = kChatPath;
+    request.headers = Bearer("key-a");
+    request.headers.Add("Content-Type", "application/json");
+    request.body = kHello + R"(,"priority":)" + std::to_string(priority) + "}";
+    auto responder = std::make_shared<FakeResponder>();
+    keyed_->Handle(std::move(request), responder);
+    EXPECT_TRUE(responder->Wait());
+    return responder;
+  };
+  EXPECT_EQ(ask(5)->status, 200);
+  EXPECT_EQ(submitter_.WaitSubmitted(0).request.priority, 5);
+  const auto refused = ask(-1);
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_EQ(Text(*refused, {"error", "param"}), "priority");
+  EXPECT_THAT(refused->body, HasSubstr("with an API key an integer from 0 to 1000"));
+  const auto open = Post(kChatPath, kHello + R"(,"priority":-1000})");
+  EXPECT_EQ(open->status, 200) << open->body;
+  EXPECT_EQ(submitter_.WaitSubmitted(1).request.priority, -1000);
+}
+
 TEST_F(KeyAccessTest, WithoutAKeyNobodyLearnsWhichPathsThereAre) {
   Serve();
   for (const char* const path : {"/nothing", "/v1/chat/completions", "/v1/completion"}) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "src/base/limits.h"
@@ -12,6 +13,8 @@ namespace baton::api {
 
 using namespace router;  // NOLINT(google-build-using-namespace)
 using scheduler::FinishReason;
+using testing::HasSubstr;
+using testing::Not;
 
 namespace {
 
@@ -103,6 +106,114 @@ TEST_F(PromptLogprobsTest, EachOfTheTwoFieldsHasItsOwnAlternatives) {
   EXPECT_EQ(submitter_.WaitSubmitted(0).request.sampling.prompt_logprobs, 2u);
   EXPECT_NE(answer->body.find(R"("top_logprobs":[null,{"q":-0.25,"b":-0.5}])"), std::string::npos)
       << answer->body;
+}
+
+TEST_F(PromptLogprobsTest, AStreamBeginsWithThePromptAndItsLogprobs) {
+  const auto answer =
+      Post(kCompletionPath, R"({"prompt":["ab","c"],"n":2,"echo":true,"logprobs":1,)"
+                            R"("prompt_logprobs":0,"max_tokens":1,"stream":true})");
+  ASSERT_EQ(answer->status, 200) << answer->body;
+  const std::vector<std::string> events = Events(answer->body);
+  ASSERT_EQ(events.size(), 13u) << "three for each choice, and the end";
+  for (const size_t first : {0u, 3u}) {
+    EXPECT_THAT(events[first],
+                HasSubstr(R"("text":"ab","logprobs":{"tokens":["a","b"],)"
+                          R"("token_logprobs":[null,-0.5],"top_logprobs":[null,{"q":-0.25,)"
+                          R"("b":-0.5}],"text_offset":[0,1]},"finish_reason":null,)"
+                          R"("prompt_logprobs":[null,{"98":{"logprob":-0.5,"rank":2,)"
+                          R"("decoded_token":"b"}}]}])"));
+    EXPECT_THAT(events[first + 1], HasSubstr(R"("text":"x","logprobs":{"tokens":["x"],)"));
+    EXPECT_THAT(events[first + 1], HasSubstr(R"("text_offset":[2])"));
+    EXPECT_THAT(events[first + 1], Not(HasSubstr("prompt_logprobs")));
+  }
+  EXPECT_THAT(events[6],
+              HasSubstr(R"("text":"c","logprobs":{"tokens":["c"],"token_logprobs":[null],)"))
+      << "one token has none";
+  EXPECT_EQ(answers_.used(), 0u) << "all choices are open";
+}
+
+TEST_F(PromptLogprobsTest, AStreamOfNoTokensIsThePromptAlone) {
+  for (const char* echo : {R"("echo":true,"logprobs":0)", R"("prompt_logprobs":0)"}) {
+    const auto answer = Post(kCompletionPath, R"({"prompt":"ab","max_tokens":0,"stream":true,)" +
+                                                  std::string(echo) + "}");
+    ASSERT_EQ(answer->status, 200) << answer->body;
+    const std::vector<std::string> events = Events(answer->body);
+    ASSERT_EQ(events.size(), 3u) << answer->body;
+    EXPECT_THAT(events[0], HasSubstr("-0.5"));
+    EXPECT_THAT(events[1], HasSubstr(R"("text":"","logprobs":null,"finish_reason":"length")"));
+    EXPECT_THAT(events[1], HasSubstr(R"("stop_reason":null)"));
+    EXPECT_EQ(answer->body.find(R"("x")"), std::string::npos);
+  }
+}
+
+TEST_F(PromptLogprobsTest, AStreamedChatTellsThemInItsFirstChunkAlone) {
+  const auto answer = Post(kChatPath, kHello + R"(,"prompt_logprobs":0,"n":2,"stream":true})");
+  ASSERT_EQ(answer->status, 200) << answer->body;
+  const std::vector<std::string> events = Events(answer->body);
+  EXPECT_THAT(events[0], HasSubstr(R"(,"prompt_logprobs":[null,{)"));
+  EXPECT_THAT(events[0], HasSubstr(R"(}}],"choices":[{"index":0,"delta":{"role":"assistant")"));
+  for (size_t i = 1; i < events.size(); ++i) {
+    EXPECT_THAT(events[i], Not(HasSubstr("prompt_logprobs"))) << i;
+  }
+}
+
+// They come before a worker has taken the request. What fails then still has its status.
+TEST_F(PromptLogprobsTest, AStreamWaitsWithThemForItsFirstToken) {
+  submitter_.answer = nullptr;
+  const auto headers = http::HttpHeaders{{"Content-Type", "application/json"}};
+  const auto stream =
+      Send("POST", kCompletionPath,
+           R"({"prompt":"ab","echo":true,"logprobs":0,"max_tokens":2,"stream":true})", headers);
+  const auto submitted = submitter_.WaitSubmitted();
+  auto log = std::make_shared<PromptLogprobs>();
+  log->rows.push_back({-0.5f, 1, 0});
+  submitted.sink->OnPromptLogprobs(log);
+  EXPECT_EQ(stream->status, 0);
+  EXPECT_GT(answers_.used(), 0u);
+  submitted.sink->OnFailed(PlainError(ErrorCode::kWorkerLost));
+  ASSERT_TRUE(stream->Wait());
+  EXPECT_EQ(stream->status, 503) << stream->body;
+}
+
+TEST_F(PromptLogprobsTest, AFaultAfterThemIsAnEventAndTellsThemOnce) {
+  submitter_.answer = [](const GenerateRequest&, ResponseSink& sink) {
+    auto log = std::make_shared<PromptLogprobs>();
+    log->rows.push_back({-0.5f, 1, 0});
+    sink.OnPromptLogprobs(std::move(log));
+    PlayText(sink, "x", 0, FinishReason::kNone, false);
+    sink.OnFailed(PlainError(ErrorCode::kWorkerLost));
+  };
+  const auto answer = Post(kCompletionPath, R"({"prompt":"ab","echo":true,"logprobs":0,)"
+                                            R"("max_tokens":2,"stream":true})");
+  ASSERT_EQ(answer->status, 200);
+  const std::vector<std::string> events = Events(answer->body);
+  ASSERT_EQ(events.size(), 3u) << answer->body;
+  EXPECT_THAT(events[0], HasSubstr(R"("token_logprobs":[null,-0.5])"));
+  EXPECT_THAT(events[1], HasSubstr(R"("tokens":["x"])"));
+  EXPECT_THAT(events[2], HasSubstr(R"({"error":)"));
+}
+
+// The event has to fit what waits for one client.
+TEST_F(PromptLogprobsTest, AStreamHasFewerAndTheyFitItsConnection) {
+  auto model = std::make_shared<ModelInfo>(*submitter_.served[0]);
+  model->max_context = 1'000'000;
+  submitter_.served[0] = model;
+  const auto ask = [&](size_t num_tokens) {
+    return Post(kCompletionPath, R"({"prompt":")" + std::string(num_tokens, 'x') +
+                                     R"(","echo":true,"logprobs":1,"prompt_logprobs":1,)"
+                                     R"("max_tokens":1,"stream":true})");
+  };
+  const size_t most = kMaxStreamedPromptLogprobs / 2;
+  const auto answer = ask(most);
+  ASSERT_EQ(answer->status, 200) << answer->body;
+  EXPECT_LT(Events(answer->body)[0].size(), limits::kMaxUnsentBytes - (size_t{1} << 20));
+  const auto refused = ask(most + 1);
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_EQ(Text(*refused, {"error", "param"}), "echo");
+  EXPECT_EQ(Text(*refused, {"error", "message"}),
+            "'echo' does not fit the other fields: a prompt of 8193 tokens has 16386 "
+            "log-probabilities with 1 alternatives each, and a stream has at most 16384; ask for a "
+            "whole answer or fewer alternatives.");
 }
 
 TEST_F(PromptLogprobsTest, TooManyAndRememberedOnesAreRefused) {

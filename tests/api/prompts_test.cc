@@ -280,5 +280,38 @@ TEST_F(PromptsTest, EachPromptOfAKeyIsAGenerationOfItsOwn) {
   EXPECT_EQ(first->fingerprint, second->fingerprint);
 }
 
+TEST_F(PromptsTest, ProgressNamesTheChoiceAndNeedsAStream) {
+  const auto play = [](const GenerateRequest& request, ResponseSink& sink) {
+    if (request.reports_progress) sink.OnProgress({.total = 9, .cache = 2, .processed = 4});
+    sink.OnTaken();
+    if (request.reports_progress) {
+      sink.OnProgress({.total = 9, .cache = 2, .processed = 9, .time_ms = 7});
+    }
+    PlayText(sink, "x", 0, FinishReason::kStop, true);
+    sink.OnFinished(TestResult(9, 1));
+  };
+  submitter_.answer = play;
+  const auto one = Post(kCompletionPath, R"({"prompt":"a","stream":true,"return_progress":true})");
+  const std::vector<std::string> events = Events(one->body);
+  ASSERT_EQ(events.size(), 5u) << one->body;
+  EXPECT_NE(events[0].find(R"("prompt_progress":{"total":9,"cache":2,"processed":4,"time_ms":0},)"
+                           R"("choices":[{"index":0,"text":"","logprobs":null)"),
+            std::string::npos)
+      << events[0];
+  EXPECT_NE(events[1].find(R"("processed":9,"time_ms":7})"), std::string::npos);
+  const auto chat = Post(kChatPath, kHello + R"(,"stream":true,"return_progress":true})");
+  EXPECT_NE(Events(chat->body)[0].find(R"("delta":{"role":"assistant","content":null})"),
+            std::string::npos)
+      << chat->body;
+  const auto two =
+      Post(kCompletionPath, R"({"prompt":["a","b"],"stream":true,"return_progress":true})");
+  EXPECT_NE(two->body.find(R"("processed":9,"time_ms":7},"choices":[{"index":1,)"),
+            std::string::npos)
+      << two->body;
+  const auto whole = Post(kCompletionPath, R"({"prompt":"a","return_progress":true})");
+  EXPECT_EQ(whole->status, 200);
+  EXPECT_EQ(whole->body.find("prompt_progress"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace baton::api

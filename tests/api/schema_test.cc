@@ -148,6 +148,8 @@ ValuesByName GoodBasics() {
       {"logprobs", {}},
       {"top_logprobs", {"0", "20"}},
       {"prompt_logprobs", {"0", "20"}},
+      {"priority", {"-1000", "1000"}},
+      {"return_progress", {"true", "false"}},
       {"stream", {"true", "false"}},
       {"stream_options",
        {"{}", R"({"include_usage":true})", R"({"include_usage":null})",

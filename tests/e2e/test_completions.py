@@ -50,7 +50,6 @@ def test_echo_with_and_without_an_answer(server):
         ({"max_tokens": 0}, "max_tokens", "echo"),
         ({"max_tokens": -1}, "max_tokens", "0"),
         ({"max_tokens": 4, "prompt_logprobs": 21}, "prompt_logprobs", "20"),
-        ({"max_tokens": 4, "echo": True, "logprobs": 0, "stream": True}, "echo", "stream"),
         ({"max_tokens": 4, "suffix": "."}, "suffix", "absent"),
     ],
 )
@@ -275,6 +274,92 @@ def test_prompt_logprobs_in_vllms_form(server, client):
     )[2]
     assert chat["prompt_logprobs"][0] is None
     assert len(chat["prompt_logprobs"]) == chat["usage"]["prompt_tokens"]
+
+
+def lists_of(chunks):
+    """The four lists of each choice of a stream, joined, and each choice's first text."""
+    joined, first = {}, {}
+    for choice in (c for chunk in chunks for c in chunk["choices"]):
+        first.setdefault(choice["index"], choice["text"])
+        lists = joined.setdefault(choice["index"], {})
+        for name, values in (choice["logprobs"] or {}).items():
+            lists.setdefault(name, []).extend(values)
+    return joined, first
+
+
+@pytest.mark.parametrize("max_tokens", [0, 5])
+def test_streams_begin_with_those_of_the_prompt(server, max_tokens):
+    fields = {"prompt": PROMPTS, "n": 2, "echo": True, "logprobs": 2, "seed": 5}
+    fields.update(max_tokens=max_tokens, temperature=0, prompt_logprobs=1)
+    whole = post(server, **fields)
+    chunks = server.stream("/v1/completions", {**fields, "stream_options": {"include_usage": True}})
+    joined, first = lists_of(chunks)
+    logs = {
+        c["index"]: c["prompt_logprobs"]
+        for chunk in chunks
+        for c in chunk["choices"]
+        if "prompt_logprobs" in c
+    }
+    for choice in whole["choices"]:
+        idx = choice["index"]
+        assert first[idx] == PROMPTS[idx // 2]
+        assert joined[idx] == choice["logprobs"]
+        assert logs[idx] == choice["prompt_logprobs"]
+        assert joined[idx]["token_logprobs"][0] is None
+    usage = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+    assert usage[0]["completion_tokens"] == whole["usage"]["completion_tokens"]
+    ends = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
+    assert ends == ["length"] * 6
+
+
+def test_streamed_chats_tell_them_once(server):
+    fields = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "n": 2}
+    fields.update(prompt_logprobs=1, temperature=0)
+    whole = server.post("/v1/chat/completions", fields)[2]
+    chunks = server.stream("/v1/chat/completions", fields)
+    assert chunks[0]["prompt_logprobs"] == whole["prompt_logprobs"]
+    assert not any("prompt_logprobs" in chunk for chunk in chunks[1:])
+
+
+def test_a_stream_has_room_for_fewer(server):
+    long = "The quick brown fox jumps over the lazy dog. " * 90
+    fields = {"prompt": long, "max_tokens": 1, "prompt_logprobs": 20}
+    assert len(post(server, **fields)["choices"][0]["prompt_logprobs"]) > 16384 // 21
+    error = post(server, 400, stream=True, **fields)["error"]
+    assert error["param"] == "prompt_logprobs" and "16384" in error["message"]
+
+
+def test_streamed_logprobs_over_grpc(server):
+    pb2, pb2_grpc = generated_stubs()
+    stub = pb2_grpc.CompletionServiceStub(server.channel)
+    for max_tokens in (0, 4):
+        request = pb2.CompletionRequest(
+            prompts=PROMPTS, max_tokens=max_tokens, echo=True, logprobs=1, temperature=0
+        )
+        request.prompt_logprobs = 1
+        whole = stub.Complete(request)
+        texts, tokens, logprobs, positions, ends = {}, {}, {}, {}, []
+        for choice in (c for chunk in stub.StreamComplete(request) for c in chunk.choices):
+            at = choice.index
+            texts[at] = texts.get(at, "") + choice.text
+            tokens.setdefault(at, []).extend(choice.logprobs.tokens)
+            logprobs.setdefault(at, []).extend(choice.logprobs.token_logprobs)
+            positions.setdefault(at, []).extend(choice.prompt_logprobs)
+            ends += [choice.finish_reason] if choice.finish_reason else []
+        assert ends == ["length"] * 3
+        for choice in whole.choices:
+            at = choice.index
+            assert texts[at] == choice.text and tokens[at] == list(choice.logprobs.tokens)
+            assert math.isnan(logprobs[at][0])
+            assert logprobs[at][1:] == list(choice.logprobs.token_logprobs)[1:]
+            assert positions[at] == list(choice.prompt_logprobs)
+    chat = pb2.ChatCompletionRequest(
+        messages=[pb2.ChatMessage(role="user", content="Hi")], max_tokens=3, n=2, prompt_logprobs=1
+    )
+    service = pb2_grpc.ChatServiceStub(server.channel)
+    chunks = list(service.StreamChatCompletion(chat))
+    assert list(chunks[0].prompt_logprobs) == list(service.ChatCompletion(chat).prompt_logprobs)
+    assert not any(chunk.prompt_logprobs for chunk in chunks[1:])
 
 
 def test_grpc_has_them_too(server, client):

@@ -265,3 +265,30 @@ def test_two_requests_of_one_name_are_two_requests(server):
             assert answers[prompt]["choices"][0]["text"] == alone["choices"][0]["text"]
         with pytest.raises(BlockingIOError):
             listener.accept()
+
+
+@pytest.mark.parametrize("mode", ["disagg", "aggregated"])
+def test_progress_of_a_long_prompt(mode):
+    pb2, pb2_grpc = generated_stubs()
+    with Server("--mode", mode) as server:
+        fields = {"max_tokens": 2, "temperature": 0, "return_progress": True}
+        chat = {**fields, "messages": [{"role": "user", "content": FACTS * 2}]}
+        chunks = server.stream("/v1/chat/completions", chat)
+        told = [c["prompt_progress"] for c in chunks if "prompt_progress" in c]
+        assert len(told) > 1, "several chunks of the prompt"
+        processed = [p["processed"] for p in told]
+        assert processed == sorted(set(processed)) and processed[-1] == told[0]["total"]
+        assert [p["time_ms"] for p in told] == sorted(p["time_ms"] for p in told)
+        assert all(p["cache"] == 0 for p in told)
+        first_token = next(i for i, c in enumerate(chunks) if "prompt_progress" not in c)
+        assert all("prompt_progress" not in c for c in chunks[first_token:])
+        again = server.stream("/v1/chat/completions", chat)
+        (cached,) = {c["prompt_progress"]["cache"] for c in again if "prompt_progress" in c}
+        assert cached > 300
+        whole = server.post("/v1/chat/completions", chat)[2]
+        assert "prompt_progress" not in whole
+        request = pb2.CompletionRequest(prompt=FACTS * 3, max_tokens=2, return_progress=True)
+        stub = pb2_grpc.CompletionServiceStub(server.channel)
+        over_grpc = [c for c in stub.StreamComplete(request) if c.HasField("prompt_progress")]
+        assert over_grpc[-1].prompt_progress.processed == over_grpc[-1].prompt_progress.total
+        assert over_grpc[-1].choices[0].text == ""

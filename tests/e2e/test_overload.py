@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from baton_server import Server, metric, wait_until
+from baton_server import Server, generated_stubs, metric, wait_until
 
 MAX_BATCH = 2
 QUEUE_WAIT_S = 4
@@ -91,3 +91,42 @@ def test_an_answer_that_cannot_come_in_time_is_never_started(server):
     assert "was not started: 'timeout_ms' leaves it" in body["error"]["message"]
     assert seconds < 1
     assert router_metric(server, "baton_early_refusals_total", 'reason="deadline"') == 1
+
+
+def test_the_smaller_priority_is_placed_first():
+    pb2, pb2_grpc = generated_stubs()
+    with Server("--max-batch", "1", "--queue-wait-ms", "120000") as server:
+        stub = pb2_grpc.CompletionServiceStub(server.channel)
+        ended = []
+
+        def ask_http(name, fields):
+            assert server.post("/v1/completions", fields)[0] == 200
+            ended.append(name)
+
+        def ask_grpc(name, fields):
+            stub.Complete(pb2.CompletionRequest(**fields), timeout=120)
+            ended.append(name)
+
+        threads = []
+
+        def start(ask_one, name, num_waiting, **fields):
+            threads.append(threading.Thread(target=ask_one, args=(name, {**LONG, **fields})))
+            threads[-1].start()
+            wait_until(
+                lambda: router_metric(server, "baton_requests_waiting") >= num_waiting,
+                20,
+                f"{name} waits",
+            )
+
+        # One runs, and prompts_ahead may wait at their workers; the others wait at the router.
+        for i in range(4):
+            start(ask_http, f"first {i}", 0)
+        wait_until(lambda: router_metric(server, "baton_requests_waiting") >= 1, 20, "a queue")
+        before = int(router_metric(server, "baton_requests_waiting"))
+        start(ask_http, "low", before + 1, priority=3)
+        start(ask_http, "normal", before + 2)
+        start(ask_grpc, "high", before + 3, priority=-1)
+        for thread in threads:
+            thread.join()
+        order = [name for name in ended if not name.startswith("first")]
+        assert order == ["high", "normal", "low"], ended

@@ -36,6 +36,7 @@ struct SeenPromptToken {
 struct Record {
   std::map<uint32_t, std::map<uint32_t, SeenToken>> choices;  // by choice, by index
   std::vector<SeenPromptToken> prompt_log;
+  std::vector<PrefillProgress> progress;
   std::vector<RequestState> states;
   Status status;
   uint64_t kv_bytes = 0;
@@ -71,6 +72,10 @@ class Recorder : public EngineListener {
       Record& record = records_[event.key];
       SeenToken seen{event.token, event.logprob, event.finish, {}};
       seen.top.assign(event.top_logprobs.begin(), event.top_logprobs.end());
+      if (event.progress.num_tokens > 0) {
+        record.progress.push_back(event.progress);
+        continue;
+      }
       if (event.prompt_pos > 0) {
         record.prompt_log.push_back({event.prompt_pos, event.rank, std::move(seen)});
         continue;

@@ -27,6 +27,8 @@ struct Order {
   std::string tenant;
   SpanIds trace;
   bool is_cacheable = true;
+  int32_t priority = 0;
+  bool reports_progress = false;
 };
 
 // The log of what a fake worker received; it outlives the worker's session.
@@ -86,7 +88,9 @@ class FakeSession final : public WorkerSession {
                             {spec.replayed.begin(), spec.replayed.end()},
                             std::string(spec.tenant),
                             spec.trace,
-                            spec.is_cacheable});
+                            spec.is_cacheable,
+                            spec.priority,
+                            spec.reports_progress});
   }
   const std::shared_ptr<WorkerLog> log_;
 };

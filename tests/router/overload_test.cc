@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "src/base/priority.h"
 #include "src/router/queue_forecast.h"
 #include "tests/router/fake_cluster.h"
 #include "tests/test_seed.h"
@@ -49,6 +51,11 @@ class OverloadTest : public testing::Test {
       uids.push_back(cluster_.Submit(cluster_.Request("p", 4)));
     return uids;
   }
+  RequestUid SubmitAt(int32_t priority) {
+    GenerateRequest request = cluster_.Request("p", 4);
+    request.priority = priority;
+    return cluster_.Submit(std::move(request));
+  }
   std::vector<Order> Orders(const std::string& id = "decode-0") {
     return cluster_.Log(id).Of(Order::Kind::kDecode);
   }
@@ -57,8 +64,21 @@ class OverloadTest : public testing::Test {
     return cluster_.metrics.early_refusals_total[static_cast<size_t>(reason)]->value();
   }
 
-  FakeCluster cluster_{Aggregated()};
+  explicit OverloadTest(RouterCoreConfig config = Aggregated()) : cluster_(std::move(config)) {}
+
+  FakeCluster cluster_;
   float speed_ = 0;
+};
+
+// Requests may wait for longer than a priority takes to age.
+class PatientQueueTest : public OverloadTest {
+ protected:
+  static RouterCoreConfig Patient() {
+    RouterCoreConfig config = Aggregated();
+    config.queue_wait_us = 1000 * kSecond;
+    return config;
+  }
+  PatientQueueTest() : OverloadTest(Patient()) {}
 };
 
 constexpr uint32_t kAhead = WorkerRegistry::kPromptsAhead;
@@ -102,6 +122,62 @@ TEST_F(OverloadTest, WhoComesFirstBeginsFirst) {
   const std::vector<Order> orders = Orders();
   ASSERT_EQ(orders.size(), 60u);
   for (int i = 0; i < 60; ++i) EXPECT_EQ(orders[i].uid, uids[i]) << i;
+}
+
+TEST_F(OverloadTest, TheSmallerPriorityBeginsFirstAndEqualOnesAsTheyCame) {
+  Join("decode-0", 6);
+  const std::vector<RequestUid> running = Submit(6 + kAhead);
+  const size_t num_running = Orders().size();
+  std::vector<RequestUid> waiting;
+  const int32_t priorities[] = {0, 5, -1, 0, -1000, 5};
+  for (const int32_t priority : priorities) waiting.push_back(SubmitAt(priority));
+  ASSERT_EQ(Orders().size(), num_running) << "a priority takes no place from one that runs";
+  for (const RequestUid uid : running) End(uid);
+  const std::vector<Order> orders = Orders();
+  ASSERT_EQ(orders.size(), num_running + waiting.size());
+  const size_t expected[] = {4, 2, 0, 3, 1, 5};
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    EXPECT_EQ(orders[num_running + i].uid, waiting[expected[i]]) << i;
+    EXPECT_EQ(orders[num_running + i].priority, priorities[expected[i]]) << "its worker hears";
+  }
+}
+
+// However many come before it, one of priority 1 begins before those that come a step later.
+TEST_F(PatientQueueTest, AStreamOfHigherPrioritiesStarvesNobody) {
+  Join("decode-0", 6);
+  std::vector<RequestUid> running = Submit(6 + kAhead);
+  const RequestUid low = SubmitAt(1);
+  const int64_t begin_us = cluster_.now_us;
+  size_t num_done = 0;
+  const auto has_begun = [&] {
+    const std::vector<Order> orders = Orders();
+    return std::any_of(orders.begin(), orders.end(), [&](const Order& o) { return o.uid == low; });
+  };
+  // Each second one comes, and one ends.
+  while (!has_begun() && cluster_.now_us < begin_us + 20 * kSecond) {
+    SubmitAt(0);
+    cluster_.Advance(kSecond, {"decode-0"});
+    End(Orders()[num_done++].uid);
+  }
+  EXPECT_TRUE(has_begun());
+  EXPECT_GE(cluster_.now_us - begin_us, kPriorityStepUs);
+  EXPECT_LE(cluster_.now_us - begin_us, kPriorityStepUs + 2 * kSecond);
+}
+
+TEST_F(OverloadTest, OneThatLostItsWorkerGoesBeforeEveryPriority) {
+  Join("decode-0", 4);
+  const RequestUid lost = SubmitAt(1000);
+  Submit(3 + kAhead);
+  const RequestUid high = SubmitAt(-1000);
+  cluster_.core.OnLeaseClosed(cluster_.leases["decode-0"]);
+  Join("decode-1", 1);
+  cluster_.Advance(100'000, {"decode-1"});
+  const std::vector<Order> orders = Orders("decode-1");
+  const auto place_of = [&](RequestUid uid) {
+    return std::find_if(orders.begin(), orders.end(), [&](const Order& o) { return o.uid == uid; });
+  };
+  ASSERT_NE(place_of(lost), orders.end());
+  EXPECT_LT(place_of(lost), place_of(high));
 }
 
 TEST_F(OverloadTest, ARequestOfManyChoicesNeedNotWaitUntilNothingRuns) {

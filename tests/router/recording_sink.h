@@ -36,6 +36,10 @@ class RecordingSink final : public ResponseSink {
     EXPECT_TRUE(tokens.empty() && !ended() && prompt_log == nullptr);
     prompt_log = std::move(logprobs);
   }
+  void OnProgress(const PromptProgress& value) override {
+    EXPECT_TRUE(tokens.empty() && !ended());
+    progress.push_back(value);
+  }
   void OnEmbedding(std::vector<float> vector) override {
     EXPECT_TRUE(tokens.empty() && !ended() && embedding.empty());
     embedding = std::move(vector);
@@ -79,6 +83,7 @@ class RecordingSink final : public ResponseSink {
 
   int num_taken = 0;
   std::shared_ptr<const PromptLogprobs> prompt_log;
+  std::vector<PromptProgress> progress;
   std::vector<float> embedding;
   std::vector<Seen> tokens;
   std::optional<GenerateResult> result;

@@ -74,8 +74,10 @@ TEST(WorkerCodecTest, VectorsCrossBitForBit) {
   spec.uid = {1, 2};
   spec.prompt = &prompt;
   spec.sampling = &sampling;
+  spec.priority = -7;
   v1::RouterMessage message;
   EncodeStartEmbedding(spec, &message);
+  EXPECT_EQ(message.start_embedding().spec().priority(), -7);
   ASSERT_TRUE(message.has_start_embedding());
   EXPECT_EQ(message.start_embedding().spec().tokens_size(), 2);
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "src/base/priority.h"
 #include "tests/scheduler/toy_worker.h"
 
 namespace baton::scheduler {
@@ -359,6 +360,26 @@ TEST(SchedulerTest, AShortPromptOvertakesALongOneWhichStillEnds) {
   EXPECT_TRUE((worker.finished[{2, 0}]));
   RunToEnd(worker);
   EXPECT_TRUE((worker.finished[{1, 0}]));
+}
+
+TEST(SchedulerTest, TheSmallerPriorityIsComputedFirstUntilTheOtherHasAged) {
+  SchedulerConfig config = Config();
+  config.max_prefilling = 1;
+  ToyWorker worker(config, 1'000);
+  const auto add = [&](uint64_t uid, int32_t priority, int64_t arrival_us) {
+    SequenceSpec spec = worker.Spec(uid, Chatty(6), Limits(1));
+    spec.priority = priority;
+    ASSERT_TRUE(worker.scheduler().AddWaiting(std::move(spec), arrival_us).ok());
+  };
+  add(1, 1, 0);
+  add(2, 0, kPriorityStepUs - 1);
+  add(3, -1, kPriorityStepUs - 1);
+  add(4, 0, kPriorityStepUs + 1);
+  std::vector<SequenceId> order;
+  while (worker.scheduler().HasWork()) {
+    for (const BatchItem& item : worker.Step().items) order.push_back(item.id);
+  }
+  EXPECT_EQ(order, (std::vector{SequenceId(3), SequenceId(2), SequenceId(1), SequenceId(4)}));
 }
 
 TEST(SchedulerTest, ALongPromptIsNotStarvedByAStreamOfShortOnes) {

@@ -47,6 +47,7 @@ void FillSpec(v1::RequestSpec* spec) {
   spec->set_n(1);
   spec->set_deadline_ms(2500);
   spec->set_tenant("default");
+  spec->set_priority(-1000);
   v1::SamplingParams* sampling = spec->mutable_sampling();
   sampling->set_temperature(0.5f);
   sampling->set_top_k(7);
@@ -95,6 +96,7 @@ TEST(RequestCodecTest, EveryFieldArrives) {
   EXPECT_EQ(spec.sampling.max_tokens, 20u);
   EXPECT_EQ(spec.deadline_us, 2'500'000);
   EXPECT_EQ(spec.tenant, "default");
+  EXPECT_EQ(spec.priority, -1000);
   EXPECT_TRUE(spec.sampling.ignore_eos);
   EXPECT_EQ(spec.sampling.stop_token_ids, std::vector<TokenId>{42});
   const SamplingParams& p = spec.sampling;
@@ -116,6 +118,16 @@ TEST(RequestCodecTest, EveryFieldArrives) {
   EXPECT_EQ(*p.grammar,
             (AnswerGrammar{
                 .kind = GrammarKind::kRegex, .start = GrammarStart::kAfterThoughts, .text = "a+"}));
+}
+
+TEST(RequestCodecTest, APriorityOutsideItsRangeIsRefused) {
+  for (const int32_t priority : {-1001, 1001, INT32_MIN, INT32_MAX}) {
+    v1::RouterMessage message = Decode(true);
+    message.mutable_start_decode()->mutable_spec()->set_priority(priority);
+    RequestSpec spec;
+    EXPECT_EQ(RequestSpecFromProto(message, Limits(false), &spec).message(),
+              "priority " + std::to_string(priority) + " is outside [-1000, 1000]");
+  }
 }
 
 TEST(RequestCodecTest, AGrammarOutsideItsRangesIsRefusedByName) {
