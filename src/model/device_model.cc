@@ -49,6 +49,11 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
         "--device cpu",
         DeviceKindName(device.kind()));
   }
+  if (config.traits->short_convs) {
+    return Unimplemented(
+        "architecture {}: device {} has no kernel for its convolutions; use --device cpu",
+        config.architecture, DeviceKindName(device.kind()));
+  }
   if (config.logit_scale != 1.0f) {
     return Unimplemented(
         "logit_scale (logits_scaling) {}: the kernels of device {} take 1; use --device cpu",

@@ -38,7 +38,7 @@ constexpr uint32_t kGpuBlockTokens = 64;
 // Bytes that a step reads at least: of a mixture the experts of one row.
 size_t StepBytes(const ModelConfig& config) {
   const uint64_t output = uint64_t{config.vocab_size} * config.hidden_size;
-  return 2 * (config.num_layers * config.LayerWeightsPerRow() + output);
+  return 2 * (config.WeightsPerRow() + output);
 }
 
 Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const PlanLoad& load) {
@@ -117,7 +117,7 @@ uint64_t DeviceWeightBytes(const ModelConfig& config) {
                                  config.hidden_size * config.ffn_size;
   const uint64_t embeddings =
       uint64_t{config.vocab_size} * config.hidden_size * (config.tied_output ? 1 : 2);
-  return 2 * (config.num_layers * (config.LayerWeightsPerRow() + other_experts) + embeddings);
+  return 2 * (config.WeightsPerRow() + config.num_layers * other_experts + embeddings);
 }
 
 StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const PlanLoad& load,
