@@ -323,7 +323,7 @@ absl::Status CheckConvKeys(const JsonObject& config) {
   for (const Repeated& row :
        {Repeated{"block_dim", "hidden_size"}, Repeated{"conv_dim", "hidden_size"},
         Repeated{"conv_dim_out", "hidden_size"}, Repeated{"num_heads", "num_attention_heads"},
-        Repeated{"block_norm_eps", "norm_eps"}}) {
+        Repeated{"block_norm_eps", "norm_eps"}, Repeated{"rms_norm_eps", "norm_eps"}}) {
     BATON_ASSIGN_OR_RETURN(const double wanted, config.Double(row.of));
     BATON_ASSIGN_OR_RETURN(const double value, config.DoubleOr(row.key, wanted));
     if (value != wanted)

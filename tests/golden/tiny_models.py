@@ -254,7 +254,6 @@ class TinyModel:
         writer.add_feed_forward_length(self.ffn)
         writer.add_head_count(self.heads)
         if self.arch == "lfm2":
-            writer.add_vocab_size(self.vocab)
             writer.add_head_count_kv(
                 [0 if i in self.convs else self.kv_heads for i in range(self.layers)])
             writer.add_shortconv_l_cache(self.taps)
