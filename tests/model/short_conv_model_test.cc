@@ -17,7 +17,6 @@
 #include "tests/model/damaged_model.h"
 #include "tests/model/gguf_builder.h"
 #include "tests/model/model_fixture.h"
-#include "tests/model/open_files.h"
 #include "tests/model/test_model.h"
 
 namespace baton::model {
