@@ -142,7 +142,7 @@ class Shape:
 
 
 def convolve(w, h):
-    """LFM2's operator: c * (a causal convolution over the last tokens of b * x), between products."""
+    """LFM2's operator: c times a causal convolution over the last tokens of b * x."""
     b, c, x = np.split(h @ w("shortconv.in_proj.weight").T, 3, axis=-1)
     bx, taps = b * x, w("shortconv.conv.weight")
     out = np.zeros_like(bx)

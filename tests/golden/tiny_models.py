@@ -174,8 +174,8 @@ class TinyModel:
     Face names, as float32 values that the stored type holds exactly."""
 
     def __init__(self, name, arch, kind, layers=2, hidden=32, ffn=64, heads=2, kv_heads=1, dim=16,
-                 vocab=263, tied=True, scaling=None, experts=0, used=0, window=0, rope_base=None, convs=(),
-                 taps=3):
+                 vocab=263, tied=True, scaling=None, experts=0, used=0, window=0, rope_base=None,
+                 convs=(), taps=3):
         self.name, self.arch, self.kind = name, arch, kind
         self.layers, self.hidden, self.ffn = layers, hidden, ffn
         self.heads, self.kv_heads, self.dim, self.vocab = heads, kv_heads, dim, vocab

@@ -113,6 +113,32 @@ class ShortConvTest : public ::testing::TestWithParam<Body> {
   ThreadPool three_{3};
 };
 
+// The row of token t: its stored inputs, and its sum within the rounding of that sum.
+void ExpectRow(const Case& c, const Case::Result& result, uint32_t t) {
+  const Shape& shape = c.shape;
+  const float* b = c.bcx.data() + size_t{t} * 3 * shape.channels;
+  for (uint32_t i = 0; i < shape.channels; ++i) {
+    const float product = b[i] * b[2 * shape.channels + i];
+    const float stored =
+        shape.dtype == KvDtype::kF32 ? product : FloatFromBf16(Bf16FromFloat(product));
+    ASSERT_EQ(c.Stored(result, t, i), stored) << t << " " << i;
+    double sum = 0;
+    double magnitude = 0;
+    for (uint32_t back = 0; back < shape.num_taps && back <= t; ++back) {
+      const uint32_t tap = shape.num_taps - 1 - back;
+      const double term =
+          double{c.taps[size_t{tap} * shape.channels + i]} * c.Stored(result, t - back, i);
+      sum += term;
+      magnitude += std::fabs(term);
+    }
+    const double gate = b[shape.channels + i];
+    // A term passes a product and at most num_taps sums, then the gate.
+    const double bound = (shape.num_taps + 2) * 0x1p-24 * magnitude * std::fabs(gate) + 1e-37;
+    ASSERT_NEAR(result.out[size_t{t} * shape.channels + i], gate * sum, bound) << t << " " << i;
+  }
+  for (uint32_t i = shape.channels; i < c.width; ++i) ASSERT_EQ(c.Stored(result, t, i), 0.0f);
+}
+
 TEST_P(ShortConvTest, StoresRoundedProductsAndAddsThemByTheDefinition) {
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(shape.channels);
@@ -121,30 +147,7 @@ TEST_P(ShortConvTest, StoresRoundedProductsAndAddsThemByTheDefinition) {
     const AttentionSpan whole[] = {c.Span(0, c.max_tokens, 0)};
     c.Run(ops(), three_, whole, &result);
     EXPECT_EQ(result.out.back(), kPoison);
-    for (uint32_t t = 0; t < c.max_tokens; ++t) {
-      const float* b = c.bcx.data() + size_t{t} * 3 * shape.channels;
-      for (uint32_t i = 0; i < shape.channels; ++i) {
-        const float product = b[i] * b[2 * shape.channels + i];
-        const float stored =
-            shape.dtype == KvDtype::kF32 ? product : FloatFromBf16(Bf16FromFloat(product));
-        ASSERT_EQ(c.Stored(result, t, i), stored) << t << " " << i;
-        double sum = 0;
-        double magnitude = 0;
-        for (uint32_t j = 0; j < shape.num_taps; ++j) {
-          const uint32_t back = shape.num_taps - 1 - j;
-          if (back > t) continue;
-          const double term =
-              double{c.taps[size_t{j} * shape.channels + i]} * c.Stored(result, t - back, i);
-          sum += term;
-          magnitude += std::fabs(term);
-        }
-        const double gate = b[shape.channels + i];
-        // A term passes a product and at most num_taps sums, then the gate.
-        const double bound = (shape.num_taps + 2) * 0x1p-24 * magnitude * std::fabs(gate) + 1e-37;
-        ASSERT_NEAR(result.out[size_t{t} * shape.channels + i], gate * sum, bound) << t << " " << i;
-      }
-      for (uint32_t i = shape.channels; i < c.width; ++i) ASSERT_EQ(c.Stored(result, t, i), 0.0f);
-    }
+    for (uint32_t t = 0; t < c.max_tokens; ++t) ExpectRow(c, result, t);
   }
 }
 
