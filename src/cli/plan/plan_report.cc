@@ -48,6 +48,11 @@ Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const P
                            load.input_tokens, load.output_tokens, tokens,
                            model.config.context_length);
   }
+  if (device.limits != nullptr && model.config.num_conv_layers() > 0) {
+    return Unimplemented(
+        "architecture {}: devices have no kernel for its convolutions; plan with --device cpu",
+        model.config.architecture);
+  }
   if (device.measured && model.config.name.empty()) {
     return NotFound(
         "the model file has no general.name, so that nothing says what is measured of it");
