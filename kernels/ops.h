@@ -129,6 +129,26 @@ struct RopeAppendArgs {
   bool interleaved;      // true: pairs (2i, 2i+1); false (NEOX): pairs (i, i + head_dim/2)
 };
 
+// Tokens of a short convolution at most, its own included.
+inline constexpr uint32_t kMaxConvTaps = 16;
+
+// A short convolution (LFM2): y = c * sum over j of taps[j] * (b * x of the token `num_taps - 1 -
+// j` before). Its inputs b * x are stored as K and V are, a row for each token, so that a row reads
+// its predecessors wherever they were computed. The slices [first_slice, first_slice + num_slices)
+// of a block are one matrix [block_size, num_slices * 2 * num_kv_heads * head_dim] of the KV dtype:
+// a row holds `channels` elements and then zeros.
+struct ShortConvArgs {
+  kv::KvView kv;
+  uint32_t first_slice;
+  uint32_t num_slices;  // enough for `channels` elements a token
+  std::span<const AttentionSpan> spans;
+  const float* bcx;  // [rows, 3 * channels]: b, c, x
+  uint32_t channels;
+  const float* taps;  // [num_taps, channels], the token's own last
+  uint32_t num_taps;  // [1, kMaxConvTaps]
+  float* out;         // [rows, channels]; of short_conv only
+};
+
 struct AttentionArgs {
   kv::KvView kv;
   uint32_t layer;
@@ -173,6 +193,10 @@ struct Ops {
   // are zero (so that an earlier owner's KV never crosses a hand-off).
   void (*rope_append)(device::ThreadPool&, const RopeAppendArgs&);
   void (*attention)(device::ThreadPool&, const AttentionArgs&);
+  // Stores b * x, rounded to the KV dtype, and zeros as rope_append does.
+  void (*conv_append)(device::ThreadPool&, const ShortConvArgs&);
+  // Reads the stored rows of each row and its predecessors; those before position 0 are zeros.
+  void (*short_conv)(device::ThreadPool&, const ShortConvArgs&);
   // Bytes of AttentionArgs::scratch (64-byte aligned) that suffice for any batch and context.
   size_t (*attention_scratch_bytes)(uint32_t num_threads, uint32_t num_heads, uint32_t num_kv_heads,
                                     uint32_t head_dim);

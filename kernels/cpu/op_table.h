@@ -7,6 +7,7 @@
 #include "kernels/cpu/matmul_float.h"
 #include "kernels/cpu/rope_append.h"
 #include "kernels/cpu/row_ops.h"
+#include "kernels/cpu/short_conv.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/embed.h"
 #include "kernels/ops.h"
@@ -32,6 +33,8 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
       .add_bias = AddBias,
       .rope_append = RopeAppend,
       .attention = Attention,
+      .conv_append = ConvAppend,
+      .short_conv = ShortConv,
       .attention_scratch_bytes = AttentionScratchBytes,
   };
 }

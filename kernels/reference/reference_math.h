@@ -1,6 +1,6 @@
 // The functions that the reference operations share: the fixed summation tree, the kernels' exp in
-// scalar form, and attention (its own file). std::fma and std::sqrt are correctly rounded by
-// definition, so the C library cannot change a bit here.
+// scalar form, and attention and the short convolution (files of their own). std::fma and std::sqrt
+// are correctly rounded by definition, so the C library cannot change a bit here.
 #ifndef BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_
 #define BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_
 
@@ -16,6 +16,10 @@ float ReferenceExp(float x);
 
 // Ops::attention.
 void ReferenceAttention(device::ThreadPool& pool, const AttentionArgs& args);
+
+// Ops::conv_append and Ops::short_conv.
+void ReferenceConvAppend(device::ThreadPool& pool, const ShortConvArgs& args);
+void ReferenceShortConv(device::ThreadPool& pool, const ShortConvArgs& args);
 
 }  // namespace baton::kernels
 

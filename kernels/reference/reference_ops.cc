@@ -237,6 +237,8 @@ const Ops& ReferenceOps() {
       .add_bias = AddBias,
       .rope_append = RopeAppend,
       .attention = ReferenceAttention,
+      .conv_append = ReferenceConvAppend,
+      .short_conv = ReferenceShortConv,
       .attention_scratch_bytes = AttentionScratchBytes,
   };
   return kOps;

@@ -25,10 +25,11 @@ RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes) {
       uint64_t{3} * (config.num_experts - config.num_experts_used) * config.hidden_size;
   model.layer_weight_bytes = (step_bytes - model.output_weight_bytes) / config.num_layers +
                              kBytes * other_experts * config.ffn_size;
-  model.layer_flops_per_row = 2 * config.LayerWeightsPerRow();
+  model.layer_flops_per_row = 2 * config.WeightsPerRow() / config.num_layers;
   // A score and a weighted value: two operations each for every element of every query head.
-  model.attention_flops_per_key = uint64_t{4} * config.q_size();
-  model.kv_bytes_per_token = kBytes * 2 * config.num_layers * config.kv_size();
+  model.attention_flops_per_key =
+      uint64_t{4} * config.q_size() * config.num_attention_layers() / config.num_layers;
+  model.kv_bytes_per_token = kBytes * 2 * config.num_attention_layers() * config.kv_size();
   model.output_flops_per_row = 2 * output_weights;
   model.num_launches = DeviceModel::KernelsAStep(config);
   return model;

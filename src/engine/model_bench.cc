@@ -130,6 +130,7 @@ double KeysPerRow(const ModelConfig& config, uint32_t first_pos, uint32_t count)
   double keys = 0;
   for (uint32_t pos = first_pos; pos < first_pos + count; ++pos) {
     for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+      if (config.IsConv(layer)) continue;
       keys += config.IsLocal(layer) ? std::min(pos + 1, config.window) : pos + 1;
     }
   }
@@ -151,8 +152,7 @@ ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const Machine
   // A product and a sum for each weight, and for each key of q * k and of p * v.
   const bool int16 = model.computes_in_int16();
   work.limit = int16 ? "int16" : "fp32";
-  work.per_token = 2.0 * static_cast<double>(config.num_layers * config.LayerWeightsPerRow()) +
-                   4.0 * keys * config.q_size();
+  work.per_token = 2.0 * static_cast<double>(config.WeightsPerRow()) + 4.0 * keys * config.q_size();
   work.limit_per_s = (int16 ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
   return work;
 }

@@ -35,6 +35,12 @@ constexpr std::array kArchitectures = {
                        .hf_rope_base = 2e6},
     ArchitectureTraits{
         .name = "granite", .hf_type = "granite", .rope_interleaved = true, .multipliers = true},
+    ArchitectureTraits{.name = "lfm2",
+                       .hf_type = "lfm2",
+                       .head_norms = true,
+                       .short_convs = true,
+                       .hf_tied = true,
+                       .hf_rope_base = 1e6},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3 is the model that

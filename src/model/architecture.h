@@ -28,6 +28,7 @@ struct ArchitectureTraits {
   bool scaled_embedding = false;  // rows of token_embd times sqrt(hidden)
   bool windowed = false;          // local layers see a window and turn by a base of their own
   bool experts = false;           // a mixture of experts instead of one feed-forward layer
+  bool short_convs = false;       // convolutions of a few tokens instead of attention (lfm2)
   bool multipliers = false;       // embedding, attention, branches and logits have scales (granite)
   uint32_t unrotated_step = 0;    // the last of so many layers does not rotate q and k; 0: all do
   GateActivation activation = GateActivation::kSilu;

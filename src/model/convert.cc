@@ -33,8 +33,10 @@ const GgufTensorType& RowOf(GgmlType type) {
 
 // The type that a tensor gets.
 GgmlType TargetOf(const GgufTensor& tensor, GgmlType wanted) {
-  const bool vector = tensor.num_dims == 1;
-  if (vector || tensor.name.ends_with("ffn_gate_inp.weight")) {
+  // Routers and the taps of convolutions are as small as vectors.
+  const bool is_small = tensor.num_dims == 1 || tensor.name.ends_with("ffn_gate_inp.weight") ||
+                        tensor.name.ends_with("shortconv.conv.weight");
+  if (is_small) {
     return static_cast<GgmlType>(tensor.type->id);
   }
   return tensor.dims[0] % RowOf(wanted).block_elements == 0 ? wanted : GgmlType::kBf16;

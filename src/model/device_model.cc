@@ -35,6 +35,11 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
     return Unimplemented("{} {}: the kernels of device {} take {}; use --device cpu", what, value,
                          DeviceKindName(device.kind()), range);
   };
+  if (config.traits->short_convs) {
+    return Unimplemented(
+        "architecture {}: device {} has no kernel for its convolutions; use --device cpu",
+        config.architecture, DeviceKindName(device.kind()));
+  }
   constexpr uint32_t kVec = 8;  // elements of 16 bytes
   if (config.hidden_size % kVec != 0 || config.hidden_size > cuda::kMaxNormDim) {
     return refuse("hidden size", config.hidden_size, "multiples of 8 up to 16384");

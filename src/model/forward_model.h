@@ -108,9 +108,7 @@ class LoadedModel : public ForwardModel {
   uint32_t hidden_size() const override { return config().hidden_size; }
   // A multiplication and an addition per weight of every matrix that a row passes through; the
   // output layer only counts for the rows whose logits are wanted, which are few in a prefill.
-  uint64_t flops_per_row() const override {
-    return uint64_t{2} * config().num_layers * config().LayerWeightsPerRow();
-  }
+  uint64_t flops_per_row() const override { return uint64_t{2} * config().WeightsPerRow(); }
 };
 
 }  // namespace baton::model

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/ops.h"
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_fp8.h"
@@ -65,7 +66,10 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
       Row{"hidden_size", "embedding_length"}, Row{"intermediate_size", "feed_forward_length"},
       Row{"vocab_size", "vocab_size"}};
   const std::string arch(out.traits->name);
+  const bool has_convs = out.traits->short_convs;
   for (const Row& row : kRows) {
+    // ReadConvolutions reads the width, and below the KV heads.
+    if (has_convs && std::string_view(row.hf) == "intermediate_size") continue;
     BATON_ASSIGN_OR_RETURN(const uint32_t value, config.Uint(row.hf));
     out.keys.AddU32(fmt::format("{}.{}", arch, row.gguf), value);
   }
@@ -75,9 +79,9 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
     return config.Bad(out.num_heads == 0 ? "num_attention_heads" : "num_key_value_heads",
                       "at least 1");
   }
-  BATON_ASSIGN_OR_RETURN(const double eps, config.Double("rms_norm_eps"));
+  BATON_ASSIGN_OR_RETURN(const double eps, config.Double(has_convs ? "norm_eps" : "rms_norm_eps"));
   out.keys.AddU32(arch + ".attention.head_count", out.num_heads);
-  out.keys.AddU32(arch + ".attention.head_count_kv", out.num_kv_heads);
+  if (!has_convs) out.keys.AddU32(arch + ".attention.head_count_kv", out.num_kv_heads);
   out.keys.AddF32(arch + ".attention.layer_norm_rms_epsilon", static_cast<float>(eps));
   return OkStatus();
 }
@@ -251,6 +255,117 @@ absl::Status ReadMultipliers(const JsonObject& config, HfConfig& out) {
   return OkStatus();
 }
 
+// The width of a feed-forward layer of lfm2: two thirds of the one stated, times a factor, rounded
+// up, unless the config says that it is the width itself. A factor of null leaves out both.
+absl::StatusOr<uint32_t> ReadConvFfn(const JsonObject& config) {
+  constexpr const char* kFactor = "block_ffn_dim_multiplier";
+  constexpr const char* kMultiple = "block_multiple_of";
+  const char* key = config.Has("block_ff_dim") ? "block_ff_dim" : "intermediate_size";
+  BATON_ASSIGN_OR_RETURN(const uint32_t stated, config.Uint(key));
+  BATON_ASSIGN_OR_RETURN(const bool is_adjusted, config.BoolOr("block_auto_adjust_ff_dim", true));
+  if (!is_adjusted) return stated;
+  BATON_ASSIGN_OR_RETURN(const double factor, config.DoubleOr(kFactor, 1.0));
+  BATON_ASSIGN_OR_RETURN(const uint32_t multiple, config.UintOr(kMultiple, 256));
+  if (!(factor > 0.0 && factor <= kMaxFfnSize)) {
+    return config.Bad(kFactor, fmt::format("(0, {}]", kMaxFfnSize));
+  }
+  if (multiple == 0 || multiple > kMaxFfnSize) {
+    return config.Bad(kMultiple, fmt::format("[1, {}]", kMaxFfnSize));
+  }
+  uint64_t width = uint64_t{2} * stated / 3;
+  const auto value = config.object().find(kFactor);
+  if (value == config.object().end() || !value->is_null()) {
+    width = static_cast<uint64_t>(factor * static_cast<double>(width));
+    width = (width + multiple - 1) / multiple * multiple;
+  }
+  if (width >= 1 && width <= kMaxFfnSize) return static_cast<uint32_t>(width);
+  return config.Bad(key,
+                    fmt::format("one whose adjusted width, {}, is in [1, {}]", width, kMaxFfnSize));
+}
+
+// Which of `layers` layers are convolutions: by "layer_types", or all that "full_attn_idxs" does
+// not list, or none.
+absl::StatusOr<std::vector<bool>> ReadConvLayers(const JsonObject& config, uint32_t layers) {
+  std::vector<bool> listed(layers, false);
+  const Json* indices = config.Find("full_attn_idxs");
+  if (indices != nullptr) {
+    listed.assign(layers, true);
+    if (!indices->is_array()) return config.Bad("full_attn_idxs", "a list of numbers");
+    for (const Json& index : *indices) {
+      if (!index.is_number_unsigned() || index >= layers) {
+        return config.Bad("full_attn_idxs", fmt::format("numbers in [0, {})", layers));
+      }
+      listed[index.get<uint32_t>()] = false;
+    }
+  }
+  const Json* types = config.Find("layer_types");
+  if (types == nullptr) return listed;
+  if (!types->is_array() || types->size() != layers) {
+    return config.Bad("layer_types", fmt::format("a list of {} texts", layers));
+  }
+  std::vector<bool> convs;
+  for (const Json& type : *types) {
+    if (type != "conv" && type != "full_attention") {
+      return config.Bad("layer_types", "conv or full_attention each");
+    }
+    convs.push_back(type == "conv");
+  }
+  if (indices == nullptr || convs == listed) return convs;
+  return config.Bad("full_attn_idxs", "those layers that are full_attention in \"layer_types\"");
+}
+
+// Keys that repeat another one, or that may only have the value of the model that is computed.
+absl::Status CheckConvKeys(const JsonObject& config) {
+  struct Repeated {
+    const char* key;
+    const char* of;
+  };
+  for (const Repeated& row :
+       {Repeated{"block_dim", "hidden_size"}, Repeated{"conv_dim", "hidden_size"},
+        Repeated{"conv_dim_out", "hidden_size"}, Repeated{"num_heads", "num_attention_heads"},
+        Repeated{"block_norm_eps", "norm_eps"}, Repeated{"rms_norm_eps", "norm_eps"}}) {
+    BATON_ASSIGN_OR_RETURN(const double wanted, config.Double(row.of));
+    BATON_ASSIGN_OR_RETURN(const double value, config.DoubleOr(row.key, wanted));
+    if (value != wanted)
+      return config.Bad(row.key, fmt::format("the {} of \"{}\"", wanted, row.of));
+  }
+  struct Only {
+    const char* key;
+    bool value;
+  };
+  for (const Only& row :
+       {Only{"conv_bias", false}, Only{"block_use_swiglu", true}, Only{"use_pos_enc", true}}) {
+    BATON_ASSIGN_OR_RETURN(const bool value, config.BoolOr(row.key, row.value));
+    if (value != row.value) return config.Unsupported(row.key, row.value ? "true" : "false");
+  }
+  return config.Has("sliding_window") ? config.Unsupported("sliding_window", "null") : OkStatus();
+}
+
+absl::Status ReadConvolutions(const JsonObject& config, HfConfig& out) {
+  BATON_RETURN_IF_ERROR(CheckConvKeys(config));
+  const std::string arch(out.traits->name);
+  BATON_ASSIGN_OR_RETURN(const uint32_t ffn, ReadConvFfn(config));
+  out.keys.AddU32(arch + ".feed_forward_length", ffn);
+  BATON_ASSIGN_OR_RETURN(const uint32_t taps, config.Uint("conv_L_cache"));
+  if (taps < kMinConvTaps || taps > kernels::kMaxConvTaps) {
+    return config.Bad("conv_L_cache", fmt::format("[{}, {}]", kMinConvTaps, kernels::kMaxConvTaps));
+  }
+  out.keys.AddU32(arch + ".shortconv.l_cache", taps);
+  BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));
+  if (layers == 0 || layers > kMaxLayers) {
+    return config.Bad("num_hidden_layers", fmt::format("[1, {}]", kMaxLayers));
+  }
+  if (out.num_kv_heads > kMaxHeads) {
+    return config.Bad("num_key_value_heads", fmt::format("[1, {}]", kMaxHeads));
+  }
+  BATON_ASSIGN_OR_RETURN(const std::vector<bool> convs, ReadConvLayers(config, layers));
+  std::vector<int32_t> kv_heads;
+  for (const bool conv : convs)
+    kv_heads.push_back(conv ? 0 : static_cast<int32_t>(out.num_kv_heads));
+  out.keys.AddInts(arch + ".attention.head_count_kv", kv_heads);
+  return OkStatus();
+}
+
 // Where each layer has its own number and all are equal, that number stands for the list.
 void JoinEqualNumbers(Json& config) {
   const auto layers = config.find("num_hidden_layers");
@@ -313,18 +428,36 @@ absl::Status CheckHead(const JsonObject& config) {
   return config.Unsupported("architectures", "language models, as ...ForCausalLM");
 }
 
+// lfm2's files also have "tie_embedding".
+absl::Status ReadTied(const JsonObject& config, HfConfig& out) {
+  constexpr const char* kKey = "tie_word_embeddings";
+  BATON_ASSIGN_OR_RETURN(out.tied, config.BoolOr(kKey, out.traits->hf_tied));
+  out.says_tied = config.Has(kKey);
+  if (!out.traits->short_convs || !config.Has("tie_embedding")) return OkStatus();
+  BATON_ASSIGN_OR_RETURN(const bool tied, config.BoolOr("tie_embedding", out.tied));
+  if (out.says_tied && tied != out.tied) {
+    return config.Bad("tie_embedding", fmt::format("the {} of \"{}\"", out.tied, kKey));
+  }
+  out.tied = tied;
+  out.says_tied = true;
+  return OkStatus();
+}
+
 absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) {
   BATON_ASSIGN_OR_RETURN(const std::string type, config.String("model_type"));
   out.keys.AddString("general.architecture", out.traits->name);
   BATON_RETURN_IF_ERROR(CheckNeutral(config, *out.traits));
-  BATON_ASSIGN_OR_RETURN(out.tied, config.BoolOr("tie_word_embeddings", out.traits->hf_tied));
-  out.says_tied = config.Has("tie_word_embeddings");
+  BATON_RETURN_IF_ERROR(ReadTied(config, out));
   BATON_RETURN_IF_ERROR(ReadShape(config, out));
   BATON_ASSIGN_OR_RETURN(const uint32_t head_dim, ReadHeadDim(config, out));
   BATON_RETURN_IF_ERROR(ReadHfRope(config, head_dim, out));
   if (out.traits->experts) BATON_RETURN_IF_ERROR(ReadExperts(config, out));
   if (out.traits->unrotated_step > 0) BATON_RETURN_IF_ERROR(ReadUnrotated(config, out));
   if (out.traits->multipliers) BATON_RETURN_IF_ERROR(ReadMultipliers(config, out));
+  if (out.traits->short_convs) {
+    BATON_RETURN_IF_ERROR(ReadConvolutions(config, out));
+    return out;
+  }
   BATON_RETURN_IF_ERROR(out.traits->windowed ? ReadWindow(config, head_dim, out)
                                              : CheckNoWindow(config, type));
   return out;

@@ -239,7 +239,9 @@ class TensorConverter {
       return OkStatus();
     }
     if (plan->all_experts) return AddAllExperts(tensor, *plan);
-    if (tensor.shape.empty() || tensor.shape.size() > 2) {
+    std::vector<uint64_t> shape = tensor.shape;
+    if (plan->is_conv && shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);
+    if (shape.empty() || shape.size() > 2) {
       return TensorError(FolderErrorCode::kBadShape, tensor.name,
                          fmt::format("{} dimensions", tensor.shape.size()));
     }
@@ -249,7 +251,7 @@ class TensorConverter {
     }
     GgufTensor out;
     out.name = Keep(plan->gguf_name);
-    SetShape(tensor.shape, out);
+    SetShape(shape, out);
     SetType(plan->as_f32 ? SafetensorsType::kF32 : tensor.type, out);
     out.data = tensor.data;
     if (tensor.type == SafetensorsType::kF8E4M3) {

@@ -55,6 +55,29 @@ constexpr std::string_view kReadWithMultipliers[] = {
     "logits_scaling",
 };
 constexpr std::string_view kReadUnrotated[] = {"no_rope_layers", "no_rope_layer_interval"};
+constexpr std::string_view kReadWithConvs[] = {
+    "norm_eps",
+    "conv_L_cache",
+    "conv_bias",
+    "full_attn_idxs",
+    "block_ff_dim",
+    "block_auto_adjust_ff_dim",
+    "block_ffn_dim_multiplier",
+    "block_multiple_of",
+    "block_dim",
+    "block_norm_eps",
+    "block_use_swiglu",
+    "conv_dim",
+    "conv_dim_out",
+    "num_heads",
+    "use_pos_enc",
+    "tie_embedding",
+    // How training began.
+    "block_mlp_init_scale",
+    "block_out_init_scale",
+    "block_use_xavier_init",
+    "conv_use_xavier_init",
+};
 constexpr std::string_view kReadOuter[] = {
     "model_type", "text_config", "tie_word_embeddings", "quantization_config", "compression_config",
 };
@@ -288,6 +311,7 @@ bool IsHarmless(std::string_view key) {
 bool IsReadByTraits(std::string_view key, const ArchitectureTraits& traits) {
   return (traits.windowed && IsIn(kReadWithWindow, key)) ||
          (traits.experts && IsIn(kReadWithExperts, key)) ||
+         (traits.short_convs && IsIn(kReadWithConvs, key)) ||
          (traits.multipliers && IsIn(kReadWithMultipliers, key)) ||
          (traits.unrotated_step > 0 && IsIn(kReadUnrotated, key));
 }
@@ -352,6 +376,7 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
       {"qwen3", R"({"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096})"},
       {"qwen3_moe", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
       {"smollm3", R"({"num_key_value_heads": 4})"},
+      {"lfm2", R"({"num_key_value_heads": 8, "norm_eps": 1e-5, "conv_L_cache": 3})"},
       {"gemma3_text",
        R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
            "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,

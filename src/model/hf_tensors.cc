@@ -42,6 +42,23 @@ constexpr std::array kFourNormNames = {
     PartName{"pre_feedforward_layernorm", "ffn_norm"},
     PartName{"post_feedforward_layernorm", "post_ffw_norm"},
 };
+// lfm2's, instead of those above.
+constexpr std::array kConvNames = {
+    PartName{"operator_norm", "attn_norm"},
+    PartName{"self_attn.q_proj", "attn_q"},
+    PartName{"self_attn.k_proj", "attn_k"},
+    PartName{"self_attn.v_proj", "attn_v"},
+    PartName{"self_attn.out_proj", "attn_output"},
+    PartName{"self_attn.q_layernorm", "attn_q_norm"},
+    PartName{"self_attn.k_layernorm", "attn_k_norm"},
+    PartName{"conv.in_proj", "shortconv.in_proj"},
+    PartName{"conv.conv", "shortconv.conv"},
+    PartName{"conv.out_proj", "shortconv.out_proj"},
+    PartName{"ffn_norm", "ffn_norm"},
+    PartName{"feed_forward.w1", "ffn_gate"},
+    PartName{"feed_forward.w3", "ffn_up"},
+    PartName{"feed_forward.w2", "ffn_down"},
+};
 constexpr std::array kExpertNames = {
     PartName{"gate_proj", "ffn_gate_exps"},
     PartName{"up_proj", "ffn_up_exps"},
@@ -116,6 +133,10 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
     out.gguf_name = std::string(whole);
     return out;
   }
+  if (traits.short_convs && name == "model.embedding_norm.weight") {
+    out.gguf_name = "token_embd_norm.weight";
+    return out;
+  }
   if (IsHfActivationScale(name)) return out;
   const std::optional<uint32_t> layer = TakeNumber("model.layers.", kMaxLayers, name);
   if (!layer.has_value()) return std::nullopt;
@@ -129,13 +150,16 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   if (traits.experts && part.starts_with("mlp.experts.")) {
     out.expert = TakeNumber("mlp.experts.", kMaxExperts, part);
     if (out.expert.has_value()) gguf = FindPart(kExpertNames, part);
+  } else if (traits.short_convs) {
+    gguf = FindPart(kConvNames, part);
   } else {
     gguf = FindPart(kLayerNames, part);
     if (gguf.empty() && traits.post_norms) gguf = FindPart(kFourNormNames, part);
     if (gguf.empty() && !traits.post_norms) gguf = FindPart(kTwoNormNames, part);
   }
   if (gguf.empty() || (kind != "weight" && kind != "bias")) return std::nullopt;
-  out.as_f32 = out.as_f32 || gguf == "ffn_gate_inp";
+  out.is_conv = gguf == "shortconv.conv" && kind == "weight";
+  out.as_f32 = out.as_f32 || gguf == "ffn_gate_inp" || out.is_conv;
   out.permuted_q = traits.rope_interleaved && gguf == "attn_q";
   out.permuted_k = traits.rope_interleaved && gguf == "attn_k";
   out.gguf_name = fmt::format("blk.{}.{}.{}", *layer, gguf, kind);

@@ -25,7 +25,8 @@ struct HfTensorPlan {
   bool permuted_q = false;         // rows of q, k in GGUF's order of llama
   bool permuted_k = false;
   bool plus_one = false;  // a gemma norm: GGUF holds 1 + weight
-  bool as_f32 = false;    // vectors and the router are F32 in GGUF
+  bool as_f32 = false;    // vectors, the router and taps of convolutions are F32 in GGUF
+  bool is_conv = false;   // [channels, 1, taps], in GGUF without the dimension of 1
 };
 
 // The name that a tensor of the text part has in a model of text alone; empty for a tensor of the

@@ -76,7 +76,10 @@ void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook
   const uint32_t last = config_.num_layers - 1;
   for (uint32_t layer = 0; layer <= last; ++layer) {
     StoreKv(layer, batch, kv);
-    if (hook != nullptr) hook->OnLayerStored(layer);
+    const uint32_t end = config_.FirstSlice(layer + 1);
+    for (uint32_t slice = config_.FirstSlice(layer); slice < end && hook != nullptr; ++slice) {
+      hook->OnLayerStored(slice);
+    }
     if (layer < last) AttendAndFeedForward(layer, batch.spans, batch.num_rows(), kv);
   }
   // After the last layer only the rows whose logits are wanted matter. No row reads another row's
@@ -91,12 +94,15 @@ std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {
   ModelWorkspace& ws = *workspace_;
   ws.kept_spans.clear();
   const size_t hidden = config_.hidden_size;
-  const size_t stride = config_.qkv_size();
+  const uint32_t last = config_.num_layers - 1;
+  const size_t stride = config_.projected_size(last);
+  // Of q|k|v only q is read after K and V are stored.
+  const size_t num_kept = config_.IsConv(last) ? stride : config_.q_size();
   size_t span_idx = 0;
   for (uint32_t i = 0; i < batch.logit_rows.size(); ++i) {
     const uint32_t row = batch.logit_rows[i];  // >= i: rows move forward only
     std::memmove(ws.x + i * hidden, ws.x + row * hidden, hidden * sizeof(float));
-    std::memmove(ws.qkv + i * stride, ws.qkv + row * stride, config_.q_size() * sizeof(float));
+    std::memmove(ws.qkv + i * stride, ws.qkv + row * stride, num_kept * sizeof(float));
     while (row >= batch.spans[span_idx].first_row + batch.spans[span_idx].num_rows) ++span_idx;
     const AttentionSpan& span = batch.spans[span_idx];
     const bool continues = i > 0 && row == batch.logit_rows[i - 1] + 1 && row > span.first_row;

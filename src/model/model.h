@@ -89,6 +89,9 @@ class Model final : public LoadedModel {
   void RunLayers(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook);
   // The pieces of a layer, in model_layers.cc.
   void StoreKv(uint32_t layer, const ModelBatch& batch, const kv::KvView& kv);
+  void RotateAndStore(uint32_t layer, const ModelBatch& batch, const kv::KvView& kv);
+  kernels::ShortConvArgs ConvArgs(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
+                                  const kv::KvView& kv) const;
   void AttendAndFeedForward(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
                             uint32_t rows, const kv::KvView& kv);
   void Attend(uint32_t layer, std::span<const kernels::AttentionSpan> spans, const kv::KvView& kv);
@@ -101,7 +104,8 @@ class Model final : public LoadedModel {
   void SortPairs(uint32_t rows);
   // gated = activation(gate of input) * (up of input).
   void Gate(const MatrixGroup& gate_up, const float* input, uint32_t rows);
-  // Moves the wanted rows of the residual stream and of q to the front.
+  // Moves the wanted rows of the residual stream and of the last layer's first product to the
+  // front.
   std::span<const kernels::AttentionSpan> KeepLogitRows(const ModelBatch& batch);
 
   // Constant after Load.

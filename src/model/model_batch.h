@@ -45,12 +45,13 @@ struct ModelBatch {
   }
 };
 
-// Called by Forward on its own thread, between two layers.
+// Called by Forward on its own thread, between two layers: once for each layer of the layout.
 class LayerHook {
  public:
   virtual ~LayerHook() = default;
-  // K and V of all rows of the batch are stored in their blocks for layers [0, layer]; Forward will
-  // not write them again. Must not block.
+  // What all rows of the batch store in their blocks is there for layers [0, layer] of the layout
+  // (KvLayout::num_layers, ModelConfig::FirstSlice); Forward will not write it again. Must not
+  // block.
   virtual void OnLayerStored(uint32_t layer) = 0;
 };
 

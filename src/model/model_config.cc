@@ -8,12 +8,14 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/ops.h"
 #include "src/base/limits.h"
 #include "src/base/quoted_text.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton::model {
 
+using kernels::kMaxConvTaps;
 using kv::KvDtype;
 using kv::KvEncoding;
 using kv::KvLayout;
@@ -109,8 +111,8 @@ constexpr std::array kNeutralWithExperts = {
     NeutralKey{"interleave_moe_layer_step", 1},
 };
 
-// Keys of attention.* and rope.* that are read or change nothing. Every other key of these two must
-// be 0 or false: a new key there changes numbers.
+// Keys of attention.*, rope.* and shortconv.* that are read or change nothing. Every other key of
+// these three must be 0 or false: a new key there changes numbers.
 constexpr std::string_view kKnownKeys[] = {
     "attention.head_count",
     "attention.head_count_kv",
@@ -128,6 +130,7 @@ constexpr std::string_view kKnownKeys[] = {
     "rope.freq_base",
     "rope.freq_base_swa",
     "rope.unrotated_layers",
+    "shortconv.l_cache",
     "rope.scale_linear",
     "rope.scaling.type",
     "rope.scaling.factor",
@@ -153,7 +156,9 @@ absl::Status CheckKnown(const ArchitectureKeys& keys) {
   for (const GgufEntry& entry : keys.file.entries()) {
     if (!entry.key.starts_with(prefix)) continue;
     const std::string_view name = entry.key.substr(prefix.size());
-    if (!name.starts_with("attention.") && !name.starts_with("rope.")) continue;
+    const bool is_checked = name.starts_with("attention.") || name.starts_with("rope.") ||
+                            name.starts_with("shortconv.");
+    if (!is_checked) continue;
     const bool is_known =
         std::find(std::begin(kKnownKeys), std::end(kKnownKeys), name) != std::end(kKnownKeys);
     if (is_known || NumberOf(entry.value) == 0.0) continue;
@@ -209,12 +214,63 @@ float AttentionScale(const ModelConfig& config) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
 }
 
+constexpr std::string_view kKvHeads = "attention.head_count_kv";
+
+// The KV heads of a model whose layers are not all of attention: for each layer its number, 0 for
+// a convolution.
+absl::Status ReadConvLayers(const ArchitectureKeys& keys, ModelConfig& config) {
+  BATON_ASSIGN_OR_RETURN(config.conv_taps,
+                         keys.Uint("shortconv.l_cache", {kMinConvTaps, kMaxConvTaps}));
+  config.layer_is_conv.assign(config.num_layers, false);
+  const std::string key = keys.Key(kKvHeads);
+  const GgufValue* value = keys.file.FindValue(key);
+  if (value == nullptr || !value->is_array()) {  // a number: every layer is of attention
+    BATON_ASSIGN_OR_RETURN(config.num_kv_heads, keys.Uint(kKvHeads, {1, config.num_heads}));
+    return OkStatus();
+  }
+  if (value->count() != config.num_layers) {
+    return InvalidArgument("key \"{}\" has {} numbers, the model has {} layers", key,
+                           value->count(), config.num_layers);
+  }
+  uint32_t first = config.num_layers;  // of attention
+  for (uint32_t i = 0; i < config.num_layers; ++i) {
+    const std::optional<uint64_t> heads = value->At(i).value_or(GgufValue()).AsUint();
+    if (!heads.has_value()) return InvalidArgument("key \"{}\": element {} is no number", key, i);
+    config.layer_is_conv[i] = *heads == 0;
+    if (*heads == 0) continue;
+    if (first == config.num_layers) {
+      first = i;
+      BATON_ASSIGN_OR_RETURN(config.num_kv_heads, keys.Ranged(key, *heads, {1, config.num_heads}));
+    }
+    if (*heads == config.num_kv_heads) continue;
+    return Unimplemented(
+        "key \"{}\" is {} in layer {} and {} in layer {}: only 0 and one other number are "
+        "supported",
+        key, config.num_kv_heads, first, *heads, i);
+  }
+  if (first < config.num_layers) return OkStatus();
+  return Unimplemented("key \"{}\" is 0 in every layer: a model without attention is not supported",
+                       key);
+}
+
+// A convolution's inputs take the room of so many layers of attention.
+absl::Status CheckSlices(const ArchitectureKeys& keys, const ModelConfig& config) {
+  if (config.num_conv_layers() == 0 || config.num_slices() <= kMaxKvSlices) return OkStatus();
+  return Unimplemented(
+      "key \"{}\" is {}: {} convolutions of it take {} times the KV of a layer of attention each, "
+      "{} "
+      "for all layers, supported is {}",
+      keys.Key("embedding_length"), config.hidden_size, config.num_conv_layers(),
+      config.conv_slices(), config.num_slices(), kMaxKvSlices);
+}
+
 absl::Status ReadHeads(const ArchitectureKeys& keys, ModelConfig& config) {
-  constexpr std::string_view kKvHeads = "attention.head_count_kv";
   BATON_ASSIGN_OR_RETURN(config.num_heads,
                          keys.EqualUint("attention.head_count", config.num_layers, {1, kMaxHeads}));
   config.num_kv_heads = config.num_heads;
-  if (keys.file.FindValue(keys.Key(kKvHeads)) != nullptr) {
+  if (config.traits->short_convs) {
+    BATON_RETURN_IF_ERROR(ReadConvLayers(keys, config));
+  } else if (keys.file.FindValue(keys.Key(kKvHeads)) != nullptr) {
     BATON_ASSIGN_OR_RETURN(config.num_kv_heads,
                            keys.EqualUint(kKvHeads, config.num_layers, {1, config.num_heads}));
   }
@@ -237,7 +293,7 @@ absl::Status ReadHeads(const ArchitectureKeys& keys, ModelConfig& config) {
                          value_dim, config.head_dim);
   }
   config.attention_scale = AttentionScale(config);
-  return OkStatus();
+  return CheckSlices(keys, config);
 }
 
 absl::Status ReadRope(const ArchitectureKeys& keys, ModelConfig& config) {
@@ -401,6 +457,10 @@ std::string CanonicalExtras(const ModelConfig& config) {
     out += " unrotated=";
     for (bool unrotated : config.layer_is_unrotated) out += unrotated ? '1' : '0';
   }
+  if (!config.layer_is_conv.empty()) {
+    out += fmt::format(" conv_taps={} convolutions=", config.conv_taps);
+    for (bool conv : config.layer_is_conv) out += conv ? '1' : '0';
+  }
   if (config.traits->multipliers) {
     const auto bits = [](float scale) { return std::bit_cast<uint32_t>(scale); };
     out += fmt::format(" embedding_scale={:08x} attention_scale={:08x} logit_scale={:08x}",
@@ -418,10 +478,25 @@ std::string CanonicalExtras(const ModelConfig& config) {
 
 }  // namespace
 
-uint64_t ModelConfig::LayerWeightsPerRow() const {
+uint32_t ModelConfig::num_conv_layers() const {
+  return static_cast<uint32_t>(std::count(layer_is_conv.begin(), layer_is_conv.end(), true));
+}
+
+uint32_t ModelConfig::FirstSlice(uint32_t layer) const {
+  if (layer_is_conv.empty()) return layer;
+  const auto end = layer_is_conv.begin() + layer;
+  const auto convs = static_cast<uint32_t>(std::count(layer_is_conv.begin(), end, true));
+  return layer + convs * (conv_slices() - 1);
+}
+
+uint64_t ModelConfig::WeightsPerRow() const {
+  const uint64_t hidden = hidden_size;
   const uint64_t num_ffn = num_experts == 0 ? 1 : num_experts_used;
-  return uint64_t{hidden_size} * qkv_size() + uint64_t{q_size()} * hidden_size +
-         uint64_t{hidden_size} * num_experts + 3 * num_ffn * hidden_size * ffn_size;
+  const uint64_t attention = hidden * qkv_size() + q_size() * hidden;
+  const uint64_t convolution = hidden * 3 * hidden + hidden * conv_taps + hidden * hidden;
+  const uint64_t feed_forward = hidden * num_experts + 3 * num_ffn * hidden * ffn_size;
+  return num_attention_layers() * attention + num_conv_layers() * convolution +
+         num_layers * feed_forward;
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
@@ -471,7 +546,7 @@ KvLayout KvLayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t block_siz
   layout.encoding = dtype == KvDtype::kBf16  ? KvEncoding::kPaired
                     : dtype == KvDtype::kFp8 ? KvEncoding::kFragments
                                              : KvEncoding::kPlain;
-  layout.num_layers = config.num_layers;
+  layout.num_layers = config.num_slices();
   layout.num_kv_heads = config.num_kv_heads;
   layout.head_dim = config.head_dim;
   layout.block_size = block_size;

@@ -32,6 +32,8 @@ inline constexpr uint32_t kMaxHeads = 1024;
 inline constexpr uint32_t kMinHeadDim = 8;
 inline constexpr uint32_t kMaxHeadDim = 256;  // of the kernels' buffers
 inline constexpr uint32_t kMaxExperts = 1024;
+inline constexpr uint32_t kMaxKvSlices = 4096;  // of a block, as KvLayout::Validate has it
+inline constexpr uint32_t kMinConvTaps = 2;     // the most is kernels::kMaxConvTaps
 inline constexpr uint32_t kMaxExpertsUsed = 64;
 // Range of each multiplier of granite. Published models have 1/128 to 16.
 inline constexpr double kMinMultiplier = 1e-4;
@@ -78,6 +80,10 @@ struct ModelConfig {
   std::vector<bool> layer_is_local;  // [num_layers]
   // Layers whose q and k do not turn (traits->unrotated_step); empty when all do.
   std::vector<bool> layer_is_unrotated;  // [num_layers] or empty
+  // Layers with a short convolution instead of attention (traits->short_convs); empty when no layer
+  // can have one.
+  std::vector<bool> layer_is_conv;  // [num_layers] or empty
+  uint32_t conv_taps = 0;           // tokens that a convolution sees, its own included
   // Mixture of experts (traits->experts).
   uint32_t num_experts = 0;
   uint32_t num_experts_used = 0;  // experts of one row
@@ -93,8 +99,23 @@ struct ModelConfig {
   bool HasSecondRope(uint32_t layer) const {
     return layer_is_unrotated.empty() ? layer_is_local[layer] : layer_is_unrotated[layer];
   }
-  // Weights of one layer that a row is multiplied with.
-  uint64_t LayerWeightsPerRow() const;
+  bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
+  uint32_t num_conv_layers() const;
+  uint32_t num_attention_layers() const { return num_layers - num_conv_layers(); }
+  // Columns of a layer's first product: q, k and v, or the b, c and x of a convolution.
+  uint32_t projected_size(uint32_t layer) const {
+    return IsConv(layer) ? 3 * hidden_size : qkv_size();
+  }
+  // Elements of a row before the product that ends the branch of attention or convolution.
+  uint32_t mixed_size(uint32_t layer) const { return IsConv(layer) ? hidden_size : q_size(); }
+  // A KV block of n slices holds n times K and V of one token and layer of attention, for each of
+  // its tokens. A layer's slices follow one another: one of attention, as many as `hidden_size`
+  // elements need of a convolution, which stores its inputs. FirstSlice(num_layers) is n.
+  uint32_t conv_slices() const { return (hidden_size - 1) / (2 * kv_size()) + 1; }
+  uint32_t FirstSlice(uint32_t layer) const;
+  uint32_t num_slices() const { return FirstSlice(num_layers); }
+  // Weights of all layers that a row is multiplied with.
+  uint64_t WeightsPerRow() const;
 };
 
 // Reads and checks the config. NotFound for a missing key or tensor. Unimplemented (naming it) for

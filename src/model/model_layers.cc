@@ -17,6 +17,7 @@ using kernels::AttentionSpan;
 using kernels::Epilogue;
 using kernels::Exp;
 using kernels::RopeAppendArgs;
+using kernels::ShortConvArgs;
 using kv::KvView;
 
 namespace {
@@ -41,13 +42,41 @@ void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
   const MatMulRunner run{*ops_, *pool_, ws};
   const uint32_t rows = batch.num_rows();
   const uint32_t hidden = config_.hidden_size;
-  const uint32_t stride = config_.qkv_size();
+  const uint32_t stride = config_.projected_size(layer);
   const float eps = config_.rms_epsilon;
   ops_->rms_norm(*pool_, {ws.x, weights.attn_norm.data(), rows, hidden, eps, ws.normed});
   run.MatMul(weights.qkv, {ws.normed, rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
+  if (config_.IsConv(layer)) {
+    ops_->conv_append(*pool_, ConvArgs(layer, batch.spans, kv));
+  } else {
+    RotateAndStore(layer, batch, kv);
+  }
+}
+
+ShortConvArgs Model::ConvArgs(uint32_t layer, std::span<const AttentionSpan> spans,
+                              const KvView& kv) const {
+  ShortConvArgs args;
+  args.kv = kv;
+  args.first_slice = config_.FirstSlice(layer);
+  args.num_slices = config_.conv_slices();
+  args.spans = spans;
+  args.bcx = workspace_->qkv;
+  args.channels = config_.hidden_size;
+  args.taps = weights_->layers[layer].conv_taps.data();
+  args.num_taps = config_.conv_taps;
+  args.out = workspace_->attended;
+  return args;
+}
+
+void Model::RotateAndStore(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
+  ModelWorkspace& ws = *workspace_;
+  const LayerWeights& weights = weights_->layers[layer];
+  const uint32_t rows = batch.num_rows();
+  const uint32_t stride = config_.qkv_size();
+  const float eps = config_.rms_epsilon;
   RopeAppendArgs args;
   args.kv = kv;
-  args.layer = layer;
+  args.layer = config_.FirstSlice(layer);
   args.spans = batch.spans;
   args.q = ws.qkv;
   float* k = ws.qkv + config_.q_size();
@@ -74,7 +103,11 @@ void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> 
                                  uint32_t rows, const KvView& kv) {
   ModelWorkspace& ws = *workspace_;
   const LayerWeights& weights = weights_->layers[layer];
-  Attend(layer, spans, kv);
+  if (config_.IsConv(layer)) {
+    ops_->short_conv(*pool_, ConvArgs(layer, spans, kv));
+  } else {
+    Attend(layer, spans, kv);
+  }
   AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm);
   ops_->rms_norm(*pool_, {ws.x, weights.ffn_norm.data(), rows, config_.hidden_size,
                           config_.rms_epsilon, ws.normed});
@@ -89,7 +122,7 @@ void Model::Attend(uint32_t layer, std::span<const AttentionSpan> spans, const K
   ModelWorkspace& ws = *workspace_;
   AttentionArgs args;
   args.kv = kv;
-  args.layer = layer;
+  args.layer = config_.FirstSlice(layer);
   args.spans = spans;
   args.q = ws.qkv;
   args.q_stride = config_.qkv_size();

@@ -86,6 +86,14 @@ std::string ExtrasText(const ModelConfig& config) {
         std::count(config.layer_is_unrotated.begin(), config.layer_is_unrotated.end(), true);
     out += fmt::format("no rotation   in {} of {} layers\n", num_unrotated, config.num_layers);
   }
+  if (config.traits->short_convs) {
+    const KvLayout layout = KvLayoutOf(config, KvDtype::kBf16, 16);
+    const uint32_t num_slices = config.num_conv_layers() * config.conv_slices();
+    out += fmt::format(
+        "convolutions  in {} of {} layers, of {} tokens, {} of the {} KV bytes a token (bf16)\n",
+        config.num_conv_layers(), config.num_layers, config.conv_taps,
+        layout.BytesPerToken() / layout.num_layers * num_slices, layout.BytesPerToken());
+  }
   if (config.traits->multipliers) {
     out += fmt::format("scales        embedding {}, attention {}, branches {}, logits 1 / {}\n",
                        config.embedding_scale * config.branch_scale, config.attention_scale,

@@ -205,12 +205,33 @@ void CopyVectors(const LayerTensors& tensors, LayerWeights& out) {
   if (tensors.post_ffn_norm != nullptr) out.post_ffn_norm = FloatsOf(*tensors.post_ffn_norm);
 }
 
-absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, ThreadPool& pool) {
+absl::Status LoadAttention(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
   const TensorPart qkv[] = {WholeOf(tensors.q), WholeOf(tensors.k), WholeOf(tensors.v)};
-  LayerWeights out;
-  CopyVectors(tensors, out);
   BATON_ASSIGN_OR_RETURN(out.qkv, PackGroup(qkv, pool));
   BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.attn_output), pool));
+  return OkStatus();
+}
+
+// The taps [channels, taps] become [taps, channels]: the kernel's lanes are channels.
+absl::Status LoadConvolution(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
+  BATON_RETURN_IF_ERROR(CheckPart(WholeOf(tensors.conv_taps), pool));
+  const std::vector<float> by_channel = FloatsOf(*tensors.conv_taps);
+  const size_t num_taps = tensors.conv_taps->dims[0];
+  const size_t channels = tensors.conv_taps->dims[1];
+  out.conv_taps.resize(by_channel.size());
+  for (size_t i = 0; i < by_channel.size(); ++i) {
+    out.conv_taps[i % num_taps * channels + i / num_taps] = by_channel[i];
+  }
+  BATON_ASSIGN_OR_RETURN(out.qkv, PackOne(WholeOf(tensors.conv_in), pool));
+  BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.conv_out), pool));
+  return OkStatus();
+}
+
+absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, ThreadPool& pool) {
+  LayerWeights out;
+  CopyVectors(tensors, out);
+  BATON_RETURN_IF_ERROR(tensors.conv_in == nullptr ? LoadAttention(tensors, pool, out)
+                                                   : LoadConvolution(tensors, pool, out));
   if (tensors.router == nullptr) {
     out.ffn.resize(1);
     BATON_ASSIGN_OR_RETURN(out.ffn[0], PackFeedForward(WholeOf(tensors.gate), WholeOf(tensors.up),
@@ -237,8 +258,8 @@ size_t MatrixGroup::bytes() const {
 
 size_t LayerWeights::bytes() const {
   size_t total = qkv.bytes() + attn_output.bytes() + router.bytes() + ffn_bytes();
-  for (const std::vector<float>* values :
-       {&attn_norm, &ffn_norm, &qkv_bias, &q_norm, &k_norm, &post_attn_norm, &post_ffn_norm}) {
+  for (const std::vector<float>* values : {&attn_norm, &ffn_norm, &qkv_bias, &q_norm, &k_norm,
+                                           &post_attn_norm, &post_ffn_norm, &conv_taps}) {
     total += VectorBytes(*values);
   }
   return total;

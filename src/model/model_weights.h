@@ -38,9 +38,10 @@ struct FeedForwardWeights {
 // The weights of one transformer layer.
 struct LayerWeights {
   std::vector<float> attn_norm;  // [hidden]
-  MatrixGroup qkv;               // [qkv_size, hidden]
-  MatrixGroup attn_output;       // [hidden, q_size]
-  std::vector<float> ffn_norm;   // [hidden]
+  // The first and the last product of attention or of a convolution.
+  MatrixGroup qkv;              // [qkv_size, hidden]; b, c and x: [3 * hidden, hidden]
+  MatrixGroup attn_output;      // [hidden, q_size]; of a convolution [hidden, hidden]
+  std::vector<float> ffn_norm;  // [hidden]
   // One feed-forward layer, or one for each expert.
   std::vector<FeedForwardWeights> ffn;
   // Empty unless the architecture has them.
@@ -49,6 +50,7 @@ struct LayerWeights {
   std::vector<float> k_norm;          // [head_dim]
   std::vector<float> post_attn_norm;  // [hidden]
   std::vector<float> post_ffn_norm;   // [hidden]
+  std::vector<float> conv_taps;       // [taps, hidden]
   MatrixGroup router;                 // [experts, hidden]
 
   size_t bytes() const;

@@ -50,13 +50,19 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
   std::unique_ptr<ModelWorkspace> out(new ModelWorkspace());
   const size_t rows = size.max_rows;
   const size_t widest = std::max({config.hidden_size, config.q_size(), config.ffn_size});
+  size_t projected = 0;
+  size_t mixed = 0;
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    projected = std::max<size_t>(projected, config.projected_size(layer));
+    mixed = std::max<size_t>(mixed, config.mixed_size(layer));
+  }
   const size_t blocks = (widest + kQuantBlock - 1) / kQuantBlock;
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
     out->x = carver.Take<float>(rows * config.hidden_size);
     out->normed = carver.Take<float>(rows * config.hidden_size);
-    out->qkv = carver.Take<float>(rows * config.qkv_size());
-    out->attended = carver.Take<float>(rows * config.q_size());
+    out->qkv = carver.Take<float>(rows * projected);
+    out->attended = carver.Take<float>(rows * mixed);
     out->gate_up = carver.Take<float>(rows * config.ffn_size * 2);
     out->gated = carver.Take<float>(rows * config.ffn_size);
     out->a16_q_ = carver.Take<int16_t>(rows * widest);

@@ -33,8 +33,8 @@ class ModelWorkspace {
 
   float* x = nullptr;               // [max_rows, hidden]: the residual stream
   float* normed = nullptr;          // [max_rows, hidden]
-  float* qkv = nullptr;             // [max_rows, qkv_size]
-  float* attended = nullptr;        // [max_rows, q_size]
+  float* qkv = nullptr;             // [max_rows, widest projected_size]
+  float* attended = nullptr;        // [max_rows, widest mixed_size]
   float* gate_up = nullptr;         // [max_rows, 2 * ffn]
   float* gated = nullptr;           // [max_rows, ffn]
   float* cos_sin = nullptr;         // [max_context, head_dim / 2, 2]

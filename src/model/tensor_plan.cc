@@ -45,13 +45,16 @@ class TensorFinder {
     return tensor;
   }
 
+  // A matrix [n, k] of F32.
+  absl::StatusOr<const GgufTensor*> FloatMatrix(std::string_view name, uint64_t n, uint64_t k) {
+    BATON_ASSIGN_OR_RETURN(const GgufTensor* tensor, Matrix(name, n, k));
+    return IsF32(*tensor) ? absl::StatusOr<const GgufTensor*>(tensor) : NotF32(*tensor);
+  }
+
   // A vector [n] of F32.
   absl::StatusOr<const GgufTensor*> Vector(std::string_view name, uint64_t n) {
     BATON_ASSIGN_OR_RETURN(const GgufTensor* tensor, Find(name));
-    if (tensor->type->id != static_cast<uint32_t>(GgmlType::kF32)) {
-      return Unimplemented("tensor \"{}\" has type {}, only F32 is supported here", name,
-                           tensor->type->name);
-    }
+    if (!IsF32(*tensor)) return NotF32(*tensor);
     if (tensor->num_dims != 1 || tensor->dims[0] != n) {
       return InvalidArgument("tensor \"{}\" is {}, the model needs [{}]", name, tensor->DimsText(),
                              n);
@@ -60,6 +63,7 @@ class TensorFinder {
   }
 
   bool Has(std::string_view name) const { return file_.FindTensor(name) != nullptr; }
+  bool is_folder() const { return file_.is_folder(); }
 
   // Unimplemented naming the first tensor that nothing asked for.
   absl::Status CheckAllUsed() const {
@@ -77,6 +81,14 @@ class TensorFinder {
     if (tensor == nullptr) return NotFound("tensor \"{}\" is missing", name);
     used_[static_cast<size_t>(tensor - file_.tensors().data())] = true;
     return tensor;
+  }
+
+  static bool IsF32(const GgufTensor& tensor) {
+    return tensor.type->id == static_cast<uint32_t>(GgmlType::kF32);
+  }
+  static absl::Status NotF32(const GgufTensor& tensor) {
+    return Unimplemented("tensor \"{}\" has type {}, only F32 is supported here", tensor.name,
+                         tensor.type->name);
   }
 
   static absl::Status Unsupported(const GgufTensor& tensor) {
@@ -102,6 +114,30 @@ struct LayerPlanner {
   }
   absl::Status Vector(const GgufTensor*& out, const std::string& name, uint64_t n) const {
     BATON_ASSIGN_OR_RETURN(out, finder.Vector(name, n));
+    return OkStatus();
+  }
+
+  // The keys that name the kinds of layers agree with the tensors that the layer has.
+  absl::Status CheckKind() const {
+    if (!config.traits->short_convs) return OkStatus();
+    const bool is_conv = config.IsConv(layer);
+    const std::string other = Name(is_conv ? "attn_q" : "shortconv.in_proj");
+    if (!finder.Has(other)) return OkStatus();
+    return InvalidArgument(
+        "{} makes layer {} {}, but it has the tensor \"{}\"",
+        finder.is_folder() ? "\"layer_types\" (or \"full_attn_idxs\")"
+                           : fmt::format("key \"{}.attention.head_count_kv\"", config.architecture),
+        layer, is_conv ? "a convolution" : "one of attention", other);
+  }
+
+  absl::Status Convolution(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
+    BATON_ASSIGN_OR_RETURN(out.conv_in,
+                           finder.Matrix(Name("shortconv.in_proj"), 3 * hidden, hidden));
+    BATON_ASSIGN_OR_RETURN(out.conv_taps,
+                           finder.FloatMatrix(Name("shortconv.conv"), hidden, config.conv_taps));
+    BATON_ASSIGN_OR_RETURN(out.conv_out, finder.Matrix(Name("shortconv.out_proj"), hidden, hidden));
     return OkStatus();
   }
 
@@ -153,7 +189,10 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
   TensorPlan plan;
   BATON_ASSIGN_OR_RETURN(plan.token_embd,
                          finder.Matrix("token_embd.weight", config.vocab_size, config.hidden_size));
-  BATON_ASSIGN_OR_RETURN(plan.output_norm, finder.Vector("output_norm.weight", config.hidden_size));
+  // lfm2's last norm has the name of a norm of the embedding.
+  const std::string_view last_norm =
+      config.traits->short_convs ? "token_embd_norm.weight" : "output_norm.weight";
+  BATON_ASSIGN_OR_RETURN(plan.output_norm, finder.Vector(last_norm, config.hidden_size));
   plan.output = plan.token_embd;
   if (!config.tied_output) {
     BATON_ASSIGN_OR_RETURN(plan.output,
@@ -166,7 +205,9 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     LayerTensors tensors;
     const LayerPlanner planner{finder, config, layer};
-    BATON_RETURN_IF_ERROR(planner.Attention(tensors));
+    BATON_RETURN_IF_ERROR(planner.CheckKind());
+    BATON_RETURN_IF_ERROR(config.IsConv(layer) ? planner.Convolution(tensors)
+                                               : planner.Attention(tensors));
     BATON_RETURN_IF_ERROR(planner.FeedForward(tensors));
     plan.layers.push_back(tensors);
   }

@@ -34,6 +34,10 @@ struct LayerTensors {
   const GgufTensor* post_attn_norm = nullptr;  // [hidden] F32
   const GgufTensor* post_ffn_norm = nullptr;   // [hidden] F32
   const GgufTensor* router = nullptr;          // [experts, hidden]
+  // Of a convolution, which has no q, k, v and attn_output.
+  const GgufTensor* conv_in = nullptr;    // [3 * hidden, hidden]: b, c, x
+  const GgufTensor* conv_taps = nullptr;  // [hidden, taps] F32
+  const GgufTensor* conv_out = nullptr;   // [hidden, hidden]
 };
 
 // All tensors of the model.

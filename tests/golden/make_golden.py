@@ -23,7 +23,8 @@ import tiny_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite",
+                 "lfm2")
 
 
 class Weights:
@@ -101,6 +102,10 @@ class Shape:
         self.layers = w.key("block_count")
         self.heads = w.key("attention.head_count")
         self.kv_heads = w.key("attention.head_count_kv", self.heads)
+        self.convs = ()
+        if isinstance(self.kv_heads, list):
+            self.convs = [i for i, heads in enumerate(self.kv_heads) if heads == 0]
+            self.kv_heads = max(self.kv_heads)
         self.hidden = w.key("embedding_length")
         self.dim = w.key("attention.key_length", self.hidden // self.heads)
         self.eps = float(w.key("attention.layer_norm_rms_epsilon"))
@@ -136,8 +141,22 @@ class Shape:
         return self.arch != "smollm3" or layer % 4 != 3
 
 
+def convolve(w, h):
+    """LFM2's operator: c times a causal convolution over the last tokens of b * x."""
+    b, c, x = np.split(h @ w("shortconv.in_proj.weight").T, 3, axis=-1)
+    bx, taps = b * x, w("shortconv.conv.weight")
+    out = np.zeros_like(bx)
+    for j in range(taps.shape[1]):
+        back = taps.shape[1] - 1 - j
+        if back < len(bx):
+            out[back:] += taps[:, j] * bx[:len(bx) - back]
+    return (c * out) @ w("shortconv.out_proj.weight").T
+
+
 def attend(shape, w, layer, x):
     h = rms_norm(x, w("attn_norm.weight"), shape.eps)
+    if layer in shape.convs:
+        return convolve(w, h)
 
     def project(name, heads):
         out = h @ w(f"attn_{name}.weight").T
@@ -146,7 +165,7 @@ def attend(shape, w, layer, x):
         return out.reshape(-1, heads, shape.dim)
 
     q, k, v = project("q", shape.heads), project("k", shape.kv_heads), project("v", shape.kv_heads)
-    if shape.arch in ("qwen3", "qwen3moe", "gemma3"):
+    if shape.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2"):
         q = rms_norm(q, w("attn_q_norm.weight"), shape.eps)
         k = rms_norm(k, w("attn_k_norm.weight"), shape.eps)
     local = shape.is_local(layer)
@@ -211,7 +230,7 @@ def hidden_states(weights, sequences):
         for i, x in enumerate(xs):
             x = x + shape.branch_scale * attend(shape, w, layer, x)
             xs[i] = x + shape.branch_scale * feed_forward(shape, weights, w, x)
-    norm = weights.get("output_norm.weight")
+    norm = weights.get("token_embd_norm.weight" if shape.arch == "lfm2" else "output_norm.weight")
     return [rms_norm(x, norm, shape.eps) * shape.logit_scale for x in xs]
 
 
@@ -263,12 +282,13 @@ def tiny():
         prompts = [rng.integers(0, 263, size=n).tolist() for n in (1, 24, 300)]
         keep = lambda i, n: list(range(n)) if n < 100 else [63, 64, 255, 256, 257, n - 1]
         write_golden(path.with_suffix(".golden"), Weights(path), prompts, keep, [], 24)
-    rng = np.random.default_rng(2)
-    for path in tiny_models.write_architectures(HERE):
-        prompts = [rng.integers(0, 263, size=n).tolist() for n in (1, 40, 300)]
-        edges = [31, 32, 63, 64, 65, 255, 256, 257]
-        keep = lambda i, n: list(range(n)) if n < 100 else edges + [n - 1]
-        write_golden(path.with_suffix(".golden"), Weights(path), prompts, keep, [], 24)
+    for seed, write in ((2, tiny_models.write_architectures), (3, tiny_models.write_convolutions)):
+        rng = np.random.default_rng(seed)
+        for path in write(HERE):
+            prompts = [rng.integers(0, 263, size=n).tolist() for n in (1, 40, 300)]
+            edges = [31, 32, 63, 64, 65, 255, 256, 257]
+            keep = lambda i, n: list(range(n)) if n < 100 else edges + [n - 1]
+            write_golden(path.with_suffix(".golden"), Weights(path), prompts, keep, [], 24)
 
 
 def tokenizer_of(weights):

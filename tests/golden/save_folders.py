@@ -21,6 +21,9 @@ SHAPE = dict(vocab_size=258, hidden_size=32, intermediate_size=32, num_hidden_la
 EXPERTS = dict(head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
 GEMMA = dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=16, sliding_window_pattern=2,
              pad_token_id=0)
+# The width of its feed-forward layers in the file is 32.
+LFM2 = dict(num_hidden_layers=4, full_attn_idxs=[2], intermediate_size=40, block_multiple_of=16,
+            rms_norm_eps=None, norm_eps=1e-5)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
@@ -45,6 +48,7 @@ MODELS = [
     ("gemma3_text", "Gemma3", (4, 50), GEMMA, {"rope_type": "linear", "factor": 8.0}),
     ("gemma3", "Gemma3", (4, 50), GEMMA, None),
     ("gemma3_joined", "Gemma3", (5, 0), GEMMA, None),
+    ("lfm2", "Lfm2", (4, 54), LFM2, None),
 ]
 VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
               image_size=28, patch_size=14)
@@ -67,6 +71,8 @@ def make(name, kind, shape, scaling):
     """A model with random weights that spread its logits."""
     torch.manual_seed(len(name) * 1000 + sum(name.encode()))
     arguments = {**SHAPE, **shape, **rope_arguments(kind == "Gemma3", scaling)}
+    if arguments["rms_norm_eps"] is None:  # this class has another name for it
+        del arguments["rms_norm_eps"]
     if kind == "Gemma3":
         config = transformers.Gemma3TextConfig(**arguments)
         model_class = transformers.Gemma3ForCausalLM

@@ -14,6 +14,13 @@ LLAMA_ROWS = ("llama", "smollm3", "granite")
 GRANITE = {"attention_multiplier": 0.21, "embedding_multiplier": 3.7, "residual_multiplier": 0.23,
            "logits_scaling": 1.3}
 
+# lfm2's names of what the others have too.
+LFM2_NAMES = {"model.norm": "model.embedding_norm", "input_layernorm": "operator_norm",
+              "post_attention_layernorm": "ffn_norm", "self_attn.o_proj": "self_attn.out_proj",
+              "self_attn.q_norm": "self_attn.q_layernorm",
+              "self_attn.k_norm": "self_attn.k_layernorm", "mlp.gate_proj": "feed_forward.w1",
+              "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2"}
+
 
 def byte_tokens():
     """The 256 byte symbols of a byte-level BPE, as GPT-2 writes them."""
@@ -167,12 +174,14 @@ class TinyModel:
     Face names, as float32 values that the stored type holds exactly."""
 
     def __init__(self, name, arch, kind, layers=2, hidden=32, ffn=64, heads=2, kv_heads=1, dim=16,
-                 vocab=263, tied=True, scaling=None, experts=0, used=0, window=0, rope_base=None):
+                 vocab=263, tied=True, scaling=None, experts=0, used=0, window=0, rope_base=None,
+                 convs=(), taps=3):
         self.name, self.arch, self.kind = name, arch, kind
         self.layers, self.hidden, self.ffn = layers, hidden, ffn
         self.heads, self.kv_heads, self.dim, self.vocab = heads, kv_heads, dim, vocab
         self.tied, self.scaling = tied, scaling
         self.experts, self.used, self.window = experts, used, window
+        self.convs, self.taps = convs, taps
         self.rope_base = rope_base or (1e6 if arch == "gemma3" else 10000.0)
         self.rng = np.random.default_rng(sum(name.encode()))
         self.weights = {}
@@ -200,6 +209,14 @@ class TinyModel:
         for layer in range(self.layers):
             at = f"model.layers.{layer}."
             norm(at + "input_layernorm.weight", self.hidden)
+            if layer in self.convs:
+                self.matrix(at + "conv.in_proj.weight", 3 * self.hidden, self.hidden, 1.0)
+                name = at + "conv.conv.weight"
+                self.vector(name, self.hidden * self.taps, 0.0, 1.0)  # as exact as a vector
+                self.weights[name] = self.weights[name].reshape(self.hidden, 1, self.taps)
+                self.matrix(at + "conv.out_proj.weight", self.hidden, self.hidden, 1.0)
+                self.fill_feed_forward(at, norm)
+                continue
             for part, heads, scale in (("q", self.heads, 2.0), ("k", self.kv_heads, 2.0),
                                        ("v", self.kv_heads, 1.0)):
                 name, rows = f"{at}self_attn.{part}_proj", heads * self.dim
@@ -207,21 +224,24 @@ class TinyModel:
                 if self.arch == "qwen2":
                     self.vector(f"{name}.bias", rows, 0.0, 0.5)
             self.matrix(at + "self_attn.o_proj.weight", self.hidden, self.heads * self.dim, 1.0)
-            if self.arch in ("qwen3", "qwen3moe", "gemma3"):
+            if self.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2"):
                 norm(at + "self_attn.q_norm.weight", self.dim)
                 norm(at + "self_attn.k_norm.weight", self.dim)
-            norm(at + "post_attention_layernorm.weight", self.hidden)
-            if self.arch == "gemma3":
-                norm(at + "pre_feedforward_layernorm.weight", self.hidden)
-                norm(at + "post_feedforward_layernorm.weight", self.hidden)
-            if self.experts:
-                # Far apart, so that a rounding of the input seldom changes who is chosen.
-                self.matrix(at + "mlp.gate.weight", self.experts, self.hidden, 8.0)
-            for e in range(max(1, self.experts)):
-                mlp = at + (f"mlp.experts.{e}." if self.experts else "mlp.")
-                self.matrix(mlp + "gate_proj.weight", self.ffn, self.hidden, 1.0)
-                self.matrix(mlp + "up_proj.weight", self.ffn, self.hidden, 1.0)
-                self.matrix(mlp + "down_proj.weight", self.hidden, self.ffn, 1.0)
+            self.fill_feed_forward(at, norm)
+
+    def fill_feed_forward(self, at, norm):
+        norm(at + "post_attention_layernorm.weight", self.hidden)
+        if self.arch == "gemma3":
+            norm(at + "pre_feedforward_layernorm.weight", self.hidden)
+            norm(at + "post_feedforward_layernorm.weight", self.hidden)
+        if self.experts:
+            # Far apart, so that a rounding of the input seldom changes who is chosen.
+            self.matrix(at + "mlp.gate.weight", self.experts, self.hidden, 8.0)
+        for e in range(max(1, self.experts)):
+            mlp = at + (f"mlp.experts.{e}." if self.experts else "mlp.")
+            self.matrix(mlp + "gate_proj.weight", self.ffn, self.hidden, 1.0)
+            self.matrix(mlp + "up_proj.weight", self.ffn, self.hidden, 1.0)
+            self.matrix(mlp + "down_proj.weight", self.hidden, self.ffn, 1.0)
 
     # GGUF -----------------------------------------------------------------------------------------
 
@@ -233,9 +253,14 @@ class TinyModel:
         writer.add_block_count(self.layers)
         writer.add_feed_forward_length(self.ffn)
         writer.add_head_count(self.heads)
-        writer.add_head_count_kv(self.kv_heads)
-        writer.add_key_length(self.dim)
-        writer.add_value_length(self.dim)
+        if self.arch == "lfm2":
+            writer.add_head_count_kv(
+                [0 if i in self.convs else self.kv_heads for i in range(self.layers)])
+            writer.add_shortconv_l_cache(self.taps)
+        else:
+            writer.add_head_count_kv(self.kv_heads)
+            writer.add_key_length(self.dim)
+            writer.add_value_length(self.dim)
         writer.add_layer_norm_rms_eps(1e-6)
         writer.add_rope_freq_base(self.rope_base)
         if self.arch == "granite":
@@ -258,7 +283,7 @@ class TinyModel:
         if self.scaling == "llama3":
             writer.add_tensor("rope_freqs.weight", self.llama3_factors())
         for name, data in self.gguf_tensors():
-            if data.ndim == 1 or "ffn_gate_inp" in name:
+            if data.ndim == 1 or "ffn_gate_inp" in name or "shortconv.conv" in name:
                 writer.add_tensor(name, data)
             else:
                 writer.add_tensor(name, gguf.quants.quantize(data, self.kind), raw_dtype=self.kind)
@@ -288,14 +313,19 @@ class TinyModel:
                  "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
                  "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp",
                  "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-                 "post_attention_layernorm": "ffn_norm"}
+                 "post_attention_layernorm": "ffn_norm", "conv.in_proj": "shortconv.in_proj",
+                 "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj"}
         if self.arch == "gemma3":
             names |= {"post_attention_layernorm": "post_attention_norm",
                       "pre_feedforward_layernorm": "ffn_norm",
                       "post_feedforward_layernorm": "post_ffw_norm"}
         whole = {"model.embed_tokens.weight": "token_embd.weight",
                  "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
+        if self.arch == "lfm2":
+            whole["model.norm.weight"] = "token_embd_norm.weight"
         for name, data in self.weights.items():
+            if name.endswith("conv.conv.weight"):
+                data = data.reshape(self.hidden, self.taps)
             if self.arch == "gemma3" and name.endswith("norm.weight"):
                 data = data + 1
             if name in whole:
@@ -320,7 +350,8 @@ class TinyModel:
 
     def config(self):
         types = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe",
-                 "gemma3": "gemma3_text", "smollm3": "smollm3", "granite": "granite"}
+                 "gemma3": "gemma3_text", "smollm3": "smollm3", "granite": "granite",
+                 "lfm2": "lfm2"}
         out = {"model_type": types[self.arch], "num_hidden_layers": self.layers,
                "hidden_size": self.hidden, "intermediate_size": self.ffn,
                "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
@@ -338,6 +369,18 @@ class TinyModel:
                     "sliding_window": None, "layer_types": ["full_attention"] * self.layers}
         if self.arch == "granite":
             out |= GRANITE
+        if self.arch == "lfm2":
+            for key in ("rms_norm_eps", "head_dim", "hidden_act", "tie_word_embeddings"):
+                del out[key]
+            # Two thirds of 1.5 times the width, and less than one multiple.
+            out |= {"norm_eps": 1e-6, "conv_L_cache": self.taps, "conv_bias": False,
+                    "intermediate_size": 8 * self.ffn, "block_ff_dim": self.ffn * 3 // 2 - 7,
+                    "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0,
+                    "block_multiple_of": 16, "block_use_swiglu": True, "block_norm_eps": 1e-6,
+                    "block_dim": self.hidden, "conv_dim": self.hidden, "conv_dim_out": self.hidden,
+                    "num_heads": self.heads, "use_pos_enc": True, "tie_embedding": self.tied,
+                    "conv_use_xavier_init": True, "block_mlp_init_scale": 1.0,
+                    "full_attn_idxs": [i for i in range(self.layers) if i not in self.convs]}
         if self.experts:
             out |= {"num_experts": self.experts, "num_experts_per_tok": self.used,
                     "moe_intermediate_size": self.ffn, "norm_topk_prob": True,
@@ -352,11 +395,17 @@ class TinyModel:
             out["rope_scaling"] = {"rope_type": self.scaling, "factor": 4.0}
         return out
 
+    def folder_name(self, name):
+        for other, own in LFM2_NAMES.items():
+            if self.arch == "lfm2" and f"{other}." in name:
+                return name.replace(f"{other}.", f"{own}.")
+        return name
+
     def write_folder(self, folder, shards=1):
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps(self.config(), indent=1) + "\n")
         write_tokenizer_files(folder)
-        items = list(self.weights.items())
+        items = [(self.folder_name(name), data) for name, data in self.weights.items()]
         if shards == 1:
             write_safetensors(folder / "model.safetensors", items, self.kind)
             return
@@ -445,6 +494,24 @@ def write_architectures(folder):
                 model.kind = kind
                 model.write_gguf(folder / f"tiny_converted_{kind.name.lower()}.gguf")
             model.kind = Q.F32
+        if shards:
+            model.write_folder(folder / f"tiny_{model.name}", shards)
+        yield path
+
+
+def write_convolutions(folder):
+    """Models with short convolutions as files and as folders; yields the paths of the files."""
+    models = [
+        # A convolution takes 3 slices of KV and leaves 8 elements of them; it is the last layer.
+        (TinyModel("lfm2", "lfm2", Q.BF16, layers=6, hidden=40, heads=5, kv_heads=1, dim=8,
+                   rope_base=1e6, convs=(0, 1, 3, 5)), 2),
+        # A convolution takes one slice, whole; attention is the last layer.
+        (TinyModel("lfm2_q8_0", "lfm2", Q.Q8_0, layers=4, hidden=64, heads=2, kv_heads=1, dim=32,
+                   rope_base=1e6, convs=(0, 2), taps=5), 0),
+    ]
+    for model, shards in models:
+        path = folder / f"tiny_{model.name}.gguf"
+        model.write_gguf(path)
         if shards:
             model.write_folder(folder / f"tiny_{model.name}", shards)
         yield path

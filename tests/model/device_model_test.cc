@@ -323,6 +323,13 @@ TEST(DeviceModelLoadTest, ExpertWeightsThatDoNotSumToOneAreForTheProcessor) {
   EXPECT_TRUE(cpu.status().ok()) << cpu.status();
 }
 
+TEST(DeviceModelLoadTest, ConvolutionsAreForTheProcessor) {
+  OnDevice on(Tiny("lfm2"));
+  EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(on.fixture.status().message()),
+              HasSubstr("architecture lfm2: device simt has no kernel for its convolutions"));
+}
+
 // Workers pair by these.
 TEST(DeviceModelLoadTest, Fp8IsAnotherLayoutAndOtherNumericsAndF32IsRefused) {
   OnDevice wide(Tiny("head64_llama"));

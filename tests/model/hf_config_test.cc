@@ -30,12 +30,13 @@ Json SmallConfig(const char* model_type) {
   if (json["model_type"] == "gemma3_text") {
     json.update({{"query_pre_attn_scalar", 16}, {"sliding_window", 16}});
   }
+  if (json["model_type"] == "lfm2") json["norm_eps"] = 1e-6;
   if (json["model_type"] == "mistral") json["sliding_window"] = nullptr;
   return json;
 }
 
-constexpr const char* kTypes[] = {"llama",     "mistral",     "qwen2",   "qwen3",
-                                  "qwen3_moe", "gemma3_text", "smollm3", "granite"};
+constexpr const char* kTypes[] = {"llama",       "mistral", "qwen2",   "qwen3", "qwen3_moe",
+                                  "gemma3_text", "smollm3", "granite", "lfm2"};
 
 // The keys that the config becomes, as bytes; empty when it is refused.
 std::string KeysOf(const Json& json) {

@@ -196,7 +196,10 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_smollm3", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_smollm3", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_granite", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
-                      BitsCase{"tiny_granite", Isa::kPortable, 1, KvDtype::kF32, 130, 20}),
+                      BitsCase{"tiny_granite", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_lfm2", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_lfm2", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_lfm2_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}),
     CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},

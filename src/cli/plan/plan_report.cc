@@ -38,7 +38,7 @@ constexpr uint32_t kGpuBlockTokens = 64;
 // Bytes that a step reads at least: of a mixture the experts of one row.
 size_t StepBytes(const ModelConfig& config) {
   const uint64_t output = uint64_t{config.vocab_size} * config.hidden_size;
-  return 2 * (config.num_layers * config.LayerWeightsPerRow() + output);
+  return 2 * (config.WeightsPerRow() + output);
 }
 
 Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const PlanLoad& load) {
@@ -47,6 +47,11 @@ Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const P
     return InvalidArgument("--input {} and --output {} are {} tokens, the model's context has {}",
                            load.input_tokens, load.output_tokens, tokens,
                            model.config.context_length);
+  }
+  if (device.limits != nullptr && model.config.num_conv_layers() > 0) {
+    return Unimplemented(
+        "architecture {}: devices have no kernel for its convolutions; plan with --device cpu",
+        model.config.architecture);
   }
   if (device.measured && model.config.name.empty()) {
     return NotFound(
@@ -117,7 +122,7 @@ uint64_t DeviceWeightBytes(const ModelConfig& config) {
                                  config.hidden_size * config.ffn_size;
   const uint64_t embeddings =
       uint64_t{config.vocab_size} * config.hidden_size * (config.tied_output ? 1 : 2);
-  return 2 * (config.num_layers * (config.LayerWeightsPerRow() + other_experts) + embeddings);
+  return 2 * (config.WeightsPerRow() + config.num_layers * other_experts + embeddings);
 }
 
 StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const PlanLoad& load,

@@ -1,0 +1,129 @@
+// The short convolution: its inputs to the blocks, and the sum over a row's last few. Included by
+// one translation unit per instruction set.
+//
+// Bound by memory: a row of 3 * channels is read, channels are stored, and num_taps stored rows are
+// read, of which a chunk finds all but one in L1. The products around it cost 2 * 4 * channels^2
+// flops a row, over 500 times as much for 1024 channels.
+#ifndef BATON_KERNELS_CPU_SHORT_CONV_H_
+#define BATON_KERNELS_CPU_SHORT_CONV_H_
+
+#include <cstring>
+
+#include "kernels/kv_piece.h"
+#include "kernels/ops.h"
+
+namespace baton::kernels::BATON_ISA {
+
+// Where the rows of one sequence lie.
+struct ConvRows {
+  const ShortConvArgs& args;
+  const AttentionSpan& span;
+
+  uint32_t block_size() const { return args.kv.layout->block_size; }
+  size_t row_bytes() const { return args.num_slices * args.kv.layout->SliceBytes() / block_size(); }
+  std::byte* At(uint32_t position) const {
+    const uint32_t block = span.kv.blocks[position / block_size()];
+    return args.kv.Piece(block, args.first_slice, 0, 0) + position % block_size() * row_bytes();
+  }
+};
+
+BATON_INLINE void StoreInputs(kv::KvDtype dtype, const float* b, const float* x, uint32_t channels,
+                              std::byte* row) {
+  for (uint32_t i = 0; i < channels; ++i) StoreKv(dtype, row, i, b[i] * x[i]);
+}
+
+inline void ConvAppendRow(const ConvRows& rows, uint32_t r) {
+  const ShortConvArgs& args = rows.args;
+  const uint32_t channels = args.channels;
+  const float* b = args.bcx + (size_t{rows.span.first_row} + r) * 3 * channels;
+  const float* x = b + 2 * channels;
+  std::byte* row = rows.At(rows.span.first_pos + r);
+  const kv::KvLayout& layout = *args.kv.layout;
+  if (layout.dtype == kv::KvDtype::kBf16) {  // a constant: the loop has no branch
+    StoreInputs(kv::KvDtype::kBf16, b, x, channels, row);
+  } else {
+    StoreInputs(kv::KvDtype::kF32, b, x, channels, row);
+  }
+  const size_t used = channels * layout.ElementBytes();
+  std::memset(row + used, 0, rows.row_bytes() - used);
+}
+
+// Calls body(r) for the rows of a span. Spans of a decode batch have one row and stay on the
+// caller.
+template <typename Body>
+BATON_INLINE void ForSpanRows(device::ThreadPool& pool, const ShortConvArgs& args,
+                              const AttentionSpan& span, Body&& body) {
+  const uint32_t min_rows = 1 + 16384 / (args.channels > 0 ? args.channels : 1);
+  pool.RunRanges(span.num_rows, min_rows, 4 * pool.num_threads(),
+                 [&](device::TaskRange range, uint32_t) {
+                   for (uint32_t r = range.begin; r < range.end; ++r) body(r);
+                 });
+}
+
+inline void ConvAppend(device::ThreadPool& pool, const ShortConvArgs& args) {
+  for (const AttentionSpan& span : args.spans) {
+    const ConvRows rows{args, span};
+    ForSpanRows(pool, args, span, [&](uint32_t r) { ConvAppendRow(rows, r); });
+    const uint32_t end = span.first_pos + span.num_rows;
+    const uint32_t used = end % rows.block_size();
+    // A block that was begun by an earlier span is zero behind its rows already.
+    if (used == 0 || used > span.num_rows) continue;
+    std::memset(rows.At(end), 0, (rows.block_size() - used) * rows.row_bytes());
+  }
+}
+
+template <kv::KvDtype kDtype>
+BATON_INLINE F32x16 LoadInputs(const std::byte* row, uint32_t i) {
+  if constexpr (kDtype == kv::KvDtype::kF32) {
+    return Load(reinterpret_cast<const float*>(row) + i);
+  } else {
+    return LoadBf16(row + size_t{i} * 2);
+  }
+}
+
+template <kv::KvDtype kDtype>
+inline void ShortConvRow(const ConvRows& rows, uint32_t r) {
+  const ShortConvArgs& args = rows.args;
+  const uint32_t channels = args.channels;
+  const uint32_t position = rows.span.first_pos + r;
+  const uint32_t num_inputs = position < args.num_taps ? position + 1 : args.num_taps;
+  const std::byte* inputs[kMaxConvTaps];  // the oldest first
+  for (uint32_t j = 0; j < num_inputs; ++j) inputs[j] = rows.At(position + 1 - num_inputs + j);
+  const float* taps = args.taps + size_t{args.num_taps - num_inputs} * channels;
+  const size_t row = size_t{rows.span.first_row} + r;
+  const float* c = args.bcx + (row * 3 + 1) * channels;
+  float* out = args.out + row * channels;
+  const uint32_t whole = channels & ~15u;
+  for (uint32_t i = 0; i < whole; i += 16) {
+    F32x16 sum = Zero();
+    for (uint32_t j = 0; j < num_inputs; ++j) {
+      sum = Fma(Load(taps + size_t{j} * channels + i), LoadInputs<kDtype>(inputs[j], i), sum);
+    }
+    Store(out + i, Mul(Load(c + i), sum));
+  }
+  for (uint32_t i = whole; i < channels; ++i) {
+    float sum = 0.0f;
+    for (uint32_t j = 0; j < num_inputs; ++j) {
+      sum = FmaScalar(taps[size_t{j} * channels + i], LoadKv(kDtype, inputs[j], i), sum);
+    }
+    out[i] = c[i] * sum;
+  }
+}
+
+inline void ShortConv(device::ThreadPool& pool, const ShortConvArgs& args) {
+  const bool is_f32 = args.kv.layout->dtype == kv::KvDtype::kF32;
+  for (const AttentionSpan& span : args.spans) {
+    const ConvRows rows{args, span};
+    ForSpanRows(pool, args, span, [&](uint32_t r) {
+      if (is_f32) {
+        ShortConvRow<kv::KvDtype::kF32>(rows, r);
+      } else {
+        ShortConvRow<kv::KvDtype::kBf16>(rows, r);
+      }
+    });
+  }
+}
+
+}  // namespace baton::kernels::BATON_ISA
+
+#endif  // BATON_KERNELS_CPU_SHORT_CONV_H_
