@@ -28,6 +28,8 @@ constexpr size_t DigitBytes(PackedDigits digits) {
       return kNibbleBytes + size_t{kPanelRows} * 4;
     case PackedDigits::kSixOff32:
       return kNibbleBytes + size_t{kPanelRows} * 8;
+    case PackedDigits::kThree:
+      return size_t{kPanelRows} * 12;
     default:
       return kNibbleBytes;
   }
@@ -38,6 +40,7 @@ constexpr size_t BlockScaleBytes(PackedScales scales) {
   switch (scales) {
     case PackedScales::kHalfAndMin:
       return size_t{kPanelRows} * 4;
+    case PackedScales::kSuper:
     case PackedScales::kPowerOfTwo:
       return kPanelRows;
     default:
@@ -50,6 +53,7 @@ constexpr size_t SuperScaleBytes(PackedScales scales) {
   switch (scales) {
     case PackedScales::kSuperAndMin:
       return size_t{kPanelRows} * 4;
+    case PackedScales::kSuper:
     case PackedScales::kSuperTwo:
       return size_t{kPanelRows} * 2;
     default:

@@ -34,8 +34,11 @@ enum class WeightType : uint8_t {
   kQ5_K,
   kQ6_K,
   kMxfp4,
+  kIq4Nl,
+  kIq4Xs,
+  kQ3_K,
 };
-inline constexpr int kNumWeightTypes = 12;
+inline constexpr int kNumWeightTypes = 15;
 
 // How the integers of a quantised type are stored after packing.
 enum class PackedDigits : uint8_t {
@@ -47,10 +50,16 @@ enum class PackedDigits : uint8_t {
   kFiveOff16,    // -16..15, stored as q + 16
   kSixOff32,     // -32..31, stored as q + 32: a nibble and two-bit planes
   kFp4,          // of kFp4Values, stored as the index
+  kIq4,          // of kIq4Values, stored as the index
+  kThree,        // -4..3, stored as three bits of two's complement
 };
 
 // e2m1 numbers (OCP Microscaling), doubled so that they are integers; bit 3 is the sign.
 inline constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// The 16 levels of IQ4_NL and IQ4_XS (kvalues_iq4nl of ggml): finer near zero.
+inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                          1,    13,   25,  38,  53,  69,  89,  113};
 
 // How the scales of a quantised type are stored after packing.
 enum class PackedScales : uint8_t {
@@ -58,6 +67,7 @@ enum class PackedScales : uint8_t {
   kHalf,         // fp16 scale
   kHalfAndMin,   // fp16 scale, fp16 min
   kSuperAndMin,  // of 256: fp16 scale and min; of 32: a byte for each that it is multiplied by
+  kSuper,        // of 256: fp16 scale; of 32: a signed byte that it is multiplied by
   kSuperTwo,     // of 256: fp16 scale; of 32: a signed byte for each 16 that it is multiplied by
   kPowerOfTwo,   // a byte e; scale 2^(e - 128)
 };
@@ -73,9 +83,10 @@ constexpr int ScalesPerBlock(PackedScales scales) {
 // One block of a quantised row in its coded form; ScalesOf says what it means.
 struct WeightBlock {
   int8_t q[kQuantBlock];
-  uint16_t scale;      // IEEE half bits; of the super-block where there is one
-  uint16_t min;        // as scale, to be added (so a K quant's dmin, negated); 0 without HasMin
-  uint8_t factors[2];  // kSuperAndMin: of scale, of min; kSuperTwo: of scale; kPowerOfTwo: e
+  uint16_t scale;  // IEEE half bits; of the super-block where there is one
+  uint16_t min;    // as scale, to be added (so a K quant's dmin, negated); 0 without HasMin
+  // kSuperAndMin: of scale, of min; kSuper and kSuperTwo: of scale; kPowerOfTwo: e.
+  uint8_t factors[2];
 };
 
 // The scales of a block, which give its elements: x[i] = scale[i / 16] * q[i] + min, each exact in

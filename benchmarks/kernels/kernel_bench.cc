@@ -65,7 +65,7 @@ std::vector<std::byte> RandomRaw(WeightType type, uint32_t n, uint32_t k) {
     } else if (type == WeightType::kMxfp4) {
       raw[at] = std::byte{120};
     } else {
-      const size_t scale_at = type == WeightType::kQ6_K ? 208 : 0;
+      const size_t scale_at = type == WeightType::kQ6_K ? 208 : type == WeightType::kQ3_K ? 108 : 0;
       std::memcpy(raw.data() + at + scale_at, &half, 2);
       if (traits.has_min()) std::memcpy(raw.data() + at + 2, &half, 2);
     }
@@ -307,7 +307,8 @@ void RegisterAll() {
   // The K quants need rows of whole super-blocks: the shape of a model of 0.5 to 1 billion.
   for (WeightType type :
        {WeightType::kQ4_1, WeightType::kQ8_0, WeightType::kQ5_0, WeightType::kQ5_1,
-        WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K, WeightType::kMxfp4}) {
+        WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K, WeightType::kMxfp4,
+        WeightType::kIq4Nl, WeightType::kIq4Xs, WeightType::kQ3_K}) {
     RegisterMatMul("wide", type, 4096, 1024, {1, 4, 512});
   }
   Register("attention", BenchAttention)

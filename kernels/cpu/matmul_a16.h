@@ -191,6 +191,12 @@ inline void MatMulA16(device::ThreadPool& pool, const MatMulArgs& args) {
       return MatMulDigits<D::kSixOff32, S::kSuperTwo>(pool, args);
     case WeightType::kMxfp4:
       return MatMulDigits<D::kFp4, S::kPowerOfTwo>(pool, args);
+    case WeightType::kIq4Nl:
+      return MatMulDigits<D::kIq4, S::kHalf>(pool, args);
+    case WeightType::kIq4Xs:
+      return MatMulDigits<D::kIq4, S::kSuper>(pool, args);
+    case WeightType::kQ3_K:
+      return MatMulDigits<D::kThree, S::kSuperTwo>(pool, args);
     case WeightType::kF32:
     case WeightType::kF16:
     case WeightType::kBf16:

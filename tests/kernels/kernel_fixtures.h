@@ -49,6 +49,9 @@ class Random {
 // them.
 std::vector<std::byte> RandomRaw(Random* random, WeightType type, uint32_t n, uint32_t k);
 
+// Where the fp16 scale of a raw block lies (a min follows it); MXFP4 has none.
+size_t ScaleAt(WeightType type);
+
 // An element by its format's definition, exact in double: product of scale and digit, plus min.
 struct RawTerms {
   double product = 0;

@@ -256,8 +256,8 @@ void PutOnes(WeightType type, std::byte* block) {
     block[0] = std::byte{127};
     return;
   }
-  std::memcpy(block + (type == WeightType::kQ6_K ? 208 : 0), &half_one, 2);
-  if (TraitsOf(type).has_min()) std::memcpy(block + 2, &half_one, 2);
+  std::memcpy(block + ScaleAt(type), &half_one, 2);
+  if (TraitsOf(type).has_min()) std::memcpy(block + ScaleAt(type) + 2, &half_one, 2);
 }
 
 TEST_P(MatMulTest, ExtremeDigitsStayExact) {
