@@ -30,6 +30,8 @@ constexpr size_t DigitBytes(PackedDigits digits) {
       return kNibbleBytes + size_t{kPanelRows} * 8;
     case PackedDigits::kThree:
       return size_t{kPanelRows} * 12;
+    case PackedDigits::kTwo:
+      return size_t{kPanelRows} * 8;
     default:
       return kNibbleBytes;
   }
@@ -52,6 +54,7 @@ constexpr size_t BlockScaleBytes(PackedScales scales) {
 constexpr size_t SuperScaleBytes(PackedScales scales) {
   switch (scales) {
     case PackedScales::kSuperAndMin:
+    case PackedScales::kSuperTwoAndMins:
       return size_t{kPanelRows} * 4;
     case PackedScales::kSuper:
     case PackedScales::kSuperTwo:

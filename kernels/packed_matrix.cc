@@ -35,6 +35,11 @@ DigitPlace NibblePlace(uint32_t row, uint32_t k) {
   return {k / 8 * (kPanelRows * 4) + row * 4 + byte, (in_chunk / 2 % 2) * 4};
 }
 
+DigitPlace TwoBitPlace(uint32_t row, uint32_t k) {
+  const uint32_t pair = k % 16 / 2;
+  return {k / 16 * (kPanelRows * 4) + row * 4 + k % 2 * 2 + pair / 4, pair % 4 * 2};
+}
+
 DigitPlace BytePlace(uint32_t row, uint32_t k) {
   const uint32_t in_chunk = k % 4;
   return {k / 4 * (kPanelRows * 4) + row * 4 + kByteOfPair[in_chunk % 2] + in_chunk / 2, 0};
@@ -137,7 +142,8 @@ void PutDigits(PackedDigits digits, const WeightBlock& block, uint32_t row, std:
       continue;
     }
     const uint32_t digit = CodeOf(digits, block.q[k]);
-    const DigitPlace place = NibblePlace(row, k);
+    const DigitPlace place =
+        digits == PackedDigits::kTwo ? TwoBitPlace(row, k) : NibblePlace(row, k);
     out[place.byte] |= static_cast<std::byte>((digit & 15) << place.shift);
     if (upper == 0) continue;
     const DigitPlace above = UpperPlace(digits, row, k);
@@ -159,6 +165,10 @@ void GetDigits(PackedDigits digits, const std::byte* in, uint32_t row, WeightBlo
       uint32_t code = 0;
       for (uint32_t bit = 0; bit < 3; ++bit) code |= bits(ThreeBitPlace(row, k, bit), 1) << bit;
       block->q[k] = static_cast<int8_t>(static_cast<int>(code ^ 4) - 4);
+      continue;
+    }
+    if (digits == PackedDigits::kTwo) {
+      block->q[k] = static_cast<int8_t>(bits(TwoBitPlace(row, k), 3));
       continue;
     }
     uint32_t digit = bits(NibblePlace(row, k), 15);
@@ -184,6 +194,7 @@ void EachScale(PackedScales scales, uint32_t row, WeightBlock* block, const Copy
       copy(!kSuper, row * 2, &block->scale, 2);
       return;
     case PackedScales::kSuperAndMin:
+    case PackedScales::kSuperTwoAndMins:
       copy(kSuper, kPanelRows * 2 + row * 2, &block->min, 2);
       [[fallthrough]];
     case PackedScales::kSuperTwo:

@@ -172,6 +172,19 @@ void UnpackQ3_K(const std::byte* raw, uint32_t idx, WeightBlock* block) {
   block->scale = LoadU16(raw + 108);
 }
 
+// 16 bytes of nibbles (scale, min) for 16 elements each, 64 of bit pairs, fp16 d, fp16 dmin. Block
+// idx has bits 2i, 2i + 1 of the 32 bytes of its half, i = idx % 4. Element = d * scale * q - dmin
+// * min.
+void UnpackQ2_K(const std::byte* raw, uint32_t idx, WeightBlock* block) {
+  const std::byte* pairs = raw + 16 + idx / 4 * kQuantBlock;
+  for (uint32_t j = 0; j < kQuantBlock; ++j) {
+    block->q[j] = static_cast<int8_t>(static_cast<int>(pairs[j]) >> (idx % 4 * 2) & 3);
+  }
+  std::memcpy(block->factors, raw + 2 * idx, 2);
+  block->scale = LoadU16(raw + 80);
+  block->min = static_cast<uint16_t>(LoadU16(raw + 82) ^ 0x8000);
+}
+
 using D = PackedDigits;
 using S = PackedScales;
 constexpr WeightTraits kTraits[kNumWeightTypes] = {
@@ -190,6 +203,7 @@ constexpr WeightTraits kTraits[kNumWeightTypes] = {
     {"IQ4_NL", 32, 18, D::kIq4, S::kHalf, UnpackIq4Nl},
     {"IQ4_XS", 256, 136, D::kIq4, S::kSuper, UnpackIq4Xs},
     {"Q3_K", 256, 110, D::kThree, S::kSuperTwo, UnpackQ3_K},
+    {"Q2_K", 256, 84, D::kTwo, S::kSuperTwoAndMins, UnpackQ2_K},
 };
 
 bool IsFiniteHalf(uint16_t half) { return (half & 0x7C00) != 0x7C00; }
@@ -209,7 +223,8 @@ BlockScales ScalesOf(PackedScales scales, const WeightBlock& block) {
   switch (scales) {
     case PackedScales::kSuperAndMin: {
       const float product = scale * static_cast<float>(block.factors[0]);
-      return {{product, product}, min * static_cast<float>(block.factors[1])};
+      const float least = min * static_cast<float>(block.factors[1]);
+      return {{product, product}, {least, least}};
     }
     case PackedScales::kSuper:
     case PackedScales::kSuperTwo: {
@@ -217,14 +232,19 @@ BlockScales ScalesOf(PackedScales scales, const WeightBlock& block) {
         return static_cast<float>(static_cast<int8_t>(block.factors[i]));
       };
       const float first = scale * factor(0);
-      return {{first, scales == PackedScales::kSuper ? first : scale * factor(1)}, 0};
+      return {{first, scales == PackedScales::kSuper ? first : scale * factor(1)}, {}};
+    }
+    case PackedScales::kSuperTwoAndMins: {
+      const auto low = [&](int i) { return static_cast<float>(block.factors[i] & 15); };
+      const auto high = [&](int i) { return static_cast<float>(block.factors[i] >> 4); };
+      return {{scale * low(0), scale * low(1)}, {min * high(0), min * high(1)}};
     }
     case PackedScales::kPowerOfTwo: {
       const float power = PowerOfTwo(block.factors[0]);
-      return {{power, power}, 0};
+      return {{power, power}, {}};
     }
     default:
-      return {{scale, scale}, min};
+      return {{scale, scale}, {min, min}};
   }
 }
 

@@ -8,11 +8,15 @@
 namespace baton::kernels::BATON_ISA {
 
 // The int16 pairs of one chunk of digits: 4 in 64 bytes of nibbles, 2 in 64 bytes. A chunk of
-// digits of three bits is half a block.
+// digits of two or three bits is half a block.
 template <PackedDigits kDigits>
-inline constexpr int kPairsPerChunk = kDigits == PackedDigits::kBytes   ? 2
-                                      : kDigits == PackedDigits::kThree ? 8
-                                                                        : 4;
+inline constexpr int kPairsPerChunk = 4;
+template <>
+inline constexpr int kPairsPerChunk<PackedDigits::kBytes> = 2;
+template <>
+inline constexpr int kPairsPerChunk<PackedDigits::kThree> = 8;
+template <>
+inline constexpr int kPairsPerChunk<PackedDigits::kTwo> = 8;
 
 // Shifts 16-bit lanes to the right, or to the left where kBits is negative.
 template <int kBits>
@@ -95,6 +99,20 @@ BATON_INLINE void PairsOfThreeBits(const std::byte* digits, I32x16* pairs) {
   }
 }
 
+template <int kChunk>
+BATON_INLINE void PairsOfTwoBits(const std::byte* digits, I32x16* pairs) {
+  const I32x16 chunk = LoadInts(digits + kChunk * 64);
+  const I32x16 two_bits = SetI(0x00030003);
+  pairs[0] = AndI(chunk, two_bits);
+  pairs[1] = AndI(ShiftRight16<2>(chunk), two_bits);
+  pairs[2] = AndI(ShiftRight16<4>(chunk), two_bits);
+  pairs[3] = AndI(ShiftRight16<6>(chunk), two_bits);
+  pairs[4] = AndI(ShiftRight16<8>(chunk), two_bits);
+  pairs[5] = AndI(ShiftRight16<10>(chunk), two_bits);
+  pairs[6] = AndI(ShiftRight16<12>(chunk), two_bits);
+  pairs[7] = ShiftRight16<14>(chunk);
+}
+
 // The pairs of chunk kChunk of the digits of a block.
 template <PackedDigits kDigits, int kChunk>
 BATON_INLINE void PairsOfChunk(const std::byte* digits, I32x16* pairs) {
@@ -104,6 +122,8 @@ BATON_INLINE void PairsOfChunk(const std::byte* digits, I32x16* pairs) {
     pairs[1] = ShiftRightSigned16<8>(chunk);
   } else if constexpr (kDigits == PackedDigits::kThree) {
     PairsOfThreeBits<kChunk>(digits, pairs);
+  } else if constexpr (kDigits == PackedDigits::kTwo) {
+    PairsOfTwoBits<kChunk>(digits, pairs);
   } else if constexpr (kDigits == PackedDigits::kNibbles || kDigits == PackedDigits::kNibblesOff8) {
     const I32x16 chunk = LoadInts(digits + kChunk * 64);
     const I32x16 nibble = SetI(0x000F000F);
@@ -140,6 +160,9 @@ BATON_INLINE F32x16 LoadScale(const std::byte* super, const std::byte* block) {
     return Mul(LoadHalf(super), ToFloat(LoadBytes(block)));
   } else if constexpr (kScales == PackedScales::kSuper || kScales == PackedScales::kSuperTwo) {
     return Mul(LoadHalf(super), ToFloat(LoadSignedBytes(block + kPart * kPanelRows)));
+  } else if constexpr (kScales == PackedScales::kSuperTwoAndMins) {
+    const I32x16 factors = AndI(LoadBytes(block + kPart * kPanelRows), SetI(15));
+    return Mul(LoadHalf(super), ToFloat(factors));
   } else if constexpr (kScales == PackedScales::kPowerOfTwo) {
     // 2^(e - 128) by its bits: the first argument from e = 2 on, the second below (subnormal).
     const I32x16 e = LoadBytes(block);
@@ -148,11 +171,14 @@ BATON_INLINE F32x16 LoadScale(const std::byte* super, const std::byte* block) {
     return LoadHalf(block);
   }
 }
-// The mins of one block of a panel; only for types that have one.
-template <PackedScales kScales>
+// The mins of one block of a panel, as LoadScale; only for types that have one.
+template <PackedScales kScales, int kPart>
 BATON_INLINE F32x16 LoadMin(const std::byte* super, const std::byte* block) {
   if constexpr (kScales == PackedScales::kSuperAndMin) {
     return Mul(LoadHalf(super + kPanelRows * 2), ToFloat(LoadBytes(block + kPanelRows)));
+  } else if constexpr (kScales == PackedScales::kSuperTwoAndMins) {
+    const I32x16 factors = ShiftRight16<4>(LoadBytes(block + kPart * kPanelRows));
+    return Mul(LoadHalf(super + kPanelRows * 2), ToFloat(factors));
   } else {
     return LoadHalf(block + kPanelRows * 2);
   }

@@ -18,7 +18,7 @@ constexpr std::array kTensorTypes = {
     GgufTensorType{4, "Q4_2", 0, 0, kGone},         GgufTensorType{5, "Q4_3", 0, 0, kGone},
     GgufTensorType{6, "Q5_0", 32, 22, kYes},        GgufTensorType{7, "Q5_1", 32, 24, kYes},
     GgufTensorType{8, "Q8_0", 32, 34, kYes},        GgufTensorType{9, "Q8_1", 32, 36, kSized},
-    GgufTensorType{10, "Q2_K", 256, 84, kSized},    GgufTensorType{11, "Q3_K", 256, 110, kYes},
+    GgufTensorType{10, "Q2_K", 256, 84, kYes},      GgufTensorType{11, "Q3_K", 256, 110, kYes},
     GgufTensorType{12, "Q4_K", 256, 144, kYes},     GgufTensorType{13, "Q5_K", 256, 176, kYes},
     GgufTensorType{14, "Q6_K", 256, 210, kYes},     GgufTensorType{15, "Q8_K", 256, 292, kSized},
     GgufTensorType{16, "IQ2_XXS", 256, 66, kSized}, GgufTensorType{17, "IQ2_XS", 256, 74, kSized},

@@ -65,6 +65,8 @@ std::vector<WeightType> WeightTypes() {
 
 size_t ScaleAt(WeightType type) {
   switch (type) {
+    case WeightType::kQ2_K:
+      return 80;
     case WeightType::kQ3_K:
       return 108;
     case WeightType::kQ6_K:
@@ -97,6 +99,10 @@ void PutScales(Random* random, WeightType type, std::byte* block) {
       return;
     case WeightType::kIq4Xs:  // and factors of -32 to 31
       PutHalf(random->Activation(0.00005f), block);
+      return;
+    case WeightType::kQ2_K:  // times factors up to 15
+      PutHalf(random->Activation(0.002f), block + 80);
+      PutHalf(random->Activation(0.004f), block + 82);
       return;
     case WeightType::kQ3_K:  // times factors of -32 to 31
       PutHalf(random->Activation(0.001f), block + 108);
@@ -182,6 +188,12 @@ RawTerms Q6KTerms(const std::byte* block, uint32_t j) {
   return {HalfValue(block + 208) * scale * (low + 16 * high - 32)};
 }
 
+RawTerms Q2KTerms(const std::byte* block, uint32_t j) {
+  const int digit = Bits(block + 16 + j / 128 * 32 + j % 32, j % 128 / 32 * 2, 2);
+  return {HalfValue(block + 80) * Bits(block, j / 16 * 8, 4) * digit,
+          -HalfValue(block + 82) * Bits(block, j / 16 * 8 + 4, 4)};
+}
+
 RawTerms Q3KTerms(const std::byte* block, uint32_t j) {
   // The 16 scales: low nibbles of bytes 0..7, then their high ones; above them the bit pairs of
   // bytes 8..11, all at bits 0, 1, then all at bits 2, 3, and so on.
@@ -263,6 +275,8 @@ RawTerms RawElementTerms(WeightType type, std::span<const std::byte> raw, uint32
       return Iq4XsTerms(block, j);
     case WeightType::kQ3_K:
       return Q3KTerms(block, j);
+    case WeightType::kQ2_K:
+      return Q2KTerms(block, j);
   }
   return {NAN};
 }

@@ -32,7 +32,7 @@ void ExpectElements(const PackedMatrix& matrix, std::span<const std::byte> raw) 
       const WeightBlock block = matrix.Block(row, j / 32);
       const BlockScales scales = ScalesOf(matrix.traits().scales, block);
       ASSERT_EQ(double{scales.scale[j % 32 / 16]} * block.q[j % 32], terms.product);
-      ASSERT_EQ(double{scales.min}, terms.min);
+      ASSERT_EQ(double{scales.min[j % 32 / 16]}, terms.min);
     }
   }
 }
@@ -101,9 +101,9 @@ TEST(PackedMatrix, RefusesAScaleThatIsNotFinite) {
 
 TEST(PackedMatrix, JoinedTensorsEqualOneTensorOfAllRows) {
   ThreadPool pool(2);
-  for (WeightType type :
-       {WeightType::kQ4_1, WeightType::kQ4_0, WeightType::kBf16, WeightType::kQ5_K,
-        WeightType::kQ6_K, WeightType::kIq4Nl, WeightType::kIq4Xs, WeightType::kQ3_K}) {
+  for (WeightType type : {WeightType::kQ4_1, WeightType::kQ4_0, WeightType::kBf16,
+                          WeightType::kQ5_K, WeightType::kQ6_K, WeightType::kIq4Nl,
+                          WeightType::kIq4Xs, WeightType::kQ3_K, WeightType::kQ2_K}) {
     Random random(3);
     const uint32_t k = WholeBlocks(type, 96);
     const auto raw = RandomRaw(&random, type, 60, k);
