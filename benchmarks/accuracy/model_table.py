@@ -46,7 +46,7 @@ ERROR_LINE = re.compile(r"^(\S+) (f32|bf16): (\d+) rows, error worst (\S+) rms (
 
 def model_paths(models):
     yield from (models / name for name in json.loads(DEMO_REFERENCE.read_text()))
-    for name in WEIGHT_TYPES + ARCHITECTURES + ["qwen3moe_q8_0"]:
+    for name in WEIGHT_TYPES + ARCHITECTURES + ["qwen3moe_q8_0", "qwen3moe_mxfp4"]:
         yield GOLDEN / f"tiny_{name}.gguf"
         if (GOLDEN / f"tiny_{name}").is_dir():
             yield GOLDEN / f"tiny_{name}"

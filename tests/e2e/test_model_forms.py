@@ -28,7 +28,7 @@ ARCHITECTURES = [
 
 WEIGHT_TYPES = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k"]
 WEIGHT_TYPES += ["q6_k", "q3_k", "q2_k", "iq4_nl", "iq4_xs", "mxfp4", "mixed_rope"]
-WEIGHT_TYPES += ["qwen3moe_q8_0"]
+WEIGHT_TYPES += ["qwen3moe_q8_0", "qwen3moe_mxfp4"]
 
 
 def requests():

@@ -84,10 +84,11 @@ INSTANTIATE_TEST_SUITE_P(
                       "tiny_iq4_nl.gguf", "tiny_iq4_xs.gguf", "tiny_q3_k.gguf", "tiny_q2_k.gguf",
                       "tiny_mixed_rope.gguf", "tiny_llama_linear.gguf", "tiny_llama_yarn.gguf",
                       "tiny_llama_llama3.gguf", "tiny_qwen2.gguf", "tiny_qwen3.gguf",
-                      "tiny_qwen3moe.gguf", "tiny_qwen3moe_q8_0.gguf", "tiny_gemma3.gguf",
-                      "tiny_llama_linear", "tiny_llama_yarn", "tiny_llama_llama3", "tiny_qwen2",
-                      "tiny_qwen3", "tiny_qwen3moe", "tiny_gemma3", "tiny_smollm3.gguf",
-                      "tiny_granite.gguf", "tiny_smollm3", "tiny_granite"),
+                      "tiny_qwen3moe.gguf", "tiny_qwen3moe_q8_0.gguf", "tiny_qwen3moe_mxfp4.gguf",
+                      "tiny_gemma3.gguf", "tiny_llama_linear", "tiny_llama_yarn",
+                      "tiny_llama_llama3", "tiny_qwen2", "tiny_qwen3", "tiny_qwen3moe",
+                      "tiny_gemma3", "tiny_smollm3.gguf", "tiny_granite.gguf", "tiny_smollm3",
+                      "tiny_granite"),
     [](const auto& info) {
       std::string name = info.param;
       const size_t dot = name.find('.');

@@ -441,6 +441,7 @@ def write_architectures(folder):
                    rope_base=5e6), 1),
         (TinyModel("granite", "granite", Q.F16, heads=4, kv_heads=2), 1),
         (TinyModel("head64_smollm3", "smollm3", Q.Q4_0, layers=5, dim=64, rope_base=5e6), 0),
+        (TinyModel("qwen3moe_mxfp4", "qwen3moe", Q.MXFP4, ffn=32, experts=5, used=2), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

@@ -195,6 +195,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_qwen3", Isa::kAuto, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_qwen3moe", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_qwen3moe_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_qwen3moe_mxfp4", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_qwen3moe_q8_0", Isa::kPortable, 1, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_gemma3", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
                       BitsCase{"tiny_gemma3", Isa::kPortable, 1, KvDtype::kF32, 130, 20},

@@ -226,8 +226,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"q5_k", 1}, Case{"q6_k", 1}, Case{"mxfp4", 1}, Case{"iq4_nl", 1},
                       Case{"iq4_xs", 1}, Case{"q3_k", 1}, Case{"q2_k", 1}, Case{"qwen2", 1},
                       Case{"gemma3", 1}, Case{"qwen3moe", 1}, Case{"qwen3moe_q8_0", 1},
-                      Case{"split-00001-of-00003", 1}, Case{"ranks2_gemma3", 2},
-                      Case{"ranks2_qwen3moe", 2}, Case{"ranks8_llama", 2}, Case{"ranks8_llama", 8}),
+                      Case{"qwen3moe_mxfp4", 1}, Case{"split-00001-of-00003", 1},
+                      Case{"ranks2_gemma3", 2}, Case{"ranks2_qwen3moe", 2}, Case{"ranks8_llama", 2},
+                      Case{"ranks8_llama", 8}),
     [](const auto& info) {
       std::string name = fmt::format("{}_{}", info.param.model, info.param.num_ranks);
       for (char& c : name) c = c == '-' ? '_' : c;
