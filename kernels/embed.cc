@@ -19,7 +19,7 @@ void Dequantize(PackedScales coded, const WeightBlock& block, float* out) {
   const bool has_min = HasMin(coded);
   for (uint32_t i = 0; i < kQuantBlock; ++i) {
     const float product = scales.scale[i / 16] * static_cast<float>(block.q[i]);
-    out[i] = has_min ? product + scales.min : product;
+    out[i] = has_min ? product + scales.min[i / 16] : product;
   }
 }
 

@@ -37,13 +37,15 @@ enum class Isa : uint8_t { kAuto = 0, kPortable = 1, kAvx2 = 2, kAvx512 = 3 };
 // Activations of a quantised matmul ("a16"): 32-element blocks of int16 with one fp32 scale.
 //   scale = absmax / 32767
 //   q     = round-to-nearest-even(x * (32767 / absmax))
-//   sum   = scale * (sum of q)
+//   sum   = scale * (sum of q); half_sum is the same of each half of the block
 // So every product with an integer weight, and the sum over a block, are exact in int32. A block
-// whose absmax is below 2^-100 becomes zeros; one that holds an infinity or a NaN gets scale NaN.
+// whose absmax is below 2^-100 becomes zeros; one that holds an infinity or a NaN gets scale and
+// sums NaN.
 struct A16View {
-  int16_t* q;    // [rows, k]
-  float* scale;  // [rows, k / 32]
-  float* sum;    // [rows, k / 32]
+  int16_t* q;       // [rows, k]
+  float* scale;     // [rows, k / 32]
+  float* sum;       // [rows, k / 32]
+  float* half_sum;  // [rows, k / 16]
   uint32_t k;
 };
 

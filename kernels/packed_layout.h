@@ -28,6 +28,10 @@ constexpr size_t DigitBytes(PackedDigits digits) {
       return kNibbleBytes + size_t{kPanelRows} * 4;
     case PackedDigits::kSixOff32:
       return kNibbleBytes + size_t{kPanelRows} * 8;
+    case PackedDigits::kThree:
+      return size_t{kPanelRows} * 12;
+    case PackedDigits::kTwo:
+      return size_t{kPanelRows} * 8;
     default:
       return kNibbleBytes;
   }
@@ -38,6 +42,7 @@ constexpr size_t BlockScaleBytes(PackedScales scales) {
   switch (scales) {
     case PackedScales::kHalfAndMin:
       return size_t{kPanelRows} * 4;
+    case PackedScales::kSuper:
     case PackedScales::kPowerOfTwo:
       return kPanelRows;
     default:
@@ -49,7 +54,9 @@ constexpr size_t BlockScaleBytes(PackedScales scales) {
 constexpr size_t SuperScaleBytes(PackedScales scales) {
   switch (scales) {
     case PackedScales::kSuperAndMin:
+    case PackedScales::kSuperTwoAndMins:
       return size_t{kPanelRows} * 4;
+    case PackedScales::kSuper:
     case PackedScales::kSuperTwo:
       return size_t{kPanelRows} * 2;
     default:

@@ -1,6 +1,7 @@
 #include "kernels/packed_matrix.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -32,6 +33,11 @@ DigitPlace NibblePlace(uint32_t row, uint32_t k) {
   const uint32_t in_chunk = k % 8;
   const uint32_t byte = kByteOfPair[in_chunk % 2] + in_chunk / 4;
   return {k / 8 * (kPanelRows * 4) + row * 4 + byte, (in_chunk / 2 % 2) * 4};
+}
+
+DigitPlace TwoBitPlace(uint32_t row, uint32_t k) {
+  const uint32_t pair = k % 16 / 2;
+  return {k / 16 * (kPanelRows * 4) + row * 4 + k % 2 * 2 + pair / 4, pair % 4 * 2};
 }
 
 DigitPlace BytePlace(uint32_t row, uint32_t k) {
@@ -77,22 +83,67 @@ constexpr uint32_t UpperMask(PackedDigits digits) {
   }
 }
 
-// The code of each value of kFp4, by value + 12.
-constexpr uint8_t kFp4Codes[25] = {15, 0, 0, 0, 14, 0, 13, 0, 12, 11, 10, 9, 0,
-                                   1,  2, 3, 4, 0,  5, 0,  6, 0,  0,  0,  7};
+// The code of each value of a table, by value + 128; of two equal values the first code.
+using CodeOfValue = std::array<uint8_t, 256>;
+constexpr CodeOfValue CodesOf(const int8_t (&values)[16]) {
+  CodeOfValue codes = {};
+  for (int code = 15; code >= 0; --code) {
+    codes[static_cast<size_t>(values[code] + 128)] = static_cast<uint8_t>(code);
+  }
+  return codes;
+}
+constexpr CodeOfValue kFp4Codes = CodesOf(kFp4Values);
+constexpr CodeOfValue kIq4Codes = CodesOf(kIq4Values);
+
+// A digit as it is stored, without a sign.
+uint32_t CodeOf(PackedDigits digits, int8_t q) {
+  switch (digits) {
+    case PackedDigits::kFp4:
+      return kFp4Codes[static_cast<size_t>(q + 128)];
+    case PackedDigits::kIq4:
+      return kIq4Codes[static_cast<size_t>(q + 128)];
+    default:
+      return static_cast<uint32_t>(q + OffsetOf(digits));
+  }
+}
+
+int8_t DigitOf(PackedDigits digits, uint32_t code) {
+  switch (digits) {
+    case PackedDigits::kFp4:
+      return kFp4Values[code];
+    case PackedDigits::kIq4:
+      return kIq4Values[code];
+    default:
+      return static_cast<int8_t>(static_cast<int>(code) - OffsetOf(digits));
+  }
+}
+
+// kThree: where bit `bit` of the digit of element k lies: byte offset, and shift.
+DigitPlace ThreeBitPlace(uint32_t row, uint32_t k, uint32_t bit) {
+  const uint32_t pair = k / 2;
+  const uint32_t word = pair < 15 ? pair / 5 : bit;
+  const uint32_t at = pair < 15 ? 3 * (pair % 5) + bit : 15;
+  return {word * (kPanelRows * 4) + row * 4 + k % 2 * 2 + at / 8, at % 8};
+}
 
 // The panel's rows are zero before, and each is put once.
 void PutDigits(PackedDigits digits, const WeightBlock& block, uint32_t row, std::byte* out) {
-  const int offset = OffsetOf(digits);
   const uint32_t upper = UpperMask(digits);
   for (uint32_t k = 0; k < kQuantBlock; ++k) {
     if (digits == PackedDigits::kBytes) {
       out[BytePlace(row, k).byte] = static_cast<std::byte>(block.q[k]);
       continue;
     }
-    const auto digit = static_cast<uint32_t>(
-        digits == PackedDigits::kFp4 ? kFp4Codes[block.q[k] + 12] : block.q[k] + offset);
-    const DigitPlace place = NibblePlace(row, k);
+    if (digits == PackedDigits::kThree) {
+      for (uint32_t bit = 0; bit < 3; ++bit) {
+        const DigitPlace place = ThreeBitPlace(row, k, bit);
+        out[place.byte] |= static_cast<std::byte>((block.q[k] >> bit & 1) << place.shift);
+      }
+      continue;
+    }
+    const uint32_t digit = CodeOf(digits, block.q[k]);
+    const DigitPlace place =
+        digits == PackedDigits::kTwo ? TwoBitPlace(row, k) : NibblePlace(row, k);
     out[place.byte] |= static_cast<std::byte>((digit & 15) << place.shift);
     if (upper == 0) continue;
     const DigitPlace above = UpperPlace(digits, row, k);
@@ -101,22 +152,32 @@ void PutDigits(PackedDigits digits, const WeightBlock& block, uint32_t row, std:
 }
 
 void GetDigits(PackedDigits digits, const std::byte* in, uint32_t row, WeightBlock* block) {
-  const int offset = OffsetOf(digits);
   const uint32_t upper = UpperMask(digits);
+  const auto bits = [&](DigitPlace place, uint32_t mask) {
+    return static_cast<uint32_t>(in[place.byte]) >> place.shift & mask;
+  };
   for (uint32_t k = 0; k < kQuantBlock; ++k) {
     if (digits == PackedDigits::kBytes) {
       block->q[k] = static_cast<int8_t>(in[BytePlace(row, k).byte]);
       continue;
     }
-    const DigitPlace place = NibblePlace(row, k);
-    uint32_t digit = static_cast<uint32_t>(in[place.byte]) >> place.shift & 15;
-    if (upper != 0) {
-      const DigitPlace above = UpperPlace(digits, row, k);
-      digit |= (static_cast<uint32_t>(in[kNibbleBytes + above.byte]) >> above.shift & upper) << 4;
+    if (digits == PackedDigits::kThree) {
+      uint32_t code = 0;
+      for (uint32_t bit = 0; bit < 3; ++bit) code |= bits(ThreeBitPlace(row, k, bit), 1) << bit;
+      block->q[k] = static_cast<int8_t>(static_cast<int>(code ^ 4) - 4);
+      continue;
     }
-    block->q[k] = digits == PackedDigits::kFp4
-                      ? kFp4Values[digit]
-                      : static_cast<int8_t>(static_cast<int>(digit) - offset);
+    if (digits == PackedDigits::kTwo) {
+      block->q[k] = static_cast<int8_t>(bits(TwoBitPlace(row, k), 3));
+      continue;
+    }
+    uint32_t digit = bits(NibblePlace(row, k), 15);
+    if (upper != 0) {
+      DigitPlace above = UpperPlace(digits, row, k);
+      above.byte += kNibbleBytes;
+      digit |= bits(above, upper) << 4;
+    }
+    block->q[k] = DigitOf(digits, digit);
   }
 }
 
@@ -133,6 +194,7 @@ void EachScale(PackedScales scales, uint32_t row, WeightBlock* block, const Copy
       copy(!kSuper, row * 2, &block->scale, 2);
       return;
     case PackedScales::kSuperAndMin:
+    case PackedScales::kSuperTwoAndMins:
       copy(kSuper, kPanelRows * 2 + row * 2, &block->min, 2);
       [[fallthrough]];
     case PackedScales::kSuperTwo:
@@ -140,6 +202,9 @@ void EachScale(PackedScales scales, uint32_t row, WeightBlock* block, const Copy
       copy(!kSuper, row, &block->factors[0], 1);
       copy(!kSuper, kPanelRows + row, &block->factors[1], 1);
       return;
+    case PackedScales::kSuper:
+      copy(kSuper, row * 2, &block->scale, 2);
+      [[fallthrough]];
     case PackedScales::kPowerOfTwo:
       copy(!kSuper, row, &block->factors[0], 1);
       return;

@@ -9,7 +9,8 @@
 //   quantised:    [k / 32] blocks of scales, then digits (packed_layout.h has the sizes)
 //     scales:     fp16 scale [16], with a min fp16 min [16]. Super-block types: in front of every 8
 //                   blocks those two; in front of each block a byte [16] that each is multiplied by
-//                   (two scales a block: a signed byte [2][16]). MXFP4: a byte [16]
+//                   (IQ4_XS: a signed byte [16]; two scales a block: a signed byte [2][16]).
+//                   Q2_K: a byte [2][16], two nibbles. MXFP4: a byte [16]
 //     nibbles:    [4][16][4] bytes; chunk c, row r holds k = 8c .. 8c+7 of the block:
 //                   low nibbles of bytes 0, 2 = k 0, 1;  high nibbles of bytes 0, 2 = k 2, 3;
 //                   low nibbles of bytes 1, 3 = k 4, 5;  high nibbles of bytes 1, 3 = k 6, 7
@@ -17,6 +18,12 @@
 //                   of the low nibble of byte j of chunk c, bit 2c + 1 of its high nibble
 //     6 bits:     the nibbles, then two planes for chunks 0, 1 and 2, 3: two bits for each nibble,
 //                   in the same order
+//     3 bits:     [3][16][4] bytes; word w, row r is two int16, of even and of odd k: from the
+//                   lowest bit on the digits of pairs 5w .. 5w + 4 (k = 2 pair, 2 pair + 1), three
+//                   bits each; bit 15 is bit w of pair 15's digit
+//     2 bits:     [2][16][4] bytes; half h of the block, row r is two int16, of even and of odd k:
+//                   from the lowest bit on the digits of k = 16h + 2i and 16h + 2i + 1, i from 0
+//                   to 7
 //     bytes:      [8][16][4] bytes; chunk c, row r holds k = 4c .. 4c+3:
 //                   bytes 0, 2, 1, 3 = k 0, 1, 2, 3
 // In this order a mask (and at most one shift) turns 32 bits of a row into a pair of int16 with

@@ -134,6 +134,57 @@ void UnpackMxfp4(const std::byte* raw, uint32_t, WeightBlock* block) {
   for (int8_t& q : block->q) q = kFp4Values[q];
 }
 
+void UnpackIq4Nl(const std::byte* raw, uint32_t, WeightBlock* block) {
+  block->scale = LoadU16(raw);
+  UnpackNibbles(raw + 2, block->q);
+  for (int8_t& q : block->q) q = kIq4Values[q];
+}
+
+// fp16 d, 16 bits and 4 bytes of scales, 128 bytes of nibbles. A block's scale is 6 bits less 32:
+// its lower four in nibble idx of the bytes, its upper two in bits 2 idx, 2 idx + 1 of the 16.
+void UnpackIq4Xs(const std::byte* raw, uint32_t idx, WeightBlock* block) {
+  block->scale = LoadU16(raw);
+  const int low = static_cast<int>(raw[4 + idx / 2]) >> (idx % 2 * 4) & 15;
+  const int high = LoadU16(raw + 2) >> (2 * idx) & 3;
+  block->factors[0] = static_cast<uint8_t>((low | high << 4) - 32);
+  UnpackNibbles(raw + 8 + size_t{idx} * 16, block->q);
+  for (int8_t& q : block->q) q = kIq4Values[q];
+}
+
+// 32 bytes of third bits, 64 of bit pairs, 12 of scales, fp16 d. Block idx has bit idx of the third
+// bits; bits 2i, 2i + 1 of the 32 bytes of its half of 128 elements, i = idx % 4. A third bit that
+// is not set means 4 less. The scale of 16 elements is 6 bits less 32: scale s has its lower four
+// in a nibble of byte s % 8 and its upper two in bits 2 (s / 4), 2 (s / 4) + 1 of byte 8 + s % 4.
+void UnpackQ3_K(const std::byte* raw, uint32_t idx, WeightBlock* block) {
+  const std::byte* pairs = raw + 32 + idx / 4 * kQuantBlock;
+  for (uint32_t j = 0; j < kQuantBlock; ++j) {
+    const int third = static_cast<int>(raw[j]) >> idx & 1;
+    const int low = static_cast<int>(pairs[j]) >> (idx % 4 * 2) & 3;
+    block->q[j] = static_cast<int8_t>(low - 4 + 4 * third);
+  }
+  const std::byte* scales = raw + 96;
+  for (uint32_t part = 0; part < 2; ++part) {
+    const uint32_t s = 2 * idx + part;
+    const int low = static_cast<int>(scales[s % 8]) >> (s / 8 * 4) & 15;
+    const int high = static_cast<int>(scales[8 + s % 4]) >> (s / 4 * 2) & 3;
+    block->factors[part] = static_cast<uint8_t>((low | high << 4) - 32);
+  }
+  block->scale = LoadU16(raw + 108);
+}
+
+// 16 bytes of nibbles (scale, min) for 16 elements each, 64 of bit pairs, fp16 d, fp16 dmin. Block
+// idx has bits 2i, 2i + 1 of the 32 bytes of its half, i = idx % 4. Element = d * scale * q - dmin
+// * min.
+void UnpackQ2_K(const std::byte* raw, uint32_t idx, WeightBlock* block) {
+  const std::byte* pairs = raw + 16 + idx / 4 * kQuantBlock;
+  for (uint32_t j = 0; j < kQuantBlock; ++j) {
+    block->q[j] = static_cast<int8_t>(static_cast<int>(pairs[j]) >> (idx % 4 * 2) & 3);
+  }
+  std::memcpy(block->factors, raw + 2 * idx, 2);
+  block->scale = LoadU16(raw + 80);
+  block->min = static_cast<uint16_t>(LoadU16(raw + 82) ^ 0x8000);
+}
+
 using D = PackedDigits;
 using S = PackedScales;
 constexpr WeightTraits kTraits[kNumWeightTypes] = {
@@ -149,6 +200,10 @@ constexpr WeightTraits kTraits[kNumWeightTypes] = {
     {"Q5_K", 256, 176, D::kFive, S::kSuperAndMin, UnpackQ5_K},
     {"Q6_K", 256, 210, D::kSixOff32, S::kSuperTwo, UnpackQ6_K},
     {"MXFP4", 32, 17, D::kFp4, S::kPowerOfTwo, UnpackMxfp4},
+    {"IQ4_NL", 32, 18, D::kIq4, S::kHalf, UnpackIq4Nl},
+    {"IQ4_XS", 256, 136, D::kIq4, S::kSuper, UnpackIq4Xs},
+    {"Q3_K", 256, 110, D::kThree, S::kSuperTwo, UnpackQ3_K},
+    {"Q2_K", 256, 84, D::kTwo, S::kSuperTwoAndMins, UnpackQ2_K},
 };
 
 bool IsFiniteHalf(uint16_t half) { return (half & 0x7C00) != 0x7C00; }
@@ -168,20 +223,28 @@ BlockScales ScalesOf(PackedScales scales, const WeightBlock& block) {
   switch (scales) {
     case PackedScales::kSuperAndMin: {
       const float product = scale * static_cast<float>(block.factors[0]);
-      return {{product, product}, min * static_cast<float>(block.factors[1])};
+      const float least = min * static_cast<float>(block.factors[1]);
+      return {{product, product}, {least, least}};
     }
+    case PackedScales::kSuper:
     case PackedScales::kSuperTwo: {
       const auto factor = [&](int i) {
         return static_cast<float>(static_cast<int8_t>(block.factors[i]));
       };
-      return {{scale * factor(0), scale * factor(1)}, 0};
+      const float first = scale * factor(0);
+      return {{first, scales == PackedScales::kSuper ? first : scale * factor(1)}, {}};
+    }
+    case PackedScales::kSuperTwoAndMins: {
+      const auto low = [&](int i) { return static_cast<float>(block.factors[i] & 15); };
+      const auto high = [&](int i) { return static_cast<float>(block.factors[i] >> 4); };
+      return {{scale * low(0), scale * low(1)}, {min * high(0), min * high(1)}};
     }
     case PackedScales::kPowerOfTwo: {
       const float power = PowerOfTwo(block.factors[0]);
-      return {{power, power}, 0};
+      return {{power, power}, {}};
     }
     default:
-      return {{scale, scale}, min};
+      return {{scale, scale}, {min, min}};
   }
 }
 

@@ -34,8 +34,12 @@ enum class WeightType : uint8_t {
   kQ5_K,
   kQ6_K,
   kMxfp4,
+  kIq4Nl,
+  kIq4Xs,
+  kQ3_K,
+  kQ2_K,
 };
-inline constexpr int kNumWeightTypes = 12;
+inline constexpr int kNumWeightTypes = 16;
 
 // How the integers of a quantised type are stored after packing.
 enum class PackedDigits : uint8_t {
@@ -47,10 +51,17 @@ enum class PackedDigits : uint8_t {
   kFiveOff16,    // -16..15, stored as q + 16
   kSixOff32,     // -32..31, stored as q + 32: a nibble and two-bit planes
   kFp4,          // of kFp4Values, stored as the index
+  kIq4,          // of kIq4Values, stored as the index
+  kThree,        // -4..3, stored as three bits of two's complement
+  kTwo,          // 0..3
 };
 
 // e2m1 numbers (OCP Microscaling), doubled so that they are integers; bit 3 is the sign.
 inline constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// The 16 levels of IQ4_NL and IQ4_XS (kvalues_iq4nl of ggml): finer near zero.
+inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                          1,    13,   25,  38,  53,  69,  89,  113};
 
 // How the scales of a quantised type are stored after packing.
 enum class PackedScales : uint8_t {
@@ -58,31 +69,38 @@ enum class PackedScales : uint8_t {
   kHalf,         // fp16 scale
   kHalfAndMin,   // fp16 scale, fp16 min
   kSuperAndMin,  // of 256: fp16 scale and min; of 32: a byte for each that it is multiplied by
+  kSuper,        // of 256: fp16 scale; of 32: a signed byte that it is multiplied by
   kSuperTwo,     // of 256: fp16 scale; of 32: a signed byte for each 16 that it is multiplied by
   kPowerOfTwo,   // a byte e; scale 2^(e - 128)
+  // Of 256: fp16 scale and min; of 32: a byte for each 16, whose low nibble the scale is
+  // multiplied by and whose high nibble the min is.
+  kSuperTwoAndMins,
 };
 
 constexpr bool HasMin(PackedScales scales) {
-  return scales == PackedScales::kHalfAndMin || scales == PackedScales::kSuperAndMin;
+  return scales == PackedScales::kHalfAndMin || scales == PackedScales::kSuperAndMin ||
+         scales == PackedScales::kSuperTwoAndMins;
 }
-// Scales of one block of 32.
+// Scales of one block of 32, and as many mins in a type that has any.
 constexpr int ScalesPerBlock(PackedScales scales) {
-  return scales == PackedScales::kSuperTwo ? 2 : 1;
+  return scales == PackedScales::kSuperTwo || scales == PackedScales::kSuperTwoAndMins ? 2 : 1;
 }
 
 // One block of a quantised row in its coded form; ScalesOf says what it means.
 struct WeightBlock {
   int8_t q[kQuantBlock];
-  uint16_t scale;      // IEEE half bits; of the super-block where there is one
-  uint16_t min;        // as scale, to be added (so a K quant's dmin, negated); 0 without HasMin
-  uint8_t factors[2];  // kSuperAndMin: of scale, of min; kSuperTwo: of scale; kPowerOfTwo: e
+  uint16_t scale;  // IEEE half bits; of the super-block where there is one
+  uint16_t min;    // as scale, to be added (so a K quant's dmin, negated); 0 without HasMin
+  // kSuperAndMin: of scale, of min; kSuper and kSuperTwo: of scale; kSuperTwoAndMins: nibbles of
+  // both; kPowerOfTwo: e.
+  uint8_t factors[2];
 };
 
-// The scales of a block, which give its elements: x[i] = scale[i / 16] * q[i] + min, each exact in
-// fp32.
+// The scales of a block, which give its elements: x[i] = scale[i / 16] * q[i] + min[i / 16], each
+// exact in fp32.
 struct BlockScales {
   float scale[2];
-  float min;
+  float min[2];
 };
 
 // The properties of a weight type; one row of a constant table.

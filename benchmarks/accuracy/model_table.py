@@ -38,14 +38,15 @@ TEXT = ROOT / "tests" / "data" / "alice.txt"
 DEMO_CONTEXT = 2048
 TINY_BYTES = 1000
 TINY_CONTEXT = 256
-WEIGHT_TYPES = "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k mxfp4 mixed_rope".split()
+WEIGHT_TYPES = "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q4_k q5_k q6_k mxfp4".split()
+WEIGHT_TYPES += "iq4_nl iq4_xs q3_k q2_k mixed_rope".split()
 ARCHITECTURES = "llama_linear llama_yarn llama_llama3 qwen2 qwen3 qwen3moe gemma3".split()
 ERROR_LINE = re.compile(r"^(\S+) (f32|bf16): (\d+) rows, error worst (\S+) rms (\S+) of", re.M)
 
 
 def model_paths(models):
     yield from (models / name for name in json.loads(DEMO_REFERENCE.read_text()))
-    for name in WEIGHT_TYPES + ARCHITECTURES + ["qwen3moe_q8_0"]:
+    for name in WEIGHT_TYPES + ARCHITECTURES + ["qwen3moe_q8_0", "qwen3moe_mxfp4"]:
         yield GOLDEN / f"tiny_{name}.gguf"
         if (GOLDEN / f"tiny_{name}").is_dir():
             yield GOLDEN / f"tiny_{name}"

@@ -52,6 +52,13 @@ std::vector<float> RandomFloats(size_t count) {
   return out;
 }
 
+// Where the fp16 scale of a raw block lies; a min follows it.
+size_t ScaleAt(WeightType type) {
+  if (type == WeightType::kQ2_K) return 80;
+  if (type == WeightType::kQ3_K) return 108;
+  return type == WeightType::kQ6_K ? 208 : 0;
+}
+
 std::vector<std::byte> RandomRaw(WeightType type, uint32_t n, uint32_t k) {
   std::mt19937 engine(2);
   std::vector<std::byte> raw(n * RawRowBytes(type, k));
@@ -65,9 +72,9 @@ std::vector<std::byte> RandomRaw(WeightType type, uint32_t n, uint32_t k) {
     } else if (type == WeightType::kMxfp4) {
       raw[at] = std::byte{120};
     } else {
-      const size_t scale_at = type == WeightType::kQ6_K ? 208 : 0;
+      const size_t scale_at = ScaleAt(type);
       std::memcpy(raw.data() + at + scale_at, &half, 2);
-      if (traits.has_min()) std::memcpy(raw.data() + at + 2, &half, 2);
+      if (traits.has_min()) std::memcpy(raw.data() + at + scale_at + 2, &half, 2);
     }
   }
   return raw;
@@ -130,7 +137,8 @@ void BenchMatMul(benchmark::State& state, WeightType type, uint32_t n, uint32_t 
   std::vector<int16_t> q(size_t{m} * k);
   std::vector<float> scale(size_t{m} * (k / 32));
   std::vector<float> sum(scale.size());
-  const A16View a16 = {q.data(), scale.data(), sum.data(), k};
+  std::vector<float> half_sum(2 * sum.size());
+  const A16View a16 = {q.data(), scale.data(), sum.data(), half_sum.data(), k};
   if (copies[0].uses_a16()) bench.ops->quantize_a16(*bench.pool, x.data(), m, a16);
   std::vector<float> out(size_t{m} * n);
   size_t next = 0;
@@ -307,7 +315,8 @@ void RegisterAll() {
   // The K quants need rows of whole super-blocks: the shape of a model of 0.5 to 1 billion.
   for (WeightType type :
        {WeightType::kQ4_1, WeightType::kQ8_0, WeightType::kQ5_0, WeightType::kQ5_1,
-        WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K, WeightType::kMxfp4}) {
+        WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K, WeightType::kMxfp4,
+        WeightType::kIq4Nl, WeightType::kIq4Xs, WeightType::kQ3_K, WeightType::kQ2_K}) {
     RegisterMatMul("wide", type, 4096, 1024, {1, 4, 512});
   }
   Register("attention", BenchAttention)

@@ -21,12 +21,20 @@ inline constexpr size_t kPrefetchBytes = 2560;
 
 // The rows and blocks of activations that one call of a core works on.
 struct A16Rows {
-  const int16_t* q;     // first row, first block
-  const float* scale;   // first row, first block
-  const float* sum;     // first row, first block
-  size_t q_stride;      // elements between rows
-  size_t scale_stride;  // blocks between rows
+  const int16_t* q;       // first row, first block
+  const float* scale;     // first row, first block
+  const float* sum;       // first row, first block
+  const float* half_sum;  // first row, first block
+  size_t q_stride;        // elements between rows
+  size_t scale_stride;    // blocks between rows
 };
+
+// The sum of activations that the kPart-th min of block b is multiplied by.
+template <PackedScales kScales>
+BATON_INLINE F32x16 SumForMin(const A16Rows& rows, size_t row, uint32_t b, uint32_t part) {
+  const size_t block = row * rows.scale_stride + b;
+  return Set1(ScalesPerBlock(kScales) == 2 ? rows.half_sum[2 * block + part] : rows.sum[block]);
+}
 
 // dot [kRows][16] = w [kPairs][16][2] times kRows rows that are `stride` elements apart.
 template <int kPairs, int kRows>
@@ -46,7 +54,7 @@ BATON_INLINE void DotBlock(const int16_t* w, const int16_t* rows, size_t stride,
 struct PanelStretch {
   const int16_t* digits;  // [num_blocks][16 pairs][16 outputs][2]
   const float* scale;     // [num_blocks][scales of a block][16]
-  const float* min;       // [num_blocks][16]; read only when the type has one
+  const float* min;       // as scale; read only when the type has one
   uint32_t num_blocks;
 };
 
@@ -67,7 +75,8 @@ inline void Tile(const PanelStretch& panel, const A16Rows& rows, float* acc) {
       const F32x16 s = Mul(d, Set1(rows.scale[r * rows.scale_stride + b]));
       F32x16 sum = Fma(s, ToFloat(dot[r]), Load(acc + r * kPanelRows));
       if constexpr (HasMin(kScales)) {
-        sum = Fma(Load(panel.min + b * kPanelRows), Set1(rows.sum[r * rows.scale_stride + b]), sum);
+        sum = Fma(Load(panel.min + part * kPanelRows),
+                  SumForMin<kScales>(rows, static_cast<size_t>(r), b, part % kParts), sum);
       }
       Store(acc + r * kPanelRows, sum);
     }
@@ -114,8 +123,8 @@ BATON_INLINE void StreamPart(const PanelBlock& w, const A16Rows& rows, uint32_t 
     const F32x16 s = Mul(d, Set1(rows.scale[r * rows.scale_stride + b]));
     sum[r] = Fma(s, ToFloat(dot[r]), sum[r]);
     if constexpr (HasMin(kScales)) {
-      const F32x16 m = LoadMin<kScales>(w.super, w.block);
-      sum[r] = Fma(m, Set1(rows.sum[r * rows.scale_stride + b]), sum[r]);
+      const F32x16 m = LoadMin<kScales, kPart>(w.super, w.block);
+      sum[r] = Fma(m, SumForMin<kScales>(rows, static_cast<size_t>(r), b, kPart), sum[r]);
     }
   }
 }

@@ -11,7 +11,7 @@
 //   for each 32-block, ascending:
 //     for each of its scales:  idot = sum w_i a_i   (int32, exact, any order)
 //                              acc = fma(d_w * d_a, float(idot), acc)
-//     with a min then          acc = fma(m_w, asum, acc)
+//       with a min then        acc = fma(m_w, asum, acc)
 #ifndef BATON_KERNELS_CPU_MATMUL_A16_H_
 #define BATON_KERNELS_CPU_MATMUL_A16_H_
 
@@ -31,7 +31,7 @@ inline constexpr uint32_t kTaskRows = 192;
 struct alignas(64) A16Scratch {
   int16_t digits[kChunkBlocks][kQuantBlock / 2][kPanelRows][2];
   float scale[2 * kChunkBlocks][kPanelRows];  // at most two a block
-  float min[kChunkBlocks][kPanelRows];
+  float min[2 * kChunkBlocks][kPanelRows];
   float acc[kTaskRows][kPanelRows];
 };
 static_assert(sizeof(A16Scratch) <= device::ThreadPool::kScratchBytes);
@@ -39,7 +39,12 @@ static_assert(sizeof(A16Scratch) <= device::ThreadPool::kScratchBytes);
 BATON_INLINE A16Rows RowsAt(const A16View& a, uint32_t row, uint32_t block) {
   const size_t blocks = a.k / kQuantBlock;
   const size_t first = row * blocks + block;
-  return {a.q + first * kQuantBlock, a.scale + first, a.sum + first, a.k, blocks};
+  return {a.q + first * kQuantBlock,
+          a.scale + first,
+          a.sum + first,
+          a.half_sum + 2 * first,
+          a.k,
+          blocks};
 }
 
 // How a matmul of many rows is cut: row_parts x panel_parts tasks, about eight a thread.
@@ -118,7 +123,10 @@ inline void UnpackStretch(const PackedMatrix& w, uint32_t panel, device::TaskRan
     const uint32_t i = b - blocks.begin;
     Store(s->scale[i * kParts], LoadScale<kScales, 0>(super, block));
     if constexpr (kParts == 2) Store(s->scale[i * 2 + 1], LoadScale<kScales, 1>(super, block));
-    if constexpr (HasMin(kScales)) Store(s->min[i], LoadMin<kScales>(super, block));
+    if constexpr (HasMin(kScales)) {
+      Store(s->min[i * kParts], LoadMin<kScales, 0>(super, block));
+      if constexpr (kParts == 2) Store(s->min[i * 2 + 1], LoadMin<kScales, 1>(super, block));
+    }
     UnpackDigits<kDigits>(block + BlockScaleBytes(kScales), s->digits[i][0][0]);
   }
 }
@@ -191,6 +199,14 @@ inline void MatMulA16(device::ThreadPool& pool, const MatMulArgs& args) {
       return MatMulDigits<D::kSixOff32, S::kSuperTwo>(pool, args);
     case WeightType::kMxfp4:
       return MatMulDigits<D::kFp4, S::kPowerOfTwo>(pool, args);
+    case WeightType::kIq4Nl:
+      return MatMulDigits<D::kIq4, S::kHalf>(pool, args);
+    case WeightType::kIq4Xs:
+      return MatMulDigits<D::kIq4, S::kSuper>(pool, args);
+    case WeightType::kQ3_K:
+      return MatMulDigits<D::kThree, S::kSuperTwo>(pool, args);
+    case WeightType::kQ2_K:
+      return MatMulDigits<D::kTwo, S::kSuperTwoAndMins>(pool, args);
     case WeightType::kF32:
     case WeightType::kF16:
     case WeightType::kBf16:

@@ -111,7 +111,8 @@ inline void Scale(device::ThreadPool& pool, float* x, size_t count, float factor
 }
 
 // One block of 32: see A16View. Magnitudes are compared as bits, so that NaN is the largest.
-BATON_INLINE void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum) {
+BATON_INLINE void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum,
+                                float* half_sum) {
   constexpr int32_t kInfinityBits = 0x7F800000;
   constexpr int32_t kSmallestBits = (127 - 100)
                                     << 23;  // 2^-100: its reciprocal times 32767 is finite
@@ -124,6 +125,8 @@ BATON_INLINE void QuantizeBlock(const float* x, int16_t* q, float* scale, float*
     const float mark = max_bits >= kInfinityBits ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
     *scale = mark;
     *sum = mark;
+    half_sum[0] = mark;
+    half_sum[1] = mark;
     StoreI16(q, SetI(0));
     StoreI16(q + 16, SetI(0));
     return;
@@ -135,7 +138,11 @@ BATON_INLINE void QuantizeBlock(const float* x, int16_t* q, float* scale, float*
   StoreI16(q, q_low);
   StoreI16(q + 16, q_high);
   *scale = absmax / 32767.0f;
-  *sum = *scale * static_cast<float>(SumAllI(AddI(q_low, q_high)));
+  const int32_t sum_low = SumAllI(q_low);
+  const int32_t sum_high = SumAllI(q_high);
+  *sum = *scale * static_cast<float>(sum_low + sum_high);
+  half_sum[0] = *scale * static_cast<float>(sum_low);
+  half_sum[1] = *scale * static_cast<float>(sum_high);
 }
 
 inline void QuantizeA16(device::ThreadPool& pool, const float* x, uint32_t rows, A16View out) {
@@ -144,7 +151,7 @@ inline void QuantizeA16(device::ThreadPool& pool, const float* x, uint32_t rows,
     for (uint32_t b = 0; b < blocks; ++b) {
       const size_t block = size_t{row} * blocks + b;
       QuantizeBlock(x + block * kQuantBlock, out.q + block * kQuantBlock, out.scale + block,
-                    out.sum + block);
+                    out.sum + block, out.half_sum + 2 * block);
     }
   });
 }

@@ -7,9 +7,16 @@
 
 namespace baton::kernels::BATON_ISA {
 
-// The int16 pairs of one chunk of digits (64 bytes): 4 for nibbles, 2 for bytes.
+// The int16 pairs of one chunk of digits: 4 in 64 bytes of nibbles, 2 in 64 bytes. A chunk of
+// digits of two or three bits is half a block.
 template <PackedDigits kDigits>
-inline constexpr int kPairsPerChunk = kDigits == PackedDigits::kBytes ? 2 : 4;
+inline constexpr int kPairsPerChunk = 4;
+template <>
+inline constexpr int kPairsPerChunk<PackedDigits::kBytes> = 2;
+template <>
+inline constexpr int kPairsPerChunk<PackedDigits::kThree> = 8;
+template <>
+inline constexpr int kPairsPerChunk<PackedDigits::kTwo> = 8;
 
 // Shifts 16-bit lanes to the right, or to the left where kBits is negative.
 template <int kBits>
@@ -38,9 +45,10 @@ BATON_INLINE void PairsOfBytes(const std::byte* digits, I32x16* pairs) {
   const I32x16 chunk = LoadInts(digits + kChunk * 64);
   I32x16 low = AndI(chunk, SetI(0x0F0F0F0F));
   I32x16 high = AndI(ShiftRight16<4>(chunk), SetI(0x0F0F0F0F));
-  if constexpr (kDigits == PackedDigits::kFp4) {
-    low = LookUp(kFp4Values, low);
-    high = LookUp(kFp4Values, high);
+  if constexpr (kDigits == PackedDigits::kFp4 || kDigits == PackedDigits::kIq4) {
+    constexpr auto& kValues = kDigits == PackedDigits::kFp4 ? kFp4Values : kIq4Values;
+    low = LookUp(kValues, low);
+    high = LookUp(kValues, high);
     pairs[0] = ShiftRightSigned16<8>(ShiftLeft16<8>(low));
     pairs[1] = ShiftRightSigned16<8>(ShiftLeft16<8>(high));
     pairs[2] = ShiftRightSigned16<8>(low);
@@ -59,6 +67,52 @@ BATON_INLINE void PairsOfBytes(const std::byte* digits, I32x16* pairs) {
   }
 }
 
+// Pair kPair (0..14) of digits of three bits: shifted up, then down with the sign.
+template <int kPair>
+BATON_INLINE I32x16 PairOfThreeBits(const std::byte* digits) {
+  constexpr int kUp = 13 - 3 * (kPair % 5);
+  return ShiftRightSigned16<13>(Shift16<-kUp>(LoadInts(digits + kPair / 5 * 64)));
+}
+
+// Pair 15, of the upper bits of the three words: 2.4 operations a pair in all, and 2.5 for nibbles
+// that have an offset.
+BATON_INLINE I32x16 LastPairOfThreeBits(const std::byte* digits) {
+  const I32x16 first = ShiftRight16<15>(LoadInts(digits));
+  const I32x16 second = AndI(ShiftRight16<14>(LoadInts(digits + 64)), SetI(0x00020002));
+  const I32x16 third = ShiftLeft16<2>(ShiftRightSigned16<15>(LoadInts(digits + 128)));
+  return OrI(OrI(first, second), third);
+}
+
+template <int kChunk>
+BATON_INLINE void PairsOfThreeBits(const std::byte* digits, I32x16* pairs) {
+  pairs[0] = PairOfThreeBits<kChunk * 8>(digits);
+  pairs[1] = PairOfThreeBits<kChunk * 8 + 1>(digits);
+  pairs[2] = PairOfThreeBits<kChunk * 8 + 2>(digits);
+  pairs[3] = PairOfThreeBits<kChunk * 8 + 3>(digits);
+  pairs[4] = PairOfThreeBits<kChunk * 8 + 4>(digits);
+  pairs[5] = PairOfThreeBits<kChunk * 8 + 5>(digits);
+  pairs[6] = PairOfThreeBits<kChunk * 8 + 6>(digits);
+  if constexpr (kChunk == 0) {
+    pairs[7] = PairOfThreeBits<7>(digits);
+  } else {
+    pairs[7] = LastPairOfThreeBits(digits);
+  }
+}
+
+template <int kChunk>
+BATON_INLINE void PairsOfTwoBits(const std::byte* digits, I32x16* pairs) {
+  const I32x16 chunk = LoadInts(digits + kChunk * 64);
+  const I32x16 two_bits = SetI(0x00030003);
+  pairs[0] = AndI(chunk, two_bits);
+  pairs[1] = AndI(ShiftRight16<2>(chunk), two_bits);
+  pairs[2] = AndI(ShiftRight16<4>(chunk), two_bits);
+  pairs[3] = AndI(ShiftRight16<6>(chunk), two_bits);
+  pairs[4] = AndI(ShiftRight16<8>(chunk), two_bits);
+  pairs[5] = AndI(ShiftRight16<10>(chunk), two_bits);
+  pairs[6] = AndI(ShiftRight16<12>(chunk), two_bits);
+  pairs[7] = ShiftRight16<14>(chunk);
+}
+
 // The pairs of chunk kChunk of the digits of a block.
 template <PackedDigits kDigits, int kChunk>
 BATON_INLINE void PairsOfChunk(const std::byte* digits, I32x16* pairs) {
@@ -66,6 +120,10 @@ BATON_INLINE void PairsOfChunk(const std::byte* digits, I32x16* pairs) {
     const I32x16 chunk = LoadInts(digits + kChunk * 64);
     pairs[0] = ShiftRightSigned16<8>(ShiftLeft16<8>(chunk));
     pairs[1] = ShiftRightSigned16<8>(chunk);
+  } else if constexpr (kDigits == PackedDigits::kThree) {
+    PairsOfThreeBits<kChunk>(digits, pairs);
+  } else if constexpr (kDigits == PackedDigits::kTwo) {
+    PairsOfTwoBits<kChunk>(digits, pairs);
   } else if constexpr (kDigits == PackedDigits::kNibbles || kDigits == PackedDigits::kNibblesOff8) {
     const I32x16 chunk = LoadInts(digits + kChunk * 64);
     const I32x16 nibble = SetI(0x000F000F);
@@ -100,8 +158,11 @@ template <PackedScales kScales, int kPart>
 BATON_INLINE F32x16 LoadScale(const std::byte* super, const std::byte* block) {
   if constexpr (kScales == PackedScales::kSuperAndMin) {
     return Mul(LoadHalf(super), ToFloat(LoadBytes(block)));
-  } else if constexpr (kScales == PackedScales::kSuperTwo) {
+  } else if constexpr (kScales == PackedScales::kSuper || kScales == PackedScales::kSuperTwo) {
     return Mul(LoadHalf(super), ToFloat(LoadSignedBytes(block + kPart * kPanelRows)));
+  } else if constexpr (kScales == PackedScales::kSuperTwoAndMins) {
+    const I32x16 factors = AndI(LoadBytes(block + kPart * kPanelRows), SetI(15));
+    return Mul(LoadHalf(super), ToFloat(factors));
   } else if constexpr (kScales == PackedScales::kPowerOfTwo) {
     // 2^(e - 128) by its bits: the first argument from e = 2 on, the second below (subnormal).
     const I32x16 e = LoadBytes(block);
@@ -110,11 +171,14 @@ BATON_INLINE F32x16 LoadScale(const std::byte* super, const std::byte* block) {
     return LoadHalf(block);
   }
 }
-// The mins of one block of a panel; only for types that have one.
-template <PackedScales kScales>
+// The mins of one block of a panel, as LoadScale; only for types that have one.
+template <PackedScales kScales, int kPart>
 BATON_INLINE F32x16 LoadMin(const std::byte* super, const std::byte* block) {
   if constexpr (kScales == PackedScales::kSuperAndMin) {
     return Mul(LoadHalf(super + kPanelRows * 2), ToFloat(LoadBytes(block + kPanelRows)));
+  } else if constexpr (kScales == PackedScales::kSuperTwoAndMins) {
+    const I32x16 factors = ShiftRight16<4>(LoadBytes(block + kPart * kPanelRows));
+    return Mul(LoadHalf(super + kPanelRows * 2), ToFloat(factors));
   } else {
     return LoadHalf(block + kPanelRows * 2);
   }

@@ -53,7 +53,7 @@ void Scale(ThreadPool&, float* x, size_t count, float factor) {
   for (size_t i = 0; i < count; ++i) x[i] *= factor;
 }
 
-void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum) {
+void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum, float* half_sum) {
   float absmax = 0.0f;
   bool finite = true;
   for (uint32_t i = 0; i < kQuantBlock; ++i) {
@@ -62,23 +62,26 @@ void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum) {
   }
   if (!finite || absmax < 0x1p-100f) {
     *scale = *sum = finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    half_sum[0] = half_sum[1] = *sum;
     std::memset(q, 0, kQuantBlock * sizeof(*q));
     return;
   }
   const float inverse = 32767.0f / absmax;
-  int32_t total = 0;
+  int32_t totals[2] = {};
   for (uint32_t i = 0; i < kQuantBlock; ++i) {
     q[i] = static_cast<int16_t>(std::nearbyint(x[i] * inverse));
-    total += q[i];
+    totals[i / 16] += q[i];
   }
   *scale = absmax / 32767.0f;
-  *sum = *scale * static_cast<float>(total);
+  *sum = *scale * static_cast<float>(totals[0] + totals[1]);
+  for (int i = 0; i < 2; ++i) half_sum[i] = *scale * static_cast<float>(totals[i]);
 }
 
 void QuantizeA16(ThreadPool&, const float* x, uint32_t rows, A16View out) {
   const size_t blocks = size_t{rows} * (out.k / kQuantBlock);
   for (size_t b = 0; b < blocks; ++b) {
-    QuantizeBlock(x + b * kQuantBlock, out.q + b * kQuantBlock, out.scale + b, out.sum + b);
+    QuantizeBlock(x + b * kQuantBlock, out.q + b * kQuantBlock, out.scale + b, out.sum + b,
+                  out.half_sum + 2 * b);
   }
 }
 
@@ -98,8 +101,10 @@ float DotA16(const MatMulArgs& args, uint32_t row, uint32_t n) {
       }
       const float scale = scales.scale[first / 16] * args.a16.scale[a];
       acc = std::fma(scale, static_cast<float>(dot), acc);
+      if (!w.traits().has_min()) continue;
+      const float sum = count == 16 ? args.a16.half_sum[2 * a + first / 16] : args.a16.sum[a];
+      acc = std::fma(scales.min[first / 16], sum, acc);
     }
-    if (w.traits().has_min()) acc = std::fma(scales.min, args.a16.sum[a], acc);
   }
   return acc;
 }

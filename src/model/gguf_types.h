@@ -52,9 +52,13 @@ enum class GgmlType : uint32_t {
   kQ5_0 = 6,
   kQ5_1 = 7,
   kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
   kQ4_K = 12,
   kQ5_K = 13,
   kQ6_K = 14,
+  kIq4Nl = 20,
+  kIq4Xs = 23,
   kBf16 = 30,
   kMxfp4 = 39,
 };

@@ -68,6 +68,7 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
     out->a16_q_ = carver.Take<int16_t>(rows * widest);
     out->a16_scale_ = carver.Take<float>(rows * blocks);
     out->a16_sum_ = carver.Take<float>(rows * blocks);
+    out->a16_half_sum_ = carver.Take<float>(rows * blocks * 2);
     const size_t angles = size_t{size.max_context} * config.head_dim;
     out->cos_sin = carver.Take<float>(angles);
     if (config.has_second_rope()) out->second_cos_sin = carver.Take<float>(angles);

@@ -94,7 +94,7 @@ class TensorFinder {
   static absl::Status Unsupported(const GgufTensor& tensor) {
     return Unimplemented(
         "tensor \"{}\" has type {}, which is not supported (F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
-        "Q5_1, Q8_0, Q4_K, Q5_K, Q6_K and MXFP4 are)",
+        "Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4 are)",
         tensor.name, tensor.type->name);
   }
 
@@ -258,6 +258,14 @@ WeightType WeightTypeOf(const GgufTensor& tensor) {
       return WeightType::kQ6_K;
     case GgmlType::kMxfp4:
       return WeightType::kMxfp4;
+    case GgmlType::kIq4Nl:
+      return WeightType::kIq4Nl;
+    case GgmlType::kIq4Xs:
+      return WeightType::kIq4Xs;
+    case GgmlType::kQ3_K:
+      return WeightType::kQ3_K;
+    case GgmlType::kQ2_K:
+      return WeightType::kQ2_K;
   }
   // PlanTensors lets supported types through only.
   BATON_CHECK(false, "tensor type {} has no kernel", tensor.type->id);

@@ -21,9 +21,11 @@ def finite_halves(rng, count):
 def write_dequantized(path):
     """Random blocks of every type and what `gguf` dequantises them to."""
     rng = np.random.default_rng(2)
-    kinds = [Q.F16, Q.BF16, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.MXFP4]
+    kinds = [Q.F16, Q.BF16, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.MXFP4,
+             Q.IQ4_NL, Q.IQ4_XS, Q.Q3_K, Q.Q2_K]
     halves = {Q.F16: [0], Q.Q4_0: [0], Q.Q4_1: [0, 2], Q.Q5_0: [0], Q.Q5_1: [0, 2], Q.Q8_0: [0],
-              Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208], Q.BF16: [], Q.MXFP4: []}
+              Q.Q4_K: [0, 2], Q.Q5_K: [0, 2], Q.Q6_K: [208], Q.BF16: [], Q.MXFP4: [],
+              Q.IQ4_NL: [0], Q.IQ4_XS: [0], Q.Q3_K: [108], Q.Q2_K: [80, 82]}
     n, k = 5, 512
     out = bytearray(b"BATONDEQ" + struct.pack("<III", len(kinds), n, k))
     for kind in kinds:

@@ -60,26 +60,29 @@ def add_tokenizer(writer):
 
 
 # Where a random block's fp16 scale (and min) lie; types the package cannot quantise to.
-K_QUANTS = {Q.Q4_K: (0, 2), Q.Q5_K: (0, 2), Q.Q6_K: (208, None)}
+RANDOM_BLOCKS = {Q.Q2_K: (80, 82), Q.Q3_K: (108, None), Q.Q4_K: (0, 2), Q.Q5_K: (0, 2),
+                 Q.Q6_K: (208, None), Q.IQ4_NL: (0, None), Q.IQ4_XS: (0, None)}
+# The middle digit of types with a min.
+MIDDLE = {Q.Q2_K: 1.5, Q.Q4_K: 7.5, Q.Q5_K: 15.5}
 # The types that llama.cpp takes for rows that are not whole super-blocks.
-FALLBACK = {Q.Q4_K: Q.Q5_0, Q.Q5_K: Q.Q5_1, Q.Q6_K: Q.Q8_0}
+FALLBACK = {Q.Q2_K: Q.IQ4_NL, Q.Q3_K: Q.IQ4_NL, Q.Q4_K: Q.Q5_0, Q.Q5_K: Q.Q5_1, Q.Q6_K: Q.Q8_0,
+            Q.IQ4_XS: Q.IQ4_NL}
 
 
-def random_k_quant(rng, n, k, kind, std):
-    """Random bits of a K quant whose elements have this standard deviation."""
+def random_blocks(rng, n, k, kind, std):
+    """Random bits of such a type whose elements have this standard deviation."""
     elements, size = gguf.GGML_QUANT_SIZES[kind]
     raw = rng.integers(0, 256, size=(n * k // elements, size), dtype=np.uint8)
-    at_scale, at_min = K_QUANTS[kind]
+    at_scale, at_min = RANDOM_BLOCKS[kind]
     spread = rng.uniform(0.5, 1.5, size=len(raw)) * rng.choice([-1, 1], size=len(raw))
-    # The middle digit times an equal factor is what the min should take off.
-    middle = {Q.Q4_K: 7.5, Q.Q5_K: 15.5, Q.Q6_K: None}[kind]
     put = lambda at, x: raw.__setitem__((slice(None), slice(at, at + 2)),
                                         x.astype(np.float16).view(np.uint8).reshape(-1, 2))
     for unit in (1.0, None):
         unit = unit or std / dequantized.std()
         put(at_scale, spread * unit)
         if at_min is not None:
-            put(at_min, spread * unit * middle)
+            # The middle digit times an equal factor is what the min should take off.
+            put(at_min, spread * unit * MIDDLE[kind])
         dequantized = gguf.quants.dequantize(raw, kind)
     return raw.reshape(n, -1)
 
@@ -107,7 +110,7 @@ def write_tiny(path, shape, type_of, rope_factors=False, untied=False):
         kind = type_of(name)
         if k % gguf.GGML_QUANT_SIZES[kind][0]:
             kind = FALLBACK[kind]
-        raw = (random_k_quant(rng, n, k, kind, scale / np.sqrt(k)) if kind in K_QUANTS else
+        raw = (random_blocks(rng, n, k, kind, scale / np.sqrt(k)) if kind in RANDOM_BLOCKS else
                gguf.quants.quantize(data, kind))
         writer.add_tensor(name, raw, raw_dtype=kind)
 
@@ -162,6 +165,10 @@ def write_weight_types(folder):
         "q5_k": (super_blocks, lambda _: Q.Q5_K, {}),
         "q6_k": (super_blocks, lambda _: Q.Q6_K, {}),
         "mxfp4": (large, lambda _: Q.MXFP4, {}),
+        "iq4_nl": (large, lambda _: Q.IQ4_NL, {}),
+        "iq4_xs": (super_blocks, lambda _: Q.IQ4_XS, {}),
+        "q3_k": (super_blocks, lambda _: Q.Q3_K, {}),
+        "q2_k": (super_blocks, lambda _: Q.Q2_K, {}),
     }
     for name, (shape, type_of, options) in models.items():
         path = folder / f"tiny_{name}.gguf"
@@ -483,6 +490,7 @@ def write_architectures(folder):
                    rope_base=5e6), 1),
         (TinyModel("granite", "granite", Q.F16, heads=4, kv_heads=2), 1),
         (TinyModel("head64_smollm3", "smollm3", Q.Q4_0, layers=5, dim=64, rope_base=5e6), 0),
+        (TinyModel("qwen3moe_mxfp4", "qwen3moe", Q.MXFP4, ffn=32, experts=5, used=2), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

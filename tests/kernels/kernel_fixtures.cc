@@ -63,6 +63,19 @@ std::vector<WeightType> WeightTypes() {
   return types;
 }
 
+size_t ScaleAt(WeightType type) {
+  switch (type) {
+    case WeightType::kQ2_K:
+      return 80;
+    case WeightType::kQ3_K:
+      return 108;
+    case WeightType::kQ6_K:
+      return 208;
+    default:
+      return 0;
+  }
+}
+
 namespace {
 
 void PutHalf(float value, std::byte* out) {
@@ -80,6 +93,19 @@ void PutScales(Random* random, WeightType type, std::byte* block) {
       return;
     case WeightType::kQ6_K:  // times factors of -128 to 127
       PutHalf(random->Activation(0.0002f), block + 208);
+      return;
+    case WeightType::kIq4Nl:  // times levels up to 127
+      PutHalf(random->Activation(0.001f), block);
+      return;
+    case WeightType::kIq4Xs:  // and factors of -32 to 31
+      PutHalf(random->Activation(0.00005f), block);
+      return;
+    case WeightType::kQ2_K:  // times factors up to 15
+      PutHalf(random->Activation(0.002f), block + 80);
+      PutHalf(random->Activation(0.004f), block + 82);
+      return;
+    case WeightType::kQ3_K:  // times factors of -32 to 31
+      PutHalf(random->Activation(0.001f), block + 108);
       return;
     case WeightType::kMxfp4:
       block[0] = static_cast<std::byte>(118 + random->Below(6));
@@ -162,6 +188,36 @@ RawTerms Q6KTerms(const std::byte* block, uint32_t j) {
   return {HalfValue(block + 208) * scale * (low + 16 * high - 32)};
 }
 
+RawTerms Q2KTerms(const std::byte* block, uint32_t j) {
+  const int digit = Bits(block + 16 + j / 128 * 32 + j % 32, j % 128 / 32 * 2, 2);
+  return {HalfValue(block + 80) * Bits(block, j / 16 * 8, 4) * digit,
+          -HalfValue(block + 82) * Bits(block, j / 16 * 8 + 4, 4)};
+}
+
+RawTerms Q3KTerms(const std::byte* block, uint32_t j) {
+  // The 16 scales: low nibbles of bytes 0..7, then their high ones; above them the bit pairs of
+  // bytes 8..11, all at bits 0, 1, then all at bits 2, 3, and so on.
+  const std::byte* scales = block + 96;
+  const uint32_t s = j / 16;
+  const int scale =
+      Bits(scales + s % 8, s / 8 * 4, 4) + 16 * Bits(scales + 8 + s % 4, s / 4 * 2, 2);
+  const int low = Bits(block + 32 + j / 128 * 32 + j % 32, j % 128 / 32 * 2, 2);
+  const int digit = low - (Bits(block + j % 32, j / 32, 1) == 1 ? 0 : 4);
+  return {HalfValue(block + 108) * (scale - 32) * digit};
+}
+
+// A level of IQ4_NL and IQ4_XS by its index.
+int Iq4Level(int index) {
+  const int levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  return levels[index];
+}
+
+RawTerms Iq4XsTerms(const std::byte* block, uint32_t j) {
+  const uint32_t b = j / 32;
+  const int scale = Bits(block + 4, 4 * b, 4) + 16 * Bits(block + 2, 2 * b, 2) - 32;
+  return {HalfValue(block) * scale * Iq4Level(Nibble(block + 8 + b * 16, j % 32))};
+}
+
 double Mxfp4Value(const std::byte* block, uint32_t j) {
   const int code = Nibble(block + 1, j);
   const int exponent = code >> 1 & 3;
@@ -213,6 +269,14 @@ RawTerms RawElementTerms(WeightType type, std::span<const std::byte> raw, uint32
       return Q6KTerms(block, j);
     case WeightType::kMxfp4:
       return {Mxfp4Value(block, j)};
+    case WeightType::kIq4Nl:
+      return {HalfValue(block) * Iq4Level(Nibble(block + 2, j))};
+    case WeightType::kIq4Xs:
+      return Iq4XsTerms(block, j);
+    case WeightType::kQ3_K:
+      return Q3KTerms(block, j);
+    case WeightType::kQ2_K:
+      return Q2KTerms(block, j);
   }
   return {NAN};
 }

@@ -49,6 +49,9 @@ class Random {
 // them.
 std::vector<std::byte> RandomRaw(Random* random, WeightType type, uint32_t n, uint32_t k);
 
+// Where the fp16 scale of a raw block lies (a min follows it); MXFP4 has none.
+size_t ScaleAt(WeightType type);
+
 // An element by its format's definition, exact in double: product of scale and digit, plus min.
 struct RawTerms {
   double product = 0;
@@ -70,11 +73,16 @@ void ExpectAgree(const Body& body, std::span<const float> actual, std::span<cons
 // Memory for A16 activations.
 struct A16Buffer {
   A16Buffer(uint32_t rows, uint32_t k)
-      : q(size_t{rows} * k, INT16_MIN), scale(size_t{rows} * (k / 32)), sum(scale.size()), k(k) {}
-  A16View view() { return {q.data(), scale.data(), sum.data(), k}; }
+      : q(size_t{rows} * k, INT16_MIN),
+        scale(size_t{rows} * (k / 32)),
+        sum(scale.size()),
+        half_sum(2 * sum.size()),
+        k(k) {}
+  A16View view() { return {q.data(), scale.data(), sum.data(), half_sum.data(), k}; }
   std::vector<int16_t> q;
   std::vector<float> scale;
   std::vector<float> sum;
+  std::vector<float> half_sum;
   uint32_t k;
 };
 

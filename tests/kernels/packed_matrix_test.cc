@@ -32,7 +32,7 @@ void ExpectElements(const PackedMatrix& matrix, std::span<const std::byte> raw) 
       const WeightBlock block = matrix.Block(row, j / 32);
       const BlockScales scales = ScalesOf(matrix.traits().scales, block);
       ASSERT_EQ(double{scales.scale[j % 32 / 16]} * block.q[j % 32], terms.product);
-      ASSERT_EQ(double{scales.min}, terms.min);
+      ASSERT_EQ(double{scales.min[j % 32 / 16]}, terms.min);
     }
   }
 }
@@ -60,12 +60,12 @@ TEST(PackedMatrix, TakesNoMoreMemoryThanTheFileForWholePanels) {
     const uint32_t k = WholeBlocks(type, 1280);
     const auto raw = RandomRaw(&random, type, 48, k);
     const size_t bytes = PackedMatrix::Pack(type, raw, 48, k, pool).value().bytes();
-    if (type == WeightType::kQ4_K || type == WeightType::kQ5_K) {
-      // A byte for each 6-bit factor: 64 + 8 * 32 instead of 16 * 16 bytes for 16 super-blocks.
-      EXPECT_EQ(bytes, raw.size() + raw.size() / TraitsOf(type).block_bytes * 4);
-    } else {
-      EXPECT_EQ(bytes, raw.size()) << TraitsOf(type).name;
-    }
+    // A byte for each 6-bit factor: 16 or (IQ4_XS) 8 instead of 12 or 6 bytes for a super-block.
+    const bool six_bits =
+        type == WeightType::kQ3_K || type == WeightType::kQ4_K || type == WeightType::kQ5_K;
+    const size_t more = six_bits ? 4 : type == WeightType::kIq4Xs ? 2 : 0;
+    EXPECT_EQ(bytes, raw.size() + raw.size() / TraitsOf(type).block_bytes * more)
+        << TraitsOf(type).name;
   }
 }
 
@@ -84,9 +84,9 @@ TEST(PackedMatrix, RefusesAScaleThatIsNotFinite) {
     if (type == WeightType::kMxfp4) {
       faults = {{0, static_cast<uint16_t>(0x00FF | static_cast<int>(good[1]) << 8)}};
     } else {
-      const size_t at = type == WeightType::kQ6_K ? 208 : 0;
+      const size_t at = ScaleAt(type);
       faults = {{at, kInfinity}, {at, kNan}};
-      if (traits.has_min()) faults.push_back({2, kNan});
+      if (traits.has_min()) faults.push_back({at + 2, kNan});
     }
     for (const auto& [at, bits] : faults) {
       auto raw = good;
@@ -102,7 +102,8 @@ TEST(PackedMatrix, RefusesAScaleThatIsNotFinite) {
 TEST(PackedMatrix, JoinedTensorsEqualOneTensorOfAllRows) {
   ThreadPool pool(2);
   for (WeightType type : {WeightType::kQ4_1, WeightType::kQ4_0, WeightType::kBf16,
-                          WeightType::kQ5_K, WeightType::kQ6_K}) {
+                          WeightType::kQ5_K, WeightType::kQ6_K, WeightType::kIq4Nl,
+                          WeightType::kIq4Xs, WeightType::kQ3_K, WeightType::kQ2_K}) {
     Random random(3);
     const uint32_t k = WholeBlocks(type, 96);
     const auto raw = RandomRaw(&random, type, 60, k);

@@ -1,6 +1,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -63,9 +64,16 @@ TEST_P(RowOpsTest, QuantizeA16) {
       EXPECT_EQ(actual.q, expected.q);
       EXPECT_EQ(CountDifferent(actual.scale, expected.scale), 0u);
       EXPECT_EQ(CountDifferent(actual.sum, expected.sum), 0u);
+      EXPECT_EQ(CountDifferent(actual.half_sum, expected.half_sum), 0u);
       for (size_t i = 0; i < x.size(); ++i) {
         const double scale = actual.scale[i / 32];
         ASSERT_LE(std::fabs(actual.q[i] * scale - x[i]), scale * (0.5 + 0x1p-7)) << i;
+      }
+      for (size_t half = 0; half < actual.half_sum.size(); ++half) {
+        const int total =
+            std::accumulate(actual.q.begin() + static_cast<ptrdiff_t>(16 * half),
+                            actual.q.begin() + static_cast<ptrdiff_t>(16 * half + 16), 0);
+        ASSERT_EQ(actual.half_sum[half], actual.scale[half / 2] * static_cast<float>(total));
       }
     }
   }
@@ -81,6 +89,7 @@ TEST_P(RowOpsTest, QuantizeA16OfUglyBlocks) {
   const A16Buffer zero = quantize({});
   EXPECT_EQ(zero.scale[0], 0.0f);
   EXPECT_EQ(zero.sum[0], 0.0f);
+  EXPECT_EQ(zero.half_sum[1], 0.0f);
   const A16Buffer tiny = quantize({1e-38f, -1e-45f});
   EXPECT_EQ(tiny.scale[0], 0.0f);
   EXPECT_EQ(tiny.q[0], 0);
@@ -95,6 +104,7 @@ TEST_P(RowOpsTest, QuantizeA16OfUglyBlocks) {
     const A16Buffer out = quantize({1.0f, bad, 2.0f});
     EXPECT_TRUE(std::isnan(out.scale[0]));
     EXPECT_TRUE(std::isnan(out.sum[0]));
+    EXPECT_TRUE(std::isnan(out.half_sum[0]) && std::isnan(out.half_sum[1]));
     EXPECT_EQ(out.q, std::vector<int16_t>(32, 0));
   }
 }

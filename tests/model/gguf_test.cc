@@ -198,6 +198,22 @@ std::vector<BadFile> BadTensors() {
        [](GgufBuilder& b) {
          b.AddTensorRow("n", {33, 32}, 3, 0);
        }},
+      {"row of 33 IQ4_NL", E::kBadRowLength,
+       [](GgufBuilder& b) {
+         b.AddTensorRow("n", {33, 32}, 20, 0);
+       }},
+      {"row of 128 Q2_K", E::kBadRowLength,
+       [](GgufBuilder& b) {
+         b.AddTensorRow("n", {128, 32}, 10, 0);
+       }},
+      {"row of 384 Q3_K", E::kBadRowLength,
+       [](GgufBuilder& b) {
+         b.AddTensorRow("n", {384, 32}, 11, 0);
+       }},
+      {"row of 32 IQ4_XS", E::kBadRowLength,
+       [](GgufBuilder& b) {
+         b.AddTensorRow("n", {32, 32}, 23, 0);
+       }},
       {"type 99", E::kUnknownTensorType, [](GgufBuilder& b) { b.AddTensorRow("n", {32}, 99, 0); }},
       {"type Q4_2", E::kRemovedTensorType, [](GgufBuilder& b) { b.AddTensorRow("n", {32}, 4, 0); }},
       {"type Q4_0_8_8", E::kRemovedTensorType,

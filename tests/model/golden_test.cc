@@ -84,7 +84,9 @@ INSTANTIATE_TEST_SUITE_P(
                       TinyCase{"q8_0", kQuantised}, TinyCase{"mixed_rope", kQuantised},
                       TinyCase{"q5_0", kQuantised}, TinyCase{"q5_1", kQuantised},
                       TinyCase{"q4_k", kQuantised}, TinyCase{"q5_k", kQuantised},
-                      TinyCase{"q6_k", kQuantised}, TinyCase{"mxfp4", kQuantised}),
+                      TinyCase{"q6_k", kQuantised}, TinyCase{"mxfp4", kQuantised},
+                      TinyCase{"iq4_nl", kQuantised}, TinyCase{"iq4_xs", kQuantised},
+                      TinyCase{"q3_k", kQuantised}, TinyCase{"q2_k", kQuantised}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Float weights but for one; the bound of a mixture of experts is that of the rest as long as no
@@ -96,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, TinyGoldenTest,
                                            TinyCase{"qwen3moe_q8_0", kQuantised},
                                            TinyCase{"gemma3"}, TinyCase{"smollm3"},
                                            TinyCase{"granite"}, TinyCase{"lfm2"},
-                                           TinyCase{"lfm2_q8_0", kQuantised}),
+                                           TinyCase{"lfm2_q8_0", kQuantised}, TinyCase{"qwen3moe_mxfp4", kQuantised}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SplitGoldenTest, LogitsAgreeWithTheReferenceOfTheWhole) {

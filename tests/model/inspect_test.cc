@@ -82,7 +82,7 @@ TEST(InspectTest, AcceptsEveryTinyModel) {
   for (const char* name :
        {"f32",      "f16",    "bf16",    "q4_0",    "q4_1",  "q8_0",       "mixed_rope", "q5_0",
         "q5_1",     "q4_k",   "q5_k",    "q6_k",    "mxfp4", "llama_yarn", "qwen2",      "qwen3",
-        "qwen3moe", "gemma3", "smollm3", "granite", "lfm2",  "lfm2_q8_0"}) {
+        "qwen3moe", "gemma3", "smollm3", "granite", "lfm2",  "lfm2_q8_0", "iq4_nl", "iq4_xs", "q3_k", "q2_k"}) {
     const InspectRun run = Inspect(GoldenPath(std::string("tiny_") + name + ".gguf"));
     EXPECT_EQ(run.code, 0) << name << ": " << run.err;
   }
@@ -174,6 +174,14 @@ TEST(InspectTest, RefusesWeightsThatAreNoNumbers) {
         DamagedModel(std::string("tiny_") + type + ".gguf", "blk.1.ffn_up.weight", kNanHalf);
     ExpectRefused(Inspect(path), "tensor \"blk.1.ffn_up.weight\": row 0 of");
   }
+  // Wherever in a block the scale lies.
+  std::array<uint8_t, 136> ones;
+  ones.fill(0xFF);
+  for (const char* type : {"qwen3moe_mxfp4", "iq4_nl", "iq4_xs", "q3_k", "q2_k"}) {
+    const std::string path =
+        DamagedModel(std::string("tiny_") + type + ".gguf", "blk.1.ffn_up.weight", ones);
+    ExpectRefused(Inspect(path), "tensor \"blk.1.ffn_up.weight\": row 0 of");
+  }
   // A block of MXFP4 whose power is NaN, or finite and its product with a digit is not.
   const std::pair<uint8_t, const char*> powers[] = {
       {255, "row 0 of"}, {254, "has an infinite element"}, {253, "has an infinite element"}};
@@ -231,10 +239,10 @@ TEST(InspectTest, RefusesWithOneLine) {
   ExpectRefused(InspectBytes({}), "empty");
   ExpectRefused(InspectBytes(std::vector<std::byte>(1000, std::byte{'x'})), "magic");
   ExpectRefused(InspectBytes(TinyLlama({.architecture = "ma\nmba"}).Build()), "architecture");
-  GgufBuilder k_quant = TinyLlama();
-  k_quant.AddTensor("output.weight", {256, 1}, 11, 110);
-  const InspectRun run = InspectBytes(k_quant.Build());
-  ExpectRefused(run, "Q3_K");
+  GgufBuilder unknown = TinyLlama();
+  unknown.AddTensor("output.weight", {256, 1}, 21, 110);
+  const InspectRun run = InspectBytes(unknown.Build());
+  ExpectRefused(run, "IQ3_S");
   EXPECT_THAT(run.out, HasSubstr("NOT SUPPORTED"));
   // The model is fine; its tokenizer is not: byte-level BPE whose merges name no token.
   ExpectRefused(InspectBytes(TinyLlama({.merges = {"no such"}}).Build()), "merge");

@@ -137,9 +137,9 @@ TEST(ModelConfigTest, RefusesByName) {
                   ByteWriter().Put<uint32_t>(5).Put<uint64_t>(1).Put<int32_t>(1));
        }},
       {"rope_freqs", kInvalid, [](GgufBuilder& b) { b.AddF32Tensor("rope_freqs.weight", {9}); }},
-      {"Q3_K", kUnimplemented,
+      {"IQ3_S", kUnimplemented,
        [](GgufBuilder& b) {
-         b.AddTensor("output.weight", {256, 1}, 11, 110);
+         b.AddTensor("output.weight", {256, 1}, 21, 110);
        }},
   };
   for (const Refusal& refusal : cases) {
@@ -371,14 +371,14 @@ TEST(ModelConfigTest, ANormOfTwoDimensionsIsRefused) {
 
 TEST(ModelConfigTest, ReportSaysWhatIsUnsupported) {
   GgufBuilder builder = TinyLlama();
-  builder.AddTensor("output.weight", {256, 1}, 11, 110);
+  builder.AddTensor("output.weight", {256, 1}, 21, 110);
   const std::vector<std::byte> bytes = builder.Build();
   const auto file = GgufFile::FromBytes(bytes);
   ASSERT_TRUE(file.ok()) << file.status();
   const std::string text = DescribeModelFile(**file, CheckServable(**file));
-  EXPECT_THAT(text, HasSubstr("Q3_K"));
+  EXPECT_THAT(text, HasSubstr("IQ3_S"));
   EXPECT_THAT(text, HasSubstr("NOT SUPPORTED"));
-  EXPECT_THAT(text, HasSubstr("unsupported   tensor \"output.weight\" has type Q3_K"));
+  EXPECT_THAT(text, HasSubstr("unsupported   tensor \"output.weight\" has type IQ3_S"));
 }
 
 }  // namespace

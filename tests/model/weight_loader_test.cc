@@ -223,10 +223,12 @@ INSTANTIATE_TEST_SUITE_P(
     , WeightLoaderTest,
     ::testing::Values(Case{"f32", 1}, Case{"f16", 1}, Case{"bf16", 1}, Case{"q4_0", 1},
                       Case{"q4_1", 1}, Case{"q5_0", 1}, Case{"q8_0", 1}, Case{"q4_k", 1},
-                      Case{"q5_k", 1}, Case{"q6_k", 1}, Case{"mxfp4", 1}, Case{"qwen2", 1},
+                      Case{"q5_k", 1}, Case{"q6_k", 1}, Case{"mxfp4", 1}, Case{"iq4_nl", 1},
+                      Case{"iq4_xs", 1}, Case{"q3_k", 1}, Case{"q2_k", 1}, Case{"qwen2", 1},
                       Case{"gemma3", 1}, Case{"qwen3moe", 1}, Case{"qwen3moe_q8_0", 1},
-                      Case{"split-00001-of-00003", 1}, Case{"ranks2_gemma3", 2},
-                      Case{"ranks2_qwen3moe", 2}, Case{"ranks8_llama", 2}, Case{"ranks8_llama", 8}),
+                      Case{"qwen3moe_mxfp4", 1}, Case{"split-00001-of-00003", 1},
+                      Case{"ranks2_gemma3", 2}, Case{"ranks2_qwen3moe", 2}, Case{"ranks8_llama", 2},
+                      Case{"ranks8_llama", 8}),
     [](const auto& info) {
       std::string name = fmt::format("{}_{}", info.param.model, info.param.num_ranks);
       for (char& c : name) c = c == '-' ? '_' : c;
@@ -354,8 +356,9 @@ TEST(WeightLoaderErrorTest, NumbersThatAreNoneAreRefusedByTensorAndRow) {
 
 TEST(EncodeRowsTest, AnyRangeOfRowsEqualsThatPartOfTheWhole) {
   ThreadPool pool(2);
-  for (const char* name : {"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k",
-                           "q5_k", "q6_k", "mxfp4", "qwen3moe_q8_0"}) {
+  for (const char* name :
+       {"f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k",
+        "mxfp4", "iq4_nl", "iq4_xs", "q3_k", "q2_k", "qwen3moe_q8_0"}) {
     const auto file = *OpenModelFile(GoldenPath(fmt::format("tiny_{}.gguf", name)));
     for (const GgufTensor& tensor : file->tensors()) {
       const uint64_t n = tensor.num_elements() / tensor.dims[0];
