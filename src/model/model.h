@@ -100,7 +100,7 @@ class Model final : public LoadedModel {
   // Sorts the (row, expert) pairs of the batch by expert.
   void SortPairs(uint32_t rows);
   // gated = activation(gate of input) * (up of input).
-  void Gate(const MatrixGroup& gate_up, const float* input, uint32_t rows);
+  void Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows);
   // Moves the wanted rows of the residual stream and of q to the front.
   std::span<const kernels::AttentionSpan> KeepLogitRows(const ModelBatch& batch);
 

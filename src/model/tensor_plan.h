@@ -34,6 +34,12 @@ struct LayerTensors {
   const GgufTensor* post_attn_norm = nullptr;  // [hidden] F32
   const GgufTensor* post_ffn_norm = nullptr;   // [hidden] F32
   const GgufTensor* router = nullptr;          // [experts, hidden]
+  const GgufTensor* sinks = nullptr;           // [heads] F32
+  const GgufTensor* output_bias = nullptr;     // [hidden] F32
+  const GgufTensor* router_bias = nullptr;     // [experts] F32
+  const GgufTensor* gate_bias = nullptr;       // [experts, ffn] F32
+  const GgufTensor* up_bias = nullptr;         // [experts, ffn] F32
+  const GgufTensor* down_bias = nullptr;       // [experts, hidden] F32
 };
 
 // All tensors of the model.
