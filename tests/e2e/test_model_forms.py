@@ -23,6 +23,8 @@ ARCHITECTURES = [
     "gemma3",
     "smollm3",
     "granite",
+    "gptoss",
+    "gptoss_mxfp4",
 ]
 
 

@@ -95,7 +95,8 @@ INSTANTIATE_TEST_SUITE_P(Architectures, TinyGoldenTest,
                                            TinyCase{"qwen3"}, TinyCase{"qwen3moe"},
                                            TinyCase{"qwen3moe_q8_0", kQuantised},
                                            TinyCase{"gemma3"}, TinyCase{"smollm3"},
-                                           TinyCase{"granite"}),
+                                           TinyCase{"granite"}, TinyCase{"gptoss"},
+                                           TinyCase{"gptoss_mxfp4", kQuantised}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SplitGoldenTest, LogitsAgreeWithTheReferenceOfTheWhole) {

@@ -56,7 +56,8 @@ TEST_P(FolderGoldenTest, GivesTheBitsOfTheSameWeightsInAFile) {
 
 INSTANTIATE_TEST_SUITE_P(Architectures, FolderGoldenTest,
                          ::testing::Values("llama_linear", "llama_yarn", "llama_llama3", "qwen2",
-                                           "qwen3", "qwen3moe", "gemma3", "smollm3", "granite"),
+                                           "qwen3", "qwen3moe", "gemma3", "smollm3", "granite",
+                                           "gptoss", "gptoss_mxfp4"),
                          [](const auto& info) { return std::string(info.param); });
 
 // A copy of a golden folder, which a test then spoils.
@@ -174,8 +175,6 @@ TEST(HfFolderTest, RefusesRopeScalingsByName) {
        [](Json& j) {
          j["rope_scaling"]["mrope_section"] = {4, 4};
        }},
-      {"truncate", E::kUnsupportedValue, "llama_yarn",
-       [](Json& j) { j["rope_scaling"]["truncate"] = false; }},
       {"factor", E::kMissingKey, "llama_linear",
        [](Json& j) { j["rope_scaling"].erase("factor"); }},
       {"rope_scaling", E::kBadValue, "llama_linear", [](Json& j) { j["rope_scaling"] = 4; }},
