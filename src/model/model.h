@@ -44,10 +44,11 @@ struct ModelOptions {
   uint64_t tokenizer_id = 0;  // part of numerics_id
 };
 
-struct LayerWeights;   // model_weights.h
-struct MatrixGroup;    // model_weights.h
-struct ModelWeights;   // model_weights.h
-class ModelWorkspace;  // model_workspace.h
+struct FeedForwardWeights;  // model_weights.h
+struct LayerWeights;        // model_weights.h
+struct MatrixGroup;         // model_weights.h
+struct ModelWeights;        // model_weights.h
+class ModelWorkspace;       // model_workspace.h
 
 // Weights plus forward pass; see the file comment.
 class Model final : public LoadedModel {

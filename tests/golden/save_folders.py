@@ -21,6 +21,7 @@ SHAPE = dict(vocab_size=258, hidden_size=32, intermediate_size=32, num_hidden_la
 EXPERTS = dict(head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
 GEMMA = dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=16, sliding_window_pattern=2,
              pad_token_id=0)
+GPT_OSS = dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
@@ -45,6 +46,7 @@ MODELS = [
     ("gemma3_text", "Gemma3", (4, 50), GEMMA, {"rope_type": "linear", "factor": 8.0}),
     ("gemma3", "Gemma3", (4, 50), GEMMA, None),
     ("gemma3_joined", "Gemma3", (5, 0), GEMMA, None),
+    ("gpt_oss", "GptOss", (5, 0), GPT_OSS, {**YARN, "truncate": False}),
 ]
 VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
               image_size=28, patch_size=14)

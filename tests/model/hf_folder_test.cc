@@ -206,6 +206,17 @@ TEST(HfFolderTest, RefusesConfigsThatDisagreeWithTheWeights) {
   }
 }
 
+TEST(HfFolderTest, YarnMayBeginWithinAPair) {
+  const Folder folder("llama_yarn");
+  folder.Edit("config.json", [](Json& j) { j["rope_scaling"]["truncate"] = false; });
+  const auto file = OpenModelFile(folder.File("").string());
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto config = ReadModelConfig(**file);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->rope_scaling.truncates);
+  EXPECT_THAT(CanonicalText(*config), HasSubstr(":exact"));
+}
+
 TEST(HfFolderTest, ReadsTheNewerFormOfRopeAndLayerTypes) {
   const Folder folder("gemma3");
   const auto read = [&] {
