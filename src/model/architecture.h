@@ -36,8 +36,8 @@ struct ArchitectureTraits {
   bool expert_biases = false;     // ffn_gate_inp.bias, ffn_gate|up|down_exps.bias
   bool yarn_truncates = true;     // the ramp of YaRN begins and ends at whole pairs
   std::string_view ffn_norm = "ffn_norm";  // the name of the norm before the feed-forward layer
-  bool multipliers = false;       // embedding, attention, branches and logits have scales (granite)
-  uint32_t unrotated_step = 0;    // the last of so many layers does not rotate q and k; 0: all do
+  bool multipliers = false;     // embedding, attention, branches and logits have scales (granite)
+  uint32_t unrotated_step = 0;  // the last of so many layers does not rotate q and k; 0: all do
   GateActivation activation = GateActivation::kSilu;
   // Defaults of its configuration class in transformers.
   bool hf_tied = false;

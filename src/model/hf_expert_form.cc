@@ -45,17 +45,18 @@ absl::Status CheckIsFloat(const SafetensorsTensor& tensor) {
 
 absl::Status CheckMxfp4(const SafetensorsTensor& blocks, const SafetensorsTensor* scales) {
   if (scales == nullptr) {
-    return Refuse(FolderErrorCode::kBadScale, blocks,
-                  fmt::format("there is no tensor {}", QuotedForMessage(HfScalesName(blocks.name))));
+    return Refuse(
+        FolderErrorCode::kBadScale, blocks,
+        fmt::format("there is no tensor {}", QuotedForMessage(HfScalesName(blocks.name))));
   }
   for (const SafetensorsTensor* tensor : {&blocks, scales}) {
     if (tensor->type == SafetensorsType::kU8) continue;
     return Refuse(FolderErrorCode::kBadDtype, *tensor, "blocks and scales of MXFP4 are U8");
   }
   if (blocks.shape[3] != kBlockBytes) {
-    return Refuse(FolderErrorCode::kBadShape, blocks,
-                  fmt::format("{}, the last dimension of MXFP4 is {}", ShapeText(blocks),
-                              kBlockBytes));
+    return Refuse(
+        FolderErrorCode::kBadShape, blocks,
+        fmt::format("{}, the last dimension of MXFP4 is {}", ShapeText(blocks), kBlockBytes));
   }
   if (std::equal(scales->shape.begin(), scales->shape.end(), blocks.shape.begin(),
                  blocks.shape.end() - 1)) {
@@ -64,6 +65,21 @@ absl::Status CheckMxfp4(const SafetensorsTensor& blocks, const SafetensorsTensor
   return Refuse(FolderErrorCode::kBadScale, *scales,
                 fmt::format("{} does not scale {}, which is {}", ShapeText(*scales),
                             QuotedForMessage(blocks.name), ShapeText(blocks)));
+}
+
+// One expert; `in` is at the first element of the part.
+void TransposeExpert(const HfExpertShape& shape, const std::byte* in, std::byte* out) {
+  constexpr uint64_t kTile = 32;  // rows: both sides stay in the nearest cache
+  const uint64_t element = shape.row_bytes / shape.k;
+  const uint64_t in_row = shape.parts * shape.n * element;
+  for (uint64_t tile = 0; tile < shape.n; tile += kTile) {
+    for (uint64_t k = 0; k < shape.k; ++k) {
+      for (uint64_t r = tile; r < std::min(tile + kTile, shape.n); ++r) {
+        std::memcpy(out + r * shape.row_bytes + k * element,
+                    in + k * in_row + r * shape.parts * element, element);
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -105,20 +121,11 @@ absl::StatusOr<HfExpertShape> HfExpertShapeOf(HfExpertForm form, const Safetenso
 
 void TransposeExperts(const HfExpertShape& shape, std::span<const std::byte> in, uint64_t part,
                       std::byte* out) {
-  constexpr uint64_t kTile = 32;  // rows and columns: both sides stay in the nearest cache
   const uint64_t element = shape.row_bytes / shape.k;
-  const uint64_t in_row = shape.parts * shape.n * element;
+  const uint64_t in_bytes = shape.k * shape.parts * shape.n * element;
   for (uint64_t e = 0; e < shape.experts; ++e) {
-    const std::byte* from = in.data() + e * shape.k * in_row + part * element;
-    std::byte* to = out + e * shape.n * shape.row_bytes;
-    for (uint64_t tile = 0; tile < shape.n; tile += kTile) {
-      for (uint64_t k = 0; k < shape.k; ++k) {
-        for (uint64_t r = tile; r < std::min(tile + kTile, shape.n); ++r) {
-          std::memcpy(to + r * shape.row_bytes + k * element,
-                      from + k * in_row + r * shape.parts * element, element);
-        }
-      }
-    }
+    TransposeExpert(shape, in.data() + e * in_bytes + part * element,
+                    out + e * shape.n * shape.row_bytes);
   }
 }
 

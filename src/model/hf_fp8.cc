@@ -97,9 +97,8 @@ absl::Status CheckHfQuantization(const JsonObject& config) {
     const Json* value = config.Find(key);
     if (value == nullptr) continue;
     if (!value->is_object()) return config.Bad(key, "an object");
-    BATON_RETURN_IF_ERROR(
-        CheckMethod(JsonObject(*value, fmt::format("{}: {}", config.where(), key)),
-                    type == "gpt_oss"));
+    BATON_RETURN_IF_ERROR(CheckMethod(
+        JsonObject(*value, fmt::format("{}: {}", config.where(), key)), type == "gpt_oss"));
   }
   return OkStatus();
 }

@@ -16,8 +16,8 @@
 
 namespace baton::model {
 
-// What a tensor of gpt_oss that holds something of all experts is; in one of both gates and ups they
-// take turns, gates first.
+// What a tensor of gpt_oss that holds something of all experts is. In one of both gates and ups
+// these take turns, gates first.
 enum class HfExpertForm : uint8_t {
   kNone = 0,
   kTransposed = 1,   // [experts, k, n]
@@ -33,7 +33,7 @@ struct HfTensorPlan {
   bool all_experts = false;        // all of them together, as GGUF has them
   std::string second_gguf_name;    // with all_experts: the lower halves of them, or empty
   HfExpertForm expert_form = HfExpertForm::kNone;  // with second_gguf_name of gates and ups
-  bool permuted_q = false;         // rows of q, k in GGUF's order of llama
+  bool permuted_q = false;                         // rows of q, k in GGUF's order of llama
   bool permuted_k = false;
   bool plus_one = false;  // a gemma norm: GGUF holds 1 + weight
   bool as_f32 = false;    // vectors and the router are F32 in GGUF

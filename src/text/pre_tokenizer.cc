@@ -76,13 +76,13 @@ constexpr NamedRule kRules[] = {
     {"falcon3", kLlama3Splits},   {"falcon-h1", kLlama3Splits}, {"lfm2", kLlama3Splits},
     {"pixtral", kLlama3Splits},   {"qwen2", kQwen2Splits},      {"stablelm2", kQwen2Splits},
     {"hunyuan", kQwen2Splits},    {"megrez", kQwen2Splits},     {"deepseek-r1-qwen", kQwen2Splits},
-    {"qwen35", kQwen35Splits},    {"tekken", kTekkenSplits},
-    {"gpt-4o", kO200kSplits},     {"o200k", kO200kSplits},
+    {"qwen35", kQwen35Splits},    {"tekken", kTekkenSplits},    {"gpt-4o", kO200kSplits},
+    {"o200k", kO200kSplits},
 };
 
 // One name of each rule, for messages.
-constexpr std::array<std::string_view, 7> kRuleNames = {
-    "gpt-2", "starcoder", "llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o"};
+constexpr std::array<std::string_view, 7> kRuleNames = {"gpt-2",  "starcoder", "llama-bpe", "qwen2",
+                                                        "qwen35", "tekken",    "gpt-4o"};
 
 }  // namespace
 

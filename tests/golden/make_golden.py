@@ -23,7 +23,8 @@ import tiny_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "gpt-oss")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite",
+                 "gpt-oss")
 
 
 class Weights:
@@ -69,8 +70,8 @@ def rope(x, freqs, amplitude, interleaved):
 
 
 def attention(q, k, v, scale, window, sinks=None):
-    """q [rows, heads, dim], k and v [rows, kv_heads, dim]; causal; the last `window` keys. A sink is
-    one logit more in the softmax of each head, without a value."""
+    """q [rows, heads, dim], k and v [rows, kv_heads, dim]; causal; the last `window` keys. A sink
+    is one logit more in the softmax of each head, without a value."""
     rows, heads, dim = q.shape
     group = heads // k.shape[1]
     distance = np.arange(rows)[:, None] - np.arange(rows)[None, :]
@@ -214,7 +215,8 @@ def mix_gpt_oss(w, h, used):
                         for n in ("gate", "up"))
             gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
             hidden = (up + 1) * gate / (1 + np.exp(-1.702 * gate))
-            out[row] += weight * (w("ffn_down_exps.weight")[e] @ hidden + w("ffn_down_exps.bias")[e])
+            down = w("ffn_down_exps.weight")[e] @ hidden + w("ffn_down_exps.bias")[e]
+            out[row] += weight * down
     return out
 
 

@@ -508,9 +508,10 @@ def write_architectures(folder):
         (TinyModel("granite", "granite", Q.F16, heads=4, kv_heads=2), 1),
         (TinyModel("head64_smollm3", "smollm3", Q.Q4_0, layers=5, dim=64, rope_base=5e6), 0),
         (TinyModel("gptoss", "gpt-oss", Q.BF16, layers=4, ffn=32, heads=8, kv_heads=2, dim=8,
-                   tied=False, scaling="yarn", experts=6, used=4, window=33, rope_base=150000.0), 2),
-        (TinyModel("gptoss_mxfp4", "gpt-oss", Q.MXFP4, ffn=32, dim=64, tied=False, scaling="yarn", experts=5, used=2, window=20,
-                   rope_base=150000.0), 1),
+                   tied=False, scaling="yarn", experts=6, used=4, window=33,
+                   rope_base=150000.0), 2),
+        (TinyModel("gptoss_mxfp4", "gpt-oss", Q.MXFP4, ffn=32, dim=64, tied=False,
+                   scaling="yarn", experts=5, used=2, window=20, rope_base=150000.0), 1),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

@@ -244,7 +244,8 @@ TEST_P(AttentionTest, IsWithinTheStatedBoundOfExactArithmetic) {
 }
 
 TEST_P(AttentionTest, ChunkingOfThePromptChangesNoBit) {
-  for (const auto& [window, sinks] : {std::pair{0u, false}, {100u, false}, {0u, true}, {128u, true}}) {
+  for (const auto& [window, sinks] :
+       {std::pair{0u, false}, {100u, false}, {0u, true}, {128u, true}}) {
     Dims dims;
     dims.num_heads = 6;
     dims.num_kv_heads = 2;

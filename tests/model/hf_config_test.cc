@@ -37,9 +37,8 @@ Json SmallConfig(const char* model_type) {
   return json;
 }
 
-constexpr const char* kTypes[] = {"llama",     "mistral",     "qwen2",   "qwen3",
-                                  "qwen3_moe", "gemma3_text", "smollm3", "granite",
-                                  "gpt_oss"};
+constexpr const char* kTypes[] = {"llama",       "mistral", "qwen2",   "qwen3",  "qwen3_moe",
+                                  "gemma3_text", "smollm3", "granite", "gpt_oss"};
 
 // The keys that the config becomes, as bytes; empty when it is refused.
 std::string KeysOf(const Json& json) {
@@ -129,17 +128,17 @@ TEST(HfConfigTest, UnknownKeysMayOnlySayNothing) {
 }
 
 TEST(HfConfigTest, ReadsBothFormsOfGptOss) {
-  const Json yarn = {{"rope_type", "yarn"},
-                     {"factor", 32.0},
-                     {"beta_fast", 32.0},
-                     {"beta_slow", 1.0},
-                     {"truncate", false},
-                     {"original_max_position_embeddings", 64}};
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 32.0},
+                     {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                     {"truncate", false},   {"original_max_position_embeddings", 64}};
   Json parameters = yarn;
   parameters["rope_theta"] = 150000;
-  const Json before = {{"rope_theta", 150000},       {"rope_scaling", yarn},
-                       {"experts_per_token", 2},     {"initial_context_length", 64},
-                       {"swiglu_limit", 7.0},        {"attention_bias", true},
+  const Json before = {{"rope_theta", 150000},
+                       {"rope_scaling", yarn},
+                       {"experts_per_token", 2},
+                       {"initial_context_length", 64},
+                       {"swiglu_limit", 7.0},
+                       {"attention_bias", true},
                        {"quantization_config", {{"quant_method", "mxfp4"}}},
                        {"hidden_act", "silu"}};
   EXPECT_EQ(KeysOf(With({"gpt_oss", before})),

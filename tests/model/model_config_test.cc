@@ -189,14 +189,26 @@ GgufBuilder& AddQkvBiases(GgufBuilder& b) {
       .AddF32Tensor("blk.0.attn_v.bias", {16});
 }
 
+// A tiny llama under another name, and the words of its error.
+struct LackCase {
+  const char* words;
+  std::string architecture;
+  std::function<void(GgufBuilder&)> change;
+};
+
+void ExpectLacks(const std::vector<LackCase>& cases) {
+  for (const LackCase& test : cases) {
+    GgufBuilder builder = TinyLlama({.architecture = test.architecture});
+    test.change(builder);
+    const absl::Status status = Servable(builder);
+    EXPECT_FALSE(status.ok()) << test.words;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.words));
+  }
+}
+
 TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
-  struct Case {
-    const char* words;
-    std::string architecture;
-    std::function<void(GgufBuilder&)> change;
-  };
   const auto nothing = [](GgufBuilder&) {};
-  const std::vector<Case> cases = {
+  const std::vector<LackCase> cases = {
       {"blk.0.attn_q.bias", "qwen2", nothing},
       {"blk.0.attn_q_norm.weight", "qwen3", nothing},
       {"qwen3.rope.dimension_count", "qwen3",
@@ -228,7 +240,28 @@ TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
        }},
       {"final_logit_softcapping", "gemma3",
        [](GgufBuilder& b) { b.AddF32("gemma3.final_logit_softcapping", 30.0f); }},
-      {"gpt-oss.expert_count", "gpt-oss", nothing},
+      {"qwen3moe.expert_count", "qwen3moe", nothing},
+      {"qwen3moe.expert_used_count", "qwen3moe",
+       [](GgufBuilder& b) {
+         b.AddU32("qwen3moe.expert_count", 4).AddU32("qwen3moe.expert_used_count", 5);
+       }},
+      {"qwen3moe.expert_shared_count", "qwen3moe",
+       [](GgufBuilder& b) { b.AddU32("qwen3moe.expert_shared_count", 1); }},
+      {"blk.0.ffn_gate_inp.weight", "qwen3moe",
+       [](GgufBuilder& b) {
+         b.AddU32("qwen3moe.expert_count", 4)
+             .AddU32("qwen3moe.expert_used_count", 2)
+             .AddU32("qwen3moe.expert_feed_forward_length", 16)
+             .AddF32Tensor("blk.0.attn_q_norm.weight", {16})
+             .AddF32Tensor("blk.0.attn_k_norm.weight", {16});
+       }},
+  };
+  ExpectLacks(cases);
+}
+
+TEST(ModelConfigTest, RefusesWhatGptOssLacks) {
+  const std::vector<LackCase> cases = {
+      {"gpt-oss.expert_count", "gpt-oss", [](GgufBuilder&) {}},
       {"\"gpt-oss.attention.sliding_window\" is missing", "gpt-oss", AddExperts},
       {"sliding_window\" is 0", "gpt-oss",
        [](GgufBuilder& b) { AddExperts(b).AddU32("gpt-oss.attention.sliding_window", 0); }},
@@ -262,29 +295,8 @@ TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
        }},
       {"blk.0.attn_sinks.weight", "qwen3moe",
        [](GgufBuilder& b) { b.AddF32Tensor("blk.0.attn_sinks.weight", {2}); }},
-      {"qwen3moe.expert_count", "qwen3moe", nothing},
-      {"qwen3moe.expert_used_count", "qwen3moe",
-       [](GgufBuilder& b) {
-         b.AddU32("qwen3moe.expert_count", 4).AddU32("qwen3moe.expert_used_count", 5);
-       }},
-      {"qwen3moe.expert_shared_count", "qwen3moe",
-       [](GgufBuilder& b) { b.AddU32("qwen3moe.expert_shared_count", 1); }},
-      {"blk.0.ffn_gate_inp.weight", "qwen3moe",
-       [](GgufBuilder& b) {
-         b.AddU32("qwen3moe.expert_count", 4)
-             .AddU32("qwen3moe.expert_used_count", 2)
-             .AddU32("qwen3moe.expert_feed_forward_length", 16)
-             .AddF32Tensor("blk.0.attn_q_norm.weight", {16})
-             .AddF32Tensor("blk.0.attn_k_norm.weight", {16});
-       }},
   };
-  for (const Case& test : cases) {
-    GgufBuilder builder = TinyLlama({.architecture = test.architecture});
-    test.change(builder);
-    const absl::Status status = Servable(builder);
-    EXPECT_FALSE(status.ok()) << test.words;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(test.words));
-  }
+  ExpectLacks(cases);
 }
 
 TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {

@@ -226,8 +226,7 @@ TEST(TokenizerTest, RandomTextComesBack) {
   const std::vector<std::string> parts = {"the", " model", "é",      "中文", "😀",
                                           "\n",  "\t",     "  ",     "12",   "'s",
                                           "!",   "\u0301", "\u200d", "ـ",    "가"};
-  for (const char* pre : {"smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35", "tekken",
-                          "gpt-4o"}) {
+  for (const char* pre : {"smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o"}) {
     spec.pre = pre;
     const auto tokenizer = MakeTokenizer(spec);
     for (int round = 0; round < 300; ++round) {
