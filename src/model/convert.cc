@@ -33,7 +33,8 @@ const GgufTensorType& RowOf(GgmlType type) {
 
 // The type that a tensor gets.
 GgmlType TargetOf(const GgufTensor& tensor, GgmlType wanted) {
-  const bool vector = tensor.num_dims == 1;
+  // Biases of experts are vectors, one below the other.
+  const bool vector = tensor.num_dims == 1 || tensor.name.ends_with(".bias");
   if (vector || tensor.name.ends_with("ffn_gate_inp.weight")) {
     return static_cast<GgmlType>(tensor.type->id);
   }
