@@ -110,6 +110,10 @@ struct MatMulArgs {
   Epilogue epilogue;
 };
 
+// The numbers of clamped_swiglu.
+inline constexpr float kSwigluAlpha = 1.702f;
+inline constexpr float kSwigluLimit = 7.0f;
+
 // One contiguous run of query rows of one sequence.
 struct AttentionSpan {
   kv::KvBlockList kv;  // blocks that hold positions [0, first_pos + num_rows)
@@ -162,6 +166,9 @@ struct AttentionArgs {
   uint32_t window;  // 0 = full causal; else row p sees keys [max(0, p - window + 1), p]
   float* out;       // [rows, num_heads * head_dim]
   std::span<std::byte> scratch;  // Ops::attention_scratch_bytes(...); 64-byte aligned
+  // [num_heads] or null. A head's sink is a logit of its own that joins the sum of its softmax, and
+  // has no value. It is not scaled, and no window hides it.
+  const float* sinks = nullptr;
 };
 
 // The operations of one ISA; a process-wide constant table.
@@ -186,6 +193,10 @@ struct Ops {
   // Gimpel, "Gaussian error linear units", 2016).
   void (*gelu_mul)(device::ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k,
                    float* out);
+  // out[r, i] = g / (1 + e^(-1.702 g)) * (u + 1), with g = min(gate_up[r, i], 7) and u = gate_up[r,
+  // k + i] in [-7, 7]: the gate of gpt-oss. NaN stays NaN.
+  void (*clamped_swiglu)(device::ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k,
+                         float* out);
   void (*route)(device::ThreadPool&, const RouteArgs&);
   void (*combine)(device::ThreadPool&, const CombineArgs&);
   // x[r, i] += bias[i].

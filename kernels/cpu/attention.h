@@ -32,12 +32,26 @@ inline void FoldState(const AttentionShape& shape, bool first, QueryState split,
   *total.max = max;
 }
 
-// Rule (5).
+// Rule (6): adds the sink of `head`, as one key more that has no value, after the last split.
+inline void AddSink(const AttentionShape& shape, float sink, QueryState total) {
+  const float max = sink > *total.max ? sink : *total.max;
+  const F32x16 factor = Exp(Set1(*total.max - max));
+  for (uint32_t i = 0; i < shape.padded_dim + 16; i += 16) {
+    Store(total.sums + i, Mul(Load(total.sums + i), factor));
+  }
+  float e[16];
+  Store(e, Exp(Set1(sink - max)));
+  total.lanes[0] += e[0];
+  *total.max = max;
+}
+
+// Rule (5), after (6) where heads have sinks.
 inline void WriteOutput(const ItemRun& run, uint32_t query, QueryState total) {
   const uint32_t dim = run.shape.dim;
   const uint32_t row = run.item.span->first_row + run.item.first + query / run.shape.group;
   const uint32_t head = run.item.kv_head * run.shape.group + query % run.shape.group;
   float* out = run.args.out + (size_t{row} * run.args.num_heads + head) * dim;
+  if (run.args.sinks != nullptr) AddSink(run.shape, run.args.sinks[head], total);
   const F32x16 denominator = Set1(SumTree(Load(total.lanes)));
   for (uint32_t d = 0; d < dim; d += 16) {
     const F32x16 y = Div(Load(total.sums + d), denominator);

@@ -28,6 +28,7 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
       .matmul = MatMul,
       .silu_mul = SiluMul,
       .gelu_mul = GeluMul,
+      .clamped_swiglu = ClampedSwiglu,
       .route = RouteRows,
       .combine = Combine,
       .add_bias = AddBias,

@@ -170,6 +170,15 @@ BATON_INLINE F32x16 GeluMul16(F32x16 gate, F32x16 up) {
   return Mul(Div(gate, Add(Set1(1.0f), e)), up);
 }
 
+// The gate of gpt-oss (ops.h). Min and Max give their second argument where one is NaN.
+BATON_INLINE F32x16 ClampedSwiglu16(F32x16 gate, F32x16 up) {
+  const F32x16 limit = Set1(kSwigluLimit);
+  const F32x16 g = Min(limit, gate);
+  const F32x16 u = Max(Set1(-kSwigluLimit), Min(limit, up));
+  const F32x16 e = Exp(Mul(Set1(-kSwigluAlpha), g));
+  return Mul(Div(g, Add(Set1(1.0f), e)), Add(u, Set1(1.0f)));
+}
+
 // out[r, i] = activate(gate_up[r, i], gate_up[r, k + i]).
 template <F32x16 (*kActivate)(F32x16, F32x16)>
 inline void GatedRows(device::ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k,
@@ -197,6 +206,11 @@ inline void SiluMul(device::ThreadPool& pool, const float* gate_up, uint32_t row
 inline void GeluMul(device::ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k,
                     float* out) {
   GatedRows<GeluMul16>(pool, gate_up, rows, k, out);
+}
+
+inline void ClampedSwiglu(device::ThreadPool& pool, const float* gate_up, uint32_t rows, uint32_t k,
+                          float* out) {
+  GatedRows<ClampedSwiglu16>(pool, gate_up, rows, k, out);
 }
 
 // sum over j of weights[j] * y[slots[j], begin + lane], one fma chain for each lane.

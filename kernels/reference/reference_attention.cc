@@ -84,6 +84,16 @@ void Fold(const State& split, State* total) {
   total->max = max;
 }
 
+// Rule (6): one key more, which has no value.
+void AddSink(float sink, State* state) {
+  const float max = sink > state->max ? sink : state->max;
+  const float factor = ReferenceExp(state->max - max);
+  for (float& lane : state->lanes) lane *= factor;
+  for (float& value : state->acc) value *= factor;
+  state->lanes[0] += ReferenceExp(sink - max);
+  state->max = max;
+}
+
 // Keys [first, end) in tiles and splits cut at absolute positions.
 State Attend(const Query& query, uint32_t first, uint32_t end) {
   const uint32_t dim = static_cast<uint32_t>(query.q.size());
@@ -147,7 +157,8 @@ void ReferenceAttention(ThreadPool&, const AttentionArgs& args) {
       }
       const uint32_t first =
           args.window != 0 && position >= args.window ? position - args.window + 1 : 0;
-      const State state = Attend(query, first, position + 1);
+      State state = Attend(query, first, position + 1);
+      if (args.sinks != nullptr) AddSink(args.sinks[head], &state);
       const float denominator = ReferenceSumTree(state.lanes);
       for (uint32_t d = 0; d < dim; ++d) {
         args.out[(row * args.num_heads + head) * dim + d] = state.acc[d] / denominator;

@@ -156,6 +156,19 @@ void GeluMul(ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k, float
   }
 }
 
+void ClampedSwiglu(ThreadPool&, const float* gate_up, uint32_t rows, uint32_t k, float* out) {
+  for (uint32_t r = 0; r < rows; ++r) {
+    for (uint32_t i = 0; i < k; ++i) {
+      const float* at = gate_up + size_t{r} * 2 * k + i;
+      const float gate = at[0] > kSwigluLimit ? kSwigluLimit : at[0];
+      float up = at[k] > kSwigluLimit ? kSwigluLimit : at[k];
+      up = up < -kSwigluLimit ? -kSwigluLimit : up;
+      const float glu = gate / (1.0f + ReferenceExp(-kSwigluAlpha * gate));
+      out[size_t{r} * k + i] = glu * (up + 1.0f);
+    }
+  }
+}
+
 void Combine(ThreadPool&, const CombineArgs& args) {
   for (uint32_t r = 0; r < args.rows; ++r) {
     for (uint32_t i = 0; i < args.k; ++i) {
@@ -237,6 +250,7 @@ const Ops& ReferenceOps() {
       .matmul = MatMul,
       .silu_mul = SiluMul,
       .gelu_mul = GeluMul,
+      .clamped_swiglu = ClampedSwiglu,
       .route = RouteRows,
       .combine = Combine,
       .add_bias = AddBias,

@@ -41,6 +41,20 @@ constexpr std::array kArchitectures = {
                        .short_convs = true,
                        .hf_tied = true,
                        .hf_rope_base = 1e6},
+    ArchitectureTraits{.name = "gpt-oss",
+                       .hf_type = "gpt_oss",
+                       .qkv_bias = true,
+                       .windowed = true,
+                       .one_rope = true,
+                       .local_step = 2,
+                       .sinks = true,
+                       .output_bias = true,
+                       .experts = true,
+                       .expert_biases = true,
+                       .yarn_truncates = false,
+                       .ffn_norm = "post_attention_norm",
+                       .activation = GateActivation::kClampedSwiglu,
+                       .hf_rope_base = 150000.0},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3 is the model that

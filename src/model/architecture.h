@@ -15,6 +15,7 @@ namespace baton::model {
 enum class GateActivation : uint8_t {
   kSilu = 0,
   kGeluTanh = 1,
+  kClampedSwiglu = 2,  // kernels::Ops::clamped_swiglu
 };
 
 // One row of the table: the shared pieces that an architecture is made of.
@@ -26,11 +27,18 @@ struct ArchitectureTraits {
   bool head_norms = false;        // attn_q_norm, attn_k_norm: per head, before the rotation
   bool post_norms = false;        // post_attention_norm, post_ffw_norm: before the residual add
   bool scaled_embedding = false;  // rows of token_embd times sqrt(hidden)
-  bool windowed = false;          // local layers see a window and turn by a base of their own
+  bool windowed = false;          // local layers see a window
+  bool one_rope = false;          // local layers turn as the others; else by a base of their own
+  uint32_t local_step = 6;        // the last of so many layers is not local, where files don't say
+  bool sinks = false;             // attn_sinks: a logit of each head that joins its softmax
+  bool output_bias = false;       // attn_output.bias
   bool experts = false;           // a mixture of experts instead of one feed-forward layer
   bool short_convs = false;       // convolutions of a few tokens instead of attention (lfm2)
-  bool multipliers = false;       // embedding, attention, branches and logits have scales (granite)
-  uint32_t unrotated_step = 0;    // the last of so many layers does not rotate q and k; 0: all do
+  bool expert_biases = false;     // ffn_gate_inp.bias, ffn_gate|up|down_exps.bias
+  bool yarn_truncates = true;     // the ramp of YaRN begins and ends at whole pairs
+  std::string_view ffn_norm = "ffn_norm";  // the name of the norm before the feed-forward layer
+  bool multipliers = false;     // embedding, attention, branches and logits have scales (granite)
+  uint32_t unrotated_step = 0;  // the last of so many layers does not rotate q and k; 0: all do
   GateActivation activation = GateActivation::kSilu;
   // Defaults of its configuration class in transformers.
   bool hf_tied = false;

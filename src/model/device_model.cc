@@ -48,6 +48,12 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
   if (config.head_dim != 64 && config.head_dim != 128 && config.head_dim != 256) {
     return refuse("head size", config.head_dim, "64, 128 and 256");
   }
+  if (config.traits->sinks) {
+    return Unimplemented(
+        "architecture {}: the kernels of device {} have no attention sinks and no biases of "
+        "experts; use --device cpu",
+        config.traits->name, DeviceKindName(device.kind()));
+  }
   if (!config.experts_sum_to_one) {
     return Unimplemented(
         "expert_weights_norm (norm_topk_prob) false: the kernels of device {} take true; use "

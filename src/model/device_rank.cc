@@ -420,6 +420,8 @@ Status DeviceRank::Gate(uint32_t rows) {
       return Kernels().silu_mul(params, options_.device->stream());
     case GateActivation::kGeluTanh:
       return Kernels().gelu_mul(params, options_.device->stream());
+    case GateActivation::kClampedSwiglu:
+      break;  // refused by DeviceModel::Load
   }
   BATON_CHECK(false, "activation {} has no kernel",
               static_cast<int>(options_.config.traits->activation));

@@ -21,6 +21,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kTextConfig = "config.json: text_config";
+// The numbers of the gate of gpt_oss, as its configuration class has them.
+constexpr double kAlpha = 1.702;
+constexpr double kLimit = 7.0;
 
 absl::StatusOr<const ArchitectureTraits*> ReadModelType(const JsonObject& config) {
   BATON_RETURN_IF_ERROR(CheckHfQuantization(config));
@@ -113,7 +116,28 @@ absl::StatusOr<uint32_t> ReadNumExperts(const JsonObject& config) {
   return experts;
 }
 
+// The experts of gpt_oss have the width of its feed-forward layers, and its gate has two numbers.
+absl::Status ReadBiasedExperts(const JsonObject& config, HfConfig& out) {
+  const std::string arch(out.traits->name);
+  BATON_ASSIGN_OR_RETURN(out.num_experts, ReadNumExperts(config));
+  BATON_ASSIGN_OR_RETURN(const uint32_t used, config.Uint("num_experts_per_tok"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t other, config.UintOr("experts_per_token", used));
+  if (other != used) {
+    return config.Bad("experts_per_token", fmt::format("the {} of \"num_experts_per_tok\"", used));
+  }
+  BATON_ASSIGN_OR_RETURN(const uint32_t ffn, config.Uint("intermediate_size"));
+  BATON_ASSIGN_OR_RETURN(const double alpha, config.DoubleOr("swiglu_alpha", kAlpha));
+  BATON_ASSIGN_OR_RETURN(const double limit, config.DoubleOr("swiglu_limit", kLimit));
+  if (alpha != kAlpha) return config.Unsupported("swiglu_alpha", fmt::format("{}", kAlpha));
+  if (limit != kLimit) return config.Unsupported("swiglu_limit", fmt::format("{}", kLimit));
+  out.keys.AddU32(arch + ".expert_count", out.num_experts);
+  out.keys.AddU32(arch + ".expert_used_count", used);
+  out.keys.AddU32(arch + ".expert_feed_forward_length", ffn);
+  return OkStatus();
+}
+
 absl::Status ReadExperts(const JsonObject& config, HfConfig& out) {
+  if (out.traits->expert_biases) return ReadBiasedExperts(config, out);
   const std::string arch(out.traits->name);
   BATON_ASSIGN_OR_RETURN(out.num_experts, ReadNumExperts(config));
   BATON_ASSIGN_OR_RETURN(const uint32_t used, config.Uint("num_experts_per_tok"));
@@ -190,7 +214,8 @@ absl::Status ReadWindow(const JsonObject& config, uint32_t head_dim, HfConfig& o
   BATON_ASSIGN_OR_RETURN(const uint32_t scalar, config.UintOr("query_pre_attn_scalar", head_dim));
   BATON_ASSIGN_OR_RETURN(const uint32_t hidden, config.Uint("hidden_size"));
   BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));
-  const uint32_t implied = layers == kGemma27bLayers ? hidden / out.num_heads : head_dim;
+  const bool by_hidden = layers == kGemma27bLayers && !out.traits->one_rope;
+  const uint32_t implied = by_hidden ? hidden / out.num_heads : head_dim;
   if (scalar != implied) {
     return config.Unsupported("query_pre_attn_scalar", fmt::format("{}", implied));
   }

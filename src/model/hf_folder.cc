@@ -14,6 +14,7 @@
 #include "src/device/aligned_buffer.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
+#include "src/model/hf_expert_form.h"
 #include "src/model/hf_fp8.h"
 #include "src/model/hf_index.h"
 #include "src/model/hf_pooling.h"
@@ -238,6 +239,11 @@ class TensorConverter {
       num_unused_scales_ += IsHfActivationScale(tensor.name) ? 1 : 0;
       return OkStatus();
     }
+    if (plan->expert_form != HfExpertForm::kNone) return AddExpertForm(tensor, *plan);
+    if (tensor.type == SafetensorsType::kU8) {
+      return TensorError(FolderErrorCode::kBadDtype, tensor.name,
+                         "U8 is read in blocks and scales of MXFP4 experts alone");
+    }
     if (plan->all_experts) return AddAllExperts(tensor, *plan);
     std::vector<uint64_t> shape = tensor.shape;
     if (plan->is_conv && shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);
@@ -304,6 +310,46 @@ class TensorConverter {
       tensors_.push_back(out);
     }
     return OkStatus();
+  }
+
+  // One tensor of all experts of gpt_oss: it becomes the one or two tensors of GGUF.
+  absl::Status AddExpertForm(const SafetensorsTensor& tensor, const HfTensorPlan& plan) {
+    if (plan.expert_form == HfExpertForm::kMxfp4Scales) return CheckHasBlocks(tensor);
+    const SafetensorsTensor* scales = nullptr;
+    if (plan.expert_form == HfExpertForm::kMxfp4) scales = Find(HfScalesName(tensor.name));
+    const uint32_t num_parts = plan.second_gguf_name.empty() ? 1 : 2;
+    BATON_ASSIGN_OR_RETURN(
+        const HfExpertShape shape,
+        HfExpertShapeOf(plan.expert_form, tensor, scales, {config_.num_experts, num_parts}));
+    for (uint32_t part = 0; part < num_parts; ++part) {
+      GgufTensor out;
+      out.name = Keep(part == 0 ? plan.gguf_name : plan.second_gguf_name);
+      BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(shape.PartBytes()));
+      if (plan.expert_form == HfExpertForm::kBias) {
+        SetShape({shape.experts, shape.n}, out);
+        SetType(SafetensorsType::kF32, out);
+        CopyExpertBiases(shape, tensor, part, reinterpret_cast<float*>(copy->data()));
+      } else {
+        SetShape({shape.experts, shape.n, shape.k}, out);
+        if (scales == nullptr) {
+          SetType(tensor.type, out);
+          TransposeExperts(shape, tensor.data, part, copy->data());
+        } else {
+          out.type = FindGgufTensorType(static_cast<uint32_t>(GgmlType::kMxfp4));
+          RepackMxfp4Experts(shape, tensor.data, scales->data, part, copy->data());
+        }
+      }
+      out.data = {copy->data(), copy->size()};
+      tensors_.push_back(out);
+    }
+    return OkStatus();
+  }
+
+  absl::Status CheckHasBlocks(const SafetensorsTensor& scales) const {
+    const std::string blocks = HfBlocksName(scales.name);
+    if (Find(blocks) != nullptr) return OkStatus();
+    return TensorError(FolderErrorCode::kBadScale, scales.name,
+                       fmt::format("there is no tensor {}", QuotedForMessage(blocks)));
   }
 
   // The upper (0) or lower (1) half of each of the matrices [n][rows, columns].
@@ -442,7 +488,8 @@ class TensorConverter {
         out.type = FindGgufTensorType(static_cast<uint32_t>(GgmlType::kBf16));
         break;
       case SafetensorsType::kF8E4M3:
-        break;  // by AddScales
+      case SafetensorsType::kU8:
+        break;  // by AddScales and AddExpertForm
     }
   }
 

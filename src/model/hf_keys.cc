@@ -48,6 +48,10 @@ constexpr std::string_view kReadWithExperts[] = {
     "num_experts",    "num_local_experts",   "num_experts_per_tok", "moe_intermediate_size",
     "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
 };
+constexpr std::string_view kReadWithExpertBiases[] = {
+    "num_experts",       "num_local_experts", "num_experts_per_tok",
+    "experts_per_token", "swiglu_alpha",      "swiglu_limit",
+};
 constexpr std::string_view kReadWithMultipliers[] = {
     "attention_multiplier",
     "embedding_multiplier",
@@ -207,6 +211,8 @@ constexpr std::string_view kHarmless[] = {
     "prefix",
     "keys_to_ignore_at_inference",
     "ep_size",
+    // gpt_oss says it in its rope parameters too, where transformers reads it.
+    "initial_context_length",
     // Qwen2.5 1M: how another program attends beyond 262,144 tokens; transformers does not read it.
     "dual_chunk_attention_config",
     // GenerationConfig
@@ -310,7 +316,8 @@ bool IsHarmless(std::string_view key) {
 // Keys that only some architectures have.
 bool IsReadByTraits(std::string_view key, const ArchitectureTraits& traits) {
   return (traits.windowed && IsIn(kReadWithWindow, key)) ||
-         (traits.experts && IsIn(kReadWithExperts, key)) ||
+         (traits.experts && !traits.expert_biases && IsIn(kReadWithExperts, key)) ||
+         (traits.expert_biases && IsIn(kReadWithExpertBiases, key)) ||
          (traits.short_convs && IsIn(kReadWithConvs, key)) ||
          (traits.multipliers && IsIn(kReadWithMultipliers, key)) ||
          (traits.unrotated_step > 0 && IsIn(kReadUnrotated, key));
@@ -382,11 +389,20 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
            "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
            "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
            "query_pre_attn_scalar": 256, "sliding_window": 4096})"},
+      {"gpt_oss",
+       R"({"vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
+           "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
+           "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+           "num_experts_per_tok": 4,
+           "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "truncate": false,
+                               "original_max_position_embeddings": 4096}})"},
   };
   for (const Defaults& row : kDefaults) {
     if (row.model_type != model_type) continue;
     const Json values = Json::parse(row.values);  // items() refers to it
     for (const auto& [key, value] : values.items()) {
+      // Releases before 5 had the parameters of rotation elsewhere.
+      if (key == "rope_parameters" && config.contains("rope_scaling")) continue;
       if (!config.contains(key)) config[key] = value;
     }
   }

@@ -89,7 +89,7 @@ absl::StatusOr<std::optional<double>> YarnAmplitude(const JsonObject& scaling, d
 absl::Status ReadYarn(const JsonObject& config, const JsonObject& scaling,
                       const std::string& prefix, HfConfig& out) {
   BATON_ASSIGN_OR_RETURN(const bool truncate, scaling.BoolOr("truncate", true));
-  if (!truncate) return scaling.Unsupported("truncate", "true");
+  if (truncate != out.traits->yarn_truncates) out.keys.AddBool(prefix + "yarn_truncate", truncate);
   BATON_ASSIGN_OR_RETURN(const uint32_t context, OriginalContext(config, scaling));
   BATON_ASSIGN_OR_RETURN(const uint32_t whole, config.Uint("max_position_embeddings"));
   const bool is_implied = !scaling.Has("factor") && context < whole;
@@ -232,7 +232,7 @@ absl::Status ReadHfRope(const JsonObject& config, uint32_t head_dim, HfConfig& o
   BATON_ASSIGN_OR_RETURN(const Json* parameters, ObjectOr(config, "rope_parameters"));
   BATON_ASSIGN_OR_RETURN(const Json* old_scaling, ObjectOr(config, "rope_scaling"));
   const Json* global = parameters;
-  if (out.traits->windowed) {
+  if (out.traits->windowed && !out.traits->one_rope) {
     const JsonObject kinds(*parameters, kParameters);
     BATON_RETURN_IF_ERROR(CheckKinds(kinds));
     BATON_ASSIGN_OR_RETURN(global, ObjectOr(kinds, "full_attention"));

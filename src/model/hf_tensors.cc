@@ -35,6 +35,10 @@ constexpr std::array kLayerNames = {
     PartName{"mlp.up_proj", "ffn_up"},           PartName{"mlp.down_proj", "ffn_down"},
     PartName{"mlp.gate", "ffn_gate_inp"},
 };
+constexpr std::array kGptOssNames = {
+    PartName{"mlp.router", "ffn_gate_inp"},
+    PartName{"post_attention_layernorm", "post_attention_norm"},
+};
 // The norm after attention has one name and two places.
 constexpr std::array kTwoNormNames = {PartName{"post_attention_layernorm", "ffn_norm"}};
 constexpr std::array kFourNormNames = {
@@ -101,6 +105,34 @@ bool PlanAllExperts(std::string_view name, uint32_t layer, HfTensorPlan& out) {
   return true;
 }
 
+// Tensors of gpt_oss that hold something of all experts.
+bool PlanExpertForm(std::string_view name, uint32_t layer, HfTensorPlan& out) {
+  struct Form {
+    std::string_view suffix;
+    HfExpertForm form;
+    std::string_view kind;
+  };
+  constexpr Form kForms[] = {{"", HfExpertForm::kTransposed, "weight"},
+                             {"_bias", HfExpertForm::kBias, "bias"},
+                             {"_blocks", HfExpertForm::kMxfp4, "weight"},
+                             {"_scales", HfExpertForm::kMxfp4Scales, "weight"}};
+  for (const std::string_view part : {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"}) {
+    if (!name.starts_with(part)) continue;
+    for (const Form& row : kForms) {
+      if (name.substr(part.size()) != row.suffix) continue;
+      const auto gguf = [&](std::string_view matrix) {
+        return fmt::format("blk.{}.ffn_{}_exps.{}", layer, matrix, row.kind);
+      };
+      const bool is_down = part.ends_with("down_proj");
+      out.gguf_name = gguf(is_down ? "down" : "gate");
+      if (!is_down) out.second_gguf_name = gguf("up");
+      out.expert_form = row.form;
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string TextNameOfHfTensor(std::string_view name) {
@@ -141,7 +173,12 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   const std::optional<uint32_t> layer = TakeNumber("model.layers.", kMaxLayers, name);
   if (!layer.has_value()) return std::nullopt;
   if (name == "self_attn.rotary_emb.inv_freq") return out;
-  if (traits.experts && PlanAllExperts(name, *layer, out)) return out;
+  if (traits.expert_biases && PlanExpertForm(name, *layer, out)) return out;
+  if (traits.experts && !traits.expert_biases && PlanAllExperts(name, *layer, out)) return out;
+  if (traits.sinks && name == "self_attn.sinks") {
+    out.gguf_name = fmt::format("blk.{}.attn_sinks.weight", *layer);
+    return out;
+  }
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view kind = name.substr(dot + 1);
@@ -153,7 +190,8 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   } else if (traits.short_convs) {
     gguf = FindPart(kConvNames, part);
   } else {
-    gguf = FindPart(kLayerNames, part);
+    if (traits.expert_biases) gguf = FindPart(kGptOssNames, part);
+    if (gguf.empty()) gguf = FindPart(kLayerNames, part);
     if (gguf.empty() && traits.post_norms) gguf = FindPart(kFourNormNames, part);
     if (gguf.empty() && !traits.post_norms) gguf = FindPart(kTwoNormNames, part);
   }
@@ -186,6 +224,8 @@ void ToF32(SafetensorsType type, std::span<const std::byte> in, float added, flo
     switch (type) {
       case SafetensorsType::kF8E4M3:
         value = FloatFromE4m3(static_cast<uint8_t>(in[i]));
+        break;
+      case SafetensorsType::kU8:  // no number: the caller has refused it
         break;
       case SafetensorsType::kF32:
         std::memcpy(&value, in.data() + i * size, size);

@@ -16,13 +16,24 @@
 
 namespace baton::model {
 
+// What a tensor of gpt_oss that holds something of all experts is. In one of both gates and ups
+// these take turns, gates first.
+enum class HfExpertForm : uint8_t {
+  kNone = 0,
+  kTransposed = 1,   // [experts, k, n]
+  kBias = 2,         // [experts, n]
+  kMxfp4 = 3,        // [experts, n, k / 32, 16] of U8, with a tensor of scales beside it
+  kMxfp4Scales = 4,  // [experts, n, k / 32] of U8
+};
+
 // How one tensor of a folder becomes a tensor of GGUF.
 struct HfTensorPlan {
   std::string gguf_name;
   std::optional<uint32_t> expert;  // one of the matrices that GGUF stores together
   bool all_experts = false;        // all of them together, as GGUF has them
   std::string second_gguf_name;    // with all_experts: the lower halves of them, or empty
-  bool permuted_q = false;         // rows of q, k in GGUF's order of llama
+  HfExpertForm expert_form = HfExpertForm::kNone;  // with second_gguf_name of gates and ups
+  bool permuted_q = false;                         // rows of q, k in GGUF's order of llama
   bool permuted_k = false;
   bool plus_one = false;  // a gemma norm: GGUF holds 1 + weight
   bool as_f32 = false;    // vectors, the router and taps of convolutions are F32 in GGUF

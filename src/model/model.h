@@ -44,10 +44,11 @@ struct ModelOptions {
   uint64_t tokenizer_id = 0;  // part of numerics_id
 };
 
-struct LayerWeights;   // model_weights.h
-struct MatrixGroup;    // model_weights.h
-struct ModelWeights;   // model_weights.h
-class ModelWorkspace;  // model_workspace.h
+struct FeedForwardWeights;  // model_weights.h
+struct LayerWeights;        // model_weights.h
+struct MatrixGroup;         // model_weights.h
+struct ModelWeights;        // model_weights.h
+class ModelWorkspace;       // model_workspace.h
 
 // Weights plus forward pass; see the file comment.
 class Model final : public LoadedModel {
@@ -103,7 +104,7 @@ class Model final : public LoadedModel {
   // Sorts the (row, expert) pairs of the batch by expert.
   void SortPairs(uint32_t rows);
   // gated = activation(gate of input) * (up of input).
-  void Gate(const MatrixGroup& gate_up, const float* input, uint32_t rows);
+  void Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows);
   // Moves the wanted rows of the residual stream and of the last layer's first product to the
   // front.
   std::span<const kernels::AttentionSpan> KeepLogitRows(const ModelBatch& batch);

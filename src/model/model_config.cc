@@ -106,10 +106,17 @@ constexpr std::array kNeutralWithoutExperts = {
 // Softmax over the chosen experts, nothing shared, every layer alike.
 constexpr std::array kNeutralWithExperts = {
     NeutralKey{"expert_shared_count", 0},       NeutralKey{"expert_shared_feed_forward_length", 0},
-    NeutralKey{"expert_weights_scale", 1},      NeutralKey{"expert_gating_func", 1},
-    NeutralKey{"expert_group_count", 1},        NeutralKey{"leading_dense_block_count", 0},
-    NeutralKey{"interleave_moe_layer_step", 1},
+    NeutralKey{"expert_weights_scale", 1},      NeutralKey{"expert_group_count", 1},
+    NeutralKey{"leading_dense_block_count", 0}, NeutralKey{"interleave_moe_layer_step", 1},
 };
+// Softmax, of all experts or of the chosen ones.
+constexpr std::array kNeutralWithoutExpertBiases = {NeutralKey{"expert_gating_func", 1}};
+constexpr std::array kNeutralWithExpertBiases = {NeutralKey{"expert_gating_func", 3}};
+// The numbers of kernels::Ops::clamped_swiglu. llama.cpp writes neither; a file that states
+// another one is not computed.
+constexpr std::array kNeutralWithClamp = {NeutralKey{"swiglu_alpha", kernels::kSwigluAlpha},
+                                          NeutralKey{"swiglu_limit", kernels::kSwigluLimit},
+                                          NeutralKey{"swiglu_clamp_exp", kernels::kSwigluLimit}};
 
 // Keys of attention.*, rope.* and shortconv.* that are read or change nothing. Every other key of
 // these three must be 0 or false: a new key there changes numbers.
@@ -142,6 +149,7 @@ constexpr std::string_view kKnownKeys[] = {
     "rope.scaling.yarn_beta_slow",
     "rope.scaling.yarn_ext_factor",
     "rope.scaling.yarn_log_multiplier",
+    "rope.scaling.yarn_truncate",
 };
 
 // A number or a bool as a number; NaN for any other value.
@@ -187,6 +195,11 @@ absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& t
   BATON_RETURN_IF_ERROR(traits.multipliers ? CheckNeutral(keys, kNeutralWithMultipliers)
                                            : CheckNeutral(keys, kNeutralWithoutMultipliers));
   if (!traits.experts) return CheckNeutral(keys, kNeutralWithoutExperts);
+  BATON_RETURN_IF_ERROR(traits.expert_biases ? CheckNeutral(keys, kNeutralWithExpertBiases)
+                                             : CheckNeutral(keys, kNeutralWithoutExpertBiases));
+  if (traits.activation == GateActivation::kClampedSwiglu) {
+    BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithClamp));
+  }
   return CheckNeutral(keys, kNeutralWithExperts);
 }
 
@@ -209,7 +222,7 @@ absl::StatusOr<const ArchitectureTraits*> ReadArchitecture(const GgufFile& file)
 }
 
 float AttentionScale(const ModelConfig& config) {
-  const bool by_hidden = config.traits->windowed && config.num_layers == kGemma27bLayers;
+  const bool by_hidden = config.has_local_rope() && config.num_layers == kGemma27bLayers;
   const uint32_t dim = by_hidden ? config.hidden_size / config.num_heads : config.head_dim;
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
 }
@@ -312,7 +325,7 @@ absl::Status ReadRope(const ArchitectureKeys& keys, ModelConfig& config) {
   }
   config.has_rope_factors = keys.file.FindTensor("rope_freqs.weight") != nullptr;
   BATON_ASSIGN_OR_RETURN(config.rope_scaling,
-                         ReadRopeScaling(keys.file, config.architecture, config.context_length));
+                         ReadRopeScaling(keys.file, *config.traits, config.context_length));
   return OkStatus();
 }
 
@@ -329,9 +342,9 @@ absl::Status ReadLocalLayers(const ArchitectureKeys& keys, ModelConfig& config) 
     }
     return OkStatus();
   }
-  constexpr uint32_t kDefaultPattern = 6;
-  BATON_ASSIGN_OR_RETURN(const uint32_t pattern, keys.UintOr("attention.sliding_window_pattern",
-                                                             kDefaultPattern, {1, kMaxLayers}));
+  BATON_ASSIGN_OR_RETURN(
+      const uint32_t pattern,
+      keys.UintOr("attention.sliding_window_pattern", config.traits->local_step, {1, kMaxLayers}));
   for (uint32_t i = 0; i < config.num_layers; ++i) {
     config.layer_is_local[i] = i % pattern != pattern - 1;
   }
@@ -343,7 +356,18 @@ absl::Status ReadWindow(const ArchitectureKeys& keys, ModelConfig& config) {
   if (!config.traits->windowed) return OkStatus();
   BATON_ASSIGN_OR_RETURN(config.window,
                          keys.Uint("attention.sliding_window", {1, kMaxContextTokens}));
-  BATON_ASSIGN_OR_RETURN(config.local_rope_base, keys.RopeBase("rope.freq_base_swa"));
+  constexpr std::string_view kLocalBase = "rope.freq_base_swa";
+  if (config.has_local_rope()) {
+    BATON_ASSIGN_OR_RETURN(config.local_rope_base, keys.RopeBase(kLocalBase));
+  } else {
+    config.local_rope_base = config.rope_base;
+    BATON_ASSIGN_OR_RETURN(const double base,
+                           keys.file.DoubleOr(keys.Key(kLocalBase), config.rope_base));
+    if (base != config.rope_base) {
+      return Unimplemented("key \"{}\" is {}, supported is only the base of all layers, {}",
+                           keys.Key(kLocalBase), base, config.rope_base);
+    }
+  }
   return ReadLocalLayers(keys, config);
 }
 

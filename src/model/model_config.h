@@ -74,7 +74,7 @@ struct ModelConfig {
   float branch_scale = 1;
   float logit_scale = 1;  // of the logits; the inverse of the file's
   // Models with local layers (traits->windowed): row p of such a layer sees the last `window`
-  // positions up to p, and it turns by local_rope_base.
+  // positions up to p, and it turns by local_rope_base unless traits->one_rope.
   uint32_t window = 0;
   double local_rope_base = 0;
   std::vector<bool> layer_is_local;  // [num_layers]
@@ -95,9 +95,11 @@ struct ModelConfig {
   uint32_t qkv_size() const { return q_size() + 2 * kv_size(); }
   bool IsLocal(uint32_t layer) const { return layer_is_local[layer]; }
   // Some layers have a rotary table of their own: local ones, or those that do not turn.
-  bool has_second_rope() const { return traits->windowed || !layer_is_unrotated.empty(); }
+  bool has_local_rope() const { return traits->windowed && !traits->one_rope; }
+  bool has_second_rope() const { return has_local_rope() || !layer_is_unrotated.empty(); }
   bool HasSecondRope(uint32_t layer) const {
-    return layer_is_unrotated.empty() ? layer_is_local[layer] : layer_is_unrotated[layer];
+    if (!layer_is_unrotated.empty()) return layer_is_unrotated[layer];
+    return has_local_rope() && layer_is_local[layer];
   }
   bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
   uint32_t num_conv_layers() const;

@@ -109,6 +109,9 @@ void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> 
     Attend(layer, spans, kv);
   }
   AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm);
+  if (config_.traits->output_bias) {
+    ops_->add_bias(*pool_, ws.x, weights.output_bias.data(), rows, config_.hidden_size);
+  }
   ops_->rms_norm(*pool_, {ws.x, weights.ffn_norm.data(), rows, config_.hidden_size,
                           config_.rms_epsilon, ws.normed});
   if (config_.traits->experts) {
@@ -130,6 +133,7 @@ void Model::Attend(uint32_t layer, std::span<const AttentionSpan> spans, const K
   args.scale = config_.attention_scale;
   args.window = config_.IsLocal(layer) ? config_.window : 0;
   args.out = ws.attended;
+  if (config_.traits->sinks) args.sinks = weights_->layers[layer].sinks.data();
   args.scratch = ws.attention_scratch;
   ops_->attention(*pool_, args);
 }
@@ -149,11 +153,14 @@ void Model::AddToResidual(const MatrixGroup& group, const float* input, uint32_t
                           Epilogue::kAdd});
 }
 
-void Model::Gate(const MatrixGroup& gate_up, const float* input, uint32_t rows) {
+void Model::Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows) {
   ModelWorkspace& ws = *workspace_;
   const MatMulRunner run{*ops_, *pool_, ws};
-  run.MatMul(gate_up, {input, rows, config_.hidden_size},
+  run.MatMul(weights.gate_up, {input, rows, config_.hidden_size},
              {ws.gate_up, 2 * config_.ffn_size, Epilogue::kStore});
+  if (config_.traits->expert_biases) {
+    ops_->add_bias(*pool_, ws.gate_up, weights.gate_up_bias.data(), rows, 2 * config_.ffn_size);
+  }
   switch (config_.traits->activation) {
     case GateActivation::kSilu:
       ops_->silu_mul(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);
@@ -161,11 +168,14 @@ void Model::Gate(const MatrixGroup& gate_up, const float* input, uint32_t rows) 
     case GateActivation::kGeluTanh:
       ops_->gelu_mul(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);
       break;
+    case GateActivation::kClampedSwiglu:
+      ops_->clamped_swiglu(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);
+      break;
   }
 }
 
 void Model::FeedForward(const LayerWeights& weights, uint32_t rows) {
-  Gate(weights.ffn[0].gate_up, workspace_->normed, rows);
+  Gate(weights.ffn[0], workspace_->normed, rows);
   AddToResidual(weights.ffn[0].down, workspace_->gated, rows, weights.post_ffn_norm);
 }
 
@@ -196,6 +206,9 @@ void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
   const uint32_t used = config_.num_experts_used;
   run.MatMul(weights.router, {ws.normed, rows, config_.hidden_size},
              {ws.router_logits, config_.num_experts, Epilogue::kStore});
+  if (config_.traits->expert_biases) {
+    ops_->add_bias(*pool_, ws.router_logits, weights.router_bias.data(), rows, config_.num_experts);
+  }
   ops_->route(*pool_, {ws.router_logits, rows, config_.num_experts, used, ws.pair_experts,
                        ws.pair_weights});
   if (!config_.experts_sum_to_one) {
@@ -214,9 +227,13 @@ void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
       const float* row = ws.normed + ws.slot_rows[first + i] * hidden;
       std::memcpy(ws.gathered + i * hidden, row, hidden * sizeof(float));
     }
-    Gate(weights.ffn[e].gate_up, ws.gathered, count);
+    Gate(weights.ffn[e], ws.gathered, count);
     run.MatMul(weights.ffn[e].down, {ws.gated, count, config_.ffn_size},
                {ws.expert_out + first * hidden, config_.hidden_size, Epilogue::kStore});
+    if (config_.traits->expert_biases) {
+      ops_->add_bias(*pool_, ws.expert_out + first * hidden, weights.ffn[e].down_bias.data(), count,
+                     config_.hidden_size);
+    }
   }
   ops_->combine(*pool_, {ws.expert_out, ws.pair_slots, ws.pair_weights, rows, used,
                          config_.hidden_size, ws.x});

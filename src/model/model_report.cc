@@ -81,6 +81,7 @@ std::string ExtrasText(const ModelConfig& config) {
     out += fmt::format("window        {} positions in {} of {} layers, rope base {} there\n",
                        config.window, num_local, config.num_layers, config.local_rope_base);
   }
+  if (config.traits->sinks) out += "sinks         a logit of each head joins its softmax\n";
   if (!config.layer_is_unrotated.empty()) {
     const auto num_unrotated =
         std::count(config.layer_is_unrotated.begin(), config.layer_is_unrotated.end(), true);

@@ -74,7 +74,7 @@ absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
 absl::Status CheckRope(const ModelConfig& config, std::span<const float> factors,
                        uint32_t max_position) {
   for (const bool is_second : {false, true}) {
-    if (is_second && !config.traits->windowed) continue;
+    if (is_second && !config.has_local_rope()) continue;
     std::vector<double> divisors;
     RopeTableParams params = ParamsOf(config, {factors, is_second}, &divisors);
     params.max_position = max_position;

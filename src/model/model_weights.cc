@@ -203,6 +203,33 @@ void CopyVectors(const LayerTensors& tensors, LayerWeights& out) {
   if (tensors.k_norm != nullptr) out.k_norm = FloatsOf(*tensors.k_norm);
   if (tensors.post_attn_norm != nullptr) out.post_attn_norm = FloatsOf(*tensors.post_attn_norm);
   if (tensors.post_ffn_norm != nullptr) out.post_ffn_norm = FloatsOf(*tensors.post_ffn_norm);
+  if (tensors.sinks != nullptr) out.sinks = FloatsOf(*tensors.sinks);
+  if (tensors.output_bias != nullptr) out.output_bias = FloatsOf(*tensors.output_bias);
+  if (tensors.router_bias != nullptr) out.router_bias = FloatsOf(*tensors.router_bias);
+}
+
+// The biases of the experts; a matrix of F32 is checked as weights are.
+absl::Status CopyExpertBiases(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
+  if (tensors.gate_bias == nullptr) return OkStatus();
+  for (const GgufTensor* bias : {tensors.gate_bias, tensors.up_bias, tensors.down_bias}) {
+    BATON_RETURN_IF_ERROR(CheckPart(WholeOf(bias), pool));
+  }
+  const std::vector<float> gate = FloatsOf(*tensors.gate_bias);
+  const std::vector<float> up = FloatsOf(*tensors.up_bias);
+  const std::vector<float> down = FloatsOf(*tensors.down_bias);
+  const size_t ffn = gate.size() / out.ffn.size();
+  const size_t hidden = down.size() / out.ffn.size();
+  for (size_t e = 0; e < out.ffn.size(); ++e) {
+    const auto row = [e](const std::vector<float>& rows, size_t n) {
+      return std::span(rows).subspan(e * n, n);
+    };
+    FeedForwardWeights& expert = out.ffn[e];
+    for (const std::span<const float> half : {row(gate, ffn), row(up, ffn)}) {
+      expert.gate_up_bias.insert(expert.gate_up_bias.end(), half.begin(), half.end());
+    }
+    expert.down_bias.assign(row(down, hidden).begin(), row(down, hidden).end());
+  }
+  return OkStatus();
 }
 
 absl::Status LoadAttention(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
@@ -245,6 +272,7 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, ThreadPool& 
                            PackFeedForward(ExpertOf(tensors.gate, e), ExpertOf(tensors.up, e),
                                            ExpertOf(tensors.down, e), pool));
   }
+  BATON_RETURN_IF_ERROR(CopyExpertBiases(tensors, pool, out));
   return out;
 }
 
@@ -258,8 +286,9 @@ size_t MatrixGroup::bytes() const {
 
 size_t LayerWeights::bytes() const {
   size_t total = qkv.bytes() + attn_output.bytes() + router.bytes() + ffn_bytes();
-  for (const std::vector<float>* values : {&attn_norm, &ffn_norm, &qkv_bias, &q_norm, &k_norm,
-                                           &post_attn_norm, &post_ffn_norm, &conv_taps}) {
+  for (const std::vector<float>* values :
+       {&attn_norm, &ffn_norm, &qkv_bias, &q_norm, &k_norm, &post_attn_norm, &post_ffn_norm, &sinks,
+        &output_bias, &router_bias, &conv_taps}) {
     total += VectorBytes(*values);
   }
   return total;
@@ -268,7 +297,8 @@ size_t LayerWeights::bytes() const {
 size_t LayerWeights::ffn_bytes() const {
   size_t total = 0;
   for (const FeedForwardWeights& weights : ffn) {
-    total += weights.gate_up.bytes() + weights.down.bytes();
+    total += weights.gate_up.bytes() + weights.down.bytes() + VectorBytes(weights.gate_up_bias) +
+             VectorBytes(weights.down_bias);
   }
   return total;
 }

@@ -33,6 +33,9 @@ struct MatrixGroup {
 struct FeedForwardWeights {
   MatrixGroup gate_up;  // [2 * ffn, hidden]
   MatrixGroup down;     // [hidden, ffn]
+  // Empty unless the experts of the architecture have them.
+  std::vector<float> gate_up_bias;  // [2 * ffn]
+  std::vector<float> down_bias;     // [hidden]
 };
 
 // The weights of one transformer layer.
@@ -52,6 +55,9 @@ struct LayerWeights {
   std::vector<float> post_ffn_norm;   // [hidden]
   std::vector<float> conv_taps;       // [taps, hidden]
   MatrixGroup router;                 // [experts, hidden]
+  std::vector<float> sinks;           // [heads]
+  std::vector<float> output_bias;     // [hidden]
+  std::vector<float> router_bias;     // [experts]
 
   size_t bytes() const;
   size_t ffn_bytes() const;

@@ -84,9 +84,9 @@ double PairOfTurns(const RopeScaling& scaling, uint32_t dims, double base, doubl
 
 }  // namespace
 
-absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, std::string_view architecture,
+absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const ArchitectureTraits& traits,
                                             uint32_t context_length) {
-  const std::string prefix = fmt::format("{}.rope.scaling.", architecture);
+  const std::string prefix = fmt::format("{}.rope.scaling.", traits.name);
   // As llama.cpp: a factor without a type is linear; the type "none" switches a factor off.
   BATON_ASSIGN_OR_RETURN(const std::string_view type, file.StringOr(prefix + "type", "linear"));
   if (type != "none" && type != "linear" && type != "yarn") {
@@ -103,6 +103,9 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, std::string_vi
   if (type == "yarn") {
     out.type = RopeScalingType::kYarn;
     BATON_RETURN_IF_ERROR(ReadYarn(file, prefix, context_length, out));
+    // Our own key, of folders that do otherwise than their architecture.
+    BATON_ASSIGN_OR_RETURN(out.truncates,
+                           file.BoolOr(prefix + "yarn_truncate", traits.yarn_truncates));
   }
   BATON_RETURN_IF_ERROR(ReadWholeAmplitude(file, prefix, out));
   return out;
@@ -116,8 +119,12 @@ std::vector<double> RopeDivisors(const RopeScaling& scaling, uint32_t dims, doub
     for (double& divisor : out) divisor *= scaling.factor;
   }
   if (scaling.type != RopeScalingType::kYarn) return out;
-  double low = std::floor(PairOfTurns(scaling, dims, base, scaling.beta_fast));
-  double high = std::ceil(PairOfTurns(scaling, dims, base, scaling.beta_slow));
+  double low = PairOfTurns(scaling, dims, base, scaling.beta_fast);
+  double high = PairOfTurns(scaling, dims, base, scaling.beta_slow);
+  if (scaling.truncates) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
   low = std::max(low, 0.0);
   high = std::min(high, dims - 1.0);
   for (uint32_t i = 0; i < dims / 2; ++i) {
@@ -135,10 +142,11 @@ double RopeAmplitude(const RopeScaling& scaling) {
 std::string CanonicalText(const RopeScaling& scaling) {
   if (scaling.type == RopeScalingType::kNone) return "none";
   const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
-  return fmt::format("{}:{:016x}:{}:{:016x}:{:016x}:{:016x}",
+  return fmt::format("{}:{:016x}:{}:{:016x}:{:016x}:{:016x}{}",
                      scaling.type == RopeScalingType::kYarn ? "yarn" : "linear",
                      bits(scaling.factor), scaling.original_context, bits(scaling.beta_fast),
-                     bits(scaling.beta_slow), bits(scaling.attention_factor));
+                     bits(scaling.beta_slow), bits(scaling.attention_factor),
+                     scaling.truncates ? "" : ":exact");
 }
 
 }  // namespace baton::model

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "src/base/status.h"
+#include "src/model/architecture.h"
 #include "src/model/gguf.h"
 
 namespace baton::model {
@@ -30,11 +31,12 @@ struct RopeScaling {
   double beta_fast = 32.0;        // of kYarn: turns in original_context above which nothing changes
   double beta_slow = 1.0;         // of kYarn: turns below which all is divided
   double attention_factor = 1.0;  // of kYarn: cos and sin times this and 1 + 0.1 ln(factor)
+  bool truncates = true;          // of kYarn: the ramp begins and ends at whole pairs
 };
 
 // Reads ARCH.rope.scaling.*. Unimplemented naming the type or key that is not supported;
 // InvalidArgument for a number out of range.
-absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, std::string_view architecture,
+absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const ArchitectureTraits& traits,
                                             uint32_t context_length);
 
 // The divisors of the frequencies of a head [dims / 2]; `factors` (rope_freqs.weight) may be empty.

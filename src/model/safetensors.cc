@@ -33,8 +33,10 @@ absl::StatusOr<SafetensorsType> TypeOf(const HeaderEntry& entry) {
   if (entry.dtype == "F16") return SafetensorsType::kF16;
   if (entry.dtype == "BF16") return SafetensorsType::kBf16;
   if (entry.dtype == "F8_E4M3") return SafetensorsType::kF8E4M3;
+  if (entry.dtype == "U8") return SafetensorsType::kU8;
   return BadTensor(FolderErrorCode::kBadDtype, entry.name,
-                   fmt::format("element type {} is not supported (F32, F16, BF16 and F8_E4M3 are)",
+                   fmt::format("element type {} is not supported (F32, F16, BF16, F8_E4M3 and "
+                               "U8 are)",
                                QuotedForMessage(entry.dtype)));
 }
 

@@ -28,10 +28,11 @@ namespace baton::model {
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = uint64_t{16} << 20;
 inline constexpr size_t kMaxSafetensorsDims = 4;
 
-// The element types that weights are made of here.
-enum class SafetensorsType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kF8E4M3 = 3 };
+// The element types that weights are made of here. U8 are bytes of MXFP4.
+enum class SafetensorsType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kF8E4M3 = 3, kU8 = 4 };
 inline size_t BytesOf(SafetensorsType type) {
-  return type == SafetensorsType::kF32 ? 4 : type == SafetensorsType::kF8E4M3 ? 1 : 2;
+  const bool is_byte = type == SafetensorsType::kF8E4M3 || type == SafetensorsType::kU8;
+  return type == SafetensorsType::kF32 ? 4 : is_byte ? 1 : 2;
 }
 
 // One tensor.

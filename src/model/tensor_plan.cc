@@ -62,6 +62,14 @@ class TensorFinder {
     return tensor;
   }
 
+  // Vectors [n] of F32, one for each of `count` experts.
+  absl::StatusOr<const GgufTensor*> Vectors(std::string_view name, uint64_t count, uint64_t n) {
+    BATON_ASSIGN_OR_RETURN(const GgufTensor* tensor, Matrix(name, count, n));
+    if (tensor->type->id == static_cast<uint32_t>(GgmlType::kF32)) return tensor;
+    return Unimplemented("tensor \"{}\" has type {}, only F32 is supported here", name,
+                         tensor->type->name);
+  }
+
   bool Has(std::string_view name) const { return file_.FindTensor(name) != nullptr; }
   bool is_folder() const { return file_.is_folder(); }
 
@@ -158,6 +166,12 @@ struct LayerPlanner {
       BATON_RETURN_IF_ERROR(Vector(out.q_norm, Name("attn_q_norm"), config.head_dim));
       BATON_RETURN_IF_ERROR(Vector(out.k_norm, Name("attn_k_norm"), config.head_dim));
     }
+    if (config.traits->sinks) {
+      BATON_RETURN_IF_ERROR(Vector(out.sinks, Name("attn_sinks"), config.num_heads));
+    }
+    if (config.traits->output_bias) {
+      BATON_RETURN_IF_ERROR(Vector(out.output_bias, Name("attn_output", "bias"), hidden));
+    }
     if (!config.traits->post_norms) return OkStatus();
     BATON_RETURN_IF_ERROR(Vector(out.post_attn_norm, Name("post_attention_norm"), hidden));
     return Vector(out.post_ffn_norm, Name("post_ffw_norm"), hidden);
@@ -166,7 +180,7 @@ struct LayerPlanner {
   absl::Status FeedForward(LayerTensors& out) const {
     const uint32_t hidden = config.hidden_size;
     const uint32_t ffn = config.ffn_size;
-    BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name("ffn_norm"), hidden));
+    BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name(config.traits->ffn_norm), hidden));
     if (!config.traits->experts) {
       BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrix(Name("ffn_gate"), ffn, hidden));
       BATON_ASSIGN_OR_RETURN(out.up, finder.Matrix(Name("ffn_up"), ffn, hidden));
@@ -178,6 +192,13 @@ struct LayerPlanner {
     BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrices(Name("ffn_gate_exps"), count, ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.up, finder.Matrices(Name("ffn_up_exps"), count, ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.down, finder.Matrices(Name("ffn_down_exps"), count, hidden, ffn));
+    if (!config.traits->expert_biases) return OkStatus();
+    BATON_RETURN_IF_ERROR(Vector(out.router_bias, Name("ffn_gate_inp", "bias"), count));
+    BATON_ASSIGN_OR_RETURN(out.gate_bias,
+                           finder.Vectors(Name("ffn_gate_exps", "bias"), count, ffn));
+    BATON_ASSIGN_OR_RETURN(out.up_bias, finder.Vectors(Name("ffn_up_exps", "bias"), count, ffn));
+    BATON_ASSIGN_OR_RETURN(out.down_bias,
+                           finder.Vectors(Name("ffn_down_exps", "bias"), count, hidden));
     return OkStatus();
   }
 };

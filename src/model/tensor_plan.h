@@ -34,6 +34,12 @@ struct LayerTensors {
   const GgufTensor* post_attn_norm = nullptr;  // [hidden] F32
   const GgufTensor* post_ffn_norm = nullptr;   // [hidden] F32
   const GgufTensor* router = nullptr;          // [experts, hidden]
+  const GgufTensor* sinks = nullptr;           // [heads] F32
+  const GgufTensor* output_bias = nullptr;     // [hidden] F32
+  const GgufTensor* router_bias = nullptr;     // [experts] F32
+  const GgufTensor* gate_bias = nullptr;       // [experts, ffn] F32
+  const GgufTensor* up_bias = nullptr;         // [experts, ffn] F32
+  const GgufTensor* down_bias = nullptr;       // [experts, hidden] F32
   // Of a convolution, which has no q, k, v and attn_output.
   const GgufTensor* conv_in = nullptr;    // [3 * hidden, hidden]: b, c, x
   const GgufTensor* conv_taps = nullptr;  // [hidden, taps] F32

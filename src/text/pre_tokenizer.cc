@@ -35,12 +35,21 @@ constexpr std::string_view kTekken =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
     R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// tiktoken's o200k_base: words as in kTekken, with contractions, and digits in threes.
+constexpr std::string_view kO200k =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 constexpr std::array kGpt2Rule = {kGpt2};
 constexpr std::array kDigitsThenGpt2Rule = {kSingleDigit, kGpt2};
 constexpr std::array kLlama3Rule = {kLlama3};
 constexpr std::array kQwen2Rule = {kQwen2};
 constexpr std::array kQwen35Rule = {kQwen35};
 constexpr std::array kTekkenRule = {kTekken};
+constexpr std::array kO200kRule = {kO200k};
 
 // A value of tokenizer.ggml.pre and what it means.
 struct NamedRule {
@@ -56,6 +65,7 @@ constexpr PreTokenizer kQwen2Splits = {kQwen2Rule};
 constexpr PreTokenizer kQwen35Splits = {kQwen35Rule};
 constexpr PreTokenizer kTekkenSplits = {kTekkenRule, /*ignore_merges=*/true,
                                         /*default_add_bos=*/true};
+constexpr PreTokenizer kO200kSplits = {kO200kRule, /*ignore_merges=*/true};
 
 constexpr NamedRule kRules[] = {
     {"gpt-2", kGpt2Splits},       {"phi-2", kGpt2Splits},       {"mpt", kGpt2Splits},
@@ -66,12 +76,13 @@ constexpr NamedRule kRules[] = {
     {"falcon3", kLlama3Splits},   {"falcon-h1", kLlama3Splits}, {"lfm2", kLlama3Splits},
     {"pixtral", kLlama3Splits},   {"qwen2", kQwen2Splits},      {"stablelm2", kQwen2Splits},
     {"hunyuan", kQwen2Splits},    {"megrez", kQwen2Splits},     {"deepseek-r1-qwen", kQwen2Splits},
-    {"qwen35", kQwen35Splits},    {"tekken", kTekkenSplits},
+    {"qwen35", kQwen35Splits},    {"tekken", kTekkenSplits},    {"gpt-4o", kO200kSplits},
+    {"o200k", kO200kSplits},
 };
 
 // One name of each rule, for messages.
-constexpr std::array<std::string_view, 6> kRuleNames = {"gpt-2", "starcoder", "llama-bpe",
-                                                        "qwen2", "qwen35",    "tekken"};
+constexpr std::array<std::string_view, 7> kRuleNames = {"gpt-2",  "starcoder", "llama-bpe", "qwen2",
+                                                        "qwen35", "tekken",    "gpt-4o"};
 
 }  // namespace
 

@@ -24,6 +24,8 @@ ARCHITECTURES = [
     "smollm3",
     "granite",
     "lfm2",
+    "gptoss",
+    "gptoss_mxfp4",
 ]
 
 

@@ -24,7 +24,7 @@ import tiny_models
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite",
-                 "lfm2")
+                 "lfm2", "gpt-oss")
 
 
 class Weights:
@@ -69,8 +69,9 @@ def rope(x, freqs, amplitude, interleaved):
     return out
 
 
-def attention(q, k, v, scale, window):
-    """q [rows, heads, dim], k and v [rows, kv_heads, dim]; causal; the last `window` keys."""
+def attention(q, k, v, scale, window, sinks=None):
+    """q [rows, heads, dim], k and v [rows, kv_heads, dim]; causal; the last `window` keys. A sink
+    is one logit more in the softmax of each head, without a value."""
     rows, heads, dim = q.shape
     group = heads // k.shape[1]
     distance = np.arange(rows)[:, None] - np.arange(rows)[None, :]
@@ -79,17 +80,25 @@ def attention(q, k, v, scale, window):
     for h in range(heads):
         scores = q[:, h] @ k[:, h // group].T * scale
         scores[mask] = -np.inf
+        if sinks is not None:
+            scores = np.hstack([scores, np.full((rows, 1), sinks[h])])
         scores -= scores.max(axis=-1, keepdims=True)
         p = np.exp(scores)
+        if sinks is not None:
+            out[:, h] = (p[:, :-1] / p.sum(axis=-1, keepdims=True)) @ v[:, h // group]
+            continue
         out[:, h] = (p / p.sum(axis=-1, keepdims=True)) @ v[:, h // group]
     return out.reshape(rows, heads * dim)
 
 
-def yarn(freqs, dims, base, factor, context):
+def yarn(freqs, dims, base, factor, context, truncate=True):
     """YaRN's frequencies and amplitude (arXiv 2309.00071, and its authors' code)."""
     def pair_of(turns):
         return dims * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))
-    low, high = max(math.floor(pair_of(32)), 0), min(math.ceil(pair_of(1)), dims - 1)
+    low, high = pair_of(32), pair_of(1)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
     ramp = np.clip((np.arange(dims // 2) - low) / max(high - low, 0.001), 0, 1)
     return freqs / factor * ramp + freqs * (1 - ramp), 1 + 0.1 * math.log(factor)
 
@@ -129,12 +138,17 @@ class Shape:
             self.freqs = self.freqs / factor
         if scaling == "yarn":
             context = w.key("rope.scaling.original_context_length")
-            self.freqs, self.amplitude = yarn(self.freqs, dims, base, factor, context)
+            self.freqs, self.amplitude = yarn(self.freqs, dims, base, factor, context,
+                                              truncate=w.arch != "gpt-oss")
         if w.arch == "gemma3":
             self.window = w.key("attention.sliding_window")
             self.local_freqs = float(w.key("rope.freq_base_swa", 10000.0)) ** powers
+        if w.arch == "gpt-oss":
+            self.window = w.key("attention.sliding_window")
 
     def is_local(self, layer):
+        if self.arch == "gpt-oss":
+            return layer % 2 == 0
         return self.arch == "gemma3" and layer % 6 != 5
 
     def turns(self, layer):
@@ -160,7 +174,7 @@ def attend(shape, w, layer, x):
 
     def project(name, heads):
         out = h @ w(f"attn_{name}.weight").T
-        if shape.arch == "qwen2":
+        if shape.arch in ("qwen2", "gpt-oss"):
             out = out + w(f"attn_{name}.bias")
         return out.reshape(-1, heads, shape.dim)
 
@@ -169,11 +183,16 @@ def attend(shape, w, layer, x):
         q = rms_norm(q, w("attn_q_norm.weight"), shape.eps)
         k = rms_norm(k, w("attn_k_norm.weight"), shape.eps)
     local = shape.is_local(layer)
-    turn = (shape.local_freqs, 1.0) if local else (shape.freqs, shape.amplitude)
+    turn = (shape.freqs, shape.amplitude)
+    if local and shape.arch == "gemma3":
+        turn = (shape.local_freqs, 1.0)
     if shape.turns(layer):
         q, k = rope(q, *turn, shape.interleaved), rope(k, *turn, shape.interleaved)
     window = shape.window if local else None
-    out = attention(q, k, v, shape.attention_scale, window) @ w("attn_output.weight").T
+    sinks = w("attn_sinks.weight") if shape.arch == "gpt-oss" else None
+    out = attention(q, k, v, shape.attention_scale, window, sinks) @ w("attn_output.weight").T
+    if shape.arch == "gpt-oss":
+        out = out + w("attn_output.bias")
     if shape.arch == "gemma3":
         out = rms_norm(out, w("post_attention_norm.weight"), shape.eps)
     return out
@@ -202,7 +221,27 @@ def mix_experts(w, h, used):
     return out
 
 
+def mix_gpt_oss(w, h, used):
+    """As GptOssMLP of transformers: softmax over the chosen logits, biases, the clamped SwiGLU."""
+    logits = h @ w("ffn_gate_inp.weight").T + w("ffn_gate_inp.bias")
+    out = np.zeros_like(h)
+    for row in range(len(h)):
+        chosen = np.argsort(-logits[row], kind="stable")[:used]
+        share = np.exp(logits[row, chosen] - logits[row, chosen].max())
+        for e, weight in zip(chosen, share / share.sum()):
+            gate, up = (w(f"ffn_{n}_exps.weight")[e] @ h[row] + w(f"ffn_{n}_exps.bias")[e]
+                        for n in ("gate", "up"))
+            gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
+            hidden = (up + 1) * gate / (1 + np.exp(-1.702 * gate))
+            down = w("ffn_down_exps.weight")[e] @ hidden + w("ffn_down_exps.bias")[e]
+            out[row] += weight * down
+    return out
+
+
 def feed_forward(shape, weights, w, x):
+    if shape.arch == "gpt-oss":
+        h = rms_norm(x, w("post_attention_norm.weight"), shape.eps)
+        return mix_gpt_oss(w, h, weights.key("expert_used_count"))
     h = rms_norm(x, w("ffn_norm.weight"), shape.eps)
     if shape.arch == "qwen3moe":
         return mix_experts(w, h, weights.key("expert_used_count"))

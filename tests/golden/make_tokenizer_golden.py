@@ -44,6 +44,11 @@ TEKKEN = [
     rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*|\p{{N}}"
     rf"| ?[^{WS}\p{{L}}\p{{N}}]+[\r\n/]*|{WS}*[\r\n]+|{WS}+(?!\P{{White_Space}})|{WS}+"
 ]
+O200K = [
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{CONTRACTIONS}?|\p{{N}}{{1,3}}"
+    rf"| ?[^{WS}\p{{L}}\p{{N}}]+[\r\n/]*|{WS}*[\r\n]+|{WS}+(?!\P{{White_Space}})|{WS}+"
+]
 # name of tokenizer.ggml.pre -> (patterns, ignore_merges)
 RULES = {
     "smollm": (SMOLLM, False),
@@ -52,6 +57,7 @@ RULES = {
     "qwen2": (QWEN2, False),
     "qwen35": (QWEN35, False),
     "tekken": (TEKKEN, True),
+    "gpt-4o": (O200K, True),
 }
 CONTROL, UNKNOWN = 3, 2
 

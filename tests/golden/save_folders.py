@@ -24,6 +24,7 @@ GEMMA = dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=16, sliding_w
 # The width of its feed-forward layers in the file is 32.
 LFM2 = dict(num_hidden_layers=4, full_attn_idxs=[2], intermediate_size=40, block_multiple_of=16,
             rms_norm_eps=None, norm_eps=1e-5)
+GPT_OSS = dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
@@ -49,6 +50,7 @@ MODELS = [
     ("gemma3", "Gemma3", (4, 50), GEMMA, None),
     ("gemma3_joined", "Gemma3", (5, 0), GEMMA, None),
     ("lfm2", "Lfm2", (4, 54), LFM2, None),
+    ("gpt_oss", "GptOss", (5, 0), GPT_OSS, {**YARN, "truncate": False}),
 ]
 VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
               image_size=28, patch_size=14)

@@ -194,17 +194,22 @@ class TinyModel:
         self.weights = {}
         self.fill()
 
-    def stored(self, data):
-        return gguf.quants.dequantize(gguf.quants.quantize(data, self.kind), self.kind).reshape(
-            data.shape)
+    def kind_of(self, name):
+        """gpt-oss has only its experts in MXFP4."""
+        is_other = self.arch == "gpt-oss" and self.kind == Q.MXFP4 and "exp" not in name
+        return Q.BF16 if is_other else self.kind
+
+    def stored(self, data, kind):
+        return gguf.quants.dequantize(gguf.quants.quantize(data, kind), kind).reshape(data.shape)
 
     def matrix(self, name, n, k, scale):
         data = self.rng.standard_normal((n, k)) * scale / np.sqrt(k)
-        self.weights[name] = self.stored(data.astype(np.float32))
+        self.weights[name] = self.stored(data.astype(np.float32), self.kind_of(name))
 
     def vector(self, name, n, mean, spread):
         data = (mean + spread * self.rng.standard_normal(n)).astype(np.float32)
-        self.weights[name] = self.stored(data) if self.kind in (Q.F16, Q.BF16) else data
+        kind = Q.BF16 if self.arch == "gpt-oss" else self.kind
+        self.weights[name] = self.stored(data, kind) if kind in (Q.F16, Q.BF16) else data
 
     def fill(self):
         # A gemma norm multiplies by 1 + weight.
@@ -228,7 +233,7 @@ class TinyModel:
                                        ("v", self.kv_heads, 1.0)):
                 name, rows = f"{at}self_attn.{part}_proj", heads * self.dim
                 self.matrix(f"{name}.weight", rows, self.hidden, scale)
-                if self.arch == "qwen2":
+                if self.arch in ("qwen2", "gpt-oss"):
                     self.vector(f"{name}.bias", rows, 0.0, 0.5)
             self.matrix(at + "self_attn.o_proj.weight", self.hidden, self.heads * self.dim, 1.0)
             if self.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2"):
@@ -249,6 +254,19 @@ class TinyModel:
             self.matrix(mlp + "gate_proj.weight", self.ffn, self.hidden, 1.0)
             self.matrix(mlp + "up_proj.weight", self.ffn, self.hidden, 1.0)
             self.matrix(mlp + "down_proj.weight", self.hidden, self.ffn, 1.0)
+        if self.arch == "gpt-oss":
+            self.fill_gpt_oss(at)
+
+    def fill_gpt_oss(self, at):
+        """Sinks of a few logits, and biases; some gates and ups are beyond the limit of 7."""
+        self.vector(at + "self_attn.sinks", self.heads, 1.0, 2.0)
+        self.vector(at + "self_attn.o_proj.bias", self.hidden, 0.0, 0.5)
+        self.vector(at + "mlp.gate.bias", self.experts, 0.0, 1.0)
+        for e in range(self.experts):
+            mlp = f"{at}mlp.experts.{e}."
+            self.vector(mlp + "gate_proj.bias", self.ffn, 0.0, 3.0)
+            self.vector(mlp + "up_proj.bias", self.ffn, 0.0, 3.0)
+            self.vector(mlp + "down_proj.bias", self.hidden, 0.0, 0.5)
 
     # GGUF -----------------------------------------------------------------------------------------
 
@@ -290,10 +308,12 @@ class TinyModel:
         if self.scaling == "llama3":
             writer.add_tensor("rope_freqs.weight", self.llama3_factors())
         for name, data in self.gguf_tensors():
-            if data.ndim == 1 or "ffn_gate_inp" in name or "shortconv.conv" in name:
+            if (data.ndim == 1 or "ffn_gate_inp" in name or "shortconv.conv" in name
+                    or name.endswith(".bias")):
                 writer.add_tensor(name, data)
             else:
-                writer.add_tensor(name, gguf.quants.quantize(data, self.kind), raw_dtype=self.kind)
+                kind = self.kind_of(name)
+                writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -326,6 +346,8 @@ class TinyModel:
             names |= {"post_attention_layernorm": "post_attention_norm",
                       "pre_feedforward_layernorm": "ffn_norm",
                       "post_feedforward_layernorm": "post_ffw_norm"}
+        if self.arch == "gpt-oss":
+            names["post_attention_layernorm"] = "post_attention_norm"
         whole = {"model.embed_tokens.weight": "token_embd.weight",
                  "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
         if self.arch == "lfm2":
@@ -340,6 +362,9 @@ class TinyModel:
                 continue
             _, _, layer, rest = name.split(".", 3)
             part, kind = rest.rsplit(".", 1)
+            if kind == "sinks":
+                yield f"blk.{layer}.attn_sinks.weight", data
+                continue
             if ".experts." in name:
                 if ".experts.0." not in name:
                     continue
@@ -358,7 +383,7 @@ class TinyModel:
     def config(self):
         types = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe",
                  "gemma3": "gemma3_text", "smollm3": "smollm3", "granite": "granite",
-                 "lfm2": "lfm2"}
+                 "lfm2": "lfm2", "gpt-oss": "gpt_oss"}
         out = {"model_type": types[self.arch], "num_hidden_layers": self.layers,
                "hidden_size": self.hidden, "intermediate_size": self.ffn,
                "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
@@ -388,7 +413,18 @@ class TinyModel:
                     "num_heads": self.heads, "use_pos_enc": True, "tie_embedding": self.tied,
                     "conv_use_xavier_init": True, "block_mlp_init_scale": 1.0,
                     "full_attn_idxs": [i for i in range(self.layers) if i not in self.convs]}
-        if self.experts:
+        if self.arch == "gpt-oss":
+            kinds = ("sliding_attention", "full_attention")
+            out |= {"sliding_window": self.window, "attention_bias": True, "swiglu_limit": 7.0,
+                    "layer_types": [kinds[i % 2] for i in range(self.layers)],
+                    "num_local_experts": self.experts, "num_experts_per_tok": self.used,
+                    "experts_per_token": self.used, "initial_context_length": 128,
+                    "router_aux_loss_coef": 0.9, "output_router_logits": False}
+            if self.kind == Q.MXFP4:
+                out["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
+                    "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                    "lm_head"]}
+        elif self.experts:
             out |= {"num_experts": self.experts, "num_experts_per_tok": self.used,
                     "moe_intermediate_size": self.ffn, "norm_topk_prob": True,
                     "decoder_sparse_step": 1, "mlp_only_layers": []}
@@ -398,6 +434,8 @@ class TinyModel:
         elif self.scaling == "yarn":
             out["rope_scaling"] = {"type": "yarn", "factor": 4.0,
                                    "original_max_position_embeddings": 128}
+            if self.arch == "gpt-oss":
+                out["rope_scaling"] |= {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
         elif self.scaling:
             out["rope_scaling"] = {"rope_type": self.scaling, "factor": 4.0}
         return out
@@ -412,7 +450,8 @@ class TinyModel:
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps(self.config(), indent=1) + "\n")
         write_tokenizer_files(folder)
-        items = [(self.folder_name(name), data) for name, data in self.weights.items()]
+        weights = self.gpt_oss_items() if self.arch == "gpt-oss" else self.weights.items()
+        items = [(self.folder_name(name), data) for name, data in weights]
         if shards == 1:
             write_safetensors(folder / "model.safetensors", items, self.kind)
             return
@@ -425,14 +464,48 @@ class TinyModel:
         (folder / "model.safetensors.index.json").write_text(
             json.dumps({"metadata": {}, "weight_map": index}, indent=0) + "\n")
 
+    def gpt_oss_items(self):
+        """Under the names of gpt_oss: one tensor for all experts, gate and up interleaved; in MXFP4
+        as blocks and scales [experts, rows, ...], else transposed."""
+        for name, data in self.weights.items():
+            if ".experts." not in name:
+                yield name.replace(".mlp.gate.", ".mlp.router."), data
+            elif ".experts.0." in name and ".up_proj." not in name:
+                at = name[:name.index(".experts.") + len(".experts.")]
+                part, kind = name.rsplit(".", 2)[1:]
+                stack = lambda p: np.stack([self.weights[f"{at}{e}.{p}.{kind}"]
+                                            for e in range(self.experts)])
+                fused = stack(part)
+                if part == "gate_proj":
+                    fused = np.stack([fused, stack("up_proj")], axis=2)
+                    fused = fused.reshape(self.experts, 2 * self.ffn, *fused.shape[3:])
+                    part = "gate_up_proj"
+                if kind == "bias":
+                    yield f"{at}{part}_bias", fused
+                elif self.kind == Q.MXFP4:
+                    yield from mxfp4_items(f"{at}{part}", fused)
+                else:
+                    yield f"{at}{part}", np.ascontiguousarray(fused.swapaxes(1, 2))
+
+
+def mxfp4_items(name, data):
+    """The blocks and scales of published gpt_oss folders: 16 bytes of two digits, the even element
+    below. The digits are those that GGUF has in another order."""
+    raw = gguf.quants.quantize(data, Q.MXFP4).reshape(*data.shape[:-1], -1, 17)
+    digits = np.concatenate([raw[..., 1:] & 15, raw[..., 1:] >> 4], axis=-1)
+    yield name + "_blocks", digits[..., 0::2] | digits[..., 1::2] << 4
+    yield name + "_scales", np.ascontiguousarray(raw[..., 0])
+
 
 def write_safetensors(path, items, kind):
     """u64 header length, JSON header, data (the format's README)."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
+    kind = Q.BF16 if kind == Q.MXFP4 else kind  # of all but the experts
     dtype = {Q.F32: "F32", Q.F16: "F16", Q.BF16: "BF16"}[kind]
     for name, values in items:
-        raw = gguf.quants.quantize(values, kind).tobytes()
-        header[name] = {"dtype": dtype, "shape": list(values.shape),
+        is_raw = values.dtype == np.uint8
+        raw = values.tobytes() if is_raw else gguf.quants.quantize(values, kind).tobytes()
+        header[name] = {"dtype": "U8" if is_raw else dtype, "shape": list(values.shape),
                         "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -491,6 +564,11 @@ def write_architectures(folder):
         (TinyModel("granite", "granite", Q.F16, heads=4, kv_heads=2), 1),
         (TinyModel("head64_smollm3", "smollm3", Q.Q4_0, layers=5, dim=64, rope_base=5e6), 0),
         (TinyModel("qwen3moe_mxfp4", "qwen3moe", Q.MXFP4, ffn=32, experts=5, used=2), 0),
+        (TinyModel("gptoss", "gpt-oss", Q.BF16, layers=4, ffn=32, heads=8, kv_heads=2, dim=8,
+                   tied=False, scaling="yarn", experts=6, used=4, window=33,
+                   rope_base=150000.0), 2),
+        (TinyModel("gptoss_mxfp4", "gpt-oss", Q.MXFP4, ffn=32, dim=64, tied=False,
+                   scaling="yarn", experts=5, used=2, window=20, rope_base=150000.0), 1),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

@@ -30,13 +30,15 @@ struct Dims {
   KvDtype dtype = KvDtype::kBf16;
   KvEncoding encoding = KvEncoding::kPaired;
   uint32_t window = 0;
+  bool sinks = false;
 };
 
 std::string Describe(const Dims& d) {
   return "heads " + std::to_string(d.num_heads) + "/" + std::to_string(d.num_kv_heads) + " dim " +
          std::to_string(d.head_dim) + " block " + std::to_string(d.block_size) + " dtype " +
          std::to_string(static_cast<int>(d.dtype)) + " encoding " +
-         std::to_string(static_cast<int>(d.encoding)) + " window " + std::to_string(d.window);
+         std::to_string(static_cast<int>(d.encoding)) + " window " + std::to_string(d.window) +
+         (d.sinks ? " sinks" : "");
 }
 
 // One sequence of `length` tokens whose K and V are stored in blocks scattered over an arena; every
@@ -70,6 +72,8 @@ class Sequence {
       }
     }
     q = random.Activations(size_t{length} * q_stride());
+    // From hardly any weight to nearly all of it.
+    for (uint32_t h = 0; h < dims.num_heads; ++h) sinks.push_back(5.0f * (h % 7) - 15.0f);
   }
 
   uint32_t q_stride() const { return dims.num_heads * dims.head_dim + 8; }
@@ -107,7 +111,8 @@ class Sequence {
                          .scale = 0.125f,
                          .window = dims.window,
                          .out = out,
-                         .scratch = {scratch.data(), scratch.size()}});
+                         .scratch = {scratch.data(), scratch.size()},
+                         .sinks = dims.sinks ? sinks.data() : nullptr});
   }
 
   double K(uint32_t t, uint32_t h, uint32_t d) { return Get(0, t, h, d); }
@@ -119,6 +124,7 @@ class Sequence {
   std::vector<uint32_t> blocks;
   AlignedBuffer arena;
   std::vector<float> q;
+  std::vector<float> sinks;  // [num_heads]
 
  private:
   void Put(uint32_t t, uint32_t h, uint32_t d, Random* random) {
@@ -159,8 +165,9 @@ ExactRow Exact(Sequence& s, uint32_t t, uint32_t head) {
   for (uint32_t i = 0; i < weights.size(); ++i) {
     for (uint32_t d = 0; d < dim; ++d) weights[i] += q[d] * 0.125 * s.K(first + i, kv_head, d);
   }
-  const double max = *std::max_element(weights.begin(), weights.end());
-  double denominator = 0;
+  double max = *std::max_element(weights.begin(), weights.end());
+  if (s.dims.sinks) max = std::max<double>(max, s.sinks[head]);
+  double denominator = s.dims.sinks ? std::exp(s.sinks[head] - max) : 0.0;
   for (double& weight : weights) denominator += weight = std::exp(weight - max);
   ExactRow exact = {std::vector<double>(dim), std::vector<double>(dim)};
   for (uint32_t i = 0; i < weights.size(); ++i) {
@@ -207,6 +214,8 @@ const Dims kDims[] = {
     {.num_heads = 7, .num_kv_heads = 7, .head_dim = 18, .dtype = KvDtype::kF32, .window = 5},
     {.encoding = KvEncoding::kPlain, .window = 130},
     {.num_heads = 70, .num_kv_heads = 1, .head_dim = 16, .window = 1},
+    {.num_heads = 16, .num_kv_heads = 2, .window = 128, .sinks = true},
+    {.num_heads = 7, .num_kv_heads = 7, .head_dim = 18, .dtype = KvDtype::kF32, .sinks = true},
 };
 
 TEST_P(AttentionTest, AgreesWithTheReferenceForEveryShape) {
@@ -225,7 +234,7 @@ TEST_P(AttentionTest, AgreesWithTheReferenceForEveryShape) {
 }
 
 TEST_P(AttentionTest, IsWithinTheStatedBoundOfExactArithmetic) {
-  for (const Dims& dims : {kDims[0], kDims[4], kDims[7]}) {
+  for (const Dims& dims : {kDims[0], kDims[4], kDims[7], kDims[11], kDims[12]}) {
     Sequence s(dims, 270, 4);
     // README.md: a score of size |s| is off by (dim / 2 + 2) u |s|_1, which e turns into a relative
     // error of a weight; |s|_1 stays below 250 on this data.
@@ -235,11 +244,13 @@ TEST_P(AttentionTest, IsWithinTheStatedBoundOfExactArithmetic) {
 }
 
 TEST_P(AttentionTest, ChunkingOfThePromptChangesNoBit) {
-  for (uint32_t window : {0u, 100u}) {
+  for (const auto& [window, sinks] :
+       {std::pair{0u, false}, {100u, false}, {0u, true}, {128u, true}}) {
     Dims dims;
     dims.num_heads = 6;
     dims.num_kv_heads = 2;
     dims.window = window;
+    dims.sinks = sinks;
     const uint32_t length = 600;
     Sequence s(dims, length, 11);
     const std::vector<float> whole = s.Run(ops(), one_, {length});
@@ -285,14 +296,32 @@ TEST_P(AttentionTest, LongContextsTakeSeveralWavesAndStillAgree) {
   Dims dims;
   dims.num_heads = dims.num_kv_heads = 7;
   dims.head_dim = 16;
-  Sequence s(dims, 5000, 14);
-  const AttentionSpan span = {{s.blocks}, 0, 1, 4999};
-  ThreadPool two(2);
-  std::vector<float> apart(s.out_row(), kPoison);
-  std::vector<float> together(s.out_row(), kPoison);
-  s.RunSpans(ops(), two, {&span, 1}, s.q.data(), apart.data());
-  s.RunSpans(ops(), one_, {&span, 1}, s.q.data(), together.data());
-  EXPECT_EQ(CountDifferent(apart, together), 0u);
+  for (const bool sinks : {false, true}) {
+    dims.sinks = sinks;
+    Sequence s(dims, 5000, 14);
+    const AttentionSpan span = {{s.blocks}, 0, 1, 4999};
+    ThreadPool two(2);
+    std::vector<float> apart(s.out_row(), kPoison);
+    std::vector<float> together(s.out_row(), kPoison);
+    s.RunSpans(ops(), two, {&span, 1}, s.q.data(), apart.data());
+    s.RunSpans(ops(), one_, {&span, 1}, s.q.data(), together.data());
+    EXPECT_EQ(CountDifferent(apart, together), 0u) << Describe(dims);
+  }
+}
+
+TEST_P(AttentionTest, ASinkThatNoKeyReachesChangesNoBit) {
+  Dims dims = {.num_heads = 4, .num_kv_heads = 2, .window = 70};
+  Sequence s(dims, 300, 18);
+  const std::vector<float> without = s.Run(ops(), one_, {300});
+  s.dims.sinks = true;
+  s.sinks.assign(4, -1e30f);
+  EXPECT_EQ(CountDifferent(s.Run(ops(), one_, {300}), without), 0u);
+}
+
+TEST_P(AttentionTest, ASinkAboveEveryKeyTakesTheWholeWeight) {
+  Sequence s({.sinks = true}, 70, 19);
+  s.sinks.assign(9, 1e4f);
+  for (const float y : s.Run(ops(), one_, {70})) ASSERT_EQ(y, 0.0f);
 }
 
 TEST_P(AttentionTest, ABatchOfSpansGivesEachRowItsOwnBits) {

@@ -112,6 +112,42 @@ TEST_P(ModelOpsTest, GeluMul) {
   }
 }
 
+TEST_P(ModelOpsTest, ClampedSwiglu) {
+  for (uint32_t k : kLengths) {
+    for (uint32_t rows : kRowCounts) {
+      Random random(k * 1000 + rows);
+      auto x = random.Activations(size_t{rows} * 2 * k, 6.0f);  // some are beyond the limit
+      if (k > 2) x[1] = 1e30f, x[k + 1] = -1e30f;
+      std::vector<float> expected(size_t{rows} * k);
+      std::vector<float> actual(expected.size() + 1, kPoison);
+      ReferenceOps().clamped_swiglu(one_, x.data(), rows, k, expected.data());
+      ops().clamped_swiglu(three_, x.data(), rows, k, actual.data());
+      ASSERT_EQ(actual.back(), kPoison);
+      actual.pop_back();
+      ExpectAgree(GetParam(), actual, expected, 400 * kUnit, 1e-25);
+      for (size_t i = 0; i < actual.size(); ++i) {
+        const double gate = std::min<double>(x[i / k * 2 * k + i % k], 7.0);
+        const double up = std::clamp<double>(x[i / k * 2 * k + k + i % k], -7.0, 7.0);
+        const double exact = gate / (1 + std::exp(-double{kSwigluAlpha} * gate)) * (up + 1);
+        // The exponent is rounded once, and up + 1 once, by half a unit of up.
+        const double scale = std::fabs(gate / (1 + std::exp(-double{kSwigluAlpha} * gate)));
+        const double bound = (12 + 2 * std::min(std::fabs(gate), 90.0)) * kUnit;
+        ASSERT_LE(std::fabs(actual[i] - exact), bound * scale * (std::fabs(up) + 1) + 1e-34)
+            << "gate " << gate << " up " << up;
+      }
+    }
+  }
+}
+
+TEST_P(ModelOpsTest, ClampedSwigluKeepsNan) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> x = {nan, 1.0f, 1.0f, nan};
+  std::vector<float> out(2);
+  ops().clamped_swiglu(one_, x.data(), 1, 2, out.data());
+  EXPECT_TRUE(std::isnan(out[0]));
+  EXPECT_TRUE(std::isnan(out[1]));
+}
+
 TEST_P(ModelOpsTest, RoutePicksTheLargestAndSoftmaxesThem) {
   for (uint32_t experts : {1u, 2u, 8u, 60u, 128u}) {
     for (uint32_t top_k = 1; top_k <= std::min(experts, 8u); ++top_k) {

@@ -49,6 +49,25 @@ class ConvertTest : public ::testing::TestWithParam<const char*> {
   const std::string out_ = ::testing::TempDir() + "baton_convert_test.gguf";
 };
 
+TEST_P(ConvertTest, BiasesOfExpertsStayAsTheyAre) {
+  for (const char* from : {"tiny_gptoss", "tiny_gptoss_mxfp4"}) {
+    ASSERT_TRUE(Convert(from, GetParam()).ok()) << from;
+    const auto written = GgufFile::Open(out_);
+    ASSERT_TRUE(written.ok()) << written.status();
+    const auto whole = OpenModelFile(GoldenPath(from));
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    for (const char* name : {"blk.0.ffn_up_exps.bias", "blk.1.attn_sinks.weight"}) {
+      const GgufTensor* mine = (*written)->FindTensor(name);
+      const GgufTensor* other = (*whole)->FindTensor(name);
+      ASSERT_TRUE(mine != nullptr && other != nullptr) << name;
+      EXPECT_STREQ(std::string(mine->type->name).c_str(), "F32");
+      EXPECT_TRUE(std::equal(mine->data.begin(), mine->data.end(), other->data.begin(),
+                             other->data.end()))
+          << name;
+    }
+  }
+}
+
 TEST_P(ConvertTest, WritesTheBytesOfAnotherQuantiser) {
   ASSERT_TRUE(Convert("tiny_llama_yarn.gguf", GetParam()).ok());
   const auto mine = GgufFile::Open(out_);

@@ -330,6 +330,14 @@ TEST(DeviceModelLoadTest, ConvolutionsAreForTheProcessor) {
               HasSubstr("architecture lfm2: device simt has no kernel for its convolutions"));
 }
 
+TEST(DeviceModelLoadTest, SinksAreForTheProcessor) {
+  OnDevice on(Tiny("gptoss_mxfp4"));
+  EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(on.fixture.status().message()),
+              HasSubstr("architecture gpt-oss: the kernels of device simt have no attention sinks "
+                        "and no biases of experts; use --device cpu"));
+}
+
 // Workers pair by these.
 TEST(DeviceModelLoadTest, Fp8IsAnotherLayoutAndOtherNumericsAndF32IsRefused) {
   OnDevice wide(Tiny("head64_llama"));

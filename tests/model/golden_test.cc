@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, TinyGoldenTest,
                                            TinyCase{"qwen3moe_q8_0", kQuantised},
                                            TinyCase{"gemma3"}, TinyCase{"smollm3"},
                                            TinyCase{"granite"}, TinyCase{"lfm2"},
-                                           TinyCase{"lfm2_q8_0", kQuantised}, TinyCase{"qwen3moe_mxfp4", kQuantised}),
+                                           TinyCase{"lfm2_q8_0", kQuantised}, TinyCase{"qwen3moe_mxfp4", kQuantised}, TinyCase{"gptoss"}, TinyCase{"gptoss_mxfp4", kQuantised}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SplitGoldenTest, LogitsAgreeWithTheReferenceOfTheWhole) {

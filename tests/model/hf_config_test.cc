@@ -31,12 +31,15 @@ Json SmallConfig(const char* model_type) {
     json.update({{"query_pre_attn_scalar", 16}, {"sliding_window", 16}});
   }
   if (json["model_type"] == "lfm2") json["norm_eps"] = 1e-6;
+  if (json["model_type"] == "gpt_oss") {
+    json.update({{"num_local_experts", 4}, {"num_experts_per_tok", 2}, {"sliding_window", 16}});
+  }
   if (json["model_type"] == "mistral") json["sliding_window"] = nullptr;
   return json;
 }
 
 constexpr const char* kTypes[] = {"llama",       "mistral", "qwen2",   "qwen3", "qwen3_moe",
-                                  "gemma3_text", "smollm3", "granite", "lfm2"};
+                                  "gemma3_text", "smollm3", "granite", "lfm2", "gpt_oss"};
 
 // The keys that the config becomes, as bytes; empty when it is refused.
 std::string KeysOf(const Json& json) {
@@ -106,7 +109,8 @@ TEST(HfConfigTest, KeysThatCannotChangeNumbersAreTakenByAll) {
                          {"layer_types", {"full_attention", "full_attention"}},
                          {"neftune_noise_alpha", 5}};
   for (const char* type : kTypes) {
-    if (std::string(type) == "gemma3_text") continue;  // its layer_types are read
+    const std::string name = type;
+    if (name == "gemma3_text" || name == "gpt_oss") continue;  // their layer_types are read
     EXPECT_EQ(KeysOf(With({type, harmless})), KeysOf(SmallConfig(type))) << type;
   }
 }
@@ -124,11 +128,51 @@ TEST(HfConfigTest, UnknownKeysMayOnlySayNothing) {
   }
 }
 
+TEST(HfConfigTest, ReadsBothFormsOfGptOss) {
+  const Json yarn = {{"rope_type", "yarn"}, {"factor", 32.0},
+                     {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                     {"truncate", false},   {"original_max_position_embeddings", 64}};
+  Json parameters = yarn;
+  parameters["rope_theta"] = 150000;
+  const Json before = {{"rope_theta", 150000},
+                       {"rope_scaling", yarn},
+                       {"experts_per_token", 2},
+                       {"initial_context_length", 64},
+                       {"swiglu_limit", 7.0},
+                       {"attention_bias", true},
+                       {"quantization_config", {{"quant_method", "mxfp4"}}},
+                       {"hidden_act", "silu"}};
+  EXPECT_EQ(KeysOf(With({"gpt_oss", before})),
+            KeysOf(With({"gpt_oss", {{"rope_parameters", parameters}}})));
+  // Without parameters the class has those of the published models.
+  parameters["original_max_position_embeddings"] = 4096;
+  parameters.erase("beta_fast");
+  parameters.erase("beta_slow");
+  EXPECT_EQ(KeysOf(SmallConfig("gpt_oss")),
+            KeysOf(With({"gpt_oss", {{"rope_parameters", parameters}}})));
+}
+
+TEST(HfConfigTest, RefusesWhatGptOssCannotBe) {
+  Json json = SmallConfig("gpt_oss");
+  json["sliding_window"] = nullptr;
+  ExpectRefused(json.dump(), E::kMissingKey, "sliding_window");
+  json = SmallConfig("gpt_oss");
+  json["experts_per_token"] = 4;
+  ExpectRefused(json.dump(), E::kBadValue, "\"experts_per_token\" is 4");
+  json = SmallConfig("llama");
+  json["quantization_config"] = {{"quant_method", "mxfp4"}};
+  ExpectRefused(json.dump(), E::kQuantized, "mxfp4");
+}
+
 TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
   const std::vector<Change> cases = {
       {"llama",
        {{"use_rotary_embeddings", false}},
        "\"use_rotary_embeddings\" is false, which is not computed"},
+      {"gpt_oss", {{"swiglu_limit", 5.0}}, "\"swiglu_limit\" is 5.0"},
+      {"gpt_oss", {{"swiglu_alpha", 1.0}}, "\"swiglu_alpha\" is 1.0"},
+      {"llama", {{"swiglu_limit", 7.0}}, "\"swiglu_limit\" is 7.0"},
+      {"gpt_oss", {{"norm_topk_prob", true}}, "\"norm_topk_prob\" is true"},
       {"llama", {{"num_experts_per_token", 2}}, "\"num_experts_per_token\" is 2"},
       {"qwen3_moe", {{"num_experts_per_token", 8}}, "\"num_experts_per_token\" is 8"},
       {"llama", {{"num_global_token", 1}}, "\"num_global_token\" is 1"},

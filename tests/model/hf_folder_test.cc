@@ -57,7 +57,7 @@ TEST_P(FolderGoldenTest, GivesTheBitsOfTheSameWeightsInAFile) {
 INSTANTIATE_TEST_SUITE_P(Architectures, FolderGoldenTest,
                          ::testing::Values("llama_linear", "llama_yarn", "llama_llama3", "qwen2",
                                            "qwen3", "qwen3moe", "gemma3", "smollm3", "granite",
-                                           "lfm2"),
+                                           "lfm2", "gptoss", "gptoss_mxfp4"),
                          [](const auto& info) { return std::string(info.param); });
 
 // A copy of a golden folder, which a test then spoils.
@@ -175,8 +175,6 @@ TEST(HfFolderTest, RefusesRopeScalingsByName) {
        [](Json& j) {
          j["rope_scaling"]["mrope_section"] = {4, 4};
        }},
-      {"truncate", E::kUnsupportedValue, "llama_yarn",
-       [](Json& j) { j["rope_scaling"]["truncate"] = false; }},
       {"factor", E::kMissingKey, "llama_linear",
        [](Json& j) { j["rope_scaling"].erase("factor"); }},
       {"rope_scaling", E::kBadValue, "llama_linear", [](Json& j) { j["rope_scaling"] = 4; }},
@@ -206,6 +204,17 @@ TEST(HfFolderTest, RefusesConfigsThatDisagreeWithTheWeights) {
     folder.Edit("config.json", change);
     EXPECT_THAT(std::string(folder.Open().message()), HasSubstr(words));
   }
+}
+
+TEST(HfFolderTest, YarnMayBeginWithinAPair) {
+  const Folder folder("llama_yarn");
+  folder.Edit("config.json", [](Json& j) { j["rope_scaling"]["truncate"] = false; });
+  const auto file = OpenModelFile(folder.File("").string());
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto config = ReadModelConfig(**file);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->rope_scaling.truncates);
+  EXPECT_THAT(CanonicalText(*config), HasSubstr(":exact"));
 }
 
 TEST(HfFolderTest, ReadsTheNewerFormOfRopeAndLayerTypes) {

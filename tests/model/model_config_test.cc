@@ -177,14 +177,38 @@ TEST(ModelConfigTest, RefusesNewKeysOfAttentionAndRope) {
   }
 }
 
+GgufBuilder& AddExperts(GgufBuilder& b) {
+  return b.AddU32("gpt-oss.expert_count", 4)
+      .AddU32("gpt-oss.expert_used_count", 2)
+      .AddU32("gpt-oss.expert_feed_forward_length", 16);
+}
+
+GgufBuilder& AddQkvBiases(GgufBuilder& b) {
+  return b.AddF32Tensor("blk.0.attn_q.bias", {32})
+      .AddF32Tensor("blk.0.attn_k.bias", {16})
+      .AddF32Tensor("blk.0.attn_v.bias", {16});
+}
+
+// A tiny llama under another name, and the words of its error.
+struct LackCase {
+  const char* words;
+  std::string architecture;
+  std::function<void(GgufBuilder&)> change;
+};
+
+void ExpectLacks(const std::vector<LackCase>& cases) {
+  for (const LackCase& test : cases) {
+    GgufBuilder builder = TinyLlama({.architecture = test.architecture});
+    test.change(builder);
+    const absl::Status status = Servable(builder);
+    EXPECT_FALSE(status.ok()) << test.words;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.words));
+  }
+}
+
 TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
-  struct Case {
-    const char* words;
-    std::string architecture;
-    std::function<void(GgufBuilder&)> change;
-  };
   const auto nothing = [](GgufBuilder&) {};
-  const std::vector<Case> cases = {
+  const std::vector<LackCase> cases = {
       {"blk.0.attn_q.bias", "qwen2", nothing},
       {"blk.0.attn_q_norm.weight", "qwen3", nothing},
       {"qwen3.rope.dimension_count", "qwen3",
@@ -232,13 +256,47 @@ TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
              .AddF32Tensor("blk.0.attn_k_norm.weight", {16});
        }},
   };
-  for (const Case& test : cases) {
-    GgufBuilder builder = TinyLlama({.architecture = test.architecture});
-    test.change(builder);
-    const absl::Status status = Servable(builder);
-    EXPECT_FALSE(status.ok()) << test.words;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(test.words));
-  }
+  ExpectLacks(cases);
+}
+
+TEST(ModelConfigTest, RefusesWhatGptOssLacks) {
+  const std::vector<LackCase> cases = {
+      {"gpt-oss.expert_count", "gpt-oss", [](GgufBuilder&) {}},
+      {"\"gpt-oss.attention.sliding_window\" is missing", "gpt-oss", AddExperts},
+      {"sliding_window\" is 0", "gpt-oss",
+       [](GgufBuilder& b) { AddExperts(b).AddU32("gpt-oss.attention.sliding_window", 0); }},
+      {"\"gpt-oss.swiglu_limit\" is 5, supported is only 7", "gpt-oss",
+       [](GgufBuilder& b) { b.AddF32("gpt-oss.swiglu_limit", 5.0f); }},
+      {"\"gpt-oss.swiglu_alpha\" is 1.5, supported is only 1.70", "gpt-oss",
+       [](GgufBuilder& b) { b.AddF32("gpt-oss.swiglu_alpha", 1.5f); }},
+      {"\"gpt-oss.expert_gating_func\" is 2, supported is only 3", "gpt-oss",
+       [](GgufBuilder& b) { b.AddU32("gpt-oss.expert_gating_func", 2); }},
+      {"\"gpt-oss.rope.freq_base_swa\" is 20000, supported is only the base of all layers, 10000",
+       "gpt-oss",
+       [](GgufBuilder& b) {
+         AddExperts(b)
+             .AddU32("gpt-oss.attention.sliding_window", 8)
+             .AddF32("gpt-oss.rope.freq_base_swa", 20000.0f);
+       }},
+      {"tensor \"blk.0.attn_sinks.weight\" is missing", "gpt-oss",
+       [](GgufBuilder& b) {
+         AddExperts(b).AddU32("gpt-oss.attention.sliding_window", 8);
+         AddQkvBiases(b);
+       }},
+      {"tensor \"blk.0.attn_sinks.weight\" is [3], the model needs [2]", "gpt-oss",
+       [](GgufBuilder& b) {
+         AddExperts(b).AddU32("gpt-oss.attention.sliding_window", 8);
+         AddQkvBiases(b).AddF32Tensor("blk.0.attn_sinks.weight", {3});
+       }},
+      {"tensor \"blk.0.attn_output.bias\" is missing", "gpt-oss",
+       [](GgufBuilder& b) {
+         AddExperts(b).AddU32("gpt-oss.attention.sliding_window", 8);
+         AddQkvBiases(b).AddF32Tensor("blk.0.attn_sinks.weight", {2});
+       }},
+      {"blk.0.attn_sinks.weight", "qwen3moe",
+       [](GgufBuilder& b) { b.AddF32Tensor("blk.0.attn_sinks.weight", {2}); }},
+  };
+  ExpectLacks(cases);
 }
 
 TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
@@ -266,6 +324,15 @@ TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
   EXPECT_FLOAT_EQ(granite.embedding_scale, 3.7f / 0.23f);
   EXPECT_FLOAT_EQ(granite.rms_epsilon, 1e-6f / (0.23f * 0.23f));
   EXPECT_FLOAT_EQ(granite.logit_scale, 1 / 1.3f);
+  const ModelConfig oss = read("gptoss");
+  EXPECT_EQ(oss.window, 33u);
+  EXPECT_EQ(oss.layer_is_local, (std::vector<bool>{true, false, true, false}));
+  EXPECT_FALSE(oss.has_second_rope());
+  EXPECT_FALSE(oss.HasSecondRope(0));
+  EXPECT_EQ(oss.rope_base, 150000.0);
+  EXPECT_FALSE(oss.rope_scaling.truncates);
+  EXPECT_EQ(oss.num_experts_used, 4u);
+  EXPECT_TRUE(read("llama_yarn").rope_scaling.truncates);
   const ModelConfig moe = read("qwen3moe");
   EXPECT_EQ(moe.num_experts, 8u);
   EXPECT_EQ(moe.num_experts_used, 3u);

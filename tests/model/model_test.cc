@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_granite", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_lfm2", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
                       BitsCase{"tiny_lfm2", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
-                      BitsCase{"tiny_lfm2_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}),
+                      BitsCase{"tiny_lfm2_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}, BitsCase{"tiny_gptoss", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}, BitsCase{"tiny_gptoss", Isa::kPortable, 1, KvDtype::kF32, 130, 20}, BitsCase{"tiny_gptoss_mxfp4", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}, BitsCase{"tiny_gptoss_mxfp4", Isa::kPortable, 1, KvDtype::kBf16, 130, 20}),
     CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},

@@ -183,7 +183,7 @@ TEST(TokenizerTest, BadTextIsRefusedWithItsPlace) {
 
 // The worst runs for the split rules' backtracking engine, at the largest size that is let through.
 TEST(TokenizerTest, TheLargestTextsAreEncoded) {
-  for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen35", "tekken"}) {
+  for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen35", "tekken", "gpt-4o"}) {
     TokenizerSpec spec = ByteSpec();
     spec.pre = pre;
     const auto tokenizer = MakeTokenizer(spec);
@@ -226,7 +226,7 @@ TEST(TokenizerTest, RandomTextComesBack) {
   const std::vector<std::string> parts = {"the", " model", "é",      "中文", "😀",
                                           "\n",  "\t",     "  ",     "12",   "'s",
                                           "!",   "\u0301", "\u200d", "ـ",    "가"};
-  for (const char* pre : {"smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35", "tekken"}) {
+  for (const char* pre : {"smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o"}) {
     spec.pre = pre;
     const auto tokenizer = MakeTokenizer(spec);
     for (int round = 0; round < 300; ++round) {
@@ -269,7 +269,7 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
       {"bert", [](auto& s) { s.model = "bert"; }, kMissing, "\"bert\""},
       {"no model", [](auto& s) { s.model = ""; }, kMissing, "tokenizer.ggml.model \"\""},
       {"pre", [](auto& s) { s.pre = "falcon"; }, kMissing,
-       "gpt-2, starcoder, llama-bpe, qwen2, qwen35, tekken"},
+       "gpt-2, starcoder, llama-bpe, qwen2, qwen35, tekken, gpt-4o"},
       {"far pre", [](auto& s) { s.pre = "bloom"; }, kMissing, "\"bloom\""},
       {"no tokens", [](auto& s) { s.tokens.clear(); }, kInvalid, "0 entries"},
       {"types", [](auto& s) { s.token_types.pop_back(); }, kInvalid, "256 entries for 257 tokens"},
@@ -368,7 +368,8 @@ TEST(PreTokenizerTest, AllNamesOfATableRowShareTheRule) {
       {"llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "pixtral"},
       {"qwen2", "stablelm2", "hunyuan"},
       {"qwen35"},
-      {"tekken"}};
+      {"tekken"},
+      {"gpt-4o", "o200k"}};
   for (const auto& row : rows) {
     const auto first = FindPreTokenizer(row[0]);
     ASSERT_TRUE(first.ok());
@@ -377,7 +378,8 @@ TEST(PreTokenizerTest, AllNamesOfATableRowShareTheRule) {
       ASSERT_TRUE(rule.ok()) << name;
       EXPECT_EQ(rule->patterns.data(), first->patterns.data()) << name;
     }
-    EXPECT_EQ(first->ignore_merges, row[0] == "llama-bpe" || row[0] == "tekken") << row[0];
+    const bool ignores = row[0] == "llama-bpe" || row[0] == "tekken" || row[0] == "gpt-4o";
+    EXPECT_EQ(first->ignore_merges, ignores) << row[0];
   }
   EXPECT_THAT(std::string(FindPreTokenizer("gemma4").status().message()), HasSubstr("gemma4"));
 }
