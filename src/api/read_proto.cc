@@ -276,7 +276,7 @@ class FieldReader {
     for (int i = 0; i < outputs.GetReflection()->FieldSize(outputs, choice); ++i) {
       texts.emplace_back(outputs.GetReflection()->GetRepeatedString(outputs, choice, i));
     }
-    members.emplace_back("choice", JsonValue(std::move(texts)));
+    if (!texts.empty()) members.emplace_back("choice", JsonValue(std::move(texts)));
     members.emplace_back("json_object", JsonValue(BoolOf(outputs, "json_object")));
     return StoreStructuredOutputs(JsonValue(std::move(members)), params_, error_);
   }
