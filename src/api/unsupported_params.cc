@@ -72,6 +72,7 @@ constexpr UnsupportedRow kTable[] = {
     {"continue_final_message", kMessages, Neutral::kEmpty, "a last assistant message is continued"},
     {"user", kMessages, Neutral::kEmpty, "metadata.user_id is its name here"},
     {"service_tier", kMessages, Neutral::kIgnored, "auto|standard_only"},
+    {"speed", kMessages, Neutral::kIgnored, "standard"},
     {"container", kMessages, Neutral::kNothing},
     {"mcp_servers", kMessages, Neutral::kEmpty, "a client calls its servers as tools"},
     {"thread", kMessages, Neutral::kNothing, "send the whole conversation"},
