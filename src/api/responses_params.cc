@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <optional>
+#include <vector>
 
 #include "fmt/format.h"
 
@@ -135,6 +137,14 @@ class Reader {
       chat_.emplace_back(std::string(to), *value);
   }
 
+  // Names the members of the object `value` at `path` that are not `known`.
+  void NameUnread(const JsonValue& value, std::string_view path,
+                  std::initializer_list<std::string_view> known) {
+    std::vector<std::string> names = IgnoredJsonFields(value, known);
+    for (std::string& name : names) name = fmt::format("{}.{}", path, name);
+    AddUnread(names, &request_->ignored);
+  }
+
   bool CheckRefused() const {
     for (const auto& [name, way] : kRefused) {
       const JsonValue* value = GivenMember(root_, name);
@@ -214,6 +224,7 @@ class Reader {
     if (text->AsObject() == nullptr) {
       return Fail(ErrorCode::kInvalidType, "text", "an object with format and verbosity");
     }
+    NameUnread(*text, "text", {"format", "verbosity"});
     if (const JsonValue* verbosity = GivenMember(*text, "verbosity")) {
       chat_.emplace_back("verbosity", *verbosity);
     }
@@ -253,6 +264,7 @@ class Reader {
     if (reasoning->AsObject() == nullptr) {
       return Fail(ErrorCode::kInvalidType, "reasoning", "an object with effort");
     }
+    NameUnread(*reasoning, "reasoning", {"effort", "summary", "generate_summary", "mode"});
     if (const JsonValue* effort = GivenMember(*reasoning, "effort")) {
       chat_.emplace_back("reasoning_effort", *effort);
     }

@@ -204,6 +204,24 @@ TEST_F(AnswerFormTest, ACutAnswerSaysThatItIsIncomplete) {
   EXPECT_THAT(Post(kChatPath, kHello + form + "}")->body, lacks) << "it is whole";
 }
 
+// Whether the form is complete sooner depends on the answer.
+TEST_F(AnswerFormTest, MinTokensWithAFormIsWarned) {
+  const std::string choice = R"(,"structured_outputs":{"choice":["a"]})";
+  const auto warning = [&](const std::string& fields) {
+    const auto responder = Post(kChatPath, kHello + fields + "}");
+    EXPECT_EQ(responder->status, 200) << responder->body;
+    return responder->Header("X-Baton-Warnings");
+  };
+  EXPECT_EQ(warning(choice + R"(,"min_tokens":5)"),
+            "min_tokens ends with the form of structured_outputs.choice");
+  EXPECT_EQ(warning(choice + R"(,"min_tokens":5,"presence_penalty":3)"),
+            "presence_penalty beyond 2, min_tokens ends with the form of "
+            "structured_outputs.choice");
+  EXPECT_EQ(warning(choice + R"(,"min_tokens":0)"), "");
+  EXPECT_EQ(warning(choice), "");
+  EXPECT_EQ(warning(R"(,"min_tokens":5)"), "");
+}
+
 TEST_F(AnswerFormTest, AFormThatAsksForNothingIsNone) {
   for (const char* fields : {R"("response_format":{"type":"text"})", R"("structured_outputs":{})",
                              R"("structured_outputs":null)",

@@ -200,6 +200,14 @@ TEST_F(EmbeddingsTest, WhatWouldChangeTheVectorIsRefusedByName) {
   EXPECT_EQ(unknown->Header("X-Baton-Ignored-Fields"), "mood");
 }
 
+TEST_F(EmbeddingsTest, AnInputThatIsTooLongHearsOfNoAnswer) {
+  const auto answer =
+      Post(kEmbeddings, R"({"input":")" + std::string(kTestContext + 1, 'a') + "\"}");
+  EXPECT_EQ(Text(*answer, {"error", "message"}),
+            "'input' is too large: it must be at most 511 tokens, it has 513.");
+  EXPECT_EQ(Text(*answer, {"error", "n_prompt_tokens"}), "513");
+}
+
 TEST_F(EmbeddingsTest, AFailureOfOneInputIsThatOfAll) {
   submitter_.answer = [](const GenerateRequest& request, ResponseSink& sink) {
     if (request.prompt.size() == 2) return sink.OnFailed(PlainError(ErrorCode::kWorkerLost));
