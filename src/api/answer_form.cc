@@ -65,12 +65,16 @@ bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::stri
   return false;
 }
 
-// null, false, "" and []; {} is the schema of any JSON.
+// null and false. An empty text or list is a form that was meant and is missing.
 bool IsUnset(const JsonValue& value) {
-  if (const bool* flag = value.AsBool()) return !*flag;
-  if (const std::string* text = value.AsString()) return text->empty();
-  if (const JsonValue::Array* array = value.AsArray()) return array->empty();
-  return value.is_null();
+  const bool* flag = value.AsBool();
+  return value.is_null() || (flag != nullptr && !*flag);
+}
+
+bool IsEmpty(const JsonValue& value) {
+  const std::string* text = value.AsString();
+  const JsonValue::Array* array = value.AsArray();
+  return (text != nullptr && text->empty()) || (array != nullptr && array->empty());
 }
 
 bool SetForm(std::string_view field, AnswerGrammar form, ApiParams* params, RequestError* error) {
@@ -121,13 +125,18 @@ std::optional<std::string> TextOf(GrammarKind kind, const JsonValue& value) {
 
 bool StoreForm(const FormRow& row, std::string_view field, const JsonValue& value,
                ApiParams* params, RequestError* error) {
-  if (IsUnset(value)) return true;
+  const bool is_off = row.kind == GrammarKind::kJsonObject && IsUnset(value);
+  if (value.is_null() || is_off) return true;
   if (HasHugeNumber(value)) {
     return Fail(error, ErrorCode::kInvalidValue, field,
                 "free of numbers beyond 1.8e308 and -1.8e308");
   }
   std::optional<std::string> text = TextOf(row.kind, value);
   if (!text.has_value()) return Fail(error, ErrorCode::kInvalidType, field, row.expected);
+  if (row.kind != GrammarKind::kJsonObject && IsEmpty(value)) {
+    return Fail(error, ErrorCode::kInvalidValue, field,
+                fmt::format("{}, and not empty; absent or null asks for no form", row.expected));
+  }
   return SetForm(field, {.kind = row.kind, .text = *std::move(text)}, params, error);
 }
 
@@ -213,7 +222,7 @@ bool StoreResponseFormat(const JsonValue& value, ApiParams* params, RequestError
   if (*name == "json_object") {
     // llama-server's way to give a schema.
     const JsonValue* schema = value.Find("schema");
-    if (schema != nullptr && !IsUnset(*schema)) {
+    if (schema != nullptr && !schema->is_null()) {
       return StoreForm(RowOf(GrammarKind::kSchemaLoose), kObjectSchema, *schema, params, error);
     }
     return SetForm(kFormat, {.kind = GrammarKind::kJsonObject}, params, error);
@@ -233,12 +242,11 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestEr
   constexpr std::string_view kField = "structured_outputs";
   const JsonValue::Object* members = value.AsObject();
   if (members == nullptr) {
-    if (IsUnset(value)) return true;
     return Fail(error, ErrorCode::kInvalidType, kField, kExpectedStructuredOutputs);
   }
   for (const std::string_view name : kShapers) {
     const JsonValue* shaper = value.Find(name);
-    if (shaper == nullptr || IsUnset(*shaper)) continue;
+    if (shaper == nullptr || IsUnset(*shaper) || IsEmpty(*shaper)) continue;
     return Fail(error, ErrorCode::kUnsupported, fmt::format("{}.{}", kField, name),
                 "absent; blanks between JSON tokens are bounded, and a schema says what properties "
                 "there are");

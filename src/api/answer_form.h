@@ -2,8 +2,9 @@
 // its older names guided_*. What each may be, and what it is as a grammar. Pure but for the model's
 // cache of grammars; any thread.
 //
-// At most one field of a request may ask for a form. A field that asks for nothing (null, "", [],
-// false, {"type":"text"}) counts as absent.
+// At most one field of a request may ask for a form. A field that asks for nothing (null,
+// {"type":"text"}, json_object false) counts as absent. An empty text or list is an error: the
+// client meant a form, and must not take a free answer for it.
 #ifndef BATON_API_ANSWER_FORM_H_
 #define BATON_API_ANSWER_FORM_H_
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "fmt/format.h"
 
 #include "src/api/answer_form.h"
@@ -244,6 +245,10 @@ bool SetLengths(const ApiParams& params, std::string_view field, const AnswerPla
   }
   if (num_prompt_tokens >= model.max_context) {
     *error = ContextLengthError(field, static_cast<uint32_t>(num_prompt_tokens), model.max_context);
+    if (params.embeds) {
+      error->expected = fmt::format("at most {} tokens, it has {}", model.max_context - 1,
+                                    num_prompt_tokens);
+    }
     return false;
   }
   const int64_t room = static_cast<int64_t>(model.max_context - num_prompt_tokens);
@@ -403,6 +408,15 @@ bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* 
   return true;
 }
 
+// A form that is complete ends the answer, whatever min_tokens says. Whether that happens depends on
+// the answer, so every such request is warned.
+void WarnOfEarlyEnd(BuiltRequest* built) {
+  if (!built->plan.is_constrained || built->request.sampling.min_tokens == 0) return;
+  built->warnings += fmt::format("{}min_tokens ends with the form of {}",
+                                 built->warnings.empty() ? "" : ", ",
+                                 built->request.fields.grammar);
+}
+
 bool SetStops(const ApiParams& params, GenerateRequest* request, RequestError* error) {
   if (params.stop.empty()) return true;
   StatusOr<StopMatcher> matcher = StopMatcher::Create(params.stop);
@@ -522,10 +536,13 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
   }
   SetToolReading(params, arrival.tool_style, built);
   built->plan.tool_metrics = arrival.tool_metrics;
-  return SetPrompts(params, arrival, built, error) && CheckEcho(*built, error) &&
-         SetPromptLog(params, built, error) && SetForm(params, *model, built, error) &&
-         SetToolGrammar(params, built, error) &&
-         (!params.embeds || SetEmbeds(params, built, error));
+  if (!SetPrompts(params, arrival, built, error) || !CheckEcho(*built, error) ||
+      !SetPromptLog(params, built, error) || !SetForm(params, *model, built, error) ||
+      !SetToolGrammar(params, built, error)) {
+    return false;
+  }
+  WarnOfEarlyEnd(built);
+  return !params.embeds || SetEmbeds(params, built, error);
 }
 
 bool IsUsableRequestId(std::string_view id) {
@@ -654,16 +671,41 @@ bool RenderMessages(const ModelInfo& model, const ApiParams& params, int64_t wal
   return true;
 }
 
+namespace {
+
+// True where the template names a member that holds thoughts: `m.thinking`, `m['reasoning']`. The
+// variable `enable_thinking` is none.
+bool ReadsThoughts(std::string_view source) {
+  for (const std::string_view name : {"reasoning_content", "reasoning", "thinking"}) {
+    for (size_t at = source.find(name); at != std::string_view::npos;
+         at = source.find(name, at + 1)) {
+      const char before = at == 0 ? ' ' : source[at - 1];
+      const size_t end = at + name.size();
+      const char after = end == source.size() ? ' ' : source[end];
+      const bool is_quoted = (before == '\'' || before == '"') && after == before;
+      const bool is_attribute = before == '.' && after != '_' && !absl::ascii_isalnum(after);
+      if (is_quoted || is_attribute) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 std::vector<std::string> UnreadVariables(const ModelInfo& model, const ApiParams& params) {
   std::vector<std::string> unread;
-  for (const auto& [name, value] : params.template_variables) {
+  for (size_t i = 0; i < params.template_variables.size(); ++i) {
+    const auto& [name, value] = params.template_variables[i];
     const JsonValue::Array* list = value.AsArray();
     const bool is_empty = value.is_null() || (list != nullptr && list->empty());
     if (is_empty || model.chat_template == nullptr || model.chat_template->Reads(name)) continue;
     // The system message has them instead.
     if (name == "tools" && params.tools.may_call()) continue;
     if (unread.size() == kMaxIgnoredNames) break;
-    unread.push_back(HasOwnField(name) ? name : fmt::format("chat_template_kwargs.{}", name));
+    unread.push_back(params.variable_fields[i]);
+  }
+  if (model.chat_template != nullptr && !ReadsThoughts(model.chat_template->source())) {
+    AddUnread(params.thought_fields, &unread);
   }
   return unread;
 }

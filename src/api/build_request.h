@@ -180,8 +180,9 @@ bool DetokenizeIds(const router::ModelInfo& model, const std::vector<int64_t>& i
 bool RenderMessages(const router::ModelInfo& model, const ApiParams& params, int64_t wall_unix_ms,
                     text::ChatPrompt* prompt, router::RequestError* error);
 
-// Fields of `params` that the template of `model` does not read, so that they change nothing:
-// "documents", "chat_template_kwargs.mood". An empty value is none. At most kMaxIgnoredNames.
+// Fields that the template of `model` does not read, so that they change nothing, by the client's
+// own paths: "documents", "chat_template_kwargs.mood", "messages[1].reasoning_content". An empty
+// value is none. At most kMaxIgnoredNames.
 std::vector<std::string> UnreadVariables(const router::ModelInfo& model, const ApiParams& params);
 
 }  // namespace baton::api

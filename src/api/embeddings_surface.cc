@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,6 +21,7 @@
 #include "src/api/ollama_params.h"
 #include "src/api/openai_json.h"
 #include "src/api/read_json.h"
+#include "src/api/unsupported_params.h"
 
 namespace baton::api {
 
@@ -56,8 +59,8 @@ constexpr SurfaceField kOllamaFields[] = {
     {"images", 0, "absent: images are not read"},
 };
 // A completion's fields that mean the same here.
-constexpr std::string_view kPassedFields[] = {"model", "user", "cache_salt", "timeout_ms",
-                                              "request_id"};
+constexpr std::string_view kPassedFields[] = {"model",      "user",       "cache_salt",
+                                              "timeout_ms", "request_id", "priority"};
 
 // The forms of an answer.
 enum class Form : uint8_t { kFloats, kBase64, kOllama };
@@ -215,7 +218,7 @@ bool ReadDimensions(const JsonValue& body, ApiParams* params, RequestError* erro
 // The request as a completion of one token, which stands for the vector.
 bool ReadInputs(const JsonValue& body, std::span<const SurfaceField> fields,
                 SurfaceRequest* request, RequestError* error) {
-  if (!CheckRefused(body, fields, error)) return false;
+  if (!CheckRefused(body, fields, error) || !CheckUnsupportedOfEmbedding(body, error)) return false;
   const JsonValue* input = GivenMember(body, "input");
   if (!CheckInput(input, error)) return false;
   JsonValue::Object completion;
@@ -235,6 +238,18 @@ bool ReadInputs(const JsonValue& body, std::span<const SurfaceField> fields,
   return ReadDimensions(body, &params, error);
 }
 
+// Names what nothing read: all but `known`, the passed fields, and neutral values of a table.
+std::vector<std::string> IgnoredOf(const JsonValue& body,
+                                   std::initializer_list<std::string_view> known) {
+  std::vector<std::string> ignored = IgnoredJsonFields(body, known);
+  std::erase_if(ignored, [](const std::string& name) {
+    return IsUnsupportedOfEmbedding(name) ||
+           std::find(std::begin(kPassedFields), std::end(kPassedFields), name) !=
+               std::end(kPassedFields);
+  });
+  return ignored;
+}
+
 bool ReadOpenAi(const SurfaceCall& call, SurfaceRequest* request, RequestError* error) {
   if (!ReadInputs(call.body, kFields, request, error)) return false;
   Form form = Form::kFloats;
@@ -248,9 +263,7 @@ bool ReadOpenAi(const SurfaceCall& call, SurfaceRequest* request, RequestError* 
       return FailField(error, ErrorCode::kInvalidValue, "encoding_format", kExpectedFormat);
     }
   }
-  request->ignored =
-      IgnoredJsonFields(call.body, {"input", "model", "encoding_format", "dimensions", "user",
-                                    "cache_salt", "timeout_ms", "request_id"});
+  request->ignored = IgnoredOf(call.body, {"input", "encoding_format", "dimensions"});
   request->make_writer = [form](AnswerPlan plan) {
     return std::make_unique<EmbeddingsWriter>(std::move(plan), form, "");
   };
@@ -268,9 +281,7 @@ bool ReadOllama(const SurfaceCall& call, SurfaceRequest* request, RequestError* 
     return FailField(error, ErrorCode::kInvalidType, "options", "an object");
   }
   if (!ReadInputs(call.body, kOllamaFields, request, error)) return false;
-  request->ignored =
-      IgnoredJsonFields(call.body, {"input", "model", "dimensions", "truncate", "keep_alive",
-                                    "options", "user", "cache_salt", "timeout_ms", "request_id"});
+  request->ignored = IgnoredOf(call.body, {"input", "dimensions", "truncate", "options"});
   request->make_writer = [model = request->params.model](AnswerPlan plan) {
     return std::make_unique<EmbeddingsWriter>(std::move(plan), Form::kOllama, model);
   };

@@ -500,6 +500,9 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
     return Refuse(exchange, error);
   }
   SetKv(exchange.tenant, &built);
+  if (surface.name_field != nullptr) {
+    for (std::string& name : built.unread) name = surface.name_field(std::move(name));
+  }
   AddUnread(built.unread, &asked.ignored);
   HttpHeaders headers = AnswerHeaders(surface, built.plan.request_id, asked.ignored);
   if (!built.warnings.empty()) headers.Set("X-Baton-Warnings", built.warnings);

@@ -37,8 +37,10 @@ void HttpApi::PostOllama(Exchange& exchange, const JsonValue& body, OllamaForm f
   if (!CheckOllamaKeepAlive(body, &error)) return Refuse(exchange, error);
   if (IsOllamaLoad(body, form)) {
     const JsonValue* name = GivenMember(body, "model");
+    if (GivenMember(body, "keep_alive") != nullptr) exchange.ignored = {"keep_alive"};
     return Send(exchange,
                 OllamaLoadJson(form, name == nullptr ? model->name() : *name->AsString(),
+                               IsOllamaUnload(body) ? "unload" : "load",
                                exchange.arrival.wall_unix_ms),
                 kJsonType);
   }

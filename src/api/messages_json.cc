@@ -47,23 +47,12 @@ std::string_view TypeOfStatus(int status) {
   }
 }
 
-// The field of a tool under Anthropic's name: tools are checked in OpenAI's form.
-std::string FieldOf(std::string field) {
-  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"].function.parameters", "].input_schema"}, {"].function", "]"}};
-  for (const auto& [from, to] : kNames) {
-    const size_t at = field.starts_with("tools[") ? field.find(from) : std::string::npos;
-    if (at != std::string::npos) return field.replace(at, from.size(), to);
-  }
-  return field;
-}
-
 // Coding agents look for these words to know that they must shorten the conversation.
 std::string MessageOf(const RequestError& error) {
   const bool is_long = error.code == ErrorCode::kContextLengthExceeded && error.expected.empty();
   if (!is_long) {
     RequestError named = error;
-    named.param = FieldOf(error.param);
+    named.param = MessagesField(error.param);
     return named.Message();
   }
   return fmt::format("prompt is too long: {} tokens > {} maximum", error.num_prompt_tokens,
@@ -141,6 +130,16 @@ void AppendDelta(uint32_t index, std::string_view type, std::string_view field,
 }
 
 }  // namespace
+
+std::string MessagesField(std::string field) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"].function.parameters", "].input_schema"}, {"].function", "]"}};
+  for (const auto& [from, to] : kNames) {
+    const size_t at = field.starts_with("tools[") ? field.find(from) : std::string::npos;
+    if (at != std::string::npos) return field.replace(at, from.size(), to);
+  }
+  return field;
+}
 
 std::string MessagesErrorJson(const RequestError& error, std::string_view request_id) {
   JsonWriter json = BeginEvent("error");

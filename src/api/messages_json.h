@@ -16,6 +16,10 @@ namespace baton::api {
 // An event that keeps a silent stream open.
 inline constexpr std::string_view kMessagesPing = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
+// The name that Messages have for a field of the chat that a request became: tools are checked in
+// OpenAI's form.
+std::string MessagesField(std::string field);
+
 // {"type":"error","error":{"type","message"},"request_id"}.
 std::string MessagesErrorJson(const router::RequestError& error, std::string_view request_id);
 

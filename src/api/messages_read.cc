@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 
 #include "src/api/answer_form.h"
+#include "src/api/json_fields.h"
 #include "src/api/messages_turns.h"
 #include "src/api/read_json.h"
 #include "src/api/template_params.h"
@@ -24,6 +25,7 @@ namespace {
 // Anthropic's least budget of thoughts.
 constexpr int64_t kMinThinkingTokens = 1024;
 constexpr std::string_view kFormatField = "output_config.format";
+constexpr std::string_view kOlderFormatField = "output_format";  // Anthropic's, while it was a beta
 
 bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
   *error = FieldError(code, field, expected);
@@ -178,21 +180,48 @@ bool ReadThinking(const JsonValue& value, ApiParams* params, MessagesForm* form,
 
 // {"type":"json_schema","schema":object}: the answer follows the schema, all of it, as Anthropic's
 // does.
-bool ReadFormat(const JsonValue& format, ApiParams* params, RequestError* error) {
+bool ReadFormat(const JsonValue& format, std::string_view field, ApiParams* params,
+                RequestError* error) {
   const std::string* type = TypeOf(format);
   const JsonValue* schema = format.Find("schema");
   if (type == nullptr || *type != "json_schema" || schema == nullptr ||
       schema->AsObject() == nullptr) {
-    return Fail(error, ErrorCode::kInvalidValue, kFormatField,
-                "{\"type\":\"json_schema\",\"schema\":object}");
+    return Fail(error, ErrorCode::kInvalidValue, field, kExpectedOutputFormat);
   }
   const JsonValue inner(JsonValue::Object{{"schema", *schema}, {"strict", JsonValue(true)}});
   const JsonValue asked(JsonValue::Object{{"type", JsonValue(*type)}, {"json_schema", inner}});
   if (!StoreResponseFormat(asked, params, error)) {
-    error->param = kFormatField;
+    error->param = field;
     return false;
   }
-  params->form_field = kFormatField;
+  params->form_field = field;
+  return true;
+}
+
+// An edit would take parts of the conversation away. One that keeps all thoughts, which coding
+// agents send, takes none.
+bool ReadContextManagement(const JsonValue& value, std::vector<std::string>* ignored,
+                           RequestError* error) {
+  constexpr std::string_view kField = "context_management";
+  if (value.AsObject() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, kField, kExpectedContextManagement);
+  }
+  const JsonValue* edits = Given(value, "edits");
+  if (edits != nullptr && edits->AsArray() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, "context_management.edits", "an array of objects");
+  }
+  for (size_t i = 0; edits != nullptr && i < edits->AsArray()->size(); ++i) {
+    const JsonValue& edit = (*edits->AsArray())[i];
+    const std::string* type = TypeOf(edit);
+    const JsonValue* keep = Given(edit, "keep");
+    const bool keeps_all =
+        type != nullptr && type->starts_with("clear_thinking") && IsJsonText(keep, "all");
+    if (keeps_all) continue;
+    return Fail(error, ErrorCode::kUnsupported, fmt::format("context_management.edits[{}]", i),
+                "absent, or clear_thinking with keep \"all\": nothing is taken out of a "
+                "conversation; send a shorter one");
+  }
+  if (ignored->size() < kMaxIgnoredNames) ignored->emplace_back(kField);
   return true;
 }
 
@@ -201,15 +230,13 @@ bool ReadOutputConfig(const JsonValue& value, ApiParams* params, RequestError* e
     return Fail(error, ErrorCode::kInvalidType, "output_config", kExpectedOutputConfig);
   }
   const JsonValue* format = Given(value, "format");
-  if (format != nullptr && !ReadFormat(*format, params, error)) return false;
+  if (format != nullptr && !ReadFormat(*format, kFormatField, params, error)) return false;
   const JsonValue* effort = Given(value, "effort");
   if (effort == nullptr) return true;
   if (effort->AsString() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, "output_config.effort", kExpectedReasoningEffort);
   }
-  if (StoreReasoningEffort(*effort->AsString(), params, error)) return true;
-  error->param = "output_config.effort";
-  return false;
+  return StoreReasoningEffort("output_config.effort", *effort->AsString(), params, error);
 }
 
 bool ReadMetadata(const JsonValue& value, ApiParams* params, RequestError* error) {
@@ -237,11 +264,16 @@ bool ReadMessages(const JsonValue& body, ApiParams* params, MessagesForm* form,
   const JsonValue* choice = Given(body, "tool_choice");
   const JsonValue* thinking = Given(body, "thinking");
   const JsonValue* output = Given(body, "output_config");
+  const JsonValue* older_format = Given(body, kOlderFormatField);
+  const JsonValue* context = Given(body, "context_management");
   const JsonValue* metadata = Given(body, "metadata");
   return (tools == nullptr || ReadTools(*tools, params, error)) &&
          (choice == nullptr || ReadToolChoice(*choice, tools, params, error)) &&
          (thinking == nullptr || ReadThinking(*thinking, params, form, ignored, error)) &&
          (output == nullptr || ReadOutputConfig(*output, params, error)) &&
+         (older_format == nullptr ||
+          ReadFormat(*older_format, kOlderFormatField, params, error)) &&
+         (context == nullptr || ReadContextManagement(*context, ignored, error)) &&
          (metadata == nullptr || ReadMetadata(*metadata, params, error)) &&
          ReadMessagesTurns(body, params, ignored, error);
 }

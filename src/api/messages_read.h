@@ -23,6 +23,10 @@ inline constexpr std::string_view kExpectedMessagesToolChoice =
 inline constexpr std::string_view kExpectedThinking =
     "an object with the type \"disabled\", \"adaptive\" or \"enabled\", which has budget_tokens";
 inline constexpr std::string_view kExpectedOutputConfig = "an object with effort and format";
+inline constexpr std::string_view kExpectedOutputFormat =
+    "{\"type\":\"json_schema\",\"schema\":object}";
+inline constexpr std::string_view kExpectedContextManagement =
+    "an object with edits, of which only clear_thinking with keep \"all\" is taken";
 inline constexpr std::string_view kExpectedMetadata = "an object with user_id";
 
 // What an answer needs to know of its request.

@@ -54,6 +54,7 @@ constexpr Surface kMessagesSurface = {.endpoint = Endpoint::kMessages,
                                       .ping = kMessagesPing,
                                       .request_id_field = "request-id",
                                       .read = &Read,
+                                      .name_field = &MessagesField,
                                       .error_body = &MessagesErrorJson};
 
 bool AnswerCountTokens(const TextCall& call, TextAnswer* answer, RequestError* error) {

@@ -96,6 +96,8 @@ class TurnReader {
   // True where the last turn is the assistant's, which the answer continues.
   bool continues() const { return continues_; }
   std::vector<ChatMessage> Take() { return std::move(turns_); }
+  // The paths of the blocks that have thoughts, at most kMaxIgnoredNames.
+  std::vector<std::string> TakeThoughtFields() { return std::move(thought_fields_); }
 
  private:
   // A call that waits for its result; views of the request.
@@ -131,6 +133,7 @@ class TurnReader {
   std::vector<std::string>* const ignored_;
   RequestError* const error_;
   std::vector<ChatMessage> turns_;
+  std::vector<std::string> thought_fields_;
   Run run_;
   std::vector<Call> calls_;  // of the assistant's last turn
   std::unordered_map<std::string_view, size_t> call_of_id_;
@@ -245,6 +248,7 @@ bool TurnReader::ReadThoughts(const JsonValue& block, const std::string& at) {
   const std::string* text = TextOf(block, "thinking");
   if (text == nullptr) return Fail(error_, ErrorCode::kInvalidType, at + ".thinking", "a string");
   run_.thoughts.append(*text);
+  if (!text->empty() && thought_fields_.size() < kMaxIgnoredNames) thought_fields_.push_back(at);
   return true;
 }
 
@@ -376,6 +380,7 @@ bool ReadMessagesTurns(const JsonValue& body, ApiParams* params, std::vector<std
   }
   if (!reader.ReadMessages(*array)) return false;
   if (reader.continues()) params->continue_final_message = true;
+  params->thought_fields = reader.TakeThoughtFields();
   return StoreMessages(reader.Take(), params, error);
 }
 

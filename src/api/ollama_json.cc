@@ -280,7 +280,8 @@ std::string OllamaErrorJson(const RequestError& error) {
   return json.Take();
 }
 
-std::string OllamaLoadJson(OllamaForm form, std::string_view model, int64_t wall_unix_ms) {
+std::string OllamaLoadJson(OllamaForm form, std::string_view model, std::string_view reason,
+                           int64_t wall_unix_ms) {
   JsonWriter json;
   json.BeginObject().Key("model").String(model);
   json.Key("created_at").String(TimeText(wall_unix_ms * 1000));
@@ -290,7 +291,7 @@ std::string OllamaLoadJson(OllamaForm form, std::string_view model, int64_t wall
   } else {
     json.Key("response").String("");
   }
-  json.Key("done").Bool(true).Key("done_reason").String("load").EndObject();
+  json.Key("done").Bool(true).Key("done_reason").String(reason).EndObject();
   return json.Take();
 }
 

@@ -22,8 +22,10 @@ std::unique_ptr<AnswerWriter> MakeOllamaWriter(AnswerPlan plan, OllamaForm form,
 
 // {"error": text}.
 std::string OllamaErrorJson(const router::RequestError& error);
-// The answer to a request that only loads a model; all are loaded.
-std::string OllamaLoadJson(OllamaForm form, std::string_view model, int64_t wall_unix_ms);
+// The answer to a request that only loads or unloads a model; all stay loaded. `reason`: "load" or
+// "unload".
+std::string OllamaLoadJson(OllamaForm form, std::string_view model, std::string_view reason,
+                           int64_t wall_unix_ms);
 
 using ModelList = std::vector<std::shared_ptr<const router::ModelInfo>>;
 // /api/tags, /api/ps, /api/show and /api/version. A router knows neither sizes nor digests.

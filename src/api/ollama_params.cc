@@ -165,7 +165,8 @@ class Reader {
     const JsonValue body(std::move(body_));
     const bool is_read =
         ReadJsonParams(body, endpoint, &request_->params, &request_->ignored, error_);
-    if (!is_read) NameAsOllama(form_, error_);
+    if (!is_read) error_->param = OllamaField(form_, std::move(error_->param));
+    if (GivenMember(root_, "keep_alive") != nullptr) ignored_.emplace_back("keep_alive");
     for (std::string& name : ignored_) {
       if (request_->ignored.size() < kMaxIgnoredNames) request_->ignored.push_back(std::move(name));
     }
@@ -198,7 +199,8 @@ class Reader {
       if (Has(kPassed, name)) AddPassed(name, value);
       if (IsOwn(name)) continue;
       if (IsOption(name)) {
-        return Fail(ErrorCode::kUnsupported, name, "absent; options is its place here");
+        return Fail(ErrorCode::kUnsupported, name,
+                    fmt::format("absent; send {}", OllamaField(form_, name)));
       }
       if (HasField(kOfChat, name) || HasField(kOfGenerate, name)) {
         return Fail(ErrorCode::kUnsupported, name,
@@ -499,6 +501,15 @@ bool CheckOllamaKeepAlive(const JsonValue& root, RequestError* error) {
          FailField(error, ErrorCode::kInvalidValue, "keep_alive", kExpectedKeepAlive);
 }
 
+bool IsOllamaUnload(const JsonValue& root) {
+  const JsonValue* keep = GivenMember(root, "keep_alive");
+  double seconds = 1;
+  if (keep == nullptr || keep->GetNumber(&seconds)) return seconds == 0;
+  // "0", "0s", "0m0s": a duration whose digits are all 0.
+  const std::string* text = keep->AsString();
+  return text != nullptr && text->find_first_of("123456789") == std::string::npos;
+}
+
 bool IsOllamaLoad(const JsonValue& root, OllamaForm form) {
   const JsonValue* value = GivenMember(root, form == OllamaForm::kChat ? "messages" : "prompt");
   return value == nullptr ||
@@ -517,17 +528,29 @@ bool CheckOllamaThink(const JsonValue& root, const ModelInfo& model, RequestErro
                              "false or absent: this model's chat template knows no thoughts");
 }
 
-void NameAsOllama(OllamaForm form, RequestError* error) {
-  std::string& param = error->param;
+std::string OllamaField(OllamaForm form, std::string field) {
   for (const auto& row : kOptions) {
-    if (param == row.chat) param = fmt::format("options.{}", row.ollama);
+    if (field == row.chat || field == row.ollama) return fmt::format("options.{}", row.ollama);
   }
   for (const auto& row : kOwnOptions) {
-    if (param == row.chat) param = fmt::format("options.{}", row.ollama);
+    if (field == row.chat || field == row.ollama) return fmt::format("options.{}", row.ollama);
   }
-  if (param.starts_with("response_format")) param = "format";
-  if (param == "reasoning_effort" || param.starts_with("chat_template_kwargs")) param = "think";
-  if (form != OllamaForm::kChat && param.starts_with("messages")) param = "prompt";
+  constexpr std::string_view kSchema = "response_format.json_schema.schema";
+  if (field.starts_with(kSchema)) return field.replace(0, kSchema.size(), "format");
+  if (field.starts_with("response_format")) return "format";
+  if (field == "reasoning_effort" || field.starts_with("chat_template_kwargs")) return "think";
+  if (!field.starts_with("messages")) return field;
+  if (form != OllamaForm::kChat) return "prompt";
+  constexpr std::string_view kThoughts = ".reasoning_content";
+  const size_t at = field.size() - std::min(kThoughts.size(), field.size());
+  if (field.ends_with(kThoughts)) field.replace(at, kThoughts.size(), ".thinking");
+  return field;
+}
+
+void NameAsOllama(OllamaForm form, RequestError* error) {
+  // An option that was sent outside of options is named as it was sent.
+  if (error->code == ErrorCode::kUnsupported && IsOption(error->param)) return;
+  error->param = OllamaField(form, std::move(error->param));
 }
 
 }  // namespace baton::api

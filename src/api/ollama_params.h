@@ -48,11 +48,16 @@ bool CheckOllamaKeepAlive(const JsonValue& root, router::RequestError* error);
 // fields but keep_alive are not read.
 bool IsOllamaLoad(const JsonValue& root, OllamaForm form);
 
+// True where such a request asks to unload the model: keep_alive is 0.
+bool IsOllamaUnload(const JsonValue& root);
+
 // Refuses thoughts that the request asks for and the model does not have.
 bool CheckOllamaThink(const JsonValue& root, const router::ModelInfo& model,
                       router::RequestError* error);
 
-// Gives an error of the request that Ollama's became Ollama's names.
+// Ollama's name for a field of the chat or the completion that a request became: "options.stop".
+std::string OllamaField(OllamaForm form, std::string field);
+// Gives an error of that request Ollama's names.
 void NameAsOllama(OllamaForm form, router::RequestError* error);
 
 }  // namespace baton::api

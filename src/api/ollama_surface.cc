@@ -33,6 +33,11 @@ std::string ErrorBody(const RequestError& error, std::string_view /*request_id*/
   return OllamaErrorJson(named);
 }
 
+template <OllamaForm kForm>
+std::string FieldOf(std::string field) {
+  return OllamaField(kForm, std::move(field));
+}
+
 // Clients read every line of a stream as JSON, so a silent one gets no filler.
 template <OllamaForm kForm>
 constexpr Surface MakeSurface() {
@@ -42,6 +47,7 @@ constexpr Surface MakeSurface() {
           .ping = "",
           .may_have_tag = true,
           .read = &Read<kForm>,
+          .name_field = &FieldOf<kForm>,
           .error_body = &ErrorBody<kForm>};
 }
 

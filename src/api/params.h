@@ -89,6 +89,10 @@ struct ApiParams {
   // Variables of the chat template besides the messages: documents, reasoning_effort, tools and the
   // members of chat_template_kwargs. Each name stands once.
   JsonValue::Object template_variables;
+  // The client's own paths of those, one for one, and of thoughts in messages. They are for the
+  // names of what the template does not read.
+  std::vector<std::string> variable_fields;
+  std::vector<std::string> thought_fields;
   std::optional<bool> add_generation_prompt;   // chat
   std::optional<bool> continue_final_message;  // chat
   std::string request_id;

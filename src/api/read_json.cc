@@ -224,7 +224,7 @@ class RowReader {
   }
   bool ReadReasoningEffort() const {
     const std::string* effort = value_.AsString();
-    return effort != nullptr ? StoreReasoningEffort(*effort, params_, error_) : Wrong();
+    return effort != nullptr ? StoreReasoningEffort(row_.name, *effort, params_, error_) : Wrong();
   }
 
   const ParamRow& row_;
@@ -398,6 +398,10 @@ void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::stri
     names.AddUnknown(format->Find("json_schema"), "response_format.json_schema.",
                      {"name", "description", "schema", "strict"});
   }
+  if (endpoint == Endpoint::kMessages) {
+    names.AddUnknown(root.Find("output_config"), "output_config.", {"effort", "format"});
+    names.AddUnknown(root.Find("thinking"), "thinking.", {"type", "budget_tokens", "display"});
+  }
   if (endpoint == Endpoint::kChat) AddIgnoredOfTurns(root, &names);
 }
 
@@ -438,7 +442,8 @@ std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
 
 void AddUnread(const std::vector<std::string>& unread, std::vector<std::string>* ignored) {
   for (const std::string& name : unread) {
-    if (ignored->size() < kMaxIgnoredNames) ignored->push_back(name);
+    const bool is_named = std::find(ignored->begin(), ignored->end(), name) != ignored->end();
+    if (!is_named && ignored->size() < kMaxIgnoredNames) ignored->push_back(name);
   }
 }
 
@@ -448,6 +453,7 @@ bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* e
   std::vector<ChatMessage> turns(std::min(array->size(), limits::kMaxMessages + 1));
   for (size_t i = 0; i < turns.size(); ++i) {
     if (!ReadTurn((*array)[i], i, &turns[i], error)) return false;
+    AddThoughtField(turns[i], i, params);
   }
   return StoreMessages(std::move(turns), params, error);
 }

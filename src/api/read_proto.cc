@@ -149,7 +149,7 @@ class FieldReader {
       }
       case SpecialParam::kReasoningEffort: {
         const std::string effort = reflection().GetString(message_, field_);
-        return effort.empty() || StoreReasoningEffort(effort, params_, error_);
+        return effort.empty() || StoreReasoningEffort(row_.name, effort, params_, error_);
       }
       case SpecialParam::kDocuments:
         return ReadJsonText(StoreDocuments);
@@ -276,7 +276,7 @@ class FieldReader {
     for (int i = 0; i < outputs.GetReflection()->FieldSize(outputs, choice); ++i) {
       texts.emplace_back(outputs.GetReflection()->GetRepeatedString(outputs, choice, i));
     }
-    members.emplace_back("choice", JsonValue(std::move(texts)));
+    if (!texts.empty()) members.emplace_back("choice", JsonValue(std::move(texts)));
     members.emplace_back("json_object", JsonValue(BoolOf(outputs, "json_object")));
     return StoreStructuredOutputs(JsonValue(std::move(members)), params_, error_);
   }
@@ -349,6 +349,7 @@ bool ReadProtoMessages(const Message& message, ApiParams* params, RequestError* 
     const Message& turn = reflection->GetRepeatedMessage(message, field, i);
     turns.emplace_back();
     if (!ReadTurn(turn, fmt::format("messages[{}]", i), &turns.back(), error)) return false;
+    AddThoughtField(turns.back(), static_cast<size_t>(i), params);
   }
   return StoreMessages(std::move(turns), params, error);
 }

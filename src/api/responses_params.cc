@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <optional>
+#include <vector>
 
 #include "fmt/format.h"
 
@@ -117,6 +119,10 @@ class Reader {
       NameAsResponses(error_);
       return false;
     }
+    // Thoughts are an item, or a part of one, whatever the member of a chat's message is called.
+    for (std::string& field : request_->params.thought_fields) {
+      field = input_.FieldOf(field.substr(0, field.rfind('.')));
+    }
     Repeat();
     return true;
   }
@@ -129,6 +135,14 @@ class Reader {
   void Copy(std::string_view from, std::string_view to) {
     if (const JsonValue* value = GivenMember(root_, from))
       chat_.emplace_back(std::string(to), *value);
+  }
+
+  // Names the members of the object `value` at `path` that are not `known`.
+  void NameUnread(const JsonValue& value, std::string_view path,
+                  std::initializer_list<std::string_view> known) {
+    std::vector<std::string> names = IgnoredJsonFields(value, known);
+    for (std::string& name : names) name = fmt::format("{}.{}", path, name);
+    AddUnread(names, &request_->ignored);
   }
 
   bool CheckRefused() const {
@@ -172,7 +186,10 @@ class Reader {
         return Fail(ErrorCode::kUnsupported, name,
                     "false or absent: no answer is stored, so it goes to whoever asks");
       }
-      if (name == "store") request_->stores = *value->AsBool();
+      if (name != "store") continue;
+      request_->stores = *value->AsBool();
+      // The answer says false: no response can be asked for by its id.
+      if (request_->stores) request_->ignored.emplace_back(name);
     }
     const JsonValue* truncation = GivenMember(root_, "truncation");
     if (truncation != nullptr && !IsJsonText(truncation, "auto") &&
@@ -207,6 +224,7 @@ class Reader {
     if (text->AsObject() == nullptr) {
       return Fail(ErrorCode::kInvalidType, "text", "an object with format and verbosity");
     }
+    NameUnread(*text, "text", {"format", "verbosity"});
     if (const JsonValue* verbosity = GivenMember(*text, "verbosity")) {
       chat_.emplace_back("verbosity", *verbosity);
     }
@@ -246,6 +264,7 @@ class Reader {
     if (reasoning->AsObject() == nullptr) {
       return Fail(ErrorCode::kInvalidType, "reasoning", "an object with effort");
     }
+    NameUnread(*reasoning, "reasoning", {"effort", "summary", "generate_summary", "mode"});
     if (const JsonValue* effort = GivenMember(*reasoning, "effort")) {
       chat_.emplace_back("reasoning_effort", *effort);
     }
@@ -456,23 +475,26 @@ bool ReadResponses(const JsonValue& root, const StoredItems* items, ResponsesReq
   return Reader(root, items, request, error).Read();
 }
 
-void NameAsResponses(RequestError* error) {
-  std::string& param = error->param;
-  // A chat's field that was sent here is named as it was sent.
-  if (error->code == ErrorCode::kUnsupported && IsRefusedByResponses(param)) return;
+std::string ResponsesField(std::string field) {
   for (const auto& [chat, responses] : kRenamed) {
     const bool is_name =
-        param.starts_with(chat) &&
-        (param.size() == chat.size() || param[chat.size()] == '.' || param[chat.size()] == '[');
-    if (!is_name) continue;
-    param = std::string(responses) + param.substr(chat.size());
-    return;
+        field.starts_with(chat) &&
+        (field.size() == chat.size() || field[chat.size()] == '.' || field[chat.size()] == '[');
+    if (is_name) return field.replace(0, chat.size(), responses);
   }
   // A function of a chat stands one level deeper.
   constexpr std::string_view kFunction = "].function";
-  const size_t at = param.find(kFunction);
-  if (param.starts_with("tools[") && at != std::string::npos)
-    param.erase(at + 1, kFunction.size() - 1);
+  const size_t at = field.find(kFunction);
+  if (field.starts_with("tools[") && at != std::string::npos) {
+    field.erase(at + 1, kFunction.size() - 1);
+  }
+  return field;
+}
+
+void NameAsResponses(RequestError* error) {
+  // A chat's field that was sent here is named as it was sent.
+  if (error->code == ErrorCode::kUnsupported && IsRefusedByResponses(error->param)) return;
+  error->param = ResponsesField(std::move(error->param));
 }
 
 }  // namespace baton::api

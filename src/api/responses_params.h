@@ -42,7 +42,9 @@ bool IsRefusedByResponses(std::string_view name);
 bool ReadResponses(const JsonValue& root, const StoredItems* items, ResponsesRequest* request,
                    router::RequestError* error);
 
-// Gives an error of the request that a Responses request became the names of Responses.
+// The name that Responses have for a field of the chat that a request became: "text.format".
+std::string ResponsesField(std::string field);
+// Gives an error of that chat the names of Responses.
 void NameAsResponses(router::RequestError* error);
 
 }  // namespace baton::api

@@ -38,6 +38,7 @@ std::string ErrorBody(const RequestError& error, std::string_view /*request_id*/
 constexpr Surface kResponsesSurface = {.endpoint = Endpoint::kChat,
                                        .answer_id_prefix = "resp_",
                                        .read = &Read,
+                                       .name_field = &ResponsesField,
                                        .error_body = &ErrorBody};
 
 }  // namespace baton::api

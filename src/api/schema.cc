@@ -123,6 +123,8 @@ constexpr ParamRow kTable[] = {
     OfSurface("tool_choice", kMessages, kExpectedMessagesToolChoice, kJsonObject),
     OfSurface("thinking", kMessages, kExpectedThinking, kJsonObject),
     OfSurface("output_config", kMessages, kExpectedOutputConfig, kJsonObject),
+    OfSurface("output_format", kMessages, kExpectedOutputFormat, kJsonObject),
+    OfSurface("context_management", kMessages, kExpectedContextManagement, kJsonObject),
     OfSurface("metadata", kMessages, kExpectedMetadata, kJsonObject),
     OfSurface("cache_control", kMessages, "anything: prefixes are cached without it", 0),
 };

@@ -52,6 +52,8 @@ struct Surface {
   // False: `error` names the field.
   bool (*read)(const SurfaceCall& call, SurfaceRequest* request,
                router::RequestError* error) = nullptr;
+  // The client's name for a field of the chat that its request became; null = they have one name.
+  std::string (*name_field)(std::string field) = nullptr;
   // The body of an answer that is an error as a whole.
   std::string (*error_body)(const router::RequestError& error,
                             std::string_view request_id) = nullptr;

@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 
 #include "src/api/json_value.h"
+#include "src/api/read_json.h"
 #include "src/base/limits.h"
 
 namespace baton::api {
@@ -18,6 +19,7 @@ using limits::kMaxTemplateKwargsBytes;
 using router::ErrorCode;
 using router::FieldError;
 using router::RequestError;
+using text::ChatMessage;
 using text::IsReservedVariable;
 
 namespace {
@@ -96,6 +98,7 @@ bool StoreTemplateVariable(std::string_view field, std::string_view name, JsonVa
                 fmt::format("another field gives the template's variable {} another value", name));
   }
   params->template_variables.emplace_back(std::string(name), std::move(value));
+  params->variable_fields.emplace_back(field);
   return true;
 }
 
@@ -112,14 +115,15 @@ bool StoreDocuments(const JsonValue& value, ApiParams* params, RequestError* err
   return StoreTemplateVariable("documents", "documents", value, params, error);
 }
 
-bool StoreReasoningEffort(std::string_view effort, ApiParams* params, RequestError* error) {
+bool StoreReasoningEffort(std::string_view field, std::string_view effort, ApiParams* params,
+                          RequestError* error) {
   constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
                                                         "high", "xhigh",   "max"};
   if (std::find(kEfforts.begin(), kEfforts.end(), effort) == kEfforts.end()) {
-    return Fail(error, ErrorCode::kInvalidValue, "reasoning_effort", kExpectedReasoningEffort);
+    return Fail(error, ErrorCode::kInvalidValue, field, kExpectedReasoningEffort);
   }
-  return StoreTemplateVariable("reasoning_effort", "reasoning_effort",
-                               JsonValue(std::string(effort)), params, error);
+  return StoreTemplateVariable(field, "reasoning_effort", JsonValue(std::string(effort)), params,
+                               error);
 }
 
 bool StoreTemplateKwargs(const JsonValue& value, ApiParams* params, RequestError* error) {
@@ -146,6 +150,16 @@ bool StoreTemplateKwargs(const JsonValue& value, ApiParams* params, RequestError
     if (!StoreTemplateVariable(at, name, variable, params, error)) return false;
   }
   return true;
+}
+
+void AddThoughtField(const ChatMessage& message, size_t idx, ApiParams* params) {
+  for (const auto& [name, value] : message.members) {
+    if (name != "reasoning_content" && name != "reasoning" && name != "thinking") continue;
+    const std::string* thoughts = value.AsString();
+    if (thoughts == nullptr || thoughts->empty()) continue;
+    if (params->thought_fields.size() == kMaxIgnoredNames) return;
+    params->thought_fields.push_back(fmt::format("messages[{}].{}", idx, name));
+  }
 }
 
 bool ReadToolCalls(const JsonValue& value, std::string_view at, JsonValue* calls,

@@ -30,11 +30,15 @@ inline constexpr std::string_view kExpectedToolCalls =
 // Each returns false with `error` set when the value is not what kExpected... says. A variable that
 // two fields set to different values is a conflict of the later one.
 bool StoreDocuments(const JsonValue& value, ApiParams* params, router::RequestError* error);
-bool StoreReasoningEffort(std::string_view effort, ApiParams* params, router::RequestError* error);
+bool StoreReasoningEffort(std::string_view field, std::string_view effort, ApiParams* params,
+                          router::RequestError* error);
 bool StoreTemplateKwargs(const JsonValue& value, ApiParams* params, router::RequestError* error);
-// Sets a variable of the template; `field` names the request's field.
+// Sets a variable of the template; `field` is the client's own path, here and above.
 bool StoreTemplateVariable(std::string_view field, std::string_view name, JsonValue value,
                            ApiParams* params, router::RequestError* error);
+
+// Notes the thoughts of the message `idx`, if it has some, in params->thought_fields.
+void AddThoughtField(const text::ChatMessage& message, size_t idx, ApiParams* params);
 
 // The calls of an assistant message as a template reads them: `arguments` is an object even where
 // the client sent its text. `at` is the path of the field.

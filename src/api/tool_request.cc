@@ -210,6 +210,9 @@ std::optional<size_t> ToolAt(std::string_view place, const std::vector<size_t>& 
   return callable[idx];
 }
 
+constexpr std::string_view kExpectedStrict =
+    "a keyword that can be enforced, since the function is strict";
+
 std::string SchemaField(size_t tool) { return fmt::format("tools[{}].function.parameters", tool); }
 
 // Compiles the grammar. Errors and dropped keywords are told by the tool's own names.
@@ -236,11 +239,27 @@ bool CheckTag(const ToolParams& tools, const std::vector<size_t>& callable,
     const std::optional<size_t> tool = ToolAt(name, callable, &rest);
     const std::string field = tool.has_value() ? SchemaField(*tool).append(rest) : name;
     if (tool.has_value() && tools.functions[*tool].strict) {
-      *error = FieldError(ErrorCode::kInvalidValue, field,
-                          "a keyword that can be enforced, since the function is strict");
+      *error = FieldError(ErrorCode::kInvalidValue, field, kExpectedStrict);
       return false;
     }
     AddUnread({field}, &built->unread);
+  }
+  return true;
+}
+
+// Refuses a strict function with a keyword that no grammar enforces, whether this answer has one or
+// not: a client finds out at once, and not with the model that it uses next.
+bool CheckStrict(const ToolParams& tools, const ModelInfo& model, RequestError* error) {
+  for (size_t i = 0; i < tools.functions.size(); ++i) {
+    if (!tools.functions[i].strict || model.grammars == nullptr) continue;
+    AnswerGrammar schema;
+    schema.kind = GrammarKind::kSchemaLoose;
+    AppendJson(ArgumentsSchema(tools.functions[i]), &schema.text);
+    std::vector<std::string> ignored;
+    if (!CheckGrammar(model, SchemaField(i), schema, &ignored, error)) return false;
+    if (ignored.empty()) continue;
+    *error = FieldError(ErrorCode::kInvalidValue, ignored.front(), kExpectedStrict);
+    return false;
   }
   return true;
 }
@@ -293,6 +312,7 @@ bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, RequestError* 
   const ToolParams& tools = params.tools;
   if (built->plan.tools == nullptr || !tools.may_call()) return true;
   const ToolStyle style = built->plan.tools->style;
+  if (!CheckStrict(tools, *built->plan.model, error)) return false;
   if (tools.must_call()) {
     if (style == ToolStyle::kNone) {
       *error = FieldError(ErrorCode::kConflict, "tool_choice",

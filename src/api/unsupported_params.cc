@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,7 @@ constexpr UnsupportedRow kTable[] = {
     {"continue_final_message", kMessages, Neutral::kEmpty, "a last assistant message is continued"},
     {"user", kMessages, Neutral::kEmpty, "metadata.user_id is its name here"},
     {"service_tier", kMessages, Neutral::kIgnored, "auto|standard_only"},
+    {"speed", kMessages, Neutral::kIgnored, "standard"},
     {"container", kMessages, Neutral::kNothing},
     {"mcp_servers", kMessages, Neutral::kEmpty, "a client calls its servers as tools"},
     {"thread", kMessages, Neutral::kNothing, "send the whole conversation"},
@@ -304,6 +306,35 @@ constexpr UnsupportedRow kTurnTable[] = {
     {"tools", kChat, Neutral::kEmpty, "tools of the request is its place"},
 };
 
+constexpr std::string_view kUseInput = "write it into input";
+
+// Fields of other servers' embeddings, whose other values give another vector.
+constexpr UnsupportedRow kEmbeddingTable[] = {
+    {"normalize", kCompletion, Neutral::kTrue, "vectors have the length 1"},
+    {"normalized", kCompletion, Neutral::kTrue, "vectors have the length 1"},
+    {"embd_normalize", kCompletion, Neutral::kNumbers, "2"},
+    {"use_activation", kCompletion, Neutral::kTrue, "vectors have the length 1"},
+    {"pooling", kCompletion, Neutral::kNothing, "the model's own pooling is used"},
+    {"pooling_type", kCompletion, Neutral::kNothing, "the model's own pooling is used"},
+    {"embed_dtype", kCompletion, Neutral::kText, "float32"},
+    {"output_dtype", kCompletion, Neutral::kText, "float"},
+    {"embedding_type", kCompletion, Neutral::kText, "float"},
+    {"endianness", kCompletion, Neutral::kText, "native|little"},
+    {"output_dimension", kCompletion, Neutral::kNothing, "dimensions is its name here"},
+    {"add_special_tokens", kCompletion, Neutral::kTrue, "input takes token ids"},
+    {"late_chunking", kCompletion, Neutral::kEmpty},
+    {"return_multivector", kCompletion, Neutral::kEmpty},
+    {"task", kCompletion, Neutral::kText, "embed"},
+    {"input_type", kCompletion, Neutral::kEmpty, kUseInput},
+    {"prompt_name", kCompletion, Neutral::kEmpty, kUseInput},
+    {"instruction", kCompletion, Neutral::kEmpty, kUseInput},
+    {"prompt", kCompletion, Neutral::kEmpty, kUseInput},
+    {"lora", kCompletion, Neutral::kEmpty},
+    {"lora_path", kCompletion, Neutral::kEmpty},
+    {"lora_request", kCompletion, Neutral::kEmpty},
+    {"adapter_id", kCompletion, Neutral::kEmpty},
+};
+
 // A surface of conversations refuses what a chat refuses.
 unsigned MaskOf(Endpoint endpoint) {
   return static_cast<unsigned>(endpoint) | (IsConversation(endpoint) ? kChat : 0);
@@ -434,6 +465,19 @@ std::string ExpectedOf(const UnsupportedRow& row) {
   return "absent";
 }
 
+// False for the first row of `table` that `object` asks for. `prefix`: its place, with a dot.
+bool CheckRows(std::span<const UnsupportedRow> table, const JsonValue& object,
+               std::string_view prefix, RequestError* error) {
+  for (const UnsupportedRow& row : table) {
+    const JsonValue* value = object.Find(row.name);
+    if (value == nullptr || IsNeutral(row, *value)) continue;
+    *error = FieldError(ErrorCode::kUnsupported, fmt::format("{}{}", prefix, row.name),
+                        ExpectedOf(row));
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool IsUnsupportedParam(Endpoint endpoint, std::string_view name) {
@@ -457,14 +501,16 @@ bool CheckUnsupportedParams(const JsonValue& root, Endpoint endpoint, RequestErr
 }
 
 bool CheckUnsupportedOfTurn(const JsonValue& turn, std::string_view path, RequestError* error) {
-  for (const UnsupportedRow& row : kTurnTable) {
-    const JsonValue* value = turn.Find(row.name);
-    if (value == nullptr || IsNeutral(row, *value)) continue;
-    *error =
-        FieldError(ErrorCode::kUnsupported, fmt::format("{}.{}", path, row.name), ExpectedOf(row));
-    return false;
-  }
-  return true;
+  return CheckRows(kTurnTable, turn, fmt::format("{}.", path), error);
+}
+
+bool IsUnsupportedOfEmbedding(std::string_view name) {
+  return std::any_of(std::begin(kEmbeddingTable), std::end(kEmbeddingTable),
+                     [name](const UnsupportedRow& row) { return row.name == name; });
+}
+
+bool CheckUnsupportedOfEmbedding(const JsonValue& root, RequestError* error) {
+  return CheckRows(kEmbeddingTable, root, "", error);
 }
 
 }  // namespace baton::api

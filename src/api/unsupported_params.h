@@ -24,6 +24,10 @@ bool CheckUnsupportedParams(const JsonValue& root, Endpoint endpoint, router::Re
 bool CheckUnsupportedOfTurn(const JsonValue& turn, std::string_view path,
                             router::RequestError* error);
 
+// The same two for the fields of a request for embeddings, whose other values give another vector.
+bool IsUnsupportedOfEmbedding(std::string_view name);
+bool CheckUnsupportedOfEmbedding(const JsonValue& root, router::RequestError* error);
+
 }  // namespace baton::api
 
 #endif  // BATON_API_UNSUPPORTED_PARAMS_H_

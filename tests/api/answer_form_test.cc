@@ -119,6 +119,46 @@ TEST_F(AnswerFormTest, ABadFormIsRefusedBeforeAWorkerHearsOfIt) {
   (void)Sent(R"(,"guided_regex":"a")");  // the first that the router got
 }
 
+// A free answer must not pass for one that has a form.
+TEST_F(AnswerFormTest, AnEmptyFormIsRefusedByName) {
+  struct Case {
+    const char* field;
+    const char* param;
+    const char* code;
+  };
+  for (const Case& c : {
+           Case{R"("structured_outputs":{"choice":[]})", "structured_outputs.choice",
+                "invalid_value"},
+           Case{R"("structured_outputs":{"regex":""})", "structured_outputs.regex",
+                "invalid_value"},
+           Case{R"("structured_outputs":{"grammar":""})", "structured_outputs.grammar",
+                "invalid_value"},
+           Case{R"("structured_outputs":{"json":""})", "structured_outputs.json", "invalid_value"},
+           Case{R"("structured_outputs":{"json":false})", "structured_outputs.json",
+                "invalid_type"},
+           Case{R"("structured_outputs":{"structural_tag":""})",
+                "structured_outputs.structural_tag", "invalid_value"},
+           Case{R"("structured_outputs":[])", "structured_outputs", "invalid_type"},
+           Case{R"("structured_outputs":"")", "structured_outputs", "invalid_type"},
+           Case{R"("guided_choice":[])", "guided_choice", "invalid_value"},
+           Case{R"("guided_regex":"")", "guided_regex", "invalid_value"},
+           Case{R"("guided_grammar":"")", "guided_grammar", "invalid_value"},
+           Case{R"("guided_json":"")", "guided_json", "invalid_value"},
+           Case{R"("response_format":{"type":"json_object","schema":""})",
+                "response_format.schema", "invalid_value"},
+           Case{R"("response_format":{"type":"json_schema","json_schema":{"schema":""}})",
+                "response_format.json_schema.schema", "invalid_value"},
+       }) {
+    for (const auto& [path, head] :
+         {std::pair(kChatPath, kHello), std::pair(kCompletionPath, kPrompt)}) {
+      const auto responder = Post(path, head + "," + c.field + "}");
+      EXPECT_EQ(responder->status, 400) << c.field;
+      EXPECT_EQ(Text(*responder, {"error", "param"}), c.param) << c.field;
+      EXPECT_EQ(Text(*responder, {"error", "code"}), c.code) << c.field;
+    }
+  }
+}
+
 TEST_F(AnswerFormTest, WhatALooseSchemaDropsIsNamed) {
   const auto responder =
       Post(kChatPath,
@@ -164,9 +204,29 @@ TEST_F(AnswerFormTest, ACutAnswerSaysThatItIsIncomplete) {
   EXPECT_THAT(Post(kChatPath, kHello + form + "}")->body, lacks) << "it is whole";
 }
 
+// Whether the form is complete sooner depends on the answer.
+TEST_F(AnswerFormTest, MinTokensWithAFormIsWarned) {
+  const std::string choice = R"(,"structured_outputs":{"choice":["a"]})";
+  const auto warning = [&](const std::string& fields) {
+    const auto responder = Post(kChatPath, kHello + fields + "}");
+    EXPECT_EQ(responder->status, 200) << responder->body;
+    return responder->Header("X-Baton-Warnings");
+  };
+  EXPECT_EQ(warning(choice + R"(,"min_tokens":5)"),
+            "min_tokens ends with the form of structured_outputs.choice");
+  EXPECT_EQ(warning(choice + R"(,"min_tokens":5,"presence_penalty":3)"),
+            "presence_penalty beyond 2, min_tokens ends with the form of "
+            "structured_outputs.choice");
+  EXPECT_EQ(warning(choice + R"(,"min_tokens":0)"), "");
+  EXPECT_EQ(warning(choice), "");
+  EXPECT_EQ(warning(R"(,"min_tokens":5)"), "");
+}
+
 TEST_F(AnswerFormTest, AFormThatAsksForNothingIsNone) {
   for (const char* fields : {R"("response_format":{"type":"text"})", R"("structured_outputs":{})",
-                             R"("guided_json":null,"guided_choice":[],"guided_regex":"")"}) {
+                             R"("structured_outputs":null)",
+                             R"("structured_outputs":{"choice":null,"json_object":false})",
+                             R"("guided_json":null,"guided_choice":null,"guided_regex":null)"}) {
     const auto responder = Post(kChatPath, kHello + "," + fields + "}");
     EXPECT_EQ(responder->status, 200) << fields << responder->body;
     EXPECT_TRUE(submitter_.WaitSubmitted(num_sent_++).request.sampling.grammar == nullptr);

@@ -156,6 +156,58 @@ TEST_F(EmbeddingsTest, BadInputIsNamed) {
   EXPECT_EQ(submitter_.num_submitted(), 0u);
 }
 
+// A vector of another norm, type or task must not pass for the one that was asked for.
+TEST_F(EmbeddingsTest, WhatWouldChangeTheVectorIsRefusedByName) {
+  struct Case {
+    const char* name;
+    const char* asking;
+    const char* neutral;
+  };
+  for (const Case& c : {
+           Case{"normalize", "false", "true"},
+           Case{"normalized", "false", "true"},
+           Case{"embd_normalize", "-1", "2"},
+           Case{"use_activation", "false", "true"},
+           Case{"pooling", R"("cls")", "null"},
+           Case{"embed_dtype", R"("float16")", R"("float32")"},
+           Case{"output_dtype", R"("int8")", R"("float")"},
+           Case{"endianness", R"("big")", R"("little")"},
+           Case{"add_special_tokens", "false", "true"},
+           Case{"late_chunking", "true", "false"},
+           Case{"task", R"("retrieval.query")", R"("embed")"},
+           Case{"input_type", R"("query")", R"("")"},
+           Case{"prompt_name", R"("query")", "null"},
+           Case{"lora_path", R"("a")", R"("")"},
+           Case{"priority", R"("high")", "0"},
+       }) {
+    for (const char* path : {kEmbeddings, kOllamaEmbed}) {
+      const auto body = [&](const char* value) {
+        return R"({"input":"a",")" + std::string(c.name) + "\":" + value + "}";
+      };
+      const auto refused = Post(path, body(c.asking));
+      EXPECT_EQ(refused->status, 400) << path << body(c.asking);
+      EXPECT_NE(refused->body.find("'" + std::string(c.name) + "'"), std::string::npos)
+          << refused->body;
+      const auto taken = Post(path, body(c.neutral));
+      EXPECT_EQ(taken->status, 200) << path << body(c.neutral) << taken->body;
+      EXPECT_EQ(taken->Header("X-Baton-Ignored-Fields"), "") << body(c.neutral);
+    }
+  }
+  const auto refused = Post(kEmbeddings, R"({"input":"a","normalize":false})");
+  EXPECT_EQ(Text(*refused, {"error", "param"}), "normalize");
+  EXPECT_EQ(Text(*refused, {"error", "code"}), "unsupported_parameter");
+  const auto unknown = Post(kEmbeddings, R"({"input":"a","mood":1,"user":"u"})");
+  EXPECT_EQ(unknown->Header("X-Baton-Ignored-Fields"), "mood");
+}
+
+TEST_F(EmbeddingsTest, AnInputThatIsTooLongHearsOfNoAnswer) {
+  const auto answer =
+      Post(kEmbeddings, R"({"input":")" + std::string(kTestContext + 1, 'a') + "\"}");
+  EXPECT_EQ(Text(*answer, {"error", "message"}),
+            "'input' is too large: it must be at most 511 tokens, it has 513.");
+  EXPECT_EQ(Text(*answer, {"error", "n_prompt_tokens"}), "513");
+}
+
 TEST_F(EmbeddingsTest, AFailureOfOneInputIsThatOfAll) {
   submitter_.answer = [](const GenerateRequest& request, ResponseSink& sink) {
     if (request.prompt.size() == 2) return sink.OnFailed(PlainError(ErrorCode::kWorkerLost));

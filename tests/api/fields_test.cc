@@ -201,6 +201,40 @@ TEST_F(HttpApiTest, VariablesThatTheTemplateDoesNotReadAreNamed) {
   }
 }
 
+TEST_F(HttpApiTest, ThoughtsThatTheTemplateDoesNotReadAreNamed) {
+  AnswerWith("x");
+  const auto with = [](const char* source) {
+    auto model = std::make_shared<ModelInfo>(*TestModel());
+    model->chat_template =
+        std::make_shared<const ChatTemplate>(ChatTemplate::Create(source, "", "<eos>").value());
+    return model;
+  };
+  struct Case {
+    const char* source;
+    bool reads;
+  };
+  for (const Case& c : {Case{"{% for m in messages %}{{ m.content }}{% endfor %}", false},
+                        Case{"{{ enable_thinking }}{{ messages[0].content }}", false},
+                        Case{"{{ messages[0].content }}{{ messages[1].reasoning_content }}", true},
+                        Case{"{{ messages[0].content }}{{ messages[1]['thinking'] }}", true},
+                        Case{"{{ messages[0].content }}{{ 'reasoning' in messages[1] }}", true}}) {
+    submitter_.served = {with(c.source)};
+    for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
+      for (const char* path : {kChatPath, "/apply-template"}) {
+        const auto responder = Post(
+            path, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant",)"
+                  R"("content":"b",")" +
+                      std::string(name) + R"(":"hm"},{"role":"user","content":"c",")" + name +
+                      R"(":""}]})");
+        EXPECT_EQ(responder->status, 200) << responder->body;
+        EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"),
+                  c.reads ? "" : "messages[1]." + std::string(name))
+            << c.source << path;
+      }
+    }
+  }
+}
+
 // The history of an agent: no text beside a call, and a function without arguments.
 TEST_F(HttpApiTest, ACallMayLackTextAndArguments) {
   auto model = std::make_shared<ModelInfo>(*TestModel());

@@ -284,8 +284,53 @@ TEST_F(MessagesTest, FieldsGoWhereTheyBelong) {
   EXPECT_EQ(PromptOf(kAsk + R"(,"thinking":{"type":"adaptive"}})"), "|<user>u:hello<assistant>");
   const auto ignored = Post(
       kMessagesPath, kAsk + R"(,"service_tier":"standard_only","context_management":{"edits":[]},)"
-                            R"("cache_control":{"type":"ephemeral"},"speed":"fast"})");
-  EXPECT_EQ(ignored->Header("X-Baton-Ignored-Fields"), "service_tier, context_management, speed");
+                            R"("cache_control":{"type":"ephemeral"},"speed":"standard",)"
+                            R"("output_config":{"task_budget":{"total":1}}})");
+  EXPECT_EQ(ignored->Header("X-Baton-Ignored-Fields"),
+            "service_tier, speed, output_config.task_budget, context_management");
+}
+
+TEST_F(MessagesTest, OnlyEditsThatTakeNothingAwayAreTaken) {
+  AnswerWith("x");
+  const auto edits = [](const std::string& list) {
+    return kAsk + R"(,"context_management":{"edits":[)" + list + "]}}";
+  };
+  const std::string keeps = R"({"type":"clear_thinking_20251015","keep":"all"})";
+  const auto taken = Post(kMessagesPath, edits(keeps));
+  EXPECT_EQ(taken->status, 200) << taken->body;
+  EXPECT_EQ(taken->Header("X-Baton-Ignored-Fields"), "context_management");
+  for (const char* edit : {R"({"type":"clear_tool_uses_20250919"})", "{}", "5",
+                           R"({"type":"clear_thinking_20251015"})",
+                           R"({"type":"clear_thinking_20251015","keep":{"value":1}})"}) {
+    EXPECT_TRUE(RefusalOf(edits(keeps + "," + edit))
+                    .starts_with("'context_management.edits[1]' is not supported"))
+        << edit;
+  }
+  EXPECT_TRUE(RefusalOf(kAsk + R"(,"context_management":5})").starts_with("'context_management'"));
+  EXPECT_TRUE(RefusalOf(kAsk + R"(,"context_management":{"edits":{}}})")
+                  .starts_with("'context_management.edits'"));
+}
+
+// The client's own names, not those of the chat that the request became.
+TEST_F(MessagesTest, WhatTheTemplateDoesNotReadIsNamedByItsPath) {
+  AnswerWith("x");
+  submitter_.served = {ModelWith("{% for m in messages %}{{ m.content }}{% endfor %}<assistant>")};
+  const auto ignored = [&](const std::string& body) {
+    const auto responder = Post(kMessagesPath, body);
+    EXPECT_EQ(responder->status, 200) << responder->body;
+    return responder->Header("X-Baton-Ignored-Fields");
+  };
+  EXPECT_EQ(ignored(kAsk + R"(,"thinking":{"type":"disabled"}})"), "thinking");
+  EXPECT_EQ(ignored(kAsk + R"(,"output_config":{"effort":"low"}})"), "output_config.effort");
+  EXPECT_EQ(ignored(kAsk + R"(,"chat_template_kwargs":{"enable_thinking":false}})"),
+            "chat_template_kwargs.enable_thinking");
+  EXPECT_EQ(ignored(R"({"max_tokens":4,"messages":[{"role":"user","content":"a"},{"role":)"
+                    R"("assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"text",)"
+                    R"("text":"b"}]},{"role":"user","content":"c"}]})"),
+            "messages[1].content[0]");
+  EXPECT_EQ(ignored(kAsk + R"(,"tools":[{"name":"f","input_schema":{"properties":{"a":{"type":)"
+                           R"("array","uniqueItems":true}}}}],"tool_choice":{"type":"any"}})"),
+            "tools[0].input_schema.properties.a.uniqueItems");
 }
 
 // The toy's template shows no tools, so that the calls of its model are bare JSON.
@@ -337,7 +382,16 @@ TEST_F(MessagesTest, AFormatIsTheGrammarOfTheAnswer) {
                             R"({"type":"json_schema","schema":"{}"})",
                             R"({"type":"json_schema","schema":{"type":"text"}})"}) {
     EXPECT_TRUE(RefusalOf(format(wrong)).starts_with("'output_config.format'")) << wrong;
+    EXPECT_TRUE(RefusalOf(kAsk + R"(,"output_format":)" + wrong + "}")
+                    .starts_with("'output_format'"))
+        << wrong;
   }
+  // The name of the field while it was a beta.
+  const std::string older = R"("output_format":{"type":"json_schema","schema":{"type":"object"}})";
+  EXPECT_EQ(Post(kMessagesPath, kAsk + "," + older + "}")->status, 200);
+  EXPECT_EQ(submitter_.WaitSubmitted(1).request.sampling.grammar->text, R"({"type":"object"})");
+  EXPECT_TRUE(RefusalOf(kAsk + "," + older + R"(,"structured_outputs":{"regex":"a"}})")
+                  .starts_with("'output_format'"));
 }
 
 TEST_F(MessagesTest, WhatIsNotServedIsRefusedByName) {
@@ -354,6 +408,7 @@ TEST_F(MessagesTest, WhatIsNotServedIsRefusedByName) {
   EXPECT_EQ(refused(R"("guided_json":{"type":"object"})"), "guided_json");
   EXPECT_EQ(refused(R"("mcp_servers":[{"type":"url"}])"), "mcp_servers");
   EXPECT_EQ(refused(R"("container":"c")"), "container");
+  EXPECT_EQ(refused(R"("speed":"fast")"), "speed");
   EXPECT_EQ(refused(R"("output_config":{"effort":"most"})"), "output_config.effort");
   EXPECT_EQ(refused(R"("thinking":{"type":"enabled","budget_tokens":5})"),
             "thinking.budget_tokens");

@@ -79,7 +79,8 @@ TEST_F(OllamaTest, OptionsReachTheRequest) {
                R"("top_k":5,"top_p":0.9,"min_p":0.1,"stop":["x"],"repeat_penalty":1.25,)"
                R"("num_ctx":4096,"mood":1}})");
   EXPECT_EQ(responder->status, 200) << responder->body;
-  EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "options.num_ctx, options.mood");
+  EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"),
+            "options.num_ctx, options.mood, keep_alive");
   const auto request = submitter_.WaitSubmitted().request;
   EXPECT_EQ(request.sampling.max_tokens, 7u);
   EXPECT_EQ(request.sampling.temperature, 0.5f);
@@ -92,12 +93,21 @@ TEST_F(OllamaTest, NoMessagesLoadAModel) {
   const auto chat = Post(kOllamaChat, R"({"model":"toy","messages":[],"keep_alive":-1})");
   EXPECT_EQ(Fixed(chat->body), R"({"model":"toy","created_at":"T","message":{"role":"assistant",)"
                                R"("content":""},"done":true,"done_reason":"load"})");
-  for (const char* const keep : {"0", "300", "0.5", R"("5m")", R"("-1")", R"("1h30m")", R"("1.5s")",
-                                 R"("-1m")", R"("0")", "null"}) {
-    const std::string body =
-        std::string(R"({"model":"toy","messages":[],"keep_alive":)") + keep + "}";
-    EXPECT_EQ(Text(*Post(kOllamaChat, body), {"done_reason"}), "load") << keep;
+  const auto reason = [&](const char* path, const std::string& keep) {
+    const auto responder =
+        Post(path, R"({"model":"toy","messages":[],"keep_alive":)" + keep + "}");
+    EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), keep == "null" ? "" : "keep_alive");
+    return Text(*responder, {"done_reason"});
+  };
+  for (const char* const keep : {"300", "0.5", R"("5m")", R"("-1")", R"("1h30m")", R"("1.5s")",
+                                 R"("-1m")", "null"}) {
+    EXPECT_EQ(reason(kOllamaChat, keep), "load") << keep;
   }
+  for (const char* const keep : {"0", "0.0", R"("0")", R"("0s")", R"("0m0s")"}) {
+    EXPECT_EQ(reason(kOllamaChat, keep), "unload") << keep;
+  }
+  EXPECT_EQ(Text(*Post(kOllamaGenerate, R"({"prompt":"","keep_alive":0})"), {"done_reason"}),
+            "unload");
   const auto generate = Post(kOllamaGenerate, R"({"model":"toy"})");
   EXPECT_EQ(Text(*generate, {"done_reason"}), "load");
   EXPECT_EQ(submitter_.num_submitted(), 0u);
@@ -163,7 +173,13 @@ TEST_F(OllamaTest, WrongFieldsAreNamed) {
       {kOllamaChat, "{" + kAsk + R"(,"options":{"num_ctx":"x"}})", "'options.num_ctx'"},
       {kOllamaChat, "{" + kAsk + R"(,"options":{"mirostat":2}})", "mirostat"},
       {kOllamaChat, "{" + kAsk + R"(,"options":7})", "'options'"},
-      {kOllamaChat, "{" + kAsk + R"(,"temperature":0})", "options is its place"},
+      {kOllamaChat, "{" + kAsk + R"(,"temperature":0})",
+       "'temperature' is not supported by this server: it must be absent; send "
+       "options.temperature."},
+      {kOllamaGenerate, R"({"prompt":"a","max_tokens":2})", "'max_tokens' is not supported"},
+      {kOllamaGenerate, R"({"prompt":"a","max_tokens":2})", "send options.num_predict"},
+      {kOllamaGenerate, R"({"prompt":"a","raw":true,"num_predict":2})", "send options.num_predict"},
+      {kOllamaChat, "{" + kAsk + R"(,"repeat_penalty":2})", "send options.repeat_penalty"},
       {kOllamaChat, "{" + kAsk + R"(,"prompt":"x"})", "/api/generate takes it"},
       {kOllamaChat, "{" + kAsk + R"(,"think":true})", "'think'"},
       {kOllamaChat, "{" + kAsk + R"(,"think":"much"})", "'think'"},
@@ -197,6 +213,18 @@ TEST_F(OllamaTest, WrongFieldsAreNamed) {
     EXPECT_NE(Text(*responder, {"error"}).find(c.words), std::string::npos)
         << c.body << responder->body;
   }
+}
+
+TEST_F(OllamaTest, WhatNothingReadsIsNamedAsItWasSent) {
+  AnswerWith("{}");
+  const std::string ask =
+      R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b",)"
+      R"("thinking":"hm"},{"role":"user","content":"c"}],"stream":false)";
+  const auto responder =
+      Post(kOllamaChat, ask + R"(,"think":false,"format":{"type":"array","uniqueItems":true}})");
+  ASSERT_EQ(responder->status, 200) << responder->body;
+  EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"),
+            "think, messages[1].thinking, format.uniqueItems");
 }
 
 TEST_F(OllamaTest, Models) {

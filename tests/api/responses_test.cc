@@ -301,8 +301,22 @@ TEST_F(ResponsesTest, FieldsThatChangeNothingAreTaken) {
                   R"("background":false,"previous_response_id":null,"max_tool_calls":3,)"
                   R"("reasoning":{"summary":"auto"},"text":{"format":{"type":"text"}}})");
   EXPECT_EQ(responder->status, 200) << responder->body;
+  EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "store");
   EXPECT_EQ(Text(*responder, {"metadata", "a"}), "b");
   EXPECT_NE(responder->body.find(R"("store":false)"), std::string::npos);
+}
+
+TEST_F(ResponsesTest, WhatNothingReadsIsNamedAsItWasSent) {
+  AnswerWith("{}");
+  const auto responder = Post(
+      kPath, R"({"input":[{"role":"user","content":"a"},{"type":"reasoning","summary":[],)"
+             R"("content":[{"type":"reasoning_text","text":"hm"}]},{"role":"assistant",)"
+             R"("content":"b"},{"role":"user","content":"c"}],"reasoning":{"effort":"low","x":1},)"
+             R"("text":{"y":1,"format":{"type":"json_schema","name":"f","schema":{"type":"array",)"
+             R"("uniqueItems":true}}}})");
+  ASSERT_EQ(responder->status, 200) << responder->body;
+  EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"),
+            "text.y, reasoning.x, reasoning.effort, input[1], text.format.schema.uniqueItems");
 }
 
 TEST_F(ResponsesTest, ALaterRequestNamesAnItemInsteadOfSendingIt) {

@@ -282,6 +282,34 @@ TEST_F(ToolsTest, AStrictFunctionIsEnforcedWhereTagsAllowIt) {
   EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "tools[0].function.strict");
 }
 
+// Whether the call is forced or not, and whatever the style.
+TEST_F(ToolsTest, AStrictFunctionHasOnlyKeywordsThatCanBeEnforced) {
+  AnswerWith("x");
+  const auto tool = [](const char* strict) {
+    return std::string(R"(,"tools":[{"type":"function","function":{"name":"f",)") + strict +
+           R"("parameters":{"properties":{"a":{"type":"array","uniqueItems":true}}}}}])";
+  };
+  const std::string place = "tools[0].function.parameters.properties.a.uniqueItems";
+  const std::string form = R"(,"response_format":{"type":"json_schema","json_schema":{"name":"a",)"
+                           R"("schema":{"type":"object"}}})";
+  for (const std::string& source : {kHermes, kLlama, kTurns}) {
+    submitter_.served = {ModelWith(source)};
+    for (const std::string& rest : {std::string(), std::string(R"(,"tool_choice":"required")"),
+                                    form, std::string(R"(,"guided_regex":"a")")}) {
+      const auto refused = Post(kChatPath, kHello + tool(R"("strict":true,)") + rest + "}");
+      EXPECT_EQ(refused->status, 400) << source << rest;
+      EXPECT_EQ(Text(*refused, {"error", "param"}), place) << source << rest;
+      EXPECT_EQ(Text(*refused, {"error", "code"}), "invalid_value");
+    }
+    for (const char* strict : {"", R"("strict":false,)"}) {
+      const auto forced =
+          Post(kChatPath, kHello + tool(strict) + R"(,"tool_choice":"required"})");
+      EXPECT_EQ(forced->status, 200) << source << forced->body;
+      EXPECT_THAT(forced->Header("X-Baton-Ignored-Fields"), HasSubstr(place)) << source;
+    }
+  }
+}
+
 TEST_F(ToolsTest, ATemplateWithoutToolsGetsThemInTheMessages) {
   submitter_.served = {
       ModelWith("{% for m in messages %}<user>{{ m.role[0] }}:{{ m.content }}"

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
-use llguidance::TokenParser;
+use llguidance::{regex_to_lark, TokenParser};
 use serde_json::{json, Map, Value};
 
 use super::schema::{self, Checked, Strictness};
@@ -159,7 +159,11 @@ fn compile_plain(
         Kind::Regex if text.is_empty() => {
             return Err(Failure::invalid("the regular expression is empty"));
         }
-        Kind::Regex => GrammarWithLexer::from_regex(text),
+        Kind::Regex => {
+            // Its own rewrite for `pattern` makes \d and \w ASCII; from_regex would not.
+            let ascii = regex_to_lark(text, "dws");
+            GrammarWithLexer::from_lark(format!("start: /{ascii}/"))
+        }
         Kind::Choice => GrammarWithLexer::from_lark(lark::of_choice(text, limits)?),
         Kind::Lark if gbnf::is_gbnf(text) => GrammarWithLexer::from_lark(gbnf::to_lark(text)?),
         Kind::Lark => {

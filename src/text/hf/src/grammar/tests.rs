@@ -447,6 +447,18 @@ fn an_answer_may_be_a_regular_expression_or_a_choice() {
     assert!(takes(&number, "123-abc") && !takes(&number, "12-abc") && !takes(&number, "123-abcg"));
     let slash = of_kind(Kind::Regex, "a/b\\/c|\"");
     assert!(takes(&slash, "a/b/c") && takes(&slash, "\""));
+    // Classes are ASCII, as they are in a schema's pattern; a backslash before one is a text.
+    for (class, good, bad) in [
+        ("\\d{2}", "42", "4٢"),
+        ("[\\d]", "7", "२"),
+        ("[^\\D]", "7", "२"),
+        ("\\w+", "a_9", "é"),
+        ("a\\sb", "a b", "a\u{a0}b"),
+        ("\\\\d", "\\d", "7"),
+    ] {
+        let ascii = of_kind(Kind::Regex, class);
+        assert!(takes(&ascii, good) && !takes(&ascii, bad), "{class}");
+    }
     for bad in ["(", "", "a(?=b)", "[z-a]", "\\1"] {
         assert_eq!(refusal(Kind::Regex, bad).code, Code::InvalidArgument, "{bad}");
     }
