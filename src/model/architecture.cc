@@ -35,6 +35,12 @@ constexpr std::array kArchitectures = {
                        .hf_rope_base = 2e6},
     ArchitectureTraits{
         .name = "granite", .hf_type = "granite", .rope_interleaved = true, .multipliers = true},
+    ArchitectureTraits{.name = "phi3",
+                       .hf_type = "phi3",
+                       .fused_projections = true,
+                       .partial_rope = true,
+                       .long_rope = true,
+                       .uniform_window = true},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3 is the model that

@@ -30,6 +30,10 @@ struct ArchitectureTraits {
   bool experts = false;           // a mixture of experts instead of one feed-forward layer
   bool multipliers = false;       // embedding, attention, branches and logits have scales (granite)
   uint32_t unrotated_step = 0;    // the last of so many layers does not rotate q and k; 0: all do
+  bool fused_projections = false;  // attn_qkv holds q, k, v; ffn_up holds gate, up
+  bool partial_rope = false;       // the head's leading elements may be the only ones to rotate
+  bool long_rope = false;          // frequency factors for short contexts, others for long ones
+  bool uniform_window = false;     // the file may give all layers the same window
   GateActivation activation = GateActivation::kSilu;
   // Defaults of its configuration class in transformers.
   bool hf_tied = false;

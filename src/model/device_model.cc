@@ -49,6 +49,12 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
         "--device cpu",
         DeviceKindName(device.kind()));
   }
+  if (config.traits->fused_projections) {
+    return Unimplemented(
+        "attn_qkv and ffn_up of a {} model hold several matrices, which device {} does not take "
+        "apart; use --device cpu",
+        config.architecture, DeviceKindName(device.kind()));
+  }
   if (config.logit_scale != 1.0f) {
     return Unimplemented(
         "logit_scale (logits_scaling) {}: the kernels of device {} take 1; use --device cpu",

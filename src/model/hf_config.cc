@@ -49,8 +49,10 @@ absl::Status CheckNeutral(const JsonObject& config, const ArchitectureTraits& tr
     BATON_ASSIGN_OR_RETURN(const bool bias, config.BoolOr("attention_bias", false));
     if (bias) return config.Unsupported("attention_bias", "false");
   }
-  BATON_ASSIGN_OR_RETURN(const double partial, config.DoubleOr("partial_rotary_factor", 1.0));
-  if (partial != 1.0) return config.Unsupported("partial_rotary_factor", "1");
+  if (!traits.partial_rope) {
+    BATON_ASSIGN_OR_RETURN(const double partial, config.DoubleOr("partial_rotary_factor", 1.0));
+    if (partial != 1.0) return config.Unsupported("partial_rotary_factor", "1");
+  }
   return CheckActivation(config, traits);
 }
 
@@ -176,6 +178,19 @@ absl::Status CheckNoWindow(const JsonObject& config, std::string_view model_type
                   "use_sliding_window false, max_window_layers of all layers, or full_attention "
                   "for each of layer_types",
                   context));
+}
+
+// A window of all layers. Such a model knows no keys that choose layers.
+absl::Status ReadUniformWindow(const JsonObject& config, std::string_view model_type,
+                               HfConfig& out) {
+  if (!config.Has("sliding_window")) return CheckNoWindow(config, model_type);
+  for (const char* key : {"layer_types", "use_sliding_window", "max_window_layers"}) {
+    if (config.Has(key)) return config.Unsupported(key, "null");
+  }
+  BATON_ASSIGN_OR_RETURN(const uint32_t window, config.Uint("sliding_window"));
+  if (window == 0) return config.Bad("sliding_window", "null or at least 1");
+  out.keys.AddU32(fmt::format("{}.attention.sliding_window", out.traits->name), window);
+  return OkStatus();
 }
 
 absl::Status ReadWindow(const JsonObject& config, uint32_t head_dim, HfConfig& out) {
@@ -325,8 +340,12 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   if (out.traits->experts) BATON_RETURN_IF_ERROR(ReadExperts(config, out));
   if (out.traits->unrotated_step > 0) BATON_RETURN_IF_ERROR(ReadUnrotated(config, out));
   if (out.traits->multipliers) BATON_RETURN_IF_ERROR(ReadMultipliers(config, out));
-  BATON_RETURN_IF_ERROR(out.traits->windowed ? ReadWindow(config, head_dim, out)
-                                             : CheckNoWindow(config, type));
+  if (out.traits->windowed) {
+    BATON_RETURN_IF_ERROR(ReadWindow(config, head_dim, out));
+  } else {
+    BATON_RETURN_IF_ERROR(out.traits->uniform_window ? ReadUniformWindow(config, type, out)
+                                                     : CheckNoWindow(config, type));
+  }
   return out;
 }
 

@@ -74,6 +74,7 @@ constexpr std::string_view kReadOfRope[] = {
     "high_freq_factor",
     "partial_rotary_factor",
 };
+constexpr std::string_view kReadOfLongRope[] = {"short_factor", "long_factor"};
 // Keys of the part that reads images.
 constexpr std::string_view kHarmlessOuter[] = {
     "vision_config",        "mm_tokens_per_image",
@@ -271,6 +272,10 @@ constexpr NeutralKey kNeutral[] = {
     {"use_rope", "[true]"},
     {"rotary_pct", "[1]"},
     {"rope_percent", "[1]"},
+    // Published phi4-mini.
+    {"lm_head_bias", "[false]"},
+    {"full_attn_mod", "[1]"},
+    {"interpolate_factor", "[1]"},
 };
 
 bool IsIn(Names names, std::string_view key) {
@@ -295,7 +300,8 @@ bool IsReadByTraits(std::string_view key, const ArchitectureTraits& traits) {
 bool IsKnown(std::string_view key, HfObject kind, const ArchitectureTraits& traits) {
   switch (kind) {
     case HfObject::kRope:
-      return IsIn(kReadOfRope, key) || IsIn(kHarmlessOfRope, key);
+      return IsIn(kReadOfRope, key) || IsIn(kHarmlessOfRope, key) ||
+             (traits.long_rope && IsIn(kReadOfLongRope, key));
     case HfObject::kOuter:
       return IsIn(kReadOuter, key) || IsIn(kHarmlessOuter, key) || IsHarmless(key);
     case HfObject::kModel:

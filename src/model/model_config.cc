@@ -178,7 +178,9 @@ absl::Status CheckNeutral(const ArchitectureKeys& keys, std::span<const NeutralK
 absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {
   BATON_RETURN_IF_ERROR(CheckKnown(keys));
   BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralKeys));
-  if (!traits.windowed) BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
+  if (!traits.windowed && !traits.uniform_window) {
+    BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
+  }
   BATON_RETURN_IF_ERROR(traits.multipliers ? CheckNeutral(keys, kNeutralWithMultipliers)
                                            : CheckNeutral(keys, kNeutralWithoutMultipliers));
   if (!traits.experts) return CheckNeutral(keys, kNeutralWithoutExperts);
@@ -249,10 +251,15 @@ absl::Status ReadRope(const ArchitectureKeys& keys, ModelConfig& config) {
     return InvalidArgument("key \"{}\" is {}, it must be even", keys.Key(kDims), config.rope_dims);
   }
   config.rope_interleaved = config.traits->rope_interleaved;
-  // Partly turning heads pair (i, i + rope_dims / 2), which the kernels do not.
-  if (!config.rope_interleaved && config.rope_dims != config.head_dim) {
+  if (config.reorders_heads() && !config.traits->partial_rope) {
     return Unimplemented("key \"{}\" is {}, supported is only the head's {}", keys.Key(kDims),
                          config.rope_dims, config.head_dim);
+  }
+  if (config.traits->long_rope && HasLongRope(keys.file, config.architecture)) {
+    config.has_rope_factors = true;
+    BATON_ASSIGN_OR_RETURN(config.rope_scaling,
+                           ReadLongRope(keys.file, config.architecture, config.context_length));
+    return OkStatus();
   }
   config.has_rope_factors = keys.file.FindTensor("rope_freqs.weight") != nullptr;
   BATON_ASSIGN_OR_RETURN(config.rope_scaling,
@@ -282,8 +289,19 @@ absl::Status ReadLocalLayers(const ArchitectureKeys& keys, ModelConfig& config) 
   return OkStatus();
 }
 
+// One window for all layers; 0, and one of the whole context, is none.
+absl::Status ReadUniformWindow(const ArchitectureKeys& keys, ModelConfig& config) {
+  BATON_ASSIGN_OR_RETURN(const uint32_t window,
+                         keys.UintOr("attention.sliding_window", 0, {0, UINT32_MAX}));
+  if (window == 0 || window >= config.context_length) return OkStatus();
+  config.window = window;
+  config.layer_is_local.assign(config.num_layers, true);
+  return OkStatus();
+}
+
 absl::Status ReadWindow(const ArchitectureKeys& keys, ModelConfig& config) {
   config.layer_is_local.assign(config.num_layers, false);
+  if (config.traits->uniform_window) return ReadUniformWindow(keys, config);
   if (!config.traits->windowed) return OkStatus();
   BATON_ASSIGN_OR_RETURN(config.window,
                          keys.Uint("attention.sliding_window", {1, kMaxContextTokens}));
@@ -397,6 +415,7 @@ std::string CanonicalExtras(const ModelConfig& config) {
                        std::bit_cast<uint64_t>(config.local_rope_base));
     for (bool local : config.layer_is_local) out += local ? '1' : '0';
   }
+  if (config.traits->uniform_window) out += fmt::format(" window={}", config.window);
   if (!config.layer_is_unrotated.empty()) {
     out += " unrotated=";
     for (bool unrotated : config.layer_is_unrotated) out += unrotated ? '1' : '0';

@@ -58,7 +58,7 @@ struct ModelConfig {
   double rope_base = 0;
   uint32_t rope_dims = 0;         // leading elements of a head that rotate; even
   bool rope_interleaved = true;   // llama in GGUF: pairs (2i, 2i + 1)
-  bool has_rope_factors = false;  // rope_freqs.weight
+  bool has_rope_factors = false;  // rope_freqs.weight, or the two sets of LongRoPE
   bool tied_output = false;       // no output.weight: logits use token_embd
   RopeScaling rope_scaling;       // of the layers that turn by rope_base
   float attention_scale = 0;      // of q * k
@@ -72,7 +72,8 @@ struct ModelConfig {
   float branch_scale = 1;
   float logit_scale = 1;  // of the logits; the inverse of the file's
   // Models with local layers (traits->windowed): row p of such a layer sees the last `window`
-  // positions up to p, and it turns by local_rope_base.
+  // positions up to p, and it turns by local_rope_base. With traits->uniform_window all layers are
+  // local, or none, and there is no local_rope_base.
   uint32_t window = 0;
   double local_rope_base = 0;
   std::vector<bool> layer_is_local;  // [num_layers]
@@ -91,8 +92,12 @@ struct ModelConfig {
   // Some layers have a rotary table of their own: local ones, or those that do not turn.
   bool has_second_rope() const { return traits->windowed || !layer_is_unrotated.empty(); }
   bool HasSecondRope(uint32_t layer) const {
-    return layer_is_unrotated.empty() ? layer_is_local[layer] : layer_is_unrotated[layer];
+    if (!layer_is_unrotated.empty()) return layer_is_unrotated[layer];
+    return traits->windowed && layer_is_local[layer];
   }
+  // The first rope_dims elements of a head rotate as pairs (i, i + rope_dims / 2). Kernels pair
+  // (i, i + head_dim / 2), so the rows of Q and K are reordered when they are packed.
+  bool reorders_heads() const { return !rope_interleaved && rope_dims != head_dim; }
   // Weights of one layer that a row is multiplied with.
   uint64_t LayerWeightsPerRow() const;
 };

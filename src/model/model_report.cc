@@ -70,7 +70,11 @@ std::string ArrayText(const GgufValue& value) {
 // Lines about what only some architectures have.
 std::string ExtrasText(const ModelConfig& config) {
   std::string out;
-  if (config.rope_scaling.type != RopeScalingType::kNone) {
+  if (config.rope_scaling.type == RopeScalingType::kLong) {
+    out +=
+        fmt::format("rope scaling  longrope, long factors for a context above {}, sines times {}\n",
+                    config.rope_scaling.original_context, config.rope_scaling.attention_factor);
+  } else if (config.rope_scaling.type != RopeScalingType::kNone) {
     const bool yarn = config.rope_scaling.type == RopeScalingType::kYarn;
     out += fmt::format("rope scaling  {}, factor {}\n", yarn ? "yarn" : "linear",
                        config.rope_scaling.factor);
@@ -80,6 +84,9 @@ std::string ExtrasText(const ModelConfig& config) {
         std::count(config.layer_is_local.begin(), config.layer_is_local.end(), true);
     out += fmt::format("window        {} positions in {} of {} layers, rope base {} there\n",
                        config.window, num_local, config.num_layers, config.local_rope_base);
+  }
+  if (config.traits->uniform_window && config.window > 0) {
+    out += fmt::format("window        {} positions in all layers\n", config.window);
   }
   if (!config.layer_is_unrotated.empty()) {
     const auto num_unrotated =

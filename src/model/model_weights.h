@@ -61,6 +61,7 @@ struct ModelWeights {
   MatrixGroup output;                // [vocab, hidden]; empty when tied
   std::vector<float> output_norm;    // [hidden]
   std::vector<float> rope_factors;   // [rope_dims / 2] or empty
+  std::vector<float> long_factors;   // the long set of LongRoPE [rope_dims / 2], or empty
   std::vector<LayerWeights> layers;
 
   size_t bytes() const;  // packed, everything

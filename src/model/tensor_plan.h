@@ -34,6 +34,17 @@ struct LayerTensors {
   const GgufTensor* post_attn_norm = nullptr;  // [hidden] F32
   const GgufTensor* post_ffn_norm = nullptr;   // [hidden] F32
   const GgufTensor* router = nullptr;          // [experts, hidden]
+  // Matrices that the file holds as one (traits->fused_projections); q, k, v, gate and up are null.
+  const GgufTensor* qkv = nullptr;      // [qkv_size, hidden]
+  const GgufTensor* gate_up = nullptr;  // [2 * ffn, hidden]
+};
+
+// How rows of a layer's fused Q|K|V are reordered when they are packed
+// (ModelConfig::reorders_heads); num_heads 0: not at all.
+struct HeadOrder {
+  uint32_t num_heads = 0;  // leading heads of the tensor: those of Q and of K
+  uint32_t head_dim = 0;
+  uint32_t rope_dims = 0;
 };
 
 // All tensors of the model.
@@ -42,6 +53,8 @@ struct TensorPlan {
   const GgufTensor* output_norm = nullptr;   // [hidden] F32
   const GgufTensor* output = nullptr;        // [vocab, hidden]; token_embd when tied
   const GgufTensor* rope_factors = nullptr;  // [rope_dims / 2] F32, null when absent
+  const GgufTensor* long_factors = nullptr;  // the long set of LongRoPE, null without
+  HeadOrder head_order;
   std::vector<LayerTensors> layers;
 };
 

@@ -23,11 +23,12 @@ ARCHITECTURES = [
     "gemma3",
     "smollm3",
     "granite",
+    "phi3",
 ]
 
 
 WEIGHT_TYPES = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k"]
-WEIGHT_TYPES += ["q6_k", "mxfp4", "mixed_rope", "qwen3moe_q8_0"]
+WEIGHT_TYPES += ["q6_k", "mxfp4", "mixed_rope", "qwen3moe_q8_0", "phi3_short"]
 
 
 def requests():

@@ -86,7 +86,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "tiny_qwen3moe.gguf", "tiny_qwen3moe_q8_0.gguf", "tiny_gemma3.gguf",
                       "tiny_llama_linear", "tiny_llama_yarn", "tiny_llama_llama3", "tiny_qwen2",
                       "tiny_qwen3", "tiny_qwen3moe", "tiny_gemma3", "tiny_smollm3.gguf",
-                      "tiny_granite.gguf", "tiny_smollm3", "tiny_granite"),
+                      "tiny_granite.gguf", "tiny_smollm3", "tiny_granite", "tiny_phi3.gguf",
+                      "tiny_phi3_short.gguf", "tiny_phi3_plain.gguf", "tiny_phi3"),
     [](const auto& info) {
       std::string name = info.param;
       const size_t dot = name.find('.');

@@ -23,7 +23,7 @@ import tiny_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "phi3")
 
 
 class Weights:
@@ -125,6 +125,11 @@ class Shape:
         if scaling == "yarn":
             context = w.key("rope.scaling.original_context_length")
             self.freqs, self.amplitude = yarn(self.freqs, dims, base, factor, context)
+        if "rope_factors_long.weight" in w.tensors:
+            is_long = w.key("context_length") > w.key("rope.scaling.original_context_length")
+            self.freqs = self.freqs / w.get(f"rope_factors_{'long' if is_long else 'short'}.weight")
+            self.amplitude = float(w.key("rope.scaling.attn_factor"))
+        self.uniform_window = w.key("attention.sliding_window") if w.arch == "phi3" else 0
         if w.arch == "gemma3":
             self.window = w.key("attention.sliding_window")
             self.local_freqs = float(w.key("rope.freq_base_swa", 10000.0)) ** powers
@@ -140,7 +145,11 @@ def attend(shape, w, layer, x):
     h = rms_norm(x, w("attn_norm.weight"), shape.eps)
 
     def project(name, heads):
-        out = h @ w(f"attn_{name}.weight").T
+        if shape.arch == "phi3":  # rows of q, k, v one below the other
+            first = {"q": 0, "k": shape.heads, "v": shape.heads + shape.kv_heads}[name] * shape.dim
+            out = h @ w("attn_qkv.weight")[first:first + heads * shape.dim].T
+        else:
+            out = h @ w(f"attn_{name}.weight").T
         if shape.arch == "qwen2":
             out = out + w(f"attn_{name}.bias")
         return out.reshape(-1, heads, shape.dim)
@@ -153,7 +162,7 @@ def attend(shape, w, layer, x):
     turn = (shape.local_freqs, 1.0) if local else (shape.freqs, shape.amplitude)
     if shape.turns(layer):
         q, k = rope(q, *turn, shape.interleaved), rope(k, *turn, shape.interleaved)
-    window = shape.window if local else None
+    window = shape.window if local else shape.uniform_window or None
     out = attention(q, k, v, shape.attention_scale, window) @ w("attn_output.weight").T
     if shape.arch == "gemma3":
         out = rms_norm(out, w("post_attention_norm.weight"), shape.eps)
@@ -188,7 +197,12 @@ def feed_forward(shape, weights, w, x):
     if shape.arch == "qwen3moe":
         return mix_experts(w, h, weights.key("expert_used_count"))
     activate = gelu_tanh if shape.arch == "gemma3" else silu
-    gated = activate(h @ w("ffn_gate.weight").T) * (h @ w("ffn_up.weight").T)
+    if shape.arch == "phi3":  # gate above up
+        up = w("ffn_up.weight")
+        gate, up = up[:len(up) // 2], up[len(up) // 2:]
+    else:
+        gate, up = w("ffn_gate.weight"), w("ffn_up.weight")
+    gated = activate(h @ gate.T) * (h @ up.T)
     out = gated @ w("ffn_down.weight").T
     if shape.arch == "gemma3":
         out = rms_norm(out, w("post_ffw_norm.weight"), shape.eps)

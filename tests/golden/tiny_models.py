@@ -15,6 +15,12 @@ GRANITE = {"attention_multiplier": 0.21, "embedding_multiplier": 3.7, "residual_
            "logits_scaling": 1.3}
 
 
+def long_factors(pairs):
+    """LongRoPE's short and long divisors; not monotonic, so that no two may change places."""
+    short = 1 + 0.05 * np.arange(pairs) + 0.02 * (np.arange(pairs) % 3)
+    return short.astype(np.float32), (1.5 * short * 1.3 ** np.arange(pairs)).astype(np.float32)
+
+
 def byte_tokens():
     """The 256 byte symbols of a byte-level BPE, as GPT-2 writes them."""
     kept = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
@@ -167,13 +173,15 @@ class TinyModel:
     Face names, as float32 values that the stored type holds exactly."""
 
     def __init__(self, name, arch, kind, layers=2, hidden=32, ffn=64, heads=2, kv_heads=1, dim=16,
-                 vocab=263, tied=True, scaling=None, experts=0, used=0, window=0, rope_base=None):
+                 vocab=263, tied=True, scaling=None, experts=0, used=0, window=0, rope_base=None,
+                 rope_dims=None, original=0):
         self.name, self.arch, self.kind = name, arch, kind
         self.layers, self.hidden, self.ffn = layers, hidden, ffn
         self.heads, self.kv_heads, self.dim, self.vocab = heads, kv_heads, dim, vocab
         self.tied, self.scaling = tied, scaling
         self.experts, self.used, self.window = experts, used, window
         self.rope_base = rope_base or (1e6 if arch == "gemma3" else 10000.0)
+        self.rope_dims, self.original = rope_dims or dim, original
         self.rng = np.random.default_rng(sum(name.encode()))
         self.weights = {}
         self.fill()
@@ -203,9 +211,15 @@ class TinyModel:
             for part, heads, scale in (("q", self.heads, 2.0), ("k", self.kv_heads, 2.0),
                                        ("v", self.kv_heads, 1.0)):
                 name, rows = f"{at}self_attn.{part}_proj", heads * self.dim
+                if self.arch == "phi3":
+                    continue
                 self.matrix(f"{name}.weight", rows, self.hidden, scale)
                 if self.arch == "qwen2":
                     self.vector(f"{name}.bias", rows, 0.0, 0.5)
+            if self.arch == "phi3":
+                rows = (self.heads + 2 * self.kv_heads) * self.dim
+                self.matrix(at + "self_attn.qkv_proj.weight", rows, self.hidden, 2.0)
+                self.matrix(at + "mlp.gate_up_proj.weight", 2 * self.ffn, self.hidden, 1.0)
             self.matrix(at + "self_attn.o_proj.weight", self.hidden, self.heads * self.dim, 1.0)
             if self.arch in ("qwen3", "qwen3moe", "gemma3"):
                 norm(at + "self_attn.q_norm.weight", self.dim)
@@ -219,8 +233,9 @@ class TinyModel:
                 self.matrix(at + "mlp.gate.weight", self.experts, self.hidden, 8.0)
             for e in range(max(1, self.experts)):
                 mlp = at + (f"mlp.experts.{e}." if self.experts else "mlp.")
-                self.matrix(mlp + "gate_proj.weight", self.ffn, self.hidden, 1.0)
-                self.matrix(mlp + "up_proj.weight", self.ffn, self.hidden, 1.0)
+                if self.arch != "phi3":
+                    self.matrix(mlp + "gate_proj.weight", self.ffn, self.hidden, 1.0)
+                    self.matrix(mlp + "up_proj.weight", self.ffn, self.hidden, 1.0)
                 self.matrix(mlp + "down_proj.weight", self.hidden, self.ffn, 1.0)
 
     # GGUF -----------------------------------------------------------------------------------------
@@ -234,8 +249,13 @@ class TinyModel:
         writer.add_feed_forward_length(self.ffn)
         writer.add_head_count(self.heads)
         writer.add_head_count_kv(self.kv_heads)
-        writer.add_key_length(self.dim)
-        writer.add_value_length(self.dim)
+        if self.arch == "phi3":  # whose converter writes no key length
+            writer.add_rope_dimension_count(self.rope_dims)
+            writer.add_sliding_window(self.window)
+            writer.add_rope_scaling_orig_ctx_len(self.original or 512)
+        else:
+            writer.add_key_length(self.dim)
+            writer.add_value_length(self.dim)
         writer.add_layer_norm_rms_eps(1e-6)
         writer.add_rope_freq_base(self.rope_base)
         if self.arch == "granite":
@@ -243,8 +263,10 @@ class TinyModel:
             writer.add_embedding_scale(GRANITE["embedding_multiplier"])
             writer.add_residual_scale(GRANITE["residual_multiplier"])
             writer.add_logit_scale(GRANITE["logits_scaling"])
-        if self.window:
+        if self.window and self.arch != "phi3":
             writer.add_sliding_window(self.window)
+        if self.scaling == "longrope":
+            writer.add_rope_scaling_attn_factors(self.long_amplitude())
         if self.experts:
             writer.add_expert_count(self.experts)
             writer.add_expert_used_count(self.used)
@@ -257,6 +279,10 @@ class TinyModel:
         add_tokenizer(writer)
         if self.scaling == "llama3":
             writer.add_tensor("rope_freqs.weight", self.llama3_factors())
+        if self.scaling == "longrope":
+            short, long = long_factors(self.rope_dims // 2)
+            writer.add_tensor("rope_factors_long.weight", long)
+            writer.add_tensor("rope_factors_short.weight", short)
         for name, data in self.gguf_tensors():
             if data.ndim == 1 or "ffn_gate_inp" in name:
                 writer.add_tensor(name, data)
@@ -266,6 +292,10 @@ class TinyModel:
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
+
+    def long_amplitude(self):
+        grown = 512 / self.original
+        return 1.0 if grown <= 1 else float(np.sqrt(1 + np.log(grown) / np.log(self.original)))
 
     def llama3_factors(self):
         """As llama.cpp's converter computes them, in double instead of fp32."""
@@ -288,7 +318,8 @@ class TinyModel:
                  "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
                  "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp",
                  "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-                 "post_attention_layernorm": "ffn_norm"}
+                 "post_attention_layernorm": "ffn_norm", "self_attn.qkv_proj": "attn_qkv",
+                 "mlp.gate_up_proj": "ffn_up"}
         if self.arch == "gemma3":
             names |= {"post_attention_layernorm": "post_attention_norm",
                       "pre_feedforward_layernorm": "ffn_norm",
@@ -320,7 +351,8 @@ class TinyModel:
 
     def config(self):
         types = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe",
-                 "gemma3": "gemma3_text", "smollm3": "smollm3", "granite": "granite"}
+                 "gemma3": "gemma3_text", "smollm3": "smollm3", "granite": "granite",
+                 "phi3": "phi3"}
         out = {"model_type": types[self.arch], "num_hidden_layers": self.layers,
                "hidden_size": self.hidden, "intermediate_size": self.ffn,
                "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
@@ -338,6 +370,11 @@ class TinyModel:
                     "sliding_window": None, "layer_types": ["full_attention"] * self.layers}
         if self.arch == "granite":
             out |= GRANITE
+        if self.arch == "phi3":
+            del out["head_dim"]
+            out |= {"partial_rotary_factor": self.rope_dims / self.dim, "resid_pdrop": 0.0,
+                    "original_max_position_embeddings": self.original or 512,
+                    "sliding_window": self.window or None, "lm_head_bias": False}
         if self.experts:
             out |= {"num_experts": self.experts, "num_experts_per_tok": self.used,
                     "moe_intermediate_size": self.ffn, "norm_topk_prob": True,
@@ -348,6 +385,10 @@ class TinyModel:
         elif self.scaling == "yarn":
             out["rope_scaling"] = {"type": "yarn", "factor": 4.0,
                                    "original_max_position_embeddings": 128}
+        elif self.scaling == "longrope":
+            short, long = long_factors(self.rope_dims // 2)
+            out["rope_scaling"] = {"type": "longrope", "short_factor": [float(x) for x in short],
+                                   "long_factor": [float(x) for x in long]}
         elif self.scaling:
             out["rope_scaling"] = {"rope_type": self.scaling, "factor": 4.0}
         return out
@@ -434,6 +475,14 @@ def write_architectures(folder):
                    rope_base=5e6), 1),
         (TinyModel("granite", "granite", Q.F16, heads=4, kv_heads=2), 1),
         (TinyModel("head64_smollm3", "smollm3", Q.Q4_0, layers=5, dim=64, rope_base=5e6), 0),
+        # Served for its 512 tokens, so with the long factors; of 16 elements 12 rotate.
+        (TinyModel("phi3", "phi3", Q.BF16, heads=4, kv_heads=2, hidden=64, rope_dims=12,
+                   scaling="longrope", original=128), 1),
+        # The short factors, and a window in all layers.
+        (TinyModel("phi3_short", "phi3", Q.Q8_0, heads=4, hidden=64, rope_dims=8, window=33,
+                   scaling="longrope", original=512, tied=False), 0),
+        # Neither.
+        (TinyModel("phi3_plain", "phi3", Q.F16, tied=False), 1),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

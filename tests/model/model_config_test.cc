@@ -177,14 +177,26 @@ TEST(ModelConfigTest, RefusesNewKeysOfAttentionAndRope) {
   }
 }
 
+// A change of a tiny file with llama's tensors that some architecture refuses.
+struct BadFile {
+  const char* words;
+  std::string architecture;
+  std::function<void(GgufBuilder&)> change;
+};
+
+void ExpectRefused(const std::vector<BadFile>& cases) {
+  for (const BadFile& test : cases) {
+    GgufBuilder builder = TinyLlama({.architecture = test.architecture});
+    test.change(builder);
+    const absl::Status status = Servable(builder);
+    EXPECT_FALSE(status.ok()) << test.words;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.words));
+  }
+}
+
 TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
-  struct Case {
-    const char* words;
-    std::string architecture;
-    std::function<void(GgufBuilder&)> change;
-  };
   const auto nothing = [](GgufBuilder&) {};
-  const std::vector<Case> cases = {
+  ExpectRefused({
       {"blk.0.attn_q.bias", "qwen2", nothing},
       {"blk.0.attn_q_norm.weight", "qwen3", nothing},
       {"qwen3.rope.dimension_count", "qwen3",
@@ -231,14 +243,32 @@ TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
              .AddF32Tensor("blk.0.attn_q_norm.weight", {16})
              .AddF32Tensor("blk.0.attn_k_norm.weight", {16});
        }},
-  };
-  for (const Case& test : cases) {
-    GgufBuilder builder = TinyLlama({.architecture = test.architecture});
-    test.change(builder);
-    const absl::Status status = Servable(builder);
-    EXPECT_FALSE(status.ok()) << test.words;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(test.words));
-  }
+  });
+}
+
+TEST(ModelConfigTest, RefusesRopeThatPhi3Lacks) {
+  constexpr const char* kLongFactors = "rope_factors_long.weight";
+  ExpectRefused({
+      {"blk.0.attn_qkv.weight", "phi3", [](GgufBuilder&) {}},
+      {"longrope", "phi3",
+       [](GgufBuilder& b) {
+         b.AddString("phi3.rope.scaling.type", "yarn").AddF32Tensor(kLongFactors, {8});
+       }},
+      {"rope_factors_short.weight", "phi3",
+       [](GgufBuilder& b) { b.AddF32Tensor(kLongFactors, {8}); }},
+      {"phi3.rope.scaling.attn_factor", "phi3",
+       [](GgufBuilder& b) {
+         b.AddF32("phi3.rope.scaling.attn_factor", 1e3f).AddF32Tensor(kLongFactors, {8});
+       }},
+      {"phi3.rope.scaling.factor", "phi3",
+       [](GgufBuilder& b) {
+         b.AddF32("phi3.rope.scaling.factor", 4.0f).AddF32Tensor(kLongFactors, {8});
+       }},
+      {"phi3.rope.dimension_count", "phi3",
+       [](GgufBuilder& b) { b.AddU32("phi3.rope.dimension_count", 18); }},
+      {"rope_factors_long.weight", "llama",
+       [](GgufBuilder& b) { b.AddF32Tensor(kLongFactors, {8}); }},
+  });
 }
 
 TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
@@ -266,6 +296,17 @@ TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
   EXPECT_FLOAT_EQ(granite.embedding_scale, 3.7f / 0.23f);
   EXPECT_FLOAT_EQ(granite.rms_epsilon, 1e-6f / (0.23f * 0.23f));
   EXPECT_FLOAT_EQ(granite.logit_scale, 1 / 1.3f);
+  const ModelConfig phi3 = read("phi3");
+  EXPECT_EQ(phi3.rope_dims, 12u);
+  EXPECT_TRUE(phi3.reorders_heads());
+  EXPECT_EQ(phi3.rope_scaling.type, RopeScalingType::kLong);
+  EXPECT_EQ(phi3.rope_scaling.original_context, 128u);
+  EXPECT_FLOAT_EQ(static_cast<float>(phi3.rope_scaling.attention_factor), 1.1338934f);
+  EXPECT_EQ(phi3.window, 0u);
+  const ModelConfig windowed = read("phi3_short");
+  EXPECT_EQ(windowed.window, 33u);
+  EXPECT_TRUE(windowed.IsLocal(0) && windowed.IsLocal(1));
+  EXPECT_FALSE(windowed.HasSecondRope(0));
   const ModelConfig moe = read("qwen3moe");
   EXPECT_EQ(moe.num_experts, 8u);
   EXPECT_EQ(moe.num_experts_used, 3u);
