@@ -25,6 +25,7 @@ constexpr std::array kArchitectures = {
                        .windowed = true,
                        .activation = GateActivation::kGeluTanh,
                        .hf_tied = true,
+                       .hf_norms_minus_one = true,
                        .hf_rope_base = 1e6},
     // Both have llama's converter, which permutes the rows of Q and K.
     ArchitectureTraits{.name = "smollm3",
@@ -41,6 +42,11 @@ constexpr std::array kArchitectures = {
                        .partial_rope = true,
                        .long_rope = true,
                        .uniform_window = true},
+    ArchitectureTraits{.name = "olmo2",
+                       .hf_type = "olmo2",
+                       .post_norms = true,
+                       .whole_norms = true,
+                       .pre_norms = false},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3 is the model that

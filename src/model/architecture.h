@@ -33,10 +33,13 @@ struct ArchitectureTraits {
   bool fused_projections = false;  // attn_qkv holds q, k, v; ffn_up holds gate, up
   bool partial_rope = false;       // the head's leading elements may be the only ones to rotate
   bool long_rope = false;          // frequency factors for short contexts, others for long ones
+  bool whole_norms = false;        // attn_q_norm, attn_k_norm: over all heads, before the rotation
+  bool pre_norms = true;           // attn_norm, ffn_norm: of what a branch reads
   bool uniform_window = false;     // the file may give all layers the same window
   GateActivation activation = GateActivation::kSilu;
   // Defaults of its configuration class in transformers.
   bool hf_tied = false;
+  bool hf_norms_minus_one = false;  // a folder's norms multiply by 1 + weight
   double hf_rope_base = 10000.0;
 };
 

@@ -55,6 +55,13 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
         "apart; use --device cpu",
         config.architecture, DeviceKindName(device.kind()));
   }
+  if (config.traits->whole_norms || !config.traits->pre_norms) {
+    return Unimplemented(
+        "norms of a {} model: the kernels of device {} norm what a branch reads, and each head of "
+        "q "
+        "and k by itself; use --device cpu",
+        config.architecture, DeviceKindName(device.kind()));
+  }
   if (config.logit_scale != 1.0f) {
     return Unimplemented(
         "logit_scale (logits_scaling) {}: the kernels of device {} take 1; use --device cpu",

@@ -152,7 +152,8 @@ absl::StatusOr<bool> HasLocalLayer(const JsonObject& config, std::string_view mo
   BATON_ASSIGN_OR_RETURN(const std::vector<bool> local, ReadLayerTypes(config));
   const bool is_listed_local = std::find(local.begin(), local.end(), true) != local.end();
   BATON_ASSIGN_OR_RETURN(const bool uses, config.BoolOr("use_sliding_window", false));
-  const bool always_uses = model_type == "mistral" || model_type == "llama";
+  const bool always_uses = model_type == "mistral" || model_type == "llama" ||
+                           model_type == "olmo2" || model_type == "ministral3";
   if (!config.Has("sliding_window") || (!uses && !always_uses)) return is_listed_local;
   if (model_type != "qwen2" && model_type != "qwen3") return true;
   if (!local.empty()) return is_listed_local;

@@ -116,7 +116,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
                                          size_t num_dims) {
   HfTensorPlan out;
   out.as_f32 = num_dims == 1;
-  const bool gemma_norm = traits.post_norms && name.ends_with("norm.weight");
+  const bool gemma_norm = traits.hf_norms_minus_one && name.ends_with("norm.weight");
   out.plus_one = gemma_norm;
   if (const std::string_view whole = FindPart(kWholeNames, name); !whole.empty()) {
     out.gguf_name = std::string(whole);

@@ -43,8 +43,11 @@ void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
   const uint32_t hidden = config_.hidden_size;
   const uint32_t stride = config_.qkv_size();
   const float eps = config_.rms_epsilon;
-  ops_->rms_norm(*pool_, {ws.x, weights.attn_norm.data(), rows, hidden, eps, ws.normed});
-  run.MatMul(weights.qkv, {ws.normed, rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
+  if (config_.traits->pre_norms) {
+    ops_->rms_norm(*pool_, {ws.x, weights.attn_norm.data(), rows, hidden, eps, ws.normed});
+  }
+  const float* input = config_.traits->pre_norms ? ws.normed : ws.x;
+  run.MatMul(weights.qkv, {input, rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
   RopeAppendArgs args;
   args.kv = kv;
   args.layer = layer;
@@ -67,6 +70,12 @@ void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
     ops_->head_norm(*pool_,
                     {k, weights.k_norm.data(), rows, stride, config_.num_kv_heads, dim, eps});
   }
+  if (config_.traits->whole_norms) {  // as one head of the whole width
+    const uint32_t q_size = config_.q_size();
+    const uint32_t kv_size = config_.kv_size();
+    ops_->head_norm(*pool_, {ws.qkv, weights.q_norm.data(), rows, stride, 1, q_size, eps});
+    ops_->head_norm(*pool_, {k, weights.k_norm.data(), rows, stride, 1, kv_size, eps});
+  }
   ops_->rope_append(*pool_, args);
 }
 
@@ -76,8 +85,10 @@ void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> 
   const LayerWeights& weights = weights_->layers[layer];
   Attend(layer, spans, kv);
   AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm);
-  ops_->rms_norm(*pool_, {ws.x, weights.ffn_norm.data(), rows, config_.hidden_size,
-                          config_.rms_epsilon, ws.normed});
+  if (config_.traits->pre_norms) {
+    ops_->rms_norm(*pool_, {ws.x, weights.ffn_norm.data(), rows, config_.hidden_size,
+                            config_.rms_epsilon, ws.normed});
+  }
   if (config_.traits->experts) {
     MixExperts(weights, rows);
   } else {
@@ -132,7 +143,8 @@ void Model::Gate(const MatrixGroup& gate_up, const float* input, uint32_t rows) 
 }
 
 void Model::FeedForward(const LayerWeights& weights, uint32_t rows) {
-  Gate(weights.ffn[0].gate_up, workspace_->normed, rows);
+  const float* input = config_.traits->pre_norms ? workspace_->normed : workspace_->x;
+  Gate(weights.ffn[0].gate_up, input, rows);
   AddToResidual(weights.ffn[0].down, workspace_->gated, rows, weights.post_ffn_norm);
 }
 

@@ -226,8 +226,8 @@ absl::StatusOr<FeedForwardWeights> PackFeedForward(const TensorPart& gate, const
 
 // The small vectors that only some architectures have.
 void CopyVectors(const LayerTensors& tensors, LayerWeights& out) {
-  out.attn_norm = FloatsOf(*tensors.attn_norm);
-  out.ffn_norm = FloatsOf(*tensors.ffn_norm);
+  if (tensors.attn_norm != nullptr) out.attn_norm = FloatsOf(*tensors.attn_norm);
+  if (tensors.ffn_norm != nullptr) out.ffn_norm = FloatsOf(*tensors.ffn_norm);
   out.qkv_bias = QkvBiasOf(tensors);
   if (tensors.q_norm != nullptr) out.q_norm = FloatsOf(*tensors.q_norm);
   if (tensors.k_norm != nullptr) out.k_norm = FloatsOf(*tensors.k_norm);

@@ -37,16 +37,16 @@ struct FeedForwardWeights {
 
 // The weights of one transformer layer.
 struct LayerWeights {
-  std::vector<float> attn_norm;  // [hidden]
+  std::vector<float> attn_norm;  // [hidden], empty without pre_norms
   MatrixGroup qkv;               // [qkv_size, hidden]
   MatrixGroup attn_output;       // [hidden, q_size]
-  std::vector<float> ffn_norm;   // [hidden]
+  std::vector<float> ffn_norm;   // [hidden], empty without pre_norms
   // One feed-forward layer, or one for each expert.
   std::vector<FeedForwardWeights> ffn;
   // Empty unless the architecture has them.
   std::vector<float> qkv_bias;        // [qkv_size]
-  std::vector<float> q_norm;          // [head_dim]
-  std::vector<float> k_norm;          // [head_dim]
+  std::vector<float> q_norm;          // [head_dim]; with whole_norms [q_size]
+  std::vector<float> k_norm;          // [head_dim]; with whole_norms [kv_size]
   std::vector<float> post_attn_norm;  // [hidden]
   std::vector<float> post_ffn_norm;   // [hidden]
   MatrixGroup router;                 // [experts, hidden]

@@ -107,7 +107,9 @@ struct LayerPlanner {
 
   absl::Status Attention(LayerTensors& out) const {
     const uint32_t hidden = config.hidden_size;
-    BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
+    if (config.traits->pre_norms) {
+      BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
+    }
     if (config.traits->fused_projections) {
       BATON_ASSIGN_OR_RETURN(out.qkv, finder.Matrix(Name("attn_qkv"), config.qkv_size(), hidden));
     } else {
@@ -126,6 +128,10 @@ struct LayerPlanner {
       BATON_RETURN_IF_ERROR(Vector(out.q_norm, Name("attn_q_norm"), config.head_dim));
       BATON_RETURN_IF_ERROR(Vector(out.k_norm, Name("attn_k_norm"), config.head_dim));
     }
+    if (config.traits->whole_norms) {
+      BATON_RETURN_IF_ERROR(Vector(out.q_norm, Name("attn_q_norm"), config.q_size()));
+      BATON_RETURN_IF_ERROR(Vector(out.k_norm, Name("attn_k_norm"), config.kv_size()));
+    }
     if (!config.traits->post_norms) return OkStatus();
     BATON_RETURN_IF_ERROR(Vector(out.post_attn_norm, Name("post_attention_norm"), hidden));
     return Vector(out.post_ffn_norm, Name("post_ffw_norm"), hidden);
@@ -134,7 +140,9 @@ struct LayerPlanner {
   absl::Status FeedForward(LayerTensors& out) const {
     const uint32_t hidden = config.hidden_size;
     const uint32_t ffn = config.ffn_size;
-    BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name("ffn_norm"), hidden));
+    if (config.traits->pre_norms) {
+      BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name("ffn_norm"), hidden));
+    }
     if (config.traits->fused_projections) {
       BATON_ASSIGN_OR_RETURN(out.gate_up, finder.Matrix(Name("ffn_up"), 2 * ffn, hidden));
       BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(Name("ffn_down"), hidden, ffn));

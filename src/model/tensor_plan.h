@@ -16,12 +16,12 @@ namespace baton::model {
 
 // The tensors of one transformer layer. Matrices are [n, k] with k contiguous (GGUF dims {k, n}).
 struct LayerTensors {
-  const GgufTensor* attn_norm = nullptr;    // [hidden] F32
+  const GgufTensor* attn_norm = nullptr;    // [hidden] F32, null without pre_norms
   const GgufTensor* q = nullptr;            // [q_size, hidden]
   const GgufTensor* k = nullptr;            // [kv_size, hidden]
   const GgufTensor* v = nullptr;            // [kv_size, hidden]
   const GgufTensor* attn_output = nullptr;  // [hidden, q_size]
-  const GgufTensor* ffn_norm = nullptr;     // [hidden] F32
+  const GgufTensor* ffn_norm = nullptr;     // [hidden] F32, null without pre_norms
   const GgufTensor* gate = nullptr;         // [ffn, hidden]; of experts [experts, ffn, hidden]
   const GgufTensor* up = nullptr;           // as gate
   const GgufTensor* down = nullptr;         // [hidden, ffn]; of experts [experts, hidden, ffn]
@@ -29,8 +29,8 @@ struct LayerTensors {
   const GgufTensor* q_bias = nullptr;          // [q_size] F32
   const GgufTensor* k_bias = nullptr;          // [kv_size] F32
   const GgufTensor* v_bias = nullptr;          // [kv_size] F32
-  const GgufTensor* q_norm = nullptr;          // [head_dim] F32
-  const GgufTensor* k_norm = nullptr;          // [head_dim] F32
+  const GgufTensor* q_norm = nullptr;          // [head_dim] F32; with whole_norms [q_size]
+  const GgufTensor* k_norm = nullptr;          // [head_dim] F32; with whole_norms [kv_size]
   const GgufTensor* post_attn_norm = nullptr;  // [hidden] F32
   const GgufTensor* post_ffn_norm = nullptr;   // [hidden] F32
   const GgufTensor* router = nullptr;          // [experts, hidden]

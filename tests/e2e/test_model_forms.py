@@ -24,6 +24,7 @@ ARCHITECTURES = [
     "smollm3",
     "granite",
     "phi3",
+    "olmo2",
 ]
 
 

@@ -23,7 +23,8 @@ import tiny_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "phi3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "phi3",
+                 "olmo2")
 
 
 class Weights:
@@ -142,7 +143,7 @@ class Shape:
 
 
 def attend(shape, w, layer, x):
-    h = rms_norm(x, w("attn_norm.weight"), shape.eps)
+    h = x if shape.arch == "olmo2" else rms_norm(x, w("attn_norm.weight"), shape.eps)
 
     def project(name, heads):
         if shape.arch == "phi3":  # rows of q, k, v one below the other
@@ -150,6 +151,8 @@ def attend(shape, w, layer, x):
             out = h @ w("attn_qkv.weight")[first:first + heads * shape.dim].T
         else:
             out = h @ w(f"attn_{name}.weight").T
+        if shape.arch == "olmo2" and name != "v":  # over the whole width
+            out = rms_norm(out, w(f"attn_{name}_norm.weight"), shape.eps)
         if shape.arch == "qwen2":
             out = out + w(f"attn_{name}.bias")
         return out.reshape(-1, heads, shape.dim)
@@ -164,7 +167,7 @@ def attend(shape, w, layer, x):
         q, k = rope(q, *turn, shape.interleaved), rope(k, *turn, shape.interleaved)
     window = shape.window if local else shape.uniform_window or None
     out = attention(q, k, v, shape.attention_scale, window) @ w("attn_output.weight").T
-    if shape.arch == "gemma3":
+    if shape.arch in ("gemma3", "olmo2"):
         out = rms_norm(out, w("post_attention_norm.weight"), shape.eps)
     return out
 
@@ -193,7 +196,7 @@ def mix_experts(w, h, used):
 
 
 def feed_forward(shape, weights, w, x):
-    h = rms_norm(x, w("ffn_norm.weight"), shape.eps)
+    h = x if shape.arch == "olmo2" else rms_norm(x, w("ffn_norm.weight"), shape.eps)
     if shape.arch == "qwen3moe":
         return mix_experts(w, h, weights.key("expert_used_count"))
     activate = gelu_tanh if shape.arch == "gemma3" else silu
@@ -204,7 +207,7 @@ def feed_forward(shape, weights, w, x):
         gate, up = w("ffn_gate.weight"), w("ffn_up.weight")
     gated = activate(h @ gate.T) * (h @ up.T)
     out = gated @ w("ffn_down.weight").T
-    if shape.arch == "gemma3":
+    if shape.arch in ("gemma3", "olmo2"):
         out = rms_norm(out, w("post_ffw_norm.weight"), shape.eps)
     return out
 

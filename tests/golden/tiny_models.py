@@ -207,7 +207,8 @@ class TinyModel:
             self.matrix("lm_head.weight", self.vocab, self.hidden, 4.0)
         for layer in range(self.layers):
             at = f"model.layers.{layer}."
-            norm(at + "input_layernorm.weight", self.hidden)
+            if self.arch != "olmo2":
+                norm(at + "input_layernorm.weight", self.hidden)
             for part, heads, scale in (("q", self.heads, 2.0), ("k", self.kv_heads, 2.0),
                                        ("v", self.kv_heads, 1.0)):
                 name, rows = f"{at}self_attn.{part}_proj", heads * self.dim
@@ -224,6 +225,10 @@ class TinyModel:
             if self.arch in ("qwen3", "qwen3moe", "gemma3"):
                 norm(at + "self_attn.q_norm.weight", self.dim)
                 norm(at + "self_attn.k_norm.weight", self.dim)
+            if self.arch == "olmo2":
+                norm(at + "self_attn.q_norm.weight", self.heads * self.dim)
+                norm(at + "self_attn.k_norm.weight", self.kv_heads * self.dim)
+                norm(at + "post_feedforward_layernorm.weight", self.hidden)
             norm(at + "post_attention_layernorm.weight", self.hidden)
             if self.arch == "gemma3":
                 norm(at + "pre_feedforward_layernorm.weight", self.hidden)
@@ -320,7 +325,7 @@ class TinyModel:
                  "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
                  "post_attention_layernorm": "ffn_norm", "self_attn.qkv_proj": "attn_qkv",
                  "mlp.gate_up_proj": "ffn_up"}
-        if self.arch == "gemma3":
+        if self.arch in ("gemma3", "olmo2"):
             names |= {"post_attention_layernorm": "post_attention_norm",
                       "pre_feedforward_layernorm": "ffn_norm",
                       "post_feedforward_layernorm": "post_ffw_norm"}
@@ -352,7 +357,7 @@ class TinyModel:
     def config(self):
         types = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe",
                  "gemma3": "gemma3_text", "smollm3": "smollm3", "granite": "granite",
-                 "phi3": "phi3"}
+                 "phi3": "phi3", "olmo2": "olmo2"}
         out = {"model_type": types[self.arch], "num_hidden_layers": self.layers,
                "hidden_size": self.hidden, "intermediate_size": self.ffn,
                "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
@@ -483,6 +488,8 @@ def write_architectures(folder):
                    scaling="longrope", original=512, tied=False), 0),
         # Neither.
         (TinyModel("phi3_plain", "phi3", Q.F16, tied=False), 1),
+        (TinyModel("olmo2", "olmo2", Q.BF16, heads=4, kv_heads=2, dim=24, tied=False), 1),
+        (TinyModel("olmo2_q8_0", "olmo2", Q.Q8_0, tied=False), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

@@ -36,7 +36,7 @@ Json SmallConfig(const char* model_type) {
 }
 
 constexpr const char* kTypes[] = {"llama",       "mistral", "qwen2",   "qwen3", "qwen3_moe",
-                                  "gemma3_text", "smollm3", "granite", "phi3"};
+                                  "gemma3_text", "smollm3", "granite", "phi3",  "olmo2"};
 
 // rope_scaling of a phi3 whose heads rotate whole.
 Json LongRope() {
@@ -166,6 +166,9 @@ TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
       {"llama", {{"rope_scaling", LongRope()}}, "\"long_factor\""},
       {"phi3", {{"rope_scaling", LongRope()}}, "\"original_max_position_embeddings\""},
       {"phi3", {{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}}, "rope type \"yarn\""},
+      {"olmo2", {{"sliding_window", 16}}, "\"sliding_window\" is 16"},
+      {"olmo2", {{"clip_qkv", 8.0}}, "\"clip_qkv\" is 8.0"},
+      {"olmo2", {{"layer_types", {"full_attention", "sliding_attention"}}}, "\"layer_types\""},
       {"phi3", {{"sliding_window", 0}}, "\"sliding_window\""},
       {"phi3", {{"sliding_window", 16}, {"use_sliding_window", false}}, "\"use_sliding_window\""},
       {"phi3", {{"layer_types", {"full_attention", "sliding_attention"}}}, "\"layer_types\""},

@@ -246,6 +246,26 @@ TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
   });
 }
 
+TEST(ModelConfigTest, RefusesWhatOlmo2Lacks) {
+  ExpectRefused({
+      {"olmo2.attention.sliding_window", "olmo2",  // olmo3's files have it
+       [](GgufBuilder& b) { b.AddU32("olmo2.attention.sliding_window", 64); }},
+      {"blk.0.attn_q_norm.weight", "olmo2", [](GgufBuilder&) {}},
+      {"tensor \"blk.0.attn_k_norm.weight\" is [32], the model needs [16]", "olmo2",
+       [](GgufBuilder& b) {
+         b.AddF32Tensor("blk.0.attn_q_norm.weight", {32})
+             .AddF32Tensor("blk.0.attn_k_norm.weight", {32});
+       }},
+      {"blk.0.attn_norm.weight", "olmo2",  // a norm that it does not have
+       [](GgufBuilder& b) {
+         b.AddF32Tensor("blk.0.attn_q_norm.weight", {32})
+             .AddF32Tensor("blk.0.attn_k_norm.weight", {16})
+             .AddF32Tensor("blk.0.post_attention_norm.weight", {32})
+             .AddF32Tensor("blk.0.post_ffw_norm.weight", {32});
+       }},
+  });
+}
+
 TEST(ModelConfigTest, RefusesRopeThatPhi3Lacks) {
   constexpr const char* kLongFactors = "rope_factors_long.weight";
   ExpectRefused({
