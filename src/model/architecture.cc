@@ -47,15 +47,20 @@ constexpr std::array kArchitectures = {
                        .post_norms = true,
                        .whole_norms = true,
                        .pre_norms = false},
+    ArchitectureTraits{.name = "mistral3",
+                       .hf_type = "ministral3",
+                       .rope_interleaved = true,  // its converter is llama's
+                       .query_temperature = true},
 };
 
-// Other model_types of config.json that are computed as one of the table. gemma3 is the model that
-// reads images too; its text part is.
+// Other model_types of config.json that are computed as one of the table. gemma3 and mistral3 are
+// models that read images too; their text parts are. That of mistral3 may be mistral, too.
 struct HfAlias {
   std::string_view model_type;
   std::string_view hf_type;
 };
-constexpr std::array kHfAliases = {HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"}};
+constexpr std::array kHfAliases = {HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"},
+                                   HfAlias{"mistral3", "ministral3"}};
 
 }  // namespace
 

@@ -33,6 +33,7 @@ struct ArchitectureTraits {
   bool fused_projections = false;  // attn_qkv holds q, k, v; ffn_up holds gate, up
   bool partial_rope = false;       // the head's leading elements may be the only ones to rotate
   bool long_rope = false;          // frequency factors for short contexts, others for long ones
+  bool query_temperature = false;  // q of far positions may be scaled (ministral3)
   bool whole_norms = false;        // attn_q_norm, attn_k_norm: over all heads, before the rotation
   bool pre_norms = true;           // attn_norm, ffn_norm: of what a branch reads
   bool uniform_window = false;     // the file may give all layers the same window

@@ -62,6 +62,12 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
         "and k by itself; use --device cpu",
         config.architecture, DeviceKindName(device.kind()));
   }
+  if (config.temperature_beta != 0.0f) {
+    return Unimplemented(
+        "attention.temperature_scale (llama_4_scaling_beta) {}: the kernels of device {} take 0; "
+        "use --device cpu",
+        config.temperature_beta, DeviceKindName(device.kind()));
+  }
   if (config.logit_scale != 1.0f) {
     return Unimplemented(
         "logit_scale (logits_scaling) {}: the kernels of device {} take 1; use --device cpu",

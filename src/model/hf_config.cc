@@ -281,25 +281,35 @@ void JoinEqualNumbers(Json& config) {
   }
 }
 
+// The model_type of a text part. That of mistral3 has one of two.
+absl::StatusOr<std::string> ReadTextType(const JsonObject& inner, const ArchitectureTraits& traits,
+                                         bool is_mistral3) {
+  const std::string_view usual = is_mistral3 ? "mistral" : traits.hf_type;
+  BATON_ASSIGN_OR_RETURN(std::string type, inner.StringOr("model_type", usual));
+  if (type == usual || (is_mistral3 && type == traits.hf_type)) return type;
+  return inner.Unsupported("model_type", is_mistral3 ? "ministral3 or mistral" : traits.hf_type);
+}
+
 // Puts the text part of a model that reads images too in the place of the whole. Moves it: a copy
-// would follow the depth of its values, which the file chooses.
+// would follow the depth of its values, which the file chooses. Whether mistral3 ties is for its
+// outer config to say.
 absl::Status TakeTextConfig(Json& json, const ArchitectureTraits& traits) {
   const JsonObject outer(json, "config.json");
+  const bool is_mistral3 = json["model_type"] == "mistral3";
   BATON_RETURN_IF_ERROR(CheckHfKeys(outer, HfObject::kOuter, traits));
   const Json* text_config = outer.Find("text_config");
   if (text_config == nullptr) return outer.Missing("text_config");
   if (!text_config->is_object()) return outer.Bad("text_config", "an object");
   const JsonObject inner(*text_config, kTextConfig);
   BATON_RETURN_IF_ERROR(CheckHfQuantization(inner));
-  BATON_ASSIGN_OR_RETURN(const std::string type, inner.StringOr("model_type", traits.hf_type));
-  if (type != traits.hf_type) return inner.Unsupported("model_type", traits.hf_type);
-  BATON_ASSIGN_OR_RETURN(const bool inner_ties, inner.BoolOr("tie_word_embeddings", true));
+  BATON_ASSIGN_OR_RETURN(const std::string type, ReadTextType(inner, traits, is_mistral3));
+  BATON_ASSIGN_OR_RETURN(const bool inner_ties, inner.BoolOr("tie_word_embeddings", !is_mistral3));
   BATON_ASSIGN_OR_RETURN(const bool ties, outer.BoolOr("tie_word_embeddings", inner_ties));
-  if (inner.Has("tie_word_embeddings") && ties != inner_ties) {
+  if (!is_mistral3 && inner.Has("tie_word_embeddings") && ties != inner_ties) {
     return outer.Bad("tie_word_embeddings", "the value that text_config has");
   }
   Json taken = std::move(json["text_config"]);
-  taken["model_type"] = traits.hf_type;
+  taken["model_type"] = type;
   taken["tie_word_embeddings"] = ties;
   json = std::move(taken);
   return OkStatus();
@@ -357,8 +367,11 @@ absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
   HfConfig out;
   BATON_ASSIGN_OR_RETURN(out.traits, ReadModelType(JsonObject(json, "config.json")));
   BATON_RETURN_IF_ERROR(CheckHead(JsonObject(json, "config.json")));
-  out.has_images = json["model_type"] == "gemma3";
-  if (out.has_images) BATON_RETURN_IF_ERROR(TakeTextConfig(json, *out.traits));
+  out.has_images = json["model_type"] == "gemma3" || json["model_type"] == "mistral3";
+  if (out.has_images) {
+    BATON_RETURN_IF_ERROR(TakeTextConfig(json, *out.traits));
+    out.traits = FindArchitectureOfHf(json["model_type"].get_ref<const std::string&>());
+  }
   AddHfDefaults(json["model_type"].get_ref<const std::string&>(), json);
   JoinEqualNumbers(json);
   return ReadTextConfig(JsonObject(json, out.has_images ? kTextConfig : "config.json"),

@@ -9,6 +9,7 @@
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_keys.h"
+#include "src/model/model_config.h"
 
 namespace baton::model {
 
@@ -179,6 +180,11 @@ absl::Status ReadScaling(const JsonObject& config, const JsonObject& scaling, co
                          HfConfig& out) {
   BATON_RETURN_IF_ERROR(CheckScaling(scaling, out));
   BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(scaling));
+  if (out.traits->query_temperature && type != "yarn") {
+    return FolderError(FolderErrorCode::kUnknownRopeType,
+                       fmt::format("{}: rope type {} is not supported (of a {} model yarn is)",
+                                   scaling.where(), QuotedForMessage(type), out.traits->hf_type));
+  }
   if (type == "default") return OkStatus();
   if (out.traits->long_rope) {
     if (type == "longrope" || type == "su") return ReadLongRope(config, scaling, head, out);
@@ -283,6 +289,23 @@ absl::Status CheckAgree(const JsonObject& scaling, const JsonObject& parameters)
   return old_type == type ? OkStatus() : scaling.Bad("rope_type", "the type of rope_parameters");
 }
 
+// How far positions scale q. One of the objects has the factor, or both the same.
+absl::Status ReadTemperature(const JsonObject& parameters, const JsonObject& scaling,
+                             HfConfig& out) {
+  constexpr const char* kKey = "llama_4_scaling_beta";
+  const JsonObject& holder = parameters.Has(kKey) ? parameters : scaling;
+  if (!holder.Has(kKey)) return parameters.Missing(kKey);
+  BATON_ASSIGN_OR_RETURN(const double beta, holder.Double(kKey));
+  BATON_ASSIGN_OR_RETURN(const double other, scaling.DoubleOr(kKey, beta));
+  if (other != beta) return scaling.Bad(kKey, "the value of rope_parameters");
+  if (!(beta >= 0.0 && beta <= kMaxTemperatureBeta)) {
+    return holder.Bad(kKey, fmt::format("[0, {}]", kMaxTemperatureBeta));
+  }
+  out.keys.AddF32(fmt::format("{}.attention.temperature_scale", out.traits->name),
+                  static_cast<float>(beta));
+  return OkStatus();
+}
+
 // The elements of a head that rotate. partial_rotary_factor stands beside rope_theta, in
 // rope_parameters since release 5.
 absl::StatusOr<uint32_t> ReadRopeDims(const JsonObject& config, const JsonObject& parameters,
@@ -336,6 +359,9 @@ absl::Status ReadHfRope(const JsonObject& config, uint32_t head_dim, HfConfig& o
   if (out.traits->partial_rope) {
     BATON_ASSIGN_OR_RETURN(head.dim, ReadRopeDims(config, object, scaling, head_dim));
     out.keys.AddU32(fmt::format("{}.rope.dimension_count", out.traits->name), head.dim);
+  }
+  if (out.traits->query_temperature) {
+    BATON_RETURN_IF_ERROR(ReadTemperature(object, scaling, out));
   }
   if (old_scaling->empty()) return ReadScaling(config, object, head, out);
   BATON_RETURN_IF_ERROR(CheckScaling(object, out));

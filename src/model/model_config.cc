@@ -96,6 +96,10 @@ constexpr std::array kNeutralWithoutMultipliers = {
 };
 // Where it is false such a model does not rotate at all.
 constexpr std::array kNeutralWithMultipliers = {NeutralKey{"rope.scaling.finetuned", 1}};
+constexpr std::array kNeutralWithoutTemperature = {
+    NeutralKey{"attention.temperature_scale", 0},
+    NeutralKey{"attention.temperature_length", 0},
+};
 constexpr std::array kNeutralWithoutWindow = {NeutralKey{"attention.sliding_window", 0}};
 constexpr std::array kNeutralWithoutExperts = {
     NeutralKey{"expert_count", 0},
@@ -121,6 +125,8 @@ constexpr std::string_view kKnownKeys[] = {
     "attention.sliding_window",
     "attention.sliding_window_pattern",
     "attention.scale",
+    "attention.temperature_scale",
+    "attention.temperature_length",
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
     "attention.causal",
@@ -178,6 +184,9 @@ absl::Status CheckNeutral(const ArchitectureKeys& keys, std::span<const NeutralK
 absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {
   BATON_RETURN_IF_ERROR(CheckKnown(keys));
   BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralKeys));
+  if (!traits.query_temperature) {
+    BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutTemperature));
+  }
   if (!traits.windowed && !traits.uniform_window) {
     BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
   }
@@ -363,6 +372,30 @@ absl::Status ReadMultipliers(const ArchitectureKeys& keys, ModelConfig& config) 
   return OkStatus();
 }
 
+// The length is the original context of YaRN; another one is not computed.
+absl::Status ReadTemperature(const ArchitectureKeys& keys, ModelConfig& config) {
+  if (!config.traits->query_temperature) return OkStatus();
+  const std::string key = keys.Key("attention.temperature_scale");
+  BATON_ASSIGN_OR_RETURN(const double beta, keys.file.DoubleOr(key, 0.0));
+  if (!(beta >= 0.0 && beta <= kMaxTemperatureBeta)) {
+    return InvalidArgument("key \"{}\" is {}, supported is [0, {}]", key, beta,
+                           kMaxTemperatureBeta);
+  }
+  if (beta == 0.0) return OkStatus();
+  if (config.rope_scaling.type != RopeScalingType::kYarn) {
+    return Unimplemented("key \"{}\" is {} without rope scaling yarn, supported is only 0", key,
+                         beta);
+  }
+  config.temperature_beta = static_cast<float>(beta);
+  config.temperature_length = config.rope_scaling.original_context;
+  const std::string length_key = keys.Key("attention.temperature_length");
+  BATON_ASSIGN_OR_RETURN(const uint64_t length,
+                         keys.file.UintOr(length_key, config.temperature_length));
+  if (length == config.temperature_length) return OkStatus();
+  return Unimplemented("key \"{}\" is {}, supported is only the original context {}", length_key,
+                       length, config.temperature_length);
+}
+
 absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
   if (!config.traits->experts) {
     BATON_ASSIGN_OR_RETURN(config.ffn_size, keys.EqualUint("feed_forward_length", config.num_layers,
@@ -426,6 +459,10 @@ std::string CanonicalExtras(const ModelConfig& config) {
                        bits(config.embedding_scale), bits(config.attention_scale),
                        bits(config.logit_scale));
   }
+  if (config.temperature_beta != 0.0f) {
+    out += fmt::format(" temperature={:08x}:{}", std::bit_cast<uint32_t>(config.temperature_beta),
+                       config.temperature_length);
+  }
   if (config.traits->experts) {
     out += fmt::format(" experts={} used={}", config.num_experts, config.num_experts_used);
     if (!config.experts_sum_to_one) out += " weights_of_all";
@@ -471,6 +508,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   BATON_RETURN_IF_ERROR(ReadWindow(keys, config));
   BATON_RETURN_IF_ERROR(ReadUnrotated(keys, config));
   BATON_RETURN_IF_ERROR(ReadMultipliers(keys, config));
+  BATON_RETURN_IF_ERROR(ReadTemperature(keys, config));
   BATON_RETURN_IF_ERROR(ReadVocab(keys, config));
   BATON_ASSIGN_OR_RETURN(
       const uint32_t pooling,

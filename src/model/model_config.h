@@ -36,6 +36,8 @@ inline constexpr uint32_t kMaxExpertsUsed = 64;
 // Range of each multiplier of granite. Published models have 1/128 to 16.
 inline constexpr double kMinMultiplier = 1e-4;
 inline constexpr double kMaxMultiplier = 1e4;
+// Factor of the logarithm in ModelConfig::temperature_beta. Published models have 0.1.
+inline constexpr double kMaxTemperatureBeta = 10.0;
 // Tokens, and merges of their tokenizer.
 inline constexpr uint32_t kMaxModelVocab = limits::kMaxVocabTokens;
 inline constexpr uint32_t kMinContextTokens = 2;
@@ -79,6 +81,10 @@ struct ModelConfig {
   std::vector<bool> layer_is_local;  // [num_layers]
   // Layers whose q and k do not turn (traits->unrotated_step); empty when all do.
   std::vector<bool> layer_is_unrotated;  // [num_layers] or empty
+  // q of the row at position p is multiplied by 1 + beta ln(1 + floor(p / length)), after it has
+  // turned (traits->query_temperature; Meta, Llama 4, 2025); beta 0: by 1.
+  float temperature_beta = 0;
+  uint32_t temperature_length = 0;
   // Mixture of experts (traits->experts).
   uint32_t num_experts = 0;
   uint32_t num_experts_used = 0;  // experts of one row

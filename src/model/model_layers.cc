@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/math.h"
+#include "kernels/rope_table.h"
 #include "src/model/matmul_runner.h"
 #include "src/model/model.h"
 #include "src/model/model_weights.h"
@@ -12,10 +13,13 @@
 
 namespace baton::model {
 
+using device::TaskRange;
+using device::ThreadPool;
 using kernels::AttentionArgs;
 using kernels::AttentionSpan;
 using kernels::Epilogue;
 using kernels::Exp;
+using kernels::Logarithm;
 using kernels::RopeAppendArgs;
 using kv::KvView;
 
@@ -31,6 +35,27 @@ void WeighAmongAllExperts(std::span<const float> logits, std::span<const uint32_
   float sum_of_all = 0.0f;  // >= 1: the largest gives 1
   for (const float logit : logits) sum_of_all += Exp(logit - largest);
   for (size_t j = 0; j < used.size(); ++j) weights[j] *= sum_of_used / sum_of_all;
+}
+
+// ModelConfig::temperature_beta. A row's factor follows from its position alone. A row of the first
+// `temperature_length` positions keeps its bits.
+void ScaleQueries(const ModelConfig& config, std::span<const AttentionSpan> spans, ThreadPool& pool,
+                  float* q) {
+  constexpr uint32_t kRowGrain = 8;
+  for (const AttentionSpan& span : spans) {
+    if (span.first_pos + span.num_rows <= config.temperature_length) continue;
+    pool.RunRanges(
+        span.num_rows, kRowGrain, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+          for (uint32_t row = range.begin; row < range.end; ++row) {
+            const uint32_t steps = (span.first_pos + row) / config.temperature_length;
+            if (steps == 0) continue;
+            const auto factor =
+                static_cast<float>(1.0 + config.temperature_beta * Logarithm(1.0 + steps));
+            float* at = q + size_t{span.first_row + row} * config.qkv_size();
+            for (uint32_t i = 0; i < config.q_size(); ++i) at[i] *= factor;
+          }
+        });
+  }
 }
 
 }  // namespace
@@ -77,6 +102,7 @@ void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
     ops_->head_norm(*pool_, {k, weights.k_norm.data(), rows, stride, 1, kv_size, eps});
   }
   ops_->rope_append(*pool_, args);
+  if (config_.temperature_beta != 0.0f) ScaleQueries(config_, batch.spans, *pool_, ws.qkv);
 }
 
 void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> spans,

@@ -98,6 +98,10 @@ std::string ExtrasText(const ModelConfig& config) {
                        config.embedding_scale * config.branch_scale, config.attention_scale,
                        config.branch_scale, 1.0f / config.logit_scale);
   }
+  if (config.temperature_beta != 0.0f) {
+    out += fmt::format("query scale   1 + {} ln(1 + floor(position / {}))\n",
+                       config.temperature_beta, config.temperature_length);
+  }
   if (config.traits->experts) {
     out += fmt::format("experts       {} a layer, {} for each token\n", config.num_experts,
                        config.num_experts_used);

@@ -6,6 +6,7 @@
 
 #include "kernels/rope_table.h"
 #include "src/base/quoted_text.h"
+#include "src/model/architecture.h"
 
 namespace baton::model {
 
@@ -75,9 +76,30 @@ absl::Status ReadYarn(const GgufFile& file, const std::string& prefix, uint32_t 
                          RangedDouble(file, prefix + "yarn_beta_fast", 32.0, {1e-3, 1e6}));
   BATON_ASSIGN_OR_RETURN(out.beta_slow,
                          RangedDouble(file, prefix + "yarn_beta_slow", 1.0, {1e-3, 1e6}));
-  // Neutral values of what other architectures use.
-  BATON_RETURN_IF_ERROR(RangedDouble(file, prefix + "yarn_ext_factor", 1.0, {1.0, 1.0}).status());
-  return RangedDouble(file, prefix + "yarn_log_multiplier", 0.0, {0.0, 0.0}).status();
+  // The neutral value of what other architectures use.
+  return RangedDouble(file, prefix + "yarn_ext_factor", 1.0, {1.0, 1.0}).status();
+}
+
+double AmplitudeOfYarn(double factor, double scale) {
+  return factor <= 1.0 ? 1.0 : 1.0 + 0.1 * scale * Logarithm(factor);
+}
+
+// yarn_log_multiplier: mscale_all_dim of a config.json, whose mscale is 1 then. The usual amplitude
+// is divided by what the usual one would be with the logarithm times it. Other architectures than
+// mistral3 take only 0.
+absl::Status ReadLogMultiplier(const GgufFile& file, const std::string& prefix,
+                               std::string_view architecture, RopeScaling& out) {
+  const ArchitectureTraits* traits = FindArchitecture(architecture);
+  const bool is_read = traits != nullptr && traits->query_temperature;
+  BATON_ASSIGN_OR_RETURN(const double multiplier,
+                         RangedDouble(file, prefix + "yarn_log_multiplier", 0.0,
+                                      is_read ? DoubleRange{0.0, 10.0} : DoubleRange{0.0, 0.0}));
+  if (multiplier == 0.0) return OkStatus();
+  const double usual = AmplitudeOfYarn(out.factor, 1.0);
+  // As a folder gives it, so that both forms have the same weights_id.
+  out.attention_factor *=
+      static_cast<float>(usual / AmplitudeOfYarn(out.factor, multiplier) / usual);
+  return OkStatus();
 }
 
 // The pair that turns `turns` times within the original context.
@@ -152,6 +174,7 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, std::string_vi
   if (type == "yarn") {
     out.type = RopeScalingType::kYarn;
     BATON_RETURN_IF_ERROR(ReadYarn(file, prefix, context_length, out));
+    BATON_RETURN_IF_ERROR(ReadLogMultiplier(file, prefix, architecture, out));
   }
   BATON_RETURN_IF_ERROR(ReadWholeAmplitude(file, prefix, out));
   return out;

@@ -25,6 +25,7 @@ ARCHITECTURES = [
     "granite",
     "phi3",
     "olmo2",
+    "mistral3",
 ]
 
 

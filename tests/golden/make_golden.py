@@ -24,7 +24,7 @@ import tiny_models
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "phi3",
-                 "olmo2")
+                 "olmo2", "mistral3")
 
 
 class Weights:
@@ -126,6 +126,10 @@ class Shape:
         if scaling == "yarn":
             context = w.key("rope.scaling.original_context_length")
             self.freqs, self.amplitude = yarn(self.freqs, dims, base, factor, context)
+            multiplier = float(w.key("rope.scaling.yarn_log_multiplier", 0.0))
+            self.amplitude /= 1 + 0.1 * multiplier * math.log(factor)
+            self.original = context
+        self.temperature = float(w.key("attention.temperature_scale", 0.0))
         if "rope_factors_long.weight" in w.tensors:
             is_long = w.key("context_length") > w.key("rope.scaling.original_context_length")
             self.freqs = self.freqs / w.get(f"rope_factors_{'long' if is_long else 'short'}.weight")
@@ -165,6 +169,9 @@ def attend(shape, w, layer, x):
     turn = (shape.local_freqs, 1.0) if local else (shape.freqs, shape.amplitude)
     if shape.turns(layer):
         q, k = rope(q, *turn, shape.interleaved), rope(k, *turn, shape.interleaved)
+    if shape.temperature:
+        steps = np.arange(len(q)) // shape.original
+        q = q * (1 + shape.temperature * np.log(1 + steps))[:, None, None]
     window = shape.window if local else shape.uniform_window or None
     out = attention(q, k, v, shape.attention_scale, window) @ w("attn_output.weight").T
     if shape.arch in ("gemma3", "olmo2"):

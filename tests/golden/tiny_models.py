@@ -9,7 +9,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Q
 
 # Architectures whose converter permutes the rows of Q and K.
-LLAMA_ROWS = ("llama", "smollm3", "granite")
+LLAMA_ROWS = ("llama", "smollm3", "granite", "mistral3")
+TEMPERATURE = 0.37  # larger than published models have
 # Other numbers than published models have, and none a power of two.
 GRANITE = {"attention_multiplier": 0.21, "embedding_multiplier": 3.7, "residual_multiplier": 0.23,
            "logits_scaling": 1.3}
@@ -280,7 +281,10 @@ class TinyModel:
             writer.add_rope_scaling_type(gguf.RopeScalingType(self.scaling))
             writer.add_rope_scaling_factor(4.0)
         if self.scaling == "yarn":
-            writer.add_rope_scaling_orig_ctx_len(128)
+            writer.add_rope_scaling_orig_ctx_len(self.original or 128)
+        if self.arch == "mistral3":
+            writer.add_rope_scaling_yarn_log_mul(1.0)
+            writer.add_attn_temperature_scale(TEMPERATURE)
         add_tokenizer(writer)
         if self.scaling == "llama3":
             writer.add_tensor("rope_freqs.weight", self.llama3_factors())
@@ -357,7 +361,7 @@ class TinyModel:
     def config(self):
         types = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe",
                  "gemma3": "gemma3_text", "smollm3": "smollm3", "granite": "granite",
-                 "phi3": "phi3", "olmo2": "olmo2"}
+                 "phi3": "phi3", "olmo2": "olmo2", "mistral3": "ministral3"}
         out = {"model_type": types[self.arch], "num_hidden_layers": self.layers,
                "hidden_size": self.hidden, "intermediate_size": self.ffn,
                "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
@@ -384,7 +388,13 @@ class TinyModel:
             out |= {"num_experts": self.experts, "num_experts_per_tok": self.used,
                     "moe_intermediate_size": self.ffn, "norm_topk_prob": True,
                     "decoder_sparse_step": 1, "mlp_only_layers": []}
-        if self.scaling == "llama3":
+        if self.arch == "mistral3":
+            out["rope_parameters"] = {
+                "rope_type": "yarn", "rope_theta": out.pop("rope_theta"), "factor": 4.0,
+                "original_max_position_embeddings": self.original, "beta_fast": 32.0,
+                "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": TEMPERATURE, "max_position_embeddings": 512}
+        elif self.scaling == "llama3":
             out["rope_scaling"] = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
                                    "high_freq_factor": 4.0, "original_max_position_embeddings": 128}
         elif self.scaling == "yarn":
@@ -490,6 +500,11 @@ def write_architectures(folder):
         (TinyModel("phi3_plain", "phi3", Q.F16, tied=False), 1),
         (TinyModel("olmo2", "olmo2", Q.BF16, heads=4, kv_heads=2, dim=24, tied=False), 1),
         (TinyModel("olmo2_q8_0", "olmo2", Q.Q8_0, tied=False), 0),
+        # Prompts of 300 tokens have five temperatures.
+        (TinyModel("mistral3", "mistral3", Q.BF16, heads=4, kv_heads=2, scaling="yarn",
+                   original=64), 1),
+        (TinyModel("mistral3_q4_0", "mistral3", Q.Q4_0, scaling="yarn", original=64,
+                   tied=False), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

@@ -96,7 +96,8 @@ INSTANTIATE_TEST_SUITE_P(
                       TinyCase{"qwen3moe_q8_0", kQuantised}, TinyCase{"gemma3"},
                       TinyCase{"smollm3"}, TinyCase{"granite"}, TinyCase{"phi3"},
                       TinyCase{"phi3_short", kQuantised}, TinyCase{"phi3_plain"}, TinyCase{"olmo2"},
-                      TinyCase{"olmo2_q8_0", kQuantised}),
+                      TinyCase{"olmo2_q8_0", kQuantised}, TinyCase{"mistral3"},
+                      TinyCase{"mistral3_q4_0", kQuantised}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SplitGoldenTest, LogitsAgreeWithTheReferenceOfTheWhole) {

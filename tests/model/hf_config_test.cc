@@ -225,6 +225,51 @@ TEST(HfConfigTest, ALongRopeThatIsNotWholeIsRefusedByTheKey) {
   ExpectRefused(renewed.dump(), E::kBadValue, "\"partial_rotary_factor\"");
 }
 
+Json MinistralRope() {
+  return {{"rope_type", "yarn"},
+          {"rope_theta", 1e6},
+          {"factor", 4.0},
+          {"original_max_position_embeddings", 64},
+          {"mscale", 1.0},
+          {"mscale_all_dim", 1.0},
+          {"max_position_embeddings", 256},
+          {"llama_4_scaling_beta", 0.1}};
+}
+
+TEST(HfConfigTest, TheTextPartOfMistral3IsReadAsItsModel) {
+  Json text = With({"ministral3", {{"rope_parameters", MinistralRope()}}});
+  const Json outer = {{"model_type", "mistral3"},    {"text_config", text},
+                      {"image_token_index", 10},     {"multimodal_projector_bias", false},
+                      {"spatial_merge_size", 2},     {"projector_hidden_act", "gelu"},
+                      {"vision_feature_layer", -1},  {"vision_config", {{"depth", 1}}},
+                      {"tie_word_embeddings", false}};
+  EXPECT_EQ(KeysOf(outer), KeysOf(text));
+  Json old = outer;  // Mistral Small 3
+  old["text_config"] = SmallConfig("mistral");
+  EXPECT_EQ(KeysOf(old), KeysOf(SmallConfig("mistral")));
+  Json other = outer;
+  other["text_config"]["model_type"] = "mistral4";
+  ExpectRefused(other.dump(), E::kUnsupportedValue, "\"model_type\" is \"mistral4\"");
+  // The form of releases before 5.
+  Json scaling = MinistralRope();
+  scaling.erase("rope_theta");
+  Json before = With({"ministral3", {{"rope_theta", 1e6}, {"rope_scaling", scaling}}});
+  EXPECT_EQ(KeysOf(before), KeysOf(text));
+  const std::vector<Change> cases = {{"llama_4_scaling_beta", {{"llama_4_scaling_beta", nullptr}}},
+                                     {"llama_4_scaling_beta", {{"llama_4_scaling_beta", -0.1}}},
+                                     {"rope type", {{"rope_type", "default"}}}};
+  for (const Change& test : cases) {
+    Json bad = text;
+    bad["rope_parameters"].update(test.change);
+    const absl::Status status = ReadHfConfig(bad.dump()).status();
+    EXPECT_FALSE(status.ok()) << test.change;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.model_type));
+  }
+  Json windowed = text;
+  windowed["sliding_window"] = 64;
+  ExpectRefused(windowed.dump(), E::kUnsupportedValue, "\"sliding_window\" is 64");
+}
+
 TEST(HfConfigTest, TheSameArithmeticUnderAnotherNameIsTheSame) {
   const Json old_rope = {{"rope_theta", 5e5},
                          {"rope_scaling", {{"type", "linear"}, {"factor", 4.0}}}};

@@ -266,6 +266,33 @@ TEST(ModelConfigTest, RefusesWhatOlmo2Lacks) {
   });
 }
 
+TEST(ModelConfigTest, RefusesTemperaturesThatAreNotComputed) {
+  const auto yarn = [](GgufBuilder& b) -> GgufBuilder& {
+    return b.AddString("mistral3.rope.scaling.type", "yarn")
+        .AddF32("mistral3.rope.scaling.factor", 4.0f)
+        .AddU32("mistral3.rope.scaling.original_context_length", 32);
+  };
+  GgufBuilder good = TinyLlama({.architecture = "mistral3"});
+  yarn(good).AddF32("mistral3.attention.temperature_scale", 0.1f);
+  EXPECT_TRUE(Servable(good).ok()) << Servable(good);
+  ExpectRefused({
+      {"llama.attention.temperature_scale", "llama",
+       [](GgufBuilder& b) { b.AddF32("llama.attention.temperature_scale", 0.1f); }},
+      {"mistral3.attention.temperature_scale", "mistral3",  // no yarn, so no length
+       [](GgufBuilder& b) { b.AddF32("mistral3.attention.temperature_scale", 0.1f); }},
+      {"mistral3.attention.temperature_scale", "mistral3",
+       [&](GgufBuilder& b) { yarn(b).AddF32("mistral3.attention.temperature_scale", 11.0f); }},
+      {"mistral3.attention.temperature_length", "mistral3",
+       [&](GgufBuilder& b) {
+         yarn(b)
+             .AddF32("mistral3.attention.temperature_scale", 0.1f)
+             .AddU32("mistral3.attention.temperature_length", 64);
+       }},
+      {"mistral3.rope.scaling.yarn_log_multiplier", "mistral3",
+       [&](GgufBuilder& b) { yarn(b).AddF32("mistral3.rope.scaling.yarn_log_multiplier", -1); }},
+  });
+}
+
 TEST(ModelConfigTest, RefusesRopeThatPhi3Lacks) {
   constexpr const char* kLongFactors = "rope_factors_long.weight";
   ExpectRefused({
@@ -327,6 +354,10 @@ TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
   EXPECT_EQ(windowed.window, 33u);
   EXPECT_TRUE(windowed.IsLocal(0) && windowed.IsLocal(1));
   EXPECT_FALSE(windowed.HasSecondRope(0));
+  const ModelConfig mistral3 = read("mistral3");
+  EXPECT_FLOAT_EQ(mistral3.temperature_beta, 0.37f);
+  EXPECT_EQ(mistral3.temperature_length, 64u);
+  EXPECT_NEAR(RopeAmplitude(mistral3.rope_scaling), 1.0, 1e-7);
   const ModelConfig moe = read("qwen3moe");
   EXPECT_EQ(moe.num_experts, 8u);
   EXPECT_EQ(moe.num_experts_used, 3u);

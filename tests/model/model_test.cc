@@ -201,7 +201,9 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_phi3_short", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_phi3_short", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_olmo2", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
-                      BitsCase{"tiny_olmo2_q8_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20}),
+                      BitsCase{"tiny_olmo2_q8_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_mistral3", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_mistral3_q4_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20}),
     CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},
