@@ -25,6 +25,7 @@ constexpr std::array kArchitectures = {
                        .windowed = true,
                        .activation = GateActivation::kGeluTanh,
                        .hf_tied = true,
+                       .hf_norms_minus_one = true,
                        .hf_rope_base = 1e6},
     // Both have llama's converter, which permutes the rows of Q and K.
     ArchitectureTraits{.name = "smollm3",
@@ -55,15 +56,31 @@ constexpr std::array kArchitectures = {
                        .ffn_norm = "post_attention_norm",
                        .activation = GateActivation::kClampedSwiglu,
                        .hf_rope_base = 150000.0},
+    ArchitectureTraits{.name = "phi3",
+                       .hf_type = "phi3",
+                       .fused_projections = true,
+                       .partial_rope = true,
+                       .long_rope = true,
+                       .uniform_window = true},
+    ArchitectureTraits{.name = "olmo2",
+                       .hf_type = "olmo2",
+                       .post_norms = true,
+                       .whole_norms = true,
+                       .pre_norms = false},
+    ArchitectureTraits{.name = "mistral3",
+                       .hf_type = "ministral3",
+                       .rope_interleaved = true,  // its converter is llama's
+                       .query_temperature = true},
 };
 
-// Other model_types of config.json that are computed as one of the table. gemma3 is the model that
-// reads images too; its text part is.
+// Other model_types of config.json that are computed as one of the table. gemma3 and mistral3 are
+// models that read images too; their text parts are. That of mistral3 may be mistral, too.
 struct HfAlias {
   std::string_view model_type;
   std::string_view hf_type;
 };
-constexpr std::array kHfAliases = {HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"}};
+constexpr std::array kHfAliases = {HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"},
+                                   HfAlias{"mistral3", "ministral3"}};
 
 }  // namespace
 

@@ -39,9 +39,17 @@ struct ArchitectureTraits {
   std::string_view ffn_norm = "ffn_norm";  // the name of the norm before the feed-forward layer
   bool multipliers = false;     // embedding, attention, branches and logits have scales (granite)
   uint32_t unrotated_step = 0;  // the last of so many layers does not rotate q and k; 0: all do
+  bool fused_projections = false;  // attn_qkv holds q, k, v; ffn_up holds gate, up
+  bool partial_rope = false;       // the head's leading elements may be the only ones to rotate
+  bool long_rope = false;          // frequency factors for short contexts, others for long ones
+  bool query_temperature = false;  // q of far positions may be scaled (ministral3)
+  bool whole_norms = false;        // attn_q_norm, attn_k_norm: over all heads, before the rotation
+  bool pre_norms = true;           // attn_norm, ffn_norm: of what a branch reads
+  bool uniform_window = false;     // the file may give all layers the same window
   GateActivation activation = GateActivation::kSilu;
   // Defaults of its configuration class in transformers.
   bool hf_tied = false;
+  bool hf_norms_minus_one = false;  // a folder's norms multiply by 1 + weight
   double hf_rope_base = 10000.0;
 };
 

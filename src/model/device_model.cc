@@ -60,6 +60,25 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
         "--device cpu",
         DeviceKindName(device.kind()));
   }
+  if (config.traits->fused_projections) {
+    return Unimplemented(
+        "attn_qkv and ffn_up of a {} model hold several matrices, which device {} does not take "
+        "apart; use --device cpu",
+        config.architecture, DeviceKindName(device.kind()));
+  }
+  if (config.traits->whole_norms || !config.traits->pre_norms) {
+    return Unimplemented(
+        "norms of a {} model: the kernels of device {} norm what a branch reads, and each head of "
+        "q "
+        "and k by itself; use --device cpu",
+        config.architecture, DeviceKindName(device.kind()));
+  }
+  if (config.temperature_beta != 0.0f) {
+    return Unimplemented(
+        "attention.temperature_scale (llama_4_scaling_beta) {}: the kernels of device {} take 0; "
+        "use --device cpu",
+        config.temperature_beta, DeviceKindName(device.kind()));
+  }
   if (config.logit_scale != 1.0f) {
     return Unimplemented(
         "logit_scale (logits_scaling) {}: the kernels of device {} take 1; use --device cpu",

@@ -53,8 +53,10 @@ absl::Status CheckNeutral(const JsonObject& config, const ArchitectureTraits& tr
     BATON_ASSIGN_OR_RETURN(const bool bias, config.BoolOr("attention_bias", false));
     if (bias) return config.Unsupported("attention_bias", "false");
   }
-  BATON_ASSIGN_OR_RETURN(const double partial, config.DoubleOr("partial_rotary_factor", 1.0));
-  if (partial != 1.0) return config.Unsupported("partial_rotary_factor", "1");
+  if (!traits.partial_rope) {
+    BATON_ASSIGN_OR_RETURN(const double partial, config.DoubleOr("partial_rotary_factor", 1.0));
+    if (partial != 1.0) return config.Unsupported("partial_rotary_factor", "1");
+  }
   return CheckActivation(config, traits);
 }
 
@@ -178,7 +180,8 @@ absl::StatusOr<bool> HasLocalLayer(const JsonObject& config, std::string_view mo
   BATON_ASSIGN_OR_RETURN(const std::vector<bool> local, ReadLayerTypes(config));
   const bool is_listed_local = std::find(local.begin(), local.end(), true) != local.end();
   BATON_ASSIGN_OR_RETURN(const bool uses, config.BoolOr("use_sliding_window", false));
-  const bool always_uses = model_type == "mistral" || model_type == "llama";
+  const bool always_uses = model_type == "mistral" || model_type == "llama" ||
+                           model_type == "olmo2" || model_type == "ministral3";
   if (!config.Has("sliding_window") || (!uses && !always_uses)) return is_listed_local;
   if (model_type != "qwen2" && model_type != "qwen3") return true;
   if (!local.empty()) return is_listed_local;
@@ -204,6 +207,19 @@ absl::Status CheckNoWindow(const JsonObject& config, std::string_view model_type
                   "use_sliding_window false, max_window_layers of all layers, or full_attention "
                   "for each of layer_types",
                   context));
+}
+
+// A window of all layers. Such a model knows no keys that choose layers.
+absl::Status ReadUniformWindow(const JsonObject& config, std::string_view model_type,
+                               HfConfig& out) {
+  if (!config.Has("sliding_window")) return CheckNoWindow(config, model_type);
+  for (const char* key : {"layer_types", "use_sliding_window", "max_window_layers"}) {
+    if (config.Has(key)) return config.Unsupported(key, "null");
+  }
+  BATON_ASSIGN_OR_RETURN(const uint32_t window, config.Uint("sliding_window"));
+  if (window == 0) return config.Bad("sliding_window", "null or at least 1");
+  out.keys.AddU32(fmt::format("{}.attention.sliding_window", out.traits->name), window);
+  return OkStatus();
 }
 
 absl::Status ReadWindow(const JsonObject& config, uint32_t head_dim, HfConfig& out) {
@@ -405,25 +421,35 @@ void JoinEqualNumbers(Json& config) {
   }
 }
 
+// The model_type of a text part. That of mistral3 has one of two.
+absl::StatusOr<std::string> ReadTextType(const JsonObject& inner, const ArchitectureTraits& traits,
+                                         bool is_mistral3) {
+  const std::string_view usual = is_mistral3 ? "mistral" : traits.hf_type;
+  BATON_ASSIGN_OR_RETURN(std::string type, inner.StringOr("model_type", usual));
+  if (type == usual || (is_mistral3 && type == traits.hf_type)) return type;
+  return inner.Unsupported("model_type", is_mistral3 ? "ministral3 or mistral" : traits.hf_type);
+}
+
 // Puts the text part of a model that reads images too in the place of the whole. Moves it: a copy
-// would follow the depth of its values, which the file chooses.
+// would follow the depth of its values, which the file chooses. Whether mistral3 ties is for its
+// outer config to say.
 absl::Status TakeTextConfig(Json& json, const ArchitectureTraits& traits) {
   const JsonObject outer(json, "config.json");
+  const bool is_mistral3 = json["model_type"] == "mistral3";
   BATON_RETURN_IF_ERROR(CheckHfKeys(outer, HfObject::kOuter, traits));
   const Json* text_config = outer.Find("text_config");
   if (text_config == nullptr) return outer.Missing("text_config");
   if (!text_config->is_object()) return outer.Bad("text_config", "an object");
   const JsonObject inner(*text_config, kTextConfig);
   BATON_RETURN_IF_ERROR(CheckHfQuantization(inner));
-  BATON_ASSIGN_OR_RETURN(const std::string type, inner.StringOr("model_type", traits.hf_type));
-  if (type != traits.hf_type) return inner.Unsupported("model_type", traits.hf_type);
-  BATON_ASSIGN_OR_RETURN(const bool inner_ties, inner.BoolOr("tie_word_embeddings", true));
+  BATON_ASSIGN_OR_RETURN(const std::string type, ReadTextType(inner, traits, is_mistral3));
+  BATON_ASSIGN_OR_RETURN(const bool inner_ties, inner.BoolOr("tie_word_embeddings", !is_mistral3));
   BATON_ASSIGN_OR_RETURN(const bool ties, outer.BoolOr("tie_word_embeddings", inner_ties));
-  if (inner.Has("tie_word_embeddings") && ties != inner_ties) {
+  if (!is_mistral3 && inner.Has("tie_word_embeddings") && ties != inner_ties) {
     return outer.Bad("tie_word_embeddings", "the value that text_config has");
   }
   Json taken = std::move(json["text_config"]);
-  taken["model_type"] = traits.hf_type;
+  taken["model_type"] = type;
   taken["tie_word_embeddings"] = ties;
   json = std::move(taken);
   return OkStatus();
@@ -483,8 +509,12 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
     BATON_RETURN_IF_ERROR(ReadConvolutions(config, out));
     return out;
   }
-  BATON_RETURN_IF_ERROR(out.traits->windowed ? ReadWindow(config, head_dim, out)
-                                             : CheckNoWindow(config, type));
+  if (out.traits->windowed) {
+    BATON_RETURN_IF_ERROR(ReadWindow(config, head_dim, out));
+  } else {
+    BATON_RETURN_IF_ERROR(out.traits->uniform_window ? ReadUniformWindow(config, type, out)
+                                                     : CheckNoWindow(config, type));
+  }
   return out;
 }
 
@@ -495,8 +525,11 @@ absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
   HfConfig out;
   BATON_ASSIGN_OR_RETURN(out.traits, ReadModelType(JsonObject(json, "config.json")));
   BATON_RETURN_IF_ERROR(CheckHead(JsonObject(json, "config.json")));
-  out.has_images = json["model_type"] == "gemma3";
-  if (out.has_images) BATON_RETURN_IF_ERROR(TakeTextConfig(json, *out.traits));
+  out.has_images = json["model_type"] == "gemma3" || json["model_type"] == "mistral3";
+  if (out.has_images) {
+    BATON_RETURN_IF_ERROR(TakeTextConfig(json, *out.traits));
+    out.traits = FindArchitectureOfHf(json["model_type"].get_ref<const std::string&>());
+  }
   AddHfDefaults(json["model_type"].get_ref<const std::string&>(), json);
   JoinEqualNumbers(json);
   return ReadTextConfig(JsonObject(json, out.has_images ? kTextConfig : "config.json"),

@@ -23,7 +23,8 @@ struct HfConfig {
   uint32_t num_heads = 0;
   uint32_t num_kv_heads = 0;
   uint32_t num_experts = 0;         // 0: no mixture
-  std::vector<float> rope_factors;  // llama 3's scaling [head_dim / 2], or empty
+  std::vector<float> rope_factors;  // llama 3's scaling, LongRoPE's short set, or empty
+  std::vector<float> long_factors;  // LongRoPE's long set, or empty
   GgufWriter keys;                  // general.architecture and ARCH.*
 };
 

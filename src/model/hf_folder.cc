@@ -19,6 +19,7 @@
 #include "src/model/hf_index.h"
 #include "src/model/hf_pooling.h"
 #include "src/model/hf_tensors.h"
+#include "src/model/rope_scaling.h"
 #include "src/model/safetensors.h"
 
 namespace baton::model {
@@ -145,7 +146,14 @@ class TensorConverter {
     BATON_RETURN_IF_ERROR(CheckTied());
     for (const SafetensorsTensor* tensor : taken_) BATON_RETURN_IF_ERROR(Add(*tensor));
     for (auto& [name, experts] : experts_) BATON_RETURN_IF_ERROR(Stack(name, experts));
-    if (!config_.rope_factors.empty()) BATON_RETURN_IF_ERROR(AddRopeFactors());
+    if (!config_.rope_factors.empty()) {
+      const bool is_short = !config_.long_factors.empty();
+      BATON_RETURN_IF_ERROR(
+          AddRopeFactors(is_short ? kShortFactorsName : "rope_freqs.weight", config_.rope_factors));
+    }
+    if (!config_.long_factors.empty()) {
+      BATON_RETURN_IF_ERROR(AddRopeFactors(kLongFactorsName, config_.long_factors));
+    }
     if (num_unused_scales_ > 0) {
       BATON_LOG_INFO(
           "{} scales of activations or KV are not used: activations are not quantised, KV in fp8 "
@@ -458,12 +466,11 @@ class TensorConverter {
     return OkStatus();
   }
 
-  absl::Status AddRopeFactors() {
-    const std::vector<float>& factors = config_.rope_factors;
+  absl::Status AddRopeFactors(std::string_view name, const std::vector<float>& factors) {
     BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(factors.size() * sizeof(float)));
     std::copy(factors.begin(), factors.end(), reinterpret_cast<float*>(copy->data()));
     GgufTensor out;
-    out.name = "rope_freqs.weight";
+    out.name = name;
     SetShape({factors.size()}, out);
     SetType(SafetensorsType::kF32, out);
     out.data = {copy->data(), copy->size()};

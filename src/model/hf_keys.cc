@@ -101,11 +101,16 @@ constexpr std::string_view kReadOfRope[] = {
     "high_freq_factor",
     "partial_rotary_factor",
 };
+// The second is that of the whole config again; transformers does not read it.
+constexpr std::string_view kReadOfTemperature[] = {"llama_4_scaling_beta",
+                                                   "max_position_embeddings"};
+constexpr std::string_view kReadOfLongRope[] = {"short_factor", "long_factor"};
 // Keys of the part that reads images.
 constexpr std::string_view kHarmlessOuter[] = {
     "vision_config",        "mm_tokens_per_image",
     "vision_feature_layer", "vision_feature_select_strategy",
-    "processor_class",
+    "processor_class",      "projector_hidden_act",
+    "spatial_merge_size",   "multimodal_projector_bias",
 };
 
 // Names of files, releases and types in memory; training; how a program keeps or shows what it
@@ -300,6 +305,10 @@ constexpr NeutralKey kNeutral[] = {
     {"use_rope", "[true]"},
     {"rotary_pct", "[1]"},
     {"rope_percent", "[1]"},
+    // Published phi4-mini.
+    {"lm_head_bias", "[false]"},
+    {"full_attn_mod", "[1]"},
+    {"interpolate_factor", "[1]"},
 };
 
 bool IsIn(Names names, std::string_view key) {
@@ -326,7 +335,9 @@ bool IsReadByTraits(std::string_view key, const ArchitectureTraits& traits) {
 bool IsKnown(std::string_view key, HfObject kind, const ArchitectureTraits& traits) {
   switch (kind) {
     case HfObject::kRope:
-      return IsIn(kReadOfRope, key) || IsIn(kHarmlessOfRope, key);
+      return IsIn(kReadOfRope, key) || IsIn(kHarmlessOfRope, key) ||
+             (traits.query_temperature && IsIn(kReadOfTemperature, key)) ||
+             (traits.long_rope && IsIn(kReadOfLongRope, key));
     case HfObject::kOuter:
       return IsIn(kReadOuter, key) || IsIn(kHarmlessOuter, key) || IsHarmless(key);
     case HfObject::kModel:
@@ -384,6 +395,7 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
       {"qwen3_moe", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
       {"smollm3", R"({"num_key_value_heads": 4})"},
       {"lfm2", R"({"num_key_value_heads": 8, "norm_eps": 1e-5, "conv_L_cache": 3})"},
+      {"ministral3", R"({"num_key_value_heads": 8, "head_dim": 128})"},
       {"gemma3_text",
        R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
            "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,

@@ -1,12 +1,15 @@
 #include "src/model/hf_rope.h"
 
+#include <cmath>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/rope_table.h"
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_keys.h"
+#include "src/model/model_config.h"
 
 namespace baton::model {
 
@@ -123,8 +126,52 @@ absl::StatusOr<std::string> TypeOf(const JsonObject& scaling) {
   return type;
 }
 
+// One of LongRoPE's lists of divisors.
+absl::StatusOr<std::vector<float>> ReadFactors(const JsonObject& scaling, const char* key,
+                                               const HeadRope& head) {
+  const std::string range = fmt::format("a list of {} numbers above 0", head.dim / 2);
+  const Json* list = scaling.Find(key);
+  if (list == nullptr) return scaling.Missing(key);
+  if (!list->is_array() || list->size() != head.dim / 2) return scaling.Bad(key, range);
+  std::vector<float> out;
+  for (const Json& number : *list) {
+    const float value = number.is_number() ? number.get<float>() : 0.0f;
+    if (!(value > 0.0f && std::isfinite(value))) return scaling.Bad(key, range);
+    out.push_back(value);
+  }
+  return out;
+}
+
+// LongRoPE as phi3 has it: divisors for each frequency, and cos and sin times
+// sqrt(1 + ln(s) / ln(original context)), where s is by how much the context has grown.
+absl::Status ReadLongRope(const JsonObject& config, const JsonObject& scaling, const HeadRope& head,
+                          HfConfig& out) {
+  constexpr const char* kContext = "original_max_position_embeddings";
+  if (!config.Has(kContext) && !scaling.Has(kContext)) return scaling.Missing(kContext);
+  BATON_ASSIGN_OR_RETURN(const uint32_t context, OriginalContext(config, scaling));
+  BATON_ASSIGN_OR_RETURN(const uint32_t whole, config.Uint("max_position_embeddings"));
+  const double grown = static_cast<double>(whole) / context;
+  BATON_ASSIGN_OR_RETURN(const double factor, scaling.DoubleOr("factor", grown));
+  // Releases of transformers do not agree which of the two holds.
+  if (factor != grown) return scaling.Bad("factor", fmt::format("absent or {}", grown));
+  for (const char* key : {"beta_fast", "beta_slow", "mscale", "mscale_all_dim"}) {
+    if (scaling.Has(key)) return scaling.Unsupported(key, "null beside longrope");
+  }
+  if (grown > 1.0 && context < 2) return scaling.Bad(kContext, "at least 2");
+  const double usual = grown <= 1.0 ? 1.0 : std::sqrt(1.0 + Logarithm(grown) / Logarithm(context));
+  BATON_ASSIGN_OR_RETURN(const double amplitude, scaling.DoubleOr("attention_factor", usual));
+  BATON_ASSIGN_OR_RETURN(out.rope_factors, ReadFactors(scaling, "short_factor", head));
+  BATON_ASSIGN_OR_RETURN(out.long_factors, ReadFactors(scaling, "long_factor", head));
+  const std::string prefix = fmt::format("{}.rope.scaling.", out.traits->name);
+  out.keys.AddString(prefix + "type", "longrope");
+  out.keys.AddU32(prefix + "original_context_length", context);
+  out.keys.AddF32(prefix + "attn_factor", static_cast<float>(amplitude));
+  return OkStatus();
+}
+
 absl::Status CheckScaling(const JsonObject& scaling, const HfConfig& out) {
   BATON_RETURN_IF_ERROR(CheckHfKeys(scaling, HfObject::kRope, *out.traits));
+  if (out.traits->partial_rope) return OkStatus();  // ReadRopeDims reads it
   BATON_ASSIGN_OR_RETURN(const double partial, scaling.DoubleOr("partial_rotary_factor", 1.0));
   return partial == 1.0 ? OkStatus() : scaling.Unsupported("partial_rotary_factor", "1");
 }
@@ -133,7 +180,19 @@ absl::Status ReadScaling(const JsonObject& config, const JsonObject& scaling, co
                          HfConfig& out) {
   BATON_RETURN_IF_ERROR(CheckScaling(scaling, out));
   BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(scaling));
+  if (out.traits->query_temperature && type != "yarn") {
+    return FolderError(FolderErrorCode::kUnknownRopeType,
+                       fmt::format("{}: rope type {} is not supported (of a {} model yarn is)",
+                                   scaling.where(), QuotedForMessage(type), out.traits->hf_type));
+  }
   if (type == "default") return OkStatus();
+  if (out.traits->long_rope) {
+    if (type == "longrope" || type == "su") return ReadLongRope(config, scaling, head, out);
+    return FolderError(FolderErrorCode::kUnknownRopeType,
+                       fmt::format("{}: rope type {} is not supported (default, longrope and its "
+                                   "older name su are)",
+                                   scaling.where(), QuotedForMessage(type)));
+  }
   if (type == "llama3") return ReadLlama3(config, scaling, head, out);
   if (type == "dynamic") {
     // This scaling changes the base beyond max_position_embeddings only, and no sequence is longer
@@ -222,7 +281,55 @@ absl::Status CheckAgree(const JsonObject& scaling, const JsonObject& parameters)
     BATON_ASSIGN_OR_RETURN(const double value, NumberOr(parameters, key));
     if (old_value != value) return scaling.Bad(key, "the value of rope_parameters");
   }
+  for (const char* key : {"short_factor", "long_factor"}) {
+    const bool same = scaling.Has(key) == parameters.Has(key) &&
+                      (!scaling.Has(key) || *scaling.Find(key) == *parameters.Find(key));
+    if (!same) return scaling.Bad(key, "the value of rope_parameters");
+  }
   return old_type == type ? OkStatus() : scaling.Bad("rope_type", "the type of rope_parameters");
+}
+
+// How far positions scale q. One of the objects has the factor, or both the same.
+absl::Status ReadTemperature(const JsonObject& parameters, const JsonObject& scaling,
+                             HfConfig& out) {
+  constexpr const char* kKey = "llama_4_scaling_beta";
+  const JsonObject& holder = parameters.Has(kKey) ? parameters : scaling;
+  if (!holder.Has(kKey)) return parameters.Missing(kKey);
+  BATON_ASSIGN_OR_RETURN(const double beta, holder.Double(kKey));
+  BATON_ASSIGN_OR_RETURN(const double other, scaling.DoubleOr(kKey, beta));
+  if (other != beta) return scaling.Bad(kKey, "the value of rope_parameters");
+  if (!(beta >= 0.0 && beta <= kMaxTemperatureBeta)) {
+    return holder.Bad(kKey, fmt::format("[0, {}]", kMaxTemperatureBeta));
+  }
+  out.keys.AddF32(fmt::format("{}.attention.temperature_scale", out.traits->name),
+                  static_cast<float>(beta));
+  return OkStatus();
+}
+
+// The elements of a head that rotate. partial_rotary_factor stands beside rope_theta, in
+// rope_parameters since release 5.
+absl::StatusOr<uint32_t> ReadRopeDims(const JsonObject& config, const JsonObject& parameters,
+                                      const JsonObject& scaling, uint32_t head_dim) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  double partial = 1.0;
+  const JsonObject* found = nullptr;
+  for (const JsonObject* object : {&config, &parameters, &scaling}) {
+    if (!object->Has(kKey)) continue;
+    BATON_ASSIGN_OR_RETURN(const double value, object->Double(kKey));
+    if (found != nullptr && value != partial) {
+      return object->Bad(kKey, fmt::format("the {} of {}", partial, found->where()));
+    }
+    partial = value;
+    found = object;
+  }
+  const double dims = std::floor(head_dim * partial);
+  if (found == nullptr) return head_dim;
+  if (partial > 0.0 && partial <= 1.0 && dims >= 2 && static_cast<uint32_t>(dims) % 2 == 0) {
+    return static_cast<uint32_t>(dims);
+  }
+  return found->Bad(kKey, fmt::format("in (0, 1] and leave an even number of the {} elements of a "
+                                      "head, at least 2",
+                                      head_dim));
 }
 
 }  // namespace
@@ -248,7 +355,14 @@ absl::Status ReadHfRope(const JsonObject& config, uint32_t head_dim, HfConfig& o
   BATON_ASSIGN_OR_RETURN(const double other, object.DoubleOr("rope_theta", base));
   if (other != base) return object.Bad("rope_theta", "the value of rope_scaling");
   out.keys.AddF32(fmt::format("{}.rope.freq_base", out.traits->name), static_cast<float>(base));
-  const HeadRope head = {.dim = head_dim, .base = base};
+  HeadRope head = {.dim = head_dim, .base = base};
+  if (out.traits->partial_rope) {
+    BATON_ASSIGN_OR_RETURN(head.dim, ReadRopeDims(config, object, scaling, head_dim));
+    out.keys.AddU32(fmt::format("{}.rope.dimension_count", out.traits->name), head.dim);
+  }
+  if (out.traits->query_temperature) {
+    BATON_RETURN_IF_ERROR(ReadTemperature(object, scaling, out));
+  }
   if (old_scaling->empty()) return ReadScaling(config, object, head, out);
   BATON_RETURN_IF_ERROR(CheckScaling(object, out));
   BATON_RETURN_IF_ERROR(CheckAgree(scaling, object));

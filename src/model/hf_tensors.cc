@@ -28,12 +28,18 @@ constexpr std::array kWholeNames = {
     PartName{"lm_head.weight", "output.weight"},
 };
 constexpr std::array kLayerNames = {
-    PartName{"input_layernorm", "attn_norm"},    PartName{"self_attn.q_proj", "attn_q"},
-    PartName{"self_attn.k_proj", "attn_k"},      PartName{"self_attn.v_proj", "attn_v"},
-    PartName{"self_attn.o_proj", "attn_output"}, PartName{"self_attn.q_norm", "attn_q_norm"},
-    PartName{"self_attn.k_norm", "attn_k_norm"}, PartName{"mlp.gate_proj", "ffn_gate"},
-    PartName{"mlp.up_proj", "ffn_up"},           PartName{"mlp.down_proj", "ffn_down"},
-    PartName{"mlp.gate", "ffn_gate_inp"},
+    PartName{"input_layernorm", "attn_norm"},    PartName{"self_attn.o_proj", "attn_output"},
+    PartName{"self_attn.q_norm", "attn_q_norm"}, PartName{"self_attn.k_norm", "attn_k_norm"},
+    PartName{"mlp.down_proj", "ffn_down"},       PartName{"mlp.gate", "ffn_gate_inp"},
+};
+constexpr std::array kApartNames = {
+    PartName{"self_attn.q_proj", "attn_q"}, PartName{"self_attn.k_proj", "attn_k"},
+    PartName{"self_attn.v_proj", "attn_v"}, PartName{"mlp.gate_proj", "ffn_gate"},
+    PartName{"mlp.up_proj", "ffn_up"},
+};
+constexpr std::array kFusedNames = {
+    PartName{"self_attn.qkv_proj", "attn_qkv"},
+    PartName{"mlp.gate_up_proj", "ffn_up"},
 };
 constexpr std::array kGptOssNames = {
     PartName{"mlp.router", "ffn_gate_inp"},
@@ -159,7 +165,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
                                          size_t num_dims) {
   HfTensorPlan out;
   out.as_f32 = num_dims == 1;
-  const bool gemma_norm = traits.post_norms && name.ends_with("norm.weight");
+  const bool gemma_norm = traits.hf_norms_minus_one && name.ends_with("norm.weight");
   out.plus_one = gemma_norm;
   if (const std::string_view whole = FindPart(kWholeNames, name); !whole.empty()) {
     out.gguf_name = std::string(whole);
@@ -192,6 +198,9 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   } else {
     if (traits.expert_biases) gguf = FindPart(kGptOssNames, part);
     if (gguf.empty()) gguf = FindPart(kLayerNames, part);
+    if (gguf.empty()) {
+      gguf = traits.fused_projections ? FindPart(kFusedNames, part) : FindPart(kApartNames, part);
+    }
     if (gguf.empty() && traits.post_norms) gguf = FindPart(kFourNormNames, part);
     if (gguf.empty() && !traits.post_norms) gguf = FindPart(kTwoNormNames, part);
   }

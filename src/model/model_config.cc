@@ -98,6 +98,10 @@ constexpr std::array kNeutralWithoutMultipliers = {
 };
 // Where it is false such a model does not rotate at all.
 constexpr std::array kNeutralWithMultipliers = {NeutralKey{"rope.scaling.finetuned", 1}};
+constexpr std::array kNeutralWithoutTemperature = {
+    NeutralKey{"attention.temperature_scale", 0},
+    NeutralKey{"attention.temperature_length", 0},
+};
 constexpr std::array kNeutralWithoutWindow = {NeutralKey{"attention.sliding_window", 0}};
 constexpr std::array kNeutralWithoutExperts = {
     NeutralKey{"expert_count", 0},
@@ -130,6 +134,8 @@ constexpr std::string_view kKnownKeys[] = {
     "attention.sliding_window",
     "attention.sliding_window_pattern",
     "attention.scale",
+    "attention.temperature_scale",
+    "attention.temperature_length",
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
     "attention.causal",
@@ -191,7 +197,12 @@ absl::Status CheckNeutral(const ArchitectureKeys& keys, std::span<const NeutralK
 absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {
   BATON_RETURN_IF_ERROR(CheckKnown(keys));
   BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralKeys));
-  if (!traits.windowed) BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
+  if (!traits.query_temperature) {
+    BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutTemperature));
+  }
+  if (!traits.windowed && !traits.uniform_window) {
+    BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
+  }
   BATON_RETURN_IF_ERROR(traits.multipliers ? CheckNeutral(keys, kNeutralWithMultipliers)
                                            : CheckNeutral(keys, kNeutralWithoutMultipliers));
   if (!traits.experts) return CheckNeutral(keys, kNeutralWithoutExperts);
@@ -318,10 +329,15 @@ absl::Status ReadRope(const ArchitectureKeys& keys, ModelConfig& config) {
     return InvalidArgument("key \"{}\" is {}, it must be even", keys.Key(kDims), config.rope_dims);
   }
   config.rope_interleaved = config.traits->rope_interleaved;
-  // Partly turning heads pair (i, i + rope_dims / 2), which the kernels do not.
-  if (!config.rope_interleaved && config.rope_dims != config.head_dim) {
+  if (config.reorders_heads() && !config.traits->partial_rope) {
     return Unimplemented("key \"{}\" is {}, supported is only the head's {}", keys.Key(kDims),
                          config.rope_dims, config.head_dim);
+  }
+  if (config.traits->long_rope && HasLongRope(keys.file, config.architecture)) {
+    config.has_rope_factors = true;
+    BATON_ASSIGN_OR_RETURN(config.rope_scaling,
+                           ReadLongRope(keys.file, config.architecture, config.context_length));
+    return OkStatus();
   }
   config.has_rope_factors = keys.file.FindTensor("rope_freqs.weight") != nullptr;
   BATON_ASSIGN_OR_RETURN(config.rope_scaling,
@@ -351,8 +367,19 @@ absl::Status ReadLocalLayers(const ArchitectureKeys& keys, ModelConfig& config) 
   return OkStatus();
 }
 
+// One window for all layers; 0, and one of the whole context, is none.
+absl::Status ReadUniformWindow(const ArchitectureKeys& keys, ModelConfig& config) {
+  BATON_ASSIGN_OR_RETURN(const uint32_t window,
+                         keys.UintOr("attention.sliding_window", 0, {0, UINT32_MAX}));
+  if (window == 0 || window >= config.context_length) return OkStatus();
+  config.window = window;
+  config.layer_is_local.assign(config.num_layers, true);
+  return OkStatus();
+}
+
 absl::Status ReadWindow(const ArchitectureKeys& keys, ModelConfig& config) {
   config.layer_is_local.assign(config.num_layers, false);
+  if (config.traits->uniform_window) return ReadUniformWindow(keys, config);
   if (!config.traits->windowed) return OkStatus();
   BATON_ASSIGN_OR_RETURN(config.window,
                          keys.Uint("attention.sliding_window", {1, kMaxContextTokens}));
@@ -425,6 +452,30 @@ absl::Status ReadMultipliers(const ArchitectureKeys& keys, ModelConfig& config) 
   return OkStatus();
 }
 
+// The length is the original context of YaRN; another one is not computed.
+absl::Status ReadTemperature(const ArchitectureKeys& keys, ModelConfig& config) {
+  if (!config.traits->query_temperature) return OkStatus();
+  const std::string key = keys.Key("attention.temperature_scale");
+  BATON_ASSIGN_OR_RETURN(const double beta, keys.file.DoubleOr(key, 0.0));
+  if (!(beta >= 0.0 && beta <= kMaxTemperatureBeta)) {
+    return InvalidArgument("key \"{}\" is {}, supported is [0, {}]", key, beta,
+                           kMaxTemperatureBeta);
+  }
+  if (beta == 0.0) return OkStatus();
+  if (config.rope_scaling.type != RopeScalingType::kYarn) {
+    return Unimplemented("key \"{}\" is {} without rope scaling yarn, supported is only 0", key,
+                         beta);
+  }
+  config.temperature_beta = static_cast<float>(beta);
+  config.temperature_length = config.rope_scaling.original_context;
+  const std::string length_key = keys.Key("attention.temperature_length");
+  BATON_ASSIGN_OR_RETURN(const uint64_t length,
+                         keys.file.UintOr(length_key, config.temperature_length));
+  if (length == config.temperature_length) return OkStatus();
+  return Unimplemented("key \"{}\" is {}, supported is only the original context {}", length_key,
+                       length, config.temperature_length);
+}
+
 absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
   if (!config.traits->experts) {
     BATON_ASSIGN_OR_RETURN(config.ffn_size, keys.EqualUint("feed_forward_length", config.num_layers,
@@ -477,6 +528,7 @@ std::string CanonicalExtras(const ModelConfig& config) {
                        std::bit_cast<uint64_t>(config.local_rope_base));
     for (bool local : config.layer_is_local) out += local ? '1' : '0';
   }
+  if (config.traits->uniform_window) out += fmt::format(" window={}", config.window);
   if (!config.layer_is_unrotated.empty()) {
     out += " unrotated=";
     for (bool unrotated : config.layer_is_unrotated) out += unrotated ? '1' : '0';
@@ -490,6 +542,10 @@ std::string CanonicalExtras(const ModelConfig& config) {
     out += fmt::format(" embedding_scale={:08x} attention_scale={:08x} logit_scale={:08x}",
                        bits(config.embedding_scale), bits(config.attention_scale),
                        bits(config.logit_scale));
+  }
+  if (config.temperature_beta != 0.0f) {
+    out += fmt::format(" temperature={:08x}:{}", std::bit_cast<uint32_t>(config.temperature_beta),
+                       config.temperature_length);
   }
   if (config.traits->experts) {
     out += fmt::format(" experts={} used={}", config.num_experts, config.num_experts_used);
@@ -551,6 +607,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   BATON_RETURN_IF_ERROR(ReadWindow(keys, config));
   BATON_RETURN_IF_ERROR(ReadUnrotated(keys, config));
   BATON_RETURN_IF_ERROR(ReadMultipliers(keys, config));
+  BATON_RETURN_IF_ERROR(ReadTemperature(keys, config));
   BATON_RETURN_IF_ERROR(ReadVocab(keys, config));
   BATON_ASSIGN_OR_RETURN(
       const uint32_t pooling,

@@ -38,6 +38,8 @@ inline constexpr uint32_t kMaxExpertsUsed = 64;
 // Range of each multiplier of granite. Published models have 1/128 to 16.
 inline constexpr double kMinMultiplier = 1e-4;
 inline constexpr double kMaxMultiplier = 1e4;
+// Factor of the logarithm in ModelConfig::temperature_beta. Published models have 0.1.
+inline constexpr double kMaxTemperatureBeta = 10.0;
 // Tokens, and merges of their tokenizer.
 inline constexpr uint32_t kMaxModelVocab = limits::kMaxVocabTokens;
 inline constexpr uint32_t kMinContextTokens = 2;
@@ -60,7 +62,7 @@ struct ModelConfig {
   double rope_base = 0;
   uint32_t rope_dims = 0;         // leading elements of a head that rotate; even
   bool rope_interleaved = true;   // llama in GGUF: pairs (2i, 2i + 1)
-  bool has_rope_factors = false;  // rope_freqs.weight
+  bool has_rope_factors = false;  // rope_freqs.weight, or the two sets of LongRoPE
   bool tied_output = false;       // no output.weight: logits use token_embd
   RopeScaling rope_scaling;       // of the layers that turn by rope_base
   float attention_scale = 0;      // of q * k
@@ -74,7 +76,8 @@ struct ModelConfig {
   float branch_scale = 1;
   float logit_scale = 1;  // of the logits; the inverse of the file's
   // Models with local layers (traits->windowed): row p of such a layer sees the last `window`
-  // positions up to p, and it turns by local_rope_base unless traits->one_rope.
+  // positions up to p, and it turns by local_rope_base unless traits->one_rope. With
+  // traits->uniform_window all layers are local, or none, and there is no local_rope_base.
   uint32_t window = 0;
   double local_rope_base = 0;
   std::vector<bool> layer_is_local;  // [num_layers]
@@ -84,6 +87,10 @@ struct ModelConfig {
   // can have one.
   std::vector<bool> layer_is_conv;  // [num_layers] or empty
   uint32_t conv_taps = 0;           // tokens that a convolution sees, its own included
+  // q of the row at position p is multiplied by 1 + beta ln(1 + floor(p / length)), after it has
+  // turned (traits->query_temperature; Meta, Llama 4, 2025); beta 0: by 1.
+  float temperature_beta = 0;
+  uint32_t temperature_length = 0;
   // Mixture of experts (traits->experts).
   uint32_t num_experts = 0;
   uint32_t num_experts_used = 0;  // experts of one row
@@ -116,6 +123,9 @@ struct ModelConfig {
   uint32_t conv_slices() const { return (hidden_size - 1) / (2 * kv_size()) + 1; }
   uint32_t FirstSlice(uint32_t layer) const;
   uint32_t num_slices() const { return FirstSlice(num_layers); }
+  // The first rope_dims elements of a head rotate as pairs (i, i + rope_dims / 2). Kernels pair
+  // (i, i + head_dim / 2), so the rows of Q and K are reordered when they are packed.
+  bool reorders_heads() const { return !rope_interleaved && rope_dims != head_dim; }
   // Weights of all layers that a row is multiplied with.
   uint64_t WeightsPerRow() const;
 };

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/math.h"
+#include "kernels/rope_table.h"
 #include "src/model/matmul_runner.h"
 #include "src/model/model.h"
 #include "src/model/model_weights.h"
@@ -12,10 +13,13 @@
 
 namespace baton::model {
 
+using device::TaskRange;
+using device::ThreadPool;
 using kernels::AttentionArgs;
 using kernels::AttentionSpan;
 using kernels::Epilogue;
 using kernels::Exp;
+using kernels::Logarithm;
 using kernels::RopeAppendArgs;
 using kernels::ShortConvArgs;
 using kv::KvView;
@@ -34,6 +38,27 @@ void WeighAmongAllExperts(std::span<const float> logits, std::span<const uint32_
   for (size_t j = 0; j < used.size(); ++j) weights[j] *= sum_of_used / sum_of_all;
 }
 
+// ModelConfig::temperature_beta. A row's factor follows from its position alone. A row of the first
+// `temperature_length` positions keeps its bits.
+void ScaleQueries(const ModelConfig& config, std::span<const AttentionSpan> spans, ThreadPool& pool,
+                  float* q) {
+  constexpr uint32_t kRowGrain = 8;
+  for (const AttentionSpan& span : spans) {
+    if (span.first_pos + span.num_rows <= config.temperature_length) continue;
+    pool.RunRanges(
+        span.num_rows, kRowGrain, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+          for (uint32_t row = range.begin; row < range.end; ++row) {
+            const uint32_t steps = (span.first_pos + row) / config.temperature_length;
+            if (steps == 0) continue;
+            const auto factor =
+                static_cast<float>(1.0 + config.temperature_beta * Logarithm(1.0 + steps));
+            float* at = q + size_t{span.first_row + row} * config.qkv_size();
+            for (uint32_t i = 0; i < config.q_size(); ++i) at[i] *= factor;
+          }
+        });
+  }
+}
+
 }  // namespace
 
 void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
@@ -44,8 +69,11 @@ void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
   const uint32_t hidden = config_.hidden_size;
   const uint32_t stride = config_.projected_size(layer);
   const float eps = config_.rms_epsilon;
-  ops_->rms_norm(*pool_, {ws.x, weights.attn_norm.data(), rows, hidden, eps, ws.normed});
-  run.MatMul(weights.qkv, {ws.normed, rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
+  if (config_.traits->pre_norms) {
+    ops_->rms_norm(*pool_, {ws.x, weights.attn_norm.data(), rows, hidden, eps, ws.normed});
+  }
+  const float* input = config_.traits->pre_norms ? ws.normed : ws.x;
+  run.MatMul(weights.qkv, {input, rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
   if (config_.IsConv(layer)) {
     ops_->conv_append(*pool_, ConvArgs(layer, batch.spans, kv));
   } else {
@@ -96,7 +124,14 @@ void Model::RotateAndStore(uint32_t layer, const ModelBatch& batch, const KvView
     ops_->head_norm(*pool_,
                     {k, weights.k_norm.data(), rows, stride, config_.num_kv_heads, dim, eps});
   }
+  if (config_.traits->whole_norms) {  // as one head of the whole width
+    const uint32_t q_size = config_.q_size();
+    const uint32_t kv_size = config_.kv_size();
+    ops_->head_norm(*pool_, {ws.qkv, weights.q_norm.data(), rows, stride, 1, q_size, eps});
+    ops_->head_norm(*pool_, {k, weights.k_norm.data(), rows, stride, 1, kv_size, eps});
+  }
   ops_->rope_append(*pool_, args);
+  if (config_.temperature_beta != 0.0f) ScaleQueries(config_, batch.spans, *pool_, ws.qkv);
 }
 
 void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> spans,
@@ -112,8 +147,10 @@ void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> 
   if (config_.traits->output_bias) {
     ops_->add_bias(*pool_, ws.x, weights.output_bias.data(), rows, config_.hidden_size);
   }
-  ops_->rms_norm(*pool_, {ws.x, weights.ffn_norm.data(), rows, config_.hidden_size,
-                          config_.rms_epsilon, ws.normed});
+  if (config_.traits->pre_norms) {
+    ops_->rms_norm(*pool_, {ws.x, weights.ffn_norm.data(), rows, config_.hidden_size,
+                            config_.rms_epsilon, ws.normed});
+  }
   if (config_.traits->experts) {
     MixExperts(weights, rows);
   } else {
@@ -175,7 +212,8 @@ void Model::Gate(const FeedForwardWeights& weights, const float* input, uint32_t
 }
 
 void Model::FeedForward(const LayerWeights& weights, uint32_t rows) {
-  Gate(weights.ffn[0], workspace_->normed, rows);
+  const float* input = config_.traits->pre_norms ? workspace_->normed : workspace_->x;
+  Gate(weights.ffn[0], input, rows);
   AddToResidual(weights.ffn[0].down, workspace_->gated, rows, weights.post_ffn_norm);
 }
 

@@ -62,7 +62,8 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
                                         .tokenizer_id = options.tokenizer_id,
                                         .arithmetic = model->ops_->arithmetic,
                                         .kv_dtype = options.kv_dtype,
-                                        .config = &config});
+                                        .config = &config,
+                                        .max_context = model->max_context_});
   model->numerics_id_ = NumericsId(model->numerics_text_);
   return model;
 }
@@ -73,7 +74,10 @@ Status Model::MakeWorkspace() {
   size.max_context = max_context_;
   size.attention_scratch_bytes = ops_->attention_scratch_bytes(
       pool_->num_threads(), config_.num_heads, config_.num_kv_heads, config_.head_dim);
-  BATON_ASSIGN_OR_RETURN(workspace_, ModelWorkspace::Create(config_, size, weights_->rope_factors));
+  const bool is_long = UsesLongFactors(config_.rope_scaling, max_context_);
+  BATON_ASSIGN_OR_RETURN(
+      workspace_, ModelWorkspace::Create(
+                      config_, size, is_long ? weights_->long_factors : weights_->rope_factors));
   return OkStatus();
 }
 

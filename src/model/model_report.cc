@@ -70,7 +70,11 @@ std::string ArrayText(const GgufValue& value) {
 // Lines about what only some architectures have.
 std::string ExtrasText(const ModelConfig& config) {
   std::string out;
-  if (config.rope_scaling.type != RopeScalingType::kNone) {
+  if (config.rope_scaling.type == RopeScalingType::kLong) {
+    out +=
+        fmt::format("rope scaling  longrope, long factors for a context above {}, sines times {}\n",
+                    config.rope_scaling.original_context, config.rope_scaling.attention_factor);
+  } else if (config.rope_scaling.type != RopeScalingType::kNone) {
     const bool yarn = config.rope_scaling.type == RopeScalingType::kYarn;
     out += fmt::format("rope scaling  {}, factor {}\n", yarn ? "yarn" : "linear",
                        config.rope_scaling.factor);
@@ -82,6 +86,9 @@ std::string ExtrasText(const ModelConfig& config) {
                        config.window, num_local, config.num_layers, config.local_rope_base);
   }
   if (config.traits->sinks) out += "sinks         a logit of each head joins its softmax\n";
+  if (config.traits->uniform_window && config.window > 0) {
+    out += fmt::format("window        {} positions in all layers\n", config.window);
+  }
   if (!config.layer_is_unrotated.empty()) {
     const auto num_unrotated =
         std::count(config.layer_is_unrotated.begin(), config.layer_is_unrotated.end(), true);
@@ -99,6 +106,10 @@ std::string ExtrasText(const ModelConfig& config) {
     out += fmt::format("scales        embedding {}, attention {}, branches {}, logits 1 / {}\n",
                        config.embedding_scale * config.branch_scale, config.attention_scale,
                        config.branch_scale, 1.0f / config.logit_scale);
+  }
+  if (config.temperature_beta != 0.0f) {
+    out += fmt::format("query scale   1 + {} ln(1 + floor(position / {}))\n",
+                       config.temperature_beta, config.temperature_length);
   }
   if (config.traits->experts) {
     out += fmt::format("experts       {} a layer, {} for each token\n", config.num_experts,

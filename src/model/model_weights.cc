@@ -115,7 +115,30 @@ struct TensorPart {
   const GgufTensor* tensor;
   uint64_t first_row;
   uint32_t num_rows;
+  HeadOrder order = {};  // of all rows
 };
+
+// The rows of each head with the elements that turn together at i and i + head_dim / 2; elements
+// that do not turn fill up both halves. Row sums of q * k have the same terms.
+std::vector<std::byte> ReorderHeads(const HeadOrder& order, std::span<const std::byte> rows,
+                                    size_t row_bytes) {
+  std::vector<std::byte> out(rows.begin(), rows.end());
+  const size_t half = order.head_dim / 2;
+  const size_t turning = order.rope_dims / 2;
+  for (size_t i = 0; i < size_t{order.num_heads} * order.head_dim; ++i) {
+    const size_t first = i / order.head_dim * order.head_dim;
+    const size_t element = i - first;  // of the head, as the file has it
+    size_t target = element;
+    if (element >= turning && element < 2 * turning) target = half + element - turning;
+    if (element >= 2 * turning) {
+      const size_t rest = element - 2 * turning;
+      const size_t in_lower = half - turning;
+      target = rest < in_lower ? turning + rest : half + turning + (rest - in_lower);
+    }
+    std::copy_n(rows.data() + i * row_bytes, row_bytes, out.data() + (first + target) * row_bytes);
+  }
+  return out;
+}
 
 TensorPart WholeOf(const GgufTensor* tensor) { return {tensor, 0, RowsOf(*tensor)}; }
 
@@ -135,15 +158,20 @@ absl::Status CheckPart(const TensorPart& part, ThreadPool& pool) {
   return CheckRows(*part.tensor, BytesOf(part), part.first_row, NumRowsOf(*part.tensor), pool);
 }
 
-// A part as it is packed: bytes of the file, or fp8 in bf16, which `in_bf16` then holds.
-RawRows RawRowsOf(const TensorPart& part, ThreadPool& pool, std::vector<std::byte>& in_bf16) {
+// A part as it is packed: bytes of the file, or what `made` then holds: fp8 in bf16, rows in
+// another order.
+RawRows RawRowsOf(const TensorPart& part, ThreadPool& pool, std::vector<std::byte>& made) {
   const GgufTensor& tensor = *part.tensor;
+  RawRows rows{WeightTypeOf(tensor), BytesOf(part), part.num_rows};
   if (tensor.fp8() != nullptr) {
     const auto first = static_cast<uint32_t>(part.first_row);
-    in_bf16 = EncodeFp8(Fp8RowsOf(tensor).Part(first, part.num_rows), GgmlType::kBf16, pool);
-    return {WeightType::kBf16, in_bf16, part.num_rows};
+    made = EncodeFp8(Fp8RowsOf(tensor).Part(first, part.num_rows), GgmlType::kBf16, pool);
+    rows = {WeightType::kBf16, made, part.num_rows};
   }
-  return {WeightTypeOf(tensor), BytesOf(part), part.num_rows};
+  if (part.order.num_heads == 0) return rows;
+  made = ReorderHeads(part.order, rows.bytes, rows.bytes.size() / part.num_rows);
+  rows.bytes = made;
+  return rows;
 }
 
 absl::StatusOr<PackedMatrix> PackPart(const TensorPart& part, ThreadPool& pool) {
@@ -182,7 +210,9 @@ absl::StatusOr<MatrixGroup> PackGroup(std::span<const TensorPart> parts, ThreadP
 }
 
 absl::StatusOr<MatrixGroup> PackOne(const TensorPart& part, ThreadPool& pool) {
-  return PackGroup({&part, 1}, pool);
+  absl::StatusOr<MatrixGroup> group = PackGroup({&part, 1}, pool);
+  if (group.ok() || part.order.num_heads == 0) return group;
+  return PackOne(WholeOf(part.tensor), pool);  // whose error has the row's number in the file
 }
 
 absl::StatusOr<FeedForwardWeights> PackFeedForward(const TensorPart& gate, const TensorPart& up,
@@ -196,8 +226,8 @@ absl::StatusOr<FeedForwardWeights> PackFeedForward(const TensorPart& gate, const
 
 // The small vectors that only some architectures have.
 void CopyVectors(const LayerTensors& tensors, LayerWeights& out) {
-  out.attn_norm = FloatsOf(*tensors.attn_norm);
-  out.ffn_norm = FloatsOf(*tensors.ffn_norm);
+  if (tensors.attn_norm != nullptr) out.attn_norm = FloatsOf(*tensors.attn_norm);
+  if (tensors.ffn_norm != nullptr) out.ffn_norm = FloatsOf(*tensors.ffn_norm);
   out.qkv_bias = QkvBiasOf(tensors);
   if (tensors.q_norm != nullptr) out.q_norm = FloatsOf(*tensors.q_norm);
   if (tensors.k_norm != nullptr) out.k_norm = FloatsOf(*tensors.k_norm);
@@ -232,9 +262,20 @@ absl::Status CopyExpertBiases(const LayerTensors& tensors, ThreadPool& pool, Lay
   return OkStatus();
 }
 
-absl::Status LoadAttention(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
+absl::StatusOr<MatrixGroup> PackQkv(const LayerTensors& tensors, const HeadOrder& order,
+                                    ThreadPool& pool) {
+  if (tensors.qkv != nullptr) {
+    TensorPart part = WholeOf(tensors.qkv);
+    part.order = order;
+    return PackOne(part, pool);
+  }
   const TensorPart qkv[] = {WholeOf(tensors.q), WholeOf(tensors.k), WholeOf(tensors.v)};
-  BATON_ASSIGN_OR_RETURN(out.qkv, PackGroup(qkv, pool));
+  return PackGroup(qkv, pool);
+}
+
+absl::Status LoadAttention(const LayerTensors& tensors, const HeadOrder& order, ThreadPool& pool,
+                           LayerWeights& out) {
+  BATON_ASSIGN_OR_RETURN(out.qkv, PackQkv(tensors, order, pool));
   BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.attn_output), pool));
   return OkStatus();
 }
@@ -254,11 +295,18 @@ absl::Status LoadConvolution(const LayerTensors& tensors, ThreadPool& pool, Laye
   return OkStatus();
 }
 
-absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, ThreadPool& pool) {
+absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, const HeadOrder& order,
+                                       ThreadPool& pool) {
   LayerWeights out;
   CopyVectors(tensors, out);
-  BATON_RETURN_IF_ERROR(tensors.conv_in == nullptr ? LoadAttention(tensors, pool, out)
+  BATON_RETURN_IF_ERROR(tensors.conv_in == nullptr ? LoadAttention(tensors, order, pool, out)
                                                    : LoadConvolution(tensors, pool, out));
+  if (tensors.gate_up != nullptr) {  // gate above up, as PackFeedForward joins them
+    out.ffn.resize(1);
+    BATON_ASSIGN_OR_RETURN(out.ffn[0].gate_up, PackOne(WholeOf(tensors.gate_up), pool));
+    BATON_ASSIGN_OR_RETURN(out.ffn[0].down, PackOne(WholeOf(tensors.down), pool));
+    return out;
+  }
   if (tensors.router == nullptr) {
     out.ffn.resize(1);
     BATON_ASSIGN_OR_RETURN(out.ffn[0], PackFeedForward(WholeOf(tensors.gate), WholeOf(tensors.up),
@@ -317,16 +365,18 @@ absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& poo
   }
   out.output_norm = FloatsOf(*plan.output_norm);
   if (plan.rope_factors != nullptr) out.rope_factors = FloatsOf(*plan.rope_factors);
+  if (plan.long_factors != nullptr) out.long_factors = FloatsOf(*plan.long_factors);
   out.layers.reserve(plan.layers.size());
   for (const LayerTensors& tensors : plan.layers) {
-    BATON_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(tensors, pool));
+    BATON_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(tensors, plan.head_order, pool));
     out.layers.push_back(std::move(layer));
   }
   return out;
 }
 
 absl::Status CheckVector(const GgufTensor& vector) {
-  const bool divides = vector.name == "rope_freqs.weight";
+  const bool divides = vector.name == "rope_freqs.weight" || vector.name == kShortFactorsName ||
+                       vector.name == kLongFactorsName;
   const std::vector<float> values = FloatsOf(vector);
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i]) && (values[i] > 0 || !divides)) continue;
@@ -358,11 +408,11 @@ absl::Status CheckElements(const GgufFile& file, ThreadPool& pool) {
 absl::Status CheckWeightValues(const GgufFile& file, ThreadPool& pool) {
   BATON_RETURN_IF_ERROR(CheckVectors(file));
   BATON_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(file));
-  std::vector<float> rope_factors;
-  if (const GgufTensor* tensor = file.FindTensor("rope_freqs.weight")) {
-    rope_factors = FloatsOf(*tensor);
+  BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
+  for (const GgufTensor* tensor : {plan.rope_factors, plan.long_factors}) {
+    const std::vector<float> factors = tensor == nullptr ? std::vector<float>() : FloatsOf(*tensor);
+    BATON_RETURN_IF_ERROR(CheckRope(config, factors, config.context_length));
   }
-  BATON_RETURN_IF_ERROR(CheckRope(config, rope_factors, config.context_length));
   for (const GgufTensor& tensor : file.tensors()) {
     if (tensor.num_dims == 1) continue;
     const uint64_t num_rows = NumRowsOf(tensor);

@@ -40,17 +40,17 @@ struct FeedForwardWeights {
 
 // The weights of one transformer layer.
 struct LayerWeights {
-  std::vector<float> attn_norm;  // [hidden]
+  std::vector<float> attn_norm;  // [hidden], empty without pre_norms
   // The first and the last product of attention or of a convolution.
   MatrixGroup qkv;              // [qkv_size, hidden]; b, c and x: [3 * hidden, hidden]
   MatrixGroup attn_output;      // [hidden, q_size]; of a convolution [hidden, hidden]
-  std::vector<float> ffn_norm;  // [hidden]
+  std::vector<float> ffn_norm;  // [hidden], empty without pre_norms
   // One feed-forward layer, or one for each expert.
   std::vector<FeedForwardWeights> ffn;
   // Empty unless the architecture has them.
   std::vector<float> qkv_bias;        // [qkv_size]
-  std::vector<float> q_norm;          // [head_dim]
-  std::vector<float> k_norm;          // [head_dim]
+  std::vector<float> q_norm;          // [head_dim]; with whole_norms [q_size]
+  std::vector<float> k_norm;          // [head_dim]; with whole_norms [kv_size]
   std::vector<float> post_attn_norm;  // [hidden]
   std::vector<float> post_ffn_norm;   // [hidden]
   std::vector<float> conv_taps;       // [taps, hidden]
@@ -69,6 +69,7 @@ struct ModelWeights {
   MatrixGroup output;                // [vocab, hidden]; empty when tied
   std::vector<float> output_norm;    // [hidden]
   std::vector<float> rope_factors;   // [rope_dims / 2] or empty
+  std::vector<float> long_factors;   // the long set of LongRoPE [rope_dims / 2], or empty
   std::vector<LayerWeights> layers;
 
   size_t bytes() const;  // packed, everything

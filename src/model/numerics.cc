@@ -16,6 +16,11 @@ std::string NumericsText(const NumericsParts& parts) {
       parts.config->rope_interleaved ? "interleaved" : "halves", KvDtypeName(parts.kv_dtype),
       parts.fast.empty() ? 1 : 0);
   if (!parts.fast.empty()) text += " " + parts.fast;
+  const RopeScaling& scaling = parts.config->rope_scaling;
+  if (scaling.type == RopeScalingType::kLong) {
+    const bool is_long = UsesLongFactors(scaling, parts.max_context);
+    text += fmt::format(" rope_factors={}", is_long ? "long" : "short");
+  }
   if (parts.num_ranks > 1) text += fmt::format(" ranks={}", parts.num_ranks);
   return text;
 }

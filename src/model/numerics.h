@@ -20,8 +20,9 @@ struct NumericsParts {
   std::string_view arithmetic;  // order and rounding of every operation
   kv::KvDtype kv_dtype;
   const ModelConfig* config;
-  uint32_t num_ranks = 1;  // whose parts of sums are added in their order
-  std::string fast;        // FastProducts::NumericsText; "": equal bits whatever the batch
+  uint32_t num_ranks = 1;    // whose parts of sums are added in their order
+  uint32_t max_context = 0;  // that the model is loaded for; matters with LongRoPE alone
+  std::string fast;          // FastProducts::NumericsText; "": equal bits whatever the batch
 };
 
 // "weights=... tokenizer=... arithmetic=... sampling=... rope=... kv=... deterministic=...".

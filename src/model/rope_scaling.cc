@@ -6,6 +6,7 @@
 
 #include "kernels/rope_table.h"
 #include "src/base/quoted_text.h"
+#include "src/model/architecture.h"
 
 namespace baton::model {
 
@@ -60,21 +61,45 @@ absl::Status ReadWholeAmplitude(const GgufFile& file, const std::string& prefix,
   return OkStatus();
 }
 
+absl::StatusOr<uint32_t> ReadOriginalContext(const GgufFile& file, const std::string& prefix,
+                                             uint32_t context_length) {
+  const std::string key = prefix + "original_context_length";
+  BATON_ASSIGN_OR_RETURN(const uint64_t context, file.UintOr(key, context_length));
+  if (context >= 1 && context <= UINT32_MAX) return static_cast<uint32_t>(context);
+  return InvalidArgument("key \"{}\" is {}, supported is [1, 2^32)", key, context);
+}
+
 absl::Status ReadYarn(const GgufFile& file, const std::string& prefix, uint32_t context_length,
                       RopeScaling& out) {
-  const std::string kContext = prefix + "original_context_length";
-  BATON_ASSIGN_OR_RETURN(const uint64_t context, file.UintOr(kContext, context_length));
-  if (context < 1 || context > UINT32_MAX) {
-    return InvalidArgument("key \"{}\" is {}, supported is [1, 2^32)", kContext, context);
-  }
-  out.original_context = static_cast<uint32_t>(context);
+  BATON_ASSIGN_OR_RETURN(out.original_context, ReadOriginalContext(file, prefix, context_length));
   BATON_ASSIGN_OR_RETURN(out.beta_fast,
                          RangedDouble(file, prefix + "yarn_beta_fast", 32.0, {1e-3, 1e6}));
   BATON_ASSIGN_OR_RETURN(out.beta_slow,
                          RangedDouble(file, prefix + "yarn_beta_slow", 1.0, {1e-3, 1e6}));
-  // Neutral values of what other architectures use.
-  BATON_RETURN_IF_ERROR(RangedDouble(file, prefix + "yarn_ext_factor", 1.0, {1.0, 1.0}).status());
-  return RangedDouble(file, prefix + "yarn_log_multiplier", 0.0, {0.0, 0.0}).status();
+  // The neutral value of what other architectures use.
+  return RangedDouble(file, prefix + "yarn_ext_factor", 1.0, {1.0, 1.0}).status();
+}
+
+double AmplitudeOfYarn(double factor, double scale) {
+  return factor <= 1.0 ? 1.0 : 1.0 + 0.1 * scale * Logarithm(factor);
+}
+
+// yarn_log_multiplier: mscale_all_dim of a config.json, whose mscale is 1 then. The usual amplitude
+// is divided by what the usual one would be with the logarithm times it. Other architectures than
+// mistral3 take only 0.
+absl::Status ReadLogMultiplier(const GgufFile& file, const std::string& prefix,
+                               std::string_view architecture, RopeScaling& out) {
+  const ArchitectureTraits* traits = FindArchitecture(architecture);
+  const bool is_read = traits != nullptr && traits->query_temperature;
+  BATON_ASSIGN_OR_RETURN(const double multiplier,
+                         RangedDouble(file, prefix + "yarn_log_multiplier", 0.0,
+                                      is_read ? DoubleRange{0.0, 10.0} : DoubleRange{0.0, 0.0}));
+  if (multiplier == 0.0) return OkStatus();
+  const double usual = AmplitudeOfYarn(out.factor, 1.0);
+  // As a folder gives it, so that both forms have the same weights_id.
+  out.attention_factor *=
+      static_cast<float>(usual / AmplitudeOfYarn(out.factor, multiplier) / usual);
+  return OkStatus();
 }
 
 // The pair that turns `turns` times within the original context.
@@ -82,7 +107,53 @@ double PairOfTurns(const RopeScaling& scaling, uint32_t dims, double base, doubl
   return dims * Logarithm(scaling.original_context / (turns * 2.0 * kPi)) / (2.0 * Logarithm(base));
 }
 
+std::string_view NameOf(RopeScalingType type) {
+  switch (type) {
+    case RopeScalingType::kNone:
+      return "none";
+    case RopeScalingType::kLinear:
+      return "linear";
+    case RopeScalingType::kYarn:
+      return "yarn";
+    case RopeScalingType::kLong:
+      return "long";
+  }
+  return "";
+}
+
 }  // namespace
+
+bool HasLongRope(const GgufFile& file, std::string_view architecture) {
+  const std::string key = fmt::format("{}.rope.scaling.type", architecture);
+  return file.FindTensor(kShortFactorsName) != nullptr ||
+         file.FindTensor(kLongFactorsName) != nullptr ||
+         file.StringOr(key, "").value_or("") == "longrope";
+}
+
+absl::StatusOr<RopeScaling> ReadLongRope(const GgufFile& file, std::string_view architecture,
+                                         uint32_t context_length) {
+  const std::string prefix = fmt::format("{}.rope.scaling.", architecture);
+  BATON_ASSIGN_OR_RETURN(const std::string_view type, file.StringOr(prefix + "type", "longrope"));
+  if (type != "longrope") {
+    return Unimplemented("rope scaling {} beside tensor \"{}\" or \"{}\" (longrope is supported)",
+                         QuotedForMessage(type), kShortFactorsName, kLongFactorsName);
+  }
+  RopeScaling out;
+  out.type = RopeScalingType::kLong;
+  BATON_ASSIGN_OR_RETURN(out.original_context, ReadOriginalContext(file, prefix, context_length));
+  BATON_ASSIGN_OR_RETURN(out.attention_factor,
+                         RangedDouble(file, prefix + "attn_factor", 1.0, {1e-2, 1e2}));
+  for (const char* name : {"factor", "yarn_attn_factor", "yarn_ext_factor", "yarn_beta_fast",
+                           "yarn_beta_slow", "yarn_log_multiplier"}) {
+    if (file.FindValue(prefix + name) == nullptr) continue;
+    return Unimplemented("key \"{}{}\" is not read beside longrope", prefix, name);
+  }
+  return out;
+}
+
+bool UsesLongFactors(const RopeScaling& scaling, uint32_t max_context) {
+  return scaling.type == RopeScalingType::kLong && max_context > scaling.original_context;
+}
 
 absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const ArchitectureTraits& traits,
                                             uint32_t context_length) {
@@ -106,6 +177,7 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const Architec
     // Our own key, of folders that do otherwise than their architecture.
     BATON_ASSIGN_OR_RETURN(out.truncates,
                            file.BoolOr(prefix + "yarn_truncate", traits.yarn_truncates));
+    BATON_RETURN_IF_ERROR(ReadLogMultiplier(file, prefix, traits.name, out));
   }
   BATON_RETURN_IF_ERROR(ReadWholeAmplitude(file, prefix, out));
   return out;
@@ -135,6 +207,7 @@ std::vector<double> RopeDivisors(const RopeScaling& scaling, uint32_t dims, doub
 }
 
 double RopeAmplitude(const RopeScaling& scaling) {
+  if (scaling.type == RopeScalingType::kLong) return scaling.attention_factor;
   if (scaling.type != RopeScalingType::kYarn) return 1.0;
   return scaling.attention_factor * (1.0 + 0.1 * Logarithm(scaling.factor));
 }
@@ -142,8 +215,7 @@ double RopeAmplitude(const RopeScaling& scaling) {
 std::string CanonicalText(const RopeScaling& scaling) {
   if (scaling.type == RopeScalingType::kNone) return "none";
   const auto bits = [](double value) { return std::bit_cast<uint64_t>(value); };
-  return fmt::format("{}:{:016x}:{}:{:016x}:{:016x}:{:016x}{}",
-                     scaling.type == RopeScalingType::kYarn ? "yarn" : "linear",
+  return fmt::format("{}:{:016x}:{}:{:016x}:{:016x}:{:016x}{}", NameOf(scaling.type),
                      bits(scaling.factor), scaling.original_context, bits(scaling.beta_fast),
                      bits(scaling.beta_slow), bits(scaling.attention_factor),
                      scaling.truncates ? "" : ":exact");

@@ -151,10 +151,16 @@ struct LayerPlanner {
 
   absl::Status Attention(LayerTensors& out) const {
     const uint32_t hidden = config.hidden_size;
-    BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
-    BATON_ASSIGN_OR_RETURN(out.q, finder.Matrix(Name("attn_q"), config.q_size(), hidden));
-    BATON_ASSIGN_OR_RETURN(out.k, finder.Matrix(Name("attn_k"), config.kv_size(), hidden));
-    BATON_ASSIGN_OR_RETURN(out.v, finder.Matrix(Name("attn_v"), config.kv_size(), hidden));
+    if (config.traits->pre_norms) {
+      BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
+    }
+    if (config.traits->fused_projections) {
+      BATON_ASSIGN_OR_RETURN(out.qkv, finder.Matrix(Name("attn_qkv"), config.qkv_size(), hidden));
+    } else {
+      BATON_ASSIGN_OR_RETURN(out.q, finder.Matrix(Name("attn_q"), config.q_size(), hidden));
+      BATON_ASSIGN_OR_RETURN(out.k, finder.Matrix(Name("attn_k"), config.kv_size(), hidden));
+      BATON_ASSIGN_OR_RETURN(out.v, finder.Matrix(Name("attn_v"), config.kv_size(), hidden));
+    }
     BATON_ASSIGN_OR_RETURN(out.attn_output,
                            finder.Matrix(Name("attn_output"), hidden, config.q_size()));
     if (config.traits->qkv_bias) {
@@ -172,6 +178,10 @@ struct LayerPlanner {
     if (config.traits->output_bias) {
       BATON_RETURN_IF_ERROR(Vector(out.output_bias, Name("attn_output", "bias"), hidden));
     }
+    if (config.traits->whole_norms) {
+      BATON_RETURN_IF_ERROR(Vector(out.q_norm, Name("attn_q_norm"), config.q_size()));
+      BATON_RETURN_IF_ERROR(Vector(out.k_norm, Name("attn_k_norm"), config.kv_size()));
+    }
     if (!config.traits->post_norms) return OkStatus();
     BATON_RETURN_IF_ERROR(Vector(out.post_attn_norm, Name("post_attention_norm"), hidden));
     return Vector(out.post_ffn_norm, Name("post_ffw_norm"), hidden);
@@ -180,7 +190,14 @@ struct LayerPlanner {
   absl::Status FeedForward(LayerTensors& out) const {
     const uint32_t hidden = config.hidden_size;
     const uint32_t ffn = config.ffn_size;
-    BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name(config.traits->ffn_norm), hidden));
+    if (config.traits->pre_norms) {
+      BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name(config.traits->ffn_norm), hidden));
+    }
+    if (config.traits->fused_projections) {
+      BATON_ASSIGN_OR_RETURN(out.gate_up, finder.Matrix(Name("ffn_up"), 2 * ffn, hidden));
+      BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(Name("ffn_down"), hidden, ffn));
+      return OkStatus();
+    }
     if (!config.traits->experts) {
       BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrix(Name("ffn_gate"), ffn, hidden));
       BATON_ASSIGN_OR_RETURN(out.up, finder.Matrix(Name("ffn_up"), ffn, hidden));
@@ -219,9 +236,17 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
     BATON_ASSIGN_OR_RETURN(plan.output,
                            finder.Matrix("output.weight", config.vocab_size, config.hidden_size));
   }
+  const bool is_long = config.rope_scaling.type == RopeScalingType::kLong;
   if (config.has_rope_factors) {
-    BATON_ASSIGN_OR_RETURN(plan.rope_factors,
-                           finder.Vector("rope_freqs.weight", config.rope_dims / 2));
+    const std::string_view name = is_long ? kShortFactorsName : "rope_freqs.weight";
+    BATON_ASSIGN_OR_RETURN(plan.rope_factors, finder.Vector(name, config.rope_dims / 2));
+  }
+  if (is_long) {
+    BATON_ASSIGN_OR_RETURN(plan.long_factors,
+                           finder.Vector(kLongFactorsName, config.rope_dims / 2));
+  }
+  if (config.reorders_heads()) {
+    plan.head_order = {config.num_heads + config.num_kv_heads, config.head_dim, config.rope_dims};
   }
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     LayerTensors tensors;

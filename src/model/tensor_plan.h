@@ -16,12 +16,12 @@ namespace baton::model {
 
 // The tensors of one transformer layer. Matrices are [n, k] with k contiguous (GGUF dims {k, n}).
 struct LayerTensors {
-  const GgufTensor* attn_norm = nullptr;    // [hidden] F32
+  const GgufTensor* attn_norm = nullptr;    // [hidden] F32, null without pre_norms
   const GgufTensor* q = nullptr;            // [q_size, hidden]
   const GgufTensor* k = nullptr;            // [kv_size, hidden]
   const GgufTensor* v = nullptr;            // [kv_size, hidden]
   const GgufTensor* attn_output = nullptr;  // [hidden, q_size]
-  const GgufTensor* ffn_norm = nullptr;     // [hidden] F32
+  const GgufTensor* ffn_norm = nullptr;     // [hidden] F32, null without pre_norms
   const GgufTensor* gate = nullptr;         // [ffn, hidden]; of experts [experts, ffn, hidden]
   const GgufTensor* up = nullptr;           // as gate
   const GgufTensor* down = nullptr;         // [hidden, ffn]; of experts [experts, hidden, ffn]
@@ -29,8 +29,8 @@ struct LayerTensors {
   const GgufTensor* q_bias = nullptr;          // [q_size] F32
   const GgufTensor* k_bias = nullptr;          // [kv_size] F32
   const GgufTensor* v_bias = nullptr;          // [kv_size] F32
-  const GgufTensor* q_norm = nullptr;          // [head_dim] F32
-  const GgufTensor* k_norm = nullptr;          // [head_dim] F32
+  const GgufTensor* q_norm = nullptr;          // [head_dim] F32; with whole_norms [q_size]
+  const GgufTensor* k_norm = nullptr;          // [head_dim] F32; with whole_norms [kv_size]
   const GgufTensor* post_attn_norm = nullptr;  // [hidden] F32
   const GgufTensor* post_ffn_norm = nullptr;   // [hidden] F32
   const GgufTensor* router = nullptr;          // [experts, hidden]
@@ -44,6 +44,17 @@ struct LayerTensors {
   const GgufTensor* conv_in = nullptr;    // [3 * hidden, hidden]: b, c, x
   const GgufTensor* conv_taps = nullptr;  // [hidden, taps] F32
   const GgufTensor* conv_out = nullptr;   // [hidden, hidden]
+  // Matrices that the file holds as one (traits->fused_projections); q, k, v, gate and up are null.
+  const GgufTensor* qkv = nullptr;      // [qkv_size, hidden]
+  const GgufTensor* gate_up = nullptr;  // [2 * ffn, hidden]
+};
+
+// How rows of a layer's fused Q|K|V are reordered when they are packed
+// (ModelConfig::reorders_heads); num_heads 0: not at all.
+struct HeadOrder {
+  uint32_t num_heads = 0;  // leading heads of the tensor: those of Q and of K
+  uint32_t head_dim = 0;
+  uint32_t rope_dims = 0;
 };
 
 // All tensors of the model.
@@ -52,6 +63,8 @@ struct TensorPlan {
   const GgufTensor* output_norm = nullptr;   // [hidden] F32
   const GgufTensor* output = nullptr;        // [vocab, hidden]; token_embd when tied
   const GgufTensor* rope_factors = nullptr;  // [rope_dims / 2] F32, null when absent
+  const GgufTensor* long_factors = nullptr;  // the long set of LongRoPE, null without
+  HeadOrder head_order;
   std::vector<LayerTensors> layers;
 };
 

@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "tiny_llama_linear", "tiny_llama_yarn", "tiny_llama_llama3", "tiny_qwen2",
                       "tiny_qwen3", "tiny_qwen3moe", "tiny_gemma3", "tiny_smollm3.gguf",
                       "tiny_granite.gguf", "tiny_smollm3", "tiny_granite", "tiny_lfm2.gguf",
-                      "tiny_lfm2_q8_0.gguf", "tiny_lfm2", "tiny_qwen3moe_mxfp4.gguf", "tiny_gptoss.gguf", "tiny_gptoss_mxfp4.gguf", "tiny_gptoss", "tiny_gptoss_mxfp4"),
+                      "tiny_lfm2_q8_0.gguf", "tiny_lfm2", "tiny_qwen3moe_mxfp4.gguf", "tiny_gptoss.gguf", "tiny_gptoss_mxfp4.gguf", "tiny_gptoss", "tiny_gptoss_mxfp4", "tiny_phi3.gguf", "tiny_phi3_short.gguf", "tiny_phi3_plain.gguf", "tiny_phi3", "tiny_olmo2.gguf", "tiny_olmo2", "tiny_mistral3.gguf", "tiny_mistral3"),
     [](const auto& info) {
       std::string name = info.param;
       const size_t dot = name.find('.');

@@ -23,8 +23,8 @@ import tiny_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite",
-                 "lfm2", "gpt-oss")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "lfm2",
+                 "gpt-oss", "phi3", "olmo2", "mistral3")
 
 
 class Weights:
@@ -140,6 +140,15 @@ class Shape:
             context = w.key("rope.scaling.original_context_length")
             self.freqs, self.amplitude = yarn(self.freqs, dims, base, factor, context,
                                               truncate=w.arch != "gpt-oss")
+            multiplier = float(w.key("rope.scaling.yarn_log_multiplier", 0.0))
+            self.amplitude /= 1 + 0.1 * multiplier * math.log(factor)
+            self.original = context
+        self.temperature = float(w.key("attention.temperature_scale", 0.0))
+        if "rope_factors_long.weight" in w.tensors:
+            is_long = w.key("context_length") > w.key("rope.scaling.original_context_length")
+            self.freqs = self.freqs / w.get(f"rope_factors_{'long' if is_long else 'short'}.weight")
+            self.amplitude = float(w.key("rope.scaling.attn_factor"))
+        self.uniform_window = w.key("attention.sliding_window") if w.arch == "phi3" else 0
         if w.arch == "gemma3":
             self.window = w.key("attention.sliding_window")
             self.local_freqs = float(w.key("rope.freq_base_swa", 10000.0)) ** powers
@@ -168,12 +177,18 @@ def convolve(w, h):
 
 
 def attend(shape, w, layer, x):
-    h = rms_norm(x, w("attn_norm.weight"), shape.eps)
+    h = x if shape.arch == "olmo2" else rms_norm(x, w("attn_norm.weight"), shape.eps)
     if layer in shape.convs:
         return convolve(w, h)
 
     def project(name, heads):
-        out = h @ w(f"attn_{name}.weight").T
+        if shape.arch == "phi3":  # rows of q, k, v one below the other
+            first = {"q": 0, "k": shape.heads, "v": shape.heads + shape.kv_heads}[name] * shape.dim
+            out = h @ w("attn_qkv.weight")[first:first + heads * shape.dim].T
+        else:
+            out = h @ w(f"attn_{name}.weight").T
+        if shape.arch == "olmo2" and name != "v":  # over the whole width
+            out = rms_norm(out, w(f"attn_{name}_norm.weight"), shape.eps)
         if shape.arch in ("qwen2", "gpt-oss"):
             out = out + w(f"attn_{name}.bias")
         return out.reshape(-1, heads, shape.dim)
@@ -188,12 +203,15 @@ def attend(shape, w, layer, x):
         turn = (shape.local_freqs, 1.0)
     if shape.turns(layer):
         q, k = rope(q, *turn, shape.interleaved), rope(k, *turn, shape.interleaved)
-    window = shape.window if local else None
+    if shape.temperature:
+        steps = np.arange(len(q)) // shape.original
+        q = q * (1 + shape.temperature * np.log(1 + steps))[:, None, None]
+    window = shape.window if local else shape.uniform_window or None
     sinks = w("attn_sinks.weight") if shape.arch == "gpt-oss" else None
     out = attention(q, k, v, shape.attention_scale, window, sinks) @ w("attn_output.weight").T
     if shape.arch == "gpt-oss":
         out = out + w("attn_output.bias")
-    if shape.arch == "gemma3":
+    if shape.arch in ("gemma3", "olmo2"):
         out = rms_norm(out, w("post_attention_norm.weight"), shape.eps)
     return out
 
@@ -242,13 +260,18 @@ def feed_forward(shape, weights, w, x):
     if shape.arch == "gpt-oss":
         h = rms_norm(x, w("post_attention_norm.weight"), shape.eps)
         return mix_gpt_oss(w, h, weights.key("expert_used_count"))
-    h = rms_norm(x, w("ffn_norm.weight"), shape.eps)
+    h = x if shape.arch == "olmo2" else rms_norm(x, w("ffn_norm.weight"), shape.eps)
     if shape.arch == "qwen3moe":
         return mix_experts(w, h, weights.key("expert_used_count"))
     activate = gelu_tanh if shape.arch == "gemma3" else silu
-    gated = activate(h @ w("ffn_gate.weight").T) * (h @ w("ffn_up.weight").T)
+    if shape.arch == "phi3":  # gate above up
+        up = w("ffn_up.weight")
+        gate, up = up[:len(up) // 2], up[len(up) // 2:]
+    else:
+        gate, up = w("ffn_gate.weight"), w("ffn_up.weight")
+    gated = activate(h @ gate.T) * (h @ up.T)
     out = gated @ w("ffn_down.weight").T
-    if shape.arch == "gemma3":
+    if shape.arch in ("gemma3", "olmo2"):
         out = rms_norm(out, w("post_ffw_norm.weight"), shape.eps)
     return out
 

@@ -26,6 +26,16 @@ LFM2 = dict(num_hidden_layers=4, full_attn_idxs=[2], intermediate_size=40, block
             rms_norm_eps=None, norm_eps=1e-5)
 GPT_OSS = dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+# PROMPT is longer than the original context, so that the long factors and every temperature count.
+LONG = {"rope_type": "longrope", "short_factor": [1.0 + 0.1 * i for i in range(6)],
+        "long_factor": [1.5 + 0.7 * i for i in range(6)]}
+PHI3 = dict(partial_rotary_factor=0.75, original_max_position_embeddings=16,
+            pad_token_id=0)
+MINISTRAL = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16,
+             "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+             "llama_4_scaling_beta": 0.37}
+GRANITE = dict(attention_multiplier=0.21, embedding_multiplier=3.7, residual_multiplier=0.23,
+               logits_scaling=1.3)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
 
@@ -51,6 +61,14 @@ MODELS = [
     ("gemma3_joined", "Gemma3", (5, 0), GEMMA, None),
     ("lfm2", "Lfm2", (4, 54), LFM2, None),
     ("gpt_oss", "GptOss", (5, 0), GPT_OSS, {**YARN, "truncate": False}),
+    ("smollm3", "SmolLM3", (4, 53), {"num_hidden_layers": 5, "pad_token_id": 0}, None),
+    ("granite", "Granite", (4, 45), GRANITE, None),
+    ("phi3_long", "Phi3", (4, 49), PHI3, LONG),
+    ("phi3_short", "Phi3", (4, 49), {**PHI3, "original_max_position_embeddings": 256,
+                                     "sliding_window": 16}, LONG),
+    ("olmo2", "Olmo2", (4, 47), {"pad_token_id": 0}, None),
+    ("ministral3", "Ministral3", (5, 0), {"head_dim": 16, "pad_token_id": 0}, MINISTRAL),
+    ("mistral3", "Ministral3", (5, 0), {"head_dim": 16, "pad_token_id": 0}, MINISTRAL),
 ]
 VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
               image_size=28, patch_size=14)
@@ -86,6 +104,11 @@ def make(name, kind, shape, scaling):
     else:
         config = getattr(transformers, kind + "Config")(**arguments)
         model_class = getattr(transformers, kind + "ForCausalLM")
+    if name == "mistral3":
+        config = transformers.Mistral3Config(
+            text_config=config.to_dict(), vision_config={**VISION, "head_dim": 8},
+            image_token_index=256, tie_word_embeddings=False)
+        model_class = transformers.Mistral3ForConditionalGeneration
     model = model_class(config)
     with torch.no_grad():
         for part, weight in model.named_parameters():

@@ -9,7 +9,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Q
 
 # Architectures whose converter permutes the rows of Q and K.
-LLAMA_ROWS = ("llama", "smollm3", "granite")
+LLAMA_ROWS = ("llama", "smollm3", "granite", "mistral3")
+TEMPERATURE = 0.37  # larger than published models have
 # Other numbers than published models have, and none a power of two.
 GRANITE = {"attention_multiplier": 0.21, "embedding_multiplier": 3.7, "residual_multiplier": 0.23,
            "logits_scaling": 1.3}
@@ -20,6 +21,12 @@ LFM2_NAMES = {"model.norm": "model.embedding_norm", "input_layernorm": "operator
               "self_attn.q_norm": "self_attn.q_layernorm",
               "self_attn.k_norm": "self_attn.k_layernorm", "mlp.gate_proj": "feed_forward.w1",
               "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2"}
+
+
+def long_factors(pairs):
+    """LongRoPE's short and long divisors; not monotonic, so that no two may change places."""
+    short = 1 + 0.05 * np.arange(pairs) + 0.02 * (np.arange(pairs) % 3)
+    return short.astype(np.float32), (1.5 * short * 1.3 ** np.arange(pairs)).astype(np.float32)
 
 
 def byte_tokens():
@@ -182,7 +189,7 @@ class TinyModel:
 
     def __init__(self, name, arch, kind, layers=2, hidden=32, ffn=64, heads=2, kv_heads=1, dim=16,
                  vocab=263, tied=True, scaling=None, experts=0, used=0, window=0, rope_base=None,
-                 convs=(), taps=3):
+                 convs=(), taps=3, rope_dims=None, original=0):
         self.name, self.arch, self.kind = name, arch, kind
         self.layers, self.hidden, self.ffn = layers, hidden, ffn
         self.heads, self.kv_heads, self.dim, self.vocab = heads, kv_heads, dim, vocab
@@ -190,6 +197,7 @@ class TinyModel:
         self.experts, self.used, self.window = experts, used, window
         self.convs, self.taps = convs, taps
         self.rope_base = rope_base or (1e6 if arch == "gemma3" else 10000.0)
+        self.rope_dims, self.original = rope_dims or dim, original
         self.rng = np.random.default_rng(sum(name.encode()))
         self.weights = {}
         self.fill()
@@ -220,7 +228,8 @@ class TinyModel:
             self.matrix("lm_head.weight", self.vocab, self.hidden, 4.0)
         for layer in range(self.layers):
             at = f"model.layers.{layer}."
-            norm(at + "input_layernorm.weight", self.hidden)
+            if self.arch != "olmo2":
+                norm(at + "input_layernorm.weight", self.hidden)
             if layer in self.convs:
                 self.matrix(at + "conv.in_proj.weight", 3 * self.hidden, self.hidden, 1.0)
                 name = at + "conv.conv.weight"
@@ -232,13 +241,23 @@ class TinyModel:
             for part, heads, scale in (("q", self.heads, 2.0), ("k", self.kv_heads, 2.0),
                                        ("v", self.kv_heads, 1.0)):
                 name, rows = f"{at}self_attn.{part}_proj", heads * self.dim
+                if self.arch == "phi3":
+                    continue
                 self.matrix(f"{name}.weight", rows, self.hidden, scale)
                 if self.arch in ("qwen2", "gpt-oss"):
                     self.vector(f"{name}.bias", rows, 0.0, 0.5)
+            if self.arch == "phi3":
+                rows = (self.heads + 2 * self.kv_heads) * self.dim
+                self.matrix(at + "self_attn.qkv_proj.weight", rows, self.hidden, 2.0)
+                self.matrix(at + "mlp.gate_up_proj.weight", 2 * self.ffn, self.hidden, 1.0)
             self.matrix(at + "self_attn.o_proj.weight", self.hidden, self.heads * self.dim, 1.0)
             if self.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2"):
                 norm(at + "self_attn.q_norm.weight", self.dim)
                 norm(at + "self_attn.k_norm.weight", self.dim)
+            if self.arch == "olmo2":
+                norm(at + "self_attn.q_norm.weight", self.heads * self.dim)
+                norm(at + "self_attn.k_norm.weight", self.kv_heads * self.dim)
+                norm(at + "post_feedforward_layernorm.weight", self.hidden)
             self.fill_feed_forward(at, norm)
 
     def fill_feed_forward(self, at, norm):
@@ -251,8 +270,9 @@ class TinyModel:
             self.matrix(at + "mlp.gate.weight", self.experts, self.hidden, 8.0)
         for e in range(max(1, self.experts)):
             mlp = at + (f"mlp.experts.{e}." if self.experts else "mlp.")
-            self.matrix(mlp + "gate_proj.weight", self.ffn, self.hidden, 1.0)
-            self.matrix(mlp + "up_proj.weight", self.ffn, self.hidden, 1.0)
+            if self.arch != "phi3":
+                self.matrix(mlp + "gate_proj.weight", self.ffn, self.hidden, 1.0)
+                self.matrix(mlp + "up_proj.weight", self.ffn, self.hidden, 1.0)
             self.matrix(mlp + "down_proj.weight", self.hidden, self.ffn, 1.0)
         if self.arch == "gpt-oss":
             self.fill_gpt_oss(at)
@@ -284,6 +304,11 @@ class TinyModel:
             writer.add_shortconv_l_cache(self.taps)
         else:
             writer.add_head_count_kv(self.kv_heads)
+        if self.arch == "phi3":  # whose converter writes no key length
+            writer.add_rope_dimension_count(self.rope_dims)
+            writer.add_sliding_window(self.window)
+            writer.add_rope_scaling_orig_ctx_len(self.original or 512)
+        elif self.arch != "lfm2":
             writer.add_key_length(self.dim)
             writer.add_value_length(self.dim)
         writer.add_layer_norm_rms_eps(1e-6)
@@ -293,8 +318,10 @@ class TinyModel:
             writer.add_embedding_scale(GRANITE["embedding_multiplier"])
             writer.add_residual_scale(GRANITE["residual_multiplier"])
             writer.add_logit_scale(GRANITE["logits_scaling"])
-        if self.window:
+        if self.window and self.arch != "phi3":
             writer.add_sliding_window(self.window)
+        if self.scaling == "longrope":
+            writer.add_rope_scaling_attn_factors(self.long_amplitude())
         if self.experts:
             writer.add_expert_count(self.experts)
             writer.add_expert_used_count(self.used)
@@ -303,10 +330,17 @@ class TinyModel:
             writer.add_rope_scaling_type(gguf.RopeScalingType(self.scaling))
             writer.add_rope_scaling_factor(4.0)
         if self.scaling == "yarn":
-            writer.add_rope_scaling_orig_ctx_len(128)
+            writer.add_rope_scaling_orig_ctx_len(self.original or 128)
+        if self.arch == "mistral3":
+            writer.add_rope_scaling_yarn_log_mul(1.0)
+            writer.add_attn_temperature_scale(TEMPERATURE)
         add_tokenizer(writer)
         if self.scaling == "llama3":
             writer.add_tensor("rope_freqs.weight", self.llama3_factors())
+        if self.scaling == "longrope":
+            short, long = long_factors(self.rope_dims // 2)
+            writer.add_tensor("rope_factors_long.weight", long)
+            writer.add_tensor("rope_factors_short.weight", short)
         for name, data in self.gguf_tensors():
             if (data.ndim == 1 or "ffn_gate_inp" in name or "shortconv.conv" in name
                     or name.endswith(".bias")):
@@ -318,6 +352,10 @@ class TinyModel:
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
+
+    def long_amplitude(self):
+        grown = 512 / self.original
+        return 1.0 if grown <= 1 else float(np.sqrt(1 + np.log(grown) / np.log(self.original)))
 
     def llama3_factors(self):
         """As llama.cpp's converter computes them, in double instead of fp32."""
@@ -341,8 +379,9 @@ class TinyModel:
                  "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp",
                  "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
                  "post_attention_layernorm": "ffn_norm", "conv.in_proj": "shortconv.in_proj",
-                 "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj"}
-        if self.arch == "gemma3":
+                 "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
+                 "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+        if self.arch in ("gemma3", "olmo2"):
             names |= {"post_attention_layernorm": "post_attention_norm",
                       "pre_feedforward_layernorm": "ffn_norm",
                       "post_feedforward_layernorm": "post_ffw_norm"}
@@ -383,7 +422,8 @@ class TinyModel:
     def config(self):
         types = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe",
                  "gemma3": "gemma3_text", "smollm3": "smollm3", "granite": "granite",
-                 "lfm2": "lfm2", "gpt-oss": "gpt_oss"}
+                 "lfm2": "lfm2", "gpt-oss": "gpt_oss", "phi3": "phi3", "olmo2": "olmo2",
+                 "mistral3": "ministral3"}
         out = {"model_type": types[self.arch], "num_hidden_layers": self.layers,
                "hidden_size": self.hidden, "intermediate_size": self.ffn,
                "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
@@ -413,6 +453,11 @@ class TinyModel:
                     "num_heads": self.heads, "use_pos_enc": True, "tie_embedding": self.tied,
                     "conv_use_xavier_init": True, "block_mlp_init_scale": 1.0,
                     "full_attn_idxs": [i for i in range(self.layers) if i not in self.convs]}
+        if self.arch == "phi3":
+            del out["head_dim"]
+            out |= {"partial_rotary_factor": self.rope_dims / self.dim, "resid_pdrop": 0.0,
+                    "original_max_position_embeddings": self.original or 512,
+                    "sliding_window": self.window or None, "lm_head_bias": False}
         if self.arch == "gpt-oss":
             kinds = ("sliding_attention", "full_attention")
             out |= {"sliding_window": self.window, "attention_bias": True, "swiglu_limit": 7.0,
@@ -428,7 +473,13 @@ class TinyModel:
             out |= {"num_experts": self.experts, "num_experts_per_tok": self.used,
                     "moe_intermediate_size": self.ffn, "norm_topk_prob": True,
                     "decoder_sparse_step": 1, "mlp_only_layers": []}
-        if self.scaling == "llama3":
+        if self.arch == "mistral3":
+            out["rope_parameters"] = {
+                "rope_type": "yarn", "rope_theta": out.pop("rope_theta"), "factor": 4.0,
+                "original_max_position_embeddings": self.original, "beta_fast": 32.0,
+                "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": TEMPERATURE, "max_position_embeddings": 512}
+        elif self.scaling == "llama3":
             out["rope_scaling"] = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
                                    "high_freq_factor": 4.0, "original_max_position_embeddings": 128}
         elif self.scaling == "yarn":
@@ -436,6 +487,10 @@ class TinyModel:
                                    "original_max_position_embeddings": 128}
             if self.arch == "gpt-oss":
                 out["rope_scaling"] |= {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+        elif self.scaling == "longrope":
+            short, long = long_factors(self.rope_dims // 2)
+            out["rope_scaling"] = {"type": "longrope", "short_factor": [float(x) for x in short],
+                                   "long_factor": [float(x) for x in long]}
         elif self.scaling:
             out["rope_scaling"] = {"rope_type": self.scaling, "factor": 4.0}
         return out
@@ -569,6 +624,21 @@ def write_architectures(folder):
                    rope_base=150000.0), 2),
         (TinyModel("gptoss_mxfp4", "gpt-oss", Q.MXFP4, ffn=32, dim=64, tied=False,
                    scaling="yarn", experts=5, used=2, window=20, rope_base=150000.0), 1),
+        # Served for its 512 tokens, so with the long factors; of 16 elements 12 rotate.
+        (TinyModel("phi3", "phi3", Q.BF16, heads=4, kv_heads=2, hidden=64, rope_dims=12,
+                   scaling="longrope", original=128), 1),
+        # The short factors, and a window in all layers.
+        (TinyModel("phi3_short", "phi3", Q.Q8_0, heads=4, hidden=64, rope_dims=8, window=33,
+                   scaling="longrope", original=512, tied=False), 0),
+        # Neither.
+        (TinyModel("phi3_plain", "phi3", Q.F16, tied=False), 1),
+        (TinyModel("olmo2", "olmo2", Q.BF16, heads=4, kv_heads=2, dim=24, tied=False), 1),
+        (TinyModel("olmo2_q8_0", "olmo2", Q.Q8_0, tied=False), 0),
+        # Prompts of 300 tokens have five temperatures.
+        (TinyModel("mistral3", "mistral3", Q.BF16, heads=4, kv_heads=2, scaling="yarn",
+                   original=64), 1),
+        (TinyModel("mistral3_q4_0", "mistral3", Q.Q4_0, scaling="yarn", original=64,
+                   tied=False), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

@@ -91,15 +91,16 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Float weights but for one; the bound of a mixture of experts is that of the rest as long as no
 // rounding changes which experts serve a row (tests/golden chooses them far apart).
-INSTANTIATE_TEST_SUITE_P(Architectures, TinyGoldenTest,
-                         ::testing::Values(TinyCase{"llama_linear"}, TinyCase{"llama_yarn"},
-                                           TinyCase{"llama_llama3"}, TinyCase{"qwen2"},
-                                           TinyCase{"qwen3"}, TinyCase{"qwen3moe"},
-                                           TinyCase{"qwen3moe_q8_0", kQuantised},
-                                           TinyCase{"gemma3"}, TinyCase{"smollm3"},
-                                           TinyCase{"granite"}, TinyCase{"lfm2"},
-                                           TinyCase{"lfm2_q8_0", kQuantised}, TinyCase{"qwen3moe_mxfp4", kQuantised}, TinyCase{"gptoss"}, TinyCase{"gptoss_mxfp4", kQuantised}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Architectures, TinyGoldenTest,
+    ::testing::Values(TinyCase{"llama_linear"}, TinyCase{"llama_yarn"}, TinyCase{"llama_llama3"},
+                      TinyCase{"qwen2"}, TinyCase{"qwen3"}, TinyCase{"qwen3moe"},
+                      TinyCase{"qwen3moe_q8_0", kQuantised}, TinyCase{"gemma3"},
+                      TinyCase{"smollm3"}, TinyCase{"granite"}, TinyCase{"phi3"},
+                      TinyCase{"phi3_short", kQuantised}, TinyCase{"phi3_plain"}, TinyCase{"olmo2"},
+                      TinyCase{"olmo2_q8_0", kQuantised}, TinyCase{"mistral3"},
+                      TinyCase{"mistral3_q4_0", kQuantised}, TinyCase{"lfm2"}, TinyCase{"lfm2_q8_0", kQuantised}, TinyCase{"qwen3moe_mxfp4", kQuantised}, TinyCase{"gptoss"}, TinyCase{"gptoss_mxfp4", kQuantised}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SplitGoldenTest, LogitsAgreeWithTheReferenceOfTheWhole) {
   const std::string model = GoldenPath("tiny_split-00001-of-00003.gguf");

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -39,7 +40,13 @@ Json SmallConfig(const char* model_type) {
 }
 
 constexpr const char* kTypes[] = {"llama",       "mistral", "qwen2",   "qwen3", "qwen3_moe",
-                                  "gemma3_text", "smollm3", "granite", "lfm2", "gpt_oss"};
+                                  "gemma3_text", "smollm3", "granite", "lfm2", "gpt_oss", "phi3", "olmo2"};
+
+// rope_scaling of a phi3 whose heads rotate whole.
+Json LongRope() {
+  const std::vector<double> factors(8, 1.5);
+  return {{"type", "longrope"}, {"short_factor", factors}, {"long_factor", factors}};
+}
 
 // The keys that the config becomes, as bytes; empty when it is refused.
 std::string KeysOf(const Json& json) {
@@ -201,6 +208,19 @@ TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
        {{"per_layer_config", {{"0", {{"head_dim", 8}}}}}},
        "\"per_layer_config\" is an object"},
       {"llama", {{"intermediate_size", {32, 64}}}, "\"intermediate_size\" is [32, 64]"},
+      {"llama", {{"rope_scaling", LongRope()}}, "\"long_factor\""},
+      {"phi3", {{"rope_scaling", LongRope()}}, "\"original_max_position_embeddings\""},
+      {"phi3", {{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}}, "rope type \"yarn\""},
+      {"olmo2", {{"sliding_window", 16}}, "\"sliding_window\" is 16"},
+      {"olmo2", {{"clip_qkv", 8.0}}, "\"clip_qkv\" is 8.0"},
+      {"olmo2", {{"layer_types", {"full_attention", "sliding_attention"}}}, "\"layer_types\""},
+      {"phi3", {{"sliding_window", 0}}, "\"sliding_window\""},
+      {"phi3", {{"sliding_window", 16}, {"use_sliding_window", false}}, "\"use_sliding_window\""},
+      {"phi3", {{"layer_types", {"full_attention", "sliding_attention"}}}, "\"layer_types\""},
+      {"phi3", {{"partial_rotary_factor", 0.2}}, "\"partial_rotary_factor\""},
+      {"phi3", {{"partial_rotary_factor", 1.5}}, "\"partial_rotary_factor\""},
+      {"phi3", {{"lm_head_bias", true}}, "\"lm_head_bias\" is true"},
+      {"phi3", {{"full_attn_mod", 2}}, "\"full_attn_mod\" is 2"},
   };
   for (const Change& test : cases) {
     const absl::Status status = ReadHfConfig(With(test).dump()).status();
@@ -208,6 +228,91 @@ TEST(HfConfigTest, WhatIsNotComputedIsRefusedByName) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(test.words));
     EXPECT_EQ(std::string(status.message()).find('\n'), std::string::npos);
   }
+}
+
+// Each change of a good one.
+TEST(HfConfigTest, ALongRopeThatIsNotWholeIsRefusedByTheKey) {
+  const Json context = {{"original_max_position_embeddings", 64}};
+  Json good = With({"phi3", context});
+  good["rope_scaling"] = LongRope();
+  EXPECT_FALSE(KeysOf(good).empty());
+  const std::vector<Change> cases = {
+      {"short_factor", {{"short_factor", std::vector<double>(7, 1.5)}}},
+      {"long_factor", {{"long_factor", std::vector<double>(8, 0.0)}}},
+      {"long_factor", {{"long_factor", "1.5"}}},
+      {"factor", {{"factor", 5.0}}},
+      {"beta_fast", {{"beta_fast", 32.0}}},
+      {"original_max_position_embeddings", {{"original_max_position_embeddings", 32}}},
+  };
+  for (const Change& test : cases) {
+    Json bad = good;
+    bad["rope_scaling"].update(test.change);
+    const absl::Status status = ReadHfConfig(bad.dump()).status();
+    EXPECT_FALSE(status.ok()) << test.change;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(fmt::format("\"{}\"", test.model_type)));
+  }
+  // What releases before 5 and from 5 on write.
+  Json same = good;
+  same["rope_scaling"]["type"] = "su";
+  EXPECT_EQ(KeysOf(same), KeysOf(good));
+  same["rope_scaling"]["factor"] = 4.0;
+  EXPECT_EQ(KeysOf(same), KeysOf(good));
+  Json parameters = good["rope_scaling"];
+  parameters.update({{"rope_type", "longrope"},
+                     {"rope_theta", 10000.0},
+                     {"partial_rotary_factor", 1.0},
+                     {"original_max_position_embeddings", 64}});
+  parameters.erase("type");
+  Json renewed = With({"phi3", context});
+  renewed["rope_parameters"] = parameters;
+  EXPECT_EQ(KeysOf(renewed), KeysOf(good));
+  renewed["partial_rotary_factor"] = 0.5;
+  ExpectRefused(renewed.dump(), E::kBadValue, "\"partial_rotary_factor\"");
+}
+
+Json MinistralRope() {
+  return {{"rope_type", "yarn"},
+          {"rope_theta", 1e6},
+          {"factor", 4.0},
+          {"original_max_position_embeddings", 64},
+          {"mscale", 1.0},
+          {"mscale_all_dim", 1.0},
+          {"max_position_embeddings", 256},
+          {"llama_4_scaling_beta", 0.1}};
+}
+
+TEST(HfConfigTest, TheTextPartOfMistral3IsReadAsItsModel) {
+  Json text = With({"ministral3", {{"rope_parameters", MinistralRope()}}});
+  const Json outer = {{"model_type", "mistral3"},    {"text_config", text},
+                      {"image_token_index", 10},     {"multimodal_projector_bias", false},
+                      {"spatial_merge_size", 2},     {"projector_hidden_act", "gelu"},
+                      {"vision_feature_layer", -1},  {"vision_config", {{"depth", 1}}},
+                      {"tie_word_embeddings", false}};
+  EXPECT_EQ(KeysOf(outer), KeysOf(text));
+  Json old = outer;  // Mistral Small 3
+  old["text_config"] = SmallConfig("mistral");
+  EXPECT_EQ(KeysOf(old), KeysOf(SmallConfig("mistral")));
+  Json other = outer;
+  other["text_config"]["model_type"] = "mistral4";
+  ExpectRefused(other.dump(), E::kUnsupportedValue, "\"model_type\" is \"mistral4\"");
+  // The form of releases before 5.
+  Json scaling = MinistralRope();
+  scaling.erase("rope_theta");
+  Json before = With({"ministral3", {{"rope_theta", 1e6}, {"rope_scaling", scaling}}});
+  EXPECT_EQ(KeysOf(before), KeysOf(text));
+  const std::vector<Change> cases = {{"llama_4_scaling_beta", {{"llama_4_scaling_beta", nullptr}}},
+                                     {"llama_4_scaling_beta", {{"llama_4_scaling_beta", -0.1}}},
+                                     {"rope type", {{"rope_type", "default"}}}};
+  for (const Change& test : cases) {
+    Json bad = text;
+    bad["rope_parameters"].update(test.change);
+    const absl::Status status = ReadHfConfig(bad.dump()).status();
+    EXPECT_FALSE(status.ok()) << test.change;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.model_type));
+  }
+  Json windowed = text;
+  windowed["sliding_window"] = 64;
+  ExpectRefused(windowed.dump(), E::kUnsupportedValue, "\"sliding_window\" is 64");
 }
 
 TEST(HfConfigTest, TheSameArithmeticUnderAnotherNameIsTheSame) {

@@ -189,15 +189,15 @@ GgufBuilder& AddQkvBiases(GgufBuilder& b) {
       .AddF32Tensor("blk.0.attn_v.bias", {16});
 }
 
-// A tiny llama under another name, and the words of its error.
-struct LackCase {
+// A change of a tiny file with llama's tensors that some architecture refuses.
+struct BadFile {
   const char* words;
   std::string architecture;
   std::function<void(GgufBuilder&)> change;
 };
 
-void ExpectLacks(const std::vector<LackCase>& cases) {
-  for (const LackCase& test : cases) {
+void ExpectRefused(const std::vector<BadFile>& cases) {
+  for (const BadFile& test : cases) {
     GgufBuilder builder = TinyLlama({.architecture = test.architecture});
     test.change(builder);
     const absl::Status status = Servable(builder);
@@ -208,7 +208,7 @@ void ExpectLacks(const std::vector<LackCase>& cases) {
 
 TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
   const auto nothing = [](GgufBuilder&) {};
-  const std::vector<LackCase> cases = {
+  ExpectRefused({
       {"blk.0.attn_q.bias", "qwen2", nothing},
       {"blk.0.attn_q_norm.weight", "qwen3", nothing},
       {"qwen3.rope.dimension_count", "qwen3",
@@ -255,12 +255,83 @@ TEST(ModelConfigTest, RefusesWhatAnArchitectureLacks) {
              .AddF32Tensor("blk.0.attn_q_norm.weight", {16})
              .AddF32Tensor("blk.0.attn_k_norm.weight", {16});
        }},
+  });
+}
+
+TEST(ModelConfigTest, RefusesWhatOlmo2Lacks) {
+  ExpectRefused({
+      {"olmo2.attention.sliding_window", "olmo2",  // olmo3's files have it
+       [](GgufBuilder& b) { b.AddU32("olmo2.attention.sliding_window", 64); }},
+      {"blk.0.attn_q_norm.weight", "olmo2", [](GgufBuilder&) {}},
+      {"tensor \"blk.0.attn_k_norm.weight\" is [32], the model needs [16]", "olmo2",
+       [](GgufBuilder& b) {
+         b.AddF32Tensor("blk.0.attn_q_norm.weight", {32})
+             .AddF32Tensor("blk.0.attn_k_norm.weight", {32});
+       }},
+      {"blk.0.attn_norm.weight", "olmo2",  // a norm that it does not have
+       [](GgufBuilder& b) {
+         b.AddF32Tensor("blk.0.attn_q_norm.weight", {32})
+             .AddF32Tensor("blk.0.attn_k_norm.weight", {16})
+             .AddF32Tensor("blk.0.post_attention_norm.weight", {32})
+             .AddF32Tensor("blk.0.post_ffw_norm.weight", {32});
+       }},
+  });
+}
+
+TEST(ModelConfigTest, RefusesTemperaturesThatAreNotComputed) {
+  const auto yarn = [](GgufBuilder& b) -> GgufBuilder& {
+    return b.AddString("mistral3.rope.scaling.type", "yarn")
+        .AddF32("mistral3.rope.scaling.factor", 4.0f)
+        .AddU32("mistral3.rope.scaling.original_context_length", 32);
   };
-  ExpectLacks(cases);
+  GgufBuilder good = TinyLlama({.architecture = "mistral3"});
+  yarn(good).AddF32("mistral3.attention.temperature_scale", 0.1f);
+  EXPECT_TRUE(Servable(good).ok()) << Servable(good);
+  ExpectRefused({
+      {"llama.attention.temperature_scale", "llama",
+       [](GgufBuilder& b) { b.AddF32("llama.attention.temperature_scale", 0.1f); }},
+      {"mistral3.attention.temperature_scale", "mistral3",  // no yarn, so no length
+       [](GgufBuilder& b) { b.AddF32("mistral3.attention.temperature_scale", 0.1f); }},
+      {"mistral3.attention.temperature_scale", "mistral3",
+       [&](GgufBuilder& b) { yarn(b).AddF32("mistral3.attention.temperature_scale", 11.0f); }},
+      {"mistral3.attention.temperature_length", "mistral3",
+       [&](GgufBuilder& b) {
+         yarn(b)
+             .AddF32("mistral3.attention.temperature_scale", 0.1f)
+             .AddU32("mistral3.attention.temperature_length", 64);
+       }},
+      {"mistral3.rope.scaling.yarn_log_multiplier", "mistral3",
+       [&](GgufBuilder& b) { yarn(b).AddF32("mistral3.rope.scaling.yarn_log_multiplier", -1); }},
+  });
+}
+
+TEST(ModelConfigTest, RefusesRopeThatPhi3Lacks) {
+  constexpr const char* kLongFactors = "rope_factors_long.weight";
+  ExpectRefused({
+      {"blk.0.attn_qkv.weight", "phi3", [](GgufBuilder&) {}},
+      {"longrope", "phi3",
+       [](GgufBuilder& b) {
+         b.AddString("phi3.rope.scaling.type", "yarn").AddF32Tensor(kLongFactors, {8});
+       }},
+      {"rope_factors_short.weight", "phi3",
+       [](GgufBuilder& b) { b.AddF32Tensor(kLongFactors, {8}); }},
+      {"phi3.rope.scaling.attn_factor", "phi3",
+       [](GgufBuilder& b) {
+         b.AddF32("phi3.rope.scaling.attn_factor", 1e3f).AddF32Tensor(kLongFactors, {8});
+       }},
+      {"phi3.rope.scaling.factor", "phi3",
+       [](GgufBuilder& b) {
+         b.AddF32("phi3.rope.scaling.factor", 4.0f).AddF32Tensor(kLongFactors, {8});
+       }},
+      {"phi3.rope.dimension_count", "phi3",
+       [](GgufBuilder& b) { b.AddU32("phi3.rope.dimension_count", 18); }},
+      {"rope_factors_long.weight", "llama",
+       [](GgufBuilder& b) { b.AddF32Tensor(kLongFactors, {8}); }},
+  });
 }
 
 TEST(ModelConfigTest, RefusesWhatGptOssLacks) {
-  const std::vector<LackCase> cases = {
+  ExpectRefused({
       {"gpt-oss.expert_count", "gpt-oss", [](GgufBuilder&) {}},
       {"\"gpt-oss.attention.sliding_window\" is missing", "gpt-oss", AddExperts},
       {"sliding_window\" is 0", "gpt-oss",
@@ -295,8 +366,7 @@ TEST(ModelConfigTest, RefusesWhatGptOssLacks) {
        }},
       {"blk.0.attn_sinks.weight", "qwen3moe",
        [](GgufBuilder& b) { b.AddF32Tensor("blk.0.attn_sinks.weight", {2}); }},
-  };
-  ExpectLacks(cases);
+  });
 }
 
 TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
@@ -333,6 +403,21 @@ TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
   EXPECT_FALSE(oss.rope_scaling.truncates);
   EXPECT_EQ(oss.num_experts_used, 4u);
   EXPECT_TRUE(read("llama_yarn").rope_scaling.truncates);
+  const ModelConfig phi3 = read("phi3");
+  EXPECT_EQ(phi3.rope_dims, 12u);
+  EXPECT_TRUE(phi3.reorders_heads());
+  EXPECT_EQ(phi3.rope_scaling.type, RopeScalingType::kLong);
+  EXPECT_EQ(phi3.rope_scaling.original_context, 128u);
+  EXPECT_FLOAT_EQ(static_cast<float>(phi3.rope_scaling.attention_factor), 1.1338934f);
+  EXPECT_EQ(phi3.window, 0u);
+  const ModelConfig windowed = read("phi3_short");
+  EXPECT_EQ(windowed.window, 33u);
+  EXPECT_TRUE(windowed.IsLocal(0) && windowed.IsLocal(1));
+  EXPECT_FALSE(windowed.HasSecondRope(0));
+  const ModelConfig mistral3 = read("mistral3");
+  EXPECT_FLOAT_EQ(mistral3.temperature_beta, 0.37f);
+  EXPECT_EQ(mistral3.temperature_length, 64u);
+  EXPECT_NEAR(RopeAmplitude(mistral3.rope_scaling), 1.0, 1e-7);
   const ModelConfig moe = read("qwen3moe");
   EXPECT_EQ(moe.num_experts, 8u);
   EXPECT_EQ(moe.num_experts_used, 3u);

@@ -205,12 +205,35 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_granite", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_lfm2", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
                       BitsCase{"tiny_lfm2", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
-                      BitsCase{"tiny_lfm2_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}, BitsCase{"tiny_gptoss", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}, BitsCase{"tiny_gptoss", Isa::kPortable, 1, KvDtype::kF32, 130, 20}, BitsCase{"tiny_gptoss_mxfp4", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}, BitsCase{"tiny_gptoss_mxfp4", Isa::kPortable, 1, KvDtype::kBf16, 130, 20}),
+                      BitsCase{"tiny_lfm2_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}, BitsCase{"tiny_gptoss", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}, BitsCase{"tiny_gptoss", Isa::kPortable, 1, KvDtype::kF32, 130, 20}, BitsCase{"tiny_gptoss_mxfp4", Isa::kAuto, 2, KvDtype::kBf16, 280, 30}, BitsCase{"tiny_gptoss_mxfp4", Isa::kPortable, 1, KvDtype::kBf16, 130, 20}, BitsCase{"tiny_phi3", Isa::kAuto, 2, KvDtype::kBf16, 130, 20}, BitsCase{"tiny_phi3_short", Isa::kAuto, 2, KvDtype::kBf16, 130, 20}, BitsCase{"tiny_phi3_short", Isa::kPortable, 1, KvDtype::kF32, 130, 20}, BitsCase{"tiny_olmo2", Isa::kAuto, 2, KvDtype::kBf16, 130, 20}, BitsCase{"tiny_olmo2_q8_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20}, BitsCase{"tiny_mistral3", Isa::kAuto, 2, KvDtype::kBf16, 130, 20}, BitsCase{"tiny_mistral3_q4_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20}),
     CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},
                                            BitsCase{"", Isa::kPortable, 1, KvDtype::kBf16, 17, 3}),
                          CaseName);
+
+// The context that a model is loaded for chooses LongRoPE's factors, for all its sequences; so does
+// the id by which workers know that their KV fits.
+TEST(ModelTest, LongRopeTakesTheFactorsOfTheContextThatIsServed) {
+  const std::string path = GoldenPath("tiny_phi3.gguf");  // 128 tokens before it was stretched
+  ModelFixture at_limit({.path = path, .max_context = 128});
+  ModelFixture short_context({.path = path, .max_context = 64});
+  ModelFixture long_context({.path = path, .max_context = 129});
+  for (ModelFixture* fixture : {&at_limit, &short_context, &long_context}) {
+    ASSERT_TRUE(fixture->status().ok()) << fixture->status();
+  }
+  EXPECT_EQ(at_limit.model().weights_id(), long_context.model().weights_id());
+  EXPECT_EQ(at_limit.model().numerics_id(), short_context.model().numerics_id());
+  EXPECT_NE(at_limit.model().numerics_id(), long_context.model().numerics_id());
+  std::mt19937_64 random(3);
+  const std::vector<TokenId> tokens = RandomTokens(random, 20, at_limit.vocab());
+  const auto a = at_limit.Run({{0, 0, tokens}});
+  const auto b = short_context.Run({{0, 0, tokens}});
+  const auto c = long_context.Run({{0, 0, tokens}});
+  ASSERT_TRUE(a.ok() && b.ok() && c.ok());
+  EXPECT_TRUE(SameBits(*a, *b));
+  EXPECT_FALSE(SameBits(*a, *c));
+}
 
 // Records which layers were announced, and whether their KV was complete then.
 class RecordingHook : public LayerHook {
