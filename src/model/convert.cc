@@ -33,8 +33,8 @@ const GgufTensorType& RowOf(GgmlType type) {
 
 // The type that a tensor gets.
 GgmlType TargetOf(const GgufTensor& tensor, GgmlType wanted) {
-  // Routers and the taps of convolutions are as small as vectors. Biases of experts are vectors, one
-  // below the other.
+  // Routers and the taps of convolutions are as small as vectors. Biases of experts are vectors,
+  // one below the other.
   const bool is_small = tensor.num_dims == 1 || tensor.name.ends_with(".bias") ||
                         tensor.name.ends_with("ffn_gate_inp.weight") ||
                         tensor.name.ends_with("shortconv.conv.weight");

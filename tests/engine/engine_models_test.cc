@@ -78,17 +78,19 @@ TEST_P(EngineModelsTest, AHitAtAnyCutChangesNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     Golden, EngineModelsTest,
-    ::testing::Values("tiny_f32.gguf", "tiny_f16.gguf", "tiny_bf16.gguf", "tiny_q4_0.gguf",
-                      "tiny_q4_1.gguf", "tiny_q5_0.gguf", "tiny_q5_1.gguf", "tiny_q8_0.gguf",
-                      "tiny_q4_k.gguf", "tiny_q5_k.gguf", "tiny_q6_k.gguf", "tiny_mxfp4.gguf",
-                      "tiny_iq4_nl.gguf", "tiny_iq4_xs.gguf", "tiny_q3_k.gguf", "tiny_q2_k.gguf",
-                      "tiny_mixed_rope.gguf", "tiny_llama_linear.gguf", "tiny_llama_yarn.gguf",
-                      "tiny_llama_llama3.gguf", "tiny_qwen2.gguf", "tiny_qwen3.gguf",
-                      "tiny_qwen3moe.gguf", "tiny_qwen3moe_q8_0.gguf", "tiny_gemma3.gguf",
-                      "tiny_llama_linear", "tiny_llama_yarn", "tiny_llama_llama3", "tiny_qwen2",
-                      "tiny_qwen3", "tiny_qwen3moe", "tiny_gemma3", "tiny_smollm3.gguf",
-                      "tiny_granite.gguf", "tiny_smollm3", "tiny_granite", "tiny_lfm2.gguf",
-                      "tiny_lfm2_q8_0.gguf", "tiny_lfm2", "tiny_qwen3moe_mxfp4.gguf", "tiny_gptoss.gguf", "tiny_gptoss_mxfp4.gguf", "tiny_gptoss", "tiny_gptoss_mxfp4", "tiny_phi3.gguf", "tiny_phi3_short.gguf", "tiny_phi3_plain.gguf", "tiny_phi3", "tiny_olmo2.gguf", "tiny_olmo2", "tiny_mistral3.gguf", "tiny_mistral3"),
+    ::testing::Values(
+        "tiny_f32.gguf", "tiny_f16.gguf", "tiny_bf16.gguf", "tiny_q4_0.gguf", "tiny_q4_1.gguf",
+        "tiny_q5_0.gguf", "tiny_q5_1.gguf", "tiny_q8_0.gguf", "tiny_q4_k.gguf", "tiny_q5_k.gguf",
+        "tiny_q6_k.gguf", "tiny_mxfp4.gguf", "tiny_iq4_nl.gguf", "tiny_iq4_xs.gguf",
+        "tiny_q3_k.gguf", "tiny_q2_k.gguf", "tiny_mixed_rope.gguf", "tiny_llama_linear.gguf",
+        "tiny_llama_yarn.gguf", "tiny_llama_llama3.gguf", "tiny_qwen2.gguf", "tiny_qwen3.gguf",
+        "tiny_qwen3moe.gguf", "tiny_qwen3moe_q8_0.gguf", "tiny_gemma3.gguf", "tiny_llama_linear",
+        "tiny_llama_yarn", "tiny_llama_llama3", "tiny_qwen2", "tiny_qwen3", "tiny_qwen3moe",
+        "tiny_gemma3", "tiny_smollm3.gguf", "tiny_granite.gguf", "tiny_smollm3", "tiny_granite",
+        "tiny_lfm2.gguf", "tiny_lfm2_q8_0.gguf", "tiny_lfm2", "tiny_qwen3moe_mxfp4.gguf",
+        "tiny_gptoss.gguf", "tiny_gptoss_mxfp4.gguf", "tiny_gptoss", "tiny_gptoss_mxfp4",
+        "tiny_phi3.gguf", "tiny_phi3_short.gguf", "tiny_phi3_plain.gguf", "tiny_phi3",
+        "tiny_olmo2.gguf", "tiny_olmo2", "tiny_mistral3.gguf", "tiny_mistral3"),
     [](const auto& info) {
       std::string name = info.param;
       const size_t dot = name.find('.');

@@ -61,8 +61,8 @@ TEST_P(ConvertTest, BiasesOfExpertsStayAsTheyAre) {
       const GgufTensor* other = (*whole)->FindTensor(name);
       ASSERT_TRUE(mine != nullptr && other != nullptr) << name;
       EXPECT_STREQ(std::string(mine->type->name).c_str(), "F32");
-      EXPECT_TRUE(std::equal(mine->data.begin(), mine->data.end(), other->data.begin(),
-                             other->data.end()))
+      EXPECT_TRUE(
+          std::equal(mine->data.begin(), mine->data.end(), other->data.begin(), other->data.end()))
           << name;
     }
   }

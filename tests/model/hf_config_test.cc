@@ -39,8 +39,9 @@ Json SmallConfig(const char* model_type) {
   return json;
 }
 
-constexpr const char* kTypes[] = {"llama",       "mistral", "qwen2",   "qwen3", "qwen3_moe",
-                                  "gemma3_text", "smollm3", "granite", "lfm2", "gpt_oss", "phi3", "olmo2"};
+constexpr const char* kTypes[] = {"llama",     "mistral",     "qwen2",   "qwen3",
+                                  "qwen3_moe", "gemma3_text", "smollm3", "granite",
+                                  "lfm2",      "gpt_oss",     "phi3",    "olmo2"};
 
 // rope_scaling of a phi3 whose heads rotate whole.
 Json LongRope() {
