@@ -231,6 +231,34 @@ void BenchRopeAppend(benchmark::State& state) {
   Report(state, {rows * (stride + kHeads * kHeadDim) * 4.0});
 }
 
+// Both halves of one convolution of LFM2-350M: 1024 channels, 3 taps, one slice of 8 KV heads.
+void BenchShortConv(benchmark::State& state) {
+  constexpr uint32_t kChannels = 1024;
+  constexpr uint32_t kTaps = 3;
+  const auto rows = static_cast<uint32_t>(state.range(0));
+  KvBench kv(kMaxPosition);
+  kv.layout.num_kv_heads = 8;
+  kv.arena = AlignedBuffer::AllocateOrDie(kv.layout.BlockStride() * kv.blocks.size());
+  const std::vector<float> bcx = RandomFloats(size_t{rows} * 3 * kChannels);
+  const std::vector<float> taps = RandomFloats(kTaps * kChannels);
+  std::vector<float> out(size_t{rows} * kChannels);
+  const AttentionSpan span = {{kv.blocks}, 0, rows, kTaps};
+  const ShortConvArgs args = {.kv = kv.view(),
+                              .first_slice = 0,
+                              .num_slices = 1,
+                              .spans = {&span, 1},
+                              .bcx = bcx.data(),
+                              .channels = kChannels,
+                              .taps = taps.data(),
+                              .num_taps = kTaps,
+                              .out = out.data()};
+  for (auto _ : state) {
+    bench.ops->conv_append(*bench.pool, args);
+    bench.ops->short_conv(*bench.pool, args);
+  }
+  Report(state, {rows * kChannels * (3 * 4.0 + 2 + kTaps * 2 + 4)});
+}
+
 void BenchRmsNorm(benchmark::State& state) {
   const auto rows = static_cast<uint32_t>(state.range(0));
   const std::vector<float> x = RandomFloats(size_t{rows} * kHidden);
@@ -328,6 +356,7 @@ void RegisterAll() {
       ->Args({1, 8000});
   for (const int64_t m : {1, 512}) {
     Register("rope_append", BenchRopeAppend)->Arg(m);
+    Register("short_conv", BenchShortConv)->Arg(m);
     Register("rms_norm", BenchRmsNorm)->Arg(m);
     Register("quantize_a16", BenchQuantize)->Arg(m);
     Register("silu_mul", BenchSiluMul)->Arg(m);
