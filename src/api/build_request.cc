@@ -245,8 +245,8 @@ bool SetLengths(const ApiParams& params, std::string_view field, const AnswerPla
   if (num_prompt_tokens >= model.max_context) {
     *error = ContextLengthError(field, static_cast<uint32_t>(num_prompt_tokens), model.max_context);
     if (params.embeds) {
-      error->expected = fmt::format("at most {} tokens, it has {}", model.max_context - 1,
-                                    num_prompt_tokens);
+      error->expected =
+          fmt::format("at most {} tokens, it has {}", model.max_context - 1, num_prompt_tokens);
     }
     return false;
   }
@@ -405,13 +405,13 @@ bool SetSampling(const ApiParams& params, const ModelInfo& model, BuiltRequest* 
   return true;
 }
 
-// A form that is complete ends the answer, whatever min_tokens says. Whether that happens depends on
-// the answer, so every such request is warned.
+// A form that is complete ends the answer, whatever min_tokens says. Whether that happens depends
+// on the answer, so every such request is warned.
 void WarnOfEarlyEnd(BuiltRequest* built) {
   if (!built->plan.is_constrained || built->request.sampling.min_tokens == 0) return;
-  built->warnings += fmt::format("{}min_tokens ends with the form of {}",
-                                 built->warnings.empty() ? "" : ", ",
-                                 built->request.fields.grammar);
+  built->warnings +=
+      fmt::format("{}min_tokens ends with the form of {}", built->warnings.empty() ? "" : ", ",
+                  built->request.fields.grammar);
 }
 
 bool SetStops(const ApiParams& params, GenerateRequest* request, RequestError* error) {

@@ -38,11 +38,11 @@ void HttpApi::PostOllama(Exchange& exchange, const JsonValue& body, OllamaForm f
   if (IsOllamaLoad(body, form)) {
     const JsonValue* name = GivenMember(body, "model");
     if (GivenMember(body, "keep_alive") != nullptr) exchange.ignored = {"keep_alive"};
-    return Send(exchange,
-                OllamaLoadJson(form, name == nullptr ? model->name() : *name->AsString(),
-                               IsOllamaUnload(body) ? "unload" : "load",
-                               exchange.arrival.wall_unix_ms),
-                kJsonType);
+    return Send(
+        exchange,
+        OllamaLoadJson(form, name == nullptr ? model->name() : *name->AsString(),
+                       IsOllamaUnload(body) ? "unload" : "load", exchange.arrival.wall_unix_ms),
+        kJsonType);
   }
   if (!CheckOllamaThink(body, *model, &error)) return Refuse(exchange, error);
   Generate(exchange, body);

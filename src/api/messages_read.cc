@@ -271,8 +271,7 @@ bool ReadMessages(const JsonValue& body, ApiParams* params, MessagesForm* form,
          (choice == nullptr || ReadToolChoice(*choice, tools, params, error)) &&
          (thinking == nullptr || ReadThinking(*thinking, params, form, ignored, error)) &&
          (output == nullptr || ReadOutputConfig(*output, params, error)) &&
-         (older_format == nullptr ||
-          ReadFormat(*older_format, kOlderFormatField, params, error)) &&
+         (older_format == nullptr || ReadFormat(*older_format, kOlderFormatField, params, error)) &&
          (context == nullptr || ReadContextManagement(*context, ignored, error)) &&
          (metadata == nullptr || ReadMetadata(*metadata, params, error)) &&
          ReadMessagesTurns(body, params, ignored, error);

@@ -473,8 +473,8 @@ bool CheckRows(std::span<const UnsupportedRow> table, const JsonValue& object,
   for (const UnsupportedRow& row : table) {
     const JsonValue* value = object.Find(row.name);
     if (value == nullptr || IsNeutral(row, *value)) continue;
-    *error = FieldError(ErrorCode::kUnsupported, fmt::format("{}{}", prefix, row.name),
-                        ExpectedOf(row));
+    *error =
+        FieldError(ErrorCode::kUnsupported, fmt::format("{}{}", prefix, row.name), ExpectedOf(row));
     return false;
   }
   return true;

@@ -144,8 +144,8 @@ TEST_F(AnswerFormTest, AnEmptyFormIsRefusedByName) {
            Case{R"("guided_regex":"")", "guided_regex", "invalid_value"},
            Case{R"("guided_grammar":"")", "guided_grammar", "invalid_value"},
            Case{R"("guided_json":"")", "guided_json", "invalid_value"},
-           Case{R"("response_format":{"type":"json_object","schema":""})",
-                "response_format.schema", "invalid_value"},
+           Case{R"("response_format":{"type":"json_object","schema":""})", "response_format.schema",
+                "invalid_value"},
            Case{R"("response_format":{"type":"json_schema","json_schema":{"schema":""}})",
                 "response_format.json_schema.schema", "invalid_value"},
        }) {

@@ -221,11 +221,11 @@ TEST_F(HttpApiTest, ThoughtsThatTheTemplateDoesNotReadAreNamed) {
     submitter_.served = {with(c.source)};
     for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
       for (const char* path : {kChatPath, "/apply-template"}) {
-        const auto responder = Post(
-            path, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant",)"
-                  R"("content":"b",")" +
-                      std::string(name) + R"(":"hm"},{"role":"user","content":"c",")" + name +
-                      R"(":""}]})");
+        const auto responder =
+            Post(path, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant",)"
+                       R"("content":"b",")" +
+                           std::string(name) + R"(":"hm"},{"role":"user","content":"c",")" + name +
+                           R"(":""}]})");
         EXPECT_EQ(responder->status, 200) << responder->body;
         EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"),
                   c.reads ? "" : "messages[1]." + std::string(name))

@@ -382,8 +382,8 @@ TEST_F(MessagesTest, AFormatIsTheGrammarOfTheAnswer) {
                             R"({"type":"json_schema","schema":"{}"})",
                             R"({"type":"json_schema","schema":{"type":"text"}})"}) {
     EXPECT_TRUE(RefusalOf(format(wrong)).starts_with("'output_config.format'")) << wrong;
-    EXPECT_TRUE(RefusalOf(kAsk + R"(,"output_format":)" + wrong + "}")
-                    .starts_with("'output_format'"))
+    EXPECT_TRUE(
+        RefusalOf(kAsk + R"(,"output_format":)" + wrong + "}").starts_with("'output_format'"))
         << wrong;
   }
   // The name of the field while it was a beta.

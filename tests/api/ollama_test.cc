@@ -94,13 +94,12 @@ TEST_F(OllamaTest, NoMessagesLoadAModel) {
   EXPECT_EQ(Fixed(chat->body), R"({"model":"toy","created_at":"T","message":{"role":"assistant",)"
                                R"("content":""},"done":true,"done_reason":"load"})");
   const auto reason = [&](const char* path, const std::string& keep) {
-    const auto responder =
-        Post(path, R"({"model":"toy","messages":[],"keep_alive":)" + keep + "}");
+    const auto responder = Post(path, R"({"model":"toy","messages":[],"keep_alive":)" + keep + "}");
     EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), keep == "null" ? "" : "keep_alive");
     return Text(*responder, {"done_reason"});
   };
-  for (const char* const keep : {"300", "0.5", R"("5m")", R"("-1")", R"("1h30m")", R"("1.5s")",
-                                 R"("-1m")", "null"}) {
+  for (const char* const keep :
+       {"300", "0.5", R"("5m")", R"("-1")", R"("1h30m")", R"("1.5s")", R"("-1m")", "null"}) {
     EXPECT_EQ(reason(kOllamaChat, keep), "load") << keep;
   }
   for (const char* const keep : {"0", "0.0", R"("0")", R"("0s")", R"("0m0s")"}) {

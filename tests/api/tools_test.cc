@@ -302,8 +302,7 @@ TEST_F(ToolsTest, AStrictFunctionHasOnlyKeywordsThatCanBeEnforced) {
       EXPECT_EQ(Text(*refused, {"error", "code"}), "invalid_value");
     }
     for (const char* strict : {"", R"("strict":false,)"}) {
-      const auto forced =
-          Post(kChatPath, kHello + tool(strict) + R"(,"tool_choice":"required"})");
+      const auto forced = Post(kChatPath, kHello + tool(strict) + R"(,"tool_choice":"required"})");
       EXPECT_EQ(forced->status, 200) << source << forced->body;
       EXPECT_THAT(forced->Header("X-Baton-Ignored-Fields"), HasSubstr(place)) << source;
     }
