@@ -300,7 +300,10 @@ std::string OllamaError(const RequestError& error, std::string_view /*request_id
 
 RequestError NamedAsInput(RequestError error) {
   constexpr std::string_view kPrompt = "prompt";
-  if (error.param.starts_with(kPrompt)) error.param.replace(0, kPrompt.size(), "input");
+  // A field that this API does not have is named as it was sent.
+  if (error.code == ErrorCode::kUnsupported || !error.param.starts_with(kPrompt)) return error;
+  const bool is_prompt = error.param.size() == kPrompt.size() || error.param[kPrompt.size()] == '[';
+  if (is_prompt) error.param.replace(0, kPrompt.size(), "input");
   return error;
 }
 

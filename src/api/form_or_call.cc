@@ -108,9 +108,12 @@ bool CheckIgnored(const std::vector<std::string>& ignored, RequestError* error) 
     size_t branch = 0;
     std::from_chars(name.data() + kBranch.size(), name.data() + name.size(), branch);
     if (branch == 0) continue;
+    constexpr std::string_view kArguments = ".properties.arguments";
+    const size_t at = name.find(kArguments);
+    const std::string place = at == std::string::npos ? "" : name.substr(at + kArguments.size());
     return FailField(error, ErrorCode::kInvalidValue,
-                     fmt::format("tools[{}].function.parameters", branch - 1),
-                     "a JSON Schema whose keywords can be enforced, since the function is strict");
+                     fmt::format("tools[{}].function.parameters{}", branch - 1, place),
+                     "a keyword that can be enforced, since the function is strict");
   }
   return true;
 }

@@ -247,29 +247,22 @@ bool CheckTag(const ToolParams& tools, const std::vector<size_t>& callable,
   return true;
 }
 
-// Refuses a strict function with a keyword that no grammar enforces, whether this answer has one or
-// not: a client finds out at once, and not with the model that it uses next.
-bool CheckStrict(const ToolParams& tools, const ModelInfo& model, RequestError* error) {
+// Names the functions whose `strict` nothing enforces in this answer. False: one has a keyword that
+// no grammar enforces. A client finds out at once, not with the model that it uses next.
+bool NameUnenforced(const ToolParams& tools, BuiltRequest* built, RequestError* error) {
+  std::vector<size_t> strict;
   for (size_t i = 0; i < tools.functions.size(); ++i) {
-    if (!tools.functions[i].strict || model.grammars == nullptr) continue;
-    AnswerGrammar schema;
-    schema.kind = GrammarKind::kSchemaLoose;
-    AppendJson(ArgumentsSchema(tools.functions[i]), &schema.text);
-    std::vector<std::string> ignored;
-    if (!CheckGrammar(model, SchemaField(i), schema, &ignored, error)) return false;
-    if (ignored.empty()) continue;
-    *error = FieldError(ErrorCode::kInvalidValue, ignored.front(), kExpectedStrict);
-    return false;
+    if (tools.functions[i].strict) strict.push_back(i);
   }
-  return true;
-}
-
-// Names the functions whose `strict` nothing enforces.
-void NameUnenforced(const ToolParams& tools, BuiltRequest* built) {
-  for (size_t i = 0; i < tools.functions.size(); ++i) {
-    if (!tools.functions[i].strict) continue;
+  AnswerGrammar unused;
+  unused.kind = GrammarKind::kStructuralTag;
+  unused.text = TagOf(tools, ToolStyle::kHermes, strict);
+  const bool is_checked = built->plan.model->grammars != nullptr;
+  if (is_checked && !CheckTag(tools, strict, unused, built, error)) return false;
+  for (const size_t i : strict) {
     AddUnread({fmt::format("tools[{}].function.strict", i)}, &built->unread);
   }
+  return true;
 }
 
 }  // namespace
@@ -312,7 +305,6 @@ bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, RequestError* 
   const ToolParams& tools = params.tools;
   if (built->plan.tools == nullptr || !tools.may_call()) return true;
   const ToolStyle style = built->plan.tools->style;
-  if (!CheckStrict(tools, *built->plan.model, error)) return false;
   if (tools.must_call()) {
     if (style == ToolStyle::kNone) {
       *error = FieldError(ErrorCode::kConflict, "tool_choice",
@@ -327,10 +319,7 @@ bool SetToolGrammar(const ApiParams& params, BuiltRequest* built, RequestError* 
         std::any_of(tools.functions.begin(), tools.functions.end(),
                     [](const ToolFunction& function) { return function.strict; });
     if (!is_strict) return true;
-    if (style != ToolStyle::kHermes || params.form) {
-      NameUnenforced(tools, built);
-      return true;
-    }
+    if (style != ToolStyle::kHermes || params.form) return NameUnenforced(tools, built, error);
   }
   const std::vector<size_t> callable = CallableOf(tools);
   auto grammar = std::make_shared<AnswerGrammar>();

@@ -189,27 +189,8 @@ const ValuesByName& GoodValues() {
   return values;
 }
 
-// Values that no parameter of that type accepts, beyond the generic ones below.
-const std::map<std::string, std::vector<std::string>>& BadValues() {
-  static const std::map<std::string, std::vector<std::string>> values = {
-      {"messages",
-       {"[]", "[1]", "[{}]", R"([{"role":"user"}])", R"([{"role":"king","content":"x"}])",
-        R"([{"role":"user","content":5}])", R"([{"role":5,"content":"x"}])",
-        R"([{"role":"user","content":null}])", R"([{"role":"user","content":[{"type":"text"}]}])",
-        R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
-        R"([{"role":"assistant","content":null,"tool_calls":[{}]}])"}},
-      {"prompt",
-       {"[1.5]", "[-1]", "[\"a\",1]", "[[1],\"a\"]", "[[1],[-1]]", "[2147483648]", "[true]"}},
-      {"prompt_token_ids", {"[1.5]", "[-1]", "[\"a\"]", "\"text\""}},
-      {"stop",
-       {"\"\"", "[\"\"]", "[1]", "\"" + std::string(513, 'x') + "\"",
-        R"(["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])"}},
-      {"stop_sequences", {"[\"\"]", "[1]", "[\"" + std::string(513, 'x') + "\"]"}},
-      {"stop_token_ids", {"[-1]", "[1.5]", "[\"1\"]", "[2147483648]"}},
-      {"logit_bias",
-       {R"({"a":1})", R"({"1":101})", R"({"1":"x"})", R"({"-1":1})", R"({"1":1,"01":2})",
-        R"({"1.0":1})", R"({"":1})", R"({"99999999999999999999":1})", R"({"7":2e400})"}},
-      {"stream_options", {R"({"include_usage":1})", R"({"continuous_usage_stats":"yes"})"}},
+ValuesByName BadForms() {
+  return {
       {"response_format",
        {R"({"type":"json_schema","json_schema":{}})", "{}", R"({"type":5})", "\"text\"",
         R"({"type":"yaml"})", R"({"type":"json_schema"})",
@@ -246,6 +227,29 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
       {"guided_regex", {"5", "{}", "false", R"("")"}},
       {"guided_choice", {R"("a")", "[1]", "{}", "[]"}},
       {"guided_grammar", {"5", "{}", R"("")"}},
+  };
+}
+
+ValuesByName BadBasics() {
+  return {
+      {"messages",
+       {"[]", "[1]", "[{}]", R"([{"role":"user"}])", R"([{"role":"king","content":"x"}])",
+        R"([{"role":"user","content":5}])", R"([{"role":5,"content":"x"}])",
+        R"([{"role":"user","content":null}])", R"([{"role":"user","content":[{"type":"text"}]}])",
+        R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])",
+        R"([{"role":"assistant","content":null,"tool_calls":[{}]}])"}},
+      {"prompt",
+       {"[1.5]", "[-1]", "[\"a\",1]", "[[1],\"a\"]", "[[1],[-1]]", "[2147483648]", "[true]"}},
+      {"prompt_token_ids", {"[1.5]", "[-1]", "[\"a\"]", "\"text\""}},
+      {"stop",
+       {"\"\"", "[\"\"]", "[1]", "\"" + std::string(513, 'x') + "\"",
+        R"(["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])"}},
+      {"stop_sequences", {"[\"\"]", "[1]", "[\"" + std::string(513, 'x') + "\"]"}},
+      {"stop_token_ids", {"[-1]", "[1.5]", "[\"1\"]", "[2147483648]"}},
+      {"logit_bias",
+       {R"({"a":1})", R"({"1":101})", R"({"1":"x"})", R"({"-1":1})", R"({"1":1,"01":2})",
+        R"({"1.0":1})", R"({"":1})", R"({"99999999999999999999":1})", R"({"7":2e400})"}},
+      {"stream_options", {R"({"include_usage":1})", R"({"continuous_usage_stats":"yes"})"}},
       {"tools",
        {R"([{"type":"function"}])", "[1]", R"([{"type":"function","function":{"name":""}}])",
         R"([{"type":"retrieval","function":{"name":"f"}}])"}},
@@ -267,6 +271,15 @@ const std::map<std::string, std::vector<std::string>>& BadValues() {
       {"path", {"\"\"", "\"Local\"", "\"split\""}},
       {"request_id", {"\"" + std::string(129, 'r') + "\"", "\"a\\nb\""}},
   };
+}
+
+// Values that no parameter of that type accepts, beyond the generic ones below.
+const ValuesByName& BadValues() {
+  static const ValuesByName values = [] {
+    ValuesByName all = BadBasics();
+    all.merge(BadForms());
+    return all;
+  }();
   return values;
 }
 
