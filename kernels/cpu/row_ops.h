@@ -240,13 +240,11 @@ inline void Combine(device::ThreadPool& pool, const CombineArgs& args) {
 
 inline void AddBias(device::ThreadPool& pool, float* x, const float* bias, uint32_t rows,
                     uint32_t k) {
-  const uint32_t whole = k & ~15u;
   ForRows(pool, rows, k, [&](uint32_t row) {
     float* row_x = x + size_t{row} * k;
-    for (uint32_t i = 0; i < whole; i += 16) {
-      Store(row_x + i, Add(Load(row_x + i), Load(bias + i)));
-    }
-    for (uint32_t i = whole; i < k; ++i) row_x[i] += bias[i];
+    uint32_t i = 0;
+    for (; i + 16 <= k; i += 16) Store(row_x + i, Add(Load(row_x + i), Load(bias + i)));
+    for (; i < k; ++i) row_x[i] += bias[i];
   });
 }
 

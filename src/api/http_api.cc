@@ -462,6 +462,13 @@ void HttpApi::HandlePost(Exchange exchange, PostHandler handler) {
   Refuse(*shared, workers_->Refusal());
 }
 
+// The fields as the surface's clients call them.
+std::vector<std::string> NamedBy(const Surface& surface, std::vector<std::string> fields) {
+  if (surface.name_field == nullptr) return fields;
+  for (std::string& name : fields) name = surface.name_field(std::move(name));
+  return fields;
+}
+
 void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   const Surface& surface = *exchange.surface;
   SurfaceRequest asked;
@@ -500,10 +507,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
     return Refuse(exchange, error);
   }
   SetKv(exchange.tenant, &built);
-  if (surface.name_field != nullptr) {
-    for (std::string& name : built.unread) name = surface.name_field(std::move(name));
-  }
-  AddUnread(built.unread, &asked.ignored);
+  AddUnread(NamedBy(surface, std::move(built.unread)), &asked.ignored);
   HttpHeaders headers = AnswerHeaders(surface, built.plan.request_id, asked.ignored);
   if (!built.warnings.empty()) headers.Set("X-Baton-Warnings", built.warnings);
   AddRateFields(exchange.tenant, clock_, &headers);

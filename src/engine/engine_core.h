@@ -222,10 +222,9 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   int64_t step_began_us_ = 0;
   bool draining_ = false;
   uint64_t last_sequence_id_ = 0;
-  int64_t now_us_ = 0;    // of this turn
-  DestStart dest_start_;  // of the request being admitted
-  // How long this turn may still wait for masks: with the events, then with the sampling.
-  int64_t guide_wait_us_ = 0;
+  int64_t now_us_ = 0;         // of this turn
+  DestStart dest_start_;       // of the request being admitted
+  int64_t guide_wait_us_ = 0;  // that this turn may still wait for masks
 
   // The state of the step being run.
   std::vector<EngineEvent> pending_;  // taken, not handled

@@ -104,6 +104,8 @@ ValuesByName GoodForms() {
       {"guided_regex", {R"("[0-9]+")"}},
       {"guided_choice", {R"(["a","b"])"}},
       {"guided_grammar", {R"("start: \"a\"")"}},
+      {"add_generation_prompt", {"true", "false"}},
+      {"continue_final_message", {"true", "false"}},
   };
 }
 
@@ -166,8 +168,6 @@ ValuesByName GoodBasics() {
       {"documents", {"[]", R"([{"title":"t","text":"x"}])"}},
       {"reasoning_effort", {"\"none\"", "\"high\""}},
       {"chat_template_kwargs", {"{}", R"({"enable_thinking":false,"mood":"calm","n":[1,{}]})"}},
-      {"add_generation_prompt", {"true", "false"}},
-      {"continue_final_message", {"true", "false"}},
       {"user",
        {"\"\"", "\"u-1\"", "\"\xc3\xa9\"", "\"a\\tb\\nc\\u0000d\"",
         "\"" + std::string(65'536, 'u') + "\""}},
