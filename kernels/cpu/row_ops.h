@@ -1,7 +1,6 @@
 // Row operations of kernels/cpu on the 16-lane vector: norm, quantisation, activation, bias.
 // Included by one translation unit per instruction set. All are bound by memory: each element is
-// read once or twice from L1/L2 and written once; fewer than kRowGrain elements stay on the calling
-// thread, since waking a worker costs about as much as 16 Ki elements.
+// read once or twice from L1/L2 and written once; kRowGrain elements cost as much as a wake-up.
 #ifndef BATON_KERNELS_CPU_ROW_OPS_H_
 #define BATON_KERNELS_CPU_ROW_OPS_H_
 
@@ -231,10 +230,8 @@ inline void Combine(device::ThreadPool& pool, const CombineArgs& args) {
     for (uint32_t i = 0; i < whole; i += 16) {
       Store(x + i, Add(Load(x + i), WeightedSum(args, row, i, 16)));
     }
-    if (whole < args.k) {
-      const uint32_t n = args.k - whole;
-      StoreN(x + whole, Add(LoadN(x + whole, n), WeightedSum(args, row, whole, n)), n);
-    }
+    const uint32_t n = args.k - whole;
+    if (n > 0) StoreN(x + whole, Add(LoadN(x + whole, n), WeightedSum(args, row, whole, n)), n);
   });
 }
 
