@@ -86,6 +86,7 @@ std::vector<Asked> EverySurface() {
   return {
       {kChatPath, kHello + R"(,"stream":true,"n":2,"stream_options":{"include_usage":true}})"},
       {kCompletionPath, R"({"prompt":"ab","stream":true})"},
+      {kCompletionPath, R"({"prompt":"ab","stream":true,"echo":true,"logprobs":0})"},
       {"/v1/messages", kHello + R"(,"max_tokens":9,"stream":true})"},
       {"/v1/responses", R"({"input":"hello","stream":true})"},
   };

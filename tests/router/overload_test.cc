@@ -156,7 +156,11 @@ TEST_F(PatientQueueTest, AStreamOfHigherPrioritiesStarvesNobody) {
   // Each second one comes, and one ends.
   while (!has_begun() && cluster_.now_us < begin_us + 20 * kSecond) {
     SubmitAt(0);
-    cluster_.Advance(kSecond, {"decode-0"});
+    for (int tick = 0; tick < 10; ++tick) {
+      cluster_.now_us += kSecond / 10;
+      Report("decode-0", 6);
+      cluster_.core.Tick(cluster_.now_us);
+    }
     End(Orders()[num_done++].uid);
   }
   EXPECT_TRUE(has_begun());
@@ -168,10 +172,14 @@ TEST_F(OverloadTest, OneThatLostItsWorkerGoesBeforeEveryPriority) {
   Join("decode-0", 4);
   const RequestUid lost = SubmitAt(1000);
   Submit(3 + kAhead);
+  Join("decode-1", 4);
+  Submit(4 + kAhead);
   const RequestUid high = SubmitAt(-1000);
   cluster_.core.OnLeaseClosed(cluster_.leases["decode-0"]);
-  Join("decode-1", 1);
-  cluster_.Advance(100'000, {"decode-1"});
+  cluster_.Advance(100'000, {});
+  for (const Order& order : Orders("decode-1")) {
+    cluster_.Text("decode-1", order.uid, 0, "abcd", FinishReason::kLength);
+  }
   const std::vector<Order> orders = Orders("decode-1");
   const auto place_of = [&](RequestUid uid) {
     return std::find_if(orders.begin(), orders.end(), [&](const Order& o) { return o.uid == uid; });

@@ -66,8 +66,8 @@ TEST_F(ProgressTest, APromptThatIsComputedAgainNeverGoesBack) {
   cluster.Join(FakeCluster::Describe("decode-0", PoolRole::kDecode));
   const RequestUid uid = Ask();
   cluster.Tokens("decode-0", {Progress(uid, 8)});
-  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
   cluster.Join(FakeCluster::Describe("decode-1", PoolRole::kDecode));
+  cluster.core.OnLeaseClosed(cluster.leases["decode-0"]);
   cluster.Advance(100'000, {"decode-1"});
   const std::vector<Order> orders = cluster.Log("decode-1").Of(Order::Kind::kDecode);
   ASSERT_EQ(orders.size(), 1u);
