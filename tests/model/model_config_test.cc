@@ -364,7 +364,7 @@ TEST(ModelConfigTest, RefusesWhatGptOssLacks) {
          AddExperts(b).AddU32("gpt-oss.attention.sliding_window", 8);
          AddQkvBiases(b).AddF32Tensor("blk.0.attn_sinks.weight", {2});
        }},
-      {"blk.0.attn_sinks.weight", "qwen3moe",
+      {"blk.0.attn_sinks.weight", "llama",
        [](GgufBuilder& b) { b.AddF32Tensor("blk.0.attn_sinks.weight", {2}); }},
   });
 }
