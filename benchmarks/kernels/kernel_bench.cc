@@ -247,9 +247,10 @@ void BenchQuantize(benchmark::State& state) {
   std::vector<int16_t> q(x.size());
   std::vector<float> scale(x.size() / 32);
   std::vector<float> sum(x.size() / 32);
+  std::vector<float> half_sum(x.size() / 16);
   for (auto _ : state) {
     bench.ops->quantize_a16(*bench.pool, x.data(), rows,
-                            {q.data(), scale.data(), sum.data(), kFfn});
+                            {q.data(), scale.data(), sum.data(), half_sum.data(), kFfn});
   }
   Report(state, {rows * kFfn * 6.0});
 }
