@@ -9,8 +9,8 @@
 namespace baton::model {
 
 // Adds ARCH.rope.* to the keys and fills rope_factors. kUnknownRopeType for a scaling that is not
-// default, linear, dynamic, yarn or llama3; kUnsupportedValue for a variant of one that is not
-// computed.
+// default, linear, dynamic, yarn or llama3 (phi3: default, longrope or su; ministral3: yarn);
+// kUnsupportedValue for a variant of one that is not computed.
 absl::Status ReadHfRope(const JsonObject& config, uint32_t head_dim, HfConfig& out);
 
 }  // namespace baton::model

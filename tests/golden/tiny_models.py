@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType as Q
 
 # Architectures whose converter permutes the rows of Q and K.
 LLAMA_ROWS = ("llama", "smollm3", "granite", "mistral3")
-TEMPERATURE = 0.37  # larger than published models have
+TEMPERATURE = 0.1
 # Other numbers than published models have, and none a power of two.
 GRANITE = {"attention_multiplier": 0.21, "embedding_multiplier": 3.7, "residual_multiplier": 0.23,
            "logits_scaling": 1.3}

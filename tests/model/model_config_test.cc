@@ -415,7 +415,7 @@ TEST(ModelConfigTest, ReadsWhatEachArchitectureAdds) {
   EXPECT_TRUE(windowed.IsLocal(0) && windowed.IsLocal(1));
   EXPECT_FALSE(windowed.HasSecondRope(0));
   const ModelConfig mistral3 = read("mistral3");
-  EXPECT_FLOAT_EQ(mistral3.temperature_beta, 0.37f);
+  EXPECT_FLOAT_EQ(mistral3.temperature_beta, 0.1f);
   EXPECT_EQ(mistral3.temperature_length, 64u);
   EXPECT_NEAR(RopeAmplitude(mistral3.rope_scaling), 1.0, 1e-7);
   const ModelConfig moe = read("qwen3moe");
