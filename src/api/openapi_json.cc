@@ -168,7 +168,8 @@ void WriteOllamaSchema(OllamaForm form, JsonWriter* json) {
 void WriteEmbeddingsSchema(std::span<const SurfaceField> fields, JsonWriter* json) {
   json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
   WriteSurfaceFields(fields, json);
-  for (const std::string_view name : {"user", "cache_salt", "timeout_ms", "request_id"}) {
+  for (const std::string_view name :
+       {"user", "cache_salt", "timeout_ms", "request_id", "priority"}) {
     WriteRow(*FindParam(Endpoint::kCompletion, name), json);
   }
   json->EndObject().Key("required").BeginArray().String("input").EndArray().EndObject();

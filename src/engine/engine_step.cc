@@ -323,7 +323,8 @@ void EngineCore::TellProgress(const BatchPlan& plan) {
     if (!uses_[i].is_prompt || !request->spec.reports_progress || item.sequence->ended) continue;
     const int64_t now_us = parts_.clock->NowUs();
     const bool is_early = now_us - request->progress_told_us < kProgressGapUs;
-    if (is_early && request->progress_told_us > 0 && !item.ends_prompt) continue;
+    const bool is_end = item.first_pos + item.num_tokens >= request->spec.num_prompt_tokens;
+    if (is_early && request->progress_told_us > 0 && !is_end) continue;
     request->progress_told_us = now_us;
     TokenEvent event{.session = request->spec.session, .key = request->spec.key};
     event.progress = {.num_tokens = item.first_pos + item.num_tokens,

@@ -110,18 +110,17 @@ constexpr Asking kAsking[] = {
 // Values that ask for nothing, as clients send them by default.
 constexpr Asking kNeutral[] = {
     {"guided_json", "null"},
-    {"guided_json", R"("")"},
+    {"guided_choice", "null"},
+    {"guided_regex", "null"},
+    {"guided_grammar", "null"},
     {"json_schema", R"("")"},
     {"json_schema", "null"},
-    {"guided_choice", "[]"},
-    {"guided_regex", R"("")"},
-    {"guided_grammar", R"("")"},
     {"structured_outputs", "{}"},
     {"structured_outputs", "null"},
     {"structured_outputs",
      R"({"json":null,"regex":null,"choice":null,"grammar":null,"json_object":null,)"
      R"("structural_tag":null,"disable_any_whitespace":false,"whitespace_pattern":null})"},
-    {"structured_outputs", R"({"choice":[],"regex":"","json_object":false})"},
+    {"structured_outputs", R"({"json_object":false})"},
     {"response_format", R"({"type":"text"})"},
     {"structural_tag", "{}"},
     {"ebnf", R"("")"},

@@ -51,6 +51,7 @@ class ConvertTest : public ::testing::TestWithParam<const char*> {
 
 TEST_P(ConvertTest, BiasesOfExpertsStayAsTheyAre) {
   for (const char* from : {"tiny_gptoss", "tiny_gptoss_mxfp4"}) {
+    std::filesystem::remove(out_);
     ASSERT_TRUE(Convert(from, GetParam()).ok()) << from;
     const auto written = GgufFile::Open(out_);
     ASSERT_TRUE(written.ok()) << written.status();

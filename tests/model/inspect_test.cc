@@ -180,7 +180,7 @@ TEST(InspectTest, RefusesWeightsThatAreNoNumbers) {
   // Wherever in a block the scale lies.
   std::array<uint8_t, 136> ones;
   ones.fill(0xFF);
-  for (const char* type : {"qwen3moe_mxfp4", "iq4_nl", "iq4_xs", "q3_k", "q2_k"}) {
+  for (const char* type : {"mxfp4", "iq4_nl", "iq4_xs", "q3_k", "q2_k"}) {
     const std::string path =
         DamagedModel(std::string("tiny_") + type + ".gguf", "blk.1.ffn_up.weight", ones);
     ExpectRefused(Inspect(path), "tensor \"blk.1.ffn_up.weight\": row 0 of");
