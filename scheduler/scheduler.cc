@@ -45,9 +45,9 @@ void EraseFrom(std::vector<Sequence*>* list, Sequence* sequence) {
 
 // When a prompt with this many tokens left to compute would be due, had it to be served at the
 // aging rate, and come when its request counts as having come.
-int64_t PriorityUs(const Sequence& sequence, uint32_t num_left, uint32_t aging_tokens_per_s) {
-  return AgedArrivalUs(sequence.arrival_us, sequence.spec.priority) +
-         int64_t{num_left} * 1'000'000 / int64_t{aging_tokens_per_s};
+// `arrival_us`: of a prompt that waits with its priority; one that runs is put aside by no other's.
+int64_t PriorityUs(int64_t arrival_us, uint32_t num_left, uint32_t aging_tokens_per_s) {
+  return arrival_us + int64_t{num_left} * 1'000'000 / int64_t{aging_tokens_per_s};
 }
 
 BatchLimitConfig BatchLimitOf(const SchedulerConfig& config) {
@@ -232,7 +232,8 @@ void Scheduler::Enqueue(Sequence* sequence) {
   if (index_ != nullptr) {
     num_left -= config_.block_size * index_->Match(PromptOf(*sequence), MaxHits(*sequence));
   }
-  sequence->priority_us = PriorityUs(*sequence, num_left, config_.aging_tokens_per_s);
+  const int64_t arrival_us = AgedArrivalUs(sequence->arrival_us, sequence->spec.priority);
+  sequence->priority_us = PriorityUs(arrival_us, num_left, config_.aging_tokens_per_s);
   backlog_tokens_ += sequence->num_remaining();
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), sequence, WaitsBefore),
                   sequence);
@@ -431,7 +432,7 @@ void Scheduler::Preempt(Sequence* sequence) {
 void Scheduler::PlanPrefill() {
   for (Sequence* sequence : prefilling_) {
     sequence->priority_us =
-        PriorityUs(*sequence, sequence->num_remaining(), config_.aging_tokens_per_s);
+        PriorityUs(sequence->arrival_us, sequence->num_remaining(), config_.aging_tokens_per_s);
   }
   std::sort(prefilling_.begin(), prefilling_.end(), ComesFirst);
   blocked_ = false;

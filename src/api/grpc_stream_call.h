@@ -47,7 +47,8 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   void OnTaken() override {
     name_.Tell(plan_.request_id);
     MutexLock lock(mutex_);
-    if (queue_.empty() && !final_status_.has_value()) this->StartSendInitialMetadata();
+    if (std::exchange(has_headers_, true) || final_status_.has_value()) return;
+    this->StartSendInitialMetadata();
   }
   void OnToken(const router::TokenOutput& token) override {
     Chunk chunk;
@@ -115,6 +116,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
 
   void Push(Chunk chunk) {
     MutexLock lock(mutex_);
+    has_headers_ = true;  // with the first chunk; gRPC ends the process over a second time
     buffered_bytes_ += chunk.ByteSizeLong();
     queue_.push_back(std::move(chunk));
     if (queue_.size() == 1) this->StartWrite(&queue_.front());
@@ -153,7 +155,8 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
 
   std::atomic<size_t> buffered_bytes_{0};
   Mutex mutex_;
-  std::deque<Chunk> queue_ BATON_GUARDED_BY(mutex_);  // the front one is being written
+  bool has_headers_ BATON_GUARDED_BY(mutex_) = false;  // the initial metadata is on its way
+  std::deque<Chunk> queue_ BATON_GUARDED_BY(mutex_);   // the front one is being written
   std::optional<grpc::Status> final_status_ BATON_GUARDED_BY(mutex_);
 };
 

@@ -1,5 +1,7 @@
 #include "src/cli/chat_session.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "nlohmann/json.hpp"
@@ -26,6 +28,10 @@ constexpr size_t kMaxErrorBytes = size_t{64} * 1024;
 // Bytes that an error message shows of an answer that is no JSON error, like the page of a server
 // of another kind.
 constexpr size_t kMaxForeignBytes = 200;
+// Levels of an event that are read; OpenAI's have 6.
+constexpr int kMaxEventDepth = 32;
+// A server's count of anything.
+constexpr int64_t kMaxCount = int64_t{1} << 53;
 
 // The member of that name, or null when `object` is no object or has none. Any server may be at the
 // other end: nothing about the types of its answer is taken for granted.
@@ -42,7 +48,13 @@ std::string TextOfJson(const json& value) {
 
 double MsOf(const json& object, const char* name) {
   const json& value = Member(object, name);
-  return value.is_number() ? value.get<double>() : 0.0;
+  const double ms = value.is_number() ? value.get<double>() : 0.0;
+  constexpr double kMostMs = 1e12;
+  return ms > 0 ? std::min(ms, kMostMs) : 0.0;  // of NaN too
+}
+
+int64_t CountOf(const json& object, const char* name) {
+  return std::clamp<int64_t>(SignedOf(object, name), 0, kMaxCount);
 }
 
 // {"error": {"message": "..."}} as OpenAI has it, or {"error": "..."} as others do; "" = neither.
@@ -63,7 +75,11 @@ class AnswerReader {
       done_ = true;
       return;
     }
-    const json event = json::parse(data, nullptr, /*allow_exceptions=*/false);
+    // What is written again later is followed recursively: anything deeper is left out.
+    const auto is_flat = [](int depth, json::parse_event_t /*event*/, const json& /*value*/) {
+      return depth <= kMaxEventDepth;
+    };
+    const json event = json::parse(data, is_flat, /*allow_exceptions=*/false);
     if (!event.is_object()) {
       error_ = DataLoss("the server sent an event that is no JSON object");
       return;
@@ -124,9 +140,9 @@ class AnswerReader {
     const json& usage = Member(event, "usage");
     if (usage.is_object()) {
       stats_.usage_json = TextOfJson(usage);
-      stats_.cached_tokens = SignedOf(Member(usage, "prompt_tokens_details"), "cached_tokens");
-      stats_.prompt_tokens = SignedOf(usage, "prompt_tokens");
-      stats_.completion_tokens = SignedOf(usage, "completion_tokens");
+      stats_.cached_tokens = CountOf(Member(usage, "prompt_tokens_details"), "cached_tokens");
+      stats_.prompt_tokens = CountOf(usage, "prompt_tokens");
+      stats_.completion_tokens = CountOf(usage, "completion_tokens");
     }
     const json& timings = Member(event, "timings");
     if (!timings.is_object()) return;
@@ -135,7 +151,7 @@ class AnswerReader {
     stats_.prefill_worker = TextOf(timings, "prefill_worker");
     stats_.decode_worker = TextOf(timings, "decode_worker");
     stats_.transport = TextOf(timings, "transport");
-    stats_.kv_bytes = SignedOf(timings, "kv_bytes");
+    stats_.kv_bytes = CountOf(timings, "kv_bytes");
     stats_.queue_ms = MsOf(timings, "queue_ms");
     stats_.prefill_ms = MsOf(timings, "prefill_ms");
     stats_.kv_wait_ms = MsOf(timings, "kv_wait_ms");
@@ -280,7 +296,9 @@ HttpClientRequest ChatSession::RequestTo(std::string_view path) const {
 }
 
 StatusOr<std::vector<std::string>> ChatSession::ListModels() const {
-  BATON_ASSIGN_OR_RETURN(const HttpClientResponse response, HttpCall(RequestTo("/v1/models")));
+  HttpClientRequest request = RequestTo("/v1/models");
+  request.idle_timeout_ms = 5000;
+  BATON_ASSIGN_OR_RETURN(const HttpClientResponse response, HttpCall(request));
   if (response.status != 200) return ServerError(response, response.body);
   const json answer = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
   std::vector<std::string> ids;

@@ -1,9 +1,12 @@
 #include "src/model/hf_rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "nlohmann/json.hpp"
 
 #include "kernels/rope_table.h"
 #include "src/base/quoted_text.h"
@@ -270,6 +273,15 @@ absl::StatusOr<double> NumberOr(const JsonObject& rope, std::string_view key) {
 
 // The scaling of releases before 5, and the parameters that it became a part of: one of them may
 // have a type of its own, or both the same.
+// Two lists of the same numbers. Lists within lists are not: nothing here follows their depth.
+bool SameNumbers(const nlohmann::json& a, const nlohmann::json& b) {
+  const bool are_lists = a.is_array() && b.is_array() && a.size() == b.size();
+  return are_lists && std::equal(a.begin(), a.end(), b.begin(),
+                                 [](const nlohmann::json& x, const nlohmann::json& y) {
+                                   return x.is_number() && y.is_number() && x == y;
+                                 });
+}
+
 absl::Status CheckAgree(const JsonObject& scaling, const JsonObject& parameters) {
   BATON_ASSIGN_OR_RETURN(const std::string old_type, TypeOf(scaling));
   BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(parameters));
@@ -283,7 +295,7 @@ absl::Status CheckAgree(const JsonObject& scaling, const JsonObject& parameters)
   }
   for (const char* key : {"short_factor", "long_factor"}) {
     const bool same = scaling.Has(key) == parameters.Has(key) &&
-                      (!scaling.Has(key) || *scaling.Find(key) == *parameters.Find(key));
+                      (!scaling.Has(key) || SameNumbers(*scaling.Find(key), *parameters.Find(key)));
     if (!same) return scaling.Bad(key, "the value of rope_parameters");
   }
   return old_type == type ? OkStatus() : scaling.Bad("rope_type", "the type of rope_parameters");

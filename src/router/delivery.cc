@@ -94,11 +94,11 @@ void Delivery::TakePromptToken(RouterRequest& request, const WorkerToken& token,
 // Nothing waits for it: a slow client misses some. A prompt that is computed again after a fault is
 // told of from where it was.
 void Delivery::TakeProgress(RouterRequest& request, const WorkerToken& token, int64_t now_us) {
-  request.heard_us = now_us;
   const auto total = static_cast<uint32_t>(request.spec.prompt.size());
   const uint32_t processed = std::min(token.progress.num_tokens, total);
   const bool is_wanted = request.spec.reports_progress && request.num_delivered == 0;
   if (!is_wanted || processed <= request.num_prefilled) return;
+  request.heard_us = now_us;
   if (request.pause.BeginIfSlow(request.sink->buffered_bytes(), now_us)) {
     return table_->timers().LookAtAll();
   }
@@ -108,6 +108,20 @@ void Delivery::TakeProgress(RouterRequest& request, const WorkerToken& token, in
                             .cache = std::min(token.progress.num_cached, processed),
                             .processed = processed,
                             .time_ms = (now_us - request.prefill_began_us) / 1000});
+}
+
+// The decode worker's first token may come before the prefill worker's last word.
+void Delivery::TellPromptEnd(RouterRequest& request) {
+  const auto total = static_cast<uint32_t>(request.spec.prompt.size());
+  const bool is_due = request.spec.reports_progress && request.num_delivered == 0;
+  if (!is_due || request.num_prefilled == total) return;
+  const bool has_begun = request.num_prefilled > 0;
+  request.num_prefilled = total;
+  request.sink->OnProgress(
+      {.total = total,
+       .cache = request.cached_tokens,
+       .processed = total,
+       .time_ms = has_begun ? (state_->now_us - request.prefill_began_us) / 1000 : 0});
 }
 
 void Delivery::Accept(RouterRequest& request, int64_t now_us) {
@@ -138,6 +152,7 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
   int64_t& last_us = request.last_token_us[choice];
   entry.arrived_us = std::max(entry.arrived_us, last_us);
   if (request.spec.embeds) request.sink->OnEmbedding(std::move(entry.token.embedding));
+  TellPromptEnd(request);
   const WorkerToken& token = entry.token;
   ChoiceText& text = request.texts[choice];
 

@@ -29,9 +29,9 @@ class Delivery {
   void TakeToken(RouterRequest& request, WorkerToken token, int64_t now_us);
   // The log-probability of a token of the prompt, from any placement of the request: what is known
   // is not taken twice, so the attempt does not matter. The rows of one worker have no gap.
+  void TakePromptToken(RouterRequest& request, const WorkerToken& token, int64_t now_us);
   // How far a worker is with the prompt. The client is told when it is further than before.
   void TakeProgress(RouterRequest& request, const WorkerToken& token, int64_t now_us);
-  void TakePromptToken(RouterRequest& request, const WorkerToken& token, int64_t now_us);
   // The decode worker has room for it: a step of its model's queue. Nothing is delivered yet.
   void Accept(RouterRequest& request, int64_t now_us);
   // Gives the client what is in order.
@@ -41,6 +41,7 @@ class Delivery {
   bool DeliverIfComplete(RouterRequest& request);
 
  private:
+  void TellPromptEnd(RouterRequest& request);
   bool DeliverNext(RouterRequest& request, uint32_t choice);
 
   RouterState* const state_;

@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 
 #include "src/base/log.h"
+#include "src/base/priority.h"
 #include "src/base/random.h"
 
 namespace baton::router {
@@ -45,6 +46,7 @@ void ShadowRuns::Case::TakeRequest(const GenerateRequest& from) {
   request = from;
   request.key = nullptr;
   request.reports_progress = false;
+  request.priority = kMaxPriority;           // no client waits for a shadow
   request.sampling.prompt_logprobs.reset();  // its tokens are compared
   told.resize(from.num_choices);
 }
@@ -73,6 +75,7 @@ class ShadowRuns::Witness final : public ResponseSink {
   void OnPromptLogprobs(std::shared_ptr<const PromptLogprobs> logprobs) override {
     sink_->OnPromptLogprobs(std::move(logprobs));
   }
+  void OnProgress(const PromptProgress& progress) override { sink_->OnProgress(progress); }
   void OnToken(const TokenOutput& token) override {
     seen_.TakeToken(token);
     sink_->OnToken(token);
