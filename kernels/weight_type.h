@@ -72,8 +72,8 @@ enum class PackedScales : uint8_t {
   kSuper,        // of 256: fp16 scale; of 32: a signed byte that it is multiplied by
   kSuperTwo,     // of 256: fp16 scale; of 32: a signed byte for each 16 that it is multiplied by
   kPowerOfTwo,   // a byte e; scale 2^(e - 128)
-  // Of 256: fp16 scale and min; of 32: a byte for each 16, whose low nibble the scale is
-  // multiplied by and whose high nibble the min is.
+  // 256 weights have an fp16 scale and min. Each 16 of them have a byte: its low nibble multiplies
+  // the scale, its high nibble the min.
   kSuperTwoAndMins,
 };
 

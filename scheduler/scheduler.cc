@@ -43,9 +43,9 @@ void EraseFrom(std::vector<Sequence*>* list, Sequence* sequence) {
   list->erase(found);
 }
 
-// When a prompt with this many tokens left to compute would be due, had it to be served at the
-// aging rate, and come when its request counts as having come.
-// `arrival_us`: of a prompt that waits with its priority; one that runs is put aside by no other's.
+// When a prompt with this many tokens left to compute would be due, had it come at `arrival_us` and
+// to be served at the aging rate. The arrival of a prompt that waits has its priority in it; that
+// of a running prompt has not, so that no other prompt puts it aside.
 int64_t PriorityUs(int64_t arrival_us, uint32_t num_left, uint32_t aging_tokens_per_s) {
   return arrival_us + int64_t{num_left} * 1'000'000 / int64_t{aging_tokens_per_s};
 }

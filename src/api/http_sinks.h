@@ -159,8 +159,7 @@ class HttpStreamSink final : public HttpSink {
   // By prompt, from OnLoggedPrompt until all its choices are open; else null.
   std::vector<std::shared_ptr<const router::PromptLogprobs>> prompt_logs_;
   AnswerRoom room_;
-  // What is told when the header is out: a prompt may be done before the decode worker has
-  // reserved.
+  // Progress that waits for the header: a prompt may be done before the decode worker has reserved.
   struct Progress {
     uint32_t prompt = 0;
     router::PromptProgress progress;

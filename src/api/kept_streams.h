@@ -98,7 +98,7 @@ class KeptStreams {
     uint64_t reader = 0;  // the one that it has lost
     int64_t since_us = 0;
   };
-  // What the streams of one tenant hold.
+  // The sums over the streams of one tenant.
   struct Share {
     size_t num_bytes = 0;
     size_t num_unread = 0;

@@ -24,7 +24,8 @@ bool CheckUnsupportedParams(const JsonValue& root, Endpoint endpoint, router::Re
 bool CheckUnsupportedOfTurn(const JsonValue& turn, std::string_view path,
                             router::RequestError* error);
 
-// The same two for the fields of a request for embeddings, whose other values give another vector.
+// As IsUnsupported and CheckUnsupported, for a request for embeddings: other values of these fields
+// would give another vector.
 bool IsUnsupportedOfEmbedding(std::string_view name);
 bool CheckUnsupportedOfEmbedding(const JsonValue& root, router::RequestError* error);
 

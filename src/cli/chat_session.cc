@@ -75,7 +75,7 @@ class AnswerReader {
       done_ = true;
       return;
     }
-    // What is written again later is followed recursively: anything deeper is left out.
+    // Writing a value again follows its depth by recursion, so deeper parts are left out.
     const auto is_flat = [](int depth, json::parse_event_t /*event*/, const json& /*value*/) {
       return depth <= kMaxEventDepth;
     };

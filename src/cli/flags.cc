@@ -236,7 +236,7 @@ std::optional<bool> SwitchValue(const std::string& word) {
   return absl::SimpleAtob(word, &is_on) ? std::optional(is_on) : std::nullopt;
 }
 
-// What an argument is unless the command line gives it.
+// Sets the value that an argument has unless the command line gives it.
 Status TakeArgument(const std::string& key, const YAML::Node& value, CLI::Option* argument) {
   argument->run_callback_for_default();
   if (value.IsScalar()) {

@@ -1,4 +1,4 @@
-// What a file or a pipe at standard input adds to a question.
+// Adds the text of a file or pipe at standard input to a question.
 #ifndef BATON_CLI_PIPED_TEXT_H_
 #define BATON_CLI_PIPED_TEXT_H_
 

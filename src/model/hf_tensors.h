@@ -16,8 +16,8 @@
 
 namespace baton::model {
 
-// What a tensor of gpt_oss that holds something of all experts is. In one of both gates and ups
-// these take turns, gates first.
+// The form of a tensor of gpt_oss that belongs to all experts. Where one tensor holds gates and
+// ups, their rows take turns, gates first.
 enum class HfExpertForm : uint8_t {
   kNone = 0,
   kTransposed = 1,   // [experts, k, n]

@@ -96,7 +96,7 @@ std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {
   const size_t hidden = config_.hidden_size;
   const uint32_t last = config_.num_layers - 1;
   const size_t stride = config_.projected_size(last);
-  // Of q|k|v only q is read after K and V are stored.
+  // Attention reads only q of q|k|v once K and V are stored.
   const size_t num_kept = config_.IsConv(last) ? stride : config_.q_size();
   size_t span_idx = 0;
   for (uint32_t i = 0; i < batch.logit_rows.size(); ++i) {

@@ -101,8 +101,8 @@ struct ModelConfig {
   uint32_t kv_size() const { return num_kv_heads * head_dim; }
   uint32_t qkv_size() const { return q_size() + 2 * kv_size(); }
   bool IsLocal(uint32_t layer) const { return layer_is_local[layer]; }
-  // Some layers have a rotary table of their own: local ones, or those that do not turn.
   bool has_local_rope() const { return traits->windowed && !traits->one_rope; }
+  // Some layers have a rotary table of their own: local ones, or those that do not turn.
   bool has_second_rope() const { return has_local_rope() || !layer_is_unrotated.empty(); }
   bool HasSecondRope(uint32_t layer) const {
     if (!layer_is_unrotated.empty()) return layer_is_unrotated[layer];

@@ -1,21 +1,15 @@
 """A model whose layers are mostly short convolutions: the last inputs of a sequence are part of its
 KV, so that no cut, batch, worker, cache, guess or lost worker changes a bit."""
 
-import os
-import random
-import secrets
-import signal
 import threading
 from pathlib import Path
 
 import pytest
 
-from baton_server import Server, complete, in_parallel, metric, wait_until
+from baton_server import Server, complete, wait_until
+from same_bits import answers, kill_a_busy_decode_worker, requests_of
 
 MODEL = str(Path(__file__).resolve().parents[1] / "golden" / "tiny_lfm2.gguf")
-SEED_TEXT = os.environ.get("BATON_TEST_SEED", "20")  # as tests/test_seed.h reads it
-SEED = secrets.randbits(32) if SEED_TEXT == "random" else int(SEED_TEXT)
-print(f"BATON_TEST_SEED={SEED}")
 BLOCK = 16
 # Slices of 2 * 8 bf16: four convolutions of 40 channels take three each, two layers of attention
 # one.
@@ -25,24 +19,7 @@ LENGTHS = [1, 2, 3, 4, BLOCK - 1, BLOCK, BLOCK + 1, BLOCK + 2, 33, 63, 64, 65, 2
 
 
 def requests(num_tokens=12):
-    rng = random.Random(SEED)
-    rows = []
-    for i, length in enumerate(LENGTHS):
-        fields = dict(
-            prompt_token_ids=[rng.randrange(3, 263) for _ in range(length)],
-            max_tokens=num_tokens,
-            ignore_eos=True,
-            logprobs=3,
-            temperature=0,
-        )
-        if i % 2 == 1:
-            fields.update(temperature=0.8, seed=rng.randrange(1 << 30), top_p=0.95)
-        rows.append(fields)
-    return rows
-
-
-def answers(server, rows, width=1):
-    return in_parallel([lambda f=f: complete(server, **f) for f in rows], width)
+    return requests_of(LENGTHS, num_tokens)
 
 
 @pytest.fixture(scope="module")
@@ -86,19 +63,6 @@ def test_guesses_change_no_bit():
         got = answers(server, rows, 4)
     assert sum(a.timings.speculated for a in got) > sum(a.timings.accepted for a in got) > 0
     assert [a.bits() for a in got] == wanted
-
-
-def kill_a_busy_decode_worker(server):
-    """Waits until one runs requests, then kills it."""
-    busy = []
-
-    def find():
-        workers = [w for w in server.workers() if w["role"] == "decode"]
-        busy[:] = [w for w in workers if metric(w, "baton_requests_running") > 0]
-        return bool(busy)
-
-    wait_until(find, 60, "a decode worker runs requests")
-    os.kill(busy[0]["pid"], signal.SIGKILL)
 
 
 def test_a_killed_decode_worker_changes_no_bit():
