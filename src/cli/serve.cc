@@ -650,8 +650,10 @@ int RunServe(const std::vector<std::string>& args) {
   const Status status = supervisor.Run();
   if (!status.ok()) {
     folder.Keep();
-    Print(stderr, "the logs are in {}\n", folder.path());
-    return Fail("serve", status);
+    // One line: what starts Baton may show its user only the last one.
+    return Fail("serve",
+                Status(status.code(), fmt::format("{}; the logs are in {}",
+                                                  std::string(status.message()), folder.path())));
   }
   return kExitOk;
 }
