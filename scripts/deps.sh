@@ -33,7 +33,7 @@ build_packages=(
   libyaml-cpp-dev libnuma-dev liburing-dev nlohmann-json3-dev libcli11-dev libedit-dev
   libgtest-dev libgmock-dev
   libbenchmark-dev)
-test_packages=(prometheus iproute2 openssl curl)
+test_packages=(prometheus iproute2 openssl curl xz-utils)
 k8s_packages=(etcd-server containerd runc containernetworking-plugins iproute2 iptables openssl)
 
 installed() { [[ "$(dpkg-query -W -f '${Status}' "$1" 2>/dev/null)" == "install ok installed" ]]; }
