@@ -88,6 +88,18 @@ TEST(LinkHealthTest, ASlowLinkIsProbedWhenItsSpeedWasFoundLongAgo) {
   EXPECT_TRUE(link.WantsProbe(/*is_slow=*/false, link.rests_until_us())) << "a fault comes first";
 }
 
+// All slices of a short prompt may come between two looks of the decode worker.
+TEST(LinkHealthTest, AProbeOfNoMeasurableTimeFindsThatALinkIsFast) {
+  LinkHealth link;
+  link.OnVerified(2 * kMiB, 2, 2, kSecond);
+  ASSERT_EQ(link.limit_bytes_per_s(), static_cast<double>(kMiB));
+  const int64_t probed_us = kSecond + kSpeedTrustedUs;
+  ASSERT_TRUE(link.WantsProbe(/*is_slow=*/true, probed_us));
+  link.OnProbe(probed_us);
+  link.OnVerified(kMiB, 0, 0.0006, probed_us);
+  EXPECT_EQ(link.limit_bytes_per_s(), static_cast<double>(kMiB) * 1000);
+}
+
 TEST(LinkHealthTest, ASuspectedLinkIsProbedAtOnceAndKeepsItsSpeed) {
   LinkHealth link;
   link.OnVerified(100 * kMiB, 0.1, 0.1, kSecond);
