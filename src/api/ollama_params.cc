@@ -493,7 +493,11 @@ bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
 
 bool CheckOllamaKeepAlive(const JsonValue& root, RequestError* error) {
   const JsonValue* keep = GivenMember(root, "keep_alive");
-  if (keep == nullptr || keep->IsNumber()) return true;
+  if (keep == nullptr) return true;
+  if (keep->IsNumber()) {
+    return !HasHugeNumber(*keep) ||
+           FailField(error, ErrorCode::kInvalidValue, "keep_alive", kExpectedNumbers);
+  }
   if (keep->AsString() == nullptr) {
     return FailField(error, ErrorCode::kInvalidType, "keep_alive", kExpectedKeepAlive);
   }
