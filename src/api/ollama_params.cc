@@ -437,6 +437,9 @@ class Reader {
     if (is_of_loading && !value.IsNumber() && value.AsBool() == nullptr) {
       return Fail(ErrorCode::kInvalidType, "options." + name, "a number, true or false");
     }
+    if (is_of_loading && HasHugeNumber(value)) {
+      return Fail(ErrorCode::kInvalidValue, "options." + name, kExpectedNumbers);
+    }
     // A name that other servers have would change the answer.
     const bool is_foreign =
         FindParam(Endpoint::kChat, name) != nullptr || IsUnsupportedParam(Endpoint::kChat, name);

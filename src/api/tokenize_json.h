@@ -29,7 +29,8 @@ struct TextAnswer {
   std::vector<std::string> ignored;  // fields that nothing read
 };
 
-// The fields of their bodies; /tokenize has those that a template reads (TemplateFieldNames) besides.
+// The fields of their bodies; /tokenize has those that a template reads (TemplateFieldNames)
+// besides.
 std::span<const SurfaceField> TokenizeFields();
 std::span<const SurfaceField> DetokenizeFields();
 

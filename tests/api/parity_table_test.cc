@@ -175,8 +175,8 @@ std::string Section(const Pair& pair) {
     if (names.count(name) > 0) continue;
     const auto reason = GrpcAlone().find(name);
     const std::string json = reason == GrpcAlone().end() ? "MISSING" : reason->second;
-    text += fmt::format("| none: {} | | `{}` {} = {} |\n", json, name, TypeOf(field),
-                        field.number());
+    text +=
+        fmt::format("| none: {} | | `{}` {} = {} |\n", json, name, TypeOf(field), field.number());
   }
   return text;
 }

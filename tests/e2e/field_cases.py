@@ -134,7 +134,7 @@ def is_of_type(value, name):
 
 
 def is_described(schema, value):
-    """Whether the description allows the value; it may be looser than the server, never stricter."""
+    """Whether the description allows the value; it may be looser than the server, not stricter."""
     types = schema.get("type")
     if types is None:
         return True

@@ -128,3 +128,36 @@ def test_every_field_of_every_path_refuses_by_its_name(open_server):
     assert processes(open_server) == before
     for path, body in field_cases.GOOD.items():
         assert open_server.post(path, body)[0] == 200, path
+
+
+def asked_of(document, path):
+    """Of each field of the path the values with which keys could have to do."""
+    whats = ("-1", "2^63", "an object", "no text", "NaN", field_cases.TWICE)
+    return [case for case in field_cases.cases(document, path) if case[1] in whats]
+
+
+def test_keys_change_no_answer_but_of_who_has_none(open_server, keyed_server):
+    document, paths = paths_of(open_server)
+    with_key, plain = Asker(keyed_server, KEY), Asker(open_server)
+    strangers = [Asker(keyed_server), Asker(keyed_server, "another")]
+
+    def fault(path, case):
+        field, what, body, _ = case
+        answers = [
+            (status, answer and told(answer))
+            for status, answer in (with_key(path, body), plain(path, body))
+        ]
+        # A tenant cannot go before the others.
+        is_ahead = field == "priority" and what == "-1"
+        if is_ahead and (answers[0][0], answers[1][0]) == (400, 200):
+            return None
+        if answers[0] != answers[1]:
+            return f"{path} {field} = {what}: {answers}"
+        refused = [ask(path, body)[0] for ask in strangers]
+        return None if refused == [401, 401] else f"{path} {field} = {what}: {refused}"
+
+    faults = []
+    for path in paths:
+        calls = [lambda c=c, p=path: fault(p, c) for c in asked_of(document, path)]
+        faults += [found for found in in_parallel(calls, AT_ONCE) if found]
+    assert not faults, "\n".join(faults[:40])
