@@ -118,8 +118,8 @@ def page():
     lines = [
         "# Error codes and their tests",
         "",
-        "The closed list of [request_error.cc](../../src/router/request_error.cc), tests that expect",
-        "each code (at most three), and the surfaces from which",
+        "The closed list of [request_error.cc](../../src/router/request_error.cc), tests that",
+        "expect each code (at most three), and the surfaces from which",
         f"[{Path(TEST_OF_SURFACES).name}](../e2e/test_error_answers.py) reaches it on the built",
         "server. `test_error_codes.py --write` makes this page; a test checks its rows.",
         "",

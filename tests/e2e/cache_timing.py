@@ -4,13 +4,13 @@
   cache_timing.py [--guesses 2000] [--seed N] [--json FILE]     (scripts/test_full.sh timing)
 
 Tenant A asks prompts. Tenant B then guesses them, and as many that nobody asked, in random order,
-and takes the time of each answer. A guess is good for something when the times of A's prompts are
+and times each answer. A guess is good for something when the times of A's prompts are
 shorter: the area under the ROC curve (AUC) is the chance that a random one of them is. 0.5 is none.
 The 95 % interval (DeLong) must contain 0.5 and end below 0.55. Times of A's own prompts, asked by A
 once more, show that the clock sees a hit: their AUC must be above 0.9.
 
-A server that tells nothing misses an interval of 95 % once in 20 runs. So a second series of guesses
-decides then, and a fair server fails once in 400 runs.
+A server that tells nothing misses an interval of 95 % once in 20 runs. So a second series of
+guesses decides then, and a fair server fails once in 400 runs.
 """
 
 import argparse
