@@ -203,7 +203,8 @@ TEST(ParityTableTest, ThePageIsWhatTheTableAndTheMessagesSay) {
   std::ifstream file(kPage);
   std::stringstream text;
   text << file.rdbuf();
-  EXPECT_TRUE(text.str() == page) << kPage << " differs: BATON_UPDATE_PARITY=1 parity_table_test";
+  EXPECT_TRUE(text.str() == page)
+      << kPage << " differs: BATON_UPDATE_PARITY=1 api_test --gtest_filter=Parity*";
 }
 
 TEST(ParityTableTest, EachReasonIsOfAFieldThatOneApiLacks) {
