@@ -8,17 +8,18 @@
 # architectures than the one that is served; a minute of search for each fuzz target; clusters of
 # this build and the release before it; answers with schemas and tools whose worker dies at each
 # token; folders that an old and a new release of transformers save; the page at /ui in Chromium;
-# schemathesis against /openapi.json; the packages, installed and removed; `baton mcp` with the
+# schemathesis against /openapi.json; two thousand guesses at what another tenant has in the cache;
+# the packages, installed and removed; `baton mcp` with the
 # protocol's own client; the examples and client libraries; and the Helm chart on a real Kubernetes
 # of two nodes.
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
-#     archs|fuzz|wire|guided|saves|templates|ui|openapi|packages|mcp|clients|k8s ...]
+#     archs|fuzz|wire|guided|saves|templates|ui|openapi|timing|packages|mcp|clients|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tier_names="release cuda sim asan tsan tidy odr locks quick chaos closure mutation archs fuzz wire"
-tier_names+=" guided saves templates ui openapi packages mcp clients k8s"
+tier_names+=" guided saves templates ui openapi timing packages mcp clients k8s"
 tiers=("$@")
 [[ ${#tiers[@]} -gt 0 ]] || read -ra tiers <<<"$tier_names"
 jobs="${BATON_TEST_JOBS:-$(nproc)}"
@@ -62,6 +63,7 @@ run_tier() {
     templates) compare_templates ;;
     ui) look_at_the_page ;;
     openapi) ask_by_the_description ;;
+    timing) guess_caches ;;
     packages) install_packages ;;
     mcp) talk_mcp ;;
     clients) drive_clients ;;
@@ -118,6 +120,14 @@ ask_by_the_description() {
     "$venv/bin/pip" -q install -r tests/e2e/requirements.txt schemathesis==4.32.5 &&
     BATON_BIN="$PWD/build/baton" PYTHONDONTWRITEBYTECODE=1 "$venv/bin/python" \
       tests/e2e/ask_by_openapi.py --schemathesis "$venv/bin/schemathesis"
+}
+
+# Whether the times of a tenant's answers tell what another tenant has in the prefix cache.
+guess_caches() {
+  scripts/deps.sh --tests && scripts/build.sh release baton || return 1
+  build/baton pull smollm2:135m >/dev/null || return 1
+  PYTHONDONTWRITEBYTECODE=1 build/venv/bin/python tests/e2e/cache_timing.py \
+    --json build/cache_timing.json
 }
 
 # Packages of the static program: made twice, installed where nothing was, run, removed.

@@ -28,16 +28,23 @@ bool StoreTexts(const v1::EmbeddingRequest& message, ApiParams* params, RequestE
     if (text->empty()) continue;
     if (!StoreString(*FindParam(Endpoint::kCompletion, name), *text, params, error)) return false;
   }
-  if (!message.has_timeout_ms()) return true;
-  return StoreInteger(*FindParam(Endpoint::kCompletion, "timeout_ms"), message.timeout_ms(), params,
-                      error);
+  return true;
+}
+
+// Its number parameters.
+bool StoreNumbers(const v1::EmbeddingRequest& message, ApiParams* params, RequestError* error) {
+  const auto store = [&](const char* name, int32_t value) {
+    return StoreInteger(*FindParam(Endpoint::kCompletion, name), value, params, error);
+  };
+  if (message.has_timeout_ms() && !store("timeout_ms", message.timeout_ms())) return false;
+  return !message.has_priority() || store("priority", message.priority());
 }
 
 }  // namespace
 
 bool ReadEmbeddingRequest(const v1::EmbeddingRequest& message, ApiParams* params,
                           RequestError* error) {
-  if (!StoreTexts(message, params, error)) return false;
+  if (!StoreTexts(message, params, error) || !StoreNumbers(message, params, error)) return false;
   const bool has_texts = message.input_size() > 0;
   if (has_texts == (message.input_token_ids_size() > 0)) {
     return FailField(error, has_texts ? ErrorCode::kConflict : ErrorCode::kMissingField, "input",

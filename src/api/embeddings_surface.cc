@@ -38,11 +38,9 @@ namespace {
 constexpr std::string_view kExpectedFormat = "\"float\" or \"base64\" (little-endian float32)";
 constexpr std::string_view kExpectedDimensions =
     "absent, or the number of elements that the model's vectors have";
-constexpr std::string_view kExpectedModel = "a string";
 
 constexpr SurfaceField kFields[] = {
     {"input", kJsonString | kJsonArray, kExpectedPrompt},
-    {"model", kJsonString, kExpectedModel},
     {"encoding_format", kJsonString, kExpectedFormat},
     {"dimensions", kJsonInteger, kExpectedDimensions},
     {"messages", 0, "absent; send the text as 'input'"},
@@ -51,14 +49,12 @@ constexpr SurfaceField kFields[] = {
 };
 constexpr SurfaceField kOllamaFields[] = {
     {"input", kJsonString | kJsonArray, kExpectedPrompt},
-    {"model", kJsonString, kExpectedModel},
     {"dimensions", kJsonInteger, kExpectedDimensions},
     {"truncate", kJsonBool, "true or false; no input is cut, one that is too long is refused"},
     {"keep_alive", kJsonNumber | kJsonString, "a duration; nothing is unloaded"},
     {"options", kJsonObject, "an object; nothing in it changes a vector"},
     {"images", 0, "absent: images are not read"},
 };
-// A completion's fields that mean the same here.
 constexpr std::string_view kPassedFields[] = {"model",      "user",       "cache_salt",
                                               "timeout_ms", "request_id", "priority"};
 
@@ -309,6 +305,7 @@ RequestError NamedAsInput(RequestError error) {
 
 std::span<const SurfaceField> EmbeddingsFields() { return kFields; }
 std::span<const SurfaceField> OllamaEmbedFields() { return kOllamaFields; }
+std::span<const std::string_view> EmbeddingsPassedFields() { return kPassedFields; }
 
 constexpr Surface kEmbeddingsSurface = {.endpoint = Endpoint::kCompletion,
                                         .answer_id_prefix = "embd-",

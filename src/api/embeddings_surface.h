@@ -5,6 +5,7 @@
 #define BATON_API_EMBEDDINGS_SURFACE_H_
 
 #include <span>
+#include <string_view>
 
 #include "src/api/build_request.h"
 #include "src/api/schema.h"
@@ -19,6 +20,8 @@ extern const Surface kOllamaEmbedSurface;
 // The fields that each surface reads, for openapi.json.
 std::span<const SurfaceField> EmbeddingsFields();
 std::span<const SurfaceField> OllamaEmbedFields();
+// A completion's fields that mean the same here, in both.
+std::span<const std::string_view> EmbeddingsPassedFields();
 
 // Gives an error of the completion that the request became the client's name for its inputs.
 router::RequestError NamedAsInput(router::RequestError error);

@@ -437,6 +437,9 @@ class Reader {
     if (is_of_loading && !value.IsNumber() && value.AsBool() == nullptr) {
       return Fail(ErrorCode::kInvalidType, "options." + name, "a number, true or false");
     }
+    if (is_of_loading && HasHugeNumber(value)) {
+      return Fail(ErrorCode::kInvalidValue, "options." + name, kExpectedNumbers);
+    }
     // A name that other servers have would change the answer.
     const bool is_foreign =
         FindParam(Endpoint::kChat, name) != nullptr || IsUnsupportedParam(Endpoint::kChat, name);
@@ -493,7 +496,11 @@ bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
 
 bool CheckOllamaKeepAlive(const JsonValue& root, RequestError* error) {
   const JsonValue* keep = GivenMember(root, "keep_alive");
-  if (keep == nullptr || keep->IsNumber()) return true;
+  if (keep == nullptr) return true;
+  if (keep->IsNumber()) {
+    return !HasHugeNumber(*keep) ||
+           FailField(error, ErrorCode::kInvalidValue, "keep_alive", kExpectedNumbers);
+  }
   if (keep->AsString() == nullptr) {
     return FailField(error, ErrorCode::kInvalidType, "keep_alive", kExpectedKeepAlive);
   }

@@ -14,8 +14,10 @@
 #include "src/api/json_writer.h"
 #include "src/api/ollama_params.h"
 #include "src/api/openapi_answers.h"
+#include "src/api/read_json.h"
 #include "src/api/responses_params.h"
 #include "src/api/schema.h"
+#include "src/api/tokenize_json.h"
 #include "src/base/version.h"
 #include "src/http/http_message.h"
 
@@ -121,9 +123,25 @@ void WriteRow(const ParamRow& row, JsonWriter* json) {
   json->Key("description").String(ExpectedOf(row)).EndObject();
 }
 
+// Rows of the table for a chat.
+void WriteChatRows(std::span<const std::string_view> names, JsonWriter* json) {
+  for (const std::string_view name : names) WriteRow(*FindParam(Endpoint::kChat, name), json);
+}
+
+// The schema of a body up to its properties; EndBody ends it.
+void BeginBody(JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+}
+// `required`: the field that the body needs; "" = none.
+void EndBody(std::string_view required, JsonWriter* json) {
+  json->EndObject();
+  if (!required.empty()) json->Key("required").BeginArray().String(required).EndArray();
+  json->EndObject();
+}
+
 // `needs_length`: the answer's length must be given.
 void WriteRequestSchema(Endpoint endpoint, bool needs_length, JsonWriter* json) {
-  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  BeginBody(json);
   for (const ParamRow& row : ParamTable()) {
     if (row.AppliesTo(endpoint)) WriteRow(row, json);
   }
@@ -145,34 +163,54 @@ void WriteSurfaceFields(std::span<const SurfaceField> fields, JsonWriter* json) 
 
 // The fields that are Responses' own, and the chat's that it passes on.
 void WriteResponsesSchema(JsonWriter* json) {
-  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  BeginBody(json);
   WriteSurfaceFields(ResponsesFields(), json);
   for (const ParamRow& row : ParamTable()) {
     const bool is_own = IsRefusedByResponses(row.name) || HasField(ResponsesFields(), row.name);
     if (row.AppliesTo(Endpoint::kChat) && !is_own) WriteRow(row, json);
   }
-  json->EndObject().Key("required").BeginArray().String("input").EndArray().EndObject();
+  EndBody("input", json);
 }
 
 void WriteOllamaSchema(OllamaForm form, JsonWriter* json) {
-  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
-  for (const std::string_view name : OllamaPassedFields()) {
-    WriteRow(*FindParam(Endpoint::kChat, name), json);
-  }
+  BeginBody(json);
+  WriteChatRows(OllamaPassedFields(), json);
   WriteSurfaceFields(OllamaFieldsOf(form), json);
   WriteSurfaceFields(OllamaCommonFields(), json);
-  json->EndObject().EndObject();
+  EndBody("", json);
 }
 
 // `fields`: of the surface, beside those of a completion that it passes on.
 void WriteEmbeddingsSchema(std::span<const SurfaceField> fields, JsonWriter* json) {
-  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  BeginBody(json);
   WriteSurfaceFields(fields, json);
-  for (const std::string_view name :
-       {"user", "cache_salt", "timeout_ms", "request_id", "priority"}) {
+  for (const std::string_view name : EmbeddingsPassedFields()) {
     WriteRow(*FindParam(Endpoint::kCompletion, name), json);
   }
-  json->EndObject().Key("required").BeginArray().String("input").EndArray().EndObject();
+  EndBody("input", json);
+}
+
+// Bodies of the paths that compute no answer.
+void WriteTextSchemas(JsonWriter* json) {
+  json->Key("TokenizeRequest");
+  BeginBody(json);
+  WriteSurfaceFields(TokenizeFields(), json);
+  WriteChatRows(TemplateFieldNames(), json);
+  EndBody("", json);
+  json->Key("DetokenizeRequest");
+  BeginBody(json);
+  WriteSurfaceFields(DetokenizeFields(), json);
+  EndBody("tokens", json);
+  constexpr std::string_view kModel[] = {"model"};
+  json->Key("ApplyTemplateRequest");
+  BeginBody(json);
+  WriteChatRows(kModel, json);
+  WriteChatRows(TemplateFieldNames(), json);
+  EndBody("messages", json);
+  json->Key("OllamaShowRequest");
+  BeginBody(json);
+  WriteChatRows(kModel, json);
+  EndBody("", json);
 }
 
 // A parameter of a path or a header; `json` stands inside the list of parameters.
@@ -252,6 +290,7 @@ std::string OpenApiJson() {
   WriteOllamaSchema(OllamaForm::kChat, &json);
   json.Key("OllamaGenerateRequest");
   WriteOllamaSchema(OllamaForm::kGenerate, &json);
+  WriteTextSchemas(&json);
   WriteErrorSchemas(&json);
   json.EndObject();
   WriteErrorAnswers(&json);

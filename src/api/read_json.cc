@@ -458,9 +458,21 @@ bool ReadJsonMessages(const JsonValue& value, ApiParams* params, RequestError* e
   return StoreMessages(std::move(turns), params, error);
 }
 
+std::span<const std::string_view> TemplateFieldNames() {
+  static constexpr std::string_view kNames[] = {
+      "messages",
+      "documents",
+      "reasoning_effort",
+      "chat_template_kwargs",
+      "add_generation_prompt",
+      "continue_final_message",
+      "tools",
+  };
+  return kNames;
+}
+
 bool ReadJsonTemplateParams(const JsonValue& root, ApiParams* params, RequestError* error) {
-  for (const char* name : {"messages", "documents", "reasoning_effort", "chat_template_kwargs",
-                           "add_generation_prompt", "continue_final_message", "tools"}) {
+  for (const std::string_view name : TemplateFieldNames()) {
     const JsonValue* value = root.Find(name);
     if (value == nullptr || value->is_null()) continue;
     if (!RowReader(*FindParam(Endpoint::kChat, name), *value, params, error).Read()) return false;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,7 +36,9 @@ void AddUnread(const std::vector<std::string>& unread, std::vector<std::string>*
 // The value of `messages` alone.
 bool ReadJsonMessages(const JsonValue& value, ApiParams* params, router::RequestError* error);
 
-// The fields of a chat that its template reads, for /apply-template; `messages` is required.
+// The fields of a chat that its template reads; rows of the table.
+std::span<const std::string_view> TemplateFieldNames();
+// Reads them alone, for /apply-template; `messages` is required.
 bool ReadJsonTemplateParams(const JsonValue& root, ApiParams* params, router::RequestError* error);
 
 // An array of token ids under the name `field`.

@@ -207,8 +207,11 @@ class FieldReader {
     if (text.empty()) return true;
     JsonValue value;
     RequestError why;
-    if (ParseJson(text, &value, &why)) return store(value, params_, error_);
-    *error_ = FieldError(ErrorCode::kInvalidValue, row_.name, "JSON text: " + ExpectedOf(row_));
+    const bool is_json = ParseJson(text, &value, &why);
+    if (is_json && !HasHugeNumber(value)) return store(value, params_, error_);
+    *error_ =
+        is_json ? FieldError(ErrorCode::kInvalidValue, row_.name, kExpectedNumbers)
+                : FieldError(ErrorCode::kInvalidValue, row_.name, "JSON text: " + ExpectedOf(row_));
     return false;
   }
   // The tools in the shape that the JSON API has.

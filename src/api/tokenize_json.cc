@@ -26,12 +26,31 @@ using text::ValidUtf8Prefix;
 
 namespace {
 
+constexpr std::string_view kExpectedFlag = "true or false";
+constexpr std::string_view kExpectedText = "a string";
+constexpr std::string_view kExpectedIds = "an array of token ids";
+
+constexpr SurfaceField kTokenizeFields[] = {
+    {"model", kJsonString, kExpectedText},
+    {"content", kJsonString, kExpectedText},
+    {"add_special", kJsonBool, kExpectedFlag},
+    {"parse_special", kJsonBool, kExpectedFlag},
+    {"with_pieces", kJsonBool, kExpectedFlag},
+    {"prompt", kJsonString, kExpectedText},
+    {"add_special_tokens", kJsonBool, kExpectedFlag},
+    {"return_token_strs", kJsonBool, kExpectedFlag},
+};
+constexpr SurfaceField kDetokenizeFields[] = {
+    {"model", kJsonString, kExpectedText},
+    {"tokens", kJsonArray, kExpectedIds},
+};
+
 // A flag that keeps its value when it is absent; false as result: it has another type.
 bool ReadFlag(const JsonValue& body, std::string_view name, bool* flag, RequestError* error) {
   const JsonValue* value = body.Find(name);
   if (value == nullptr || value->is_null()) return true;
   if (value->AsBool() == nullptr) {
-    *error = FieldError(ErrorCode::kInvalidType, name, "true or false");
+    *error = FieldError(ErrorCode::kInvalidType, name, kExpectedFlag);
     return false;
   }
   *flag = *value->AsBool();
@@ -47,7 +66,7 @@ bool IsGiven(const JsonValue& body, std::string_view name) {
 bool ReadText(const JsonValue& body, std::string_view name, TextField* text, RequestError* error) {
   const JsonValue* value = body.Find(name);
   if (value->AsString() == nullptr) {
-    *error = FieldError(ErrorCode::kInvalidType, name, "a string");
+    *error = FieldError(ErrorCode::kInvalidType, name, kExpectedText);
     return false;
   }
   *text = {name, *value->AsString()};
@@ -169,10 +188,23 @@ bool TokenizeMessages(const TextCall& call, TextAnswer* answer, RequestError* er
   return true;
 }
 
+// A flag is true or false in every form, also in one that does not read it.
+bool CheckFlags(const JsonValue& body, RequestError* error) {
+  for (const SurfaceField& field : kTokenizeFields) {
+    bool flag = false;
+    if (field.json_types == kJsonBool && !ReadFlag(body, field.name, &flag, error)) return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+std::span<const SurfaceField> TokenizeFields() { return kTokenizeFields; }
+std::span<const SurfaceField> DetokenizeFields() { return kDetokenizeFields; }
 
 bool AnswerTokenize(const TextCall& call, TextAnswer* answer, RequestError* error) {
   constexpr std::string_view kForms = "exactly one of content, prompt and messages is given";
+  if (!CheckFlags(call.body, error)) return false;
   std::string_view form;
   for (const std::string_view name : {"content", "prompt", "messages"}) {
     if (!IsGiven(call.body, name)) continue;
@@ -193,7 +225,7 @@ bool AnswerDetokenize(const TextCall& call, TextAnswer* answer, RequestError* er
   answer->ignored = IgnoredJsonFields(call.body, {"model", "tokens"});
   const JsonValue* tokens = call.body.Find("tokens");
   if (tokens == nullptr || tokens->is_null()) {
-    *error = FieldError(ErrorCode::kMissingField, "tokens", "an array of token ids");
+    *error = FieldError(ErrorCode::kMissingField, "tokens", kExpectedIds);
     return false;
   }
   std::vector<int64_t> ids;

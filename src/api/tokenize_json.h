@@ -5,10 +5,12 @@
 #define BATON_API_TOKENIZE_JSON_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "src/api/json_value.h"
+#include "src/api/schema.h"
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
 
@@ -26,6 +28,11 @@ struct TextAnswer {
   std::string json;
   std::vector<std::string> ignored;  // fields that nothing read
 };
+
+// The fields of their bodies; /tokenize has those that a template reads (TemplateFieldNames)
+// besides.
+std::span<const SurfaceField> TokenizeFields();
+std::span<const SurfaceField> DetokenizeFields();
 
 // Each returns false with `error` set, which names the field.
 //

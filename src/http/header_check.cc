@@ -170,4 +170,16 @@ std::optional<TargetParts> SplitTarget(std::string_view target) {
   return parts;
 }
 
+std::string RawPath(std::string_view header) {
+  header.remove_prefix(std::min(header.find_first_not_of("\r\n"), header.size()));
+  const size_t end = header.find_first_of("\r\n");
+  if (end == std::string_view::npos) return "";
+  const std::string_view line = header.substr(0, end);
+  const size_t first = line.find(' ');
+  const size_t last = line.rfind(' ');
+  if (first == last) return "";  // fewer than three words
+  const auto parts = SplitTarget(line.substr(first + 1, last - first - 1));
+  return parts.has_value() ? parts->path : "";
+}
+
 }  // namespace baton::http

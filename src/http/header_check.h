@@ -30,6 +30,9 @@ HeaderScan ScanHeader(std::string_view data, size_t max_bytes, size_t* scanned);
 // when there is none. For the answer to a request that is refused before it is parsed.
 std::string_view RawRequestId(std::string_view header);
 
+// The path of the request line of such a header; "" when the line is not complete or not one.
+std::string RawPath(std::string_view header);
+
 // True if the request line is three words of which the last is some "HTTP/digit.digit": a request
 // in a version we do not speak, as opposed to one that is malformed.
 bool NamesHttpVersion(std::string_view header);

@@ -135,6 +135,7 @@ void HttpConnection::ParseHeader(size_t header_bytes) {
   const std::string header = buffer_.substr(start, header_bytes - start);
   buffer_.erase(0, header_bytes);
   request_id_ = RawRequestId(header);
+  request_.path = RawPath(header);  // for a refusal before the target is split
   parser_->put(asio::buffer(header), error);
   if (error == http::error::bad_version && !NamesHttpVersion(header)) {
     return Refuse({400, "the request line is malformed"});
@@ -271,6 +272,7 @@ void HttpConnection::Refuse(HttpRefusal refusal) {
                            .draining = [] { return true; }};
   exchange_ = MakeExchange(traits_);
   if (state_ == State::kHeader && request_id_.empty()) request_id_ = RawRequestId(buffer_);
+  if (state_ == State::kHeader && request_.path.empty()) request_.path = RawPath(buffer_);
   state_ = State::kHandling;
   patience_ends_ = TimePoint::max();
   parser_.reset();  // a refused body is not kept until the client has read why

@@ -3,7 +3,9 @@
 
 Reads the codes and their names out of src/router, and the expectations out of the tests: a name as
 a literal in a test of the API, the router or the whole binary, or the enumerator in a line that
-expects something. With --list: the table of codes and the tests that reach them.
+expects something. tests/e2e/error_cases.py has the codes that one request can reach, by surface.
+--write makes ERROR_CODES.md, the table of codes and tests. The check is that each of its rows is
+still true and that none is missing, so that another test needs no new page.
 """
 
 import functools
@@ -16,6 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADER = ROOT / "src/router/request_error.h"
 TABLE = ROOT / "src/router/request_error.cc"
 FOLDERS = ("api", "router", "e2e")
+PAGE = ROOT / "tests/api/ERROR_CODES.md"
+TESTS_OF_A_ROW = 3
+TEST_OF_SURFACES = "tests/e2e/test_error_answers.py"
+TEST_BEGINS = re.compile(r"^(?:TEST(?:_F|_P)?\((\w+),\s*(\w+)\)|def (test_\w+)\()")
 EXPECTS = re.compile(r"\b(EXPECT_|ASSERT_|assert\b|ElementsAre|Field\()")
 # An expectation of three lines names the enumerator on its last.
 LINES_BEFORE = 2
@@ -43,34 +49,126 @@ def code_only(line):
     return re.sub(r"^\s*(//|#).*$", "", line)
 
 
-def expects(lines, enumerator, name):
-    """Whether a test with these lines expects the code."""
+def places(lines, enumerator, name):
+    """The numbers of the lines that expect the code."""
     for number, line in enumerate(lines):
         if f'"{name}"' in line or f'\\"{name}\\"' in line:
-            return True
-        if re.search(rf"\bErrorCode::{enumerator}\b", line):
+            yield number
+        elif re.search(rf"\bErrorCode::{enumerator}\b", line):
             if any(map(EXPECTS.search, lines[max(0, number - LINES_BEFORE) : number + 1])):
-                return True
-    return False
+                yield number
 
 
+def expects(lines, enumerator, name):
+    """Whether a test with these lines expects the code."""
+    return next(places(lines, enumerator, name), None) is not None
+
+
+def test_at(lines, number):
+    """The name of the test that the line is in; "" = it is above all tests."""
+    for line in reversed(lines[: number + 1]):
+        if found := TEST_BEGINS.match(line):
+            suite, case, function = found.groups()
+            return function or f"{suite}.{case}"
+    return ""
+
+
+@functools.cache
 def reached():
-    """{enumerator: tests that expect it}."""
-    found = {enumerator: [] for enumerator in codes()}
+    """{enumerator: {file: names of its tests that expect it}}."""
+    found = {enumerator: {} for enumerator in codes()}
     for path in sources():
         text = path.read_text()
         lines = [code_only(line) for line in text.splitlines()]
         for enumerator, name in codes().items():
-            is_named = name in text or enumerator in text
-            if is_named and expects(lines, enumerator, name):
-                found[enumerator].append(str(path.relative_to(ROOT)))
+            if name not in text and enumerator not in text:
+                continue
+            tests = {test_at(lines, number) for number in places(lines, enumerator, name)}
+            if tests:
+                found[enumerator][str(path.relative_to(ROOT))] = tests
     return found
+
+
+@functools.cache
+def surfaces():
+    """{name of a code: the paths on which one request reaches it}."""
+    sys.path.insert(0, str(ROOT / "tests/e2e"))
+    import error_cases
+
+    found = {}
+    for code, path, _, _ in error_cases.cases():
+        found.setdefault(code, []).append(path)
+    return found
+
+
+def rows():
+    """(code, HTTP status, tests, surfaces) of the page."""
+    status = dict(re.findall(r"\{ErrorCode::(k\w+), (\d+),", TABLE.read_text()))
+    for enumerator, name in codes().items():
+        named = [
+            (file, test)
+            for file, tests in reached()[enumerator].items()
+            for test in sorted(tests)
+            if test and Path(file).name.startswith("test_") | file.endswith("_test.cc")
+        ]
+        yield name, status[enumerator], named[:TESTS_OF_A_ROW], surfaces().get(name, [])
+
+
+def page():
+    lines = [
+        "# Error codes and their tests",
+        "",
+        "The closed list of [request_error.cc](../../src/router/request_error.cc), tests that",
+        "expect each code (at most three), and the surfaces from which",
+        f"[{Path(TEST_OF_SURFACES).name}](../e2e/test_error_answers.py) reaches it on the built",
+        "server. `test_error_codes.py --write` makes this page; a test checks its rows.",
+        "",
+        "| code | HTTP | tests | surfaces |",
+        "|---|---|---|---|",
+    ]
+    for name, status, tests, paths in rows():
+        cells = ", ".join(f"`{test}` ({file})" for file, test in tests)
+        lines.append(f"| `{name}` | {status} | {cells} | {' '.join(paths)} |")
+    return "\n".join(lines) + "\n"
+
+
+ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| (.*) \| (.*) \|$", re.M)
+TEST = re.compile(r"`([\w.]+)` \(([\w/.]+)\)")
+
+
+def untrue(text):
+    """Sentences about rows of the page that are not true any more, or missing."""
+    by_name = {name: enumerator for enumerator, name in codes().items()}
+    found = {}
+    for name, _, tests, paths in ROW.findall(text):
+        found[name] = TEST.findall(tests)
+        if name not in by_name:
+            yield f"{name} is no code"
+            continue
+        known = reached()[by_name[name]]
+        for test, file in found[name]:
+            if test not in known.get(file, ()):
+                yield f"{name}: {test} of {file} does not expect it"
+        if paths.split() != surfaces().get(name, []):
+            yield f"{name}: its surfaces are others"
+    for name in by_name:
+        if not found.get(name):
+            yield f"{name}: no row with a test"
 
 
 class ErrorCodes(unittest.TestCase):
     def test_each_code_has_a_test_that_expects_it(self):
         missing = [enumerator for enumerator, tests in reached().items() if not tests]
         self.assertEqual(missing, [], "no test expects these codes")
+
+    def test_the_page_is_true(self):
+        self.assertEqual(list(untrue(PAGE.read_text())), [], "test_error_codes.py --write")
+
+    def test_a_page_that_is_not_true_is_found(self):
+        text = PAGE.read_text()
+        row = ROW.search(text).group()
+        self.assertTrue(list(untrue(text.replace(row + "\n", ""))))
+        self.assertTrue(list(untrue(TEST.sub(r"`\1x` (\2)", text, count=1))))
 
     def test_a_mention_is_no_expectation(self):
         def is_expected(line):
@@ -83,8 +181,7 @@ class ErrorCodes(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--list"]:
-        for enumerator, tests in reached().items():
-            print(f"{enumerator}: {', '.join(tests) or 'none'}")
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(page())
         sys.exit()
     unittest.main()

@@ -51,6 +51,15 @@ TEST(ScanHeaderTest, RefusesWhatHasTwoReadings) {
   EXPECT_EQ(Scan("GET / HTTP/1.1\r\nA: \xc3\xa9\tb\r\n\r\n").state, State::kComplete);
 }
 
+TEST(RawPathTest, IsThatOfACompleteRequestLine) {
+  EXPECT_EQ(RawPath("POST /api/chat?a=b HTTP/1.1\r\nHost"), "/api/chat");
+  EXPECT_EQ(RawPath("\r\nGET http://h/v1/messages HTTP/1.1\r\n"), "/v1/messages");
+  for (const char* header : {"", "\r\n", "POST /api/chat HTTP/1.1", "POST /api/chat\r\n",
+                             "POST\r\n", "POST api/chat HTTP/1.1\r\n"}) {
+    EXPECT_EQ(RawPath(header), "") << header;
+  }
+}
+
 TEST(ScanHeaderTest, EndlessHeaderIs431AtTheLimit) {
   EXPECT_EQ(Scan(std::string(99, 'a'), 100).state, State::kNeedMore);
   const HeaderScan scan = Scan(std::string(100, 'a'), 100);
