@@ -34,10 +34,10 @@ def asked(server):
 class Terminal:
     """A chat at a pseudo-terminal of its own, which Ctrl-C reaches as a key."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, program=BIN):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execv(BIN, [BIN, *args])
+            os.execv(program, [program, *args])
         self.seen = b""
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -207,6 +207,24 @@ def test_a_chat_of_many_lines_is_saved_and_goes_on(aggregated, tmp_path):
     chat.waits("the server answered 400")
     chat.type("/exit\r")
     assert chat.exit_code() == 1
+
+
+def test_answers_that_go_to_a_file_have_no_other_line_between_them(aggregated, tmp_path):
+    """Standard input and standard error are the terminal, and standard output is not."""
+    file = tmp_path / "answers.jsonl"
+    shell = ('exec "$0" chat --url "$1" --json --max-tokens 4 > "$2"', BIN, aggregated.http, str(file))
+    chat = Terminal("-c", *shell, program="/bin/sh")
+    chat.waits("/help")
+    chat.type("Say hi.\r")
+    wait_until(lambda: file.read_text().count("\n") == 1, 60, "an answer")
+    chat.type("/show\r")
+    chat.waits("max-tokens   4")
+    chat.type("\x03")
+    chat.waits("Ctrl-C again")
+    chat.type("\x03")
+    assert chat.exit_code() == 0
+    lines = file.read_text().splitlines()
+    assert len(lines) == 1 and json.loads(lines[0])["usage"]["completion_tokens"] <= 4, lines
 
 
 def test_what_is_no_utf8_is_not_asked():

@@ -462,6 +462,31 @@ fn an_answer_may_be_a_regular_expression_or_a_choice() {
     for bad in ["(", "", "a(?=b)", "[z-a]", "\\1"] {
         assert_eq!(refusal(Kind::Regex, bad).code, Code::InvalidArgument, "{bad}");
     }
+    for (bad, why) in [
+        ("a\\", "backslash"),
+        ("a\\\\\\", "backslash"),
+        ("(?x)a # letter\nb", "flag x"),
+        ("a(?ix-s:b)", "flag x"),
+        ("[^](?x)]*(?x)a", "flag x"),
+    ] {
+        let failure = refusal(Kind::Regex, bad);
+        assert_eq!(failure.code, Code::InvalidArgument, "{bad}");
+        assert!(failure.message.contains(why), "{bad}: {}", failure.message);
+        let schema = json!({"type": "string", "pattern": bad});
+        let failure = refusal(Kind::SchemaStrict, &schema.to_string());
+        assert!(failure.message.contains(why), "{bad}: {}", failure.message);
+    }
+    for (pattern, good, bad) in [
+        ("a\\\\", "a\\", "a"),
+        ("[(?x)]", "x", "y"),
+        ("\\(\\?x\\)", "(?x)", "x"),
+        ("(?i)x", "X", "y"),
+        ("(?-x)a b", "a b", "ab"),
+        ("(?P<x>a)", "a", "x"),
+    ] {
+        let kept = of_kind(Kind::Regex, pattern);
+        assert!(takes(&kept, good) && !takes(&kept, bad), "{pattern}");
+    }
     let choice = of_kind(Kind::Choice, r#"["a", "ab", "é \"x\"\n", "</|>"]"#);
     for text in ["a", "ab", "é \"x\"\n", "</|>"] {
         assert!(takes(&choice, text), "{text}");
