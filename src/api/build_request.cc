@@ -550,6 +550,9 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
       !SetToolGrammar(params, built, error)) {
     return false;
   }
+  if (params.return_progress.value_or(false) && !built->plan.stream) {
+    built->unread.emplace_back("return_progress");
+  }
   WarnOfEarlyEnd(built);
   return !params.embeds || SetEmbeds(params, built, error);
 }

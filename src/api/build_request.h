@@ -113,7 +113,8 @@ struct BuiltRequest {
   int64_t timeout_us = 0;
   AnswerPlan plan;
   std::string tenant;               // as in Arrival
-  std::vector<std::string> unread;  // see UnreadVariables; also what a loose schema drops
+  // See UnreadVariables; also what a loose schema drops, and progress that nobody would be told of.
+  std::vector<std::string> unread;
   // For X-Baton-Warnings, joined by ", ": what is served and few servers take; "" = nothing.
   std::string warnings;
   // Where a grammar of the answer begins.

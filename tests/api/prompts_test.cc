@@ -338,6 +338,18 @@ TEST_F(PromptsTest, ProgressNamesTheChoiceAndNeedsAStream) {
   const auto whole = Post(kCompletionPath, R"({"prompt":"a","return_progress":true})");
   EXPECT_EQ(whole->status, 200);
   EXPECT_EQ(whole->body.find("prompt_progress"), std::string::npos);
+  EXPECT_EQ(whole->Header("X-Baton-Ignored-Fields"), "return_progress");
+  EXPECT_EQ(one->Header("X-Baton-Ignored-Fields"), "");
+  // A generation that others may be told too has no progress: none is computed.
+  const auto keyed = Send("POST", kCompletionPath,
+                          R"({"prompt":["a","b"],"stream":true,"return_progress":true})",
+                          {{"Content-Type", "application/json"}, {"Idempotency-Key", "k"}});
+  ASSERT_TRUE(keyed->Wait());
+  EXPECT_EQ(keyed->Header("X-Baton-Ignored-Fields"), "return_progress");
+  EXPECT_EQ(keyed->body.find("prompt_progress"), std::string::npos);
+  const size_t num_submitted = submitter_.num_submitted();
+  EXPECT_FALSE(submitter_.WaitSubmitted(num_submitted - 1).request.reports_progress);
+  EXPECT_FALSE(submitter_.WaitSubmitted(num_submitted - 2).request.reports_progress);
 }
 
 }  // namespace
