@@ -245,8 +245,8 @@ bool SetLengths(const ApiParams& params, std::string_view field, const AnswerPla
   if (num_prompt_tokens >= model.max_context) {
     *error = ContextLengthError(field, static_cast<uint32_t>(num_prompt_tokens), model.max_context);
     if (params.embeds) {
-      error->expected =
-          fmt::format("at most {} tokens, it has {}", model.max_context - 1, num_prompt_tokens);
+      error->expected = fmt::format("at most {} tokens, one less than max_model_len, it has {}",
+                                    model.max_context - 1, num_prompt_tokens);
     }
     return false;
   }
