@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -293,6 +294,18 @@ def test_models_and_servers_are_listed(tmp_path):
     assert run.returncode == 1 and "did you mean tiny.gguf?" in run.stderr
     assert baton("rm", "tiny.gguf", env=env).returncode == 0
     assert not (models / "tiny.gguf").exists()
+
+
+def test_a_busy_port_does_not_hide_a_broken_model(tmp_path):
+    model = tmp_path / "broken.gguf"
+    model.write_bytes(b"GGUF" + bytes(60))
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        run = baton("serve", str(model), "--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0",
+                    "--admin", "127.0.0.1:0", "--run-dir", str(tmp_path / "run"))
+    assert run.returncode == 1, run.stderr
+    line = run.stderr.strip().splitlines()[-1]
+    assert f"port {port} is in use" in line and 'broken.gguf": ' in line, run.stderr
 
 
 def test_an_address_that_cannot_be_bound_is_named_truly():
