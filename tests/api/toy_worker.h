@@ -190,15 +190,6 @@ class ToyWorker final : public v1::WorkerService::Service {
     Write(message, stream);
   }
 
-  // One token of the prompt has KV.
-  void WriteProgress(const v1::RequestSpec& spec, Stream* stream) const {
-    v1::WorkerMessage message;
-    v1::TokenEvent* event = message.mutable_step()->add_events();
-    FillToyToken(spec, 0, 'a', false, event);
-    event->mutable_progress()->set_num_tokens(1);
-    Write(message, stream);
-  }
-
   void Decode(const v1::StartDecode& order, Stream* stream) {
     const v1::RequestSpec& spec = order.spec();
     if (mood == Mood::kSilent) {
@@ -206,7 +197,7 @@ class ToyWorker final : public v1::WorkerService::Service {
       return;
     }
     if (mood == Mood::kReject) return WriteState(spec, v1::REQUEST_STATE_REJECTED, stream);
-    while (!reserves && !stopped_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (!reserves && !stopped_) Nap();
     WriteState(spec, v1::REQUEST_STATE_RESERVED, stream);
     if (wire.is_newer) WriteState(spec, static_cast<v1::RequestState>(kUnknownValue), stream);
     WriteState(spec, order.local() ? v1::REQUEST_STATE_PREFILL_STARTED : v1::REQUEST_STATE_VERIFIED,
@@ -216,9 +207,7 @@ class ToyWorker final : public v1::WorkerService::Service {
     if (!script.empty()) last = std::min(last, static_cast<uint32_t>(script.size()));
     const uint32_t count = mood == Mood::kServe ? last : std::min(last, 2u);
     for (uint32_t i = 0; i < count; ++i) {
-      while (i == waits_before && !stopped_) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
+      while (i == waits_before && !stopped_) Nap();
       WriteStep(spec, i, stream);
       if (i == 1) WriteState(spec, v1::REQUEST_STATE_FIRST_STEP_DONE, stream);
     }
@@ -229,7 +218,7 @@ class ToyWorker final : public v1::WorkerService::Service {
   void Prefill(const v1::StartPrefill& order, Stream* stream) {
     if (mood == Mood::kSilent) return;
     WriteState(order.spec(), v1::REQUEST_STATE_PREFILL_STARTED, stream);
-    if (order.spec().reports_progress()) WriteProgress(order.spec(), stream);
+    if (order.spec().reports_progress()) Write(ToyProgress(order.spec()), stream);
     WriteStep(order.spec(), 0, stream);
     WriteState(order.spec(), v1::REQUEST_STATE_PREFILL_DONE, stream);
     WriteState(order.spec(), v1::REQUEST_STATE_GRANTED, stream);

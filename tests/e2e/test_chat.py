@@ -213,8 +213,8 @@ def test_a_chat_of_many_lines_is_saved_and_goes_on(aggregated, tmp_path):
 def test_answers_that_go_to_a_file_have_no_other_line_between_them(aggregated, tmp_path):
     """Standard input and standard error are the terminal, and standard output is not."""
     file = tmp_path / "answers.jsonl"
-    shell = ('exec "$0" chat --url "$1" --json --max-tokens 4 > "$2"', BIN, aggregated.http, str(file))
-    chat = Terminal("-c", *shell, program="/bin/sh")
+    shell = 'exec "$0" chat --url "$1" --json --max-tokens 4 > "$2"'
+    chat = Terminal("-c", shell, BIN, aggregated.http, str(file), program="/bin/sh")
     chat.waits("/help")
     chat.type("Say hi.\r")
     wait_until(lambda: file.read_text().count("\n") == 1, 60, "an answer")

@@ -20,5 +20,8 @@ pub use vocabulary::Vocabulary;
 #[path = "gbnf_tests.rs"]
 mod gbnf_tests;
 #[cfg(test)]
+#[path = "regex_tests.rs"]
+mod regex_tests;
+#[cfg(test)]
 #[path = "tests.rs"]
 mod tests;
