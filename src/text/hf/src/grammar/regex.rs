@@ -17,8 +17,14 @@ pub fn rewritten(pattern: &str, ascii: &str) -> Result<String, String> {
             '[' => {
                 class_depth += 1;
                 // The first bracket after this one is a character of the class.
-                let opening = ["[^]", "[]"].iter().find(|opening| rest.starts_with(**opening));
-                (1..opening.map_or(1, |opening| opening.len())).for_each(|_| drop(chars.next()));
+                let num_skipped = match rest {
+                    _ if rest.starts_with("[^]") => 2,
+                    _ if rest.starts_with("[]") => 1,
+                    _ => 0,
+                };
+                for _ in 0..num_skipped {
+                    chars.next();
+                }
             }
             ']' if class_depth > 0 => class_depth -= 1,
             '(' if class_depth == 0 && sets_x(rest) => {
