@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -259,7 +258,7 @@ TEST_F(PromptLogprobsTest, ALargeEventIsBuiltOnAThreadOfTheApi) {
   auto model = std::make_shared<ModelInfo>(*submitter_.served[0]);
   model->max_context = 1'000'000;
   submitter_.served[0] = model;
-  const auto answer = std::exchange(submitter_.answer, nullptr);
+  submitter_.answer = nullptr;
   const auto stream = Send("POST", kCompletionPath,
                            R"({"prompt":")" + std::string(8'000, 'x') +
                                R"(","n":2,"echo":true,"logprobs":1,"max_tokens":1,"stream":true})",
