@@ -234,6 +234,7 @@ Route RouteOf(const DecodeChoice& choice, const ClusterLoad& load, const RouteQu
                  .decode_idx = choice.idx,
                  .exact = choice.pick.exact,
                  .has_room = choice.has_room(),
+                 .prefill_has_room = choice.pick.has_room,
                  .predicted_s = choice.is_paired() ? choice.pick.end_s
                                                    : LocalSeconds(load.decode[choice.idx], query)};
   if (!query.disaggregate) {

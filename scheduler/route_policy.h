@@ -162,7 +162,8 @@ struct Route {
   uint32_t decode_idx = 0;   // with kDisagg and kLocal
   bool exact = true;         // false: an inexact pair
   bool has_room = true;      // false: a worker lacks a slot, free blocks or time in the snapshot
-  double predicted_s = 0;    // until the decode worker has the prompt's KV
+  bool prefill_has_room = true;  // with kDisagg; false: the prefill worker is one that lacks it
+  double predicted_s = 0;        // until the decode worker has the prompt's KV
 };
 
 // O(decode x (prefill + links)); allocates nothing.

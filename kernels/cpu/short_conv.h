@@ -48,28 +48,45 @@ inline void ConvAppendRow(const ConvRows& rows, uint32_t r) {
   std::memset(row + used, 0, rows.row_bytes() - used);
 }
 
-// Calls body(r) for the rows of a span. Spans of a decode batch have one row and stay on the
-// caller.
+// Calls body(span, begin, end) for the rows [begin, end) of each span, in parts on the threads of
+// the pool. A span of several rows is cut; spans of one row, as a decode batch has them, are shared
+// out where they stand side by side. Spans that one call of conv_append shares out are of different
+// sequences, so that no two write to one block.
 template <typename Body>
-BATON_INLINE void ForSpanRows(device::ThreadPool& pool, const ShortConvArgs& args,
-                              const AttentionSpan& span, Body&& body) {
+BATON_INLINE void ForSpanRows(device::ThreadPool& pool, const ShortConvArgs& args, Body&& body) {
   const uint32_t min_rows = 1 + 16384 / (args.channels > 0 ? args.channels : 1);
-  pool.RunRanges(span.num_rows, min_rows, 4 * pool.num_threads(),
-                 [&](device::TaskRange range, uint32_t) {
-                   for (uint32_t r = range.begin; r < range.end; ++r) body(r);
-                 });
+  const uint32_t max_parts = 4 * pool.num_threads();
+  for (size_t first = 0; first < args.spans.size();) {
+    const AttentionSpan& span = args.spans[first];
+    size_t end = first + 1;
+    if (span.num_rows == 1) {
+      while (end < args.spans.size() && args.spans[end].num_rows == 1) ++end;
+      pool.RunRanges(static_cast<uint32_t>(end - first), min_rows, max_parts,
+                     [&](device::TaskRange range, uint32_t) {
+                       for (uint32_t i = range.begin; i < range.end; ++i) {
+                         body(args.spans[first + i], 0u, 1u);
+                       }
+                     });
+    } else {
+      pool.RunRanges(span.num_rows, min_rows, max_parts, [&](device::TaskRange range, uint32_t) {
+        body(span, range.begin, range.end);
+      });
+    }
+    first = end;
+  }
 }
 
 inline void ConvAppend(device::ThreadPool& pool, const ShortConvArgs& args) {
-  for (const AttentionSpan& span : args.spans) {
+  ForSpanRows(pool, args, [&](const AttentionSpan& span, uint32_t begin, uint32_t end) {
     const ConvRows rows{args, span};
-    ForSpanRows(pool, args, span, [&](uint32_t r) { ConvAppendRow(rows, r); });
-    const uint32_t end = span.first_pos + span.num_rows;
-    const uint32_t used = end % rows.block_size();
+    for (uint32_t r = begin; r < end; ++r) ConvAppendRow(rows, r);
+    if (end < span.num_rows) return;
+    const uint32_t end_pos = span.first_pos + span.num_rows;
+    const uint32_t used = end_pos % rows.block_size();
     // A block that was begun by an earlier span is zero behind its rows already.
-    if (used == 0 || used > span.num_rows) continue;
-    std::memset(rows.At(end), 0, (rows.block_size() - used) * rows.row_bytes());
-  }
+    if (used == 0 || used > span.num_rows) return;
+    std::memset(rows.At(end_pos), 0, (rows.block_size() - used) * rows.row_bytes());
+  });
 }
 
 template <kv::KvDtype kDtype>
@@ -112,16 +129,16 @@ inline void ShortConvRow(const ConvRows& rows, uint32_t r) {
 
 inline void ShortConv(device::ThreadPool& pool, const ShortConvArgs& args) {
   const bool is_f32 = args.kv.layout->dtype == kv::KvDtype::kF32;
-  for (const AttentionSpan& span : args.spans) {
+  ForSpanRows(pool, args, [&](const AttentionSpan& span, uint32_t begin, uint32_t end) {
     const ConvRows rows{args, span};
-    ForSpanRows(pool, args, span, [&](uint32_t r) {
+    for (uint32_t r = begin; r < end; ++r) {
       if (is_f32) {
         ShortConvRow<kv::KvDtype::kF32>(rows, r);
       } else {
         ShortConvRow<kv::KvDtype::kBf16>(rows, r);
       }
-    });
-  }
+    }
+  });
 }
 
 }  // namespace baton::kernels::BATON_ISA

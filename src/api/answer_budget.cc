@@ -4,6 +4,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/prompt_fan_in.h"
 #include "src/api/token_log.h"
 #include "src/base/clock.h"
 #include "src/router/retry_estimate.h"
@@ -96,12 +97,22 @@ size_t AnswerBytesPerToken(AnswerForm form, size_t num_top) {
 
 namespace {
 
-// Bytes of the log-probabilities of the prompts. gRPC builds them once for each choice.
+// Bytes of the log-probabilities of the prompts. A whole answer over gRPC has them once for each
+// choice. A stream has those of the prompts under way, once, in its own form; as JSON they take
+// about as much as in protobuf.
 size_t PromptLogBytes(const BuiltRequest& built, AnswerForm form) {
   const AnswerPlan& plan = built.plan;
   if (!plan.logs_prompt()) return 0;
   size_t num_tokens = 0;
-  for (const PlannedPrompt& prompt : plan.prompts) num_tokens += prompt.tokens.size();
+  size_t most_tokens = 0;
+  for (const PlannedPrompt& prompt : plan.prompts) {
+    num_tokens += prompt.tokens.size();
+    most_tokens = std::max(most_tokens, prompt.tokens.size());
+  }
+  if (plan.stream) {
+    num_tokens = std::min(num_tokens, most_tokens * PromptFanIn::kAtOnce);
+    return num_tokens * AnswerBytesPerToken(AnswerForm::kProto, plan.top_of_prompt());
+  }
   const size_t num_copies = form == AnswerForm::kProto ? plan.num_choices : 1;
   return num_copies * num_tokens * AnswerBytesPerToken(form, plan.top_of_prompt());
 }
@@ -141,8 +152,7 @@ bool ReserveAnswer(const BuiltRequest& built, AnswerForm form, AnswerBudget* bud
   const bool streams = built.plan.stream;
   if (!has_logprobs || (streams && !built.plan.logs_prompt())) return true;
   const GenerateRequest& request = built.request;
-  // A stream builds the message of one choice at a time.
-  const size_t prompt_bytes = PromptLogBytes(built, streams ? AnswerForm::kJson : form);
+  const size_t prompt_bytes = PromptLogBytes(built, form);
   if (prompt_bytes > AnswerBudget::kMaxBytesOfOne) {
     *error = FieldError(
         ErrorCode::kConflict, request.fields.prompt_logprobs,

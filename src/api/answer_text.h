@@ -22,12 +22,6 @@
 
 namespace baton::api {
 
-// The prompt of a choice whose first chunk is written.
-struct OpenedPrompt {
-  const router::PromptLogprobs* log = nullptr;  // null: none, or the prompt is one token
-  bool is_told = true;                          // its log-probabilities stand in this chunk
-};
-
 // Text that one token adds to its choice. Views are valid until the next Push, and as long as the
 // token's own text.
 struct TokenText {

@@ -30,6 +30,14 @@ class WholeAnswer {
   virtual std::string Next(size_t num_bytes) = 0;
 };
 
+// The log-probabilities of a prompt as values of a chunk's members; "" = the plan has none.
+struct PromptLogJson {
+  std::string echoed;     // `logprobs` of the echoed prompt
+  std::string positions;  // `prompt_logprobs`
+
+  size_t num_bytes() const { return echoed.size() + positions.size(); }
+};
+
 // See the file comment.
 class AnswerWriter {
  public:
@@ -42,10 +50,15 @@ class AnswerWriter {
 
   // A worker has taken the request; the answer's header is out.
   virtual void Begin(std::string* /*out*/) {}
-  // `log`: of the choice's prompt, whose log-probabilities the request asked for; null = none, or
-  // the prompt is one token.
-  virtual void OpenChoice(uint32_t /*choice*/, const router::PromptLogprobs* /*log*/,
-                          std::string* /*out*/) {}
+  // The log-probabilities of a prompt in this form; `log` null: the prompt is one token. Any
+  // thread, after Rename, beside the calls of another.
+  virtual PromptLogJson PromptLog(uint32_t /*prompt*/,
+                                  const router::PromptLogprobs* /*log*/) const {
+    return {};
+  }
+  // `log`: PromptLog of the choice's prompt.
+  virtual void OpenChoice(uint32_t /*choice*/, const PromptLogJson& /*log*/, std::string* /*out*/) {
+  }
   // How far the prompt of this choice is, where the request asked for it; before the choice opens.
   virtual void AddProgress(uint32_t /*choice*/, const router::PromptProgress& /*progress*/,
                            std::string* /*out*/) {}

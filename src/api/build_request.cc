@@ -124,8 +124,7 @@ bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
   return true;
 }
 
-static_assert(kMaxEchoBytes * 6 < limits::kMaxUnsentBytes, "JSON writes a byte as 6 at worst");
-static_assert(kMaxStreamedPromptLogprobs * 128 + (size_t{1} << 20) < limits::kMaxUnsentBytes);
+static_assert(kMaxEchoBytes * 6 < kMaxOpeningBytes, "JSON writes a byte as 6 at worst");
 static_assert(limits::kMaxMessages <= text::kMaxChatMessages);
 
 // Error messages name this promise, which a template broke.
@@ -246,8 +245,8 @@ bool SetLengths(const ApiParams& params, std::string_view field, const AnswerPla
   if (num_prompt_tokens >= model.max_context) {
     *error = ContextLengthError(field, static_cast<uint32_t>(num_prompt_tokens), model.max_context);
     if (params.embeds) {
-      error->expected =
-          fmt::format("at most {} tokens, it has {}", model.max_context - 1, num_prompt_tokens);
+      error->expected = fmt::format("at most {} tokens, one less than max_model_len, it has {}",
+                                    model.max_context - 1, num_prompt_tokens);
     }
     return false;
   }
@@ -315,7 +314,7 @@ bool SetPromptLog(const ApiParams& params, BuiltRequest* built, RequestError* er
     plan.prompt_logprobs = static_cast<uint32_t>(*params.prompt_logprobs);
   }
   if (!plan.logs_prompt()) return true;
-  const std::string_view field = plan.logs_echo ? "echo" : "prompt_logprobs";
+  const std::string_view field = plan.prompt_log_field();
   const uint64_t num_of_token = uint64_t{1} + plan.top_of_prompt();
   const uint64_t limit = plan.stream ? kMaxStreamedPromptLogprobs : kMaxPromptLogprobs;
   for (size_t i = 0; i < plan.prompts.size(); ++i) {
@@ -521,6 +520,16 @@ std::shared_ptr<const ModelInfo> ResolveModel(const Submitter& submitter, const 
   return model;
 }
 
+bool IsOpeningTooLarge(const AnswerPlan& plan, size_t num_bytes, RequestError* error) {
+  if (num_bytes <= kMaxOpeningBytes) return false;
+  *error = FieldError(ErrorCode::kConflict, plan.prompt_log_field(),
+                      fmt::format("the prompt's log-probabilities make an event of {} bytes, and a "
+                                  "stream has room for {}; ask for a whole answer or fewer "
+                                  "alternatives",
+                                  num_bytes, kMaxOpeningBytes));
+  return true;
+}
+
 bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitter& submitter,
                   BuiltRequest* built, RequestError* error) {
   built->plan.endpoint = arrival.endpoint;
@@ -540,6 +549,9 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
       !SetPromptLog(params, built, error) || !SetForm(params, *model, built, error) ||
       !SetToolGrammar(params, built, error)) {
     return false;
+  }
+  if (params.return_progress.value_or(false) && !built->plan.stream) {
+    built->unread.emplace_back("return_progress");
   }
   WarnOfEarlyEnd(built);
   return !params.embeds || SetEmbeds(params, built, error);

@@ -16,7 +16,9 @@
 #include "src/api/params.h"
 #include "src/api/tool_calls.h"
 #include "src/api/tool_metrics.h"
+#include "src/base/limits.h"
 #include "src/base/span_ids.h"
+#include "src/router/client_pause.h"
 #include "src/router/generate_request.h"
 #include "src/router/request_error.h"
 #include "src/router/submit.h"
@@ -32,10 +34,13 @@ namespace baton::api {
 // stays below limits::kMaxUnsentBytes.
 inline constexpr size_t kMaxEchoBytes = size_t{512} << 10;
 
-// Log-probabilities of one prompt in a stream, alternatives included. They are one event, written
-// at once: at 128 bytes for each of them in both forms, and 1 MiB for the echoed text and its
-// tokens, it stays below limits::kMaxUnsentBytes beside the bytes at which the router pauses.
+// Log-probabilities of one prompt in a stream, alternatives included: they are one event.
 inline constexpr uint64_t kMaxStreamedPromptLogprobs = uint64_t{16} << 10;
+// Bytes of that event. A token may be a line of a hundred spaces or line breaks, so the bytes are
+// counted when the event is there. It fits a connection beside the bytes at which the router pauses
+// and 256 KiB for the events after it that no pause holds back.
+inline constexpr size_t kMaxOpeningBytes =
+    limits::kMaxUnsentBytes - router::kPauseBytes - (size_t{256} << 10);
 
 // One prompt as its answer shows it.
 struct PlannedPrompt {
@@ -79,6 +84,8 @@ struct AnswerPlan {
   // Choices that are returned, prompt by prompt.
   uint32_t num_all_choices() const { return num_choices * static_cast<uint32_t>(prompts.size()); }
   bool logs_prompt() const { return logs_echo || prompt_logprobs.has_value(); }
+  // The client's name for what asks for the log-probabilities of a prompt.
+  std::string_view prompt_log_field() const { return logs_echo ? "echo" : "prompt_logprobs"; }
   // Alternatives of each of the prompt's tokens that are computed.
   uint32_t top_of_prompt() const {
     return std::max(logs_echo ? top_logprobs : 0, prompt_logprobs.value_or(0));
@@ -106,7 +113,8 @@ struct BuiltRequest {
   int64_t timeout_us = 0;
   AnswerPlan plan;
   std::string tenant;               // as in Arrival
-  std::vector<std::string> unread;  // see UnreadVariables; also what a loose schema drops
+  // See UnreadVariables; also what a loose schema drops, and progress that nobody would be told of.
+  std::vector<std::string> unread;
   // For X-Baton-Warnings, joined by ", ": what is served and few servers take; "" = nothing.
   std::string warnings;
   // Where a grammar of the answer begins.
@@ -153,6 +161,10 @@ struct ModelName {
 std::shared_ptr<const router::ModelInfo> ResolveModel(const router::Submitter& submitter,
                                                       const ModelName& name,
                                                       router::RequestError* error);
+
+// For a stream whose first event of a choice is `num_bytes` long: true = more than
+// kMaxOpeningBytes, as `error` says.
+bool IsOpeningTooLarge(const AnswerPlan& plan, size_t num_bytes, router::RequestError* error);
 
 // False: `error` names the field.
 bool BuildRequest(const ApiParams& params, const Arrival& arrival,

@@ -8,12 +8,12 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "grpcpp/grpcpp.h"
 
 #include "src/api/answer_text.h"
 #include "src/api/grpc_calls.h"
+#include "src/api/prompt_logs.h"
 #include "src/base/mutex.h"
 
 namespace baton::api {
@@ -51,9 +51,15 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     this->StartSendInitialMetadata();
   }
   void OnToken(const router::TokenOutput& token) override {
+    if (failure_.has_value()) return;
     Chunk chunk;
-    FillChunk(plan_, token, texts_->Push(token), Open(token), &chunk);
-    if (token.index == 0) OnOpened(token.choice);
+    if (token.index == 0) Open(token.choice, &chunk);
+    FillChunk(plan_, token, texts_->Push(token), &chunk);
+    router::RequestError error;
+    if (token.index == 0 && IsOpeningTooLarge(plan_, chunk.ByteSizeLong(), &error)) {
+      failure_ = std::move(error);
+      return Cancelled();
+    }
     if (token.is_last) {
       last_chunk_ = std::move(chunk);
     } else {
@@ -62,7 +68,7 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   }
   void OnLoggedPrompt(uint32_t prompt,
                       std::shared_ptr<const router::PromptLogprobs> logprobs) override {
-    prompt_logs_[prompt] = std::move(logprobs);
+    prompt_logs_->Set(prompt, std::move(logprobs), self());
   }
   void OnPromptProgress(uint32_t prompt, const router::PromptProgress& progress) override {
     Chunk chunk;
@@ -70,10 +76,12 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     Push(std::move(chunk));
   }
   void OnPromptFinished(const router::GenerateResult& result) override {
+    if (failure_.has_value()) return;
     FillPromptTimings(result.timings, &last_chunk_);
     Push(std::exchange(last_chunk_, {}));
   }
   void OnFinished(const router::GenerateResult& result) override {
+    if (failure_.has_value()) return OnFailed(*failure_);
     if (!result.prompts.empty()) {
       const size_t prompt = last_chunk_.choices(0).index() / plan_.num_choices;
       FillPromptTimings(result.prompts[prompt], &last_chunk_);
@@ -84,10 +92,18 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
     End(grpc::Status::OK);
   }
   void OnFailed(const router::RequestError& error) override {
-    GenerateCall::OnFailed(error);
+    const bool is_own = error.code == router::ErrorCode::kCancelled && failure_.has_value();
+    GenerateCall::OnFailed(is_own ? *failure_ : error);
     if (error.code == router::ErrorCode::kSlowClient) CutOff();
   }
-  size_t buffered_bytes() const override { return buffered_bytes_.load(std::memory_order_relaxed); }
+  // A large first chunk is waited for as for a slow client.
+  size_t buffered_bytes() const override {
+    const size_t num_bytes = buffered_bytes_.load(std::memory_order_relaxed);
+    return prompt_logs_->is_building() ? num_bytes + router::kPauseBytes + 1 : num_bytes;
+  }
+  const router::RequestError* own_failure() const override {
+    return failure_ ? &*failure_ : nullptr;
+  }
 
  private:
   StreamCall(const ApiParts& parts, grpc::CallbackServerContext* context)
@@ -95,23 +111,28 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
 
   void BeginAnswer(uint32_t num_choices) override {
     texts_.emplace(plan_, num_choices);
-    num_unopened_.assign(plan_.prompts.size(), plan_.num_choices);
-    num_unopened_prompts_ = plan_.prompts.size();
-    prompt_logs_.resize(plan_.prompts.size());
+    prompt_logs_.emplace(plan_, parts_.workers,
+                         [this](uint32_t prompt, const router::PromptLogprobs* log) {
+                           Chunk chunk;
+                           FillPromptLog(plan_, prompt, log, &chunk);
+                           return chunk;
+                         });
+    prompt_logs_->Keep(std::move(room_));
   }
 
-  // The prompt of the token's choice. All choices of a chat have one prompt, which the stream's
+  // Begins the first chunk of a choice. All choices of a chat have one prompt, which the stream's
   // first chunk tells of.
-  OpenedPrompt Open(const router::TokenOutput& token) {
-    const bool is_told = plan_.endpoint != Endpoint::kChat || !std::exchange(has_begun_, true);
-    return {prompt_logs_[token.choice / plan_.num_choices].get(), is_told};
-  }
-  // The first chunk of a choice is made. Its prompt's log-probabilities go with the last of them.
-  void OnOpened(uint32_t choice) {
+  void Open(uint32_t choice, Chunk* chunk) {
     const uint32_t prompt = choice / plan_.num_choices;
-    if (--num_unopened_[prompt] > 0) return;
-    prompt_logs_[prompt] = nullptr;
-    if (--num_unopened_prompts_ == 0) room_ = {};
+    if (plan_.endpoint != Endpoint::kChat || !std::exchange(has_begun_, true)) {
+      Chunk& log = prompt_logs_->Of(prompt);
+      if (prompt_logs_->IsLast(prompt)) {
+        *chunk = std::move(log);
+      } else {
+        *chunk = log;
+      }
+    }
+    prompt_logs_->OnOpened(prompt);
   }
 
   void Push(Chunk chunk) {
@@ -147,11 +168,9 @@ class StreamCall final : public grpc::ServerWriteReactor<Chunk>, public Generate
   // The router's thread.
   std::optional<AnswerText> texts_;
   Chunk last_chunk_;
-  bool has_begun_ = false;              // a choice has its first chunk
-  std::vector<uint32_t> num_unopened_;  // by prompt: its choices without a chunk
-  size_t num_unopened_prompts_ = 0;     // those with such a choice
-  // By prompt, from OnLoggedPrompt until all its choices have a chunk; else null.
-  std::vector<std::shared_ptr<const router::PromptLogprobs>> prompt_logs_;
+  bool has_begun_ = false;                       // a choice has its first chunk
+  std::optional<router::RequestError> failure_;  // why the answer cancelled itself
+  std::optional<PromptLogs<Chunk>> prompt_logs_;
 
   std::atomic<size_t> buffered_bytes_{0};
   Mutex mutex_;

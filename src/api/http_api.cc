@@ -517,9 +517,9 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   const auto cancellation = std::make_shared<CallCancellation>();
   std::shared_ptr<AnswerSink> sink;
   if (streams) {
-    auto stream =
-        std::make_shared<HttpStreamSink>(std::move(target), parts_.sse_ping_ms, exchange.stream);
+    auto stream = std::make_shared<HttpStreamSink>(std::move(target), parts_, exchange.stream);
     stream->Keep(std::move(room));
+    stream->CancelBy(cancellation);
     sink = std::move(stream);
   } else {
     auto whole = std::make_shared<HttpWholeSink>(std::move(target), built.num_computed(), parts_);

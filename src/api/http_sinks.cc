@@ -14,6 +14,7 @@ using http::kRequestIdField;
 using router::ErrorCode;
 using router::GenerateResult;
 using router::HttpStatusOf;
+using router::PromptLogprobs;
 using router::PromptProgress;
 using router::RequestError;
 using router::TokenOutput;
@@ -114,14 +115,16 @@ void HttpWholeSink::OnFailed(const RequestError& failed) {
   responder_->Respond(ErrorResponse(surface_, error, std::move(headers_)));
 }
 
-HttpStreamSink::HttpStreamSink(AnswerTarget target, int64_t ping_ms, const std::string& stream)
+HttpStreamSink::HttpStreamSink(AnswerTarget target, const ApiParts& parts,
+                               const std::string& stream)
     : HttpSink(std::move(target)),
-      ping_ms_(ping_ms),
+      ping_ms_(parts.sse_ping_ms),
+      submitter_(parts.submitter),
       texts_(plan(), plan().num_all_choices()),
       opened_(plan().num_all_choices(), false),
-      num_unopened_(plan().prompts.size(), plan().num_choices),
-      num_unopened_prompts_(static_cast<uint32_t>(plan().prompts.size())),
-      prompt_logs_(plan().prompts.size()) {
+      prompt_logs_(plan(), parts.workers, [this](uint32_t prompt, const PromptLogprobs* log) {
+        return writer_->PromptLog(prompt, log);
+      }) {
   if (!stream.empty()) ids_.emplace(stream, plan().num_all_choices());
 }
 
@@ -137,9 +140,8 @@ void HttpStreamSink::Start() {
   writer_->Begin(&events);
   Name(0, /*is_token=*/false, &events);
   if (!events.empty()) responder_->Write(events);
-  if (early_progress_.has_value()) {
-    OnPromptProgress(early_progress_->prompt, early_progress_->progress);
-  }
+  for (const auto& [prompt, progress] : early_progress_) OnPromptProgress(prompt, progress);
+  early_progress_.clear();
   if (ping_ms_ > 0 && !surface_.ping.empty()) {
     responder_->KeepAlive(std::string(surface_.ping), ping_ms_);
   }
@@ -149,7 +151,7 @@ void HttpStreamSink::Start() {
 // a token.
 void HttpStreamSink::OnPromptProgress(uint32_t prompt, const PromptProgress& progress) {
   if (!started_) {
-    early_progress_ = Progress{prompt, progress};
+    early_progress_[prompt] = progress;
     return;
   }
   std::string events;
@@ -157,21 +159,31 @@ void HttpStreamSink::OnPromptProgress(uint32_t prompt, const PromptProgress& pro
   if (!events.empty()) responder_->Write(events);
 }
 
-void HttpStreamSink::OpenChoice(uint32_t choice, std::string* events) {
+// A large event is waited for as for a slow client.
+size_t HttpStreamSink::buffered_bytes() const {
+  const size_t num_bytes = responder_->buffered_bytes();
+  return prompt_logs_.is_building() ? num_bytes + router::kPauseBytes + 1 : num_bytes;
+}
+
+bool HttpStreamSink::OpenChoice(uint32_t choice, std::string* events) {
   opened_[choice] = true;
   const uint32_t prompt = choice / plan().num_choices;
-  writer_->OpenChoice(choice, prompt_logs_[prompt].get(), events);
+  writer_->OpenChoice(choice, prompt_logs_.Of(prompt), events);
   Name(0, /*is_token=*/false, events);
-  if (--num_unopened_[prompt] > 0) return;
-  prompt_logs_[prompt] = nullptr;
-  if (--num_unopened_prompts_ == 0) room_ = {};
+  prompt_logs_.OnOpened(prompt);
+  RequestError error;
+  if (!IsOpeningTooLarge(plan(), events->size(), &error)) return true;
+  failure_ = std::move(error);
+  CancelItself(submitter_);
+  return false;
 }
 
 void HttpStreamSink::OnToken(const TokenOutput& token) {
+  if (failure_.has_value()) return;
   Start();
   std::string events;
   if (ids_.has_value()) ids_->GoTo(token.choice, token.index);
-  if (!opened_[token.choice]) OpenChoice(token.choice, &events);
+  if (!opened_[token.choice] && !OpenChoice(token.choice, &events)) return;
   const TokenText text = texts_.Push(token);
   const size_t begin = events.size();
   writer_->AddToken(token, text, &events);
@@ -192,6 +204,7 @@ void HttpStreamSink::OnToken(const TokenOutput& token) {
 }
 
 void HttpStreamSink::OnPromptFinished(const GenerateResult& result) {
+  if (failure_.has_value()) return;
   if (!last_end_.has_value()) return;
   std::string events;
   writer_->EndPrompt(last_end_->choice, last_end_->end, result, &events);
@@ -201,6 +214,7 @@ void HttpStreamSink::OnPromptFinished(const GenerateResult& result) {
 }
 
 void HttpStreamSink::OnFinished(const GenerateResult& result) {
+  if (failure_.has_value()) return OnFailed(*failure_);
   std::string events;
   if (last_end_.has_value()) {
     writer_->EndChoice(last_end_->choice, last_end_->end, &result, &events);
@@ -211,7 +225,9 @@ void HttpStreamSink::OnFinished(const GenerateResult& result) {
   responder_->Finish();
 }
 
-void HttpStreamSink::OnFailed(const RequestError& error) {
+void HttpStreamSink::OnFailed(const RequestError& failed) {
+  const bool is_own = failed.code == ErrorCode::kCancelled && failure_.has_value();
+  const RequestError& error = is_own ? *failure_ : failed;
   if (error.code == ErrorCode::kCancelled) return responder_->Abort();
   if (!started_) {
     responder_->Respond(ErrorResponse(surface_, error, std::move(headers_)));

@@ -3,6 +3,7 @@
 #ifndef BATON_API_HTTP_SINKS_H_
 #define BATON_API_HTTP_SINKS_H_
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "src/api/api_workers.h"
 #include "src/api/call_cancellation.h"
 #include "src/api/event_ids.h"
+#include "src/api/prompt_logs.h"
 #include "src/api/surface.h"
 #include "src/http/http_responder.h"
 #include "src/router/submit.h"
@@ -48,14 +50,24 @@ class HttpSink : public AnswerSink {
 
   void OnAccepted(const router::AnswerName& name) override;
   size_t buffered_bytes() const override { return responder_->buffered_bytes(); }
+  // This cancels the requests of this answer. An answer that has no room cancels itself.
+  void CancelBy(std::shared_ptr<CallCancellation> cancellation) {
+    cancellation_ = std::move(cancellation);
+  }
 
  protected:
   const AnswerPlan& plan() const { return writer_->plan(); }
+  void CancelItself(router::Submitter* submitter) {
+    if (cancellation_ != nullptr) cancellation_->OnCancel(submitter);
+  }
 
   const Surface& surface_;
   const std::unique_ptr<AnswerWriter> writer_;
   http::HttpHeaders headers_;
   const std::shared_ptr<http::HttpResponder> responder_;
+
+ private:
+  std::shared_ptr<CallCancellation> cancellation_;  // null: nothing was submitted
 };
 
 // Collects the tokens and answers once; an answer of megabytes is written on a thread of `workers`,
@@ -76,13 +88,9 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
 
   // Takes the reservation of the answer; the destructor gives it back.
   void Keep(AnswerRoom room) { answer_.Keep(std::move(room)); }
-  // This cancels the requests of this answer. An answer that has no room cancels itself.
-  void CancelBy(std::shared_ptr<CallCancellation> cancellation) {
-    cancellation_ = std::move(cancellation);
-  }
 
   void OnToken(const router::TokenOutput& token) override {
-    if (!answer_.Add(token) && cancellation_ != nullptr) cancellation_->OnCancel(submitter_);
+    if (!answer_.Add(token)) CancelItself(submitter_);
   }
   void OnLoggedPrompt(uint32_t prompt,
                       std::shared_ptr<const router::PromptLogprobs> logprobs) override {
@@ -107,32 +115,35 @@ class HttpWholeSink final : public HttpSink, public std::enable_shared_from_this
   AnswerCollector answer_;
   router::Submitter* const submitter_;
   ApiWorkers* const workers_;
-  std::shared_ptr<CallCancellation> cancellation_;  // null: nothing was submitted
-  std::unique_ptr<WholeAnswer> pieces_;             // set once an answer in pieces has begun
+  std::unique_ptr<WholeAnswer> pieces_;  // set once an answer in pieces has begun
 };
 
 // A stream of the surface's events. The header goes out once a worker has taken the request, so
 // that everything before it can still be a proper status; what fails afterwards is an event. While
 // nothing comes the server writes the surface's ping.
-class HttpStreamSink final : public HttpSink {
+class HttpStreamSink final : public HttpSink, public std::enable_shared_from_this<HttpStreamSink> {
  public:
-  // `ping_ms`: silence before a ping, 0 = there are none. `stream`: the name of a stream that can
-  // be resumed, whose events have ids; "" = another one.
-  HttpStreamSink(AnswerTarget target, int64_t ping_ms, const std::string& stream);
+  // `stream`: the name of a stream that can be resumed, whose events have ids; "" = another one.
+  // The pointees of `parts` outlive this.
+  HttpStreamSink(AnswerTarget target, const ApiParts& parts, const std::string& stream);
 
   // Takes what is reserved for the log-probabilities of the prompts, until all choices are open.
-  void Keep(AnswerRoom room) { room_ = std::move(room); }
+  void Keep(AnswerRoom room) { prompt_logs_.Keep(std::move(room)); }
 
   void OnTaken() override { Start(); }
   void OnLoggedPrompt(uint32_t prompt,
                       std::shared_ptr<const router::PromptLogprobs> logprobs) override {
-    prompt_logs_[prompt] = std::move(logprobs);
+    prompt_logs_.Set(prompt, std::move(logprobs), shared_from_this());
   }
   void OnPromptProgress(uint32_t prompt, const router::PromptProgress& progress) override;
   void OnToken(const router::TokenOutput& token) override;
   void OnPromptFinished(const router::GenerateResult& result) override;
   void OnFinished(const router::GenerateResult& result) override;
   void OnFailed(const router::RequestError& error) override;
+  size_t buffered_bytes() const override;
+  const router::RequestError* own_failure() const override {
+    return failure_ ? &*failure_ : nullptr;
+  }
 
  private:
   // The choice whose end waits for the result.
@@ -143,28 +154,24 @@ class HttpStreamSink final : public HttpSink {
 
   void Start();
   // Appends the first event of a choice. The pause for slow clients counts tokens, so that the
-  // prompt's log-probabilities wait for the choice's first token.
-  void OpenChoice(uint32_t choice, std::string* events);
+  // prompt's log-probabilities wait for the choice's first token. False: the event is too large, as
+  // failure_ says, and the answer cancels itself.
+  bool OpenChoice(uint32_t choice, std::string* events);
   // Gives the events from byte `begin` on their ids, if the stream has ids (EventIds::Insert).
   void Name(size_t begin, bool is_token, std::string* events) {
     if (ids_.has_value()) ids_->Insert(begin, is_token, events);
   }
 
-  const int64_t ping_ms_;
+  const int64_t ping_ms_;  // silence before a ping, 0 = there are none
+  router::Submitter* const submitter_;
   std::optional<EventIds> ids_;  // of a stream that can be resumed
   AnswerText texts_;
-  std::vector<bool> opened_;            // by choice: its first event is out
-  std::vector<uint32_t> num_unopened_;  // by prompt: its choices without a first event
-  uint32_t num_unopened_prompts_;       // those with such a choice
-  // By prompt, from OnLoggedPrompt until all its choices are open; else null.
-  std::vector<std::shared_ptr<const router::PromptLogprobs>> prompt_logs_;
-  AnswerRoom room_;
-  // Progress that waits for the header: a prompt may be done before the decode worker has reserved.
-  struct Progress {
-    uint32_t prompt = 0;
-    router::PromptProgress progress;
-  };
-  std::optional<Progress> early_progress_;
+  std::vector<bool> opened_;  // by choice: its first event is out
+  PromptLogs<PromptLogJson> prompt_logs_;
+  std::optional<router::RequestError> failure_;  // why the answer cancelled itself
+  // By prompt, the latest progress that waits for the header: a prompt may be done before the
+  // decode worker has reserved. Empty after it.
+  std::map<uint32_t, router::PromptProgress> early_progress_;
   std::optional<LastEnd> last_end_;
   bool started_ = false;
 };

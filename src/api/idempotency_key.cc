@@ -16,6 +16,7 @@ namespace baton::api {
 using limits::kMaxIdempotencyKeyBytes;
 using router::ErrorCode;
 using router::FieldError;
+using router::GenerateRequest;
 using router::IdempotencyKey;
 using router::RequestError;
 using router::TenantOfKey;
@@ -120,6 +121,12 @@ bool SetIdempotencyKey(std::string_view field, const std::vector<std::string_vie
   key->fingerprint = hash.Digest128();
   key->timeout_us = built->timeout_us;
   key->name = {built->plan.id, built->plan.request_id, built->plan.created_unix_s};
+  // One generation is told to all who ask for it, and its log has tokens alone.
+  if (built->request.reports_progress) {
+    built->request.reports_progress = false;
+    for (GenerateRequest& other : built->others) other.reports_progress = false;
+    built->unread.emplace_back("return_progress");
+  }
   // Each prompt of several is a generation of its own. A line break is in no client's key.
   for (size_t i = 0; i < built->others.size(); ++i) {
     auto other = std::make_shared<IdempotencyKey>(*key);

@@ -259,29 +259,33 @@ class EchoedList {
   const PromptLogprobs* const log_;
 };
 
-// The member "logprobs" of a chunk that echoes a prompt.
-void WriteEchoedLogprobs(const AnswerPlan& plan, const wire::Prompt& tokens,
-                         const PromptLogprobs* log, JsonWriter* json) {
+// The value of "logprobs" of a chunk that echoes a prompt.
+std::string EchoedLogprobs(const AnswerPlan& plan, const wire::Prompt& tokens,
+                           const PromptLogprobs* log) {
   const EchoedList list(plan, tokens, log);
   const std::span<const std::string_view> names = LogprobLists(plan);
-  json->Key("logprobs").BeginObject();
+  JsonWriter json;
+  json.BeginObject();
   for (size_t i = 0; i < names.size(); ++i) {
-    json->Key(names[i]).BeginArray();
+    json.Key(names[i]).BeginArray();
     uint32_t offset = 0;
-    for (size_t pos = 0; pos < tokens.size(); ++pos) list.Write(i, pos, &offset, json);
-    json->EndArray();
+    for (size_t pos = 0; pos < tokens.size(); ++pos) list.Write(i, pos, &offset, &json);
+    json.EndArray();
   }
-  json->EndObject();
+  json.EndObject();
+  return json.Take();
 }
 
-// The member "prompt_logprobs" of a chunk.
-void WritePromptLogprobs(const AnswerPlan& plan, const wire::Prompt& tokens,
-                         const PromptLogprobs* log, JsonWriter* json) {
-  json->Key("prompt_logprobs").BeginArray();
+// The value of "prompt_logprobs" of a chunk.
+std::string PromptPositions(const AnswerPlan& plan, const wire::Prompt& tokens,
+                            const PromptLogprobs* log) {
+  JsonWriter json;
+  json.BeginArray();
   for (size_t pos = 0; pos < tokens.size(); ++pos) {
-    WritePromptPosition(plan, tokens[pos], log, pos, json);
+    WritePromptPosition(plan, tokens[pos], log, pos, &json);
   }
-  json->EndArray();
+  json.EndArray();
+  return json.Take();
 }
 
 // Closes a chunk of a choice with so many tokens until now: "usage":null where a usage chunk is
@@ -571,13 +575,20 @@ std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
   return AnswerPieces(plan, answer, result).Next(std::numeric_limits<size_t>::max());
 }
 
-std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice, const OpenedPrompt& prompt) {
-  const wire::Prompt& tokens = plan.PromptOf(choice).tokens;
-  const bool tells_log = prompt.is_told && plan.prompt_logprobs.has_value();
+PromptLogJson PromptLogOf(const AnswerPlan& plan, uint32_t prompt, const PromptLogprobs* log) {
+  const wire::Prompt& tokens = plan.prompts[prompt].tokens;
+  PromptLogJson json;
+  if (plan.logs_echo) json.echoed = EchoedLogprobs(plan, tokens, log);
+  if (plan.prompt_logprobs.has_value()) json.positions = PromptPositions(plan, tokens, log);
+  return json;
+}
+
+std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice, const PromptLogJson& log) {
+  const bool tells_positions = !log.positions.empty();
   JsonWriter json;
   json.BeginObject();
   WriteChunkHead(plan, &json);
-  if (tells_log && IsChat(plan)) WritePromptLogprobs(plan, tokens, prompt.log, &json);
+  if (tells_positions && IsChat(plan)) json.Key("prompt_logprobs").Raw(log.positions);
   json.Key("choices").BeginArray().BeginObject().Key("index").Uint(choice);
   if (IsChat(plan)) {
     json.Key("delta").BeginObject();
@@ -585,13 +596,9 @@ std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice, const OpenedPr
   } else {
     json.Key("text").String(plan.PromptOf(choice).echo_text);
   }
-  if (plan.logs_echo) {
-    WriteEchoedLogprobs(plan, tokens, prompt.log, &json);
-  } else {
-    json.Key("logprobs").Null();
-  }
+  json.Key("logprobs").Raw(log.echoed.empty() ? "null" : std::string_view(log.echoed));
   json.Key("finish_reason").Null();
-  if (tells_log && !IsChat(plan)) WritePromptLogprobs(plan, tokens, prompt.log, &json);
+  if (tells_positions && !IsChat(plan)) json.Key("prompt_logprobs").Raw(log.positions);
   json.EndObject();
   return EndChunk(plan, choice, 0, &json);
 }

@@ -81,9 +81,12 @@ std::string AnswerJson(const AnswerPlan& plan, const AnswerCollector& answer,
                        const router::GenerateResult& result);
 
 // Chunks of a stream, each a JSON object without SSE framing.
+// The log-probabilities of a prompt that the request asked for; `log` null: it is one token.
+PromptLogJson PromptLogOf(const AnswerPlan& plan, uint32_t prompt,
+                          const router::PromptLogprobs* log);
 // The choice's first: delta {"role":"assistant","content":""}, or for completions the echoed
-// prompt. It has the log-probabilities of the prompt that the request asked for.
-std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice, const OpenedPrompt& prompt);
+// prompt, with the log-probabilities of the prompt.
+std::string OpeningChunk(const AnswerPlan& plan, uint32_t choice, const PromptLogJson& log);
 // How far the prompt of the choice is, in llama-server's form.
 std::string ProgressChunk(const AnswerPlan& plan, uint32_t choice,
                           const router::PromptProgress& progress);

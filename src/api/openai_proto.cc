@@ -208,10 +208,21 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
   FillAccount(plan, answer, result, out);
 }
 
+void FillPromptLog(const AnswerPlan& plan, uint32_t prompt, const PromptLogprobs* log,
+                   v1::ChatCompletionChunk* out) {
+  AddPromptLogprobs(plan, prompt, log, out);
+}
+
+void FillPromptLog(const AnswerPlan& plan, uint32_t prompt, const PromptLogprobs* log,
+                   v1::CompletionChunk* out) {
+  v1::CompletionChoice* const choice = out->add_choices();
+  AddPromptLogprobs(plan, prompt, log, choice);
+  if (plan.logs_echo) AddEchoedTokens(plan, prompt, log, choice->mutable_logprobs());
+}
+
 void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text,
-               const OpenedPrompt& prompt, v1::ChatCompletionChunk* out) {
+               v1::ChatCompletionChunk* out) {
   FillHead(plan, "chat.completion.chunk", out);
-  if (token.index == 0 && prompt.is_told) AddPromptLogprobs(plan, 0, prompt.log, out);
   v1::ChatChunkChoice* choice = out->add_choices();
   choice->set_index(token.choice);
   if (token.index == 0) choice->mutable_delta()->set_role("assistant");
@@ -234,18 +245,12 @@ void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText
 }
 
 void FillChunk(const AnswerPlan& plan, const TokenOutput& token, const TokenText& text,
-               const OpenedPrompt& prompt, v1::CompletionChunk* out) {
+               v1::CompletionChunk* out) {
   FillHead(plan, "text_completion", out);
-  v1::CompletionChoice* choice = out->add_choices();
+  v1::CompletionChoice* const choice =
+      out->choices_size() > 0 ? out->mutable_choices(0) : out->add_choices();
   choice->set_index(token.choice);
-  if (token.index == 0) {
-    const uint32_t prompt_idx = token.choice / plan.num_choices;
-    choice->set_text(plan.prompts[prompt_idx].echo_text);
-    AddPromptLogprobs(plan, prompt_idx, prompt.log, choice);
-    if (plan.logs_echo) {
-      AddEchoedTokens(plan, prompt_idx, prompt.log, choice->mutable_logprobs());
-    }
-  }
+  if (token.index == 0) choice->set_text(plan.PromptOf(token.choice).echo_text);
   if (plan.echo_alone) {
     FillEnd(plan, {FinishReason::kLength, {}}, choice);
     TokenOutput none;

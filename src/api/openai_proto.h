@@ -22,12 +22,19 @@ void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
 void FillResponse(const AnswerPlan& plan, const AnswerCollector& answer,
                   const router::GenerateResult& result, v1::CompletionResponse* out);
 
-// One token's chunk and what it adds. A choice's first one carries the role, or the echoed prompt,
-// and the log-probabilities of `prompt`. With max_tokens 0 the token itself is left out.
+// The log-probabilities of a prompt that the request asked for, in an empty chunk; `log` null: the
+// prompt is one token.
+void FillPromptLog(const AnswerPlan& plan, uint32_t prompt, const router::PromptLogprobs* log,
+                   v1::ChatCompletionChunk* out);
+void FillPromptLog(const AnswerPlan& plan, uint32_t prompt, const router::PromptLogprobs* log,
+                   v1::CompletionChunk* out);
+// Adds one token's chunk and what it adds to `out`: empty, or for a choice's first token what
+// FillPromptLog made. A choice's first chunk has the role, or the echoed prompt. With max_tokens 0
+// the token itself is left out.
 void FillChunk(const AnswerPlan& plan, const router::TokenOutput& token, const TokenText& text,
-               const OpenedPrompt& prompt, v1::ChatCompletionChunk* out);
+               v1::ChatCompletionChunk* out);
 void FillChunk(const AnswerPlan& plan, const router::TokenOutput& token, const TokenText& text,
-               const OpenedPrompt& prompt, v1::CompletionChunk* out);
+               v1::CompletionChunk* out);
 
 // How far the prompt of the choice is.
 void FillProgress(const AnswerPlan& plan, uint32_t choice, const router::PromptProgress& progress,

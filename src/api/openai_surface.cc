@@ -21,12 +21,15 @@ class OpenAiWriter final : public AnswerWriter {
  public:
   using AnswerWriter::AnswerWriter;
 
-  void OpenChoice(uint32_t choice, const PromptLogprobs* log, std::string* out) override {
+  PromptLogJson PromptLog(uint32_t prompt, const PromptLogprobs* log) const override {
+    return PromptLogOf(plan(), prompt, log);
+  }
+  void OpenChoice(uint32_t choice, const PromptLogJson& log, std::string* out) override {
     const bool is_chat = plan().endpoint == Endpoint::kChat;
     if (!is_chat && !plan().echo && !plan().logs_prompt()) return;
     // A chat has one prompt, which the stream's first chunk tells of.
     const bool tells_prompt = !is_chat || !std::exchange(has_opened_, true);
-    AppendEvent(OpeningChunk(plan(), choice, {log, tells_prompt}), out);
+    AppendEvent(OpeningChunk(plan(), choice, tells_prompt ? log : PromptLogJson{}), out);
   }
   void AddProgress(uint32_t choice, const PromptProgress& progress, std::string* out) override {
     AppendEvent(ProgressChunk(plan(), choice, progress), out);

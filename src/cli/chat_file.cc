@@ -48,8 +48,12 @@ StatusOr<std::vector<ChatMessage>> MessagesOf(const json& file) {
     const std::string place = fmt::format("messages[{}]", messages.size());
     if (!row.is_object()) return InvalidArgument("{} is no object", place);
     ChatMessage message{TextOf(row, "role"), TextOf(row, "content")};
-    if (message.role != "user" && message.role != "assistant") {
-      return InvalidArgument("{}: \"role\" is not \"user\" or \"assistant\"", place);
+    const std::string_view expected = messages.size() % 2 == 0 ? "user" : "assistant";
+    if (message.role != expected) {
+      return InvalidArgument(
+          "{}: \"role\" is not \"{}\": the messages are questions of \"user\" and "
+          "answers of \"assistant\", in turns",
+          place, expected);
     }
     const auto content = row.find("content");
     if (content == row.end() || !content->is_string()) {
@@ -57,7 +61,18 @@ StatusOr<std::vector<ChatMessage>> MessagesOf(const json& file) {
     }
     messages.push_back(std::move(message));
   }
+  if (messages.size() % 2 != 0) {
+    return InvalidArgument("messages[{}] is a question without an answer", messages.size() - 1);
+  }
   return messages;
+}
+
+// "" = the template's own; a file may leave it out.
+StatusOr<std::string> SystemOf(const json& file) {
+  const auto system = file.find("system");
+  if (system == file.end()) return std::string();
+  if (!system->is_string()) return InvalidArgument("\"system\" is no text");
+  return system->get<std::string>();
 }
 
 }  // namespace
@@ -93,7 +108,9 @@ Status LoadChat(const std::string& path, ChatSession& session) {
   if (!file.ok()) return WithPrefix(file.status(), QuotedForMessage(path));
   StatusOr<std::vector<ChatMessage>> messages = MessagesOf(*file);
   if (!messages.ok()) return WithPrefix(messages.status(), QuotedForMessage(path));
-  session.options().system = TextOf(*file, "system");
+  StatusOr<std::string> system = SystemOf(*file);
+  if (!system.ok()) return WithPrefix(system.status(), QuotedForMessage(path));
+  session.options().system = *std::move(system);
   session.SetMessages(*std::move(messages));
   return OkStatus();
 }

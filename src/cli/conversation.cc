@@ -127,25 +127,25 @@ void Conversation::Greet() {
     Print(stderr, "warning: {}: {}\n", session_.options().url.ToString(),
           std::string(reached.message()));
   }
-  Print("Ask something. /help lists commands, /exit ends it.\n");
+  Print(editor_.screen(), "Ask something. /help lists commands, /exit ends it.\n");
 }
 
 // At the prompt: what was typed is dropped. A second one, with nothing typed since, ends the chat.
 void Conversation::OnInterrupt(bool had_text) {
   InterruptCounter::Forget();
   question_.Drop();
-  Print("\n");
+  Print(editor_.screen(), "\n");
   if (was_hinted_ && !had_text) {
     is_over_ = true;
     return;
   }
   was_hinted_ = true;
-  Print("Ctrl-C again, Ctrl-D or /exit ends the chat.\n");
-  std::fflush(stdout);
+  Print(editor_.screen(), "Ctrl-C again, Ctrl-D or /exit ends the chat.\n");
+  std::fflush(editor_.screen());
 }
 
 void Conversation::OnEnd() {
-  if (editor_.terminal()) Print("\n");
+  if (editor_.terminal()) Print(editor_.screen(), "\n");
   is_over_ = true;
   if (!question_.is_open()) return;
   Print(stderr, "{} is not closed; its question was not asked\n", QuotedQuestion::kMark);
@@ -162,8 +162,7 @@ void Conversation::OnLine(const std::string& line) {
       is_over_ = true;
       break;
     case ChatStep::Kind::kSay:
-      // Into a pipe goes what was answered, and nothing else.
-      Print(editor_.terminal() ? stdout : stderr, "{}\n", step->text);
+      Print(editor_.screen(), "{}\n", step->text);
       break;
     case ChatStep::Kind::kComplain:
       Print(stderr, "{}\n", step->text);
@@ -180,7 +179,7 @@ void Conversation::Ask(const std::string& question) {
   const Status status = AskAndPrint(session_, printer_, question);
   if (InterruptCounter::Interrupted()) {
     InterruptCounter::Forget();
-    Print("\n(stopped)\n");
+    Print(editor_.screen(), "\n(stopped)\n");
     return;
   }
   if (status.ok() || std::ferror(stdout) != 0) return;

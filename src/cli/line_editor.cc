@@ -162,10 +162,11 @@ class LineEditor::Editing {
 
 #endif
 
-LineEditor::LineEditor() : terminal_(::isatty(STDIN_FILENO) != 0) {
+LineEditor::LineEditor()
+    : terminal_(::isatty(STDIN_FILENO) != 0),
+      screen_(terminal_ && ::isatty(STDOUT_FILENO) != 0 ? stdout : stderr) {
 #ifdef BATON_HAVE_EDITLINE
-  const bool shows = terminal_ && ::isatty(STDOUT_FILENO) != 0;
-  if (!shows) return;
+  if (screen_ != stdout) return;
   // Letters of more than one byte; a minimal container names no locale.
   if (std::setlocale(LC_CTYPE, "") == nullptr ||
       std::strcmp(::nl_langinfo(CODESET), "UTF-8") != 0) {
@@ -182,8 +183,8 @@ LineEditor::Event LineEditor::Read(std::string* line, bool continues) {
   line->clear();
   if (editing_ != nullptr) return editing_->Read(line, continues);
   if (terminal_) {
-    Print("{}", continues ? kContinuedPrompt : kPrompt);
-    std::fflush(stdout);
+    Print(screen_, "{}", continues ? kContinuedPrompt : kPrompt);
+    std::fflush(screen_);
     // A read of std::cin would go on after Ctrl-C.
     pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
     if (::poll(&input, 1, -1) < 0 && InterruptCounter::Interrupted()) return Event::kInterrupt;

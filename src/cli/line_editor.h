@@ -3,6 +3,7 @@
 #ifndef BATON_CLI_LINE_EDITOR_H_
 #define BATON_CLI_LINE_EDITOR_H_
 
+#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -37,11 +38,15 @@ class LineEditor {
   Event Read(std::string* line, bool continues = false);
   // True when a user sits there.
   bool terminal() const { return terminal_; }
+  // Where that user is spoken to. Standard output only where it is a terminal too: a file or pipe
+  // there gets answers alone.
+  std::FILE* screen() const { return screen_; }
 
  private:
   class Editing;
 
   bool terminal_;
+  std::FILE* screen_;
   std::unique_ptr<Editing> editing_;  // null: plain lines
 };
 

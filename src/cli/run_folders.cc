@@ -9,6 +9,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -48,24 +51,26 @@ int64_t NewestChange(const std::string& folder) {
   return newest;
 }
 
-void TidyOne(const std::string& folder, int64_t now_unix_s) {
+// Its newest change where it is one of the dead and stays; else nothing.
+std::optional<int64_t> TidyOne(const std::string& folder, int64_t now_unix_s) {
   struct stat info {};
   const bool is_own =
       ::lstat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid();
-  if (!is_own) return;
+  if (!is_own) return std::nullopt;
   const UniqueFd lock(::open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   // Where the lock cannot be had a server may live there, also on a file system without locks.
   const bool is_free =
       !lock || TryFileLock(lock.get(), LOCK_EX | LOCK_NB).state == LockState::kTaken;
-  if (!is_free) return;
+  if (!is_free) return std::nullopt;
   const int64_t newest = NewestChange(folder);
-  if (!lock && now_unix_s - newest < kStartS) return;
+  if (!lock && now_unix_s - newest < kStartS) return std::nullopt;
   std::error_code ignored;
   if (now_unix_s - newest >= kKeepLogsS) {
     fs::remove_all(folder, ignored);
-  } else {
-    fs::remove(folder + "/cluster-secret", ignored);
+    return std::nullopt;
   }
+  fs::remove(folder + "/cluster-secret", ignored);
+  return newest;
 }
 
 }  // namespace
@@ -94,7 +99,16 @@ void RemoveDeadRunFolders(const std::string& parent, int64_t now_unix_s) {
     const std::string name = entry.path().filename().string();
     if (IsRunFolder(name)) folders.push_back(entry.path().string());
   }
-  for (const std::string& folder : folders) TidyOne(folder, now_unix_s);
+  std::vector<std::pair<int64_t, std::string>> kept;  // the dead, by their newest change
+  for (const std::string& folder : folders) {
+    if (const auto newest = TidyOne(folder, now_unix_s)) kept.emplace_back(*newest, folder);
+  }
+  if (kept.size() <= kMaxKeptRunFolders) return;
+  std::sort(kept.begin(), kept.end(), std::greater<>());
+  std::error_code ignored;
+  for (size_t i = kMaxKeptRunFolders; i < kept.size(); ++i) {
+    fs::remove_all(kept[i].second, ignored);
+  }
 }
 
 }  // namespace baton::cli

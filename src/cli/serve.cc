@@ -42,6 +42,8 @@
 #include "src/cli/telemetry_flags.h"
 #include "src/cli/worker_flags.h"
 #include "src/device/core_budget.h"
+#include "src/model/hf_folder.h"
+#include "src/model/model_report.h"
 #include "src/tls/tls_identity.h"
 
 namespace baton::cli {
@@ -591,6 +593,20 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const std::vector<ServedModel>
   return config;
 }
 
+// The faults of the models' files by their header, of a start that came to no model: a user who
+// mends the port would meet them next. "" = there are none.
+std::string FaultsOf(const std::vector<ServedModel>& models) {
+  std::string faults;
+  for (const ServedModel& model : models) {
+    const auto file = model::OpenModelFile(model.file.path);
+    const Status status = file.ok() ? model::CheckServable(**file) : file.status();
+    if (status.ok()) continue;
+    faults +=
+        fmt::format("; {}: {}", QuotedForMessage(model.argument), std::string(status.message()));
+  }
+  return faults;
+}
+
 }  // namespace
 
 int RunServe(const std::vector<std::string>& args) {
@@ -651,9 +667,10 @@ int RunServe(const std::vector<std::string>& args) {
   if (!status.ok()) {
     folder.Keep();
     // One line: what starts Baton may show its user only the last one.
-    return Fail("serve",
-                Status(status.code(), fmt::format("{}; the logs are in {}",
-                                                  std::string(status.message()), folder.path())));
+    const std::string faults = supervisor.started_router() ? "" : FaultsOf(*models);
+    return Fail("serve", Status(status.code(),
+                                fmt::format("{}{}; the logs are in {}",
+                                            std::string(status.message()), faults, folder.path())));
   }
   return kExitOk;
 }

@@ -124,6 +124,7 @@ Status Supervisor::StartRouter() {
   while (!slots_[0].has_reported() && num_stop_signals_ == 0) {
     BATON_RETURN_IF_ERROR(Poll(kReadyPollMs));
   }
+  started_router_ = true;
   return OkStatus();
 }
 

@@ -58,6 +58,9 @@ class Supervisor {
   // child exiting 0; otherwise the reason in one sentence.
   Status Run();
 
+  // After Run: the router had its ports. Else no worker was started, and no model read.
+  bool started_router() const { return started_router_; }
+
  private:
   // A place in the pool and the process that fills it, if any.
   struct Slot {
@@ -109,6 +112,7 @@ class Supervisor {
   std::vector<Slot> slots_;  // [0] is the router
   UniqueFd signals_;
   int64_t ask_us_ = 0;  // when to ask the children again whether they are there
+  bool started_router_ = false;
   int num_stop_signals_ = 0;
   bool fast_ = false;  // stop without waiting for running requests
   bool ready_ = false;

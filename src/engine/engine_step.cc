@@ -317,11 +317,12 @@ void EngineCore::LogPrompts(const BatchPlan& plan) {
 // kProgressGapUs but for its end.
 void EngineCore::TellProgress(const BatchPlan& plan) {
   constexpr int64_t kProgressGapUs = 100'000;
+  int64_t now_us = 0;  // of the first that is told; most steps tell none
   for (size_t i = 0; i < plan.items.size(); ++i) {
     const BatchItem& item = plan.items[i];
     LiveRequest* const request = uses_[i].request;
     if (!uses_[i].is_prompt || !request->spec.reports_progress || item.sequence->ended) continue;
-    const int64_t now_us = parts_.clock->NowUs();
+    if (now_us == 0) now_us = parts_.clock->NowUs();
     const bool is_early = now_us - request->progress_told_us < kProgressGapUs;
     const bool is_end = item.first_pos + item.num_tokens >= request->spec.num_prompt_tokens;
     if (is_early && request->progress_told_us > 0 && !is_end) continue;

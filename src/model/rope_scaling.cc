@@ -88,12 +88,11 @@ double AmplitudeOfYarn(double factor, double scale) {
 // is divided by what the usual one would be with the logarithm times it. Other architectures than
 // mistral3 take only 0.
 absl::Status ReadLogMultiplier(const GgufFile& file, const std::string& prefix,
-                               std::string_view architecture, RopeScaling& out) {
-  const ArchitectureTraits* traits = FindArchitecture(architecture);
-  const bool is_read = traits != nullptr && traits->query_temperature;
-  BATON_ASSIGN_OR_RETURN(const double multiplier,
-                         RangedDouble(file, prefix + "yarn_log_multiplier", 0.0,
-                                      is_read ? DoubleRange{0.0, 10.0} : DoubleRange{0.0, 0.0}));
+                               const ArchitectureTraits& traits, RopeScaling& out) {
+  BATON_ASSIGN_OR_RETURN(
+      const double multiplier,
+      RangedDouble(file, prefix + "yarn_log_multiplier", 0.0,
+                   traits.query_temperature ? DoubleRange{0.0, 10.0} : DoubleRange{0.0, 0.0}));
   if (multiplier == 0.0) return OkStatus();
   const double usual = AmplitudeOfYarn(out.factor, 1.0);
   // As a folder gives it, so that both forms have the same weights_id.
@@ -177,7 +176,7 @@ absl::StatusOr<RopeScaling> ReadRopeScaling(const GgufFile& file, const Architec
     // Our own key, of folders that do otherwise than their architecture.
     BATON_ASSIGN_OR_RETURN(out.truncates,
                            file.BoolOr(prefix + "yarn_truncate", traits.yarn_truncates));
-    BATON_RETURN_IF_ERROR(ReadLogMultiplier(file, prefix, traits.name, out));
+    BATON_RETURN_IF_ERROR(ReadLogMultiplier(file, prefix, traits, out));
   }
   BATON_RETURN_IF_ERROR(ReadWholeAmplitude(file, prefix, out));
   return out;

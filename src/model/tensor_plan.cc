@@ -45,7 +45,7 @@ class TensorFinder {
     return tensor;
   }
 
-  // A matrix [n, k] of F32.
+  // A matrix [n, k] of F32: also `n` vectors [k], such as one for each expert.
   absl::StatusOr<const GgufTensor*> FloatMatrix(std::string_view name, uint64_t n, uint64_t k) {
     BATON_ASSIGN_OR_RETURN(const GgufTensor* tensor, Matrix(name, n, k));
     return IsF32(*tensor) ? absl::StatusOr<const GgufTensor*>(tensor) : NotF32(*tensor);
@@ -60,14 +60,6 @@ class TensorFinder {
                              n);
     }
     return tensor;
-  }
-
-  // Vectors [n] of F32, one for each of `count` experts.
-  absl::StatusOr<const GgufTensor*> Vectors(std::string_view name, uint64_t count, uint64_t n) {
-    BATON_ASSIGN_OR_RETURN(const GgufTensor* tensor, Matrix(name, count, n));
-    if (tensor->type->id == static_cast<uint32_t>(GgmlType::kF32)) return tensor;
-    return Unimplemented("tensor \"{}\" has type {}, only F32 is supported here", name,
-                         tensor->type->name);
   }
 
   bool Has(std::string_view name) const { return file_.FindTensor(name) != nullptr; }
@@ -212,10 +204,11 @@ struct LayerPlanner {
     if (!config.traits->expert_biases) return OkStatus();
     BATON_RETURN_IF_ERROR(Vector(out.router_bias, Name("ffn_gate_inp", "bias"), count));
     BATON_ASSIGN_OR_RETURN(out.gate_bias,
-                           finder.Vectors(Name("ffn_gate_exps", "bias"), count, ffn));
-    BATON_ASSIGN_OR_RETURN(out.up_bias, finder.Vectors(Name("ffn_up_exps", "bias"), count, ffn));
+                           finder.FloatMatrix(Name("ffn_gate_exps", "bias"), count, ffn));
+    BATON_ASSIGN_OR_RETURN(out.up_bias,
+                           finder.FloatMatrix(Name("ffn_up_exps", "bias"), count, ffn));
     BATON_ASSIGN_OR_RETURN(out.down_bias,
-                           finder.Vectors(Name("ffn_down_exps", "bias"), count, hidden));
+                           finder.FloatMatrix(Name("ffn_down_exps", "bias"), count, hidden));
     return OkStatus();
   }
 };

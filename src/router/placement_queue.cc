@@ -1,88 +1,121 @@
 #include "src/router/placement_queue.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "src/base/priority.h"
 
 namespace baton::router {
 
-std::deque<PlacementQueue::Entry>::const_iterator PlacementQueue::PlaceOf(int64_t aged_us) const {
+PlacementQueue::Line::const_iterator PlacementQueue::PlaceOf(const Line& line, int64_t aged_us) {
   const auto comes_before = [](int64_t us, const Entry& entry) { return us < entry.aged_us; };
-  return std::upper_bound(queue_.begin(), queue_.end(), aged_us, comes_before);
+  return std::upper_bound(line.begin(), line.end(), aged_us, comes_before);
 }
 
 void PlacementQueue::Add(const RouterRequest& request) {
   const int64_t aged_us = AgedArrivalUs(state_->now_us, request.spec.priority);
-  queue_.insert(PlaceOf(aged_us), {request.uid, aged_us});
+  Line& line = lines_[LineOf(request)];
+  line.insert(PlaceOf(line, aged_us), {request.uid, aged_us, ++num_added_});
   changed_ = true;
 }
 
 size_t PlacementQueue::NumBefore(int32_t priority) const {
   const int64_t aged_us = AgedArrivalUs(state_->now_us, priority);
-  return static_cast<size_t>(PlaceOf(aged_us) - queue_.begin());
+  size_t num_before = 0;
+  for (const Line& line : lines_) {
+    num_before += static_cast<size_t>(PlaceOf(line, aged_us) - line.begin());
+  }
+  return num_before;
 }
 
-// In the queue's order within a model: a request that finds no room claims what comes free, so
-// that a large one is not starved by small ones: all workers of its model, or those of its numerics
-// or of a context that holds its answer where only they will do (decode workers). So does one whose
-// fault settles, for its 10 ms: what else was lost then is not known yet.
+size_t PlacementQueue::NextLine(const std::array<bool, kNumLines>& done) const {
+  size_t next = kNumLines;
+  for (size_t i = 0; i < kNumLines; ++i) {
+    if (done[i] || lines_[i].empty()) continue;
+    const auto key = [&](size_t line) {
+      return std::pair(lines_[line].front().aged_us, lines_[line].front().number);
+    };
+    if (next == kNumLines || key(i) < key(next)) next = i;
+  }
+  return next;
+}
+
 void PlacementQueue::PlaceQueued(int64_t now_us) {
   if (table_->TakeRoomFreed()) changed_ = true;
   if (!changed_) return;
   changed_ = false;
   PlacementClaims claims;
-  std::deque<Entry> waiting;
-  while (!queue_.empty()) {
-    const Entry entry = queue_.front();
-    queue_.pop_front();
-    RouterRequest* request = table_->Find(entry.uid);
-    if (request == nullptr || request->IsPlaced()) continue;
-    if (now_us >= request->DeadlineUs()) {
-      table_->EndBad(*request, request->PastDeadline());
-      continue;
-    }
-    if (const std::optional<Placing> placing = CheckShare(*request)) {
-      if (*placing == Placing::kEnded) continue;
-      waiting_->SetApart(*request, /*waits_aside=*/true, /*is_apart=*/true);
-      waiting.push_back(entry);
-      continue;
-    }
-    const std::string_view model = request->spec.model->id;
-    const uint64_t numerics_id = request->numerics_id;
-    const uint32_t context = planner_->AnswerContextOf(*request, now_us);
-    const bool embeds = request->spec.embeds;
-    const bool blocked = HasClaim(claims, model, std::nullopt, context, embeds);
-    const bool is_behind =
-        planner_->IsBound(*request, now_us) && HasClaim(claims, model, numerics_id, context);
-    Placing placing = is_behind ? Placing::kWaitAside : Placing::kWait;
-    uint32_t short_context = 0;
-    if (!blocked && !is_behind && now_us >= request->not_before_us) {
-      placing = placer_->TryPlace(*request, claims, now_us, &short_context);
-      const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
-      const bool frees_room = waits && table_->num_shadows() > 0 && !request->spec.is_shadow();
-      if (frees_room) table_->EndShadows(LeaseId{});
-      if (frees_room) placing = placer_->TryPlace(*request, claims, now_us, &short_context);
-      if (placing == Placing::kPlaced || placing == Placing::kEnded) continue;
-    }
-    if (request->spec.is_shadow()) {  // it never waits, and never before a client
-      const bool was_placed = request->num_resumes > 0;
-      table_->EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
-      continue;
-    }
-    if (!blocked) {
-      const bool is_aside = placing == Placing::kWaitAside;
-      waiting_->SetApart(*request, is_aside, is_aside || short_context > 0);
-      PlacementClaim claim{model, std::nullopt, short_context + 1, embeds};
-      if (is_aside) claim.numerics_id = numerics_id;
-      if (!is_behind) claims.push_back(claim);
-    } else if (!HasClaim(claims, model, std::nullopt, 1, embeds)) {
-      waiting_->SetApart(*request, request->waits_aside, true);
-    }
-    waiting.push_back(entry);
-    if (!claims.empty() && BlocksRest(claims.back())) break;
+  std::array<Line, kNumLines> waiting;
+  std::array<bool, kNumLines> done{};
+  for (size_t line = NextLine(done); line < kNumLines; line = NextLine(done)) {
+    const Entry entry = lines_[line].front();
+    lines_[line].pop_front();
+    const Look look = Try(entry, now_us, &claims);
+    if (look != Look::kGone) waiting[line].push_back(entry);
+    done[line] = look == Look::kWaits && BlocksRest(line, claims.back());
   }
-  queue_.insert(queue_.begin(), waiting.begin(), waiting.end());
+  for (size_t i = 0; i < kNumLines; ++i) {
+    lines_[i].insert(lines_[i].begin(), waiting[i].begin(), waiting[i].end());
+  }
+}
+
+// In the order of arrival within a model: a request that finds no room claims what comes free, so
+// that a large one is not starved by small ones: all decode workers of its model, or those of its
+// numerics or of a context that holds its answer where only they will do; and the prefill workers,
+// where it lacks room there, or waits for a vector of theirs. So does one whose fault settles, for
+// its 10 ms: what else was lost then is not known yet.
+PlacementQueue::Look PlacementQueue::Try(const Entry& entry, int64_t now_us,
+                                         PlacementClaims* claims) {
+  RouterRequest* const request = table_->Find(entry.uid);
+  if (request == nullptr || request->IsPlaced()) return Look::kGone;
+  if (now_us >= request->DeadlineUs()) {
+    table_->EndBad(*request, request->PastDeadline());
+    return Look::kGone;
+  }
+  if (const std::optional<Placing> placing = CheckShare(*request)) {
+    if (*placing == Placing::kEnded) return Look::kGone;
+    waiting_->SetApart(*request, /*waits_aside=*/true, /*is_apart=*/true);
+    return Look::kWaitsBy;
+  }
+  const std::string_view model = request->spec.model->id;
+  const uint64_t numerics_id = request->numerics_id;
+  const uint32_t context = planner_->AnswerContextOf(*request, now_us);
+  const bool is_of_prefill =
+      request->spec.embeds && planner_->RoleFor(*request) == PoolRole::kPrefill;
+  const bool blocked = is_of_prefill ? HasPrefillClaim(*claims, model)
+                                     : HasClaim(*claims, model, std::nullopt, context);
+  const bool is_behind =
+      planner_->IsBound(*request, now_us) && HasClaim(*claims, model, numerics_id, context);
+  Placing placing = is_behind ? Placing::kWaitAside : Placing::kWait;
+  PlacementLack lack;
+  if (!blocked && !is_behind && now_us >= request->not_before_us) {
+    placing = placer_->TryPlace(*request, *claims, now_us, &lack);
+    const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
+    const bool frees_room = waits && table_->num_shadows() > 0 && !request->spec.is_shadow();
+    if (frees_room) table_->EndShadows(LeaseId{});
+    if (frees_room) placing = placer_->TryPlace(*request, *claims, now_us, &lack);
+    if (placing == Placing::kPlaced || placing == Placing::kEnded) return Look::kGone;
+  }
+  if (request->spec.is_shadow()) {  // it never waits, and never before a client
+    const bool was_placed = request->num_resumes > 0;
+    table_->EndBad(*request, was_placed ? ErrorCode::kWorkerLost : ErrorCode::kQueueFull);
+    return Look::kGone;
+  }
+  if (blocked) {
+    const bool all_wait = is_of_prefill || HasClaim(*claims, model, std::nullopt, 1);
+    if (!all_wait) waiting_->SetApart(*request, request->waits_aside, true);
+    return all_wait ? Look::kWaits : Look::kWaitsBy;
+  }
+  const bool is_aside = placing == Placing::kWaitAside;
+  waiting_->SetApart(*request, is_aside, is_aside || lack.short_context > 0);
+  if (is_behind) return Look::kWaitsBy;
+  PlacementClaim claim{.model = model, .decode = !is_of_prefill};
+  if (is_aside) claim.numerics_id = numerics_id;
+  claim.min_context = is_of_prefill ? 0 : lack.short_context + 1;
+  claim.prefill = is_of_prefill || lack.prefill;
+  claims->push_back(claim);
+  return Look::kWaits;
 }
 
 // Nobody else waits for what a tenant may not hold. A stream that a fault ended goes on all the
@@ -107,13 +140,13 @@ std::optional<Placing> PlacementQueue::CheckShare(RouterRequest& request) {
   return request.awaits_share ? std::optional(Placing::kWaitAside) : std::nullopt;
 }
 
-// All that the queue names besides waits for what is claimed: clients of the same model that any of
-// its workers could serve. A queue of a thousand is then not walked in every tick. One that names
+// All that the line names besides waits for what is claimed: clients of the same model that any of
+// its workers could serve. A line of a thousand is then not walked in every tick. One that names
 // too many requests that have ended is walked, which takes those out.
-bool PlacementQueue::BlocksRest(const PlacementClaim& claim) const {
-  const bool is_all = !claim.numerics_id && claim.min_context <= 1 && !claim.embeds;
+bool PlacementQueue::BlocksRest(size_t line, const PlacementClaim& claim) const {
+  const bool is_all = !claim.numerics_id && claim.min_context <= 1;
   if (!is_all || table_->num_shadows() > 0) return false;
-  return waiting_->IsOnlyModel(claim.model) && queue_.size() <= 2 * waiting_->num_queued();
+  return waiting_->IsOnlyModel(claim.model) && lines_[line].size() <= 2 * waiting_->num_queued();
 }
 
 void PlacementQueue::Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep) {
@@ -130,7 +163,8 @@ void PlacementQueue::Requeue(RouterRequest& request, int64_t not_before_us, Kept
   request.not_before_us = not_before_us;
   table_->timers().LookAtAll();
   waiting_->Enter(request);
-  queue_.push_front({request.uid, INT64_MIN});  // it came before everything that still waits
+  // It came before everything that still waits.
+  lines_[LineOf(request)].push_front({request.uid, INT64_MIN, ++num_added_});
   changed_ = true;
 }
 

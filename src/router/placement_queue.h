@@ -4,9 +4,14 @@
 // Invariant: requests that were placed before come first, the others by AgedArrivalUs, those of one
 // moment as they came. So a request is overtaken only by those that come within the difference of
 // the two priorities times kPriorityStepUs after it.
+//
+// Requests for vectors are a line of their own: prefill workers may have room for them while all
+// others wait for decode workers. A line is not walked beyond a request after which all of it
+// waits.
 #ifndef BATON_ROUTER_PLACEMENT_QUEUE_H_
 #define BATON_ROUTER_PLACEMENT_QUEUE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -42,21 +47,37 @@ class PlacementQueue {
   struct Entry {
     RequestUid uid;
     int64_t aged_us = 0;  // AgedArrivalUs; INT64_MIN: it was placed before
+    uint64_t number = 0;  // of its arrival among all lines
+  };
+  using Line = std::deque<Entry>;
+  static constexpr size_t kNumLines = 2;  // answers, vectors
+  static size_t LineOf(const RouterRequest& request) { return request.spec.embeds ? 1 : 0; }
+
+  // The outcome of one look at an entry.
+  enum class Look : uint8_t {
+    kGone,     // placed, or ended
+    kWaits,    // and all of its line that is like it
+    kWaitsBy,  // for what others do not wait for
   };
 
-  // The place of a new request of this priority.
-  std::deque<Entry>::const_iterator PlaceOf(int64_t aged_us) const;
+  // The place of a new request in a line.
+  static Line::const_iterator PlaceOf(const Line& line, int64_t aged_us);
+  // The line whose first entry is next, of those that are not `done`; kNumLines = none.
+  size_t NextLine(const std::array<bool, kNumLines>& done) const;
+  // Places it, or adds what it claims.
+  Look Try(const Entry& entry, int64_t now_us, PlacementClaims* claims);
   // Whether its tenant's share of KV leaves a new request room: kWaitAside or kEnded if not.
   std::optional<Placing> CheckShare(RouterRequest& request);
-  bool BlocksRest(const PlacementClaim& claim) const;
+  bool BlocksRest(size_t line, const PlacementClaim& claim) const;
 
   RouterState* const state_;
   WaitingRequests* const waiting_;
   RequestTable* const table_;
   const RoutePlanner* const planner_;
   Placer* const placer_;
-  std::deque<Entry> queue_;  // by the invariant; may name requests that have ended
-  bool changed_ = false;     // PlaceQueued has something to try
+  std::array<Line, kNumLines> lines_;  // by the invariant; may name requests that have ended
+  uint64_t num_added_ = 0;
+  bool changed_ = false;  // PlaceQueued has something to try
 };
 
 }  // namespace baton::router

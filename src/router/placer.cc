@@ -94,7 +94,7 @@ void StartDecode(const RouterRequest& request, const PlacementSpec& spec, Regist
 }  // namespace
 
 Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
-                         uint32_t* short_context) {
+                         PlacementLack* lack) {
   if (!request.MayBePlacedAgain()) {
     table_->EndBad(request, ErrorCode::kWorkerLost);
     return Placing::kEnded;
@@ -108,7 +108,7 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
   const RouteTable& table = planned.table;
   const Route& route = planned.route;
   const Placing wait = planned.is_bound ? Placing::kWaitAside : Placing::kWait;
-  *short_context = planned.short_context;
+  *lack = {.short_context = planned.short_context};
   if (route.path == Route::Path::kNone) {
     if (route.reason != RouteReason::kExceedsEveryPool) return wait;
     table_->EndBad(request, planner_->TooLargeError(request));
@@ -124,7 +124,13 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
     table_->EndBad(request, NoPairError(route.reason));
     return Placing::kEnded;
   }
-  if (!route.has_room) return wait;
+  const RegisteredWorker* const source = state_->registry.Find(planned.PrefillLease());
+  // One that has computed the prompt takes nothing more for it.
+  const bool takes_prefill =
+      source != nullptr && source->IsPrefill() && source->lease != request.kept.lease;
+  const bool is_claimed = takes_prefill && HasPrefillClaim(claims, request.spec.model->id);
+  lack->prefill = takes_prefill && (is_claimed || !route.prefill_has_room);
+  if (!route.has_room || is_claimed) return wait;
   if (RefusedAsTooLate(request, planned, now_us)) return Placing::kEnded;
   RegisteredWorker& decode = *state_->registry.Find(table.decode_leases[route.decode_idx]);
   const bool keeps_kv =
@@ -132,7 +138,7 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
   const bool may_differ = request.LeavesNumerics(decode.description) ||
                           (!keeps_kv && request.MayDifferFrom(request.num_replayed));
   if (may_differ && CutFromNumerics(request)) {
-    return TryPlace(request, claims, now_us, short_context);
+    return TryPlace(request, claims, now_us, lack);
   }
   request.exact = request.ExactBy(route, decode.description);
   request.due_us = now_us + kSpareUs + static_cast<int64_t>(route.predicted_s * 2e6);
@@ -276,8 +282,8 @@ void Placer::AskMove(RouterRequest& request, const PlannedRoute& planned, int64_
 }
 
 void Placer::PlaceProbe(RouterRequest& probe, int64_t now_us) {
-  uint32_t short_context = 0;
-  const Placing placing = TryPlace(probe, PlacementClaims{}, now_us, &short_context);
+  PlacementLack lack;
+  const Placing placing = TryPlace(probe, PlacementClaims{}, now_us, &lack);
   const bool waits = placing == Placing::kWait || placing == Placing::kWaitAside;
   if (waits) table_->EndBad(probe, ErrorCode::kQueueFull);
 }

@@ -21,10 +21,10 @@ class Placer {
          const RoutePlanner* planner)
       : state_(state), waiting_(waiting), table_(table), planner_(planner) {}
 
-  // `claims`: workers that requests before it wait for. `plan_short_context`:
-  // PlannedRoute::short_context. May end the request.
+  // `claims`: workers that requests before it wait for. `lack`: what it waits for. May end the
+  // request.
   Placing TryPlace(RouterRequest& request, const PlacementClaims& claims, int64_t now_us,
-                   uint32_t* plan_short_context);
+                   PlacementLack* lack);
   // A probe does not go through the queue: clients that wait for room do not hold it up. It takes a
   // few blocks, and it ends soon.
   void PlaceProbe(RouterRequest& probe, int64_t now_us);

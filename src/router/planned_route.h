@@ -45,16 +45,26 @@ struct PlannedRoute {
 // numerics while there are others. Nobody need wait behind it for the others.
 enum class Placing : uint8_t { kPlaced, kWait, kWaitAside, kEnded };
 
-// Decode workers that later requests of the queue leave to one before them.
+// Workers that later requests of the queue leave to one before them.
 struct PlacementClaim {
   std::string_view model;
+  // Decode workers, by the two below; false: none.
+  bool decode = true;
   std::optional<uint64_t> numerics_id;  // none: all of the model
   uint32_t min_context = 0;             // of them, those of at least so many tokens
-  bool embeds = false;                  // the workers that compute vectors, for these alone
+  bool prefill = false;                 // all prefill workers of the model
 };
 using PlacementClaims = std::vector<PlacementClaim>;
+// Whether decode workers of those numerics (none: all) and that context are claimed.
 bool HasClaim(const PlacementClaims& claims, std::string_view model,
-              std::optional<uint64_t> numerics_id, uint32_t context, bool embeds = false);
+              std::optional<uint64_t> numerics_id, uint32_t context);
+bool HasPrefillClaim(const PlacementClaims& claims, std::string_view model);
+
+// What a request that was not placed waits for, beside room at a decode worker.
+struct PlacementLack {
+  uint32_t short_context = 0;  // PlannedRoute::short_context
+  bool prefill = false;        // room at a prefill worker
+};
 
 }  // namespace baton::router
 

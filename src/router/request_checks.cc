@@ -70,7 +70,7 @@ void RequestChecks::Check(RouterRequest& request, int64_t now_us) {
       return;
     }
     // A request that only faults of links hold up waits for room until its deadline.
-    const bool served = state_->registry.Serves(request.spec.model->id);
+    const bool served = planner_->IsServed(request);
     if (request.life.num_link_faults() > 0 && served) return;
     if (resumes) return table_->EndBad(request, ErrorCode::kWorkerLost);
     if (request.awaits_share && served) {

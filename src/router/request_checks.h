@@ -16,8 +16,9 @@ namespace baton::router {
 class RequestChecks {
  public:
   // All outlive it.
-  RequestChecks(RouterState* state, RequestTable* table, Delivery* delivery, Recovery* recovery)
-      : state_(state), table_(table), delivery_(delivery), recovery_(recovery) {}
+  RequestChecks(RouterState* state, RequestTable* table, const RoutePlanner* planner,
+                Delivery* delivery, Recovery* recovery)
+      : state_(state), table_(table), planner_(planner), delivery_(delivery), recovery_(recovery) {}
 
   // Looks at each request whose time has come; may end it. In each tick.
   void Run(int64_t now_us);
@@ -28,6 +29,7 @@ class RequestChecks {
 
   RouterState* const state_;
   RequestTable* const table_;
+  const RoutePlanner* const planner_;
   Delivery* const delivery_;
   Recovery* const recovery_;
 };

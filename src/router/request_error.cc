@@ -144,8 +144,8 @@ std::string RequestError::Message() const {
   if (code == ErrorCode::kContextLengthExceeded) {
     if (!expected.empty()) return fmt::format("'{}' is too large: it must be {}.", param, expected);
     return fmt::format(
-        "'{}' has {} tokens, but prompt and answer together fit {} tokens: the prompt must be at "
-        "most {} tokens.",
+        "'{}' has {} tokens, but prompt and answer together fit {} tokens (max_model_len): the "
+        "prompt must be at most {} tokens, which leaves one for the answer.",
         param, num_prompt_tokens, max_context, max_context > 0 ? max_context - 1 : 0);
   }
   if (code == ErrorCode::kInvalidJson && !expected.empty()) {

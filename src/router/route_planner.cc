@@ -186,10 +186,16 @@ bool TakeOutClaimed(const RouterRequest& request, const PlacementClaims& claims,
 }  // namespace
 
 bool HasClaim(const PlacementClaims& claims, std::string_view model,
-              std::optional<uint64_t> numerics_id, uint32_t context, bool embeds) {
+              std::optional<uint64_t> numerics_id, uint32_t context) {
   return std::any_of(claims.begin(), claims.end(), [&](const PlacementClaim& claim) {
-    return claim.model == model && claim.numerics_id == numerics_id &&
-           context >= claim.min_context && claim.embeds == embeds;
+    return claim.decode && claim.model == model && claim.numerics_id == numerics_id &&
+           context >= claim.min_context;
+  });
+}
+
+bool HasPrefillClaim(const PlacementClaims& claims, std::string_view model) {
+  return std::any_of(claims.begin(), claims.end(), [&](const PlacementClaim& claim) {
+    return claim.prefill && claim.model == model;
   });
 }
 
@@ -318,6 +324,10 @@ PoolRole RoutePlanner::RoleFor(const RouterRequest& request) const {
     if (is_of_model && worker.IsPrefill() && CanServe(worker, request)) return PoolRole::kPrefill;
   }
   return PoolRole::kDecode;
+}
+
+bool RoutePlanner::IsServed(const RouterRequest& request) const {
+  return state_->registry.Serves(request.spec.model->id, RoleFor(request));
 }
 
 void RoutePlanner::PlanEmbedding(const RouterRequest& request, PlannedRoute& planned) const {

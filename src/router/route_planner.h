@@ -24,6 +24,12 @@ class RoutePlanner {
   // asks for. None: one can, or there are none at all, and the request waits.
   std::optional<RequestError> UnableError(const RouterRequest& request) const;
 
+  // The workers that may take it: for a vector the prefill workers, where the model has one that
+  // gives vectors and the mode is not aggregated; else the decode workers.
+  PoolRole RoleFor(const RouterRequest& request) const;
+  // One of those is alive and not about to leave.
+  bool IsServed(const RouterRequest& request) const;
+
   // For a placement that begins with `start`; `claims`: workers that requests before it wait for.
   PlannedRoute Plan(const RouterRequest& request, const PlacementStart& start,
                     const PlacementClaims& claims, int64_t now_us) const;
@@ -48,9 +54,6 @@ class RoutePlanner {
   RequestError TooLargeError(const RouterRequest& request) const;
 
  private:
-  // The workers that may take it: for a vector the prefill workers, where the model has one that
-  // gives vectors and the mode is not aggregated; else the decode workers.
-  PoolRole RoleFor(const RouterRequest& request) const;
   // For a vector: one worker alone, named as the route's decode worker.
   void PlanEmbedding(const RouterRequest& request, PlannedRoute& planned) const;
   bool HasRoute(const ModelInfo& model, int64_t now_us) const;

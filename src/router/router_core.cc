@@ -41,7 +41,7 @@ RouterCore::RouterCore(const RouterCoreConfig& config, WorkerConnector* connecto
       moves_(&state_, &table_, &planner_, &placer_, &recovery_),
       links_(&state_, &table_, &planner_, &recovery_),
       reports_(&state_, &table_, &links_, &delivery_, &recovery_),
-      checks_(&state_, &table_, &delivery_, &recovery_),
+      checks_(&state_, &table_, &planner_, &delivery_, &recovery_),
       leases_(&state_, connector, &queue_, &recovery_, &moves_),
       readiness_(&state_, &planner_),
       probe_draw_(config.probe_seed != 0 ? config.probe_seed : RandomU64()) {}
@@ -68,8 +68,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
   RouterRequest& record = table_.Add(std::move(owned));
   const RouterStage last = record.spec.is_own() ? RouterStage::kServes : RouterStage::kLeaves;
   if (state_.stage > last) return table_.EndBad(record, ErrorCode::kDraining);
-  if (!state_.registry.Serves(record.spec.model->id))
-    return table_.EndBad(record, ErrorCode::kNoWorkers);
+  if (!planner_.IsServed(record)) return table_.EndBad(record, ErrorCode::kNoWorkers);
   const bool is_full = waiting_.num_queued() - waiting_.num_aside() > state_.config.max_queued ||
                        table_.requests().size() > state_.config.max_live;
   if (is_full && !record.spec.is_probe()) {

@@ -10,7 +10,6 @@ using obs::EarlyRefusal;
 void WaitingRequests::Enter(RouterRequest& request) {
   if (request.spec.is_own()) return;
   ++num_queued_;
-  num_embeds_ += request.spec.embeds ? 1 : 0;
   request.metrics->requests_waiting->Add(1);
   request.metrics->requests_running->Add(-1);
   ++model_queues_[request.spec.model->id].num_waiting;
@@ -20,7 +19,6 @@ void WaitingRequests::Leave(RouterRequest& request) {
   if (request.spec.is_own()) return;
   SetApart(request, false, false);
   --num_queued_;
-  num_embeds_ -= request.spec.embeds ? 1 : 0;
   request.metrics->requests_waiting->Add(-1);
   request.metrics->requests_running->Add(1);
   const auto it = model_queues_.find(request.spec.model->id);
@@ -113,7 +111,6 @@ void WaitingRequests::OnServed(const RouterRequest& request, int64_t now_us) {
 }
 
 bool WaitingRequests::IsOnlyModel(std::string_view model) const {
-  if (num_embeds_ > 0) return false;
   const auto queue = model_queues_.find(model);
   return queue != model_queues_.end() && queue->second.num_waiting == num_queued_;
 }

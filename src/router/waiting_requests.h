@@ -47,15 +47,13 @@ class WaitingRequests {
 
   size_t num_queued() const { return num_queued_; }
   size_t num_aside() const { return num_aside_; }
-  // All that wait, wait for workers of this model, none of them apart, and none for a vector, which
-  // other workers compute.
+  // All that wait, wait for workers of this model, and none of them apart.
   bool IsOnlyModel(std::string_view model) const;
 
  private:
   const int64_t queue_wait_us_;
   const obs::BatonMetrics* const metrics_;
   size_t num_queued_ = 0;  // clients' only
-  size_t num_embeds_ = 0;  // of num_queued_, for the vectors of texts
   size_t num_aside_ = 0;   // of num_queued_, nobody waits for them
   // The requests that num_queued_ counts without those that wait apart, by model id.
   std::map<std::string, ModelQueue, std::less<>> model_queues_;

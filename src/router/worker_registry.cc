@@ -346,10 +346,10 @@ void WorkerRegistry::OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int
   if (drain_changed) SendPeerLists();
 }
 
-bool WorkerRegistry::Serves(std::string_view model_id) const {
+bool WorkerRegistry::Serves(std::string_view model_id, PoolRole role) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
     const WorkerDescription& description = entry.second.description;
-    return description.role == PoolRole::kDecode && description.model->id == model_id &&
+    return description.role == role && description.model->id == model_id &&
            !entry.second.load.draining;
   });
 }
@@ -439,9 +439,14 @@ void WorkerRegistry::SendPeerLists() {
 
 std::vector<std::shared_ptr<const ModelInfo>> WorkerRegistry::Models() const {
   std::map<std::string, ModelInfo> models;
+  std::map<std::string, uint32_t> embedding_contexts;  // of the prefill workers that give vectors
   for (const auto& [lease, worker] : workers_) {
     const ModelInfo& info = *worker.description.model;
     const uint32_t max_context = worker.IsPrefill() ? 0 : worker.description.max_context;
+    if (worker.IsPrefill() && info.embedding_size > 0) {
+      uint32_t& context = embedding_contexts[info.id];
+      context = std::max(context, worker.description.max_context);
+    }
     const auto [it, inserted] = models.try_emplace(info.id, info);
     ModelInfo& model = it->second;
     model.max_context = inserted ? max_context : std::max(model.max_context, max_context);
@@ -452,7 +457,8 @@ std::vector<std::shared_ptr<const ModelInfo>> WorkerRegistry::Models() const {
   }
   std::vector<std::shared_ptr<const ModelInfo>> result;
   for (auto& [id, model] : models) {
-    // Without a decode worker nothing can be generated, so the model is not served.
+    // Without a decode worker nothing can be generated; vectors need none.
+    if (model.max_context == 0) model.max_context = embedding_contexts[id];
     if (model.max_context == 0) continue;
     for (const auto& [worker_id, gone] : gone_) {
       if (gone.model_id == id) model.max_context = std::max(model.max_context, gone.max_context);

@@ -147,8 +147,8 @@ class WorkerRegistry {
 
   // Takes a heartbeat in.
   void OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int64_t now_us);
-  // True while a decode worker of that model is alive.
-  bool Serves(std::string_view model_id) const;
+  // True while a worker of that model and role is alive and not about to leave.
+  bool Serves(std::string_view model_id, PoolRole role) const;
   // Leases silent for limits::kDeadUs.
   std::vector<LeaseId> Dead(int64_t now_us) const;
 

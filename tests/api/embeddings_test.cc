@@ -204,7 +204,8 @@ TEST_F(EmbeddingsTest, AnInputThatIsTooLongHearsOfNoAnswer) {
   const auto answer =
       Post(kEmbeddings, R"({"input":")" + std::string(kTestContext + 1, 'a') + "\"}");
   EXPECT_EQ(Text(*answer, {"error", "message"}),
-            "'input' is too large: it must be at most 511 tokens, it has 513.");
+            "'input' is too large: it must be at most 511 tokens, one less than max_model_len, it "
+            "has 513.");
   EXPECT_EQ(Text(*answer, {"error", "n_prompt_tokens"}), "513");
 }
 

@@ -133,6 +133,36 @@ TEST_F(GrpcAnswerTest, VariablesThatTheTemplateDoesNotReadAreNamed) {
   EXPECT_EQ(plain_context.GetServerInitialMetadata().count("x-baton-ignored-fields"), 0u);
 }
 
+// A prompt may be told of before the decode worker has reserved: the chunk takes the header along.
+TEST_F(GrpcAnswerTest, ProgressMayComeBeforeTheHeader) {
+  JoinPair();
+  decode_->reserves = false;
+  v1::ChatCompletionRequest request = Chat(2);
+  request.set_return_progress(true);
+  grpc::ClientContext context;
+  context.AddMetadata("x-request-id", "mine");
+  auto reader = chat_->StreamChatCompletion(&context, request);
+  v1::ChatCompletionChunk chunk;
+  ASSERT_TRUE(reader->Read(&chunk));
+  ASSERT_TRUE(chunk.has_prompt_progress());
+  EXPECT_EQ(chunk.prompt_progress().processed(), 1u);
+  EXPECT_EQ(chunk.choices(0).index(), 0u);
+  EXPECT_EQ(context.GetServerInitialMetadata().count("x-request-id"), 1u);
+  decode_->reserves = true;
+  std::string text;
+  uint32_t processed = 1;
+  uint32_t num_prompt_tokens = 0;
+  while (reader->Read(&chunk)) {
+    if (chunk.has_prompt_progress()) processed = chunk.prompt_progress().processed();
+    text += chunk.choices(0).delta().content();
+    if (chunk.has_usage()) num_prompt_tokens = chunk.usage().prompt_tokens();
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(text, "ab");
+  EXPECT_EQ(processed, num_prompt_tokens) << "the end of the prompt is told";
+}
+
 TEST_F(GrpcAnswerTest, EchoAloneNeedsNoWorker) {
   JoinPair();
   v1::CompletionRequest request;

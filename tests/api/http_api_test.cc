@@ -435,8 +435,9 @@ TEST_F(HttpApiTest, ContextLengthErrorHasTheNumbers) {
   EXPECT_EQ(Text(*responder, {"error", "n_prompt_tokens"}), std::to_string(kTestContext));
   EXPECT_EQ(Text(*responder, {"error", "n_ctx"}), std::to_string(kTestContext));
   EXPECT_EQ(Text(*responder, {"error", "message"}),
-            "'prompt' has 512 tokens, but prompt and answer together fit 512 tokens: the prompt "
-            "must be at most 511 tokens.");
+            "'prompt' has 512 tokens, but prompt and answer together fit 512 tokens "
+            "(max_model_len): the prompt must be at most 511 tokens, which leaves one for the "
+            "answer.");
   AnswerWith("x");
   const auto fits =
       Post(kCompletionPath, R"({"prompt":")" + std::string(kTestContext - 1, 'x') + "\"}");

@@ -1,6 +1,9 @@
 // Log-probabilities of prompts over HTTP: echo with logprobs, and prompt_logprobs in vLLM's form.
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -206,7 +209,7 @@ TEST_F(PromptLogprobsTest, AStreamHasFewerAndTheyFitItsConnection) {
   const size_t most = kMaxStreamedPromptLogprobs / 2;
   const auto answer = ask(most);
   ASSERT_EQ(answer->status, 200) << answer->body;
-  EXPECT_LT(Events(answer->body)[0].size(), limits::kMaxUnsentBytes - (size_t{1} << 20));
+  EXPECT_LT(Events(answer->body)[0].size(), kMaxOpeningBytes);
   const auto refused = ask(most + 1);
   EXPECT_EQ(refused->status, 400);
   EXPECT_EQ(Text(*refused, {"error", "param"}), "echo");
@@ -214,6 +217,81 @@ TEST_F(PromptLogprobsTest, AStreamHasFewerAndTheyFitItsConnection) {
             "'echo' does not fit the other fields: a prompt of 8193 tokens has 16386 "
             "log-probabilities with 1 alternatives each, and a stream has at most 16384; ask for a "
             "whole answer or fewer alternatives.");
+}
+
+// Few log-probabilities of long tokens: the event would not fit, and the connection must not end
+// without a word.
+TEST_F(PromptLogprobsTest, AStreamWhoseEventIsTooLargeFailsWithItsBytes) {
+  text::TokenizerSpec spec = TestSpec();
+  std::string lines;
+  for (int i = 0; i < 200; ++i) lines += text::ByteLetter('\n');
+  spec.tokens.push_back(lines);
+  spec.token_types.push_back(static_cast<int32_t>(text::TokenType::kNormal));
+  auto model = std::make_shared<ModelInfo>(*submitter_.served[0]);
+  model->tokenizer = text::Tokenizer::Create(spec).value();
+  model->vocab_size = static_cast<uint32_t>(spec.tokens.size());
+  model->max_context = 1'000'000;
+  submitter_.served[0] = model;
+  const auto ask = [&](size_t num_tokens) {
+    std::string ids = std::to_string(model->vocab_size - 1);
+    for (size_t i = 1; i < num_tokens; ++i) ids += ',' + std::to_string(model->vocab_size - 1);
+    return Post(kCompletionPath,
+                R"({"prompt":[)" + ids + R"(],"prompt_logprobs":0,"max_tokens":1,"stream":true})");
+  };
+  const auto fits = ask(7'000);
+  ASSERT_EQ(fits->status, 200) << fits->body;
+  const std::vector<std::string> events = Events(fits->body);
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_GT(events[0].size(), 7'000u * 400);
+  const auto large = ask(9'000);
+  EXPECT_TRUE(submitter_.WaitCancelled(submitter_.WaitSubmitted(1).uid)) << "nobody needs the rest";
+  EXPECT_THAT(large->body,
+              HasSubstr("'prompt_logprobs' does not fit the other fields: the prompt's "
+                        "log-probabilities make an event of "));
+  EXPECT_THAT(large->body, HasSubstr("ask for a whole answer or fewer alternatives"));
+  EXPECT_THAT(large->body, Not(HasSubstr("[DONE]")));
+  EXPECT_EQ(answers_.used(), 0u);
+}
+
+// The router's thread serves all streams. It waits with the first token, as for a slow client.
+TEST_F(PromptLogprobsTest, ALargeEventIsBuiltOnAThreadOfTheApi) {
+  auto model = std::make_shared<ModelInfo>(*submitter_.served[0]);
+  model->max_context = 1'000'000;
+  submitter_.served[0] = model;
+  submitter_.answer = nullptr;
+  const auto stream = Send("POST", kCompletionPath,
+                           R"({"prompt":")" + std::string(8'000, 'x') +
+                               R"(","n":2,"echo":true,"logprobs":1,"max_tokens":1,"stream":true})",
+                           {{"Content-Type", "application/json"}});
+  const auto submitted = submitter_.WaitSubmitted();
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(workers_.TryPost(0, [released](bool) { released.wait(); }));
+  }
+  auto log = std::make_shared<PromptLogprobs>();
+  for (int i = 1; i < 8'000; ++i) log->rows.push_back({-0.5f, 1, 0});
+  submitted.sink->OnPromptLogprobs(log);
+  submitted.sink->OnTaken();
+  EXPECT_GT(submitted.sink->buffered_bytes(), kPauseBytes);
+  release.set_value();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (submitted.sink->buffered_bytes() > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(submitted.sink->buffered_bytes(), 0u);
+  for (uint32_t choice = 0; choice < 2; ++choice) {
+    PlayText(*submitted.sink, "x", choice, FinishReason::kStop, choice == 1);
+  }
+  submitted.sink->OnFinished(TestResult(8'000, 2));
+  ASSERT_TRUE(stream->Wait());
+  const std::vector<std::string> events = Events(stream->body);
+  ASSERT_EQ(events.size(), 7u);
+  for (const size_t first : {0u, 3u}) {
+    EXPECT_THAT(events[first], HasSubstr(R"("token_logprobs":[null,-0.5,-0.5,)"));
+    EXPECT_GT(events[first].size(), 8'000u * 10);
+  }
+  EXPECT_EQ(answers_.used(), 0u);
 }
 
 TEST_F(PromptLogprobsTest, TooManyAndRememberedOnesAreRefused) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "src/api/prompt_fan_in.h"
@@ -12,6 +13,7 @@ namespace baton::api {
 
 using namespace router;  // NOLINT(google-build-using-namespace)
 using scheduler::FinishReason;
+using testing::HasSubstr;
 
 namespace {
 
@@ -280,6 +282,31 @@ TEST_F(PromptsTest, EachPromptOfAKeyIsAGenerationOfItsOwn) {
   EXPECT_EQ(first->fingerprint, second->fingerprint);
 }
 
+TEST_F(PromptsTest, ProgressBeforeTheHeaderIsKeptForEachPrompt) {
+  submitter_.answer = nullptr;
+  const auto stream =
+      Send("POST", kCompletionPath, R"({"prompt":["a","b"],"stream":true,"return_progress":true})",
+           {{"Content-Type", "application/json"}});
+  const auto first = submitter_.WaitSubmitted(0);
+  const auto second = submitter_.WaitSubmitted(1);
+  second.sink->OnProgress({.total = 8, .processed = 3});
+  first.sink->OnProgress({.total = 9, .processed = 4});
+  first.sink->OnProgress({.total = 9, .processed = 9});
+  EXPECT_EQ(stream->body, "");
+  first.sink->OnTaken();
+  second.sink->OnTaken();
+  PlayText(*first.sink, "x");
+  first.sink->OnFinished(TestResult(9, 1));
+  PlayText(*second.sink, "y");
+  second.sink->OnFinished(TestResult(8, 1));
+  ASSERT_TRUE(stream->Wait());
+  const std::vector<std::string> events = Events(stream->body);
+  EXPECT_THAT(events[0], HasSubstr(R"("total":9,"cache":0,"processed":9)"));
+  EXPECT_THAT(events[0], HasSubstr(R"("choices":[{"index":0,)"));
+  EXPECT_THAT(events[1], HasSubstr(R"("total":8,"cache":0,"processed":3)"));
+  EXPECT_THAT(events[1], HasSubstr(R"("choices":[{"index":1,)"));
+}
+
 TEST_F(PromptsTest, ProgressNamesTheChoiceAndNeedsAStream) {
   const auto play = [](const GenerateRequest& request, ResponseSink& sink) {
     if (request.reports_progress) sink.OnProgress({.total = 9, .cache = 2, .processed = 4});
@@ -311,6 +338,18 @@ TEST_F(PromptsTest, ProgressNamesTheChoiceAndNeedsAStream) {
   const auto whole = Post(kCompletionPath, R"({"prompt":"a","return_progress":true})");
   EXPECT_EQ(whole->status, 200);
   EXPECT_EQ(whole->body.find("prompt_progress"), std::string::npos);
+  EXPECT_EQ(whole->Header("X-Baton-Ignored-Fields"), "return_progress");
+  EXPECT_EQ(one->Header("X-Baton-Ignored-Fields"), "");
+  // A generation that others may be told too has no progress: none is computed.
+  const auto keyed = Send("POST", kCompletionPath,
+                          R"({"prompt":["a","b"],"stream":true,"return_progress":true})",
+                          {{"Content-Type", "application/json"}, {"Idempotency-Key", "k"}});
+  ASSERT_TRUE(keyed->Wait());
+  EXPECT_EQ(keyed->Header("X-Baton-Ignored-Fields"), "return_progress");
+  EXPECT_EQ(keyed->body.find("prompt_progress"), std::string::npos);
+  const size_t num_submitted = submitter_.num_submitted();
+  EXPECT_FALSE(submitter_.WaitSubmitted(num_submitted - 1).request.reports_progress);
+  EXPECT_FALSE(submitter_.WaitSubmitted(num_submitted - 2).request.reports_progress);
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #ifndef BATON_TESTS_API_TOY_HELLO_H_
 #define BATON_TESTS_API_TOY_HELLO_H_
 
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "baton/v1/worker.grpc.pb.h"
 #include "kvcache/hash_chain.h"
@@ -107,6 +109,18 @@ inline void FillToyToken(const v1::RequestSpec& spec, uint32_t index, char lette
   if (index + 1 == spec.sampling().max_tokens()) event->set_finish(v1::WORKER_FINISH_LENGTH);
   if (is_last) event->set_finish(v1::WORKER_FINISH_STOP);
 }
+
+// One token of the prompt has KV.
+inline v1::WorkerMessage ToyProgress(const v1::RequestSpec& spec) {
+  v1::WorkerMessage message;
+  v1::TokenEvent* event = message.mutable_step()->add_events();
+  FillToyToken(spec, 0, 'a', false, event);
+  event->mutable_progress()->set_num_tokens(1);
+  return message;
+}
+
+// Between two looks at what a test changes.
+inline void Nap() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
 
 }  // namespace baton::api
 

@@ -127,6 +127,7 @@ class ToyWorker final : public v1::WorkerService::Service {
 
   std::atomic<Mood> mood{Mood::kServe};
   std::atomic<uint32_t> waits_before{UINT32_MAX};  // this token, until it is another
+  std::atomic<bool> reserves{true};                // false: a reservation waits until it is true
   // Set before Register.
   std::string weights = "weights-a";
   std::string chat_template;
@@ -196,6 +197,7 @@ class ToyWorker final : public v1::WorkerService::Service {
       return;
     }
     if (mood == Mood::kReject) return WriteState(spec, v1::REQUEST_STATE_REJECTED, stream);
+    while (!reserves && !stopped_) Nap();
     WriteState(spec, v1::REQUEST_STATE_RESERVED, stream);
     if (wire.is_newer) WriteState(spec, static_cast<v1::RequestState>(kUnknownValue), stream);
     WriteState(spec, order.local() ? v1::REQUEST_STATE_PREFILL_STARTED : v1::REQUEST_STATE_VERIFIED,
@@ -205,9 +207,7 @@ class ToyWorker final : public v1::WorkerService::Service {
     if (!script.empty()) last = std::min(last, static_cast<uint32_t>(script.size()));
     const uint32_t count = mood == Mood::kServe ? last : std::min(last, 2u);
     for (uint32_t i = 0; i < count; ++i) {
-      while (i == waits_before && !stopped_) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
+      while (i == waits_before && !stopped_) Nap();
       WriteStep(spec, i, stream);
       if (i == 1) WriteState(spec, v1::REQUEST_STATE_FIRST_STEP_DONE, stream);
     }
@@ -218,6 +218,7 @@ class ToyWorker final : public v1::WorkerService::Service {
   void Prefill(const v1::StartPrefill& order, Stream* stream) {
     if (mood == Mood::kSilent) return;
     WriteState(order.spec(), v1::REQUEST_STATE_PREFILL_STARTED, stream);
+    if (order.spec().reports_progress()) Write(ToyProgress(order.spec()), stream);
     WriteStep(order.spec(), 0, stream);
     WriteState(order.spec(), v1::REQUEST_STATE_PREFILL_DONE, stream);
     WriteState(order.spec(), v1::REQUEST_STATE_GRANTED, stream);

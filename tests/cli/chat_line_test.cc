@@ -211,6 +211,15 @@ TEST_F(ChatFileTest, WhatIsNoConversationChangesNothing) {
       {R"({"baton_chat":1,"messages":[{"role":"user","content":""},{"role":"tool"}]})",
        "messages[1]: \"role\""},
       {R"({"baton_chat":1,"messages":[{"role":"user"}]})", "messages[0]: \"content\""},
+      {R"({"baton_chat":1,"messages":[{"role":"assistant","content":"a"}]})",
+       "messages[0]: \"role\" is not \"user\""},
+      {R"({"baton_chat":1,"messages":[{"role":"user","content":"a"},{"role":"user",)"
+       R"("content":"b"}]})",
+       "messages[1]: \"role\" is not \"assistant\""},
+      {R"({"baton_chat":1,"messages":[{"role":"user","content":"a"}]})",
+       "messages[0] is a question without an answer"},
+      {R"({"baton_chat":1,"system":7,"messages":[]})", "\"system\" is no text"},
+      {R"({"baton_chat":1,"system":null,"messages":[]})", "\"system\" is no text"},
   };
   for (const auto& [text, expected] : cases) {
     Write("talk.json", text);

@@ -6,9 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
+#include "fmt/format.h"
 #include "gtest/gtest.h"
 
 #include "src/base/clock.h"
@@ -58,6 +62,28 @@ TEST_F(RunFoldersTest, TheSecretOfTheDeadGoesAtOnceAndTheirLogsAfterADay) {
   EXPECT_TRUE(fs::exists(dead));
   Tidy(kKeepLogsS + 60);
   EXPECT_FALSE(fs::exists(dead));
+}
+
+TEST_F(RunFoldersTest, OfManyThatDiedTodayTheNewestStay) {
+  std::vector<std::string> dead;
+  const auto now = fs::file_time_type::clock::now();
+  for (size_t i = 0; i < kMaxKeptRunFolders + 3; ++i) {
+    dead.push_back(Folder(fmt::format("s-dead{:02}", i)));
+    const auto changed = now - std::chrono::seconds(100 * i);
+    for (const char* file : {"lock", "router-0.log"}) {
+      fs::last_write_time(dead.back() + "/" + file, changed);
+    }
+    fs::remove(dead.back() + "/cluster-secret");
+    fs::last_write_time(dead.back(), changed);
+  }
+  const std::string locked = Folder("s-lives1");
+  const UniqueFd lock(::open((locked + "/lock").c_str(), O_RDWR));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  Tidy(120);
+  for (size_t i = 0; i < dead.size(); ++i) {
+    EXPECT_EQ(fs::exists(dead[i]), i < kMaxKeptRunFolders) << i;
+  }
+  EXPECT_TRUE(fs::exists(locked)) << "the living are not counted";
 }
 
 TEST_F(RunFoldersTest, TheLivingAndWhatIsNoRunFolderStay) {

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -34,10 +35,10 @@ def asked(server):
 class Terminal:
     """A chat at a pseudo-terminal of its own, which Ctrl-C reaches as a key."""
 
-    def __init__(self, *args):
+    def __init__(self, *args, program=BIN):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execv(BIN, [BIN, *args])
+            os.execv(program, [program, *args])
         self.seen = b""
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -209,6 +210,24 @@ def test_a_chat_of_many_lines_is_saved_and_goes_on(aggregated, tmp_path):
     assert chat.exit_code() == 1
 
 
+def test_answers_that_go_to_a_file_have_no_other_line_between_them(aggregated, tmp_path):
+    """Standard input and standard error are the terminal, and standard output is not."""
+    file = tmp_path / "answers.jsonl"
+    shell = 'exec "$0" chat --url "$1" --json --max-tokens 4 > "$2"'
+    chat = Terminal("-c", shell, BIN, aggregated.http, str(file), program="/bin/sh")
+    chat.waits("/help")
+    chat.type("Say hi.\r")
+    wait_until(lambda: file.read_text().count("\n") == 1, 60, "an answer")
+    chat.type("/show\r")
+    chat.waits("max-tokens   4")
+    chat.type("\x03")
+    chat.waits("Ctrl-C again")
+    chat.type("\x03")
+    assert chat.exit_code() == 0
+    lines = file.read_text().splitlines()
+    assert len(lines) == 1 and json.loads(lines[0])["usage"]["completion_tokens"] <= 4, lines
+
+
 def test_what_is_no_utf8_is_not_asked():
     for line in (b"\xff hi\n", b"sch\xf6n\n", b"/system \xc3\n", b"cut \xe2\x82\n"):
         args = [BIN, "chat", "--url", "127.0.0.1:1"]
@@ -275,6 +294,18 @@ def test_models_and_servers_are_listed(tmp_path):
     assert run.returncode == 1 and "did you mean tiny.gguf?" in run.stderr
     assert baton("rm", "tiny.gguf", env=env).returncode == 0
     assert not (models / "tiny.gguf").exists()
+
+
+def test_a_busy_port_does_not_hide_a_broken_model(tmp_path):
+    model = tmp_path / "broken.gguf"
+    model.write_bytes(b"GGUF" + bytes(60))
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        run = baton("serve", str(model), "--http", f"127.0.0.1:{port}", "--grpc", "127.0.0.1:0",
+                    "--admin", "127.0.0.1:0", "--run-dir", str(tmp_path / "run"))
+    assert run.returncode == 1, run.stderr
+    line = run.stderr.strip().splitlines()[-1]
+    assert f"port {port} is in use" in line and 'broken.gguf": ' in line, run.stderr
 
 
 def test_an_address_that_cannot_be_bound_is_named_truly():

@@ -125,7 +125,8 @@ void CheckGenerate(std::string_view body, Endpoint endpoint) {
   BuiltRequest built;
   if (!BuildRequest(params, arrival, submitter, &built, &error)) return CheckError(error);
   CheckRequest(built);
-  BATON_CHECK(IsJson(OpeningChunk(built.plan, 0, {})), "the first chunk is no JSON");
+  const PromptLogJson log = PromptLogOf(built.plan, 0, nullptr);
+  BATON_CHECK(IsJson(OpeningChunk(built.plan, 0, log)), "the first chunk is no JSON");
 }
 
 void CheckMessages(std::string_view body) {

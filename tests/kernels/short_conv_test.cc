@@ -189,6 +189,35 @@ TEST_P(ShortConvTest, OneRowAtATimeGivesTheSameBytesAsOneChunk) {
   }
 }
 
+// The next token of many sequences, each in a block of its own, between two chunks.
+TEST_P(ShortConvTest, ADecodeBatchIsSharedOutAndGivesTheBytesOfOneThread) {
+  for (const Shape& shape : kShapes) {
+    SCOPED_TRACE(shape.channels);
+    const Case c(shape);
+    std::vector<AttentionSpan> spans;
+    for (uint32_t i = 0; i < kNumBlocks; ++i) {
+      const bool is_chunk = i == 3 || i + 1 == kNumBlocks;
+      const uint32_t num_rows = is_chunk ? shape.block_size : 1;
+      const uint32_t row = spans.empty() ? 0 : spans.back().first_row + spans.back().num_rows;
+      if (row + num_rows > c.max_tokens) break;
+      const uint32_t pos = is_chunk ? 0 : i % shape.block_size;
+      spans.push_back({{std::span(c.blocks).subspan(i, 1)}, row, num_rows, pos});
+    }
+    ASSERT_GT(spans.size(), 15u);
+    Case::Result expected = c.Stale();
+    Case::Result actual = c.Stale();
+    c.Run(ops(), one_, spans, &expected);
+    c.Run(ops(), three_, spans, &actual);
+    EXPECT_EQ(actual.arena, expected.arena);
+    EXPECT_EQ(CountDifferent(std::span(actual.out).first(actual.out.size() - 1),
+                             std::span(expected.out).first(expected.out.size() - 1)),
+              0u);
+    Case::Result reference = c.Stale();
+    c.Run(ReferenceOps(), one_, spans, &reference);
+    EXPECT_EQ(actual.arena, reference.arena);
+  }
+}
+
 TEST_P(ShortConvTest, RowsThatAreLeftOutChangeNoOther) {
   const Case c(kShapes[2]);
   Case::Result whole = c.Stale();

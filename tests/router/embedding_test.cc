@@ -125,6 +125,76 @@ TEST_F(EmbeddingTest, WorkersOfAnOlderReleaseAreNotAsked) {
   EXPECT_EQ(cluster.sink->error->param, "model");
 }
 
+// Prompts of texts and of vectors share the prefill worker, and its room goes by their order.
+TEST_F(EmbeddingTest, AVectorDoesNotPassATextThatWaitsForThePrefillWorker) {
+  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Report("prefill-0", {"decode-0"}, 3);
+  cluster.Submit(cluster.Request(std::string(100, 'x')));
+  for (int i = 0; i < 3; ++i) cluster.Submit(Embedded("abc"));
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kPrefill), 0u) << "7 blocks, and 3 are free";
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 0u);
+  cluster.Report("prefill-0", {"decode-0"});
+  cluster.core.Tick(cluster.now_us);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kPrefill), 1u);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 3u);
+}
+
+TEST_F(EmbeddingTest, ATextDoesNotPassAVectorThatWaitsForThePrefillWorker) {
+  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Report("prefill-0", {"decode-0"}, 3);
+  cluster.Submit(Embedded(std::string(100, 'x')));
+  cluster.Submit(cluster.Request("abc"));
+  cluster.Submit(Embedded("abc"));
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kPrefill), 0u);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 0u);
+  cluster.Report("prefill-0", {"decode-0"});
+  cluster.core.Tick(cluster.now_us);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kPrefill), 1u);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 2u);
+}
+
+TEST_F(EmbeddingTest, AVectorPassesTextsThatWaitForADecodeWorker) {
+  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Report("prefill-0", {"decode-0"});
+  cluster.Report("decode-0", {}, 0);
+  for (int i = 0; i < 20; ++i) cluster.Submit(cluster.Request("abc"));
+  cluster.Submit(Embedded("abc"));
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kPrefill), 0u);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 1u);
+}
+
+TEST_F(AggregatedEmbeddingTest, AVectorDoesNotPassATextThatWaits) {
+  Join("decode-0", PoolRole::kDecode);
+  cluster.Report("decode-0", {}, 3);
+  cluster.Submit(cluster.Request(std::string(100, 'x')));
+  cluster.Submit(Embedded("abc"));
+  EXPECT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 0u);
+  cluster.Report("decode-0");
+  cluster.core.Tick(cluster.now_us);
+  EXPECT_EQ(NumOrders("decode-0", Order::Kind::kDecode), 1u);
+  EXPECT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 1u);
+}
+
+TEST_F(EmbeddingTest, PrefillWorkersAloneSuffice) {
+  WorkerDescription worker = Describe("prefill-0", PoolRole::kPrefill);
+  auto model = std::make_shared<ModelInfo>(*worker.model);
+  model->embedding_size = worker.embedding_size;
+  worker.model = model;
+  cluster.Join(std::move(worker));
+  ASSERT_EQ(cluster.core.Models().size(), 1u);
+  EXPECT_EQ(cluster.core.Models()[0]->max_context, kTestContext);
+  const RequestUid uid = cluster.Submit(Embedded("abc"));
+  ASSERT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 1u);
+  cluster.Tokens("prefill-0", {VectorOf(uid)});
+  EXPECT_EQ(cluster.sink->embedding, kVector);
+  cluster.Submit(cluster.Request("abc"));
+  ASSERT_TRUE(cluster.sink->error.has_value()) << "nobody decodes";
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers);
+}
+
 TEST_F(EmbeddingTest, WhatIsNoVectorOfTheModelFailsTheRequest) {
   Join("decode-0", PoolRole::kDecode);
   Join("prefill-0", PoolRole::kPrefill);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
-use llguidance::{regex_to_lark, TokenParser};
+use llguidance::TokenParser;
 use serde_json::{json, Map, Value};
 
 use super::schema::{self, Checked, Strictness};
 use super::state::Grammar;
 use super::vocabulary::Vocabulary;
-use super::{gbnf, json_text, lark, structural};
+use super::{gbnf, json_text, lark, regex, structural};
 use crate::budget::{self, Bounds};
 use crate::Failure;
 
@@ -161,7 +161,8 @@ fn compile_plain(
         }
         Kind::Regex => {
             // Its own rewrite for `pattern` makes \d and \w ASCII; from_regex would not.
-            let ascii = regex_to_lark(text, "dws");
+            let ascii = regex::rewritten(text, "dws")
+                .map_err(|message| Failure::invalid(format!("{}: {message}", name_of(kind))))?;
             GrammarWithLexer::from_lark(format!("start: /{ascii}/"))
         }
         Kind::Choice => GrammarWithLexer::from_lark(lark::of_choice(text, limits)?),

@@ -6,6 +6,7 @@ mod gbnf;
 mod json_text;
 mod lark;
 mod places;
+mod regex;
 mod schema;
 mod state;
 mod structural;
@@ -18,6 +19,9 @@ pub use vocabulary::Vocabulary;
 #[cfg(test)]
 #[path = "gbnf_tests.rs"]
 mod gbnf_tests;
+#[cfg(test)]
+#[path = "regex_tests.rs"]
+mod regex_tests;
 #[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

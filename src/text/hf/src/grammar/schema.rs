@@ -3,7 +3,6 @@
 //! refused (strict) or dropped and listed (loose).
 
 use llguidance::derivre::{RegexAst, RegexBuilder};
-use llguidance::regex_to_lark;
 use serde_json::{Map, Value};
 
 use super::compile::Limits;
@@ -446,7 +445,9 @@ fn inexact_integer(value: &Value) -> Option<String> {
 }
 
 fn parse_pattern(pattern: &str) -> Result<(), String> {
-    let ast = RegexAst::SearchRegex(regex_to_lark(pattern, "dw"));
+    let rewritten = super::regex::rewritten(pattern, "dw")
+        .map_err(|reason| format!("the pattern is not supported: {reason}"))?;
+    let ast = RegexAst::SearchRegex(rewritten);
     RegexBuilder::new().mk(&ast).map(|_| ()).map_err(|e| {
         let reason = e.to_string();
         let reason = reason.lines().last().unwrap_or_default();

@@ -42,7 +42,7 @@ fn strict(schema: &Value) -> Arc<Grammar> {
     of_kind(Kind::SchemaStrict, &schema.to_string())
 }
 
-fn refusal(kind: Kind, text: &str) -> Failure {
+pub fn refusal(kind: Kind, text: &str) -> Failure {
     match compiled(kind, text) {
         Ok(_) => panic!("{} was taken", &text[..text.len().min(200)]),
         Err(failure) => {
