@@ -29,6 +29,10 @@ constexpr std::array<uint32_t, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
 // Rows that are unpacked together: words of column layouts hold one element for each of them, so a
 // line of 64 bytes is read once for 16 rows, and of AutoAWQ for 128.
 constexpr uint64_t kTileRows = 128;
+// e2m1 numbers (OCP Microscaling) by their code; bit 3 is the sign, of zeros too.
+constexpr float kE2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                             -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+constexpr uint64_t kFp4Group = 16;
 
 std::string ShapeText(const SafetensorsTensor& tensor) {
   return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
@@ -69,7 +73,9 @@ uint32_t WordAt(const SafetensorsTensor& tensor, uint64_t i) {
 
 uint64_t Words(uint64_t elements, uint32_t bits) { return (elements * bits + 31) / 32; }
 
-bool IsRowLayout(Layout layout) { return layout == Layout::kRowWords || layout == Layout::kBytes; }
+bool IsRowLayout(Layout layout) {
+  return layout != Layout::kColumnWords && layout != Layout::kAwqWords;
+}
 
 // Scales and zero points by [row][group], and the group of each column where groups are no runs.
 struct Tables {
@@ -88,7 +94,29 @@ uint64_t ScaleIndex(const HfPackedMatrix& matrix, uint64_t row, uint64_t group) 
   return IsOneNumber(*matrix.parts.scales) ? 0 : row * matrix.groups() + group;
 }
 
+// Scales of NVFP4, times or divided by that of the matrix.
+absl::Status ReadFp4Scales(const HfPackedMatrix& matrix, Tables& tables) {
+  const SafetensorsTensor& tensor = *matrix.parts.scales;
+  const auto global = Load<float>(matrix.parts.global->data.data());
+  if (!std::isfinite(global) || global <= 0) {
+    return Refuse(E::kBadScale, *matrix.parts.global,
+                  fmt::format("it is {}, wanted a positive number", global));
+  }
+  tables.scales.resize(tensor.data.size());
+  ToF32(tensor.type, tensor.data, 0.0f, tables.scales.data());
+  for (uint64_t i = 0; i < tables.scales.size(); ++i) {
+    float& scale = tables.scales[i];
+    if (std::isnan(scale) || scale < 0) {
+      return Refuse(E::kBadScale, tensor,
+                    fmt::format("element {} is {}, wanted a number of at least 0", i, scale));
+    }
+    scale = matrix.divides ? scale / global : scale * global;
+  }
+  return OkStatus();
+}
+
 absl::Status ReadScales(const HfPackedMatrix& matrix, Tables& tables) {
+  if (matrix.layout == Layout::kFp4) return ReadFp4Scales(matrix, tables);
   const SafetensorsTensor& tensor = *matrix.parts.scales;
   const size_t size = BytesOf(tensor.type);
   tables.scales.resize(matrix.n * matrix.groups());
@@ -161,6 +189,7 @@ absl::StatusOr<Tables> ReadTables(const HfPackedMatrix& matrix) {
   Tables tables;
   BATON_RETURN_IF_ERROR(ReadScales(matrix, tables));
   BATON_RETURN_IF_ERROR(ReadGroups(matrix, tables));
+  if (matrix.layout == Layout::kFp4) return tables;
   tables.zeros.resize(tables.scales.size());
   int16_t* out = tables.zeros.data();
   for (uint64_t row = 0; row < matrix.n; ++row) {
@@ -182,6 +211,7 @@ bool FitsBlocks(const HfPackedMatrix& matrix, const Tables& tables) {
 }
 
 GgmlType TypeOf(const HfPackedMatrix& matrix, const Tables& tables) {
+  if (matrix.layout == Layout::kFp4) return matrix.wide_type;
   if (!FitsBlocks(matrix, tables)) return matrix.wide_type;
   const int middle = matrix.layout == Layout::kBytes ? 0 : 1 << (matrix.bits - 1);
   const bool is_symmetric =
@@ -290,12 +320,35 @@ absl::Status ReadColumnShape(uint32_t declared_bits, HfPackedMatrix& matrix) {
                 fmt::format("{} outputs of {} bits are no whole words", matrix.n, matrix.bits));
 }
 
+absl::Status CheckFp4(HfPackedMatrix& matrix) {
+  const SafetensorsTensor& codes = *matrix.parts.codes;
+  const SafetensorsTensor& scales = *matrix.parts.scales;
+  const SafetensorsTensor* global = matrix.parts.global;
+  if (codes.shape.size() != 2 || codes.shape[1] % (kFp4Group / 2) != 0) {
+    return Refuse(E::kBadShape, codes,
+                  fmt::format("{} is no matrix of rows of whole groups of {}", ShapeText(codes),
+                              kFp4Group));
+  }
+  matrix.n = codes.shape[0];
+  matrix.k = codes.shape[1] * 2;
+  matrix.group = kFp4Group;
+  matrix.wide_type = GgmlType::kBf16;
+  BATON_RETURN_IF_ERROR(WantType(scales, SafetensorsType::kF8E4M3));
+  BATON_RETURN_IF_ERROR(WantShape(scales, {matrix.n, matrix.k / kFp4Group}));
+  if (global == nullptr) {
+    return Refuse(E::kBadScale, codes, "there is no scale of the whole matrix beside it");
+  }
+  BATON_RETURN_IF_ERROR(WantType(*global, SafetensorsType::kF32));
+  return IsOneNumber(*global) ? OkStatus() : WantShape(*global, {1});
+}
+
 // The config declares such a matrix.
 absl::Status CheckDeclared(const HfPackedMatrix& matrix, const HfQuantization& quantization) {
   bool needs_zeros = false;
+  const bool is_float = matrix.layout == Layout::kFp4;
   for (const HfWeightKind& kind : quantization.kinds) {
     const bool same_group = kind.group == matrix.group || (kind.group == 0 && matrix.groups() == 1);
-    if (kind.is_float || kind.bits != matrix.bits || !same_group) continue;
+    if (kind.is_float != is_float || kind.bits != matrix.bits || !same_group) continue;
     if (!kind.has_zeros || matrix.parts.zeros != nullptr) return OkStatus();
     needs_zeros = true;
   }
@@ -312,6 +365,10 @@ absl::Status CheckMatrix(const HfQuantization& quantization, HfPackedMatrix& mat
   const HfPackedParts& parts = matrix.parts;
   if (parts.scales == nullptr) {
     return Refuse(E::kBadScale, *parts.codes, "there are no scales beside it");
+  }
+  if (matrix.layout == Layout::kFp4) {
+    BATON_RETURN_IF_ERROR(CheckFp4(matrix));
+    return CheckDeclared(matrix, quantization);
   }
   if (IsRowLayout(matrix.layout)) {
     BATON_RETURN_IF_ERROR(ReadRowShape(matrix));
@@ -397,6 +454,13 @@ void PutFloat(GgmlType type, float value, std::byte* out) {
   std::memcpy(out, &bits, sizeof(bits));
 }
 
+Layout LayoutOf(HfQuantMethod method, SafetensorsType codes) {
+  if (method == HfQuantMethod::kAwq) return Layout::kAwqWords;
+  if (method == HfQuantMethod::kGptq) return Layout::kColumnWords;
+  if (codes == SafetensorsType::kU8) return Layout::kFp4;
+  return codes == SafetensorsType::kI8 ? Layout::kBytes : Layout::kRowWords;
+}
+
 const GgufTensorType& RowOf(GgmlType type) {
   return *FindGgufTensorType(static_cast<uint32_t>(type));
 }
@@ -408,7 +472,17 @@ struct Target {
   uint64_t row_bytes;
 };
 
-// Repacks `count` elements of a row from column `at` on, at most a block.
+// Groups divide rows, so neither knows where a row ends.
+void WidenFp4(const HfPackedMatrix& matrix, const Tables& tables, std::byte* out) {
+  const std::byte* codes = matrix.parts.codes->data.data();
+  const float* scales = tables.scales.data();
+  for (uint64_t i = 0; i < matrix.n * matrix.k; ++i, out += sizeof(uint16_t)) {
+    const auto code = static_cast<uint32_t>(codes[i / 2]) >> (i % 2 * 4) & 15;
+    PutFloat(GgmlType::kBf16, kE2m1[code] * scales[i / kFp4Group], out);
+  }
+}
+
+// Repacks the elements of a row from column `at` on, at most a block.
 void RepackBlock(const HfPackedMatrix& matrix, const Tables& tables, uint64_t row, uint64_t at,
                  const Target& target) {
   const auto count = static_cast<uint32_t>(std::min<uint64_t>(kQuantBlock, matrix.k - at));
@@ -442,19 +516,9 @@ absl::StatusOr<HfPackedMatrix> HfPackedMatrixOf(const HfPackedParts& parts,
   HfPackedMatrix matrix;
   matrix.parts = parts;
   matrix.zeros_less_one = quantization.zeros_less_one;
-  switch (quantization.method) {
-    case HfQuantMethod::kAwq:
-      matrix.layout = Layout::kAwqWords;
-      break;
-    case HfQuantMethod::kGptq:
-      matrix.layout = Layout::kColumnWords;
-      break;
-    default:
-      matrix.layout =
-          parts.codes->type == SafetensorsType::kI8 ? Layout::kBytes : Layout::kRowWords;
-      break;
-  }
-  if (matrix.layout != Layout::kBytes) {
+  matrix.divides = quantization.method == HfQuantMethod::kCompressed;
+  matrix.layout = LayoutOf(quantization.method, parts.codes->type);
+  if (matrix.layout != Layout::kBytes && matrix.layout != Layout::kFp4) {
     BATON_RETURN_IF_ERROR(WantType(*parts.codes, SafetensorsType::kI32));
   }
   BATON_RETURN_IF_ERROR(CheckMatrix(quantization, matrix));
@@ -481,6 +545,10 @@ absl::StatusOr<GgmlType> CommonType(const HfPackedMatrix& a, GgmlType type_a,
 absl::Status RepackHfMatrix(const HfPackedMatrix& matrix, GgmlType type, std::byte* out) {
   BATON_ASSIGN_OR_RETURN(const Tables tables, ReadTables(matrix));
   const Target target = {type, out, matrix.RowBytes(type)};
+  if (matrix.layout == Layout::kFp4) {
+    WidenFp4(matrix, tables, out);
+    return OkStatus();
+  }
   for (uint64_t tile = 0; tile < matrix.n; tile += kTileRows) {
     const uint64_t end = std::min(tile + kTileRows, matrix.n);
     for (uint64_t at = 0; at < matrix.k; at += kQuantBlock) {
@@ -491,6 +559,7 @@ absl::Status RepackHfMatrix(const HfPackedMatrix& matrix, GgmlType type, std::by
 }
 
 std::string HfPackedText(const HfPackedMatrix& matrix) {
+  if (matrix.layout == Layout::kFp4) return "NVFP4";
   if (matrix.groups() == 1) return fmt::format("{} bits, a scale each row", matrix.bits);
   return fmt::format("{} bits in groups of {}", matrix.bits, matrix.group);
 }

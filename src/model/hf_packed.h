@@ -1,14 +1,17 @@
-// Matrices of small integers that a folder keeps packed (compressed-tensors, AutoAWQ, GPTQ), and
-// the blocks of GGUF that they become when the folder is opened. Private to the folder reader;
-// pure; any thread.
+// Matrices that a folder keeps packed (compressed-tensors, AutoAWQ, GPTQ, ModelOpt), and the blocks
+// of GGUF that they become when the folder is opened. Private to the folder reader; pure; any
+// thread.
 //
-// A weight is scale * (code - zero), with one scale and zero for each group of a row. Q4_0, Q5_0
+// Integers: a weight is scale * (code - zero), with one scale and zero for each group of a row. Q4_0, Q5_0
 // and Q8_0 are scale * integer for each 32, so they hold it exactly: 4 bits without zero points
 // become Q4_0, with zero points Q5_0 (code - zero is in [-16, 15]), 8 bits without zero points
 // Q8_0. A matrix takes its scales' type instead (16 or 32 bits a weight) where no block can hold
 // it: 8 bits with zero points, groups or rows that are not whole blocks of 32, groups that mix
 // within a block (act-order), scales that f16 rounds. The product is then rounded once, as the
 // formats' own dequantisation rounds it.
+//
+// NVFP4: a weight is e2m1 * scale, with an e4m3 for each 16 and an fp32 for the whole matrix. It
+// becomes bf16 (16 bits a weight): the product in fp32, rounded once, as the formats dequantise.
 #ifndef BATON_MODEL_HF_PACKED_H_
 #define BATON_MODEL_HF_PACKED_H_
 
@@ -29,6 +32,7 @@ enum class HfPackedLayout : uint8_t {
   kColumnWords = 1,  // I32 [k * bits / 32, n]: of output n, neighbours in k
   kAwqWords = 2,     // I32 [k, n / 8]: 8 outputs, output 0 2 4 6 1 3 5 7 from the low bits up
   kBytes = 3,        // I8 [n, k]
+  kFp4 = 4,          // U8 [n, k / 2]: e2m1 numbers, the first of two in the low bits
 };
 
 // The tensors of one module; null for one that is not there.
@@ -38,6 +42,7 @@ struct HfPackedParts {
   const SafetensorsTensor* zeros = nullptr;
   const SafetensorsTensor* group_of = nullptr;  // [k] I32: the group of each column (g_idx)
   const SafetensorsTensor* shape = nullptr;     // [2] I64: n, k
+  const SafetensorsTensor* global = nullptr;    // one F32: of NVFP4, what scales are multiplied by
 };
 
 // A checked matrix. Its parts outlive it.
@@ -45,6 +50,7 @@ struct HfPackedMatrix {
   HfPackedParts parts;
   HfPackedLayout layout = HfPackedLayout::kRowWords;
   bool zeros_less_one = false;
+  bool divides = false;  // scales are divided by `global` instead (compressed-tensors)
   uint32_t bits = 4;
   uint64_t n = 0;
   uint64_t k = 0;
@@ -72,7 +78,7 @@ absl::StatusOr<GgmlType> CommonType(const HfPackedMatrix& a, GgmlType type_a,
 // wide_type or what CommonType gave. kBadScale where the file has changed since it was checked.
 absl::Status RepackHfMatrix(const HfPackedMatrix& matrix, GgmlType type, std::byte* out);
 
-// "4 bits in groups of 128", "8 bits, a scale each row"
+// "4 bits in groups of 128", "8 bits, a scale each row", "NVFP4"
 std::string HfPackedText(const HfPackedMatrix& matrix);
 
 }  // namespace baton::model

@@ -25,7 +25,11 @@ constexpr PartRow kRowParts[] = {{".weight_packed", &HfPackedParts::codes},
                                  {".weight_scale", &HfPackedParts::scales},
                                  {".weight_zero_point", &HfPackedParts::zeros},
                                  {".weight_g_idx", &HfPackedParts::group_of},
-                                 {".weight_shape", &HfPackedParts::shape}};
+                                 {".weight_shape", &HfPackedParts::shape},
+                                 {".weight_global_scale", &HfPackedParts::global}};
+constexpr PartRow kModelOptParts[] = {{".weight", &HfPackedParts::codes},
+                                      {".weight_scale", &HfPackedParts::scales},
+                                      {".weight_scale_2", &HfPackedParts::global}};
 
 std::span<const PartRow> PartsOf(HfQuantMethod method) {
   switch (method) {
@@ -34,6 +38,8 @@ std::span<const PartRow> PartsOf(HfQuantMethod method) {
       return kColumnParts;
     case HfQuantMethod::kCompressed:
       return kRowParts;
+    case HfQuantMethod::kModelOpt:
+      return kModelOptParts;
     default:
       return {};
   }
@@ -43,7 +49,9 @@ std::span<const PartRow> PartsOf(HfQuantMethod method) {
 const PartRow* RowOf(std::span<const PartRow> rows, const SafetensorsTensor& tensor) {
   for (const PartRow& row : rows) {
     if (!tensor.name.ends_with(row.suffix)) continue;
-    const bool is_plain = row.suffix == kWeight && tensor.type != SafetensorsType::kI8;
+    // Codes of other types have names of their own, and F8_E4M3 is not packed.
+    const bool is_plain = row.suffix == kWeight && tensor.type != SafetensorsType::kI8 &&
+                          tensor.type != SafetensorsType::kU8;
     return is_plain ? nullptr : &row;
   }
   return nullptr;

@@ -11,6 +11,8 @@ packages publish:
                              are neighbours in n; checkpoint_format "gptq" stores them less
                              0x11111111 (8 bits: 0x01010101) a word, "gptq_v2" as they are
     weights                  scale * (code - zero), a scale and a zero point for each group
+    ModelOpt NVFP4           a byte holds two e2m1, the first in the low bits; a weight is e2m1 *
+                             weight_scale (e4m3, for each 16) * weight_scale_2
 
 Each matrix CASE is the tensors CASE.* and CASE.expected, F32 [n, k]: the product in fp32, or, where
 no block type of GGUF holds it, rounded to the type of the scales.
@@ -24,6 +26,7 @@ import pathlib
 import numpy as np
 import torch
 from compressed_tensors.compressors.naive_quantized.base import IntQuantizationCompressor
+from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
@@ -155,6 +158,37 @@ def gptq(case, *, bits, symmetric, version, group=GROUP, act_order=False, wide=F
         g_idx=group_of.astype(np.int32))
 
 
+# NVFP4 -------------------------------------------------------------------------------------------
+
+
+def nvfp4_compressed(case):
+    args = QuantizationArgs(num_bits=4, type="float", strategy="tensor_group", group_size=16,
+                            symmetric=True, scale_dtype=torch.float8_e4m3fn)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    weight = torch.from_numpy(random.normal(0, 0.05, (N, K))).to(torch.bfloat16)
+    largest = weight.float().reshape(N, -1, 16).abs().amax(-1)
+    whole = (448 * 6 / largest.max()).reshape(1)
+    scale = (largest / 6 * whole).to(torch.float8_e4m3fn).float()
+    scale[2, 1] = 0.001953125  # subnormal
+    state = {"weight": weight, "weight_scale": scale, "weight_global_scale": whole}
+    packed = NVFP4PackedCompressor.compress(state, scheme)
+    again = NVFP4PackedCompressor.decompress(packed, scheme)["weight"]
+    put(case, again, **packed)
+
+
+def nvfp4_modelopt(case):
+    codes = random.integers(0, 16, (N, K))
+    scale = torch.from_numpy(random.uniform(1, 448, (N, K // 16))).to(torch.float8_e4m3fn)
+    scale[1, 0] = 0
+    whole = torch.tensor(0.1 / (448 * 6), dtype=torch.float32)
+    magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=np.float32)
+    values = np.where(codes < 8, 1, -1).astype(np.float32) * magnitudes[codes % 8]
+    both = (scale.float() * whole).numpy().repeat(16, axis=1)
+    put(case, torch.from_numpy(values * both).to(torch.bfloat16),
+        weight=(codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8),
+        weight_scale=scale, weight_scale_2=whole)
+
+
 def main():
     compressed("ct4", bits=4, group=GROUP)
     compressed("ct4_zeros", bits=4, group=GROUP, symmetric=False)
@@ -177,6 +211,8 @@ def main():
     gptq("gptq4_order", bits=4, symmetric=False, version=2, act_order=True, wide=True)
     gptq("gptq8", bits=8, symmetric=True, version=1)
     gptq("gptq8_zeros", bits=8, symmetric=False, version=2, wide=True)
+    nvfp4_compressed("nvfp4_ct")
+    nvfp4_modelopt("nvfp4_modelopt")
     save_file(tensors, HERE / "packed.safetensors")
 
 

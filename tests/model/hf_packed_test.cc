@@ -69,7 +69,10 @@ std::vector<GoldenCase> GoldenCases() {
           {"gptq4_row", gptq(4, 0, true), GgmlType::kQ5_0},
           {"gptq4_order", gptq(4, 32, false), GgmlType::kF16},
           {"gptq8", gptq(8, 32, true), GgmlType::kQ8_0},
-          {"gptq8_zeros", gptq(8, 32, false), GgmlType::kF16}};
+          {"gptq8_zeros", gptq(8, 32, false), GgmlType::kF16},
+          {"nvfp4_ct", Says(HfQuantMethod::kCompressed, {4, 16, true, false}), GgmlType::kBf16},
+          {"nvfp4_modelopt", Says(HfQuantMethod::kModelOpt, {4, 16, true, false}),
+           GgmlType::kBf16}};
 }
 
 class GoldenFile {
@@ -87,7 +90,8 @@ class GoldenFile {
             .scales = first_of({"weight_scale", "scales"}),
             .zeros = first_of({"weight_zero_point", "qzeros"}),
             .group_of = first_of({"weight_g_idx", "g_idx"}),
-            .shape = first_of({"weight_shape"})};
+            .shape = first_of({"weight_shape"}),
+            .global = first_of({"weight_global_scale", "weight_scale_2"})};
   }
   const SafetensorsTensor* Find(const std::string& name) const {
     for (const SafetensorsTensor& tensor : (*file_)->tensors()) {
