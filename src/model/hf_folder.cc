@@ -616,8 +616,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
   BATON_ASSIGN_OR_RETURN(HfConfig config, ReadHfConfig(TextOf(config_file->bytes())));
   const auto quant_file = FileMapping::Open(path + "/" + kQuantConfigName);
   if (quant_file.ok() && config.quantization.method == HfQuantMethod::kNone) {
-    BATON_ASSIGN_OR_RETURN(config.quantization,
-                           ReadHfQuantConfigFile(TextOf(quant_file->bytes())));
+    BATON_ASSIGN_OR_RETURN(config.quantization, ReadHfQuantConfigFile(TextOf(quant_file->bytes())));
   }
   const std::filesystem::path folder = std::filesystem::path(path).lexically_normal();
   const std::filesystem::path name =

@@ -40,8 +40,8 @@ std::string_view WeightOfHfScale(std::string_view name) {
 
 bool IsHfActivationScale(std::string_view name) {
   constexpr std::array<std::string_view, 9> kSuffixes = {
-      ".input_scale", ".output_scale", ".q_scale", ".k_scale", ".v_scale", ".kv_scale",
-      ".input_zero_point", ".output_zero_point", ".input_global_scale"};
+      ".input_scale", ".output_scale",     ".q_scale",           ".k_scale",           ".v_scale",
+      ".kv_scale",    ".input_zero_point", ".output_zero_point", ".input_global_scale"};
   return std::any_of(kSuffixes.begin(), kSuffixes.end(),
                      [name](std::string_view suffix) { return name.ends_with(suffix); });
 }

@@ -44,9 +44,9 @@ absl::Status Refuse(E code, const SafetensorsTensor& tensor, std::string_view wh
 
 absl::Status WantType(const SafetensorsTensor& tensor, SafetensorsType type) {
   if (tensor.type == type) return OkStatus();
-  return Refuse(E::kBadDtype, tensor,
-                fmt::format("{}, wanted {}", SafetensorsTypeName(tensor.type),
-                            SafetensorsTypeName(type)));
+  return Refuse(
+      E::kBadDtype, tensor,
+      fmt::format("{}, wanted {}", SafetensorsTypeName(tensor.type), SafetensorsTypeName(type)));
 }
 
 absl::Status WantShape(const SafetensorsTensor& tensor, const std::vector<uint64_t>& shape) {
@@ -180,9 +180,9 @@ absl::Status ReadGroups(const HfPackedMatrix& matrix, Tables& tables) {
   const auto odd = std::ranges::find_if(counts, [&](uint64_t c) { return c != matrix.group; });
   // compressed-tensors sorts the columns by group and cuts them evenly.
   if (matrix.layout != Layout::kRowWords || odd == counts.end()) return OkStatus();
-  return Refuse(E::kBadScale, *tensor,
-                fmt::format("group {} has {} columns, wanted {}", odd - counts.begin(), *odd,
-                            matrix.group));
+  return Refuse(
+      E::kBadScale, *tensor,
+      fmt::format("group {} has {} columns, wanted {}", odd - counts.begin(), *odd, matrix.group));
 }
 
 absl::StatusOr<Tables> ReadTables(const HfPackedMatrix& matrix) {
@@ -205,9 +205,8 @@ bool FitsBlocks(const HfPackedMatrix& matrix, const Tables& tables) {
   for (uint64_t i = 0; i < tables.group_of.size(); ++i) {
     if (tables.group_of[i] != tables.group_of[i / kQuantBlock * kQuantBlock]) return false;
   }
-  return std::ranges::all_of(tables.scales, [](float scale) {
-    return FloatFromHalf(HalfFromFloat(scale)) == scale;
-  });
+  return std::ranges::all_of(
+      tables.scales, [](float scale) { return FloatFromHalf(HalfFromFloat(scale)) == scale; });
 }
 
 GgmlType TypeOf(const HfPackedMatrix& matrix, const Tables& tables) {
@@ -273,7 +272,8 @@ absl::Status CheckZeros(const HfPackedMatrix& matrix) {
 absl::Status ReadRowShape(HfPackedMatrix& matrix) {
   const SafetensorsTensor& codes = *matrix.parts.codes;
   const SafetensorsTensor* shape = matrix.parts.shape;
-  if (codes.shape.size() != 2) return Refuse(E::kBadShape, codes, ShapeText(codes) + " is no matrix");
+  if (codes.shape.size() != 2)
+    return Refuse(E::kBadShape, codes, ShapeText(codes) + " is no matrix");
   matrix.n = codes.shape[0];
   matrix.k = codes.shape[1];
   matrix.bits = 8;
@@ -294,14 +294,15 @@ absl::Status ReadRowShape(HfPackedMatrix& matrix) {
     return OkStatus();
   }
   return Refuse(E::kBadShape, codes,
-                fmt::format("{} holds no [{}, {}] of 4 or 8 bits, as {} says", ShapeText(codes), n, k,
-                            QuotedForMessage(shape->name)));
+                fmt::format("{} holds no [{}, {}] of 4 or 8 bits, as {} says", ShapeText(codes), n,
+                            k, QuotedForMessage(shape->name)));
 }
 
 // Sets n, k and bits of X.qweight.
 absl::Status ReadColumnShape(uint32_t declared_bits, HfPackedMatrix& matrix) {
   const SafetensorsTensor& codes = *matrix.parts.codes;
-  if (codes.shape.size() != 2) return Refuse(E::kBadShape, codes, ShapeText(codes) + " is no matrix");
+  if (codes.shape.size() != 2)
+    return Refuse(E::kBadShape, codes, ShapeText(codes) + " is no matrix");
   if (matrix.layout == Layout::kAwqWords) {
     matrix.k = codes.shape[0];
     matrix.n = codes.shape[1] * 8;
@@ -325,9 +326,9 @@ absl::Status CheckFp4(HfPackedMatrix& matrix) {
   const SafetensorsTensor& scales = *matrix.parts.scales;
   const SafetensorsTensor* global = matrix.parts.global;
   if (codes.shape.size() != 2 || codes.shape[1] % (kFp4Group / 2) != 0) {
-    return Refuse(E::kBadShape, codes,
-                  fmt::format("{} is no matrix of rows of whole groups of {}", ShapeText(codes),
-                              kFp4Group));
+    return Refuse(
+        E::kBadShape, codes,
+        fmt::format("{} is no matrix of rows of whole groups of {}", ShapeText(codes), kFp4Group));
   }
   matrix.n = codes.shape[0];
   matrix.k = codes.shape[1] * 2;
@@ -356,9 +357,9 @@ absl::Status CheckDeclared(const HfPackedMatrix& matrix, const HfQuantization& q
     return Refuse(E::kBadScale, *matrix.parts.codes,
                   "config.json says that it has zero points, and there are none");
   }
-  return Refuse(E::kUnsupportedValue, *matrix.parts.codes,
-                fmt::format("{}, which quantization_config does not declare",
-                            HfPackedText(matrix)));
+  return Refuse(
+      E::kUnsupportedValue, *matrix.parts.codes,
+      fmt::format("{}, which quantization_config does not declare", HfPackedText(matrix)));
 }
 
 absl::Status CheckMatrix(const HfQuantization& quantization, HfPackedMatrix& matrix) {
@@ -412,8 +413,8 @@ void CodesOf(const HfPackedMatrix& matrix, uint64_t row, uint64_t at, int16_t* o
   const bool by_row = matrix.layout == Layout::kRowWords;
   const uint32_t per_word = 32 / matrix.bits;
   const uint32_t mask = (1u << matrix.bits) - 1;
-  const uint64_t first = by_row ? row * Words(matrix.k, matrix.bits) + at / per_word
-                                : at / per_word * matrix.n + row;
+  const uint64_t first =
+      by_row ? row * Words(matrix.k, matrix.bits) + at / per_word : at / per_word * matrix.n + row;
   const std::byte* from = data + first * sizeof(uint32_t);
   const uint64_t step = (by_row ? 1 : matrix.n) * sizeof(uint32_t);
   for (uint32_t i = 0; i < count; from += step) {
@@ -535,11 +536,11 @@ absl::StatusOr<GgmlType> CommonType(const HfPackedMatrix& a, GgmlType type_a,
   };
   if (is_of_four(type_a) && is_of_four(b.type)) return GgmlType::kQ5_0;
   if (a.wide_type == b.wide_type) return a.wide_type;
-  return Refuse(E::kBadScale, *b.parts.scales,
-                fmt::format("{}, and {} of another expert is {}",
-                            SafetensorsTypeName(b.parts.scales->type),
-                            QuotedForMessage(a.parts.scales->name),
-                            SafetensorsTypeName(a.parts.scales->type)));
+  return Refuse(
+      E::kBadScale, *b.parts.scales,
+      fmt::format("{}, and {} of another expert is {}", SafetensorsTypeName(b.parts.scales->type),
+                  QuotedForMessage(a.parts.scales->name),
+                  SafetensorsTypeName(a.parts.scales->type)));
 }
 
 absl::Status RepackHfMatrix(const HfPackedMatrix& matrix, GgmlType type, std::byte* out) {

@@ -2,11 +2,11 @@
 // of GGUF that they become when the folder is opened. Private to the folder reader; pure; any
 // thread.
 //
-// Integers: a weight is scale * (code - zero), with one scale and zero for each group of a row. Q4_0, Q5_0
-// and Q8_0 are scale * integer for each 32, so they hold it exactly: 4 bits without zero points
-// become Q4_0, with zero points Q5_0 (code - zero is in [-16, 15]), 8 bits without zero points
-// Q8_0. A matrix takes its scales' type instead (16 or 32 bits a weight) where no block can hold
-// it: 8 bits with zero points, groups or rows that are not whole blocks of 32, groups that mix
+// Integers: a weight is scale * (code - zero), with one scale and zero for each group of a row.
+// Q4_0, Q5_0 and Q8_0 are scale * integer for each 32, so they hold it exactly: 4 bits without zero
+// points become Q4_0, with zero points Q5_0 (code - zero is in [-16, 15]), 8 bits without zero
+// points Q8_0. A matrix takes its scales' type instead (16 or 32 bits a weight) where no block can
+// hold it: 8 bits with zero points, groups or rows that are not whole blocks of 32, groups that mix
 // within a block (act-order), scales that f16 rounds. The product is then rounded once, as the
 // formats' own dequantisation rounds it.
 //
@@ -54,7 +54,7 @@ struct HfPackedMatrix {
   uint32_t bits = 4;
   uint64_t n = 0;
   uint64_t k = 0;
-  uint64_t group = 0;  // elements that share a scale; k for a whole row
+  uint64_t group = 0;                   // elements that share a scale; k for a whole row
   GgmlType type = GgmlType::kQ4_0;      // what holds the weights exactly, or wide_type
   GgmlType wide_type = GgmlType::kF16;  // of the scales
 

@@ -20,13 +20,11 @@ constexpr PartRow kColumnParts[] = {{".qweight", &HfPackedParts::codes},
                                     {".qzeros", &HfPackedParts::zeros},
                                     {".scales", &HfPackedParts::scales},
                                     {".g_idx", &HfPackedParts::group_of}};
-constexpr PartRow kRowParts[] = {{".weight_packed", &HfPackedParts::codes},
-                                 {".weight", &HfPackedParts::codes},
-                                 {".weight_scale", &HfPackedParts::scales},
-                                 {".weight_zero_point", &HfPackedParts::zeros},
-                                 {".weight_g_idx", &HfPackedParts::group_of},
-                                 {".weight_shape", &HfPackedParts::shape},
-                                 {".weight_global_scale", &HfPackedParts::global}};
+constexpr PartRow kRowParts[] = {
+    {".weight_packed", &HfPackedParts::codes},       {".weight", &HfPackedParts::codes},
+    {".weight_scale", &HfPackedParts::scales},       {".weight_zero_point", &HfPackedParts::zeros},
+    {".weight_g_idx", &HfPackedParts::group_of},     {".weight_shape", &HfPackedParts::shape},
+    {".weight_global_scale", &HfPackedParts::global}};
 constexpr PartRow kModelOptParts[] = {{".weight", &HfPackedParts::codes},
                                       {".weight_scale", &HfPackedParts::scales},
                                       {".weight_scale_2", &HfPackedParts::global}};

@@ -38,7 +38,7 @@ class HfPackedModules {
 
  private:
   std::string method_;
-  std::deque<SafetensorsTensor> tensors_;                     // that stand for matrices
+  std::deque<SafetensorsTensor> tensors_;                       // that stand for matrices
   std::map<std::string, HfPackedMatrix, std::less<>> modules_;  // by X.weight
   std::map<std::string, uint64_t> counts_;
 };

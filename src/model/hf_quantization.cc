@@ -104,8 +104,8 @@ absl::Status ReadGptqRules(const JsonObject& config, HfQuantization& out) {
   if (!rules->is_object()) return config.Bad("dynamic", "an object");
   for (const auto& [pattern, rule] : rules->items()) {
     if (!rule.is_object()) return config.Bad("dynamic", "an object of objects");
-    const JsonObject object(rule,
-                            fmt::format("{}: dynamic: {}", config.where(), QuotedForMessage(pattern)));
+    const JsonObject object(
+        rule, fmt::format("{}: dynamic: {}", config.where(), QuotedForMessage(pattern)));
     for (const auto& [key, value] : rule.items()) {
       const bool is_format = key == "method" || key == "quant_method" || key == "format" ||
                              key == "checkpoint_format" || key == "pack_dtype";
@@ -127,8 +127,8 @@ absl::Status ReadGptq(const JsonObject& config, HfQuantization& out) {
   for (const char* key : {"format", "checkpoint_format"}) {
     BATON_ASSIGN_OR_RETURN(const std::string text, config.StringOr(key, format));
     if (text != "gptq" && text != "gptq_v2") return config.Unsupported(key, "gptq, gptq_v2");
-    const bool differs = key == std::string_view("checkpoint_format") && config.Has("format") &&
-                         text != format;
+    const bool differs =
+        key == std::string_view("checkpoint_format") && config.Has("format") && text != format;
     if (differs) return config.Bad(key, fmt::format("the {} of \"format\"", format));
     format = text;
   }
@@ -164,9 +164,9 @@ absl::StatusOr<HfWeightKind> ReadCompressedKind(const JsonObject& weights) {
 }
 
 absl::Status CheckCompressedFormat(const JsonObject& object) {
-  constexpr std::string_view kFormats[] = {"float-quantized", "naive-quantized", "int-quantized",
-                                           "pack-quantized", "nvfp4-pack-quantized",
-                                           "mixed-precision"};
+  constexpr std::string_view kFormats[] = {"float-quantized",      "naive-quantized",
+                                           "int-quantized",        "pack-quantized",
+                                           "nvfp4-pack-quantized", "mixed-precision"};
   BATON_ASSIGN_OR_RETURN(const std::string format, object.StringOr("format", kFormats[0]));
   if (std::find(std::begin(kFormats), std::end(kFormats), format) != std::end(kFormats)) {
     return OkStatus();
@@ -180,8 +180,8 @@ absl::Status ReadCompressed(const JsonObject& config, HfQuantization& out) {
   BATON_RETURN_IF_ERROR(CheckIsAbsent(config, "transform_config"));
   if (const Json* sparsity = config.Find("sparsity_config"); sparsity != nullptr) {
     if (!sparsity->is_object()) return config.Bad("sparsity_config", "an object");
-    BATON_RETURN_IF_ERROR(CheckIsText(
-        JsonObject(*sparsity, config.where() + ": sparsity_config"), "format", "dense"));
+    BATON_RETURN_IF_ERROR(CheckIsText(JsonObject(*sparsity, config.where() + ": sparsity_config"),
+                                      "format", "dense"));
   }
   BATON_RETURN_IF_ERROR(ReadNames(config, "ignore", out));
   const Json* groups = config.Find("config_groups");
@@ -261,8 +261,8 @@ absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config) {
     const Json* value = config.Find(key);
     if (value == nullptr) continue;
     if (!value->is_object()) return config.Bad(key, "an object");
-    BATON_RETURN_IF_ERROR(ReadMethod(
-        JsonObject(*value, fmt::format("{}: {}", config.where(), key)), type == "gpt_oss", out));
+    BATON_RETURN_IF_ERROR(ReadMethod(JsonObject(*value, fmt::format("{}: {}", config.where(), key)),
+                                     type == "gpt_oss", out));
   }
   return out;
 }
@@ -271,8 +271,9 @@ absl::StatusOr<HfQuantization> ReadHfQuantConfigFile(std::string_view text) {
   constexpr const char* kName = "hf_quant_config.json";
   const absl::StatusOr<Json> json = ParseHfConfigJson(text);
   if (!json.ok()) {
-    return FolderError(FolderErrorOf(json.status()),
-                       fmt::format("{}: no JSON object of at most {} bytes", kName, kMaxHfConfigBytes));
+    return FolderError(
+        FolderErrorOf(json.status()),
+        fmt::format("{}: no JSON object of at most {} bytes", kName, kMaxHfConfigBytes));
   }
   HfQuantization out;
   out.name = "modelopt";

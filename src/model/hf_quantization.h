@@ -39,7 +39,7 @@ struct HfWeightKind {
 // See the file comment.
 struct HfQuantization {
   HfQuantMethod method = HfQuantMethod::kNone;
-  std::string name;  // of the method, as the config has it
+  std::string name;             // of the method, as the config has it
   bool zeros_less_one = false;  // GPTQ's first checkpoint format stores zero points less one
   std::vector<HfWeightKind> kinds;
   // Modules that are not quantised, by their names or ends of them, and by how names begin.
@@ -51,7 +51,8 @@ struct HfQuantization {
 // method), kBadValue, kMissingKey or kUnsupportedValue naming the field.
 absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config);
 
-// Reads the hf_quant_config.json that ModelOpt used to write instead. Errors as above, and kBadJson.
+// Reads the hf_quant_config.json that ModelOpt used to write instead. Errors as above, and
+// kBadJson.
 absl::StatusOr<HfQuantization> ReadHfQuantConfigFile(std::string_view text);
 
 // Whether the config names the module as one that is not quantised. Regular expressions ("re:...")

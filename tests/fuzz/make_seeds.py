@@ -125,7 +125,7 @@ def gguf_seeds():
 
 
 def safetensors(tensors, metadata=None, fill=b"\0"):
-    """tensors: name -> (dtype, shape) or (dtype, shape, data); without data every byte is `fill`."""
+    """tensors: name -> (dtype, shape[, data]); without data every byte is `fill`."""
     header, offset, data = {}, 0, b""
     if metadata is not None:
         header["__metadata__"] = metadata

@@ -6,9 +6,10 @@ The files of compressed-tensors are made by that package; its own decompression 
 weights, rounded to the type of the scales. AutoAWQ's and GPTQ's are packed here, by what the
 packages publish:
 
-    AutoAWQ (WQLinear_GEMM)  word j of a row holds outputs 8j + 0 2 4 6 1 3 5 7, from the low bits up
-    GPTQ                     a word holds neighbours in k, the first in the low bits; its zero points
-                             are neighbours in n; checkpoint_format "gptq" stores them less
+    AutoAWQ (WQLinear_GEMM)  word j of a row holds outputs 8j + 0 2 4 6 1 3 5 7, from the low
+                             bits up
+    GPTQ                     a word holds neighbours in k, the first in the low bits; its zero
+                             points are neighbours in n; checkpoint_format "gptq" stores them less
                              0x11111111 (8 bits: 0x01010101) a word, "gptq_v2" as they are
     weights                  scale * (code - zero), a scale and a zero point for each group
     ModelOpt NVFP4           a byte holds two e2m1, the first in the low bits; a weight is e2m1 *
@@ -17,7 +18,8 @@ packages publish:
 Each matrix CASE is the tensors CASE.* and CASE.expected, F32 [n, k]: the product in fp32, or, where
 no block type of GGUF holds it, rounded to the type of the scales.
 
-    python3 -m venv /tmp/packed && /tmp/packed/bin/pip install torch compressed-tensors safetensors numpy
+    python3 -m venv /tmp/packed
+    /tmp/packed/bin/pip install torch compressed-tensors safetensors numpy
     /tmp/packed/bin/python tests/golden/make_packed_golden.py
 """
 

@@ -49,30 +49,30 @@ std::vector<GoldenCase> GoldenCases() {
     return Says(HfQuantMethod::kGptq, {bits, group, false, true}, first);
   };
   const HfQuantization awq = Says(HfQuantMethod::kAwq, {4, 32, false, true});
-  return {{"ct4", ct(4, 32), GgmlType::kQ4_0},
-          {"ct4_zeros", ct(4, 32, true), GgmlType::kQ5_0},
-          {"ct4_channel_f16", ct(4, 0), GgmlType::kQ4_0},
-          {"ct4_f32", ct(4, 32), GgmlType::kF32},
-          {"ct4_order", ct(4, 32), GgmlType::kBf16},
-          {"ct4_group16", ct(4, 16), GgmlType::kBf16},
-          {"ct4_row40", ct(4, 0), GgmlType::kBf16},
-          {"ct4_tiny", ct(4, 32), GgmlType::kBf16},
-          {"ct8", ct(8, 0), GgmlType::kQ8_0},
-          {"ct8_zeros", ct(8, 32, true), GgmlType::kBf16},
-          {"ct_ints", ct(8, 0), GgmlType::kQ8_0},
-          {"ct_ints_zeros", ct(8, 0, true), GgmlType::kBf16},
-          {"awq", awq, GgmlType::kQ5_0},
-          {"awq_eights", awq, GgmlType::kQ4_0},
-          {"gptq4", gptq(4, 32, true), GgmlType::kQ4_0},
-          {"gptq4_zeros", gptq(4, 32, true), GgmlType::kQ5_0},
-          {"gptq4_v2", gptq(4, 32, false), GgmlType::kQ5_0},
-          {"gptq4_row", gptq(4, 0, true), GgmlType::kQ5_0},
-          {"gptq4_order", gptq(4, 32, false), GgmlType::kF16},
-          {"gptq8", gptq(8, 32, true), GgmlType::kQ8_0},
-          {"gptq8_zeros", gptq(8, 32, false), GgmlType::kF16},
-          {"nvfp4_ct", Says(HfQuantMethod::kCompressed, {4, 16, true, false}), GgmlType::kBf16},
-          {"nvfp4_modelopt", Says(HfQuantMethod::kModelOpt, {4, 16, true, false}),
-           GgmlType::kBf16}};
+  return {
+      {"ct4", ct(4, 32), GgmlType::kQ4_0},
+      {"ct4_zeros", ct(4, 32, true), GgmlType::kQ5_0},
+      {"ct4_channel_f16", ct(4, 0), GgmlType::kQ4_0},
+      {"ct4_f32", ct(4, 32), GgmlType::kF32},
+      {"ct4_order", ct(4, 32), GgmlType::kBf16},
+      {"ct4_group16", ct(4, 16), GgmlType::kBf16},
+      {"ct4_row40", ct(4, 0), GgmlType::kBf16},
+      {"ct4_tiny", ct(4, 32), GgmlType::kBf16},
+      {"ct8", ct(8, 0), GgmlType::kQ8_0},
+      {"ct8_zeros", ct(8, 32, true), GgmlType::kBf16},
+      {"ct_ints", ct(8, 0), GgmlType::kQ8_0},
+      {"ct_ints_zeros", ct(8, 0, true), GgmlType::kBf16},
+      {"awq", awq, GgmlType::kQ5_0},
+      {"awq_eights", awq, GgmlType::kQ4_0},
+      {"gptq4", gptq(4, 32, true), GgmlType::kQ4_0},
+      {"gptq4_zeros", gptq(4, 32, true), GgmlType::kQ5_0},
+      {"gptq4_v2", gptq(4, 32, false), GgmlType::kQ5_0},
+      {"gptq4_row", gptq(4, 0, true), GgmlType::kQ5_0},
+      {"gptq4_order", gptq(4, 32, false), GgmlType::kF16},
+      {"gptq8", gptq(8, 32, true), GgmlType::kQ8_0},
+      {"gptq8_zeros", gptq(8, 32, false), GgmlType::kF16},
+      {"nvfp4_ct", Says(HfQuantMethod::kCompressed, {4, 16, true, false}), GgmlType::kBf16},
+      {"nvfp4_modelopt", Says(HfQuantMethod::kModelOpt, {4, 16, true, false}), GgmlType::kBf16}};
 }
 
 class GoldenFile {
@@ -185,8 +185,8 @@ TEST_P(PackedFormTest, ComputesWhatTheSameWeightsInF32Do) {
   const auto b = plain.Run({{0, 0, tokens}}, /*all_rows=*/true);
   ASSERT_TRUE(a.ok() && b.ok());
   const ModelConfig& shape = plain.model().config();
-  const double bound = QuantisedBound(shape, Weights::kRandom) +
-                       2 * Fp32ProductsBound(shape, Weights::kRandom);
+  const double bound =
+      QuantisedBound(shape, Weights::kRandom) + 2 * Fp32ProductsBound(shape, Weights::kRandom);
   double worst = 0;
   for (size_t row = 0; row < tokens.size(); ++row) {
     const auto of_row = [&](const std::vector<float>& logits) {
@@ -225,7 +225,8 @@ TEST(HfPackedTest, IsDescribedAsWhatItIs) {
       {"awq", "awq: 14 of 4 bits in groups of 32 as Q5_0"},
       {"gptq4", "gptq: 14 of 4 bits in groups of 32 as Q4_0"},
       {"gptq4_order", "gptq: 14 of 4 bits in groups of 32 as F16"},
-      {"ct8", "compressed-tensors: 14 of 8 bits in groups of 32 as Q8_0"}};
+      {"ct8", "compressed-tensors: 14 of 8 bits in groups of 32 as Q8_0"},
+      {"modelopt_nvfp4", "modelopt: 14 of NVFP4 as BF16"}};
   for (const auto& [form, words] : cases) {
     const auto file = Opened(MakeModel(form));
     ASSERT_TRUE(file.ok()) << file.status();
@@ -255,6 +256,13 @@ void ExpectRefusals(const std::vector<Refusal>& cases) {
   }
 }
 
+// Sets a key of the quantization_config, or of what lies in it.
+std::function<void(PackedModel&)> Sets(const char* pointer, const Json& value) {
+  return [pointer, value](PackedModel& m) {
+    m.config["quantization_config"][Json::json_pointer(pointer)] = value;
+  };
+}
+
 const std::string kQ = "model.layers.0.self_attn.q_proj";  // [192, 160]
 
 TEST(HfPackedTest, RefusesPartsThatAreMissingOrOfAnotherShape) {
@@ -275,7 +283,10 @@ TEST(HfPackedTest, RefusesPartsThatAreMissingOrOfAnotherShape) {
       {E::kBadScale, {kQ + ".weight_scale", "[5, 192]"}, "ct4", shaped(".weight_scale", {5, 192})},
       {E::kBadShape, {kQ + ".qzeros", "[24, 5]", "[5, 24]"}, "awq", shaped(".qzeros", {24, 5})},
       {E::kBadShape, {kQ + ".weight_packed", "3, "}, "ct4", shaped(".weight_packed", {3, 64, 20})},
-      {E::kBadShape, {kQ + ".weight_packed", "[20, 192]"}, "ct4", shaped(".weight_packed", {20, 192})},
+      {E::kBadShape,
+       {kQ + ".weight_packed", "[20, 192]"},
+       "ct4",
+       shaped(".weight_packed", {20, 192})},
       {E::kBadScale,
        {kQ + ".scales", "3 groups do not divide rows of 160"},
        "gptq4",
@@ -335,26 +346,79 @@ TEST(HfPackedTest, RefusesNumbersAndTypesThatCannotBe) {
   cases.push_back({E::kBadDtype, {kQ + ".qweight", "F32", "I32"}, "awq", typed(".qweight", "F32")});
   cases.push_back({E::kBadDtype, {kQ + ".qzeros", "F32"}, "gptq4", typed(".qzeros", "F32")});
   cases.push_back({E::kBadDtype, {kQ + ".g_idx", "F32"}, "gptq4", typed(".g_idx", "F32")});
-  cases.push_back({E::kBadDtype,
-                   {"model.norm.weight", "I32"},
-                   "gptq4",
-                   [](PackedModel& m) {
+  cases.push_back({E::kBadDtype, {"model.norm.weight", "I32"}, "gptq4", [](PackedModel& m) {
                      m.packed["model.norm.weight"] = {"I32", {160}, std::string(640, '\1')};
                    }});
-  cases.push_back({E::kBadDtype,
-                   {"lm_head.weight", "I8"},
-                   "gptq4",
-                   [](PackedModel& m) {
+  cases.push_back({E::kBadDtype, {"lm_head.weight", "I8"}, "gptq4", [](PackedModel& m) {
                      m.packed["lm_head.weight"] = {"I8", {263, 160}, std::string(263 * 160, '\1')};
                    }});
   ExpectRefusals(cases);
 }
 
-// Sets a key of the quantization_config, or of what lies in it.
-std::function<void(PackedModel&)> Sets(const char* pointer, const Json& value) {
-  return [pointer, value](PackedModel& m) {
-    m.config["quantization_config"][Json::json_pointer(pointer)] = value;
+TEST(HfPackedTest, RefusesNvfp4WithoutItsScales) {
+  const auto with = [](const char* part, const FolderTensor& tensor) {
+    return [part, tensor](PackedModel& m) { m.packed[kQ + part] = tensor; };
   };
+  const auto number = [](float value) { return NumbersTensor("F32", {1}, {value}); };
+  const char* whole = ".weight_global_scale";
+  const char* second = ".weight_scale_2";
+  const FolderTensor nan = {"F8_E4M3", {192, 10}, std::string(1920, '\x7F')};
+  const FolderTensor negative = {"F8_E4M3", {192, 10}, std::string(1920, '\xB8')};
+  const FolderTensor few = {"F8_E4M3", {192, 5}, std::string(960, '\x38')};
+  const FolderTensor halves = {"F16", {192, 10}, std::string(3840, '\x38')};
+  ExpectRefusals({
+      {E::kBadScale, {kQ + whole, "it is 0"}, "ct_nvfp4", with(whole, number(0))},
+      {E::kBadScale, {kQ + second, "it is -1"}, "modelopt_nvfp4", with(second, number(-1))},
+      {E::kBadScale, {kQ + second, "nan"}, "modelopt_nvfp4", with(second, number(NAN))},
+      {E::kBadShape,
+       {kQ + second, "[2]", "[1]"},
+       "modelopt_nvfp4",
+       with(second, NumbersTensor("F32", {2}, {1, 1}))},
+      {E::kBadScale,
+       {kQ, "whole matrix"},
+       "ct_nvfp4",
+       [whole](PackedModel& m) { m.packed.erase(kQ + whole); }},
+      {E::kBadScale,
+       {kQ, "no scales"},
+       "ct_nvfp4",
+       [](PackedModel& m) { m.packed.erase(kQ + ".weight_scale"); }},
+      {E::kBadScale, {kQ, "element 0 is nan"}, "ct_nvfp4", with(".weight_scale", nan)},
+      {E::kBadScale, {kQ, "element 0 is -1"}, "modelopt_nvfp4", with(".weight_scale", negative)},
+      {E::kBadShape, {kQ, "[192, 5]", "[192, 10]"}, "ct_nvfp4", with(".weight_scale", few)},
+      {E::kBadDtype, {kQ, "F16", "F8_E4M3"}, "ct_nvfp4", with(".weight_scale", halves)},
+      {E::kUnsupportedValue,
+       {"quant_algo", "W4A8_AWQ"},
+       "modelopt_nvfp4",
+       Sets("/quant_algo", "W4A8_AWQ")},
+      {E::kUnsupportedValue, {kQ, "declare"}, "modelopt_nvfp4", Sets("/quant_algo", "FP8")},
+      {E::kUnsupportedValue, {"group_size", "32"}, "modelopt_nvfp4", Sets("/group_size", 32)},
+      {E::kUnknownTensor,
+       {"pre_quant_scale"},
+       "modelopt_nvfp4",
+       with(".pre_quant_scale", number(1))},
+  });
+}
+
+TEST(HfPackedTest, ReadsTheFileThatModelOptUsedToWrite) {
+  PackedModel model = MakeModel("modelopt_nvfp4");
+  const Json text = {{"producer", {{"name", "modelopt"}}},
+                     {"quantization",
+                      {{"quant_algo", "NVFP4"},
+                       {"group_size", 16},
+                       {"kv_cache_quant_algo", "FP8"},
+                       {"exclude_modules", {"lm_head"}}}}};
+  model.config.erase("quantization_config");
+  const TestFolder folder("modelopt");
+  folder.Write(model.config, model.packed);
+  EXPECT_FALSE(OpenModelFile(folder.path()).ok());
+  const std::string path = folder.path() + "/hf_quant_config.json";
+  std::ofstream(path) << text.dump();
+  const auto file = OpenModelFile(folder.path());
+  EXPECT_TRUE(file.ok()) << file.status();
+  std::ofstream(path) << "[]";
+  const absl::Status bad = OpenModelFile(folder.path()).status();
+  EXPECT_EQ(FolderErrorName(FolderErrorOf(bad)), FolderErrorName(E::kBadJson)) << bad;
+  EXPECT_THAT(std::string(bad.message()), HasSubstr("hf_quant_config.json"));
 }
 
 TEST(HfPackedTest, RefusesDescriptionsByName) {
@@ -381,7 +445,10 @@ TEST(HfPackedTest, RefusesDescriptionsByName) {
       {E::kBadValue, {"checkpoint_format"}, "gptq4", Sets("/format", "gptq_v2")},
       {E::kUnsupportedValue, {"pack_dtype"}, "gptq4", Sets("/pack_dtype", "int64")},
       {E::kUnsupportedValue, {"adapter"}, "gptq4", Sets("/adapter", {{"name", "lora"}})},
-      {E::kUnsupportedValue, {"dynamic", "bits"}, "gptq4", Sets("/dynamic", {{"+:q", {{"bits", 2}}}})},
+      {E::kUnsupportedValue,
+       {"dynamic", "bits"},
+       "gptq4",
+       Sets("/dynamic", {{"+:q", {{"bits", 2}}}})},
       {E::kUnsupportedValue,
        {"dynamic", "format"},
        "gptq4",
@@ -390,10 +457,16 @@ TEST(HfPackedTest, RefusesDescriptionsByName) {
       {E::kUnsupportedValue, {kQ, "declare"}, "ct4", Sets(group, 128)},
       {E::kUnsupportedValue, {kQ, "declare"}, "ct4", Sets(bits, 8)},
       {E::kUnsupportedValue, {"num_bits", "3"}, "ct4", Sets(bits, 3)},
-      {E::kUnsupportedValue, {"strategy"}, "ct4", Sets("/config_groups/group_0/weights/strategy", "block")},
+      {E::kUnsupportedValue,
+       {"strategy"},
+       "ct4",
+       Sets("/config_groups/group_0/weights/strategy", "block")},
       {E::kUnsupportedValue, {"format", "marlin-24"}, "ct4", Sets("/format", "marlin-24")},
       {E::kUnsupportedValue, {"format", "x"}, "ct4", Sets("/config_groups/group_0/format", "x")},
-      {E::kUnsupportedValue, {"sparsity_config"}, "ct4", Sets("/sparsity_config", {{"format", "x"}})},
+      {E::kUnsupportedValue,
+       {"sparsity_config"},
+       "ct4",
+       Sets("/sparsity_config", {{"format", "x"}})},
       {E::kUnsupportedValue, {kQ, "not quantised"}, "ct4", Sets("/ignore", {kQ})},
       {E::kQuantized, {"\"bitsandbytes\""}, "ct4", Sets("/quant_method", "bitsandbytes")},
   });
@@ -416,8 +489,9 @@ TEST(HfPackedTest, ReadsWhatTheTensorsSayOfModulesWithOtherNumbers) {
                                                     {"-:.*down_proj", Json::object()}};
   const auto file = Opened(model);
   ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_THAT(DescribeModelFile(**file, OkStatus()),
-              HasSubstr("12 of 4 bits in groups of 32 as Q4_0, 1 of 8 bits in groups of 32 as Q8_0"));
+  EXPECT_THAT(
+      DescribeModelFile(**file, OkStatus()),
+      HasSubstr("12 of 4 bits in groups of 32 as Q4_0, 1 of 8 bits in groups of 32 as Q8_0"));
   EXPECT_STREQ((*file)->FindTensor("blk.1.ffn_down.weight")->type->name.data(), "F32");
 }
 

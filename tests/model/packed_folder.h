@@ -22,14 +22,21 @@ struct PackedForm {
   uint32_t bits;
   bool has_zeros;
   bool in_order = false;  // columns of a group lie anywhere
+  bool is_float = false;  // NVFP4
 };
 
 inline std::vector<PackedForm> PackedForms() {
-  return {{"awq", "awq", 4, true},           {"gptq4", "gptq", 4, false},
-          {"gptq4_zeros", "gptq", 4, true},  {"gptq8", "gptq", 8, false},
-          {"gptq8_zeros", "gptq", 8, true},  {"gptq4_order", "gptq", 4, true, true},
-          {"ct4", "compressed-tensors", 4, false}, {"ct4_zeros", "compressed-tensors", 4, true},
-          {"ct8", "compressed-tensors", 8, false}};
+  return {{"awq", "awq", 4, true},
+          {"gptq4", "gptq", 4, false},
+          {"gptq4_zeros", "gptq", 4, true},
+          {"gptq8", "gptq", 8, false},
+          {"gptq8_zeros", "gptq", 8, true},
+          {"gptq4_order", "gptq", 4, true, true},
+          {"ct4", "compressed-tensors", 4, false},
+          {"ct4_zeros", "compressed-tensors", 4, true},
+          {"ct8", "compressed-tensors", 8, false},
+          {"ct_nvfp4", "compressed-tensors", 4, false, false, true},
+          {"modelopt_nvfp4", "modelopt", 4, false, false, true}};
 }
 
 // Equal weights in both forms; see the file comment.
@@ -60,6 +67,7 @@ class PackedModelMaker {
   }
 
   static constexpr uint64_t kGroup = 32;
+  static constexpr uint64_t kFp4Group = 16;
 
  private:
   // One matrix: code, zero point and scale of each element.
@@ -74,25 +82,25 @@ class PackedModelMaker {
 
   nlohmann::json Config() const {
     if (form_.method == std::string_view("awq")) {
-      return {{"quant_method", "awq"},
-              {"bits", 4},
-              {"group_size", kGroup},
-              {"version", "gemm"},
-              {"zero_point", true},
-              {"modules_to_not_convert", {"lm_head"}}};
+      return {{"quant_method", "awq"}, {"bits", 4},
+              {"group_size", kGroup},  {"version", "gemm"},
+              {"zero_point", true},    {"modules_to_not_convert", {"lm_head"}}};
     }
     if (form_.method == std::string_view("gptq")) {
-      return {{"quant_method", "gptq"},       {"bits", form_.bits},
-              {"group_size", kGroup},         {"desc_act", form_.in_order},
-              {"sym", !form_.has_zeros},      {"checkpoint_format", "gptq"}};
+      return {{"quant_method", "gptq"},  {"bits", form_.bits},
+              {"group_size", kGroup},    {"desc_act", form_.in_order},
+              {"sym", !form_.has_zeros}, {"checkpoint_format", "gptq"}};
+    }
+    if (form_.method == std::string_view("modelopt")) {
+      return {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"ignore", {"lm_head"}}};
     }
     const nlohmann::json weights = {{"num_bits", form_.bits},
-                                    {"type", "int"},
+                                    {"type", form_.is_float ? "float" : "int"},
                                     {"symmetric", !form_.has_zeros},
-                                    {"strategy", "group"},
-                                    {"group_size", kGroup}};
+                                    {"strategy", form_.is_float ? "tensor_group" : "group"},
+                                    {"group_size", form_.is_float ? kFp4Group : kGroup}};
     return {{"quant_method", "compressed-tensors"},
-            {"format", "pack-quantized"},
+            {"format", form_.is_float ? "nvfp4-pack-quantized" : "pack-quantized"},
             {"ignore", {"lm_head"}},
             {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
   }
@@ -152,7 +160,33 @@ class PackedModelMaker {
     return m;
   }
 
+  void PackFp4(const std::string& module, uint64_t n, uint64_t k) {
+    constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    const bool is_compressed = form_.method == std::string_view("compressed-tensors");
+    const float whole = is_compressed ? 12345.0f : 0.1f / (448 * 6);
+    std::vector<uint8_t> codes(n * k / 2);
+    std::vector<uint8_t> scales;
+    for (uint64_t i = 0; i < n * k / kFp4Group; ++i) {
+      scales.push_back(static_cast<uint8_t>(96 + random_() % 30));  // up to 384
+    }
+    std::vector<float> weights;
+    for (uint64_t i = 0; i < n * k; ++i) {
+      const auto code = static_cast<uint8_t>(random_() % 16);
+      codes[i / 2] = static_cast<uint8_t>(codes[i / 2] | code << (i % 2 * 4));
+      const float coded = kernels::FloatFromE4m3(scales[i / kFp4Group]);
+      const float scale = is_compressed ? coded / whole : coded * whole;
+      weights.push_back((code < 8 ? kMagnitudes[code] : -kMagnitudes[code - 8]) * scale);
+    }
+    FolderTensors& out = model_.packed;
+    out[module + (is_compressed ? ".weight_packed" : ".weight")] = Tensor("U8", {n, k / 2}, codes);
+    out[module + ".weight_scale"] = Tensor("F8_E4M3", {n, k / kFp4Group}, scales);
+    out[module + (is_compressed ? ".weight_global_scale" : ".weight_scale_2")] =
+        NumbersTensor("F32", {1}, {whole});
+    model_.plain[module + ".weight"] = NumbersTensor("BF16", {n, k}, weights);
+  }
+
   void Pack(const std::string& module, uint64_t n, uint64_t k) {
+    if (form_.is_float) return PackFp4(module, n, k);
     const Matrix m = Random(n, k);
     std::vector<float> weights;
     for (uint64_t i = 0; i < n * k; ++i) {
@@ -179,8 +213,8 @@ class PackedModelMaker {
     out[module + ".weight_shape"] = Tensor("I64", {2}, std::vector<uint64_t>{m.n, m.k});
     if (!form_.has_zeros) return;
     const std::vector<uint32_t> words = Words(Transposed(m.zeros, m.n, m.groups()));
-    out[module + ".weight_zero_point"] = Tensor("I32", {m.n / per_word, m.groups()},
-                                                Transposed(words, m.groups(), m.n / per_word));
+    out[module + ".weight_zero_point"] =
+        Tensor("I32", {m.n / per_word, m.groups()}, Transposed(words, m.groups(), m.n / per_word));
   }
 
   void PackColumns(const std::string& module, const Matrix& m) {
@@ -194,8 +228,8 @@ class PackedModelMaker {
           Tensor("I32", {m.k, m.n / 8}, Words(AwqOrder(Transposed(m.codes, m.n, m.k))));
       zeros = AwqOrder(zeros);
     } else {
-      out[module + ".qweight"] = Tensor("I32", {m.k / per_word, m.n},
-                                        Transposed(Words(m.codes), m.n, m.k / per_word));
+      out[module + ".qweight"] =
+          Tensor("I32", {m.k / per_word, m.n}, Transposed(Words(m.codes), m.n, m.k / per_word));
       for (uint32_t& zero : zeros) zero -= 1;
       out[module + ".g_idx"] = Tensor("I32", {m.k}, m.group_of);
     }
