@@ -69,7 +69,7 @@ absl::Status HfPackedModules::Join(const HfQuantization& quantization,
                                    std::vector<const SafetensorsTensor*>& taken) {
   const std::span<const PartRow> rows = PartsOf(quantization.method);
   if (rows.empty()) return OkStatus();
-  method_ = quantization.name;
+  quantization_ = quantization;
   std::map<std::string, HfPackedParts> parts;
   for (const SafetensorsTensor* tensor : taken) {
     const PartRow* row = RowOf(rows, *tensor);
@@ -128,9 +128,10 @@ void HfPackedModules::Count(const HfPackedMatrix& matrix, GgmlType type) {
 std::string HfPackedModules::Summary() const {
   std::string out;
   for (const auto& [kind, count] : counts_) {
-    out += fmt::format("{} {} of {}", out.empty() ? method_ + ":" : ",", count, kind);
+    out += fmt::format("{} {} of {}", out.empty() ? quantization_.name + ":" : ",", count, kind);
   }
-  return out;
+  if (out.empty() || quantization_.unused.empty()) return out;
+  return fmt::format("{}; not used: {}", out, fmt::join(quantization_.unused, ", "));
 }
 
 }  // namespace baton::model

@@ -33,11 +33,12 @@ class HfPackedModules {
 
   // Notes that a matrix was repacked in `type`.
   void Count(const HfPackedMatrix& matrix, GgmlType type);
-  // "gptq: 14 of 4 bits in groups of 128 as Q4_0, 1 of 8 bits ..." of what was counted, or empty.
+  // "gptq: 14 of 4 bits in groups of 128 as Q4_0, 1 of 8 bits ..." of what was counted, and keys of
+  // the config that are not used; or empty.
   std::string Summary() const;
 
  private:
-  std::string method_;
+  HfQuantization quantization_;
   std::deque<SafetensorsTensor> tensors_;                       // that stand for matrices
   std::map<std::string, HfPackedMatrix, std::less<>> modules_;  // by X.weight
   std::map<std::string, uint64_t> counts_;

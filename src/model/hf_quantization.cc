@@ -174,6 +174,10 @@ absl::Status CheckCompressedFormat(const JsonObject& object) {
   return object.Unsupported("format", fmt::format("{}", fmt::join(kFormats, ", ")));
 }
 
+void NoteUnused(const JsonObject& object, const char* key, HfQuantization& out) {
+  if (object.Has(key)) out.unused.insert(key);
+}
+
 absl::Status ReadCompressed(const JsonObject& config, HfQuantization& out) {
   out.method = HfQuantMethod::kCompressed;
   BATON_RETURN_IF_ERROR(CheckCompressedFormat(config));
@@ -183,6 +187,7 @@ absl::Status ReadCompressed(const JsonObject& config, HfQuantization& out) {
     BATON_RETURN_IF_ERROR(CheckIsText(JsonObject(*sparsity, config.where() + ": sparsity_config"),
                                       "format", "dense"));
   }
+  NoteUnused(config, "kv_cache_scheme", out);
   BATON_RETURN_IF_ERROR(ReadNames(config, "ignore", out));
   const Json* groups = config.Find("config_groups");
   if (groups == nullptr) return OkStatus();
@@ -193,8 +198,10 @@ absl::Status ReadCompressed(const JsonObject& config, HfQuantization& out) {
     if (weights == group.end() || !weights->is_object()) {
       return config.Bad("config_groups", "groups that have \"weights\"");
     }
-    BATON_RETURN_IF_ERROR(
-        CheckCompressedFormat(JsonObject(group, config.where() + ": config_groups")));
+    const JsonObject object(group, config.where() + ": config_groups");
+    BATON_RETURN_IF_ERROR(CheckCompressedFormat(object));
+    NoteUnused(object, "input_activations", out);
+    NoteUnused(object, "output_activations", out);
     BATON_ASSIGN_OR_RETURN(const HfWeightKind kind,
                            ReadCompressedKind(JsonObject(*weights, config.where() + ": weights")));
     out.kinds.push_back(kind);
@@ -213,6 +220,7 @@ absl::Status ReadModelOpt(const JsonObject& config, HfQuantization& out) {
     if (group != kNvfp4Group) return config.Unsupported("group_size", "16");
     out.kinds = {{.bits = 4, .group = kNvfp4Group, .is_float = true}};
   }
+  for (const char* key : {"kv_cache_scheme", "kv_cache_quant_algo"}) NoteUnused(config, key, out);
   BATON_RETURN_IF_ERROR(ReadNames(config, "ignore", out));
   return ReadNames(config, "exclude_modules", out);
 }

@@ -42,6 +42,8 @@ struct HfQuantization {
   std::string name;             // of the method, as the config has it
   bool zeros_less_one = false;  // GPTQ's first checkpoint format stores zero points less one
   std::vector<HfWeightKind> kinds;
+  // Keys that quantise activations or KV, which are computed as they are ("input_activations").
+  std::set<std::string, std::less<>> unused;
   // Modules that are not quantised, by their names or ends of them, and by how names begin.
   std::set<std::string, std::less<>> plain_modules;
   std::set<std::string, std::less<>> plain_prefixes;

@@ -234,6 +234,18 @@ TEST(HfPackedTest, IsDescribedAsWhatItIs) {
   }
 }
 
+TEST(HfPackedTest, SaysWhatOfItsDescriptionIsNotUsed) {
+  PackedModel model = MakeModel("ct8");
+  Json& says = model.config["quantization_config"];
+  says["config_groups"]["group_0"]["input_activations"] = {{"num_bits", 8}, {"dynamic", true}};
+  says["kv_cache_scheme"] = {{"num_bits", 8}};
+  model.packed["model.layers.0.self_attn.q_proj.input_scale"] = NumbersTensor("F32", {1}, {2});
+  const auto file = Opened(model);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_THAT(DescribeModelFile(**file, OkStatus()),
+              HasSubstr("as Q8_0; not used: input_activations, kv_cache_scheme"));
+}
+
 // One way to spoil a model, and the reason that must be given.
 struct Refusal {
   E code;
