@@ -298,8 +298,8 @@ absl::Status ReadRowShape(HfPackedMatrix& matrix) {
                             k, QuotedForMessage(shape->name)));
 }
 
-// Sets n, k and bits of X.qweight.
-absl::Status ReadColumnShape(uint32_t declared_bits, HfPackedMatrix& matrix) {
+// Sets n, k and bits of X.qweight. Its zero points tell the bits, as there is one for each output.
+absl::Status ReadColumnShape(HfPackedMatrix& matrix) {
   const SafetensorsTensor& codes = *matrix.parts.codes;
   if (codes.shape.size() != 2)
     return Refuse(E::kBadShape, codes, ShapeText(codes) + " is no matrix");
@@ -309,13 +309,9 @@ absl::Status ReadColumnShape(uint32_t declared_bits, HfPackedMatrix& matrix) {
     return OkStatus();
   }
   matrix.n = codes.shape[1];
-  matrix.bits = declared_bits;
-  const uint64_t words = codes.shape[0];
-  const SafetensorsTensor* group_of = matrix.parts.group_of;
-  if (group_of != nullptr && group_of->shape.size() == 1) {
-    matrix.bits = Words(group_of->shape[0], 8) == words ? 8 : 4;
-  }
-  matrix.k = words * (32 / matrix.bits);
+  const std::vector<uint64_t>& zeros = matrix.parts.zeros->shape;
+  matrix.bits = zeros.size() == 2 && zeros[1] == Words(matrix.n, 8) ? 8 : 4;
+  matrix.k = codes.shape[0] * (32 / matrix.bits);
   if (matrix.n * matrix.bits % 32 == 0) return OkStatus();
   return Refuse(E::kBadShape, codes,
                 fmt::format("{} outputs of {} bits are no whole words", matrix.n, matrix.bits));
@@ -377,8 +373,7 @@ absl::Status CheckMatrix(const HfQuantization& quantization, HfPackedMatrix& mat
     if (parts.zeros == nullptr) {
       return Refuse(E::kBadScale, *parts.codes, "there is no tensor qzeros beside it");
     }
-    const uint32_t bits = quantization.kinds.empty() ? 4 : quantization.kinds[0].bits;
-    BATON_RETURN_IF_ERROR(ReadColumnShape(bits, matrix));
+    BATON_RETURN_IF_ERROR(ReadColumnShape(matrix));
   }
   if (matrix.n > UINT32_MAX || matrix.k > UINT32_MAX) {
     return Refuse(E::kBadShape, *parts.codes, "more than 2^32 - 1 rows or columns");

@@ -242,8 +242,10 @@ TEST(HfPackedTest, SaysWhatOfItsDescriptionIsNotUsed) {
   model.packed["model.layers.0.self_attn.q_proj.input_scale"] = NumbersTensor("F32", {1}, {2});
   const auto file = Opened(model);
   ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_THAT(DescribeModelFile(**file, OkStatus()),
-              HasSubstr("as Q8_0; not used: input_activations, kv_cache_scheme"));
+  EXPECT_THAT(
+      DescribeModelFile(**file, OkStatus()),
+      HasSubstr("packed        compressed-tensors: 14 of 8 bits in groups of 32 as Q8_0; not used: "
+                "input_activations, kv_cache_scheme"));
 }
 
 // One way to spoil a model, and the reason that must be given.
@@ -275,7 +277,8 @@ std::function<void(PackedModel&)> Sets(const char* pointer, const Json& value) {
   };
 }
 
-const std::string kQ = "model.layers.0.self_attn.q_proj";  // [192, 160]
+const std::string kFirst = "model.layers.0.mlp.down_proj";  // the first by its name
+const std::string kQ = "model.layers.0.self_attn.q_proj";   // [192, 160]
 
 TEST(HfPackedTest, RefusesPartsThatAreMissingOrOfAnotherShape) {
   const auto without = [](const char* part) {
@@ -290,7 +293,7 @@ TEST(HfPackedTest, RefusesPartsThatAreMissingOrOfAnotherShape) {
       {E::kBadScale, {kQ, "no scales"}, "ct4", without(".weight_scale")},
       {E::kBadShape, {kQ, "weight_shape"}, "ct4", without(".weight_shape")},
       {E::kBadScale, {kQ, "zero points"}, "ct4_zeros", without(".weight_zero_point")},
-      {E::kUnknownTensor, {kQ + ".scales"}, "gptq4", without(".qweight")},
+      {E::kUnknownTensor, {kQ + ".g_idx"}, "gptq4", without(".qweight")},
       {E::kBadScale, {kQ + ".scales", "[192, 5]"}, "gptq4", shaped(".scales", {192, 5})},
       {E::kBadScale, {kQ + ".weight_scale", "[5, 192]"}, "ct4", shaped(".weight_scale", {5, 192})},
       {E::kBadShape, {kQ + ".qzeros", "[24, 5]", "[5, 24]"}, "awq", shaped(".qzeros", {24, 5})},
@@ -402,7 +405,7 @@ TEST(HfPackedTest, RefusesNvfp4WithoutItsScales) {
        {"quant_algo", "W4A8_AWQ"},
        "modelopt_nvfp4",
        Sets("/quant_algo", "W4A8_AWQ")},
-      {E::kUnsupportedValue, {kQ, "declare"}, "modelopt_nvfp4", Sets("/quant_algo", "FP8")},
+      {E::kUnsupportedValue, {kFirst, "declare"}, "modelopt_nvfp4", Sets("/quant_algo", "FP8")},
       {E::kUnsupportedValue, {"group_size", "32"}, "modelopt_nvfp4", Sets("/group_size", 32)},
       {E::kUnknownTensor,
        {"pre_quant_scale"},
@@ -440,19 +443,19 @@ TEST(HfPackedTest, RefusesDescriptionsByName) {
       {E::kUnsupportedValue, {"bits", "3"}, "awq", Sets("/bits", 3)},
       {E::kUnsupportedValue, {"version", "gemv"}, "awq", Sets("/version", "gemv")},
       {E::kUnsupportedValue, {"zero_point"}, "awq", Sets("/zero_point", false)},
-      {E::kUnsupportedValue, {kQ, "groups of 32", "declare"}, "awq", Sets("/group_size", 64)},
+      {E::kUnsupportedValue, {kFirst, "groups of 32", "declare"}, "awq", Sets("/group_size", 64)},
       {E::kBadValue, {"group_size"}, "awq", Sets("/group_size", 0)},
       {E::kUnsupportedValue,
        {kQ, "not quantised"},
        "awq",
        Sets("/modules_to_not_convert", {"q_proj"})},
       {E::kUnsupportedValue,
-       {kQ, "not quantised"},
+       {kFirst, "not quantised"},
        "awq",
        Sets("/modules_to_not_convert", {"model.layers.0.*"})},
       {E::kBadValue, {"modules_to_not_convert"}, "awq", Sets("/modules_to_not_convert", {3})},
       {E::kUnsupportedValue, {"bits", "2"}, "gptq4", Sets("/bits", 2)},
-      {E::kUnsupportedValue, {kQ, "4 bits", "declare"}, "gptq4", Sets("/bits", 8)},
+      {E::kUnsupportedValue, {kFirst, "4 bits", "declare"}, "gptq4", Sets("/bits", 8)},
       {E::kUnsupportedValue, {"format", "marlin"}, "gptq4", Sets("/checkpoint_format", "marlin")},
       {E::kBadValue, {"checkpoint_format"}, "gptq4", Sets("/format", "gptq_v2")},
       {E::kUnsupportedValue, {"pack_dtype"}, "gptq4", Sets("/pack_dtype", "int64")},
@@ -466,8 +469,8 @@ TEST(HfPackedTest, RefusesDescriptionsByName) {
        "gptq4",
        Sets("/dynamic", {{"+:q", {{"format", "gptq_v2"}}}})},
       {E::kBadValue, {"dynamic"}, "gptq4", Sets("/dynamic", {{"+:q", 3}})},
-      {E::kUnsupportedValue, {kQ, "declare"}, "ct4", Sets(group, 128)},
-      {E::kUnsupportedValue, {kQ, "declare"}, "ct4", Sets(bits, 8)},
+      {E::kUnsupportedValue, {kFirst, "declare"}, "ct4", Sets(group, 128)},
+      {E::kUnsupportedValue, {kFirst, "declare"}, "ct4", Sets(bits, 8)},
       {E::kUnsupportedValue, {"num_bits", "3"}, "ct4", Sets(bits, 3)},
       {E::kUnsupportedValue,
        {"strategy"},
