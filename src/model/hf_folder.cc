@@ -39,7 +39,7 @@ struct FolderStorage {
   std::deque<std::string> names;
   std::deque<AlignedBuffer> copies;
   std::deque<Fp8Scales> scales;
-  std::deque<GgufTensorType> types;  // with those scales
+  std::deque<GgufTensorType> types;  // with those scales, or of NVFP4
 };
 
 std::string_view TextOf(std::span<const std::byte> bytes) {
@@ -317,7 +317,7 @@ class TensorConverter {
     GgufTensor out;
     out.name = Keep(plan.gguf_name);
     SetShape(tensor.shape, out);
-    out.type = FindGgufTensorType(static_cast<uint32_t>(matrix.type));
+    out.type = TypeRowOf(matrix, matrix.type);
     out.data = {rows.data(), rows.size()};
     if (plan.permuted_q || plan.permuted_k) {
       const SafetensorsTensor in_order = {tensor.name, tensor.type, tensor.shape, out.data};
@@ -543,9 +543,15 @@ class TensorConverter {
       packed_.Count(*packed_.Find(*tensor), type);
       at += matrix_bytes;
     }
-    out.type = FindGgufTensorType(static_cast<uint32_t>(type));
+    out.type = TypeRowOf(first, type);
     out.data = {copy->data(), copy->size()};
     return OkStatus();
+  }
+
+  // The row of a packed matrix's type, with the scale of the whole that NVFP4 has.
+  const GgufTensorType* TypeRowOf(const HfPackedMatrix& matrix, GgmlType type) {
+    if (type != GgmlType::kNvfp4) return FindGgufTensorType(static_cast<uint32_t>(type));
+    return &storage_.types.emplace_back(Nvfp4TensorType(matrix.scale, matrix.divides));
   }
 
   absl::Status AddRopeFactors(std::string_view name, const std::vector<float>& factors) {

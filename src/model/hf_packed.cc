@@ -11,6 +11,7 @@
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_tensors.h"
+#include "src/model/nvfp4_rows.h"
 
 namespace baton::model {
 
@@ -97,11 +98,6 @@ uint64_t ScaleIndex(const HfPackedMatrix& matrix, uint64_t row, uint64_t group) 
 // Scales of NVFP4, times or divided by that of the matrix.
 absl::Status ReadFp4Scales(const HfPackedMatrix& matrix, Tables& tables) {
   const SafetensorsTensor& tensor = *matrix.parts.scales;
-  const auto global = Load<float>(matrix.parts.global->data.data());
-  if (!std::isfinite(global) || global <= 0) {
-    return Refuse(E::kBadScale, *matrix.parts.global,
-                  fmt::format("it is {}, wanted a positive number", global));
-  }
   tables.scales.resize(tensor.data.size());
   ToF32(tensor.type, tensor.data, 0.0f, tables.scales.data());
   for (uint64_t i = 0; i < tables.scales.size(); ++i) {
@@ -110,7 +106,7 @@ absl::Status ReadFp4Scales(const HfPackedMatrix& matrix, Tables& tables) {
       return Refuse(E::kBadScale, tensor,
                     fmt::format("element {} is {}, wanted a number of at least 0", i, scale));
     }
-    scale = matrix.divides ? scale / global : scale * global;
+    scale = matrix.divides ? scale / matrix.scale : scale * matrix.scale;
   }
   return OkStatus();
 }
@@ -210,7 +206,9 @@ bool FitsBlocks(const HfPackedMatrix& matrix, const Tables& tables) {
 }
 
 GgmlType TypeOf(const HfPackedMatrix& matrix, const Tables& tables) {
-  if (matrix.layout == Layout::kFp4) return matrix.wide_type;
+  if (matrix.layout == Layout::kFp4) {
+    return matrix.k % kNvfp4Block == 0 ? GgmlType::kNvfp4 : matrix.wide_type;
+  }
   if (!FitsBlocks(matrix, tables)) return matrix.wide_type;
   const int middle = matrix.layout == Layout::kBytes ? 0 : 1 << (matrix.bits - 1);
   const bool is_symmetric =
@@ -336,7 +334,11 @@ absl::Status CheckFp4(HfPackedMatrix& matrix) {
     return Refuse(E::kBadScale, codes, "there is no scale of the whole matrix beside it");
   }
   BATON_RETURN_IF_ERROR(WantType(*global, SafetensorsType::kF32));
-  return IsOneNumber(*global) ? OkStatus() : WantShape(*global, {1});
+  if (!IsOneNumber(*global)) return WantShape(*global, {1});
+  matrix.scale = Load<float>(global->data.data());
+  if (std::isfinite(matrix.scale) && matrix.scale > 0) return OkStatus();
+  return Refuse(E::kBadScale, *global,
+                fmt::format("it is {}, wanted a positive number", matrix.scale));
 }
 
 // The config declares such a matrix.
@@ -358,6 +360,11 @@ absl::Status CheckDeclared(const HfPackedMatrix& matrix, const HfQuantization& q
       fmt::format("{}, which quantization_config does not declare", HfPackedText(matrix)));
 }
 
+absl::Status CheckLimits(const HfPackedMatrix& matrix) {
+  if (matrix.n <= UINT32_MAX && matrix.k <= UINT32_MAX) return OkStatus();
+  return Refuse(E::kBadShape, *matrix.parts.codes, "more than 2^32 - 1 rows or columns");
+}
+
 absl::Status CheckMatrix(const HfQuantization& quantization, HfPackedMatrix& matrix) {
   const HfPackedParts& parts = matrix.parts;
   if (parts.scales == nullptr) {
@@ -365,6 +372,7 @@ absl::Status CheckMatrix(const HfQuantization& quantization, HfPackedMatrix& mat
   }
   if (matrix.layout == Layout::kFp4) {
     BATON_RETURN_IF_ERROR(CheckFp4(matrix));
+    BATON_RETURN_IF_ERROR(CheckLimits(matrix));
     return CheckDeclared(matrix, quantization);
   }
   if (IsRowLayout(matrix.layout)) {
@@ -375,9 +383,7 @@ absl::Status CheckMatrix(const HfQuantization& quantization, HfPackedMatrix& mat
     }
     BATON_RETURN_IF_ERROR(ReadColumnShape(matrix));
   }
-  if (matrix.n > UINT32_MAX || matrix.k > UINT32_MAX) {
-    return Refuse(E::kBadShape, *parts.codes, "more than 2^32 - 1 rows or columns");
-  }
+  BATON_RETURN_IF_ERROR(CheckLimits(matrix));
   BATON_RETURN_IF_ERROR(ReadGroupSize(matrix));
   BATON_RETURN_IF_ERROR(CheckZeros(matrix));
   if (parts.group_of != nullptr) {
@@ -468,6 +474,26 @@ struct Target {
   uint64_t row_bytes;
 };
 
+// A block of GGUF pairs element j of 16 with j + 8, a folder element 2j with 2j + 1.
+void RepackFp4(const HfPackedMatrix& matrix, std::byte* out) {
+  constexpr std::byte kLow{0x0F};
+  constexpr std::byte kHigh{0xF0};
+  constexpr uint64_t kGroups = kNvfp4Block / kFp4Group;
+  const std::byte* in = matrix.parts.codes->data.data();
+  const std::byte* scales = matrix.parts.scales->data.data();
+  for (uint64_t block = 0; block < matrix.n * matrix.k / kNvfp4Block; ++block) {
+    out = std::copy_n(scales + block * kGroups, kGroups, out);
+    for (uint64_t group = 0; group < kGroups; ++group, in += kFp4Group / 2) {
+      for (uint64_t i = 0; i < kFp4Group / 4; ++i) {
+        const std::byte low = in[i];
+        const std::byte high = in[i + kFp4Group / 4];
+        *out++ = (low & kLow) | (high & kLow) << 4;
+        *out++ = low >> 4 | (high & kHigh);
+      }
+    }
+  }
+}
+
 // Groups divide rows, so neither knows where a row ends.
 void WidenFp4(const HfPackedMatrix& matrix, const Tables& tables, std::byte* out) {
   const std::byte* codes = matrix.parts.codes->data.data();
@@ -525,7 +551,8 @@ absl::StatusOr<HfPackedMatrix> HfPackedMatrixOf(const HfPackedParts& parts,
 
 absl::StatusOr<GgmlType> CommonType(const HfPackedMatrix& a, GgmlType type_a,
                                     const HfPackedMatrix& b) {
-  if (type_a == b.type) return type_a;
+  const bool has_scale = type_a == GgmlType::kNvfp4;
+  if (type_a == b.type && (!has_scale || a.scale == b.scale)) return type_a;
   const auto is_of_four = [](GgmlType type) {
     return type == GgmlType::kQ4_0 || type == GgmlType::kQ5_0;
   };
@@ -542,7 +569,7 @@ absl::Status RepackHfMatrix(const HfPackedMatrix& matrix, GgmlType type, std::by
   BATON_ASSIGN_OR_RETURN(const Tables tables, ReadTables(matrix));
   const Target target = {type, out, matrix.RowBytes(type)};
   if (matrix.layout == Layout::kFp4) {
-    WidenFp4(matrix, tables, out);
+    type == GgmlType::kNvfp4 ? RepackFp4(matrix, out) : WidenFp4(matrix, tables, out);
     return OkStatus();
   }
   for (uint64_t tile = 0; tile < matrix.n; tile += kTileRows) {

@@ -10,8 +10,9 @@
 // within a block (act-order), scales that f16 rounds. The product is then rounded once, as the
 // formats' own dequantisation rounds it.
 //
-// NVFP4: a weight is e2m1 * scale, with an e4m3 for each 16 and an fp32 for the whole matrix. It
-// becomes bf16 (16 bits a weight): the product in fp32, rounded once, as the formats dequantise.
+// NVFP4: a weight is e2m1 * scale, with an e4m3 for each 16 and an fp32 for the whole matrix. Rows
+// of whole blocks of 64 become GGUF's NVFP4 (4.5 bits), which loading turns into bf16: the product
+// in fp32, rounded once, as the formats dequantise. Other rows are bf16 at once.
 #ifndef BATON_MODEL_HF_PACKED_H_
 #define BATON_MODEL_HF_PACKED_H_
 
@@ -50,7 +51,8 @@ struct HfPackedMatrix {
   HfPackedParts parts;
   HfPackedLayout layout = HfPackedLayout::kRowWords;
   bool zeros_less_one = false;
-  bool divides = false;  // scales are divided by `global` instead (compressed-tensors)
+  float scale = 1.0f;    // of the whole matrix: `global`
+  bool divides = false;  // scales are divided by it instead (compressed-tensors)
   uint32_t bits = 4;
   uint64_t n = 0;
   uint64_t k = 0;
@@ -69,8 +71,9 @@ struct HfPackedMatrix {
 absl::StatusOr<HfPackedMatrix> HfPackedMatrixOf(const HfPackedParts& parts,
                                                 const HfQuantization& quantization);
 
-// A type that both can be written in: equal types, or Q5_0 for Q4_0 and Q5_0, or a common
-// wide_type. kBadScale naming the second matrix when there is none.
+// A type that both can be written in: equal types (of NVFP4 with equal scales of the whole), or
+// Q5_0 for Q4_0 and Q5_0, or a common wide_type. kBadScale naming the second matrix when there is
+// none.
 absl::StatusOr<GgmlType> CommonType(const HfPackedMatrix& a, GgmlType type_a,
                                     const HfPackedMatrix& b);
 

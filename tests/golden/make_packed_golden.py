@@ -19,12 +19,13 @@ Each matrix CASE is the tensors CASE.* and CASE.expected, F32 [n, k]: the produc
 no block type of GGUF holds it, rounded to the type of the scales.
 
     python3 -m venv /tmp/packed
-    /tmp/packed/bin/pip install torch compressed-tensors safetensors numpy
+    /tmp/packed/bin/pip install torch compressed-tensors safetensors numpy gguf
     /tmp/packed/bin/python tests/golden/make_packed_golden.py
 """
 
 import pathlib
 
+import gguf
 import numpy as np
 import torch
 from compressed_tensors.compressors.naive_quantized.base import IntQuantizationCompressor
@@ -163,11 +164,11 @@ def gptq(case, *, bits, symmetric, version, group=GROUP, act_order=False, wide=F
 # NVFP4 -------------------------------------------------------------------------------------------
 
 
-def nvfp4_compressed(case):
+def nvfp4_compressed(case, k):
     args = QuantizationArgs(num_bits=4, type="float", strategy="tensor_group", group_size=16,
                             symmetric=True, scale_dtype=torch.float8_e4m3fn)
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
-    weight = torch.from_numpy(random.normal(0, 0.05, (N, K))).to(torch.bfloat16)
+    weight = torch.from_numpy(random.normal(0, 0.05, (N, k))).to(torch.bfloat16)
     largest = weight.float().reshape(N, -1, 16).abs().amax(-1)
     whole = (448 * 6 / largest.max()).reshape(1)
     scale = (largest / 6 * whole).to(torch.float8_e4m3fn).float()
@@ -178,9 +179,9 @@ def nvfp4_compressed(case):
     put(case, again, **packed)
 
 
-def nvfp4_modelopt(case):
-    codes = random.integers(0, 16, (N, K))
-    scale = torch.from_numpy(random.uniform(1, 448, (N, K // 16))).to(torch.float8_e4m3fn)
+def nvfp4_modelopt(case, k):
+    codes = random.integers(0, 16, (N, k))
+    scale = torch.from_numpy(random.uniform(1, 448, (N, k // 16))).to(torch.float8_e4m3fn)
     scale[1, 0] = 0
     whole = torch.tensor(0.1 / (448 * 6), dtype=torch.float32)
     magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=np.float32)
@@ -189,6 +190,17 @@ def nvfp4_modelopt(case):
     put(case, torch.from_numpy(values * both).to(torch.bfloat16),
         weight=(codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8),
         weight_scale=scale, weight_scale_2=whole)
+
+
+def nvfp4_gguf(case, k):
+    """Blocks of GGUF, as PyPI gguf dequantises them: every scale, and both NaN of e4m3."""
+    blocks = random.integers(0, 256, (N, k // 64, 36), dtype=np.uint8)
+    scales = np.arange(N * k // 16, dtype=np.uint32) * 5 % 256
+    blocks[:, :, :4] = scales.astype(np.uint8).reshape(N, -1, 4)
+    blocks[0, 0, :4] = 0x7F, 0xFF, 0x80, 0x01
+    values = gguf.quants.dequantize(blocks.reshape(N, -1), gguf.GGMLQuantizationType.NVFP4)
+    put(case, torch.from_numpy(np.ascontiguousarray(values.reshape(N, k))),
+        blocks=blocks.reshape(N, -1))
 
 
 def main():
@@ -213,8 +225,11 @@ def main():
     gptq("gptq4_order", bits=4, symmetric=False, version=2, act_order=True, wide=True)
     gptq("gptq8", bits=8, symmetric=True, version=1)
     gptq("gptq8_zeros", bits=8, symmetric=False, version=2, wide=True)
-    nvfp4_compressed("nvfp4_ct")
-    nvfp4_modelopt("nvfp4_modelopt")
+    nvfp4_compressed("nvfp4_ct", K)
+    nvfp4_modelopt("nvfp4_modelopt", K)
+    nvfp4_compressed("nvfp4_ct_blocks", 128)
+    nvfp4_modelopt("nvfp4_modelopt_blocks", 192)
+    nvfp4_gguf("nvfp4_gguf", 128)
     save_file(tensors, HERE / "packed.safetensors")
 
 
