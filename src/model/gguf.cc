@@ -57,7 +57,9 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenPart(const std::string& 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenPart(path, kMaxGgufHeaderBytes));
   if (file->split_.num_parts > 1) BATON_RETURN_IF_ERROR(file->JoinParts(path));
-  BATON_RETURN_IF_ERROR(TakeNvfp4Scales(file->tensors_, file->storage_));
+  BATON_RETURN_IF_ERROR(TakeNvfp4Scales(
+      file->tensors_, [&](std::string_view name) { return file->FindTensor(name); },
+      file->storage_));
   BATON_RETURN_IF_ERROR(file->IndexTensors());
   return file;
 }
@@ -67,7 +69,9 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::FromBytes(std::span<const st
   file->bytes_ = bytes;
   BATON_RETURN_IF_ERROR(file->Parse());
   const GgufSplit& split = file->split_;
-  BATON_RETURN_IF_ERROR(TakeNvfp4Scales(file->tensors_, file->storage_));
+  BATON_RETURN_IF_ERROR(TakeNvfp4Scales(
+      file->tensors_, [&](std::string_view name) { return file->FindTensor(name); },
+      file->storage_));
   BATON_RETURN_IF_ERROR(file->IndexTensors());
   if (split.num_parts <= 1) return file;
   return GgufError(GgufErrorCode::kSplitFile,

@@ -1,12 +1,10 @@
 #include "src/model/gguf_nvfp4.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <deque>
-#include <map>
-#include <set>
 #include <string>
+#include <utility>
 
 #include "src/base/quoted_text.h"
 
@@ -48,35 +46,29 @@ absl::StatusOr<float> ScaleOf(const GgufTensor& tensor, const GgufTensor& weight
 
 }  // namespace
 
-absl::Status TakeNvfp4Scales(std::vector<GgufTensor>& tensors,
+absl::Status TakeNvfp4Scales(std::vector<GgufTensor>& tensors, const TensorLookup& find,
                              std::vector<std::shared_ptr<const void>>& storage) {
   constexpr std::string_view kWeight = ".weight";
-  std::map<std::string, GgufTensor*> by_scale;  // the matrix that a scale of this name has
-  std::set<std::string> of_activations;
+  std::vector<bool> leaves(tensors.size());
+  std::shared_ptr<std::deque<GgufTensorType>> types;
   for (GgufTensor& tensor : tensors) {
     if (!IsNvfp4(tensor) || !tensor.name.ends_with(kWeight)) continue;
     const std::string module(tensor.name.substr(0, tensor.name.size() - kWeight.size()));
-    by_scale[module + ".scale"] = &tensor;
-    of_activations.insert(module + ".input_scale");
+    const GgufTensor* of_activations = find(module + ".input_scale");
+    if (of_activations != nullptr) leaves[of_activations - tensors.data()] = true;
+    const GgufTensor* scale = find(module + ".scale");
+    if (scale == nullptr) continue;
+    BATON_ASSIGN_OR_RETURN(const float value, ScaleOf(*scale, tensor));
+    if (types == nullptr) types = std::make_shared<std::deque<GgufTensorType>>();
+    tensor.type = &types->emplace_back(Nvfp4TensorType(value, /*divides=*/false));
+    leaves[scale - tensors.data()] = true;
   }
-  if (by_scale.empty()) return absl::OkStatus();
-  const auto types = std::make_shared<std::deque<GgufTensorType>>();
-  std::vector<bool> leaves(tensors.size());
+  size_t kept = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::string name(tensors[i].name);
-    leaves[i] = of_activations.contains(name);
-    const auto it = by_scale.find(name);
-    if (it == by_scale.end()) continue;
-    BATON_ASSIGN_OR_RETURN(const float scale, ScaleOf(tensors[i], *it->second));
-    it->second->type = &types->emplace_back(Nvfp4TensorType(scale, /*divides=*/false));
-    leaves[i] = true;
+    if (!leaves[i]) tensors[kept++] = tensors[i];
   }
-  std::vector<GgufTensor> kept;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!leaves[i]) kept.push_back(tensors[i]);
-  }
-  tensors = std::move(kept);
-  storage.push_back(types);
+  tensors.resize(kept);
+  if (types != nullptr) storage.push_back(std::move(types));
   return absl::OkStatus();
 }
 

@@ -75,6 +75,17 @@ Made Numbers(std::string_view name, const std::vector<float>& values) {
   return out;
 }
 
+absl::Status Take(std::vector<GgufTensor>& tensors,
+                  std::vector<std::shared_ptr<const void>>& storage) {
+  const auto find = [&tensors](std::string_view name) -> const GgufTensor* {
+    for (const GgufTensor& tensor : tensors) {
+      if (tensor.name == name) return &tensor;
+    }
+    return nullptr;
+  };
+  return TakeNvfp4Scales(tensors, find, storage);
+}
+
 TEST(GgufNvfp4Test, TheScaleBesideATensorMultipliesIt) {
   const Made weight = Matrix("blk.0.attn_q.weight");
   const Made plain = Matrix("blk.0.attn_k.weight");
@@ -82,7 +93,7 @@ TEST(GgufNvfp4Test, TheScaleBesideATensorMultipliesIt) {
   const Made input = Numbers("blk.0.attn_q.input_scale", {7.0f});
   std::vector<GgufTensor> tensors = {weight.tensor, scale.tensor, plain.tensor, input.tensor};
   std::vector<std::shared_ptr<const void>> storage;
-  ASSERT_TRUE(TakeNvfp4Scales(tensors, storage).ok());
+  ASSERT_TRUE(Take(tensors, storage).ok());
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_EQ(tensors[0].type->scale, 0.25f);
   EXPECT_EQ(tensors[1].type->scale, 1.0f);
@@ -104,7 +115,7 @@ TEST(GgufNvfp4Test, RefusesScalesThatAreNoNumberForTheWhole) {
     const Made scale = Numbers("blk.0.x.scale", values);
     std::vector<GgufTensor> tensors = {weight.tensor, scale.tensor};
     std::vector<std::shared_ptr<const void>> storage;
-    return TakeNvfp4Scales(tensors, storage);
+    return Take(tensors, storage);
   };
   const Made weight = Matrix("blk.0.x.weight");
   const Made experts = Matrix("blk.0.x.weight", 3);
