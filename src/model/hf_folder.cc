@@ -639,7 +639,6 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
   TensorConverter converter(config, *storage);
   BATON_ASSIGN_OR_RETURN(assembly.tensors, converter.Convert());
   if (const std::string summary = converter.PackedSummary(); !summary.empty()) {
-    BATON_LOG_INFO("packed matrices of the folder: {}", summary);
     config.keys.AddString("baton.packed_matrices", summary);
   }
   for (const auto& file : storage->files) {
