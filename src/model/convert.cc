@@ -38,7 +38,8 @@ GgmlType TargetOf(const GgufTensor& tensor, GgmlType wanted) {
   const bool is_small = tensor.num_dims == 1 || tensor.name.ends_with(".bias") ||
                         tensor.name.ends_with("ffn_gate_inp.weight") ||
                         tensor.name.ends_with("shortconv.conv.weight");
-  if (is_small) {
+  // A scale of NVFP4 would be lost.
+  if (is_small && !IsNvfp4(tensor)) {
     return static_cast<GgmlType>(tensor.type->id);
   }
   return tensor.dims[0] % RowOf(wanted).block_elements == 0 ? wanted : GgmlType::kBf16;

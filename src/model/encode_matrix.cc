@@ -57,6 +57,13 @@ void EncodeFp8To(const Fp8Rows& rows, GgmlType type, ThreadPool& pool, std::byte
   });
 }
 
+void EncodeNvfp4To(const Nvfp4Rows& rows, GgmlType type, ThreadPool& pool, std::byte* out) {
+  EncodeEach({type, rows.n, rows.k, out}, pool, [&rows](uint32_t row, float* weights) {
+    rows.Weights(row, weights);
+    return true;
+  });
+}
+
 }  // namespace
 
 uint64_t EncodedRowBytes(const GgufTensor& tensor, GgmlType type) {
@@ -69,6 +76,12 @@ std::vector<std::byte> EncodeFp8(const Fp8Rows& rows, GgmlType type, ThreadPool&
   return out;
 }
 
+std::vector<std::byte> EncodeNvfp4(const Nvfp4Rows& rows, GgmlType type, ThreadPool& pool) {
+  std::vector<std::byte> out(rows.n * RowBytes(rows.k, type));
+  EncodeNvfp4To(rows, type, pool, out.data());
+  return out;
+}
+
 absl::Status EncodeRows(const GgufTensor& tensor, GgmlType type, ThreadPool& pool,
                         std::span<std::byte> out) {
   const auto k = static_cast<uint32_t>(tensor.dims[0]);
@@ -77,6 +90,10 @@ absl::Status EncodeRows(const GgufTensor& tensor, GgmlType type, ThreadPool& poo
               out.size());
   if (tensor.fp8() != nullptr) {
     EncodeFp8To(Fp8RowsOf(tensor), type, pool, out.data());
+    return OkStatus();
+  }
+  if (IsNvfp4(tensor)) {
+    EncodeNvfp4To(Nvfp4RowsOf(tensor), type, pool, out.data());
     return OkStatus();
   }
   const WeightType from = WeightTypeOf(tensor);

@@ -13,6 +13,7 @@
 #include "src/device/thread_pool.h"
 #include "src/model/gguf.h"
 #include "src/model/gguf_types.h"
+#include "src/model/nvfp4_rows.h"
 
 namespace baton::model {
 
@@ -27,9 +28,10 @@ absl::Status EncodeRows(const GgufTensor& tensor, GgmlType type, device::ThreadP
 // As EncodeRows, to memory of its own, with the same errors.
 absl::StatusOr<std::vector<std::byte>> EncodeMatrix(const GgufTensor& tensor, GgmlType type,
                                                     device::ThreadPool& pool);
-// As EncodeMatrix, for rows in fp8; no errors.
+// As EncodeMatrix, for rows in fp8 or NVFP4; no errors.
 std::vector<std::byte> EncodeFp8(const kernels::Fp8Rows& rows, GgmlType type,
                                  device::ThreadPool& pool);
+std::vector<std::byte> EncodeNvfp4(const Nvfp4Rows& rows, GgmlType type, device::ThreadPool& pool);
 
 }  // namespace baton::model
 

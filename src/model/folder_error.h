@@ -22,7 +22,7 @@ enum class FolderErrorCode : uint8_t {
   kUnknownArchitecture = 6,  // model_type that is not supported
   kUnknownRopeType = 7,      // rope_scaling that is not supported
   kUnsupportedValue = 8,     // a key whose value changes the result and is not computed
-  kQuantized = 9,            // quantization_config: AWQ, GPTQ ...
+  kQuantized = 9,            // quantization_config of a method that is not read
   kTruncated = 10,           // a safetensors file ends inside its header
   kBadDtype = 11,            // element type that is not read, or not for this tensor
   kBadShape = 12,            // more dimensions than a weight has, or another shape than needed
@@ -34,7 +34,7 @@ enum class FolderErrorCode : uint8_t {
   kTiedMismatch = 18,        // lm_head.weight disagrees with tie_word_embeddings
   kUnknownTensor = 19,       // a tensor that the architecture does not have
   kMissingExpert = 20,       // experts that are not numbered 0 to n - 1, or differ in shape
-  kBadScale = 21,            // of an fp8 matrix: missing, of another shape or out of range
+  kBadScale = 21,            // of an fp8 or packed matrix: missing, of another shape or no number
 };
 
 // "missing_file", "bad_json": stable names for logs and tests.

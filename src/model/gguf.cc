@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/model/file_mapping.h"
+#include "src/model/gguf_nvfp4.h"
 #include "src/model/gguf_parser.h"
 
 namespace baton::model {
@@ -56,6 +57,10 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenPart(const std::string& 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, OpenPart(path, kMaxGgufHeaderBytes));
   if (file->split_.num_parts > 1) BATON_RETURN_IF_ERROR(file->JoinParts(path));
+  BATON_RETURN_IF_ERROR(TakeNvfp4Scales(
+      file->tensors_, [&](std::string_view name) { return file->FindTensor(name); },
+      file->storage_));
+  BATON_RETURN_IF_ERROR(file->IndexTensors());
   return file;
 }
 
@@ -64,6 +69,10 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::FromBytes(std::span<const st
   file->bytes_ = bytes;
   BATON_RETURN_IF_ERROR(file->Parse());
   const GgufSplit& split = file->split_;
+  BATON_RETURN_IF_ERROR(TakeNvfp4Scales(
+      file->tensors_, [&](std::string_view name) { return file->FindTensor(name); },
+      file->storage_));
+  BATON_RETURN_IF_ERROR(file->IndexTensors());
   if (split.num_parts <= 1) return file;
   return GgufError(GgufErrorCode::kSplitFile,
                    fmt::format("part {} of a model split into {} files has no file name",

@@ -41,8 +41,9 @@ constexpr ErrorRow kRows[] = {
     {"wrong_key_type"},
     {"split_missing", kNotFound},
     {"split_mismatch"},
+    {"bad_scale"},
 };
-static_assert(std::size(kRows) == static_cast<size_t>(GgufErrorCode::kSplitMismatch) + 1);
+static_assert(std::size(kRows) == static_cast<size_t>(GgufErrorCode::kBadScale) + 1);
 constexpr ErrorTable<GgufErrorCode> kTable("baton/gguf-error", kRows);
 
 }  // namespace

@@ -45,6 +45,7 @@ enum class GgufErrorCode : uint8_t {
   kWrongKeyType = 29,       // a key of another type or range than the caller needs
   kSplitMissing = 30,       // a part of a split model is not there
   kSplitMismatch = 31,      // a part belongs to another model, or the counts disagree
+  kBadScale = 32,           // of a tensor in NVFP4: no positive number, or of another shape
 };
 
 // "truncated", "bad_offset": stable names for logs and tests.

@@ -33,7 +33,7 @@ constexpr std::array kTensorTypes = {
     GgufTensorType{34, "TQ1_0", 256, 54, kSized},   GgufTensorType{35, "TQ2_0", 256, 66, kSized},
     GgufTensorType{36, "IQ4_NL_4_4", 0, 0, kGone},  GgufTensorType{37, "IQ4_NL_4_8", 0, 0, kGone},
     GgufTensorType{38, "IQ4_NL_8_8", 0, 0, kGone},  GgufTensorType{39, "MXFP4", 32, 17, kYes},
-    GgufTensorType{40, "NVFP4", 64, 36, kSized},    GgufTensorType{41, "Q1_0", 128, 18, kSized},
+    GgufTensorType{40, "NVFP4", 64, 36, kYes},      GgufTensorType{41, "Q1_0", 128, 18, kSized},
     GgufTensorType{42, "Q2_0", 0, 0, kName},
 };
 

@@ -61,6 +61,7 @@ enum class GgmlType : uint32_t {
   kIq4Xs = 23,
   kBf16 = 30,
   kMxfp4 = 39,
+  kNvfp4 = 40,  // becomes bf16 when it is loaded (nvfp4_rows.h)
 };
 
 // The scales that the codes of an fp8 matrix are multiplied by (kernels/fp8_rows.h).
@@ -77,11 +78,25 @@ struct GgufTensorType {
   uint32_t block_bytes;     // 0 when not known
   GgufTypeSupport support;
   const Fp8Scales* fp8 = nullptr;  // of one tensor in fp8, whose row this is
+  float scale = 1.0f;              // NVFP4: what all block scales are multiplied by
+  bool divides = false;            // or divided by
 };
 
 // The row of a matrix in fp8, which folders alone have: the format has no id for it.
 inline GgufTensorType Fp8TensorType(const Fp8Scales& scales) {
   return {UINT32_MAX, "F8_E4M3", 1, 1, GgufTypeSupport::kSupported, &scales};
+}
+
+// The row of a matrix in NVFP4 that has a scale of its own.
+inline GgufTensorType Nvfp4TensorType(float scale, bool divides) {
+  return {static_cast<uint32_t>(GgmlType::kNvfp4),
+          "NVFP4",
+          64,
+          36,
+          GgufTypeSupport::kSupported,
+          nullptr,
+          scale,
+          divides};
 }
 
 // The row of `id`; nullptr when the format has never had it (as far as this table knows).

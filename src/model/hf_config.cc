@@ -9,9 +9,9 @@
 #include "kernels/ops.h"
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
-#include "src/model/hf_fp8.h"
 #include "src/model/hf_json.h"
 #include "src/model/hf_keys.h"
+#include "src/model/hf_quantization.h"
 #include "src/model/hf_rope.h"
 #include "src/model/model_config.h"
 
@@ -26,7 +26,6 @@ constexpr double kAlpha = 1.702;
 constexpr double kLimit = 7.0;
 
 absl::StatusOr<const ArchitectureTraits*> ReadModelType(const JsonObject& config) {
-  BATON_RETURN_IF_ERROR(CheckHfQuantization(config));
   BATON_ASSIGN_OR_RETURN(const std::string type, config.String("model_type"));
   const ArchitectureTraits* traits = FindArchitectureOfHf(type);
   if (traits != nullptr) return traits;
@@ -432,8 +431,9 @@ absl::StatusOr<std::string> ReadTextType(const JsonObject& inner, const Architec
 
 // Puts the text part of a model that reads images too in the place of the whole. Moves it: a copy
 // would follow the depth of its values, which the file chooses. Whether mistral3 ties is for its
-// outer config to say.
-absl::Status TakeTextConfig(Json& json, const ArchitectureTraits& traits) {
+// outer config to say. Either may have the quantization_config.
+absl::Status TakeTextConfig(Json& json, HfConfig& out) {
+  const ArchitectureTraits& traits = *out.traits;
   const JsonObject outer(json, "config.json");
   const bool is_mistral3 = json["model_type"] == "mistral3";
   BATON_RETURN_IF_ERROR(CheckHfKeys(outer, HfObject::kOuter, traits));
@@ -441,7 +441,8 @@ absl::Status TakeTextConfig(Json& json, const ArchitectureTraits& traits) {
   if (text_config == nullptr) return outer.Missing("text_config");
   if (!text_config->is_object()) return outer.Bad("text_config", "an object");
   const JsonObject inner(*text_config, kTextConfig);
-  BATON_RETURN_IF_ERROR(CheckHfQuantization(inner));
+  BATON_ASSIGN_OR_RETURN(const HfQuantization of_text, ReadHfQuantization(inner));
+  if (of_text.method != HfQuantMethod::kNone) out.quantization = of_text;
   BATON_ASSIGN_OR_RETURN(const std::string type, ReadTextType(inner, traits, is_mistral3));
   BATON_ASSIGN_OR_RETURN(const bool inner_ties, inner.BoolOr("tie_word_embeddings", !is_mistral3));
   BATON_ASSIGN_OR_RETURN(const bool ties, outer.BoolOr("tie_word_embeddings", inner_ties));
@@ -523,11 +524,12 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
 absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
   BATON_ASSIGN_OR_RETURN(Json json, ParseHfConfigJson(text));
   HfConfig out;
+  BATON_ASSIGN_OR_RETURN(out.quantization, ReadHfQuantization(JsonObject(json, "config.json")));
   BATON_ASSIGN_OR_RETURN(out.traits, ReadModelType(JsonObject(json, "config.json")));
   BATON_RETURN_IF_ERROR(CheckHead(JsonObject(json, "config.json")));
   out.has_images = json["model_type"] == "gemma3" || json["model_type"] == "mistral3";
   if (out.has_images) {
-    BATON_RETURN_IF_ERROR(TakeTextConfig(json, *out.traits));
+    BATON_RETURN_IF_ERROR(TakeTextConfig(json, out));
     out.traits = FindArchitectureOfHf(json["model_type"].get_ref<const std::string&>());
   }
   AddHfDefaults(json["model_type"].get_ref<const std::string&>(), json);

@@ -10,7 +10,7 @@
 #include "src/base/status.h"
 #include "src/model/architecture.h"
 #include "src/model/gguf_writer.h"
-#include "src/model/hf_json.h"
+#include "src/model/hf_quantization.h"
 
 namespace baton::model {
 
@@ -22,7 +22,8 @@ struct HfConfig {
   bool has_images = false;                     // of a model that reads images: the text part
   uint32_t num_heads = 0;
   uint32_t num_kv_heads = 0;
-  uint32_t num_experts = 0;         // 0: no mixture
+  uint32_t num_experts = 0;  // 0: no mixture
+  HfQuantization quantization;
   std::vector<float> rope_factors;  // llama 3's scaling, LongRoPE's short set, or empty
   std::vector<float> long_factors;  // LongRoPE's long set, or empty
   GgufWriter keys;                  // general.architecture and ARCH.*

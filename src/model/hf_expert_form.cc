@@ -37,9 +37,7 @@ absl::Status CheckDims(const SafetensorsTensor& tensor, const HfExpertCount& cou
 }
 
 absl::Status CheckIsFloat(const SafetensorsTensor& tensor) {
-  if (tensor.type != SafetensorsType::kU8 && tensor.type != SafetensorsType::kF8E4M3) {
-    return OkStatus();
-  }
+  if (IsFloat(tensor.type)) return OkStatus();
   return Refuse(FolderErrorCode::kBadDtype, tensor, "it is read in F32, F16 and BF16");
 }
 

@@ -17,6 +17,7 @@
 #include "src/model/hf_expert_form.h"
 #include "src/model/hf_fp8.h"
 #include "src/model/hf_index.h"
+#include "src/model/hf_packed_modules.h"
 #include "src/model/hf_pooling.h"
 #include "src/model/hf_tensors.h"
 #include "src/model/rope_scaling.h"
@@ -29,6 +30,7 @@ using device::AlignedBuffer;
 namespace {
 
 constexpr const char* kConfigName = "config.json";
+constexpr const char* kQuantConfigName = "hf_quant_config.json";
 constexpr const char* kSingleName = "model.safetensors";
 
 // Everything that the tensors of the result point into.
@@ -37,7 +39,7 @@ struct FolderStorage {
   std::deque<std::string> names;
   std::deque<AlignedBuffer> copies;
   std::deque<Fp8Scales> scales;
-  std::deque<GgufTensorType> types;  // with those scales
+  std::deque<GgufTensorType> types;  // with those scales, or of NVFP4
 };
 
 std::string_view TextOf(std::span<const std::byte> bytes) {
@@ -136,12 +138,13 @@ class TensorConverter {
     for (const auto& file : storage_.files) {
       for (const SafetensorsTensor& tensor : file->tensors()) Take(tensor);
     }
-    by_name_ = taken_;
-    std::sort(by_name_.begin(), by_name_.end(),
-              [](const auto* a, const auto* b) { return a->name < b->name; });
   }
 
   absl::StatusOr<std::vector<GgufTensor>> Convert() {
+    BATON_RETURN_IF_ERROR(packed_.Join(config_.quantization, taken_));
+    by_name_ = taken_;
+    std::sort(by_name_.begin(), by_name_.end(),
+              [](const auto* a, const auto* b) { return a->name < b->name; });
     BATON_RETURN_IF_ERROR(CheckPrefix());
     BATON_RETURN_IF_ERROR(CheckTied());
     for (const SafetensorsTensor* tensor : taken_) BATON_RETURN_IF_ERROR(Add(*tensor));
@@ -166,6 +169,9 @@ class TensorConverter {
     }
     return std::move(tensors_);
   }
+
+  // What packed matrices became, for people; empty without them.
+  std::string PackedSummary() const { return packed_.Summary(); }
 
  private:
   // Tensors of a model that reads images too get the names of a text model.
@@ -212,10 +218,12 @@ class TensorConverter {
               config_.says_tied ? "says" : "leaves it at"));
     }
     if (!config_.tied || head == nullptr) return OkStatus();
-    if (head->type == SafetensorsType::kF8E4M3) {
+    const bool is_packed = packed_.Find(*head) != nullptr;
+    if (is_packed || head->type == SafetensorsType::kF8E4M3) {
       return FolderError(
           FolderErrorCode::kTiedMismatch,
-          "config.json says tie_word_embeddings true, but lm_head.weight is F8_E4M3");
+          fmt::format("config.json says tie_word_embeddings true, but lm_head.weight is {}",
+                      is_packed ? "packed" : "F8_E4M3"));
     }
     const SafetensorsTensor* embedding = Find("model.embed_tokens.weight");
     const bool same = embedding != nullptr && embedding->type == head->type &&
@@ -248,9 +256,12 @@ class TensorConverter {
       return OkStatus();
     }
     if (plan->expert_form != HfExpertForm::kNone) return AddExpertForm(tensor, *plan);
-    if (tensor.type == SafetensorsType::kU8) {
+    const HfPackedMatrix* packed = packed_.Find(tensor);
+    if (packed == nullptr && !IsFloat(tensor.type) && tensor.type != SafetensorsType::kF8E4M3) {
       return TensorError(FolderErrorCode::kBadDtype, tensor.name,
-                         "U8 is read in blocks and scales of MXFP4 experts alone");
+                         fmt::format("{} is read in parts of packed matrices and of MXFP4 experts "
+                                     "alone",
+                                     SafetensorsTypeName(tensor.type)));
     }
     if (plan->all_experts) return AddAllExperts(tensor, *plan);
     std::vector<uint64_t> shape = tensor.shape;
@@ -263,6 +274,8 @@ class TensorConverter {
       experts_[plan->gguf_name][*plan->expert] = &tensor;
       return OkStatus();
     }
+    if (packed != nullptr) return AddPacked(tensor, *packed, *plan);
+    if (IsZeroBias(tensor, *plan)) return OkStatus();
     GgufTensor out;
     out.name = Keep(plan->gguf_name);
     SetShape(shape, out);
@@ -288,6 +301,46 @@ class TensorConverter {
     }
     tensors_.push_back(out);
     return OkStatus();
+  }
+
+  // A packed matrix, in the blocks that hold its weights.
+  absl::Status AddPacked(const SafetensorsTensor& tensor, const HfPackedMatrix& matrix,
+                         const HfTensorPlan& plan) {
+    if (plan.as_f32) {
+      return TensorError(FolderErrorCode::kBadDtype, tensor.name,
+                         "routers and taps of convolutions are not read packed");
+    }
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer rows,
+                           AlignedBuffer::Allocate(matrix.n * matrix.RowBytes(matrix.type)));
+    BATON_RETURN_IF_ERROR(RepackHfMatrix(matrix, matrix.type, rows.data()));
+    packed_.Count(matrix, matrix.type);
+    GgufTensor out;
+    out.name = Keep(plan.gguf_name);
+    SetShape(tensor.shape, out);
+    out.type = TypeRowOf(matrix, matrix.type);
+    out.data = {rows.data(), rows.size()};
+    if (plan.permuted_q || plan.permuted_k) {
+      const SafetensorsTensor in_order = {tensor.name, tensor.type, tensor.shape, out.data};
+      BATON_RETURN_IF_ERROR(
+          Permute(in_order, plan.permuted_q ? config_.num_heads : config_.num_kv_heads, out));
+    } else {
+      storage_.copies.push_back(std::move(rows));
+    }
+    tensors_.push_back(out);
+    return OkStatus();
+  }
+
+  // AutoGPTQ gave each module a bias, of zeros where the model has none.
+  bool IsZeroBias(const SafetensorsTensor& tensor, const HfTensorPlan& plan) const {
+    constexpr std::string_view kBias = ".bias";
+    const bool is_bias = tensor.name.ends_with(kBias);
+    if (!is_bias || config_.quantization.method != HfQuantMethod::kGptq) return false;
+    const std::string_view module(tensor.name.data(), tensor.name.size() - kBias.size());
+    const bool is_qkv = plan.gguf_name.ends_with("attn_q.bias") ||
+                        plan.gguf_name.ends_with("attn_k.bias") ||
+                        plan.gguf_name.ends_with("attn_v.bias");
+    if (!packed_.HasModule(module) || (is_qkv && config_.traits->qkv_bias)) return false;
+    return std::ranges::all_of(tensor.data, [](std::byte byte) { return byte == std::byte{0}; });
   }
 
   // One tensor [experts, rows, columns]; with a second name its upper rows are one matrix of an
@@ -430,12 +483,16 @@ class TensorConverter {
     return OkStatus();
   }
 
+  using Experts = std::map<uint32_t, const SafetensorsTensor*>;
+
   // The experts' matrices one after the other.
-  absl::Status Stack(const std::string& name,
-                     const std::map<uint32_t, const SafetensorsTensor*>& experts) {
+  absl::Status Stack(const std::string& name, const Experts& experts) {
     const SafetensorsTensor& first = *experts.begin()->second;
+    const bool is_packed = packed_.Find(first) != nullptr;
     for (const auto& [expert, tensor] : experts) {
-      if (tensor->type != first.type || tensor->shape != first.shape) {
+      const bool is_same = tensor->type == first.type && tensor->shape == first.shape &&
+                           (packed_.Find(*tensor) != nullptr) == is_packed;
+      if (!is_same) {
         return TensorError(FolderErrorCode::kMissingExpert, tensor->name,
                            "another shape or type than the other experts");
       }
@@ -447,6 +504,16 @@ class TensorConverter {
                          fmt::format("{} experts up to number {}, config.json says {}",
                                      experts.size(), experts.rbegin()->first, config_.num_experts));
     }
+    GgufTensor out;
+    out.name = Keep(name);
+    std::vector<uint64_t> shape = first.shape;
+    shape.insert(shape.begin(), experts.size());
+    SetShape(shape, out);
+    if (is_packed) {
+      BATON_RETURN_IF_ERROR(StackPacked(experts, out));
+      tensors_.push_back(out);
+      return OkStatus();
+    }
     BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(first.data.size() * experts.size()));
     std::byte* at = copy->data();
     std::vector<const SafetensorsTensor*> matrices;
@@ -454,16 +521,37 @@ class TensorConverter {
       at = std::copy(tensor->data.begin(), tensor->data.end(), at);
       matrices.push_back(tensor);
     }
-    GgufTensor out;
-    out.name = Keep(name);
-    std::vector<uint64_t> shape = first.shape;
-    shape.insert(shape.begin(), experts.size());
-    SetShape(shape, out);
     SetType(first.type, out);
     if (first.type == SafetensorsType::kF8E4M3) BATON_RETURN_IF_ERROR(AddScales(matrices, out));
     out.data = {copy->data(), copy->size()};
     tensors_.push_back(out);
     return OkStatus();
+  }
+
+  // Gives `out` the matrices of packed experts, in a type that holds all of them.
+  absl::Status StackPacked(const Experts& experts, GgufTensor& out) {
+    const HfPackedMatrix& first = *packed_.Find(*experts.begin()->second);
+    GgmlType type = first.type;
+    for (const auto& [expert, tensor] : experts) {
+      BATON_ASSIGN_OR_RETURN(type, CommonType(first, type, *packed_.Find(*tensor)));
+    }
+    const uint64_t matrix_bytes = first.n * first.RowBytes(type);
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(matrix_bytes * experts.size()));
+    std::byte* at = copy->data();
+    for (const auto& [expert, tensor] : experts) {
+      BATON_RETURN_IF_ERROR(RepackHfMatrix(*packed_.Find(*tensor), type, at));
+      packed_.Count(*packed_.Find(*tensor), type);
+      at += matrix_bytes;
+    }
+    out.type = TypeRowOf(first, type);
+    out.data = {copy->data(), copy->size()};
+    return OkStatus();
+  }
+
+  // The row of a packed matrix's type, with the scale of the whole that NVFP4 has.
+  const GgufTensorType* TypeRowOf(const HfPackedMatrix& matrix, GgmlType type) {
+    if (type != GgmlType::kNvfp4) return FindGgufTensorType(static_cast<uint32_t>(type));
+    return &storage_.types.emplace_back(Nvfp4TensorType(matrix.scale, matrix.divides));
   }
 
   absl::Status AddRopeFactors(std::string_view name, const std::vector<float>& factors) {
@@ -496,7 +584,10 @@ class TensorConverter {
         break;
       case SafetensorsType::kF8E4M3:
       case SafetensorsType::kU8:
-        break;  // by AddScales and AddExpertForm
+      case SafetensorsType::kI8:
+      case SafetensorsType::kI32:
+      case SafetensorsType::kI64:
+        break;  // by AddScales, AddExpertForm and AddPacked
     }
   }
 
@@ -509,6 +600,7 @@ class TensorConverter {
 
   const HfConfig& config_;
   FolderStorage& storage_;
+  HfPackedModules packed_;
   std::deque<SafetensorsTensor> renamed_;          // with their names in a text model
   std::vector<const SafetensorsTensor*> taken_;    // of all files, in their order
   std::vector<const SafetensorsTensor*> by_name_;  // the same by ascending name
@@ -528,6 +620,10 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
         fmt::format("{}: {}", kConfigName, std::string(config_file.status().message())));
   }
   BATON_ASSIGN_OR_RETURN(HfConfig config, ReadHfConfig(TextOf(config_file->bytes())));
+  const auto quant_file = FileMapping::Open(path + "/" + kQuantConfigName);
+  if (quant_file.ok() && config.quantization.method == HfQuantMethod::kNone) {
+    BATON_ASSIGN_OR_RETURN(config.quantization, ReadHfQuantConfigFile(TextOf(quant_file->bytes())));
+  }
   const std::filesystem::path folder = std::filesystem::path(path).lexically_normal();
   const std::filesystem::path name =
       folder.has_filename() ? folder.filename() : folder.parent_path().filename();
@@ -540,7 +636,11 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
   const auto storage = std::make_shared<FolderStorage>();
   BATON_RETURN_IF_ERROR(ShardReader(path, *storage).Read());
   GgufAssembly assembly;
-  BATON_ASSIGN_OR_RETURN(assembly.tensors, TensorConverter(config, *storage).Convert());
+  TensorConverter converter(config, *storage);
+  BATON_ASSIGN_OR_RETURN(assembly.tensors, converter.Convert());
+  if (const std::string summary = converter.PackedSummary(); !summary.empty()) {
+    config.keys.AddString("baton.packed_matrices", summary);
+  }
   for (const auto& file : storage->files) {
     assembly.file_bytes += file->file_bytes();
     assembly.mappings.push_back(&file->mapping());

@@ -2,13 +2,14 @@
 // be converted to: same keys, same names, same row order, same bytes. So a folder and a file of the
 // same weights have one weights_id and give the same bits, and every reader of a model knows one
 // form. Matrices in fp8 are the exception, because GGUF has no type for them. Their type is
-// Fp8TensorType (gguf_types.h), and the folder has a weights_id of its own. Any thread.
+// Fp8TensorType (gguf_types.h), and the folder has a weights_id of its own. Packed matrices become
+// the blocks of GGUF that hold their weights (hf_packed.h). Any thread.
 //
 // The folder is untrusted input: every length, offset, number and name is checked, and a refused
 // one gives one Status with a FolderErrorCode. Weights stay in the mapped files. Data that GGUF
-// stores in another order or type is copied: rows of q and k of llama, vectors, and the experts of
-// a mixture. For a mixture the copy is most of the model. The scales of fp8 are copied too, an fp32
-// for each group of a row.
+// stores in another order or type is copied: rows of q and k of llama, vectors, packed matrices and
+// the experts of a mixture. For these two the copy is most of the model. The scales of fp8 are
+// copied too, an fp32 for each group of a row.
 #ifndef BATON_MODEL_HF_FOLDER_H_
 #define BATON_MODEL_HF_FOLDER_H_
 

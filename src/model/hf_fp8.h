@@ -1,5 +1,5 @@
-// Matrices of F8_E4M3 in a folder: which quantization_config may be read, and the scales that a
-// tensor beside each matrix holds. Private to the folder reader; pure; any thread.
+// Matrices of F8_E4M3 in a folder: the scales that a tensor beside each matrix holds. Private to
+// the folder reader; pure; any thread.
 //
 // X.weight [n, k] is multiplied by X.weight_scale: one number ([], [1], [1, 1]), one a row ([n],
 // [n, 1]) or one for each 128 x 128; or by X.weight_scale_inv, one for each 128 x 128. Activations
@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "src/base/status.h"
-#include "src/model/hf_json.h"
 #include "src/model/safetensors.h"
 
 namespace baton::model {
@@ -20,14 +19,10 @@ inline constexpr uint32_t kHfFp8Block = 128;
 // The shortest row: a scale for each row, in fp32, takes at most an eighth of the codes.
 inline constexpr uint32_t kMinHfFp8Row = 32;
 
-// OK without a quantization_config, and for one that says fp8 in a form that is read. Else
-// kQuantized (another method), kBadValue or kUnsupportedValue (another form).
-absl::Status CheckHfQuantization(const JsonObject& config);
-
 // The name of the matrix that a tensor of this name scales; empty for other names.
 std::string_view WeightOfHfScale(std::string_view name);
 
-// Whether `name` is a tensor that scales activations or KV, which stay bf16.
+// Whether `name` is a tensor that scales or shifts activations or KV, which are not quantised.
 bool IsHfActivationScale(std::string_view name);
 
 // How a scale tensor lies over its matrix [n, k].

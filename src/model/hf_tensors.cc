@@ -234,7 +234,10 @@ void ToF32(SafetensorsType type, std::span<const std::byte> in, float added, flo
       case SafetensorsType::kF8E4M3:
         value = FloatFromE4m3(static_cast<uint8_t>(in[i]));
         break;
-      case SafetensorsType::kU8:  // no number: the caller has refused it
+      case SafetensorsType::kU8:  // no numbers: the caller has refused them
+      case SafetensorsType::kI8:
+      case SafetensorsType::kI32:
+      case SafetensorsType::kI64:
         break;
       case SafetensorsType::kF32:
         std::memcpy(&value, in.data() + i * size, size);

@@ -155,6 +155,14 @@ std::string TensorsText(const GgufFile& file) {
   return out;
 }
 
+// What became of the packed matrices of a folder.
+std::string PackedText(const GgufFile& file) {
+  constexpr size_t kMaxBytes = 400;
+  const GgufValue* packed = file.FindValue("baton.packed_matrices");
+  if (packed == nullptr || !packed->AsString().has_value()) return "";
+  return fmt::format("packed        {}\n", LineForMessage(*packed->AsString(), kMaxBytes));
+}
+
 std::string MetadataText(const GgufFile& file) {
   std::string out = fmt::format("metadata      {} keys\n", file.entries().size());
   for (const GgufEntry& entry : file.entries()) {
@@ -190,6 +198,7 @@ std::string DescribeModelFile(const GgufFile& file, const absl::Status& servable
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(file);
   if (config.ok()) out += ConfigText(*config);
   out += TensorsText(file);
+  out += PackedText(file);
   const std::string reason = servable.ok() ? "nothing" : std::string(servable.message());
   out += fmt::format("unsupported   {}\n", reason);
   out += MetadataText(file);

@@ -158,14 +158,20 @@ absl::Status CheckPart(const TensorPart& part, ThreadPool& pool) {
   return CheckRows(*part.tensor, BytesOf(part), part.first_row, NumRowsOf(*part.tensor), pool);
 }
 
-// A part as it is packed: bytes of the file, or what `made` then holds: fp8 in bf16, rows in
-// another order.
+// A part as it is packed: bytes of the file, or what `made` then holds: fp8 and NVFP4 in bf16, rows
+// in another order.
 RawRows RawRowsOf(const TensorPart& part, ThreadPool& pool, std::vector<std::byte>& made) {
   const GgufTensor& tensor = *part.tensor;
   RawRows rows{WeightTypeOf(tensor), BytesOf(part), part.num_rows};
   if (tensor.fp8() != nullptr) {
     const auto first = static_cast<uint32_t>(part.first_row);
     made = EncodeFp8(Fp8RowsOf(tensor).Part(first, part.num_rows), GgmlType::kBf16, pool);
+    rows = {WeightType::kBf16, made, part.num_rows};
+  } else if (IsNvfp4(tensor)) {
+    Nvfp4Rows of_part = Nvfp4RowsOf(tensor);
+    of_part.bytes = BytesOf(part);
+    of_part.n = part.num_rows;
+    made = EncodeNvfp4(of_part, GgmlType::kBf16, pool);
     rows = {WeightType::kBf16, made, part.num_rows};
   }
   if (part.order.num_heads == 0) return rows;
@@ -444,6 +450,10 @@ void WeightsHash::Begin(const GgufTensor& tensor) {
 }
 
 void WeightsHash::End(const GgufTensor& tensor) {
+  if (tensor.type->scale != 1.0f) {
+    hash_.Update(&tensor.type->scale, sizeof(tensor.type->scale));
+    hash_.Update(tensor.type->divides ? "/" : "*");
+  }
   if (tensor.fp8() == nullptr) return;
   hash_.Update(tensor.fp8()->values.data(), tensor.fp8()->values.size_bytes());
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -28,15 +29,22 @@ absl::Status BadTensor(FolderErrorCode code, std::string_view name, std::string_
   return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(name), what));
 }
 
+// One element type: its name in a header, and its size.
+struct TypeRow {
+  std::string_view name;
+  size_t bytes;
+};
+// By SafetensorsType.
+constexpr TypeRow kTypes[] = {{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F8_E4M3", 1},
+                              {"U8", 1},  {"I8", 1},  {"I32", 4},  {"I64", 8}};
+
 absl::StatusOr<SafetensorsType> TypeOf(const HeaderEntry& entry) {
-  if (entry.dtype == "F32") return SafetensorsType::kF32;
-  if (entry.dtype == "F16") return SafetensorsType::kF16;
-  if (entry.dtype == "BF16") return SafetensorsType::kBf16;
-  if (entry.dtype == "F8_E4M3") return SafetensorsType::kF8E4M3;
-  if (entry.dtype == "U8") return SafetensorsType::kU8;
+  for (size_t i = 0; i < std::size(kTypes); ++i) {
+    if (entry.dtype == kTypes[i].name) return static_cast<SafetensorsType>(i);
+  }
   return BadTensor(FolderErrorCode::kBadDtype, entry.name,
-                   fmt::format("element type {} is not supported (F32, F16, BF16, F8_E4M3 and "
-                               "U8 are)",
+                   fmt::format("element type {} is not supported (F32, F16, BF16, F8_E4M3, U8, "
+                               "I8, I32 and I64 are)",
                                QuotedForMessage(entry.dtype)));
 }
 
@@ -197,6 +205,12 @@ absl::Status CheckCoverage(std::vector<SafetensorsTensor>& tensors,
 }
 
 }  // namespace
+
+size_t BytesOf(SafetensorsType type) { return kTypes[static_cast<size_t>(type)].bytes; }
+
+std::string_view SafetensorsTypeName(SafetensorsType type) {
+  return kTypes[static_cast<size_t>(type)].name;
+}
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
   absl::StatusOr<FileMapping> mapping = FileMapping::Open(path);

@@ -28,12 +28,23 @@ namespace baton::model {
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = uint64_t{16} << 20;
 inline constexpr size_t kMaxSafetensorsDims = 4;
 
-// The element types that weights are made of here. U8 are bytes of MXFP4.
-enum class SafetensorsType : uint8_t { kF32 = 0, kF16 = 1, kBf16 = 2, kF8E4M3 = 3, kU8 = 4 };
-inline size_t BytesOf(SafetensorsType type) {
-  const bool is_byte = type == SafetensorsType::kF8E4M3 || type == SafetensorsType::kU8;
-  return type == SafetensorsType::kF32 ? 4 : is_byte ? 1 : 2;
-}
+// The element types that weights are made of here. U8 are bytes of MXFP4 and NVFP4, integers are
+// parts of packed matrices (hf_packed.h).
+enum class SafetensorsType : uint8_t {
+  kF32 = 0,
+  kF16 = 1,
+  kBf16 = 2,
+  kF8E4M3 = 3,
+  kU8 = 4,
+  kI8 = 5,
+  kI32 = 6,
+  kI64 = 7,
+};
+size_t BytesOf(SafetensorsType type);
+// "F32", "F8_E4M3"
+std::string_view SafetensorsTypeName(SafetensorsType type);
+// Whether elements are numbers by themselves: neither integers nor codes.
+constexpr bool IsFloat(SafetensorsType type) { return type <= SafetensorsType::kBf16; }
 
 // One tensor.
 struct SafetensorsTensor {

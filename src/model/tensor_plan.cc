@@ -295,6 +295,8 @@ WeightType WeightTypeOf(const GgufTensor& tensor) {
       return WeightType::kQ5_K;
     case GgmlType::kQ6_K:
       return WeightType::kQ6_K;
+    case GgmlType::kNvfp4:
+      return WeightType::kBf16;
     case GgmlType::kMxfp4:
       return WeightType::kMxfp4;
     case GgmlType::kIq4Nl:
@@ -309,6 +311,18 @@ WeightType WeightTypeOf(const GgufTensor& tensor) {
   // PlanTensors lets supported types through only.
   BATON_CHECK(false, "tensor type {} has no kernel", tensor.type->id);
   return WeightType::kF32;
+}
+
+bool IsNvfp4(const GgufTensor& tensor) {
+  return tensor.type->id == static_cast<uint32_t>(GgmlType::kNvfp4);
+}
+
+Nvfp4Rows Nvfp4RowsOf(const GgufTensor& tensor) {
+  return {.bytes = tensor.data,
+          .n = static_cast<uint32_t>(tensor.num_elements() / tensor.dims[0]),
+          .k = static_cast<uint32_t>(tensor.dims[0]),
+          .scale = tensor.type->scale,
+          .divides = tensor.type->divides};
 }
 
 Fp8Rows Fp8RowsOf(const GgufTensor& tensor) {

@@ -11,6 +11,7 @@
 #include "src/base/status.h"
 #include "src/model/gguf.h"
 #include "src/model/model_config.h"
+#include "src/model/nvfp4_rows.h"
 
 namespace baton::model {
 
@@ -78,8 +79,12 @@ std::vector<float> FloatsOf(const GgufTensor& tensor);
 // [qkv_size] as the matrices lie side by side; empty where the layer has no biases.
 std::vector<float> QkvBiasOf(const LayerTensors& tensors);
 
-// The kernels' name of a supported tensor type; of fp8 that of what it is turned into, kBf16.
+// The kernels' name of a supported tensor type; of fp8 and NVFP4 that of what they are turned into,
+// kBf16.
 kernels::WeightType WeightTypeOf(const GgufTensor& tensor);
+
+bool IsNvfp4(const GgufTensor& tensor);
+Nvfp4Rows Nvfp4RowsOf(const GgufTensor& tensor);
 
 // A tensor in fp8: a matrix, or several one below the other.
 kernels::Fp8Rows Fp8RowsOf(const GgufTensor& tensor);

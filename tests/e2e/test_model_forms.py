@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from baton_server import BIN, Server, complete
+from packed_folder import pack_folder, read, write
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ARCHITECTURES = [
@@ -35,6 +36,7 @@ ARCHITECTURES = [
 WEIGHT_TYPES = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k"]
 WEIGHT_TYPES += ["q6_k", "mxfp4", "mixed_rope", "qwen3moe_q8_0", "lfm2_q8_0"]
 WEIGHT_TYPES += ["q3_k", "q2_k", "iq4_nl", "iq4_xs", "qwen3moe_mxfp4", "phi3_short"]
+WEIGHT_TYPES += ["nvfp4"]
 
 
 def requests():
@@ -69,6 +71,34 @@ def test_disaggregated_equals_aggregated_for_each_weight_type(name):
     remote = answers(model)
     assert [a.timings.path for a in remote] == ["disagg"] * 3
     assert [a.bits() for a in remote] == [a.bits() for a in local]
+
+
+@pytest.mark.parametrize(
+    "method, becomes", [("awq", "Q5_0"), ("gptq", "Q5_0"), ("compressed-tensors", "Q4_0")]
+)
+def test_a_packed_folder_is_served_and_described(tmp_path, method, becomes):
+    folder = tmp_path / "packed"
+    pack_folder(GOLDEN / "tiny_llama_linear", folder, method)
+    inspected = subprocess.run([BIN, "inspect", folder], capture_output=True, text=True, timeout=60)
+    assert inspected.returncode == 0, inspected.stderr
+    assert f"packed        {method}: " in inspected.stdout
+    assert f"as {becomes}" in inspected.stdout
+    local = answers(folder, "--mode", "aggregated")
+    remote = answers(folder)
+    assert [a.timings.path for a in remote] == ["disagg"] * 3
+    assert [a.bits() for a in remote] == [a.bits() for a in local]
+    written = tmp_path / "written.gguf"
+    subprocess.run([BIN, "convert", folder, written, "--type", "bf16"], check=True, timeout=60)
+    assert all(len(a.tokens[0]) >= 8 for a in answers(written, "--mode", "aggregated"))
+    tensors = read(folder / "model.safetensors")
+    scales = "weight_scale" if method == "compressed-tensors" else "scales"
+    missing = f"model.layers.1.mlp.up_proj.{scales}"
+    tensors.pop(missing)
+    write(folder / "model.safetensors", tensors)
+    refused = subprocess.run([BIN, "inspect", folder], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert "model.layers.1.mlp.up_proj" in refused.stderr and "no scales" in refused.stderr
 
 
 def test_parts_and_a_converted_folder_are_the_model_too(tmp_path):

@@ -125,19 +125,20 @@ def gguf_seeds():
 
 
 def safetensors(tensors, metadata=None, fill=b"\0"):
-    """tensors: name -> (dtype, shape); every byte of the data is `fill`."""
-    header, offset = {}, 0
+    """tensors: name -> (dtype, shape[, data]); without data every byte is `fill`."""
+    header, offset, data = {}, 0, b""
     if metadata is not None:
         header["__metadata__"] = metadata
-    for name, (dtype, shape) in tensors.items():
-        size = {"F32": 4, "F8_E4M3": 1}.get(dtype, 2)
+    for name, (dtype, shape, *given) in tensors.items():
+        size = {"F32": 4, "I32": 4, "I64": 8, "F8_E4M3": 1, "U8": 1, "I8": 1}.get(dtype, 2)
         for dim in shape:
             size *= dim
+        data += given[0] if given else fill * size
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + fill * offset
+    return struct.pack("<Q", len(text)) + text + data
 
 
 CONFIG = {
@@ -189,9 +190,45 @@ def fp8_seeds():
     put("safetensors", "fp8", data)
 
 
+def packed_seeds():
+    """Projections [32, 32] as packed integers, a group a row."""
+    words, scales = ("I32", [4, 32]), ("F16", [1, 32])
+    kinds = {"num_bits": 4, "type": "int", "strategy": "channel"}
+    forms = {
+        "awq": (
+            {"bits": 4, "group_size": 32, "version": "gemm"},
+            {"qweight": ("I32", [32, 4]), "qzeros": ("I32", [1, 4]), "scales": scales},
+        ),
+        "gptq": (
+            {"bits": 4, "group_size": -1, "dynamic": {"-:.*up_proj": {}}},
+            {"qweight": words, "qzeros": ("I32", [1, 4]), "scales": scales,
+             "g_idx": ("I32", [32], bytes(128))},
+        ),
+        "compressed-tensors_packed": (
+            {"format": "pack-quantized", "config_groups": {"group_0": {"weights": kinds}}},
+            {"weight_packed": ("I32", [32, 4]), "weight_scale": ("BF16", [32, 1]),
+             "weight_shape": ("I64", [2], struct.pack("<qq", 32, 32))},
+        ),
+    }
+    for form, (description, parts) in forms.items():
+        tensors = {}
+        for name, kind in llama_tensors().items():
+            if not name.endswith("_proj.weight"):
+                tensors[name] = kind
+                continue
+            module = name[: -len("weight")]
+            tensors.update({module + part: of_part for part, of_part in parts.items()})
+        method = {"quant_method": form.split("_")[0], **description}
+        config = {**CONFIG, "quantization_config": method}
+        data = safetensors(tensors, fill=b"\x1c")
+        put("model_folder", form, json.dumps(config), "", data)
+    put("safetensors", "integers", data)
+
+
 def folder_seeds():
     tensors = llama_tensors()
     fp8_seeds()
+    packed_seeds()
     put("model_folder", "llama", json.dumps(CONFIG), "", safetensors(tensors))
     names = list(tensors)
     first, second = dict(list(tensors.items())[:5]), dict(list(tensors.items())[5:])

@@ -46,6 +46,9 @@ class Weights:
     def get(self, name):
         t = self.tensors[name]
         data = gguf.quants.dequantize(t.data, t.tensor_type)
+        scale = self.tensors.get(name.removesuffix(".weight") + ".scale")
+        if scale is not None:
+            data = data * scale.data[0]
         shape = tuple(reversed([int(d) for d in t.shape]))
         return np.asarray(data, dtype=np.float64).reshape(shape)
 

@@ -94,6 +94,18 @@ def random_blocks(rng, n, k, kind, std):
     return raw.reshape(n, -1)
 
 
+NVFP4_SCALE = 2.0**-5  # of a tensor; a power of two, so that bf16 holds the weights exactly
+
+
+def nvfp4_blocks(rng, n, k, std):
+    """Random bits of NVFP4 whose elements, times NVFP4_SCALE, have this standard deviation."""
+    raw = rng.integers(0, 256, size=(n, k // 64, 36), dtype=np.uint8)
+    unit = std / NVFP4_SCALE / 3.04  # random e2m1 numbers have 2.93, the factors 1.04
+    scales = (unit * rng.uniform(0.5, 1.5, size=(n, k // 64, 4))).astype(np.float32)
+    raw[:, :, :4] = gguf.quants.NVFP4.fp32_to_ue4m3(scales)
+    return raw.reshape(n, -1)
+
+
 def write_tiny(path, shape, type_of, rope_factors=False, untied=False):
     """A random llama with a byte-level tokenizer. type_of(name) is the type of each matrix."""
     rng = np.random.default_rng(sum(path.name.encode()))
@@ -117,6 +129,13 @@ def write_tiny(path, shape, type_of, rope_factors=False, untied=False):
         kind = type_of(name)
         if k % gguf.GGML_QUANT_SIZES[kind][0]:
             kind = FALLBACK[kind]
+        if kind == Q.NVFP4:
+            # As llama.cpp's converter writes it; the scale of activations is not used.
+            writer.add_tensor(name, nvfp4_blocks(rng, n, k, scale / np.sqrt(k)), raw_dtype=kind)
+            module = name.removesuffix(".weight")
+            writer.add_tensor(module + ".scale", np.array([NVFP4_SCALE], dtype=np.float32))
+            writer.add_tensor(module + ".input_scale", np.array([3], dtype=np.float32))
+            return
         raw = (random_blocks(rng, n, k, kind, scale / np.sqrt(k)) if kind in RANDOM_BLOCKS else
                gguf.quants.quantize(data, kind))
         writer.add_tensor(name, raw, raw_dtype=kind)
@@ -176,6 +195,7 @@ def write_weight_types(folder):
         "iq4_xs": (super_blocks, lambda _: Q.IQ4_XS, {}),
         "q3_k": (super_blocks, lambda _: Q.Q3_K, {}),
         "q2_k": (super_blocks, lambda _: Q.Q2_K, {}),
+        "nvfp4": ((64, 128, 4, 2, 16), lambda _: Q.NVFP4, {}),
     }
     for name, (shape, type_of, options) in models.items():
         path = folder / f"tiny_{name}.gguf"

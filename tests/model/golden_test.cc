@@ -94,7 +94,8 @@ INSTANTIATE_TEST_SUITE_P(
                       TinyCase{"q4_k", kQuantised}, TinyCase{"q5_k", kQuantised},
                       TinyCase{"q6_k", kQuantised}, TinyCase{"mxfp4", kQuantised},
                       TinyCase{"iq4_nl", kQuantised}, TinyCase{"iq4_xs", kQuantised},
-                      TinyCase{"q3_k", kQuantised}, TinyCase{"q2_k", kQuantised}),
+                      TinyCase{"q3_k", kQuantised}, TinyCase{"q2_k", kQuantised},
+                      TinyCase{"nvfp4"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Float weights but for one; the bound of a mixture of experts is that of the rest as long as no

@@ -196,14 +196,14 @@ TEST(HfFp8Test, RefusesOtherQuantizationsByName) {
   const auto says = [](Json quantization) {
     return [quantization](Fp8Model& m) { m.config["quantization_config"] = quantization; };
   };
-  const Json ints = {{"weights", {{"type", "int"}, {"num_bits", 8}}}};
+  const Json threes = {{"weights", {{"type", "int"}, {"num_bits", 3}}}};
   const Json fours = {{"weights", {{"type", "float"}, {"num_bits", 4}}}};
   const Json blocks = {{"weights", {{"type", "float"}, {"block_structure", {64, 64}}}}};
   const auto groups = [](const Json& group) {
     return Json{{"quant_method", "compressed-tensors"}, {"config_groups", {{"group_0", group}}}};
   };
   ExpectRefusals({
-      {E::kQuantized, {"\"awq\""}, "rows", says({{"quant_method", "awq"}})},
+      {E::kQuantized, {"\"eetq\""}, "rows", says({{"quant_method", "eetq"}})},
       {E::kQuantized, {"unnamed"}, "rows", says(Json::object())},
       {E::kBadValue, {"quantization_config"}, "rows", says(3)},
       {E::kBadValue, {"quant_method"}, "rows", says({{"quant_method", 8}})},
@@ -220,11 +220,11 @@ TEST(HfFp8Test, RefusesOtherQuantizationsByName) {
        "inverse",
        says({{"quant_method", "fp8"}, {"weight_block_size", 128}})},
       {E::kUnsupportedValue,
-       {"format", "pack-quantized"},
+       {"format", "marlin-24"},
        "rows",
-       says({{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}})},
-      {E::kUnsupportedValue, {"type", "int"}, "rows", says(groups(ints))},
-      {E::kUnsupportedValue, {"num_bits", "4"}, "rows", says(groups(fours))},
+       says({{"quant_method", "compressed-tensors"}, {"format", "marlin-24"}})},
+      {E::kUnsupportedValue, {"num_bits", "3"}, "rows", says(groups(threes))},
+      {E::kUnsupportedValue, {"group_size", "16"}, "rows", says(groups(fours))},
       {E::kUnsupportedValue, {"block_structure"}, "rows", says(groups(blocks))},
       {E::kBadValue, {"config_groups"}, "rows", says(groups(3))},
       {E::kBadValue, {"config_groups"}, "rows", says(groups(Json::object()))},

@@ -1,0 +1,590 @@
+#include "src/model/hf_packed.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/math.h"
+#include "kernels/weight_type.h"
+#include "src/base/quoted_text.h"
+#include "src/model/folder_error.h"
+#include "src/model/hf_tensors.h"
+#include "src/model/nvfp4_rows.h"
+
+namespace baton::model {
+
+using kernels::Bf16FromFloat;
+using kernels::FloatFromHalf;
+using kernels::HalfFromFloat;
+using kernels::kQuantBlock;
+
+namespace {
+
+using E = FolderErrorCode;
+using Layout = HfPackedLayout;
+
+// Where AutoAWQ puts output j of 8 in a word, in nibbles from the low bits up.
+constexpr std::array<uint32_t, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
+// Rows that are unpacked together: words of column layouts hold one element for each of them, so a
+// line of 64 bytes is read once for 16 rows, and of AutoAWQ for 128.
+constexpr uint64_t kTileRows = 128;
+// e2m1 numbers (OCP Microscaling) by their code; bit 3 is the sign, of zeros too.
+constexpr float kE2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                             -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+constexpr uint64_t kFp4Group = 16;
+
+std::string ShapeText(const SafetensorsTensor& tensor) {
+  return fmt::format("[{}]", fmt::join(tensor.shape, ", "));
+}
+
+absl::Status Refuse(E code, const SafetensorsTensor& tensor, std::string_view what) {
+  return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(tensor.name), what));
+}
+
+absl::Status WantType(const SafetensorsTensor& tensor, SafetensorsType type) {
+  if (tensor.type == type) return OkStatus();
+  return Refuse(
+      E::kBadDtype, tensor,
+      fmt::format("{}, wanted {}", SafetensorsTypeName(tensor.type), SafetensorsTypeName(type)));
+}
+
+absl::Status WantShape(const SafetensorsTensor& tensor, const std::vector<uint64_t>& shape) {
+  if (tensor.shape == shape) return OkStatus();
+  return Refuse(E::kBadShape, tensor,
+                fmt::format("{}, wanted [{}]", ShapeText(tensor), fmt::join(shape, ", ")));
+}
+
+bool IsOneNumber(const SafetensorsTensor& tensor) {
+  return std::all_of(tensor.shape.begin(), tensor.shape.end(), [](uint64_t d) { return d == 1; });
+}
+
+// Safetensors files do not align their tensors.
+template <typename T>
+T Load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+uint32_t WordAt(const SafetensorsTensor& tensor, uint64_t i) {
+  return Load<uint32_t>(tensor.data.data() + i * sizeof(uint32_t));
+}
+
+uint64_t Words(uint64_t elements, uint32_t bits) { return (elements * bits + 31) / 32; }
+
+bool IsRowLayout(Layout layout) {
+  return layout != Layout::kColumnWords && layout != Layout::kAwqWords;
+}
+
+// Scales and zero points by [row][group], and the group of each column where groups are no runs.
+struct Tables {
+  std::vector<float> scales;
+  std::vector<int16_t> zeros;
+  std::vector<uint32_t> group_of;  // [k], or empty
+
+  uint64_t GroupAt(const HfPackedMatrix& matrix, uint64_t column) const {
+    return group_of.empty() ? column / matrix.group : group_of[column];
+  }
+};
+
+// Where the scale of a row and group stands in its tensor.
+uint64_t ScaleIndex(const HfPackedMatrix& matrix, uint64_t row, uint64_t group) {
+  if (!IsRowLayout(matrix.layout)) return group * matrix.n + row;
+  return IsOneNumber(*matrix.parts.scales) ? 0 : row * matrix.groups() + group;
+}
+
+// Scales of NVFP4, times or divided by that of the matrix.
+absl::Status ReadFp4Scales(const HfPackedMatrix& matrix, Tables& tables) {
+  const SafetensorsTensor& tensor = *matrix.parts.scales;
+  tables.scales.resize(tensor.data.size());
+  ToF32(tensor.type, tensor.data, 0.0f, tables.scales.data());
+  for (uint64_t i = 0; i < tables.scales.size(); ++i) {
+    float& scale = tables.scales[i];
+    if (std::isnan(scale) || scale < 0) {
+      return Refuse(E::kBadScale, tensor,
+                    fmt::format("element {} is {}, wanted a number of at least 0", i, scale));
+    }
+    scale = matrix.divides ? scale / matrix.scale : scale * matrix.scale;
+  }
+  return OkStatus();
+}
+
+absl::Status ReadScales(const HfPackedMatrix& matrix, Tables& tables) {
+  if (matrix.layout == Layout::kFp4) return ReadFp4Scales(matrix, tables);
+  const SafetensorsTensor& tensor = *matrix.parts.scales;
+  const size_t size = BytesOf(tensor.type);
+  tables.scales.resize(matrix.n * matrix.groups());
+  float* out = tables.scales.data();
+  for (uint64_t row = 0; row < matrix.n; ++row) {
+    for (uint64_t group = 0; group < matrix.groups(); ++group, ++out) {
+      const uint64_t at = ScaleIndex(matrix, row, group);
+      ToF32(tensor.type, tensor.data.subspan(at * size, size), 0.0f, out);
+      if (std::isfinite(*out)) continue;
+      return Refuse(E::kBadScale, tensor, fmt::format("element {} is {}, not a number", at, *out));
+    }
+  }
+  return OkStatus();
+}
+
+// The stored zero point of a row and group.
+int16_t ZeroAt(const HfPackedMatrix& matrix, uint64_t row, uint64_t group) {
+  const SafetensorsTensor* zeros = matrix.parts.zeros;
+  if (matrix.layout == Layout::kBytes) {
+    if (zeros == nullptr) return 0;
+    return static_cast<int8_t>(zeros->data[ScaleIndex(matrix, row, group)]);
+  }
+  if (zeros == nullptr) return static_cast<int16_t>(1 << (matrix.bits - 1));
+  const uint32_t per_word = 32 / matrix.bits;
+  const uint32_t mask = (1u << matrix.bits) - 1;
+  uint64_t at = group * (matrix.n / per_word) + row / per_word;
+  uint32_t place = row % per_word;
+  if (matrix.layout == Layout::kRowWords) at = row / per_word * matrix.groups() + group;
+  if (matrix.layout == Layout::kAwqWords) place = kAwqPlace[place];
+  // The program that writes the first format of GPTQ takes one from each zero point of a word by
+  // one subtraction, which borrows from the next where a zero point is 0. One addition undoes it.
+  const uint32_t ones = !matrix.zeros_less_one ? 0 : matrix.bits == 4 ? 0x11111111 : 0x01010101;
+  const uint32_t word = WordAt(*zeros, at) + ones;
+  return static_cast<int16_t>(word >> (place * matrix.bits) & mask);
+}
+
+absl::Status ReadGroups(const HfPackedMatrix& matrix, Tables& tables) {
+  const SafetensorsTensor* tensor = matrix.parts.group_of;
+  if (tensor == nullptr) return OkStatus();
+  bool is_run = true;
+  std::vector<uint64_t> counts(matrix.groups());
+  tables.group_of.resize(matrix.k);
+  for (uint64_t i = 0; i < matrix.k; ++i) {
+    const uint32_t group = WordAt(*tensor, i);
+    // compressed-tensors: not in use.
+    const bool is_unset = matrix.layout == Layout::kRowWords && group == UINT32_MAX;
+    if (is_unset) {
+      tables.group_of.clear();
+      return OkStatus();
+    }
+    if (group >= matrix.groups()) {
+      return Refuse(E::kBadScale, *tensor,
+                    fmt::format("element {} is {}, wanted a group in [0, {})", i,
+                                static_cast<int32_t>(group), matrix.groups()));
+    }
+    tables.group_of[i] = group;
+    counts[group] += 1;
+    is_run = is_run && group == i / matrix.group;
+  }
+  if (is_run) tables.group_of.clear();
+  const auto odd = std::ranges::find_if(counts, [&](uint64_t c) { return c != matrix.group; });
+  // compressed-tensors sorts the columns by group and cuts them evenly.
+  if (matrix.layout != Layout::kRowWords || odd == counts.end()) return OkStatus();
+  return Refuse(
+      E::kBadScale, *tensor,
+      fmt::format("group {} has {} columns, wanted {}", odd - counts.begin(), *odd, matrix.group));
+}
+
+absl::StatusOr<Tables> ReadTables(const HfPackedMatrix& matrix) {
+  Tables tables;
+  BATON_RETURN_IF_ERROR(ReadScales(matrix, tables));
+  BATON_RETURN_IF_ERROR(ReadGroups(matrix, tables));
+  if (matrix.layout == Layout::kFp4) return tables;
+  tables.zeros.resize(tables.scales.size());
+  int16_t* out = tables.zeros.data();
+  for (uint64_t row = 0; row < matrix.n; ++row) {
+    for (uint64_t group = 0; group < matrix.groups(); ++group) *out++ = ZeroAt(matrix, row, group);
+  }
+  return tables;
+}
+
+// Whether each block of 32 columns has one group, and f16 holds all scales.
+bool FitsBlocks(const HfPackedMatrix& matrix, const Tables& tables) {
+  if (matrix.k % kQuantBlock != 0) return false;
+  if (tables.group_of.empty() && matrix.group % kQuantBlock != 0) return false;
+  for (uint64_t i = 0; i < tables.group_of.size(); ++i) {
+    if (tables.group_of[i] != tables.group_of[i / kQuantBlock * kQuantBlock]) return false;
+  }
+  return std::ranges::all_of(
+      tables.scales, [](float scale) { return FloatFromHalf(HalfFromFloat(scale)) == scale; });
+}
+
+GgmlType TypeOf(const HfPackedMatrix& matrix, const Tables& tables) {
+  if (matrix.layout == Layout::kFp4) {
+    return matrix.k % kNvfp4Block == 0 ? GgmlType::kNvfp4 : matrix.wide_type;
+  }
+  if (!FitsBlocks(matrix, tables)) return matrix.wide_type;
+  const int middle = matrix.layout == Layout::kBytes ? 0 : 1 << (matrix.bits - 1);
+  const bool is_symmetric =
+      std::ranges::all_of(tables.zeros, [middle](int zero) { return zero == middle; });
+  if (matrix.bits == 8) return is_symmetric ? GgmlType::kQ8_0 : matrix.wide_type;
+  return is_symmetric ? GgmlType::kQ4_0 : GgmlType::kQ5_0;
+}
+
+GgmlType WideTypeOf(SafetensorsType scales) {
+  if (scales == SafetensorsType::kF32) return GgmlType::kF32;
+  return scales == SafetensorsType::kF16 ? GgmlType::kF16 : GgmlType::kBf16;
+}
+
+// Sets group from the shape of the scales.
+absl::Status ReadGroupSize(HfPackedMatrix& matrix) {
+  const SafetensorsTensor& scales = *matrix.parts.scales;
+  if (!IsFloat(scales.type)) {
+    return Refuse(E::kBadDtype, scales,
+                  fmt::format("{}, wanted F16, BF16 or F32", SafetensorsTypeName(scales.type)));
+  }
+  matrix.wide_type = WideTypeOf(scales.type);
+  const std::vector<uint64_t>& shape = scales.shape;
+  uint64_t groups = 0;
+  if (!IsRowLayout(matrix.layout)) {
+    if (shape.size() == 2 && shape[1] == matrix.n) groups = shape[0];
+  } else if (IsOneNumber(scales) || shape == std::vector{matrix.n}) {
+    groups = 1;
+  } else if (shape.size() == 2 && shape[0] == matrix.n) {
+    groups = shape[1];
+  }
+  if (groups == 0) {
+    return Refuse(E::kBadScale, scales,
+                  fmt::format("shape {} does not scale {}, which is a matrix of {} rows of {}",
+                              ShapeText(scales), QuotedForMessage(matrix.parts.codes->name),
+                              matrix.n, matrix.k));
+  }
+  if (matrix.k % groups != 0) {
+    return Refuse(E::kBadScale, scales,
+                  fmt::format("{} groups do not divide rows of {}", groups, matrix.k));
+  }
+  matrix.group = matrix.k / groups;
+  return OkStatus();
+}
+
+absl::Status CheckZeros(const HfPackedMatrix& matrix) {
+  const SafetensorsTensor* zeros = matrix.parts.zeros;
+  if (zeros == nullptr) return OkStatus();
+  if (matrix.layout == Layout::kBytes) {
+    BATON_RETURN_IF_ERROR(WantType(*zeros, SafetensorsType::kI8));
+    return WantShape(*zeros, matrix.parts.scales->shape);
+  }
+  BATON_RETURN_IF_ERROR(WantType(*zeros, SafetensorsType::kI32));
+  const uint64_t words = Words(matrix.n, matrix.bits);
+  return matrix.layout == Layout::kRowWords ? WantShape(*zeros, {words, matrix.groups()})
+                                            : WantShape(*zeros, {matrix.groups(), words});
+}
+
+// Sets n, k and bits of X.weight_packed or of X.weight in I8.
+absl::Status ReadRowShape(HfPackedMatrix& matrix) {
+  const SafetensorsTensor& codes = *matrix.parts.codes;
+  const SafetensorsTensor* shape = matrix.parts.shape;
+  if (codes.shape.size() != 2)
+    return Refuse(E::kBadShape, codes, ShapeText(codes) + " is no matrix");
+  matrix.n = codes.shape[0];
+  matrix.k = codes.shape[1];
+  matrix.bits = 8;
+  if (matrix.layout == Layout::kBytes) return OkStatus();
+  if (shape == nullptr) {
+    return Refuse(E::kBadShape, codes, "there is no tensor weight_shape beside it");
+  }
+  BATON_RETURN_IF_ERROR(WantType(*shape, SafetensorsType::kI64));
+  BATON_RETURN_IF_ERROR(WantShape(*shape, {2}));
+  const auto n = Load<int64_t>(shape->data.data());
+  const auto k = Load<int64_t>(shape->data.data() + sizeof(int64_t));
+  for (const uint32_t bits : {4u, 8u}) {
+    const bool is_it = n == static_cast<int64_t>(matrix.n) && k > 0 && k <= UINT32_MAX &&
+                       Words(static_cast<uint64_t>(k), bits) == codes.shape[1];
+    if (!is_it) continue;
+    matrix.bits = bits;
+    matrix.k = static_cast<uint64_t>(k);
+    return OkStatus();
+  }
+  return Refuse(E::kBadShape, codes,
+                fmt::format("{} holds no [{}, {}] of 4 or 8 bits, as {} says", ShapeText(codes), n,
+                            k, QuotedForMessage(shape->name)));
+}
+
+// Sets n, k and bits of X.qweight. Its zero points tell the bits, as there is one for each output.
+absl::Status ReadColumnShape(HfPackedMatrix& matrix) {
+  const SafetensorsTensor& codes = *matrix.parts.codes;
+  if (codes.shape.size() != 2)
+    return Refuse(E::kBadShape, codes, ShapeText(codes) + " is no matrix");
+  if (matrix.layout == Layout::kAwqWords) {
+    matrix.k = codes.shape[0];
+    matrix.n = codes.shape[1] * 8;
+    return OkStatus();
+  }
+  matrix.n = codes.shape[1];
+  const std::vector<uint64_t>& zeros = matrix.parts.zeros->shape;
+  matrix.bits = zeros.size() == 2 && zeros[1] == Words(matrix.n, 8) ? 8 : 4;
+  matrix.k = codes.shape[0] * (32 / matrix.bits);
+  if (matrix.n * matrix.bits % 32 == 0) return OkStatus();
+  return Refuse(E::kBadShape, codes,
+                fmt::format("{} outputs of {} bits are no whole words", matrix.n, matrix.bits));
+}
+
+absl::Status CheckFp4(HfPackedMatrix& matrix) {
+  const SafetensorsTensor& codes = *matrix.parts.codes;
+  const SafetensorsTensor& scales = *matrix.parts.scales;
+  const SafetensorsTensor* global = matrix.parts.global;
+  if (codes.shape.size() != 2 || codes.shape[1] % (kFp4Group / 2) != 0) {
+    return Refuse(
+        E::kBadShape, codes,
+        fmt::format("{} is no matrix of rows of whole groups of {}", ShapeText(codes), kFp4Group));
+  }
+  matrix.n = codes.shape[0];
+  matrix.k = codes.shape[1] * 2;
+  matrix.group = kFp4Group;
+  matrix.wide_type = GgmlType::kBf16;
+  BATON_RETURN_IF_ERROR(WantType(scales, SafetensorsType::kF8E4M3));
+  BATON_RETURN_IF_ERROR(WantShape(scales, {matrix.n, matrix.k / kFp4Group}));
+  if (global == nullptr) {
+    return Refuse(E::kBadScale, codes, "there is no scale of the whole matrix beside it");
+  }
+  BATON_RETURN_IF_ERROR(WantType(*global, SafetensorsType::kF32));
+  if (!IsOneNumber(*global)) return WantShape(*global, {1});
+  matrix.scale = Load<float>(global->data.data());
+  if (std::isfinite(matrix.scale) && matrix.scale > 0) return OkStatus();
+  return Refuse(E::kBadScale, *global,
+                fmt::format("it is {}, wanted a positive number", matrix.scale));
+}
+
+// The config declares such a matrix.
+absl::Status CheckDeclared(const HfPackedMatrix& matrix, const HfQuantization& quantization) {
+  bool needs_zeros = false;
+  const bool is_float = matrix.layout == Layout::kFp4;
+  for (const HfWeightKind& kind : quantization.kinds) {
+    const bool same_group = kind.group == matrix.group || (kind.group == 0 && matrix.groups() == 1);
+    if (kind.is_float != is_float || kind.bits != matrix.bits || !same_group) continue;
+    if (!kind.has_zeros || matrix.parts.zeros != nullptr) return OkStatus();
+    needs_zeros = true;
+  }
+  if (needs_zeros) {
+    return Refuse(E::kBadScale, *matrix.parts.codes,
+                  "config.json says that it has zero points, and there are none");
+  }
+  return Refuse(
+      E::kUnsupportedValue, *matrix.parts.codes,
+      fmt::format("{}, which quantization_config does not declare", HfPackedText(matrix)));
+}
+
+absl::Status CheckLimits(const HfPackedMatrix& matrix) {
+  if (matrix.n <= UINT32_MAX && matrix.k <= UINT32_MAX) return OkStatus();
+  return Refuse(E::kBadShape, *matrix.parts.codes, "more than 2^32 - 1 rows or columns");
+}
+
+absl::Status CheckMatrix(const HfQuantization& quantization, HfPackedMatrix& matrix) {
+  const HfPackedParts& parts = matrix.parts;
+  if (parts.scales == nullptr) {
+    return Refuse(E::kBadScale, *parts.codes, "there are no scales beside it");
+  }
+  if (matrix.layout == Layout::kFp4) {
+    BATON_RETURN_IF_ERROR(CheckFp4(matrix));
+    BATON_RETURN_IF_ERROR(CheckLimits(matrix));
+    return CheckDeclared(matrix, quantization);
+  }
+  if (IsRowLayout(matrix.layout)) {
+    BATON_RETURN_IF_ERROR(ReadRowShape(matrix));
+  } else {
+    if (parts.zeros == nullptr) {
+      return Refuse(E::kBadScale, *parts.codes, "there is no tensor qzeros beside it");
+    }
+    BATON_RETURN_IF_ERROR(ReadColumnShape(matrix));
+  }
+  BATON_RETURN_IF_ERROR(CheckLimits(matrix));
+  BATON_RETURN_IF_ERROR(ReadGroupSize(matrix));
+  BATON_RETURN_IF_ERROR(CheckZeros(matrix));
+  if (parts.group_of != nullptr) {
+    BATON_RETURN_IF_ERROR(WantType(*parts.group_of, SafetensorsType::kI32));
+    BATON_RETURN_IF_ERROR(WantShape(*parts.group_of, {matrix.k}));
+  }
+  return CheckDeclared(matrix, quantization);
+}
+
+// Codes of `count` elements of a row from column `at` on, as they are stored.
+void CodesOf(const HfPackedMatrix& matrix, uint64_t row, uint64_t at, int16_t* out,
+             uint32_t count) {
+  const std::byte* data = matrix.parts.codes->data.data();
+  if (matrix.layout == Layout::kBytes) {
+    const std::byte* from = data + row * matrix.k + at;
+    for (uint32_t i = 0; i < count; ++i) out[i] = static_cast<int8_t>(from[i]);
+    return;
+  }
+  if (matrix.layout == Layout::kAwqWords) {
+    const uint64_t row_bytes = matrix.n / 8 * sizeof(uint32_t);
+    const std::byte* from = data + at * row_bytes + row / 8 * sizeof(uint32_t);
+    const uint32_t shift = kAwqPlace[row % 8] * 4;
+    for (uint32_t i = 0; i < count; ++i, from += row_bytes) {
+      out[i] = static_cast<int16_t>(Load<uint32_t>(from) >> shift & 15);
+    }
+    return;
+  }
+  const bool by_row = matrix.layout == Layout::kRowWords;
+  const uint32_t per_word = 32 / matrix.bits;
+  const uint32_t mask = (1u << matrix.bits) - 1;
+  const uint64_t first =
+      by_row ? row * Words(matrix.k, matrix.bits) + at / per_word : at / per_word * matrix.n + row;
+  const std::byte* from = data + first * sizeof(uint32_t);
+  const uint64_t step = (by_row ? 1 : matrix.n) * sizeof(uint32_t);
+  for (uint32_t i = 0; i < count; from += step) {
+    uint32_t word = Load<uint32_t>(from);
+    for (uint32_t end = std::min(i + per_word, count); i < end; ++i, word >>= matrix.bits) {
+      out[i] = static_cast<int16_t>(word & mask);
+    }
+  }
+}
+
+// Writes one block of 32 integers that the type holds, with their scale.
+void PutBlock(GgmlType type, float scale, const int16_t* q, std::byte* out) {
+  const uint16_t half = HalfFromFloat(scale);
+  std::memcpy(out, &half, sizeof(half));
+  out += sizeof(half);
+  if (type == GgmlType::kQ8_0) {
+    for (uint32_t i = 0; i < kQuantBlock; ++i) out[i] = static_cast<std::byte>(q[i]);
+    return;
+  }
+  const int offset = type == GgmlType::kQ4_0 ? 8 : 16;
+  uint32_t fifth_bits = 0;
+  std::byte* nibbles = type == GgmlType::kQ4_0 ? out : out + sizeof(fifth_bits);
+  for (uint32_t i = 0; i < kQuantBlock / 2; ++i) {
+    const uint32_t low = static_cast<uint32_t>(q[i] + offset);
+    const uint32_t high = static_cast<uint32_t>(q[i + kQuantBlock / 2] + offset);
+    nibbles[i] = static_cast<std::byte>((low & 15) | (high & 15) << 4);
+    fifth_bits |= low >> 4 << i | high >> 4 << (i + kQuantBlock / 2);
+  }
+  if (type == GgmlType::kQ5_0) std::memcpy(out, &fifth_bits, sizeof(fifth_bits));
+}
+
+void PutFloat(GgmlType type, float value, std::byte* out) {
+  if (type == GgmlType::kF32) {
+    std::memcpy(out, &value, sizeof(value));
+    return;
+  }
+  const uint16_t bits = type == GgmlType::kF16 ? HalfFromFloat(value) : Bf16FromFloat(value);
+  std::memcpy(out, &bits, sizeof(bits));
+}
+
+Layout LayoutOf(HfQuantMethod method, SafetensorsType codes) {
+  if (method == HfQuantMethod::kAwq) return Layout::kAwqWords;
+  if (method == HfQuantMethod::kGptq) return Layout::kColumnWords;
+  if (codes == SafetensorsType::kU8) return Layout::kFp4;
+  return codes == SafetensorsType::kI8 ? Layout::kBytes : Layout::kRowWords;
+}
+
+const GgufTensorType& RowOf(GgmlType type) {
+  return *FindGgufTensorType(static_cast<uint32_t>(type));
+}
+
+// Where the repacked rows go.
+struct Target {
+  GgmlType type;
+  std::byte* out;
+  uint64_t row_bytes;
+};
+
+// A block of GGUF pairs element j of 16 with j + 8, a folder element 2j with 2j + 1.
+void RepackFp4(const HfPackedMatrix& matrix, std::byte* out) {
+  constexpr std::byte kLow{0x0F};
+  constexpr std::byte kHigh{0xF0};
+  constexpr uint64_t kGroups = kNvfp4Block / kFp4Group;
+  const std::byte* in = matrix.parts.codes->data.data();
+  const std::byte* scales = matrix.parts.scales->data.data();
+  for (uint64_t block = 0; block < matrix.n * matrix.k / kNvfp4Block; ++block) {
+    out = std::copy_n(scales + block * kGroups, kGroups, out);
+    for (uint64_t group = 0; group < kGroups; ++group, in += kFp4Group / 2) {
+      for (uint64_t i = 0; i < kFp4Group / 4; ++i) {
+        const std::byte low = in[i];
+        const std::byte high = in[i + kFp4Group / 4];
+        *out++ = (low & kLow) | (high & kLow) << 4;
+        *out++ = low >> 4 | (high & kHigh);
+      }
+    }
+  }
+}
+
+// Groups divide rows, so neither knows where a row ends.
+void WidenFp4(const HfPackedMatrix& matrix, const Tables& tables, std::byte* out) {
+  const std::byte* codes = matrix.parts.codes->data.data();
+  const float* scales = tables.scales.data();
+  for (uint64_t i = 0; i < matrix.n * matrix.k; ++i, out += sizeof(uint16_t)) {
+    const auto code = static_cast<uint32_t>(codes[i / 2]) >> (i % 2 * 4) & 15;
+    PutFloat(GgmlType::kBf16, kE2m1[code] * scales[i / kFp4Group], out);
+  }
+}
+
+// Repacks the elements of a row from column `at` on, at most a block.
+void RepackBlock(const HfPackedMatrix& matrix, const Tables& tables, uint64_t row, uint64_t at,
+                 const Target& target) {
+  const auto count = static_cast<uint32_t>(std::min<uint64_t>(kQuantBlock, matrix.k - at));
+  int16_t q[kQuantBlock];
+  CodesOf(matrix, row, at, q, count);
+  const float* scales = tables.scales.data() + row * matrix.groups();
+  const int16_t* zeros = tables.zeros.data() + row * matrix.groups();
+  const GgufTensorType& type = RowOf(target.type);
+  std::byte* out =
+      target.out + row * target.row_bytes + at / type.block_elements * type.block_bytes;
+  if (type.block_elements == kQuantBlock) {
+    const uint64_t group = tables.GroupAt(matrix, at);
+    for (int16_t& code : q) code = static_cast<int16_t>(code - zeros[group]);
+    PutBlock(target.type, scales[group], q, out);
+    return;
+  }
+  for (uint32_t i = 0; i < count; ++i, out += type.block_bytes) {
+    const uint64_t group = tables.GroupAt(matrix, at + i);
+    PutFloat(target.type, scales[group] * static_cast<float>(q[i] - zeros[group]), out);
+  }
+}
+
+}  // namespace
+
+uint64_t HfPackedMatrix::RowBytes(GgmlType as) const {
+  return k / RowOf(as).block_elements * RowOf(as).block_bytes;
+}
+
+absl::StatusOr<HfPackedMatrix> HfPackedMatrixOf(const HfPackedParts& parts,
+                                                const HfQuantization& quantization) {
+  HfPackedMatrix matrix;
+  matrix.parts = parts;
+  matrix.zeros_less_one = quantization.zeros_less_one;
+  matrix.divides = quantization.method == HfQuantMethod::kCompressed;
+  matrix.layout = LayoutOf(quantization.method, parts.codes->type);
+  if (matrix.layout != Layout::kBytes && matrix.layout != Layout::kFp4) {
+    BATON_RETURN_IF_ERROR(WantType(*parts.codes, SafetensorsType::kI32));
+  }
+  BATON_RETURN_IF_ERROR(CheckMatrix(quantization, matrix));
+  BATON_ASSIGN_OR_RETURN(const Tables tables, ReadTables(matrix));
+  matrix.type = TypeOf(matrix, tables);
+  return matrix;
+}
+
+absl::StatusOr<GgmlType> CommonType(const HfPackedMatrix& a, GgmlType type_a,
+                                    const HfPackedMatrix& b) {
+  const bool has_scale = type_a == GgmlType::kNvfp4;
+  if (type_a == b.type && (!has_scale || a.scale == b.scale)) return type_a;
+  const auto is_of_four = [](GgmlType type) {
+    return type == GgmlType::kQ4_0 || type == GgmlType::kQ5_0;
+  };
+  if (is_of_four(type_a) && is_of_four(b.type)) return GgmlType::kQ5_0;
+  if (a.wide_type == b.wide_type) return a.wide_type;
+  return Refuse(
+      E::kBadScale, *b.parts.scales,
+      fmt::format("{}, and {} of another expert is {}", SafetensorsTypeName(b.parts.scales->type),
+                  QuotedForMessage(a.parts.scales->name),
+                  SafetensorsTypeName(a.parts.scales->type)));
+}
+
+absl::Status RepackHfMatrix(const HfPackedMatrix& matrix, GgmlType type, std::byte* out) {
+  BATON_ASSIGN_OR_RETURN(const Tables tables, ReadTables(matrix));
+  const Target target = {type, out, matrix.RowBytes(type)};
+  if (matrix.layout == Layout::kFp4) {
+    type == GgmlType::kNvfp4 ? RepackFp4(matrix, out) : WidenFp4(matrix, tables, out);
+    return OkStatus();
+  }
+  for (uint64_t tile = 0; tile < matrix.n; tile += kTileRows) {
+    const uint64_t end = std::min(tile + kTileRows, matrix.n);
+    for (uint64_t at = 0; at < matrix.k; at += kQuantBlock) {
+      for (uint64_t row = tile; row < end; ++row) RepackBlock(matrix, tables, row, at, target);
+    }
+  }
+  return OkStatus();
+}
+
+std::string HfPackedText(const HfPackedMatrix& matrix) {
+  if (matrix.layout == Layout::kFp4) return "NVFP4";
+  if (matrix.groups() == 1) return fmt::format("{} bits, a scale each row", matrix.bits);
+  return fmt::format("{} bits in groups of {}", matrix.bits, matrix.group);
+}
+
+}  // namespace baton::model

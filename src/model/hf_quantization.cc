@@ -1,0 +1,301 @@
+#include "src/model/hf_quantization.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <iterator>
+
+#include "src/base/quoted_text.h"
+#include "src/model/folder_error.h"
+#include "src/model/hf_fp8.h"
+
+namespace baton::model {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint32_t kNvfp4Group = 16;
+
+absl::Status CheckIsText(const JsonObject& object, const char* key, std::string_view wanted) {
+  BATON_ASSIGN_OR_RETURN(const std::string text, object.StringOr(key, wanted));
+  return text == wanted ? OkStatus() : object.Unsupported(key, wanted);
+}
+
+absl::Status CheckIsAbsent(const JsonObject& object, const char* key) {
+  const Json* value = object.Find(key);
+  const bool is_empty = value == nullptr || *value == false || value->empty();
+  return is_empty ? OkStatus() : object.Unsupported(key, "none");
+}
+
+// Blocks of another size than 128 x 128 are refused.
+absl::Status CheckBlock(const JsonObject& object, const char* key) {
+  const Json* block = object.Find(key);
+  if (block == nullptr || *block == Json({kHfFp8Block, kHfFp8Block})) return OkStatus();
+  return object.Unsupported(key, "[128, 128]");
+}
+
+// 0 for -1, the whole row.
+absl::StatusOr<uint32_t> GroupOr(const JsonObject& object, const char* key, uint32_t fallback) {
+  const Json* value = object.Find(key);
+  if (value == nullptr) return fallback;
+  if (*value == -1) return 0u;
+  BATON_ASSIGN_OR_RETURN(const uint32_t group, object.Uint(key));
+  if (group == 0) return object.Bad(key, "-1 or a number of at least 1");
+  return group;
+}
+
+absl::Status ReadNames(const JsonObject& object, const char* key, HfQuantization& out) {
+  const Json* names = object.Find(key);
+  if (names == nullptr) return OkStatus();
+  if (!names->is_array()) return object.Bad(key, "a list of texts");
+  for (const Json& name : *names) {
+    if (!name.is_string()) return object.Bad(key, "a list of texts");
+    const auto& text = name.get_ref<const std::string&>();
+    if (text.ends_with("*")) {
+      out.plain_prefixes.insert(text.substr(0, text.size() - 1));
+    } else {
+      out.plain_modules.insert(text);
+    }
+  }
+  return OkStatus();
+}
+
+// The first of the keys that is there: programs have renamed some.
+const char* FirstOf(const JsonObject& object, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (object.Has(key)) return key;
+  }
+  return *keys.begin();
+}
+
+absl::Status ReadAwq(const JsonObject& config, HfQuantization& out) {
+  const char* bits_key = FirstOf(config, {"bits", "w_bit"});
+  BATON_ASSIGN_OR_RETURN(const uint32_t bits, config.Uint(bits_key));
+  if (bits != 4) return config.Unsupported(bits_key, "4");
+  for (const char* key : {"version", "format", "checkpoint_format"}) {
+    BATON_ASSIGN_OR_RETURN(std::string version, config.StringOr(key, "gemm"));
+    std::transform(version.begin(), version.end(), version.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    if (version != "gemm") return config.Unsupported(key, "gemm");
+  }
+  BATON_RETURN_IF_ERROR(CheckIsText(config, "backend", "autoawq"));
+  BATON_ASSIGN_OR_RETURN(const bool zeros, config.BoolOr("zero_point", true));
+  if (!zeros) return config.Unsupported("zero_point", "true");
+  const char* group_key = FirstOf(config, {"group_size", "q_group_size"});
+  BATON_ASSIGN_OR_RETURN(const uint32_t group, GroupOr(config, group_key, 128));
+  out.method = HfQuantMethod::kAwq;
+  out.kinds = {{.bits = 4, .group = group, .has_zeros = true}};
+  return ReadNames(config, "modules_to_not_convert", out);
+}
+
+absl::StatusOr<HfWeightKind> ReadGptqKind(const JsonObject& rule, const HfWeightKind& base) {
+  HfWeightKind kind = base;
+  BATON_ASSIGN_OR_RETURN(kind.bits, rule.UintOr("bits", base.bits));
+  if (kind.bits != 4 && kind.bits != 8) return rule.Unsupported("bits", "4, 8");
+  BATON_ASSIGN_OR_RETURN(kind.group, GroupOr(rule, "group_size", base.group));
+  BATON_RETURN_IF_ERROR(CheckIsAbsent(rule, "adapter"));
+  return kind;
+}
+
+// Rules of GPTQModel for modules by regular expression: "-:..." keeps them as they are, another
+// gives them other numbers. The tensors tell which module has which.
+absl::Status ReadGptqRules(const JsonObject& config, HfQuantization& out) {
+  const Json* rules = config.Find("dynamic");
+  if (rules == nullptr || *rules == false) return OkStatus();
+  if (!rules->is_object()) return config.Bad("dynamic", "an object");
+  for (const auto& [pattern, rule] : rules->items()) {
+    if (!rule.is_object()) return config.Bad("dynamic", "an object of objects");
+    const JsonObject object(
+        rule, fmt::format("{}: dynamic: {}", config.where(), QuotedForMessage(pattern)));
+    for (const auto& [key, value] : rule.items()) {
+      const bool is_format = key == "method" || key == "quant_method" || key == "format" ||
+                             key == "checkpoint_format" || key == "pack_dtype";
+      if (is_format) return object.Unsupported(key, "the one of all modules");
+    }
+    BATON_ASSIGN_OR_RETURN(const HfWeightKind kind, ReadGptqKind(object, out.kinds[0]));
+    out.kinds.push_back(kind);
+  }
+  return OkStatus();
+}
+
+absl::Status ReadGptq(const JsonObject& config, HfQuantization& out) {
+  out.method = HfQuantMethod::kGptq;
+  if (!config.Has("bits")) return config.Missing("bits");
+  BATON_ASSIGN_OR_RETURN(const HfWeightKind kind,
+                         ReadGptqKind(config, {.group = 128, .has_zeros = true}));
+  out.kinds = {kind};
+  std::string format = "gptq";
+  for (const char* key : {"format", "checkpoint_format"}) {
+    BATON_ASSIGN_OR_RETURN(const std::string text, config.StringOr(key, format));
+    if (text != "gptq" && text != "gptq_v2") return config.Unsupported(key, "gptq, gptq_v2");
+    const bool differs =
+        key == std::string_view("checkpoint_format") && config.Has("format") && text != format;
+    if (differs) return config.Bad(key, fmt::format("the {} of \"format\"", format));
+    format = text;
+  }
+  out.zeros_less_one = format == "gptq";
+  BATON_RETURN_IF_ERROR(CheckIsAbsent(config, "is_marlin_format"));
+  BATON_RETURN_IF_ERROR(CheckIsText(config, "pack_dtype", "int32"));
+  return ReadGptqRules(config, out);
+}
+
+// The weights of one group of compressed-tensors.
+absl::StatusOr<HfWeightKind> ReadCompressedKind(const JsonObject& weights) {
+  BATON_ASSIGN_OR_RETURN(const std::string type, weights.StringOr("type", "int"));
+  if (type != "int" && type != "float") return weights.Unsupported("type", "int, float");
+  HfWeightKind kind = {.is_float = type == "float"};
+  BATON_ASSIGN_OR_RETURN(kind.bits, weights.UintOr("num_bits", 8));
+  if (kind.bits != 4 && kind.bits != 8) return weights.Unsupported("num_bits", "4, 8");
+  BATON_ASSIGN_OR_RETURN(kind.group, GroupOr(weights, "group_size", 0));
+  BATON_ASSIGN_OR_RETURN(const bool symmetric, weights.BoolOr("symmetric", true));
+  kind.has_zeros = !symmetric;
+  if (!kind.is_float) {
+    BATON_ASSIGN_OR_RETURN(const std::string strategy, weights.StringOr("strategy", "channel"));
+    const bool known = strategy == "tensor" || strategy == "channel" || strategy == "group";
+    return known ? absl::StatusOr<HfWeightKind>(kind)
+                 : weights.Unsupported("strategy", "tensor, channel, group");
+  }
+  if (!symmetric) return weights.Unsupported("symmetric", "true");
+  if (kind.bits == 8) {
+    BATON_RETURN_IF_ERROR(CheckBlock(weights, "block_structure"));
+  } else if (kind.group != kNvfp4Group) {
+    return weights.Unsupported("group_size", "16");
+  }
+  return kind;
+}
+
+absl::Status CheckCompressedFormat(const JsonObject& object) {
+  constexpr std::string_view kFormats[] = {"float-quantized",      "naive-quantized",
+                                           "int-quantized",        "pack-quantized",
+                                           "nvfp4-pack-quantized", "mixed-precision"};
+  BATON_ASSIGN_OR_RETURN(const std::string format, object.StringOr("format", kFormats[0]));
+  if (std::find(std::begin(kFormats), std::end(kFormats), format) != std::end(kFormats)) {
+    return OkStatus();
+  }
+  return object.Unsupported("format", fmt::format("{}", fmt::join(kFormats, ", ")));
+}
+
+void NoteUnused(const JsonObject& object, const char* key, HfQuantization& out) {
+  if (object.Has(key)) out.unused.insert(key);
+}
+
+absl::Status ReadCompressed(const JsonObject& config, HfQuantization& out) {
+  out.method = HfQuantMethod::kCompressed;
+  BATON_RETURN_IF_ERROR(CheckCompressedFormat(config));
+  BATON_RETURN_IF_ERROR(CheckIsAbsent(config, "transform_config"));
+  if (const Json* sparsity = config.Find("sparsity_config"); sparsity != nullptr) {
+    if (!sparsity->is_object()) return config.Bad("sparsity_config", "an object");
+    BATON_RETURN_IF_ERROR(CheckIsText(JsonObject(*sparsity, config.where() + ": sparsity_config"),
+                                      "format", "dense"));
+  }
+  NoteUnused(config, "kv_cache_scheme", out);
+  BATON_RETURN_IF_ERROR(ReadNames(config, "ignore", out));
+  const Json* groups = config.Find("config_groups");
+  if (groups == nullptr) return OkStatus();
+  if (!groups->is_object()) return config.Bad("config_groups", "an object");
+  for (const Json& group : *groups) {
+    if (!group.is_object()) return config.Bad("config_groups", "an object of objects");
+    const auto weights = group.find("weights");
+    if (weights == group.end() || !weights->is_object()) {
+      return config.Bad("config_groups", "groups that have \"weights\"");
+    }
+    const JsonObject object(group, config.where() + ": config_groups");
+    BATON_RETURN_IF_ERROR(CheckCompressedFormat(object));
+    NoteUnused(object, "input_activations", out);
+    NoteUnused(object, "output_activations", out);
+    BATON_ASSIGN_OR_RETURN(const HfWeightKind kind,
+                           ReadCompressedKind(JsonObject(*weights, config.where() + ": weights")));
+    out.kinds.push_back(kind);
+  }
+  return OkStatus();
+}
+
+absl::Status ReadModelOpt(const JsonObject& config, HfQuantization& out) {
+  out.method = HfQuantMethod::kModelOpt;
+  BATON_ASSIGN_OR_RETURN(const std::string algorithm, config.String("quant_algo"));
+  if (algorithm != "NVFP4" && algorithm != "FP8") {
+    return config.Unsupported("quant_algo", "NVFP4, FP8");
+  }
+  if (algorithm == "NVFP4") {
+    BATON_ASSIGN_OR_RETURN(const uint32_t group, GroupOr(config, "group_size", kNvfp4Group));
+    if (group != kNvfp4Group) return config.Unsupported("group_size", "16");
+    out.kinds = {{.bits = 4, .group = kNvfp4Group, .is_float = true}};
+  }
+  for (const char* key : {"kv_cache_scheme", "kv_cache_quant_algo"}) NoteUnused(config, key, out);
+  BATON_RETURN_IF_ERROR(ReadNames(config, "ignore", out));
+  return ReadNames(config, "exclude_modules", out);
+}
+
+// Old exports have the numbers one level deeper.
+absl::Status ReadModelOptForms(const JsonObject& config, HfQuantization& out) {
+  const Json* inner = config.Find("quantization");
+  if (inner == nullptr) return ReadModelOpt(config, out);
+  if (!inner->is_object()) return config.Bad("quantization", "an object");
+  return ReadModelOpt(JsonObject(*inner, config.where() + ": quantization"), out);
+}
+
+absl::Status ReadMethod(const JsonObject& config, bool has_mxfp4, HfQuantization& out) {
+  BATON_ASSIGN_OR_RETURN(out.name, config.StringOr("quant_method", ""));
+  const std::string& method = out.name;
+  if (method == "compressed-tensors") return ReadCompressed(config, out);
+  if (method == "awq") return ReadAwq(config, out);
+  if (method == "gptq") return ReadGptq(config, out);
+  if (method == "modelopt" || method == "modelopt_fp4") return ReadModelOptForms(config, out);
+  if (method == "mxfp4" && has_mxfp4) {
+    out.method = HfQuantMethod::kMxfp4;
+    return OkStatus();
+  }
+  if (method == "fbgemm_fp8" || method == "fp8") {
+    out.method = HfQuantMethod::kFp8;
+    if (method == "fbgemm_fp8") return OkStatus();
+    BATON_RETURN_IF_ERROR(CheckIsText(config, "fmt", "e4m3"));
+    return CheckBlock(config, "weight_block_size");
+  }
+  return FolderError(
+      FolderErrorCode::kQuantized,
+      fmt::format("{} (method {}) is not supported (awq, gptq, compressed-tensors, modelopt and "
+                  "fp8 are); take the model in one of these, in bf16, f16 or f32, or a GGUF file "
+                  "of it",
+                  config.where(), method.empty() ? "unnamed" : QuotedForMessage(method)));
+}
+
+}  // namespace
+
+absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config) {
+  HfQuantization out;
+  // Experts in MXFP4, which their tensors say themselves.
+  BATON_ASSIGN_OR_RETURN(const std::string type, config.StringOr("model_type", ""));
+  // The second is the name that compressed-tensors had first.
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const Json* value = config.Find(key);
+    if (value == nullptr) continue;
+    if (!value->is_object()) return config.Bad(key, "an object");
+    BATON_RETURN_IF_ERROR(ReadMethod(JsonObject(*value, fmt::format("{}: {}", config.where(), key)),
+                                     type == "gpt_oss", out));
+  }
+  return out;
+}
+
+absl::StatusOr<HfQuantization> ReadHfQuantConfigFile(std::string_view text) {
+  constexpr const char* kName = "hf_quant_config.json";
+  const absl::StatusOr<Json> json = ParseHfConfigJson(text);
+  if (!json.ok()) {
+    return FolderError(
+        FolderErrorOf(json.status()),
+        fmt::format("{}: no JSON object of at most {} bytes", kName, kMaxHfConfigBytes));
+  }
+  HfQuantization out;
+  out.name = "modelopt";
+  BATON_RETURN_IF_ERROR(ReadModelOptForms(JsonObject(*json, kName), out));
+  return out;
+}
+
+bool SaysPlain(const HfQuantization& quantization, std::string_view module) {
+  for (size_t at = 0; at < module.size(); ++at) {
+    const bool begins_part = at == 0 || module[at - 1] == '.';
+    if (begins_part && quantization.plain_modules.contains(module.substr(at))) return true;
+    if (quantization.plain_prefixes.contains(module.substr(0, at))) return true;
+  }
+  return quantization.plain_prefixes.contains(module);
+}
+
+}  // namespace baton::model

@@ -1,0 +1,66 @@
+// HfQuantization: what the quantization_config of a folder says about its weights. Private to the
+// folder reader; pure; any thread.
+//
+// The numbers of a matrix (bits, group, zero points) are read from its tensors, hf_packed.h. The
+// config must declare them, and is refused by name where it says what is not computed.
+#ifndef BATON_MODEL_HF_QUANTIZATION_H_
+#define BATON_MODEL_HF_QUANTIZATION_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/base/status.h"
+#include "src/model/hf_json.h"
+
+namespace baton::model {
+
+// Programs that write quantised folders, by the names of their tensors.
+enum class HfQuantMethod : uint8_t {
+  kNone = 0,
+  kFp8 = 1,         // fp8, fbgemm_fp8: X.weight in F8_E4M3
+  kMxfp4 = 2,       // experts of gpt_oss
+  kCompressed = 3,  // compressed-tensors: X.weight_packed, or X.weight in I8 or F8_E4M3
+  kAwq = 4,         // AutoAWQ, version gemm: X.qweight [k, n / 8]
+  kGptq = 5,        // GPTQ: X.qweight [k * bits / 32, n]
+  kModelOpt = 6,    // NVFP4: X.weight in U8; or F8_E4M3
+};
+
+// One kind of packed weights that a config declares.
+struct HfWeightKind {
+  uint32_t bits = 4;
+  uint32_t group = 0;     // elements of a row that share a scale; 0: the whole row
+  bool is_float = false;  // e2m1 (4 bits) or e4m3 (8 bits)
+  bool has_zeros = false;
+};
+
+// See the file comment.
+struct HfQuantization {
+  HfQuantMethod method = HfQuantMethod::kNone;
+  std::string name;             // of the method, as the config has it
+  bool zeros_less_one = false;  // GPTQ's first checkpoint format stores zero points less one
+  std::vector<HfWeightKind> kinds;
+  // Keys that quantise activations or KV, which are computed as they are ("input_activations").
+  std::set<std::string, std::less<>> unused;
+  // Modules that are not quantised, by their names or ends of them, and by how names begin.
+  std::set<std::string, std::less<>> plain_modules;
+  std::set<std::string, std::less<>> plain_prefixes;
+};
+
+// A config.json without a quantization_config has method kNone. Else kQuantized (an unknown
+// method), kBadValue, kMissingKey or kUnsupportedValue naming the field.
+absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config);
+
+// Reads the hf_quant_config.json that ModelOpt used to write instead. Errors as above, and
+// kBadJson.
+absl::StatusOr<HfQuantization> ReadHfQuantConfigFile(std::string_view text);
+
+// Whether the config names the module as one that is not quantised. Regular expressions ("re:...")
+// and "*" inside a name are not looked at: the tensors tell.
+bool SaysPlain(const HfQuantization& quantization, std::string_view module);
+
+}  // namespace baton::model
+
+#endif  // BATON_MODEL_HF_QUANTIZATION_H_
