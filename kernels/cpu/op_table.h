@@ -24,6 +24,7 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
       .rms_norm = RmsNorm,
       .head_norm = HeadNorm,
       .scale = Scale,
+      .softcap = Softcap,
       .quantize_a16 = QuantizeA16,
       .matmul = MatMul,
       .silu_mul = SiluMul,
