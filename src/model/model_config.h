@@ -137,6 +137,9 @@ struct ModelConfig {
     if (!layer_is_unrotated.empty()) return layer_is_unrotated[layer];
     return has_local_rope() && layer_is_local[layer];
   }
+  uint32_t second_rope_head_dim() const {
+    return local_head_dim == 0 ? head_dim : local_head_dim;
+  }
   bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
   uint32_t num_conv_layers() const;
   uint32_t num_attention_layers() const { return num_layers - num_conv_layers(); }
