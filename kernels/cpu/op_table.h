@@ -4,6 +4,7 @@
 #define BATON_KERNELS_CPU_OP_TABLE_H_
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/element_ops.h"
 #include "kernels/cpu/matmul_float.h"
 #include "kernels/cpu/rope_append.h"
 #include "kernels/cpu/row_ops.h"

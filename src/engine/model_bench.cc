@@ -151,8 +151,8 @@ ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const Machine
   if (c.num_generate > 0) {
     // K and V in bf16; the weights are read once for all streams.
     work.limit = "read";
-    work.per_token = static_cast<double>(model.bytes_read_per_step()) / c.num_streams +
-                     2.0 * keys.kv_elements;
+    work.per_token =
+        static_cast<double>(model.bytes_read_per_step()) / c.num_streams + 2.0 * keys.kv_elements;
     work.limit_per_s = limits.read_gb_per_s * 1e9;
     return work;
   }

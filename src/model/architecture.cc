@@ -83,8 +83,9 @@ constexpr std::array kArchitectures = {
                        .query_temperature = true},
 };
 
-// Other model_types of config.json that are computed as one of the table. gemma3, gemma4 and mistral3
-// are models that read images too; their text parts are. That of mistral3 may be mistral, too.
+// Other model_types of config.json that are computed as one of the table. gemma3, gemma4 and
+// mistral3 are models that read images too; their text parts are. That of mistral3 may be mistral,
+// too.
 struct HfAlias {
   std::string_view model_type;
   std::string_view hf_type;

@@ -181,9 +181,9 @@ absl::Status ReadShared(const JsonObject& config, const Layers& layers, HfConfig
   const auto own_end = layers.is_local.begin() + first;
   for (uint32_t i = first; i < layers.count(); ++i) {
     if (std::find(layers.is_local.begin(), own_end, layers.is_local[i]) != own_end) continue;
-    return config.Bad(kShared, fmt::format("one that leaves a {} layer to share",
-                                           layers.is_local[i] ? "sliding_attention"
-                                                              : "full_attention"));
+    return config.Bad(kShared,
+                      fmt::format("one that leaves a {} layer to share",
+                                  layers.is_local[i] ? "sliding_attention" : "full_attention"));
   }
   BATON_ASSIGN_OR_RETURN(const uint32_t ffn, config.Uint("intermediate_size"));
   BATON_ASSIGN_OR_RETURN(const bool wide, config.BoolOr("use_double_wide_mlp", false));
@@ -239,9 +239,9 @@ absl::Status AddProportional(const JsonObject& kind, const RopeKind& rope, uint3
                              HfConfig& out) {
   const double turning = std::floor(rope.partial * dim / 2);
   if (!(rope.partial > 0.0 && rope.partial <= 1.0 && turning >= 1)) {
-    return kind.Bad("partial_rotary_factor",
-                    fmt::format("in (0, 1] and leave one pair or more of the {} elements of a head",
-                                dim));
+    return kind.Bad(
+        "partial_rotary_factor",
+        fmt::format("in (0, 1] and leave one pair or more of the {} elements of a head", dim));
   }
   out.rope_factors.assign(dim / 2, kUnrotated);
   std::fill_n(out.rope_factors.begin(), static_cast<size_t>(turning),

@@ -165,10 +165,13 @@ std::string TextNameOfHfTensor(std::string_view name) {
     if (!name.starts_with(prefix.is)) continue;
     return std::string(prefix.becomes) + std::string(name.substr(prefix.is.size()));
   }
-  constexpr std::string_view kImages[] = {
-      "vision_tower.",       "multi_modal_projector.", "model.vision_tower.",
-      "model.embed_vision.", "model.audio_tower.",     "model.embed_audio.",
-      "model.multi_modal_projector."};
+  constexpr std::string_view kImages[] = {"vision_tower.",
+                                          "multi_modal_projector.",
+                                          "model.vision_tower.",
+                                          "model.embed_vision.",
+                                          "model.audio_tower.",
+                                          "model.embed_audio.",
+                                          "model.multi_modal_projector."};
   const auto begins = [name](std::string_view image) { return name.starts_with(image); };
   // Any other tensor keeps its name, which no text model has.
   return std::ranges::any_of(kImages, begins) ? std::string() : std::string(name);

@@ -32,9 +32,8 @@ absl::StatusOr<std::vector<uint32_t>> UintPerLayer(const ArchitectureKeys& keys,
   for (uint32_t i = 0; i < num_layers; ++i) {
     const std::optional<uint64_t> number = value->At(i).value_or(GgufValue()).AsUint();
     if (!number.has_value()) return InvalidArgument("key \"{}\": element {} is no number", key, i);
-    BATON_ASSIGN_OR_RETURN(
-        const uint32_t ranged,
-        ArchitectureKeys::Ranged(fmt::format("{}[{}]", key, i), *number, range));
+    BATON_ASSIGN_OR_RETURN(const uint32_t ranged,
+                           ArchitectureKeys::Ranged(fmt::format("{}[{}]", key, i), *number, range));
     out.push_back(ranged);
   }
   return out;
@@ -56,9 +55,8 @@ absl::StatusOr<uint32_t> ReadHeadDim(const ArchitectureKeys& keys, std::string_v
 
 // One number of KV heads for local layers and one for the others.
 absl::Status ReadKvHeads(const ArchitectureKeys& keys, ModelConfig& config) {
-  BATON_ASSIGN_OR_RETURN(
-      const std::vector<uint32_t> heads,
-      UintPerLayer(keys, kKvHeads, config.num_layers, {1, config.num_heads}));
+  BATON_ASSIGN_OR_RETURN(const std::vector<uint32_t> heads,
+                         UintPerLayer(keys, kKvHeads, config.num_layers, {1, config.num_heads}));
   config.num_kv_heads = heads.back();  // of a layer that is not local
   config.local_kv_heads = config.num_kv_heads;
   const auto first = std::find(config.layer_is_local.begin(), config.layer_is_local.end(), true);
@@ -127,9 +125,8 @@ absl::Status ReadMixedHeads(const ArchitectureKeys& keys, ModelConfig& config) {
                          keys.EqualUint("attention.head_count", config.num_layers, {1, kMaxHeads}));
   BATON_ASSIGN_OR_RETURN(config.head_dim,
                          ReadHeadDim(keys, "attention.key_length", "attention.value_length"));
-  BATON_ASSIGN_OR_RETURN(
-      config.local_head_dim,
-      ReadHeadDim(keys, "attention.key_length_swa", "attention.value_length_swa"));
+  BATON_ASSIGN_OR_RETURN(config.local_head_dim, ReadHeadDim(keys, "attention.key_length_swa",
+                                                            "attention.value_length_swa"));
   config.attention_scale = 1.0f;
   constexpr std::string_view kDims = "rope.dimension_count_swa";
   BATON_ASSIGN_OR_RETURN(const uint32_t dims,
@@ -140,9 +137,8 @@ absl::Status ReadMixedHeads(const ArchitectureKeys& keys, ModelConfig& config) {
 }
 
 absl::Status ReadMixedFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
-  BATON_ASSIGN_OR_RETURN(
-      config.ffn_sizes,
-      UintPerLayer(keys, "feed_forward_length", config.num_layers, {1, kMaxFfnSize}));
+  BATON_ASSIGN_OR_RETURN(config.ffn_sizes, UintPerLayer(keys, "feed_forward_length",
+                                                        config.num_layers, {1, kMaxFfnSize}));
   config.ffn_size = *std::max_element(config.ffn_sizes.begin(), config.ffn_sizes.end());
   return OkStatus();
 }
@@ -155,9 +151,8 @@ absl::Status ReadMixedLayers(const ArchitectureKeys& keys, ModelConfig& config) 
   BATON_RETURN_IF_ERROR(ReadKvHeads(keys, config));
   BATON_RETURN_IF_ERROR(ReadSharedLayers(keys, config));
   BATON_RETURN_IF_ERROR(ReadKeyIsValue(keys, config));
-  BATON_ASSIGN_OR_RETURN(
-      config.per_layer_size,
-      keys.UintOr("embedding_length_per_layer_input", 0, {0, kMaxPerLayerSize}));
+  BATON_ASSIGN_OR_RETURN(config.per_layer_size,
+                         keys.UintOr("embedding_length_per_layer_input", 0, {0, kMaxPerLayerSize}));
   BATON_RETURN_IF_ERROR(ReadSoftcap(keys, config));
   if (config.num_slices() <= kMaxKvSlices) return OkStatus();
   return Unimplemented(

@@ -32,8 +32,8 @@ struct NeutralKey {
   double neutral;
 };
 constexpr std::array kNeutralKeys = {
-    NeutralKey{"attention.clamp_kqv", 0},     NeutralKey{"attention.max_alibi_bias", 0},
-    NeutralKey{"attention.causal", 1},        NeutralKey{"attn_logit_softcapping", 0},
+    NeutralKey{"attention.clamp_kqv", 0},   NeutralKey{"attention.max_alibi_bias", 0},
+    NeutralKey{"attention.causal", 1},      NeutralKey{"attn_logit_softcapping", 0},
     NeutralKey{"use_parallel_residual", 0}, NeutralKey{"rope.scale_linear", 1},
 };
 constexpr std::array kNeutralWithoutSoftcap = {NeutralKey{"final_logit_softcapping", 0}};
@@ -107,7 +107,7 @@ constexpr std::string_view kKnownKeys[] = {
 
 // The same for models whose layers differ (traits->mixed_layers).
 constexpr std::string_view kKnownOfMixedLayers[] = {
-    "attention.key_length_swa",   "attention.value_length_swa", "attention.shared_kv_layers",
+    "attention.key_length_swa", "attention.value_length_swa", "attention.shared_kv_layers",
     "attention.key_is_value",  // our own key; other programs look whether attn_v is there
     "rope.dimension_count_swa",
 };

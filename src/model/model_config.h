@@ -118,9 +118,7 @@ struct ModelConfig {
   }
   uint32_t QSize(uint32_t layer) const { return num_heads * HeadDim(layer); }
   uint32_t KvSize(uint32_t layer) const { return KvHeads(layer) * HeadDim(layer); }
-  uint32_t FfnSize(uint32_t layer) const {
-    return ffn_sizes.empty() ? ffn_size : ffn_sizes[layer];
-  }
+  uint32_t FfnSize(uint32_t layer) const { return ffn_sizes.empty() ? ffn_size : ffn_sizes[layer]; }
   bool SharesKv(uint32_t layer) const { return layer >= num_layers - num_shared_layers; }
   // The layer whose K and V `layer` reads: itself unless SharesKv.
   uint32_t KvLayer(uint32_t layer) const;
@@ -137,9 +135,7 @@ struct ModelConfig {
     if (!layer_is_unrotated.empty()) return layer_is_unrotated[layer];
     return has_local_rope() && layer_is_local[layer];
   }
-  uint32_t second_rope_head_dim() const {
-    return local_head_dim == 0 ? head_dim : local_head_dim;
-  }
+  uint32_t second_rope_head_dim() const { return local_head_dim == 0 ? head_dim : local_head_dim; }
   bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
   uint32_t num_conv_layers() const;
   uint32_t num_attention_layers() const { return num_layers - num_conv_layers(); }
@@ -178,8 +174,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 // The blocks of this model's KV cache; `block_size` tokens each.
 kv::KvLayout KvLayoutOf(const ModelConfig& config, kv::KvDtype dtype, uint32_t block_size);
 
-// The heads of one layer as a layout of that layer alone, for kv::LayerView: as many elements as the
-// layer's slices have. A layer that SharesKv has no KV heads here.
+// The heads of one layer as a layout of that layer alone, for kv::LayerView: as many elements as
+// the layer's slices have. A layer that SharesKv has no KV heads here.
 kv::KvLayout LayerLayoutOf(const ModelConfig& config, const kv::KvLayout& whole, uint32_t layer);
 
 // "architecture=llama layers=30 hidden=576 ...": every field that changes results, floats in hex.

@@ -77,10 +77,10 @@ Status Model::MakeWorkspace() {
   size.max_context = max_context_;
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     if (config_.IsConv(layer)) continue;
-    size.attention_scratch_bytes = std::max(
-        size.attention_scratch_bytes,
-        ops_->attention_scratch_bytes(pool_->num_threads(), config_.num_heads,
-                                      config_.KvHeads(layer), config_.HeadDim(layer)));
+    size.attention_scratch_bytes =
+        std::max(size.attention_scratch_bytes,
+                 ops_->attention_scratch_bytes(pool_->num_threads(), config_.num_heads,
+                                               config_.KvHeads(layer), config_.HeadDim(layer)));
   }
   const bool is_long = UsesLongFactors(config_.rope_scaling, max_context_);
   BATON_ASSIGN_OR_RETURN(

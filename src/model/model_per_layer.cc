@@ -1,7 +1,7 @@
 // Per-layer vectors (gemma4): every layer adds a product of the stream with a vector that the token
 // gives this layer. The vector is half what the token's row of a table holds for the layer, half a
-// projection of the token's embedding. The table is as large as all other weights; its rows are read
-// from the model file's mapping, some kilobytes a token.
+// projection of the token's embedding. The table is as large as all other weights; its rows are
+// read from the model file's mapping, some kilobytes a token.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -96,14 +96,14 @@ struct LayerWeights {
 
 // All weights; see the file comment.
 struct ModelWeights {
-  kernels::PackedMatrix token_embd;  // [vocab, hidden]
-  MatrixGroup output;                // [vocab, hidden]; empty when tied
-  std::vector<float> output_norm;    // [hidden]
-  std::vector<float> rope_factors;   // [rope_dims / 2] or empty
-  std::vector<float> long_factors;   // the long set of LongRoPE [rope_dims / 2], or empty
-  MappedRows per_layer_embd;         // [vocab, layers * per_layer]; empty without it
-  MatrixGroup per_layer_proj;        // [layers * per_layer, hidden]
-  std::vector<float> per_layer_norm; // [per_layer]
+  kernels::PackedMatrix token_embd;   // [vocab, hidden]
+  MatrixGroup output;                 // [vocab, hidden]; empty when tied
+  std::vector<float> output_norm;     // [hidden]
+  std::vector<float> rope_factors;    // [rope_dims / 2] or empty
+  std::vector<float> long_factors;    // the long set of LongRoPE [rope_dims / 2], or empty
+  MappedRows per_layer_embd;          // [vocab, layers * per_layer]; empty without it
+  MatrixGroup per_layer_proj;         // [layers * per_layer, hidden]
+  std::vector<float> per_layer_norm;  // [per_layer]
   std::vector<LayerWeights> layers;
 
   size_t bytes() const;  // packed, everything but mappings

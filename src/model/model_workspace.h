@@ -34,13 +34,13 @@ class ModelWorkspace {
   static absl::StatusOr<std::unique_ptr<ModelWorkspace>> Create(
       const ModelConfig& config, const WorkspaceSize& size, std::span<const float> rope_factors);
 
-  float* x = nullptr;               // [max_rows, hidden]: the residual stream
-  float* normed = nullptr;          // [max_rows, hidden]
-  float* qkv = nullptr;             // [max_rows, widest projected_size]
-  float* attended = nullptr;        // [max_rows, widest mixed_size]
-  float* gate_up = nullptr;         // [max_rows, 2 * ffn]
-  float* gated = nullptr;           // [max_rows, ffn]
-  float* cos_sin = nullptr;         // [max_context, head_dim / 2, 2]
+  float* x = nullptr;         // [max_rows, hidden]: the residual stream
+  float* normed = nullptr;    // [max_rows, hidden]
+  float* qkv = nullptr;       // [max_rows, widest projected_size]
+  float* attended = nullptr;  // [max_rows, widest mixed_size]
+  float* gate_up = nullptr;   // [max_rows, 2 * ffn]
+  float* gated = nullptr;     // [max_rows, ffn]
+  float* cos_sin = nullptr;   // [max_context, head_dim / 2, 2]
   // As cos_sin, of layers with HasSecondRope, by their own head_dim; null without.
   float* second_cos_sin = nullptr;
   // Buffers of per-layer vectors; null without ModelConfig::per_layer_size.

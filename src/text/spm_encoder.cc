@@ -85,9 +85,9 @@ class SpmEncoder : public PieceEncoder {
     const bool by_merges = spec.model == kGemma4Model;
     if (!by_merges && !spec.scores.empty()) return ReadScores(spec, types);
     if (!spec.merges.empty()) return ReadMergeRanks(spec, types);
-    return InvalidArgument("tokenizer.ggml.model \"{}\" needs tokenizer.ggml.{}", spec.model,
-                           by_merges ? "merges, which are absent"
-                                     : "scores or merges, both are absent");
+    return InvalidArgument(
+        "tokenizer.ggml.model \"{}\" needs tokenizer.ggml.{}", spec.model,
+        by_merges ? "merges, which are absent" : "scores or merges, both are absent");
   }
 
   Status Encode(std::string_view text, std::vector<TokenId>* out) const override {

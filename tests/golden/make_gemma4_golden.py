@@ -80,7 +80,7 @@ class Model:
             data = noise * (4.0 if wide else 1.0) / np.sqrt(COMMON["hidden_size"])
         data = data.astype(np.float32)
         # Vectors stay F32 in GGUF and have the folder's type there.
-        kind = self.kind if data.ndim > 1 or self.kind == Q.BF16 else Q.F32
+        kind = self.kind if data.ndim > 1 or self.kind != Q.Q8_0 else Q.F32
         self.weights[name] = self.stored(data, kind)
 
     @staticmethod
@@ -177,7 +177,7 @@ class Model:
                       "tie_word_embeddings": True, "attention_bias": False,
                       "enable_moe_block": False, "num_experts": None, "attention_k_eq_v": False,
                       "num_global_key_value_heads": None, "use_bidirectional_attention": None,
-                      "dtype": "float32", **self.shape}
+                      "dtype": "bfloat16", **self.shape}
             items = list(self.weights.items())
         else:
             text = json.loads(self.config.to_json_string(use_diff=False))
@@ -219,8 +219,8 @@ def rows_of(_, count):
 
 def main():
     torch.set_num_threads(1)
-    models = [Model("gemma4", SMALL, Q.F32), Model("gemma4_q8_0", SMALL, Q.Q8_0),
-              Model("gemma4_dense", DENSE, Q.BF16)]
+    models = [Model("gemma4", SMALL, Q.BF16), Model("gemma4_q8_0", SMALL, Q.Q8_0),
+              Model("gemma4_dense", DENSE, Q.F16)]
     models[0].write_folder(has_images=False)
     models[2].write_folder(has_images=True)
     vocab = len(all_tokens())
