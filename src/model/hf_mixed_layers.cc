@@ -110,7 +110,8 @@ absl::Status CheckHeads(const JsonObject& config, const Layers& layers) {
     const Heads& heads = layers.heads[i];
     const Heads first = layers.Of(layers.is_local[i]);
     if (heads.dim == 0 || heads.dim > kMaxHeadDim || heads.dim % 2 != 0) {
-      return config.Bad(layers.is_local[i] ? "head_dim" : "global_head_dim (per_layer_config)",
+      const char* global = config.Has("per_layer_config") ? "per_layer_config" : "global_head_dim";
+      return config.Bad(layers.is_local[i] ? "head_dim" : global,
                         fmt::format("an even number in [2, {}]; it is {} in layer {}", kMaxHeadDim,
                                     heads.dim, i));
     }

@@ -186,8 +186,7 @@ TEST(MixedLayersTest, RefusesKeysAndTensorsThatDisagree) {
   const size_t elements = 4 + 8;  // element type and count before them
   ExpectRefused(WithValue<uint32_t>(a + "shared_kv_layers", 0, 7), "is 7, supported is [0, 6]");
   ExpectRefused(WithValue<uint32_t>(a + "shared_kv_layers", 0, 5),
-                "layer 6 is not local, and no layer before the shared ones is");
-  ExpectRefused(WithValue<uint32_t>(a + "shared_kv_layers", 0, 2), "blk.5");
+                "layer 2 is not local, and no layer before the shared ones is");
   ExpectRefused(WithValue<uint32_t>(a + "key_length_swa", 0, 24), "value_length_swa\" is 16");
   ExpectRefused(WithValue<uint32_t>(a + "key_length_swa", 0, 12), "multiples of 8");
   ExpectRefused(WithValue<uint32_t>(a + "key_length", 0, 520), "supported is [8, 512]");
@@ -237,7 +236,7 @@ TEST(MixedLayersTest, TheTableIsThereAfterTheFileIsClosed) {
     model = *std::move(loaded);
   }
   std::vector<TokenId> tokens = {7, 200, 9};
-  std::vector<std::byte> arena(model->layout().BlockStride());
+  auto arena = device::AlignedBuffer::AllocateOrDie(model->layout().BlockStride());
   const uint32_t blocks[] = {0};
   const kernels::AttentionSpan spans[] = {{{blocks}, 0, 3, 0}};
   const uint32_t rows[] = {2};
@@ -287,7 +286,7 @@ TEST(MixedLayersTest, RefusesValuesThatAreNotComputed) {
            Case{"num_kv_shared_layers", 7, "\"num_kv_shared_layers\""},
            Case{"num_kv_shared_layers", 5, "leaves a full_attention layer"},
            Case{"global_head_dim", 600, "512]; it is 600 in layer 2"},
-           Case{"per_layer_config", Json{{"2", {{"head_dim", 64}}}}, "equal heads"},
+           Case{"per_layer_config", Json{{"2", {{"head_dim", 32}}}}, "equal heads"},
            Case{"per_layer_config", Json{{"7", {{"head_dim", 32}}}}, "numbers in [0, 7)"},
            Case{"per_layer_config", Json{{"x", {{"head_dim", 32}}}}, "numbers in [0, 7)"},
            Case{"per_layer_config", Json{{"2", {{"sliding_window", 4}}}}, "\"sliding_window\""},
