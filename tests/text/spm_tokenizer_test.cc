@@ -348,7 +348,6 @@ TEST(SpmTokenizerTest, MergesDecideInFilesOfGemma4) {
       const std::string text = random.Join({"a", "b", " ", "\u00e9", "c", "ab", "\n", "  "}, 24);
       EXPECT_EQ(tokenizer->Encode(text).value(), wanted->Encode(text).value())
           << nlohmann::json(text);
-      EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text).value(), false).value(), text);
     }
     gemma4.merges.clear();
     EXPECT_THAT(std::string(Tokenizer::Create(gemma4).status().message()),
