@@ -184,6 +184,9 @@ struct Ops {
   void (*head_norm)(device::ThreadPool&, const HeadNormArgs&);
   // x[i] *= factor.
   void (*scale)(device::ThreadPool&, float* x, size_t count, float factor);
+  // x[i] = cap * tanh(x[i] / cap) with cap > 0, as cap * (1 - 2 / (1 + e^(2 x[i] / cap))). NaN
+  // stays NaN.
+  void (*softcap)(device::ThreadPool&, float* x, size_t count, float cap);
   void (*quantize_a16)(device::ThreadPool&, const float* x, uint32_t rows, A16View out);
   void (*matmul)(device::ThreadPool&, const MatMulArgs&);
   // out[r, i] = silu(gate_up[r, i]) * gate_up[r, k + i]; gate_up is [rows, 2k].

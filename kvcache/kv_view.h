@@ -20,14 +20,29 @@ struct KvView {
   // For a model of several ranks, instead of `base`: where the blocks of each rank lie, with the
   // layout RankLayout(*layout, ranks.size()).
   std::span<std::byte* const> ranks = {};
+  // For a view of one layer whose heads are not those of the blocks (LayerView), the distance of
+  // the blocks; 0: that of `layout`.
+  size_t block_stride_bytes = 0;
 
   std::byte* BaseOfRank(uint32_t rank) const { return ranks.empty() ? base : ranks[rank]; }
   // First byte of the K (which = 0) or V (which = 1) piece of one head in one block.
   std::byte* Piece(uint32_t block, uint32_t layer, uint32_t which, uint32_t kv_head) const {
-    return base + size_t{block} * layout->BlockStride() + size_t{layer} * layout->SliceBytes() +
+    const size_t stride = block_stride_bytes == 0 ? layout->BlockStride() : block_stride_bytes;
+    return base + size_t{block} * stride + size_t{layer} * layout->SliceBytes() +
            (size_t{which} * layout->num_kv_heads + kv_head) * layout->PieceBytes();
   }
 };
+
+// The slices of each block from `first_slice` on as K and V of one layer, which has heads of its
+// own
+// (`heads`, a layout of one layer). The caller knows that they have the room. Not for ranks.
+inline KvView LayerView(const KvView& whole, uint32_t first_slice, const KvLayout& heads) {
+  KvView view = whole;
+  view.base += size_t{first_slice} * whole.layout->SliceBytes();
+  view.layout = &heads;
+  view.block_stride_bytes = whole.layout->BlockStride();
+  return view;
+}
 
 // Block list of one sequence in token order: token t lives in blocks[t / block_size].
 struct KvBlockList {

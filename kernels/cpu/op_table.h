@@ -4,6 +4,7 @@
 #define BATON_KERNELS_CPU_OP_TABLE_H_
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/element_ops.h"
 #include "kernels/cpu/matmul_float.h"
 #include "kernels/cpu/rope_append.h"
 #include "kernels/cpu/row_ops.h"
@@ -24,6 +25,7 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
       .rms_norm = RmsNorm,
       .head_norm = HeadNorm,
       .scale = Scale,
+      .softcap = Softcap,
       .quantize_a16 = QuantizeA16,
       .matmul = MatMul,
       .silu_mul = SiluMul,

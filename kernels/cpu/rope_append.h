@@ -11,7 +11,7 @@
 
 namespace baton::kernels::BATON_ISA {
 
-inline constexpr uint32_t kMaxHeadDim = 256;
+inline constexpr uint32_t kMaxHeadDim = 512;
 
 // Pairs (2i, 2i + 1); in and out may be equal.
 BATON_INLINE void RotateInterleaved(const float* in, const float* cos_sin, uint32_t dim,

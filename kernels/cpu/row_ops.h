@@ -90,25 +90,6 @@ inline void HeadNorm(device::ThreadPool& pool, const HeadNormArgs& args) {
   });
 }
 
-// The factor of sqrt(hidden) that some models give to their embeddings.
-inline void Scale(device::ThreadPool& pool, float* x, size_t count, float factor) {
-  const F32x16 factors = Set1(factor);
-  const uint32_t chunks = static_cast<uint32_t>((count + 15) / 16);
-  pool.RunRanges(chunks, kRowGrain / 16, 4 * pool.num_threads(),
-                 [&](device::TaskRange range, uint32_t) {
-                   for (uint32_t chunk = range.begin; chunk < range.end; ++chunk) {
-                     float* at = x + size_t{chunk} * 16;
-                     const size_t left = count - size_t{chunk} * 16;
-                     if (left >= 16) {
-                       Store(at, Mul(Load(at), factors));
-                     } else {
-                       const uint32_t n = static_cast<uint32_t>(left);
-                       StoreN(at, Mul(LoadN(at, n), factors), n);
-                     }
-                   }
-                 });
-}
-
 // One block of 32: see A16View. Magnitudes are compared as bits, so that NaN is the largest.
 BATON_INLINE void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum,
                                 float* half_sum) {

@@ -53,6 +53,13 @@ void Scale(ThreadPool&, float* x, size_t count, float factor) {
   for (size_t i = 0; i < count; ++i) x[i] *= factor;
 }
 
+void Softcap(ThreadPool&, float* x, size_t count, float cap) {
+  const float factor = 2.0f / cap;
+  for (size_t i = 0; i < count; ++i) {
+    x[i] = cap * (1.0f - 2.0f / (1.0f + ReferenceExp(x[i] * factor)));
+  }
+}
+
 void QuantizeBlock(const float* x, int16_t* q, float* scale, float* sum, float* half_sum) {
   float absmax = 0.0f;
   bool finite = true;
@@ -246,6 +253,7 @@ const Ops& ReferenceOps() {
       .rms_norm = RmsNorm,
       .head_norm = HeadNorm,
       .scale = Scale,
+      .softcap = Softcap,
       .quantize_a16 = QuantizeA16,
       .matmul = MatMul,
       .silu_mul = SiluMul,

@@ -124,35 +124,42 @@ StatusOr<double> TimeOnce(const ModelBenchCase& c, BenchSequences* sequences) {
   return (c.num_prompt + c.num_generate) * c.num_streams * 1e6 / static_cast<double>(elapsed_us);
 }
 
-// The average number of keys that a row at one of the `count` positions from `first_pos` on sees,
-// summed over the layers.
-double KeysPerRow(const ModelConfig& config, uint32_t first_pos, uint32_t count) {
-  double keys = 0;
-  for (uint32_t pos = first_pos; pos < first_pos + count; ++pos) {
-    for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
-      if (config.IsConv(layer)) continue;
+// What a row at one of some positions meets, on average, summed over the layers.
+struct RowKeys {
+  double kv_elements = 0;  // of K and V
+  double q_elements = 0;   // of all heads of q, once for each key
+};
+
+RowKeys KeysPerRow(const ModelConfig& config, uint32_t first_pos, uint32_t count) {
+  RowKeys sum;
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (config.IsConv(layer)) continue;
+    double keys = 0;
+    for (uint32_t pos = first_pos; pos < first_pos + count; ++pos) {
       keys += config.IsLocal(layer) ? std::min(pos + 1, config.window) : pos + 1;
     }
+    sum.kv_elements += keys / count * 2 * config.KvSize(layer);
+    sum.q_elements += keys / count * config.QSize(layer);
   }
-  return keys / count;
+  return sum;
 }
 
 ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const MachineLimits& limits) {
   const ModelConfig& config = model.config();
-  const double keys = KeysPerRow(config, c.depth, c.num_prompt + c.num_generate);
+  const RowKeys keys = KeysPerRow(config, c.depth, c.num_prompt + c.num_generate);
   ModelBenchWork work;
   if (c.num_generate > 0) {
     // K and V in bf16; the weights are read once for all streams.
     work.limit = "read";
-    work.per_token = static_cast<double>(model.bytes_read_per_step()) / c.num_streams +
-                     keys * 2.0 * 2.0 * config.kv_size();
+    work.per_token =
+        static_cast<double>(model.bytes_read_per_step()) / c.num_streams + 2.0 * keys.kv_elements;
     work.limit_per_s = limits.read_gb_per_s * 1e9;
     return work;
   }
   // A product and a sum for each weight, and for each key of q * k and of p * v.
   const bool int16 = model.computes_in_int16();
   work.limit = int16 ? "int16" : "fp32";
-  work.per_token = 2.0 * static_cast<double>(config.WeightsPerRow()) + 4.0 * keys * config.q_size();
+  work.per_token = 2.0 * static_cast<double>(config.WeightsPerRow()) + 4.0 * keys.q_elements;
   work.limit_per_s = (int16 ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
   return work;
 }

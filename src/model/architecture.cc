@@ -27,6 +27,16 @@ constexpr std::array kArchitectures = {
                        .hf_tied = true,
                        .hf_norms_minus_one = true,
                        .hf_rope_base = 1e6},
+    ArchitectureTraits{.name = "gemma4",
+                       .hf_type = "gemma4_text",
+                       .head_norms = true,
+                       .post_norms = true,
+                       .scaled_embedding = true,
+                       .windowed = true,
+                       .mixed_layers = true,
+                       .activation = GateActivation::kGeluTanh,
+                       .hf_tied = true,
+                       .hf_rope_base = 1e6},
     // Both have llama's converter, which permutes the rows of Q and K.
     ArchitectureTraits{.name = "smollm3",
                        .hf_type = "smollm3",
@@ -73,13 +83,15 @@ constexpr std::array kArchitectures = {
                        .query_temperature = true},
 };
 
-// Other model_types of config.json that are computed as one of the table. gemma3 and mistral3 are
-// models that read images too; their text parts are. That of mistral3 may be mistral, too.
+// Other model_types of config.json that are computed as one of the table. gemma3, gemma4 and
+// mistral3 are models that read images too; their text parts are. That of mistral3 may be mistral,
+// too.
 struct HfAlias {
   std::string_view model_type;
   std::string_view hf_type;
 };
 constexpr std::array kHfAliases = {HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"},
+                                   HfAlias{"gemma4", "gemma4_text"},
                                    HfAlias{"mistral3", "ministral3"}};
 
 }  // namespace

@@ -46,6 +46,9 @@ struct ArchitectureTraits {
   bool whole_norms = false;        // attn_q_norm, attn_k_norm: over all heads, before the rotation
   bool pre_norms = true;           // attn_norm, ffn_norm: of what a branch reads
   bool uniform_window = false;     // the file may give all layers the same window
+  // Layers differ in their heads and feed-forward sizes, share KV, and have vectors of the token;
+  // V is normed, q * k has no scale, and logits may have a cap (gemma4).
+  bool mixed_layers = false;
   GateActivation activation = GateActivation::kSilu;
   // Defaults of its configuration class in transformers.
   bool hf_tied = false;

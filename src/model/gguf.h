@@ -113,6 +113,9 @@ class GgufFile {
   const std::vector<GgufEntry>& entries() const { return entries_; }   // in file order
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order
 
+  // Keeps the data of tensors: each owns a mapping, or what was made in memory. Empty where the
+  // data is the caller's (FromBytes).
+  const std::vector<std::shared_ptr<const void>>& storage() const { return storage_; }
   // The files in which tensors lie; what lies in none of them was made in memory.
   std::span<const FileMapping* const> mappings() const { return mappings_; }
 

@@ -11,6 +11,7 @@
 #include "src/model/folder_error.h"
 #include "src/model/hf_json.h"
 #include "src/model/hf_keys.h"
+#include "src/model/hf_mixed_layers.h"
 #include "src/model/hf_quantization.h"
 #include "src/model/hf_rope.h"
 #include "src/model/model_config.h"
@@ -71,9 +72,10 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
       Row{"vocab_size", "vocab_size"}};
   const std::string arch(out.traits->name);
   const bool has_convs = out.traits->short_convs;
+  const bool differ = has_convs || out.traits->mixed_layers;
   for (const Row& row : kRows) {
-    // ReadConvolutions reads the width, and below the KV heads.
-    if (has_convs && std::string_view(row.hf) == "intermediate_size") continue;
+    // ReadConvolutions and ReadHfMixedLayers read the width, and below the KV heads.
+    if (differ && std::string_view(row.hf) == "intermediate_size") continue;
     BATON_ASSIGN_OR_RETURN(const uint32_t value, config.Uint(row.hf));
     out.keys.AddU32(fmt::format("{}.{}", arch, row.gguf), value);
   }
@@ -85,7 +87,7 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
   }
   BATON_ASSIGN_OR_RETURN(const double eps, config.Double(has_convs ? "norm_eps" : "rms_norm_eps"));
   out.keys.AddU32(arch + ".attention.head_count", out.num_heads);
-  if (!has_convs) out.keys.AddU32(arch + ".attention.head_count_kv", out.num_kv_heads);
+  if (!differ) out.keys.AddU32(arch + ".attention.head_count_kv", out.num_kv_heads);
   out.keys.AddF32(arch + ".attention.layer_norm_rms_epsilon", static_cast<float>(eps));
   return OkStatus();
 }
@@ -501,6 +503,10 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   BATON_RETURN_IF_ERROR(CheckNeutral(config, *out.traits));
   BATON_RETURN_IF_ERROR(ReadTied(config, out));
   BATON_RETURN_IF_ERROR(ReadShape(config, out));
+  if (out.traits->mixed_layers) {
+    BATON_RETURN_IF_ERROR(ReadHfMixedLayers(config, out));
+    return out;
+  }
   BATON_ASSIGN_OR_RETURN(const uint32_t head_dim, ReadHeadDim(config, out));
   BATON_RETURN_IF_ERROR(ReadHfRope(config, head_dim, out));
   if (out.traits->experts) BATON_RETURN_IF_ERROR(ReadExperts(config, out));
@@ -527,7 +533,8 @@ absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
   BATON_ASSIGN_OR_RETURN(out.quantization, ReadHfQuantization(JsonObject(json, "config.json")));
   BATON_ASSIGN_OR_RETURN(out.traits, ReadModelType(JsonObject(json, "config.json")));
   BATON_RETURN_IF_ERROR(CheckHead(JsonObject(json, "config.json")));
-  out.has_images = json["model_type"] == "gemma3" || json["model_type"] == "mistral3";
+  out.has_images = json["model_type"] == "gemma3" || json["model_type"] == "gemma4" ||
+                   json["model_type"] == "mistral3";
   if (out.has_images) {
     BATON_RETURN_IF_ERROR(TakeTextConfig(json, out));
     out.traits = FindArchitectureOfHf(json["model_type"].get_ref<const std::string&>());

@@ -44,6 +44,23 @@ constexpr std::string_view kReadWithWindow[] = {
     "hidden_activation",      "query_pre_attn_scalar",   "rope_local_base_freq",
     "sliding_window_pattern", "_sliding_window_pattern",
 };
+// The last three have no effect without enable_moe_block, which is refused.
+constexpr std::string_view kReadWithMixedLayers[] = {
+    "global_head_dim",
+    "num_global_key_value_heads",
+    "per_layer_config",
+    "attention_k_eq_v",
+    "num_kv_shared_layers",
+    "use_double_wide_mlp",
+    "hidden_size_per_layer_input",
+    "vocab_size_per_layer_input",
+    "final_logit_softcapping",
+    "use_bidirectional_attention",
+    "enable_moe_block",
+    "num_experts",
+    "top_k_experts",
+    "moe_intermediate_size",
+};
 constexpr std::string_view kReadWithExperts[] = {
     "num_experts",    "num_local_experts",   "num_experts_per_tok", "moe_intermediate_size",
     "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers",
@@ -105,12 +122,13 @@ constexpr std::string_view kReadOfRope[] = {
 constexpr std::string_view kReadOfTemperature[] = {"llama_4_scaling_beta",
                                                    "max_position_embeddings"};
 constexpr std::string_view kReadOfLongRope[] = {"short_factor", "long_factor"};
-// Keys of the part that reads images.
+// Keys of the parts that read images and sound.
 constexpr std::string_view kHarmlessOuter[] = {
     "vision_config",        "mm_tokens_per_image",
     "vision_feature_layer", "vision_feature_select_strategy",
     "processor_class",      "projector_hidden_act",
     "spatial_merge_size",   "multimodal_projector_bias",
+    "audio_config",         "vision_soft_tokens_per_image",
 };
 
 // Names of files, releases and types in memory; training; how a program keeps or shows what it
@@ -325,6 +343,7 @@ bool IsHarmless(std::string_view key) {
 // Keys that only some architectures have.
 bool IsReadByTraits(std::string_view key, const ArchitectureTraits& traits) {
   return (traits.windowed && IsIn(kReadWithWindow, key)) ||
+         (traits.mixed_layers && IsIn(kReadWithMixedLayers, key)) ||
          (traits.experts && !traits.expert_biases && IsIn(kReadWithExperts, key)) ||
          (traits.expert_biases && IsIn(kReadWithExpertBiases, key)) ||
          (traits.short_convs && IsIn(kReadWithConvs, key)) ||
@@ -401,6 +420,12 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
            "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
            "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
            "query_pre_attn_scalar": 256, "sliding_window": 4096})"},
+      {"gemma4_text",
+       R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
+           "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4,
+           "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+           "sliding_window": 512, "hidden_size_per_layer_input": 256,
+           "vocab_size_per_layer_input": 262144})"},
       {"gpt_oss",
        R"({"vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
            "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,

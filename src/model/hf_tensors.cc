@@ -69,6 +69,17 @@ constexpr std::array kConvNames = {
     PartName{"feed_forward.w3", "ffn_up"},
     PartName{"feed_forward.w2", "ffn_down"},
 };
+// gemma4's, beside the others.
+constexpr std::array kWholeMixedNames = {
+    PartName{"model.embed_tokens_per_layer.weight", "per_layer_token_embd.weight"},
+    PartName{"model.per_layer_model_projection.weight", "per_layer_model_proj.weight"},
+    PartName{"model.per_layer_projection_norm.weight", "per_layer_proj_norm.weight"},
+};
+constexpr std::array kMixedNames = {
+    PartName{"per_layer_input_gate", "inp_gate"},
+    PartName{"per_layer_projection", "proj"},
+    PartName{"post_per_layer_input_norm", "post_norm"},
+};
 constexpr std::array kExpertNames = {
     PartName{"gate_proj", "ffn_gate_exps"},
     PartName{"up_proj", "ffn_up_exps"},
@@ -154,8 +165,13 @@ std::string TextNameOfHfTensor(std::string_view name) {
     if (!name.starts_with(prefix.is)) continue;
     return std::string(prefix.becomes) + std::string(name.substr(prefix.is.size()));
   }
-  constexpr std::string_view kImages[] = {"vision_tower.", "multi_modal_projector.",
-                                          "model.vision_tower.", "model.multi_modal_projector."};
+  constexpr std::string_view kImages[] = {"vision_tower.",
+                                          "multi_modal_projector.",
+                                          "model.vision_tower.",
+                                          "model.embed_vision.",
+                                          "model.audio_tower.",
+                                          "model.embed_audio.",
+                                          "model.multi_modal_projector."};
   const auto begins = [name](std::string_view image) { return name.starts_with(image); };
   // Any other tensor keeps its name, which no text model has.
   return std::ranges::any_of(kImages, begins) ? std::string() : std::string(name);
@@ -171,6 +187,11 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
     out.gguf_name = std::string(whole);
     return out;
   }
+  if (const std::string_view whole = FindPart(kWholeMixedNames, name);
+      traits.mixed_layers && !whole.empty()) {
+    out.gguf_name = std::string(whole);
+    return out;
+  }
   if (traits.short_convs && name == "model.embedding_norm.weight") {
     out.gguf_name = "token_embd_norm.weight";
     return out;
@@ -183,6 +204,10 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   if (traits.experts && !traits.expert_biases && PlanAllExperts(name, *layer, out)) return out;
   if (traits.sinks && name == "self_attn.sinks") {
     out.gguf_name = fmt::format("blk.{}.attn_sinks.weight", *layer);
+    return out;
+  }
+  if (traits.mixed_layers && name == "layer_scalar") {
+    out.gguf_name = fmt::format("blk.{}.layer_output_scale.weight", *layer);
     return out;
   }
   const size_t dot = name.rfind('.');
@@ -201,6 +226,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
     if (gguf.empty()) {
       gguf = traits.fused_projections ? FindPart(kFusedNames, part) : FindPart(kApartNames, part);
     }
+    if (gguf.empty() && traits.mixed_layers) gguf = FindPart(kMixedNames, part);
     if (gguf.empty() && traits.post_norms) gguf = FindPart(kFourNormNames, part);
     if (gguf.empty() && !traits.post_norms) gguf = FindPart(kTwoNormNames, part);
   }

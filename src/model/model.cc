@@ -64,6 +64,9 @@ absl::Status Model::Forward(const ModelBatch& batch, const KvView& kv, LayerHook
   if (config_.logit_scale != 1.0f) {
     ops_->scale(*pool_, logits.data(), size_t{rows} * config_.vocab_size, config_.logit_scale);
   }
+  if (config_.logit_softcap != 0.0f) {
+    ops_->softcap(*pool_, logits.data(), size_t{rows} * config_.vocab_size, config_.logit_softcap);
+  }
   return OkStatus();
 }
 
@@ -73,20 +76,26 @@ void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook
     const size_t count = size_t{batch.num_rows()} * config_.hidden_size;
     ops_->scale(*pool_, workspace_->x, count, config_.embedding_scale);
   }
-  const uint32_t last = config_.num_layers - 1;
+  if (config_.per_layer_size > 0) ComputePerLayer(batch);
+  const LayerRows all = {batch.spans, batch.num_rows()};
+  const uint32_t last = config_.last_storing_layer();
   for (uint32_t layer = 0; layer <= last; ++layer) {
-    StoreKv(layer, batch, kv);
+    StoreKv(layer, all, kv);
     const uint32_t end = config_.FirstSlice(layer + 1);
     for (uint32_t slice = config_.FirstSlice(layer); slice < end && hook != nullptr; ++slice) {
       hook->OnLayerStored(slice);
     }
-    if (layer < last) AttendAndFeedForward(layer, batch.spans, batch.num_rows(), kv);
+    if (layer < last) AttendAndFeedForward(layer, all, kv);
   }
-  // After the last layer only the rows whose logits are wanted matter. No row reads another row's
-  // residual, so leaving rows out changes no bit of the others.
+  // Once no layer stores K and V only the rows whose logits are wanted matter. No row reads another
+  // row's residual, so leaving rows out changes no bit of the others.
   if (batch.logit_rows.empty()) return;
-  const std::span<const AttentionSpan> spans = KeepLogitRows(batch);
-  AttendAndFeedForward(last, spans, static_cast<uint32_t>(batch.logit_rows.size()), kv);
+  const LayerRows kept = {KeepLogitRows(batch), static_cast<uint32_t>(batch.logit_rows.size())};
+  AttendAndFeedForward(last, kept, kv);
+  for (uint32_t layer = last + 1; layer < config_.num_layers; ++layer) {
+    StoreKv(layer, kept, kv);  // q alone
+    AttendAndFeedForward(layer, kept, kv);
+  }
 }
 
 std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {
@@ -94,15 +103,20 @@ std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {
   ModelWorkspace& ws = *workspace_;
   ws.kept_spans.clear();
   const size_t hidden = config_.hidden_size;
-  const uint32_t last = config_.num_layers - 1;
+  const uint32_t last = config_.last_storing_layer();
   const size_t stride = config_.projected_size(last);
   // Attention reads only q of q|k|v once K and V are stored.
-  const size_t num_kept = config_.IsConv(last) ? stride : config_.q_size();
+  const size_t num_kept = config_.IsConv(last) ? stride : config_.QSize(last);
+  const size_t per_layer = size_t{config_.num_layers} * config_.per_layer_size;
   size_t span_idx = 0;
   for (uint32_t i = 0; i < batch.logit_rows.size(); ++i) {
     const uint32_t row = batch.logit_rows[i];  // >= i: rows move forward only
     std::memmove(ws.x + i * hidden, ws.x + row * hidden, hidden * sizeof(float));
     std::memmove(ws.qkv + i * stride, ws.qkv + row * stride, num_kept * sizeof(float));
+    if (per_layer > 0) {
+      std::memmove(ws.per_layer + i * per_layer, ws.per_layer + row * per_layer,
+                   per_layer * sizeof(float));
+    }
     while (row >= batch.spans[span_idx].first_row + batch.spans[span_idx].num_rows) ++span_idx;
     const AttentionSpan& span = batch.spans[span_idx];
     const bool continues = i > 0 && row == batch.logit_rows[i - 1] + 1 && row > span.first_row;

@@ -88,30 +88,45 @@ class Model final : public LoadedModel {
   Status MakeWorkspace();
 
   void RunLayers(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook);
+  // The rows that a layer computes: all of a batch, or those of it that KeepLogitRows kept.
+  struct LayerRows {
+    std::span<const kernels::AttentionSpan> spans;
+    uint32_t num_rows;
+  };
+  // K and V of one layer as its kernels read them.
+  struct LayerKv {
+    kv::KvView view;
+    uint32_t slice;  // of the view
+  };
+  LayerKv KvOf(uint32_t layer, const kv::KvView& kv) const;
   // The pieces of a layer, in model_layers.cc.
-  void StoreKv(uint32_t layer, const ModelBatch& batch, const kv::KvView& kv);
-  void RotateAndStore(uint32_t layer, const ModelBatch& batch, const kv::KvView& kv);
+  void StoreKv(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
+  void RotateAndStore(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
   kernels::ShortConvArgs ConvArgs(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
                                   const kv::KvView& kv) const;
-  void AttendAndFeedForward(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
-                            uint32_t rows, const kv::KvView& kv);
+  void AttendAndFeedForward(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
   void Attend(uint32_t layer, std::span<const kernels::AttentionSpan> spans, const kv::KvView& kv);
   // x += norm(group * input), the norm only where the architecture has one.
   void AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
                      std::span<const float> post_norm);
-  void FeedForward(const LayerWeights& weights, uint32_t rows);
+  void FeedForward(uint32_t layer, uint32_t rows);
+  // The vectors that each row's token and its embedding give all layers, in model_per_layer.cc.
+  void ComputePerLayer(const ModelBatch& batch);
+  // x += norm(out * (gelu(gate * x) * the row's vector of `layer`)).
+  void AddPerLayer(uint32_t layer, uint32_t rows);
   void MixExperts(const LayerWeights& weights, uint32_t rows);
   // Sorts the (row, expert) pairs of the batch by expert.
   void SortPairs(uint32_t rows);
   // gated = activation(gate of input) * (up of input).
-  void Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows);
-  // Moves the wanted rows of the residual stream and of the last layer's first product to the
-  // front.
+  void Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows, uint32_t ffn);
+  // Moves the wanted rows of the residual stream, of the first product of the last layer that
+  // stores K and V, and of the per-layer vectors to the front.
   std::span<const kernels::AttentionSpan> KeepLogitRows(const ModelBatch& batch);
 
   // Constant after Load.
   ModelConfig config_;
   kv::KvLayout layout_;
+  std::vector<kv::KvLayout> layer_layouts_;  // LayerLayoutOf; empty where all layers are alike
   const kernels::Ops* ops_ = nullptr;
   device::ThreadPool* pool_ = nullptr;
   uint32_t max_rows_ = 0;

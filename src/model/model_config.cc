@@ -11,6 +11,8 @@
 #include "kernels/ops.h"
 #include "src/base/limits.h"
 #include "src/base/quoted_text.h"
+#include "src/model/architecture_keys.h"
+#include "src/model/mixed_layers.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton::model {
@@ -23,61 +25,6 @@ using limits::kMaxContextTokens;
 
 namespace {
 
-// Inclusive range of an integer key.
-struct UintRange {
-  uint64_t min;
-  uint64_t max;
-};
-
-// The keys of one architecture: "ARCH." and a name.
-struct ArchitectureKeys {
-  const GgufFile& file;
-  std::string_view architecture;
-
-  std::string Key(std::string_view name) const { return fmt::format("{}.{}", architecture, name); }
-
-  static absl::StatusOr<uint32_t> Ranged(std::string_view key, uint64_t value, UintRange range) {
-    if (value < range.min || value > range.max) {
-      return InvalidArgument("key \"{}\" is {}, supported is [{}, {}]", key, value, range.min,
-                             range.max);
-    }
-    return static_cast<uint32_t>(value);
-  }
-  absl::StatusOr<uint32_t> Uint(std::string_view name, UintRange range) const {
-    BATON_ASSIGN_OR_RETURN(const uint64_t value, file.Uint(Key(name)));
-    return Ranged(Key(name), value, range);
-  }
-  absl::StatusOr<uint32_t> UintOr(std::string_view name, uint64_t fallback, UintRange range) const {
-    BATON_ASSIGN_OR_RETURN(const uint64_t value, file.UintOr(Key(name), fallback));
-    return Ranged(Key(name), value, range);
-  }
-  // A number, or an array of as many equal ones as there are layers.
-  absl::StatusOr<uint32_t> EqualUint(std::string_view name, uint32_t num_layers,
-                                     UintRange range) const {
-    const GgufValue* value = file.FindValue(Key(name));
-    if (value == nullptr || !value->is_array()) return Uint(name, range);
-    const std::optional<uint64_t> first = value->At(0).value_or(GgufValue()).AsUint();
-    if (value->count() != num_layers || !first.has_value()) {
-      return InvalidArgument("key \"{}\" must be a number, or {} equal ones", Key(name),
-                             num_layers);
-    }
-    for (uint64_t i = 1; i < num_layers; ++i) {
-      const std::optional<uint64_t> other = value->At(i).value_or(GgufValue()).AsUint();
-      if (other == first) continue;
-      return Unimplemented(
-          "key \"{}\" is {} in layer 0 and {} in layer {}: only equal layers are "
-          "supported",
-          Key(name), *first, other.has_value() ? fmt::format("{}", *other) : "no number", i);
-    }
-    return Ranged(Key(name), *first, range);
-  }
-  absl::StatusOr<double> RopeBase(std::string_view name) const {
-    BATON_ASSIGN_OR_RETURN(const double base, file.DoubleOr(Key(name), 10000.0));
-    if (base >= 1.0 && base <= 1e12) return base;
-    return InvalidArgument("key \"{}\" is {}, supported is [1, 1e12]", Key(name), base);
-  }
-};
-
 // Keys whose value, unless it is the neutral one, changes the result in a way that is not
 // implemented.
 struct NeutralKey {
@@ -85,11 +32,11 @@ struct NeutralKey {
   double neutral;
 };
 constexpr std::array kNeutralKeys = {
-    NeutralKey{"attention.clamp_kqv", 0},     NeutralKey{"attention.max_alibi_bias", 0},
-    NeutralKey{"attention.causal", 1},        NeutralKey{"attn_logit_softcapping", 0},
-    NeutralKey{"final_logit_softcapping", 0}, NeutralKey{"use_parallel_residual", 0},
-    NeutralKey{"rope.scale_linear", 1},
+    NeutralKey{"attention.clamp_kqv", 0},   NeutralKey{"attention.max_alibi_bias", 0},
+    NeutralKey{"attention.causal", 1},      NeutralKey{"attn_logit_softcapping", 0},
+    NeutralKey{"use_parallel_residual", 0}, NeutralKey{"rope.scale_linear", 1},
 };
+constexpr std::array kNeutralWithoutSoftcap = {NeutralKey{"final_logit_softcapping", 0}};
 constexpr std::array kNeutralWithoutMultipliers = {
     NeutralKey{"attention.scale", 0},
     NeutralKey{"logit_scale", 0},
@@ -158,6 +105,13 @@ constexpr std::string_view kKnownKeys[] = {
     "rope.scaling.yarn_truncate",
 };
 
+// The same for models whose layers differ (traits->mixed_layers).
+constexpr std::string_view kKnownOfMixedLayers[] = {
+    "attention.key_length_swa", "attention.value_length_swa", "attention.shared_kv_layers",
+    "attention.key_is_value",  // our own key; other programs look whether attn_v is there
+    "rope.dimension_count_swa",
+};
+
 // A number or a bool as a number; NaN for any other value.
 double NumberOf(const GgufValue& value) {
   if (value.AsUint().has_value()) return static_cast<double>(*value.AsUint());
@@ -165,7 +119,14 @@ double NumberOf(const GgufValue& value) {
   return value.AsDouble().value_or(std::nan(""));
 }
 
-absl::Status CheckKnown(const ArchitectureKeys& keys) {
+bool IsKnown(std::string_view name, const ArchitectureTraits& traits) {
+  const auto is_in = [name](std::span<const std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return is_in(kKnownKeys) || (traits.mixed_layers && is_in(kKnownOfMixedLayers));
+}
+
+absl::Status CheckKnown(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {
   const std::string prefix = keys.Key("");
   for (const GgufEntry& entry : keys.file.entries()) {
     if (!entry.key.starts_with(prefix)) continue;
@@ -173,9 +134,7 @@ absl::Status CheckKnown(const ArchitectureKeys& keys) {
     const bool is_checked = name.starts_with("attention.") || name.starts_with("rope.") ||
                             name.starts_with("shortconv.");
     if (!is_checked) continue;
-    const bool is_known =
-        std::find(std::begin(kKnownKeys), std::end(kKnownKeys), name) != std::end(kKnownKeys);
-    if (is_known || NumberOf(entry.value) == 0.0) continue;
+    if (IsKnown(name, traits) || NumberOf(entry.value) == 0.0) continue;
     return Unimplemented("key {} is not known to a {} model, supported is only 0",
                          QuotedForMessage(entry.key), keys.architecture);
   }
@@ -195,8 +154,9 @@ absl::Status CheckNeutral(const ArchitectureKeys& keys, std::span<const NeutralK
 }
 
 absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {
-  BATON_RETURN_IF_ERROR(CheckKnown(keys));
+  BATON_RETURN_IF_ERROR(CheckKnown(keys, traits));
   BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralKeys));
+  if (!traits.mixed_layers) BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutSoftcap));
   if (!traits.query_temperature) {
     BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutTemperature));
   }
@@ -292,6 +252,7 @@ absl::Status ReadHeads(const ArchitectureKeys& keys, ModelConfig& config) {
   BATON_ASSIGN_OR_RETURN(config.num_heads,
                          keys.EqualUint("attention.head_count", config.num_layers, {1, kMaxHeads}));
   config.num_kv_heads = config.num_heads;
+  if (config.traits->mixed_layers) return ReadMixedHeads(keys, config);
   if (config.traits->short_convs) {
     BATON_RETURN_IF_ERROR(ReadConvLayers(keys, config));
   } else if (keys.file.FindValue(keys.Key(kKvHeads)) != nullptr) {
@@ -477,6 +438,7 @@ absl::Status ReadTemperature(const ArchitectureKeys& keys, ModelConfig& config) 
 }
 
 absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
+  if (config.traits->mixed_layers) return ReadMixedFeedForward(keys, config);
   if (!config.traits->experts) {
     BATON_ASSIGN_OR_RETURN(config.ffn_size, keys.EqualUint("feed_forward_length", config.num_layers,
                                                            {1, kMaxFfnSize}));
@@ -529,6 +491,7 @@ std::string CanonicalExtras(const ModelConfig& config) {
     for (bool local : config.layer_is_local) out += local ? '1' : '0';
   }
   if (config.traits->uniform_window) out += fmt::format(" window={}", config.window);
+  if (config.traits->mixed_layers) out += CanonicalMixedLayers(config);
   if (!config.layer_is_unrotated.empty()) {
     out += " unrotated=";
     for (bool unrotated : config.layer_is_unrotated) out += unrotated ? '1' : '0';
@@ -563,6 +526,11 @@ uint32_t ModelConfig::num_conv_layers() const {
 }
 
 uint32_t ModelConfig::FirstSlice(uint32_t layer) const {
+  if (local_head_dim != 0) {
+    uint32_t first = 0;
+    for (uint32_t earlier = 0; earlier < layer; ++earlier) first += NumSlices(earlier);
+    return first;
+  }
   if (layer_is_conv.empty()) return layer;
   const auto end = layer_is_conv.begin() + layer;
   const auto convs = static_cast<uint32_t>(std::count(layer_is_conv.begin(), end, true));
@@ -570,6 +538,7 @@ uint32_t ModelConfig::FirstSlice(uint32_t layer) const {
 }
 
 uint64_t ModelConfig::WeightsPerRow() const {
+  if (traits->mixed_layers) return MixedWeightsPerRow(*this);
   const uint64_t hidden = hidden_size;
   const uint64_t num_ffn = num_experts == 0 ? 1 : num_experts_used;
   const uint64_t attention = hidden * qkv_size() + q_size() * hidden;
@@ -605,6 +574,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   BATON_RETURN_IF_ERROR(ReadHeads(keys, config));
   BATON_RETURN_IF_ERROR(ReadRope(keys, config));
   BATON_RETURN_IF_ERROR(ReadWindow(keys, config));
+  if (config.traits->mixed_layers) BATON_RETURN_IF_ERROR(ReadMixedLayers(keys, config));
   BATON_RETURN_IF_ERROR(ReadUnrotated(keys, config));
   BATON_RETURN_IF_ERROR(ReadMultipliers(keys, config));
   BATON_RETURN_IF_ERROR(ReadTemperature(keys, config));
@@ -628,8 +598,8 @@ KvLayout KvLayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t block_siz
                     : dtype == KvDtype::kFp8 ? KvEncoding::kFragments
                                              : KvEncoding::kPlain;
   layout.num_layers = config.num_slices();
-  layout.num_kv_heads = config.num_kv_heads;
-  layout.head_dim = config.head_dim;
+  layout.num_kv_heads = config.slice_kv_heads();
+  layout.head_dim = config.slice_head_dim();
   layout.block_size = block_size;
   return layout;
 }

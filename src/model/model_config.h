@@ -30,7 +30,7 @@ inline constexpr uint32_t kMaxHiddenSize = 1u << 17;
 inline constexpr uint32_t kMaxFfnSize = 1u << 19;
 inline constexpr uint32_t kMaxHeads = 1024;
 inline constexpr uint32_t kMinHeadDim = 8;
-inline constexpr uint32_t kMaxHeadDim = 256;  // of the kernels' buffers
+inline constexpr uint32_t kMaxHeadDim = 512;  // of the kernels' buffers
 inline constexpr uint32_t kMaxExperts = 1024;
 inline constexpr uint32_t kMaxKvSlices = 4096;  // of a block, as KvLayout::Validate has it
 inline constexpr uint32_t kMinConvTaps = 2;     // the most is kernels::kMaxConvTaps
@@ -91,11 +91,38 @@ struct ModelConfig {
   // turned (traits->query_temperature; Meta, Llama 4, 2025); beta 0: by 1.
   float temperature_beta = 0;
   uint32_t temperature_length = 0;
+  // Heads of local layers, where they are not those of the others (traits->mixed_layers); else 0.
+  uint32_t local_kv_heads = 0;
+  uint32_t local_head_dim = 0;
+  // So many last layers have no K and V of their own. Each reads what the last layer of its kind
+  // before them stored.
+  uint32_t num_shared_layers = 0;
+  bool key_is_value = false;        // layers that are not local: V is K before its norm
+  std::vector<uint32_t> ffn_sizes;  // [num_layers]; empty where every layer has ffn_size
+  // Elements of the vector that each token gives each layer (per_layer_token_embd); 0: none.
+  uint32_t per_layer_size = 0;
+  float logit_softcap = 0;  // logits become cap * tanh(logit / cap); 0: they stay
   // Mixture of experts (traits->experts).
   uint32_t num_experts = 0;
   uint32_t num_experts_used = 0;  // experts of one row
   // The weights of a row's experts: their softmax; else their part of the softmax over all experts.
   bool experts_sum_to_one = true;
+
+  // Heads of one layer. Without traits->mixed_layers they are those of every layer.
+  bool HasLocalHeads(uint32_t layer) const { return local_head_dim != 0 && layer_is_local[layer]; }
+  uint32_t HeadDim(uint32_t layer) const {
+    return HasLocalHeads(layer) ? local_head_dim : head_dim;
+  }
+  uint32_t KvHeads(uint32_t layer) const {
+    return HasLocalHeads(layer) ? local_kv_heads : num_kv_heads;
+  }
+  uint32_t QSize(uint32_t layer) const { return num_heads * HeadDim(layer); }
+  uint32_t KvSize(uint32_t layer) const { return KvHeads(layer) * HeadDim(layer); }
+  uint32_t FfnSize(uint32_t layer) const { return ffn_sizes.empty() ? ffn_size : ffn_sizes[layer]; }
+  bool SharesKv(uint32_t layer) const { return layer >= num_layers - num_shared_layers; }
+  // The layer whose K and V `layer` reads: itself unless SharesKv.
+  uint32_t KvLayer(uint32_t layer) const;
+  uint32_t last_storing_layer() const { return num_layers - num_shared_layers - 1; }
 
   uint32_t q_size() const { return num_heads * head_dim; }
   uint32_t kv_size() const { return num_kv_heads * head_dim; }
@@ -108,19 +135,27 @@ struct ModelConfig {
     if (!layer_is_unrotated.empty()) return layer_is_unrotated[layer];
     return has_local_rope() && layer_is_local[layer];
   }
+  uint32_t second_rope_head_dim() const { return local_head_dim == 0 ? head_dim : local_head_dim; }
   bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
   uint32_t num_conv_layers() const;
   uint32_t num_attention_layers() const { return num_layers - num_conv_layers(); }
   // Columns of a layer's first product: q, k and v, or the b, c and x of a convolution.
   uint32_t projected_size(uint32_t layer) const {
-    return IsConv(layer) ? 3 * hidden_size : qkv_size();
+    if (IsConv(layer)) return 3 * hidden_size;
+    return QSize(layer) + (SharesKv(layer) ? 0 : 2 * KvSize(layer));
   }
   // Elements of a row before the product that ends the branch of attention or convolution.
-  uint32_t mixed_size(uint32_t layer) const { return IsConv(layer) ? hidden_size : q_size(); }
+  uint32_t mixed_size(uint32_t layer) const { return IsConv(layer) ? hidden_size : QSize(layer); }
   // A KV block of n slices holds n times K and V of one token and layer of attention, for each of
   // its tokens. A layer's slices follow one another: one of attention, as many as `hidden_size`
   // elements need of a convolution, which stores its inputs. FirstSlice(num_layers) is n.
+  // Where the heads of layers differ, a slice holds the largest part that all layers are whole
+  // numbers of: heads of `slice_head_dim` elements, `slice_kv_heads` of them.
   uint32_t conv_slices() const { return (hidden_size - 1) / (2 * kv_size()) + 1; }
+  uint32_t slice_head_dim() const;
+  uint32_t slice_kv_heads() const;
+  // Slices of `layer`; 0 where it shares another layer's.
+  uint32_t NumSlices(uint32_t layer) const;
   uint32_t FirstSlice(uint32_t layer) const;
   uint32_t num_slices() const { return FirstSlice(num_layers); }
   // The first rope_dims elements of a head rotate as pairs (i, i + rope_dims / 2). Kernels pair
@@ -138,6 +173,10 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 
 // The blocks of this model's KV cache; `block_size` tokens each.
 kv::KvLayout KvLayoutOf(const ModelConfig& config, kv::KvDtype dtype, uint32_t block_size);
+
+// The heads of one layer as a layout of that layer alone, for kv::LayerView: as many elements as
+// the layer's slices have. A layer that SharesKv has no KV heads here.
+kv::KvLayout LayerLayoutOf(const ModelConfig& config, const kv::KvLayout& whole, uint32_t layer);
 
 // "architecture=llama layers=30 hidden=576 ...": every field that changes results, floats in hex.
 // Part of weights_id.

@@ -61,23 +61,28 @@ void ScaleQueries(const ModelConfig& config, std::span<const AttentionSpan> span
 
 }  // namespace
 
-void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
+Model::LayerKv Model::KvOf(uint32_t layer, const KvView& kv) const {
+  const uint32_t slice = config_.FirstSlice(config_.KvLayer(layer));
+  if (layer_layouts_.empty()) return {kv, slice};
+  return {LayerView(kv, slice, layer_layouts_[config_.KvLayer(layer)]), 0};
+}
+
+void Model::StoreKv(uint32_t layer, const LayerRows& rows, const KvView& kv) {
   ModelWorkspace& ws = *workspace_;
   const LayerWeights& weights = weights_->layers[layer];
   const MatMulRunner run{*ops_, *pool_, ws};
-  const uint32_t rows = batch.num_rows();
   const uint32_t hidden = config_.hidden_size;
   const uint32_t stride = config_.projected_size(layer);
   const float eps = config_.rms_epsilon;
   if (config_.traits->pre_norms) {
-    ops_->rms_norm(*pool_, {ws.x, weights.attn_norm.data(), rows, hidden, eps, ws.normed});
+    ops_->rms_norm(*pool_, {ws.x, weights.attn_norm.data(), rows.num_rows, hidden, eps, ws.normed});
   }
   const float* input = config_.traits->pre_norms ? ws.normed : ws.x;
-  run.MatMul(weights.qkv, {input, rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
+  run.MatMul(weights.qkv, {input, rows.num_rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
   if (config_.IsConv(layer)) {
-    ops_->conv_append(*pool_, ConvArgs(layer, batch.spans, kv));
+    ops_->conv_append(*pool_, ConvArgs(layer, rows.spans, kv));
   } else {
-    RotateAndStore(layer, batch, kv);
+    RotateAndStore(layer, rows, kv);
   }
 }
 
@@ -96,46 +101,54 @@ ShortConvArgs Model::ConvArgs(uint32_t layer, std::span<const AttentionSpan> spa
   return args;
 }
 
-void Model::RotateAndStore(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
+void Model::RotateAndStore(uint32_t layer, const LayerRows& rows, const KvView& kv) {
   ModelWorkspace& ws = *workspace_;
   const LayerWeights& weights = weights_->layers[layer];
-  const uint32_t rows = batch.num_rows();
-  const uint32_t stride = config_.qkv_size();
+  const uint32_t num_rows = rows.num_rows;
+  const uint32_t stride = config_.projected_size(layer);
   const float eps = config_.rms_epsilon;
+  LayerKv target = KvOf(layer, kv);
+  // The layout of a layer that shares K and V has no KV heads: only its q turns.
+  if (config_.SharesKv(layer)) target.view.layout = &layer_layouts_[layer];
   RopeAppendArgs args;
-  args.kv = kv;
-  args.layer = config_.FirstSlice(layer);
-  args.spans = batch.spans;
+  args.kv = target.view;
+  args.layer = target.slice;
+  args.spans = rows.spans;
   args.q = ws.qkv;
-  float* k = ws.qkv + config_.q_size();
+  float* k = ws.qkv + config_.QSize(layer);
+  float* v = k + config_.KvSize(layer);
   args.k = k;
-  args.v = k + config_.kv_size();
+  args.v = v;
   args.qkv_stride = stride;
   args.num_heads = config_.num_heads;
   args.cos_sin = config_.HasSecondRope(layer) ? ws.second_cos_sin : ws.cos_sin;
   args.interleaved = config_.rope_interleaved;
   if (config_.traits->qkv_bias) {
-    ops_->add_bias(*pool_, ws.qkv, weights.qkv_bias.data(), rows, stride);
+    ops_->add_bias(*pool_, ws.qkv, weights.qkv_bias.data(), num_rows, stride);
   }
   if (config_.traits->head_norms) {
-    const uint32_t dim = config_.head_dim;
-    ops_->head_norm(*pool_,
-                    {ws.qkv, weights.q_norm.data(), rows, stride, config_.num_heads, dim, eps});
-    ops_->head_norm(*pool_,
-                    {k, weights.k_norm.data(), rows, stride, config_.num_kv_heads, dim, eps});
+    const uint32_t dim = config_.HeadDim(layer);
+    const uint32_t kv_heads = config_.SharesKv(layer) ? 0 : config_.KvHeads(layer);
+    const auto norm = [&](float* x, std::span<const float> weight, uint32_t heads) {
+      ops_->head_norm(*pool_, {x, weight.data(), num_rows, stride, heads, dim, eps});
+    };
+    norm(ws.qkv, weights.q_norm, config_.num_heads);
+    if (kv_heads > 0) norm(k, weights.k_norm, kv_heads);
+    if (!weights.v_norm.empty()) norm(v, weights.v_norm, kv_heads);
   }
   if (config_.traits->whole_norms) {  // as one head of the whole width
     const uint32_t q_size = config_.q_size();
     const uint32_t kv_size = config_.kv_size();
-    ops_->head_norm(*pool_, {ws.qkv, weights.q_norm.data(), rows, stride, 1, q_size, eps});
-    ops_->head_norm(*pool_, {k, weights.k_norm.data(), rows, stride, 1, kv_size, eps});
+    ops_->head_norm(*pool_, {ws.qkv, weights.q_norm.data(), num_rows, stride, 1, q_size, eps});
+    ops_->head_norm(*pool_, {k, weights.k_norm.data(), num_rows, stride, 1, kv_size, eps});
   }
   ops_->rope_append(*pool_, args);
-  if (config_.temperature_beta != 0.0f) ScaleQueries(config_, batch.spans, *pool_, ws.qkv);
+  if (config_.temperature_beta != 0.0f) ScaleQueries(config_, rows.spans, *pool_, ws.qkv);
 }
 
-void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> spans,
-                                 uint32_t rows, const KvView& kv) {
+void Model::AttendAndFeedForward(uint32_t layer, const LayerRows& layer_rows, const KvView& kv) {
+  const std::span<const AttentionSpan> spans = layer_rows.spans;
+  const uint32_t rows = layer_rows.num_rows;
   ModelWorkspace& ws = *workspace_;
   const LayerWeights& weights = weights_->layers[layer];
   if (config_.IsConv(layer)) {
@@ -154,18 +167,23 @@ void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> 
   if (config_.traits->experts) {
     MixExperts(weights, rows);
   } else {
-    FeedForward(weights, rows);
+    FeedForward(layer, rows);
+  }
+  if (config_.per_layer_size > 0) AddPerLayer(layer, rows);
+  if (weights.layer_scale != 1.0f) {
+    ops_->scale(*pool_, ws.x, size_t{rows} * config_.hidden_size, weights.layer_scale);
   }
 }
 
 void Model::Attend(uint32_t layer, std::span<const AttentionSpan> spans, const KvView& kv) {
   ModelWorkspace& ws = *workspace_;
+  const LayerKv source = KvOf(layer, kv);
   AttentionArgs args;
-  args.kv = kv;
-  args.layer = config_.FirstSlice(layer);
+  args.kv = source.view;
+  args.layer = source.slice;
   args.spans = spans;
   args.q = ws.qkv;
-  args.q_stride = config_.qkv_size();
+  args.q_stride = config_.projected_size(layer);
   args.num_heads = config_.num_heads;
   args.scale = config_.attention_scale;
   args.window = config_.IsLocal(layer) ? config_.window : 0;
@@ -190,30 +208,32 @@ void Model::AddToResidual(const MatrixGroup& group, const float* input, uint32_t
                           Epilogue::kAdd});
 }
 
-void Model::Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows) {
+void Model::Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows,
+                 uint32_t ffn) {
   ModelWorkspace& ws = *workspace_;
   const MatMulRunner run{*ops_, *pool_, ws};
   run.MatMul(weights.gate_up, {input, rows, config_.hidden_size},
-             {ws.gate_up, 2 * config_.ffn_size, Epilogue::kStore});
+             {ws.gate_up, 2 * ffn, Epilogue::kStore});
   if (config_.traits->expert_biases) {
-    ops_->add_bias(*pool_, ws.gate_up, weights.gate_up_bias.data(), rows, 2 * config_.ffn_size);
+    ops_->add_bias(*pool_, ws.gate_up, weights.gate_up_bias.data(), rows, 2 * ffn);
   }
   switch (config_.traits->activation) {
     case GateActivation::kSilu:
-      ops_->silu_mul(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);
+      ops_->silu_mul(*pool_, ws.gate_up, rows, ffn, ws.gated);
       break;
     case GateActivation::kGeluTanh:
-      ops_->gelu_mul(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);
+      ops_->gelu_mul(*pool_, ws.gate_up, rows, ffn, ws.gated);
       break;
     case GateActivation::kClampedSwiglu:
-      ops_->clamped_swiglu(*pool_, ws.gate_up, rows, config_.ffn_size, ws.gated);
+      ops_->clamped_swiglu(*pool_, ws.gate_up, rows, ffn, ws.gated);
       break;
   }
 }
 
-void Model::FeedForward(const LayerWeights& weights, uint32_t rows) {
+void Model::FeedForward(uint32_t layer, uint32_t rows) {
+  const LayerWeights& weights = weights_->layers[layer];
   const float* input = config_.traits->pre_norms ? workspace_->normed : workspace_->x;
-  Gate(weights.ffn[0], input, rows);
+  Gate(weights.ffn[0], input, rows, config_.FfnSize(layer));
   AddToResidual(weights.ffn[0].down, workspace_->gated, rows, weights.post_ffn_norm);
 }
 
@@ -265,7 +285,7 @@ void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
       const float* row = ws.normed + ws.slot_rows[first + i] * hidden;
       std::memcpy(ws.gathered + i * hidden, row, hidden * sizeof(float));
     }
-    Gate(weights.ffn[e], ws.gathered, count);
+    Gate(weights.ffn[e], ws.gathered, count, config_.ffn_size);
     run.MatMul(weights.ffn[e].down, {ws.gated, count, config_.ffn_size},
                {ws.expert_out + first * hidden, config_.hidden_size, Epilogue::kStore});
     if (config_.traits->expert_biases) {

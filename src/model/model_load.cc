@@ -50,10 +50,13 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
   model->pool_ = options.pool;
   model->max_rows_ = options.max_rows;
   model->layout_ = KvLayoutOf(config, options.kv_dtype, options.block_size);
+  for (uint32_t layer = 0; config.traits->mixed_layers && layer < config.num_layers; ++layer) {
+    model->layer_layouts_.push_back(LayerLayoutOf(config, model->layout_, layer));
+  }
 
   BATON_ASSIGN_OR_RETURN(const TensorPlan plan, PlanTensors(file, config));
   BATON_RETURN_IF_ERROR(CheckVectors(file));
-  BATON_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(plan, *options.pool));
+  BATON_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(file, plan, *options.pool));
   model->weights_ = std::make_shared<const ModelWeights>(std::move(weights));
   BATON_RETURN_IF_ERROR(model->MakeWorkspace());
 
@@ -72,8 +75,13 @@ Status Model::MakeWorkspace() {
   WorkspaceSize size;
   size.max_rows = max_rows_;
   size.max_context = max_context_;
-  size.attention_scratch_bytes = ops_->attention_scratch_bytes(
-      pool_->num_threads(), config_.num_heads, config_.num_kv_heads, config_.head_dim);
+  for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
+    if (config_.IsConv(layer)) continue;
+    size.attention_scratch_bytes =
+        std::max(size.attention_scratch_bytes,
+                 ops_->attention_scratch_bytes(pool_->num_threads(), config_.num_heads,
+                                               config_.KvHeads(layer), config_.HeadDim(layer)));
+  }
   const bool is_long = UsesLongFactors(config_.rope_scaling, max_context_);
   BATON_ASSIGN_OR_RETURN(
       workspace_, ModelWorkspace::Create(
@@ -86,6 +94,7 @@ StatusOr<std::unique_ptr<LoadedModel>> Model::Share(const ModelThreads& threads)
   std::unique_ptr<Model> model(new Model());
   model->config_ = config_;
   model->layout_ = layout_;
+  model->layer_layouts_ = layer_layouts_;
   model->ops_ = ops_;
   model->pool_ = threads.pool;
   model->max_rows_ = max_rows_;

@@ -118,7 +118,35 @@ std::string ExtrasText(const ModelConfig& config) {
   return out;
 }
 
-std::string ConfigText(const ModelConfig& config) {
+// The heads, the shared K and V and the per-layer vectors of traits->mixed_layers.
+std::string MixedLayersText(const ModelConfig& config, const GgufFile& file) {
+  std::string out = fmt::format("local heads   {} of {}, {} kv heads\n", config.num_heads,
+                                config.local_head_dim, config.local_kv_heads);
+  if (config.key_is_value) out += "values        of layers without a window are their keys\n";
+  const auto [least, most] = std::minmax_element(config.ffn_sizes.begin(), config.ffn_sizes.end());
+  if (*least != *most) out += fmt::format("ffn           {} to {} by layer\n", *least, *most);
+  if (config.num_shared_layers > 0) {
+    uint32_t num_unused = 0;
+    for (uint32_t i = config.last_storing_layer() + 1; i < config.num_layers; ++i) {
+      for (const char* part : {"attn_k", "attn_v", "attn_k_norm"}) {
+        num_unused += file.FindTensor(fmt::format("blk.{}.{}.weight", i, part)) != nullptr ? 1 : 0;
+      }
+    }
+    out += fmt::format("shared KV     the last {} of {} layers store none; {} tensors unused\n",
+                       config.num_shared_layers, config.num_layers, num_unused);
+  }
+  if (config.per_layer_size > 0) {
+    const GgufTensor* table = file.FindTensor("per_layer_token_embd.weight");
+    out += fmt::format("per layer     {} elements of each token, {} read from the file's mapping\n",
+                       config.per_layer_size, FormatSize(table->data.size()));
+  }
+  if (config.logit_softcap != 0.0f) {
+    out += fmt::format("logits        {0} tanh(logit / {0})\n", config.logit_softcap);
+  }
+  return out;
+}
+
+std::string ConfigText(const GgufFile& file, const ModelConfig& config) {
   const KvLayout bf16 = KvLayoutOf(config, KvDtype::kBf16, 16);
   const KvLayout f32 = KvLayoutOf(config, KvDtype::kF32, 16);
   std::string out;
@@ -132,6 +160,7 @@ std::string ConfigText(const ModelConfig& config) {
                      config.rope_interleaved ? "interleaved" : "halves",
                      config.has_rope_factors ? ", frequency factors" : "");
   out += ExtrasText(config);
+  if (config.traits->mixed_layers) out += MixedLayersText(config, file);
   out += fmt::format("context       {} tokens\n", config.context_length);
   out += fmt::format("vocabulary    {} tokens, {} output\n", config.vocab_size,
                      config.tied_output ? "tied" : "own");
@@ -196,7 +225,7 @@ std::string DescribeModelFile(const GgufFile& file, const absl::Status& servable
     out += fmt::format("parts         {}\n", file.split().num_parts);
   }
   const absl::StatusOr<ModelConfig> config = ReadModelConfig(file);
-  if (config.ok()) out += ConfigText(*config);
+  if (config.ok()) out += ConfigText(file, *config);
   out += TensorsText(file);
   out += PackedText(file);
   const std::string reason = servable.ok() ? "nothing" : std::string(servable.message());

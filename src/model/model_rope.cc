@@ -20,6 +20,7 @@ RopeTableParams ParamsOf(const ModelConfig& config, const RopeTableKind& kind,
   RopeTableParams params;
   params.head_dim = config.rope_dims;
   if (kind.is_second) {  // scaling is for the layers that see far
+    if (config.local_head_dim != 0) params.head_dim = config.local_head_dim;
     params.base = config.local_rope_base;
     return params;
   }
@@ -30,10 +31,9 @@ RopeTableParams ParamsOf(const ModelConfig& config, const RopeTableKind& kind,
   return params;
 }
 
-absl::Status Fill(const ModelConfig& config, const RopeTableParams& params,
-                  std::span<float> cos_sin) {
-  const size_t half = config.head_dim / 2;
-  const size_t rotating = config.rope_dims / 2;
+absl::Status Fill(uint32_t head_dim, const RopeTableParams& params, std::span<float> cos_sin) {
+  const size_t half = head_dim / 2;
+  const size_t rotating = params.head_dim / 2;
   if (rotating == half) return BuildRopeTable(params, cos_sin);
   std::vector<float> table(params.max_position * rotating * 2);
   BATON_RETURN_IF_ERROR(BuildRopeTable(params, table));
@@ -67,8 +67,9 @@ absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
   }
   std::vector<double> divisors;
   RopeTableParams params = ParamsOf(config, kind, &divisors);
-  params.max_position = static_cast<uint32_t>(cos_sin.size() / config.head_dim);
-  return Fill(config, params, cos_sin);
+  const uint32_t head_dim = kind.is_second ? config.second_rope_head_dim() : config.head_dim;
+  params.max_position = static_cast<uint32_t>(cos_sin.size() / head_dim);
+  return Fill(head_dim, params, cos_sin);
 }
 
 absl::Status CheckRope(const ModelConfig& config, std::span<const float> factors,

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/embed.h"
 #include "src/base/atomic_min.h"
 #include "src/base/hex.h"
 #include "src/model/encode_matrix.h"
@@ -242,6 +243,15 @@ void CopyVectors(const LayerTensors& tensors, LayerWeights& out) {
   if (tensors.sinks != nullptr) out.sinks = FloatsOf(*tensors.sinks);
   if (tensors.output_bias != nullptr) out.output_bias = FloatsOf(*tensors.output_bias);
   if (tensors.router_bias != nullptr) out.router_bias = FloatsOf(*tensors.router_bias);
+  if (tensors.post_per_layer != nullptr) out.post_per_layer = FloatsOf(*tensors.post_per_layer);
+  if (tensors.layer_scale != nullptr) out.layer_scale = FloatsOf(*tensors.layer_scale)[0];
+}
+
+absl::Status LoadPerLayer(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
+  if (tensors.per_layer_gate == nullptr) return OkStatus();
+  BATON_ASSIGN_OR_RETURN(out.per_layer_gate, PackOne(WholeOf(tensors.per_layer_gate), pool));
+  BATON_ASSIGN_OR_RETURN(out.per_layer_out, PackOne(WholeOf(tensors.per_layer_out), pool));
+  return OkStatus();
 }
 
 // The biases of the experts; a matrix of F32 is checked as weights are.
@@ -275,6 +285,7 @@ absl::StatusOr<MatrixGroup> PackQkv(const LayerTensors& tensors, const HeadOrder
     part.order = order;
     return PackOne(part, pool);
   }
+  if (tensors.k == nullptr) return PackOne(WholeOf(tensors.q), pool);  // K and V of another layer
   const TensorPart qkv[] = {WholeOf(tensors.q), WholeOf(tensors.k), WholeOf(tensors.v)};
   return PackGroup(qkv, pool);
 }
@@ -305,6 +316,7 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, const HeadOr
                                        ThreadPool& pool) {
   LayerWeights out;
   CopyVectors(tensors, out);
+  BATON_RETURN_IF_ERROR(LoadPerLayer(tensors, pool, out));
   BATON_RETURN_IF_ERROR(tensors.conv_in == nullptr ? LoadAttention(tensors, order, pool, out)
                                                    : LoadConvolution(tensors, pool, out));
   if (tensors.gate_up != nullptr) {  // gate above up, as PackFeedForward joins them
@@ -332,6 +344,42 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, const HeadOr
 
 }  // namespace
 
+absl::StatusOr<MappedRows> MappedRows::Create(const GgufFile& file, const GgufTensor& tensor,
+                                              ThreadPool& pool) {
+  const TensorPart whole = WholeOf(&tensor);
+  BATON_RETURN_IF_ERROR(CheckPart(whole, pool));
+  std::vector<std::byte> made;
+  const RawRows rows = RawRowsOf(whole, pool, made);
+  MappedRows out;
+  out.type_ = rows.type;
+  out.k_ = static_cast<uint32_t>(tensor.dims[0]);
+  out.row_bytes_ = rows.bytes.size() / rows.n;
+  out.bytes_ = rows.bytes;
+  out.mapping_ = file.storage();
+  if (made.empty() && out.mapping_.empty()) made.assign(rows.bytes.begin(), rows.bytes.end());
+  if (!made.empty()) {
+    out.owned_ = std::make_shared<const std::vector<std::byte>>(std::move(made));
+    out.bytes_ = *out.owned_;
+  }
+  std::atomic<uint32_t> bad_row = rows.n;
+  pool.RunRanges(rows.n, 64, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+    std::vector<float> values(out.k_);
+    for (uint32_t row = range.begin; row < range.end; ++row) {
+      const std::byte* at = out.bytes_.data() + row * out.row_bytes_;
+      if (kernels::DequantizeRow(out.type_, at, out.k_, values.data())) continue;
+      LowerTo(row, &bad_row);
+      return;
+    }
+  });
+  if (bad_row == rows.n) return out;
+  return InvalidArgument("tensor \"{}\": row {} of {} has a scale that is not finite", tensor.name,
+                         bad_row.load(), rows.n);
+}
+
+void MappedRows::Read(uint32_t row, float* out) const {
+  (void)kernels::DequantizeRow(type_, bytes_.data() + row * row_bytes_, k_, out);
+}
+
 size_t MatrixGroup::bytes() const {
   size_t total = 0;
   for (const PackedMatrix& part : parts) total += part.bytes();
@@ -339,10 +387,11 @@ size_t MatrixGroup::bytes() const {
 }
 
 size_t LayerWeights::bytes() const {
-  size_t total = qkv.bytes() + attn_output.bytes() + router.bytes() + ffn_bytes();
+  size_t total = qkv.bytes() + attn_output.bytes() + router.bytes() + ffn_bytes() +
+                 per_layer_gate.bytes() + per_layer_out.bytes();
   for (const std::vector<float>* values :
        {&attn_norm, &ffn_norm, &qkv_bias, &q_norm, &k_norm, &post_attn_norm, &post_ffn_norm, &sinks,
-        &output_bias, &router_bias, &conv_taps}) {
+        &output_bias, &router_bias, &conv_taps, &post_per_layer, &v_norm}) {
     total += VectorBytes(*values);
   }
   return total;
@@ -358,13 +407,21 @@ size_t LayerWeights::ffn_bytes() const {
 }
 
 size_t ModelWeights::bytes() const {
-  size_t total = token_embd.bytes() + output.bytes() + VectorBytes(output_norm);
+  size_t total = token_embd.bytes() + output.bytes() + VectorBytes(output_norm) +
+                 per_layer_embd.bytes() + per_layer_proj.bytes() + VectorBytes(per_layer_norm);
   for (const LayerWeights& layer : layers) total += layer.bytes();
   return total;
 }
 
-absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& pool) {
+absl::StatusOr<ModelWeights> LoadWeights(const GgufFile& file, const TensorPlan& plan,
+                                         ThreadPool& pool) {
   ModelWeights out;
+  if (plan.per_layer_embd != nullptr) {
+    BATON_ASSIGN_OR_RETURN(out.per_layer_embd,
+                           MappedRows::Create(file, *plan.per_layer_embd, pool));
+    BATON_ASSIGN_OR_RETURN(out.per_layer_proj, PackOne(WholeOf(plan.per_layer_proj), pool));
+    out.per_layer_norm = FloatsOf(*plan.per_layer_norm);
+  }
   BATON_ASSIGN_OR_RETURN(out.token_embd, PackPart(WholeOf(plan.token_embd), pool));
   if (plan.output != plan.token_embd) {
     BATON_ASSIGN_OR_RETURN(out.output, PackOne(WholeOf(plan.output), pool));
@@ -375,6 +432,9 @@ absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, ThreadPool& poo
   out.layers.reserve(plan.layers.size());
   for (const LayerTensors& tensors : plan.layers) {
     BATON_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(tensors, plan.head_order, pool));
+    if (plan.norms_values && tensors.k_norm != nullptr) {
+      layer.v_norm.assign(layer.k_norm.size(), 1.0f);
+    }
     out.layers.push_back(std::move(layer));
   }
   return out;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,31 @@ struct MatrixGroup {
   bool uses_a16 = false;                     // at least one part reads quantised activations
 
   size_t bytes() const;
+};
+
+// A matrix whose rows are taken one by one as they lie in the model file: it stays in the file's
+// mapping and takes no other memory, unless the file was made in memory.
+class MappedRows {
+ public:
+  MappedRows() = default;
+  // InvalidArgument as CheckElements, and naming the first row with a scale that is not finite.
+  // Costs one read of the matrix.
+  static absl::StatusOr<MappedRows> Create(const GgufFile& file, const GgufTensor& tensor,
+                                           device::ThreadPool& pool);
+
+  uint32_t k() const { return k_; }
+  // Row `row` to out [k].
+  void Read(uint32_t row, float* out) const;
+  // Of memory that is no mapping.
+  size_t bytes() const { return owned_ == nullptr ? 0 : owned_->size(); }
+
+ private:
+  kernels::WeightType type_ = kernels::WeightType::kF32;
+  uint32_t k_ = 0;
+  size_t row_bytes_ = 0;
+  std::span<const std::byte> bytes_;
+  std::vector<std::shared_ptr<const void>> mapping_;  // keeps bytes_, unless owned_ does
+  std::shared_ptr<const std::vector<std::byte>> owned_;
 };
 
 // A gated feed-forward layer.
@@ -57,6 +83,11 @@ struct LayerWeights {
   MatrixGroup router;                 // [experts, hidden]
   std::vector<float> sinks;           // [heads]
   std::vector<float> output_bias;     // [hidden]
+  MatrixGroup per_layer_gate;         // [per_layer, hidden]
+  MatrixGroup per_layer_out;          // [hidden, per_layer]
+  std::vector<float> post_per_layer;  // [hidden]
+  std::vector<float> v_norm;          // [head_dim] ones: V is normed without weights
+  float layer_scale = 1;              // of the stream after the layer
   std::vector<float> router_bias;     // [experts]
 
   size_t bytes() const;
@@ -65,19 +96,24 @@ struct LayerWeights {
 
 // All weights; see the file comment.
 struct ModelWeights {
-  kernels::PackedMatrix token_embd;  // [vocab, hidden]
-  MatrixGroup output;                // [vocab, hidden]; empty when tied
-  std::vector<float> output_norm;    // [hidden]
-  std::vector<float> rope_factors;   // [rope_dims / 2] or empty
-  std::vector<float> long_factors;   // the long set of LongRoPE [rope_dims / 2], or empty
+  kernels::PackedMatrix token_embd;   // [vocab, hidden]
+  MatrixGroup output;                 // [vocab, hidden]; empty when tied
+  std::vector<float> output_norm;     // [hidden]
+  std::vector<float> rope_factors;    // [rope_dims / 2] or empty
+  std::vector<float> long_factors;    // the long set of LongRoPE [rope_dims / 2], or empty
+  MappedRows per_layer_embd;          // [vocab, layers * per_layer]; empty without it
+  MatrixGroup per_layer_proj;         // [layers * per_layer, hidden]
+  std::vector<float> per_layer_norm;  // [per_layer]
   std::vector<LayerWeights> layers;
 
-  size_t bytes() const;  // packed, everything
+  size_t bytes() const;  // packed, everything but mappings
 };
 
-// Packs the tensors of `plan` one after the other, so that memory peaks at the packed weights plus
-// the pages of the file. InvalidArgument as CheckElements; ResourceExhausted when memory is short.
-absl::StatusOr<ModelWeights> LoadWeights(const TensorPlan& plan, device::ThreadPool& pool);
+// Packs the tensors of `plan`, which is of `file`, one after the other, so that memory peaks at the
+// packed weights plus the pages of the file. InvalidArgument as CheckElements; ResourceExhausted
+// when memory is short.
+absl::StatusOr<ModelWeights> LoadWeights(const GgufFile& file, const TensorPlan& plan,
+                                         device::ThreadPool& pool);
 
 // InvalidArgument naming the first vector (norm, bias, rope factor) with an element that is not
 // finite, or a rope factor that is not positive: every logit would be NaN.

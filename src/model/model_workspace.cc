@@ -43,19 +43,28 @@ void CarveExperts(const ModelConfig& config, size_t rows, Carver& carver, ModelW
   out.expert_out = carver.Take<float>(pairs * config.hidden_size);
 }
 
+void CarvePerLayer(const ModelConfig& config, size_t rows, Carver& carver, ModelWorkspace& out) {
+  const size_t size = config.per_layer_size;
+  out.per_layer = carver.Take<float>(rows * config.num_layers * size);
+  out.per_layer_embd = carver.Take<float>(kPerLayerTile * config.num_layers * size);
+  out.per_layer_pair = carver.Take<float>(rows * 2 * size);
+  out.per_layer_gated = carver.Take<float>(rows * size);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
     const ModelConfig& config, const WorkspaceSize& size, std::span<const float> rope_factors) {
   std::unique_ptr<ModelWorkspace> out(new ModelWorkspace());
   const size_t rows = size.max_rows;
-  const size_t widest = std::max({config.hidden_size, config.q_size(), config.ffn_size});
+  size_t widest = std::max({config.hidden_size, config.ffn_size, config.per_layer_size});
   size_t projected = 0;
   size_t mixed = 0;
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     projected = std::max<size_t>(projected, config.projected_size(layer));
     mixed = std::max<size_t>(mixed, config.mixed_size(layer));
   }
+  widest = std::max(widest, mixed);
   const size_t blocks = (widest + kQuantBlock - 1) / kQuantBlock;
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
@@ -69,9 +78,12 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
     out->a16_scale_ = carver.Take<float>(rows * blocks);
     out->a16_sum_ = carver.Take<float>(rows * blocks);
     out->a16_half_sum_ = carver.Take<float>(rows * blocks * 2);
-    const size_t angles = size_t{size.max_context} * config.head_dim;
-    out->cos_sin = carver.Take<float>(angles);
-    if (config.has_second_rope()) out->second_cos_sin = carver.Take<float>(angles);
+    out->cos_sin = carver.Take<float>(size_t{size.max_context} * config.head_dim);
+    if (config.has_second_rope()) {
+      out->second_cos_sin =
+          carver.Take<float>(size_t{size.max_context} * config.second_rope_head_dim());
+    }
+    if (config.per_layer_size > 0) CarvePerLayer(config, rows, carver, *out);
     if (config.traits->experts) CarveExperts(config, rows, carver, *out);
     out->attention_scratch = {carver.Take<std::byte>(size.attention_scratch_bytes),
                               size.attention_scratch_bytes};
@@ -84,8 +96,9 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
   BATON_RETURN_IF_ERROR(
       FillRopeTable(config, {rope_factors, /*is_second=*/false}, {out->cos_sin, angles}));
   if (out->second_cos_sin != nullptr) {
+    const size_t second = size_t{size.max_context} * config.second_rope_head_dim();
     BATON_RETURN_IF_ERROR(
-        FillRopeTable(config, {rope_factors, /*is_second=*/true}, {out->second_cos_sin, angles}));
+        FillRopeTable(config, {rope_factors, /*is_second=*/true}, {out->second_cos_sin, second}));
   }
   return out;
 }

@@ -23,6 +23,9 @@ struct WorkspaceSize {
   size_t attention_scratch_bytes = 0;
 };
 
+// Rows whose per-layer vectors are looked up at a time.
+inline constexpr uint32_t kPerLayerTile = 64;
+
 // The buffers; all 64-byte aligned, row-major.
 class ModelWorkspace {
  public:
@@ -31,14 +34,20 @@ class ModelWorkspace {
   static absl::StatusOr<std::unique_ptr<ModelWorkspace>> Create(
       const ModelConfig& config, const WorkspaceSize& size, std::span<const float> rope_factors);
 
-  float* x = nullptr;               // [max_rows, hidden]: the residual stream
-  float* normed = nullptr;          // [max_rows, hidden]
-  float* qkv = nullptr;             // [max_rows, widest projected_size]
-  float* attended = nullptr;        // [max_rows, widest mixed_size]
-  float* gate_up = nullptr;         // [max_rows, 2 * ffn]
-  float* gated = nullptr;           // [max_rows, ffn]
-  float* cos_sin = nullptr;         // [max_context, head_dim / 2, 2]
-  float* second_cos_sin = nullptr;  // as cos_sin, of layers with HasSecondRope; null without
+  float* x = nullptr;         // [max_rows, hidden]: the residual stream
+  float* normed = nullptr;    // [max_rows, hidden]
+  float* qkv = nullptr;       // [max_rows, widest projected_size]
+  float* attended = nullptr;  // [max_rows, widest mixed_size]
+  float* gate_up = nullptr;   // [max_rows, 2 * ffn]
+  float* gated = nullptr;     // [max_rows, ffn]
+  float* cos_sin = nullptr;   // [max_context, head_dim / 2, 2]
+  // As cos_sin, of layers with HasSecondRope, by their own head_dim; null without.
+  float* second_cos_sin = nullptr;
+  // Buffers of per-layer vectors; null without ModelConfig::per_layer_size.
+  float* per_layer = nullptr;        // [max_rows, layers, per_layer]
+  float* per_layer_embd = nullptr;   // [kPerLayerTile, layers * per_layer]
+  float* per_layer_pair = nullptr;   // [max_rows, 2 * per_layer]: gates, vectors
+  float* per_layer_gated = nullptr;  // [max_rows, per_layer]
   // Buffers of a mixture of experts; null otherwise. A pair is a row and one of its experts.
   float* router_logits = nullptr;     // [max_rows, experts]
   uint32_t* pair_experts = nullptr;   // [max_rows, experts used]

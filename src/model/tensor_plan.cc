@@ -63,6 +63,11 @@ class TensorFinder {
   }
 
   bool Has(std::string_view name) const { return file_.FindTensor(name) != nullptr; }
+
+  // A tensor that the file may have and the model does not read.
+  void Ignore(std::string_view name) {
+    if (Has(name)) (void)Find(name);
+  }
   bool is_folder() const { return file_.is_folder(); }
 
   // Unimplemented naming the first tensor that nothing asked for.
@@ -141,7 +146,45 @@ struct LayerPlanner {
     return OkStatus();
   }
 
+  // Attention of a layer whose heads may be its own (traits->mixed_layers).
+  absl::Status MixedAttention(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const uint32_t dim = config.HeadDim(layer);
+    BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
+    BATON_ASSIGN_OR_RETURN(out.q, finder.Matrix(Name("attn_q"), config.QSize(layer), hidden));
+    BATON_RETURN_IF_ERROR(Vector(out.q_norm, Name("attn_q_norm"), dim));
+    if (config.SharesKv(layer)) {  // published files have them all the same
+      for (const char* part : {"attn_k", "attn_v", "attn_k_norm"}) finder.Ignore(Name(part));
+    } else {
+      const uint32_t kv_size = config.KvSize(layer);
+      BATON_ASSIGN_OR_RETURN(out.k, finder.Matrix(Name("attn_k"), kv_size, hidden));
+      BATON_RETURN_IF_ERROR(Vector(out.k_norm, Name("attn_k_norm"), dim));
+      if (config.key_is_value && !config.IsLocal(layer)) {
+        out.v = out.k;
+      } else {
+        BATON_ASSIGN_OR_RETURN(out.v, finder.Matrix(Name("attn_v"), kv_size, hidden));
+      }
+    }
+    BATON_ASSIGN_OR_RETURN(out.attn_output,
+                           finder.Matrix(Name("attn_output"), hidden, config.QSize(layer)));
+    BATON_RETURN_IF_ERROR(Vector(out.post_attn_norm, Name("post_attention_norm"), hidden));
+    BATON_RETURN_IF_ERROR(Vector(out.post_ffn_norm, Name("post_ffw_norm"), hidden));
+    if (finder.Has(Name("layer_output_scale"))) {
+      BATON_RETURN_IF_ERROR(Vector(out.layer_scale, Name("layer_output_scale"), 1));
+    }
+    return config.per_layer_size == 0 ? OkStatus() : PerLayer(out);
+  }
+
+  absl::Status PerLayer(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const uint32_t size = config.per_layer_size;
+    BATON_ASSIGN_OR_RETURN(out.per_layer_gate, finder.Matrix(Name("inp_gate"), size, hidden));
+    BATON_ASSIGN_OR_RETURN(out.per_layer_out, finder.Matrix(Name("proj"), hidden, size));
+    return Vector(out.post_per_layer, Name("post_norm"), hidden);
+  }
+
   absl::Status Attention(LayerTensors& out) const {
+    if (config.traits->mixed_layers) return MixedAttention(out);
     const uint32_t hidden = config.hidden_size;
     if (config.traits->pre_norms) {
       BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
@@ -181,7 +224,7 @@ struct LayerPlanner {
 
   absl::Status FeedForward(LayerTensors& out) const {
     const uint32_t hidden = config.hidden_size;
-    const uint32_t ffn = config.ffn_size;
+    const uint32_t ffn = config.FfnSize(layer);
     if (config.traits->pre_norms) {
       BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name(config.traits->ffn_norm), hidden));
     }
@@ -224,10 +267,20 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
   const std::string_view last_norm =
       config.traits->short_convs ? "token_embd_norm.weight" : "output_norm.weight";
   BATON_ASSIGN_OR_RETURN(plan.output_norm, finder.Vector(last_norm, config.hidden_size));
+  plan.norms_values = config.traits->mixed_layers;
   plan.output = plan.token_embd;
   if (!config.tied_output) {
     BATON_ASSIGN_OR_RETURN(plan.output,
                            finder.Matrix("output.weight", config.vocab_size, config.hidden_size));
+  }
+  if (config.per_layer_size > 0) {
+    const uint32_t size = config.per_layer_size;
+    const uint32_t all = config.num_layers * size;
+    BATON_ASSIGN_OR_RETURN(plan.per_layer_embd,
+                           finder.Matrix("per_layer_token_embd.weight", config.vocab_size, all));
+    BATON_ASSIGN_OR_RETURN(plan.per_layer_proj,
+                           finder.Matrix("per_layer_model_proj.weight", all, config.hidden_size));
+    BATON_ASSIGN_OR_RETURN(plan.per_layer_norm, finder.Vector("per_layer_proj_norm.weight", size));
   }
   const bool is_long = config.rope_scaling.type == RopeScalingType::kLong;
   if (config.has_rope_factors) {

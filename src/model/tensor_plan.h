@@ -41,6 +41,10 @@ struct LayerTensors {
   const GgufTensor* gate_bias = nullptr;       // [experts, ffn] F32
   const GgufTensor* up_bias = nullptr;         // [experts, ffn] F32
   const GgufTensor* down_bias = nullptr;       // [experts, hidden] F32
+  const GgufTensor* layer_scale = nullptr;     // [1] F32: of the stream after the layer
+  const GgufTensor* per_layer_gate = nullptr;  // [per_layer, hidden]
+  const GgufTensor* per_layer_out = nullptr;   // [hidden, per_layer]
+  const GgufTensor* post_per_layer = nullptr;  // [hidden] F32
   // Of a convolution, which has no q, k, v and attn_output.
   const GgufTensor* conv_in = nullptr;    // [3 * hidden, hidden]: b, c, x
   const GgufTensor* conv_taps = nullptr;  // [hidden, taps] F32
@@ -65,6 +69,11 @@ struct TensorPlan {
   const GgufTensor* output = nullptr;        // [vocab, hidden]; token_embd when tied
   const GgufTensor* rope_factors = nullptr;  // [rope_dims / 2] F32, null when absent
   const GgufTensor* long_factors = nullptr;  // the long set of LongRoPE, null without
+  // Null without ModelConfig::per_layer_size.
+  const GgufTensor* per_layer_embd = nullptr;  // [vocab, layers * per_layer]
+  const GgufTensor* per_layer_proj = nullptr;  // [layers * per_layer, hidden]
+  const GgufTensor* per_layer_norm = nullptr;  // [per_layer] F32
+  bool norms_values = false;                   // V is normed, without weights
   HeadOrder head_order;
   std::vector<LayerTensors> layers;
 };

@@ -82,10 +82,12 @@ class SpmEncoder : public PieceEncoder {
  public:
   Status Build(const TokenizerSpec& spec, std::span<const TokenType> types) {
     BATON_RETURN_IF_ERROR(ReadBytes(spec, types));
-    if (!spec.scores.empty()) return ReadScores(spec, types);
+    const bool by_merges = spec.model == kGemma4Model;
+    if (!by_merges && !spec.scores.empty()) return ReadScores(spec, types);
     if (!spec.merges.empty()) return ReadMergeRanks(spec, types);
     return InvalidArgument(
-        "tokenizer.ggml.model \"llama\" needs tokenizer.ggml.scores or merges, both are absent");
+        "tokenizer.ggml.model \"{}\" needs tokenizer.ggml.{}", spec.model,
+        by_merges ? "merges, which are absent" : "scores or merges, both are absent");
   }
 
   Status Encode(std::string_view text, std::vector<TokenId>* out) const override {

@@ -17,6 +17,10 @@ namespace baton::text {
 // How such vocabularies write a space: U+2581.
 inline constexpr std::string_view kSpmSpace = "\xE2\x96\x81";
 
+// tokenizer.ggml.model of files whose merges decide, although they have scores, all alike. No space
+// comes before a text, and user-defined tokens are found as they are written.
+inline constexpr std::string_view kGemma4Model = "gemma4";
+
 // `text` with every U+2581 as a space. The encoder and Tokenizer work on this form: the two are the
 // same to the model.
 std::string WithPlainSpaces(std::string_view text);

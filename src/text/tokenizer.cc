@@ -131,11 +131,12 @@ StatusOr<std::optional<TokenId>> CheckedId(const std::optional<uint32_t>& id, co
 }  // namespace
 
 StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec) {
-  const bool is_spm = spec.model == "llama";
+  const bool is_gemma4 = spec.model == kGemma4Model;
+  const bool is_spm = spec.model == "llama" || is_gemma4;
   if (!is_spm && spec.model != "gpt2") {
     return Unimplemented(
-        "tokenizer.ggml.model {} is not supported; this build has \"gpt2\" (byte-level BPE) and "
-        "\"llama\" (SentencePiece-style BPE)",
+        "tokenizer.ggml.model {} is not supported; this build has \"gpt2\" (byte-level BPE), "
+        "\"llama\" and \"gemma4\" (SentencePiece-style BPE)",
         QuotedForMessage(spec.model));
   }
   PreTokenizer pre_tokenizer = {.default_add_bos = true};
@@ -147,9 +148,9 @@ StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec& spec
   BATON_ASSIGN_OR_RETURN(const std::vector<TokenType> types, ReadTypes(spec));
   auto tokenizer = std::unique_ptr<Tokenizer>(new Tokenizer);
   tokenizer->is_spm_ = is_spm;
-  tokenizer->literals_in_plain_ = is_spm && !spec.user_defined_as_written;
+  tokenizer->literals_in_plain_ = is_spm && !is_gemma4 && !spec.user_defined_as_written;
   tokenizer->prefix_unless_there_ = spec.space_prefix_unless_there;
-  if (is_spm && spec.add_space_prefix.value_or(true)) {
+  if (is_spm && spec.add_space_prefix.value_or(!is_gemma4)) {
     tokenizer->space_prefix_ =
         spec.space_prefix_at_start_only ? SpacePrefix::kAtStart : SpacePrefix::kAfterSpecials;
   }

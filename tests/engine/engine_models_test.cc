@@ -90,7 +90,8 @@ INSTANTIATE_TEST_SUITE_P(
         "tiny_lfm2.gguf", "tiny_lfm2_q8_0.gguf", "tiny_lfm2", "tiny_qwen3moe_mxfp4.gguf",
         "tiny_gptoss.gguf", "tiny_gptoss_mxfp4.gguf", "tiny_gptoss", "tiny_gptoss_mxfp4",
         "tiny_phi3.gguf", "tiny_phi3_short.gguf", "tiny_phi3_plain.gguf", "tiny_phi3",
-        "tiny_olmo2.gguf", "tiny_olmo2", "tiny_mistral3.gguf", "tiny_mistral3"),
+        "tiny_olmo2.gguf", "tiny_olmo2", "tiny_mistral3.gguf", "tiny_mistral3", "tiny_gemma4.gguf",
+        "tiny_gemma4_q8_0.gguf", "tiny_gemma4_dense.gguf", "tiny_gemma4", "tiny_gemma4_dense"),
     [](const auto& info) {
       std::string name = info.param;
       const size_t dot = name.find('.');

@@ -24,6 +24,17 @@ GEMMA = dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=16, sliding_w
 # The width of its feed-forward layers in the file is 32.
 LFM2 = dict(num_hidden_layers=4, full_attn_idxs=[2], intermediate_size=40, block_multiple_of=16,
             rms_norm_eps=None, norm_eps=1e-5)
+# Local heads of 16, global ones of 32; the last three layers share KV.
+GEMMA4 = dict(head_dim=16, global_head_dim=32, num_hidden_layers=7, sliding_window=16,
+              layer_types=(["sliding_attention"] * 2 + ["full_attention"]) * 2 + ["full_attention"],
+              num_kv_shared_layers=3, use_double_wide_mlp=True, hidden_size_per_layer_input=16,
+              vocab_size_per_layer_input=258, final_logit_softcapping=8.0, pad_token_id=0)
+# V is K; global layers have fewer heads.
+GEMMA4_DENSE = dict(head_dim=16, global_head_dim=32, num_hidden_layers=4, sliding_window=16,
+                    layer_types=["sliding_attention", "full_attention"] * 2,
+                    num_attention_heads=4, num_key_value_heads=2, num_global_key_value_heads=1,
+                    attention_k_eq_v=True, hidden_size_per_layer_input=0, pad_token_id=0,
+                    vocab_size_per_layer_input=258, final_logit_softcapping=30.0)
 GPT_OSS = dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 # PROMPT is longer than the original context, so that the long factors and every temperature count.
@@ -60,6 +71,8 @@ MODELS = [
     ("gemma3", "Gemma3", (4, 50), GEMMA, None),
     ("gemma3_joined", "Gemma3", (5, 0), GEMMA, None),
     ("lfm2", "Lfm2", (4, 54), LFM2, None),
+    ("gemma4", "Gemma4", (5, 5), GEMMA4, None),
+    ("gemma4_dense", "Gemma4", (5, 5), GEMMA4_DENSE, None),
     ("gpt_oss", "GptOss", (5, 0), GPT_OSS, {**YARN, "truncate": False}),
     ("smollm3", "SmolLM3", (4, 53), {"num_hidden_layers": 5, "pad_token_id": 0}, None),
     ("granite", "Granite", (4, 45), GRANITE, None),
@@ -91,6 +104,8 @@ def make(name, kind, shape, scaling):
     """A model with random weights that spread its logits."""
     torch.manual_seed(len(name) * 1000 + sum(name.encode()))
     arguments = {**SHAPE, **shape, **rope_arguments(kind == "Gemma3", scaling)}
+    if kind == "Gemma4":
+        del arguments["rope_parameters"]  # those of the class are proportional
     if arguments["rms_norm_eps"] is None:  # this class has another name for it
         del arguments["rms_norm_eps"]
     if kind == "Gemma3":
@@ -101,6 +116,16 @@ def make(name, kind, shape, scaling):
                 text_config=config.to_dict(), vision_config=VISION, mm_tokens_per_image=4,
                 boi_token_index=254, eoi_token_index=255, image_token_index=256)
             model_class = transformers.Gemma3ForConditionalGeneration
+    elif kind == "Gemma4":
+        config = transformers.Gemma4TextConfig(**arguments)
+        model_class = transformers.Gemma4ForCausalLM
+        if name == "gemma4":
+            config = transformers.Gemma4Config(
+                text_config=config.to_dict(), vision_config={
+                    "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+                    "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8,
+                    "patch_size": 4, "position_embedding_size": 8}, image_token_id=256)
+            model_class = transformers.Gemma4ForConditionalGeneration
     else:
         config = getattr(transformers, kind + "Config")(**arguments)
         model_class = getattr(transformers, kind + "ForCausalLM")

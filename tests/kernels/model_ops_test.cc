@@ -86,6 +86,32 @@ TEST_P(ModelOpsTest, Scale) {
   }
 }
 
+TEST_P(ModelOpsTest, Softcap) {
+  constexpr float kCap = 30.0f;
+  for (size_t count : {size_t{0}, size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{100000}}) {
+    Random random(count);
+    auto x = random.Activations(count, 20.0f);
+    if (count > 3) x[0] = 1e30f, x[1] = -1e30f, x[2] = 0.0f;
+    std::vector<float> expected = x;
+    std::vector<float> actual = x;
+    actual.push_back(kPoison);
+    ReferenceOps().softcap(one_, expected.data(), count, kCap);
+    ops().softcap(three_, actual.data(), count, kCap);
+    ASSERT_EQ(actual.back(), kPoison);
+    actual.pop_back();
+    ExpectAgree(GetParam(), actual, expected, 8 * kUnit, kCap);
+    for (size_t i = 0; i < count; ++i) {
+      const double exact = kCap * std::tanh(double{x[i]} / kCap);
+      // 1 - 2 / (1 + e) has the absolute error of numbers near 1.
+      ASSERT_LE(std::fabs(actual[i] - exact), 8 * kUnit * kCap) << x[i];
+      ASSERT_LE(std::fabs(actual[i]), kCap);
+    }
+  }
+  float nan = std::numeric_limits<float>::quiet_NaN();
+  ops().softcap(one_, &nan, 1, kCap);
+  EXPECT_TRUE(std::isnan(nan));
+}
+
 TEST_P(ModelOpsTest, GeluMul) {
   for (uint32_t k : kLengths) {
     for (uint32_t rows : kRowCounts) {

@@ -5,6 +5,8 @@
 
 #include "gtest/gtest.h"
 
+#include "kvcache/kv_view.h"
+
 namespace baton::kv {
 namespace {
 
@@ -149,6 +151,30 @@ TEST(KvLayoutTest, ValidateNamesWhatIsWrong) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << c.part;
     EXPECT_NE(std::string(status.message()).find(c.part), std::string::npos) << status;
   }
+}
+
+// Three slices of one head of 16 as two layers: one with a head of 32, and one of the slice's.
+TEST(KvLayoutTest, ALayerViewFillsItsSlicesAndNoOthers) {
+  KvLayout whole = SmolLm2();
+  whole.num_layers = 3;
+  whole.num_kv_heads = 1;
+  whole.head_dim = 16;
+  KvLayout wide = whole;
+  wide.num_layers = 1;
+  wide.head_dim = 32;
+  std::vector<std::byte> arena(2 * whole.BlockStride());
+  const KvView view = {arena.data(), &whole, 2};
+  const KvView first = LayerView(view, 0, wide);
+  for (const uint32_t block : {0u, 1u}) {
+    const std::byte* begin = arena.data() + block * whole.BlockStride();
+    EXPECT_EQ(first.Piece(block, 0, 0, 0), begin);
+    EXPECT_EQ(first.Piece(block, 0, 1, 0), begin + whole.SliceBytes());
+    EXPECT_EQ(first.Piece(block, 0, 1, 0) + wide.PieceBytes(), view.Piece(block, 2, 0, 0));
+  }
+  wide.head_dim = 16;
+  const KvView last = LayerView(view, 2, wide);
+  EXPECT_EQ(last.Piece(1, 0, 0, 0), view.Piece(1, 2, 0, 0));
+  EXPECT_EQ(last.Piece(1, 0, 1, 0), view.Piece(1, 2, 1, 0));
 }
 
 }  // namespace

@@ -330,6 +330,14 @@ TEST(DeviceModelLoadTest, ConvolutionsAreForTheProcessor) {
               HasSubstr("architecture lfm2: device simt has no kernel for its convolutions"));
 }
 
+TEST(DeviceModelLoadTest, LayersThatDifferAreForTheProcessor) {
+  OnDevice on(Tiny("gemma4_dense"));
+  EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(on.fixture.status().message()),
+              HasSubstr("architecture gemma4: device simt has no kernels for layers of different "
+                        "heads"));
+}
+
 TEST(DeviceModelLoadTest, SinksAreForTheProcessor) {
   OnDevice on(Tiny("gptoss_mxfp4"));
   EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);

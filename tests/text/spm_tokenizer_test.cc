@@ -332,6 +332,29 @@ TEST(SpmTokenizerTest, RandomVocabulariesAgreeWithTheNaiveProgram) {
   }
 }
 
+// Files of gemma4 have scores, all alike, and merges, which decide.
+TEST(SpmTokenizerTest, MergesDecideInFilesOfGemma4) {
+  RandomText random(TestSeed());
+  for (int round = 0; round < 50; ++round) {
+    TokenizerSpec spec = RandomSpec(random, /*by_merges=*/true);
+    if (spec.merges.empty()) continue;
+    TokenizerSpec gemma4 = spec;
+    gemma4.model = "gemma4";
+    gemma4.scores.assign(spec.tokens.size(), -1000.0f);
+    gemma4.add_space_prefix.reset();  // no space comes before a text all the same
+    const auto wanted = MakeTokenizer(spec);
+    const auto tokenizer = MakeTokenizer(gemma4);
+    for (int i = 0; i < 20; ++i) {
+      const std::string text = random.Join({"a", "b", " ", "\u00e9", "c", "ab", "\n", "  "}, 24);
+      EXPECT_EQ(tokenizer->Encode(text).value(), wanted->Encode(text).value())
+          << nlohmann::json(text);
+    }
+    gemma4.merges.clear();
+    EXPECT_THAT(std::string(Tokenizer::Create(gemma4).status().message()),
+                HasSubstr("\"gemma4\" needs tokenizer.ggml.merges"));
+  }
+}
+
 TEST(SpmTokenizerTest, ControlTokensAreOutOfReachOfText) {
   TokenizerSpec spec = SpmSpec({"<", "s", ">", "<s", "/", "</", "</s", "\u2581"});
   spec.add_space_prefix = false;

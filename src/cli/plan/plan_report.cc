@@ -48,6 +48,11 @@ Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const P
                            load.input_tokens, load.output_tokens, tokens,
                            model.config.context_length);
   }
+  if (device.limits != nullptr && model.config.traits->mixed_layers) {
+    return Unimplemented(
+        "architecture {}: devices have no kernels for its layers; plan with --device cpu",
+        model.config.architecture);
+  }
   if (device.limits != nullptr && model.config.num_conv_layers() > 0) {
     return Unimplemented(
         "architecture {}: devices have no kernel for its convolutions; plan with --device cpu",
