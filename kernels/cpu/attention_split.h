@@ -7,38 +7,87 @@
 
 namespace baton::kernels::BATON_ISA {
 
-// Points at keys [begin, begin + 64) of the item, of which `num_keys` exist.
-inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
+// Points a direct tile at keys [begin, begin + num_keys) of the item.
+inline void PointAt(const ItemRun& run, uint32_t begin, uint32_t num_keys, TileSource* tile) {
   const kv::KvView& kv = run.args.kv;
   const kv::KvLayout& layout = *kv.layout;
-  TileSource tile = {};
-  tile.dim = run.shape.dim;
-  tile.padded_dim = run.shape.padded_dim;
-  tile.paired = layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired &&
-                layout.block_size % kGroupKeys == 0 && tile.dim == tile.padded_dim;
-  if (!tile.paired) {
-    const device::TaskRange keys = {begin, begin + num_keys};
-    ConvertTile({kv, run.args.layer, *run.item.span, run.item.kv_head, keys}, run.area.k_tile,
-                run.area.v_tile);
-    tile.k_tile = run.area.k_tile;
-    tile.v_tile = run.area.v_tile;
-    return tile;
-  }
-  tile.k_step = size_t{layout.block_size} * 4;
-  tile.v_step = size_t{layout.head_dim} * 4;
+  const uint32_t unit = tile->form == TileForm::kPairs ? 2 : 1;
+  const size_t unit_bytes = unit * layout.ElementBytes();
+  tile->k_step = layout.block_size * unit_bytes;
+  tile->v_step = layout.head_dim * unit_bytes;
   for (uint32_t g = 0; g * kGroupKeys < num_keys; ++g) {
     const uint32_t key = begin + g * kGroupKeys;
     const uint32_t block = run.item.span->kv.blocks[key / layout.block_size];
     const uint32_t token = key % layout.block_size;
-    tile.k[g] = kv.Piece(block, run.args.layer, 0, run.item.kv_head) + size_t{token} * 4;
-    tile.v[g] = kv.Piece(block, run.args.layer, 1, run.item.kv_head) + token / 2 * tile.v_step;
+    const std::byte* k_piece = kv.Piece(block, run.args.layer, 0, run.item.kv_head);
+    const std::byte* v_piece = kv.Piece(block, run.args.layer, 1, run.item.kv_head);
+    tile->k[g] = k_piece + token * unit_bytes;
+    tile->v[g] = v_piece + token / unit * tile->v_step;
+    if (tile->form != TileForm::kCodes) continue;
+    // A slot that holds no key may have any scale: masked keys use none.
+    const size_t scales = Q8ScaleOffset(layout, token);
+    Store(run.area.k_scales + g * kGroupKeys, LoadBf16(k_piece + scales));
+    Store(run.area.v_scales + g * kGroupKeys, LoadBf16(v_piece + scales));
   }
+}
+
+// The scales of keys [begin, begin + num_keys) of q8 without a direct path, in the thread's area; 0
+// for the rest of the tile.
+inline void LoadScales(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
+  const kv::KvView& kv = run.args.kv;
+  const kv::KvLayout& layout = *kv.layout;
+  for (uint32_t j = 0; j < kTileKeys; ++j) {
+    run.area.k_scales[j] = 0.0f;
+    run.area.v_scales[j] = 0.0f;
+  }
+  for (uint32_t j = 0; j < num_keys; ++j) {
+    const uint32_t key = begin + j;
+    const uint32_t block = run.item.span->kv.blocks[key / layout.block_size];
+    const uint32_t token = key % layout.block_size;
+    const std::byte* k_piece = kv.Piece(block, run.args.layer, 0, run.item.kv_head);
+    const std::byte* v_piece = kv.Piece(block, run.args.layer, 1, run.item.kv_head);
+    run.area.k_scales[j] = KvScale(layout, k_piece, token);
+    run.area.v_scales[j] = KvScale(layout, v_piece, token);
+  }
+}
+
+// Points at keys [begin, begin + 64) of the item, of which `num_keys` exist.
+inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
+  const kv::KvLayout& layout = *run.args.kv.layout;
+  TileSource tile = {};
+  tile.dim = run.shape.dim;
+  tile.padded_dim = run.shape.padded_dim;
+  const bool is_q8 = layout.dtype == kv::KvDtype::kQ8;
+  const bool is_paired =
+      layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired;
+  const bool is_direct = (is_q8 || is_paired) && layout.block_size % kGroupKeys == 0 &&
+                         tile.dim == tile.padded_dim;
+  if (is_q8) {
+    tile.k_scales = run.area.k_scales;
+    tile.v_scales = run.area.v_scales;
+  }
+  if (is_direct) {
+    tile.form = is_q8 ? TileForm::kCodes : TileForm::kPairs;
+    PointAt(run, begin, num_keys, &tile);
+    // Rows beyond one pass would widen the same codes again.
+    if (!is_q8 || run.item.num_rows * run.shape.group <= kAttentionRows) return tile;
+    ConvertCodes(tile, (num_keys + kGroupKeys - 1) / kGroupKeys, run.area.k_tile, run.area.v_tile);
+  } else {
+    if (is_q8) LoadScales(run, begin, num_keys);
+    const device::TaskRange keys = {begin, begin + num_keys};
+    ConvertTile({run.args.kv, run.args.layer, *run.item.span, run.item.kv_head, keys},
+                run.area.k_tile, run.area.v_tile);
+  }
+  tile.form = TileForm::kFloats;
+  tile.k_tile = run.area.k_tile;
+  tile.v_tile = run.area.v_tile;
   return tile;
 }
 
-// Rule (3) for one row and tile: the maximum, the weights e (in place of the scores) and the lanes.
+// Rule (3) for one row and tile: the maximum, the weights (in place of the scores) and the lanes. A
+// weight is e, times the key's `v_scales` where V has scales.
 inline void SoftmaxRow(const AttentionShape& shape, QueryState state, device::TaskRange keys,
-                       float* scores) {
+                       const float* v_scales, float* scores) {
   const F32x16 minus_infinity = Set1(-std::numeric_limits<float>::infinity());
   const uint32_t first = keys.begin / kGroupKeys;
   const uint32_t end = (keys.end + kGroupKeys - 1) / kGroupKeys;
@@ -64,7 +113,8 @@ inline void SoftmaxRow(const AttentionShape& shape, QueryState state, device::Ta
   F32x16 lanes = Load(state.lanes);
   for (uint32_t g = first; g < end; ++g) {
     const F32x16 e = Exp(Sub(Load(scores + g * kGroupKeys), max));
-    Store(scores + g * kGroupKeys, e);
+    const F32x16 weight = v_scales == nullptr ? e : Mul(e, Load(v_scales + g * kGroupKeys));
+    Store(scores + g * kGroupKeys, weight);
     lanes = Add(lanes, e);
   }
   Store(state.lanes, lanes);
@@ -119,7 +169,7 @@ inline void TileRows(const ItemRun& run, const TileSource& tile, uint32_t tile_b
   for (int r = 0; r < kRows; ++r) {
     if (keys[r].size() == 0) continue;
     SoftmaxRow(run.shape, StateAt(run.shape, run.area.current, query + static_cast<uint32_t>(r)),
-               keys[r], run.area.scores[r]);
+               keys[r], tile.v_scales, run.area.scores[r]);
   }
   ValuesOfRows<kRows>(run, tile, keys, run.area.current + query * run.shape.state_stride);
 }

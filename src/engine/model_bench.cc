@@ -21,6 +21,8 @@ using kernels::kThoroughLimits;
 using kernels::MachineLimits;
 using kernels::MeasureLimits;
 using kv::KvArena;
+using kv::KvDtypeName;
+using kv::KvLayout;
 using kv::KvView;
 using model::GgufFile;
 using model::Model;
@@ -142,10 +144,11 @@ ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const Machine
   const double keys = KeysPerRow(config, c.depth, c.num_prompt + c.num_generate);
   ModelBenchWork work;
   if (c.num_generate > 0) {
-    // K and V in bf16; the weights are read once for all streams.
+    // K and V of a key and layer are a slice's part; the weights are read once for all streams.
+    const KvLayout& layout = model.layout();
     work.limit = "read";
     work.per_token = static_cast<double>(model.bytes_read_per_step()) / c.num_streams +
-                     keys * 2.0 * 2.0 * config.kv_size();
+                     keys * static_cast<double>(layout.SliceBytes()) / layout.block_size;
     work.limit_per_s = limits.read_gb_per_s * 1e9;
     return work;
   }
@@ -210,7 +213,10 @@ StatusOr<ModelBenchReport> RunModelBench(
   ThreadPool pool(options.num_threads);
   BATON_ASSIGN_OR_RETURN(
       const std::unique_ptr<Model> model,
-      Model::Load(*file, {.pool = &pool, .isa = options.isa, .max_rows = options.max_rows}));
+      Model::Load(*file, {.pool = &pool,
+                          .isa = options.isa,
+                          .kv_dtype = options.kv_dtype,
+                          .max_rows = options.max_rows}));
   uint32_t num_blocks = 1;
   for (const ModelBenchCase& c : options.cases) {
     const uint64_t tokens = uint64_t{c.depth} + c.num_prompt + c.num_generate;
@@ -228,6 +234,7 @@ StatusOr<ModelBenchReport> RunModelBench(
                           .model_name = model->config().name,
                           .isa = std::string(model->ops().name),
                           .processor = ProcessorName(),
+                          .kv_dtype = std::string(KvDtypeName(options.kv_dtype)),
                           .num_threads = options.num_threads,
                           .chunk = options.max_rows,
                           .weight_bytes = model->weight_bytes(),

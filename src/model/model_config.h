@@ -108,6 +108,8 @@ struct ModelConfig {
     if (!layer_is_unrotated.empty()) return layer_is_unrotated[layer];
     return has_local_rope() && layer_is_local[layer];
   }
+  // Each slice of a block holds K and V of one layer, row by row.
+  bool has_plain_rows() const { return layer_is_conv.empty(); }
   bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
   uint32_t num_conv_layers() const;
   uint32_t num_attention_layers() const { return num_layers - num_conv_layers(); }
