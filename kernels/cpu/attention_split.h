@@ -3,86 +3,9 @@
 #ifndef BATON_KERNELS_CPU_ATTENTION_SPLIT_H_
 #define BATON_KERNELS_CPU_ATTENTION_SPLIT_H_
 
-#include "kernels/cpu/attention_state.h"
+#include "kernels/cpu/attention_source.h"
 
 namespace baton::kernels::BATON_ISA {
-
-// Points a direct tile at keys [begin, begin + num_keys) of the item.
-inline void PointAt(const ItemRun& run, uint32_t begin, uint32_t num_keys, TileSource* tile) {
-  const kv::KvView& kv = run.args.kv;
-  const kv::KvLayout& layout = *kv.layout;
-  const uint32_t unit = tile->form == TileForm::kPairs ? 2 : 1;
-  const size_t unit_bytes = unit * layout.ElementBytes();
-  tile->k_step = layout.block_size * unit_bytes;
-  tile->v_step = layout.head_dim * unit_bytes;
-  for (uint32_t g = 0; g * kGroupKeys < num_keys; ++g) {
-    const uint32_t key = begin + g * kGroupKeys;
-    const uint32_t block = run.item.span->kv.blocks[key / layout.block_size];
-    const uint32_t token = key % layout.block_size;
-    const std::byte* k_piece = kv.Piece(block, run.args.layer, 0, run.item.kv_head);
-    const std::byte* v_piece = kv.Piece(block, run.args.layer, 1, run.item.kv_head);
-    tile->k[g] = k_piece + token * unit_bytes;
-    tile->v[g] = v_piece + token / unit * tile->v_step;
-    if (tile->form != TileForm::kCodes) continue;
-    // A slot that holds no key may have any scale: masked keys use none.
-    const size_t scales = Q8ScaleOffset(layout, token);
-    Store(run.area.k_scales + g * kGroupKeys, LoadBf16(k_piece + scales));
-    Store(run.area.v_scales + g * kGroupKeys, LoadBf16(v_piece + scales));
-  }
-}
-
-// The scales of keys [begin, begin + num_keys) of q8 without a direct path, in the thread's area; 0
-// for the rest of the tile.
-inline void LoadScales(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
-  const kv::KvView& kv = run.args.kv;
-  const kv::KvLayout& layout = *kv.layout;
-  for (uint32_t j = 0; j < kTileKeys; ++j) {
-    run.area.k_scales[j] = 0.0f;
-    run.area.v_scales[j] = 0.0f;
-  }
-  for (uint32_t j = 0; j < num_keys; ++j) {
-    const uint32_t key = begin + j;
-    const uint32_t block = run.item.span->kv.blocks[key / layout.block_size];
-    const uint32_t token = key % layout.block_size;
-    const std::byte* k_piece = kv.Piece(block, run.args.layer, 0, run.item.kv_head);
-    const std::byte* v_piece = kv.Piece(block, run.args.layer, 1, run.item.kv_head);
-    run.area.k_scales[j] = KvScale(layout, k_piece, token);
-    run.area.v_scales[j] = KvScale(layout, v_piece, token);
-  }
-}
-
-// Points at keys [begin, begin + 64) of the item, of which `num_keys` exist.
-inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
-  const kv::KvLayout& layout = *run.args.kv.layout;
-  TileSource tile = {};
-  tile.dim = run.shape.dim;
-  tile.padded_dim = run.shape.padded_dim;
-  const bool is_q8 = layout.dtype == kv::KvDtype::kQ8;
-  const bool is_paired =
-      layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired;
-  const bool is_direct = (is_q8 || is_paired) && layout.block_size % kGroupKeys == 0 &&
-                         tile.dim == tile.padded_dim;
-  if (is_q8) {
-    tile.k_scales = run.area.k_scales;
-    tile.v_scales = run.area.v_scales;
-  }
-  if (is_direct) {
-    tile.form = is_q8 ? TileForm::kCodes : TileForm::kPairs;
-    PointAt(run, begin, num_keys, &tile);
-    // Rows beyond one pass would widen the same codes again.
-    if (!is_q8 || run.item.num_rows * run.shape.group <= kAttentionRows) return tile;
-    ConvertCodes(tile, (num_keys + kGroupKeys - 1) / kGroupKeys, run.area.k_tile, run.area.v_tile);
-  } else {
-    if (is_q8) LoadScales(run, begin, num_keys);
-    const device::TaskRange keys = {begin, begin + num_keys};
-    ConvertTile({run.args.kv, run.args.layer, *run.item.span, run.item.kv_head, keys},
-                run.area.k_tile, run.area.v_tile);
-  }
-  tile.form = TileForm::kFloats;
-  tile.k_tile = run.area.k_tile;
-  tile.v_tile = run.area.v_tile;
-  return tile;
-}
 
 // Rule (3) for one row and tile: the maximum, the weights (in place of the scores) and the lanes. A
 // weight is e, times the key's `v_scales` where V has scales.

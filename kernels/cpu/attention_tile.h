@@ -217,48 +217,6 @@ inline void ValueColumns(const TileSource& tile, device::TaskRange keys, const V
   for (; c < columns; ++c) Values<kRows, 1>(tile, c, keys, rows);
 }
 
-// The keys of one KV head that a tile is made of.
-struct TileKeys {
-  const kv::KvView& kv;
-  uint32_t layer;
-  const AttentionSpan& span;
-  uint32_t kv_head;
-  device::TaskRange keys;  // absolute
-};
-
-// Converts the codes of q8 that `tile` points at to fp32, for groups [0, num_groups).
-inline void ConvertCodes(const TileSource& tile, uint32_t num_groups, float* k_tile,
-                         float* v_tile) {
-  for (uint32_t g = 0; g < num_groups; ++g) {
-    for (uint32_t d = 0; d < tile.dim; ++d) {
-      Store(k_tile + d * kTileKeys + g * kGroupKeys, LoadCodes(tile.k[g] + d * tile.k_step));
-    }
-    for (uint32_t i = 0; i < kGroupKeys * tile.dim; i += 16) {
-      Store(v_tile + g * kGroupKeys * tile.dim + i, LoadCodes(tile.v[g] + i));
-    }
-  }
-}
-
-// Converts keys to fp32, without scales; the rest of the tile is zero. For layouts without a direct
-// path.
-inline void ConvertTile(const TileKeys& from, float* k_tile, float* v_tile) {
-  const kv::KvLayout& layout = *from.kv.layout;
-  const uint32_t padded_dim = (layout.head_dim + 15) / 16 * 16;
-  for (uint32_t i = 0; i < layout.head_dim * kTileKeys; ++i) k_tile[i] = 0.0f;
-  for (uint32_t i = 0; i < padded_dim * kTileKeys; ++i) v_tile[i] = 0.0f;
-  for (uint32_t key = from.keys.begin; key < from.keys.end; ++key) {
-    const uint32_t block = from.span.kv.blocks[key / layout.block_size];
-    const uint32_t token = key % layout.block_size;
-    const std::byte* k_piece = from.kv.Piece(block, from.layer, 0, from.kv_head);
-    const std::byte* v_piece = from.kv.Piece(block, from.layer, 1, from.kv_head);
-    const uint32_t j = key % kTileKeys;
-    for (uint32_t d = 0; d < layout.head_dim; ++d) {
-      k_tile[d * kTileKeys + j] = LoadKv(layout.dtype, k_piece, KIndex(layout, token, d));
-      v_tile[j * padded_dim + d] = LoadKv(layout.dtype, v_piece, VIndex(layout, token, d));
-    }
-  }
-}
-
 }  // namespace baton::kernels::BATON_ISA
 
 #endif  // BATON_KERNELS_CPU_ATTENTION_TILE_H_

@@ -184,7 +184,7 @@ Status CheckTuning(const WorkerTuning& tuning) {
       kind == DeviceKind::kCpu ||
       (kind == DeviceKind::kUnspecified && !CheckDeviceInBuild(DeviceKind::kCuda).ok());
   if (is_processor && tuning.kv_dtype == "fp8") {
-    return Unimplemented("--kv-dtype fp8: device cpu stores K and V in bf16, f32 or q8{}",
+    return Unimplemented("--kv-dtype fp8: device cpu stores K and V in bf16 or f32, or in q8{}",
                          kind == DeviceKind::kCpu ? "" : "; this build has no GPU to choose");
   }
   BATON_RETURN_IF_ERROR(CheckSpeculate(tuning, is_device));

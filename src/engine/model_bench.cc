@@ -211,12 +211,11 @@ StatusOr<ModelBenchReport> RunModelBench(
   }
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenModelFile(options.model_path));
   ThreadPool pool(options.num_threads);
-  BATON_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Model> model,
-      Model::Load(*file, {.pool = &pool,
-                          .isa = options.isa,
-                          .kv_dtype = options.kv_dtype,
-                          .max_rows = options.max_rows}));
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                         Model::Load(*file, {.pool = &pool,
+                                             .isa = options.isa,
+                                             .kv_dtype = options.kv_dtype,
+                                             .max_rows = options.max_rows}));
   uint32_t num_blocks = 1;
   for (const ModelBenchCase& c : options.cases) {
     const uint64_t tokens = uint64_t{c.depth} + c.num_prompt + c.num_generate;

@@ -294,7 +294,7 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
   if (needs_device) {
     return FailedPrecondition(
         "--kv-dtype fp8 is for devices, and this worker would compute on the processor, which "
-        "stores K and V in bf16, f32 or q8");
+        "stores K and V in bf16 or f32, or in q8");
   }
   if (!config.cublaslt_library.empty()) {
     BATON_LOG_WARN("--cublaslt-library {} is not used: it is for GPUs", config.cublaslt_library);
