@@ -69,7 +69,7 @@ def test_q8_is_not_bf16(alone):
 
 
 def test_a_killed_decode_worker_changes_no_bit():
-    model = path_of("tiny_q4_0")
+    model = path_of("tiny_gemma3")
     rows = [f for f in requests(400) if len(f["prompt_token_ids"]) < 100]
     with Server("--mode", "aggregated", *Q8, model=model) as server:
         wanted = [a.bits() for a in answers(server, rows)]
