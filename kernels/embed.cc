@@ -10,6 +10,7 @@ namespace baton::kernels {
 
 using device::TaskRange;
 using device::ThreadPool;
+using kv::KvDtype;
 using kv::KvLayout;
 
 namespace {
@@ -43,6 +44,18 @@ void EmbedRow(const PackedMatrix& matrix, uint32_t row, float* out) {
   }
   for (uint32_t i = 0; i < matrix.k(); ++i) {
     out[i] = FloatOf(matrix.type(), matrix.ElementBits(row, i));
+  }
+}
+
+// Tokens [used, block_size) of a piece of q8: codes and scales.
+void ZeroQ8Tokens(const KvLayout& layout, uint32_t used, std::byte* k_piece, std::byte* v_piece) {
+  const uint32_t count = layout.block_size - used;
+  for (uint32_t dim = 0; dim < layout.head_dim; ++dim) {
+    std::memset(k_piece + KIndex(layout, used, dim), 0, count);
+  }
+  std::memset(v_piece + VIndex(layout, used, 0), 0, size_t{count} * layout.head_dim);
+  for (std::byte* piece : {k_piece, v_piece}) {
+    std::memset(piece + Q8ScaleOffset(layout, used), 0, count * layout.ScaleBytes());
   }
 }
 
@@ -88,6 +101,10 @@ void ZeroUnusedSlots(const RopeAppendArgs& args, const AttentionSpan& span) {
   for (uint32_t head = 0; head < layout.num_kv_heads; ++head) {
     std::byte* k_piece = args.kv.Piece(block, args.layer, 0, head);
     std::byte* v_piece = args.kv.Piece(block, args.layer, 1, head);
+    if (layout.dtype == KvDtype::kQ8) {
+      ZeroQ8Tokens(layout, used, k_piece, v_piece);
+      continue;
+    }
     for (uint32_t token = used; token < layout.block_size; ++token) {
       for (uint32_t dim = 0; dim < layout.head_dim; ++dim) {
         StoreKv(layout.dtype, k_piece, KIndex(layout, token, dim), 0.0f);

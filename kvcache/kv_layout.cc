@@ -29,6 +29,8 @@ std::string_view EncodingName(KvEncoding encoding) {
       return "paired";
     case KvEncoding::kFragments:
       return "fragments";
+    case KvEncoding::kLanes:
+      return "lanes";
   }
   return "unknown";
 }
@@ -53,20 +55,31 @@ std::string_view KvDtypeName(KvDtype dtype) {
       return "f32";
     case KvDtype::kFp8:
       return "fp8";
+    case KvDtype::kQ8:
+      return "q8";
   }
   return "unknown";
 }
 
+std::optional<KvDtype> KvDtypeNamed(std::string_view name) {
+  for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kFp8, KvDtype::kQ8}) {
+    if (name == KvDtypeName(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
 absl::Status KvLayout::Validate() const {
-  if (dtype != KvDtype::kBf16 && dtype != KvDtype::kF32 && dtype != KvDtype::kFp8) {
-    return InvalidArgument("KV layout: dtype {} is not bf16 (1), f32 (2) or fp8 (3)", int(dtype));
+  if (dtype < KvDtype::kBf16 || dtype > KvDtype::kQ8) {
+    return InvalidArgument("KV layout: dtype {} is not bf16 (1), f32 (2), fp8 (3) or q8 (4)",
+                           int(dtype));
   }
-  if (encoding != KvEncoding::kPlain && encoding != KvEncoding::kPaired &&
-      encoding != KvEncoding::kFragments) {
-    return InvalidArgument("KV layout: encoding {} is not plain (1), paired (2) or fragments (3)",
-                           int(encoding));
+  if (encoding < KvEncoding::kPlain || encoding > KvEncoding::kLanes) {
+    return InvalidArgument(
+        "KV layout: encoding {} is not plain (1), paired (2), fragments (3) or lanes (4)",
+        int(encoding));
   }
-  if ((dtype == KvDtype::kFp8) != (encoding == KvEncoding::kFragments)) {
+  if ((dtype == KvDtype::kFp8) != (encoding == KvEncoding::kFragments) ||
+      (dtype == KvDtype::kQ8) != (encoding == KvEncoding::kLanes)) {
     return InvalidArgument("KV layout: {} does not go with the encoding {}", KvDtypeName(dtype),
                            EncodingName(encoding));
   }

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,11 +22,14 @@
 namespace baton::kv {
 
 // Element type of stored K and V. kFp8 = e4m3 with a scale for each row of a head (a token's K or
-// V), a power of two as bf16 (kernels/cuda/kv_fp8.h).
-enum class KvDtype : uint8_t { kUnspecified = 0, kBf16 = 1, kF32 = 2, kFp8 = 3 };
+// V), a power of two as bf16 (kernels/cuda/kv_fp8.h). kQ8 = int8 with a scale for each row, a bf16
+// (kernels/kv_q8.h).
+enum class KvDtype : uint8_t { kUnspecified = 0, kBf16 = 1, kF32 = 2, kFp8 = 3, kQ8 = 4 };
 
 // "bf16", as flags and layouts say it.
 std::string_view KvDtypeName(KvDtype dtype);
+// The type of that name; none for a name of none, and for "unspecified".
+std::optional<KvDtype> KvDtypeNamed(std::string_view name);
 
 // Order of elements inside a piece. Part of the layout's identity, so that a peer with another
 // SIMD order is refused and never misread.
@@ -40,6 +44,9 @@ enum class KvEncoding : uint8_t {
   // then the scales [token]. Two neighbours of two tokens, or four bytes of one, are then what a
   // lane multiplies with on tensor cores.
   kFragments = 3,
+  // q8 on the processor: K as [dim][token], V as [token][dim], each with its scales [token] after
+  // it. The 16 bytes that become the SIMD lanes of a score or of a value are neighbours.
+  kLanes = 4,
 };
 
 inline constexpr size_t kKvBlockAlignment = 4096;
@@ -54,11 +61,11 @@ struct KvLayout {
   uint32_t block_size = 16;    // tokens; even; fp8: a multiple of 16
   uint32_t window_tokens = 0;  // sliding window of the windowed layers, 0 = none
 
-  size_t ElementBytes() const {
-    return dtype == KvDtype::kFp8 ? 1 : dtype == KvDtype::kF32 ? 4 : 2;
-  }
-  // Bytes of the scale of one head's row.
-  size_t ScaleBytes() const { return dtype == KvDtype::kFp8 ? 2 : 0; }
+  // Each row of a head has a scale of its own.
+  bool HasScales() const { return dtype == KvDtype::kFp8 || dtype == KvDtype::kQ8; }
+  size_t ElementBytes() const { return HasScales() ? 1 : dtype == KvDtype::kF32 ? 4 : 2; }
+  // Bytes of the scale of one head's row, a bf16.
+  size_t ScaleBytes() const { return HasScales() ? 2 : 0; }
   size_t PieceBytes() const { return block_size * (head_dim * ElementBytes() + ScaleBytes()); }
   // Bytes of one (block, layer) slice: K of all heads, then V of all heads.
   size_t SliceBytes() const { return 2 * size_t{num_kv_heads} * PieceBytes(); }

@@ -3,42 +3,14 @@
 #ifndef BATON_KERNELS_CPU_ATTENTION_SPLIT_H_
 #define BATON_KERNELS_CPU_ATTENTION_SPLIT_H_
 
-#include "kernels/cpu/attention_state.h"
+#include "kernels/cpu/attention_source.h"
 
 namespace baton::kernels::BATON_ISA {
 
-// Points at keys [begin, begin + 64) of the item, of which `num_keys` exist.
-inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
-  const kv::KvView& kv = run.args.kv;
-  const kv::KvLayout& layout = *kv.layout;
-  TileSource tile = {};
-  tile.dim = run.shape.dim;
-  tile.padded_dim = run.shape.padded_dim;
-  tile.paired = layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired &&
-                layout.block_size % kGroupKeys == 0 && tile.dim == tile.padded_dim;
-  if (!tile.paired) {
-    const device::TaskRange keys = {begin, begin + num_keys};
-    ConvertTile({kv, run.args.layer, *run.item.span, run.item.kv_head, keys}, run.area.k_tile,
-                run.area.v_tile);
-    tile.k_tile = run.area.k_tile;
-    tile.v_tile = run.area.v_tile;
-    return tile;
-  }
-  tile.k_step = size_t{layout.block_size} * 4;
-  tile.v_step = size_t{layout.head_dim} * 4;
-  for (uint32_t g = 0; g * kGroupKeys < num_keys; ++g) {
-    const uint32_t key = begin + g * kGroupKeys;
-    const uint32_t block = run.item.span->kv.blocks[key / layout.block_size];
-    const uint32_t token = key % layout.block_size;
-    tile.k[g] = kv.Piece(block, run.args.layer, 0, run.item.kv_head) + size_t{token} * 4;
-    tile.v[g] = kv.Piece(block, run.args.layer, 1, run.item.kv_head) + token / 2 * tile.v_step;
-  }
-  return tile;
-}
-
-// Rule (3) for one row and tile: the maximum, the weights e (in place of the scores) and the lanes.
+// Rule (3) for one row and tile: the maximum, the weights (in place of the scores) and the lanes. A
+// weight is e, times the key's `v_scales` where V has scales.
 inline void SoftmaxRow(const AttentionShape& shape, QueryState state, device::TaskRange keys,
-                       float* scores) {
+                       const float* v_scales, float* scores) {
   const F32x16 minus_infinity = Set1(-std::numeric_limits<float>::infinity());
   const uint32_t first = keys.begin / kGroupKeys;
   const uint32_t end = (keys.end + kGroupKeys - 1) / kGroupKeys;
@@ -64,7 +36,8 @@ inline void SoftmaxRow(const AttentionShape& shape, QueryState state, device::Ta
   F32x16 lanes = Load(state.lanes);
   for (uint32_t g = first; g < end; ++g) {
     const F32x16 e = Exp(Sub(Load(scores + g * kGroupKeys), max));
-    Store(scores + g * kGroupKeys, e);
+    const F32x16 weight = v_scales == nullptr ? e : Mul(e, Load(v_scales + g * kGroupKeys));
+    Store(scores + g * kGroupKeys, weight);
     lanes = Add(lanes, e);
   }
   Store(state.lanes, lanes);
@@ -119,7 +92,7 @@ inline void TileRows(const ItemRun& run, const TileSource& tile, uint32_t tile_b
   for (int r = 0; r < kRows; ++r) {
     if (keys[r].size() == 0) continue;
     SoftmaxRow(run.shape, StateAt(run.shape, run.area.current, query + static_cast<uint32_t>(r)),
-               keys[r], run.area.scores[r]);
+               keys[r], tile.v_scales, run.area.scores[r]);
   }
   ValuesOfRows<kRows>(run, tile, keys, run.area.current + query * run.shape.state_stride);
 }

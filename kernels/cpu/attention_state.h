@@ -45,7 +45,7 @@ inline AttentionShape ShapeOf(uint32_t num_heads, uint32_t num_kv_heads, uint32_
   shape.state_stride = shape.padded_dim + 32;
   shape.thread_floats = size_t{shape.max_queries} * (shape.padded_dim + 2 * shape.state_stride) +
                         size_t{kAttentionRows} * kTileKeys +
-                        2 * size_t{kTileKeys} * shape.padded_dim;
+                        2 * size_t{kTileKeys} * (shape.padded_dim + 1);
   return shape;
 }
 
@@ -74,6 +74,8 @@ struct ThreadArea {
   float (*scores)[kTileKeys];  // [kAttentionRows]
   float* k_tile;
   float* v_tile;
+  float* k_scales;  // [kTileKeys]
+  float* v_scales;  // [kTileKeys]
 };
 
 inline ThreadArea AreaOf(const AttentionShape& shape, std::span<std::byte> scratch,
@@ -87,6 +89,8 @@ inline ThreadArea AreaOf(const AttentionShape& shape, std::span<std::byte> scrat
       reinterpret_cast<float(*)[kTileKeys]>(area.total + shape.max_queries * shape.state_stride);
   area.k_tile = area.scores[kAttentionRows];
   area.v_tile = area.k_tile + size_t{kTileKeys} * shape.padded_dim;
+  area.k_scales = area.v_tile + size_t{kTileKeys} * shape.padded_dim;
+  area.v_scales = area.k_scales + kTileKeys;
   return area;
 }
 

@@ -5,7 +5,9 @@
 //
 // In the default layout (bf16, paired, 16-token blocks) K and V are read straight from the blocks:
 // 64 bytes hold 16 keys (or dims) times a pair of consecutive dims (or keys). kRows query rows
-// share each load. Other layouts are converted to an fp32 tile first.
+// share each load. q8 is read so too where few rows share a tile (decode): 16 bytes hold the codes
+// of 16 keys (or dims), and the scales of the keys multiply scores and weights, not elements. Other
+// layouts, and q8 where many rows share a tile, are converted to an fp32 tile first.
 #ifndef BATON_KERNELS_CPU_ATTENTION_TILE_H_
 #define BATON_KERNELS_CPU_ATTENTION_TILE_H_
 
@@ -19,18 +21,31 @@ inline constexpr uint32_t kTileKeys = 64;
 inline constexpr uint32_t kGroupKeys = 16;
 inline constexpr uint32_t kTileGroups = kTileKeys / kGroupKeys;
 
-// Where the keys and values of one tile lie.
+// The form in which a tile is read.
+enum class TileForm : uint8_t {
+  kPairs,   // bf16 pairs in the blocks
+  kCodes,   // q8 in the blocks
+  kFloats,  // fp32 tiles
+};
+
+// Where the keys and values of one tile lie. A "unit" is a pair of dims or keys of kPairs, and one
+// dim or key of kCodes.
 struct TileSource {
-  bool paired;                      // true: bf16 pairs in the blocks; false: fp32 tiles below
-  const std::byte* k[kTileGroups];  // pairs of dims 0, 1 of each 16-key group
-  const std::byte* v[kTileGroups];  // pair of keys 0, 1, dim 0 of each 16-key group
-  size_t k_step;                    // bytes from one pair of dims to the next
-  size_t v_step;                    // bytes from one pair of keys to the next
+  TileForm form;
+  const std::byte* k[kTileGroups];  // first unit of dims of each 16-key group
+  const std::byte* v[kTileGroups];  // first unit of keys, dim 0 of each 16-key group
+  size_t k_step;                    // bytes from one unit of dims to the next
+  size_t v_step;                    // bytes from one unit of keys to the next
   const float* k_tile;              // [dim][64]
   const float* v_tile;              // [64][padded dim]
+  const float* k_scales;            // [64] of q8, else null
+  const float* v_scales;            // [64] of q8, else null
   uint32_t dim;
   uint32_t padded_dim;  // dim rounded up to 16
 };
+
+// 16 codes of q8 as fp32; exact.
+BATON_INLINE F32x16 LoadCodes(const std::byte* p) { return ToFloat(LoadSignedBytes(p)); }
 
 // scores[r][16 (first + g) ..] of kRows rows and kGroups groups of keys.
 template <int kRows, int kGroups>
@@ -41,7 +56,7 @@ inline void Scores(const TileSource& tile, uint32_t first, const float* q,
     for (int g = 0; g < kGroups; ++g) s[r][g] = Zero();
   }
   const size_t stride = tile.padded_dim;
-  if (tile.paired) {
+  if (tile.form == TileForm::kPairs) {
     const std::byte* k[kGroups];
     for (int g = 0; g < kGroups; ++g) k[g] = tile.k[first + g];
     for (uint32_t d = 0; d < tile.dim; d += 2) {
@@ -56,6 +71,17 @@ inline void Scores(const TileSource& tile, uint32_t first, const float* q,
         for (int r = 0; r < kRows; ++r) s[r][g] = Fma(Set1(q[r * stride + d + 1]), high, s[r][g]);
       }
     }
+  } else if (tile.form == TileForm::kCodes) {
+    const std::byte* k[kGroups];
+    for (int g = 0; g < kGroups; ++g) k[g] = tile.k[first + g];
+    for (uint32_t d = 0; d < tile.dim; ++d) {
+#pragma GCC unroll 4
+      for (int g = 0; g < kGroups; ++g) {
+        const F32x16 key = LoadCodes(k[g] + d * tile.k_step);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) s[r][g] = Fma(Set1(q[r * stride + d]), key, s[r][g]);
+      }
+    }
   } else {
     for (uint32_t d = 0; d < tile.dim; ++d) {
 #pragma GCC unroll 4
@@ -66,8 +92,13 @@ inline void Scores(const TileSource& tile, uint32_t first, const float* q,
       }
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int g = 0; g < kGroups; ++g) Store(scores[r] + (first + g) * kGroupKeys, s[r][g]);
+  for (int g = 0; g < kGroups; ++g) {
+    const uint32_t key = (first + static_cast<uint32_t>(g)) * kGroupKeys;
+    if (tile.k_scales != nullptr) {
+      const F32x16 scales = Load(tile.k_scales + key);
+      for (int r = 0; r < kRows; ++r) s[r][g] = Mul(s[r][g], scales);
+    }
+    for (int r = 0; r < kRows; ++r) Store(scores[r] + key, s[r][g]);
   }
 }
 
@@ -109,6 +140,18 @@ BATON_INLINE void ValuePairs(F32x16 (&acc)[kRows][kColumns], const float (*e)[kT
   }
 }
 
+// Keys [begin, end) of one 16-key group, from codes.
+template <int kRows, int kColumns>
+BATON_INLINE void ValueCodes(F32x16 (&acc)[kRows][kColumns], const float (*e)[kTileKeys],
+                             const std::byte* v, size_t step, device::TaskRange keys) {
+  for (uint32_t j = keys.begin; j < keys.end; ++j) {
+    const std::byte* p = v + j % kGroupKeys * step;
+    F32x16 values[kColumns];
+    for (int c = 0; c < kColumns; ++c) values[c] = LoadCodes(p + c * 16);
+    ValueStep<kRows, kColumns>(acc, e, j, values);
+  }
+}
+
 // Rows of weighted sums and the weights that they take the values of a tile with.
 struct ValueRows {
   const float (*e)[kTileKeys];  // weights of row r: e[r]
@@ -126,12 +169,17 @@ inline void Values(const TileSource& tile, uint32_t column, device::TaskRange ke
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c) sums[r][c] = Load(acc + r * rows.stride + c * 16);
   }
-  if (tile.paired) {
+  if (tile.form != TileForm::kFloats) {
     for (uint32_t g = keys.begin / kGroupKeys; g * kGroupKeys < keys.end; ++g) {
       const uint32_t begin = keys.begin > g * kGroupKeys ? keys.begin : g * kGroupKeys;
       const uint32_t end = keys.end < (g + 1) * kGroupKeys ? keys.end : (g + 1) * kGroupKeys;
-      ValuePairs<kRows, kColumns>(sums, e, tile.v[g] + size_t{column} * 64, tile.v_step,
-                                  {begin, end});
+      if (tile.form == TileForm::kPairs) {
+        ValuePairs<kRows, kColumns>(sums, e, tile.v[g] + size_t{column} * 64, tile.v_step,
+                                    {begin, end});
+      } else {
+        ValueCodes<kRows, kColumns>(sums, e, tile.v[g] + size_t{column} * 16, tile.v_step,
+                                    {begin, end});
+      }
     }
   } else {
     for (uint32_t j = keys.begin; j < keys.end; ++j) {
@@ -167,34 +215,6 @@ inline void ValueColumns(const TileSource& tile, device::TaskRange keys, const V
     Values<kRows, kColumns>(tile, c, keys, rows);
   }
   for (; c < columns; ++c) Values<kRows, 1>(tile, c, keys, rows);
-}
-
-// The keys of one KV head that a tile is made of.
-struct TileKeys {
-  const kv::KvView& kv;
-  uint32_t layer;
-  const AttentionSpan& span;
-  uint32_t kv_head;
-  device::TaskRange keys;  // absolute
-};
-
-// Converts keys to fp32; the rest of the tile is zero. For layouts without a direct path.
-inline void ConvertTile(const TileKeys& from, float* k_tile, float* v_tile) {
-  const kv::KvLayout& layout = *from.kv.layout;
-  const uint32_t padded_dim = (layout.head_dim + 15) / 16 * 16;
-  for (uint32_t i = 0; i < layout.head_dim * kTileKeys; ++i) k_tile[i] = 0.0f;
-  for (uint32_t i = 0; i < padded_dim * kTileKeys; ++i) v_tile[i] = 0.0f;
-  for (uint32_t key = from.keys.begin; key < from.keys.end; ++key) {
-    const uint32_t block = from.span.kv.blocks[key / layout.block_size];
-    const uint32_t token = key % layout.block_size;
-    const std::byte* k_piece = from.kv.Piece(block, from.layer, 0, from.kv_head);
-    const std::byte* v_piece = from.kv.Piece(block, from.layer, 1, from.kv_head);
-    const uint32_t j = key % kTileKeys;
-    for (uint32_t d = 0; d < layout.head_dim; ++d) {
-      k_tile[d * kTileKeys + j] = LoadKv(layout.dtype, k_piece, KIndex(layout, token, d));
-      v_tile[j * padded_dim + d] = LoadKv(layout.dtype, v_piece, VIndex(layout, token, d));
-    }
-  }
 }
 
 }  // namespace baton::kernels::BATON_ISA

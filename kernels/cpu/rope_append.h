@@ -70,6 +70,38 @@ BATON_INLINE void StorePairedBf16(const KvSlot& slot, const float* k, const floa
   for (uint32_t d = 0; d < layout.head_dim; ++d) v_out[2 * d] = Bf16FromFloat(v[d]);
 }
 
+// The codes of a row of q8, one in each int16, and its scale: see kv_q8.h. Magnitudes are compared
+// as bits, so that NaN is the largest. `codes` has room for head_dim rounded up to 16.
+BATON_INLINE uint16_t QuantizeQ8(const float* row, uint32_t dim, int16_t* codes) {
+  I32x16 largest = SetI(0);
+  for (uint32_t d = 0; d < dim; d += 16) {
+    const uint32_t n = dim - d < 16 ? dim - d : 16;
+    largest = MaxI(largest, AndI(BitsOf(LoadN(row + d, n)), SetI(0x7FFFFFFF)));
+  }
+  const Q8Scale scale = Q8ScaleOf(static_cast<uint32_t>(MaxAllI(largest)));
+  const F32x16 inverse = Set1(scale.inverse);
+  for (uint32_t d = 0; d < dim; d += 16) {
+    const uint32_t n = dim - d < 16 ? dim - d : 16;
+    const bool is_zero = scale.inverse == 0.0f;  // the product would be NaN in a row of NaN
+    StoreI16(codes + d, is_zero ? SetI(0) : ToInt(Mul(LoadN(row + d, n), inverse)));
+  }
+  return scale.bits;
+}
+
+BATON_INLINE void StoreQ8(const KvSlot& slot, const float* k, const float* v) {
+  const kv::KvLayout& layout = slot.layout;
+  alignas(64) int16_t codes[kMaxHeadDim];
+  StoreQ8Scale(layout, slot.k_piece, slot.token, QuantizeQ8(k, layout.head_dim, codes));
+  std::byte* k_out = slot.k_piece + slot.token;
+  for (uint32_t d = 0; d < layout.head_dim; ++d) {
+    *k_out = static_cast<std::byte>(codes[d]);
+    k_out += layout.block_size;
+  }
+  StoreQ8Scale(layout, slot.v_piece, slot.token, QuantizeQ8(v, layout.head_dim, codes));
+  std::byte* v_out = slot.v_piece + size_t{slot.token} * layout.head_dim;
+  for (uint32_t d = 0; d < layout.head_dim; ++d) v_out[d] = static_cast<std::byte>(codes[d]);
+}
+
 BATON_INLINE void StoreGeneric(const KvSlot& slot, const float* k, const float* v) {
   const kv::KvLayout& layout = slot.layout;
   for (uint32_t d = 0; d < layout.head_dim; ++d) {
@@ -100,6 +132,8 @@ inline void RopeAppendRow(const RopeAppendArgs& args, const AttentionSpan& span,
                          args.kv.Piece(block, args.layer, 1, head)};
     if (fast) {
       StorePairedBf16(slot, rotated, v);
+    } else if (layout.dtype == kv::KvDtype::kQ8) {
+      StoreQ8(slot, rotated, v);
     } else {
       StoreGeneric(slot, rotated, v);
     }

@@ -33,12 +33,20 @@ struct Query {
 
   float Key(uint32_t key, uint32_t d) const { return Element(key, d, 0); }
   float Value(uint32_t key, uint32_t d) const { return Element(key, d, 1); }
+  // Without the scale of the row.
   float Element(uint32_t key, uint32_t d, uint32_t which) const {
     const KvLayout& layout = *args.kv.layout;
-    const uint32_t block = span.kv.blocks[key / layout.block_size];
     const uint32_t token = key % layout.block_size;
     const size_t index = which == 0 ? KIndex(layout, token, d) : VIndex(layout, token, d);
-    return LoadKv(layout.dtype, args.kv.Piece(block, args.layer, which, kv_head), index);
+    return LoadKv(layout.dtype, Piece(key, which), index);
+  }
+  // 1 where rows have none.
+  float Scale(uint32_t key, uint32_t which) const {
+    return KvScale(*args.kv.layout, Piece(key, which), key % args.kv.layout->block_size);
+  }
+  const std::byte* Piece(uint32_t key, uint32_t which) const {
+    const uint32_t block = span.kv.blocks[key / args.kv.layout->block_size];
+    return args.kv.Piece(block, args.layer, which, kv_head);
   }
 };
 
@@ -46,7 +54,7 @@ float Score(const Query& query, uint32_t key) {
   float score = 0.0f;
   for (uint32_t d = 0; d < query.q.size(); ++d)
     score = std::fma(query.q[d], query.Key(key, d), score);
-  return score;
+  return score * query.Scale(key, 0);
 }
 
 void AddTile(const Query& query, uint32_t begin, uint32_t end, State* state) {
@@ -65,8 +73,9 @@ void AddTile(const Query& query, uint32_t begin, uint32_t end, State* state) {
   for (uint32_t key = begin; key < end; ++key) {
     const float e = ReferenceExp(scores[key - begin] - max);
     state->lanes[key % 16] += e;
+    const float weight = e * query.Scale(key, 1);
     for (uint32_t d = 0; d < state->acc.size(); ++d) {
-      state->acc[d] = std::fma(e, query.Value(key, d), state->acc[d]);
+      state->acc[d] = std::fma(weight, query.Value(key, d), state->acc[d]);
     }
   }
 }

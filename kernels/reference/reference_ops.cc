@@ -216,12 +216,8 @@ void AppendHead(const RopeAppendArgs& args, const AttentionSpan& span, uint32_t 
          args.interleaved, rotated.data());
   const uint32_t block = span.kv.blocks[position / layout.block_size];
   const uint32_t token = position % layout.block_size;
-  for (uint32_t d = 0; d < layout.head_dim; ++d) {
-    StoreKv(layout.dtype, args.kv.Piece(block, args.layer, 0, head), KIndex(layout, token, d),
-            rotated[d]);
-    StoreKv(layout.dtype, args.kv.Piece(block, args.layer, 1, head), VIndex(layout, token, d),
-            args.v[column + d]);
-  }
+  StoreKvRow(layout, 0, args.kv.Piece(block, args.layer, 0, head), token, rotated.data());
+  StoreKvRow(layout, 1, args.kv.Piece(block, args.layer, 1, head), token, args.v + column);
 }
 
 void RopeAppend(ThreadPool&, const RopeAppendArgs& args) {

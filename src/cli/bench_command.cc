@@ -22,6 +22,8 @@ using engine::ModelBenchReport;
 using engine::ModelBenchRow;
 using engine::RunModelBench;
 using kernels::ParseIsa;
+using kv::KvDtype;
+using kv::KvDtypeNamed;
 using loadgen::CheckWritable;
 using loadgen::WriteWholeFile;
 
@@ -32,6 +34,7 @@ struct BenchFlags {
   std::string what;
   std::string model;
   std::string isa = "auto";
+  std::string kv_dtype = "bf16";
   std::string json;
   std::string cases;
   int64_t threads = 0;
@@ -45,6 +48,7 @@ void Declare(FlagSet& flags, BenchFlags& f) {
   flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = all processors");
   flags.AddChoice("--isa", f.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
+  flags.AddChoice("--kv-dtype", f.kv_dtype, {"bf16", "f32", "q8"}, "type of stored K and V");
   flags.Add("--repetitions", f.repetitions, {1, 1000}, "timed runs of each case");
   flags.Add("--chunk", f.chunk, {1, 8192}, "prompt tokens of one forward pass");
   flags.AddJoined(
@@ -107,6 +111,7 @@ Status BenchModel(const BenchFlags& f, std::vector<ModelBenchCase> cases) {
   options.cases = std::move(cases);
   BATON_ASSIGN_OR_RETURN(const ModelFile model, ResolveModel(f.model));
   BATON_ASSIGN_OR_RETURN(options.isa, ParseIsa(f.isa));
+  options.kv_dtype = KvDtypeNamed(f.kv_dtype).value_or(KvDtype::kBf16);
   options.model_path = model.path;
   options.num_threads = NumComputeThreads(f.threads);
   options.repetitions = static_cast<uint32_t>(f.repetitions);

@@ -17,6 +17,7 @@ namespace baton::cli {
 
 using kernels::ParseIsa;
 using kv::KvDtype;
+using kv::KvDtypeNamed;
 using limits::kMaxEncodeBytes;
 using loadgen::CheckWritable;
 using loadgen::WriteWholeFile;
@@ -56,7 +57,7 @@ Status Eval(const EvalFlags& f) {
   options.context = static_cast<uint32_t>(f.context);
   options.num_threads = NumComputeThreads(f.threads);
   BATON_ASSIGN_OR_RETURN(options.isa, ParseIsa(f.isa));
-  options.kv_dtype = f.kv_dtype == "f32" ? KvDtype::kF32 : KvDtype::kBf16;
+  options.kv_dtype = KvDtypeNamed(f.kv_dtype).value_or(KvDtype::kBf16);
   const StatusOr<PerplexityReport> report = MeasurePerplexity(options);
   if (!report.ok()) return WithPrefix(report.status(), model.path);
   Print("{}", report->ToText());
@@ -76,7 +77,7 @@ int RunEval(const std::vector<std::string>& args) {
   flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = all processors");
   flags.AddChoice("--isa", f.isa, {"auto", "avx512", "avx2", "portable"},
                   "instruction set of the CPU backend");
-  flags.AddChoice("--kv-dtype", f.kv_dtype, {"bf16", "f32"}, "type of stored K and V");
+  flags.AddChoice("--kv-dtype", f.kv_dtype, {"bf16", "f32", "q8"}, "type of stored K and V");
   flags.Add("--json", f.json, "also write the result to this file");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (f.text_file.empty()) {

@@ -13,7 +13,7 @@ using device::ParseDeviceKind;
 using engine::SpeculateMode;
 using engine::SpeculateModeName;
 using kv::KvDtype;
-using kv::KvDtypeName;
+using kv::KvDtypeNamed;
 using model::CheckDeviceInBuild;
 using tls::CheckTlsFlags;
 using tls::TlsFiles;
@@ -34,6 +34,9 @@ void DeclareDevice(FlagSet& flags, std::string& device) {
                   missing);
 }
 
+// Types of K and V that no device has.
+bool IsOfProcessor(std::string_view kv_dtype) { return kv_dtype == "f32" || kv_dtype == "q8"; }
+
 Status CheckTensorParallel(const WorkerTuning& tuning, bool is_processor) {
   if (tuning.tensor_parallel == "1") return OkStatus();
   if (is_processor) {
@@ -41,11 +44,11 @@ Status CheckTensorParallel(const WorkerTuning& tuning, bool is_processor) {
         "--tensor-parallel {} divides a model among GPUs, and the processor computes it whole",
         tuning.tensor_parallel);
   }
-  if (tuning.kv_dtype == "f32") {
+  if (IsOfProcessor(tuning.kv_dtype)) {
     return Unimplemented(
-        "--kv-dtype f32 with --tensor-parallel {}: GPUs store K and V in bf16 or "
+        "--kv-dtype {} with --tensor-parallel {}: GPUs store K and V in bf16 or "
         "fp8",
-        tuning.tensor_parallel);
+        tuning.kv_dtype, tuning.tensor_parallel);
   }
   return OkStatus();
 }
@@ -128,10 +131,9 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
       "packages; own kernels where there is none. --device simt looks nowhere else, and the "
       "processor needs none");
   flags.AddChoice(
-      "--kv-dtype", tuning.kv_dtype, {"bf16", "f32", "fp8"},
-      "type of stored K and V; f32 is of the processor. fp8 is of devices and takes half "
-      "the memory and half the bytes on the way; all workers of a model have the same",
-      {"q8"});
+      "--kv-dtype", tuning.kv_dtype, {"bf16", "f32", "fp8", "q8"},
+      "type of stored K and V; f32 and q8 are of the processor, fp8 is of devices. fp8 and q8 take "
+      "half the memory and half the bytes on the way; all workers of a model have the same");
   flags.Add("--kv-memory", tuning.kv_memory,
             "bytes of the KV pool, e.g. 2GiB; default and 0: the larger of 1GiB and one full "
             "sequence");
@@ -174,14 +176,15 @@ Status CheckTuning(const WorkerTuning& tuning) {
   BATON_ASSIGN_OR_RETURN(const DeviceKind kind, ParseDeviceKind(tuning.device));
   BATON_RETURN_IF_ERROR(CheckDeviceInBuild(kind));
   const bool is_device = kind == DeviceKind::kCuda || kind == DeviceKind::kSimt;
-  if (is_device && tuning.kv_dtype == "f32") {
-    return Unimplemented("--kv-dtype f32: device {} stores K and V in bf16 or fp8", tuning.device);
+  if (is_device && IsOfProcessor(tuning.kv_dtype)) {
+    return Unimplemented("--kv-dtype {}: device {} stores K and V in bf16 or fp8", tuning.kv_dtype,
+                         tuning.device);
   }
   const bool is_processor =
       kind == DeviceKind::kCpu ||
       (kind == DeviceKind::kUnspecified && !CheckDeviceInBuild(DeviceKind::kCuda).ok());
   if (is_processor && tuning.kv_dtype == "fp8") {
-    return Unimplemented("--kv-dtype fp8: device cpu stores K and V in bf16 or f32{}",
+    return Unimplemented("--kv-dtype fp8: device cpu stores K and V in bf16 or f32, or in q8{}",
                          kind == DeviceKind::kCpu ? "" : "; this build has no GPU to choose");
   }
   BATON_RETURN_IF_ERROR(CheckSpeculate(tuning, is_device));
@@ -204,9 +207,6 @@ Status CheckTuning(const WorkerTuning& tuning) {
                            tuning.transport);
   }
   BATON_RETURN_IF_ERROR(CheckCublasLt(tuning, is_processor));
-  if (tuning.kv_dtype == "q8") {
-    return Unimplemented("--kv-dtype q8 is not built yet; use bf16, or fp8 on a device");
-  }
   if (tuning.max_context == 1) {
     return InvalidArgument(
         "--max-context 1 has no room for a token of the prompt and one of the answer; the smallest "
@@ -227,10 +227,7 @@ SpeculateMode SpeculateModeOf(const WorkerTuning& tuning) {
 }
 
 KvDtype KvDtypeOf(const WorkerTuning& tuning) {
-  for (const KvDtype dtype : {KvDtype::kF32, KvDtype::kFp8}) {
-    if (tuning.kv_dtype == KvDtypeName(dtype)) return dtype;
-  }
-  return KvDtype::kBf16;
+  return KvDtypeNamed(tuning.kv_dtype).value_or(KvDtype::kBf16);
 }
 
 StatusOr<std::string> ReadClusterSecret(const std::string& path) {

@@ -50,8 +50,8 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning);
 // only computes prompts. False: it also generates tokens, or shares its device with one that does.
 bool KeepsPacked(const WorkerTuning& tuning, bool is_for_prompts_only);
 
-// Unimplemented for what this build or the device does not have (CUDA, q8; f32 of devices, fp8 of
-// the processor), InvalidArgument for a size that is none.
+// Unimplemented for what this build or the device does not have (CUDA; f32 and q8 of devices, fp8
+// of the processor), InvalidArgument for a size that is none.
 Status CheckTuning(const WorkerTuning& tuning);
 
 // `tuning` must have been checked.

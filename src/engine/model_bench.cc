@@ -21,6 +21,8 @@ using kernels::kThoroughLimits;
 using kernels::MachineLimits;
 using kernels::MeasureLimits;
 using kv::KvArena;
+using kv::KvDtypeName;
+using kv::KvLayout;
 using kv::KvView;
 using model::GgufFile;
 using model::Model;
@@ -149,10 +151,14 @@ ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const Machine
   const RowKeys keys = KeysPerRow(config, c.depth, c.num_prompt + c.num_generate);
   ModelBenchWork work;
   if (c.num_generate > 0) {
-    // K and V in bf16; the weights are read once for all streams.
+    // A slice's bytes hold its elements and their scales; the weights are read once for all streams.
+    const KvLayout& layout = model.layout();
     work.limit = "read";
-    work.per_token =
-        static_cast<double>(model.bytes_read_per_step()) / c.num_streams + 2.0 * keys.kv_elements;
+    const double row_elements = 2.0 * layout.num_kv_heads * layout.head_dim;
+    const double element_bytes =
+        static_cast<double>(layout.SliceBytes()) / (layout.block_size * row_elements);
+    work.per_token = static_cast<double>(model.bytes_read_per_step()) / c.num_streams +
+                     element_bytes * keys.kv_elements;
     work.limit_per_s = limits.read_gb_per_s * 1e9;
     return work;
   }
@@ -215,9 +221,11 @@ StatusOr<ModelBenchReport> RunModelBench(
   }
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, OpenModelFile(options.model_path));
   ThreadPool pool(options.num_threads);
-  BATON_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Model> model,
-      Model::Load(*file, {.pool = &pool, .isa = options.isa, .max_rows = options.max_rows}));
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                         Model::Load(*file, {.pool = &pool,
+                                             .isa = options.isa,
+                                             .kv_dtype = options.kv_dtype,
+                                             .max_rows = options.max_rows}));
   uint32_t num_blocks = 1;
   for (const ModelBenchCase& c : options.cases) {
     const uint64_t tokens = uint64_t{c.depth} + c.num_prompt + c.num_generate;
@@ -235,6 +243,7 @@ StatusOr<ModelBenchReport> RunModelBench(
                           .model_name = model->config().name,
                           .isa = std::string(model->ops().name),
                           .processor = ProcessorName(),
+                          .kv_dtype = std::string(KvDtypeName(options.kv_dtype)),
                           .num_threads = options.num_threads,
                           .chunk = options.max_rows,
                           .weight_bytes = model->weight_bytes(),

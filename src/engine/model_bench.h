@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/ops.h"
+#include "kvcache/kv_layout.h"
 #include "src/base/status.h"
 
 namespace baton::engine {
@@ -38,6 +39,7 @@ struct ModelBenchOptions {
   std::string model_path;
   uint32_t num_threads = 1;
   kernels::Isa isa = kernels::Isa::kAuto;
+  kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
   uint32_t max_rows = 512;   // of one forward pass, as llama-bench's -ub
   uint32_t repetitions = 5;  // timed ones, after one that is not; >= 1
   std::vector<ModelBenchCase> cases = DefaultModelBenchCases();
@@ -67,6 +69,7 @@ struct ModelBenchReport {
   std::string model_name;
   std::string isa;
   std::string processor;
+  std::string kv_dtype;  // of stored K and V
   uint32_t num_threads = 0;
   uint32_t chunk = 0;  // prompt tokens of one forward pass
   uint64_t weight_bytes = 0;

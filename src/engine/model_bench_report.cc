@@ -20,8 +20,9 @@ std::string JsonString(std::string_view text) {
 }  // namespace
 
 std::string ModelBenchReport::ToTable() const {
-  std::string text = fmt::format("{}, {} weights of {} MB, {} threads, {}, {}\n\n", model_path,
-                                 model_name, weight_bytes / 1'000'000, num_threads, isa, processor);
+  std::string text =
+      fmt::format("{}, {} weights of {} MB, {} KV, {} threads, {}, {}\n\n", model_path, model_name,
+                  weight_bytes / 1'000'000, kv_dtype, num_threads, isa, processor);
   text += "| case | tokens/s (median) | smallest | largest | of the limit |\n";
   text += "|---|---:|---:|---:|---:|\n";
   for (const ModelBenchRow& row : rows) {
@@ -35,10 +36,10 @@ std::string ModelBenchReport::ToTable() const {
 
 std::string ModelBenchReport::ToJson() const {
   std::string text = fmt::format(
-      "{{\"model\":{},\"name\":{},\"isa\":{},\"processor\":{},\"threads\":{},\"chunk\":{},"
-      "\"weight_bytes\":{},\"results\":[",
+      "{{\"model\":{},\"name\":{},\"isa\":{},\"processor\":{},\"kv_dtype\":{},\"threads\":{},"
+      "\"chunk\":{},\"weight_bytes\":{},\"results\":[",
       JsonString(model_path), JsonString(model_name), JsonString(isa), JsonString(processor),
-      num_threads, chunk, weight_bytes);
+      JsonString(kv_dtype), num_threads, chunk, weight_bytes);
   for (size_t i = 0; i < rows.size(); ++i) {
     const ModelBenchRow& row = rows[i];
     text += fmt::format(

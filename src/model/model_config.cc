@@ -596,6 +596,7 @@ KvLayout KvLayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t block_siz
   layout.dtype = dtype;
   layout.encoding = dtype == KvDtype::kBf16  ? KvEncoding::kPaired
                     : dtype == KvDtype::kFp8 ? KvEncoding::kFragments
+                    : dtype == KvDtype::kQ8  ? KvEncoding::kLanes
                                              : KvEncoding::kPlain;
   layout.num_layers = config.num_slices();
   layout.num_kv_heads = config.slice_kv_heads();

@@ -136,6 +136,8 @@ struct ModelConfig {
     return has_local_rope() && layer_is_local[layer];
   }
   uint32_t second_rope_head_dim() const { return local_head_dim == 0 ? head_dim : local_head_dim; }
+  // Each slice of a block holds K and V of one layer, row by row.
+  bool has_plain_rows() const { return layer_is_conv.empty() && !traits->mixed_layers; }
   bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
   uint32_t num_conv_layers() const;
   uint32_t num_attention_layers() const { return num_layers - num_conv_layers(); }

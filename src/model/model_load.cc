@@ -25,8 +25,9 @@ absl::Status CheckOptions(const ModelOptions& options) {
   if (options.max_rows < 1 || options.max_rows > kMaxRows) {
     return InvalidArgument("max_rows {} is outside [1, {}]", options.max_rows, kMaxRows);
   }
-  if (options.kv_dtype != KvDtype::kBf16 && options.kv_dtype != KvDtype::kF32) {
-    return InvalidArgument("KV dtype {}: the processor stores K and V in bf16 or f32",
+  if (options.kv_dtype != KvDtype::kBf16 && options.kv_dtype != KvDtype::kF32 &&
+      options.kv_dtype != KvDtype::kQ8) {
+    return InvalidArgument("KV dtype {}: the processor stores K and V in bf16, f32 or q8",
                            KvDtypeName(options.kv_dtype));
   }
   if (options.block_size < 2 || options.block_size > kMaxBlockSize || options.block_size % 2 != 0) {
@@ -34,6 +35,15 @@ absl::Status CheckOptions(const ModelOptions& options) {
                            kMaxBlockSize);
   }
   return OkStatus();
+}
+
+// q8 scales a row of K or V of one head; what else lies in a block has no such row.
+Status CheckKvDtype(const ModelConfig& config, KvDtype dtype) {
+  if (dtype != KvDtype::kQ8 || config.has_plain_rows()) return OkStatus();
+  return Unimplemented(
+      "--kv-dtype q8: architecture {} keeps more than K and V of one shape in its blocks, and that is not "
+      "stored in q8; use bf16 or f32",
+      config.architecture);
 }
 
 }  // namespace
@@ -45,6 +55,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const GgufFile& file,
   std::unique_ptr<Model> model(new Model());
   BATON_ASSIGN_OR_RETURN(model->config_, ReadModelConfig(file));
   const ModelConfig& config = model->config_;
+  BATON_RETURN_IF_ERROR(CheckKvDtype(config, options.kv_dtype));
   BATON_ASSIGN_OR_RETURN(model->ops_, OpsFor(options.isa));
   BATON_ASSIGN_OR_RETURN(model->max_context_, ContextFor(config, options.max_context));
   model->pool_ = options.pool;

@@ -164,9 +164,14 @@ std::string ConfigText(const GgufFile& file, const ModelConfig& config) {
   out += fmt::format("context       {} tokens\n", config.context_length);
   out += fmt::format("vocabulary    {} tokens, {} output\n", config.vocab_size,
                      config.tied_output ? "tied" : "own");
-  out += fmt::format("KV cache      {} bytes a token (bf16), {} (f32); {} for the whole context\n",
-                     bf16.BytesPerToken(), f32.BytesPerToken(),
-                     FormatSize(uint64_t{bf16.BytesPerToken()} * config.context_length));
+  const std::string q8 =
+      config.has_plain_rows()
+          ? fmt::format(", {} (q8)", KvLayoutOf(config, KvDtype::kQ8, 16).BytesPerToken())
+          : "";
+  out += fmt::format(
+      "KV cache      {} bytes a token (bf16), {} (f32){}; {} for the whole context (bf16)\n",
+      bf16.BytesPerToken(), f32.BytesPerToken(), q8,
+      FormatSize(uint64_t{bf16.BytesPerToken()} * config.context_length));
   return out;
 }
 

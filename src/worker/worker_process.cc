@@ -83,6 +83,7 @@ using kv::DeriveChainKey;
 using kv::HostId;
 using kv::kDefaultTenant;
 using kv::KvDtype;
+using kv::KvDtypeName;
 using kv::KvEndpoint;
 using kv::KvMemory;
 using kv::PeerAddress;
@@ -258,7 +259,8 @@ Status WorkerProcess::Parts::ShareModel(Parts& first) {
 Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
   const bool is_auto = config.device == DeviceKind::kUnspecified;
   // Each type of K and V but bf16 is one of the processor or one of devices.
-  const bool needs_cpu = is_auto && config.kv_dtype == KvDtype::kF32;
+  const bool needs_cpu =
+      is_auto && (config.kv_dtype == KvDtype::kF32 || config.kv_dtype == KvDtype::kQ8);
   const bool needs_device = config.kv_dtype == KvDtype::kFp8;
   StatusOr<ComputeDevice> opened =
       OpenComputeDevice(needs_cpu ? DeviceKind::kCpu : config.device, config.num_ranks,
@@ -268,7 +270,8 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
   }
   BATON_ASSIGN_OR_RETURN(device, std::move(opened));
   if (needs_cpu && CheckDeviceInBuild(DeviceKind::kCuda).ok()) {
-    device.why_processor = "--kv-dtype f32 is of the processor";
+    device.why_processor =
+        fmt::format("--kv-dtype {} is of the processor", KvDtypeName(config.kv_dtype));
   }
   if (device.accelerator != nullptr) {
     if (config.speculate != SpeculateMode::kOff) {
@@ -291,7 +294,7 @@ Status WorkerProcess::Parts::LoadWeights(const GgufFile& file) {
   if (needs_device) {
     return FailedPrecondition(
         "--kv-dtype fp8 is for devices, and this worker would compute on the processor, which "
-        "stores K and V in bf16 or f32");
+        "stores K and V in bf16 or f32, or in q8");
   }
   if (!config.cublaslt_library.empty()) {
     BATON_LOG_WARN("--cublaslt-library {} is not used: it is for GPUs", config.cublaslt_library);

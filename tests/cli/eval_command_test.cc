@@ -19,6 +19,7 @@
 namespace baton::cli {
 
 using namespace model;  // NOLINT(google-build-using-namespace)
+using kv::KvDtype;
 using text::ReadGolden;
 
 namespace {
@@ -58,6 +59,25 @@ TEST(EvalTest, DemoModelIsWithinHalfAPercentOfTheReference) {
 TEST(EvalTest, Gemma3IsWithinHalfAPercentOfTheReference) {
   ExpectReference(Gemma3Path(), "gemma-3-270m-q4_k_m.gguf");
 }
+
+// K and V in q8 move a perplexity by less than a thousandth of that with bf16.
+void ExpectQ8NearBf16(const std::string& path) {
+  const std::string text = ReadWhole(TextPath());
+  PerplexityOptions options{.model_path = path, .text = text, .num_threads = 2};
+  const auto bf16 = MeasurePerplexity(options);
+  ASSERT_TRUE(bf16.ok()) << bf16.status();
+  options.kv_dtype = KvDtype::kQ8;
+  const auto q8 = MeasurePerplexity(options);
+  ASSERT_TRUE(q8.ok()) << q8.status();
+  const double difference = q8->perplexity() / bf16->perplexity() - 1;
+  std::printf("perplexity %.4f with q8, %.4f with bf16, %+.4f %%\n", q8->perplexity(),
+              bf16->perplexity(), 100 * difference);
+  EXPECT_LT(std::fabs(difference), 0.001);
+}
+
+TEST(EvalTest, Q8MovesTheDemoModelByLessThanAThousandth) { ExpectQ8NearBf16(DemoModelPath()); }
+
+TEST(EvalTest, Q8MovesGemma3ByLessThanAThousandth) { ExpectQ8NearBf16(Gemma3Path()); }
 
 TEST(EvalTest, AFolderGivesTheBitsOfItsFile) {
   const std::string text = ReadWhole(TextPath()).substr(0, 700);

@@ -21,6 +21,7 @@
 namespace baton::cli {
 
 using device::ParseDeviceKind;
+using kv::KvDtypeName;
 using model::CheckDeviceInBuild;
 using model::GgufBuilder;
 using model::TinyLlama;
@@ -128,6 +129,28 @@ TEST(UsageExitTest, GuessesAreOfTheProcessor) {
   }
 }
 
+TEST(UsageExitTest, TypesOfTheProcessorAreRefusedByDevices) {
+  for (const std::string dtype : {"f32", "q8"}) {
+    WorkerTuning tuning;
+    tuning.kv_dtype = dtype;
+    for (const std::string device : {"auto", "cpu"}) {
+      tuning.device = device;
+      EXPECT_TRUE(CheckTuning(tuning).ok()) << device;
+      EXPECT_EQ(KvDtypeName(KvDtypeOf(tuning)), dtype);
+    }
+    for (const std::string device : {"cuda", "simt"}) {
+      if (!CheckDeviceInBuild(*ParseDeviceKind(device)).ok()) continue;
+      tuning.device = device;
+      for (const std::string ranks : {"1", "2"}) {
+        tuning.tensor_parallel = ranks;
+        const Status status = CheckTuning(tuning);
+        EXPECT_TRUE(absl::IsUnimplemented(status)) << status;
+        EXPECT_NE(status.message().find("--kv-dtype " + dtype), std::string::npos) << status;
+      }
+    }
+  }
+}
+
 TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
   const std::string router = "--router=127.0.0.1:1";
   const WrongUse cases[] = {
@@ -135,10 +158,10 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunDecode, {router}, "--model"},
       {&RunPrefill, {router, "--model=m.gguf", "--device=cuda"}, "--device cuda"},
       {&RunDecode, {router, "--model=m.gguf", "--kv-memory=lots"}, "--kv-memory"},
-      {&RunDecode, {router, "--model=m.gguf", "--kv-dtype=q8"}, "--kv-dtype q8"},
+      {&RunPrefill, {router, "--model=m.gguf", "--kv-dtype=q4"}, "bf16|f32|fp8|q8"},
       {&RunDecode, {router, "--model=m.gguf", "--device=cpu", "--kv-dtype=fp8"}, "bf16 or f32"},
       {&RunServe, {"m.gguf", "--device=cpu", "--kv-dtype=fp8"}, "--kv-dtype fp8"},
-      {&RunServe, {"m.gguf", "--kv-dtype=fp4"}, "bf16|f32|fp8"},
+      {&RunServe, {"m.gguf", "--kv-dtype=fp4"}, "bf16|f32|fp8|q8"},
       {&RunServe, {"m.gguf", "--kv-memory=lots"}, "--kv-memory"},
       {&RunServe, {"m.gguf", "--metrics-aliases=vlm"}, "mean 'vllm'"},
       {&RunRouter, {"--metrics-aliases=vllm,sglang"}, "--metrics-aliases: 'sglang'"},

@@ -6,6 +6,7 @@
 
 namespace baton::engine {
 
+using kv::KvDtype;
 using kv::LocalHub;
 using kv::TransportKind;
 using kv::TransportKindName;
@@ -229,6 +230,65 @@ TEST(EngineExactTest, GuessedTokensChangeNoBit) {
   const std::vector<Record> on = RunPair(&p, &d, specs);
   for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(on[i], off[i], specs[i]);
   EXPECT_GT(d.engine().Snapshot().accepted_tokens, 20u);
+}
+
+// K and V in q8 have an equal-bits promise of their own: over shm and tcp, in batches, with other
+// threads, guesses and a cached prefix, and after a token was prefilled again.
+TEST(EngineExactTest, Q8GivesTheSameBitsOnEveryPath) {
+  BATON_OPEN_DEMO(file);
+  const std::vector<uint32_t> lengths = {1, 15, 16, 17, 47, 130, 257};
+  const std::vector<RequestSpec> specs = Requests(lengths, 8);
+  LocalHub hub(true);
+  TableWire wire;
+  std::vector<Record> alone;
+  {
+    LiveWorker worker(file, {.kv_dtype = KvDtype::kQ8}, &hub, &wire);
+    alone = RunAggregated(&worker, specs);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      RequestSpec rest = specs[i];
+      rest.key.uid.hi = 300 + i;
+      const std::vector<SeenToken> tokens = alone[i].Tokens(0);
+      if (specs[i].num_choices > 1 || tokens.size() < 5) continue;
+      for (uint32_t t = 0; t < 4; ++t) rest.tokens.push_back(tokens[t].token);
+      const std::vector<SeenToken> expected(tokens.begin() + 4, tokens.end());
+      EXPECT_EQ(RunAggregated(&worker, {rest})[0].Tokens(0), expected) << "resumed, request " << i;
+    }
+  }
+  {
+    LiveWorker worker(file,
+                      {.num_threads = 2,
+                       .kv_dtype = KvDtype::kQ8,
+                       .prefix_cache = true,
+                       .speculate = SpeculateMode::kNgram},
+                      &hub, &wire);
+    for (const bool is_cached : {false, true}) {
+      std::vector<RequestSpec> again = specs;
+      for (RequestSpec& spec : again) spec.key.uid.hi += is_cached ? 1000 : 2000;
+      const std::vector<Record> records = RunAggregated(&worker, again);
+      for (size_t i = 0; i < specs.size(); ++i) ExpectSameBits(records[i], alone[i], specs[i]);
+      EXPECT_EQ(records.back().cached_tokens > 0, is_cached);
+    }
+  }
+  uint64_t incarnation = 31;
+  for (const TransportKind kind : {TransportKind::kShm, TransportKind::kTcp}) {
+    LiveOptions options = {.kv_dtype = KvDtype::kQ8, .kind = kind};
+    options.role = SchedulerRole::kPrefill;
+    options.incarnation = incarnation++;
+    LiveWorker p(file, options, &hub, &wire);
+    options.role = SchedulerRole::kDecode;
+    options.incarnation = incarnation++;
+    LiveWorker d(file, options, &hub, &wire);
+    p.Connect(d);
+    const std::vector<Record> records = RunPair(&p, &d, specs);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      ExpectSameBits(records[i], alone[i], specs[i]);
+      // 30 layers, K and V of 3 heads: 64 codes and a scale each.
+      bytes += uint64_t{d.model().layout().BlocksFor(specs[i].num_prompt_tokens)} * kBlock * 30 *
+               2 * 3 * (64 + 2);
+    }
+    EXPECT_EQ(d.engine().Snapshot().kv_bytes_received, bytes);
+  }
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ struct LiveOptions {
   uint32_t num_threads = 1;
   uint32_t num_blocks = 512;
   kernels::Isa isa = kernels::Isa::kAuto;
+  kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
   kv::TransportKind kind = kv::TransportKind::kAuto;  // kLocal: by the hub; kAuto: none
   uint32_t max_context = 2048;
   uint64_t incarnation = 1;   // told apart from other processes by the rig
@@ -42,9 +43,11 @@ class LiveWorker {
   LiveWorker(const model::GgufFile& file, const LiveOptions& options, kv::LocalHub* hub,
              TableWire* wire)
       : options_(options), pool_({.num_threads = options.num_threads, .cores = options.cores}) {
-    model_ = *model::Model::Load(
-        file,
-        {.pool = &pool_, .isa = options.isa, .max_rows = 512, .max_context = options.max_context});
+    model_ = *model::Model::Load(file, {.pool = &pool_,
+                                        .isa = options.isa,
+                                        .kv_dtype = options.kv_dtype,
+                                        .max_rows = 512,
+                                        .max_context = options.max_context});
     arena_ = *kv::KvArena::Create(model_->layout(), options.num_blocks);
     kv_ = KvStore::OnHost(arena_.get());
     if (options.kind == kv::TransportKind::kLocal) {

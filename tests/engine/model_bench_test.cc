@@ -39,6 +39,20 @@ TEST(ModelBenchTest, StreamsAreNamedAndReadTheWeightsOnce) {
   }
 }
 
+TEST(ModelBenchTest, KeysOfQ8AreHalfTheBytes) {
+  const std::string path = DemoModelPath();
+  ModelBenchOptions options = {.model_path = path, .max_rows = 16, .repetitions = 1};
+  options.cases = {{.num_generate = 2, .depth = 16}};
+  const auto bf16 = RunModelBench(options, {});
+  options.kv_dtype = kv::KvDtype::kQ8;
+  const auto q8 = RunModelBench(options, {});
+  ASSERT_TRUE(bf16.ok() && q8.ok()) << bf16.status() << q8.status();
+  const double saved = 30 * 17.5 * 2 * 3 * (64 * 2 - (64 + 2));
+  EXPECT_NEAR(bf16->rows[0].work.per_token - q8->rows[0].work.per_token, saved, 1);
+  EXPECT_NE(q8->ToJson().find("\"kv_dtype\":\"q8\""), std::string::npos);
+  EXPECT_NE(q8->ToTable().find(", q8 KV, "), std::string::npos);
+}
+
 TEST(ModelBenchTest, TheMedianOfAnEvenCountIsTheMiddle) {
   const ModelBenchRow row{.bench_case = {}, .work = {}, .tokens_per_s = {4, 1, 3, 2}};
   EXPECT_EQ(row.median(), 2.5);

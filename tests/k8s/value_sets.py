@@ -303,6 +303,10 @@ REFUSED = {
         {"worker": {"kvDtype": "f32"}, "decode": {"gpu": {"count": 1}}},
         "stores K and V in bf16",
     ),
+    "gpu-q8": (
+        {"worker": {"kvDtype": "q8"}, "decode": {"gpu": {"count": 1}}},
+        "worker.kvDtype q8 with decode.gpu.count",
+    ),
     "cpu-fp8": ({"worker": {"kvDtype": "fp8"}}, "stores K and V in bf16 or f32"),
     "too-big": ({"model": {"size": "8GiB"}}, "the worker would be killed"),
     "too-big-for-gpu": (

@@ -65,10 +65,12 @@ class Sequence {
     }
     const size_t arena_bytes = layout.BlockStride() * (num_blocks + 9);
     arena = AlignedBuffer::Allocate(arena_bytes).value();
-    std::fill_n(reinterpret_cast<uint8_t*>(arena.data()), arena_bytes, 0xFF);  // NaN in both dtypes
+    // NaN in bf16 and f32; in q8 the scale is.
+    std::fill_n(reinterpret_cast<uint8_t*>(arena.data()), arena_bytes, 0xFF);
     for (uint32_t t = 0; t < length; ++t) {
       for (uint32_t h = 0; h < dims.num_kv_heads; ++h) {
-        for (uint32_t d = 0; d < dims.head_dim; ++d) Put(t, h, d, &random);
+        PutRow(0, t, h, random.Activations(dims.head_dim));
+        PutRow(1, t, h, random.Activations(dims.head_dim));
       }
     }
     q = random.Activations(size_t{length} * q_stride());
@@ -115,6 +117,12 @@ class Sequence {
                          .sinks = dims.sinks ? sinks.data() : nullptr});
   }
 
+  // Stores K (which = 0) or V (which = 1) of a token and head.
+  void PutRow(uint32_t which, uint32_t t, uint32_t h, const std::vector<float>& row) {
+    StoreKvRow(layout, which, view().Piece(blocks[t / layout.block_size], 1, which, h),
+               t % layout.block_size, row.data());
+  }
+
   double K(uint32_t t, uint32_t h, uint32_t d) { return Get(0, t, h, d); }
   double V(uint32_t t, uint32_t h, uint32_t d) { return Get(1, t, h, d); }
 
@@ -127,18 +135,11 @@ class Sequence {
   std::vector<float> sinks;  // [num_heads]
 
  private:
-  void Put(uint32_t t, uint32_t h, uint32_t d, Random* random) {
-    const uint32_t block = blocks[t / layout.block_size];
-    const uint32_t token = t % layout.block_size;
-    StoreKv(layout.dtype, view().Piece(block, 1, 0, h), KIndex(layout, token, d),
-            random->Activation());
-    StoreKv(layout.dtype, view().Piece(block, 1, 1, h), VIndex(layout, token, d),
-            random->Activation());
-  }
   double Get(uint32_t which, uint32_t t, uint32_t h, uint32_t d) {
     const uint32_t token = t % layout.block_size;
     const size_t index = which == 0 ? KIndex(layout, token, d) : VIndex(layout, token, d);
-    return LoadKv(layout.dtype, view().Piece(blocks[t / layout.block_size], 1, which, h), index);
+    const std::byte* piece = view().Piece(blocks[t / layout.block_size], 1, which, h);
+    return LoadKv(layout.dtype, piece, index) * KvScale(layout, piece, token);
   }
 };
 
@@ -216,6 +217,39 @@ const Dims kDims[] = {
     {.num_heads = 70, .num_kv_heads = 1, .head_dim = 16, .window = 1},
     {.num_heads = 16, .num_kv_heads = 2, .window = 128, .sinks = true},
     {.num_heads = 7, .num_kv_heads = 7, .head_dim = 18, .dtype = KvDtype::kF32, .sinks = true},
+    // q8 from here on.
+    {.dtype = KvDtype::kQ8, .encoding = KvEncoding::kLanes},
+    {.num_heads = 4,
+     .num_kv_heads = 1,
+     .head_dim = 256,
+     .dtype = KvDtype::kQ8,
+     .encoding = KvEncoding::kLanes,
+     .window = 70},
+    {.num_heads = 10,
+     .num_kv_heads = 2,
+     .head_dim = 80,
+     .block_size = 64,
+     .dtype = KvDtype::kQ8,
+     .encoding = KvEncoding::kLanes,
+     .sinks = true},
+    {.num_heads = 6,
+     .num_kv_heads = 2,
+     .head_dim = 34,
+     .block_size = 6,
+     .dtype = KvDtype::kQ8,
+     .encoding = KvEncoding::kLanes,
+     .window = 130},
+    {.num_heads = 70,
+     .num_kv_heads = 1,
+     .head_dim = 16,
+     .dtype = KvDtype::kQ8,
+     .encoding = KvEncoding::kLanes},
+    {.num_heads = 1,
+     .num_kv_heads = 1,
+     .head_dim = 2,
+     .dtype = KvDtype::kQ8,
+     .encoding = KvEncoding::kLanes,
+     .window = 1},
 };
 
 TEST_P(AttentionTest, AgreesWithTheReferenceForEveryShape) {
@@ -234,7 +268,8 @@ TEST_P(AttentionTest, AgreesWithTheReferenceForEveryShape) {
 }
 
 TEST_P(AttentionTest, IsWithinTheStatedBoundOfExactArithmetic) {
-  for (const Dims& dims : {kDims[0], kDims[4], kDims[7], kDims[11], kDims[12]}) {
+  for (const Dims& dims :
+       {kDims[0], kDims[4], kDims[7], kDims[11], kDims[12], kDims[13], kDims[16]}) {
     Sequence s(dims, 270, 4);
     // README.md: a score of size |s| is off by (dim / 2 + 2) u |s|_1, which e turns into a relative
     // error of a weight; |s|_1 stays below 250 on this data.
@@ -244,20 +279,22 @@ TEST_P(AttentionTest, IsWithinTheStatedBoundOfExactArithmetic) {
 }
 
 TEST_P(AttentionTest, ChunkingOfThePromptChangesNoBit) {
-  for (const auto& [window, sinks] :
-       {std::pair{0u, false}, {100u, false}, {0u, true}, {128u, true}}) {
-    Dims dims;
+  const Dims cases[] = {{},
+                        {.window = 100},
+                        {.sinks = true},
+                        {.window = 128, .sinks = true},
+                        {.dtype = KvDtype::kQ8, .encoding = KvEncoding::kLanes},
+                        {.dtype = KvDtype::kQ8, .encoding = KvEncoding::kLanes, .window = 100}};
+  for (Dims dims : cases) {
     dims.num_heads = 6;
     dims.num_kv_heads = 2;
-    dims.window = window;
-    dims.sinks = sinks;
     const uint32_t length = 600;
     Sequence s(dims, length, 11);
     const std::vector<float> whole = s.Run(ops(), one_, {length});
     std::vector<uint32_t> sizes = {1, 2, 3, 5, 7, 13, 16, 31, 32, 61, 64, 97, 256, 512};
     for (uint32_t size : sizes) {
       ASSERT_EQ(CountDifferent(s.Run(ops(), one_, Chunks(length, size)), whole), 0u)
-          << "chunks of " << size << " window " << window;
+          << "chunks of " << size << " " << Describe(dims);
     }
   }
 }
@@ -275,7 +312,7 @@ TEST_P(AttentionTest, EveryChunkSizeUpTo97GivesTheSameBits) {
 }
 
 TEST_P(AttentionTest, TheThreadCountChangesNoBitInPrefillAndDecode) {
-  for (const Dims& dims : {kDims[0], kDims[9], kDims[2]}) {
+  for (const Dims& dims : {kDims[0], kDims[9], kDims[2], kDims[13], kDims[16]}) {
     Sequence s(dims, 700, 13);
     const std::vector<float> expected = s.Run(ops(), one_, {700});
     for (uint32_t threads : {2u, 3u, 5u}) {
@@ -365,6 +402,35 @@ TEST_P(AttentionTest, ANanKeyReachesExactlyTheRowsThatSeeIt) {
     const bool sees = t >= bad && t < bad + 50;
     EXPECT_EQ(std::isnan(out[size_t{t} * s.out_row()]), sees) << t;
   }
+}
+
+TEST_P(AttentionTest, ANanRowOfQ8ReachesExactlyTheRowsThatSeeIt) {
+  for (const uint32_t which : {0u, 1u}) {
+    Sequence s({.dtype = KvDtype::kQ8, .encoding = KvEncoding::kLanes, .window = 50}, 140, 20);
+    const uint32_t bad = 70;
+    std::vector<float> row(s.dims.head_dim, 1.0f);
+    row[3] = which == 0 ? NAN : INFINITY;
+    s.PutRow(which, bad, 0, row);
+    const std::vector<float> out = s.Run(ops(), one_, {140});
+    for (uint32_t t = 0; t < 140; ++t) {
+      const bool sees = t >= bad && t < bad + 50;
+      EXPECT_EQ(std::isnan(out[size_t{t} * s.out_row()]), sees) << t;
+    }
+  }
+}
+
+// A row of zeros is one key like another.
+TEST_P(AttentionTest, RowsOfZerosInQ8GiveTheMeanOfTheValues) {
+  Sequence s(
+      {.num_heads = 1, .num_kv_heads = 1, .dtype = KvDtype::kQ8, .encoding = KvEncoding::kLanes},
+      40, 21);
+  for (uint32_t t = 0; t < 40; ++t) {
+    s.PutRow(0, t, 0, std::vector<float>(s.dims.head_dim, 0.0f));
+    s.PutRow(1, t, 0, std::vector<float>(s.dims.head_dim, t == 7 ? 0.0f : 127.0f));
+  }
+  const std::vector<float> out = s.Run(ops(), one_, {40});
+  EXPECT_EQ(out[0], 127.0f);
+  EXPECT_NEAR(out[size_t{39} * s.out_row()], 127.0 * 39 / 40, 1e-4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Bodies, AttentionTest, ::testing::ValuesIn(Bodies()), BodyName);

@@ -96,7 +96,20 @@ const KvLayout kLayouts[] = {
     Layout(2, 18, 16, KvDtype::kF32, KvEncoding::kPaired),
     Layout(2, 2, 64, KvDtype::kBf16, KvEncoding::kPlain),
     Layout(1, 256, 32, KvDtype::kF32, KvEncoding::kPlain),
+    Layout(3, 64, 16, KvDtype::kQ8, KvEncoding::kLanes),
+    Layout(2, 18, 6, KvDtype::kQ8, KvEncoding::kLanes),
+    Layout(1, 256, 32, KvDtype::kQ8, KvEncoding::kLanes),
 };
+
+// The bytes of a token's K that say whether it was written: of q8 its scale, else an element.
+struct Mark {
+  size_t offset;
+  size_t num_bytes;
+};
+Mark MarkOf(const KvLayout& layout, uint32_t token) {
+  if (layout.dtype == KvDtype::kQ8) return {Q8ScaleOffset(layout, token), layout.ScaleBytes()};
+  return {KIndex(layout, token, 1) * layout.ElementBytes(), layout.ElementBytes()};
+}
 
 class RopeAppendTest : public ::testing::TestWithParam<Body> {
  protected:
@@ -188,13 +201,18 @@ TEST_P(RopeAppendTest, WritesOnlyItsTokensAndZeroesTheRestOfItsLastBlock) {
     const uint32_t end = first + 100;
     Case::Result result = c.Run(ops(), one_, {c.Span(0, 100, first)});
     const KvView view = {result.arena.data(), &c.layout, kNumBlocks};
-    const uint32_t mark_bytes = static_cast<uint32_t>(c.layout.ElementBytes());
+    const auto all_are = [](const std::byte* bytes, size_t count, std::byte wanted) {
+      return std::all_of(bytes, bytes + count, [&](std::byte b) { return b == wanted; });
+    };
     for (uint32_t token = 0; token < kNumBlocks * c.layout.block_size; ++token) {
       const uint32_t block = c.blocks[token / c.layout.block_size];
       const std::byte* k = view.Piece(block, 1, 0, 0);
-      const size_t at = KIndex(c.layout, token % c.layout.block_size, 1) * mark_bytes;
-      const bool untouched = k[at] == std::byte{0xA5} && k[at + 1] == std::byte{0xA5};
-      const bool zeroed = LoadKv(c.layout.dtype, k, at / mark_bytes) == 0.0f;
+      const Mark mark = MarkOf(c.layout, token % c.layout.block_size);
+      const size_t at = mark.offset;
+      const bool untouched = all_are(k + at, mark.num_bytes, std::byte{0xA5});
+      const size_t element = KIndex(c.layout, token % c.layout.block_size, 1);
+      const bool zeroed = all_are(k + at, mark.num_bytes, std::byte{0}) &&
+                          LoadKv(c.layout.dtype, k, element) == 0.0f;
       const bool last_block = token / c.layout.block_size == end / c.layout.block_size;
       if (token >= end && last_block) {
         EXPECT_TRUE(zeroed) << token;

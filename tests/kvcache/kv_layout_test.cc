@@ -25,6 +25,13 @@ KvLayout Fp8() {
   return layout;
 }
 
+KvLayout Q8() {
+  KvLayout layout = SmolLm2();
+  layout.dtype = KvDtype::kQ8;
+  layout.encoding = KvEncoding::kLanes;
+  return layout;
+}
+
 // Layouts that differ from SmolLm2 in one field each, and the field's name.
 struct Variant {
   const char* field;
@@ -42,6 +49,7 @@ std::vector<Variant> Variants() {
   add("dtype", [](KvLayout& l) { l = Fp8(); });
   add("encoding", [](KvLayout& l) { l.encoding = KvEncoding::kFragments; });
   add("encoding", [](KvLayout& l) { l.encoding = KvEncoding::kPlain; });
+  add("dtype", [](KvLayout& l) { l = Q8(); });
   add("num_layers", [](KvLayout& l) { l.num_layers = 31; });
   add("num_kv_heads", [](KvLayout& l) { l.num_kv_heads = 4; });
   add("head_dim", [](KvLayout& l) { l.head_dim = 128; });
@@ -88,6 +96,33 @@ TEST(KvLayoutTest, SizesOfFp8AreExact) {
   }
 }
 
+// A row of 64 int8 has a scale of two bytes. A block of 16 tokens suits any even head_dim.
+TEST(KvLayoutTest, SizesOfQ8AreExact) {
+  KvLayout layout = Q8();
+  ASSERT_TRUE(layout.Validate().ok()) << layout.Validate();
+  EXPECT_EQ(layout.PieceBytes(), 16u * (64 + 2));
+  EXPECT_EQ(layout.SliceBytes(), 2u * 3 * 16 * 66);
+  EXPECT_EQ(layout.BytesPerToken(), 30u * 2 * 3 * 66);
+  EXPECT_EQ(layout.ToString(), "q8 lanes layers=30 kv_heads=3 head_dim=64 block=16 window=0");
+  for (const uint32_t heads : {1u, 2u, 5u}) {
+    for (uint32_t dim = 2; dim <= 256; dim += 2) {
+      layout.num_kv_heads = heads;
+      layout.head_dim = dim;
+      EXPECT_TRUE(layout.Validate().ok()) << layout.Validate();
+      EXPECT_EQ(layout.SliceBytes() % 64, 0u);
+    }
+  }
+}
+
+TEST(KvLayoutTest, EveryTypeIsFoundByItsName) {
+  for (const KvDtype dtype : {KvDtype::kBf16, KvDtype::kF32, KvDtype::kFp8, KvDtype::kQ8}) {
+    EXPECT_EQ(KvDtypeNamed(KvDtypeName(dtype)), dtype);
+  }
+  for (const char* name : {"", "unspecified", "unknown", "q4", "Q8"}) {
+    EXPECT_EQ(KvDtypeNamed(name), std::nullopt) << name;
+  }
+}
+
 TEST(KvLayoutTest, IdsAreEqualExactlyWhenLayoutsAre) {
   std::set<uint64_t> ids = {SmolLm2().LayoutId()};
   for (const Variant& variant : Variants()) ids.insert(variant.layout.LayoutId());
@@ -103,8 +138,9 @@ TEST(KvLayoutTest, DifferenceNamesTheFieldAndBothValues) {
     EXPECT_TRUE(text.starts_with(variant.field)) << text;
     EXPECT_NE(text.find(" against "), std::string::npos) << text;
   }
-  EXPECT_EQ(KvLayout::Difference(SmolLm2(), Variants()[4].layout), "num_layers 30 against 31");
+  EXPECT_EQ(KvLayout::Difference(SmolLm2(), Variants()[5].layout), "num_layers 30 against 31");
   EXPECT_EQ(KvLayout::Difference(SmolLm2(), Fp8()), "dtype bf16 against fp8");
+  EXPECT_EQ(KvLayout::Difference(Q8(), SmolLm2()), "dtype q8 against bf16");
 }
 
 TEST(KvLayoutTest, ValidateNamesWhatIsWrong) {
@@ -138,6 +174,10 @@ TEST(KvLayoutTest, ValidateNamesWhatIsWrong) {
   add("bf16 does not go with the encoding fragments",
       [](KvLayout& l) { l.encoding = KvEncoding::kFragments; });
   add("fp8 does not go with the encoding paired", [](KvLayout& l) { l.dtype = KvDtype::kFp8; });
+  add("q8 does not go with the encoding paired", [](KvLayout& l) { l.dtype = KvDtype::kQ8; });
+  add("bf16 does not go with the encoding lanes",
+      [](KvLayout& l) { l.encoding = KvEncoding::kLanes; });
+  add("dtype 5", [](KvLayout& l) { l.dtype = KvDtype{5}; });
   add("head_dim 72 and block_size 16 in multiples of 16", [](KvLayout& l) {
     l = Fp8();
     l.head_dim = 72;

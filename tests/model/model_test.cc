@@ -25,6 +25,7 @@ using kernels::Isa;
 using kernels::kSamplingRules;
 using kernels::OpsFor;
 using kv::KvDtype;
+using kv::KvDtypeName;
 using kv::KvLayout;
 using kv::KvView;
 
@@ -77,7 +78,7 @@ std::string CaseName(const ::testing::TestParamInfo<BitsCase>& info) {
   const char* isas[] = {"auto", "portable", "avx2", "avx512"};
   return fmt::format("{}_{}_{}threads_{}", info.param.model[0] == 0 ? "demo" : info.param.model,
                      isas[static_cast<int>(info.param.isa)], info.param.num_threads,
-                     info.param.kv_dtype == KvDtype::kF32 ? "f32" : "bf16");
+                     KvDtypeName(info.param.kv_dtype));
 }
 
 class ModelBitsTest : public ::testing::TestWithParam<BitsCase> {
@@ -186,7 +187,10 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_mixed_rope", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
                       BitsCase{"tiny_mixed_rope", Isa::kPortable, 2, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_mixed_rope", Isa::kAvx2, 2, KvDtype::kBf16, 130, 20},
-                      BitsCase{"tiny_mixed_rope", Isa::kAvx512, 2, KvDtype::kBf16, 130, 20}),
+                      BitsCase{"tiny_mixed_rope", Isa::kAvx512, 2, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_q4_0", Isa::kAuto, 2, KvDtype::kQ8, 280, 30},
+                      BitsCase{"tiny_f32", Isa::kPortable, 1, KvDtype::kQ8, 130, 20},
+                      BitsCase{"tiny_q8_0", Isa::kAvx2, 2, KvDtype::kQ8, 130, 20}),
     CaseName);
 INSTANTIATE_TEST_SUITE_P(
     Architectures, ModelBitsTest,
@@ -221,11 +225,15 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_olmo2", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_olmo2_q8_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_mistral3", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
-                      BitsCase{"tiny_mistral3_q4_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20}),
+                      BitsCase{"tiny_mistral3_q4_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_gemma3", Isa::kAuto, 2, KvDtype::kQ8, 280, 30},
+                      BitsCase{"tiny_gptoss", Isa::kAuto, 2, KvDtype::kQ8, 280, 30},
+                      BitsCase{"tiny_qwen3moe_q8_0", Isa::kPortable, 1, KvDtype::kQ8, 130, 20}),
     CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},
-                                           BitsCase{"", Isa::kPortable, 1, KvDtype::kBf16, 17, 3}),
+                                           BitsCase{"", Isa::kPortable, 1, KvDtype::kBf16, 17, 3},
+                                           BitsCase{"", Isa::kAuto, 2, KvDtype::kQ8, 61, 12}),
                          CaseName);
 
 // The context that a model is loaded for chooses LongRoPE's factors, for all its sequences; so does
@@ -403,6 +411,10 @@ TEST(ModelTest, IdsTellWeightsAndNumericsApart) {
   EXPECT_EQ(a->weights_id().size(), 32u);
   EXPECT_NE(a->weights_id(), load("tiny_q4_1.gguf", KvDtype::kBf16, 1)->weights_id());
   EXPECT_NE(a->numerics_id(), load("tiny_q4_0.gguf", KvDtype::kF32, 1)->numerics_id());
+  const auto q8 = load("tiny_q4_0.gguf", KvDtype::kQ8, 1);
+  EXPECT_NE(a->numerics_id(), q8->numerics_id());
+  EXPECT_THAT(std::string(q8->numerics_text()), HasSubstr("kv=q8"));
+  EXPECT_EQ(KvLayout::Difference(a->layout(), q8->layout()), "dtype bf16 against q8");
   const std::string rules = "sampling=" + std::string(kSamplingRules);
   EXPECT_NE(a->numerics_text().find(rules), std::string::npos) << a->numerics_text();
   EXPECT_NE(a->numerics_id(), load("tiny_q4_0.gguf", KvDtype::kBf16, 2)->numerics_id());
@@ -423,6 +435,15 @@ TEST(ModelTest, LoadRefusesWhatItCannotRun) {
     EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument) << words;
     EXPECT_THAT(std::string(model.status().message()), HasSubstr(words));
   }
+}
+
+TEST(ModelTest, Q8IsRefusedByNameWhereBlocksHoldMoreThanRowsOfKAndV) {
+  ThreadPool pool(1);
+  const auto file = GgufFile::Open(GoldenPath("tiny_lfm2.gguf"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto model = Model::Load(**file, {.pool = &pool, .kv_dtype = KvDtype::kQ8});
+  EXPECT_EQ(model.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(model.status().message()), HasSubstr("--kv-dtype q8: architecture lfm2"));
 }
 
 TEST(ModelTest, HostileConfigsEndInAnErrorOrALoadedModel) {

@@ -15,6 +15,8 @@
 
 namespace baton::cli {
 
+using kv::KvDtype;
+using kv::KvDtypeNamed;
 using scheduler::StepWeights;
 
 namespace {
@@ -203,6 +205,12 @@ StatusOr<MeasuredSteps> ReadMeasuredSteps(std::string_view text) {
   MeasuredSteps out;
   out.model_name = TextOf(page, "name");
   out.processor = TextOf(page, "processor");
+  if (page.contains("kv_dtype")) {
+    const std::string name = TextOf(page, "kv_dtype");
+    const std::optional<KvDtype> dtype = KvDtypeNamed(name);
+    if (!dtype) return InvalidArgument("kv_dtype '{}' is no type of K and V", Printable(name));
+    out.kv_dtype = *dtype;
+  }
   out.num_threads = static_cast<uint32_t>(std::min<uint64_t>(NumberOf(page, "threads"), kMaxCount));
   out.weight_bytes = NumberOf(page, "weight_bytes");
   const Band prompt = FitBand(prompts);

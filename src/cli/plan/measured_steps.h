@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "kvcache/kv_layout.h"
 #include "src/base/status.h"
 #include "src/plan/step_model.h"
 
@@ -27,6 +28,7 @@ inline constexpr std::string_view kPlanBenchCases =
 struct MeasuredSteps {
   std::string model_name;  // general.name of the model
   std::string processor;
+  kv::KvDtype kv_dtype = kv::KvDtype::kBf16;  // also of results that do not say it
   uint32_t num_threads = 0;
   uint64_t weight_bytes = 0;
   plan::MeasuredWeights fastest;  // no repetition was below these times

@@ -9,7 +9,6 @@
 
 namespace baton::cli {
 
-using kv::KvDtype;
 using kv::KvLayout;
 using loadgen::TraceRow;
 using model::KvLayoutOf;
@@ -36,7 +35,7 @@ constexpr double kMinGain = 0.002;
 StatusOr<uint32_t> PoolBlocks(const PlanReport& report, const PlanMemory& memory) {
   const ModelConfig& config = report.model.config;
   if (memory.device_bytes == 0) {
-    const KvLayout layout = KvLayoutOf(config, KvDtype::kBf16, memory.block_tokens);
+    const KvLayout layout = KvLayoutOf(config, report.device.kv_dtype(), memory.block_tokens);
     return NumPoolBlocks(0, layout, config.context_length);
   }
   const double room = kMemoryShare * static_cast<double>(memory.device_bytes) -

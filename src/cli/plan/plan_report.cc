@@ -9,7 +9,6 @@
 namespace baton::cli {
 
 using engine::RooflineModelOf;
-using kv::KvDtype;
 using kv::KvLayout;
 using loadgen::FormatUs;
 using model::KvLayoutOf;
@@ -73,7 +72,7 @@ PlanInput InputWithoutSteps(const PlanReport& report) {
   const ModelConfig& config = report.model.config;
   const PlannedDevice& device = report.device;
   const uint32_t block_tokens = device.limits == nullptr ? kCpuBlockTokens : kGpuBlockTokens;
-  const KvLayout layout = KvLayoutOf(config, KvDtype::kBf16, block_tokens);
+  const KvLayout layout = KvLayoutOf(config, device.kv_dtype(), block_tokens);
   PlanInput input;
   input.load = report.load;
   input.objective = report.objective;

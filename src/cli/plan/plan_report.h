@@ -35,6 +35,9 @@ struct PlannedDevice {
   double link_bytes_per_s = 0;  // as given; 0 = the device's own, if it is known
   double cost_per_hour = 0;     // of one worker; 0 = not given
   double watts = 0;             // the same
+
+  // Type of stored K and V: what was measured, bf16 on a device.
+  kv::KvDtype kv_dtype() const { return measured ? measured->kv_dtype : kv::KvDtype::kBf16; }
 };
 
 // One end of the band.

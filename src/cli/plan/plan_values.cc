@@ -12,6 +12,8 @@
 
 namespace baton::cli {
 
+using kv::KvDtype;
+using kv::KvDtypeName;
 using loadgen::FormatUs;
 using plan::AggregatedKeepingItl;
 using plan::kMemoryShare;
@@ -118,7 +120,10 @@ std::string HeadText(const PlanReport& report, uint64_t max_context) {
       "model:\n  source: hostPath # a folder of every node; or pvc, pull, image\n  path: {}\n"
       "  size: {}MiB\n",
       Quoted(is_path ? name : ""), std::max<uint64_t>(1, Mebibytes(report.model.file_bytes)));
-  if (max_context > 0) text += fmt::format("worker:\n  maxContext: {}\n", max_context);
+  const KvDtype kv_dtype = report.device.kv_dtype();
+  if (max_context > 0 || kv_dtype != KvDtype::kBf16) text += "worker:\n";
+  if (kv_dtype != KvDtype::kBf16) text += fmt::format("  kvDtype: {}\n", KvDtypeName(kv_dtype));
+  if (max_context > 0) text += fmt::format("  maxContext: {}\n", max_context);
   return text;
 }
 

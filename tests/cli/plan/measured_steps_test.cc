@@ -9,6 +9,7 @@
 
 namespace baton::cli {
 
+using kv::KvDtype;
 using plan::MeasuredWeights;
 using plan::StepModel;
 
@@ -55,6 +56,17 @@ json Page() {
 
 std::string ErrorOf(const std::string& text) {
   return std::string(ReadMeasuredSteps(text).status().message());
+}
+
+TEST(MeasuredStepsTest, TheTypeOfKIsThatOfTheMeasurement) {
+  json page = Page();
+  EXPECT_EQ(ReadMeasuredSteps(page.dump())->kv_dtype, KvDtype::kBf16) << "not said";
+  page["kv_dtype"] = "q8";
+  EXPECT_EQ(ReadMeasuredSteps(page.dump())->kv_dtype, KvDtype::kQ8);
+  page["kv_dtype"] = "q4";
+  EXPECT_THAT(ErrorOf(page.dump()), HasSubstr("kv_dtype 'q4'"));
+  page["kv_dtype"] = 8;
+  EXPECT_THAT(ErrorOf(page.dump()), HasSubstr("kv_dtype ''"));
 }
 
 TEST(MeasuredStepsTest, TheWeightsOfALinearMachineAreFoundAgain) {

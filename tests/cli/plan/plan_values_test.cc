@@ -110,6 +110,17 @@ TEST(PlanValuesTest, WhereNoSplitHelpsTheRouterAggregates) {
   EXPECT_FALSE(values["worker"].IsDefined()) << "the whole context fits";
 }
 
+TEST(PlanValuesTest, TheTypeOfKAndVIsThatOfTheMeasurement) {
+  const PlanReport bf16 = MustPlan(Processor(), kSmallLoad, kLoose);
+  PlannedDevice device = Processor();
+  device.measured->kv_dtype = kv::KvDtype::kQ8;
+  const PlanReport q8 = MustPlan(device, kSmallLoad, kLoose);
+  EXPECT_EQ(MustGiveValues(q8)["worker"]["kvDtype"].as<std::string>(), "q8");
+  // 128 elements a head, each a byte, and a scale of two.
+  EXPECT_EQ(q8.cautious.input.kv_bytes_per_token * 256,
+            bf16.cautious.input.kv_bytes_per_token * 130);
+}
+
 TEST(PlanValuesTest, AFileNameThatIsNoPathOfTheChartIsLeftOut) {
   PlannedModel model = Llama8b();
   model.file_name = "my model\": {}.gguf";

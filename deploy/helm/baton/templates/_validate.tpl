@@ -208,11 +208,11 @@
 {{- if and (eq .pool.device "cpu") (gt $gpus 0) -}}
 {{- fail (printf "%s.gpu.count %d with %s.device cpu: the GPU would be reserved and idle" .role $gpus .role) -}}
 {{- end -}}
-{{- if and (gt $gpus 0) (eq .root.Values.worker.kvDtype "f32") -}}
-{{- fail (printf "worker.kvDtype f32 with %s.gpu.count: a GPU stores K and V in bf16 or fp8" .role) -}}
+{{- if and (gt $gpus 0) (has .root.Values.worker.kvDtype (list "f32" "q8")) -}}
+{{- fail (printf "worker.kvDtype %s with %s.gpu.count: a GPU stores K and V in bf16 or fp8" .root.Values.worker.kvDtype .role) -}}
 {{- end -}}
 {{- if and (eq (include "baton.gpus" .pool | int) 0) (eq .root.Values.worker.kvDtype "fp8") -}}
-{{- fail (printf "worker.kvDtype fp8 without %s.gpu.count: a processor stores K and V in bf16 or f32" .role) -}}
+{{- fail (printf "worker.kvDtype fp8 without %s.gpu.count: a processor stores K and V in bf16 or f32, or in q8" .role) -}}
 {{- end -}}
 {{- end -}}
 

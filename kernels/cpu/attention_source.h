@@ -1,0 +1,131 @@
+// Where the keys and values of one tile are read: in the blocks, or converted to fp32. Included by
+// one translation unit per instruction set.
+#ifndef BATON_KERNELS_CPU_ATTENTION_SOURCE_H_
+#define BATON_KERNELS_CPU_ATTENTION_SOURCE_H_
+
+#include "kernels/cpu/attention_state.h"
+
+namespace baton::kernels::BATON_ISA {
+
+// The keys of one KV head that a tile is made of.
+struct TileKeys {
+  const kv::KvView& kv;
+  uint32_t layer;
+  const AttentionSpan& span;
+  uint32_t kv_head;
+  device::TaskRange keys;  // absolute
+};
+
+// Converts the codes of q8 that `tile` points at to fp32, for groups [0, num_groups).
+inline void ConvertCodes(const TileSource& tile, uint32_t num_groups, float* k_tile,
+                         float* v_tile) {
+  for (uint32_t g = 0; g < num_groups; ++g) {
+    for (uint32_t d = 0; d < tile.dim; ++d) {
+      Store(k_tile + d * kTileKeys + g * kGroupKeys, LoadCodes(tile.k[g] + d * tile.k_step));
+    }
+    for (uint32_t i = 0; i < kGroupKeys * tile.dim; i += 16) {
+      Store(v_tile + g * kGroupKeys * tile.dim + i, LoadCodes(tile.v[g] + i));
+    }
+  }
+}
+
+// Converts keys to fp32, without scales; the rest of the tile is zero. For layouts without a direct
+// path.
+inline void ConvertTile(const TileKeys& from, float* k_tile, float* v_tile) {
+  const kv::KvLayout& layout = *from.kv.layout;
+  const uint32_t padded_dim = (layout.head_dim + 15) / 16 * 16;
+  for (uint32_t i = 0; i < layout.head_dim * kTileKeys; ++i) k_tile[i] = 0.0f;
+  for (uint32_t i = 0; i < padded_dim * kTileKeys; ++i) v_tile[i] = 0.0f;
+  for (uint32_t key = from.keys.begin; key < from.keys.end; ++key) {
+    const uint32_t block = from.span.kv.blocks[key / layout.block_size];
+    const uint32_t token = key % layout.block_size;
+    const std::byte* k_piece = from.kv.Piece(block, from.layer, 0, from.kv_head);
+    const std::byte* v_piece = from.kv.Piece(block, from.layer, 1, from.kv_head);
+    const uint32_t j = key % kTileKeys;
+    for (uint32_t d = 0; d < layout.head_dim; ++d) {
+      k_tile[d * kTileKeys + j] = LoadKv(layout.dtype, k_piece, KIndex(layout, token, d));
+      v_tile[j * padded_dim + d] = LoadKv(layout.dtype, v_piece, VIndex(layout, token, d));
+    }
+  }
+}
+
+// Points a direct tile at keys [begin, begin + num_keys) of the item.
+inline void PointAt(const ItemRun& run, uint32_t begin, uint32_t num_keys, TileSource* tile) {
+  const kv::KvView& kv = run.args.kv;
+  const kv::KvLayout& layout = *kv.layout;
+  const uint32_t unit = tile->form == TileForm::kPairs ? 2 : 1;
+  const size_t unit_bytes = unit * layout.ElementBytes();
+  tile->k_step = layout.block_size * unit_bytes;
+  tile->v_step = layout.head_dim * unit_bytes;
+  for (uint32_t g = 0; g * kGroupKeys < num_keys; ++g) {
+    const uint32_t key = begin + g * kGroupKeys;
+    const uint32_t block = run.item.span->kv.blocks[key / layout.block_size];
+    const uint32_t token = key % layout.block_size;
+    const std::byte* k_piece = kv.Piece(block, run.args.layer, 0, run.item.kv_head);
+    const std::byte* v_piece = kv.Piece(block, run.args.layer, 1, run.item.kv_head);
+    tile->k[g] = k_piece + token * unit_bytes;
+    tile->v[g] = v_piece + token / unit * tile->v_step;
+    if (tile->form != TileForm::kCodes) continue;
+    // A slot that holds no key may have any scale: masked keys use none.
+    const size_t scales = Q8ScaleOffset(layout, token);
+    Store(run.area.k_scales + g * kGroupKeys, LoadBf16(k_piece + scales));
+    Store(run.area.v_scales + g * kGroupKeys, LoadBf16(v_piece + scales));
+  }
+}
+
+// The scales of keys [begin, begin + num_keys) of q8 without a direct path, in the thread's area; 0
+// for the rest of the tile.
+inline void LoadScales(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
+  const kv::KvView& kv = run.args.kv;
+  const kv::KvLayout& layout = *kv.layout;
+  for (uint32_t j = 0; j < kTileKeys; ++j) {
+    run.area.k_scales[j] = 0.0f;
+    run.area.v_scales[j] = 0.0f;
+  }
+  for (uint32_t j = 0; j < num_keys; ++j) {
+    const uint32_t key = begin + j;
+    const uint32_t block = run.item.span->kv.blocks[key / layout.block_size];
+    const uint32_t token = key % layout.block_size;
+    const std::byte* k_piece = kv.Piece(block, run.args.layer, 0, run.item.kv_head);
+    const std::byte* v_piece = kv.Piece(block, run.args.layer, 1, run.item.kv_head);
+    run.area.k_scales[j] = KvScale(layout, k_piece, token);
+    run.area.v_scales[j] = KvScale(layout, v_piece, token);
+  }
+}
+
+// Points at keys [begin, begin + 64) of the item, of which `num_keys` exist.
+inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
+  const kv::KvLayout& layout = *run.args.kv.layout;
+  TileSource tile = {};
+  tile.dim = run.shape.dim;
+  tile.padded_dim = run.shape.padded_dim;
+  const bool is_q8 = layout.dtype == kv::KvDtype::kQ8;
+  const bool is_paired =
+      layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired;
+  const bool is_direct = (is_q8 || is_paired) && layout.block_size % kGroupKeys == 0 &&
+                         tile.dim == tile.padded_dim;
+  if (is_q8) {
+    tile.k_scales = run.area.k_scales;
+    tile.v_scales = run.area.v_scales;
+  }
+  if (is_direct) {
+    tile.form = is_q8 ? TileForm::kCodes : TileForm::kPairs;
+    PointAt(run, begin, num_keys, &tile);
+    // Rows beyond one pass would widen the same codes again.
+    if (!is_q8 || run.item.num_rows * run.shape.group <= kAttentionRows) return tile;
+    ConvertCodes(tile, (num_keys + kGroupKeys - 1) / kGroupKeys, run.area.k_tile, run.area.v_tile);
+  } else {
+    if (is_q8) LoadScales(run, begin, num_keys);
+    const device::TaskRange keys = {begin, begin + num_keys};
+    ConvertTile({run.args.kv, run.args.layer, *run.item.span, run.item.kv_head, keys},
+                run.area.k_tile, run.area.v_tile);
+  }
+  tile.form = TileForm::kFloats;
+  tile.k_tile = run.area.k_tile;
+  tile.v_tile = run.area.v_tile;
+  return tile;
+}
+
+}  // namespace baton::kernels::BATON_ISA
+
+#endif  // BATON_KERNELS_CPU_ATTENTION_SOURCE_H_

@@ -1,0 +1,124 @@
+"""K and V in q8: no cut, batch, transport, cache, guess or lost worker changes a bit, half the
+bytes cross, and what cannot have it is refused by name."""
+
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from baton_server import BIN, Server, complete, wait_until
+from same_bits import answers, kill_a_busy_decode_worker, requests_of
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+Q8 = ("--kv-dtype", "q8")
+BLOCK = 16
+# Layers, K and V, KV heads, 16 codes and a scale of two bytes.
+MODELS = {"tiny_q4_0": 2 * 2 * 2 * (16 + 2), "tiny_gemma3": 7 * 2 * 1 * (16 + 2)}
+# Around blocks, the window of gemma3 (33), tiles and splits.
+LENGTHS = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 32, 33, 34, 63, 64, 65, 255, 256, 257, 400]
+
+
+def path_of(model):
+    return str(GOLDEN / f"{model}.gguf")
+
+
+def requests(num_tokens=12):
+    return requests_of(LENGTHS, num_tokens)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def alone(request):
+    """A model, and its answers one after the other, by one worker that remembers nothing."""
+    model = path_of(request.param)
+    with Server("--mode", "aggregated", "--prefix-cache", "off", *Q8, model=model) as server:
+        bits = [a.bits() for a in answers(server, requests())]
+    return model, MODELS[request.param], bits
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_split_equals_aggregated_and_half_the_bytes_cross(alone, transport):
+    model, bytes_per_token, wanted = alone
+    with Server("--transport", transport, *Q8, model=model) as server:
+        got = answers(server, requests(), 8)
+        wait_until(server.ledger_is_clean, 15, "no block is held")
+    for answer, length in zip(got, LENGTHS):
+        assert answer.timings.path == "disagg" and answer.timings.transport == transport
+        assert answer.timings.kv_bytes == -(-length // BLOCK) * BLOCK * bytes_per_token
+        assert answer.timings.exact
+    assert [a.bits() for a in got] == wanted
+
+
+def test_a_cached_prefix_and_guesses_change_no_bit(alone):
+    model, _, wanted = alone
+    rows = requests()
+    with Server("--mode", "aggregated", "--speculate", "ngram", *Q8, model=model) as server:
+        for fields in rows:  # leaves a prefix of each
+            ids = fields["prompt_token_ids"]
+            complete(server, **{**fields, "prompt_token_ids": ids[: max(1, len(ids) * 2 // 3)]})
+        got = answers(server, rows, 4)
+    assert sum(a.timings.cached_tokens for a in got) > 500
+    assert [a.bits() for a in got] == wanted
+
+
+def test_q8_is_not_bf16(alone):
+    model, _, wanted = alone
+    with Server("--mode", "aggregated", model=model) as server:
+        got = answers(server, requests(), 4)
+    assert [a.bits() for a in got] != wanted
+
+
+def test_a_killed_decode_worker_changes_no_bit():
+    model = path_of("tiny_gemma3")
+    rows = [f for f in requests(400) if len(f["prompt_token_ids"]) < 100]
+    with Server("--mode", "aggregated", *Q8, model=model) as server:
+        wanted = [a.bits() for a in answers(server, rows)]
+    with Server("--decode", "2", "--prefill", "1", *Q8, model=model) as server:
+        killer = threading.Thread(target=kill_a_busy_decode_worker, args=(server,))
+        killer.start()
+        got = answers(server, rows, len(rows))
+        killer.join()
+    assert [a.bits() for a in got] == wanted
+    assert sum(a.timings.resumes for a in got) > 0, "it was killed in the middle"
+
+
+@pytest.mark.parametrize("mine, its", [("bf16", "q8"), ("q8", "bf16"), ("q8", "f32")])
+def test_a_worker_with_kv_of_another_type_is_refused(mine, its):
+    model = path_of("tiny_q4_0")
+    with Server("--kv-dtype", mine, model=model) as server:
+        args = [BIN, "prefill", "--router", server.router["grpc"], "--model", model]
+        secret = f"{server.dir}/cluster-secret"
+        args += ["--worker-id", "prefill-9", "--cluster-secret-file", secret, "--kv-dtype", its]
+        # It asks again for a while before it ends.
+        with subprocess.Popen(args, stderr=subprocess.PIPE, text=True) as worker:
+            said = next(line for line in worker.stderr if "refuses this worker" in line)
+            worker.kill()
+    encoding = {"bf16": "bf16 paired", "q8": "q8 lanes", "f32": "f32 plain"}
+    assert "layout_id differs" in said
+    assert f"({encoding[mine]} " in said and f"({encoding[its]} " in said
+    assert "give both one --model, --kv-dtype and --device" in said
+
+
+def last_line(*args):
+    result = subprocess.run([BIN, *args], capture_output=True, text=True, timeout=60)
+    assert result.returncode != 0
+    return result.stderr.splitlines()[-1]
+
+
+def test_what_cannot_have_q8_is_one_clear_error():
+    worker = ("decode", "--router", "127.0.0.1:1", *Q8, "--model")
+    assert "--kv-dtype q8: architecture lfm2" in last_line(*worker, path_of("tiny_lfm2"))
+    for device in ("simt", "cuda"):
+        # Where the build has no CUDA, that is the error.
+        said = last_line(*worker, path_of("tiny_head64_llama"), "--device", device)
+        assert "--kv-dtype q8" in said or f"--device {device}" in said
+    said = last_line(*worker, path_of("tiny_head64_llama"), "--tensor-parallel", "2")
+    assert "--kv-dtype q8" in said or "--tensor-parallel 2" in said
+
+
+def test_inspect_says_the_bytes_of_a_token():
+    for model, bytes_per_token in MODELS.items():
+        said = subprocess.run([BIN, "inspect", path_of(model)], capture_output=True, text=True)
+        assert f"{bytes_per_token} (q8)" in said.stdout
+    said = subprocess.run([BIN, "inspect", path_of("tiny_lfm2")], capture_output=True, text=True)
+    assert said.returncode == 0 and "(q8)" not in said.stdout
