@@ -3,6 +3,7 @@
 // A block holds `block_size` tokens of K and V for all layers as [layer][K|V][kv_head][piece]: one
 // contiguous region (one transfer unit), and a (block, layer) slice is contiguous (the unit of
 // sealing and checksumming). A piece holds one head of K or V in the order named by `encoding`.
+// With kLatent a block has no V: [layer][piece], one row for each token, whose beginning is its V.
 //
 // Invariants
 //  1. Two workers may exchange blocks if and only if their layouts are equal (LayoutId equal).
@@ -40,6 +41,9 @@ enum class KvEncoding : uint8_t {
   // then the scales [token]. Two neighbours of two tokens, or four bytes of one, are then what a
   // lane multiplies with on tensor cores.
   kFragments = 3,
+  // One row for each token as [token][dim], and no V: kernels take the first elements of a row for
+  // its V (multi-head latent attention, DeepSeek-AI, "DeepSeek-V2", 2024).
+  kLatent = 4,
 };
 
 inline constexpr size_t kKvBlockAlignment = 4096;
@@ -60,8 +64,10 @@ struct KvLayout {
   // Bytes of the scale of one head's row.
   size_t ScaleBytes() const { return dtype == KvDtype::kFp8 ? 2 : 0; }
   size_t PieceBytes() const { return block_size * (head_dim * ElementBytes() + ScaleBytes()); }
-  // Bytes of one (block, layer) slice: K of all heads, then V of all heads.
-  size_t SliceBytes() const { return 2 * size_t{num_kv_heads} * PieceBytes(); }
+  // Pieces of one head: K and V, or latent rows alone.
+  size_t num_pieces() const { return encoding == KvEncoding::kLatent ? 1 : 2; }
+  // Bytes of one (block, layer) slice: K of all heads, then V of all heads, or the latent rows.
+  size_t SliceBytes() const { return num_pieces() * size_t{num_kv_heads} * PieceBytes(); }
   // Bytes of one block that carry KV (num_layers slices).
   size_t BlockBytes() const { return size_t{num_layers} * SliceBytes(); }
   // Distance between blocks in an arena: BlockBytes rounded up to kKvBlockAlignment.

@@ -22,7 +22,8 @@ struct KvView {
   std::span<std::byte* const> ranks = {};
 
   std::byte* BaseOfRank(uint32_t rank) const { return ranks.empty() ? base : ranks[rank]; }
-  // First byte of the K (which = 0) or V (which = 1) piece of one head in one block.
+  // First byte of the K (which = 0) or V (which = 1) piece of one head in one block. Latent rows
+  // are the K of one head, and there is no V.
   std::byte* Piece(uint32_t block, uint32_t layer, uint32_t which, uint32_t kv_head) const {
     return base + size_t{block} * layout->BlockStride() + size_t{layer} * layout->SliceBytes() +
            (size_t{which} * layout->num_kv_heads + kv_head) * layout->PieceBytes();

@@ -14,12 +14,17 @@ inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys
   TileSource tile = {};
   tile.dim = run.shape.dim;
   tile.padded_dim = run.shape.padded_dim;
+  tile.padded_values = run.shape.padded_values;
   tile.paired = layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired &&
                 layout.block_size % kGroupKeys == 0 && tile.dim == tile.padded_dim;
   if (!tile.paired) {
-    const device::TaskRange keys = {begin, begin + num_keys};
-    ConvertTile({kv, run.args.layer, *run.item.span, run.item.kv_head, keys}, run.area.k_tile,
-                run.area.v_tile);
+    const TileKeys keys = {
+        kv, run.args.layer, *run.item.span, run.item.kv_head, {begin, begin + num_keys}};
+    if (layout.encoding == kv::KvEncoding::kLatent) {
+      ConvertLatents(keys, tile, run.area.k_tile, run.area.v_tile);
+    } else {
+      ConvertTile(keys, run.area.k_tile, run.area.v_tile);
+    }
     tile.k_tile = run.area.k_tile;
     tile.v_tile = run.area.v_tile;
     return tile;
@@ -55,7 +60,7 @@ inline void SoftmaxRow(const AttentionShape& shape, QueryState state, device::Ta
   const float new_max = tile_max > old_max ? tile_max : old_max;
   if (new_max > old_max) {
     const F32x16 factor = Exp(Set1(old_max - new_max));
-    for (uint32_t i = 0; i < shape.padded_dim + 16; i += 16) {
+    for (uint32_t i = 0; i < shape.padded_values + 16; i += 16) {
       Store(state.sums + i, Mul(Load(state.sums + i), factor));
     }
     *state.max = new_max;

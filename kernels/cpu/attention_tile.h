@@ -5,7 +5,8 @@
 //
 // In the default layout (bf16, paired, 16-token blocks) K and V are read straight from the blocks:
 // 64 bytes hold 16 keys (or dims) times a pair of consecutive dims (or keys). kRows query rows
-// share each load. Other layouts are converted to an fp32 tile first.
+// share each load. Other layouts are converted to an fp32 tile first. Latent rows always are: their
+// 64 * 576 elements serve 64 queries or more, of 1088 multiplications each.
 #ifndef BATON_KERNELS_CPU_ATTENTION_TILE_H_
 #define BATON_KERNELS_CPU_ATTENTION_TILE_H_
 
@@ -27,9 +28,10 @@ struct TileSource {
   size_t k_step;                    // bytes from one pair of dims to the next
   size_t v_step;                    // bytes from one pair of keys to the next
   const float* k_tile;              // [dim][64]
-  const float* v_tile;              // [64][padded dim]
+  const float* v_tile;              // [64][padded values]
   uint32_t dim;
-  uint32_t padded_dim;  // dim rounded up to 16
+  uint32_t padded_dim;     // dim rounded up to 16
+  uint32_t padded_values;  // elements of a value rounded up to 16
 };
 
 // scores[r][16 (first + g) ..] of kRows rows and kGroups groups of keys.
@@ -112,7 +114,7 @@ BATON_INLINE void ValuePairs(F32x16 (&acc)[kRows][kColumns], const float (*e)[kT
 // Rows of weighted sums and the weights that they take the values of a tile with.
 struct ValueRows {
   const float (*e)[kTileKeys];  // weights of row r: e[r]
-  float* sums;                  // row r at sums + r * stride: [padded dim]
+  float* sums;                  // row r at sums + r * stride: [padded values]
   size_t stride;                // floats
 };
 
@@ -137,7 +139,7 @@ inline void Values(const TileSource& tile, uint32_t column, device::TaskRange ke
     for (uint32_t j = keys.begin; j < keys.end; ++j) {
       F32x16 values[kColumns];
       for (int c = 0; c < kColumns; ++c) {
-        values[c] = Load(tile.v_tile + size_t{j} * tile.padded_dim + (column + c) * 16);
+        values[c] = Load(tile.v_tile + size_t{j} * tile.padded_values + (column + c) * 16);
       }
       ValueStep<kRows, kColumns>(sums, e, j, values);
     }
@@ -161,7 +163,7 @@ inline void ScoreGroups(const TileSource& tile, device::TaskRange groups, const 
 template <int kRows>
 inline void ValueColumns(const TileSource& tile, device::TaskRange keys, const ValueRows& rows) {
   constexpr uint32_t kColumns = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
-  const uint32_t columns = tile.padded_dim / 16;
+  const uint32_t columns = tile.padded_values / 16;
   uint32_t c = 0;
   for (; c + kColumns <= columns; c += kColumns) {
     Values<kRows, kColumns>(tile, c, keys, rows);
@@ -193,6 +195,43 @@ inline void ConvertTile(const TileKeys& from, float* k_tile, float* v_tile) {
     for (uint32_t d = 0; d < layout.head_dim; ++d) {
       k_tile[d * kTileKeys + j] = LoadKv(layout.dtype, k_piece, KIndex(layout, token, d));
       v_tile[j * padded_dim + d] = LoadKv(layout.dtype, v_piece, VIndex(layout, token, d));
+    }
+  }
+}
+
+// Elements [i, i + 16) of a latent row, zeros beyond its `dim`.
+BATON_INLINE F32x16 LatentElements(const kv::KvLayout& layout, const std::byte* row, uint32_t i) {
+  const uint32_t rest = layout.head_dim - i;
+  if (layout.dtype == kv::KvDtype::kF32) {
+    return LoadN(reinterpret_cast<const float*>(row) + i, rest < 16 ? rest : 16);
+  }
+  if (rest >= 16) return LoadBf16(row + size_t{i} * 2);
+  std::byte last[32] = {};
+  std::memcpy(last, row + size_t{i} * 2, size_t{rest} * 2);
+  return LoadBf16(last);
+}
+
+// Latent rows to fp32: all of them as keys, their beginnings as values; the rest of the tile is
+// zero.
+inline void ConvertLatents(const TileKeys& from, const TileSource& tile, float* k_tile,
+                           float* v_tile) {
+  const kv::KvLayout& layout = *from.kv.layout;
+  const size_t row_bytes = layout.head_dim * layout.ElementBytes();
+  for (uint32_t j = 0; j < kTileKeys; ++j) {
+    const uint32_t key = from.keys.begin + j;
+    const bool exists = key < from.keys.end;
+    const std::byte* row = nullptr;
+    if (exists) {
+      const uint32_t block = from.span.kv.blocks[key / layout.block_size];
+      row = from.kv.Piece(block, from.layer, 0, 0) + key % layout.block_size * row_bytes;
+    }
+    for (uint32_t i = 0; i < tile.dim; i += 16) {
+      const F32x16 x = exists ? LatentElements(layout, row, i) : Zero();
+      if (i < tile.padded_values) Store(v_tile + size_t{j} * tile.padded_values + i, x);
+      float elements[16];
+      Store(elements, x);
+      const uint32_t n = tile.dim - i < 16 ? tile.dim - i : 16;
+      for (uint32_t d = 0; d < n; ++d) k_tile[(i + d) * kTileKeys + j] = elements[d];
     }
   }
 }

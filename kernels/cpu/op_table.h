@@ -4,6 +4,7 @@
 #define BATON_KERNELS_CPU_OP_TABLE_H_
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/latent_append.h"
 #include "kernels/cpu/matmul_float.h"
 #include "kernels/cpu/rope_append.h"
 #include "kernels/cpu/row_ops.h"
@@ -34,6 +35,7 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
       .add_bias = AddBias,
       .rope_append = RopeAppend,
       .attention = Attention,
+      .latent_append = LatentAppend,
       .conv_append = ConvAppend,
       .short_conv = ShortConv,
       .attention_scratch_bytes = AttentionScratchBytes,
