@@ -28,8 +28,8 @@ RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes) {
   model.layer_flops_per_row = 2 * config.WeightsPerRow() / config.num_layers;
   // A score and a weighted value: two operations each for every element of every query head.
   model.attention_flops_per_key =
-      uint64_t{4} * config.q_size() * config.num_attention_layers() / config.num_layers;
-  model.kv_bytes_per_token = kBytes * 2 * config.num_attention_layers() * config.kv_size();
+      uint64_t{2} * config.products_per_key() * config.num_attention_layers() / config.num_layers;
+  model.kv_bytes_per_token = kBytes * config.num_attention_layers() * config.kv_elements();
   model.output_flops_per_row = 2 * output_weights;
   model.num_launches = DeviceModel::KernelsAStep(config);
   return model;

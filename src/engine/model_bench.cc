@@ -142,17 +142,18 @@ ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const Machine
   const double keys = KeysPerRow(config, c.depth, c.num_prompt + c.num_generate);
   ModelBenchWork work;
   if (c.num_generate > 0) {
-    // K and V in bf16; the weights are read once for all streams.
+    // K and V, or latent rows, in bf16; the weights are read once for all streams.
     work.limit = "read";
     work.per_token = static_cast<double>(model.bytes_read_per_step()) / c.num_streams +
-                     keys * 2.0 * 2.0 * config.kv_size();
+                     keys * 2.0 * config.kv_elements();
     work.limit_per_s = limits.read_gb_per_s * 1e9;
     return work;
   }
   // A product and a sum for each weight, and for each key of q * k and of p * v.
   const bool int16 = model.computes_in_int16();
   work.limit = int16 ? "int16" : "fp32";
-  work.per_token = 2.0 * static_cast<double>(config.WeightsPerRow()) + 4.0 * keys * config.q_size();
+  work.per_token =
+      2.0 * static_cast<double>(config.WeightsPerRow()) + 2.0 * keys * config.products_per_key();
   work.limit_per_s = (int16 ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
   return work;
 }

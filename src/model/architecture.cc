@@ -71,6 +71,13 @@ constexpr std::array kArchitectures = {
                        .hf_type = "ministral3",
                        .rope_interleaved = true,  // its converter is llama's
                        .query_temperature = true},
+    // Its converter leaves the rows as they are: published weights have neighbouring pairs.
+    ArchitectureTraits{.name = "deepseek2",
+                       .hf_type = "deepseek_v2",
+                       .rope_interleaved = true,
+                       .experts = true,
+                       .latent_kv = true,
+                       .shared_experts = true},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3 and mistral3 are
@@ -80,7 +87,8 @@ struct HfAlias {
   std::string_view hf_type;
 };
 constexpr std::array kHfAliases = {HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"},
-                                   HfAlias{"mistral3", "ministral3"}};
+                                   HfAlias{"mistral3", "ministral3"},
+                                   HfAlias{"deepseek_v3", "deepseek_v2"}};
 
 }  // namespace
 

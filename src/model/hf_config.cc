@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
+#include "src/model/hf_deepseek.h"
 #include "src/model/hf_fp8.h"
 #include "src/model/hf_json.h"
 #include "src/model/hf_keys.h"
@@ -86,12 +87,16 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
   }
   BATON_ASSIGN_OR_RETURN(const double eps, config.Double(has_convs ? "norm_eps" : "rms_norm_eps"));
   out.keys.AddU32(arch + ".attention.head_count", out.num_heads);
-  if (!has_convs) out.keys.AddU32(arch + ".attention.head_count_kv", out.num_kv_heads);
+  if (!has_convs && !out.traits->latent_kv) {
+    out.keys.AddU32(arch + ".attention.head_count_kv", out.num_kv_heads);
+  }
   out.keys.AddF32(arch + ".attention.layer_norm_rms_epsilon", static_cast<float>(eps));
   return OkStatus();
 }
 
+// The elements of a head that may turn.
 absl::StatusOr<uint32_t> ReadHeadDim(const JsonObject& config, HfConfig& out) {
+  if (out.traits->latent_kv) return ReadHfLatentHeads(config, out);
   BATON_ASSIGN_OR_RETURN(const uint32_t hidden, config.Uint("hidden_size"));
   BATON_ASSIGN_OR_RETURN(const uint32_t dim, config.UintOr("head_dim", hidden / out.num_heads));
   if (dim == 0 || dim > kMaxHeadDim || dim % 2 != 0) {
@@ -502,7 +507,11 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   BATON_RETURN_IF_ERROR(ReadShape(config, out));
   BATON_ASSIGN_OR_RETURN(const uint32_t head_dim, ReadHeadDim(config, out));
   BATON_RETURN_IF_ERROR(ReadHfRope(config, head_dim, out));
-  if (out.traits->experts) BATON_RETURN_IF_ERROR(ReadExperts(config, out));
+  if (out.traits->shared_experts) {
+    BATON_RETURN_IF_ERROR(ReadHfSharedExperts(config, type, out));
+  } else if (out.traits->experts) {
+    BATON_RETURN_IF_ERROR(ReadExperts(config, out));
+  }
   if (out.traits->unrotated_step > 0) BATON_RETURN_IF_ERROR(ReadUnrotated(config, out));
   if (out.traits->multipliers) BATON_RETURN_IF_ERROR(ReadMultipliers(config, out));
   if (out.traits->short_convs) {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/math.h"
+#include "src/model/hf_deepseek.h"
 #include "src/model/hf_fp8.h"
 #include "src/model/model_config.h"
 
@@ -185,6 +186,10 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
     out.gguf_name = fmt::format("blk.{}.attn_sinks.weight", *layer);
     return out;
   }
+  if (traits.shared_experts && name == "mlp.gate.e_score_correction_bias") {
+    out.gguf_name = fmt::format("blk.{}.exp_probs_b.bias", *layer);
+    return out;
+  }
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view kind = name.substr(dot + 1);
@@ -197,6 +202,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
     gguf = FindPart(kConvNames, part);
   } else {
     if (traits.expert_biases) gguf = FindPart(kGptOssNames, part);
+    if (traits.latent_kv) gguf = LatentPartOfHf(part);
     if (gguf.empty()) gguf = FindPart(kLayerNames, part);
     if (gguf.empty()) {
       gguf = traits.fused_projections ? FindPart(kFusedNames, part) : FindPart(kApartNames, part);
@@ -207,9 +213,11 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   if (gguf.empty() || (kind != "weight" && kind != "bias")) return std::nullopt;
   out.is_conv = gguf == "shortconv.conv" && kind == "weight";
   out.as_f32 = out.as_f32 || gguf == "ffn_gate_inp" || out.is_conv;
-  out.permuted_q = traits.rope_interleaved && gguf == "attn_q";
+  out.permuted_q = traits.rope_interleaved && !traits.latent_kv && gguf == "attn_q";
   out.permuted_k = traits.rope_interleaved && gguf == "attn_k";
   out.gguf_name = fmt::format("blk.{}.{}.{}", *layer, gguf, kind);
+  out.is_kv_b = gguf == "attn_k_b" && kind == "weight";
+  if (out.is_kv_b) out.second_gguf_name = fmt::format("blk.{}.attn_v_b.weight", *layer);
   return out;
 }
 

@@ -90,6 +90,12 @@ class Model final : public LoadedModel {
   void RunLayers(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook);
   // The pieces of a layer, in model_layers.cc.
   void StoreKv(uint32_t layer, const ModelBatch& batch, const kv::KvView& kv);
+  // The same of layers with latent attention, in model_latents.cc. LatentQueries gives [rows,
+  // latent_q_size] of normed.
+  void StoreLatents(uint32_t layer, const ModelBatch& batch, const kv::KvView& kv);
+  const float* LatentQueries(const LayerWeights& weights, uint32_t rows);
+  // attended = each head's attn_v_b times what it attended.
+  void ValuesOfLatents(const LayerWeights& weights, uint32_t rows);
   void RotateAndStore(uint32_t layer, const ModelBatch& batch, const kv::KvView& kv);
   kernels::ShortConvArgs ConvArgs(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
                                   const kv::KvView& kv) const;
@@ -99,8 +105,12 @@ class Model final : public LoadedModel {
   // x += norm(group * input), the norm only where the architecture has one.
   void AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
                      std::span<const float> post_norm);
-  void FeedForward(const LayerWeights& weights, uint32_t rows);
+  // x += norm(the feed-forward layer `weights` of normed).
+  void FeedForward(const FeedForwardWeights& weights, uint32_t rows,
+                   std::span<const float> post_norm);
   void MixExperts(const LayerWeights& weights, uint32_t rows);
+  // The experts of each row and their weights, by router_logits.
+  void RouteRows(const LayerWeights& weights, uint32_t rows);
   // Sorts the (row, expert) pairs of the batch by expert.
   void SortPairs(uint32_t rows);
   // gated = activation(gate of input) * (up of input).

@@ -11,6 +11,8 @@
 #include "kernels/ops.h"
 #include "src/base/limits.h"
 #include "src/base/quoted_text.h"
+#include "src/model/architecture_keys.h"
+#include "src/model/latent_keys.h"
 #include "src/model/tensor_plan.h"
 
 namespace baton::model {
@@ -22,61 +24,6 @@ using kv::KvLayout;
 using limits::kMaxContextTokens;
 
 namespace {
-
-// Inclusive range of an integer key.
-struct UintRange {
-  uint64_t min;
-  uint64_t max;
-};
-
-// The keys of one architecture: "ARCH." and a name.
-struct ArchitectureKeys {
-  const GgufFile& file;
-  std::string_view architecture;
-
-  std::string Key(std::string_view name) const { return fmt::format("{}.{}", architecture, name); }
-
-  static absl::StatusOr<uint32_t> Ranged(std::string_view key, uint64_t value, UintRange range) {
-    if (value < range.min || value > range.max) {
-      return InvalidArgument("key \"{}\" is {}, supported is [{}, {}]", key, value, range.min,
-                             range.max);
-    }
-    return static_cast<uint32_t>(value);
-  }
-  absl::StatusOr<uint32_t> Uint(std::string_view name, UintRange range) const {
-    BATON_ASSIGN_OR_RETURN(const uint64_t value, file.Uint(Key(name)));
-    return Ranged(Key(name), value, range);
-  }
-  absl::StatusOr<uint32_t> UintOr(std::string_view name, uint64_t fallback, UintRange range) const {
-    BATON_ASSIGN_OR_RETURN(const uint64_t value, file.UintOr(Key(name), fallback));
-    return Ranged(Key(name), value, range);
-  }
-  // A number, or an array of as many equal ones as there are layers.
-  absl::StatusOr<uint32_t> EqualUint(std::string_view name, uint32_t num_layers,
-                                     UintRange range) const {
-    const GgufValue* value = file.FindValue(Key(name));
-    if (value == nullptr || !value->is_array()) return Uint(name, range);
-    const std::optional<uint64_t> first = value->At(0).value_or(GgufValue()).AsUint();
-    if (value->count() != num_layers || !first.has_value()) {
-      return InvalidArgument("key \"{}\" must be a number, or {} equal ones", Key(name),
-                             num_layers);
-    }
-    for (uint64_t i = 1; i < num_layers; ++i) {
-      const std::optional<uint64_t> other = value->At(i).value_or(GgufValue()).AsUint();
-      if (other == first) continue;
-      return Unimplemented(
-          "key \"{}\" is {} in layer 0 and {} in layer {}: only equal layers are "
-          "supported",
-          Key(name), *first, other.has_value() ? fmt::format("{}", *other) : "no number", i);
-    }
-    return Ranged(Key(name), *first, range);
-  }
-  absl::StatusOr<double> RopeBase(std::string_view name) const {
-    BATON_ASSIGN_OR_RETURN(const double base, file.DoubleOr(Key(name), 10000.0));
-    if (base >= 1.0 && base <= 1e12) return base;
-    return InvalidArgument("key \"{}\" is {}, supported is [1, 1e12]", Key(name), base);
-  }
-};
 
 // Keys whose value, unless it is the neutral one, changes the result in a way that is not
 // implemented.
@@ -112,6 +59,15 @@ constexpr std::array kNeutralWithExperts = {
     NeutralKey{"expert_shared_count", 0},       NeutralKey{"expert_shared_feed_forward_length", 0},
     NeutralKey{"expert_weights_scale", 1},      NeutralKey{"expert_group_count", 1},
     NeutralKey{"leading_dense_block_count", 0}, NeutralKey{"interleave_moe_layer_step", 1},
+};
+constexpr std::array kNeutralWithSharedExperts = {
+    NeutralKey{"attention.scale", 0},
+    NeutralKey{"logit_scale", 0},
+    NeutralKey{"residual_scale", 0},
+    NeutralKey{"embedding_scale", 0},
+    NeutralKey{"expert_group_scale", 0},
+    NeutralKey{"nextn_predict_layers", 0},
+    NeutralKey{"interleave_moe_layer_step", 1},
 };
 // Softmax, of all experts or of the chosen ones.
 constexpr std::array kNeutralWithoutExpertBiases = {NeutralKey{"expert_gating_func", 1}};
@@ -165,7 +121,7 @@ double NumberOf(const GgufValue& value) {
   return value.AsDouble().value_or(std::nan(""));
 }
 
-absl::Status CheckKnown(const ArchitectureKeys& keys) {
+absl::Status CheckKnown(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {
   const std::string prefix = keys.Key("");
   for (const GgufEntry& entry : keys.file.entries()) {
     if (!entry.key.starts_with(prefix)) continue;
@@ -175,7 +131,8 @@ absl::Status CheckKnown(const ArchitectureKeys& keys) {
     if (!is_checked) continue;
     const bool is_known =
         std::find(std::begin(kKnownKeys), std::end(kKnownKeys), name) != std::end(kKnownKeys);
-    if (is_known || NumberOf(entry.value) == 0.0) continue;
+    const bool is_latent = traits.latent_kv && IsLatentKey(name);
+    if (is_known || is_latent || NumberOf(entry.value) == 0.0) continue;
     return Unimplemented("key {} is not known to a {} model, supported is only 0",
                          QuotedForMessage(entry.key), keys.architecture);
   }
@@ -195,7 +152,7 @@ absl::Status CheckNeutral(const ArchitectureKeys& keys, std::span<const NeutralK
 }
 
 absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {
-  BATON_RETURN_IF_ERROR(CheckKnown(keys));
+  BATON_RETURN_IF_ERROR(CheckKnown(keys, traits));
   BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralKeys));
   if (!traits.query_temperature) {
     BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutTemperature));
@@ -203,6 +160,7 @@ absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& t
   if (!traits.windowed && !traits.uniform_window) {
     BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
   }
+  if (traits.shared_experts) return CheckNeutral(keys, kNeutralWithSharedExperts);
   BATON_RETURN_IF_ERROR(traits.multipliers ? CheckNeutral(keys, kNeutralWithMultipliers)
                                            : CheckNeutral(keys, kNeutralWithoutMultipliers));
   if (!traits.experts) return CheckNeutral(keys, kNeutralWithoutExperts);
@@ -289,6 +247,7 @@ absl::Status CheckSlices(const ArchitectureKeys& keys, const ModelConfig& config
 }
 
 absl::Status ReadHeads(const ArchitectureKeys& keys, ModelConfig& config) {
+  if (config.traits->latent_kv) return ReadLatentHeads(keys, config);
   BATON_ASSIGN_OR_RETURN(config.num_heads,
                          keys.EqualUint("attention.head_count", config.num_layers, {1, kMaxHeads}));
   config.num_kv_heads = config.num_heads;
@@ -342,6 +301,8 @@ absl::Status ReadRope(const ArchitectureKeys& keys, ModelConfig& config) {
   config.has_rope_factors = keys.file.FindTensor("rope_freqs.weight") != nullptr;
   BATON_ASSIGN_OR_RETURN(config.rope_scaling,
                          ReadRopeScaling(keys.file, *config.traits, config.context_length));
+  config.attention_scale =
+      static_cast<float>(config.attention_scale * config.rope_scaling.score_scale);
   return OkStatus();
 }
 
@@ -477,6 +438,7 @@ absl::Status ReadTemperature(const ArchitectureKeys& keys, ModelConfig& config) 
 }
 
 absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
+  if (config.traits->shared_experts) return ReadSharedExperts(keys, config);
   if (!config.traits->experts) {
     BATON_ASSIGN_OR_RETURN(config.ffn_size, keys.EqualUint("feed_forward_length", config.num_layers,
                                                            {1, kMaxFfnSize}));
@@ -551,6 +513,16 @@ std::string CanonicalExtras(const ModelConfig& config) {
     out += fmt::format(" experts={} used={}", config.num_experts, config.num_experts_used);
     if (!config.experts_sum_to_one) out += " weights_of_all";
   }
+  if (config.traits->latent_kv) {
+    out += fmt::format(" latent={} q_rank={} nope={} value={} attention_scale={:08x}",
+                       config.latent_dim, config.q_rank, config.nope_dim, config.value_dim,
+                       std::bit_cast<uint32_t>(config.attention_scale));
+  }
+  if (config.traits->shared_experts) {
+    out += fmt::format(" dense={}:{} shared={} rule={}", config.num_dense_layers,
+                       config.dense_ffn_size, config.shared_ffn_size,
+                       CanonicalText(config.expert_rule));
+  }
   if (config.pooling != Pooling::kLast)
     out += fmt::format(" pooling={}", PoolingName(config.pooling));
   return out;
@@ -572,11 +544,16 @@ uint32_t ModelConfig::FirstSlice(uint32_t layer) const {
 uint64_t ModelConfig::WeightsPerRow() const {
   const uint64_t hidden = hidden_size;
   const uint64_t num_ffn = num_experts == 0 ? 1 : num_experts_used;
-  const uint64_t attention = hidden * qkv_size() + q_size() * hidden;
+  const uint64_t latents =
+      hidden * (projected_size(0) + head_dim) + uint64_t{q_rank} * latent_q_size() +
+      uint64_t{num_heads} * latent_dim * (nope_dim + value_dim) + mixed_size(0) * hidden;
+  const uint64_t attention = latent_dim > 0 ? latents : hidden * qkv_size() + q_size() * hidden;
   const uint64_t convolution = hidden * 3 * hidden + hidden * conv_taps + hidden * hidden;
-  const uint64_t feed_forward = hidden * num_experts + 3 * num_ffn * hidden * ffn_size;
+  const uint64_t feed_forward =
+      hidden * num_experts + 3 * hidden * (num_ffn * ffn_size + shared_ffn_size);
+  const uint64_t dense = 3 * hidden * dense_ffn_size;
   return num_attention_layers() * attention + num_conv_layers() * convolution +
-         num_layers * feed_forward;
+         (num_layers - num_dense_layers) * feed_forward + num_dense_layers * dense;
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
@@ -627,6 +604,7 @@ KvLayout KvLayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t block_siz
   layout.encoding = dtype == KvDtype::kBf16  ? KvEncoding::kPaired
                     : dtype == KvDtype::kFp8 ? KvEncoding::kFragments
                                              : KvEncoding::kPlain;
+  if (config.traits->latent_kv) layout.encoding = KvEncoding::kLatent;
   layout.num_layers = config.num_slices();
   layout.num_kv_heads = config.num_kv_heads;
   layout.head_dim = config.head_dim;

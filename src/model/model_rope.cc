@@ -32,7 +32,7 @@ RopeTableParams ParamsOf(const ModelConfig& config, const RopeTableKind& kind,
 
 absl::Status Fill(const ModelConfig& config, const RopeTableParams& params,
                   std::span<float> cos_sin) {
-  const size_t half = config.head_dim / 2;
+  const size_t half = config.rope_table_dim() / 2;
   const size_t rotating = config.rope_dims / 2;
   if (rotating == half) return BuildRopeTable(params, cos_sin);
   std::vector<float> table(params.max_position * rotating * 2);
@@ -67,7 +67,7 @@ absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
   }
   std::vector<double> divisors;
   RopeTableParams params = ParamsOf(config, kind, &divisors);
-  params.max_position = static_cast<uint32_t>(cos_sin.size() / config.head_dim);
+  params.max_position = static_cast<uint32_t>(cos_sin.size() / config.rope_table_dim());
   return Fill(config, params, cos_sin);
 }
 

@@ -37,8 +37,14 @@ class ModelWorkspace {
   float* attended = nullptr;        // [max_rows, widest mixed_size]
   float* gate_up = nullptr;         // [max_rows, 2 * ffn]
   float* gated = nullptr;           // [max_rows, ffn]
-  float* cos_sin = nullptr;         // [max_context, head_dim / 2, 2]
+  float* cos_sin = nullptr;         // [max_context, rope_table_dim / 2, 2]
   float* second_cos_sin = nullptr;  // as cos_sin, of layers with HasSecondRope; null without
+  // Buffers of latent attention; null otherwise.
+  float* latents = nullptr;        // [max_rows, head_dim]: rows before they are stored
+  float* latent_q = nullptr;       // [max_rows, latent_q_size]; null without q_rank
+  float* absorbed = nullptr;       // [max_rows, heads, head_dim]: queries as they meet stored rows
+  float* head_rows = nullptr;      // [max_rows, max(nope_dim, latent_dim)]: rows of one head
+  float* mixed_latents = nullptr;  // [max_rows, heads, latent_dim]: what attention gives
   // Buffers of a mixture of experts; null otherwise. A pair is a row and one of its experts.
   float* router_logits = nullptr;     // [max_rows, experts]
   uint32_t* pair_experts = nullptr;   // [max_rows, experts used]

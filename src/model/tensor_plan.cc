@@ -149,7 +149,49 @@ struct LayerPlanner {
     return OkStatus();
   }
 
+  absl::Status LatentAttention(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const uint32_t heads = config.num_heads;
+    const uint32_t latent = config.latent_dim;
+    BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
+    if (config.q_rank > 0) {
+      BATON_ASSIGN_OR_RETURN(out.q_a, finder.Matrix(Name("attn_q_a"), config.q_rank, hidden));
+      BATON_RETURN_IF_ERROR(Vector(out.q_a_norm, Name("attn_q_a_norm"), config.q_rank));
+      BATON_ASSIGN_OR_RETURN(
+          out.q_b, finder.Matrix(Name("attn_q_b"), config.latent_q_size(), config.q_rank));
+    } else {
+      BATON_ASSIGN_OR_RETURN(out.q, finder.Matrix(Name("attn_q"), config.latent_q_size(), hidden));
+    }
+    BATON_ASSIGN_OR_RETURN(out.kv_a, finder.Matrix(Name("attn_kv_a_mqa"), config.head_dim, hidden));
+    BATON_RETURN_IF_ERROR(Vector(out.kv_a_norm, Name("attn_kv_a_norm"), latent));
+    if (finder.Has(Name("attn_kv_b")) && !finder.Has(Name("attn_k_b"))) {
+      BATON_ASSIGN_OR_RETURN(
+          out.kv_b,
+          finder.Matrix(Name("attn_kv_b"), heads * (config.nope_dim + config.value_dim), latent));
+    } else {
+      BATON_ASSIGN_OR_RETURN(out.k_b,
+                             finder.Matrices(Name("attn_k_b"), heads, latent, config.nope_dim));
+      BATON_ASSIGN_OR_RETURN(out.v_b,
+                             finder.Matrices(Name("attn_v_b"), heads, config.value_dim, latent));
+    }
+    BATON_ASSIGN_OR_RETURN(out.attn_output,
+                           finder.Matrix(Name("attn_output"), hidden, config.mixed_size(layer)));
+    return OkStatus();
+  }
+
+  // What deepseek2 has beside the experts that are chosen.
+  absl::Status SharedExperts(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const uint32_t ffn = config.shared_ffn_size;
+    BATON_ASSIGN_OR_RETURN(out.shared_gate, finder.Matrix(Name("ffn_gate_shexp"), ffn, hidden));
+    BATON_ASSIGN_OR_RETURN(out.shared_up, finder.Matrix(Name("ffn_up_shexp"), ffn, hidden));
+    BATON_ASSIGN_OR_RETURN(out.shared_down, finder.Matrix(Name("ffn_down_shexp"), hidden, ffn));
+    if (config.expert_rule.score != ExpertScore::kSigmoid) return OkStatus();
+    return Vector(out.choice_bias, Name("exp_probs_b", "bias"), config.num_experts);
+  }
+
   absl::Status Attention(LayerTensors& out) const {
+    if (config.traits->latent_kv) return LatentAttention(out);
     const uint32_t hidden = config.hidden_size;
     if (config.traits->pre_norms) {
       BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
@@ -189,7 +231,7 @@ struct LayerPlanner {
 
   absl::Status FeedForward(LayerTensors& out) const {
     const uint32_t hidden = config.hidden_size;
-    const uint32_t ffn = config.ffn_size;
+    const uint32_t ffn = config.HasExperts(layer) ? config.ffn_size : config.dense_width();
     if (config.traits->pre_norms) {
       BATON_RETURN_IF_ERROR(Vector(out.ffn_norm, Name(config.traits->ffn_norm), hidden));
     }
@@ -198,7 +240,7 @@ struct LayerPlanner {
       BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(Name("ffn_down"), hidden, ffn));
       return OkStatus();
     }
-    if (!config.traits->experts) {
+    if (!config.HasExperts(layer)) {
       BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrix(Name("ffn_gate"), ffn, hidden));
       BATON_ASSIGN_OR_RETURN(out.up, finder.Matrix(Name("ffn_up"), ffn, hidden));
       BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(Name("ffn_down"), hidden, ffn));
@@ -209,6 +251,7 @@ struct LayerPlanner {
     BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrices(Name("ffn_gate_exps"), count, ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.up, finder.Matrices(Name("ffn_up_exps"), count, ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.down, finder.Matrices(Name("ffn_down_exps"), count, hidden, ffn));
+    if (config.traits->shared_experts) return SharedExperts(out);
     if (!config.traits->expert_biases) return OkStatus();
     BATON_RETURN_IF_ERROR(Vector(out.router_bias, Name("ffn_gate_inp", "bias"), count));
     BATON_ASSIGN_OR_RETURN(out.gate_bias,
@@ -247,6 +290,9 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
   }
   if (config.reorders_heads()) {
     plan.head_order = {config.num_heads + config.num_kv_heads, config.head_dim, config.rope_dims};
+  }
+  if (config.traits->latent_kv) {
+    plan.latent = {config.num_heads, config.nope_dim, config.value_dim};
   }
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     LayerTensors tensors;

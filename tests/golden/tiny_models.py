@@ -552,15 +552,16 @@ def mxfp4_items(name, data):
     yield name + "_scales", np.ascontiguousarray(raw[..., 0])
 
 
-def write_safetensors(path, items, kind):
+def write_safetensors(path, items, kind, is_f32=lambda name: False):
     """u64 header length, JSON header, data (the format's README)."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
     kind = Q.BF16 if kind == Q.MXFP4 else kind  # of all but the experts
-    dtype = {Q.F32: "F32", Q.F16: "F16", Q.BF16: "BF16"}[kind]
+    dtypes = {Q.F32: "F32", Q.F16: "F16", Q.BF16: "BF16"}
     for name, values in items:
         is_raw = values.dtype == np.uint8
-        raw = values.tobytes() if is_raw else gguf.quants.quantize(values, kind).tobytes()
-        header[name] = {"dtype": "U8" if is_raw else dtype, "shape": list(values.shape),
+        as_kind = Q.F32 if is_f32(name) else kind
+        raw = values.tobytes() if is_raw else gguf.quants.quantize(values, as_kind).tobytes()
+        header[name] = {"dtype": "U8" if is_raw else dtypes[as_kind], "shape": list(values.shape),
                         "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header, separators=(",", ":")).encode()
