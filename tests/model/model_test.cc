@@ -216,7 +216,11 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_olmo2", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_olmo2_q8_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_mistral3", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
-                      BitsCase{"tiny_mistral3_q4_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20}),
+                      BitsCase{"tiny_mistral3_q4_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_deepseek2", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_deepseek2_lite", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_deepseek2_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_deepseek2_split_q8_0", Isa::kAuto, 1, KvDtype::kF32, 130, 20}),
     CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},
