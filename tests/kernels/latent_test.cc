@@ -67,7 +67,7 @@ struct Case {
 
   uint32_t q_size() const { return shape.num_heads * layout.head_dim; }
   uint32_t out_size() const { return shape.num_heads * shape.latent_dim; }
-  KvView view() const { return {arena.data(), &layout, kNumBlocks}; }
+  KvView view() const { return {const_cast<std::byte*>(arena.data()), &layout, kNumBlocks}; }
   AttentionSpan Span(uint32_t first_row, uint32_t num_rows, uint32_t first_pos) const {
     return {{blocks}, first_row, num_rows, first_pos};
   }
