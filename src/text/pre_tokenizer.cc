@@ -61,7 +61,9 @@ constexpr std::string_view kCasedLetters =
     "\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943]+";
 constexpr std::string_view kCjkPunctuation =
     "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+";
-constexpr std::string_view kTrailingSpace = "\\s+$";
+// In files \s+$, which tries every end of a run of spaces from every place of it.
+constexpr std::string_view kTrailingSpaceInFiles = "\\s+$";
+constexpr std::string_view kTrailingSpace = "(?<!\\s)\\s+$";
 constexpr std::string_view kCjk = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+";
 
 // DeepSeek-V3's: digits in threes, Chinese and Japanese, and a word with a mark before it.
@@ -146,7 +148,12 @@ const std::string_view kGpt2Pattern = kGpt2;
 StatusOr<std::string_view> FindRuleByPatterns(std::span<const std::string> patterns) {
   for (const NamedRule& named : kRules) {
     const std::span<const std::string_view> known = named.rule.patterns;
-    if (std::equal(known.begin(), known.end(), patterns.begin(), patterns.end())) return named.name;
+    const auto is_same = [](std::string_view rule, const std::string& pattern) {
+      return pattern == (rule == kTrailingSpace ? kTrailingSpaceInFiles : rule);
+    };
+    if (std::equal(known.begin(), known.end(), patterns.begin(), patterns.end(), is_same)) {
+      return named.name;
+    }
   }
   // The digits are a rule's first pattern only together with others.
   const bool after_digits = patterns.size() > 1 && patterns.front() == kSingleDigit;

@@ -199,6 +199,15 @@ TEST(TokenizerTest, TheLargestTextsAreEncoded) {
   }
 }
 
+// Spaces that the rule for the end of a text meets before its end.
+TEST(TokenizerTest, ALongRunOfSpacesWithinATextIsEncoded) {
+  TokenizerSpec spec = ByteSpec();
+  spec.pre = "deepseek-llm";
+  const auto ids = MakeTokenizer(spec)->Encode(std::string(kMaxEncodeBytes - 3, ' ') + "中");
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(ids->size(), kMaxEncodeBytes);
+}
+
 TEST(TokenizerTest, ThreadsShareOneTokenizer) {
   const Tokenizer& tokenizer = DemoTokenizer();
   const std::string text = "The quick brown fox, 12 naïve 日本語 <|im_end|> tokens.";
@@ -388,7 +397,9 @@ TEST(PreTokenizerTest, AllNamesOfATableRowShareTheRule) {
   // Digits one by one are the last of the six splits of DeepSeek-V2's tokenizer.json.
   const auto six = FindPreTokenizer("deepseek-llm");
   ASSERT_TRUE(six.ok());
-  const std::vector<std::string> patterns(six->patterns.begin(), six->patterns.end());
+  std::vector<std::string> patterns(six->patterns.begin(), six->patterns.end());
+  EXPECT_EQ(patterns[3], R"((?<!\s)\s+$)") << "as fast for a run of spaces within a text";
+  patterns[3] = R"(\s+$)";  // in the file
   EXPECT_EQ(patterns.back(), kSingleDigitPattern);
   EXPECT_EQ(FindRuleByPatterns(patterns).value(), "deepseek-llm");
   EXPECT_THAT(std::string(FindPreTokenizer("gemma4").status().message()), HasSubstr("gemma4"));
