@@ -1,5 +1,5 @@
-"""deepseek2: tiny random models as files and as folders, and their layers in float64, computed as the
-modules of Hugging Face transformers compute them: with keys and values of each head."""
+"""deepseek2: tiny random models as files and as folders, and their layers in float64, computed as
+the modules of Hugging Face transformers compute them: with keys and values of each head."""
 
 import json
 
@@ -22,7 +22,8 @@ class TinyDeepseek(tiny_models.TinyModel):
                  groups_used, shared, scale, mscale, heads=4, ffn=32, joined=False):
         self.v3, self.q_rank, self.latent, self.nope, self.rope = v3, q_rank, latent, nope, rope
         self.value, self.groups, self.groups_used, self.shared = value, groups, groups_used, shared
-        self.scale, self.mscale, self.joined, self.dense, self.dense_ffn = scale, mscale, joined, 1, 2 * ffn
+        self.scale, self.mscale, self.joined = scale, mscale, joined
+        self.dense, self.dense_ffn = 1, 2 * ffn
         super().__init__(name, "deepseek2", kind, layers=3, hidden=32, ffn=ffn, heads=heads,
                          tied=False, scaling="yarn", experts=experts, used=used,
                          rope_dims=rope, original=ORIGINAL)
@@ -63,7 +64,8 @@ class TinyDeepseek(tiny_models.TinyModel):
             self.matrix(at + "q_proj.weight", size, self.hidden, 2.0)
         self.matrix(at + "kv_a_proj_with_mqa.weight", self.latent + self.rope, self.hidden, 2.0)
         norm(at + "kv_a_layernorm.weight", self.latent)
-        self.matrix(at + "kv_b_proj.weight", self.heads * (self.nope + self.value), self.latent, 2.0)
+        rows = self.heads * (self.nope + self.value)
+        self.matrix(at + "kv_b_proj.weight", rows, self.latent, 2.0)
         self.matrix(at + "o_proj.weight", self.hidden, self.heads * self.value, 1.0)
 
     def fill_mlp(self, at, ffn):
@@ -205,8 +207,9 @@ class TinyDeepseek(tiny_models.TinyModel):
         items, index = list(self.folder_items()), {}
         for i in range(shards):
             name = f"model-{i + 1:05}-of-{shards:05}.safetensors"
-            tiny_models.write_safetensors(folder / name, items[i::shards], self.kind,
-                                          is_f32=lambda n: ".gate.weight" in n or n.endswith("bias"))
+            tiny_models.write_safetensors(
+                folder / name, items[i::shards], self.kind,
+                is_f32=lambda n: ".gate.weight" in n or n.endswith("bias"))
             index |= {tensor: name for tensor, _ in items[i::shards]}
         (folder / "model.safetensors.index.json").write_text(
             json.dumps({"metadata": {}, "weight_map": index}, indent=0) + "\n")

@@ -147,43 +147,52 @@ class LatentTest : public ::testing::TestWithParam<Body> {
   ThreadPool three_{3};
 };
 
+// The stored row of token t: the latent rounded, the key turned.
+void ExpectStored(const Case& c, uint32_t t) {
+  const Shape& shape = c.shape;
+  const bool is_f32 = shape.dtype == KvDtype::kF32;
+  const float* latent = c.latents.data() + size_t{t} * c.layout.head_dim;
+  for (uint32_t i = 0; i < shape.latent_dim; ++i) {
+    const float wanted = is_f32 ? latent[i] : FloatFromBf16(Bf16FromFloat(latent[i]));
+    ASSERT_EQ(c.Stored(t, i), wanted) << t << " " << i;
+  }
+  const float* key = latent + shape.latent_dim;
+  for (uint32_t i = 0; i < shape.rope_dims; ++i) {
+    const double size = std::fabs(key[i / 2 * 2]) + std::fabs(key[i / 2 * 2 + 1]);
+    ASSERT_NEAR(c.Stored(t, shape.latent_dim + i), c.Turned(key, t, i),
+                (is_f32 ? 0x1p-22 : 0x1p-8) * size);
+  }
+}
+
+// The queries of token t: their last elements turned, the others as they were.
+void ExpectTurned(const Case& c, std::span<const float> before, uint32_t t) {
+  const Shape& shape = c.shape;
+  for (uint32_t head = 0; head < shape.num_heads; ++head) {
+    const size_t query = size_t{t} * shape.num_heads + head;
+    const float* part = c.q.data() + (query + 1) * shape.q_head_dim - shape.rope_dims;
+    const size_t at = query * c.layout.head_dim;
+    for (uint32_t i = 0; i < shape.latent_dim; ++i) ASSERT_EQ(c.absorbed[at + i], before[at + i]);
+    for (uint32_t i = 0; i < shape.rope_dims; ++i) {
+      const double size = std::fabs(part[i / 2 * 2]) + std::fabs(part[i / 2 * 2 + 1]);
+      ASSERT_NEAR(c.absorbed[at + shape.latent_dim + i], c.Turned(part, t, i), 0x1p-22 * size);
+    }
+  }
+}
+
 TEST_P(LatentTest, StoresLatentsAndTurnsKeysAndQueries) {
   for (const Shape& shape : kShapes) {
     SCOPED_TRACE(shape.latent_dim);
     Case c(shape, 37);
     const std::vector<float> before = c.absorbed;
     c.Append(ops(), three_, 0, 37);
-    const double unit = shape.dtype == KvDtype::kF32 ? 0x1p-22 : 0x1p-8;
     for (uint32_t t = 0; t < 37; ++t) {
-      const float* latent = c.latents.data() + size_t{t} * c.layout.head_dim;
-      for (uint32_t i = 0; i < shape.latent_dim; ++i) {
-        const float wanted =
-            shape.dtype == KvDtype::kF32 ? latent[i] : FloatFromBf16(Bf16FromFloat(latent[i]));
-        ASSERT_EQ(c.Stored(t, i), wanted) << t << " " << i;
-      }
-      for (uint32_t i = 0; i < shape.rope_dims; ++i) {
-        const double size = std::fabs(latent[shape.latent_dim + i / 2 * 2]) +
-                            std::fabs(latent[shape.latent_dim + i / 2 * 2 + 1]);
-        ASSERT_NEAR(c.Stored(t, shape.latent_dim + i), c.Turned(latent + shape.latent_dim, t, i),
-                    unit * size);
-      }
-      for (uint32_t head = 0; head < shape.num_heads; ++head) {
-        const size_t at = (size_t{t} * shape.num_heads + head) * c.layout.head_dim;
-        const float* part = c.q.data() +
-                            (size_t{t} * shape.num_heads + head + 1) * shape.q_head_dim -
-                            shape.rope_dims;
-        for (uint32_t i = 0; i < shape.latent_dim; ++i) {
-          ASSERT_EQ(c.absorbed[at + i], before[at + i]);
-        }
-        for (uint32_t i = 0; i < shape.rope_dims; ++i) {
-          const double size = std::fabs(part[i / 2 * 2]) + std::fabs(part[i / 2 * 2 + 1]);
-          ASSERT_NEAR(c.absorbed[at + shape.latent_dim + i], c.Turned(part, t, i), 0x1p-22 * size);
-        }
-      }
+      ExpectStored(c, t);
+      ExpectTurned(c, before, t);
     }
-    // The rest of the last block is zero; other layers and blocks are as they were.
-    for (uint32_t t = 37; t % shape.block_size != 0; ++t) {
-      for (uint32_t i = 0; i < c.layout.head_dim; ++i) ASSERT_EQ(c.Stored(t, i), 0.0f);
+    // The rest of the last block is zero; other layers are as they were.
+    for (uint32_t i = 37 * c.layout.head_dim; i % (shape.block_size * c.layout.head_dim) != 0;
+         ++i) {
+      ASSERT_EQ(c.Stored(i / c.layout.head_dim, i % c.layout.head_dim), 0.0f);
     }
     const std::byte* block = c.view().Piece(c.blocks[0], 0, 0, 0);
     const size_t slice = c.layout.SliceBytes();
@@ -212,32 +221,43 @@ TEST_P(LatentTest, AgreesWithTheReference) {
   }
 }
 
+// The weights of the keys that a query sees, in double.
+std::vector<double> WeightsOf(const Case& c, uint32_t t, uint32_t head) {
+  const float* q = c.absorbed.data() + size_t{t} * c.q_size() + head * c.layout.head_dim;
+  std::vector<double> weights(t + 1);
+  for (uint32_t key = 0; key <= t; ++key) {
+    for (uint32_t i = 0; i < c.layout.head_dim; ++i) {
+      weights[key] += double{q[i]} * kScale * c.Stored(key, i);
+    }
+  }
+  const double largest = *std::max_element(weights.begin(), weights.end());
+  double total = 0;
+  for (double& weight : weights) total += weight = std::exp(weight - largest);
+  for (double& weight : weights) weight /= total;
+  return weights;
+}
+
+// out [latent_dim] is the weighted sum of latents.
+void ExpectSum(const Case& c, std::span<const double> weights, const float* out) {
+  for (uint32_t i = 0; i < c.shape.latent_dim; ++i) {
+    double sum = 0;
+    double size = 0;
+    for (uint32_t key = 0; key < weights.size(); ++key) {
+      sum += weights[key] * c.Stored(key, i);
+      size = std::max(size, std::fabs(double{c.Stored(key, i)}));
+    }
+    ASSERT_NEAR(out[i], sum, 1e-3 * size) << i;
+  }
+}
+
 TEST_P(LatentTest, IsTheSumOfLatentsByTheDefinition) {
   Case c(kShapes[0], 90);
   const std::vector<float> out = c.Run(ops(), one_, 90);
   for (uint32_t t = 0; t < 90; t += 7) {
     for (uint32_t head = 0; head < c.shape.num_heads; ++head) {
-      const float* q = c.absorbed.data() + size_t{t} * c.q_size() + head * c.layout.head_dim;
-      std::vector<double> weights(t + 1);
-      double largest = -1e300;
-      for (uint32_t key = 0; key <= t; ++key) {
-        for (uint32_t i = 0; i < c.layout.head_dim; ++i) {
-          weights[key] += double{q[i]} * kScale * c.Stored(key, i);
-        }
-        largest = std::max(largest, weights[key]);
-      }
-      double total = 0;
-      for (double& weight : weights) total += weight = std::exp(weight - largest);
-      for (uint32_t i = 0; i < c.shape.latent_dim; ++i) {
-        double sum = 0;
-        double size = 0;
-        for (uint32_t key = 0; key <= t; ++key) {
-          sum += weights[key] / total * c.Stored(key, i);
-          size = std::max(size, std::fabs(double{c.Stored(key, i)}));
-        }
-        const size_t at = size_t{t} * c.out_size() + head * c.shape.latent_dim + i;
-        ASSERT_NEAR(out[at], sum, 1e-3 * size) << t << " " << head << " " << i;
-      }
+      SCOPED_TRACE(testing::Message() << t << " " << head);
+      ExpectSum(c, WeightsOf(c, t, head),
+                out.data() + size_t{t} * c.out_size() + head * c.shape.latent_dim);
     }
   }
 }
