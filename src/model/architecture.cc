@@ -77,7 +77,16 @@ constexpr std::array kArchitectures = {
                        .rope_interleaved = true,
                        .experts = true,
                        .latent_kv = true,
+                       .scored_experts = true,
                        .shared_experts = true},
+    ArchitectureTraits{.name = "lfm2moe",
+                       .hf_type = "lfm2_moe",
+                       .head_norms = true,
+                       .experts = true,
+                       .short_convs = true,
+                       .scored_experts = true,
+                       .hf_tied = true,
+                       .hf_rope_base = 1e6},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3 and mistral3 are

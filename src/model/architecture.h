@@ -47,7 +47,8 @@ struct ArchitectureTraits {
   bool pre_norms = true;           // attn_norm, ffn_norm: of what a branch reads
   bool uniform_window = false;     // the file may give all layers the same window
   bool latent_kv = false;          // one latent row for all heads instead of K and V (deepseek2)
-  bool shared_experts = false;     // dense layers first; experts that serve every row (deepseek2)
+  bool scored_experts = false;     // dense layers first; an ExpertRule chooses (deepseek2, lfm2moe)
+  bool shared_experts = false;     // some experts serve every row (deepseek2)
   GateActivation activation = GateActivation::kSilu;
   // Defaults of its configuration class in transformers.
   bool hf_tied = false;

@@ -14,9 +14,6 @@ using kernels::Exp;
 
 namespace {
 
-// Added to a sum of sigmoids that divides, as in the reference.
-constexpr float kLeastSum = 1e-20f;
-
 float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
 // One row of logits and what they are chosen by.
@@ -112,11 +109,9 @@ void ChooseExperts(const ExpertRule& rule, std::span<const float> logits,
       out.weights[j] = Sigmoid(logits[out.experts[j]]);
     }
   }
-  float sum = kLeastSum;
+  float sum = rule.sum_to_one ? rule.least_sum : 1.0f;
   if (rule.sum_to_one) {
     for (const float weight : out.weights) sum += weight;
-  } else {
-    sum = 1.0f;
   }
   for (float& weight : out.weights) weight = weight / sum * rule.scale;
 }

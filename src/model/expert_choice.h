@@ -1,6 +1,6 @@
-// The choice of the experts that serve a row, as DeepSeek's models make it: among the experts of
-// the best groups, by scores of which a learned bias may be a part (DeepSeek-AI, "DeepSeek-V2",
-// 2024, and "DeepSeek-V3 technical report", 2024). Pure; any thread.
+// The choice of the experts that serve a row, as DeepSeek's models and LFM2's make it: among the
+// experts of the best groups, by scores of which a learned bias may be a part (DeepSeek-AI,
+// "DeepSeek-V2", 2024, and "DeepSeek-V3 technical report", 2024). Pure; any thread.
 #ifndef BATON_MODEL_EXPERT_CHOICE_H_
 #define BATON_MODEL_EXPERT_CHOICE_H_
 
@@ -23,6 +23,7 @@ struct ExpertRule {
   uint32_t num_groups_used = 1;  // in [1, num_groups]; their experts are enough for a row
   bool sum_to_one = false;       // weights are divided by their sum before they are scaled
   float scale = 1;               // of every weight
+  float least_sum = 1e-20f;      // is added to the sum that divides
 };
 
 // Most groups of a model. DeepSeek-V3 has 8.

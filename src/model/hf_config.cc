@@ -143,6 +143,33 @@ absl::Status ReadBiasedExperts(const JsonObject& config, HfConfig& out) {
   return OkStatus();
 }
 
+// The experts of lfm2_moe, which sigmoids and a bias choose.
+absl::Status ReadHfBiasedChoice(const JsonObject& config, HfConfig& out) {
+  const std::string arch(out.traits->name);
+  BATON_ASSIGN_OR_RETURN(out.num_experts, ReadNumExperts(config));
+  BATON_ASSIGN_OR_RETURN(const uint32_t used, config.UintOr("num_experts_per_tok", 4));
+  BATON_ASSIGN_OR_RETURN(const uint32_t ffn, config.Uint("moe_intermediate_size"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t dense, config.UintOr("num_dense_layers", 2));
+  BATON_ASSIGN_OR_RETURN(const bool normed, config.BoolOr("norm_topk_prob", true));
+  BATON_ASSIGN_OR_RETURN(const bool biased, config.BoolOr("use_expert_bias", true));
+  BATON_ASSIGN_OR_RETURN(const double scale, config.DoubleOr("routed_scaling_factor", 1.0));
+  if (!biased) return config.Unsupported("use_expert_bias", "true");
+  if (!(scale >= kMinMultiplier && scale <= kMaxMultiplier)) {
+    return config.Bad("routed_scaling_factor",
+                      fmt::format("[{}, {}]", kMinMultiplier, kMaxMultiplier));
+  }
+  out.keys.AddU32(arch + ".expert_count", out.num_experts);
+  out.keys.AddU32(arch + ".expert_used_count", used);
+  out.keys.AddU32(arch + ".expert_feed_forward_length", ffn);
+  out.keys.AddU32(arch + ".leading_dense_block_count", std::min(dense, layers));
+  out.keys.AddU32(arch + ".expert_gating_func", 2);
+  if (!normed) out.keys.AddBool(arch + ".expert_weights_norm", false);
+  // Other programs read no such key of lfm2moe: published models have 1.
+  if (scale != 1.0) out.keys.AddF32(arch + ".expert_weights_scale", static_cast<float>(scale));
+  return OkStatus();
+}
+
 absl::Status ReadExperts(const JsonObject& config, HfConfig& out) {
   if (out.traits->expert_biases) return ReadBiasedExperts(config, out);
   const std::string arch(out.traits->name);
@@ -390,7 +417,10 @@ absl::Status CheckConvKeys(const JsonObject& config) {
 absl::Status ReadConvolutions(const JsonObject& config, HfConfig& out) {
   BATON_RETURN_IF_ERROR(CheckConvKeys(config));
   const std::string arch(out.traits->name);
-  BATON_ASSIGN_OR_RETURN(const uint32_t ffn, ReadConvFfn(config));
+  // lfm2_moe states the width itself.
+  BATON_ASSIGN_OR_RETURN(const uint32_t ffn, out.traits->scored_experts
+                                                 ? config.Uint("intermediate_size")
+                                                 : ReadConvFfn(config));
   out.keys.AddU32(arch + ".feed_forward_length", ffn);
   BATON_ASSIGN_OR_RETURN(const uint32_t taps, config.Uint("conv_L_cache"));
   if (taps < kMinConvTaps || taps > kernels::kMaxConvTaps) {
@@ -509,6 +539,8 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   BATON_RETURN_IF_ERROR(ReadHfRope(config, head_dim, out));
   if (out.traits->shared_experts) {
     BATON_RETURN_IF_ERROR(ReadHfSharedExperts(config, type, out));
+  } else if (out.traits->scored_experts) {
+    BATON_RETURN_IF_ERROR(ReadHfBiasedChoice(config, out));
   } else if (out.traits->experts) {
     BATON_RETURN_IF_ERROR(ReadExperts(config, out));
   }

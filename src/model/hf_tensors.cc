@@ -69,11 +69,12 @@ constexpr std::array kConvNames = {
     PartName{"feed_forward.w1", "ffn_gate"},
     PartName{"feed_forward.w3", "ffn_up"},
     PartName{"feed_forward.w2", "ffn_down"},
+    PartName{"feed_forward.gate", "ffn_gate_inp"},
 };
 constexpr std::array kExpertNames = {
-    PartName{"gate_proj", "ffn_gate_exps"},
-    PartName{"up_proj", "ffn_up_exps"},
-    PartName{"down_proj", "ffn_down_exps"},
+    PartName{"gate_proj", "ffn_gate_exps"}, PartName{"up_proj", "ffn_up_exps"},
+    PartName{"down_proj", "ffn_down_exps"}, PartName{"w1", "ffn_gate_exps"},
+    PartName{"w3", "ffn_up_exps"},          PartName{"w2", "ffn_down_exps"},
 };
 
 std::string_view FindPart(std::span<const PartName> names, std::string_view hf) {
@@ -100,9 +101,9 @@ std::optional<uint32_t> TakeNumber(std::string_view prefix, uint32_t limit,
 
 // The experts' matrices as transformers 5 holds them: one tensor for all, the gates above the ups.
 bool PlanAllExperts(std::string_view name, uint32_t layer, HfTensorPlan& out) {
-  if (name == "mlp.experts.down_proj") {
+  if (name == "mlp.experts.down_proj" || name == "feed_forward.experts.down_proj") {
     out.gguf_name = fmt::format("blk.{}.ffn_down_exps.weight", layer);
-  } else if (name == "mlp.experts.gate_up_proj") {
+  } else if (name == "mlp.experts.gate_up_proj" || name == "feed_forward.experts.gate_up_proj") {
     out.gguf_name = fmt::format("blk.{}.ffn_gate_exps.weight", layer);
     out.second_gguf_name = fmt::format("blk.{}.ffn_up_exps.weight", layer);
   } else {
@@ -186,7 +187,9 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
     out.gguf_name = fmt::format("blk.{}.attn_sinks.weight", *layer);
     return out;
   }
-  if (traits.shared_experts && name == "mlp.gate.e_score_correction_bias") {
+  const bool is_choice_bias = name == (traits.shared_experts ? "mlp.gate.e_score_correction_bias"
+                                                             : "feed_forward.expert_bias");
+  if (traits.scored_experts && is_choice_bias) {
     out.gguf_name = fmt::format("blk.{}.exp_probs_b.bias", *layer);
     return out;
   }
@@ -195,8 +198,9 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   const std::string_view kind = name.substr(dot + 1);
   std::string_view part = name.substr(0, dot);
   std::string_view gguf;
-  if (traits.experts && part.starts_with("mlp.experts.")) {
-    out.expert = TakeNumber("mlp.experts.", kMaxExperts, part);
+  const std::string_view experts = traits.short_convs ? "feed_forward.experts." : "mlp.experts.";
+  if (traits.experts && part.starts_with(experts)) {
+    out.expert = TakeNumber(experts, kMaxExperts, part);
     if (out.expert.has_value()) gguf = FindPart(kExpertNames, part);
   } else if (traits.short_convs) {
     gguf = FindPart(kConvNames, part);

@@ -1,5 +1,4 @@
-// The keys of deepseek2 files: heads over latent rows, leading dense layers, shared experts and how
-// experts are chosen. Private to src/model; any thread.
+// The keys of heads over latent rows (deepseek2). Private to src/model; any thread.
 #ifndef BATON_MODEL_LATENT_KEYS_H_
 #define BATON_MODEL_LATENT_KEYS_H_
 
@@ -18,9 +17,6 @@ bool IsLatentKey(std::string_view name);
 // num_heads, num_kv_heads, head_dim, rope_dims, the sizes of ModelConfig's latent part, and the
 // scale of attention without that of YaRN.
 absl::Status ReadLatentHeads(const ArchitectureKeys& keys, ModelConfig& config);
-
-// The widths of dense layers, experts and shared experts, and ModelConfig::expert_rule.
-absl::Status ReadSharedExperts(const ArchitectureKeys& keys, ModelConfig& config);
 
 }  // namespace baton::model
 

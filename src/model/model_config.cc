@@ -12,6 +12,7 @@
 #include "src/base/limits.h"
 #include "src/base/quoted_text.h"
 #include "src/model/architecture_keys.h"
+#include "src/model/expert_keys.h"
 #include "src/model/latent_keys.h"
 #include "src/model/tensor_plan.h"
 
@@ -60,7 +61,8 @@ constexpr std::array kNeutralWithExperts = {
     NeutralKey{"expert_weights_scale", 1},      NeutralKey{"expert_group_count", 1},
     NeutralKey{"leading_dense_block_count", 0}, NeutralKey{"interleave_moe_layer_step", 1},
 };
-constexpr std::array kNeutralWithSharedExperts = {
+constexpr std::array kNeutralWithoutSharedExperts = {NeutralKey{"expert_shared_count", 0}};
+constexpr std::array kNeutralWithScoredExperts = {
     NeutralKey{"attention.scale", 0},
     NeutralKey{"logit_scale", 0},
     NeutralKey{"residual_scale", 0},
@@ -160,7 +162,10 @@ absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& t
   if (!traits.windowed && !traits.uniform_window) {
     BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
   }
-  if (traits.shared_experts) return CheckNeutral(keys, kNeutralWithSharedExperts);
+  if (traits.scored_experts && !traits.shared_experts) {
+    BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutSharedExperts));
+  }
+  if (traits.scored_experts) return CheckNeutral(keys, kNeutralWithScoredExperts);
   BATON_RETURN_IF_ERROR(traits.multipliers ? CheckNeutral(keys, kNeutralWithMultipliers)
                                            : CheckNeutral(keys, kNeutralWithoutMultipliers));
   if (!traits.experts) return CheckNeutral(keys, kNeutralWithoutExperts);
@@ -438,7 +443,7 @@ absl::Status ReadTemperature(const ArchitectureKeys& keys, ModelConfig& config) 
 }
 
 absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
-  if (config.traits->shared_experts) return ReadSharedExperts(keys, config);
+  if (config.traits->scored_experts) return ReadScoredExperts(keys, config);
   if (!config.traits->experts) {
     BATON_ASSIGN_OR_RETURN(config.ffn_size, keys.EqualUint("feed_forward_length", config.num_layers,
                                                            {1, kMaxFfnSize}));
@@ -518,7 +523,7 @@ std::string CanonicalExtras(const ModelConfig& config) {
                        config.latent_dim, config.q_rank, config.nope_dim, config.value_dim,
                        std::bit_cast<uint32_t>(config.attention_scale));
   }
-  if (config.traits->shared_experts) {
+  if (config.traits->scored_experts) {
     out += fmt::format(" dense={}:{} shared={} rule={}", config.num_dense_layers,
                        config.dense_ffn_size, config.shared_ffn_size,
                        CanonicalText(config.expert_rule));

@@ -107,10 +107,10 @@ struct ModelConfig {
   uint32_t num_experts_used = 0;  // experts of one row
   // The weights of a row's experts: their softmax; else their part of the softmax over all experts.
   bool experts_sum_to_one = true;
-  // Of traits->shared_experts, which chooses by expert_rule.
+  // Of traits->scored_experts, whose experts expert_rule chooses.
   uint32_t num_dense_layers = 0;  // leading layers without experts
   uint32_t dense_ffn_size = 0;    // of such a layer
-  uint32_t shared_ffn_size = 0;   // of the experts that serve every row, together
+  uint32_t shared_ffn_size = 0;   // of the experts that serve every row, together; 0: none
   ExpertRule expert_rule;
 
   uint32_t q_size() const { return num_heads * head_dim; }

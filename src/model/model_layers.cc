@@ -251,7 +251,7 @@ void Model::RouteRows(const LayerWeights& weights, uint32_t rows) {
   const auto logits_of = [&](uint32_t row) {
     return std::span<const float>(ws.router_logits + size_t{row} * count, count);
   };
-  if (config_.traits->shared_experts) {
+  if (config_.traits->scored_experts) {
     const uint32_t min_rows = 1 + 4096 / count;
     pool_->RunRanges(rows, min_rows, 4 * pool_->num_threads(), [&](TaskRange range, uint32_t) {
       for (uint32_t row = range.begin; row < range.end; ++row) {

@@ -126,14 +126,18 @@ std::string ExtrasText(const ModelConfig& config) {
     out += fmt::format("experts       {} a layer, {} for each token\n", config.num_experts,
                        config.num_experts_used);
   }
-  if (config.traits->shared_experts) {
+  if (config.traits->scored_experts) {
     const ExpertRule& rule = config.expert_rule;
     out += fmt::format(
-        "              by {} in {} of {} groups, weights times {}{}; one of width {} for every "
-        "token; none in the first {} layers, of width {}\n",
+        "              by {} in {} of {} groups, weights times {}{}{}; none in the first {} "
+        "layers, "
+        "of width {}\n",
         rule.score == ExpertScore::kSigmoid ? "sigmoid and bias" : "softmax", rule.num_groups_used,
         rule.num_groups, rule.scale, rule.sum_to_one ? " of a sum of 1" : "",
-        config.shared_ffn_size, config.num_dense_layers, config.dense_ffn_size);
+        config.shared_ffn_size == 0
+            ? ""
+            : fmt::format("; one of width {} for every token", config.shared_ffn_size),
+        config.num_dense_layers, config.dense_ffn_size);
   }
   return out;
 }

@@ -179,15 +179,14 @@ struct LayerPlanner {
     return OkStatus();
   }
 
-  // What deepseek2 has beside the experts that are chosen.
+  // Experts that serve every row.
   absl::Status SharedExperts(LayerTensors& out) const {
     const uint32_t hidden = config.hidden_size;
     const uint32_t ffn = config.shared_ffn_size;
     BATON_ASSIGN_OR_RETURN(out.shared_gate, finder.Matrix(Name("ffn_gate_shexp"), ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.shared_up, finder.Matrix(Name("ffn_up_shexp"), ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.shared_down, finder.Matrix(Name("ffn_down_shexp"), hidden, ffn));
-    if (config.expert_rule.score != ExpertScore::kSigmoid) return OkStatus();
-    return Vector(out.choice_bias, Name("exp_probs_b", "bias"), config.num_experts);
+    return OkStatus();
   }
 
   absl::Status Attention(LayerTensors& out) const {
@@ -251,7 +250,10 @@ struct LayerPlanner {
     BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrices(Name("ffn_gate_exps"), count, ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.up, finder.Matrices(Name("ffn_up_exps"), count, ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.down, finder.Matrices(Name("ffn_down_exps"), count, hidden, ffn));
-    if (config.traits->shared_experts) return SharedExperts(out);
+    if (config.traits->shared_experts) BATON_RETURN_IF_ERROR(SharedExperts(out));
+    if (config.expert_rule.score == ExpertScore::kSigmoid) {
+      BATON_RETURN_IF_ERROR(Vector(out.choice_bias, Name("exp_probs_b", "bias"), count));
+    }
     if (!config.traits->expert_biases) return OkStatus();
     BATON_RETURN_IF_ERROR(Vector(out.router_bias, Name("ffn_gate_inp", "bias"), count));
     BATON_ASSIGN_OR_RETURN(out.gate_bias,

@@ -29,6 +29,7 @@ ARCHITECTURES = [
     "phi3",
     "olmo2",
     "mistral3",
+    "lfm2moe",
     "deepseek2",
     "deepseek2_lite",
 ]

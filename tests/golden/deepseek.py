@@ -319,9 +319,10 @@ def choose(weights, logits, bias):
     chosen = np.argsort(-np.where(mask, choice, -np.inf), kind="stable")
     chosen = chosen[:weights.key("expert_used_count")]
     share = scores[chosen]
-    if weights.key("expert_weights_norm", False):
-        share = share / share.sum()
-    return chosen, share * float(weights.key("expert_weights_scale"))
+    is_lfm2 = weights.arch == "lfm2moe"  # whose files do not say it
+    if weights.key("expert_weights_norm", is_lfm2):
+        share = share / (share.sum() + (1e-6 if is_lfm2 else 0))
+    return chosen, share * float(weights.key("expert_weights_scale", 1.0))
 
 
 def feed_forward(shape, weights, w, layer, x):
@@ -333,7 +334,7 @@ def feed_forward(shape, weights, w, layer, x):
 
     if layer < weights.key("leading_dense_block_count"):
         return mlp(h, "")
-    out = mlp(h, "_shexp")
+    out = mlp(h, "_shexp") if weights.key("expert_shared_count") else np.zeros_like(h)
     logits = h @ w("ffn_gate_inp.weight").T
     is_sigmoid = weights.key("expert_gating_func") == gguf.ExpertGatingFuncType.SIGMOID
     bias = w("exp_probs_b.bias") if is_sigmoid else None

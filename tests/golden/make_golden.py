@@ -25,7 +25,7 @@ import tiny_models
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "lfm2",
-                 "gpt-oss", "phi3", "olmo2", "mistral3", "deepseek2")
+                 "gpt-oss", "phi3", "olmo2", "mistral3", "deepseek2", "lfm2moe")
 
 
 class Weights:
@@ -197,7 +197,7 @@ def attend(shape, weights, w, layer, x):
         return out.reshape(-1, heads, shape.dim)
 
     q, k, v = project("q", shape.heads), project("k", shape.kv_heads), project("v", shape.kv_heads)
-    if shape.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2"):
+    if shape.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2", "lfm2moe"):
         q = rms_norm(q, w("attn_q_norm.weight"), shape.eps)
         k = rms_norm(k, w("attn_k_norm.weight"), shape.eps)
     local = shape.is_local(layer)
@@ -260,7 +260,7 @@ def mix_gpt_oss(w, h, used):
 
 
 def feed_forward(shape, weights, w, layer, x):
-    if shape.arch == "deepseek2":
+    if shape.arch in ("deepseek2", "lfm2moe"):
         return deepseek.feed_forward(shape, weights, w, layer, x)
     if shape.arch == "gpt-oss":
         h = rms_norm(x, w("post_attention_norm.weight"), shape.eps)
@@ -297,7 +297,7 @@ def hidden_states(weights, sequences):
         for i, x in enumerate(xs):
             x = x + shape.branch_scale * attend(shape, weights, w, layer, x)
             xs[i] = x + shape.branch_scale * feed_forward(shape, weights, w, layer, x)
-    norm = weights.get("token_embd_norm.weight" if shape.arch == "lfm2" else "output_norm.weight")
+    norm = weights.get("token_embd_norm.weight" if shape.arch in tiny_models.LFM2 else "output_norm.weight")
     return [rms_norm(x, norm, shape.eps) * shape.logit_scale for x in xs]
 
 

@@ -24,6 +24,9 @@ GEMMA = dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=16, sliding_w
 # The width of its feed-forward layers in the file is 32.
 LFM2 = dict(num_hidden_layers=4, full_attn_idxs=[2], intermediate_size=40, block_multiple_of=16,
             rms_norm_eps=None, norm_eps=1e-5)
+LFM2_MOE = dict(num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2,
+                num_dense_layers=1, num_experts=8, num_experts_per_tok=3,
+                moe_intermediate_size=16, rms_norm_eps=None, norm_eps=1e-5, pad_token_id=0)
 GPT_OSS = dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 # PROMPT is longer than the original context, so that the long factors and every temperature count.
@@ -75,6 +78,7 @@ MODELS = [
     ("olmo2", "Olmo2", (4, 47), {"pad_token_id": 0}, None),
     ("ministral3", "Ministral3", (5, 0), {"head_dim": 16, "pad_token_id": 0}, MINISTRAL),
     ("mistral3", "Ministral3", (5, 0), {"head_dim": 16, "pad_token_id": 0}, MINISTRAL),
+    ("lfm2_moe", "Lfm2Moe", (5, 0), LFM2_MOE, None),
     ("deepseek_v2", "DeepseekV2", (5, 0), {**DEEPSEEK, "q_lora_rank": None}, None),
     ("deepseek_v2_groups", "DeepseekV2", (5, 0),
      {**DEEPSEEK, "q_lora_rank": 24, "topk_method": "group_limited_greedy", "n_group": 4,
@@ -133,7 +137,7 @@ def make(name, kind, shape, scaling):
             if "norm" in part and kind == "Gemma3":
                 weight -= 1.0
         for part, bias in model.named_buffers():
-            if part.endswith("e_score_correction_bias"):
+            if part.endswith(("e_score_correction_bias", "expert_bias")):
                 bias.copy_(torch.randn_like(bias) * 0.3)
     return model.to(torch.bfloat16)
 

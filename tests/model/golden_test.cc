@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
                       TinyCase{"olmo2_q8_0", kQuantised}, TinyCase{"mistral3"},
                       TinyCase{"mistral3_q4_0", kQuantised}, TinyCase{"lfm2"},
                       TinyCase{"lfm2_q8_0", kQuantised}, TinyCase{"qwen3moe_mxfp4", kQuantised},
-                      TinyCase{"gptoss"}, TinyCase{"gptoss_mxfp4", kQuantised},
+                      TinyCase{"gptoss"}, TinyCase{"gptoss_mxfp4", kQuantised}, TinyCase{"lfm2moe"},
                       TinyCase{"deepseek2"}, TinyCase{"deepseek2_lite"},
                       TinyCase{"deepseek2_q8_0", kQuantised},
                       TinyCase{"deepseek2_split_q8_0", kQuantised}),

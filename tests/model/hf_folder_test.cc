@@ -57,8 +57,8 @@ TEST_P(FolderGoldenTest, GivesTheBitsOfTheSameWeightsInAFile) {
 INSTANTIATE_TEST_SUITE_P(Architectures, FolderGoldenTest,
                          ::testing::Values("llama_linear", "llama_yarn", "llama_llama3", "qwen2",
                                            "qwen3", "qwen3moe", "gemma3", "smollm3", "granite",
-                                           "deepseek2", "deepseek2_lite", "lfm2", "gptoss",
-                                           "gptoss_mxfp4", "phi3", "phi3_plain", "olmo2",
+                                           "lfm2moe", "deepseek2", "deepseek2_lite", "lfm2",
+                                           "gptoss", "gptoss_mxfp4", "phi3", "phi3_plain", "olmo2",
                                            "mistral3"),
                          [](const auto& info) { return std::string(info.param); });
 

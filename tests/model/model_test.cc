@@ -217,6 +217,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_olmo2_q8_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_mistral3", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_mistral3_q4_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_lfm2moe", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
                       BitsCase{"tiny_deepseek2", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
                       BitsCase{"tiny_deepseek2_lite", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_deepseek2_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
