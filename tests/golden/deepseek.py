@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType as Q
 import tiny_models
 
 YARN_FACTOR, ORIGINAL = 4.0, 64
+FP8_SCALE = 2.0 ** -8  # bf16 holds every product
 # Of the norms of latents and of queries; that of the model is another one.
 LATENT_EPS = 1e-6
 
@@ -23,10 +24,9 @@ class TinyDeepseek(tiny_models.TinyModel):
         self.v3, self.q_rank, self.latent, self.nope, self.rope = v3, q_rank, latent, nope, rope
         self.value, self.groups, self.groups_used, self.shared = value, groups, groups_used, shared
         self.scale, self.mscale, self.joined = scale, mscale, joined
-        self.dense, self.dense_ffn = 1, 2 * ffn
         super().__init__(name, "deepseek2", kind, layers=3, hidden=32, ffn=ffn, heads=heads,
                          tied=False, scaling="yarn", experts=experts, used=used,
-                         rope_dims=rope, original=ORIGINAL)
+                         rope_dims=rope, original=ORIGINAL, dense=1, dense_ffn=2 * ffn)
 
     def fill(self):
         norm = lambda name, n: self.vector(name, n, 1.0, 0.2)
@@ -64,8 +64,11 @@ class TinyDeepseek(tiny_models.TinyModel):
             self.matrix(at + "q_proj.weight", size, self.hidden, 2.0)
         self.matrix(at + "kv_a_proj_with_mqa.weight", self.latent + self.rope, self.hidden, 2.0)
         norm(at + "kv_a_layernorm.weight", self.latent)
-        rows = self.heads * (self.nope + self.value)
-        self.matrix(at + "kv_b_proj.weight", rows, self.latent, 2.0)
+        name, rows = at + "kv_b_proj.weight", self.heads * (self.nope + self.value)
+        self.matrix(name, rows, self.latent, 2.0)
+        if self.v3:  # as published folders have it: fp8 with a scale of 128 x 128 elements
+            codes = to_e4m3(self.weights[name] / FP8_SCALE)
+            self.weights[name] = (e4m3_values()[codes] * FP8_SCALE).astype(np.float32)
         self.matrix(at + "o_proj.weight", self.hidden, self.heads * self.value, 1.0)
 
     def fill_mlp(self, at, ffn):
@@ -192,11 +195,20 @@ class TinyDeepseek(tiny_models.TinyModel):
                                 "original_max_position_embeddings": ORIGINAL}}
         if self.v3:
             out["num_nextn_predict_layers"] = 1
+            out["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3",
+                                          "activation_scheme": "dynamic",
+                                          "weight_block_size": [128, 128]}
         return out
 
     def folder_items(self):
         """With a tensor of the layer that predicts further ahead, which is left out."""
-        yield from self.weights.items()
+        for name, data in self.weights.items():
+            if not self.v3 or "kv_b_proj" not in name:
+                yield name, data
+                continue
+            yield name, to_e4m3(data / FP8_SCALE)
+            blocks = [(size - 1) // 128 + 1 for size in data.shape]
+            yield name + "_scale_inv", np.full(blocks, FP8_SCALE, dtype=np.float32)
         if self.v3:
             yield f"model.layers.{self.layers}.enorm.weight", self.weights["model.norm.weight"]
 
@@ -209,10 +221,31 @@ class TinyDeepseek(tiny_models.TinyModel):
             name = f"model-{i + 1:05}-of-{shards:05}.safetensors"
             tiny_models.write_safetensors(
                 folder / name, items[i::shards], self.kind,
-                is_f32=lambda n: ".gate.weight" in n or n.endswith("bias"))
+                is_f32=lambda n: ".gate.weight" in n or n.endswith(("bias", "_inv")),
+                bytes_are="F8_E4M3")
             index |= {tensor: name for tensor, _ in items[i::shards]}
         (folder / "model.safetensors.index.json").write_text(
             json.dumps({"metadata": {}, "weight_map": index}, indent=0) + "\n")
+
+
+def e4m3_values():
+    """What the 256 codes of F8_E4M3 mean; the two NaN as infinity."""
+    code = np.arange(256)
+    exponent, mantissa = code >> 3 & 15, code & 7
+    normal = (1 + mantissa / 8) * 2.0 ** (exponent - 7.0)
+    size = np.where(exponent == 0, mantissa / 8 * 2.0 ** -6, normal)
+    size[code & 127 == 127] = np.inf
+    return np.where(code > 127, -size, size)
+
+
+def to_e4m3(data):
+    """The codes of the nearest values."""
+    values = e4m3_values()
+    order = np.argsort(values, kind="stable")
+    order = order[np.isfinite(values[order])]
+    at = np.clip(np.searchsorted(values[order], data), 1, len(order) - 1)
+    left, right = values[order][at - 1], values[order][at]
+    return order[np.where(data - left <= right - data, at - 1, at)].astype(np.uint8)
 
 
 def write_models(folder):

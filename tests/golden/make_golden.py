@@ -297,7 +297,8 @@ def hidden_states(weights, sequences):
         for i, x in enumerate(xs):
             x = x + shape.branch_scale * attend(shape, weights, w, layer, x)
             xs[i] = x + shape.branch_scale * feed_forward(shape, weights, w, layer, x)
-    norm = weights.get("token_embd_norm.weight" if shape.arch in tiny_models.LFM2 else "output_norm.weight")
+    last = "token_embd_norm" if shape.arch in tiny_models.LFM2 else "output_norm"
+    norm = weights.get(f"{last}.weight")
     return [rms_norm(x, norm, shape.eps) * shape.logit_scale for x in xs]
 
 

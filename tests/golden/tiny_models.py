@@ -582,7 +582,7 @@ def mxfp4_items(name, data):
     yield name + "_scales", np.ascontiguousarray(raw[..., 0])
 
 
-def write_safetensors(path, items, kind, is_f32=lambda name: False):
+def write_safetensors(path, items, kind, is_f32=lambda name: False, bytes_are="U8"):
     """u64 header length, JSON header, data (the format's README)."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
     kind = Q.BF16 if kind == Q.MXFP4 else kind  # of all but the experts
@@ -591,7 +591,8 @@ def write_safetensors(path, items, kind, is_f32=lambda name: False):
         is_raw = values.dtype == np.uint8
         as_kind = Q.F32 if is_f32(name) else kind
         raw = values.tobytes() if is_raw else gguf.quants.quantize(values, as_kind).tobytes()
-        header[name] = {"dtype": "U8" if is_raw else dtypes[as_kind], "shape": list(values.shape),
+        header[name] = {"dtype": bytes_are if is_raw else dtypes[as_kind],
+                        "shape": list(values.shape),
                         "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header, separators=(",", ":")).encode()
