@@ -135,6 +135,23 @@ struct RopeAppendArgs {
   bool interleaved;      // true: pairs (2i, 2i+1); false (NEOX): pairs (i, i + head_dim/2)
 };
 
+// Multi-head latent attention in its absorbed form: all query heads share one row for each token of
+// the KV dtype, in a layout of encoding kLatent. A row is a latent and a key of `rope_dims`
+// elements that turns in pairs (2i, 2i + 1); together they are the layout's head_dim.
+struct LatentAppendArgs {
+  kv::KvView kv;
+  uint32_t layer;
+  std::span<const AttentionSpan> spans;
+  const float* latents;  // [rows, head_dim], the key not turned yet
+  // [rows, num_heads, q_head_dim]: the last rope_dims elements of a head turn.
+  const float* q;
+  uint32_t q_head_dim;
+  uint32_t num_heads;
+  uint32_t rope_dims;    // even, at most 256
+  const float* cos_sin;  // [max_position, rope_dims / 2, 2]
+  float* absorbed;       // [rows, num_heads, head_dim]: the last rope_dims elements are written
+};
+
 // Tokens of a short convolution at most, its own included.
 inline constexpr uint32_t kMaxConvTaps = 16;
 
@@ -164,11 +181,12 @@ struct AttentionArgs {
   uint32_t num_heads;
   float scale;      // of q * k, applied to q once
   uint32_t window;  // 0 = full causal; else row p sees keys [max(0, p - window + 1), p]
-  float* out;       // [rows, num_heads * head_dim]
+  float* out;       // [rows, num_heads * head_dim], of latent rows [rows, num_heads * value_dim]
   std::span<std::byte> scratch;  // Ops::attention_scratch_bytes(...); 64-byte aligned
   // [num_heads] or null. A head's sink is a logit of its own that joins the sum of its softmax, and
   // has no value. It is not scaled, and no window hides it.
   const float* sinks = nullptr;
+  uint32_t value_dim = 0;  // of latent rows: the first elements of a row are its value; else 0
 };
 
 // The operations of one ISA; a process-wide constant table.
@@ -209,6 +227,9 @@ struct Ops {
   // are zero (so that an earlier owner's KV never crosses a hand-off).
   void (*rope_append)(device::ThreadPool&, const RopeAppendArgs&);
   void (*attention)(device::ThreadPool&, const AttentionArgs&);
+  // Stores a row for each token, its key turned, and turns the queries' last elements. Rounds and
+  // zeroes as rope_append does.
+  void (*latent_append)(device::ThreadPool&, const LatentAppendArgs&);
   // Stores b * x, rounded to the KV dtype, and zeros as rope_append does.
   void (*conv_append)(device::ThreadPool&, const ShortConvArgs&);
   // Reads the stored rows of each row and its predecessors; those before position 0 are zeros.

@@ -31,6 +31,8 @@ std::string_view EncodingName(KvEncoding encoding) {
       return "fragments";
     case KvEncoding::kLanes:
       return "lanes";
+    case KvEncoding::kLatent:
+      return "latent";
   }
   return "unknown";
 }
@@ -73,9 +75,10 @@ absl::Status KvLayout::Validate() const {
     return InvalidArgument("KV layout: dtype {} is not bf16 (1), f32 (2), fp8 (3) or q8 (4)",
                            int(dtype));
   }
-  if (encoding < KvEncoding::kPlain || encoding > KvEncoding::kLanes) {
+  if (encoding < KvEncoding::kPlain || encoding > KvEncoding::kLatent) {
     return InvalidArgument(
-        "KV layout: encoding {} is not plain (1), paired (2), fragments (3) or lanes (4)",
+        "KV layout: encoding {} is not plain (1), paired (2), fragments (3), lanes (4) or latent "
+        "(5)",
         int(encoding));
   }
   if ((dtype == KvDtype::kFp8) != (encoding == KvEncoding::kFragments) ||
@@ -85,6 +88,9 @@ absl::Status KvLayout::Validate() const {
   }
   BATON_RETURN_IF_ERROR(CheckRange("num_layers", num_layers, kMaxLayers, false));
   BATON_RETURN_IF_ERROR(CheckRange("num_kv_heads", num_kv_heads, kMaxKvHeads, false));
+  if (encoding == KvEncoding::kLatent && num_kv_heads != 1) {
+    return InvalidArgument("KV layout: num_kv_heads {} of latent rows is not 1", num_kv_heads);
+  }
   BATON_RETURN_IF_ERROR(CheckRange("head_dim", head_dim, kMaxHeadDim, true));
   BATON_RETURN_IF_ERROR(CheckRange("block_size", block_size, kMaxBlockSize, true));
   if (dtype == KvDtype::kFp8 && (head_dim % kFp8Tile != 0 || block_size % kFp8Tile != 0)) {

@@ -3,6 +3,7 @@
 // A block holds `block_size` tokens of K and V for all layers as [layer][K|V][kv_head][piece]: one
 // contiguous region (one transfer unit), and a (block, layer) slice is contiguous (the unit of
 // sealing and checksumming). A piece holds one head of K or V in the order named by `encoding`.
+// With kLatent a block has no V: [layer][piece], one row for each token, whose beginning is its V.
 //
 // Invariants
 //  1. Two workers may exchange blocks if and only if their layouts are equal (LayoutId equal).
@@ -47,6 +48,9 @@ enum class KvEncoding : uint8_t {
   // q8 on the processor: K as [dim][token], V as [token][dim], each with its scales [token] after
   // it. The 16 bytes that become the SIMD lanes of a score or of a value are neighbours.
   kLanes = 4,
+  // One row for each token as [token][dim], and no V: kernels take the first elements of a row for
+  // its V (multi-head latent attention, DeepSeek-AI, "DeepSeek-V2", 2024).
+  kLatent = 5,
 };
 
 inline constexpr size_t kKvBlockAlignment = 4096;
@@ -67,8 +71,10 @@ struct KvLayout {
   // Bytes of the scale of one head's row, a bf16.
   size_t ScaleBytes() const { return HasScales() ? 2 : 0; }
   size_t PieceBytes() const { return block_size * (head_dim * ElementBytes() + ScaleBytes()); }
-  // Bytes of one (block, layer) slice: K of all heads, then V of all heads.
-  size_t SliceBytes() const { return 2 * size_t{num_kv_heads} * PieceBytes(); }
+  // Pieces of one head: K and V, or latent rows alone.
+  size_t num_pieces() const { return encoding == KvEncoding::kLatent ? 1 : 2; }
+  // Bytes of one (block, layer) slice: K of all heads, then V of all heads, or the latent rows.
+  size_t SliceBytes() const { return num_pieces() * size_t{num_kv_heads} * PieceBytes(); }
   // Bytes of one block that carry KV (num_layers slices).
   size_t BlockBytes() const { return size_t{num_layers} * SliceBytes(); }
   // Distance between blocks in an arena: BlockBytes rounded up to kKvBlockAlignment.

@@ -25,7 +25,8 @@ struct KvView {
   size_t block_stride_bytes = 0;
 
   std::byte* BaseOfRank(uint32_t rank) const { return ranks.empty() ? base : ranks[rank]; }
-  // First byte of the K (which = 0) or V (which = 1) piece of one head in one block.
+  // First byte of the K (which = 0) or V (which = 1) piece of one head in one block. Latent rows
+  // are the K of one head, and there is no V.
   std::byte* Piece(uint32_t block, uint32_t layer, uint32_t which, uint32_t kv_head) const {
     const size_t stride = block_stride_bytes == 0 ? layout->BlockStride() : block_stride_bytes;
     return base + size_t{block} * stride + size_t{layer} * layout->SliceBytes() +

@@ -17,7 +17,7 @@ namespace baton::kernels::BATON_ISA {
 // Rule (4): adds a split's state to the total; the first is copied.
 inline void FoldState(const AttentionShape& shape, bool first, QueryState split, QueryState total) {
   if (first) {
-    for (uint32_t i = 0; i < shape.padded_dim + 16; i += 16)
+    for (uint32_t i = 0; i < shape.padded_values + 16; i += 16)
       Store(total.sums + i, Load(split.sums + i));
     *total.max = *split.max;
     return;
@@ -25,7 +25,7 @@ inline void FoldState(const AttentionShape& shape, bool first, QueryState split,
   const float max = *split.max > *total.max ? *split.max : *total.max;
   const F32x16 old_factor = Exp(Set1(*total.max - max));
   const F32x16 new_factor = Exp(Set1(*split.max - max));
-  for (uint32_t i = 0; i < shape.padded_dim + 16; i += 16) {
+  for (uint32_t i = 0; i < shape.padded_values + 16; i += 16) {
     Store(total.sums + i,
           Fma(Load(split.sums + i), new_factor, Mul(Load(total.sums + i), old_factor)));
   }
@@ -36,7 +36,7 @@ inline void FoldState(const AttentionShape& shape, bool first, QueryState split,
 inline void AddSink(const AttentionShape& shape, float sink, QueryState total) {
   const float max = sink > *total.max ? sink : *total.max;
   const F32x16 factor = Exp(Set1(*total.max - max));
-  for (uint32_t i = 0; i < shape.padded_dim + 16; i += 16) {
+  for (uint32_t i = 0; i < shape.padded_values + 16; i += 16) {
     Store(total.sums + i, Mul(Load(total.sums + i), factor));
   }
   float e[16];
@@ -47,7 +47,7 @@ inline void AddSink(const AttentionShape& shape, float sink, QueryState total) {
 
 // Rule (5), after (6) where heads have sinks.
 inline void WriteOutput(const ItemRun& run, uint32_t query, QueryState total) {
-  const uint32_t dim = run.shape.dim;
+  const uint32_t dim = run.shape.value_dim;
   const uint32_t row = run.item.span->first_row + run.item.first + query / run.shape.group;
   const uint32_t head = run.item.kv_head * run.shape.group + query % run.shape.group;
   float* out = run.args.out + (size_t{row} * run.args.num_heads + head) * dim;
@@ -204,7 +204,8 @@ inline void RunSplitsApart(device::ThreadPool& pool, const AttentionArgs& args,
 inline void Attention(device::ThreadPool& pool, const AttentionArgs& args) {
   const kv::KvLayout& layout = *args.kv.layout;
   if (args.spans.empty()) return;
-  const AttentionShape shape = ShapeOf(args.num_heads, layout.num_kv_heads, layout.head_dim);
+  const AttentionShape shape =
+      ShapeOf(args.num_heads, layout.num_kv_heads, layout.head_dim, args.value_dim);
   const AttentionPlan plan = PlanOf(args, shape, pool.num_threads());
   if (pool.num_threads() > 1 && plan.rows_per_item == 1 &&
       plan.num_items < kMinItemsPerThread * pool.num_threads()) {
@@ -219,7 +220,7 @@ inline void Attention(device::ThreadPool& pool, const AttentionArgs& args) {
 
 inline size_t AttentionScratchBytes(uint32_t num_threads, uint32_t num_heads, uint32_t num_kv_heads,
                                     uint32_t head_dim) {
-  const AttentionShape shape = ShapeOf(num_heads, num_kv_heads, head_dim);
+  const AttentionShape shape = ShapeOf(num_heads, num_kv_heads, head_dim, head_dim);
   const size_t states = size_t{kMinItemsPerThread + kPartialsPerThread} * num_threads * shape.group;
   return (num_threads * shape.thread_floats + states * shape.state_stride) * sizeof(float);
 }

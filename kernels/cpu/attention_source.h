@@ -49,6 +49,43 @@ inline void ConvertTile(const TileKeys& from, float* k_tile, float* v_tile) {
   }
 }
 
+// Elements [i, i + 16) of a latent row, zeros beyond its `dim`.
+BATON_INLINE F32x16 LatentElements(const kv::KvLayout& layout, const std::byte* row, uint32_t i) {
+  const uint32_t rest = layout.head_dim - i;
+  if (layout.dtype == kv::KvDtype::kF32) {
+    return LoadN(reinterpret_cast<const float*>(row) + i, rest < 16 ? rest : 16);
+  }
+  if (rest >= 16) return LoadBf16(row + size_t{i} * 2);
+  std::byte last[32] = {};
+  std::memcpy(last, row + size_t{i} * 2, size_t{rest} * 2);
+  return LoadBf16(last);
+}
+
+// Latent rows to fp32: all of them as keys, their beginnings as values; the rest of the tile is
+// zero.
+inline void ConvertLatents(const TileKeys& from, const TileSource& tile, float* k_tile,
+                           float* v_tile) {
+  const kv::KvLayout& layout = *from.kv.layout;
+  const size_t row_bytes = layout.head_dim * layout.ElementBytes();
+  for (uint32_t j = 0; j < kTileKeys; ++j) {
+    const uint32_t key = from.keys.begin + j;
+    const bool exists = key < from.keys.end;
+    const std::byte* row = nullptr;
+    if (exists) {
+      const uint32_t block = from.span.kv.blocks[key / layout.block_size];
+      row = from.kv.Piece(block, from.layer, 0, 0) + key % layout.block_size * row_bytes;
+    }
+    for (uint32_t i = 0; i < tile.dim; i += 16) {
+      const F32x16 x = exists ? LatentElements(layout, row, i) : Zero();
+      if (i < tile.padded_values) Store(v_tile + size_t{j} * tile.padded_values + i, x);
+      float elements[16];
+      Store(elements, x);
+      const uint32_t n = tile.dim - i < 16 ? tile.dim - i : 16;
+      for (uint32_t d = 0; d < n; ++d) k_tile[(i + d) * kTileKeys + j] = elements[d];
+    }
+  }
+}
+
 // Points a direct tile at keys [begin, begin + num_keys) of the item.
 inline void PointAt(const ItemRun& run, uint32_t begin, uint32_t num_keys, TileSource* tile) {
   const kv::KvView& kv = run.args.kv;
@@ -99,11 +136,12 @@ inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys
   TileSource tile = {};
   tile.dim = run.shape.dim;
   tile.padded_dim = run.shape.padded_dim;
+  tile.padded_values = run.shape.padded_values;
   const bool is_q8 = layout.dtype == kv::KvDtype::kQ8;
   const bool is_paired =
       layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired;
-  const bool is_direct = (is_q8 || is_paired) && layout.block_size % kGroupKeys == 0 &&
-                         tile.dim == tile.padded_dim;
+  const bool is_direct =
+      (is_q8 || is_paired) && layout.block_size % kGroupKeys == 0 && tile.dim == tile.padded_dim;
   if (is_q8) {
     tile.k_scales = run.area.k_scales;
     tile.v_scales = run.area.v_scales;
@@ -116,9 +154,13 @@ inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys
     ConvertCodes(tile, (num_keys + kGroupKeys - 1) / kGroupKeys, run.area.k_tile, run.area.v_tile);
   } else {
     if (is_q8) LoadScales(run, begin, num_keys);
-    const device::TaskRange keys = {begin, begin + num_keys};
-    ConvertTile({run.args.kv, run.args.layer, *run.item.span, run.item.kv_head, keys},
-                run.area.k_tile, run.area.v_tile);
+    const TileKeys keys = {
+        run.args.kv, run.args.layer, *run.item.span, run.item.kv_head, {begin, begin + num_keys}};
+    if (layout.encoding == kv::KvEncoding::kLatent) {
+      ConvertLatents(keys, tile, run.area.k_tile, run.area.v_tile);
+    } else {
+      ConvertTile(keys, run.area.k_tile, run.area.v_tile);
+    }
   }
   tile.form = TileForm::kFloats;
   tile.k_tile = run.area.k_tile;

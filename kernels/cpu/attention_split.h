@@ -27,7 +27,7 @@ inline void SoftmaxRow(const AttentionShape& shape, QueryState state, device::Ta
   const float new_max = tile_max > old_max ? tile_max : old_max;
   if (new_max > old_max) {
     const F32x16 factor = Exp(Set1(old_max - new_max));
-    for (uint32_t i = 0; i < shape.padded_dim + 16; i += 16) {
+    for (uint32_t i = 0; i < shape.padded_values + 16; i += 16) {
       Store(state.sums + i, Mul(Load(state.sums + i), factor));
     }
     *state.max = new_max;

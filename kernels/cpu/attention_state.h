@@ -30,19 +30,25 @@ struct AttentionItem {
 struct AttentionShape {
   uint32_t dim;
   uint32_t padded_dim;
+  uint32_t value_dim;  // of latent rows less than dim
+  uint32_t padded_values;
   uint32_t group;        // query heads per KV head
   uint32_t max_queries;  // of one item
-  size_t state_stride;   // floats of one state: sums [padded_dim], lanes [16], max, 15 unused
+  size_t state_stride;   // floats of one state: sums [padded_values], lanes [16], max, 15 unused
   size_t thread_floats;  // working memory of one thread
 };
 
-inline AttentionShape ShapeOf(uint32_t num_heads, uint32_t num_kv_heads, uint32_t head_dim) {
+// `value_dim` 0: that of K.
+inline AttentionShape ShapeOf(uint32_t num_heads, uint32_t num_kv_heads, uint32_t head_dim,
+                              uint32_t value_dim) {
   AttentionShape shape;
   shape.dim = head_dim;
   shape.padded_dim = (head_dim + 15) / 16 * 16;
+  shape.value_dim = value_dim == 0 ? head_dim : value_dim;
+  shape.padded_values = (shape.value_dim + 15) / 16 * 16;
   shape.group = num_heads / num_kv_heads;
   shape.max_queries = shape.group > kItemQueries ? shape.group : kItemQueries;
-  shape.state_stride = shape.padded_dim + 32;
+  shape.state_stride = shape.padded_values + 32;
   shape.thread_floats = size_t{shape.max_queries} * (shape.padded_dim + 2 * shape.state_stride) +
                         size_t{kAttentionRows} * kTileKeys +
                         2 * size_t{kTileKeys} * (shape.padded_dim + 1);
@@ -51,18 +57,18 @@ inline AttentionShape ShapeOf(uint32_t num_heads, uint32_t num_kv_heads, uint32_
 
 // The running result of one query row: sums, lanes of the denominator, and the maximum.
 struct QueryState {
-  float* sums;   // [padded_dim]
+  float* sums;   // [padded_values]
   float* lanes;  // [16]
   float* max;
 };
 
 BATON_INLINE QueryState StateAt(const AttentionShape& shape, float* states, size_t index) {
   float* sums = states + index * shape.state_stride;
-  return {sums, sums + shape.padded_dim, sums + shape.padded_dim + 16};
+  return {sums, sums + shape.padded_values, sums + shape.padded_values + 16};
 }
 
 BATON_INLINE void ResetState(const AttentionShape& shape, QueryState state) {
-  for (uint32_t i = 0; i < shape.padded_dim + 16; i += 16) Store(state.sums + i, Zero());
+  for (uint32_t i = 0; i < shape.padded_values + 16; i += 16) Store(state.sums + i, Zero());
   *state.max = -std::numeric_limits<float>::infinity();
 }
 

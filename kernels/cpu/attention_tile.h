@@ -7,7 +7,8 @@
 // 64 bytes hold 16 keys (or dims) times a pair of consecutive dims (or keys). kRows query rows
 // share each load. q8 is read so too where few rows share a tile (decode): 16 bytes hold the codes
 // of 16 keys (or dims), and the scales of the keys multiply scores and weights, not elements. Other
-// layouts, and q8 where many rows share a tile, are converted to an fp32 tile first.
+// layouts, and q8 where many rows share a tile, are converted to an fp32 tile first. Latent rows
+// always are: their 64 * 576 elements serve 64 queries or more, of 1088 multiplications each.
 #ifndef BATON_KERNELS_CPU_ATTENTION_TILE_H_
 #define BATON_KERNELS_CPU_ATTENTION_TILE_H_
 
@@ -37,11 +38,12 @@ struct TileSource {
   size_t k_step;                    // bytes from one unit of dims to the next
   size_t v_step;                    // bytes from one unit of keys to the next
   const float* k_tile;              // [dim][64]
-  const float* v_tile;              // [64][padded dim]
+  const float* v_tile;              // [64][padded values]
   const float* k_scales;            // [64] of q8, else null
   const float* v_scales;            // [64] of q8, else null
   uint32_t dim;
-  uint32_t padded_dim;  // dim rounded up to 16
+  uint32_t padded_dim;     // dim rounded up to 16
+  uint32_t padded_values;  // elements of a value rounded up to 16
 };
 
 // 16 codes of q8 as fp32; exact.
@@ -155,7 +157,7 @@ BATON_INLINE void ValueCodes(F32x16 (&acc)[kRows][kColumns], const float (*e)[kT
 // Rows of weighted sums and the weights that they take the values of a tile with.
 struct ValueRows {
   const float (*e)[kTileKeys];  // weights of row r: e[r]
-  float* sums;                  // row r at sums + r * stride: [padded dim]
+  float* sums;                  // row r at sums + r * stride: [padded values]
   size_t stride;                // floats
 };
 
@@ -185,7 +187,7 @@ inline void Values(const TileSource& tile, uint32_t column, device::TaskRange ke
     for (uint32_t j = keys.begin; j < keys.end; ++j) {
       F32x16 values[kColumns];
       for (int c = 0; c < kColumns; ++c) {
-        values[c] = Load(tile.v_tile + size_t{j} * tile.padded_dim + (column + c) * 16);
+        values[c] = Load(tile.v_tile + size_t{j} * tile.padded_values + (column + c) * 16);
       }
       ValueStep<kRows, kColumns>(sums, e, j, values);
     }
@@ -209,7 +211,7 @@ inline void ScoreGroups(const TileSource& tile, device::TaskRange groups, const 
 template <int kRows>
 inline void ValueColumns(const TileSource& tile, device::TaskRange keys, const ValueRows& rows) {
   constexpr uint32_t kColumns = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
-  const uint32_t columns = tile.padded_dim / 16;
+  const uint32_t columns = tile.padded_values / 16;
   uint32_t c = 0;
   for (; c + kColumns <= columns; c += kColumns) {
     Values<kRows, kColumns>(tile, c, keys, rows);

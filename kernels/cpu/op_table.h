@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/element_ops.h"
+#include "kernels/cpu/latent_append.h"
 #include "kernels/cpu/matmul_float.h"
 #include "kernels/cpu/rope_append.h"
 #include "kernels/cpu/row_ops.h"
@@ -36,6 +37,7 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
       .add_bias = AddBias,
       .rope_append = RopeAppend,
       .attention = Attention,
+      .latent_append = LatentAppend,
       .conv_append = ConvAppend,
       .short_conv = ShortConv,
       .attention_scratch_bytes = AttentionScratchBytes,

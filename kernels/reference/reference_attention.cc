@@ -32,7 +32,9 @@ struct Query {
   std::vector<float> q;  // scaled
 
   float Key(uint32_t key, uint32_t d) const { return Element(key, d, 0); }
-  float Value(uint32_t key, uint32_t d) const { return Element(key, d, 1); }
+  float Value(uint32_t key, uint32_t d) const {
+    return Element(key, d, args.value_dim > 0 ? 0 : 1);
+  }
   // Without the scale of the row.
   float Element(uint32_t key, uint32_t d, uint32_t which) const {
     const KvLayout& layout = *args.kv.layout;
@@ -105,7 +107,8 @@ void AddSink(float sink, State* state) {
 
 // Keys [first, end) in tiles and splits cut at absolute positions.
 State Attend(const Query& query, uint32_t first, uint32_t end) {
-  const uint32_t dim = static_cast<uint32_t>(query.q.size());
+  const uint32_t dim =
+      query.args.value_dim > 0 ? query.args.value_dim : static_cast<uint32_t>(query.q.size());
   State total(dim);
   bool empty = true;
   for (uint32_t split = first / kSplitKeys; split * kSplitKeys < end; ++split) {
@@ -169,8 +172,9 @@ void ReferenceAttention(ThreadPool&, const AttentionArgs& args) {
       State state = Attend(query, first, position + 1);
       if (args.sinks != nullptr) AddSink(args.sinks[head], &state);
       const float denominator = ReferenceSumTree(state.lanes);
-      for (uint32_t d = 0; d < dim; ++d) {
-        args.out[(row * args.num_heads + head) * dim + d] = state.acc[d] / denominator;
+      const uint32_t value_dim = args.value_dim > 0 ? args.value_dim : dim;
+      for (uint32_t d = 0; d < value_dim; ++d) {
+        args.out[(row * args.num_heads + head) * value_dim + d] = state.acc[d] / denominator;
       }
     }
   }

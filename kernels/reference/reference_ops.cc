@@ -236,6 +236,39 @@ void RopeAppend(ThreadPool&, const RopeAppendArgs& args) {
   }
 }
 
+void LatentAppend(ThreadPool&, const LatentAppendArgs& args) {
+  const KvLayout& layout = *args.kv.layout;
+  const uint32_t latent_dim = layout.head_dim - args.rope_dims;
+  for (const AttentionSpan& span : args.spans) {
+    const uint32_t end = span.first_pos + span.num_rows;
+    for (uint32_t position = span.first_pos; position < end; ++position) {
+      const size_t row = size_t{span.first_row} + position - span.first_pos;
+      const float* cos_sin = args.cos_sin + size_t{position} * args.rope_dims;
+      for (uint32_t head = 0; head < args.num_heads; ++head) {
+        const size_t at = row * args.num_heads + head;
+        Rotate(args.q + (at + 1) * args.q_head_dim - args.rope_dims, cos_sin, args.rope_dims, true,
+               args.absorbed + at * layout.head_dim + latent_dim);
+      }
+      std::vector<float> latent(args.latents + row * layout.head_dim,
+                                args.latents + (row + 1) * layout.head_dim);
+      Rotate(latent.data() + latent_dim, cos_sin, args.rope_dims, true, latent.data() + latent_dim);
+      std::byte* piece =
+          args.kv.Piece(span.kv.blocks[position / layout.block_size], args.layer, 0, 0);
+      for (uint32_t d = 0; d < layout.head_dim; ++d) {
+        StoreKv(layout.dtype, piece, KIndex(layout, position % layout.block_size, d), latent[d]);
+      }
+    }
+    const uint32_t used = end % layout.block_size;
+    if (used == 0 || used > span.num_rows) continue;
+    std::byte* piece = args.kv.Piece(span.kv.blocks[end / layout.block_size], args.layer, 0, 0);
+    for (uint32_t token = used; token < layout.block_size; ++token) {
+      for (uint32_t d = 0; d < layout.head_dim; ++d) {
+        StoreKv(layout.dtype, piece, KIndex(layout, token, d), 0.0f);
+      }
+    }
+  }
+}
+
 size_t AttentionScratchBytes(uint32_t, uint32_t, uint32_t, uint32_t) { return 0; }
 
 }  // namespace
@@ -260,6 +293,7 @@ const Ops& ReferenceOps() {
       .add_bias = AddBias,
       .rope_append = RopeAppend,
       .attention = ReferenceAttention,
+      .latent_append = LatentAppend,
       .conv_append = ReferenceConvAppend,
       .short_conv = ReferenceShortConv,
       .attention_scratch_bytes = AttentionScratchBytes,

@@ -26,10 +26,14 @@ RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes) {
   model.layer_weight_bytes = (step_bytes - model.output_weight_bytes) / config.num_layers +
                              kBytes * other_experts * config.ffn_size;
   model.layer_flops_per_row = 2 * config.WeightsPerRow() / config.num_layers;
-  // A score and a weighted value: two operations each for every element of every query head.
-  model.attention_flops_per_key =
-      uint64_t{4} * config.q_size() * config.num_attention_layers() / config.num_layers;
-  model.kv_bytes_per_token = kBytes * 2 * config.num_attention_layers() * config.kv_size();
+  uint64_t products_per_key = 0;
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (config.IsConv(layer)) continue;
+    products_per_key += config.ProductsPerKey(layer);
+    if (!config.SharesKv(layer)) model.kv_bytes_per_token += kBytes * config.KvElements(layer);
+  }
+  // A product and a sum for each element of a score and of a weighted value.
+  model.attention_flops_per_key = 2 * products_per_key / config.num_layers;
   model.output_flops_per_row = 2 * output_weights;
   model.num_launches = DeviceModel::KernelsAStep(config);
   return model;

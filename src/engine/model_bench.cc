@@ -128,8 +128,8 @@ StatusOr<double> TimeOnce(const ModelBenchCase& c, BenchSequences* sequences) {
 
 // What a row at one of some positions meets, on average, summed over the layers.
 struct RowKeys {
-  double kv_elements = 0;  // of K and V
-  double q_elements = 0;   // of all heads of q, once for each key
+  double kv_elements = 0;  // of K and V, or of latent rows
+  double products = 0;     // with each key and its value
 };
 
 RowKeys KeysPerRow(const ModelConfig& config, uint32_t first_pos, uint32_t count) {
@@ -140,8 +140,8 @@ RowKeys KeysPerRow(const ModelConfig& config, uint32_t first_pos, uint32_t count
     for (uint32_t pos = first_pos; pos < first_pos + count; ++pos) {
       keys += config.IsLocal(layer) ? std::min(pos + 1, config.window) : pos + 1;
     }
-    sum.kv_elements += keys / count * 2 * config.KvSize(layer);
-    sum.q_elements += keys / count * config.QSize(layer);
+    sum.kv_elements += keys / count * config.KvElements(layer);
+    sum.products += keys / count * config.ProductsPerKey(layer);
   }
   return sum;
 }
@@ -151,12 +151,12 @@ ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const Machine
   const RowKeys keys = KeysPerRow(config, c.depth, c.num_prompt + c.num_generate);
   ModelBenchWork work;
   if (c.num_generate > 0) {
-    // A slice's bytes hold its elements and their scales; the weights are read once for all streams.
+    // A slice's bytes hold elements and scales; the weights are read once for all streams.
     const KvLayout& layout = model.layout();
     work.limit = "read";
-    const double row_elements = 2.0 * layout.num_kv_heads * layout.head_dim;
-    const double element_bytes =
-        static_cast<double>(layout.SliceBytes()) / (layout.block_size * row_elements);
+    const size_t row_elements = layout.num_pieces() * layout.num_kv_heads * layout.head_dim;
+    const double element_bytes = static_cast<double>(layout.SliceBytes()) /
+                                 static_cast<double>(layout.block_size * row_elements);
     work.per_token = static_cast<double>(model.bytes_read_per_step()) / c.num_streams +
                      element_bytes * keys.kv_elements;
     work.limit_per_s = limits.read_gb_per_s * 1e9;
@@ -165,7 +165,7 @@ ModelBenchWork WorkOf(const ModelBenchCase& c, const Model& model, const Machine
   // A product and a sum for each weight, and for each key of q * k and of p * v.
   const bool int16 = model.computes_in_int16();
   work.limit = int16 ? "int16" : "fp32";
-  work.per_token = 2.0 * static_cast<double>(config.WeightsPerRow()) + 4.0 * keys.q_elements;
+  work.per_token = 2.0 * static_cast<double>(config.WeightsPerRow()) + 2.0 * keys.products;
   work.limit_per_s = (int16 ? limits.int16_gop_per_s : limits.fp32_gflop_per_s) * 1e9;
   return work;
 }

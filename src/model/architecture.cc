@@ -81,6 +81,22 @@ constexpr std::array kArchitectures = {
                        .hf_type = "ministral3",
                        .rope_interleaved = true,  // its converter is llama's
                        .query_temperature = true},
+    // Its converter leaves the rows as they are: published weights have neighbouring pairs.
+    ArchitectureTraits{.name = "deepseek2",
+                       .hf_type = "deepseek_v2",
+                       .rope_interleaved = true,
+                       .experts = true,
+                       .latent_kv = true,
+                       .scored_experts = true,
+                       .shared_experts = true},
+    ArchitectureTraits{.name = "lfm2moe",
+                       .hf_type = "lfm2_moe",
+                       .head_norms = true,
+                       .experts = true,
+                       .short_convs = true,
+                       .scored_experts = true,
+                       .hf_tied = true,
+                       .hf_rope_base = 1e6},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3, gemma4 and
@@ -90,9 +106,9 @@ struct HfAlias {
   std::string_view model_type;
   std::string_view hf_type;
 };
-constexpr std::array kHfAliases = {HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"},
-                                   HfAlias{"gemma4", "gemma4_text"},
-                                   HfAlias{"mistral3", "ministral3"}};
+constexpr std::array kHfAliases = {
+    HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"}, HfAlias{"gemma4", "gemma4_text"},
+    HfAlias{"mistral3", "ministral3"}, HfAlias{"deepseek_v3", "deepseek_v2"}};
 
 }  // namespace
 

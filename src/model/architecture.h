@@ -49,6 +49,9 @@ struct ArchitectureTraits {
   // Layers differ in their heads and feed-forward sizes, share KV, and have vectors of the token;
   // V is normed, q * k has no scale, and logits may have a cap (gemma4).
   bool mixed_layers = false;
+  bool latent_kv = false;       // one latent row for all heads instead of K and V (deepseek2)
+  bool scored_experts = false;  // dense layers first; an ExpertRule chooses (deepseek2, lfm2moe)
+  bool shared_experts = false;  // some experts serve every row (deepseek2)
   GateActivation activation = GateActivation::kSilu;
   // Defaults of its configuration class in transformers.
   bool hf_tied = false;

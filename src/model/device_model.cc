@@ -35,6 +35,11 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
     return Unimplemented("{} {}: the kernels of device {} take {}; use --device cpu", what, value,
                          DeviceKindName(device.kind()), range);
   };
+  if (config.traits->latent_kv) {
+    return Unimplemented(
+        "architecture {}: device {} has no kernel for its latent rows; use --device cpu",
+        config.architecture, DeviceKindName(device.kind()));
+  }
   if (config.traits->short_convs) {
     return Unimplemented(
         "architecture {}: device {} has no kernel for its convolutions; use --device cpu",

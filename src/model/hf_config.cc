@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
+#include "src/model/hf_deepseek.h"
 #include "src/model/hf_json.h"
 #include "src/model/hf_keys.h"
 #include "src/model/hf_mixed_layers.h"
@@ -87,12 +88,16 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
   }
   BATON_ASSIGN_OR_RETURN(const double eps, config.Double(has_convs ? "norm_eps" : "rms_norm_eps"));
   out.keys.AddU32(arch + ".attention.head_count", out.num_heads);
-  if (!differ) out.keys.AddU32(arch + ".attention.head_count_kv", out.num_kv_heads);
+  if (!differ && !out.traits->latent_kv) {
+    out.keys.AddU32(arch + ".attention.head_count_kv", out.num_kv_heads);
+  }
   out.keys.AddF32(arch + ".attention.layer_norm_rms_epsilon", static_cast<float>(eps));
   return OkStatus();
 }
 
+// The elements of a head that may turn.
 absl::StatusOr<uint32_t> ReadHeadDim(const JsonObject& config, HfConfig& out) {
+  if (out.traits->latent_kv) return ReadHfLatentHeads(config, out);
   BATON_ASSIGN_OR_RETURN(const uint32_t hidden, config.Uint("hidden_size"));
   BATON_ASSIGN_OR_RETURN(const uint32_t dim, config.UintOr("head_dim", hidden / out.num_heads));
   if (dim == 0 || dim > kMaxHeadDim || dim % 2 != 0) {
@@ -136,6 +141,33 @@ absl::Status ReadBiasedExperts(const JsonObject& config, HfConfig& out) {
   out.keys.AddU32(arch + ".expert_count", out.num_experts);
   out.keys.AddU32(arch + ".expert_used_count", used);
   out.keys.AddU32(arch + ".expert_feed_forward_length", ffn);
+  return OkStatus();
+}
+
+// The experts of lfm2_moe, which sigmoids and a bias choose.
+absl::Status ReadHfBiasedChoice(const JsonObject& config, HfConfig& out) {
+  const std::string arch(out.traits->name);
+  BATON_ASSIGN_OR_RETURN(out.num_experts, ReadNumExperts(config));
+  BATON_ASSIGN_OR_RETURN(const uint32_t used, config.UintOr("num_experts_per_tok", 4));
+  BATON_ASSIGN_OR_RETURN(const uint32_t ffn, config.Uint("moe_intermediate_size"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t layers, config.Uint("num_hidden_layers"));
+  BATON_ASSIGN_OR_RETURN(const uint32_t dense, config.UintOr("num_dense_layers", 2));
+  BATON_ASSIGN_OR_RETURN(const bool normed, config.BoolOr("norm_topk_prob", true));
+  BATON_ASSIGN_OR_RETURN(const bool biased, config.BoolOr("use_expert_bias", true));
+  BATON_ASSIGN_OR_RETURN(const double scale, config.DoubleOr("routed_scaling_factor", 1.0));
+  if (!biased) return config.Unsupported("use_expert_bias", "true");
+  if (!(scale >= kMinMultiplier && scale <= kMaxMultiplier)) {
+    return config.Bad("routed_scaling_factor",
+                      fmt::format("[{}, {}]", kMinMultiplier, kMaxMultiplier));
+  }
+  out.keys.AddU32(arch + ".expert_count", out.num_experts);
+  out.keys.AddU32(arch + ".expert_used_count", used);
+  out.keys.AddU32(arch + ".expert_feed_forward_length", ffn);
+  out.keys.AddU32(arch + ".leading_dense_block_count", std::min(dense, layers));
+  out.keys.AddU32(arch + ".expert_gating_func", 2);
+  if (!normed) out.keys.AddBool(arch + ".expert_weights_norm", false);
+  // Other programs read no such key of lfm2moe: published models have 1.
+  if (scale != 1.0) out.keys.AddF32(arch + ".expert_weights_scale", static_cast<float>(scale));
   return OkStatus();
 }
 
@@ -386,7 +418,10 @@ absl::Status CheckConvKeys(const JsonObject& config) {
 absl::Status ReadConvolutions(const JsonObject& config, HfConfig& out) {
   BATON_RETURN_IF_ERROR(CheckConvKeys(config));
   const std::string arch(out.traits->name);
-  BATON_ASSIGN_OR_RETURN(const uint32_t ffn, ReadConvFfn(config));
+  // lfm2_moe states the width itself.
+  BATON_ASSIGN_OR_RETURN(const uint32_t ffn, out.traits->scored_experts
+                                                 ? config.Uint("intermediate_size")
+                                                 : ReadConvFfn(config));
   out.keys.AddU32(arch + ".feed_forward_length", ffn);
   BATON_ASSIGN_OR_RETURN(const uint32_t taps, config.Uint("conv_L_cache"));
   if (taps < kMinConvTaps || taps > kernels::kMaxConvTaps) {
@@ -509,7 +544,13 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   }
   BATON_ASSIGN_OR_RETURN(const uint32_t head_dim, ReadHeadDim(config, out));
   BATON_RETURN_IF_ERROR(ReadHfRope(config, head_dim, out));
-  if (out.traits->experts) BATON_RETURN_IF_ERROR(ReadExperts(config, out));
+  if (out.traits->shared_experts) {
+    BATON_RETURN_IF_ERROR(ReadHfSharedExperts(config, type, out));
+  } else if (out.traits->scored_experts) {
+    BATON_RETURN_IF_ERROR(ReadHfBiasedChoice(config, out));
+  } else if (out.traits->experts) {
+    BATON_RETURN_IF_ERROR(ReadExperts(config, out));
+  }
   if (out.traits->unrotated_step > 0) BATON_RETURN_IF_ERROR(ReadUnrotated(config, out));
   if (out.traits->multipliers) BATON_RETURN_IF_ERROR(ReadMultipliers(config, out));
   if (out.traits->short_convs) {

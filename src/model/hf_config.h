@@ -14,6 +14,14 @@
 
 namespace baton::model {
 
+// Sizes of kv_b_proj [heads * (nope + value), latent].
+struct HfLatentShape {
+  uint32_t heads = 0;
+  uint32_t nope = 0;
+  uint32_t value = 0;
+  uint32_t latent = 0;
+};
+
 // The values that the tensors of the folder must agree with, and the keys.
 struct HfConfig {
   const ArchitectureTraits* traits = nullptr;  // constant data
@@ -24,6 +32,9 @@ struct HfConfig {
   uint32_t num_kv_heads = 0;
   uint32_t num_experts = 0;  // 0: no mixture
   HfQuantization quantization;
+  HfLatentShape latent;  // of traits->latent_kv
+  // The first layer that predicts tokens further ahead and is left out.
+  uint32_t first_unread_layer = UINT32_MAX;
   std::vector<float> rope_factors;  // llama 3's scaling, LongRoPE's short set, or empty
   std::vector<float> long_factors;  // LongRoPE's long set, or empty
   GgufWriter keys;                  // general.architecture and ARCH.*

@@ -9,11 +9,14 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/fp8_rows.h"
+#include "kernels/math.h"
 #include "src/base/log.h"
 #include "src/base/quoted_text.h"
 #include "src/device/aligned_buffer.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
+#include "src/model/hf_deepseek.h"
 #include "src/model/hf_expert_form.h"
 #include "src/model/hf_fp8.h"
 #include "src/model/hf_index.h"
@@ -26,6 +29,8 @@
 namespace baton::model {
 
 using device::AlignedBuffer;
+using kernels::Bf16FromFloat;
+using kernels::Fp8Rows;
 
 namespace {
 
@@ -163,6 +168,11 @@ class TensorConverter {
           "has scales of its own",
           num_unused_scales_);
     }
+    if (num_of_predictions_ > 0) {
+      BATON_LOG_INFO(
+          "{} tensors of layers from {} on are left out: they predict tokens further ahead",
+          num_of_predictions_, config_.first_unread_layer);
+    }
     if (num_of_images_ > 0) {
       BATON_LOG_INFO("{} tensors of the image part are left out: only text is read",
                      num_of_images_);
@@ -176,6 +186,10 @@ class TensorConverter {
  private:
   // Tensors of a model that reads images too get the names of a text model.
   void Take(const SafetensorsTensor& tensor) {
+    if (IsPredictionTensor(tensor.name, config_.first_unread_layer)) {
+      ++num_of_predictions_;
+      return;
+    }
     if (!config_.has_images) {
       taken_.push_back(&tensor);
       return;
@@ -264,6 +278,7 @@ class TensorConverter {
                                      SafetensorsTypeName(tensor.type)));
     }
     if (plan->all_experts) return AddAllExperts(tensor, *plan);
+    if (plan->is_kv_b) return AddKvB(tensor, packed, *plan);
     std::vector<uint64_t> shape = tensor.shape;
     if (plan->is_conv && shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);
     if (shape.empty() || shape.size() > 2) {
@@ -371,6 +386,71 @@ class TensorConverter {
       tensors_.push_back(out);
     }
     return OkStatus();
+  }
+
+  // kv_b_proj as the two tensors of GGUF. Half of its rows are transposed, and no block lies along
+  // a column: one in fp8 becomes bf16, as any other does where it is computed, and a packed one
+  // the type of its scales.
+  absl::Status AddKvB(const SafetensorsTensor& tensor, const HfPackedMatrix* packed,
+                      const HfTensorPlan& plan) {
+    const HfLatentShape& shape = config_.latent;
+    const std::vector<uint64_t> wanted = {uint64_t{shape.heads} * (shape.nope + shape.value),
+                                          shape.latent};
+    if (tensor.shape != wanted) {
+      return TensorError(FolderErrorCode::kBadShape, tensor.name,
+                         fmt::format("[{}], config.json makes it [{}]",
+                                     fmt::join(tensor.shape, ", "), fmt::join(wanted, ", ")));
+    }
+    std::span<const std::byte> data = tensor.data;
+    SafetensorsType type = tensor.type;
+    if (type == SafetensorsType::kF8E4M3) {
+      BATON_ASSIGN_OR_RETURN(data, Bf16OfFp8(tensor));
+      type = SafetensorsType::kBf16;
+    } else if (packed != nullptr) {
+      const GgmlType wide = packed->wide_type;
+      BATON_ASSIGN_OR_RETURN(AlignedBuffer * rows, NewCopy(packed->n * packed->RowBytes(wide)));
+      BATON_RETURN_IF_ERROR(RepackHfMatrix(*packed, wide, rows->data()));
+      packed_.Count(*packed, wide);
+      data = {rows->data(), rows->size()};
+      type = wide == GgmlType::kF32    ? SafetensorsType::kF32
+             : wide == GgmlType::kBf16 ? SafetensorsType::kBf16
+                                       : SafetensorsType::kF16;
+    }
+    GgufTensor k_b;
+    GgufTensor v_b;
+    k_b.name = Keep(plan.gguf_name);
+    v_b.name = Keep(plan.second_gguf_name);
+    SetShape({shape.heads, shape.latent, shape.nope}, k_b);
+    SetShape({shape.heads, shape.value, shape.latent}, v_b);
+    SetType(type, k_b);
+    SetType(type, v_b);
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * keys, NewCopy(k_b.num_elements() * BytesOf(type)));
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * values, NewCopy(v_b.num_elements() * BytesOf(type)));
+    SplitKvB(shape, BytesOf(type), data, keys->data(), values->data());
+    k_b.data = {keys->data(), keys->size()};
+    v_b.data = {values->data(), values->size()};
+    tensors_.push_back(k_b);
+    tensors_.push_back(v_b);
+    return OkStatus();
+  }
+
+  absl::StatusOr<std::span<const std::byte>> Bf16OfFp8(const SafetensorsTensor& tensor) {
+    GgufTensor scaled;
+    const SafetensorsTensor* const matrices[] = {&tensor};
+    BATON_RETURN_IF_ERROR(AddScales(matrices, scaled));
+    const Fp8Rows rows = {.codes = tensor.data,
+                          .scales = scaled.fp8()->values,
+                          .n = static_cast<uint32_t>(tensor.shape[0]),
+                          .k = static_cast<uint32_t>(tensor.shape[1]),
+                          .group = scaled.fp8()->group};
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(tensor.data.size() * sizeof(uint16_t)));
+    std::vector<float> weights(rows.k);
+    auto* out = reinterpret_cast<uint16_t*>(copy->data());
+    for (uint32_t row = 0; row < rows.n; ++row) {
+      rows.Weights(row, weights.data());
+      for (const float weight : weights) *out++ = Bf16FromFloat(weight);
+    }
+    return std::span<const std::byte>(copy->data(), copy->size());
   }
 
   // One tensor of all experts of gpt_oss: it becomes the one or two tensors of GGUF.
@@ -605,7 +685,8 @@ class TensorConverter {
   std::vector<const SafetensorsTensor*> taken_;    // of all files, in their order
   std::vector<const SafetensorsTensor*> by_name_;  // the same by ascending name
   size_t num_unused_scales_ = 0;
-  size_t num_of_images_ = 0;  // tensors that are not taken
+  size_t num_of_images_ = 0;       // tensors that are not taken
+  size_t num_of_predictions_ = 0;  // as num_of_images_
   std::vector<GgufTensor> tensors_;
   std::map<std::string, std::map<uint32_t, const SafetensorsTensor*>> experts_;
 };

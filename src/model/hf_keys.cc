@@ -69,6 +69,53 @@ constexpr std::string_view kReadWithExpertBiases[] = {
     "num_experts",       "num_local_experts", "num_experts_per_tok",
     "experts_per_token", "swiglu_alpha",      "swiglu_limit",
 };
+constexpr std::string_view kReadWithSharedExperts[] = {
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "qk_head_dim",
+    "v_head_dim",
+    "n_routed_experts",
+    "num_experts",
+    "num_local_experts",
+    "n_shared_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "first_k_dense_replace",
+    "norm_topk_prob",
+    "routed_scaling_factor",
+    "n_group",
+    "topk_group",
+    "topk_method",
+    "scoring_func",
+    "moe_layer_freq",
+    "rope_interleave",
+    "num_nextn_predict_layers",
+    "num_mtp_layers",
+    // Losses of training.
+    "aux_loss_alpha",
+    "seq_aux",
+};
+constexpr std::string_view kReadWithConvsAndExperts[] = {
+    "norm_eps",
+    "conv_L_cache",
+    "conv_bias",
+    "full_attn_idxs",
+    "conv_dim",
+    "conv_dim_out",
+    "num_heads",
+    "use_pos_enc",
+    "tie_embedding",
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "num_dense_layers",
+    "norm_topk_prob",
+    "use_expert_bias",
+    "routed_scaling_factor",
+};
 constexpr std::string_view kReadWithMultipliers[] = {
     "attention_multiplier",
     "embedding_multiplier",
@@ -342,11 +389,16 @@ bool IsHarmless(std::string_view key) {
 
 // Keys that only some architectures have.
 bool IsReadByTraits(std::string_view key, const ArchitectureTraits& traits) {
+  const bool has_plain_experts = traits.experts && !traits.expert_biases && !traits.scored_experts;
+  const bool has_convs_alone = traits.short_convs && !traits.scored_experts;
+  const bool has_convs_and_experts = traits.short_convs && traits.scored_experts;
   return (traits.windowed && IsIn(kReadWithWindow, key)) ||
          (traits.mixed_layers && IsIn(kReadWithMixedLayers, key)) ||
-         (traits.experts && !traits.expert_biases && IsIn(kReadWithExperts, key)) ||
+         (has_plain_experts && IsIn(kReadWithExperts, key)) ||
+         (traits.shared_experts && IsIn(kReadWithSharedExperts, key)) ||
          (traits.expert_biases && IsIn(kReadWithExpertBiases, key)) ||
-         (traits.short_convs && IsIn(kReadWithConvs, key)) ||
+         (has_convs_alone && IsIn(kReadWithConvs, key)) ||
+         (has_convs_and_experts && IsIn(kReadWithConvsAndExperts, key)) ||
          (traits.multipliers && IsIn(kReadWithMultipliers, key)) ||
          (traits.unrotated_step > 0 && IsIn(kReadUnrotated, key));
 }
@@ -414,6 +466,19 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
       {"qwen3_moe", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
       {"smollm3", R"({"num_key_value_heads": 4})"},
       {"lfm2", R"({"num_key_value_heads": 8, "norm_eps": 1e-5, "conv_L_cache": 3})"},
+      {"deepseek_v2",
+       R"({"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+           "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
+           "n_shared_experts": 2, "moe_intermediate_size": 1407, "rms_norm_eps": 1e-6})"},
+      {"deepseek_v3",
+       R"({"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+           "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
+           "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+           "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "n_group": 8,
+           "topk_group": 4, "rms_norm_eps": 1e-6})"},
+      {"lfm2_moe",
+       R"({"num_key_value_heads": 8, "norm_eps": 1e-5, "conv_L_cache": 3, "num_experts": 32,
+           "moe_intermediate_size": 1792})"},
       {"ministral3", R"({"num_key_value_heads": 8, "head_dim": 128})"},
       {"gemma3_text",
        R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,

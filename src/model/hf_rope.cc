@@ -91,6 +91,31 @@ absl::StatusOr<std::optional<double>> YarnAmplitude(const JsonObject& scaling, d
   return AmplitudeOfYarn(factor, scale) / AmplitudeOfYarn(factor, all_dim);
 }
 
+// What cos and sin are multiplied by.
+struct YarnLength {
+  double factor = 1;
+  std::optional<double> amplitude;  // where the file says it
+};
+
+// Scores over latent rows grow by mscale_all_dim. A GGUF file has a tenth of it, and then an
+// amplitude of 1 unless it says another one.
+absl::Status AddLatentYarn(const JsonObject& scaling, const YarnLength& length,
+                           const std::string& prefix, HfConfig& out) {
+  constexpr const char* kKey = "mscale_all_dim";
+  BATON_ASSIGN_OR_RETURN(const double all_dim, scaling.Double(kKey));
+  if (!(all_dim >= 0.0 && all_dim <= 10.0)) return scaling.Bad(kKey, "[0, 10]");
+  const double usual = AmplitudeOfYarn(length.factor, 1.0);
+  const double amplitude = length.amplitude.value_or(usual);
+  if (all_dim > 0.0) {
+    out.keys.AddF32(prefix + "yarn_log_multiplier", static_cast<float>(0.1 * all_dim));
+  }
+  const double implied = all_dim > 0.0 ? 1.0 : usual;
+  if (amplitude != implied) {
+    out.keys.AddF32(prefix + "attn_factor", static_cast<float>(amplitude / usual));
+  }
+  return OkStatus();
+}
+
 // `prefix` of the keys. The factor is optional: the context now over the context before.
 absl::Status ReadYarn(const JsonObject& config, const JsonObject& scaling,
                       const std::string& prefix, HfConfig& out) {
@@ -111,6 +136,9 @@ absl::Status ReadYarn(const JsonObject& config, const JsonObject& scaling,
     out.keys.AddF32(prefix + "yarn_" + key, static_cast<float>(beta));
   }
   BATON_ASSIGN_OR_RETURN(const std::optional<double> amplitude, YarnAmplitude(scaling, factor));
+  if (out.traits->latent_kv && scaling.Has("mscale_all_dim")) {
+    return AddLatentYarn(scaling, {factor, amplitude}, prefix, out);
+  }
   // There it is the whole amplitude; in GGUF what the usual one is multiplied by.
   if (amplitude.has_value()) {
     out.keys.AddF32(prefix + "attn_factor",
@@ -189,6 +217,11 @@ absl::Status ReadScaling(const JsonObject& config, const JsonObject& scaling, co
                                    scaling.where(), QuotedForMessage(type), out.traits->hf_type));
   }
   if (type == "default") return OkStatus();
+  if (out.traits->latent_kv && type != "yarn") {
+    return FolderError(FolderErrorCode::kUnknownRopeType,
+                       fmt::format("{}: rope type {} is not supported (default and yarn are)",
+                                   scaling.where(), QuotedForMessage(type)));
+  }
   if (out.traits->long_rope) {
     if (type == "longrope" || type == "su") return ReadLongRope(config, scaling, head, out);
     return FolderError(FolderErrorCode::kUnknownRopeType,

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/math.h"
+#include "src/model/hf_deepseek.h"
 #include "src/model/hf_fp8.h"
 #include "src/model/model_config.h"
 
@@ -68,6 +69,7 @@ constexpr std::array kConvNames = {
     PartName{"feed_forward.w1", "ffn_gate"},
     PartName{"feed_forward.w3", "ffn_up"},
     PartName{"feed_forward.w2", "ffn_down"},
+    PartName{"feed_forward.gate", "ffn_gate_inp"},
 };
 // gemma4's, beside the others.
 constexpr std::array kWholeMixedNames = {
@@ -81,9 +83,9 @@ constexpr std::array kMixedNames = {
     PartName{"post_per_layer_input_norm", "post_norm"},
 };
 constexpr std::array kExpertNames = {
-    PartName{"gate_proj", "ffn_gate_exps"},
-    PartName{"up_proj", "ffn_up_exps"},
-    PartName{"down_proj", "ffn_down_exps"},
+    PartName{"gate_proj", "ffn_gate_exps"}, PartName{"up_proj", "ffn_up_exps"},
+    PartName{"down_proj", "ffn_down_exps"}, PartName{"w1", "ffn_gate_exps"},
+    PartName{"w3", "ffn_up_exps"},          PartName{"w2", "ffn_down_exps"},
 };
 
 std::string_view FindPart(std::span<const PartName> names, std::string_view hf) {
@@ -108,11 +110,17 @@ std::optional<uint32_t> TakeNumber(std::string_view prefix, uint32_t limit,
   return number;
 }
 
+// The bias that an ExpertRule adds to choose.
+bool IsChoiceBias(const ArchitectureTraits& traits, std::string_view name) {
+  return name ==
+         (traits.shared_experts ? "mlp.gate.e_score_correction_bias" : "feed_forward.expert_bias");
+}
+
 // The experts' matrices as transformers 5 holds them: one tensor for all, the gates above the ups.
 bool PlanAllExperts(std::string_view name, uint32_t layer, HfTensorPlan& out) {
-  if (name == "mlp.experts.down_proj") {
+  if (name == "mlp.experts.down_proj" || name == "feed_forward.experts.down_proj") {
     out.gguf_name = fmt::format("blk.{}.ffn_down_exps.weight", layer);
-  } else if (name == "mlp.experts.gate_up_proj") {
+  } else if (name == "mlp.experts.gate_up_proj" || name == "feed_forward.experts.gate_up_proj") {
     out.gguf_name = fmt::format("blk.{}.ffn_gate_exps.weight", layer);
     out.second_gguf_name = fmt::format("blk.{}.ffn_up_exps.weight", layer);
   } else {
@@ -210,18 +218,24 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
     out.gguf_name = fmt::format("blk.{}.layer_output_scale.weight", *layer);
     return out;
   }
+  if (traits.scored_experts && IsChoiceBias(traits, name)) {
+    out.gguf_name = fmt::format("blk.{}.exp_probs_b.bias", *layer);
+    return out;
+  }
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
   const std::string_view kind = name.substr(dot + 1);
   std::string_view part = name.substr(0, dot);
   std::string_view gguf;
-  if (traits.experts && part.starts_with("mlp.experts.")) {
-    out.expert = TakeNumber("mlp.experts.", kMaxExperts, part);
+  const std::string_view experts = traits.short_convs ? "feed_forward.experts." : "mlp.experts.";
+  if (traits.experts && part.starts_with(experts)) {
+    out.expert = TakeNumber(experts, kMaxExperts, part);
     if (out.expert.has_value()) gguf = FindPart(kExpertNames, part);
   } else if (traits.short_convs) {
     gguf = FindPart(kConvNames, part);
   } else {
     if (traits.expert_biases) gguf = FindPart(kGptOssNames, part);
+    if (traits.latent_kv) gguf = LatentPartOfHf(part);
     if (gguf.empty()) gguf = FindPart(kLayerNames, part);
     if (gguf.empty()) {
       gguf = traits.fused_projections ? FindPart(kFusedNames, part) : FindPart(kApartNames, part);
@@ -233,9 +247,11 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   if (gguf.empty() || (kind != "weight" && kind != "bias")) return std::nullopt;
   out.is_conv = gguf == "shortconv.conv" && kind == "weight";
   out.as_f32 = out.as_f32 || gguf == "ffn_gate_inp" || out.is_conv;
-  out.permuted_q = traits.rope_interleaved && gguf == "attn_q";
+  out.permuted_q = traits.rope_interleaved && !traits.latent_kv && gguf == "attn_q";
   out.permuted_k = traits.rope_interleaved && gguf == "attn_k";
   out.gguf_name = fmt::format("blk.{}.{}.{}", *layer, gguf, kind);
+  out.is_kv_b = gguf == "attn_k_b" && kind == "weight";
+  if (out.is_kv_b) out.second_gguf_name = fmt::format("blk.{}.attn_v_b.weight", *layer);
   return out;
 }
 

@@ -32,6 +32,7 @@ size_t Model::bytes_read_per_step() const {
   size_t total = weights_->bytes() - (config_.tied_output ? 0 : weights_->token_embd.bytes());
   if (!config_.traits->experts) return total;
   for (const LayerWeights& layer : weights_->layers) {
+    if (layer.router.parts.empty()) continue;
     const size_t one_expert = layer.ffn_bytes() / config_.num_experts;
     total -= (config_.num_experts - config_.num_experts_used) * one_expert;
   }
@@ -104,7 +105,9 @@ std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {
   ws.kept_spans.clear();
   const size_t hidden = config_.hidden_size;
   const uint32_t last = config_.last_storing_layer();
-  const size_t stride = config_.projected_size(last);
+  const bool is_latent = config_.traits->latent_kv;
+  float* const queries = is_latent ? ws.absorbed : ws.qkv;
+  const size_t stride = is_latent ? config_.q_size() : config_.projected_size(last);
   // Attention reads only q of q|k|v once K and V are stored.
   const size_t num_kept = config_.IsConv(last) ? stride : config_.QSize(last);
   const size_t per_layer = size_t{config_.num_layers} * config_.per_layer_size;
@@ -112,7 +115,7 @@ std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {
   for (uint32_t i = 0; i < batch.logit_rows.size(); ++i) {
     const uint32_t row = batch.logit_rows[i];  // >= i: rows move forward only
     std::memmove(ws.x + i * hidden, ws.x + row * hidden, hidden * sizeof(float));
-    std::memmove(ws.qkv + i * stride, ws.qkv + row * stride, num_kept * sizeof(float));
+    std::memmove(queries + i * stride, queries + row * stride, num_kept * sizeof(float));
     if (per_layer > 0) {
       std::memmove(ws.per_layer + i * per_layer, ws.per_layer + row * per_layer,
                    per_layer * sizeof(float));

@@ -101,6 +101,12 @@ class Model final : public LoadedModel {
   LayerKv KvOf(uint32_t layer, const kv::KvView& kv) const;
   // The pieces of a layer, in model_layers.cc.
   void StoreKv(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
+  // The same of layers with latent attention, in model_latents.cc. LatentQueries gives [rows,
+  // latent_q_size] of normed.
+  void StoreLatents(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
+  const float* LatentQueries(const LayerWeights& weights, uint32_t rows);
+  // attended = each head's attn_v_b times what it attended.
+  void ValuesOfLatents(const LayerWeights& weights, uint32_t rows);
   void RotateAndStore(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
   kernels::ShortConvArgs ConvArgs(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
                                   const kv::KvView& kv) const;
@@ -109,16 +115,20 @@ class Model final : public LoadedModel {
   // x += norm(group * input), the norm only where the architecture has one.
   void AddToResidual(const MatrixGroup& group, const float* input, uint32_t rows,
                      std::span<const float> post_norm);
-  void FeedForward(uint32_t layer, uint32_t rows);
+  // x += norm(the feed-forward layer `weights` of normed).
+  void FeedForward(const FeedForwardWeights& weights, uint32_t rows,
+                   std::span<const float> post_norm);
   // The vectors that each row's token and its embedding give all layers, in model_per_layer.cc.
   void ComputePerLayer(const ModelBatch& batch);
   // x += norm(out * (gelu(gate * x) * the row's vector of `layer`)).
   void AddPerLayer(uint32_t layer, uint32_t rows);
   void MixExperts(const LayerWeights& weights, uint32_t rows);
+  // The experts of each row and their weights, by router_logits.
+  void RouteRows(const LayerWeights& weights, uint32_t rows);
   // Sorts the (row, expert) pairs of the batch by expert.
   void SortPairs(uint32_t rows);
   // gated = activation(gate of input) * (up of input).
-  void Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows, uint32_t ffn);
+  void Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows);
   // Moves the wanted rows of the residual stream, of the first product of the last layer that
   // stores K and V, and of the per-layer vectors to the front.
   std::span<const kernels::AttentionSpan> KeepLogitRows(const ModelBatch& batch);

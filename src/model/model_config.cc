@@ -12,6 +12,8 @@
 #include "src/base/limits.h"
 #include "src/base/quoted_text.h"
 #include "src/model/architecture_keys.h"
+#include "src/model/expert_keys.h"
+#include "src/model/latent_keys.h"
 #include "src/model/mixed_layers.h"
 #include "src/model/tensor_plan.h"
 
@@ -59,6 +61,16 @@ constexpr std::array kNeutralWithExperts = {
     NeutralKey{"expert_shared_count", 0},       NeutralKey{"expert_shared_feed_forward_length", 0},
     NeutralKey{"expert_weights_scale", 1},      NeutralKey{"expert_group_count", 1},
     NeutralKey{"leading_dense_block_count", 0}, NeutralKey{"interleave_moe_layer_step", 1},
+};
+constexpr std::array kNeutralWithoutSharedExperts = {NeutralKey{"expert_shared_count", 0}};
+constexpr std::array kNeutralWithScoredExperts = {
+    NeutralKey{"attention.scale", 0},
+    NeutralKey{"logit_scale", 0},
+    NeutralKey{"residual_scale", 0},
+    NeutralKey{"embedding_scale", 0},
+    NeutralKey{"expert_group_scale", 0},
+    NeutralKey{"nextn_predict_layers", 0},
+    NeutralKey{"interleave_moe_layer_step", 1},
 };
 // Softmax, of all experts or of the chosen ones.
 constexpr std::array kNeutralWithoutExpertBiases = {NeutralKey{"expert_gating_func", 1}};
@@ -123,7 +135,8 @@ bool IsKnown(std::string_view name, const ArchitectureTraits& traits) {
   const auto is_in = [name](std::span<const std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  return is_in(kKnownKeys) || (traits.mixed_layers && is_in(kKnownOfMixedLayers));
+  return is_in(kKnownKeys) || (traits.mixed_layers && is_in(kKnownOfMixedLayers)) ||
+         (traits.latent_kv && IsLatentKey(name));
 }
 
 absl::Status CheckKnown(const ArchitectureKeys& keys, const ArchitectureTraits& traits) {
@@ -163,6 +176,10 @@ absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& t
   if (!traits.windowed && !traits.uniform_window) {
     BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
   }
+  if (traits.scored_experts && !traits.shared_experts) {
+    BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutSharedExperts));
+  }
+  if (traits.scored_experts) return CheckNeutral(keys, kNeutralWithScoredExperts);
   BATON_RETURN_IF_ERROR(traits.multipliers ? CheckNeutral(keys, kNeutralWithMultipliers)
                                            : CheckNeutral(keys, kNeutralWithoutMultipliers));
   if (!traits.experts) return CheckNeutral(keys, kNeutralWithoutExperts);
@@ -249,6 +266,7 @@ absl::Status CheckSlices(const ArchitectureKeys& keys, const ModelConfig& config
 }
 
 absl::Status ReadHeads(const ArchitectureKeys& keys, ModelConfig& config) {
+  if (config.traits->latent_kv) return ReadLatentHeads(keys, config);
   BATON_ASSIGN_OR_RETURN(config.num_heads,
                          keys.EqualUint("attention.head_count", config.num_layers, {1, kMaxHeads}));
   config.num_kv_heads = config.num_heads;
@@ -303,6 +321,8 @@ absl::Status ReadRope(const ArchitectureKeys& keys, ModelConfig& config) {
   config.has_rope_factors = keys.file.FindTensor("rope_freqs.weight") != nullptr;
   BATON_ASSIGN_OR_RETURN(config.rope_scaling,
                          ReadRopeScaling(keys.file, *config.traits, config.context_length));
+  config.attention_scale =
+      static_cast<float>(config.attention_scale * config.rope_scaling.score_scale);
   return OkStatus();
 }
 
@@ -439,6 +459,7 @@ absl::Status ReadTemperature(const ArchitectureKeys& keys, ModelConfig& config) 
 
 absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) {
   if (config.traits->mixed_layers) return ReadMixedFeedForward(keys, config);
+  if (config.traits->scored_experts) return ReadScoredExperts(keys, config);
   if (!config.traits->experts) {
     BATON_ASSIGN_OR_RETURN(config.ffn_size, keys.EqualUint("feed_forward_length", config.num_layers,
                                                            {1, kMaxFfnSize}));
@@ -514,6 +535,16 @@ std::string CanonicalExtras(const ModelConfig& config) {
     out += fmt::format(" experts={} used={}", config.num_experts, config.num_experts_used);
     if (!config.experts_sum_to_one) out += " weights_of_all";
   }
+  if (config.traits->latent_kv) {
+    out += fmt::format(" latent={} q_rank={} nope={} value={} attention_scale={:08x}",
+                       config.latent_dim, config.q_rank, config.nope_dim, config.value_dim,
+                       std::bit_cast<uint32_t>(config.attention_scale));
+  }
+  if (config.traits->scored_experts) {
+    out += fmt::format(" dense={}:{} shared={} rule={}", config.num_dense_layers,
+                       config.dense_ffn_size, config.shared_ffn_size,
+                       CanonicalText(config.expert_rule));
+  }
   if (config.pooling != Pooling::kLast)
     out += fmt::format(" pooling={}", PoolingName(config.pooling));
   return out;
@@ -541,11 +572,16 @@ uint64_t ModelConfig::WeightsPerRow() const {
   if (local_head_dim != 0) return MixedWeightsPerRow(*this);
   const uint64_t hidden = hidden_size;
   const uint64_t num_ffn = num_experts == 0 ? 1 : num_experts_used;
-  const uint64_t attention = hidden * qkv_size() + q_size() * hidden;
+  const uint64_t latents =
+      hidden * (projected_size(0) + head_dim) + uint64_t{q_rank} * latent_q_size() +
+      uint64_t{num_heads} * latent_dim * (nope_dim + value_dim) + mixed_size(0) * hidden;
+  const uint64_t attention = latent_dim > 0 ? latents : hidden * qkv_size() + q_size() * hidden;
   const uint64_t convolution = hidden * 3 * hidden + hidden * conv_taps + hidden * hidden;
-  const uint64_t feed_forward = hidden * num_experts + 3 * num_ffn * hidden * ffn_size;
+  const uint64_t feed_forward =
+      hidden * num_experts + 3 * hidden * (num_ffn * ffn_size + shared_ffn_size);
+  const uint64_t dense = 3 * hidden * dense_ffn_size;
   return num_attention_layers() * attention + num_conv_layers() * convolution +
-         num_layers * feed_forward;
+         (num_layers - num_dense_layers) * feed_forward + num_dense_layers * dense;
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
@@ -598,6 +634,7 @@ KvLayout KvLayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t block_siz
                     : dtype == KvDtype::kFp8 ? KvEncoding::kFragments
                     : dtype == KvDtype::kQ8  ? KvEncoding::kLanes
                                              : KvEncoding::kPlain;
+  if (config.traits->latent_kv) layout.encoding = KvEncoding::kLatent;
   layout.num_layers = config.num_slices();
   layout.num_kv_heads = config.slice_kv_heads();
   layout.head_dim = config.slice_head_dim();

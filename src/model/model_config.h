@@ -9,6 +9,7 @@
 #ifndef BATON_MODEL_MODEL_CONFIG_H_
 #define BATON_MODEL_MODEL_CONFIG_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "src/base/limits.h"
 #include "src/base/status.h"
 #include "src/model/architecture.h"
+#include "src/model/expert_choice.h"
 #include "src/model/gguf.h"
 #include "src/model/rope_scaling.h"
 #include "src/model/row_pool.h"
@@ -30,7 +32,9 @@ inline constexpr uint32_t kMaxHiddenSize = 1u << 17;
 inline constexpr uint32_t kMaxFfnSize = 1u << 19;
 inline constexpr uint32_t kMaxHeads = 1024;
 inline constexpr uint32_t kMinHeadDim = 8;
-inline constexpr uint32_t kMaxHeadDim = 512;  // of the kernels' buffers
+inline constexpr uint32_t kMaxHeadDim = 512;         // of the kernels' buffers
+inline constexpr uint32_t kMaxLatentDim = 4096;      // DeepSeek-V3: 512
+inline constexpr uint32_t kMaxLatentHeadDim = 1024;  // DeepSeek-V3: 192 of a query
 inline constexpr uint32_t kMaxExperts = 1024;
 inline constexpr uint32_t kMaxKvSlices = 4096;  // of a block, as KvLayout::Validate has it
 inline constexpr uint32_t kMinConvTaps = 2;     // the most is kernels::kMaxConvTaps
@@ -102,11 +106,23 @@ struct ModelConfig {
   // Elements of the vector that each token gives each layer (per_layer_token_embd); 0: none.
   uint32_t per_layer_size = 0;
   float logit_softcap = 0;  // logits become cap * tanh(logit / cap); 0: they stay
+  // Multi-head latent attention (traits->latent_kv). A token has one KV row of head_dim elements
+  // for all heads: a latent, which is its value too, and a key of rope_dims elements that turns. A
+  // query has nope_dim elements, which attn_k_b turns into latent_dim, and rope_dims that turn.
+  uint32_t latent_dim = 0;
+  uint32_t q_rank = 0;  // elements between the two products of the queries; 0: one product
+  uint32_t nope_dim = 0;
+  uint32_t value_dim = 0;  // of a head's result, after attn_v_b
   // Mixture of experts (traits->experts).
   uint32_t num_experts = 0;
   uint32_t num_experts_used = 0;  // experts of one row
   // The weights of a row's experts: their softmax; else their part of the softmax over all experts.
   bool experts_sum_to_one = true;
+  // Of traits->scored_experts, whose experts expert_rule chooses.
+  uint32_t num_dense_layers = 0;  // leading layers without experts
+  uint32_t dense_ffn_size = 0;    // of such a layer
+  uint32_t shared_ffn_size = 0;   // of the experts that serve every row, together; 0: none
+  ExpertRule expert_rule;
 
   // Heads of one layer. Without traits->mixed_layers they are those of every layer.
   bool HasLocalHeads(uint32_t layer) const { return local_head_dim != 0 && layer_is_local[layer]; }
@@ -118,7 +134,12 @@ struct ModelConfig {
   }
   uint32_t QSize(uint32_t layer) const { return num_heads * HeadDim(layer); }
   uint32_t KvSize(uint32_t layer) const { return KvHeads(layer) * HeadDim(layer); }
-  uint32_t FfnSize(uint32_t layer) const { return ffn_sizes.empty() ? ffn_size : ffn_sizes[layer]; }
+  // Of one expert, where the layer has experts.
+  uint32_t FfnSize(uint32_t layer) const {
+    if (!ffn_sizes.empty()) return ffn_sizes[layer];
+    return HasExperts(layer) || dense_ffn_size == 0 ? ffn_size : dense_ffn_size;
+  }
+  bool HasExperts(uint32_t layer) const { return traits->experts && layer >= num_dense_layers; }
   bool SharesKv(uint32_t layer) const { return layer >= num_layers - num_shared_layers; }
   // The layer whose K and V `layer` reads: itself unless SharesKv.
   uint32_t KvLayer(uint32_t layer) const;
@@ -127,6 +148,20 @@ struct ModelConfig {
   uint32_t q_size() const { return num_heads * head_dim; }
   uint32_t kv_size() const { return num_kv_heads * head_dim; }
   uint32_t qkv_size() const { return q_size() + 2 * kv_size(); }
+  // Elements of a token that a layer of attention reads.
+  uint32_t KvElements(uint32_t layer) const {
+    return latent_dim > 0 ? head_dim : 2 * KvSize(layer);
+  }
+  // Products of one row with one key and its value.
+  uint32_t ProductsPerKey(uint32_t layer) const {
+    return QSize(layer) + num_heads * (latent_dim > 0 ? latent_dim : HeadDim(layer));
+  }
+  // Of traits->latent_kv: all queries before they are absorbed.
+  uint32_t latent_q_size() const { return num_heads * (nope_dim + rope_dims); }
+  // Elements of a position in the rotary table.
+  uint32_t rope_table_dim() const { return latent_dim > 0 ? rope_dims : head_dim; }
+  // The widest feed-forward layer.
+  uint32_t max_ffn_size() const { return std::max({ffn_size, dense_ffn_size, shared_ffn_size}); }
   bool IsLocal(uint32_t layer) const { return layer_is_local[layer]; }
   bool has_local_rope() const { return traits->windowed && !traits->one_rope; }
   // Some layers have a rotary table of their own: local ones, or those that do not turn.
@@ -137,17 +172,24 @@ struct ModelConfig {
   }
   uint32_t second_rope_head_dim() const { return local_head_dim == 0 ? head_dim : local_head_dim; }
   // Each slice of a block holds K and V of one layer, row by row.
-  bool has_plain_rows() const { return layer_is_conv.empty() && !traits->mixed_layers; }
+  bool has_plain_rows() const {
+    return layer_is_conv.empty() && !traits->mixed_layers && !traits->latent_kv;
+  }
   bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
   uint32_t num_conv_layers() const;
   uint32_t num_attention_layers() const { return num_layers - num_conv_layers(); }
-  // Columns of a layer's first product: q, k and v, or the b, c and x of a convolution.
+  // Columns of a layer's first product: q, k and v, or the b, c and x of a convolution, or the
+  // queries over latent rows, if need be before their second product.
   uint32_t projected_size(uint32_t layer) const {
+    if (latent_dim > 0) return q_rank > 0 ? q_rank : latent_q_size();
     if (IsConv(layer)) return 3 * hidden_size;
     return QSize(layer) + (SharesKv(layer) ? 0 : 2 * KvSize(layer));
   }
   // Elements of a row before the product that ends the branch of attention or convolution.
-  uint32_t mixed_size(uint32_t layer) const { return IsConv(layer) ? hidden_size : QSize(layer); }
+  uint32_t mixed_size(uint32_t layer) const {
+    if (latent_dim > 0) return num_heads * value_dim;
+    return IsConv(layer) ? hidden_size : QSize(layer);
+  }
   // A KV block of n slices holds n times K and V of one token and layer of attention, for each of
   // its tokens. A layer's slices follow one another: one of attention, as many as `hidden_size`
   // elements need of a convolution, which stores its inputs. FirstSlice(num_layers) is n.

@@ -77,6 +77,7 @@ void Model::StoreKv(uint32_t layer, const LayerRows& rows, const KvView& kv) {
   if (config_.traits->pre_norms) {
     ops_->rms_norm(*pool_, {ws.x, weights.attn_norm.data(), rows.num_rows, hidden, eps, ws.normed});
   }
+  if (config_.traits->latent_kv) return StoreLatents(layer, rows, kv);
   const float* input = config_.traits->pre_norms ? ws.normed : ws.x;
   run.MatMul(weights.qkv, {input, rows.num_rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
   if (config_.IsConv(layer)) {
@@ -155,6 +156,7 @@ void Model::AttendAndFeedForward(uint32_t layer, const LayerRows& layer_rows, co
     ops_->short_conv(*pool_, ConvArgs(layer, spans, kv));
   } else {
     Attend(layer, spans, kv);
+    if (config_.traits->latent_kv) ValuesOfLatents(weights, rows);
   }
   AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm);
   if (config_.traits->output_bias) {
@@ -164,10 +166,10 @@ void Model::AttendAndFeedForward(uint32_t layer, const LayerRows& layer_rows, co
     ops_->rms_norm(*pool_, {ws.x, weights.ffn_norm.data(), rows, config_.hidden_size,
                             config_.rms_epsilon, ws.normed});
   }
-  if (config_.traits->experts) {
+  if (config_.HasExperts(layer)) {
     MixExperts(weights, rows);
   } else {
-    FeedForward(layer, rows);
+    FeedForward(weights.ffn[0], rows, weights.post_ffn_norm);
   }
   if (config_.per_layer_size > 0) AddPerLayer(layer, rows);
   if (weights.layer_scale != 1.0f) {
@@ -188,6 +190,12 @@ void Model::Attend(uint32_t layer, std::span<const AttentionSpan> spans, const K
   args.scale = config_.attention_scale;
   args.window = config_.IsLocal(layer) ? config_.window : 0;
   args.out = ws.attended;
+  if (config_.traits->latent_kv) {
+    args.q = ws.absorbed;
+    args.q_stride = config_.q_size();
+    args.value_dim = config_.latent_dim;
+    args.out = ws.mixed_latents;
+  }
   if (config_.traits->sinks) args.sinks = weights_->layers[layer].sinks.data();
   args.scratch = ws.attention_scratch;
   ops_->attention(*pool_, args);
@@ -208,33 +216,33 @@ void Model::AddToResidual(const MatrixGroup& group, const float* input, uint32_t
                           Epilogue::kAdd});
 }
 
-void Model::Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows,
-                 uint32_t ffn) {
+void Model::Gate(const FeedForwardWeights& weights, const float* input, uint32_t rows) {
   ModelWorkspace& ws = *workspace_;
   const MatMulRunner run{*ops_, *pool_, ws};
+  const uint32_t width = weights.gate_up.n / 2;
   run.MatMul(weights.gate_up, {input, rows, config_.hidden_size},
-             {ws.gate_up, 2 * ffn, Epilogue::kStore});
+             {ws.gate_up, 2 * width, Epilogue::kStore});
   if (config_.traits->expert_biases) {
-    ops_->add_bias(*pool_, ws.gate_up, weights.gate_up_bias.data(), rows, 2 * ffn);
+    ops_->add_bias(*pool_, ws.gate_up, weights.gate_up_bias.data(), rows, 2 * width);
   }
   switch (config_.traits->activation) {
     case GateActivation::kSilu:
-      ops_->silu_mul(*pool_, ws.gate_up, rows, ffn, ws.gated);
+      ops_->silu_mul(*pool_, ws.gate_up, rows, width, ws.gated);
       break;
     case GateActivation::kGeluTanh:
-      ops_->gelu_mul(*pool_, ws.gate_up, rows, ffn, ws.gated);
+      ops_->gelu_mul(*pool_, ws.gate_up, rows, width, ws.gated);
       break;
     case GateActivation::kClampedSwiglu:
-      ops_->clamped_swiglu(*pool_, ws.gate_up, rows, ffn, ws.gated);
+      ops_->clamped_swiglu(*pool_, ws.gate_up, rows, width, ws.gated);
       break;
   }
 }
 
-void Model::FeedForward(uint32_t layer, uint32_t rows) {
-  const LayerWeights& weights = weights_->layers[layer];
+void Model::FeedForward(const FeedForwardWeights& weights, uint32_t rows,
+                        std::span<const float> post_norm) {
   const float* input = config_.traits->pre_norms ? workspace_->normed : workspace_->x;
-  Gate(weights.ffn[0], input, rows, config_.FfnSize(layer));
-  AddToResidual(weights.ffn[0].down, workspace_->gated, rows, weights.post_ffn_norm);
+  Gate(weights, input, rows);
+  AddToResidual(weights.down, workspace_->gated, rows, post_norm);
 }
 
 void Model::SortPairs(uint32_t rows) {
@@ -254,6 +262,32 @@ void Model::SortPairs(uint32_t rows) {
   begins[0] = 0;
 }
 
+void Model::RouteRows(const LayerWeights& weights, uint32_t rows) {
+  ModelWorkspace& ws = *workspace_;
+  const uint32_t count = config_.num_experts;
+  const uint32_t used = config_.num_experts_used;
+  const auto logits_of = [&](uint32_t row) {
+    return std::span<const float>(ws.router_logits + size_t{row} * count, count);
+  };
+  if (config_.traits->scored_experts) {
+    const uint32_t min_rows = 1 + 4096 / count;
+    pool_->RunRanges(rows, min_rows, 4 * pool_->num_threads(), [&](TaskRange range, uint32_t) {
+      for (uint32_t row = range.begin; row < range.end; ++row) {
+        ChooseExperts(config_.expert_rule, logits_of(row), weights.choice_bias,
+                      {{ws.pair_experts + size_t{row} * used, used},
+                       {ws.pair_weights + size_t{row} * used, used}});
+      }
+    });
+    return;
+  }
+  ops_->route(*pool_, {ws.router_logits, rows, count, used, ws.pair_experts, ws.pair_weights});
+  if (config_.experts_sum_to_one) return;
+  for (uint32_t row = 0; row < rows; ++row) {
+    WeighAmongAllExperts(logits_of(row), {ws.pair_experts + size_t{row} * used, used},
+                         ws.pair_weights + size_t{row} * used);
+  }
+}
+
 // Every row is multiplied by its own experts, all rows of one expert at a time. A row of a matmul
 // does not depend on the others, and a row's experts are added in the order of its own logits. So
 // no bit depends on which rows share an expert.
@@ -267,15 +301,7 @@ void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
   if (config_.traits->expert_biases) {
     ops_->add_bias(*pool_, ws.router_logits, weights.router_bias.data(), rows, config_.num_experts);
   }
-  ops_->route(*pool_, {ws.router_logits, rows, config_.num_experts, used, ws.pair_experts,
-                       ws.pair_weights});
-  if (!config_.experts_sum_to_one) {
-    for (uint32_t row = 0; row < rows; ++row) {
-      WeighAmongAllExperts(
-          {ws.router_logits + size_t{row} * config_.num_experts, config_.num_experts},
-          {ws.pair_experts + size_t{row} * used, used}, ws.pair_weights + size_t{row} * used);
-    }
-  }
+  RouteRows(weights, rows);
   SortPairs(rows);
   for (uint32_t e = 0; e < config_.num_experts; ++e) {
     const uint32_t first = ws.expert_begins[e];
@@ -285,7 +311,7 @@ void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
       const float* row = ws.normed + ws.slot_rows[first + i] * hidden;
       std::memcpy(ws.gathered + i * hidden, row, hidden * sizeof(float));
     }
-    Gate(weights.ffn[e], ws.gathered, count, config_.ffn_size);
+    Gate(weights.ffn[e], ws.gathered, count);
     run.MatMul(weights.ffn[e].down, {ws.gated, count, config_.ffn_size},
                {ws.expert_out + first * hidden, config_.hidden_size, Epilogue::kStore});
     if (config_.traits->expert_biases) {
@@ -295,6 +321,7 @@ void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
   }
   ops_->combine(*pool_, {ws.expert_out, ws.pair_slots, ws.pair_weights, rows, used,
                          config_.hidden_size, ws.x});
+  if (config_.traits->shared_experts) FeedForward(weights.shared, rows, {});
 }
 
 }  // namespace baton::model

@@ -41,8 +41,8 @@ absl::Status CheckOptions(const ModelOptions& options) {
 Status CheckKvDtype(const ModelConfig& config, KvDtype dtype) {
   if (dtype != KvDtype::kQ8 || config.has_plain_rows()) return OkStatus();
   return Unimplemented(
-      "--kv-dtype q8: architecture {} keeps more than K and V of one shape in its blocks, and that is not "
-      "stored in q8; use bf16 or f32",
+      "--kv-dtype q8: architecture {} keeps more than K and V of one shape in its blocks, and that "
+      "is not stored in q8; use bf16 or f32",
       config.architecture);
 }
 

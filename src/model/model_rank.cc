@@ -72,6 +72,11 @@ absl::Status CheckRankCount(const ModelConfig& config, uint32_t count) {
     return Unimplemented("architecture {}: its layers are not divided among {} ranks",
                          config.architecture, count);
   }
+  if (count > 1 && config.traits->latent_kv) {
+    return Unimplemented(
+        "architecture {}: its latent rows, one for all heads, are not divided among {} ranks",
+        config.architecture, count);
+  }
   const std::pair<std::string_view, uint32_t> sizes[] = {{"heads", config.num_heads},
                                                          {"KV heads", config.num_kv_heads},
                                                          {"ffn size", config.ffn_size}};

@@ -67,6 +67,40 @@ std::string ArrayText(const GgufValue& value) {
                      fmt::join(elements, ", "), value.count() > kShown ? ", ..." : "");
 }
 
+// Lines about latent rows and about experts.
+std::string LatentText(const ModelConfig& config) {
+  if (!config.traits->latent_kv) return "";
+  std::string out;
+  out += fmt::format(
+      "latent KV     {} elements a token and layer, one row for all heads: {} that are its value, "
+      "and a key of {}\n",
+      config.head_dim, config.latent_dim, config.rope_dims);
+  out +=
+      fmt::format("heads         {} + {} of a query, {} of a value{}\n", config.nope_dim,
+                  config.rope_dims, config.value_dim,
+                  config.q_rank == 0 ? "" : fmt::format(", queries by way of {}", config.q_rank));
+  return out;
+}
+
+std::string ExpertsText(const ModelConfig& config) {
+  if (!config.traits->experts) return "";
+  std::string out;
+  out += fmt::format("experts       {} a layer, {} for each token\n", config.num_experts,
+                     config.num_experts_used);
+  if (!config.traits->scored_experts) return out;
+  const ExpertRule& rule = config.expert_rule;
+  out += fmt::format(
+      "              by {} in {} of {} groups, weights times {}{}{}; none in the first {} layers, "
+      "of width {}\n",
+      rule.score == ExpertScore::kSigmoid ? "sigmoid and bias" : "softmax", rule.num_groups_used,
+      rule.num_groups, rule.scale, rule.sum_to_one ? " of a sum of 1" : "",
+      config.shared_ffn_size == 0
+          ? ""
+          : fmt::format("; one of width {} for every token", config.shared_ffn_size),
+      config.num_dense_layers, config.dense_ffn_size);
+  return out;
+}
+
 // Lines about what only some architectures have.
 std::string ExtrasText(const ModelConfig& config) {
   std::string out;
@@ -111,10 +145,7 @@ std::string ExtrasText(const ModelConfig& config) {
     out += fmt::format("query scale   1 + {} ln(1 + floor(position / {}))\n",
                        config.temperature_beta, config.temperature_length);
   }
-  if (config.traits->experts) {
-    out += fmt::format("experts       {} a layer, {} for each token\n", config.num_experts,
-                       config.num_experts_used);
-  }
+  out += LatentText(config) + ExpertsText(config);
   return out;
 }
 

@@ -67,7 +67,8 @@ absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
   }
   std::vector<double> divisors;
   RopeTableParams params = ParamsOf(config, kind, &divisors);
-  const uint32_t head_dim = kind.is_second ? config.second_rope_head_dim() : config.head_dim;
+  const uint32_t head_dim =
+      kind.is_second ? config.second_rope_head_dim() : config.rope_table_dim();
   params.max_position = static_cast<uint32_t>(cos_sin.size() / head_dim);
   return Fill(head_dim, params, cos_sin);
 }

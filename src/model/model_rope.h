@@ -15,9 +15,9 @@ struct RopeTableKind {
   bool is_second = false;          // of the layers with ModelConfig::HasSecondRope
 };
 
-// Fills cos_sin [positions, head_dim / 2, 2] (of the second table second_rope_head_dim()), as many
-// positions as it has room for; elements of a head beyond rope_dims do not turn (cos 1, sin 0).
-// InvalidArgument when a constant of the file is out of range.
+// Fills cos_sin [positions, rope_table_dim / 2, 2] (of the second table second_rope_head_dim()), as
+// many positions as it has room for. Elements of a head beyond rope_dims do not turn: cos is 1 and
+// sin 0. InvalidArgument when a constant of the file is out of range.
 absl::Status FillRopeTable(const ModelConfig& config, const RopeTableKind& kind,
                            std::span<float> cos_sin);
 

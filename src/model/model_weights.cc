@@ -243,6 +243,9 @@ void CopyVectors(const LayerTensors& tensors, LayerWeights& out) {
   if (tensors.sinks != nullptr) out.sinks = FloatsOf(*tensors.sinks);
   if (tensors.output_bias != nullptr) out.output_bias = FloatsOf(*tensors.output_bias);
   if (tensors.router_bias != nullptr) out.router_bias = FloatsOf(*tensors.router_bias);
+  if (tensors.choice_bias != nullptr) out.choice_bias = FloatsOf(*tensors.choice_bias);
+  if (tensors.kv_a_norm != nullptr) out.kv_a_norm = FloatsOf(*tensors.kv_a_norm);
+  if (tensors.q_a_norm != nullptr) out.q_a_norm = FloatsOf(*tensors.q_a_norm);
   if (tensors.post_per_layer != nullptr) out.post_per_layer = FloatsOf(*tensors.post_per_layer);
   if (tensors.layer_scale != nullptr) out.layer_scale = FloatsOf(*tensors.layer_scale)[0];
 }
@@ -297,6 +300,72 @@ absl::Status LoadAttention(const LayerTensors& tensors, const HeadOrder& order, 
   return OkStatus();
 }
 
+// Rows of a matrix [n, k] of elements of `size` bytes, transposed.
+std::vector<std::byte> Transposed(std::span<const std::byte> rows, size_t k, size_t size) {
+  std::vector<std::byte> out(rows.size());
+  const size_t n = rows.size() / k / size;
+  for (size_t row = 0; row < n; ++row) {
+    for (size_t i = 0; i < k; ++i) {
+      std::copy_n(rows.data() + (row * k + i) * size, size, out.data() + (i * n + row) * size);
+    }
+  }
+  return out;
+}
+
+// kv_b taken apart. Its rows for a head's keys meet the query, so they are transposed: elements of
+// a quantised type, whose blocks lie along a row, in fp32, which holds them as they are.
+absl::Status LoadJoinedKvB(const GgufTensor& kv_b, const LatentShape& shape, ThreadPool& pool,
+                           LayerWeights& out) {
+  BATON_RETURN_IF_ERROR(CheckPart(WholeOf(&kv_b), pool));
+  const WeightType type = WeightTypeOf(kv_b);
+  const bool is_float = kv_b.fp8() == nullptr && !TraitsOf(type).quantized();
+  const auto as = is_float ? static_cast<GgmlType>(kv_b.type->id) : GgmlType::kF32;
+  absl::StatusOr<std::vector<std::byte>> elements = EncodeMatrix(kv_b, as, pool);
+  if (!elements.ok()) {
+    return WithPrefix(elements.status(), fmt::format("tensor \"{}\"", kv_b.name));
+  }
+  const auto k = static_cast<uint32_t>(kv_b.dims[0]);
+  const uint32_t rows_of_head = shape.nope_dim + shape.value_dim;
+  const size_t row_bytes = elements->size() / (size_t{shape.num_heads} * rows_of_head);
+  for (uint32_t head = 0; head < shape.num_heads; ++head) {
+    const size_t first = size_t{head} * rows_of_head;
+    const auto keys = std::span<const std::byte>(*elements).subspan(first * row_bytes,
+                                                                    shape.nope_dim * row_bytes);
+    const std::vector<std::byte> raw = Transposed(keys, k, row_bytes / k);
+    BATON_ASSIGN_OR_RETURN(
+        PackedMatrix matrix,
+        PackedMatrix::Pack(is_float ? type : WeightType::kF32, raw, k, shape.nope_dim, pool));
+    MatrixGroup group;
+    group.n = matrix.n();
+    group.uses_a16 = matrix.uses_a16();
+    group.parts.push_back(std::move(matrix));
+    out.k_b.push_back(std::move(group));
+    BATON_ASSIGN_OR_RETURN(MatrixGroup values,
+                           PackOne({&kv_b, first + shape.nope_dim, shape.value_dim}, pool));
+    out.v_b.push_back(std::move(values));
+  }
+  return OkStatus();
+}
+
+absl::Status LoadLatentAttention(const LayerTensors& tensors, const LatentShape& shape,
+                                 ThreadPool& pool, LayerWeights& out) {
+  BATON_ASSIGN_OR_RETURN(out.kv_a, PackOne(WholeOf(tensors.kv_a), pool));
+  const GgufTensor* q = tensors.q_a == nullptr ? tensors.q : tensors.q_a;
+  BATON_ASSIGN_OR_RETURN(out.qkv, PackOne(WholeOf(q), pool));
+  if (tensors.q_b != nullptr) {
+    BATON_ASSIGN_OR_RETURN(out.q_b, PackOne(WholeOf(tensors.q_b), pool));
+  }
+  BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.attn_output), pool));
+  if (tensors.kv_b != nullptr) return LoadJoinedKvB(*tensors.kv_b, shape, pool, out);
+  for (uint32_t head = 0; head < shape.num_heads; ++head) {
+    BATON_ASSIGN_OR_RETURN(MatrixGroup k_b, PackOne(ExpertOf(tensors.k_b, head), pool));
+    BATON_ASSIGN_OR_RETURN(MatrixGroup v_b, PackOne(ExpertOf(tensors.v_b, head), pool));
+    out.k_b.push_back(std::move(k_b));
+    out.v_b.push_back(std::move(v_b));
+  }
+  return OkStatus();
+}
+
 // The taps [channels, taps] become [taps, channels]: the kernel's lanes are channels.
 absl::Status LoadConvolution(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
   BATON_RETURN_IF_ERROR(CheckPart(WholeOf(tensors.conv_taps), pool));
@@ -312,13 +381,19 @@ absl::Status LoadConvolution(const LayerTensors& tensors, ThreadPool& pool, Laye
   return OkStatus();
 }
 
-absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, const HeadOrder& order,
+absl::Status LoadMixer(const LayerTensors& tensors, const TensorPlan& plan, ThreadPool& pool,
+                       LayerWeights& out) {
+  if (tensors.conv_in != nullptr) return LoadConvolution(tensors, pool, out);
+  if (tensors.kv_a != nullptr) return LoadLatentAttention(tensors, plan.latent, pool, out);
+  return LoadAttention(tensors, plan.head_order, pool, out);
+}
+
+absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, const TensorPlan& plan,
                                        ThreadPool& pool) {
   LayerWeights out;
   CopyVectors(tensors, out);
   BATON_RETURN_IF_ERROR(LoadPerLayer(tensors, pool, out));
-  BATON_RETURN_IF_ERROR(tensors.conv_in == nullptr ? LoadAttention(tensors, order, pool, out)
-                                                   : LoadConvolution(tensors, pool, out));
+  BATON_RETURN_IF_ERROR(LoadMixer(tensors, plan, pool, out));
   if (tensors.gate_up != nullptr) {  // gate above up, as PackFeedForward joins them
     out.ffn.resize(1);
     BATON_ASSIGN_OR_RETURN(out.ffn[0].gate_up, PackOne(WholeOf(tensors.gate_up), pool));
@@ -337,6 +412,11 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, const HeadOr
     BATON_ASSIGN_OR_RETURN(out.ffn[e],
                            PackFeedForward(ExpertOf(tensors.gate, e), ExpertOf(tensors.up, e),
                                            ExpertOf(tensors.down, e), pool));
+  }
+  if (tensors.shared_gate != nullptr) {
+    BATON_ASSIGN_OR_RETURN(out.shared,
+                           PackFeedForward(WholeOf(tensors.shared_gate), WholeOf(tensors.shared_up),
+                                           WholeOf(tensors.shared_down), pool));
   }
   BATON_RETURN_IF_ERROR(CopyExpertBiases(tensors, pool, out));
   return out;
@@ -387,11 +467,15 @@ size_t MatrixGroup::bytes() const {
 }
 
 size_t LayerWeights::bytes() const {
-  size_t total = qkv.bytes() + attn_output.bytes() + router.bytes() + ffn_bytes() +
+  size_t total = qkv.bytes() + attn_output.bytes() + router.bytes() + ffn_bytes() + kv_a.bytes() +
+                 q_b.bytes() + shared.gate_up.bytes() + shared.down.bytes() +
                  per_layer_gate.bytes() + per_layer_out.bytes();
+  for (const MatrixGroup& head : k_b) total += head.bytes();
+  for (const MatrixGroup& head : v_b) total += head.bytes();
   for (const std::vector<float>* values :
        {&attn_norm, &ffn_norm, &qkv_bias, &q_norm, &k_norm, &post_attn_norm, &post_ffn_norm, &sinks,
-        &output_bias, &router_bias, &conv_taps, &post_per_layer, &v_norm}) {
+        &output_bias, &router_bias, &conv_taps, &choice_bias, &kv_a_norm, &q_a_norm,
+        &post_per_layer, &v_norm}) {
     total += VectorBytes(*values);
   }
   return total;
@@ -431,7 +515,7 @@ absl::StatusOr<ModelWeights> LoadWeights(const GgufFile& file, const TensorPlan&
   if (plan.long_factors != nullptr) out.long_factors = FloatsOf(*plan.long_factors);
   out.layers.reserve(plan.layers.size());
   for (const LayerTensors& tensors : plan.layers) {
-    BATON_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(tensors, plan.head_order, pool));
+    BATON_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(tensors, plan, pool));
     if (plan.norms_values && tensors.k_norm != nullptr) {
       layer.v_norm.assign(layer.k_norm.size(), 1.0f);
     }

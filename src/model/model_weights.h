@@ -89,6 +89,15 @@ struct LayerWeights {
   std::vector<float> v_norm;          // [head_dim] ones: V is normed without weights
   float layer_scale = 1;              // of the stream after the layer
   std::vector<float> router_bias;     // [experts]
+  std::vector<float> choice_bias;     // [experts], of ExpertScore::kSigmoid
+  FeedForwardWeights shared;          // of the experts that serve every row
+  // Of latent attention, whose `qkv` is the product of the queries, the first one with q_rank.
+  MatrixGroup kv_a;              // [head_dim, hidden]
+  std::vector<float> kv_a_norm;  // [latent_dim]
+  std::vector<float> q_a_norm;   // [q_rank]
+  MatrixGroup q_b;               // [latent_q_size, q_rank]
+  std::vector<MatrixGroup> k_b;  // of each head [latent_dim, nope_dim]
+  std::vector<MatrixGroup> v_b;  // of each head [value_dim, latent_dim]
 
   size_t bytes() const;
   size_t ffn_bytes() const;

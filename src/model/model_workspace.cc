@@ -51,20 +51,30 @@ void CarvePerLayer(const ModelConfig& config, size_t rows, Carver& carver, Model
   out.per_layer_gated = carver.Take<float>(rows * size);
 }
 
+void CarveLatents(const ModelConfig& config, size_t rows, Carver& carver, ModelWorkspace& out) {
+  out.latents = carver.Take<float>(rows * config.head_dim);
+  if (config.q_rank > 0) out.latent_q = carver.Take<float>(rows * config.latent_q_size());
+  out.absorbed = carver.Take<float>(rows * config.q_size());
+  out.head_rows = carver.Take<float>(rows * std::max(config.nope_dim, config.latent_dim));
+  out.mixed_latents = carver.Take<float>(rows * config.num_heads * config.latent_dim);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
     const ModelConfig& config, const WorkspaceSize& size, std::span<const float> rope_factors) {
   std::unique_ptr<ModelWorkspace> out(new ModelWorkspace());
   const size_t rows = size.max_rows;
-  size_t widest = std::max({config.hidden_size, config.ffn_size, config.per_layer_size});
   size_t projected = 0;
   size_t mixed = 0;
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     projected = std::max<size_t>(projected, config.projected_size(layer));
     mixed = std::max<size_t>(mixed, config.mixed_size(layer));
   }
-  widest = std::max(widest, mixed);
+  // The widest input of a product.
+  const size_t widest = std::max({size_t{config.hidden_size}, size_t{config.max_ffn_size()}, mixed,
+                                  size_t{config.latent_dim}, size_t{config.nope_dim},
+                                  size_t{config.q_rank}, size_t{config.per_layer_size}});
   const size_t blocks = (widest + kQuantBlock - 1) / kQuantBlock;
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
@@ -72,19 +82,20 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
     out->normed = carver.Take<float>(rows * config.hidden_size);
     out->qkv = carver.Take<float>(rows * projected);
     out->attended = carver.Take<float>(rows * mixed);
-    out->gate_up = carver.Take<float>(rows * config.ffn_size * 2);
-    out->gated = carver.Take<float>(rows * config.ffn_size);
+    out->gate_up = carver.Take<float>(rows * config.max_ffn_size() * 2);
+    out->gated = carver.Take<float>(rows * config.max_ffn_size());
     out->a16_q_ = carver.Take<int16_t>(rows * widest);
     out->a16_scale_ = carver.Take<float>(rows * blocks);
     out->a16_sum_ = carver.Take<float>(rows * blocks);
     out->a16_half_sum_ = carver.Take<float>(rows * blocks * 2);
-    out->cos_sin = carver.Take<float>(size_t{size.max_context} * config.head_dim);
+    out->cos_sin = carver.Take<float>(size_t{size.max_context} * config.rope_table_dim());
     if (config.has_second_rope()) {
       out->second_cos_sin =
           carver.Take<float>(size_t{size.max_context} * config.second_rope_head_dim());
     }
     if (config.per_layer_size > 0) CarvePerLayer(config, rows, carver, *out);
     if (config.traits->experts) CarveExperts(config, rows, carver, *out);
+    if (config.traits->latent_kv) CarveLatents(config, rows, carver, *out);
     out->attention_scratch = {carver.Take<std::byte>(size.attention_scratch_bytes),
                               size.attention_scratch_bytes};
     return carver.used();
@@ -92,7 +103,7 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
   BATON_ASSIGN_OR_RETURN(out->buffer_, AlignedBuffer::Allocate(carve(nullptr)));
   carve(out->buffer_.data());
   out->kept_spans.reserve(rows);
-  const size_t angles = size_t{size.max_context} * config.head_dim;
+  const size_t angles = size_t{size.max_context} * config.rope_table_dim();
   BATON_RETURN_IF_ERROR(
       FillRopeTable(config, {rope_factors, /*is_second=*/false}, {out->cos_sin, angles}));
   if (out->second_cos_sin != nullptr) {

@@ -40,7 +40,7 @@ class ModelWorkspace {
   float* attended = nullptr;  // [max_rows, widest mixed_size]
   float* gate_up = nullptr;   // [max_rows, 2 * ffn]
   float* gated = nullptr;     // [max_rows, ffn]
-  float* cos_sin = nullptr;   // [max_context, head_dim / 2, 2]
+  float* cos_sin = nullptr;   // [max_context, rope_table_dim / 2, 2]
   // As cos_sin, of layers with HasSecondRope, by their own head_dim; null without.
   float* second_cos_sin = nullptr;
   // Buffers of per-layer vectors; null without ModelConfig::per_layer_size.
@@ -48,6 +48,12 @@ class ModelWorkspace {
   float* per_layer_embd = nullptr;   // [kPerLayerTile, layers * per_layer]
   float* per_layer_pair = nullptr;   // [max_rows, 2 * per_layer]: gates, vectors
   float* per_layer_gated = nullptr;  // [max_rows, per_layer]
+  // Buffers of latent attention; null otherwise.
+  float* latents = nullptr;        // [max_rows, head_dim]: rows before they are stored
+  float* latent_q = nullptr;       // [max_rows, latent_q_size]; null without q_rank
+  float* absorbed = nullptr;       // [max_rows, heads, head_dim]: queries as they meet stored rows
+  float* head_rows = nullptr;      // [max_rows, max(nope_dim, latent_dim)]: rows of one head
+  float* mixed_latents = nullptr;  // [max_rows, heads, latent_dim]: what attention gives
   // Buffers of a mixture of experts; null otherwise. A pair is a row and one of its experts.
   float* router_logits = nullptr;     // [max_rows, experts]
   uint32_t* pair_experts = nullptr;   // [max_rows, experts used]

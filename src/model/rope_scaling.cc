@@ -84,11 +84,28 @@ double AmplitudeOfYarn(double factor, double scale) {
   return factor <= 1.0 ? 1.0 : 1.0 + 0.1 * scale * Logarithm(factor);
 }
 
+// yarn_log_multiplier of deepseek2: a tenth of mscale_all_dim, as its converter writes. Scores grow
+// by the square of what the usual amplitude would be with the logarithm times it; cos and sin keep
+// their length, unless attn_factor says otherwise, since mscale is the same number.
+absl::Status ReadLatentMultiplier(const GgufFile& file, const std::string& prefix,
+                                  RopeScaling& out) {
+  BATON_ASSIGN_OR_RETURN(const double tenth, RangedDouble(file, prefix + "yarn_log_multiplier", 0.0,
+                                                          DoubleRange{0.0, 1.0}));
+  if (tenth == 0.0) return OkStatus();
+  const double amplitude = AmplitudeOfYarn(out.factor, 10.0 * tenth);
+  out.score_scale = amplitude * amplitude;
+  if (file.FindValue(prefix + "attn_factor") != nullptr) return OkStatus();
+  // As a folder gives it, so that both forms have the same weights_id.
+  out.attention_factor = static_cast<float>(1.0 / AmplitudeOfYarn(out.factor, 1.0));
+  return OkStatus();
+}
+
 // yarn_log_multiplier: mscale_all_dim of a config.json, whose mscale is 1 then. The usual amplitude
 // is divided by what the usual one would be with the logarithm times it. Other architectures than
-// mistral3 take only 0.
+// mistral3 and deepseek2 take only 0.
 absl::Status ReadLogMultiplier(const GgufFile& file, const std::string& prefix,
                                const ArchitectureTraits& traits, RopeScaling& out) {
+  if (traits.latent_kv) return ReadLatentMultiplier(file, prefix, out);
   BATON_ASSIGN_OR_RETURN(
       const double multiplier,
       RangedDouble(file, prefix + "yarn_log_multiplier", 0.0,

@@ -35,7 +35,8 @@ struct RopeScaling {
   double beta_slow = 1.0;         // of kYarn: turns below which all is divided
   // Of kYarn: cos and sin times this and 1 + 0.1 ln(factor). Of kLong: times this alone.
   double attention_factor = 1.0;
-  bool truncates = true;  // of kYarn: the ramp begins and ends at whole pairs
+  bool truncates = true;     // of kYarn: the ramp begins and ends at whole pairs
+  double score_scale = 1.0;  // of kYarn over latent rows: of q * k, beside cos and sin
 };
 
 // The tensors of the two sets of factors of kLong [rope_dims / 2].

@@ -183,8 +183,49 @@ struct LayerPlanner {
     return Vector(out.post_per_layer, Name("post_norm"), hidden);
   }
 
+  absl::Status LatentAttention(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const uint32_t heads = config.num_heads;
+    const uint32_t latent = config.latent_dim;
+    BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
+    if (config.q_rank > 0) {
+      BATON_ASSIGN_OR_RETURN(out.q_a, finder.Matrix(Name("attn_q_a"), config.q_rank, hidden));
+      BATON_RETURN_IF_ERROR(Vector(out.q_a_norm, Name("attn_q_a_norm"), config.q_rank));
+      BATON_ASSIGN_OR_RETURN(
+          out.q_b, finder.Matrix(Name("attn_q_b"), config.latent_q_size(), config.q_rank));
+    } else {
+      BATON_ASSIGN_OR_RETURN(out.q, finder.Matrix(Name("attn_q"), config.latent_q_size(), hidden));
+    }
+    BATON_ASSIGN_OR_RETURN(out.kv_a, finder.Matrix(Name("attn_kv_a_mqa"), config.head_dim, hidden));
+    BATON_RETURN_IF_ERROR(Vector(out.kv_a_norm, Name("attn_kv_a_norm"), latent));
+    if (finder.Has(Name("attn_kv_b")) && !finder.Has(Name("attn_k_b"))) {
+      BATON_ASSIGN_OR_RETURN(
+          out.kv_b,
+          finder.Matrix(Name("attn_kv_b"), heads * (config.nope_dim + config.value_dim), latent));
+    } else {
+      BATON_ASSIGN_OR_RETURN(out.k_b,
+                             finder.Matrices(Name("attn_k_b"), heads, latent, config.nope_dim));
+      BATON_ASSIGN_OR_RETURN(out.v_b,
+                             finder.Matrices(Name("attn_v_b"), heads, config.value_dim, latent));
+    }
+    BATON_ASSIGN_OR_RETURN(out.attn_output,
+                           finder.Matrix(Name("attn_output"), hidden, config.mixed_size(layer)));
+    return OkStatus();
+  }
+
+  // Experts that serve every row.
+  absl::Status SharedExperts(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const uint32_t ffn = config.shared_ffn_size;
+    BATON_ASSIGN_OR_RETURN(out.shared_gate, finder.Matrix(Name("ffn_gate_shexp"), ffn, hidden));
+    BATON_ASSIGN_OR_RETURN(out.shared_up, finder.Matrix(Name("ffn_up_shexp"), ffn, hidden));
+    BATON_ASSIGN_OR_RETURN(out.shared_down, finder.Matrix(Name("ffn_down_shexp"), hidden, ffn));
+    return OkStatus();
+  }
+
   absl::Status Attention(LayerTensors& out) const {
     if (config.traits->mixed_layers) return MixedAttention(out);
+    if (config.traits->latent_kv) return LatentAttention(out);
     const uint32_t hidden = config.hidden_size;
     if (config.traits->pre_norms) {
       BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
@@ -233,7 +274,7 @@ struct LayerPlanner {
       BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(Name("ffn_down"), hidden, ffn));
       return OkStatus();
     }
-    if (!config.traits->experts) {
+    if (!config.HasExperts(layer)) {
       BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrix(Name("ffn_gate"), ffn, hidden));
       BATON_ASSIGN_OR_RETURN(out.up, finder.Matrix(Name("ffn_up"), ffn, hidden));
       BATON_ASSIGN_OR_RETURN(out.down, finder.Matrix(Name("ffn_down"), hidden, ffn));
@@ -244,6 +285,10 @@ struct LayerPlanner {
     BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrices(Name("ffn_gate_exps"), count, ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.up, finder.Matrices(Name("ffn_up_exps"), count, ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.down, finder.Matrices(Name("ffn_down_exps"), count, hidden, ffn));
+    if (config.traits->shared_experts) BATON_RETURN_IF_ERROR(SharedExperts(out));
+    if (config.expert_rule.score == ExpertScore::kSigmoid) {
+      BATON_RETURN_IF_ERROR(Vector(out.choice_bias, Name("exp_probs_b", "bias"), count));
+    }
     if (!config.traits->expert_biases) return OkStatus();
     BATON_RETURN_IF_ERROR(Vector(out.router_bias, Name("ffn_gate_inp", "bias"), count));
     BATON_ASSIGN_OR_RETURN(out.gate_bias,
@@ -293,6 +338,9 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
   }
   if (config.reorders_heads()) {
     plan.head_order = {config.num_heads + config.num_kv_heads, config.head_dim, config.rope_dims};
+  }
+  if (config.traits->latent_kv) {
+    plan.latent = {config.num_heads, config.nope_dim, config.value_dim};
   }
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     LayerTensors tensors;

@@ -52,6 +52,22 @@ struct LayerTensors {
   // Matrices that the file holds as one (traits->fused_projections); q, k, v, gate and up are null.
   const GgufTensor* qkv = nullptr;      // [qkv_size, hidden]
   const GgufTensor* gate_up = nullptr;  // [2 * ffn, hidden]
+  // Multi-head latent attention (traits->latent_kv): q holds all queries, or with q_rank q_a is
+  // their first product and q_b the second. Of kv_b, the rows of each head are those of k_b
+  // transposed and then those of v_b; a file has kv_b or both others.
+  const GgufTensor* q_a = nullptr;        // [q_rank, hidden]
+  const GgufTensor* q_a_norm = nullptr;   // [q_rank] F32
+  const GgufTensor* q_b = nullptr;        // [latent_q_size, q_rank]
+  const GgufTensor* kv_a = nullptr;       // [head_dim, hidden]
+  const GgufTensor* kv_a_norm = nullptr;  // [latent_dim] F32
+  const GgufTensor* k_b = nullptr;        // [heads, latent_dim, nope_dim]
+  const GgufTensor* v_b = nullptr;        // [heads, value_dim, latent_dim]
+  const GgufTensor* kv_b = nullptr;       // [heads * (nope_dim + value_dim), latent_dim]
+  // Experts that serve every row (traits->shared_experts), and what chooses the others.
+  const GgufTensor* shared_gate = nullptr;  // [shared_ffn, hidden]
+  const GgufTensor* shared_up = nullptr;    // as shared_gate
+  const GgufTensor* shared_down = nullptr;  // [hidden, shared_ffn]
+  const GgufTensor* choice_bias = nullptr;  // [experts] F32, of ExpertScore::kSigmoid
 };
 
 // How rows of a layer's fused Q|K|V are reordered when they are packed
@@ -60,6 +76,13 @@ struct HeadOrder {
   uint32_t num_heads = 0;  // leading heads of the tensor: those of Q and of K
   uint32_t head_dim = 0;
   uint32_t rope_dims = 0;
+};
+
+// Sizes of the matrices of latent attention; num_heads 0: the model has none.
+struct LatentShape {
+  uint32_t num_heads = 0;
+  uint32_t nope_dim = 0;
+  uint32_t value_dim = 0;
 };
 
 // All tensors of the model.
@@ -75,6 +98,7 @@ struct TensorPlan {
   const GgufTensor* per_layer_norm = nullptr;  // [per_layer] F32
   bool norms_values = false;                   // V is normed, without weights
   HeadOrder head_order;
+  LatentShape latent;
   std::vector<LayerTensors> layers;
 };
 

@@ -91,7 +91,10 @@ INSTANTIATE_TEST_SUITE_P(
         "tiny_gptoss.gguf", "tiny_gptoss_mxfp4.gguf", "tiny_gptoss", "tiny_gptoss_mxfp4",
         "tiny_phi3.gguf", "tiny_phi3_short.gguf", "tiny_phi3_plain.gguf", "tiny_phi3",
         "tiny_olmo2.gguf", "tiny_olmo2", "tiny_mistral3.gguf", "tiny_mistral3", "tiny_gemma4.gguf",
-        "tiny_gemma4_q8_0.gguf", "tiny_gemma4_dense.gguf", "tiny_gemma4", "tiny_gemma4_dense"),
+        "tiny_gemma4_q8_0.gguf", "tiny_gemma4_dense.gguf", "tiny_gemma4", "tiny_gemma4_dense",
+        "tiny_lfm2moe.gguf", "tiny_lfm2moe", "tiny_deepseek2.gguf", "tiny_deepseek2",
+        "tiny_deepseek2_lite.gguf", "tiny_deepseek2_lite", "tiny_deepseek2_q8_0.gguf",
+        "tiny_deepseek2_split_q8_0.gguf"),
     [](const auto& info) {
       std::string name = info.param;
       const size_t dot = name.find('.');

@@ -19,12 +19,13 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Q
 
+import deepseek
 import tiny_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "lfm2",
-                 "gpt-oss", "phi3", "olmo2", "mistral3")
+                 "gpt-oss", "phi3", "olmo2", "mistral3", "deepseek2", "lfm2moe")
 
 
 class Weights:
@@ -179,7 +180,9 @@ def convolve(w, h):
     return (c * out) @ w("shortconv.out_proj.weight").T
 
 
-def attend(shape, w, layer, x):
+def attend(shape, weights, w, layer, x):
+    if shape.arch == "deepseek2":
+        return deepseek.attend(shape, weights, w, layer, x)
     h = x if shape.arch == "olmo2" else rms_norm(x, w("attn_norm.weight"), shape.eps)
     if layer in shape.convs:
         return convolve(w, h)
@@ -197,7 +200,7 @@ def attend(shape, w, layer, x):
         return out.reshape(-1, heads, shape.dim)
 
     q, k, v = project("q", shape.heads), project("k", shape.kv_heads), project("v", shape.kv_heads)
-    if shape.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2"):
+    if shape.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2", "lfm2moe"):
         q = rms_norm(q, w("attn_q_norm.weight"), shape.eps)
         k = rms_norm(k, w("attn_k_norm.weight"), shape.eps)
     local = shape.is_local(layer)
@@ -259,7 +262,9 @@ def mix_gpt_oss(w, h, used):
     return out
 
 
-def feed_forward(shape, weights, w, x):
+def feed_forward(shape, weights, w, layer, x):
+    if shape.arch in ("deepseek2", "lfm2moe"):
+        return deepseek.feed_forward(shape, weights, w, layer, x)
     if shape.arch == "gpt-oss":
         h = rms_norm(x, w("post_attention_norm.weight"), shape.eps)
         return mix_gpt_oss(w, h, weights.key("expert_used_count"))
@@ -293,9 +298,10 @@ def hidden_states(weights, sequences):
             return cache[name]
 
         for i, x in enumerate(xs):
-            x = x + shape.branch_scale * attend(shape, w, layer, x)
-            xs[i] = x + shape.branch_scale * feed_forward(shape, weights, w, x)
-    norm = weights.get("token_embd_norm.weight" if shape.arch == "lfm2" else "output_norm.weight")
+            x = x + shape.branch_scale * attend(shape, weights, w, layer, x)
+            xs[i] = x + shape.branch_scale * feed_forward(shape, weights, w, layer, x)
+    last = "token_embd_norm" if shape.arch in tiny_models.LFM2 else "output_norm"
+    norm = weights.get(f"{last}.weight")
     return [rms_norm(x, norm, shape.eps) * shape.logit_scale for x in xs]
 
 
@@ -347,7 +353,8 @@ def tiny():
         prompts = [rng.integers(0, 263, size=n).tolist() for n in (1, 24, 300)]
         keep = lambda i, n: list(range(n)) if n < 100 else [63, 64, 255, 256, 257, n - 1]
         write_golden(path.with_suffix(".golden"), Weights(path), prompts, keep, [], 24)
-    for seed, write in ((2, tiny_models.write_architectures), (3, tiny_models.write_convolutions)):
+    for seed, write in ((2, tiny_models.write_architectures), (3, tiny_models.write_convolutions),
+                        (4, deepseek.write_models)):
         rng = np.random.default_rng(seed)
         for path in write(HERE):
             prompts = [rng.integers(0, 263, size=n).tolist() for n in (1, 40, 300)]

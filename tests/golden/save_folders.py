@@ -1,6 +1,6 @@
 """Saves tiny models of each architecture with the transformers release that is on the path.
 
-    python3 tests/golden/save_folders.py FOLDER        (scripts/save_table.py calls it)
+    python3 tests/golden/save_folders.py FOLDER [NAME ...]     (scripts/save_table.py calls it)
 
 FOLDER/NAME is what save_pretrained writes. FOLDER/expected.json has for each NAME the
 log-probabilities of every token after PROMPT, computed by that release in float32 with one thread.
@@ -35,6 +35,9 @@ GEMMA4_DENSE = dict(head_dim=16, global_head_dim=32, num_hidden_layers=4, slidin
                     num_attention_heads=4, num_key_value_heads=2, num_global_key_value_heads=1,
                     attention_k_eq_v=True, hidden_size_per_layer_input=0, pad_token_id=0,
                     vocab_size_per_layer_input=258, final_logit_softcapping=30.0)
+LFM2_MOE = dict(num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2,
+                num_dense_layers=1, num_experts=8, num_experts_per_tok=3,
+                moe_intermediate_size=16, rms_norm_eps=None, norm_eps=1e-5, pad_token_id=0)
 GPT_OSS = dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 # PROMPT is longer than the original context, so that the long factors and every temperature count.
@@ -47,6 +50,12 @@ MINISTRAL = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddi
              "llama_4_scaling_beta": 0.37}
 GRANITE = dict(attention_multiplier=0.21, embedding_multiplier=3.7, residual_multiplier=0.23,
                logits_scaling=1.3)
+DEEPSEEK = dict(num_key_value_heads=2, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
+                v_head_dim=12, moe_intermediate_size=16, n_routed_experts=8, n_shared_experts=2,
+                num_experts_per_tok=3, first_k_dense_replace=1, num_hidden_layers=3,
+                pad_token_id=0)
+# Not the numbers of each other, as published models have them: cos and sin grow too.
+UNEQUAL_YARN = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.6, "beta_fast": 32.0, "beta_slow": 1.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 32}
 
@@ -82,6 +91,17 @@ MODELS = [
     ("olmo2", "Olmo2", (4, 47), {"pad_token_id": 0}, None),
     ("ministral3", "Ministral3", (5, 0), {"head_dim": 16, "pad_token_id": 0}, MINISTRAL),
     ("mistral3", "Ministral3", (5, 0), {"head_dim": 16, "pad_token_id": 0}, MINISTRAL),
+    ("lfm2_moe", "Lfm2Moe", (5, 0), LFM2_MOE, None),
+    ("deepseek_v2", "DeepseekV2", (5, 0), {**DEEPSEEK, "q_lora_rank": None}, None),
+    ("deepseek_v2_groups", "DeepseekV2", (5, 0),
+     {**DEEPSEEK, "q_lora_rank": 24, "topk_method": "group_limited_greedy", "n_group": 4,
+      "topk_group": 2, "routed_scaling_factor": 1.7}, UNEQUAL_YARN),
+    ("deepseek_v3", "DeepseekV3", (5, 0),
+     {**DEEPSEEK, "q_lora_rank": 24, "n_group": 4, "topk_group": 2},
+     {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}),
+    ("deepseek_v3_joined", "DeepseekV3", (5, 0),
+     {**DEEPSEEK, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
+      "first_k_dense_replace": 0, "routed_scaling_factor": 0.8}, None),
 ]
 VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
               image_size=28, patch_size=14)
@@ -141,6 +161,9 @@ def make(name, kind, shape, scaling):
             weight.copy_(torch.randn_like(weight) * spread + (1.0 if "norm" in part else 0.0))
             if "norm" in part and kind == "Gemma3":
                 weight -= 1.0
+        for part, bias in model.named_buffers():
+            if part.endswith(("e_score_correction_bias", "expert_bias")):
+                bias.copy_(torch.randn_like(bias) * 0.3)
     return model.to(torch.bfloat16)
 
 
@@ -167,7 +190,7 @@ def main():
     torch.set_num_threads(1)
     expected = {}
     for name, kind, first, shape, scaling in MODELS:
-        if VERSION < first:
+        if VERSION < first or (sys.argv[2:] and name not in sys.argv[2:]):
             continue
         model = make(name, kind, shape, scaling)
         folder = os.path.join(out, name)

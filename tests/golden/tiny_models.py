@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType as Q
 
 # Architectures whose converter permutes the rows of Q and K.
 LLAMA_ROWS = ("llama", "smollm3", "granite", "mistral3")
+LFM2 = ("lfm2", "lfm2moe")
 TEMPERATURE = 0.1
 # Other numbers than published models have, and none a power of two.
 GRANITE = {"attention_multiplier": 0.21, "embedding_multiplier": 3.7, "residual_multiplier": 0.23,
@@ -209,13 +210,14 @@ class TinyModel:
 
     def __init__(self, name, arch, kind, layers=2, hidden=32, ffn=64, heads=2, kv_heads=1, dim=16,
                  vocab=263, tied=True, scaling=None, experts=0, used=0, window=0, rope_base=None,
-                 convs=(), taps=3, rope_dims=None, original=0):
+                 convs=(), taps=3, rope_dims=None, original=0, dense=0, dense_ffn=0):
         self.name, self.arch, self.kind = name, arch, kind
         self.layers, self.hidden, self.ffn = layers, hidden, ffn
         self.heads, self.kv_heads, self.dim, self.vocab = heads, kv_heads, dim, vocab
         self.tied, self.scaling = tied, scaling
         self.experts, self.used, self.window = experts, used, window
         self.convs, self.taps = convs, taps
+        self.dense, self.dense_ffn = dense, dense_ffn or ffn
         self.rope_base = rope_base or (1e6 if arch == "gemma3" else 10000.0)
         self.rope_dims, self.original = rope_dims or dim, original
         self.rng = np.random.default_rng(sum(name.encode()))
@@ -271,7 +273,7 @@ class TinyModel:
                 self.matrix(at + "self_attn.qkv_proj.weight", rows, self.hidden, 2.0)
                 self.matrix(at + "mlp.gate_up_proj.weight", 2 * self.ffn, self.hidden, 1.0)
             self.matrix(at + "self_attn.o_proj.weight", self.hidden, self.heads * self.dim, 1.0)
-            if self.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2"):
+            if self.arch in ("qwen3", "qwen3moe", "gemma3", *LFM2):
                 norm(at + "self_attn.q_norm.weight", self.dim)
                 norm(at + "self_attn.k_norm.weight", self.dim)
             if self.arch == "olmo2":
@@ -285,15 +287,23 @@ class TinyModel:
         if self.arch == "gemma3":
             norm(at + "pre_feedforward_layernorm.weight", self.hidden)
             norm(at + "post_feedforward_layernorm.weight", self.hidden)
-        if self.experts:
+        experts, ffn = self.experts, self.ffn
+        if self.arch == "lfm2moe" and int(at.split(".")[2]) < self.dense:
+            experts, ffn = 0, self.dense_ffn
+        if experts and self.arch == "lfm2moe":
+            # Sigmoids of far logits are all 1: the biases part the experts.
+            self.matrix(at + "mlp.gate.weight", self.experts, self.hidden, 2.0)
+            bias = self.rng.permutation(np.linspace(-2.0, 2.0, self.experts))
+            self.weights[at + "mlp.expert_bias"] = self.stored(bias.astype(np.float32), Q.BF16)
+        elif experts:
             # Far apart, so that a rounding of the input seldom changes who is chosen.
             self.matrix(at + "mlp.gate.weight", self.experts, self.hidden, 8.0)
-        for e in range(max(1, self.experts)):
-            mlp = at + (f"mlp.experts.{e}." if self.experts else "mlp.")
+        for e in range(max(1, experts)):
+            mlp = at + (f"mlp.experts.{e}." if experts else "mlp.")
             if self.arch != "phi3":
-                self.matrix(mlp + "gate_proj.weight", self.ffn, self.hidden, 1.0)
-                self.matrix(mlp + "up_proj.weight", self.ffn, self.hidden, 1.0)
-            self.matrix(mlp + "down_proj.weight", self.hidden, self.ffn, 1.0)
+                self.matrix(mlp + "gate_proj.weight", ffn, self.hidden, 1.0)
+                self.matrix(mlp + "up_proj.weight", ffn, self.hidden, 1.0)
+            self.matrix(mlp + "down_proj.weight", self.hidden, ffn, 1.0)
         if self.arch == "gpt-oss":
             self.fill_gpt_oss(at)
 
@@ -316,9 +326,9 @@ class TinyModel:
         writer.add_context_length(512)
         writer.add_embedding_length(self.hidden)
         writer.add_block_count(self.layers)
-        writer.add_feed_forward_length(self.ffn)
+        writer.add_feed_forward_length(self.dense_ffn)
         writer.add_head_count(self.heads)
-        if self.arch == "lfm2":
+        if self.arch in LFM2:
             writer.add_head_count_kv(
                 [0 if i in self.convs else self.kv_heads for i in range(self.layers)])
             writer.add_shortconv_l_cache(self.taps)
@@ -328,7 +338,7 @@ class TinyModel:
             writer.add_rope_dimension_count(self.rope_dims)
             writer.add_sliding_window(self.window)
             writer.add_rope_scaling_orig_ctx_len(self.original or 512)
-        elif self.arch != "lfm2":
+        elif self.arch not in LFM2:
             writer.add_key_length(self.dim)
             writer.add_value_length(self.dim)
         writer.add_layer_norm_rms_eps(1e-6)
@@ -346,6 +356,9 @@ class TinyModel:
             writer.add_expert_count(self.experts)
             writer.add_expert_used_count(self.used)
             writer.add_expert_feed_forward_length(self.ffn)
+        if self.arch == "lfm2moe":
+            writer.add_leading_dense_block_count(self.dense)
+            writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         if self.scaling in ("linear", "yarn"):
             writer.add_rope_scaling_type(gguf.RopeScalingType(self.scaling))
             writer.add_rope_scaling_factor(4.0)
@@ -409,7 +422,7 @@ class TinyModel:
             names["post_attention_layernorm"] = "post_attention_norm"
         whole = {"model.embed_tokens.weight": "token_embd.weight",
                  "model.norm.weight": "output_norm.weight", "lm_head.weight": "output.weight"}
-        if self.arch == "lfm2":
+        if self.arch in LFM2:
             whole["model.norm.weight"] = "token_embd_norm.weight"
         for name, data in self.weights.items():
             if name.endswith("conv.conv.weight"):
@@ -421,6 +434,9 @@ class TinyModel:
                 continue
             _, _, layer, rest = name.split(".", 3)
             part, kind = rest.rsplit(".", 1)
+            if kind == "expert_bias":
+                yield f"blk.{layer}.exp_probs_b.bias", data
+                continue
             if kind == "sinks":
                 yield f"blk.{layer}.attn_sinks.weight", data
                 continue
@@ -443,7 +459,7 @@ class TinyModel:
         types = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3moe": "qwen3_moe",
                  "gemma3": "gemma3_text", "smollm3": "smollm3", "granite": "granite",
                  "lfm2": "lfm2", "gpt-oss": "gpt_oss", "phi3": "phi3", "olmo2": "olmo2",
-                 "mistral3": "ministral3"}
+                 "mistral3": "ministral3", "lfm2moe": "lfm2_moe"}
         out = {"model_type": types[self.arch], "num_hidden_layers": self.layers,
                "hidden_size": self.hidden, "intermediate_size": self.ffn,
                "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
@@ -473,6 +489,16 @@ class TinyModel:
                     "num_heads": self.heads, "use_pos_enc": True, "tie_embedding": self.tied,
                     "conv_use_xavier_init": True, "block_mlp_init_scale": 1.0,
                     "full_attn_idxs": [i for i in range(self.layers) if i not in self.convs]}
+        if self.arch == "lfm2moe":
+            for key in ("rms_norm_eps", "head_dim", "hidden_act"):
+                del out[key]
+            kinds = ("full_attention", "conv")
+            out |= {"norm_eps": 1e-6, "conv_L_cache": self.taps, "conv_bias": False,
+                    "intermediate_size": self.dense_ffn, "num_dense_layers": self.dense,
+                    "layer_types": [kinds[i in self.convs] for i in range(self.layers)],
+                    "num_experts": self.experts, "num_experts_per_tok": self.used,
+                    "moe_intermediate_size": self.ffn, "norm_topk_prob": True,
+                    "use_expert_bias": True, "routed_scaling_factor": 1.0}
         if self.arch == "phi3":
             del out["head_dim"]
             out |= {"partial_rotary_factor": self.rope_dims / self.dim, "resid_pdrop": 0.0,
@@ -489,7 +515,7 @@ class TinyModel:
                 out["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
                     "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
                     "lm_head"]}
-        elif self.experts:
+        elif self.experts and self.arch != "lfm2moe":
             out |= {"num_experts": self.experts, "num_experts_per_tok": self.used,
                     "moe_intermediate_size": self.ffn, "norm_topk_prob": True,
                     "decoder_sparse_step": 1, "mlp_only_layers": []}
@@ -517,8 +543,12 @@ class TinyModel:
 
     def folder_name(self, name):
         for other, own in LFM2_NAMES.items():
-            if self.arch == "lfm2" and f"{other}." in name:
+            if self.arch in LFM2 and f"{other}." in name:
                 return name.replace(f"{other}.", f"{own}.")
+        if self.arch == "lfm2moe":
+            for other, own in (("gate_proj.", "w1."), ("up_proj.", "w3."), ("down_proj.", "w2."),
+                               (".mlp.", ".feed_forward.")):
+                name = name.replace(other, own)
         return name
 
     def write_folder(self, folder, shards=1):
@@ -572,15 +602,17 @@ def mxfp4_items(name, data):
     yield name + "_scales", np.ascontiguousarray(raw[..., 0])
 
 
-def write_safetensors(path, items, kind):
+def write_safetensors(path, items, kind, is_f32=lambda name: False, bytes_are="U8"):
     """u64 header length, JSON header, data (the format's README)."""
     header, data = {"__metadata__": {"format": "pt"}}, b""
     kind = Q.BF16 if kind == Q.MXFP4 else kind  # of all but the experts
-    dtype = {Q.F32: "F32", Q.F16: "F16", Q.BF16: "BF16"}[kind]
+    dtypes = {Q.F32: "F32", Q.F16: "F16", Q.BF16: "BF16"}
     for name, values in items:
         is_raw = values.dtype == np.uint8
-        raw = values.tobytes() if is_raw else gguf.quants.quantize(values, kind).tobytes()
-        header[name] = {"dtype": "U8" if is_raw else dtype, "shape": list(values.shape),
+        as_kind = Q.F32 if is_f32(name) else kind
+        raw = values.tobytes() if is_raw else gguf.quants.quantize(values, as_kind).tobytes()
+        header[name] = {"dtype": bytes_are if is_raw else dtypes[as_kind],
+                        "shape": list(values.shape),
                         "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -684,6 +716,9 @@ def write_convolutions(folder):
         # A convolution takes one slice, whole; attention is the last layer.
         (TinyModel("lfm2_q8_0", "lfm2", Q.Q8_0, layers=4, hidden=64, heads=2, kv_heads=1, dim=32,
                    rope_base=1e6, convs=(0, 2), taps=5), 0),
+        # The second convolution and both layers of attention have experts.
+        (TinyModel("lfm2moe", "lfm2moe", Q.BF16, layers=4, heads=4, kv_heads=2, dim=8, ffn=16,
+                   rope_base=1e6, convs=(0, 2), experts=6, used=2, dense=1, dense_ffn=48), 2),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"

@@ -177,6 +177,13 @@ TEST(KvLayoutTest, ValidateNamesWhatIsWrong) {
   add("q8 does not go with the encoding paired", [](KvLayout& l) { l.dtype = KvDtype::kQ8; });
   add("bf16 does not go with the encoding lanes",
       [](KvLayout& l) { l.encoding = KvEncoding::kLanes; });
+  for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kQ8}) {
+    add("does not go with the encoding latent", [dtype](KvLayout& l) {
+      l.dtype = dtype;
+      l.encoding = KvEncoding::kLatent;
+    });
+  }
+  add("encoding 6", [](KvLayout& l) { l.encoding = KvEncoding{6}; });
   add("dtype 5", [](KvLayout& l) { l.dtype = KvDtype{5}; });
   add("head_dim 72 and block_size 16 in multiples of 16", [](KvLayout& l) {
     l = Fp8();

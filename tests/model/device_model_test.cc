@@ -338,6 +338,13 @@ TEST(DeviceModelLoadTest, LayersThatDifferAreForTheProcessor) {
                         "heads"));
 }
 
+TEST(DeviceModelLoadTest, LatentRowsAreForTheProcessor) {
+  OnDevice on(Tiny("deepseek2"));
+  EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(on.fixture.status().message()),
+              HasSubstr("architecture deepseek2: device simt has no kernel for its latent rows"));
+}
+
 TEST(DeviceModelLoadTest, SinksAreForTheProcessor) {
   OnDevice on(Tiny("gptoss_mxfp4"));
   EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);

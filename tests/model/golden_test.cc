@@ -111,7 +111,10 @@ INSTANTIATE_TEST_SUITE_P(
                       TinyCase{"mistral3_q4_0", kQuantised}, TinyCase{"lfm2"},
                       TinyCase{"lfm2_q8_0", kQuantised}, TinyCase{"qwen3moe_mxfp4", kQuantised},
                       TinyCase{"gptoss"}, TinyCase{"gptoss_mxfp4", kQuantised}, TinyCase{"gemma4"},
-                      TinyCase{"gemma4_q8_0", kQuantised}, TinyCase{"gemma4_dense"}),
+                      TinyCase{"gemma4_q8_0", kQuantised}, TinyCase{"gemma4_dense"},
+                      TinyCase{"lfm2moe"}, TinyCase{"deepseek2"}, TinyCase{"deepseek2_lite"},
+                      TinyCase{"deepseek2_q8_0", kQuantised},
+                      TinyCase{"deepseek2_split_q8_0", kQuantised}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SplitGoldenTest, LogitsAgreeWithTheReferenceOfTheWhole) {

@@ -228,7 +228,12 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_mistral3_q4_0", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_gemma3", Isa::kAuto, 2, KvDtype::kQ8, 280, 30},
                       BitsCase{"tiny_gptoss", Isa::kAuto, 2, KvDtype::kQ8, 280, 30},
-                      BitsCase{"tiny_qwen3moe_q8_0", Isa::kPortable, 1, KvDtype::kQ8, 130, 20}),
+                      BitsCase{"tiny_qwen3moe_q8_0", Isa::kPortable, 1, KvDtype::kQ8, 130, 20},
+                      BitsCase{"tiny_lfm2moe", Isa::kAuto, 2, KvDtype::kBf16, 130, 20},
+                      BitsCase{"tiny_deepseek2", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_deepseek2_lite", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_deepseek2_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_deepseek2_split_q8_0", Isa::kAuto, 1, KvDtype::kF32, 130, 20}),
     CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},
@@ -439,11 +444,14 @@ TEST(ModelTest, LoadRefusesWhatItCannotRun) {
 
 TEST(ModelTest, Q8IsRefusedByNameWhereBlocksHoldMoreThanRowsOfKAndV) {
   ThreadPool pool(1);
-  const auto file = GgufFile::Open(GoldenPath("tiny_lfm2.gguf"));
-  ASSERT_TRUE(file.ok()) << file.status();
-  const auto model = Model::Load(**file, {.pool = &pool, .kv_dtype = KvDtype::kQ8});
-  EXPECT_EQ(model.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(model.status().message()), HasSubstr("--kv-dtype q8: architecture lfm2"));
+  for (const std::string name : {"lfm2", "lfm2moe", "gemma4", "deepseek2"}) {
+    const auto file = GgufFile::Open(GoldenPath("tiny_" + name + ".gguf"));
+    ASSERT_TRUE(file.ok()) << file.status();
+    const auto model = Model::Load(**file, {.pool = &pool, .kv_dtype = KvDtype::kQ8});
+    EXPECT_EQ(model.status().code(), absl::StatusCode::kUnimplemented) << name;
+    EXPECT_THAT(std::string(model.status().message()),
+                HasSubstr("--kv-dtype q8: architecture " + name + " "));
+  }
 }
 
 TEST(ModelTest, HostileConfigsEndInAnErrorOrALoadedModel) {

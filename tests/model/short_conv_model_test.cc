@@ -178,7 +178,8 @@ TEST(ShortConvModelTest, RefusesModelsWithoutAttentionAndOfOtherKinds) {
   GgufBuilder window = TinyLlama({.architecture = "lfm2"});
   window.AddU32("lfm2.attention.sliding_window", 8);
   ExpectRefused(window.Build(), "lfm2.attention.sliding_window");
-  ExpectRefused(TinyLlama({.architecture = "lfm2moe"}).Build(), "\"lfm2moe\" is not supported");
+  ExpectRefused(TinyLlama({.architecture = "lfm2moe"}).Build(),
+                "\"lfm2moe.expert_count\" is missing");
 }
 
 TEST(ShortConvModelTest, RefusesTapsThatAreNoNumbers) {
@@ -292,7 +293,7 @@ TEST(ShortConvFolderTest, RefusesByTheKeyOfTheFolder) {
            Case{"sliding_window", 128, "sliding_window"},
            Case{"conv_width", 4, "conv_width"},
            Case{"num_hidden_layers", 4000000000u, "num_hidden_layers"},
-           Case{"model_type", "lfm2_moe", "\"lfm2_moe\" is not supported"},
+           Case{"model_type", "lfm2_vl", "\"lfm2_vl\" is not supported"},
        }) {
     Json json = Folder();
     json[test.key] = test.value;

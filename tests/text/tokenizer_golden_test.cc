@@ -104,7 +104,7 @@ TEST_P(SplitRuleTest, CutsWhereTheReferenceDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, SplitRuleTest,
                          testing::Values("smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35",
-                                         "tekken", "gpt-4o"),
+                                         "tekken", "gpt-4o", "deepseek-llm", "deepseek-v3"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase(name, '-');

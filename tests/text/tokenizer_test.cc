@@ -183,7 +183,8 @@ TEST(TokenizerTest, BadTextIsRefusedWithItsPlace) {
 
 // The worst runs for the split rules' backtracking engine, at the largest size that is let through.
 TEST(TokenizerTest, TheLargestTextsAreEncoded) {
-  for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen35", "tekken", "gpt-4o"}) {
+  for (const char* pre : {"gpt-2", "smollm", "llama-bpe", "qwen35", "tekken", "gpt-4o",
+                          "deepseek-llm", "deepseek-v3"}) {
     TokenizerSpec spec = ByteSpec();
     spec.pre = pre;
     const auto tokenizer = MakeTokenizer(spec);
@@ -196,6 +197,15 @@ TEST(TokenizerTest, TheLargestTextsAreEncoded) {
       EXPECT_EQ(ids->size(), text.size());
     }
   }
+}
+
+// Spaces that the rule for the end of a text meets before its end.
+TEST(TokenizerTest, ALongRunOfSpacesWithinATextIsEncoded) {
+  TokenizerSpec spec = ByteSpec();
+  spec.pre = "deepseek-llm";
+  const auto ids = MakeTokenizer(spec)->Encode(std::string(kMaxEncodeBytes - 3, ' ') + "中");
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(ids->size(), kMaxEncodeBytes);
 }
 
 TEST(TokenizerTest, ThreadsShareOneTokenizer) {
@@ -226,7 +236,8 @@ TEST(TokenizerTest, RandomTextComesBack) {
   const std::vector<std::string> parts = {"the", " model", "é",      "中文", "😀",
                                           "\n",  "\t",     "  ",     "12",   "'s",
                                           "!",   "\u0301", "\u200d", "ـ",    "가"};
-  for (const char* pre : {"smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o"}) {
+  for (const char* pre : {"smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o",
+                          "deepseek-llm", "deepseek-v3"}) {
     spec.pre = pre;
     const auto tokenizer = MakeTokenizer(spec);
     for (int round = 0; round < 300; ++round) {
@@ -269,7 +280,7 @@ TEST(TokenizerTest, BadSpecsGiveOneClearError) {
       {"bert", [](auto& s) { s.model = "bert"; }, kMissing, "\"bert\""},
       {"no model", [](auto& s) { s.model = ""; }, kMissing, "tokenizer.ggml.model \"\""},
       {"pre", [](auto& s) { s.pre = "falcon"; }, kMissing,
-       "gpt-2, starcoder, llama-bpe, qwen2, qwen35, tekken, gpt-4o"},
+       "gpt-2, starcoder, llama-bpe, qwen2, qwen35, tekken, gpt-4o, deepseek-llm, deepseek-v3"},
       {"far pre", [](auto& s) { s.pre = "bloom"; }, kMissing, "\"bloom\""},
       {"no tokens", [](auto& s) { s.tokens.clear(); }, kInvalid, "0 entries"},
       {"types", [](auto& s) { s.token_types.pop_back(); }, kInvalid, "256 entries for 257 tokens"},
@@ -369,7 +380,9 @@ TEST(PreTokenizerTest, AllNamesOfATableRowShareTheRule) {
       {"qwen2", "stablelm2", "hunyuan"},
       {"qwen35"},
       {"tekken"},
-      {"gpt-4o", "o200k"}};
+      {"gpt-4o", "o200k"},
+      {"deepseek-llm"},
+      {"deepseek-v3"}};
   for (const auto& row : rows) {
     const auto first = FindPreTokenizer(row[0]);
     ASSERT_TRUE(first.ok());
@@ -381,6 +394,14 @@ TEST(PreTokenizerTest, AllNamesOfATableRowShareTheRule) {
     const bool ignores = row[0] == "llama-bpe" || row[0] == "tekken" || row[0] == "gpt-4o";
     EXPECT_EQ(first->ignore_merges, ignores) << row[0];
   }
+  // Digits one by one are the last of the six splits of DeepSeek-V2's tokenizer.json.
+  const auto six = FindPreTokenizer("deepseek-llm");
+  ASSERT_TRUE(six.ok());
+  std::vector<std::string> patterns(six->patterns.begin(), six->patterns.end());
+  EXPECT_EQ(patterns[3], R"((?<!\s)\s+$)") << "as fast for a run of spaces within a text";
+  patterns[3] = R"(\s+$)";  // in the file
+  EXPECT_EQ(patterns.back(), kSingleDigitPattern);
+  EXPECT_EQ(FindRuleByPatterns(patterns).value(), "deepseek-llm");
   EXPECT_THAT(std::string(FindPreTokenizer("gemma4").status().message()), HasSubstr("gemma4"));
 }
 

@@ -57,6 +57,11 @@ Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const P
         "architecture {}: devices have no kernel for its convolutions; plan with --device cpu",
         model.config.architecture);
   }
+  if (device.limits != nullptr && model.config.traits->latent_kv) {
+    return Unimplemented(
+        "architecture {}: devices have no kernel for its latent rows; plan with --device cpu",
+        model.config.architecture);
+  }
   if (device.measured && model.config.name.empty()) {
     return NotFound(
         "the model file has no general.name, so that nothing says what is measured of it");
