@@ -59,7 +59,9 @@ void ExpectGoldenWith(const GoldenCase& test, KvDtype kv_dtype) {
     EXPECT_LE(accuracy.worst, 5 * bound);
   }
   EXPECT_EQ(accuracy.num_wrong, 0);
-  EXPECT_GE(share, 30.0);
+  // Enough rows whose largest logit leads by more than the bound: else num_wrong would prove
+  // little.
+  EXPECT_GE(share, kv_dtype == KvDtype::kF32 ? 30.0 : 25.0);
 }
 
 // With K and V in fp32, where the products alone round, and in bf16.

@@ -148,7 +148,7 @@ TEST(LatentModelTest, RefusesKeysAndTensorsByName) {
                 "\"deepseek2.attention.head_count_kv\" is 4, not the 1 of the absorbed form");
   ExpectRefused(WithValue<uint32_t>(at + "attention.key_length_mla", 8),
                 "a head of 8 elements has no part beside the 8 of");
-  ExpectRefused(WithValue<uint32_t>(at + "rope.dimension_count", 258), "supported is [2, 256]");
+  ExpectRefused(WithValue<uint32_t>(at + "rope.dimension_count", 514), "supported is [2, 512]");
   ExpectRefused(WithValue<uint32_t>(at + "expert_gating_func", 3),
                 "\"deepseek2.expert_gating_func\" is 3, supported are 1 (softmax) and 2 (sigmoid)");
   ExpectRefused(WithValue<uint32_t>(at + "expert_group_count", 3),

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 
 #include "src/cli/plan/plan_report.h"
+#include "src/model/architecture.h"
 
 namespace baton::cli {
 
@@ -15,6 +16,7 @@ inline PlannedModel Llama8b() {
       .id = "llama", .file_name = "llama-8b.gguf", .file_bytes = 16'000'000'000, .config = {}};
   model::ModelConfig& config = model.config;
   config.name = "Llama 8B";
+  config.traits = model::FindArchitecture("llama");
   config.num_layers = 32;
   config.hidden_size = 4096;
   config.ffn_size = 14336;
