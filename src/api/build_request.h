@@ -112,7 +112,7 @@ struct BuiltRequest {
   // request.timeout_us before the transport's own deadline cut it; 0 = none was given
   int64_t timeout_us = 0;
   AnswerPlan plan;
-  std::string tenant;               // as in Arrival
+  std::string tenant;  // as in Arrival
   // See UnreadVariables; also what a loose schema drops, and progress that nobody would be told of.
   std::vector<std::string> unread;
   // For X-Baton-Warnings, joined by ", ": what is served and few servers take; "" = nothing.

@@ -569,7 +569,7 @@ uint32_t ModelConfig::FirstSlice(uint32_t layer) const {
 }
 
 uint64_t ModelConfig::WeightsPerRow() const {
-  if (traits->mixed_layers) return MixedWeightsPerRow(*this);
+  if (local_head_dim != 0) return MixedWeightsPerRow(*this);
   const uint64_t hidden = hidden_size;
   const uint64_t num_ffn = num_experts == 0 ? 1 : num_experts_used;
   const uint64_t latents =

@@ -68,7 +68,7 @@ absl::Status CheckRankCount(const ModelConfig& config, uint32_t count) {
   if (count != 1 && count != 2 && count != 4 && count != 8) {
     return InvalidArgument("a model is divided among 1, 2, 4 or 8 ranks, not {}", count);
   }
-  if (config.traits->mixed_layers && count > 1) {
+  if (config.local_head_dim != 0 && count > 1) {
     return Unimplemented("architecture {}: its layers are not divided among {} ranks",
                          config.architecture, count);
   }

@@ -17,6 +17,7 @@ namespace baton::model {
 
 using device::TaskRange;
 using device::ThreadPool;
+using kernels::DequantizeRow;
 using kernels::IsNanCode;
 using kernels::PackedMatrix;
 using kernels::RawRows;
@@ -312,29 +313,41 @@ std::vector<std::byte> Transposed(std::span<const std::byte> rows, size_t k, siz
   return out;
 }
 
-// kv_b taken apart. Its rows for a head's keys meet the query, so they are transposed: elements of
-// a quantised type, whose blocks lie along a row, in fp32, which holds them as they are.
+// The elements of rows of a matrix; those of a quantised type in fp32.
+absl::StatusOr<std::vector<std::byte>> ElementsOf(const TensorPart& part) {
+  const std::span<const std::byte> raw = BytesOf(part);
+  const WeightType type = WeightTypeOf(*part.tensor);
+  if (!TraitsOf(type).quantized()) return std::vector<std::byte>(raw.begin(), raw.end());
+  const auto k = static_cast<uint32_t>(part.tensor->dims[0]);
+  const size_t row_bytes = raw.size() / part.num_rows;
+  std::vector<std::byte> out(size_t{part.num_rows} * k * sizeof(float));
+  std::vector<float> weights(k);
+  for (uint32_t row = 0; row < part.num_rows; ++row) {
+    if (!DequantizeRow(type, raw.data() + row * row_bytes, k, weights.data())) {
+      return InvalidArgument("tensor \"{}\": row {} has a block whose scale is not a finite number",
+                             part.tensor->name, part.first_row + row);
+    }
+    std::memcpy(out.data() + row * k * sizeof(float), weights.data(), k * sizeof(float));
+  }
+  return out;
+}
+
+// kv_b taken apart (no folder has it in fp8: hf_folder.cc does the same there). Its rows for a
+// head's keys meet the query, so they are transposed: elements of a quantised type, whose blocks
+// lie along a row, in fp32, which holds them as they are.
 absl::Status LoadJoinedKvB(const GgufTensor& kv_b, const LatentShape& shape, ThreadPool& pool,
                            LayerWeights& out) {
   BATON_RETURN_IF_ERROR(CheckPart(WholeOf(&kv_b), pool));
-  const WeightType type = WeightTypeOf(kv_b);
-  const bool is_float = kv_b.fp8() == nullptr && !TraitsOf(type).quantized();
-  const auto as = is_float ? static_cast<GgmlType>(kv_b.type->id) : GgmlType::kF32;
-  absl::StatusOr<std::vector<std::byte>> elements = EncodeMatrix(kv_b, as, pool);
-  if (!elements.ok()) {
-    return WithPrefix(elements.status(), fmt::format("tensor \"{}\"", kv_b.name));
-  }
+  const WeightType own = WeightTypeOf(kv_b);
+  const WeightType type = TraitsOf(own).quantized() ? WeightType::kF32 : own;
   const auto k = static_cast<uint32_t>(kv_b.dims[0]);
-  const uint32_t rows_of_head = shape.nope_dim + shape.value_dim;
-  const size_t row_bytes = elements->size() / (size_t{shape.num_heads} * rows_of_head);
   for (uint32_t head = 0; head < shape.num_heads; ++head) {
-    const size_t first = size_t{head} * rows_of_head;
-    const auto keys = std::span<const std::byte>(*elements).subspan(first * row_bytes,
-                                                                    shape.nope_dim * row_bytes);
-    const std::vector<std::byte> raw = Transposed(keys, k, row_bytes / k);
-    BATON_ASSIGN_OR_RETURN(
-        PackedMatrix matrix,
-        PackedMatrix::Pack(is_float ? type : WeightType::kF32, raw, k, shape.nope_dim, pool));
+    const uint64_t first = uint64_t{head} * (shape.nope_dim + shape.value_dim);
+    BATON_ASSIGN_OR_RETURN(const std::vector<std::byte> keys,
+                           ElementsOf({&kv_b, first, shape.nope_dim}));
+    const std::vector<std::byte> raw = Transposed(keys, k, keys.size() / k / shape.nope_dim);
+    BATON_ASSIGN_OR_RETURN(PackedMatrix matrix,
+                           PackedMatrix::Pack(type, raw, k, shape.nope_dim, pool));
     MatrixGroup group;
     group.n = matrix.n();
     group.uses_a16 = matrix.uses_a16();

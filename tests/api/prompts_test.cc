@@ -341,9 +341,9 @@ TEST_F(PromptsTest, ProgressNamesTheChoiceAndNeedsAStream) {
   EXPECT_EQ(whole->Header("X-Baton-Ignored-Fields"), "return_progress");
   EXPECT_EQ(one->Header("X-Baton-Ignored-Fields"), "");
   // A generation that others may be told too has no progress: none is computed.
-  const auto keyed = Send("POST", kCompletionPath,
-                          R"({"prompt":["a","b"],"stream":true,"return_progress":true})",
-                          {{"Content-Type", "application/json"}, {"Idempotency-Key", "k"}});
+  const auto keyed =
+      Send("POST", kCompletionPath, R"({"prompt":["a","b"],"stream":true,"return_progress":true})",
+           {{"Content-Type", "application/json"}, {"Idempotency-Key", "k"}});
   ASSERT_TRUE(keyed->Wait());
   EXPECT_EQ(keyed->Header("X-Baton-Ignored-Fields"), "return_progress");
   EXPECT_EQ(keyed->body.find("prompt_progress"), std::string::npos);

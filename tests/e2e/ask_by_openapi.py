@@ -8,6 +8,7 @@ The context is short, because a body without a limit asks for all that is left o
 """
 
 import argparse
+import os
 import subprocess
 import sys
 
@@ -30,7 +31,7 @@ def main():
     flags = parser.parse_args()
     with Server("--max-context", "128") as server:
         command = [
-            flags.schemathesis,
+            os.path.abspath(flags.schemathesis),
             "run",
             server.http + "/openapi.json",
             *("--checks", ",".join(CHECKS)),
@@ -42,7 +43,8 @@ def main():
             "--generation-deterministic",
             "--continue-on-failure",
         ]
-        status = subprocess.run(command, check=False).returncode
+        # In the folder of the server: the tool leaves files where it runs.
+        status = subprocess.run(command, check=False, cwd=server.dir).returncode
         alive = server.get("/health")[0] == 200
     if not alive:
         print("ask_by_openapi.py: the server is not well after the requests")

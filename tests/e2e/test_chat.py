@@ -305,7 +305,7 @@ def test_a_busy_port_does_not_hide_a_broken_model(tmp_path):
                     "--admin", "127.0.0.1:0", "--run-dir", str(tmp_path / "run"))
     assert run.returncode == 1, run.stderr
     line = run.stderr.strip().splitlines()[-1]
-    assert f"port {port} is in use" in line and 'broken.gguf": ' in line, run.stderr
+    assert f":{port} is in use" in line and 'broken.gguf": ' in line, run.stderr
 
 
 def test_an_address_that_cannot_be_bound_is_named_truly():

@@ -217,7 +217,6 @@ const Dims kDims[] = {
     {.num_heads = 70, .num_kv_heads = 1, .head_dim = 16, .window = 1},
     {.num_heads = 16, .num_kv_heads = 2, .window = 128, .sinks = true},
     {.num_heads = 7, .num_kv_heads = 7, .head_dim = 18, .dtype = KvDtype::kF32, .sinks = true},
-    // q8 from here on.
     {.dtype = KvDtype::kQ8, .encoding = KvEncoding::kLanes},
     {.num_heads = 4,
      .num_kv_heads = 1,
@@ -250,6 +249,8 @@ const Dims kDims[] = {
      .dtype = KvDtype::kQ8,
      .encoding = KvEncoding::kLanes,
      .window = 1},
+    {.num_heads = 8, .num_kv_heads = 1, .head_dim = 512},
+    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 512, .dtype = KvDtype::kF32, .window = 70},
 };
 
 TEST_P(AttentionTest, AgreesWithTheReferenceForEveryShape) {

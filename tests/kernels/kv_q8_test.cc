@@ -140,8 +140,7 @@ TEST_P(KvQ8BodyTest, EveryBodyStoresTheBytesOfTheSlowForm) {
       for (uint32_t i = 0; i < blocks.size(); ++i) {
         blocks[i] = static_cast<uint32_t>(blocks.size()) - 1 - i;
       }
-      AlignedBuffer arena =
-          AlignedBuffer::Allocate(layout.BlockStride() * blocks.size()).value();
+      AlignedBuffer arena = AlignedBuffer::Allocate(layout.BlockStride() * blocks.size()).value();
       std::fill_n(reinterpret_cast<uint8_t*>(arena.data()), arena.size(), 0xA5);
       const KvView view = {arena.data(), &layout, static_cast<uint32_t>(blocks.size())};
       const AttentionSpan span = {{blocks}, 0, kRows, 0};

@@ -96,6 +96,7 @@ const KvLayout kLayouts[] = {
     Layout(2, 18, 16, KvDtype::kF32, KvEncoding::kPaired),
     Layout(2, 2, 64, KvDtype::kBf16, KvEncoding::kPlain),
     Layout(1, 256, 32, KvDtype::kF32, KvEncoding::kPlain),
+    Layout(2, 512, 16, KvDtype::kBf16, KvEncoding::kPaired),
     Layout(3, 64, 16, KvDtype::kQ8, KvEncoding::kLanes),
     Layout(2, 18, 6, KvDtype::kQ8, KvEncoding::kLanes),
     Layout(1, 256, 32, KvDtype::kQ8, KvEncoding::kLanes),
@@ -137,6 +138,18 @@ TEST_P(RopeAppendTest, AgreesWithTheReference) {
       }
     }
   }
+}
+
+// A layer that reads K and V of another one has a layout without KV heads.
+TEST_P(RopeAppendTest, WithoutKvHeadsOnlyQTurns) {
+  Case c(kLayouts[0], 4, 40, false);
+  const std::vector<AttentionSpan> spans = {c.Span(0, 21, 5), c.Span(21, 19, 200)};
+  const Case::Result expected = c.Run(ops(), one_, spans);
+  c.layout.num_kv_heads = 0;
+  Case::Result result = {std::vector<std::byte>(expected.arena.size(), std::byte{0xA5}), c.qkv};
+  c.Append(ops(), three_, spans, &result);
+  EXPECT_EQ(CountDifferent(result.qkv, expected.qkv), 0u);
+  EXPECT_EQ(result.arena, std::vector<std::byte>(expected.arena.size(), std::byte{0xA5}));
 }
 
 TEST_P(RopeAppendTest, RotatesByTheDefinitionAndStoresRoundedKeysAndValues) {

@@ -47,7 +47,7 @@ Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const P
                            load.input_tokens, load.output_tokens, tokens,
                            model.config.context_length);
   }
-  if (device.limits != nullptr && model.config.traits->mixed_layers) {
+  if (device.limits != nullptr && model.config.local_head_dim != 0) {
     return Unimplemented(
         "architecture {}: devices have no kernels for its layers; plan with --device cpu",
         model.config.architecture);

@@ -99,6 +99,16 @@ TEST(PlanReportTest, WhatDoesNotFitIsOneError) {
   EXPECT_THAT(error(other, kLoad), HasSubstr("of the model \"a toy\", not of \"Llama 8B\""));
 }
 
+TEST(PlanReportTest, LayersThatDifferArePlannedOnTheProcessorAlone) {
+  PlannedModel model = Llama8b();
+  model.config.architecture = "gemma4";
+  model.config.local_head_dim = 128;
+  model.config.local_kv_heads = 8;
+  EXPECT_THAT(std::string(MakePlan(model, H200(), kLoad, kObjective).status().message()),
+              HasSubstr("architecture gemma4: devices have no kernels for its layers"));
+  EXPECT_TRUE(MakePlan(model, Processor(), kSmallLoad, kLoose).ok());
+}
+
 TEST(PlanReportTest, ACautiousEndWithoutAPlanIsSaidAndGivesNoValues) {
   // A prompt of 64 tokens takes 64 ms at best and 128 ms at worst.
   const PlanReport report =
