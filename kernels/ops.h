@@ -147,7 +147,7 @@ struct LatentAppendArgs {
   const float* q;
   uint32_t q_head_dim;
   uint32_t num_heads;
-  uint32_t rope_dims;    // even, at most 256
+  uint32_t rope_dims;    // even, at most 512
   const float* cos_sin;  // [max_position, rope_dims / 2, 2]
   float* absorbed;       // [rows, num_heads, head_dim]: the last rope_dims elements are written
 };

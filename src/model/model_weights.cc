@@ -314,16 +314,18 @@ std::vector<std::byte> Transposed(std::span<const std::byte> rows, size_t k, siz
 }
 
 // The elements of rows of a matrix; those of a quantised type in fp32.
-absl::StatusOr<std::vector<std::byte>> ElementsOf(const TensorPart& part) {
-  const std::span<const std::byte> raw = BytesOf(part);
-  const WeightType type = WeightTypeOf(*part.tensor);
-  if (!TraitsOf(type).quantized()) return std::vector<std::byte>(raw.begin(), raw.end());
+absl::StatusOr<std::vector<std::byte>> ElementsOf(const TensorPart& part, ThreadPool& pool) {
+  std::vector<std::byte> in_bf16;
+  const RawRows raw = RawRowsOf(part, pool, in_bf16);
+  if (!TraitsOf(raw.type).quantized()) {
+    return std::vector<std::byte>(raw.bytes.begin(), raw.bytes.end());
+  }
   const auto k = static_cast<uint32_t>(part.tensor->dims[0]);
-  const size_t row_bytes = raw.size() / part.num_rows;
+  const size_t row_bytes = raw.bytes.size() / part.num_rows;
   std::vector<std::byte> out(size_t{part.num_rows} * k * sizeof(float));
   std::vector<float> weights(k);
   for (uint32_t row = 0; row < part.num_rows; ++row) {
-    if (!DequantizeRow(type, raw.data() + row * row_bytes, k, weights.data())) {
+    if (!DequantizeRow(raw.type, raw.bytes.data() + row * row_bytes, k, weights.data())) {
       return InvalidArgument("tensor \"{}\": row {} has a block whose scale is not a finite number",
                              part.tensor->name, part.first_row + row);
     }
@@ -332,9 +334,9 @@ absl::StatusOr<std::vector<std::byte>> ElementsOf(const TensorPart& part) {
   return out;
 }
 
-// kv_b taken apart (no folder has it in fp8: hf_folder.cc does the same there). Its rows for a
-// head's keys meet the query, so they are transposed: elements of a quantised type, whose blocks
-// lie along a row, in fp32, which holds them as they are.
+// kv_b taken apart (hf_folder.cc does so with those of folders). Its rows for a head's keys meet
+// the query, so they are transposed: elements of a quantised type, whose blocks lie along a row, in
+// fp32, which holds them as they are; of NVFP4 in bf16, as it is packed.
 absl::Status LoadJoinedKvB(const GgufTensor& kv_b, const LatentShape& shape, ThreadPool& pool,
                            LayerWeights& out) {
   BATON_RETURN_IF_ERROR(CheckPart(WholeOf(&kv_b), pool));
@@ -344,7 +346,7 @@ absl::Status LoadJoinedKvB(const GgufTensor& kv_b, const LatentShape& shape, Thr
   for (uint32_t head = 0; head < shape.num_heads; ++head) {
     const uint64_t first = uint64_t{head} * (shape.nope_dim + shape.value_dim);
     BATON_ASSIGN_OR_RETURN(const std::vector<std::byte> keys,
-                           ElementsOf({&kv_b, first, shape.nope_dim}));
+                           ElementsOf({&kv_b, first, shape.nope_dim}, pool));
     const std::vector<std::byte> raw = Transposed(keys, k, keys.size() / k / shape.nope_dim);
     BATON_ASSIGN_OR_RETURN(PackedMatrix matrix,
                            PackedMatrix::Pack(type, raw, k, shape.nope_dim, pool));

@@ -15,8 +15,11 @@
 #include "src/model/expert_choice.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
+#include "src/model/hf_folder.h"
 #include "src/model/model_rank.h"
 #include "src/model/model_report.h"
+#include "src/model/safetensors.h"
+#include "tests/model/fp8_folder.h"
 #include "tests/model/model_fixture.h"
 #include "tests/model/test_model.h"
 #include "tests/test_seed.h"
@@ -185,6 +188,76 @@ void ExpectFolderRefused(const std::string& key, const Json& value, const std::s
   ASSERT_FALSE(config.ok()) << key << " " << value;
   EXPECT_THAT(std::string(config.status().message()), HasSubstr("\"" + key + "\""));
   EXPECT_THAT(std::string(config.status().message()), HasSubstr(words));
+}
+
+// The V2-Lite folder with other matrices kv_b in all layers.
+FolderTensors WithKvB(const FolderTensors& kv_b) {
+  FolderTensors out = kv_b;
+  for (const char* shard : {"00001", "00002"}) {
+    const auto file = SafetensorsFile::Open(GoldenPath("tiny_deepseek2_lite/model-") + shard +
+                                            "-of-00002.safetensors");
+    EXPECT_TRUE(file.ok()) << file.status();
+    for (const SafetensorsTensor& tensor : (*file)->tensors()) {
+      if (tensor.name.ends_with("kv_b_proj.weight")) continue;
+      out[tensor.name] = {
+          std::string(SafetensorsTypeName(tensor.type)), tensor.shape,
+          std::string(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size())};
+    }
+  }
+  return out;
+}
+
+// Integers with a scale for each row: the keys are transposed, so no block holds them.
+TEST(LatentModelTest, PackedKvBTakesTheTypeOfItsScales) {
+  constexpr uint32_t kRows = 128;
+  constexpr uint32_t kColumns = 32;
+  std::mt19937_64 random(TestSeed());
+  FolderTensors packed;
+  FolderTensors plain;
+  for (int layer = 0; layer < 3; ++layer) {
+    std::string codes(kRows * kColumns, '\0');
+    std::vector<float> scales;
+    std::vector<float> weights;
+    for (uint32_t i = 0; i < kRows * kColumns; ++i) {
+      if (i % kColumns == 0) scales.push_back(std::ldexp(1.0f + (random() % 128) / 128.0f, -9));
+      const auto code = static_cast<int8_t>(random() % 256);
+      codes[i] = static_cast<char>(code);
+      weights.push_back(code * scales.back());
+    }
+    const std::string name =
+        "model.layers." + std::to_string(layer) + ".self_attn.kv_b_proj.weight";
+    packed[name] = {"I8", {kRows, kColumns}, codes};
+    packed[name + "_scale"] = NumbersTensor("BF16", {kRows, 1}, scales);
+    plain[name] = NumbersTensor("BF16", {kRows, kColumns}, weights);
+  }
+  std::ifstream in(GoldenPath("tiny_deepseek2_lite/config.json"));
+  Json config = Json::parse(in);
+  const TestFolder plain_folder("plain_kv_b");
+  plain_folder.Write(config, WithKvB(plain));
+  config["quantization_config"] = {
+      {"quant_method", "compressed-tensors"},
+      {"format", "int-quantized"},
+      {"ignore", {"lm_head"}},
+      {"config_groups",
+       {{"group_0",
+         {{"targets", {"re:.*kv_b_proj"}},
+          {"weights",
+           {{"num_bits", 8}, {"type", "int"}, {"symmetric", true}, {"strategy", "channel"}}}}}}}};
+  const TestFolder packed_folder("packed_kv_b");
+  packed_folder.Write(config, WithKvB(packed));
+  const auto a = OpenModelFile(packed_folder.path());
+  const auto b = OpenModelFile(plain_folder.path());
+  ASSERT_TRUE(a.ok() && b.ok()) << a.status() << b.status();
+  for (int layer = 0; layer < 3; ++layer) {
+    for (const char* part : {".attn_k_b.weight", ".attn_v_b.weight"}) {
+      const std::string name = "blk." + std::to_string(layer) + part;
+      const GgufTensor* of_packed = (*a)->FindTensor(name);
+      const GgufTensor* of_plain = (*b)->FindTensor(name);
+      ASSERT_TRUE(of_packed != nullptr && of_plain != nullptr) << name;
+      EXPECT_EQ(of_packed->type->name, "BF16");
+      EXPECT_TRUE(std::ranges::equal(of_packed->data, of_plain->data)) << name;
+    }
+  }
 }
 
 TEST(LatentModelTest, RefusesKeysOfFoldersByName) {
