@@ -4,6 +4,7 @@
 #define BATON_KERNELS_CPU_OP_TABLE_H_
 
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/matmul_float.h"
 #include "kernels/cpu/rope_append.h"
 #include "kernels/cpu/row_ops.h"
@@ -36,6 +37,8 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
       .attention = Attention,
       .conv_append = ConvAppend,
       .short_conv = ShortConv,
+      .gated_delta = GatedDelta,
+      .sigmoid_mul = SigmoidMul,
       .attention_scratch_bytes = AttentionScratchBytes,
   };
 }

@@ -258,6 +258,8 @@ const Ops& ReferenceOps() {
       .attention = ReferenceAttention,
       .conv_append = ReferenceConvAppend,
       .short_conv = ReferenceShortConv,
+      .gated_delta = ReferenceGatedDelta,
+      .sigmoid_mul = ReferenceSigmoidMul,
       .attention_scratch_bytes = AttentionScratchBytes,
   };
   return kOps;
