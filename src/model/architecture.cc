@@ -71,16 +71,26 @@ constexpr std::array kArchitectures = {
                        .hf_type = "ministral3",
                        .rope_interleaved = true,  // its converter is llama's
                        .query_temperature = true},
+    ArchitectureTraits{.name = "qwen35",
+                       .hf_type = "qwen3_5_text",
+                       .head_norms = true,
+                       .ffn_norm = "post_attention_norm",
+                       .partial_rope = true,
+                       .delta_nets = true,
+                       .output_gate = true,
+                       .hf_norms_minus_one = true},
 };
 
-// Other model_types of config.json that are computed as one of the table. gemma3 and mistral3 are
-// models that read images too; their text parts are. That of mistral3 may be mistral, too.
+// Other model_types of config.json that are computed as one of the table. gemma3, mistral3 and
+// qwen3_5 are models that read images too; their text parts are. That of mistral3 may be mistral,
+// too.
 struct HfAlias {
   std::string_view model_type;
   std::string_view hf_type;
 };
 constexpr std::array kHfAliases = {HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"},
-                                   HfAlias{"mistral3", "ministral3"}};
+                                   HfAlias{"mistral3", "ministral3"},
+                                   HfAlias{"qwen3_5", "qwen3_5_text"}};
 
 }  // namespace
 

@@ -73,13 +73,13 @@ void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook
     const size_t count = size_t{batch.num_rows()} * config_.hidden_size;
     ops_->scale(*pool_, workspace_->x, count, config_.embedding_scale);
   }
+  ClearStates(batch.spans, kv);
   const uint32_t last = config_.num_layers - 1;
+  uint32_t num_stored = 0;  // slices
   for (uint32_t layer = 0; layer <= last; ++layer) {
     StoreKv(layer, batch, kv);
-    const uint32_t end = config_.FirstSlice(layer + 1);
-    for (uint32_t slice = config_.FirstSlice(layer); slice < end && hook != nullptr; ++slice) {
-      hook->OnLayerStored(slice);
-    }
+    const uint32_t end = config_.NumStoredSlices(layer);
+    for (; num_stored < end && hook != nullptr; ++num_stored) hook->OnLayerStored(num_stored);
     if (layer < last) AttendAndFeedForward(layer, batch.spans, batch.num_rows(), kv);
   }
   // After the last layer only the rows whose logits are wanted matter. No row reads another row's
@@ -95,14 +95,18 @@ std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {
   ws.kept_spans.clear();
   const size_t hidden = config_.hidden_size;
   const uint32_t last = config_.num_layers - 1;
-  const size_t stride = config_.projected_size(last);
-  // Attention reads only q of q|k|v once K and V are stored.
-  const size_t num_kept = config_.IsConv(last) ? stride : config_.q_size();
+  // A gated delta net is computed by now; of the others the first product is still to be read.
+  const bool is_delta = config_.IsDelta(last);
+  float* const mixed = is_delta ? ws.attended : ws.qkv;
+  const size_t stride = is_delta ? config_.mixed_size(last) : config_.projected_size(last);
+  // Attention without a gate reads only q of q|k|v once K and V are stored.
+  const bool is_plain = config_.IsAttention(last) && !config_.traits->output_gate;
+  const size_t num_kept = is_plain ? config_.q_size() : stride;
   size_t span_idx = 0;
   for (uint32_t i = 0; i < batch.logit_rows.size(); ++i) {
     const uint32_t row = batch.logit_rows[i];  // >= i: rows move forward only
     std::memmove(ws.x + i * hidden, ws.x + row * hidden, hidden * sizeof(float));
-    std::memmove(ws.qkv + i * stride, ws.qkv + row * stride, num_kept * sizeof(float));
+    std::memmove(mixed + i * stride, mixed + row * stride, num_kept * sizeof(float));
     while (row >= batch.spans[span_idx].first_row + batch.spans[span_idx].num_rows) ++span_idx;
     const AttentionSpan& span = batch.spans[span_idx];
     const bool continues = i > 0 && row == batch.logit_rows[i - 1] + 1 && row > span.first_row;

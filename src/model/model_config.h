@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/delta_shape.h"
 #include "kvcache/kv_view.h"
 #include "src/base/limits.h"
 #include "src/base/status.h"
@@ -87,6 +88,12 @@ struct ModelConfig {
   // can have one.
   std::vector<bool> layer_is_conv;  // [num_layers] or empty
   uint32_t conv_taps = 0;           // tokens that a convolution sees, its own included
+  // Layers with a gated delta net instead of attention (traits->delta_nets); empty when no layer
+  // can have one. They keep a fixed state for each sequence, and no K and V.
+  std::vector<bool> layer_is_delta;  // [num_layers] or empty
+  kernels::DeltaShape delta;
+  // Layers of multi-token prediction at the file's end, beyond num_layers: read past.
+  uint32_t num_mtp_layers = 0;
   // q of the row at position p is multiplied by 1 + beta ln(1 + floor(p / length)), after it has
   // turned (traits->query_temperature; Meta, Llama 4, 2025); beta 0: by 1.
   float temperature_beta = 0;
@@ -109,20 +116,41 @@ struct ModelConfig {
     return has_local_rope() && layer_is_local[layer];
   }
   bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
+  bool IsDelta(uint32_t layer) const { return !layer_is_delta.empty() && layer_is_delta[layer]; }
+  bool IsAttention(uint32_t layer) const { return !IsConv(layer) && !IsDelta(layer); }
   uint32_t num_conv_layers() const;
-  uint32_t num_attention_layers() const { return num_layers - num_conv_layers(); }
-  // Columns of a layer's first product: q, k and v, or the b, c and x of a convolution.
+  uint32_t num_delta_layers() const;
+  uint32_t num_attention_layers() const {
+    return num_layers - num_conv_layers() - num_delta_layers();
+  }
+  // Columns of a layer's first product: q, k, v and the gate where there is one; the b, c and x of a
+  // convolution; the input of a gated delta net.
   uint32_t projected_size(uint32_t layer) const {
-    return IsConv(layer) ? 3 * hidden_size : qkv_size();
+    if (IsDelta(layer)) return delta.input_size();
+    if (IsConv(layer)) return 3 * hidden_size;
+    return qkv_size() + (traits->output_gate ? q_size() : 0);
   }
   // Elements of a row before the product that ends the branch of attention or convolution.
-  uint32_t mixed_size(uint32_t layer) const { return IsConv(layer) ? hidden_size : q_size(); }
+  uint32_t mixed_size(uint32_t layer) const {
+    if (IsDelta(layer)) return delta.value_size();
+    return IsConv(layer) ? hidden_size : q_size();
+  }
   // A KV block of n slices holds n times K and V of one token and layer of attention, for each of
   // its tokens. A layer's slices follow one another: one of attention, as many as `hidden_size`
-  // elements need of a convolution, which stores its inputs. FirstSlice(num_layers) is n.
+  // elements need of a convolution, which stores its inputs, none of a gated delta net.
+  // FirstSlice(num_layers) is n.
   uint32_t conv_slices() const { return (hidden_size - 1) / (2 * kv_size()) + 1; }
   uint32_t FirstSlice(uint32_t layer) const;
   uint32_t num_slices() const { return FirstSlice(num_layers); }
+  // The state of a delta net lies in the slices of the next layer of attention, after those of the
+  // delta nets between that layer and the one before; there, from byte StateOffset on
+  // (KvLayout::state_blocks). Delta nets after the last layer of attention share its slices.
+  uint32_t StateSlice(uint32_t layer) const;
+  size_t StateOffset(uint32_t layer) const;
+  // Bytes of the fullest slice.
+  size_t StateSliceBytes() const;
+  // Slices of all blocks of a sequence that are final once `layer` has stored its part.
+  uint32_t NumStoredSlices(uint32_t layer) const;
   // The first rope_dims elements of a head rotate as pairs (i, i + rope_dims / 2). Kernels pair
   // (i, i + head_dim / 2), so the rows of Q and K are reordered when they are packed.
   bool reorders_heads() const { return !rope_interleaved && rope_dims != head_dim; }

@@ -74,7 +74,9 @@ void Model::StoreKv(uint32_t layer, const ModelBatch& batch, const KvView& kv) {
   }
   const float* input = config_.traits->pre_norms ? ws.normed : ws.x;
   run.MatMul(weights.qkv, {input, rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
-  if (config_.IsConv(layer)) {
+  if (config_.IsDelta(layer)) {
+    MixDelta(layer, batch.spans, kv);
+  } else if (config_.IsConv(layer)) {
     ops_->conv_append(*pool_, ConvArgs(layer, batch.spans, kv));
   } else {
     RotateAndStore(layer, batch, kv);
@@ -100,7 +102,7 @@ void Model::RotateAndStore(uint32_t layer, const ModelBatch& batch, const KvView
   ModelWorkspace& ws = *workspace_;
   const LayerWeights& weights = weights_->layers[layer];
   const uint32_t rows = batch.num_rows();
-  const uint32_t stride = config_.qkv_size();
+  const uint32_t stride = config_.projected_size(layer);
   const float eps = config_.rms_epsilon;
   RopeAppendArgs args;
   args.kv = kv;
@@ -140,8 +142,13 @@ void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> 
   const LayerWeights& weights = weights_->layers[layer];
   if (config_.IsConv(layer)) {
     ops_->short_conv(*pool_, ConvArgs(layer, spans, kv));
-  } else {
+  } else if (!config_.IsDelta(layer)) {
     Attend(layer, spans, kv);
+    if (config_.traits->output_gate) {
+      const float* gate = ws.qkv + config_.qkv_size();
+      ops_->sigmoid_mul(
+          *pool_, {gate, config_.projected_size(layer), rows, config_.q_size(), ws.attended});
+    }
   }
   AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm);
   if (config_.traits->output_bias) {
@@ -165,7 +172,7 @@ void Model::Attend(uint32_t layer, std::span<const AttentionSpan> spans, const K
   args.layer = config_.FirstSlice(layer);
   args.spans = spans;
   args.q = ws.qkv;
-  args.q_stride = config_.qkv_size();
+  args.q_stride = config_.projected_size(layer);
   args.num_heads = config_.num_heads;
   args.scale = config_.attention_scale;
   args.window = config_.IsLocal(layer) ? config_.window : 0;

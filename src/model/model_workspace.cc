@@ -49,13 +49,13 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
     const ModelConfig& config, const WorkspaceSize& size, std::span<const float> rope_factors) {
   std::unique_ptr<ModelWorkspace> out(new ModelWorkspace());
   const size_t rows = size.max_rows;
-  const size_t widest = std::max({config.hidden_size, config.q_size(), config.ffn_size});
   size_t projected = 0;
   size_t mixed = 0;
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     projected = std::max<size_t>(projected, config.projected_size(layer));
     mixed = std::max<size_t>(mixed, config.mixed_size(layer));
   }
+  const size_t widest = std::max<size_t>({config.hidden_size, mixed, config.ffn_size});
   const size_t blocks = (widest + kQuantBlock - 1) / kQuantBlock;
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
