@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <filesystem>
 #include <map>
@@ -167,14 +168,20 @@ class TensorConverter {
     return std::move(tensors_);
   }
 
+  // Layers that predict several tokens; known from the start.
+  uint32_t num_predicting() const { return num_predicting_; }
+
  private:
-  // Tensors of a model that reads images too get the names of a text model.
+  // Tensors of a model that reads images too get the names of a text model, those that predict
+  // several tokens the names of layers.
   void Take(const SafetensorsTensor& tensor) {
-    if (!config_.has_images) {
+    const bool predicts = config_.traits->delta_nets;
+    if (!config_.has_images && !predicts) {
       taken_.push_back(&tensor);
       return;
     }
-    std::string name = TextNameOfHfTensor(tensor.name);
+    std::string name = config_.has_images ? TextNameOfHfTensor(tensor.name) : tensor.name;
+    if (predicts) name = NameOfPrediction(name, config_.num_layers, &num_predicting_);
     num_of_images_ += name.empty() ? 1 : 0;
     if (name.empty()) return;
     SafetensorsTensor& renamed = renamed_.emplace_back(tensor);
@@ -286,7 +293,50 @@ class TensorConverter {
             reinterpret_cast<float*>(copy->data()));
       out.data = {copy->data(), copy->size()};
     }
+    if (plan->is_log) BATON_RETURN_IF_ERROR(MakeRates(out));
+    if (plan->v_heads != HfVHeads::kNone && config_.delta.num_k_heads < config_.delta.num_v_heads) {
+      BATON_RETURN_IF_ERROR(TileHeads(tensor, plan->v_heads, out));
+    }
     tensors_.push_back(out);
+    return OkStatus();
+  }
+
+  // A vector x of F32 becomes -e^x.
+  absl::Status MakeRates(GgufTensor& out) {
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(out.data.size()));
+    auto* rates = reinterpret_cast<float*>(copy->data());
+    std::copy(out.data.begin(), out.data.end(), copy->data());
+    for (size_t i = 0; i < copy->size() / sizeof(float); ++i) {
+      rates[i] = static_cast<float>(-std::exp(static_cast<double>(rates[i])));
+    }
+    out.data = {copy->data(), copy->size()};
+    return OkStatus();
+  }
+
+  absl::Status TileHeads(const SafetensorsTensor& tensor, HfVHeads form, GgufTensor& out) {
+    const uint64_t num_rows = tensor.shape[0];
+    const auto tiled =
+        [&](std::span<const std::byte> in) -> absl::StatusOr<std::span<const std::byte>> {
+      BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(in.size()));
+      const absl::Status status =
+          TileVHeads(config_.delta, form, num_rows, in, copy->data());
+      if (!status.ok()) {
+        return TensorError(FolderErrorCode::kBadShape, tensor.name, std::string(status.message()));
+      }
+      return std::span<const std::byte>(copy->data(), copy->size());
+    };
+    BATON_ASSIGN_OR_RETURN(out.data, tiled(out.data));
+    if (out.fp8() == nullptr) return OkStatus();
+    Fp8Scales& scales = storage_.scales.back();
+    const uint64_t num_groups = scales.values.size() / num_rows;
+    if (form == HfVHeads::kColumns && num_groups % config_.delta.num_v_heads != 0) {
+      return TensorError(FolderErrorCode::kBadScale, tensor.name,
+                         fmt::format("{} scales a row for {} heads of v", num_groups,
+                                     config_.delta.num_v_heads));
+    }
+    BATON_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
+                           tiled(std::as_bytes(scales.values)));
+    scales.values = {reinterpret_cast<const float*>(bytes.data()), scales.values.size()};
     return OkStatus();
   }
 
@@ -514,6 +564,7 @@ class TensorConverter {
   std::vector<const SafetensorsTensor*> by_name_;  // the same by ascending name
   size_t num_unused_scales_ = 0;
   size_t num_of_images_ = 0;  // tensors that are not taken
+  uint32_t num_predicting_ = 0;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, std::map<uint32_t, const SafetensorsTensor*>> experts_;
 };
@@ -540,7 +591,14 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
   const auto storage = std::make_shared<FolderStorage>();
   BATON_RETURN_IF_ERROR(ShardReader(path, *storage).Read());
   GgufAssembly assembly;
-  BATON_ASSIGN_OR_RETURN(assembly.tensors, TensorConverter(config, *storage).Convert());
+  TensorConverter converter(config, *storage);
+  BATON_ASSIGN_OR_RETURN(assembly.tensors, converter.Convert());
+  if (config.traits->delta_nets) {
+    const uint32_t num_predicting = converter.num_predicting();
+    const std::string arch(config.traits->name);
+    config.keys.AddU32(arch + ".block_count", config.num_layers + num_predicting);
+    if (num_predicting > 0) config.keys.AddU32(arch + ".nextn_predict_layers", num_predicting);
+  }
   for (const auto& file : storage->files) {
     assembly.file_bytes += file->file_bytes();
     assembly.mappings.push_back(&file->mapping());

@@ -327,9 +327,7 @@ absl::Status LoadGatedAttention(const LayerTensors& tensors, const HeadOrder& or
 
 absl::Status LoadAttention(const LayerTensors& tensors, const HeadOrder& order, ThreadPool& pool,
                            LayerWeights& out) {
-  if (!out.q_norm.empty() && tensors.q->dims[1] == 2 * tensors.attn_output->dims[0]) {
-    return LoadGatedAttention(tensors, order, pool, out);
-  }
+  if (order.has_gates) return LoadGatedAttention(tensors, order, pool, out);
   BATON_ASSIGN_OR_RETURN(out.qkv, PackQkv(tensors, order, pool));
   BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.attn_output), pool));
   return OkStatus();

@@ -289,7 +289,8 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
                            finder.Vector(kLongFactorsName, config.rope_dims / 2));
   }
   if (config.reorders_heads() || config.traits->output_gate) {
-    plan.head_order = {config.num_heads + config.num_kv_heads, config.head_dim, config.rope_dims};
+    plan.head_order = {config.num_heads + config.num_kv_heads, config.head_dim, config.rope_dims,
+                       config.traits->output_gate};
   }
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     LayerTensors tensors;

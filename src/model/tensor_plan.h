@@ -65,6 +65,7 @@ struct HeadOrder {
   uint32_t num_heads = 0;  // those of Q and of K
   uint32_t head_dim = 0;
   uint32_t rope_dims = 0;
+  bool has_gates = false;  // a head of Q is followed by its gate (traits->output_gate)
 };
 
 // All tensors of the model.
