@@ -29,12 +29,13 @@ ARCHITECTURES = [
     "phi3",
     "olmo2",
     "mistral3",
+    "qwen35",
 ]
 
 
 WEIGHT_TYPES = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k"]
 WEIGHT_TYPES += ["q6_k", "mxfp4", "mixed_rope", "qwen3moe_q8_0", "lfm2_q8_0"]
-WEIGHT_TYPES += ["q3_k", "q2_k", "iq4_nl", "iq4_xs", "qwen3moe_mxfp4", "phi3_short"]
+WEIGHT_TYPES += ["q3_k", "q2_k", "iq4_nl", "iq4_xs", "qwen3moe_mxfp4", "phi3_short", "qwen35_q8_0"]
 
 
 def requests():

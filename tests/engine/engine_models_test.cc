@@ -72,7 +72,9 @@ TEST_P(EngineModelsTest, AHitAtAnyCutChangesNoBit) {
     const Record expected = RunAggregated(&plain, {second})[0];
     const Record record = RunAggregated(&remembering, {second})[0];
     ExpectSameBits(record, expected, second);
-    EXPECT_EQ(record.cached_tokens, cut / 16 * 16) << "cut at " << cut;
+    // Nothing of a prompt is found where its layers keep a fixed state.
+    const bool has_state = plain.model().layout().state_blocks > 0;
+    EXPECT_EQ(record.cached_tokens, has_state ? 0 : cut / 16 * 16) << "cut at " << cut;
   }
 }
 
@@ -90,7 +92,8 @@ INSTANTIATE_TEST_SUITE_P(
         "tiny_lfm2.gguf", "tiny_lfm2_q8_0.gguf", "tiny_lfm2", "tiny_qwen3moe_mxfp4.gguf",
         "tiny_gptoss.gguf", "tiny_gptoss_mxfp4.gguf", "tiny_gptoss", "tiny_gptoss_mxfp4",
         "tiny_phi3.gguf", "tiny_phi3_short.gguf", "tiny_phi3_plain.gguf", "tiny_phi3",
-        "tiny_olmo2.gguf", "tiny_olmo2", "tiny_mistral3.gguf", "tiny_mistral3"),
+        "tiny_olmo2.gguf", "tiny_olmo2", "tiny_mistral3.gguf", "tiny_mistral3", "tiny_qwen35.gguf",
+        "tiny_qwen35_q8_0.gguf", "tiny_qwen35"),
     [](const auto& info) {
       std::string name = info.param;
       const size_t dot = name.find('.');

@@ -24,6 +24,9 @@ GEMMA = dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=16, sliding_w
 # The width of its feed-forward layers in the file is 32.
 LFM2 = dict(num_hidden_layers=4, full_attn_idxs=[2], intermediate_size=40, block_multiple_of=16,
             rms_norm_eps=None, norm_eps=1e-5)
+# Three heads of v share one of k, and the last layer is no attention.
+QWEN35 = dict(num_hidden_layers=5, head_dim=16, linear_key_head_dim=16, linear_value_head_dim=16,
+              linear_num_key_heads=2, linear_num_value_heads=6)
 GPT_OSS = dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 # PROMPT is longer than the original context, so that the long factors and every temperature count.
@@ -69,6 +72,8 @@ MODELS = [
     ("olmo2", "Olmo2", (4, 47), {"pad_token_id": 0}, None),
     ("ministral3", "Ministral3", (5, 0), {"head_dim": 16, "pad_token_id": 0}, MINISTRAL),
     ("mistral3", "Ministral3", (5, 0), {"head_dim": 16, "pad_token_id": 0}, MINISTRAL),
+    ("qwen3_5_text", "Qwen3_5", (5, 24), QWEN35, None),
+    ("qwen3_5", "Qwen3_5", (5, 24), QWEN35, None),
 ]
 VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
               image_size=28, patch_size=14)
@@ -104,6 +109,13 @@ def make(name, kind, shape, scaling):
     else:
         config = getattr(transformers, kind + "Config")(**arguments)
         model_class = getattr(transformers, kind + "ForCausalLM")
+    if kind == "Qwen3_5":
+        config = transformers.Qwen3_5TextConfig(**arguments)
+    if name == "qwen3_5":
+        vision = dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2,
+                      out_hidden_size=32, patch_size=14, num_position_embeddings=16)
+        config = transformers.Qwen3_5Config(text_config=config.to_dict(), vision_config=vision)
+        model_class = transformers.Qwen3_5ForConditionalGeneration
     if name == "mistral3":
         config = transformers.Mistral3Config(
             text_config=config.to_dict(), vision_config={**VISION, "head_dim": 8},
@@ -114,7 +126,8 @@ def make(name, kind, shape, scaling):
         for part, weight in model.named_parameters():
             spread = 0.05 if "norm" in part else 0.3
             weight.copy_(torch.randn_like(weight) * spread + (1.0 if "norm" in part else 0.0))
-            if "norm" in part and kind == "Gemma3":
+            is_plain = "norm" not in part or "linear_attn.norm" in part or "visual" in part
+            if not is_plain and kind in ("Gemma3", "Qwen3_5"):
                 weight -= 1.0
     return model.to(torch.bfloat16)
 

@@ -109,7 +109,8 @@ INSTANTIATE_TEST_SUITE_P(
                       TinyCase{"olmo2_q8_0", kQuantised}, TinyCase{"mistral3"},
                       TinyCase{"mistral3_q4_0", kQuantised}, TinyCase{"lfm2"},
                       TinyCase{"lfm2_q8_0", kQuantised}, TinyCase{"qwen3moe_mxfp4", kQuantised},
-                      TinyCase{"gptoss"}, TinyCase{"gptoss_mxfp4", kQuantised}),
+                      TinyCase{"gptoss"}, TinyCase{"gptoss_mxfp4", kQuantised}, TinyCase{"qwen35"},
+                      TinyCase{"qwen35_q8_0", kQuantised}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(SplitGoldenTest, LogitsAgreeWithTheReferenceOfTheWhole) {

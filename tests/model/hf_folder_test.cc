@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, FolderGoldenTest,
                          ::testing::Values("llama_linear", "llama_yarn", "llama_llama3", "qwen2",
                                            "qwen3", "qwen3moe", "gemma3", "smollm3", "granite",
                                            "lfm2", "gptoss", "gptoss_mxfp4", "phi3", "phi3_plain",
-                                           "olmo2", "mistral3"),
+                                           "olmo2", "mistral3", "qwen35"),
                          [](const auto& info) { return std::string(info.param); });
 
 // A copy of a golden folder, which a test then spoils.

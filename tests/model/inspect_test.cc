@@ -84,7 +84,8 @@ TEST(InspectTest, AcceptsEveryTinyModel) {
         "q5_0",      "q5_1",       "q4_k",       "q5_k",   "q6_k",    "mxfp4",   "llama_yarn",
         "qwen2",     "qwen3",      "qwen3moe",   "gemma3", "smollm3", "granite", "lfm2",
         "lfm2_q8_0", "iq4_nl",     "iq4_xs",     "q3_k",   "q2_k",    "gptoss",  "gptoss_mxfp4",
-        "phi3",      "phi3_short", "phi3_plain", "olmo2",  "mistral3"}) {
+        "phi3",      "phi3_short", "phi3_plain", "olmo2",  "mistral3",
+        "qwen35",    "qwen35_q8_0"}) {
     const InspectRun run = Inspect(GoldenPath(std::string("tiny_") + name + ".gguf"));
     EXPECT_EQ(run.code, 0) << name << ": " << run.err;
   }
@@ -93,7 +94,7 @@ TEST(InspectTest, AcceptsEveryTinyModel) {
 TEST(InspectTest, AcceptsFoldersAndSplitFiles) {
   for (const char* name : {"llama_yarn", "llama_linear", "llama_llama3", "qwen2", "qwen3",
                            "qwen3moe", "gemma3", "smollm3", "granite", "lfm2", "gptoss",
-                           "gptoss_mxfp4", "phi3", "phi3_plain", "olmo2", "mistral3"}) {
+                           "gptoss_mxfp4", "phi3", "phi3_plain", "olmo2", "mistral3", "qwen35"}) {
     const InspectRun run = Inspect(GoldenPath(std::string("tiny_") + name));
     EXPECT_EQ(run.code, 0) << name << ": " << run.err;
     EXPECT_THAT(run.out, HasSubstr("file          folder"));
