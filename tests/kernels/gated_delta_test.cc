@@ -207,7 +207,9 @@ TEST_P(GatedDeltaTest, AgreesWithTheReferenceOnEveryByte) {
     const size_t count = actual.out.size() - 1;
     ExpectAgree(GetParam(), std::span(actual.out).first(count),
                 std::span(expected.out).first(count), 1e-4, 1.0);
-    if (GetParam().fused) EXPECT_EQ(actual.arena, expected.arena);
+    if (GetParam().fused) {
+      EXPECT_EQ(actual.arena, expected.arena);
+    }
   }
 }
 
