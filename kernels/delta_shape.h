@@ -28,9 +28,7 @@ struct DeltaShape {
   // The state of one sequence, fp32: the matrix [num_v_heads][k_dim][v_dim], then the inputs of the
   // last tokens before the convolution, [num_taps - 1][num_channels], the oldest first. A multiple
   // of 64.
-  size_t matrix_bytes() const {
-    return size_t{num_v_heads} * k_dim * v_dim * sizeof(float);
-  }
+  size_t matrix_bytes() const { return size_t{num_v_heads} * k_dim * v_dim * sizeof(float); }
   size_t tail_bytes() const { return size_t{num_taps - 1} * num_channels() * sizeof(float); }
   size_t state_bytes() const { return matrix_bytes() + tail_bytes(); }
 

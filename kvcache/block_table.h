@@ -82,8 +82,8 @@ struct PromptBlocks {
 void DivideAmongChoices(const PromptBlocks& prompt, std::span<BlockTable* const> tables,
                         BlockPool* pool, std::vector<BlockCopy>* copies);
 
-// The fixed state of a computed prompt (KvLayout::state_blocks), one request reference of each block
-// held by whoever fills this in.
+// The fixed state of a computed prompt (KvLayout::state_blocks), one request reference of each
+// block held by whoever fills this in.
 struct PromptState {
   std::span<const BlockHandle> data;
   std::span<const BlockHandle> spare;  // as many for each choice after the first that goes on

@@ -68,7 +68,7 @@ struct Sequence {
 
   SequenceSpec spec;  // spec.tokens grows with the output
   SequenceState state = SequenceState::kWaiting;
-  uint32_t num_computed = 0;  // tokens whose KV is in the blocks
+  uint32_t num_computed = 0;     // tokens whose KV is in the blocks
   kv::BlockTable table;          // of its tokens
   kv::BlockTable state_table;    // of its fixed state; empty where models have none
   kv::HashChain chain;           // of all its tokens

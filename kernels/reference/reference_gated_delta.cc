@@ -60,10 +60,18 @@ void NormalizeHead(float* x, uint32_t dim, float factor) {
   for (uint32_t i = 0; i < dim; ++i) x[i] *= scale;
 }
 
-// One column of one head's matrix; returns its part of the output.
-float StepColumn(const State& state, const float* q, const float* k, float v, float beta,
-                 float decay, size_t first) {
+// What one token brings to one head.
+struct Token {
+  const float* q;
+  const float* k;
+  float beta;
+  float decay;
+};
+
+// One column of a head's matrix, which begins at element `first`; returns its part of the output.
+float StepColumn(const State& state, const Token& token, float v, size_t first) {
   const DeltaShape& shape = state.args.shape;
+  const auto& [q, k, beta, decay] = token;
   float read = 0.0f;
   for (uint32_t i = 0; i < shape.k_dim; ++i) {
     read = std::fma(state.Get(first + size_t{i} * shape.v_dim), k[i], read);
@@ -110,7 +118,7 @@ void ComputeRow(const State& state, uint32_t row) {
     for (uint32_t c = 0; c < shape.v_dim; ++c) {
       const size_t first = size_t{h} * shape.k_dim * shape.v_dim + c;
       const size_t at = size_t{h} * shape.v_dim + c;
-      out[at] = StepColumn(state, q + head, k + head, v[at], beta[h], decay[h], first);
+      out[at] = StepColumn(state, {q + head, k + head, beta[h], decay[h]}, v[at], first);
     }
     Gate(args, z + size_t{h} * shape.v_dim, out + size_t{h} * shape.v_dim);
   }

@@ -1,6 +1,7 @@
 // The functions that the reference operations share: the fixed summation tree, the kernels' exp in
-// scalar form, and attention, the short convolution and the gated delta net (files of their own). std::fma and std::sqrt
-// are correctly rounded by definition, so the C library cannot change a bit here.
+// scalar form, and attention, the short convolution and the gated delta net (files of their own).
+// std::fma and std::sqrt are correctly rounded by definition, so the C library cannot change a bit
+// here.
 #ifndef BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_
 #define BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_
 

@@ -117,13 +117,13 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
       inbox_(inbox),
       kv_view_(parts.kv->view()),
       pool_(kv_view_.num_blocks),
-      prefix_index_(HasPrefixes(config, *kv_view_.layout)
-                        ? std::make_unique<PrefixIndex>(&pool_, kv_view_.layout->block_size,
-                                                        parts.prefixes)
-                        : nullptr),
+      prefix_index_(
+          HasPrefixes(config, *kv_view_.layout)
+              ? std::make_unique<PrefixIndex>(&pool_, kv_view_.layout->block_size, parts.prefixes)
+              : nullptr),
       speculator_(config.speculate, &requests_),
-      scheduler_(WithLayout(config.scheduler, *kv_view_.layout), &pool_,
-                 prefix_index_.get(), ProposerOf(config, parts, &speculator_)),
+      scheduler_(WithLayout(config.scheduler, *kv_view_.layout), &pool_, prefix_index_.get(),
+                 ProposerOf(config, parts, &speculator_)),
       sampler_(parts.model->vocab_size(), config.eog_tokens),
       sources_(MakeTransferParts(parts, &pool_, &scheduler_), config, this),
       dests_(MakeTransferParts(parts, &pool_, &scheduler_), config, parts.model->vocab_size(),

@@ -151,8 +151,7 @@ bool EngineCore::HandOver(LiveRequest* old, const RequestSpec& spec) {
   const std::vector<TokenId>& tokens = sequence->spec.tokens;
   const size_t num_tokens = spec.tokens.size();
   // A fixed state is that of all computed tokens, and of no fewer.
-  const bool has_state =
-      kv_view_.layout->state_blocks == 0 || num_tokens == sequence->num_computed;
+  const bool has_state = kv_view_.layout->state_blocks == 0 || num_tokens == sequence->num_computed;
   const bool has_kv = has_state && num_tokens < tokens.size() &&
                       num_tokens <= sequence->num_computed &&
                       std::equal(spec.tokens.begin(), spec.tokens.end(), tokens.begin());

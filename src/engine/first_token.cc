@@ -32,8 +32,7 @@ StatusOr<TokenId> ComputeFirstToken(ForwardModel* model, const KvView& kv) {
   constexpr uint32_t kSteps = 2;
   std::vector<uint32_t> blocks(kv.layout->BlocksOfSequence(kSteps));
   std::iota(blocks.begin(), blocks.end(), 0);
-  const std::span<const uint32_t> state =
-      std::span(blocks).subspan(kv.layout->BlocksFor(kSteps));
+  const std::span<const uint32_t> state = std::span(blocks).subspan(kv.layout->BlocksFor(kSteps));
   std::vector<float> logits(model->vocab_size());
   const uint32_t logit_row = 0;
   TokenId token{0};

@@ -84,7 +84,8 @@ class BenchSequences {
       spans.clear();
       rows.clear();
       for (uint32_t i = 0; i < num_rows; ++i) {
-        spans.push_back({.kv = ListOf(blocks_[i]), .first_row = i, .num_rows = 1, .first_pos = pos});
+        spans.push_back(
+            {.kv = ListOf(blocks_[i]), .first_row = i, .num_rows = 1, .first_pos = pos});
         rows.push_back(i);
       }
       BATON_RETURN_IF_ERROR(Forward(spans, rows, num_rows, pos));
@@ -225,9 +226,9 @@ StatusOr<ModelBenchReport> RunModelBench(
       return InvalidArgument("case {} computes up to token {}, outside [1, {}]", c.Name(), tokens,
                              model->max_context());
     }
-    num_blocks = std::max(num_blocks,
-                          c.num_streams *
-                              model->layout().BlocksOfSequence(static_cast<uint32_t>(tokens)));
+    num_blocks =
+        std::max(num_blocks,
+                 c.num_streams * model->layout().BlocksOfSequence(static_cast<uint32_t>(tokens)));
   }
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<KvArena> arena,
                          KvArena::Create(model->layout(), num_blocks));

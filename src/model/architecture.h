@@ -46,8 +46,8 @@ struct ArchitectureTraits {
   bool whole_norms = false;        // attn_q_norm, attn_k_norm: over all heads, before the rotation
   bool pre_norms = true;           // attn_norm, ffn_norm: of what a branch reads
   bool uniform_window = false;     // the file may give all layers the same window
-  bool delta_nets = false;   // gated delta nets instead of attention in most layers (qwen35)
-  bool output_gate = false;  // attn_q holds a gate of each head's output too, after its q
+  bool delta_nets = false;         // gated delta nets instead of attention in most layers (qwen35)
+  bool output_gate = false;        // attn_q holds a gate of each head's output too, after its q
   GateActivation activation = GateActivation::kSilu;
   // Defaults of its configuration class in transformers.
   bool hf_tied = false;

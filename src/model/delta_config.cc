@@ -88,8 +88,7 @@ absl::Status ReadDeltaNets(const GgufFile& file, ModelConfig& config) {
   config.num_layers -= config.num_mtp_layers;
   BATON_RETURN_IF_ERROR(ReadShape(keys, config));
   constexpr uint64_t kUsualInterval = 4;
-  BATON_ASSIGN_OR_RETURN(const uint64_t interval,
-                         file.UintOr(keys.Key(kInterval), kUsualInterval));
+  BATON_ASSIGN_OR_RETURN(const uint64_t interval, file.UintOr(keys.Key(kInterval), kUsualInterval));
   if (interval == 0 || interval > config.num_layers) {
     return Unimplemented(
         "key \"{}\" is {}, supported is [1, {}]: a model of {} layers without attention is not",

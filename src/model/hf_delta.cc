@@ -38,15 +38,15 @@ absl::Status ReadShape(const JsonObject& config, DeltaShape& shape) {
   for (const Row& row : kRows) {
     BATON_ASSIGN_OR_RETURN(const uint32_t value, config.Uint(row.key));
     if (value < row.min || value > row.max || value % row.step != 0) {
-      return config.Bad(row.key, fmt::format("a multiple of {} in [{}, {}]", row.step, row.min,
-                                             row.max));
+      return config.Bad(row.key,
+                        fmt::format("a multiple of {} in [{}, {}]", row.step, row.min, row.max));
     }
     shape.*row.field = value;
   }
   if (shape.num_v_heads % shape.num_k_heads == 0) return OkStatus();
-  return config.Bad("linear_num_value_heads",
-                    fmt::format("a multiple of the {} of \"linear_num_key_heads\"",
-                                shape.num_k_heads));
+  return config.Bad(
+      "linear_num_value_heads",
+      fmt::format("a multiple of the {} of \"linear_num_key_heads\"", shape.num_k_heads));
 }
 
 // Of so many layers: which one in how many is of attention, by layer_types or by its own key.

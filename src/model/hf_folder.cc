@@ -318,8 +318,7 @@ class TensorConverter {
     const auto tiled =
         [&](std::span<const std::byte> in) -> absl::StatusOr<std::span<const std::byte>> {
       BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(in.size()));
-      const absl::Status status =
-          TileVHeads(config_.delta, form, num_rows, in, copy->data());
+      const absl::Status status = TileVHeads(config_.delta, form, num_rows, in, copy->data());
       if (!status.ok()) {
         return TensorError(FolderErrorCode::kBadShape, tensor.name, std::string(status.message()));
       }
@@ -330,9 +329,9 @@ class TensorConverter {
     Fp8Scales& scales = storage_.scales.back();
     const uint64_t num_groups = scales.values.size() / num_rows;
     if (form == HfVHeads::kColumns && num_groups % config_.delta.num_v_heads != 0) {
-      return TensorError(FolderErrorCode::kBadScale, tensor.name,
-                         fmt::format("{} scales a row for {} heads of v", num_groups,
-                                     config_.delta.num_v_heads));
+      return TensorError(
+          FolderErrorCode::kBadScale, tensor.name,
+          fmt::format("{} scales a row for {} heads of v", num_groups, config_.delta.num_v_heads));
     }
     BATON_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
                            tiled(std::as_bytes(scales.values)));

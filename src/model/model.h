@@ -10,8 +10,8 @@
 //     the tokens of its sequence up to it. They do not depend on the other rows, the chunking, the
 //     block ids, the number of threads, or whether logits of other rows are wanted.
 //  3. Forward writes only the KV slots of its rows, zeros into the unused token slots of a block
-//     that they leave part-full, and the state blocks of their sequences. A sequence's state is that
-//     of all tokens before its span: computing a row a second time moves it on twice.
+//     that they leave part-full, and the state blocks of their sequences. A sequence's state is
+//     that of all tokens before its span: computing a row a second time moves it on twice.
 #ifndef BATON_MODEL_MODEL_H_
 #define BATON_MODEL_MODEL_H_
 

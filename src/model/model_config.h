@@ -123,8 +123,8 @@ struct ModelConfig {
   uint32_t num_attention_layers() const {
     return num_layers - num_conv_layers() - num_delta_layers();
   }
-  // Columns of a layer's first product: q, k, v and the gate where there is one; the b, c and x of a
-  // convolution; the input of a gated delta net.
+  // Columns of a layer's first product: q, k, v and the gate where there is one; the b, c and x of
+  // a convolution; the input of a gated delta net.
   uint32_t projected_size(uint32_t layer) const {
     if (IsDelta(layer)) return delta.input_size();
     if (IsConv(layer)) return 3 * hidden_size;

@@ -146,8 +146,8 @@ void Model::AttendAndFeedForward(uint32_t layer, std::span<const AttentionSpan> 
     Attend(layer, spans, kv);
     if (config_.traits->output_gate) {
       const float* gate = ws.qkv + config_.qkv_size();
-      ops_->sigmoid_mul(
-          *pool_, {gate, config_.projected_size(layer), rows, config_.q_size(), ws.attended});
+      ops_->sigmoid_mul(*pool_,
+                        {gate, config_.projected_size(layer), rows, config_.q_size(), ws.attended});
     }
   }
   AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm);

@@ -116,7 +116,7 @@ struct TensorPart {
   uint64_t first_row;
   uint32_t num_rows;
   HeadOrder order = {};               // of all rows
-  std::vector<uint32_t> picked = {};  // rows of those above, in the order to pack; empty: as they lie
+  std::vector<uint32_t> picked = {};  // of those above, in the order to pack; empty: as they lie
 };
 
 // Where element `i` of a head goes: elements that turn together end at j and j + head_dim / 2;
@@ -314,10 +314,10 @@ std::vector<float> ReorderNorm(const HeadOrder& order, const std::vector<float>&
 absl::Status LoadGatedAttention(const LayerTensors& tensors, const HeadOrder& order,
                                 ThreadPool& pool, LayerWeights& out) {
   const uint32_t dim = order.head_dim;
-  const TensorPart parts[] = {
-      HeadRows(tensors.q, order, 2 * dim, 0, /*turns=*/true),
-      HeadRows(tensors.k, order, dim, 0, /*turns=*/true), WholeOf(tensors.v),
-      HeadRows(tensors.q, order, 2 * dim, dim, /*turns=*/false)};
+  const TensorPart parts[] = {HeadRows(tensors.q, order, 2 * dim, 0, /*turns=*/true),
+                              HeadRows(tensors.k, order, dim, 0, /*turns=*/true),
+                              WholeOf(tensors.v),
+                              HeadRows(tensors.q, order, 2 * dim, dim, /*turns=*/false)};
   BATON_ASSIGN_OR_RETURN(out.qkv, PackGroup(parts, pool));
   out.q_norm = ReorderNorm(order, out.q_norm);
   out.k_norm = ReorderNorm(order, out.k_norm);

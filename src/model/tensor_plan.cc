@@ -138,9 +138,8 @@ struct LayerPlanner {
     if (!finder.Has(other)) return OkStatus();
     return InvalidArgument(
         "{} makes layer {} {}, but it has the tensor \"{}\"",
-        finder.is_folder()
-            ? "\"layer_types\" (or \"full_attention_interval\")"
-            : fmt::format("key \"{}.full_attention_interval\"", config.architecture),
+        finder.is_folder() ? "\"layer_types\" (or \"full_attention_interval\")"
+                           : fmt::format("key \"{}.full_attention_interval\"", config.architecture),
         layer, is_delta ? "a gated delta net" : "one of attention", other);
   }
 
@@ -180,9 +179,9 @@ struct LayerPlanner {
                            finder.Matrix(Name("attn_gate"), shape.value_size(), hidden));
     BATON_ASSIGN_OR_RETURN(out.delta_beta, finder.Matrix(Name("ssm_beta"), heads, hidden));
     BATON_ASSIGN_OR_RETURN(out.delta_decay, finder.Matrix(Name("ssm_alpha"), heads, hidden));
-    BATON_ASSIGN_OR_RETURN(out.delta_taps, finder.FloatMatrix(Name("ssm_conv1d"),
-                                                              shape.num_channels(),
-                                                              shape.num_taps));
+    BATON_ASSIGN_OR_RETURN(
+        out.delta_taps,
+        finder.FloatMatrix(Name("ssm_conv1d"), shape.num_channels(), shape.num_taps));
     BATON_RETURN_IF_ERROR(Vector(out.delta_rates, fmt::format("blk.{}.ssm_a", layer), heads));
     BATON_RETURN_IF_ERROR(Vector(out.dt_bias, Name("ssm_dt", "bias"), heads));
     BATON_RETURN_IF_ERROR(Vector(out.delta_norm, Name("ssm_norm"), shape.v_dim));

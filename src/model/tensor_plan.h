@@ -17,7 +17,7 @@ namespace baton::model {
 // The tensors of one transformer layer. Matrices are [n, k] with k contiguous (GGUF dims {k, n}).
 struct LayerTensors {
   const GgufTensor* attn_norm = nullptr;    // [hidden] F32, null without pre_norms
-  const GgufTensor* q = nullptr;            // [q_size, hidden]; with output_gate [2 * q_size, hidden]
+  const GgufTensor* q = nullptr;            // [q_size, hidden]; with output_gate twice the rows
   const GgufTensor* k = nullptr;            // [kv_size, hidden]
   const GgufTensor* v = nullptr;            // [kv_size, hidden]
   const GgufTensor* attn_output = nullptr;  // [hidden, q_size]

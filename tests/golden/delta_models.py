@@ -85,8 +85,8 @@ class DeltaModel(tiny_models.TinyModel):
     # GGUF -----------------------------------------------------------------------------------------
 
     def tiled(self, data, axis, each, first=0):
-        """Heads of v, `each` wide along an axis from `first` on, from Hugging Face's order (those of
-        a head of k beside each other) to GGUF's (head h goes with head h % k_heads of k)."""
+        """Heads of v, `each` wide along an axis from `first` on, from Hugging Face's order (those
+        of a head of k beside each other) to GGUF's (head h goes with head h % k_heads of k)."""
         data = np.moveaxis(data, axis, 0)
         heads = data[first:].reshape(self.k_heads, -1, each, *data.shape[1:])
         heads = heads.swapaxes(0, 1).reshape(data[first:].shape)

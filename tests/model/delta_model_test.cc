@@ -155,8 +155,7 @@ TEST(DeltaModelTest, RefusesAStateThatIsNotThere) {
   const auto run = [&](std::span<const uint32_t> blocks) {
     const kernels::AttentionSpan span{{{&row, 1}, blocks}, 0, 1, 0};
     const ModelBatch batch{.token_ids = {&token, 1}, .spans = {&span, 1}, .logit_rows = {&row, 1}};
-    return std::string(
-        fixture.model().Forward(batch, fixture.view(), nullptr, logits).message());
+    return std::string(fixture.model().Forward(batch, fixture.view(), nullptr, logits).message());
   };
   EXPECT_THAT(run({}), HasSubstr("span 0 has 0 blocks of its state, the layout has 41"));
   state.back() = fixture.view().num_blocks;

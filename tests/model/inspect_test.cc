@@ -80,12 +80,11 @@ TEST(InspectTest, DescribesWhatHasABadName) {
 
 TEST(InspectTest, AcceptsEveryTinyModel) {
   for (const char* name :
-       {"f32",       "f16",        "bf16",       "q4_0",   "q4_1",    "q8_0",    "mixed_rope",
-        "q5_0",      "q5_1",       "q4_k",       "q5_k",   "q6_k",    "mxfp4",   "llama_yarn",
-        "qwen2",     "qwen3",      "qwen3moe",   "gemma3", "smollm3", "granite", "lfm2",
-        "lfm2_q8_0", "iq4_nl",     "iq4_xs",     "q3_k",   "q2_k",    "gptoss",  "gptoss_mxfp4",
-        "phi3",      "phi3_short", "phi3_plain", "olmo2",  "mistral3",
-        "qwen35",    "qwen35_q8_0"}) {
+       {"f32",       "f16",        "bf16",       "q4_0",   "q4_1",     "q8_0",    "mixed_rope",
+        "q5_0",      "q5_1",       "q4_k",       "q5_k",   "q6_k",     "mxfp4",   "llama_yarn",
+        "qwen2",     "qwen3",      "qwen3moe",   "gemma3", "smollm3",  "granite", "lfm2",
+        "lfm2_q8_0", "iq4_nl",     "iq4_xs",     "q3_k",   "q2_k",     "gptoss",  "gptoss_mxfp4",
+        "phi3",      "phi3_short", "phi3_plain", "olmo2",  "mistral3", "qwen35",  "qwen35_q8_0"}) {
     const InspectRun run = Inspect(GoldenPath(std::string("tiny_") + name + ".gguf"));
     EXPECT_EQ(run.code, 0) << name << ": " << run.err;
   }

@@ -94,7 +94,7 @@ class ModelFixture {
 
   // The blocks of a sequence's fixed state.
   std::span<const uint32_t> StateBlocks(uint32_t sequence) {
-    if (states_.size() <= sequence) states_.resize(sequence + 1);
+    states_.resize(std::max<size_t>(states_.size(), sequence + 1));
     std::vector<uint32_t>& state = states_[sequence];
     while (state.size() < view_.layout->state_blocks) {
       state.push_back(next_block_++ * 37 % view_.num_blocks);
@@ -137,8 +137,7 @@ class ModelFixture {
     const kv::KvLayout layout = kv::RankLayout(*view_.layout, num_ranks);
     const auto tokens = Blocks(sequence, num_tokens).first(layout.BlocksFor(num_tokens));
     std::vector<uint32_t> blocks(tokens.begin(), tokens.end());
-    const auto state = StateBlocks(sequence);
-    blocks.insert(blocks.end(), state.begin(), state.end());
+    for (uint32_t block : StateBlocks(sequence)) blocks.push_back(block);
     for (uint32_t block : blocks) {
       for (uint32_t rank = 0; rank < num_ranks; ++rank) {
         const std::byte* begin = view_.BaseOfRank(rank) + size_t{block} * layout.BlockStride();
@@ -150,7 +149,6 @@ class ModelFixture {
 
  private:
   static constexpr uint32_t kMaxStates = 16;  // sequences with a state
-
   // The arrays of a batch.
   struct Lowered {
     std::vector<TokenId> tokens;
