@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -20,15 +22,16 @@ using kv::KvLayout;
 namespace {
 
 constexpr uint32_t kNumTokens = 40;
-constexpr uint32_t kSlice = 1;        // of three
-constexpr size_t kOffset = 192;       // of the state in that slice: of another layer's state
+constexpr uint32_t kSlice = 1;   // of three
+constexpr size_t kOffset = 192;  // of the state in that slice: of another layer's state
 constexpr float kEps = 1e-6f;
 constexpr std::byte kStale{0xA5};
 
 // One head of k for one, two and three of v; tiles of one to four vectors and more than one tile;
 // slices of a vector and slices that hold several rows.
 const DeltaShape kShapes[] = {
-    {1, 1, 16, 16, 2}, {2, 4, 16, 32, 4}, {1, 3, 32, 48, 3}, {2, 2, 128, 128, 4}, {1, 2, 48, 80, 16},
+    {1, 1, 16, 16, 2},   {2, 4, 16, 32, 4},  {1, 3, 32, 48, 3},
+    {2, 2, 128, 128, 4}, {1, 2, 48, 80, 16},
 };
 
 KvLayout LayoutOf(const DeltaShape& shape, uint32_t block_size) {
@@ -109,8 +112,7 @@ struct Case {
   // Both sequences whole, in one call.
   Result Whole(const Ops& ops, ThreadPool& pool) const {
     Result result = Begin();
-    const AttentionSpan spans[] = {Span(0, 0, kNumTokens, 0),
-                                   Span(1, kNumTokens, kNumTokens, 0)};
+    const AttentionSpan spans[] = {Span(0, 0, kNumTokens, 0), Span(1, kNumTokens, kNumTokens, 0)};
     Run(ops, pool, spans, &result);
     return result;
   }
@@ -125,55 +127,83 @@ struct Case {
 
 double Sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
+// The convolution of one element of a row of the first sequence, in double.
+double Convolved(const Case& c, uint32_t t, size_t i) {
+  const DeltaShape& s = c.shape;
+  double sum = 0;
+  for (uint32_t back = 0; back < s.num_taps && back <= t; ++back) {
+    const float input = c.input[size_t{t - back} * s.input_size() + i];
+    sum += double{c.taps[size_t{s.num_taps - 1 - back} * s.num_channels() + i]} * input;
+  }
+  return sum * Sigmoid(sum);
+}
+
+// One column of a matrix moves on; what q reads of it then.
+double Move(const DeltaShape& s, const double* q, double v, std::pair<double, double> beta_decay,
+            double* column) {
+  const double* k = q + s.key_size();
+  double known = 0;
+  double read = 0;
+  for (uint32_t i = 0; i < s.k_dim; ++i) {
+    known += beta_decay.second * column[size_t{i} * s.v_dim] * k[i];
+  }
+  for (uint32_t i = 0; i < s.k_dim; ++i) {
+    double& element = column[size_t{i} * s.v_dim];
+    element = element * beta_decay.second + k[i] * (v - known) * beta_decay.first;
+    read += element * q[i];
+  }
+  return read;
+}
+
+// The first sequence at one of its tokens, in double.
+struct Exact {
+  const Case& c;
+  std::vector<double> state, mixed, out;
+};
+
+// Appends a head's output of row t.
+void AppendHead(uint32_t t, uint32_t h, Exact* exact) {
+  auto& [c, state, mixed, out] = *exact;
+  const DeltaShape& s = c.shape;
+  const float* z = c.input.data() + size_t{t} * s.input_size() + s.num_channels();
+  const float* logits = z + s.value_size();
+  const double decay =
+      std::exp(c.rates[h] * std::log1p(std::exp(double{logits[s.num_v_heads + h]} + c.dt_bias[h])));
+  const double* q = mixed.data() + size_t{h % s.num_k_heads} * s.k_dim;
+  std::vector<double> read;
+  double squares = 0;
+  for (uint32_t j = 0; j < s.v_dim; ++j) {
+    const size_t at = size_t{h} * s.v_dim + j;
+    read.push_back(Move(s, q, mixed[2 * s.key_size() + at], {Sigmoid(logits[h]), decay},
+                        state.data() + size_t{h} * s.k_dim * s.v_dim + j));
+    squares += read.back() * read.back();
+  }
+  for (uint32_t j = 0; j < s.v_dim; ++j) {
+    const double gate = z[size_t{h} * s.v_dim + j];
+    out.push_back(read[j] / std::sqrt(squares / s.v_dim + kEps) * c.norm[j] * gate * Sigmoid(gate));
+  }
+}
+
 // The output of the first sequence by its definition, in double.
 std::vector<double> ByDefinition(const Case& c) {
   const DeltaShape& s = c.shape;
-  const size_t channels = s.num_channels();
-  std::vector<double> state(s.matrix_bytes() / sizeof(float)), mixed(channels), out;
+  Exact exact{c,
+              std::vector<double>(s.matrix_bytes() / sizeof(float)),
+              std::vector<double>(s.num_channels()),
+              {}};
+  std::vector<double>& mixed = exact.mixed;
   for (uint32_t t = 0; t < kNumTokens; ++t) {
-    const float* x = c.input.data() + size_t{t} * s.input_size();
-    for (size_t i = 0; i < channels; ++i) {
-      double sum = 0;
-      for (uint32_t back = 0; back < s.num_taps && back <= t; ++back) {
-        const float input = c.input[size_t{t - back} * s.input_size() + i];
-        sum += double{c.taps[size_t{s.num_taps - 1 - back} * channels + i]} * input;
-      }
-      mixed[i] = sum * Sigmoid(sum);
-    }
+    for (size_t i = 0; i < mixed.size(); ++i) mixed[i] = Convolved(c, t, i);
     for (uint32_t h = 0; h < 2 * s.num_k_heads; ++h) {
+      const std::span<double> head = std::span(mixed).subspan(size_t{h} * s.k_dim, s.k_dim);
       double squares = 1e-6;
-      for (uint32_t i = 0; i < s.k_dim; ++i) squares += std::pow(mixed[h * s.k_dim + i], 2);
+      for (const double x : head) squares += x * x;
       const double length = std::sqrt(squares) * (h < s.num_k_heads ? std::sqrt(s.k_dim) : 1.0);
-      for (uint32_t i = 0; i < s.k_dim; ++i) mixed[h * s.k_dim + i] /= length;
+      for (double& x : head) x /= length;
     }
-    for (uint32_t h = 0; h < s.num_v_heads; ++h) {
-      const double* q = mixed.data() + size_t{h % s.num_k_heads} * s.k_dim;
-      const double* k = q + s.key_size();
-      const double* v = mixed.data() + 2 * s.key_size() + size_t{h} * s.v_dim;
-      const float* logits = x + channels + s.value_size();
-      const double beta = Sigmoid(logits[h]);
-      const double decay = std::exp(
-          c.rates[h] * std::log1p(std::exp(double{logits[s.num_v_heads + h]} + c.dt_bias[h])));
-      std::vector<double> read(s.v_dim);
-      double squares = 0;
-      for (uint32_t j = 0; j < s.v_dim; ++j) {
-        double* at = state.data() + size_t{h} * s.k_dim * s.v_dim + j;
-        double known = 0;
-        for (uint32_t i = 0; i < s.k_dim; ++i) known += decay * at[size_t{i} * s.v_dim] * k[i];
-        for (uint32_t i = 0; i < s.k_dim; ++i) {
-          double& element = at[size_t{i} * s.v_dim];
-          element = element * decay + k[i] * (v[j] - known) * beta;
-          read[j] += element * q[i];
-        }
-        squares += read[j] * read[j];
-      }
-      for (uint32_t j = 0; j < s.v_dim; ++j) {
-        const double z = x[channels + size_t{h} * s.v_dim + j];
-        out.push_back(read[j] / std::sqrt(squares / s.v_dim + kEps) * c.norm[j] * z * Sigmoid(z));
-      }
-    }
+    for (uint32_t h = 0; h < s.num_v_heads; ++h) AppendHead(t, h, &exact);
   }
-  return out;
+  return exact.out;
 }
 
 class GatedDeltaTest : public ::testing::TestWithParam<Body> {
@@ -255,8 +285,7 @@ TEST_P(GatedDeltaTest, ASequenceWithoutNumbersSpoilsNoOther) {
   const Case::Result whole = c.Whole(ops(), three_);
   Case::Result spoilt = c.Begin();
   spoilt.input[5] = std::nanf("");
-  const AttentionSpan spans[] = {c.Span(0, 0, kNumTokens, 0),
-                                 c.Span(1, kNumTokens, kNumTokens, 0)};
+  const AttentionSpan spans[] = {c.Span(0, 0, kNumTokens, 0), c.Span(1, kNumTokens, kNumTokens, 0)};
   c.Run(ops(), three_, spans, &spoilt);
   const size_t second = size_t{kNumTokens} * c.shape.value_size();
   EXPECT_TRUE(std::isnan(spoilt.out[second - 1]));
