@@ -94,10 +94,9 @@ class ToyWorker {
     for (uint32_t i = 0; i < spec.tokens.size(); ++i) {
       kv_[blocks[i / block_size].index.value() * block_size + i % block_size] = spec.tokens[i];
     }
-    const uint32_t num_data = (static_cast<uint32_t>(spec.tokens.size()) + block_size - 1) / block_size;
-    for (uint32_t i = 0; i < scheduler_.config().state_blocks; ++i) {
-      kv_[blocks[num_data + i].index.value() * block_size] = StateAfter(spec.tokens);
-    }
+    const size_t first = (spec.tokens.size() + block_size - 1) / block_size;
+    for (size_t i = first; i < first + scheduler_.config().state_blocks; ++i)
+      kv_[blocks[i].index.value() * block_size] = ToyState(spec.tokens);
     std::vector<kv::BlockCopy> copies;
     scheduler_.AddBound(spec, blocks, FirstTokens(spec), &copies, now_us_);
     Copy(copies);
@@ -190,24 +189,14 @@ class ToyWorker {
     return {token, Emit(sequence.spec, sequence.spec.choice, index, token)};
   }
 
-  // The fixed state of a sequence of these tokens, in the first slot of each of its blocks.
-  static TokenId StateAfter(std::span<const TokenId> tokens) {
-    uint32_t state = 17;
-    for (const TokenId token : tokens) state = state * 31 + static_cast<uint32_t>(token) + 1;
-    return static_cast<TokenId>(state);
-  }
-
   // The state before the item is that of the tokens before it, and becomes that of its own.
   void MoveState(const BatchItem& item, std::span<const TokenId> tokens) {
-    const SchedulerConfig& config = scheduler_.config();
-    ASSERT_EQ(item.sequence->state_table.size(), config.state_blocks);
+    ASSERT_EQ(item.sequence->state_table.size(), scheduler_.config().state_blocks);
     for (const uint32_t block : item.sequence->state_table.indices()) {
-      TokenId& slot = kv_[block * config.block_size];
-      if (item.first_pos > 0) {
-        EXPECT_EQ(slot, StateAfter(tokens.first(item.first_pos)))
-            << "the state of sequence " << item.id.value() << " is that of other tokens";
-      }
-      slot = StateAfter(tokens.first(item.first_pos + item.num_tokens));
+      TokenId& slot = kv_[block * scheduler_.config().block_size];
+      EXPECT_TRUE(item.first_pos == 0 || slot == ToyState(tokens.first(item.first_pos)))
+          << "the state of sequence " << item.id.value() << " is another's";
+      slot = ToyState(tokens.first(item.first_pos + item.num_tokens));
     }
   }
 
