@@ -6,9 +6,10 @@ include_guard(GLOBAL)
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED)
 
-# The static archive lib<name>.a, or a clear stop that names the command which installs it.
+# The static archive lib<name>.a, or a clear stop that names the command which installs it. Some
+# distributions call it lib<name>_static.a (c-ares in Ubuntu 24.04).
 function(baton_require_archive variable name)
-  find_library(${variable} NAMES lib${name}.a)
+  find_library(${variable} NAMES lib${name}.a lib${name}_static.a)
   if(NOT ${variable})
     message(FATAL_ERROR "lib${name}.a is missing; run scripts/deps.sh")
   endif()
