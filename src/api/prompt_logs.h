@@ -60,7 +60,7 @@ class PromptLogs {
   // True: a build is to be waited for.
   bool is_building() const { return num_building_.load() > 0; }
 
-  // Of the prompt of a choice that opens; valid until OnOpened.
+  // The log-probabilities of the prompt of a choice that opens; valid until OnOpened.
   T& Of(uint32_t prompt) {
     Prompt& found = prompts_[prompt];
     if (found.built == nullptr) found.built = std::make_shared<Built>();

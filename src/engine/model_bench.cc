@@ -126,7 +126,7 @@ StatusOr<double> TimeOnce(const ModelBenchCase& c, BenchSequences* sequences) {
   return (c.num_prompt + c.num_generate) * c.num_streams * 1e6 / static_cast<double>(elapsed_us);
 }
 
-// What a row at one of some positions meets, on average, summed over the layers.
+// Keys that a row at one of some positions meets, on average, summed over the layers.
 struct RowKeys {
   double kv_elements = 0;  // of K and V, or of latent rows
   double products = 0;     // with each key and its value

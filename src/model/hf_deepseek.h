@@ -1,4 +1,4 @@
-// What deepseek_v2 and deepseek_v3 folders have of their own: keys of config.json, names of
+// Parts that deepseek_v2 and deepseek_v3 folders alone have: keys of config.json, names of
 // tensors, and the tensor that GGUF holds as two. Private to the folder reader; pure; any thread.
 #ifndef BATON_MODEL_HF_DEEPSEEK_H_
 #define BATON_MODEL_HF_DEEPSEEK_H_

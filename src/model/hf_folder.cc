@@ -180,7 +180,7 @@ class TensorConverter {
     return std::move(tensors_);
   }
 
-  // What packed matrices became, for people; empty without them.
+  // The line for people that says what packed matrices became; empty without them.
   std::string PackedSummary() const { return packed_.Summary(); }
 
  private:

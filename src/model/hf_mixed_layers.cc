@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What a pair that does not turn has as its divisor, as in GGUF files.
+// The divisor of a pair that does not turn, as in GGUF files.
 constexpr float kUnrotated = 1e30f;
 
 // Heads of one layer.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight";
 
-// What the end of a name says of a tensor.
+// The end of a name says which part a tensor is.
 struct PartRow {
   std::string_view suffix;
   const SafetensorsTensor* HfPackedParts::*part;

@@ -91,7 +91,7 @@ absl::StatusOr<std::optional<double>> YarnAmplitude(const JsonObject& scaling, d
   return AmplitudeOfYarn(factor, scale) / AmplitudeOfYarn(factor, all_dim);
 }
 
-// What cos and sin are multiplied by.
+// YaRN multiplies cos and sin by these.
 struct YarnLength {
   double factor = 1;
   std::optional<double> amplitude;  // where the file says it

@@ -1,7 +1,7 @@
-// What ModelConfig has of models whose layers differ in shape (ArchitectureTraits::mixed_layers:
-// gemma4): heads of local layers, layers that share another layer's K and V, feed-forward sizes,
-// the vectors that a token gives each layer, the cap of logits. Pure; private to src/model; any
-// thread.
+// The reader of ModelConfig for models whose layers differ in shape
+// (ArchitectureTraits::mixed_layers: gemma4): heads of local layers, layers that share another
+// layer's K and V, feed-forward sizes, the vectors that a token gives each layer, the cap of
+// logits. Pure; private to src/model; any thread.
 #ifndef BATON_MODEL_MIXED_LAYERS_H_
 #define BATON_MODEL_MIXED_LAYERS_H_
 

@@ -101,7 +101,7 @@ class Model final : public LoadedModel {
   LayerKv KvOf(uint32_t layer, const kv::KvView& kv) const;
   // The pieces of a layer, in model_layers.cc.
   void StoreKv(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
-  // The same of layers with latent attention, in model_latents.cc. LatentQueries gives [rows,
+  // These two serve layers with latent attention, in model_latents.cc. LatentQueries gives [rows,
   // latent_q_size] of normed.
   void StoreLatents(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
   const float* LatentQueries(const LayerWeights& weights, uint32_t rows);

@@ -117,7 +117,7 @@ constexpr std::string_view kKnownKeys[] = {
     "rope.scaling.yarn_truncate",
 };
 
-// The same for models whose layers differ (traits->mixed_layers).
+// Keys of models whose layers differ (traits->mixed_layers).
 constexpr std::string_view kKnownOfMixedLayers[] = {
     "attention.key_length_swa", "attention.value_length_swa", "attention.shared_kv_layers",
     "attention.key_is_value",  // our own key; other programs look whether attn_v is there

@@ -118,7 +118,7 @@ struct ModelConfig {
   uint32_t num_experts_used = 0;  // experts of one row
   // The weights of a row's experts: their softmax; else their part of the softmax over all experts.
   bool experts_sum_to_one = true;
-  // Of traits->scored_experts, whose experts expert_rule chooses.
+  // Models with traits->scored_experts, whose experts expert_rule chooses.
   uint32_t num_dense_layers = 0;  // leading layers without experts
   uint32_t dense_ffn_size = 0;    // of such a layer
   uint32_t shared_ffn_size = 0;   // of the experts that serve every row, together; 0: none
@@ -134,7 +134,7 @@ struct ModelConfig {
   }
   uint32_t QSize(uint32_t layer) const { return num_heads * HeadDim(layer); }
   uint32_t KvSize(uint32_t layer) const { return KvHeads(layer) * HeadDim(layer); }
-  // Of one expert, where the layer has experts.
+  // The width of one expert, where the layer has experts.
   uint32_t FfnSize(uint32_t layer) const {
     if (!ffn_sizes.empty()) return ffn_sizes[layer];
     return HasExperts(layer) || dense_ffn_size == 0 ? ffn_size : dense_ffn_size;
