@@ -4,7 +4,10 @@ import os
 
 import pytest
 
-from baton_server import Server
+# Its assertions say their values too.
+pytest.register_assert_rewrite("same_bits")
+
+from baton_server import Server  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,8 +5,9 @@ import os
 import random
 import secrets
 import signal
+import threading
 
-from baton_server import complete, in_parallel, metric, wait_until
+from baton_server import Server, complete, in_parallel, metric, wait_until
 
 SEED_TEXT = os.environ.get("BATON_TEST_SEED", "20")  # as tests/test_seed.h reads it
 SEED = secrets.randbits(32) if SEED_TEXT == "random" else int(SEED_TEXT)
@@ -45,3 +46,65 @@ def kill_a_busy_decode_worker(server):
 
     wait_until(find, 60, "a decode worker runs requests")
     os.kill(busy[0]["pid"], signal.SIGKILL)
+
+
+def bits_of(got):
+    return [answer.bits() for answer in got]
+
+
+def bits_alone(model, rows):
+    """The answers one after the other, by one worker that remembers nothing."""
+    with Server("--mode", "aggregated", "--prefix-cache", "off", model=model) as server:
+        return bits_of(answers(server, rows))
+
+
+def check_hand_off(model, transport, rows, wanted, kv_bytes_per_token=None):
+    """A batch of requests crosses from worker to worker in blocks of 16 tokens."""
+    with Server("--transport", transport, model=model) as server:
+        got = answers(server, rows, 8)
+        wait_until(server.ledger_is_clean, 15, "no block is held")
+    for answer, fields in zip(got, rows):
+        assert answer.timings.path == "disagg" and answer.timings.transport == transport
+        if kv_bytes_per_token is not None:
+            num_blocks = -(-len(fields["prompt_token_ids"]) // 16)
+            assert answer.timings.kv_bytes == num_blocks * 16 * kv_bytes_per_token
+        assert answer.timings.exact
+    assert bits_of(got) == wanted
+
+
+def check_cached_prefix(model, rows, wanted):
+    with Server("--mode", "aggregated", model=model) as server:
+        for fields in rows:  # leaves a prefix of each that ends within a block, or at its end
+            ids = fields["prompt_token_ids"]
+            complete(server, **{**fields, "prompt_token_ids": ids[: max(1, len(ids) * 2 // 3)]})
+        got = answers(server, rows, 4)
+    assert sum(a.timings.cached_tokens for a in got) > 500
+    assert bits_of(got) == wanted
+
+
+def check_guesses(model, rows):
+    """Texts that repeat themselves; returns the tokens that were guessed, and those right."""
+    rows = [
+        {**fields, "prompt_token_ids": fields["prompt_token_ids"][:40] * 4, "max_tokens": 60}
+        for fields in rows
+    ]
+    with Server("--mode", "aggregated", model=model) as server:
+        wanted = bits_of(answers(server, rows))
+    with Server("--mode", "aggregated", "--speculate", "ngram", model=model) as server:
+        got = answers(server, rows, 4)
+    assert bits_of(got) == wanted
+    return sum(a.timings.speculated for a in got), sum(a.timings.accepted for a in got)
+
+
+def check_killed_decode_worker(model, rows, *flags):
+    """One of two decode workers is killed while it computes the short ones of long answers."""
+    rows = [fields for fields in rows if len(fields["prompt_token_ids"]) < 100]
+    with Server("--mode", "aggregated", *flags, model=model) as server:
+        wanted = bits_of(answers(server, rows))
+    with Server("--decode", "2", "--prefill", "1", *flags, model=model) as server:
+        killer = threading.Thread(target=kill_a_busy_decode_worker, args=(server,))
+        killer.start()
+        got = answers(server, rows, len(rows))
+        killer.join()
+    assert bits_of(got) == wanted
+    assert sum(a.timings.resumes for a in got) > 0, "it was killed in the middle"

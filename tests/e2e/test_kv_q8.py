@@ -2,13 +2,12 @@
 bytes cross, and what cannot have it is refused by name."""
 
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
 from baton_server import BIN, Server, complete, wait_until
-from same_bits import answers, kill_a_busy_decode_worker, requests_of
+from same_bits import answers, check_killed_decode_worker, requests_of
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 Q8 = ("--kv-dtype", "q8")
@@ -69,17 +68,7 @@ def test_q8_is_not_bf16(alone):
 
 
 def test_a_killed_decode_worker_changes_no_bit():
-    model = path_of("tiny_gemma3")
-    rows = [f for f in requests(400) if len(f["prompt_token_ids"]) < 100]
-    with Server("--mode", "aggregated", *Q8, model=model) as server:
-        wanted = [a.bits() for a in answers(server, rows)]
-    with Server("--decode", "2", "--prefill", "1", *Q8, model=model) as server:
-        killer = threading.Thread(target=kill_a_busy_decode_worker, args=(server,))
-        killer.start()
-        got = answers(server, rows, len(rows))
-        killer.join()
-    assert [a.bits() for a in got] == wanted
-    assert sum(a.timings.resumes for a in got) > 0, "it was killed in the middle"
+    check_killed_decode_worker(path_of("tiny_gemma3"), requests(400), *Q8)
 
 
 @pytest.mark.parametrize("mine, its", [("bf16", "q8"), ("q8", "bf16"), ("q8", "f32")])

@@ -3,16 +3,21 @@ the logits. No cut, batch, worker, cache, guess or lost worker changes a bit, in
 model and at the edges of windows and blocks."""
 
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
-from baton_server import BIN, Server, complete, wait_until
-from same_bits import answers, kill_a_busy_decode_worker, requests_of
+from baton_server import BIN
+from same_bits import (
+    bits_alone,
+    check_cached_prefix,
+    check_guesses,
+    check_hand_off,
+    check_killed_decode_worker,
+    requests_of,
+)
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-BLOCK = 16
 # By model, the bytes of KV in bf16: of tiny_gemma4 three local layers of 16 elements and a global
 # one of 32 store K and V, and three layers share them; of tiny_gemma4_dense two local layers of 64
 # and two global ones of 32. Windows of 33 and 20; a file and a folder.
@@ -40,58 +45,25 @@ def model(name):
 
 @pytest.fixture(scope="module")
 def alone(model):
-    """One after the other, by one worker that remembers nothing."""
-    with Server("--mode", "aggregated", "--prefix-cache", "off", model=model) as server:
-        return [a.bits() for a in answers(server, requests())]
+    return bits_alone(model, requests())
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_hand_off_in_a_batch_changes_no_bit(name, model, alone, transport):
-    with Server("--transport", transport, model=model) as server:
-        got = answers(server, requests(), 8)
-        wait_until(server.ledger_is_clean, 15, "no block is held")
-    for answer, length in zip(got, LENGTHS):
-        assert answer.timings.path == "disagg" and answer.timings.transport == transport
-        assert answer.timings.kv_bytes == -(-length // BLOCK) * BLOCK * KV_BYTES_PER_TOKEN[name]
-        assert answer.timings.exact
-    assert [a.bits() for a in got] == alone
+    check_hand_off(model, transport, requests(), alone, KV_BYTES_PER_TOKEN[name])
 
 
 def test_a_cached_prefix_changes_no_bit(model, alone):
-    rows = requests()
-    with Server("--mode", "aggregated", model=model) as server:
-        for fields in rows:  # leaves a prefix of each that ends within a block, or at its end
-            ids = fields["prompt_token_ids"]
-            complete(server, **{**fields, "prompt_token_ids": ids[: max(1, len(ids) * 2 // 3)]})
-        got = answers(server, rows, 4)
-    assert sum(a.timings.cached_tokens for a in got) > 500
-    assert [a.bits() for a in got] == alone
+    check_cached_prefix(model, requests(), alone)
 
 
 def test_guesses_change_no_bit(model):
-    rows = [
-        {**fields, "prompt_token_ids": fields["prompt_token_ids"][:40] * 4, "max_tokens": 60}
-        for fields in requests()
-    ]
-    with Server("--mode", "aggregated", model=model) as server:
-        wanted = [a.bits() for a in answers(server, rows)]
-    with Server("--mode", "aggregated", "--speculate", "ngram", model=model) as server:
-        got = answers(server, rows, 4)
-    assert sum(a.timings.speculated for a in got) > 0
-    assert [a.bits() for a in got] == wanted
+    speculated, _ = check_guesses(model, requests())
+    assert speculated > 0
 
 
 def test_a_killed_decode_worker_changes_no_bit(model):
-    rows = [f for f in requests(400) if len(f["prompt_token_ids"]) < 100]
-    with Server("--mode", "aggregated", model=model) as server:
-        wanted = [a.bits() for a in answers(server, rows)]
-    with Server("--decode", "2", "--prefill", "1", model=model) as server:
-        killer = threading.Thread(target=kill_a_busy_decode_worker, args=(server,))
-        killer.start()
-        got = answers(server, rows, len(rows))
-        killer.join()
-    assert [a.bits() for a in got] == wanted
-    assert sum(a.timings.resumes for a in got) > 0, "it was killed in the middle"
+    check_killed_decode_worker(model, requests(400))
 
 
 def test_inspect_shows_the_bytes_of_a_token(name, model):
