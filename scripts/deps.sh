@@ -115,15 +115,14 @@ fi
 
 # Rust: the toolchain on PATH if it is new enough for the libraries, else the newest of apt: cargo,
 # else a package named by its version (Ubuntu), else cargo-web (Debian 12).
-min_cargo_minor=87
-cargo_minor="$(cargo --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\).*/\1/p' || true)"
-if [[ "${cargo_minor:-0}" -lt $min_cargo_minor ]] && command -v apt-get >/dev/null; then
+min_cargo_minor="$(scripts/find_cargo.sh --minimum)"
+if ! scripts/find_cargo.sh >/dev/null 2>&1 && command -v apt-get >/dev/null; then
   candidate_minor="$(LC_ALL=C apt-cache policy cargo 2>/dev/null |
     sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\(0\|1\)\.\([0-9]*\).*/\3/p')"
+  newest_minor="$(apt-cache pkgnames cargo-1. | sed -n 's/^cargo-1\.\([0-9]*\)$/\1/p' |
+    sort -n | tail -n 1)"
   versioned=
-  for minor in 87 88 89 91 93; do
-    if has_candidate "cargo-1.$minor"; then versioned="1.$minor"; fi
-  done
+  if [[ "${newest_minor:-0}" -ge $min_cargo_minor ]]; then versioned="1.$newest_minor"; fi
   if [[ "${candidate_minor:-0}" -ge $min_cargo_minor ]]; then
     missing+=(cargo rustc)
   elif [[ -n "$versioned" ]]; then

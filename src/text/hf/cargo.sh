@@ -9,6 +9,8 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 home=${BATON_HOME:-${HOME:-/root}/.cache/baton}
 export CARGO_TARGET_DIR=${BATON_CARGO_TARGET:-$home/cargo-target}
+cargo_folder="$("$here/../../../scripts/find_cargo.sh")"
+export PATH="$cargo_folder:$PATH"
 mkdir -p "$CARGO_TARGET_DIR"
 exec 9>"$CARGO_TARGET_DIR/baton.lock"
 flock 9
