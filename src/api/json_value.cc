@@ -96,6 +96,10 @@ std::vector<HugeNumber> TakeOutHuge(std::string* text) {
 // Builds a JsonValue from the parser's events and stops at the first thing that is refused.
 class Builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
+  // Of the name of a field in a refusal: longer ones are cut.
+  static constexpr size_t kMaxNameBytes = 64;
+  static constexpr size_t kMaxFieldBytes = 256;
+
   // `huge`: numbers that stand as 0 in the text.
   explicit Builder(JsonValue* root, std::vector<HugeNumber> huge = {})
       : root_(root), huge_(std::move(huge)) {}
@@ -105,6 +109,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool met_huge() const { return met_huge_; }
   // Where and why the text is no JSON, in words of the library's grammar; "" = unknown.
   const std::string& reason() const { return reason_; }
+  // The field in which the parser stopped, as "messages[0].content"; "" = within none.
+  const std::string& field() const { return field_; }
 
   bool null() override { return Add(JsonValue()); }
   bool boolean(bool value) override { return Add(JsonValue(value)); }
@@ -125,10 +131,15 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(size_t /*size*/) override { return Open(JsonValue(JsonValue::Object())); }
   bool key(string_t& name) override {
     open_.back()->AsObject()->emplace_back(std::move(name), JsonValue());
+    awaits_value_ = true;
     return true;
   }
   bool end_object() override {
-    return HasDuplicates(*open_.back()->AsObject()) ? Refuse(ErrorCode::kDuplicateKey) : Close();
+    const std::optional<std::string_view> twice = FindDuplicate(*open_.back()->AsObject());
+    if (!twice) return Close();
+    Refuse(ErrorCode::kDuplicateKey);
+    AppendName(*twice, &field_);
+    return false;
   }
   bool start_array(size_t /*size*/) override { return Open(JsonValue(JsonValue::Array())); }
   bool end_array() override { return Close(); }
@@ -143,20 +154,39 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   bool Refuse(ErrorCode code) {
-    if (!refusal_) refusal_ = code;
+    if (refusal_) return false;
+    refusal_ = code;
+    for (const JsonValue* container : open_) {
+      const bool is_innermost = container == open_.back();
+      if (const JsonValue::Array* array = container->AsArray()) {
+        if (!is_innermost) field_ += fmt::format("[{}]", array->size() - 1);
+      } else if (!is_innermost || awaits_value_) {
+        AppendName(container->AsObject()->back().first, &field_);
+      }
+    }
     return false;
   }
 
-  bool HasDuplicates(const JsonValue::Object& object) {
+  static void AppendName(std::string_view name, std::string* field) {
+    name = name.substr(0, kMaxNameBytes);
+    if (field->size() >= kMaxFieldBytes) return;
+    if (!field->empty()) *field += '.';
+    *field += name.substr(0, ValidUtf8Prefix(name));
+  }
+
+  std::optional<std::string_view> FindDuplicate(const JsonValue::Object& object) {
     names_.clear();
     for (const JsonValue::Member& member : object) names_.push_back(member.first);
     std::sort(names_.begin(), names_.end());
-    return std::adjacent_find(names_.begin(), names_.end()) != names_.end();
+    const auto twice = std::adjacent_find(names_.begin(), names_.end());
+    if (twice == names_.end()) return std::nullopt;
+    return *twice;
   }
 
   // Puts a value where the text has it and returns its place; null = too many values.
   JsonValue* Place(JsonValue value) {
     if (++num_values_ > kMaxJsonValues) return nullptr;
+    awaits_value_ = false;
     if (open_.empty()) {
       *root_ = std::move(value);
       return root_;
@@ -197,6 +227,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   JsonValue* const root_;
   std::vector<JsonValue*> open_;         // containers around the current position, outermost first
   std::vector<std::string_view> names_;  // of the object that closes
+  bool awaits_value_ = false;            // the last key of the innermost object has none yet
   size_t num_values_ = 0;
   const std::vector<HugeNumber> huge_;
   size_t num_numbers_ = 0;
@@ -204,10 +235,12 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool met_huge_ = false;
   std::optional<ErrorCode> refusal_;
   std::string reason_;
+  std::string field_;
 };
 
 bool Fail(const Builder& builder, RequestError* error) {
   error->code = builder.refusal().value_or(ErrorCode::kInvalidJson);
+  error->param = builder.field();
   if (error->code == ErrorCode::kInvalidJson) error->expected = builder.reason();
   return false;
 }
@@ -217,7 +250,11 @@ bool Fail(const Builder& builder, RequestError* error) {
 bool ParseJson(std::string_view text, JsonValue* out, RequestError* error) {
   *error = RequestError{};
   // The parser would call it a syntax error; the client deserves to hear which of the two it was.
-  if (ValidUtf8Prefix(text) != text.size()) {
+  if (const size_t valid = ValidUtf8Prefix(text); valid != text.size()) {
+    Builder before(out);
+    nlohmann::json::sax_parse(text.begin(), text.begin() + valid, &before);
+    Fail(before, error);
+    error->expected.clear();
     error->code = ErrorCode::kInvalidUtf8;
     return false;
   }

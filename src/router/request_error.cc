@@ -138,6 +138,16 @@ static_assert(RowsAreInOrder(), "kRows is indexed by ErrorCode");
 
 const ErrorRow& RowOf(ErrorCode code) { return kRows[static_cast<int>(code)]; }
 
+// The body's text is at fault, wherever a field stands in it.
+bool IsOfTheText(ErrorCode code) {
+  return code == ErrorCode::kInvalidUtf8 || code == ErrorCode::kDuplicateKey ||
+         code == ErrorCode::kTooDeep;
+}
+
+std::string InField(const std::string& param) {
+  return param.empty() ? "" : fmt::format(" (in '{}')", param);
+}
+
 }  // namespace
 
 std::string RequestError::Message() const {
@@ -149,7 +159,7 @@ std::string RequestError::Message() const {
         param, num_prompt_tokens, max_context, max_context > 0 ? max_context - 1 : 0);
   }
   if (code == ErrorCode::kInvalidJson && !expected.empty()) {
-    return fmt::format("The body is not valid JSON at {}.", expected);
+    return fmt::format("The body is not valid JSON at {}{}.", expected, InField(param));
   }
   if (code == ErrorCode::kQueueFull && !expected.empty()) {
     return fmt::format("A request that comes now would wait about {}; try again later.", expected);
@@ -162,6 +172,7 @@ std::string RequestError::Message() const {
   std::string text = fmt::format(fmt::runtime(RowOf(code).sentence), param,
                                  lists_models ? ": " + expected : expected);
   if (text.ends_with(' ')) text.pop_back();  // of a sentence whose second half is not known
+  if (IsOfTheText(code) && text.ends_with('.')) text.insert(text.size() - 1, InField(param));
   return text;
 }
 

@@ -134,15 +134,15 @@ TEST(JsonValueTest, SyntaxErrorsSayWhereAndWhyWithoutTheText) {
   } cases[] = {
       {"", "byte 1: unexpected end of input; expected '[', '{', or a literal."},
       {R"({"a":1,})", "byte 8: unexpected '}'; expected string literal."},
-      {R"({"a" 1})", "byte 6: unexpected number literal; expected ':'."},
+      {R"({"a" 1})", "byte 6: unexpected number literal; expected ':' (in 'a')."},
       {R"({"a":1 "secret":2})", "byte 15: unexpected string literal; expected '}'."},
       {R"({"a":1} x)", "byte 9: invalid literal."},
       {std::string("{\"a\":1}\0{\"b", 11), "byte 8: a NUL."},
       {std::string("{\"a\":\"\0\"}", 9), "byte 7: a NUL."},
-      {R"({"a": secret})", "byte 7: invalid literal."},
-      {R"({"a":"secret)", "byte 13: invalid string: missing closing quote."},
+      {R"({"a": secret})", "byte 7: invalid literal (in 'a')."},
+      {R"({"a":"secret)", "byte 13: invalid string: missing closing quote (in 'a')."},
       {R"({"a":"secret; expected - \q"})",
-       "byte 27: invalid string: forbidden character after backslash."},
+       "byte 27: invalid string: forbidden character after backslash (in 'a')."},
       {R"({"a":1e999,})", "byte 12: unexpected '}'; expected string literal."},
       {"[" + std::string(100'000, '1') + "x]", ""},
   };
@@ -155,6 +155,42 @@ TEST(JsonValueTest, SyntaxErrorsSayWhereAndWhyWithoutTheText) {
     EXPECT_EQ(message.find("secret"), std::string::npos) << message;
     if (c.message.empty()) continue;
     EXPECT_EQ(message, "The body is not valid JSON at " + c.message);
+  }
+}
+
+TEST(JsonValueTest, RefusalsNameTheFieldWhereTheyMetIt) {
+  const struct {
+    std::string text;
+    std::string field;
+  } cases[] = {
+      {R"({"a":1,"temperature":NaN})", "temperature"},
+      {R"({"messages":[{"role":"user"},{"role":"user","content":+1}]})", "messages[1].content"},
+      {R"({"stop":["a",Infinity]})", "stop"},
+      {R"({"stop":["a", "b)", "stop"},
+      {R"({"a":{"b":1},)", ""},
+      {R"({"a":{"b":1)", "a"},
+      {R"({"a":1}x)", ""},
+      {"[nope]", ""},
+      {R"({"a":1,"a":2})", "a"},
+      {R"({"x":[0,{"a":1,"b":2,"a":3}]})", "x[1].a"},
+      {R"({"a":{"b":"ok )" "\xff\"}}", "a.b"},
+      {"{\"\xff\":1}", ""},
+      {R"({"a":"b"} )" "\xff", ""},
+      {R"({"deep":)" + std::string(40, '[') + std::string(40, ']') + "}",
+       [] {
+         std::string field = "deep";
+         for (size_t i = 0; i + 2 < kMaxJsonDepth; ++i) field += "[0]";
+         return field;
+       }()},
+      {R"({")" + std::string(1000, 'k') + R"(":nope})", std::string(64, 'k')},
+      // A name is cut between characters.
+      {R"({")" + std::string(63, 'k') + "\xc3\xa9" + R"(":nope})", std::string(63, 'k')},
+  };
+  for (const auto& c : cases) {
+    JsonValue value;
+    RequestError error;
+    ASSERT_FALSE(ParseJson(c.text, &value, &error)) << c.text;
+    EXPECT_EQ(error.param, c.field) << c.text;
   }
 }
 

@@ -95,13 +95,13 @@ def fault_of(ask, path, case):
         same, other = ask(path, field_cases.body_with(path, field, []))
         alike = same == status and told(other) == told(answer)
         return None if alike else "null is not absent: " + said
-    code, _, message = told(answer)
+    code, _, _ = told(answer)
     if expected in ("named", "any"):
         is_named = names(field, answer) or (what == "a text of 1 MiB" and is_too_long(answer))
         return None if is_named else "not named: " + said
-    if code is None:
-        return None if message else "no message: " + said
-    return None if code == expected else f"not {expected}: " + said
+    if not names(field, answer):
+        return "not named: " + said
+    return None if code in (None, expected) else f"not {expected}: " + said
 
 
 def paths_of(server):
