@@ -25,6 +25,7 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/delta_shape.h"
 #include "kernels/packed_matrix.h"
 #include "kvcache/kv_view.h"
 #include "src/base/status.h"
@@ -189,6 +190,35 @@ struct AttentionArgs {
   uint32_t value_dim = 0;  // of latent rows: the first elements of a row are its value; else 0
 };
 
+// A gated delta net (Yang, Kautz, Hatamizadeh, "Gated Delta Networks", 2024), as Qwen3.5 has it.
+// Each sequence has a fixed state instead of K and V (DeltaShape). It lies in the sequence's state
+// blocks (KvBlockList::state): in their slices `slice`, taken one after the other, from byte
+// `offset` on. A span goes on from the state that the token before it left; at position 0 the state
+// must be zeros.
+struct GatedDeltaArgs {
+  kv::KvView kv;
+  uint32_t slice;
+  size_t offset;  // a multiple of 64, as a slice's size
+  std::span<const AttentionSpan> spans;
+  DeltaShape shape;
+  float* input;          // [rows, shape.input_size()]; all but z is overwritten
+  const float* taps;     // [num_taps, num_channels], the token's own last
+  const float* rates;    // [num_v_heads], -e^A_log
+  const float* dt_bias;  // [num_v_heads]
+  const float* norm;     // [v_dim]
+  float eps;             // of the norm
+  float* out;            // [rows, value_size]
+};
+
+// x[r, i] *= 1 / (1 + e^-gate[r, i]).
+struct SigmoidMulArgs {
+  const float* gate;  // [rows, gate_stride], k of it used
+  uint32_t gate_stride;
+  uint32_t rows;
+  uint32_t k;
+  float* x;  // [rows, k], in and out
+};
+
 // The operations of one ISA; a process-wide constant table.
 struct Ops {
   Isa isa;
@@ -234,6 +264,8 @@ struct Ops {
   void (*conv_append)(device::ThreadPool&, const ShortConvArgs&);
   // Reads the stored rows of each row and its predecessors; those before position 0 are zeros.
   void (*short_conv)(device::ThreadPool&, const ShortConvArgs&);
+  void (*gated_delta)(device::ThreadPool&, const GatedDeltaArgs&);
+  void (*sigmoid_mul)(device::ThreadPool&, const SigmoidMulArgs&);
   // Bytes of AttentionArgs::scratch (64-byte aligned) that suffice for any batch and context.
   size_t (*attention_scratch_bytes)(uint32_t num_threads, uint32_t num_heads, uint32_t num_kv_heads,
                                     uint32_t head_dim);

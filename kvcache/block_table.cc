@@ -97,4 +97,30 @@ void DivideAmongChoices(const PromptBlocks& prompt, std::span<BlockTable* const>
   for (; next_spare < spare.size(); ++next_spare) pool->DropRequestRef(spare[next_spare]);
 }
 
+void DivideState(const PromptState& prompt, std::span<BlockTable* const> tables, BlockPool* pool,
+                 std::vector<BlockCopy>* copies) {
+  const auto& [data, spare, block_tokens] = prompt;
+  const size_t num_copies = tables.empty() ? 0 : tables.size() - 1;
+  BATON_CHECK(spare.size() >= num_copies * data.size(), "{} spare blocks for {} copies of {}",
+              spare.size(), num_copies, data.size());
+  for (const BlockHandle& handle : data) pool->SetState(handle, BlockState::kBound);
+  for (const BlockHandle& handle : spare) pool->SetState(handle, BlockState::kBound);
+  for (const BlockHandle& handle : data) {
+    if (tables.empty()) {
+      pool->DropRequestRef(handle);
+    } else {
+      tables[0]->Append(handle);
+    }
+  }
+  size_t next_spare = 0;
+  for (size_t i = 1; i < tables.size(); ++i) {
+    for (const BlockHandle& handle : data) {
+      const BlockHandle own = spare[next_spare++];
+      tables[i]->Append(own);
+      copies->push_back({handle.index.value(), own.index.value(), block_tokens});
+    }
+  }
+  for (; next_spare < spare.size(); ++next_spare) pool->DropRequestRef(spare[next_spare]);
+}
+
 }  // namespace baton::kv

@@ -82,6 +82,21 @@ struct PromptBlocks {
 void DivideAmongChoices(const PromptBlocks& prompt, std::span<BlockTable* const> tables,
                         BlockPool* pool, std::vector<BlockCopy>* copies);
 
+// The fixed state of a computed prompt (KvLayout::state_blocks), one request reference of each
+// block held by whoever fills this in.
+struct PromptState {
+  std::span<const BlockHandle> data;
+  std::span<const BlockHandle> spare;  // as many for each choice after the first that goes on
+  uint32_t block_tokens = 0;           // of a whole block
+};
+
+// Divides the state of one computed prompt among the choices that go on, since each of them writes
+// its own; takes over all references. The first table takes the data blocks, each other one a copy
+// of them (appended to `copies`) in spare blocks. Unused spares are released. Every block is bound
+// afterwards. `tables` are empty before; none at all releases everything.
+void DivideState(const PromptState& prompt, std::span<BlockTable* const> tables, BlockPool* pool,
+                 std::vector<BlockCopy>* copies);
+
 }  // namespace baton::kv
 
 #endif  // BATON_KVCACHE_BLOCK_TABLE_H_

@@ -148,9 +148,9 @@ HandoffDest::HandoffDest(DestSpec spec) : spec_(std::move(spec)) {
                   spec_.key.transfer != TransferId(),
               "{} blocks, {} layers, attempt {}, transfer {}", num_blocks(), spec_.num_layers,
               spec_.key.attempt, spec_.key.transfer);
-  BATON_CHECK(spec_.chain.size() == spec_.num_held + num_blocks(),
-              "{} links for {} blocks held and {} to cross", spec_.chain.size(), spec_.num_held,
-              num_blocks());
+  BATON_CHECK(spec_.chain.size() + spec_.num_state == spec_.num_held + num_blocks(),
+              "{} links for {} blocks held and {} to cross, {} of them of the state",
+              spec_.chain.size(), spec_.num_held, num_blocks(), spec_.num_state);
 }
 
 uint64_t HandoffDest::expected_bytes() const {

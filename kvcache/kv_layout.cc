@@ -16,6 +16,8 @@ constexpr uint32_t kMaxHeadDim = 8192;
 constexpr uint32_t kMaxBlockSize = 4096;
 // Dims and tokens that the encoding of fp8 takes at a time.
 constexpr uint32_t kFp8Tile = 16;
+// A Grant names each block of a sequence (limits.h): a quarter of what it may name.
+constexpr uint32_t kMaxStateBlocks = 65'280;
 // 1 TiB: no arena holds such a block, so a larger product is a damaged file.
 constexpr uint64_t kMaxBlockBytes = uint64_t{1} << 40;
 
@@ -102,6 +104,9 @@ absl::Status KvLayout::Validate() const {
         "KV layout: a slice of {} bytes ({} heads x {} dims x {} tokens) is no multiple of 64",
         SliceBytes(), num_kv_heads, head_dim, block_size);
   }
+  if (state_blocks > kMaxStateBlocks) {
+    return InvalidArgument("KV layout: state_blocks {} is above {}", state_blocks, kMaxStateBlocks);
+  }
   const std::optional<uint64_t> block_bytes = CheckedMul(SliceBytes(), num_layers);
   if (!block_bytes || *block_bytes > kMaxBlockBytes) {
     return InvalidArgument("KV layout: a block of {} layers x {} bytes exceeds {} bytes",
@@ -113,9 +118,10 @@ absl::Status KvLayout::Validate() const {
 uint64_t KvLayout::LayoutId() const { return Xxh3Hash64(ToString()); }
 
 std::string KvLayout::ToString() const {
-  return fmt::format("{} {} layers={} kv_heads={} head_dim={} block={} window={}",
+  const std::string state = state_blocks == 0 ? "" : fmt::format(" state={}", state_blocks);
+  return fmt::format("{} {} layers={} kv_heads={} head_dim={} block={} window={}{}",
                      KvDtypeName(dtype), EncodingName(encoding), num_layers, num_kv_heads, head_dim,
-                     block_size, window_tokens);
+                     block_size, window_tokens, state);
 }
 
 std::string KvLayout::Difference(const KvLayout& a, const KvLayout& b) {
@@ -129,6 +135,7 @@ std::string KvLayout::Difference(const KvLayout& a, const KvLayout& b) {
   if (text.empty()) text = field("head_dim", a.head_dim, b.head_dim);
   if (text.empty()) text = field("block_size", a.block_size, b.block_size);
   if (text.empty()) text = field("window_tokens", a.window_tokens, b.window_tokens);
+  if (text.empty()) text = field("state_blocks", a.state_blocks, b.state_blocks);
   return text;
 }
 

@@ -5,6 +5,11 @@
 // sealing and checksumming). A piece holds one head of K or V in the order named by `encoding`.
 // With kLatent a block has no V: [layer][piece], one row for each token, whose beginning is its V.
 //
+// A model with layers that keep a fixed state in place of K and V has `state_blocks` > 0: each
+// sequence owns so many blocks beside those of its tokens, of the same bytes, and all of them cross
+// with it. Slice l of these blocks, taken one after the other, holds the state of the layers that
+// run before the l-th layer of attention and after the one before it (model_config.h has the map).
+//
 // Invariants
 //  1. Two workers may exchange blocks if and only if their layouts are equal (LayoutId equal).
 //  2. Every slice starts at a multiple of 64 bytes from the block start, every block at a multiple
@@ -64,6 +69,7 @@ struct KvLayout {
   uint32_t head_dim = 0;       // elements; even; fp8: a multiple of 16
   uint32_t block_size = 16;    // tokens; even; fp8: a multiple of 16
   uint32_t window_tokens = 0;  // sliding window of the windowed layers, 0 = none
+  uint32_t state_blocks = 0;   // of each sequence, besides those of its tokens; 0 = none
 
   // Each row of a head has a scale of its own.
   bool HasScales() const { return dtype == KvDtype::kFp8 || dtype == KvDtype::kQ8; }
@@ -82,8 +88,15 @@ struct KvLayout {
     return (BlockBytes() + kKvBlockAlignment - 1) / kKvBlockAlignment * kKvBlockAlignment;
   }
   size_t BytesPerToken() const { return BlockBytes() / block_size; }
+  // Bytes of a sequence beside those of its tokens.
+  size_t BytesPerSequence() const { return state_blocks * BlockBytes(); }
+  // Blocks of so many tokens, without those of the sequence's state.
   uint32_t BlocksFor(uint32_t num_tokens) const {
     return (num_tokens + block_size - 1) / block_size;
+  }
+  // Blocks of a sequence of so many tokens.
+  uint32_t BlocksOfSequence(uint32_t num_tokens) const {
+    return BlocksFor(num_tokens) + state_blocks;
   }
 
   // InvalidArgument naming the field and its range when a size is zero, odd, or overflows, or an
@@ -91,7 +104,8 @@ struct KvLayout {
   absl::Status Validate() const;
   // XXH3-64 of the canonical text form; equal ids <=> equal layouts.
   uint64_t LayoutId() const;
-  // "bf16 paired layers=30 kv_heads=3 head_dim=64 block=16 window=0".
+  // "bf16 paired layers=30 kv_heads=3 head_dim=64 block=16 window=0", and " state=42" of a layout
+  // with so many state blocks.
   std::string ToString() const;
   // Names the first differing field and both values, for pairing errors; "" when equal.
   static std::string Difference(const KvLayout& a, const KvLayout& b);

@@ -45,9 +45,11 @@ inline KvView LayerView(const KvView& whole, uint32_t first_slice, const KvLayou
   return view;
 }
 
-// Block list of one sequence in token order: token t lives in blocks[t / block_size].
+// Block lists of one sequence. In token order: token t lives in blocks[t / block_size]. The fixed
+// state of the sequence lies in `state` [KvLayout::state_blocks].
 struct KvBlockList {
   std::span<const uint32_t> blocks;
+  std::span<const uint32_t> state = {};
 };
 
 }  // namespace baton::kv

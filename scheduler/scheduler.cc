@@ -15,9 +15,11 @@ using kv::BlockState;
 using kv::BlockTable;
 using kv::ChainLink;
 using kv::DivideAmongChoices;
+using kv::DivideState;
 using kv::PrefixIndex;
 using kv::PrefixQuery;
 using kv::PromptBlocks;
+using kv::PromptState;
 using limits::kMaxPromptLogRows;
 
 namespace {
@@ -56,6 +58,11 @@ BatchLimitConfig BatchLimitOf(const SchedulerConfig& config) {
   return limit;
 }
 
+void ReleaseBlocks(Sequence* sequence, BlockPool* pool) {
+  sequence->state_table.Release(pool);
+  sequence->table.Release(pool);
+}
+
 PrefixQuery PromptOf(const Sequence& sequence) {
   return {sequence.chain.full_links(), sequence.spec.tokens};
 }
@@ -74,6 +81,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex
                   config.max_waiting >= 1 && config.max_chunk >= 1 &&
                   config.aging_tokens_per_s >= 1,
               "a limit of the scheduler is 0");
+  BATON_CHECK(config.state_blocks == 0 || (index == nullptr && proposer == nullptr),
+              "sequences with a fixed state have no prefixes and no guesses");
   // Decode rows never crowd the smallest chunk out of a step.
   BATON_CHECK(config.max_batch_tokens >= config.max_running + config.block_size,
               "{} tokens a step for {} rows and a chunk of {}", config.max_batch_tokens,
@@ -90,20 +99,21 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex
 }
 
 Scheduler::~Scheduler() {
-  for (auto& [id, sequence] : sequences_) sequence->table.Release(pool_);
+  for (auto& [id, sequence] : sequences_) ReleaseBlocks(sequence.get(), pool_);
 }
 
 // ---- Sequences come and go.
 
 uint32_t Scheduler::BlocksToReserve(uint32_t num_tokens, uint32_t num_choices) const {
-  return BlocksFor(num_tokens) + num_choices;
+  return BlocksFor(num_tokens) + num_choices * (1 + config_.state_blocks);
 }
 
 uint32_t Scheduler::BlocksToAdmit(const SequenceSpec& spec) const {
   const uint32_t num_tokens = static_cast<uint32_t>(spec.tokens.size());
   // Choices are divided at prompt end and must not fail then; a single one grows block by block.
   const bool divides = config_.role != SchedulerRole::kPrefill && spec.num_choices > 1;
-  return divides ? BlocksToReserve(num_tokens, spec.num_choices) : BlocksFor(num_tokens);
+  if (!divides) return BlocksFor(num_tokens);
+  return BlocksToReserve(num_tokens, spec.num_choices) - config_.state_blocks;
 }
 
 Status Scheduler::CheckFits(const SequenceSpec& spec) const {
@@ -116,9 +126,9 @@ Status Scheduler::CheckFits(const SequenceSpec& spec) const {
     return OutOfRange("{} tokens leave no room to generate: the sequence may have {} (context {})",
                       num_tokens, max_total, spec.limits.max_context);
   }
-  uint32_t need = BlocksToAdmit(spec);
+  uint32_t need = BlocksToAdmit(spec) + config_.state_blocks;
   if (config_.role != SchedulerRole::kPrefill) {
-    need = std::max(need, BlocksFor(max_total - 1));
+    need = std::max(need, BlocksFor(max_total - 1) + config_.state_blocks);
     need = std::max(need, BlocksToReserve(static_cast<uint32_t>(num_tokens), spec.num_choices));
   }
   if (need > pool_->num_blocks()) {
@@ -174,8 +184,11 @@ void Scheduler::Fork(SequenceId id, std::span<const ChoiceStart> starts,
   BATON_CHECK(found != sequences_.end() && found->second->state == SequenceState::kPromptDone,
               "sequence {} is not at its prompt's end", id);
   Sequence* parent = found->second.get();
-  const std::vector<BlockHandle> blocks = parent->table.Take();
+  std::vector<BlockHandle> blocks = parent->table.Take();
   const SequenceSpec spec = std::move(parent->spec);
+  const std::vector<BlockHandle> state = parent->state_table.Take();
+  blocks.insert(blocks.begin() + BlocksFor(static_cast<uint32_t>(spec.tokens.size())),
+                state.begin(), state.end());
   const int64_t arrival_us = parent->arrival_us;
   --num_prompt_done_;
   sequences_.erase(found);
@@ -187,9 +200,13 @@ void Scheduler::StartChoices(const SequenceSpec& spec, std::span<const BlockHand
                              int64_t arrival_us) {
   const uint32_t num_tokens = static_cast<uint32_t>(spec.tokens.size());
   const uint32_t num_data = BlocksFor(num_tokens);
-  BATON_CHECK(blocks.size() >= num_data, "{} blocks for {} tokens", blocks.size(), num_tokens);
+  const uint32_t num_state = config_.state_blocks;
+  const uint32_t num_state_spares = num_state * (spec.num_choices - 1);
+  BATON_CHECK(blocks.size() >= num_data + num_state + num_state_spares,
+              "{} blocks for {} tokens and {} states", blocks.size(), num_tokens, spec.num_choices);
   std::vector<Sequence*> started;
   std::vector<BlockTable*> tables;
+  std::vector<BlockTable*> state_tables;
   for (const ChoiceStart& start : starts) {
     if (start.finished) continue;
     SequenceSpec own = spec;
@@ -198,10 +215,15 @@ void Scheduler::StartChoices(const SequenceSpec& spec, std::span<const BlockHand
     own.num_choices = 1;
     started.push_back(Insert(std::move(own), arrival_us));
     tables.push_back(&started.back()->table);
+    state_tables.push_back(&started.back()->state_table);
     AppendTokens(started.back(), {&start.first_token, 1});
     started.back()->num_computed = num_tokens;
   }
-  const PromptBlocks prompt{blocks.first(num_data), blocks.subspan(num_data),
+  const std::span<const BlockHandle> spare = blocks.subspan(num_data + num_state);
+  const PromptState state{blocks.subspan(num_data, num_state), spare.first(num_state_spares),
+                          config_.block_size};
+  DivideState(state, state_tables, pool_, copies);
+  const PromptBlocks prompt{blocks.first(num_data), spare.subspan(num_state_spares),
                             num_tokens % config_.block_size};
   DivideAmongChoices(prompt, tables, pool_, copies);
   for (Sequence* sequence : started) {
@@ -218,7 +240,9 @@ Sequence* Scheduler::Insert(SequenceSpec spec, int64_t arrival_us) {
   sequence->spec.tokens.reserve(max_total + 1);
   sequence->chain.Reserve(max_total + 1);
   sequence->chain.Append(sequence->spec.tokens);
-  sequence->table.Reserve(BlocksFor(max_total) + sequence->spec.num_choices);
+  sequence->table.Reserve(BlocksFor(max_total) +
+                          sequence->spec.num_choices * (1 + config_.state_blocks));
+  sequence->state_table.Reserve(config_.state_blocks);
   Sequence* raw = sequence.get();
   const bool inserted = sequences_.emplace(raw->id(), std::move(sequence)).second;
   BATON_CHECK(inserted, "sequence {} exists already", raw->id());
@@ -246,6 +270,7 @@ void Scheduler::StartDecoding(Sequence* sequence) {
               "sequence {} with {} + {} tokens is at its end", sequence->id(),
               sequence->spec.num_prompt_tokens, sequence->num_output_tokens());
   sequence->table.SetState(pool_, BlockState::kBound);
+  sequence->state_table.SetState(pool_, BlockState::kBound);
   sequence->state = SequenceState::kReady;
   decoding_.insert(std::upper_bound(decoding_.begin(), decoding_.end(), sequence, IsOlder),
                    sequence);
@@ -271,7 +296,7 @@ void Scheduler::Unlist(Sequence* sequence) {
 void Scheduler::Erase(Sequence* sequence) {
   MarkAwaiting(sequence, false);
   Unlist(sequence);
-  sequence->table.Release(pool_);
+  ReleaseBlocks(sequence, pool_);
   sequences_.erase(sequence->id());
 }
 
@@ -418,7 +443,7 @@ Sequence* Scheduler::YoungestHolder() const {
 void Scheduler::Preempt(Sequence* sequence) {
   BATON_CHECK(!sequence->planned, "sequence {} is in the plan already", sequence->id());
   Unlist(sequence);
-  sequence->table.Release(pool_);
+  ReleaseBlocks(sequence, pool_);
   sequence->num_computed = 0;
   sequence->num_hit_tokens = 0;
   sequence->num_kept_blocks = 0;
@@ -484,12 +509,15 @@ Sequence* Scheduler::NextPrompt(size_t* next_prefilling) {
 bool Scheduler::Admit(Sequence* sequence) {
   TakeHits(sequence);
   const uint32_t need = BlocksToAdmit(sequence->spec) - sequence->table.size();
-  if (pool_->num_available() < need + GrowthReserve()) {
+  if (pool_->num_available() < need + config_.state_blocks + GrowthReserve()) {
     sequence->table.Release(pool_);
     return false;
   }
   const uint32_t num_hits = sequence->table.size();
-  const bool grown = sequence->table.Grow(pool_, need, BlockState::kComputing, sequence->spec.uid);
+  const RequestUid& uid = sequence->spec.uid;
+  const bool grown =
+      sequence->table.Grow(pool_, need, BlockState::kComputing, uid) &&
+      sequence->state_table.Grow(pool_, config_.state_blocks, BlockState::kComputing, uid);
   BATON_CHECK(grown, "{} blocks are free, {} are not to be had", pool_->num_available(), need);
   EraseFrom(&waiting_, sequence);
   sequence->num_kept_blocks = num_hits;
@@ -727,6 +755,11 @@ Status Scheduler::Audit() const {
     if (holds == sequence->table.empty()) {
       return Internal("sequence {} is {} and holds {} blocks", id,
                       SequenceStateName(sequence->state), sequence->table.size());
+    }
+    if (sequence->state_table.size() != (holds ? config_.state_blocks : 0)) {
+      return Internal("sequence {} is {} and holds {} blocks of its state, {} is all of it", id,
+                      SequenceStateName(sequence->state), sequence->state_table.size(),
+                      config_.state_blocks);
     }
     if (sequence->table.size() * uint64_t{config_.block_size} < sequence->num_computed) {
       return Internal("sequence {} computed {} tokens into {} blocks", id, sequence->num_computed,

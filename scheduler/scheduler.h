@@ -15,7 +15,7 @@
 //  2. A plan has at most max_running decode items and max_batch_tokens tokens; every running one
 //     is in it. A sequence that awaits has only chunks in it that nothing is sampled after. Guesses
 //     (proposer.h) leave room for a block of a prompt, and take no block from another sequence.
-//  3. A sequence's table holds blocks for every token of its item before the plan is returned.
+//  3. A sequence's tables hold blocks for its state and its item before the plan is returned.
 //  4. The oldest sequence that decodes is never preempted for a younger one.
 //  5. Between Plan and the Finish that leaves no planned step nothing is added or removed.
 //  6. No allocation in Plan and Finish once the queues have reached their size.
@@ -53,6 +53,7 @@ enum class SchedulerRole : uint8_t {
 struct SchedulerConfig {
   SchedulerRole role = SchedulerRole::kAggregated;
   uint32_t block_size = 16;
+  uint32_t state_blocks = 0;                            // of each sequence (KvLayout)
   uint32_t max_batch_tokens = limits::kMaxBatchTokens;  // tokens of one step
   uint32_t max_chunk = limits::kMaxChunkTokens;         // tokens of one prompt in one step
   uint32_t max_running = limits::kMaxRunning;           // decode rows
@@ -103,16 +104,16 @@ class Scheduler {
   // this pool or context (do not retry); ResourceExhausted: the queue is full (retry later).
   Status AddWaiting(SequenceSpec spec, int64_t now_us);
 
-  // Blocks that a hand-off of this prompt reserves: those of its tokens and one a choice.
+  // Blocks that a hand-off reserves: of the tokens, and for each choice one and its state's.
   uint32_t BlocksToReserve(uint32_t num_tokens, uint32_t num_choices) const;
   // OK when a reservation may be made now: it could finish (else OutOfRange), the blocks are free,
   // and no preempted or growing sequence needs them (else ResourceExhausted). `num_held` of the
   // blocks are the caller's already.
   Status CanReserve(const SequenceSpec& spec, uint32_t num_held = 0) const;
   // Starts the choices of a prompt that was computed elsewhere. `spec.tokens` are the tokens whose
-  // KV lies in `blocks` (the first BlocksFor of them; the rest are spare, BlocksToReserve in all);
-  // one request reference of each is taken over. Appends the block copies that the engine must make
-  // before the next step. Never fails: the room was reserved.
+  // KV lies in `blocks` (the first BlocksFor of them, then the state's; the rest are spare, in all
+  // BlocksToReserve); one request reference of each is taken over. Appends the block copies that
+  // the engine must make before the next step. Never fails: the room was reserved.
   void AddBound(const SequenceSpec& spec, std::span<const kv::BlockHandle> blocks,
                 std::span<const ChoiceStart> starts, std::vector<kv::BlockCopy>* copies,
                 int64_t now_us);
@@ -136,8 +137,7 @@ class Scheduler {
 
   // Decides the next step. O(running + prompts considered).
   const BatchPlan& Plan(int64_t now_us);
-  // The planned step; valid until Finish.
-  const BatchPlan& plan() const { return plan_; }
+  const BatchPlan& plan() const { return plan_; }  // the planned step; valid until Finish
   // Decides the step after the planned one before the planned one's tokens are known, so that it
   // can begin while the planned one runs. Call it between Plan and Finish, at most once. Decode
   // rows go on at their next position, each fed with the token that the planned step gives it
@@ -176,7 +176,7 @@ class Scheduler {
     return config_.role == SchedulerRole::kPrefill || sequence.spec.num_choices > 1 ||
            sequence.spec.embeds;
   }
-  // Blocks that a prompt takes when its first chunk is planned.
+  // Blocks that a prompt takes at its first chunk, but its state's.
   uint32_t BlocksToAdmit(const SequenceSpec& spec) const;
   Status CheckFits(const SequenceSpec& spec) const;
   // Blocks kept back from new prompts and reservations, for sequences that decode.

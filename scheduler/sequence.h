@@ -68,8 +68,9 @@ struct Sequence {
 
   SequenceSpec spec;  // spec.tokens grows with the output
   SequenceState state = SequenceState::kWaiting;
-  uint32_t num_computed = 0;  // tokens whose KV is in the blocks
-  kv::BlockTable table;
+  uint32_t num_computed = 0;     // tokens whose KV is in the blocks
+  kv::BlockTable table;          // of its tokens
+  kv::BlockTable state_table;    // of its fixed state; empty where models have none
   kv::HashChain chain;           // of all its tokens
   uint32_t num_hit_tokens = 0;   // of num_computed, those found in the prefix index
   uint32_t num_kept_blocks = 0;  // at the front, offered to the prefix index already

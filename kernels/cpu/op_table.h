@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/element_ops.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/latent_append.h"
 #include "kernels/cpu/matmul_float.h"
 #include "kernels/cpu/rope_append.h"
@@ -40,6 +41,8 @@ constexpr Ops MakeOps(Isa isa, std::string_view name) {
       .latent_append = LatentAppend,
       .conv_append = ConvAppend,
       .short_conv = ShortConv,
+      .gated_delta = GatedDelta,
+      .sigmoid_mul = SigmoidMul,
       .attention_scratch_bytes = AttentionScratchBytes,
   };
 }

@@ -1,6 +1,7 @@
 // The functions that the reference operations share: the fixed summation tree, the kernels' exp in
-// scalar form, and attention and the short convolution (files of their own). std::fma and std::sqrt
-// are correctly rounded by definition, so the C library cannot change a bit here.
+// scalar form, and attention, the short convolution and the gated delta net (files of their own).
+// std::fma and std::sqrt are correctly rounded by definition, so the C library cannot change a bit
+// here.
 #ifndef BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_
 #define BATON_KERNELS_REFERENCE_REFERENCE_MATH_H_
 
@@ -20,6 +21,10 @@ void ReferenceAttention(device::ThreadPool& pool, const AttentionArgs& args);
 // Ops::conv_append and Ops::short_conv.
 void ReferenceConvAppend(device::ThreadPool& pool, const ShortConvArgs& args);
 void ReferenceShortConv(device::ThreadPool& pool, const ShortConvArgs& args);
+
+// Ops::gated_delta and Ops::sigmoid_mul.
+void ReferenceGatedDelta(device::ThreadPool& pool, const GatedDeltaArgs& args);
+void ReferenceSigmoidMul(device::ThreadPool& pool, const SigmoidMulArgs& args);
 
 }  // namespace baton::kernels
 

@@ -296,6 +296,8 @@ const Ops& ReferenceOps() {
       .latent_append = LatentAppend,
       .conv_append = ReferenceConvAppend,
       .short_conv = ReferenceShortConv,
+      .gated_delta = ReferenceGatedDelta,
+      .sigmoid_mul = ReferenceSigmoidMul,
       .attention_scratch_bytes = AttentionScratchBytes,
   };
   return kOps;

@@ -87,7 +87,11 @@ class Scorer {
     const uint32_t count = static_cast<uint32_t>(tokens.size());
     rows_.resize(count);
     std::iota(rows_.begin(), rows_.end(), 0u);
-    const AttentionSpan span{.kv = {blocks_}, .first_row = 0, .num_rows = count, .first_pos = pos};
+    const AttentionSpan span{
+        .kv = {blocks_, std::span(blocks_).last(arena_->layout().state_blocks)},
+        .first_row = 0,
+        .num_rows = count,
+        .first_pos = pos};
     const ModelBatch batch{.token_ids = tokens, .spans = std::span(&span, 1), .logit_rows = rows_};
     const KvView view{
         .base = arena_->base(), .layout = &arena_->layout(), .num_blocks = arena_->num_blocks()};
@@ -201,7 +205,7 @@ StatusOr<PerplexityReport> MeasurePerplexity(const PerplexityOptions& options) {
   }
   const KvLayout& layout = loaded.model->layout();
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<KvArena> arena,
-                         KvArena::Create(layout, layout.BlocksFor(loaded.context)));
+                         KvArena::Create(layout, layout.BlocksOfSequence(loaded.context)));
   Scorer scorer(loaded.model.get(), &pool, arena.get());
   const int64_t start_us = SystemClock().NowUs();
   BATON_ASSIGN_OR_RETURN(const std::vector<double> nll,

@@ -66,6 +66,7 @@ void DestTransferSet::Start(const RequestSpec& spec, DestStart start, int64_t no
   dest.key = {spec.key.uid, spec.key.attempt, TransferId(next_transfer_++)};
   dest.decode_incarnation = incarnation_;
   dest.num_held = start.num_held;
+  dest.num_state = start.num_state;
   for (uint32_t i = start.num_held; i < start.num_data; ++i) {
     dest.generations.push_back(start.blocks[i].generation);
   }

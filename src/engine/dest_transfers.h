@@ -4,7 +4,7 @@
 //
 //   blocks  [0, num_held)         found in our own prefix index, full; they do not cross
 //           [num_held, num_data)  filled by the transport, transfer references until it confirmed
-//                                 its close
+//                                 its close; the last num_state of them hold the fixed state
 //           [num_data, n)         spare, for the choices to grow into
 //   The set holds one request reference of each until they are bound (then the scheduler's) or
 //   released.
@@ -65,7 +65,8 @@ struct DestStats {
 struct DestStart {
   std::vector<kv::BlockHandle> blocks;  // reserved; one request reference of each is taken over
   uint32_t num_held = 0;                // blocks at the front that are full already
-  uint32_t num_data = 0;                // blocks that hold the prompt, held ones included
+  uint32_t num_data = 0;                // blocks that hold the prompt, held ones and state included
+  uint32_t num_state = 0;               // of num_data, the last
   std::vector<kv::ChainLink> chain;     // our own, of the prompt
 };
 

@@ -17,6 +17,7 @@ using kv::Applied;
 using kv::BlockPool;
 using kv::Grant;
 using kv::HandoffMessage;
+using kv::KvLayout;
 using kv::Nack;
 using kv::PrefixIndex;
 using kv::Revoke;
@@ -33,9 +34,16 @@ namespace {
 // Requests whose grammar is compiled already start in the turn that they come in.
 constexpr int64_t kStartGuideWaitUs = 2'000;
 
-SchedulerConfig WithBlockSize(SchedulerConfig config, uint32_t block_size) {
-  config.block_size = block_size;
+SchedulerConfig WithLayout(SchedulerConfig config, const KvLayout& layout) {
+  config.block_size = layout.block_size;
+  config.state_blocks = layout.state_blocks;
   return config;
+}
+
+// A fixed state follows the tokens of one sequence: what the index would find of others' prompts
+// has none.
+bool HasPrefixes(const EngineConfig& config, const KvLayout& layout) {
+  return config.prefix_cache && layout.state_blocks == 0;
 }
 
 TransferParts MakeTransferParts(const EngineParts& parts, BlockPool* pool, Scheduler* scheduler) {
@@ -89,6 +97,13 @@ Status EngineCore::CheckConfig(const EngineConfig& config, const EngineParts& pa
                            config.scheduler.max_batch_tokens, config.scheduler.max_running,
                            block_size);
   }
+  const bool guesses = config.speculate != SpeculateMode::kOff || parts.proposer != nullptr;
+  if (parts.kv->layout().state_blocks > 0 && guesses) {
+    return InvalidArgument(
+        "--speculate {}: the model's layers keep a state that no wrong guess can be taken out of; "
+        "use off",
+        SpeculateModeName(config.speculate));
+  }
   if (config.layers_per_group == 0 || config.max_requests == 0 || config.inbox_capacity == 0) {
     return InvalidArgument("layers_per_group {}, max_requests {}, inbox_capacity {}: none may be 0",
                            config.layers_per_group, config.max_requests, config.inbox_capacity);
@@ -102,12 +117,13 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
       inbox_(inbox),
       kv_view_(parts.kv->view()),
       pool_(kv_view_.num_blocks),
-      prefix_index_(config.prefix_cache ? std::make_unique<PrefixIndex>(
-                                              &pool_, kv_view_.layout->block_size, parts.prefixes)
-                                        : nullptr),
+      prefix_index_(
+          HasPrefixes(config, *kv_view_.layout)
+              ? std::make_unique<PrefixIndex>(&pool_, kv_view_.layout->block_size, parts.prefixes)
+              : nullptr),
       speculator_(config.speculate, &requests_),
-      scheduler_(WithBlockSize(config.scheduler, kv_view_.layout->block_size), &pool_,
-                 prefix_index_.get(), ProposerOf(config, parts, &speculator_)),
+      scheduler_(WithLayout(config.scheduler, *kv_view_.layout), &pool_, prefix_index_.get(),
+                 ProposerOf(config, parts, &speculator_)),
       sampler_(parts.model->vocab_size(), config.eog_tokens),
       sources_(MakeTransferParts(parts, &pool_, &scheduler_), config, this),
       dests_(MakeTransferParts(parts, &pool_, &scheduler_), config, parts.model->vocab_size(),
@@ -121,7 +137,7 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
   outbox_.Reserve(2 * max_items + kMaxChoices + limits::kMaxPromptLogRows + kMaxProposalRows);
   pending_.reserve(config.inbox_capacity);
   uses_.reserve(max_items);
-  seals_.reserve(max_items);
+  seals_.reserve(2 * max_items);  // the blocks of a prompt's tokens, and those of its state
   hit_seals_.reserve(max_items);
   results_.reserve(max_items);
   first_steps_.reserve(max_items);

@@ -150,7 +150,10 @@ bool EngineCore::HandOver(LiveRequest* old, const RequestSpec& spec) {
   // The KV of its last token is not computed; the router may know fewer tokens than were sampled.
   const std::vector<TokenId>& tokens = sequence->spec.tokens;
   const size_t num_tokens = spec.tokens.size();
-  const bool has_kv = num_tokens < tokens.size() && num_tokens <= sequence->num_computed &&
+  // A fixed state is that of all computed tokens, and of no fewer.
+  const bool has_state = kv_view_.layout->state_blocks == 0 || num_tokens == sequence->num_computed;
+  const bool has_kv = has_state && num_tokens < tokens.size() &&
+                      num_tokens <= sequence->num_computed &&
                       std::equal(spec.tokens.begin(), spec.tokens.end(), tokens.begin());
   if (!has_kv || !scheduler_.Hold(sequence->id())) return false;
   TakeNewAttempt(old, spec);
@@ -168,7 +171,7 @@ bool EngineCore::HandOver(LiveRequest* old, const RequestSpec& spec) {
   // Slots of the last block beyond the tokens hold KV of this request, which the decode worker
   // writes anew.
   old->source = sources_.Start(old->spec, sequence->id(), now_us_);
-  sources_.SetBlocks(old->source, sequence->table.handles());
+  sources_.SetBlocks(old->source, *sequence);
   sources_.SealInTurns(old->source, std::move(seal), now_us_);
   return true;
 }
@@ -314,7 +317,8 @@ Status EngineCore::AdmitDest(LiveRequest* request) {
   const auto num_tokens = static_cast<uint32_t>(spec.tokens.size());
   const SequenceSpec sequence = MakeSequenceSpec(*request, SequenceId());
   DestStart start;
-  start.num_data = kv_view_.layout->BlocksFor(num_tokens);
+  start.num_state = kv_view_.layout->state_blocks;
+  start.num_data = kv_view_.layout->BlocksOfSequence(num_tokens);
   start.chain = ChainLinks(sequence.chain_key, kv_view_.layout->block_size, spec.tokens);
   if (prefix_index_) {
     // At least the block of the last token crosses, and with it the seal.

@@ -192,7 +192,7 @@ void EngineCore::NoteSeals(const BatchItem& item, const SequenceUse& use) {
   const uint32_t block_size = kv_view_.layout->block_size;
   SourceTransfer* const transfer = use.request->source;
   if (transfer->blocks.empty()) {
-    sources_.SetBlocks(transfer, item.sequence->table.handles());
+    sources_.SetBlocks(transfer, *item.sequence);
     if (item.first_pos > 0) hit_seals_.push_back({transfer, 0, item.first_pos / block_size});
   }
   // Blocks that were full before this chunk are sealed already; a part-full last one is sealed at
@@ -202,6 +202,9 @@ void EngineCore::NoteSeals(const BatchItem& item, const SequenceUse& use) {
   const uint32_t end =
       item.ends_prompt ? kv_view_.layout->BlocksFor(end_pos) : end_pos / block_size;
   seals_.push_back({transfer, first, end - first});
+  // The last chunk leaves the state as it crosses, in the last ordinals.
+  const uint32_t num_state = kv_view_.layout->state_blocks;
+  if (item.ends_prompt && num_state > 0) seals_.push_back({transfer, end, num_state});
 }
 
 // Blocks that the prefix index had may cross before anything is computed.
@@ -366,7 +369,9 @@ void EngineCore::SampleAll(const BatchPlan& plan) {
       continue;
     }
     Choice* const choice = &request->choices[uses_[i].choice];
-    if (choice->guide != nullptr && !HasMask(choice->guide.get())) {
+    // A row that moves a state on cannot be computed again: it waits for its mask.
+    const bool may_retry = kv_view_.layout->state_blocks == 0;
+    if (choice->guide != nullptr && may_retry && !HasMask(choice->guide.get())) {
       result.retry = true;  // the row is computed again once the mask is there
       ++numbers_.num_late_masks;
       continue;

@@ -28,7 +28,7 @@ RooflineModel RooflineModelOf(const ModelConfig& config, size_t step_bytes) {
   model.layer_flops_per_row = 2 * config.WeightsPerRow() / config.num_layers;
   uint64_t products_per_key = 0;
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
-    if (config.IsConv(layer)) continue;
+    if (!config.IsAttention(layer)) continue;
     products_per_key += config.ProductsPerKey(layer);
     if (!config.SharesKv(layer)) model.kv_bytes_per_token += kBytes * config.KvElements(layer);
   }

@@ -30,13 +30,15 @@ StatusOr<TokenId> Likeliest(std::span<const float> logits, uint32_t position) {
 
 StatusOr<TokenId> ComputeFirstToken(ForwardModel* model, const KvView& kv) {
   constexpr uint32_t kSteps = 2;
-  std::vector<uint32_t> blocks(kv.layout->BlocksFor(kSteps));
+  std::vector<uint32_t> blocks(kv.layout->BlocksOfSequence(kSteps));
   std::iota(blocks.begin(), blocks.end(), 0);
+  const std::span<const uint32_t> state = std::span(blocks).subspan(kv.layout->BlocksFor(kSteps));
   std::vector<float> logits(model->vocab_size());
   const uint32_t logit_row = 0;
   TokenId token{0};
   for (uint32_t position = 0; position < kSteps; ++position) {
-    const AttentionSpan span{.kv = {blocks}, .first_row = 0, .num_rows = 1, .first_pos = position};
+    const AttentionSpan span{
+        .kv = {blocks, state}, .first_row = 0, .num_rows = 1, .first_pos = position};
     const ModelBatch batch{.token_ids = std::span(&token, 1),
                            .spans = std::span(&span, 1),
                            .logit_rows = std::span(&logit_row, 1)};

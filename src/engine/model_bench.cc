@@ -21,6 +21,7 @@ using kernels::kThoroughLimits;
 using kernels::MachineLimits;
 using kernels::MeasureLimits;
 using kv::KvArena;
+using kv::KvBlockList;
 using kv::KvDtypeName;
 using kv::KvLayout;
 using kv::KvView;
@@ -49,7 +50,9 @@ class BenchSequences {
 
   // Gives each stream of the case its blocks.
   void Begin(const ModelBenchCase& c) {
-    const uint32_t num_blocks = arena_->layout().BlocksFor(c.depth + c.num_prompt + c.num_generate);
+    const uint32_t num_tokens = c.depth + c.num_prompt + c.num_generate;
+    const uint32_t num_blocks = arena_->layout().BlocksOfSequence(num_tokens);
+    num_token_blocks_ = arena_->layout().BlocksFor(num_tokens);
     blocks_.assign(c.num_streams, {});
     for (uint32_t i = 0; i < c.num_streams * num_blocks; ++i) {
       blocks_[i / num_blocks].push_back(i);
@@ -65,7 +68,7 @@ class BenchSequences {
       for (uint32_t pos = first_pos; pos < end; pos += max_rows_) {
         const uint32_t count = std::min(max_rows_, end - pos);
         const AttentionSpan span{
-            .kv = {blocks}, .first_row = 0, .num_rows = count, .first_pos = pos};
+            .kv = ListOf(blocks), .first_row = 0, .num_rows = count, .first_pos = pos};
         const uint32_t last_row = count - 1;
         const std::span<const uint32_t> wanted(&last_row, pos + count == end ? 1 : 0);
         BATON_RETURN_IF_ERROR(Forward({&span, 1}, wanted, count, pos));
@@ -83,7 +86,8 @@ class BenchSequences {
       spans.clear();
       rows.clear();
       for (uint32_t i = 0; i < num_rows; ++i) {
-        spans.push_back({.kv = {blocks_[i]}, .first_row = i, .num_rows = 1, .first_pos = pos});
+        spans.push_back(
+            {.kv = ListOf(blocks_[i]), .first_row = i, .num_rows = 1, .first_pos = pos});
         rows.push_back(i);
       }
       BATON_RETURN_IF_ERROR(Forward(spans, rows, num_rows, pos));
@@ -92,6 +96,9 @@ class BenchSequences {
   }
 
  private:
+  KvBlockList ListOf(std::span<const uint32_t> blocks) const {
+    return {blocks.first(num_token_blocks_), blocks.subspan(num_token_blocks_)};
+  }
   Status Forward(std::span<const AttentionSpan> spans, std::span<const uint32_t> wanted,
                  uint32_t num_rows, uint32_t first_pos) {
     const uint32_t vocab_size = model_->config().vocab_size;
@@ -110,7 +117,8 @@ class BenchSequences {
   Model* const model_;
   KvArena* const arena_;
   const uint32_t max_rows_;
-  std::vector<std::vector<uint32_t>> blocks_;  // [stream]
+  std::vector<std::vector<uint32_t>> blocks_;  // [stream], those of its tokens first
+  uint32_t num_token_blocks_ = 0;              // of a stream; the others hold its state
   std::vector<TokenId> tokens_;
   std::vector<float> logits_;
 };
@@ -135,7 +143,7 @@ struct RowKeys {
 RowKeys KeysPerRow(const ModelConfig& config, uint32_t first_pos, uint32_t count) {
   RowKeys sum;
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
-    if (config.IsConv(layer)) continue;
+    if (!config.IsAttention(layer)) continue;
     double keys = 0;
     for (uint32_t pos = first_pos; pos < first_pos + count; ++pos) {
       keys += config.IsLocal(layer) ? std::min(pos + 1, config.window) : pos + 1;
@@ -233,8 +241,9 @@ StatusOr<ModelBenchReport> RunModelBench(
       return InvalidArgument("case {} computes up to token {}, outside [1, {}]", c.Name(), tokens,
                              model->max_context());
     }
-    num_blocks = std::max(num_blocks,
-                          c.num_streams * model->layout().BlocksFor(static_cast<uint32_t>(tokens)));
+    num_blocks =
+        std::max(num_blocks,
+                 c.num_streams * model->layout().BlocksOfSequence(static_cast<uint32_t>(tokens)));
   }
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<KvArena> arena,
                          KvArena::Create(model->layout(), num_blocks));

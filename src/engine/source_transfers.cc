@@ -26,6 +26,7 @@ using kv::SliceRange;
 using kv::SourceSpec;
 using kv::SourceState;
 using kv::TransferKey;
+using scheduler::Sequence;
 
 namespace {
 
@@ -41,7 +42,7 @@ SourceSpec MakeSpec(const RequestSpec& spec, const KvLayout& layout, const Hando
           .decode_incarnation = spec.peer,
           .layout_id = layout.LayoutId(),
           .slice_bytes = layout.SliceBytes(),
-          .num_blocks = layout.BlocksFor(static_cast<uint32_t>(spec.tokens.size())),
+          .num_blocks = layout.BlocksOfSequence(static_cast<uint32_t>(spec.tokens.size())),
           .num_layers = layout.num_layers,
           .timers = timers};
 }
@@ -130,11 +131,15 @@ void SourceTransferSet::Retarget(SourceTransfer* transfer, const RequestSpec& sp
 
 // ---- In a step.
 
-void SourceTransferSet::SetBlocks(SourceTransfer* transfer, std::span<const BlockHandle> blocks) {
+void SourceTransferSet::SetBlocks(SourceTransfer* transfer, const Sequence& sequence) {
+  const std::span<const BlockHandle> tokens = sequence.table.handles();
+  const std::span<const BlockHandle> state = sequence.state_table.handles();
   const uint32_t num_blocks = transfer->machine.spec().num_blocks;
-  BATON_CHECK(blocks.size() >= num_blocks, "{} blocks for a prompt of {}", blocks.size(),
-              num_blocks);
-  transfer->blocks.assign(blocks.begin(), blocks.begin() + num_blocks);
+  BATON_CHECK(tokens.size() + state.size() >= num_blocks, "{} blocks for a prompt of {}",
+              tokens.size() + state.size(), num_blocks);
+  const auto num_tokens = static_cast<std::ptrdiff_t>(num_blocks - state.size());
+  transfer->blocks.assign(tokens.begin(), tokens.begin() + num_tokens);
+  transfer->blocks.insert(transfer->blocks.end(), state.begin(), state.end());
 }
 
 void SourceTransferSet::HashLayer(SourceTransfer* transfer, uint32_t first_ordinal,

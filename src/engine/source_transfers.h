@@ -78,8 +78,9 @@ class SourceTransferSet {
 
   // From here to FinishStep a step reads and writes the blocks.
   void BeginStep() { in_step_ = true; }
-  // The prompt's blocks are known from the plan of its first chunk.
-  void SetBlocks(SourceTransfer* transfer, std::span<const kv::BlockHandle> blocks);
+  // The prompt's blocks are known from the plan of its first chunk: those of its tokens, then those
+  // of its state.
+  void SetBlocks(SourceTransfer* transfer, const scheduler::Sequence& sequence);
   // Hashes one layer of blocks [first_ordinal, +num_ordinals), which are stored for good.
   void HashLayer(SourceTransfer* transfer, uint32_t first_ordinal, uint32_t num_ordinals,
                  uint32_t layer);

@@ -48,7 +48,8 @@ void StepBatch::Lower(const BatchPlan& plan) {
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     tokens_.insert(tokens_.end(), item.proposed.begin(), item.proposed.end());
     if (item.fed_by != kNotFed) tokens_.push_back(FedToken(item.fed_by));
-    spans_.push_back({.kv = {item.sequence->table.indices()},
+    spans_.push_back({.kv = {.blocks = item.sequence->table.indices(),
+                             .state = item.sequence->state_table.indices()},
                       .first_row = first_row,
                       .num_rows = item.num_tokens,
                       .first_pos = item.first_pos});

@@ -97,18 +97,28 @@ constexpr std::array kArchitectures = {
                        .scored_experts = true,
                        .hf_tied = true,
                        .hf_rope_base = 1e6},
+    ArchitectureTraits{.name = "qwen35",
+                       .hf_type = "qwen3_5_text",
+                       .head_norms = true,
+                       .ffn_norm = "post_attention_norm",
+                       .partial_rope = true,
+                       .delta_nets = true,
+                       .output_gate = true,
+                       .hf_norms_minus_one = true},
 };
 
-// Other model_types of config.json that are computed as one of the table. gemma3, gemma4 and
-// mistral3 are models that read images too; their text parts are. That of mistral3 may be mistral,
+// Other model_types of config.json that are computed as one of the table. gemma3, gemma4,
+// mistral3 and qwen3_5 are models that read images too; their text parts are. That of mistral3 may
+// be mistral,
 // too.
 struct HfAlias {
   std::string_view model_type;
   std::string_view hf_type;
 };
 constexpr std::array kHfAliases = {
-    HfAlias{"mistral", "llama"}, HfAlias{"gemma3", "gemma3_text"}, HfAlias{"gemma4", "gemma4_text"},
-    HfAlias{"mistral3", "ministral3"}, HfAlias{"deepseek_v3", "deepseek_v2"}};
+    HfAlias{"mistral", "llama"},           HfAlias{"gemma3", "gemma3_text"},
+    HfAlias{"gemma4", "gemma4_text"},      HfAlias{"mistral3", "ministral3"},
+    HfAlias{"deepseek_v3", "deepseek_v2"}, HfAlias{"qwen3_5", "qwen3_5_text"}};
 
 }  // namespace
 

@@ -30,6 +30,16 @@ struct SpanChecker {
       return InvalidArgument("span {} has {} blocks, {} positions need {}", idx,
                              span.kv.blocks.size(), span.first_pos + span.num_rows, need);
     }
+    if (span.kv.state.size() != kv.layout->state_blocks) {
+      return InvalidArgument("span {} has {} blocks of its state, the layout has {}", idx,
+                             span.kv.state.size(), kv.layout->state_blocks);
+    }
+    for (uint32_t block : span.kv.state) {
+      if (block >= kv.num_blocks) {
+        return InvalidArgument("span {} names block {} of its state, the arena has {}", idx, block,
+                               kv.num_blocks);
+      }
+    }
     for (uint32_t block : span.kv.blocks.first(need)) {
       if (block >= kv.num_blocks) {
         return InvalidArgument("span {} names block {}, the arena has {}", idx, block,

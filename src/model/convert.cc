@@ -37,7 +37,8 @@ GgmlType TargetOf(const GgufTensor& tensor, GgmlType wanted) {
   // one below the other.
   const bool is_small = tensor.num_dims == 1 || tensor.name.ends_with(".bias") ||
                         tensor.name.ends_with("ffn_gate_inp.weight") ||
-                        tensor.name.ends_with("shortconv.conv.weight");
+                        tensor.name.ends_with("shortconv.conv.weight") ||
+                        tensor.name.ends_with("ssm_conv1d.weight");
   // A scale of NVFP4 would be lost.
   if (is_small && !IsNvfp4(tensor)) {
     return static_cast<GgmlType>(tensor.type->id);

@@ -51,6 +51,11 @@ absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
         "per-layer vectors; use --device cpu",
         config.architecture, DeviceKindName(device.kind()));
   }
+  if (config.traits->delta_nets) {
+    return Unimplemented(
+        "architecture {}: device {} has no kernel for its gated delta nets; use --device cpu",
+        config.architecture, DeviceKindName(device.kind()));
+  }
   constexpr uint32_t kVec = 8;  // elements of 16 bytes
   if (config.hidden_size % kVec != 0 || config.hidden_size > cuda::kMaxNormDim) {
     return refuse("hidden size", config.hidden_size, "multiples of 8 up to 16384");

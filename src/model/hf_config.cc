@@ -10,6 +10,7 @@
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_deepseek.h"
+#include "src/model/hf_delta.h"
 #include "src/model/hf_json.h"
 #include "src/model/hf_keys.h"
 #include "src/model/hf_mixed_layers.h"
@@ -77,6 +78,8 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
   for (const Row& row : kRows) {
     // ReadConvolutions and ReadHfMixedLayers read the width, and below the KV heads.
     if (differ && std::string_view(row.hf) == "intermediate_size") continue;
+    // How many layers of prediction there are besides is seen at their tensors.
+    if (out.traits->delta_nets && std::string_view(row.hf) == "num_hidden_layers") continue;
     BATON_ASSIGN_OR_RETURN(const uint32_t value, config.Uint(row.hf));
     out.keys.AddU32(fmt::format("{}.{}", arch, row.gguf), value);
   }
@@ -481,7 +484,8 @@ absl::Status TakeTextConfig(Json& json, HfConfig& out) {
   BATON_ASSIGN_OR_RETURN(const HfQuantization of_text, ReadHfQuantization(inner));
   if (of_text.method != HfQuantMethod::kNone) out.quantization = of_text;
   BATON_ASSIGN_OR_RETURN(const std::string type, ReadTextType(inner, traits, is_mistral3));
-  BATON_ASSIGN_OR_RETURN(const bool inner_ties, inner.BoolOr("tie_word_embeddings", !is_mistral3));
+  BATON_ASSIGN_OR_RETURN(const bool inner_ties,
+                         inner.BoolOr("tie_word_embeddings", traits.hf_tied));
   BATON_ASSIGN_OR_RETURN(const bool ties, outer.BoolOr("tie_word_embeddings", inner_ties));
   if (!is_mistral3 && inner.Has("tie_word_embeddings") && ties != inner_ties) {
     return outer.Bad("tie_word_embeddings", "the value that text_config has");
@@ -557,6 +561,10 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
     BATON_RETURN_IF_ERROR(ReadConvolutions(config, out));
     return out;
   }
+  if (out.traits->delta_nets) {
+    BATON_RETURN_IF_ERROR(ReadHfDeltaNets(config, out));
+    return out;
+  }
   if (out.traits->windowed) {
     BATON_RETURN_IF_ERROR(ReadWindow(config, head_dim, out));
   } else {
@@ -574,8 +582,9 @@ absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
   BATON_ASSIGN_OR_RETURN(out.quantization, ReadHfQuantization(JsonObject(json, "config.json")));
   BATON_ASSIGN_OR_RETURN(out.traits, ReadModelType(JsonObject(json, "config.json")));
   BATON_RETURN_IF_ERROR(CheckHead(JsonObject(json, "config.json")));
-  out.has_images = json["model_type"] == "gemma3" || json["model_type"] == "gemma4" ||
-                   json["model_type"] == "mistral3";
+  constexpr std::array kWithImages = {"gemma3", "gemma4", "mistral3", "qwen3_5"};
+  out.has_images = std::ranges::any_of(
+      kWithImages, [&json](const char* type) { return json["model_type"] == type; });
   if (out.has_images) {
     BATON_RETURN_IF_ERROR(TakeTextConfig(json, out));
     out.traits = FindArchitectureOfHf(json["model_type"].get_ref<const std::string&>());

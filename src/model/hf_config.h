@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/delta_shape.h"
 #include "src/base/status.h"
 #include "src/model/architecture.h"
 #include "src/model/gguf_writer.h"
@@ -35,6 +36,8 @@ struct HfConfig {
   HfLatentShape latent;  // of traits->latent_kv
   // The first layer that predicts tokens further ahead and is left out.
   uint32_t first_unread_layer = UINT32_MAX;
+  uint32_t num_layers = 0;          // of a model with gated delta nets; no key has it yet
+  kernels::DeltaShape delta;        // of those
   std::vector<float> rope_factors;  // llama 3's scaling, LongRoPE's short set, or empty
   std::vector<float> long_factors;  // LongRoPE's long set, or empty
   GgufWriter keys;                  // general.architecture and ARCH.*

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <filesystem>
 #include <map>
@@ -19,9 +20,9 @@
 #include "src/model/hf_deepseek.h"
 #include "src/model/hf_expert_form.h"
 #include "src/model/hf_fp8.h"
-#include "src/model/hf_index.h"
 #include "src/model/hf_packed_modules.h"
 #include "src/model/hf_pooling.h"
+#include "src/model/hf_shards.h"
 #include "src/model/hf_tensors.h"
 #include "src/model/rope_scaling.h"
 #include "src/model/safetensors.h"
@@ -36,7 +37,6 @@ namespace {
 
 constexpr const char* kConfigName = "config.json";
 constexpr const char* kQuantConfigName = "hf_quant_config.json";
-constexpr const char* kSingleName = "model.safetensors";
 
 // Everything that the tensors of the result point into.
 struct FolderStorage {
@@ -51,89 +51,9 @@ std::string_view TextOf(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-absl::Status InFile(const absl::Status& status, std::string_view name) {
-  if (status.ok()) return status;
-  const std::string text =
-      fmt::format("{}: {}", QuotedForMessage(name), std::string(status.message()));
-  return FolderError(FolderErrorOf(status), text);
-}
-
 absl::Status TensorError(FolderErrorCode code, std::string_view name, std::string_view what) {
   return FolderError(code, fmt::format("tensor {}: {}", QuotedForMessage(name), what));
 }
-
-// Opens the weights of a folder, one file or the shards of an index.
-class ShardReader {
- public:
-  ShardReader(std::string folder, FolderStorage& storage)
-      : folder_(std::move(folder)), storage_(storage) {}
-
-  absl::Status Read() {
-    absl::StatusOr<FileMapping> index = FileMapping::Open(folder_ + "/" + kHfIndexName);
-    if (index.ok()) return ReadIndex(TextOf(index->bytes()));
-    absl::Status status = AddFile(kSingleName);
-    if (FolderErrorOf(status) != FolderErrorCode::kMissingFile) return status;
-    return FolderError(FolderErrorCode::kMissingFile,
-                       fmt::format("the folder has neither {} nor {} (other forms of weights are "
-                                   "not read)",
-                                   kSingleName, kHfIndexName));
-  }
-
- private:
-  absl::Status AddFile(const std::string& name) {
-    absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
-        SafetensorsFile::Open(folder_ + "/" + name);
-    if (!file.ok()) return InFile(file.status(), name);
-    num_tensors_ += (*file)->tensors().size();
-    header_bytes_ += (*file)->header_bytes();
-    if (num_tensors_ > kMaxHfTensors || header_bytes_ > kMaxHfHeaderBytes) {
-      return FolderError(
-          FolderErrorCode::kFileTooLarge,
-          fmt::format("{} tensors in {} bytes of headers up to {}, the limits are {} and {}",
-                      num_tensors_, header_bytes_, QuotedForMessage(name), kMaxHfTensors,
-                      kMaxHfHeaderBytes));
-    }
-    storage_.files.push_back(*std::move(file));
-    return OkStatus();
-  }
-
-  static absl::Status BadIndex(std::string_view what) {
-    return FolderError(FolderErrorCode::kBadIndex, fmt::format("{}: {}", kHfIndexName, what));
-  }
-
-  absl::Status ReadIndex(std::string_view text) {
-    BATON_ASSIGN_OR_RETURN(HfIndex index, ReadHfIndex(text));
-    for (auto& [name, tensors] : index) BATON_RETURN_IF_ERROR(AddShard(name, tensors));
-    return OkStatus();
-  }
-
-  // The file must hold the tensors that the index gives it, and no others.
-  absl::Status AddShard(const std::string& name, std::vector<std::string>& tensors) {
-    const absl::Status status = AddFile(name);
-    if (FolderErrorOf(status) == FolderErrorCode::kMissingFile) {
-      return FolderError(
-          FolderErrorCode::kMissingShard,
-          fmt::format("{}, which {} names", std::string(status.message()), kHfIndexName));
-    }
-    BATON_RETURN_IF_ERROR(status);
-    std::sort(tensors.begin(), tensors.end());
-    const std::vector<SafetensorsTensor>& held = storage_.files.back()->tensors();
-    const auto by_name = [](const SafetensorsTensor& a, std::string_view b) { return a.name == b; };
-    if (std::equal(held.begin(), held.end(), tensors.begin(), tensors.end(), by_name)) {
-      return OkStatus();
-    }
-    const auto [mine, listed] =
-        std::mismatch(held.begin(), held.end(), tensors.begin(), tensors.end(), by_name);
-    const std::string& odd = mine == held.end() ? *listed : mine->name;
-    return BadIndex(fmt::format("it and {} disagree about tensor {}", QuotedForMessage(name),
-                                QuotedForMessage(odd)));
-  }
-
-  const std::string folder_;
-  FolderStorage& storage_;
-  size_t num_tensors_ = 0;     // of all files so far
-  uint64_t header_bytes_ = 0;  // of all files so far
-};
 
 // Gives the tensors their GGUF names, order and types.
 class TensorConverter {
@@ -182,19 +102,24 @@ class TensorConverter {
 
   // The line for people that says what packed matrices became; empty without them.
   std::string PackedSummary() const { return packed_.Summary(); }
+  // Layers that predict several tokens; known from the start.
+  uint32_t num_predicting() const { return num_predicting_; }
 
  private:
-  // Tensors of a model that reads images too get the names of a text model.
+  // Tensors of a model that reads images too get the names of a text model, those that predict
+  // several tokens the names of layers.
   void Take(const SafetensorsTensor& tensor) {
     if (IsPredictionTensor(tensor.name, config_.first_unread_layer)) {
       ++num_of_predictions_;
       return;
     }
-    if (!config_.has_images) {
+    const bool predicts = config_.traits->delta_nets;
+    if (!config_.has_images && !predicts) {
       taken_.push_back(&tensor);
       return;
     }
-    std::string name = TextNameOfHfTensor(tensor.name);
+    std::string name = config_.has_images ? TextNameOfHfTensor(tensor.name) : tensor.name;
+    if (predicts) name = NameOfPrediction(name, config_.num_layers, &num_predicting_);
     num_of_images_ += name.empty() ? 1 : 0;
     if (name.empty()) return;
     SafetensorsTensor& renamed = renamed_.emplace_back(tensor);
@@ -314,6 +239,8 @@ class TensorConverter {
             reinterpret_cast<float*>(copy->data()));
       out.data = {copy->data(), copy->size()};
     }
+    if (plan->is_log) BATON_RETURN_IF_ERROR(MakeRates(out));
+    if (NeedsTiles(*plan)) BATON_RETURN_IF_ERROR(TileHeads(tensor, plan->v_heads, out));
     tensors_.push_back(out);
     return OkStatus();
   }
@@ -338,6 +265,8 @@ class TensorConverter {
       const SafetensorsTensor in_order = {tensor.name, tensor.type, tensor.shape, out.data};
       BATON_RETURN_IF_ERROR(
           Permute(in_order, plan.permuted_q ? config_.num_heads : config_.num_kv_heads, out));
+    } else if (NeedsTiles(plan)) {
+      BATON_RETURN_IF_ERROR(TileHeads(tensor, plan.v_heads, out));
     } else {
       storage_.copies.push_back(std::move(rows));
     }
@@ -356,6 +285,54 @@ class TensorConverter {
                         plan.gguf_name.ends_with("attn_v.bias");
     if (!packed_.HasModule(module) || (is_qkv && config_.traits->qkv_bias)) return false;
     return std::ranges::all_of(tensor.data, [](std::byte byte) { return byte == std::byte{0}; });
+  }
+
+  // A vector x of F32 becomes -e^x.
+  absl::Status MakeRates(GgufTensor& out) {
+    BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(out.data.size()));
+    auto* rates = reinterpret_cast<float*>(copy->data());
+    std::copy(out.data.begin(), out.data.end(), copy->data());
+    for (size_t i = 0; i < copy->size() / sizeof(float); ++i) {
+      rates[i] = static_cast<float>(-std::exp(static_cast<double>(rates[i])));
+    }
+    out.data = {copy->data(), copy->size()};
+    return OkStatus();
+  }
+
+  // With one head of k for each of v both orders of heads are one.
+  bool NeedsTiles(const HfTensorPlan& plan) const {
+    return plan.v_heads != HfVHeads::kNone && config_.delta.num_k_heads < config_.delta.num_v_heads;
+  }
+
+  absl::Status TileHeads(const SafetensorsTensor& tensor, HfVHeads form, GgufTensor& out) {
+    const uint64_t num_rows = tensor.shape[0];
+    if (form == HfVHeads::kColumns && config_.delta.v_dim % out.type->block_elements != 0) {
+      return TensorError(FolderErrorCode::kBadShape, tensor.name,
+                         fmt::format("heads of {} columns in blocks of {} elements",
+                                     config_.delta.v_dim, out.type->block_elements));
+    }
+    const auto tiled =
+        [&](std::span<const std::byte> in) -> absl::StatusOr<std::span<const std::byte>> {
+      BATON_ASSIGN_OR_RETURN(AlignedBuffer * copy, NewCopy(in.size()));
+      const absl::Status status = TileVHeads(config_.delta, form, num_rows, in, copy->data());
+      if (!status.ok()) {
+        return TensorError(FolderErrorCode::kBadShape, tensor.name, std::string(status.message()));
+      }
+      return std::span<const std::byte>(copy->data(), copy->size());
+    };
+    BATON_ASSIGN_OR_RETURN(out.data, tiled(out.data));
+    if (out.fp8() == nullptr) return OkStatus();
+    Fp8Scales& scales = storage_.scales.back();
+    const uint64_t num_groups = scales.values.size() / num_rows;
+    if (form == HfVHeads::kColumns && num_groups % config_.delta.num_v_heads != 0) {
+      return TensorError(
+          FolderErrorCode::kBadScale, tensor.name,
+          fmt::format("{} scales a row for {} heads of v", num_groups, config_.delta.num_v_heads));
+    }
+    BATON_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
+                           tiled(std::as_bytes(scales.values)));
+    scales.values = {reinterpret_cast<const float*>(bytes.data()), scales.values.size()};
+    return OkStatus();
   }
 
   // One tensor [experts, rows, columns]; with a second name its upper rows are one matrix of an
@@ -687,6 +664,7 @@ class TensorConverter {
   size_t num_unused_scales_ = 0;
   size_t num_of_images_ = 0;       // tensors that are not taken
   size_t num_of_predictions_ = 0;  // as num_of_images_
+  uint32_t num_predicting_ = 0;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, std::map<uint32_t, const SafetensorsTensor*>> experts_;
 };
@@ -715,12 +693,18 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
                        static_cast<uint32_t>(*pooling));
   }
   const auto storage = std::make_shared<FolderStorage>();
-  BATON_RETURN_IF_ERROR(ShardReader(path, *storage).Read());
+  BATON_ASSIGN_OR_RETURN(storage->files, OpenHfShards(path));
   GgufAssembly assembly;
   TensorConverter converter(config, *storage);
   BATON_ASSIGN_OR_RETURN(assembly.tensors, converter.Convert());
   if (const std::string summary = converter.PackedSummary(); !summary.empty()) {
     config.keys.AddString("baton.packed_matrices", summary);
+  }
+  if (config.traits->delta_nets) {
+    const uint32_t num_predicting = converter.num_predicting();
+    const std::string arch(config.traits->name);
+    config.keys.AddU32(arch + ".block_count", config.num_layers + num_predicting);
+    if (num_predicting > 0) config.keys.AddU32(arch + ".nextn_predict_layers", num_predicting);
   }
   for (const auto& file : storage->files) {
     assembly.file_bytes += file->file_bytes();

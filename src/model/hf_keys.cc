@@ -146,6 +146,19 @@ constexpr std::string_view kReadWithConvs[] = {
     "block_use_xavier_init",
     "conv_use_xavier_init",
 };
+constexpr std::string_view kReadWithDeltaNets[] = {
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "full_attention_interval",
+    "attn_output_gate",
+    "mamba_ssm_dtype",
+    // Layers that predict several tokens are not computed.
+    "mtp_num_hidden_layers",
+    "mtp_use_dedicated_embeddings",
+};
 constexpr std::string_view kReadOuter[] = {
     "model_type", "text_config", "tie_word_embeddings", "quantization_config", "compression_config",
 };
@@ -169,6 +182,8 @@ constexpr std::string_view kReadOfRope[] = {
 constexpr std::string_view kReadOfTemperature[] = {"llama_4_scaling_beta",
                                                    "max_position_embeddings"};
 constexpr std::string_view kReadOfLongRope[] = {"short_factor", "long_factor"};
+// Which of an image's three positions turns what; the positions of a text are one.
+constexpr std::string_view kHarmlessOfTexts[] = {"mrope_section", "mrope_interleaved"};
 // Keys of the parts that read images and sound.
 constexpr std::string_view kHarmlessOuter[] = {
     "vision_config",        "mm_tokens_per_image",
@@ -176,6 +191,7 @@ constexpr std::string_view kHarmlessOuter[] = {
     "processor_class",      "projector_hidden_act",
     "spatial_merge_size",   "multimodal_projector_bias",
     "audio_config",         "vision_soft_tokens_per_image",
+    "language_model_only",
 };
 
 // Names of files, releases and types in memory; training; how a program keeps or shows what it
@@ -400,6 +416,7 @@ bool IsReadByTraits(std::string_view key, const ArchitectureTraits& traits) {
          (has_convs_alone && IsIn(kReadWithConvs, key)) ||
          (has_convs_and_experts && IsIn(kReadWithConvsAndExperts, key)) ||
          (traits.multipliers && IsIn(kReadWithMultipliers, key)) ||
+         (traits.delta_nets && IsIn(kReadWithDeltaNets, key)) ||
          (traits.unrotated_step > 0 && IsIn(kReadUnrotated, key));
 }
 
@@ -408,6 +425,7 @@ bool IsKnown(std::string_view key, HfObject kind, const ArchitectureTraits& trai
     case HfObject::kRope:
       return IsIn(kReadOfRope, key) || IsIn(kHarmlessOfRope, key) ||
              (traits.query_temperature && IsIn(kReadOfTemperature, key)) ||
+             (traits.delta_nets && IsIn(kHarmlessOfTexts, key)) ||
              (traits.long_rope && IsIn(kReadOfLongRope, key));
     case HfObject::kOuter:
       return IsIn(kReadOuter, key) || IsIn(kHarmlessOuter, key) || IsHarmless(key);
@@ -432,6 +450,16 @@ absl::Status CheckNeutral(const JsonObject& object, const NeutralKey& row, const
     return OkStatus();
   }
   return object.Unsupported(row.name, values.empty() ? "null" : values.front().dump());
+}
+
+// Whether the parameters of rotation say how much of a head turns.
+bool HoldsPartial(const Json& config) {
+  const auto holds = [&config](const char* key) {
+    const auto member = config.find(key);
+    return member != config.end() && member->is_object() &&
+           member->contains("partial_rotary_factor");
+  };
+  return holds("rope_parameters") || holds("rope_scaling");
 }
 
 }  // namespace
@@ -491,6 +519,13 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
            "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
            "sliding_window": 512, "hidden_size_per_layer_input": 256,
            "vocab_size_per_layer_input": 262144})"},
+      {"qwen3_5_text",
+       R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
+           "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4,
+           "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+           "partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4,
+           "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+           "linear_num_value_heads": 32})"},
       {"gpt_oss",
        R"({"vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
            "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
@@ -505,6 +540,8 @@ void AddHfDefaults(std::string_view model_type, Json& config) {
     for (const auto& [key, value] : values.items()) {
       // Releases before 5 had the parameters of rotation elsewhere.
       if (key == "rope_parameters" && config.contains("rope_scaling")) continue;
+      // The value that stands in rope_parameters holds.
+      if (key == "partial_rotary_factor" && HoldsPartial(config)) continue;
       if (!config.contains(key)) config[key] = value;
     }
   }

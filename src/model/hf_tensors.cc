@@ -82,6 +82,23 @@ constexpr std::array kMixedNames = {
     PartName{"per_layer_projection", "proj"},
     PartName{"post_per_layer_input_norm", "post_norm"},
 };
+// qwen3_5's, besides those of attention and of the feed-forward layer.
+constexpr std::array kDeltaNames = {
+    PartName{"post_attention_layernorm", "post_attention_norm"},
+    PartName{"linear_attn.in_proj_qkv", "attn_qkv"},
+    PartName{"linear_attn.in_proj_z", "attn_gate"},
+    PartName{"linear_attn.in_proj_b", "ssm_beta"},
+    PartName{"linear_attn.in_proj_a", "ssm_alpha"},
+    PartName{"linear_attn.conv1d", "ssm_conv1d"},
+    PartName{"linear_attn.norm", "ssm_norm"},
+    PartName{"linear_attn.out_proj", "ssm_out"},
+    // Tensors of layers that predict several tokens (NameOfPrediction).
+    PartName{"nextn.fc", "nextn.eh_proj"},
+    PartName{"nextn.embed_tokens", "nextn.embed_tokens"},
+    PartName{"nextn.pre_fc_norm_embedding", "nextn.enorm"},
+    PartName{"nextn.pre_fc_norm_hidden", "nextn.hnorm"},
+    PartName{"nextn.norm", "nextn.shared_head_norm"},
+};
 constexpr std::array kExpertNames = {
     PartName{"gate_proj", "ffn_gate_exps"}, PartName{"up_proj", "ffn_up_exps"},
     PartName{"down_proj", "ffn_down_exps"}, PartName{"w1", "ffn_gate_exps"},
@@ -158,6 +175,23 @@ bool PlanExpertForm(std::string_view name, uint32_t layer, HfTensorPlan& out) {
   return false;
 }
 
+// Vectors of a gated delta net whose names have no kind.
+bool PlanHfDelta(std::string_view name, uint32_t layer, HfTensorPlan& out) {
+  out.is_log = name == "linear_attn.A_log";
+  if (!out.is_log && name != "linear_attn.dt_bias") return false;
+  out.gguf_name = fmt::format("blk.{}.{}", layer, out.is_log ? "ssm_a" : "ssm_dt.bias");
+  out.v_heads = HfVHeads::kOneEach;
+  return true;
+}
+
+// How a tensor of a gated delta net holds the heads of v.
+HfVHeads VHeadsOf(std::string_view gguf) {
+  if (gguf == "attn_qkv" || gguf == "ssm_conv1d") return HfVHeads::kAfterKeys;
+  if (gguf == "attn_gate") return HfVHeads::kRows;
+  if (gguf == "ssm_beta" || gguf == "ssm_alpha") return HfVHeads::kOneEach;
+  return gguf == "ssm_out" ? HfVHeads::kColumns : HfVHeads::kNone;
+}
+
 }  // namespace
 
 std::string TextNameOfHfTensor(std::string_view name) {
@@ -173,13 +207,10 @@ std::string TextNameOfHfTensor(std::string_view name) {
     if (!name.starts_with(prefix.is)) continue;
     return std::string(prefix.becomes) + std::string(name.substr(prefix.is.size()));
   }
-  constexpr std::string_view kImages[] = {"vision_tower.",
-                                          "multi_modal_projector.",
-                                          "model.vision_tower.",
-                                          "model.embed_vision.",
-                                          "model.audio_tower.",
-                                          "model.embed_audio.",
-                                          "model.multi_modal_projector."};
+  constexpr std::string_view kImages[] = {
+      "vision_tower.",       "multi_modal_projector.",       "visual.",
+      "model.vision_tower.", "model.embed_vision.",          "model.audio_tower.",
+      "model.embed_audio.",  "model.multi_modal_projector.", "model.visual."};
   const auto begins = [name](std::string_view image) { return name.starts_with(image); };
   // Any other tensor keeps its name, which no text model has.
   return std::ranges::any_of(kImages, begins) ? std::string() : std::string(name);
@@ -189,7 +220,9 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
                                          size_t num_dims) {
   HfTensorPlan out;
   out.as_f32 = num_dims == 1;
-  const bool gemma_norm = traits.hf_norms_minus_one && name.ends_with("norm.weight");
+  const bool is_norm = name.ends_with("norm.weight") || name.find(".pre_fc_norm_") != name.npos;
+  const bool gemma_norm =
+      traits.hf_norms_minus_one && is_norm && !name.ends_with("linear_attn.norm.weight");
   out.plus_one = gemma_norm;
   if (const std::string_view whole = FindPart(kWholeNames, name); !whole.empty()) {
     out.gguf_name = std::string(whole);
@@ -210,6 +243,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   if (name == "self_attn.rotary_emb.inv_freq") return out;
   if (traits.expert_biases && PlanExpertForm(name, *layer, out)) return out;
   if (traits.experts && !traits.expert_biases && PlanAllExperts(name, *layer, out)) return out;
+  if (traits.delta_nets && PlanHfDelta(name, *layer, out)) return out;
   if (traits.sinks && name == "self_attn.sinks") {
     out.gguf_name = fmt::format("blk.{}.attn_sinks.weight", *layer);
     return out;
@@ -236,6 +270,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   } else {
     if (traits.expert_biases) gguf = FindPart(kGptOssNames, part);
     if (traits.latent_kv) gguf = LatentPartOfHf(part);
+    if (traits.delta_nets) gguf = FindPart(kDeltaNames, part);
     if (gguf.empty()) gguf = FindPart(kLayerNames, part);
     if (gguf.empty()) {
       gguf = traits.fused_projections ? FindPart(kFusedNames, part) : FindPart(kApartNames, part);
@@ -245,7 +280,8 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
     if (gguf.empty() && !traits.post_norms) gguf = FindPart(kTwoNormNames, part);
   }
   if (gguf.empty() || (kind != "weight" && kind != "bias")) return std::nullopt;
-  out.is_conv = gguf == "shortconv.conv" && kind == "weight";
+  out.is_conv = (gguf == "shortconv.conv" || gguf == "ssm_conv1d") && kind == "weight";
+  if (traits.delta_nets) out.v_heads = VHeadsOf(gguf);
   out.as_f32 = out.as_f32 || gguf == "ffn_gate_inp" || out.is_conv;
   out.permuted_q = traits.rope_interleaved && !traits.latent_kv && gguf == "attn_q";
   out.permuted_k = traits.rope_interleaved && gguf == "attn_k";

@@ -12,6 +12,7 @@
 
 #include "src/base/status.h"
 #include "src/model/architecture.h"
+#include "src/model/hf_delta.h"
 #include "src/model/safetensors.h"
 
 namespace baton::model {
@@ -39,6 +40,8 @@ struct HfTensorPlan {
   bool as_f32 = false;    // vectors, the router and taps of convolutions are F32 in GGUF
   bool is_conv = false;   // [channels, 1, taps], in GGUF without the dimension of 1
   bool is_kv_b = false;   // in GGUF k_b and, with the second name, v_b (hf_deepseek.h)
+  bool is_log = false;    // GGUF holds -e^x
+  HfVHeads v_heads = HfVHeads::kNone;  // heads of v in GGUF's order
 };
 
 // The name that a tensor of the text part has in a model of text alone; empty for a tensor of the

@@ -201,6 +201,7 @@ uint32_t ModelConfig::slice_kv_heads() const {
 
 uint32_t ModelConfig::NumSlices(uint32_t layer) const {
   if (IsConv(layer)) return conv_slices();
+  if (IsDelta(layer)) return 0;
   return SharesKv(layer) ? 0 : KvSize(layer) / (slice_kv_heads() * slice_head_dim());
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "src/model/batch_check.h"
+#include "src/model/delta_config.h"
 #include "src/model/matmul_runner.h"
 #include "src/model/model_weights.h"
 #include "src/model/model_workspace.h"
@@ -78,14 +79,14 @@ void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook
     ops_->scale(*pool_, workspace_->x, count, config_.embedding_scale);
   }
   if (config_.per_layer_size > 0) ComputePerLayer(batch);
+  ClearStates(batch.spans, kv);
   const LayerRows all = {batch.spans, batch.num_rows()};
   const uint32_t last = config_.last_storing_layer();
+  uint32_t num_stored = 0;  // slices
   for (uint32_t layer = 0; layer <= last; ++layer) {
     StoreKv(layer, all, kv);
-    const uint32_t end = config_.FirstSlice(layer + 1);
-    for (uint32_t slice = config_.FirstSlice(layer); slice < end && hook != nullptr; ++slice) {
-      hook->OnLayerStored(slice);
-    }
+    const uint32_t end = NumStoredSlices(config_, layer);
+    for (; num_stored < end && hook != nullptr; ++num_stored) hook->OnLayerStored(num_stored);
     if (layer < last) AttendAndFeedForward(layer, all, kv);
   }
   // Once no layer stores K and V only the rows whose logits are wanted matter. No row reads another
@@ -105,17 +106,22 @@ std::span<const AttentionSpan> Model::KeepLogitRows(const ModelBatch& batch) {
   ws.kept_spans.clear();
   const size_t hidden = config_.hidden_size;
   const uint32_t last = config_.last_storing_layer();
+  // A gated delta net is computed by now; of the others the first product is still to be read.
+  const bool is_delta = config_.IsDelta(last);
   const bool is_latent = config_.traits->latent_kv;
-  float* const queries = is_latent ? ws.absorbed : ws.qkv;
-  const size_t stride = is_latent ? config_.q_size() : config_.projected_size(last);
-  // Attention reads only q of q|k|v once K and V are stored.
-  const size_t num_kept = config_.IsConv(last) ? stride : config_.QSize(last);
+  float* const mixed = is_delta ? ws.attended : is_latent ? ws.absorbed : ws.qkv;
+  const size_t stride = is_delta    ? config_.mixed_size(last)
+                        : is_latent ? config_.q_size()
+                                    : config_.projected_size(last);
+  // Attention without a gate reads only q of q|k|v once K and V are stored.
+  const bool is_plain = config_.IsAttention(last) && !config_.traits->output_gate;
+  const size_t num_kept = is_plain ? config_.QSize(last) : stride;
   const size_t per_layer = size_t{config_.num_layers} * config_.per_layer_size;
   size_t span_idx = 0;
   for (uint32_t i = 0; i < batch.logit_rows.size(); ++i) {
     const uint32_t row = batch.logit_rows[i];  // >= i: rows move forward only
     std::memmove(ws.x + i * hidden, ws.x + row * hidden, hidden * sizeof(float));
-    std::memmove(queries + i * stride, queries + row * stride, num_kept * sizeof(float));
+    std::memmove(mixed + i * stride, mixed + row * stride, num_kept * sizeof(float));
     if (per_layer > 0) {
       std::memmove(ws.per_layer + i * per_layer, ws.per_layer + row * per_layer,
                    per_layer * sizeof(float));

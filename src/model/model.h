@@ -9,8 +9,9 @@
 //  2. The bits of a row's logits and of its K and V depend only on the weights, numerics_id() and
 //     the tokens of its sequence up to it. They do not depend on the other rows, the chunking, the
 //     block ids, the number of threads, or whether logits of other rows are wanted.
-//  3. Forward writes only the KV slots of its rows, and zeros into the unused token slots of a
-//     block that they leave part-full.
+//  3. Forward writes only the KV slots of its rows, zeros into the unused token slots of a block
+//     that they leave part-full, and the state blocks of their sequences. A sequence's state is
+//     that of all tokens before its span: computing a row a second time moves it on twice.
 #ifndef BATON_MODEL_MODEL_H_
 #define BATON_MODEL_MODEL_H_
 
@@ -108,6 +109,11 @@ class Model final : public LoadedModel {
   // attended = each head's attn_v_b times what it attended.
   void ValuesOfLatents(const LayerWeights& weights, uint32_t rows);
   void RotateAndStore(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
+  // The gated delta net of a layer for all rows: the state moves on, the rows are in `attended`.
+  void MixDelta(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
+                const kv::KvView& kv);
+  // Zeros the states of sequences at position 0, and what of their blocks no layer uses.
+  void ClearStates(std::span<const kernels::AttentionSpan> spans, const kv::KvView& kv);
   kernels::ShortConvArgs ConvArgs(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
                                   const kv::KvView& kv) const;
   void AttendAndFeedForward(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);

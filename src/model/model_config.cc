@@ -12,6 +12,7 @@
 #include "src/base/limits.h"
 #include "src/base/quoted_text.h"
 #include "src/model/architecture_keys.h"
+#include "src/model/delta_config.h"
 #include "src/model/expert_keys.h"
 #include "src/model/latent_keys.h"
 #include "src/model/mixed_layers.h"
@@ -101,6 +102,7 @@ constexpr std::string_view kKnownKeys[] = {
     "rope.dimension_count",
     "rope.freq_base",
     "rope.freq_base_swa",
+    "rope.dimension_sections",  // of images: all positions of a text are one
     "rope.unrotated_layers",
     "shortconv.l_cache",
     "rope.scale_linear",
@@ -517,6 +519,12 @@ std::string CanonicalExtras(const ModelConfig& config) {
     out += " unrotated=";
     for (bool unrotated : config.layer_is_unrotated) out += unrotated ? '1' : '0';
   }
+  if (!config.layer_is_delta.empty()) {
+    const kernels::DeltaShape& delta = config.delta;
+    out += fmt::format(" delta={}x{}:{}x{} taps={} delta_nets=", delta.num_k_heads, delta.k_dim,
+                       delta.num_v_heads, delta.v_dim, delta.num_taps);
+    for (bool is_delta : config.layer_is_delta) out += is_delta ? '1' : '0';
+  }
   if (!config.layer_is_conv.empty()) {
     out += fmt::format(" conv_taps={} convolutions=", config.conv_taps);
     for (bool conv : config.layer_is_conv) out += conv ? '1' : '0';
@@ -557,15 +565,11 @@ uint32_t ModelConfig::num_conv_layers() const {
 }
 
 uint32_t ModelConfig::FirstSlice(uint32_t layer) const {
-  if (local_head_dim != 0) {
-    uint32_t first = 0;
-    for (uint32_t earlier = 0; earlier < layer; ++earlier) first += NumSlices(earlier);
-    return first;
-  }
-  if (layer_is_conv.empty()) return layer;
-  const auto end = layer_is_conv.begin() + layer;
-  const auto convs = static_cast<uint32_t>(std::count(layer_is_conv.begin(), end, true));
-  return layer + convs * (conv_slices() - 1);
+  const bool one_each = layer_is_conv.empty() && layer_is_delta.empty() && local_head_dim == 0;
+  if (one_each) return layer;
+  uint32_t first = 0;
+  for (uint32_t earlier = 0; earlier < layer; ++earlier) first += NumSlices(earlier);
+  return first;
 }
 
 uint64_t ModelConfig::WeightsPerRow() const {
@@ -575,13 +579,19 @@ uint64_t ModelConfig::WeightsPerRow() const {
   const uint64_t latents =
       hidden * (projected_size(0) + head_dim) + uint64_t{q_rank} * latent_q_size() +
       uint64_t{num_heads} * latent_dim * (nope_dim + value_dim) + mixed_size(0) * hidden;
-  const uint64_t attention = latent_dim > 0 ? latents : hidden * qkv_size() + q_size() * hidden;
+  const uint64_t gates = traits->output_gate ? hidden * q_size() : 0;
+  const uint64_t attention =
+      latent_dim > 0 ? latents : hidden * qkv_size() + gates + q_size() * hidden;
+  // A state is read twice and written once, as three weights for each of its elements would be.
+  const uint64_t state = uint64_t{3} * delta.num_v_heads * delta.k_dim * delta.v_dim;
+  const uint64_t delta_net = hidden * delta.input_size() + delta.value_size() * hidden + state;
   const uint64_t convolution = hidden * 3 * hidden + hidden * conv_taps + hidden * hidden;
   const uint64_t feed_forward =
       hidden * num_experts + 3 * hidden * (num_ffn * ffn_size + shared_ffn_size);
   const uint64_t dense = 3 * hidden * dense_ffn_size;
   return num_attention_layers() * attention + num_conv_layers() * convolution +
-         (num_layers - num_dense_layers) * feed_forward + num_dense_layers * dense;
+         num_delta_layers() * delta_net + (num_layers - num_dense_layers) * feed_forward +
+         num_dense_layers * dense;
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
@@ -594,6 +604,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   config.name = std::string(name);
   BATON_ASSIGN_OR_RETURN(config.num_layers, keys.Uint("block_count", {1, kMaxLayers}));
   BATON_ASSIGN_OR_RETURN(config.hidden_size, keys.Uint("embedding_length", {1, kMaxHiddenSize}));
+  if (config.traits->delta_nets) BATON_RETURN_IF_ERROR(ReadDeltaNets(file, config));
   BATON_RETURN_IF_ERROR(ReadFeedForward(keys, config));
   BATON_ASSIGN_OR_RETURN(const uint64_t context, file.Uint(keys.Key("context_length")));
   if (context < kMinContextTokens) {
@@ -608,6 +619,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   }
   config.rms_epsilon = static_cast<float>(epsilon);
   BATON_RETURN_IF_ERROR(ReadHeads(keys, config));
+  BATON_RETURN_IF_ERROR(CheckState(config));
   BATON_RETURN_IF_ERROR(ReadRope(keys, config));
   BATON_RETURN_IF_ERROR(ReadWindow(keys, config));
   if (config.traits->mixed_layers) BATON_RETURN_IF_ERROR(ReadMixedLayers(keys, config));
@@ -639,6 +651,7 @@ KvLayout KvLayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t block_siz
   layout.num_kv_heads = config.slice_kv_heads();
   layout.head_dim = config.slice_head_dim();
   layout.block_size = block_size;
+  layout.state_blocks = StateBlocksOf(config, layout.SliceBytes());
   return layout;
 }
 

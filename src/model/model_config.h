@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/delta_shape.h"
 #include "kvcache/kv_view.h"
 #include "src/base/limits.h"
 #include "src/base/status.h"
@@ -91,6 +92,12 @@ struct ModelConfig {
   // can have one.
   std::vector<bool> layer_is_conv;  // [num_layers] or empty
   uint32_t conv_taps = 0;           // tokens that a convolution sees, its own included
+  // Layers with a gated delta net instead of attention (traits->delta_nets); empty when no layer
+  // can have one. They keep a fixed state for each sequence, and no K and V.
+  std::vector<bool> layer_is_delta;  // [num_layers] or empty
+  kernels::DeltaShape delta;
+  // Layers of multi-token prediction at the file's end, beyond num_layers: read past.
+  uint32_t num_mtp_layers = 0;
   // q of the row at position p is multiplied by 1 + beta ln(1 + floor(p / length)), after it has
   // turned (traits->query_temperature; Meta, Llama 4, 2025); beta 0: by 1.
   float temperature_beta = 0;
@@ -176,29 +183,39 @@ struct ModelConfig {
     return layer_is_conv.empty() && !traits->mixed_layers && !traits->latent_kv;
   }
   bool IsConv(uint32_t layer) const { return !layer_is_conv.empty() && layer_is_conv[layer]; }
+  bool IsDelta(uint32_t layer) const { return !layer_is_delta.empty() && layer_is_delta[layer]; }
+  bool IsAttention(uint32_t layer) const { return !IsConv(layer) && !IsDelta(layer); }
   uint32_t num_conv_layers() const;
-  uint32_t num_attention_layers() const { return num_layers - num_conv_layers(); }
-  // Columns of a layer's first product: q, k and v, or the b, c and x of a convolution, or the
-  // queries over latent rows, if need be before their second product.
+  uint32_t num_delta_layers() const;
+  uint32_t num_attention_layers() const {
+    return num_layers - num_conv_layers() - num_delta_layers();
+  }
+  // Columns of a layer's first product: q, k, v and the gate where there is one; the b, c and x of
+  // a convolution; the input of a gated delta net; the queries over latent rows, if need be before
+  // their second product.
   uint32_t projected_size(uint32_t layer) const {
     if (latent_dim > 0) return q_rank > 0 ? q_rank : latent_q_size();
+    if (IsDelta(layer)) return delta.input_size();
     if (IsConv(layer)) return 3 * hidden_size;
-    return QSize(layer) + (SharesKv(layer) ? 0 : 2 * KvSize(layer));
+    const uint32_t gate = traits->output_gate ? QSize(layer) : 0;
+    return QSize(layer) + (SharesKv(layer) ? 0 : 2 * KvSize(layer)) + gate;
   }
-  // Elements of a row before the product that ends the branch of attention or convolution.
+  // Elements of a row before the product that ends the branch of attention, convolution or net.
   uint32_t mixed_size(uint32_t layer) const {
     if (latent_dim > 0) return num_heads * value_dim;
+    if (IsDelta(layer)) return delta.value_size();
     return IsConv(layer) ? hidden_size : QSize(layer);
   }
   // A KV block of n slices holds n times K and V of one token and layer of attention, for each of
   // its tokens. A layer's slices follow one another: one of attention, as many as `hidden_size`
-  // elements need of a convolution, which stores its inputs. FirstSlice(num_layers) is n.
+  // elements need of a convolution, which stores its inputs, none of a gated delta net.
+  // FirstSlice(num_layers) is n.
   // Where the heads of layers differ, a slice holds the largest part that all layers are whole
   // numbers of: heads of `slice_head_dim` elements, `slice_kv_heads` of them.
   uint32_t conv_slices() const { return (hidden_size - 1) / (2 * kv_size()) + 1; }
   uint32_t slice_head_dim() const;
   uint32_t slice_kv_heads() const;
-  // Slices of `layer`; 0 where it shares another layer's.
+  // Slices of `layer`; 0 of a gated delta net, and where it shares another layer's.
   uint32_t NumSlices(uint32_t layer) const;
   uint32_t FirstSlice(uint32_t layer) const;
   uint32_t num_slices() const { return FirstSlice(num_layers); }

@@ -80,7 +80,9 @@ void Model::StoreKv(uint32_t layer, const LayerRows& rows, const KvView& kv) {
   if (config_.traits->latent_kv) return StoreLatents(layer, rows, kv);
   const float* input = config_.traits->pre_norms ? ws.normed : ws.x;
   run.MatMul(weights.qkv, {input, rows.num_rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
-  if (config_.IsConv(layer)) {
+  if (config_.IsDelta(layer)) {
+    MixDelta(layer, rows.spans, kv);
+  } else if (config_.IsConv(layer)) {
     ops_->conv_append(*pool_, ConvArgs(layer, rows.spans, kv));
   } else {
     RotateAndStore(layer, rows, kv);
@@ -154,9 +156,14 @@ void Model::AttendAndFeedForward(uint32_t layer, const LayerRows& layer_rows, co
   const LayerWeights& weights = weights_->layers[layer];
   if (config_.IsConv(layer)) {
     ops_->short_conv(*pool_, ConvArgs(layer, spans, kv));
-  } else {
+  } else if (!config_.IsDelta(layer)) {
     Attend(layer, spans, kv);
     if (config_.traits->latent_kv) ValuesOfLatents(weights, rows);
+    if (config_.traits->output_gate) {
+      const float* gate = ws.qkv + config_.qkv_size();
+      ops_->sigmoid_mul(*pool_,
+                        {gate, config_.projected_size(layer), rows, config_.q_size(), ws.attended});
+    }
   }
   AddToResidual(weights.attn_output, ws.attended, rows, weights.post_attn_norm);
   if (config_.traits->output_bias) {

@@ -87,7 +87,7 @@ Status Model::MakeWorkspace() {
   size.max_rows = max_rows_;
   size.max_context = max_context_;
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
-    if (config_.IsConv(layer)) continue;
+    if (!config_.IsAttention(layer)) continue;
     size.attention_scratch_bytes =
         std::max(size.attention_scratch_bytes,
                  ops_->attention_scratch_bytes(pool_->num_threads(), config_.num_heads,

@@ -112,32 +112,35 @@ absl::Status CheckRows(const GgufTensor& tensor, std::span<const std::byte> byte
                          num_rows, fault_of(bad_row));
 }
 
-// Rows of a tensor that is no vector: all, or those of one expert.
+// Rows of a tensor that is no vector: all, or those of one expert, or those of a list.
 struct TensorPart {
   const GgufTensor* tensor;
   uint64_t first_row;
   uint32_t num_rows;
-  HeadOrder order = {};  // of all rows
+  HeadOrder order = {};               // of all rows
+  std::vector<uint32_t> picked = {};  // of those above, in the order to pack; empty: as they lie
 };
 
-// The rows of each head with the elements that turn together at i and i + head_dim / 2; elements
-// that do not turn fill up both halves. Row sums of q * k have the same terms.
+// Where element `i` of a head goes: elements that turn together end at j and j + head_dim / 2;
+// those that do not turn fill up both halves. Row sums of q * k have the same terms.
+size_t TargetOf(const HeadOrder& order, size_t i) {
+  const size_t half = order.head_dim / 2;
+  const size_t turning = order.rope_dims / 2;
+  if (i < turning) return i;
+  if (i < 2 * turning) return half + i - turning;
+  const size_t rest = i - 2 * turning;
+  const size_t in_lower = half - turning;
+  return rest < in_lower ? turning + rest : half + turning + (rest - in_lower);
+}
+
+// The rows of each head in the order of TargetOf.
 std::vector<std::byte> ReorderHeads(const HeadOrder& order, std::span<const std::byte> rows,
                                     size_t row_bytes) {
   std::vector<std::byte> out(rows.begin(), rows.end());
-  const size_t half = order.head_dim / 2;
-  const size_t turning = order.rope_dims / 2;
   for (size_t i = 0; i < size_t{order.num_heads} * order.head_dim; ++i) {
     const size_t first = i / order.head_dim * order.head_dim;
-    const size_t element = i - first;  // of the head, as the file has it
-    size_t target = element;
-    if (element >= turning && element < 2 * turning) target = half + element - turning;
-    if (element >= 2 * turning) {
-      const size_t rest = element - 2 * turning;
-      const size_t in_lower = half - turning;
-      target = rest < in_lower ? turning + rest : half + turning + (rest - in_lower);
-    }
-    std::copy_n(rows.data() + i * row_bytes, row_bytes, out.data() + (first + target) * row_bytes);
+    const size_t target = first + TargetOf(order, i - first);
+    std::copy_n(rows.data() + i * row_bytes, row_bytes, out.data() + target * row_bytes);
   }
   return out;
 }
@@ -175,6 +178,18 @@ RawRows RawRowsOf(const TensorPart& part, ThreadPool& pool, std::vector<std::byt
     of_part.n = part.num_rows;
     made = EncodeNvfp4(of_part, GgmlType::kBf16, pool);
     rows = {WeightType::kBf16, made, part.num_rows};
+  }
+  if (!part.picked.empty()) {
+    const size_t row_bytes = rows.bytes.size() / part.num_rows;
+    std::vector<std::byte> picked(part.picked.size() * row_bytes);
+    for (size_t i = 0; i < part.picked.size(); ++i) {
+      std::copy_n(rows.bytes.data() + part.picked[i] * row_bytes, row_bytes,
+                  picked.data() + i * row_bytes);
+    }
+    made = std::move(picked);
+    rows.bytes = made;
+    rows.n = static_cast<uint32_t>(part.picked.size());
+    return rows;
   }
   if (part.order.num_heads == 0) return rows;
   made = ReorderHeads(part.order, rows.bytes, rows.bytes.size() / part.num_rows);
@@ -294,8 +309,46 @@ absl::StatusOr<MatrixGroup> PackQkv(const LayerTensors& tensors, const HeadOrder
   return PackGroup(qkv, pool);
 }
 
+// Rows of the heads of `tensor`, `per_head` of each: `head_dim` from `first` on, in the order of
+// TargetOf or as they lie.
+TensorPart HeadRows(const GgufTensor* tensor, const HeadOrder& order, uint32_t per_head,
+                    uint32_t first, bool turns) {
+  TensorPart part = WholeOf(tensor);
+  const uint32_t num_heads = part.num_rows / per_head;
+  part.picked.resize(size_t{num_heads} * order.head_dim);
+  for (uint32_t head = 0; head < num_heads; ++head) {
+    for (uint32_t i = 0; i < order.head_dim; ++i) {
+      const size_t target = turns ? TargetOf(order, i) : i;
+      part.picked[size_t{head} * order.head_dim + target] = head * per_head + first + i;
+    }
+  }
+  return part;
+}
+
+std::vector<float> ReorderNorm(const HeadOrder& order, const std::vector<float>& norm) {
+  std::vector<float> out(norm.size());
+  for (size_t i = 0; i < norm.size(); ++i) out[TargetOf(order, i)] = norm[i];
+  return out;
+}
+
+// q|k|v|gate: a head of attn_q has its q, then its gate.
+absl::Status LoadGatedAttention(const LayerTensors& tensors, const HeadOrder& order,
+                                ThreadPool& pool, LayerWeights& out) {
+  const uint32_t dim = order.head_dim;
+  const TensorPart parts[] = {HeadRows(tensors.q, order, 2 * dim, 0, /*turns=*/true),
+                              HeadRows(tensors.k, order, dim, 0, /*turns=*/true),
+                              WholeOf(tensors.v),
+                              HeadRows(tensors.q, order, 2 * dim, dim, /*turns=*/false)};
+  BATON_ASSIGN_OR_RETURN(out.qkv, PackGroup(parts, pool));
+  out.q_norm = ReorderNorm(order, out.q_norm);
+  out.k_norm = ReorderNorm(order, out.k_norm);
+  BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.attn_output), pool));
+  return OkStatus();
+}
+
 absl::Status LoadAttention(const LayerTensors& tensors, const HeadOrder& order, ThreadPool& pool,
                            LayerWeights& out) {
+  if (order.has_gates) return LoadGatedAttention(tensors, order, pool, out);
   BATON_ASSIGN_OR_RETURN(out.qkv, PackQkv(tensors, order, pool));
   BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.attn_output), pool));
   return OkStatus();
@@ -382,15 +435,33 @@ absl::Status LoadLatentAttention(const LayerTensors& tensors, const LatentShape&
 }
 
 // The taps [channels, taps] become [taps, channels]: the kernel's lanes are channels.
-absl::Status LoadConvolution(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
-  BATON_RETURN_IF_ERROR(CheckPart(WholeOf(tensors.conv_taps), pool));
-  const std::vector<float> by_channel = FloatsOf(*tensors.conv_taps);
-  const size_t num_taps = tensors.conv_taps->dims[0];
-  const size_t channels = tensors.conv_taps->dims[1];
+absl::Status LoadTaps(const GgufTensor& taps, ThreadPool& pool, LayerWeights& out) {
+  BATON_RETURN_IF_ERROR(CheckPart(WholeOf(&taps), pool));
+  const std::vector<float> by_channel = FloatsOf(taps);
+  const size_t num_taps = taps.dims[0];
+  const size_t channels = taps.dims[1];
   out.conv_taps.resize(by_channel.size());
   for (size_t i = 0; i < by_channel.size(); ++i) {
     out.conv_taps[i % num_taps * channels + i / num_taps] = by_channel[i];
   }
+  return OkStatus();
+}
+
+// The columns of DeltaShape's input side by side.
+absl::Status LoadDeltaNet(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
+  BATON_RETURN_IF_ERROR(LoadTaps(*tensors.delta_taps, pool, out));
+  out.delta_rates = FloatsOf(*tensors.delta_rates);
+  out.dt_bias = FloatsOf(*tensors.dt_bias);
+  out.delta_norm = FloatsOf(*tensors.delta_norm);
+  const TensorPart parts[] = {WholeOf(tensors.delta_qkv), WholeOf(tensors.delta_z),
+                              WholeOf(tensors.delta_beta), WholeOf(tensors.delta_decay)};
+  BATON_ASSIGN_OR_RETURN(out.qkv, PackGroup(parts, pool));
+  BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.delta_out), pool));
+  return OkStatus();
+}
+
+absl::Status LoadConvolution(const LayerTensors& tensors, ThreadPool& pool, LayerWeights& out) {
+  BATON_RETURN_IF_ERROR(LoadTaps(*tensors.conv_taps, pool, out));
   BATON_ASSIGN_OR_RETURN(out.qkv, PackOne(WholeOf(tensors.conv_in), pool));
   BATON_ASSIGN_OR_RETURN(out.attn_output, PackOne(WholeOf(tensors.conv_out), pool));
   return OkStatus();
@@ -398,6 +469,7 @@ absl::Status LoadConvolution(const LayerTensors& tensors, ThreadPool& pool, Laye
 
 absl::Status LoadMixer(const LayerTensors& tensors, const TensorPlan& plan, ThreadPool& pool,
                        LayerWeights& out) {
+  if (tensors.delta_out != nullptr) return LoadDeltaNet(tensors, pool, out);
   if (tensors.conv_in != nullptr) return LoadConvolution(tensors, pool, out);
   if (tensors.kv_a != nullptr) return LoadLatentAttention(tensors, plan.latent, pool, out);
   return LoadAttention(tensors, plan.head_order, pool, out);
@@ -490,7 +562,7 @@ size_t LayerWeights::bytes() const {
   for (const std::vector<float>* values :
        {&attn_norm, &ffn_norm, &qkv_bias, &q_norm, &k_norm, &post_attn_norm, &post_ffn_norm, &sinks,
         &output_bias, &router_bias, &conv_taps, &choice_bias, &kv_a_norm, &q_a_norm,
-        &post_per_layer, &v_norm}) {
+        &post_per_layer, &v_norm, &delta_rates, &dt_bias, &delta_norm}) {
     total += VectorBytes(*values);
   }
   return total;

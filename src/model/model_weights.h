@@ -67,9 +67,9 @@ struct FeedForwardWeights {
 // The weights of one transformer layer.
 struct LayerWeights {
   std::vector<float> attn_norm;  // [hidden], empty without pre_norms
-  // The first and the last product of attention or of a convolution.
-  MatrixGroup qkv;              // [qkv_size, hidden]; b, c and x: [3 * hidden, hidden]
-  MatrixGroup attn_output;      // [hidden, q_size]; of a convolution [hidden, hidden]
+  // The first and the last product of attention, of a convolution or of a gated delta net.
+  MatrixGroup qkv;              // [projected_size, hidden] (ModelConfig)
+  MatrixGroup attn_output;      // [hidden, mixed_size]
   std::vector<float> ffn_norm;  // [hidden], empty without pre_norms
   // One feed-forward layer, or one for each expert.
   std::vector<FeedForwardWeights> ffn;
@@ -79,7 +79,10 @@ struct LayerWeights {
   std::vector<float> k_norm;          // [head_dim]; with whole_norms [kv_size]
   std::vector<float> post_attn_norm;  // [hidden]
   std::vector<float> post_ffn_norm;   // [hidden]
-  std::vector<float> conv_taps;       // [taps, hidden]
+  std::vector<float> conv_taps;       // [taps, hidden]; of a gated delta net [taps, channels]
+  std::vector<float> delta_rates;     // [v heads]
+  std::vector<float> dt_bias;         // [v heads]
+  std::vector<float> delta_norm;      // [v_dim]
   MatrixGroup router;                 // [experts, hidden]
   std::vector<float> sinks;           // [heads]
   std::vector<float> output_bias;     // [hidden]

@@ -69,6 +69,13 @@ class TensorFinder {
     if (Has(name)) (void)Find(name);
   }
   bool is_folder() const { return file_.is_folder(); }
+  // Tensors of a layer that nothing is computed with.
+  void ReadPast(uint32_t layer) {
+    const std::string prefix = fmt::format("blk.{}.", layer);
+    for (size_t i = 0; i < used_.size(); ++i) {
+      if (file_.tensors()[i].name.starts_with(prefix)) used_[i] = true;
+    }
+  }
 
   // Unimplemented naming the first tensor that nothing asked for.
   absl::Status CheckAllUsed() const {
@@ -122,8 +129,20 @@ struct LayerPlanner {
     return OkStatus();
   }
 
+  absl::Status CheckDeltaKind() const {
+    const bool is_delta = config.IsDelta(layer);
+    const std::string other = is_delta ? Name("attn_q") : fmt::format("blk.{}.ssm_a", layer);
+    if (!finder.Has(other)) return OkStatus();
+    return InvalidArgument(
+        "{} makes layer {} {}, but it has the tensor \"{}\"",
+        finder.is_folder() ? "\"layer_types\" (or \"full_attention_interval\")"
+                           : fmt::format("key \"{}.full_attention_interval\"", config.architecture),
+        layer, is_delta ? "a gated delta net" : "one of attention", other);
+  }
+
   // The keys that name the kinds of layers agree with the tensors that the layer has.
   absl::Status CheckKind() const {
+    if (config.traits->delta_nets) return CheckDeltaKind();
     if (!config.traits->short_convs) return OkStatus();
     const bool is_conv = config.IsConv(layer);
     const std::string other = Name(is_conv ? "attn_q" : "shortconv.in_proj");
@@ -223,17 +242,40 @@ struct LayerPlanner {
     return OkStatus();
   }
 
+  absl::Status DeltaNet(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const kernels::DeltaShape& shape = config.delta;
+    const uint32_t heads = shape.num_v_heads;
+    BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
+    BATON_ASSIGN_OR_RETURN(out.delta_qkv,
+                           finder.Matrix(Name("attn_qkv"), shape.num_channels(), hidden));
+    BATON_ASSIGN_OR_RETURN(out.delta_z,
+                           finder.Matrix(Name("attn_gate"), shape.value_size(), hidden));
+    BATON_ASSIGN_OR_RETURN(out.delta_beta, finder.Matrix(Name("ssm_beta"), heads, hidden));
+    BATON_ASSIGN_OR_RETURN(out.delta_decay, finder.Matrix(Name("ssm_alpha"), heads, hidden));
+    BATON_ASSIGN_OR_RETURN(
+        out.delta_taps,
+        finder.FloatMatrix(Name("ssm_conv1d"), shape.num_channels(), shape.num_taps));
+    BATON_RETURN_IF_ERROR(Vector(out.delta_rates, fmt::format("blk.{}.ssm_a", layer), heads));
+    BATON_RETURN_IF_ERROR(Vector(out.dt_bias, Name("ssm_dt", "bias"), heads));
+    BATON_RETURN_IF_ERROR(Vector(out.delta_norm, Name("ssm_norm"), shape.v_dim));
+    BATON_ASSIGN_OR_RETURN(out.delta_out,
+                           finder.Matrix(Name("ssm_out"), hidden, shape.value_size()));
+    return OkStatus();
+  }
+
   absl::Status Attention(LayerTensors& out) const {
     if (config.traits->mixed_layers) return MixedAttention(out);
     if (config.traits->latent_kv) return LatentAttention(out);
     const uint32_t hidden = config.hidden_size;
+    const uint32_t q_rows = (config.traits->output_gate ? 2 : 1) * config.q_size();
     if (config.traits->pre_norms) {
       BATON_RETURN_IF_ERROR(Vector(out.attn_norm, Name("attn_norm"), hidden));
     }
     if (config.traits->fused_projections) {
       BATON_ASSIGN_OR_RETURN(out.qkv, finder.Matrix(Name("attn_qkv"), config.qkv_size(), hidden));
     } else {
-      BATON_ASSIGN_OR_RETURN(out.q, finder.Matrix(Name("attn_q"), config.q_size(), hidden));
+      BATON_ASSIGN_OR_RETURN(out.q, finder.Matrix(Name("attn_q"), q_rows, hidden));
       BATON_ASSIGN_OR_RETURN(out.k, finder.Matrix(Name("attn_k"), config.kv_size(), hidden));
       BATON_ASSIGN_OR_RETURN(out.v, finder.Matrix(Name("attn_v"), config.kv_size(), hidden));
     }
@@ -336,8 +378,9 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
     BATON_ASSIGN_OR_RETURN(plan.long_factors,
                            finder.Vector(kLongFactorsName, config.rope_dims / 2));
   }
-  if (config.reorders_heads()) {
-    plan.head_order = {config.num_heads + config.num_kv_heads, config.head_dim, config.rope_dims};
+  if (config.reorders_heads() || config.traits->output_gate) {
+    plan.head_order = {config.num_heads + config.num_kv_heads, config.head_dim, config.rope_dims,
+                       config.traits->output_gate};
   }
   if (config.traits->latent_kv) {
     plan.latent = {config.num_heads, config.nope_dim, config.value_dim};
@@ -346,11 +389,13 @@ absl::StatusOr<TensorPlan> PlanTensors(const GgufFile& file, const ModelConfig& 
     LayerTensors tensors;
     const LayerPlanner planner{finder, config, layer};
     BATON_RETURN_IF_ERROR(planner.CheckKind());
-    BATON_RETURN_IF_ERROR(config.IsConv(layer) ? planner.Convolution(tensors)
-                                               : planner.Attention(tensors));
+    BATON_RETURN_IF_ERROR(config.IsDelta(layer)  ? planner.DeltaNet(tensors)
+                          : config.IsConv(layer) ? planner.Convolution(tensors)
+                                                 : planner.Attention(tensors));
     BATON_RETURN_IF_ERROR(planner.FeedForward(tensors));
     plan.layers.push_back(tensors);
   }
+  for (uint32_t i = 0; i < config.num_mtp_layers; ++i) finder.ReadPast(config.num_layers + i);
   BATON_RETURN_IF_ERROR(finder.CheckAllUsed());
   return plan;
 }

@@ -18,7 +18,7 @@ namespace baton::model {
 // The tensors of one transformer layer. Matrices are [n, k] with k contiguous (GGUF dims {k, n}).
 struct LayerTensors {
   const GgufTensor* attn_norm = nullptr;    // [hidden] F32, null without pre_norms
-  const GgufTensor* q = nullptr;            // [q_size, hidden]
+  const GgufTensor* q = nullptr;            // [q_size, hidden]; with output_gate twice the rows
   const GgufTensor* k = nullptr;            // [kv_size, hidden]
   const GgufTensor* v = nullptr;            // [kv_size, hidden]
   const GgufTensor* attn_output = nullptr;  // [hidden, q_size]
@@ -49,6 +49,16 @@ struct LayerTensors {
   const GgufTensor* conv_in = nullptr;    // [3 * hidden, hidden]: b, c, x
   const GgufTensor* conv_taps = nullptr;  // [hidden, taps] F32
   const GgufTensor* conv_out = nullptr;   // [hidden, hidden]
+  // A gated delta net has these instead of attention (kernels::DeltaShape).
+  const GgufTensor* delta_qkv = nullptr;    // [channels, hidden]
+  const GgufTensor* delta_z = nullptr;      // [value_size, hidden]
+  const GgufTensor* delta_beta = nullptr;   // [v heads, hidden]
+  const GgufTensor* delta_decay = nullptr;  // [v heads, hidden]
+  const GgufTensor* delta_taps = nullptr;   // [channels, taps] F32
+  const GgufTensor* delta_rates = nullptr;  // [v heads] F32
+  const GgufTensor* dt_bias = nullptr;      // [v heads] F32
+  const GgufTensor* delta_norm = nullptr;   // [v_dim] F32
+  const GgufTensor* delta_out = nullptr;    // [hidden, value_size]
   // Matrices that the file holds as one (traits->fused_projections); q, k, v, gate and up are null.
   const GgufTensor* qkv = nullptr;      // [qkv_size, hidden]
   const GgufTensor* gate_up = nullptr;  // [2 * ffn, hidden]
@@ -70,12 +80,13 @@ struct LayerTensors {
   const GgufTensor* choice_bias = nullptr;  // [experts] F32, of ExpertScore::kSigmoid
 };
 
-// How rows of a layer's fused Q|K|V are reordered when they are packed
-// (ModelConfig::reorders_heads); num_heads 0: not at all.
+// How rows of a layer's Q and K are reordered when they are packed (ModelConfig::reorders_heads);
+// num_heads 0: not at all.
 struct HeadOrder {
-  uint32_t num_heads = 0;  // leading heads of the tensor: those of Q and of K
+  uint32_t num_heads = 0;  // those of Q and of K
   uint32_t head_dim = 0;
   uint32_t rope_dims = 0;
+  bool has_gates = false;  // a head of Q is followed by its gate (traits->output_gate)
 };
 
 // Sizes of the matrices of latent attention; num_heads 0: the model has none.

@@ -11,7 +11,7 @@ using kv::KvLayout;
 using limits::kMaxPoolBlocks;
 
 uint64_t SequenceBytes(const KvLayout& layout, uint32_t max_context) {
-  return (uint64_t{layout.BlocksFor(max_context)} + 1) * layout.BlockStride();
+  return (uint64_t{layout.BlocksOfSequence(max_context)} + 1) * layout.BlockStride();
 }
 
 StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const KvLayout& layout,
@@ -23,7 +23,8 @@ StatusOr<uint32_t> NumPoolBlocks(uint64_t kv_memory_bytes, const KvLayout& layou
   const uint64_t blocks = bytes / layout.BlockStride();
   if (blocks >= needed_blocks) return static_cast<uint32_t>(std::min(blocks, kMaxPoolBlocks));
   // A context of 0 means the model's own, so it is no advice.
-  const uint64_t fits = blocks > 1 ? (blocks - 1) * layout.block_size : 0;
+  const uint64_t besides = uint64_t{layout.state_blocks} + 1;
+  const uint64_t fits = blocks > besides ? (blocks - besides) * layout.block_size : 0;
   const std::string or_shorter = fits > 0 ? fmt::format(" or --max-context {}", fits) : "";
   return ResourceExhausted(
       "--kv-memory is too small: one sequence of --max-context {} tokens and a block need {} "

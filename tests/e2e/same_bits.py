@@ -52,21 +52,23 @@ def bits_of(got):
     return [answer.bits() for answer in got]
 
 
-def bits_alone(model, rows):
+def bits_alone(model, rows, *flags):
     """The answers one after the other, by one worker that remembers nothing."""
-    with Server("--mode", "aggregated", "--prefix-cache", "off", model=model) as server:
+    flags = ("--mode", "aggregated", "--prefix-cache", "off", *flags)
+    with Server(*flags, model=model) as server:
         return bits_of(answers(server, rows))
 
 
-def check_hand_off(model, transport, rows, wanted, kv_bytes_per_token=None):
-    """A batch of requests crosses from worker to worker in blocks of 16 tokens."""
-    with Server("--transport", transport, model=model) as server:
+def check_hand_off(model, transport, rows, wanted, kv_bytes_per_token=None, *flags, num_state=0):
+    """A batch of requests crosses from worker to worker in blocks of 16 tokens, and so many blocks
+    of a fixed state with each."""
+    with Server("--transport", transport, *flags, model=model) as server:
         got = answers(server, rows, 8)
         wait_until(server.ledger_is_clean, 15, "no block is held")
     for answer, fields in zip(got, rows):
         assert answer.timings.path == "disagg" and answer.timings.transport == transport
         if kv_bytes_per_token is not None:
-            num_blocks = -(-len(fields["prompt_token_ids"]) // 16)
+            num_blocks = -(-len(fields["prompt_token_ids"]) // 16) + num_state
             assert answer.timings.kv_bytes == num_blocks * 16 * kv_bytes_per_token
         assert answer.timings.exact
     assert bits_of(got) == wanted
@@ -106,5 +108,6 @@ def check_killed_decode_worker(model, rows, *flags):
         killer.start()
         got = answers(server, rows, len(rows))
         killer.join()
+        wait_until(server.ledger_is_clean, 15, "no block is held")
     assert bits_of(got) == wanted
     assert sum(a.timings.resumes for a in got) > 0, "it was killed in the middle"

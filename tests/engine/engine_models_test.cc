@@ -72,7 +72,9 @@ TEST_P(EngineModelsTest, AHitAtAnyCutChangesNoBit) {
     const Record expected = RunAggregated(&plain, {second})[0];
     const Record record = RunAggregated(&remembering, {second})[0];
     ExpectSameBits(record, expected, second);
-    EXPECT_EQ(record.cached_tokens, cut / 16 * 16) << "cut at " << cut;
+    // Nothing of a prompt is found where its layers keep a fixed state.
+    const bool has_state = plain.model().layout().state_blocks > 0;
+    EXPECT_EQ(record.cached_tokens, has_state ? 0 : cut / 16 * 16) << "cut at " << cut;
   }
 }
 
@@ -94,7 +96,8 @@ INSTANTIATE_TEST_SUITE_P(
         "tiny_gemma4_q8_0.gguf", "tiny_gemma4_dense.gguf", "tiny_gemma4", "tiny_gemma4_dense",
         "tiny_lfm2moe.gguf", "tiny_lfm2moe", "tiny_deepseek2.gguf", "tiny_deepseek2",
         "tiny_deepseek2_lite.gguf", "tiny_deepseek2_lite", "tiny_deepseek2_q8_0.gguf",
-        "tiny_deepseek2_split_q8_0.gguf"),
+        "tiny_deepseek2_split_q8_0.gguf", "tiny_qwen35.gguf", "tiny_qwen35_q8_0.gguf",
+        "tiny_qwen35"),
     [](const auto& info) {
       std::string name = info.param;
       const size_t dot = name.find('.');

@@ -20,12 +20,14 @@ import numpy as np
 from gguf import GGMLQuantizationType as Q
 
 import deepseek
+import delta_models
 import tiny_models
 
 HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "lfm2",
-                 "gpt-oss", "phi3", "olmo2", "mistral3", "deepseek2", "lfm2moe")
+                 "gpt-oss", "phi3", "olmo2", "mistral3", "deepseek2", "lfm2moe",
+                 "qwen35")
 
 
 class Weights:
@@ -111,8 +113,8 @@ class Shape:
     """The numbers of a model and the rotations of its layers."""
 
     def __init__(self, w):
-        self.arch = w.arch
-        self.layers = w.key("block_count")
+        self.arch, self.weights = w.arch, w
+        self.layers = w.key("block_count") - w.key("nextn_predict_layers", 0)
         self.heads = w.key("attention.head_count")
         self.kv_heads = w.key("attention.head_count_kv", self.heads)
         self.convs = ()
@@ -186,11 +188,17 @@ def attend(shape, weights, w, layer, x):
     h = x if shape.arch == "olmo2" else rms_norm(x, w("attn_norm.weight"), shape.eps)
     if layer in shape.convs:
         return convolve(w, h)
+    if delta_models.is_delta(shape.weights, layer):
+        return delta_models.mix_delta(shape.weights, w, h)
+    gate = 1.0
 
     def project(name, heads):
         if shape.arch == "phi3":  # rows of q, k, v one below the other
             first = {"q": 0, "k": shape.heads, "v": shape.heads + shape.kv_heads}[name] * shape.dim
             out = h @ w("attn_qkv.weight")[first:first + heads * shape.dim].T
+        elif shape.arch == "qwen35" and name == "q":  # a head's q, then its gate
+            rows = w("attn_q.weight").reshape(heads, 2, shape.dim, -1)
+            out = h @ rows[:, 0].reshape(heads * shape.dim, -1).T
         else:
             out = h @ w(f"attn_{name}.weight").T
         if shape.arch == "olmo2" and name != "v":  # over the whole width
@@ -200,7 +208,10 @@ def attend(shape, weights, w, layer, x):
         return out.reshape(-1, heads, shape.dim)
 
     q, k, v = project("q", shape.heads), project("k", shape.kv_heads), project("v", shape.kv_heads)
-    if shape.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2", "lfm2moe"):
+    if shape.arch == "qwen35":
+        rows = w("attn_q.weight").reshape(shape.heads, 2, shape.dim, -1)
+        gate = delta_models.sigmoid(h @ rows[:, 1].reshape(shape.heads * shape.dim, -1).T)
+    if shape.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2", "lfm2moe", "qwen35"):
         q = rms_norm(q, w("attn_q_norm.weight"), shape.eps)
         k = rms_norm(k, w("attn_k_norm.weight"), shape.eps)
     local = shape.is_local(layer)
@@ -214,7 +225,8 @@ def attend(shape, weights, w, layer, x):
         q = q * (1 + shape.temperature * np.log(1 + steps))[:, None, None]
     window = shape.window if local else shape.uniform_window or None
     sinks = w("attn_sinks.weight") if shape.arch == "gpt-oss" else None
-    out = attention(q, k, v, shape.attention_scale, window, sinks) @ w("attn_output.weight").T
+    out = gate * attention(q, k, v, shape.attention_scale, window, sinks)
+    out = out @ w("attn_output.weight").T
     if shape.arch == "gpt-oss":
         out = out + w("attn_output.bias")
     if shape.arch in ("gemma3", "olmo2"):
@@ -268,7 +280,8 @@ def feed_forward(shape, weights, w, layer, x):
     if shape.arch == "gpt-oss":
         h = rms_norm(x, w("post_attention_norm.weight"), shape.eps)
         return mix_gpt_oss(w, h, weights.key("expert_used_count"))
-    h = x if shape.arch == "olmo2" else rms_norm(x, w("ffn_norm.weight"), shape.eps)
+    norm = "post_attention_norm.weight" if shape.arch == "qwen35" else "ffn_norm.weight"
+    h = x if shape.arch == "olmo2" else rms_norm(x, w(norm), shape.eps)
     if shape.arch == "qwen3moe":
         return mix_experts(w, h, weights.key("expert_used_count"))
     activate = gelu_tanh if shape.arch == "gemma3" else silu
@@ -354,7 +367,7 @@ def tiny():
         keep = lambda i, n: list(range(n)) if n < 100 else [63, 64, 255, 256, 257, n - 1]
         write_golden(path.with_suffix(".golden"), Weights(path), prompts, keep, [], 24)
     for seed, write in ((2, tiny_models.write_architectures), (3, tiny_models.write_convolutions),
-                        (4, deepseek.write_models)):
+                        (4, deepseek.write_models), (4, delta_models.write_delta_nets)):
         rng = np.random.default_rng(seed)
         for path in write(HERE):
             prompts = [rng.integers(0, 263, size=n).tolist() for n in (1, 40, 300)]

@@ -38,6 +38,9 @@ GEMMA4_DENSE = dict(head_dim=16, global_head_dim=32, num_hidden_layers=4, slidin
 LFM2_MOE = dict(num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2,
                 num_dense_layers=1, num_experts=8, num_experts_per_tok=3,
                 moe_intermediate_size=16, rms_norm_eps=None, norm_eps=1e-5, pad_token_id=0)
+# Three heads of v share one of k, and the last layer is no attention.
+QWEN35 = dict(num_hidden_layers=5, head_dim=16, linear_key_head_dim=16, linear_value_head_dim=16,
+              linear_num_key_heads=2, linear_num_value_heads=6)
 GPT_OSS = dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 # PROMPT is longer than the original context, so that the long factors and every temperature count.
@@ -102,6 +105,8 @@ MODELS = [
     ("deepseek_v3_joined", "DeepseekV3", (5, 0),
      {**DEEPSEEK, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "norm_topk_prob": False,
       "first_k_dense_replace": 0, "routed_scaling_factor": 0.8}, None),
+    ("qwen3_5_text", "Qwen3_5", (5, 24), QWEN35, None),
+    ("qwen3_5", "Qwen3_5", (5, 24), QWEN35, None),
 ]
 VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
               image_size=28, patch_size=14)
@@ -149,6 +154,13 @@ def make(name, kind, shape, scaling):
     else:
         config = getattr(transformers, kind + "Config")(**arguments)
         model_class = getattr(transformers, kind + "ForCausalLM")
+    if kind == "Qwen3_5":
+        config = transformers.Qwen3_5TextConfig(**arguments)
+    if name == "qwen3_5":
+        vision = dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2,
+                      out_hidden_size=32, patch_size=14, num_position_embeddings=16)
+        config = transformers.Qwen3_5Config(text_config=config.to_dict(), vision_config=vision)
+        model_class = transformers.Qwen3_5ForConditionalGeneration
     if name == "mistral3":
         config = transformers.Mistral3Config(
             text_config=config.to_dict(), vision_config={**VISION, "head_dim": 8},
@@ -159,7 +171,8 @@ def make(name, kind, shape, scaling):
         for part, weight in model.named_parameters():
             spread = 0.05 if "norm" in part else 0.3
             weight.copy_(torch.randn_like(weight) * spread + (1.0 if "norm" in part else 0.0))
-            if "norm" in part and kind == "Gemma3":
+            is_plain = "norm" not in part or "linear_attn.norm" in part or "visual" in part
+            if not is_plain and kind in ("Gemma3", "Qwen3_5"):
                 weight -= 1.0
         for part, bias in model.named_buffers():
             if part.endswith(("e_score_correction_bias", "expert_bias")):

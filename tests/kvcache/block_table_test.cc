@@ -120,5 +120,37 @@ TEST(BlockTableTest, SharedBlocksLiveUntilTheLastHolder) {
   EXPECT_EQ(pool.num_free(), 4u);
 }
 
+// Each choice writes its state, so none is shared.
+TEST(DivideStateTest, EachChoiceOwnsACopyAndNothingLeaks) {
+  constexpr uint32_t kState = 3;
+  for (const uint32_t num_going_on : {0u, 1u, 2u, 4u}) {
+    constexpr uint32_t kChoices = 4;
+    BlockPool pool(kState * kChoices);
+    std::vector<BlockHandle> blocks;
+    ASSERT_TRUE(pool.Allocate(kState * kChoices, BlockState::kReserved, kUid, &blocks));
+    std::vector<BlockTable> tables(num_going_on);
+    std::vector<BlockTable*> pointers;
+    for (BlockTable& table : tables) pointers.push_back(&table);
+    std::vector<BlockCopy> copies;
+    const std::span<const BlockHandle> all = blocks;
+    DivideState({all.first(kState), all.subspan(kState), kBlockSize}, pointers, &pool, &copies);
+    EXPECT_EQ(pool.num_free(), kState * (kChoices - num_going_on));
+    EXPECT_EQ(pool.Counts().of(BlockState::kBound), kState * num_going_on);
+    EXPECT_EQ(copies.size(), num_going_on == 0 ? 0 : kState * (num_going_on - 1));
+    std::set<uint32_t> owned;
+    for (size_t i = 0; i < tables.size(); ++i) {
+      ASSERT_EQ(tables[i].size(), kState);
+      for (uint32_t b = 0; b < kState; ++b) {
+        EXPECT_TRUE(owned.insert(tables[i].indices()[b]).second) << "shared";
+        if (i == 0) continue;
+        const BlockCopy copy = copies[(i - 1) * kState + b];
+        EXPECT_EQ(copy, (BlockCopy{tables[0].indices()[b], tables[i].indices()[b], kBlockSize}));
+      }
+      tables[i].Release(&pool);
+    }
+    EXPECT_EQ(pool.num_free(), pool.num_blocks());
+  }
+}
+
 }  // namespace
 }  // namespace baton::kv

@@ -55,6 +55,7 @@ std::vector<Variant> Variants() {
   add("head_dim", [](KvLayout& l) { l.head_dim = 128; });
   add("block_size", [](KvLayout& l) { l.block_size = 32; });
   add("window_tokens", [](KvLayout& l) { l.window_tokens = 512; });
+  add("state_blocks", [](KvLayout& l) { l.state_blocks = 7; });
   return variants;
 }
 
@@ -162,6 +163,7 @@ TEST(KvLayoutTest, ValidateNamesWhatIsWrong) {
   add("block_size 0", [](KvLayout& l) { l.block_size = 0; });
   add("block_size 15 is odd", [](KvLayout& l) { l.block_size = 15; });
   add("num_layers 4000000000", [](KvLayout& l) { l.num_layers = 4'000'000'000u; });
+  add("state_blocks 65281 is above 65280", [](KvLayout& l) { l.state_blocks = 65'281; });
   add("no multiple of 64", [](KvLayout& l) {
     l.num_kv_heads = 1;
     l.head_dim = 2;

@@ -345,6 +345,13 @@ TEST(DeviceModelLoadTest, LatentRowsAreForTheProcessor) {
               HasSubstr("architecture deepseek2: device simt has no kernel for its latent rows"));
 }
 
+TEST(DeviceModelLoadTest, DeltaNetsAreForTheProcessor) {
+  OnDevice on(Tiny("qwen35"));
+  EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(on.fixture.status().message()),
+              HasSubstr("architecture qwen35: device simt has no kernel for its gated delta nets"));
+}
+
 TEST(DeviceModelLoadTest, SinksAreForTheProcessor) {
   OnDevice on(Tiny("gptoss_mxfp4"));
   EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);

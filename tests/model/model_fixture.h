@@ -59,8 +59,8 @@ class ModelFixture {
     status_ = options.weights_of == nullptr ? Load(options) : Share(options);
     if (!status_.ok()) return;
     view_.layout = &model_->layout();
-    view_.num_blocks = options.num_blocks;
-    const size_t size_bytes = view_.layout->BlockStride() * options.num_blocks;
+    view_.num_blocks = options.num_blocks + kMaxStates * view_.layout->state_blocks;
+    const size_t size_bytes = view_.layout->BlockStride() * view_.num_blocks;
     if (options.num_ranks > 1) {
       TakeRanks(options);
       return;
@@ -92,6 +92,16 @@ class ModelFixture {
     return table;
   }
 
+  // The blocks of a sequence's fixed state.
+  std::span<const uint32_t> StateBlocks(uint32_t sequence) {
+    states_.resize(std::max<size_t>(states_.size(), sequence + 1));
+    std::vector<uint32_t>& state = states_[sequence];
+    while (state.size() < view_.layout->state_blocks) {
+      state.push_back(next_block_++ * 37 % view_.num_blocks);
+    }
+    return state;
+  }
+
   // Runs the chunks as one batch; logits of the last token of each (or of every token).
   absl::StatusOr<std::vector<float>> Run(const std::vector<Chunk>& chunks, bool all_rows = false,
                                          LayerHook* hook = nullptr) {
@@ -119,12 +129,16 @@ class ModelFixture {
     return tokens;
   }
 
-  // Every KV byte of the blocks that hold `num_tokens` tokens of a sequence, in token order.
+  // Every KV byte of the blocks that hold `num_tokens` tokens of a sequence, in token order, then
+  // those of its state.
   std::vector<std::byte> KvBytes(uint32_t sequence, uint32_t num_tokens) {
     std::vector<std::byte> out;
     const auto num_ranks = static_cast<uint32_t>(std::max<size_t>(view_.ranks.size(), 1));
     const kv::KvLayout layout = kv::RankLayout(*view_.layout, num_ranks);
-    for (uint32_t block : Blocks(sequence, num_tokens).first(layout.BlocksFor(num_tokens))) {
+    const auto tokens = Blocks(sequence, num_tokens).first(layout.BlocksFor(num_tokens));
+    std::vector<uint32_t> blocks(tokens.begin(), tokens.end());
+    for (uint32_t block : StateBlocks(sequence)) blocks.push_back(block);
+    for (uint32_t block : blocks) {
       for (uint32_t rank = 0; rank < num_ranks; ++rank) {
         const std::byte* begin = view_.BaseOfRank(rank) + size_t{block} * layout.BlockStride();
         out.insert(out.end(), begin, begin + layout.BlockBytes());
@@ -134,6 +148,7 @@ class ModelFixture {
   }
 
  private:
+  static constexpr uint32_t kMaxStates = 16;  // sequences with a state
   // The arrays of a batch.
   struct Lowered {
     std::vector<TokenId> tokens;
@@ -146,12 +161,14 @@ class ModelFixture {
       const uint32_t size = static_cast<uint32_t>(chunk.tokens.size());
       const uint32_t first = static_cast<uint32_t>(out.tokens.size());
       Blocks(chunk.sequence, chunk.first_pos + size);
+      StateBlocks(chunk.sequence);
       out.tokens.insert(out.tokens.end(), chunk.tokens.begin(), chunk.tokens.end());
       out.spans.push_back({{}, first, size, chunk.first_pos});
       for (uint32_t i = all_rows ? 0 : size - 1; i < size; ++i) out.logit_rows.push_back(first + i);
     }
     for (size_t i = 0; i < chunks.size(); ++i) {
       out.spans[i].kv.blocks = tables_[chunks[i].sequence];
+      out.spans[i].kv.state = states_[chunks[i].sequence];
     }
     return out;
   }
@@ -224,6 +241,7 @@ class ModelFixture {
   std::vector<std::byte*> rank_bases_;
   kv::KvView view_;
   std::vector<std::vector<uint32_t>> tables_;
+  std::vector<std::vector<uint32_t>> states_;
   uint32_t next_block_ = 0;
 };
 

@@ -149,12 +149,12 @@ TEST_P(ModelBitsTest, ABatchOfSequencesEqualsEachAlone) {
   }
   // Again in one fresh batch; sequence 0 as a decode step after its prefix.
   const uint32_t prefix = static_cast<uint32_t>(prompts[0].size() - 1);
-  if (prefix > 0) {
-    ASSERT_TRUE(fixture.Run({{kNumSequences, 0, std::span(prompts[0]).first(prefix)}}).ok());
-  }
   std::vector<Chunk> chunks = {{kNumSequences, prefix, std::span(prompts[0]).subspan(prefix)}};
   for (uint32_t s = 1; s < kNumSequences; ++s) chunks.push_back({kNumSequences + s, 0, prompts[s]});
   for (const bool all_rows : {false, true}) {
+    if (prefix > 0) {  // a fixed state begins anew
+      ASSERT_TRUE(fixture.Run({{kNumSequences, 0, std::span(prompts[0]).first(prefix)}}).ok());
+    }
     const auto logits = fixture.Run(chunks, all_rows);
     ASSERT_TRUE(logits.ok()) << logits.status();
     size_t at = 0;
@@ -233,7 +233,11 @@ INSTANTIATE_TEST_SUITE_P(
                       BitsCase{"tiny_deepseek2", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
                       BitsCase{"tiny_deepseek2_lite", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
                       BitsCase{"tiny_deepseek2_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
-                      BitsCase{"tiny_deepseek2_split_q8_0", Isa::kAuto, 1, KvDtype::kF32, 130, 20}),
+                      BitsCase{"tiny_deepseek2_split_q8_0", Isa::kAuto, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_qwen35", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_qwen35", Isa::kPortable, 1, KvDtype::kF32, 130, 20},
+                      BitsCase{"tiny_qwen35_q8_0", Isa::kAuto, 2, KvDtype::kBf16, 280, 30},
+                      BitsCase{"tiny_qwen35", Isa::kAuto, 2, KvDtype::kQ8, 280, 30}),
     CaseName);
 INSTANTIATE_TEST_SUITE_P(Demo, ModelBitsTest,
                          ::testing::Values(BitsCase{"", Isa::kAuto, 2, KvDtype::kBf16, 61, 12},

@@ -46,19 +46,29 @@ struct PackedModel {
   FolderTensors plain;
 };
 
-// Packs the projections of a model that Fp8ModelMaker made.
+// Packs the projections of a model that Fp8ModelMaker made, or some matrices of another.
 class PackedModelMaker {
  public:
   explicit PackedModelMaker(const PackedForm& form) : form_(form) {}
 
   PackedModel Make(bool has_experts) {
-    Fp8Model model = Fp8ModelMaker(Fp8Layouts()[0]).Make(has_experts);
-    model_.config = model.config;
+    const Fp8Model model = Fp8ModelMaker(Fp8Layouts()[0]).Make(has_experts);
+    return Pack(model.config, model.bf16, {"_proj"});
+  }
+
+  // A model of these tensors, but that matrices of modules whose names end so are random ones.
+  PackedModel Pack(const nlohmann::json& config, const FolderTensors& tensors,
+                   const std::vector<std::string_view>& ends) {
+    model_.config = config;
     model_.config["quantization_config"] = Config();
-    for (auto& [name, tensor] : model.bf16) {
+    for (const auto& [name, tensor] : tensors) {
       constexpr std::string_view kWeight = ".weight";
-      if (name.ends_with("_proj.weight")) {
-        Pack(name.substr(0, name.size() - kWeight.size()), tensor.shape[0], tensor.shape[1]);
+      const std::string module = name.substr(0, name.size() - kWeight.size());
+      const bool is_packed =
+          name.ends_with(kWeight) &&
+          std::ranges::any_of(ends, [&](std::string_view end) { return module.ends_with(end); });
+      if (is_packed) {
+        PackModule(module, tensor.shape[0], tensor.shape[1]);
       } else {
         model_.packed[name] = model_.plain[name] = tensor;
       }
@@ -185,7 +195,7 @@ class PackedModelMaker {
     model_.plain[module + ".weight"] = NumbersTensor("BF16", {n, k}, weights);
   }
 
-  void Pack(const std::string& module, uint64_t n, uint64_t k) {
+  void PackModule(const std::string& module, uint64_t n, uint64_t k) {
     if (form_.is_float) return PackFp4(module, n, k);
     const Matrix m = Random(n, k);
     std::vector<float> weights;

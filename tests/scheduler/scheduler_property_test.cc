@@ -84,6 +84,7 @@ class RandomRun {
     SchedulerConfig config;
     config.role = role;
     config.block_size = random_.Between(1, 5);
+    config.state_blocks = random_.OneIn(3) ? random_.Between(1, 3) : 0;
     config.max_running = random_.Between(1, 8);
     config.max_batch_tokens = config.max_running + config.block_size + random_.Below(40);
     config.max_chunk = config.block_size + random_.Below(20);

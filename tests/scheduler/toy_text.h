@@ -3,6 +3,7 @@
 #define BATON_TESTS_SCHEDULER_TOY_TEXT_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "scheduler/sequence.h"
@@ -35,6 +36,13 @@ inline std::vector<TokenId> ToyOutput(std::vector<TokenId> tokens, uint32_t choi
         limits.After(num_prompt, static_cast<uint32_t>(output.size()), output.back() == kToyStop);
   }
   return output;
+}
+
+// The fixed state of a sequence of these tokens.
+inline TokenId ToyState(std::span<const TokenId> tokens) {
+  uint32_t state = 17;
+  for (const TokenId token : tokens) state = state * 31 + static_cast<uint32_t>(token) + 1;
+  return static_cast<TokenId>(state);
 }
 
 }  // namespace baton::scheduler

@@ -94,6 +94,9 @@ class ToyWorker {
     for (uint32_t i = 0; i < spec.tokens.size(); ++i) {
       kv_[blocks[i / block_size].index.value() * block_size + i % block_size] = spec.tokens[i];
     }
+    const size_t first = (spec.tokens.size() + block_size - 1) / block_size;
+    for (size_t i = first; i < first + scheduler_.config().state_blocks; ++i)
+      kv_[blocks[i].index.value() * block_size] = ToyState(spec.tokens);
     std::vector<kv::BlockCopy> copies;
     scheduler_.AddBound(spec, blocks, FirstTokens(spec), &copies, now_us_);
     Copy(copies);
@@ -175,6 +178,7 @@ class ToyWorker {
     }
     EXPECT_EQ(read, std::vector<TokenId>(tokens.begin(), tokens.begin() + end))
         << "the KV of sequence " << item.id.value() << " was overwritten";
+    MoveState(item, tokens);
     if (!item.wants_logits || item.ends_prompt) return {};
     const TokenId token = ToyNext(read, sequence.spec.choice);
     if (is_fed && before[item.fed_by].finished) {
@@ -183,6 +187,17 @@ class ToyWorker {
     }
     const uint32_t index = static_cast<uint32_t>(tokens.size()) - sequence.spec.num_prompt_tokens;
     return {token, Emit(sequence.spec, sequence.spec.choice, index, token)};
+  }
+
+  // The state before the item is that of the tokens before it, and becomes that of its own.
+  void MoveState(const BatchItem& item, std::span<const TokenId> tokens) {
+    ASSERT_EQ(item.sequence->state_table.size(), scheduler_.config().state_blocks);
+    for (const uint32_t block : item.sequence->state_table.indices()) {
+      TokenId& slot = kv_[block * scheduler_.config().block_size];
+      EXPECT_TRUE(item.first_pos == 0 || slot == ToyState(tokens.first(item.first_pos)))
+          << "the state of sequence " << item.id.value() << " is another's";
+      slot = ToyState(tokens.first(item.first_pos + item.num_tokens));
+    }
   }
 
   // Records one output token; true when it ends the choice.

@@ -66,6 +66,12 @@ Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const P
     return NotFound(
         "the model file has no general.name, so that nothing says what is measured of it");
   }
+  if (model.config.num_delta_layers() > 0) {
+    return Unimplemented(
+        "architecture {}: the state of its gated delta nets is in no plan yet; measure with baton "
+        "bench",
+        model.config.architecture);
+  }
   if (device.measured && device.measured->model_name != model.config.name) {
     return NotFound("--measured is of the model \"{}\", not of \"{}\"", device.measured->model_name,
                     model.config.name);

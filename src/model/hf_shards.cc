@@ -1,0 +1,114 @@
+#include "src/model/hf_shards.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "src/base/quoted_text.h"
+#include "src/model/file_mapping.h"
+#include "src/model/folder_error.h"
+#include "src/model/hf_folder.h"
+#include "src/model/hf_index.h"
+
+namespace baton::model {
+
+namespace {
+
+constexpr const char* kSingleName = "model.safetensors";
+
+absl::Status InFile(const absl::Status& status, std::string_view name) {
+  if (status.ok()) return status;
+  const std::string text =
+      fmt::format("{}: {}", QuotedForMessage(name), std::string(status.message()));
+  return FolderError(FolderErrorOf(status), text);
+}
+
+// Opens the weights of a folder, one file or the shards of an index.
+class ShardReader {
+ public:
+  explicit ShardReader(std::string folder) : folder_(std::move(folder)) {}
+
+  absl::Status Read() {
+    absl::StatusOr<FileMapping> index = FileMapping::Open(folder_ + "/" + kHfIndexName);
+    if (index.ok()) {
+      const std::span<const std::byte> bytes = index->bytes();
+      return ReadIndex({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    }
+    absl::Status status = AddFile(kSingleName);
+    if (FolderErrorOf(status) != FolderErrorCode::kMissingFile) return status;
+    return FolderError(FolderErrorCode::kMissingFile,
+                       fmt::format("the folder has neither {} nor {} (other forms of weights are "
+                                   "not read)",
+                                   kSingleName, kHfIndexName));
+  }
+
+  std::vector<std::unique_ptr<SafetensorsFile>> Take() { return std::move(files_); }
+
+ private:
+  absl::Status AddFile(const std::string& name) {
+    absl::StatusOr<std::unique_ptr<SafetensorsFile>> file =
+        SafetensorsFile::Open(folder_ + "/" + name);
+    if (!file.ok()) return InFile(file.status(), name);
+    num_tensors_ += (*file)->tensors().size();
+    header_bytes_ += (*file)->header_bytes();
+    if (num_tensors_ > kMaxHfTensors || header_bytes_ > kMaxHfHeaderBytes) {
+      return FolderError(
+          FolderErrorCode::kFileTooLarge,
+          fmt::format("{} tensors in {} bytes of headers up to {}, the limits are {} and {}",
+                      num_tensors_, header_bytes_, QuotedForMessage(name), kMaxHfTensors,
+                      kMaxHfHeaderBytes));
+    }
+    files_.push_back(*std::move(file));
+    return OkStatus();
+  }
+
+  static absl::Status BadIndex(std::string_view what) {
+    return FolderError(FolderErrorCode::kBadIndex, fmt::format("{}: {}", kHfIndexName, what));
+  }
+
+  absl::Status ReadIndex(std::string_view text) {
+    BATON_ASSIGN_OR_RETURN(HfIndex index, ReadHfIndex(text));
+    for (auto& [name, tensors] : index) BATON_RETURN_IF_ERROR(AddShard(name, tensors));
+    return OkStatus();
+  }
+
+  // The file must hold the tensors that the index gives it, and no others.
+  absl::Status AddShard(const std::string& name, std::vector<std::string>& tensors) {
+    const absl::Status status = AddFile(name);
+    if (FolderErrorOf(status) == FolderErrorCode::kMissingFile) {
+      return FolderError(
+          FolderErrorCode::kMissingShard,
+          fmt::format("{}, which {} names", std::string(status.message()), kHfIndexName));
+    }
+    BATON_RETURN_IF_ERROR(status);
+    std::sort(tensors.begin(), tensors.end());
+    const std::vector<SafetensorsTensor>& held = files_.back()->tensors();
+    const auto by_name = [](const SafetensorsTensor& a, std::string_view b) { return a.name == b; };
+    if (std::equal(held.begin(), held.end(), tensors.begin(), tensors.end(), by_name)) {
+      return OkStatus();
+    }
+    const auto [mine, listed] =
+        std::mismatch(held.begin(), held.end(), tensors.begin(), tensors.end(), by_name);
+    const std::string& odd = mine == held.end() ? *listed : mine->name;
+    return BadIndex(fmt::format("it and {} disagree about tensor {}", QuotedForMessage(name),
+                                QuotedForMessage(odd)));
+  }
+
+  const std::string folder_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  size_t num_tensors_ = 0;     // of all files so far
+  uint64_t header_bytes_ = 0;  // of all files so far
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::unique_ptr<SafetensorsFile>>> OpenHfShards(
+    const std::string& folder) {
+  ShardReader reader(folder);
+  BATON_RETURN_IF_ERROR(reader.Read());
+  return reader.Take();
+}
+
+}  // namespace baton::model

@@ -1,0 +1,112 @@
+"""A model whose layers are mostly gated delta nets: each sequence has a fixed state beside its KV,
+which every token moves on, so that no cut, batch, worker, grammar, choice or lost worker changes a
+bit."""
+
+from pathlib import Path
+
+import pytest
+
+from baton_server import Server, metric, wait_until
+from same_bits import (
+    answers,
+    bits_alone,
+    bits_of,
+    check_hand_off,
+    check_killed_decode_worker,
+    requests_of,
+)
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+MODEL = str(GOLDEN / "tiny_qwen35.gguf")
+FOLDER = str(GOLDEN / "tiny_qwen35")
+BLOCK = 16
+# One layer of attention: K and V of 16 elements in bf16, or in q8 with a scale of two bytes each.
+# The states of four delta nets, matrices of 4 x 16 x 32 and the last 3 tokens of 192 channels in
+# fp32, lie in its slices.
+KV_BYTES_PER_TOKEN = 2 * 16 * 2
+Q8_BYTES_PER_TOKEN = 2 * (16 + 2)
+STATE_BYTES = 4 * (4 * 16 * 32 + 3 * 192) * 4
+# Around the reach of a convolution, blocks, tiles and splits.
+LENGTHS = [1, 2, 3, 4, BLOCK - 1, BLOCK, BLOCK + 1, BLOCK + 2, 33, 63, 64, 65, 255, 256, 257, 400]
+
+
+def state_blocks(kv_bytes_per_token=KV_BYTES_PER_TOKEN):
+    return -(-STATE_BYTES // (BLOCK * kv_bytes_per_token))
+
+
+# The pool holds two sequences of 512 tokens.
+TWO_SEQUENCES = 2 * (512 // BLOCK + state_blocks()) + 2
+
+
+def requests(num_tokens=12):
+    return requests_of(LENGTHS, num_tokens)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return bits_alone(MODEL, requests())
+
+
+@pytest.mark.parametrize("model", [MODEL, FOLDER], ids=["file", "folder"])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_hand_off_in_a_batch_changes_no_bit(alone, model, transport):
+    num_state = state_blocks()
+    check_hand_off(model, transport, requests(), alone, KV_BYTES_PER_TOKEN, num_state=num_state)
+
+
+def test_a_hand_off_in_q8_changes_no_bit(alone):
+    q8 = ("--kv-dtype", "q8")
+    wanted = bits_alone(MODEL, requests(), *q8)
+    assert wanted != alone
+    num_state = state_blocks(Q8_BYTES_PER_TOKEN)
+    check_hand_off(
+        MODEL, "shm", requests(), wanted, Q8_BYTES_PER_TOKEN, *q8, num_state=num_state
+    )
+
+
+def test_a_repeated_prompt_is_computed_anew_and_changes_no_bit(alone):
+    with Server("--mode", "aggregated", model=MODEL) as server:
+        answers(server, requests())
+        got = answers(server, requests(), 4)
+        wait_until(server.ledger_is_clean, 15, "no block is held")
+    assert [a.timings.cached_tokens for a in got] == [0] * len(LENGTHS)
+    assert bits_of(got) == alone
+
+
+def test_a_pool_of_two_sequences_preempts_and_changes_no_bit():
+    rows = [f for f in requests(400) if len(f["prompt_token_ids"]) < 100]
+    with Server("--mode", "aggregated", model=MODEL) as server:
+        wanted = bits_of(answers(server, rows))
+    memory = f"{TWO_SEQUENCES * 4}KiB"  # a block's place in the pool has 4 KiB
+    with Server("--mode", "aggregated", "--kv-memory", memory, model=MODEL) as server:
+        got = answers(server, rows, len(rows))
+        wait_until(server.ledger_is_clean, 15, "no block is held")
+        workers = [w for w in server.workers() if w["role"] == "decode"]
+        assert sum(metric(w, "baton_preemptions_total") for w in workers) > 0
+    assert bits_of(got) == wanted
+
+
+def test_choices_of_one_prompt_go_on_from_states_of_their_own():
+    rows = [dict(f, n=3, temperature=0.9, seed=11) for f in requests(24)[5:9]]
+    with Server("--mode", "aggregated", model=MODEL) as server:
+        wanted = bits_of(answers(server, rows))
+        wait_until(server.ledger_is_clean, 15, "no block is held")
+    with Server(model=MODEL) as server:
+        got = answers(server, rows, len(rows))
+        wait_until(server.ledger_is_clean, 15, "no block is held")
+    assert [a.timings.path for a in got] == ["disagg"] * len(rows)
+    assert bits_of(got) == wanted
+    for answer in got:
+        assert len({tuple(tokens) for tokens in answer.tokens.values()}) == 3
+
+
+def test_a_killed_decode_worker_changes_no_bit():
+    check_killed_decode_worker(MODEL, requests(400))
+
+
+@pytest.mark.parametrize("mode", ["ngram", "auto"])
+def test_guesses_are_refused_by_name(mode):
+    with pytest.raises(AssertionError) as refused:
+        with Server("--mode", "aggregated", "--speculate", mode, model=MODEL):
+            pass
+    assert f"--speculate {mode}" in str(refused.value)

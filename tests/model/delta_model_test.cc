@@ -1,0 +1,320 @@
+// Models with gated delta nets (qwen35): which layers they are and where their states lie, in files
+// and in folders; what is announced to an engine; and files that are refused by name.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+#include "kernels/embed.h"
+#include "src/model/delta_config.h"
+#include "src/model/folder_error.h"
+#include "src/model/hf_config.h"
+#include "src/model/hf_delta.h"
+#include "src/model/hf_folder.h"
+#include "src/model/model_report.h"
+#include "src/model/safetensors.h"
+#include "src/model/tensor_plan.h"
+#include "tests/model/gguf_builder.h"
+#include "tests/model/model_fixture.h"
+#include "tests/model/packed_folder.h"
+#include "tests/model/test_model.h"
+
+namespace baton::model {
+
+using kernels::DeltaShape;
+using kv::KvDtype;
+using kv::KvLayout;
+
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr const char* kFile = "tiny_qwen35.gguf";
+
+std::vector<std::byte> BytesOfGolden() {
+  std::ifstream in(GoldenPath(kFile), std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(in), {});
+  std::vector<std::byte> bytes(text.size());
+  std::memcpy(bytes.data(), text.data(), text.size());
+  return bytes;
+}
+
+// The file with `value` for a key of u32.
+std::vector<std::byte> WithValue(std::string_view key, uint32_t value) {
+  std::vector<std::byte> bytes = BytesOfGolden();
+  const auto* begin = reinterpret_cast<const std::byte*>(key.data());
+  const auto at = std::search(bytes.begin(), bytes.end(), begin, begin + key.size());
+  EXPECT_NE(at, bytes.end()) << key;
+  std::memcpy(&*at + key.size() + sizeof(uint32_t), &value, sizeof value);  // after its type
+  return bytes;
+}
+
+void ExpectRefused(const std::vector<std::byte>& bytes, const std::string& words) {
+  const auto file = GgufFile::FromBytes(bytes);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const absl::Status status = CheckServable(**file);
+  EXPECT_FALSE(status.ok()) << words;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(words));
+  EXPECT_EQ(status.message().find('\n'), std::string_view::npos);
+}
+
+TEST(DeltaModelTest, StatesLieInTheSlicesOfAttention) {
+  const auto file = GgufFile::Open(GoldenPath(kFile));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto config = ReadModelConfig(**file);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->num_layers, 5u);
+  EXPECT_EQ(config->num_mtp_layers, 1u);
+  EXPECT_EQ(config->layer_is_delta, (std::vector<bool>{true, true, true, false, true}));
+  EXPECT_EQ(config->delta, (DeltaShape{2, 4, 16, 32, 4}));
+  EXPECT_EQ(config->num_slices(), 1u);
+  EXPECT_EQ(config->projected_size(0), 192u + 128 + 8);
+  EXPECT_EQ(config->projected_size(3), 32u + 2 * 16 + 32) << "q, k, v and the gate";
+  const size_t state = (4 * 16 * 32 + 3 * 192) * 4;
+  EXPECT_EQ(config->delta.state_bytes(), state);
+  // The last one stands after all attention: its state comes after the others' in their slice.
+  std::vector<size_t> offsets;
+  for (const uint32_t layer : {0u, 1u, 2u, 4u}) {
+    EXPECT_EQ(StateSlice(*config, layer), 0u);
+    offsets.push_back(StateOffset(*config, layer));
+  }
+  EXPECT_EQ(offsets, (std::vector<size_t>{0, state, 2 * state, 3 * state}));
+  EXPECT_EQ(NumStoredSlices(*config, 3), 0u) << "the state of the last layer is still to come";
+  EXPECT_EQ(NumStoredSlices(*config, 4), 1u);
+  const KvLayout layout = KvLayoutOf(*config, KvDtype::kBf16, 16);
+  EXPECT_EQ(layout.num_layers, 1u);
+  EXPECT_EQ(layout.BytesPerToken(), 2u * 16 * 2) << "delta nets have no rows";
+  EXPECT_EQ(layout.state_blocks, (4 * state + 1023) / 1024);
+  const std::string text = DescribeModelFile(**file, OkStatus());
+  EXPECT_THAT(text, HasSubstr("in 4 of 5 layers, 4 heads of 16 x 32, 4 tokens convolved"));
+  EXPECT_THAT(text, HasSubstr("41984 bytes a sequence (f32), 41984 in 41 blocks"));
+  EXPECT_THAT(text, HasSubstr("prediction    1 layer(s) of several tokens at once are not used"));
+}
+
+TEST(DeltaModelTest, StatesOfLayersBetweenTwoOfAttentionShareASlice) {
+  const auto file = GgufFile::Open(GoldenPath("tiny_qwen35_q8_0.gguf"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto config = ReadModelConfig(**file);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->layer_is_delta, (std::vector<bool>{true, false, true, false}));
+  EXPECT_EQ(StateSlice(*config, 0), 0u);
+  EXPECT_EQ(StateSlice(*config, 2), 1u);
+  EXPECT_EQ(StateOffset(*config, 2), 0u);
+  EXPECT_EQ(NumStoredSlices(*config, 0), 0u);
+  EXPECT_EQ(NumStoredSlices(*config, 1), 1u);
+  EXPECT_EQ(NumStoredSlices(*config, 2), 1u);
+  EXPECT_EQ(NumStoredSlices(*config, 3), 2u);
+}
+
+class SliceHook : public LayerHook {
+ public:
+  explicit SliceHook(ModelFixture& fixture) : fixture_(fixture) {}
+  void OnLayerStored(uint32_t layer) override {
+    layers.push_back(layer);
+    kv.push_back(fixture_.KvBytes(0, 20));
+  }
+  std::vector<uint32_t> layers;
+  std::vector<std::vector<std::byte>> kv;
+
+ private:
+  ModelFixture& fixture_;
+};
+
+TEST(DeltaModelTest, EachSliceIsAnnouncedOnceWhenItIsFinal) {
+  for (const char* name : {kFile, "tiny_qwen35_q8_0.gguf"}) {
+    ModelFixture fixture({.path = GoldenPath(name)});
+    ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+    std::vector<TokenId> tokens(20);
+    std::iota(tokens.begin(), tokens.end(), 5);
+    SliceHook hook(fixture);
+    ASSERT_TRUE(fixture.Run({{0, 0, tokens}}, false, &hook).ok());
+    const KvLayout& layout = fixture.model().layout();
+    std::vector<uint32_t> expected(layout.num_layers);
+    std::iota(expected.begin(), expected.end(), 0);
+    EXPECT_EQ(hook.layers, expected);
+    const std::vector<std::byte> after = fixture.KvBytes(0, 20);
+    for (uint32_t slice = 0; slice < layout.num_layers; ++slice) {
+      for (size_t block = 0; block < after.size(); block += layout.BlockBytes()) {
+        const size_t begin = block + slice * layout.SliceBytes();
+        EXPECT_TRUE(std::equal(after.begin() + begin, after.begin() + begin + layout.SliceBytes(),
+                               hook.kv[slice].begin() + begin))
+            << name << " " << slice;
+      }
+    }
+  }
+}
+
+TEST(DeltaModelTest, RefusesAStateThatIsNotThere) {
+  ModelFixture fixture({.path = GoldenPath(kFile)});
+  ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+  const TokenId token = 5;
+  const uint32_t row = 0;
+  std::vector<float> logits(fixture.vocab());
+  std::vector<uint32_t> state(fixture.model().layout().state_blocks, 1);
+  const auto run = [&](std::span<const uint32_t> blocks) {
+    const kernels::AttentionSpan span{{{&row, 1}, blocks}, 0, 1, 0};
+    const ModelBatch batch{.token_ids = {&token, 1}, .spans = {&span, 1}, .logit_rows = {&row, 1}};
+    return std::string(fixture.model().Forward(batch, fixture.view(), nullptr, logits).message());
+  };
+  EXPECT_THAT(run({}), HasSubstr("span 0 has 0 blocks of its state, the layout has 41"));
+  state.back() = fixture.view().num_blocks;
+  EXPECT_THAT(run(state), HasSubstr("of its state, the arena has"));
+}
+
+TEST(DeltaModelTest, RefusesKeysAndTensorsThatDisagree) {
+  ExpectRefused(WithValue("qwen35.ssm.state_size", 24),
+                "\"qwen35.ssm.state_size\" is 24, supported are multiples of 16");
+  ExpectRefused(WithValue("qwen35.ssm.state_size", 512), "is 512, supported is [1, 256]");
+  ExpectRefused(WithValue("qwen35.ssm.conv_kernel", 1), "is 1, supported is [2, 16]");
+  ExpectRefused(WithValue("qwen35.ssm.conv_kernel", 3), "blk.0.ssm_conv1d.weight");
+  ExpectRefused(WithValue("qwen35.ssm.group_count", 3),
+                "\"qwen35.ssm.time_step_rank\" is 4, supported are multiples of 3");
+  ExpectRefused(WithValue("qwen35.ssm.inner_size", 100),
+                "\"qwen35.ssm.inner_size\" is 100, supported are multiples of 64");
+  ExpectRefused(WithValue("qwen35.ssm.inner_size", 0), "is 0, supported is [1, 1048576]");
+  ExpectRefused(WithValue("qwen35.full_attention_interval", 3),
+                "\"qwen35.full_attention_interval\" makes layer 2 one of attention, but it has the "
+                "tensor \"blk.2.ssm_a\"");
+  ExpectRefused(WithValue("qwen35.full_attention_interval", 5),
+                "makes layer 3 a gated delta net, but it has the tensor \"blk.3.attn_q.weight\"");
+  ExpectRefused(WithValue("qwen35.full_attention_interval", 0), "is 0, supported is [1, 5]");
+  ExpectRefused(WithValue("qwen35.full_attention_interval", 6), "is 6, supported is [1, 5]");
+  ExpectRefused(WithValue("qwen35.nextn_predict_layers", 6), "is 6 of 6 layers");
+  ExpectRefused(WithValue("qwen35.nextn_predict_layers", 0), "blk.5.");
+}
+
+// The config.json of the tiny folder with one key set, and what is said of it.
+std::string RefusalOf(const std::string& key, const Json& value) {
+  std::ifstream in(GoldenPath("tiny_qwen35/config.json"));
+  Json json = Json::parse(in);
+  json[key] = value;
+  const auto config = ReadHfConfig(json.dump());
+  return config.ok() ? "" : std::string(config.status().message());
+}
+
+TEST(DeltaModelTest, RefusesFoldersByKey) {
+  EXPECT_EQ(RefusalOf("hidden_act", "silu"), "");
+  EXPECT_THAT(RefusalOf("attn_output_gate", false), HasSubstr("attn_output_gate"));
+  EXPECT_THAT(RefusalOf("mamba_ssm_dtype", "bfloat16"), HasSubstr("mamba_ssm_dtype"));
+  EXPECT_THAT(RefusalOf("linear_key_head_dim", 20), HasSubstr("a multiple of 16 in [16, 256]"));
+  EXPECT_THAT(RefusalOf("linear_num_value_heads", 3),
+              HasSubstr("a multiple of the 2 of \"linear_num_key_heads\""));
+  EXPECT_THAT(RefusalOf("full_attention_interval", 3), HasSubstr("the 4 of \"layer_types\""));
+  const std::string linear = "linear_attention";
+  const std::string full = "full_attention";
+  EXPECT_THAT(RefusalOf("layer_types", {linear, full, linear, linear, linear}),
+              HasSubstr("layer_types"));
+  EXPECT_THAT(RefusalOf("layer_types", {linear, linear, linear, linear, linear}),
+              HasSubstr("layer_types"));
+  EXPECT_THAT(RefusalOf("sliding_window", 16), HasSubstr("sliding_window"));
+}
+
+TEST(DeltaModelTest, HeadsOfVGoToTheirPlaceInGguf) {
+  const DeltaShape shape{.num_k_heads = 2, .num_v_heads = 6, .k_dim = 1, .v_dim = 1, .num_taps = 2};
+  const auto tiled = [&](HfVHeads form, uint64_t num_rows, const std::string& in) {
+    std::string out(in.size(), '?');
+    const absl::Status status =
+        TileVHeads(shape, form, num_rows, std::as_bytes(std::span(in.data(), in.size())),
+                   reinterpret_cast<std::byte*>(out.data()));
+    return status.ok() ? out : std::string(status.message());
+  };
+  EXPECT_EQ(tiled(HfVHeads::kOneEach, 6, "abcdef"), "adbecf");
+  EXPECT_EQ(tiled(HfVHeads::kRows, 12, "aabbccddeeff"), "aaddbbeeccff");
+  EXPECT_EQ(tiled(HfVHeads::kAfterKeys, 10, "qQkKabcdef"), "qQkKadbecf");
+  EXPECT_EQ(tiled(HfVHeads::kColumns, 2, "abcdefABCDEF"), "adbecfADBECF");
+  EXPECT_EQ(tiled(HfVHeads::kRows, 5, "abcde"), "5 rows for 6 heads of v");
+}
+
+FolderTensors TensorsOfFolder(const std::string& path) {
+  FolderTensors out;
+  for (const auto& entry : std::filesystem::directory_iterator(path)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const auto file = SafetensorsFile::Open(entry.path());
+    EXPECT_TRUE(file.ok()) << file.status();
+    for (const SafetensorsTensor& tensor : (*file)->tensors()) {
+      const auto* bytes = reinterpret_cast<const char*>(tensor.data.data());
+      out[tensor.name] = {std::string(SafetensorsTypeName(tensor.type)), tensor.shape,
+                          std::string(bytes, tensor.data.size())};
+    }
+  }
+  return out;
+}
+
+std::vector<float> WeightsOf(const GgufTensor& tensor) {
+  const auto k = static_cast<uint32_t>(tensor.dims[0]);
+  const uint64_t n = tensor.dims[1];
+  std::vector<float> out(n * k);
+  for (uint64_t row = 0; row < n; ++row) {
+    EXPECT_TRUE(kernels::DequantizeRow(WeightTypeOf(tensor),
+                                       tensor.data.data() + row * (tensor.data.size() / n), k,
+                                       &out[row * k]));
+  }
+  return out;
+}
+
+TEST(DeltaModelTest, PackedMatricesHaveTheirHeadsWhereTheSameInF32HaveThem) {
+  const std::string golden = GoldenPath("tiny_qwen35");
+  std::ifstream in(golden + "/config.json");
+  const Json config = Json::parse(in);
+  for (const PackedForm& form : PackedForms()) {
+    if (form.is_float) continue;  // blocks of 64, and a head of v has 32
+    SCOPED_TRACE(form.name);
+    const PackedModel model =
+        PackedModelMaker(form).Pack(config, TensorsOfFolder(golden),
+                                    {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z",
+                                     "linear_attn.out_proj", "self_attn.q_proj"});
+    const TestFolder packed_folder("delta_packed");
+    const TestFolder plain_folder("delta_plain");
+    packed_folder.Write(model.config, model.packed);
+    plain_folder.Write(config, model.plain);
+    const auto packed = OpenModelFile(packed_folder.path());
+    const auto plain = OpenModelFile(plain_folder.path());
+    ASSERT_TRUE(packed.ok() && plain.ok()) << packed.status() << plain.status();
+    EXPECT_TRUE(CheckServable(**packed).ok()) << CheckServable(**packed);
+    for (const char* name : {"blk.0.attn_qkv.weight", "blk.1.attn_gate.weight",
+                             "blk.4.ssm_out.weight", "blk.3.attn_q.weight"}) {
+      const GgufTensor* tensor = (*packed)->FindTensor(name);
+      const GgufTensor* wanted = (*plain)->FindTensor(name);
+      ASSERT_TRUE(tensor != nullptr && wanted != nullptr) << name;
+      EXPECT_NE(tensor->type->id, wanted->type->id) << name;
+      EXPECT_EQ(WeightsOf(*tensor), WeightsOf(*wanted)) << name;
+    }
+  }
+}
+
+TEST(DeltaModelTest, RefusesPackedColumnsWhoseBlocksHeadsOfVCut) {
+  const std::string golden = GoldenPath("tiny_qwen35");
+  for (const PackedForm& form : PackedForms()) {
+    if (!form.is_float) continue;
+    const PackedModel model =
+        PackedModelMaker(form).Pack(Json::parse(std::ifstream(golden + "/config.json")),
+                                    TensorsOfFolder(golden), {"linear_attn.out_proj"});
+    const TestFolder folder("delta_cut");
+    folder.Write(model.config, model.packed);
+    EXPECT_THAT(std::string(OpenModelFile(folder.path()).status().message()),
+                HasSubstr("heads of 32 columns in blocks of 64 elements"))
+        << form.name;
+  }
+}
+
+TEST(DeltaModelTest, TensorsOfPredictionBecomeLayersAfterTheModels) {
+  uint32_t num = 0;
+  EXPECT_EQ(NameOfPrediction("model.norm.weight", 24, &num), "model.norm.weight");
+  EXPECT_EQ(num, 0u);
+  EXPECT_EQ(NameOfPrediction("mtp.fc.weight", 24, &num), "model.layers.24.nextn.fc.weight");
+  EXPECT_EQ(num, 1u);
+  EXPECT_EQ(NameOfPrediction("mtp.layers.1.mlp.up_proj.weight", 24, &num),
+            "model.layers.25.mlp.up_proj.weight");
+  EXPECT_EQ(num, 2u);
+  EXPECT_EQ(NameOfPrediction("mtp.layers.x.weight", 24, &num), "mtp.layers.x.weight");
+}
+
+}  // namespace
+}  // namespace baton::model
