@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config, items):
     if KILL_SEED is None:
         return
     kept = [item for item in items if not item.get_closest_marker("undisturbed")]
-    config.hook.pytest_deselected([item for item in items if item not in kept])
+    config.hook.pytest_deselected(items=[i for i in items if i not in kept])
     items[:] = kept
 
 
@@ -85,10 +85,11 @@ def fixture_server():
     """The server behind a relay: 1 prefill and 1 decode worker, or 2 and 2 of which some die."""
     each = "1" if KILL_SEED is None else "2"
     with Server("--prefill", each, "--decode", each) as running:
-        relay = Relay(running, read_json("BATON_CLIENTS_ANSWERS"), KILL_SEED)
+        name = "BATON_CLIENTS_ANSWERS"
+        relay = Relay(running, read_json(name), KILL_SEED)
         yield relay
         relay.close()
-        write_json("BATON_CLIENTS_ANSWERS", relay.answers)
+        write_json(name, {**read_json(name), **relay.answers})
         wait_clean(running, 60)
 
 
