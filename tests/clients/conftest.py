@@ -8,10 +8,12 @@ answers of this one must equal, and to which new ones are added; BATON_CLIENTS_K
 "random": workers of a larger cluster are killed amid the answers.
 """
 
+import functools
 import importlib.metadata
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +43,12 @@ class AnyObject(pydantic.BaseModel):
     """Takes every JSON object: what a small model writes where only a prompt asks for a form."""
 
     model_config = pydantic.ConfigDict(extra="allow")
+
+
+def model_path():
+    """The file of the demo model, for what reads it without Baton."""
+    home = Path(os.environ.get("BATON_HOME", Path.home() / ".cache" / "baton"))
+    return home / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def kill_seed():
@@ -107,8 +115,31 @@ def watched(request):
     assert not test.problems, "\n".join(test.problems[:3])
 
 
+TOOLS = ("grpcurl", "guidellm", "aiperf")
+
+
+def version_of_tool(name):
+    program = Path(os.environ.get("BATON_CLIENTS_TOOLS", "/none")) / name
+    if not program.exists():
+        return ""
+    if name == "grpcurl":  # what Go built says itself where it came from
+        command = ["go", "version", "-m", program.resolve()]
+    else:  # a program of a virtual environment
+        python = program.resolve().parent / "python"
+        command = [python, "-c", f"from importlib.metadata import *; print(version('{name}'))"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    found = re.search(r"^\s*mod\s+\S+\s+v(\S+)", done.stdout, re.M)
+    return found[1] if found else done.stdout.strip().splitlines()[-1] if done.stdout else ""
+
+
+@functools.cache
 def version_of(name):
-    """Of a Python package, or of one in the folder of Node.js; "go" and the like have none."""
+    """Of a Python package, of one in the folder of Node.js, or of a program beside the tests."""
+    if name in TOOLS:
+        return version_of_tool(name)
     if name.startswith("npm:"):
         folder = Path(os.environ.get("BATON_CLIENTS_NODE", "/none")) / "node_modules"
         package = folder / name.removeprefix("npm:") / "package.json"
@@ -145,10 +176,17 @@ def worse(result, report):
     return "skipped" if report.skipped else result
 
 
+def commit():
+    command = ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
 def pytest_sessionfinish():
     results = read_json("BATON_CLIENTS_RESULTS")
     mode = "undisturbed" if KILL_SEED is None else "killed"
     results.setdefault(mode, {}).update(RESULTS)
+    results.update(benchmark="clients", commit=commit())
     if KILL_SEED is not None:
         results["kill_seed"] = KILL_SEED
     write_json("BATON_CLIENTS_RESULTS", results)

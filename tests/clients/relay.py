@@ -7,6 +7,7 @@ is under way, at a random token of it.
 """
 
 import collections
+import contextlib
 import http.client
 import http.server
 import json
@@ -63,9 +64,9 @@ def add_delta(total, delta):
         if key == "index" or value is None:
             continue
         if isinstance(value, list) and all(isinstance(v, dict) for v in value):
-            for at, piece in enumerate(value):
-                rows = total.setdefault(key, {})
-                place = piece.get("index", f"{len(rows)}+{at}")
+            rows = total.setdefault(key, {})
+            for piece in value:
+                place = piece.get("index", len(rows))
                 add_delta(rows.setdefault(str(place), {}), piece)
         elif isinstance(value, dict):
             add_delta(total.setdefault(key, {}), value)
@@ -173,12 +174,11 @@ class Relay:
             request_id = f"relay-{random.getrandbits(64):016x}"
             headers["X-Request-Id"] = request_id
         key = self.key_of(path, data) if is_answer else None
-        killer = self.start_killer(key, request_id) if is_answer else None
-        try:
+        if not is_answer:
+            self.forward(handler, path, data, headers, None)
+            return
+        with self.killing(key, request_id):
             self.forward(handler, path, data, headers, key)
-        finally:
-            if killer:
-                killer.stop()
 
     def forward(self, handler, path, data, headers, key):
         host = self.cluster.http.split("//")[1]
@@ -201,19 +201,23 @@ class Relay:
         if chunked:
             handler.send_header("Transfer-Encoding", "chunked")
         handler.end_headers()
+        is_stream = kind.startswith(("text/event-stream", "application/x-ndjson"))
+        is_noted = key is not None and response.status == 200
+        if not chunked:
+            whole = response.read()
+            if is_noted:
+                self.note(key, path, whole.decode(), is_stream)
+            handler.wfile.write(whole)
+            return
         taken = []
         while piece := response.read1(65536):
             taken.append(piece)
-            if chunked:
-                piece = b"%x\r\n%s\r\n" % (len(piece), piece)
-            handler.wfile.write(piece)
+            handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
             handler.wfile.flush()
-        # Before the client has all of it, so that its test still runs.
-        if key is not None and response.status == 200:
-            streamed = kind.startswith(("text/event-stream", "application/x-ndjson"))
-            self.note(key, path, b"".join(taken).decode(), streamed)
-        if chunked:
-            handler.wfile.write(b"0\r\n\r\n")
+        # Before the client has the end, so that its test still runs.
+        if is_noted:
+            self.note(key, path, b"".join(taken).decode(), is_stream)
+        handler.wfile.write(b"0\r\n\r\n")
 
     def key_of(self, path, data):
         """The request by which answers are found again; "" when its answer is not fixed."""
@@ -226,28 +230,42 @@ class Relay:
         return path + " " + MADE_IDS.sub("ID", json.dumps(body, sort_keys=True))
 
     def note(self, key, path, text, streamed):
-        timings = timings_of(text)
+        self.count(streamed, timings_of(text))
+        if key:
+            self.compare(key, json.dumps(said(text, path, streamed), sort_keys=True))
+
+    def count(self, streamed, timings):
+        """An answer came, whose parts were computed as these timings say."""
+        is_split = bool(timings) and all(t["path"] == "disagg" for t in timings)
         with self.lock:
-            test = self.test
-            test.counts["streamed" if streamed else "whole"] += 1
-            test.counts["split" if all(t["path"] == "disagg" for t in timings) and timings
-                        else "unsplit"] += 1  # fmt: skip
-            test.counts["resumed"] += any(t["resumes"] for t in timings)
-            if not key:
-                test.counts["not_fixed"] += 1
-                return
-            answer = json.dumps(said(text, path, streamed), sort_keys=True)
+            self.test.counts["streamed" if streamed else "whole"] += 1
+            self.test.counts["split" if is_split else "unsplit"] += 1
+            self.test.counts["resumed"] += any(t["resumes"] for t in timings)
+
+    def compare(self, key, answer):
+        """Every answer to this request is the same text."""
+        with self.lock:
             if key not in self.answers:
                 self.answers[key] = answer
-                test.counts["new"] += 1
+                self.test.counts["new"] += 1
                 return
-            test.counts["compared"] += 1
+            self.test.counts["compared"] += 1
             if self.answers[key] == answer:
-                test.counts["equal"] += 1
+                self.test.counts["equal"] += 1
             else:
-                test.problems.append(
+                self.test.problems.append(
                     f"another answer to {key}:\n{answer}\ninstead of\n{self.answers[key]}"
                 )
+
+    @contextlib.contextmanager
+    def killing(self, key, request_id):
+        """The request of this name is asked in this block: a worker of it dies, if any should."""
+        killer = self.start_killer(key, request_id)
+        try:
+            yield request_id
+        finally:
+            if killer:
+                killer.stop()
 
     def start_killer(self, key, request_id):
         if self.kill_seed is None or not key:

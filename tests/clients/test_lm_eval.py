@@ -13,14 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, model_path
 
 sys.path.insert(0, str(ROOT / "tests" / "golden"))
 
 import make_golden  # noqa: E402
 from baton_server import Server  # noqa: E402
-
-MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 pytestmark = pytest.mark.client("lm-eval")
 
@@ -91,8 +89,7 @@ TASKS = {
 @pytest.fixture(scope="module", name="reference")
 def fixture_reference():
     """{(context, choice): (log-probability, number of tokens, root mean square of the logits)}."""
-    home = Path(os.environ.get("BATON_HOME", Path.home() / ".cache" / "baton"))
-    weights = make_golden.Weights(str(home / "models" / MODEL_FILE))
+    weights = make_golden.Weights(str(model_path()))
     encode = make_golden.tokenizer_of(weights)
     pairs = [
         (row["context"], choice) for rows in TASKS.values() for row in rows for choice in row["choices"]
