@@ -262,7 +262,7 @@ class Relay:
         """The request of this name is asked in this block: a worker of it dies, if any should."""
         killer = self.start_killer(key, request_id)
         try:
-            yield request_id
+            yield
         finally:
             if killer:
                 killer.stop()

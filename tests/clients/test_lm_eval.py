@@ -35,18 +35,18 @@ ARC = [
 ]
 # As HellaSwag asks: a beginning, four endings.
 HELLASWAG = [
-    ("A man pours milk into a bowl of cereal. He", "eats it with a spoon.", "paints the wall with it.",
-     "drives it to the airport.", "reads it to his son."),
+    ("A man pours milk into a bowl of cereal. He", "eats it with a spoon.",
+     "paints the wall with it.", "drives it to the airport.", "reads it to his son."),
     ("She puts the letter into an envelope and", "writes the address on it.", "boils it for an hour.",
      "plants it in the garden.", "teaches it to swim."),
-    ("The dog sees the ball fly across the field. It", "runs after the ball.", "buys a new house.",
-     "plays the violin.", "calls the police."),
+    ("The dog sees the ball fly across the field. It", "runs after the ball.",
+     "buys a new house.", "plays the violin.", "calls the police."),
     ("It begins to rain, so the children", "run into the house.", "swim across the desert.",
      "fry the umbrella.", "sell the clouds."),
     ("He turns the key, and the engine of the car", "starts with a roar.", "sings a lullaby.",
      "becomes a salad.", "writes a novel."),
-    ("The baker takes the bread out of the oven and", "lets it cool on a rack.", "sends it to school.",
-     "asks it for a loan.", "throws it at the moon."),
+    ("The baker takes the bread out of the oven and", "lets it cool on a rack.",
+     "sends it to school.", "asks it for a loan.", "throws it at the moon."),
     ("Before the concert the violinist", "tunes her violin.", "eats her violin.",
      "waters her violin.", "votes for her violin."),
     ("The lamp is broken, so she", "changes the bulb.", "feeds the lamp fish.",
@@ -92,7 +92,10 @@ def fixture_reference():
     weights = make_golden.Weights(str(model_path()))
     encode = make_golden.tokenizer_of(weights)
     pairs = [
-        (row["context"], choice) for rows in TASKS.values() for row in rows for choice in row["choices"]
+        (row["context"], choice)
+        for rows in TASKS.values()
+        for row in rows
+        for choice in row["choices"]
     ]
     sequences = [encode(f"{context} {choice}") for context, choice in pairs]
     scores = {}
@@ -103,7 +106,8 @@ def fixture_reference():
         top = logits.max(axis=-1)
         total = top + np.log(np.exp(logits - top[:, None]).sum(axis=-1))
         targets = logits[np.arange(len(logits)), ids[first:]]
-        scores[pair] = (float((targets - total).sum()), len(targets), float(np.sqrt((logits**2).mean())))
+        rms = float(np.sqrt((logits**2).mean()))
+        scores[pair] = (float((targets - total).sum()), len(targets), rms)
     return scores
 
 

@@ -165,12 +165,13 @@ def test_ollama_whole_streamed_typed_and_with_tools(local):
     assert "".join(part.message.content for part in parts) == whole.message.content
     typed = local.chat(**ask, format=Sky.model_json_schema())
     assert isinstance(Sky.model_validate(json.loads(typed.message.content)), Sky)
-    made = local.generate("smollm2:135m", "One, two, three,", raw=True, options=options)
-    parts = local.generate("smollm2:135m", "One, two, three,", raw=True, options=options, stream=True)
+    count = dict(model="smollm2:135m", prompt="One, two, three,", raw=True, options=options)
+    made = local.generate(**count)
+    parts = local.generate(**count, stream=True)
     assert "".join(part.response for part in parts) == made.response
     clock = dict(type="function", function=dict(name="clock", parameters=SCHEMA))
-    calling = dict(role="assistant", content="",
-                   tool_calls=[dict(function=dict(name="clock", arguments=dict(zone=3)))])  # fmt: skip
+    call = dict(function=dict(name="clock", arguments=dict(zone=3)))
+    calling = dict(role="assistant", content="", tool_calls=[call])
     result = dict(role="tool", tool_name="clock", content="It is noon.")
     after = local.chat(**{**ask, "messages": [*QUESTION, calling, result]}, tools=[clock])
     assert after.message.content or after.message.tool_calls

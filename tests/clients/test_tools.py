@@ -1,7 +1,7 @@
 """Programs that are no libraries: grpcurl, guidellm and aiperf, each as its users run it.
 
-Environment: BATON_CLIENTS_TOOLS, a folder with these programs (links will do); what is missing there
-is skipped.
+Environment: BATON_CLIENTS_TOOLS, a folder with these programs (links will do); what is missing
+there is skipped.
 """
 
 import json
@@ -58,8 +58,10 @@ def fixture_ask(server, grpcurl):
     def run(method, **fields):
         fields = dict(temperature=0, max_tokens=60, **fields)
         key = f"baton.v1/{method} {json.dumps(fields, sort_keys=True)}"
-        with server.killing(key, f"grpcurl-{len(server.test.kills)}-{os.urandom(4).hex()}") as name:
-            answers = objects_of(grpcurl(f"baton.v1.{method}", fields={**fields, "request_id": name}))
+        name = f"grpcurl-{os.urandom(8).hex()}"
+        with server.killing(key, name):
+            text = grpcurl(f"baton.v1.{method}", fields={**fields, "request_id": name})
+        answers = objects_of(text)
         timings = [a["timings"] for a in answers if a.get("timings")]
         server.count("Stream" in method, timings)
         texts, calls, finish = "", "", ""
@@ -80,8 +82,8 @@ def fixture_ask(server, grpcurl):
 
 @GRPCURL
 def test_grpcurl_finds_the_services_and_their_fields(grpcurl):
-    services = grpcurl("list").split()
-    assert {"baton.v1.ChatService", "baton.v1.ModelService", "grpc.health.v1.Health"} <= set(services)
+    services = {"baton.v1.ChatService", "baton.v1.ModelService", "grpc.health.v1.Health"}
+    assert services <= set(grpcurl("list").split())
     assert "rpc StreamChatCompletion" in grpcurl("describe", "baton.v1.ChatService")
     assert "response_format" in grpcurl("describe", "baton.v1.ChatCompletionRequest")
     health = json.loads(grpcurl("grpc.health.v1.Health/Check", fields={}))
@@ -109,7 +111,8 @@ def test_grpcurl_gets_a_type_and_a_call(ask):
     stream = ask("ChatService/StreamChatCompletion", messages=MESSAGES, response_format=form)
     assert stream == whole
     tool = dict(type="function", function=dict(name="sky", parameters=schema, strict=True))
-    fields = dict(messages=MESSAGES, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    fields = dict(messages=MESSAGES, tools=[tool], tool_choice="required")
+    fields["parallel_tool_calls"] = False
     whole = ask("ChatService/ChatCompletion", **fields)
     assert whole["finish"] == "tool_calls"
     Sky.model_validate_json(whole["calls"].removeprefix("sky"))
@@ -168,18 +171,20 @@ def test_guidellm_measures_a_load_without_an_error(server, tokenizer, tmp_path, 
     (tmp_path / "prompts.jsonl").write_text(
         "".join(json.dumps(dict(prompt=prompt)) + "\n" for prompt in PROMPTS * 2)
     )
-    extras = json.dumps(dict(body=dict(temperature=0)))
-    run_load(
-        [
-            program("guidellm"), "run", "--disable-console", "--tokenizer", f"kind=hf_auto,model={tokenizer}",
-            "--backend", f"kind=openai_http,target={server.http},model=smollm2:135m,"
-            f"stream={str(stream).lower()},max_tokens={MAX_TOKENS},extras={extras}",
-            "--profile", "kind=concurrent,streams=2", "--data", "kind=json_file,path=prompts.jsonl",
-            "--constraint", f"kind=max_requests,count={NUM_REQUESTS}",
-            "--output", "kind=json,path=report.json",
-        ],
-        tmp_path,
+    backend = dict(
+        kind="openai_http", target=server.http, model="smollm2:135m", stream=stream,
+        max_tokens=MAX_TOKENS, extras=dict(body=dict(temperature=0)),
     )  # fmt: skip
+    parts = dict(
+        backend=backend,
+        tokenizer=dict(kind="hf_auto", model=str(tokenizer)),
+        profile=dict(kind="concurrent", streams=[2]),
+        data=dict(kind="json_file", path="prompts.jsonl"),
+        constraint=dict(kind="max_requests", count=NUM_REQUESTS),
+        output=dict(kind="json", path="report.json"),
+    )
+    flags = [text for name, part in parts.items() for text in (f"--{name}", json.dumps(part))]
+    run_load([program("guidellm"), "run", "--disable-console", *flags], tmp_path)
     (benchmark,) = json.loads((tmp_path / "report.json").read_text())["benchmarks"]
     made = benchmark["metrics"]["request_totals"]
     assert made["successful"] == NUM_REQUESTS and made["errored"] == 0
