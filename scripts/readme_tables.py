@@ -32,6 +32,7 @@ PAGES = (
     "tests/fuzz/README.md",
     "src/cli/NOTES.md",
     "tests/README.md",
+    "tests/clients/README.md",
 )
 
 
@@ -323,7 +324,50 @@ def test_times(result):
     ]
 
 
+def client_row(name, calm, killed):
+    """A test of the clients' tier: without faults, and while workers die."""
+    test = name.split("::")[1].removeprefix("test_").replace("_", " ")
+    users = ", ".join(
+        f"{package.removeprefix('npm:')} {version}".strip()
+        for package, version in (calm or killed)["clients"].items()
+    )
+    answers = split = deaths = equal = "-"
+    if calm and calm.get("whole", 0) + calm.get("streamed", 0):
+        num = calm.get("whole", 0) + calm.get("streamed", 0)
+        answers = f"{calm.get('whole', 0)} + {calm.get('streamed', 0)}"
+        split = "all" if calm.get("split", 0) == num else f"{calm.get('split', 0)} of {num}"
+    if killed and killed["result"] != "skipped":
+        dead = [kill["role"] for kill in killed.get("kills", [])]
+        deaths = f"{dead.count('prefill')} + {dead.count('decode')}, {killed.get('resumed', 0)}"
+        equal = f"{killed.get('equal', 0)} of {killed.get('compared', 0)}"
+    results = [run["result"] if run else "-" for run in (calm, killed)]
+    return [users, test, answers, split, results[0], deaths, equal, results[1]]
+
+
+def clients(result):
+    calm, killed = result.get("undisturbed", {}), result.get("killed", {})
+    rows = [client_row(n, calm.get(n), killed.get(n)) for n in sorted({*calm, *killed})]
+    rows.sort(key=lambda row: row[0].lower())
+    dead = sum(len(run.get("kills", [])) for run in killed.values())
+    skipped = sorted({
+        f"{name.split('::')[1]}: {run['reason']}"
+        for name, run in calm.items()
+        if run["result"] == "skipped"
+    })  # fmt: skip
+    lines = [
+        "| client | test | answers, whole + streamed | split | result"
+        " | killed, prefill + decode, resumed answers | equal answers | result while killed |",
+        "|---|---|---:|---:|---|---:|---:|---|",
+        *("| " + " | ".join(row) + " |" for row in rows),
+        "",
+        f"{len(calm)} tests with 1 prefill and 1 decode worker, {len(killed)} with 2 and 2 of which"
+        f" {dead} were killed (seed {result.get('kill_seed')}), commit {result['commit']}.",
+    ]
+    return lines + [f"Skipped: {'; '.join(skipped)}."] * bool(skipped)
+
+
 TABLES = {
+    "clients": clients,
     "chaos": chaos,
     "k8s": k8s,
     "fuzz": fuzz,

@@ -149,10 +149,11 @@ talk_mcp() {
       -q -rs -p no:cacheprovider tests/mcp
 }
 
-# The examples, and the libraries that people talk to a server with, each of a pinned version. Some
-# want version 2 of the package openai and have a folder of their own. Node.js is a package too.
+# The examples, and the libraries that people talk to a server with, each of a pinned version:
+# undisturbed, and again while workers are killed. Some want version 2 of the package openai and
+# have a folder of their own. Node.js is a package too. tests/clients/README.md has the results.
 drive_clients() {
-  local venv=build/clients-venv venv2=build/clients-venv2 node=""
+  local venv=build/clients-venv venv2=build/clients-venv2 tools="$PWD/build/clients-tools" node=""
   scripts/build.sh release baton && build/baton pull smollm2:135m >/dev/null || return 1
   python3 -m venv "$venv" && "$venv/bin/pip" -q install -r tests/clients/packages.txt || return 1
   python3 -m venv "$venv2" &&
@@ -165,13 +166,46 @@ drive_clients() {
   else
     echo "clients: those of Node.js are skipped, npm is missing (apt-get install npm)"
   fi
+  get_client_tools "$tools" || return 1
   export BATON_BIN="$PWD/build/baton" BATON_CLIENTS_NODE="$node" PYTHONDONTWRITEBYTECODE=1
-  "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider tests/clients \
-    --ignore=tests/clients/test_openai2_users.py || return 1
-  "$venv2/bin/python" -m pytest -q -rs -p no:cacheprovider tests/clients/test_openai2_users.py ||
-    return 1
+  export BATON_CLIENTS_TOOLS="$tools" BATON_CLIENTS_RESULTS="$PWD/build/clients.json"
+  export BATON_CLIENTS_ANSWERS="$PWD/build/clients_answers.json"
+  rm -f "$BATON_CLIENTS_RESULTS" "$BATON_CLIENTS_ANSWERS"
+  local seed failed=0
+  for seed in "" "${BATON_CLIENTS_KILLS:-$((RANDOM * 32768 + RANDOM))}"; do
+    BATON_CLIENTS_KILLS="$seed" "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider \
+      tests/clients --ignore=tests/clients/test_openai2_users.py || failed=1
+    BATON_CLIENTS_KILLS="$seed" "$venv2/bin/python" -m pytest -q -rs -p no:cacheprovider \
+      tests/clients/test_openai2_users.py || failed=1
+  done
+  # A failed test is in the table too.
+  cp "$BATON_CLIENTS_RESULTS" benchmarks/results/clients.json && scripts/readme_tables.py || return 1
+  [[ $failed -eq 0 ]] || return 1
   # The clients of OpenAI, Anthropic and Ollama in their newest releases.
   "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider tests/e2e/test_openai_client.py
+}
+
+# Programs that want an environment of their own, into one folder. guidellm brings PyTorch.
+get_client_tools() {
+  local tools="$1" name version
+  mkdir -p "$tools" || return 1
+  while read -r name version; do
+    case "$name" in
+      grpcurl)
+        if command -v go >/dev/null; then
+          GOBIN="$tools" go install "github.com/fullstorydev/grpcurl/cmd/grpcurl@v$version" ||
+            return 1
+        else
+          echo "clients: grpcurl is skipped, go is missing"
+        fi
+        ;;
+      *)
+        python3 -m venv "$tools/$name-venv" &&
+          "$tools/$name-venv/bin/pip" -q install "$name==$version" &&
+          ln -sfn "$name-venv/bin/$name" "$tools/$name" || return 1
+        ;;
+    esac
+  done <tests/clients/tools.txt
 }
 
 # The whole promise in the long form: a million requests twice, which must be the same run, and

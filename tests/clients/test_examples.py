@@ -28,6 +28,7 @@ def run_example(*command, cwd=EXAMPLES, env=None):
     return done.stdout
 
 
+@pytest.mark.client("langchain", "langchain-openai")
 def test_an_agent_uses_each_tool_once_and_answers(server):
     text = run_example(sys.executable, "agent_langchain.py", "--url", server.http)
     calls = re.findall(r"^call: (\w+)\((.*)\)$", text, re.M)
@@ -37,6 +38,7 @@ def test_an_agent_uses_each_tool_once_and_answers(server):
     assert re.search(r"^answer: \S", text, re.M), text
 
 
+@pytest.mark.client("npm:ai", "npm:@ai-sdk/openai-compatible")
 def test_node_streams_types_and_calls(server, node):
     text = node(EXAMPLES / "node" / "chat.mjs", server.http)
     assert re.search(r"^stream: \S", text, re.M) and re.search(r"^tokens: [1-9]", text, re.M)
@@ -47,6 +49,7 @@ def test_node_streams_types_and_calls(server, node):
     assert re.search(r"^answer: \S", text, re.M), text
 
 
+@pytest.mark.client("go net/http")
 def test_go_streams_and_tells_a_refusal(server, tmp_path):
     if not shutil.which("go"):
         pytest.skip("go is missing")
@@ -75,6 +78,7 @@ def choice_log_probability(server, context, choice):
     return sum(answer["choices"][0]["logprobs"]["token_logprobs"][len(context_ids) :])
 
 
+@pytest.mark.client("lm-eval")
 def test_an_evaluation_has_the_scores_of_the_prompts_at_any_batch_size(server, tmp_path):
     folder = EXAMPLES / "evaluate"
     rows = [json.loads(line) for line in (folder / "capitals.jsonl").read_text().splitlines()]

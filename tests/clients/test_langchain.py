@@ -11,6 +11,8 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 
+pytestmark = pytest.mark.client("langchain", "langchain-openai")
+
 
 @tool
 def clock(zone: int) -> str:

@@ -6,6 +6,8 @@ import litellm
 import pytest
 from conftest import Sky
 
+pytestmark = pytest.mark.client("litellm")
+
 ASK = {"messages": [{"role": "user", "content": "Why is the sky blue?"}], "temperature": 0}
 CLOCK = {
     "type": "function",

@@ -4,9 +4,19 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = sorted(Path(__file__).resolve().parent.glob("*.mjs"))
+FOLDER = Path(__file__).resolve().parent
+PACKAGES = {
+    "anthropic": ["npm:@anthropic-ai/sdk"],
+    "ollama": ["npm:ollama"],
+    "openai": ["npm:openai"],
+    "vercel_ai": ["npm:ai", "npm:@ai-sdk/openai"],
+}
+SCRIPTS = [
+    pytest.param(FOLDER / f"{name}.mjs", marks=pytest.mark.client(*packages), id=name)
+    for name, packages in PACKAGES.items()
+]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_client_of_node_works(server, node, script):
     node(script, server.http)

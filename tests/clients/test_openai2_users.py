@@ -12,6 +12,9 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 
+INSTRUCTOR = pytest.mark.client("instructor")
+LLAMA_INDEX = pytest.mark.client("llama-index-core", "llama-index-llms-openai-like")
+
 MESSAGES = [{"role": "user", "content": "How is the sky? Answer with one small JSON object."}]
 MODES = [
     (instructor.Mode.TOOLS, Sky),
@@ -23,6 +26,7 @@ ASK = dict(model="default", messages=MESSAGES, temperature=0, max_tokens=150, ma
 
 
 @pytest.mark.parametrize("mode, form", MODES, ids=lambda value: getattr(value, "name", ""))
+@INSTRUCTOR
 def test_instructor_gets_the_type(url, mode, form):
     client = instructor.from_openai(openai.OpenAI(base_url=url, api_key="none"), mode=mode)
     answer, raw = client.create_with_completion(response_model=form, **ASK)
@@ -32,6 +36,7 @@ def test_instructor_gets_the_type(url, mode, form):
     assert last.model_dump() == answer.model_dump()
 
 
+@INSTRUCTOR
 def test_instructor_asks_for_an_object_by_prompt(url):
     """The answer is one JSON object. A small model may write one that `max_tokens` cuts."""
     mode = instructor.Mode.JSON
@@ -63,6 +68,7 @@ def zone_time(zone: int) -> str:
     return f"It is noon in zone {zone}."
 
 
+@LLAMA_INDEX
 def test_llama_index_streams_what_it_answers_whole(llm):
     messages = [ChatMessage(role="user", content="Why is the sky blue?")]
     whole = llm.chat(messages).message.content
@@ -70,6 +76,7 @@ def test_llama_index_streams_what_it_answers_whole(llm):
     assert llm.complete("Why is the sky blue?").text == whole
 
 
+@LLAMA_INDEX
 def test_llama_index_calls_a_tool(llm):
     tool = FunctionTool.from_defaults(zone_time)
     asked = dict(user_msg="What time is it in zone 3?", tool_required=True)
@@ -81,6 +88,7 @@ def test_llama_index_calls_a_tool(llm):
     assert streamed.tool_kwargs == call.tool_kwargs
 
 
+@LLAMA_INDEX
 def test_llama_index_gets_the_type(llm):
     message = ChatMessage(role="user", content="How is the sky?")
     assert isinstance(llm.as_structured_llm(Sky).chat([message]).raw, Sky)
@@ -88,6 +96,7 @@ def test_llama_index_gets_the_type(llm):
     assert isinstance(last.raw, Sky)
 
 
+@LLAMA_INDEX
 def test_an_agent_of_llama_index_answers(llm):
     """The first step must call; `return_direct` makes the result the answer."""
     tool = FunctionTool.from_defaults(zone_time, return_direct=True)

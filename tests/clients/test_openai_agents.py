@@ -7,6 +7,8 @@ import openai
 import pytest
 from conftest import Sky
 
+pytestmark = pytest.mark.client("openai-agents")
+
 agents.set_tracing_disabled(True)
 SETTINGS = {"temperature": 0, "max_tokens": 100}
 

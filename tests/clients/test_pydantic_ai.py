@@ -8,6 +8,8 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
+pytestmark = pytest.mark.client("pydantic-ai-slim")
+
 SETTINGS = ModelSettings(temperature=0, max_tokens=150)
 
 
