@@ -55,7 +55,9 @@ void ZeroQ8Tokens(const KvLayout& layout, uint32_t used, std::byte* k_piece, std
   }
   std::memset(v_piece + VIndex(layout, used, 0), 0, size_t{count} * layout.head_dim);
   for (std::byte* piece : {k_piece, v_piece}) {
-    std::memset(piece + Q8ScaleOffset(layout, used), 0, count * layout.ScaleBytes());
+    for (uint32_t segment = 0; segment < layout.num_scales(); ++segment) {
+      std::memset(piece + Q8ScaleOffset(layout, used, segment), 0, count * sizeof(uint16_t));
+    }
   }
 }
 

@@ -32,7 +32,7 @@ std::string_view EncodingName(KvEncoding encoding) {
     case KvEncoding::kFragments:
       return "fragments";
     case KvEncoding::kLanes:
-      return "lanes";
+      return "turned-lanes";
     case KvEncoding::kLatent:
       return "latent";
   }
@@ -79,8 +79,8 @@ absl::Status KvLayout::Validate() const {
   }
   if (encoding < KvEncoding::kPlain || encoding > KvEncoding::kLatent) {
     return InvalidArgument(
-        "KV layout: encoding {} is not plain (1), paired (2), fragments (3), lanes (4) or latent "
-        "(5)",
+        "KV layout: encoding {} is not plain (1), paired (2), fragments (3), turned-lanes (4) or "
+        "latent (5)",
         int(encoding));
   }
   if ((dtype == KvDtype::kFp8) != (encoding == KvEncoding::kFragments) ||

@@ -28,9 +28,12 @@
 namespace baton::kv {
 
 // Element type of stored K and V. kFp8 = e4m3 with a scale for each row of a head (a token's K or
-// V), a power of two as bf16 (kernels/cuda/kv_fp8.h). kQ8 = int8 with a scale for each row, a bf16
-// (kernels/kv_q8.h).
+// V), a power of two as bf16 (kernels/cuda/kv_fp8.h). kQ8 = int8 of turned rows with a scale for
+// each segment of a row, a bf16 (kernels/kv_q8.h).
 enum class KvDtype : uint8_t { kUnspecified = 0, kBf16 = 1, kF32 = 2, kFp8 = 3, kQ8 = 4 };
+
+// Elements of a row of q8 that have one scale; the last segment of a row may have fewer.
+inline constexpr uint32_t kQ8SegmentDims = 32;
 
 // "bf16", as flags and layouts say it.
 std::string_view KvDtypeName(KvDtype dtype);
@@ -50,8 +53,9 @@ enum class KvEncoding : uint8_t {
   // then the scales [token]. Two neighbours of two tokens, or four bytes of one, are then what a
   // lane multiplies with on tensor cores.
   kFragments = 3,
-  // q8 on the processor: K as [dim][token], V as [token][dim], each with its scales [token] after
-  // it. The 16 bytes that become the SIMD lanes of a score or of a value are neighbours.
+  // q8 on the processor: K as [dim][token], V as [token][dim], each with its scales
+  // [segment][token] after it. The 16 bytes that become the SIMD lanes of a score or of a value are
+  // neighbours. The name says that rows are turned: builds that do not turn them have another id.
   kLanes = 4,
   // One row for each token as [token][dim], and no V: kernels take the first elements of a row for
   // its V (multi-head latent attention, DeepSeek-AI, "DeepSeek-V2", 2024).
@@ -71,11 +75,15 @@ struct KvLayout {
   uint32_t window_tokens = 0;  // sliding window of the windowed layers, 0 = none
   uint32_t state_blocks = 0;   // of each sequence, besides those of its tokens; 0 = none
 
-  // Each row of a head has a scale of its own.
+  // Each row of a head has scales of its own.
   bool HasScales() const { return dtype == KvDtype::kFp8 || dtype == KvDtype::kQ8; }
   size_t ElementBytes() const { return HasScales() ? 1 : dtype == KvDtype::kF32 ? 4 : 2; }
-  // Bytes of the scale of one head's row, a bf16.
-  size_t ScaleBytes() const { return HasScales() ? 2 : 0; }
+  // Scales of one head's row, each a bf16.
+  uint32_t num_scales() const {
+    if (dtype == KvDtype::kQ8) return (head_dim + kQ8SegmentDims - 1) / kQ8SegmentDims;
+    return dtype == KvDtype::kFp8 ? 1 : 0;
+  }
+  size_t ScaleBytes() const { return size_t{2} * num_scales(); }
   size_t PieceBytes() const { return block_size * (head_dim * ElementBytes() + ScaleBytes()); }
   // Pieces of one head: K and V, or latent rows alone.
   size_t num_pieces() const { return encoding == KvEncoding::kLatent ? 1 : 2; }

@@ -11,6 +11,7 @@
 #define BATON_KERNELS_CPU_ATTENTION_H_
 
 #include "kernels/cpu/attention_split.h"
+#include "kernels/cpu/turn_q8.h"
 
 namespace baton::kernels::BATON_ISA {
 
@@ -53,6 +54,7 @@ inline void WriteOutput(const ItemRun& run, uint32_t query, QueryState total) {
   float* out = run.args.out + (size_t{row} * run.args.num_heads + head) * dim;
   if (run.args.sinks != nullptr) AddSink(run.shape, run.args.sinks[head], total);
   const F32x16 denominator = Set1(SumTree(Load(total.lanes)));
+  if (run.args.kv.layout->dtype == kv::KvDtype::kQ8) TurnRow(total.sums, dim);
   for (uint32_t d = 0; d < dim; d += 16) {
     const F32x16 y = Div(Load(total.sums + d), denominator);
     if (d + 16 <= dim) {
@@ -63,7 +65,7 @@ inline void WriteOutput(const ItemRun& run, uint32_t query, QueryState total) {
   }
 }
 
-// Copies the queries of an item, times the scale.
+// Copies the queries of an item, times the scale, and turns them where keys are turned.
 inline void LoadQueries(const ItemRun& run) {
   const uint32_t num_queries = run.item.num_rows * run.shape.group;
   const F32x16 scale = Set1(run.args.scale);
@@ -77,6 +79,7 @@ inline void LoadQueries(const ItemRun& run) {
       const uint32_t n = dim - d < 16 ? dim - d : 16;
       Store(out + d, Mul(LoadN(q + d, n), scale));
     }
+    if (run.args.kv.layout->dtype == kv::KvDtype::kQ8) TurnRow(out, dim);
   }
 }
 

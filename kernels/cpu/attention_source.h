@@ -104,9 +104,12 @@ inline void PointAt(const ItemRun& run, uint32_t begin, uint32_t num_keys, TileS
     tile->v[g] = v_piece + token / unit * tile->v_step;
     if (tile->form != TileForm::kCodes) continue;
     // A slot that holds no key may have any scale: masked keys use none.
-    const size_t scales = Q8ScaleOffset(layout, token);
-    Store(run.area.k_scales + g * kGroupKeys, LoadBf16(k_piece + scales));
-    Store(run.area.v_scales + g * kGroupKeys, LoadBf16(v_piece + scales));
+    for (uint32_t segment = 0; segment < run.shape.num_segments; ++segment) {
+      const size_t scales = Q8ScaleOffset(layout, token, segment);
+      const uint32_t at = segment * kTileKeys + g * kGroupKeys;
+      Store(run.area.k_scales + at, LoadBf16(k_piece + scales));
+      Store(run.area.v_scales + at, LoadBf16(v_piece + scales));
+    }
   }
 }
 
@@ -115,9 +118,9 @@ inline void PointAt(const ItemRun& run, uint32_t begin, uint32_t num_keys, TileS
 inline void LoadScales(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
   const kv::KvView& kv = run.args.kv;
   const kv::KvLayout& layout = *kv.layout;
-  for (uint32_t j = 0; j < kTileKeys; ++j) {
-    run.area.k_scales[j] = 0.0f;
-    run.area.v_scales[j] = 0.0f;
+  for (uint32_t i = 0; i < run.shape.num_segments * kTileKeys; ++i) {
+    run.area.k_scales[i] = 0.0f;
+    run.area.v_scales[i] = 0.0f;
   }
   for (uint32_t j = 0; j < num_keys; ++j) {
     const uint32_t key = begin + j;
@@ -125,8 +128,11 @@ inline void LoadScales(const ItemRun& run, uint32_t begin, uint32_t num_keys) {
     const uint32_t token = key % layout.block_size;
     const std::byte* k_piece = kv.Piece(block, run.args.layer, 0, run.item.kv_head);
     const std::byte* v_piece = kv.Piece(block, run.args.layer, 1, run.item.kv_head);
-    run.area.k_scales[j] = KvScale(layout, k_piece, token);
-    run.area.v_scales[j] = KvScale(layout, v_piece, token);
+    for (uint32_t segment = 0; segment < run.shape.num_segments; ++segment) {
+      const uint32_t dim = segment * kv::kQ8SegmentDims;
+      run.area.k_scales[segment * kTileKeys + j] = KvScale(layout, k_piece, token, dim);
+      run.area.v_scales[segment * kTileKeys + j] = KvScale(layout, v_piece, token, dim);
+    }
   }
 }
 

@@ -7,10 +7,9 @@
 
 namespace baton::kernels::BATON_ISA {
 
-// Rule (3) for one row and tile: the maximum, the weights (in place of the scores) and the lanes. A
-// weight is e, times the key's `v_scales` where V has scales.
+// Rule (3) for one row and tile: the maximum, the weights (in place of the scores) and the lanes.
 inline void SoftmaxRow(const AttentionShape& shape, QueryState state, device::TaskRange keys,
-                       const float* v_scales, float* scores) {
+                       float* scores) {
   const F32x16 minus_infinity = Set1(-std::numeric_limits<float>::infinity());
   const uint32_t first = keys.begin / kGroupKeys;
   const uint32_t end = (keys.end + kGroupKeys - 1) / kGroupKeys;
@@ -36,20 +35,20 @@ inline void SoftmaxRow(const AttentionShape& shape, QueryState state, device::Ta
   F32x16 lanes = Load(state.lanes);
   for (uint32_t g = first; g < end; ++g) {
     const F32x16 e = Exp(Sub(Load(scores + g * kGroupKeys), max));
-    const F32x16 weight = v_scales == nullptr ? e : Mul(e, Load(v_scales + g * kGroupKeys));
-    Store(scores + g * kGroupKeys, weight);
+    Store(scores + g * kGroupKeys, e);
     lanes = Add(lanes, e);
   }
   Store(state.lanes, lanes);
 }
 
-// Values of kRows rows whose visible keys may differ: what all see together, the rest row by row,
-// so that every row's chain ascends and no masked value is multiplied.
+// Adds some columns of values of kRows rows whose visible keys may differ: what all see together,
+// the rest row by row, so that every row's chain ascends and no masked value is multiplied.
 template <int kRows>
-inline void ValuesOfRows(const ItemRun& run, const TileSource& tile, const device::TaskRange* keys,
-                         float* sums) {
-  const size_t stride = run.shape.state_stride;
-  const float(*e)[kTileKeys] = run.area.scores;
+inline void ColumnsOfRows(const TileSource& tile, device::TaskRange columns,
+                          const device::TaskRange* keys, const ValueRows& rows) {
+  const float(*e)[kTileKeys] = rows.e;
+  float* const sums = rows.sums;
+  const size_t stride = rows.stride;
   device::TaskRange common = keys[0];
   for (int r = 1; r < kRows; ++r) {
     if (keys[r].begin > common.begin) common.begin = keys[r].begin;
@@ -59,15 +58,37 @@ inline void ValuesOfRows(const ItemRun& run, const TileSource& tile, const devic
   for (int r = 0; r < kRows; ++r) {
     const uint32_t end = shared ? common.begin : keys[r].end;
     if (keys[r].begin < end) {
-      ValueColumns<1>(tile, {keys[r].begin, end}, {e + r, sums + r * stride, stride});
+      ValueColumns<1>(tile, columns, {keys[r].begin, end}, {e + r, sums + r * stride, stride});
     }
   }
   if (!shared) return;
-  ValueColumns<kRows>(tile, common, {e, sums, stride});
+  ValueColumns<kRows>(tile, columns, common, rows);
   for (int r = 0; r < kRows; ++r) {
     if (common.end < keys[r].end) {
-      ValueColumns<1>(tile, {common.end, keys[r].end}, {e + r, sums + r * stride, stride});
+      ValueColumns<1>(tile, columns, {common.end, keys[r].end}, {e + r, sums + r * stride, stride});
     }
+  }
+}
+
+// Values of kRows rows. In q8 a weight is multiplied by the key's scale, segment by segment.
+template <int kRows>
+inline void ValuesOfRows(const ItemRun& run, const TileSource& tile, const device::TaskRange* keys,
+                         float* sums) {
+  const uint32_t num_columns = tile.padded_values / 16;
+  const size_t stride = run.shape.state_stride;
+  if (tile.v_scales == nullptr) {
+    return ColumnsOfRows<kRows>(tile, {0, num_columns}, keys, {run.area.scores, sums, stride});
+  }
+  constexpr uint32_t kColumns = kv::kQ8SegmentDims / 16;
+  for (uint32_t begin = 0; begin < num_columns; begin += kColumns) {
+    const float* scales = tile.v_scales + begin / kColumns * kTileKeys;
+    for (int r = 0; r < kRows; ++r) {
+      for (uint32_t j = 0; j < kTileKeys; j += 16) {
+        Store(run.area.weights[r] + j, Mul(Load(run.area.scores[r] + j), Load(scales + j)));
+      }
+    }
+    const uint32_t end = num_columns - begin < kColumns ? num_columns : begin + kColumns;
+    ColumnsOfRows<kRows>(tile, {begin, end}, keys, {run.area.weights, sums, stride});
   }
 }
 
@@ -92,7 +113,7 @@ inline void TileRows(const ItemRun& run, const TileSource& tile, uint32_t tile_b
   for (int r = 0; r < kRows; ++r) {
     if (keys[r].size() == 0) continue;
     SoftmaxRow(run.shape, StateAt(run.shape, run.area.current, query + static_cast<uint32_t>(r)),
-               keys[r], tile.v_scales, run.area.scores[r]);
+               keys[r], run.area.scores[r]);
   }
   ValuesOfRows<kRows>(run, tile, keys, run.area.current + query * run.shape.state_stride);
 }

@@ -32,10 +32,11 @@ struct AttentionShape {
   uint32_t padded_dim;
   uint32_t value_dim;  // of latent rows less than dim
   uint32_t padded_values;
-  uint32_t group;        // query heads per KV head
-  uint32_t max_queries;  // of one item
-  size_t state_stride;   // floats of one state: sums [padded_values], lanes [16], max, 15 unused
-  size_t thread_floats;  // working memory of one thread
+  uint32_t num_segments;  // of a row of q8
+  uint32_t group;         // query heads per KV head
+  uint32_t max_queries;   // of one item
+  size_t state_stride;    // floats of one state: sums [padded_values], lanes [16], max, 15 unused
+  size_t thread_floats;   // working memory of one thread
 };
 
 // `value_dim` 0: that of K.
@@ -47,11 +48,12 @@ inline AttentionShape ShapeOf(uint32_t num_heads, uint32_t num_kv_heads, uint32_
   shape.value_dim = value_dim == 0 ? head_dim : value_dim;
   shape.padded_values = (shape.value_dim + 15) / 16 * 16;
   shape.group = num_heads / num_kv_heads;
+  shape.num_segments = (head_dim + kv::kQ8SegmentDims - 1) / kv::kQ8SegmentDims;
   shape.max_queries = shape.group > kItemQueries ? shape.group : kItemQueries;
   shape.state_stride = shape.padded_values + 32;
-  shape.thread_floats = size_t{shape.max_queries} * (shape.padded_dim + 2 * shape.state_stride) +
-                        size_t{kAttentionRows} * kTileKeys +
-                        2 * size_t{kTileKeys} * (shape.padded_dim + 1);
+  shape.thread_floats =
+      size_t{shape.max_queries} * (shape.padded_dim + 2 * shape.state_stride) +
+      2 * size_t{kTileKeys} * (kAttentionRows + shape.padded_dim + shape.num_segments);
   return shape;
 }
 
@@ -74,14 +76,15 @@ BATON_INLINE void ResetState(const AttentionShape& shape, QueryState state) {
 
 // Working memory of one thread.
 struct ThreadArea {
-  float* q;                    // [queries][padded_dim], scaled
-  float* current;              // states of the current split
-  float* total;                // states of the splits so far
-  float (*scores)[kTileKeys];  // [kAttentionRows]
+  float* q;                     // [queries][padded_dim], scaled
+  float* current;               // states of the current split
+  float* total;                 // states of the splits so far
+  float (*scores)[kTileKeys];   // [kAttentionRows]
+  float (*weights)[kTileKeys];  // [kAttentionRows], of one segment of q8
   float* k_tile;
   float* v_tile;
-  float* k_scales;  // [kTileKeys]
-  float* v_scales;  // [kTileKeys]
+  float* k_scales;  // [segments][kTileKeys]
+  float* v_scales;  // [segments][kTileKeys]
 };
 
 inline ThreadArea AreaOf(const AttentionShape& shape, std::span<std::byte> scratch,
@@ -93,10 +96,11 @@ inline ThreadArea AreaOf(const AttentionShape& shape, std::span<std::byte> scrat
   area.total = area.current + shape.max_queries * shape.state_stride;
   area.scores =
       reinterpret_cast<float(*)[kTileKeys]>(area.total + shape.max_queries * shape.state_stride);
-  area.k_tile = area.scores[kAttentionRows];
+  area.weights = area.scores + kAttentionRows;
+  area.k_tile = area.weights[kAttentionRows];
   area.v_tile = area.k_tile + size_t{kTileKeys} * shape.padded_dim;
   area.k_scales = area.v_tile + size_t{kTileKeys} * shape.padded_dim;
-  area.v_scales = area.k_scales + kTileKeys;
+  area.v_scales = area.k_scales + size_t{kTileKeys} * shape.num_segments;
   return area;
 }
 

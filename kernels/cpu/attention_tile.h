@@ -6,7 +6,7 @@
 // In the default layout (bf16, paired, 16-token blocks) K and V are read straight from the blocks:
 // 64 bytes hold 16 keys (or dims) times a pair of consecutive dims (or keys). kRows query rows
 // share each load. q8 is read so too where few rows share a tile (decode): 16 bytes hold the codes
-// of 16 keys (or dims), and the scales of the keys multiply scores and weights, not elements. Other
+// of 16 keys (or dims), and the scales of the keys multiply sums and weights, not elements. Other
 // layouts, and q8 where many rows share a tile, are converted to an fp32 tile first. Latent rows
 // always are: their 64 * 576 elements serve 64 queries or more, of 1088 multiplications each.
 #ifndef BATON_KERNELS_CPU_ATTENTION_TILE_H_
@@ -39,8 +39,8 @@ struct TileSource {
   size_t v_step;                    // bytes from one unit of keys to the next
   const float* k_tile;              // [dim][64]
   const float* v_tile;              // [64][padded values]
-  const float* k_scales;            // [64] of q8, else null
-  const float* v_scales;            // [64] of q8, else null
+  const float* k_scales;            // [segments][64] of q8, else null
+  const float* v_scales;            // [segments][64] of q8, else null
   uint32_t dim;
   uint32_t padded_dim;     // dim rounded up to 16
   uint32_t padded_values;  // elements of a value rounded up to 16
@@ -49,19 +49,15 @@ struct TileSource {
 // 16 codes of q8 as fp32; exact.
 BATON_INLINE F32x16 LoadCodes(const std::byte* p) { return ToFloat(LoadSignedBytes(p)); }
 
-// scores[r][16 (first + g) ..] of kRows rows and kGroups groups of keys.
+// s[r][g] += dims `dims` of the products of kRows rows and kGroups groups of keys.
 template <int kRows, int kGroups>
-inline void Scores(const TileSource& tile, uint32_t first, const float* q,
-                   float (*scores)[kTileKeys]) {
-  F32x16 s[kRows][kGroups];
-  for (int r = 0; r < kRows; ++r) {
-    for (int g = 0; g < kGroups; ++g) s[r][g] = Zero();
-  }
+BATON_INLINE void AddProducts(const TileSource& tile, uint32_t first, const float* q,
+                              device::TaskRange dims, F32x16 (&s)[kRows][kGroups]) {
   const size_t stride = tile.padded_dim;
   if (tile.form == TileForm::kPairs) {
     const std::byte* k[kGroups];
     for (int g = 0; g < kGroups; ++g) k[g] = tile.k[first + g];
-    for (uint32_t d = 0; d < tile.dim; d += 2) {
+    for (uint32_t d = dims.begin; d < dims.end; d += 2) {
 #pragma GCC unroll 4
       for (int g = 0; g < kGroups; ++g) {
         const I32x16 pair = LoadPairs(k[g] + d / 2 * tile.k_step);
@@ -76,7 +72,7 @@ inline void Scores(const TileSource& tile, uint32_t first, const float* q,
   } else if (tile.form == TileForm::kCodes) {
     const std::byte* k[kGroups];
     for (int g = 0; g < kGroups; ++g) k[g] = tile.k[first + g];
-    for (uint32_t d = 0; d < tile.dim; ++d) {
+    for (uint32_t d = dims.begin; d < dims.end; ++d) {
 #pragma GCC unroll 4
       for (int g = 0; g < kGroups; ++g) {
         const F32x16 key = LoadCodes(k[g] + d * tile.k_step);
@@ -85,7 +81,7 @@ inline void Scores(const TileSource& tile, uint32_t first, const float* q,
       }
     }
   } else {
-    for (uint32_t d = 0; d < tile.dim; ++d) {
+    for (uint32_t d = dims.begin; d < dims.end; ++d) {
 #pragma GCC unroll 4
       for (int g = 0; g < kGroups; ++g) {
         const F32x16 key = Load(tile.k_tile + d * kTileKeys + (first + g) * kGroupKeys);
@@ -94,13 +90,32 @@ inline void Scores(const TileSource& tile, uint32_t first, const float* q,
       }
     }
   }
-  for (int g = 0; g < kGroups; ++g) {
-    const uint32_t key = (first + static_cast<uint32_t>(g)) * kGroupKeys;
-    if (tile.k_scales != nullptr) {
-      const F32x16 scales = Load(tile.k_scales + key);
-      for (int r = 0; r < kRows; ++r) s[r][g] = Mul(s[r][g], scales);
+}
+
+// scores[r][16 (first + g) ..] of kRows rows and kGroups groups of keys. In q8 the sum of each
+// segment is multiplied by the keys' scales.
+template <int kRows, int kGroups>
+inline void Scores(const TileSource& tile, uint32_t first, const float* q,
+                   float (*scores)[kTileKeys]) {
+  const bool is_scaled = tile.k_scales != nullptr;
+  const uint32_t step = is_scaled ? kv::kQ8SegmentDims : tile.dim;
+  for (uint32_t begin = 0; begin < tile.dim; begin += step) {
+    F32x16 s[kRows][kGroups];
+    for (int r = 0; r < kRows; ++r) {
+      for (int g = 0; g < kGroups; ++g) s[r][g] = Zero();
     }
-    for (int r = 0; r < kRows; ++r) Store(scores[r] + key, s[r][g]);
+    const uint32_t end = tile.dim - begin < step ? tile.dim : begin + step;
+    AddProducts<kRows, kGroups>(tile, first, q, {begin, end}, s);
+    for (int g = 0; g < kGroups; ++g) {
+      const uint32_t key = (first + static_cast<uint32_t>(g)) * kGroupKeys;
+      if (is_scaled) {
+        const F32x16 scales = Load(tile.k_scales + begin / kv::kQ8SegmentDims * kTileKeys + key);
+        for (int r = 0; r < kRows; ++r) {
+          s[r][g] = Fma(s[r][g], scales, begin == 0 ? Zero() : Load(scores[r] + key));
+        }
+      }
+      for (int r = 0; r < kRows; ++r) Store(scores[r] + key, s[r][g]);
+    }
   }
 }
 
@@ -208,15 +223,19 @@ inline void ScoreGroups(const TileSource& tile, device::TaskRange groups, const 
   for (; g < groups.end; ++g) Scores<kRows, 1>(tile, g, q, scores);
 }
 
+// Dims [16 columns.begin, 16 columns.end).
 template <int kRows>
-inline void ValueColumns(const TileSource& tile, device::TaskRange keys, const ValueRows& rows) {
+inline void ValueColumns(const TileSource& tile, device::TaskRange columns, device::TaskRange keys,
+                         const ValueRows& rows) {
   constexpr uint32_t kColumns = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
-  const uint32_t columns = tile.padded_values / 16;
-  uint32_t c = 0;
-  for (; c + kColumns <= columns; c += kColumns) {
+  uint32_t c = columns.begin;
+  for (; c + kColumns <= columns.end; c += kColumns) {
     Values<kRows, kColumns>(tile, c, keys, rows);
   }
-  for (; c < columns; ++c) Values<kRows, 1>(tile, c, keys, rows);
+  if constexpr (kColumns > 2) {
+    for (; c + 2 <= columns.end; c += 2) Values<kRows, 2>(tile, c, keys, rows);
+  }
+  for (; c < columns.end; ++c) Values<kRows, 1>(tile, c, keys, rows);
 }
 
 }  // namespace baton::kernels::BATON_ISA

@@ -5,6 +5,7 @@
 #ifndef BATON_KERNELS_CPU_ROPE_APPEND_H_
 #define BATON_KERNELS_CPU_ROPE_APPEND_H_
 
+#include "kernels/cpu/turn_q8.h"
 #include "kernels/embed.h"
 #include "kernels/kv_piece.h"
 #include "kernels/ops.h"
@@ -70,34 +71,46 @@ BATON_INLINE void StorePairedBf16(const KvSlot& slot, const float* k, const floa
   for (uint32_t d = 0; d < layout.head_dim; ++d) v_out[2 * d] = Bf16FromFloat(v[d]);
 }
 
-// The codes of a row of q8, one in each int16, and its scale: see kv_q8.h. Magnitudes are compared
-// as bits, so that NaN is the largest. `codes` has room for head_dim rounded up to 16.
-BATON_INLINE uint16_t QuantizeQ8(const float* row, uint32_t dim, int16_t* codes) {
-  I32x16 largest = SetI(0);
+// Stores the scales of a token's row of q8 in `piece` and gives its codes, one in each int16: see
+// kv_q8.h. Magnitudes are compared as bits, so that NaN is the largest. `codes` has room for
+// head_dim rounded up to 16.
+BATON_INLINE void QuantizeQ8(const KvSlot& slot, const float* row, std::byte* piece,
+                             int16_t* codes) {
+  const uint32_t dim = slot.layout.head_dim;
+  alignas(64) float turned[kMaxHeadDim];
+  const F32x16 shrink = Set1(1.0f / static_cast<float>(Q8TurnWidth(dim)));
   for (uint32_t d = 0; d < dim; d += 16) {
     const uint32_t n = dim - d < 16 ? dim - d : 16;
-    largest = MaxI(largest, AndI(BitsOf(LoadN(row + d, n)), SetI(0x7FFFFFFF)));
+    Store(turned + d, Mul(LoadN(row + d, n), shrink));
   }
-  const Q8Scale scale = Q8ScaleOf(static_cast<uint32_t>(MaxAllI(largest)));
-  const F32x16 inverse = Set1(scale.inverse);
-  for (uint32_t d = 0; d < dim; d += 16) {
-    const uint32_t n = dim - d < 16 ? dim - d : 16;
-    const bool is_zero = scale.inverse == 0.0f;  // the product would be NaN in a row of NaN
-    StoreI16(codes + d, is_zero ? SetI(0) : ToInt(Mul(LoadN(row + d, n), inverse)));
+  TurnRow(turned, dim);
+  for (uint32_t begin = 0; begin < dim; begin += kv::kQ8SegmentDims) {
+    const uint32_t end = dim - begin < kv::kQ8SegmentDims ? dim : begin + kv::kQ8SegmentDims;
+    I32x16 largest = SetI(0);
+    for (uint32_t d = begin; d < end; d += 16) {
+      largest = MaxI(largest, AndI(BitsOf(Load(turned + d)), SetI(0x7FFFFFFF)));
+    }
+    const Q8Scale scale = Q8ScaleOf(static_cast<uint32_t>(MaxAllI(largest)));
+    const F32x16 inverse = Set1(scale.inverse);
+    const bool is_zero = scale.inverse == 0.0f;  // the product would be NaN in a segment of NaN
+    for (uint32_t d = begin; d < end; d += 16) {
+      StoreI16(codes + d, is_zero ? SetI(0) : ToInt(Mul(Load(turned + d), inverse)));
+    }
+    const size_t at = Q8ScaleOffset(slot.layout, slot.token, begin / kv::kQ8SegmentDims);
+    std::memcpy(piece + at, &scale.bits, sizeof(scale.bits));
   }
-  return scale.bits;
 }
 
 BATON_INLINE void StoreQ8(const KvSlot& slot, const float* k, const float* v) {
   const kv::KvLayout& layout = slot.layout;
   alignas(64) int16_t codes[kMaxHeadDim];
-  StoreQ8Scale(layout, slot.k_piece, slot.token, QuantizeQ8(k, layout.head_dim, codes));
+  QuantizeQ8(slot, k, slot.k_piece, codes);
   std::byte* k_out = slot.k_piece + slot.token;
   for (uint32_t d = 0; d < layout.head_dim; ++d) {
     *k_out = static_cast<std::byte>(codes[d]);
     k_out += layout.block_size;
   }
-  StoreQ8Scale(layout, slot.v_piece, slot.token, QuantizeQ8(v, layout.head_dim, codes));
+  QuantizeQ8(slot, v, slot.v_piece, codes);
   std::byte* v_out = slot.v_piece + size_t{slot.token} * layout.head_dim;
   for (uint32_t d = 0; d < layout.head_dim; ++d) v_out[d] = static_cast<std::byte>(codes[d]);
 }

@@ -174,6 +174,16 @@ BATON_INLINE F32x16 PairHigh(I32x16 v) {
 BATON_INLINE F32x16 SwapPairs(F32x16 v) {
   return {_mm256_permute_ps(v.lo, 0xB1), _mm256_permute_ps(v.hi, 0xB1)};
 }
+// Lane i becomes lane i ^ kApart, a power of two below 16.
+template <int kApart>
+BATON_INLINE F32x16 SwapLanes(F32x16 v) {
+  if constexpr (kApart == 1) return SwapPairs(v);
+  if constexpr (kApart == 2) return {_mm256_permute_ps(v.lo, 0x4E), _mm256_permute_ps(v.hi, 0x4E)};
+  if constexpr (kApart == 4) {
+    return {_mm256_permute2f128_ps(v.lo, v.lo, 1), _mm256_permute2f128_ps(v.hi, v.hi, 1)};
+  }
+  if constexpr (kApart == 8) return {v.hi, v.lo};
+}
 BATON_INLINE F32x16 DupEven(F32x16 v) {
   return {_mm256_moveldup_ps(v.lo), _mm256_moveldup_ps(v.hi)};
 }

@@ -145,6 +145,14 @@ BATON_INLINE F32x16 PairHigh(I32x16 v) {
 
 // (x0, x1, x2, x3, ...) to (x1, x0, x3, x2, ...), (x0, x0, x2, x2, ...), (x1, x1, x3, x3, ...).
 BATON_INLINE F32x16 SwapPairs(F32x16 v) { return {_mm512_permute_ps(v.v, 0xB1)}; }
+// Lane i becomes lane i ^ kApart, a power of two below 16.
+template <int kApart>
+BATON_INLINE F32x16 SwapLanes(F32x16 v) {
+  if constexpr (kApart == 1) return SwapPairs(v);
+  if constexpr (kApart == 2) return {_mm512_permute_ps(v.v, 0x4E)};
+  if constexpr (kApart == 4) return {_mm512_shuffle_f32x4(v.v, v.v, 0xB1)};
+  if constexpr (kApart == 8) return {_mm512_shuffle_f32x4(v.v, v.v, 0x4E)};
+}
 BATON_INLINE F32x16 DupEven(F32x16 v) { return {_mm512_moveldup_ps(v.v)}; }
 BATON_INLINE F32x16 DupOdd(F32x16 v) { return {_mm512_movehdup_ps(v.v)}; }
 // Even lanes a * b - c, odd lanes a * b + c, one rounding.

@@ -195,6 +195,13 @@ BATON_INLINE F32x16 SwapPairs(F32x16 v) {
   for (int i = 0; i < 4; ++i) out.v[i] = F32x4{v.v[i][1], v.v[i][0], v.v[i][3], v.v[i][2]};
   return out;
 }
+// Lane i becomes lane i ^ kApart, a power of two below 16.
+template <int kApart>
+BATON_INLINE F32x16 SwapLanes(F32x16 v) {
+  F32x16 out;
+  for (int i = 0; i < 16; ++i) out.v[i / 4][i % 4] = v.v[(i ^ kApart) / 4][(i ^ kApart) % 4];
+  return out;
+}
 BATON_INLINE F32x16 DupEven(F32x16 v) {
   F32x16 out;
   for (int i = 0; i < 4; ++i) out.v[i] = F32x4{v.v[i][0], v.v[i][0], v.v[i][2], v.v[i][2]};

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -35,7 +36,7 @@ struct Query {
   float Value(uint32_t key, uint32_t d) const {
     return Element(key, d, args.value_dim > 0 ? 0 : 1);
   }
-  // Without the scale of the row.
+  // Without the scale; in q8 of the turned row.
   float Element(uint32_t key, uint32_t d, uint32_t which) const {
     const KvLayout& layout = *args.kv.layout;
     const uint32_t token = key % layout.block_size;
@@ -43,8 +44,13 @@ struct Query {
     return LoadKv(layout.dtype, Piece(key, which), index);
   }
   // 1 where rows have none.
-  float Scale(uint32_t key, uint32_t which) const {
-    return KvScale(*args.kv.layout, Piece(key, which), key % args.kv.layout->block_size);
+  float Scale(uint32_t key, uint32_t d, uint32_t which) const {
+    return KvScale(*args.kv.layout, Piece(key, which), key % args.kv.layout->block_size, d);
+  }
+  // Elements of a row that have one scale.
+  uint32_t SegmentDims() const {
+    return args.kv.layout->dtype == kv::KvDtype::kQ8 ? kv::kQ8SegmentDims
+                                                     : static_cast<uint32_t>(q.size());
   }
   const std::byte* Piece(uint32_t key, uint32_t which) const {
     const uint32_t block = span.kv.blocks[key / args.kv.layout->block_size];
@@ -53,10 +59,16 @@ struct Query {
 };
 
 float Score(const Query& query, uint32_t key) {
+  const uint32_t dim = static_cast<uint32_t>(query.q.size());
   float score = 0.0f;
-  for (uint32_t d = 0; d < query.q.size(); ++d)
-    score = std::fma(query.q[d], query.Key(key, d), score);
-  return score * query.Scale(key, 0);
+  for (uint32_t begin = 0; begin < dim; begin += query.SegmentDims()) {
+    float sum = 0.0f;
+    for (uint32_t d = begin; d < std::min(begin + query.SegmentDims(), dim); ++d) {
+      sum = std::fma(query.q[d], query.Key(key, d), sum);
+    }
+    score = std::fma(sum, query.Scale(key, begin, 0), score);
+  }
+  return score;
 }
 
 void AddTile(const Query& query, uint32_t begin, uint32_t end, State* state) {
@@ -75,8 +87,8 @@ void AddTile(const Query& query, uint32_t begin, uint32_t end, State* state) {
   for (uint32_t key = begin; key < end; ++key) {
     const float e = ReferenceExp(scores[key - begin] - max);
     state->lanes[key % 16] += e;
-    const float weight = e * query.Scale(key, 1);
     for (uint32_t d = 0; d < state->acc.size(); ++d) {
+      const float weight = e * query.Scale(key, d, 1);
       state->acc[d] = std::fma(weight, query.Value(key, d), state->acc[d]);
     }
   }
@@ -167,12 +179,15 @@ void ReferenceAttention(ThreadPool&, const AttentionArgs& args) {
       for (uint32_t d = 0; d < dim; ++d) {
         query.q.push_back(args.q[row * args.q_stride + size_t{head} * dim + d] * args.scale);
       }
+      const bool is_turned = layout.dtype == kv::KvDtype::kQ8;
+      if (is_turned) TurnQ8(query.q.data(), dim);
       const uint32_t first =
           args.window != 0 && position >= args.window ? position - args.window + 1 : 0;
       State state = Attend(query, first, position + 1);
       if (args.sinks != nullptr) AddSink(args.sinks[head], &state);
       const float denominator = ReferenceSumTree(state.lanes);
       const uint32_t value_dim = args.value_dim > 0 ? args.value_dim : dim;
+      if (is_turned) TurnQ8(state.acc.data(), value_dim);
       for (uint32_t d = 0; d < value_dim; ++d) {
         args.out[(row * args.num_heads + head) * value_dim + d] = state.acc[d] / denominator;
       }

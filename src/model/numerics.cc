@@ -1,19 +1,23 @@
 #include "src/model/numerics.h"
 
+#include "kernels/kv_q8.h"
 #include "kernels/sampling.h"
 #include "src/base/hex.h"
 #include "src/base/xxh3.h"
 
 namespace baton::model {
 
+using kernels::kQ8Numerics;
 using kernels::kSamplingRules;
+using kv::KvDtype;
 using kv::KvDtypeName;
 
 std::string NumericsText(const NumericsParts& parts) {
   std::string text = fmt::format(
       "weights={} tokenizer={} arithmetic={} sampling={} rope={} kv={} deterministic={}",
       parts.weights_id, HexFromU64(parts.tokenizer_id), parts.arithmetic, kSamplingRules,
-      parts.config->rope_interleaved ? "interleaved" : "halves", KvDtypeName(parts.kv_dtype),
+      parts.config->rope_interleaved ? "interleaved" : "halves",
+      parts.kv_dtype == KvDtype::kQ8 ? kQ8Numerics : KvDtypeName(parts.kv_dtype),
       parts.fast.empty() ? 1 : 0);
   if (!parts.fast.empty()) text += " " + parts.fast;
   const RopeScaling& scaling = parts.config->rope_scaling;

@@ -82,7 +82,7 @@ def test_a_worker_with_kv_of_another_type_is_refused(mine, its):
         with subprocess.Popen(args, stderr=subprocess.PIPE, text=True) as worker:
             said = next(line for line in worker.stderr if "refuses this worker" in line)
             worker.kill()
-    encoding = {"bf16": "bf16 paired", "q8": "q8 lanes", "f32": "f32 plain"}
+    encoding = {"bf16": "bf16 paired", "q8": "q8 turned-lanes", "f32": "f32 plain"}
     assert "layout_id differs" in said
     assert f"({encoding[mine]} " in said and f"({encoding[its]} " in said
     assert "give both one --model, --kv-dtype and --device" in said

@@ -47,7 +47,7 @@ TEST(ModelBenchTest, KeysOfQ8AreHalfTheBytes) {
   options.kv_dtype = kv::KvDtype::kQ8;
   const auto q8 = RunModelBench(options, {});
   ASSERT_TRUE(bf16.ok() && q8.ok()) << bf16.status() << q8.status();
-  const double saved = 30 * 17.5 * 2 * 3 * (64 * 2 - (64 + 2));
+  const double saved = 30 * 17.5 * 2 * 3 * (64 * 2 - (64 + 4));
   EXPECT_NEAR(bf16->rows[0].work.per_token - q8->rows[0].work.per_token, saved, 1);
   EXPECT_NE(q8->ToJson().find("\"kv_dtype\":\"q8\""), std::string::npos);
   EXPECT_NE(q8->ToTable().find(", q8 KV, "), std::string::npos);

@@ -123,8 +123,21 @@ class Sequence {
                t % layout.block_size, row.data());
   }
 
-  double K(uint32_t t, uint32_t h, uint32_t d) { return Get(0, t, h, d); }
-  double V(uint32_t t, uint32_t h, uint32_t d) { return Get(1, t, h, d); }
+  // K (which = 0) or V (which = 1) of a token and head, as stored; in q8 turned back.
+  std::vector<double> Row(uint32_t which, uint32_t t, uint32_t h) {
+    std::vector<double> row(dims.head_dim);
+    for (uint32_t d = 0; d < dims.head_dim; ++d) row[d] = Get(which, t, h, d);
+    if (dims.dtype != KvDtype::kQ8) return row;
+    for (uint32_t apart = 1; apart < Q8TurnWidth(dims.head_dim); apart *= 2) {
+      for (uint32_t d = 0; d < dims.head_dim; ++d) {
+        if ((d & apart) != 0) continue;
+        const double first = row[d];
+        row[d] += row[d + apart];
+        row[d + apart] = first - row[d + apart];
+      }
+    }
+    return row;
+  }
 
   Dims dims;
   uint32_t length;
@@ -139,7 +152,7 @@ class Sequence {
     const uint32_t token = t % layout.block_size;
     const size_t index = which == 0 ? KIndex(layout, token, d) : VIndex(layout, token, d);
     const std::byte* piece = view().Piece(blocks[t / layout.block_size], 1, which, h);
-    return LoadKv(layout.dtype, piece, index) * KvScale(layout, piece, token);
+    return LoadKv(layout.dtype, piece, index) * KvScale(layout, piece, token, d);
   }
 };
 
@@ -164,7 +177,8 @@ ExactRow Exact(Sequence& s, uint32_t t, uint32_t head) {
   const float* q = s.q.data() + size_t{t} * s.q_stride() + head * dim;
   std::vector<double> weights(t + 1 - first);
   for (uint32_t i = 0; i < weights.size(); ++i) {
-    for (uint32_t d = 0; d < dim; ++d) weights[i] += q[d] * 0.125 * s.K(first + i, kv_head, d);
+    const std::vector<double> k = s.Row(0, first + i, kv_head);
+    for (uint32_t d = 0; d < dim; ++d) weights[i] += q[d] * 0.125 * k[d];
   }
   double max = *std::max_element(weights.begin(), weights.end());
   if (s.dims.sinks) max = std::max<double>(max, s.sinks[head]);
@@ -172,10 +186,10 @@ ExactRow Exact(Sequence& s, uint32_t t, uint32_t head) {
   for (double& weight : weights) denominator += weight = std::exp(weight - max);
   ExactRow exact = {std::vector<double>(dim), std::vector<double>(dim)};
   for (uint32_t i = 0; i < weights.size(); ++i) {
+    const std::vector<double> v = s.Row(1, first + i, kv_head);
     for (uint32_t d = 0; d < dim; ++d) {
-      const double v = s.V(first + i, kv_head, d);
-      exact.out[d] += weights[i] / denominator * v;
-      exact.largest_v[d] = std::fmax(exact.largest_v[d], std::fabs(v));
+      exact.out[d] += weights[i] / denominator * v[d];
+      exact.largest_v[d] = std::fmax(exact.largest_v[d], std::fabs(v[d]));
     }
   }
   return exact;

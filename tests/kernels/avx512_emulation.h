@@ -115,6 +115,13 @@ inline F512 movehdup_ps(F512 a) {
 inline F512 permute_ps(F512 a, int control) {
   return EachFloat([&](int i) { return a.v[(i & ~3) + (control >> (2 * (i & 3)) & 3)]; });
 }
+// Four floats move together: the first two quarters come from a, the others from b.
+inline F512 shuffle_f32x4(F512 a, F512 b, int control) {
+  return EachFloat([&](int i) {
+    const int from = control >> (2 * (i / 4)) & 3;
+    return (i < 8 ? a : b).v[4 * from + i % 4];
+  });
+}
 
 inline I512 castps_si512(F512 a) { return std::bit_cast<I512>(a); }
 inline F512 castsi512_ps(I512 a) { return std::bit_cast<F512>(a); }

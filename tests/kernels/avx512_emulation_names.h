@@ -48,6 +48,7 @@
 #define _mm512_set1_epi32 ::baton::kernels::emulation::set1_epi32
 #define _mm512_set1_ps ::baton::kernels::emulation::set1_ps
 #define _mm512_setzero_ps ::baton::kernels::emulation::setzero_ps
+#define _mm512_shuffle_f32x4 ::baton::kernels::emulation::shuffle_f32x4
 #define _mm512_shuffle_epi8 ::baton::kernels::emulation::shuffle_epi8
 #define _mm512_slli_epi16 ::baton::kernels::emulation::slli_epi16
 #define _mm512_slli_epi32 ::baton::kernels::emulation::slli_epi32

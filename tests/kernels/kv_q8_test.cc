@@ -15,6 +15,7 @@ namespace baton::kernels {
 
 using device::AlignedBuffer;
 using device::ThreadPool;
+using kv::kQ8SegmentDims;
 using kv::KvDtype;
 using kv::KvEncoding;
 using kv::KvLayout;
@@ -33,10 +34,23 @@ KvLayout Q8(uint32_t kv_heads, uint32_t head_dim, uint32_t block_size) {
   return layout;
 }
 
+// H times the row, in double, by the definition of Sylvester's matrices.
+std::vector<double> TimesH(const std::vector<float>& row) {
+  const uint32_t width = Q8TurnWidth(static_cast<uint32_t>(row.size()));
+  std::vector<double> out(row.size());
+  for (uint32_t i = 0; i < row.size(); ++i) {
+    for (uint32_t j = 0; j < width; ++j) {
+      const bool is_negative = std::popcount(i % width & j) % 2 == 1;
+      out[i] += (is_negative ? -1.0 : 1.0) * row[i / width * width + j];
+    }
+  }
+  return out;
+}
+
 // A row as it lies in a piece.
 struct StoredRow {
   std::vector<int> codes;
-  float scale;
+  std::vector<float> scales;  // [segments]
 };
 
 StoredRow ReadRow(const KvLayout& layout, uint32_t which, const std::byte* piece, uint32_t token) {
@@ -45,7 +59,9 @@ StoredRow ReadRow(const KvLayout& layout, uint32_t which, const std::byte* piece
     const size_t at = which == 0 ? KIndex(layout, token, d) : VIndex(layout, token, d);
     row.codes.push_back(static_cast<int8_t>(piece[at]));
   }
-  row.scale = KvScale(layout, piece, token);
+  for (uint32_t segment = 0; segment < layout.num_scales(); ++segment) {
+    row.scales.push_back(KvScale(layout, piece, token, segment * kQ8SegmentDims));
+  }
   return row;
 }
 
@@ -56,58 +72,110 @@ StoredRow Quantized(const std::vector<float>& values) {
   return ReadRow(layout, 0, piece.data(), 1);
 }
 
+// The stored form of a row whose turned elements are `turned`.
+StoredRow QuantizedTurned(const std::vector<float>& turned) {
+  std::vector<float> values;
+  for (const double x : TimesH(turned)) {
+    values.push_back(static_cast<float>(x));
+    EXPECT_EQ(double{values.back()}, x) << "exact, so that turning it gives `turned`";
+  }
+  return Quantized(values);
+}
+
+TEST(KvQ8Test, TheTurnIsTheHadamardMatrixOfTheLargestPowerOfTwoUpTo32InARow) {
+  EXPECT_EQ(Q8TurnWidth(2), 2u);
+  EXPECT_EQ(Q8TurnWidth(34), 2u);
+  EXPECT_EQ(Q8TurnWidth(80), 16u);
+  EXPECT_EQ(Q8TurnWidth(96), 32u);
+  EXPECT_EQ(Q8TurnWidth(64), 32u);
+  EXPECT_EQ(Q8TurnWidth(256), 32u);
+  Random random(2);
+  for (uint32_t dim = 2; dim <= 256; dim += 2) {
+    const std::vector<float> row = random.Activations(dim);
+    std::vector<float> turned = row;
+    TurnQ8(turned.data(), dim);
+    const std::vector<double> wanted = TimesH(row);
+    double sum = 0;
+    for (const float x : row) sum += std::fabs(x);
+    for (uint32_t d = 0; d < dim; ++d) ASSERT_NEAR(turned[d], wanted[d], 8 * 0x1p-24 * sum);
+    TurnQ8(turned.data(), dim);  // its own inverse
+    const uint32_t width = Q8TurnWidth(dim);
+    for (uint32_t d = 0; d < dim; ++d) {
+      ASSERT_NEAR(turned[d], double(width) * row[d], 16 * 0x1p-24 * width * sum);
+    }
+  }
+}
+
+// Without the turn the step would be 100 / 127, and without segments that of all elements.
+TEST(KvQ8Test, AnElementLargerThanTheOthersCostsThemLittle) {
+  std::vector<float> values(256, 0.5f);
+  values[77] = 100.0f;
+  const StoredRow row = Quantized(values);
+  ASSERT_EQ(row.scales.size(), 8u);
+  const float norm = std::sqrt(32.0f);  // a turned and shrunk segment is 1 / norm as long
+  EXPECT_LT(norm * row.scales[2], 0.25f * 100 / 127);
+  for (const uint32_t other : {0u, 1u, 3u, 7u}) EXPECT_LE(norm * row.scales[other], 3.0f / 127);
+}
+
 TEST(KvQ8Test, ARowIsWithinHalfAStepOfItsElements) {
   Random random(1);
   for (int i = 0; i < 20000; ++i) {
     const float size = std::exp2(static_cast<float>(random.Below(160)) - 80.0f);
     const std::vector<float> values = random.Activations(2 * (1 + random.Below(64)), size);
     const StoredRow row = Quantized(values);
-    double absmax = 0;
-    for (const float x : values) absmax = std::max(absmax, std::fabs(double{x}));
-    if (absmax < 0x1p-100) continue;
-    ASSERT_NEAR(row.scale, absmax / 127, 0x1p-8 * absmax / 127);
-    for (size_t d = 0; d < values.size(); ++d) {
-      ASSERT_LE(std::abs(row.codes[d]), 127);
-      const float element = static_cast<float>(row.codes[d]) * row.scale;
-      ASSERT_EQ(double{element}, double{row.scale} * row.codes[d]) << "exact in fp32";
-      ASSERT_LE(std::fabs(double{element} - values[d]), 0.5 * (1 + 0x1p-15) * row.scale);
+    std::vector<double> turned = TimesH(values);
+    for (double& x : turned) x /= Q8TurnWidth(static_cast<uint32_t>(values.size()));
+    for (size_t begin = 0; begin < values.size(); begin += kQ8SegmentDims) {
+      const size_t end = std::min(begin + kQ8SegmentDims, values.size());
+      const float scale = row.scales[begin / kQ8SegmentDims];
+      double absmax = 0;
+      for (size_t d = begin; d < end; ++d) absmax = std::max(absmax, std::fabs(turned[d]));
+      if (absmax < 0x1p-99) continue;
+      ASSERT_NEAR(scale, absmax / 127, (0x1p-8 + 0x1p-18) * absmax / 127);
+      for (size_t d = begin; d < end; ++d) {
+        ASSERT_LE(std::abs(row.codes[d]), 127);
+        const float element = static_cast<float>(row.codes[d]) * scale;
+        ASSERT_EQ(double{element}, double{scale} * row.codes[d]) << "exact in fp32";
+        // Each element is a sum of up to 32, rounded five times.
+        ASSERT_LE(std::fabs(double{element} - turned[d]), 0.5 * (1 + 0x1p-10) * scale);
+      }
     }
   }
 }
 
 TEST(KvQ8Test, HalvesRoundToTheEvenCode) {
   // The largest is 127, so the scale is 1.
-  const StoredRow row = Quantized({127.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -126.5f, 0.49f});
-  EXPECT_EQ(row.scale, 1.0f);
+  const StoredRow row = QuantizedTurned({127.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -126.5f, 0.25f});
+  EXPECT_EQ(row.scales[0], 1.0f);
   EXPECT_EQ(row.codes, (std::vector<int>{127, 0, 2, 2, 0, -2, -126, 0}));
 }
 
 TEST(KvQ8Test, TheLargestCodeIs127WhereTheScaleWasRoundedDown) {
   // absmax / 127 = 1 + 2^-8 is halfway between two bf16, and rounds to the even one, 1.
-  const StoredRow row = Quantized({127.0f * (1 + 0x1p-8f), -127.0f * (1 + 0x1p-8f)});
-  EXPECT_EQ(row.scale, 1.0f);
+  const StoredRow row = QuantizedTurned({127.0f * (1 + 0x1p-8f), -127.0f * (1 + 0x1p-8f)});
+  EXPECT_EQ(row.scales[0], 1.0f);
   EXPECT_EQ(row.codes, (std::vector<int>{127, -127}));
 }
 
 TEST(KvQ8Test, RowsOfZerosOfTinyAndOfHugeElements) {
   for (const float tiny : {0.0f, -0.0f, 0x1p-149f, 0x1.fffffep-101f}) {
     const StoredRow row = Quantized({tiny, -tiny});
-    EXPECT_EQ(row.scale, 0.0f) << tiny;
+    EXPECT_EQ(row.scales[0], 0.0f) << tiny;
     EXPECT_EQ(row.codes, (std::vector<int>{0, 0})) << tiny;
   }
-  const StoredRow small = Quantized({0x1p-100f, 0.0f});
-  EXPECT_GT(small.scale, 0.0f);
+  const StoredRow small = QuantizedTurned({0x1p-100f, 0.0f});
+  EXPECT_GT(small.scales[0], 0.0f);
   EXPECT_EQ(small.codes, (std::vector<int>{127, 0}));
   const float largest = std::numeric_limits<float>::max();
   const StoredRow huge = Quantized({largest, -largest});
-  EXPECT_TRUE(std::isfinite(huge.scale));
-  EXPECT_EQ(huge.codes, (std::vector<int>{127, -127}));
+  EXPECT_TRUE(std::isfinite(huge.scales[0]));
+  EXPECT_EQ(huge.codes, (std::vector<int>{0, 127}));
 }
 
 TEST(KvQ8Test, ANanOrAnInfinityMakesTheWholeRowNan) {
   for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {
     const StoredRow row = Quantized({1.0f, bad, 2.0f, 3.0f});
-    EXPECT_TRUE(std::isnan(row.scale));
+    EXPECT_TRUE(std::isnan(row.scales[0]));
     EXPECT_EQ(row.codes, (std::vector<int>{0, 0, 0, 0}));
   }
 }
@@ -166,7 +234,10 @@ TEST_P(KvQ8BodyTest, EveryBodyStoresTheBytesOfTheSlowForm) {
         const StoredRow wanted = ReadRow(layout, which, slow.data(), token);
         const StoredRow got = ReadRow(layout, which, piece, token);
         ASSERT_EQ(got.codes, wanted.codes) << "dim " << dim << " row " << r << " which " << which;
-        ASSERT_EQ(std::bit_cast<uint32_t>(got.scale), std::bit_cast<uint32_t>(wanted.scale));
+        for (size_t i_scale = 0; i_scale < wanted.scales.size(); ++i_scale) {
+          ASSERT_EQ(std::bit_cast<uint32_t>(got.scales[i_scale]),
+                    std::bit_cast<uint32_t>(wanted.scales[i_scale]));
+        }
       }
     }
   }

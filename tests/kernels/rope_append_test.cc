@@ -108,7 +108,7 @@ struct Mark {
   size_t num_bytes;
 };
 Mark MarkOf(const KvLayout& layout, uint32_t token) {
-  if (layout.dtype == KvDtype::kQ8) return {Q8ScaleOffset(layout, token), layout.ScaleBytes()};
+  if (layout.dtype == KvDtype::kQ8) return {Q8ScaleOffset(layout, token, 0), sizeof(uint16_t)};
   return {KIndex(layout, token, 1) * layout.ElementBytes(), layout.ElementBytes()};
 }
 

@@ -1,6 +1,7 @@
 #include "kvcache/kv_layout.h"
 
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -97,14 +98,22 @@ TEST(KvLayoutTest, SizesOfFp8AreExact) {
   }
 }
 
-// A row of 64 int8 has a scale of two bytes. A block of 16 tokens suits any even head_dim.
+// A row has a scale of two bytes for each 32 int8. A block of 16 tokens suits any even head_dim.
 TEST(KvLayoutTest, SizesOfQ8AreExact) {
   KvLayout layout = Q8();
   ASSERT_TRUE(layout.Validate().ok()) << layout.Validate();
-  EXPECT_EQ(layout.PieceBytes(), 16u * (64 + 2));
-  EXPECT_EQ(layout.SliceBytes(), 2u * 3 * 16 * 66);
-  EXPECT_EQ(layout.BytesPerToken(), 30u * 2 * 3 * 66);
-  EXPECT_EQ(layout.ToString(), "q8 lanes layers=30 kv_heads=3 head_dim=64 block=16 window=0");
+  EXPECT_EQ(layout.PieceBytes(), 16u * (64 + 4));
+  EXPECT_EQ(layout.SliceBytes(), 2u * 3 * 16 * 68);
+  EXPECT_EQ(layout.BytesPerToken(), 30u * 2 * 3 * 68);
+  EXPECT_EQ(layout.ToString(),
+            "q8 turned-lanes layers=30 kv_heads=3 head_dim=64 block=16 window=0");
+  const std::vector<std::pair<uint32_t, uint32_t>> scales_of_dims = {{2, 1},  {32, 1},  {34, 2},
+                                                                     {80, 3}, {128, 4}, {256, 8}};
+  for (const auto& [dim, scales] : scales_of_dims) {
+    layout.head_dim = dim;
+    EXPECT_EQ(layout.num_scales(), scales);
+    EXPECT_EQ(layout.PieceBytes(), 16u * (dim + 2 * scales));
+  }
   for (const uint32_t heads : {1u, 2u, 5u}) {
     for (uint32_t dim = 2; dim <= 256; dim += 2) {
       layout.num_kv_heads = heads;
@@ -177,7 +186,7 @@ TEST(KvLayoutTest, ValidateNamesWhatIsWrong) {
       [](KvLayout& l) { l.encoding = KvEncoding::kFragments; });
   add("fp8 does not go with the encoding paired", [](KvLayout& l) { l.dtype = KvDtype::kFp8; });
   add("q8 does not go with the encoding paired", [](KvLayout& l) { l.dtype = KvDtype::kQ8; });
-  add("bf16 does not go with the encoding lanes",
+  add("bf16 does not go with the encoding turned-lanes",
       [](KvLayout& l) { l.encoding = KvEncoding::kLanes; });
   for (const KvDtype dtype : {KvDtype::kFp8, KvDtype::kQ8}) {
     add("does not go with the encoding latent", [dtype](KvLayout& l) {

@@ -116,9 +116,9 @@ TEST(PlanValuesTest, TheTypeOfKAndVIsThatOfTheMeasurement) {
   device.measured->kv_dtype = kv::KvDtype::kQ8;
   const PlanReport q8 = MustPlan(device, kSmallLoad, kLoose);
   EXPECT_EQ(MustGiveValues(q8)["worker"]["kvDtype"].as<std::string>(), "q8");
-  // 128 elements a head, each a byte, and a scale of two.
+  // 128 elements a head, each a byte, and four scales of two.
   EXPECT_EQ(q8.cautious.input.kv_bytes_per_token * 256,
-            bf16.cautious.input.kv_bytes_per_token * 130);
+            bf16.cautious.input.kv_bytes_per_token * 136);
 }
 
 TEST(PlanValuesTest, AFileNameThatIsNoPathOfTheChartIsLeftOut) {
