@@ -72,6 +72,19 @@ void DeclareChat(FlagSet& flags, ChatFlags& f) {
             "JSON schema that answers follow: {...}, or a file that holds it");
 }
 
+// What other programs' flags of a question are here. After AddForeignHints, which speaks of
+// servers.
+void AddChatHints(FlagSet& flags) {
+  flags.AddHint("-p", "one question is --prompt TEXT");
+  flags.AddHint("--temp", "it is --temperature T");
+  for (const char* name : {"-n", "--n-predict", "--predict", "--num-predict", "--max-new-tokens"}) {
+    flags.AddHint(name, "the longest answer is --max-tokens N");
+  }
+  for (const char* name : {"--system-prompt", "-sys"}) {
+    flags.AddHint(name, "the system message is --system TEXT");
+  }
+}
+
 // `text`: the schema itself or a file. Whether it can be followed is the server's to say.
 StatusOr<std::string> ReadSchema(const std::string& text) {
   std::string schema = text;
@@ -131,6 +144,16 @@ bool InputHasEnded() {
 int FailWithoutQuestion(std::string_view command) {
   return Fail(command, InvalidArgument("standard input has no question; give --prompt TEXT"),
               kExitUsage);
+}
+
+// FailedPrecondition where each question would be refused: the model has no chats.
+Status CheckChats(const ChatOptions& options, std::string_view model) {
+  constexpr int64_t kLimitMs =
+      2000;  // a server that is busy may have chats: it is asked the question
+  const std::string why = ChatSession(options).WhyNoChats(kLimitMs);
+  if (why.empty()) return OkStatus();
+  return FailedPrecondition("no chats with {}: {}; `baton run smollm2:135m` chats",
+                            model.empty() ? "the server's model" : model, why);
 }
 
 // `begun_us`: when the command began.
@@ -298,12 +321,16 @@ int RunChat(const std::vector<std::string>& args) {
   for (const char* name : {"--admin", "--http", "--host", "--port", "--base-url", "--server"}) {
     flags.AddHint(name, "chat takes the HTTP address: --url HOST:PORT");
   }
+  flags.AddHint("-m", "one of several models is asked by --model NAME");
+  AddChatHints(flags);
   flags.Add("--model", f.model,
             "the model to ask, by a name of the server's /v1/models; not needed where it has one");
   DeclareChat(flags, f);
+  AddServeFlagsElsewhere(flags);
   if (std::optional<int> code = flags.Parse(args)) return *code;
   const StatusOr<ChatOptions> options = BuildOptions(flags, f, url);
   if (!options.ok()) return Fail("chat", options.status(), kExitUsage);
+  if (const Status s = CheckChats(*options, f.model); !s.ok()) return Fail("chat", s);
   return Converse("chat", f, *options, begun_us);
 }
 
@@ -319,6 +346,11 @@ int RunRun(const std::vector<std::string>& args) {
   DeclareChat(flags, f);
   DeclareTuning(flags, run.tuning);
   AddForeignHints(flags, "the server of `run` is private; for `baton serve`: ");
+  AddChatHints(flags);
+  AddServeFlagsElsewhere(flags);
+  flags.AddHint("--url",
+                "`run` starts a server of its own; ask one that runs by `baton chat --url "
+                "HOST:PORT`");
   if (std::optional<int> code = flags.Parse(args)) return *code;
   if (flags.Given("PROMPT") && (flags.Given("--prompt") || f.prompt.empty())) {
     return Fail("run", InvalidArgument("give PROMPT or --prompt, one of them and not empty"),
@@ -348,6 +380,10 @@ int RunRun(const std::vector<std::string>& args) {
   const StatusOr<std::string> address = server.Start(std::move(serve_args));
   if (!address.ok()) return Fail("run", address.status());
   options->url = *ParseHttpUrl("http://" + *address);
+  if (const Status chats = CheckChats(*options, model->id); !chats.ok()) {
+    server.MarkClean();  // the server did nothing wrong
+    return Fail("run", chats);
+  }
   if (f.prompt.empty() && ::isatty(STDIN_FILENO) != 0) watch.LeaveInterrupts();
   const int code = Converse("run", f, *options, begun_us);
   // A reader who has left, as `head` does, asks for no logs either.

@@ -309,6 +309,23 @@ StatusOr<std::vector<std::string>> ChatSession::ListModels() const {
   return ids;
 }
 
+std::string ChatSession::WhyNoChats(int64_t limit_ms) const {
+  HttpClientRequest request = RequestTo("/apply-template");
+  request.method = "POST";
+  request.headers["Content-Type"] = "application/json";
+  json body = {{"messages", json::array({{{"role", "user"}, {"content", "Hello"}}})}};
+  if (!options_.model.empty()) body["model"] = options_.model;
+  request.body = TextOfJson(body);
+  request.connect_timeout_ms = limit_ms;
+  request.idle_timeout_ms = limit_ms;
+  const StatusOr<HttpClientResponse> response = HttpCall(request);
+  if (!response.ok() || response->status != 400) return "";
+  const json answer = json::parse(response->body, nullptr, /*allow_exceptions=*/false);
+  // Another field is wrong where a name of several models is missing.
+  if (TextOf(Member(answer, "error"), "param") != "messages") return "";
+  return Printable(ErrorText(answer));
+}
+
 void ChatSession::Count(const AnswerStats& stats) {
   ++totals_.num_answers;
   totals_.prompt_tokens += stats.prompt_tokens;

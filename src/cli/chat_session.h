@@ -119,6 +119,10 @@ class ChatSession {
   // stays in the conversation as the answer.
   StatusOr<AnswerStats> Ask(const std::string& question,
                             const std::function<void(std::string_view)>& on_text);
+  // Why the server makes no prompt of a conversation with this model, in its words: it has no chat
+  // template, or a broken one. "" = it makes one, or does not say within `limit_ms`: it is away,
+  // wants a key, or has no /apply-template.
+  std::string WhyNoChats(int64_t limit_ms) const;
   // The server's model ids, as /v1/models lists them; fails as Ask does.
   StatusOr<std::vector<std::string>> ListModels() const;
   void Clear() { messages_.clear(); }

@@ -9,6 +9,8 @@
 
 namespace baton::cli {
 
+class FlagSet;
+
 // A row of the command table.
 struct Command {
   std::string_view name;
@@ -19,7 +21,9 @@ struct Command {
 // Every subcommand that works, in the order of --help.
 std::span<const Command> Commands();
 
-int RunServe(const std::vector<std::string>& args);           // serve.cc
+int RunServe(const std::vector<std::string>& args);  // serve.cc
+// Tells `flags` which flags `baton serve` has, for errors about them.
+void AddServeFlagsElsewhere(FlagSet& flags);                  // serve.cc
 int RunRun(const std::vector<std::string>& args);             // chat_command.cc
 int RunChat(const std::vector<std::string>& args);            // chat_command.cc
 int RunRouter(const std::vector<std::string>& args);          // router_command.cc

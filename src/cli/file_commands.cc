@@ -54,8 +54,9 @@ int RunPull(const std::vector<std::string>& args) {
   std::string model;
   int64_t wait_s = kPullWaitS;
   flags.Add("MODEL", model,
-            "smollm2:135m, gemma3:270m, hf:ORG/REPO/FILE.gguf, hf:ORG/REPO:QUANT or hf:ORG/REPO "
-            "(HF_ENDPOINT, HF_TOKEN, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE)");
+            CatalogueText() +
+                ", hf:ORG/REPO/FILE.gguf, hf:ORG/REPO:QUANT or hf:ORG/REPO "
+                "(HF_ENDPOINT, HF_TOKEN, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE)");
   flags.Add("--wait", wait_s, {0, kMaxPullWaitS},
             "longest wait for another process that fetches the same file, seconds");
   if (std::optional<int> code = flags.Parse(args)) return *code;

@@ -41,6 +41,32 @@ std::string Suggestion(std::string_view name, const std::vector<std::string>& kn
   return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
 }
 
+// The flag nearest to `name`, by spelling or as what it abbreviates; "" = none is near. The dashes
+// are no part of the name: --http is not nearly --help.
+std::string NearestFlag(std::string_view name, const std::vector<std::string>& flags) {
+  std::vector<std::string> bare;
+  for (const std::string& flag : flags) bare.push_back(flag.substr(2));
+  name.remove_prefix(2);
+  const std::string nearest = NearestName(name, std::span<const std::string>(bare));
+  return nearest.empty() ? "" : "--" + nearest;
+}
+
+// The same by spelling alone: a short name abbreviates many of the hundred flags of others.
+std::string NearestBySpelling(std::string_view name, const std::vector<std::string>& flags) {
+  const std::string nearest = NearestFlag(name, flags);
+  const size_t most = std::max<size_t>(1, (name.size() - 2) / 3);
+  return !nearest.empty() && EditDistance(name, nearest) <= most ? nearest : "";
+}
+
+// The long flags that a table of hints has.
+std::vector<std::string> KeysOf(const std::map<std::string, std::string>& hints) {
+  std::vector<std::string> flags;
+  for (const auto& hint : hints) {
+    if (hint.first.starts_with("--")) flags.push_back(hint.first);
+  }
+  return flags;
+}
+
 // CLI11's form of a check: "" = good.
 std::string AddressError(const std::string& text) {
   const StatusOr<HostPort> address = ParseHostPort(text);
@@ -138,6 +164,12 @@ void FlagSet::AddAdmin(const std::string& flag, std::string& value, const std::s
 
 void FlagSet::AddHint(const std::string& flag, const std::string& text) { hints_[flag] = text; }
 
+void FlagSet::AddElsewhere(const FlagSet& other) {
+  for (const std::string& flag : other.FlagNames()) {
+    if (!Has(flag)) elsewhere_[flag] = other.name_;
+  }
+}
+
 void FlagSet::Arrange(const std::string& group, const std::vector<std::string>& flags) {
   for (const std::string& flag : flags) {
     CLI::Option* option = app_->get_option_no_throw(flag);
@@ -202,23 +234,26 @@ Status FlagSet::CheckExtras(const std::vector<std::string>& extras) const {
   return InvalidArgument("unexpected argument '{}': {}", extras[0], hint->second);
 }
 
-// The hint that follows an unknown name in an error. Where other servers have a flag of that name,
-// it says what does its work here; else it is the nearest name. Their flag is named where it is
-// nearer by spelling than any of ours. "" = nothing is near.
+// The hint that follows an unknown name in an error: what the name means elsewhere, else the
+// nearest flag of this set, else of another command or server. Their names are never proposed as
+// flags of this command. "" = nothing is near.
 std::string FlagSet::HintFor(const std::string& name) const {
   if (const auto hint = hints_.find(name); hint != hints_.end()) return ": " + hint->second;
-  std::vector<std::string> foreign;
-  for (const auto& hint : hints_) {
-    if (hint.first.starts_with("--")) foreign.push_back(hint.first);
+  if (const auto there = elsewhere_.find(name); there != elsewhere_.end()) {
+    return fmt::format(": it is a flag of `baton {}`", there->second);
   }
-  const std::vector<std::string> known = FlagNames();
-  const std::string ours = NearestName(name, std::span<const std::string>(known));
-  const std::string theirs = NearestName(name, std::span<const std::string>(foreign));
-  const bool is_theirs_nearer =
-      !theirs.empty() &&
-      (ours.empty() || (EditDistance(name, theirs) == 1 && EditDistance(name, ours) > 1));
-  if (!is_theirs_nearer) return ours.empty() ? "" : fmt::format("; did you mean {}?", ours);
-  return fmt::format("; did you mean {}? {}", theirs, hints_.at(theirs));
+  if (!name.starts_with("--")) return "";
+  const std::string ours = NearestFlag(name, FlagNames());
+  const std::string foreign = NearestBySpelling(name, KeysOf(hints_));
+  const bool is_foreign_nearer =
+      !foreign.empty() &&
+      (ours.empty() || (EditDistance(name, foreign) == 1 && EditDistance(name, ours) > 1));
+  if (!ours.empty() && !is_foreign_nearer) return fmt::format("; did you mean {}?", ours);
+  const std::string there = NearestBySpelling(name, KeysOf(elsewhere_));
+  const bool is_there = !there.empty() && (foreign.empty() || EditDistance(name, there) <=
+                                                                  EditDistance(name, foreign));
+  if (is_there) return fmt::format("; {} is a flag of `baton {}`", there, elsewhere_.at(there));
+  return foreign.empty() ? "" : ": " + hints_.at(foreign);
 }
 
 // True when the flag is among the arguments, with its value in the same one or in the next.

@@ -68,9 +68,10 @@ class FlagSet {
   // becomes the value.
   void AddAdmin(const std::string& flag, std::string& value, const std::string& help);
   // Adds what an error says about `flag`, which other programs have and this set has not ("-x"
-  // too);
-  // "" stands for an argument that nothing takes.
+  // too); "" stands for an argument that nothing takes.
   void AddHint(const std::string& flag, const std::string& text);
+  // An error about a flag that `other` has and this set has not names the command of `other`.
+  void AddElsewhere(const FlagSet& other);
   // --help shows these flags under the title `group`. Flags that this set lacks are passed over.
   void Arrange(const std::string& group, const std::vector<std::string>& flags);
 
@@ -99,6 +100,7 @@ class FlagSet {
   std::unique_ptr<CLI::App> app_;
   std::string config_file_;
   std::map<std::string, std::string> hints_;          // by flag
+  std::map<std::string, std::string> elsewhere_;      // command that has the flag, by flag
   std::map<std::string, std::string> config_places_;  // "FILE: line N" of each flag taken from it
 };
 

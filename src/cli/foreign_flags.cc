@@ -113,7 +113,7 @@ constexpr ForeignFlag kFlags[] = {
      "not supported: vectors are pooled as the model's files say, and nothing is ranked"},
     {"--speculative-config --speculative-algorithm --spec-type --lookup", "--speculate",
      "--speculate ngram guesses from the request's own text; draft models are not supported"},
-    {"--speculative-model --model-draft -md --draft --draft-max", "",
+    {"--speculative-model --model-draft --draft-model -md --draft --draft-max", "",
      "not supported: --speculate guesses from the request's own text, without a draft model"},
     {"--kv-ram --kv-file --kv-file-size --kv-store", "",
      "not supported in this build: KV is in one pool, --kv-memory SIZE"},

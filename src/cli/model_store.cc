@@ -57,7 +57,8 @@ constexpr CatalogueEntry kCatalogue[] = {
      .file = "gemma-3-270m-q4_k_m.gguf",
      .sha256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
      .bytes = 253113024,
-     .licence = "Gemma Terms of Use, https://ai.google.dev/gemma/terms"},
+     .licence = "Gemma Terms of Use, https://ai.google.dev/gemma/terms",
+     .has_chats = false},
 };
 
 std::string CataloguePath(const CatalogueEntry& entry) {
@@ -194,9 +195,10 @@ Status UnknownModel(std::string_view model) {
   std::string nearest = NearestName(model, std::span<const std::string_view>(names));
   if (nearest.empty()) nearest = AsHubName(model);
   return NotFound(
-      "no file {} and no catalogue model of that name{}; the catalogue has smollm2:135m and "
-      "gemma3:270m, and `baton pull hf:ORG/REPO:QUANT` fetches any .gguf model of Hugging Face",
-      QuotedForMessage(model), nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest));
+      "no file {} and no catalogue model of that name{}; the catalogue has {}, and `baton pull "
+      "hf:ORG/REPO:QUANT` fetches any .gguf model of Hugging Face",
+      QuotedForMessage(model), nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest),
+      CatalogueText());
 }
 
 }  // namespace
@@ -210,6 +212,14 @@ const CatalogueEntry* FindCatalogueEntry(std::string_view name) {
 
 std::span<const CatalogueEntry> Catalogue() { return kCatalogue; }
 
+std::string CatalogueText() {
+  std::vector<std::string> names;
+  for (const CatalogueEntry& entry : kCatalogue) {
+    names.push_back(fmt::format("{}{}", entry.name, entry.has_chats ? "" : " (no chats)"));
+  }
+  return absl::StrJoin(names, " and ");
+}
+
 std::string ModelsFolder() {
   const StatusOr<std::string> home = HomeFolder();
   return home.ok() ? *home + "/models" : "";
@@ -222,8 +232,8 @@ std::string PlansFolder() {
 
 StatusOr<ModelFile> ResolveModel(std::string_view model) {
   if (model.empty())
-    return InvalidArgument(
-        "MODEL is missing: a .gguf file, a Hugging Face folder, smollm2:135m or gemma3:270m");
+    return InvalidArgument("MODEL is missing: a .gguf file, a Hugging Face folder, {}",
+                           CatalogueText());
   if (const CatalogueEntry* entry = FindCatalogueEntry(model)) {
     BATON_RETURN_IF_ERROR(HomeFolder().status());
     const std::string path = CataloguePath(*entry);
@@ -247,7 +257,12 @@ StatusOr<ModelFile> ResolveModel(std::string_view model) {
     // "." and a final slash have no name of their own.
     fs::path folder = fs::absolute(path, error).lexically_normal();
     if (!folder.has_filename()) folder = folder.parent_path();
-    if (error || folder.filename().empty()) return InvalidArgument("'{}' has no name", model);
+    if (error || folder.filename().empty()) {
+      return InvalidArgument(
+          "'{}' has no name, by which the model would be called; give a .gguf file or a folder "
+          "with config.json",
+          model);
+    }
     return ModelFile{.path = path.string(), .id = folder.filename().string()};
   }
   BATON_ASSIGN_OR_RETURN(const bool there, FileExists(path));

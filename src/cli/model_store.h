@@ -33,6 +33,7 @@ struct CatalogueEntry {
   std::string_view sha256;             // of the file, lower-case hexadecimal
   uint64_t bytes;
   std::string_view licence;
+  bool has_chats = true;  // false: the file has no chat template
 };
 
 // The entry, or nullptr.
@@ -40,6 +41,8 @@ const CatalogueEntry* FindCatalogueEntry(std::string_view name);
 
 // All of them, in the order of --help.
 std::span<const CatalogueEntry> Catalogue();
+// "smollm2:135m and gemma3:270m (no chats)", for messages and --help.
+std::string CatalogueText();
 
 // ${BATON_HOME:-~/.cache/baton}/models (home_folder.h); "" = there is no folder that is ours.
 std::string ModelsFolder();

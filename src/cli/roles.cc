@@ -81,6 +81,7 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   DeclareTelemetry(flags, f.telemetry);
   DeclareSites(flags, f.sites);
   AddForeignHints(flags);
+  AddServeFlagsElsewhere(flags);
 }
 
 void DeclareColocation(FlagSet& flags, WorkerFlags& f) {

@@ -56,6 +56,7 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   DeclareSites(flags, f.sites);
   flags.AddChoice("--log-level", f.log_level, {"debug", "info", "warn", "error"}, "what is logged");
   AddForeignHints(flags);
+  AddServeFlagsElsewhere(flags);
   flags.AddHint("--model", "a router learns its models from its workers");
 }
 

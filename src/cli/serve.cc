@@ -15,7 +15,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_join.h"
-#include "nlohmann/json.hpp"
 
 #include "src/base/errno_text.h"
 #include "src/base/file_lock.h"
@@ -26,6 +25,7 @@
 #include "src/base/random.h"
 #include "src/base/size_text.h"
 #include "src/base/unique_fd.h"
+#include "src/cli/chat_session.h"
 #include "src/cli/commands.h"
 #include "src/cli/compute_threads.h"
 #include "src/cli/flags.h"
@@ -147,6 +147,17 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   DeclareSites(flags, f.sites);
   Explain(flags);
 }
+
+}  // namespace
+
+void AddServeFlagsElsewhere(FlagSet& flags) {
+  FlagSet serve("serve", "");
+  ServeFlags values;
+  Declare(serve, values);
+  flags.AddElsewhere(serve);
+}
+
+namespace {
 
 // One process is one worker of each role, and nothing else can reach its KV.
 Status CheckColocation(const ServeFlags& f) {
@@ -364,29 +375,17 @@ void AddWorkerSpecs(const ServeFlags& f, const ChildReport& router, const Served
   }
 }
 
-// Asks the server for a prompt, and says on stderr when it cannot make one of a conversation: a
-// model without a chat template, or with a broken one, is served all the same. The supervisor's
-// thread waits for the answer: before clients know of the server, and for half a second.
-void WarnWithoutChat(const std::string& http_address, const std::string& model) {
-  HttpClientRequest request;
-  const StatusOr<HttpUrl> url = ParseHttpUrl("http://" + http_address + "/apply-template");
-  if (!url.ok()) return;
-  request.url = *url;
-  request.method = "POST";
-  request.headers["Content-Type"] = "application/json";
-  const nlohmann::json question = {{"role", "user"}, {"content", "Hello"}};
-  nlohmann::json body = {{"messages", nlohmann::json::array({question})}};
-  if (!model.empty()) body["model"] = model;
-  request.body = body.dump();
-  request.connect_timeout_ms = 500;
-  request.idle_timeout_ms = 500;
-  const StatusOr<HttpClientResponse> response = HttpCall(request);
-  if (!response.ok() || response->status != 400) return;
-  const auto answer = nlohmann::json::parse(response->body, nullptr, /*allow_exceptions=*/false);
-  const auto at = nlohmann::json::json_pointer("/error/message");
-  const bool has_reason = answer.is_object() && answer.contains(at) && answer[at].is_string();
-  Print(stderr, "warning: {}chat requests will be refused: {}\n", model.empty() ? "" : model + ": ",
-        has_reason ? answer[at].get<std::string>() : response->body);
+// Why the model has no chats; "" = it has. A model without a chat template, or with a broken one,
+// is served all the same. The supervisor's thread waits for the answer: before clients know of the
+// server, and for half a second.
+std::string WhyNoChats(const std::string& http_address, const std::string& model) {
+  constexpr int64_t kLimitMs = 500;
+  const StatusOr<HttpUrl> url = ParseHttpUrl("http://" + http_address);
+  if (!url.ok()) return "";
+  ChatOptions options;
+  options.url = *url;
+  options.model = model;
+  return ChatSession(std::move(options)).WhyNoChats(kLimitMs);
 }
 
 // Names are given to models that are served, and to no other one. `ids`: of all of them.
@@ -529,6 +528,42 @@ void LendCores(CoreBudget* budget, SupervisorConfig* config) {
   };
 }
 
+// Says on stderr which models have no chats, and gives their names. A model with names of its own
+// goes by them alone; the only one goes by none.
+std::vector<std::string> WarnWithoutChats(const std::vector<ServedModel>& models,
+                                          const ServedNames& names,
+                                          const std::string& http_address) {
+  std::vector<std::string> without;
+  const bool is_only = models.size() == 1;
+  for (const ServedModel& model : models) {
+    const std::vector<std::string> own = names.NamesOf(model.file.id, false);
+    const std::string name = own.empty() ? model.file.id : own.front();
+    const std::string why = WhyNoChats(http_address, is_only ? "" : name);
+    if (why.empty()) continue;
+    Print(stderr, "warning: {}chat requests will be refused: {}\n", is_only ? "" : name + ": ",
+          why);
+    without.push_back(name);
+  }
+  return without;
+}
+
+// The line that says where clients reach the server. `without_chats`: names of models.
+std::string ReadyLine(const std::vector<ServedModel>& models,
+                      const std::vector<std::string>& without_chats, const ChildReport& router,
+                      const std::string& scheme, bool has_page) {
+  const std::string base = fmt::format("{}://{}", scheme, router.at("http"));
+  const bool has_chats = without_chats.size() < models.size();
+  std::string line =
+      models.size() == 1 ? models.front().file.id : IdsOf(models, ", ") + ": the server";
+  line += fmt::format(" is ready: {}/v1", base);
+  if (!has_chats) line += "  no chats";
+  if (has_chats && !without_chats.empty()) {
+    line += "  no chats with " + absl::StrJoin(without_chats, ", ");
+  }
+  if (has_page) line += fmt::format("  {}page {}/ui", has_chats ? "chat " : "", base);
+  return line + fmt::format("  grpc {}  admin http://{}\n", router.at("grpc"), router.at("admin"));
+}
+
 SupervisorConfig BuildConfig(const ServeFlags& f, const std::vector<ServedModel>& models,
                              const RunFolder& folder, CoreBudget* budget) {
   SupervisorConfig config;
@@ -567,22 +602,13 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const std::vector<ServedModel>
   config.on_ready = [&models, shares, scheme, may_ask, has_page = f.router.ui == "on",
                      names = *ServedNames::Parse(f.router.served_names)](
                         const ChildReport& router, const std::vector<ChildReport>& workers) {
-    // A model with names of its own goes by them alone; the only one goes by none.
-    for (const ServedModel& model : models) {
-      const std::vector<std::string> own = names.NamesOf(model.file.id, false);
-      const std::string name = own.empty() ? model.file.id : own.front();
-      if (may_ask) WarnWithoutChat(router.at("http"), models.size() == 1 ? "" : name);
-    }
+    const std::vector<std::string> without_chats =
+        may_ask ? WarnWithoutChats(models, names, router.at("http")) : std::vector<std::string>();
     for (const ChildReport& worker : workers) {
       Print("{:<10} pid {:<8} {}\n", worker.at("worker_id"), worker.at("pid"), worker.at("device"));
     }
     Print("{}", shares);
-    const std::string page =
-        has_page ? fmt::format("  chat page {}://{}/ui", scheme, router.at("http")) : std::string();
-    const std::string what =
-        models.size() == 1 ? models.front().file.id : IdsOf(models, ", ") + ": the server";
-    Print("{} is ready: {}://{}/v1{}  grpc {}  admin http://{}\n", what, scheme, router.at("http"),
-          page, router.at("grpc"), router.at("admin"));
+    Print("{}", ReadyLine(models, without_chats, router, scheme, has_page));
     // For information: a server's work is done whether or not anybody can read of it.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       ::__fpurge(stdout);

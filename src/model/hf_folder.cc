@@ -24,6 +24,7 @@
 #include "src/model/hf_pooling.h"
 #include "src/model/hf_shards.h"
 #include "src/model/hf_tensors.h"
+#include "src/model/open_hint.h"
 #include "src/model/rope_scaling.h"
 #include "src/model/safetensors.h"
 
@@ -717,8 +718,10 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
 
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return OpenHfFolder(path);
-  return GgufFile::Open(path);
+  const bool is_folder = ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  absl::StatusOr<std::unique_ptr<GgufFile>> file =
+      is_folder ? OpenHfFolder(path) : GgufFile::Open(path);
+  return file.ok() ? std::move(file) : WithOpenHint(file.status(), path);
 }
 
 }  // namespace baton::model

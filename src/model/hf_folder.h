@@ -31,7 +31,8 @@ inline constexpr uint64_t kMaxHfHeaderBytes = uint64_t{64} << 20;
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path);
 
 // Opens a path: a GGUF file (the first part of a split one) or a folder. --model may name other
-// things too; cli/model_store.h has turned them into a path before.
+// things too; cli/model_store.h has turned them into a path before. An error says what to do as
+// well (open_hint.h).
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path);
 
 }  // namespace baton::model

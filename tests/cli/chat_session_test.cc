@@ -19,7 +19,9 @@ namespace {
 // A server on loopback that gives one fixed answer to one request and closes.
 class OneAnswer {
  public:
-  explicit OneAnswer(std::string answer) : answer_(std::move(answer)) {
+  // `last` ends a request, or stands in its last bytes.
+  explicit OneAnswer(std::string answer, std::string last = "\"stream_options\"")
+      : answer_(std::move(answer)), last_(std::move(last)) {
     listener_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address = {};
     address.sin_family = AF_INET;
@@ -46,7 +48,7 @@ class OneAnswer {
     // The whole request is read first: closing with bytes unread would reset the connection.
     std::string request;
     char piece[4096];
-    while (request.find("\"stream_options\"") == std::string::npos) {
+    while (request.find(last_) == std::string::npos) {
       const ssize_t n = ::recv(connection.get(), piece, sizeof(piece), 0);
       if (n <= 0) return;
       request.append(piece, static_cast<size_t>(n));
@@ -60,6 +62,7 @@ class OneAnswer {
   }
 
   const std::string answer_;
+  const std::string last_;
   UniqueFd listener_;
   uint16_t port_ = 0;
   std::thread thread_;
@@ -121,6 +124,30 @@ TEST(ChatSessionTest, ThoughtsAreNotPartOfTheAnswer) {
   EXPECT_EQ(thoughts, "Hm.");
   EXPECT_EQ(text, "Yes");
   EXPECT_GT(stats->ttft_ms, 0) << "a thought is the first text";
+}
+
+TEST(ChatSessionTest, AServerThatMakesNoPromptsSaysWhy) {
+  const struct {
+    std::string status;
+    std::string body;
+    std::string expected;
+  } cases[] = {
+      {"400 No", R"({"error":{"param":"messages","message":"no chat\ntemplate"}})",
+       "no chat?template"},
+      {"400 No", R"({"error":{"param":"model","message":"name one of a, b"}})", ""},
+      {"400 No", R"({"error":"bad"})", ""},
+      {"401 No", R"({"error":{"param":"messages","message":"a key is missing"}})", ""},
+      {"404 No", "no such page", ""},
+      {"200 OK", R"({"prompt":"<user>Hello"})", ""},
+  };
+  for (const auto& c : cases) {
+    const OneAnswer server("HTTP/1.1 " + c.status + "\r\nConnection: close\r\n\r\n" + c.body,
+                           "\"role\":\"user\"}]");
+    EXPECT_EQ(ChatSession(server.Options()).WhyNoChats(10'000), c.expected) << c.body;
+  }
+  ChatOptions away;
+  away.url = *ParseHttpUrl("http://127.0.0.1:1");
+  EXPECT_EQ(ChatSession(away).WhyNoChats(10'000), "");
 }
 
 TEST(ChatSessionTest, TheServersAccountIsKeptAndSummed) {

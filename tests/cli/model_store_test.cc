@@ -77,6 +77,14 @@ TEST(ModelStoreTest, WhoServesIsAskedAboutTheIdBeforeAnythingIsFetched) {
   ::unsetenv("BATON_HOME");
 }
 
+TEST(ModelStoreTest, TheCatalogueSaysWhichModelHasNoChats) {
+  EXPECT_EQ(CatalogueText(), "smollm2:135m and gemma3:270m (no chats)");
+  for (const char* name : {"", "nosuch"}) {
+    EXPECT_NE(ResolveModel(name).status().message().find(CatalogueText()), std::string::npos)
+        << ResolveModel(name).status();
+  }
+}
+
 TEST(ModelStoreTest, ANameOfTheHubWithoutItsPrefixGetsIt) {
   const std::pair<const char*, const char*> cases[] = {
       {"o/r", "(did you mean hf:o/r?)"},

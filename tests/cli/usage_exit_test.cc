@@ -229,8 +229,8 @@ TEST(UsageExitTest, FlagsOfOtherServersSayWhatIsHere) {
       {&RunServe, {"-m", "m.gguf"}, "unknown flag -m: the model is the first argument"},
       {&RunServe, {"-hf", "o/r"}, "unknown flag -hf: the model is the first argument"},
       {&RunServe, {"m.gguf", "--port=80"}, "unknown flag --port: the address and port"},
-      {&RunServe, {"m.gguf", "--portt", "80"}, "did you mean --port? the address and port"},
-      {&RunServe, {"m.gguf", "--mdoel=m"}, "did you mean --model? the model is the first"},
+      {&RunServe, {"m.gguf", "--portt", "80"}, "unknown flag --portt: the address and port"},
+      {&RunServe, {"m.gguf", "--mdoel=m"}, "unknown flag --mdoel: the model is the first"},
       {&RunServe, {"m.gguf", "--modee=disagg"}, "did you mean --mode?"},
       {&RunServe, {"m.gguf", "--drain=3"}, "did you mean --drain-timeout?"},
       {&RunServe, {"m.gguf", "-c", "4096"}, "unknown flag -c: the longest sequence"},
@@ -250,6 +250,31 @@ TEST(UsageExitTest, FlagsOfOtherServersSayWhatIsHere) {
       {&RunRouter, {"--host=h"}, "--http HOST:PORT"},
       {&RunDecode, {"--ctx-size=8"}, "--max-context N"},
       {&RunChat, {"--port=80"}, "--url HOST:PORT"},
+  };
+  ExpectUsageErrors(cases);
+}
+
+// A newcomer's slips: a flag of another command, and names that no command has.
+TEST(UsageExitTest, AFlagOfAnotherCommandSaysWhose) {
+  const WrongUse cases[] = {
+      {&RunRun, {"--prompt=hi", "--url=h:1"}, "unknown flag --url: `run` starts a server of its"},
+      {&RunRun, {"--url=h:1"}, "`baton chat --url HOST:PORT`"},
+      {&RunRun, {"m.gguf", "--prefill", "2"}, "--prefill: it is a flag of `baton serve`\n"},
+      {&RunRun, {"m.gguf", "--decode=2"}, "--decode: it is a flag of `baton serve`\n"},
+      {&RunRun, {"m.gguf", "--colocate"}, "--colocate: it is a flag of `baton serve`\n"},
+      {&RunRun, {"m.gguf", "--served-model-name=a"}, "it is a flag of `baton serve`\n"},
+      {&RunRun, {"m.gguf", "--http=h:1"}, "--http: it is a flag of `baton serve`\n"},
+      {&RunRun, {"m.gguf", "--prefil=2"}, "--prefil; --prefill is a flag of `baton serve`\n"},
+      {&RunRun, {"--mdoel", "x"}, "unknown flag --mdoel: the model is the first argument"},
+      {&RunRun, {"-p", "hi"}, "unknown flag -p: one question is --prompt TEXT\n"},
+      {&RunRun, {"--temp=1"}, "unknown flag --temp: it is --temperature T\n"},
+      {&RunRun, {"--predict=5"}, "unknown flag --predict: the longest answer is --max-tokens N\n"},
+      {&RunChat, {"--kv-dtype=f32"}, "--kv-dtype: it is a flag of `baton serve`\n"},
+      {&RunChat, {"-m", "x"}, "unknown flag -m: one of several models is asked by --model NAME\n"},
+      {&RunChat, {"--mdoel=x"}, "unknown flag --mdoel; did you mean --model?\n"},
+      {&RunServe, {"m.gguf", "--draft-model=x"}, "--draft-model: not supported: --speculate"},
+      {&RunServe, {"m.gguf", "--zzz=1"}, "unknown flag --zzz; --help lists them\n"},
+      {&RunDecode, {"--model=m", "--http=h:1"}, "--http: it is a flag of `baton serve`\n"},
   };
   ExpectUsageErrors(cases);
 }

@@ -180,3 +180,20 @@ def test_a_model_without_a_usable_template_serves_texts_and_says_so(tmp_path, te
         assert status == 400 and words in answer["error"]["message"]
         status, _, _ = server.post("/v1/completions", {"prompt": "hi", "max_tokens": 2})
         assert status == 200
+        ready = next(line for line in text.splitlines() if " is ready: " in line)
+        assert "  no chats  page http" in ready and "chat page" not in ready
+        chat = baton("chat", "--url", server.http, input="hi\n")
+        assert_no_chats(chat, "chat", words)
+    assert_no_chats(baton("run", folder, input="hi\n"), "run", words)
+
+
+def baton(*args, **options):
+    return subprocess.run([BIN, *args], capture_output=True, text=True, timeout=120, **options)
+
+
+def assert_no_chats(result, command, words):
+    """The command has refused before a prompt, by one line that names the ways out."""
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith(f"baton {command}: no chats with ") and words in result.stderr
+    assert "/v1/completions" in result.stderr and "`baton run smollm2:135m`" in result.stderr
