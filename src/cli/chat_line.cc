@@ -102,7 +102,7 @@ ChatStep Set(std::string_view arguments, ChatOptions& options) {
   if (name == "seed") return WholeNumber(name, value, kChatSeed, options.seed);
   if (name != "temperature") {
     return {Kind::kComplain,
-            fmt::format("/set: there is no setting {}{}; it has temperature, max-tokens and seed",
+            fmt::format("/set: there is no setting {}; it has temperature, max-tokens and seed{}",
                         QuotedForMessage(name), Suggestion(name, kSettings))};
   }
   const StatusOr<double> temperature = ParseChatTemperature(value);
@@ -161,8 +161,9 @@ ChatStep Model(std::string_view name, ChatSession& session) {
     return {Kind::kSay, list};
   }
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    return {Kind::kComplain, fmt::format("/model: the server has no {}{}", QuotedForMessage(name),
-                                         Suggestion(name, known))};
+    return {Kind::kComplain,
+            fmt::format("/model: the server has no {}; it has {}{}", QuotedForMessage(name),
+                        fmt::join(known, ", "), Suggestion(name, known))};
   }
   session.options().model = std::string(name);
   return {Kind::kSay, fmt::format("the model is {}", name)};

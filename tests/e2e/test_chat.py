@@ -194,7 +194,7 @@ def test_a_chat_of_many_lines_is_saved_and_goes_on(aggregated, tmp_path):
         ("/stats", "1 answers"),
         ("/trace", "baton why --admin"),
         ("/model", "* smollm2:135m"),
-        ("/model nosuch", "has no \"nosuch\""),
+        ("/model nosuch", "has no \"nosuch\"; it has "),
         (f"/save {file}", "2 messages are in"),
         ("/clear", "forgotten"),
         (f"/load {file}", "2 messages of"),

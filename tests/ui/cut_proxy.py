@@ -6,13 +6,14 @@ import threading
 
 
 class CutProxy:
-    """Passes bytes on both ways; cut() ends every connection, and stop_new refuses more."""
+    """Passes bytes on both ways; cut() ends every connection, `refuses` takes no more, and `holds`
+    keeps the bodies of event streams back, as a proxy that collects answers does."""
 
     def __init__(self, host, port):
         self.target = (host, port)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
-        self.refuses = False
+        self.refuses = self.holds = False
         self.lock = threading.Lock()
         self.sockets = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -32,10 +33,15 @@ class CutProxy:
             for a, b in ((client, server), (server, client)):
                 threading.Thread(target=self._pass_on, args=(a, b), daemon=True).start()
 
-    @staticmethod
-    def _pass_on(source, sink):
+    def _pass_on(self, source, sink):
+        held_back = False
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                if held_back:
+                    continue
+                if self.holds and b"text/event-stream" in data:
+                    held_back = True
+                    data = data.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):

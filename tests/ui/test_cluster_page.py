@@ -72,6 +72,18 @@ def test_a_stream_that_is_cut_is_taken_up_again(new_page, url):
         proxy.close()
 
 
+def test_a_proxy_that_holds_the_events_back_is_named(new_page, url):
+    host, port = url.removeprefix("http://").rsplit(":", 1)
+    proxy = CutProxy(host, int(port))
+    proxy.holds = True
+    try:
+        page = new_page()
+        page.goto(f"http://{proxy.address}/ui")
+        page.wait_for_selector("#cluster-note:has-text('a proxy on the way may hold it back')")
+    finally:
+        proxy.close()
+
+
 def busy_decode_worker(server):
     """The row of /v1/topology, which workers tell a few times a second."""
     workers = server.get("/v1/topology")[2]["processes"]

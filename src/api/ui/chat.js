@@ -280,7 +280,8 @@ function statsOf(timings, usage, times) {
           `${bytesText(timings.kv_bytes)} over ${timings.transport}`
         : `unsplit on ${timings.decode_worker}`);
     if (timings.cached_tokens) parts.push(`${timings.cached_tokens} prompt tokens from the cache`);
-    if (timings.resumes) parts.push(`resumed ${timings.resumes} times`);
+    if (timings.resumes) parts.push(timings.resumes === 1 ? "resumed once"
+                                                        : `resumed ${timings.resumes} times`);
   }
   return parts.join(", ");
 }
