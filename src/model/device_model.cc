@@ -30,32 +30,33 @@ using kv::RankLayout;
 
 namespace {
 
+// Unimplemented where layers are of a kind that only the processor computes.
+absl::Status CheckLayerKinds(const ModelConfig& config, const Accelerator& device) {
+  struct Row {
+    bool ArchitectureTraits::*has;
+    std::string_view missing;
+  };
+  constexpr Row kRows[] = {
+      {&ArchitectureTraits::latent_kv, "kernel for its latent rows"},
+      {&ArchitectureTraits::short_convs, "kernel for its convolutions"},
+      {&ArchitectureTraits::mixed_layers,
+       "kernels for layers of different heads, shared KV and per-layer vectors"},
+      {&ArchitectureTraits::delta_nets, "kernel for its gated delta nets"},
+  };
+  for (const Row& row : kRows) {
+    if (!(config.traits->*row.has)) continue;
+    return Unimplemented("architecture {}: device {} has no {}; use --device cpu",
+                         config.architecture, DeviceKindName(device.kind()), row.missing);
+  }
+  return OkStatus();
+}
+
 absl::Status CheckShape(const ModelConfig& config, const Accelerator& device) {
   const auto refuse = [&](std::string_view what, uint32_t value, std::string_view range) {
     return Unimplemented("{} {}: the kernels of device {} take {}; use --device cpu", what, value,
                          DeviceKindName(device.kind()), range);
   };
-  if (config.traits->latent_kv) {
-    return Unimplemented(
-        "architecture {}: device {} has no kernel for its latent rows; use --device cpu",
-        config.architecture, DeviceKindName(device.kind()));
-  }
-  if (config.traits->short_convs) {
-    return Unimplemented(
-        "architecture {}: device {} has no kernel for its convolutions; use --device cpu",
-        config.architecture, DeviceKindName(device.kind()));
-  }
-  if (config.traits->mixed_layers) {
-    return Unimplemented(
-        "architecture {}: device {} has no kernels for layers of different heads, shared KV and "
-        "per-layer vectors; use --device cpu",
-        config.architecture, DeviceKindName(device.kind()));
-  }
-  if (config.traits->delta_nets) {
-    return Unimplemented(
-        "architecture {}: device {} has no kernel for its gated delta nets; use --device cpu",
-        config.architecture, DeviceKindName(device.kind()));
-  }
+  BATON_RETURN_IF_ERROR(CheckLayerKinds(config, device));
   constexpr uint32_t kVec = 8;  // elements of 16 bytes
   if (config.hidden_size % kVec != 0 || config.hidden_size > cuda::kMaxNormDim) {
     return refuse("hidden size", config.hidden_size, "multiples of 8 up to 16384");

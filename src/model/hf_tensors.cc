@@ -192,6 +192,22 @@ HfVHeads VHeadsOf(std::string_view gguf) {
   return gguf == "ssm_out" ? HfVHeads::kColumns : HfVHeads::kNone;
 }
 
+// The name in GGUF of a part of a layer that has no convolution; empty where it has no such part.
+std::string_view PartOfLayer(const ArchitectureTraits& traits, std::string_view part) {
+  std::string_view gguf;
+  if (traits.expert_biases) gguf = FindPart(kGptOssNames, part);
+  if (traits.latent_kv) gguf = LatentPartOfHf(part);
+  if (traits.delta_nets) gguf = FindPart(kDeltaNames, part);
+  if (gguf.empty()) gguf = FindPart(kLayerNames, part);
+  if (gguf.empty()) {
+    gguf = traits.fused_projections ? FindPart(kFusedNames, part) : FindPart(kApartNames, part);
+  }
+  if (gguf.empty() && traits.mixed_layers) gguf = FindPart(kMixedNames, part);
+  if (gguf.empty() && traits.post_norms) gguf = FindPart(kFourNormNames, part);
+  if (gguf.empty() && !traits.post_norms) gguf = FindPart(kTwoNormNames, part);
+  return gguf;
+}
+
 }  // namespace
 
 std::string TextNameOfHfTensor(std::string_view name) {
@@ -268,16 +284,7 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   } else if (traits.short_convs) {
     gguf = FindPart(kConvNames, part);
   } else {
-    if (traits.expert_biases) gguf = FindPart(kGptOssNames, part);
-    if (traits.latent_kv) gguf = LatentPartOfHf(part);
-    if (traits.delta_nets) gguf = FindPart(kDeltaNames, part);
-    if (gguf.empty()) gguf = FindPart(kLayerNames, part);
-    if (gguf.empty()) {
-      gguf = traits.fused_projections ? FindPart(kFusedNames, part) : FindPart(kApartNames, part);
-    }
-    if (gguf.empty() && traits.mixed_layers) gguf = FindPart(kMixedNames, part);
-    if (gguf.empty() && traits.post_norms) gguf = FindPart(kFourNormNames, part);
-    if (gguf.empty() && !traits.post_norms) gguf = FindPart(kTwoNormNames, part);
+    gguf = PartOfLayer(traits, part);
   }
   if (gguf.empty() || (kind != "weight" && kind != "bias")) return std::nullopt;
   out.is_conv = (gguf == "shortconv.conv" || gguf == "ssm_conv1d") && kind == "weight";

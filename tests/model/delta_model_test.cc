@@ -266,10 +266,10 @@ TEST(DeltaModelTest, PackedMatricesHaveTheirHeadsWhereTheSameInF32HaveThem) {
   for (const PackedForm& form : PackedForms()) {
     if (form.is_float) continue;  // blocks of 64, and a head of v has 32
     SCOPED_TRACE(form.name);
-    const PackedModel model =
-        PackedModelMaker(form).Pack(config, TensorsOfFolder(golden),
-                                    {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z",
-                                     "linear_attn.out_proj", "self_attn.q_proj"});
+    const PackedModel model = PackedModelMaker(form).Pack(
+        config, TensorsOfFolder(golden),
+        {"linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_z.weight",
+         "linear_attn.out_proj.weight", "self_attn.q_proj.weight"});
     const TestFolder packed_folder("delta_packed");
     const TestFolder plain_folder("delta_plain");
     packed_folder.Write(model.config, model.packed);
@@ -295,7 +295,7 @@ TEST(DeltaModelTest, RefusesPackedColumnsWhoseBlocksHeadsOfVCut) {
     if (!form.is_float) continue;
     const PackedModel model =
         PackedModelMaker(form).Pack(Json::parse(std::ifstream(golden + "/config.json")),
-                                    TensorsOfFolder(golden), {"linear_attn.out_proj"});
+                                    TensorsOfFolder(golden), {"linear_attn.out_proj.weight"});
     const TestFolder folder("delta_cut");
     folder.Write(model.config, model.packed);
     EXPECT_THAT(std::string(OpenModelFile(folder.path()).status().message()),

@@ -53,25 +53,19 @@ class PackedModelMaker {
 
   PackedModel Make(bool has_experts) {
     const Fp8Model model = Fp8ModelMaker(Fp8Layouts()[0]).Make(has_experts);
-    return Pack(model.config, model.bf16, {"_proj"});
+    return Pack(model.config, model.bf16, {"_proj.weight"});
   }
 
-  // A model of these tensors, but that matrices of modules whose names end so are random ones.
+  // A model of these tensors, but that matrices whose names end so are random ones, packed.
   PackedModel Pack(const nlohmann::json& config, const FolderTensors& tensors,
                    const std::vector<std::string_view>& ends) {
     model_.config = config;
     model_.config["quantization_config"] = Config();
     for (const auto& [name, tensor] : tensors) {
-      constexpr std::string_view kWeight = ".weight";
-      const std::string module = name.substr(0, name.size() - kWeight.size());
-      const bool is_packed =
-          name.ends_with(kWeight) &&
-          std::ranges::any_of(ends, [&](std::string_view end) { return module.ends_with(end); });
-      if (is_packed) {
-        PackModule(module, tensor.shape[0], tensor.shape[1]);
-      } else {
-        model_.packed[name] = model_.plain[name] = tensor;
-      }
+      model_.packed[name] = model_.plain[name] = tensor;
+      if (std::ranges::none_of(ends, [&n = name](auto end) { return n.ends_with(end); })) continue;
+      model_.packed.erase(name);
+      PackModule(name.substr(0, name.rfind('.')), tensor.shape[0], tensor.shape[1]);
     }
     return std::move(model_);
   }
