@@ -22,6 +22,12 @@ struct HfLatentShape {
   uint32_t latent = 0;
 };
 
+// Layers [begin, end); none at first.
+struct HfLayerRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+
 // The values that the tensors of the folder must agree with, and the keys.
 struct HfConfig {
   const ArchitectureTraits* traits = nullptr;  // constant data
@@ -33,8 +39,7 @@ struct HfConfig {
   uint32_t num_experts = 0;  // 0: no mixture
   HfQuantization quantization;
   HfLatentShape latent;  // of traits->latent_kv
-  // The first layer that predicts tokens further ahead and is left out.
-  uint32_t first_unread_layer = UINT32_MAX;
+  HfLayerRange prediction_layers;  // left out: they predict tokens further ahead
   std::vector<float> rope_factors;  // llama 3's scaling, LongRoPE's short set, or empty
   std::vector<float> long_factors;  // LongRoPE's long set, or empty
   GgufWriter keys;                  // general.architecture and ARCH.*
