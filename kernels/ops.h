@@ -138,13 +138,13 @@ struct RopeAppendArgs {
 
 // Multi-head latent attention in its absorbed form: all query heads share one row for each token of
 // the KV dtype, in a layout of encoding kLatent. A row is a latent and a key of `rope_dims`
-// elements that turns in pairs (2i, 2i + 1); together they are the layout's head_dim.
+// elements that rotates in pairs (2i, 2i + 1); together they are the layout's head_dim.
 struct LatentAppendArgs {
   kv::KvView kv;
   uint32_t layer;
   std::span<const AttentionSpan> spans;
-  const float* latents;  // [rows, head_dim], the key not turned yet
-  // [rows, num_heads, q_head_dim]: the last rope_dims elements of a head turn.
+  const float* latents;  // [rows, head_dim], the key not rotated yet
+  // [rows, num_heads, q_head_dim]: the last rope_dims elements of a head rotate.
   const float* q;
   uint32_t q_head_dim;
   uint32_t num_heads;

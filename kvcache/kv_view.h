@@ -35,8 +35,8 @@ struct KvView {
 };
 
 // The slices of each block from `first_slice` on as K and V of one layer, which has heads of its
-// own
-// (`heads`, a layout of one layer). The caller knows that they have the room. Not for ranks.
+// own (`heads`, a layout of one layer).
+// The caller knows that they have the room. Not for ranks.
 inline KvView LayerView(const KvView& whole, uint32_t first_slice, const KvLayout& heads) {
   KvView view = whole;
   view.base += size_t{first_slice} * whole.layout->SliceBytes();

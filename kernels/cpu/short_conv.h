@@ -83,7 +83,7 @@ inline void ConvAppend(device::ThreadPool& pool, const ShortConvArgs& args) {
     if (end < span.num_rows) return;
     const uint32_t end_pos = span.first_pos + span.num_rows;
     const uint32_t used = end_pos % rows.block_size();
-    // A block that was begun by an earlier span is zero behind its rows already.
+    // A block that was begun by an earlier span is zero after its rows already.
     if (used == 0 || used > span.num_rows) return;
     std::memset(rows.At(end_pos), 0, (rows.block_size() - used) * rows.row_bytes());
   });

@@ -41,7 +41,7 @@ struct ExpertChoice {
 void ChooseExperts(const ExpertRule& rule, std::span<const float> logits,
                    std::span<const float> bias, const ExpertChoice& out);
 
-// "softmax groups=8:3 ...": every field. Part of weights_id.
+// "softmax:8:3:0:3f800000": all but least_sum, which the architecture gives. Part of weights_id.
 std::string CanonicalText(const ExpertRule& rule);
 
 }  // namespace baton::model

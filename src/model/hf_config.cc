@@ -98,7 +98,7 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
   return OkStatus();
 }
 
-// The elements of a head that may turn.
+// The elements of a head, of which all or the first ones rotate.
 absl::StatusOr<uint32_t> ReadHeadDim(const JsonObject& config, HfConfig& out) {
   if (out.traits->latent_kv) return ReadHfLatentHeads(config, out);
   BATON_ASSIGN_OR_RETURN(const uint32_t hidden, config.Uint("hidden_size"));

@@ -23,6 +23,12 @@ struct HfLatentShape {
   uint32_t latent = 0;
 };
 
+// Layers [begin, end); none at first.
+struct HfLayerRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+
 // The values that the tensors of the folder must agree with, and the keys.
 struct HfConfig {
   const ArchitectureTraits* traits = nullptr;  // constant data
@@ -34,8 +40,7 @@ struct HfConfig {
   uint32_t num_experts = 0;  // 0: no mixture
   HfQuantization quantization;
   HfLatentShape latent;  // of traits->latent_kv
-  // The first layer that predicts tokens further ahead and is left out.
-  uint32_t first_unread_layer = UINT32_MAX;
+  HfLayerRange prediction_layers;  // left out: they predict tokens further ahead
   uint32_t num_layers = 0;          // of a model with gated delta nets; no key has it yet
   kernels::DeltaShape delta;        // of those
   std::vector<float> rope_factors;  // llama 3's scaling, LongRoPE's short set, or empty

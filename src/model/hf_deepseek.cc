@@ -142,7 +142,8 @@ absl::Status ReadHfSharedExperts(const JsonObject& config, std::string_view mode
   if (normed) out.keys.AddBool(arch + ".expert_weights_norm", true);
   const char* ahead = config.Has("num_mtp_layers") ? "num_mtp_layers" : "num_nextn_predict_layers";
   BATON_ASSIGN_OR_RETURN(const uint32_t num_ahead, config.UintOr(ahead, 0));
-  if (num_ahead > 0) out.first_unread_layer = layers;
+  if (num_ahead > kMaxLayers) return config.Bad(ahead, fmt::format("[0, {}]", kMaxLayers));
+  out.prediction_layers = {layers, layers + num_ahead};
   return ReadGroups(config, is_v3, out.num_experts, out);
 }
 
@@ -168,13 +169,13 @@ std::string_view LatentPartOfHf(std::string_view part) {
   return "";
 }
 
-bool IsPredictionTensor(std::string_view name, uint32_t num_layers) {
+bool IsPredictionTensor(std::string_view name, const HfLayerRange& layers) {
   constexpr std::string_view kPrefix = "model.layers.";
   if (!name.starts_with(kPrefix)) return false;
   name.remove_prefix(kPrefix.size());
   uint32_t layer = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
-  return error == std::errc() && end != name.data() && layer >= num_layers;
+  return error == std::errc() && layer >= layers.begin && layer < layers.end;
 }
 
 void SplitKvB(const HfLatentShape& shape, size_t element_bytes, std::span<const std::byte> kv_b,

@@ -14,8 +14,8 @@
 
 namespace baton::model {
 
-// Reads the sizes of heads and latents; out.latent has those that the tensors need. The elements of
-// a head that turn.
+// Reads the sizes of heads and latents. Returns how many elements of a head rotate; out.latent gets
+// the sizes that the tensors must have.
 absl::StatusOr<uint32_t> ReadHfLatentHeads(const JsonObject& config, HfConfig& out);
 
 // Reads the experts of `model_type` and how they are chosen.
@@ -26,8 +26,8 @@ absl::Status ReadHfSharedExperts(const JsonObject& config, std::string_view mode
 // ".weight"; empty for another.
 std::string_view LatentPartOfHf(std::string_view part);
 
-// Whether a tensor belongs to a layer that predicts tokens further ahead, after the model's own.
-bool IsPredictionTensor(std::string_view name, uint32_t num_layers);
+// Whether a tensor "model.layers.N..." belongs to one of `layers`.
+bool IsPredictionTensor(std::string_view name, const HfLayerRange& layers);
 
 // kv_b_proj [heads, nope + value, latent] taken apart into what GGUF has: the keys' rows of each
 // head transposed, k_b [heads, latent, nope], and the others, v_b [heads, value, latent].

@@ -91,8 +91,8 @@ class TensorConverter {
     }
     if (num_of_predictions_ > 0) {
       BATON_LOG_INFO(
-          "{} tensors of layers from {} on are left out: they predict tokens further ahead",
-          num_of_predictions_, config_.first_unread_layer);
+          "{} tensors of layers from {} to {} are left out: they predict tokens further ahead",
+          num_of_predictions_, config_.prediction_layers.begin, config_.prediction_layers.end - 1);
     }
     if (num_of_images_ > 0) {
       BATON_LOG_INFO("{} tensors of the image part are left out: only text is read",
@@ -110,7 +110,7 @@ class TensorConverter {
   // Tensors of a model that reads images too get the names of a text model, those that predict
   // several tokens the names of layers.
   void Take(const SafetensorsTensor& tensor) {
-    if (IsPredictionTensor(tensor.name, config_.first_unread_layer)) {
+    if (IsPredictionTensor(tensor.name, config_.prediction_layers)) {
       ++num_of_predictions_;
       return;
     }
@@ -211,12 +211,12 @@ class TensorConverter {
       return TensorError(FolderErrorCode::kBadShape, tensor.name,
                          fmt::format("{} dimensions", tensor.shape.size()));
     }
+    if (IsZeroBias(tensor, *plan)) return OkStatus();
     if (plan->expert.has_value()) {
       experts_[plan->gguf_name][*plan->expert] = &tensor;
       return OkStatus();
     }
     if (packed != nullptr) return AddPacked(tensor, *packed, *plan);
-    if (IsZeroBias(tensor, *plan)) return OkStatus();
     GgufTensor out;
     out.name = Keep(plan->gguf_name);
     SetShape(shape, out);

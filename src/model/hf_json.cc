@@ -1,5 +1,6 @@
 #include "src/model/hf_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -86,6 +87,12 @@ absl::StatusOr<Json> ParseHfConfigJson(std::string_view text) {
   return json;
 }
 
+bool IsNothing(const Json& value) {
+  const bool is_empty_text = value.is_string() && value.get_ref<const std::string&>().empty();
+  const bool is_empty = value.is_structured() && value.empty();
+  return value.is_null() || is_empty_text || is_empty;
+}
+
 const Json* JsonObject::Find(std::string_view key) const {
   const auto it = object_.find(key);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
@@ -108,6 +115,15 @@ absl::Status JsonObject::Unsupported(std::string_view key, std::string_view supp
                      fmt::format("{}: {} is {}, which is not computed (supported is only {})",
                                  where_, QuotedForMessage(key),
                                  value == nullptr ? "absent" : ValueText(*value), supported));
+}
+
+absl::Status JsonObject::CheckOneOf(std::string_view key, std::string_view values) const {
+  const Json* value = Find(key);
+  const Json list = Json::parse(values);
+  if (value == nullptr || std::find(list.begin(), list.end(), *value) != list.end()) {
+    return OkStatus();
+  }
+  return Unsupported(key, list.empty() ? "null" : list.front().dump());
 }
 
 absl::StatusOr<uint32_t> JsonObject::Uint(std::string_view key) const {

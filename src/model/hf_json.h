@@ -19,6 +19,10 @@ absl::StatusOr<nlohmann::json> ParseHfConfigJson(std::string_view text);
 
 inline constexpr uint64_t kMaxHfConfigBytes = uint64_t{1} << 20;
 
+// True for the values that programs write for "there is none of it": null, "", [], {}. `false` is
+// not one of them: it turns off what a program may do by default, as in "use_rotary_embeddings".
+bool IsNothing(const nlohmann::json& value);
+
 // A view of an object and of where it lies, for messages. A key whose value is null is absent.
 class JsonObject {
  public:
@@ -39,6 +43,9 @@ class JsonObject {
   absl::StatusOr<bool> BoolOr(std::string_view key, bool fallback) const;
   absl::StatusOr<std::string> String(std::string_view key) const;
   absl::StatusOr<std::string> StringOr(std::string_view key, std::string_view fallback) const;
+
+  // kUnsupportedValue unless the key is absent, null or one of `values`, a JSON list.
+  absl::Status CheckOneOf(std::string_view key, std::string_view values) const;
 
   absl::Status Missing(std::string_view key) const;
   absl::Status Bad(std::string_view key, std::string_view wanted) const;

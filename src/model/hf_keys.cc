@@ -11,8 +11,8 @@ namespace {
 using Json = nlohmann::json;
 using Names = std::span<const std::string_view>;
 
-// Read by hf_config.cc, hf_rope.cc and hf_fp8.cc, which check the values. The order is that of
-// transformers' configuration classes.
+// Read by hf_config.cc, hf_rope.cc and hf_quantization.cc, which check the values. The order is
+// that of transformers' configuration classes.
 constexpr std::string_view kRead[] = {
     "model_type",
     "vocab_size",
@@ -435,23 +435,6 @@ bool IsKnown(std::string_view key, HfObject kind, const ArchitectureTraits& trai
   return false;
 }
 
-// True for the values that programs write for "there is none of it". `false` is not one of them: it
-// turns off what the architecture may do by default, as in "use_rotary_embeddings": false; names
-// for which it changes nothing stand in kNeutral.
-bool IsNothing(const Json& value) {
-  const bool is_empty_text = value.is_string() && value.get_ref<const std::string&>().empty();
-  const bool is_empty = value.is_structured() && value.empty();
-  return value.is_null() || is_empty_text || is_empty;
-}
-
-absl::Status CheckNeutral(const JsonObject& object, const NeutralKey& row, const Json& value) {
-  const Json values = Json::parse(row.values);
-  if (value.is_null() || std::find(values.begin(), values.end(), value) != values.end()) {
-    return OkStatus();
-  }
-  return object.Unsupported(row.name, values.empty() ? "null" : values.front().dump());
-}
-
 // Whether the parameters of rotation say how much of a head turns.
 bool HoldsPartial(const Json& config) {
   const auto holds = [&config](const char* key) {
@@ -471,7 +454,7 @@ absl::Status CheckHfKeys(const JsonObject& object, HfObject kind,
     const auto row = std::ranges::find_if(kNeutral, has_name);
     if (kind == HfObject::kModel && IsReadByTraits(key, traits)) continue;
     if (row != std::end(kNeutral)) {
-      BATON_RETURN_IF_ERROR(CheckNeutral(object, *row, value));
+      BATON_RETURN_IF_ERROR(object.CheckOneOf(row->name, row->values));
     } else if (!IsKnown(key, kind, traits) && !IsNothing(value)) {
       return object.Unsupported(
           key, fmt::format("null, since a {} model has no such key that is known", traits.hf_type));

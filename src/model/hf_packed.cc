@@ -16,6 +16,7 @@
 namespace baton::model {
 
 using kernels::Bf16FromFloat;
+using kernels::FloatFromBf16;
 using kernels::FloatFromHalf;
 using kernels::HalfFromFloat;
 using kernels::kQuantBlock;
@@ -106,7 +107,13 @@ absl::Status ReadFp4Scales(const HfPackedMatrix& matrix, Tables& tables) {
       return Refuse(E::kBadScale, tensor,
                     fmt::format("element {} is {}, wanted a number of at least 0", i, scale));
     }
+    const float coded = scale;
     scale = matrix.divides ? scale / matrix.scale : scale * matrix.scale;
+    if (std::isfinite(FloatFromBf16(Bf16FromFloat(scale * kE2m1[7])))) continue;
+    return Refuse(E::kBadScale, *matrix.parts.global,
+                  fmt::format("{} {} element {} of {}, {}: a weight of {} times that is infinite",
+                              matrix.scale, matrix.divides ? "divides" : "times", i,
+                              QuotedForMessage(tensor.name), coded, kE2m1[7]));
   }
   return OkStatus();
 }
@@ -269,20 +276,17 @@ absl::Status CheckZeros(const HfPackedMatrix& matrix) {
 // Sets n, k and bits of X.weight_packed or of X.weight in I8.
 absl::Status ReadRowShape(HfPackedMatrix& matrix) {
   const SafetensorsTensor& codes = *matrix.parts.codes;
-  const SafetensorsTensor* shape = matrix.parts.shape;
   if (codes.shape.size() != 2)
     return Refuse(E::kBadShape, codes, ShapeText(codes) + " is no matrix");
   matrix.n = codes.shape[0];
   matrix.k = codes.shape[1];
   matrix.bits = 8;
   if (matrix.layout == Layout::kBytes) return OkStatus();
-  if (shape == nullptr) {
-    return Refuse(E::kBadShape, codes, "there is no tensor weight_shape beside it");
-  }
-  BATON_RETURN_IF_ERROR(WantType(*shape, SafetensorsType::kI64));
-  BATON_RETURN_IF_ERROR(WantShape(*shape, {2}));
-  const auto n = Load<int64_t>(shape->data.data());
-  const auto k = Load<int64_t>(shape->data.data() + sizeof(int64_t));
+  const SafetensorsTensor& shape = *matrix.parts.shape;
+  BATON_RETURN_IF_ERROR(WantType(shape, SafetensorsType::kI64));
+  BATON_RETURN_IF_ERROR(WantShape(shape, {2}));
+  const auto n = Load<int64_t>(shape.data.data());
+  const auto k = Load<int64_t>(shape.data.data() + sizeof(int64_t));
   for (const uint32_t bits : {4u, 8u}) {
     const bool is_it = n == static_cast<int64_t>(matrix.n) && k > 0 && k <= UINT32_MAX &&
                        Words(static_cast<uint64_t>(k), bits) == codes.shape[1];
@@ -293,7 +297,7 @@ absl::Status ReadRowShape(HfPackedMatrix& matrix) {
   }
   return Refuse(E::kBadShape, codes,
                 fmt::format("{} holds no [{}, {}] of 4 or 8 bits, as {} says", ShapeText(codes), n,
-                            k, QuotedForMessage(shape->name)));
+                            k, QuotedForMessage(shape.name)));
 }
 
 // Sets n, k and bits of X.qweight. Its zero points tell the bits, as there is one for each output.
@@ -318,7 +322,7 @@ absl::Status ReadColumnShape(HfPackedMatrix& matrix) {
 absl::Status CheckFp4(HfPackedMatrix& matrix) {
   const SafetensorsTensor& codes = *matrix.parts.codes;
   const SafetensorsTensor& scales = *matrix.parts.scales;
-  const SafetensorsTensor* global = matrix.parts.global;
+  const SafetensorsTensor& global = *matrix.parts.global;
   if (codes.shape.size() != 2 || codes.shape[1] % (kFp4Group / 2) != 0) {
     return Refuse(
         E::kBadShape, codes,
@@ -330,31 +334,30 @@ absl::Status CheckFp4(HfPackedMatrix& matrix) {
   matrix.wide_type = GgmlType::kBf16;
   BATON_RETURN_IF_ERROR(WantType(scales, SafetensorsType::kF8E4M3));
   BATON_RETURN_IF_ERROR(WantShape(scales, {matrix.n, matrix.k / kFp4Group}));
-  if (global == nullptr) {
-    return Refuse(E::kBadScale, codes, "there is no scale of the whole matrix beside it");
-  }
-  BATON_RETURN_IF_ERROR(WantType(*global, SafetensorsType::kF32));
-  if (!IsOneNumber(*global)) return WantShape(*global, {1});
-  matrix.scale = Load<float>(global->data.data());
+  BATON_RETURN_IF_ERROR(WantType(global, SafetensorsType::kF32));
+  if (!IsOneNumber(global)) return WantShape(global, {1});
+  matrix.scale = Load<float>(global.data.data());
   if (std::isfinite(matrix.scale) && matrix.scale > 0) return OkStatus();
-  return Refuse(E::kBadScale, *global,
+  return Refuse(E::kBadScale, global,
                 fmt::format("it is {}, wanted a positive number", matrix.scale));
 }
 
 // The config declares such a matrix.
 absl::Status CheckDeclared(const HfPackedMatrix& matrix, const HfQuantization& quantization) {
-  bool needs_zeros = false;
+  std::string_view lacks;
   const bool is_float = matrix.layout == Layout::kFp4;
   for (const HfWeightKind& kind : quantization.kinds) {
     const bool same_group = kind.group == matrix.group || (kind.group == 0 && matrix.groups() == 1);
     if (kind.is_float != is_float || kind.bits != matrix.bits || !same_group) continue;
-    if (!kind.has_zeros || matrix.parts.zeros != nullptr) return OkStatus();
-    needs_zeros = true;
+    const bool lacks_zeros = kind.has_zeros && matrix.parts.zeros == nullptr;
+    const bool lacks_order =
+        kind.has_order && matrix.groups() > 1 && matrix.parts.group_of == nullptr;
+    if (!lacks_zeros && !lacks_order) return OkStatus();
+    lacks = lacks_zeros ? "config.json says that it has zero points, and there are none"
+                        : "config.json says that its columns are in another order, and there is "
+                          "no g_idx";
   }
-  if (needs_zeros) {
-    return Refuse(E::kBadScale, *matrix.parts.codes,
-                  "config.json says that it has zero points, and there are none");
-  }
+  if (!lacks.empty()) return Refuse(E::kBadScale, *matrix.parts.codes, lacks);
   return Refuse(
       E::kUnsupportedValue, *matrix.parts.codes,
       fmt::format("{}, which quantization_config does not declare", HfPackedText(matrix)));
@@ -365,11 +368,67 @@ absl::Status CheckLimits(const HfPackedMatrix& matrix) {
   return Refuse(E::kBadShape, *matrix.parts.codes, "more than 2^32 - 1 rows or columns");
 }
 
+// A part beside the codes, and the layouts that must and that may have it.
+struct PartRow {
+  const SafetensorsTensor* HfPackedParts::*part;
+  E missing;
+  const char* what;
+  uint32_t needed;   // a bit for each layout
+  uint32_t allowed;  // as `needed`
+};
+
+constexpr uint32_t BitOf(Layout layout) { return 1u << static_cast<uint32_t>(layout); }
+constexpr uint32_t kWordRows = BitOf(Layout::kRowWords);
+constexpr uint32_t kByteRows = BitOf(Layout::kBytes);
+constexpr uint32_t kFp4Rows = BitOf(Layout::kFp4);
+constexpr uint32_t kColumns = BitOf(Layout::kColumnWords);
+constexpr uint32_t kAwqColumns = BitOf(Layout::kAwqWords);
+constexpr uint32_t kIntegers = kWordRows | kByteRows | kColumns | kAwqColumns;
+constexpr PartRow kParts[] = {
+    {&HfPackedParts::scales, E::kBadScale, "are no scales", kIntegers | kFp4Rows,
+     kIntegers | kFp4Rows},
+    {&HfPackedParts::zeros, E::kBadScale, "is no tensor qzeros", kColumns | kAwqColumns, kIntegers},
+    {&HfPackedParts::group_of, E::kBadScale, "is no tensor g_idx", 0,
+     kWordRows | kByteRows | kColumns},
+    {&HfPackedParts::shape, E::kBadShape, "is no tensor weight_shape", kWordRows, kWordRows},
+    {&HfPackedParts::global, E::kBadScale, "is no scale of the whole matrix", kFp4Rows, kFp4Rows},
+};
+
+std::string_view NameOf(Layout layout) {
+  switch (layout) {
+    case Layout::kFp4:
+      return "in NVFP4";
+    case Layout::kBytes:
+      return "of a byte each";
+    case Layout::kRowWords:
+      return "in words along rows";
+    case Layout::kColumnWords:
+      return "in words of GPTQ";
+    case Layout::kAwqWords:
+      return "in words of AWQ";
+  }
+  return "";
+}
+
+// Its layout has all parts that are there, and all that it needs are.
+absl::Status CheckParts(const HfPackedMatrix& matrix) {
+  const uint32_t layout = BitOf(matrix.layout);
+  for (const PartRow& row : kParts) {
+    const SafetensorsTensor* part = matrix.parts.*row.part;
+    if (part == nullptr && (row.needed & layout) != 0) {
+      return Refuse(row.missing, *matrix.parts.codes, fmt::format("there {} beside it", row.what));
+    }
+    if (part == nullptr || (row.allowed & layout) != 0) continue;
+    return Refuse(E::kUnknownTensor, *part,
+                  fmt::format("no part of {}, whose codes lie {}",
+                              QuotedForMessage(matrix.parts.codes->name), NameOf(matrix.layout)));
+  }
+  return OkStatus();
+}
+
 absl::Status CheckMatrix(const HfQuantization& quantization, HfPackedMatrix& matrix) {
   const HfPackedParts& parts = matrix.parts;
-  if (parts.scales == nullptr) {
-    return Refuse(E::kBadScale, *parts.codes, "there are no scales beside it");
-  }
+  BATON_RETURN_IF_ERROR(CheckParts(matrix));
   if (matrix.layout == Layout::kFp4) {
     BATON_RETURN_IF_ERROR(CheckFp4(matrix));
     BATON_RETURN_IF_ERROR(CheckLimits(matrix));
@@ -378,9 +437,6 @@ absl::Status CheckMatrix(const HfQuantization& quantization, HfPackedMatrix& mat
   if (IsRowLayout(matrix.layout)) {
     BATON_RETURN_IF_ERROR(ReadRowShape(matrix));
   } else {
-    if (parts.zeros == nullptr) {
-      return Refuse(E::kBadScale, *parts.codes, "there is no tensor qzeros beside it");
-    }
     BATON_RETURN_IF_ERROR(ReadColumnShape(matrix));
   }
   BATON_RETURN_IF_ERROR(CheckLimits(matrix));

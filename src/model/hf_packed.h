@@ -43,7 +43,7 @@ struct HfPackedParts {
   const SafetensorsTensor* zeros = nullptr;
   const SafetensorsTensor* group_of = nullptr;  // [k] I32: the group of each column (g_idx)
   const SafetensorsTensor* shape = nullptr;     // [2] I64: n, k
-  const SafetensorsTensor* global = nullptr;    // one F32: of NVFP4, what scales are multiplied by
+  const SafetensorsTensor* global = nullptr;    // one F32: the scale of a whole NVFP4 matrix
 };
 
 // A checked matrix. Its parts outlive it.
@@ -66,8 +66,9 @@ struct HfPackedMatrix {
 
 // Checks the parts of a module against each other and against what the config declares. Reads the
 // scales, not the codes. Fails naming a tensor: kBadDtype, kBadShape, or kBadScale (missing, of
-// another shape, not a finite number, a group out of range); kUnsupportedValue for bits and groups
-// that config.json does not declare.
+// another shape, not a finite number, so large that a weight is infinite in bf16, a group out of
+// range); kUnknownTensor for a part that such a matrix does not have; kUnsupportedValue for bits and
+// groups that config.json does not declare.
 absl::StatusOr<HfPackedMatrix> HfPackedMatrixOf(const HfPackedParts& parts,
                                                 const HfQuantization& quantization);
 

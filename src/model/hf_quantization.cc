@@ -7,6 +7,7 @@
 #include "src/base/quoted_text.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_fp8.h"
+#include "src/model/hf_quantization_keys.h"
 
 namespace baton::model {
 namespace {
@@ -67,38 +68,19 @@ const char* FirstOf(const JsonObject& object, std::initializer_list<const char*>
   return *keys.begin();
 }
 
-absl::Status ReadAwq(const JsonObject& config, HfQuantization& out) {
-  const char* bits_key = FirstOf(config, {"bits", "w_bit"});
-  BATON_ASSIGN_OR_RETURN(const uint32_t bits, config.Uint(bits_key));
-  if (bits != 4) return config.Unsupported(bits_key, "4");
-  for (const char* key : {"version", "format", "checkpoint_format"}) {
-    BATON_ASSIGN_OR_RETURN(std::string version, config.StringOr(key, "gemm"));
-    std::transform(version.begin(), version.end(), version.begin(),
-                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-    if (version != "gemm") return config.Unsupported(key, "gemm");
-  }
-  BATON_RETURN_IF_ERROR(CheckIsText(config, "backend", "autoawq"));
-  BATON_ASSIGN_OR_RETURN(const bool zeros, config.BoolOr("zero_point", true));
-  if (!zeros) return config.Unsupported("zero_point", "true");
-  const char* group_key = FirstOf(config, {"group_size", "q_group_size"});
-  BATON_ASSIGN_OR_RETURN(const uint32_t group, GroupOr(config, group_key, 128));
-  out.method = HfQuantMethod::kAwq;
-  out.kinds = {{.bits = 4, .group = group, .has_zeros = true}};
-  return ReadNames(config, "modules_to_not_convert", out);
-}
-
 absl::StatusOr<HfWeightKind> ReadGptqKind(const JsonObject& rule, const HfWeightKind& base) {
   HfWeightKind kind = base;
   BATON_ASSIGN_OR_RETURN(kind.bits, rule.UintOr("bits", base.bits));
   if (kind.bits != 4 && kind.bits != 8) return rule.Unsupported("bits", "4, 8");
   BATON_ASSIGN_OR_RETURN(kind.group, GroupOr(rule, "group_size", base.group));
+  BATON_ASSIGN_OR_RETURN(kind.has_order, rule.BoolOr("desc_act", base.has_order));
   BATON_RETURN_IF_ERROR(CheckIsAbsent(rule, "adapter"));
   return kind;
 }
 
 // Rules of GPTQModel for modules by regular expression: "-:..." keeps them as they are, another
 // gives them other numbers. The tensors tell which module has which.
-absl::Status ReadGptqRules(const JsonObject& config, HfQuantization& out) {
+absl::Status ReadRules(const JsonObject& config, HfQuantization& out) {
   const Json* rules = config.Find("dynamic");
   if (rules == nullptr || *rules == false) return OkStatus();
   if (!rules->is_object()) return config.Bad("dynamic", "an object");
@@ -112,9 +94,36 @@ absl::Status ReadGptqRules(const JsonObject& config, HfQuantization& out) {
       if (is_format) return object.Unsupported(key, "the one of all modules");
     }
     BATON_ASSIGN_OR_RETURN(const HfWeightKind kind, ReadGptqKind(object, out.kinds[0]));
+    BATON_RETURN_IF_ERROR(CheckHfQuantizationKeys(object, HfQuantObject::kRule));
     out.kinds.push_back(kind);
   }
   return OkStatus();
+}
+
+absl::Status ReadAwq(const JsonObject& config, HfQuantization& out) {
+  const char* bits_key = FirstOf(config, {"bits", "w_bit"});
+  BATON_ASSIGN_OR_RETURN(const uint32_t bits, config.Uint(bits_key));
+  if (bits != 4) return config.Unsupported(bits_key, "4");
+  for (const char* key : {"version", "format", "checkpoint_format"}) {
+    BATON_ASSIGN_OR_RETURN(std::string version, config.StringOr(key, "gemm"));
+    std::transform(version.begin(), version.end(), version.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    if (version != "gemm") return config.Unsupported(key, "gemm");
+  }
+  // Kernels that read this layout; "llm-awq" has another.
+  BATON_RETURN_IF_ERROR(config.CheckOneOf(
+      "backend", R"(["autoawq", "auto", "auto_trainable", "gemm", "gemm_triton", "machete",
+          "marlin", "exllama_v1", "exllama_v2", "torch_awq", "torch_fused_awq"])"));
+  BATON_RETURN_IF_ERROR(CheckIsText(config, "pack_dtype", "int32"));
+  BATON_ASSIGN_OR_RETURN(const bool zeros, config.BoolOr("zero_point", true));
+  if (!zeros) return config.Unsupported("zero_point", "true");
+  const char* group_key = FirstOf(config, {"group_size", "q_group_size"});
+  BATON_ASSIGN_OR_RETURN(const uint32_t group, GroupOr(config, group_key, 128));
+  out.method = HfQuantMethod::kAwq;
+  out.kinds = {{.bits = 4, .group = group, .has_zeros = true}};
+  BATON_RETURN_IF_ERROR(ReadNames(config, "modules_to_not_convert", out));
+  BATON_RETURN_IF_ERROR(ReadRules(config, out));
+  return CheckHfQuantizationKeys(config, HfQuantObject::kAwq);
 }
 
 absl::Status ReadGptq(const JsonObject& config, HfQuantization& out) {
@@ -135,7 +144,18 @@ absl::Status ReadGptq(const JsonObject& config, HfQuantization& out) {
   out.zeros_less_one = format == "gptq";
   BATON_RETURN_IF_ERROR(CheckIsAbsent(config, "is_marlin_format"));
   BATON_RETURN_IF_ERROR(CheckIsText(config, "pack_dtype", "int32"));
-  return ReadGptqRules(config, out);
+  BATON_RETURN_IF_ERROR(ReadNames(config, "modules_to_not_convert", out));
+  BATON_RETURN_IF_ERROR(ReadRules(config, out));
+  return CheckHfQuantizationKeys(config, HfQuantObject::kGptq);
+}
+
+// Whether groups are made of columns that lie anywhere. "weight" and its older name "static" only
+// say in which order the columns were quantised.
+absl::StatusOr<bool> ReadHasOrder(const JsonObject& weights) {
+  const Json* order = weights.Find("actorder");
+  if (order == nullptr || *order == false || *order == "weight" || *order == "static") return false;
+  if (*order == true || *order == "group" || *order == "dynamic") return true;
+  return weights.Unsupported("actorder", "null, weight, static, group, dynamic");
 }
 
 // The weights of one group of compressed-tensors.
@@ -148,6 +168,8 @@ absl::StatusOr<HfWeightKind> ReadCompressedKind(const JsonObject& weights) {
   BATON_ASSIGN_OR_RETURN(kind.group, GroupOr(weights, "group_size", 0));
   BATON_ASSIGN_OR_RETURN(const bool symmetric, weights.BoolOr("symmetric", true));
   kind.has_zeros = !symmetric;
+  BATON_ASSIGN_OR_RETURN(kind.has_order, ReadHasOrder(weights));
+  BATON_RETURN_IF_ERROR(CheckHfQuantizationKeys(weights, HfQuantObject::kWeights));
   if (!kind.is_float) {
     BATON_ASSIGN_OR_RETURN(const std::string strategy, weights.StringOr("strategy", "channel"));
     const bool known = strategy == "tensor" || strategy == "channel" || strategy == "group";
@@ -178,17 +200,8 @@ void NoteUnused(const JsonObject& object, const char* key, HfQuantization& out) 
   if (object.Has(key)) out.unused.insert(key);
 }
 
-absl::Status ReadCompressed(const JsonObject& config, HfQuantization& out) {
-  out.method = HfQuantMethod::kCompressed;
-  BATON_RETURN_IF_ERROR(CheckCompressedFormat(config));
-  BATON_RETURN_IF_ERROR(CheckIsAbsent(config, "transform_config"));
-  if (const Json* sparsity = config.Find("sparsity_config"); sparsity != nullptr) {
-    if (!sparsity->is_object()) return config.Bad("sparsity_config", "an object");
-    BATON_RETURN_IF_ERROR(CheckIsText(JsonObject(*sparsity, config.where() + ": sparsity_config"),
-                                      "format", "dense"));
-  }
-  NoteUnused(config, "kv_cache_scheme", out);
-  BATON_RETURN_IF_ERROR(ReadNames(config, "ignore", out));
+// Adds the kinds that `config_groups` declares, and what is not used of it.
+absl::Status ReadGroups(const JsonObject& config, HfQuantization& out) {
   const Json* groups = config.Find("config_groups");
   if (groups == nullptr) return OkStatus();
   if (!groups->is_object()) return config.Bad("config_groups", "an object");
@@ -204,9 +217,26 @@ absl::Status ReadCompressed(const JsonObject& config, HfQuantization& out) {
     NoteUnused(object, "output_activations", out);
     BATON_ASSIGN_OR_RETURN(const HfWeightKind kind,
                            ReadCompressedKind(JsonObject(*weights, config.where() + ": weights")));
+    BATON_RETURN_IF_ERROR(CheckHfQuantizationKeys(object, HfQuantObject::kGroup));
     out.kinds.push_back(kind);
   }
   return OkStatus();
+}
+
+absl::Status ReadCompressed(const JsonObject& config, HfQuantization& out) {
+  out.method = HfQuantMethod::kCompressed;
+  BATON_RETURN_IF_ERROR(CheckCompressedFormat(config));
+  BATON_RETURN_IF_ERROR(CheckIsAbsent(config, "transform_config"));
+  if (const Json* sparsity = config.Find("sparsity_config"); sparsity != nullptr) {
+    if (!sparsity->is_object()) return config.Bad("sparsity_config", "an object");
+    const JsonObject object(*sparsity, config.where() + ": sparsity_config");
+    BATON_RETURN_IF_ERROR(CheckIsText(object, "format", "dense"));
+    BATON_RETURN_IF_ERROR(CheckHfQuantizationKeys(object, HfQuantObject::kSparsity));
+  }
+  NoteUnused(config, "kv_cache_scheme", out);
+  BATON_RETURN_IF_ERROR(ReadNames(config, "ignore", out));
+  BATON_RETURN_IF_ERROR(ReadGroups(config, out));
+  return CheckHfQuantizationKeys(config, HfQuantObject::kCompressed);
 }
 
 absl::Status ReadModelOpt(const JsonObject& config, HfQuantization& out) {
@@ -220,9 +250,20 @@ absl::Status ReadModelOpt(const JsonObject& config, HfQuantization& out) {
     if (group != kNvfp4Group) return config.Unsupported("group_size", "16");
     out.kinds = {{.bits = 4, .group = kNvfp4Group, .is_float = true}};
   }
+  // They repeat what quant_algo says, for other programs.
+  HfQuantization groups;
+  BATON_RETURN_IF_ERROR(ReadGroups(config, groups));
+  const uint32_t bits = algorithm == "NVFP4" ? 4 : 8;
+  const auto is_it = [bits](const HfWeightKind& kind) { return kind.is_float && kind.bits == bits; };
+  if (!std::ranges::all_of(groups.kinds, is_it)) {
+    return config.Bad("config_groups", fmt::format("groups of {} bits of type float, as quant_algo "
+                                                   "{} says", bits, algorithm));
+  }
+  out.unused.merge(groups.unused);
   for (const char* key : {"kv_cache_scheme", "kv_cache_quant_algo"}) NoteUnused(config, key, out);
   BATON_RETURN_IF_ERROR(ReadNames(config, "ignore", out));
-  return ReadNames(config, "exclude_modules", out);
+  BATON_RETURN_IF_ERROR(ReadNames(config, "exclude_modules", out));
+  return CheckHfQuantizationKeys(config, HfQuantObject::kModelOpt);
 }
 
 // Old exports have the numbers one level deeper.
@@ -230,6 +271,7 @@ absl::Status ReadModelOptForms(const JsonObject& config, HfQuantization& out) {
   const Json* inner = config.Find("quantization");
   if (inner == nullptr) return ReadModelOpt(config, out);
   if (!inner->is_object()) return config.Bad("quantization", "an object");
+  BATON_RETURN_IF_ERROR(CheckHfQuantizationKeys(config, HfQuantObject::kModelOptOuter));
   return ReadModelOpt(JsonObject(*inner, config.where() + ": quantization"), out);
 }
 
@@ -242,13 +284,13 @@ absl::Status ReadMethod(const JsonObject& config, bool has_mxfp4, HfQuantization
   if (method == "modelopt" || method == "modelopt_fp4") return ReadModelOptForms(config, out);
   if (method == "mxfp4" && has_mxfp4) {
     out.method = HfQuantMethod::kMxfp4;
-    return OkStatus();
+    return CheckHfQuantizationKeys(config, HfQuantObject::kMxfp4);
   }
   if (method == "fbgemm_fp8" || method == "fp8") {
     out.method = HfQuantMethod::kFp8;
-    if (method == "fbgemm_fp8") return OkStatus();
     BATON_RETURN_IF_ERROR(CheckIsText(config, "fmt", "e4m3"));
-    return CheckBlock(config, "weight_block_size");
+    BATON_RETURN_IF_ERROR(CheckBlock(config, "weight_block_size"));
+    return CheckHfQuantizationKeys(config, HfQuantObject::kFp8);
   }
   return FolderError(
       FolderErrorCode::kQuantized,
@@ -269,8 +311,13 @@ absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config) {
     const Json* value = config.Find(key);
     if (value == nullptr) continue;
     if (!value->is_object()) return config.Bad(key, "an object");
+    HfQuantization read;
     BATON_RETURN_IF_ERROR(ReadMethod(JsonObject(*value, fmt::format("{}: {}", config.where(), key)),
-                                     type == "gpt_oss", out));
+                                     type == "gpt_oss", read));
+    if (out.method != HfQuantMethod::kNone && read != out) {
+      return config.Bad(key, "what quantization_config says");
+    }
+    out = std::move(read);
   }
   return out;
 }

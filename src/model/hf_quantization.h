@@ -34,6 +34,9 @@ struct HfWeightKind {
   uint32_t group = 0;     // elements of a row that share a scale; 0: the whole row
   bool is_float = false;  // e2m1 (4 bits) or e4m3 (8 bits)
   bool has_zeros = false;
+  bool has_order = false;  // columns of a group lie anywhere: the tensor g_idx says where
+
+  friend bool operator==(const HfWeightKind&, const HfWeightKind&) = default;
 };
 
 // See the file comment.
@@ -47,10 +50,14 @@ struct HfQuantization {
   // Modules that are not quantised, by their names or ends of them, and by how names begin.
   std::set<std::string, std::less<>> plain_modules;
   std::set<std::string, std::less<>> plain_prefixes;
+
+  friend bool operator==(const HfQuantization&, const HfQuantization&) = default;
 };
 
 // A config.json without a quantization_config has method kNone. Else kQuantized (an unknown
-// method), kBadValue, kMissingKey or kUnsupportedValue naming the field.
+// method), kBadValue (also for a compression_config that says something else), kMissingKey or
+// kUnsupportedValue naming the field; every key that is not known is refused
+// (hf_quantization_keys.h).
 absl::StatusOr<HfQuantization> ReadHfQuantization(const JsonObject& config);
 
 // Reads the hf_quant_config.json that ModelOpt used to write instead. Errors as above, and

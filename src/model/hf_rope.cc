@@ -304,8 +304,6 @@ absl::StatusOr<double> NumberOr(const JsonObject& rope, std::string_view key) {
   return rope.DoubleOr(key, key == "partial_rotary_factor" ? 1.0 : 0.0);
 }
 
-// The scaling of releases before 5, and the parameters that it became a part of: one of them may
-// have a type of its own, or both the same.
 // Two lists of the same numbers. Lists within lists are not: nothing here follows their depth.
 bool SameNumbers(const nlohmann::json& a, const nlohmann::json& b) {
   const bool are_lists = a.is_array() && b.is_array() && a.size() == b.size();
@@ -315,6 +313,8 @@ bool SameNumbers(const nlohmann::json& a, const nlohmann::json& b) {
                                  });
 }
 
+// The scaling of releases before 5, and the parameters that it became a part of: one of them may
+// have a type of its own, or both the same.
 absl::Status CheckAgree(const JsonObject& scaling, const JsonObject& parameters) {
   BATON_ASSIGN_OR_RETURN(const std::string old_type, TypeOf(scaling));
   BATON_ASSIGN_OR_RETURN(const std::string type, TypeOf(parameters));

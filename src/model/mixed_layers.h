@@ -25,10 +25,10 @@ inline constexpr double kMaxSoftcap = 1e6;
 absl::Status ReadMixedHeads(const ArchitectureKeys& keys, ModelConfig& config);
 // feed_forward_length: a number, or one for each layer.
 absl::Status ReadMixedFeedForward(const ArchitectureKeys& keys, ModelConfig& config);
-// All else, once ModelConfig::layer_is_local is filled in.
+// Reads all other keys. ModelConfig::layer_is_local is filled in before.
 absl::Status ReadMixedLayers(const ArchitectureKeys& keys, ModelConfig& config);
 
-// The fields that those three fill in, as text; part of CanonicalText.
+// The fields that the three functions above fill in, as text; part of CanonicalText.
 std::string CanonicalMixedLayers(const ModelConfig& config);
 
 // ModelConfig::WeightsPerRow of such a model.

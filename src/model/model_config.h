@@ -163,7 +163,7 @@ struct ModelConfig {
   uint32_t ProductsPerKey(uint32_t layer) const {
     return QSize(layer) + num_heads * (latent_dim > 0 ? latent_dim : HeadDim(layer));
   }
-  // Of traits->latent_kv: all queries before they are absorbed.
+  // Elements of all queries before they are absorbed (traits->latent_kv).
   uint32_t latent_q_size() const { return num_heads * (nope_dim + rope_dims); }
   // Elements of a position in the rotary table.
   uint32_t rope_table_dim() const { return latent_dim > 0 ? rope_dims : head_dim; }

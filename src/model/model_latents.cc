@@ -19,8 +19,8 @@ using kv::KvView;
 
 namespace {
 
-// Of the norms of latents and of queries between their products: the modules of the reference
-// leave it at their default, whatever the model's own is.
+// Epsilon of the norms of latents and of queries between their products. The modules of the
+// reference leave it at their default, whatever the model's own is.
 constexpr float kLatentEpsilon = 1e-6f;
 
 // The columns of one head in rows of all heads.

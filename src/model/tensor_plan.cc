@@ -106,7 +106,7 @@ class TensorFinder {
   static absl::Status Unsupported(const GgufTensor& tensor) {
     return Unimplemented(
         "tensor \"{}\" has type {}, which is not supported (F32, F16, BF16, Q4_0, Q4_1, Q5_0, "
-        "Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4 are)",
+        "Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4 and NVFP4 are)",
         tensor.name, tensor.type->name);
   }
 

@@ -282,7 +282,7 @@ void ExpectRefusals(const std::vector<Refusal>& cases) {
 }
 
 // Sets a key of the quantization_config, or of what lies in it.
-std::function<void(PackedModel&)> Sets(const char* pointer, const Json& value) {
+std::function<void(PackedModel&)> Sets(const std::string& pointer, const Json& value) {
   return [pointer, value](PackedModel& m) {
     m.config["quantization_config"][Json::json_pointer(pointer)] = value;
   };
@@ -498,6 +498,193 @@ TEST(HfPackedTest, RefusesDescriptionsByName) {
   });
 }
 
+TEST(HfPackedTest, RefusesEveryKeyThatIsNotKnown) {
+  const char* weights = "/config_groups/group_0/weights";
+  std::vector<Refusal> cases = {
+      {E::kUnsupportedValue, {"rotation", "hadamard"}, "gptq4", Sets("/rotation", "hadamard")},
+      {E::kUnsupportedValue, {"rotation", "random"}, "gptq4", Sets("/rotation", "random")},
+      {E::kUnsupportedValue, {"rotation"}, "awq", Sets("/rotation", "hadamard")},
+      {E::kUnsupportedValue, {"desc_act"}, "awq", Sets("/desc_act", true)},
+      {E::kUnsupportedValue, {"backend", "llm-awq"}, "awq", Sets("/backend", "llm-awq")},
+      {E::kUnsupportedValue, {"method", "qqq"}, "gptq4", Sets("/method", "qqq")},
+      {E::kUnsupportedValue,
+       {"dynamic: \"+:q\"", "rotation"},
+       "gptq4",
+       Sets("/dynamic", {{"+:q", {{"rotation", "hadamard"}}}})},
+      {E::kUnsupportedValue, {"dynamic", "bits"}, "awq", Sets("/dynamic", {{"+:q", {{"bits", 3}}}})},
+      {E::kUnsupportedValue,
+       {"moe_sparsity_config"},
+       "ct4",
+       Sets("/moe_sparsity_config", {{"method", "prune"}})},
+      {E::kUnsupportedValue, {"dynamic"}, "ct4", Sets(weights + std::string("/dynamic"), true)},
+      {E::kUnsupportedValue,
+       {"actorder", "magic"},
+       "ct4",
+       Sets(weights + std::string("/actorder"), "magic")},
+      {E::kUnsupportedValue, {"pre_quant_scale"}, "modelopt_nvfp4", Sets("/pre_quant_scale", true)},
+      {E::kUnsupportedValue,
+       {"quantized_layers"},
+       "modelopt_nvfp4",
+       Sets("/quantized_layers", {{"lm_head", {{"quant_algo", "FP8"}}}})},
+      {E::kBadValue,
+       {"config_groups", "4 bits"},
+       "modelopt_nvfp4",
+       Sets("/config_groups", {{"group_0", {{"weights", {{"num_bits", 8}, {"type", "float"}}}}}})}};
+  const std::pair<const char*, const char*> objects[] = {
+      {"awq", ""},  {"gptq4", ""},          {"ct4", ""},
+      {"ct4", weights}, {"ct4", "/config_groups/group_0"}, {"modelopt_nvfp4", ""}};
+  for (const auto& [form, pointer] : objects) {
+    cases.push_back({E::kUnsupportedValue,
+                     {"a_new_key", "3"},
+                     form,
+                     Sets(pointer + std::string("/a_new_key"), 3)});
+  }
+  for (const char* parent : {"/dynamic/+:q", "/sparsity_config"}) {
+    const std::string at = parent + std::string("/a_new_key");
+    cases.push_back({E::kUnsupportedValue,
+                     {"a_new_key"},
+                     parent[1] == 'd' ? "gptq4" : "ct4",
+                     [at, parent](PackedModel& m) {
+                       Json& says = m.config["quantization_config"];
+                       says[Json::json_pointer(parent)] = Json::object();
+                       if (parent[1] == 's') says["sparsity_config"]["format"] = "dense";
+                       says[Json::json_pointer(at)] = 3;
+                     }});
+  }
+  ExpectRefusals(cases);
+}
+
+// As GPTQModel, AutoRound, transformers 5, llm-compressor and ModelOpt write them.
+TEST(HfPackedTest, TakesKeysThatChangeNoWeight) {
+  const std::pair<const char*, Json> cases[] = {
+      {"gptq4", Json::parse(R"({"rotation": null, "lm_head": false, "sym": true, "method": "gptq",
+                                "pack_dtype": "int32", "format": "gptq", "dynamic": {},
+                                "meta": {"quantizer": ["gptqmodel:7.3.4"], "gptaq": null}})")},
+      {"gptq4", Json::parse(R"({"damp_percent": 0.1, "true_sequential": true, "adapter": null,
+                                "act_group_aware": true, "backend": "auto", "tokenizer": null,
+                                "modules_in_block_to_quantize": [["self_attn.q_proj"]],
+                                "autoround_version": "0.4.2", "iters": 200, "a_new_key": null})")},
+      {"awq", Json::parse(R"({"backend": "auto", "sym": true, "desc_act": false, "method": "awq",
+                              "dynamic": {"-:.*lm_head": {}}, "meta": {}, "do_fuse": false})")},
+      {"ct4", Json::parse(R"({"quantization_status": "compressed", "kv_cache_scheme": null,
+                              "global_compression_ratio": 1.5, "version": "0.12.2",
+                              "sparsity_config": {"format": "dense", "global_sparsity": 0.1,
+                                                  "sparsity_structure": "unstructured"},
+                              "transform_config": {}, "moe_sparsity_config": null})")},
+      {"modelopt_nvfp4", Json::parse(R"({"producer": {"name": "modelopt", "version": "0.39.0"},
+                                         "kv_cache_scheme": {"num_bits": 8, "type": "float"}})")}};
+  for (const auto& [form, keys] : cases) {
+    PackedModel model = MakeModel(form);
+    model.config["quantization_config"].update(keys);
+    const auto file = Opened(model);
+    EXPECT_TRUE(file.ok()) << file.status() << " " << keys;
+  }
+  PackedModel model = MakeModel("ct4");
+  Json& group = model.config["quantization_config"]["config_groups"]["group_0"];
+  group["weights"].update(Json::parse(R"({"observer": "minmax", "observer_kwargs": {"x": 1},
+      "dynamic": false, "actorder": "static", "block_structure": null, "zp_dtype": null})"));
+  group["output_activations"] = nullptr;
+  EXPECT_TRUE(Opened(model).ok()) << Opened(model).status();
+}
+
+TEST(HfPackedTest, NamesWhatModelOptSaysOfActivations) {
+  PackedModel model = MakeModel("modelopt_nvfp4");
+  const Json numbers = {{"num_bits", 4}, {"type", "float"}, {"group_size", 16}, {"dynamic", false}};
+  model.config["quantization_config"]["config_groups"] = {
+      {"group_0",
+       {{"input_activations", numbers}, {"weights", numbers}, {"targets", {"Linear"}}}}};
+  const auto file = Opened(model);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_THAT(DescribeModelFile(**file, OkStatus()), HasSubstr("; not used: input_activations\n"));
+}
+
+TEST(HfPackedTest, RefusesTwoDescriptionsThatDisagree) {
+  PackedModel model = MakeModel("ct4");
+  model.config["compression_config"] = model.config["quantization_config"];
+  EXPECT_TRUE(Opened(model).ok()) << Opened(model).status();
+  ExpectRefusals({{E::kBadValue,
+                   {"compression_config", "quantization_config"},
+                   "ct4",
+                   [](PackedModel& m) {
+                     Json other = m.config["quantization_config"];
+                     other["config_groups"]["group_0"]["weights"]["group_size"] = 64;
+                     m.config["compression_config"] = other;
+                   }},
+                  {E::kBadValue, {"compression_config"}, "ct4", [](PackedModel& m) {
+                     m.config["compression_config"] = {{"quant_method", "fp8"}};
+                   }}});
+}
+
+TEST(HfPackedTest, RefusesAnotherOrderOfColumnsWithoutGroups) {
+  const std::vector<std::string> words = {"another order", "g_idx"};
+  const auto without = [](PackedModel& m) {
+    std::erase_if(m.packed, [](const auto& row) { return row.first.ends_with(".g_idx"); });
+  };
+  std::vector<Refusal> cases = {{E::kBadScale, words, "gptq4_order", without}};
+  for (const Json& order : {Json("group"), Json("dynamic"), Json(true)}) {
+    cases.push_back(
+        {E::kBadScale, words, "ct4", Sets("/config_groups/group_0/weights/actorder", order)});
+  }
+  cases.push_back({E::kBadScale, words, "gptq4", [without](PackedModel& m) {
+                     without(m);
+                     m.config["quantization_config"]["desc_act"] = false;
+                     m.config["quantization_config"]["dynamic"] = {
+                         {"+:.*", {{"desc_act", true}, {"group_size", 32}}}};
+                     m.config["quantization_config"]["group_size"] = 64;
+                   }});
+  ExpectRefusals(cases);
+  PackedModel in_order = MakeModel("gptq4");
+  without(in_order);
+  EXPECT_TRUE(Opened(in_order).ok()) << Opened(in_order).status();
+}
+
+TEST(HfPackedTest, RefusesPartsThatAMatrixOfItsFormDoesNotHave) {
+  const auto with = [](const char* part, const FolderTensor& tensor) {
+    return [part, tensor](PackedModel& m) { m.packed[kQ + part] = tensor; };
+  };
+  const FolderTensor words = {"I32", {24, 5}, std::string(480, '\0')};
+  const FolderTensor order = {"I32", {160}, std::string(640, '\0')};
+  const FolderTensor sizes = {"I64", {2}, std::string(16, '\1')};
+  const FolderTensor one = NumbersTensor("F32", {1}, {1});
+  for (const auto& [form, part, tensor] :
+       {std::tuple{"ct_nvfp4", ".weight_zero_point", words}, {"ct_nvfp4", ".weight_g_idx", order},
+        {"ct_nvfp4", ".weight_shape", sizes}, {"ct4", ".weight_global_scale", one},
+        {"awq", ".g_idx", order}}) {
+    SCOPED_TRACE(form);
+    ExpectRefusals({{E::kUnknownTensor, {kQ + part, "no part of"}, form, with(part, tensor)}});
+  }
+}
+
+// A weight of NVFP4 is at most 6 * 448 times the scale of its matrix: 2^127 is in reach.
+TEST(HfPackedTest, RefusesNvfp4WithInfiniteWeights) {
+  const auto scaled = [](const std::string& module, const char* part, float value) {
+    return [module, part, value](PackedModel& m) {
+      m.packed[module + part] = NumbersTensor("F32", {1}, {value});
+      m.packed[module + ".weight_scale"].bytes[7] = '\x7E';  // 448
+    };
+  };
+  std::vector<Refusal> cases;
+  for (const std::string& module : {kFirst, kQ}) {  // as NVFP4 and as bf16
+    cases.push_back({E::kBadScale,
+                     {module + ".weight_scale_2", "infinite"},
+                     "modelopt_nvfp4",
+                     scaled(module, ".weight_scale_2", 3e38f)});
+    cases.push_back({E::kBadScale,
+                     {module + ".weight_scale_2", "element 7", "448"},
+                     "modelopt_nvfp4",
+                     scaled(module, ".weight_scale_2", 1.2664e35f)});
+    cases.push_back({E::kBadScale,
+                     {module + ".weight_global_scale", "infinite"},
+                     "ct_nvfp4",
+                     scaled(module, ".weight_global_scale", 1e-37f)});
+  }
+  ExpectRefusals(cases);
+  // 6 * 448 * 1.2e35 is 3.2e38, of bf16's 3.39e38.
+  PackedModel largest = MakeModel("modelopt_nvfp4");
+  scaled(kFirst, ".weight_scale_2", 1.2e35f)(largest);
+  EXPECT_TRUE(Opened(largest).ok()) << Opened(largest).status();
+}
+
 TEST(HfPackedTest, ReadsWhatTheTensorsSayOfModulesWithOtherNumbers) {
   // A rule for some modules, and one that is kept in another type.
   PackedModel model = MakeModel("gptq4");
@@ -531,6 +718,25 @@ TEST(HfPackedTest, LeavesOutBiasesOfZeros) {
   const auto other = Opened(model);
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_NE((*other)->FindTensor("blk.0.attn_q.bias"), nullptr);
+}
+
+TEST(HfPackedTest, LeavesOutBiasesOfZerosOfExperts) {
+  PackedModel model = PackedModelMaker(PackedForms()[1]).Make(/*has_experts=*/true);
+  std::vector<std::string> modules;
+  for (const auto& [name, tensor] : model.packed) {
+    constexpr std::string_view kCodes = ".qweight";
+    if (!name.ends_with(kCodes) || name.find(".experts.") == std::string::npos) continue;
+    modules.push_back(name.substr(0, name.size() - kCodes.size()));
+  }
+  ASSERT_FALSE(modules.empty());
+  for (const std::string& module : modules) {
+    const uint64_t n = model.packed.at(module + ".qweight").shape[1];
+    model.packed[module + ".bias"] = {"F16", {n}, std::string(2 * n, '\0')};
+  }
+  const auto file = Opened(model);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE(ReadModelConfig(**file).ok()) << ReadModelConfig(**file).status();
+  EXPECT_EQ((*file)->FindTensor("blk.0.ffn_down_exps.bias"), nullptr);
 }
 
 }  // namespace

@@ -246,7 +246,7 @@ TEST(MixedLayersTest, TheTableIsThereAfterTheFileIsClosed) {
   EXPECT_EQ(logits, wanted.Run({{0, 0, tokens}}).value());
 }
 
-// What published folders have.
+// The config of a folder as it is published.
 Json Folder() { return Json::parse(std::ifstream(GoldenPath("tiny_gemma4/config.json"))); }
 
 absl::Status StatusOf(const Json& config) { return ReadHfConfig(config.dump()).status(); }
