@@ -4,6 +4,7 @@ import math
 import os
 import platform
 import socket
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -43,3 +44,16 @@ def quantile(values, q):
     """The smallest value that at least a share q of all do not exceed; NaN of nothing."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else float("nan")
+
+
+def spread(ratios):
+    """Median, and an interval that holds it with at least 95 %: so many of the ordered ratios are
+    left out on each side as a binomial of one half allows; with fewer than 6 none."""
+    ordered = sorted(ratios)
+    num_out, tail = 0, 2.0 ** -len(ordered)
+    while tail <= 0.025:
+        num_out += 1
+        tail += math.comb(len(ordered), num_out) * 2.0 ** -len(ordered)
+    num_out = max(num_out - 1, 0)
+    low, high = ordered[num_out], ordered[-1 - num_out]
+    return {"median": statistics.median(ordered), "low": low, "high": high}

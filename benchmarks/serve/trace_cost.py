@@ -12,7 +12,6 @@ the collector and this client need), and the gap between tokens. Needs grpcio (s
 """
 
 import json
-import math
 import random
 import statistics
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from serving import ROOT, Server, argument_parser, stream, token_prompt
 
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tests/e2e")]
-from machine import record  # noqa: E402
+from machine import record, spread  # noqa: E402
 from otlp_collector import Collector  # noqa: E402
 
 STREAMS = 4
@@ -61,19 +60,6 @@ def one_round(server, rng):
     time.sleep(1.5)  # spans wait up to a second for others
     gaps = [b - a for _, times, _ in answers for a, b in zip(times, times[1:])]
     return cpu_ms(server) - before, statistics.median(gaps) * 1e3
-
-
-def spread(ratios):
-    """Median, and an interval that holds it with at least 95 %: so many of the ordered ratios are
-    left out on each side as a binomial of one half allows; with fewer than 6 none."""
-    ordered = sorted(ratios)
-    num_out, tail = 0, 2.0 ** -len(ordered)
-    while tail <= 0.025:
-        num_out += 1
-        tail += math.comb(len(ordered), num_out) * 2.0 ** -len(ordered)
-    num_out = max(num_out - 1, 0)
-    low, high = ordered[num_out], ordered[-1 - num_out]
-    return {"median": statistics.median(ordered), "low": low, "high": high}
 
 
 def measure(extra, args, seed):

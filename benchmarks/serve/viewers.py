@@ -20,15 +20,13 @@ import socket
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+from lending import together
 from serving import ROOT, Server, argument_parser, cpu_seconds, stream, token_prompt
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from lending import together  # noqa: E402
-from machine import quantile, record  # noqa: E402
-from trace_cost import spread  # noqa: E402
+from machine import quantile, record, spread  # noqa: E402
 
 VIEWERS = (0, 1, 20)
 STREAMS = 16

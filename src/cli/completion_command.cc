@@ -17,7 +17,8 @@ namespace baton::cli {
 namespace {
 
 // A script for one shell. COMMANDS stands for the names of all subcommands. Flags are those that
-// --help of the subcommand lists when they are asked for, so no list of them can be out of date.
+// --help of the subcommand lists when they are asked for, and codes and models are those that
+// `explain` and `list` print, so no list of them can be out of date.
 struct Shell {
   std::string_view name;
   std::string_view script;
@@ -32,6 +33,13 @@ _baton() {
   elif [[ $word == -* ]]; then
     words="$("${COMP_WORDS[0]}" "${COMP_WORDS[1]}" --help 2>/dev/null |
       sed -nE 's/^ +(-[a-z],)?(--[a-z0-9-]+).*/\2/p')"
+  elif [[ $COMP_CWORD -eq 2 ]]; then
+    case "${COMP_WORDS[1]}" in
+      completion) words="bash zsh fish" ;;
+      explain) words="$("${COMP_WORDS[0]}" explain 2>/dev/null | sed 's/ .*//')" ;;
+      serve | run | show | inspect | rm)
+        words="$("${COMP_WORDS[0]}" list 2>/dev/null | sed 's/ .*//')" ;;
+    esac
   fi
   COMPREPLY=()
   [[ -n $words ]] && mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
@@ -46,7 +54,14 @@ _baton() {
   elif [[ ${words[CURRENT]} == -* ]]; then
     compadd -- $("${words[1]}" "${words[2]}" --help 2>/dev/null |
       sed -nE 's/^ +(-[a-z],)?(--[a-z0-9-]+).*/\2/p')
+  elif (( CURRENT == 3 )) && [[ ${words[2]} == completion ]]; then
+    compadd -- bash zsh fish
+  elif (( CURRENT == 3 )) && [[ ${words[2]} == explain ]]; then
+    compadd -- $("${words[1]}" explain 2>/dev/null | sed 's/ .*//')
   else
+    if (( CURRENT == 3 )) && [[ ${words[2]} == (serve|run|show|inspect|rm) ]]; then
+      compadd -- $("${words[1]}" list 2>/dev/null | sed 's/ .*//')
+    fi
     _files
   fi
 }
@@ -60,6 +75,14 @@ end
 complete -c baton -f -n __fish_use_subcommand -a 'COMMANDS'
 complete -c baton -n 'not __fish_use_subcommand; and string match -q -- "-*" (commandline -ct)' \
   -a '(__baton_flags)'
+function __baton_second
+  test (count (commandline -opc)) -eq 2; and contains -- (commandline -opc)[2] $argv
+end
+complete -c baton -f -n '__baton_second completion' -a 'bash zsh fish'
+complete -c baton -f -n '__baton_second explain' \
+  -a '(baton explain 2>/dev/null | string replace -r " .*" "")'
+complete -c baton -n '__baton_second serve run show inspect rm' \
+  -a '(baton list 2>/dev/null | string replace -r " .*" "")'
 )sh"},
 };
 

@@ -38,6 +38,18 @@ def test_bash_offers_subcommands_and_the_flags_of_each():
     assert offered(BIN, "serve", "m.g") == []  # bash itself offers files
 
 
+def test_bash_offers_shells_codes_and_models():
+    assert offered(BIN, "completion", "") == list(SHELLS)
+    assert offered(BIN, "explain", "queue_f") == ["queue_full"]
+    lines = subprocess.run([BIN, "list"], capture_output=True, text=True, timeout=60).stdout
+    models = [line.split()[0] for line in lines.splitlines()]
+    assert "smollm2:135m" in models
+    for command in ("serve", "run", "show", "inspect", "rm"):
+        assert offered(BIN, command, "") == models, command
+    assert offered(BIN, "serve", "x", "smollm2") == []
+    assert offered(BIN, "top", "smollm2") == []
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_script_is_one_of_its_shell(shell):
     text = script(shell)
