@@ -179,8 +179,8 @@ drive_clients() {
       tests/clients/test_openai2_users.py || failed=1
   done
   # A failed test is in the table too.
-  cp "$BATON_CLIENTS_RESULTS" benchmarks/results/clients.json && scripts/readme_tables.py || return 1
-  [[ $failed -eq 0 ]] || return 1
+  cp "$BATON_CLIENTS_RESULTS" benchmarks/results/clients.json && scripts/readme_tables.py &&
+    [[ $failed -eq 0 ]] || return 1
   # The clients of OpenAI, Anthropic and Ollama in their newest releases.
   "$venv/bin/python" -m pytest -q -rs -p no:cacheprovider tests/e2e/test_openai_client.py
 }

@@ -36,8 +36,8 @@ ARC = [
 # As HellaSwag asks: a beginning, four endings.
 HELLASWAG = [
     ("A man pours milk into a bowl of cereal. He", "eats it with a spoon.",
-     "paints the wall with it.", "drives it to the airport.", "reads it to his son."),
-    ("She puts the letter into an envelope and", "writes the address on it.", "boils it for an hour.",
+     "paints the wall with it.", "drives it to the airport.", "reads it to him."),
+    ("She puts the letter into an envelope and", "writes the address on it.", "boils it an hour.",
      "plants it in the garden.", "teaches it to swim."),
     ("The dog sees the ball fly across the field. It", "runs after the ball.",
      "buys a new house.", "plays the violin.", "calls the police."),
@@ -98,16 +98,22 @@ def fixture_reference():
         for choice in row["choices"]
     ]
     sequences = [encode(f"{context} {choice}") for context, choice in pairs]
-    scores = {}
-    for pair, ids, states in zip(pairs, sequences, make_golden.hidden_states(weights, sequences)):
-        first = len(encode(pair[0]))
-        assert ids[:first] == encode(pair[0])
-        logits = make_golden.logits_of(weights, states[first - 1 : -1])
-        top = logits.max(axis=-1)
-        total = top + np.log(np.exp(logits - top[:, None]).sum(axis=-1))
-        targets = logits[np.arange(len(logits)), ids[first:]]
-        rms = float(np.sqrt((logits**2).mean()))
-        scores[pair] = (float((targets - total).sum()), len(targets), rms)
+    firsts = [len(encode(context)) for context, _ in pairs]
+    for (context, _), ids, first in zip(pairs, sequences, firsts, strict=True):
+        assert ids[:first] == encode(context)
+    hidden = make_golden.hidden_states(weights, sequences)
+    rows = [states[first - 1 : -1] for states, first in zip(hidden, firsts, strict=True)]
+    # All at once: the output weights are dequantised by each call.
+    logits = make_golden.logits_of(weights, np.concatenate(rows))
+    top = logits.max(axis=-1)
+    totals = top + np.log(np.exp(logits - top[:, None]).sum(axis=-1))
+    squares, at, scores = (logits**2).mean(axis=-1), 0, {}
+    for pair, ids, first in zip(pairs, sequences, firsts, strict=True):
+        part = slice(at, at + len(ids) - first)
+        at = part.stop
+        targets = logits[np.arange(part.start, at), ids[first:]]
+        rms = math.sqrt(squares[part].mean())
+        scores[pair] = (float((targets - totals[part]).sum()), len(targets), rms)
     return scores
 
 

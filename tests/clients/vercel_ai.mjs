@@ -68,5 +68,5 @@ for (const model of [openai.chat('default'), openai.responses('default')]) {
 }
 await assert.rejects(
   generateText({ model: openai.chat('none'), prompt: 'x', maxRetries: 0 }),
-  /none/,
+  /names no model/,
 );
