@@ -262,7 +262,9 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestEr
                      [&name = name](const FormRow& known) { return known.name == name; });
     // Its meaning is unknown, and it may constrain the answer.
     if (row == std::end(kForms)) {
-      return Fail(error, ErrorCode::kUnsupported, kField, kExpectedStructuredOutputs);
+      return Fail(error, ErrorCode::kUnsupported,
+                  fmt::format("{}{}", kField, NameOfPlace("/" + name)),
+                  fmt::format("absent; {} is {}", kField, kExpectedStructuredOutputs));
     }
     if (!StoreForm(*row, row->path, member, params, error)) return false;
   }

@@ -119,7 +119,7 @@ bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
   for (const int64_t id : ids) {
     if (id >= 0 && id < model.vocab_size) continue;
     return Fail(error, ErrorCode::kInvalidValue, field,
-                fmt::format("token ids from 0 to {}", model.vocab_size - 1));
+                fmt::format("token ids from 0 to the model's last, {}", model.vocab_size - 1));
   }
   return true;
 }

@@ -26,6 +26,7 @@
 #include "src/base/percent_text.h"
 #include "src/base/random.h"
 #include "src/base/version.h"
+#include "src/http/http_server.h"
 
 namespace baton::api {
 
@@ -70,6 +71,15 @@ bool IsJsonType(const HttpHeaders& headers) {
 bool IsPlain(const HttpHeaders& headers) {
   const auto coding = headers.Find("Content-Encoding");
   return !coding.has_value() || EqualsIgnoreCase(*coding, "identity");
+}
+
+// "the Host field is missing" as a sentence of its own.
+std::string SentenceOf(std::string_view message) {
+  std::string sentence(message);
+  if (sentence.empty()) return sentence;
+  if (sentence.front() >= 'a' && sentence.front() <= 'z') sentence.front() -= 'a' - 'A';
+  if (!sentence.ends_with('.')) sentence += '.';
+  return sentence;
 }
 
 // The name of a request: the client's, or a new one.
@@ -153,6 +163,9 @@ RequestError HttpApi::ServerError(const HttpRefusal& refusal) {
       break;
     case 431:
       error.code = ErrorCode::kHeaderTooLarge;
+      error.expected =
+          fmt::format("{} KiB and {} fields", http::HttpServerOptions{}.max_header_bytes >> 10,
+                      http::HttpServerOptions{}.max_header_fields);
       break;
     case 417:
     case 501:
@@ -167,9 +180,9 @@ RequestError HttpApi::ServerError(const HttpRefusal& refusal) {
       break;
     default:
       error.code = ErrorCode::kMalformedRequest;
-      if (refusal.code == http::kTlsOnly) {
-        error.expected = "This port speaks TLS: its address begins with https://.";
-      }
+      error.expected = refusal.code == http::kTlsOnly
+                           ? "This port speaks TLS: its address begins with https://."
+                           : SentenceOf(refusal.message);
       break;
   }
   return error;
@@ -482,7 +495,13 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   exchange.arrival.tool_metrics = parts_.tool_metrics;
   if (!surface.read({body, exchange.request.headers, stored_items_, exchange.arrival.tenant},
                     &asked, &error)) {
+    if (error.code == ErrorCode::kModelNotFound) error = UnknownModel();  // "", without the names
     return Refuse(exchange, error);
+  }
+  const auto given_id = exchange.request.headers.Find(kRequestIdField);
+  if (given_id.has_value() && !given_id->empty() && !IsUsableRequestId(*given_id) &&
+      asked.ignored.size() < kMaxIgnoredNames) {
+    asked.ignored.emplace_back(kRequestIdField);  // the answer has a new one
   }
   // A refusal from here on carries the name that an answer would.
   const std::string& request_id = asked.params.request_id;

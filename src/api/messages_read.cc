@@ -245,11 +245,12 @@ bool ReadMetadata(const JsonValue& value, ApiParams* params, RequestError* error
   }
   const JsonValue* user = Given(value, "user_id");
   if (user == nullptr) return true;
-  if (user->AsString() == nullptr || user->AsString()->size() > kMaxUserBytes) {
-    return Fail(error, ErrorCode::kInvalidValue, "metadata.user_id",
-                fmt::format("a string of at most {} bytes", kMaxUserBytes));
+  const std::string* text = user->AsString();
+  if (text == nullptr || text->size() > kMaxUserBytes) {
+    return Fail(error, text == nullptr ? ErrorCode::kInvalidType : ErrorCode::kInvalidValue,
+                "metadata.user_id", fmt::format("a string of at most {} bytes", kMaxUserBytes));
   }
-  params->user = *user->AsString();
+  params->user = *text;
   return true;
 }
 

@@ -167,7 +167,11 @@ struct ExpectedVisitor {
   std::string operator()(std::optional<bool> ApiParams::* /*target*/) const {
     return "true or false";
   }
-  std::string operator()(std::string ApiParams::* /*target*/) const {
+  std::string operator()(std::string ApiParams::*target) const {
+    if (target == &ApiParams::request_id) {
+      return fmt::format("a string of at most {} visible ASCII characters, without blanks",
+                         NumberText(row.max));
+    }
     if (row.max == 0) return "a string";
     if (row.min > 0) {
       return fmt::format("a string of {} to {} bytes", NumberText(row.min), NumberText(row.max));
@@ -180,7 +184,8 @@ struct ExpectedVisitor {
                        row.max_items, NumberText(row.min), NumberText(row.max));
   }
   std::string operator()(std::vector<int64_t> ApiParams::* /*target*/) const {
-    return fmt::format("an array of at most {} token ids", row.max_items);
+    return fmt::format("an array of at most {} token ids from 0 to the model's last",
+                       row.max_items);
   }
   std::string operator()(LogitBias ApiParams::* /*target*/) const {
     return fmt::format("an object of at most {} token ids with numbers {}", row.max_items,
@@ -232,6 +237,11 @@ bool IsPrintable(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
 }
 
+// What a header can carry as it is.
+bool IsVisibleAscii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+}
+
 }  // namespace
 
 std::span<const ParamRow> ParamTable() { return kTable; }
@@ -273,7 +283,9 @@ bool StoreString(const ParamRow& row, std::string value, ApiParams* params, Requ
   const bool is_any = row.max == 0;
   if (!is_any && !InRange(row, static_cast<double>(value.size()))) return OutOfRange(row, error);
   if (!is_any && !row.is_opaque && !IsPrintable(value)) return OutOfRange(row, error);
-  params->*std::get<std::string ApiParams::*>(row.target) = std::move(value);
+  const auto target = std::get<std::string ApiParams::*>(row.target);
+  if (target == &ApiParams::request_id && !IsVisibleAscii(value)) return OutOfRange(row, error);
+  params->*target = std::move(value);
   return true;
 }
 

@@ -188,8 +188,6 @@ constexpr UnsupportedRow kTable[] = {
     {"stop_regex", kBoth, Neutral::kEmpty, kUseStop},
     {"ban_eos_token", kBoth, Neutral::kEmpty, "ignore_eos and min_tokens are near it"},
     {"t_max_predict_ms", kBoth, Neutral::kZero, "timeout_ms ends a request"},
-    {"n_keep", kBoth, Neutral::kAny},
-    {"n_discard", kBoth, Neutral::kAny},
     // Sampling.
     {"random_seed", kBoth, Neutral::kNothing, "seed is its name here"},
     {"do_sample", kBoth, Neutral::kTrue, "temperature 0 is greedy"},

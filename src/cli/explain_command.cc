@@ -132,8 +132,20 @@ std::string_view AgainText(ErrorCode code) {
   return PlainError(code).retry_after_s > 0 ? "yes, after the seconds of Retry-After" : "yes";
 }
 
+// The statuses of a code: its own, and those that HTTP has for a part that is not spoken.
+std::string StatusesOf(ErrorCode code) {
+  const std::string own = std::to_string(HttpStatusOf(code));
+  if (code != ErrorCode::kUnsupportedHttp) return own;
+  return own + " (417 for Expect, 505 for a version of HTTP)";
+}
+
+bool HasStatus(ErrorCode code, std::string_view status) {
+  if (std::to_string(HttpStatusOf(code)) == status) return true;
+  return code == ErrorCode::kUnsupportedHttp && (status == "417" || status == "505");
+}
+
 void PrintOne(const Explanation& row) {
-  Print("{}: HTTP {}, gRPC {}, type {}\n", ErrorNameOf(row.code), HttpStatusOf(row.code),
+  Print("{}: HTTP {}, gRPC {}, type {}\n", ErrorNameOf(row.code), StatusesOf(row.code),
         GrpcCodeOf(row.code), ErrorTypeOf(row.code));
   Print("  cause   {}\n  do      {}\n", row.cause, row.remedy);
   Print("  again   {}\n", AgainText(row.code));
@@ -155,7 +167,7 @@ int RunExplain(const std::vector<std::string>& args) {
     names.push_back(name);
     if (wanted.empty()) {
       Print("{:<28} {}  {}\n", name, HttpStatusOf(row.code), row.cause);
-    } else if (name == wanted || std::to_string(HttpStatusOf(row.code)) == wanted) {
+    } else if (name == wanted || HasStatus(row.code, wanted)) {
       PrintOne(row);
       is_found = true;
     }

@@ -6,8 +6,13 @@
 namespace baton::http {
 namespace {
 
+constexpr char kTlsHandshakeByte = 0x16;  // the type of a TLS record (RFC 8446, 5.1)
 constexpr HttpRefusal kBareLineBreak = {400, "the header has a bare CR or LF"};
 constexpr HttpRefusal kControlCharacter = {400, "the header has a control character"};
+constexpr HttpRefusal kTlsHandshake = {
+    400,
+    "this port speaks plain HTTP, and the bytes begin a TLS handshake: its address begins with "
+    "http://"};
 constexpr HttpRefusal kFolded = {400, "obsolete line folding is not accepted"};
 constexpr HttpRefusal kHeaderTooLarge = {431, "the request header is too large"};
 
@@ -56,7 +61,7 @@ std::optional<HttpRefusal> CheckLength(const HttpHeaders& headers, int minor_ver
   const size_t num_lengths = headers.Count("Content-Length");
   const size_t num_codings = headers.Count("Transfer-Encoding");
   if (num_lengths > 0 && num_codings > 0) {
-    return HttpRefusal{400, "Content-Length and Transfer-Encoding exclude each other"};
+    return kTwoLengths;
   }
   if (num_lengths > 1) return HttpRefusal{400, "the Content-Length field is repeated"};
   if (num_lengths == 1) {
@@ -98,6 +103,7 @@ HeaderScan ScanHeader(std::string_view data, size_t max_bytes, size_t* scanned) 
       continue;
     }
     if ((c == ' ' || c == '\t') && before == '\n') return Refuse(kFolded);
+    if (i == 0 && c == kTlsHandshakeByte) return Refuse(kTlsHandshake);
     const bool control = (static_cast<unsigned char>(c) < 0x20 && c != '\r' && c != '\t');
     if (control || c == 0x7f) return Refuse(kControlCharacter);
   }
@@ -106,19 +112,23 @@ HeaderScan ScanHeader(std::string_view data, size_t max_bytes, size_t* scanned) 
   return {};
 }
 
-std::string_view RawRequestId(std::string_view header) {
+std::optional<std::string_view> RawField(std::string_view header, std::string_view name) {
   for (size_t end = header.find('\n'); end != std::string_view::npos; end = header.find('\n')) {
     std::string_view line = header.substr(0, end);
     header.remove_prefix(end + 1);
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) continue;
-    if (!EqualsIgnoreCase(line.substr(0, colon), kRequestIdField)) continue;
+    if (!EqualsIgnoreCase(line.substr(0, colon), name)) continue;
     line.remove_prefix(colon + 1);
     const size_t begin = line.find_first_not_of(" \t\r");
-    if (begin == std::string_view::npos) return {};
+    if (begin == std::string_view::npos) return "";
     return line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin);
   }
-  return {};
+  return std::nullopt;
+}
+
+std::string_view RawRequestId(std::string_view header) {
+  return RawField(header, kRequestIdField).value_or("");
 }
 
 bool NamesHttpVersion(std::string_view header) {

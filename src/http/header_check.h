@@ -26,6 +26,10 @@ struct HeaderScan {
 // character, and folding as soon as they are seen; 431 when no end comes within `max_bytes`.
 HeaderScan ScanHeader(std::string_view data, size_t max_bytes, size_t* scanned);
 
+// The value of the first complete line `name` of a header that may be broken or cut off; nothing
+// when there is none.
+std::optional<std::string_view> RawField(std::string_view header, std::string_view name);
+
 // The value of the first complete X-Request-Id line of a header that may be broken or cut off; ""
 // when there is none. For the answer to a request that is refused before it is parsed.
 std::string_view RawRequestId(std::string_view header);
@@ -36,6 +40,9 @@ std::string RawPath(std::string_view header);
 // True if the request line is three words of which the last is some "HTTP/digit.digit": a request
 // in a version we do not speak, as opposed to one that is malformed.
 bool NamesHttpVersion(std::string_view header);
+
+inline constexpr HttpRefusal kTwoLengths = {
+    400, "Content-Length and Transfer-Encoding exclude each other"};
 
 // How the body of a request is delimited, and what the connection does afterwards.
 struct RequestFraming {

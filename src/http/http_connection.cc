@@ -24,6 +24,11 @@ constexpr size_t kMaxPipelinedBytes = size_t{64} * 1024;
 // with unread input makes the kernel send a reset that may overtake the answer.
 constexpr int64_t kLingerMs = 2'000;
 
+// Beast ends at the second of two fields that exclude each other, and calls it malformed.
+bool HasTwoLengths(std::string_view header) {
+  return RawField(header, "Content-Length") && RawField(header, "Transfer-Encoding");
+}
+
 HttpRefusal RefusalOf(const boost::system::error_code& error) {
   if (error == http::error::header_limit) return {431, "the request header is too large"};
   if (error == http::error::body_limit) return {413, "the request body is too large"};
@@ -140,7 +145,11 @@ void HttpConnection::ParseHeader(size_t header_bytes) {
   if (error == http::error::bad_version && !NamesHttpVersion(header)) {
     return Refuse({400, "the request line is malformed"});
   }
-  if (error && error != http::error::need_more) return Refuse(RefusalOf(error));
+  if (error && error != http::error::need_more) {
+    const bool is_length =
+        error == http::error::bad_content_length || error == http::error::bad_transfer_encoding;
+    return Refuse(is_length && HasTwoLengths(header) ? kTwoLengths : RefusalOf(error));
+  }
   if (!parser_->is_header_done()) return Refuse({400, "the request is not valid HTTP/1.1"});
 
   const auto& message = parser_->get();

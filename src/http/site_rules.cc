@@ -139,10 +139,13 @@ std::string AskedFields(const HttpHeaders& headers) {
   return fields;
 }
 
+bool IsPreflight(const SiteRequest& request) {
+  return request.method == "OPTIONS" && request.headers->Count("Access-Control-Request-Method") > 0;
+}
+
 void AddCorsFields(const SiteRequest& request, std::string_view origin, SiteVerdict& verdict) {
   verdict.fields.Add("Access-Control-Allow-Origin", origin);
-  verdict.is_preflight =
-      request.method == "OPTIONS" && request.headers->Count("Access-Control-Request-Method") > 0;
+  verdict.is_preflight = IsPreflight(request);
   if (!verdict.is_preflight) {
     verdict.fields.Add("Access-Control-Expose-Headers", kExposedFields);
     return;
@@ -281,7 +284,9 @@ SiteVerdict JudgeSite(const SiteRules& rules, const SiteRequest& request) {
     return verdict;
   }
   const bool is_of_host = origin && hosts && !hosts->empty() && origin->IsOf(hosts->back());
-  const bool is_checked = rules.check == SiteCheck::kAllMethods || request.method == "POST";
+  // A preflight asks whether a page may send more than it could by itself, and carries no key.
+  const bool is_checked =
+      rules.check == SiteCheck::kAllMethods || request.method == "POST" || IsPreflight(request);
   if (is_checked && !is_of_host) verdict.refusal = kForeignOrigin;
   return verdict;
 }

@@ -55,13 +55,15 @@ ModelFound ModelDirectory::Find(std::string_view name,
 
 std::string ModelDirectory::NameList() const {
   const std::vector<const KnownModel*> offered = Offered();
+  std::vector<std::string_view> names;
+  for (const KnownModel* model : offered) {
+    names.insert(names.end(), model->names.begin(), model->names.end());
+  }
   std::string list;
-  for (size_t i = 0; i < std::min(offered.size(), kMaxListed); ++i) {
-    list += fmt::format("{}'{}'", i == 0 ? "" : ", ", offered[i]->names.front());
+  for (size_t i = 0; i < std::min(names.size(), kMaxListed); ++i) {
+    list += fmt::format("{}'{}'", i == 0 ? "" : ", ", names[i]);
   }
-  if (offered.size() > kMaxListed) {
-    list += fmt::format(" and {} more", offered.size() - kMaxListed);
-  }
+  if (names.size() > kMaxListed) list += fmt::format(" and {} more", names.size() - kMaxListed);
   return list;
 }
 

@@ -45,7 +45,7 @@ class ModelDirectory {
   // The models that have a decode worker, ascending by id.
   const std::vector<std::shared_ptr<const ModelInfo>>& served() const { return served_; }
   const std::vector<KnownModel>& models() const { return models_; }
-  // "'gemma3:270m', 'smollm2:135m'": the first names of the models that are offered, for an error;
+  // "'gemma3:270m', 'smollm2:135m'": the names of the models that are offered, for an error;
   // of more than kMaxListed the first ones and how many more there are.
   std::string NameList() const;
   static constexpr size_t kMaxListed = 16;

@@ -103,8 +103,7 @@ constexpr ErrorRow kRows[] = {
     {ErrorCode::kQueueTimeout, 429, kGrpcResourceExhausted, kRateLimit, "queue_timeout",
      "No worker had room within the server's --queue-wait-ms; try again later."},
     {ErrorCode::kHeaderTooLarge, 431, kGrpcInvalidArgument, kInvalidRequest, "header_too_large",
-     kNumberedText<"The header (gRPC: the metadata, {} KiB) is larger than the server accepts.",
-                   (limits::kMaxClientMetadataBytes >> 10)>},
+     "The header is larger than the server accepts: it may have {1}."},
     {ErrorCode::kCancelled, 499, kGrpcCancelled, kInvalidRequest, "cancelled",
      "The request was cancelled by the client."},
     {ErrorCode::kSlowClient, 408, kGrpcResourceExhausted, kTimeoutError, "slow_client",
@@ -163,6 +162,10 @@ std::string RequestError::Message() const {
   }
   if (code == ErrorCode::kQueueFull && !expected.empty()) {
     return fmt::format("A request that comes now would wait about {}; try again later.", expected);
+  }
+  if (code == ErrorCode::kHeaderTooLarge && expected.empty()) {  // gRPC's
+    return fmt::format("The metadata is larger than the server accepts: it may have {} KiB.",
+                       limits::kMaxClientMetadataBytes >> 10);
   }
   if (never_started) return fmt::format("The request was not started: {}.", expected);
   if (code == ErrorCode::kDeadlineExceeded && !expected.empty()) {

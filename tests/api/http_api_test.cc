@@ -484,6 +484,21 @@ TEST_F(HttpApiTest, RequestIdIsHonouredAndEchoed) {
                    {{"Content-Type", "application/json"}, {"X-Request-Id", "bad id\x01"}});
   ASSERT_TRUE(responder->Wait());
   EXPECT_EQ(responder->Header("X-Request-Id").size(), 32u) << "replaced by one of our own";
+  for (const char* id : {"bad id", "n\xC3\xA4me", "a\tb"}) {
+    responder = Send("POST", kChatPath, kHello + "}",
+                     {{"Content-Type", "application/json"}, {"X-Request-Id", id}});
+    ASSERT_TRUE(responder->Wait());
+    EXPECT_EQ(responder->status, 200);
+    EXPECT_EQ(responder->Header("X-Request-Id").size(), 32u);
+    EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "X-Request-Id") << id;
+  }
+}
+
+TEST_F(HttpApiTest, AModelWithoutANameIsToldTheNames) {
+  const auto named = Post(kChatPath, kHello + R"(,"model":"other"})");
+  const auto unnamed = Post(kChatPath, kHello + R"(,"model":""})");
+  EXPECT_EQ(unnamed->status, 404);
+  EXPECT_EQ(Text(*unnamed, {"error", "message"}), Text(*named, {"error", "message"}));
 }
 
 TEST_F(HttpApiTest, ARefusalHasTheNameThatTheAnswerWouldHave) {
@@ -719,7 +734,8 @@ TEST_F(HttpApiTest, ServerErrorsSpeakTheSameLanguage) {
     EXPECT_EQ(response.headers.Find("X-Request-Id").value_or("").size(), 32u) << "a new one";
     EXPECT_EQ(response.status, status);
     EXPECT_EQ(response.body.find("{\"error\":{\"message\":\""), 0u);
-    EXPECT_EQ(response.body.find("ignored"), std::string::npos);
+    EXPECT_EQ(response.body.find("Ignored.") != std::string::npos, status == 400)
+        << "a broken request is told what broke it: " << response.body;
     EXPECT_NE(response.body.find("\"code\":\"" + code + "\""), std::string::npos) << response.body;
   }
   EXPECT_EQ(submitter_.refused().size(), 2 * errors.size())

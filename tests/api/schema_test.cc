@@ -269,7 +269,7 @@ ValuesByName BadBasics() {
        {"[]", R"({"messages":[]})", R"({"tools":[]})", R"({"bos_token":"x"})", R"({"a b":1})",
         R"({"":1})", R"({"9a":1})", R"({"a":")" + std::string(70'000, 'x') + R"("})"}},
       {"path", {"\"\"", "\"Local\"", "\"split\""}},
-      {"request_id", {"\"" + std::string(129, 'r') + "\"", "\"a\\nb\""}},
+      {"request_id", {"\"" + std::string(129, 'r') + "\"", "\"a\\nb\"", "\"a b\"", "\"\xC3\xA4\""}},
   };
 }
 

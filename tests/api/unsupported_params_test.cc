@@ -48,7 +48,6 @@ struct Asking {
 
 // For both endpoints.
 constexpr Asking kAsking[] = {
-    {"structured_outputs", R"({"lark":"start: x"})"},
     {"guided_whitespace_pattern", R"("\n")"},
     {"structural_tag", R"({"structures":[1]})"},
     {"grammar", R"("root ::= 1")"},
@@ -245,11 +244,13 @@ TEST(UnsupportedParamsTest, HarmlessFieldsAreIgnoredAndNamed) {
   const Verdict verdict = Read(
       Endpoint::kChat,
       R"("store":true,"metadata":{"a":"b"},"service_tier":"auto","safety_identifier":"u",)"
-      R"("prompt_cache_key":"k","prediction":{"type":"content","content":"x"},"x_colour":"blue")");
+      R"("prompt_cache_key":"k","prediction":{"type":"content","content":"x"},"x_colour":"blue",)"
+      R"("n_keep":5,"n_discard":0)");
   ASSERT_TRUE(verdict.ok) << verdict.error.Message();
   EXPECT_EQ(verdict.ignored,
             (std::vector<std::string>{"store", "metadata", "service_tier", "safety_identifier",
-                                      "prompt_cache_key", "prediction", "x_colour"}));
+                                      "prompt_cache_key", "prediction", "x_colour", "n_keep",
+                                      "n_discard"}));
 }
 
 TEST(UnsupportedParamsTest, TheWayOutIsNamed) {

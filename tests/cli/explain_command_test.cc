@@ -50,6 +50,15 @@ TEST(ExplainCommandTest, AStatusNamesAllItsCodes) {
   EXPECT_THAT(text, Not(HasSubstr("no_workers")));
 }
 
+// One code stands for three statuses of HTTP.
+TEST(ExplainCommandTest, EachStatusOfAnUnspokenPartIsExplained) {
+  for (const char* asked : {"417", "501", "505", "unsupported_http"}) {
+    EXPECT_THAT(Explained({asked}),
+                testing::AllOf(HasSubstr("unsupported_http: HTTP 501"), HasSubstr("417 for Expect"),
+                               HasSubstr("505 for a version")));
+  }
+}
+
 TEST(ExplainCommandTest, AnUnknownCodeIsAUsageErrorThatNamesTheNearest) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(Explained({"queue_ful"}, kExitUsage), "");

@@ -51,6 +51,19 @@ TEST(ScanHeaderTest, RefusesWhatHasTwoReadings) {
   EXPECT_EQ(Scan("GET / HTTP/1.1\r\nA: \xc3\xa9\tb\r\n\r\n").state, State::kComplete);
 }
 
+TEST(ScanHeaderTest, ATlsHandshakeIsCalledOne) {
+  for (const std::string_view bytes : {"\x16\x03\x01\x02", "\x16"}) {
+    EXPECT_NE(Scan(bytes).refusal.message.find("TLS"), std::string_view::npos);
+  }
+}
+
+TEST(RawFieldTest, IsThatOfACompleteLine) {
+  constexpr std::string_view kHeader = "GET / HTTP/1.1\r\nA:  x \r\nB:\r\nC: cut";
+  EXPECT_EQ(RawField(kHeader, "a"), "x");
+  EXPECT_EQ(RawField(kHeader, "B"), "");
+  EXPECT_EQ(RawField(kHeader, "C"), std::nullopt);
+}
+
 TEST(RawPathTest, IsThatOfACompleteRequestLine) {
   EXPECT_EQ(RawPath("POST /api/chat?a=b HTTP/1.1\r\nHost"), "/api/chat");
   EXPECT_EQ(RawPath("\r\nGET http://h/v1/messages HTTP/1.1\r\n"), "/v1/messages");

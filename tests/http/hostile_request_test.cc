@@ -101,6 +101,18 @@ TEST_F(HostileRequestTest, EachIsRefusedOnceAndTheConnectionClosed) {
   ExpectStillServing();
 }
 
+TEST_F(HostileRequestTest, LengthsThatExcludeEachOtherAreNamed) {
+  constexpr std::string_view kLength = "Content-Length: 3\r\n";
+  constexpr std::string_view kCoding = "Transfer-Encoding: chunked\r\n";
+  for (const auto& [first, second] : {std::pair(kLength, kCoding), std::pair(kCoding, kLength)}) {
+    RawClient client(server_->port());
+    client.Send("POST / HTTP/1.1\r\nHost: a\r\n" + std::string(first) + std::string(second) +
+                "\r\n");
+    EXPECT_THAT(client.ReceiveResponse(),
+                testing::HasSubstr("Content-Length and Transfer-Encoding exclude each other"));
+  }
+}
+
 TEST_F(HostileRequestTest, EveryRefusalKnowsTheRequestIdThatTheClientSent) {
   HttpServerOptions options;
   options.max_header_bytes = 2048;

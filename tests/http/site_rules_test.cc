@@ -151,6 +151,19 @@ TEST(SiteRulesTest, PostsOfForeignPagesAreRefusedAndReadsAreNot) {
   EXPECT_EQ(Verdict(Rules(), {"POST", elsewhere}, /*on_loopback=*/false), kForeignOrigin);
 }
 
+// It carries no key, so nothing after this check could say what is wrong.
+TEST(SiteRulesTest, APreflightOfAForeignPageIsRefused) {
+  const auto verdict = [](std::string origin) {
+    return Verdict(Rules(), {"OPTIONS",
+                             {{"Host", "localhost:8080"},
+                              {"Origin", std::move(origin)},
+                              {"Access-Control-Request-Method", "POST"}}});
+  };
+  EXPECT_EQ(verdict("https://evil.example"), kForeignOrigin);
+  EXPECT_EQ(verdict("null"), kForeignOrigin);
+  EXPECT_EQ(verdict("http://localhost:8080"), "pass");
+}
+
 TEST(SiteRulesTest, AnAdminPortRefusesForeignPagesWhateverTheyDo) {
   for (const char* method : {"GET", "HEAD", "OPTIONS", "PUT", "POST"}) {
     const HttpHeaders headers = {{"Host", "localhost"}, {"Origin", "https://evil.example"}};

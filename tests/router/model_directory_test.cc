@@ -68,6 +68,17 @@ TEST(ModelDirectoryTest, SeveralModelsMustBeNamed) {
   EXPECT_EQ(directory->NameList(), "'a', 'b'");
 }
 
+TEST(ModelDirectoryTest, TheListHasAllNamesOfAModel) {
+  std::vector<KnownModel> models;
+  models.push_back({"x", {"gpt-4o", "mini"}, ModelOf("x")});
+  models.push_back({"y", {"y"}, ModelOf("y")});
+  EXPECT_EQ(ModelDirectory(models).NameList(), "'gpt-4o', 'mini', 'y'");
+  std::vector<std::string>& names = models.front().names;
+  for (int i = 2; i < 18; ++i) names.push_back("n" + std::to_string(i));
+  const std::string list = ModelDirectory(models).NameList();
+  EXPECT_TRUE(list.ends_with("'n15' and 3 more")) << list;
+}
+
 TEST(ModelDirectoryTest, AnExpectedModelIsKnownWithoutWorkersForGood) {
   KnownModels known({"a", "b"}, {});
   for (const int64_t now_us : {int64_t{0}, 2 * KnownModels::kKeptUs}) {
