@@ -78,8 +78,10 @@ Status TryFirstToken(const GgufFile& file, ThreadPool* pool) {
   const ModelOptions options{
       .pool = pool, .max_rows = 1, .max_context = std::min(config.context_length, kTriedContext)};
   BATON_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, Model::Load(file, options));
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<KvArena> arena, KvArena::Create(model->layout(), 1));
-  const KvView kv{.base = arena->base(), .layout = &arena->layout(), .num_blocks = 1};
+  const uint32_t num_blocks = model->layout().BlocksOfSequence(1);
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<KvArena> arena,
+                         KvArena::Create(model->layout(), num_blocks));
+  const KvView kv{.base = arena->base(), .layout = &arena->layout(), .num_blocks = num_blocks};
   return ComputeFirstToken(model.get(), kv).status();
 }
 

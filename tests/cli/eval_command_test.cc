@@ -72,12 +72,12 @@ void ExpectQ8NearBf16(const std::string& path) {
   const double difference = q8->perplexity() / bf16->perplexity() - 1;
   std::printf("perplexity %.4f with q8, %.4f with bf16, %+.4f %%\n", q8->perplexity(),
               bf16->perplexity(), 100 * difference);
-  EXPECT_LT(std::fabs(difference), 0.001);
+  EXPECT_LT(std::fabs(difference), 0.003);
 }
 
-TEST(EvalTest, Q8MovesTheDemoModelByLessThanAThousandth) { ExpectQ8NearBf16(DemoModelPath()); }
+TEST(EvalTest, Q8MovesTheDemoModelByLessThanThreeThousandths) { ExpectQ8NearBf16(DemoModelPath()); }
 
-TEST(EvalTest, Q8MovesGemma3ByLessThanAThousandth) { ExpectQ8NearBf16(Gemma3Path()); }
+TEST(EvalTest, Q8MovesGemma3ByLessThanThreeThousandths) { ExpectQ8NearBf16(Gemma3Path()); }
 
 TEST(EvalTest, AFolderGivesTheBitsOfItsFile) {
   const std::string text = ReadWhole(TextPath()).substr(0, 700);

@@ -9,6 +9,8 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
+#include "src/model/architecture.h"
+
 namespace baton::engine {
 
 using model::ModelConfig;
@@ -21,6 +23,7 @@ using ::testing::HasSubstr;
 
 ModelConfig Llama8b() {
   ModelConfig config;
+  config.traits = model::FindArchitecture("llama");
   config.num_layers = 32;
   config.hidden_size = 4096;
   config.ffn_size = 14336;
@@ -105,6 +108,7 @@ constexpr double kSlowest = 2.0;
 
 RooflineModel ModelOf(const json& model) {
   ModelConfig config;
+  config.traits = model::FindArchitecture("llama");
   config.num_layers = model.at("num_layers");
   config.hidden_size = model.at("hidden_size");
   config.ffn_size = model.at("ffn_size");

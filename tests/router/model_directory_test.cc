@@ -129,7 +129,7 @@ TEST(ModelDirectoryTest, NamesReplaceTheIdOfTheirModel) {
   EXPECT_EQ(id, "a");
   EXPECT_EQ(Find(*directory, "a"), ModelFound::kUnknown);
   EXPECT_EQ(Find(*directory, "b"), ModelFound::kServed);
-  EXPECT_EQ(directory->NameList(), "'x', 'b'");
+  EXPECT_EQ(directory->NameList(), "'x', 'y', 'b'");
   EXPECT_THAT(directory->served()[0]->names, ElementsAre("x", "y"));
 }
 
