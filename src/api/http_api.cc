@@ -482,6 +482,13 @@ std::vector<std::string> NamedBy(const Surface& surface, std::vector<std::string
   return fields;
 }
 
+// A request id that cannot be used: the answer has a new one, and says so.
+void NameUnusableId(const http::HttpHeaders& headers, std::vector<std::string>* ignored) {
+  const auto id = headers.Find(kRequestIdField);
+  if (!id.has_value() || id->empty() || IsUsableRequestId(*id)) return;
+  if (ignored->size() < kMaxIgnoredNames) ignored->emplace_back(kRequestIdField);
+}
+
 void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   const Surface& surface = *exchange.surface;
   SurfaceRequest asked;
@@ -498,11 +505,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
     if (error.code == ErrorCode::kModelNotFound) error = UnknownModel();  // "", without the names
     return Refuse(exchange, error);
   }
-  const auto given_id = exchange.request.headers.Find(kRequestIdField);
-  if (given_id.has_value() && !given_id->empty() && !IsUsableRequestId(*given_id) &&
-      asked.ignored.size() < kMaxIgnoredNames) {
-    asked.ignored.emplace_back(kRequestIdField);  // the answer has a new one
-  }
+  NameUnusableId(exchange.request.headers, &asked.ignored);
   // A refusal from here on carries the name that an answer would.
   const std::string& request_id = asked.params.request_id;
   if (IsUsableRequestId(request_id)) exchange.arrival.request_id = request_id;

@@ -39,8 +39,8 @@ struct HfConfig {
   uint32_t num_kv_heads = 0;
   uint32_t num_experts = 0;  // 0: no mixture
   HfQuantization quantization;
-  HfLatentShape latent;  // of traits->latent_kv
-  HfLayerRange prediction_layers;  // left out: they predict tokens further ahead
+  HfLatentShape latent;             // of traits->latent_kv
+  HfLayerRange prediction_layers;   // left out: they predict tokens further ahead
   uint32_t num_layers = 0;          // of a model with gated delta nets; no key has it yet
   kernels::DeltaShape delta;        // of those
   std::vector<float> rope_factors;  // llama 3's scaling, LongRoPE's short set, or empty

@@ -67,8 +67,8 @@ struct HfPackedMatrix {
 // Checks the parts of a module against each other and against what the config declares. Reads the
 // scales, not the codes. Fails naming a tensor: kBadDtype, kBadShape, or kBadScale (missing, of
 // another shape, not a finite number, so large that a weight is infinite in bf16, a group out of
-// range); kUnknownTensor for a part that such a matrix does not have; kUnsupportedValue for bits and
-// groups that config.json does not declare.
+// range); kUnknownTensor for a part that such a matrix does not have; kUnsupportedValue for bits
+// and groups that config.json does not declare.
 absl::StatusOr<HfPackedMatrix> HfPackedMatrixOf(const HfPackedParts& parts,
                                                 const HfQuantization& quantization);
 

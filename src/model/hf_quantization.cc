@@ -254,10 +254,13 @@ absl::Status ReadModelOpt(const JsonObject& config, HfQuantization& out) {
   HfQuantization groups;
   BATON_RETURN_IF_ERROR(ReadGroups(config, groups));
   const uint32_t bits = algorithm == "NVFP4" ? 4 : 8;
-  const auto is_it = [bits](const HfWeightKind& kind) { return kind.is_float && kind.bits == bits; };
+  const auto is_it = [bits](const HfWeightKind& kind) {
+    return kind.is_float && kind.bits == bits;
+  };
   if (!std::ranges::all_of(groups.kinds, is_it)) {
     return config.Bad("config_groups", fmt::format("groups of {} bits of type float, as quant_algo "
-                                                   "{} says", bits, algorithm));
+                                                   "{} says",
+                                                   bits, algorithm));
   }
   out.unused.merge(groups.unused);
   for (const char* key : {"kv_cache_scheme", "kv_cache_quant_algo"}) NoteUnused(config, key, out);

@@ -22,8 +22,17 @@ constexpr std::string_view kReadOfAwq[] = {
     "backend",           "pack_dtype", "q_group_size",
 };
 constexpr std::string_view kReadOfGptq[] = {
-    "quant_method", "bits",    "group_size", "format",           "checkpoint_format",      "desc_act",
-    "pack_dtype",   "dynamic", "adapter",    "is_marlin_format", "modules_to_not_convert",
+    "quant_method",
+    "bits",
+    "group_size",
+    "format",
+    "checkpoint_format",
+    "desc_act",
+    "pack_dtype",
+    "dynamic",
+    "adapter",
+    "is_marlin_format",
+    "modules_to_not_convert",
 };
 constexpr std::string_view kReadOfRule[] = {"bits", "group_size", "desc_act", "adapter"};
 constexpr std::string_view kReadOfCompressed[] = {
@@ -45,8 +54,9 @@ constexpr std::string_view kReadOfModelOptOuter[] = {"quant_method", "quantizati
 // Which modules are packed, which the tensors tell; how activations are quantised, which are
 // computed as they are; with which kernels another program computes.
 constexpr std::string_view kHarmlessOfFp8[] = {
-    "activation_scheme", "activation_scale_ub", "modules_to_not_convert", "modules_to_convert",
-    "ignored_layers",    "kv_cache_scheme",     "scale_fmt",              "dequantize",
+    "activation_scheme",  "activation_scale_ub", "modules_to_not_convert",
+    "modules_to_convert", "ignored_layers",      "kv_cache_scheme",
+    "scale_fmt",          "dequantize",
 };
 constexpr std::string_view kHarmlessOfMxfp4[] = {"modules_to_not_convert", "dequantize"};
 // Notes of AutoAWQ, AutoGPTQ, GPTQModel and AutoRound on how codes were found and are computed

@@ -173,9 +173,13 @@ TEST(JsonValueTest, RefusalsNameTheFieldWhereTheyMetIt) {
       {"[nope]", ""},
       {R"({"a":1,"a":2})", "a"},
       {R"({"x":[0,{"a":1,"b":2,"a":3}]})", "x[1].a"},
-      {R"({"a":{"b":"ok )" "\xff\"}}", "a.b"},
+      {R"({"a":{"b":"ok )"
+       "\xff\"}}",
+       "a.b"},
       {"{\"\xff\":1}", ""},
-      {R"({"a":"b"} )" "\xff", ""},
+      {R"({"a":"b"} )"
+       "\xff",
+       ""},
       {R"({"deep":)" + std::string(40, '[') + std::string(40, ']') + "}",
        [] {
          std::string field = "deep";

@@ -283,9 +283,9 @@ TEST(EngineExactTest, Q8GivesTheSameBitsOnEveryPath) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < specs.size(); ++i) {
       ExpectSameBits(records[i], alone[i], specs[i]);
-      // 30 layers, K and V of 3 heads: 64 codes and a scale each.
+      // 30 layers, K and V of 3 heads: 64 codes and two scales each.
       bytes += uint64_t{d.model().layout().BlocksFor(specs[i].num_prompt_tokens)} * kBlock * 30 *
-               2 * 3 * (64 + 2);
+               2 * 3 * (64 + 2 * 2);
     }
     EXPECT_EQ(d.engine().Snapshot().kv_bytes_received, bytes);
   }

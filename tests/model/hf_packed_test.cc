@@ -511,7 +511,10 @@ TEST(HfPackedTest, RefusesEveryKeyThatIsNotKnown) {
        {"dynamic: \"+:q\"", "rotation"},
        "gptq4",
        Sets("/dynamic", {{"+:q", {{"rotation", "hadamard"}}}})},
-      {E::kUnsupportedValue, {"dynamic", "bits"}, "awq", Sets("/dynamic", {{"+:q", {{"bits", 3}}}})},
+      {E::kUnsupportedValue,
+       {"dynamic", "bits"},
+       "awq",
+       Sets("/dynamic", {{"+:q", {{"bits", 3}}}})},
       {E::kUnsupportedValue,
        {"moe_sparsity_config"},
        "ct4",
@@ -530,9 +533,12 @@ TEST(HfPackedTest, RefusesEveryKeyThatIsNotKnown) {
        {"config_groups", "4 bits"},
        "modelopt_nvfp4",
        Sets("/config_groups", {{"group_0", {{"weights", {{"num_bits", 8}, {"type", "float"}}}}}})}};
-  const std::pair<const char*, const char*> objects[] = {
-      {"awq", ""},  {"gptq4", ""},          {"ct4", ""},
-      {"ct4", weights}, {"ct4", "/config_groups/group_0"}, {"modelopt_nvfp4", ""}};
+  const std::pair<const char*, const char*> objects[] = {{"awq", ""},
+                                                         {"gptq4", ""},
+                                                         {"ct4", ""},
+                                                         {"ct4", weights},
+                                                         {"ct4", "/config_groups/group_0"},
+                                                         {"modelopt_nvfp4", ""}};
   for (const auto& [form, pointer] : objects) {
     cases.push_back({E::kUnsupportedValue,
                      {"a_new_key", "3"},
@@ -591,8 +597,7 @@ TEST(HfPackedTest, NamesWhatModelOptSaysOfActivations) {
   PackedModel model = MakeModel("modelopt_nvfp4");
   const Json numbers = {{"num_bits", 4}, {"type", "float"}, {"group_size", 16}, {"dynamic", false}};
   model.config["quantization_config"]["config_groups"] = {
-      {"group_0",
-       {{"input_activations", numbers}, {"weights", numbers}, {"targets", {"Linear"}}}}};
+      {"group_0", {{"input_activations", numbers}, {"weights", numbers}, {"targets", {"Linear"}}}}};
   const auto file = Opened(model);
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_THAT(DescribeModelFile(**file, OkStatus()), HasSubstr("; not used: input_activations\n"));
@@ -646,10 +651,11 @@ TEST(HfPackedTest, RefusesPartsThatAMatrixOfItsFormDoesNotHave) {
   const FolderTensor order = {"I32", {160}, std::string(640, '\0')};
   const FolderTensor sizes = {"I64", {2}, std::string(16, '\1')};
   const FolderTensor one = NumbersTensor("F32", {1}, {1});
-  for (const auto& [form, part, tensor] :
-       {std::tuple{"ct_nvfp4", ".weight_zero_point", words}, {"ct_nvfp4", ".weight_g_idx", order},
-        {"ct_nvfp4", ".weight_shape", sizes}, {"ct4", ".weight_global_scale", one},
-        {"awq", ".g_idx", order}}) {
+  for (const auto& [form, part, tensor] : {std::tuple{"ct_nvfp4", ".weight_zero_point", words},
+                                           {"ct_nvfp4", ".weight_g_idx", order},
+                                           {"ct_nvfp4", ".weight_shape", sizes},
+                                           {"ct4", ".weight_global_scale", one},
+                                           {"awq", ".g_idx", order}}) {
     SCOPED_TRACE(form);
     ExpectRefusals({{E::kUnknownTensor, {kQ + part, "no part of"}, form, with(part, tensor)}});
   }

@@ -197,8 +197,8 @@ class PackedModelMaker {
       const uint64_t group = i / k * m.groups() + m.group_of[i % k];
       const float difference = static_cast<float>(m.codes[i]) - static_cast<float>(m.zeros[group]);
       weights.push_back(m.scales[group] * difference);
-      const bool is_wide = (form_.in_order && m.groups() > 1) || (form_.bits == 8 && form_.has_zeros);
-      if (!is_wide) continue;
+      const bool is_shuffled = form_.in_order && m.groups() > 1;
+      if (!is_shuffled && (form_.bits != 8 || !form_.has_zeros)) continue;
       weights.back() = kernels::FloatFromHalf(kernels::HalfFromFloat(weights.back()));
     }
     model_.plain[module + ".weight"] = NumbersTensor("F32", {n, k}, weights);
