@@ -453,7 +453,8 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   request.answer_id = plan.id;
   request.is_streamed = plan.stream;
   request.path = params.path;
-  request.reports_progress = plan.stream && params.return_progress.value_or(false);
+  request.reports_progress =
+      plan.stream && arrival.tells_progress && params.return_progress.value_or(false);
   request.priority = static_cast<int32_t>(params.priority.value_or(0));
   built->tenant = arrival.tenant;
   request.tenant = TenantOfKey(arrival.tenant, params.cache_salt);
@@ -550,7 +551,7 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
       !SetToolGrammar(params, built, error)) {
     return false;
   }
-  if (params.return_progress.value_or(false) && !built->plan.stream) {
+  if (params.return_progress.value_or(false) && !built->request.reports_progress) {
     built->unread.emplace_back("return_progress");
   }
   WarnOfEarlyEnd(built);

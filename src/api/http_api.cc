@@ -490,6 +490,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   exchange.arrival.endpoint = surface.endpoint;
   exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
   exchange.arrival.may_have_tag = surface.may_have_tag;
+  exchange.arrival.tells_progress = surface.tells_progress;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
   exchange.arrival.tool_style = parts_.tool_style;
   exchange.arrival.tool_metrics = parts_.tool_metrics;
