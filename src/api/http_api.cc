@@ -558,24 +558,26 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   });
 }
 
-std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const JsonValue& body) {
+std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const JsonValue& body,
+                                                  std::string_view field) {
   std::string_view id;
   RequestError error;
-  const JsonValue* value = body.Find("model");
+  const JsonValue* value = body.Find(field);
   const bool is_given = value != nullptr && !value->is_null();
+  std::shared_ptr<const ModelInfo> model;
   if (is_given && value->AsString() == nullptr) {
-    Refuse(exchange, FieldError(ErrorCode::kInvalidType, "model",
-                                ExpectedOf(*FindParam(Endpoint::kChat, "model"))));
-    return nullptr;
+    error = FieldError(ErrorCode::kInvalidType, field,
+                       ExpectedOf(*FindParam(Endpoint::kChat, "model")));
+  } else if (is_given && value->AsString()->empty()) {
+    error = UnknownModel();
+  } else {
+    if (is_given) id = *value->AsString();
+    model = ResolveModel(*submitter_, {id, exchange.surface->may_have_tag}, &error);
   }
-  if (is_given && value->AsString()->empty()) {
-    Refuse(exchange, UnknownModel());
-    return nullptr;
-  }
-  if (is_given) id = *value->AsString();
-  auto model = ResolveModel(*submitter_, {id, exchange.surface->may_have_tag}, &error);
-  if (model == nullptr) Refuse(exchange, error);
-  return model;
+  if (model != nullptr) return model;
+  if (error.param == "model") error.param = field;
+  Refuse(exchange, error);
+  return nullptr;
 }
 
 void HttpApi::PostText(Exchange& exchange, const JsonValue& body, TextHandler handler) {
