@@ -125,6 +125,9 @@ bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
 }
 
 static_assert(kMaxEchoBytes * 6 < kMaxOpeningBytes, "JSON writes a byte as 6 at worst");
+// A gRPC client takes such a message unless it was told otherwise.
+constexpr size_t kMaxGrpcMessageBytes = size_t{4} << 20;
+static_assert(kMaxOpeningBytes < kMaxGrpcMessageBytes, "the event is one message over gRPC");
 static_assert(limits::kMaxMessages <= text::kMaxChatMessages);
 
 // Error messages name this promise, which a template broke.
