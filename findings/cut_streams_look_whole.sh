@@ -8,18 +8,32 @@
 # and `get_final_message`, return the half answer as a final one. The only sign is that
 # `finish_reason` or `stop_reason` is None. A server that fails in the middle has to send an error
 # event, or to break the connection without the last chunk: both are raised. The helper of Messages
-# raises the broken connection as httpx's RemoteProtocolError, which `except anthropic.APIError`
-# does not catch.
+# raises the broken connection as httpx2's RemoteProtocolError (2.16.2), which
+# `except anthropic.APIError` does not catch.
 #
-# Exit status 0: still so. 1: it changed. 2: the packages could not be installed.
+# Exit status 0: still so. 1: it changed. 2: the check could not be made (packages, port).
 set -euo pipefail
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv" &&
-  "$work/venv/bin/pip" install -q openai==3.57.0 anthropic==2.14.0 || exit 2
+  "$work/venv/bin/pip" install -q openai==3.57.0 anthropic==2.14.0 httpx2==2.16.2 || exit 2
 
 cat >"$work/try.py" <<'PY'
+import os
+import sys
+import traceback
+
+
+def end(kind, error, trace):
+    """A claim that fails ends with 1, all else with 2."""
+    traceback.print_exception(kind, error, trace)
+    sys.stdout.flush()
+    os._exit(1 if issubclass(kind, AssertionError) else 2)
+
+
+sys.excepthook = end
+
 import http.server
 import json
 import threading
@@ -123,4 +137,4 @@ for ending in ("an error event", "no last chunk"):
         assert seen[ending, ask].endswith("Error"), (ending, ask)
 assert seen["no last chunk", "messages_helper"] == "RemoteProtocolError"
 PY
-"$work/venv/bin/python" "$work/try.py" || exit 1
+"$work/venv/bin/python" "$work/try.py" || exit "$(($? == 1 ? 1 : 2))"

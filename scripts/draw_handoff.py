@@ -5,8 +5,10 @@
   scripts/draw_handoff.py --check    exit 1 when the picture is not the one of the tables
 
 The tables are printed from the rows that run. The picture shows, for each of the three state
-machines, the path of a request that succeeds, and the states in which a fault is waited out. Each
-arrow stands in a table: a row that goes away or leads to another state ends the script.
+machines, the path of a request that succeeds, and the states in which a fault is waited out. The
+arrows between states and the messages between workers stand in a table: a row that goes away or
+leads to another state ends the script. Four arrows stand in none and are drawn by hand: "request",
+"place", "token 0" and "other tokens".
 """
 
 import html
@@ -30,7 +32,7 @@ SECTIONS = {
     "prefill": "Prefill worker: source blocks",
     "decode": "Decode worker: destination blocks",
 }
-# Of each machine: its states in the order of a request that succeeds, with the event that leads
+# The states of each machine in the order of a request that succeeds, with the event that leads
 # to the next one, and the height at which each state stands.
 PATHS = {
     "router": [

@@ -9,6 +9,7 @@
 
 #include "src/api/json_value.h"
 #include "src/api/read_json.h"
+#include "src/api/schema.h"
 #include "src/base/limits.h"
 #include "src/base/quoted_text.h"
 #include "src/text/grammar_cache.h"
@@ -123,13 +124,23 @@ std::optional<std::string> TextOf(GrammarKind kind, const JsonValue& value) {
   return json;
 }
 
+// In the value, or in the JSON that its text is.
+bool HoldsHugeNumber(GrammarKind kind, const JsonValue& value) {
+  const bool is_json = kind == GrammarKind::kSchemaStrict || kind == GrammarKind::kSchemaLoose ||
+                       kind == GrammarKind::kStructuralTag;
+  const std::string* text = value.AsString();
+  if (text == nullptr || !is_json) return HasHugeNumber(value);
+  JsonValue parsed;
+  RequestError why;  // of a text that is none: compiling the form says more
+  return ParseJson(*text, &parsed, &why) && HasHugeNumber(parsed);
+}
+
 bool StoreForm(const FormRow& row, std::string_view field, const JsonValue& value,
                ApiParams* params, RequestError* error) {
   const bool is_off = row.kind == GrammarKind::kJsonObject && IsUnset(value);
   if (value.is_null() || is_off) return true;
-  if (HasHugeNumber(value)) {
-    return Fail(error, ErrorCode::kInvalidValue, field,
-                "free of numbers beyond 1.8e308 and -1.8e308");
+  if (HoldsHugeNumber(row.kind, value)) {
+    return Fail(error, ErrorCode::kInvalidValue, field, kExpectedNumbers);
   }
   std::optional<std::string> text = TextOf(row.kind, value);
   if (!text.has_value()) return Fail(error, ErrorCode::kInvalidType, field, row.expected);

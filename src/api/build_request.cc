@@ -125,6 +125,9 @@ bool CheckTokenIds(const ModelInfo& model, const std::vector<int64_t>& ids, std:
 }
 
 static_assert(kMaxEchoBytes * 6 < kMaxOpeningBytes, "JSON writes a byte as 6 at worst");
+// A gRPC client takes such a message unless it was told otherwise.
+constexpr size_t kMaxGrpcMessageBytes = size_t{4} << 20;
+static_assert(kMaxOpeningBytes < kMaxGrpcMessageBytes, "the event is one message over gRPC");
 static_assert(limits::kMaxMessages <= text::kMaxChatMessages);
 
 // Error messages name this promise, which a template broke.
@@ -453,7 +456,8 @@ void SetNames(const ApiParams& params, const Arrival& arrival, BuiltRequest* bui
   request.answer_id = plan.id;
   request.is_streamed = plan.stream;
   request.path = params.path;
-  request.reports_progress = plan.stream && params.return_progress.value_or(false);
+  request.reports_progress =
+      plan.stream && arrival.tells_progress && params.return_progress.value_or(false);
   request.priority = static_cast<int32_t>(params.priority.value_or(0));
   built->tenant = arrival.tenant;
   request.tenant = TenantOfKey(arrival.tenant, params.cache_salt);
@@ -550,7 +554,7 @@ bool BuildRequest(const ApiParams& params, const Arrival& arrival, const Submitt
       !SetToolGrammar(params, built, error)) {
     return false;
   }
-  if (params.return_progress.value_or(false) && !built->plan.stream) {
+  if (params.return_progress.value_or(false) && !built->request.reports_progress) {
     built->unread.emplace_back("return_progress");
   }
   WarnOfEarlyEnd(built);

@@ -143,6 +143,7 @@ struct Arrival {
   int64_t timeout_us = 0;                     // the transport's own deadline, 0 = none
   bool stream = false;                        // the call streams whatever its parameters say (gRPC)
   bool may_have_tag = false;                  // Surface::may_have_tag
+  bool tells_progress = false;                // Surface::tells_progress
   bool splits_reasoning = true;               // where the request does not say
   std::optional<text::ToolStyle> tool_style;  // likewise; absent = as the template says
   std::vector<std::string> idempotency_keys;  // gRPC: all that were given; one is right

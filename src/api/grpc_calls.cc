@@ -162,6 +162,7 @@ void GenerateCall::Begin(std::shared_ptr<GenerateCall> self,
   Arrival arrival = ArrivalOf(*context_, endpoint);
   if (tenant_ != nullptr) arrival.tenant = tenant_->name();
   arrival.stream = stream;
+  arrival.tells_progress = true;
   arrival.splits_reasoning = parts_.splits_reasoning;
   arrival.tool_style = parts_.tool_style;
   arrival.tool_metrics = parts_.tool_metrics;

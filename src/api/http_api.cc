@@ -497,6 +497,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   exchange.arrival.endpoint = surface.endpoint;
   exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
   exchange.arrival.may_have_tag = surface.may_have_tag;
+  exchange.arrival.tells_progress = surface.tells_progress;
   exchange.arrival.splits_reasoning = parts_.splits_reasoning;
   exchange.arrival.tool_style = parts_.tool_style;
   exchange.arrival.tool_metrics = parts_.tool_metrics;
@@ -560,24 +561,26 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   });
 }
 
-std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const JsonValue& body) {
+std::shared_ptr<const ModelInfo> HttpApi::ModelOf(Exchange& exchange, const JsonValue& body,
+                                                  std::string_view field) {
   std::string_view id;
   RequestError error;
-  const JsonValue* value = body.Find("model");
+  const JsonValue* value = body.Find(field);
   const bool is_given = value != nullptr && !value->is_null();
+  std::shared_ptr<const ModelInfo> model;
   if (is_given && value->AsString() == nullptr) {
-    Refuse(exchange, FieldError(ErrorCode::kInvalidType, "model",
-                                ExpectedOf(*FindParam(Endpoint::kChat, "model"))));
-    return nullptr;
+    error = FieldError(ErrorCode::kInvalidType, field,
+                       ExpectedOf(*FindParam(Endpoint::kChat, "model")));
+  } else if (is_given && value->AsString()->empty()) {
+    error = UnknownModel();
+  } else {
+    if (is_given) id = *value->AsString();
+    model = ResolveModel(*submitter_, {id, exchange.surface->may_have_tag}, &error);
   }
-  if (is_given && value->AsString()->empty()) {
-    Refuse(exchange, UnknownModel());
-    return nullptr;
-  }
-  if (is_given) id = *value->AsString();
-  auto model = ResolveModel(*submitter_, {id, exchange.surface->may_have_tag}, &error);
-  if (model == nullptr) Refuse(exchange, error);
-  return model;
+  if (model != nullptr) return model;
+  if (error.param == "model") error.param = field;
+  Refuse(exchange, error);
+  return nullptr;
 }
 
 void HttpApi::PostText(Exchange& exchange, const JsonValue& body, TextHandler handler) {

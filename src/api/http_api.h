@@ -79,7 +79,9 @@ class HttpApi {
   void PostOllamaShow(Exchange& exchange, const JsonValue& body);
   void PostOllama(Exchange& exchange, const JsonValue& body, OllamaForm form);
   // The model that `body` names; null: the error is sent.
-  std::shared_ptr<const router::ModelInfo> ModelOf(Exchange& exchange, const JsonValue& body);
+  // `field`: of the body, that names it.
+  std::shared_ptr<const router::ModelInfo> ModelOf(Exchange& exchange, const JsonValue& body,
+                                                   std::string_view field = "model");
 
   void GetHealth(Exchange& exchange);
   void GetChatPage(Exchange& exchange);

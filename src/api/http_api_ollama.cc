@@ -7,6 +7,7 @@
 #include "src/api/ollama_json.h"
 #include "src/api/ollama_params.h"
 #include "src/api/ollama_surface.h"
+#include "src/api/read_json.h"
 
 namespace baton::api {
 
@@ -49,13 +50,11 @@ void HttpApi::PostOllama(Exchange& exchange, const JsonValue& body, OllamaForm f
 }
 
 void HttpApi::PostOllamaShow(Exchange& exchange, const JsonValue& body) {
-  // The older name of the field.
-  const JsonValue* name = GivenMember(body, "name");
-  JsonValue::Object named;
-  const bool has_model = GivenMember(body, "model") != nullptr;
-  if (!has_model && name != nullptr) named.emplace_back("model", *name);
-  const auto model = ModelOf(exchange, has_model ? body : JsonValue(std::move(named)));
+  const bool is_older =
+      GivenMember(body, "model") == nullptr && GivenMember(body, "name") != nullptr;
+  const auto model = ModelOf(exchange, body, is_older ? "name" : "model");
   if (model == nullptr) return;
+  exchange.ignored = IgnoredJsonFields(body, {"model", "name"});
   Send(exchange, OllamaShowJson(*model), kJsonType);
 }
 

@@ -66,6 +66,10 @@ constexpr auto kRead = std::to_array<SurfaceField>({
     {"truncate", kJsonBool, "true or false"},
     {"shift", kJsonBool, "true or false"},
 });
+constexpr auto kOfShow = std::to_array<SurfaceField>({
+    {"model", kJsonString, "a string"},
+    {"name", kJsonString, "a string, the older name of model, which goes before it"},
+});
 constexpr auto kOfChat = std::to_array<SurfaceField>({
     {"messages", kJsonArray, kExpectedMessages},
     {"tools", kJsonArray, "an array of functions"},
@@ -488,6 +492,7 @@ std::span<const SurfaceField> OllamaFieldsOf(OllamaForm form) {
 }
 
 std::span<const std::string_view> OllamaPassedFields() { return kPassed; }
+std::span<const SurfaceField> OllamaShowFields() { return kOfShow; }
 
 bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,
                 RequestError* error) {

@@ -35,6 +35,8 @@ struct OllamaRequest {
 std::span<const SurfaceField> OllamaCommonFields();
 std::span<const SurfaceField> OllamaFieldsOf(OllamaForm form);
 std::span<const std::string_view> OllamaPassedFields();
+// Those of /api/show.
+std::span<const SurfaceField> OllamaShowFields();
 
 // False: `error` names the field by Ollama's name for it.
 bool ReadOllama(const JsonValue& root, OllamaForm form, OllamaRequest* request,

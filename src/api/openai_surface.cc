@@ -107,11 +107,13 @@ std::unique_ptr<AnswerWriter> MakeOpenAiWriter(AnswerPlan plan) {
 
 constexpr Surface kChatSurface = {.endpoint = Endpoint::kChat,
                                   .answer_id_prefix = "chatcmpl-",
+                                  .tells_progress = true,
                                   .read = &ReadChat,
                                   .error_body = &ErrorBody};
 
 constexpr Surface kCompletionSurface = {.endpoint = Endpoint::kCompletion,
                                         .answer_id_prefix = "cmpl-",
+                                        .tells_progress = true,
                                         .read = &ReadCompletion,
                                         .error_body = &ErrorBody};
 

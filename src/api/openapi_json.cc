@@ -209,7 +209,7 @@ void WriteTextSchemas(JsonWriter* json) {
   EndBody("messages", json);
   json->Key("OllamaShowRequest");
   BeginBody(json);
-  WriteChatRows(kModel, json);
+  WriteSurfaceFields(OllamaShowFields(), json);
   EndBody("", json);
 }
 

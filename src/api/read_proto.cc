@@ -206,12 +206,16 @@ class FieldReader {
     const std::string text = reflection().GetString(message_, field_);
     if (text.empty()) return true;
     JsonValue value;
+    return ParseText(text, row_.name, "JSON text: " + ExpectedOf(row_), &value) &&
+           store(value, params_, error_);
+  }
+  // `expected`: what is said of a text that is no JSON.
+  bool ParseText(const std::string& text, std::string_view field, std::string_view expected,
+                 JsonValue* value) const {
     RequestError why;
-    const bool is_json = ParseJson(text, &value, &why);
-    if (is_json && !HasHugeNumber(value)) return store(value, params_, error_);
-    *error_ =
-        is_json ? FieldError(ErrorCode::kInvalidValue, row_.name, kExpectedNumbers)
-                : FieldError(ErrorCode::kInvalidValue, row_.name, "JSON text: " + ExpectedOf(row_));
+    const bool is_json = ParseJson(text, value, &why);
+    if (is_json && !HasHugeNumber(*value)) return true;
+    *error_ = FieldError(ErrorCode::kInvalidValue, field, is_json ? kExpectedNumbers : expected);
     return false;
   }
   // The tools in the shape that the JSON API has.
@@ -224,15 +228,12 @@ class FieldReader {
       JsonValue::Object inner;
       for (const char* name : {"name", "description"}) AddText(function, name, &inner);
       const std::string parameters = StringOf(function, "parameters");
-      JsonValue schema;
-      RequestError why;
-      const bool is_read = parameters.empty() || ParseJson(parameters, &schema, &why);
-      if (!is_read || HasHugeNumber(schema)) {
-        *error_ = FieldError(ErrorCode::kInvalidValue,
-                             fmt::format("tools[{}].function.parameters", i), "JSON text");
-        return false;
+      if (!parameters.empty()) {
+        const std::string field = fmt::format("tools[{}].function.parameters", i);
+        JsonValue schema;
+        if (!ParseText(parameters, field, "JSON text", &schema)) return false;
+        inner.emplace_back("parameters", std::move(schema));
       }
-      if (!parameters.empty()) inner.emplace_back("parameters", std::move(schema));
       if (BoolOf(function, "strict")) inner.emplace_back("strict", JsonValue(true));
       const std::string type = StringOf(tool, "type");
       tools.emplace_back(

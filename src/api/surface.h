@@ -49,6 +49,7 @@ struct Surface {
   std::string_view request_id_field;     // of answers, beside X-Request-Id; "" = none
   // Ollama's clients add the tag ":latest" to names without one. Elsewhere it is no model's name.
   bool may_have_tag = false;
+  bool tells_progress = false;  // its writer has AddProgress
   // False: `error` names the field.
   bool (*read)(const SurfaceCall& call, SurfaceRequest* request,
                router::RequestError* error) = nullptr;

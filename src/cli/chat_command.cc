@@ -169,7 +169,7 @@ int Converse(std::string_view command, const ChatFlags& f, ChatOptions options, 
   }
   StatusOr<std::string> question = WithPipedText(f.prompt, begun_us);
   if (!question.ok()) return Fail(command, question.status(), kExitUsage);
-  const Status status = AskAndPrint(session, *printer, *question);
+  const Status status = AskAndPrint(session, *printer, *question, stdout);
   if (std::ferror(stdout) != 0) return kExitFailure;  // main says why
   return status.ok() ? kExitOk : Fail(command, status);
 }

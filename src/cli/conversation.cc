@@ -35,15 +35,16 @@ class TextPrinter final : public AnswerPrinter {
     has_text_ = true;
     Write(text);
   }
-  void OnEnd(const std::optional<AnswerStats>& stats, bool shows_stats) override {
+  void OnEnd(const std::optional<AnswerStats>& stats, std::FILE* screen) override {
     EndThoughts();
     if (stats.has_value() || has_text_) std::fputc('\n', stdout);
     has_text_ = false;
-    if (stats.has_value() && shows_stats) {
-      Print("{}{}{}\n", terminal_ ? "\x1b[2m" : "", DescribeAnswer(*stats),
-            terminal_ ? "\x1b[0m" : "");
-    }
     std::fflush(stdout);
+    if (!stats.has_value() || screen == nullptr) return;
+    const bool is_dim = ::isatty(::fileno(screen)) != 0;
+    Print(screen, "{}{}{}\n", is_dim ? "\x1b[2m" : "", DescribeAnswer(*stats),
+          is_dim ? "\x1b[0m" : "");
+    std::fflush(screen);
   }
 
  private:
@@ -61,7 +62,7 @@ class JsonPrinter final : public AnswerPrinter {
  public:
   void OnThought(std::string_view text) override { thought_ += text; }
   void OnText(std::string_view text) override { text_ += text; }
-  void OnEnd(const std::optional<AnswerStats>& stats, bool /*shows_stats*/) override {
+  void OnEnd(const std::optional<AnswerStats>& stats, std::FILE* /*screen*/) override {
     const std::string text = std::exchange(text_, {});
     const std::string thought = std::exchange(thought_, {});
     if (!stats.has_value()) return;
@@ -88,10 +89,12 @@ std::unique_ptr<AnswerPrinter> MakeAnswerPrinter(bool json) {
   return std::make_unique<TextPrinter>();
 }
 
-Status AskAndPrint(ChatSession& session, AnswerPrinter& printer, const std::string& question) {
+Status AskAndPrint(ChatSession& session, AnswerPrinter& printer, const std::string& question,
+                   std::FILE* screen) {
   const StatusOr<AnswerStats> stats =
       session.Ask(question, [&](std::string_view text) { printer.OnText(text); });
-  printer.OnEnd(stats.ok() ? std::optional(*stats) : std::nullopt, session.options().shows_stats);
+  printer.OnEnd(stats.ok() ? std::optional(*stats) : std::nullopt,
+                session.options().shows_stats ? screen : nullptr);
   return stats.status();
 }
 
@@ -176,7 +179,7 @@ void Conversation::OnLine(const std::string& line) {
 
 void Conversation::Ask(const std::string& question) {
   InterruptCounter::Forget();
-  const Status status = AskAndPrint(session_, printer_, question);
+  const Status status = AskAndPrint(session_, printer_, question, editor_.screen());
   if (InterruptCounter::Interrupted()) {
     InterruptCounter::Forget();
     Print(editor_.screen(), "\n(stopped)\n");

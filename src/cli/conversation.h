@@ -2,6 +2,7 @@
 #ifndef BATON_CLI_CONVERSATION_H_
 #define BATON_CLI_CONVERSATION_H_
 
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,15 +22,18 @@ class AnswerPrinter {
 
   virtual void OnThought(std::string_view text) = 0;
   virtual void OnText(std::string_view text) = 0;
-  // The answer has ended; none: it failed or was stopped.
-  virtual void OnEnd(const std::optional<AnswerStats>& stats, bool shows_stats) = 0;
+  // The answer has ended; no `stats`: it failed or was stopped. `screen`: where the line about it
+  // goes; null = nowhere.
+  virtual void OnEnd(const std::optional<AnswerStats>& stats, std::FILE* screen) = 0;
 };
 
 // Text: as it comes, thoughts dim and only at a terminal, then one line about the answer. JSON: one
 // line for each answer that came whole.
 std::unique_ptr<AnswerPrinter> MakeAnswerPrinter(bool json);
 
-Status AskAndPrint(ChatSession& session, AnswerPrinter& printer, const std::string& question);
+// `screen`: as of OnEnd, where the session shows that line.
+Status AskAndPrint(ChatSession& session, AnswerPrinter& printer, const std::string& question,
+                   std::FILE* screen);
 
 // The questions of standard input, one after the other.
 class Conversation {

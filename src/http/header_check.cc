@@ -113,8 +113,10 @@ HeaderScan ScanHeader(std::string_view data, size_t max_bytes, size_t* scanned) 
 }
 
 std::optional<std::string_view> RawField(std::string_view header, std::string_view name) {
+  header.remove_prefix(std::min(header.find_first_not_of("\r\n"), header.size()));
   for (size_t end = header.find('\n'); end != std::string_view::npos; end = header.find('\n')) {
     std::string_view line = header.substr(0, end);
+    if (line.empty() || line == "\r") return std::nullopt;  // the next request may follow
     header.remove_prefix(end + 1);
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos) continue;

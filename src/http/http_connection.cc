@@ -140,17 +140,20 @@ void HttpConnection::ParseHeader(size_t header_bytes) {
   const std::string header = buffer_.substr(start, header_bytes - start);
   buffer_.erase(0, header_bytes);
   request_id_ = RawRequestId(header);
-  request_.path = RawPath(header);  // for a refusal before the target is split
+  const auto refuse = [&](const HttpRefusal& refusal) {
+    request_.path = RawPath(header);
+    Refuse(refusal);
+  };
   parser_->put(asio::buffer(header), error);
   if (error == http::error::bad_version && !NamesHttpVersion(header)) {
-    return Refuse({400, "the request line is malformed"});
+    return refuse({400, "the request line is malformed"});
   }
   if (error && error != http::error::need_more) {
     const bool is_length =
         error == http::error::bad_content_length || error == http::error::bad_transfer_encoding;
-    return Refuse(is_length && HasTwoLengths(header) ? kTwoLengths : RefusalOf(error));
+    return refuse(is_length && HasTwoLengths(header) ? kTwoLengths : RefusalOf(error));
   }
-  if (!parser_->is_header_done()) return Refuse({400, "the request is not valid HTTP/1.1"});
+  if (!parser_->is_header_done()) return refuse({400, "the request is not valid HTTP/1.1"});
 
   const auto& message = parser_->get();
   for (const auto& field : message) request_.headers.Add(field.name_string(), field.value());
@@ -159,7 +162,7 @@ void HttpConnection::ParseHeader(size_t header_bytes) {
   request_.peer_address = peer_address_;
   const int minor_version = static_cast<int>(message.version()) - 10;
   if (request_.headers.fields().size() > options.max_header_fields) {
-    return Refuse({431, "the request has too many header fields"});
+    return refuse({431, "the request has too many header fields"});
   }
   if (const auto refusal = CheckHead(minor_version)) return Refuse(*refusal);
   parser_->body_limit(options.max_body_bytes);
@@ -280,8 +283,11 @@ void HttpConnection::Refuse(HttpRefusal refusal) {
                            .fields = site_.fields,
                            .draining = [] { return true; }};
   exchange_ = MakeExchange(traits_);
-  if (state_ == State::kHeader && request_id_.empty()) request_id_ = RawRequestId(buffer_);
-  if (state_ == State::kHeader && request_.path.empty()) request_.path = RawPath(buffer_);
+  // No header was cut from the buffer: it begins with the refused request, and not with the next.
+  if (state_ == State::kHeader && !parser_.has_value()) {
+    request_id_ = RawRequestId(buffer_);
+    request_.path = RawPath(buffer_);
+  }
   state_ = State::kHandling;
   patience_ends_ = TimePoint::max();
   parser_.reset();  // a refused body is not kept until the client has read why

@@ -14,7 +14,7 @@
 
 namespace baton::router {
 
-// What a placement of a request would begin with.
+// The beginning of a request's placement.
 struct PlacementStart {
   uint32_t num_replayed = 0;  // output tokens
   KeptSource kept;            // the worker that holds KV of the attempt before
@@ -34,7 +34,7 @@ struct PlannedRoute {
   uint32_t short_context = 0;  // the largest of those that would cut it short; 0 = none would
   bool must_wait = false;      // bound, and one of its numerics may become ready
   uint32_t num_replayed = 0;   // of PlacementStart
-  // What RouterRequest::NotePrefixes takes: the prompt's blocks where nobody had hashed them yet,
+  // For RouterRequest::NotePrefixes: the prompt's blocks where nobody had hashed them yet,
   // and who holds how many.
   std::vector<kv::ChainLink> new_links;
   std::vector<RouterPrefixIndex::Hit> hits;
@@ -60,7 +60,7 @@ bool HasClaim(const PlacementClaims& claims, std::string_view model,
               std::optional<uint64_t> numerics_id, uint32_t context);
 bool HasPrefillClaim(const PlacementClaims& claims, std::string_view model);
 
-// What a request that was not placed waits for, beside room at a decode worker.
+// The reasons why a request that was not placed waits, beside room at a decode worker.
 struct PlacementLack {
   uint32_t short_context = 0;  // PlannedRoute::short_context
   bool prefill = false;        // room at a prefill worker

@@ -234,7 +234,16 @@ TEST_F(OllamaTest, Models) {
   EXPECT_EQ(Text(*show, {"model_info", "baton.context_length"}), "512");
   EXPECT_EQ(Text(*show, {"capabilities", "0"}), "completion");
   EXPECT_EQ(Post("/api/show", R"({"name":"toy:latest"})")->status, 200);
-  EXPECT_EQ(Post("/api/show", R"({"name":"no"})")->status, 404);
+  const auto unknown = Post("/api/show", R"({"name":"no","model":null})");
+  EXPECT_EQ(unknown->status, 404);
+  EXPECT_NE(unknown->body.find("'name'"), std::string::npos) << unknown->body;
+  EXPECT_NE(Post("/api/show", R"({"name":7})")->body.find("'name'"), std::string::npos);
+  const auto both = Post("/api/show", R"({"name":"toy","model":"no"})");
+  EXPECT_EQ(both->status, 404);
+  EXPECT_NE(both->body.find("'model'"), std::string::npos) << both->body;
+  const auto verbose = Post("/api/show", R"({"name":"toy","model":"toy","verbose":true})");
+  EXPECT_EQ(verbose->status, 200);
+  EXPECT_EQ(verbose->Header("X-Baton-Ignored-Fields"), "verbose");
   EXPECT_NE(Text(*Send("GET", "/api/version"), {"version"}), "<absent>");
   EXPECT_EQ(Send("HEAD", "/")->status, 200);
 }

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -44,40 +45,46 @@ struct Pair {
   const Descriptor* message;
 };
 
-// Why one of the two has no field of that name. An unused line fails.
-using Reasons = std::map<std::string, std::string>;
+// Why one of the two has no field of that name, by message and name. An unused line fails.
+using Reasons = std::map<std::pair<std::string, std::string>, std::string>;
 
 const Reasons& HttpAlone() {
-  static const Reasons reasons = {
-      {"stream", "the method says it"},
-      {"stream_options", "each last chunk has usage; a chunk has its token's index"},
-      {"guided_json", "older name of `structured_outputs.json`"},
-      {"guided_regex", "older name of `structured_outputs.regex`"},
-      {"guided_choice", "older name of `structured_outputs.choice`"},
-      {"guided_grammar", "older name of `structured_outputs.grammar`"},
-      {"encoding_format", "floats are four bytes each"},
-      {"with_pieces", "llama-server's form of the answer"},
-      {"prompt", "vLLM's form of the request: `content` with `add_special`"},
-      {"add_special_tokens", "vLLM's name of `add_special`"},
-      {"return_token_strs", "vLLM's form of the answer"},
-      {"messages", "`ApplyTemplate`, then `Tokenize`"},
-      {"documents", "as `messages`"},
-      {"reasoning_effort", "as `messages`"},
-      {"chat_template_kwargs", "as `messages`"},
-      {"add_generation_prompt", "as `messages`"},
-      {"continue_final_message", "as `messages`"},
-      {"tools", "as `messages`"},
-  };
+  static const Reasons reasons = [] {
+    Reasons all = {
+        {{"EmbeddingRequest", "encoding_format"}, "floats are four bytes each"},
+        {{"TokenizeRequest", "with_pieces"}, "llama-server's form of the answer"},
+        {{"TokenizeRequest", "prompt"}, "vLLM's form of the request: `content` with `add_special`"},
+        {{"TokenizeRequest", "add_special_tokens"}, "vLLM's name of `add_special`"},
+        {{"TokenizeRequest", "return_token_strs"}, "vLLM's form of the answer"},
+        {{"TokenizeRequest", "messages"}, "`ApplyTemplate`, then `Tokenize`"},
+    };
+    for (const char* message : {"ChatCompletionRequest", "CompletionRequest"}) {
+      all[{message, "stream"}] = "the method says it";
+      all[{message, "stream_options"}] = "each last chunk has usage; a chunk has its token's index";
+      for (const std::string name : {"json", "regex", "choice", "grammar"}) {
+        all[{message, "guided_" + name}] = "older name of `structured_outputs." + name + "`";
+      }
+    }
+    for (const char* name : {"documents", "reasoning_effort", "chat_template_kwargs",
+                             "add_generation_prompt", "continue_final_message", "tools"}) {
+      all[{"TokenizeRequest", name}] = "as `messages`";
+    }
+    return all;
+  }();
   return reasons;
 }
 
 const Reasons& GrpcAlone() {
   static const Reasons reasons = {
-      {"prompts", "`prompt` as a list of texts"},
-      {"prompts_token_ids", "`prompt` as a list of lists of ids"},
-      {"input_token_ids", "`input` as a list of ids, or of lists of ids"},
+      {{"CompletionRequest", "prompts"}, "`prompt` as a list of texts"},
+      {{"CompletionRequest", "prompts_token_ids"}, "`prompt` as a list of lists of ids"},
+      {{"EmbeddingRequest", "input_token_ids"}, "`input` as a list of ids, or of lists of ids"},
   };
   return reasons;
+}
+
+std::pair<std::string, std::string> KeyOf(const Descriptor& message, std::string_view name) {
+  return {std::string(message.name()), std::string(name)};
 }
 
 std::vector<HttpField> RowsOf(Endpoint endpoint) {
@@ -150,7 +157,7 @@ std::string Cell(std::string text) {
 
 std::string RowText(const HttpField& field, const Descriptor& message) {
   const FieldDescriptor* const found = message.FindFieldByName(field.name);
-  const auto reason = HttpAlone().find(field.name);
+  const auto reason = HttpAlone().find(KeyOf(message, field.name));
   std::string grpc = "MISSING";
   if (found != nullptr) {
     grpc = fmt::format("{} = {}", TypeOf(*found), found->number());
@@ -173,7 +180,7 @@ std::string Section(const Pair& pair) {
     const FieldDescriptor& field = *pair.message->field(i);
     const std::string name(field.name());
     if (names.count(name) > 0) continue;
-    const auto reason = GrpcAlone().find(name);
+    const auto reason = GrpcAlone().find(KeyOf(*pair.message, name));
     const std::string json = reason == GrpcAlone().end() ? "MISSING" : reason->second;
     text +=
         fmt::format("| none: {} | | `{}` {} = {} |\n", json, name, TypeOf(field), field.number());
@@ -212,15 +219,19 @@ TEST(ParityTableTest, EachReasonIsOfAFieldThatOneApiLacks) {
   Reasons grpc = GrpcAlone();
   for (const Pair& pair : Pairs()) {
     for (const HttpField& field : pair.fields) {
-      if (pair.message->FindFieldByName(field.name) == nullptr) http.erase(field.name);
-      EXPECT_EQ(grpc.count(field.name), 0u) << field.name << " is in both";
+      const auto key = KeyOf(*pair.message, field.name);
+      if (pair.message->FindFieldByName(field.name) == nullptr) http.erase(key);
+      EXPECT_EQ(grpc.count(key), 0u) << pair.path << " " << field.name << " is in both";
     }
     for (int i = 0; i < pair.message->field_count(); ++i) {
-      grpc.erase(std::string(pair.message->field(i)->name()));
+      grpc.erase(KeyOf(*pair.message, pair.message->field(i)->name()));
     }
   }
-  for (const auto& [name, reason] : http) ADD_FAILURE() << name << " needs no reason: " << reason;
-  for (const auto& [name, reason] : grpc) ADD_FAILURE() << name << " needs no reason: " << reason;
+  for (const Reasons& unused : {http, grpc}) {
+    for (const auto& [key, reason] : unused) {
+      ADD_FAILURE() << key.first << "." << key.second << " needs no reason: " << reason;
+    }
+  }
 }
 
 // The types of a message's field that can carry a row's values; empty: any.

@@ -319,6 +319,19 @@ TEST_F(ResponsesTest, WhatNothingReadsIsNamedAsItWasSent) {
             "text.y, reasoning.x, reasoning.effort, input[1], text.format.schema.uniqueItems");
 }
 
+TEST_F(ResponsesTest, ProgressHasNoEventAndIsNamed) {
+  AnswerWith("Hi");
+  for (const char* stream : {"true", "false"}) {
+    const std::string body =
+        std::string(R"({"input":"hello","return_progress":true,"stream":)") + stream + "}";
+    const auto responder = Post(kPath, body);
+    ASSERT_EQ(responder->status, 200) << responder->body;
+    EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"), "return_progress") << body;
+    const size_t num_submitted = submitter_.num_submitted();
+    EXPECT_FALSE(submitter_.WaitSubmitted(num_submitted - 1).request.reports_progress) << body;
+  }
+}
+
 TEST_F(ResponsesTest, ALaterRequestNamesAnItemInsteadOfSendingIt) {
   AnswerWith("Hi");
   const std::string begin = R"({"input":[{"role":"user","content":"hello"},)";

@@ -651,5 +651,46 @@ TEST(SchemaTest, ProtoFillsTheSameParams) {
   }
 }
 
+TEST(SchemaTest, ProtoTextsWithNumbersBeyondADoubleAreToldSo) {
+  struct Case {
+    const char* param;
+    void (*set)(v1::ChatCompletionRequest*);
+  };
+  static constexpr const char* kHuge = R"({"properties":{"a":{"maximum":1e309}}})";
+  const Case cases[] = {
+      {"tools[0].function.parameters",
+       [](v1::ChatCompletionRequest* r) {
+         auto* function = r->add_tools()->mutable_function();
+         function->set_name("f");
+         function->set_parameters(kHuge);
+       }},
+      {"response_format.json_schema.schema",
+       [](v1::ChatCompletionRequest* r) {
+         r->mutable_response_format()->set_type("json_schema");
+         r->mutable_response_format()->set_json_schema(kHuge);
+       }},
+      {"response_format",
+       [](v1::ChatCompletionRequest* r) {
+         r->mutable_response_format()->set_type("structural_tag");
+         r->mutable_response_format()->set_structural_tag(kHuge);
+       }},
+      {"structured_outputs.json",
+       [](v1::ChatCompletionRequest* r) { r->mutable_structured_outputs()->set_json(kHuge); }},
+      {"structured_outputs.structural_tag",
+       [](v1::ChatCompletionRequest* r) {
+         r->mutable_structured_outputs()->set_structural_tag(kHuge);
+       }},
+  };
+  for (const Case& c : cases) {
+    v1::ChatCompletionRequest request;
+    c.set(&request);
+    ApiParams params;
+    const Verdict verdict = ReadProto(request, Endpoint::kChat, &params);
+    EXPECT_FALSE(verdict.ok) << c.param;
+    EXPECT_EQ(verdict.param, c.param);
+    EXPECT_NE(verdict.message.find(kExpectedNumbers), std::string::npos) << verdict.message;
+  }
+}
+
 }  // namespace
 }  // namespace baton::api

@@ -91,19 +91,30 @@ def reached():
 
 @functools.cache
 def surfaces():
-    """{name of a code: the paths on which one request reaches it}."""
+    """{name of a code: {path on which one request reaches it: the status that it expects}}."""
     sys.path.insert(0, str(ROOT / "tests/e2e"))
     import error_cases
 
     found = {}
-    for code, path, _, _ in error_cases.cases():
-        found.setdefault(code, []).append(path)
+    for code, path, status, _ in error_cases.cases():
+        found.setdefault(code, {})[path] = status
+    return found
+
+
+@functools.cache
+def statuses():
+    """{name of a code: its HTTP statuses}: those that the cases expect, without a case the one of
+    the closed list."""
+    listed = dict(re.findall(r"\{ErrorCode::(k\w+), (\d+),", TABLE.read_text()))
+    found = {}
+    for enumerator, name in codes().items():
+        expected = {str(status) for status in surfaces().get(name, {}).values()}
+        found[name] = " ".join(sorted(expected or {listed[enumerator]}))
     return found
 
 
 def rows():
-    """(code, HTTP status, tests, surfaces) of the page."""
-    status = dict(re.findall(r"\{ErrorCode::(k\w+), (\d+),", TABLE.read_text()))
+    """(code, HTTP statuses, tests, surfaces) of the page."""
     for enumerator, name in codes().items():
         named = [
             (file, test)
@@ -111,7 +122,7 @@ def rows():
             for test in sorted(tests)
             if test and Path(file).name.startswith("test_") | file.endswith("_test.cc")
         ]
-        yield name, status[enumerator], named[:TESTS_OF_A_ROW], surfaces().get(name, [])
+        yield name, statuses()[name], named[:TESTS_OF_A_ROW], surfaces().get(name, {})
 
 
 def page():
@@ -119,7 +130,7 @@ def page():
         "# Error codes and their tests",
         "",
         "The closed list of [request_error.cc](../../src/router/request_error.cc), tests that",
-        "expect each code (at most three), and the surfaces from which",
+        "expect each code (at most three), the HTTP statuses and surfaces with which",
         f"[{Path(TEST_OF_SURFACES).name}](../e2e/test_error_answers.py) reaches it on the built",
         "server. `test_error_codes.py --write` makes this page; a test checks its rows.",
         "",
@@ -132,7 +143,7 @@ def page():
     return "\n".join(lines) + "\n"
 
 
-ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| (.*) \| (.*) \|$", re.M)
+ROW = re.compile(r"^\| `(\w+)` \| ([\d ]+) \| (.*) \| (.*) \|$", re.M)
 TEST = re.compile(r"`([\w.]+)` \(([\w/.]+)\)")
 
 
@@ -140,7 +151,7 @@ def untrue(text):
     """Sentences about rows of the page that are not true any more, or missing."""
     by_name = {name: enumerator for enumerator, name in codes().items()}
     found = {}
-    for name, _, tests, paths in ROW.findall(text):
+    for name, status, tests, paths in ROW.findall(text):
         found[name] = TEST.findall(tests)
         if name not in by_name:
             yield f"{name} is no code"
@@ -149,8 +160,10 @@ def untrue(text):
         for test, file in found[name]:
             if test not in known.get(file, ()):
                 yield f"{name}: {test} of {file} does not expect it"
-        if paths.split() != surfaces().get(name, []):
+        if paths.split() != list(surfaces().get(name, {})):
             yield f"{name}: its surfaces are others"
+        if status != statuses()[name]:
+            yield f"{name}: the cases expect {statuses()[name]} and not {status}"
     for name in by_name:
         if not found.get(name):
             yield f"{name}: no row with a test"
@@ -169,6 +182,7 @@ class ErrorCodes(unittest.TestCase):
         row = ROW.search(text).group()
         self.assertTrue(list(untrue(text.replace(row + "\n", ""))))
         self.assertTrue(list(untrue(TEST.sub(r"`\1x` (\2)", text, count=1))))
+        self.assertTrue(list(untrue(text.replace("| 417 |", "| 501 |"))))
 
     def test_a_mention_is_no_expectation(self):
         def is_expected(line):

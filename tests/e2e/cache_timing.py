@@ -9,8 +9,10 @@ shorter: the area under the ROC curve (AUC) is the chance that a random one of t
 The 95 % interval (DeLong) must contain 0.5 and end below 0.55. Times of A's own prompts, asked by A
 once more, show that the clock sees a hit: their AUC must be above 0.9.
 
-A server that tells nothing misses an interval of 95 % once in 20 runs. So a second series of
-guesses decides then, and a fair server fails once in 400 runs.
+A server that tells nothing misses an interval of 95 % once in 20 runs. Then a second series is
+taken, and both together are judged by the same rule: a fair server fails about once in 60 runs,
+and a difference that is there is seen better by twice the guesses. The control holds for each
+series alone.
 """
 
 import argparse
@@ -75,7 +77,7 @@ def auc_with_interval(hits, misses):
     """The chance that a hit is faster, and its 95 % interval by DeLong's variance."""
 
     def shares(values, others):
-        """Of each value the share of the others that are larger; equal ones count half."""
+        """The share of the others that are larger, for each value; equal ones count half."""
         others = sorted(others)
         larger = [len(others) - bisect.bisect_right(others, v) for v in values]
         equal = [bisect.bisect_right(others, v) - bisect.bisect_left(others, v) for v in values]
@@ -117,6 +119,10 @@ def series(server, guesses, rng):
     return times
 
 
+def pooled(taken):
+    return {kind: [s for times in taken for s in times[kind]] for kind in taken[0]}
+
+
 def judge(times):
     auc, low, high = auc_with_interval(times["hit"], times["miss"])
     own = auc_with_interval(times["own"], times["miss"])[0]
@@ -139,17 +145,20 @@ def main():
     flags = parser.parse_args()
     print(f"seed {flags.seed}")
     rng = random.Random(flags.seed)
-    results = []
+    taken, results = [], []
     with tempfile.TemporaryDirectory() as folder:
         with Server("--api-keys", str(keys_file(folder)), *flags.serve) as server:
-            for _ in range(2):
-                results.append(judge(series(server, flags.guesses, rng)))
+            while not results or (len(taken) < 2 and not results[-1]["passed"]):
+                taken.append(series(server, flags.guesses, rng))
+                results.append(judge(taken[-1]))
                 print(json.dumps(results[-1]), flush=True)
-                if results[-1]["passed"]:
-                    break
+    controls = [result["control_auc"] for result in results]
+    if len(taken) == 2:
+        results.append(judge(pooled(taken)))
+        print("both together:", json.dumps(results[-1]))
     if flags.json:
         Path(flags.json).write_text(json.dumps({"seed": flags.seed, "series": results}))
-    if results[-1]["control_auc"] < CONTROL:
+    if min(controls) < CONTROL:
         print("cache_timing.py: the clock does not see a tenant's own hits, so it proves nothing")
         return 1
     return 0 if results[-1]["passed"] else 1

@@ -83,7 +83,7 @@ MEMBERS = {
 }
 # Values that a field takes although its description has another type (src/api/API.md).
 TAKEN = {("/v1/completions", "logprobs", "true"): "1, as peers take it"}
-# What the good body needs beside a field that needs it.
+# Fields that the good body needs beside a field that needs it.
 BESIDE = {"stream_options": {"stream": True}}
 # /tokenize has three forms; each has fields of its own.
 FORMS = {

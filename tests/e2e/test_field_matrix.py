@@ -131,7 +131,7 @@ def test_every_field_of_every_path_refuses_by_its_name(open_server):
 
 
 def asked_of(document, path):
-    """Of each field of the path the values with which keys could have to do."""
+    """The values of the path's fields with which keys could have to do."""
     whats = ("-1", "2^63", "an object", "no text", "NaN", field_cases.TWICE)
     return [case for case in field_cases.cases(document, path) if case[1] in whats]
 

@@ -2,6 +2,7 @@
 bytes cross, and what cannot have it is refused by name."""
 
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,14 @@ def test_a_worker_with_kv_of_another_type_is_refused(mine, its):
         args += ["--worker-id", "prefill-9", "--cluster-secret-file", secret, "--kv-dtype", its]
         # It asks again for a while before it ends.
         with subprocess.Popen(args, stderr=subprocess.PIPE, text=True) as worker:
-            said = next(line for line in worker.stderr if "refuses this worker" in line)
-            worker.kill()
+            limit = threading.Timer(60, worker.kill)  # then its lines end
+            limit.start()
+            try:
+                said = next((line for line in worker.stderr if "refuses this worker" in line), "")
+            finally:
+                limit.cancel()
+                worker.kill()
+    assert said, "no refusal within 60 s"
     encoding = {"bf16": "bf16 paired", "q8": "q8 turned-lanes", "f32": "f32 plain"}
     assert "layout_id differs" in said
     assert f"({encoding[mine]} " in said and f"({encoding[its]} " in said

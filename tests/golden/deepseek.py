@@ -11,7 +11,7 @@ import tiny_models
 
 YARN_FACTOR, ORIGINAL = 4.0, 64
 FP8_SCALE = 2.0 ** -8  # bf16 holds every product
-# Of the norms of latents and of queries; that of the model is another one.
+# The epsilon of the norms of latents and of queries; the model's is another one.
 LATENT_EPS = 1e-6
 
 
@@ -229,7 +229,7 @@ class TinyDeepseek(tiny_models.TinyModel):
 
 
 def e4m3_values():
-    """What the 256 codes of F8_E4M3 mean; the two NaN as infinity."""
+    """The values of the 256 codes of F8_E4M3; the two NaN as infinity."""
     code = np.arange(256)
     exponent, mantissa = code >> 3 & 15, code & 7
     normal = (1 + mantissa / 8) * 2.0 ** (exponent - 7.0)

@@ -38,7 +38,7 @@ DENSE = dict(COMMON, num_hidden_layers=4, num_key_value_heads=4, head_dim=16, gl
              sliding_window=20, final_logit_softcapping=30.0)
 ROPE = {FULL: {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
         SLIDING: {"rope_type": "default", "rope_theta": 10000.0}}
-# What no layer reads in published files: a layer that shares KV has its own all the same.
+# Tensors that no layer reads in published files: a layer that shares KV has its own all the same.
 UNUSED = ("self_attn.k_proj", "self_attn.v_proj", "self_attn.k_norm")
 
 

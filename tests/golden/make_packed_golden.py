@@ -83,7 +83,7 @@ def compressed(case, *, bits, group=None, symmetric=True, wide=False, **options)
     again = compressor.decompress(packed, scheme)["weight"]
     if symmetric:
         packed.pop("weight_zero_point", None)
-    # What the codes stand for, by the definition.
+    # The values of the codes, by the definition.
     unpacked = packed["weight"].numpy().astype(np.int64) if ints else unpack_rows(
         packed["weight_packed"].numpy(), bits, k) - half
     group_of = np.arange(k) // (group or k)

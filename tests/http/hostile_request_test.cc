@@ -156,6 +156,22 @@ TEST_F(HostileRequestTest, EveryRefusalKnowsTheRequestIdThatTheClientSent) {
   EXPECT_THAT(client.ReceiveAll(), HasSubstr("[]"));
 }
 
+TEST_F(HostileRequestTest, ARefusalTakesNothingFromThePipelinedRequestBehindIt) {
+  HttpServerOptions options;
+  options.error_formatter = [](const HttpRefusal& refusal, std::string_view request_id) {
+    return HttpResponse{refusal.status, {}, fmt::format("[{}][{}]", request_id, refusal.path)};
+  };
+  server_ = StartTestServer([](HttpRequest, std::shared_ptr<HttpResponder>) {}, options);
+  const std::string next = "POST /v1/messages HTTP/1.1\r\nHost: x\r\nX-Request-Id: other\r\n\r\n";
+  for (const std::string first :
+       {"GARBAGE\r\nHost: x\r\n\r\n", "GET /\r\nHost: x\r\n\r\n",
+        "GET ftp://x/ HTTP/1.1\r\nHost: x\r\n\r\n", "GARBAGE\r\nX: 1\r\n folded\r\n\r\n"}) {
+    const std::string response = Exchange(first + next);
+    EXPECT_THAT(response, StartsWith("HTTP/1.1 400 ")) << first;
+    EXPECT_THAT(response, HasSubstr("[][]")) << first;
+  }
+}
+
 TEST_F(HostileRequestTest, HeaderLimits) {
   const std::string long_target = "GET /" + std::string(3000, 'a') + std::string(kGetEnd);
   EXPECT_THAT(Exchange(long_target), StartsWith("HTTP/1.1 431 "));
