@@ -195,6 +195,35 @@ TEST_F(EmbeddingTest, PrefillWorkersAloneSuffice) {
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers);
 }
 
+TEST_F(EmbeddingTest, ADecodeWorkerGivesItWhileThePrefillWorkerDrains) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  cluster.Report("prefill-0", {}, 0);
+  cluster.Submit(Embedded("abc"));
+  EXPECT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 0u) << "it waits for prefill-0";
+  cluster.Report("prefill-0", {}, std::nullopt, /*draining=*/true);
+  cluster.core.Tick(cluster.now_us);
+  EXPECT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 1u) << "nor is it held by the drain";
+  const RequestUid uid = cluster.Submit(Embedded("abc"));
+  EXPECT_FALSE(cluster.sink->error.has_value());
+  ASSERT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 2u);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 0u);
+  cluster.Tokens("decode-0", {VectorOf(uid)});
+  EXPECT_EQ(cluster.sink->embedding, kVector);
+  Join("prefill-1", PoolRole::kPrefill);
+  cluster.Submit(Embedded("abc"));
+  EXPECT_EQ(NumOrders("prefill-1", Order::Kind::kEmbedding), 1u);
+}
+
+TEST_F(EmbeddingTest, NobodyGivesItWhileTheOnlyWorkerThatCouldDrains) {
+  Join("decode-0", PoolRole::kDecode, /*gives=*/false);
+  Join("prefill-0", PoolRole::kPrefill);
+  cluster.Report("prefill-0", {}, std::nullopt, /*draining=*/true);
+  cluster.Submit(Embedded("abc"));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers) << "the next one may come";
+}
+
 TEST_F(EmbeddingTest, WhatIsNoVectorOfTheModelFailsTheRequest) {
   Join("decode-0", PoolRole::kDecode);
   Join("prefill-0", PoolRole::kPrefill);
