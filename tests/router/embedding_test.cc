@@ -166,6 +166,61 @@ TEST_F(EmbeddingTest, AVectorPassesTextsThatWaitForADecodeWorker) {
   EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 1u);
 }
 
+// Vectors that stand say nothing about texts that go elsewhere, however long no text comes.
+TEST_F(EmbeddingTest, VectorsThatWaitRefuseNoTextWithAnIdleDecodeWorker) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  cluster.Report("prefill-0", {"decode-0"}, 0);
+  const auto submit_local = [&] {
+    GenerateRequest request = cluster.Request("abc");
+    request.path = AskedPath::kLocal;
+    return cluster.Submit(std::move(request));
+  };
+  for (int i = 0; i < 100; ++i) cluster.Submit(Embedded("abc"));
+  ASSERT_EQ(cluster.core.num_queued(), 100u);
+  for (size_t i = 0; i < QueueRate::kWindow + 4; ++i) {
+    const RequestUid uid = submit_local();
+    ASSERT_EQ(NumOrders("decode-0", Order::Kind::kDecode), i + 1);
+    cluster.Text("decode-0", uid, 0, "ab", FinishReason::kLength);
+    cluster.now_us += 100'000;
+    cluster.Report("prefill-0", {"decode-0"}, 0);
+    cluster.Report("decode-0");
+  }
+  for (int i = 0; i < 50; ++i) {  // 5 s without a text
+    cluster.now_us += 100'000;
+    cluster.Report("prefill-0", {"decode-0"}, 0);
+    cluster.Report("decode-0");
+    cluster.core.Tick(cluster.now_us);
+  }
+  ASSERT_EQ(cluster.core.num_queued(), 100u);
+  submit_local();
+  EXPECT_FALSE(cluster.sink->error.has_value()) << cluster.sink->error->Message();
+  EXPECT_EQ(NumOrders("decode-0", Order::Kind::kDecode), QueueRate::kWindow + 5);
+  EXPECT_EQ(cluster.metrics.predicted_wait_seconds->value(), 0.0) << "no rate of vectors is known";
+}
+
+TEST_F(EmbeddingTest, TheForecastOfVectorsIsOfTheirOwnRate) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  std::vector<RequestUid> uids;
+  const auto submit = [&] { uids.push_back(cluster.Submit(Embedded(std::string(500, 'x')))); };
+  for (int i = 0; i < 21; ++i) submit();
+  for (size_t i = 0; i < 20; ++i) {  // 33 of 64 blocks each: another one is taken each 0.2 s
+    submit();
+    cluster.now_us += 200'000;
+    cluster.Report("prefill-0", {"decode-0"});
+    cluster.Report("decode-0");
+    ASSERT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), i + 1u);
+    cluster.Tokens("prefill-0", {VectorOf(uids[i])});
+    cluster.core.Tick(cluster.now_us);
+  }
+  const auto num_waiting = static_cast<double>(cluster.core.num_queued());
+  EXPECT_EQ(num_waiting, 20.0);
+  EXPECT_NEAR(cluster.metrics.predicted_wait_seconds->value(), num_waiting * 0.2, 0.1);
+  cluster.Submit(cluster.Request("abc"));
+  EXPECT_FALSE(cluster.sink->error.has_value());
+}
+
 TEST_F(AggregatedEmbeddingTest, AVectorDoesNotPassATextThatWaits) {
   Join("decode-0", PoolRole::kDecode);
   cluster.Report("decode-0", {}, 3);
