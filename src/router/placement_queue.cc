@@ -20,13 +20,10 @@ void PlacementQueue::Add(const RouterRequest& request) {
   changed_ = true;
 }
 
-size_t PlacementQueue::NumBefore(int32_t priority) const {
-  const int64_t aged_us = AgedArrivalUs(state_->now_us, priority);
-  size_t num_before = 0;
-  for (const Line& line : lines_) {
-    num_before += static_cast<size_t>(PlaceOf(line, aged_us) - line.begin());
-  }
-  return num_before;
+size_t PlacementQueue::NumBefore(const RouterRequest& request) const {
+  const Line& line = lines_[LineOf(request)];
+  const int64_t aged_us = AgedArrivalUs(state_->now_us, request.spec.priority);
+  return static_cast<size_t>(PlaceOf(line, aged_us) - line.begin());
 }
 
 size_t PlacementQueue::NextLine(const std::array<bool, kNumLines>& done) const {

@@ -1,13 +1,15 @@
 // PlacementQueue: which request is placed next, and how it gets back when it was refused or has
 // lost a worker. The router's thread.
 //
-// Invariant: requests that were placed before come first, the others by AgedArrivalUs, those of one
-// moment as they came. So a request is overtaken only by those that come within the difference of
-// the two priorities times kPriorityStepUs after it.
-//
 // Requests for vectors are a line of their own: prefill workers may have room for them while all
-// others wait for decode workers. A line is not walked beyond a request after which all of it
-// waits.
+// answers wait for decode workers.
+//
+// Invariant of each line: requests that were placed before come first, the others by AgedArrivalUs,
+// those of one moment as they came. So only a request of its line that comes within the difference
+// of the two priorities times kPriorityStepUs gets before a request; and a later one that needs
+// none of the workers that it waits for. The lines share that order: no later request of either
+// line is placed at a worker that an earlier one claims. A line is not walked beyond a request that
+// claims all that the rest of it waits for.
 #ifndef BATON_ROUTER_PLACEMENT_QUEUE_H_
 #define BATON_ROUTER_PLACEMENT_QUEUE_H_
 
@@ -32,8 +34,8 @@ class PlacementQueue {
   // A new request, after all that go before it. At priority 0 among equals it is the last one; else
   // the cost is that of an insertion amid the queue.
   void Add(const RouterRequest& request);
-  // Requests that a new one of this priority would wait for at most, of all models.
-  size_t NumBefore(int32_t priority) const;
+  // Requests of its line that a new one would wait for at most, of all models.
+  size_t NumBefore(const RouterRequest& request) const;
   // The placement of `request` has ended: it waits again, before all others and not placed before
   // `not_before_us`. `keep`: the worker that keeps its KV for the next placement.
   void Requeue(RouterRequest& request, int64_t not_before_us, KeptSource keep);
@@ -50,14 +52,12 @@ class PlacementQueue {
     uint64_t number = 0;  // of its arrival among all lines
   };
   using Line = std::deque<Entry>;
-  static constexpr size_t kNumLines = 2;  // answers, vectors
-  static size_t LineOf(const RouterRequest& request) { return request.spec.embeds ? 1 : 0; }
 
   // The outcome of one look at an entry.
   enum class Look : uint8_t {
     kGone,     // placed, or ended
-    kWaits,    // and all of its line that is like it
-    kWaitsBy,  // for what others do not wait for
+    kWaits,    // and so do later ones of its line that need the same workers
+    kWaitsBy,  // for workers, or its tenant's share, that no later one waits for because of it
   };
 
   // The place of a new request in a line.

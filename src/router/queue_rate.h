@@ -41,8 +41,8 @@ class QueueRate {
   uint64_t num_placed_ = 0;
 };
 
-// The requests of one model that wait. It exists while there are any, the busy period: what an
-// earlier one was like says nothing about this one, and another model's workers are others.
+// The requests of one model that wait in one line. It exists while there are any, the busy period:
+// what an earlier one was like says nothing about this one, and another model's workers are others.
 struct ModelQueue {
   size_t num_waiting = 0;
   QueueRate rate;

@@ -319,11 +319,17 @@ PoolRole RoutePlanner::RoleFor(const RouterRequest& request) const {
   if (!request.spec.embeds || state_->config.mode == ServeMode::kAggregated) {
     return PoolRole::kDecode;
   }
+  bool prefill_leaves = false;
+  bool decode_stays = false;
   for (const auto& [lease, worker] : state_->registry.workers()) {
     const bool is_of_model = worker.description.model->id == request.spec.model->id;
-    if (is_of_model && worker.IsPrefill() && CanServe(worker, request)) return PoolRole::kPrefill;
+    if (!is_of_model || !CanServe(worker, request)) continue;
+    const bool drains = worker.load.draining;
+    if (worker.IsPrefill() && !drains) return PoolRole::kPrefill;
+    prefill_leaves |= worker.IsPrefill();
+    decode_stays |= !worker.IsPrefill() && !drains;
   }
-  return PoolRole::kDecode;
+  return prefill_leaves && !decode_stays ? PoolRole::kPrefill : PoolRole::kDecode;
 }
 
 bool RoutePlanner::IsServed(const RouterRequest& request) const {

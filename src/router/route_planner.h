@@ -25,7 +25,8 @@ class RoutePlanner {
   std::optional<RequestError> UnableError(const RouterRequest& request) const;
 
   // The workers that may take it: for a vector the prefill workers, where the model has one that
-  // gives vectors and the mode is not aggregated; else the decode workers.
+  // gives vectors and does not drain, and the mode is not aggregated; else the decode workers.
+  // Where all that give vectors drain, the prefill workers among them come first.
   PoolRole RoleFor(const RouterRequest& request) const;
   // One of those is alive and not about to leave.
   bool IsServed(const RouterRequest& request) const;

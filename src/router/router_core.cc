@@ -75,7 +75,7 @@ void RouterCore::Submit(RequestUid uid, GenerateRequest request, std::shared_ptr
     return table_.EndBad(record, table_.NoRoomError(record, ErrorCode::kQueueFull));
   }
   if (const std::optional<RequestError> error =
-          table_.WaitsInVain(record, queue_.NumBefore(record.spec.priority))) {
+          table_.WaitsInVain(record, queue_.NumBefore(record))) {
     return table_.EndBad(record, *error);
   }
   table_.timers().Add(uid);  // not before: a flood of refused requests has no timers

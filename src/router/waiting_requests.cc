@@ -12,7 +12,7 @@ void WaitingRequests::Enter(RouterRequest& request) {
   ++num_queued_;
   request.metrics->requests_waiting->Add(1);
   request.metrics->requests_running->Add(-1);
-  ++model_queues_[request.spec.model->id].num_waiting;
+  ++lines_[LineOf(request)][request.spec.model->id].num_waiting;
 }
 
 void WaitingRequests::Leave(RouterRequest& request) {
@@ -21,8 +21,9 @@ void WaitingRequests::Leave(RouterRequest& request) {
   --num_queued_;
   request.metrics->requests_waiting->Add(-1);
   request.metrics->requests_running->Add(1);
-  const auto it = model_queues_.find(request.spec.model->id);
-  if (--it->second.num_waiting == 0) model_queues_.erase(it);
+  ModelQueues& queues = lines_[LineOf(request)];
+  const auto it = queues.find(request.spec.model->id);
+  if (--it->second.num_waiting == 0) queues.erase(it);
 }
 
 void WaitingRequests::SetApart(RouterRequest& request, bool waits_aside, bool is_apart) {
@@ -32,19 +33,19 @@ void WaitingRequests::SetApart(RouterRequest& request, bool waits_aside, bool is
     metrics_->requests_waiting_numerics->Set(static_cast<double>(num_aside_));
   }
   if (std::exchange(request.waits_apart, is_apart) == is_apart) return;
-  const auto it = model_queues_.try_emplace(request.spec.model->id).first;
+  ModelQueues& queues = lines_[LineOf(request)];
+  const auto it = queues.try_emplace(request.spec.model->id).first;
   it->second.num_waiting += is_apart ? -1 : 1;
-  if (it->second.num_waiting == 0) model_queues_.erase(it);
+  if (it->second.num_waiting == 0) queues.erase(it);
 }
 
 std::optional<RequestError> WaitingRequests::WaitsInVain(const RouterRequest& request,
                                                          size_t num_before,
                                                          const RunningAnswers& running,
                                                          int64_t now_us) {
-  // Its own requests never wait; a vector waits for another place than those that the queue's rate
-  // is of.
+  // Its own requests never wait, and no forecast refuses a vector.
   if (request.spec.is_own() || request.spec.embeds) return std::nullopt;
-  const ModelQueue& queue = model_queues_.find(request.spec.model->id)->second;
+  const ModelQueue& queue = lines_[LineOf(request)].find(request.spec.model->id)->second;
   const size_t num_ahead = std::min(queue.num_waiting - 1, num_before);
   if (num_ahead == 0) return std::nullopt;  // there may be room now
   const std::optional<int64_t> wait_us =
@@ -65,27 +66,30 @@ std::optional<RequestError> WaitingRequests::WaitsInVain(const RouterRequest& re
 
 void WaitingRequests::ReportWait(int64_t now_us) {
   int64_t longest_us = 0;
-  for (const auto& [model, queue] : model_queues_) {
-    std::optional<int64_t> wait_us = queue.rate.PredictUs(queue.num_waiting, now_us);
-    const auto estimate = retries_.find(model);
-    if (!wait_us && estimate != retries_.end()) {
-      wait_us = estimate->second.AfterUs(queue.num_waiting);
+  for (size_t line = 0; line < kNumLines; ++line) {
+    for (const auto& [model, queue] : lines_[line]) {
+      std::optional<int64_t> wait_us = queue.rate.PredictUs(queue.num_waiting, now_us);
+      const auto estimate = retries_.find(model);
+      if (!wait_us && line == kAnswersLine && estimate != retries_.end()) {
+        wait_us = estimate->second.AfterUs(queue.num_waiting);
+      }
+      longest_us = std::max(longest_us, wait_us.value_or(0));
     }
-    longest_us = std::max(longest_us, wait_us.value_or(0));
   }
   metrics_->predicted_wait_seconds->Set(static_cast<double>(longest_us) * 1e-6);
 }
 
-// A refusal for want of room, with the time after which there may be some: as fast as the queue
+// A refusal for want of room, with the time after which there may be some: as fast as the line
 // moves now, or, before that is known, as the running answers end.
 RequestError WaitingRequests::NoRoomError(const RouterRequest& request, ErrorCode code,
                                           const RunningAnswers& running, int64_t now_us) {
   RequestError error = PlainError(code);
   if (request.spec.is_own()) return error;
   const std::string& model = request.spec.model->id;
-  const auto queue = model_queues_.find(model);  // none: those that wait apart are not counted
+  const ModelQueues& queues = lines_[LineOf(request)];
+  const auto queue = queues.find(model);  // none: those that wait apart are not counted
   size_t num_ahead = 0;
-  if (queue != model_queues_.end()) {
+  if (queue != queues.end()) {
     num_ahead = queue->second.num_waiting - 1;
     // The next place goes to the first of the others, if there are any.
     if (const auto wait_us = queue->second.rate.PredictUs(num_ahead + 1, now_us)) {
@@ -100,9 +104,9 @@ RequestError WaitingRequests::NoRoomError(const RouterRequest& request, ErrorCod
 }
 
 void WaitingRequests::OnTaken(const RouterRequest& request, int64_t now_us) {
-  if (request.spec.embeds) return;
-  const auto queue = model_queues_.find(request.spec.model->id);
-  if (queue != model_queues_.end()) queue->second.rate.OnPlaced(now_us);
+  ModelQueues& queues = lines_[LineOf(request)];
+  const auto queue = queues.find(request.spec.model->id);
+  if (queue != queues.end()) queue->second.rate.OnPlaced(now_us);
 }
 
 void WaitingRequests::OnServed(const RouterRequest& request, int64_t now_us) {
@@ -111,8 +115,12 @@ void WaitingRequests::OnServed(const RouterRequest& request, int64_t now_us) {
 }
 
 bool WaitingRequests::IsOnlyModel(std::string_view model) const {
-  const auto queue = model_queues_.find(model);
-  return queue != model_queues_.end() && queue->second.num_waiting == num_queued_;
+  size_t num_waiting = 0;
+  for (const ModelQueues& queues : lines_) {
+    const auto queue = queues.find(model);
+    if (queue != queues.end()) num_waiting += queue->second.num_waiting;
+  }
+  return num_waiting > 0 && num_waiting == num_queued_;
 }
 
 }  // namespace baton::router

@@ -166,6 +166,61 @@ TEST_F(EmbeddingTest, AVectorPassesTextsThatWaitForADecodeWorker) {
   EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 1u);
 }
 
+// Vectors that stand say nothing about texts that go elsewhere, however long no text comes.
+TEST_F(EmbeddingTest, VectorsThatWaitRefuseNoTextWithAnIdleDecodeWorker) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  cluster.Report("prefill-0", {"decode-0"}, 0);
+  const auto submit_local = [&] {
+    GenerateRequest request = cluster.Request("abc");
+    request.path = AskedPath::kLocal;
+    return cluster.Submit(std::move(request));
+  };
+  for (int i = 0; i < 100; ++i) cluster.Submit(Embedded("abc"));
+  ASSERT_EQ(cluster.core.num_queued(), 100u);
+  for (size_t i = 0; i < QueueRate::kWindow + 4; ++i) {
+    const RequestUid uid = submit_local();
+    ASSERT_EQ(NumOrders("decode-0", Order::Kind::kDecode), i + 1);
+    cluster.Text("decode-0", uid, 0, "ab", FinishReason::kLength);
+    cluster.now_us += 100'000;
+    cluster.Report("prefill-0", {"decode-0"}, 0);
+    cluster.Report("decode-0");
+  }
+  for (int i = 0; i < 50; ++i) {  // 5 s without a text
+    cluster.now_us += 100'000;
+    cluster.Report("prefill-0", {"decode-0"}, 0);
+    cluster.Report("decode-0");
+    cluster.core.Tick(cluster.now_us);
+  }
+  ASSERT_EQ(cluster.core.num_queued(), 100u);
+  submit_local();
+  EXPECT_FALSE(cluster.sink->error.has_value()) << cluster.sink->error->Message();
+  EXPECT_EQ(NumOrders("decode-0", Order::Kind::kDecode), QueueRate::kWindow + 5);
+  EXPECT_EQ(cluster.metrics.predicted_wait_seconds->value(), 0.0) << "no rate of vectors is known";
+}
+
+TEST_F(EmbeddingTest, TheForecastOfVectorsIsOfTheirOwnRate) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  std::vector<RequestUid> uids;
+  const auto submit = [&] { uids.push_back(cluster.Submit(Embedded(std::string(500, 'x')))); };
+  for (int i = 0; i < 21; ++i) submit();
+  for (size_t i = 0; i < 20; ++i) {  // 33 of 64 blocks each: another one is taken each 0.2 s
+    submit();
+    cluster.now_us += 200'000;
+    cluster.Report("prefill-0", {"decode-0"});
+    cluster.Report("decode-0");
+    ASSERT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), i + 1u);
+    cluster.Tokens("prefill-0", {VectorOf(uids[i])});
+    cluster.core.Tick(cluster.now_us);
+  }
+  const auto num_waiting = static_cast<double>(cluster.core.num_queued());
+  EXPECT_EQ(num_waiting, 20.0);
+  EXPECT_NEAR(cluster.metrics.predicted_wait_seconds->value(), num_waiting * 0.2, 0.1);
+  cluster.Submit(cluster.Request("abc"));
+  EXPECT_FALSE(cluster.sink->error.has_value());
+}
+
 TEST_F(AggregatedEmbeddingTest, AVectorDoesNotPassATextThatWaits) {
   Join("decode-0", PoolRole::kDecode);
   cluster.Report("decode-0", {}, 3);
@@ -193,6 +248,35 @@ TEST_F(EmbeddingTest, PrefillWorkersAloneSuffice) {
   cluster.Submit(cluster.Request("abc"));
   ASSERT_TRUE(cluster.sink->error.has_value()) << "nobody decodes";
   EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers);
+}
+
+TEST_F(EmbeddingTest, ADecodeWorkerGivesItWhileThePrefillWorkerDrains) {
+  Join("decode-0", PoolRole::kDecode);
+  Join("prefill-0", PoolRole::kPrefill);
+  cluster.Report("prefill-0", {}, 0);
+  cluster.Submit(Embedded("abc"));
+  EXPECT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 0u) << "it waits for prefill-0";
+  cluster.Report("prefill-0", {}, std::nullopt, /*draining=*/true);
+  cluster.core.Tick(cluster.now_us);
+  EXPECT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 1u) << "nor is it held by the drain";
+  const RequestUid uid = cluster.Submit(Embedded("abc"));
+  EXPECT_FALSE(cluster.sink->error.has_value());
+  ASSERT_EQ(NumOrders("decode-0", Order::Kind::kEmbedding), 2u);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 0u);
+  cluster.Tokens("decode-0", {VectorOf(uid)});
+  EXPECT_EQ(cluster.sink->embedding, kVector);
+  Join("prefill-1", PoolRole::kPrefill);
+  cluster.Submit(Embedded("abc"));
+  EXPECT_EQ(NumOrders("prefill-1", Order::Kind::kEmbedding), 1u);
+}
+
+TEST_F(EmbeddingTest, NobodyGivesItWhileTheOnlyWorkerThatCouldDrains) {
+  Join("decode-0", PoolRole::kDecode, /*gives=*/false);
+  Join("prefill-0", PoolRole::kPrefill);
+  cluster.Report("prefill-0", {}, std::nullopt, /*draining=*/true);
+  cluster.Submit(Embedded("abc"));
+  ASSERT_TRUE(cluster.sink->error.has_value());
+  EXPECT_EQ(cluster.sink->error->code, ErrorCode::kNoWorkers) << "the next one may come";
 }
 
 TEST_F(EmbeddingTest, WhatIsNoVectorOfTheModelFailsTheRequest) {
