@@ -59,9 +59,9 @@ void PlacementQueue::PlaceQueued(int64_t now_us) {
 
 // In the order of arrival within a model: a request that finds no room claims what comes free, so
 // that a large one is not starved by small ones: all decode workers of its model, or those of its
-// numerics or of a context that holds its answer where only they will do; and the prefill workers,
-// where it lacks room there, or waits for a vector of theirs. So does one whose fault settles, for
-// its 10 ms: what else was lost then is not known yet.
+// numerics or of a context that holds its answer where only they will do; and the prefill workers
+// that it could use, where it lacks room there, or waits for a vector of theirs. So does one whose
+// fault settles, for its 10 ms: what else was lost then is not known yet.
 PlacementQueue::Look PlacementQueue::Try(const Entry& entry, int64_t now_us,
                                          PlacementClaims* claims) {
   RouterRequest* const request = table_->Find(entry.uid);
@@ -80,7 +80,7 @@ PlacementQueue::Look PlacementQueue::Try(const Entry& entry, int64_t now_us,
   const uint32_t context = planner_->AnswerContextOf(*request, now_us);
   const bool is_of_prefill =
       request->spec.embeds && planner_->RoleFor(*request) == PoolRole::kPrefill;
-  const bool blocked = is_of_prefill ? HasPrefillClaim(*claims, model)
+  const bool blocked = is_of_prefill ? HasVectorClaim(*claims, model)
                                      : HasClaim(*claims, model, std::nullopt, context);
   const bool is_behind =
       planner_->IsBound(*request, now_us) && HasClaim(*claims, model, numerics_id, context);

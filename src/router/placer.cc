@@ -128,9 +128,8 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
   // One that has computed the prompt takes nothing more for it.
   const bool takes_prefill =
       source != nullptr && source->IsPrefill() && source->lease != request.kept.lease;
-  const bool is_claimed = takes_prefill && HasPrefillClaim(claims, request.spec.model->id);
-  lack->prefill = takes_prefill && (is_claimed || !route.prefill_has_room);
-  if (!route.has_room || is_claimed) return wait;
+  lack->prefill = takes_prefill && !route.prefill_has_room;
+  if (!route.has_room) return wait;
   if (RefusedAsTooLate(request, planned, now_us)) return Placing::kEnded;
   RegisteredWorker& decode = *state_->registry.Find(table.decode_leases[route.decode_idx]);
   const bool keeps_kv =

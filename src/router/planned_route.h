@@ -52,13 +52,16 @@ struct PlacementClaim {
   bool decode = true;
   std::optional<uint64_t> numerics_id;  // none: all of the model
   uint32_t min_context = 0;             // of them, those of at least so many tokens
-  bool prefill = false;                 // all prefill workers of the model
+  // Prefill workers: those that pair with one of these decode workers; without any, those that give
+  // vectors.
+  bool prefill = false;
 };
 using PlacementClaims = std::vector<PlacementClaim>;
 // Whether decode workers of those numerics (none: all) and that context are claimed.
 bool HasClaim(const PlacementClaims& claims, std::string_view model,
               std::optional<uint64_t> numerics_id, uint32_t context);
-bool HasPrefillClaim(const PlacementClaims& claims, std::string_view model);
+// Whether a vector claims the prefill workers that give vectors.
+bool HasVectorClaim(const PlacementClaims& claims, std::string_view model);
 
 // The reasons why a request that was not placed waits, beside room at a decode worker.
 struct PlacementLack {

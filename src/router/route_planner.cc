@@ -15,7 +15,9 @@ using kv::DeriveChainKey;
 using kv::HashChain;
 using scheduler::AsPrefillLoad;
 using scheduler::DecodeLoad;
+using scheduler::IsPaired;
 using scheduler::LinkUp;
+using scheduler::PairingOf;
 using scheduler::PickAlone;
 using scheduler::PickRoute;
 using scheduler::PrefillLoad;
@@ -183,6 +185,32 @@ bool TakeOutClaimed(const RouterRequest& request, const PlacementClaims& claims,
   return passes_by;
 }
 
+// Whether the request that claims could use this prefill worker.
+bool ClaimsPrefill(const PlacementClaim& claim, const RegisteredWorker& worker,
+                   const std::vector<DecodeLoad>& decode) {
+  if (!claim.decode) return worker.description.embedding_size > 0;
+  return std::any_of(decode.begin(), decode.end(), [&](const DecodeLoad& row) {
+    const bool is_of_numerics =
+        !claim.numerics_id || row.fingerprint.numerics_id == *claim.numerics_id;
+    return is_of_numerics && row.max_context >= claim.min_context &&
+           IsPaired(PairingOf(worker.description.fingerprint, row.fingerprint));
+  });
+}
+
+// The prefill workers that requests before it wait for are full to it: it waits for them, and takes
+// no path without one. The worker that has computed its prompt takes nothing more for it.
+void FillClaimed(const WorkerRegistry& registry, const RouterRequest& request, LeaseId kept,
+                 const PlacementClaims& claims, RouteTable& table) {
+  for (const PlacementClaim& claim : claims) {
+    if (!claim.prefill || claim.model != request.spec.model->id) continue;
+    for (size_t i = 0; i < table.prefill.size(); ++i) {
+      const LeaseId lease = table.prefill_leases[i];
+      const bool is_claimed = ClaimsPrefill(claim, *registry.Find(lease), table.decode);
+      if (is_claimed && lease != kept) table.prefill[i].num_slots = 0;
+    }
+  }
+}
+
 }  // namespace
 
 bool HasClaim(const PlacementClaims& claims, std::string_view model,
@@ -193,9 +221,9 @@ bool HasClaim(const PlacementClaims& claims, std::string_view model,
   });
 }
 
-bool HasPrefillClaim(const PlacementClaims& claims, std::string_view model) {
+bool HasVectorClaim(const PlacementClaims& claims, std::string_view model) {
   return std::any_of(claims.begin(), claims.end(), [&](const PlacementClaim& claim) {
-    return claim.prefill && claim.model == model;
+    return claim.prefill && !claim.decode && claim.model == model;
   });
 }
 
@@ -257,6 +285,7 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
   const uint32_t answer_context = AnswerContextOf(request, now_us);
   planned.short_context = TakeOutShort(request, answer_context, table);
   TakeOutUnable(state_->registry, request, table);
+  FillClaimed(state_->registry, request, start.kept.lease, claims, table);
   if (request.spec.embeds) {
     PlanEmbedding(request, planned);
     return planned;

@@ -155,6 +155,22 @@ TEST_F(EmbeddingTest, ATextDoesNotPassAVectorThatWaitsForThePrefillWorker) {
   EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 2u);
 }
 
+TEST_F(EmbeddingTest, AVectorClaimsNoPrefillWorkerThatGivesNone) {
+  cluster.Join(Describe("decode-0", PoolRole::kDecode));
+  cluster.Join(Describe("prefill-0", PoolRole::kPrefill));
+  cluster.Join(Describe("prefill-1", PoolRole::kPrefill, /*gives=*/false));
+  cluster.Report("prefill-0", {"decode-0"}, 3);
+  cluster.Report("prefill-1", {"decode-0"});
+  cluster.Submit(Embedded(std::string(100, 'x')));
+  for (int i = 0; i < 8; ++i) cluster.Submit(cluster.Request("abc"));
+  EXPECT_EQ(NumOrders("prefill-1", Order::Kind::kPrefill), 8u);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kPrefill), 0u) << "its room is the vector's";
+  EXPECT_EQ(NumOrders("prefill-1", Order::Kind::kEmbedding), 0u);
+  cluster.Report("prefill-0", {"decode-0"});
+  cluster.core.Tick(cluster.now_us);
+  EXPECT_EQ(NumOrders("prefill-0", Order::Kind::kEmbedding), 1u);
+}
+
 TEST_F(EmbeddingTest, AVectorPassesTextsThatWaitForADecodeWorker) {
   cluster.Join(Describe("decode-0", PoolRole::kDecode));
   cluster.Join(Describe("prefill-0", PoolRole::kPrefill));

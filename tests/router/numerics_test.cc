@@ -349,6 +349,46 @@ TEST(NumericsTest, WhoWaitsAsideHoldsUpNobodyAndIsPassedByNobody) {
   EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 3.0);
 }
 
+// The prefill workers of its numerics are left to it, and no others.
+TEST(NumericsTest, WhoWaitsAsideForAPrefillWorkerHoldsUpNobodyOfOtherNumerics) {
+  FakeCluster cluster;
+  const auto prefill = [&](const std::string& id, uint64_t numerics_id) {
+    WorkerDescription worker = FakeCluster::Describe(id, PoolRole::kPrefill);
+    worker.fingerprint.numerics_id = numerics_id;
+    cluster.Join(std::move(worker));
+  };
+  cluster.Join(Own("own"));
+  cluster.Join(Own("twin"));
+  cluster.Join(Other("other"));
+  prefill("own-prefill", 4);
+  prefill("other-prefill", 9);
+  cluster.Report("own-prefill", {"own"});
+  const RequestUid uid = cluster.Submit(cluster.Request(std::string(100, 'x')));
+  ASSERT_EQ(OrdersOf(cluster, "own", uid).size(), 1u);
+  cluster.State("own-prefill", uid, WorkerRequestState::kPrefillDone);
+  cluster.State("own", uid, WorkerRequestState::kVerified);
+  cluster.Text("own", uid, 0, "ab");
+  cluster.Report("other-prefill", {"other"});
+  const auto report = [&](std::optional<uint32_t> free_blocks) {
+    cluster.Report("own-prefill", {"own", "twin"}, free_blocks);
+    cluster.Advance(100'000, {"twin", "other", "other-prefill"});
+  };
+  cluster.Report("own-prefill", {"own", "twin"}, 0);
+  Lose(cluster, "own");
+  for (int i = 0; i < 3; ++i) report(0);
+  EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 1.0);
+  EXPECT_TRUE(OrdersOf(cluster, "twin", uid).empty());
+  const RequestUid fresh = cluster.Submit(cluster.Request("a small one"));
+  EXPECT_EQ(cluster.Log("other-prefill").Of(Order::Kind::kPrefill).size(), 1u);
+  EXPECT_EQ(OrdersOf(cluster, "other", fresh).size(), 1u);
+  report(3);
+  EXPECT_EQ(cluster.Log("own-prefill").Of(Order::Kind::kPrefill).size(), 1u);
+  report(std::nullopt);
+  EXPECT_EQ(OrdersOf(cluster, "twin", uid).size(), 1u);
+  EXPECT_EQ(cluster.Log("own-prefill").Of(Order::Kind::kPrefill).size(), 2u);
+  EXPECT_EQ(cluster.metrics.requests_waiting_numerics->value(), 0.0);
+}
+
 // The words that an operator reads when a prefill worker has nothing to do.
 TEST(NumericsTest, WhoIsNotPairedIsSaidWithWhatDiffers) {
   WorkerRegistry registry;
