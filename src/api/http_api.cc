@@ -503,13 +503,13 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   exchange.arrival.tool_metrics = parts_.tool_metrics;
   if (!surface.read({body, exchange.request.headers, stored_items_, exchange.arrival.tenant},
                     &asked, &error)) {
-    if (error.code == ErrorCode::kModelNotFound) error = UnknownModel();  // "", without the names
-    return Refuse(exchange, error);
+    // Of a name "" the reader does not know the names that there are.
+    return Refuse(exchange, error.code == ErrorCode::kModelNotFound ? UnknownModel() : error);
   }
   NameUnusableId(exchange.request.headers, &asked.ignored);
   // A refusal from here on carries the name that an answer would.
-  const std::string& request_id = asked.params.request_id;
-  if (IsUsableRequestId(request_id)) exchange.arrival.request_id = request_id;
+  const std::string& id = asked.params.request_id;
+  if (IsUsableRequestId(id)) exchange.arrival.request_id = id;
   if (!BuildRequest(asked.params, exchange.arrival, *submitter_, &built, &error)) {
     return Refuse(exchange, error);
   }

@@ -187,7 +187,10 @@ class Server:
 
     def ledger_is_clean(self):
         for worker in self.workers():
-            counts = self.blocks(worker)
+            try:
+                counts = self.blocks(worker)
+            except OSError:  # a worker that starts again
+                return False
             if sum(v for k, v in counts.items() if k not in ("free", "cached")) != 0:
                 return False
             if sum(counts.values()) == 0:
