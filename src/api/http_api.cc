@@ -489,18 +489,23 @@ void NameUnusableId(const http::HttpHeaders& headers, std::vector<std::string>* 
   if (ignored->size() < kMaxIgnoredNames) ignored->emplace_back(kRequestIdField);
 }
 
+// How the surface and the flags have answers.
+void SetForm(const Surface& surface, const ApiParts& parts, Arrival* arrival) {
+  arrival->endpoint = surface.endpoint;
+  arrival->answer_id_prefix = surface.answer_id_prefix;
+  arrival->may_have_tag = surface.may_have_tag;
+  arrival->tells_progress = surface.tells_progress;
+  arrival->splits_reasoning = parts.splits_reasoning;
+  arrival->tool_style = parts.tool_style;
+  arrival->tool_metrics = parts.tool_metrics;
+}
+
 void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   const Surface& surface = *exchange.surface;
   SurfaceRequest asked;
   RequestError error;
   BuiltRequest built;
-  exchange.arrival.endpoint = surface.endpoint;
-  exchange.arrival.answer_id_prefix = surface.answer_id_prefix;
-  exchange.arrival.may_have_tag = surface.may_have_tag;
-  exchange.arrival.tells_progress = surface.tells_progress;
-  exchange.arrival.splits_reasoning = parts_.splits_reasoning;
-  exchange.arrival.tool_style = parts_.tool_style;
-  exchange.arrival.tool_metrics = parts_.tool_metrics;
+  SetForm(surface, parts_, &exchange.arrival);
   if (!surface.read({body, exchange.request.headers, stored_items_, exchange.arrival.tenant},
                     &asked, &error)) {
     // Of a name "" the reader does not know the names that there are.

@@ -109,7 +109,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool met_huge() const { return met_huge_; }
   // Where and why the text is no JSON, in words of the library's grammar; "" = unknown.
   const std::string& reason() const { return reason_; }
-  // The field in which the parser stopped, as "messages[0].content"; "" = within none.
+  // The field in which or right after which the parser stopped, as "messages[0].content"; "" =
+  // within none.
   const std::string& field() const { return field_; }
 
   bool null() override { return Add(JsonValue()); }
@@ -131,15 +132,12 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool start_object(size_t /*size*/) override { return Open(JsonValue(JsonValue::Object())); }
   bool key(string_t& name) override {
     open_.back()->AsObject()->emplace_back(std::move(name), JsonValue());
-    awaits_value_ = true;
     return true;
   }
   bool end_object() override {
     const std::optional<std::string_view> twice = FindDuplicate(*open_.back()->AsObject());
     if (!twice) return Close();
-    Refuse(ErrorCode::kDuplicateKey);
-    AppendName(*twice, &field_);
-    return false;
+    return Refuse(ErrorCode::kDuplicateKey, *twice);
   }
   bool start_array(size_t /*size*/) override { return Open(JsonValue(JsonValue::Array())); }
   bool end_array() override { return Close(); }
@@ -153,15 +151,17 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  bool Refuse(ErrorCode code) {
+  // `member`: that of the innermost object which is at fault; "" = the last one.
+  bool Refuse(ErrorCode code, std::string_view member = {}) {
     if (refusal_) return false;
     refusal_ = code;
     for (const JsonValue* container : open_) {
       const bool is_innermost = container == open_.back();
       if (const JsonValue::Array* array = container->AsArray()) {
         if (!is_innermost) field_ += fmt::format("[{}]", array->size() - 1);
-      } else if (!is_innermost || awaits_value_) {
-        AppendName(container->AsObject()->back().first, &field_);
+      } else if (!container->AsObject()->empty()) {
+        const std::string_view last = container->AsObject()->back().first;
+        AppendName(is_innermost && !member.empty() ? member : last, &field_);
       }
     }
     return false;
@@ -186,7 +186,6 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   // Puts a value where the text has it and returns its place; null = too many values.
   JsonValue* Place(JsonValue value) {
     if (++num_values_ > kMaxJsonValues) return nullptr;
-    awaits_value_ = false;
     if (open_.empty()) {
       *root_ = std::move(value);
       return root_;
@@ -227,7 +226,6 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   JsonValue* const root_;
   std::vector<JsonValue*> open_;         // containers around the current position, outermost first
   std::vector<std::string_view> names_;  // of the object that closes
-  bool awaits_value_ = false;            // the last key of the innermost object has none yet
   size_t num_values_ = 0;
   const std::vector<HugeNumber> huge_;
   size_t num_numbers_ = 0;

@@ -144,7 +144,7 @@ bool IsOfTheText(ErrorCode code) {
 }
 
 std::string InField(const std::string& param) {
-  return param.empty() ? "" : fmt::format(" (in '{}')", param);
+  return param.empty() ? "" : fmt::format(" (at '{}')", param);
 }
 
 }  // namespace
