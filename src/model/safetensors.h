@@ -26,7 +26,7 @@ namespace baton::model {
 
 // A tensor takes about 100 bytes of header; files of the largest models hold some ten thousand.
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = uint64_t{16} << 20;
-inline constexpr size_t kMaxSafetensorsDims = 8;  // patches of videos have 5
+inline constexpr size_t kMaxSafetensorsDims = 6;  // patches of videos have 5
 
 // The element types that weights are made of here. U8 are bytes of MXFP4 and NVFP4, integers are
 // parts of packed matrices (hf_packed.h).

@@ -102,7 +102,7 @@ def test_an_allowed_page_reads_every_kind_of_answer(open_to_page):
     assert got == 404 and headers["access-control-allow-origin"] == PAGE
     other = {**asked, "Origin": "https://other.example"}
     got, headers, _ = ask(http, "OPTIONS", "/v1/chat/completions", other)
-    assert got == 405 and "access-control-allow-origin" not in headers
+    assert got == 403 and "access-control-allow-origin" not in headers
 
 
 def test_a_proxy_on_this_host_may_pass_its_name_on(open_to_page):

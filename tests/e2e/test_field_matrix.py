@@ -87,7 +87,7 @@ def fault_of(ask, path, case):
     said = f"{path} {field} = {what}: {status} {json.dumps(answer)[:300]}"
     if status == 200:
         return None if expected in ("any", "absent") else "taken: " + said
-    if field == "model" and status == 404 and names(field, answer):
+    if field in ("model", "name") and status == 404 and names(field, answer):
         return None
     if status != 400:
         return "status: " + said
