@@ -128,7 +128,10 @@ fn differences_from_the_standard_are_the_listed_ones() {
         (json!({"type": "string"}), r#""a\/b""#),
         (json!({"properties": {"a": {}, "b": {}}}), r#"{"b":1,"a":2}"#),
         (json!({"properties": {"a": {}}}), r#"{"c":1,"a":2}"#),
+        (json!({"properties": {"a": {}}}), r#"{"a":2,"c":1}"#),
         (json!({"type": "object"}), "{  }"),
+        (json!({"type": "object"}), "{ }"),
+        (json!({"type": "object"}), r#"{"a" :1}"#),
         (json!({"type": "object"}), " {}"),
         (json!({"type": "object"}), "{}\n"),
     ] {
@@ -177,15 +180,94 @@ fn what_zod_and_pydantic_send_is_taken() {
 #[test]
 fn whitespace_is_bounded() {
     let grammar = of_kind(Kind::JsonObject, "");
-    assert!(takes(&grammar, "{\"a\": 1, \"b\" :2}"));
-    assert!(takes(&grammar, "{\n  \"a\": [\r\n        1\n\t]\n}"));
-    for blank in ["  ", "\n\n", "\t", " \n"] {
+    assert!(takes(&grammar, "{\"a\": 1, \"b\":2,\"c\": [1, 2,3]}"));
+    assert!(takes(&grammar, "{\n  \"a\": [\r\n        1\n\t],\n  \"b\": {\n  }\n}"));
+    for blank in [" ", "  ", "\n\n", "\t", " \n"] {
         assert!(!takes(&grammar, &format!("{{{blank}\"a\":1}}")), "{blank:?}");
+    }
+    for text in ["{\"a\" : 1}", "{\"a\":  1}", "{\"a\":\t1}", "{\"a\":1 ,\"b\":1}", "{\"a\":1 }"] {
+        assert!(!takes(&grammar, text), "{text:?}");
     }
     let mut state = State::new(&grammar);
     state.accept(&ids("{\n")).unwrap();
     assert_eq!(state.accept(&[b' ' as u32; 100]).unwrap(), 40);
     assert!(!takes(&grammar, "[]"), "an object is asked for");
+}
+
+#[test]
+fn a_schema_may_ask_for_no_blanks_at_all() {
+    let pair = json!({"type": "object", "properties": {"a": {"type": "array"}, "b": {}},
+        "x-guidance": {"whitespace_flexible": false}});
+    for kind in [Kind::SchemaStrict, Kind::SchemaLoose] {
+        let grammar = of_kind(kind, &pair.to_string());
+        assert!(grammar.ignored.is_empty());
+        assert!(takes(&grammar, r#"{"a":[1,{"c":2}],"b":3}"#));
+        for text in [r#"{"a": []}"#, r#"{"a":[1, 2]}"#, "{\"a\":[]\n}", "{\n\"a\":[]}"] {
+            assert!(!takes(&grammar, text), "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn an_object_has_its_declared_properties_alone() {
+    let point = json!({"type": "object", "properties": {"x": {}}});
+    // The value of "v", one with a member that the schema does not declare.
+    for (schema, good, bad) in [
+        (point.clone(), r#"{"x":1}"#, r#"{"x":1,"y":2}"#),
+        (point.clone(), "{}", r#"{"y":2}"#),
+        (json!({"type": "object", "properties": {}}), "{}", r#"{"y":2}"#),
+        (json!({"type": "array", "items": point}), r#"[{"x":1}]"#, r#"[{"y":1}]"#),
+        (json!({"prefixItems": [point]}), r#"[{"x":1}]"#, r#"[{"y":1}]"#),
+        (json!({"anyOf": [point, {"type": "null"}]}), r#"{"x":1}"#, r#"{"y":1}"#),
+        (json!({"oneOf": [point, {"type": "null"}], "type": ["object", "null"]}), "{}",
+            r#"{"y":1}"#),
+        (json!({"$ref": "#/$defs/p", "description": "d"}), r#"{"x":1}"#, r#"{"y":1}"#),
+        (json!({"allOf": [{"$ref": "#/$defs/p"}], "default": null}), r#"{"x":1}"#, r#"{"y":1}"#),
+        (json!({"type": "object", "additionalProperties": point}), r#"{"k":{"x":1}}"#,
+            r#"{"k":{"y":1}}"#),
+        (json!({"type": "object", "properties": {"x": {}}, "minProperties": 1}), r#"{"x":1}"#,
+            r#"{"x":1,"y":2}"#),
+    ] {
+        let whole = json!({"type": "object", "properties": {"v": schema}, "required": ["v"],
+            "$defs": {"p": point}});
+        for kind in [Kind::SchemaStrict, Kind::SchemaLoose] {
+            let grammar = of_kind(kind, &whole.to_string());
+            assert!(takes(&grammar, &format!("{{\"v\":{good}}}")), "{schema}: {good}");
+            assert!(!takes(&grammar, &format!("{{\"v\":{bad}}}")), "{schema}: {bad}");
+            assert!(!takes(&grammar, &format!("{{\"v\":{good},\"w\":1}}")), "{schema}");
+        }
+    }
+}
+
+#[test]
+fn an_object_is_open_where_its_schema_says_so_or_is_a_part_of_another() {
+    for (schema, text) in [
+        (json!({"properties": {"x": {}}, "additionalProperties": true}), r#"{"x":1,"y":2}"#),
+        (json!({"properties": {"x": {}}, "patternProperties": {"^y": {}}}), r#"{"x":1,"y":2}"#),
+        (json!({"type": "object"}), r#"{"y":2}"#),
+        (json!({"properties": {"x": {}}, "required": ["x", "y"]}), r#"{"x":1,"y":2}"#),
+        (json!({"allOf": [{"properties": {"x": {}}}, {"properties": {"y": {}}}]}),
+            r#"{"x":1,"y":2}"#),
+        (json!({"allOf": [{"$ref": "#/$defs/p"}, {"properties": {"y": {}}, "required": ["y"]}],
+            "$defs": {"p": {"properties": {"x": {}}, "required": ["x"]}}}), r#"{"x":1,"y":2}"#),
+        (json!({"$ref": "#/$defs/p", "properties": {"y": {}},
+            "$defs": {"p": {"properties": {"x": {}}}}}), r#"{"y":2}"#),
+        (json!({"properties": {"x": {}}, "anyOf": [{"properties": {"y": {}}, "required": ["y"]},
+            {"properties": {"z": {}}, "required": ["z"]}]}), r#"{"x":1,"y":2}"#),
+    ] {
+        let loose = of_kind(Kind::SchemaLoose, &schema.to_string());
+        assert!(takes(&loose, text), "{schema}: {text}");
+    }
+    // One definition may be whole in one place and a part in another.
+    let both = json!({"type": "object", "$defs": {"p": {"type": "object", "properties": {"x": {}}}},
+        "properties": {"a": {"$ref": "#/$defs/p"}, "b": {"allOf": [{"$ref": "#/$defs/p"},
+            {"properties": {"y": {}}}]}}});
+    let grammar = strict(&both);
+    assert!(takes(&grammar, r#"{"a":{"x":1},"b":{"x":1,"y":2}}"#));
+    assert!(!takes(&grammar, r#"{"a":{"x":1,"y":2}}"#));
+    // A declared name does not come again as an additional one.
+    let open = strict(&json!({"properties": {"x": {}}, "additionalProperties": true}));
+    assert!(!takes(&open, r#"{"x":1,"x":2}"#) && !takes(&open, r#"{"y":1,"x":2}"#));
 }
 
 #[test]
@@ -299,7 +381,9 @@ fn unsupported_keywords_are_refused_or_listed_with_their_places() {
 fn many_optional_properties_do_not_end_an_answer() {
     let many: serde_json::Map<String, Value> =
         (0..500).map(|i| (format!("p{i}"), json!({"type": "string"}))).collect();
-    let grammar = strict(&json!({"type": "object", "properties": many}));
+    let grammar = strict(
+        &json!({"type": "object", "properties": many, "additionalProperties": true}),
+    );
     assert!(takes(&grammar, "{\"p0\": \"a\", \"p499\": \"b\", \"other\": 1}"));
     assert!(!takes(&grammar, "{\"p499\": \"b\", \"p0\": \"a\"}"));
 }
@@ -319,7 +403,7 @@ fn what_llguidance_refuses_is_found_at_its_place() {
     let message = refused(&referred);
     assert!(message.starts_with("#/$defs/x: Unsatisfiable schema: "), "{message}");
     assert!(refused(&json!(false)).starts_with("#: Unsatisfiable"));
-    let fewest = json!({"properties": {"a": {}}, "type": "object", "minProperties": 1});
+    let fewest = json!({"properties": {"a": {}}, "type": "object", "minProperties": 2});
     assert!(refused(&fewest).starts_with("#: min/maxProperties"));
 }
 
