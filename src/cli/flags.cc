@@ -130,6 +130,13 @@ void FlagSet::AddWhole(const std::string& flag, std::vector<std::string>& values
   app_->add_option(flag, values, help);
 }
 
+void FlagSet::AddFilled(const std::string& flag, std::string& value, const std::string& help) {
+  Add(flag, value, help);
+  app_->get_option(flag)->check([](const std::string& text) -> std::string {
+    return text.empty() ? "its value is empty; without one leave the flag out" : "";
+  });
+}
+
 void FlagSet::AddFile(const std::string& flag, std::string& value, const std::string& help) {
   Add(flag, value, help);
   app_->get_option(flag)->check([](const std::string& path) -> std::string {
@@ -414,6 +421,13 @@ std::optional<int> FlagSet::Parse(const std::vector<std::string>& args) {
   } catch (const CLI::CallForHelp&) {
     std::fputs(app_->help().c_str(), stdout);
     return kExitOk;
+  } catch (const CLI::ArgumentMismatch& error) {
+    // CLI11 counts: "--http: 1 required TEXT missing".
+    const std::string message = error.what();
+    const std::string text = message.ends_with(" missing")
+                                 ? message.substr(0, message.find(':')) + ": its value is missing"
+                                 : message;
+    return Fail(name_, InvalidArgument("{}", WithConfigPlace(text)), kExitUsage);
   } catch (const CLI::ParseError& error) {
     return Fail(name_, InvalidArgument("{}", WithConfigPlace(error.what())), kExitUsage);
   }

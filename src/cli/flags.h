@@ -45,6 +45,8 @@ class FlagSet {
   // As the list above, and a value may hold commas: each is given by a flag, or an argument, of its
   // own.
   void AddWhole(const std::string& flag, std::vector<std::string>& values, const std::string& help);
+  // A text; given as "", as by a variable that is not set, it is a usage error.
+  void AddFilled(const std::string& flag, std::string& value, const std::string& help);
   // A path; given as "", as by a variable that is not set, it is a usage error.
   void AddFile(const std::string& flag, std::string& value, const std::string& help);
   // HOST:PORT (base/host_port.h); "" stays what it is by default. Each of the list for the second.
