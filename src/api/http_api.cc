@@ -508,7 +508,7 @@ void HttpApi::Generate(Exchange& exchange, const JsonValue& body) {
   SetForm(surface, parts_, &exchange.arrival);
   if (!surface.read({body, exchange.request.headers, stored_items_, exchange.arrival.tenant},
                     &asked, &error)) {
-    // Of a name "" the reader does not know the names that there are.
+    // The reader of a body does not know the names of models, and a refused "" should list them.
     return Refuse(exchange, error.code == ErrorCode::kModelNotFound ? UnknownModel() : error);
   }
   NameUnusableId(exchange.request.headers, &asked.ignored);

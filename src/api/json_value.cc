@@ -96,7 +96,7 @@ std::vector<HugeNumber> TakeOutHuge(std::string* text) {
 // Builds a JsonValue from the parser's events and stops at the first thing that is refused.
 class Builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  // Of the name of a field in a refusal: longer ones are cut.
+  // A refusal cuts longer names of fields.
   static constexpr size_t kMaxNameBytes = 64;
   static constexpr size_t kMaxFieldBytes = 256;
 

@@ -35,7 +35,7 @@ struct OllamaRequest {
 std::span<const SurfaceField> OllamaCommonFields();
 std::span<const SurfaceField> OllamaFieldsOf(OllamaForm form);
 std::span<const std::string_view> OllamaPassedFields();
-// Those of /api/show.
+// The fields of /api/show.
 std::span<const SurfaceField> OllamaShowFields();
 
 // False: `error` names the field by Ollama's name for it.

@@ -237,7 +237,7 @@ bool IsPrintable(std::string_view text) {
                      [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
 }
 
-// What a header can carry as it is.
+// Whether a header can carry the text as it is.
 bool IsVisibleAscii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > 0x20 && c < 0x7f; });
 }

@@ -72,8 +72,8 @@ void DeclareChat(FlagSet& flags, ChatFlags& f) {
             "JSON schema that answers follow: {...}, or a file that holds it");
 }
 
-// What other programs' flags of a question are here. After AddForeignHints, which speaks of
-// servers.
+// Says which flag here does the work of other programs' flags of a question. AddForeignHints comes
+// before: its hints speak of servers.
 void AddChatHints(FlagSet& flags) {
   flags.AddHint("-p", "one question is --prompt TEXT");
   flags.AddHint("--temp", "it is --temperature T");

@@ -51,7 +51,7 @@ std::string NearestFlag(std::string_view name, const std::vector<std::string>& f
   return nearest.empty() ? "" : "--" + nearest;
 }
 
-// The same by spelling alone: a short name abbreviates many of the hundred flags of others.
+// The nearest flag by spelling alone: a short name abbreviates many of the hundred flags of others.
 std::string NearestBySpelling(std::string_view name, const std::vector<std::string>& flags) {
   const std::string nearest = NearestFlag(name, flags);
   const size_t most = std::max<size_t>(1, (name.size() - 2) / 3);

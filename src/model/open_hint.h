@@ -1,4 +1,4 @@
-// What to do about a model that cannot be opened: the readers say what they saw in the bytes, this
+// Hints about a model that cannot be opened. The readers say what they saw in the bytes; a hint
 // says what the file is and how to mend it. Reads a few first bytes of the files. Any thread.
 #ifndef BATON_MODEL_OPEN_HINT_H_
 #define BATON_MODEL_OPEN_HINT_H_
@@ -10,8 +10,8 @@
 
 namespace baton::model {
 
-// What a file is that begins with these bytes and is no model, and what to do: "it is a git-lfs
-// pointer, not the file: ...". "" = not known. kHintBytes are enough.
+// Says what a file is that begins with these bytes and is no model, and what to do: "it is a
+// git-lfs pointer, not the file: ...". "" = not known. kHintBytes are enough.
 inline constexpr size_t kHintBytes = 64;
 std::string_view KindOfForeignFile(std::string_view begin);
 

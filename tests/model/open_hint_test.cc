@@ -1,4 +1,5 @@
-// What opening a thing that is no model says: what a reader saw, what the thing is, what to do.
+// The error of opening a thing that is no model: it says what a reader saw, what the thing is and
+// what to do.
 #include "src/model/open_hint.h"
 
 #include <filesystem>
