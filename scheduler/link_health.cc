@@ -14,9 +14,9 @@ constexpr int64_t kSuspectIdleUs = 1'000'000;
 // A faster report, or one of no time at all, counts as this speed. A petabyte a second still fits
 // the whole number that the topology shows.
 constexpr double kMaxBytesPerS = 1e15;
-// A shorter transfer counts as one of this time. Its slices came between two looks of the decode
-// worker, which then tells no time at all: the link is at least so fast.
-constexpr double kShortestTransferS = 1e-3;
+// A transfer of no time at all counts as one of this time. All its slices came between two looks of
+// the decode worker: the link is at least so fast.
+constexpr double kUnmeasuredTransferS = 1e-3;
 
 }  // namespace
 
@@ -91,7 +91,7 @@ void LinkHealth::ForgiveSilence(int64_t late_us) {
 void LinkHealth::LearnSpeed(uint64_t num_bytes, double seconds, double after_prompt_s,
                             int64_t now_us) {
   if (num_bytes == 0 || !(seconds >= 0)) return;
-  seconds = std::max(seconds, kShortestTransferS);
+  if (seconds == 0) seconds = kUnmeasuredTransferS;
   const double speed = std::min(static_cast<double>(num_bytes) / seconds, kMaxBytesPerS);
   const auto learn = [speed](double* known, double share) {
     *known += *known == 0 ? speed : (speed - *known) * share;

@@ -58,8 +58,8 @@ constexpr FormRow kForms[] = {
 };
 
 // Members of structured_outputs that would change what a form lets through.
-constexpr std::string_view kShapers[] = {"disable_any_whitespace", "disable_additional_properties",
-                                         "whitespace_pattern"};
+constexpr std::string_view kShapers[] = {"disable_additional_properties", "whitespace_pattern"};
+constexpr std::string_view kNoBlanks = "disable_any_whitespace";
 
 bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
   *error = FieldError(code, field, expected);
@@ -149,6 +149,31 @@ bool StoreForm(const FormRow& row, std::string_view field, const JsonValue& valu
                 fmt::format("{}, and not empty; absent or null asks for no form", row.expected));
   }
   return SetForm(field, {.kind = row.kind, .text = *std::move(text)}, params, error);
+}
+
+// Takes the blanks out of the JSON of a form that `params` has: the schema says so in llguidance's
+// words. Other forms have the blanks that they write.
+bool CloseBlanks(ApiParams* params, RequestError* error) {
+  const GrammarKind kind = params->form->kind;
+  JsonValue schema(JsonValue::Object{{"type", JsonValue(std::string("object"))}});
+  if (kind == GrammarKind::kSchemaLoose) {
+    RequestError why;  // of a text that is no JSON: compiling the form says more
+    if (!ParseJson(params->form->text, &schema, &why)) return true;
+  } else if (kind != GrammarKind::kJsonObject) {
+    return true;
+  }
+  JsonValue::Object* members = schema.AsObject();
+  if (members == nullptr) {
+    return Fail(error, ErrorCode::kConflict, fmt::format("structured_outputs.{}", kNoBlanks),
+                "absent where the schema is no object");
+  }
+  std::erase_if(*members, [](const auto& member) { return member.first == "x-guidance"; });
+  members->emplace_back("x-guidance",
+                        JsonValue(JsonValue::Object{{"whitespace_flexible", JsonValue(false)}}));
+  AnswerGrammar form{.kind = GrammarKind::kSchemaLoose};
+  AppendJson(schema, &form.text);
+  params->form = {};
+  return SetForm(params->form_field, std::move(form), params, error);
 }
 
 const FormRow& RowOf(GrammarKind kind) {
@@ -262,9 +287,14 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestEr
                 "absent; blanks between JSON tokens are bounded, and a schema says what properties "
                 "there are");
   }
+  const JsonValue* no_blanks = value.Find(kNoBlanks);
+  if (no_blanks != nullptr && !no_blanks->is_null() && no_blanks->AsBool() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, fmt::format("{}.{}", kField, kNoBlanks),
+                "true or false");
+  }
   for (const auto& [name, member] : *members) {
     const bool is_beside = name == "disable_fallback" || name == "backend" || name == "_backend" ||
-                           name == "_backend_was_auto";
+                           name == "_backend_was_auto" || name == kNoBlanks;
     const bool is_shaper =
         std::find(std::begin(kShapers), std::end(kShapers), name) != std::end(kShapers);
     if (is_beside || is_shaper || member.is_null()) continue;
@@ -279,7 +309,8 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestEr
     }
     if (!StoreForm(*row, row->path, member, params, error)) return false;
   }
-  return true;
+  const bool is_asked = no_blanks != nullptr && !IsUnset(*no_blanks) && params->form != nullptr;
+  return !is_asked || CloseBlanks(params, error);
 }
 
 bool StoreGuided(std::string_view name, const JsonValue& value, ApiParams* params,

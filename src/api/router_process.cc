@@ -74,6 +74,7 @@ using router::RouterInbox;
 using router::Topology;
 using rpc::ClientCertificate;
 using rpc::MakeServerCredentials;
+using rpc::TakeOverGrpcLog;
 using rpc::TakeOverProtobufLog;
 using tls::TlsIdentity;
 
@@ -273,6 +274,7 @@ Status RouterProcessImpl::StartGrpc() {
                          ParseListenAddress("--grpc", config_.grpc_address));
   services_ = MakeApiServices(Parts());
   TakeOverProtobufLog();
+  TakeOverGrpcLog();
   grpc::EnableDefaultHealthCheckService(true);
   // Reflection knows the types that are linked in, and the library's own service uses none.
   (void)grpc::health::v1::HealthCheckRequest::descriptor();

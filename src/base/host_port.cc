@@ -51,6 +51,11 @@ std::string RightForm(std::string_view text) {
   if (colon == text.size() || text.ends_with(']')) {
     return fmt::format("the port is missing: {}:PORT", text);
   }
+  // One colon: the host may be good, and the port is not.
+  if (IsBracketed(host) || host.find(':') == std::string_view::npos) {
+    return IsDecimal(port) ? fmt::format("the port {} is too large", port)
+                           : fmt::format("'{}' is no port", port);
+  }
   return "an IPv6 host goes into brackets, [::1]:0";
 }
 

@@ -228,7 +228,7 @@ void DeclareBenchLoad(FlagSet& flags, BenchLoadFlags& f) {
   flags.AddChoice("--arrivals", f.arrivals, {"poisson", "gamma", "fixed", "ramp"},
                   "law of the starts of an open loop");
   flags.Add("--burstiness", f.burstiness, "shape of gamma gaps; 1 = Poisson, below 1 = burstier");
-  flags.Add("--users", f.users, {0, kMaxUsers},
+  flags.Add("--users", f.users, {1, kMaxUsers},
             "closed loop: users who each wait for their answer");
   flags.Add("--trace", f.trace, "replay: Mooncake .jsonl or Azure .csv, plain or gzip");
   flags.Add("--time-scale", f.time_scale, "stretches the trace's time; 2 = half the rate");

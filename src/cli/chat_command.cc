@@ -361,6 +361,9 @@ int RunRun(const std::vector<std::string>& args) {
   if (const Status status = CheckTuning(run.tuning); !status.ok()) {
     return Fail("run", status, kExitUsage);
   }
+  if (const Status name = CheckPullName(run.model); !name.ok()) {
+    return Fail("run", name, kExitUsage);
+  }
   const StatusOr<ModelFile> model = ResolveOrPullModel(run.model);
   if (!model.ok()) return Fail("run", model.status());
   if (f.prompt.empty() && InputHasEnded()) return FailWithoutQuestion("run");

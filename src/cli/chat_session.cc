@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "nlohmann/json.hpp"
 
@@ -169,12 +170,30 @@ class AnswerReader {
   bool done_ = false;
 };
 
+// The flag of `baton chat` that the server misses; "" = none.
+std::string_view WayOut(int status, const json& answer) {
+  if (status == 401) return "; --api-key-env NAME names the variable that holds the key";
+  const bool is_model = TextOf(Member(answer, "error"), "param") == "model";
+  return is_model && (status == 400 || status == 404) ? "; --model NAME chooses one" : "";
+}
+
 Status ServerError(const HttpClientResponse& response, const std::string& body) {
-  const std::string message = ErrorText(json::parse(body, nullptr, /*allow_exceptions=*/false));
+  const json answer = json::parse(body, nullptr, /*allow_exceptions=*/false);
+  const std::string message = ErrorText(answer);
   std::string page = LossyUtf8(std::string_view(body).substr(0, kMaxForeignBytes));
   absl::StripAsciiWhitespace(&page);
-  return Unavailable("the server answered {}: {}", response.status,
-                     message.empty() ? Printable(page) : message);
+  return Unavailable("the server answered {}: {}{}", response.status,
+                     message.empty() ? Printable(page) : message, WayOut(response.status, answer));
+}
+
+// An error of the connection, with what to do where no server is.
+Status WithWayOut(const Status& status) {
+  constexpr absl::string_view kNobody = "cannot connect to ";
+  if (!absl::StartsWith(status.message(), kNobody)) return status;
+  return Status(status.code(),
+                fmt::format("{}; `baton serve MODEL` starts a server, and `baton chat --url "
+                            "HOST:PORT` asks one",
+                            std::string(status.message())));
 }
 
 }  // namespace
@@ -298,9 +317,10 @@ HttpClientRequest ChatSession::RequestTo(std::string_view path) const {
 StatusOr<std::vector<std::string>> ChatSession::ListModels() const {
   HttpClientRequest request = RequestTo("/v1/models");
   request.idle_timeout_ms = 5000;
-  BATON_ASSIGN_OR_RETURN(const HttpClientResponse response, HttpCall(request));
-  if (response.status != 200) return ServerError(response, response.body);
-  const json answer = json::parse(response.body, nullptr, /*allow_exceptions=*/false);
+  const StatusOr<HttpClientResponse> response = HttpCall(request);
+  if (!response.ok()) return WithWayOut(response.status());
+  if (response->status != 200) return ServerError(*response, response->body);
+  const json answer = json::parse(response->body, nullptr, /*allow_exceptions=*/false);
   std::vector<std::string> ids;
   for (const json& row : Member(answer, "data")) {
     if (std::string id = TextOf(row, "id"); !id.empty()) ids.push_back(Printable(std::move(id)));
@@ -374,7 +394,7 @@ StatusOr<AnswerStats> ChatSession::Ask(const std::string& question,
     messages_.push_back({"user", question});
     messages_.push_back({"assistant", reader.text()});
   }
-  if (!response.ok()) return response.status();
+  if (!response.ok()) return WithWayOut(response.status());
   if (response->status != 200) return ServerError(*response, error_body);
   BATON_ASSIGN_OR_RETURN(AnswerStats stats, reader.Finish());
   stats.request_id = std::move(request_id);

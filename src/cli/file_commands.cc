@@ -74,8 +74,9 @@ int Describe(std::string_view command, const std::vector<std::string>& args) {
   std::string model;
   flags.Add("MODEL", model, "a .gguf file, a Hugging Face folder or a catalogue name");
   if (std::optional<int> code = flags.Parse(args)) return *code;
+  if (const Status s = CheckPullName(model); !s.ok()) return Fail(command, s, kExitUsage);
   const StatusOr<ModelFile> file = ResolveModel(model);
-  if (!file.ok()) return Fail(command, file.status(), model.empty() ? kExitUsage : kExitFailure);
+  if (!file.ok()) return Fail(command, file.status());
   // A refusal is one line: no warning of a reader before it.
   if (const Status s = InitLog({.role = "inspect", .level = LogLevel::kOff}); !s.ok()) {
     return Fail(command, s);

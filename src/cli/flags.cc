@@ -414,6 +414,13 @@ std::optional<int> FlagSet::Parse(const std::vector<std::string>& args) {
   } catch (const CLI::CallForHelp&) {
     std::fputs(app_->help().c_str(), stdout);
     return kExitOk;
+  } catch (const CLI::ArgumentMismatch& error) {
+    // CLI11 counts: "--http: 1 required TEXT missing".
+    const std::string message = error.what();
+    const std::string text = message.ends_with(" missing")
+                                 ? message.substr(0, message.find(':')) + ": its value is missing"
+                                 : message;
+    return Fail(name_, InvalidArgument("{}", WithConfigPlace(text)), kExitUsage);
   } catch (const CLI::ParseError& error) {
     return Fail(name_, InvalidArgument("{}", WithConfigPlace(error.what())), kExitUsage);
   }

@@ -422,6 +422,7 @@ Status CheckModels(const ServeFlags& f) {
     return InvalidArgument("MODEL is missing: a .gguf file, a model folder or smollm2:135m");
   }
   for (size_t i = 0; i < f.models.size(); ++i) {
+    BATON_RETURN_IF_ERROR(CheckPullName(f.models[i]));
     for (size_t j = 0; j < i; ++j) {
       if (f.models[i] != f.models[j]) continue;
       return InvalidArgument("MODEL {} is given twice, as argument {} and as argument {}",

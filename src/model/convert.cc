@@ -6,6 +6,7 @@
 
 #include "src/base/quoted_text.h"
 #include "src/model/encode_matrix.h"
+#include "src/model/hf_folder.h"
 #include "src/model/model_config.h"
 #include "src/model/model_weights.h"
 #include "src/model/partial_file.h"
@@ -51,7 +52,8 @@ absl::Status AddKeys(const GgufFile& file, const ConvertOptions& options, GgufWr
   for (const GgufEntry& entry : file.entries()) {
     const bool of_the_file = entry.key.starts_with("split.") || entry.key == "general.alignment" ||
                              entry.key == "general.file_type" ||
-                             entry.key == "general.quantization_version";
+                             entry.key == "general.quantization_version" ||
+                             entry.key == kPackedMatricesKey;
     if (!of_the_file) writer.AddValue(entry.key, entry.value);
   }
   for (const ConvertType& row : kTypes) {

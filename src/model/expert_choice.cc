@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 
 #include "kernels/math.h"
+#include "src/model/model_config.h"
 
 namespace baton::model {
 
@@ -16,27 +17,21 @@ namespace {
 
 float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
-// One row of logits and what they are chosen by.
+// One row of scores that choose, [experts].
 struct Row {
   const ExpertRule& rule;
-  std::span<const float> logits;
-  std::span<const float> bias;
+  std::span<const float> scores;
 
-  // A softmax has the order of its logits.
-  float Choosing(size_t expert) const {
-    if (rule.score == ExpertScore::kSoftmax) return logits[expert];
-    return Sigmoid(logits[expert]) + bias[expert];
-  }
   float GroupScore(size_t first, size_t count) const {
-    float best = Choosing(first);
+    float best = scores[first];
     if (rule.score == ExpertScore::kSoftmax) {
-      for (size_t e = first + 1; e < first + count; ++e) best = std::max(best, Choosing(e));
+      for (size_t e = first + 1; e < first + count; ++e) best = std::max(best, scores[e]);
       return best;
     }
-    float second = Choosing(first + 1);
+    float second = scores[first + 1];
     if (second > best) std::swap(best, second);
     for (size_t e = first + 2; e < first + count; ++e) {
-      const float score = Choosing(e);
+      const float score = scores[e];
       if (score > best) {
         second = best;
         best = score;
@@ -69,16 +64,16 @@ std::array<bool, kMaxExpertGroups> BestGroups(const Row& row, size_t group_size)
 }
 
 void Choose(const Row& row, std::span<uint32_t> experts) {
-  const size_t group_size = row.logits.size() / row.rule.num_groups;
+  const size_t group_size = row.scores.size() / row.rule.num_groups;
   const std::array<bool, kMaxExpertGroups> groups = BestGroups(row, group_size);
   for (size_t n = 0; n < experts.size(); ++n) {
     const std::span<const uint32_t> before = experts.first(n);
-    size_t best = row.logits.size();
+    size_t best = row.scores.size();
     float best_score = 0;
-    for (size_t e = 0; e < row.logits.size(); ++e) {
+    for (size_t e = 0; e < row.scores.size(); ++e) {
       if (!groups[e / group_size]) continue;
-      const float score = row.Choosing(e);
-      if (best < row.logits.size() && !(score > best_score)) continue;
+      const float score = row.scores[e];
+      if (best < row.scores.size() && !(score > best_score)) continue;
       if (std::find(before.begin(), before.end(), e) != before.end()) continue;
       best = e;
       best_score = score;
@@ -101,8 +96,15 @@ void WeighBySoftmax(std::span<const float> logits, const ExpertChoice& out) {
 
 void ChooseExperts(const ExpertRule& rule, std::span<const float> logits,
                    std::span<const float> bias, const ExpertChoice& out) {
-  Choose({rule, logits, bias}, out.experts);
-  if (rule.score == ExpertScore::kSoftmax) {
+  // A softmax has the order of its logits.
+  std::array<float, kMaxExperts> scores;
+  const bool is_softmax = rule.score == ExpertScore::kSoftmax;
+  if (!is_softmax) {
+    for (size_t e = 0; e < logits.size(); ++e) scores[e] = Sigmoid(logits[e]) + bias[e];
+  }
+  Choose({rule, is_softmax ? logits : std::span<const float>(scores).first(logits.size())},
+         out.experts);
+  if (is_softmax) {
     WeighBySoftmax(logits, out);
   } else {
     for (size_t j = 0; j < out.experts.size(); ++j) {

@@ -1,6 +1,7 @@
 #include "src/model/gguf.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -48,7 +49,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::OpenPart(const std::string& 
   std::unique_ptr<GgufFile> file(new GgufFile());
   file->bytes_ = mapping->bytes();
   const auto kept = std::make_shared<const FileMapping>(*std::move(mapping));
-  file->storage_.push_back(kept);
+  file->memory_.push_back({kept->bytes(), kept, /*is_mapping=*/true});
   file->mappings_.push_back(kept.get());
   BATON_RETURN_IF_ERROR(file->Parse(max_header_bytes));
   return file;
@@ -86,6 +87,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::FromAssembly(GgufAssembly as
   file->storage_ = {header, std::move(assembly.storage)};
   BATON_RETURN_IF_ERROR(file->Parse());
   file->tensors_ = std::move(assembly.tensors);
+  file->memory_ = std::move(assembly.memory);
   file->mappings_ = std::move(assembly.mappings);
   file->file_bytes_ = assembly.file_bytes;
   file->is_folder_ = true;
@@ -99,6 +101,16 @@ absl::Status GgufFile::Parse(uint64_t max_header_bytes) {
 }
 
 GgufFile::~GgufFile() = default;
+
+const GgufMemory* GgufFile::MemoryOf(std::span<const std::byte> data) const {
+  for (const GgufMemory& memory : memory_) {
+    const std::byte* end = memory.bytes.data() + memory.bytes.size();
+    const bool holds = std::less_equal<>()(memory.bytes.data(), data.data()) &&
+                       std::less_equal<>()(data.data() + data.size(), end);
+    if (holds) return &memory;
+  }
+  return nullptr;
+}
 
 const GgufTensor* GgufFile::FindTensor(std::string_view name) const {
   const auto name_of = [this](uint32_t idx) { return tensors_[idx].name; };

@@ -79,12 +79,20 @@ struct GgufSplit {
 
 class FileMapping;  // file_mapping.h
 
+// Memory in which tensors lie.
+struct GgufMemory {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;
+  bool is_mapping = false;  // of a file; else it was allocated
+};
+
 // A model that was put together in memory.
 struct GgufAssembly {
-  std::vector<std::byte> header;        // GGUF magic, counts and metadata, no tensors
-  std::vector<GgufTensor> tensors;      // unique names
-  uint64_t file_bytes = 0;              // of what it was made from
-  std::shared_ptr<const void> storage;  // owns the names and the data of `tensors`, `mappings` too
+  std::vector<std::byte> header;             // GGUF magic, counts and metadata, no tensors
+  std::vector<GgufTensor> tensors;           // unique names
+  uint64_t file_bytes = 0;                   // of what it was made from
+  std::shared_ptr<const void> storage;       // owns the names and types of `tensors`
+  std::vector<GgufMemory> memory;            // the data of `tensors`
   std::vector<const FileMapping*> mappings;  // the files in which data of `tensors` lies
 };
 
@@ -113,9 +121,8 @@ class GgufFile {
   const std::vector<GgufEntry>& entries() const { return entries_; }   // in file order
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // in file order
 
-  // Keeps the data of tensors: each owns a mapping, or what was made in memory. Empty where the
-  // data is the caller's (FromBytes).
-  const std::vector<std::shared_ptr<const void>>& storage() const { return storage_; }
+  // The memory that holds `data` of a tensor; nullptr where it is the caller's (FromBytes).
+  const GgufMemory* MemoryOf(std::span<const std::byte> data) const;
   // The files in which tensors lie; what lies in none of them was made in memory.
   std::span<const FileMapping* const> mappings() const { return mappings_; }
 
@@ -150,9 +157,10 @@ class GgufFile {
   std::span<const std::byte> bytes_;
   uint64_t file_bytes_ = 0;
   uint64_t header_bytes_ = 0;  // of all parts
-  // Keeps what the views point into: the mappings, an assembly.
+  // Keeps what views point into but data of tensors: an assembly's header and names, type rows.
   std::vector<std::shared_ptr<const void>> storage_;
-  std::vector<const FileMapping*> mappings_;  // of storage_
+  std::vector<GgufMemory> memory_;
+  std::vector<const FileMapping*> mappings_;  // of memory_
   GgufSplit split_;
   uint32_t version_ = 0;
   uint32_t alignment_ = 32;

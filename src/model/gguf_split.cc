@@ -68,7 +68,7 @@ absl::Status GgufFile::JoinParts(const std::string& path) {
     }
     BATON_RETURN_IF_ERROR(TakePart(**part, i));
     // The mapping; the part's own keys and indices go.
-    storage_.insert(storage_.end(), (*part)->storage_.begin(), (*part)->storage_.end());
+    memory_.insert(memory_.end(), (*part)->memory_.begin(), (*part)->memory_.end());
     mappings_.insert(mappings_.end(), (*part)->mappings_.begin(), (*part)->mappings_.end());
   }
   if (tensors_.size() != split_.num_tensors) {

@@ -41,11 +41,25 @@ constexpr const char* kQuantConfigName = "hf_quant_config.json";
 
 // Everything that the tensors of the result point into.
 struct FolderStorage {
-  std::vector<std::unique_ptr<SafetensorsFile>> files;
+  std::vector<std::shared_ptr<SafetensorsFile>> files;
   std::deque<std::string> names;
-  std::deque<AlignedBuffer> copies;
+  std::deque<AlignedBuffer> copies;  // until Memory
   std::deque<Fp8Scales> scales;
   std::deque<GgufTensorType> types;  // with those scales, or of NVFP4
+
+  // The mappings and the copies, each with an owner of its own, so that one can be kept alone.
+  std::vector<GgufMemory> Memory() {
+    std::vector<GgufMemory> out;
+    for (const auto& file : files) {
+      out.push_back({file->mapping().bytes(), file, /*is_mapping=*/true});
+    }
+    for (AlignedBuffer& copy : copies) {
+      const auto owner = std::make_shared<const AlignedBuffer>(std::move(copy));
+      out.push_back({{owner->data(), owner->size()}, owner, /*is_mapping=*/false});
+    }
+    copies.clear();
+    return out;
+  }
 };
 
 std::string_view TextOf(std::span<const std::byte> bytes) {
@@ -699,7 +713,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
   TensorConverter converter(config, *storage);
   BATON_ASSIGN_OR_RETURN(assembly.tensors, converter.Convert());
   if (const std::string summary = converter.PackedSummary(); !summary.empty()) {
-    config.keys.AddString("baton.packed_matrices", summary);
+    config.keys.AddString(std::string(kPackedMatricesKey), summary);
   }
   if (config.traits->delta_nets) {
     const uint32_t num_predicting = converter.num_predicting();
@@ -712,6 +726,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
     assembly.mappings.push_back(&file->mapping());
   }
   assembly.header = config.keys.Header();
+  assembly.memory = storage->Memory();
   assembly.storage = storage;
   return GgufFile::FromAssembly(std::move(assembly));
 }

@@ -15,11 +15,16 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "src/base/status.h"
 #include "src/model/gguf.h"
 
 namespace baton::model {
+
+// The key in which OpenHfFolder says for people what packed matrices became. It is of the folder: a
+// file that is made from it does not have it.
+inline constexpr std::string_view kPackedMatricesKey = "baton.packed_matrices";
 
 // The headers of all files of a folder together; hf_index.h limits their number and the tensors.
 inline constexpr uint64_t kMaxHfHeaderBytes = uint64_t{64} << 20;

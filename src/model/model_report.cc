@@ -6,7 +6,9 @@
 
 #include "src/base/quoted_text.h"
 #include "src/base/size_text.h"
+#include "src/model/hf_folder.h"
 #include "src/model/model_weights.h"
+#include "src/model/tensor_plan.h"
 #include "src/model/tokenizer_metadata.h"
 
 namespace baton::model {
@@ -196,8 +198,16 @@ std::string MixedLayersText(const ModelConfig& config, const GgufFile& file) {
   }
   if (config.per_layer_size > 0) {
     const GgufTensor* table = file.FindTensor("per_layer_token_embd.weight");
-    out += fmt::format("per layer     {} elements of each token, {} read from the file's mapping\n",
-                       config.per_layer_size, FormatSize(table->data.size()));
+    const GgufMemory* memory = file.MemoryOf(table->data);
+    const bool is_mapped = memory != nullptr && memory->is_mapping;
+    const bool becomes_bf16 = table->fp8() != nullptr || IsNvfp4(*table);
+    const uint64_t num_bytes =
+        becomes_bf16 ? table->num_elements() * sizeof(uint16_t) : table->data.size();
+    out += fmt::format("per layer     {} elements of each token, {} {}\n", config.per_layer_size,
+                       FormatSize(num_bytes),
+                       is_mapped && !becomes_bf16 ? "read from the file's mapping"
+                       : becomes_bf16             ? "in memory, in bf16"
+                                                  : "in memory");
   }
   if (config.logit_softcap != 0.0f) {
     out += fmt::format("logits        {0} tanh(logit / {0})\n", config.logit_softcap);
@@ -248,10 +258,10 @@ std::string TensorsText(const GgufFile& file) {
   return out;
 }
 
-// What became of the packed matrices of a folder.
+// The line about packed matrices of a folder and the types that they became.
 std::string PackedText(const GgufFile& file) {
   constexpr size_t kMaxBytes = 400;
-  const GgufValue* packed = file.FindValue("baton.packed_matrices");
+  const GgufValue* packed = file.FindValue(kPackedMatricesKey);
   if (packed == nullptr || !packed->AsString().has_value()) return "";
   return fmt::format("packed        {}\n", LineForMessage(*packed->AsString(), kMaxBytes));
 }

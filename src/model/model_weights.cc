@@ -64,12 +64,12 @@ bool Reaches(std::span<const std::byte> row, Word limit) {
 
 // The fault that a row of this type can hold although packing finds none, and that no product may
 // see; "" when the row has none.
-std::string_view FaultOf(GgmlType type, bool is_fp8, std::span<const std::byte> row) {
-  if (is_fp8) {
+std::string_view FaultOf(const GgufTensorType& row_type, std::span<const std::byte> row) {
+  if (row_type.fp8 != nullptr) {
     return std::any_of(row.begin(), row.end(), IsNanCode) ? "a NaN (code 0x7F or 0xFF)" : "";
   }
   const std::string_view not_finite = "an element that is not finite in bf16";
-  switch (type) {
+  switch (static_cast<GgmlType>(row_type.id)) {
     case GgmlType::kF32:  // from here on it would round to an infinity of bf16, as devices have it
       return Reaches<uint32_t>(row, 0x7F7F8000) ? not_finite : "";
     case GgmlType::kF16:
@@ -78,6 +78,8 @@ std::string_view FaultOf(GgmlType type, bool is_fp8, std::span<const std::byte> 
       return Reaches<uint16_t>(row, 0x7F80) ? not_finite : "";
     case GgmlType::kMxfp4:
       return HasInfiniteMxfp4(row) ? "an infinite element" : "";
+    case GgmlType::kNvfp4:
+      return HasInfiniteNvfp4(row, row_type.scale, row_type.divides) ? not_finite : "";
     default:
       return "";
   }
@@ -85,7 +87,7 @@ std::string_view FaultOf(GgmlType type, bool is_fp8, std::span<const std::byte> 
 
 bool CanHaveFault(GgmlType type, bool is_fp8) {
   return is_fp8 || type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBf16 ||
-         type == GgmlType::kMxfp4;
+         type == GgmlType::kMxfp4 || type == GgmlType::kNvfp4;
 }
 
 // CheckElementsOf for `bytes` of a tensor, rows from `first` on of its `num_rows`.
@@ -97,7 +99,7 @@ absl::Status CheckRows(const GgufTensor& tensor, std::span<const std::byte> byte
   const uint64_t row_bytes = tensor.data.size() / (tensor.num_elements() / tensor.dims[0]);
   const auto count = static_cast<uint32_t>(bytes.size() / row_bytes);
   const auto fault_of = [&](uint32_t row) {
-    return FaultOf(type, is_fp8, bytes.subspan(row * row_bytes, row_bytes));
+    return FaultOf(*tensor.type, bytes.subspan(row * row_bytes, row_bytes));
   };
   std::atomic<uint32_t> bad_row = count;
   pool.RunRanges(count, 8, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
@@ -522,11 +524,14 @@ absl::StatusOr<MappedRows> MappedRows::Create(const GgufFile& file, const GgufTe
   out.k_ = static_cast<uint32_t>(tensor.dims[0]);
   out.row_bytes_ = rows.bytes.size() / rows.n;
   out.bytes_ = rows.bytes;
-  out.mapping_ = file.storage();
-  if (made.empty() && out.mapping_.empty()) made.assign(rows.bytes.begin(), rows.bytes.end());
-  if (!made.empty()) {
-    out.owned_ = std::make_shared<const std::vector<std::byte>>(std::move(made));
-    out.bytes_ = *out.owned_;
+  const GgufMemory* memory = file.MemoryOf(rows.bytes);
+  if (memory != nullptr) {
+    out.memory_ = *memory;
+  } else {
+    if (made.empty()) made.assign(rows.bytes.begin(), rows.bytes.end());
+    const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(made));
+    out.bytes_ = *owner;
+    out.memory_ = {*owner, owner};
   }
   std::atomic<uint32_t> bad_row = rows.n;
   pool.RunRanges(rows.n, 64, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {

@@ -31,7 +31,7 @@ struct MatrixGroup {
 };
 
 // A matrix whose rows are taken one by one as they lie in the model file: it stays in the file's
-// mapping and takes no other memory, unless the file was made in memory.
+// mapping and takes no other memory, unless it was packed in a folder, or has another type here.
 class MappedRows {
  public:
   MappedRows() = default;
@@ -43,16 +43,15 @@ class MappedRows {
   uint32_t k() const { return k_; }
   // Row `row` to out [k].
   void Read(uint32_t row, float* out) const;
-  // Of memory that is no mapping.
-  size_t bytes() const { return owned_ == nullptr ? 0 : owned_->size(); }
+  // Bytes of memory that is no mapping.
+  size_t bytes() const { return memory_.is_mapping ? 0 : bytes_.size(); }
 
  private:
   kernels::WeightType type_ = kernels::WeightType::kF32;
   uint32_t k_ = 0;
   size_t row_bytes_ = 0;
   std::span<const std::byte> bytes_;
-  std::vector<std::shared_ptr<const void>> mapping_;  // keeps bytes_, unless owned_ does
-  std::shared_ptr<const std::vector<std::byte>> owned_;
+  GgufMemory memory_;  // holds bytes_
 };
 
 // A gated feed-forward layer.
@@ -94,7 +93,7 @@ struct LayerWeights {
   std::vector<float> router_bias;     // [experts]
   std::vector<float> choice_bias;     // [experts], of ExpertScore::kSigmoid
   FeedForwardWeights shared;          // of the experts that serve every row
-  // Of latent attention, whose `qkv` is the product of the queries, the first one with q_rank.
+  // Latent attention; its `qkv` is the product of the queries, the first one with q_rank.
   MatrixGroup kv_a;              // [head_dim, hidden]
   std::vector<float> kv_a_norm;  // [latent_dim]
   std::vector<float> q_a_norm;   // [q_rank]

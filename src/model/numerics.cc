@@ -37,7 +37,7 @@ std::string NumericsId(std::string_view text) {
 absl::StatusOr<uint32_t> ContextFor(const ModelConfig& config, uint32_t wanted) {
   if (wanted == 0) return config.context_length;
   if (wanted > config.context_length) {
-    return InvalidArgument("max-context {} is beyond the model's context of {} tokens", wanted,
+    return InvalidArgument("--max-context {} is beyond the model's context of {} tokens", wanted,
                            config.context_length);
   }
   return wanted;

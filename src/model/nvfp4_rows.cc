@@ -1,5 +1,7 @@
 #include "src/model/nvfp4_rows.h"
 
+#include <cmath>
+
 #include "kernels/math.h"
 #include "kernels/weight_type.h"
 
@@ -20,6 +22,17 @@ float BlockScale(std::byte code) {
 }
 
 }  // namespace
+
+bool HasInfiniteNvfp4(std::span<const std::byte> rows, float scale, bool divides) {
+  constexpr float kLargest = 6;  // of e2m1
+  for (size_t at = 0; at < rows.size(); at += kNvfp4BlockBytes) {
+    for (const std::byte code : rows.subspan(at, kNvfp4Block / kNvfp4Group)) {
+      const float of_both = divides ? BlockScale(code) / scale : BlockScale(code) * scale;
+      if (!std::isfinite(FloatFromBf16(Bf16FromFloat(of_both * kLargest)))) return true;
+    }
+  }
+  return false;
+}
 
 void Nvfp4Rows::Weights(uint32_t row, float* out) const {
   const auto weight = [](uint32_t code, float of_both) {

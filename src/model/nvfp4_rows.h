@@ -30,6 +30,10 @@ struct Nvfp4Rows {
   void Weights(uint32_t row, float* out) const;
 };
 
+// Whether a scale of `rows` is so large that a weight of its 16 may be infinite in bf16. Looks at
+// the scales alone.
+bool HasInfiniteNvfp4(std::span<const std::byte> rows, float scale, bool divides);
+
 }  // namespace baton::model
 
 #endif  // BATON_MODEL_NVFP4_ROWS_H_

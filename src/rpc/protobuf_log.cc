@@ -3,6 +3,7 @@
 #include <string>
 
 #include "google/protobuf/stubs/logging.h"
+#include "grpc/support/log.h"
 
 #include "src/base/log.h"
 
@@ -14,8 +15,12 @@ void OnLine(google::protobuf::LogLevel /*level*/, const char* /*file*/, int /*li
   BATON_LOG_DEBUG("protobuf: {}", message);
 }
 
+void OnGrpcLine(gpr_log_func_args* line) { BATON_LOG_DEBUG("gRPC: {}", line->message); }
+
 }  // namespace
 
 void TakeOverProtobufLog() { (void)google::protobuf::SetLogHandler(&OnLine); }
+
+void TakeOverGrpcLog() { gpr_set_log_function(&OnGrpcLine); }
 
 }  // namespace baton::rpc

@@ -1,5 +1,5 @@
-// Protobuf's own log lines, which any peer with a malformed message can cause, go to our log at
-// level debug instead of stderr.
+// Lines that protobuf and gRPC log themselves go to our log at level debug instead of stderr. Any
+// peer can cause them, and a port that is in use gets one line of ours already.
 #ifndef BATON_RPC_PROTOBUF_LOG_H_
 #define BATON_RPC_PROTOBUF_LOG_H_
 
@@ -7,6 +7,8 @@ namespace baton::rpc {
 
 // Once, before messages of others are parsed; again does no harm.
 void TakeOverProtobufLog();
+// Once, before the first server or channel; again does no harm.
+void TakeOverGrpcLog();
 
 }  // namespace baton::rpc
 

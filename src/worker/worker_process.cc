@@ -107,6 +107,7 @@ using otlp::OtlpTargetAtStart;
 using otlp::ProcessEnvironment;
 using rpc::ClientCertificate;
 using rpc::MakeServerCredentials;
+using rpc::TakeOverGrpcLog;
 using rpc::TakeOverProtobufLog;
 using scheduler::RooflineModel;
 using scheduler::SchedulerConfig;
@@ -457,6 +458,7 @@ Status WorkerProcess::Parts::TryOneToken() {
 
 Status WorkerProcess::Parts::StartServer() {
   TakeOverProtobufLog();
+  TakeOverGrpcLog();
   int port = 0;
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kMaxClusterMessageBytes);

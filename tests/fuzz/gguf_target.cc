@@ -2,8 +2,11 @@
 // and the writer as its inverse.
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/model/gguf.h"
@@ -20,20 +23,44 @@ using namespace model;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
+// The name of the tensor that scales one in NVFP4; empty for another, and without a scale.
+std::string NameOfScale(const GgufTensor& tensor) {
+  constexpr std::string_view kWeight = ".weight";
+  if (tensor.type->scale == 1.0f || !tensor.name.ends_with(kWeight)) return "";
+  return std::string(tensor.name.substr(0, tensor.name.size() - kWeight.size())) + ".scale";
+}
+
 // Writes the keys, values and tensors of the file anew.
 std::vector<std::byte> Rewrite(const GgufFile& file) {
   GgufWriter writer;
   for (const GgufEntry& entry : file.entries()) writer.AddValue(entry.key, entry.value);
+  constexpr uint64_t kOne[] = {1};
+  std::deque<std::string> names;
+  std::vector<float> scales;
   for (const GgufTensor& tensor : file.tensors()) {
     writer.AddTensor({.name = tensor.name,
                       .dims = std::span<const uint64_t>(tensor.dims).first(tensor.num_dims),
                       .type_id = tensor.type->id,
                       .num_bytes = tensor.data.size()});
   }
+  for (const GgufTensor& tensor : file.tensors()) {
+    const std::string& name = names.emplace_back(NameOfScale(tensor));
+    if (name.empty()) continue;
+    scales.push_back(tensor.type->scale);
+    writer.AddTensor({.name = name,
+                      .dims = kOne,
+                      .type_id = static_cast<uint32_t>(GgmlType::kF32),
+                      .num_bytes = sizeof(float)});
+  }
   std::vector<std::byte> bytes = writer.Header();
   for (const GgufTensor& tensor : file.tensors()) {
     bytes.insert(bytes.end(), tensor.data.begin(), tensor.data.end());
     bytes.resize(bytes.size() + GgufWriter::Padded(tensor.data.size()) - tensor.data.size());
+  }
+  for (const float scale : scales) {
+    const auto raw = std::as_bytes(std::span(&scale, 1));
+    bytes.insert(bytes.end(), raw.begin(), raw.end());
+    bytes.resize(bytes.size() + GgufWriter::Padded(raw.size()) - raw.size());
   }
   return bytes;
 }
@@ -54,7 +81,8 @@ void CheckSame(const GgufFile& a, const GgufFile& b) {
   for (size_t i = 0; i < a.tensors().size(); ++i) {
     const GgufTensor& x = a.tensors()[i];
     const GgufTensor& y = b.tensors()[i];
-    BATON_CHECK(x.name == y.name && x.type == y.type && x.dims == y.dims &&
+    BATON_CHECK(x.name == y.name && x.type->id == y.type->id && x.type->scale == y.type->scale &&
+                    x.type->divides == y.type->divides && x.dims == y.dims &&
                     std::equal(x.data.begin(), x.data.end(), y.data.begin(), y.data.end()),
                 "tensor {} changed", i);
   }

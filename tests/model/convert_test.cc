@@ -19,6 +19,7 @@
 #include "src/model/partial_file.h"
 #include "src/model/quantize.h"
 #include "tests/model/model_fixture.h"
+#include "tests/model/packed_folder.h"
 #include "tests/model/test_model.h"
 
 namespace baton::model {
@@ -30,6 +31,7 @@ using kernels::HalfFromFloat;
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 class ConvertTest : public ::testing::TestWithParam<const char*> {
@@ -113,6 +115,21 @@ TEST_F(ConvertTest, RowsThatAreNoWholeBlocksBecomeBf16) {
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ((*file)->FindTensor("blk.0.attn_output.weight")->type->name, "BF16");
   EXPECT_EQ((*file)->FindTensor("blk.0.attn_q.weight")->type->name, "Q4_0");
+}
+
+TEST_F(ConvertTest, AFileDoesNotSayWhatItsFolderPacked) {
+  const PackedModel model = PackedModelMaker(PackedForms()[0]).Make(/*has_experts=*/false);
+  const TestFolder folder("converted");
+  folder.Write(model.config, model.packed);
+  const auto file = OpenModelFile(folder.path());
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_NE((*file)->FindValue(kPackedMatricesKey), nullptr);
+  const ConvertOptions options = {.type = GgmlType::kBf16, .pool = &pool_, .add_keys = nullptr};
+  ASSERT_TRUE(ConvertModel(**file, options, out_).ok());
+  const auto written = GgufFile::Open(out_);
+  ASSERT_TRUE(written.ok()) << written.status();
+  EXPECT_EQ((*written)->FindValue(kPackedMatricesKey), nullptr);
+  EXPECT_THAT(DescribeModelFile(**written, absl::OkStatus()), Not(HasSubstr("packed")));
 }
 
 TEST_F(ConvertTest, RefusesAnotherTypeAndAnExistingFile) {

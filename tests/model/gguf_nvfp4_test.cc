@@ -2,13 +2,18 @@
 // stands beside one is taken or refused by name.
 #include "src/model/gguf_nvfp4.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <span>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "src/model/encode_matrix.h"
+#include "src/model/gguf_writer.h"
+#include "src/model/model_weights.h"
 #include "src/model/nvfp4_rows.h"
 #include "src/model/safetensors.h"
 #include "src/model/tensor_plan.h"
@@ -132,6 +137,96 @@ TEST(GgufNvfp4Test, RefusesScalesThatAreNoNumberForTheWhole) {
     EXPECT_THAT(std::string(refused.message()), HasSubstr("blk.0.x.scale"));
     EXPECT_THAT(std::string(refused.message()), HasSubstr(words));
   }
+}
+
+// A file made in memory: a table in F32 and a matrix in NVFP4, each with an owner of its own.
+struct Assembly {
+  explicit Assembly(float scale) : type(Nvfp4TensorType(scale, /*divides=*/false)) {
+    *table = Numbers("table.weight", {1, 2, 3, 4, 5, 6, 7, 8});
+    table->tensor.num_dims = 2;
+    table->tensor.dims = {4, 2, 1, 1};
+    table->tensor.data = table->bytes;
+    *matrix = Matrix("x.weight");
+    matrix->tensor.type = &type;
+    matrix->tensor.data = matrix->bytes;
+  }
+  std::unique_ptr<GgufFile> Open() const {
+    GgufAssembly assembly = {.header = GgufWriter().Header(),
+                             .tensors = {table->tensor, matrix->tensor}};
+    for (const auto& made : {table, matrix}) assembly.memory.push_back({made->bytes, made, false});
+    auto file = GgufFile::FromAssembly(std::move(assembly));
+    EXPECT_TRUE(file.ok()) << file.status();
+    return *std::move(file);
+  }
+
+  GgufTensorType type;
+  std::shared_ptr<Made> table = std::make_shared<Made>();
+  std::shared_ptr<Made> matrix = std::make_shared<Made>();
+};
+
+TEST(GgufNvfp4Test, ElementsThatAreInfiniteAreFound) {
+  ThreadPool pool(1);
+  EXPECT_TRUE(CheckElements(*Assembly(1e34f).Open(), pool).ok());
+  Assembly infinite(3e38f);
+  infinite.matrix->bytes[36] = std::byte{0x7E};  // 448, in the second row
+  const absl::Status status = CheckElements(*infinite.Open(), pool);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("x.weight"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("row 1 of 2 has an element that is not"));
+}
+
+std::vector<float> RowOf(const MappedRows& rows, uint32_t row) {
+  std::vector<float> out(rows.k());
+  rows.Read(row, out.data());
+  return out;
+}
+
+TEST(MappedRowsTest, KeepOnlyTheMemoryOfTheirTensor) {
+  ThreadPool pool(1);
+  Assembly assembly(1);
+  std::unique_ptr<GgufFile> file = assembly.Open();
+  const auto rows = MappedRows::Create(*file, file->tensors()[0], pool);
+  const auto in_bf16 = MappedRows::Create(*file, file->tensors()[1], pool);
+  ASSERT_TRUE(rows.ok() && in_bf16.ok()) << rows.status() << in_bf16.status();
+  file.reset();
+  const std::weak_ptr<Made> table = assembly.table;
+  const std::weak_ptr<Made> matrix = assembly.matrix;
+  assembly.table.reset();
+  assembly.matrix.reset();
+  EXPECT_FALSE(table.expired());
+  EXPECT_TRUE(matrix.expired()) << "its rows became bf16";
+  EXPECT_EQ(rows->bytes(), 2 * 4 * sizeof(float));
+  EXPECT_EQ(in_bf16->bytes(), 2 * 64 * sizeof(uint16_t));
+  EXPECT_EQ(RowOf(*rows, 1), (std::vector<float>{5, 6, 7, 8}));
+}
+
+// FromBytes with a scaled matrix in NVFP4 has type rows of its own; data is the caller's still.
+TEST(MappedRowsTest, CopyWhatIsTheCallers) {
+  GgufWriter writer;
+  const uint64_t square[] = {4, 2};
+  const uint64_t blocks[] = {64, 1};
+  const uint64_t one[] = {1};
+  writer.AddTensor({"table.weight", square, 0, 32});
+  writer.AddTensor({"x.weight", blocks, 40, 36});
+  writer.AddTensor({"x.scale", one, 0, 4});
+  std::vector<std::byte> bytes = writer.Header();
+  const auto add = [&bytes](std::span<const std::byte> data) {
+    bytes.insert(bytes.end(), data.begin(), data.end());
+    bytes.resize(bytes.size() + GgufWriter::Padded(data.size()) - data.size());
+  };
+  const std::vector<float> numbers = {1, 2, 3, 4, 5, 6, 7, 8};
+  add(std::as_bytes(std::span(numbers)));
+  add(std::vector<std::byte>(36, std::byte{0x38}));
+  add(std::as_bytes(std::span(numbers).first(1)));
+  auto file = GgufFile::FromBytes(bytes);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_EQ((*file)->tensors().size(), 2u);
+  ThreadPool pool(1);
+  const auto rows = MappedRows::Create(**file, (*file)->tensors()[0], pool);
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  file->reset();
+  std::ranges::fill(bytes, std::byte{0xFF});
+  EXPECT_EQ(RowOf(*rows, 1), (std::vector<float>{5, 6, 7, 8}));
+  EXPECT_EQ(rows->bytes(), 32u);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "src/model/expert_choice.h"
 #include "src/model/folder_error.h"
 #include "src/model/hf_config.h"
+#include "src/model/hf_deepseek.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_rank.h"
 #include "src/model/model_report.h"
@@ -258,6 +259,34 @@ TEST(LatentModelTest, PackedKvBTakesTheTypeOfItsScales) {
       EXPECT_TRUE(std::ranges::equal(of_packed->data, of_plain->data)) << name;
     }
   }
+}
+
+TEST(LatentModelTest, LeavesOutLayersThatPredictAndNoOthers) {
+  const auto range_of = [](const Json& config) {
+    const auto read = ReadHfConfig(config.dump());
+    EXPECT_TRUE(read.ok()) << read.status();
+    return read->prediction_layers;
+  };
+  Json config = V3Config();
+  const uint32_t layers = config.at("num_hidden_layers");
+  config["num_nextn_predict_layers"] = 2;
+  const HfLayerRange two = range_of(config);
+  EXPECT_EQ(two.begin, layers);
+  EXPECT_EQ(two.end, layers + 2);
+  const auto name = [](uint64_t layer) {
+    return "model.layers." + std::to_string(layer) + ".mlp.gate.weight";
+  };
+  EXPECT_FALSE(IsPredictionTensor(name(layers - 1), two));
+  EXPECT_TRUE(IsPredictionTensor(name(layers), two));
+  EXPECT_TRUE(IsPredictionTensor(name(layers + 1), two));
+  EXPECT_FALSE(IsPredictionTensor(name(layers + 2), two));
+  config["num_nextn_predict_layers"] = 0;
+  const HfLayerRange none = range_of(config);
+  for (const uint64_t layer : {uint64_t{0}, uint64_t{layers}, uint64_t{UINT32_MAX}}) {
+    EXPECT_FALSE(IsPredictionTensor(name(layer), none));
+  }
+  EXPECT_FALSE(IsPredictionTensor("model.layers..mlp.gate.weight", {0, 9}));
+  ExpectFolderRefused("num_nextn_predict_layers", 5000, "[0, 1024]");
 }
 
 TEST(LatentModelTest, RefusesKeysOfFoldersByName) {

@@ -100,6 +100,14 @@ TEST(LinkHealthTest, AProbeOfNoMeasurableTimeFindsThatALinkIsFast) {
   EXPECT_EQ(link.limit_bytes_per_s(), static_cast<double>(kMiB) * 1000);
 }
 
+// KV of a short prompt crosses shared memory in less than the time of a transfer that was not
+// measured.
+TEST(LinkHealthTest, AMeasuredTimeCountsAsItIsHoweverShort) {
+  LinkHealth link;
+  link.OnVerified(2 * kMiB, 0.0002, 0.0002, kSecond);
+  EXPECT_DOUBLE_EQ(link.limit_bytes_per_s(), static_cast<double>(2 * kMiB) / 0.0002);
+}
+
 TEST(LinkHealthTest, ASuspectedLinkIsProbedAtOnceAndKeepsItsSpeed) {
   LinkHealth link;
   link.OnVerified(100 * kMiB, 0.1, 0.1, kSecond);

@@ -6,7 +6,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use llguidance::TokenParser;
 use serde_json::{json, Map, Value};
 
-use super::schema::{self, Checked, Strictness};
+use super::schema::{self, Blanks, Checked, Strictness};
 use super::state::Grammar;
 use super::vocabulary::Vocabulary;
 use super::{gbnf, json_text, lark, regex, structural};
@@ -47,9 +47,12 @@ pub struct Limits {
     pub bounds: Bounds,
 }
 
-/// Whitespace between JSON tokens: nothing, one space, or a line break with an indentation. Without
-/// a bound small models fill their answers with blanks.
-const WHITESPACE: &str = r"(\x20|\r?\n(\x20{0,40}|\t{0,10}))";
+/// Whitespace between JSON tokens: nothing, or a line break with an indentation. Without a bound
+/// small models fill their answers with blanks. One space may follow ':' and ','; none stands
+/// before them.
+const WHITESPACE: &str = r"\r?\n(\x20{0,40}|\t{0,10})";
+const COLON: &str = r":\x20?";
+const COMMA: &str = r",\x20?";
 /// Messages are cut here: an error is one readable line.
 const MAX_MESSAGE_BYTES: usize = 1000;
 /// Compilations that may be spent on finding the place of an error.
@@ -123,21 +126,23 @@ fn parser_of(vocabulary: &Vocabulary, grammar: GrammarWithLexer) -> Result<Token
 }
 
 /// The schema with our options for llguidance in it.
-pub fn with_options(schema: Value, strictness: Strictness) -> Value {
+pub fn with_options(schema: Value, strictness: Strictness, blanks: Blanks) -> Value {
     let mut members = match schema {
         Value::Object(members) => members,
         Value::Bool(true) => Map::new(),
         other => return other,
     };
-    members.insert(
-        "x-guidance".to_string(),
-        json!({
-            "whitespace_flexible": true,
-            "whitespace_pattern": WHITESPACE,
-            "lenient": strictness == Strictness::Loose,
-            "json_allow_general_unicode_escapes": true,
-        }),
-    );
+    let mut options = json!({
+        "whitespace_flexible": blanks == Blanks::Bounded,
+        "lenient": strictness == Strictness::Loose,
+        "json_allow_general_unicode_escapes": true,
+    });
+    if blanks == Blanks::Bounded {
+        options["whitespace_pattern"] = WHITESPACE.into();
+        options["key_separator"] = COLON.into();
+        options["item_separator"] = COMMA.into();
+    }
+    members.insert("x-guidance".to_string(), options);
     Value::Object(members)
 }
 
@@ -145,8 +150,10 @@ fn schema_parser(
     vocabulary: &Vocabulary,
     schema: Value,
     strictness: Strictness,
+    blanks: Blanks,
 ) -> Result<TokenParser, String> {
-    parser_of(vocabulary, GrammarWithLexer::from_json_schema(with_options(schema, strictness)))
+    let schema = with_options(schema, strictness, blanks);
+    parser_of(vocabulary, GrammarWithLexer::from_json_schema(schema))
 }
 
 fn compile_plain(
@@ -173,7 +180,8 @@ fn compile_plain(
         }
         _ => {
             let any = json!({"type": "object"});
-            return schema_parser(vocabulary, any, Strictness::Strict).map_err(Failure::invalid);
+            return schema_parser(vocabulary, any, Strictness::Strict, Blanks::Bounded)
+                .map_err(Failure::invalid);
         }
     };
     parser_of(vocabulary, grammar).map_err(|message| coded(name_of(kind), &message))
@@ -205,7 +213,7 @@ fn compile_schema(
 ) -> Result<(TokenParser, Vec<String>), Failure> {
     let source = json_text::parse("the schema", text, limits.max_values)?;
     let checked = schema::check(&source, strictness, limits)?;
-    match schema_parser(vocabulary, checked.schema.clone(), strictness) {
+    match schema_parser(vocabulary, checked.schema.clone(), strictness, checked.blanks) {
         Ok(mut parser) => {
             let mut ignored = checked.ignored;
             ignored.extend(parser.grammar_warnings().iter().filter_map(|w| known_warning(w)));
@@ -239,8 +247,10 @@ fn locate(
             members.insert("$defs".to_string(), definitions.clone());
         }
         // `false` and the like describe nothing on purpose: their parent says what is wrong.
-        let reason = part.is_object().then(|| schema_parser(vocabulary, part, strictness).err());
-        reason.flatten()
+        if !part.is_object() {
+            return None;
+        }
+        schema_parser(vocabulary, part, strictness, checked.blanks).err()
     };
     let (mut here, mut place, mut message) = (&checked.schema, "#".to_string(), None);
     let mut num_probes = 0;

@@ -17,6 +17,9 @@ pub use state::{Grammar, State};
 pub use vocabulary::Vocabulary;
 
 #[cfg(test)]
+#[path = "closed_tests.rs"]
+mod closed_tests;
+#[cfg(test)]
 #[path = "gbnf_tests.rs"]
 mod gbnf_tests;
 #[cfg(test)]

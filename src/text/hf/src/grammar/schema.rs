@@ -23,6 +23,31 @@ pub struct Checked {
     pub ignored: Vec<String>,
     /// The place in the source of each definition.
     pub places: Vec<String>,
+    /// Whether blanks may stand between JSON tokens.
+    pub blanks: Blanks,
+}
+
+/// The blanks between the JSON tokens of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blanks {
+    Bounded,
+    None,
+}
+
+/// Whether an object may have members that its schema does not declare. Schemas that hold for one
+/// value together (`allOf`, `$ref` beside other keywords) are parts: each part leaves room for the
+/// members of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Whole,
+    Part,
+}
+
+/// A schema that a reference leads to.
+#[derive(Clone, PartialEq, Eq)]
+struct Target {
+    place: String,
+    role: Role,
 }
 
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
@@ -63,26 +88,36 @@ pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<
         limits,
         ignored: Vec::new(),
         num_enum_values: 0,
-        places: Vec::new(),
+        targets: Vec::new(),
         joint_step: combines(source).then_some(Step { divisor: 1, decimals: MAX_STEP_DECIMALS }),
     };
-    let mut schema = checker.schema(source, "#", 0)?;
+    let mut schema = checker.schema(source, "#", 0, Role::Whole)?;
     let mut definitions = Map::new();
-    while definitions.len() < checker.places.len() {
+    while definitions.len() < checker.targets.len() {
         let idx = definitions.len();
-        let place = checker.places[idx].clone();
+        let Target { place, role } = checker.targets[idx].clone();
         let target = find(source, &place).expect("found when the reference was read");
-        let definition = checker.schema(target, &place, 0)?;
+        let definition = checker.schema(target, &place, 0, role)?;
         definitions.insert(name_of_definition(idx), definition);
     }
-    refuse_ref_cycles(&definitions, &checker.places)?;
-    let Checker { ignored, places, .. } = checker;
+    let Checker { ignored, targets, .. } = checker;
+    let places: Vec<String> = targets.into_iter().map(|target| target.place).collect();
+    refuse_ref_cycles(&definitions, &places)?;
     if !definitions.is_empty() {
         if let Value::Object(members) = &mut schema {
             members.insert("$defs".to_string(), Value::Object(definitions));
         }
     }
-    Ok(Checked { schema, ignored, places })
+    Ok(Checked { schema, ignored, places, blanks: blanks_of(source) })
+}
+
+/// llguidance's own way to say it, `"x-guidance": {"whitespace_flexible": false}`; its other
+/// options are not a client's.
+fn blanks_of(source: &Value) -> Blanks {
+    match source.pointer("/x-guidance/whitespace_flexible") {
+        Some(Value::Bool(false)) => Blanks::None,
+        _ => Blanks::Bounded,
+    }
 }
 
 struct Checker<'a> {
@@ -91,14 +126,20 @@ struct Checker<'a> {
     limits: &'a Limits,
     ignored: Vec<String>,
     num_enum_values: usize,
-    places: Vec<String>,
+    targets: Vec<Target>,
     /// The least common multiple of all steps so far, where schemas are combined; else none.
     joint_step: Option<Step>,
 }
 
 impl Checker<'_> {
     /// The enforced form of the schema at `place`.
-    fn schema(&mut self, schema: &Value, place: &str, depth: usize) -> Result<Value, Failure> {
+    fn schema(
+        &mut self,
+        schema: &Value,
+        place: &str,
+        depth: usize,
+        role: Role,
+    ) -> Result<Value, Failure> {
         if depth > self.limits.max_depth {
             return Err(Failure::limit(format!(
                 "{place}: nested deeper than {} schemas",
@@ -110,12 +151,16 @@ impl Checker<'_> {
             Value::Object(members) => members,
             _ => return Err(wrong(place, "a schema (an object, true or false)", schema)),
         };
+        let role = if joins_others(members) { Role::Part } else { role };
         let mut out = Map::new();
         for (key, value) in members {
             let place = format!("{place}/{}", escaped(key));
-            if let Some(value) = self.keyword(key, value, &place, depth)? {
+            if let Some(value) = self.keyword(key, value, &place, depth, role)? {
                 out.insert(key.clone(), value);
             }
+        }
+        if role == Role::Whole && is_closed(members) {
+            out.insert("additionalProperties".to_string(), Value::Bool(false));
         }
         Ok(Value::Object(out))
     }
@@ -127,21 +172,24 @@ impl Checker<'_> {
         value: &Value,
         place: &str,
         depth: usize,
+        role: Role,
     ) -> Result<Option<Value>, Failure> {
         match key {
             "$defs" | "definitions" => {
                 value.as_object().ok_or_else(|| wrong(place, "an object of schemas", value))?;
                 Ok(None) // those that are referred to come back by their places
             }
-            "properties" | "patternProperties" => self.schemas_by_name(key, value, place, depth),
-            "items" if value.is_array() => self.list_of_schemas(value, place, depth),
+            "properties" | "patternProperties" => {
+                self.schemas_by_name(key, value, place, depth, role)
+            }
+            "items" if value.is_array() => self.list_of_schemas(value, place, depth, role),
             "items" | "additionalItems" | "additionalProperties" => {
-                self.schema(value, place, depth + 1).map(Some)
+                self.schema(value, place, depth + 1, role).map(Some)
             }
             "prefixItems" | "anyOf" | "allOf" | "oneOf" => {
-                self.list_of_schemas(value, place, depth)
+                self.list_of_schemas(value, place, depth, role)
             }
-            "$ref" => self.reference(value, place),
+            "$ref" => self.reference(value, place, role),
             "type" => types(value, place),
             "enum" | "const" => self.constants(key, value, place),
             "required" => names(value, place),
@@ -175,6 +223,7 @@ impl Checker<'_> {
         value: &Value,
         place: &str,
         depth: usize,
+        role: Role,
     ) -> Result<Option<Value>, Failure> {
         let members =
             value.as_object().ok_or_else(|| wrong(place, "an object of schemas", value))?;
@@ -187,7 +236,7 @@ impl Checker<'_> {
                     continue;
                 }
             }
-            out.insert(name.clone(), self.schema(schema, &place, depth + 1)?);
+            out.insert(name.clone(), self.schema(schema, &place, depth + 1, role)?);
         }
         Ok(Some(Value::Object(out)))
     }
@@ -197,18 +246,24 @@ impl Checker<'_> {
         value: &Value,
         place: &str,
         depth: usize,
+        role: Role,
     ) -> Result<Option<Value>, Failure> {
         let Some(items) = value.as_array().filter(|items| !items.is_empty()) else {
             return Err(wrong(place, "a list of one schema or more", value));
         };
         let mut out = Vec::with_capacity(items.len());
         for (i, item) in items.iter().enumerate() {
-            out.push(self.schema(item, &format!("{place}/{i}"), depth + 1)?);
+            out.push(self.schema(item, &format!("{place}/{i}"), depth + 1, role)?);
         }
         Ok(Some(Value::Array(out)))
     }
 
-    fn reference(&mut self, value: &Value, place: &str) -> Result<Option<Value>, Failure> {
+    fn reference(
+        &mut self,
+        value: &Value,
+        place: &str,
+        role: Role,
+    ) -> Result<Option<Value>, Failure> {
         let target = value.as_str().ok_or_else(|| wrong(place, "a text", value))?;
         let Some(fragment) = target.strip_prefix('#') else {
             return Err(Failure::invalid(format!(
@@ -223,11 +278,12 @@ impl Checker<'_> {
         let Some(target) = target else {
             return Err(Failure::invalid(format!("{place}: the schema has no {value}")));
         };
-        let idx = self.places.iter().position(|known| *known == target).unwrap_or_else(|| {
-            self.places.push(target);
-            self.places.len() - 1
+        let target = Target { place: target, role };
+        let idx = self.targets.iter().position(|known| *known == target).unwrap_or_else(|| {
+            self.targets.push(target);
+            self.targets.len() - 1
         });
-        if self.places.len() > self.limits.max_refs {
+        if self.targets.len() > self.limits.max_refs {
             return Err(Failure::limit(format!(
                 "{place}: more than {} targets of $ref",
                 self.limits.max_refs
@@ -307,6 +363,58 @@ impl Checker<'_> {
         }
         self.unsupported(place, &format!("the format {name:?} is not supported"))
     }
+}
+
+/// Whether the keyword says nothing about what is valid by itself.
+fn is_silent(key: &str) -> bool {
+    ANNOTATIONS.contains(&key) || key.starts_with("x-") || matches!(key, "$defs" | "definitions")
+}
+
+/// Whether several schemas may hold for one value here: branches or a reference beside other
+/// keywords, or patterns beside names. An `allOf` of one schema, and `anyOf`, `oneOf` or `$ref`
+/// with nothing but a `type` beside it, is that schema alone.
+fn joins_others(members: &Map<String, Value>) -> bool {
+    let joins = |key: &str| matches!(key, "allOf" | "anyOf" | "oneOf" | "$ref");
+    if members.get("allOf").and_then(Value::as_array).is_some_and(|parts| parts.len() > 1) {
+        return true;
+    }
+    if members.contains_key("properties") && members.contains_key("patternProperties") {
+        return true;
+    }
+    let num_keywords = members.keys().filter(|key| !is_silent(key) && *key != "type").count();
+    num_keywords > 1 && members.keys().any(|key| joins(key))
+}
+
+/// Whether an object of this schema has the declared properties alone: `properties` stands here,
+/// and nothing here lets others in. (The standard would let any in. A small model then writes
+/// members without end.)
+fn is_closed(members: &Map<String, Value>) -> bool {
+    const OPENERS: [&str; 15] = [
+        "additionalProperties",
+        "unevaluatedProperties",
+        "patternProperties",
+        "propertyNames",
+        "dependencies",
+        "dependentSchemas",
+        "dependentRequired",
+        "$ref",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "if",
+        "then",
+        "else",
+        "not",
+    ];
+    let Some(Value::Object(declared)) = members.get("properties") else { return false };
+    if OPENERS.iter().any(|key| members.contains_key(*key)) {
+        return false;
+    }
+    let required = members.get("required").and_then(Value::as_array);
+    let is_declared = |name: &Value| name.as_str().is_some_and(|name| declared.contains_key(name));
+    let num_fewest = members.get("minProperties").and_then(Value::as_f64).unwrap_or(0.0);
+    required.is_none_or(|names| names.iter().all(is_declared))
+        && num_fewest <= declared.len() as f64
 }
 
 /// The error of a value that has another form than the keyword asks for.
@@ -413,12 +521,7 @@ fn greatest_divisor(a: u128, b: u128) -> u128 {
 fn combines(source: &Value) -> bool {
     match source {
         Value::Object(members) => {
-            let is_beside = |key: &String| {
-                !ANNOTATIONS.contains(&key.as_str())
-                    && !key.starts_with("x-")
-                    && !matches!(key.as_str(), "$defs" | "definitions")
-            };
-            let num_keywords = members.keys().filter(|key| is_beside(key)).count();
+            let num_keywords = members.keys().filter(|key| !is_silent(key)).count();
             let has = |key: &str| members.contains_key(key);
             let joins = has("$ref") || has("anyOf") || has("oneOf");
             has("allOf")

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::compile::{with_options, Limits};
 use super::json_text;
-use super::schema::{self, Strictness};
+use super::schema::{self, Blanks, Strictness};
 use crate::Failure;
 
 const MAX_STRUCTURES: usize = 128;
@@ -128,14 +128,14 @@ fn content_rules(
         .map_err(|f| Failure::new(f.code, within(&f.message)))?;
     let ignored = checked.ignored.iter().map(|at| within(at)).collect();
     if structure.is_xml {
-        return Ok((xml_rules(&checked.schema, name), ignored));
+        return Ok((xml_rules(&checked.schema, name, checked.blanks), ignored));
     }
-    let schema = with_options(checked.schema, Strictness::Loose);
+    let schema = with_options(checked.schema, Strictness::Loose, checked.blanks);
     Ok((format!("{name}: %json {schema}\n"), ignored))
 }
 
 /// The properties of an object as tags, in their own order.
-fn xml_rules(schema: &Value, name: &str) -> String {
+fn xml_rules(schema: &Value, name: &str, blanks: Blanks) -> String {
     const END: &str = "\n</parameter>\n";
     let empty = Map::new();
     let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
@@ -164,7 +164,7 @@ fn xml_rules(schema: &Value, name: &str) -> String {
                 if let (Value::Object(members), Some(defs)) = (&mut inner, schema.get("$defs")) {
                     members.insert("$defs".to_string(), defs.clone());
                 }
-                let inner = with_options(inner, Strictness::Loose);
+                let inner = with_options(inner, Strictness::Loose, blanks);
                 let _ = writeln!(rules, "{part}: {begin} {content} {end}");
                 let _ = writeln!(rules, "{content}: %json {inner}");
             }

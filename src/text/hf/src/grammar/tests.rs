@@ -38,7 +38,7 @@ pub fn of_kind(kind: Kind, text: &str) -> Arc<Grammar> {
     compiled(kind, text).unwrap_or_else(|f| panic!("{text}: {}", f.message))
 }
 
-fn strict(schema: &Value) -> Arc<Grammar> {
+pub fn strict(schema: &Value) -> Arc<Grammar> {
     of_kind(Kind::SchemaStrict, &schema.to_string())
 }
 
@@ -128,14 +128,17 @@ fn differences_from_the_standard_are_the_listed_ones() {
         (json!({"type": "string"}), r#""a\/b""#),
         (json!({"properties": {"a": {}, "b": {}}}), r#"{"b":1,"a":2}"#),
         (json!({"properties": {"a": {}}}), r#"{"c":1,"a":2}"#),
+        (json!({"properties": {"a": {}}}), r#"{"a":2,"c":1}"#),
         (json!({"type": "object"}), "{  }"),
+        (json!({"type": "object"}), "{ }"),
+        (json!({"type": "object"}), r#"{"a" :1}"#),
         (json!({"type": "object"}), " {}"),
         (json!({"type": "object"}), "{}\n"),
     ] {
         assert!(!takes(&strict(&schema), valid), "{schema}: {valid} is taken now");
     }
     for (schema, invalid) in [
-        (json!({"type": "object", "properties": {"a": {"const": 1}}}), r#"{"\u0061":2}"#),
+        (json!({"properties": {"a": {"const":1}}, "additionalProperties":true}), r#"{"\u0061":2}"#),
         (json!({"type": "string", "format": "date"}), "\"2023-02-29\""),
     ] {
         assert!(takes(&strict(&schema), invalid), "{schema}: {invalid} is refused now");
@@ -177,10 +180,13 @@ fn what_zod_and_pydantic_send_is_taken() {
 #[test]
 fn whitespace_is_bounded() {
     let grammar = of_kind(Kind::JsonObject, "");
-    assert!(takes(&grammar, "{\"a\": 1, \"b\" :2}"));
-    assert!(takes(&grammar, "{\n  \"a\": [\r\n        1\n\t]\n}"));
-    for blank in ["  ", "\n\n", "\t", " \n"] {
+    assert!(takes(&grammar, "{\"a\": 1, \"b\":2,\"c\": [1, 2,3]}"));
+    assert!(takes(&grammar, "{\n  \"a\": [\r\n        1\n\t],\n  \"b\": {\n  }\n}"));
+    for blank in [" ", "  ", "\n\n", "\t", " \n"] {
         assert!(!takes(&grammar, &format!("{{{blank}\"a\":1}}")), "{blank:?}");
+    }
+    for text in ["{\"a\" : 1}", "{\"a\":  1}", "{\"a\":\t1}", "{\"a\":1 ,\"b\":1}", "{\"a\":1 }"] {
+        assert!(!takes(&grammar, text), "{text:?}");
     }
     let mut state = State::new(&grammar);
     state.accept(&ids("{\n")).unwrap();
@@ -299,7 +305,9 @@ fn unsupported_keywords_are_refused_or_listed_with_their_places() {
 fn many_optional_properties_do_not_end_an_answer() {
     let many: serde_json::Map<String, Value> =
         (0..500).map(|i| (format!("p{i}"), json!({"type": "string"}))).collect();
-    let grammar = strict(&json!({"type": "object", "properties": many}));
+    let grammar = strict(
+        &json!({"type": "object", "properties": many, "additionalProperties": true}),
+    );
     assert!(takes(&grammar, "{\"p0\": \"a\", \"p499\": \"b\", \"other\": 1}"));
     assert!(!takes(&grammar, "{\"p499\": \"b\", \"p0\": \"a\"}"));
 }
@@ -319,7 +327,7 @@ fn what_llguidance_refuses_is_found_at_its_place() {
     let message = refused(&referred);
     assert!(message.starts_with("#/$defs/x: Unsatisfiable schema: "), "{message}");
     assert!(refused(&json!(false)).starts_with("#: Unsatisfiable"));
-    let fewest = json!({"properties": {"a": {}}, "type": "object", "minProperties": 1});
+    let fewest = json!({"properties": {"a": {}}, "type": "object", "minProperties": 2});
     assert!(refused(&fewest).starts_with("#: min/maxProperties"));
 }
 
