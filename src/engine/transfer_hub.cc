@@ -27,7 +27,7 @@ TransferHub::TransferHub(EngineState* state, TransferOwner* owner)
       sources_(PartsOf(state), state->config, owner),
       dests_(PartsOf(state), state->config, state->parts.model->vocab_size(), owner) {}
 
-bool TransferHub::Handle(const EngineEvent& event) {
+void TransferHub::Handle(const EngineEvent& event) {
   const int64_t now_us = state_->now_us;
   if (const auto* message = std::get_if<PeerMessage>(&event)) {
     OnMessage(*message);
@@ -43,10 +43,7 @@ bool TransferHub::Handle(const EngineEvent& event) {
     dests_.OnReceiveClosed(received->transfer, now_us);
   } else if (const auto* sent = std::get_if<SendClosed>(&event)) {
     sources_.OnSendClosed(sent->peer, sent->transfer, now_us);
-  } else {
-    return false;
   }
-  return true;
 }
 
 void TransferHub::OnMessage(const PeerMessage& message) {

@@ -21,8 +21,8 @@ class TransferHub {
   // Both outlive it.
   TransferHub(EngineState* state, TransferOwner* owner);
 
-  // Handles an event of the transport. False: it is none.
-  bool Handle(const EngineEvent& event);
+  // An event of the transport; any other changes nothing.
+  void Handle(const EngineEvent& event);
   void Tick();
   // When Tick may have something to do; never too late.
   int64_t NextDueUs() const { return std::min(sources_.NextDeadlineUs(), dests_.NextDeadlineUs()); }
