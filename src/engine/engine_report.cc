@@ -1,81 +1,58 @@
-// Numbers for load reports, metrics and debug pages.
-#include <utility>
+#include "src/engine/engine_report.h"
 
-#include "src/engine/engine_core.h"
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace baton::engine {
 
 using kv::BlockInfo;
 using kv::DestStateName;
 using kv::SourceStateName;
-using scheduler::BatchPlan;
 
-namespace {
-
-// Weight of the newest step in an average: about the last 16 steps count.
-constexpr float kNewest = 1.0f / 16;
-
-void Average(float* average, double value) {
-  const float v = static_cast<float>(value);
-  *average = *average == 0 ? v : *average + kNewest * (v - *average);
-}
-
-}  // namespace
-
-void EngineCore::MeasureStep(const BatchPlan& plan, int64_t elapsed_us) {
-  ++numbers_.num_steps;
-  numbers_.computed_tokens += plan.shape.prefill_tokens;
-  if (parts_.on_step) parts_.on_step(plan.shape, elapsed_us);
-  if (elapsed_us <= 0) return;
-  const double seconds = static_cast<double>(elapsed_us) * 1e-6;
-  if (plan.shape.prefill_tokens == 0) {
-    const double bytes = static_cast<double>(parts_.model->bytes_read_per_step()) +
-                         static_cast<double>(plan.shape.kv_tokens) *
-                             static_cast<double>(kv_view_.layout->BytesPerToken());
-    Average(&numbers_.decode_bytes_per_s, bytes / seconds);
-  } else if (plan.shape.decode_rows == 0) {
-    const double flops = static_cast<double>(parts_.model->flops_per_row()) *
-                         static_cast<double>(plan.shape.prefill_tokens);
-    Average(&numbers_.prefill_flops_per_s, flops / seconds);
-  }
-}
-
-void EngineCore::Publish() {
-  numbers_.blocks = pool_.Counts();
-  numbers_.scheduler = scheduler_.Load();
-  if (prefix_index_) numbers_.prefix = prefix_index_->stats();
-  numbers_.num_requests = requests_.size();
-  numbers_.num_open_transfers = sources_.num_open() + dests_.num_open();
-  numbers_.num_sessions = static_cast<uint32_t>(sessions_.size());
-  numbers_.draining = draining_;
-  numbers_.decode_step_us = scheduler_.cost().decode_step_us();
-  numbers_.prefill_tokens_per_s = static_cast<float>(scheduler_.cost().prefill_tokens_per_s());
-  numbers_.updated_us = now_us_;
-  EngineSnapshot snapshot = numbers_;
-  snapshot.stale_events += sources_.stats().stale_messages + dests_.stats().stale_messages;
-  snapshot.bad_slices = dests_.stats().bad_slices;
-  snapshot.chain_mismatches = dests_.stats().chain_mismatches;
-  snapshot.kv_bytes_sent = sources_.stats().bytes_offered;
-  snapshot.exported_in_step = sources_.stats().slices_offered_in_step;
-  snapshot.transfer_us = sources_.stats().transfer_us;
-  snapshot.exposed_us = sources_.stats().exposed_us;
+void EngineReport::Publish() {
+  EngineSnapshot& numbers = state_->numbers;
+  const scheduler::Scheduler& scheduler = state_->scheduler;
+  numbers.blocks = state_->pool.Counts();
+  numbers.scheduler = scheduler.Load();
+  if (state_->prefix_index) numbers.prefix = state_->prefix_index->stats();
+  numbers.num_requests = state_->requests.size();
+  numbers.num_open_transfers = hub_->num_open();
+  numbers.num_sessions = leases_->size();
+  numbers.draining = state_->draining;
+  numbers.decode_step_us = scheduler.cost().decode_step_us();
+  numbers.prefill_tokens_per_s = static_cast<float>(scheduler.cost().prefill_tokens_per_s());
+  numbers.updated_us = state_->now_us;
+  EngineSnapshot snapshot = numbers;
+  const SourceStats& sources = hub_->sources().stats();
+  const DestStats& dests = hub_->dests().stats();
+  snapshot.stale_events += sources.stale_messages + dests.stale_messages;
+  snapshot.bad_slices = dests.bad_slices;
+  snapshot.chain_mismatches = dests.chain_mismatches;
+  snapshot.kv_bytes_sent = sources.bytes_offered;
+  snapshot.exported_in_step = sources.slices_offered_in_step;
+  snapshot.transfer_us = sources.transfer_us;
+  snapshot.exposed_us = sources.exposed_us;
   snapshot_.Publish(snapshot);
 }
 
-void EngineCore::AnswerDebug(DebugQuery* query) const {
-  std::vector<RequestRow> rows;
+void EngineReport::Answer(DebugQuery* query) const {
+  if (query->kind() == DebugQuery::Kind::kRequests) return query->Answer(RequestRows(), {});
   std::vector<BlockInfo> blocks;
-  if (query->kind() == DebugQuery::Kind::kBlocks) {
-    blocks.reserve(pool_.num_blocks());
-    pool_.ForEachBlock([&](const BlockInfo& block) { blocks.push_back(block); });
-    return query->Answer({}, std::move(blocks));
-  }
-  requests_.ForEach([&](const LiveRequest& request) {
+  blocks.reserve(state_->pool.num_blocks());
+  state_->pool.ForEachBlock([&](const BlockInfo& block) { blocks.push_back(block); });
+  query->Answer({}, std::move(blocks));
+}
+
+std::vector<RequestRow> EngineReport::RequestRows() const {
+  std::vector<RequestRow> rows;
+  state_->requests.ForEach([&](const LiveRequest& request) {
     RequestRow& row = rows.emplace_back();
     row.key = request.spec.key;
     row.kind = request.spec.kind;
     row.state = RequestStateName(request.state);
-    row.age_us = now_us_ - request.accepted_us;
+    row.age_us = state_->now_us - request.accepted_us;
     row.num_prompt_tokens = request.spec.num_prompt_tokens;
     row.num_choices = request.spec.num_choices;
     row.peer = request.spec.peer;
@@ -84,20 +61,20 @@ void EngineCore::AnswerDebug(DebugQuery* query) const {
   });
   // Hand-offs that outlive their request.
   const auto add = [&](const RequestKey& key, RequestKind kind, std::string_view state) {
-    if (FindLive(key) != nullptr) return;
+    if (state_->FindLive(key) != nullptr) return;
     RequestRow& row = rows.emplace_back();
     row.key = key;
     row.kind = kind;
     row.state = "transfer " + std::string(state);
   };
-  sources_.ForEach([&](const SourceTransfer& transfer) {
+  hub_->sources().ForEach([&](const SourceTransfer& transfer) {
     add(transfer.key, RequestKind::kSource, SourceStateName(transfer.machine.state()));
   });
-  dests_.ForEach([&](const DestTransfer& transfer) {
+  hub_->dests().ForEach([&](const DestTransfer& transfer) {
     if (!transfer.is_bound)
       add(transfer.key, RequestKind::kDest, DestStateName(transfer.machine.state()));
   });
-  query->Answer(std::move(rows), {});
+  return rows;
 }
 
 }  // namespace baton::engine
