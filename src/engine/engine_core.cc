@@ -2,6 +2,7 @@
 #include "src/engine/engine_core.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "src/base/check.h"
@@ -21,6 +22,7 @@ using kv::KvLayout;
 using kv::Nack;
 using kv::PrefixIndex;
 using kv::Revoke;
+using kv::StateLimits;
 using limits::kMaxChoices;
 using model::ForwardModel;
 using model::kMinContextTokens;
@@ -34,16 +36,37 @@ namespace {
 // Requests whose grammar is compiled already start in the turn that they come in.
 constexpr int64_t kStartGuideWaitUs = 2'000;
 
+// Checkpoints take half of the pool at most.
+constexpr uint32_t kCheckpointShare = 2;
+
+// Tokens between two checkpoints of a prompt: a power of two, and their KV takes no less memory
+// than a checkpoint.
+uint32_t CheckpointTokens(const KvLayout& layout) {
+  constexpr uint32_t kLeast = 512;
+  const uint64_t least = std::max(uint64_t{layout.state_blocks} * layout.block_size,
+                                  uint64_t{std::max(kLeast, layout.block_size)});
+  const auto tokens = std::bit_ceil(std::min<uint64_t>(least, limits::kMaxContextTokens));
+  return layout.BlocksFor(static_cast<uint32_t>(tokens)) * layout.block_size;
+}
+
 SchedulerConfig WithLayout(SchedulerConfig config, const KvLayout& layout) {
   config.block_size = layout.block_size;
   config.state_blocks = layout.state_blocks;
+  if (layout.state_blocks == 0) {
+    config.checkpoint_tokens = 0;
+  } else if (config.checkpoint_tokens == 0) {
+    config.checkpoint_tokens = CheckpointTokens(layout);
+  }
   return config;
 }
 
-// A fixed state follows the tokens of one sequence: what the index would find of others' prompts
-// has none.
-bool HasPrefixes(const EngineConfig& config, const KvLayout& layout) {
-  return config.prefix_cache && layout.state_blocks == 0;
+std::unique_ptr<PrefixIndex> MakePrefixIndex(const EngineConfig& config, const EngineParts& parts,
+                                             BlockPool* pool) {
+  if (!config.prefix_cache) return nullptr;
+  const KvLayout& layout = parts.kv->layout();
+  const StateLimits states{.state_blocks = layout.state_blocks,
+                           .max_blocks = pool->num_blocks() / kCheckpointShare};
+  return std::make_unique<PrefixIndex>(pool, layout.block_size, parts.prefixes, states);
 }
 
 TransferParts MakeTransferParts(const EngineParts& parts, BlockPool* pool, Scheduler* scheduler) {
@@ -97,6 +120,10 @@ Status EngineCore::CheckConfig(const EngineConfig& config, const EngineParts& pa
                            config.scheduler.max_batch_tokens, config.scheduler.max_running,
                            block_size);
   }
+  if (config.scheduler.checkpoint_tokens % block_size != 0) {
+    return InvalidArgument("checkpoint_tokens {} is no multiple of a block of {}",
+                           config.scheduler.checkpoint_tokens, block_size);
+  }
   const bool guesses = config.speculate != SpeculateMode::kOff || parts.proposer != nullptr;
   if (parts.kv->layout().state_blocks > 0 && guesses) {
     return InvalidArgument(
@@ -117,10 +144,7 @@ EngineCore::EngineCore(const EngineConfig& config, const EngineParts& parts, Eng
       inbox_(inbox),
       kv_view_(parts.kv->view()),
       pool_(kv_view_.num_blocks),
-      prefix_index_(
-          HasPrefixes(config, *kv_view_.layout)
-              ? std::make_unique<PrefixIndex>(&pool_, kv_view_.layout->block_size, parts.prefixes)
-              : nullptr),
+      prefix_index_(MakePrefixIndex(config, parts, &pool_)),
       speculator_(config.speculate, &requests_),
       scheduler_(WithLayout(config.scheduler, *kv_view_.layout), &pool_, prefix_index_.get(),
                  ProposerOf(config, parts, &speculator_)),

@@ -177,6 +177,11 @@ class EngineCore : private TransferOwner, private model::LayerHook {
   void LogPrompts(const scheduler::BatchPlan& plan);
   void PoolRows(const scheduler::BatchPlan& plan);
   void SampleAll(const scheduler::BatchPlan& plan);
+  // Keeps no state that holds what is no number. A request without logits in this step fails.
+  void JudgeStates(const scheduler::BatchPlan& plan);
+  void NoteFailed(LiveRequest* request, Status status);
+  // The model gave no number to sample from: in which layer the request's state holds none, if any.
+  Status NoNumberError(const LiveRequest& request, const Choice& choice) const;
   // The token of plan item `item` after `row` of its guesses into `sampled_`; false, and the
   // request is noted as failed, when nothing can be chosen.
   bool Sample(LiveRequest* request, const Choice& choice, size_t item, uint32_t row = 0);

@@ -321,8 +321,10 @@ Status EngineCore::AdmitDest(LiveRequest* request) {
   start.num_data = kv_view_.layout->BlocksOfSequence(num_tokens);
   start.chain = ChainLinks(sequence.chain_key, kv_view_.layout->block_size, spec.tokens);
   if (prefix_index_) {
-    // At least the block of the last token crosses, and with it the seal.
-    start.num_held = prefix_index_->Acquire({start.chain, spec.tokens}, start.num_data - 1,
+    // At least the block of the last token crosses, and with it the seal. So does a fixed state:
+    // that of the whole prompt is nowhere but at the prefill worker.
+    const uint32_t most = kv_view_.layout->BlocksFor(num_tokens) - 1;
+    start.num_held = prefix_index_->Acquire({start.chain, spec.tokens}, most,
                                             BlockState::kReserved, spec.key.uid, &start.blocks);
   }
   const uint32_t num_new =

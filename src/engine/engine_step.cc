@@ -50,6 +50,7 @@ bool EngineCore::PlanStep() {
   const StageRange planned(parts_.stages, StepStage::kPlan);
   const BatchPlan& plan = scheduler_.Plan(now_us_);
   if (plan.empty()) return false;
+  for (const BlockCopy& copy : plan.copies) parts_.kv->Copy(copy.from, copy.to);
   LowerPlan(plan);
   NotePlanned(plan);
   return true;
@@ -266,6 +267,7 @@ void EngineCore::FinishStep() {
   TellProgress(plan);
   PoolRows(plan);
   SampleAll(plan);
+  JudgeStates(plan);
   now_us_ = parts_.clock->NowUs();
   const int64_t elapsed_us = now_us_ - step_began_us_;
   outbox_.NoteStep(elapsed_us);
@@ -416,16 +418,44 @@ bool EngineCore::Sample(LiveRequest* request, const Choice& choice, size_t item,
   Status status;
   if (const std::optional<TokenId> chosen = batch().ChosenOf(item)) {
     sampled_ = {.token = *chosen};
-    if (*chosen == kNoTokenId) status = DataLoss("the model's logits hold no number");
+    if (*chosen == kNoTokenId) status = NoNumberError(*request, choice);
   } else {
     status = SampleHere(*request, choice, item, row);
   }
   if (status.ok()) return true;
+  NoteFailed(request, std::move(status));
+  return false;
+}
+
+void EngineCore::NoteFailed(LiveRequest* request, Status status) {
   const bool is_noted =
       std::any_of(failed_.begin(), failed_.end(),
                   [request](const FailedRequest& failed) { return failed.request == request; });
   if (!is_noted) failed_.push_back({request, std::move(status)});
-  return false;
+}
+
+void EngineCore::JudgeStates(const BatchPlan& plan) {
+  for (const model::StateCopy& copy : batch().state_copies()) {
+    if (copy.has_numbers) continue;
+    results_[copy.span].bad_state = true;
+    const BatchItem& item = plan.items[copy.span];
+    LiveRequest* const request = uses_[copy.span].request;
+    // One that wants logits has none that are numbers, and fails when it is sampled.
+    if (item.wants_logits || request == nullptr) continue;
+    NoteFailed(request, DataLoss("the model's state after {} tokens holds no number",
+                                 item.first_pos + copy.num_rows));
+  }
+}
+
+Status EngineCore::NoNumberError(const LiveRequest& request, const Choice& choice) const {
+  const Sequence* sequence = scheduler_.Find(request.prompt_sequence);
+  if (sequence == nullptr) sequence = scheduler_.Find(choice.sequence);
+  const auto layer =
+      sequence == nullptr
+          ? std::nullopt
+          : parts_.model->BrokenStateLayer(sequence->state_table.indices(), kv_view_);
+  if (!layer.has_value()) return DataLoss("the model's logits hold no number");
+  return DataLoss("the model's logits hold no number, nor does the state of its layer {}", *layer);
 }
 
 // Samples from the logits of a row, among the tokens that the grammar allows.
@@ -441,7 +471,7 @@ Status EngineCore::SampleHere(const LiveRequest& request, const Choice& choice, 
     query.mask = *mask;
   }
   if (sampler_.Sample(query, sampled_).ok()) return OkStatus();
-  return DataLoss("the model's logits hold no number");
+  return NoNumberError(request, choice);
 }
 
 void EngineCore::BecomeChoice(LiveRequest* request, Choice* choice) {
