@@ -248,6 +248,8 @@ bool PrefixIndex::MakeRoomForState() {
       const auto key = [this](uint32_t c) { return pool_->EvictionKeyOf(BlocksOf(c).front()); };
       if (least == kNone || key(i) < key(least)) least = i;
     }
+    inflation_ =
+        std::max(inflation_, pool_->EvictionKeyOf(BlocksOf(least).front()).value);
     DropCheckpoint(least);
   }
   return true;
