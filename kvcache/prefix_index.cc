@@ -207,6 +207,7 @@ bool PrefixIndex::InsertState(const PrefixQuery& query, uint32_t num_blocks,
     pool_->KeepCached(handle, {});
   }
   nodes_[*block].checkpoint = checkpoint;
+  TellState(*block, true);
   ++num_checkpoints_;
   ++stats_.checkpoints_kept;
   SetStateKey(checkpoint);
@@ -230,12 +231,18 @@ void PrefixIndex::DropCheckpoint(uint32_t checkpoint, BlockHandle evicted) {
     if (handle != evicted) pool_->StopKeeping(handle);
     handle = {};
   }
+  TellState(block, false);
   --num_checkpoints_;
   ++stats_.checkpoints_dropped;
   // Not where its block is being forgotten.
   if (nodes_[block].checkpoint != checkpoint) return;
   nodes_[block].checkpoint = kNone;
   UpdateKey(block);
+}
+
+void PrefixIndex::TellState(uint32_t block, bool added) {
+  if (listener_ == nullptr) return;
+  listener_->OnPrefixChange({StateLink(nodes_[block].link), added, nodes_[block].ordinal});
 }
 
 bool PrefixIndex::MakeRoomForState() {

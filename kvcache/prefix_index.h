@@ -167,6 +167,8 @@ class PrefixIndex final : public CacheKeeper {
   void SetStateKey(uint32_t checkpoint);
   // Lets go of a checkpoint. `evicted` is the block of it that the pool has taken already.
   void DropCheckpoint(uint32_t checkpoint, BlockHandle evicted = {});
+  // Tells the listener of the state behind an indexed block.
+  void TellState(uint32_t block, bool added);
   Status AuditCheckpoints() const;
   // Drops checkpoints of least value until the limits have room for one more; false: they never do.
   bool MakeRoomForState();
