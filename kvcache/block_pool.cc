@@ -148,6 +148,14 @@ void BlockPool::KeepCached(BlockHandle handle, const EvictionKey& key) {
   cached_.SetKey(handle.index.value(), key);
 }
 
+void BlockPool::StopKeeping(BlockHandle handle) {
+  Block& block = Use(handle);
+  BATON_CHECK(block.kept, "block {} is not kept", handle.index.value());
+  const BlockState before = Label(block);
+  block.kept = false;
+  Settle(handle, before);
+}
+
 void BlockPool::SetEvictionKey(BlockHandle handle, const EvictionKey& key) {
   BATON_CHECK(Use(handle).kept, "block {} is not kept", handle.index.value());
   cached_.SetKey(handle.index.value(), key);

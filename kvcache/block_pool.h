@@ -89,7 +89,7 @@ class CacheKeeper {
  public:
   virtual ~CacheKeeper() = default;
   // `block`, of this key, was cached and is about to be used for something else. May set keys of
-  // other blocks, nothing else.
+  // other blocks and stop keeping them, nothing else.
   virtual void OnEvicted(BlockHandle block, const EvictionKey& key) = 0;
 };
 
@@ -120,6 +120,8 @@ class BlockPool {
   // The prefix cache keeps a block that is in use and not kept yet: it stays after its last
   // reference, as cached, until it is evicted.
   void KeepCached(BlockHandle handle, const EvictionKey& key);
+  // The prefix cache keeps it no more: it is free at once, or once its last holder drops it.
+  void StopKeeping(BlockHandle handle);
   // Sets how much a kept block is worth from now on.
   void SetEvictionKey(BlockHandle handle, const EvictionKey& key);
   const EvictionKey& EvictionKeyOf(BlockHandle handle) const;

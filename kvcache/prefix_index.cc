@@ -1,6 +1,7 @@
 #include "kvcache/prefix_index.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/check.h"
 
@@ -12,15 +13,29 @@ constexpr double kDepthOfEqualCost = 128;
 
 double CostOf(uint32_t ordinal) { return 1 + ordinal / kDepthOfEqualCost; }
 
+// Of all blocks up to this one.
+double CostUpTo(uint32_t ordinal) {
+  const double num_blocks = ordinal + 1.0;
+  return num_blocks + num_blocks * ordinal / 2 / kDepthOfEqualCost;
+}
+
 }  // namespace
 
-PrefixIndex::PrefixIndex(BlockPool* pool, uint32_t block_size, PrefixListener* listener)
+PrefixIndex::PrefixIndex(BlockPool* pool, uint32_t block_size, PrefixListener* listener,
+                         const StateLimits& states)
     : pool_(pool),
       listener_(listener),
       block_size_(block_size),
       nodes_(pool->num_blocks()),
-      tokens_(size_t{pool->num_blocks()} * block_size) {
+      tokens_(size_t{pool->num_blocks()} * block_size),
+      states_(states) {
   by_link_.reserve(pool->num_blocks());
+  if (states.state_blocks > 0) {
+    const uint32_t max_blocks = std::min(states.max_blocks, pool->num_blocks());
+    checkpoint_nodes_.assign(max_blocks / states.state_blocks, kNone);
+    state_handles_.resize(checkpoint_nodes_.size() * states.state_blocks);
+    checkpoint_of_.assign(pool->num_blocks(), kNone);
+  }
   pool_->SetCacheKeeper(this);
 }
 
@@ -45,6 +60,18 @@ uint32_t PrefixIndex::Match(const PrefixQuery& query, uint32_t max_blocks) const
   uint32_t num_blocks = 0;
   while (num_blocks < limit && Find(query, num_blocks)) ++num_blocks;
   return num_blocks;
+}
+
+uint32_t PrefixIndex::MatchWhole(const PrefixQuery& query, uint32_t max_blocks) const {
+  if (states_.state_blocks == 0) return Match(query, max_blocks);
+  const uint32_t limit = NumToFind(query, max_blocks);
+  uint32_t num_whole = 0;
+  for (uint32_t i = 0; i < limit; ++i) {
+    const std::optional<uint32_t> block = Find(query, i);
+    if (!block) break;
+    if (nodes_[*block].checkpoint != kNone) num_whole = i + 1;
+  }
+  return num_whole;
 }
 
 uint32_t PrefixIndex::Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
@@ -94,7 +121,13 @@ bool PrefixIndex::Insert(const PrefixEntry& entry) {
 void PrefixIndex::SetKey(uint32_t block, double value, uint64_t last_use) {
   const Node& node = nodes_[block];
   pool_->SetEvictionKey({BlockIndex(block), node.generation},
-                        {node.num_children > 0, value, last_use});
+                        {node.has_dependants(), value, last_use});
+}
+
+void PrefixIndex::UpdateKey(uint32_t block) {
+  const EvictionKey key =
+      pool_->EvictionKeyOf({BlockIndex(block), nodes_[block].generation});
+  if (key.has_children != nodes_[block].has_dependants()) SetKey(block, key.value, key.last_use);
 }
 
 void PrefixIndex::CountChild(BlockHandle parent, int change) {
@@ -102,14 +135,15 @@ void PrefixIndex::CountChild(BlockHandle parent, int change) {
   Node& node = nodes_[block];
   if (parent.generation == 0 || node.generation != parent.generation) return;
   node.num_children += static_cast<uint32_t>(change);
-  const EvictionKey key = pool_->EvictionKeyOf(parent);
-  if (key.has_children != (node.num_children > 0)) SetKey(block, key.value, key.last_use);
+  UpdateKey(block);
 }
 
 void PrefixIndex::Forget(uint32_t block) {
   Node& node = nodes_[block];
   by_link_.erase(node.link);
   if (listener_ != nullptr) listener_->OnPrefixChange({node.link, false, node.ordinal});
+  const uint32_t checkpoint = std::exchange(node.checkpoint, kNone);
+  if (checkpoint != kNone) DropCheckpoint(checkpoint);
   const BlockHandle parent = node.parent;
   node = {};
   CountChild(parent, -1);
@@ -117,12 +151,115 @@ void PrefixIndex::Forget(uint32_t block) {
 
 void PrefixIndex::OnEvicted(BlockHandle block, const EvictionKey& key) {
   const uint32_t index = block.index.value();
+  inflation_ = std::max(inflation_, key.value);
+  if (!checkpoint_of_.empty() && checkpoint_of_[index] != kNone) {
+    return DropCheckpoint(checkpoint_of_[index], block);
+  }
   BATON_CHECK(nodes_[index].generation == block.generation,
               "block {} of generation {} was evicted, the index has {}", index, block.generation,
               nodes_[index].generation);
-  inflation_ = std::max(inflation_, key.value);
   ++stats_.num_evicted;
   Forget(index);
+}
+
+// ---- Checkpoints.
+
+bool PrefixIndex::HasState(const PrefixQuery& query, uint32_t num_blocks) const {
+  const std::optional<uint32_t> block = Find(query, num_blocks - 1);
+  return block && nodes_[*block].checkpoint != kNone;
+}
+
+void PrefixIndex::AcquireState(const PrefixQuery& query, uint32_t num_blocks, BlockState phase,
+                               const RequestUid& owner, std::vector<BlockHandle>* out) {
+  const std::optional<uint32_t> block = Find(query, num_blocks - 1);
+  BATON_CHECK(block && nodes_[*block].checkpoint != kNone, "no state is behind {} blocks",
+              num_blocks);
+  const uint32_t checkpoint = nodes_[*block].checkpoint;
+  for (const BlockHandle handle : BlocksOf(checkpoint)) {
+    pool_->AcquireCached(handle, phase, owner);
+    out->push_back(handle);
+  }
+  SetStateKey(checkpoint);
+}
+
+void PrefixIndex::ForgetState(const PrefixQuery& query, uint32_t num_blocks) {
+  const std::optional<uint32_t> block = Find(query, num_blocks - 1);
+  if (block && nodes_[*block].checkpoint != kNone) DropCheckpoint(nodes_[*block].checkpoint);
+}
+
+bool PrefixIndex::AllocateState(const RequestUid& owner, std::vector<BlockHandle>* out) {
+  return MakeRoomForState() &&
+         pool_->Allocate(states_.state_blocks, BlockState::kComputing, owner, out);
+}
+
+bool PrefixIndex::InsertState(const PrefixQuery& query, uint32_t num_blocks,
+                              std::span<const BlockHandle> blocks) {
+  BATON_CHECK(blocks.size() == states_.state_blocks, "{} blocks for a state of {}", blocks.size(),
+              states_.state_blocks);
+  std::optional<uint32_t> block = Find(query, num_blocks - 1);
+  if (!block || nodes_[*block].checkpoint != kNone || !MakeRoomForState()) return false;
+  const auto free = std::find(checkpoint_nodes_.begin(), checkpoint_nodes_.end(), kNone);
+  const auto checkpoint = static_cast<uint32_t>(free - checkpoint_nodes_.begin());
+  checkpoint_nodes_[checkpoint] = *block;
+  std::copy(blocks.begin(), blocks.end(), BlocksOf(checkpoint).begin());
+  for (const BlockHandle handle : blocks) {
+    checkpoint_of_[handle.index.value()] = checkpoint;
+    pool_->KeepCached(handle, {});
+  }
+  nodes_[*block].checkpoint = checkpoint;
+  TellState(*block, true);
+  ++num_checkpoints_;
+  ++stats_.checkpoints_kept;
+  SetStateKey(checkpoint);
+  UpdateKey(*block);
+  return true;
+}
+
+void PrefixIndex::SetStateKey(uint32_t checkpoint) {
+  const uint32_t ordinal = nodes_[checkpoint_nodes_[checkpoint]].ordinal;
+  const double value = inflation_ + CostUpTo(ordinal) / states_.state_blocks;
+  ++clock_;
+  for (const BlockHandle handle : BlocksOf(checkpoint)) {
+    pool_->SetEvictionKey(handle, {.value = value, .last_use = clock_});
+  }
+}
+
+void PrefixIndex::DropCheckpoint(uint32_t checkpoint, BlockHandle evicted) {
+  const uint32_t block = std::exchange(checkpoint_nodes_[checkpoint], kNone);
+  for (BlockHandle& handle : BlocksOf(checkpoint)) {
+    checkpoint_of_[handle.index.value()] = kNone;
+    if (handle != evicted) pool_->StopKeeping(handle);
+    handle = {};
+  }
+  TellState(block, false);
+  --num_checkpoints_;
+  ++stats_.checkpoints_dropped;
+  // Not where its block is being forgotten.
+  if (nodes_[block].checkpoint != checkpoint) return;
+  nodes_[block].checkpoint = kNone;
+  UpdateKey(block);
+}
+
+void PrefixIndex::TellState(uint32_t block, bool added) {
+  if (listener_ == nullptr) return;
+  listener_->OnPrefixChange({StateLink(nodes_[block].link), added, nodes_[block].ordinal});
+}
+
+bool PrefixIndex::MakeRoomForState() {
+  const size_t most = checkpoint_nodes_.size();
+  if (most == 0) return false;
+  while (num_checkpoints_ >= most) {
+    uint32_t least = kNone;
+    for (uint32_t i = 0; i < most; ++i) {
+      if (checkpoint_nodes_[i] == kNone) continue;
+      const auto key = [this](uint32_t c) { return pool_->EvictionKeyOf(BlocksOf(c).front()); };
+      if (least == kNone || key(i) < key(least)) least = i;
+    }
+    inflation_ =
+        std::max(inflation_, pool_->EvictionKeyOf(BlocksOf(least).front()).value);
+    DropCheckpoint(least);
+  }
+  return true;
 }
 
 Status PrefixIndex::Audit() const {
@@ -137,14 +274,41 @@ Status PrefixIndex::Audit() const {
     if (found == by_link_.end() || found->second != i) {
       return Internal("block {} is not found under its link", i);
     }
-    if (pool_->EvictionKeyOf(handle).has_children != (node.num_children > 0)) {
+    if (pool_->EvictionKeyOf(handle).has_children != node.has_dependants()) {
       return Internal("block {} has {} children and another key", i, node.num_children);
     }
+    if (node.checkpoint != kNone && checkpoint_nodes_[node.checkpoint] != i) {
+      return Internal("block {} has checkpoint {}, which is of block {}", i, node.checkpoint,
+                      checkpoint_nodes_[node.checkpoint]);
+    }
   }
+  BATON_RETURN_IF_ERROR(AuditCheckpoints());
   if (num_nodes != by_link_.size()) {
     return Internal("{} blocks are indexed under {} links", num_nodes, by_link_.size());
   }
   return OkStatus();
+}
+
+Status PrefixIndex::AuditCheckpoints() const {
+  uint32_t num_checkpoints = 0;
+  for (uint32_t i = 0; i < checkpoint_nodes_.size(); ++i) {
+    const uint32_t block = checkpoint_nodes_[i];
+    if (block == kNone) continue;
+    ++num_checkpoints;
+    if (nodes_[block].generation == 0 || nodes_[block].checkpoint != i) {
+      return Internal("checkpoint {} is of block {}, which does not have it", i, block);
+    }
+    for (uint32_t j = 0; j < states_.state_blocks; ++j) {
+      const BlockHandle handle = state_handles_[size_t{i} * states_.state_blocks + j];
+      const bool is_kept = pool_->IsCurrent(handle) && pool_->Info(handle.index).kept;
+      if (!is_kept || checkpoint_of_[handle.index.value()] != i) {
+        return Internal("block {} of checkpoint {} is not kept for it", handle.index.value(), i);
+      }
+    }
+  }
+  if (num_checkpoints == num_checkpoints_) return OkStatus();
+  return Internal("{} checkpoints are here, the counter says {}", num_checkpoints,
+                  num_checkpoints_);
 }
 
 }  // namespace baton::kv

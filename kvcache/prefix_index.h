@@ -17,10 +17,21 @@
 // Among equal values the block that was used longest ago is given up first. With equal costs this
 // is least recently used.
 //
+// Where each sequence has a fixed state (KvLayout::state_blocks) a prefix can be gone on from only
+// where the state behind it is here too: in a checkpoint, so many blocks of their own. A checkpoint
+// belongs to the last block of its prefix, as a child does: it is given up before that block, and
+// at the latest with it. Its blocks are given up together. The value of each is
+//
+//   cost = the costs of all blocks of the prefix / blocks of the checkpoint
+//
+// and all checkpoints together have at most StateLimits::max_blocks blocks. One more takes the
+// place of the one of least value.
+//
 // Invariants
 //  1. Every block in the index is kept by the pool (KeepCached), and the other way round.
 //  2. A block in the index is full and its KV is never written again.
 //  3. Equal links name equal tokens from the root on, or the entry is no hit.
+//  4. A checkpoint has all its blocks, and the last block of its prefix is in the index.
 #ifndef BATON_KVCACHE_PREFIX_INDEX_H_
 #define BATON_KVCACHE_PREFIX_INDEX_H_
 
@@ -54,12 +65,20 @@ struct PrefixEntry {
   BlockHandle block;
 };
 
-// Counters since the start.
+// Counters since the start, of blocks with KV but where it says checkpoints.
 struct PrefixStats {
   uint64_t queried_tokens = 0;
   uint64_t hit_tokens = 0;
   uint64_t num_inserted = 0;
   uint64_t num_evicted = 0;
+  uint64_t checkpoints_kept = 0;
+  uint64_t checkpoints_dropped = 0;
+};
+
+// The fixed states of sequences, and the blocks that checkpoints of them may have.
+struct StateLimits {
+  uint32_t state_blocks = 0;  // of each sequence; 0 = there are no states
+  uint32_t max_blocks = 0;    // of all checkpoints; fewer than state_blocks: none is kept
 };
 
 // See the file comment.
@@ -67,13 +86,17 @@ class PrefixIndex final : public CacheKeeper {
  public:
   // `pool` outlives the index and has no other keeper; so does `listener`, which hears of every
   // change and may be null.
-  PrefixIndex(BlockPool* pool, uint32_t block_size, PrefixListener* listener = nullptr);
+  PrefixIndex(BlockPool* pool, uint32_t block_size, PrefixListener* listener = nullptr,
+              const StateLimits& states = {});
   ~PrefixIndex() override;
   PrefixIndex(const PrefixIndex&) = delete;
   PrefixIndex& operator=(const PrefixIndex&) = delete;
 
   // Blocks at the front of the prompt that are here, `max_blocks` at most. Changes nothing.
   uint32_t Match(const PrefixQuery& query, uint32_t max_blocks) const;
+  // The most of them that a sequence can go on behind: those of Match, or where sequences have a
+  // state the most of those that have a checkpoint.
+  uint32_t MatchWhole(const PrefixQuery& query, uint32_t max_blocks) const;
   // Appends their handles to `out`, each with one request reference for `owner` in `phase`
   // (BlockPool::AcquireCached). The number of blocks.
   uint32_t Acquire(const PrefixQuery& query, uint32_t max_blocks, BlockState phase,
@@ -84,6 +107,23 @@ class PrefixIndex final : public CacheKeeper {
   // or the block is kept under another name.
   bool Insert(const PrefixEntry& entry);
 
+  // Whether the state behind the prompt's first `num_blocks` (>= 1) blocks is here.
+  bool HasState(const PrefixQuery& query, uint32_t num_blocks) const;
+  // Appends the blocks of that state, which is here, as Acquire does.
+  void AcquireState(const PrefixQuery& query, uint32_t num_blocks, BlockState phase,
+                    const RequestUid& owner, std::vector<BlockHandle>* out);
+  // That state is here no more. Its blocks stay with those who hold them.
+  void ForgetState(const PrefixQuery& query, uint32_t num_blocks);
+  // Appends blocks for one more checkpoint, in the phase computing. False, and nothing appended,
+  // when the limits or the pool leave none.
+  bool AllocateState(const RequestUid& owner, std::vector<BlockHandle>* out);
+  // Keeps the state behind the prompt's first `num_blocks` blocks, whose KV is here or it is not
+  // kept. The caller holds `blocks`. False when it is not kept, or is here already.
+  bool InsertState(const PrefixQuery& query, uint32_t num_blocks,
+                   std::span<const BlockHandle> blocks);
+  // Blocks of all checkpoints.
+  uint32_t num_checkpoint_blocks() const { return num_checkpoints_ * states_.state_blocks; }
+
   void OnEvicted(BlockHandle block, const EvictionKey& key) override;
 
   const PrefixStats& stats() const { return stats_; }
@@ -91,6 +131,8 @@ class PrefixIndex final : public CacheKeeper {
   Status Audit() const;
 
  private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+
   // The entry of one block of the arena; `generation` 0 = not in the index.
   struct Node {
     ChainLink link;
@@ -98,6 +140,10 @@ class PrefixIndex final : public CacheKeeper {
     uint32_t generation = 0;
     uint32_t ordinal = 0;
     uint32_t num_children = 0;  // entered while this one was here, and still here
+    uint32_t checkpoint = kNone;
+
+    // Something cached is worth nothing without it.
+    bool has_dependants() const { return num_children > 0 || checkpoint != kNone; }
   };
 
   std::span<const TokenId> TokensOf(uint32_t block) const {
@@ -111,12 +157,32 @@ class PrefixIndex final : public CacheKeeper {
   void Forget(uint32_t block);
   // A child came to or left `parent`, if that is still the block it was.
   void CountChild(BlockHandle parent, int change);
+  // The key of an indexed block follows its dependants.
+  void UpdateKey(uint32_t block);
+  std::span<BlockHandle> BlocksOf(uint32_t checkpoint) {
+    return std::span(state_handles_)
+        .subspan(size_t{checkpoint} * states_.state_blocks, states_.state_blocks);
+  }
+  // Sets what all its blocks are worth.
+  void SetStateKey(uint32_t checkpoint);
+  // Lets go of a checkpoint. `evicted` is the block of it that the pool has taken already.
+  void DropCheckpoint(uint32_t checkpoint, BlockHandle evicted = {});
+  // Tells the listener of the state behind an indexed block.
+  void TellState(uint32_t block, bool added);
+  Status AuditCheckpoints() const;
+  // Drops checkpoints of least value until the limits have room for one more; false: they never do.
+  bool MakeRoomForState();
 
   BlockPool* const pool_;
   PrefixListener* const listener_;
   const uint32_t block_size_;
   std::vector<Node> nodes_;      // [block]
   std::vector<TokenId> tokens_;  // [block][block_size]
+  const StateLimits states_;
+  std::vector<uint32_t> checkpoint_nodes_;  // [checkpoint]: block of its prefix, or kNone
+  std::vector<BlockHandle> state_handles_;  // [checkpoint][state_blocks]
+  std::vector<uint32_t> checkpoint_of_;     // [block], kNone; empty without states
+  uint32_t num_checkpoints_ = 0;
   absl::flat_hash_map<ChainLink, uint32_t> by_link_;
   double inflation_ = 0;
   uint64_t clock_ = 0;  // uses so far

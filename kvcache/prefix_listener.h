@@ -6,9 +6,12 @@
 
 namespace baton::kv {
 
-// A full block entered a prefix index, or left it.
+// The name of the fixed state behind the block of this link.
+constexpr ChainLink StateLink(const ChainLink& link) { return {~link.hi, ~link.lo}; }
+
+// A full block entered a prefix index or left it, or the state behind it did.
 struct PrefixChange {
-  ChainLink link;
+  ChainLink link;  // of the block, or its StateLink
   bool added = true;
   uint32_t ordinal = 0;  // of the block in its prompt
 

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "kvcache/block_pool.h"
+#include "kvcache/block_table.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_cost.h"
 #include "src/base/ids.h"
@@ -14,6 +16,7 @@
 namespace baton::scheduler {
 
 inline constexpr uint32_t kNotFed = UINT32_MAX;
+inline constexpr uint32_t kNoCheckpoint = UINT32_MAX;
 
 // Tokens [first_pos, first_pos + num_tokens) of one sequence; their blocks are in its table.
 struct BatchItem {
@@ -27,9 +30,18 @@ struct BatchItem {
   bool logs_prompt = false;   // all of its tokens have logits
   // In a plan that was made ahead: the item of the plan before it that gives this item its token.
   uint32_t fed_by = kNotFed;
+  // Of BatchPlan::checkpoints, the one that is made of its sequence's state.
+  uint32_t checkpoint = kNoCheckpoint;
   // The last of its tokens: guesses, in BatchPlan::proposals. Each row that decodes has logits
   // then.
   std::span<const TokenId> proposed;
+};
+
+// A copy of a sequence's fixed state as it is after some rows of an item, for the prefix index.
+struct CheckpointPlan {
+  uint32_t item = 0;         // of BatchPlan::items
+  uint32_t num_tokens = 0;   // of the sequence, whole blocks; the last is a token of the item
+  uint32_t first_block = 0;  // of BatchPlan::checkpoint_blocks, as many as a state has
 };
 
 // One step; see the file comment. Decode items come first.
@@ -41,6 +53,9 @@ struct BatchPlan {
   int64_t predicted_us = 0;
   uint32_t num_log_rows = 0;       // tokens of items that log their prompts
   std::vector<TokenId> proposals;  // of all items
+  std::vector<kv::BlockCopy> copies;  // whole blocks, copied in this order before the step
+  std::vector<CheckpointPlan> checkpoints;
+  std::vector<kv::BlockHandle> checkpoint_blocks;  // held by the scheduler until Finish
 
   bool empty() const { return items.empty(); }
   uint32_t num_decode_items() const { return shape.decode_rows; }
@@ -55,6 +70,7 @@ struct ItemResult {
   // No token could be sampled yet. The sequence stays as it was before the step, and awaits.
   bool retry = false;
   uint32_t num_accepted = 0;  // of its proposals: they were sampled, and `token` after them
+  bool bad_state = false;     // its checkpoint holds what is no number, and is not kept
 };
 
 }  // namespace baton::scheduler

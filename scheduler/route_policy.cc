@@ -23,10 +23,11 @@ uint32_t BlocksFor(uint32_t num_tokens, uint32_t block_size) {
 }
 
 uint32_t BlocksAtDecode(const DecodeLoad& decode, const RouteQuery& query) {
-  const uint32_t reserve = BlocksFor(query.num_tokens, decode.block_size) + query.num_choices;
+  const uint32_t reserve = BlocksFor(query.num_tokens, decode.block_size) +
+                           query.num_choices * (1 + decode.state_blocks);
   // One choice must fit alone at its full length there; its last token needs no KV.
   const uint32_t full = std::max(std::min(query.max_total_tokens, decode.max_context), 1u) - 1;
-  return std::max(reserve, BlocksFor(full, decode.block_size));
+  return std::max(reserve, BlocksFor(full, decode.block_size) + decode.state_blocks);
 }
 
 // Prompt tokens that a worker would have to compute: the last one always, for its logits.
@@ -58,7 +59,7 @@ constexpr size_t kSequences = 2;
 DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_t idx) {
   const uint32_t need =
       NumToTake(BlocksFor(query.num_tokens, decode.block_size), decode.shared_blocks) +
-      query.num_choices;
+      query.num_choices * (1 + decode.state_blocks);
   const bool adds_little =
       !query.has_begun && decode.num_new < std::min(query.num_choices, decode.most_new);
   const bool full =
@@ -79,8 +80,10 @@ double PredictedSeconds(const PrefillLoad& prefill, const DecodeLoad& decode, co
                         const RouteQuery& query) {
   const double waiting = static_cast<double>(prefill.num_waiting) * prefill.block_size;
   const double compute_s = NumUncached(prefill.cached_tokens, query) / prefill.tokens_per_s;
-  const double cross_s =
-      NumUncached(decode.cached_tokens, query) * link.seconds_per_token + link.queued_s;
+  // A fixed state crosses as so many tokens do.
+  const double state_tokens = static_cast<double>(decode.state_blocks) * decode.block_size;
+  const double num_crossing = NumUncached(decode.cached_tokens, query) + state_tokens;
+  const double cross_s = num_crossing * link.seconds_per_token + link.queued_s;
   return prefill.backlog_s + waiting / prefill.tokens_per_s + std::max(compute_s, cross_s);
 }
 
@@ -110,7 +113,8 @@ constexpr size_t kPrefillEnd = 2;
 PrefillRank RankPrefill(const PrefillLoad& prefill, bool exact, double predicted_units,
                         const RouteQuery& query, uint32_t idx) {
   const uint32_t need =
-      NumToTake(BlocksFor(query.num_tokens, prefill.block_size), prefill.shared_blocks);
+      NumToTake(BlocksFor(query.num_tokens, prefill.block_size), prefill.shared_blocks) +
+      prefill.state_blocks;
   const bool full =
       prefill.num_free_blocks < need || prefill.num_slots == 0 || IsBackedUp(prefill, query);
   return {!exact, full, std::floor(predicted_units), prefill.num_waiting,
@@ -150,7 +154,8 @@ PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32
       failed(RouteReason::kBadLink);
       continue;
     }
-    if (BlocksFor(query.num_tokens, prefill.block_size) > prefill.num_blocks) {
+    const uint32_t need = BlocksFor(query.num_tokens, prefill.block_size) + prefill.state_blocks;
+    if (need > prefill.num_blocks) {
       failed(RouteReason::kPromptExceedsPrefill);
       continue;
     }
@@ -303,6 +308,7 @@ PrefillLoad AsPrefillLoad(const DecodeLoad& load) {
           .num_free_blocks = load.num_free_blocks,
           .num_blocks = load.num_blocks,
           .block_size = load.block_size,
+          .state_blocks = load.state_blocks,
           .tokens_per_s = load.tokens_per_s,
           .cached_tokens = load.cached_tokens,
           .shared_blocks = load.shared_blocks,
@@ -319,7 +325,8 @@ Route PickAlone(std::span<const PrefillLoad> workers, const RouteQuery& query) {
   bool fits_later = false;
   for (uint32_t i = 0; i < workers.size(); ++i) {
     const PrefillLoad& worker = workers[i];
-    const bool fits = BlocksFor(query.num_tokens, worker.block_size) < worker.num_blocks;
+    const uint32_t need = BlocksFor(query.num_tokens, worker.block_size) + worker.state_blocks;
+    const bool fits = need < worker.num_blocks;
     any_ready = any_ready || worker.ready;
     fits_later = fits_later || (fits && !worker.ready);
     if (!worker.ready || !fits) continue;

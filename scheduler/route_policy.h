@@ -66,6 +66,7 @@ struct PrefillLoad {
   uint32_t num_free_blocks = 0;  // free and cached
   uint32_t num_blocks = 0;
   uint32_t block_size = 16;
+  uint32_t state_blocks = 0;          // of each sequence, beside those of its tokens
   double tokens_per_s = 500;          // prefill speed, > 0
   uint32_t cached_tokens = 0;         // of this prompt's beginning, in its prefix cache
   uint32_t shared_blocks = 0;         // of those, in use by other requests: they cost no free block
@@ -83,6 +84,7 @@ struct DecodeLoad {
   uint32_t num_free_blocks = 0;
   uint32_t num_blocks = 0;
   uint32_t block_size = 16;
+  uint32_t state_blocks = 0;
   double tokens_per_s = 500;
   uint32_t cached_tokens = 0;
   uint32_t shared_blocks = 0;

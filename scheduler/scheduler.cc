@@ -81,8 +81,11 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex
                   config.max_waiting >= 1 && config.max_chunk >= 1 &&
                   config.aging_tokens_per_s >= 1,
               "a limit of the scheduler is 0");
-  BATON_CHECK(config.state_blocks == 0 || (index == nullptr && proposer == nullptr),
-              "sequences with a fixed state have no prefixes and no guesses");
+  BATON_CHECK(config.state_blocks == 0 || proposer == nullptr,
+              "sequences with a fixed state have no guesses");
+  BATON_CHECK(config.checkpoint_tokens % config.block_size == 0,
+              "checkpoints each {} tokens of blocks of {}", config.checkpoint_tokens,
+              config.block_size);
   // Decode rows never crowd the smallest chunk out of a step.
   BATON_CHECK(config.max_batch_tokens >= config.max_running + config.block_size,
               "{} tokens a step for {} rows and a chunk of {}", config.max_batch_tokens,
@@ -96,6 +99,13 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex
   prefilling_.reserve(config.max_prefilling);
   decoding_.reserve(config.max_running);
   hits_.reserve(pool->num_blocks());
+  if (index == nullptr || config.state_blocks == 0) return;
+  const size_t max_items = config.max_running + config.max_prefilling;
+  state_hits_.reserve(config.state_blocks);
+  plan_.copies.reserve(size_t{config.max_prefilling} * config.state_blocks);
+  plan_.checkpoints.reserve(max_items);
+  plan_.checkpoint_blocks.reserve(std::min<size_t>(pool->num_blocks(),
+                                                   max_items * config.state_blocks));
 }
 
 Scheduler::~Scheduler() {
@@ -254,7 +264,7 @@ void Scheduler::Enqueue(Sequence* sequence) {
   // Blocks that are cached now are most likely still there when the sequence's turn comes.
   uint32_t num_left = sequence->num_remaining();
   if (index_ != nullptr) {
-    num_left -= config_.block_size * index_->Match(PromptOf(*sequence), MaxHits(*sequence));
+    num_left -= config_.block_size * index_->MatchWhole(PromptOf(*sequence), MaxHits(*sequence));
   }
   const int64_t arrival_us = AgedArrivalUs(sequence->arrival_us, sequence->spec.priority);
   sequence->priority_us = PriorityUs(arrival_us, num_left, config_.aging_tokens_per_s);
@@ -352,10 +362,12 @@ const BatchPlan& Scheduler::Plan(int64_t now_us) {
   plan_.started.clear();
   plan_.preempted.clear();
   plan_.proposals.clear();
+  plan_.copies.clear();
   plan_.shape = {};
   PlanDecode();
   PlanProposals();
   PlanPrefill();
+  PlanCheckpoints();
   plan_.predicted_us = cost_.PredictUs(plan_.shape);
   in_step_ = !plan_.items.empty();
   return plan_;
@@ -509,15 +521,18 @@ Sequence* Scheduler::NextPrompt(size_t* next_prefilling) {
 bool Scheduler::Admit(Sequence* sequence) {
   TakeHits(sequence);
   const uint32_t need = BlocksToAdmit(sequence->spec) - sequence->table.size();
-  if (pool_->num_available() < need + config_.state_blocks + GrowthReserve()) {
+  const uint32_t least = need + GrowthReserve();
+  // A checkpoint is copied while there is room for it and the copy, else the sequence takes it.
+  const bool copies = pool_->num_available() >= least + config_.state_blocks;
+  if (!copies && (state_hits_.empty() || pool_->num_available() < least)) {
+    for (const BlockHandle block : state_hits_) pool_->DropRequestRef(block);
     sequence->table.Release(pool_);
     return false;
   }
   const uint32_t num_hits = sequence->table.size();
-  const RequestUid& uid = sequence->spec.uid;
+  TakeState(sequence, copies);
   const bool grown =
-      sequence->table.Grow(pool_, need, BlockState::kComputing, uid) &&
-      sequence->state_table.Grow(pool_, config_.state_blocks, BlockState::kComputing, uid);
+      sequence->table.Grow(pool_, need, BlockState::kComputing, sequence->spec.uid);
   BATON_CHECK(grown, "{} blocks are free, {} are not to be had", pool_->num_available(), need);
   EraseFrom(&waiting_, sequence);
   sequence->num_kept_blocks = num_hits;
@@ -530,17 +545,41 @@ bool Scheduler::Admit(Sequence* sequence) {
   return true;
 }
 
+void Scheduler::TakeState(Sequence* sequence, bool copies) {
+  if (!copies) {
+    index_->ForgetState(PromptOf(*sequence), sequence->table.size());
+    for (const BlockHandle block : state_hits_) sequence->state_table.Append(block);
+    return;
+  }
+  const bool grown = sequence->state_table.Grow(pool_, config_.state_blocks,
+                                                BlockState::kComputing, sequence->spec.uid);
+  BATON_CHECK(grown, "{} blocks are free, a state of {} is not to be had", pool_->num_available(),
+              config_.state_blocks);
+  // Whoever gets a checkpoint's blocks within this plan writes them after these copies.
+  for (size_t i = 0; i < state_hits_.size(); ++i) {
+    plan_.copies.push_back({state_hits_[i].index.value(), sequence->state_table.indices()[i],
+                            config_.block_size});
+    pool_->DropRequestRef(state_hits_[i]);
+  }
+}
+
 uint32_t Scheduler::MaxHits(const Sequence& sequence) const {
   // The last token is always computed: its logits are wanted.
   return (sequence.num_tokens() - 1) / config_.block_size;
 }
 
 void Scheduler::TakeHits(Sequence* sequence) {
+  state_hits_.clear();
   if (index_ == nullptr || sequence->spec.logs_prompt) return;
   hits_.clear();
-  index_->Acquire(PromptOf(*sequence), MaxHits(*sequence), BlockState::kComputing,
-                  sequence->spec.uid, &hits_);
+  const PrefixQuery query = PromptOf(*sequence);
+  const RequestUid& uid = sequence->spec.uid;
+  uint32_t num_hits = MaxHits(*sequence);
+  if (config_.state_blocks > 0) num_hits = index_->MatchWhole(query, num_hits);
+  index_->Acquire(query, num_hits, BlockState::kComputing, uid, &hits_);
   for (const BlockHandle block : hits_) sequence->table.Append(block);
+  if (config_.state_blocks == 0 || num_hits == 0) return;
+  index_->AcquireState(query, num_hits, BlockState::kComputing, uid, &state_hits_);
 }
 
 void Scheduler::KeepFullBlocks(Sequence* sequence) {
@@ -555,6 +594,46 @@ void Scheduler::KeepFullBlocks(Sequence* sequence) {
                     .tokens = tokens.subspan(size_t{i} * block_size, block_size),
                     .block = sequence->table.handles()[i]});
   }
+}
+
+uint32_t Scheduler::TokensToCheckpoint(const Sequence& sequence) const {
+  return config_.checkpoint_tokens - sequence.num_computed % config_.checkpoint_tokens;
+}
+
+uint32_t Scheduler::CheckpointOf(const BatchItem& item) const {
+  const Sequence& sequence = *item.sequence;
+  const uint32_t end = item.first_pos + item.num_tokens;
+  if (!item.is_decode) {
+    // The same prompt finds it again, and so does a longer one.
+    const uint32_t of_prompt = MaxHits(sequence) * config_.block_size;
+    if (of_prompt > item.first_pos && of_prompt <= end) return of_prompt;
+  }
+  const bool is_due = config_.checkpoint_tokens > 0 && end % config_.checkpoint_tokens == 0;
+  return is_due ? end : 0;
+}
+
+void Scheduler::PlanCheckpoints() {
+  if (index_ == nullptr || config_.state_blocks == 0) return;
+  for (uint32_t i = 0; i < plan_.items.size(); ++i) {
+    BatchItem& item = plan_.items[i];
+    const Sequence& sequence = *item.sequence;
+    if (!KeepsStates(sequence)) continue;
+    const uint32_t num_tokens = CheckpointOf(item);
+    if (num_tokens == 0) continue;
+    if (index_->HasState(PromptOf(sequence), num_tokens / config_.block_size)) continue;
+    const auto first = static_cast<uint32_t>(plan_.checkpoint_blocks.size());
+    if (!index_->AllocateState(sequence.spec.uid, &plan_.checkpoint_blocks)) continue;
+    item.checkpoint = static_cast<uint32_t>(plan_.checkpoints.size());
+    plan_.checkpoints.push_back({i, num_tokens, first});
+  }
+}
+
+void Scheduler::KeepState(const BatchItem& item, const Sequence& sequence) {
+  if (item.checkpoint == kNoCheckpoint) return;
+  const CheckpointPlan& checkpoint = plan_.checkpoints[item.checkpoint];
+  index_->InsertState(
+      PromptOf(sequence), checkpoint.num_tokens / config_.block_size,
+      std::span(plan_.checkpoint_blocks).subspan(checkpoint.first_block, config_.state_blocks));
 }
 
 void Scheduler::AppendTokens(Sequence* sequence, std::span<const TokenId> tokens) {
@@ -577,6 +656,9 @@ uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
     // The last chunk is that of the token to sample; the ones before it end with a block.
     limit =
         std::min(limit, (sequence.num_remaining() - 1) / config_.block_size * config_.block_size);
+  }
+  if (config_.checkpoint_tokens > 0 && KeepsStates(sequence)) {
+    limit = std::min(limit, TokensToCheckpoint(sequence));
   }
   if (limit == 0) return 0;
   const uint32_t fit = cost_.MaxChunk(plan_.shape, sequence.num_computed, limit, target_us);
@@ -663,6 +745,10 @@ void Scheduler::Finish(std::span<const ItemResult> results, int64_t elapsed_us, 
     batch_limit_.Measure(plan_.shape.decode_rows, elapsed_us, now_us);
   }
   for (size_t i = 0; i < results.size(); ++i) FinishItem(plan_.items[i], results[i]);
+  // The index keeps what it took.
+  for (const BlockHandle block : plan_.checkpoint_blocks) pool_->DropRequestRef(block);
+  plan_.checkpoint_blocks.clear();
+  plan_.checkpoints.clear();
   plan_.items.clear();  // the sequences they point to may be gone
   plan_.proposals.clear();
   plan_.started.clear();
@@ -695,6 +781,7 @@ void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
   AppendTokens(sequence, item.proposed.first(result.num_accepted));
   sequence->num_computed += item.num_tokens - num_proposed + result.num_accepted;
   KeepFullBlocks(sequence);
+  if (!result.bad_state) KeepState(item, *sequence);
   if (!item.is_decode) backlog_tokens_ -= item.num_tokens;
   if (item.ends_prompt) {
     EraseFrom(&prefilling_, sequence);

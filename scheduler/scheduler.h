@@ -9,6 +9,10 @@
 // or none. A decode row gets a block when its next token needs one. When no block is free, the
 // youngest sequence loses its blocks. It is computed again later, and its output is replayed.
 //
+// Where sequences have a fixed state a step may leave checkpoints of it in the prefix index: at the
+// last block border before a prompt's last token, and at each multiple of checkpoint_tokens. They
+// take blocks that no item of the step wanted.
+//
 // Invariants
 //  1. Every sequence that AddWaiting or AddBound accepted leaves by a finished ItemResult, Fork,
 //     or Remove; a sequence that could never fit is refused by AddWaiting.
@@ -54,6 +58,9 @@ struct SchedulerConfig {
   SchedulerRole role = SchedulerRole::kAggregated;
   uint32_t block_size = 16;
   uint32_t state_blocks = 0;                            // of each sequence (KvLayout)
+  // With states and an index: chunks end at multiples of it, and the state is kept there; whole
+  // blocks. 0 = only that of prompts' ends is kept.
+  uint32_t checkpoint_tokens = 0;
   uint32_t max_batch_tokens = limits::kMaxBatchTokens;  // tokens of one step
   uint32_t max_chunk = limits::kMaxChunkTokens;         // tokens of one prompt in one step
   uint32_t max_running = limits::kMaxRunning;           // decode rows
@@ -211,9 +218,23 @@ class Scheduler {
   // Blocks of its tokens that the index may give.
   uint32_t MaxHits(const Sequence& sequence) const;
   // Takes the blocks of its tokens' beginning that the index has; all but the last token at most.
+  // The blocks of the state behind them are held in `state_hits_`.
   void TakeHits(Sequence* sequence);
+  // Gives the sequence its state blocks, and the state of its hits.
+  void TakeState(Sequence* sequence, bool copies);
   // Tells the index of the blocks that have become full.
   void KeepFullBlocks(Sequence* sequence);
+  // The sequence's states are for the index.
+  bool KeepsStates(const Sequence& sequence) const {
+    return index_ != nullptr && config_.state_blocks > 0 && sequence.spec.is_cacheable;
+  }
+  // Tokens up to the next multiple of checkpoint_tokens.
+  uint32_t TokensToCheckpoint(const Sequence& sequence) const;
+  // After which token of the item the state is to be kept; 0 = after none.
+  uint32_t CheckpointOf(const BatchItem& item) const;
+  void PlanCheckpoints();
+  // Tells the index of the state that the item's step left.
+  void KeepState(const BatchItem& item, const Sequence& sequence);
   static void AppendTokens(Sequence* sequence, std::span<const TokenId> tokens);
   // Tokens of the prompt that still fit in this step, 0 = none.
   uint32_t ChunkFor(const Sequence& sequence) const;
@@ -238,7 +259,8 @@ class Scheduler {
   uint64_t num_preemptions_ = 0;
   bool blocked_ = false;  // the first waiting prompt found no blocks in the last plan
   bool in_step_ = false;
-  std::vector<kv::BlockHandle> hits_;  // of the prompt being admitted
+  std::vector<kv::BlockHandle> hits_;        // of the prompt being admitted
+  std::vector<kv::BlockHandle> state_hits_;  // the state behind them
   BatchPlan plan_;
   BatchPlan ahead_;  // the step after plan_; empty when that is not decided
   StepCost cost_;

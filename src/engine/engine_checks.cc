@@ -54,6 +54,10 @@ Status CheckEngine(const EngineConfig& config, const EngineParts& parts) {
                            config.scheduler.max_batch_tokens, config.scheduler.max_running,
                            block_size);
   }
+  if (config.scheduler.checkpoint_tokens % block_size != 0) {
+    return InvalidArgument("checkpoint_tokens {} is no multiple of a block of {}",
+                           config.scheduler.checkpoint_tokens, block_size);
+  }
   const bool guesses = config.speculate != SpeculateMode::kOff || parts.proposer != nullptr;
   if (parts.kv->layout().state_blocks > 0 && guesses) {
     return InvalidArgument(

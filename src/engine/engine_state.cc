@@ -1,12 +1,17 @@
 #include "src/engine/engine_state.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "src/base/limits.h"
 
 namespace baton::engine {
 
+using kv::BlockPool;
 using kv::DeriveChainKey;
 using kv::KvLayout;
 using kv::PrefixIndex;
+using kv::StateLimits;
 using model::Pooling;
 using scheduler::kMaxProposalRows;
 using scheduler::Proposer;
@@ -15,16 +20,37 @@ using scheduler::SequenceSpec;
 
 namespace {
 
+// Checkpoints take half of the pool at most.
+constexpr uint32_t kCheckpointShare = 2;
+
+// Tokens between two checkpoints of a prompt: a power of two, and their KV takes no less memory
+// than a checkpoint.
+uint32_t CheckpointTokens(const KvLayout& layout) {
+  constexpr uint32_t kLeast = 512;
+  const uint64_t least = std::max(uint64_t{layout.state_blocks} * layout.block_size,
+                                  uint64_t{std::max(kLeast, layout.block_size)});
+  const auto tokens = std::bit_ceil(std::min<uint64_t>(least, limits::kMaxContextTokens));
+  return layout.BlocksFor(static_cast<uint32_t>(tokens)) * layout.block_size;
+}
+
 SchedulerConfig WithLayout(SchedulerConfig config, const KvLayout& layout) {
   config.block_size = layout.block_size;
   config.state_blocks = layout.state_blocks;
+  if (layout.state_blocks == 0) {
+    config.checkpoint_tokens = 0;
+  } else if (config.checkpoint_tokens == 0) {
+    config.checkpoint_tokens = CheckpointTokens(layout);
+  }
   return config;
 }
 
-// A fixed state follows the tokens of one sequence: what the index would find of others' prompts
-// has none.
-bool HasPrefixes(const EngineConfig& config, const KvLayout& layout) {
-  return config.prefix_cache && layout.state_blocks == 0;
+std::unique_ptr<PrefixIndex> MakePrefixIndex(const EngineConfig& config, const EngineParts& parts,
+                                             BlockPool* pool) {
+  if (!config.prefix_cache) return nullptr;
+  const KvLayout& layout = parts.kv->layout();
+  const StateLimits states{.state_blocks = layout.state_blocks,
+                           .max_blocks = pool->num_blocks() / kCheckpointShare};
+  return std::make_unique<PrefixIndex>(pool, layout.block_size, parts.prefixes, states);
 }
 
 // Null where nothing is guessed.
@@ -40,10 +66,7 @@ EngineState::EngineState(const EngineConfig& config_in, const EngineParts& parts
       parts(parts_in),
       kv_view(parts_in.kv->view()),
       pool(kv_view.num_blocks),
-      prefix_index(
-          HasPrefixes(config, *kv_view.layout)
-              ? std::make_unique<PrefixIndex>(&pool, kv_view.layout->block_size, parts.prefixes)
-              : nullptr),
+      prefix_index(MakePrefixIndex(config, parts, &pool)),
       speculator(config.speculate, &requests),
       scheduler(WithLayout(config.scheduler, *kv_view.layout), &pool, prefix_index.get(),
                 ProposerOf(config, parts, &speculator)),

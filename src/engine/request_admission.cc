@@ -66,8 +66,10 @@ Status RequestAdmission::ReserveBlocks(const LiveRequest& request, DestStart* de
   start.num_data = layout.BlocksOfSequence(num_tokens);
   start.chain = ChainLinks(sequence.chain_key, layout.block_size, spec.tokens);
   if (index != nullptr) {
-    // At least the block of the last token crosses, and with it the seal.
-    start.num_held = index->Acquire({start.chain, spec.tokens}, start.num_data - 1,
+    // At least the block of the last token crosses, and with it the seal. So does a fixed state:
+    // that of the whole prompt is nowhere but at the prefill worker.
+    const uint32_t most = layout.BlocksFor(num_tokens) - 1;
+    start.num_held = index->Acquire({start.chain, spec.tokens}, most,
                                     BlockState::kReserved, spec.key.uid, &start.blocks);
   }
   const uint32_t num_new =

@@ -18,6 +18,7 @@ using scheduler::BatchItem;
 using scheduler::BatchPlan;
 using scheduler::ItemResult;
 using scheduler::kNotFed;
+using scheduler::Sequence;
 
 namespace {
 
@@ -124,7 +125,7 @@ bool RowSampler::Sample(LiveRequest* request, const Choice& choice, size_t item,
   Status status;
   if (const std::optional<TokenId> chosen = work_->batch().ChosenOf(item)) {
     sampled_ = {.token = *chosen};
-    if (*chosen == kNoTokenId) status = DataLoss("the model's logits hold no number");
+    if (*chosen == kNoTokenId) status = NoNumberError(*request, choice);
   } else {
     status = SampleHere(*request, choice, item, row);
   }
@@ -146,7 +147,17 @@ Status RowSampler::SampleHere(const LiveRequest& request, const Choice& choice, 
     query.mask = *mask;
   }
   if (sampler_.Sample(query, sampled_).ok()) return OkStatus();
-  return DataLoss("the model's logits hold no number");
+  return NoNumberError(request, choice);
+}
+
+Status RowSampler::NoNumberError(const LiveRequest& request, const Choice& choice) const {
+  const Sequence* sequence = state_->scheduler.Find(request.prompt_sequence);
+  if (sequence == nullptr) sequence = state_->scheduler.Find(choice.sequence);
+  const auto layer = sequence == nullptr ? std::nullopt
+                                         : state_->parts.model->BrokenStateLayer(
+                                               sequence->state_table.indices(), state_->kv_view);
+  if (!layer.has_value()) return DataLoss("the model's logits hold no number");
+  return DataLoss("the model's logits hold no number, nor does the state of its layer {}", *layer);
 }
 
 void RowSampler::LogPrompts(const BatchPlan& plan) {

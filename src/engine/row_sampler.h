@@ -32,6 +32,8 @@ class RowSampler {
   void LogPrompts(const scheduler::BatchPlan& plan);
 
  private:
+  // The model gave no number to sample from: in which layer the request's state holds none, if any.
+  Status NoNumberError(const LiveRequest& request, const Choice& choice) const;
   Status SampleHere(const LiveRequest& request, const Choice& choice, size_t item, uint32_t row);
   scheduler::ItemResult SampleItem(const scheduler::BatchItem& item, size_t idx);
   // The choice's next token, and those after it as long as the item's guesses are right.

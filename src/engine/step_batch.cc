@@ -8,10 +8,12 @@ namespace baton::engine {
 
 using device::AlignedBuffer;
 using kernels::RowSampling;
+using kv::BlockHandle;
 using model::FedToken;
 using model::kNoTokenId;
 using scheduler::BatchItem;
 using scheduler::BatchPlan;
+using scheduler::CheckpointPlan;
 using scheduler::kNotFed;
 
 StepBatch::StepBatch(const Limits& limits)
@@ -63,9 +65,27 @@ void StepBatch::Lower(const BatchPlan& plan) {
       logit_rows_.push_back(first_row + static_cast<uint32_t>(i));
     }
   }
+  LowerCheckpoints(plan);
   if (!samples_) return;
   sampling_.assign(logit_rows_.size(), RowSampling());
   chosen_.assign(logit_rows_.size(), kNoTokenId);
+}
+
+void StepBatch::LowerCheckpoints(const BatchPlan& plan) {
+  state_copies_.clear();
+  copy_blocks_.clear();
+  if (plan.checkpoints.empty()) return;
+  for (const BlockHandle block : plan.checkpoint_blocks) {
+    copy_blocks_.push_back(block.index.value());
+  }
+  for (const CheckpointPlan& checkpoint : plan.checkpoints) {
+    const BatchItem& item = plan.items[checkpoint.item];
+    const size_t num_blocks = item.sequence->state_table.size();
+    state_copies_.push_back(
+        {.span = checkpoint.item,
+         .num_rows = checkpoint.num_tokens - item.first_pos,
+         .blocks = std::span(copy_blocks_).subspan(checkpoint.first_block, num_blocks)});
+  }
 }
 
 std::span<float> StepBatch::logits() {

@@ -46,8 +46,12 @@ class StepBatch {
             .logit_rows = logit_rows_,
             .sampling = sampling_,
             .tokens = chosen_,
-            .hidden = hidden()};
+            .hidden = hidden(),
+            .state_copies = state_copies_};
   }
+  // The copies of states that the plan wanted, by plan item (StateCopy::span). The model says in
+  // them what it found.
+  std::span<const model::StateCopy> state_copies() const { return state_copies_; }
   // [logit_rows, vocab_size], to be written by Forward.
   std::span<float> logits();
   // [vocab_size] of plan item `item`, which wants logits; unspecified where a token was chosen.
@@ -68,6 +72,7 @@ class StepBatch {
   std::span<TokenId> chosen() { return chosen_; }
 
  private:
+  void LowerCheckpoints(const scheduler::BatchPlan& plan);
   // [logit_rows][hidden_size], or empty where no item embeds.
   std::span<float> hidden();
   // Place of an item's token among the rows with logits.
@@ -88,6 +93,8 @@ class StepBatch {
   device::AlignedBuffer logits_;
   device::AlignedBuffer hidden_;
   bool embeds_ = false;  // some item does
+  std::vector<model::StateCopy> state_copies_;
+  std::vector<uint32_t> copy_blocks_;  // of all copies
 };
 
 }  // namespace baton::engine

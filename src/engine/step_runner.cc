@@ -133,6 +133,7 @@ bool StepRunner::Plan() {
   const StageRange planned(state_->parts.stages, StepStage::kPlan);
   const BatchPlan& plan = state_->scheduler.Plan(state_->now_us);
   if (plan.empty()) return false;
+  for (const kv::BlockCopy& copy : plan.copies) state_->parts.kv->Copy(copy.from, copy.to);
   Lower(plan);
   NotePlanned(plan);
   return true;
@@ -186,6 +187,7 @@ void StepRunner::Finish() {
   prompts_.TellProgress(plan);
   prompts_.PoolRows(plan);
   rows_.SampleAll(plan);
+  JudgeStates(plan);
   state_->now_us = state_->parts.clock->NowUs();
   const int64_t elapsed_us = state_->now_us - began_us_;
   state_->outbox.NoteStep(elapsed_us);
@@ -202,6 +204,19 @@ void StepRunner::Finish() {
   // From here on requests end, and pointers to them become void.
   for (LiveRequest* request : work_.finished) {
     parts_.life->End(request, RequestState::kFinished, OkStatus());
+  }
+}
+
+void StepRunner::JudgeStates(const BatchPlan& plan) {
+  for (const model::StateCopy& copy : work_.batch().state_copies()) {
+    if (copy.has_numbers) continue;
+    work_.results[copy.span].bad_state = true;
+    const BatchItem& item = plan.items[copy.span];
+    LiveRequest* const request = work_.uses[copy.span].request;
+    // One that wants logits has none that are numbers, and fails when it is sampled.
+    if (item.wants_logits || request == nullptr) continue;
+    work_.NoteFailed(request, DataLoss("the model's state after {} tokens holds no number",
+                                       item.first_pos + copy.num_rows));
   }
 }
 

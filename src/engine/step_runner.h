@@ -51,6 +51,8 @@ class StepRunner {
   // Waits for the step that runs; the next one, if it was begun, runs then.
   void End();
   void Finish();
+  // Keeps no state that holds what is no number. A request without logits in this step fails.
+  void JudgeStates(const scheduler::BatchPlan& plan);
   // Does the work that waits for the end of all steps that were begun.
   void EndRequests();
   void Measure(const scheduler::BatchPlan& plan, int64_t elapsed_us);

@@ -50,6 +50,33 @@ struct SpanChecker {
   }
 };
 
+absl::Status CheckCopies(const ModelBatch& batch, const KvView& kv) {
+  for (size_t i = 0; i < batch.state_copies.size(); ++i) {
+    const StateCopy& copy = batch.state_copies[i];
+    const bool is_next = i == 0 || batch.state_copies[i - 1].span < copy.span;
+    if (copy.span >= batch.spans.size() || !is_next) {
+      return InvalidArgument("state copy {} is of span {} of {}, out of range or order", i,
+                             copy.span, batch.spans.size());
+    }
+    const uint32_t num_rows = batch.spans[copy.span].num_rows;
+    if (copy.num_rows == 0 || copy.num_rows > num_rows) {
+      return InvalidArgument("state copy {} is after row {} of a span of {}", i, copy.num_rows,
+                             num_rows);
+    }
+    if (kv.layout->state_blocks == 0 || copy.blocks.size() != kv.layout->state_blocks) {
+      return InvalidArgument("state copy {} has {} blocks, a state has {}", i, copy.blocks.size(),
+                             kv.layout->state_blocks);
+    }
+    for (const uint32_t block : copy.blocks) {
+      if (block >= kv.num_blocks) {
+        return InvalidArgument("state copy {} names block {}, the arena has {}", i, block,
+                               kv.num_blocks);
+      }
+    }
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, const BatchLimits& limits,
@@ -75,6 +102,7 @@ absl::Status CheckBatch(const ModelBatch& batch, const KvView& kv, const BatchLi
   if (checker.next_row != rows) {
     return InvalidArgument("the spans cover {} of {} rows", checker.next_row, rows);
   }
+  BATON_RETURN_IF_ERROR(CheckCopies(batch, kv));
   for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
     const uint32_t row = batch.logit_rows[i];
     if (row >= rows || (i > 0 && row <= batch.logit_rows[i - 1])) {

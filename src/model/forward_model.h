@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,6 +48,13 @@ class ForwardModel {
   // Internal when a device failed.
   virtual Status Forward(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook,
                          std::span<float> logits) = 0;
+
+  // The first layer whose part of a sequence's fixed state, in these blocks, holds an element that
+  // is infinite or no number; none where all are finite, or nothing is kept. Between two steps.
+  virtual std::optional<uint32_t> BrokenStateLayer(std::span<const uint32_t> /*state*/,
+                                                   const kv::KvView& /*kv*/) const {
+    return std::nullopt;
+  }
 
   // Whether it takes ModelBatch::sampling.
   virtual bool samples() const { return false; }

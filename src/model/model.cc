@@ -80,7 +80,8 @@ void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook
   }
   if (config_.per_layer_size > 0) ComputePerLayer(batch);
   ClearStates(batch.spans, kv);
-  const LayerRows all = {batch.spans, batch.num_rows()};
+  ClearUnused(batch.state_copies, kv);
+  const LayerRows all = {batch.spans, batch.num_rows(), batch.state_copies};
   const uint32_t last = config_.last_storing_layer();
   uint32_t num_stored = 0;  // slices
   for (uint32_t layer = 0; layer <= last; ++layer) {

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,6 +67,8 @@ class Model final : public LoadedModel {
   StatusOr<std::unique_ptr<LoadedModel>> Share(const ModelThreads& threads) const override;
   Status Forward(const ModelBatch& batch, const kv::KvView& kv, LayerHook* hook,
                  std::span<float> logits) override;
+  std::optional<uint32_t> BrokenStateLayer(std::span<const uint32_t> state,
+                                           const kv::KvView& kv) const override;
 
   const ModelConfig& config() const override { return config_; }
   const kv::KvLayout& layout() const override { return layout_; }
@@ -93,6 +96,7 @@ class Model final : public LoadedModel {
   struct LayerRows {
     std::span<const kernels::AttentionSpan> spans;
     uint32_t num_rows;
+    std::span<StateCopy> copies = {};  // of spans' states
   };
   // K and V of one layer as its kernels read them.
   struct LayerKv {
@@ -109,9 +113,14 @@ class Model final : public LoadedModel {
   // attended = each head's attn_v_b times what it attended.
   void ValuesOfLatents(const LayerWeights& weights, uint32_t rows);
   void RotateAndStore(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
-  // The gated delta net of a layer for all rows: the state moves on, the rows are in `attended`.
-  void MixDelta(uint32_t layer, std::span<const kernels::AttentionSpan> spans,
-                const kv::KvView& kv);
+  // The gated delta net of a layer for all rows: the state moves on, the rows are in `attended`,
+  // and the layer's part of each copy is made.
+  void MixDelta(uint32_t layer, const LayerRows& rows, const kv::KvView& kv);
+  // Copies the layer's part of a span's state, as it is.
+  void CopyState(uint32_t layer, const kernels::AttentionSpan& span, const kv::KvView& kv,
+                 StateCopy& copy);
+  // Zeros what of the copies' blocks no layer uses.
+  void ClearUnused(std::span<const StateCopy> copies, const kv::KvView& kv);
   // Zeros the states of sequences at position 0, and what of their blocks no layer uses.
   void ClearStates(std::span<const kernels::AttentionSpan> spans, const kv::KvView& kv);
   kernels::ShortConvArgs ConvArgs(uint32_t layer, std::span<const kernels::AttentionSpan> spans,

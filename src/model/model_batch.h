@@ -24,6 +24,15 @@ constexpr uint32_t FeedingRow(TokenId fed) {
   return static_cast<uint32_t>(fed) & ~(uint32_t{1} << 31);
 }
 
+// A copy of a sequence's fixed state as it is after some rows of its span, to be made on the way.
+struct StateCopy {
+  uint32_t span = 0;                 // of ModelBatch::spans
+  uint32_t num_rows = 0;             // of the span, >= 1
+  std::span<const uint32_t> blocks;  // [KvLayout::state_blocks], which no span uses
+  // The model clears it where an element of the copy is infinite or no number.
+  bool has_numbers = true;
+};
+
 // The rows of one step. The arrays belong to the caller and live until Forward returns.
 struct ModelBatch {
   std::span<const TokenId> token_ids;             // [rows], each in [0, vocab_size) or a FedToken
@@ -36,6 +45,8 @@ struct ModelBatch {
   // [logit_rows, hidden_size], or empty. The model writes the hidden state of each wanted row after
   // the last norm, beside its logits or token. Only for Forward.
   std::span<float> hidden = {};
+  // By ascending span, one of each at most. Only for Forward of a model with fixed states.
+  std::span<StateCopy> state_copies = {};
 
   uint32_t num_rows() const { return static_cast<uint32_t>(token_ids.size()); }
   // Whether the model is to choose a token of some row.

@@ -81,7 +81,7 @@ void Model::StoreKv(uint32_t layer, const LayerRows& rows, const KvView& kv) {
   const float* input = config_.traits->pre_norms ? ws.normed : ws.x;
   run.MatMul(weights.qkv, {input, rows.num_rows, hidden}, {ws.qkv, stride, Epilogue::kStore});
   if (config_.IsDelta(layer)) {
-    MixDelta(layer, rows.spans, kv);
+    MixDelta(layer, rows, kv);
   } else if (config_.IsConv(layer)) {
     ops_->conv_append(*pool_, ConvArgs(layer, rows.spans, kv));
   } else {

@@ -103,6 +103,7 @@ absl::StatusOr<std::unique_ptr<ModelWorkspace>> ModelWorkspace::Create(
   BATON_ASSIGN_OR_RETURN(out->buffer_, AlignedBuffer::Allocate(carve(nullptr)));
   carve(out->buffer_.data());
   out->kept_spans.reserve(rows);
+  if (config.num_delta_layers() > 0) out->cut_spans.reserve(rows);
   const size_t angles = size_t{size.max_context} * config.rope_table_dim();
   BATON_RETURN_IF_ERROR(
       FillRopeTable(config, {rope_factors, /*is_second=*/false}, {out->cos_sin, angles}));

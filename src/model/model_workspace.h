@@ -65,6 +65,8 @@ class ModelWorkspace {
   float* expert_out = nullptr;        // [max_rows * experts used, hidden]
   std::span<std::byte> attention_scratch;
   std::vector<kernels::AttentionSpan> kept_spans;  // capacity max_rows
+  // Of the rows between two copies of states; capacity max_rows in models with fixed states.
+  std::vector<kernels::AttentionSpan> cut_spans;
 
   // The quantised activations for a matmul of width `k`: one buffer, reused by every matmul.
   kernels::A16View A16(uint32_t k) { return {a16_q_, a16_scale_, a16_sum_, a16_half_sum_, k}; }

@@ -86,8 +86,9 @@ void LinkWatch::OnKvTotal(RouterRequest& request, uint64_t total_bytes) {
   if (total_bytes == 0 || prefill == nullptr) return;
   const auto link = prefill->links.find(request.prefill.link_to);
   if (link == prefill->links.end()) return;
-  const uint64_t most_tokens = request.NumTokens() + uint64_t{prefill->description.block_size};
-  total_bytes = std::min(total_bytes, most_tokens * prefill->description.kv_bytes_per_token);
+  const WorkerDescription& worker = prefill->description;
+  const uint64_t most_tokens = request.NumTokens() + worker.block_size + worker.state_tokens();
+  total_bytes = std::min(total_bytes, most_tokens * worker.kv_bytes_per_token);
   link->second.EndHandOff(request.prefill.link_bytes);
   request.prefill.link_bytes = total_bytes;
   link->second.BeginHandOff(total_bytes);

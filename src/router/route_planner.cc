@@ -142,7 +142,7 @@ Route PickForAnswer(const RouteTable& table, const RouteQuery& query) {
 }
 
 // Fills in what each worker of the plan's table holds of the prompt. The workers of a model agree
-// in the layout of blocks, and with it in their size.
+// in the layout of blocks, and with it in their size and whether sequences have a state.
 void FindPrefixes(const RouterState& state, const RouterRequest& request, PlannedRoute& planned) {
   RouteTable& table = planned.table;
   if (state.prefixes.num_entries() == 0 || table.decode.empty()) return;
@@ -154,7 +154,8 @@ void FindPrefixes(const RouterState& state, const RouterRequest& request, Planne
     planned.new_links.assign(chain.full_links().begin(), chain.full_links().end());
   }
   const std::vector<ChainLink>& links = request.links.empty() ? planned.new_links : request.links;
-  planned.hits = state.prefixes.Find(links);
+  const bool has_states = table.decode.front().state_blocks > 0;
+  planned.hits = state.prefixes.Find(links, has_states);
   const auto fill = [&](auto& row, LeaseId lease) {
     const RegisteredWorker& worker = *state.registry.Find(lease);
     const uint32_t num_hits = NumHitsOf(planned.hits, lease);
@@ -457,11 +458,14 @@ RequestError RoutePlanner::TooLargeError(const RouterRequest& request) const {
   const uint32_t max_context = request.spec.model->max_context;
   if (largest == nullptr) return ContextLengthError(fields.prompt, num_tokens, max_context);
 
-  const uint32_t pool = largest->description.num_blocks;
+  // Each choice has a state in blocks of its own.
+  const uint32_t num_state = largest->description.state_blocks;
+  const uint32_t pool = largest->description.num_blocks - num_state;
   const uint32_t block_size = largest->description.block_size;
   const uint32_t prompt_blocks = largest->BlocksFor(num_tokens);
   const std::string limit =
-      fmt::format("the largest worker has {} KV blocks of {} tokens", pool, block_size);
+      fmt::format("the largest worker has {} KV blocks of {} tokens{}", pool + num_state,
+                  block_size, num_state > 0 ? fmt::format(", a state takes {}", num_state) : "");
   // A prompt leaves a block to grow into; the last token of an answer needs no KV.
   const uint64_t max_total = uint64_t{pool} * block_size + 1;
   const auto context = static_cast<uint32_t>(std::min<uint64_t>(max_total, max_context));
@@ -480,13 +484,14 @@ RequestError RoutePlanner::TooLargeError(const RouterRequest& request) const {
                                       max_total - num_tokens, num_tokens, max_tokens, limit));
   }
   const uint32_t num_choices = request.spec.num_choices;
-  if (prompt_blocks + num_choices > pool) {
+  const uint64_t needed = prompt_blocks + uint64_t{num_choices} * (1 + num_state);
+  if (needed > uint64_t{pool} + num_state) {
     return FieldError(
         ErrorCode::kInvalidValue, fields.choices,
         fmt::format("at most {} with this prompt of {} tokens: the prompt and {} choices need {} "
                     "KV blocks, {}",
-                    pool - prompt_blocks, num_tokens, num_choices, prompt_blocks + num_choices,
-                    limit));
+                    (pool + num_state - prompt_blocks) / (1 + num_state), num_tokens, num_choices,
+                    needed, limit));
   }
   // The pools would do, so it was a worker's own context.
   return ContextLengthError(fields.prompt, num_tokens, max_context);

@@ -12,6 +12,7 @@ namespace baton::router {
 
 using kv::ChainLink;
 using kv::PrefixChange;
+using kv::StateLink;
 
 namespace {
 
@@ -167,8 +168,8 @@ std::vector<LeaseId> RouterPrefixIndex::TakeDueResyncs(int64_t now_us) {
 
 // A part's length grows with the link behind its last one and with no other, so a part that misses
 // a link stops there. Equal tags of one part change nothing: its length is past the link by then.
-std::vector<RouterPrefixIndex::Hit> RouterPrefixIndex::Find(
-    std::span<const ChainLink> links) const {
+std::vector<RouterPrefixIndex::Hit> RouterPrefixIndex::Find(std::span<const ChainLink> links,
+                                                            bool has_states) const {
   lengths_.assign(parts_.size(), 0);
   for (uint32_t i = 0; i < links.size(); ++i) {
     if (i + kPrefetch < links.size()) {
@@ -185,11 +186,26 @@ std::vector<RouterPrefixIndex::Hit> RouterPrefixIndex::Find(
     }
     if (!any) break;
   }
+  if (has_states) CutToStates(links);
   std::vector<Hit> hits;
   for (const auto& [lease, tracked] : workers_) {
     if (lengths_[tracked.part] > 0) hits.push_back({lease, lengths_[tracked.part]});
   }
   return hits;
+}
+
+void RouterPrefixIndex::CutToStates(std::span<const ChainLink> links) const {
+  wholes_.assign(lengths_.size(), 0);
+  const uint32_t longest = *std::max_element(lengths_.begin(), lengths_.end());
+  for (uint32_t i = 0; i < longest; ++i) {
+    const uint64_t tag = TagOf(StateLink(links[i]));
+    for (size_t slot = HomeOf(tag << 16); slots_[slot] != 0; slot = Next(slot)) {
+      if (slots_[slot] >> 16 != tag) continue;
+      const uint16_t part = PartOf(slots_[slot]);
+      if (i < lengths_[part]) wholes_[part] = i + 1;
+    }
+  }
+  lengths_.swap(wholes_);
 }
 
 // The slot of the entry, or the empty one where it would stand.

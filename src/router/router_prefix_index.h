@@ -53,7 +53,7 @@ std::string_view PrefixOutcomeName(PrefixOutcome outcome);
 // See the file comment.
 class RouterPrefixIndex {
  public:
-  // How many of the prompt's first blocks a worker holds.
+  // How many of the prompt's first blocks a worker holds, as far as it can go on behind them.
   struct Hit {
     LeaseId worker;
     uint32_t num_blocks = 0;
@@ -73,8 +73,10 @@ class RouterPrefixIndex {
   // The workers to ask for a resync now; each is taken to be asked.
   std::vector<LeaseId> TakeDueResyncs(int64_t now_us);
 
-  // Workers that hold at least the first of `links`, in no order. O(links held + holders).
-  std::vector<Hit> Find(std::span<const kv::ChainLink> links) const;
+  // Workers that hold at least the first of `links`, in no order. O(links held + holders). Where
+  // sequences have a fixed state a worker counts up to the last block behind which it has the state
+  // (kv::StateLink).
+  std::vector<Hit> Find(std::span<const kv::ChainLink> links, bool has_states = false) const;
 
   // Frees slots of dropped parts; looks at about `num_slots` of them, nothing when none is left.
   void Sweep(size_t num_slots);
@@ -117,6 +119,8 @@ class RouterPrefixIndex {
   static uint16_t PartOf(uint64_t entry) { return static_cast<uint16_t>(entry); }
   size_t Next(size_t slot) const { return (slot + 1) & mask_; }
 
+  // Cuts what Find found of `links` back to the last block that has its state.
+  void CutToStates(std::span<const kv::ChainLink> links) const;
   bool TryAllocate(size_t num_slots);
   bool TryDouble();
   size_t FindSlot(uint64_t entry) const;
@@ -139,6 +143,7 @@ class RouterPrefixIndex {
   std::vector<Part> parts_;  // [0] is never used, so that no entry is 0
   std::map<LeaseId, Tracked> workers_;
   mutable std::vector<uint32_t> lengths_;  // by part, within Find
+  mutable std::vector<uint32_t> wholes_;   // of them, up to the last state
 };
 
 }  // namespace baton::router

@@ -176,6 +176,10 @@ Status CheckHelloNumbers(const v1::WorkerHello& hello) {
   BATON_RETURN_IF_ERROR(check("max_context", hello.max_context(), kMaxHelloTokens));
   BATON_RETURN_IF_ERROR(check("block_size", hello.block_size(), 1u << 16));
   BATON_RETURN_IF_ERROR(check("num_blocks", hello.num_blocks(), kMaxPoolBlocks));
+  if (hello.state_blocks() >= hello.num_blocks()) {
+    return InvalidArgument("state_blocks is {}, outside 0..{}", hello.state_blocks(),
+                           hello.num_blocks() - 1);
+  }
   BATON_RETURN_IF_ERROR(check("max_running", hello.max_running(), 1u << 20));
   if (hello.embedding_size() > kMaxEmbeddingSize) {
     return InvalidArgument("embedding_size is {}, outside 0..{}", hello.embedding_size(),
@@ -244,6 +248,7 @@ StatusOr<WorkerDescription> DecodeHello(const v1::WorkerHello& hello, const Wire
   worker.block_size = hello.block_size();
   worker.kv_bytes_per_token = hello.kv_bytes_per_token();
   worker.num_blocks = hello.num_blocks();
+  worker.state_blocks = hello.state_blocks();
   worker.max_running = hello.max_running();
   worker.chain_check = hello.chain_check();
   worker.grammar_version = hello.grammar_version();

@@ -65,6 +65,7 @@ struct WorkerDescription {
   uint32_t block_size = 16;
   uint64_t kv_bytes_per_token = 0;
   uint32_t num_blocks = 0;
+  uint32_t state_blocks = 0;  // of each sequence, beside those of its tokens
   uint32_t max_running = 0;
   uint64_t chain_check = 0;      // of its prefix cache's key; 0 = it has no prefix cache
   uint32_t grammar_version = 0;  // of its grammar engine; 0 = it constrains no answers
@@ -74,6 +75,9 @@ struct WorkerDescription {
   // The model it serves; the tokenizer was parsed from the hello, or is the one of an earlier
   // worker with the same tokenizer_id.
   std::shared_ptr<const ModelInfo> model;
+
+  // A sequence's state takes as much memory, and as long to cross, as KV of so many tokens.
+  uint64_t state_tokens() const { return uint64_t{state_blocks} * block_size; }
 };
 
 // Block states in the order of BlockCounts.

@@ -98,6 +98,7 @@ Row CommonRow(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t no
   row.num_free_blocks = worker.NumFreeBlocks();
   row.num_blocks = worker.description.num_blocks;
   row.block_size = worker.description.block_size;
+  row.state_blocks = worker.description.state_blocks;
   row.max_context = worker.description.max_context;
   return row;
 }

@@ -97,6 +97,10 @@ void WorkerAdmin::RegisterConnectionMetrics() {
   structured_waiting_ = registry_.AddGauge(
       {"baton_structured_waiting",
        "Answers whose next token waits for the mask of their grammar; other answers go on."});
+  checkpoints_kept_total_ = registry_.AddCounter(
+      {"baton_state_checkpoints_kept_total", "Copies of fixed states kept in the prefix cache."});
+  checkpoints_dropped_total_ = registry_.AddCounter(
+      {"baton_state_checkpoints_dropped_total", "Of those, given up or taken by a request."});
   late_masks_total_ = registry_.AddCounter(
       {"baton_structured_late_masks_total",
        "Tokens computed again later, because the mask of a grammar was not there in time."});
@@ -275,6 +279,9 @@ void WorkerAdmin::Refresh() {
   metrics_.steps_ahead_total->Add(now.num_steps_ahead - last_.num_steps_ahead);
   metrics_.wasted_rows_total->Add(now.num_wasted_rows - last_.num_wasted_rows);
   structured_waiting_->Set(now.scheduler.num_awaiting);
+  checkpoints_kept_total_->Add(now.prefix.checkpoints_kept - last_.prefix.checkpoints_kept);
+  checkpoints_dropped_total_->Add(now.prefix.checkpoints_dropped -
+                                  last_.prefix.checkpoints_dropped);
   late_masks_total_->Add(now.num_late_masks - last_.num_late_masks);
   proposed_tokens_total_->Add(now.proposed_tokens - last_.proposed_tokens);
   accepted_tokens_total_->Add(now.accepted_tokens - last_.accepted_tokens);

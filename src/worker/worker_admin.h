@@ -90,6 +90,8 @@ class WorkerAdmin {
   obs::Histogram* mask_seconds_ = nullptr;
   obs::Gauge* structured_waiting_ = nullptr;
   obs::Counter* late_masks_total_ = nullptr;
+  obs::Counter* checkpoints_kept_total_ = nullptr;
+  obs::Counter* checkpoints_dropped_total_ = nullptr;
   obs::Counter* proposed_tokens_total_ = nullptr;
   obs::Counter* accepted_tokens_total_ = nullptr;
   // With CUDA IPC only.

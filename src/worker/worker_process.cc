@@ -503,6 +503,7 @@ v1::WorkerHello WorkerProcess::Parts::Hello() const {
   hello.set_model(config.model_id);
   hello.set_max_context(model->max_context());
   hello.set_block_size(model->layout().block_size);
+  hello.set_state_blocks(model->layout().state_blocks);
   hello.set_kv_bytes_per_token(model->layout().BytesPerToken());
   hello.set_num_blocks(kv->store()->memory().num_blocks);
   hello.set_max_running(config.max_batch);

@@ -2,12 +2,14 @@
 which every token moves on, so that no cut, batch, worker, grammar, choice or lost worker changes a
 bit."""
 
+import random
 from pathlib import Path
 
 import pytest
 
-from baton_server import Server, metric, wait_until
+from baton_server import Server, complete, metric, wait_until
 from same_bits import (
+    SEED,
     answers,
     bits_alone,
     bits_of,
@@ -64,13 +66,61 @@ def test_a_hand_off_in_q8_changes_no_bit(alone):
     )
 
 
-def test_a_repeated_prompt_is_computed_anew_and_changes_no_bit(alone):
+def last_border(num_tokens):
+    """The last border of a block before a prompt's last token: its state there is kept."""
+    return (num_tokens - 1) // BLOCK * BLOCK
+
+
+def test_a_repeated_prompt_goes_on_from_its_state_and_changes_no_bit(alone):
     with Server("--mode", "aggregated", model=MODEL) as server:
         answers(server, requests())
         got = answers(server, requests(), 4)
         wait_until(server.ledger_is_clean, 15, "no block is held")
-    assert [a.timings.cached_tokens for a in got] == [0] * len(LENGTHS)
+    assert [a.timings.cached_tokens for a in got] == [last_border(n) for n in LENGTHS]
     assert bits_of(got) == alone
+
+
+def chat(server, num_turns=10):
+    """A conversation whose turns are drawn from a fixed seed; the answers of each turn."""
+    rng = random.Random(SEED + 1)
+    ids = []
+    got = []
+    for turn in range(num_turns):
+        ids = ids + [rng.randrange(3, 263) for _ in range(23)]
+        fields = dict(prompt_token_ids=ids, max_tokens=12, ignore_eos=True, logprobs=3)
+        if turn % 2 == 1:
+            fields.update(temperature=0.8, seed=turn)
+        answer = complete(server, **fields)
+        got.append((len(ids), answer))
+        ids = ids + list(answer.tokens[0])
+    wait_until(server.ledger_is_clean, 15, "no block is held")
+    return got
+
+
+@pytest.mark.parametrize("mode", ["aggregated", "disagg"])
+def test_a_chat_of_ten_turns_goes_on_from_its_states(mode):
+    flags = ("--mode", "aggregated") if mode == "aggregated" else ()
+    with Server(*flags, "--prefix-cache", "off", model=MODEL) as server:
+        wanted = chat(server)
+    with Server(*flags, model=MODEL) as server:
+        got = chat(server)
+    assert bits_of([a for _, a in got]) == bits_of([a for _, a in wanted])
+    assert [a.timings.cached_tokens for _, a in wanted] == [0] * len(wanted)
+    lengths = [n for n, _ in got]
+    found = [a.timings.cached_tokens for _, a in got]
+    assert found == [0] + [last_border(n) for n in lengths[:-1]]
+    assert all(a.timings.path == ("local" if mode == "aggregated" else "disagg") for _, a in got)
+
+
+def test_a_pool_of_two_sequences_keeps_states_without_refusing_anyone():
+    rows = requests() * 3
+    with Server("--mode", "aggregated", "--prefix-cache", "off", model=MODEL) as server:
+        wanted = bits_of(answers(server, rows))
+    memory = f"{TWO_SEQUENCES * 4}KiB"
+    with Server("--mode", "aggregated", "--kv-memory", memory, model=MODEL) as server:
+        got = answers(server, rows, 6)
+        wait_until(server.ledger_is_clean, 15, "no block is held")
+    assert bits_of(got) == wanted
 
 
 def test_a_pool_of_two_sequences_preempts_and_changes_no_bit():

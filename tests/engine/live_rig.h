@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -35,6 +36,9 @@ struct LiveOptions {
   bool prefix_cache = false;  // most tests mean to compute what they ask for
   SpeculateMode speculate = SpeculateMode::kOff;
   device::CoreShare* cores = nullptr;  // then num_threads is that of all its members
+  uint32_t checkpoint_tokens = 0;      // SchedulerConfig's
+  // Puts a model of the test in front of the worker's own.
+  std::function<std::unique_ptr<model::ForwardModel>(model::Model*)> wrap;
 };
 
 // One engine with its thread and model.
@@ -69,6 +73,7 @@ class LiveWorker {
     config.scheduler.max_batch_tokens = 512;
     config.scheduler.max_chunk = 256;
     config.scheduler.max_running = 64;
+    config.scheduler.checkpoint_tokens = options.checkpoint_tokens;
     config.max_context = options.max_context;
     config.prefix_cache = options.prefix_cache;
     config.speculate = options.speculate;
@@ -76,7 +81,10 @@ class LiveWorker {
     config.request_lease_us = 600'000'000 * int64_t{kPatienceFactor};
     config.handoff.ttl_ms *= kPatienceFactor;  // a worker is silent while it computes a step
     config.eog_tokens = {2};
-    auto engine = Engine::Create(config, {.model = model_.get(),
+    if (options.wrap) wrapped_ = options.wrap(model_.get());
+    model::ForwardModel* computing = model_.get();
+    if (wrapped_ != nullptr) computing = wrapped_.get();
+    auto engine = Engine::Create(config, {.model = computing,
                                           .kv = kv_.get(),
                                           .transport = transport_.get(),
                                           .wire = transport_ ? wire : nullptr,
@@ -128,6 +136,7 @@ class LiveWorker {
   const LiveOptions options_;
   device::ThreadPool pool_;
   std::unique_ptr<model::Model> model_;
+  std::unique_ptr<model::ForwardModel> wrapped_;
   std::unique_ptr<kv::KvArena> arena_;
   std::unique_ptr<KvStore> kv_;
   std::unique_ptr<kv::KvTransport> transport_;

@@ -222,5 +222,217 @@ TEST(PrefixIndexTest, RandomPromptsFindOnlyTheirOwnPrefix) {
   }
 }
 
+// An index with checkpoints, and an arena in which a block of KV or of a state is the text of all
+// tokens up to it.
+class StateCache {
+ public:
+  static constexpr uint32_t kStateBlocks = 3;
+
+  StateCache(uint32_t num_blocks, uint32_t max_checkpoint_blocks)
+      : pool_(num_blocks),
+        index_(&pool_, kBlockSize, nullptr, {kStateBlocks, max_checkpoint_blocks}),
+        max_checkpoint_blocks_(max_checkpoint_blocks),
+        arena_(num_blocks) {}
+  ~StateCache() {
+    for (const BlockHandle block : held_) pool_.DropRequestRef(block);
+  }
+
+  struct Prompt {
+    explicit Prompt(std::vector<TokenId> t)
+        : tokens(std::move(t)),
+          links(ChainLinks(DeriveChainKey("secret", "default"), kBlockSize, tokens)) {}
+    uint32_t num_blocks() const { return static_cast<uint32_t>(tokens.size() / kBlockSize); }
+    PrefixQuery query() const { return {links, tokens}; }
+    std::string Text(uint32_t n) const { return Cache::TextOf(tokens, n); }
+    std::vector<TokenId> tokens;
+    std::vector<ChainLink> links;
+  };
+
+  // Keeps the KV of the prompt's blocks. False when the pool has too few.
+  bool KeepKv(const Prompt& prompt) {
+    std::vector<BlockHandle> blocks;
+    const uint32_t num_hits =
+        index_.Acquire(prompt.query(), prompt.num_blocks(), BlockState::kComputing, kUid, &blocks);
+    const bool fits =
+        pool_.Allocate(prompt.num_blocks() - num_hits, BlockState::kComputing, kUid, &blocks);
+    for (uint32_t i = 0; fits && i < prompt.num_blocks(); ++i) {
+      TextAt(blocks[i]) = prompt.Text(i + 1);
+      index_.Insert({.link = prompt.links[i],
+                     .parent = i > 0 ? prompt.links[i - 1] : ChainLink{},
+                     .ordinal = i,
+                     .tokens = std::span(prompt.tokens).subspan(i * kBlockSize, kBlockSize),
+                     .block = blocks[i]});
+    }
+    for (const BlockHandle block : blocks) pool_.DropRequestRef(block);
+    return fits;
+  }
+  // Keeps the state behind so many blocks of it. False when it is not kept.
+  bool KeepState(const Prompt& prompt, uint32_t num_blocks) {
+    std::vector<BlockHandle> blocks;
+    if (!index_.AllocateState(kUid, &blocks)) return false;
+    for (const BlockHandle block : blocks) TextAt(block) = prompt.Text(num_blocks);
+    const bool kept = index_.InsertState(prompt.query(), num_blocks, blocks);
+    for (const BlockHandle block : blocks) pool_.DropRequestRef(block);
+    return kept;
+  }
+  // Goes on from the longest state of the prompt; behind how many blocks it is.
+  uint32_t UseState(const Prompt& prompt, bool takes_it) {
+    const uint32_t num_blocks = index_.MatchWhole(prompt.query(), prompt.num_blocks());
+    if (num_blocks == 0) return 0;
+    std::vector<BlockHandle> blocks;
+    index_.AcquireState(prompt.query(), num_blocks, BlockState::kComputing, kUid, &blocks);
+    EXPECT_EQ(blocks.size(), kStateBlocks);
+    for (const BlockHandle block : blocks) EXPECT_EQ(TextAt(block), prompt.Text(num_blocks));
+    if (takes_it) {
+      index_.ForgetState(prompt.query(), num_blocks);
+      EXPECT_FALSE(index_.HasState(prompt.query(), num_blocks));
+      for (const BlockHandle block : blocks) TextAt(block) = "another's";
+    }
+    for (const BlockHandle block : blocks) pool_.DropRequestRef(block);
+    return num_blocks;
+  }
+  // Holds blocks, so that others are given up, or lets go of one.
+  void Hold() { (void)pool_.Allocate(1, BlockState::kBound, kUid, &held_); }
+  void LetGo() {
+    if (held_.empty()) return;
+    pool_.DropRequestRef(held_.back());
+    held_.pop_back();
+  }
+  void Audit() {
+    ASSERT_TRUE(pool_.Audit().ok()) << pool_.Audit();
+    ASSERT_TRUE(index_.Audit().ok()) << index_.Audit();
+    ASSERT_LE(index_.num_checkpoint_blocks(), max_checkpoint_blocks_);
+    ASSERT_EQ(pool_.num_available(), pool_.num_blocks() - held_.size());
+  }
+
+  PrefixIndex& index() { return index_; }
+  BlockPool& pool() { return pool_; }
+
+ private:
+  std::string& TextAt(BlockHandle block) { return arena_[block.index.value()]; }
+
+  BlockPool pool_;
+  PrefixIndex index_;
+  const uint32_t max_checkpoint_blocks_;
+  std::vector<std::string> arena_;
+  std::vector<BlockHandle> held_;
+};
+
+using StatePrompt = StateCache::Prompt;
+
+TEST(StateCheckpointTest, AHitEndsAtTheLongestStateOfWhatIsHere) {
+  StateCache cache(32, 32);
+  const StatePrompt prompt({1, 2, 3, 4, 5, 6, 7, 8});
+  EXPECT_FALSE(cache.KeepState(prompt, 2)) << "a state without its KV is of no use";
+  ASSERT_TRUE(cache.KeepKv(prompt));
+  EXPECT_EQ(cache.index().MatchWhole(prompt.query(), 4), 0u) << "KV alone is no hit";
+  EXPECT_TRUE(cache.KeepState(prompt, 1));
+  EXPECT_TRUE(cache.KeepState(prompt, 3));
+  EXPECT_FALSE(cache.KeepState(prompt, 3)) << "it is here";
+  EXPECT_EQ(cache.UseState(prompt, false), 3u);
+  EXPECT_EQ(cache.index().MatchWhole(prompt.query(), 2), 1u);
+  EXPECT_EQ(cache.UseState(StatePrompt({1, 2, 3, 4, 9, 9}), false), 1u);
+  EXPECT_EQ(cache.UseState(StatePrompt({9, 2, 3, 4, 5, 6}), false), 0u);
+  EXPECT_EQ(cache.UseState(prompt, true), 3u);
+  EXPECT_EQ(cache.UseState(prompt, false), 1u) << "the longer one was taken";
+  cache.Audit();
+}
+
+TEST(StateCheckpointTest, TheBudgetKeepsThoseOfMostValue) {
+  StateCache cache(64, 2 * StateCache::kStateBlocks + 1);
+  const std::vector<StatePrompt> prompts = {StatePrompt({1, 1}), StatePrompt({2, 2, 2, 2}),
+                                            StatePrompt({3, 3, 3, 3, 3, 3})};
+  for (const StatePrompt& prompt : prompts) {
+    ASSERT_TRUE(cache.KeepKv(prompt));
+    EXPECT_TRUE(cache.KeepState(prompt, prompt.num_blocks()));
+    cache.Audit();
+  }
+  EXPECT_EQ(cache.UseState(prompts[0], false), 0u) << "the shortest is computed soonest";
+  EXPECT_EQ(cache.UseState(prompts[1], false), 2u);
+  EXPECT_EQ(cache.UseState(prompts[2], false), 3u);
+  StateCache none(64, StateCache::kStateBlocks - 1);
+  ASSERT_TRUE(none.KeepKv(prompts[0]));
+  EXPECT_FALSE(none.KeepState(prompts[0], 1)) << "the budget has no room for one";
+}
+
+TEST(StateCheckpointTest, AStateIsGivenUpBeforeItsPrefixAndWhole) {
+  StateCache cache(8, 8);
+  const StatePrompt prompt({1, 2, 3, 4});
+  ASSERT_TRUE(cache.KeepKv(prompt));
+  ASSERT_TRUE(cache.KeepState(prompt, 2));
+  for (int i = 0; i < 3; ++i) cache.Hold();  // what is free
+  EXPECT_EQ(cache.UseState(prompt, false), 2u);
+  cache.Hold();
+  cache.Audit();
+  EXPECT_EQ(cache.UseState(prompt, false), 0u);
+  EXPECT_EQ(cache.index().Match(prompt.query(), 2), 2u) << "its KV is still here";
+  EXPECT_EQ(cache.pool().num_free(), StateCache::kStateBlocks - 1);
+  EXPECT_EQ(cache.index().stats().checkpoints_dropped, 1u);
+}
+
+// Against a set of the states that were kept and not taken: where nothing is given up a hit is the
+// longest of the set, and elsewhere it is one of the set, with the text of its own prefix.
+void RunRandomStates(uint64_t seed, bool is_large) {
+  TestRandom random(seed);
+  StateCache cache(is_large ? 4'000 : 30, is_large ? 4'000 : 9);
+  std::set<std::vector<TokenId>> kept;
+  uint64_t num_used = 0;
+  for (int i = 0; i < 4'000; ++i) {
+    std::vector<TokenId> tokens(kBlockSize * (1 + random.Below(6)));
+    for (TokenId& token : tokens) token = static_cast<TokenId>(random.Below(2));
+    const StatePrompt prompt(std::move(tokens));
+    const auto front = [&prompt](uint32_t num_blocks) {
+      return std::vector<TokenId>(prompt.tokens.begin(),
+                                  prompt.tokens.begin() + num_blocks * kBlockSize);
+    };
+    const uint32_t num_blocks = 1 + random.Below(prompt.num_blocks());
+    switch (random.Below(5)) {
+      case 0:
+        EXPECT_TRUE(cache.KeepKv(prompt) || !is_large);
+        break;
+      case 1: {
+        const bool has_kv = cache.index().Match(prompt.query(), num_blocks) == num_blocks;
+        const bool was_here = cache.index().HasState(prompt.query(), num_blocks);
+        const bool is_kept = cache.KeepState(prompt, num_blocks);
+        if (is_large) {
+          EXPECT_EQ(is_kept, has_kv && !was_here);
+        }
+        if (is_kept) kept.insert(front(num_blocks));
+        break;
+      }
+      case 2:
+        if (!is_large) random.Below(2) == 0 ? cache.Hold() : cache.LetGo();
+        break;
+      default: {
+        const uint32_t limit = cache.index().Match(prompt.query(), prompt.num_blocks());
+        uint32_t longest = 0;
+        for (uint32_t n = 1; n <= limit; ++n) {
+          if (kept.contains(front(n)) && (is_large || cache.index().HasState(prompt.query(), n))) {
+            longest = n;
+          }
+        }
+        const bool takes_it = random.Below(4) == 0;
+        const uint32_t used = cache.UseState(prompt, takes_it);
+        EXPECT_EQ(used, longest);
+        if (takes_it && used > 0) kept.erase(front(used));
+        num_used += used > 0 ? 1 : 0;
+      }
+    }
+    ASSERT_NO_FATAL_FAILURE(cache.Audit());
+    ASSERT_FALSE(testing::Test::HasFailure()) << "operation " << i;
+  }
+  EXPECT_GT(num_used, 50u);
+  EXPECT_GT(cache.index().stats().checkpoints_dropped, 100u);
+}
+
+TEST(StateCheckpointTest, RandomStatesFollowANaiveModel) {
+  for (const uint64_t seed : TestSeeds(3)) {
+    for (const bool is_large : {true, false}) {
+      SCOPED_TRACE(testing::Message() << "BATON_TEST_SEED=" << seed << " large " << is_large);
+      RunRandomStates(seed, is_large);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace baton::kv

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -166,6 +167,107 @@ TEST(DeltaModelTest, RefusesAStateThatIsNotThere) {
   EXPECT_THAT(run({}), HasSubstr("span 0 has 0 blocks of its state, the layout has 41"));
   state.back() = fixture.view().num_blocks;
   EXPECT_THAT(run(state), HasSubstr("of its state, the arena has"));
+}
+
+// The bytes of a state in these blocks.
+std::vector<std::byte> StateBytesOf(ModelFixture& fixture, std::span<const uint32_t> blocks) {
+  std::vector<std::byte> out;
+  for (const uint32_t block : blocks) {
+    const std::byte* begin = fixture.view().Piece(block, 0, 0, 0);
+    out.insert(out.end(), begin, begin + fixture.model().layout().BlockBytes());
+  }
+  return out;
+}
+
+TEST(DeltaModelTest, ACopyWithinAStepIsTheStateThatAStepOfItsOwnLeaves) {
+  for (const char* name : {kFile, "tiny_qwen35_q8_0.gguf"}) {
+    for (const uint32_t num_threads : {1u, 3u}) {
+      SCOPED_TRACE(testing::Message() << name << ", threads: " << num_threads);
+      ModelFixture fixture({.path = GoldenPath(name), .num_threads = num_threads});
+      ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+      std::vector<TokenId> tokens(60);
+      std::iota(tokens.begin(), tokens.end(), 5);
+      const std::span<const TokenId> all(tokens);
+      // Three sequences: two with a copy each, one without between them.
+      const std::vector<Chunk> chunks = {
+          {0, 0, all.first(20)}, {1, 0, all.subspan(9, 30)}, {2, 0, all.subspan(3, 40)}};
+      const auto expected = fixture.Run(chunks);
+      ASSERT_TRUE(expected.ok()) << expected.status();
+      std::vector<std::vector<std::byte>> ends;
+      for (uint32_t s = 0; s < 3; ++s) ends.push_back(fixture.KvBytes(s, 40));
+
+      std::vector<TokenId> rows;
+      std::vector<kernels::AttentionSpan> spans;
+      std::vector<uint32_t> logit_rows;
+      for (const Chunk& chunk : chunks) {
+        const auto first = static_cast<uint32_t>(rows.size());
+        const auto size = static_cast<uint32_t>(chunk.tokens.size());
+        rows.insert(rows.end(), chunk.tokens.begin(), chunk.tokens.end());
+        spans.push_back({{fixture.Blocks(chunk.sequence, size), fixture.StateBlocks(chunk.sequence)},
+                         first,
+                         size,
+                         0});
+        logit_rows.push_back(first + size - 1);
+      }
+      std::vector<StateCopy> copies = {
+          {.span = 0, .num_rows = 20, .blocks = fixture.StateBlocks(3)},
+          {.span = 2, .num_rows = 16, .blocks = fixture.StateBlocks(4)}};
+      // The vectors of blocks may have moved.
+      for (uint32_t s = 0; s < 3; ++s) spans[s].kv.state = fixture.StateBlocks(s);
+      copies[0].blocks = fixture.StateBlocks(3);
+      std::vector<float> logits(3 * fixture.vocab());
+      const ModelBatch batch{.token_ids = rows,
+                             .spans = spans,
+                             .logit_rows = logit_rows,
+                             .state_copies = copies};
+      ASSERT_TRUE(fixture.model().Forward(batch, fixture.view(), nullptr, logits).ok());
+      EXPECT_EQ(logits, *expected);
+      for (uint32_t s = 0; s < 3; ++s) EXPECT_EQ(fixture.KvBytes(s, 40), ends[s]);
+      EXPECT_TRUE(copies[0].has_numbers && copies[1].has_numbers);
+      EXPECT_EQ(StateBytesOf(fixture, copies[0].blocks),
+                StateBytesOf(fixture, fixture.StateBlocks(0)));
+      const std::vector<std::byte> copied = StateBytesOf(fixture, copies[1].blocks);
+      ASSERT_TRUE(fixture.Run({{2, 0, chunks[2].tokens.first(16)}}).ok());
+      EXPECT_EQ(StateBytesOf(fixture, fixture.StateBlocks(2)), copied);
+
+      // A state that holds no number is told, and the other copy's is not.
+      EXPECT_EQ(fixture.model().BrokenStateLayer(fixture.StateBlocks(2), fixture.view()),
+                std::nullopt);
+      spans[0].first_pos = 20;
+      spans[0].kv.blocks = fixture.Blocks(0, 40);
+      const float bad = std::numeric_limits<float>::infinity();
+      std::memcpy(fixture.view().Piece(fixture.StateBlocks(0)[0], 0, 0, 0) + 8, &bad, sizeof(bad));
+      EXPECT_EQ(fixture.model().BrokenStateLayer(fixture.StateBlocks(0), fixture.view()), 0u);
+      copies[0].num_rows = 7;
+      ASSERT_TRUE(fixture.model().Forward(batch, fixture.view(), nullptr, logits).ok());
+      EXPECT_FALSE(copies[0].has_numbers);
+      EXPECT_TRUE(copies[1].has_numbers);
+    }
+  }
+}
+
+TEST(DeltaModelTest, RefusesCopiesThatAreOutOfRange) {
+  ModelFixture fixture({.path = GoldenPath(kFile)});
+  ASSERT_TRUE(fixture.status().ok()) << fixture.status();
+  const TokenId token = 5;
+  const uint32_t row = 0;
+  std::vector<float> logits(fixture.vocab());
+  const auto run = [&](StateCopy copy) {
+    const kernels::AttentionSpan span{{fixture.Blocks(0, 1), fixture.StateBlocks(0)}, 0, 1, 0};
+    const ModelBatch batch{.token_ids = {&token, 1},
+                           .spans = {&span, 1},
+                           .logit_rows = {&row, 1},
+                           .state_copies = {&copy, 1}};
+    return std::string(fixture.model().Forward(batch, fixture.view(), nullptr, logits).message());
+  };
+  std::vector<uint32_t> blocks(fixture.model().layout().state_blocks, 1);
+  EXPECT_THAT(run({.span = 1, .num_rows = 1, .blocks = blocks}), HasSubstr("of span 1 of 1"));
+  EXPECT_THAT(run({.span = 0, .num_rows = 2, .blocks = blocks}),
+              HasSubstr("after row 2 of a span of 1"));
+  EXPECT_THAT(run({.span = 0, .num_rows = 1, .blocks = {}}),
+              HasSubstr("has 0 blocks, a state has 41"));
+  blocks.back() = fixture.view().num_blocks;
+  EXPECT_THAT(run({.span = 0, .num_rows = 1, .blocks = blocks}), HasSubstr("the arena has"));
 }
 
 TEST(DeltaModelTest, RefusesKeysAndTensorsThatDisagree) {

@@ -490,6 +490,60 @@ TEST(PlacementTest, WhatIsTooLargeIsNamedWithTheLargestThatFits) {
   }
 }
 
+// 64 blocks of 16 tokens, of which each sequence has 10 for its state.
+FakeCluster& JoinPairWithStates(FakeCluster& cluster) {
+  WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
+  WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
+  decode.state_blocks = prefill.state_blocks = 10;
+  cluster.Join(decode);
+  cluster.Join(prefill);
+  cluster.Report("prefill-0", {"decode-0"});
+  return cluster;
+}
+
+TEST(PlacementTest, TheStateOfEachSequenceTakesItsBlocks) {
+  FakeCluster cluster;
+  JoinPairWithStates(cluster);
+  // A prompt of two blocks takes 2 + 1 + 10 at the decode worker and 2 + 10 at the prefill worker.
+  for (int i = 0; i < 6; ++i) cluster.Submit(cluster.Request(std::string(32, 'p')));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 4u);
+  EXPECT_EQ(cluster.PlacedBlocks("decode-0"), 4 * 13u);
+  EXPECT_EQ(cluster.PlacedBlocks("prefill-0"), 4 * 12u);
+  EXPECT_EQ(cluster.metrics.requests_waiting->value(), 2.0);
+}
+
+TEST(PlacementTest, EachChoiceHasAStateOfItsOwn) {
+  FakeCluster cluster;
+  JoinPairWithStates(cluster);
+  GenerateRequest request = cluster.Request(std::string(32, 'p'));
+  request.num_choices = 4;
+  cluster.Submit(std::move(request));
+  EXPECT_EQ(cluster.PlacedBlocks("decode-0"), 2 + 4 * 11u);
+  EXPECT_EQ(cluster.PlacedBlocks("prefill-0"), 12u);
+  cluster.Submit(cluster.Request(std::string(32, 'p')));
+  EXPECT_EQ(cluster.Log("decode-0").Of(Order::Kind::kDecode).size(), 2u) << "13 of 18 are free";
+}
+
+TEST(PlacementTest, WhatIsTooLargeBesideAStateIsNamed) {
+  const auto message_of = [](size_t prompt, uint32_t max_tokens, uint32_t num_choices) {
+    FakeCluster cluster;
+    JoinPairWithStates(cluster);
+    GenerateRequest request = cluster.Request(std::string(prompt, 'p'), max_tokens);
+    request.num_choices = num_choices;
+    cluster.Submit(std::move(request));
+    return cluster.sink->error.has_value() ? cluster.sink->error->Message() : "";
+  };
+  EXPECT_EQ(message_of(53 * 16, 1, 1), "");
+  EXPECT_EQ(message_of(53 * 16 + 1, 1, 1),
+            "'prompt' is too large: it must be at most 848 tokens, not 849: the largest worker has "
+            "64 KV blocks of 16 tokens, a state takes 10.");
+  EXPECT_EQ(message_of(40, 16, 5), "") << "3 + 5 * 11 of 64";
+  EXPECT_EQ(message_of(40, 16, 6),
+            "'n' is out of range: it must be at most 5 with this prompt of 40 tokens: the prompt "
+            "and 6 choices need 69 KV blocks, the largest worker has 64 KV blocks of 16 tokens, a "
+            "state takes 10.");
+}
+
 TEST(PlacementTest, MoreChoicesThanTheWorkerRunsAtOnceStillGetIn) {
   FakeCluster cluster;
   cluster.JoinPair();

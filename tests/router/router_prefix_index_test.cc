@@ -15,6 +15,7 @@ namespace baton::router {
 using kv::ChainLink;
 using kv::ChainLinks;
 using kv::DeriveChainKey;
+using kv::StateLink;
 
 namespace {
 
@@ -64,6 +65,31 @@ TEST(RouterPrefixIndexTest, FindsTheLongestPrefixWithoutAGapOfEachWorker) {
   index.Apply(kB, Batch(7, {chain[0]}, false), 0);
   EXPECT_EQ(HeldBy(index, kB, chain), 0u);
   EXPECT_EQ(index.num_entries(), 10u);
+}
+
+TEST(RouterPrefixIndexTest, WhereSequencesHaveAStateAPrefixEndsAtTheLastOne) {
+  RouterPrefixIndex index(1000);
+  index.AddWorker(kA, 0);
+  index.AddWorker(kB, 0);
+  const std::vector<ChainLink> chain = Chain(1, 8);
+  index.Apply(kA, Snapshot(1, chain), 0);
+  index.Apply(kA, Batch(9, {StateLink(chain[1]), StateLink(chain[5])}), 0);
+  index.Apply(kB, Snapshot(1, {chain[0], chain[1], chain[2], StateLink(chain[5])}), 0);
+  const auto held_by = [&](LeaseId worker, size_t num_links) {
+    const std::span<const ChainLink> links = std::span(chain).first(num_links);
+    for (const RouterPrefixIndex::Hit& hit : index.Find(links, /*has_states=*/true)) {
+      if (hit.worker == worker) return hit.num_blocks;
+    }
+    return 0u;
+  };
+  EXPECT_EQ(held_by(kA, 8), 6u);
+  EXPECT_EQ(held_by(kA, 5), 2u);
+  EXPECT_EQ(held_by(kA, 1), 0u);
+  EXPECT_EQ(held_by(kB, 8), 0u) << "it lacks blocks before its state";
+  EXPECT_EQ(HeldBy(index, kB, chain), 3u);
+  index.Apply(kA, Batch(11, {StateLink(chain[5])}, false), 0);
+  EXPECT_EQ(held_by(kA, 8), 2u);
+  EXPECT_TRUE(index.Find({}, /*has_states=*/true).empty());
 }
 
 TEST(RouterPrefixIndexTest, KnowsNothingOfAWorkerBeforeItsFirstReset) {

@@ -54,6 +54,45 @@ TEST(RoutePolicyTest, AlonePicksTheEarliestEndWithRoom) {
   ExpectRoute(PickAlone({}, Query()), Route::Path::kNone, RouteReason::kNoPrefillWorker);
 }
 
+TEST(RoutePolicyTest, AStateTakesBlocksBesideThoseOfTheTokens) {
+  RouteCluster cluster(100, 1, 1);
+  PrefillLoad& prefill = cluster.prefill[0];
+  DecodeLoad& decode = cluster.decode[0];
+  prefill.state_blocks = decode.state_blocks = 40;
+  // 10 blocks of the prompt, a state, and at the decode worker a block to grow into.
+  decode.num_free_blocks = 51;
+  prefill.num_free_blocks = 50;
+  EXPECT_TRUE(cluster.Pick(Query()).has_room);
+  decode.num_free_blocks = 50;
+  EXPECT_FALSE(cluster.Pick(Query()).has_room);
+  decode.num_free_blocks = 51;
+  prefill.num_free_blocks = 49;
+  EXPECT_FALSE(cluster.Pick(Query()).has_room);
+  prefill.num_blocks = 49;
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kLocal, RouteReason::kPromptExceedsPrefill);
+  decode.num_blocks = 59;  // 319 tokens at last: 20 blocks
+  ExpectRoute(cluster.Pick(Query()), Route::Path::kNone, RouteReason::kExceedsEveryPool);
+  decode.num_blocks = 100;
+  RouteQuery query = Query();
+  query.num_choices = 3;  // 10 + 3 * 41
+  ExpectRoute(cluster.Pick(query), Route::Path::kNone, RouteReason::kExceedsEveryPool);
+  // A worker alone needs a block more than the prompt and its state.
+  prefill.num_blocks = 50;
+  ExpectRoute(PickAlone(cluster.prefill, Query()), Route::Path::kNone,
+              RouteReason::kExceedsEveryPool);
+  prefill.num_blocks = 51;
+  ExpectRoute(PickAlone(cluster.prefill, Query()), Route::Path::kLocal, RouteReason::kPair);
+}
+
+TEST(RoutePolicyTest, TheTimeThatAStateTakesToCrossCounts) {
+  RouteCluster cluster(1'000, 1, 1);
+  cluster.prefill[0].tokens_per_s = 1'000;
+  cluster.links[0].seconds_per_token = 0.001;
+  const double without = cluster.Pick(Query()).predicted_s;
+  cluster.prefill[0].state_blocks = cluster.decode[0].state_blocks = 100;
+  EXPECT_NEAR(cluster.Pick(Query()).predicted_s, without + 1.6, 1e-9);
+}
+
 TEST(RoutePolicyTest, EqualWorkersAreSpreadByTheRandomNumberAlone) {
   const RouteCluster cluster(100, 3, 3);
   std::array<uint32_t, 3> prefill{};

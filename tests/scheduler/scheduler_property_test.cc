@@ -1,6 +1,7 @@
 // Random arrivals, hand-offs, cancels and steps on tiny pools: every sequence says exactly what it
 // would say alone, nothing leaks, nothing waits for ever.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <vector>
 
@@ -35,7 +36,14 @@ struct Reservation {
 class RandomRun {
  public:
   RandomRun(SchedulerRole role, uint64_t seed)
-      : random_(seed), worker_(MakeConfig(role), random_.Between(6, 60)) {
+      : random_(seed),
+        has_cache_(random_.OneIn(2)),
+        worker_(MakeConfig(role), random_.Between(6, 60), has_cache_) {
+    for (std::vector<TokenId>& beginning : beginnings_) {
+      beginning.resize(random_.Between(1, 40));
+      for (TokenId& token : beginning) token = static_cast<TokenId>(random_.Below(50));
+    }
+    worker_.is_bad = [](const BatchItem& item) { return item.first_pos % 7 == 3; };
     const uint32_t speed = random_.Between(1, 400);
     worker_.cost = [speed](const StepShape& shape) {
       return 50 + int64_t{speed} * (shape.prefill_tokens + 4 * shape.decode_rows);
@@ -72,7 +80,7 @@ class RandomRun {
       ASSERT_LT(idle, 50) << "nothing moves";
     }
     for (const Request& request : requests_) Verify(request);
-    EXPECT_EQ(worker_.pool().num_free(), worker_.pool().num_blocks());
+    EXPECT_EQ(worker_.pool().num_available(), worker_.pool().num_blocks());
   }
 
   uint64_t num_preemptions() { return worker_.scheduler().Load().num_preemptions; }
@@ -85,6 +93,7 @@ class RandomRun {
     config.role = role;
     config.block_size = random_.Between(1, 5);
     config.state_blocks = random_.OneIn(3) ? random_.Between(1, 3) : 0;
+    config.checkpoint_tokens = random_.Below(6) * config.block_size;
     config.max_running = random_.Between(1, 8);
     config.max_batch_tokens = config.max_running + config.block_size + random_.Below(40);
     config.max_chunk = config.block_size + random_.Below(20);
@@ -100,6 +109,11 @@ class RandomRun {
     request.uid = ++last_uid_;
     request.prompt.resize(random_.Between(1, 40));
     for (TokenId& token : request.prompt) token = static_cast<TokenId>(random_.Below(50));
+    // A beginning that others have too, in part.
+    const std::vector<TokenId>& beginning = beginnings_[random_.Below(3)];
+    const size_t num_common = std::min<size_t>(
+        {beginning.size(), request.prompt.size(), has_cache_ ? random_.Below(40) : 0});
+    std::copy_n(beginning.begin(), num_common, request.prompt.begin());
     request.limits = {random_.Between(1, 30), random_.Between(5, 70)};
     request.num_choices = random_.OneIn(3) ? random_.Between(2, 4) : 1;
     requests_.push_back(request);
@@ -182,7 +196,9 @@ class RandomRun {
   }
 
   TestRandom random_;
+  const bool has_cache_;
   ToyWorker worker_;
+  std::array<std::vector<TokenId>, 3> beginnings_;
   std::vector<Request> requests_;
   std::vector<Reservation> reservations_;
   std::vector<SequenceId> handed_off_;
@@ -197,6 +213,8 @@ TEST_P(SchedulerPropertyTest, EveryRequestSaysWhatItWouldSayAlone) {
   size_t requests = 0;
   uint64_t ahead = 0;
   uint64_t wasted = 0;
+  uint64_t hit_tokens = 0;
+  uint64_t checkpoints = 0;
   for (const uint64_t seed : TestSeeds(2)) {
     for (uint64_t i = 0; i < 60; ++i) {
       SCOPED_TRACE(testing::Message() << "BATON_TEST_SEED=" << seed << " run " << i);
@@ -211,6 +229,10 @@ TEST_P(SchedulerPropertyTest, EveryRequestSaysWhatItWouldSayAlone) {
       requests += run.num_requests();
       ahead += run.worker().num_ahead;
       wasted += run.worker().num_wasted;
+      const bool has_state = run.worker().scheduler().config().state_blocks > 0;
+      if (!has_state || run.worker().prefix_stats() == nullptr) continue;
+      hit_tokens += run.worker().num_hit_tokens;
+      checkpoints += run.worker().prefix_stats()->checkpoints_kept;
     }
   }
   std::printf("%zu requests, %llu preemptions, %llu steps ahead, %llu rows for nothing\n", requests,
@@ -218,6 +240,11 @@ TEST_P(SchedulerPropertyTest, EveryRequestSaysWhatItWouldSayAlone) {
               static_cast<unsigned long long>(wasted));
   EXPECT_EQ(ahead > 500, GetParam() != SchedulerRole::kPrefill);
   EXPECT_EQ(wasted > 50, GetParam() != SchedulerRole::kPrefill);
+  std::printf("with states: %llu checkpoints, %llu tokens found\n",
+              static_cast<unsigned long long>(checkpoints),
+              static_cast<unsigned long long>(hit_tokens));
+  EXPECT_GT(checkpoints, 100u);
+  EXPECT_GT(hit_tokens, 100u);
   EXPECT_GT(requests, 2'000u);
   EXPECT_EQ(preemptions > 100, GetParam() != SchedulerRole::kPrefill);
 }

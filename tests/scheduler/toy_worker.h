@@ -26,13 +26,16 @@ class ToyWorker {
  public:
   ToyWorker(const SchedulerConfig& config, uint32_t num_blocks, bool prefix_cache = false)
       : pool_(num_blocks),
-        index_(prefix_cache ? std::make_unique<kv::PrefixIndex>(&pool_, config.block_size)
+        index_(prefix_cache ? std::make_unique<kv::PrefixIndex>(
+                                  &pool_, config.block_size, nullptr,
+                                  kv::StateLimits{config.state_blocks, num_blocks / 2})
                             : nullptr),
         scheduler_(config, &pool_, index_.get()),
         kv_(num_blocks * config.block_size, -1) {}
 
   kv::BlockPool& pool() { return pool_; }
   Scheduler& scheduler() { return scheduler_; }
+  const Scheduler& scheduler() const { return scheduler_; }
   // Output so far by (uid.lo, choice); `finished` holds those that ended by themselves.
   std::map<std::pair<uint64_t, uint32_t>, std::vector<TokenId>> outputs;
   std::map<std::pair<uint64_t, uint32_t>, bool> finished;
@@ -63,6 +66,8 @@ class ToyWorker {
     done.clear();
     BatchPlan plan = scheduler_.Plan(now_us_);
     CheckPlan(plan);
+    Copy(plan.copies);
+    for (const SequenceId id : plan.started) num_hit_tokens += scheduler_.Find(id)->num_hit_tokens;
     std::vector<ItemResult> results;
     for (const BatchItem& item : plan.items) results.push_back(Compute(item, {}));
     for (uint32_t n = 0; n < max_ahead && !plan.empty(); ++n) {
@@ -101,6 +106,12 @@ class ToyWorker {
     scheduler_.AddBound(spec, blocks, FirstTokens(spec), &copies, now_us_);
     Copy(copies);
   }
+
+  // Of prompts that were admitted.
+  uint64_t num_hit_tokens = 0;
+  // Items whose state is taken to hold no number.
+  std::function<bool(const BatchItem&)> is_bad = [](const BatchItem&) { return false; };
+  const kv::PrefixStats* prefix_stats() const { return index_ ? &index_->stats() : nullptr; }
 
   // Steps that were planned ahead, and rows of them that were for nothing.
   uint64_t num_ahead = 0;
@@ -179,15 +190,19 @@ class ToyWorker {
     EXPECT_EQ(read, std::vector<TokenId>(tokens.begin(), tokens.begin() + end))
         << "the KV of sequence " << item.id.value() << " was overwritten";
     MoveState(item, tokens);
-    if (!item.wants_logits || item.ends_prompt) return {};
+    if (!item.wants_logits || item.ends_prompt) return {.bad_state = is_bad(item)};
     const TokenId token = ToyNext(read, sequence.spec.choice);
     if (is_fed && before[item.fed_by].finished) {
       ++num_wasted;
       return {token, false};  // whatever it says
     }
     const uint32_t index = static_cast<uint32_t>(tokens.size()) - sequence.spec.num_prompt_tokens;
-    return {token, Emit(sequence.spec, sequence.spec.choice, index, token)};
+    return {.token = token,
+            .finished = Emit(sequence.spec, sequence.spec.choice, index, token),
+            .bad_state = is_bad(item)};
   }
+
+  static constexpr TokenId kBadState = -7;
 
   // The state before the item is that of the tokens before it, and becomes that of its own.
   void MoveState(const BatchItem& item, std::span<const TokenId> tokens) {
@@ -197,6 +212,18 @@ class ToyWorker {
       EXPECT_TRUE(item.first_pos == 0 || slot == ToyState(tokens.first(item.first_pos)))
           << "the state of sequence " << item.id.value() << " is another's";
       slot = ToyState(tokens.first(item.first_pos + item.num_tokens));
+    }
+    if (item.checkpoint == kNoCheckpoint) return;
+    const CheckpointPlan& checkpoint = scheduler_.plan().checkpoints[item.checkpoint];
+    EXPECT_EQ(scheduler_.plan().items[checkpoint.item].id, item.id);
+    EXPECT_EQ(checkpoint.num_tokens % scheduler_.config().block_size, 0u);
+    ASSERT_GT(checkpoint.num_tokens, item.first_pos);
+    ASSERT_LE(checkpoint.num_tokens, item.first_pos + item.num_tokens);
+    for (uint32_t i = 0; i < scheduler_.config().state_blocks; ++i) {
+      const uint32_t block =
+          scheduler_.plan().checkpoint_blocks[checkpoint.first_block + i].index.value();
+      const TokenId state = ToyState(tokens.first(checkpoint.num_tokens));
+      kv_[block * scheduler_.config().block_size] = is_bad(item) ? kBadState : state;
     }
   }
 

@@ -1,0 +1,238 @@
+// Models whose sequences have a fixed state, in the prefix cache: a prompt goes on from a
+// checkpoint with the bits of one that is computed whole, and a state that holds no number ends its
+// own request alone.
+#include <atomic>
+#include <limits>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/engine/live_requests.h"
+
+namespace baton::engine {
+
+using kv::LocalHub;
+using kv::TransportKind;
+using model::GgufFile;
+using model::GoldenPath;
+using scheduler::SchedulerRole;
+
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kContext = 512;
+constexpr uint32_t kBlock = 16;
+constexpr TokenId kPoison = 99;  // in no prompt of MakeRequest
+
+// The model, but a state becomes no number behind the step that computed the token kPoison.
+class PoisonedModel final : public model::ForwardModel {
+ public:
+  PoisonedModel(model::Model* inner, const std::atomic<bool>* is_on)
+      : inner_(inner), is_on_(is_on) {}
+
+  uint32_t vocab_size() const override { return inner_->vocab_size(); }
+  uint32_t max_rows() const override { return inner_->max_rows(); }
+  uint32_t max_context() const override { return inner_->max_context(); }
+  uint32_t hidden_size() const override { return inner_->hidden_size(); }
+  std::optional<uint32_t> BrokenStateLayer(std::span<const uint32_t> state,
+                                           const kv::KvView& kv) const override {
+    return inner_->BrokenStateLayer(state, kv);
+  }
+  Status Forward(const model::ModelBatch& batch, const kv::KvView& kv, model::LayerHook* hook,
+                 std::span<float> logits) override {
+    BATON_RETURN_IF_ERROR(inner_->Forward(batch, kv, hook, logits));
+    for (const kernels::AttentionSpan& span : batch.spans) {
+      const auto tokens = batch.token_ids.subspan(span.first_row, span.num_rows);
+      const bool is_poisoned = std::find(tokens.begin(), tokens.end(), kPoison) != tokens.end();
+      if (!is_poisoned || !is_on_->load()) continue;
+      const float bad = std::numeric_limits<float>::quiet_NaN();
+      std::memcpy(kv.Piece(span.kv.state.front(), 0, 0, 0), &bad, sizeof(bad));
+    }
+    return OkStatus();
+  }
+
+ private:
+  model::Model* const inner_;
+  const std::atomic<bool>* const is_on_;
+};
+
+class EngineStatesTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    auto opened = GgufFile::Open(GoldenPath(GetParam()));
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    file_ = *std::move(opened);
+    plain_ = std::make_unique<LiveWorker>(
+        *file_, LiveOptions{.max_context = kContext, .incarnation = 1}, &hub_, &wire_);
+    vocab_size_ = plain_->model().config().vocab_size;
+  }
+
+  // A request that begins with these tokens, `num_new` after them.
+  RequestSpec Longer(const std::vector<TokenId>& front, uint32_t num_new, uint32_t max_tokens) {
+    RequestSpec spec = MakeRequest(++number_, num_new, max_tokens, vocab_size_);
+    spec.tokens.insert(spec.tokens.begin(), front.begin(), front.end());
+    spec.num_prompt_tokens = static_cast<uint32_t>(spec.tokens.size());
+    return spec;
+  }
+  static std::vector<TokenId> WithAnswer(const RequestSpec& spec, const Record& record) {
+    std::vector<TokenId> tokens = spec.tokens;
+    for (const SeenToken& seen : record.Tokens(0)) tokens.push_back(seen.token);
+    return tokens;
+  }
+  Record Plain(const RequestSpec& spec) { return RunAggregated(plain_.get(), {spec})[0]; }
+
+  std::unique_ptr<GgufFile> file_;
+  LocalHub hub_{true};
+  TableWire wire_;
+  std::unique_ptr<LiveWorker> plain_;
+  uint32_t vocab_size_ = 0;
+  uint64_t number_ = 0;
+};
+
+// Of the last border before its last token: the same prompt finds it, and a longer one.
+uint32_t CheckpointOf(const RequestSpec& spec) {
+  return (spec.num_prompt_tokens - 1) / kBlock * kBlock;
+}
+
+TEST_P(EngineStatesTest, EachTurnOfAChatGoesOnFromTheEndOfThePromptBeforeIt) {
+  LiveWorker worker(*file_, {.max_context = kContext, .incarnation = 2, .prefix_cache = true},
+                    &hub_, &wire_);
+  std::vector<TokenId> chat;
+  uint32_t expected_hit = 0;
+  for (int turn = 0; turn < 10; ++turn) {
+    SCOPED_TRACE(testing::Message() << "turn " << turn);
+    const RequestSpec spec = Longer(chat, 27, 9);
+    const Record record = RunAggregated(&worker, {spec})[0];
+    ExpectSameBits(record, Plain(spec), spec);
+    EXPECT_EQ(record.cached_tokens, expected_hit);
+    expected_hit = CheckpointOf(spec);
+    chat = WithAnswer(spec, record);
+  }
+  EXPECT_GT(expected_hit, 300u);
+  EXPECT_GT(worker.engine().Snapshot().prefix.checkpoints_kept, 5u);
+}
+
+TEST_P(EngineStatesTest, ABranchGoesOnFromACheckpointWithinAPrompt) {
+  LiveWorker worker(*file_,
+                    {.max_context = kContext,
+                     .incarnation = 2,
+                     .prefix_cache = true,
+                     .checkpoint_tokens = 4 * kBlock},
+                    &hub_, &wire_);
+  const RequestSpec first = Longer({}, 300, 3);
+  ExpectSameBits(RunAggregated(&worker, {first})[0], Plain(first), first);
+  for (const uint32_t cut : {40u, 64u, 127u, 128u, 200u, 299u}) {
+    SCOPED_TRACE(testing::Message() << "cut at " << cut);
+    const std::vector<TokenId> front(first.tokens.begin(), first.tokens.begin() + cut);
+    const RequestSpec spec = Longer(front, 21, 7);
+    const Record record = RunAggregated(&worker, {spec})[0];
+    ExpectSameBits(record, Plain(spec), spec);
+    EXPECT_EQ(record.cached_tokens, cut == 299 ? CheckpointOf(first) : cut / 64 * 64);
+  }
+  // In a batch, too, and of answers: their tokens pass multiples as they are decoded.
+  std::vector<RequestSpec> batch;
+  for (const uint32_t cut : {70u, 150u, 280u}) {
+    const std::vector<TokenId> front(first.tokens.begin(), first.tokens.begin() + cut);
+    batch.push_back(Longer(front, 30, 70));
+  }
+  const std::vector<Record> records = RunAggregated(&worker, batch);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    ExpectSameBits(records[i], Plain(batch[i]), batch[i]);
+    EXPECT_GT(records[i].cached_tokens, 0u);
+  }
+}
+
+TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
+  LiveWorker p(*file_,
+               {.role = SchedulerRole::kPrefill,
+                .kind = TransportKind::kLocal,
+                .max_context = kContext,
+                .incarnation = 2,
+                .prefix_cache = true},
+               &hub_, &wire_);
+  LiveWorker d(*file_,
+               {.role = SchedulerRole::kDecode,
+                .kind = TransportKind::kLocal,
+                .max_context = kContext,
+                .incarnation = 3,
+                .prefix_cache = true},
+               &hub_, &wire_);
+  p.Connect(d);
+  std::vector<TokenId> chat;
+  uint32_t expected_hit = 0;
+  const size_t block_bytes = p.model().layout().BlockBytes();
+  for (int turn = 0; turn < 6; ++turn) {
+    SCOPED_TRACE(testing::Message() << "turn " << turn);
+    const RequestSpec spec = Longer(chat, 37, 20);
+    const Record record = RunPair(&p, &d, {spec})[0];
+    ExpectSameBits(record, Plain(spec), spec);
+    EXPECT_EQ(p.recorder().Of(spec.key).cached_tokens, expected_hit);
+    // The decode worker has the KV of the turns before; the state crosses each time.
+    const size_t num_held = turn == 0 ? 0 : (chat.size() - 1) / kBlock;
+    const size_t num_all = p.model().layout().BlocksOfSequence(spec.num_prompt_tokens);
+    EXPECT_EQ(record.kv_bytes, (num_all - num_held) * block_bytes);
+    expected_hit = CheckpointOf(spec);
+    chat = WithAnswer(spec, record);
+  }
+  EXPECT_EQ(d.engine().Snapshot().computed_tokens, 0u);
+  EXPECT_EQ(d.engine().Snapshot().chain_mismatches, 0u);
+}
+
+TEST_P(EngineStatesTest, AStateThatHoldsNoNumberEndsItsOwnRequestAndIsNotKept) {
+  std::atomic<bool> is_on = true;
+  LiveWorker worker(*file_,
+                    {.max_context = kContext,
+                     .incarnation = 2,
+                     .prefix_cache = true,
+                     .checkpoint_tokens = 4 * kBlock,
+                     .wrap =
+                         [&](model::Model* inner) {
+                           return std::make_unique<PoisonedModel>(inner, &is_on);
+                         }},
+                    &hub_, &wire_);
+  // The state breaks while it is decoded, and in the middle of a prompt.
+  RequestSpec decodes = Longer({}, 40, 30);
+  decodes.tokens[35] = kPoison;
+  RequestSpec computes = Longer({}, 300, 5);
+  computes.tokens[10] = kPoison;
+  const RequestSpec beside = Longer({}, 250, 60);
+  for (const RequestSpec& spec : {beside, decodes, computes}) {
+    EXPECT_TRUE(worker.engine().TryStart(spec).ok());
+  }
+  for (const RequestSpec& spec : {beside, decodes, computes}) {
+    EXPECT_TRUE(worker.recorder().WaitEnded(spec.key));
+  }
+  ASSERT_TRUE(worker.WaitIdle());
+  const auto end_of = [&](const RequestSpec& spec) { return worker.recorder().Of(spec.key); };
+  EXPECT_EQ(end_of(decodes).last(), RequestState::kFailed);
+  EXPECT_EQ(end_of(decodes).failed_part, FailedPart::kComputation);
+  EXPECT_THAT(std::string(end_of(decodes).status.message()),
+              HasSubstr("the model's logits hold no number, nor does the state of its layer 0"));
+  EXPECT_EQ(end_of(computes).last(), RequestState::kFailed);
+  EXPECT_THAT(std::string(end_of(computes).status.message()),
+              HasSubstr("the model's state after 128 tokens holds no number"));
+  EXPECT_EQ(end_of(beside).last(), RequestState::kFinished);
+  ExpectSameBits(end_of(beside), Plain(beside), beside);
+
+  // What was kept of them is whole.
+  is_on = false;
+  for (const RequestSpec& failed : {decodes, computes}) {
+    RequestSpec again = failed;
+    again.key.uid.lo += 1'000;
+    again.key.uid.hi += 1'000;
+    const Record record = RunAggregated(&worker, {again})[0];
+    ExpectSameBits(record, Plain(again), again);
+    EXPECT_EQ(record.cached_tokens, failed.tokens.size() == 40 ? 32u : 64u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, EngineStatesTest,
+                         ::testing::Values("tiny_qwen35.gguf", "tiny_qwen35_q8_0.gguf"),
+                         [](const auto& info) {
+                           const std::string name = info.param;
+                           return name.substr(0, name.find('.'));
+                         });
+
+}  // namespace
+}  // namespace baton::engine
