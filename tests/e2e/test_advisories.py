@@ -1,8 +1,8 @@
 """Each kind of tests/advisories.json that a client can reach costs only itself.
 
-advisory_cases.py has the inputs, which the built server gets. For each kind: every process lives, a refusal takes 100 ms at
-most, what is at a limit is served, no process keeps more than 16 MiB for it, and a stream beside it
-says what it says alone.
+advisory_cases.py has the inputs, which the built server gets. For each kind: every process lives, a
+refusal takes 100 ms at most, what is at a limit is served, no process keeps more than 16 MiB for
+it, and a stream beside it says what it says alone.
 """
 
 import contextlib
