@@ -1,23 +1,32 @@
 #!/usr/bin/env python3
-"""Writes the table of advisories in SECURITY.md from tests/advisories.json.
+"""Writes the tables of SECURITY.md: advisories from tests/advisories.json, and what each route
+answers to each caller from tests/e2e/route_cases.py.
 
-  scripts/security_table.py            rewrites it
-  scripts/security_table.py --check    exit 1 when it is not what the file says, or when a row is
+  scripts/security_table.py            rewrites them
+  scripts/security_table.py --check    exit 1 when one is not what its file says, or when a row is
                                        wrong: a test that does not exist, a kind that stands twice
+  scripts/security_table.py --run DIR  runs each named test of the build in DIR (build/release) and
+                                       prints the advisories with a verdict; exit 1 when one failed
 
 A row is one published kind of one request, file or peer that stopped a server of language models,
 held it up, or made it tell or do too much. It says what went wrong there, never by which input.
 """
 
+import functools
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "SECURITY.md"
 DATA = ROOT / "tests" / "advisories.json"
-MARKED = re.compile(r"<!-- table advisories -->.*?<!-- end -->", re.S)
+PYTHON = ROOT / "build" / "venv" / "bin" / "python"
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+import route_cases  # noqa: E402
+
 ID = re.compile(r"CVE-20\d\d-\d{4,}|GHSA(-[0-9a-z]{4}){3}|PYSEC-20\d\d-\d+|GO-20\d\d-\d+")
 FIELDS = {"advisory", "program", "published", "kind", "what", "guard", "tests"}
 MIN_ROWS = 20
@@ -31,7 +40,8 @@ def has_test(test):
         return False
     text = path.read_text()
     if path.suffix == ".py":
-        return bool(re.search(rf"^\s*def {re.escape(test['name'])}\(", text, re.M))
+        function = test["name"].split("[")[0]  # without the parameter
+        return bool(re.search(rf"^\s*def {re.escape(function)}\(", text, re.M))
     suite, _, name = test["name"].partition(".")
     return bool(re.search(rf"^TEST(_F|_P)?\({suite},\s*{name}\)", text, re.M))
 
@@ -65,42 +75,93 @@ def faults(rows):
     return found
 
 
-def table(rows):
-    """The rows in Markdown."""
-    lines = [
-        "| advisory | kind | what went wrong there | what answers it here | its test |",
-        "|---|---|---|---|---|",
-    ]
+def table(rows, verdicts=None):
+    """The rows in Markdown; `verdicts`: of the advisories, a column more."""
+    heads = ["advisory", "kind", "what went wrong there", "what answers it here", "its test"]
+    heads += ["verdict"] * (verdicts is not None)
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
-        tests = ", ".join(f"[`{test['name']}`]({test['file']})" for test in row["tests"])
-        cells = (
+        # A parameter is the kind of the row.
+        names = [(test["name"].split("[")[0], test["file"]) for test in row["tests"]]
+        tests = ", ".join(f"[`{name}`]({file})" for name, file in names)
+        cells = [
             f"{row['advisory']} ({row['program']})",
             row["kind"],
             row["what"],
             row["guard"],
             tests,
-        )
+        ]
+        cells += [verdicts[row["advisory"]]] if verdicts is not None else []
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
+@functools.cache
+def program_of(file):
+    """The name of the test program that has a source, by the CMakeLists.txt beside it."""
+    path = ROOT / file
+    text = (path.parent / "CMakeLists.txt").read_text()
+    for call in re.findall(r"baton_test\((.*?)\)", text, re.S):
+        if path.name in call.split():
+            return re.search(r"NAME\s+(\w+)", call).group(1)
+    raise SystemExit(f"{file} stands in no baton_test of {path.parent / 'CMakeLists.txt'}")
+
+
+@functools.cache
+def passes(build, file, name):
+    """Whether the test ran and passed."""
+    if file.endswith(".py"):
+        command = [PYTHON, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{file}::{name}"]
+    else:
+        program = build / Path(file).parent / program_of(file)
+        command = [program, f"--gtest_filter={name}:*/{name}/*:{name}/*"]
+    env = {**os.environ, "BATON_BIN": str(build / "baton"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900
+    )
+    ran = re.search(r"^\[  PASSED  \] [1-9]|\b[1-9]\d* passed", done.stdout, re.M)
+    if done.returncode != 0 or not ran:
+        print(f"{name}: exit {done.returncode}\n{done.stdout[-2000:]}", file=sys.stderr)
+    return done.returncode == 0 and bool(ran)
+
+
+def run(rows, build):
+    """Prints the table with verdicts; 1 when a test failed."""
+    verdicts = {}
+    for row in rows:
+        failed = [t["name"] for t in row["tests"] if not passes(build, t["file"], t["name"])]
+        verdicts[row["advisory"]] = f"FAILED: {', '.join(failed)}" if failed else "passed"
+    print(table(rows, verdicts))
+    num_passed = sum(verdict == "passed" for verdict in verdicts.values())
+    print(f"\n{num_passed} of {len(rows)} rows passed.")
+    return 0 if num_passed == len(rows) else 1
+
+
+def with_table(text, name, wanted):
+    begin, end = f"<!-- table {name} -->", "<!-- end -->"
+    if begin not in text:
+        raise SystemExit(f"{PAGE.name} has no place for the table: {begin} {end}")
+    marked = re.compile(f"{begin}.*?{end}", re.S)
+    return marked.sub(lambda _: f"{begin}\n{wanted}\n{end}", text)
+
+
 def main():
-    check = sys.argv[1:] == ["--check"]
-    if sys.argv[1:] and not check:
+    check, runs = sys.argv[1:] == ["--check"], sys.argv[1:2] == ["--run"] and len(sys.argv) == 3
+    if sys.argv[1:] and not check and not runs:
         raise SystemExit(__doc__)
     rows = json.loads(DATA.read_text())
     wrong = faults(rows)
     if wrong:
         raise SystemExit("\n".join(f"{DATA.name}: {fault}" for fault in wrong))
+    if runs:
+        raise SystemExit(run(rows, Path(sys.argv[2]).resolve()))
     text = PAGE.read_text()
-    begin, end = "<!-- table advisories -->", "<!-- end -->"
-    wanted = MARKED.sub(lambda _: f"{begin}\n{table(rows)}\n{end}", text)
-    if begin not in text:
-        raise SystemExit(f"{PAGE.name} has no place for the table: {begin} {end}")
+    wanted = with_table(text, "advisories", table(rows))
+    wanted = with_table(wanted, "routes", route_cases.table())
     if not check:
         PAGE.write_text(wanted)
     elif wanted != text:
-        raise SystemExit(f"{PAGE.name} differs from {DATA.name}: scripts/security_table.py")
+        raise SystemExit(f"{PAGE.name} differs from its data: scripts/security_table.py")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ PromptFanIn::PromptFanIn(Submitter* submitter, std::vector<GenerateRequest> requ
 
 void PromptFanIn::Begin() {
   MutexLock lock(mutex_);
-  num_wanted_ = num_first_;
+  num_places_ = num_first_;
   lock.Unlock();
   SubmitMore();
 }
@@ -74,23 +74,48 @@ void PromptFanIn::SubmitMore() {
   MutexLock lock(mutex_);
   if (is_submitting_) return;
   is_submitting_ = true;
-  while (num_submitted_ < num_wanted_ && !has_ended_) {
+  while (!has_ended_) {
     if (cancellation_->is_cancelled()) {
       // Those under way end as cancelled. With none of them the answer would have no end.
-      if (num_submitted_ > num_finished_) break;
+      if (num_under_way_ > 0) break;
       has_ended_ = true;
       sink_->OnFailed(PlainError(ErrorCode::kCancelled));
       break;
     }
-    const auto prompt = static_cast<uint32_t>(num_submitted_++);
-    GenerateRequest request = std::move(requests_[prompt]);
+    std::optional<Next> next = TakeNextLocked();
+    if (!next) break;
     lock.Unlock();
-    const std::optional<RequestUid> uid = SubmitOrEcho(
-        submitter_, std::move(request), std::make_shared<Part>(shared_from_this(), prompt));
+    const std::optional<RequestUid> uid =
+        SubmitOrEcho(submitter_, std::move(next->request),
+                     std::make_shared<Part>(shared_from_this(), next->prompt));
     if (uid.has_value()) cancellation_->OnSubmitted(submitter_, *uid);
     lock.Lock();
   }
   is_submitting_ = false;
+}
+
+std::optional<PromptFanIn::Next> PromptFanIn::TakeNextLocked() {
+  if (num_under_way_ >= num_places_) return std::nullopt;
+  Next next;
+  if (!put_back_.empty()) {
+    next.prompt = put_back_.back();
+    put_back_.pop_back();
+  } else if (num_begun_ < requests_.size()) {
+    next.prompt = static_cast<uint32_t>(num_begun_++);
+  } else {
+    return std::nullopt;
+  }
+  ++num_under_way_;
+  next.request = requests_[next.prompt];
+  return next;
+}
+
+bool PromptFanIn::PutBackLocked(uint32_t prompt, const RequestError& error) {
+  const bool is_refused = HttpStatusOf(error.code) == 429 && !requests_[prompt].prompt.empty();
+  if (!is_refused || num_under_way_ == 0) return false;
+  num_places_ = num_under_way_;
+  put_back_.push_back(prompt);
+  return true;
 }
 
 void PromptFanIn::OnAccepted(const AnswerName& name) {
@@ -124,6 +149,7 @@ void PromptFanIn::OnToken(uint32_t prompt, const TokenOutput& token) {
   MutexLock lock(mutex_);
   if (has_ended_) return;
   has_begun_ = true;
+  if (!requests_[prompt].prompt.empty()) requests_[prompt] = {};  // its first token
   TokenOutput output = token;
   output.choice += prompt * num_choices_;
   sink_->OnToken(output);
@@ -132,13 +158,15 @@ void PromptFanIn::OnToken(uint32_t prompt, const TokenOutput& token) {
 void PromptFanIn::OnFinished(uint32_t prompt, const GenerateResult& result) {
   MutexLock lock(mutex_);
   if (has_ended_) return;
+  --num_under_way_;
+  requests_[prompt] = {};
   AddLocked(prompt, result);
   if (++num_finished_ == requests_.size()) {
     has_ended_ = true;
     return sink_->OnFinished(result_);
   }
   sink_->OnPromptFinished(result);
-  num_wanted_ = std::min(num_wanted_ + 1, requests_.size());
+  num_places_ = std::min(num_places_ + 1, num_first_);
   lock.Unlock();
   SubmitMore();
 }
@@ -146,6 +174,8 @@ void PromptFanIn::OnFinished(uint32_t prompt, const GenerateResult& result) {
 void PromptFanIn::OnFailed(uint32_t prompt, const RequestError& error) {
   MutexLock lock(mutex_);
   if (has_ended_) return;
+  --num_under_way_;
+  if (PutBackLocked(prompt, error)) return;
   has_ended_ = true;
   cancellation_->OnCancel(submitter_);
   RequestError named = error;

@@ -7,10 +7,15 @@
 // Invariants
 //  1. The AnswerSink gets one end: OnFinished after all prompts have finished, or the failure of
 //     the first one that fails; the others are then cancelled, and nothing of them is passed on.
+//     A prompt that finds no room (429) while others of the answer are under way does not fail: it
+//     waited for them, so it is submitted again after one of them has finished.
 //  2. At most kAtOnce choices are under way, or those of one prompt. So a request of a thousand
 //     prompts neither fills the router's queue nor waits in it for longer than others.
-//  3. OnTaken is passed on when workers have taken all prompts that were submitted at first, unless
-//     a token came before.
+//  3. OnTaken is passed on when workers have taken as many prompts as were submitted at first,
+//     unless a token came before.
+//  4. A prompt without room leaves the answer as many places as have prompts under way; each prompt
+//     that finishes adds one, up to those of 2. So at most two prompts are submitted for each one
+//     that finishes, and an answer of N prompts submits at most 2 N + kAtOnce times.
 //
 // It lives until the last request has ended: their sinks keep it.
 #ifndef BATON_API_PROMPT_FAN_IN_H_
@@ -19,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "src/api/answer_sink.h"
@@ -44,9 +50,17 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
  private:
   class Part;
 
-  // Submits prompts up to num_wanted_. One thread does so at a time; what another one adds to
-  // num_wanted_ meanwhile is not lost.
+  // Submits prompts while there are places. One thread does so at a time; places that another one
+  // frees meanwhile are not lost.
   void SubmitMore();
+  // The prompt that is submitted next, and the request to submit; nothing: none has a place.
+  struct Next {
+    uint32_t prompt = 0;
+    router::GenerateRequest request;
+  };
+  std::optional<Next> TakeNextLocked() BATON_REQUIRES(mutex_);
+  // True: the prompt waits for others of the answer, and is submitted again.
+  bool PutBackLocked(uint32_t prompt, const router::RequestError& error) BATON_REQUIRES(mutex_);
   void OnAccepted(const router::AnswerName& name);
   void OnTaken();
   void OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const router::PromptLogprobs> logprobs);
@@ -62,13 +76,16 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   const std::shared_ptr<AnswerSink> sink_;
   const std::shared_ptr<CallCancellation> cancellation_;
   const uint32_t num_choices_;  // of each prompt
-  const size_t num_first_;      // prompts that Begin submits
+  const size_t num_first_;      // prompts that Begin submits: the most places
   // Held while the sink is called: that is what orders the calls. The sink calls nothing here.
   mutable Mutex mutex_;
-  std::vector<router::GenerateRequest> requests_ BATON_GUARDED_BY(mutex_);  // submitted: moved from
+  // Kept until the prompt has a token or its end: it may be submitted again.
+  std::vector<router::GenerateRequest> requests_ BATON_GUARDED_BY(mutex_);
+  std::vector<uint32_t> put_back_ BATON_GUARDED_BY(mutex_);  // prompts that found no room
   bool is_submitting_ BATON_GUARDED_BY(mutex_) = false;
-  size_t num_wanted_ BATON_GUARDED_BY(mutex_) = 0;
-  size_t num_submitted_ BATON_GUARDED_BY(mutex_) = 0;
+  size_t num_places_ BATON_GUARDED_BY(mutex_) = 0;
+  size_t num_under_way_ BATON_GUARDED_BY(mutex_) = 0;
+  size_t num_begun_ BATON_GUARDED_BY(mutex_) = 0;  // prompts that were submitted once
   size_t num_taken_ BATON_GUARDED_BY(mutex_) = 0;
   size_t num_finished_ BATON_GUARDED_BY(mutex_) = 0;
   bool is_accepted_ BATON_GUARDED_BY(mutex_) = false;  // the sink knows the answer's name

@@ -162,12 +162,64 @@ TEST_F(PromptsTest, AFailingPromptFailsTheAnswerAndCancelsTheOthers) {
                               {{"Content-Type", "application/json"}});
   submitter_.WaitSubmitted(2);
   submitter_.WaitSubmitted(0).sink->OnFinished(TestResult(1, 0));
-  submitter_.WaitSubmitted(1).sink->OnFailed(PlainError(ErrorCode::kQueueFull));
+  submitter_.WaitSubmitted(1).sink->OnFailed(PlainError(ErrorCode::kWorkerLost));
   ASSERT_TRUE(responder->Wait());
-  EXPECT_EQ(responder->status, 429);
+  EXPECT_EQ(responder->status, 503);
   EXPECT_TRUE(submitter_.WaitCancelled(submitter_.WaitSubmitted(2).uid));
   submitter_.WaitSubmitted(2).sink->OnFailed(PlainError(ErrorCode::kCancelled));
-  EXPECT_EQ(responder->status, 429) << "the first failure is the answer";
+  EXPECT_EQ(responder->status, 503) << "the first failure is the answer";
+}
+
+// The router has room for one prompt at a time, and refuses the others at once or after a wait.
+TEST_F(PromptsTest, APromptWithoutRoomWaitsForThoseOfItsOwnAnswer) {
+  const auto responder = Send("POST", kCompletionPath, R"({"prompt":["a","b","c","d"]})",
+                              {{"Content-Type", "application/json"}});
+  submitter_.WaitSubmitted(3);
+  const auto first = submitter_.WaitSubmitted(0);
+  submitter_.WaitSubmitted(1).sink->OnFailed(PlainError(ErrorCode::kQueueFull));
+  submitter_.WaitSubmitted(2).sink->OnFailed(PlainError(ErrorCode::kQueueTimeout));
+  submitter_.WaitSubmitted(3).sink->OnFailed(PlainError(ErrorCode::kRateLimited));
+  EXPECT_EQ(submitter_.num_submitted(), 4u) << "nothing is tried while the first is under way";
+  const auto finish = [](const FakeSubmitter::Submitted& part) {
+    PlayText(*part.sink, "x" + std::string(1, static_cast<char>(part.request.prompt[0])));
+    part.sink->OnFinished(TestResult(1, 2));
+  };
+  finish(first);
+  const auto fifth = submitter_.WaitSubmitted(4);
+  submitter_.WaitSubmitted(5).sink->OnFailed(PlainError(ErrorCode::kQueueFull));
+  EXPECT_EQ(submitter_.num_submitted(), 6u) << "one place more than there was";
+  finish(fifth);
+  finish(submitter_.WaitSubmitted(6));
+  finish(submitter_.WaitSubmitted(7));
+  ASSERT_TRUE(responder->Wait());
+  ASSERT_EQ(responder->status, 200) << responder->body;
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(Text(*responder, {"choices", std::to_string(i), "text"}), "x" + Letter(i));
+  }
+  EXPECT_EQ(submitter_.num_submitted(), 8u);
+}
+
+TEST_F(PromptsTest, WhereNothingOfTheAnswerIsUnderWayALackOfRoomIsItsEnd) {
+  const auto responder = Send("POST", kCompletionPath, R"({"prompt":["a","b"]})",
+                              {{"Content-Type", "application/json"}});
+  submitter_.WaitSubmitted(1).sink->OnFailed(PlainError(ErrorCode::kQueueTimeout));
+  EXPECT_EQ(responder->status, 0) << "the other one may be answered";
+  submitter_.WaitSubmitted(0).sink->OnFailed(PlainError(ErrorCode::kQueueTimeout));
+  ASSERT_TRUE(responder->Wait());
+  EXPECT_EQ(responder->status, 429);
+  EXPECT_EQ(Text(*responder, {"error", "code"}), "queue_timeout");
+}
+
+TEST_F(PromptsTest, AClientThatLeavesEndsPromptsThatWait) {
+  const auto responder = Send("POST", kCompletionPath, R"({"prompt":["a","b"]})",
+                              {{"Content-Type", "application/json"}});
+  const auto first = submitter_.WaitSubmitted(0);
+  submitter_.WaitSubmitted(1).sink->OnFailed(PlainError(ErrorCode::kQueueFull));
+  ASSERT_TRUE(responder->WaitOnClosedSet());
+  responder->Close();
+  EXPECT_TRUE(submitter_.WaitCancelled(first.uid));
+  first.sink->OnFinished(TestResult(1, 0));
+  EXPECT_EQ(submitter_.num_submitted(), 2u);
 }
 
 TEST_F(PromptsTest, AClientThatLeavesCancelsAll) {

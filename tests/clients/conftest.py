@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,13 @@ def version_of(name):
     """Of a Python package, of one in the folder of Node.js, or of a program beside the tests."""
     if name in TOOLS:
         return version_of_tool(name)
+    if name == "chromium":
+        program = os.environ.get("BATON_CHROMIUM") or shutil.which("chromium")
+        if program is None:
+            return ""
+        command = [program, "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return (re.search(r"[\d.]+", done.stdout) or [""])[0]
     if name.startswith("npm:"):
         folder = Path(os.environ.get("BATON_CLIENTS_NODE", "/none")) / "node_modules"
         package = folder / name.removeprefix("npm:") / "package.json"

@@ -64,11 +64,17 @@ const alone = await client.completions.create({ ...prompts, prompt: 'A, b,' });
 assert.equal(texts.length, 2);
 assert.equal(texts[1], alone.choices[0].text);
 
-const response = await client.responses.create({
+const input = {
   model: 'default',
   input: 'Why is the sky blue?',
   temperature: 0,
   max_output_tokens: 100,
-});
+};
+const response = await client.responses.create(input);
 assert.equal(response.output_text, text);
+const events = client.responses.stream(input);
+let written = '';
+events.on('response.output_text.delta', (event) => (written += event.delta));
+assert.equal((await events.finalResponse()).output_text, text);
+assert.equal(written, text);
 await assert.rejects(client.chat.completions.create({ ...ask, top_p: 7 }), OpenAI.BadRequestError);

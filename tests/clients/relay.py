@@ -114,6 +114,7 @@ class Test:
         self.name = name
         self.counts = collections.Counter()
         self.kills, self.problems = [], []
+        self.requests = []  # (path, headers, body) of those that ask for an answer
 
 
 class Relay:
@@ -174,6 +175,9 @@ class Relay:
             request_id = f"relay-{random.getrandbits(64):016x}"
             headers["X-Request-Id"] = request_id
         key = self.key_of(path, data) if is_answer else None
+        if is_answer:
+            with self.lock:
+                self.test.requests.append((path, headers, data))
         if not is_answer:
             self.forward(handler, path, data, headers, None)
             return

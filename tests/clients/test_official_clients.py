@@ -143,6 +143,8 @@ def test_anthropic_whole_streamed_and_typed(claude):
         final = stream.get_final_message()
     assert text == whole.content[0].text == final.content[0].text
     assert final.usage.output_tokens == whole.usage.output_tokens
+    counted = claude.messages.count_tokens(model="default", messages=QUESTION).input_tokens
+    assert counted == whole.usage.input_tokens + whole.usage.cache_read_input_tokens
     assert isinstance(claude.messages.parse(**GREEDY, output_format=Colour).parsed_output, Colour)
 
 

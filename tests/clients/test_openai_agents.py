@@ -16,11 +16,12 @@ SETTINGS = {"temperature": 0, "max_tokens": 100}
 @pytest.fixture(name="model", params=["chat", "responses"])
 def fixture_model(request, url):
     client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
-    kinds = {
-        "chat": agents.OpenAIChatCompletionsModel,
-        "responses": agents.OpenAIResponsesModel,
-    }
-    return kinds[request.param](model="default", openai_client=client)
+    if request.param == "chat":
+        return agents.OpenAIChatCompletionsModel(model="default", openai_client=client)
+    # The class that the package takes where a user names none.
+    model = agents.OpenAIProvider(openai_client=client).get_model("default")
+    assert isinstance(model, agents.OpenAIResponsesModel)
+    return model
 
 
 @agents.function_tool

@@ -1,4 +1,4 @@
-"""Programs that are no libraries: grpcurl, guidellm and aiperf, each as its users run it.
+"""Programs that are no libraries: grpcurl, buf, guidellm and aiperf, each as its users run it.
 
 Environment: BATON_CLIENTS_TOOLS, a folder with these programs (links will do); what is missing
 there is skipped.
@@ -13,6 +13,7 @@ import pytest
 from conftest import Sky, model_path
 
 GRPCURL = pytest.mark.client("grpcurl")
+BUF = pytest.mark.client("npm:@bufbuild/buf")
 GUIDELLM = pytest.mark.client("guidellm")
 AIPERF = pytest.mark.client("aiperf")
 MESSAGES = [{"role": "user", "content": "Why is the sky blue?"}]
@@ -124,6 +125,36 @@ def test_grpcurl_is_told_which_field_is_wrong(grpcurl):
     fields = dict(messages=MESSAGES, top_p=7)
     said = grpcurl("baton.v1.ChatService/ChatCompletion", fields=fields, fails=True)
     assert "InvalidArgument" in said and "top_p" in said
+
+
+@pytest.fixture(name="buf")
+def fixture_buf(server):
+    """Runs `buf curl`, which asks the server for its services; says what it printed."""
+    folder = Path(os.environ.get("BATON_CLIENTS_NODE", "/none")) / "node_modules"
+    path = folder / "@bufbuild/buf-linux-x64/bin/buf"
+    if not path.exists():
+        pytest.skip("BATON_CLIENTS_NODE has no @bufbuild/buf")
+
+    def run(method, fails=False, **fields):
+        command = [path, "curl", "--protocol", "grpc", "--http2-prior-knowledge"]
+        command += ["--data", json.dumps(fields), f"http://{server.grpc}/baton.v1.{method}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        assert (done.returncode != 0) == fails, done.stdout + done.stderr
+        return done.stderr if fails else objects_of(done.stdout)
+
+    return run
+
+
+@BUF
+def test_buf_streams_what_it_gets_whole(buf):
+    (model,) = buf("ModelService/ListModels")[0]["data"]
+    assert model["id"] == "smollm2:135m"
+    fields = dict(messages=MESSAGES, temperature=0, max_tokens=40)
+    (whole,) = buf("ChatService/ChatCompletion", **fields)
+    chunks = buf("ChatService/StreamChatCompletion", **fields)
+    deltas = [c["choices"][0].get("delta", {}).get("content", "") for c in chunks if "choices" in c]
+    assert "".join(deltas) == whole["choices"][0]["message"]["content"] != ""
+    assert "top_p" in buf("ChatService/ChatCompletion", fails=True, messages=MESSAGES, top_p=7)
 
 
 @pytest.fixture(name="tokenizer", scope="module")

@@ -20,7 +20,8 @@ const clock = tool({
   },
 });
 
-for (const model of [openai.chat('default'), openai.responses('default')]) {
+// `openai(NAME)`, the package's default, is a model of Responses.
+for (const model of [openai.chat('default'), openai('default')]) {
   const ask = {
     model,
     prompt: 'Why is the sky blue?',

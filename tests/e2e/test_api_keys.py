@@ -4,8 +4,9 @@ import hashlib
 import json
 import os
 import subprocess
+import threading
 
-from baton_server import BIN, Server, http_json, wait_until
+from baton_server import BIN, Server, http_json, metric, wait_until
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
 
@@ -57,6 +58,38 @@ def test_clients_need_a_key_of_the_file(tmp_path):
         wait_until(lambda: http_json(models, headers=bearer("newer"))[0] == 200, 10, "a new key")
         assert http_json(models, headers=bearer("key-a"))[0] == 401
         assert "API key refused" in server.output() and "key-a" not in server.output()
+
+
+def test_a_share_of_kv_holds_its_tenant_back_and_nobody_else(tmp_path):
+    path = tmp_path / "keys.yaml"
+    write(path, entry("a", "key-a", kv_share=0.2), entry("b", "key-b"))
+    flags = ("--mode", "aggregated", "--max-context", "1024", "--kv-memory", "64MiB")
+    with Server(*flags, "--queue-wait-ms", "300", "--api-keys", str(path)) as server:
+        url = server.http + "/v1/completions"
+
+        def ask(key, prompt_tokens, max_tokens=1):
+            prompt = [1000 + i for i in range(prompt_tokens)]
+            body = {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}
+            return http_json(url, body, headers=bearer(key))
+
+        answers = []
+        first = threading.Thread(target=lambda: answers.append(ask("key-a", 300, 700)))
+        first.start()
+        worker = server.workers()[0]
+        wait_until(lambda: server.blocks(worker).get("bound", 0) > 0, 60, "the first answer runs")
+        status, headers, refused = ask("key-a", 400)
+        assert status == 429 and refused["error"]["code"] == "rate_limit_exceeded", refused
+        assert "kv_share 0.2" in refused["error"]["message"]
+        assert int(headers["Retry-After"]) >= 1
+        assert ask("key-b", 400)[0] == 200, "another tenant does not wait"
+        status, _, refused = ask("key-a", 900)
+        assert status == 400 and "kv_share 0.2" in refused["error"]["message"], refused
+        assert first.is_alive(), "all that was beside the first answer"
+        first.join()
+        assert answers[0][0] == 200, answers
+        assert ask("key-a", 400)[0] == 200, "its share is free again"
+        refusals = 'tenant="a",limit="kv_share"'
+        assert metric(server.router, "baton_tenant_refusals_total", refusals) >= 1
 
 
 def test_a_bad_file_is_one_line(tmp_path):

@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+import urllib.request
 
 import pytest
 
@@ -239,6 +240,26 @@ def test_each_refusal_is_quick_and_disturbs_nobody(server):
     assert resident_mib(server.router) - before < GROWTH_MIB
     for path, body in guard_cases.GOOD.items():
         assert server.post(path, body)[0] == 200, path
+
+
+STREAMED = [p for p in guard_cases.GOOD if not p.startswith(("/tok", "/detok", "/apply"))]
+
+
+@pytest.mark.parametrize("path", [p for p in STREAMED if not p.endswith("count_tokens")])
+def test_the_body_alone_says_whether_an_answer_is_a_stream(server, path):
+    """OpenAI's clients ask for JSON in the header of each request, also of a stream."""
+    kind = "application/x-ndjson" if path.startswith("/api/") else "text/event-stream"
+    for accept in ("application/json", "text/event-stream", "image/png", "*/*;q=0"):
+        for stream in (True, False):
+            body = json.dumps({**guard_cases.GOOD[path], "stream": stream}).encode()
+            headers = {"Content-Type": "application/json", "Accept": accept}
+            request = urllib.request.Request(server.http + path, body, headers)
+            with urllib.request.urlopen(request, timeout=60) as response:
+                got = response.headers["Content-Type"]
+                assert response.read()
+            assert got.startswith(kind if stream else "application/json"), (accept, stream)
+    status, _, answer = server.post(path, {**guard_cases.GOOD[path], "stream": "yes"})
+    assert status == 400 and "stream" in message_of(path, answer), answer
 
 
 def test_two_requests_of_one_name_are_two_requests(server):
