@@ -85,15 +85,14 @@ std::vector<std::string_view> CutCharacters(std::string_view text, size_t max_pi
 }
 
 const std::vector<ToolShape>& Functions() {
-  static const std::vector<ToolShape> functions = {
-      {"f",
-       {{"city", kJsonText},
-        {"n", kJsonNumber},
-        {"o", kJsonObject},
-        {"any", 0},
-        {"flag", kJsonBool},
-        {"maybe", kJsonText | kJsonNull}}},
-      {"g", {}}};
+  static const std::vector<ToolShape> functions = {{"f",
+                                                    {{"city", kJsonText},
+                                                     {"n", kJsonNumber},
+                                                     {"o", kJsonObject},
+                                                     {"any", 0},
+                                                     {"flag", kJsonBool},
+                                                     {"maybe", kJsonText | kJsonNull}}},
+                                                   {"g", {}}};
   return functions;
 }
 
