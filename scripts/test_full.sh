@@ -15,6 +15,7 @@
 #   scripts/test_full.sh [release|cuda|sim|asan|tsan|tidy|odr|locks|quick|chaos|closure|mutation|
 #     archs|fuzz|wire|guided|saves|templates|ui|openapi|timing|packages|mcp|clients|k8s ...]
 # only these. BATON_WIRE_OLD=COMMIT: what the tier `wire` takes for the release before.
+# BATON_GUIDED=long: more kills in the tier `guided`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -280,8 +281,10 @@ kill_guided_answers() {
 }
 
 # The JSON Schema Test Suite comes in the source package of the validator that judges the answers.
+# The long form (an hour) kills a worker for each schema, and at every token for 100 of them.
 ask_by_the_schema_corpus() {
-  local folder="build/schema_corpus" version=4.26.0
+  local folder="build/schema_corpus" version=4.26.0 kills=100 each_token=0
+  if [[ "${BATON_GUIDED:-}" == long ]]; then kills=500 each_token=100; fi
   if [[ ! -d "$folder/jsonschema-$version/json/tests" ]]; then
     mkdir -p "$folder" &&
       build/venv/bin/pip download -q --no-deps --no-binary :all: -d "$folder" \
@@ -291,7 +294,8 @@ ask_by_the_schema_corpus() {
   [[ -x "$folder/venv/bin/python" ]] || python3 -m venv "$folder/venv" || return 1
   "$folder/venv/bin/pip" install -q "jsonschema==$version" -r tests/e2e/requirements.txt &&
     PYTHONDONTWRITEBYTECODE=1 "$folder/venv/bin/python" tests/e2e/schema_corpus.py \
-      "$folder/jsonschema-$version/json/tests" --json build/schema_corpus.json
+      "$folder/jsonschema-$version/json/tests" --kills "$kills" --each-token "$each_token" \
+      --json build/schema_corpus.json
 }
 
 # Its own Kubernetes, from packages and Go modules, in network namespaces of this machine.

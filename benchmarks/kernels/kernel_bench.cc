@@ -336,7 +336,7 @@ void RegisterAll() {
   RegisterMatMul("o", WeightType::kQ4_1, kHidden, kHidden, {1, 512});
   RegisterMatMul("gate_up", WeightType::kQ4_1, 2 * kFfn, kHidden, rows);
   RegisterMatMul("down", WeightType::kQ4_1, kHidden, kFfn, rows);
-  RegisterMatMul("lm_head", WeightType::kQ8_0, kVocab, kHidden, {1, 2, 4});
+  RegisterMatMul("lm_head", WeightType::kQ8_0, kVocab, kHidden, {1, 2, 4, 512});
   for (WeightType type : {WeightType::kQ4_0, WeightType::kQ8_0, WeightType::kBf16, WeightType::kF16,
                           WeightType::kF32}) {
     RegisterMatMul("gate_up", type, 2 * kFfn, kHidden, {1, 4, 512});

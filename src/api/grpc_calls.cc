@@ -11,6 +11,7 @@
 #include "google/protobuf/message.h"
 
 #include "src/api/embeddings_surface.h"
+#include "src/api/error_details.h"
 #include "src/api/idempotency_key.h"
 #include "src/api/prompt_fan_in.h"
 #include "src/api/schema.h"
@@ -98,7 +99,8 @@ grpc::Status StatusOf(const RequestError& error, grpc::CallbackServerContext* co
   if (error.retry_after_s > 0) {
     context->AddTrailingMetadata("retry-after", std::to_string(error.retry_after_s));
   }
-  return {static_cast<grpc::StatusCode>(GrpcCodeOf(error.code)), error.Message()};
+  const auto code = static_cast<grpc::StatusCode>(GrpcCodeOf(error.code));
+  return {code, error.Message(), ErrorDetails(error)};
 }
 
 Arrival ArrivalOf(const grpc::CallbackServerContext& context, Endpoint endpoint) {

@@ -40,7 +40,7 @@ namespace baton::api {
 
 // The status of an error; details go into the trailing metadata baton-error-code,
 // baton-error-param, baton-error-n-prompt-tokens and baton-error-n-ctx (a context that is too
-// short), and retry-after.
+// short), and retry-after; and as google.rpc's messages into grpc-status-details-bin.
 grpc::Status StatusOf(const router::RequestError& error, grpc::CallbackServerContext* context);
 // The tenant of a call's API key, whose rate-limit fields are then in its initial metadata; null
 // where the API asks for no key. A counted call is a request of its tenant. False: `error`.

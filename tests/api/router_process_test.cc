@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
@@ -531,8 +533,14 @@ TEST_F(RouterProcessTest, MetadataCarriesRequestIdAndErrorDetails) {
   request.set_temperature(101);
   grpc::ClientContext context;
   v1::ChatCompletionResponse response;
-  EXPECT_EQ(chat_->ChatCompletion(&context, request, &response).error_code(),
-            grpc::StatusCode::INVALID_ARGUMENT);
+  const grpc::Status status = chat_->ChatCompletion(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  google::rpc::Status details;
+  google::rpc::BadRequest bad;
+  ASSERT_TRUE(details.ParseFromString(status.error_details()));
+  ASSERT_EQ(details.details_size(), 1);
+  ASSERT_TRUE(details.details(0).UnpackTo(&bad));
+  EXPECT_EQ(bad.field_violations(0).field(), "temperature");
   const auto& trailing = context.GetServerTrailingMetadata();
   ASSERT_EQ(trailing.count("baton-error-code"), 1u);
   EXPECT_EQ(trailing.find("baton-error-code")->second, "invalid_value");

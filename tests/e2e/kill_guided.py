@@ -126,8 +126,7 @@ def ask(cluster, fields, on_token=None):
     stub = pb2_grpc.ChatServiceStub(cluster.channel)
     request = pb2.ChatCompletionRequest(
         messages=[pb2.ChatMessage(role="user", content="Answer about the weather in Rome.")],
-        max_tokens=MAX_TOKENS,
-        **fields,
+        **{"max_tokens": MAX_TOKENS, **fields},
     )
     said = Said()
     for chunk in stub.StreamChatCompletion(request, timeout=LIMIT_S):

@@ -1,12 +1,14 @@
 """Answers under the schemas of the JSON Schema Test Suite: each finished answer must be valid by
 the package `jsonschema`, and equal to itself when its decode worker dies at a random token.
 
-  schema_corpus.py FOLDER [--schemas N] [--kills N] [--json FILE]
+  schema_corpus.py FOLDER [--schemas N] [--kills N] [--each-token N] [--json FILE]
 
 FOLDER: json/tests of the source package of PyPI's jsonschema. Schemas of drafts 2020-12, 7 and 4
 are taken in this order, each once, up to --schemas. A refusal must be INVALID_ARGUMENT and name
-the field. --kills: for how many schemas the worker also dies, spread evenly. Exits with 1 when an
-answer is wrong. The seed of the kills is printed; BATON_TEST_SEED=<number> replays it.
+the field. --kills: for how many schemas the worker also dies, spread evenly. --each-token: for how
+many of the schemas that are taken, from the first, it dies at every token of an answer (of 24 at
+most). Exits with 1 when an answer is wrong. The seed of the kills is printed;
+BATON_TEST_SEED=<number> replays it.
 """
 
 import argparse
@@ -23,13 +25,15 @@ import jsonschema
 
 from baton_server import Server
 from fault_work import wait_clean
-from kill_guided import ask, kill_at, problem_of
+from kill_guided import ask, kill_at, problem_of, run_case
 
 VALIDATORS = {
     "draft2020-12": jsonschema.Draft202012Validator,
     "draft7": jsonschema.Draft7Validator,
     "draft4": jsonschema.Draft4Validator,
 }
+# Each kill takes about a second, and most answers of a small model are as long as they may be.
+MAX_TOKENS_OF_EACH = 24
 MODES = (dict(temperature=0), dict(temperature=0.9, top_p=0.95, seed=17))
 
 
@@ -63,11 +67,34 @@ def verdict(said, schema, validator):
     return "valid"
 
 
+def killed_once(cluster, fields, said, index, counts):
+    """What is wrong with the answer whose decode worker dies at this token."""
+    try:
+        again, died = kill_at(cluster, fields, index)
+    except grpc.RpcError as error:
+        return [f"killed at {index}: {error.code().name} {error.details()}"]
+    counts["killed"] += died
+    counts["resumed"] += again.resumes > 0
+    problem = problem_of(again, said, index)
+    return [problem] if problem else []
+
+
+def killed_at_each_token(cluster, fields, counts):
+    """What is wrong with the answers to this request when the worker dies at each of its tokens;
+    None for an answer of one token, amid which it cannot."""
+    short = dict(fields, max_tokens=MAX_TOKENS_OF_EACH)
+    num_kills, num_resumed, problems = run_case(cluster, short, every=1, first=1)
+    counts["killed"] += num_kills
+    counts["resumed"] += num_resumed
+    return problems if num_kills or problems else None
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--schemas", type=int, default=500)
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--each-token", type=int, default=0)
     parser.add_argument("--json", help="a file for the numbers")
     options = parser.parse_args()
     seed = int(os.environ.get("BATON_TEST_SEED", "1"))
@@ -96,12 +123,13 @@ def main():
                 if due >= 1 and len(said.tokens) > 1:
                     due -= 1
                     index = rng.randrange(1, len(said.tokens))
-                    again, died = kill_at(cluster, fields, index)
-                    counts["killed"] += died
-                    counts["resumed"] += again.resumes > 0
-                    problem = problem_of(again, said, index)
-                    if problem:
-                        bad.append(f"{name}: {problem}")
+                    problems = killed_once(cluster, fields, said, index, counts)
+                    bad += [f"{name}: {problem}" for problem in problems]
+            else:
+                if counts["killed at each token"] < options.each_token:
+                    problems = killed_at_each_token(cluster, fields, counts)
+                    counts["killed at each token"] += problems is not None
+                    bad += [f"{name}: {problem}" for problem in problems or []]
         wait_clean(cluster)
     for line in bad:
         print(line)
@@ -111,8 +139,12 @@ def main():
     if options.json:
         rows = dict(schemas=len(corpus), counts=counts, wrong=bad, refusals=refusals)
         Path(options.json).write_text(json.dumps(rows, indent=1))
-    if counts["valid"] == 0 or (options.kills and counts["resumed"] == 0):
+    has_kills = options.kills or options.each_token
+    if counts["valid"] == 0 or (has_kills and counts["resumed"] == 0):
         print("nothing was shown")
+        return 1
+    if counts["killed at each token"] < options.each_token:
+        print(f"only {counts['killed at each token']} schemas were there for --each-token")
         return 1
     return 1 if bad else 0
 

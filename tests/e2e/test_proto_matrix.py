@@ -59,7 +59,10 @@ def call(server, method, data):
         stub(data, timeout=120)
     except grpc.RpcError as error:
         told = dict(error.trailing_metadata() or ())
-        return error.code(), told.get("baton-error-param", ""), error.details()
+        field = told.get("baton-error-param", "")
+        if field and len(error.details()) <= 1024:
+            assert field.encode() in told["grpc-status-details-bin"], "google.rpc.BadRequest"
+        return error.code(), field, error.details()
     return grpc.StatusCode.OK, "", ""
 
 

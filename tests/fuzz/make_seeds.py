@@ -573,6 +573,64 @@ def text_seeds():
     put("detokenizer", "broken_utf8", b"\0\1\0\0\xf0\x9f\x98\xed\xa0\x80\xc0\xaf\xe4\xb8a\xff")
 
 
+def tool_seeds():
+    """The style (tool_style.h's number), the largest piece less one, whether calls are limited."""
+
+    def put_answer(name, style, text, head=b"\3\0"):
+        put("tool_parser", name, bytes([style]) + head + text.encode())
+
+    call = '{"name": "f", "arguments": {"city": "Z\u00fc\\"", "o": {"a": [1, {}]}}}'
+    tagged = f"I look.\n<tool_call>\n{call}\n</tool_call>\n"
+    put_answer("plain", 0, tagged)
+    put_answer("hermes", 1, tagged * 2 + "<tool_call>no</tool_call> <tool_")
+    put_answer("hermes_limited", 1, tagged * 3 + "end", b"\0\1\0")
+    put_answer(
+        "hermes_text_arguments",
+        1,
+        r'<tool_call>{"arguments":"{\"a\": \"\u00fc\ud83d\ude00\ud83d\"}","name":"g"}</tool_call>',
+    )
+    put_answer("hermes_null", 1, '<tool_call>{"name":"f","arguments":null}</tool_call>')
+    parameters = "".join(
+        f"<parameter={key}>\n{value}\n</parameter>\n"
+        for key, value in [
+            ("city", 'A "b"\nc \u65e5</param'),
+            ("n", "5"),
+            ("o", '{"a": [1]}'),
+            ("any", "hello"),
+            ("flag", "True"),
+            ("maybe", "None"),
+            ("new", "<b>"),
+        ]
+    )
+    xml = f"Ok\n<tool_call>\n<function=f>\n{parameters}</function>\n</tool_call>"
+    put_answer("qwen3_coder", 2, xml + "\n<function=g></function>\n<function=f")
+    put_answer("qwen3_coder_json", 2, tagged)
+    put_answer("llama3", 3, call.replace("arguments", "parameters") + "; " + call)
+    put_answer("llama3_tag", 3, "<|python_tag|>" + call)
+    put_answer("llama3_text", 3, '{"age": 3} \u00e9 <|pyth')
+    gemma = 'call:f{city:<escape>Pa"r{\u00e9<escape>,n:3.5,o:{a:[1,<escape>x<escape>,{k:true}],w:t u}}'
+    put_answer(
+        "gemma",
+        4,
+        f"<start_function_call>{gemma}<end_function_call><start_function_call>call:g{{}}"
+        "<end_function_call>",
+    )
+    put_answer("gemma4", 4, 't<|tool_call>call:f{city:<|"|>P<|"|>,l:[]}<tool_call|> end')
+    put_answer("mistral_list", 5, f'hi[TOOL_CALLS][{call}, {{"name": "g"}}]')
+    put_answer(
+        "mistral_args", 5, '[TOOL_CALLS]f[CALL_ID]abc123456[ARGS]{"n": 1}[TOOL_CALLS]g{"b":"}"}'
+    )
+    put_answer(
+        "harmony",
+        6,
+        "<|channel|>analysis<|message|>think<|end|><|start|>assistant<|channel|>commentary "
+        'to=functions.f <|constrain|>json<|message|>{"n":1}<|call|>',
+    )
+    put_answer("harmony_final", 6, "<|channel|>final<|message|>\u00e9 <b><|return|>")
+    put_answer("generic", 7, f' [{call}, {{"name": "g", "arguments": {{}}}}]')
+    put_answer("generic_text", 7, "[1, 2] {")
+
+
 def stream_seeds():
     event = 'data: {"choices":[{"delta":{"content":"a\\u00e9"}}]}\n\n'
     usage = 'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
@@ -633,6 +691,7 @@ def main():
     messages_seeds()
     template_seeds()
     text_seeds()
+    tool_seeds()
     stream_seeds()
     trace_seeds()
     handoff_seeds()
