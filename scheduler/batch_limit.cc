@@ -64,7 +64,10 @@ void BatchLimit::Measure(uint32_t num_rows, int64_t elapsed_us, int64_t now_us) 
   level.rows += share * (num_rows - level.rows);
   level.us += share * (us - level.us);
   level.measured_us = now_us;
-  if (num_rows < kFullShare * limit_) return;
+  // Fewer rows that are slower than the objective say that the limit is too high.
+  const double objective_us = static_cast<double>(config_.itl_objective_us);
+  const bool is_late = config_.itl_objective_us > 0 && level.us > objective_us;
+  if (num_rows < kFullShare * limit_ && !is_late) return;
   steps_us_ += us;
   if (++num_steps_ < kStepsPerLook) return;
   Look(now_us);

@@ -11,7 +11,8 @@
 // Invariants
 //  1. The limit is in [min(least, most), most].
 //  2. One look raises the limit to at most twice its value and lowers it by at most a third. A
-//     look needs kStepsPerLook steps that nearly filled the limit.
+//     look needs kStepsPerLook steps that nearly filled the limit, or took longer than the
+//     objective on average.
 //  3. The limit stays where it is while the best one is within a quarter of it.
 //  4. Equal measurements give equal limits, on any machine.
 #ifndef BATON_SCHEDULER_BATCH_LIMIT_H_
@@ -86,7 +87,7 @@ class BatchLimit {
   const BatchLimitConfig config_;
   const uint32_t floor_;
   uint32_t limit_;
-  // Steps that nearly filled the limit, since the last look, and their time in all.
+  // Steps that count for a look, since the last one, and their time in all.
   uint32_t num_steps_ = 0;
   double steps_us_ = 0;
   std::array<Level, kSizes.size()> levels_;

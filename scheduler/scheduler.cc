@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/itl_objective.h"
 #include "src/base/check.h"
 #include "src/base/priority.h"
 
@@ -54,8 +55,14 @@ int64_t PriorityUs(int64_t arrival_us, uint32_t num_left, uint32_t aging_tokens_
 
 BatchLimitConfig BatchLimitOf(const SchedulerConfig& config) {
   BatchLimitConfig limit = BatchLimitFor(config.max_running, config.first_cost);
-  limit.itl_objective_us = config.itl_objective_us;
+  limit.itl_objective_us = RowsObjectiveUs(config.itl_objective_us);
   return limit;
+}
+
+// The time that a step with decode rows and a chunk may take.
+int64_t MixedTargetUs(const SchedulerConfig& config) {
+  if (config.itl_objective_us == 0) return config.target_mixed_step_us;
+  return std::min(ChunksObjectiveUs(config.itl_objective_us), config.target_step_us);
 }
 
 void ReleaseBlocks(Sequence* sequence, BlockPool* pool) {
@@ -648,7 +655,7 @@ bool Scheduler::LogsChunk(const Sequence& sequence) {
 
 uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
   const bool mixed = plan_.shape.decode_rows > 0;
-  const int64_t target_us = mixed ? config_.target_mixed_step_us : config_.target_step_us;
+  const int64_t target_us = mixed ? MixedTargetUs(config_) : config_.target_step_us;
   const uint32_t room = config_.max_batch_tokens - plan_.num_tokens();
   uint32_t limit = std::min({sequence.num_remaining(), config_.max_chunk, room});
   if (LogsChunk(sequence)) limit = std::min(limit, kMaxPromptLogRows - plan_.num_log_rows);

@@ -67,14 +67,14 @@ struct SchedulerConfig {
   uint32_t max_prefilling = limits::kMaxPrefilling;     // prompts that hold blocks and are not done
   uint32_t max_waiting = limits::kMaxWaiting;           // sequences without blocks
   int64_t target_step_us = limits::kTargetStepUs;
-  // As long as something decodes: bounds the inter-token latency that prompts cause.
+  // While something decodes, without itl_objective_us: bounds the gaps that prompts cause.
   int64_t target_mixed_step_us = 25'000;
   // A waiting prompt gains on newer ones as if it were this much shorter a second.
   uint32_t aging_tokens_per_s = 500;
   // How long steps take, until some were measured.
   StepWeights first_cost;
-  // A decode step that takes longer has too many rows; 0 = no such objective. It bounds what
-  // routers are told to send (SchedulerLoad::batch_limit), not the rows of a step.
+  // Of gaps between tokens; 0 = none. It bounds chunks beside decode rows, and the streams that
+  // routers are told to send (SchedulerLoad::batch_limit), but not the rows of a step.
   int64_t itl_objective_us = 0;
 };
 

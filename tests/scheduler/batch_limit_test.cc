@@ -145,6 +145,25 @@ TEST(BatchLimitTest, AnObjectiveEndsItSooner) {
   EXPECT_EQ(tight.limit(), 1u) << "none is short enough, and one stream always runs";
 }
 
+// 10 streams are few of the 32 that may run at first, and each of their steps is too slow.
+TEST(BatchLimitTest, FewStreamsThatMissTheObjectiveLowerIt) {
+  BatchLimitConfig config = BatchLimitFor(256, {});
+  config.itl_objective_us = 20'000;
+  BatchLimit limit(config);
+  Machine machine{.fixed_us = 10'000, .row_us = 2'000};
+  for (int64_t i = 0; i < 1'000; ++i) limit.Measure(10, machine.StepUs(10), i * 30'000);
+  EXPECT_LT(limit.limit(), 10u);
+  EXPECT_GE(limit.limit(), 1u);
+}
+
+TEST(BatchLimitTest, OneSlowStepAmongShortOnesIsNoMiss) {
+  BatchLimitConfig config = BatchLimitFor(256, {});
+  config.itl_objective_us = 20'000;
+  BatchLimit limit(config);
+  for (int64_t i = 0; i < 4'000; ++i) limit.Measure(4, i % 100 == 99 ? 60'000 : 5'000, i * 5'000);
+  EXPECT_EQ(limit.limit(), 32u);
+}
+
 TEST(BatchLimitTest, LosesLittleThroughputOnAnyMachine) {
   for (const uint64_t seed : TestSeeds(40)) {
     TestRandom random(seed);

@@ -329,6 +329,40 @@ TEST(SchedulerTest, StepsStayNearTheirTargetOnceTheMachineIsKnown) {
   EXPECT_LE(steps, 100u) << "the prompt takes its share of every step";
 }
 
+// A loose objective lets chunks grow beyond the usual bound of steps with decode rows, a tight one
+// cuts them; neither stops the prompt.
+TEST(SchedulerTest, ChunksBesideDecodeRowsFitIntoTheObjective) {
+  struct Case {
+    int64_t itl_objective_us;
+    int64_t slowest_us;  // of a step, with a fifth for the estimate
+    int64_t fullest_us;  // that some step reaches
+  };
+  for (const Case& c : {Case{3'000, 3'200, 1'500}, Case{12'000, 12'600, 6'500}}) {
+    SchedulerConfig config = Config();
+    config.max_batch_tokens = 1'024;
+    config.max_chunk = 512;
+    config.target_step_us = 20'000;
+    config.target_mixed_step_us = 5'000;
+    config.itl_objective_us = c.itl_objective_us;
+    ToyWorker worker(config, 4'000);
+    const auto chatty = Chatty(8);
+    const auto prompt = Chatty(2'000);
+    ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, prompt, Limits(1, 4'000)), 0).ok());
+    while (worker.scheduler().HasWork()) worker.Step();  // now its speed is known
+    ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(2, chatty, Limits(900)), 0).ok());
+    for (int i = 0; i < 60; ++i) worker.Step();
+    ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(3, prompt, Limits(1, 4'000)), 0).ok());
+    int64_t slowest = 0;
+    while (!worker.finished[{3, 0}]) {
+      const BatchPlan plan = worker.Step();
+      ASSERT_EQ(plan.num_decode_items(), 1u) << "decode never pauses for a prompt";
+      slowest = std::max(slowest, worker.cost(plan.shape));
+    }
+    EXPECT_LE(slowest, c.slowest_us) << "objective " << c.itl_objective_us;
+    EXPECT_GE(slowest, c.fullest_us) << "objective " << c.itl_objective_us;
+  }
+}
+
 TEST(SchedulerTest, OneBlockOfAPromptIsComputedHoweverSlowTheStep) {
   ToyWorker worker(Config(), 64);
   worker.cost = [](const StepShape&) { return 1'000'000; };
