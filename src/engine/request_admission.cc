@@ -69,8 +69,8 @@ Status RequestAdmission::ReserveBlocks(const LiveRequest& request, DestStart* de
     // At least the block of the last token crosses, and with it the seal. So does a fixed state:
     // that of the whole prompt is nowhere but at the prefill worker.
     const uint32_t most = layout.BlocksFor(num_tokens) - 1;
-    start.num_held = index->Acquire({start.chain, spec.tokens}, most,
-                                    BlockState::kReserved, spec.key.uid, &start.blocks);
+    start.num_held = index->Acquire({start.chain, spec.tokens}, most, BlockState::kReserved,
+                                    spec.key.uid, &start.blocks);
   }
   const uint32_t num_new =
       state_->scheduler.BlocksToReserve(num_tokens, spec.num_choices) - start.num_held;

@@ -708,7 +708,9 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenHfFolder(const std::string& path) 
                        static_cast<uint32_t>(*pooling));
   }
   const auto storage = std::make_shared<FolderStorage>();
-  BATON_ASSIGN_OR_RETURN(storage->files, OpenHfShards(path));
+  BATON_ASSIGN_OR_RETURN(auto files, OpenHfShards(path));
+  storage->files.assign(std::make_move_iterator(files.begin()),
+                        std::make_move_iterator(files.end()));
   GgufAssembly assembly;
   TensorConverter converter(config, *storage);
   BATON_ASSIGN_OR_RETURN(assembly.tensors, converter.Convert());

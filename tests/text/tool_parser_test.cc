@@ -91,6 +91,9 @@ const std::vector<Case> kCases = {
      "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": \\\"\\u00fc\\ud83d\\ude00\\\"}\"}}"
      "</tool_call>\nThen <b>",
      "Then <b>", "f {\"a\": \"\xc3\xbc\xf0\x9f\x98\x80\"}"},
+    {ToolStyle::kHermes,
+     "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\u12\xc3\xbc\\ud83d\\u\"}</tool_call>", "",
+     "f {\xef\xbf\xbd\xc3\xbc\xef\xbf\xbd\xef\xbf\xbd"},
     {ToolStyle::kHermes, "<tool_call>{\"name\":\"f\"}</tool_call>", "", "f {}"},
     {ToolStyle::kHermes, "<tool_call>{\"name\":\"f\",\"arguments\":null}</tool_call>", "", "f {}"},
     {ToolStyle::kHermes, "<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>",

@@ -186,9 +186,15 @@ bool JsonNesting::Push(char c) {
 bool JsonText::Push(char c, std::string* out) {
   if (num_digits_ >= 0) {
     const int value = HexValue(c);
-    unit_ = unit_ * 16 + static_cast<uint32_t>(value < 0 ? 0 : value);
-    if (++num_digits_ == 4) OnUnit(out);
-    return false;
+    if (value >= 0) {
+      unit_ = unit_ * 16 + static_cast<uint32_t>(value);
+      if (++num_digits_ == 4) OnUnit(out);
+      return false;
+    }
+    // The escape is broken; what ends it is text, and may be the closing quote.
+    num_digits_ = -1;
+    if (std::exchange(high_, 0) != 0) AppendCodePoint(0xfffd, out);
+    AppendCodePoint(0xfffd, out);
   }
   if (is_escaped_) {
     is_escaped_ = false;

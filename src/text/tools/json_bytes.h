@@ -35,7 +35,8 @@ class JsonNesting {
   bool is_escaped_ = false;
 };
 
-// Decodes a JSON string; fed from the byte after its opening quote. Lone surrogates become U+FFFD.
+// Decodes a JSON string; fed from the byte after its opening quote. Lone surrogates and broken
+// escapes become U+FFFD.
 class JsonText {
  public:
   // True: `c` is the closing quote. Appends whole characters to `out`.
