@@ -201,7 +201,7 @@ TEST(UsageExitTest, EveryRoleSaysTwoForAWrongCommandLine) {
       {&RunBench, {"grpc://:1", "--rate=1"}, "'grpc://:1' is no server: HOST:PORT"},
       {&RunBench, {"http://h:0", "--rate=1"}, "'http://h:0' is no server: HOST:PORT"},
       {&RunBench, {"grpc://h:1/v1", "--rate=1"}, "gRPC has no paths"},
-      {&RunBench, {"http://h:1", "--users=70000"}, "[0, 20000]"},
+      {&RunBench, {"http://h:1", "--users=70000"}, "[1, 20000]"},
       {&RunBench, {"speed"}, "speed"},
       {&RunBench, {"http://127.0.0.1:1", "m.gguf"}, "'m.gguf'"},
       {&RunBench, {"model", "m.gguf", "--cases=pp"}, "--cases"},
