@@ -125,8 +125,7 @@ void PrefixIndex::SetKey(uint32_t block, double value, uint64_t last_use) {
 }
 
 void PrefixIndex::UpdateKey(uint32_t block) {
-  const EvictionKey key =
-      pool_->EvictionKeyOf({BlockIndex(block), nodes_[block].generation});
+  const EvictionKey key = pool_->EvictionKeyOf({BlockIndex(block), nodes_[block].generation});
   if (key.has_children != nodes_[block].has_dependants()) SetKey(block, key.value, key.last_use);
 }
 
@@ -255,8 +254,7 @@ bool PrefixIndex::MakeRoomForState() {
       const auto key = [this](uint32_t c) { return pool_->EvictionKeyOf(BlocksOf(c).front()); };
       if (least == kNone || key(i) < key(least)) least = i;
     }
-    inflation_ =
-        std::max(inflation_, pool_->EvictionKeyOf(BlocksOf(least).front()).value);
+    inflation_ = std::max(inflation_, pool_->EvictionKeyOf(BlocksOf(least).front()).value);
     DropCheckpoint(least);
   }
   return true;

@@ -51,8 +51,8 @@ struct BatchPlan {
   std::vector<SequenceId> preempted;  // lost their blocks; they will be computed again
   StepShape shape;                    // what the step costs is measured against
   int64_t predicted_us = 0;
-  uint32_t num_log_rows = 0;       // tokens of items that log their prompts
-  std::vector<TokenId> proposals;  // of all items
+  uint32_t num_log_rows = 0;          // tokens of items that log their prompts
+  std::vector<TokenId> proposals;     // of all items
   std::vector<kv::BlockCopy> copies;  // whole blocks, copied in this order before the step
   std::vector<CheckpointPlan> checkpoints;
   std::vector<kv::BlockHandle> checkpoint_blocks;  // held by the scheduler until Finish

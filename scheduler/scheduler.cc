@@ -104,8 +104,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, BlockPool* pool, PrefixIndex
   state_hits_.reserve(config.state_blocks);
   plan_.copies.reserve(size_t{config.max_prefilling} * config.state_blocks);
   plan_.checkpoints.reserve(max_items);
-  plan_.checkpoint_blocks.reserve(std::min<size_t>(pool->num_blocks(),
-                                                   max_items * config.state_blocks));
+  plan_.checkpoint_blocks.reserve(
+      std::min<size_t>(pool->num_blocks(), max_items * config.state_blocks));
 }
 
 Scheduler::~Scheduler() {
@@ -531,8 +531,7 @@ bool Scheduler::Admit(Sequence* sequence) {
   }
   const uint32_t num_hits = sequence->table.size();
   TakeState(sequence, copies);
-  const bool grown =
-      sequence->table.Grow(pool_, need, BlockState::kComputing, sequence->spec.uid);
+  const bool grown = sequence->table.Grow(pool_, need, BlockState::kComputing, sequence->spec.uid);
   BATON_CHECK(grown, "{} blocks are free, {} are not to be had", pool_->num_available(), need);
   EraseFrom(&waiting_, sequence);
   sequence->num_kept_blocks = num_hits;
@@ -551,14 +550,14 @@ void Scheduler::TakeState(Sequence* sequence, bool copies) {
     for (const BlockHandle block : state_hits_) sequence->state_table.Append(block);
     return;
   }
-  const bool grown = sequence->state_table.Grow(pool_, config_.state_blocks,
-                                                BlockState::kComputing, sequence->spec.uid);
+  const bool grown = sequence->state_table.Grow(pool_, config_.state_blocks, BlockState::kComputing,
+                                                sequence->spec.uid);
   BATON_CHECK(grown, "{} blocks are free, a state of {} is not to be had", pool_->num_available(),
               config_.state_blocks);
   // Whoever gets a checkpoint's blocks within this plan writes them after these copies.
   for (size_t i = 0; i < state_hits_.size(); ++i) {
-    plan_.copies.push_back({state_hits_[i].index.value(), sequence->state_table.indices()[i],
-                            config_.block_size});
+    plan_.copies.push_back(
+        {state_hits_[i].index.value(), sequence->state_table.indices()[i], config_.block_size});
     pool_->DropRequestRef(state_hits_[i]);
   }
 }

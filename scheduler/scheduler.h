@@ -57,7 +57,7 @@ enum class SchedulerRole : uint8_t {
 struct SchedulerConfig {
   SchedulerRole role = SchedulerRole::kAggregated;
   uint32_t block_size = 16;
-  uint32_t state_blocks = 0;                            // of each sequence (KvLayout)
+  uint32_t state_blocks = 0;  // of each sequence (KvLayout)
   // With states and an index: chunks end at multiples of it, and the state is kept there; whole
   // blocks. 0 = only that of prompts' ends is kept.
   uint32_t checkpoint_tokens = 0;

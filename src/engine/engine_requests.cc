@@ -324,8 +324,8 @@ Status EngineCore::AdmitDest(LiveRequest* request) {
     // At least the block of the last token crosses, and with it the seal. So does a fixed state:
     // that of the whole prompt is nowhere but at the prefill worker.
     const uint32_t most = kv_view_.layout->BlocksFor(num_tokens) - 1;
-    start.num_held = prefix_index_->Acquire({start.chain, spec.tokens}, most,
-                                            BlockState::kReserved, spec.key.uid, &start.blocks);
+    start.num_held = prefix_index_->Acquire({start.chain, spec.tokens}, most, BlockState::kReserved,
+                                            spec.key.uid, &start.blocks);
   }
   const uint32_t num_new =
       scheduler_.BlocksToReserve(num_tokens, spec.num_choices) - start.num_held;

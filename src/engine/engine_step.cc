@@ -450,10 +450,9 @@ void EngineCore::JudgeStates(const BatchPlan& plan) {
 Status EngineCore::NoNumberError(const LiveRequest& request, const Choice& choice) const {
   const Sequence* sequence = scheduler_.Find(request.prompt_sequence);
   if (sequence == nullptr) sequence = scheduler_.Find(choice.sequence);
-  const auto layer =
-      sequence == nullptr
-          ? std::nullopt
-          : parts_.model->BrokenStateLayer(sequence->state_table.indices(), kv_view_);
+  const auto layer = sequence == nullptr ? std::nullopt
+                                         : parts_.model->BrokenStateLayer(
+                                               sequence->state_table.indices(), kv_view_);
   if (!layer.has_value()) return DataLoss("the model's logits hold no number");
   return DataLoss("the model's logits hold no number, nor does the state of its layer {}", *layer);
 }

@@ -134,9 +134,10 @@ void Model::ClearUnused(std::span<const StateCopy> copies, const KvView& kv) {
       if (is_here) used = std::max(used, BytesOf(config_, layer).end);
     }
     for (const StateCopy& copy : copies) {
-      ForEachPart(layout, {slice, used, all_bytes}, [&](uint32_t block, size_t within, size_t size) {
-        std::memset(kv.Piece(copy.blocks[block], slice, 0, 0) + within, 0, size);
-      });
+      ForEachPart(layout, {slice, used, all_bytes},
+                  [&](uint32_t block, size_t within, size_t size) {
+                    std::memset(kv.Piece(copy.blocks[block], slice, 0, 0) + within, 0, size);
+                  });
     }
   }
 }

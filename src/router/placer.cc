@@ -79,8 +79,8 @@ void StartDecode(const RouterRequest& request, const PlacementSpec& spec, Regist
                  const RegisteredWorker* prefill, PlacementHalf& half) {
   PlacementCost cost;
   // A part-full last block, and for each choice one to grow into and its state's.
-  cost.num_blocks = NumOwnBlocks(spec, decode) +
-                    request.spec.num_choices * (1 + decode.description.state_blocks);
+  cost.num_blocks =
+      NumOwnBlocks(spec, decode) + request.spec.num_choices * (1 + decode.description.state_blocks);
   cost.num_sequences = request.spec.num_choices;
   if (prefill == nullptr) {
     cost.num_tokens = NumTokensOf(spec) - request.CachedTokensAt(decode);
@@ -215,7 +215,8 @@ void Placer::Start(RouterRequest& request, RegisteredWorker* prefill, Registered
   request.merge.DropAhead();
   if (!request.spec.is_own()) {
     request.kv_hold.Begin(request.spec.kv, request.spec.model->id,
-                          request.spec.prompt.size() + request.merge.num_known());
+                          request.spec.prompt.size() + request.merge.num_known() +
+                              request.spec.num_choices * decode.description.state_tokens());
   }
 
   const PlacementSpec spec =
@@ -256,8 +257,8 @@ void Placer::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
            .num_prompts = 1,
            .num_sequences = 1});
   const uint64_t bytes_per_token = prefill.description.kv_bytes_per_token;
-  const uint64_t num_crossing = request.NumTokens() - request.CachedTokensAt(decode) +
-                                prefill.description.state_tokens();
+  const uint64_t num_crossing =
+      request.NumTokens() - request.CachedTokensAt(decode) + prefill.description.state_tokens();
   request.prefill.link_to = decode.lease;
   request.prefill.link_bytes = num_crossing * bytes_per_token;
   prefill.links[decode.lease].BeginHandOff(request.prefill.link_bytes);

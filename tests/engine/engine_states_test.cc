@@ -181,16 +181,14 @@ TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
 
 TEST_P(EngineStatesTest, AStateThatHoldsNoNumberEndsItsOwnRequestAndIsNotKept) {
   std::atomic<bool> is_on = true;
-  LiveWorker worker(*file_,
-                    {.max_context = kContext,
-                     .incarnation = 2,
-                     .prefix_cache = true,
-                     .checkpoint_tokens = 4 * kBlock,
-                     .wrap =
-                         [&](model::Model* inner) {
-                           return std::make_unique<PoisonedModel>(inner, &is_on);
-                         }},
-                    &hub_, &wire_);
+  LiveWorker worker(
+      *file_,
+      {.max_context = kContext,
+       .incarnation = 2,
+       .prefix_cache = true,
+       .checkpoint_tokens = 4 * kBlock,
+       .wrap = [&](model::Model* inner) { return std::make_unique<PoisonedModel>(inner, &is_on); }},
+      &hub_, &wire_);
   // The state breaks while it is decoded, and in the middle of a prompt.
   RequestSpec decodes = Longer({}, 40, 30);
   decodes.tokens[35] = kPoison;

@@ -203,10 +203,11 @@ TEST(DeltaModelTest, ACopyWithinAStepIsTheStateThatAStepOfItsOwnLeaves) {
         const auto first = static_cast<uint32_t>(rows.size());
         const auto size = static_cast<uint32_t>(chunk.tokens.size());
         rows.insert(rows.end(), chunk.tokens.begin(), chunk.tokens.end());
-        spans.push_back({{fixture.Blocks(chunk.sequence, size), fixture.StateBlocks(chunk.sequence)},
-                         first,
-                         size,
-                         0});
+        spans.push_back(
+            {{fixture.Blocks(chunk.sequence, size), fixture.StateBlocks(chunk.sequence)},
+             first,
+             size,
+             0});
         logit_rows.push_back(first + size - 1);
       }
       std::vector<StateCopy> copies = {
@@ -216,10 +217,8 @@ TEST(DeltaModelTest, ACopyWithinAStepIsTheStateThatAStepOfItsOwnLeaves) {
       for (uint32_t s = 0; s < 3; ++s) spans[s].kv.state = fixture.StateBlocks(s);
       copies[0].blocks = fixture.StateBlocks(3);
       std::vector<float> logits(3 * fixture.vocab());
-      const ModelBatch batch{.token_ids = rows,
-                             .spans = spans,
-                             .logit_rows = logit_rows,
-                             .state_copies = copies};
+      const ModelBatch batch{
+          .token_ids = rows, .spans = spans, .logit_rows = logit_rows, .state_copies = copies};
       ASSERT_TRUE(fixture.model().Forward(batch, fixture.view(), nullptr, logits).ok());
       EXPECT_EQ(logits, *expected);
       for (uint32_t s = 0; s < 3; ++s) EXPECT_EQ(fixture.KvBytes(s, 40), ends[s]);
