@@ -14,11 +14,9 @@ using kv::BlockHandle;
 using kv::BlockPool;
 using kv::BlockState;
 using kv::BlockTable;
-using kv::ChainLink;
 using kv::DivideAmongChoices;
 using kv::DivideState;
 using kv::PrefixIndex;
-using kv::PrefixQuery;
 using kv::PromptBlocks;
 using kv::PromptState;
 using limits::kMaxPromptLogRows;
@@ -68,10 +66,6 @@ int64_t MixedTargetUs(const SchedulerConfig& config) {
 void ReleaseBlocks(Sequence* sequence, BlockPool* pool) {
   sequence->state_table.Release(pool);
   sequence->table.Release(pool);
-}
-
-PrefixQuery PromptOf(const Sequence& sequence) {
-  return {sequence.chain.full_links(), sequence.spec.tokens};
 }
 
 }  // namespace
@@ -549,97 +543,6 @@ bool Scheduler::Admit(Sequence* sequence) {
   sequence->state = SequenceState::kPrefilling;
   if (sequence->num_preemptions == 0) plan_.started.push_back(sequence->id());
   return true;
-}
-
-void Scheduler::TakeState(Sequence* sequence, bool copies) {
-  if (!copies) {
-    index_->ForgetState(PromptOf(*sequence), sequence->table.size());
-    for (const BlockHandle block : state_hits_) sequence->state_table.Append(block);
-    return;
-  }
-  const bool grown = sequence->state_table.Grow(pool_, config_.state_blocks, BlockState::kComputing,
-                                                sequence->spec.uid);
-  BATON_CHECK(grown, "{} blocks are free, a state of {} is not to be had", pool_->num_available(),
-              config_.state_blocks);
-  // Whoever gets a checkpoint's blocks within this plan writes them after these copies.
-  for (size_t i = 0; i < state_hits_.size(); ++i) {
-    plan_.copies.push_back(
-        {state_hits_[i].index.value(), sequence->state_table.indices()[i], config_.block_size});
-    pool_->DropRequestRef(state_hits_[i]);
-  }
-}
-
-uint32_t Scheduler::MaxHits(const Sequence& sequence) const {
-  // The last token is always computed: its logits are wanted.
-  return (sequence.num_tokens() - 1) / config_.block_size;
-}
-
-void Scheduler::TakeHits(Sequence* sequence) {
-  state_hits_.clear();
-  if (index_ == nullptr || sequence->spec.logs_prompt) return;
-  hits_.clear();
-  const PrefixQuery query = PromptOf(*sequence);
-  const RequestUid& uid = sequence->spec.uid;
-  uint32_t num_hits = MaxHits(*sequence);
-  if (config_.state_blocks > 0) num_hits = index_->MatchWhole(query, num_hits);
-  index_->Acquire(query, num_hits, BlockState::kComputing, uid, &hits_);
-  for (const BlockHandle block : hits_) sequence->table.Append(block);
-  if (config_.state_blocks == 0 || num_hits == 0) return;
-  index_->AcquireState(query, num_hits, BlockState::kComputing, uid, &state_hits_);
-}
-
-void Scheduler::KeepFullBlocks(Sequence* sequence) {
-  if (index_ == nullptr || !sequence->spec.is_cacheable) return;
-  const uint32_t block_size = config_.block_size;
-  const std::span<const ChainLink> links = sequence->chain.full_links();
-  const std::span<const TokenId> tokens = sequence->spec.tokens;
-  for (uint32_t& i = sequence->num_kept_blocks; i < sequence->num_computed / block_size; ++i) {
-    index_->Insert({.link = links[i],
-                    .parent = i > 0 ? links[i - 1] : ChainLink{},
-                    .ordinal = i,
-                    .tokens = tokens.subspan(size_t{i} * block_size, block_size),
-                    .block = sequence->table.handles()[i]});
-  }
-}
-
-uint32_t Scheduler::TokensToCheckpoint(const Sequence& sequence) const {
-  return config_.checkpoint_tokens - sequence.num_computed % config_.checkpoint_tokens;
-}
-
-uint32_t Scheduler::CheckpointOf(const BatchItem& item) const {
-  const Sequence& sequence = *item.sequence;
-  const uint32_t end = item.first_pos + item.num_tokens;
-  if (!item.is_decode) {
-    // The same prompt finds it again, and so does a longer one.
-    const uint32_t of_prompt = MaxHits(sequence) * config_.block_size;
-    if (of_prompt > item.first_pos && of_prompt <= end) return of_prompt;
-  }
-  const bool is_due = config_.checkpoint_tokens > 0 && end % config_.checkpoint_tokens == 0;
-  return is_due ? end : 0;
-}
-
-void Scheduler::PlanCheckpoints() {
-  if (index_ == nullptr || config_.state_blocks == 0) return;
-  for (uint32_t i = 0; i < plan_.items.size(); ++i) {
-    BatchItem& item = plan_.items[i];
-    const Sequence& sequence = *item.sequence;
-    if (!KeepsStates(sequence)) continue;
-    const uint32_t num_tokens = CheckpointOf(item);
-    if (num_tokens == 0) continue;
-    if (index_->HasState(PromptOf(sequence), num_tokens / config_.block_size)) continue;
-    const auto first = static_cast<uint32_t>(plan_.checkpoint_blocks.size());
-    if (!index_->AllocateState(sequence.spec.uid, &plan_.checkpoint_blocks)) continue;
-    item.checkpoint = static_cast<uint32_t>(plan_.checkpoints.size());
-    plan_.checkpoints.push_back({i, num_tokens, first});
-  }
-}
-
-void Scheduler::KeepState(const BatchItem& item, const Sequence& sequence) {
-  if (item.checkpoint == kNoCheckpoint) return;
-  const CheckpointPlan& checkpoint = plan_.checkpoints[item.checkpoint];
-  index_->InsertState(
-      PromptOf(sequence), checkpoint.num_tokens / config_.block_size,
-      std::span(plan_.checkpoint_blocks).subspan(checkpoint.first_block, config_.state_blocks));
 }
 
 void Scheduler::AppendTokens(Sequence* sequence, std::span<const TokenId> tokens) {

@@ -215,6 +215,10 @@ class Scheduler {
   // The next prompt to work on: admits a waiting one when it comes first and fits.
   Sequence* NextPrompt(size_t* next_prefilling);
   bool Admit(Sequence* sequence);
+  // scheduler_prefixes.cc: the prefix index.
+  static kv::PrefixQuery PromptOf(const Sequence& sequence) {
+    return {sequence.chain.full_links(), sequence.spec.tokens};
+  }
   // Blocks of its tokens that the index may give.
   uint32_t MaxHits(const Sequence& sequence) const;
   // Takes the blocks of its tokens' beginning that the index has; all but the last token at most.

@@ -41,10 +41,11 @@ std::string KvLimit::Text() const {
 
 KvLimit KvLimitOf(const TenantKv& tenant, const WorkerRegistry& registry,
                   std::string_view model_id) {
-  KvLimit limit{.share = tenant.share(), .pool_tokens = 0};
+  KvLimit limit{.share = tenant.share()};
   for (const auto& [lease, worker] : registry.workers()) {
     if (worker.IsPrefill() || worker.description.model->id != model_id) continue;
     limit.pool_tokens += uint64_t{worker.description.num_blocks} * worker.description.block_size;
+    limit.state_tokens = worker.description.state_tokens();  // equal in all, as their layout is
   }
   return limit;
 }

@@ -1,7 +1,8 @@
 // TenantKv and KvHold: the KV that the running requests of one tenant hold at decode workers, for
 // the share of it that the tenant may hold at once (kv_share of the keys file).
 //
-// A request holds its prompt and what has been generated for it, from its placement to its end.
+// A request holds its prompt, the fixed states of its choices as so many tokens, and what has been
+// generated for it, from its placement to its end.
 // Prefixes that requests share count for each of them. A request is placed when it fits beside what
 // its tenant holds; what running answers grow by afterwards is not cut off.
 //
@@ -60,7 +61,8 @@ class KvHold {
 // A share of a model's KV as tokens.
 struct KvLimit {
   double share = 0;
-  uint64_t pool_tokens = 0;  // of all its decode workers that are there
+  uint64_t pool_tokens = 0;   // of all its decode workers that are there
+  uint64_t state_tokens = 0;  // that each choice holds beside its own
 
   uint64_t tokens() const {
     return static_cast<uint64_t>(share * static_cast<double>(pool_tokens));

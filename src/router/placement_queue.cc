@@ -125,7 +125,8 @@ std::optional<Placing> PlacementQueue::CheckShare(RouterRequest& request) {
   const std::string_view model = request.spec.model->id;
   const KvLimit limit = KvLimitOf(*kv, state_->registry, model);
   // A block to grow into is not counted: small shares of small pools would hold nothing.
-  const uint64_t needed = request.spec.prompt.size() + request.spec.num_choices;
+  const uint64_t needed =
+      request.spec.prompt.size() + request.spec.num_choices * (1 + limit.state_tokens);
   if (limit.pool_tokens > 0 && needed > limit.tokens()) {
     table_->EndBad(request, PoolLimitError(request.spec.fields.prompt,
                                            static_cast<uint32_t>(request.spec.prompt.size()),

@@ -215,7 +215,8 @@ void Placer::Start(RouterRequest& request, RegisteredWorker* prefill, Registered
   request.merge.DropAhead();
   if (!request.spec.is_own()) {
     request.kv_hold.Begin(request.spec.kv, request.spec.model->id,
-                          request.spec.prompt.size() + request.merge.num_known());
+                          request.spec.prompt.size() + request.merge.num_known() +
+                              request.spec.num_choices * decode.description.state_tokens());
   }
 
   const PlacementSpec spec =

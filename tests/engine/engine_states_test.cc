@@ -19,11 +19,14 @@ using scheduler::SchedulerRole;
 
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 constexpr uint32_t kContext = 512;
 constexpr uint32_t kBlock = 16;
-constexpr TokenId kPoison = 99;  // in no prompt of MakeRequest
+constexpr uint32_t kBlocks = 4096;  // half of them have room for all checkpoints of a test
+constexpr TokenId kPoison = 99;     // in no prompt of MakeRequest
 
 // The model, but a state becomes no number behind the step that computed the token kPoison.
 class PoisonedModel final : public model::ForwardModel {
@@ -96,8 +99,10 @@ uint32_t CheckpointOf(const RequestSpec& spec) {
 }
 
 TEST_P(EngineStatesTest, EachTurnOfAChatGoesOnFromTheEndOfThePromptBeforeIt) {
-  LiveWorker worker(*file_, {.max_context = kContext, .incarnation = 2, .prefix_cache = true},
-                    &hub_, &wire_);
+  LiveWorker worker(
+      *file_,
+      {.num_blocks = kBlocks, .max_context = kContext, .incarnation = 2, .prefix_cache = true},
+      &hub_, &wire_);
   std::vector<TokenId> chat;
   uint32_t expected_hit = 0;
   for (int turn = 0; turn < 10; ++turn) {
@@ -115,7 +120,8 @@ TEST_P(EngineStatesTest, EachTurnOfAChatGoesOnFromTheEndOfThePromptBeforeIt) {
 
 TEST_P(EngineStatesTest, ABranchGoesOnFromACheckpointWithinAPrompt) {
   LiveWorker worker(*file_,
-                    {.max_context = kContext,
+                    {.num_blocks = kBlocks,
+                     .max_context = kContext,
                      .incarnation = 2,
                      .prefix_cache = true,
                      .checkpoint_tokens = 4 * kBlock},
@@ -146,6 +152,7 @@ TEST_P(EngineStatesTest, ABranchGoesOnFromACheckpointWithinAPrompt) {
 TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
   LiveWorker p(*file_,
                {.role = SchedulerRole::kPrefill,
+                .num_blocks = kBlocks,
                 .kind = TransportKind::kLocal,
                 .max_context = kContext,
                 .incarnation = 2,
@@ -153,6 +160,7 @@ TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
                &hub_, &wire_);
   LiveWorker d(*file_,
                {.role = SchedulerRole::kDecode,
+                .num_blocks = kBlocks,
                 .kind = TransportKind::kLocal,
                 .max_context = kContext,
                 .incarnation = 3,
@@ -193,7 +201,7 @@ TEST_P(EngineStatesTest, AStateThatHoldsNoNumberEndsItsOwnRequestAndIsNotKept) {
   RequestSpec decodes = Longer({}, 40, 30);
   decodes.tokens[35] = kPoison;
   RequestSpec computes = Longer({}, 300, 5);
-  computes.tokens[10] = kPoison;
+  computes.tokens[70] = kPoison;
   const RequestSpec beside = Longer({}, 250, 60);
   for (const RequestSpec& spec : {beside, decodes, computes}) {
     EXPECT_TRUE(worker.engine().TryStart(spec).ok());
@@ -208,8 +216,9 @@ TEST_P(EngineStatesTest, AStateThatHoldsNoNumberEndsItsOwnRequestAndIsNotKept) {
   EXPECT_THAT(std::string(end_of(decodes).status.message()),
               HasSubstr("the model's logits hold no number, nor does the state of its layer 0"));
   EXPECT_EQ(end_of(computes).last(), RequestState::kFailed);
+  // A step takes as many tokens as its time allows: the next copy is that of 128 or of 192 tokens.
   EXPECT_THAT(std::string(end_of(computes).status.message()),
-              HasSubstr("the model's state after 128 tokens holds no number"));
+              MatchesRegex("the model's state after (128|192) tokens holds no number"));
   EXPECT_EQ(end_of(beside).last(), RequestState::kFinished);
   ExpectSameBits(end_of(beside), Plain(beside), beside);
 
@@ -221,7 +230,8 @@ TEST_P(EngineStatesTest, AStateThatHoldsNoNumberEndsItsOwnRequestAndIsNotKept) {
     again.key.uid.hi += 1'000;
     const Record record = RunAggregated(&worker, {again})[0];
     ExpectSameBits(record, Plain(again), again);
-    EXPECT_EQ(record.cached_tokens, failed.tokens.size() == 40 ? 32u : 64u);
+    const bool is_short = failed.tokens.size() == 40;
+    EXPECT_THAT(record.cached_tokens, AnyOf(is_short ? 32u : 64u, is_short ? 32u : 128u));
   }
 }
 
