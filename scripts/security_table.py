@@ -12,7 +12,6 @@ A row is one published kind of one request, file or peer that stopped a server o
 held it up, or made it tell or do too much. It says what went wrong there, never by which input.
 """
 
-import functools
 import json
 import os
 import re
@@ -96,7 +95,6 @@ def table(rows, verdicts=None):
     return "\n".join(lines)
 
 
-@functools.cache
 def program_of(file):
     """The name of the test program that has a source, by the CMakeLists.txt beside it."""
     path = ROOT / file
@@ -107,29 +105,46 @@ def program_of(file):
     raise SystemExit(f"{file} stands in no baton_test of {path.parent / 'CMakeLists.txt'}")
 
 
-@functools.cache
-def passes(build, file, name):
-    """Whether the test ran and passed."""
+def passed_tests(build, file, names):
+    """Those of the names that ran and passed, in one run of the file's program."""
     if file.endswith(".py"):
-        command = [PYTHON, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{file}::{name}"]
+        command = [PYTHON, "-B", "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider"]
+        command += [f"{file}::{name}" for name in names]
+        told = rf"^PASSED {re.escape(file)}::(.+)$"
     else:
         program = build / Path(file).parent / program_of(file)
-        command = [program, f"--gtest_filter={name}:*/{name}/*:{name}/*"]
+        # Typed and parametrised tests have a name before or after it.
+        filters = [f"{name}:*/{name}/*:{name}/*" for name in names]
+        command = [program, f"--gtest_filter={':'.join(filters)}"]
+        told = r"^\[       OK \] (?:\w+/)?(\w+(?:/\d+)?\.\w+)"  # a typed one is Suite/0.Name
     env = {**os.environ, "BATON_BIN": str(build / "baton"), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=900
+        command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=1800
     )
-    ran = re.search(r"^\[  PASSED  \] [1-9]|\b[1-9]\d* passed", done.stdout, re.M)
-    if done.returncode != 0 or not ran:
-        print(f"{name}: exit {done.returncode}\n{done.stdout[-2000:]}", file=sys.stderr)
-    return done.returncode == 0 and bool(ran)
+    print(f"{file}: exit {done.returncode}", file=sys.stderr, flush=True)
+    if done.returncode != 0:
+        print(done.stdout[-3000:] + done.stderr[-1000:], file=sys.stderr)
+    failed = re.findall(r"^\[  FAILED  \] (?:\w+/)?(\w+(?:/\d+)?\.\w+)", done.stdout, re.M)
+    plain = [
+        {re.sub(r"/\d+\.", ".", name) for name in found}
+        for found in (re.findall(told, done.stdout, re.M), failed)
+    ]
+    return plain[0] - plain[1]
 
 
 def run(rows, build):
     """Prints the table with verdicts; 1 when a test failed."""
+    named = {}
+    for test in (test for row in rows for test in row["tests"]):
+        named.setdefault(test["file"], set()).add(test["name"])
+    passed = {
+        (file, name)
+        for file, names in sorted(named.items())
+        for name in passed_tests(build, file, sorted(names))
+    }
     verdicts = {}
     for row in rows:
-        failed = [t["name"] for t in row["tests"] if not passes(build, t["file"], t["name"])]
+        failed = [t["name"] for t in row["tests"] if (t["file"], t["name"]) not in passed]
         verdicts[row["advisory"]] = f"FAILED: {', '.join(failed)}" if failed else "passed"
     print(table(rows, verdicts))
     num_passed = sum(verdict == "passed" for verdict in verdicts.values())
