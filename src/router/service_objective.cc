@@ -14,10 +14,10 @@ std::string FirstTokenLimitText(int64_t ttft_us) {
 
 std::optional<RequestError> RefusalForFirstToken(const FirstTokenForecast& forecast,
                                                  int64_t ttft_us) {
-  const int64_t allowed_us = std::max(ttft_us - forecast.prompt_us, ttft_us / kLeastWaitShare);
+  const int64_t allowed_us = std::max(ttft_us - forecast.own_us, ttft_us / kLeastWaitShare);
   if (forecast.wait_us <= allowed_us) return std::nullopt;
   RequestError error = PlainError(ErrorCode::kQueueFull);
-  const double first_s = static_cast<double>(forecast.wait_us + forecast.prompt_us) * 1e-6;
+  const double first_s = static_cast<double>(forecast.wait_us + forecast.own_us) * 1e-6;
   error.expected =
       fmt::format("{:.1f} s for its first token, and {}", first_s, FirstTokenLimitText(ttft_us));
   error.retry_after_s = RetrySeconds(forecast.wait_us - allowed_us);

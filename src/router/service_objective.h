@@ -28,10 +28,10 @@ std::string FirstTokenLimitText(int64_t ttft_us);
 
 // The predicted time until a request that is placed now has its first token; microseconds.
 struct FirstTokenForecast {
-  int64_t wait_us = 0;    // since it came, and for the prompts before it
-  int64_t prompt_us = 0;  // its own prompt
+  int64_t wait_us = 0;  // in the queue, and for the prompts before it
+  int64_t own_us = 0;   // it was read, and its prompt is computed
 };
-// A prompt may wait for what it leaves of the objective, and for this part of it in any case.
+// A request may wait for what it leaves of the objective, and for this part of it in any case.
 inline constexpr int64_t kLeastWaitShare = 10;
 // Why a request with this forecast is refused, with Retry-After. Nothing: it may begin. `ttft_us`
 // is not 0.

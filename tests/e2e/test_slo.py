@@ -13,9 +13,12 @@ LONG_PROMPT = "Once there was a clock that counted every leaf of the old tree. "
 ANSWER = {"max_tokens": 24, "ignore_eos": True, "temperature": 0}
 
 
-def ask(server, fields, results=None):
+def ask(server, fields, results=None, request_id="slo"):
     begin = time.monotonic()
-    status, headers, body = server.post("/v1/completions", {**ANSWER, **fields})
+    headers = {"X-Request-Id": request_id}
+    status, headers, body = server.post(
+        "/v1/completions", {**ANSWER, **fields}, headers=headers
+    )
     result = {"status": status, "headers": headers, "body": body, "s": time.monotonic() - begin}
     if results is not None:
         results.append(result)
@@ -25,7 +28,8 @@ def ask(server, fields, results=None):
 def ask_together(server, all_fields):
     results = []
     threads = [
-        threading.Thread(target=ask, args=(server, fields, results)) for fields in all_fields
+        threading.Thread(target=ask, args=(server, fields, results, f"slo-{i}"))
+        for i, fields in enumerate(all_fields)
     ]
     for thread in threads:
         thread.start()

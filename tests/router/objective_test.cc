@@ -26,9 +26,8 @@ constexpr int64_t kSecond = 1'000'000;
 
 TEST(FirstTokenTest, APromptMayWaitForWhatItLeavesOfTheObjective) {
   const int64_t ttft_us = 500 * kMs;
-  EXPECT_FALSE(RefusalForFirstToken({.wait_us = 300 * kMs, .prompt_us = 200 * kMs}, ttft_us));
-  const auto refusal =
-      RefusalForFirstToken({.wait_us = 2'301 * kMs, .prompt_us = 200 * kMs}, ttft_us);
+  EXPECT_FALSE(RefusalForFirstToken({.wait_us = 300 * kMs, .own_us = 200 * kMs}, ttft_us));
+  const auto refusal = RefusalForFirstToken({.wait_us = 2'301 * kMs, .own_us = 200 * kMs}, ttft_us);
   ASSERT_TRUE(refusal.has_value());
   EXPECT_EQ(HttpStatusOf(refusal->code), 429);
   EXPECT_EQ(refusal->retry_after_s, 3u) << "2.0 s too long, and a millisecond";
@@ -40,9 +39,9 @@ TEST(FirstTokenTest, APromptMayWaitForWhatItLeavesOfTheObjective) {
 // It could never be served otherwise, and a client that comes again would learn nothing new.
 TEST(FirstTokenTest, APromptLongerThanTheObjectiveIsServedWhileNothingWaits) {
   const int64_t ttft_us = 500 * kMs;
-  EXPECT_FALSE(RefusalForFirstToken({.wait_us = 0, .prompt_us = 3 * kSecond}, ttft_us));
-  EXPECT_FALSE(RefusalForFirstToken({.wait_us = 50 * kMs, .prompt_us = 3 * kSecond}, ttft_us));
-  EXPECT_TRUE(RefusalForFirstToken({.wait_us = 51 * kMs, .prompt_us = 3 * kSecond}, ttft_us));
+  EXPECT_FALSE(RefusalForFirstToken({.wait_us = 0, .own_us = 3 * kSecond}, ttft_us));
+  EXPECT_FALSE(RefusalForFirstToken({.wait_us = 50 * kMs, .own_us = 3 * kSecond}, ttft_us));
+  EXPECT_TRUE(RefusalForFirstToken({.wait_us = 51 * kMs, .own_us = 3 * kSecond}, ttft_us));
 }
 
 TEST(FirstTokenTest, TheQueueRefusesByTheShorterLimit) {
