@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/openai_json.h"
 #include "src/base/version.h"
 #include "src/obs/request_lifetime.h"
 
@@ -334,6 +335,7 @@ std::string ClusterDiary::ClusterBody(const ClusterLook& look) const {
   }
   json.EndArray();
   WriteRequests(look, &json);
+  WriteObjectives(look.topology, &json);
   json.Key("tokens_per_s");
   json.Milli(pace_.elapsed_us > 0 ? pace_.num_tokens * 1e6 / static_cast<double>(pace_.elapsed_us)
                                   : 0);

@@ -20,6 +20,7 @@ using router::GenerateResult;
 using router::LinkKindName;
 using router::LinkView;
 using router::ModelInfo;
+using router::ObjectiveView;
 using router::ProcessView;
 using router::PromptLogprobs;
 using router::PromptProgress;
@@ -691,13 +692,34 @@ std::string ModelJson(const ModelInfo& model, std::string_view name) {
   return json.Take();
 }
 
+void WriteObjectives(const Topology& topology, JsonWriter* json) {
+  if (topology.objectives.empty()) return;
+  json->Key("slo").BeginObject();
+  for (const ObjectiveView& objective : topology.objectives) {
+    const uint64_t num_all = objective.num_met + objective.num_missed;
+    json->Key(objective.name).BeginObject();
+    json->Key("limit_ms").Milli(static_cast<double>(objective.limit_us) / 1000);
+    json->Key("met").Uint(objective.num_met).Key("missed").Uint(objective.num_missed);
+    json->Key("share");
+    if (num_all > 0) {
+      json->Milli(static_cast<double>(objective.num_met) / static_cast<double>(num_all));
+    } else {
+      json->Null();
+    }
+    json->EndObject();
+  }
+  json->EndObject();
+}
+
 std::string TopologyJson(const Topology& topology) {
   JsonWriter json;
   json.BeginObject().Key("model").String(topology.model).Key("processes").BeginArray();
   for (const ProcessView& process : topology.processes) {
     WriteProcess(process, topology.has_several_models, &json);
   }
-  json.EndArray().EndObject();
+  json.EndArray();
+  WriteObjectives(topology, &json);
+  json.EndObject();
   return json.Take();
 }
 

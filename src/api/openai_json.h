@@ -108,6 +108,8 @@ std::string UsageChunk(const AnswerPlan& plan, const router::GenerateResult& res
 
 std::string ModelsJson(const std::vector<std::shared_ptr<const router::ModelInfo>>& models);
 std::string ModelJson(const router::ModelInfo& model, std::string_view name);
+// Members of the open object: "slo", where there are objectives.
+void WriteObjectives(const router::Topology& topology, JsonWriter* json);
 std::string TopologyJson(const router::Topology& topology);
 std::string RequestsJson(const std::vector<router::RequestView>& requests);
 

@@ -83,6 +83,7 @@ void WriteTrace(const RequestTrace& trace, JsonWriter* json) {
   json->Key("model").String(trace.model);
   json->Key("state").String(trace.state);
   json->Key("status").Int(trace.http_status);
+  json->Key("error").String(trace.error);
   json->Key("attempt").Uint(trace.attempt);
   WriteTimes(trace, json);
   WriteWork(trace, json);

@@ -89,10 +89,13 @@ constexpr std::array<Explanation, kNumErrorCodes> kExplanations = {{
      "Send `Content-Type: application/json` and no Content-Encoding."},
     {ErrorCode::kRateLimited, "The tenant of the key has used up its limit.",
      "Wait for Retry-After, or raise the limit in the file of --api-keys."},
-    {ErrorCode::kQueueFull, "So many requests wait that one more would not be served in time.",
-     "Wait for Retry-After. Add workers where it happens often; `baton plan` counts them."},
-    {ErrorCode::kQueueTimeout, "No worker had room within --queue-wait-ms.",
-     "Wait for Retry-After. Add workers, or raise --queue-wait-ms."},
+    {ErrorCode::kQueueFull,
+     "So many requests wait that one more would not be served in time: within --queue-wait-ms, its "
+     "own deadline, or the objective --slo ttft.",
+     "Wait for Retry-After. Add workers where it happens often; `baton plan` counts them. "
+     "`baton top` shows the objective and who meets it."},
+    {ErrorCode::kQueueTimeout, "No worker had room within --queue-wait-ms, or --slo ttft.",
+     "Wait for Retry-After. Add workers, or raise --queue-wait-ms or --slo ttft."},
     {ErrorCode::kHeaderTooLarge, "The header or the gRPC metadata is too large.",
      "Send fewer or shorter fields; cookies are the usual cause."},
     {ErrorCode::kCancelled, "The client closed the connection or cancelled the call.",

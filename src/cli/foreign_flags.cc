@@ -117,7 +117,7 @@ constexpr ForeignFlag kFlags[] = {
      "not supported: --speculate guesses from the request's own text, without a draft model"},
     {"--kv-ram --kv-file --kv-file-size --kv-store", "",
      "not supported in this build: KV is in one pool, --kv-memory SIZE"},
-    {"--slo --record --receipts --receipt-key", "", kToCome},
+    {"--record --receipts --receipt-key", "", kToCome},
     {"--flash-attn -fa --attention-backend --enforce-eager --disable-cuda-graph "
      "--compilation-config -O",
      "", "not needed: each device has one way to compute, and nothing is compiled at the start"},

@@ -26,6 +26,7 @@
 #include "src/cli/flags.h"
 #include "src/cli/foreign_flags.h"
 #include "src/cli/model_store.h"
+#include "src/cli/objective_flag.h"
 #include "src/cli/role_signals.h"
 #include "src/cli/site_flags.h"
 #include "src/cli/telemetry_flags.h"
@@ -38,6 +39,7 @@ namespace baton::cli {
 using device::ParseDeviceKind;
 using kernels::ParseIsa;
 using kv::ParseTransportKind;
+using router::ServiceObjective;
 using worker::CheckAdvertise;
 using worker::CheckWorkerId;
 using worker::HostOf;
@@ -61,6 +63,7 @@ struct WorkerFlags {
   int64_t threads = 0;
   std::string colocate_decode;  // prefill only; "" = alone in the process
   int64_t colocate_threads = 0;
+  std::string objective;
   WorkerTuning tuning;
   TelemetryFlags telemetry;
   SiteFlags sites;
@@ -78,6 +81,7 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   flags.Add("--worker-id", f.worker_id, "stable name, 1 to 64 of [a-z0-9-]");
   flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = one per processor");
   DeclareTuning(flags, f.tuning);
+  DeclareObjective(flags, f.objective);
   DeclareTelemetry(flags, f.telemetry);
   DeclareSites(flags, f.sites);
   AddForeignHints(flags);
@@ -131,6 +135,7 @@ Status CheckColocation(const FlagSet& flags, const WorkerFlags& f) {
 Status CheckFlags(const FlagSet& flags, const WorkerFlags& f) {
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
   BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
+  BATON_RETURN_IF_ERROR(ParseObjective(f.objective).status());
   BATON_RETURN_IF_ERROR(SitesOf(f.sites).status());
   if (f.routers.empty()) {
     return InvalidArgument("--router is missing: the gRPC address of a router");
@@ -222,6 +227,8 @@ StatusOr<WorkerConfig> BuildConfig(const WorkerFlags& f, WorkerRole role) {
   config.num_ranks = static_cast<uint32_t>(std::stoul(f.tuning.tensor_parallel));
   config.max_context = static_cast<uint32_t>(f.tuning.max_context);
   config.max_batch = static_cast<uint32_t>(f.tuning.max_batch);
+  BATON_ASSIGN_OR_RETURN(const ServiceObjective objective, ParseObjective(f.objective));
+  config.itl_objective_us = objective.itl_us;
   config.kv_dtype = KvDtypeOf(f.tuning);
   config.drain_timeout_ms = f.tuning.drain_timeout_s * 1000;
   config.allow_inexact = f.tuning.allow_inexact;

@@ -9,6 +9,7 @@
 #include "src/cli/commands.h"
 #include "src/cli/flags.h"
 #include "src/cli/foreign_flags.h"
+#include "src/cli/objective_flag.h"
 #include "src/cli/role_signals.h"
 #include "src/cli/router_flags.h"
 #include "src/cli/site_flags.h"
@@ -21,6 +22,7 @@ namespace baton::cli {
 using api::RouterConfig;
 using api::RouterProcess;
 using http::SiteRules;
+using router::ServiceObjective;
 using tls::CheckTlsFlags;
 
 namespace {
@@ -29,6 +31,7 @@ namespace {
 struct RouterFlags {
   RouterConfig config;
   RouterTuning tuning;
+  std::string objective;
   TelemetryFlags telemetry;
   SiteFlags sites;
   int64_t drain_timeout_s = 60;
@@ -42,6 +45,7 @@ void Declare(FlagSet& flags, RouterFlags& f) {
   flags.AddAddress("--http", f.config.http_address, "address of the OpenAI-compatible API");
   flags.AddAddress("--admin", f.config.admin_address, "address for health and metrics");
   DeclareRouterTuning(flags, f.tuning);
+  DeclareObjective(flags, f.objective);
   flags.AddWhole("--expect-model", f.config.core.expected_models,
                  "id of a model that workers will bring; may be repeated: the router is ready when "
                  "each has a pool, and answers 503 for one without, not 404");
@@ -84,6 +88,9 @@ int RunRouter(const std::vector<std::string>& args) {
   if (const Status s = ApplyRouterTuning(f.tuning, f.config); !s.ok()) {
     return Fail("router", s, kExitUsage);
   }
+  const StatusOr<ServiceObjective> objective = ParseObjective(f.objective);
+  if (!objective.ok()) return Fail("router", objective.status(), kExitUsage);
+  f.config.core.objective = *objective;
   if (const size_t num = f.config.core.expected_models.size(); num > router::kMaxKnownModels) {
     return Fail("router",
                 InvalidArgument("--expect-model is given {} times, and at most {} models may be "

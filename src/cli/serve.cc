@@ -33,6 +33,7 @@
 #include "src/cli/http_client.h"
 #include "src/cli/hub_model.h"
 #include "src/cli/model_store.h"
+#include "src/cli/objective_flag.h"
 #include "src/cli/replace_file.h"
 #include "src/cli/router_flags.h"
 #include "src/cli/run_folders.h"
@@ -75,6 +76,7 @@ struct ServeFlags {
   int64_t silence_timeout_s = 15;
   bool colocate = false;
   std::string lend_cores = "on";
+  std::string objective;
   RouterTuning router;
   WorkerTuning tuning;
   TelemetryFlags telemetry;
@@ -101,7 +103,7 @@ UniqueFd OpenModel(const ModelFile& model) {
 void Explain(FlagSet& flags) {
   AddForeignHints(flags);
   flags.Arrange("Serving",
-                {"--mode", "--max-batch", "--queue-wait-ms", "--prefill-wait-ms",
+                {"--mode", "--max-batch", "--slo", "--queue-wait-ms", "--prefill-wait-ms",
                  "--local-prefill-tokens", "--reasoning-format", "--tool-parser", "--shadow",
                  "--drain-timeout", "--request-timeout", "--sse-ping", "--idle-timeout"});
   flags.Arrange(
@@ -141,6 +143,7 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.AddChoice("--lend-cores", f.lend_cores, {"on", "off"},
                   "a worker without a step to compute lends its threads to the other workers, and "
                   "has them back when it has one; off = each keeps its own part of --threads");
+  DeclareObjective(flags, f.objective);
   DeclareRouterTuning(flags, f.router);
   DeclareTuning(flags, f.tuning);
   DeclareTelemetry(flags, f.telemetry);
@@ -193,6 +196,7 @@ Status CheckSupported(const ServeFlags& f) {
   BATON_RETURN_IF_ERROR(CheckTlsHttp(f.router, f.tuning.tls));
   BATON_RETURN_IF_ERROR(CheckTelemetry(f.telemetry));
   BATON_RETURN_IF_ERROR(SitesOf(f.sites).status());
+  BATON_RETURN_IF_ERROR(ParseObjective(f.objective).status());
   RouterConfig router;  // only to see whether it can be made
   BATON_RETURN_IF_ERROR(ApplyRouterTuning(f.router, router));
   BATON_RETURN_IF_ERROR(CheckTuning(f.tuning));
@@ -348,6 +352,7 @@ ChildSpec WorkerSpec(const ServeFlags& f, const ChildReport& router, const Serve
   WorkerTuning tuning = f.tuning;
   if (tuning.device_weights == "auto") tuning.device_weights = "packed";
   AppendTuning(tuning, spec.args);
+  AppendObjective(f.objective, spec.args);
   AppendTelemetry(f.telemetry, spec.args);
   AppendSites(f.sites, spec.args);
   return spec;
@@ -586,6 +591,7 @@ SupervisorConfig BuildConfig(const ServeFlags& f, const std::vector<ServedModel>
     config.router.args.push_back("--expect-model=" + model.file.id);
   }
   AppendRouterTuning(f.router, config.router.args);
+  AppendObjective(f.objective, config.router.args);
   AppendTls(f.tuning.tls, config.router.args);
   AppendTelemetry(f.telemetry, config.router.args);
   AppendSites(f.sites, config.router.args);

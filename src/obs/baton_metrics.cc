@@ -56,6 +56,22 @@ MetricLabels Joined(const MetricLabels& own, MetricLabels more) {
   return more;
 }
 
+// Requests against the objectives. `own`: labels of all their series.
+void RegisterObjectiveCounters(const MetricLabels& own, MetricsRegistry* registry,
+                               BatonMetrics* metrics) {
+  for (size_t o = 0; o < kObjectiveNames.size(); ++o) {
+    for (size_t r = 0; r < kObjectiveResultNames.size(); ++r) {
+      metrics->slo_requests_total[o][r] = registry->AddCounter(
+          {"baton_slo_requests_total",
+           "Requests by whether they met the objectives of --slo: their first token (ttft), and 99 "
+           "of 100 gaps between their tokens (itl). Those refused at the door are in "
+           "baton_early_refusals_total{reason=\"slo_ttft\"}."},
+          Joined(own, {{"objective", std::string(kObjectiveNames[o])},
+                       {"result", std::string(kObjectiveResultNames[r])}}));
+    }
+  }
+}
+
 // The metrics of requests. `own`: labels of all their series.
 void RegisterRequestMetrics(const MetricLabels& own, MetricsRegistry* registry,
                             BatonMetrics* metrics) {
@@ -147,9 +163,14 @@ void RegisterQueueMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
     metrics->early_refusals_total[i] = registry->AddCounter(
         {"baton_early_refusals_total",
          "Requests refused before they had waited: the predicted wait exceeds --queue-wait-ms "
-         "(queue_wait) or what their deadline leaves (queue_deadline), or the answer takes longer "
-         "than that (deadline)."},
+         "(queue_wait) or what their deadline leaves (queue_deadline), the answer takes longer "
+         "than that (deadline), or the first token would miss --slo ttft (slo_ttft)."},
         {{"reason", std::string(kEarlyRefusalNames[i])}});
+  }
+  for (size_t i = 0; i < kObjectiveNames.size(); ++i) {
+    metrics->slo_seconds[i] =
+        registry->AddGauge({"baton_slo_seconds", "The objectives of --slo; 0 = none."},
+                           {{"objective", std::string(kObjectiveNames[i])}});
   }
 }
 
@@ -261,6 +282,7 @@ void RegisterShadowMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
 BatonMetrics RegisterBatonMetrics(MetricsRegistry* registry) {
   BatonMetrics metrics{};
   RegisterRequestMetrics({}, registry, &metrics);
+  RegisterObjectiveCounters({}, registry, &metrics);
   RegisterPoolMetrics({}, registry, &metrics);
   RegisterKvMetrics(registry, &metrics);
   RegisterWorkerMetrics(registry, &metrics);
@@ -276,6 +298,7 @@ BatonMetrics RegisterModelMetrics(std::string_view model, const BatonMetrics& pr
   const MetricLabels own = {{"model", std::string(model)}};
   BatonMetrics metrics = process;
   RegisterRequestMetrics(own, registry, &metrics);
+  RegisterObjectiveCounters(own, registry, &metrics);
   RegisterPoolMetrics(own, registry, &metrics);
   return metrics;
 }

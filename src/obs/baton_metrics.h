@@ -66,11 +66,18 @@ inline constexpr std::array<std::string_view, 4> kShadowResultNames = {"equal", 
                                                                        "dropped", "failed"};
 
 // Why a request was refused before it had waited: the label of baton_early_refusals_total{reason}.
-// Its predicted wait exceeds the queue wait, or what its deadline leaves; or its answer takes
-// longer than its deadline leaves.
-enum class EarlyRefusal : uint8_t { kQueueWait = 0, kQueueDeadline, kDeadline };
-inline constexpr std::array<std::string_view, 3> kEarlyRefusalNames = {
-    "queue_wait", "queue_deadline", "deadline"};
+// Its predicted wait exceeds the queue wait, or what its deadline leaves; its answer takes longer
+// than its deadline leaves; or its first token would come after the objective.
+enum class EarlyRefusal : uint8_t { kQueueWait = 0, kQueueDeadline, kDeadline, kFirstToken };
+inline constexpr std::array<std::string_view, 4> kEarlyRefusalNames = {
+    "queue_wait", "queue_deadline", "deadline", "slo_ttft"};
+
+// The objectives of --slo, and how requests fared by them: the labels of
+// baton_slo_requests_total{objective,result} and baton_slo_seconds{objective}.
+enum class Objective : uint8_t { kTtft = 0, kItl };
+enum class ObjectiveResult : uint8_t { kMet = 0, kMissed };
+inline constexpr std::array<std::string_view, 2> kObjectiveNames = {"ttft", "itl"};
+inline constexpr std::array<std::string_view, 2> kObjectiveResultNames = {"met", "missed"};
 
 // Where the KV of prompt tokens came from: the label of baton_prefix_tokens_total{source}. Tokens
 // of kPool were found in the prefix cache of the worker that computed the rest. Nothing counts
@@ -104,6 +111,10 @@ struct BatonMetrics {
   Gauge* predicted_wait_seconds;  // R: of a new request, by the queue's rate; 0 = none waits
   Gauge* batch_limit;  // W: streams beyond which more add little; R: of all decode workers
   std::array<Counter*, kEarlyRefusalNames.size()> early_refusals_total;  // R: use CountEarlyRefusal
+  std::array<Gauge*, kObjectiveNames.size()> slo_seconds;  // R, W; 0 = no such objective
+  // R: [objective][result]; use CountObjective
+  std::array<std::array<Counter*, kObjectiveResultNames.size()>, kObjectiveNames.size()>
+      slo_requests_total;
   Gauge* requests_waiting_numerics;  // R: of them, for a worker of the numerics of their output
   Counter* prompt_tokens_total;      // R: of requests that have a token
   // R: of the same requests, by PrefixSource; their sum is prompt_tokens_total. Use CountPrompt
@@ -162,6 +173,15 @@ struct BatonMetrics {
   }
   void CountEarlyRefusal(EarlyRefusal reason) const {
     early_refusals_total[static_cast<size_t>(reason)]->Add();
+  }
+  // A request met an objective, or missed it.
+  void CountObjective(Objective objective, bool is_met) const {
+    const ObjectiveResult result = is_met ? ObjectiveResult::kMet : ObjectiveResult::kMissed;
+    slo_requests_total[static_cast<size_t>(objective)][static_cast<size_t>(result)]->Add();
+  }
+  // Shows the objectives of this process; microseconds, 0 = none.
+  void ShowObjective(Objective objective, int64_t limit_us) const {
+    slo_seconds[static_cast<size_t>(objective)]->Set(static_cast<double>(limit_us) * 1e-6);
   }
   void CountKeyed(KeyedResult result) const {
     idempotency_requests_total[static_cast<size_t>(result)]->Add();

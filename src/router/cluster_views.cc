@@ -10,6 +10,10 @@
 
 namespace baton::router {
 
+using obs::BatonMetrics;
+using obs::kObjectiveNames;
+using obs::Objective;
+using obs::ObjectiveResult;
 using scheduler::LinkHealth;
 
 namespace {
@@ -79,6 +83,29 @@ std::vector<LinkRow> LinkRowsOf(const WorkerRegistry& registry) {
     }
   }
   return rows;
+}
+
+std::vector<ObjectiveView> ObjectivesOf(const RouterState& state) {
+  const ServiceObjective& objective = state.config.objective;
+  std::vector<ObjectiveView> views;
+  for (const auto& [which, limit_us] : {std::pair(Objective::kTtft, objective.ttft_us),
+                                        std::pair(Objective::kItl, objective.itl_us)}) {
+    if (limit_us == 0) continue;
+    const auto idx = static_cast<size_t>(which);
+    ObjectiveView view = {.name = kObjectiveNames[idx], .limit_us = limit_us};
+    const auto add = [&view, idx](const BatonMetrics& metrics) {
+      const auto& counters = metrics.slo_requests_total[idx];
+      view.num_met += counters[static_cast<size_t>(ObjectiveResult::kMet)]->value();
+      view.num_missed += counters[static_cast<size_t>(ObjectiveResult::kMissed)]->value();
+    };
+    add(*state.metrics);
+    if (state.config.model_metrics != nullptr) {
+      state.config.model_metrics->ForEach(
+          [&add](const std::string&, const BatonMetrics& metrics) { add(metrics); });
+    }
+    views.push_back(view);
+  }
+  return views;
 }
 
 Topology TopologyOf(const WorkerRegistry& registry, size_t num_expected_models, int64_t now_us) {

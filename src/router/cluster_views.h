@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/router/link_metrics.h"
+#include "src/router/router_state.h"
 #include "src/router/topology.h"
 #include "src/router/worker_registry.h"
 
@@ -14,6 +15,8 @@ namespace baton::router {
 // Of workers; their process adds the router's row. `num_expected_models`: the router was started
 // for.
 Topology TopologyOf(const WorkerRegistry& registry, size_t num_expected_models, int64_t now_us);
+// The objectives of the router, with what its metrics count.
+std::vector<ObjectiveView> ObjectivesOf(const RouterState& state);
 // Each pair of live workers whose data connection is up or was, in the order of the topology; one
 // row for each transport of a pair.
 std::vector<LinkRow> LinkRowsOf(const WorkerRegistry& registry);

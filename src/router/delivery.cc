@@ -180,6 +180,7 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
     if (last_us != 0) {
       const int64_t gap_us = entry.arrived_us - last_us;
       request.notes.CountGap(gap_us, token.index);
+      request.gaps.Count(gap_us, state_->config.objective.itl_us);
       request.metrics->inter_token_latency_seconds->Observe(static_cast<double>(gap_us) * 1e-6);
     }
     // The prompt counts with the first token, so that both counters are of the same requests.

@@ -5,10 +5,13 @@
 
 #include "src/base/limits.h"
 #include "src/router/queue_forecast.h"
+#include "src/router/service_objective.h"
 
 namespace baton::router {
 
 using obs::RequestEvent;
+using scheduler::AsPrefillLoad;
+using scheduler::PrefillLoad;
 using scheduler::Route;
 using scheduler::RouteReason;
 
@@ -74,6 +77,12 @@ void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHa
   ++worker.num_requests;
 }
 
+// Of a prediction: a worker may tell any speed.
+int64_t UsOf(double seconds) {
+  constexpr double kLongestS = 1e6;
+  return static_cast<int64_t>(std::min(seconds, kLongestS) * 1e6);
+}
+
 // Null `prefill`: it computes the prompt itself.
 void StartDecode(const RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& decode,
                  const RegisteredWorker* prefill, PlacementHalf& half) {
@@ -132,6 +141,7 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
   lack->prefill = takes_prefill && !route.prefill_has_room;
   if (!route.has_room) return wait;
   if (RefusedAsTooLate(request, planned, now_us)) return Placing::kEnded;
+  if (RefusedByObjective(request, planned, now_us)) return Placing::kEnded;
   RegisteredWorker& decode = *state_->registry.Find(table.decode_leases[route.decode_idx]);
   const bool keeps_kv =
       request.kept.lease.value() != 0 && planned.PrefillLease() == request.kept.lease;
@@ -157,13 +167,38 @@ bool Placer::RefusedAsTooLate(RouterRequest& request, const PlannedRoute& planne
   const RegisteredWorker& computes = prefill == nullptr ? decode : *prefill;
   AnswerTime time = {.token_us = decode.load.step_us, .num_tokens = request.spec.LeastTokens()};
   if (computes.load.prefill_tokens_per_s > 0) {
-    constexpr double kLongestS = 1e6;  // a worker may tell any speed
-    time.prompt_us = static_cast<int64_t>(std::min(route.predicted_s, kLongestS) * 1e6);
+    time.prompt_us = UsOf(route.predicted_s);
   }
   const int64_t left_us = request.DeadlineUs() - now_us;
   if (!IsTooLateToStart(left_us, time)) return false;
   state_->metrics->CountEarlyRefusal(obs::EarlyRefusal::kDeadline);
   table_->EndBad(request, NotStartedError(request.spec.fields.timeout, left_us, time.TotalUs()));
+  return true;
+}
+
+// A request that would miss the objective for what waits before it leaves its place to one that
+// meets it. Only what was measured counts, and a stream that runs goes on.
+bool Placer::RefusedByObjective(RouterRequest& request, const PlannedRoute& planned,
+                                int64_t now_us) {
+  const int64_t ttft_us = state_->config.objective.ttft_us;
+  if (ttft_us == 0 || request.HasBegun() || request.spec.embeds) return false;
+  const RouteTable& table = planned.table;
+  const Route& route = planned.route;
+  const RegisteredWorker& decode = *state_->registry.Find(table.decode_leases[route.decode_idx]);
+  const bool is_pair = route.path == Route::Path::kDisagg;
+  const RegisteredWorker& computes =
+      is_pair ? *state_->registry.Find(table.prefill_leases[route.prefill_idx]) : decode;
+  if (!(computes.load.prefill_tokens_per_s > 0)) return false;
+  const PrefillLoad load =
+      is_pair ? table.prefill[route.prefill_idx] : AsPrefillLoad(table.decode[route.decode_idx]);
+  const uint32_t num_uncached = request.NumTokens() - request.CachedTokensAt(computes);
+  const FirstTokenForecast forecast = {.wait_us = now_us - request.queued_us + UsOf(load.backlog_s),
+                                       .own_us = request.queued_us - request.spec.received_us +
+                                                 UsOf(num_uncached / load.tokens_per_s)};
+  const std::optional<RequestError> refusal = RefusalForFirstToken(forecast, ttft_us);
+  if (!refusal) return false;
+  state_->metrics->CountEarlyRefusal(obs::EarlyRefusal::kFirstToken);
+  table_->EndBad(request, *refusal);
   return true;
 }
 

@@ -35,8 +35,10 @@ class Placer {
   void AskMove(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
 
  private:
-  // A place is there, but the answer would come after its deadline: the request has ended.
+  // A place is there, but the answer would come after its deadline, or its first token after the
+  // server's objective: the request has ended.
   bool RefusedAsTooLate(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
+  bool RefusedByObjective(RouterRequest& request, const PlannedRoute& planned, int64_t now_us);
   bool CutFromNumerics(RouterRequest& request);
   void StartPrefill(RouterRequest& request, const PlacementSpec& spec, RegisteredWorker& prefill,
                     const RegisteredWorker& decode);

@@ -4,6 +4,8 @@
 
 #include "fmt/format.h"
 
+#include "src/router/service_objective.h"
+
 namespace baton::router {
 namespace {
 
@@ -29,10 +31,14 @@ std::optional<int64_t> ForecastWaitUs(size_t num_ahead, const QueueRate& rate,
 
 std::optional<RequestError> RefusalForWait(int64_t wait_us, const WaitLimits& limits) {
   const int64_t cautious_us = CautiousWaitUs(wait_us);
-  if (limits.left_us < limits.queue_wait_us && wait_us >= limits.left_us) {
+  if (limits.ExceedsDeadline(wait_us)) {
     return TooLongError(
         wait_us, limits.left_us,
         fmt::format("'{}' leaves it {:.1f} s", limits.deadline_field, Seconds(limits.left_us)));
+  }
+  // One that is let in and misses by little is worth more than one that is refused by mistake.
+  if (limits.MissesFirstToken(wait_us)) {
+    return TooLongError(wait_us, limits.ttft_us, FirstTokenLimitText(limits.ttft_us));
   }
   if (cautious_us <= limits.queue_wait_us) return std::nullopt;
   return TooLongError(

@@ -34,11 +34,18 @@ std::optional<int64_t> ForecastWaitUs(size_t num_ahead, const QueueRate& rate,
 // refused at once, and others wait before it: no place stays empty.
 inline int64_t CautiousWaitUs(int64_t wait_us) { return wait_us + wait_us / 4; }
 
-// The client's limits of a request that is about to wait, microseconds.
+// The server's and the client's limits of a request that is about to wait, microseconds.
 struct WaitLimits {
   int64_t queue_wait_us = 0;        // --queue-wait-ms
+  int64_t ttft_us = 0;              // --slo ttft; 0 = none
   int64_t left_us = INT64_MAX;      // until the client's deadline
   std::string_view deadline_field;  // the client's name for it
+
+  // The three reasons to refuse, the first that holds.
+  bool ExceedsDeadline(int64_t wait_us) const {
+    return left_us < queue_wait_us && wait_us >= left_us;
+  }
+  bool MissesFirstToken(int64_t wait_us) const { return ttft_us > 0 && wait_us > ttft_us; }
 };
 // Why a request that would wait for `wait_us` is refused at once, with Retry-After. Nothing: it may
 // wait.

@@ -33,8 +33,8 @@ int64_t DueUs(const RouterRequest& request, const RegisteredWorker* in_turn,
   }
   if (!request.IsPlaced()) {
     const bool resumes = request.num_resumes > 0;
-    return std::min(due_us,
-                    request.queued_us + (resumes ? config.resume_wait_us : config.queue_wait_us));
+    const int64_t queue_wait_us = config.QueueWaitUs(request.spec.embeds);
+    return std::min(due_us, request.queued_us + (resumes ? config.resume_wait_us : queue_wait_us));
   }
   if (!request.accepted) due_us = std::min(due_us, request.placed_us + config.reserve_timeout_us);
   if (request.move.on()) {
@@ -65,8 +65,8 @@ void RequestChecks::Check(RouterRequest& request, int64_t now_us) {
   }
   if (!request.IsPlaced()) {
     const bool resumes = request.num_resumes > 0;
-    if (now_us - request.queued_us <
-        (resumes ? state_->config.resume_wait_us : state_->config.queue_wait_us)) {
+    const int64_t queue_wait_us = state_->config.QueueWaitUs(request.spec.embeds);
+    if (now_us - request.queued_us < (resumes ? state_->config.resume_wait_us : queue_wait_us)) {
       return;
     }
     // A request that only faults of links hold up waits for room until its deadline.

@@ -163,6 +163,9 @@ std::string RequestError::Message() const {
   if (code == ErrorCode::kQueueFull && !expected.empty()) {
     return fmt::format("A request that comes now would wait about {}; try again later.", expected);
   }
+  if (code == ErrorCode::kQueueTimeout && !expected.empty()) {
+    return fmt::format("No worker had room in time, and {}; try again later.", expected);
+  }
   if (code == ErrorCode::kHeaderTooLarge && expected.empty()) {  // gRPC's
     return fmt::format("The metadata is larger than the server accepts: it may have {} KiB.",
                        limits::kMaxClientMetadataBytes >> 10);

@@ -69,6 +69,7 @@ struct RequestError {
                          // limit it was; a path or method that there is not: what to send instead;
                          // kInvalidApiKey: the whole sentence; kRateLimited: the tenant's limit;
                          // kQueueFull: how long it would wait, and why that is too long;
+                         // kQueueTimeout: the limit, where it is not --queue-wait-ms;
                          // kModelNotFound: the models that there are
   uint32_t num_prompt_tokens = 0;  // with kContextLengthExceeded
   uint32_t max_context = 0;        // with kContextLengthExceeded, tokens of prompt and answer

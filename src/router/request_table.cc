@@ -11,6 +11,7 @@ namespace baton::router {
 
 using kv::HandoffRequestState;
 using kv::RequestOrders;
+using obs::Objective;
 using obs::RequestEvent;
 using obs::RequestFinish;
 using scheduler::FinishReason;
@@ -101,11 +102,12 @@ void RequestTable::EndGood(RouterRequest& request) {
       request.metrics->ObserveLifetime(request.lifetime, FinishOf(request));
     }
     waiting_->OnServed(request, state_->now_us);
+    CountObjectives(request, std::nullopt);
   }
   BATON_LOG_DEBUG("request {} ({}) attempt {} is done: {} prompt tokens, {} tokens, {} us",
                   request.uid, request.spec.request_id, request.attempt(), result.num_prompt_tokens,
                   result.num_completion_tokens, request.lifetime.EndToEndUs());
-  Remember(request, status);
+  Remember(request, status, refused == nullptr ? "" : refused->Message());
   const std::shared_ptr<ResponseSink> sink = request.sink;
   Forget(request, /*waits=*/false);
   // Last: a client that has its answer finds the request in the metrics, and not running.
@@ -139,11 +141,33 @@ void RequestTable::TellFailed(RouterRequest& request, const RequestError& error,
     const bool had_token = request.num_delivered > 0;
     if (had_token)
       request.metrics->ObserveLifetime(request.lifetime, FinishOf(told), state_->now_us);
+    CountObjectives(request, told);
   }
-  Remember(request, HttpStatusOf(told));
+  Remember(request, HttpStatusOf(told), is_own ? own->Message() : error.Message());
   const std::shared_ptr<ResponseSink> sink = request.sink;
   Forget(request, waits);
   sink->OnFailed(error);  // last, as in EndGood
+}
+
+void RequestTable::CountObjectives(const RouterRequest& request,
+                                   std::optional<ErrorCode> code) const {
+  if (request.spec.embeds) return;  // a vector has no tokens
+  const ServiceObjective& objective = state_->config.objective;
+  const bool has_token = request.num_delivered > 0;
+  if (objective.ttft_us > 0 && has_token) {
+    const int64_t first_us = request.lifetime.TimeToFirstTokenUs().value_or(0);
+    request.metrics->CountObjective(Objective::kTtft, first_us <= objective.ttft_us);
+  } else if (objective.ttft_us > 0 && code) {
+    const int64_t age_us = state_->now_us - request.spec.received_us;
+    const bool missed = MissedFirstToken(*code, age_us, objective.ttft_us);
+    if (missed) request.metrics->CountObjective(Objective::kTtft, false);
+  }
+  if (objective.itl_us == 0) return;
+  // Its client still waits for the next token.
+  const bool broke_off =
+      has_token && code && *code != ErrorCode::kDeadlineExceeded && HttpStatusOf(*code) >= 500;
+  if (request.gaps.num_gaps == 0 && !broke_off) return;
+  request.metrics->CountObjective(Objective::kItl, !broke_off && request.gaps.IsMet());
 }
 
 void RequestTable::Forget(RouterRequest& request, bool waits) {
@@ -294,10 +318,11 @@ std::shared_ptr<RequestTrace> RequestTable::TraceOf(const RouterRequest& request
   return trace;
 }
 
-void RequestTable::Remember(const RouterRequest& request, int http_status) {
+void RequestTable::Remember(const RouterRequest& request, int http_status, std::string error) {
   if (request.spec.is_own()) return;
   std::shared_ptr<RequestTrace> trace = TraceOf(request, state_->now_us);
   trace->http_status = http_status;
+  trace->error = std::move(error);
   if (http_status == 200) {  // it ended with its last token, as the stages of the metrics do
     trace->stages_us = request.lifetime.StagesUs();
     trace->end_us = request.spec.received_us + request.lifetime.EndToEndUs();

@@ -82,7 +82,9 @@ class RequestTable {
   // Clients' answers of the request's model that run now.
   std::vector<RunningAnswer> RunningBeside(const RouterRequest& request) const;
   std::shared_ptr<RequestTrace> TraceOf(const RouterRequest& request, int64_t end_us) const;
-  void Remember(const RouterRequest& request, int http_status);
+  void Remember(const RouterRequest& request, int http_status, std::string error);
+  // Counts how a request that ended fared by the server's objectives. `code`: its bad end.
+  void CountObjectives(const RouterRequest& request, std::optional<ErrorCode> code) const;
 
   RouterState* const state_;
   WaitingRequests* const waiting_;

@@ -62,6 +62,7 @@ struct RequestTrace {
   std::string model;
   std::string state;    // the router's, "DECODING"; as it was when the request ended
   int http_status = 0;  // of the answer; 0 = it lives
+  std::string error;    // the sentence of a bad end: a fixed one with numbers; "" = there is none
   uint32_t attempt = 0;
   uint32_t num_choices = 1;
   uint32_t num_prompt_tokens = 0;

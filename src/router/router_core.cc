@@ -31,7 +31,8 @@ constexpr int64_t kLongestTickUs = 200'000;
 RouterCore::RouterCore(const RouterCoreConfig& config, WorkerConnector* connector,
                        const BatonMetrics* metrics)
     : state_(config, metrics),
-      waiting_(config.queue_wait_us, metrics),
+      waiting_({.queue_wait_us = config.queue_wait_us, .ttft_us = config.objective.ttft_us},
+               metrics),
       table_(&state_, &waiting_),
       planner_(&state_),
       placer_(&state_, &waiting_, &table_, &planner_),
@@ -44,7 +45,10 @@ RouterCore::RouterCore(const RouterCoreConfig& config, WorkerConnector* connecto
       checks_(&state_, &table_, &planner_, &delivery_, &recovery_),
       leases_(&state_, connector, &queue_, &recovery_, &moves_),
       readiness_(&state_, &planner_),
-      probe_draw_(config.probe_seed != 0 ? config.probe_seed : RandomU64()) {}
+      probe_draw_(config.probe_seed != 0 ? config.probe_seed : RandomU64()) {
+  metrics->ShowObjective(obs::Objective::kTtft, config.objective.ttft_us);
+  metrics->ShowObjective(obs::Objective::kItl, config.objective.itl_us);
+}
 
 RouterCore::~RouterCore() { Shutdown(); }
 

@@ -128,7 +128,9 @@ class RouterCore {
   bool TakeModelsChanged() { return leases_.TakeModelsChanged(); }
   // Of workers; its process adds the router's row.
   Topology TopologyView(int64_t now_us) const {
-    return TopologyOf(state_.registry, state_.config.expected_models.size(), now_us);
+    Topology topology = TopologyOf(state_.registry, state_.config.expected_models.size(), now_us);
+    topology.objectives = ObjectivesOf(state_);
+    return topology;
   }
   // Each pair of live workers whose data connection is up or was, in the order of the topology; one
   // row for each transport of a pair.

@@ -2,6 +2,7 @@
 #ifndef BATON_ROUTER_ROUTER_CORE_CONFIG_H_
 #define BATON_ROUTER_ROUTER_CORE_CONFIG_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,6 +13,7 @@
 #include "src/obs/span.h"
 #include "src/router/router_prefix_index.h"
 #include "src/router/served_names.h"
+#include "src/router/service_objective.h"
 
 namespace baton::router {
 
@@ -31,6 +33,7 @@ struct RouterCoreConfig {
   size_t max_queued = limits::kMaxQueuedRequests;
   size_t max_live = limits::kMaxRouterRequests;
   int64_t queue_wait_us = 10'000'000;
+  ServiceObjective objective;
   // A worker with more to compute than this gets no more prompts: they wait here, where they can
   // still go to another and where the queue wait counts.
   int64_t prefill_wait_us = 60'000'000;
@@ -64,6 +67,13 @@ struct RouterCoreConfig {
       nullptr;              // takes the spans of every request that ended; null: there are none
   uint64_t probe_seed = 0;  // names probes of links and draws their prompts; 0 = at random
   double shadow_share = 0;  // of requests that are run again and compared (shadow_runs.h), 0..1
+
+  // The longest wait of a request that has not begun, for workers with room. A vector has no first
+  // token.
+  int64_t QueueWaitUs(bool embeds) const {
+    const bool is_bounded = objective.ttft_us > 0 && !embeds;
+    return is_bounded ? std::min(queue_wait_us, objective.ttft_us) : queue_wait_us;
+  }
 };
 
 }  // namespace baton::router

@@ -22,6 +22,7 @@
 #include "src/router/request_traces.h"
 #include "src/router/retry_estimate.h"
 #include "src/router/router_prefix_index.h"
+#include "src/router/service_objective.h"
 #include "src/router/submit.h"
 #include "src/router/token_merge.h"
 #include "src/router/worker_registry.h"
@@ -159,6 +160,7 @@ struct RouterRequest {
   uint32_t num_finished = 0;
   uint32_t num_delivered = 0;  // tokens given to the sink
   obs::RequestLifetime lifetime;
+  GapCount gaps;  // against the objective for them, if there is one
   TraceNotes notes;
 
   ClientPause pause;

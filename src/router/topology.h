@@ -66,11 +66,20 @@ struct ProcessView {
   std::vector<UnpairedView> not_paired;  // prefill workers only
 };
 
+// An objective of --slo, and how the requests of all models fared by it.
+struct ObjectiveView {
+  std::string_view name;  // "ttft", "itl"
+  int64_t limit_us = 0;
+  uint64_t num_met = 0;
+  uint64_t num_missed = 0;
+};
+
 // Everything the router knows of; the router's own row is first.
 struct Topology {
   std::string model;                // the served model ids, joined by ','
   bool has_several_models = false;  // served or expected: each row says of which one it is
   std::vector<ProcessView> processes;
+  std::vector<ObjectiveView> objectives;  // those that the router has
 };
 
 // One live choice of one request.

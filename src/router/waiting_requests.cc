@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/router/service_objective.h"
+
 namespace baton::router {
 
 using obs::EarlyRefusal;
@@ -52,15 +54,15 @@ std::optional<RequestError> WaitingRequests::WaitsInVain(const RouterRequest& re
       ForecastWaitUs(num_ahead, queue.rate, retries_[request.spec.model->id], running, now_us);
   if (!wait_us) return std::nullopt;
   const bool has_deadline = request.DeadlineUs() != INT64_MAX;
-  const WaitLimits limits = {.queue_wait_us = queue_wait_us_,
-                             .left_us = has_deadline ? request.DeadlineUs() - now_us : INT64_MAX,
-                             .deadline_field = request.spec.fields.timeout};
+  WaitLimits limits = limits_;
+  limits.left_us = has_deadline ? request.DeadlineUs() - now_us : INT64_MAX;
+  limits.deadline_field = request.spec.fields.timeout;
   std::optional<RequestError> refusal = RefusalForWait(*wait_us, limits);
-  if (refusal) {
-    const bool is_deadline = *wait_us >= limits.left_us && limits.left_us < queue_wait_us_;
-    metrics_->CountEarlyRefusal(is_deadline ? EarlyRefusal::kQueueDeadline
-                                            : EarlyRefusal::kQueueWait);
-  }
+  if (!refusal) return std::nullopt;
+  EarlyRefusal reason = EarlyRefusal::kQueueWait;
+  if (limits.MissesFirstToken(*wait_us)) reason = EarlyRefusal::kFirstToken;
+  if (limits.ExceedsDeadline(*wait_us)) reason = EarlyRefusal::kQueueDeadline;
+  metrics_->CountEarlyRefusal(reason);
   return refusal;
 }
 
@@ -85,6 +87,10 @@ RequestError WaitingRequests::NoRoomError(const RouterRequest& request, ErrorCod
                                           const RunningAnswers& running, int64_t now_us) {
   RequestError error = PlainError(code);
   if (request.spec.is_own()) return error;
+  const bool is_bounded = limits_.ttft_us > 0 && limits_.ttft_us < limits_.queue_wait_us;
+  if (code == ErrorCode::kQueueTimeout && is_bounded && !request.spec.embeds) {
+    error.expected = FirstTokenLimitText(limits_.ttft_us);
+  }
   const std::string& model = request.spec.model->id;
   const ModelQueues& queues = lines_[LineOf(request)];
   const auto queue = queues.find(model);  // none: those that wait apart are not counted

@@ -32,8 +32,9 @@ inline size_t LineOf(const RouterRequest& request) {
 // See the file comment.
 class WaitingRequests {
  public:
-  WaitingRequests(int64_t queue_wait_us, const obs::BatonMetrics* metrics)
-      : queue_wait_us_(queue_wait_us), metrics_(metrics) {}
+  // `limits`: the server's.
+  WaitingRequests(const WaitLimits& limits, const obs::BatonMetrics* metrics)
+      : limits_(limits), metrics_(metrics) {}
 
   void Enter(RouterRequest& request);
   void Leave(RouterRequest& request);
@@ -61,7 +62,7 @@ class WaitingRequests {
   bool IsOnlyModel(std::string_view model) const;
 
  private:
-  const int64_t queue_wait_us_;
+  const WaitLimits limits_;
   const obs::BatonMetrics* const metrics_;
   size_t num_queued_ = 0;  // clients' only
   size_t num_aside_ = 0;   // of num_queued_, nobody waits for them

@@ -82,6 +82,7 @@ WorkerAdmin::WorkerAdmin(WorkerAdminConfig config)
   registry_.SetConstantLabel("model", config_.model);
   RegisterConnectionMetrics();
   metrics_.kv_block_tokens->Set(config_.block_size);
+  metrics_.ShowObjective(obs::Objective::kItl, config_.itl_objective_us);
   registry_.AddRefresh([this] { Refresh(); });
   AddMetricAliases(config_.aliases, MetricAliasRole::kWorker, metrics_, &registry_);
 }

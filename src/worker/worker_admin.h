@@ -40,7 +40,8 @@ struct WorkerAdminConfig {
   const device::LaunchGate* gate = nullptr;  // of a divided model, else null
   const device::CoreShare* cores = nullptr;  // null: it lends none
   std::function<Status()> ready;
-  uint32_t block_size = 0;  // tokens
+  uint32_t block_size = 0;       // tokens
+  int64_t itl_objective_us = 0;  // 0 = none
   obs::MetricAliasSet aliases;
   http::SiteRules sites;  // who may reach it from a browser
   // The best that this machine can do, measured at start; 0 = not known, and the ratios stay 0.

@@ -47,6 +47,7 @@ struct WorkerConfig {
   uint32_t max_context = 0;      // 0 = the model's
   // Sequences that decode at once; of a prefill worker prompts, at most limits::kMaxPrefilling.
   uint32_t max_batch = limits::kMaxRunning;
+  int64_t itl_objective_us = 0;  // of gaps between tokens; 0 = none
   kv::KvDtype kv_dtype = kv::KvDtype::kBf16;
   device::DeviceKind device = device::DeviceKind::kUnspecified;
   bool keeps_packed = true;  // quantised weights, on a device

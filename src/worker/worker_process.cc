@@ -361,6 +361,7 @@ SchedulerConfig WorkerProcess::Parts::SchedulerLimits() const {
   const bool prefills = config.role == WorkerRole::kPrefill;
   limits.role = prefills ? SchedulerRole::kPrefill : SchedulerRole::kDecode;
   limits.max_running = config.max_batch;
+  limits.itl_objective_us = config.itl_objective_us;
   if (prefills) limits.max_prefilling = std::min(limits.max_prefilling, config.max_batch);
   return limits;
 }
@@ -620,6 +621,7 @@ Status WorkerProcess::Parts::StartAdmin() {
   admin_config.ipc = kv->ipc();
   admin_config.ready = [this] { return Ready(); };
   admin_config.block_size = model->layout().block_size;
+  admin_config.itl_objective_us = config.itl_objective_us;
   admin_config.aliases = config.metric_aliases;
   admin_config.sites = config.sites;
   if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {

@@ -124,6 +124,24 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
   EXPECT_EQ(ValueOf("baton_resumes_total", "reason=\"decode_lost\",source=\"retarget\""), "0");
 }
 
+TEST_F(BatonMetricsTest, ObjectivesStartAtZeroAndCountRequests) {
+  for (const std::string_view objective : {"ttft", "itl"}) {
+    EXPECT_EQ(ValueOf("baton_slo_seconds", fmt::format("objective=\"{}\"", objective)), "0");
+    for (const std::string_view result : {"met", "missed"}) {
+      const std::string label = fmt::format("objective=\"{}\",result=\"{}\"", objective, result);
+      EXPECT_EQ(ValueOf("baton_slo_requests_total", label), "0") << label;
+    }
+  }
+  metrics_.ShowObjective(Objective::kTtft, 500'000);
+  metrics_.CountObjective(Objective::kTtft, true);
+  metrics_.CountObjective(Objective::kItl, false);
+  EXPECT_EQ(ValueOf("baton_slo_seconds", "objective=\"ttft\""), "0.5");
+  EXPECT_EQ(ValueOf("baton_slo_requests_total", "objective=\"ttft\",result=\"met\""), "1");
+  EXPECT_EQ(ValueOf("baton_slo_requests_total", "objective=\"itl\",result=\"missed\""), "1");
+  EXPECT_EQ(ValueOf("baton_slo_requests_total", "objective=\"itl\",result=\"met\""), "0");
+  EXPECT_EQ(ValueOf("baton_early_refusals_total", "reason=\"slo_ttft\""), "0");
+}
+
 TEST_F(BatonMetricsTest, RequestsAreCountedByStatus) {
   metrics_.CountRequest(200);
   metrics_.CountRequest(429);

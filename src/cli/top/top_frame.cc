@@ -47,6 +47,14 @@ TopWorker WorkerOf(const json& row) {
   return worker;
 }
 
+TopObjective ObjectiveOf(const std::string& name, const json& row) {
+  TopObjective objective = {
+      .name = name, .num_met = NumberOf(row, "met"), .num_missed = NumberOf(row, "missed")};
+  const auto limit = row.find("limit_ms");
+  if (limit != row.end() && limit->is_number()) objective.limit_ms = limit->get<double>();
+  return objective;
+}
+
 // ---- Numbers as text; "-" for what is not known.
 
 std::string Fixed(std::optional<double> value, int digits) {
@@ -124,6 +132,17 @@ std::optional<double> CodeRate(const Span& router, std::span<const std::string_v
   return sum;
 }
 
+// The share of the requests since `before` that met the objective; none without any.
+std::optional<double> ShareMet(const TopSnapshot* before, const TopObjective& now) {
+  if (before == nullptr) return std::nullopt;
+  const auto old = std::ranges::find(before->objectives, now.name, &TopObjective::name);
+  if (old == before->objectives.end()) return std::nullopt;
+  if (now.num_met < old->num_met || now.num_missed < old->num_missed) return std::nullopt;
+  const auto met = static_cast<double>(now.num_met - old->num_met);
+  const auto missed = static_cast<double>(now.num_missed - old->num_missed);
+  return met + missed > 0 ? std::optional(met / (met + missed)) : std::nullopt;
+}
+
 // ---- Parts of a frame.
 
 void AddHead(const TopSnapshot* before, const TopSnapshot& now, std::vector<FrameLine>* lines) {
@@ -135,6 +154,26 @@ void AddHead(const TopSnapshot* before, const TopSnapshot& now, std::vector<Fram
            now.workers.size(), num_ready,
            before == nullptr ? "" : fmt::format("   over {:.1f} s", SecondsBetween(before, now))),
        LineStyle::kHead});
+}
+
+// The objectives of --slo, where the router has any: the share of the requests between two looks
+// that met each, and those refused for it.
+void AddObjectives(const TopSnapshot* before, const TopSnapshot& now,
+                   std::vector<FrameLine>* lines) {
+  if (now.objectives.empty()) return;
+  constexpr double kGoodShare = 0.99;
+  std::string text = "slo      ";
+  bool is_good = true;
+  for (const TopObjective& objective : now.objectives) {
+    const std::optional<double> share = ShareMet(before, objective);
+    text +=
+        fmt::format(" {} <= {:g} ms met {} ", objective.name, objective.limit_ms, Percent(share));
+    is_good = is_good && share.value_or(1) >= kGoodShare;
+  }
+  const auto refused =
+      RouterSpan(before, now).Rate("baton_early_refusals_total", LabelIs{"reason", "slo_ttft"});
+  text += fmt::format(" refused {}/s", Fixed(refused, 1));
+  lines->push_back({text, is_good ? LineStyle::kPlain : LineStyle::kWarning});
 }
 
 void AddRequests(const Span& router, std::vector<FrameLine>* lines) {
@@ -257,6 +296,10 @@ StatusOr<TopSnapshot> ReadTopTopology(std::string_view text) {
     if (!row.is_object()) return DataLoss("a process that is no JSON object");
     if (TextOf(row, "role") != "router") snapshot.workers.push_back(WorkerOf(row));
   }
+  if (const auto slo = root.find("slo"); slo != root.end() && slo->is_object()) {
+    for (const auto& [name, row] : slo->items())
+      snapshot.objectives.push_back(ObjectiveOf(name, row));
+  }
   // Pools together, each in order of its names.
   std::sort(snapshot.workers.begin(), snapshot.workers.end(), [](const auto& a, const auto& b) {
     if (a.role != b.role) return a.role > b.role;  // prefill, decode
@@ -269,6 +312,7 @@ std::vector<FrameLine> TopFrame(const TopSnapshot* before, const TopSnapshot& no
   std::vector<FrameLine> lines;
   AddHead(before, now, &lines);
   AddRequests(RouterSpan(before, now), &lines);
+  AddObjectives(before, now, &lines);
   lines.push_back({});
   AddWorkers(before, now, &lines);
   lines.push_back({});

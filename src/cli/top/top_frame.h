@@ -48,11 +48,20 @@ struct TopWorker {
   std::string error;     // why there are no metrics
 };
 
+// An objective of the router (--slo), with the requests that met it or missed it since its start.
+struct TopObjective {
+  std::string name;  // "ttft", "itl"
+  double limit_ms = 0;
+  uint64_t num_met = 0;
+  uint64_t num_missed = 0;
+};
+
 // The cluster as one look saw it.
 struct TopSnapshot {
   int64_t taken_us = 0;  // when the router's metrics were, of a steady clock
   std::string model;
   MetricPage router;
+  std::vector<TopObjective> objectives;  // "itl" before "ttft", those that it has
   std::vector<TopWorker> workers;
 };
 

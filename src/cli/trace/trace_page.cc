@@ -75,6 +75,7 @@ TracedRequest RequestOf(const json& row, int64_t wall_minus_steady_us) {
   request.model = TextOf(row, "model");
   request.state = TextOf(row, "state");
   request.status = NumberOf(row, "status");
+  request.error = TextOf(row, "error");
   request.num_attempts = NumberOf(row, "attempt");
   request.accepted_us = TimeOf(row, "accepted_us") + wall_minus_steady_us;
   request.end_us = TimeOf(row, "end_us") + wall_minus_steady_us;

@@ -36,6 +36,7 @@ struct TracedRequest {
   std::string model;
   std::string state;
   uint64_t status = 0;  // of HTTP; 0 = it lives
+  std::string error;    // the sentence that its client was told; "" = it ended well, or lives
   uint64_t num_attempts = 0;
   int64_t accepted_us = 0;
   int64_t end_us = 0;

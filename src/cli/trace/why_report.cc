@@ -139,6 +139,9 @@ std::string WhyText(const TracedRequest& request, const StepsMeanwhile& steps) {
       fmt::format("request {} ({}) of {} {} after {:.1f} ms\n", Printable(request.request_id),
                   request.answer_id.empty() ? request.request_uid : request.answer_id,
                   request.model, HowItEnded(request), Ms(request.elapsed_us()));
+  if (!request.error.empty()) {
+    text += fmt::format("Its client was told: {}\n", Printable(request.error));
+  }
   text += WorkText(request) + "\n\n";
   const StageSpan longest = LongestStage(request);
   text += fmt::format("{:<14} {:>10} {:>7}   {}\n", "stage", "ms", "share", "waiting for");
@@ -158,6 +161,7 @@ std::string WhyJson(const TracedRequest& request, const StepsMeanwhile& steps) {
                        {"answer_id", request.answer_id},
                        {"model", request.model},
                        {"status", request.status},
+                       {"error", request.error},
                        {"state", request.state},
                        {"end_to_end_ms", Ms(request.elapsed_us())}};
   root["stages"] = ordered_json::array();

@@ -111,6 +111,28 @@ TEST(TopFrameTest, WithoutAnEarlierLookThereAreNoRates) {
   EXPECT_EQ(LineOf(TopFrame(&other, now), "KV received"), "");
 }
 
+// Shares are of the requests between two looks, and the line is there only with an objective.
+TEST(TopFrameTest, ObjectivesHaveTheShareThatMetThem) {
+  TopSnapshot before = Look(1'000'000, 10, 1000, 100);
+  EXPECT_EQ(LineOf(TopFrame(&before, before), "slo"), "");
+  const auto with = [](uint64_t met, uint64_t missed) {
+    return ReadTopTopology(
+               fmt::format(R"({{"processes":[],"slo":{{"ttft":{{"limit_ms":500,"met":{},)"
+                           R"("missed":{},"share":0.5}}}}}})",
+                           met, missed))
+        .value();
+  };
+  before.objectives = with(10, 5).objectives;
+  TopSnapshot now = Look(3'000'000, 14, 1800, 150);
+  now.objectives = with(107, 8).objectives;
+  EXPECT_EQ(LineOf(TopFrame(&before, now), "slo"),
+            "slo       ttft <= 500 ms met 97 %  refused -/s");
+  EXPECT_EQ(LineOf(TopFrame(nullptr, now), "slo"), "slo       ttft <= 500 ms met -  refused -/s");
+  now.objectives = with(9, 5).objectives;
+  EXPECT_EQ(LineOf(TopFrame(&before, now), "slo"), "slo       ttft <= 500 ms met -  refused -/s")
+      << "a router that was started again";
+}
+
 TEST(TopFrameTest, AnAnswerThatIsNoTopologyIsAnError) {
   for (const char* text : {"", "[]", "{}", "{\"processes\":3}", "{\"processes\":[1]}"}) {
     EXPECT_EQ(ReadTopTopology(text).status().code(), StatusCode::kDataLoss) << text;

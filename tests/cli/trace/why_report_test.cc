@@ -50,6 +50,18 @@ TEST(WhyReportTest, OneThatLivesAndWasPlacedAgainSaysSo) {
   EXPECT_THAT(text, Not(HasSubstr("Meanwhile")));
 }
 
+TEST(WhyReportTest, ARefusalIsToldInTheWordsOfTheClient) {
+  TracedRequest request;
+  request.status = 429;
+  request.error =
+      "A request that comes now would wait about 2.0 s for its first token, and the "
+      "server's --slo ttft is 500 ms; try again later.\x1b[2J";
+  EXPECT_THAT(WhyText(request, {}), HasSubstr("Its client was told: A request that comes now"));
+  EXPECT_THAT(WhyText(request, {}), HasSubstr("--slo ttft is 500 ms"));
+  EXPECT_THAT(WhyText(request, {}), Not(HasSubstr("\x1b")));
+  EXPECT_EQ(nlohmann::json::parse(WhyJson(request, {}))["error"], request.error);
+}
+
 TEST(WhyReportTest, ANameThatSteersATerminalDoesNot) {
   TracedRequest request;
   request.request_id = "\x1b[2J";
