@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The long forms: everything of test.sh with the label long too, and 10,000 faults of NCCL; the build
+# The long forms: everything of test.sh, the label long too, and 10,000 faults of NCCL; the build
 # with CUDA, which has to serve without a driver too; a million simulated requests and twenty more
 # seeds; the suite under
 # AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under ThreadSanitizer; clang-tidy;
