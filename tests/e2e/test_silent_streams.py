@@ -253,7 +253,7 @@ def test_events_pass_an_nginx_with_its_defaults_one_by_one(pinging, tmp_path):
         proxied = Stream(pinging, "/v1/completions", fields, port=port)
         assert proxied.ended.wait(60)
         assert proxied.raw.count(b"data: ") == direct.raw.count(b"data: ")
-        assert len(proxied.reads) > len(direct.reads) / 2
+        assert len(proxied.reads) > 20, "nginx gathers no events"
     finally:
         nginx.terminate()
         nginx.wait(10)
