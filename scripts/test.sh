@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test that needs no GPU; closes with ctest's
-# summary. Idempotent. Usage: scripts/test.sh [ctest arguments, e.g. -R tidy]
+# Installs what is missing, builds, and runs the tests that must hold at every commit and need no
+# GPU; closes with ctest's summary. Idempotent. Usage: scripts/test.sh [ctest arguments, e.g. -R
+# tidy]. BATON_TEST_LONG=1 adds the tests with the label long (tests/README.md), as the tier
+# `release` of scripts/test_full.sh does.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -22,6 +24,9 @@ step="fetch the demo models"
 build/baton pull smollm2:135m >/dev/null
 build/baton pull gemma3:270m >/dev/null
 step="tests"
-jobs="${BATON_TEST_JOBS:-$(nproc)}"
-ctest --preset release -j "$jobs" --timeout 900 --output-junit test_times.xml "$@"
+# One more than there are cores: a third of what they do is waiting.
+jobs="${BATON_TEST_JOBS:-$(($(nproc) + 1))}"
+tests=(-LE '^long$')
+[[ "${BATON_TEST_LONG:-0}" != 1 ]] || tests=()
+ctest --preset release -j "$jobs" --timeout 900 --output-junit test_times.xml "${tests[@]}" "$@"
 echo "test.sh: passed in $(((SECONDS - started) / 60)) min $(((SECONDS - started) % 60)) s"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The long forms: everything of test.sh and 10,000 faults of NCCL; the build with CUDA, which has to
-# serve without a driver too; a million simulated requests and twenty more seeds; the suite under
+# The long forms: everything of test.sh, the label long too, and 10,000 faults of NCCL; the build
+# with CUDA, which has to serve without a driver too; a million simulated requests and twenty more
+# seeds; the suite under
 # AddressSanitizer + UndefinedBehaviorSanitizer; our own threads under ThreadSanitizer; clang-tidy;
 # a link of the product that refuses two definitions of one name; clang's proof that each guarded
 # member is used with its mutex; the preset quick; the long fault run; the long
@@ -30,7 +31,8 @@ skipped=77  # exit status of a tier that cannot run here and has said why
 run_tier() {
   case "$1" in
     # With seeds that nobody has seen yet (tests/test_seed.h).
-    release) BATON_TEST_SEED=random BATON_E2E_PROMPTS=64 BATON_NCCL_FAULTS=10000 scripts/test.sh ;;
+    release) BATON_TEST_LONG=1 BATON_TEST_SEED=random BATON_E2E_PROMPTS=64 \
+      BATON_NCCL_FAULTS=10000 scripts/test.sh ;;
     # All of it is compiled and linked; what tests devices, workers and whole clusters runs.
     cuda) scripts/deps.sh --tests && scripts/deps.sh --cuda && scripts/build.sh cuda &&
       build/cuda/baton pull smollm2:135m >/dev/null && BATON_TEST_SEED=random \

@@ -122,11 +122,13 @@ function(baton_executable)
 endfunction()
 
 # baton_test(NAME x_test SOURCES ... DEPS ...
-#            [LABELS ...] [TIMEOUT seconds] [ENV A=b ...] [ARGS ...])
+#            [LABELS ...] [TIMEOUT seconds] [ENV A=b ...] [ARGS ...] [LONG Suite.Test ...])
 # One GoogleTest binary = one ctest entry. Tests run with the repository root as the working folder.
-# A test without the label slow gets the label unit: together they take about a minute.
+# A test without the label slow gets the label unit: together they take less than a minute.
+# The tests that the patterns of LONG name are an entry of their own, x_test_long, which only the
+# full tier runs (tests/README.md).
 function(baton_test)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS;ENV;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS;ENV;ARGS;LONG" ${ARGN})
   if(NOT BUILD_TESTING)
     return()
   endif()
@@ -148,11 +150,40 @@ function(baton_test)
     endif()
     add_dependencies(tsan_tests ${ARG_NAME})
   endif()
+  set(short)
+  if(ARG_LONG)
+    list(JOIN ARG_LONG ":" long)
+    set(short "--gtest_filter=-${long}")
+    set(labels ${ARG_LABELS} long)
+    list(REMOVE_ITEM labels slow)
+    baton_add_test(NAME ${ARG_NAME}_long TIMEOUT ${ARG_TIMEOUT} LABELS ${labels} ENV ${ARG_ENV}
+      COMMAND ${ARG_NAME} "--gtest_filter=${long}" ${ARG_ARGS})
+  endif()
   if(NOT "slow" IN_LIST ARG_LABELS)
     list(APPEND ARG_LABELS unit)
   endif()
   baton_add_test(NAME ${ARG_NAME} TIMEOUT ${ARG_TIMEOUT} LABELS ${ARG_LABELS} ENV ${ARG_ENV}
-    COMMAND ${ARG_NAME} ${ARG_ARGS})
+    COMMAND ${ARG_NAME} ${short} ${ARG_ARGS})
+endfunction()
+
+# baton_pytest(NAME x FILE test_x.py [ENV ...] [LABELS ...] [TIMEOUT seconds] [ARGS ...]): one file
+# of pytest = one ctest entry. Where the file marks tests `long`, these are the entry x_long, which
+# only the full tier runs.
+function(baton_pytest)
+  cmake_parse_arguments(ARG "" "NAME;FILE;TIMEOUT" "LABELS;ENV;ARGS" ${ARGN})
+  set(command "${PROJECT_SOURCE_DIR}/build/venv/bin/python" -m pytest -q -p no:cacheprovider
+    ${ARG_ARGS} "${ARG_FILE}")
+  set(common TIMEOUT ${ARG_TIMEOUT} ENV "BATON_BIN=$<TARGET_FILE:baton>"
+    "PYTHONDONTWRITEBYTECODE=1" ${ARG_ENV})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${ARG_FILE}")
+  file(STRINGS "${ARG_FILE}" long REGEX "pytest\\.mark\\.long")
+  set(short)
+  if(long)
+    set(short -m "not long")
+    baton_add_test(NAME ${ARG_NAME}_long ${common} LABELS ${ARG_LABELS} long
+      COMMAND ${command} -m long)
+  endif()
+  baton_add_test(NAME ${ARG_NAME} ${common} LABELS ${ARG_LABELS} COMMAND ${command} ${short})
 endfunction()
 
 # baton_add_test(NAME x COMMAND ... [TIMEOUT seconds] [LABELS ...] [ENV ...]): any command as a

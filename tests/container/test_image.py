@@ -45,7 +45,9 @@ def inputs(kind):
     return ["--cuda", "--binary", binary, *(["--nccl", nccl] if nccl else [])]
 
 
-@pytest.fixture(scope="module", name="kind", params=["cpu", "cuda"])
+@pytest.fixture(
+    scope="module", name="kind", params=["cpu", pytest.param("cuda", marks=pytest.mark.long)]
+)
 def fixture_kind(request):
     return request.param
 

@@ -10,6 +10,10 @@ pytest.register_assert_rewrite("same_bits")
 from baton_server import Server  # noqa: E402
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: for the full tier alone (tests/README.md)")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_sanitizer_reports(tmp_path_factory):
     """In a sanitizer build any report fails the run.

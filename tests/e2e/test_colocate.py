@@ -157,7 +157,9 @@ def test_the_tools_know_both_workers(colocated):
     assert {row["worker"] for row in audit["workers"]} >= {"prefill-0", "decode-0"}
 
 
-@pytest.mark.parametrize("worker", ["prefill-0", "decode-0"])
+@pytest.mark.parametrize(
+    "worker", ["decode-0", pytest.param("prefill-0", marks=pytest.mark.long)]
+)
 def test_who_drains_one_drains_both(worker):
     with Server("--colocate", *CPU) as server:
         fields = dict(STORY, max_tokens=150)
@@ -226,7 +228,9 @@ def killed(cluster, work, moment):
     return result
 
 
-@pytest.mark.parametrize("moment", [any_token, all_begun])
+@pytest.mark.parametrize(
+    "moment", [all_begun, pytest.param(any_token, marks=pytest.mark.long)]
+)
 def test_a_killed_process_changes_no_answer(moment):
     with Server("--colocate", *CPU, *pool_args(256)) as cluster:
         work = Work(seed=4, num=8, max_prompt=200, max_tokens=100).record(cluster)
@@ -237,7 +241,9 @@ def test_a_killed_process_changes_no_answer(moment):
 
 
 @needs_runner
-@pytest.mark.parametrize("name", ["head64_llama", "head64_qwen3moe"])
+@pytest.mark.parametrize(
+    "name", ["head64_llama", pytest.param("head64_qwen3moe", marks=pytest.mark.long)]
+)
 def test_a_device_gives_the_bits_of_two_processes(name):
     model = TINY.replace("head64_llama", name)
     asked = requests((20, 100, 128), first=3)

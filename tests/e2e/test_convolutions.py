@@ -32,7 +32,7 @@ def alone():
     return bits_alone(MODEL, requests())
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_a_hand_off_in_a_batch_changes_no_bit(alone, transport):
     check_hand_off(MODEL, transport, requests(), alone, KV_BYTES_PER_TOKEN)
 

@@ -50,7 +50,7 @@ def alone():
 
 
 @pytest.mark.parametrize("model", [MODEL, FOLDER], ids=["file", "folder"])
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_a_hand_off_in_a_batch_changes_no_bit(alone, model, transport):
     num_state = state_blocks()
     check_hand_off(model, transport, requests(), alone, KV_BYTES_PER_TOKEN, num_state=num_state)

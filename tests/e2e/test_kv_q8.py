@@ -36,7 +36,7 @@ def alone(request):
     return model, MODELS[request.param], bits
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_split_equals_aggregated_and_half_the_bytes_cross(alone, transport):
     model, bytes_per_token, wanted = alone
     with Server("--transport", transport, *Q8, model=model) as server:

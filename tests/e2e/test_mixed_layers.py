@@ -48,7 +48,7 @@ def alone(model):
     return bits_alone(model, requests())
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
 def test_a_hand_off_in_a_batch_changes_no_bit(name, model, alone, transport):
     check_hand_off(model, transport, requests(), alone, KV_BYTES_PER_TOKEN[name])
 

@@ -14,6 +14,7 @@ from baton_server import BIN, Server, complete
 from packed_folder import pack_folder, read, write
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+# At every commit one of each family of layers and one of each way that blocks are packed.
 ARCHITECTURES = [
     "llama_linear",
     "llama_yarn",
@@ -59,7 +60,16 @@ def answers(model, *args):
         return [complete(server, **fields) for fields in requests()]
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+LONG = {"llama_yarn", "llama_llama3", "qwen2", "qwen3", "granite", "gemma4_dense", "gptoss"}
+LONG |= {"olmo2", "mistral3", "deepseek2_lite", "f16", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k"}
+LONG |= {"lfm2_q8_0", "gemma4_q8_0", "q3_k", "iq4_nl", "deepseek2_q8_0", "qwen35_q8_0"}
+
+
+def forms(names):
+    return [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in names]
+
+
+@pytest.mark.parametrize("name", forms(ARCHITECTURES))
 def test_a_folder_over_two_processes_gives_the_bits_of_its_file_in_one(name):
     local = answers(GOLDEN / f"tiny_{name}.gguf", "--mode", "aggregated")
     remote = answers(GOLDEN / f"tiny_{name}")
@@ -70,7 +80,7 @@ def test_a_folder_over_two_processes_gives_the_bits_of_its_file_in_one(name):
     assert all(len(a.tokens[0]) >= 8 for a in local)
 
 
-@pytest.mark.parametrize("name", WEIGHT_TYPES)
+@pytest.mark.parametrize("name", forms(WEIGHT_TYPES))
 def test_disaggregated_equals_aggregated_for_each_weight_type(name):
     model = GOLDEN / f"tiny_{name}.gguf"
     local = answers(model, "--mode", "aggregated")

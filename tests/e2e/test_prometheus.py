@@ -174,6 +174,7 @@ def test_prometheus_evaluates_every_alert(prometheus):
     assert {rule["name"]: rule.get("lastError") for rule in rules if rule["health"] != "ok"} == {}
 
 
+@pytest.mark.long
 def test_the_scalers_ask_for_more_at_a_load_step_and_for_less_after_it(cluster, prometheus):
     wait_until(prometheus.all_up, LIMIT_S, "every process is scraped")
     scalers = {

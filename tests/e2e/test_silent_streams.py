@@ -82,7 +82,9 @@ def long_prompt(num_tokens, salt=7919):
 
 @pytest.fixture(scope="module")
 def pinging():
-    with Server("--sse-ping", "1", "--silence-timeout", "0", "--max-context", "8192") as running:
+    # One thread: a prompt of a thousand tokens keeps it busy for seconds on any machine.
+    flags = ("--sse-ping", "1", "--silence-timeout", "0", "--max-context", "8192", "--threads", "1")
+    with Server(*flags) as running:
         yield running
 
 
@@ -90,8 +92,8 @@ def test_headers_and_pings_come_long_before_the_first_token(pinging):
     # Without pings a gateway would have cut these streams: nothing comes for as long as the prompt
     # takes. The second stream waits for the first at the same worker.
     body = {"max_tokens": 2, "stream_options": {"include_usage": True}}
-    first = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(2500)})
-    second = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(1500, 7877)})
+    first = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(1500)})
+    second = Stream(pinging, "/v1/completions", {**body, "prompt": long_prompt(200, 7877)})
     for stream in (first, second):
         assert stream.ended.wait(240)
         head = stream.head()
@@ -115,7 +117,7 @@ def test_pings_come_between_tokens_while_a_worker_stands_still(pinging):
     stream = Stream(
         pinging,
         "/v1/completions",
-        {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True},
+        {"prompt": "Once upon a time", "max_tokens": 300, "ignore_eos": True},
     )
     wait_until(lambda: stream.raw.count(b"data: ") > 5, 60, "tokens flow")
     decode = next(w for w in pinging.workers() if w["role"] == "decode")
@@ -130,11 +132,11 @@ def test_pings_come_between_tokens_while_a_worker_stands_still(pinging):
     events = stream.events()
     assert events[-1] == "[DONE]"
     text = [json.loads(e) for e in events[:-1]]
-    assert sum(bool(e["choices"]) and e["choices"][0]["finish_reason"] is None for e in text) == 400
+    assert sum(bool(e["choices"]) and e["choices"][0]["finish_reason"] is None for e in text) == 300
 
 
 def test_a_client_that_leaves_while_it_waits_is_noticed(pinging):
-    fields = {"prompt": long_prompt(3000, 7907), "max_tokens": 2}
+    fields = {"prompt": long_prompt(1500, 7907), "max_tokens": 2}
     stream = Stream(pinging, "/v1/completions", fields)
     wait_until(lambda: stream.raw.endswith(PING + b"\r\n") or stream.ended.is_set(), 30, "a ping")
     stream.close()
@@ -147,7 +149,7 @@ def test_a_grpc_stream_tells_its_client_before_the_first_token(pinging):
     stub = pb2_grpc.CompletionServiceStub(pinging.channel)
     begin = time.monotonic()
     call = stub.StreamComplete(
-        pb2.CompletionRequest(prompt_token_ids=long_prompt(2500, 7901), max_tokens=2),
+        pb2.CompletionRequest(prompt_token_ids=long_prompt(800, 7901), max_tokens=2),
         timeout=240,
     )
     metadata = dict(call.initial_metadata())
@@ -169,13 +171,13 @@ def test_failures_before_a_worker_takes_the_request_keep_their_status(pinging):
 
 
 def test_silence_ends_a_request_and_a_flowing_one_goes_on():
-    args = ("--request-timeout", "3", "--sse-ping", "1", "--silence-timeout", "0")
+    args = ("--request-timeout", "2", "--sse-ping", "1", "--silence-timeout", "0")
     with Server(*args, "--mode", "aggregated") as server:
-        fields = {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True}
+        fields = {"prompt": "Once upon a time", "max_tokens": 1000, "ignore_eos": True}
         flowing = Stream(server, "/v1/completions", fields)
         assert flowing.ended.wait(120)
         assert flowing.events()[-1] == "[DONE]"
-        assert flowing.reads[-1][0] > 3, "longer than the silence that is allowed"
+        assert flowing.reads[-1][0] > 2, "longer than the silence that is allowed"
         # A deadline of the client's own is total.
         # One that may end sooner is started, though it can hardly be in time.
         unlikely = {**fields, "timeout_ms": 1500, "stop": ["@@@@"]}
@@ -192,7 +194,7 @@ def test_silence_ends_a_request_and_a_flowing_one_goes_on():
             os.kill(decode["pid"], signal.SIGCONT)
         last = json.loads(stopped.events()[-1])
         assert last["error"]["code"] == "deadline_exceeded"
-        assert "no token came for 3 s" in last["error"]["message"]
+        assert "no token came for 2 s" in last["error"]["message"]
 
 
 def test_a_busy_server_names_the_time_of_the_next_place():
@@ -251,7 +253,7 @@ def test_events_pass_an_nginx_with_its_defaults_one_by_one(pinging, tmp_path):
         proxied = Stream(pinging, "/v1/completions", fields, port=port)
         assert proxied.ended.wait(60)
         assert proxied.raw.count(b"data: ") == direct.raw.count(b"data: ")
-        assert len(proxied.reads) > len(direct.reads) / 2
+        assert len(proxied.reads) > 20, "nginx gathers no events"
     finally:
         nginx.terminate()
         nginx.wait(10)

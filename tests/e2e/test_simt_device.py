@@ -61,7 +61,14 @@ def answers(name, *args):
 
 
 @pytest.mark.parametrize(
-    "name", ["head64_llama", "head64_qwen2", "head128_qwen3", "head64_gemma3", "head64_qwen3moe"]
+    "name",
+    [
+        "head64_gemma3",
+        "head64_qwen3moe",
+        pytest.param("head64_llama", marks=pytest.mark.long),  # below with each transport
+        pytest.param("head64_qwen2", marks=pytest.mark.long),
+        pytest.param("head128_qwen3", marks=pytest.mark.long),
+    ],
 )
 def test_disaggregated_equals_aggregated(name):
     local = answers(name, "--mode", "aggregated")
@@ -171,10 +178,13 @@ def test_a_library_that_cannot_be_used_is_one_clear_error():
         assert words in result.stderr.splitlines()[-1]
 
 
-def test_fp8_kv_has_the_same_bits_everywhere_and_half_the_bytes():
+@pytest.mark.parametrize(
+    "transports", [(IPC,), pytest.param((SHM, NCCL), marks=pytest.mark.long)], ids=["ipc", "others"]
+)
+def test_fp8_kv_has_the_same_bits_everywhere_and_half_the_bytes(transports):
     local = answers("head64_llama", *FP8, "--mode", "aggregated")
     wide = answers("head64_llama", *SHM)
-    for transport in (SHM, IPC, NCCL):
+    for transport in transports:
         remote = answers("head64_llama", *FP8, *transport)
         assert {a.timings.path for a in remote} == {"disagg"}
         assert [a.bits() for a in remote] == [a.bits() for a in local]
@@ -185,10 +195,12 @@ def test_fp8_kv_has_the_same_bits_everywhere_and_half_the_bytes():
     assert [a.bits() for a in local] != [a.bits() for a in wide]
 
 
-def test_fp8_kv_of_windows_and_experts_has_the_bits_of_one_process():
-    for name in ("head64_gemma3", "head64_qwen3moe"):
-        local = answers(name, *FP8, "--mode", "aggregated")
-        assert [a.bits() for a in answers(name, *FP8)] == [a.bits() for a in local]
+@pytest.mark.parametrize(
+    "name", ["head64_gemma3", pytest.param("head64_qwen3moe", marks=pytest.mark.long)]
+)
+def test_fp8_kv_of_windows_and_experts_has_the_bits_of_one_process(name):
+    local = answers(name, *FP8, "--mode", "aggregated")
+    assert [a.bits() for a in answers(name, *FP8)] == [a.bits() for a in local]
 
 
 def test_what_crosses_by_nccl_is_counted_and_shown():
@@ -229,7 +241,12 @@ def test_what_crosses_by_cuda_ipc_is_counted_and_shown():
 
 
 @pytest.mark.parametrize(
-    "transport", [NCCL, IPC, (*SHM, *FP8)], ids=["nccl", "cuda_ipc", "shm_fp8"]
+    "transport",
+    [
+        pytest.param(IPC, id="cuda_ipc"),
+        pytest.param(NCCL, id="nccl", marks=pytest.mark.long),
+        pytest.param((*SHM, *FP8), id="shm_fp8", marks=pytest.mark.long),
+    ],
 )
 def test_a_killed_decode_worker_changes_no_answer(transport):
     model = str(GOLDEN / "tiny_head64_llama.gguf")
@@ -318,7 +335,10 @@ def test_a_worker_with_kv_of_another_type_is_refused():
     assert "give both one --model, --kv-dtype and --device" in said
 
 
-@pytest.mark.parametrize("other", [NCCL, IPC], ids=["nccl", "cuda_ipc"])
+@pytest.mark.parametrize(
+    "other",
+    [pytest.param(NCCL, id="nccl"), pytest.param(IPC, id="cuda_ipc", marks=pytest.mark.long)],
+)
 def test_workers_without_a_common_transport_are_not_paired(tmp_path, other):
     """The other prefill worker stays, and gets no prompt."""
     model = str(GOLDEN / "tiny_head64_llama.gguf")

@@ -100,7 +100,7 @@ def test_grpc_tells_what_was_guessed_and_streams_one_chunk_a_token():
     assert 0 < got.timings.accepted <= got.timings.speculated
 
 
-@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize("seeded", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_killed_decode_worker_changes_nothing(seeded):
     body = dict(prompt=COPYING[0], max_tokens=120, logprobs=2, ignore_eos=True, temperature=0)
     if seeded:

@@ -49,7 +49,13 @@ TRANSPORTS = {"shm": SHM, "tcp": ("--transport", "tcp"), "nccl": NCCL, "cuda_ipc
 
 
 @pytest.mark.parametrize(
-    "kv_dtype,transports", [("bf16", list(TRANSPORTS)), ("fp8", ["nccl", "cuda_ipc"])]
+    "kv_dtype,transports",
+    [
+        ("bf16", ["shm", "nccl"]),
+        ("fp8", ["cuda_ipc"]),
+        pytest.param("bf16", ["tcp", "cuda_ipc"], marks=pytest.mark.long),
+        pytest.param("fp8", ["nccl"], marks=pytest.mark.long),
+    ],
 )
 def test_disaggregated_equals_aggregated(kv_dtype, transports):
     divided = (*ranks(2), "--kv-dtype", kv_dtype)
@@ -66,17 +72,25 @@ def test_disaggregated_equals_aggregated(kv_dtype, transports):
         assert [a.timings.kv_bytes for a in remote] == kv_bytes and min(kv_bytes) > 0
 
 
-def test_experts_and_windows_are_divided():
-    for name in ("ranks2_gemma3", "ranks2_qwen3moe"):
-        model = str(GOLDEN / f"tiny_{name}.gguf")
-        local = answers(*ranks(2), "--mode", "aggregated", model=model)
-        remote = answers(*ranks(2), model=model)
-        assert {a.timings.path for a in remote} == {"disagg"}
-        assert [a.bits() for a in remote] == [a.bits() for a in local]
+@pytest.mark.parametrize(
+    "name", ["ranks2_qwen3moe", pytest.param("ranks2_gemma3", marks=pytest.mark.long)]
+)
+def test_experts_and_windows_are_divided(name):
+    model = str(GOLDEN / f"tiny_{name}.gguf")
+    local = answers(*ranks(2), "--mode", "aggregated", model=model)
+    remote = answers(*ranks(2), model=model)
+    assert {a.timings.path for a in remote} == {"disagg"}
+    assert [a.bits() for a in remote] == [a.bits() for a in local]
 
 
 @pytest.mark.parametrize(
-    "transport,prefill,decode", [("shm", 4, 2), ("nccl", 4, 2), ("nccl", 1, 2), ("cuda_ipc", 2, 4)]
+    "transport,prefill,decode",
+    [
+        ("nccl", 4, 2),
+        ("cuda_ipc", 2, 4),
+        pytest.param("shm", 4, 2, marks=pytest.mark.long),
+        pytest.param("nccl", 1, 2, marks=pytest.mark.long),
+    ],
 )
 def test_workers_of_another_number_of_ranks_hand_over_when_they_may_be_inexact(
     transport, prefill, decode
@@ -121,7 +135,8 @@ def test_else_they_are_not_paired_and_nothing_is_lost():
 
 
 @pytest.mark.parametrize(
-    "transport,role", [("nccl", "prefill"), ("cuda_ipc", "decode")]
+    "transport,role",
+    [("nccl", "prefill"), pytest.param("cuda_ipc", "decode", marks=pytest.mark.long)],
 )
 def test_a_worker_killed_in_a_hand_over_changes_no_answer(transport, role):
     with Server(

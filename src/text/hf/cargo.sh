@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: cargo.sh build OUT.a [CRATE] | cargo.sh test [CRATE]
+# usage: cargo.sh build OUT.a [CRATE] | cargo.sh test [CRATE [TEST OPTION...]]
 # Builds the release library of the folder CRATE (default: this one) and copies it to OUT.a, or runs
 # the crate's own tests. All build
 # folders of a user share one cargo target folder (BATON_CARGO_TARGET, else cargo-target in
@@ -24,10 +24,12 @@ case ${1:-} in
     touch "$2"
     ;;
   test)
-    cargo test --release --locked --manifest-path "${2:-$here}/Cargo.toml"
+    crate=${2:-$here}
+    shift $(($# < 2 ? $# : 2))
+    cargo test --release --locked --manifest-path "$crate/Cargo.toml" -- "$@"
     ;;
   *)
-    echo "usage: cargo.sh build OUT.a [CRATE] | cargo.sh test [CRATE]" >&2
+    echo "usage: cargo.sh build OUT.a [CRATE] | cargo.sh test [CRATE [TEST OPTION...]]" >&2
     exit 2
     ;;
 esac

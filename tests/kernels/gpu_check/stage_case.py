@@ -8,12 +8,29 @@ import unittest
 from pathlib import Path
 
 PROGRAM = ""  # set by the test's main
+FORM = os.environ.get("BATON_TEST_FORM", "")  # short or long; else both
 
 
-class StageCase(unittest.TestCase):
+def long(test):
+    """Marks a test of the full tier alone (tests/README.md)."""
+    test.is_long = True
+    return test
+
+
+class FormCase(unittest.TestCase):
+    """Skips the tests of the other form."""
+
+    def setUp(self):
+        is_long = hasattr(getattr(self, self._testMethodName), "is_long")
+        if FORM and is_long != (FORM == "long"):
+            self.skipTest(f"not of the {FORM} form")
+
+
+class StageCase(FormCase):
     whole_runs = {}  # by arguments, the file j of a run that passed
 
     def setUp(self):
+        super().setUp()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)

@@ -12,13 +12,17 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from stage_case import FormCase, long  # noqa: E402
+
 SCRIPT = ROOT / "scripts" / "gpu_bundle.sh"
 PROGRAM = ""
 BATON = ""
 
 
-class GpuBundle(unittest.TestCase):
+class GpuBundle(FormCase):
     def setUp(self):
+        super().setUp()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
@@ -28,6 +32,7 @@ class GpuBundle(unittest.TestCase):
         command = [str(SCRIPT), "--out", str(self.archive), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=280)
 
+    @long
     def test_what_is_unpacked_runs(self):
         done = self.pack("--program", PROGRAM, "--baton", BATON)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

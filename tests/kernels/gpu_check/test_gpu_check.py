@@ -22,7 +22,7 @@ import readme_tables  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import stage_case  # noqa: E402
-from stage_case import StageCase  # noqa: E402
+from stage_case import StageCase, long  # noqa: E402
 
 SCRIPT = ROOT / "scripts" / "gpu_check.sh"
 PROGRAM = ""
@@ -269,6 +269,7 @@ class GpuCheckScript(StageCase):
         self.assertIn("--baton build/cuda/baton", json.loads(file.read_text())["arguments"])
         self.assertRegex(done.stdout, r"summary \(gpu, commit .*-not-built,")
 
+    @long
     def test_a_build_that_fails_leaves_the_program_that_is_there(self):
         folder = "build/cuda/tests/kernels/gpu_check"
         for text, why in (
@@ -514,6 +515,7 @@ class GpuCheckScript(StageCase):
         self.assertEqual(logits["verdict"], "pass")
         self.assertGreater(logits["error"], 0)
 
+    @long
     def test_a_cublaslt_that_is_wrong_or_missing_is_no_fast_mode(self):
         checks = self.whole_run(5, "--cublaslt", CUBLASLT)
         file = self.folder / "j"
@@ -587,6 +589,7 @@ class GpuCheckScript(StageCase):
         self.assertEqual((transport["version"], transport["dropped"]), ("2.28.9", {}))
         self.assertIn("NCCL_HOSTID", transport["way"])
 
+    @long
     def test_a_newer_nccl_shares_a_gpu(self):
         faults = {"BATON_NCCL_LOOPBACK": "version=23003"}
         code, checks = self.run_stage(6, "--nccl", LOOPBACK, **faults)
@@ -655,6 +658,7 @@ class GpuCheckScript(StageCase):
         self.assertTrue(all(name.startswith(("mma ", "wgmma ")) for name in failed), failed)
         self.assertIn("expected", next(check for check in checks if check["wrong"])["wrong"][0])
 
+    @long
     def test_of_a_wrong_product_the_case_and_the_first_bits_are_kept(self):
         command = [PROGRAM, "--stage", "2", "--simt", "--float-mma", "--json", self.folder / "j"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -672,6 +676,7 @@ class GpuCheckScript(StageCase):
         self.assertEqual(failed["prefill 64"]["case"]["chunks"], [[0, 250, 20], [1, 9, 1]])
         self.assertLess((self.folder / "j").stat().st_size, 1 << 20)
 
+    @long
     def test_on_an_ampere_the_bits_are_those_of_its_model(self):
         for stage in ("1", "2"):
             command = [PROGRAM, "--stage", stage, "--simt", "--ampere", "--json", self.folder / "j"]

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import stage_case  # noqa: E402
-from stage_case import StageCase  # noqa: E402
+from stage_case import StageCase, long  # noqa: E402
 
 # The functions of torch that torch_peers.py uses. A launch takes 2 us. An event with no work before
 # it has the host's time, which is not the GPU's.
@@ -158,6 +158,7 @@ class GpuCheckPeers(StageCase):
         said = checks["sanitizer memcheck"]["lines"][0]
         self.assertEqual(said, "== LAZY --kernels asynchronous --simt")
 
+    @long
     def test_the_lists_of_the_sanitizer_are_all_of_stage_2(self):
         lists = []
         for which in ((), ("--kernels", "asynchronous"), ("--kernels", "others")):
@@ -188,6 +189,7 @@ class GpuCheckPeers(StageCase):
         self.assertEqual((decode["num_decode"], decode["num_ahead"]), (1, 1))
         self.assertEqual(decode["detail"], "not of a GPU")
 
+    @long
     def test_torch_is_asked_where_it_is(self):
         site = self.folder / "site"
         site.mkdir()
