@@ -490,15 +490,14 @@ TEST(PlacementTest, WhatIsTooLargeIsNamedWithTheLargestThatFits) {
   }
 }
 
-// 64 blocks of 16 tokens, of which each sequence has 10 for its state.
-FakeCluster& JoinPairWithStates(FakeCluster& cluster) {
+// 64 blocks of 16 tokens, of which each sequence has so many for its state.
+void JoinPairWithStates(FakeCluster& cluster, uint32_t state_blocks = 10) {
   WorkerDescription decode = FakeCluster::Describe("decode-0", PoolRole::kDecode);
   WorkerDescription prefill = FakeCluster::Describe("prefill-0", PoolRole::kPrefill);
-  decode.state_blocks = prefill.state_blocks = 10;
+  decode.state_blocks = prefill.state_blocks = state_blocks;
   cluster.Join(decode);
   cluster.Join(prefill);
   cluster.Report("prefill-0", {"decode-0"});
-  return cluster;
 }
 
 TEST(PlacementTest, TheStateOfEachSequenceTakesItsBlocks) {
@@ -527,21 +526,21 @@ TEST(PlacementTest, EachChoiceHasAStateOfItsOwn) {
 TEST(PlacementTest, WhatIsTooLargeBesideAStateIsNamed) {
   const auto message_of = [](size_t prompt, uint32_t max_tokens, uint32_t num_choices) {
     FakeCluster cluster;
-    JoinPairWithStates(cluster);
+    JoinPairWithStates(cluster, 40);
     GenerateRequest request = cluster.Request(std::string(prompt, 'p'), max_tokens);
     request.num_choices = num_choices;
     cluster.Submit(std::move(request));
     return cluster.sink->error.has_value() ? cluster.sink->error->Message() : "";
   };
-  EXPECT_EQ(message_of(53 * 16, 1, 1), "");
-  EXPECT_EQ(message_of(53 * 16 + 1, 1, 1),
-            "'prompt' is too large: it must be at most 848 tokens, not 849: the largest worker has "
-            "64 KV blocks of 16 tokens, a state takes 10.");
-  EXPECT_EQ(message_of(40, 16, 5), "") << "3 + 5 * 11 of 64";
-  EXPECT_EQ(message_of(40, 16, 6),
-            "'n' is out of range: it must be at most 5 with this prompt of 40 tokens: the prompt "
-            "and 6 choices need 69 KV blocks, the largest worker has 64 KV blocks of 16 tokens, a "
-            "state takes 10.");
+  EXPECT_EQ(message_of(23 * 16, 1, 1), "");
+  EXPECT_EQ(message_of(23 * 16 + 1, 1, 1),
+            "'prompt' is too large: it must be at most 368 tokens, not 369: the largest worker has "
+            "64 KV blocks of 16 tokens, a state takes 40.");
+  EXPECT_EQ(message_of(40, 16, 1), "");
+  EXPECT_EQ(message_of(40, 16, 2),
+            "'n' is out of range: it must be at most 1 with this prompt of 40 tokens: the prompt "
+            "and 2 choices need 85 KV blocks, the largest worker has 64 KV blocks of 16 tokens, a "
+            "state takes 40.");
 }
 
 TEST(PlacementTest, MoreChoicesThanTheWorkerRunsAtOnceStillGetIn) {
