@@ -361,9 +361,21 @@ def clients(result):
         *("| " + " | ".join(row) + " |" for row in rows),
         "",
         f"{len(calm)} tests with 1 prefill and 1 decode worker, {len(killed)} with 2 and 2 of which"
-        f" {dead} were killed (seed {result.get('kill_seed')}), commit {result['commit']}.",
+        f" {dead} were killed (seed {result.get('kill_seed')}), commit {result['commit']}."
+        + other_tests(result),
     ]
     return lines + [f"Skipped: {'; '.join(skipped)}."] * bool(skipped)
+
+
+def other_tests(result):
+    """The tests that were run by themselves, at another commit than the file's."""
+    num_at = {}
+    for mode in ("undisturbed", "killed"):
+        for run in result.get(mode, {}).values():
+            at = run.get("commit", result["commit"])
+            num_at[at] = num_at.get(at, 0) + 1
+    num_at.pop(result["commit"], None)
+    return "".join(f" Runs of commit {at}: {count}." for at, count in num_at.items())
 
 
 TABLES = {

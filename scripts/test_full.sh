@@ -92,12 +92,16 @@ check_quick_build() {
   }
 }
 
-# Every chat template of three PyPI packages against jinja2 in transformers' environment.
+# Every chat template of three PyPI packages against jinja2 in transformers' environment, and the
+# calls that those with tools write into a conversation.
 compare_templates() {
   local venv=build/template-venv corpus="$PWD/build/template_corpus.json"
   python3 -m venv "$venv" && "$venv/bin/pip" -q install jinja2==3.1.6 transformers==5.23.0 &&
     "$venv/bin/python" tests/golden/make_template_corpus.py "$corpus" &&
-    BATON_TEMPLATE_CORPUS="$corpus" src/text/hf/cargo.sh test
+    BATON_TEMPLATE_CORPUS="$corpus" src/text/hf/cargo.sh test &&
+    scripts/build.sh release text_tool_parser_test &&
+    BATON_TEMPLATE_CORPUS="$corpus" build/release/tests/text/text_tool_parser_test \
+      --gtest_filter='ToolTemplateTest.*'
 }
 
 # The page at /ui in Debian's Chromium: what it does, axe's rules, and its looks.

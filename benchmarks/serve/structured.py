@@ -352,7 +352,8 @@ def show(result):
         if key in s:
             print(f"{key}: p50 {s[key]['p50']:.3f}, p99 {s[key]['p99']:.3f}, {s[key]['count']}")
     if "tool_us_a_token" in s:
-        print("tool_us_a_token:", ", ".join(f"{k} {v:.2f}" for k, v in s["tool_us_a_token"].items()))
+        cells = (f"{style} {us:.2f}" for style, us in s["tool_us_a_token"].items())
+        print("tool_us_a_token:", ", ".join(cells))
     for name, row in s.get("peers", {}).items():
         print(f"{name}: {of(row)}")
 

@@ -192,9 +192,13 @@ def commit():
 
 def pytest_sessionfinish():
     results = read_json("BATON_CLIENTS_RESULTS")
+    at = commit()
+    for row in RESULTS.values():
+        row["commit"] = at
     mode = "undisturbed" if KILL_SEED is None else "killed"
     results.setdefault(mode, {}).update(RESULTS)
-    results.update(benchmark="clients", commit=commit())
+    results["benchmark"] = "clients"
+    results.setdefault("commit", at)
     if KILL_SEED is not None:
         results["kill_seed"] = KILL_SEED
     write_json("BATON_CLIENTS_RESULTS", results)

@@ -86,6 +86,7 @@ def killed_at_each_token(cluster, fields, counts):
     num_kills, num_resumed, problems = run_case(cluster, short, every=1, first=1)
     counts["killed"] += num_kills
     counts["resumed"] += num_resumed
+    print(f"killed at each token: {num_kills} kills, {num_resumed} resumed", *problems, flush=True)
     return problems if num_kills or problems else None
 
 

@@ -608,7 +608,8 @@ def tool_seeds():
     put_answer("llama3", 3, call.replace("arguments", "parameters") + "; " + call)
     put_answer("llama3_tag", 3, "<|python_tag|>" + call)
     put_answer("llama3_text", 3, '{"age": 3} \u00e9 <|pyth')
-    gemma = 'call:f{city:<escape>Pa"r{\u00e9<escape>,n:3.5,o:{a:[1,<escape>x<escape>,{k:true}],w:t u}}'
+    values = 'city:<escape>Pa"r{\u00e9<escape>,n:3.5,o:{a:[1,<escape>x<escape>,{k:true}],w:t u}'
+    gemma = "call:f{" + values + "}"
     put_answer(
         "gemma",
         4,

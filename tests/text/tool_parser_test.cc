@@ -236,6 +236,8 @@ TEST(ToolStyleTest, ATemplateTellsItsStyle) {
   EXPECT_EQ(ToolStyleOf(tools + "<tool_call>\n<function=f>\n<parameter=p>"),
             ToolStyle::kQwen3Coder);
   EXPECT_EQ(ToolStyleOf(tools + "<tool_call>f<arg_key>"), ToolStyle::kNone);
+  EXPECT_EQ(ToolStyleOf(tools + "<tool_call></tool_call> <tool_calls>[{\"arguments\": a}]"),
+            ToolStyle::kNone);
   EXPECT_EQ(ToolStyleOf(tools + "<|start_header_id|>{\"name\": n, \"parameters\": p}"),
             ToolStyle::kLlama3);
   EXPECT_EQ(ToolStyleOf(tools + "[TOOL_CALLS]"), ToolStyle::kMistral);

@@ -63,8 +63,10 @@ ToolStyle ToolStyleOf(std::string_view source) {
   }
   if (Has(source, "<tool_call>")) {
     const bool is_xml = Has(source, "<function=") && Has(source, "<parameter=");
-    // GLM and MiniMax write keys and values in tags of their own, which nobody reads here.
-    if (!is_xml && Has(source, "<arg_key>")) return ToolStyle::kNone;
+    // GLM and MiniMax write keys and values in tags of their own, Apriel one list of all calls:
+    // nobody reads those here.
+    const bool is_other = Has(source, "<arg_key>") || Has(source, "<tool_calls>[");
+    if (!is_xml && is_other) return ToolStyle::kNone;
     if (is_xml) return ToolStyle::kQwen3Coder;
     return Has(source, "\"arguments\"") ? ToolStyle::kHermes : ToolStyle::kNone;
   }
