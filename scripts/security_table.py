@@ -106,17 +106,19 @@ def program_of(file):
 
 
 def passed_tests(build, file, names):
-    """Those of the names that ran and passed, in one run of the file's program."""
+    """Those of the names that ran and passed, with all their parameters; one run for the file."""
     if file.endswith(".py"):
         command = [PYTHON, "-B", "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider"]
         command += [f"{file}::{name}" for name in names]
-        told = rf"^PASSED {re.escape(file)}::(.+)$"
+        passed, failed = (rf"^{how} {re.escape(file)}::(.+?)(?: - .*)?$"
+                          for how in ("PASSED", "(?:FAILED|ERROR)"))  # fmt: skip
     else:
         program = build / Path(file).parent / program_of(file)
         # Typed and parametrised tests have a name before or after it.
         filters = [f"{name}:*/{name}/*:{name}/*" for name in names]
         command = [program, f"--gtest_filter={':'.join(filters)}"]
-        told = r"^\[       OK \] (?:\w+/)?(\w+(?:/\d+)?\.\w+)"  # a typed one is Suite/0.Name
+        test = r"(?:\w+/)?(\w+(?:/\d+)?\.\w+)"  # a typed one is Suite/0.Name
+        passed, failed = rf"^\[       OK \] {test}", rf"^\[  FAILED  \] {test}"
     env = {**os.environ, "BATON_BIN": str(build / "baton"), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=1800
@@ -124,12 +126,13 @@ def passed_tests(build, file, names):
     print(f"{file}: exit {done.returncode}", file=sys.stderr, flush=True)
     if done.returncode != 0:
         print(done.stdout[-3000:] + done.stderr[-1000:], file=sys.stderr)
-    failed = re.findall(r"^\[  FAILED  \] (?:\w+/)?(\w+(?:/\d+)?\.\w+)", done.stdout, re.M)
-    plain = [
-        {re.sub(r"/\d+\.", ".", name) for name in found}
-        for found in (re.findall(told, done.stdout, re.M), failed)
-    ]
-    return plain[0] - plain[1]
+
+    def found(how):
+        """The names as they were told, and without parameters and types."""
+        told = re.findall(how, done.stdout, re.M)
+        return {*told, *(re.sub(r"/\d+\.", ".", name.split("[")[0]) for name in told)}
+
+    return found(passed) - found(failed)
 
 
 def run(rows, build):
