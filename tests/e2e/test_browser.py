@@ -152,7 +152,7 @@ def test_the_first_minutes_of_a_newcomer(server):
     assert caught.value.code == 302 and caught.value.headers["Location"] == "/ui"
     page = urllib.request.urlopen(server.http, timeout=10).read().decode()
     assert "<title>Baton</title>" in page
-    wait_until(lambda: "/ui" in server.output(), 5, "the start line names the page")
+    wait_until(lambda: "/ui" in server.output(), 15, "the start line names the page")
     status, _, answer = server.post("/v1/chat/completion", CHAT)
     assert status == 404 and "POST /v1/chat/completions" in answer["error"]["message"]
 

@@ -216,4 +216,4 @@ def test_shadows_of_all_requests_are_equal():
         assert [count(r) for r in ("mismatch", "dropped", "failed")] == [0, 0, 0]
         code_200 = metric(server.router, "baton_requests_total", 'code="200"')
         assert code_200 == len(rows), "shadows are nobody's requests"
-        wait_until(server.ledger_is_clean, 5, "their blocks are free")
+        wait_until(server.ledger_is_clean, 15, "their blocks are free")

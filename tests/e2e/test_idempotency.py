@@ -117,10 +117,10 @@ def test_grpc_calls_share_a_generation_and_an_abandoned_one_ends(fresh):
     abandoned.cancel()
     with pytest.raises(grpc.RpcError):
         next(abandoned)
-    wait_until(lambda: answers(fresh, "orphaned") == 1, 5, "it goes on for a retry")
+    wait_until(lambda: answers(fresh, "orphaned") == 1, 15, "it goes on for a retry")
     name = "baton_idempotency_dropped_total"
     wait_until(
         lambda: metric(fresh.router, name, 'reason="abandoned"') == 1, 20, "nobody came for it"
     )
-    wait_until(fresh.ledger_is_clean, 5, "its blocks are free")
+    wait_until(fresh.ledger_is_clean, 15, "its blocks are free")
     assert answers(fresh, "orphaned") == 0

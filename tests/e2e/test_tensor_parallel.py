@@ -144,7 +144,8 @@ def test_a_worker_killed_in_a_hand_over_changes_no_answer(transport, role):
     ) as cluster:
         work = Work(seed=1, num=0)
         # Requests that the victim decodes still run when it dies, and prompts wait for others.
-        work.requests = [dict(fields, max_tokens=40) for fields in requests()]
+        num_tokens = 40 if role == "decode" else 8
+        work.requests = [dict(fields, max_tokens=num_tokens) for fields in requests()]
         work.record(cluster, width=len(work.requests))
         result = kill_worker(
             cluster,

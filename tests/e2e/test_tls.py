@@ -145,7 +145,7 @@ def test_a_stream_over_tls_ends_with_its_client(server):
     assert response.status == 200 and response.readline().startswith(b"data: ")
     response.close()
     connection.close()
-    wait_until(server.ledger_is_clean, 5, "the answer is aborted")
+    wait_until(server.ledger_is_clean, 15, "the answer is aborted")
 
 
 def test_the_grpc_port_of_the_router(server, authority):
