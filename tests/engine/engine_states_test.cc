@@ -191,7 +191,8 @@ TEST_P(EngineStatesTest, AStateThatHoldsNoNumberEndsItsOwnRequestAndIsNotKept) {
   std::atomic<bool> is_on = true;
   LiveWorker worker(
       *file_,
-      {.max_context = kContext,
+      {.num_blocks = kBlocks,
+       .max_context = kContext,
        .incarnation = 2,
        .prefix_cache = true,
        .checkpoint_tokens = 4 * kBlock,
