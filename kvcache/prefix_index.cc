@@ -161,6 +161,12 @@ void PrefixIndex::OnEvicted(BlockHandle block, const EvictionKey& key) {
   Forget(index);
 }
 
+void PrefixIndex::Drop(BlockHandle block) {
+  if (nodes_[block.index.value()].generation != block.generation) return;
+  Forget(block.index.value());
+  pool_->StopKeeping(block);
+}
+
 // ---- Checkpoints.
 
 bool PrefixIndex::HasState(const PrefixQuery& query, uint32_t num_blocks) const {
@@ -233,7 +239,7 @@ void PrefixIndex::DropCheckpoint(uint32_t checkpoint, BlockHandle evicted) {
   TellState(block, false);
   --num_checkpoints_;
   ++stats_.checkpoints_dropped;
-  // Not where its block is being forgotten.
+  // Another one or none where the block is being forgotten.
   if (nodes_[block].checkpoint != checkpoint) return;
   nodes_[block].checkpoint = kNone;
   UpdateKey(block);

@@ -106,6 +106,8 @@ class PrefixIndex final : public CacheKeeper {
   // Keeps a block that its caller holds. False when the prefix is here already, in another block,
   // or the block is kept under another name.
   bool Insert(const PrefixEntry& entry);
+  // The caller's block is here no more, if it was, nor is the state behind it.
+  void Drop(BlockHandle block);
 
   // Whether the state behind the prompt's first `num_blocks` (>= 1) blocks is here.
   bool HasState(const PrefixQuery& query, uint32_t num_blocks) const;

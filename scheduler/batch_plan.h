@@ -51,9 +51,10 @@ struct BatchPlan {
   std::vector<SequenceId> preempted;  // lost their blocks; they will be computed again
   StepShape shape;                    // what the step costs is measured against
   int64_t predicted_us = 0;
-  uint32_t num_log_rows = 0;          // tokens of items that log their prompts
-  std::vector<TokenId> proposals;     // of all items
-  std::vector<kv::BlockCopy> copies;  // whole blocks, copied in this order before the step
+  uint32_t num_log_rows = 0;       // tokens of items that log their prompts
+  std::vector<TokenId> proposals;  // of all items
+  // Whole blocks, copied in this order before the step; also where the plan has no items.
+  std::vector<kv::BlockCopy> copies;
   std::vector<CheckpointPlan> checkpoints;
   std::vector<kv::BlockHandle> checkpoint_blocks;  // held by the scheduler until Finish
 
@@ -70,7 +71,8 @@ struct ItemResult {
   // No token could be sampled yet. The sequence stays as it was before the step, and awaits.
   bool retry = false;
   uint32_t num_accepted = 0;  // of its proposals: they were sampled, and `token` after them
-  bool bad_state = false;     // its checkpoint holds what is no number, and is not kept
+  // What the sequence computed holds what is no number: the prefix index keeps nothing of it.
+  bool no_numbers = false;
 };
 
 }  // namespace baton::scheduler

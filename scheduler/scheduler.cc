@@ -460,6 +460,7 @@ void Scheduler::Preempt(Sequence* sequence) {
   sequence->num_computed = 0;
   sequence->num_hit_tokens = 0;
   sequence->num_kept_blocks = 0;
+  sequence->num_good_blocks = 0;
   sequence->preempted = true;
   ++sequence->num_preemptions;
   ++num_preemptions_;
@@ -536,6 +537,7 @@ bool Scheduler::Admit(Sequence* sequence) {
   BATON_CHECK(grown, "{} blocks are free, {} are not to be had", pool_->num_available(), need);
   EraseFrom(&waiting_, sequence);
   sequence->num_kept_blocks = num_hits;
+  sequence->num_good_blocks = num_hits;
   sequence->num_hit_tokens = num_hits * config_.block_size;
   sequence->num_computed = sequence->num_hit_tokens;
   backlog_tokens_ -= sequence->num_hit_tokens;
@@ -689,8 +691,12 @@ void Scheduler::FinishItem(const BatchItem& item, const ItemResult& result) {
               result.num_accepted, num_proposed);
   AppendTokens(sequence, item.proposed.first(result.num_accepted));
   sequence->num_computed += item.num_tokens - num_proposed + result.num_accepted;
-  KeepFullBlocks(sequence);
-  if (!result.bad_state) KeepState(item, *sequence);
+  if (result.no_numbers) {
+    ForgetKept(sequence);
+  } else {
+    KeepFullBlocks(sequence);
+    KeepState(item, sequence);
+  }
   if (!item.is_decode) backlog_tokens_ -= item.num_tokens;
   if (item.ends_prompt) {
     EraseFrom(&prefilling_, sequence);

@@ -39,59 +39,12 @@
 #include "scheduler/batch_limit.h"
 #include "scheduler/batch_plan.h"
 #include "scheduler/proposer.h"
+#include "scheduler/scheduler_config.h"
 #include "scheduler/sequence.h"
 #include "scheduler/step_cost.h"
-#include "src/base/limits.h"
 #include "src/base/status.h"
 
 namespace baton::scheduler {
-
-// The role decides what a worker does with a prompt that is computed.
-enum class SchedulerRole : uint8_t {
-  kPrefill = 0,     // it waits as PromptDone for the hand-off to release it
-  kDecode = 1,      // decodes; computes short or preempted prompts itself
-  kAggregated = 2,  // computes and decodes every prompt (same rules as kDecode)
-};
-
-// Limits and targets; constant after construction.
-struct SchedulerConfig {
-  SchedulerRole role = SchedulerRole::kAggregated;
-  uint32_t block_size = 16;
-  uint32_t state_blocks = 0;  // of each sequence (KvLayout)
-  // With states and an index: chunks end at multiples of it, and the state is kept there; whole
-  // blocks. 0 = only that of prompts' ends is kept.
-  uint32_t checkpoint_tokens = 0;
-  uint32_t max_batch_tokens = limits::kMaxBatchTokens;  // tokens of one step
-  uint32_t max_chunk = limits::kMaxChunkTokens;         // tokens of one prompt in one step
-  uint32_t max_running = limits::kMaxRunning;           // decode rows
-  uint32_t max_prefilling = limits::kMaxPrefilling;     // prompts that hold blocks and are not done
-  uint32_t max_waiting = limits::kMaxWaiting;           // sequences without blocks
-  int64_t target_step_us = limits::kTargetStepUs;
-  // While something decodes, without itl_objective_us: bounds the gaps that prompts cause.
-  int64_t target_mixed_step_us = 25'000;
-  // A waiting prompt gains on newer ones as if it were this much shorter a second.
-  uint32_t aging_tokens_per_s = 500;
-  // How long steps take, until some were measured.
-  StepWeights first_cost;
-  // Of gaps between tokens; 0 = none. It bounds chunks beside decode rows, and the streams that
-  // routers are told to send (SchedulerLoad::batch_limit), but not the rows of a step.
-  int64_t itl_objective_us = 0;
-};
-
-// Numbers for load reports and metrics.
-struct SchedulerLoad {
-  uint32_t num_waiting = 0;      // without blocks
-  uint32_t num_prefilling = 0;   // prompts being computed
-  uint32_t num_prompt_done = 0;  // computed, waiting for their hand-off
-  uint32_t num_running = 0;      // ready or decoding
-  uint32_t num_awaiting = 0;     // of all: their next token cannot be sampled yet
-  uint64_t backlog_tokens = 0;   // tokens accepted and not computed
-  int64_t backlog_us = 0;        // predicted time to compute them
-  uint64_t num_preemptions = 0;  // since the start
-  // Streams beyond which more of them add no throughput (batch_limit.h): routers send no more. 0 =
-  // a prefill worker, where nothing decodes.
-  uint32_t batch_limit = 0;
-};
 
 // See the file comment.
 class Scheduler {
@@ -137,6 +90,9 @@ class Scheduler {
   // For KV that moves to another worker. False when it is not decoding (it may have lost its
   // blocks).
   bool Hold(SequenceId id);
+  // What a sequence computed holds what is no number: no other prompt finds it any more. Nothing
+  // when it is not here.
+  void ForgetComputed(SequenceId id);
   // Drops a sequence and its request references; false when it is not here. Not during a step.
   bool Remove(SequenceId id);
   // Nothing when it is not here. Valid until the sequence leaves.
@@ -238,7 +194,9 @@ class Scheduler {
   uint32_t CheckpointOf(const BatchItem& item) const;
   void PlanCheckpoints();
   // Tells the index of the state that the item's step left.
-  void KeepState(const BatchItem& item, const Sequence& sequence);
+  void KeepState(const BatchItem& item, Sequence* sequence);
+  // The index keeps none of the blocks that the sequence computed since its last good one.
+  void ForgetKept(Sequence* sequence);
   static void AppendTokens(Sequence* sequence, std::span<const TokenId> tokens);
   // Tokens of the prompt that still fit in this step, 0 = none.
   uint32_t ChunkFor(const Sequence& sequence) const;

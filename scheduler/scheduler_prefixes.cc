@@ -1,4 +1,4 @@
-// What sequences find in the prefix index, and what they leave there.
+// Sequences and the prefix index: the blocks that they find there, and those that they leave.
 #include <algorithm>
 #include <span>
 
@@ -95,12 +95,26 @@ void Scheduler::PlanCheckpoints() {
   }
 }
 
-void Scheduler::KeepState(const BatchItem& item, const Sequence& sequence) {
+void Scheduler::KeepState(const BatchItem& item, Sequence* sequence) {
   if (item.checkpoint == kNoCheckpoint) return;
   const CheckpointPlan& checkpoint = plan_.checkpoints[item.checkpoint];
-  index_->InsertState(
-      PromptOf(sequence), checkpoint.num_tokens / config_.block_size,
+  const uint32_t num_blocks = checkpoint.num_tokens / config_.block_size;
+  const bool is_kept = index_->InsertState(
+      PromptOf(*sequence), num_blocks,
       std::span(plan_.checkpoint_blocks).subspan(checkpoint.first_block, config_.state_blocks));
+  if (is_kept) sequence->num_good_blocks = num_blocks;
+}
+
+void Scheduler::ForgetKept(Sequence* sequence) {
+  if (index_ == nullptr) return;
+  for (uint32_t i = sequence->num_good_blocks; i < sequence->num_kept_blocks; ++i) {
+    index_->Drop(sequence->table.handles()[i]);
+  }
+}
+
+void Scheduler::ForgetComputed(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found != sequences_.end()) ForgetKept(found->second.get());
 }
 
 }  // namespace baton::scheduler

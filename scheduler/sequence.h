@@ -74,6 +74,7 @@ struct Sequence {
   kv::HashChain chain;           // of all its tokens
   uint32_t num_hit_tokens = 0;   // of num_computed, those found in the prefix index
   uint32_t num_kept_blocks = 0;  // at the front, offered to the prefix index already
+  uint32_t num_good_blocks = 0;  // of those, up to its last hit or checkpoint: all are numbers
   bool preempted = false;        // lost its blocks once and is computed again
   uint32_t num_preemptions = 0;
   int64_t arrival_us = 0;      // kept over preemptions

@@ -20,6 +20,8 @@ namespace baton::limits {
 
 // n and best_of, choices of one request.
 inline constexpr uint32_t kMaxChoices = 128;
+// Blocks of the fixed state of one sequence, as a worker tells a router.
+inline constexpr uint32_t kMaxStateBlocks = 1 << 20;
 // Prompts of one completions request, and choices of all of them together: all that the router's
 // queue holds. Requests of evaluators have up to some hundreds.
 inline constexpr uint32_t kMaxPrompts = 1024;
@@ -195,6 +197,8 @@ static_assert(kMaxBlocksPerTransfer <= kMaxSlicesPerTransfer, "a block has a sli
 static_assert(kMaxBlocksPerTransfer >= kMaxContextTokens / 16, "the longest prompt is handed over");
 static_assert(kMaxBlocksPerTransfer < kMaxPoolBlocks);
 static_assert(kMaxSliceBytes > kMaxControlBytes);
+static_assert(uint64_t{kMaxChoices} * (kMaxStateBlocks + 1) <= UINT32_MAX,
+              "routers count the blocks of all choices in 32 bits");
 static_assert(kMaxChoices <= kMaxRunning, "all choices of a request decode at once");
 static_assert(kMaxRunning <= kMaxBatchTokens, "every row that decodes has a token in each step");
 static_assert(kMaxChunkTokens <= kMaxBatchTokens);

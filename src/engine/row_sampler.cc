@@ -103,6 +103,7 @@ ItemResult RowSampler::TakeTokens(const BatchItem& item, size_t idx, Choice* cho
     result.num_accepted = row;
     if (!Sample(request, *choice, idx, row)) {
       result.finished = true;  // the sequence leaves now, the request fails after the step
+      result.no_numbers = absl::IsDataLoss(work_->failed.back().status);
       break;
     }
     tokens_->Take(request, choice, sampled_,

@@ -132,8 +132,8 @@ bool StepRunner::Plan() {
   if (!state_->scheduler.HasWork()) return false;
   const StageRange planned(state_->parts.stages, StepStage::kPlan);
   const BatchPlan& plan = state_->scheduler.Plan(state_->now_us);
-  if (plan.empty()) return false;
   for (const kv::BlockCopy& copy : plan.copies) state_->parts.kv->Copy(copy.from, copy.to);
+  if (plan.empty()) return false;
   Lower(plan);
   NotePlanned(plan);
   return true;
@@ -210,7 +210,7 @@ void StepRunner::Finish() {
 void StepRunner::JudgeStates(const BatchPlan& plan) {
   for (const model::StateCopy& copy : work_.batch().state_copies()) {
     if (copy.has_numbers) continue;
-    work_.results[copy.span].bad_state = true;
+    work_.results[copy.span].no_numbers = true;
     const BatchItem& item = plan.items[copy.span];
     LiveRequest* const request = work_.uses[copy.span].request;
     // One that wants logits has none that are numbers, and fails when it is sampled.
@@ -222,6 +222,9 @@ void StepRunner::JudgeStates(const BatchPlan& plan) {
 
 void StepRunner::EndRequests() {
   for (const FailedRequest& failed : work_.failed) {
+    if (absl::IsDataLoss(failed.status)) {
+      state_->scheduler.ForgetComputed(failed.request->prompt_sequence);
+    }
     parts_.ends->Abandon(failed.request, RequestState::kFailed, failed.status);
   }
   work_.failed.clear();

@@ -81,6 +81,7 @@ void Model::RunLayers(const ModelBatch& batch, const KvView& kv, LayerHook* hook
   if (config_.per_layer_size > 0) ComputePerLayer(batch);
   ClearStates(batch.spans, kv);
   ClearUnused(batch.state_copies, kv);
+  for (StateCopy& copy : batch.state_copies) copy.has_numbers = true;  // until a layer finds none
   const LayerRows all = {batch.spans, batch.num_rows(), batch.state_copies};
   const uint32_t last = config_.last_storing_layer();
   uint32_t num_stored = 0;  // slices

@@ -29,8 +29,8 @@ struct StateCopy {
   uint32_t span = 0;                 // of ModelBatch::spans
   uint32_t num_rows = 0;             // of the span, >= 1
   std::span<const uint32_t> blocks;  // [KvLayout::state_blocks], which no span uses
-  // The model clears it where an element of the copy is infinite or no number.
-  bool has_numbers = true;
+  // The model sets it where it made the copy, and no element is infinite or no number.
+  bool has_numbers = false;
 };
 
 // The rows of one step. The arrays belong to the caller and live until Forward returns.

@@ -1,5 +1,7 @@
 #include "src/router/kv_share.h"
 
+#include <algorithm>
+
 #include "fmt/format.h"
 
 #include "src/router/submit.h"
@@ -45,7 +47,8 @@ KvLimit KvLimitOf(const TenantKv& tenant, const WorkerRegistry& registry,
   for (const auto& [lease, worker] : registry.workers()) {
     if (worker.IsPrefill() || worker.description.model->id != model_id) continue;
     limit.pool_tokens += uint64_t{worker.description.num_blocks} * worker.description.block_size;
-    limit.state_tokens = worker.description.state_tokens();  // equal in all, as their layout is
+    // Equal in all, as their layout is, but 0 at a worker of a release that does not tell.
+    limit.state_tokens = std::max(limit.state_tokens, worker.description.state_tokens());
   }
   return limit;
 }

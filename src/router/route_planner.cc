@@ -154,7 +154,9 @@ void FindPrefixes(const RouterState& state, const RouterRequest& request, Planne
     planned.new_links.assign(chain.full_links().begin(), chain.full_links().end());
   }
   const std::vector<ChainLink>& links = request.links.empty() ? planned.new_links : request.links;
-  const bool has_states = table.decode.front().state_blocks > 0;
+  // A worker of a release that does not tell says 0.
+  const bool has_states = std::any_of(table.decode.begin(), table.decode.end(),
+                                      [](const auto& row) { return row.state_blocks > 0; });
   planned.hits = state.prefixes.Find(links, has_states);
   const auto fill = [&](auto& row, LeaseId lease) {
     const RegisteredWorker& worker = *state.registry.Find(lease);

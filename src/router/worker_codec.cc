@@ -22,6 +22,7 @@ using limits::kMaxPoolBlocks;
 using limits::kMaxPrefixChanges;
 using limits::kMaxRetryHintMs;
 using limits::kMaxSpecBytes;
+using limits::kMaxStateBlocks;
 using limits::kMaxTopLogprobs;
 using limits::kMaxWorkerIdBytes;
 using limits::kMaxWorkers;
@@ -176,9 +177,10 @@ Status CheckHelloNumbers(const v1::WorkerHello& hello) {
   BATON_RETURN_IF_ERROR(check("max_context", hello.max_context(), kMaxHelloTokens));
   BATON_RETURN_IF_ERROR(check("block_size", hello.block_size(), 1u << 16));
   BATON_RETURN_IF_ERROR(check("num_blocks", hello.num_blocks(), kMaxPoolBlocks));
-  if (hello.state_blocks() >= hello.num_blocks()) {
+  const uint32_t most_state_blocks = std::min(hello.num_blocks() - 1, kMaxStateBlocks);
+  if (hello.state_blocks() > most_state_blocks) {
     return InvalidArgument("state_blocks is {}, outside 0..{}", hello.state_blocks(),
-                           hello.num_blocks() - 1);
+                           most_state_blocks);
   }
   BATON_RETURN_IF_ERROR(check("max_running", hello.max_running(), 1u << 20));
   if (hello.embedding_size() > kMaxEmbeddingSize) {

@@ -394,9 +394,7 @@ void RunRandomStates(uint64_t seed, bool is_large) {
         const bool has_kv = cache.index().Match(prompt.query(), num_blocks) == num_blocks;
         const bool was_here = cache.index().HasState(prompt.query(), num_blocks);
         const bool is_kept = cache.KeepState(prompt, num_blocks);
-        if (is_large) {
-          EXPECT_EQ(is_kept, has_kv && !was_here);
-        }
+        EXPECT_TRUE(!is_large || is_kept == (has_kv && !was_here));
         if (is_kept) kept.insert(front(num_blocks));
         break;
       }
@@ -405,12 +403,11 @@ void RunRandomStates(uint64_t seed, bool is_large) {
         break;
       default: {
         const uint32_t limit = cache.index().Match(prompt.query(), prompt.num_blocks());
-        uint32_t longest = 0;
-        for (uint32_t n = 1; n <= limit; ++n) {
-          if (kept.contains(front(n)) && (is_large || cache.index().HasState(prompt.query(), n))) {
-            longest = n;
-          }
-        }
+        const auto is_here = [&](uint32_t n) {
+          return kept.contains(front(n)) && (is_large || cache.index().HasState(prompt.query(), n));
+        };
+        uint32_t longest = limit;
+        while (longest > 0 && !is_here(longest)) --longest;
         const bool takes_it = random.Below(4) == 0;
         const uint32_t used = cache.UseState(prompt, takes_it);
         EXPECT_EQ(used, longest);

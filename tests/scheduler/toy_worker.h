@@ -17,6 +17,7 @@
 
 #include "kvcache/prefix_index.h"
 #include "scheduler/scheduler.h"
+#include "tests/scheduler/toy_plan.h"
 #include "tests/scheduler/toy_text.h"
 
 namespace baton::scheduler {
@@ -65,7 +66,7 @@ class ToyWorker {
   BatchPlan Step(uint32_t max_ahead = 0) {
     done.clear();
     BatchPlan plan = scheduler_.Plan(now_us_);
-    CheckPlan(plan);
+    CheckToyPlan(scheduler_, plan);
     Copy(plan.copies);
     for (const SequenceId id : plan.started) num_hit_tokens += scheduler_.Find(id)->num_hit_tokens;
     std::vector<ItemResult> results;
@@ -129,45 +130,6 @@ class ToyWorker {
     EXPECT_TRUE(scheduler_.Audit().ok()) << scheduler_.Audit();
   }
 
-  void CheckPlan(const BatchPlan& plan) {
-    const SchedulerConfig& config = scheduler_.config();
-    EXPECT_LE(plan.num_tokens(), config.max_batch_tokens);
-    EXPECT_LE(plan.num_decode_items(), config.max_running);
-    StepShape shape;
-    uint32_t running = 0;
-    for (size_t i = 0; i < plan.items.size(); ++i) {
-      const BatchItem& item = plan.items[i];
-      if (item.is_decode) {
-        EXPECT_EQ(item.num_tokens, 1u);
-        EXPECT_EQ(i, shape.decode_rows) << "decode rows come first";
-        shape.AddDecode(item.first_pos);
-        ++running;
-      } else {
-        EXPECT_GE(item.num_tokens, 1u);
-        EXPECT_LE(item.num_tokens, config.max_chunk);
-        EXPECT_EQ(item.first_pos % config.block_size, 0u) << "chunks end at block boundaries";
-        shape.AddPrefill(item.first_pos, item.num_tokens);
-      }
-      EXPECT_EQ(item.first_pos, item.sequence->num_computed);
-      const bool ends = item.first_pos + item.num_tokens == item.sequence->num_tokens();
-      if (ends && !item.is_decode) ++shape.logit_rows;
-      EXPECT_EQ(item.wants_logits, ends);
-    }
-    EXPECT_EQ(plan.shape, shape);
-    scheduler_.ForEachSequence([&](const Sequence& sequence) {
-      if (sequence.state == SequenceState::kRunning) --running;
-    });
-    EXPECT_EQ(running, 0u) << "every running sequence decodes in every step";
-    for (const SequenceId id : plan.preempted) {
-      const Sequence* victim = scheduler_.Find(id);
-      for (const BatchItem& item : plan.items) {
-        if (!item.is_decode) continue;
-        EXPECT_LT(std::pair(item.sequence->arrival_us, item.id), std::pair(victim->arrival_us, id))
-            << "an older sequence lost its blocks to a younger one";
-      }
-    }
-  }
-
   // `before` has the results of the step that feeds the item.
   ItemResult Compute(const BatchItem& item, const std::vector<ItemResult>& before) {
     const Sequence& sequence = *item.sequence;
@@ -190,7 +152,7 @@ class ToyWorker {
     EXPECT_EQ(read, std::vector<TokenId>(tokens.begin(), tokens.begin() + end))
         << "the KV of sequence " << item.id.value() << " was overwritten";
     MoveState(item, tokens);
-    if (!item.wants_logits || item.ends_prompt) return {.bad_state = is_bad(item)};
+    if (!item.wants_logits || item.ends_prompt) return {.no_numbers = is_bad(item)};
     const TokenId token = ToyNext(read, sequence.spec.choice);
     if (is_fed && before[item.fed_by].finished) {
       ++num_wasted;
@@ -199,7 +161,7 @@ class ToyWorker {
     const uint32_t index = static_cast<uint32_t>(tokens.size()) - sequence.spec.num_prompt_tokens;
     return {.token = token,
             .finished = Emit(sequence.spec, sequence.spec.choice, index, token),
-            .bad_state = is_bad(item)};
+            .no_numbers = is_bad(item)};
   }
 
   static constexpr TokenId kBadState = -7;

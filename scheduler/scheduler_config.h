@@ -1,0 +1,61 @@
+// SchedulerConfig and SchedulerLoad: what a Scheduler is given once, and the numbers it tells.
+#ifndef BATON_SCHEDULER_SCHEDULER_CONFIG_H_
+#define BATON_SCHEDULER_SCHEDULER_CONFIG_H_
+
+#include <cstdint>
+
+#include "scheduler/step_cost.h"
+#include "src/base/limits.h"
+
+namespace baton::scheduler {
+
+// The role decides what a worker does with a prompt that is computed.
+enum class SchedulerRole : uint8_t {
+  kPrefill = 0,     // it waits as PromptDone for the hand-off to release it
+  kDecode = 1,      // decodes; computes short or preempted prompts itself
+  kAggregated = 2,  // computes and decodes every prompt (same rules as kDecode)
+};
+
+// Limits and targets; constant after construction.
+struct SchedulerConfig {
+  SchedulerRole role = SchedulerRole::kAggregated;
+  uint32_t block_size = 16;
+  uint32_t state_blocks = 0;  // of each sequence (KvLayout)
+  // With states and an index: chunks end at multiples of it, and the state is kept there; whole
+  // blocks. 0 = only that of prompts' ends is kept.
+  uint32_t checkpoint_tokens = 0;
+  uint32_t max_batch_tokens = limits::kMaxBatchTokens;  // tokens of one step
+  uint32_t max_chunk = limits::kMaxChunkTokens;         // tokens of one prompt in one step
+  uint32_t max_running = limits::kMaxRunning;           // decode rows
+  uint32_t max_prefilling = limits::kMaxPrefilling;     // prompts that hold blocks and are not done
+  uint32_t max_waiting = limits::kMaxWaiting;           // sequences without blocks
+  int64_t target_step_us = limits::kTargetStepUs;
+  // While something decodes, without itl_objective_us: bounds the gaps that prompts cause.
+  int64_t target_mixed_step_us = 25'000;
+  // A waiting prompt gains on newer ones as if it were this much shorter a second.
+  uint32_t aging_tokens_per_s = 500;
+  // How long steps take, until some were measured.
+  StepWeights first_cost;
+  // Of gaps between tokens; 0 = none. It bounds chunks beside decode rows, and the streams that
+  // routers are told to send (SchedulerLoad::batch_limit), but not the rows of a step.
+  int64_t itl_objective_us = 0;
+};
+
+// Numbers for load reports and metrics.
+struct SchedulerLoad {
+  uint32_t num_waiting = 0;      // without blocks
+  uint32_t num_prefilling = 0;   // prompts being computed
+  uint32_t num_prompt_done = 0;  // computed, waiting for their hand-off
+  uint32_t num_running = 0;      // ready or decoding
+  uint32_t num_awaiting = 0;     // of all: their next token cannot be sampled yet
+  uint64_t backlog_tokens = 0;   // tokens accepted and not computed
+  int64_t backlog_us = 0;        // predicted time to compute them
+  uint64_t num_preemptions = 0;  // since the start
+  // Streams beyond which more of them add no throughput (batch_limit.h): routers send no more. 0 =
+  // a prefill worker, where nothing decodes.
+  uint32_t batch_limit = 0;
+};
+
+}  // namespace baton::scheduler
+
+#endif  // BATON_SCHEDULER_SCHEDULER_CONFIG_H_
