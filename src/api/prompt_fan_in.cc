@@ -112,8 +112,12 @@ std::optional<PromptFanIn::Next> PromptFanIn::TakeNextLocked() {
 
 bool PromptFanIn::PutBackLocked(uint32_t prompt, const RequestError& error) {
   const bool is_refused = HttpStatusOf(error.code) == 429 && !requests_[prompt].prompt.empty();
-  if (!is_refused || num_under_way_ == 0) return false;
-  num_places_ = num_under_way_;
+  if (!is_refused) return false;
+  if (num_under_way_ == 0) {
+    if (num_finished_ == num_finished_at_wait_) return false;
+    num_finished_at_wait_ = num_finished_;
+  }
+  num_places_ = std::max<size_t>(num_under_way_, 1);
   put_back_.push_back(prompt);
   return true;
 }
@@ -175,7 +179,10 @@ void PromptFanIn::OnFailed(uint32_t prompt, const RequestError& error) {
   MutexLock lock(mutex_);
   if (has_ended_) return;
   --num_under_way_;
-  if (PutBackLocked(prompt, error)) return;
+  if (PutBackLocked(prompt, error)) {
+    lock.Unlock();
+    return SubmitMore();
+  }
   has_ended_ = true;
   cancellation_->OnCancel(submitter_);
   RequestError named = error;

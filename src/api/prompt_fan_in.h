@@ -8,14 +8,16 @@
 //  1. The AnswerSink gets one end: OnFinished after all prompts have finished, or the failure of
 //     the first one that fails; the others are then cancelled, and nothing of them is passed on.
 //     A prompt that finds no room (429) while others of the answer are under way does not fail: it
-//     waited for them, so it is submitted again after one of them has finished.
+//     waited for them, so it is submitted again after one of them has finished. With none of them
+//     under way it is submitted once more where one has finished since the last such time: the
+//     router may not know yet that the room is free.
 //  2. At most kAtOnce choices are under way, or those of one prompt. So a request of a thousand
 //     prompts neither fills the router's queue nor waits in it for longer than others.
 //  3. OnTaken is passed on when workers have taken as many prompts as were submitted at first,
 //     unless a token came before.
 //  4. A prompt without room leaves the answer as many places as have prompts under way; each prompt
-//     that finishes adds one, up to those of 2. So at most two prompts are submitted for each one
-//     that finishes, and an answer of N prompts submits at most 2 N + kAtOnce times.
+//     that finishes adds one, up to those of 2. So at most three prompts are submitted for each
+//     one that finishes, and an answer of N prompts submits at most 3 N + kAtOnce times.
 //
 // It lives until the last request has ended: their sinks keep it.
 #ifndef BATON_API_PROMPT_FAN_IN_H_
@@ -88,6 +90,8 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   size_t num_begun_ BATON_GUARDED_BY(mutex_) = 0;  // prompts that were submitted once
   size_t num_taken_ BATON_GUARDED_BY(mutex_) = 0;
   size_t num_finished_ BATON_GUARDED_BY(mutex_) = 0;
+  // num_finished_ when a prompt was last put back with none under way.
+  size_t num_finished_at_wait_ BATON_GUARDED_BY(mutex_) = 0;
   bool is_accepted_ BATON_GUARDED_BY(mutex_) = false;  // the sink knows the answer's name
   bool has_begun_ BATON_GUARDED_BY(mutex_) = false;    // the sink had a token
   bool has_ended_ BATON_GUARDED_BY(mutex_) = false;    // the sink had its end

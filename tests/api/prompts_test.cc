@@ -210,6 +210,23 @@ TEST_F(PromptsTest, WhereNothingOfTheAnswerIsUnderWayALackOfRoomIsItsEnd) {
   EXPECT_EQ(Text(*responder, {"error", "code"}), "queue_timeout");
 }
 
+// The router may hear late that the room of a finished prompt is free.
+TEST_F(PromptsTest, AfterAFinishedPromptTheNextMayWaitTwice) {
+  const auto responder = Send("POST", kCompletionPath, R"({"prompt":["a","b"]})",
+                              {{"Content-Type", "application/json"}});
+  submitter_.WaitSubmitted(1);
+  PlayText(*submitter_.WaitSubmitted(0).sink, "x");
+  submitter_.WaitSubmitted(0).sink->OnFinished(TestResult(1, 1));
+  submitter_.WaitSubmitted(1).sink->OnFailed(PlainError(ErrorCode::kQueueTimeout));
+  const auto again = submitter_.WaitSubmitted(2);
+  EXPECT_EQ(again.request.prompt[0], static_cast<TokenId>('b'));
+  EXPECT_EQ(responder->status, 0);
+  again.sink->OnFailed(PlainError(ErrorCode::kQueueTimeout));
+  ASSERT_TRUE(responder->Wait());
+  EXPECT_EQ(responder->status, 429);
+  EXPECT_EQ(submitter_.num_submitted(), 3u);
+}
+
 TEST_F(PromptsTest, AClientThatLeavesEndsPromptsThatWait) {
   const auto responder = Send("POST", kCompletionPath, R"({"prompt":["a","b"]})",
                               {{"Content-Type", "application/json"}});
