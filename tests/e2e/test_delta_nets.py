@@ -87,7 +87,9 @@ def chat(server, num_turns=10):
     got = []
     for turn in range(num_turns):
         ids = ids + [rng.randrange(3, 263) for _ in range(23)]
-        fields = dict(prompt_token_ids=ids, max_tokens=12, ignore_eos=True, logprobs=3)
+        fields = dict(
+            prompt_token_ids=ids, max_tokens=12, ignore_eos=True, logprobs=3, temperature=0
+        )
         if turn % 2 == 1:
             fields.update(temperature=0.8, seed=turn)
         answer = complete(server, **fields)
