@@ -1,10 +1,13 @@
 #include "src/router/worker_codec.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <string>
 #include <vector>
 
+#include "fmt/format.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "src/base/limits.h"
@@ -127,6 +130,22 @@ TEST(WorkerCodecTest, WireVersionsOfAHelloAreComparedBeforeAnythingElse) {
     hello.mutable_fingerprint()->set_wire_min(min);
     hello.mutable_fingerprint()->set_wire_max(max);
     EXPECT_EQ(DecodeHello(hello).status().code(), StatusCode::kInvalidArgument) << min << max;
+  }
+}
+
+TEST(WorkerCodecTest, StateBlocksLeaveRoomForTokensAndForCounting) {
+  v1::WorkerHello hello = Hello();
+  for (const uint32_t num_blocks : {10u, 3u << 20}) {
+    hello.set_num_blocks(num_blocks);
+    const uint32_t most = std::min(num_blocks - 1, limits::kMaxStateBlocks);
+    hello.set_state_blocks(most);
+    EXPECT_TRUE(DecodeHello(hello).ok()) << most;
+    for (const uint32_t state_blocks : {most + 1, 0x7FFFFFFFu, UINT32_MAX}) {
+      hello.set_state_blocks(state_blocks);
+      EXPECT_THAT(std::string(DecodeHello(hello).status().message()),
+                  ::testing::HasSubstr(
+                      fmt::format("state_blocks is {}, outside 0..{}", state_blocks, most)));
+    }
   }
 }
 

@@ -228,6 +228,39 @@ TEST(SchedulerTest, APromptThatAwaitsIsComputedButForItsLastChunk) {
   EXPECT_EQ(worker.pool().num_free(), 64u);
 }
 
+TEST(SchedulerTest, APlanWithoutItemsStillCopiesTheStateOfAHit) {
+  SchedulerConfig config = Config();
+  config.state_blocks = 2;
+  ToyWorker worker(config, 64, /*prefix_cache=*/true);
+  const SequenceLimits limits = Limits(3);
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(10), limits), 0).ok());
+  RunToEnd(worker);
+  const SequenceSpec again = worker.Spec(2, Chatty(10), limits);
+  ASSERT_TRUE(worker.scheduler().AddWaiting(again, 0).ok());
+  worker.scheduler().SetAwaiting(again.id, true);
+  const BatchPlan plan = worker.Step();
+  EXPECT_TRUE(plan.empty()) << "all that is left of the prompt awaits";
+  EXPECT_EQ(plan.copies.size(), 2u);
+  EXPECT_GT(worker.num_hit_tokens, 0u);
+  worker.scheduler().SetAwaiting(again.id, false);
+  RunToEnd(worker);
+  ExpectOutputs(worker, 2, Chatty(10), limits);
+}
+
+TEST(SchedulerTest, WhatHoldsNoNumbersIsFoundByNoOtherPrompt) {
+  SchedulerConfig config = Config();
+  config.state_blocks = 2;
+  ToyWorker worker(config, 64, /*prefix_cache=*/true);
+  const SequenceLimits limits = Limits(3);
+  worker.is_bad = [](const BatchItem& item) { return item.sequence->spec.uid.lo == 1; };
+  for (const uint64_t uid : {1, 2, 3}) {
+    ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(uid, Chatty(40), limits), 0).ok());
+    RunToEnd(worker);
+    ExpectOutputs(worker, uid, Chatty(40), limits);
+    EXPECT_EQ(worker.num_hit_tokens > 0, uid == 3) << "prompt " << uid;
+  }
+}
+
 TEST(SchedulerTest, ARowWithoutATokenIsComputedAgainAndHoldsNobody) {
   ToyWorker worker(Config(), 64);
   StartDecoding(worker, {9, 9});
