@@ -181,7 +181,7 @@ struct BatonMetrics {
   }
   // Shows the objectives of this process; microseconds, 0 = none.
   void ShowObjective(Objective objective, int64_t limit_us) const {
-    slo_seconds[static_cast<size_t>(objective)]->Set(static_cast<double>(limit_us) * 1e-6);
+    slo_seconds[static_cast<size_t>(objective)]->Set(static_cast<double>(limit_us) / 1e6);
   }
   void CountKeyed(KeyedResult result) const {
     idempotency_requests_total[static_cast<size_t>(result)]->Add();
