@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::tests::{of_kind, strict, takes};
+use super::compile::{compile, Limits};
+use super::tests::{bytes_vocabulary, of_kind, refusal, strict, takes, LIMITS};
 use super::Kind;
 
 #[test]
@@ -79,4 +80,114 @@ fn an_object_is_open_where_its_schema_says_so_or_is_a_part_of_another() {
     // A declared name does not come again as an additional one.
     let open = strict(&json!({"properties": {"x": {}}, "additionalProperties": true}));
     assert!(!takes(&open, r#"{"x":1,"x":2}"#) && !takes(&open, r#"{"y":1,"x":2}"#));
+}
+
+/// A schema as the root, a property that may be absent, one that may not, and an element: its
+/// places' beginning, the whole, and the text around its value.
+fn at_each_place(
+    schema: &serde_json::Value,
+) -> [(&'static str, serde_json::Value, &'static str, &'static str); 4] {
+    let within = json!({"properties": {"v": schema}});
+    let mut demanded = within.clone();
+    demanded["required"] = json!(["v"]);
+    [
+        ("#", schema.clone(), "", ""),
+        ("#/properties/v", within, "{\"v\":", "}"),
+        ("#/properties/v", demanded, "{\"v\":", "}"),
+        ("#/items", json!({"type": "array", "items": schema}), "[", "]"),
+    ]
+}
+
+#[test]
+fn counts_of_members_that_cannot_be_enforced_are_listed_in_a_loose_schema() {
+    let abc = json!({"a": {}, "b": {}, "c": {}});
+    for (counts, dropped) in [
+        (json!({"minProperties": 2}), vec!["minProperties"]),
+        (json!({"maxProperties": 2}), vec!["maxProperties"]),
+        (json!({"maxProperties": 0}), vec!["maxProperties"]),
+        (json!({"minProperties": 1, "maxProperties": 2}), vec!["minProperties", "maxProperties"]),
+        (json!({"minProperties": 2, "additionalProperties": false}), vec!["minProperties"]),
+        (json!({"minProperties": 2, "maxProperties": 9}), vec!["minProperties"]),
+    ] {
+        let mut schema = json!({"type": "object", "properties": abc});
+        schema.as_object_mut().unwrap().extend(counts.as_object().unwrap().clone());
+        for (place, whole, before, after) in at_each_place(&schema) {
+            let grammar = of_kind(Kind::SchemaLoose, &whole.to_string());
+            let places: Vec<_> = dropped.iter().map(|key| format!("{place}/{key}")).collect();
+            assert_eq!(grammar.ignored, places, "{whole}");
+            for value in [r#"{"a":1}"#, r#"{"a":1,"b":2}"#] {
+                assert!(takes(&grammar, &format!("{before}{value}{after}")), "{whole}: {value}");
+            }
+            assert!(!takes(&grammar, &format!("{before}{{\"d\":1}}{after}")), "{whole}");
+        }
+        refusal(Kind::SchemaStrict, &schema.to_string());
+    }
+}
+
+#[test]
+fn counts_of_members_that_can_be_enforced_are() {
+    for (rest, good, bad) in [
+        (json!({"minProperties": 1}), vec![r#"{"a":1}"#, r#"{"a":1,"b":2}"#], vec!["{}"]),
+        (json!({"minProperties": 1, "maxProperties": 2}), vec![r#"{"a":1}"#], vec!["{}"]),
+        (json!({"maxProperties": 1}), vec!["{}", r#"{"b":1}"#], vec![r#"{"a":1,"b":2}"#]),
+        (json!({"minProperties": 2, "required": ["b"]}), vec![r#"{"a":1,"b":2}"#],
+            vec![r#"{"b":1}"#]),
+        (json!({"minProperties": 0, "maxProperties": 5}), vec!["{}", r#"{"b":1}"#], vec![]),
+        (json!({"minProperties": 1, "required": ["a"]}), vec![r#"{"a":1}"#], vec![r#"{"b":1}"#]),
+    ] {
+        let mut schema = json!({"type": "object", "properties": {"a": {}, "b": {}}});
+        schema.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        for kind in [Kind::SchemaStrict, Kind::SchemaLoose] {
+            let grammar = of_kind(kind, &schema.to_string());
+            assert!(grammar.ignored.is_empty(), "{schema}: {:?}", grammar.ignored);
+            good.iter().for_each(|text| assert!(takes(&grammar, text), "{schema}: {text}"));
+            bad.iter().for_each(|text| assert!(!takes(&grammar, text), "{schema}: {text}"));
+        }
+    }
+    // No answer has two members of one.
+    for kind in [Kind::SchemaStrict, Kind::SchemaLoose] {
+        let none = json!({"properties": {"a": {}}, "type": "object", "minProperties": 2,
+            "additionalProperties": false});
+        refusal(kind, &none.to_string());
+    }
+}
+
+#[test]
+fn a_keyword_that_is_dropped_opens_nothing() {
+    let point = json!({"type": "object", "properties": {"x": {}}, "required": ["x"]});
+    let tagged = json!({"properties": {"t": {"const": "t"}}, "required": ["t"], "type": "object"});
+    let other = json!({"properties": {"t": {"const": "o"}}, "required": ["t"], "type": "object"});
+    for (schema, good, bad, dropped) in [
+        (json!({"properties": {"x": {}}, "unevaluatedProperties": false}), r#"{"x":1}"#,
+            r#"{"x":1,"y":2}"#, "unevaluatedProperties"),
+        (json!({"allOf": [{"$ref": "#/$defs/p"}], "unevaluatedProperties": false}), r#"{"x":1}"#,
+            r#"{"x":1,"y":2}"#, "unevaluatedProperties"),
+        (json!({"oneOf": [{"$ref": "#/$defs/t"}, {"$ref": "#/$defs/o"}],
+            "discriminator": {"propertyName": "t"}}), r#"{"t":"o"}"#, r#"{"t":"o","y":2}"#,
+            "discriminator"),
+        (json!({"anyOf": [{"$ref": "#/$defs/p"}, {"type": "integer"}], "nullable": true}),
+            r#"{"x":1}"#, r#"{"x":1,"y":2}"#, "nullable"),
+    ] {
+        let mut whole = schema.clone();
+        whole["$defs"] = json!({"p": point, "t": tagged, "o": other});
+        let grammar = of_kind(Kind::SchemaLoose, &whole.to_string());
+        assert_eq!(grammar.ignored[0], format!("#/{dropped}"), "{schema}");
+        assert!(takes(&grammar, good), "{schema}");
+        assert!(!takes(&grammar, bad), "{schema}");
+    }
+    // `true` opens, as the standard has it.
+    let open = json!({"properties": {"x": {}}, "unevaluatedProperties": true});
+    assert!(takes(&of_kind(Kind::SchemaLoose, &open.to_string()), r#"{"x":1,"y":2}"#));
+}
+
+#[test]
+fn a_definition_that_is_whole_and_a_part_counts_once() {
+    let limits = Limits { max_enum_values: 3, max_refs: 1, ..LIMITS };
+    let whole = json!({"type": "object", "$defs": {"p": {"type": "object",
+        "properties": {"x": {"enum": [1, 2, 3]}, "y": {"type": "array", "uniqueItems": true}}}},
+        "properties": {"a": {"$ref": "#/$defs/p"},
+            "b": {"allOf": [{"$ref": "#/$defs/p"}, {"properties": {"z": {}}}]}}});
+    let compiled = compile(&bytes_vocabulary(), Kind::SchemaLoose, &whole.to_string(), &limits);
+    let grammar = compiled.unwrap_or_else(|f| panic!("{}", f.message));
+    assert_eq!(grammar.ignored, ["#/$defs/p/properties/y/uniqueItems"]);
 }

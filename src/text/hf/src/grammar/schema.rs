@@ -2,6 +2,8 @@
 //! checked at its place, annotations go, references are resolved, and what cannot be enforced is
 //! refused (strict) or dropped and listed (loose).
 
+use std::collections::HashSet;
+
 use llguidance::derivre::{RegexAst, RegexBuilder};
 use serde_json::{Map, Value};
 
@@ -88,7 +90,9 @@ pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<
         limits,
         ignored: Vec::new(),
         num_enum_values: 0,
+        enum_places: HashSet::new(),
         targets: Vec::new(),
+        num_target_places: 0,
         joint_step: combines(source).then_some(Step { divisor: 1, decimals: MAX_STEP_DECIMALS }),
     };
     let mut schema = checker.schema(source, "#", 0, Role::Whole)?;
@@ -100,7 +104,9 @@ pub fn check(source: &Value, strictness: Strictness, limits: &Limits) -> Result<
         let definition = checker.schema(target, &place, 0, role)?;
         definitions.insert(name_of_definition(idx), definition);
     }
-    let Checker { ignored, targets, .. } = checker;
+    let Checker { mut ignored, targets, .. } = checker;
+    let mut seen = HashSet::new();
+    ignored.retain(|place| seen.insert(place.clone())); // a definition may be checked twice
     let places: Vec<String> = targets.into_iter().map(|target| target.place).collect();
     refuse_ref_cycles(&definitions, &places)?;
     if !definitions.is_empty() {
@@ -126,7 +132,11 @@ struct Checker<'a> {
     limits: &'a Limits,
     ignored: Vec<String>,
     num_enum_values: usize,
+    /// Places whose values are counted.
+    enum_places: HashSet<String>,
     targets: Vec<Target>,
+    /// Different places of the targets.
+    num_target_places: usize,
     /// The least common multiple of all steps so far, where schemas are combined; else none.
     joint_step: Option<Step>,
 }
@@ -162,7 +172,44 @@ impl Checker<'_> {
         if role == Role::Whole && is_closed(members) {
             out.insert("additionalProperties".to_string(), Value::Bool(false));
         }
+        self.keep_counts_that_hold(&mut out, place);
         Ok(Value::Object(out))
+    }
+
+    /// Drops the counts of a closed object's members where every answer fits them, and where a
+    /// loose schema's cannot be enforced. llguidance would find no answer at all.
+    fn keep_counts_that_hold(&mut self, members: &mut Map<String, Value>, place: &str) {
+        const COUNTS: [&str; 2] = ["minProperties", "maxProperties"];
+        let is_closed = members.get("additionalProperties") == Some(&Value::Bool(false));
+        if !is_closed || members.contains_key("patternProperties") {
+            return;
+        }
+        let Some(Value::Object(declared)) = members.get("properties") else { return };
+        let required = members.get("required").and_then(Value::as_array);
+        let is_required = |name: &&String| {
+            required.is_some_and(|names| names.iter().any(|known| known == name.as_str()))
+        };
+        let num_declared = declared.len() as u64;
+        let num_required = declared.keys().filter(is_required).count() as u64;
+        let [fewest, most] = COUNTS.map(|key| members.get(key).and_then(Value::as_u64));
+        let fewest = fewest.filter(|fewest| *fewest > num_required);
+        let most = most.filter(|most| *most < num_declared);
+        let is_kept = [fewest.is_some(), most.is_some()];
+        let has_answers = fewest.is_none_or(|fewest| fewest <= most.unwrap_or(num_declared))
+            && most.is_none_or(|most| num_required <= most);
+        // Beside the required members: at least one, at most one, or exactly one.
+        let is_one = |count: Option<u64>| count.is_none_or(|count| count == num_required + 1);
+        let is_dropped = self.strictness == Strictness::Loose
+            && has_answers
+            && !(is_one(fewest) && is_one(most));
+        for (key, is_kept) in COUNTS.iter().zip(is_kept) {
+            if is_dropped && is_kept {
+                self.ignored.push(format!("{place}/{key}"));
+            }
+            if is_dropped || !is_kept {
+                members.remove(*key);
+            }
+        }
     }
 
     /// The enforced form of a keyword's value; none when the keyword goes.
@@ -280,10 +327,12 @@ impl Checker<'_> {
         };
         let target = Target { place: target, role };
         let idx = self.targets.iter().position(|known| *known == target).unwrap_or_else(|| {
+            let is_known = self.targets.iter().any(|known| known.place == target.place);
+            self.num_target_places += usize::from(!is_known);
             self.targets.push(target);
             self.targets.len() - 1
         });
-        if self.targets.len() > self.limits.max_refs {
+        if self.num_target_places > self.limits.max_refs {
             return Err(Failure::limit(format!(
                 "{place}: more than {} targets of $ref",
                 self.limits.max_refs
@@ -303,7 +352,9 @@ impl Checker<'_> {
             _ if key == "enum" => return Err(wrong(place, "a list of one value or more", value)),
             _ => std::slice::from_ref(value),
         };
-        self.num_enum_values += values.len();
+        if self.enum_places.insert(place.to_string()) {
+            self.num_enum_values += values.len();
+        }
         if self.num_enum_values > self.limits.max_enum_values {
             return Err(Failure::limit(format!(
                 "{place}: more than {} values in all enums",
@@ -371,9 +422,20 @@ fn is_silent(key: &str) -> bool {
 }
 
 /// Whether several schemas may hold for one value here: branches or a reference beside other
-/// keywords, or patterns beside names. An `allOf` of one schema, and `anyOf`, `oneOf` or `$ref`
-/// with nothing but a `type` beside it, is that schema alone.
+/// keywords that concern members, or patterns beside names. An `allOf` of one schema, and `anyOf`,
+/// `oneOf` or `$ref` with nothing of the kind beside it, is that schema alone.
 fn joins_others(members: &Map<String, Value>) -> bool {
+    const OF_MEMBERS: [&str; 9] = [
+        "properties",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "items",
+        "prefixItems",
+        "additionalItems",
+        "enum",
+        "const",
+    ];
     let joins = |key: &str| matches!(key, "allOf" | "anyOf" | "oneOf" | "$ref");
     if members.get("allOf").and_then(Value::as_array).is_some_and(|parts| parts.len() > 1) {
         return true;
@@ -381,17 +443,15 @@ fn joins_others(members: &Map<String, Value>) -> bool {
     if members.contains_key("properties") && members.contains_key("patternProperties") {
         return true;
     }
-    let num_keywords = members.keys().filter(|key| !is_silent(key) && *key != "type").count();
+    let concerns = |key: &str, value: &Value| OF_MEMBERS.contains(&key) || opens(key, value);
+    let num_keywords = members.iter().filter(|(key, value)| concerns(key, value)).count();
     num_keywords > 1 && members.keys().any(|key| joins(key))
 }
 
-/// Whether an object of this schema has the declared properties alone: `properties` stands here,
-/// and nothing here lets others in. (The standard would let any in. A small model then writes
-/// members without end.)
-fn is_closed(members: &Map<String, Value>) -> bool {
-    const OPENERS: [&str; 15] = [
+/// Whether a keyword beside `properties` lets other members in, or says itself which.
+fn opens(key: &str, value: &Value) -> bool {
+    const OPENERS: [&str; 14] = [
         "additionalProperties",
-        "unevaluatedProperties",
         "patternProperties",
         "propertyNames",
         "dependencies",
@@ -406,8 +466,15 @@ fn is_closed(members: &Map<String, Value>) -> bool {
         "else",
         "not",
     ];
+    OPENERS.contains(&key) || (key == "unevaluatedProperties" && value != &Value::Bool(false))
+}
+
+/// Whether an object of this schema has the declared properties alone: `properties` stands here,
+/// and nothing here lets others in. (The standard would let any in. A small model then writes
+/// members without end.)
+fn is_closed(members: &Map<String, Value>) -> bool {
     let Some(Value::Object(declared)) = members.get("properties") else { return false };
-    if OPENERS.iter().any(|key| members.contains_key(*key)) {
+    if members.iter().any(|(key, value)| opens(key, value)) {
         return false;
     }
     let required = members.get("required").and_then(Value::as_array);

@@ -11,7 +11,7 @@ const END: u32 = 256;
 const CONTROL: u32 = 257;
 const NUM_TOKENS: usize = 265;
 
-const LIMITS: Limits = Limits {
+pub const LIMITS: Limits = Limits {
     max_text_bytes: 1 << 20,
     max_values: 100_000,
     max_enum_values: 10_000,
@@ -21,7 +21,7 @@ const LIMITS: Limits = Limits {
 };
 
 /// A token for each byte, the end, a control token, and some longer ones (two of them equal).
-fn bytes_vocabulary() -> Arc<Vocabulary> {
+pub fn bytes_vocabulary() -> Arc<Vocabulary> {
     let singles: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
     let mut tokens: Vec<&[u8]> = singles.iter().map(|byte| byte.as_slice()).collect();
     let long = [b'a'; 300];
