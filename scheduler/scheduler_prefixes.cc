@@ -22,7 +22,7 @@ void Scheduler::TakeState(Sequence* sequence, bool copies) {
                                                 sequence->spec.uid);
   BATON_CHECK(grown, "{} blocks are free, a state of {} is not to be had", pool_->num_available(),
               config_.state_blocks);
-  // Whoever gets a checkpoint's blocks within this plan writes them after these copies.
+  // A sequence that gets a checkpoint's blocks within this plan writes them after these copies.
   for (size_t i = 0; i < state_hits_.size(); ++i) {
     plan_.copies.push_back(
         {state_hits_[i].index.value(), sequence->state_table.indices()[i], config_.block_size});

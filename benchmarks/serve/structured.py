@@ -216,7 +216,7 @@ class Rows:
 
 
 ROWS = ("mask", "streams16", "echo", "prompts16")
-# The ratio of each row: of what, to what, and the target of issue or plan that it is set beside.
+# The ratio of each row: of what, to what.
 RATIOS = {
     "mask": ("schema", "free"),
     "streams16": ("schema", "free"),

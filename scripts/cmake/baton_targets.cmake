@@ -166,24 +166,32 @@ function(baton_test)
     COMMAND ${ARG_NAME} ${short} ${ARG_ARGS})
 endfunction()
 
-# baton_pytest(NAME x FILE test_x.py [ENV ...] [LABELS ...] [TIMEOUT seconds] [ARGS ...]): one file
-# of pytest = one ctest entry. Where the file marks tests `long`, these are the entry x_long, which
-# only the full tier runs.
+# baton_pytest(NAME x FILE test_x.py [ENV ...] [LABELS ...] [TIMEOUT seconds] [COST number]
+# [RUN_SERIAL] [ARGS ...]): one file of pytest = one ctest entry. Where the file marks tests `long`,
+# these are the entry x_long, which only the full tier runs, under the same limits.
 function(baton_pytest)
-  cmake_parse_arguments(ARG "" "NAME;FILE;TIMEOUT" "LABELS;ENV;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "RUN_SERIAL" "NAME;FILE;TIMEOUT;COST" "LABELS;ENV;ARGS" ${ARGN})
   set(command "${PROJECT_SOURCE_DIR}/build/venv/bin/python" -m pytest -q -p no:cacheprovider
     ${ARG_ARGS} "${ARG_FILE}")
   set(common TIMEOUT ${ARG_TIMEOUT} ENV "BATON_BIN=$<TARGET_FILE:baton>"
     "PYTHONDONTWRITEBYTECODE=1" ${ARG_ENV})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${ARG_FILE}")
   file(STRINGS "${ARG_FILE}" long REGEX "pytest\\.mark\\.long")
+  set(names ${ARG_NAME})
   set(short)
   if(long)
     set(short -m "not long")
     baton_add_test(NAME ${ARG_NAME}_long ${common} LABELS ${ARG_LABELS} long
       COMMAND ${command} -m long)
+    list(APPEND names ${ARG_NAME}_long)
   endif()
   baton_add_test(NAME ${ARG_NAME} ${common} LABELS ${ARG_LABELS} COMMAND ${command} ${short})
+  if(ARG_RUN_SERIAL)
+    set_tests_properties(${names} PROPERTIES RUN_SERIAL TRUE)
+  endif()
+  if(ARG_COST)
+    set_tests_properties(${names} PROPERTIES COST ${ARG_COST})
+  endif()
 endfunction()
 
 # baton_add_test(NAME x COMMAND ... [TIMEOUT seconds] [LABELS ...] [ENV ...]): any command as a

@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,14 @@ def generated_stubs():
         _stub_folder()
         from baton.v1 import inference_pb2, inference_pb2_grpc
     return inference_pb2, inference_pb2_grpc
+
+
+def seed_of_tests(otherwise):
+    """The seed of drawn inputs, as tests/test_seed.h reads it; prints it."""
+    text = os.environ.get("BATON_TEST_SEED", otherwise)
+    seed = secrets.randbits(32) if text == "random" else int(text)
+    print(f"BATON_TEST_SEED={seed}")
+    return seed
 
 
 def wait_until(condition, limit_s, what):

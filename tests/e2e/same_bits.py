@@ -3,15 +3,12 @@ and a decode worker that is killed while it computes them."""
 
 import os
 import random
-import secrets
 import signal
 import threading
 
-from baton_server import Server, complete, in_parallel, metric, wait_until
+from baton_server import Server, complete, in_parallel, metric, seed_of_tests, wait_until
 
-SEED_TEXT = os.environ.get("BATON_TEST_SEED", "20")  # as tests/test_seed.h reads it
-SEED = secrets.randbits(32) if SEED_TEXT == "random" else int(SEED_TEXT)
-print(f"BATON_TEST_SEED={SEED}")
+SEED = seed_of_tests("20")
 
 
 def requests_of(lengths, num_tokens=12):

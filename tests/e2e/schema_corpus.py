@@ -8,13 +8,12 @@ are taken in this order, each once, up to --schemas. A refusal must be INVALID_A
 the field. --kills: for how many schemas the worker also dies, spread evenly. --each-token: for how
 many of the schemas that are taken, from the first, it dies at every token of an answer (of 24 at
 most). Exits with 1 when an answer is wrong. The seed of the kills is printed;
-BATON_TEST_SEED=<number> replays it.
+BATON_TEST_SEED=<number> replays it, `random` draws a fresh seed.
 """
 
 import argparse
 import collections
 import json
-import os
 import random
 import sys
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 import grpc
 import jsonschema
 
-from baton_server import Server
+from baton_server import Server, seed_of_tests
 from fault_work import wait_clean
 from kill_guided import ask, kill_at, problem_of, run_case
 
@@ -98,9 +97,7 @@ def main():
     parser.add_argument("--each-token", type=int, default=0)
     parser.add_argument("--json", help="a file for the numbers")
     options = parser.parse_args()
-    seed = int(os.environ.get("BATON_TEST_SEED", "1"))
-    print("seed", seed)
-    rng = random.Random(seed)
+    rng = random.Random(seed_of_tests("1"))
     corpus = list(schemas_of(options.folder))[: options.schemas]
     counts, bad, refusals, began = collections.Counter(), [], {}, time.monotonic()
     due = 0.0

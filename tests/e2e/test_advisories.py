@@ -7,6 +7,7 @@ it, and a stream beside it says what it says alone.
 
 import contextlib
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import advisory_cases
-from baton_server import Server, http_json, wait_until
+from baton_server import Server, wait_until
 
 # A sanitizer build takes longer for everything.
 SLOW = 10 if "BATON_E2E_START_LIMIT_S" in os.environ else 1
@@ -26,6 +27,7 @@ REFUSAL_LIMIT_S, LARGE_LIMIT_S, SERVED_LIMIT_S = 0.1 * SLOW, 2 * SLOW, 20 * SLOW
 GROWTH_MIB = 16
 CLOSED_LIMIT_S = 10 * SLOW
 WARM_UPS = 3
+STREAM_TOKENS = 200  # so many that a part of the work is done before the last one
 TRIES = 3  # the machine may be busy; a guard that is slow is slow each time
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,27 +94,43 @@ def pids(server):
 
 @contextlib.contextmanager
 def beside_a_stream(server):
-    """A stream while the block runs; gives the list that its text is added to."""
-    texts = []
-    body = {"prompt": "The sea", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
-    headers = {"Authorization": f"Bearer {advisory_cases.KEY}"}
+    """A stream that has begun when the block does; gives the list that its texts are added to."""
+    texts, begun = [], threading.Event()
+    body = {"prompt": "The sea", "max_tokens": STREAM_TOKENS, "temperature": 0}
+    body.update(ignore_eos=True, stream=True)
+    headers = {
+        "Authorization": f"Bearer {advisory_cases.KEY}",
+        "Content-Type": "application/json",
+    }
+    connection = http.client.HTTPConnection(server.router["http"], timeout=120)
 
     def read():
-        status, _, answer = http_json(server.http + "/v1/completions", body, headers=headers)
-        texts.append((status, answer["choices"][0]["text"] if status == 200 else answer))
+        try:
+            for line in response:
+                if line.startswith(b"data: {"):
+                    texts.append(json.loads(line[6:])["choices"][0]["text"])
+                    begun.set()
+        finally:
+            begun.set()
 
+    connection.request("POST", "/v1/completions", json.dumps(body), headers)
+    response = connection.getresponse()
+    assert response.status == 200, response.read()
     thread = threading.Thread(target=read)
     thread.start()
+    assert begun.wait(60) and texts, "its first token"
+    assert thread.is_alive(), "the work begins beside it"
     yield texts
     thread.join()
+    connection.close()
 
 
 @pytest.fixture(scope="module")
 def alone(guarded):
     with beside_a_stream(guarded) as texts:
         pass
-    assert texts[0][0] == 200, texts
-    return texts
+    assert "".join(texts), texts
+    return "".join(texts)
 
 
 def costs_only_itself(server, alone, work):
@@ -123,7 +141,7 @@ def costs_only_itself(server, alone, work):
     before, lives = memory_mib(server), pids(server)
     with beside_a_stream(server) as beside:
         work()
-    assert beside == alone, "the stream beside it"
+    assert "".join(beside) == alone, "the stream beside it"
     assert pids(server) == lives, "no process ended"
     assert server.get("/health")[0] == 200
 

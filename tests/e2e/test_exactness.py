@@ -6,17 +6,14 @@ Every comparison also asserts that what it means to compare happened: path, byte
 import json
 import os
 import random
-import secrets
 import threading
 
 import pytest
 
-from baton_server import Server, complete, in_parallel, metric, wait_until
+from baton_server import Server, complete, in_parallel, metric, seed_of_tests, wait_until
 
 BLOCK = 16
-SEED_TEXT = os.environ.get("BATON_TEST_SEED", "20")  # as tests/test_seed.h reads it
-SEED = secrets.randbits(32) if SEED_TEXT == "random" else int(SEED_TEXT)
-print(f"BATON_TEST_SEED={SEED}")
+SEED = seed_of_tests("20")
 NUM_PROMPTS = int(os.environ.get("BATON_E2E_PROMPTS", "13"))  # the corners
 KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 2  # layers, K and V, KV heads, head size, bf16
 

@@ -1,12 +1,12 @@
 """The security table on the built server: each route by each caller; keys that change under load.
 
-route_cases.py has the rows. Environment: BATON_TEST_SEED=<number> replays the order of the load.
+route_cases.py has the rows. Environment: BATON_TEST_SEED=<number> gives the order of the load,
+`random` a fresh one.
 """
 
 import hashlib
 import http.client
 import json
-import os
 import random
 import threading
 
@@ -15,7 +15,7 @@ import pytest
 
 import guard_cases
 import route_cases
-from baton_server import Server, generated_stubs, http_json, wait_until
+from baton_server import Server, generated_stubs, http_json, seed_of_tests, wait_until
 
 OWNER, OTHER, WRONG = "key-of-the-owner", "key-of-another", "key-of-nobody"
 KEYS = dict(zip(route_cases.CALLERS, (None, WRONG, OTHER, OWNER)))
@@ -235,8 +235,7 @@ def begin_stream(server, key):
 
 
 def test_keys_change_under_load_and_those_that_stay_are_never_refused(tmp_path):
-    seed = int(os.environ.get("BATON_TEST_SEED", random.SystemRandom().randrange(2**31)))
-    print("BATON_TEST_SEED", seed)
+    rng = random.Random(seed_of_tests("21"))
     path = tmp_path / "keys.json"
     write(path, entry("a", STAYS), entry("a", "key-0"))
     with Server(*FLAGS, "--api-keys", str(path)) as server:
@@ -245,7 +244,7 @@ def test_keys_change_under_load_and_those_that_stay_are_never_refused(tmp_path):
         def status_of(key):
             return http_json(url, headers={"Authorization": f"Bearer {key}"})[0]
 
-        load = Load(server, random.Random(seed))
+        load = Load(server, rng)
         try:
             for i in range(ROTATIONS):
                 old, new = f"key-{i}", f"key-{i + 1}"

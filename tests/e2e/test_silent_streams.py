@@ -172,7 +172,8 @@ def test_failures_before_a_worker_takes_the_request_keep_their_status(pinging):
 
 
 def test_silence_ends_a_request_and_a_flowing_one_goes_on():
-    args = ("--request-timeout", "2", "--sse-ping", "1", "--silence-timeout", "0")
+    # One thread: a thousand tokens take longer than the silence that is allowed.
+    args = ("--request-timeout", "2", "--sse-ping", "1", "--silence-timeout", "0", "--threads", "1")
     with Server(*args, "--mode", "aggregated") as server:
         fields = {"prompt": "Once upon a time", "max_tokens": 1000, "ignore_eos": True}
         flowing = Stream(server, "/v1/completions", fields)

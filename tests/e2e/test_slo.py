@@ -54,7 +54,9 @@ def crowd(number):
 
 @pytest.mark.parametrize("mode", ["disagg", "aggregated"])
 def test_a_tight_objective_refuses_what_would_miss_it(mode):
-    with Server("--mode", mode, "--slo", "ttft=50ms,itl=20ms") as server:
+    # One thread a worker, so that a prompt this long takes longer than the objective anywhere.
+    flags = ("--mode", mode, "--threads", "1", "--slo", "ttft=20ms,itl=20ms")
+    with Server(*flags) as server:
         # The first one tells the speed of a prompt; it is served, long as it is.
         assert ask(server, {"prompt": LONG_PROMPT})["status"] == 200
         wait_until(lambda: counted(server, "ttft", "missed") == 1, 10, "it missed, and is counted")
@@ -68,7 +70,7 @@ def test_a_tight_objective_refuses_what_would_miss_it(mode):
             assert 1 <= int(r["headers"]["Retry-After"]) <= 60
             error = r["body"]["error"]
             assert error["code"] in ("queue_full", "queue_timeout")
-            assert "--slo ttft is 50 ms" in error["message"]
+            assert "--slo ttft is 20 ms" in error["message"]
             assert r["s"] < 5, "told at once, not after the queue wait of 10 s"
         told = [r for r in refused if r["body"]["error"]["code"] == "queue_full"]
         assert told and all("would wait about" in r["body"]["error"]["message"] for r in told)
@@ -79,9 +81,9 @@ def test_a_tight_objective_refuses_what_would_miss_it(mode):
             "a short prompt is served",
         )
         slo = server.get("/v1/topology")[2]["slo"]
-        assert slo["ttft"]["limit_ms"] == 50 and slo["itl"]["limit_ms"] == 20
+        assert slo["ttft"]["limit_ms"] == 20 and slo["itl"]["limit_ms"] == 20
         assert slo["ttft"]["missed"] >= 1
-        assert metric(server.router, "baton_slo_seconds", 'objective="ttft"') == 0.05
+        assert metric(server.router, "baton_slo_seconds", 'objective="ttft"') == 0.02
         request_id = told[0]["headers"]["X-Request-Id"]
         why = subprocess.run(
             [BIN, "why", request_id, "--admin", server.router["admin"]],
@@ -90,7 +92,7 @@ def test_a_tight_objective_refuses_what_would_miss_it(mode):
             timeout=60,
             check=True,
         )
-        assert "--slo ttft is 50 ms" in why.stdout
+        assert "--slo ttft is 20 ms" in why.stdout
 
 
 def test_a_loose_objective_refuses_nobody_and_is_met():
@@ -113,12 +115,12 @@ def test_a_loose_objective_refuses_nobody_and_is_met():
 
 
 def test_streams_that_run_at_once_end_where_the_objective_of_gaps_ends():
-    with Server("--mode", "aggregated", "--slo", "itl=1ms") as server:
+    with Server("--mode", "aggregated", "--threads", "1", "--slo", "itl=1ms") as server:
         processes = server.get("/v1/topology")[2]["processes"]
         decode = next(p for p in processes if p["role"] == "decode")
         assert metric(decode, "baton_slo_seconds", 'objective="itl"') == 0.001
         assert metric(decode, "baton_batch_limit") > 1
-        # No machine decodes eight streams of this model in a millisecond.
+        # One thread reads 135 million weights for a step: no core does so in a millisecond.
         for _ in range(12):
             ask_together(server, [{"prompt": f"{i} to", "max_tokens": 64} for i in range(8)])
             if metric(decode, "baton_batch_limit") == 1:

@@ -3,18 +3,24 @@
 import json
 import os
 import random
-import secrets
 import signal
 import subprocess
 import urllib.request
 
 import pytest
 
-from baton_server import BIN, MODEL, Server, complete, in_parallel, metric, wait_until
+from baton_server import (
+    BIN,
+    MODEL,
+    Server,
+    complete,
+    in_parallel,
+    metric,
+    seed_of_tests,
+    wait_until,
+)
 
-SEED_TEXT = os.environ.get("BATON_TEST_SEED", "20")  # as tests/test_seed.h reads it
-SEED = secrets.randbits(32) if SEED_TEXT == "random" else int(SEED_TEXT)
-print(f"BATON_TEST_SEED={SEED}")
+SEED = seed_of_tests("20")
 
 CODE = """def area(width, height):
     return width * height
