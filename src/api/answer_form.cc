@@ -151,31 +151,6 @@ bool StoreForm(const FormRow& row, std::string_view field, const JsonValue& valu
   return SetForm(field, {.kind = row.kind, .text = *std::move(text)}, params, error);
 }
 
-// Takes the blanks out of the JSON of a form that `params` has: the schema says so in llguidance's
-// words. Other forms have the blanks that they write.
-bool CloseBlanks(ApiParams* params, RequestError* error) {
-  const GrammarKind kind = params->form->kind;
-  JsonValue schema(JsonValue::Object{{"type", JsonValue(std::string("object"))}});
-  if (kind == GrammarKind::kSchemaLoose) {
-    RequestError why;  // of a text that is no JSON: compiling the form says more
-    if (!ParseJson(params->form->text, &schema, &why)) return true;
-  } else if (kind != GrammarKind::kJsonObject) {
-    return true;
-  }
-  JsonValue::Object* members = schema.AsObject();
-  if (members == nullptr) {
-    return Fail(error, ErrorCode::kConflict, fmt::format("structured_outputs.{}", kNoBlanks),
-                "absent where the schema is no object");
-  }
-  std::erase_if(*members, [](const auto& member) { return member.first == "x-guidance"; });
-  members->emplace_back("x-guidance",
-                        JsonValue(JsonValue::Object{{"whitespace_flexible", JsonValue(false)}}));
-  AnswerGrammar form{.kind = GrammarKind::kSchemaLoose};
-  AppendJson(schema, &form.text);
-  params->form = {};
-  return SetForm(params->form_field, std::move(form), params, error);
-}
-
 const FormRow& RowOf(GrammarKind kind) {
   return *std::find_if(std::begin(kForms), std::end(kForms),
                        [kind](const FormRow& row) { return row.kind == kind; });
@@ -309,8 +284,8 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestEr
     }
     if (!StoreForm(*row, row->path, member, params, error)) return false;
   }
-  const bool is_asked = no_blanks != nullptr && !IsUnset(*no_blanks) && params->form != nullptr;
-  return !is_asked || CloseBlanks(params, error);
+  params->forbids_blanks = no_blanks != nullptr && !IsUnset(*no_blanks);
+  return true;
 }
 
 bool StoreGuided(std::string_view name, const JsonValue& value, ApiParams* params,
@@ -319,6 +294,37 @@ bool StoreGuided(std::string_view name, const JsonValue& value, ApiParams* param
       std::find_if(std::begin(kForms), std::end(kForms),
                    [name](const FormRow& known) { return known.guided == name; });
   return StoreForm(*row, row->guided, value, params, error);
+}
+
+// A schema says it in llguidance's words. Regular expressions, choices and grammars have the blanks
+// that they write; the schemas inside of a structural tag cannot be told.
+bool CloseBlanks(ApiParams* params, RequestError* error) {
+  if (!params->forbids_blanks || params->form == nullptr) return true;
+  const std::string flag = fmt::format("structured_outputs.{}", kNoBlanks);
+  const GrammarKind kind = params->form->kind;
+  if (kind == GrammarKind::kStructuralTag) {
+    return Fail(error, ErrorCode::kConflict, flag, "absent beside a structural tag");
+  }
+  const bool is_schema = kind == GrammarKind::kSchemaLoose || kind == GrammarKind::kSchemaStrict;
+  if (!is_schema && kind != GrammarKind::kJsonObject) return true;
+  JsonValue schema(JsonValue::Object{{"type", JsonValue(std::string("object"))}});
+  RequestError why;
+  if (is_schema && !ParseJson(params->form->text, &schema, &why)) {
+    return Fail(
+        error, ErrorCode::kInvalidValue, params->form_field,
+        fmt::format("a JSON Schema of at most {} levels beside {}", limits::kMaxJsonDepth, flag));
+  }
+  JsonValue::Object* members = schema.AsObject();
+  if (members == nullptr) {
+    return Fail(error, ErrorCode::kConflict, flag, "absent where the schema is no object");
+  }
+  std::erase_if(*members, [](const auto& member) { return member.first == "x-guidance"; });
+  members->emplace_back("x-guidance",
+                        JsonValue(JsonValue::Object{{"whitespace_flexible", JsonValue(false)}}));
+  AnswerGrammar form{.kind = is_schema ? kind : GrammarKind::kSchemaLoose};
+  AppendJson(schema, &form.text);
+  params->form = {};
+  return SetForm(params->form_field, std::move(form), params, error);
 }
 
 bool CheckGrammar(const ModelInfo& model, std::string_view field, const AnswerGrammar& grammar,

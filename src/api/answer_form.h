@@ -40,6 +40,10 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, router::R
 bool StoreGuided(std::string_view name, const JsonValue& value, ApiParams* params,
                  router::RequestError* error);
 
+// Takes the blanks out of the JSON of the form where the request asks for that. To be called when
+// all fields are read; a second call changes nothing.
+bool CloseBlanks(ApiParams* params, router::RequestError* error);
+
 // Compiles a grammar for the model, so that no worker hears of one that it would refuse. False:
 // `error` names `field` and the place within its value. `ignored`, which may be null, gets the
 // keywords of a loose schema that are not enforced, as names below the field, up to

@@ -27,6 +27,8 @@ using wire::GrammarKind;
 
 namespace {
 
+constexpr std::string_view kGuidance = "x-guidance";
+
 bool IsOneOf(std::string_view key, std::initializer_list<std::string_view> keys) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
@@ -56,7 +58,9 @@ void MoveReferences(std::string_view place, JsonValue* schema) {
 }
 
 // The form as the first branch. Its own address and dialect would make it a document of its own.
-bool ReadForm(const ApiParams& params, JsonValue* schema, RequestError* error) {
+// `guidance` gets its word on blanks, which is read at the root alone.
+bool ReadForm(const ApiParams& params, JsonValue* schema, JsonValue* guidance,
+              RequestError* error) {
   JsonValue root;
   if (!ParseJson(params.form->text, &root, error)) {
     return FailField(error, ErrorCode::kInvalidValue, params.form_field,
@@ -66,7 +70,11 @@ bool ReadForm(const ApiParams& params, JsonValue* schema, RequestError* error) {
   JsonValue::Object members;
   if (JsonValue::Object* all = root.AsObject()) {
     for (JsonValue::Member& member : *all) {
-      if (!IsOneOf(member.first, {"$schema", "$id"})) members.push_back(std::move(member));
+      if (member.first == kGuidance) {
+        *guidance = std::move(member.second);
+      } else if (!IsOneOf(member.first, {"$schema", "$id"})) {
+        members.push_back(std::move(member));
+      }
     }
   }
   *schema = JsonValue(std::move(members));
@@ -129,12 +137,14 @@ bool MayCallBesideForm(const ApiParams& params) {
 
 bool SetFormOrCall(const ApiParams& params, BuiltRequest* built, RequestError* error) {
   JsonValue::Array branches(1);
-  if (!ReadForm(params, &branches.front(), error)) return false;
+  JsonValue guidance;
+  if (!ReadForm(params, &branches.front(), &guidance, error)) return false;
   for (const ToolFunction& function : params.tools.functions) {
     branches.push_back(CallSchema(function, branches.size()));
   }
   JsonValue::Object schema;
   schema.emplace_back("anyOf", JsonValue(std::move(branches)));
+  if (!guidance.is_null()) schema.emplace_back(kGuidance, std::move(guidance));
   auto grammar = std::make_shared<AnswerGrammar>();
   grammar->kind = GrammarKind::kSchemaLoose;
   grammar->start = built->grammar_start;

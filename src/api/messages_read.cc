@@ -273,6 +273,7 @@ bool ReadMessages(const JsonValue& body, ApiParams* params, MessagesForm* form,
          (thinking == nullptr || ReadThinking(*thinking, params, form, ignored, error)) &&
          (output == nullptr || ReadOutputConfig(*output, params, error)) &&
          (older_format == nullptr || ReadFormat(*older_format, kOlderFormatField, params, error)) &&
+         CloseBlanks(params, error) &&
          (context == nullptr || ReadContextManagement(*context, ignored, error)) &&
          (metadata == nullptr || ReadMetadata(*metadata, params, error)) &&
          ReadMessagesTurns(body, params, ignored, error);

@@ -85,6 +85,7 @@ struct ApiParams {
   // The form of the answer and the field that asks for it (answer_form.h); not compiled yet.
   wire::SharedGrammar form;
   std::string_view form_field;           // static; "" = none
+  bool forbids_blanks = false;           // structured_outputs.disable_any_whitespace
   std::optional<bool> splits_reasoning;  // reasoning_format: chat, false for "none"
   // Variables of the chat template besides the messages: documents, reasoning_effort, tools and the
   // members of chat_template_kwargs. Each name stands once.

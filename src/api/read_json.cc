@@ -419,6 +419,7 @@ bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
     if (value == nullptr || value->is_null()) continue;
     if (!RowReader(row, *value, params, error).Read()) return false;
   }
+  if (!CloseBlanks(params, error)) return false;
   if (!CheckUnsupportedParams(root, endpoint, error)) return false;
   if (!CheckNumbers(root, endpoint, error)) return false;
   FindIgnored(root, endpoint, ignored);

@@ -70,6 +70,12 @@ TEST_F(AnswerFormTest, EveryFieldBecomesAGrammar) {
                 R"({"type":"object","x-guidance":{"whitespace_flexible":false}})"},
            Case{R"(,"structured_outputs":{"regex":"a+","disable_any_whitespace":true})",
                 GrammarKind::kRegex, "a+"},
+           Case{R"(,"structured_outputs":{"disable_any_whitespace":true},"guided_json":{})",
+                GrammarKind::kSchemaLoose, R"({"x-guidance":{"whitespace_flexible":false}})"},
+           Case{R"(,"structured_outputs":{"disable_any_whitespace":true})" + strict +
+                    R"({"type":"array"}}})",
+                GrammarKind::kSchemaStrict,
+                R"({"type":"array","x-guidance":{"whitespace_flexible":false}})"},
            Case{R"(,"structured_outputs":{"regex":"a+"})", GrammarKind::kRegex, "a+"},
            Case{R"(,"structured_outputs":{"choice":["yes","no"]})", GrammarKind::kChoice,
                 R"(["yes","no"])"},
@@ -114,6 +120,9 @@ TEST_F(AnswerFormTest, ABadFormIsRefusedBeforeAWorkerHearsOfIt) {
                 "invalid_value", "at most 1048576 bytes, it has 1048577"},
            Case{R"(,"response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})",
                 "structured_outputs.regex", "invalid_combination", "response_format asks"},
+           Case{R"(,"structured_outputs":{"disable_any_whitespace":true,"structural_tag":"{}"})",
+                "structured_outputs.disable_any_whitespace", "invalid_combination",
+                "absent beside a structural tag"},
        }) {
     for (const auto& [path, head] :
          {std::pair(kChatPath, kHello), std::pair(kCompletionPath, kPrompt)}) {

@@ -267,9 +267,16 @@ TEST_F(ToolsTest, AModelMayCallBesideAFormOfJson) {
   responder = Post(kChatPath, kHello + tools + form + "}");
   EXPECT_EQ(Text(*responder, {"choices", "0", "message", "content"}), R"({"n": 1})");
   EXPECT_EQ(Text(*responder, {"choices", "0", "finish_reason"}), "stop");
+  // A form without blanks stays so.
+  const std::string no_blanks = R"(,"structured_outputs":{"json":{"type":"array"},)"
+                                R"("disable_any_whitespace":true})";
+  responder = Post(kChatPath, kHello + tools + no_blanks + "}");
+  ASSERT_EQ(responder->status, 200) << responder->body;
+  EXPECT_THAT(submitter_.WaitSubmitted(2).request.sampling.grammar->text,
+              ::testing::EndsWith(R"(],"x-guidance":{"whitespace_flexible":false}})"));
   // Other forms hold for the whole answer.
   responder = Post(kChatPath, kHello + tools + R"(,"guided_regex":"a+"})");
-  EXPECT_EQ(submitter_.WaitSubmitted(2).request.sampling.grammar->kind, GrammarKind::kRegex);
+  EXPECT_EQ(submitter_.WaitSubmitted(3).request.sampling.grammar->kind, GrammarKind::kRegex);
 }
 
 TEST_F(ToolsTest, AStrictFunctionIsEnforcedWhereTagsAllowIt) {
