@@ -11,6 +11,7 @@
 namespace baton::api {
 
 using router::AnswerName;
+using router::DeadlineError;
 using router::ErrorCode;
 using router::GenerateRequest;
 using router::GenerateResult;
@@ -53,10 +54,14 @@ class PromptFanIn::Part final : public ResponseSink {
 
 PromptFanIn::PromptFanIn(Submitter* submitter, std::vector<GenerateRequest> requests,
                          std::shared_ptr<AnswerSink> sink,
-                         std::shared_ptr<CallCancellation> cancellation)
+                         std::shared_ptr<CallCancellation> cancellation, const Clock& clock)
     : submitter_(submitter),
       sink_(std::move(sink)),
       cancellation_(std::move(cancellation)),
+      clock_(clock),
+      begin_us_(clock.NowUs()),
+      timeout_field_(requests.front().fields.timeout),
+      timeout_us_(requests.front().timeout_us),
       num_choices_(requests.front().num_choices),
       num_first_(std::min<size_t>(requests.size(), std::max(kAtOnce / num_choices_, 1u))),
       requests_(std::move(requests)) {
@@ -76,7 +81,7 @@ void PromptFanIn::SubmitMore() {
   is_submitting_ = true;
   while (!has_ended_) {
     if (cancellation_->is_cancelled()) {
-      // Those under way end as cancelled. With none of them the answer would have no end.
+      // The prompts under way end as cancelled. With none of them the answer would have no end.
       if (num_under_way_ > 0) break;
       has_ended_ = true;
       sink_->OnFailed(PlainError(ErrorCode::kCancelled));
@@ -107,12 +112,30 @@ std::optional<PromptFanIn::Next> PromptFanIn::TakeNextLocked() {
   }
   ++num_under_way_;
   next.request = requests_[next.prompt];
+  if (num_finished_ > 0) ArriveNow(&next.request);  // before that, nothing had to wait
   return next;
+}
+
+void PromptFanIn::ArriveNow(GenerateRequest* request) const {
+  const int64_t waited_us = clock_.NowUs() - begin_us_;
+  request->received_us += waited_us;
+  // 0 would be none: a deadline that has passed ends the request at once.
+  if (timeout_us_ > 0) request->timeout_us = std::max<int64_t>(timeout_us_ - waited_us, 1);
+}
+
+RequestError PromptFanIn::ToldError(uint32_t prompt, const RequestError& error) const {
+  const bool is_past = error.code == ErrorCode::kDeadlineExceeded && !error.never_started;
+  if (is_past && timeout_us_ > 0 && error.param == timeout_field_) {
+    return DeadlineError(timeout_field_, timeout_us_);
+  }
+  RequestError told = error;
+  if (told.param == "prompt") told.param = fmt::format("prompt[{}]", prompt);
+  return told;
 }
 
 bool PromptFanIn::PutBackLocked(uint32_t prompt, const RequestError& error) {
   const bool is_refused = HttpStatusOf(error.code) == 429 && !requests_[prompt].prompt.empty();
-  if (!is_refused) return false;
+  if (!is_refused || clock_.NowUs() - begin_us_ >= kRoomLimitUs) return false;
   if (num_under_way_ == 0) {
     if (num_finished_ == num_finished_at_wait_) return false;
     num_finished_at_wait_ = num_finished_;
@@ -185,9 +208,7 @@ void PromptFanIn::OnFailed(uint32_t prompt, const RequestError& error) {
   }
   has_ended_ = true;
   cancellation_->OnCancel(submitter_);
-  RequestError named = error;
-  if (named.param == "prompt") named.param = fmt::format("prompt[{}]", prompt);
-  sink_->OnFailed(named);
+  sink_->OnFailed(ToldError(prompt, error));
 }
 
 void PromptFanIn::AddLocked(uint32_t prompt, const GenerateResult& result) {

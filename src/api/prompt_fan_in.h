@@ -13,11 +13,15 @@
 //     router may not know yet that the room is free.
 //  2. At most kAtOnce choices are under way, or those of one prompt. So a request of a thousand
 //     prompts neither fills the router's queue nor waits in it for longer than others.
+//     An answer that is older than kRoomLimitUs waits no more: its next lack of room is its end.
 //  3. OnTaken is passed on when workers have taken as many prompts as were submitted at first,
 //     unless a token came before.
 //  4. A prompt without room leaves the answer as many places as have prompts under way; each prompt
 //     that finishes adds one, up to those of 2. So at most three prompts are submitted for each
 //     one that finishes, and an answer of N prompts submits at most 3 N + kAtOnce times.
+//
+//  5. A prompt that waited for others arrives at the router when it is submitted: the objectives of
+//     the router (--slo) and its times count from then. Its deadline stays that of the answer.
 //
 // It lives until the last request has ended: their sinks keep it.
 #ifndef BATON_API_PROMPT_FAN_IN_H_
@@ -27,10 +31,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "src/api/answer_sink.h"
 #include "src/api/call_cancellation.h"
+#include "src/base/clock.h"
 #include "src/base/mutex.h"
 #include "src/router/submit.h"
 
@@ -41,10 +47,12 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
  public:
   // A decode worker batches up to 256 rows; prompts that wait behind 32 cost no throughput.
   static constexpr uint32_t kAtOnce = 32;
+  static constexpr int64_t kRoomLimitUs = int64_t{30} * 60 * 1'000'000;
 
-  // `requests`: of one call, each with as many choices. The submitter outlives this.
+  // `requests`: of one call, each with as many choices. The submitter and the clock outlive this.
   PromptFanIn(router::Submitter* submitter, std::vector<router::GenerateRequest> requests,
-              std::shared_ptr<AnswerSink> sink, std::shared_ptr<CallCancellation> cancellation);
+              std::shared_ptr<AnswerSink> sink, std::shared_ptr<CallCancellation> cancellation,
+              const Clock& clock = SystemClock());
 
   // Submits the first prompts. Once.
   void Begin();
@@ -61,6 +69,10 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
     router::GenerateRequest request;
   };
   std::optional<Next> TakeNextLocked() BATON_REQUIRES(mutex_);
+  // Lets the request arrive now, with what is left of its deadline.
+  void ArriveNow(router::GenerateRequest* request) const;
+  // The error as the client is told it: of the answer, not of the prompt's request.
+  router::RequestError ToldError(uint32_t prompt, const router::RequestError& error) const;
   // True: the prompt waits for others of the answer, and is submitted again.
   bool PutBackLocked(uint32_t prompt, const router::RequestError& error) BATON_REQUIRES(mutex_);
   void OnAccepted(const router::AnswerName& name);
@@ -77,8 +89,12 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   router::Submitter* const submitter_;
   const std::shared_ptr<AnswerSink> sink_;
   const std::shared_ptr<CallCancellation> cancellation_;
-  const uint32_t num_choices_;  // of each prompt
-  const size_t num_first_;      // prompts that Begin submits: the most places
+  const Clock& clock_;
+  const int64_t begin_us_;
+  const std::string_view timeout_field_;  // as the client named the deadline
+  const int64_t timeout_us_;              // of the answer; 0 = none
+  const uint32_t num_choices_;            // of each prompt
+  const size_t num_first_;                // prompts that Begin submits: the most places
   // Held while the sink is called: that is what orders the calls. The sink calls nothing here.
   mutable Mutex mutex_;
   // Kept until the prompt has a token or its end: it may be submitted again.

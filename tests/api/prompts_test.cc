@@ -1,5 +1,6 @@
 // Several prompts in one completions request, over HTTP.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "gtest/gtest.h"
 
 #include "src/api/prompt_fan_in.h"
+#include "src/base/clock.h"
 #include "tests/api/http_api_rig.h"
 
 namespace baton::api {
@@ -224,6 +226,85 @@ TEST_F(PromptsTest, AfterAFinishedPromptTheNextMayWaitTwice) {
   again.sink->OnFailed(PlainError(ErrorCode::kQueueTimeout));
   ASSERT_TRUE(responder->Wait());
   EXPECT_EQ(responder->status, 429);
+  EXPECT_EQ(submitter_.num_submitted(), 3u);
+}
+
+// Two prompts of a router that has room for one, on a clock of the test's own.
+class WaitingPromptTest : public PromptsTest {
+ protected:
+  static constexpr int64_t kMs = 1'000;
+  void Begin(int64_t timeout_us) {
+    std::vector<GenerateRequest> requests(2);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].prompt = {static_cast<TokenId>(i + 1)};
+      requests[i].sampling.max_tokens = 1;
+      requests[i].received_us = 70 * kMs;
+      requests[i].timeout_us = timeout_us;
+    }
+    std::make_shared<PromptFanIn>(&submitter_, std::move(requests), sink_,
+                                  std::make_shared<CallCancellation>(), clock_)
+        ->Begin();
+    first_ = submitter_.WaitSubmitted(0);
+    EXPECT_EQ(first_.request.received_us, 70 * kMs) << "nothing has waited";
+    EXPECT_EQ(submitter_.WaitSubmitted(1).request.received_us, 70 * kMs);
+    EXPECT_EQ(submitter_.WaitSubmitted(1).request.timeout_us, timeout_us);
+  }
+  void Refuse(size_t i) {
+    submitter_.WaitSubmitted(i).sink->OnFailed(PlainError(ErrorCode::kQueueTimeout));
+  }
+
+  struct EndSink final : public AnswerSink {
+    void OnToken(const TokenOutput&) override {}
+    void OnFinished(const GenerateResult&) override { has_finished = true; }
+    void OnFailed(const RequestError& error) override { failed = error; }
+    size_t buffered_bytes() const override { return 0; }
+    bool has_finished = false;
+    std::optional<RequestError> failed;
+  };
+  FakeClock clock_{5'000'000};
+  const std::shared_ptr<EndSink> sink_ = std::make_shared<EndSink>();
+  FakeSubmitter::Submitted first_;
+};
+
+TEST_F(WaitingPromptTest, ArrivesWhenItIsSubmittedAgainAndKeepsTheDeadlineOfTheAnswer) {
+  Begin(1'000 * kMs);
+  Refuse(1);
+  clock_.AdvanceUs(400 * kMs);
+  first_.sink->OnFinished(TestResult(1, 1));
+  const auto again = submitter_.WaitSubmitted(2);
+  EXPECT_EQ(again.request.received_us, 470 * kMs);
+  EXPECT_EQ(again.request.timeout_us, 600 * kMs);
+  again.sink->OnFailed(DeadlineError(again.request.fields.timeout, again.request.timeout_us));
+  ASSERT_TRUE(sink_->failed.has_value());
+  EXPECT_THAT(sink_->failed->Message(), HasSubstr("'timeout_ms' gave it 1000 ms"));
+}
+
+TEST_F(WaitingPromptTest, HasNoDeadlineWhereTheAnswerHasNone) {
+  Begin(0);
+  Refuse(1);
+  clock_.AdvanceUs(400 * kMs);
+  first_.sink->OnFinished(TestResult(1, 1));
+  EXPECT_EQ(submitter_.WaitSubmitted(2).request.timeout_us, 0) << "none";
+}
+
+TEST_F(WaitingPromptTest, EndsAtOnceWhereTheDeadlineHasPassed) {
+  Begin(300 * kMs);
+  Refuse(1);
+  clock_.AdvanceUs(400 * kMs);
+  first_.sink->OnFinished(TestResult(1, 1));
+  EXPECT_EQ(submitter_.WaitSubmitted(2).request.timeout_us, 1);
+}
+
+TEST_F(WaitingPromptTest, FindsNoRoomForHalfAnHourAtMost) {
+  Begin(0);
+  clock_.AdvanceUs(PromptFanIn::kRoomLimitUs - 1);
+  Refuse(1);
+  EXPECT_FALSE(sink_->failed.has_value()) << "the first one is under way";
+  clock_.AdvanceUs(1);
+  first_.sink->OnFinished(TestResult(1, 1));
+  Refuse(2);
+  ASSERT_TRUE(sink_->failed.has_value());
+  EXPECT_EQ(HttpStatusOf(sink_->failed->code), 429);
   EXPECT_EQ(submitter_.num_submitted(), 3u);
 }
 

@@ -225,9 +225,13 @@ class Load:
 
 def begin_stream(server, key):
     """The answer to a stream that a worker has taken; what began with a key ends without it."""
-    body = {"prompt": "The sea", "max_tokens": 100, "ignore_eos": True, "stream": True}
+    body = {"prompt": "The sea", "max_tokens": 900, "ignore_eos": True, "stream": True}
     connection = http.client.HTTPConnection(server.http.split("//")[1], timeout=120)
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    headers = {
+        "Content-Type": "application/json",
+        "Authorization": f"Bearer {key}",
+        "X-Request-Id": f"begun-with-{key}",
+    }
     connection.request("POST", "/v1/completions", json.dumps(body), headers)
     response = connection.getresponse()
     assert response.status == 200, response.read()
@@ -261,6 +265,8 @@ def test_keys_change_under_load_and_those_that_stay_are_never_refused(tmp_path):
                 write(path, entry("a", STAYS), entry("a", new))
                 wait_until(lambda k=new: status_of(k) == 200, SEEN_LIMIT_S, "the new key counts")
                 assert status_of(old) == 401, "at once with the new one"
+                live = http_json(f"http://{server.router['admin']}/debug/requests")[2]
+                assert f"begun-with-{old}" in json.dumps(live), "it still runs without its key"
                 text = stream.read()
                 assert text.endswith(b"data: [DONE]\n\n"), text[-200:]
         finally:
