@@ -60,7 +60,8 @@ def call(server, method, data):
     except grpc.RpcError as error:
         told = dict(error.trailing_metadata() or ())
         field = told.get("baton-error-param", "")
-        if field and len(error.details()) <= 1024:
+        is_field_at_fault = field and error.code() != grpc.StatusCode.DEADLINE_EXCEEDED
+        if is_field_at_fault and len(error.details()) <= 1024:
             assert field.encode() in told["grpc-status-details-bin"], "google.rpc.BadRequest"
         return error.code(), field, error.details()
     return grpc.StatusCode.OK, "", ""
