@@ -13,7 +13,7 @@ constexpr double kDepthOfEqualCost = 128;
 
 double CostOf(uint32_t ordinal) { return 1 + ordinal / kDepthOfEqualCost; }
 
-// Of all blocks up to this one.
+// The cost of all blocks up to this one.
 double CostUpTo(uint32_t ordinal) {
   const double num_blocks = ordinal + 1.0;
   return num_blocks + num_blocks * ordinal / 2 / kDepthOfEqualCost;
@@ -239,7 +239,7 @@ void PrefixIndex::DropCheckpoint(uint32_t checkpoint, BlockHandle evicted) {
   TellState(block, false);
   --num_checkpoints_;
   ++stats_.checkpoints_dropped;
-  // Another one or none where the block is being forgotten.
+  // A block that is being forgotten has let go of its checkpoint already.
   if (nodes_[block].checkpoint != checkpoint) return;
   nodes_[block].checkpoint = kNone;
   UpdateKey(block);

@@ -30,7 +30,7 @@ struct BatchItem {
   bool logs_prompt = false;   // all of its tokens have logits
   // In a plan that was made ahead: the item of the plan before it that gives this item its token.
   uint32_t fed_by = kNotFed;
-  // Of BatchPlan::checkpoints, the one that is made of its sequence's state.
+  // The index in BatchPlan::checkpoints of the copy that is made of its sequence's state.
   uint32_t checkpoint = kNoCheckpoint;
   // The last of its tokens: guesses, in BatchPlan::proposals. Each row that decodes has logits
   // then.
@@ -71,7 +71,7 @@ struct ItemResult {
   // No token could be sampled yet. The sequence stays as it was before the step, and awaits.
   bool retry = false;
   uint32_t num_accepted = 0;  // of its proposals: they were sampled, and `token` after them
-  // What the sequence computed holds what is no number: the prefix index keeps nothing of it.
+  // The sequence computed values that are no numbers: the prefix index keeps nothing of them.
   bool no_numbers = false;
 };
 

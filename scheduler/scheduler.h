@@ -90,8 +90,8 @@ class Scheduler {
   // For KV that moves to another worker. False when it is not decoding (it may have lost its
   // blocks).
   bool Hold(SequenceId id);
-  // What a sequence computed holds what is no number: no other prompt finds it any more. Nothing
-  // when it is not here.
+  // A sequence computed values that are no numbers: the index forgets its blocks, so that no other
+  // prompt finds them. Nothing when the sequence is not here.
   void ForgetComputed(SequenceId id);
   // Drops a sequence and its request references; false when it is not here. Not during a step.
   bool Remove(SequenceId id);

@@ -36,8 +36,9 @@ struct SchedulerConfig {
   uint32_t aging_tokens_per_s = 500;
   // How long steps take, until some were measured.
   StepWeights first_cost;
-  // Of gaps between tokens; 0 = none. It bounds chunks beside decode rows, and the streams that
-  // routers are told to send (SchedulerLoad::batch_limit), but not the rows of a step.
+  // The longest gap between tokens that is wanted; 0 = none is. It bounds chunks beside decode rows
+  // and the streams that routers are told to send (SchedulerLoad::batch_limit), but not the rows of
+  // a step.
   int64_t itl_objective_us = 0;
 };
 

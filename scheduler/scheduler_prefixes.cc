@@ -71,7 +71,7 @@ uint32_t Scheduler::CheckpointOf(const BatchItem& item) const {
   const Sequence& sequence = *item.sequence;
   const uint32_t end = item.first_pos + item.num_tokens;
   if (!item.is_decode) {
-    // The same prompt finds it again, and so does a longer one.
+    // An equal prompt finds this checkpoint again, and so does a longer one.
     const uint32_t of_prompt = MaxHits(sequence) * config_.block_size;
     if (of_prompt > item.first_pos && of_prompt <= end) return of_prompt;
   }

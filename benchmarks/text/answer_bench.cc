@@ -1,4 +1,4 @@
-// What answers with a form or with tool calls cost beside the model, without a server: compiling
+// Measures the cost of forms and of tool calls beside the model, without a server: compiling
 // schemas for the first time, the mask of a token, reading tool calls.
 //
 //   answer_bench MODEL.gguf [SCHEMAS]     prints one JSON object; SCHEMAS has one schema a line

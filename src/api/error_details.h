@@ -1,5 +1,5 @@
-// What gRPC's clients read of an error besides its code and text: google.rpc's messages. Pure; any
-// thread.
+// ErrorDetails: google.rpc's messages about an error, which gRPC clients read besides its code and
+// text. Pure; any thread.
 #ifndef BATON_API_ERROR_DETAILS_H_
 #define BATON_API_ERROR_DETAILS_H_
 

@@ -26,7 +26,7 @@ class ChoiceTokens {
   // Gives each choice its first token, in `first_tokens` by choice, and the blocks of the prompt:
   // the prompt's sequence ends, and one sequence for each choice that goes on begins.
   void Fork(LiveRequest* request, std::span<const model::SampledToken> first_tokens);
-  // The same for a prompt that another worker computed. Takes over one request reference of each
+  // Forks a prompt that another worker computed. Takes over one request reference of each
   // block; the first ones hold the prompt's KV, the rest are spare.
   void Bind(LiveRequest* request, std::span<const model::SampledToken> first_tokens,
             std::span<const kv::BlockHandle> blocks);

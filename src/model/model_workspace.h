@@ -65,7 +65,7 @@ class ModelWorkspace {
   float* expert_out = nullptr;        // [max_rows * experts used, hidden]
   std::span<std::byte> attention_scratch;
   std::vector<kernels::AttentionSpan> kept_spans;  // capacity max_rows
-  // Of the rows between two copies of states; capacity max_rows in models with fixed states.
+  // Spans of rows between two copies of states; capacity max_rows in models with fixed states.
   std::vector<kernels::AttentionSpan> cut_spans;
 
   // The quantised activations for a matmul of width `k`: one buffer, reused by every matmul.

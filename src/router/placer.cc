@@ -77,7 +77,7 @@ void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHa
   ++worker.num_requests;
 }
 
-// Of a prediction: a worker may tell any speed.
+// The time of a prediction, with an upper limit: a worker may tell any speed.
 int64_t UsOf(double seconds) {
   constexpr double kLongestS = 1e6;
   return static_cast<int64_t>(std::min(seconds, kLongestS) * 1e6);
