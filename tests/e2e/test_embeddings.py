@@ -147,7 +147,7 @@ def test_decode_workers_compute_them_in_aggregated_mode(server):
 
 def test_a_batch_is_not_refused_for_its_own_parts():
     """The worker's KV holds one part at a time, which takes longer than the next one may wait."""
-    flags = ("--queue-wait-ms", "200", "--max-context", "512", "--kv-memory", "16MiB")
+    flags = ("--queue-wait-ms", "1000", "--max-context", "512", "--kv-memory", "16MiB")
     with Server(*flags) as server:
         inputs = [f"Text {i}. {LONG[:2000]}" for i in range(8)]
         for _ in range(2):  # and once more where the router knows how long a place takes
