@@ -1,14 +1,16 @@
 """Answers under the schemas of the JSON Schema Test Suite: each finished answer must be valid by
 the package `jsonschema`, and equal to itself when its decode worker dies at a random token.
 
-  schema_corpus.py FOLDER [--schemas N] [--kills N] [--each-token N] [--json FILE]
+  schema_corpus.py FOLDER [--schemas N] [--kills N] [--each-token N] [--shard K/N] [--json FILE]
 
 FOLDER: json/tests of the source package of PyPI's jsonschema. Schemas of drafts 2020-12, 7 and 4
 are taken in this order, each once, up to --schemas. A refusal must be INVALID_ARGUMENT and name
 the field. --kills: for how many schemas the worker also dies, spread evenly. --each-token: for how
 many of the schemas that are taken, from the first, it dies at every token of an answer (of 24 at
-most). Exits with 1 when an answer is wrong. The seed of the kills is printed;
-BATON_TEST_SEED=<number> replays it, `random` draws a fresh seed.
+most). --shard: every N-th schema alone, from the K-th (1 to N), with its part of the kills: N runs
+side by side are the whole, and take less time, since a worker that dies often starts late. Exits
+with 1 when an answer is wrong. The seed of the kills is printed; BATON_TEST_SEED=<number> replays
+it, `random` draws a fresh seed.
 """
 
 import argparse
@@ -33,6 +35,9 @@ VALIDATORS = {
 }
 # Each kill takes about a second, and most answers of a small model are as long as they may be.
 MAX_TOKENS_OF_EACH = 24
+# Shards stand beside each other, and a pool is reserved from what memory is free.
+POOL = ("--kv-memory", "128MiB", "--max-context", "2048")
+FLAGS = ("--prefill", "1", "--decode", "2", *POOL)
 MODES = (dict(temperature=0), dict(temperature=0.9, top_p=0.95, seed=17))
 
 
@@ -89,21 +94,35 @@ def killed_at_each_token(cluster, fields, counts):
     return problems if num_kills or problems else None
 
 
+def shard_of(text):
+    """(K, N) of "K/N"."""
+    first, _, number = text.partition("/")
+    shard = int(first), int(number)
+    if not 1 <= shard[0] <= shard[1]:
+        raise argparse.ArgumentTypeError(f"{text!r}: K/N with K of 1 to N")
+    return shard
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--schemas", type=int, default=500)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--each-token", type=int, default=0)
+    parser.add_argument("--shard", type=shard_of, default=(1, 1))
     parser.add_argument("--json", help="a file for the numbers")
     options = parser.parse_args()
-    rng = random.Random(seed_of_tests("1"))
+    shard, num_shards = options.shard
+    rng = random.Random(seed_of_tests("1") + shard)
     corpus = list(schemas_of(options.folder))[: options.schemas]
+    kills_of_each = options.kills / max(len(corpus), 1)
+    corpus = corpus[shard - 1 :: num_shards]
+    wanted_at_each = -(-options.each_token // num_shards)
     counts, bad, refusals, began = collections.Counter(), [], {}, time.monotonic()
     due = 0.0
-    with Server("--prefill", "1", "--decode", "2") as cluster:
+    with Server(*FLAGS) as cluster:
         for name, schema, validator in corpus:
-            due += options.kills / len(corpus)
+            due += kills_of_each
             for mode in MODES:
                 try:
                     fields, said = asked(cluster, schema, mode)
@@ -124,7 +143,7 @@ def main():
                     problems = killed_once(cluster, fields, said, index, counts)
                     bad += [f"{name}: {problem}" for problem in problems]
             else:
-                if counts["killed at each token"] < options.each_token:
+                if counts["killed at each token"] < wanted_at_each:
                     problems = killed_at_each_token(cluster, fields, counts)
                     counts["killed at each token"] += problems is not None
                     bad += [f"{name}: {problem}" for problem in problems or []]
@@ -141,7 +160,7 @@ def main():
     if counts["valid"] == 0 or (has_kills and counts["resumed"] == 0):
         print("nothing was shown")
         return 1
-    if counts["killed at each token"] < options.each_token:
+    if counts["killed at each token"] < wanted_at_each:
         print(f"only {counts['killed at each token']} schemas were there for --each-token")
         return 1
     return 1 if bad else 0
