@@ -105,20 +105,33 @@ constexpr std::array kArchitectures = {
                        .delta_nets = true,
                        .output_gate = true,
                        .hf_norms_minus_one = true},
+    ArchitectureTraits{.name = "qwen35moe",
+                       .hf_type = "qwen3_5_moe_text",
+                       .head_norms = true,
+                       .experts = true,
+                       .ffn_norm = "post_attention_norm",
+                       .partial_rope = true,
+                       .shared_experts = true,
+                       .gated_shared_expert = true,
+                       .delta_nets = true,
+                       .output_gate = true,
+                       .hf_norms_minus_one = true},
 };
 
 // Other model_types of config.json that are computed as one of the table. gemma3, gemma4,
-// mistral3 and qwen3_5 are models that read images too; their text parts are. That of mistral3 may
-// be mistral,
-// too.
+// mistral3, qwen3_5 and qwen3_5_moe are models that read images too; their text parts are. That of
+// mistral3 may be mistral, too.
 struct HfAlias {
   std::string_view model_type;
   std::string_view hf_type;
 };
-constexpr std::array kHfAliases = {
-    HfAlias{"mistral", "llama"},           HfAlias{"gemma3", "gemma3_text"},
-    HfAlias{"gemma4", "gemma4_text"},      HfAlias{"mistral3", "ministral3"},
-    HfAlias{"deepseek_v3", "deepseek_v2"}, HfAlias{"qwen3_5", "qwen3_5_text"}};
+constexpr std::array kHfAliases = {HfAlias{"mistral", "llama"},
+                                   HfAlias{"gemma3", "gemma3_text"},
+                                   HfAlias{"gemma4", "gemma4_text"},
+                                   HfAlias{"mistral3", "ministral3"},
+                                   HfAlias{"deepseek_v3", "deepseek_v2"},
+                                   HfAlias{"qwen3_5", "qwen3_5_text"},
+                                   HfAlias{"qwen3_5_moe", "qwen3_5_moe_text"}};
 
 }  // namespace
 

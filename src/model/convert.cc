@@ -38,6 +38,7 @@ GgmlType TargetOf(const GgufTensor& tensor, GgmlType wanted) {
   // one below the other.
   const bool is_small = tensor.num_dims == 1 || tensor.name.ends_with(".bias") ||
                         tensor.name.ends_with("ffn_gate_inp.weight") ||
+                        tensor.name.ends_with("ffn_gate_inp_shexp.weight") ||
                         tensor.name.ends_with("shortconv.conv.weight") ||
                         tensor.name.ends_with("ssm_conv1d.weight");
   // A scale of NVFP4 would be lost.

@@ -78,6 +78,9 @@ absl::Status ReadShape(const JsonObject& config, HfConfig& out) {
   for (const Row& row : kRows) {
     // ReadConvolutions and ReadHfMixedLayers read the width, and below the KV heads.
     if (differ && std::string_view(row.hf) == "intermediate_size") continue;
+    // Every layer of qwen3_5_moe has experts, whose widths are other keys.
+    const bool has_dense_width = !out.traits->gated_shared_expert;
+    if (!has_dense_width && std::string_view(row.hf) == "intermediate_size") continue;
     // How many layers of prediction there are besides is seen at their tensors.
     if (out.traits->delta_nets && std::string_view(row.hf) == "num_hidden_layers") continue;
     BATON_ASSIGN_OR_RETURN(const uint32_t value, config.Uint(row.hf));
@@ -180,8 +183,15 @@ absl::Status ReadExperts(const JsonObject& config, HfConfig& out) {
   BATON_ASSIGN_OR_RETURN(out.num_experts, ReadNumExperts(config));
   BATON_ASSIGN_OR_RETURN(const uint32_t used, config.Uint("num_experts_per_tok"));
   BATON_ASSIGN_OR_RETURN(const uint32_t ffn, config.Uint("moe_intermediate_size"));
-  BATON_ASSIGN_OR_RETURN(const bool normed, config.BoolOr("norm_topk_prob", false));
+  const bool is_gated = out.traits->gated_shared_expert;
+  // qwen3_5_moe has no such key: its weights always sum to 1.
+  BATON_ASSIGN_OR_RETURN(const bool normed, config.BoolOr("norm_topk_prob", is_gated));
+  if (is_gated && !normed) return config.Unsupported("norm_topk_prob", "true");
   if (!normed) out.keys.AddBool(arch + ".expert_weights_norm", false);
+  if (is_gated) {
+    BATON_ASSIGN_OR_RETURN(const uint32_t shared, config.Uint("shared_expert_intermediate_size"));
+    out.keys.AddU32(arch + ".expert_shared_feed_forward_length", shared);
+  }
   BATON_ASSIGN_OR_RETURN(const uint32_t step, config.UintOr("decoder_sparse_step", 1));
   if (step != 1) return config.Unsupported("decoder_sparse_step", "1");
   const Json* dense = config.Find("mlp_only_layers");
@@ -548,7 +558,7 @@ absl::StatusOr<HfConfig> ReadTextConfig(const JsonObject& config, HfConfig out) 
   }
   BATON_ASSIGN_OR_RETURN(const uint32_t head_dim, ReadHeadDim(config, out));
   BATON_RETURN_IF_ERROR(ReadHfRope(config, head_dim, out));
-  if (out.traits->shared_experts) {
+  if (out.traits->scored_experts && out.traits->shared_experts) {
     BATON_RETURN_IF_ERROR(ReadHfSharedExperts(config, type, out));
   } else if (out.traits->scored_experts) {
     BATON_RETURN_IF_ERROR(ReadHfBiasedChoice(config, out));
@@ -582,7 +592,7 @@ absl::StatusOr<HfConfig> ReadHfConfig(std::string_view text) {
   BATON_ASSIGN_OR_RETURN(out.quantization, ReadHfQuantization(JsonObject(json, "config.json")));
   BATON_ASSIGN_OR_RETURN(out.traits, ReadModelType(JsonObject(json, "config.json")));
   BATON_RETURN_IF_ERROR(CheckHead(JsonObject(json, "config.json")));
-  constexpr std::array kWithImages = {"gemma3", "gemma4", "mistral3", "qwen3_5"};
+  constexpr std::array kWithImages = {"gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe"};
   out.has_images = std::ranges::any_of(
       kWithImages, [&json](const char* type) { return json["model_type"] == type; });
   if (out.has_images) {

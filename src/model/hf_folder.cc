@@ -221,6 +221,7 @@ class TensorConverter {
     if (plan->is_kv_b) return AddKvB(tensor, packed, *plan);
     std::vector<uint64_t> shape = tensor.shape;
     if (plan->is_conv && shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);
+    if (plan->is_row && shape.size() == 2 && shape[0] == 1) shape.erase(shape.begin());
     if (shape.empty() || shape.size() > 2) {
       return TensorError(FolderErrorCode::kBadShape, tensor.name,
                          fmt::format("{} dimensions", tensor.shape.size()));

@@ -69,6 +69,7 @@ constexpr std::string_view kReadWithExpertBiases[] = {
     "num_experts",       "num_local_experts", "num_experts_per_tok",
     "experts_per_token", "swiglu_alpha",      "swiglu_limit",
 };
+constexpr std::string_view kReadWithGatedSharedExpert[] = {"shared_expert_intermediate_size"};
 constexpr std::string_view kReadWithSharedExperts[] = {
     "kv_lora_rank",
     "q_lora_rank",
@@ -406,12 +407,14 @@ bool IsHarmless(std::string_view key) {
 // Keys that only some architectures have.
 bool IsReadByTraits(std::string_view key, const ArchitectureTraits& traits) {
   const bool has_plain_experts = traits.experts && !traits.expert_biases && !traits.scored_experts;
+  const bool has_scored_and_shared = traits.scored_experts && traits.shared_experts;
   const bool has_convs_alone = traits.short_convs && !traits.scored_experts;
   const bool has_convs_and_experts = traits.short_convs && traits.scored_experts;
   return (traits.windowed && IsIn(kReadWithWindow, key)) ||
          (traits.mixed_layers && IsIn(kReadWithMixedLayers, key)) ||
          (has_plain_experts && IsIn(kReadWithExperts, key)) ||
-         (traits.shared_experts && IsIn(kReadWithSharedExperts, key)) ||
+         (has_scored_and_shared && IsIn(kReadWithSharedExperts, key)) ||
+         (traits.gated_shared_expert && IsIn(kReadWithGatedSharedExpert, key)) ||
          (traits.expert_biases && IsIn(kReadWithExpertBiases, key)) ||
          (has_convs_alone && IsIn(kReadWithConvs, key)) ||
          (has_convs_and_experts && IsIn(kReadWithConvsAndExperts, key)) ||
@@ -445,6 +448,68 @@ bool HoldsPartial(const Json& config) {
   return holds("rope_parameters") || holds("rope_scaling");
 }
 
+// Values that the configuration class of a model_type has for keys that are absent.
+struct Defaults {
+  std::string_view model_type;
+  std::string_view values;  // an object
+};
+constexpr Defaults kDefaults[] = {
+    {"mistral", R"({"num_key_value_heads": 8, "sliding_window": 4096})"},
+    {"qwen2", R"({"num_key_value_heads": 32, "sliding_window": 4096})"},
+    {"qwen3", R"({"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096})"},
+    {"qwen3_moe", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
+    {"smollm3", R"({"num_key_value_heads": 4})"},
+    {"lfm2", R"({"num_key_value_heads": 8, "norm_eps": 1e-5, "conv_L_cache": 3})"},
+    {"deepseek_v2",
+     R"({"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+         "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
+         "n_shared_experts": 2, "moe_intermediate_size": 1407, "rms_norm_eps": 1e-6})"},
+    {"deepseek_v3",
+     R"({"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+         "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
+         "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+         "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "n_group": 8,
+         "topk_group": 4, "rms_norm_eps": 1e-6})"},
+    {"lfm2_moe",
+     R"({"num_key_value_heads": 8, "norm_eps": 1e-5, "conv_L_cache": 3, "num_experts": 32,
+         "moe_intermediate_size": 1792})"},
+    {"ministral3", R"({"num_key_value_heads": 8, "head_dim": 128})"},
+    {"gemma3_text",
+     R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+         "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+         "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+         "query_pre_attn_scalar": 256, "sliding_window": 4096})"},
+    {"gemma4_text",
+     R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
+         "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4,
+         "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
+         "sliding_window": 512, "hidden_size_per_layer_input": 256,
+         "vocab_size_per_layer_input": 262144})"},
+    {"qwen3_5_text",
+     R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
+         "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4,
+         "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+         "partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4,
+         "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+         "linear_num_value_heads": 32})"},
+    {"qwen3_5_moe_text",
+     R"({"vocab_size": 248320, "hidden_size": 2048, "num_hidden_layers": 40,
+         "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+         "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
+         "partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4,
+         "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
+         "linear_num_value_heads": 32, "moe_intermediate_size": 512,
+         "shared_expert_intermediate_size": 512, "num_experts_per_tok": 8,
+         "num_experts": 256})"},
+    {"gpt_oss",
+     R"({"vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
+         "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
+         "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+         "num_experts_per_tok": 4,
+         "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "truncate": false,
+                             "original_max_position_embeddings": 4096}})"},
+};
+
 }  // namespace
 
 absl::Status CheckHfKeys(const JsonObject& object, HfObject kind,
@@ -466,57 +531,6 @@ absl::Status CheckHfKeys(const JsonObject& object, HfObject kind,
 std::span<const std::string_view> HfRopeKeys() { return kReadOfRope; }
 
 void AddHfDefaults(std::string_view model_type, Json& config) {
-  struct Defaults {
-    std::string_view model_type;
-    std::string_view values;  // an object
-  };
-  constexpr Defaults kDefaults[] = {
-      {"mistral", R"({"num_key_value_heads": 8, "sliding_window": 4096})"},
-      {"qwen2", R"({"num_key_value_heads": 32, "sliding_window": 4096})"},
-      {"qwen3", R"({"num_key_value_heads": 32, "head_dim": 128, "sliding_window": 4096})"},
-      {"qwen3_moe", R"({"num_key_value_heads": 4, "sliding_window": 4096})"},
-      {"smollm3", R"({"num_key_value_heads": 4})"},
-      {"lfm2", R"({"num_key_value_heads": 8, "norm_eps": 1e-5, "conv_L_cache": 3})"},
-      {"deepseek_v2",
-       R"({"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
-           "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
-           "n_shared_experts": 2, "moe_intermediate_size": 1407, "rms_norm_eps": 1e-6})"},
-      {"deepseek_v3",
-       R"({"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
-           "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
-           "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
-           "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "n_group": 8,
-           "topk_group": 4, "rms_norm_eps": 1e-6})"},
-      {"lfm2_moe",
-       R"({"num_key_value_heads": 8, "norm_eps": 1e-5, "conv_L_cache": 3, "num_experts": 32,
-           "moe_intermediate_size": 1792})"},
-      {"ministral3", R"({"num_key_value_heads": 8, "head_dim": 128})"},
-      {"gemma3_text",
-       R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
-           "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
-           "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
-           "query_pre_attn_scalar": 256, "sliding_window": 4096})"},
-      {"gemma4_text",
-       R"({"vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216,
-           "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4,
-           "head_dim": 256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
-           "sliding_window": 512, "hidden_size_per_layer_input": 256,
-           "vocab_size_per_layer_input": 262144})"},
-      {"qwen3_5_text",
-       R"({"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
-           "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4,
-           "head_dim": 256, "max_position_embeddings": 32768, "rms_norm_eps": 1e-6,
-           "partial_rotary_factor": 0.25, "linear_conv_kernel_dim": 4,
-           "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16,
-           "linear_num_value_heads": 32})"},
-      {"gpt_oss",
-       R"({"vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
-           "num_hidden_layers": 36, "num_attention_heads": 64, "num_key_value_heads": 8,
-           "head_dim": 64, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
-           "num_experts_per_tok": 4,
-           "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "truncate": false,
-                               "original_max_position_embeddings": 4096}})"},
-  };
   for (const Defaults& row : kDefaults) {
     if (row.model_type != model_type) continue;
     const Json values = Json::parse(row.values);  // items() refers to it

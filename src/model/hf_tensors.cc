@@ -99,6 +99,13 @@ constexpr std::array kDeltaNames = {
     PartName{"nextn.pre_fc_norm_hidden", "nextn.hnorm"},
     PartName{"nextn.norm", "nextn.shared_head_norm"},
 };
+// The expert that serves every row, and what weighs it (qwen3_5_moe).
+constexpr std::array kGatedExpertNames = {
+    PartName{"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+    PartName{"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+    PartName{"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+    PartName{"mlp.shared_expert_gate", "ffn_gate_inp_shexp"},
+};
 constexpr std::array kExpertNames = {
     PartName{"gate_proj", "ffn_gate_exps"}, PartName{"up_proj", "ffn_up_exps"},
     PartName{"down_proj", "ffn_down_exps"}, PartName{"w1", "ffn_gate_exps"},
@@ -198,6 +205,7 @@ std::string_view PartOfLayer(const ArchitectureTraits& traits, std::string_view 
   if (traits.expert_biases) gguf = FindPart(kGptOssNames, part);
   if (traits.latent_kv) gguf = LatentPartOfHf(part);
   if (traits.delta_nets) gguf = FindPart(kDeltaNames, part);
+  if (gguf.empty() && traits.gated_shared_expert) gguf = FindPart(kGatedExpertNames, part);
   if (gguf.empty()) gguf = FindPart(kLayerNames, part);
   if (gguf.empty()) {
     gguf = traits.fused_projections ? FindPart(kFusedNames, part) : FindPart(kApartNames, part);
@@ -289,7 +297,8 @@ std::optional<HfTensorPlan> PlanHfTensor(const ArchitectureTraits& traits, std::
   if (gguf.empty() || (kind != "weight" && kind != "bias")) return std::nullopt;
   out.is_conv = (gguf == "shortconv.conv" || gguf == "ssm_conv1d") && kind == "weight";
   if (traits.delta_nets) out.v_heads = VHeadsOf(gguf);
-  out.as_f32 = out.as_f32 || gguf == "ffn_gate_inp" || out.is_conv;
+  out.is_row = gguf == "ffn_gate_inp_shexp" && kind == "weight";
+  out.as_f32 = out.as_f32 || gguf == "ffn_gate_inp" || out.is_conv || out.is_row;
   out.permuted_q = traits.rope_interleaved && !traits.latent_kv && gguf == "attn_q";
   out.permuted_k = traits.rope_interleaved && gguf == "attn_k";
   out.gguf_name = fmt::format("blk.{}.{}.{}", *layer, gguf, kind);

@@ -39,6 +39,7 @@ struct HfTensorPlan {
   bool plus_one = false;  // a gemma norm: GGUF holds 1 + weight
   bool as_f32 = false;    // vectors, the router and taps of convolutions are F32 in GGUF
   bool is_conv = false;   // [channels, 1, taps], in GGUF without the dimension of 1
+  bool is_row = false;    // [1, n], in GGUF a vector [n]
   bool is_kv_b = false;   // in GGUF k_b and, with the second name, v_b (hf_deepseek.h)
   bool is_log = false;    // GGUF holds -e^x
   HfVHeads v_heads = HfVHeads::kNone;  // heads of v in GGUF's order

@@ -138,6 +138,7 @@ class Model final : public LoadedModel {
   // x += norm(out * (gelu(gate * x) * the row's vector of `layer`)).
   void AddPerLayer(uint32_t layer, uint32_t rows);
   void MixExperts(const LayerWeights& weights, uint32_t rows);
+  void AddGatedSharedExpert(const LayerWeights& weights, uint32_t rows);
   // The experts of each row and their weights, by router_logits.
   void RouteRows(const LayerWeights& weights, uint32_t rows);
   // Sorts the (row, expert) pairs of the batch by expert.

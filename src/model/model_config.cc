@@ -57,13 +57,18 @@ constexpr std::array kNeutralWithoutExperts = {
     NeutralKey{"expert_count", 0},
     NeutralKey{"expert_used_count", 0},
 };
-// Softmax over the chosen experts, nothing shared, every layer alike.
+// Softmax over the chosen experts, every layer alike.
 constexpr std::array kNeutralWithExperts = {
-    NeutralKey{"expert_shared_count", 0},       NeutralKey{"expert_shared_feed_forward_length", 0},
-    NeutralKey{"expert_weights_scale", 1},      NeutralKey{"expert_group_count", 1},
-    NeutralKey{"leading_dense_block_count", 0}, NeutralKey{"interleave_moe_layer_step", 1},
+    NeutralKey{"expert_weights_scale", 1},
+    NeutralKey{"expert_group_count", 1},
+    NeutralKey{"leading_dense_block_count", 0},
+    NeutralKey{"interleave_moe_layer_step", 1},
 };
-constexpr std::array kNeutralWithoutSharedExperts = {NeutralKey{"expert_shared_count", 0}};
+constexpr std::array kNeutralWithoutSharedExperts = {
+    NeutralKey{"expert_shared_count", 0}, NeutralKey{"expert_shared_feed_forward_length", 0}};
+// Other programs read neither, and compute these.
+constexpr std::array kNeutralWithGatedSharedExpert = {NeutralKey{"expert_shared_count", 1},
+                                                      NeutralKey{"expert_weights_norm", 1}};
 constexpr std::array kNeutralWithScoredExperts = {
     NeutralKey{"attention.scale", 0},
     NeutralKey{"logit_scale", 0},
@@ -178,8 +183,11 @@ absl::Status CheckKeys(const ArchitectureKeys& keys, const ArchitectureTraits& t
   if (!traits.windowed && !traits.uniform_window) {
     BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutWindow));
   }
-  if (traits.scored_experts && !traits.shared_experts) {
+  if (traits.experts && !traits.shared_experts) {
     BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithoutSharedExperts));
+  }
+  if (traits.gated_shared_expert) {
+    BATON_RETURN_IF_ERROR(CheckNeutral(keys, kNeutralWithGatedSharedExpert));
   }
   if (traits.scored_experts) return CheckNeutral(keys, kNeutralWithScoredExperts);
   BATON_RETURN_IF_ERROR(traits.multipliers ? CheckNeutral(keys, kNeutralWithMultipliers)
@@ -474,6 +482,10 @@ absl::Status ReadFeedForward(const ArchitectureKeys& keys, ModelConfig& config) 
                          keys.file.BoolOr(keys.Key("expert_weights_norm"), true));
   BATON_ASSIGN_OR_RETURN(config.ffn_size,
                          keys.Uint("expert_feed_forward_length", {1, kMaxFfnSize}));
+  if (config.traits->gated_shared_expert) {
+    BATON_ASSIGN_OR_RETURN(config.shared_ffn_size,
+                           keys.Uint("expert_shared_feed_forward_length", {1, kMaxFfnSize}));
+  }
   return OkStatus();
 }
 
@@ -543,6 +555,9 @@ std::string CanonicalExtras(const ModelConfig& config) {
     out += fmt::format(" experts={} used={}", config.num_experts, config.num_experts_used);
     if (!config.experts_sum_to_one) out += " weights_of_all";
   }
+  if (config.traits->gated_shared_expert) {
+    out += fmt::format(" gated_shared={}", config.shared_ffn_size);
+  }
   if (config.traits->latent_kv) {
     out += fmt::format(" latent={} q_rank={} nope={} value={} attention_scale={:08x}",
                        config.latent_dim, config.q_rank, config.nope_dim, config.value_dim,
@@ -586,8 +601,9 @@ uint64_t ModelConfig::WeightsPerRow() const {
   const uint64_t state = uint64_t{3} * delta.num_v_heads * delta.k_dim * delta.v_dim;
   const uint64_t delta_net = hidden * delta.input_size() + delta.value_size() * hidden + state;
   const uint64_t convolution = hidden * 3 * hidden + hidden * conv_taps + hidden * hidden;
+  const uint64_t num_routers = num_experts + (traits->gated_shared_expert ? 1 : 0);
   const uint64_t feed_forward =
-      hidden * num_experts + 3 * hidden * (num_ffn * ffn_size + shared_ffn_size);
+      hidden * num_routers + 3 * hidden * (num_ffn * ffn_size + shared_ffn_size);
   const uint64_t dense = 3 * hidden * dense_ffn_size;
   return num_attention_layers() * attention + num_conv_layers() * convolution +
          num_delta_layers() * delta_net + (num_layers - num_dense_layers) * feed_forward +

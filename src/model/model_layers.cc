@@ -59,6 +59,19 @@ void ScaleQueries(const ModelConfig& config, std::span<const AttentionSpan> span
   }
 }
 
+// x[r, i] *= 1 / (1 + e^-gates[r]), for each row [r] of x, [n] wide.
+void ScaleBySigmoids(std::span<const float> gates, uint32_t n, ThreadPool& pool, float* x) {
+  const uint32_t min_rows = 1 + 4096 / n;
+  const auto num_rows = static_cast<uint32_t>(gates.size());
+  pool.RunRanges(num_rows, min_rows, 4 * pool.num_threads(), [&](TaskRange range, uint32_t) {
+    for (uint32_t row = range.begin; row < range.end; ++row) {
+      const float factor = 1.0f / (1.0f + Exp(-gates[row]));
+      float* at = x + size_t{row} * n;
+      for (uint32_t i = 0; i < n; ++i) at[i] *= factor;
+    }
+  });
+}
+
 }  // namespace
 
 Model::LayerKv Model::KvOf(uint32_t layer, const KvView& kv) const {
@@ -328,7 +341,23 @@ void Model::MixExperts(const LayerWeights& weights, uint32_t rows) {
   }
   ops_->combine(*pool_, {ws.expert_out, ws.pair_slots, ws.pair_weights, rows, used,
                          config_.hidden_size, ws.x});
-  if (config_.traits->shared_experts) FeedForward(weights.shared, rows, {});
+  if (config_.traits->gated_shared_expert) {
+    AddGatedSharedExpert(weights, rows);
+  } else if (config_.traits->shared_experts) {
+    FeedForward(weights.shared, rows, {});
+  }
+}
+
+// The factor of a row is applied before the last product, which then adds to the stream as that of
+// any other feed-forward layer does.
+void Model::AddGatedSharedExpert(const LayerWeights& weights, uint32_t rows) {
+  ModelWorkspace& ws = *workspace_;
+  const MatMulRunner run{*ops_, *pool_, ws};
+  run.MatMul(weights.shared_router, {ws.normed, rows, config_.hidden_size},
+             {ws.shared_gates, 1, Epilogue::kStore});
+  Gate(weights.shared, ws.normed, rows);
+  ScaleBySigmoids({ws.shared_gates, rows}, config_.shared_ffn_size, *pool_, ws.gated);
+  AddToResidual(weights.shared.down, ws.gated, rows, {});
 }
 
 }  // namespace baton::model

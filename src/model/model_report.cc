@@ -89,6 +89,10 @@ std::string ExpertsText(const ModelConfig& config) {
   std::string out;
   out += fmt::format("experts       {} a layer, {} for each token\n", config.num_experts,
                      config.num_experts_used);
+  if (config.traits->gated_shared_expert) {
+    out += fmt::format("              one of width {} for every token, times a gate of its own\n",
+                       config.shared_ffn_size);
+  }
   if (!config.traits->scored_experts) return out;
   const ExpertRule& rule = config.expert_rule;
   out += fmt::format(

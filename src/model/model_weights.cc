@@ -477,35 +477,38 @@ absl::Status LoadMixer(const LayerTensors& tensors, const TensorPlan& plan, Thre
   return LoadAttention(tensors, plan.head_order, pool, out);
 }
 
+// The one feed-forward layer, or number `e` of the experts.
+absl::StatusOr<FeedForwardWeights> LoadFeedForward(const LayerTensors& tensors, size_t e,
+                                                   ThreadPool& pool) {
+  const TensorPart down = ExpertOf(tensors.down, e);
+  if (tensors.gate_up == nullptr) {
+    return PackFeedForward(ExpertOf(tensors.gate, e), ExpertOf(tensors.up, e), down, pool);
+  }
+  FeedForwardWeights out;  // gate above up, as PackFeedForward joins them
+  BATON_ASSIGN_OR_RETURN(out.gate_up, PackOne(ExpertOf(tensors.gate_up, e), pool));
+  BATON_ASSIGN_OR_RETURN(out.down, PackOne(down, pool));
+  return out;
+}
+
 absl::StatusOr<LayerWeights> LoadLayer(const LayerTensors& tensors, const TensorPlan& plan,
                                        ThreadPool& pool) {
   LayerWeights out;
   CopyVectors(tensors, out);
   BATON_RETURN_IF_ERROR(LoadPerLayer(tensors, pool, out));
   BATON_RETURN_IF_ERROR(LoadMixer(tensors, plan, pool, out));
-  if (tensors.gate_up != nullptr) {  // gate above up, as PackFeedForward joins them
-    out.ffn.resize(1);
-    BATON_ASSIGN_OR_RETURN(out.ffn[0].gate_up, PackOne(WholeOf(tensors.gate_up), pool));
-    BATON_ASSIGN_OR_RETURN(out.ffn[0].down, PackOne(WholeOf(tensors.down), pool));
-    return out;
-  }
-  if (tensors.router == nullptr) {
-    out.ffn.resize(1);
-    BATON_ASSIGN_OR_RETURN(out.ffn[0], PackFeedForward(WholeOf(tensors.gate), WholeOf(tensors.up),
-                                                       WholeOf(tensors.down), pool));
-    return out;
-  }
-  BATON_ASSIGN_OR_RETURN(out.router, PackOne(WholeOf(tensors.router), pool));
-  out.ffn.resize(tensors.gate->dims[2]);
+  out.ffn.resize(tensors.down->dims[2]);  // 1 where there are no experts
   for (size_t e = 0; e < out.ffn.size(); ++e) {
-    BATON_ASSIGN_OR_RETURN(out.ffn[e],
-                           PackFeedForward(ExpertOf(tensors.gate, e), ExpertOf(tensors.up, e),
-                                           ExpertOf(tensors.down, e), pool));
+    BATON_ASSIGN_OR_RETURN(out.ffn[e], LoadFeedForward(tensors, e, pool));
   }
+  if (tensors.router == nullptr) return out;
+  BATON_ASSIGN_OR_RETURN(out.router, PackOne(WholeOf(tensors.router), pool));
   if (tensors.shared_gate != nullptr) {
     BATON_ASSIGN_OR_RETURN(out.shared,
                            PackFeedForward(WholeOf(tensors.shared_gate), WholeOf(tensors.shared_up),
                                            WholeOf(tensors.shared_down), pool));
+  }
+  if (tensors.shared_router != nullptr) {
+    BATON_ASSIGN_OR_RETURN(out.shared_router, PackOne(WholeOf(tensors.shared_router), pool));
   }
   BATON_RETURN_IF_ERROR(CopyExpertBiases(tensors, pool, out));
   return out;
@@ -561,7 +564,7 @@ size_t MatrixGroup::bytes() const {
 size_t LayerWeights::bytes() const {
   size_t total = qkv.bytes() + attn_output.bytes() + router.bytes() + ffn_bytes() + kv_a.bytes() +
                  q_b.bytes() + shared.gate_up.bytes() + shared.down.bytes() +
-                 per_layer_gate.bytes() + per_layer_out.bytes();
+                 shared_router.bytes() + per_layer_gate.bytes() + per_layer_out.bytes();
   for (const MatrixGroup& head : k_b) total += head.bytes();
   for (const MatrixGroup& head : v_b) total += head.bytes();
   for (const std::vector<float>* values :

@@ -93,6 +93,7 @@ struct LayerWeights {
   std::vector<float> router_bias;     // [experts]
   std::vector<float> choice_bias;     // [experts], of ExpertScore::kSigmoid
   FeedForwardWeights shared;          // of the experts that serve every row
+  MatrixGroup shared_router;          // [1, hidden]: its sigmoid weighs them
   // Latent attention; its `qkv` is the product of the queries, the first one with q_rank.
   MatrixGroup kv_a;              // [head_dim, hidden]
   std::vector<float> kv_a_norm;  // [latent_dim]

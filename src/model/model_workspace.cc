@@ -41,6 +41,7 @@ void CarveExperts(const ModelConfig& config, size_t rows, Carver& carver, ModelW
   out.expert_begins = carver.Take<uint32_t>(config.num_experts + 1);
   out.gathered = carver.Take<float>(rows * config.hidden_size);
   out.expert_out = carver.Take<float>(pairs * config.hidden_size);
+  if (config.traits->gated_shared_expert) out.shared_gates = carver.Take<float>(rows);
 }
 
 void CarvePerLayer(const ModelConfig& config, size_t rows, Carver& carver, ModelWorkspace& out) {

@@ -63,6 +63,7 @@ class ModelWorkspace {
   uint32_t* expert_begins = nullptr;  // [experts + 1]: slots of each expert
   float* gathered = nullptr;          // [max_rows, hidden]: the rows of one expert
   float* expert_out = nullptr;        // [max_rows * experts used, hidden]
+  float* shared_gates = nullptr;      // [max_rows]; null unless traits->gated_shared_expert
   std::span<std::byte> attention_scratch;
   std::vector<kernels::AttentionSpan> kept_spans;  // capacity max_rows
   // Spans of rows between two copies of states; capacity max_rows in models with fixed states.

@@ -62,6 +62,12 @@ class TensorFinder {
     return tensor;
   }
 
+  // A vector [k] of F32, or one row [1, k] of any supported type.
+  absl::StatusOr<const GgufTensor*> Row(std::string_view name, uint64_t k) {
+    const GgufTensor* tensor = file_.FindTensor(name);
+    return tensor != nullptr && tensor->num_dims == 2 ? Matrix(name, 1, k) : Vector(name, k);
+  }
+
   bool Has(std::string_view name) const { return file_.FindTensor(name) != nullptr; }
 
   // A tensor that the file may have and the model does not read.
@@ -239,6 +245,25 @@ struct LayerPlanner {
     BATON_ASSIGN_OR_RETURN(out.shared_gate, finder.Matrix(Name("ffn_gate_shexp"), ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.shared_up, finder.Matrix(Name("ffn_up_shexp"), ffn, hidden));
     BATON_ASSIGN_OR_RETURN(out.shared_down, finder.Matrix(Name("ffn_down_shexp"), hidden, ffn));
+    if (config.traits->gated_shared_expert) {
+      BATON_ASSIGN_OR_RETURN(out.shared_router, finder.Row(Name("ffn_gate_inp_shexp"), hidden));
+    }
+    return OkStatus();
+  }
+
+  // Gates and ups of all experts: two tensors, or one with the gates of an expert above its ups.
+  // Only where no device computes the model: none takes them apart.
+  absl::Status ExpertGates(LayerTensors& out) const {
+    const uint32_t hidden = config.hidden_size;
+    const uint32_t ffn = config.ffn_size;
+    const uint32_t count = config.num_experts;
+    if (config.traits->delta_nets && finder.Has(Name("ffn_gate_up_exps"))) {
+      BATON_ASSIGN_OR_RETURN(out.gate_up,
+                             finder.Matrices(Name("ffn_gate_up_exps"), count, 2 * ffn, hidden));
+      return OkStatus();
+    }
+    BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrices(Name("ffn_gate_exps"), count, ffn, hidden));
+    BATON_ASSIGN_OR_RETURN(out.up, finder.Matrices(Name("ffn_up_exps"), count, ffn, hidden));
     return OkStatus();
   }
 
@@ -324,8 +349,7 @@ struct LayerPlanner {
     }
     const uint32_t count = config.num_experts;
     BATON_ASSIGN_OR_RETURN(out.router, finder.Matrix(Name("ffn_gate_inp"), count, hidden));
-    BATON_ASSIGN_OR_RETURN(out.gate, finder.Matrices(Name("ffn_gate_exps"), count, ffn, hidden));
-    BATON_ASSIGN_OR_RETURN(out.up, finder.Matrices(Name("ffn_up_exps"), count, ffn, hidden));
+    BATON_RETURN_IF_ERROR(ExpertGates(out));
     BATON_ASSIGN_OR_RETURN(out.down, finder.Matrices(Name("ffn_down_exps"), count, hidden, ffn));
     if (config.traits->shared_experts) BATON_RETURN_IF_ERROR(SharedExperts(out));
     if (config.expert_rule.score == ExpertScore::kSigmoid) {

@@ -61,7 +61,7 @@ struct LayerTensors {
   const GgufTensor* delta_out = nullptr;    // [hidden, value_size]
   // Matrices that the file holds as one (traits->fused_projections); q, k, v, gate and up are null.
   const GgufTensor* qkv = nullptr;      // [qkv_size, hidden]
-  const GgufTensor* gate_up = nullptr;  // [2 * ffn, hidden]
+  const GgufTensor* gate_up = nullptr;  // [2 * ffn, hidden]; of experts [experts, 2 * ffn, hidden]
   // Multi-head latent attention (traits->latent_kv): q holds all queries, or with q_rank q_a is
   // their first product and q_b the second. Of kv_b, the rows of each head are those of k_b
   // transposed and then those of v_b; a file has kv_b or both others.
@@ -77,7 +77,9 @@ struct LayerTensors {
   const GgufTensor* shared_gate = nullptr;  // [shared_ffn, hidden]
   const GgufTensor* shared_up = nullptr;    // as shared_gate
   const GgufTensor* shared_down = nullptr;  // [hidden, shared_ffn]
-  const GgufTensor* choice_bias = nullptr;  // [experts] F32, of ExpertScore::kSigmoid
+  // The product whose sigmoid the shared expert is times (traits->gated_shared_expert).
+  const GgufTensor* shared_router = nullptr;  // [hidden] F32, or [1, hidden]
+  const GgufTensor* choice_bias = nullptr;    // [experts] F32, of ExpertScore::kSigmoid
 };
 
 // How rows of a layer's Q and K are reordered when they are packed (ModelConfig::reorders_heads);

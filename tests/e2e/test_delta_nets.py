@@ -1,6 +1,7 @@
 """A model whose layers are mostly gated delta nets: each sequence has a fixed state beside its KV,
 which every token moves on, so that no cut, batch, worker, grammar, choice or lost worker changes a
-bit."""
+bit. The feed-forward layers of one are dense, those of the other experts: no bit depends on which
+rows share an expert."""
 
 import random
 from pathlib import Path
@@ -19,8 +20,8 @@ from same_bits import (
 )
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-MODEL = str(GOLDEN / "tiny_qwen35.gguf")
-FOLDER = str(GOLDEN / "tiny_qwen35")
+# Both have the same attention and the same states.
+DENSE, EXPERTS = "qwen35", "qwen35moe"
 BLOCK = 16
 # One layer of attention: K and V of 16 elements in bf16, or in q8 with a scale of two bytes each.
 # The states of four delta nets, matrices of 4 x 16 x 32 and the last 3 tokens of 192 channels in
@@ -44,25 +45,43 @@ def requests(num_tokens=12):
     return requests_of(LENGTHS, num_tokens)
 
 
+@pytest.fixture(scope="module", params=[DENSE, EXPERTS])
+def name(request):
+    return request.param
+
+
+# For tests of what does not differ: the second of the two is long.
+FIRST_AT_EVERY_COMMIT = pytest.mark.parametrize(
+    "name", [DENSE, pytest.param(EXPERTS, marks=pytest.mark.long)], indirect=True, scope="module"
+)
+
+
 @pytest.fixture(scope="module")
-def alone():
-    return bits_alone(MODEL, requests())
+def model(name):
+    return str(GOLDEN / f"tiny_{name}.gguf")
 
 
-@pytest.mark.parametrize("model", [MODEL, FOLDER], ids=["file", "folder"])
+@pytest.fixture(scope="module")
+def alone(model):
+    return bits_alone(model, requests())
+
+
+@pytest.mark.parametrize("form", [".gguf", ""], ids=["file", "folder"])
 @pytest.mark.parametrize("transport", ["shm", pytest.param("tcp", marks=pytest.mark.long)])
-def test_a_hand_off_in_a_batch_changes_no_bit(alone, model, transport):
+def test_a_hand_off_in_a_batch_changes_no_bit(name, alone, form, transport):
+    path = str(GOLDEN / f"tiny_{name}{form}")
     num_state = state_blocks()
-    check_hand_off(model, transport, requests(), alone, KV_BYTES_PER_TOKEN, num_state=num_state)
+    check_hand_off(path, transport, requests(), alone, KV_BYTES_PER_TOKEN, num_state=num_state)
 
 
-def test_a_hand_off_in_q8_changes_no_bit(alone):
+@FIRST_AT_EVERY_COMMIT
+def test_a_hand_off_in_q8_changes_no_bit(model, alone):
     q8 = ("--kv-dtype", "q8")
-    wanted = bits_alone(MODEL, requests(), *q8)
+    wanted = bits_alone(model, requests(), *q8)
     assert wanted != alone
     num_state = state_blocks(Q8_BYTES_PER_TOKEN)
     check_hand_off(
-        MODEL, "shm", requests(), wanted, Q8_BYTES_PER_TOKEN, *q8, num_state=num_state
+        model, "shm", requests(), wanted, Q8_BYTES_PER_TOKEN, *q8, num_state=num_state
     )
 
 
@@ -71,8 +90,8 @@ def last_border(num_tokens):
     return (num_tokens - 1) // BLOCK * BLOCK
 
 
-def test_a_repeated_prompt_goes_on_from_its_state_and_changes_no_bit(alone):
-    with Server("--mode", "aggregated", model=MODEL) as server:
+def test_a_repeated_prompt_goes_on_from_its_state_and_changes_no_bit(model, alone):
+    with Server("--mode", "aggregated", model=model) as server:
         answers(server, requests())
         got = answers(server, requests(), 4)
         wait_until(server.ledger_is_clean, 15, "no block is held")
@@ -99,12 +118,13 @@ def chat(server, num_turns=10):
     return got
 
 
+@FIRST_AT_EVERY_COMMIT
 @pytest.mark.parametrize("mode", ["aggregated", "disagg"])
-def test_a_chat_of_ten_turns_goes_on_from_its_states(mode):
+def test_a_chat_of_ten_turns_goes_on_from_its_states(model, mode):
     flags = ("--mode", "aggregated") if mode == "aggregated" else ()
-    with Server(*flags, "--prefix-cache", "off", model=MODEL) as server:
+    with Server(*flags, "--prefix-cache", "off", model=model) as server:
         wanted = chat(server)
-    with Server(*flags, model=MODEL) as server:
+    with Server(*flags, model=model) as server:
         got = chat(server)
     assert bits_of([a for _, a in got]) == bits_of([a for _, a in wanted])
     assert [a.timings.cached_tokens for _, a in wanted] == [0] * len(wanted)
@@ -114,23 +134,25 @@ def test_a_chat_of_ten_turns_goes_on_from_its_states(mode):
     assert all(a.timings.path == ("local" if mode == "aggregated" else "disagg") for _, a in got)
 
 
-def test_a_pool_of_two_sequences_keeps_states_without_refusing_anyone():
+@FIRST_AT_EVERY_COMMIT
+def test_a_pool_of_two_sequences_keeps_states_without_refusing_anyone(model):
     rows = requests() * 3
-    with Server("--mode", "aggregated", "--prefix-cache", "off", model=MODEL) as server:
+    with Server("--mode", "aggregated", "--prefix-cache", "off", model=model) as server:
         wanted = bits_of(answers(server, rows))
     memory = f"{TWO_SEQUENCES * 4}KiB"
-    with Server("--mode", "aggregated", "--kv-memory", memory, model=MODEL) as server:
+    with Server("--mode", "aggregated", "--kv-memory", memory, model=model) as server:
         got = answers(server, rows, 6)
         wait_until(server.ledger_is_clean, 15, "no block is held")
     assert bits_of(got) == wanted
 
 
-def test_a_pool_of_two_sequences_preempts_and_changes_no_bit():
+@FIRST_AT_EVERY_COMMIT
+def test_a_pool_of_two_sequences_preempts_and_changes_no_bit(model):
     rows = [f for f in requests(400) if len(f["prompt_token_ids"]) < 100]
-    with Server("--mode", "aggregated", model=MODEL) as server:
+    with Server("--mode", "aggregated", model=model) as server:
         wanted = bits_of(answers(server, rows))
     memory = f"{TWO_SEQUENCES * 4}KiB"  # a block's place in the pool has 4 KiB
-    with Server("--mode", "aggregated", "--kv-memory", memory, model=MODEL) as server:
+    with Server("--mode", "aggregated", "--kv-memory", memory, model=model) as server:
         got = answers(server, rows, len(rows))
         wait_until(server.ledger_is_clean, 15, "no block is held")
         workers = [w for w in server.workers() if w["role"] == "decode"]
@@ -138,12 +160,13 @@ def test_a_pool_of_two_sequences_preempts_and_changes_no_bit():
     assert bits_of(got) == wanted
 
 
-def test_choices_of_one_prompt_go_on_from_states_of_their_own():
+@FIRST_AT_EVERY_COMMIT
+def test_choices_of_one_prompt_go_on_from_states_of_their_own(model):
     rows = [dict(f, n=3, temperature=0.9, seed=11) for f in requests(24)[5:9]]
-    with Server("--mode", "aggregated", model=MODEL) as server:
+    with Server("--mode", "aggregated", model=model) as server:
         wanted = bits_of(answers(server, rows))
         wait_until(server.ledger_is_clean, 15, "no block is held")
-    with Server(model=MODEL) as server:
+    with Server(model=model) as server:
         got = answers(server, rows, len(rows))
         wait_until(server.ledger_is_clean, 15, "no block is held")
     assert [a.timings.path for a in got] == ["disagg"] * len(rows)
@@ -152,13 +175,14 @@ def test_choices_of_one_prompt_go_on_from_states_of_their_own():
         assert len({tuple(tokens) for tokens in answer.tokens.values()}) >= 2
 
 
-def test_a_killed_decode_worker_changes_no_bit():
-    check_killed_decode_worker(MODEL, requests(400))
+@FIRST_AT_EVERY_COMMIT
+def test_a_killed_decode_worker_changes_no_bit(model):
+    check_killed_decode_worker(model, requests(400))
 
 
 @pytest.mark.parametrize("mode", ["ngram", "auto"])
-def test_guesses_are_refused_by_name(mode):
+def test_guesses_are_refused_by_name(model, mode):
     with pytest.raises(AssertionError) as refused:
-        with Server("--mode", "aggregated", "--speculate", mode, model=MODEL):
+        with Server("--mode", "aggregated", "--speculate", mode, model=model):
             pass
     assert f"--speculate {mode}" in str(refused.value)

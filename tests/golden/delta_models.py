@@ -1,4 +1,4 @@
-"""qwen35: random models with gated delta nets, and their layers in float64."""
+"""qwen35 and qwen35moe: random models with gated delta nets, and their layers in float64."""
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Q
@@ -17,6 +17,10 @@ PLAIN_NAMES = {
     "linear_attn.out_proj.weight": "ssm_out.weight",
     "mlp.gate_proj.weight": "ffn_gate.weight", "mlp.up_proj.weight": "ffn_up.weight",
     "mlp.down_proj.weight": "ffn_down.weight",
+    "mlp.gate.weight": "ffn_gate_inp.weight",
+    "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight",
+    **{f"mlp.shared_expert.{part}_proj.weight": f"ffn_{part}_shexp.weight"
+       for part in ("gate", "up", "down")},
     **{f"self_attn.{hf}.weight": f"{own}.weight" for hf, own in (
         ("q_proj", "attn_q"), ("k_proj", "attn_k"), ("v_proj", "attn_v"),
         ("o_proj", "attn_output"), ("q_norm", "attn_q_norm"), ("k_norm", "attn_k_norm"))}}
@@ -24,14 +28,20 @@ PREDICTION_NAMES = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm",
                     "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
 
 
+ARCHITECTURES = ("qwen35", "qwen35moe")
+
+
 class DeltaModel(tiny_models.TinyModel):
-    """A model whose layers but every `interval`-th have a gated delta net."""
+    """A model whose layers but every `interval`-th have a gated delta net. With `experts` a layer
+    has one more of width `shared`; `joined`: gates and ups are one tensor in the file, and the gate
+    of that expert is a matrix of one row."""
 
     def __init__(self, name, kind, interval=4, k_heads=2, v_heads=4, k_dim=16, v_dim=32, mtp=0,
-                 **shape):
+                 shared=0, joined=False, **shape):
         self.interval, self.k_heads, self.v_heads = interval, k_heads, v_heads
         self.k_dim, self.v_dim, self.mtp = k_dim, v_dim, mtp
-        super().__init__(name, "qwen35", kind, **shape)
+        self.shared, self.joined = shared, joined
+        super().__init__(name, "qwen35moe" if shared else "qwen35", kind, **shape)
 
     def is_full(self, layer):
         return layer % self.interval == self.interval - 1
@@ -64,6 +74,16 @@ class DeltaModel(tiny_models.TinyModel):
         self.matrix(at + "self_attn.o_proj.weight", self.hidden, self.heads * self.dim, 1.0)
         norm(at + "self_attn.q_norm.weight", self.dim)
         norm(at + "self_attn.k_norm.weight", self.dim)
+
+    def fill_feed_forward(self, at, norm):
+        super().fill_feed_forward(at, norm)
+        if not self.shared:
+            return
+        at += "mlp.shared_expert"
+        self.matrix(at + "_gate.weight", 1, self.hidden, 2.0)
+        self.matrix(at + ".gate_proj.weight", self.shared, self.hidden, 1.0)
+        self.matrix(at + ".up_proj.weight", self.shared, self.hidden, 1.0)
+        self.matrix(at + ".down_proj.weight", self.hidden, self.shared, 1.0)
 
     def fill_delta(self, at, norm):
         at += "linear_attn."
@@ -122,15 +142,40 @@ class DeltaModel(tiny_models.TinyModel):
                 data = self.tiled(data, 0, 1)
             if part == "out_proj.weight":
                 data = self.tiled(data, 1, self.v_dim)
-            yield f"blk.{layer}.{PLAIN_NAMES[rest]}", data
+            if part == "mlp.shared_expert_gate.weight" and not self.joined:
+                data = data[0]
+            if ".experts." not in name:
+                yield f"blk.{layer}.{PLAIN_NAMES[rest]}", data
+            elif ".experts.0." in name:
+                yield from self.gguf_experts(name, layer)
+
+    def stack(self, name, part):
+        """One matrix of all experts; `name` is that of a matrix of the first."""
+        at = name[:name.index(".experts.")]
+        return np.stack([self.weights[f"{at}.experts.{e}.{part}_proj.weight"]
+                         for e in range(self.experts)])
+
+    def gguf_experts(self, name, layer):
+        part = name.split(".")[-2].removesuffix("_proj")
+        if not self.joined or part == "down":
+            yield f"blk.{layer}.ffn_{part}_exps.weight", self.stack(name, part)
+        elif part == "gate":
+            both = [self.stack(name, "gate"), self.stack(name, "up")]
+            yield f"blk.{layer}.ffn_gate_up_exps.weight", np.concatenate(both, axis=1)
 
     def write_gguf(self, path):
-        writer = gguf.GGUFWriter(str(path), "qwen35")
+        writer = gguf.GGUFWriter(str(path), self.arch)
         writer.add_name(path.stem)
         writer.add_context_length(512)
         writer.add_embedding_length(self.hidden)
         writer.add_block_count(self.layers + self.mtp)
-        writer.add_feed_forward_length(self.ffn)
+        if self.experts:
+            writer.add_expert_count(self.experts)
+            writer.add_expert_used_count(self.used)
+            writer.add_expert_feed_forward_length(self.ffn)
+            writer.add_expert_shared_feed_forward_length(self.shared)
+        else:
+            writer.add_feed_forward_length(self.ffn)
         writer.add_head_count(self.heads)
         writer.add_head_count_kv(self.kv_heads)
         writer.add_key_length(self.dim)
@@ -149,7 +194,7 @@ class DeltaModel(tiny_models.TinyModel):
             writer.add_nextn_predict_layers(self.mtp)
         tiny_models.add_tokenizer(writer)
         for name, data in self.gguf_tensors():
-            if data.ndim == 1 or "ssm_conv1d" in name:
+            if data.ndim == 1 or "ssm_conv1d" in name or "ffn_gate_inp" in name:
                 writer.add_tensor(name, data)
             else:
                 writer.add_tensor(name, gguf.quants.quantize(data, self.kind), raw_dtype=self.kind)
@@ -160,13 +205,31 @@ class DeltaModel(tiny_models.TinyModel):
 
     # Folder ---------------------------------------------------------------------------------------
 
+    def folder_items(self):
+        """The experts of a layer as published folders have them: one tensor, gates above ups."""
+        for name, data in self.weights.items():
+            if ".experts." not in name:
+                yield name, data
+            elif ".experts.0.gate_proj." in name:
+                at = name[:name.index("0.gate_proj.")]
+                both = [self.stack(name, "gate"), self.stack(name, "up")]
+                yield at + "gate_up_proj", np.concatenate(both, axis=1)
+                yield at + "down_proj", self.stack(name, "down")
+
     def config(self):
         """As published folders have it, of the part that reads text."""
         kinds = ["full_attention" if self.is_full(i) else "linear_attention"
                  for i in range(self.layers)]
-        return {"model_type": "qwen3_5_text", "architectures": ["Qwen3_5ForCausalLM"],
+        widths = {"intermediate_size": self.ffn}
+        if self.experts:
+            widths = {"num_experts": self.experts, "num_experts_per_tok": self.used,
+                      "moe_intermediate_size": self.ffn, "router_aux_loss_coef": 0.001,
+                      "shared_expert_intermediate_size": self.shared, "output_router_logits": False}
+        moe = "_moe" if self.experts else ""
+        name = "Qwen3_5MoeForCausalLM" if self.experts else "Qwen3_5ForCausalLM"
+        return {"model_type": f"qwen3_5{moe}_text", "architectures": [name],
                 "num_hidden_layers": self.layers, "hidden_size": self.hidden,
-                "intermediate_size": self.ffn, "num_attention_heads": self.heads,
+                **widths, "num_attention_heads": self.heads,
                 "num_key_value_heads": self.kv_heads, "head_dim": self.dim,
                 "vocab_size": self.vocab, "max_position_embeddings": 512, "rms_norm_eps": 1e-6,
                 "tie_word_embeddings": self.tied, "bos_token_id": 1, "eos_token_id": 2,
@@ -192,6 +255,12 @@ def write_delta_nets(folder):
         (DeltaModel("qwen35_q8_0", Q.Q8_0, layers=4, interval=2, hidden=64, heads=2, kv_heads=1,
                     dim=32, k_heads=2, v_heads=2, k_dim=32, v_dim=16, taps=3, rope_dims=32,
                     tied=False), 0),
+        # The same two with experts; the one that serves every row is wider than the others.
+        (DeltaModel("qwen35moe", Q.BF16, layers=5, taps=4, rope_dims=8, rope_base=1e7, mtp=1,
+                    ffn=16, experts=7, used=3, shared=24), 2),
+        (DeltaModel("qwen35moe_q8_0", Q.Q8_0, layers=4, interval=2, hidden=64, heads=2, kv_heads=1,
+                    dim=32, k_heads=2, v_heads=2, k_dim=32, v_dim=16, taps=3, rope_dims=32,
+                    tied=False, ffn=32, experts=5, used=2, shared=64, joined=True), 0),
     ]
     for model, shards in models:
         path = folder / f"tiny_{model.name}.gguf"
@@ -205,6 +274,13 @@ def write_delta_nets(folder):
 
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
+
+
+def shared_expert(w, h):
+    """The expert that serves every row, times a gate."""
+    gate, up = h @ w("ffn_gate_shexp.weight").T, h @ w("ffn_up_shexp.weight").T
+    weight = sigmoid(h @ w("ffn_gate_inp_shexp.weight").reshape(-1, 1))
+    return weight * ((gate * sigmoid(gate) * up) @ w("ffn_down_shexp.weight").T)
 
 
 def is_delta(weights, layer):

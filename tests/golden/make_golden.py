@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 MAGIC = b"BATONGLD"
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "smollm3", "granite", "lfm2",
                  "gpt-oss", "phi3", "olmo2", "mistral3", "deepseek2", "lfm2moe",
-                 "qwen35")
+                 *delta_models.ARCHITECTURES)
 
 
 class Weights:
@@ -196,7 +196,7 @@ def attend(shape, weights, w, layer, x):
         if shape.arch == "phi3":  # rows of q, k, v one below the other
             first = {"q": 0, "k": shape.heads, "v": shape.heads + shape.kv_heads}[name] * shape.dim
             out = h @ w("attn_qkv.weight")[first:first + heads * shape.dim].T
-        elif shape.arch == "qwen35" and name == "q":  # a head's q, then its gate
+        elif shape.arch in delta_models.ARCHITECTURES and name == "q":  # a head's q, then its gate
             rows = w("attn_q.weight").reshape(heads, 2, shape.dim, -1)
             out = h @ rows[:, 0].reshape(heads * shape.dim, -1).T
         else:
@@ -208,10 +208,11 @@ def attend(shape, weights, w, layer, x):
         return out.reshape(-1, heads, shape.dim)
 
     q, k, v = project("q", shape.heads), project("k", shape.kv_heads), project("v", shape.kv_heads)
-    if shape.arch == "qwen35":
+    if shape.arch in delta_models.ARCHITECTURES:
         rows = w("attn_q.weight").reshape(shape.heads, 2, shape.dim, -1)
         gate = delta_models.sigmoid(h @ rows[:, 1].reshape(shape.heads * shape.dim, -1).T)
-    if shape.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2", "lfm2moe", "qwen35"):
+    if shape.arch in ("qwen3", "qwen3moe", "gemma3", "lfm2", "lfm2moe",
+                      *delta_models.ARCHITECTURES):
         q = rms_norm(q, w("attn_q_norm.weight"), shape.eps)
         k = rms_norm(k, w("attn_k_norm.weight"), shape.eps)
     local = shape.is_local(layer)
@@ -242,9 +243,11 @@ def gelu_tanh(g):
     return 0.5 * g * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g ** 3)))
 
 
-def mix_experts(w, h, used):
+def mix_experts(w, h, used, joined=False):
     logits = h @ w("ffn_gate_inp.weight").T
-    gate, up, down = (w(f"ffn_{n}_exps.weight") for n in ("gate", "up", "down"))
+    down = w("ffn_down_exps.weight")
+    gate, up = (np.split(w("ffn_gate_up_exps.weight"), 2, axis=1) if joined else
+                (w("ffn_gate_exps.weight"), w("ffn_up_exps.weight")))
     p = np.exp(logits - logits.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
     out = np.zeros_like(h)
@@ -280,10 +283,15 @@ def feed_forward(shape, weights, w, layer, x):
     if shape.arch == "gpt-oss":
         h = rms_norm(x, w("post_attention_norm.weight"), shape.eps)
         return mix_gpt_oss(w, h, weights.key("expert_used_count"))
-    norm = "post_attention_norm.weight" if shape.arch == "qwen35" else "ffn_norm.weight"
+    is_delta = shape.arch in delta_models.ARCHITECTURES
+    norm = "post_attention_norm.weight" if is_delta else "ffn_norm.weight"
     h = x if shape.arch == "olmo2" else rms_norm(x, w(norm), shape.eps)
     if shape.arch == "qwen3moe":
         return mix_experts(w, h, weights.key("expert_used_count"))
+    if shape.arch == "qwen35moe":
+        joined = f"blk.{layer}.ffn_gate_up_exps.weight" in weights.tensors
+        routed = mix_experts(w, h, weights.key("expert_used_count"), joined)
+        return routed + delta_models.shared_expert(w, h)
     activate = gelu_tanh if shape.arch == "gemma3" else silu
     if shape.arch == "phi3":  # gate above up
         up = w("ffn_up.weight")

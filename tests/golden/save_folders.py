@@ -41,6 +41,8 @@ LFM2_MOE = dict(num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2,
 # Three heads of v share one of k, and the last layer is no attention.
 QWEN35 = dict(num_hidden_layers=5, head_dim=16, linear_key_head_dim=16, linear_value_head_dim=16,
               linear_num_key_heads=2, linear_num_value_heads=6)
+QWEN35_MOE = dict(QWEN35, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+                  shared_expert_intermediate_size=24, intermediate_size=None)
 GPT_OSS = dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=16)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 # PROMPT is longer than the original context, so that the long factors and every temperature count.
@@ -107,6 +109,9 @@ MODELS = [
       "first_k_dense_replace": 0, "routed_scaling_factor": 0.8}, None),
     ("qwen3_5_text", "Qwen3_5", (5, 24), QWEN35, None),
     ("qwen3_5", "Qwen3_5", (5, 24), QWEN35, None),
+    ("qwen3_5_moe_text", "Qwen3_5Moe", (5, 24), QWEN35_MOE, None),
+    ("qwen3_5_moe", "Qwen3_5Moe", (5, 24), QWEN35_MOE, None),
+    ("qwen3_5_moe_joined", "Qwen3_5Moe", (5, 24), QWEN35_MOE, None),
 ]
 VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
               image_size=28, patch_size=14)
@@ -131,8 +136,9 @@ def make(name, kind, shape, scaling):
     arguments = {**SHAPE, **shape, **rope_arguments(kind == "Gemma3", scaling)}
     if kind == "Gemma4":
         del arguments["rope_parameters"]  # those of the class are proportional
-    if arguments["rms_norm_eps"] is None:  # this class has another name for it
-        del arguments["rms_norm_eps"]
+    for key in ("rms_norm_eps", "intermediate_size"):
+        if arguments[key] is None:  # this class has another name for it
+            del arguments[key]
     if kind == "Gemma3":
         config = transformers.Gemma3TextConfig(**arguments)
         model_class = transformers.Gemma3ForCausalLM
@@ -154,13 +160,14 @@ def make(name, kind, shape, scaling):
     else:
         config = getattr(transformers, kind + "Config")(**arguments)
         model_class = getattr(transformers, kind + "ForCausalLM")
-    if kind == "Qwen3_5":
-        config = transformers.Qwen3_5TextConfig(**arguments)
-    if name == "qwen3_5":
+    if kind in ("Qwen3_5", "Qwen3_5Moe"):
+        config = getattr(transformers, kind + "TextConfig")(**arguments)
+    if name in ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_joined"):
         vision = dict(hidden_size=16, intermediate_size=16, depth=1, num_heads=2,
                       out_hidden_size=32, patch_size=14, num_position_embeddings=16)
-        config = transformers.Qwen3_5Config(text_config=config.to_dict(), vision_config=vision)
-        model_class = transformers.Qwen3_5ForConditionalGeneration
+        config = getattr(transformers, kind + "Config")(
+            text_config=config.to_dict(), vision_config=vision)
+        model_class = getattr(transformers, kind + "ForConditionalGeneration")
     if name == "mistral3":
         config = transformers.Mistral3Config(
             text_config=config.to_dict(), vision_config={**VISION, "head_dim": 8},
@@ -172,7 +179,7 @@ def make(name, kind, shape, scaling):
             spread = 0.05 if "norm" in part else 0.3
             weight.copy_(torch.randn_like(weight) * spread + (1.0 if "norm" in part else 0.0))
             is_plain = "norm" not in part or "linear_attn.norm" in part or "visual" in part
-            if not is_plain and kind in ("Gemma3", "Qwen3_5"):
+            if not is_plain and kind in ("Gemma3", "Qwen3_5", "Qwen3_5Moe"):
                 weight -= 1.0
         for part, bias in model.named_buffers():
             if part.endswith(("e_score_correction_bias", "expert_bias")):

@@ -555,8 +555,7 @@ class TinyModel:
         folder.mkdir(exist_ok=True)
         (folder / "config.json").write_text(json.dumps(self.config(), indent=1) + "\n")
         write_tokenizer_files(folder)
-        weights = self.gpt_oss_items() if self.arch == "gpt-oss" else self.weights.items()
-        items = [(self.folder_name(name), data) for name, data in weights]
+        items = [(self.folder_name(name), data) for name, data in self.folder_items()]
         if shards == 1:
             write_safetensors(folder / "model.safetensors", items, self.kind)
             return
@@ -568,6 +567,9 @@ class TinyModel:
             index |= {tensor: name for tensor, _ in part}
         (folder / "model.safetensors.index.json").write_text(
             json.dumps({"metadata": {}, "weight_map": index}, indent=0) + "\n")
+
+    def folder_items(self):
+        return self.gpt_oss_items() if self.arch == "gpt-oss" else self.weights.items()
 
     def gpt_oss_items(self):
         """Under the names of gpt_oss: one tensor for all experts, gate and up interleaved; in MXFP4

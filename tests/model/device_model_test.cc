@@ -346,10 +346,13 @@ TEST(DeviceModelLoadTest, LatentRowsAreForTheProcessor) {
 }
 
 TEST(DeviceModelLoadTest, DeltaNetsAreForTheProcessor) {
-  OnDevice on(Tiny("qwen35"));
-  EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(on.fixture.status().message()),
-              HasSubstr("architecture qwen35: device simt has no kernel for its gated delta nets"));
+  for (const char* name : {"qwen35", "qwen35moe"}) {
+    OnDevice on(Tiny(name));
+    EXPECT_EQ(on.fixture.status().code(), absl::StatusCode::kUnimplemented);
+    EXPECT_THAT(std::string(on.fixture.status().message()),
+                HasSubstr(std::string("architecture ") + name +
+                          ": device simt has no kernel for its gated delta nets"));
+  }
 }
 
 TEST(DeviceModelLoadTest, SinksAreForTheProcessor) {

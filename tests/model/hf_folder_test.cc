@@ -59,7 +59,8 @@ INSTANTIATE_TEST_SUITE_P(Architectures, FolderGoldenTest,
                                            "qwen3", "qwen3moe", "gemma3", "smollm3", "granite",
                                            "lfm2", "lfm2moe", "gptoss", "gptoss_mxfp4", "phi3",
                                            "phi3_plain", "olmo2", "mistral3", "gemma4",
-                                           "gemma4_dense", "deepseek2", "deepseek2_lite", "qwen35"),
+                                           "gemma4_dense", "deepseek2", "deepseek2_lite", "qwen35",
+                                           "qwen35moe"),
                          [](const auto& info) { return std::string(info.param); });
 
 // A copy of a golden folder, which a test then spoils.
