@@ -36,6 +36,7 @@ constexpr size_t kMaxPathBytes = 90;
 constexpr std::string_view kFormat = "response_format";
 constexpr std::string_view kFormatSchema = "response_format.json_schema.schema";
 constexpr std::string_view kObjectSchema = "response_format.schema";
+constexpr std::string_view kStructured = "structured_outputs";
 
 // How one field of a form is read.
 struct FormRow {
@@ -64,6 +65,11 @@ constexpr std::string_view kNoBlanks = "disable_any_whitespace";
 bool Fail(RequestError* error, ErrorCode code, std::string_view field, std::string_view expected) {
   *error = FieldError(code, field, expected);
   return false;
+}
+
+bool FailWithoutForm(RequestError* error) {
+  return Fail(error, ErrorCode::kInvalidValue, kStructured,
+              fmt::format("{}; absent or null asks for no form", kExpectedStructuredOutputs));
 }
 
 // null and false. An empty text or list is a form that was meant and is missing.
@@ -250,23 +256,23 @@ bool StoreResponseFormat(const JsonValue& value, ApiParams* params, RequestError
 }
 
 bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestError* error) {
-  constexpr std::string_view kField = "structured_outputs";
   const JsonValue::Object* members = value.AsObject();
   if (members == nullptr) {
-    return Fail(error, ErrorCode::kInvalidType, kField, kExpectedStructuredOutputs);
+    return Fail(error, ErrorCode::kInvalidType, kStructured, kExpectedStructuredOutputs);
   }
   for (const std::string_view name : kShapers) {
     const JsonValue* shaper = value.Find(name);
     if (shaper == nullptr || IsUnset(*shaper) || IsEmpty(*shaper)) continue;
-    return Fail(error, ErrorCode::kUnsupported, fmt::format("{}.{}", kField, name),
+    return Fail(error, ErrorCode::kUnsupported, fmt::format("{}.{}", kStructured, name),
                 "absent; blanks between JSON tokens are bounded, and a schema says what properties "
                 "there are");
   }
   const JsonValue* no_blanks = value.Find(kNoBlanks);
   if (no_blanks != nullptr && !no_blanks->is_null() && no_blanks->AsBool() == nullptr) {
-    return Fail(error, ErrorCode::kInvalidType, fmt::format("{}.{}", kField, kNoBlanks),
+    return Fail(error, ErrorCode::kInvalidType, fmt::format("{}.{}", kStructured, kNoBlanks),
                 "true or false");
   }
+  bool names_form = false;
   for (const auto& [name, member] : *members) {
     const bool is_beside = name == "disable_fallback" || name == "backend" || name == "_backend" ||
                            name == "_backend_was_auto" || name == kNoBlanks;
@@ -279,13 +285,16 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestEr
     // Its meaning is unknown, and it may constrain the answer.
     if (row == std::end(kForms)) {
       return Fail(error, ErrorCode::kUnsupported,
-                  fmt::format("{}{}", kField, NameOfPlace("/" + name)),
-                  fmt::format("absent; {} is {}", kField, kExpectedStructuredOutputs));
+                  fmt::format("{}{}", kStructured, NameOfPlace("/" + name)),
+                  fmt::format("absent; {} is {}", kStructured, kExpectedStructuredOutputs));
     }
     if (!StoreForm(*row, row->path, member, params, error)) return false;
+    names_form = true;
   }
   params->forbids_blanks = no_blanks != nullptr && !IsUnset(*no_blanks);
-  return true;
+  // The flag may stand beside another field's form: HasFormWithoutBlanks looks when all are read.
+  if (names_form || params->forbids_blanks) return true;
+  return FailWithoutForm(error);
 }
 
 bool StoreGuided(std::string_view name, const JsonValue& value, ApiParams* params,
@@ -297,13 +306,18 @@ bool StoreGuided(std::string_view name, const JsonValue& value, ApiParams* param
 }
 
 // A schema says it in llguidance's words. Regular expressions, choices and grammars have the blanks
-// that they write; the schemas inside of a structural tag cannot be told.
+// that they write; the schemas inside of a structural tag and of a grammar are not changed.
 bool CloseBlanks(ApiParams* params, RequestError* error) {
   if (!params->forbids_blanks || params->form == nullptr) return true;
-  const std::string flag = fmt::format("structured_outputs.{}", kNoBlanks);
+  const std::string flag = fmt::format("{}.{}", kStructured, kNoBlanks);
   const GrammarKind kind = params->form->kind;
   if (kind == GrammarKind::kStructuralTag) {
     return Fail(error, ErrorCode::kConflict, flag, "absent beside a structural tag");
+  }
+  if (kind == GrammarKind::kLark && params->form->text.find("%json") != std::string::npos) {
+    return Fail(error, ErrorCode::kConflict, flag,
+                "absent beside a grammar with %json: the schema there may say \"x-guidance\": "
+                "{\"whitespace_flexible\": false}");
   }
   const bool is_schema = kind == GrammarKind::kSchemaLoose || kind == GrammarKind::kSchemaStrict;
   if (!is_schema && kind != GrammarKind::kJsonObject) return true;
@@ -325,6 +339,11 @@ bool CloseBlanks(ApiParams* params, RequestError* error) {
   AppendJson(schema, &form.text);
   params->form = {};
   return SetForm(params->form_field, std::move(form), params, error);
+}
+
+bool HasFormWithoutBlanks(const ApiParams& params, RequestError* error) {
+  if (!params.forbids_blanks || params.form != nullptr) return true;
+  return FailWithoutForm(error);
 }
 
 bool CheckGrammar(const ModelInfo& model, std::string_view field, const AnswerGrammar& grammar,

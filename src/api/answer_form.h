@@ -3,8 +3,9 @@
 // cache of grammars; any thread.
 //
 // At most one field of a request may ask for a form. A field that asks for nothing (null,
-// {"type":"text"}, json_object false) counts as absent. An empty text or list is an error: the
-// client meant a form, and must not take a free answer for it.
+// {"type":"text"}, json_object false) counts as absent. An empty text or list, and an object of
+// structured_outputs without a form, are errors: the client meant a form, and must not take a free
+// answer for it.
 #ifndef BATON_API_ANSWER_FORM_H_
 #define BATON_API_ANSWER_FORM_H_
 
@@ -43,6 +44,10 @@ bool StoreGuided(std::string_view name, const JsonValue& value, ApiParams* param
 // Takes the blanks out of the JSON of the form where the request asks for that. To be called when
 // all fields are read; a second call changes nothing.
 bool CloseBlanks(ApiParams* params, router::RequestError* error);
+
+// False with `error` set: blanks are to be taken out, and no field asks for a form. To be called
+// when the fields of the surface are read too, as Anthropic's output_config.
+bool HasFormWithoutBlanks(const ApiParams& params, router::RequestError* error);
 
 // Compiles a grammar for the model, so that no worker hears of one that it would refuse. False:
 // `error` names `field` and the place within its value. `ignored`, which may be null, gets the

@@ -166,6 +166,7 @@ GrammarStart GrammarStartOf(std::string_view template_source, std::string_view p
 // The form that the request asks for, as the grammar of its answer.
 bool SetForm(const ApiParams& params, const ModelInfo& model, BuiltRequest* built,
              RequestError* error) {
+  if (!HasFormWithoutBlanks(params, error)) return false;
   if (!params.form) return true;
   if (!CheckGrammar(model, params.form_field, *params.form, &built->unread, error)) return false;
   auto grammar = std::make_shared<AnswerGrammar>(*params.form);

@@ -11,9 +11,11 @@
 namespace baton::api {
 
 using router::AnswerName;
+using router::DeadlineError;
 using router::ErrorCode;
 using router::GenerateRequest;
 using router::GenerateResult;
+using router::IdempotencyKey;
 using router::PlainError;
 using router::PromptLogprobs;
 using router::PromptProgress;
@@ -42,21 +44,33 @@ class PromptFanIn::Part final : public ResponseSink {
   }
   void OnToken(const TokenOutput& token) override { whole_->OnToken(prompt_, token); }
   void OnFinished(const GenerateResult& result) override { whole_->OnFinished(prompt_, result); }
-  void OnFailed(const RequestError& error) override { whole_->OnFailed(prompt_, error); }
+  bool TriesAgain(const RequestError& error) override {
+    is_put_back_ = whole_->PutBack(prompt_, error);
+    return *is_put_back_;
+  }
+  void OnFailed(const RequestError& error) override {
+    if (is_put_back_.has_value() ? *is_put_back_ : TriesAgain(error)) return whole_->SubmitMore();
+    whole_->OnFailed(prompt_, error);
+  }
   size_t buffered_bytes() const override { return whole_->sink_->buffered_bytes(); }
   const RequestError* own_failure() const override { return whole_->sink_->own_failure(); }
 
  private:
   const std::shared_ptr<PromptFanIn> whole_;
   const uint32_t prompt_;
+  std::optional<bool> is_put_back_;  // none: nobody has asked yet
 };
 
 PromptFanIn::PromptFanIn(Submitter* submitter, std::vector<GenerateRequest> requests,
                          std::shared_ptr<AnswerSink> sink,
-                         std::shared_ptr<CallCancellation> cancellation)
+                         std::shared_ptr<CallCancellation> cancellation, const Clock& clock)
     : submitter_(submitter),
       sink_(std::move(sink)),
       cancellation_(std::move(cancellation)),
+      clock_(clock),
+      begin_us_(clock.NowUs()),
+      timeout_field_(requests.front().fields.timeout),
+      timeout_us_(requests.front().timeout_us),
       num_choices_(requests.front().num_choices),
       num_first_(std::min<size_t>(requests.size(), std::max(kAtOnce / num_choices_, 1u))),
       requests_(std::move(requests)) {
@@ -76,7 +90,7 @@ void PromptFanIn::SubmitMore() {
   is_submitting_ = true;
   while (!has_ended_) {
     if (cancellation_->is_cancelled()) {
-      // Those under way end as cancelled. With none of them the answer would have no end.
+      // The prompts under way end as cancelled. With none of them the answer would have no end.
       if (num_under_way_ > 0) break;
       has_ended_ = true;
       sink_->OnFailed(PlainError(ErrorCode::kCancelled));
@@ -107,18 +121,57 @@ std::optional<PromptFanIn::Next> PromptFanIn::TakeNextLocked() {
   }
   ++num_under_way_;
   next.request = requests_[next.prompt];
+  if (num_finished_ > 0) ArriveNow(&next.request);  // before that, nothing had to wait
+  next.request.skips_forecast = num_tries_alone_ > 0;
   return next;
 }
 
-bool PromptFanIn::PutBackLocked(uint32_t prompt, const RequestError& error) {
-  const bool is_refused = HttpStatusOf(error.code) == 429 && !requests_[prompt].prompt.empty();
-  if (!is_refused) return false;
-  if (num_under_way_ == 0) {
-    if (num_finished_ == num_finished_at_wait_) return false;
-    num_finished_at_wait_ = num_finished_;
+void PromptFanIn::ArriveNow(GenerateRequest* request) const {
+  const int64_t waited_us = clock_.NowUs() - begin_us_;
+  // 0 would be none: a deadline that has passed ends the request at once.
+  const auto left_us = [&](int64_t timeout_us) {
+    return timeout_us > 0 ? std::max<int64_t>(timeout_us - waited_us, 1) : 0;
+  };
+  request->received_us += waited_us;
+  request->timeout_us = left_us(request->timeout_us);
+  if (request->key == nullptr) return;
+  auto key = std::make_shared<IdempotencyKey>(*request->key);
+  key->timeout_us = left_us(key->timeout_us);
+  request->key = std::move(key);
+}
+
+RequestError PromptFanIn::ToldError(uint32_t prompt, const RequestError& error) const {
+  const bool is_past = error.code == ErrorCode::kDeadlineExceeded && !error.never_started;
+  if (is_past && timeout_us_ > 0 && error.param == timeout_field_) {
+    return DeadlineError(timeout_field_, timeout_us_);
   }
+  RequestError told = error;
+  if (told.param == "prompt") told.param = fmt::format("prompt[{}]", prompt);
+  return told;
+}
+
+bool PromptFanIn::PutBack(uint32_t prompt, const RequestError& error) {
+  MutexLock lock(mutex_);
+  if (has_ended_ || !MayWaitLocked(prompt, error)) return false;
+  --num_under_way_;
   num_places_ = std::max<size_t>(num_under_way_, 1);
   put_back_.push_back(prompt);
+  lock.Unlock();
+  submitter_->CountPutBack();
+  return true;
+}
+
+bool PromptFanIn::MayWaitLocked(uint32_t prompt, const RequestError& error) {
+  const int64_t now_us = clock_.NowUs();
+  const bool is_refused = HttpStatusOf(error.code) == 429 && !requests_[prompt].prompt.empty();
+  if (!is_refused || now_us - begin_us_ >= kRoomLimitUs) return false;
+  if (num_under_way_ > 1) return true;
+  if (num_finished_ == 0) return false;
+  // One that was refused at once would only be refused again and again.
+  const bool has_waited = error.code == ErrorCode::kQueueTimeout;
+  const bool may_be_late = has_waited && now_us - finished_us_ < kLateRoomUs;
+  if (num_tries_alone_ >= (may_be_late ? kMostTriesAlone : 1)) return false;
+  ++num_tries_alone_;
   return true;
 }
 
@@ -165,6 +218,8 @@ void PromptFanIn::OnFinished(uint32_t prompt, const GenerateResult& result) {
   --num_under_way_;
   requests_[prompt] = {};
   AddLocked(prompt, result);
+  finished_us_ = clock_.NowUs();
+  num_tries_alone_ = 0;
   if (++num_finished_ == requests_.size()) {
     has_ended_ = true;
     return sink_->OnFinished(result_);
@@ -179,15 +234,9 @@ void PromptFanIn::OnFailed(uint32_t prompt, const RequestError& error) {
   MutexLock lock(mutex_);
   if (has_ended_) return;
   --num_under_way_;
-  if (PutBackLocked(prompt, error)) {
-    lock.Unlock();
-    return SubmitMore();
-  }
   has_ended_ = true;
   cancellation_->OnCancel(submitter_);
-  RequestError named = error;
-  if (named.param == "prompt") named.param = fmt::format("prompt[{}]", prompt);
-  sink_->OnFailed(named);
+  sink_->OnFailed(ToldError(prompt, error));
 }
 
 void PromptFanIn::AddLocked(uint32_t prompt, const GenerateResult& result) {

@@ -7,17 +7,22 @@
 // Invariants
 //  1. The AnswerSink gets one end: OnFinished after all prompts have finished, or the failure of
 //     the first one that fails; the others are then cancelled, and nothing of them is passed on.
-//     A prompt that finds no room (429) while others of the answer are under way does not fail: it
-//     waited for them, so it is submitted again after one of them has finished. With none of them
-//     under way it is submitted once more where one has finished since the last such time: the
-//     router may not know yet that the room is free.
 //  2. At most kAtOnce choices are under way, or those of one prompt. So a request of a thousand
 //     prompts neither fills the router's queue nor waits in it for longer than others.
 //  3. OnTaken is passed on when workers have taken as many prompts as were submitted at first,
 //     unless a token came before.
-//  4. A prompt without room leaves the answer as many places as have prompts under way; each prompt
-//     that finishes adds one, up to those of 2. So at most three prompts are submitted for each
-//     one that finishes, and an answer of N prompts submits at most 3 N + kAtOnce times.
+//  4. A prompt that finds no room (429) while others of the answer are under way is put back: it
+//     waited for them, so it is submitted again after one of them has finished. It leaves the
+//     answer as many places as have prompts under way; each prompt that finishes adds one, up to
+//     those of 2.
+//  5. With none under way it is put back only where one has finished: the router may not know yet
+//     that the room of that one is free. The router refuses it by no forecast then. It is
+//     submitted once more, and after a wait in the queue up to kMostTriesAlone times within
+//     kLateRoomUs of that finish. So each prompt that finishes causes at most two other tries and
+//     kMostTriesAlone alone.
+//  6. An answer that is older than kRoomLimitUs puts nothing back.
+//  7. A prompt that waited for others arrives at the router when it is submitted: the objectives of
+//     the router (--slo) and its times count from then. Its deadline stays that of the answer.
 //
 // It lives until the last request has ended: their sinks keep it.
 #ifndef BATON_API_PROMPT_FAN_IN_H_
@@ -27,10 +32,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "src/api/answer_sink.h"
 #include "src/api/call_cancellation.h"
+#include "src/base/clock.h"
+#include "src/base/limits.h"
 #include "src/base/mutex.h"
 #include "src/router/submit.h"
 
@@ -41,10 +49,18 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
  public:
   // A decode worker batches up to 256 rows; prompts that wait behind 32 cost no throughput.
   static constexpr uint32_t kAtOnce = 32;
+  // A batch of long answers waits for itself. Half an hour is above most clients' own limits.
+  static constexpr int64_t kRoomLimitUs = int64_t{30} * 60 * 1'000'000;
+  // A worker that is silent for kDeadUs is lost, so its news of free room are that late at most.
+  // Five times that is for a machine that has no time for its processes.
+  static constexpr int64_t kLateRoomUs = 5 * limits::kDeadUs;
+  // A wait in the queue takes 20 ms or more, whatever --queue-wait-ms and --slo say.
+  static constexpr uint32_t kMostTriesAlone = kLateRoomUs / 20'000;
 
-  // `requests`: of one call, each with as many choices. The submitter outlives this.
+  // `requests`: of one call, each with as many choices. The submitter and the clock outlive this.
   PromptFanIn(router::Submitter* submitter, std::vector<router::GenerateRequest> requests,
-              std::shared_ptr<AnswerSink> sink, std::shared_ptr<CallCancellation> cancellation);
+              std::shared_ptr<AnswerSink> sink, std::shared_ptr<CallCancellation> cancellation,
+              const Clock& clock = SystemClock());
 
   // Submits the first prompts. Once.
   void Begin();
@@ -61,8 +77,13 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
     router::GenerateRequest request;
   };
   std::optional<Next> TakeNextLocked() BATON_REQUIRES(mutex_);
-  // True: the prompt waits for others of the answer, and is submitted again.
-  bool PutBackLocked(uint32_t prompt, const router::RequestError& error) BATON_REQUIRES(mutex_);
+  // Lets the request arrive now, with what is left of its deadline.
+  void ArriveNow(router::GenerateRequest* request) const;
+  // The error as the client is told it: of the answer, not of the prompt's request.
+  router::RequestError ToldError(uint32_t prompt, const router::RequestError& error) const;
+  // True: the prompt waits for others of the answer, and is submitted again by SubmitMore.
+  bool PutBack(uint32_t prompt, const router::RequestError& error);
+  bool MayWaitLocked(uint32_t prompt, const router::RequestError& error) BATON_REQUIRES(mutex_);
   void OnAccepted(const router::AnswerName& name);
   void OnTaken();
   void OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const router::PromptLogprobs> logprobs);
@@ -77,8 +98,12 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   router::Submitter* const submitter_;
   const std::shared_ptr<AnswerSink> sink_;
   const std::shared_ptr<CallCancellation> cancellation_;
-  const uint32_t num_choices_;  // of each prompt
-  const size_t num_first_;      // prompts that Begin submits: the most places
+  const Clock& clock_;
+  const int64_t begin_us_;
+  const std::string_view timeout_field_;  // as the client named the deadline
+  const int64_t timeout_us_;              // of the answer; 0 = none
+  const uint32_t num_choices_;            // of each prompt
+  const size_t num_first_;                // prompts that Begin submits: the most places
   // Held while the sink is called: that is what orders the calls. The sink calls nothing here.
   mutable Mutex mutex_;
   // Kept until the prompt has a token or its end: it may be submitted again.
@@ -90,8 +115,9 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   size_t num_begun_ BATON_GUARDED_BY(mutex_) = 0;  // prompts that were submitted once
   size_t num_taken_ BATON_GUARDED_BY(mutex_) = 0;
   size_t num_finished_ BATON_GUARDED_BY(mutex_) = 0;
-  // num_finished_ when a prompt was last put back with none under way.
-  size_t num_finished_at_wait_ BATON_GUARDED_BY(mutex_) = 0;
+  int64_t finished_us_ BATON_GUARDED_BY(mutex_) = 0;  // when the last of them did
+  // Since then: times that a prompt was put back with none under way.
+  uint32_t num_tries_alone_ BATON_GUARDED_BY(mutex_) = 0;
   bool is_accepted_ BATON_GUARDED_BY(mutex_) = false;  // the sink knows the answer's name
   bool has_begun_ BATON_GUARDED_BY(mutex_) = false;    // the sink had a token
   bool has_ended_ BATON_GUARDED_BY(mutex_) = false;    // the sink had its end

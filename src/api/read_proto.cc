@@ -281,7 +281,7 @@ class FieldReader {
       texts.emplace_back(outputs.GetReflection()->GetRepeatedString(outputs, choice, i));
     }
     if (!texts.empty()) members.emplace_back("choice", JsonValue(std::move(texts)));
-    members.emplace_back("json_object", JsonValue(BoolOf(outputs, "json_object")));
+    if (BoolOf(outputs, "json_object")) members.emplace_back("json_object", JsonValue(true));
     return StoreStructuredOutputs(JsonValue(std::move(members)), params_, error_);
   }
 

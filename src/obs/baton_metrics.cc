@@ -156,6 +156,10 @@ void RegisterPoolMetrics(const MetricLabels& own, MetricsRegistry* registry,
 }
 
 void RegisterQueueMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
+  metrics->prompts_put_back_total = registry->AddCounter(
+      {"baton_prompts_put_back_total",
+       "Times that a prompt of a request with several found no room and was put back, to be "
+       "submitted again after others of its request; baton_requests_total has none of them."});
   metrics->predicted_wait_seconds = registry->AddGauge(
       {"baton_predicted_wait_seconds",
        "Time that a new request would wait for its place, as fast as its queue moves now."});

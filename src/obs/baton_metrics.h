@@ -150,8 +150,9 @@ struct BatonMetrics {
   Gauge* mbu_ratio;  // W: bytes a step had to read / time / measured bandwidth
   Gauge* mfu_ratio;  // W: arithmetic of a step / time / measured arithmetic
   std::array<Counter*, kRefusalReasonNames.size()> registrations_refused_total;  // R
-  Counter* inexact_answers_total;  // R: whole answers with exact=false
-  Counter* stale_events_total;     // R: messages of an older attempt or incarnation, dropped
+  Counter* inexact_answers_total;   // R: whole answers with exact=false
+  Counter* prompts_put_back_total;  // R: tries of prompts of several that found no room
+  Counter* stale_events_total;      // R: messages of an older attempt or incarnation, dropped
   std::array<Counter*, kKeyedResultNames.size()> idempotency_requests_total;  // R: by KeyedResult
   std::array<Gauge*, kKeyedStateNames.size()> idempotency_answers;            // R: by KeyedState
   Gauge* idempotency_bytes;                                                   // R

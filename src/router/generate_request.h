@@ -81,6 +81,7 @@ struct GenerateRequest {
   bool names_seed = false;        // sampling.seed is the client's own
   bool embeds = false;            // the answer is the vector of the prompt: one event, no token
   bool is_streamed = false;       // the answer goes out token by token
+  bool skips_forecast = false;    // waits for room, however long that is predicted to take
   bool reports_progress = false;  // the sink is told how far the prompt is
   text::StopMatcher stop;         // the stop strings, nothing pushed yet
   // Control tokens whose text is a part of the answer, since they mark tool calls; a few.

@@ -28,6 +28,9 @@ class KeyedAnswers::Recorder final : public ResponseSink {
   // The log takes everything at once; its size has limits of its own.
   size_t buffered_bytes() const override { return 0; }
   const RequestError* own_failure() const override { return table_->OwnFailure(generation_); }
+  bool TriesAgain(const RequestError& error) override {
+    return table_->TriesAgain(generation_, error);
+  }
 
  private:
   KeyedAnswers* const table_;
@@ -69,7 +72,7 @@ void KeyedAnswers::Submit(RequestUid uid, GenerateRequest request,
 }
 
 void KeyedAnswers::Refuse(ResponseSink& sink, const RequestError& error) {
-  metrics_->CountRequest(HttpStatusOf(error.code));
+  if (!sink.TriesAgain(error)) metrics_->CountRequest(HttpStatusOf(error.code));
   sink.OnFailed(error);
 }
 
@@ -163,6 +166,13 @@ void KeyedAnswers::OnFailed(RequestUid generation, const RequestError& error) {
   Erase(generation);
   for (const auto& sink : sinks) sink->OnFailed(error);
   Report();
+}
+
+bool KeyedAnswers::TriesAgain(RequestUid generation, const RequestError& error) {
+  const std::vector<Reader*>& readers = Find(generation)->readers;
+  size_t num_again = 0;
+  for (Reader* reader : readers) num_again += reader->sink->TriesAgain(error) ? 1 : 0;
+  return num_again > 0 && num_again == readers.size();
 }
 
 const RequestError* KeyedAnswers::OwnFailure(RequestUid generation) {

@@ -138,6 +138,8 @@ class KeyedAnswers {
   void OnFailed(RequestUid generation, const RequestError& error);
   // ResponseSink::own_failure of a generation that only one client reads or read last.
   const RequestError* OwnFailure(RequestUid generation);
+  // ResponseSink::TriesAgain of all clients that read the generation.
+  bool TriesAgain(RequestUid generation, const RequestError& error);
 
   void Start(Reader reader, GenerateRequest request, int64_t now_us);
   void Join(Entry& entry, Reader reader, int64_t now_us);

@@ -181,7 +181,8 @@ bool Placer::RefusedAsTooLate(RouterRequest& request, const PlannedRoute& planne
 bool Placer::RefusedByObjective(RouterRequest& request, const PlannedRoute& planned,
                                 int64_t now_us) {
   const int64_t ttft_us = state_->config.objective.ttft_us;
-  if (ttft_us == 0 || request.HasBegun() || request.spec.embeds) return false;
+  const bool skips = request.spec.embeds || request.spec.skips_forecast;
+  if (ttft_us == 0 || request.HasBegun() || skips) return false;
   const RouteTable& table = planned.table;
   const Route& route = planned.route;
   const RegisteredWorker& decode = *state_->registry.Find(table.decode_leases[route.decode_idx]);

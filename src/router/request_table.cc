@@ -136,7 +136,7 @@ void RequestTable::TellFailed(RouterRequest& request, const RequestError& error,
   const RequestError* const own = request.sink->own_failure();
   const bool is_own = own != nullptr && error.code == ErrorCode::kCancelled;
   const ErrorCode told = is_own ? own->code : error.code;  // as the client sees it
-  if (!request.spec.is_own()) {
+  if (!request.spec.is_own() && !request.sink->TriesAgain(error)) {
     request.metrics->CountRequest(HttpStatusOf(told));
     const bool had_token = request.num_delivered > 0;
     if (had_token)

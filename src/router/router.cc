@@ -82,7 +82,7 @@ RequestUid Router::Submit(GenerateRequest request, std::shared_ptr<ResponseSink>
   RequestError error;
   error.code = inbox_->closed() ? ErrorCode::kDraining : ErrorCode::kQueueFull;
   error.retry_after_s = 1;
-  CountAnswered(HttpStatusOf(error.code));
+  if (!sink->TriesAgain(error)) CountAnswered(HttpStatusOf(error.code));
   sink->OnFailed(error);
   return uid;
 }
@@ -100,6 +100,8 @@ void Router::StartGeneration(RequestUid uid, GenerateRequest request,
 }
 
 void Router::CountAnswered(int http_status) { metrics_.CountRequest(http_status); }
+
+void Router::CountPutBack() { metrics_.prompts_put_back_total->Add(); }
 
 std::shared_ptr<const ModelDirectory> Router::models() const {
   MutexLock lock(models_mutex_);

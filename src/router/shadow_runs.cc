@@ -87,6 +87,7 @@ class ShadowRuns::Witness final : public ResponseSink {
   void OnFailed(const RequestError& error) override { sink_->OnFailed(error); }
   size_t buffered_bytes() const override { return sink_->buffered_bytes(); }
   const RequestError* own_failure() const override { return sink_->own_failure(); }
+  bool TriesAgain(const RequestError& error) override { return sink_->TriesAgain(error); }
 
  private:
   ShadowRuns* const runs_;

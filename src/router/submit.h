@@ -153,6 +153,10 @@ class ResponseSink {
   // The client is told this instead of the answer, or instead of kCancelled: the sink has given the
   // answer up itself. The router counts the request by it. Null = it has not. Router's thread.
   virtual const RequestError* own_failure() const { return nullptr; }
+  // Asked at most once, before a failure is counted: true where the request is submitted again and
+  // its client is not told. Then it counts as no request, and it has missed no objective. OnFailed
+  // follows at once, on the same thread, whatever the answer is.
+  virtual bool TriesAgain(const RequestError& /*error*/) { return false; }
 };
 
 // Why nobody waits for an answer any more.
@@ -175,6 +179,8 @@ class Submitter {
   // Counts a request that an API answered without Submit, by the HTTP status of its answer: a
   // refusal, or an echo of no tokens.
   virtual void CountAnswered(int http_status) = 0;
+  // Counts a prompt of several that found no room and is submitted again later.
+  virtual void CountPutBack() = 0;
 
   // The models that are served or waited for, as of now; never null.
   virtual std::shared_ptr<const ModelDirectory> models() const = 0;

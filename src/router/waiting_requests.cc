@@ -46,7 +46,8 @@ std::optional<RequestError> WaitingRequests::WaitsInVain(const RouterRequest& re
                                                          const RunningAnswers& running,
                                                          int64_t now_us) {
   // Its own requests never wait, and no forecast refuses a vector.
-  if (request.spec.is_own() || request.spec.embeds) return std::nullopt;
+  const bool skips = request.spec.embeds || request.spec.skips_forecast;
+  if (request.spec.is_own() || skips) return std::nullopt;
   const ModelQueue& queue = lines_[LineOf(request)].find(request.spec.model->id)->second;
   const size_t num_ahead = std::min(queue.num_waiting - 1, num_before);
   if (num_ahead == 0) return std::nullopt;  // there may be room now

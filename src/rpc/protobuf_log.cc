@@ -1,11 +1,17 @@
 #include "src/rpc/protobuf_log.h"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
+#include "fmt/format.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
 
+#include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/base/quoted_text.h"
+#include "src/rpc/line_allowance.h"
 
 namespace baton::rpc {
 namespace {
@@ -15,7 +21,20 @@ void OnLine(google::protobuf::LogLevel /*level*/, const char* /*file*/, int /*li
   BATON_LOG_DEBUG("protobuf: {}", message);
 }
 
-void OnGrpcLine(gpr_log_func_args* line) { BATON_LOG_DEBUG("gRPC: {}", line->message); }
+void OnGrpcLine(gpr_log_func_args* line) {
+  // Never destroyed: gRPC's threads may log during exit.
+  static auto& errors = *new LineAllowance(kMaxGrpcErrors, kGrpcErrorsUs);
+  std::optional<uint64_t> num_held_back;
+  if (line->severity == GPR_LOG_SEVERITY_ERROR) num_held_back = errors.Take(SystemClock().NowUs());
+  if (!num_held_back) {
+    BATON_LOG_DEBUG("gRPC: {}", line->message);
+    return;
+  }
+  const std::string text = LineForMessage(line->message, kMaxGrpcErrorBytes);
+  const std::string before =
+      *num_held_back == 0 ? "" : fmt::format("; {} such lines were held back", *num_held_back);
+  BATON_LOG_WARN("gRPC: {}{}", text, before);
+}
 
 }  // namespace
 

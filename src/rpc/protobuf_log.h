@@ -1,9 +1,20 @@
-// Lines that protobuf and gRPC log themselves go to our log at level debug instead of stderr. Any
-// peer can cause them, and a port that is in use gets one line of ours already.
+// Lines that protobuf and gRPC log themselves go to our log instead of stderr. gRPC's errors are
+// warnings there, kMaxGrpcErrors in kGrpcErrorsUs, with the number of those held back: any peer can
+// cause them. All other lines are at level debug.
 #ifndef BATON_RPC_PROTOBUF_LOG_H_
 #define BATON_RPC_PROTOBUF_LOG_H_
 
+#include <cstddef>
+#include <cstdint>
+
 namespace baton::rpc {
+
+// A start that fails has two or three. Twenty a minute of the longest lines are
+// 15 MB in a day.
+inline constexpr uint32_t kMaxGrpcErrors = 20;
+inline constexpr int64_t kGrpcErrorsUs = 60'000'000;
+// Of one such line. gRPC joins the errors of all addresses that it tried.
+inline constexpr size_t kMaxGrpcErrorBytes = 512;
 
 // Once, before messages of others are parsed; again does no harm.
 void TakeOverProtobufLog();

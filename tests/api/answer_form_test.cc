@@ -70,6 +70,8 @@ TEST_F(AnswerFormTest, EveryFieldBecomesAGrammar) {
                 R"({"type":"object","x-guidance":{"whitespace_flexible":false}})"},
            Case{R"(,"structured_outputs":{"regex":"a+","disable_any_whitespace":true})",
                 GrammarKind::kRegex, "a+"},
+           Case{R"(,"structured_outputs":{"grammar":"start: \"a\"","disable_any_whitespace":true})",
+                GrammarKind::kLark, "start: \"a\""},
            Case{R"(,"structured_outputs":{"disable_any_whitespace":true},"guided_json":{})",
                 GrammarKind::kSchemaLoose, R"({"x-guidance":{"whitespace_flexible":false}})"},
            Case{R"(,"structured_outputs":{"disable_any_whitespace":true})" + strict +
@@ -123,6 +125,10 @@ TEST_F(AnswerFormTest, ABadFormIsRefusedBeforeAWorkerHearsOfIt) {
            Case{R"(,"structured_outputs":{"disable_any_whitespace":true,"structural_tag":"{}"})",
                 "structured_outputs.disable_any_whitespace", "invalid_combination",
                 "absent beside a structural tag"},
+           Case{R"(,"structured_outputs":{"disable_any_whitespace":true,"grammar":"start: %json )"
+                R"({\"type\":\"object\"}"})",
+                "structured_outputs.disable_any_whitespace", "invalid_combination",
+                R"(the schema there may say "x-guidance": {"whitespace_flexible": false})"},
        }) {
     for (const auto& [path, head] :
          {std::pair(kChatPath, kHello), std::pair(kCompletionPath, kPrompt)}) {
@@ -161,6 +167,15 @@ TEST_F(AnswerFormTest, AnEmptyFormIsRefusedByName) {
            Case{R"("structured_outputs":{"f o\"":1})", "structured_outputs.f?o?",
                 "unsupported_parameter"},
            Case{R"("structured_outputs":"")", "structured_outputs", "invalid_type"},
+           Case{R"("structured_outputs":{})", "structured_outputs", "invalid_value"},
+           Case{R"("structured_outputs":{"json":null,"choice":null})", "structured_outputs",
+                "invalid_value"},
+           Case{R"("structured_outputs":{"backend":"xgrammar","whitespace_pattern":null})",
+                "structured_outputs", "invalid_value"},
+           Case{R"("structured_outputs":{"disable_any_whitespace":false})", "structured_outputs",
+                "invalid_value"},
+           Case{R"("structured_outputs":{"disable_any_whitespace":true})", "structured_outputs",
+                "invalid_value"},
            Case{R"("guided_choice":[])", "guided_choice", "invalid_value"},
            Case{R"("guided_regex":"")", "guided_regex", "invalid_value"},
            Case{R"("guided_grammar":"")", "guided_grammar", "invalid_value"},
@@ -178,6 +193,14 @@ TEST_F(AnswerFormTest, AnEmptyFormIsRefusedByName) {
       EXPECT_EQ(Text(*responder, {"error", "code"}), c.code) << c.field;
     }
   }
+}
+
+TEST_F(AnswerFormTest, StructuredOutputsWithoutAFormSayWhatTheyMayHave) {
+  const auto responder = Post(kChatPath, kHello + R"(,"structured_outputs":{}})");
+  EXPECT_EQ(responder->status, 400);
+  EXPECT_EQ(Text(*responder, {"error", "message"}),
+            "'structured_outputs' is out of range: it must be an object with one of json, regex, "
+            "choice, grammar, json_object and structural_tag; absent or null asks for no form.");
 }
 
 TEST_F(AnswerFormTest, WhatALooseSchemaDropsIsNamed) {
@@ -244,8 +267,7 @@ TEST_F(AnswerFormTest, MinTokensWithAFormIsWarned) {
 }
 
 TEST_F(AnswerFormTest, AFormThatAsksForNothingIsNone) {
-  for (const char* fields : {R"("response_format":{"type":"text"})", R"("structured_outputs":{})",
-                             R"("structured_outputs":null)",
+  for (const char* fields : {R"("response_format":{"type":"text"})", R"("structured_outputs":null)",
                              R"("structured_outputs":{"choice":null,"json_object":false})",
                              R"("guided_json":null,"guided_choice":null,"guided_regex":null)"}) {
     const auto responder = Post(kChatPath, kHello + "," + fields + "}");

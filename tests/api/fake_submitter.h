@@ -56,6 +56,10 @@ class FakeSubmitter final : public router::Submitter {
     std::lock_guard lock(mutex_);
     refused_.push_back(http_status);
   }
+  void CountPutBack() override {
+    std::lock_guard lock(mutex_);
+    ++num_put_back_;
+  }
   std::shared_ptr<const router::ModelDirectory> models() const override {
     return std::make_shared<const router::ModelDirectory>(
         directory ? *directory : router::ModelDirectory::OfServed(served));
@@ -86,6 +90,10 @@ class FakeSubmitter final : public router::Submitter {
     std::lock_guard lock(mutex_);
     return submitted_.size();
   }
+  size_t num_put_back() {
+    std::lock_guard lock(mutex_);
+    return num_put_back_;
+  }
   std::vector<int> refused() {
     std::lock_guard lock(mutex_);
     return refused_;
@@ -107,6 +115,7 @@ class FakeSubmitter final : public router::Submitter {
   std::vector<Submitted> submitted_;
   std::vector<RequestUid> cancelled_;
   std::vector<int> refused_;
+  size_t num_put_back_ = 0;
   uint64_t last_uid_ = 0;
 };
 

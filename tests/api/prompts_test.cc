@@ -1,5 +1,6 @@
 // Several prompts in one completions request, over HTTP.
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "gtest/gtest.h"
 
 #include "src/api/prompt_fan_in.h"
+#include "src/base/clock.h"
 #include "tests/api/http_api_rig.h"
 
 namespace baton::api {
@@ -210,21 +212,170 @@ TEST_F(PromptsTest, WhereNothingOfTheAnswerIsUnderWayALackOfRoomIsItsEnd) {
   EXPECT_EQ(Text(*responder, {"error", "code"}), "queue_timeout");
 }
 
-// The router may hear late that the room of a finished prompt is free.
-TEST_F(PromptsTest, AfterAFinishedPromptTheNextMayWaitTwice) {
-  const auto responder = Send("POST", kCompletionPath, R"({"prompt":["a","b"]})",
-                              {{"Content-Type", "application/json"}});
-  submitter_.WaitSubmitted(1);
-  PlayText(*submitter_.WaitSubmitted(0).sink, "x");
-  submitter_.WaitSubmitted(0).sink->OnFinished(TestResult(1, 1));
-  submitter_.WaitSubmitted(1).sink->OnFailed(PlainError(ErrorCode::kQueueTimeout));
+// Two prompts of a router that has room for one, on a clock of the test's own.
+class WaitingPromptTest : public PromptsTest {
+ protected:
+  static constexpr int64_t kMs = 1'000;
+  void Begin(int64_t timeout_us, std::shared_ptr<const IdempotencyKey> key = nullptr) {
+    std::vector<GenerateRequest> requests(2);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].prompt = std::vector<TokenId>{static_cast<TokenId>(i + 1)};
+      requests[i].sampling.max_tokens = 1;
+      requests[i].received_us = 70 * kMs;
+      requests[i].timeout_us = timeout_us;
+      requests[i].key = key;
+    }
+    std::make_shared<PromptFanIn>(&submitter_, std::move(requests), sink_,
+                                  std::make_shared<CallCancellation>(), clock_)
+        ->Begin();
+    first_ = submitter_.WaitSubmitted(0);
+    EXPECT_EQ(first_.request.received_us, 70 * kMs) << "nothing has waited";
+    EXPECT_EQ(submitter_.WaitSubmitted(1).request.received_us, 70 * kMs);
+    EXPECT_EQ(submitter_.WaitSubmitted(1).request.timeout_us, timeout_us);
+  }
+  void Refuse(size_t i, ErrorCode code = ErrorCode::kQueueTimeout) {
+    submitter_.WaitSubmitted(i).sink->OnFailed(PlainError(code));
+  }
+
+  struct EndSink final : public AnswerSink {
+    void OnToken(const TokenOutput&) override {}
+    void OnFinished(const GenerateResult&) override { has_finished = true; }
+    void OnFailed(const RequestError& error) override { failed = error; }
+    size_t buffered_bytes() const override { return 0; }
+    bool has_finished = false;
+    std::optional<RequestError> failed;
+  };
+  FakeClock clock_{5'000'000};
+  const std::shared_ptr<EndSink> sink_ = std::make_shared<EndSink>();
+  FakeSubmitter::Submitted first_;
+};
+
+TEST_F(WaitingPromptTest, ArrivesWhenItIsSubmittedAgainAndKeepsTheDeadlineOfTheAnswer) {
+  Begin(1'000 * kMs);
+  Refuse(1);
+  clock_.AdvanceUs(400 * kMs);
+  first_.sink->OnFinished(TestResult(1, 1));
   const auto again = submitter_.WaitSubmitted(2);
-  EXPECT_EQ(again.request.prompt[0], static_cast<TokenId>('b'));
-  EXPECT_EQ(responder->status, 0);
-  again.sink->OnFailed(PlainError(ErrorCode::kQueueTimeout));
-  ASSERT_TRUE(responder->Wait());
-  EXPECT_EQ(responder->status, 429);
+  EXPECT_EQ(again.request.received_us, 470 * kMs);
+  EXPECT_EQ(again.request.timeout_us, 600 * kMs);
+  again.sink->OnFailed(DeadlineError(again.request.fields.timeout, again.request.timeout_us));
+  ASSERT_TRUE(sink_->failed.has_value());
+  EXPECT_THAT(sink_->failed->Message(), HasSubstr("'timeout_ms' gave it 1000 ms"));
+}
+
+TEST_F(WaitingPromptTest, HasNoDeadlineWhereTheAnswerHasNone) {
+  Begin(0);
+  Refuse(1);
+  clock_.AdvanceUs(400 * kMs);
+  first_.sink->OnFinished(TestResult(1, 1));
+  EXPECT_EQ(submitter_.WaitSubmitted(2).request.timeout_us, 0) << "none";
+}
+
+TEST_F(WaitingPromptTest, EndsAtOnceWhereTheDeadlineHasPassed) {
+  Begin(300 * kMs);
+  Refuse(1);
+  clock_.AdvanceUs(400 * kMs);
+  first_.sink->OnFinished(TestResult(1, 1));
+  EXPECT_EQ(submitter_.WaitSubmitted(2).request.timeout_us, 1);
+}
+
+TEST_F(WaitingPromptTest, FindsNoRoomForHalfAnHourAtMost) {
+  Begin(0);
+  clock_.AdvanceUs(PromptFanIn::kRoomLimitUs - 1);
+  Refuse(1);
+  EXPECT_FALSE(sink_->failed.has_value()) << "the first one is under way";
+  clock_.AdvanceUs(1);
+  first_.sink->OnFinished(TestResult(1, 1));
+  Refuse(2);
+  ASSERT_TRUE(sink_->failed.has_value());
+  EXPECT_EQ(HttpStatusOf(sink_->failed->code), 429);
   EXPECT_EQ(submitter_.num_submitted(), 3u);
+  EXPECT_EQ(submitter_.num_put_back(), 1u);
+}
+
+// The router may hear late that the room of a finished prompt is free.
+TEST_F(WaitingPromptTest, WaitsAgainWhileTheNewsOfFreedRoomMayBeLate) {
+  Begin(0);
+  first_.sink->OnFinished(TestResult(1, 1));
+  clock_.AdvanceUs(PromptFanIn::kLateRoomUs - 1);
+  for (const size_t i : {1, 2, 3}) {
+    Refuse(i);
+    EXPECT_FALSE(sink_->failed.has_value());
+    EXPECT_TRUE(submitter_.WaitSubmitted(i + 1).request.skips_forecast) << "it waits in the queue";
+  }
+  clock_.AdvanceUs(1);
+  Refuse(4);
+  ASSERT_TRUE(sink_->failed.has_value());
+  EXPECT_EQ(HttpStatusOf(sink_->failed->code), 429);
+  EXPECT_EQ(submitter_.num_submitted(), 5u);
+  EXPECT_EQ(submitter_.num_put_back(), 3u);
+}
+
+TEST_F(WaitingPromptTest, WaitsOnceMoreWhereTheFirstWaitWasLongerThanThat) {
+  Begin(0);
+  first_.sink->OnFinished(TestResult(1, 1));
+  clock_.AdvanceUs(PromptFanIn::kLateRoomUs);
+  Refuse(1);
+  EXPECT_FALSE(sink_->failed.has_value());
+  Refuse(2);
+  EXPECT_TRUE(sink_->failed.has_value());
+}
+
+// Refusals at once would be followed by as many tries as the processor makes.
+TEST_F(WaitingPromptTest, IsSubmittedOnceMoreWhereTheRouterDoesNotLetItWait) {
+  Begin(0);
+  first_.sink->OnFinished(TestResult(1, 1));
+  Refuse(1, ErrorCode::kQueueFull);
+  EXPECT_FALSE(sink_->failed.has_value());
+  Refuse(2, ErrorCode::kQueueFull);
+  EXPECT_TRUE(sink_->failed.has_value());
+  EXPECT_EQ(submitter_.num_submitted(), 3u);
+}
+
+TEST_F(WaitingPromptTest, TriesAloneAreCounted) {
+  Begin(0);
+  first_.sink->OnFinished(TestResult(1, 1));
+  for (size_t i = 1; i <= PromptFanIn::kMostTriesAlone; ++i) Refuse(i);
+  EXPECT_FALSE(sink_->failed.has_value());
+  Refuse(PromptFanIn::kMostTriesAlone + 1);
+  EXPECT_TRUE(sink_->failed.has_value());
+}
+
+TEST_F(WaitingPromptTest, SkipsNoForecastBesideOthersOfItsAnswer) {
+  Begin(0);
+  Refuse(1);
+  first_.sink->OnFinished(TestResult(1, 1));
+  EXPECT_FALSE(submitter_.WaitSubmitted(2).request.skips_forecast);
+}
+
+// The router asks before it counts a failure.
+TEST_F(WaitingPromptTest, SaysToTheRouterThatItTriesAgain) {
+  Begin(0);
+  const auto second = submitter_.WaitSubmitted(1);
+  const RequestError no_room = PlainError(ErrorCode::kQueueTimeout);
+  EXPECT_TRUE(second.sink->TriesAgain(no_room));
+  EXPECT_EQ(submitter_.num_put_back(), 1u);
+  second.sink->OnFailed(no_room);
+  EXPECT_EQ(submitter_.num_put_back(), 1u) << "once for each";
+  EXPECT_FALSE(first_.sink->TriesAgain(no_room)) << "nothing of the answer is under way";
+  first_.sink->OnFailed(no_room);
+  ASSERT_TRUE(sink_->failed.has_value());
+  EXPECT_EQ(sink_->failed->code, ErrorCode::kQueueTimeout);
+}
+
+TEST_F(WaitingPromptTest, TakesTheTimeThatIsLeftToItsIdempotencyKey) {
+  auto key = std::make_shared<IdempotencyKey>();
+  key->scope = "scope";
+  key->timeout_us = 1'000 * kMs;
+  Begin(1'000 * kMs, key);
+  Refuse(1);
+  clock_.AdvanceUs(400 * kMs);
+  first_.sink->OnFinished(TestResult(1, 1));
+  const auto again = submitter_.WaitSubmitted(2);
+  ASSERT_NE(again.request.key, nullptr);
+  EXPECT_EQ(again.request.key->scope, "scope");
+  EXPECT_EQ(again.request.key->timeout_us, 600 * kMs);
+  EXPECT_EQ(key->timeout_us, 1'000 * kMs) << "the client's other tries have their own";
 }
 
 TEST_F(PromptsTest, AClientThatLeavesEndsPromptsThatWait) {

@@ -96,7 +96,7 @@ ValuesByName GoodForms() {
         R"({"type":"json_schema","json_schema":{"schema":{},"strict":null,"name":null}})",
         R"({"type":"structural_tag","structures":[],"triggers":[]})"}},
       {"structured_outputs",
-       {"{}", R"({"json":{}})", R"({"json":"{}"})", R"({"regex":"a+"})", R"({"choice":["a"]})",
+       {R"({"json":{}})", R"({"json":"{}"})", R"({"regex":"a+"})", R"({"choice":["a"]})",
         R"({"grammar":"start: \"a\""})", R"({"json_object":true})",
         R"({"structural_tag":{"structures":[],"triggers":[]}})",
         R"({"json":null,"regex":"a","json_object":false,"disable_any_whitespace":false})",
@@ -203,7 +203,9 @@ ValuesByName BadForms() {
         R"({"type":"json_schema","json_schema":{"schema":{},"name":5}})",
         R"({"type":"json_schema","json_schema":{"schema":{"maximum":1e400}}})"}},
       {"structured_outputs",
-       {"\"json\"",
+       {"{}",
+        R"({"json":null})",
+        "\"json\"",
         "5",
         "[]",
         "\"\"",
@@ -564,6 +566,11 @@ TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
       {"response_format.structural_tag",
        [](v1::ChatCompletionRequest* r) {
          r->mutable_response_format()->set_type("structural_tag");
+       }},
+      {"structured_outputs", [](v1::ChatCompletionRequest* r) { r->mutable_structured_outputs(); }},
+      {"structured_outputs",
+       [](v1::ChatCompletionRequest* r) {
+         r->mutable_structured_outputs()->set_json_object(false);
        }},
       {"structured_outputs.choice",
        [](v1::ChatCompletionRequest* r) {

@@ -114,11 +114,7 @@ constexpr Asking kNeutral[] = {
     {"guided_grammar", "null"},
     {"json_schema", R"("")"},
     {"json_schema", "null"},
-    {"structured_outputs", "{}"},
     {"structured_outputs", "null"},
-    {"structured_outputs",
-     R"({"json":null,"regex":null,"choice":null,"grammar":null,"json_object":null,)"
-     R"("structural_tag":null,"disable_any_whitespace":false,"whitespace_pattern":null})"},
     {"structured_outputs", R"({"json_object":false})"},
     {"response_format", R"({"type":"text"})"},
     {"structural_tag", "{}"},

@@ -248,6 +248,8 @@ def test_ollama_client_whole_and_streamed(server, client):
         ("response_format", {"type": "yaml"}),
         ("response_format", {"type": "json_schema", "json_schema": {"schema": {"type": "text"}}}),
         ("structured_outputs", {"regex": "("}),
+        ("structured_outputs", {}),
+        ("structured_outputs", {"json": None, "choice": None}),
         ("guided_json", '{"type": '),
         ("tools", [{"type": "function", "function": {"name": "a b"}}]),
         ("messages", []),

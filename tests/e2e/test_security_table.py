@@ -192,6 +192,7 @@ def test_each_grpc_method_answers_each_caller_as_the_table_says(keyed):
 
 STAYS, ROTATIONS, CLIENTS = "key-that-stays", 6, 8
 SEEN_LIMIT_S = 10  # the file is looked at once a second
+TOKENS = 300  # of a stream, more than a second of decoding beside the load
 
 
 class Load:
@@ -223,15 +224,51 @@ class Load:
             thread.join()
 
 
-def begin_stream(server, key):
-    """The answer to a stream that a worker has taken; what began with a key ends without it."""
-    body = {"prompt": "The sea", "max_tokens": 100, "ignore_eos": True, "stream": True}
+def open_stream(server, key, name):
+    """The answer to a stream that a worker has taken; None where the key counts no more."""
+    body = {"prompt": "The sea", "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
     connection = http.client.HTTPConnection(server.http.split("//")[1], timeout=120)
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    headers = {
+        "Content-Type": "application/json",
+        "Authorization": f"Bearer {key}",
+        "X-Request-Id": name,
+    }
     connection.request("POST", "/v1/completions", json.dumps(body), headers)
     response = connection.getresponse()
-    assert response.status == 200, response.read()
-    return response
+    assert response.status in (200, 401), response.read()
+    return response if response.status == 200 else None
+
+
+class OldStreams:
+    """Streams that began with a key that goes; what began with a key ends without it.
+
+    Whenever the newest one has half of its tokens, another one begins, so that one still runs when
+    the key goes, however long that takes.
+    """
+
+    def __init__(self, server, key):
+        self.server, self.key = server, key
+        self.responses = []
+        self.keep_one_young()
+        assert self.responses, "the key counts at first"
+
+    def name(self):
+        return f"{self.key}-stream-{len(self.responses) - 1}"
+
+    def num_tokens(self):
+        """Tokens of the newest stream; None: it has ended."""
+        rows = http_json(f"http://{self.server.router['admin']}/debug/requests")[2]
+        return next((row["num_tokens"] for row in rows if row["request_id"] == self.name()), None)
+
+    def keep_one_young(self):
+        num_tokens = self.num_tokens()
+        if num_tokens is None or num_tokens >= TOKENS // 2:
+            name = f"{self.key}-stream-{len(self.responses)}"
+            response = open_stream(self.server, self.key, name)
+            self.responses += [response] if response else []
+
+    def ends(self):
+        return [response.read() for response in self.responses]
 
 
 def test_keys_change_under_load_and_those_that_stay_are_never_refused(tmp_path):
@@ -248,7 +285,7 @@ def test_keys_change_under_load_and_those_that_stay_are_never_refused(tmp_path):
         try:
             for i in range(ROTATIONS):
                 old, new = f"key-{i}", f"key-{i + 1}"
-                stream = begin_stream(server, old)
+                streams = OldStreams(server, old)
                 wait_until(lambda n=10 * i: load.count > n, 60, "the load runs")
                 if i == ROTATIONS // 2:  # a bad file between them: the former keys stay
                     path.write_text("- tenant: a\n")
@@ -259,10 +296,16 @@ def test_keys_change_under_load_and_those_that_stay_are_never_refused(tmp_path):
                     )
                     assert status_of(old) == 200 and status_of(STAYS) == 200
                 write(path, entry("a", STAYS), entry("a", new))
-                wait_until(lambda k=new: status_of(k) == 200, SEEN_LIMIT_S, "the new key counts")
+
+                def new_key_counts(key=new, old_streams=streams):
+                    old_streams.keep_one_young()
+                    return status_of(key) == 200
+
+                wait_until(new_key_counts, SEEN_LIMIT_S, "the new key counts")
                 assert status_of(old) == 401, "at once with the new one"
-                text = stream.read()
-                assert text.endswith(b"data: [DONE]\n\n"), text[-200:]
+                assert streams.num_tokens() is not None, "a stream of the old key still runs"
+                for text in streams.ends():
+                    assert text.endswith(b"data: [DONE]\n\n"), text[-200:]
         finally:
             load.stop()
         assert not load.faults, load.faults[:3]

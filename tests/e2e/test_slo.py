@@ -95,6 +95,30 @@ def test_a_tight_objective_refuses_what_would_miss_it(mode):
         assert "--slo ttft is 20 ms" in why.stdout
 
 
+@pytest.mark.parametrize("mode", ["disagg", "aggregated"])
+def test_a_batch_is_served_and_its_own_parts_miss_nothing_by_waiting(mode):
+    flags = ("--mode", mode, "--threads", "1", "--slo", "ttft=20ms,itl=20ms")
+    with Server(*flags) as server:
+        assert ask(server, {"prompt": LONG_PROMPT})["status"] == 200
+        short = {"prompt": "Hello", "max_tokens": 2}
+        wait_until(lambda: ask(server, short)["status"] == 200, 20, "the worker says it is idle")
+
+        def answered(code):
+            return metric(server.router, "baton_requests_total", f'code="{code}"')
+
+        refused, served = answered(429), answered(200)
+        count = counted(server, "ttft", "met") + counted(server, "ttft", "missed")
+        prompts = [fields["prompt"] for fields in crowd(6)]
+        result = ask(server, {"prompt": prompts})
+        assert result["status"] == 200, result["body"]
+        assert len(result["body"]["choices"]) == len(prompts)
+        assert metric(server.router, "baton_prompts_put_back_total") >= 1, "some had to wait"
+        assert answered(429) == refused, "no client was told so"
+        assert answered(200) == served + len(prompts)
+        now = counted(server, "ttft", "met") + counted(server, "ttft", "missed")
+        assert now == count + len(prompts), "each prompt counts once"
+
+
 def test_a_loose_objective_refuses_nobody_and_is_met():
     with Server("--slo", "ttft=120s", "--slo", "itl=10s") as server:
         results = ask_together(server, crowd(6))

@@ -60,6 +60,7 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
                                       "baton_predicted_wait_seconds",
                                       "baton_batch_limit",
                                       "baton_inexact_answers_total",
+                                      "baton_prompts_put_back_total",
                                       "baton_prompt_tokens_total",
                                       "baton_generation_tokens_total",
                                       "baton_inter_token_latency_seconds_count",
@@ -104,6 +105,14 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
     const std::string label = fmt::format("reason=\"{}\"", reason);
     EXPECT_EQ(ValueOf("baton_choices_finished_total", label), "0");
   }
+  for (const std::string_view result : {"equal", "mismatch", "dropped", "failed"}) {
+    const std::string label = fmt::format("result=\"{}\"", result);
+    EXPECT_EQ(ValueOf("baton_shadow_total", label), "0");
+  }
+  EXPECT_EQ(ValueOf("baton_resumes_total", "reason=\"decode_lost\",source=\"retarget\""), "0");
+}
+
+TEST_F(BatonMetricsTest, EveryNameOfIdempotencyKeysStartsAtZero) {
   EXPECT_EQ(ValueOf("baton_idempotency_bytes"), "0");
   for (const std::string_view result : {"new", "joined", "conflict"}) {
     const std::string label = fmt::format("result=\"{}\"", result);
@@ -117,11 +126,6 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
     const std::string label = fmt::format("reason=\"{}\"", reason);
     EXPECT_EQ(ValueOf("baton_idempotency_dropped_total", label), "0");
   }
-  for (const std::string_view result : {"equal", "mismatch", "dropped", "failed"}) {
-    const std::string label = fmt::format("result=\"{}\"", result);
-    EXPECT_EQ(ValueOf("baton_shadow_total", label), "0");
-  }
-  EXPECT_EQ(ValueOf("baton_resumes_total", "reason=\"decode_lost\",source=\"retarget\""), "0");
 }
 
 TEST_F(BatonMetricsTest, ObjectivesStartAtZeroAndCountRequests) {

@@ -218,6 +218,40 @@ TEST_F(ObjectiveTest, NobodyWaitsInTheQueueForLongerThanTheObjective) {
   EXPECT_EQ(NumMissed(Objective::kTtft), 1u);
 }
 
+// A prompt of several that its own siblings held up: its client is told nothing yet.
+TEST_F(ObjectiveTest, WhatIsSubmittedAgainHasMissedNothing) {
+  Join(1);
+  for (uint32_t i = 0; i < 1 + WorkerRegistry::kPromptsAhead; ++i) Submit(1);
+  const RequestUid waits = Submit(1);
+  ASSERT_EQ(cluster_.core.num_queued(), 1u);
+  cluster_.sinks[waits]->tries_again = true;
+  for (int i = 0; i < 6; ++i) {
+    cluster_.now_us += 100 * kMs;
+    Report(1);
+    cluster_.core.Tick(cluster_.now_us);
+  }
+  ASSERT_TRUE(ErrorOf(waits).has_value());
+  EXPECT_EQ(ErrorOf(waits)->code, ErrorCode::kQueueTimeout);
+  EXPECT_EQ(NumMissed(Objective::kTtft), 0u);
+  for (const obs::Counter* counter : cluster_.metrics.requests_total) {
+    EXPECT_EQ(counter->value(), 0u) << "nor has a request ended";
+  }
+}
+
+// The reports of its worker may still have the prompts of its siblings.
+TEST_F(ObjectiveTest, WhatSkipsTheForecastIsPlacedWhereThereIsRoom) {
+  Join(64);
+  Submit(200);
+  Submit(200);
+  EXPECT_TRUE(ErrorOf(Submit(200)).has_value());
+  GenerateRequest request = cluster_.Request(std::string(200, 'q'), 4);
+  request.skips_forecast = true;
+  const RequestUid uid = cluster_.Submit(std::move(request));
+  EXPECT_FALSE(ErrorOf(uid).has_value());
+  EXPECT_EQ(cluster_.core.num_queued(), 0u) << "it has its place";
+  EXPECT_EQ(NumRefused(), 1u);
+}
+
 TEST_F(ObjectiveTest, RequestsCountByTheirFirstTokenAndTheirGaps) {
   Join(64);
   Answer(Submit(1), 50 * kMs);

@@ -63,6 +63,10 @@ class RecordingSink final : public ResponseSink {
   }
   size_t buffered_bytes() const override { return buffered; }
   const RequestError* own_failure() const override { return own ? &*own : nullptr; }
+  bool TriesAgain(const RequestError&) override {
+    EXPECT_FALSE(ended()) << "it is asked before";
+    return tries_again;
+  }
 
   bool ended() const { return result.has_value() || error.has_value(); }
   std::string Text(uint32_t choice = 0) const {
@@ -90,6 +94,7 @@ class RecordingSink final : public ResponseSink {
   std::optional<RequestError> error;
   size_t buffered = 0;
   std::optional<RequestError> own;  // the sink gives the answer up by it
+  bool tries_again = false;         // a failure is followed by another request
   std::function<void()> on_end;     // as the client is told
 };
 
