@@ -65,11 +65,11 @@ struct HandoffEnding {
 enum class HandoffActionKind : uint8_t {
   kSendMessage = 0,       // [message] to the peer on the data connection
   kPinBlocks = 1,         // P [slices.first_ordinal, num_ordinals]: AddTransferRef, label exported
-  kExportSlices = 2,      // P [slices]: hand to KvEndpoint::SendSlices
-  kCloseSend = 3,         // P: KvEndpoint::CloseSend; OnSendClosed comes later
-  kOpenReceive = 4,       // D: AddTransferRef on the data blocks, KvEndpoint::OpenReceive
+  kExportSlices = 2,      // P [slices]: hand to KvTransport::SendSlices
+  kCloseSend = 3,         // P: KvTransport::CloseSend; OnSendClosed comes later
+  kOpenReceive = 4,       // D: AddTransferRef on the data blocks, KvTransport::OpenReceive
   kLabelReceiving = 5,    // D: SetState(kReceiving) on the data blocks
-  kCloseReceive = 6,      // D: KvEndpoint::CloseReceive; OnReceiveClosed comes later
+  kCloseReceive = 6,      // D: KvTransport::CloseReceive; OnReceiveClosed comes later
   kUnpinBlocks = 7,       // P [slices.first_ordinal, num_ordinals], D all: DropTransferRef
   kBindBlocks = 8,        // D: the request references go to the sequences, which now run
   kReleaseBlocks = 9,     // both: drop the request's references to all its blocks

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 # The first GCC whose libstdc++ has each version; Debian's libstdc++6 is numbered by GCC's.
 # https://gcc.gnu.org/onlinedocs/libstdc++/manual/abi.html
 GCC_OF_GLIBCXX = {28: "10", 29: "11", 30: "12", 31: "13", 32: "13.2", 33: "14"}
-# What the manylinux tags of PEP 600 allow beside glibc itself (libstdc++ of the same age).
+# Libraries that the manylinux tags of PEP 600 allow beside glibc (libstdc++ of the same age).
 LIBRARIES = {
     "libstdc++.so.6",
     "libm.so.6",

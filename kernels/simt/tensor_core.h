@@ -26,7 +26,7 @@ namespace baton::kernels::simt {
 
 inline constexpr int kTensorCoreProducts = 16;
 
-// Whose bits.
+// The GPUs whose bits the runner gives.
 enum class TensorCore : uint8_t { kHopper, kAmpere };
 
 // The tensor cores of GPUs with that major compute capability; none where nothing is known.

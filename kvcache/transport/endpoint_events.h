@@ -22,7 +22,7 @@ namespace baton::kv {
 
 // Something that the endpoint told.
 struct EndpointEvent {
-  // Which.
+  // The kind of event.
   enum class Kind : uint8_t { kUp, kDown, kControl };
   Kind kind = Kind::kControl;
   PeerUp up;

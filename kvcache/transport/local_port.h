@@ -1,4 +1,4 @@
-// LocalPort and LocalCore: the inside of LocalTransport. A port is one worker's transport; the core
+// LocalPort and LocalCore: the inside of LocalHub. A port is one worker's transport; the core
 // is the turn that serves all ports of a hub. Internal to kvcache/transport.
 //
 // The core's serve mutex is held for a turn, and for a port's coming and going; it guards all that

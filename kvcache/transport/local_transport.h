@@ -1,4 +1,4 @@
-// LocalTransport: the KvTransport between workers that live in one process (`--colocate`, tests).
+// LocalHub: makes the KvTransports between workers of one process (`--colocate`, tests).
 // Slices are copied and checked from pool to pool, in host memory by the hub's thread and on a
 // device by one launch for many; no sockets, no frames.
 //

@@ -42,7 +42,7 @@ struct TransportInboxLimits {
 
 // One posted call.
 struct TransportCommand {
-  // Which call.
+  // The kinds of call that are posted.
   enum class Kind : uint8_t { kSlices, kControl, kCloseSend, kOpenReceive, kCloseReceive };
 
   Kind kind = Kind::kControl;

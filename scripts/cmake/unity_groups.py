@@ -101,7 +101,7 @@ class Source:
         code = code_of(text)
         self.lines = text.count("\n")
         self.names = local_names(code)
-        # What this source finds without a qualifier: its own namespace and those around it.
+        # Names without a qualifier are found in the source's own namespace and those around it.
         around = namespace_of(code)
         self.words = set()
         for namespace, words in map(words_at_scope, headers_of(path)):

@@ -22,7 +22,6 @@ using router::FieldError;
 using router::ModelInfo;
 using router::RequestError;
 using text::Grammar;
-using text::GrammarCache;
 using wire::AnswerGrammar;
 using wire::GrammarKind;
 

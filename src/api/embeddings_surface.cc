@@ -26,9 +26,7 @@
 namespace baton::api {
 
 using router::ErrorCode;
-using router::GenerateRequest;
 using router::GenerateResult;
-using router::ModelInfo;
 using router::RequestError;
 using router::RequestTimings;
 using router::TokenOutput;

@@ -62,7 +62,7 @@ class HttpApi {
   void HandleGet(Exchange& exchange, ApiRoute route);
   void HandlePost(Exchange exchange, PostHandler handler);
   static RouteForm FormOf(ApiRoute route);
-  // Whose form the errors at a path have, also where nothing is there.
+  // The surface in whose form errors at a path are written, also where nothing is there.
   static const Surface* SurfaceOf(std::string_view path);
 
   void Generate(Exchange& exchange, const JsonValue& body);
@@ -112,7 +112,7 @@ class HttpApi {
   ApiWorkers* const workers_;
   const std::function<void(router::Topology*)> complete_topology_;
   const StoredItems stored_items_;  // of all tenants
-  // That of the keys' limits, where there are any.
+  // The clock of the keys' limits, where there are any; else the system's.
   const Clock& clock_;
 };
 

@@ -11,7 +11,6 @@
 
 namespace baton::api {
 
-using router::ErrorCode;
 using router::RequestError;
 
 namespace {

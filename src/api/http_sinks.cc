@@ -7,7 +7,6 @@
 namespace baton::api {
 
 using http::HttpHeaders;
-using http::HttpResponder;
 using http::HttpResponse;
 using http::HttpRoom;
 using http::kRequestIdField;

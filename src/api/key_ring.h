@@ -87,7 +87,7 @@ class KeyRing {
 
   const std::string path_;
   const Clock& clock_;
-  // Of Look alone.
+  // Used by Look alone.
   Stamp stamp_;          // of what was read last
   std::string failure_;  // of the last try; "" = none
 

@@ -153,7 +153,7 @@ bool CheckBudget(const JsonValue& thinking, const ApiParams& params, RequestErro
   return true;
 }
 
-// What reads thoughts: the template's variable enable_thinking, which most thinking models have.
+// `thinking` sets the template's variable enable_thinking, which most thinking models have.
 bool ReadThinking(const JsonValue& value, ApiParams* params, MessagesForm* form,
                   std::vector<std::string>* ignored, RequestError* error) {
   const std::string* type = TypeOf(value);

@@ -29,7 +29,7 @@ inline constexpr std::string_view kExpectedContextManagement =
     "an object with edits, of which only clear_thinking with keep \"all\" is taken";
 inline constexpr std::string_view kExpectedMetadata = "an object with user_id";
 
-// What an answer needs to know of its request.
+// The part of a request that its answer needs to know.
 struct MessagesForm {
   int64_t max_tokens = 0;       // as the client gave it
   bool omits_thoughts = false;  // thinking.display is "omitted": blocks of thoughts have no text

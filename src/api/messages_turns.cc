@@ -106,7 +106,7 @@ class TurnReader {
     std::string at;  // path of its block
     bool answered = false;
   };
-  // What the messages of one role have brought so far.
+  // Parts that the messages of one role have brought so far.
   struct Run {
     std::string role;
     std::string text;

@@ -1,11 +1,10 @@
 // The fields `system` and `messages` of Anthropic's Messages API as turns of a chat. Pure; any
 // thread.
 //
-// What becomes what:
+// Parts of a request and the turns that they become:
 //  - `system`: one turn of role "system" in front; its blocks are joined with a newline. The line
-//  of
-//    billing data that coding agents put first changes with every request and is left out, so that
-//    the rest stays a prefix that caches know.
+//    of billing data that coding agents put first changes with every request and is left out, so
+//    that the rest stays a prefix that caches know.
 //  - Messages of one role that follow each other: one turn.
 //  - tool_result: a turn of role "tool" with `tool_call_id`, before the text of its message.
 //  - tool_use and thinking: `tool_calls` and `reasoning_content` of the assistant's turn.

@@ -90,7 +90,7 @@ void PromptFanIn::SubmitMore() {
   is_submitting_ = true;
   while (!has_ended_) {
     if (cancellation_->is_cancelled()) {
-      // The prompts under way end as cancelled. With none of them the answer would have no end.
+      // Requests under way end as cancelled. Without any the answer would have no end.
       if (num_under_way_ > 0) break;
       has_ended_ = true;
       sink_->OnFailed(PlainError(ErrorCode::kCancelled));

@@ -150,7 +150,7 @@ class ItemReader {
   }
 
  private:
-  // What the assistant did before another part of the conversation came.
+  // Thoughts, text and calls of the assistant before another part of the conversation came.
   struct Turn {
     std::string thoughts;
     std::optional<JsonValue> content;

@@ -25,7 +25,7 @@ namespace baton::api {
 inline constexpr size_t kMaxStoredItemsBytes = size_t{64} << 20;
 // A larger item is not kept: it would displace too many others.
 inline constexpr size_t kMaxStoredItemBytes = size_t{1} << 20;
-// What an item takes besides its text and its id, which stands in both containers.
+// Bytes that an item takes besides its text and its id, which stands in both containers.
 inline constexpr size_t kStoredItemOverhead = 256;
 
 // See the file comment.
@@ -43,7 +43,7 @@ class StoredItems {
   std::optional<std::string> Find(const std::string& id) const;
 
  private:
-  // What all tenants share.
+  // The items of all tenants, within one limit.
   struct Shelf {
     explicit Shelf(size_t max) : max_bytes(max) {}
 

@@ -23,8 +23,9 @@
 
 namespace baton::api {
 
-// What one token adds to one call. The first delta of a call has its id and name and no arguments;
-// later ones have a piece of the arguments alone. The pieces, joined, are the call's arguments.
+// The part of one call that one token adds. The first delta of a call has its id and name and no
+// arguments; later ones have a piece of the arguments alone. The pieces, joined, are the call's
+// arguments.
 struct ToolCallDelta {
   uint32_t index = 0;     // of the call within its choice, from 0 without gaps
   std::string id;         // "" after the first delta

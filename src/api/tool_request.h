@@ -1,5 +1,5 @@
-// What tools change in a request and in the reading of its answer: the style of calls, and the
-// grammar that forces one. Pure but for the model's cache of grammars; any thread.
+// Tools of a request: how they change it and the reading of its answer, by the style of calls and
+// the grammar that forces one. Pure but for the model's cache of grammars; any thread.
 #ifndef BATON_API_TOOL_REQUEST_H_
 #define BATON_API_TOOL_REQUEST_H_
 

@@ -7,13 +7,6 @@
 
 namespace baton {
 
-// a + b, or nothing when it does not fit in 64 bits.
-constexpr std::optional<uint64_t> CheckedAdd(uint64_t a, uint64_t b) {
-  uint64_t out = 0;
-  if (__builtin_add_overflow(a, b, &out)) return std::nullopt;
-  return out;
-}
-
 // a * b, or nothing when it does not fit in 64 bits.
 constexpr std::optional<uint64_t> CheckedMul(uint64_t a, uint64_t b) {
   uint64_t out = 0;

@@ -74,7 +74,7 @@ StatusOr<CoreBudgetFile*> MapFile(int fd) {
   return static_cast<CoreBudgetFile*>(memory);
 }
 
-// What can be said of a descriptor before its memory is touched.
+// Judges a descriptor before its memory is touched.
 Status CheckDescriptor(int fd) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0) return FailedPrecondition("descriptor {} is no memory file", fd);

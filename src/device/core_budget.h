@@ -85,7 +85,7 @@ class CoreBudget {
   CoreBudget(const CoreBudget&) = delete;
   CoreBudget& operator=(const CoreBudget&) = delete;
 
-  // Of a budget that was created here; -1 of one that was opened.
+  // The descriptor of a budget that was created here; -1 for one that was opened.
   int fd() const { return fd_.get(); }
   uint32_t num_cores() const { return num_cores_; }
   uint32_t num_members() const { return num_members_; }

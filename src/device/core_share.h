@@ -30,7 +30,7 @@
 
 namespace baton::device {
 
-// What a member lent and borrowed since it attached.
+// Core time that a member lent and borrowed since it attached.
 struct CoreShareStats {
   uint64_t lent_us = 0;      // time of its own cores on which others computed, given back so far
   uint64_t borrowed_us = 0;  // time of others' cores on which it computed
@@ -134,7 +134,7 @@ class CoreShare {
   // All seats of this member, vacant or not. One whose core was seized stays here until its thread
   // has seen that, so that no second thread sits down on the same core.
   CoreBits seats_ = {};
-  // Those on which nobody sits.
+  // Seats on which no thread sits.
   CoreBits vacant_ = {};
   // When a borrowed core was taken.
   std::array<std::atomic<int64_t>, kMaxCores> taken_us_ = {};

@@ -60,9 +60,8 @@ struct ModelBatch {
 class LayerHook {
  public:
   virtual ~LayerHook() = default;
-  // What all rows of the batch store in their blocks is there for layers [0, layer] of the layout
-  // (KvLayout::num_layers, ModelConfig::FirstSlice); Forward will not write it again. Must not
-  // block.
+  // All rows of the batch have stored layers [0, layer] of the layout (KvLayout::num_layers,
+  // ModelConfig::FirstSlice) in their blocks. Forward will not write them again. Must not block.
   virtual void OnLayerStored(uint32_t layer) = 0;
 };
 

@@ -12,7 +12,6 @@
 namespace baton::model {
 
 using device::TaskRange;
-using device::ThreadPool;
 using kernels::Epilogue;
 using kernels::LatentAppendArgs;
 using kv::KvView;

@@ -33,7 +33,7 @@ struct RopeScaling {
   uint32_t original_context = 0;  // of kYarn, kLong: tokens the model was first trained for
   double beta_fast = 32.0;        // of kYarn: turns in original_context above which nothing changes
   double beta_slow = 1.0;         // of kYarn: turns below which all is divided
-  // Of kYarn: cos and sin times this and 1 + 0.1 ln(factor). Of kLong: times this alone.
+  // kYarn: cos and sin times this and 1 + 0.1 ln(factor). kLong: times this alone.
   double attention_factor = 1.0;
   bool truncates = true;     // of kYarn: the ramp begins and ends at whole pairs
   double score_scale = 1.0;  // of kYarn over latent rows: of q * k, beside cos and sin

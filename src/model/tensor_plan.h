@@ -45,7 +45,7 @@ struct LayerTensors {
   const GgufTensor* per_layer_gate = nullptr;  // [per_layer, hidden]
   const GgufTensor* per_layer_out = nullptr;   // [hidden, per_layer]
   const GgufTensor* post_per_layer = nullptr;  // [hidden] F32
-  // Of a convolution, which has no q, k, v and attn_output.
+  // A convolution has these instead of q, k, v and attn_output.
   const GgufTensor* conv_in = nullptr;    // [3 * hidden, hidden]: b, c, x
   const GgufTensor* conv_taps = nullptr;  // [hidden, taps] F32
   const GgufTensor* conv_out = nullptr;   // [hidden, hidden]

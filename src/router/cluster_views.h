@@ -1,4 +1,5 @@
-// What the router shows of its workers and their links. Pure; the router's thread.
+// Views of the router's workers and their links, for topologies and metrics. Pure; the router's
+// thread.
 #ifndef BATON_ROUTER_CLUSTER_VIEWS_H_
 #define BATON_ROUTER_CLUSTER_VIEWS_H_
 
@@ -12,8 +13,8 @@
 
 namespace baton::router {
 
-// Of workers; their process adds the router's row. `num_expected_models`: the router was started
-// for.
+// The topology of workers; the router's process adds its own row. `num_expected_models`: models
+// that the router was started for.
 Topology TopologyOf(const WorkerRegistry& registry, size_t num_expected_models, int64_t now_us);
 // The objectives of the router, with what its metrics count.
 std::vector<ObjectiveView> ObjectivesOf(const RouterState& state);

@@ -108,8 +108,8 @@ struct GenerateRequest {
 // The tenant of requests with this `cache_salt`: "default" for "", else one that no request without
 // this salt has. Workers of every release salt their chains with the tenant that they are told.
 std::string TenantOfSalt(std::string_view salt);
-// The same for requests with an API key: those of each key's tenant are apart, salted or not. ""
-// stands for requests without a key. A name has no blanks.
+// The tenant of requests with an API key: requests of each key's tenant are apart, salted or not.
+// `name` "" stands for requests without a key. A name has no blanks.
 std::string TenantOfKey(std::string_view name, std::string_view salt);
 
 }  // namespace baton::router

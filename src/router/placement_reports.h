@@ -21,7 +21,7 @@ class PlacementReports {
                    Recovery* recovery)
       : state_(state), table_(table), links_(links), delivery_(delivery), recovery_(recovery) {}
 
-  // Of the current placement, with a state that ends neither half. May end the request.
+  // A report about the current placement, with a state that ends neither half. May end the request.
   void OnReport(RouterRequest& request, bool is_prefill, const WorkerRequestStatus& status,
                 int64_t now_us);
 

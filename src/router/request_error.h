@@ -93,8 +93,8 @@ std::string_view ErrorNameOf(ErrorCode code);
 RequestError PlainError(ErrorCode code);
 // The total deadline, as the client gave it, has passed; `field` is its name for it.
 RequestError DeadlineError(std::string_view field, int64_t timeout_us);
-// The same, of a request that was not started because its answer takes `answer_us` or more, and
-// `left_us` were left.
+// The deadline would pass: the request was not started, because its answer takes `answer_us` or
+// more, and `left_us` were left.
 RequestError NotStartedError(std::string_view field, int64_t left_us, int64_t answer_us);
 // The server ends what gives no token for so long.
 RequestError SilenceError(int64_t silence_us);

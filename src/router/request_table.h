@@ -56,7 +56,7 @@ class RequestTable {
   // Why a request that has just entered is refused at once (WaitingRequests::WaitsInVain).
   std::optional<RequestError> WaitsInVain(const RouterRequest& request, size_t num_before);
 
-  // What a request holds at workers. `cancel`: the worker is told.
+  // Gives back what a request holds at one worker. `cancel`: the worker is told.
   void ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool cancel);
   // The prompt is computed: it is no backlog of that worker any more.
   void ReleaseBacklog(PlacementHalf& half);

@@ -126,7 +126,7 @@ class RouterCore {
   std::vector<std::shared_ptr<const ModelInfo>> Models() const { return state_.registry.Models(); }
   // True once after each change of Models().
   bool TakeModelsChanged() { return leases_.TakeModelsChanged(); }
-  // Of workers; its process adds the router's row.
+  // The topology of workers; the router's process adds its own row.
   Topology TopologyView(int64_t now_us) const {
     Topology topology = TopologyOf(state_.registry, state_.config.expected_models.size(), now_us);
     topology.objectives = ObjectivesOf(state_);

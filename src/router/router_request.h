@@ -109,10 +109,10 @@ struct RouterRequest {
   bool moves_kv = false;          // from one decode worker to another: no prompt is computed
   bool exact = true;              // also of the output before this placement
   uint64_t numerics_id = 0;       // of the decode worker that the first token came from
-  uint32_t begun_context = 0;     // of that which the client's first token came from, tokens
+  uint32_t begun_context = 0;     // --max-context of the worker of the client's first token
   bool varies = false;            // another computation of the same may give other tokens there
-  bool waits_aside = false;       // while queued: see Placing
-  bool waits_apart = false;       // aside, or for a larger context than others need
+  bool waits_aside = false;       // while queued: holds up nobody (Placing::kWaitAside)
+  bool waits_apart = false;       // so, or for a larger context than others need
   std::string prefill_worker_id;  // "" when local
   std::string decode_worker_id;
   // The decode worker has reserved blocks: from now on tokens go to the client. Before, a refusal

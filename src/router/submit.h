@@ -123,7 +123,7 @@ struct GenerateResult {
   uint32_t num_prompt_tokens = 0;
   uint32_t num_completion_tokens = 0;  // of all choices, end-of-generation tokens included
   RequestTimings timings;
-  // Of each prompt in an answer to several, which src/api joins; else empty.
+  // One for each prompt of an answer to several prompts, which src/api joins; else empty.
   std::vector<RequestTimings> prompts;
 };
 

@@ -40,7 +40,7 @@ class WorkerLeases {
   // Null: a former session.
   RegisteredWorker* FindSession(SessionRef session);
 
-  // What is due: silent workers, lost sessions, renewals, streams to move.
+  // Does what is due: silent workers, lost sessions, renewals, streams to move.
   void CheckWorkers(int64_t now_us);
   int64_t renewed_us() const { return renewed_us_; }  // when request leases were renewed last
   bool TakeModelsChanged() { return std::exchange(models_changed_, false); }

@@ -9,7 +9,6 @@ namespace baton::router {
 
 using limits::kDeadUs;
 using limits::kSuspectUs;
-using scheduler::LinkHealth;
 
 namespace {
 

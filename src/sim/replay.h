@@ -3,7 +3,7 @@
 // that a StepModel says and links of a given speed. Nothing fails; sim_world.h is for that. Equal
 // options give equal numbers.
 //
-// What it leaves out: the router's own time, the sampler's, and what workers of one host do to each
+// A replay leaves out the router's own time, the sampler's, and how workers of one host slow each
 // other. Lengths and shared prefixes are a trace's; texts are not known to anybody.
 #ifndef BATON_SIM_REPLAY_H_
 #define BATON_SIM_REPLAY_H_

@@ -33,7 +33,7 @@ struct baton_grammar_vocabulary;
 
 namespace baton::text {
 
-// What one compilation may spend.
+// Limits of one compilation.
 struct GrammarLimits {
   size_t max_text_bytes = limits::kMaxGrammarBytes;
   uint64_t max_values = 100'000;              // JSON values of a schema or a choice

@@ -1,5 +1,5 @@
-// What the C++ users of the Rust library (hf/baton_text.h) share: borrowed and owned bytes, and
-// result codes as Status. Included by hf_library.cc and grammar.cc only. Any thread.
+// Values that the C++ users of the Rust library (hf/baton_text.h) share: borrowed and owned bytes,
+// and result codes as Status. Included by hf_library.cc and grammar.cc only. Any thread.
 #ifndef BATON_TEXT_HF_BYTES_H_
 #define BATON_TEXT_HF_BYTES_H_
 

@@ -2,9 +2,9 @@
 // connections with. Within the cluster that is TLS 1.3 only, and both sides show a certificate of
 // that authority. Clients of the HTTP port may speak TLS 1.2 and need no certificate.
 //
-// What is checked of a peer is that the authority vouches for it, not its host name: workers are
-// reached at addresses that no certificate can name in advance, and which worker answers is the
-// introduction's business (kvcache/transport/handshake.h).
+// A peer is checked by the authority that signed its certificate, not by its host name: workers are
+// reached at addresses that no certificate can name in advance. The introduction says which worker
+// answers (kvcache/transport/handshake.h).
 //
 // Immutable; any thread. Connections keep what they need of it alive.
 #ifndef BATON_TLS_TLS_IDENTITY_H_

@@ -15,7 +15,7 @@ namespace baton::wire {
 // of the grammar engine, or of what a field below means, raises it. 0 = a worker without grammars.
 inline constexpr uint32_t kAnswerGrammarVersion = 1;
 
-// What the text of a grammar is. The numbers in common.proto are one higher.
+// The kind of a grammar's text. The numbers in common.proto are one higher.
 enum class GrammarKind : uint8_t {
   kJsonObject = 0,    // any JSON object; the text is empty
   kSchemaStrict = 1,  // a JSON Schema; a keyword that cannot be enforced is refused
@@ -29,7 +29,7 @@ enum class GrammarKind : uint8_t {
 };
 inline constexpr uint32_t kNumGrammarKinds = 7;
 
-// What may stand before the text that follows the grammar.
+// The text that may stand before the one that follows the grammar.
 enum class GrammarStart : uint8_t {
   kFirstToken = 0,  // nothing: the grammar holds from the first token
   // The prompt ends within thoughts. Any text may come; the grammar holds after "</think>".

@@ -75,7 +75,7 @@ std::string BlockStop(int index) {
 
 const std::string kTextBlock = R"("type":"text","text":"")";
 
-// What the tokens of one answer bring, one after the other.
+// Adds one token of the answer to the stream.
 void Add(MessagesWriter* writer, const TokenText& text, std::string* out) {
   writer->AddToken(TokenOutput{}, text, out);
 }

@@ -9,7 +9,6 @@
 
 namespace baton::api {
 
-using http::HttpRequest;
 using namespace router;  // NOLINT(google-build-using-namespace)
 
 namespace {

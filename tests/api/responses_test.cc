@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kPath = "/v1/responses";
 
-// What an answer repeats of a request that has an input alone.
+// Members that an answer repeats from a request that has an input alone.
 const std::string kRepeated =
     R"("background":false,"instructions":null,"max_output_tokens":null,"max_tool_calls":null,)"
     R"("metadata":{},"parallel_tool_calls":true,"previous_response_id":null,)"

@@ -15,8 +15,6 @@ namespace baton::api {
 
 using http::HttpClientGone;
 using http::HttpHeaders;
-using http::HttpResponse;
-using scheduler::FinishReason;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;

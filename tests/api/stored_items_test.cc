@@ -9,7 +9,7 @@ namespace baton::api {
 
 namespace {
 
-// What an item with an id of one letter and `num_bytes` of JSON takes.
+// Bytes that an item with an id of one letter and `num_bytes` of JSON takes.
 size_t SizeOf(size_t num_bytes) { return 2 + num_bytes + kStoredItemOverhead; }
 
 TEST(StoredItemsTest, TheOldestMakeRoomForTheNewest) {

@@ -17,7 +17,6 @@ using router::RequestError;
 using router::TestModel;
 using scheduler::FinishReason;
 using text::ChatTemplate;
-using wire::AnswerGrammar;
 using wire::GrammarKind;
 
 namespace {

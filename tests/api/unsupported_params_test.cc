@@ -198,7 +198,7 @@ TEST(UnsupportedParamsTest, FieldsOfOneEndpointAreRefusedAtTheOther) {
   EXPECT_TRUE(Read(Endpoint::kChat, R"("best_of":1,"echo":false)").ok);
 }
 
-// What another surface calls its prompt, its form or its options would be missed in the answer.
+// A client that sends the prompt, form or options under another surface's name would miss them.
 TEST(UnsupportedParamsTest, FieldsOfAnotherSurfaceThatShapeAnAnswerAreRefused) {
   constexpr Asking kForeign[] = {
       {"system", R"("be brief")"},

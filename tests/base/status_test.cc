@@ -11,8 +11,6 @@
 namespace baton {
 namespace {
 
-using ::testing::HasSubstr;
-
 StatusOr<int> Half(int value) {
   if (value % 2 != 0) return InvalidArgument("{} is odd", value);
   return value / 2;

@@ -30,11 +30,11 @@ ANSWERS = (
     "/api/generate",
 )
 HOP_BY_HOP = ("host", "connection", "keep-alive", "transfer-encoding", "content-length")
-# Of each test, so that one that asks a hundred questions does not take the whole time.
+# Kills of one test, so that one that asks a hundred questions does not take the whole time.
 KILLS_OF_A_TEST = 6
 KILL_POLL_S = 0.004
 SERVING_LIMIT_S = 180
-# What may differ between two answers to one request: names, times, and what the cache had.
+# Fields that may differ between two answers to one request: names, times, cached tokens.
 VOLATILE = re.compile(
     r"^(id|call_id|item_id|response_id|tool_call_id|created|created_at|timings|request_id"
     r"|sequence_number|.*_duration|prompt_tokens_details|input_tokens_details|input_tokens"

@@ -117,7 +117,7 @@ def test_an_agent_s_changing_line_does_not_hide_its_prefix(server, agent):
         tokens, cached = send_again(server, headers, body)
         print(f"prompt of {tokens} tokens, {cached} found")
         assert cached > 0.9 * tokens - 64, "the whole prompt but its last blocks"
-    # What the second run shares with the first is all but its question.
+    # The second run shares everything with the first but its question.
     usage = again["usage"]
     tokens = usage["input_tokens"] + usage["cache_read_input_tokens"]
     assert usage["cache_read_input_tokens"] > 0.5 * tokens, usage

@@ -16,7 +16,7 @@ from baton_server import Server, metric
 
 pytestmark = [pytest.mark.client("chromium"), pytest.mark.undisturbed]
 KEY = "key-of-the-page"
-# What a page does with OpenAI's API: a stream with a key, a list, an error that it can read.
+# A page uses OpenAI's API: a stream with a key, a list, an error that it can read.
 ASK = """
 async ([url, key]) => {
   const headers = { 'Content-Type': 'application/json', Authorization: `Bearer ${key}` };

@@ -25,7 +25,8 @@ constexpr uint32_t kMembers = 3;
 constexpr std::array<uint32_t, kMembers> kHomes = {2, 1, 1};
 constexpr uint32_t kNumCores = 4;
 
-// What the processes tell the test. `running` has a byte for each member: its threads in tasks.
+// Memory in which the processes tell the test their state. `running` has a byte for each member:
+// its threads in tasks.
 struct Board {
   std::atomic<uint64_t> running;
   std::atomic<uint32_t> max_running;

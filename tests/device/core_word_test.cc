@@ -19,7 +19,7 @@ constexpr uint32_t kCores = 3;
 constexpr std::array<uint32_t, kCores> kHomes = {0, 0, 1};
 constexpr uint8_t kNobody = 0xff;
 
-// What one process knows. `seats` are the cores that it believes to be its own.
+// The knowledge of one process. `seats` are the cores that it believes to be its own.
 struct Process {
   uint8_t life = 1;
   uint8_t seats = 0;  // a bit for each core

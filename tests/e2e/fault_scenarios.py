@@ -66,7 +66,7 @@ def all_begun(cluster, streams):
     wait_until(lambda: all(stream.times for stream in streams), 60, "the last first token")
 
 
-# What a worker said before it stopped is read by then; far below any lease.
+# Messages that a worker sent before it stopped are read by then; far below any lease.
 HEARD_S = 0.1
 
 

@@ -17,7 +17,7 @@ SEED = seed_of_tests("20")
 NUM_PROMPTS = int(os.environ.get("BATON_E2E_PROMPTS", "13"))  # the corners
 KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 2  # layers, K and V, KV heads, head size, bf16
 
-# Of every fourth request: masks are replayed across the hand-off.
+# Every fourth request has this form: masks are replayed across the hand-off.
 FORM = json.dumps(
     {
         "type": "object",

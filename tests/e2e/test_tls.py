@@ -124,7 +124,7 @@ def test_the_http_port_speaks_tls_alone(server):
     chat = [BIN, "chat", "--url", server.http, "--prompt", "Hi", "--max-tokens", "4"]
     run = subprocess.run(chat, capture_output=True, timeout=60)
     assert run.returncode == 0 and run.stdout.strip(), run.stderr
-    # Who does not trust the authority is told how to.
+    # A client that does not trust the authority is told how to.
     run = subprocess.run(
         chat, capture_output=True, timeout=60, env={**os.environ, "SSL_CERT_FILE": "/nowhere"}
     )

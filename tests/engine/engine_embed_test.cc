@@ -24,7 +24,7 @@ RequestSpec Embedded(uint64_t number, uint32_t num_tokens) {
   return spec;
 }
 
-// Of a model without KV.
+// The vector that a model without KV gives.
 std::vector<float> ExpectedVector(const RequestSpec& spec, Pooling pooling) {
   RowPool pool(pooling, kToyHidden);
   for (uint32_t pos = 0; pos < spec.num_prompt_tokens; ++pos) {

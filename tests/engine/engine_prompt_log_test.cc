@@ -23,7 +23,7 @@ RequestSpec Logged(uint64_t number, uint32_t num_tokens) {
   return spec;
 }
 
-// What a model without KV gives, by the sampler alone.
+// The log that a model without KV gives, by the sampler alone.
 std::vector<SeenPromptToken> ExpectedLog(const RequestSpec& spec) {
   model::Sampler sampler(kToyVocab, std::vector<TokenId>{0});
   std::vector<SeenPromptToken> log;

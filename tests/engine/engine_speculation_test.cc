@@ -14,7 +14,6 @@ using scheduler::FinishReason;
 using scheduler::Proposer;
 using scheduler::SchedulerRole;
 using scheduler::Sequence;
-using wire::LogitBias;
 
 namespace {
 

@@ -99,7 +99,8 @@ class EngineStatesTest : public ::testing::TestWithParam<const char*> {
   uint64_t number_ = 0;
 };
 
-// Of the last border before its last token: the same prompt finds it, and a longer one.
+// Tokens up to the last border before its last token: the same prompt finds that checkpoint, and a
+// longer one does too.
 uint32_t CheckpointOf(const RequestSpec& spec) {
   return (spec.num_prompt_tokens - 1) / kBlock * kBlock;
 }
@@ -229,7 +230,7 @@ TEST_P(EngineStatesTest, AStateThatHoldsNoNumberEndsItsOwnRequestAndIsNotKept) {
   EXPECT_EQ(end_of(beside).last(), RequestState::kFinished);
   ExpectSameBits(end_of(beside), Plain(beside), beside);
 
-  // What was kept of them is whole.
+  // The checkpoints that were kept of them are whole.
   is_on = false;
   for (const RequestSpec& failed : {decodes, computes}) {
     RequestSpec again = failed;

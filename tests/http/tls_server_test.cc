@@ -80,7 +80,7 @@ TEST_F(TlsServerTest, AClientWithoutTlsIsToldSo) {
   const std::string answer = client.ReceiveAll();
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 400 "));
   EXPECT_THAT(answer, HasSubstr("https://"));
-  // What is neither is closed, and the next client is served.
+  // A connection that is neither TLS nor HTTP is closed, and the next client is served.
   RawClient noise(port());
   noise.Send("\x01\x02\x03");
   EXPECT_TRUE(noise.ServerClosed());

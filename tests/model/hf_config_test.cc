@@ -252,7 +252,7 @@ TEST(HfConfigTest, ALongRopeThatIsNotWholeIsRefusedByTheKey) {
     EXPECT_FALSE(status.ok()) << test.change;
     EXPECT_THAT(std::string(status.message()), HasSubstr(fmt::format("\"{}\"", test.model_type)));
   }
-  // What releases before 5 and from 5 on write.
+  // The forms that releases before 5 and from 5 on write.
   Json same = good;
   same["rope_scaling"]["type"] = "su";
   EXPECT_EQ(KeysOf(same), KeysOf(good));

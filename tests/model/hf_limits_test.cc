@@ -16,7 +16,6 @@ namespace baton::model {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using E = FolderErrorCode;
 
 // `open`, then `piece` again and again up to about `bytes`.

@@ -22,8 +22,6 @@
 
 namespace baton::model {
 
-using device::ThreadPool;
-
 namespace {
 
 using ::testing::HasSubstr;

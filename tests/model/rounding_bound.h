@@ -29,7 +29,7 @@ inline double Bf16Rounding() { return FloatRounding(8); }
 // square.
 inline double Int16Rounding() { return 2.3 / 32767 / std::sqrt(12.0); }
 
-// Whose weights: the average over many keys takes back what the scores of a trained model add.
+// The kind of model: over many keys the average takes back what scores of a trained model add.
 enum class Weights { kRandom, kTrained };
 
 // How much an error grows on its way to a logit. The random models of tests/golden have queries and

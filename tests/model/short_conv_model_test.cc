@@ -189,7 +189,7 @@ TEST(ShortConvModelTest, RefusesTapsThatAreNoNumbers) {
               HasSubstr("\"blk.1.shortconv.conv.weight\": row 0 of 40"));
 }
 
-// What published folders have, but for the sizes.
+// A config.json as published folders have it, but for the sizes.
 Json Folder() {
   return {{"architectures", {"Lfm2ForCausalLM"}},
           {"block_auto_adjust_ff_dim", true},

@@ -10,7 +10,7 @@
 
 namespace baton {
 
-// A number no message of ours uses; proto.lock keeps the real ones small.
+// A number no message of ours uses; tests/proto/wire.lock keeps the real ones small.
 inline constexpr int kUnknownField = 9000;
 // A value that no enum of ours has.
 inline constexpr int kUnknownValue = 77;

@@ -8,8 +8,6 @@
 
 namespace baton::router {
 
-using scheduler::FinishReason;
-
 namespace {
 
 class ProgressTest : public testing::Test {

@@ -108,7 +108,7 @@ class ToyWorker {
     Copy(copies);
   }
 
-  // Of prompts that were admitted.
+  // Tokens of admitted prompts that the prefix index had.
   uint64_t num_hit_tokens = 0;
   // Items whose state is taken to hold no number.
   std::function<bool(const BatchItem&)> is_bad = [](const BatchItem&) { return false; };

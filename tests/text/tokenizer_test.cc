@@ -22,7 +22,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 TEST(TokenizerTest, DemoModelIsWhatItsFileSays) {
   const Tokenizer& tokenizer = DemoTokenizer();

@@ -48,7 +48,7 @@ JsonValue ValueOf(const nlohmann::ordered_json& json) {
 
 JsonValue Parsed(std::string_view text) { return ValueOf(nlohmann::ordered_json::parse(text)); }
 
-// What became of one template.
+// The outcome of one template.
 struct Outcome {
   ToolStyle style = ToolStyle::kNone;
   std::string problem;  // "" = the call came back

@@ -77,7 +77,7 @@ ROWS = (
     (CHART, r'"drainTimeoutSeconds": \{[^}]*"maximum": (\d+)', "kMaxDrainTimeoutS"),
     (CHART, r'"(?:minR|maxR|r)eplicas": \{[^}]*"maximum": (\d{3,})', "kMaxWorkers"),
 )
-# The same for pages: a sentence may move to another .md file, or go.
+# Sentences of pages: one may move to another .md file, or go.
 PAGE_ROWS = (
     (r"`n` above (\d+)", "kMaxChoices"),
     (r"`top_logprobs` above (\d+)", "kMaxTopLogprobs"),

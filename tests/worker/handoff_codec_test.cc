@@ -46,6 +46,7 @@ Grant RandomGrant(TestRandom& random) {
   grant.layout_id = random.Next();
   grant.expected_bytes = random.Next();
   grant.ttl_ms = random.Between(1, 60'000);
+  grant.num_held = random.Below(kMaxBlocksPerTransfer + 1);
   return grant;
 }
 
@@ -66,6 +67,7 @@ Seal RandomSeal(TestRandom& random) {
   }
   seal.num_slices = random.Below(kMaxSlicesPerTransfer + 1);
   seal.num_tokens = static_cast<uint32_t>(random.Next());
+  seal.num_cached = static_cast<uint32_t>(random.Next());
   return seal;
 }
 
@@ -223,6 +225,8 @@ TEST(HandoffCodecTest, FieldsOutsideTheirRangeAreNamed) {
          GoodGrant(m)->mutable_generations()->Resize(kMaxBlocksPerTransfer + 1, 0);
        }},
       {"ttl_ms", [](v1::HandoffMessage* m) { GoodGrant(m)->set_ttl_ms(0); }},
+      {"held_blocks",
+       [](v1::HandoffMessage* m) { GoodGrant(m)->set_held_blocks(kMaxBlocksPerTransfer + 1); }},
       {"first_tokens", [](v1::HandoffMessage* m) { GoodSeal(m)->clear_first_tokens(); }},
       {"first_tokens",
        [](v1::HandoffMessage* m) {

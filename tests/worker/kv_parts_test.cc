@@ -31,7 +31,6 @@ namespace {
 using nccl_test::BuiltLibrary;
 using nccl_test::LoopbackPath;
 using test::SmallLayout;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 

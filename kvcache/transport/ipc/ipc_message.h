@@ -18,7 +18,7 @@
 
 namespace baton::kv {
 
-// Which message.
+// The kinds of message.
 enum class IpcMessageKind : uint8_t { kOffer = 1, kDone = 2 };
 
 // One message. Fields that its kind does not use are 0 or empty.

@@ -29,7 +29,7 @@
 
 namespace baton::kv {
 
-// Which message.
+// The kinds of message.
 enum class NcclMessageKind : uint8_t {
   kConnect = 1,
   kAccept = 2,

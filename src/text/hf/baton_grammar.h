@@ -39,7 +39,7 @@ typedef struct {
   size_t num_end_ids;
 } baton_grammar_vocabulary_spec;
 
-// What one compilation may spend; past it the call is BATON_TEXT_LIMIT.
+// Limits of one compilation; beyond one the call gives BATON_TEXT_LIMIT.
 typedef struct {
   uint64_t max_text_bytes;
   uint64_t max_values;        // JSON values of a schema or a choice

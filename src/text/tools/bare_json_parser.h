@@ -34,7 +34,7 @@ class BareJsonParser final : public ToolParser {
   void OnNext(char c);
   void OnText(char c);
   void BeginObject();
-  // What was held back is content, and so is what follows.
+  // Gives out the text that was held back as content; what follows is content too.
   void GiveBack();
 
   JsonCall call_;

@@ -23,7 +23,7 @@ enum class CallTrust : uint8_t {
 // begin; until then its bytes are held back.
 class JsonCall {
  public:
-  // What a byte made of the object.
+  // The state of the object after a byte.
   enum class Step : uint8_t {
     kMore,
     kDone,    // the object is closed; it is no call unless has_begun()

@@ -36,7 +36,7 @@ void PartsWriter::Content(std::string_view text) {
       blanks_.push_back(c);
       continue;
     }
-    // What follows a call at the beginning of an answer begins the content.
+    // Text after a call at the beginning of an answer begins the content, without its first blanks.
     if (num_calls_ == 0 || has_content_) parts_.content.append(blanks_);
     blanks_.clear();
     parts_.content.push_back(c);

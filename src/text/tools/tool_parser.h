@@ -25,7 +25,7 @@
 
 namespace baton::text {
 
-// What a text adds to one call: its name when it begins, else a piece of its arguments.
+// The part of one call that a text adds: its name when it begins, else a piece of its arguments.
 struct CallPiece {
   uint32_t index = 0;  // of the call, from 0 without gaps
   std::string name;
@@ -49,14 +49,14 @@ enum JsonTypes : uint8_t {
   kJsonArray = 32,
 };
 
-// What a parser knows of one function.
+// The name and arguments of one function, as a parser knows them.
 struct ToolShape {
   std::string name;
   // Each parameter with the types that its schema allows; for styles that write values as text.
   std::vector<std::pair<std::string, uint8_t>> parameters;
 };
 
-// What may be called.
+// The functions that may be called, and how often.
 struct ToolRules {
   std::vector<ToolShape> functions;
   uint32_t max_calls = UINT32_MAX;  // later calls are dropped

@@ -27,7 +27,6 @@ using device::ThreadPool;
 
 namespace {
 
-using simt::AllOrders;
 using simt::RunOptions;
 using simt::ScopedRunOptions;
 using simt::SimBuffer;

@@ -31,7 +31,6 @@ using device::ThreadPool;
 
 namespace {
 
-using simt::AllOrders;
 using simt::RunOptions;
 using simt::ScopedRunOptions;
 using simt::SimBuffer;

@@ -1,4 +1,4 @@
-//! What an answer may have beside the members that its schema declares, and between them.
+//! Members that an answer may have beside those that its schema declares, and blanks between them.
 
 use serde_json::json;
 

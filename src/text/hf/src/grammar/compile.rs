@@ -13,7 +13,7 @@ use super::{gbnf, json_text, lark, regex, structural};
 use crate::budget::{self, Bounds};
 use crate::Failure;
 
-/// What a text is; the numbers are those of baton_grammar.h.
+/// The kind of a text; the numbers are those of baton_grammar.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Any JSON object; the text is empty.
@@ -32,7 +32,7 @@ pub enum Kind {
     StructuralTag,
 }
 
-/// What one compilation may spend.
+/// Limits of one compilation.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub max_text_bytes: usize,

@@ -11,7 +11,7 @@ use super::compile::Limits;
 use super::places::{escaped, find, find_anchor, name_of_definition, refuse_ref_cycles};
 use crate::Failure;
 
-/// What happens to a keyword that cannot be enforced.
+/// Whether a keyword that cannot be enforced is refused or listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
     Strict,

@@ -16,7 +16,7 @@ pub struct Grammar {
     pristine: Matcher,
     /// The state at the start with the cache that all states share.
     shared: Mutex<Matcher>,
-    /// What of a schema is not enforced, each as the place of a keyword.
+    /// Keywords of the schema that are not enforced, each as its place.
     pub ignored: Vec<String>,
 }
 

@@ -33,7 +33,7 @@ struct Structure<'a> {
     is_xml: bool,
 }
 
-/// What the members beside structures and triggers say.
+/// The members beside structures and triggers.
 struct Rules<'a> {
     /// The answer is tags alone, at most so many; none = free text with tags in it.
     max_tags: Option<u64>,

@@ -80,7 +80,7 @@ fn named(text: &str) -> Option<(Option<char>, usize)> {
     Some((Some(c), end + 1))
 }
 
-/// The same of a number, whose semicolon may be missing; no character where the number is of one
+/// A reference by number, whose semicolon may be missing; no character where the number is of one
 /// that HTML leaves out.
 fn numbered(text: &str) -> Option<(Option<char>, usize)> {
     let number = text.strip_prefix("&#")?;

@@ -520,7 +520,7 @@ impl View {
 }
 
 impl Namespace {
-    /// What a walk over all variables reads, the name for each of them included.
+    /// Charges for what a walk over all variables reads, the name of each included.
     fn charge_walk(&self, name: &str) -> Res<()> {
         let bytes = size_of::<(Rc<str>, Value)>().saturating_add(name.len());
         charge_read(self.vars.borrow().len().saturating_mul(bytes))
