@@ -34,8 +34,7 @@ struct HandWorkerOptions {
   uint32_t max_running = 16;
   uint32_t max_chunk = 32;
   bool prefix_cache = true;
-  uint32_t state_blocks = 0;       // of each sequence
-  uint32_t checkpoint_tokens = 0;  // SchedulerConfig's
+  uint32_t state_blocks = 0;  // of each sequence
   int64_t strand_us = 0;
   uint64_t hash_bytes_per_turn = 1;  // one block
   bool has_device = false;           // kernels use a memory of their own
@@ -61,7 +60,6 @@ class HandWorker {
     config.scheduler.max_batch_tokens = 128;
     config.scheduler.max_chunk = options.max_chunk;
     config.scheduler.max_running = options.max_running;
-    config.scheduler.checkpoint_tokens = options.checkpoint_tokens;
     config.max_context = 200;
     config.prefix_cache = options.prefix_cache;
     config.speculate = options.speculate;
