@@ -193,8 +193,10 @@ void PrefixIndex::ForgetState(const PrefixQuery& query, uint32_t num_blocks) {
 }
 
 bool PrefixIndex::AllocateState(const RequestUid& owner, std::vector<BlockHandle>* out) {
-  return MakeRoomForState() &&
-         pool_->Allocate(states_.state_blocks, BlockState::kComputing, owner, out);
+  const bool has_room = MakeRoomForState() &&
+                        pool_->Allocate(states_.state_blocks, BlockState::kComputing, owner, out);
+  if (!has_room) ++stats_.checkpoints_skipped;
+  return has_room;
 }
 
 bool PrefixIndex::InsertState(const PrefixQuery& query, uint32_t num_blocks,

@@ -73,6 +73,7 @@ struct PrefixStats {
   uint64_t num_evicted = 0;
   uint64_t checkpoints_kept = 0;
   uint64_t checkpoints_dropped = 0;
+  uint64_t checkpoints_skipped = 0;  // AllocateState found no room for them
 };
 
 // The fixed states of sequences, and the blocks that checkpoints of them may have.
@@ -117,7 +118,7 @@ class PrefixIndex final : public CacheKeeper {
   // That state is here no more. Its blocks stay with those who hold them.
   void ForgetState(const PrefixQuery& query, uint32_t num_blocks);
   // Appends blocks for one more checkpoint, in the phase computing. False, and nothing appended,
-  // when the limits or the pool leave none.
+  // when the limits or the pool leave none; that is counted.
   bool AllocateState(const RequestUid& owner, std::vector<BlockHandle>* out);
   // Keeps the state behind the prompt's first `num_blocks` blocks, whose KV is here or it is not
   // kept. The caller holds `blocks`. False when it is not kept, or is here already.

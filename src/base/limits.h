@@ -126,6 +126,8 @@ inline constexpr uint32_t kMaxChunkTokens = 512;
 inline constexpr uint32_t kMaxPromptLogRows = 128;
 // A step is planned to take no longer, so that a reservation is answered within 500 ms.
 inline constexpr int64_t kTargetStepUs = 100'000;
+// Checkpoints of fixed states in the prefix cache have one of so many parts of the pool at most.
+inline constexpr uint32_t kCheckpointShare = 2;
 
 // ---- Queues and tables. A full one refuses, and never grows.
 

@@ -20,9 +20,6 @@ using scheduler::SequenceSpec;
 
 namespace {
 
-// Checkpoints take half of the pool at most.
-constexpr uint32_t kCheckpointShare = 2;
-
 // Tokens between two checkpoints of a prompt: a power of two, and their KV takes no less memory
 // than a checkpoint.
 uint32_t CheckpointTokens(const KvLayout& layout) {
@@ -49,7 +46,7 @@ std::unique_ptr<PrefixIndex> MakePrefixIndex(const EngineConfig& config, const E
   if (!config.prefix_cache) return nullptr;
   const KvLayout& layout = parts.kv->layout();
   const StateLimits states{.state_blocks = layout.state_blocks,
-                           .max_blocks = pool->num_blocks() / kCheckpointShare};
+                           .max_blocks = pool->num_blocks() / limits::kCheckpointShare};
   return std::make_unique<PrefixIndex>(pool, layout.block_size, parts.prefixes, states);
 }
 

@@ -101,7 +101,11 @@ void WorkerAdmin::RegisterConnectionMetrics() {
   checkpoints_kept_total_ = registry_.AddCounter(
       {"baton_state_checkpoints_kept_total", "Copies of fixed states kept in the prefix cache."});
   checkpoints_dropped_total_ = registry_.AddCounter(
-      {"baton_state_checkpoints_dropped_total", "Of those, given up or taken by a request."});
+      {"baton_state_checkpoints_dropped_total",
+       "Kept copies of fixed states that were given up, or taken by a request."});
+  checkpoints_skipped_total_ = registry_.AddCounter(
+      {"baton_state_checkpoints_skipped_total",
+       "Copies of fixed states that were due and not made: their part of the pool had no room."});
   late_masks_total_ = registry_.AddCounter(
       {"baton_structured_late_masks_total",
        "Tokens computed again later, because the mask of a grammar was not there in time."});
@@ -283,6 +287,8 @@ void WorkerAdmin::Refresh() {
   checkpoints_kept_total_->Add(now.prefix.checkpoints_kept - last_.prefix.checkpoints_kept);
   checkpoints_dropped_total_->Add(now.prefix.checkpoints_dropped -
                                   last_.prefix.checkpoints_dropped);
+  checkpoints_skipped_total_->Add(now.prefix.checkpoints_skipped -
+                                  last_.prefix.checkpoints_skipped);
   late_masks_total_->Add(now.num_late_masks - last_.num_late_masks);
   proposed_tokens_total_->Add(now.proposed_tokens - last_.proposed_tokens);
   accepted_tokens_total_->Add(now.accepted_tokens - last_.accepted_tokens);

@@ -93,6 +93,7 @@ class WorkerAdmin {
   obs::Counter* late_masks_total_ = nullptr;
   obs::Counter* checkpoints_kept_total_ = nullptr;
   obs::Counter* checkpoints_dropped_total_ = nullptr;
+  obs::Counter* checkpoints_skipped_total_ = nullptr;
   obs::Counter* proposed_tokens_total_ = nullptr;
   obs::Counter* accepted_tokens_total_ = nullptr;
   // With CUDA IPC only.

@@ -246,6 +246,35 @@ TEST(EngineGrammarTest, AStepWaitsForNoCompilation) {
   EXPECT_TRUE(worker->AllFree());
 }
 
+// All that the prefix cache lacks of the prompt waits for the grammar. So the plan that admits the
+// prompt computes nothing, and still has to copy the state of the hit.
+TEST(EngineGrammarTest, APromptThatWaitsKeepsTheStateOfItsHit) {
+  SlowGrammars slow;
+  HandRig rig;
+  HandWorker* worker = rig.Add({.state_blocks = 2, .guides = &slow.guides});
+  const RequestSpec first = ToyRequest(1, 10, 3);
+  worker->Start(first);
+  RunUntilEnded(rig, *worker, first.key);
+  EXPECT_EQ(IdsOf(worker->recorder().Of(first.key), 0), ExpectedTokens(first, 0));
+  const uint64_t num_steps = worker->model().num_steps();
+
+  RequestSpec guided = Constrained(1, 10, 40);
+  ASSERT_EQ(guided.tokens, first.tokens);
+  guided.key.uid = {100, 100};
+  worker->Start(guided);
+  for (int i = 0; i < 4; ++i) rig.Round();
+  EXPECT_TRUE(worker->AwaitsMasks());
+  EXPECT_EQ(worker->core().scheduler().Load().num_prefilling, 1u) << "it holds its blocks";
+  EXPECT_EQ(worker->model().num_steps(), num_steps) << "nothing was computed";
+
+  slow.Release();
+  ASSERT_TRUE(rig.RunUntilQuiet());
+  const Record record = worker->recorder().Of(guided.key);
+  EXPECT_EQ(record.cached_tokens, 2 * kToyBlock);
+  EXPECT_EQ(IdsOf(record, 0), GuidedTokens(guided, 0)) << "it went on from another state";
+  EXPECT_TRUE(worker->AllFree());
+}
+
 // The decode worker's grammar is not compiled when the KV is there.
 TEST(EngineGrammarTest, ADecodeWorkerWaitsWithThatChoiceAlone) {
   SlowGrammars slow;

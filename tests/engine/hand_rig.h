@@ -34,6 +34,7 @@ struct HandWorkerOptions {
   uint32_t max_running = 16;
   uint32_t max_chunk = 32;
   bool prefix_cache = true;
+  uint32_t state_blocks = 0;  // of each sequence
   int64_t strand_us = 0;
   uint64_t hash_bytes_per_turn = 1;  // one block
   bool has_device = false;           // kernels use a memory of their own
@@ -51,7 +52,7 @@ class HandWorker {
   HandWorker(const HandWorkerOptions& options, kv::LocalHub* hub, TableWire* wire, FakeClock* clock,
              uint64_t incarnation)
       : incarnation_(incarnation), inbox_(4096), sink_(&inbox_, wire, clock) {
-    arena_ = *kv::KvArena::Create(ToyLayout(), options.num_blocks);
+    arena_ = *kv::KvArena::Create(ToyLayout(options.state_blocks), options.num_blocks);
     inner_ = hub->Attach("worker-" + std::to_string(incarnation), incarnation_, arena_.get());
     faulty_ = kv::FaultTransport::Create(inner_.get(), options.faults, options.fault_seed);
     EngineConfig config;

@@ -1,10 +1,13 @@
 // ToyModel: a model whose next token is a function of every KV byte of its prefix. It writes a hash
 // of (token, position, layer) to each KV slot and reads all slots back for the logits: a wrong,
-// torn, stale or missing block gives other tokens.
+// torn, stale or missing block gives other tokens. Where the layout has state blocks, so does a
+// state that is not that of all tokens before.
 #ifndef BATON_TESTS_ENGINE_TOY_MODEL_H_
 #define BATON_TESTS_ENGINE_TOY_MODEL_H_
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -22,13 +25,14 @@ inline constexpr uint32_t kToyBlock = 4;
 inline constexpr uint32_t kToyLayers = 6;
 inline constexpr uint32_t kToyHidden = 8;  // a hidden state is the first logits
 
-inline kv::KvLayout ToyLayout() {
+inline kv::KvLayout ToyLayout(uint32_t state_blocks = 0) {
   return {.dtype = kv::KvDtype::kF32,
           .encoding = kv::KvEncoding::kPlain,
           .num_layers = kToyLayers,
           .num_kv_heads = 1,
           .head_dim = 4,
-          .block_size = kToyBlock};
+          .block_size = kToyBlock,
+          .state_blocks = state_blocks};
 }
 
 // See the file comment.
@@ -43,6 +47,7 @@ class ToyModel : public model::ForwardModel {
                  std::span<float> logits) override {
     ++num_steps_;
     BATON_RETURN_IF_ERROR(device_error_);
+    MoveStates(batch, kv);
     for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
       for (const kernels::AttentionSpan& span : batch.spans) Store(batch, span, kv, layer);
       if (hook != nullptr) hook->OnLayerStored(layer);
@@ -107,6 +112,57 @@ class ToyModel : public model::ForwardModel {
       }
     }
   }
+  // A state is a hash of its sequence's tokens, in the first bytes of each of its blocks.
+  static uint64_t StateAfter(uint64_t state, const SlotBytes& slot) {
+    return SplitMix(state ^ slot[0]);
+  }
+  static uint64_t ReadState(std::span<const uint32_t> blocks, const kv::KvView& kv) {
+    uint64_t state = 0;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      uint64_t word = 0;
+      std::memcpy(&word, kv.Piece(blocks[i], 0, 0, 0), sizeof(word));
+      const uint64_t part = word ^ i;
+      state = i == 0 || part == state ? part : SplitMix(part);
+    }
+    return state;
+  }
+  static void WriteState(std::span<const uint32_t> blocks, const kv::KvView& kv, uint64_t state) {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const uint64_t word = state ^ i;
+      std::memcpy(kv.Piece(blocks[i], 0, 0, 0), &word, sizeof(word));
+    }
+  }
+  // Each span's state takes its tokens, and is copied where the batch wants that.
+  static void MoveStates(const model::ModelBatch& batch, const kv::KvView& kv) {
+    size_t next_copy = 0;
+    for (size_t i = 0; i < batch.spans.size(); ++i) {
+      const kernels::AttentionSpan& span = batch.spans[i];
+      if (span.kv.state.empty()) continue;
+      uint64_t state = span.first_pos == 0 ? 1 : ReadState(span.kv.state, kv);
+      for (uint32_t row = 0; row < span.num_rows; ++row) {
+        const TokenId token = batch.token_ids[span.first_row + row];
+        state = StateAfter(state, Slot(token, span.first_pos + row, 0, 0));
+        if (next_copy == batch.state_copies.size()) continue;
+        model::StateCopy& copy = batch.state_copies[next_copy];
+        if (copy.span != i || copy.num_rows != row + 1) continue;
+        WriteState(copy.blocks, kv, state);
+        copy.has_numbers = true;
+        ++next_copy;
+      }
+      WriteState(span.kv.state, kv, state);
+    }
+  }
+  // The state is that of the tokens whose KV lies before the span's end.
+  static bool HasRightState(const kernels::AttentionSpan& span, const kv::KvView& kv) {
+    if (span.kv.state.empty()) return true;
+    uint64_t state = 1;
+    for (uint32_t p = 0; p < span.first_pos + span.num_rows; ++p) {
+      SlotBytes slot;
+      std::memcpy(slot.data(), SlotAt(span, kv, p, 0, 0), sizeof(slot));
+      state = StateAfter(state, slot);
+    }
+    return state == ReadState(span.kv.state, kv);
+  }
   static const kernels::AttentionSpan& SpanOf(const model::ModelBatch& batch, uint32_t row) {
     size_t i = 0;
     while (batch.spans[i].first_row + batch.spans[i].num_rows <= row) ++i;
@@ -114,7 +170,7 @@ class ToyModel : public model::ForwardModel {
   }
   static uint64_t ReadPrefix(const kernels::AttentionSpan& span, uint32_t row,
                              const kv::KvView& kv) {
-    uint64_t hash = 1;
+    uint64_t hash = HasRightState(span, kv) ? 1 : 2;
     for (uint32_t p = 0; p <= span.first_pos + row - span.first_row; ++p) {
       for (uint32_t layer = 0; layer < kToyLayers; ++layer) {
         for (uint32_t which = 0; which < 2; ++which) {

@@ -353,6 +353,8 @@ TEST(StateCheckpointTest, TheBudgetKeepsThoseOfMostValue) {
   StateCache none(64, StateCache::kStateBlocks - 1);
   ASSERT_TRUE(none.KeepKv(prompts[0]));
   EXPECT_FALSE(none.KeepState(prompts[0], 1)) << "the budget has no room for one";
+  EXPECT_EQ(none.index().stats().checkpoints_skipped, 1u);
+  EXPECT_EQ(cache.index().stats().checkpoints_skipped, 0u);
 }
 
 TEST(StateCheckpointTest, AStateIsGivenUpBeforeItsPrefixAndWhole) {
