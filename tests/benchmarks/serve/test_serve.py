@@ -1,0 +1,80 @@
+"""Tests what the scripts of benchmarks/serve make of samples and arguments; starts no server."""
+
+import argparse
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks" / "serve"))
+import lending  # noqa: E402
+import machine  # noqa: E402
+
+
+class ArgumentsTest(unittest.TestCase):
+    def refuses(self, parse, text, said):
+        with self.assertRaisesRegex(argparse.ArgumentTypeError, said):
+            parse(text)
+
+    def test_counts_are_whole_numbers_of_one_or_more(self):
+        self.assertEqual(machine.counts("1,16"), [1, 16])
+        for text in ("0", "-1", "1.5", "", "1,,2", "many"):
+            self.refuses(machine.counts, text, "is no whole number of 1 or more")
+
+    def test_positives_are_finite_numbers_above_zero(self):
+        self.assertEqual(machine.positives("1,1.5"), [1.0, 1.5])
+        for text in ("0", "-1", "nan", "inf", "x", ""):
+            self.refuses(machine.positives, text, "is no number above 0")
+
+    def test_a_list_has_known_names_alone_and_keeps_their_order(self):
+        parse = machine.some_of(("a", "b", "c"))
+        self.assertEqual(parse("c,a"), ["a", "c"])
+        self.refuses(parse, "a,d", "d is none of a, b, c")
+
+    def test_a_program_must_be_there_and_may_be_run(self):
+        self.assertEqual(machine.program(sys.executable), sys.executable)
+        self.refuses(machine.program, "/no/such/program", "/no/such/program is no program")
+        self.refuses(machine.program, "/", "is no program")
+
+    def test_a_result_needs_its_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(machine.result_file(f"{folder}/x.json"), f"{folder}/x.json")
+            self.refuses(machine.result_file, f"{folder}/y/x.json", "no folder")
+
+
+class SpreadTest(unittest.TestCase):
+    def test_the_interval_leaves_out_one_on_each_side_of_nine(self):
+        # P(at most 1 of 9 on one side) = 10 / 512 = 0.0195 <= 0.025; 2 of 9 would be 0.09.
+        found = machine.spread([5, 1, 9, 2, 8, 3, 7, 4, 6])
+        self.assertEqual(found, {"median": 5, "low": 2, "high": 8})
+
+    def test_fewer_than_six_keep_all(self):
+        self.assertEqual(machine.spread([3, 1, 2]), {"median": 2, "low": 1, "high": 3})
+
+    def test_a_cell_shows_median_and_interval(self):
+        ratio = {"median": 1.25, "low": 1, "high": 1.5}
+        self.assertEqual(machine.show(ratio), "1.250 (1.000 .. 1.500)")
+
+
+class LendingTest(unittest.TestCase):
+    def test_ratios_are_of_the_rounds_and_above_one_is_better(self):
+        turns = [
+            {"mode": "split", "round": 0, "stream1": 20.0, "ttft128": 50.0},
+            {"mode": "aggregated", "round": 0, "stream1": 10.0, "ttft128": 100.0},
+            # The second round had the other order.
+            {"mode": "aggregated", "round": 1, "stream1": 40.0, "ttft128": 30.0},
+            {"mode": "split", "round": 1, "stream1": 40.0, "ttft128": 10.0},
+        ]
+        found = lending.summary(turns, ["split", "aggregated"])
+        self.assertEqual(list(found), ["stream1", "ttft128"])
+        self.assertEqual(found["stream1"]["median"], {"split": 30.0, "aggregated": 25.0})
+        self.assertEqual(
+            found["stream1"]["to_aggregated"], {"split": {"median": 1.5, "low": 1, "high": 2}}
+        )
+        self.assertEqual(found["ttft128"]["to_aggregated"]["split"]["median"], 2.5)
+
+
+if __name__ == "__main__":
+    unittest.main()
