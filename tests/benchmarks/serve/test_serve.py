@@ -11,6 +11,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "benchmarks" / "serve"))
 import lending  # noqa: E402
 import machine  # noqa: E402
+import token_trace  # noqa: E402
 
 
 class ArgumentsTest(unittest.TestCase):
@@ -74,6 +75,62 @@ class LendingTest(unittest.TestCase):
             found["stream1"]["to_aggregated"], {"split": {"median": 1.5, "low": 1, "high": 2}}
         )
         self.assertEqual(found["ttft128"]["to_aggregated"]["split"]["median"], 2.5)
+
+
+STRACE = """\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 60.00    0.000300           3       100           epoll_wait
+ 40.00    0.000200           4        50        50 futex
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.000500           3       150        50 total
+"""
+
+
+class TokenTraceTest(unittest.TestCase):
+    def test_the_table_of_strace_has_calls_with_and_without_errors(self):
+        self.assertEqual(token_trace.parse_strace(STRACE), {"epoll_wait": 100, "futex": 50})
+        self.assertEqual(token_trace.parse_strace(""), {})
+
+    def test_perf_knows_only_how_many(self):
+        text = "# started on Sun\n\n29,,raw_syscalls:sys_enter,1158999,100.00,,\n"
+        self.assertEqual(token_trace.parse_perf(text), {"all": 29})
+        self.assertEqual(token_trace.parse_perf("<not counted>,,raw_syscalls:sys_enter,,"), {})
+
+    def test_threads_of_one_kind_are_added_and_new_ones_begin_at_zero(self):
+        before = {"1": ("router", (5, 1, 10.0, 2.0)), "2": ("kernel-1", (7, 0, 1.0, 0.0))}
+        after = {
+            "1": ("router", (9, 1, 30.0, 3.0)),
+            "2": ("kernel-1", (8, 0, 2.0, 0.0)),
+            "3": ("kernel-12", (2, 1, 4.0, 0.5)),
+        }
+        found = token_trace.difference(before, after)
+        self.assertEqual(
+            found,
+            {
+                "router": {"wakeups": 4, "preempted": 0, "cpu_us": 20.0, "waited_us": 1.0},
+                "kernel": {"wakeups": 3, "preempted": 1, "cpu_us": 5.0, "waited_us": 0.5},
+            },
+        )
+
+    def test_the_summary_adds_workers_of_a_role_and_takes_the_median_of_turns(self):
+        def turn(wakeups, calls):
+            row = dict.fromkeys(token_trace.COUNTERS, 1.0) | {"wakeups": wakeups}
+            row["syscalls"] = calls
+            head = {"mode": "split", "streams": 1, "tokens_per_s": 10.0, "tokens_a_step": 1.0}
+            return {**head, "processes": {"decode-0": row, "decode-1": row}}
+
+        turns = [turn(1.0, {"futex": 2, "read": 1}), turn(3.0, {"futex": 4}), turn(2.0, {})]
+        found = token_trace.summary(turns)["split, 1 streams"]
+        self.assertEqual(found["processes"]["decode"]["wakeups"], 4.0)
+        self.assertEqual(found["processes"]["decode"]["syscalls"], 6)
+        self.assertNotIn("syscalls", token_trace.role_rows(turn(1.0, None))["decode"])
+
+    def test_the_counters_of_a_process_that_runs_are_read(self):
+        found = token_trace.thread_counters("self")
+        self.assertTrue(found)
+        for _, numbers in found.values():
+            self.assertEqual(len(numbers), len(token_trace.COUNTERS))
 
 
 if __name__ == "__main__":
