@@ -11,6 +11,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "benchmarks" / "serve"))
 import lending  # noqa: E402
 import machine  # noqa: E402
+import overload  # noqa: E402
 import token_trace  # noqa: E402
 
 
@@ -75,6 +76,47 @@ class LendingTest(unittest.TestCase):
             found["stream1"]["to_aggregated"], {"split": {"median": 1.5, "low": 1, "high": 2}}
         )
         self.assertEqual(found["ttft128"]["to_aggregated"]["split"]["median"], 2.5)
+
+
+class OverloadTest(unittest.TestCase):
+    def answer(self, due, status, ended, arrivals=(), sent=None):
+        answer = overload.Answer(due, due if sent is None else sent)
+        answer.status, answer.ended, answer.arrivals = status, ended, list(arrivals)
+        return answer
+
+    def test_times_count_from_the_intended_start(self):
+        answers = [
+            self.answer(1.0, 200, 2.0, [1.5, 1.6, 2.0], sent=1.002),
+            self.answer(20.0, 200, 24.0, [21.0, 24.0]),
+            self.answer(30.0, 429, 30.1),
+            self.answer(59.0, 200, 61.0, [60.0]),  # too late to count
+            self.answer(59.5, 0, None),
+        ]
+        row = overload.row_of(answers, 60.0, {"per_s": 0.1, "itl_p99_ms": 1000.0})
+        self.assertAlmostEqual(row["first15_per_s"], 1 / 15)
+        self.assertAlmostEqual(row["all_to_capacity"], 2 / 60 / 0.1)
+        self.assertEqual((row["served"], row["refused"], row["lost"], row["failed"]), (3, 1, 1, 0))
+        self.assertAlmostEqual(row["refusal_age_p99_s"], 0.1)
+        self.assertAlmostEqual(row["ttft_p50_ms"], 1000)
+        self.assertAlmostEqual(row["itl_p99_to_capacity"], 3)
+        self.assertAlmostEqual(row["lag_p99_ms"], 2)
+        self.assertFalse(row["void"])
+        self.assertEqual(row["requests"][0], [1.0, 1.5, 2.0, 200, 3])
+
+    def test_a_late_client_makes_the_row_void(self):
+        answers = [self.answer(1.0, 200, 2.0, [1.5], sent=1.1)]
+        self.assertTrue(overload.row_of(answers, 60.0, {"per_s": 1, "itl_p99_ms": 1})["void"])
+
+    def test_a_peer_has_a_name_and_a_plain_address(self):
+        self.assertEqual(overload.peer_of("a=http://h:80"), ("a", "http://h:80"))
+        for text in ("http://h:80", "a=h:80", "a=https://h:80", "a=http://h", "a=http://h:80/v1"):
+            with self.assertRaises(argparse.ArgumentTypeError):
+                overload.peer_of(text)
+
+    def test_tokens_are_seen_in_the_forms_of_all_servers(self):
+        for line in (b'{"finish_reason":null}', b'{"finish_reason": null}'):
+            self.assertTrue(overload.TOKEN.search(line))
+        self.assertFalse(overload.TOKEN.search(b'{"finish_reason":"length"}'))
 
 
 STRACE = """\
