@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "serve"))
 import lending  # noqa: E402
 import machine  # noqa: E402
 import overload  # noqa: E402
+import routers  # noqa: E402
 import token_trace  # noqa: E402
 
 
@@ -117,6 +118,42 @@ class OverloadTest(unittest.TestCase):
         for line in (b'{"finish_reason":null}', b'{"finish_reason": null}'):
             self.assertTrue(overload.TOKEN.search(line))
         self.assertFalse(overload.TOKEN.search(b'{"finish_reason":"length"}'))
+
+
+class RoutersTest(unittest.TestCase):
+    def test_only_tokens_that_left_in_the_window_count(self):
+        departures = [[1000, 2000, 3000], [0, 1999, 2001]]
+        arrivals = [[1500, 2250, 9000], [0, 2999, 2101]]
+        self.assertEqual(routers.added_ms(departures, arrivals, 2000, 3000), [0.25, 0.1])
+
+    def test_times_are_stored_as_the_toy_workers_store_them(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/times"
+            routers.save(path, [[5, 6], []])
+            first, second = routers.load(path, 2)
+            self.assertEqual(list(first[:3]) + [first[-1]], [5, 6, 0, 0])
+            self.assertEqual(sum(second), 0)
+            self.assertEqual(Path(path).stat().st_size, 2 * routers.NUM_TOKENS * 8)
+            with self.assertRaisesRegex(SystemExit, "has 600 times, not 3 x 300"):
+                routers.load(path, 3)
+
+    def test_a_toy_stream_has_one_event_a_token_and_an_end(self):
+        self.assertEqual(len(routers.TOKEN.findall(routers.event(27))), 1)
+        self.assertIn(b'"text":"b"', routers.event(27))
+        self.assertEqual(routers.TOKEN.findall(routers.LAST_EVENTS), [])
+        size, rest = routers.event(0).split(b"\r\n", 1)
+        self.assertEqual(int(size, 16), len(rest) - 2)
+
+    def test_the_summary_compares_turns_of_one_round(self):
+        def turn(router, number, p50):
+            row = dict.fromkeys(routers.NUMBERS, 1.0) | {"added_p50_ms": p50}
+            return {"router": router, "round": number, "streams": 200, **row}
+
+        turns = [turn("baton", 0, 1.0), turn("smg", 0, 2.0), turn("smg", 1, 8.0)]
+        found = routers.summary([*turns, turn("baton", 1, 2.0)])["200"]
+        self.assertEqual(found["median"]["smg"]["added_p50_ms"], 5.0)
+        self.assertEqual(found["baton_to"]["smg"]["added_p50_ms"]["median"], 0.375)
+        self.assertEqual(list(found["baton_to"]), ["smg"])
 
 
 STRACE = """\
