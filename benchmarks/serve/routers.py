@@ -344,13 +344,26 @@ def me(*argv):
     return [sys.executable, "-B", __file__, *map(str, argv)]
 
 
+def wait_port(name, process, port):
+    """Until somebody listens there."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        time.sleep(0.02)
+    raise SystemExit(f"{name} does not listen on port {port} after {PATIENCE_S} s")
+
+
 def start_baton(args, num_streams, folder, processes):
     """(router, its HTTP port, process of the workers)."""
-    port, grpc = free_port(), f"127.0.0.1:{free_port()}"
+    port, grpc_port = free_port(), free_port()
+    grpc = f"127.0.0.1:{grpc_port}"
     argv = [args.baton, "router", "--mode", "aggregated", "--grpc", grpc]
     argv += ["--http", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0"]
     log = (Path(folder) / "router.log").open("wb")
     router = processes.start(argv, stdout=log, stderr=log)
+    wait_port("baton", router, grpc_port)  # toy workers register once
     argv = [str(latency_tool(args.tools)), f"--workers-of={grpc}", f"--streams={num_streams}"]
     workers = processes.start(
         [*argv, f"--departures={folder}/departures"], stdin=subprocess.PIPE, stdout=log, stderr=log
