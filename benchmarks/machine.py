@@ -1,11 +1,14 @@
 """The place of a measurement, as every result file names it, and words the scripts share."""
 
+import argparse
+import json
 import math
 import os
 import platform
 import socket
 import statistics
 import subprocess
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +37,19 @@ def record(benchmark, threads):
     }
 
 
+def machine_limits(baton, model, threads):
+    """What this machine can read and compute now, {limit: units a second}. A run whose limits
+    before and after differ was disturbed. Takes some seconds."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        argv = [baton, "bench", "model", model, "--cases", "pp16,tg4", "--repetitions", "1"]
+        argv += ["--threads", str(threads), "--json", out.name]
+        done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(argv[:4])} failed: {done.stderr[-300:]}")
+        rows = json.loads(Path(out.name).read_text())["results"]
+    return {row["limit"]: row["limit_per_s"] for row in rows}
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -57,3 +73,62 @@ def spread(ratios):
     num_out = max(num_out - 1, 0)
     low, high = ordered[num_out], ordered[-1 - num_out]
     return {"median": statistics.median(ordered), "low": low, "high": high}
+
+
+def show(ratio):
+    """A spread in one cell of a table."""
+    return f"{ratio['median']:.3f} ({ratio['low']:.3f} .. {ratio['high']:.3f})"
+
+
+# Types of arguments: each says which values are allowed.
+
+
+def program(text):
+    if not os.access(text, os.X_OK) or not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"{text} is no program; build it or name another one")
+    return text
+
+
+def count(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number of 1 or more")
+    return int(text)
+
+
+def counts(text):
+    return [count(part) for part in text.split(",")]
+
+
+def positive(text):
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+    return value
+
+
+def positives(text):
+    return [positive(part) for part in text.split(",")]
+
+
+def result_file(text):
+    """A path to write: its folder is there, so that an hour's numbers are not lost at the end."""
+    folder = Path(text).resolve().parent
+    if not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text}: {folder} is no folder that can be written to")
+    return text
+
+
+def some_of(names):
+    """The type of a list of `names`, with commas."""
+
+    def parse(text):
+        chosen = text.split(",")
+        for name in chosen:
+            if name not in names:
+                raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(names)}")
+        return [name for name in names if name in chosen]
+
+    return parse

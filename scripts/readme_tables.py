@@ -60,26 +60,43 @@ def serving(result):
     return lines + ["", where(result)]
 
 
+LENDING_MODES = {
+    "split": "split",
+    "split-fixed": "split, cores not lent",
+    "colocate": "one process",
+    "oversubscribed": "all threads to each",
+    "aggregated": "aggregated",
+}
+LENDING_ROWS = {
+    "stream1": "one stream, tokens/s",
+    "stream4": "four streams, tokens/s",
+    "stream16": "16 streams, tokens/s",
+    "depth2000": "one stream after 2000 tokens of prompt, tokens/s",
+    "ttft128": "TTFT of 128 tokens, ms",
+    "ttft512": "TTFT of 512 tokens, ms",
+    "ttft2000": "TTFT of 2000 tokens, ms",
+    "itl99": "gap of two streams while long prompts come, p99, ms",
+}
+
+
 def lending(result):
     s = result["summary"]
-    units = {
-        "stream1": "one stream, tokens/s",
-        "stream4": "four streams, tokens/s",
-        "depth2000": "one stream after 2000 tokens of prompt, tokens/s",
-        "ttft128": "TTFT of 128 tokens, ms",
-        "ttft512": "TTFT of 512 tokens, ms",
-        "itl99": "gap of two streams while long prompts come, p99, ms",
-    }
-    lines = [
-        "| | split | split, cores not lent | aggregated | split / aggregated |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for key, name in units.items():
-        medians = s[key]["median"]
-        cells = " | ".join(f"{value:.0f}" for value in medians.values())
-        lines.append(f"| {name} | {cells} | {s[key]['to_aggregated']['split']:.2f} |")
+    modes = list(next(iter(s.values()))["median"])
+    heads = " | ".join(LENDING_MODES[mode] for mode in modes)
+    lines = [f"| | {heads} | split / aggregated |", "|---|" + "---:|" * len(modes) + "---|"]
+    for key, name in LENDING_ROWS.items():
+        if key not in s:
+            continue
+        cells = " | ".join(f"{s[key]['median'][mode]:.0f}" for mode in modes)
+        ratio = s[key]["to_aggregated"]["split"]
+        spread = f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+        lines.append(f"| {name} | {cells} | {spread} |")
     rounds = 1 + max(row["round"] for row in result["rounds"])
-    note = f"{rounds} rounds in turn, medians; a ratio above 1 means that the split is better. "
+    between = "its 95 % interval" if rounds >= 6 else "the smallest and largest"
+    note = (
+        f"{rounds} rounds in turn, medians; beside the ratio's median stand {between} of the"
+        " rounds; above 1 the split is better. "
+    )
     return lines + ["", note + where(result)]
 
 

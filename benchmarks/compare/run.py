@@ -1,20 +1,25 @@
 #!/usr/bin/env python3
 """Baton and llama.cpp side by side in one interleaved run: same files, prompts and threads.
 
-  benchmarks/compare/run.py --llama-cpp DIR [--model FILE]... [--quick]
+  benchmarks/compare/run.py --llama-cpp DIR [--model FILE]... [--isa avx2] [--quick]
 
-DIR has llama-server and llama-bench (or bin/, build/bin/). Three parts for each model:
+DIR has llama-server and llama-bench (or bin/, build/bin/). Five parts for each model:
   forward   tokens a second of the forward pass, without a server: prompts of 128, 512 and 2000
             tokens, generation at depth 0 and 2000; beside them the share of what this machine
             can read (generation) or compute (prompts), measured in the same run
+  start     each server alone: ms from its exec to the first token, and, after 16 users, the memory
+            of all its processes (PSS)
+  ttft      one request at a time of 128 and of 512 tokens: ms to the first token
   streams   `baton bench URL`: 1, 4 and 16 users in a closed loop, 128 tokens in and 128 out;
             every fourth prompt is golden (its answer was recorded alone and must come again)
   burst     four running streams when three prompts of 2000 tokens arrive, 0.6 s apart: gaps of the
             four from then until the last prompt's first token, and the ttft of the three
 All servers are up all the time and idle but one (checked); the order of turns is A B C, C B A, ...
-Writes benchmarks/results/compare_MODEL.json, with every sample. --quick: one round and short
-answers, to see that everything works; its numbers are not to be quoted. Uses the standard library
-only.
+Writes benchmarks/results/compare_MODEL.json, with every sample. --isa avx2 is Baton's form for
+processors without AVX-512; DIR must then be a build of llama.cpp for them (-DGGML_NATIVE=OFF
+-DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON), and the file is compare_MODEL_avx2.json. --quick:
+one round and short answers, to see that everything works; its numbers are not to be quoted. Uses
+the standard library only.
 """
 
 import argparse
@@ -30,8 +35,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
-from machine import free_port, quantile, record  # noqa: E402
-from servers import Server, baton_argv, llama_argv, llama_tool  # noqa: E402
+from machine import count, free_port, program, quantile, record  # noqa: E402
+from servers import Server, baton_argv, llama_argv, llama_tool, llama_version  # noqa: E402
 
 # name, prompt tokens, generated tokens, depth
 FORWARD = (
@@ -42,6 +47,8 @@ FORWARD = (
     ("tg64@2000", 0, 64, 2000),
 )
 STREAMS = (1, 4, 16)
+TTFT_TOKENS = (128, 512)
+TTFT_REQUESTS = 8
 BURST = {"streams": 4, "long_prompts": 3, "long_tokens": 2000, "at_s": 3.0, "gap_s": 0.6}
 # Prompts that go on like this for a while, in any model.
 GOLDEN = ("1 2 3 4 5 6 7 8", "a b c d e f g", "Monday, Tuesday,", "one two three four")
@@ -66,6 +73,7 @@ class Comparison:
         with tempfile.NamedTemporaryFile(suffix=".json") as out:
             argv = [self.args.baton, "bench", "model", self.model, "--cases", case[0]]
             argv += ["--threads", str(self.args.threads), "--repetitions", "1", "--json", out.name]
+            argv += ["--isa", self.args.isa]
             subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             result = json.loads(Path(out.name).read_text())
         row = result["results"][0]
@@ -110,14 +118,46 @@ class Comparison:
 
     # servers
 
-    def start(self):
-        ports = [free_port() for _ in range(4)]
-        argvs = {
+    def argvs(self, ports):
+        return {
             "baton": baton_argv(self.args, self.model, "disagg", ports[0]),
             "baton aggregated": baton_argv(self.args, self.model, "aggregated", ports[1]),
             "llama.cpp": llama_argv(self.args, self.model, 0, ports[2]),
             "llama.cpp -b 64": llama_argv(self.args, self.model, 64, ports[3]),
         }
+
+    def start_alone(self, name, measures_memory):
+        """(ms to the first token, MiB or none) of a server while no other one is up."""
+        ports = [free_port() for _ in range(4)]
+        argvs = self.argvs(ports)
+        begin = time.monotonic()
+        server = Server(name, argvs[name], ports[list(argvs).index(name)])
+        try:
+            server.wait_ready(look_s=0.005)
+            server.complete("Hello", 1)
+            first_token_ms = (time.monotonic() - begin) * 1e3
+            if not measures_memory:
+                return first_token_ms, None
+            flags = ["--users", "16", "--requests", "16", "--input", "128"]
+            self.bench(server, 7, [*flags, "--output", str(self.num_output())])
+            return first_token_ms, server.pss_mib()
+        finally:
+            server.stop()
+
+    def starts(self):
+        """Before the servers stand ready together."""
+        names = ["baton", "baton aggregated", "llama.cpp"]
+        ms, mib = {name: [] for name in names}, {}
+        for k in range(self.rounds):
+            for name in self.turns(names, k):
+                first_token_ms, mib[name] = self.start_alone(name, k == self.rounds - 1)
+                ms[name].append(first_token_ms)
+            self.say(f"start to first token, ms: {self.last(ms)}")
+        return {**times_faster(ms, "baton"), "samples": ms, "pss_mib": mib}
+
+    def start(self):
+        ports = [free_port() for _ in range(4)]
+        argvs = self.argvs(ports)
         # One after another, so that whatever stands is stopped when the next one fails.
         for (name, argv), port in zip(argvs.items(), ports):
             self.servers.append(Server(name, argv, port))
@@ -165,6 +205,23 @@ class Comparison:
 
     def turns(self, servers, k):
         return servers if k % 2 == 0 else servers[::-1]
+
+    def ttft(self):
+        servers = self.servers[:3]
+        rows = []
+        for tokens in TTFT_TOKENS:
+            samples = {server.name: [] for server in servers}
+            for k in range(self.rounds):
+                for server in self.turns(servers, k):
+                    flags = ["--users", "1", "--requests", str(TTFT_REQUESTS)]
+                    flags += ["--input", str(tokens), "--output", "2"]
+                    run = self.bench(server, 10 * tokens + k, flags)
+                    samples[server.name].append(stream_numbers(run)["ttft_ms"])
+                medians = {n: [statistics.median(v[-1])] for n, v in samples.items()}
+                self.say(f"ttft of {tokens} tokens, ms: {self.last(medians)}")
+            ms = {name: [statistics.median(v) for v in taken] for name, taken in samples.items()}
+            rows.append({"tokens": tokens, **times_faster(ms, "baton"), "samples": samples})
+        return rows
 
     def streams(self):
         servers = self.servers[:3]
@@ -217,14 +274,19 @@ class Comparison:
             "model": Path(self.model).name,
             "rounds": self.rounds,
             "quick": self.args.quick,
+            "isa": self.args.isa,
+            "llama_cpp": llama_version(self.args.llama_cpp),
+            "load_before": os.getloadavg(),
             "forward": self.forward(),
             "limits": self.limits,
         }
         with tempfile.TemporaryDirectory() as self.folder:
             self.servers = []
+            result["start"] = self.starts()
             try:
                 self.start()
                 result["idle_cores"] = self.idle
+                result["ttft"] = self.ttft()
                 result["streams"] = self.streams()
                 result["burst"] = self.burst()
             finally:
@@ -234,6 +296,7 @@ class Comparison:
         for key in ("cpu", "cores", "system"):
             if after[key] != head[key]:
                 self.voids.append(f"{key} changed during the run: {head[key]}, then {after[key]}")
+        result["load_after"] = os.getloadavg()
         result["void"] = self.voids
         result["minutes"] = round((time.monotonic() - begin) / 60, 1)
         return result
@@ -269,6 +332,12 @@ def pair_ratio(by_name, first):
         "median": {name: statistics.median(values) for name, values in by_name.items()},
         "ratio": ratios,  # median, smallest, largest
     }
+
+
+def times_faster(by_name, first):
+    """As pair_ratio, of times: other / first, so that above 1 `first` is the faster one."""
+    speeds = {name: [1 / value for value in values] for name, values in by_name.items()}
+    return {**pair_ratio(by_name, first), "ratio": pair_ratio(speeds, first)["ratio"]}
 
 
 def stream_numbers(run):
@@ -330,21 +399,27 @@ def main():
         action="append",
         help=f"a .gguf file, once for each; default: all of {home}/models",
     )
-    parser.add_argument("--baton", default=str(ROOT / "build" / "release" / "baton"))
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=3)
+    baton = str(ROOT / "build" / "release" / "baton")
+    parser.add_argument("--baton", type=program, default=baton)
+    parser.add_argument("--threads", type=count, default=os.cpu_count())
+    parser.add_argument("--rounds", type=count, default=3)
+    parser.add_argument("--isa", default="auto", choices=("auto", "avx512", "avx2", "portable"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"), metavar="FOLDER")
     args = parser.parse_args()
     models = args.model or sorted(map(str, (home / "models").glob("*.gguf")))
     if not models:
         raise SystemExit("no model: give --model FILE or run `baton pull smollm2:135m`")
+    for model in models:
+        if not Path(model).is_file():
+            raise SystemExit(f"--model {model} is no file; both sides read the same .gguf file")
     for tool in ("llama-server", "llama-bench"):
         llama_tool(args.llama_cpp, tool)  # said now, not after the first hour
     code = 0
     for model in models:
         result = Comparison(args, model).run()
         name = Path(model).name.lower().split("-")[0].split(".")[0]
+        name += f"_{args.isa}" if args.isa != "auto" else ""
         path = Path(args.out) / f"compare_{name}{'_quick' if args.quick else ''}.json"
         path.write_text(json.dumps(result, separators=(",", ":")) + "\n")
         print(f"{path} after {result['minutes']} minutes")

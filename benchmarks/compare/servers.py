@@ -39,7 +39,7 @@ class Server:
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(argv, stdout=self.log, stderr=self.log)
 
-    def wait_ready(self, timeout_s=120):
+    def wait_ready(self, timeout_s=120, look_s=0.1):
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -50,7 +50,7 @@ class Server:
             if time.monotonic() > deadline or self.process.poll() is not None:
                 self.log.seek(0)
                 raise SystemExit(f"{self.name} did not start: {self.log.read()[-500:]}")
-            time.sleep(0.1)
+            time.sleep(look_s)
 
     def complete(self, prompt, max_tokens):
         """The greedy text of a prompt."""
@@ -63,16 +63,28 @@ class Server:
         with urllib.request.urlopen(request, timeout=300) as answer:
             return json.load(answer)["choices"][0]["text"]
 
-    def cpu_s(self):
-        total = 0.0
+    def pids(self):
+        """The process and all that it started."""
         pids = [self.process.pid]
-        while pids:
-            pid = pids.pop()
-            stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            total += (int(stat[11]) + int(stat[12])) / 100
+        for pid in pids:
             for task in Path(f"/proc/{pid}/task").iterdir():
                 pids += map(int, (task / "children").read_text().split())
+        return pids
+
+    def cpu_s(self):
+        total = 0.0
+        for pid in self.pids():
+            stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            total += (int(stat[11]) + int(stat[12])) / 100
         return total
+
+    def pss_mib(self):
+        """Memory of all its processes; a page that n of them have counts once."""
+        total = 0
+        for pid in self.pids():
+            found = re.search(r"^Pss: +(\d+) kB$", smaps(pid), re.M)
+            total += int(found[1])
+        return total / 1024
 
     def stop(self):
         self.process.send_signal(signal.SIGINT)
@@ -83,9 +95,21 @@ class Server:
             self.process.wait()
 
 
+def smaps(pid):
+    return Path(f"/proc/{pid}/smaps_rollup").read_text()
+
+
+def llama_version(folder):
+    """What llama-server says of itself: version, compiler."""
+    argv = [llama_tool(folder, "llama-server"), "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    return " ".join((done.stdout + done.stderr).split())[:300]
+
+
 def baton_argv(args, model, mode, port):
     argv = [args.baton, "serve", model, "--mode", mode, "--http", f"127.0.0.1:{port}"]
     argv += ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--threads", str(args.threads)]
+    argv += ["--isa", args.isa]
     # Baton gets as much context as one slot of llama-server.
     return argv + ["--max-context", str(LLAMA_CONTEXT)]
 

@@ -65,6 +65,24 @@ def streams_table(result):
     return lines
 
 
+def start_table(result):
+    """Start, memory and time to the first token; results before these parts have none."""
+    if "start" not in result or "ttft" not in result:
+        return []
+    names = list(result["start"]["median"])
+    heads = " | ".join(names)
+    rows = [("start to the first token, ms", result["start"])]
+    rows += [(f"ttft of {row['tokens']} tokens, ms", row) for row in result["ttft"]]
+    lines = [f"| | {heads} | llama.cpp / Baton | spread |", "|---|" + "---:|" * (len(names) + 2)]
+    for title, row in rows:
+        cells = " | ".join(f"{row['median'][name]:.0f}" for name in names)
+        lines.append(f"| {title} | {cells} | {spread(row['ratio']['llama.cpp'])} |")
+    memory = result["start"]["pss_mib"]
+    cells = " | ".join(f"{memory[name]:.0f}" for name in names)
+    ratio = memory["llama.cpp"] / memory["baton"]
+    return [*lines, f"| memory after 16 users, MiB (PSS) | {cells} | {ratio:.2f} | |", ""]
+
+
 def p99(gaps):
     return f"{quantile(gaps, 0.99):.1f} ms" if len(gaps) >= SAMPLES_OF_P99 else "-"
 
@@ -123,7 +141,8 @@ def foot(result):
 
 
 def markdown(result, picture):
-    lines = forward_table(result) + [""] + streams_table(result) + [""] + burst_table(result)
+    lines = [*forward_table(result), "", *start_table(result), *streams_table(result), ""]
+    lines += burst_table(result)
     return lines + ["", f"![{result['model']} beside llama.cpp]({picture})", "", foot(result)]
 
 

@@ -3,6 +3,7 @@
 
   benchmarks/serve/overload.py --model FILE|NAME [--out FILE.json]
       [--seconds 60] [--loads 1,1.5,3,10] [--streams 1,2,4,8,16,32] [--serve-args="--max-batch 16"]
+      [--llama-cpp DIR] [--peer vllm=http://127.0.0.1:8000]
 
 First closed loops find the capacity: for each number of clients (--streams), each client asks again
 as soon as it has its answer; the most answers a second are the capacity. Then, for each load, a
@@ -13,45 +14,179 @@ of those before. Requests have --prompt tokens and ask for --tokens tokens. Prin
   refused        answers of 429 and 503, and the 99th percentile of their age
   ttft, itl      of the accepted: median and 99th percentile, ms
   lost           neither answered nor refused, which must be 0
-Uses the standard library only.
+Times count from the intended start of a request. A row whose client was late (99th percentile
+above 1 % of the median TTFT) is void.
+
+Peers get the same loads: so many times *Baton's* capacity, with the same arrivals and prompts, one
+server at a time, A B B A ... over the loads; their closed loops tell their own capacity, to which
+their parts refer. --llama-cpp starts llama-server of that build for each load, as
+benchmarks/compare does; --peer is a server with OpenAI's API and the same model that runs already,
+such as vLLM for processors. A peer must be idle while others are asked. Uses the standard library
+only.
 """
 
+import argparse
 import asyncio
+import http.client
 import json
+import os
 import random
+import re
+import resource
 import shlex
 import sys
 import time
+import urllib.parse
 from pathlib import Path
 
-from serving import ROOT, Server, argument_parser, record, token_prompt
+from serving import ROOT, Server, argument_parser, token_prompt
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from machine import quantile  # noqa: E402
+sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
+import servers as programs  # noqa: E402
+from machine import count, counts, free_port, positive, positives, quantile, record  # noqa: E402
 
 WARM_UP_S = 5
 EARLY_S = 15
 # A request that waits and then streams for longer is lost.
 TIMEOUT_S = 120
+MAX_LAG_SHARE = 0.01
+TOKEN = re.compile(rb'"finish_reason": ?null')
 
 
 class Answer:
-    """One request: when it began, its tokens came and it ended, in seconds since the start."""
+    """One request: when it was due, sent, answered and over, in seconds since the start."""
 
-    def __init__(self, began):
-        self.began = began
+    def __init__(self, due, sent):
+        self.due, self.sent = due, sent
         self.ended = None
         self.status = 0  # 0 = neither answered nor refused
         self.arrivals = []
 
 
-async def ask(port, body, answer, start):
+# Servers: `open()` gives host and port, `close()` ends what was started.
+
+
+class Baton:
+    """`baton serve`, started anew for each load."""
+
+    name, model = "baton", None
+
+    def __init__(self, args):
+        self.args = args
+
+    def open(self):
+        self.server = Server(self.args, shlex.split(self.args.serve_args))
+        return "127.0.0.1", self.server.port
+
+    def limit(self):
+        for line in self.server.admin("router-0", "/metrics").splitlines():
+            if line.startswith("baton_batch_limit"):
+                return float(line.rsplit(" ", 1)[1])
+        return None
+
+    def close(self):
+        self.server.stop()
+
+
+class LlamaServer:
+    """llama-server of a build, started anew for each load."""
+
+    name, model = "llama.cpp", None
+
+    def __init__(self, args):
+        self.args = args
+        if not Path(args.model).is_file():
+            raise SystemExit(f"--model {args.model}: llama-server needs a .gguf file")
+        programs.llama_tool(args.llama_cpp, "llama-server")  # said now, not after an hour
+
+    def open(self):
+        port = free_port()
+        argv = programs.llama_argv(self.args, self.args.model, 0, port)
+        self.server = programs.Server(self.name, argv, port)
+        try:
+            self.server.wait_ready()
+        except SystemExit:
+            self.close()
+            raise
+        return "127.0.0.1", port
+
+    def limit(self):
+        return None
+
+    def close(self):
+        self.server.stop()
+
+
+class Peer:
+    """A server that runs already."""
+
+    def __init__(self, name, url):
+        where = urllib.parse.urlsplit(url)
+        self.name, self.host, self.port = name, where.hostname, where.port
+        self.model = self.first_model()
+
+    def ask(self, method, path, body=None):
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except OSError as error:
+            raise SystemExit(f"--peer {self.name}: {self.host}:{self.port}: {error}") from None
+        finally:
+            connection.close()
+
+    def first_model(self):
+        status, body = self.ask("GET", "/v1/models")
+        try:
+            return json.loads(body)["data"][0]["id"]
+        except (ValueError, LookupError, TypeError):
+            raise SystemExit(f"--peer {self.name}: /v1/models answers {status}: {body[:200]!r}")
+
+    def open(self):
+        """Returns once it answers a short request: what came before is over."""
+        body = {"model": self.model, "prompt": [1000], "max_tokens": 1}
+        status, said = self.ask("POST", "/v1/completions", json.dumps(body))
+        if status != 200:
+            raise SystemExit(f"--peer {self.name}: a short request: {status}: {said[:200]!r}")
+        return self.host, self.port
+
+    def limit(self):
+        return None
+
+    def close(self):
+        pass
+
+
+def peer_of(text):
+    """(name, URL) of NAME=http://HOST:PORT."""
+    name, _, url = text.partition("=")
+    try:
+        where = urllib.parse.urlsplit(url)
+        is_right = where.scheme == "http" and where.hostname and where.port
+    except ValueError:
+        is_right = False
+    if not name or not is_right or where.path not in ("", "/"):
+        raise argparse.ArgumentTypeError(f"{text} is not NAME=http://HOST:PORT")
+    return name, url
+
+
+def all_servers(args):
+    names = [Baton.name, LlamaServer.name] + [name for name, _ in args.peer]
+    if len(set(names)) != len(names):
+        raise SystemExit(f"--peer: two servers have one name: {', '.join(names)}")
+    started = [Baton(args)] + ([LlamaServer(args)] if args.llama_cpp else [])
+    return started + [Peer(name, url) for name, url in args.peer]
+
+
+async def ask(where, body, answer, start):
     """Streams one completion over a connection of its own."""
     writer = None
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(*where)
         head = (
-            "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+            f"POST /v1/completions HTTP/1.1\r\nHost: {where[0]}\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         writer.write(head.encode() + body)
@@ -66,7 +201,7 @@ async def ask(port, body, answer, start):
                 break
             if b'"error"' in line[:20]:
                 break
-            if b'"finish_reason":null' in line:
+            if TOKEN.search(line):
                 answer.arrivals.append(time.monotonic() - start)
         if is_done:
             answer.status = status
@@ -78,46 +213,46 @@ async def ask(port, body, answer, start):
             writer.close()
 
 
-def body_of(rng, args):
-    return json.dumps(
-        {
-            "prompt": token_prompt(rng, args.prompt),
-            "max_tokens": args.tokens,
-            "temperature": 0,
-            "stream": True,
-            "ignore_eos": True,
-        }
-    ).encode()
+def body_of(rng, args, model):
+    body = {
+        "prompt": token_prompt(rng, args.prompt),
+        "max_tokens": args.tokens,
+        "temperature": 0,
+        "stream": True,
+        "ignore_eos": True,
+    }
+    return json.dumps(body if model is None else {"model": model, **body}).encode()
 
 
-async def closed_loop(port, args, num_clients, seconds):
+async def closed_loop(where, args, model, num_clients):
     """Answers of clients that each have one request under way."""
     start = time.monotonic()
     answers = []
 
     async def client(seed):
         rng = random.Random(seed)
-        while (now := time.monotonic() - start) < WARM_UP_S + seconds:
-            answer = Answer(now)
+        while (now := time.monotonic() - start) < WARM_UP_S + args.closed_seconds:
+            answer = Answer(now, now)
             answers.append(answer)
-            await asyncio.wait_for(ask(port, body_of(rng, args), answer, start), TIMEOUT_S)
+            call = ask(where, body_of(rng, args, model), answer, start)
+            await asyncio.wait_for(call, TIMEOUT_S)
 
     await asyncio.gather(*(client(1000 * num_clients + i) for i in range(num_clients)))
     return answers
 
 
-async def open_loop(port, args, rate):
+async def open_loop(where, args, model, rate):
     """Answers to Poisson arrivals."""
     rng = random.Random(args.seed)
     start = time.monotonic()
     answers, tasks = [], []
     at = rng.expovariate(rate)
     while at < args.seconds:
-        body = body_of(rng, args)
+        body = body_of(rng, args, model)
         await asyncio.sleep(max(0, start + at - time.monotonic()))
-        answer = Answer(time.monotonic() - start)
+        answer = Answer(at, time.monotonic() - start)
         answers.append(answer)
-        call = asyncio.wait_for(ask(port, body, answer, start), TIMEOUT_S)
+        call = asyncio.wait_for(ask(where, body, answer, start), TIMEOUT_S)
         tasks.append(asyncio.create_task(call))
         at += rng.expovariate(rate)
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -133,51 +268,49 @@ def gaps_ms(answers):
     ]
 
 
-def measure_capacity(args):
+def measure_capacity(server, args):
     """The best closed loop, and all of them."""
     loops = []
-    server = Server(args, shlex.split(args.serve_args))
-    for num_clients in args.streams:
-        answers = asyncio.run(closed_loop(server.port, args, num_clients, args.closed_seconds))
-        end = WARM_UP_S + args.closed_seconds
-        served = [a for a in answers if a.status == 200]
-        rate = sum(WARM_UP_S < a.ended <= end for a in served) / args.closed_seconds
-        itl_p99_ms = quantile(gaps_ms(served), 0.99)
-        loops.append({"clients": num_clients, "per_s": rate, "itl_p99_ms": itl_p99_ms})
-        print(f"closed loop of {num_clients:3}: {rate:7.2f}/s, ITL p99 {itl_p99_ms:.0f} ms")
-    server.stop()
-    return max(loops, key=lambda loop: loop["per_s"]), loops
+    where = server.open()
+    try:
+        for num_clients in args.streams:
+            answers = asyncio.run(closed_loop(where, args, server.model, num_clients))
+            end = WARM_UP_S + args.closed_seconds
+            served = [a for a in answers if a.status == 200]
+            rate = sum(WARM_UP_S < a.ended <= end for a in served) / args.closed_seconds
+            itl_p99_ms = quantile(gaps_ms(served), 0.99)
+            loops.append({"clients": num_clients, "per_s": rate, "itl_p99_ms": itl_p99_ms})
+            said = f"{rate:7.2f}/s, ITL p99 {itl_p99_ms:.0f} ms"
+            print(f"{server.name}: closed loop of {num_clients:3}: {said}", flush=True)
+    finally:
+        server.close()
+    best = max(loops, key=lambda loop: loop["per_s"])
+    if best["per_s"] == 0:
+        raise SystemExit(f"{server.name} answered nothing in any closed loop")
+    return {"capacity": best, "closed": loops}
 
 
-def limit_of(server):
-    for line in server.admin("router-0", "/metrics").splitlines():
-        if line.startswith("baton_batch_limit"):
-            return float(line.rsplit(" ", 1)[1])
-    return None
-
-
-def measure_load(args, times, capacity):
-    server = Server(args, shlex.split(args.serve_args))
-    answers = asyncio.run(open_loop(server.port, args, times * capacity["per_s"]))
-    limit = limit_of(server)
-    server.stop()
+def row_of(answers, seconds, capacity):
+    """The numbers of one open loop."""
     served = [a for a in answers if a.status == 200]
     refused = [a for a in answers if a.status in (429, 503)]
     gaps = gaps_ms(served)
-    ttft = [(a.arrivals[0] - a.began) * 1e3 for a in served if a.arrivals]
-    first = sum(a.ended <= EARLY_S for a in served) / EARLY_S
-    whole = sum(a.ended <= args.seconds for a in served) / args.seconds
+    ttft = [(a.arrivals[0] - a.due) * 1e3 for a in served if a.arrivals]
+    early = min(EARLY_S, seconds)
+    first = sum(a.ended <= early for a in served) / early
+    whole = sum(a.ended <= seconds for a in served) / seconds
+    ages = [a.ended - a.due for a in refused]
+    lag_p99_ms = quantile([(a.sent - a.due) * 1e3 for a in answers], 0.99)
     return {
-        "times": times,
-        "offered_per_s": len(answers) / args.seconds,
+        "offered_per_s": len(answers) / seconds,
         "first15_per_s": first,
         "first15_to_capacity": first / capacity["per_s"],
         "all_per_s": whole,
         "all_to_capacity": whole / capacity["per_s"],
         "served": len(served),
         "refused": len(refused),
-        "refusal_age_p50_s": quantile([a.ended - a.began for a in refused], 0.5),
-        "refusal_age_p99_s": quantile([a.ended - a.began for a in refused], 0.99),
+        "refusal_age_p50_s": quantile(ages, 0.5),
+        "refusal_age_p99_s": quantile(ages, 0.99),
         "ttft_p50_ms": quantile(ttft, 0.5),
         "ttft_p99_ms": quantile(ttft, 0.99),
         "itl_p50_ms": quantile(gaps, 0.5),
@@ -185,42 +318,79 @@ def measure_load(args, times, capacity):
         "itl_p99_to_capacity": quantile(gaps, 0.99) / capacity["itl_p99_ms"],
         "failed": sum(a.status not in (0, 200, 429, 503) for a in answers),
         "lost": sum(a.status == 0 for a in answers),
-        "batch_limit": limit,
+        "lag_p99_ms": lag_p99_ms,
+        "void": lag_p99_ms > MAX_LAG_SHARE * quantile(ttft, 0.5),
+        # due, first token, end (seconds), status, tokens
+        "requests": [
+            [round(a.due, 4), round(a.arrivals[0], 4) if a.arrivals else None]
+            + [None if a.ended is None else round(a.ended, 4), a.status, len(a.arrivals)]
+            for a in answers
+        ],
     }
+
+
+def measure_load(server, args, rate, capacity):
+    where = server.open()
+    try:
+        answers = asyncio.run(open_loop(where, args, server.model, rate))
+        limit = server.limit()
+    finally:
+        server.close()
+    return {**row_of(answers, args.seconds, capacity), "batch_limit": limit}
+
+
+def say(times, row):
+    void = f"; VOID: the client was {row['lag_p99_ms']:.0f} ms late" if row["void"] else ""
+    print(
+        f"{row['server']} {times:4.1f}x: first15 {row['first15_per_s']:6.2f}/s "
+        f"({row['first15_to_capacity']:.2f}), all {row['all_per_s']:6.2f}/s "
+        f"({row['all_to_capacity']:.2f}); refused {row['refused']} "
+        f"at p99 {row['refusal_age_p99_s']:.3f} s; TTFT {row['ttft_p50_ms']:.0f} /"
+        f" {row['ttft_p99_ms']:.0f} ms; ITL p99 {row['itl_p99_ms']:.0f} ms"
+        f" ({row['itl_p99_to_capacity']:.2f}); failed {row['failed']}, lost {row['lost']};"
+        f" limit {row['batch_limit']}{void}",
+        flush=True,
+    )
 
 
 def main():
     parser = argument_parser(__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--closed-seconds", type=float, default=15)
-    parser.add_argument("--loads", default="1,1.5,3,10")
-    parser.add_argument("--streams", default="1,2,4,8,16,24,32")
-    parser.add_argument("--prompt", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=24)
+    parser.add_argument("--seconds", type=positive, default=60.0)
+    parser.add_argument("--closed-seconds", type=positive, default=15.0)
+    parser.add_argument("--loads", type=positives, default=[1.0, 1.5, 3.0, 10.0])
+    parser.add_argument("--streams", type=counts, default=[1, 2, 4, 8, 16, 24, 32])
+    parser.add_argument("--prompt", type=count, default=64)
+    parser.add_argument("--tokens", type=count, default=24)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--serve-args", default="")
+    parser.add_argument("--llama-cpp", metavar="DIR")
+    parser.add_argument("--peer", type=peer_of, action="append", default=[], metavar="NAME=URL")
     args = parser.parse_args()
-    args.streams = [int(n) for n in args.streams.split(",")]
-    result = {**record("overload", args.threads), "seed": args.seed, "prompt": args.prompt}
-    result |= {"tokens": args.tokens, "seconds": args.seconds, "serve_args": args.serve_args}
-    capacity, result["closed"] = measure_capacity(args)
-    result["capacity"] = capacity
+    # Ten times the capacity for a minute are thousands of connections at a time.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    result = {**record("overload", args.threads), "model": Path(args.model).name}
+    result |= {"seed": args.seed, "prompt": args.prompt, "tokens": args.tokens}
+    result |= {"seconds": args.seconds, "serve_args": args.serve_args}
+    result |= {"peers": dict(args.peer), "load_before": os.getloadavg()}
+    servers = all_servers(args)
+    result["servers"] = {server.name: measure_capacity(server, args) for server in servers}
+    capacity = {name: row["capacity"] for name, row in result["servers"].items()}
     result["open"] = []
-    for times in (float(x) for x in args.loads.split(",")):
-        row = measure_load(args, times, capacity)
-        result["open"].append(row)
-        print(
-            f"{times:4.1f}x: first15 {row['first15_per_s']:6.2f}/s "
-            f"({row['first15_to_capacity']:.2f}), all {row['all_per_s']:6.2f}/s "
-            f"({row['all_to_capacity']:.2f}); refused {row['refused']} "
-            f"at p99 {row['refusal_age_p99_s']:.3f} s; TTFT {row['ttft_p50_ms']:.0f} /"
-            f" {row['ttft_p99_ms']:.0f} ms; ITL p99 {row['itl_p99_ms']:.0f} ms"
-            f" ({row['itl_p99_to_capacity']:.2f}); failed {row['failed']}, lost {row['lost']};"
-            f" limit {row['batch_limit']}",
-            flush=True,
-        )
+    for k, times in enumerate(args.loads):
+        rate = times * capacity["baton"]["per_s"]
+        for server in servers if k % 2 == 0 else servers[::-1]:
+            row = measure_load(server, args, rate, capacity[server.name])
+            own = rate / capacity[server.name]["per_s"]
+            row = {"server": server.name, "times": times, "times_own": own, **row}
+            result["open"].append(row)
+            say(times, row)
+    result["load_after"] = os.getloadavg()
     if args.out:
-        Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
+        for row in result["open"]:
+            for key, value in row.items():  # JSON knows no NaN
+                row[key] = None if value != value else value
+        Path(args.out).write_text(json.dumps(result, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from machine import free_port, record  # noqa: E402
+from machine import count, free_port, program, record, result_file  # noqa: E402
 
 WORDS = "river stone winter engine paper garden music window letter silver morning forest".split()
 PROMPT_TOKENS = 512
@@ -46,12 +46,19 @@ class Server:
         self.folder = tempfile.TemporaryDirectory()
         self.port = free_port()
         self.started = time.monotonic()
+        self.log = tempfile.TemporaryFile()
+        self.process = self.launch(args, extra)
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def launch(self, args, extra):
         argv = [args.baton, "serve", args.model, "--http", f"127.0.0.1:{self.port}"]
         argv += ["--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
         argv += ["--run-dir", self.folder.name, "--threads", str(args.threads), *extra]
-        self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(argv, stdout=self.log, stderr=self.log)
-        self.wait_ready()
+        return subprocess.Popen(argv, stdout=self.log, stderr=self.log)
 
     def wait_ready(self):
         while True:
@@ -62,7 +69,9 @@ class Server:
                     return
             if time.monotonic() - self.started > 60 or self.process.poll() is not None:
                 self.log.seek(0)
-                raise SystemExit(f"the server did not start: {self.log.read()[-500:]}")
+                raise SystemExit(
+                    f"the server did not start: {self.log.read()[-500:].decode(errors='replace')}"
+                )
             time.sleep(0.005)
 
     def processes(self):
@@ -75,12 +84,17 @@ class Server:
         return connection.getresponse().read().decode()
 
     def stop(self):
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        self.end(self.process)
         self.folder.cleanup()
+
+    @staticmethod
+    def end(process):
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def stream(port, prompt, max_tokens):
@@ -229,10 +243,11 @@ def argument_parser(description):
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", required=True)
-    parser.add_argument("--baton", default=str(ROOT / "build" / "release" / "baton"))
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out")
+    baton = str(ROOT / "build" / "release" / "baton")
+    parser.add_argument("--baton", type=program, default=baton)
+    parser.add_argument("--threads", type=count, default=os.cpu_count())
+    parser.add_argument("--rounds", type=count, default=3)
+    parser.add_argument("--out", type=result_file)
     return parser
 
 

@@ -1,5 +1,6 @@
 """Tests what benchmarks/compare makes of the load client's samples, its tables and its picture."""
 
+import os
 import sys
 import tempfile
 import types
@@ -10,6 +11,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks" / "compare"))
 import run  # noqa: E402
+import servers  # noqa: E402
 import tables  # noqa: E402
 
 
@@ -86,7 +88,7 @@ class BurstTest(unittest.TestCase):
 
 class StartTest(unittest.TestCase):
     def comparison(self, folder):
-        names = {"baton": "baton", "llama_cpp": folder, "threads": 2, "quick": True}
+        names = {"baton": "baton", "llama_cpp": folder, "threads": 2, "quick": True, "isa": "auto"}
         comparison = run.Comparison(types.SimpleNamespace(**names), "m.gguf")
         comparison.servers = []
         return comparison
@@ -138,6 +140,29 @@ class RatioTest(unittest.TestCase):
         self.assertEqual(ratio["median"], {"baton": 40, "llama.cpp": 20})
 
 
+    def test_of_times_is_above_one_where_the_first_is_faster(self):
+        ratio = run.times_faster({"baton": [10, 10, 40], "llama.cpp": [20, 40, 20]}, "baton")
+        self.assertEqual(ratio["ratio"], {"llama.cpp": [2, 0.5, 4]})
+        self.assertEqual(ratio["median"], {"baton": 10, "llama.cpp": 20})
+
+
+class MemoryTest(unittest.TestCase):
+    def test_is_of_all_processes_of_the_server(self):
+        server = object.__new__(servers.Server)
+        texts = {1: "Rss:  9000 kB\nPss:  2048 kB\n", 2: "Pss:  1024 kB\nPss_Anon: 9 kB\n"}
+        with (
+            mock.patch.object(servers.Server, "pids", return_value=[1, 2]),
+            mock.patch.object(servers, "smaps", side_effect=texts.get),
+        ):
+            self.assertEqual(server.pss_mib(), 3)
+
+    def test_a_process_is_the_first_of_its_own(self):
+        server = object.__new__(servers.Server)
+        server.process = types.SimpleNamespace(pid=os.getpid())
+        self.assertEqual(server.pids()[0], os.getpid())
+        self.assertGreater(server.pss_mib(), 1)
+
+
 class TablesTest(unittest.TestCase):
     def test_have_every_number_beside_its_limit(self):
         text = "\n".join(tables.markdown(result(), "p.svg"))
@@ -149,6 +174,16 @@ class TablesTest(unittest.TestCase):
         for line in text.splitlines():
             if line.startswith("|"):
                 self.assertIn(line.count("|"), (6, 7, 8), line)
+
+    def test_have_start_ttft_and_memory_where_the_run_had_them(self):
+        self.assertEqual(tables.start_table(result()), [])
+        times = run.times_faster({"baton": [500, 500], "llama.cpp": [250, 1000]}, "baton")
+        start = {**times, "pss_mib": {"baton": 400, "llama.cpp": 300}}
+        lines = tables.start_table(result(start=start, ttft=[{"tokens": 128, **times}]))
+        self.assertIn("| ttft of 128 tokens, ms | 500 | 625 | 1.25 | 0.50 to 2.00 |", lines)
+        self.assertIn("| memory after 16 users, MiB (PSS) | 400 | 300 | 0.75 | |", lines)
+        for line in lines[:-1]:
+            self.assertEqual(line.count("|"), 6, line)
 
     def test_print_a_p99_from_a_thousand_samples_on(self):
         def row(gaps):

@@ -1,0 +1,216 @@
+"""Tests what the scripts of benchmarks/serve make of samples and arguments; starts no server."""
+
+import argparse
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks" / "serve"))
+import lending  # noqa: E402
+import machine  # noqa: E402
+import overload  # noqa: E402
+import routers  # noqa: E402
+import token_trace  # noqa: E402
+
+
+class ArgumentsTest(unittest.TestCase):
+    def refuses(self, parse, text, said):
+        with self.assertRaisesRegex(argparse.ArgumentTypeError, said):
+            parse(text)
+
+    def test_counts_are_whole_numbers_of_one_or_more(self):
+        self.assertEqual(machine.counts("1,16"), [1, 16])
+        for text in ("0", "-1", "1.5", "", "1,,2", "many"):
+            self.refuses(machine.counts, text, "is no whole number of 1 or more")
+
+    def test_positives_are_finite_numbers_above_zero(self):
+        self.assertEqual(machine.positives("1,1.5"), [1.0, 1.5])
+        for text in ("0", "-1", "nan", "inf", "x", ""):
+            self.refuses(machine.positives, text, "is no number above 0")
+
+    def test_a_list_has_known_names_alone_and_keeps_their_order(self):
+        parse = machine.some_of(("a", "b", "c"))
+        self.assertEqual(parse("c,a"), ["a", "c"])
+        self.refuses(parse, "a,d", "d is none of a, b, c")
+
+    def test_a_program_must_be_there_and_may_be_run(self):
+        self.assertEqual(machine.program(sys.executable), sys.executable)
+        self.refuses(machine.program, "/no/such/program", "/no/such/program is no program")
+        self.refuses(machine.program, "/", "is no program")
+
+    def test_a_result_needs_its_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(machine.result_file(f"{folder}/x.json"), f"{folder}/x.json")
+            self.refuses(machine.result_file, f"{folder}/y/x.json", "no folder")
+
+
+class SpreadTest(unittest.TestCase):
+    def test_the_interval_leaves_out_one_on_each_side_of_nine(self):
+        # P(at most 1 of 9 on one side) = 10 / 512 = 0.0195 <= 0.025; 2 of 9 would be 0.09.
+        found = machine.spread([5, 1, 9, 2, 8, 3, 7, 4, 6])
+        self.assertEqual(found, {"median": 5, "low": 2, "high": 8})
+
+    def test_fewer_than_six_keep_all(self):
+        self.assertEqual(machine.spread([3, 1, 2]), {"median": 2, "low": 1, "high": 3})
+
+    def test_a_cell_shows_median_and_interval(self):
+        ratio = {"median": 1.25, "low": 1, "high": 1.5}
+        self.assertEqual(machine.show(ratio), "1.250 (1.000 .. 1.500)")
+
+
+class LendingTest(unittest.TestCase):
+    def test_ratios_are_of_the_rounds_and_above_one_is_better(self):
+        turns = [
+            {"mode": "split", "round": 0, "stream1": 20.0, "ttft128": 50.0},
+            {"mode": "aggregated", "round": 0, "stream1": 10.0, "ttft128": 100.0},
+            # The second round had the other order.
+            {"mode": "aggregated", "round": 1, "stream1": 40.0, "ttft128": 30.0},
+            {"mode": "split", "round": 1, "stream1": 40.0, "ttft128": 10.0},
+        ]
+        found = lending.summary(turns, ["split", "aggregated"])
+        self.assertEqual(list(found), ["stream1", "ttft128"])
+        self.assertEqual(found["stream1"]["median"], {"split": 30.0, "aggregated": 25.0})
+        self.assertEqual(
+            found["stream1"]["to_aggregated"], {"split": {"median": 1.5, "low": 1, "high": 2}}
+        )
+        self.assertEqual(found["ttft128"]["to_aggregated"]["split"]["median"], 2.5)
+
+
+class OverloadTest(unittest.TestCase):
+    def answer(self, due, status, ended, arrivals=(), sent=None):
+        answer = overload.Answer(due, due if sent is None else sent)
+        answer.status, answer.ended, answer.arrivals = status, ended, list(arrivals)
+        return answer
+
+    def test_times_count_from_the_intended_start(self):
+        answers = [
+            self.answer(1.0, 200, 2.0, [1.5, 1.6, 2.0], sent=1.002),
+            self.answer(20.0, 200, 24.0, [21.0, 24.0]),
+            self.answer(30.0, 429, 30.1),
+            self.answer(59.0, 200, 61.0, [60.0]),  # too late to count
+            self.answer(59.5, 0, None),
+        ]
+        row = overload.row_of(answers, 60.0, {"per_s": 0.1, "itl_p99_ms": 1000.0})
+        self.assertAlmostEqual(row["first15_per_s"], 1 / 15)
+        self.assertAlmostEqual(row["all_to_capacity"], 2 / 60 / 0.1)
+        self.assertEqual((row["served"], row["refused"], row["lost"], row["failed"]), (3, 1, 1, 0))
+        self.assertAlmostEqual(row["refusal_age_p99_s"], 0.1)
+        self.assertAlmostEqual(row["ttft_p50_ms"], 1000)
+        self.assertAlmostEqual(row["itl_p99_to_capacity"], 3)
+        self.assertAlmostEqual(row["lag_p99_ms"], 2)
+        self.assertFalse(row["void"])
+        self.assertEqual(row["requests"][0], [1.0, 1.5, 2.0, 200, 3])
+
+    def test_a_late_client_makes_the_row_void(self):
+        answers = [self.answer(1.0, 200, 2.0, [1.5], sent=1.1)]
+        self.assertTrue(overload.row_of(answers, 60.0, {"per_s": 1, "itl_p99_ms": 1})["void"])
+
+    def test_a_peer_has_a_name_and_a_plain_address(self):
+        self.assertEqual(overload.peer_of("a=http://h:80"), ("a", "http://h:80"))
+        for text in ("http://h:80", "a=h:80", "a=https://h:80", "a=http://h", "a=http://h:80/v1"):
+            with self.assertRaises(argparse.ArgumentTypeError):
+                overload.peer_of(text)
+
+    def test_tokens_are_seen_in_the_forms_of_all_servers(self):
+        for line in (b'{"finish_reason":null}', b'{"finish_reason": null}'):
+            self.assertTrue(overload.TOKEN.search(line))
+        self.assertFalse(overload.TOKEN.search(b'{"finish_reason":"length"}'))
+
+
+class RoutersTest(unittest.TestCase):
+    def test_only_tokens_that_left_in_the_window_count(self):
+        departures = [[1000, 2000, 3000], [0, 1999, 2001]]
+        arrivals = [[1500, 2250, 9000], [0, 2999, 2101]]
+        self.assertEqual(routers.added_ms(departures, arrivals, 2000, 3000), [0.25, 0.1])
+
+    def test_times_are_stored_as_the_toy_workers_store_them(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/times"
+            routers.save(path, [[5, 6], []])
+            first, second = routers.load(path, 2)
+            self.assertEqual(list(first[:3]) + [first[-1]], [5, 6, 0, 0])
+            self.assertEqual(sum(second), 0)
+            self.assertEqual(Path(path).stat().st_size, 2 * routers.NUM_TOKENS * 8)
+            with self.assertRaisesRegex(SystemExit, "has 600 times, not 3 x 300"):
+                routers.load(path, 3)
+
+    def test_a_toy_stream_has_one_event_a_token_and_an_end(self):
+        self.assertEqual(len(routers.TOKEN.findall(routers.event(27))), 1)
+        self.assertIn(b'"text":"b"', routers.event(27))
+        self.assertEqual(routers.TOKEN.findall(routers.LAST_EVENTS), [])
+        size, rest = routers.event(0).split(b"\r\n", 1)
+        self.assertEqual(int(size, 16), len(rest) - 2)
+
+    def test_the_summary_compares_turns_of_one_round(self):
+        def turn(router, number, p50):
+            row = dict.fromkeys(routers.NUMBERS, 1.0) | {"added_p50_ms": p50}
+            return {"router": router, "round": number, "streams": 200, **row}
+
+        turns = [turn("baton", 0, 1.0), turn("smg", 0, 2.0), turn("smg", 1, 8.0)]
+        found = routers.summary([*turns, turn("baton", 1, 2.0)])["200"]
+        self.assertEqual(found["median"]["smg"]["added_p50_ms"], 5.0)
+        self.assertEqual(found["baton_to"]["smg"]["added_p50_ms"]["median"], 0.375)
+        self.assertEqual(list(found["baton_to"]), ["smg"])
+
+
+STRACE = """\
+% time     seconds  usecs/call     calls    errors syscall
+------ ----------- ----------- --------- --------- ----------------
+ 60.00    0.000300           3       100           epoll_wait
+ 40.00    0.000200           4        50        50 futex
+------ ----------- ----------- --------- --------- ----------------
+100.00    0.000500           3       150        50 total
+"""
+
+
+class TokenTraceTest(unittest.TestCase):
+    def test_the_table_of_strace_has_calls_with_and_without_errors(self):
+        self.assertEqual(token_trace.parse_strace(STRACE), {"epoll_wait": 100, "futex": 50})
+        self.assertEqual(token_trace.parse_strace(""), {})
+
+    def test_perf_knows_only_how_many(self):
+        text = "# started on Sun\n\n29,,raw_syscalls:sys_enter,1158999,100.00,,\n"
+        self.assertEqual(token_trace.parse_perf(text), {"all": 29})
+        self.assertEqual(token_trace.parse_perf("<not counted>,,raw_syscalls:sys_enter,,"), {})
+
+    def test_threads_of_one_kind_are_added_and_new_ones_begin_at_zero(self):
+        before = {"1": ("router", (5, 1, 10.0, 2.0)), "2": ("kernel-1", (7, 0, 1.0, 0.0))}
+        after = {
+            "1": ("router", (9, 1, 30.0, 3.0)),
+            "2": ("kernel-1", (8, 0, 2.0, 0.0)),
+            "3": ("kernel-12", (2, 1, 4.0, 0.5)),
+        }
+        found = token_trace.difference(before, after)
+        self.assertEqual(
+            found,
+            {
+                "router": {"wakeups": 4, "preempted": 0, "cpu_us": 20.0, "waited_us": 1.0},
+                "kernel": {"wakeups": 3, "preempted": 1, "cpu_us": 5.0, "waited_us": 0.5},
+            },
+        )
+
+    def test_the_summary_adds_workers_of_a_role_and_takes_the_median_of_turns(self):
+        def turn(wakeups, calls):
+            row = dict.fromkeys(token_trace.COUNTERS, 1.0) | {"wakeups": wakeups}
+            row["syscalls"] = calls
+            head = {"mode": "split", "streams": 1, "tokens_per_s": 10.0, "tokens_a_step": 1.0}
+            return {**head, "processes": {"decode-0": row, "decode-1": row}}
+
+        turns = [turn(1.0, {"futex": 2, "read": 1}), turn(3.0, {"futex": 4}), turn(2.0, {})]
+        found = token_trace.summary(turns)["split, 1 streams"]
+        self.assertEqual(found["processes"]["decode"]["wakeups"], 4.0)
+        self.assertEqual(found["processes"]["decode"]["syscalls"], 6)
+        self.assertNotIn("syscalls", token_trace.role_rows(turn(1.0, None))["decode"])
+
+    def test_the_counters_of_a_process_that_runs_are_read(self):
+        found = token_trace.thread_counters("self")
+        self.assertTrue(found)
+        for _, numbers in found.values():
+            self.assertEqual(len(numbers), len(token_trace.COUNTERS))
+
+
+if __name__ == "__main__":
+    unittest.main()
