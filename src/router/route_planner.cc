@@ -284,7 +284,10 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
   PlannedRoute planned;
   planned.num_replayed = start.num_replayed;
   RouteTable& table = planned.table;
-  table = state_->registry.TableFor(request.spec.model->id, now_us);
+  const ServeMode mode = state_->config.mode;
+  const bool adapts = mode == ServeMode::kAdaptive && request.spec.path == AskedPath::kAuto;
+  table = state_->registry.TableFor(request.spec.model->id, now_us,
+                                    adapts ? SpeedPools::kBoth : SpeedPools::kByRole);
   const uint32_t answer_context = AnswerContextOf(request, now_us);
   planned.short_context = TakeOutShort(request, answer_context, table);
   TakeOutUnable(state_->registry, request, table);
@@ -317,12 +320,13 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
     table.prefill[i].shared_blocks = UINT32_MAX;
   }
   TakeOutLinks(request, start.slow, now_us, table);
-  const ServeMode mode = state_->config.mode;
-  const AskedPath asked = request.spec.path;
-  query.disaggregate = mode != ServeMode::kAggregated && asked != AskedPath::kLocal;
+  query.disaggregate = mode != ServeMode::kAggregated && request.spec.path != AskedPath::kLocal;
   query.needs_no_link = request.life.needs_no_link();
-  const bool may_be_short = mode == ServeMode::kAdaptive && asked != AskedPath::kDisagg;
-  if (may_be_short) query.local_max_tokens = state_->config.local_max_tokens;
+  if (adapts) {
+    query.local_max_tokens = state_->config.local_max_tokens;
+    query.compares_paths = true;
+    query.itl_objective_us = state_->config.objective.itl_us;
+  }
   query.max_backlog_s = static_cast<double>(state_->config.prefill_wait_us) * 1e-6;
   const RegisteredWorker* source = state_->registry.Find(start.kept.lease);
   if (source != nullptr && !source->IsPrefill() && !query.needs_no_link) {
