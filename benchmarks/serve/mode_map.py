@@ -232,7 +232,8 @@ def square(summary, x, y, width, height):
     return [
         f'<rect x="{x}" y="{y}" width="{width - 2}" height="{height - 2}" '
         f'fill="{colour(ratio)}" stroke="#888"/>',
-        f'<text x="{x + width / 2 - 1}" y="{y + height / 2 + 4}" text-anchor="middle">{text}</text>',
+        f'<text x="{x + width / 2 - 1}" y="{y + height / 2 + 4}" '
+        f'text-anchor="middle">{text}</text>',
     ]
 
 

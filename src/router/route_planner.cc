@@ -146,7 +146,7 @@ bool Adapts(const RouterCoreConfig& config, const RouterRequest& request) {
   return config.mode == ServeMode::kAdaptive && request.spec.path == AskedPath::kAuto;
 }
 
-// What the mode, the request and its faults say of the worker that computes its prompt.
+// The mode, the request and its faults decide which worker computes its prompt.
 void SetPath(const RouterCoreConfig& config, const RouterRequest& request, RouteQuery& query) {
   query.disaggregate =
       config.mode != ServeMode::kAggregated && request.spec.path != AskedPath::kLocal;

@@ -37,7 +37,7 @@ COPYING = (
 FREE = ("The sea in winter", "Once upon a time there was a")
 
 
-# What timings say of an answer's last decode step.
+# States of an answer's last decode step, by mode.
 STATES = {"ngram": {"off", "on", "no_repeats", "wrong_guesses", "grammar"}}
 STATES["auto"] = STATES["ngram"] | {"no_gain", "prompts"}
 

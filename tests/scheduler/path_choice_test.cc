@@ -181,7 +181,7 @@ TEST(PathChoiceTest, TheCostOfChunksBesideRows) {
   local.num_streams = 2;
   // Steps of 25 ms leave 20 ms for chunks: a quarter longer. Two streams wait 0.2 s each.
   EXPECT_NEAR(LocalCostS(local, 0), 0.3 * 1.25 + 0.4, 1e-12);
-  // Of 40 ms, 35 ms are planned: 30 ms for chunks.
+  // An objective of 40 ms plans 35 ms: 30 ms for chunks.
   EXPECT_NEAR(LocalCostS(local, 40'000), 0.3 * (1 + 5.0 / 30) + 0.4, 1e-12);
   // Rows that fill a step leave one block.
   local.step_s = 0.03;
