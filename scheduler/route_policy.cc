@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 
+#include "scheduler/path_choice.h"
 #include "src/base/split_mix.h"
 
 namespace baton::scheduler {
@@ -73,18 +74,30 @@ DecodeRank RankDecode(const DecodeLoad& decode, const RouteQuery& query, uint32_
   return {full, pressure, decode.num_running + decode.num_waiting, Mix(query.random, idx)};
 }
 
-// Predicted time until the prefill worker has computed the prompt and the decode worker has its KV,
-// which crosses meanwhile. A request that waits counts as a block's tokens beside the backlog: a
-// prompt that is cached whole still takes a step and a hand-off.
-double PredictedSeconds(const PrefillLoad& prefill, const DecodeLoad& decode, const LinkUp& link,
-                        const RouteQuery& query) {
+// Predicted times until the prefill worker has computed the prompt and the decode worker has its
+// KV, which crosses meanwhile. A request that waits counts as a block's tokens beside the backlog:
+// a prompt that is cached whole still takes a step and a hand-off.
+PairTimes PairTimesOf(const PrefillLoad& prefill, const DecodeLoad& decode, const LinkUp& link,
+                      const RouteQuery& query) {
   const double waiting = static_cast<double>(prefill.num_waiting) * prefill.block_size;
-  const double compute_s = NumUncached(prefill.cached_tokens, query) / prefill.tokens_per_s;
   // A fixed state crosses as so many tokens do.
   const double state_tokens = static_cast<double>(decode.state_blocks) * decode.block_size;
   const double num_crossing = NumUncached(decode.cached_tokens, query) + state_tokens;
-  const double cross_s = num_crossing * link.seconds_per_token + link.queued_s;
-  return prefill.backlog_s + waiting / prefill.tokens_per_s + std::max(compute_s, cross_s);
+  return {.wait_s = prefill.backlog_s + waiting / prefill.tokens_per_s,
+          .compute_s = NumUncached(prefill.cached_tokens, query) / prefill.tokens_per_s,
+          .cross_s = num_crossing * link.seconds_per_token + link.queued_s};
+}
+
+// Predicted times of the decode worker beside this prefill worker, if it computes the prompt.
+LocalTimes LocalTimesOf(const DecodeLoad& decode, const PrefillLoad& prefill,
+                        const RouteQuery& query) {
+  const double num_uncached = NumUncached(decode.cached_tokens, query);
+  return {.wait_s = decode.backlog_s,
+          .compute_s = num_uncached / decode.tokens_per_s,
+          .at_prefill_s = num_uncached / prefill.tokens_per_s,
+          .step_s = decode.step_s,
+          .block_s = decode.block_size / decode.tokens_per_s,
+          .num_streams = decode.num_streams};
 }
 
 // Predicted time until the decode worker has computed the prompt itself.
@@ -127,8 +140,8 @@ struct PrefillPick {
   uint32_t idx = 0;
   bool exact = true;
   bool has_room = true;
-  double end = 0;    // predicted, in PredictedUnits
-  double end_s = 0;  // the same in seconds
+  double end = 0;   // predicted, in PredictedUnits
+  PairTimes times;  // the same in seconds
 };
 
 PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32_t decode_idx) {
@@ -160,8 +173,9 @@ PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32
       continue;
     }
     const bool exact = pairing == Pairing::kExact;
-    const double end_s = PredictedSeconds(prefill, load.decode[decode_idx], link, query);
-    const PrefillRank rank = RankPrefill(prefill, exact, end_s / unit_s, query, link.prefill_idx);
+    const PairTimes times = PairTimesOf(prefill, load.decode[decode_idx], link, query);
+    const PrefillRank rank =
+        RankPrefill(prefill, exact, times.TotalS() / unit_s, query, link.prefill_idx);
     if (pick.reason == RouteReason::kPair && !(rank < best)) continue;
     best = rank;
     pick = {RouteReason::kPair,
@@ -169,7 +183,7 @@ PrefillPick PickPrefill(const ClusterLoad& load, const RouteQuery& query, uint32
             exact,
             !std::get<kPrefillFull>(rank),
             std::get<kPrefillEnd>(rank),
-            end_s};
+            times};
   }
   return pick;
 }
@@ -179,6 +193,7 @@ struct DecodeChoice {
   uint32_t idx = 0;
   bool other_numerics = false;  // than the output so far
   bool wants_pair = false;
+  RouteReason own_reason = RouteReason::kShortPrompt;  // why it wants none
   PrefillPick pick;
   DecodeRank decode_rank;
 
@@ -204,6 +219,15 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
   choice.wants_pair = query.disaggregate && !query.needs_no_link &&
                       NumUncached(decode.cached_tokens, query) > query.local_max_tokens;
   if (choice.wants_pair) choice.pick = PickPrefill(load, query, idx);
+  if (query.compares_paths && choice.is_paired()) {
+    const LocalTimes local = LocalTimesOf(decode, load.prefill[choice.pick.idx], query);
+    const auto reason = ReasonForLocal(choice.pick.times, local, query.itl_objective_us);
+    if (reason) {
+      choice.wants_pair = false;
+      choice.own_reason = *reason;
+      choice.pick = PrefillPick();
+    }
+  }
   choice.decode_rank = RankDecode(decode, query, idx);
   if (!choice.is_paired() && IsBackedUp(decode, query))
     std::get<kDecodeFull>(choice.decode_rank) = true;
@@ -240,28 +264,32 @@ Route RouteOf(const DecodeChoice& choice, const ClusterLoad& load, const RouteQu
                  .exact = choice.pick.exact,
                  .has_room = choice.has_room(),
                  .prefill_has_room = choice.pick.has_room,
-                 .predicted_s = choice.is_paired() ? choice.pick.end_s
+                 .predicted_s = choice.is_paired() ? choice.pick.times.TotalS()
                                                    : LocalSeconds(load.decode[choice.idx], query)};
   if (!query.disaggregate) {
     route.reason = RouteReason::kAggregatedMode;
   } else if (query.needs_no_link) {
     route.reason = RouteReason::kBadLink;
   } else if (!choice.wants_pair) {
-    route.reason = RouteReason::kShortPrompt;
+    route.reason = choice.own_reason;
   }
   return route;
 }
 
-constexpr std::array<std::string_view, 10> kReasonNames = {"pair",
-                                                           "aggregated_mode",
-                                                           "short_prompt",
-                                                           "no_prefill_worker",
-                                                           "no_compatible_pair",
-                                                           "no_link",
-                                                           "prompt_exceeds_prefill",
-                                                           "no_decode_worker",
-                                                           "exceeds_every_pool",
-                                                           "bad_link"};
+constexpr std::array<std::string_view, kNumRouteReasons> kReasonNames = {"pair",
+                                                                         "aggregated_mode",
+                                                                         "short_prompt",
+                                                                         "no_prefill_worker",
+                                                                         "no_compatible_pair",
+                                                                         "no_link",
+                                                                         "prompt_exceeds_prefill",
+                                                                         "no_decode_worker",
+                                                                         "exceeds_every_pool",
+                                                                         "bad_link",
+                                                                         "prefill_queue",
+                                                                         "slow_link",
+                                                                         "decode_hit",
+                                                                         "faster_decode"};
 
 }  // namespace
 
@@ -330,7 +358,7 @@ Route PickAlone(std::span<const PrefillLoad> workers, const RouteQuery& query) {
     any_ready = any_ready || worker.ready;
     fits_later = fits_later || (fits && !worker.ready);
     if (!worker.ready || !fits) continue;
-    const double end_s = PredictedSeconds(worker, DecodeLoad(), LinkUp(), query);
+    const double end_s = PairTimesOf(worker, DecodeLoad(), LinkUp(), query).TotalS();
     const PrefillRank rank = RankPrefill(worker, /*exact=*/true, end_s / unit_s, query, i);
     if (route.path == Route::Path::kLocal && !(rank < best)) continue;
     best = rank;

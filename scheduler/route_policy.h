@@ -11,11 +11,13 @@
 // then running sequences. A worker may hold more of the prompt, or its KV may reach it sooner. Such
 // a worker comes first only while it is about as loaded (kMax.. below), so that a prefix that
 // everybody uses does not pull every request to one worker. The decode worker computes the prompt
-// itself when few of its tokens are to be computed there, or when no prefill worker can serve it;
-// the answer says why.
+// itself when few of its tokens are to be computed there, when no prefill worker can serve it, or,
+// where both paths are compared, when that is predicted to cost clients less (path_choice.h). The
+// answer says why.
 #ifndef BATON_SCHEDULER_ROUTE_POLICY_H_
 #define BATON_SCHEDULER_ROUTE_POLICY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -94,6 +96,8 @@ struct DecodeLoad {
   // more than `most_new` choices needs no more than that: it need not wait until nothing else runs.
   uint32_t num_new = UINT32_MAX;
   uint32_t most_new = UINT32_MAX;
+  uint32_t num_streams = 0;  // that get tokens there now; num_running counts those to come as well
+  double step_s = 0;         // of a step with their rows alone; 0 = not measured
 };
 
 // A decode worker that holds more of the prompt may be so much more loaded than the least loaded
@@ -127,8 +131,11 @@ struct RouteQuery {
   uint32_t max_total_tokens = 1;  // of one choice, prompt included
   // The decode worker computes prompts with at most so many uncached tokens.
   uint32_t local_max_tokens = 0;
-  bool disaggregate = true;    // false = aggregated mode
-  bool needs_no_link = false;  // links failed it: the decode worker computes the prompt itself
+  // It also computes longer ones, where a pair is predicted to cost clients more (path_choice.h).
+  bool compares_paths = false;
+  int64_t itl_objective_us = 0;  // with compares_paths: of the gaps of running streams; 0 = none
+  bool disaggregate = true;      // false = aggregated mode
+  bool needs_no_link = false;    // links failed it: the decode worker computes the prompt itself
   // It runs, or ran before a fault: it waits for blocks and slots, but not for DecodeLoad::num_new.
   bool has_begun = false;
   // A worker with so much to compute is full, once one prompt waits there after another.
@@ -152,7 +159,13 @@ enum class RouteReason : uint8_t {
   kNoDecodeWorker = 7,        // none: retry later
   kExceedsEveryPool = 8,      // none: no decode worker is large enough, do not retry
   kBadLink = 9,               // local: the links rest, or failed this request before
+  // With compares_paths; local: sooner there by the margin, streams counted, above all since ..
+  kPrefillQueue = 10,  // prompts wait at the prefill worker
+  kSlowLink = 11,      // the KV takes longer to cross than to be computed
+  kDecodeHit = 12,     // the decode worker's cache holds more of the prompt
+  kFasterDecode = 13,  // the decode worker computes faster
 };
+inline constexpr size_t kNumRouteReasons = 14;
 std::string_view RouteReasonName(RouteReason reason);
 
 // The answer.

@@ -57,12 +57,6 @@ BatchLimitConfig BatchLimitOf(const SchedulerConfig& config) {
   return limit;
 }
 
-// The time that a step with decode rows and a chunk may take.
-int64_t MixedTargetUs(const SchedulerConfig& config) {
-  if (config.itl_objective_us == 0) return config.target_mixed_step_us;
-  return std::min(ChunksObjectiveUs(config.itl_objective_us), config.target_step_us);
-}
-
 void ReleaseBlocks(Sequence* sequence, BlockPool* pool) {
   sequence->state_table.Release(pool);
   sequence->table.Release(pool);
@@ -559,7 +553,7 @@ bool Scheduler::LogsChunk(const Sequence& sequence) {
 
 uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
   const bool mixed = plan_.shape.decode_rows > 0;
-  const int64_t target_us = mixed ? MixedTargetUs(config_) : config_.target_step_us;
+  const int64_t target_us = mixed ? config_.MixedStepUs() : config_.target_step_us;
   const uint32_t room = config_.max_batch_tokens - plan_.num_tokens();
   uint32_t limit = std::min({sequence.num_remaining(), config_.max_chunk, room});
   if (LogsChunk(sequence)) limit = std::min(limit, kMaxPromptLogRows - plan_.num_log_rows);

@@ -2,8 +2,10 @@
 #ifndef BATON_SCHEDULER_SCHEDULER_CONFIG_H_
 #define BATON_SCHEDULER_SCHEDULER_CONFIG_H_
 
+#include <algorithm>
 #include <cstdint>
 
+#include "scheduler/itl_objective.h"
 #include "scheduler/step_cost.h"
 #include "src/base/limits.h"
 
@@ -40,6 +42,12 @@ struct SchedulerConfig {
   // and the streams that routers are told to send (SchedulerLoad::batch_limit), but not the rows of
   // a step.
   int64_t itl_objective_us = 0;
+
+  // The time that a step with decode rows and a chunk may take.
+  int64_t MixedStepUs() const {
+    if (itl_objective_us == 0) return target_mixed_step_us;
+    return std::min(ChunksObjectiveUs(itl_objective_us), target_step_us);
+  }
 };
 
 // Numbers for load reports and metrics.

@@ -379,6 +379,7 @@ void WriteTimings(const RequestTimings& timings, JsonWriter* json) {
   json->Key("exact").Bool(timings.exact);
   json->Key("speculated").Uint(timings.speculated);
   json->Key("accepted").Uint(timings.accepted);
+  json->Key("speculation").String(GuessStateName(timings.speculation));
   json->EndObject();
 }
 

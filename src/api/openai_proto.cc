@@ -318,6 +318,7 @@ void FillTimings(const RequestTimings& timings, v1::Timings* out) {
   out->set_exact(timings.exact);
   out->set_speculated(static_cast<uint32_t>(std::min<uint64_t>(timings.speculated, UINT32_MAX)));
   out->set_accepted(static_cast<uint32_t>(std::min<uint64_t>(timings.accepted, UINT32_MAX)));
+  out->set_speculation(std::string(GuessStateName(timings.speculation)));
 }
 
 void FillModels(const std::vector<std::shared_ptr<const ModelInfo>>& models,

@@ -43,6 +43,7 @@ void WriteWork(const RequestTrace& trace, JsonWriter* json) {
   json->Key("output_tokens").Uint(trace.num_output_tokens);
   json->Key("choices").Uint(trace.num_choices);
   json->Key("path").String(timings.disaggregated ? "disagg" : "local");
+  json->Key("route").String(trace.notes.RouteText());
   json->Key("prefill_worker").String(timings.prefill_worker);
   json->Key("decode_worker").String(timings.decode_worker);
   json->Key("transport").String(timings.transport);

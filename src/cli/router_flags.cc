@@ -32,10 +32,14 @@ StatusOr<double> ParseShadow(const std::string& share) {
 }  // namespace
 
 void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
-  flags.AddChoice("--mode", tuning.mode, {"disagg", "aggregated", "adaptive"},
-                  "who computes prompts: prefill workers, decode workers, or by length");
-  flags.Add("--local-prefill-tokens", tuning.local_prefill_tokens, {0, limits::kMaxPromptTokens},
-            "adaptive: prompts of at most this many tokens are computed by the decode worker");
+  flags.AddChoice(
+      "--mode", tuning.mode, {"disagg", "aggregated", "adaptive"},
+      "who computes prompts: prefill workers, decode workers, or whoever is predicted to "
+      "cost clients less");
+  flags.Add(
+      "--local-prefill-tokens", tuning.local_prefill_tokens, {0, limits::kMaxPromptTokens},
+      "adaptive: prompts of at most this many tokens are computed by the decode worker in any "
+      "case");
   flags.AddChoice("--reasoning-format", tuning.reasoning_format, {"auto", "none"},
                   "auto: what a model thinks before it answers goes to reasoning_content; none: it "
                   "stays in content; a request may say otherwise");

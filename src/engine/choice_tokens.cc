@@ -40,7 +40,8 @@ void ChoiceTokens::Take(LiveRequest* request, Choice* choice, const SampledToken
                       .has_logprob = sampled.has_logprob,
                       .logprob = sampled.logprob,
                       .num_proposed = told.num_proposed,
-                      .step_row = told.step_row},
+                      .step_row = told.step_row,
+                      .guess_state = choice->guess_state},
                      sampled.top_logprobs());
 }
 

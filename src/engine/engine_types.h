@@ -15,6 +15,7 @@
 #include "src/base/failed_part.h"
 #include "src/base/ids.h"
 #include "src/base/status.h"
+#include "src/wire/guess_state.h"
 #include "src/wire/sampling_params.h"
 
 namespace baton::engine {
@@ -82,9 +83,10 @@ struct TokenEvent {
   uint32_t step_us = 0;
   uint32_t num_proposed = 0;  // guesses that the step verified, with its first token of the choice
   uint32_t step_row = 0;      // above 0: a guess was right that came before it in its step
-  uint32_t prompt_pos = 0;    // not 0: the prompt's token there, not a sampled one
-  uint32_t rank = 0;          // with prompt_pos: 1 + the tokens that were likelier
-  PrefillProgress progress;   // num_tokens not 0: this, not a sampled token
+  wire::GuessState guess_state = wire::GuessState::kOff;  // of the step that gave it
+  uint32_t prompt_pos = 0;                     // not 0: the prompt's token there, not a sampled one
+  uint32_t rank = 0;                           // with prompt_pos: 1 + the tokens that were likelier
+  PrefillProgress progress;                    // num_tokens not 0: this, not a sampled token
   std::span<const TokenLogprob> top_logprobs;  // valid during the listener's call only
   // With kEmbed: no token was sampled; the prompt's vector, valid as above.
   std::span<const float> embedding;

@@ -17,6 +17,7 @@
 #include "src/engine/source_transfers.h"
 #include "src/model/row_pool.h"
 #include "src/model/sampler_state.h"
+#include "src/wire/guess_state.h"
 
 namespace baton::engine {
 
@@ -32,6 +33,7 @@ struct Choice {
   // of all choices have one mask.
   std::unique_ptr<AnswerGuide> guide;
   std::unique_ptr<ChoiceGuesses> guesses;  // null until it decodes where tokens are guessed
+  wire::GuessState guess_state = wire::GuessState::kOff;  // of the step being run
 };
 
 // See the file comment.

@@ -10,6 +10,7 @@ namespace baton::engine {
 using scheduler::BatchPlan;
 using scheduler::ItemResult;
 using scheduler::Sequence;
+using wire::GuessState;
 
 namespace {
 
@@ -30,26 +31,37 @@ void Speculator::BeginStep(uint32_t num_rows, bool has_prompts) {
 }
 
 void Speculator::Propose(const Sequence& sequence, uint32_t max_tokens, std::vector<TokenId>* out) {
-  if (mode_ == SpeculateMode::kAuto && (has_prompts_ || gain_.balance_us() < 0)) return;
   const SequenceUse* const use = requests_->FindSequence(sequence.id());
   if (use == nullptr || use->is_prompt) return;
   Choice& choice = use->request->choices[use->choice];
-  if (choice.guide != nullptr) return;
-  if (choice.guesses == nullptr) {
-    choice.guesses = std::make_unique<ChoiceGuesses>(std::max(sequence.MaxKvTokens() + 1, 4u));
+  choice.guess_state = Guess(sequence, max_tokens, &choice, out);
+}
+
+GuessState Speculator::Guess(const Sequence& sequence, uint32_t max_tokens, Choice* choice,
+                             std::vector<TokenId>* out) {
+  if (mode_ == SpeculateMode::kAuto && has_prompts_) return GuessState::kPrompts;
+  if (mode_ == SpeculateMode::kAuto && gain_.balance_us() < 0) return GuessState::kNoGain;
+  if (choice->guide != nullptr) return GuessState::kGrammar;
+  if (choice->guesses == nullptr) {
+    choice->guesses = std::make_unique<ChoiceGuesses>(std::max(sequence.MaxKvTokens() + 1, 4u));
   }
-  ChoiceGuesses* const guesses = choice.guesses.get();
-  const uint32_t length = std::min(guesses->length.Next(), max_tokens);
-  if (length == 0) return;
+  ChoiceGuesses* const guesses = choice->guesses.get();
+  const uint32_t wanted = guesses->length.Next();
+  if (wanted == 0) return GuessState::kWrongGuesses;
   const size_t begin = out->size();
+  // Where a step has no room for guesses, the state of the step before stays.
+  const uint32_t length = std::min(wanted, max_tokens);
+  if (length == 0) return choice->guess_state;
   guesses->index.Guess(sequence.spec.tokens, length, out);
   const auto num_found = static_cast<uint32_t>(out->size() - begin);
-  if (num_found == 0 || mode_ == SpeculateMode::kNgram) return;
+  if (num_found == 0) return GuessState::kNoRepeats;
+  if (mode_ == SpeculateMode::kNgram) return GuessState::kOn;
   const uint32_t num_tokens = CutToGain(guesses, num_found);
   guesses->num_declined = num_tokens == 0 ? guesses->num_declined + 1 : 0;
   out->resize(begin + num_tokens);
   num_rows_ += num_tokens;
   expected_tokens_ += RowGain::Expected(num_tokens, guesses->length.acceptance());
+  return num_tokens > 0 ? GuessState::kOn : GuessState::kNoGain;
 }
 
 uint32_t Speculator::CutToGain(ChoiceGuesses* guesses, uint32_t num_tokens) const {

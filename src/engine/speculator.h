@@ -21,10 +21,12 @@
 #include "scheduler/proposer.h"
 #include "src/engine/choice_guesses.h"
 #include "src/engine/row_gain.h"
+#include "src/wire/guess_state.h"
 
 namespace baton::engine {
 
 class RequestTable;
+struct Choice;
 
 // The values of `--speculate`.
 enum class SpeculateMode : uint8_t { kOff = 0, kNgram = 1, kAuto = 2 };
@@ -47,6 +49,9 @@ class Speculator final : public scheduler::Proposer {
   const RowGain& gain() const { return gain_; }
 
  private:
+  // Adds guesses for the choice to `out`, or tells why there are none.
+  wire::GuessState Guess(const scheduler::Sequence& sequence, uint32_t max_tokens, Choice* choice,
+                         std::vector<TokenId>* out);
   // How many of `num_tokens` guesses to verify.
   uint32_t CutToGain(ChoiceGuesses* guesses, uint32_t num_tokens) const;
 

@@ -34,6 +34,12 @@ void BatonMetrics::CountRequest(int http_status) const {
   requests_total[static_cast<size_t>(code - kRequestCodes.begin())]->Add();
 }
 
+void BatonMetrics::CountRoute(std::string_view reason) const {
+  const auto known = std::find(kRouteReasonLabels.begin(), kRouteReasonLabels.end(), reason);
+  if (known == kRouteReasonLabels.end()) return;
+  routes_total[static_cast<size_t>(known - kRouteReasonLabels.begin())]->Add();
+}
+
 void BatonMetrics::ObserveLifetime(const RequestLifetime& lifetime, RequestFinish finish,
                                    std::optional<int64_t> end_us) const {
   const auto by_finish = static_cast<size_t>(finish);
@@ -170,6 +176,13 @@ void RegisterQueueMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
          "(queue_wait) or what their deadline leaves (queue_deadline), the answer takes longer "
          "than that (deadline), or the first token would miss --slo ttft (slo_ttft)."},
         {{"reason", std::string(kEarlyRefusalNames[i])}});
+  }
+  for (size_t i = 0; i < kRouteReasonLabels.size(); ++i) {
+    metrics->routes_total[i] = registry->AddCounter(
+        {"baton_routes_total",
+         "Placements of requests, by why a prefill worker computed the prompt (pair) or the decode "
+         "worker itself (all others)."},
+        {{"reason", std::string(kRouteReasonLabels[i])}});
   }
   for (size_t i = 0; i < kObjectiveNames.size(); ++i) {
     metrics->slo_seconds[i] =

@@ -72,6 +72,21 @@ enum class EarlyRefusal : uint8_t { kQueueWait = 0, kQueueDeadline, kDeadline, k
 inline constexpr std::array<std::string_view, 4> kEarlyRefusalNames = {
     "queue_wait", "queue_deadline", "deadline", "slo_ttft"};
 
+// Why a placement took the path that it took: the label of baton_routes_total{reason}, by the names
+// of scheduler::RouteReason.
+inline constexpr std::array<std::string_view, 12> kRouteReasonLabels = {"pair",
+                                                                        "aggregated_mode",
+                                                                        "short_prompt",
+                                                                        "no_prefill_worker",
+                                                                        "no_compatible_pair",
+                                                                        "no_link",
+                                                                        "bad_link",
+                                                                        "prompt_exceeds_prefill",
+                                                                        "prefill_queue",
+                                                                        "slow_link",
+                                                                        "decode_hit",
+                                                                        "faster_decode"};
+
 // The objectives of --slo, and how requests fared by them: the labels of
 // baton_slo_requests_total{objective,result} and baton_slo_seconds{objective}.
 enum class Objective : uint8_t { kTtft = 0, kItl };
@@ -111,6 +126,7 @@ struct BatonMetrics {
   Gauge* predicted_wait_seconds;  // R: of a new request, by the queue's rate; 0 = none waits
   Gauge* batch_limit;  // W: streams beyond which more add little; R: of all decode workers
   std::array<Counter*, kEarlyRefusalNames.size()> early_refusals_total;  // R: use CountEarlyRefusal
+  std::array<Counter*, kRouteReasonLabels.size()> routes_total;          // R: use CountRoute
   std::array<Gauge*, kObjectiveNames.size()> slo_seconds;  // R, W; 0 = no such objective
   // R: [objective][result]; use CountObjective
   std::array<std::array<Counter*, kObjectiveResultNames.size()>, kObjectiveNames.size()>
@@ -175,6 +191,8 @@ struct BatonMetrics {
   void CountEarlyRefusal(EarlyRefusal reason) const {
     early_refusals_total[static_cast<size_t>(reason)]->Add();
   }
+  // Counts a placement by one of kRouteReasonLabels; another name counts nothing.
+  void CountRoute(std::string_view reason) const;
   // A request met an objective, or missed it.
   void CountObjective(Objective objective, bool is_met) const {
     const ObjectiveResult result = is_met ? ObjectiveResult::kMet : ObjectiveResult::kMissed;

@@ -194,6 +194,7 @@ bool Delivery::DeliverNext(RouterRequest& request, uint32_t choice) {
   request.lifetime.CountStep(token.index, token.step_us);
   request.num_speculated += token.num_proposed;
   request.num_accepted += token.step_row > 0 ? 1 : 0;
+  request.guess_state = token.guess_state;
   ++request.num_delivered;
   request.sink->OnToken(output);
   return true;

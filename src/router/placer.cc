@@ -152,6 +152,12 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
   }
   request.exact = request.ExactBy(route, decode.description);
   request.due_us = now_us + kSpareUs + static_cast<int64_t>(route.predicted_s * 2e6);
+  if (!request.spec.embeds && !request.spec.is_own()) {
+    // KV that moves on from a decode worker comes as from a prefill worker.
+    const bool moves = planned.source.value() != 0;
+    request.notes.route = moves ? RouteReason::kPair : route.reason;
+    state_->metrics->CountRoute(request.notes.RouteText());
+  }
   Start(request, state_->registry.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
 }

@@ -40,6 +40,7 @@ std::vector<SpanAttribute> BatonAttributesOf(const RequestTrace& trace) {
           {"baton.request_id", trace.request_id},
           {"baton.request_uid", trace.uid.ToHex()},
           {"baton.path", std::string(timings.disaggregated ? "disagg" : "local")},
+          {"baton.route", std::string(trace.notes.RouteText())},
           {"baton.prefill_worker", timings.prefill_worker},
           {"baton.decode_worker", timings.decode_worker},
           {"baton.transport", timings.transport},

@@ -16,9 +16,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "scheduler/route_policy.h"
 #include "src/base/ids.h"
 #include "src/obs/baton_metrics.h"
 #include "src/obs/request_lifetime.h"
@@ -40,6 +43,7 @@ struct TraceNotes {
   uint32_t num_waiting = 0;
   WorkerBeside prefill;  // at its last placement; zeros when local
   WorkerBeside decode;
+  std::optional<scheduler::RouteReason> route;  // of its last placement; a vector has none
   std::array<uint32_t, obs::kResumeReasonNames.size()> resumes =
       {};                        // placed again, by ResumeReason
   int64_t unplaced_us = -1;      // when a placement ended, while it waits for the next one
@@ -47,6 +51,8 @@ struct TraceNotes {
   int64_t longest_gap_us = 0;    // between two tokens of a choice
   uint32_t longest_gap_idx = 0;  // the output index of the token that it was before
 
+  // "pair", "decode_hit", ..; "" = it has none.
+  std::string_view RouteText() const { return route ? scheduler::RouteReasonName(*route) : ""; }
   void CountGap(int64_t gap_us, uint32_t output_idx) {
     if (gap_us <= longest_gap_us) return;
     longest_gap_us = gap_us;

@@ -141,6 +141,23 @@ Route PickForAnswer(const RouteTable& table, const RouteQuery& query) {
   return PickRoute(table.Load(), query);
 }
 
+// The paths are compared for this request.
+bool Adapts(const RouterCoreConfig& config, const RouterRequest& request) {
+  return config.mode == ServeMode::kAdaptive && request.spec.path == AskedPath::kAuto;
+}
+
+// The mode, the request and its faults decide which worker computes its prompt.
+void SetPath(const RouterCoreConfig& config, const RouterRequest& request, RouteQuery& query) {
+  query.disaggregate =
+      config.mode != ServeMode::kAggregated && request.spec.path != AskedPath::kLocal;
+  query.needs_no_link = request.life.needs_no_link();
+  query.max_backlog_s = static_cast<double>(config.prefill_wait_us) * 1e-6;
+  if (!Adapts(config, request)) return;
+  query.local_max_tokens = config.local_max_tokens;
+  query.compares_paths = true;
+  query.itl_objective_us = config.objective.itl_us;
+}
+
 // Fills in what each worker of the plan's table holds of the prompt. The workers of a model agree
 // in the layout of blocks, and with it in their size and whether sequences have a state.
 void FindPrefixes(const RouterState& state, const RouterRequest& request, PlannedRoute& planned) {
@@ -284,7 +301,9 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
   PlannedRoute planned;
   planned.num_replayed = start.num_replayed;
   RouteTable& table = planned.table;
-  table = state_->registry.TableFor(request.spec.model->id, now_us);
+  const bool adapts = Adapts(state_->config, request);
+  table = state_->registry.TableFor(request.spec.model->id, now_us,
+                                    adapts ? SpeedPools::kBoth : SpeedPools::kByRole);
   const uint32_t answer_context = AnswerContextOf(request, now_us);
   planned.short_context = TakeOutShort(request, answer_context, table);
   TakeOutUnable(state_->registry, request, table);
@@ -317,13 +336,7 @@ PlannedRoute RoutePlanner::Plan(const RouterRequest& request, const PlacementSta
     table.prefill[i].shared_blocks = UINT32_MAX;
   }
   TakeOutLinks(request, start.slow, now_us, table);
-  const ServeMode mode = state_->config.mode;
-  const AskedPath asked = request.spec.path;
-  query.disaggregate = mode != ServeMode::kAggregated && asked != AskedPath::kLocal;
-  query.needs_no_link = request.life.needs_no_link();
-  const bool may_be_short = mode == ServeMode::kAdaptive && asked != AskedPath::kDisagg;
-  if (may_be_short) query.local_max_tokens = state_->config.local_max_tokens;
-  query.max_backlog_s = static_cast<double>(state_->config.prefill_wait_us) * 1e-6;
+  SetPath(state_->config, request, query);
   const RegisteredWorker* source = state_->registry.Find(start.kept.lease);
   if (source != nullptr && !source->IsPrefill() && !query.needs_no_link) {
     RouteQuery on_source_kv = query;

@@ -23,13 +23,13 @@ class ModelMetrics;
 enum class ServeMode : uint8_t {
   kDisagg,      // always a pair, when there is one
   kAggregated,  // always the decode worker alone
-  kAdaptive,    // a pair for prompts longer than local_max_tokens
+  kAdaptive,    // what is predicted to be better for each prompt (scheduler/path_choice.h)
 };
 
 // Limits and policy; constant.
 struct RouterCoreConfig {
   ServeMode mode = ServeMode::kDisagg;
-  uint32_t local_max_tokens = 0;  // prompts up to this length take the local path (kAdaptive)
+  uint32_t local_max_tokens = 0;  // kAdaptive: shorter prompts take the local path in any case
   size_t max_queued = limits::kMaxQueuedRequests;
   size_t max_live = limits::kMaxRouterRequests;
   int64_t queue_wait_us = 10'000'000;

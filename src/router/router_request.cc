@@ -72,6 +72,7 @@ RequestTimings RouterRequest::Timings() const {
   timings.exact = Repeats();
   timings.speculated = num_speculated;
   timings.accepted = num_accepted;
+  timings.speculation = guess_state;
   return timings;
 }
 

@@ -26,6 +26,7 @@
 #include "src/router/submit.h"
 #include "src/router/token_merge.h"
 #include "src/router/worker_registry.h"
+#include "src/wire/guess_state.h"
 
 namespace baton::router {
 
@@ -125,6 +126,7 @@ struct RouterRequest {
   uint32_t cached_tokens = 0;   // of the prompt, at the worker that computes it
   uint64_t num_speculated = 0;  // as RequestTimings::speculated
   uint64_t num_accepted = 0;
+  wire::GuessState guess_state = wire::GuessState::kOff;  // of the last delivered token's step
   LinkKind transport = LinkKind::kLocal;
   int64_t placed_us = 0;
   int64_t moved_us = 0;        // last event of this placement

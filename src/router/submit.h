@@ -25,6 +25,7 @@
 #include "src/router/model_directory.h"
 #include "src/router/request_error.h"
 #include "src/router/topology.h"
+#include "src/wire/guess_state.h"
 
 namespace baton::text {
 class ChatTemplate;
@@ -112,6 +113,7 @@ struct RequestTimings {
   bool exact = true;
   uint64_t speculated = 0;  // guessed tokens that decode steps verified
   uint64_t accepted = 0;    // of them, those that were right and saved a step
+  wire::GuessState speculation = wire::GuessState::kOff;  // of the last decode step
 
   // Where the KV of the prompt's first tokens was found: "pool", the prefix cache of the worker
   // that computed the rest, or "computed", nowhere.

@@ -343,6 +343,11 @@ std::vector<WorkerToken> DecodeStep(const v1::StepEvents& step) {
     token.embedding.assign(event.embedding().begin(), event.embedding().end());
     token.num_proposed = std::min(event.proposed(), kMaxProposals);
     token.step_row = event.step_row();
+    // A newer worker may tell a state that is not known here.
+    const auto state = static_cast<uint32_t>(event.guess_state());
+    if (state < wire::kGuessStateNames.size()) {
+      token.guess_state = static_cast<wire::GuessState>(state);
+    }
   }
   return tokens;
 }

@@ -19,6 +19,7 @@
 #include "src/router/generate_request.h"
 #include "src/router/lease_id.h"
 #include "src/router/submit.h"
+#include "src/wire/guess_state.h"
 #include "src/wire/prompt.h"
 #include "src/wire/sampling_params.h"
 
@@ -146,12 +147,13 @@ struct WorkerToken {
   float logprob = 0.0f;
   std::vector<TokenLogprob> top_logprobs;
   scheduler::FinishReason finish = scheduler::FinishReason::kNone;
-  uint32_t step_us = 0;          // of the step that gave it; 0 = not told
-  uint32_t prompt_pos = 0;       // not 0: the prompt's token there, not a sampled one
-  uint32_t rank = 0;             // with prompt_pos: 1 + the tokens that were likelier
-  WorkerProgress progress;       // num_tokens not 0: this, not a sampled token
-  uint32_t num_proposed = 0;     // guesses that its step verified, on the step's first token
-  uint32_t step_row = 0;         // above 0: a guess was right that came before it in its step
+  uint32_t step_us = 0;       // of the step that gave it; 0 = not told
+  uint32_t prompt_pos = 0;    // not 0: the prompt's token there, not a sampled one
+  uint32_t rank = 0;          // with prompt_pos: 1 + the tokens that were likelier
+  WorkerProgress progress;    // num_tokens not 0: this, not a sampled token
+  uint32_t num_proposed = 0;  // guesses that its step verified, on the step's first token
+  uint32_t step_row = 0;      // above 0: a guess was right that came before it in its step
+  wire::GuessState guess_state = wire::GuessState::kOff;  // of the step that gave it
   std::vector<float> embedding;  // not empty: the prompt's vector, not a sampled token
 };
 

@@ -78,6 +78,12 @@ PoolSpeeds SpeedsOf(const std::map<LeaseId, RegisteredWorker>& workers, PoolRole
   return speeds;
 }
 
+// Takes what `other` has measured into account too.
+void Join(const PoolSpeeds& other, PoolSpeeds* speeds) {
+  if (speeds->fastest == 0) speeds->assumed = other.assumed;
+  speeds->fastest = std::max(speeds->fastest, other.fastest);
+}
+
 double SpeedOf(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t now_us) {
   const double measured = worker.load.prefill_tokens_per_s;
   if (!(measured > 0)) return pool.assumed;
@@ -363,11 +369,17 @@ std::vector<LeaseId> WorkerRegistry::Dead(int64_t now_us) const {
   return dead;
 }
 
-RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us) const {
+RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us,
+                                    SpeedPools pools) const {
   RouteTable table;
   std::map<std::string_view, uint32_t> decode_rows;
-  const PoolSpeeds decode_speeds = SpeedsOf(workers_, PoolRole::kDecode, model_id);
-  const PoolSpeeds prefill_speeds = SpeedsOf(workers_, PoolRole::kPrefill, model_id);
+  PoolSpeeds decode_speeds = SpeedsOf(workers_, PoolRole::kDecode, model_id);
+  PoolSpeeds prefill_speeds = SpeedsOf(workers_, PoolRole::kPrefill, model_id);
+  if (pools == SpeedPools::kBoth) {
+    const PoolSpeeds of_decode = decode_speeds;
+    Join(prefill_speeds, &decode_speeds);
+    Join(of_decode, &prefill_speeds);
+  }
   const auto num_prefill_workers =
       static_cast<uint32_t>(std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
         const RegisteredWorker& worker = entry.second;
@@ -380,6 +392,8 @@ RouteTable WorkerRegistry::TableFor(std::string_view model_id, int64_t now_us) c
     DecodeLoad row = CommonRow<DecodeLoad>(worker, decode_speeds, now_us);
     const uint32_t placed = worker.placed.num_sequences;
     row.num_running = std::max(worker.load.running, placed);
+    row.num_streams = worker.load.running;
+    row.step_s = static_cast<double>(worker.load.step_us) * 1e-6;
     row.num_waiting = std::max(row.num_waiting, worker.placed.num_prompts);
     // A request with more choices than the worker runs at once must still get in when it is alone.
     const uint32_t max_running = description.max_running;

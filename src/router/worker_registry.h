@@ -109,6 +109,11 @@ struct RouteTable {
   scheduler::ClusterLoad Load() const { return {prefill, decode, links}; }
 };
 
+// The workers that a speed is taken from where one has not measured its own yet, or has measured it
+// long ago: those of its role, or, where the roles' speeds are compared, of both. Else a role that
+// gets no prompts would count as slow, or as fast, for ever.
+enum class SpeedPools : uint8_t { kByRole, kBoth };
+
 // Why a worker was not taken: for the counter, and as a sentence for logs and for the worker.
 struct Refusal {
   obs::RefusalReason reason;
@@ -153,7 +158,8 @@ class WorkerRegistry {
   std::vector<LeaseId> Dead(int64_t now_us) const;
 
   // Rows for the workers of `model_id`.
-  RouteTable TableFor(std::string_view model_id, int64_t now_us) const;
+  RouteTable TableFor(std::string_view model_id, int64_t now_us,
+                      SpeedPools pools = SpeedPools::kByRole) const;
   // Sends every prefill worker, and every decode worker that drains, the decode workers that may
   // take its KV.
   void SendPeerLists();

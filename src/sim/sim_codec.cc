@@ -90,6 +90,7 @@ WorkerToken ToWorkerToken(const TokenEvent& event) {
   token.embedding.assign(event.embedding.begin(), event.embedding.end());
   token.num_proposed = event.num_proposed;
   token.step_row = event.step_row;
+  token.guess_state = event.guess_state;
   return token;
 }
 

@@ -254,6 +254,7 @@ void ToProto(const TokenEvent& event, v1::TokenEvent* out) {
   out->mutable_embedding()->Add(event.embedding.begin(), event.embedding.end());
   out->set_proposed(event.num_proposed);
   out->set_step_row(event.step_row);
+  out->set_guess_state(static_cast<v1::GuessState>(event.guess_state));
   if (event.finish == FinishReason::kStop) out->set_finish(v1::WORKER_FINISH_STOP);
   if (event.finish == FinishReason::kLength) out->set_finish(v1::WORKER_FINISH_LENGTH);
 }

@@ -46,7 +46,8 @@ TEST_F(HttpApiTest, WholeChatAnswer) {
             R"("timings":{"path":"disagg","prefill_worker":"prefill-0","decode_worker":"decode-0",)"
             R"("transport":"shm","kv_bytes":11796480,"queue_ms":0.4,"prefill_ms":61.2,)"
             R"("kv_wait_ms":0.9,"first_step_ms":6.1,"decode_ms":412,"cached_tokens":7,)"
-            R"("prefix_source":"pool","resumes":0,"exact":true,"speculated":0,"accepted":0}})");
+            R"("prefix_source":"pool","resumes":0,"exact":true,"speculated":0,"accepted":0,)"
+            R"("speculation":"off"}})");
   const auto submitted = submitter_.WaitSubmitted();
   EXPECT_EQ(submitted.request.sampling.temperature, 1.0f) << "the API's default";
   EXPECT_EQ(submitted.request.sampling.max_tokens, kTestContext - 9);

@@ -37,6 +37,11 @@ COPYING = (
 FREE = ("The sea in winter", "Once upon a time there was a")
 
 
+# States of an answer's last decode step, by mode.
+STATES = {"ngram": {"off", "on", "no_repeats", "wrong_guesses", "grammar"}}
+STATES["auto"] = STATES["ngram"] | {"no_gain", "prompts"}
+
+
 def bodies():
     """Requests of /v1/completions, greedy and seeded, with everything that chooses a token."""
     rng = random.Random(SEED)
@@ -69,6 +74,7 @@ def plain():
     with Server() as server:
         answers = [answer_of(server, body) for body in bodies()]
         assert all(t["speculated"] == t["accepted"] == 0 for _, t in answers)
+        assert all(t["speculation"] == "off" for _, t in answers)
         (decode,) = [w for w in server.workers() if w["role"] == "decode"]
         for result in ("proposed", "accepted"):
             assert metric(decode, "baton_speculation_tokens_total", f'result="{result}"') == 0
@@ -85,6 +91,9 @@ def test_answers_are_those_without_speculation(plain, mode):
                 assert choices == wanted, body
                 assert timings["path"] == "disagg"
                 assert timings["accepted"] <= timings["speculated"]
+                assert timings["speculation"] in STATES[mode]
+                if body.get("max_tokens") == 90:  # it has decode steps, whatever it says
+                    assert timings["speculation"] != "off"
         (decode,) = [w for w in server.workers() if w["role"] == "decode"]
         proposed = metric(decode, "baton_speculation_tokens_total", 'result="proposed"')
         accepted = metric(decode, "baton_speculation_tokens_total", 'result="accepted"')
@@ -104,6 +113,16 @@ def test_grpc_tells_what_was_guessed_and_streams_one_chunk_a_token():
         got = complete(server, **fields)
     assert got.bits() == wanted.bits()
     assert 0 < got.timings.accepted <= got.timings.speculated
+
+
+def test_a_constrained_answer_says_that_it_is_not_guessed():
+    form = {"json": {"type": "array", "items": {"type": "integer"}, "minItems": 8}}
+    body = {"prompt": COPYING[1], "max_tokens": 24, "temperature": 0}
+    with Server("--mode", "aggregated", "--speculate", "ngram") as server:
+        _, timings = answer_of(server, {**body, "structured_outputs": form})
+        assert timings["speculation"] == "grammar" and timings["speculated"] == 0
+        got = complete(server, **body)
+        assert got.timings.speculation in STATES["ngram"]
 
 
 @pytest.mark.parametrize("seeded", [True, pytest.param(False, marks=pytest.mark.long)])

@@ -128,6 +128,20 @@ TEST_F(BatonMetricsTest, EveryNameOfIdempotencyKeysStartsAtZero) {
   }
 }
 
+TEST_F(BatonMetricsTest, RoutesAreCountedByReason) {
+  for (const std::string_view reason :
+       {"pair", "aggregated_mode", "short_prompt", "no_prefill_worker", "no_compatible_pair",
+        "no_link", "bad_link", "prompt_exceeds_prefill", "prefill_queue", "slow_link", "decode_hit",
+        "faster_decode"}) {
+    const std::string label = fmt::format("reason=\"{}\"", reason);
+    EXPECT_EQ(ValueOf("baton_routes_total", label), "0") << reason;
+    metrics_.CountRoute(reason);
+    EXPECT_EQ(ValueOf("baton_routes_total", label), "1") << reason;
+  }
+  metrics_.CountRoute("no_decode_worker");
+  EXPECT_EQ(ValueOf("baton_routes_total", "reason=\"no_decode_worker\""), "missing");
+}
+
 TEST_F(BatonMetricsTest, ObjectivesStartAtZeroAndCountRequests) {
   for (const std::string_view objective : {"ttft", "itl"}) {
     EXPECT_EQ(ValueOf("baton_slo_seconds", fmt::format("objective=\"{}\"", objective)), "0");

@@ -289,7 +289,11 @@ TEST(PrefixPlacementTest, AdaptiveModeServesAPromptWhereItIsCached) {
   cluster.Tell("decode-1", kPrompt);
   EXPECT_EQ(cluster.Place(kPrompt), std::make_pair(std::string(), std::string("decode-1")))
       << "8 tokens are left to compute";
-  EXPECT_NE(cluster.Place(kPrompt + std::string(20, 'z')).first, "") << "28 are";
+  const std::string longer = kPrompt + std::string(20, 'z');
+  EXPECT_EQ(cluster.Place(longer), std::make_pair(std::string(), std::string("decode-1")))
+      << "28 are, not 220";
+  for (const char* id : {"prefill-0", "prefill-1"}) cluster.Tell(id, kPrompt);
+  EXPECT_NE(cluster.Place(longer).first, "") << "28 are at a prefill worker too";
 }
 
 // The backlog that a request adds at its prefill worker is what that one must compute.

@@ -463,13 +463,17 @@ TEST(RequestFlowTest, GuessedTokensAreCountedOnceAndOnlyWhereDelivered) {
     tokens.push_back(FakeCluster::Token(uid, index, 'b'));
     tokens.back().num_proposed = index == 1 ? 4 : 0;
     tokens.back().step_row = index - 1;
+    tokens.back().guess_state = wire::GuessState::kOn;
   }
   cluster.Tokens("decode-0", tokens);
   cluster.Tokens("decode-0", tokens);
-  cluster.Text("decode-0", uid, 4, "c", FinishReason::kLength);
+  WorkerToken last = FakeCluster::Token(uid, 4, 'c', FinishReason::kLength);
+  last.guess_state = wire::GuessState::kNoGain;
+  cluster.Tokens("decode-0", {last});
   ASSERT_TRUE(cluster.sink->result.has_value());
   EXPECT_EQ(cluster.sink->result->timings.speculated, 4u);
   EXPECT_EQ(cluster.sink->result->timings.accepted, 2u);
+  EXPECT_EQ(cluster.sink->result->timings.speculation, wire::GuessState::kNoGain);
 }
 
 // The streams of two workers are not ordered: the decode worker's tokens may come first.

@@ -196,6 +196,8 @@ TEST(WorkerCodecTest, AFinishOfALaterVersionIsAFinish) {
   step.mutable_events(1)->set_proposed(9);
   step.mutable_events(2)->set_proposed(UINT32_MAX);
   step.mutable_events(2)->set_step_row(2);
+  step.mutable_events(1)->set_guess_state(v1::GUESS_STATE_PROMPTS);
+  step.mutable_events(2)->set_guess_state(static_cast<v1::GuessState>(77));
   const std::vector<WorkerToken> tokens = DecodeStep(step);
   EXPECT_EQ(tokens[0].finish, FinishReason::kNone);
   EXPECT_EQ(tokens[1].finish, FinishReason::kLength);
@@ -205,6 +207,9 @@ TEST(WorkerCodecTest, AFinishOfALaterVersionIsAFinish) {
   EXPECT_EQ(tokens[1].num_proposed, 9u);
   EXPECT_EQ(tokens[2].num_proposed, 16u) << "more than a step can verify";
   EXPECT_EQ(tokens[2].step_row, 2u);
+  EXPECT_EQ(tokens[0].guess_state, wire::GuessState::kOff) << "an older worker";
+  EXPECT_EQ(tokens[1].guess_state, wire::GuessState::kPrompts);
+  EXPECT_EQ(tokens[2].guess_state, wire::GuessState::kOff) << "a newer worker";
 }
 
 TEST(WorkerCodecTest, AWorkerThatDoesNotTellItsBatchLimitHasNone) {

@@ -288,6 +288,7 @@ TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
   event.step_us = 5'100;
   event.num_proposed = 7;
   event.step_row = 3;
+  event.guess_state = wire::GuessState::kNoGain;
   v1::TokenEvent wire_event;
   ToProto(event, &wire_event);
   EXPECT_EQ(wire_event.uid().hi(), 3u);
@@ -304,6 +305,7 @@ TEST(RequestCodecTest, EventsAndStatesGoOutWhole) {
   EXPECT_EQ(wire_event.step_us(), 5'100u);
   EXPECT_EQ(wire_event.proposed(), 7u);
   EXPECT_EQ(wire_event.step_row(), 3u);
+  EXPECT_EQ(wire_event.guess_state(), v1::GUESS_STATE_NO_GAIN);
 
   RequestStatus status{.key = {{3, 4}, 2}, .state = RequestState::kFailed};
   status.status = Unavailable("peer \xff is gone");

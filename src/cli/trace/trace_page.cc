@@ -40,6 +40,7 @@ void ReadWork(const json& row, TracedRequest* request) {
   request->num_cached_tokens = NumberOf(row, "cached_tokens");
   request->num_output_tokens = NumberOf(row, "output_tokens");
   request->disaggregated = TextOf(row, "path") == "disagg";
+  request->route = TextOf(row, "route");
   request->prefill_worker = TextOf(row, "prefill_worker");
   request->decode_worker = TextOf(row, "decode_worker");
   request->transport = TextOf(row, "transport");

@@ -45,6 +45,7 @@ struct TracedRequest {
   uint64_t num_cached_tokens = 0;
   uint64_t num_output_tokens = 0;
   bool disaggregated = false;
+  std::string route;  // why it was, or was not: a name of scheduler::RouteReason; "" = not told
   std::string prefill_worker;
   std::string decode_worker;
   std::string transport;

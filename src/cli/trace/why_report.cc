@@ -52,7 +52,10 @@ std::string WorkText(const TracedRequest& request) {
       fmt::format("{} prompt tokens ({} cached), {} tokens out", request.num_prompt_tokens,
                   request.num_cached_tokens, request.num_output_tokens);
   if (request.decode_worker.empty()) return text + "; no worker had it";
-  if (!request.disaggregated) return text + "; all of it at " + request.decode_worker;
+  if (!request.disaggregated) {
+    text += "; all of it at " + request.decode_worker;
+    return request.route.empty() ? text : text + fmt::format(" ({})", request.route);
+  }
   return text + fmt::format("; {} -> {} over {}, {} of KV", request.prefill_worker,
                             request.decode_worker, request.transport, FormatSize(request.kv_bytes));
 }

@@ -41,6 +41,15 @@ TEST(WhyReportTest, ItNamesEachStageTheLongestAndTheLoad) {
                               "also computed 64 prompt tokens.\n"));
 }
 
+TEST(WhyReportTest, ALocalPromptSaysWhy) {
+  TracedRequest request = TracedCluster()[0].requests[0];
+  request.disaggregated = false;
+  EXPECT_THAT(WhyText(request, StepsMeanwhile()), HasSubstr("; all of it at decode-0\n"));
+  request.route = "decode_hit";
+  EXPECT_THAT(WhyText(request, StepsMeanwhile()),
+              HasSubstr("; all of it at decode-0 (decode_hit)\n"));
+}
+
 TEST(WhyReportTest, OneThatLivesAndWasPlacedAgainSaysSo) {
   const std::vector<TracePage> pages = TracedCluster();
   const std::string text = WhyText(pages[0].requests[1], {});

@@ -1,0 +1,59 @@
+// PathChoice: whether the decode worker computes a prompt that a prefill worker beside it could
+// compute, by what both ways are predicted to cost (--mode adaptive). Pure; any thread.
+//
+// The unit is a second that a client waits. A pair costs the time until the decode worker has the
+// prompt's KV. The decode worker alone costs that time as well, and once more its own computing
+// for each stream that runs there: every one of them gets its next tokens so much later.
+//
+//   pair  = wait + max(compute, cross)
+//   local = (wait + compute) x (1 + step / chunk) + streams x compute
+//
+// `chunk` is what a step with decode rows leaves for a prompt. The decode worker is taken when
+// local < pair x (1 - kPathMargin). NOTES.md, "Pair or decode worker", has an example.
+#ifndef BATON_SCHEDULER_PATH_CHOICE_H_
+#define BATON_SCHEDULER_PATH_CHOICE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "scheduler/route_policy.h"
+
+namespace baton::scheduler {
+
+// The local path must cost less than the pair by this share of the pair's cost. Measured speeds are
+// averages of some nine steps and differ by a tenth between equal workers: equal predictions stay
+// with the pair, which disturbs no stream.
+inline constexpr double kPathMargin = 0.125;
+
+// Predicted times of a prefill worker with a decode worker, in seconds.
+struct PairTimes {
+  double wait_s = 0;     // for the prompts before it
+  double compute_s = 0;  // tokens that the prefill worker's cache lacks
+  double cross_s = 0;    // KV that the decode worker lacks, over the link; while it is computed
+
+  double TotalS() const { return wait_s + std::max(compute_s, cross_s); }
+};
+
+// Predicted times of the decode worker alone, in seconds, and what runs there.
+struct LocalTimes {
+  double wait_s = 0;        // for the prompts before it
+  double compute_s = 0;     // tokens that its cache lacks, in steps without decode rows
+  double at_prefill_s = 0;  // the same tokens at the speed of the pair's prefill worker
+  double step_s = 0;        // a step with its decode rows alone; 0 = not measured
+  double block_s = 0;       // to compute one block of a prompt: the least chunk of a step
+  uint32_t num_streams = 0;
+};
+
+// Seconds that clients wait for a prompt at the decode worker; infinite where its chunks would make
+// running streams miss the objective of gaps. `itl_objective_us`: 0 = there is none.
+double LocalCostS(const LocalTimes& local, int64_t itl_objective_us);
+
+// Why the decode worker is to compute the prompt: what the pair loses most time by, kPrefillQueue,
+// kSlowLink, kDecodeHit or kFasterDecode. Nothing: the pair is to.
+std::optional<RouteReason> ReasonForLocal(const PairTimes& pair, const LocalTimes& local,
+                                          int64_t itl_objective_us);
+
+}  // namespace baton::scheduler
+
+#endif  // BATON_SCHEDULER_PATH_CHOICE_H_
