@@ -89,7 +89,9 @@ void Scheduler::PlanCheckpoints() {
     if (num_tokens == 0) continue;
     if (index_->HasState(PromptOf(sequence), num_tokens / config_.block_size)) continue;
     const auto first = static_cast<uint32_t>(plan_.checkpoint_blocks.size());
-    if (!index_->AllocateState(sequence.spec.uid, &plan_.checkpoint_blocks)) continue;
+    const bool has_room = index_->AllocateState(sequence.spec.uid, plan_.checkpoints.size(),
+                                                &plan_.checkpoint_blocks);
+    if (!has_room) continue;
     item.checkpoint = static_cast<uint32_t>(plan_.checkpoints.size());
     plan_.checkpoints.push_back({i, num_tokens, first});
   }
