@@ -569,7 +569,7 @@ uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
         std::min(limit, (sequence.num_remaining() - 1) / config_.block_size * config_.block_size);
   }
   if (config_.checkpoint_tokens > 0 && KeepsStates(sequence)) {
-    limit = std::min(limit, TokensToCheckpoint(sequence));
+    limit = std::min(limit, TokensToSecondCheckpoint(sequence) - 1);
   }
   if (limit == 0) return 0;
   const uint32_t fit = cost_.MaxChunk(plan_.shape, sequence.num_computed, limit, target_us);

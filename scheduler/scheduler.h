@@ -188,8 +188,9 @@ class Scheduler {
   bool KeepsStates(const Sequence& sequence) const {
     return index_ != nullptr && config_.state_blocks > 0 && sequence.spec.is_cacheable;
   }
-  // Tokens up to the next multiple of checkpoint_tokens.
-  uint32_t TokensToCheckpoint(const Sequence& sequence) const;
+  // Tokens of a prompt up to its second checkpoint from here: an item makes one at most. UINT32_MAX
+  // where it has no second one.
+  uint32_t TokensToSecondCheckpoint(const Sequence& sequence) const;
   // After which token of the item the state is to be kept; 0 = after none.
   uint32_t CheckpointOf(const BatchItem& item) const;
   void PlanCheckpoints();

@@ -63,8 +63,12 @@ void Scheduler::KeepFullBlocks(Sequence* sequence) {
   }
 }
 
-uint32_t Scheduler::TokensToCheckpoint(const Sequence& sequence) const {
-  return config_.checkpoint_tokens - sequence.num_computed % config_.checkpoint_tokens;
+uint32_t Scheduler::TokensToSecondCheckpoint(const Sequence& sequence) const {
+  const uint32_t step = config_.checkpoint_tokens;
+  const uint32_t first = (sequence.num_computed / step + 1) * step;
+  const uint32_t last = MaxHits(sequence) * config_.block_size;
+  if (first >= last) return UINT32_MAX;
+  return std::min(first + step, last) - sequence.num_computed;
 }
 
 uint32_t Scheduler::CheckpointOf(const BatchItem& item) const {
@@ -75,8 +79,9 @@ uint32_t Scheduler::CheckpointOf(const BatchItem& item) const {
     const uint32_t of_prompt = MaxHits(sequence) * config_.block_size;
     if (of_prompt > item.first_pos && of_prompt <= end) return of_prompt;
   }
-  const bool is_due = config_.checkpoint_tokens > 0 && end % config_.checkpoint_tokens == 0;
-  return is_due ? end : 0;
+  if (config_.checkpoint_tokens == 0) return 0;
+  const uint32_t multiple = end / config_.checkpoint_tokens * config_.checkpoint_tokens;
+  return multiple > item.first_pos ? multiple : 0;
 }
 
 void Scheduler::PlanCheckpoints() {

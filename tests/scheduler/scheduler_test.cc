@@ -247,6 +247,25 @@ TEST(SchedulerTest, APlanWithoutItemsStillCopiesTheStateOfAHit) {
   ExpectOutputs(worker, 2, Chatty(10), limits);
 }
 
+TEST(SchedulerTest, AChunkGoesOnPastACheckpointAndEndsBeforeTheNext) {
+  SchedulerConfig config = Config();
+  config.state_blocks = 2;
+  config.checkpoint_tokens = 16;
+  ToyWorker worker(config, 64, /*prefix_cache=*/true);
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(70), Limits(3)), 0).ok());
+  std::vector<std::string> seen;
+  for (int i = 0; i < 5; ++i) {
+    const BatchPlan plan = worker.Step();
+    ASSERT_EQ(plan.checkpoints.size(), 1u);
+    seen.push_back(fmt::format("{} copies {}", Items(plan)[0], plan.checkpoints[0].num_tokens));
+  }
+  EXPECT_THAT(seen,
+              ::testing::ElementsAre("1:0+28 copies 16", "1:28+16 copies 32", "1:44+16 copies 48",
+                                     "1:60+4 copies 64", "1:64+6 copies 68"));
+  RunToEnd(worker);
+  ExpectOutputs(worker, 1, Chatty(70), Limits(3));
+}
+
 TEST(SchedulerTest, WhatHoldsNoNumbersIsFoundByNoOtherPrompt) {
   SchedulerConfig config = Config();
   config.state_blocks = 2;
