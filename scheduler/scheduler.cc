@@ -186,6 +186,9 @@ void Scheduler::AddBound(const SequenceSpec& spec, std::span<const BlockHandle> 
                          int64_t now_us) {
   BATON_CHECK(!in_step_, "sequence {} is bound during a step", spec.id);
   StartChoices(spec, blocks, starts, copies, now_us);
+  const auto first = sequences_.find(starts.front().id);  // not here: its first token ended it
+  if (first == sequences_.end()) return;
+  first->second->num_received_tokens = static_cast<uint32_t>(spec.tokens.size());
 }
 
 void Scheduler::Fork(SequenceId id, std::span<const ChoiceStart> starts,

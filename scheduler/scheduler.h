@@ -10,8 +10,9 @@
 // youngest sequence loses its blocks. It is computed again later, and its output is replayed.
 //
 // Where sequences have a fixed state a step may leave checkpoints of it in the prefix index: at the
-// last block border before a prompt's last token, and at each multiple of checkpoint_tokens. They
-// take blocks that no item of the step wanted.
+// last block border before a prompt's last token, at each multiple of checkpoint_tokens, and at the
+// first border after a prompt that came by a hand-off. They take blocks that no item of the step
+// wanted.
 //
 // Invariants
 //  1. Every sequence that AddWaiting or AddBound accepted leaves by a finished ItemResult, Fork,

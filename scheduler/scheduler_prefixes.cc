@@ -78,6 +78,11 @@ uint32_t Scheduler::CheckpointOf(const BatchItem& item) const {
     // An equal prompt finds this checkpoint again, and so does a longer one.
     const uint32_t of_prompt = MaxHits(sequence) * config_.block_size;
     if (of_prompt > item.first_pos && of_prompt <= end) return of_prompt;
+  } else if (sequence.num_received_tokens > 0) {
+    // The prompt's state came as it was after its last token, so none of its own borders has one
+    // here.
+    const uint32_t border = sequence.num_received_tokens / config_.block_size + 1;
+    if (end == border * config_.block_size) return end;
   }
   if (config_.checkpoint_tokens == 0) return 0;
   const uint32_t multiple = end / config_.checkpoint_tokens * config_.checkpoint_tokens;
