@@ -192,8 +192,9 @@ void PrefixIndex::ForgetState(const PrefixQuery& query, uint32_t num_blocks) {
   if (block && nodes_[*block].checkpoint != kNone) DropCheckpoint(nodes_[*block].checkpoint);
 }
 
-bool PrefixIndex::AllocateState(const RequestUid& owner, std::vector<BlockHandle>* out) {
-  const bool has_room = MakeRoomForState() &&
+bool PrefixIndex::AllocateState(const RequestUid& owner, size_t num_pending,
+                                std::vector<BlockHandle>* out) {
+  const bool has_room = MakeRoomForState(num_pending) &&
                         pool_->Allocate(states_.state_blocks, BlockState::kComputing, owner, out);
   if (!has_room) ++stats_.checkpoints_skipped;
   return has_room;
@@ -204,7 +205,7 @@ bool PrefixIndex::InsertState(const PrefixQuery& query, uint32_t num_blocks,
   BATON_CHECK(blocks.size() == states_.state_blocks, "{} blocks for a state of {}", blocks.size(),
               states_.state_blocks);
   std::optional<uint32_t> block = Find(query, num_blocks - 1);
-  if (!block || nodes_[*block].checkpoint != kNone || !MakeRoomForState()) return false;
+  if (!block || nodes_[*block].checkpoint != kNone || !MakeRoomForState(0)) return false;
   const auto free = std::find(checkpoint_nodes_.begin(), checkpoint_nodes_.end(), kNone);
   const auto checkpoint = static_cast<uint32_t>(free - checkpoint_nodes_.begin());
   checkpoint_nodes_[checkpoint] = *block;
@@ -252,10 +253,10 @@ void PrefixIndex::TellState(uint32_t block, bool added) {
   listener_->OnPrefixChange({StateLink(nodes_[block].link), added, nodes_[block].ordinal});
 }
 
-bool PrefixIndex::MakeRoomForState() {
+bool PrefixIndex::MakeRoomForState(size_t num_pending) {
   const size_t most = checkpoint_nodes_.size();
-  if (most == 0) return false;
-  while (num_checkpoints_ >= most) {
+  if (num_pending >= most) return false;
+  while (num_checkpoints_ + num_pending >= most) {
     uint32_t least = kNone;
     for (uint32_t i = 0; i < most; ++i) {
       if (checkpoint_nodes_[i] == kNone) continue;

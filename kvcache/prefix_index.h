@@ -24,8 +24,8 @@
 //
 //   cost = the costs of all blocks of the prefix / blocks of the checkpoint
 //
-// and all checkpoints together have at most StateLimits::max_blocks blocks. One more takes the
-// place of the one of least value.
+// and all checkpoints together, with those that are being made, have at most
+// StateLimits::max_blocks blocks. One more takes the place of the one of least value.
 //
 // Invariants
 //  1. Every block in the index is kept by the pool (KeepCached), and the other way round.
@@ -117,9 +117,10 @@ class PrefixIndex final : public CacheKeeper {
                     const RequestUid& owner, std::vector<BlockHandle>* out);
   // That state is here no more. Its blocks stay with those who hold them.
   void ForgetState(const PrefixQuery& query, uint32_t num_blocks);
-  // Appends blocks for one more checkpoint, in the phase computing. False, and nothing appended,
+  // Appends blocks for one more checkpoint, in the phase computing. `num_pending` others have their
+  // blocks and are not inserted yet: they count as if they were here. False, and nothing appended,
   // when the limits or the pool leave none; that is counted.
-  bool AllocateState(const RequestUid& owner, std::vector<BlockHandle>* out);
+  bool AllocateState(const RequestUid& owner, size_t num_pending, std::vector<BlockHandle>* out);
   // Keeps the state behind the prompt's first `num_blocks` blocks, whose KV is here or it is not
   // kept. The caller holds `blocks`. False when it is not kept, or is here already.
   bool InsertState(const PrefixQuery& query, uint32_t num_blocks,
@@ -173,8 +174,9 @@ class PrefixIndex final : public CacheKeeper {
   // Tells the listener of the state behind an indexed block.
   void TellState(uint32_t block, bool added);
   Status AuditCheckpoints() const;
-  // Drops checkpoints of least value until the limits have room for one more; false: they never do.
-  bool MakeRoomForState();
+  // Drops checkpoints of least value until the limits have room for one more beside those that are
+  // pending; false: they never do.
+  bool MakeRoomForState(size_t num_pending);
 
   BlockPool* const pool_;
   PrefixListener* const listener_;

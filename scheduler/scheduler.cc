@@ -180,6 +180,9 @@ void Scheduler::AddBound(const SequenceSpec& spec, std::span<const BlockHandle> 
                          int64_t now_us) {
   BATON_CHECK(!in_step_, "sequence {} is bound during a step", spec.id);
   StartChoices(spec, blocks, starts, copies, now_us);
+  const auto first = sequences_.find(starts.front().id);  // not here: its first token ended it
+  if (first == sequences_.end()) return;
+  first->second->num_received_tokens = static_cast<uint32_t>(spec.tokens.size());
 }
 
 void Scheduler::Fork(SequenceId id, std::span<const ChoiceStart> starts,
@@ -563,7 +566,7 @@ uint32_t Scheduler::ChunkFor(const Sequence& sequence) const {
         std::min(limit, (sequence.num_remaining() - 1) / config_.block_size * config_.block_size);
   }
   if (config_.checkpoint_tokens > 0 && KeepsStates(sequence)) {
-    limit = std::min(limit, TokensToCheckpoint(sequence));
+    limit = std::min(limit, TokensToSecondCheckpoint(sequence) - 1);
   }
   if (limit == 0) return 0;
   const uint32_t fit = cost_.MaxChunk(plan_.shape, sequence.num_computed, limit, target_us);

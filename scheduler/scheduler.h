@@ -10,8 +10,9 @@
 // youngest sequence loses its blocks. It is computed again later, and its output is replayed.
 //
 // Where sequences have a fixed state a step may leave checkpoints of it in the prefix index: at the
-// last block border before a prompt's last token, and at each multiple of checkpoint_tokens. They
-// take blocks that no item of the step wanted.
+// last block border before a prompt's last token, at each multiple of checkpoint_tokens, and at the
+// first border after a prompt that came by a hand-off. They take blocks that no item of the step
+// wanted.
 //
 // Invariants
 //  1. Every sequence that AddWaiting or AddBound accepted leaves by a finished ItemResult, Fork,
@@ -188,8 +189,9 @@ class Scheduler {
   bool KeepsStates(const Sequence& sequence) const {
     return index_ != nullptr && config_.state_blocks > 0 && sequence.spec.is_cacheable;
   }
-  // Tokens up to the next multiple of checkpoint_tokens.
-  uint32_t TokensToCheckpoint(const Sequence& sequence) const;
+  // Tokens of a prompt up to its second checkpoint from here: an item makes one at most. UINT32_MAX
+  // where it has no second one.
+  uint32_t TokensToSecondCheckpoint(const Sequence& sequence) const;
   // After which token of the item the state is to be kept; 0 = after none.
   uint32_t CheckpointOf(const BatchItem& item) const;
   void PlanCheckpoints();

@@ -23,8 +23,8 @@ struct SchedulerConfig {
   SchedulerRole role = SchedulerRole::kAggregated;
   uint32_t block_size = 16;
   uint32_t state_blocks = 0;  // of each sequence (KvLayout)
-  // With states and an index: chunks end at multiples of it, and the state is kept there; whole
-  // blocks. 0 = only that of prompts' ends is kept.
+  // With states and an index: the state is kept at multiples of it; whole blocks. 0 = only that of
+  // prompts' ends is kept.
   uint32_t checkpoint_tokens = 0;
   uint32_t max_batch_tokens = limits::kMaxBatchTokens;  // tokens of one step
   uint32_t max_chunk = limits::kMaxChunkTokens;         // tokens of one prompt in one step

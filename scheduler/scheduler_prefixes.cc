@@ -63,8 +63,12 @@ void Scheduler::KeepFullBlocks(Sequence* sequence) {
   }
 }
 
-uint32_t Scheduler::TokensToCheckpoint(const Sequence& sequence) const {
-  return config_.checkpoint_tokens - sequence.num_computed % config_.checkpoint_tokens;
+uint32_t Scheduler::TokensToSecondCheckpoint(const Sequence& sequence) const {
+  const uint32_t step = config_.checkpoint_tokens;
+  const uint32_t first = (sequence.num_computed / step + 1) * step;
+  const uint32_t last = MaxHits(sequence) * config_.block_size;
+  if (first >= last) return UINT32_MAX;
+  return std::min(first + step, last) - sequence.num_computed;
 }
 
 uint32_t Scheduler::CheckpointOf(const BatchItem& item) const {
@@ -74,9 +78,15 @@ uint32_t Scheduler::CheckpointOf(const BatchItem& item) const {
     // An equal prompt finds this checkpoint again, and so does a longer one.
     const uint32_t of_prompt = MaxHits(sequence) * config_.block_size;
     if (of_prompt > item.first_pos && of_prompt <= end) return of_prompt;
+  } else if (sequence.num_received_tokens > 0) {
+    // The prompt's state came as it was after its last token, so none of its own borders has one
+    // here.
+    const uint32_t border = sequence.num_received_tokens / config_.block_size + 1;
+    if (end == border * config_.block_size) return end;
   }
-  const bool is_due = config_.checkpoint_tokens > 0 && end % config_.checkpoint_tokens == 0;
-  return is_due ? end : 0;
+  if (config_.checkpoint_tokens == 0) return 0;
+  const uint32_t multiple = end / config_.checkpoint_tokens * config_.checkpoint_tokens;
+  return multiple > item.first_pos ? multiple : 0;
 }
 
 void Scheduler::PlanCheckpoints() {
@@ -89,7 +99,9 @@ void Scheduler::PlanCheckpoints() {
     if (num_tokens == 0) continue;
     if (index_->HasState(PromptOf(sequence), num_tokens / config_.block_size)) continue;
     const auto first = static_cast<uint32_t>(plan_.checkpoint_blocks.size());
-    if (!index_->AllocateState(sequence.spec.uid, &plan_.checkpoint_blocks)) continue;
+    const bool has_room = index_->AllocateState(sequence.spec.uid, plan_.checkpoints.size(),
+                                                &plan_.checkpoint_blocks);
+    if (!has_room) continue;
     item.checkpoint = static_cast<uint32_t>(plan_.checkpoints.size());
     plan_.checkpoints.push_back({i, num_tokens, first});
   }

@@ -83,6 +83,8 @@ struct Sequence {
   bool planned_ahead = false;  // is an item of the plan after the current one
   bool ended = false;          // finished when it was planned ahead: leaves with that plan
   bool awaits = false;         // its next token cannot be sampled yet; see SetAwaiting
+  // Tokens whose KV came by a hand-off. 0: none, or the first choice of the prompt counts them.
+  uint32_t num_received_tokens = 0;
 
   SequenceId id() const { return spec.id; }
   uint32_t num_tokens() const { return static_cast<uint32_t>(spec.tokens.size()); }

@@ -29,6 +29,8 @@ StepBatch::StepBatch(const Limits& limits)
   spans_.reserve(limits.max_items);
   logit_rows_.reserve(max_logits);
   logit_index_.reserve(limits.max_items);
+  if (limits.state_blocks > 0) state_copies_.reserve(limits.max_items);
+  copy_blocks_.reserve(size_t{limits.max_items} * limits.state_blocks);
   if (!samples_) return;
   sampling_.reserve(max_logits);
   chosen_.reserve(max_logits);

@@ -20,13 +20,14 @@ class StepBatch {
   // At most `max_tokens` rows in `max_items` items, each of which may want one row of logits, and
   // `max_more_logits` more: of prompts that are logged, and of guesses. The pages of logits that
   // are never written cost no memory. `samples`: the model may be asked to choose. `hidden_size`:
-  // of the model.
+  // of the model. `state_blocks`: of each sequence whose state a step may copy, once an item.
   struct Limits {
     uint32_t max_tokens = 0;
     uint32_t max_items = 0;
     uint32_t max_more_logits = 0;
     uint32_t vocab_size = 0;
     uint32_t hidden_size = 0;
+    uint32_t state_blocks = 0;
     bool samples = false;
   };
   explicit StepBatch(const Limits& limits);

@@ -20,6 +20,7 @@ StepBatch MakeBatch(const EngineState& state) {
        .max_more_logits = limits::kMaxPromptLogRows + (state.guesses() ? kMaxProposalRows : 0),
        .vocab_size = model.vocab_size(),
        .hidden_size = model.hidden_size(),
+       .state_blocks = state.prefix_index ? state.kv_view.layout->state_blocks : 0,
        .samples = model.samples()});
 }
 

@@ -1,10 +1,8 @@
 // Answers that follow a grammar: the same tokens at one engine, across a hand-off, after a resume
 // at every token, and for every choice; a grammar that fails ends its own request alone.
 #include <algorithm>
-#include <future>
 #include <memory>
 #include <regex>
-#include <utility>
 
 #include "gtest/gtest.h"
 
@@ -177,24 +175,6 @@ TEST(EngineGrammarTest, AGrammarThatFailsEndsItsOwnRequestAlone) {
   EXPECT_EQ(IdsOf(worker->recorder().Of(good.key), 0), GuidedTokens(good, 0));
   EXPECT_TRUE(worker->AllFree());
 }
-
-// Grammars of a model whose vocabulary is not there until the test says so: their compilation lasts
-// as long as the test wants.
-struct SlowGrammars {
-  ~SlowGrammars() { Release(); }
-  void Release() {
-    if (!std::exchange(released, true)) release.set_value();
-  }
-
-  bool released = false;
-  std::promise<void> release;
-  text::GrammarCache cache{
-      [done = release.get_future().share()]() -> StatusOr<std::shared_ptr<const text::Tokenizer>> {
-        done.wait();
-        return ToyTokenizer();
-      }};
-  AnswerGuides guides{&cache};
-};
 
 // Rounds until the request has ended, whatever else waits.
 void RunUntilEnded(HandRig& rig, HandWorker& worker, const RequestKey& key) {

@@ -194,6 +194,45 @@ TEST_P(EngineStatesTest, APrefillWorkerKeepsStatesAndSendsThemOn) {
   EXPECT_EQ(d.engine().Snapshot().chain_mismatches, 0u);
 }
 
+TEST_P(EngineStatesTest, ADecodeWorkerGoesOnFromTheFirstBorderAfterAPromptThatItWasGiven) {
+  LiveWorker p(*file_,
+               {.role = SchedulerRole::kPrefill,
+                .num_blocks = kBlocks,
+                .kind = TransportKind::kLocal,
+                .max_context = kContext,
+                .incarnation = 2},
+               &hub_, &wire_);
+  LiveWorker d(*file_,
+               {.role = SchedulerRole::kDecode,
+                .num_blocks = kBlocks,
+                .kind = TransportKind::kLocal,
+                .max_context = kContext,
+                .incarnation = 3,
+                .prefix_cache = true},
+               &hub_, &wire_);
+  p.Connect(d);
+  for (const uint32_t num_tokens : {75u, 80u}) {
+    SCOPED_TRACE(testing::Message() << num_tokens << " tokens");
+    const uint32_t border = (num_tokens / kBlock + 1) * kBlock;
+    const RequestSpec first = Longer({}, num_tokens, 40);
+    const Record record = RunPair(&p, &d, {first})[0];
+    ExpectSameBits(record, Plain(first), first);
+
+    // A turn after the answer, and the answer itself from its middle on.
+    const RequestSpec next = Longer(WithAnswer(first, record), 21, 15);
+    const Record own = RunAggregated(&d, {next})[0];
+    ExpectSameBits(own, Plain(next), next);
+    EXPECT_EQ(own.cached_tokens, border);
+    const std::vector<SeenToken> answer = record.Tokens(0);
+    RequestSpec resumed = first;
+    resumed.key.uid.hi += 1'000;
+    for (size_t i = 0; i < 20; ++i) resumed.tokens.push_back(answer[i].token);
+    const Record rest = RunAggregated(&d, {resumed})[0];
+    EXPECT_EQ(rest.Tokens(0), std::vector<SeenToken>(answer.begin() + 20, answer.end()));
+    EXPECT_EQ(rest.cached_tokens, border);
+  }
+}
+
 TEST_P(EngineStatesTest, AStateThatHoldsNoNumberEndsItsOwnRequestAndIsNotKept) {
   std::atomic<bool> is_on = true;
   LiveWorker worker(

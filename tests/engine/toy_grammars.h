@@ -3,7 +3,9 @@
 #ifndef BATON_TESTS_ENGINE_TOY_GRAMMARS_H_
 #define BATON_TESTS_ENGINE_TOY_GRAMMARS_H_
 
+#include <future>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,6 +52,24 @@ inline wire::SharedGrammar GrammarOf(wire::GrammarKind kind, std::string text) {
 // A cache and the guides over it.
 struct ToyGrammars {
   text::GrammarCache cache{ToyTokenizer()};
+  AnswerGuides guides{&cache};
+};
+
+// Grammars of a model whose vocabulary is not there until the test says so: their compilation lasts
+// as long as the test wants.
+struct SlowGrammars {
+  ~SlowGrammars() { Release(); }
+  void Release() {
+    if (!std::exchange(released, true)) release.set_value();
+  }
+
+  bool released = false;
+  std::promise<void> release;
+  text::GrammarCache cache{
+      [done = release.get_future().share()]() -> StatusOr<std::shared_ptr<const text::Tokenizer>> {
+        done.wait();
+        return ToyTokenizer();
+      }};
   AnswerGuides guides{&cache};
 };
 

@@ -269,7 +269,7 @@ class StateCache {
   // Keeps the state behind so many blocks of it. False when it is not kept.
   bool KeepState(const Prompt& prompt, uint32_t num_blocks) {
     std::vector<BlockHandle> blocks;
-    if (!index_.AllocateState(kUid, &blocks)) return false;
+    if (!index_.AllocateState(kUid, 0, &blocks)) return false;
     for (const BlockHandle block : blocks) TextAt(block) = prompt.Text(num_blocks);
     const bool kept = index_.InsertState(prompt.query(), num_blocks, blocks);
     for (const BlockHandle block : blocks) pool_.DropRequestRef(block);
@@ -355,6 +355,27 @@ TEST(StateCheckpointTest, TheBudgetKeepsThoseOfMostValue) {
   EXPECT_FALSE(none.KeepState(prompts[0], 1)) << "the budget has no room for one";
   EXPECT_EQ(none.index().stats().checkpoints_skipped, 1u);
   EXPECT_EQ(cache.index().stats().checkpoints_skipped, 0u);
+}
+
+TEST(StateCheckpointTest, TheBudgetCountsStatesThatAreBeingMade) {
+  StateCache cache(64, 3 * StateCache::kStateBlocks);
+  const std::vector<StatePrompt> prompts = {StatePrompt({1, 1}), StatePrompt({2, 2, 2, 2})};
+  for (const StatePrompt& prompt : prompts) {
+    ASSERT_TRUE(cache.KeepKv(prompt));
+    ASSERT_TRUE(cache.KeepState(prompt, prompt.num_blocks()));
+  }
+  std::vector<BlockHandle> pending;
+  const std::vector<uint32_t> num_kept = {2, 1, 0};  // beside one, two and three that are made
+  for (size_t i = 0; i < num_kept.size(); ++i) {
+    EXPECT_TRUE(cache.index().AllocateState(kUid, i, &pending));
+    EXPECT_EQ(cache.index().num_checkpoint_blocks(), num_kept[i] * StateCache::kStateBlocks);
+    EXPECT_EQ(cache.index().HasState(prompts[1].query(), 2), i < 2) << "the less worth goes first";
+  }
+  EXPECT_FALSE(cache.index().AllocateState(kUid, num_kept.size(), &pending)) << "all are made";
+  EXPECT_EQ(pending.size(), 3 * StateCache::kStateBlocks);
+  EXPECT_EQ(cache.index().stats().checkpoints_skipped, 1u);
+  for (const BlockHandle block : pending) cache.pool().DropRequestRef(block);
+  cache.Audit();
 }
 
 TEST(StateCheckpointTest, AStateIsGivenUpBeforeItsPrefixAndWhole) {

@@ -247,6 +247,47 @@ TEST(SchedulerTest, APlanWithoutItemsStillCopiesTheStateOfAHit) {
   ExpectOutputs(worker, 2, Chatty(10), limits);
 }
 
+TEST(SchedulerTest, AChunkGoesOnPastACheckpointAndEndsBeforeTheNext) {
+  SchedulerConfig config = Config();
+  config.state_blocks = 2;
+  config.checkpoint_tokens = 16;
+  ToyWorker worker(config, 64, /*prefix_cache=*/true);
+  ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(1, Chatty(70), Limits(3)), 0).ok());
+  std::vector<std::string> seen;
+  for (int i = 0; i < 5; ++i) {
+    const BatchPlan plan = worker.Step();
+    ASSERT_EQ(plan.checkpoints.size(), 1u);
+    seen.push_back(fmt::format("{} copies {}", Items(plan)[0], plan.checkpoints[0].num_tokens));
+  }
+  EXPECT_THAT(seen,
+              ::testing::ElementsAre("1:0+28 copies 16", "1:28+16 copies 32", "1:44+16 copies 48",
+                                     "1:60+4 copies 64", "1:64+6 copies 68"));
+  RunToEnd(worker);
+  ExpectOutputs(worker, 1, Chatty(70), Limits(3));
+}
+
+TEST(SchedulerTest, APromptThatCameByAHandOffLeavesAStateAtTheFirstBorderAfterIt) {
+  SchedulerConfig config = Config(SchedulerRole::kDecode);
+  config.state_blocks = 2;
+  for (const uint32_t num_tokens : {10u, 12u}) {
+    ToyWorker worker(config, 64, /*prefix_cache=*/true);
+    const SequenceSpec spec = worker.Spec(1, Chatty(num_tokens), Limits(8));
+    std::vector<BlockHandle> blocks;
+    ASSERT_TRUE(worker.pool().Allocate(worker.scheduler().BlocksToReserve(num_tokens, 1),
+                                       BlockState::kReserved, spec.uid, &blocks));
+    worker.Bind(spec, blocks);
+    RunToEnd(worker);
+    ExpectOutputs(worker, 1, Chatty(num_tokens), Limits(8));
+    std::vector<TokenId> next = Chatty(num_tokens);
+    const std::vector<TokenId>& answer = worker.outputs[{1, 0}];
+    next.insert(next.end(), answer.begin(), answer.end());
+    ASSERT_TRUE(worker.scheduler().AddWaiting(worker.Spec(2, next, Limits(3)), 0).ok());
+    RunToEnd(worker);
+    ExpectOutputs(worker, 2, next, Limits(3));
+    EXPECT_EQ(worker.num_hit_tokens, num_tokens == 10 ? 12u : 16u);
+  }
+}
+
 TEST(SchedulerTest, WhatHoldsNoNumbersIsFoundByNoOtherPrompt) {
   SchedulerConfig config = Config();
   config.state_blocks = 2;
