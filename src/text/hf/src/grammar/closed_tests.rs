@@ -1,6 +1,6 @@
 //! Members that an answer may have beside those that its schema declares, and blanks between them.
 
-use serde_json::json;
+use serde_json::{json, Value};
 
 use super::compile::{compile, Limits};
 use super::tests::{bytes_vocabulary, of_kind, refusal, strict, takes, LIMITS};
@@ -18,6 +18,20 @@ fn a_schema_may_ask_for_no_blanks_at_all() {
             assert!(!takes(&grammar, text), "{text:?}");
         }
     }
+}
+
+/// Its text is not changed, so it asks for itself.
+#[test]
+fn a_schema_within_a_lark_grammar_may_ask_for_no_blanks_at_all() {
+    let list = json!({"type": "array", "items": {"type": "integer"}});
+    let mut closed = list.clone();
+    closed["x-guidance"] = json!({"whitespace_flexible": false});
+    let grammar_of = |schema: &Value| of_kind(Kind::Lark, &format!("start: \"=\" %json {schema}"));
+    for text in ["=[1, 2]", "=[\n1]", "=[1 ]"] {
+        assert!(takes(&grammar_of(&list), text), "{text:?}: the blanks of any %json");
+        assert!(!takes(&grammar_of(&closed), text), "{text:?}");
+    }
+    assert!(takes(&grammar_of(&closed), "=[1,2]"));
 }
 
 #[test]
