@@ -104,6 +104,11 @@ void RouterRequest::NotePrefixes(std::vector<kv::ChainLink> new_links,
   hits = std::move(found);
 }
 
+void RouterRequest::NoteCached(uint32_t num_tokens) {
+  if (moves_kv || num_replayed > 0 || num_tokens == 0) return;
+  cached_tokens = std::min(num_tokens, static_cast<uint32_t>(spec.prompt.size() - 1));
+}
+
 uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
   return NumHitsOf(hits, worker.lease);
 }

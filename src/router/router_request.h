@@ -2,7 +2,6 @@
 #ifndef BATON_ROUTER_ROUTER_REQUEST_H_
 #define BATON_ROUTER_ROUTER_REQUEST_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -228,10 +227,7 @@ struct RouterRequest {
   // and a worker that says otherwise is not believed. Both workers say it, since either may be
   // heard first; an older decode worker says 0. A decode worker that hands a stream over computed
   // no prompt for it.
-  void NoteCached(uint32_t num_tokens) {
-    if (moves_kv || num_replayed > 0 || num_tokens == 0) return;
-    cached_tokens = std::min(num_tokens, static_cast<uint32_t>(spec.prompt.size() - 1));
-  }
+  void NoteCached(uint32_t num_tokens);
   bool IsPlaced() const { return life.placed(); }
   uint32_t attempt() const { return life.attempt(); }
   // Output that the next placement starts from. With several choices each computes its own again:
