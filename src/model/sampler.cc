@@ -179,17 +179,24 @@ TokenId Sampler::PickRandom(const SampleQuery& query, std::span<const float> log
 }
 
 void Sampler::KeepTopK(std::span<const float> logits, uint32_t top_k) {
-  // A heap whose front is the worst of the k best so far; most logits fail the first comparison.
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const Candidate candidate = {logits[i], static_cast<TokenId>(i)};
-    if (!(candidate.l > kMinusInfinity)) continue;  // -infinity or NaN
-    if (candidates_.size() < top_k) {
-      candidates_.push_back(candidate);
-      std::push_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
-    } else if (candidate.l > candidates_.front().l) {
-      std::pop_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
-      candidates_.back() = candidate;
-      std::push_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
+  // A heap whose front is the worst of the k best so far; few blocks have a logit above it.
+  constexpr size_t kBlock = 256;
+  const SamplerLoops& loops = BestSamplerLoops();
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const auto block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+    const bool is_full = candidates_.size() == top_k;
+    if (is_full && !(loops.largest(block) > candidates_.front().l)) continue;
+    for (size_t i = 0; i < block.size(); ++i) {
+      const Candidate candidate = {block[i], static_cast<TokenId>(begin + i)};
+      if (!(candidate.l > kMinusInfinity)) continue;  // -infinity or NaN
+      if (candidates_.size() < top_k) {
+        candidates_.push_back(candidate);
+        std::push_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
+      } else if (candidate.l > candidates_.front().l) {
+        std::pop_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
+        candidates_.back() = candidate;
+        std::push_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
+      }
     }
   }
   std::sort_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
