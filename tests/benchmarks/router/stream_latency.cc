@@ -2,6 +2,12 @@
 // gRPC until it has arrived at the client's machine, with many streams at a fixed pace.
 //
 //   router_stream_latency         prints a table; about a minute
+//   router_stream_latency --workers-of=HOST:PORT --streams=N --departures=FILE
+//                                 only the toy workers, of the router with that gRPC address, until
+//                                 the standard input ends; then FILE has when each token left:
+//                                 [N][300] int64 of microseconds since 1970, 0 = never. Stream i
+//                                 asks with the token ids {i % 200, i / 200}. It serves
+//                                 benchmarks/serve/routers.py
 //
 // It stands here because its workers are those of the tests.
 //
@@ -11,11 +17,14 @@
 // HTTP; over gRPC it is the moment at which the library hands the token out.
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -52,6 +61,7 @@ constexpr int64_t kStartGapUs = 3'000;
 constexpr int64_t kWarmUpUs = 1'000'000;
 constexpr int64_t kCountUs = 8'000'000;
 constexpr uint32_t kIdBase = 200;
+constexpr uint32_t kMaxStreams = 10'000;
 
 // When each token left its worker, by stream and index; written by workers, read by the client.
 using Departures = std::vector<std::vector<std::atomic<int64_t>>>;
@@ -128,6 +138,7 @@ class PacedWorker final : public v1::WorkerService::Service {
       stream_->Write(message);
     }
     const uint32_t number = spec.tokens(0) + kIdBase * spec.tokens(1);
+    BATON_CHECK(number < departures_->size(), "stream {} of {}", number, departures_->size());
     phases_[num_begun_++ % kNumPhases].push_back({spec, number, 0});
   }
 
@@ -259,18 +270,29 @@ size_t NumReadyWorkers(const RouterProcess& router) {
   return num_ready;
 }
 
-void Run(bool is_http) {
-  Departures departures(kNumStreams);
+Departures NoDepartures(uint32_t num_streams) {
+  Departures departures(num_streams);
   for (auto& stream : departures) stream = std::vector<std::atomic<int64_t>>(kNumTokens);
+  return departures;
+}
+
+std::vector<std::unique_ptr<PacedWorker>> StartWorkers(const std::string& router,
+                                                       Departures* departures) {
+  std::vector<std::unique_ptr<PacedWorker>> workers;
+  for (uint32_t i = 0; i < kNumWorkers; ++i) {
+    workers.push_back(std::make_unique<PacedWorker>(fmt::format("decode-{}", i), departures));
+    workers.back()->Register(router);
+  }
+  return workers;
+}
+
+void Run(bool is_http) {
+  Departures departures = NoDepartures(kNumStreams);
   RouterConfig config;
   config.grpc_address = config.http_address = config.admin_address = "127.0.0.1:0";
   config.core.mode = ServeMode::kAggregated;
   const auto router = RouterProcess::Start(config).value();
-  std::vector<std::unique_ptr<PacedWorker>> workers;
-  for (uint32_t i = 0; i < kNumWorkers; ++i) {
-    workers.push_back(std::make_unique<PacedWorker>(fmt::format("decode-{}", i), &departures));
-    workers.back()->Register(router->grpc_address());
-  }
+  const auto workers = StartWorkers(router->grpc_address(), &departures);
   while (NumReadyWorkers(*router) < kNumWorkers) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -293,15 +315,78 @@ void Run(bool is_http) {
   router->Stop();
 }
 
+// What the command line says.
+struct Options {
+  std::string workers_of;  // "" = everything in this process
+  std::string departures;
+  uint32_t num_streams = 0;
+};
+
+// Its workers live until the standard input ends.
+int RunWorkers(const Options& options) {
+  std::FILE* const file = std::fopen(options.departures.c_str(), "wb");
+  if (file == nullptr) {
+    fmt::print(stderr, "--departures={}: cannot be written\n", options.departures);
+    return 1;
+  }
+  Departures departures = NoDepartures(options.num_streams);
+  {
+    const auto workers = StartWorkers(options.workers_of, &departures);
+    while (std::getchar() != EOF) {
+    }
+  }
+  const int64_t offset_us = SystemClock().WallUnixUs() - SystemClock().NowUs();
+  std::vector<int64_t> left_us;
+  for (const auto& stream : departures) {
+    for (const auto& at_us : stream) left_us.push_back(at_us == 0 ? 0 : at_us + offset_us);
+  }
+  const size_t num_written = std::fwrite(left_us.data(), sizeof(int64_t), left_us.size(), file);
+  return std::fclose(file) == 0 && num_written == left_us.size() ? 0 : 1;
+}
+
+bool Parse(int argc, char** argv, Options* options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    const size_t equals = argument.find('=');
+    if (equals == std::string_view::npos) return false;
+    const std::string_view name = argument.substr(0, equals);
+    const std::string_view value = argument.substr(equals + 1);
+    if (name == "--workers-of") {
+      options->workers_of = value;
+    } else if (name == "--departures") {
+      options->departures = value;
+    } else if (name == "--streams") {
+      const auto read = std::from_chars(value.begin(), value.end(), options->num_streams);
+      if (read.ec != std::errc() || read.ptr != value.end()) return false;
+    } else {
+      return false;
+    }
+  }
+  return argc == 1 || (!options->workers_of.empty() && !options->departures.empty() &&
+                       options->num_streams >= 1 && options->num_streams <= kMaxStreams);
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  if (!Parse(argc, argv, &options)) {
+    fmt::print(stderr,
+               "usage: router_stream_latency [--workers-of=HOST:PORT --streams=1..{} "
+               "--departures=FILE]\n",
+               kMaxStreams);
+    return 2;
+  }
+  if (!options.workers_of.empty()) return RunWorkers(options);
+  fmt::print("{} streams of {} tokens a second through one router, {} workers\n", kNumStreams,
+             1'000'000 / kPeriodUs, kNumWorkers);
+  for (const bool is_http : {true, false}) Run(is_http);
+  return 0;
+}
+
 }  // namespace
 }  // namespace baton::router
 
-int main() {
+int main(int argc, char** argv) {
   const baton::Status status = baton::InitLog({.level = baton::LogLevel::kError});
   BATON_CHECK(status.ok(), "{}", status.ToString());
-  fmt::print("{} streams of {} tokens a second through one router, {} workers\n",
-             baton::router::kNumStreams, 1'000'000 / baton::router::kPeriodUs,
-             baton::router::kNumWorkers);
-  for (const bool is_http : {true, false}) baton::router::Run(is_http);
-  return 0;
+  return baton::router::Main(argc, argv);
 }
