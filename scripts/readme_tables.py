@@ -395,7 +395,75 @@ def other_tests(result):
     return "".join(f" Runs of commit {at}: {count}." for at, count in num_at.items())
 
 
+def ratio_of(value, digits=2):
+    """A median with its interval."""
+    low, high = value["low"], value["high"]
+    return f"{value['median']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def viewers(result):
+    lines = ["| viewers | ITL p50 | ITL p99 | router's time a turn | p99 / without viewers |"]
+    lines.append("|---:|---:|---:|---:|---:|")
+    for number, row in result["summary"].items():
+        lines.append(
+            f"| {number} | {row['itl_p50_ms']:.1f} ms | {row['itl_p99_ms']:.1f} ms |"
+            f" {row['router_cpu_ms']:.0f} ms | {ratio_of(row['itl_p99_ms_ratio'], 3)} |"
+        )
+    rounds = f"{len(result['rounds'])} rounds in turn; {result['streams']} streams. "
+    return lines + ["", rounds + where(result)]
+
+
+def surfaces(result):
+    calls, keys, streams = result["surfaces"], result["keys"], result["streams"]
+    rows = [
+        (f"`{name}`, router's time a token / chat's", ratio_of(calls[f"{name}_to_chat"]))
+        for name in ("messages", "responses")
+    ]
+    rows += [
+        (f"{keys['keys']} keys and all limits, more time of a {name}, us",
+         ratio_of(keys[f"{name}_more_us"], 1))
+        for name in ("tokenize", "completion")
+    ]  # fmt: skip
+    rows += [
+        (f"{streams['streams']} streams, with keys / without: {name}",
+         ratio_of(streams[f"{key}_ratio"]))
+        for key, name in (
+            ("added_p50_us", "router's part of a token, p50"),
+            ("added_p99_us", "the same, p99"),
+            ("router_us_a_token", "router's processor time a token"),
+        )
+    ]  # fmt: skip
+    lines = ["| what | median (95 % interval) |", "|---|---:|"]
+    lines += [f"| {name} | {value} |" for name, value in rows]
+    return lines + ["", f"{result['rounds']} rounds in turn. " + where(result)]
+
+
+def structured(result):
+    s = result["summary"]
+    streams = f"{result['streams']} streams, tokens/s with a schema / without"
+    tools = s["tool_us_a_token"].values()
+    compiled = s["compile_ms"]
+    rows = [
+        ("a schema adds to a token, ms", ratio_of(s["mask"]["added_ms"])),
+        (streams, ratio_of(s["streams16"]["ratio"])),
+        (f"first compilation of {compiled['count']} schemas, p50 and p99, ms",
+         f"{compiled['p50']:.1f}, {compiled['p99']:.1f}"),
+        ("parsing tool calls, by style, us a token", f"{min(tools):.2f} to {max(tools):.2f}"),
+        ("log-probabilities of a prompt of 2,000 tokens / plain prefill",
+         ratio_of(s["echo"]["ratio"])),
+        ("the same / plain prefill and the output matrix alone",
+         ratio_of(s["echo_to_plain_and_head"])),
+        ("16 prompts in one request / in 16 requests, time", ratio_of(s["prompts16"]["ratio"])),
+    ]  # fmt: skip
+    lines = ["| what | measured (95 % interval) |", "|---|---:|"]
+    lines += [f"| {name} | {value} |" for name, value in rows]
+    return lines + ["", f"{len(result['rounds'])} rounds in turn. " + where(result)]
+
+
 TABLES = {
+    "viewers": viewers,
+    "surfaces": surfaces,
+    "structured": structured,
     "clients": clients,
     "chaos": chaos,
     "k8s": k8s,
