@@ -36,10 +36,10 @@ std::optional<RouteReason> ReasonForLocal(const PairTimes& pair, const LocalTime
                                           int64_t itl_objective_us) {
   const double allowed_s = pair.TotalS() * (1 - kPathMargin);
   if (LocalCostS(local, itl_objective_us) >= allowed_s) return std::nullopt;
-  // The four sum to the pair's time less the local one without its wait and its streams.
+  // They sum to the pair's time less the local one without its wait and its streams.
   const std::array<std::pair<double, RouteReason>, 4> losses = {{
       {pair.wait_s, RouteReason::kPrefillQueue},
-      {pair.cross_s - pair.compute_s, RouteReason::kSlowLink},
+      {std::max(pair.cross_s - pair.compute_s, 0.0), RouteReason::kSlowLink},
       {pair.compute_s - local.at_prefill_s, RouteReason::kDecodeHit},
       {local.at_prefill_s - local.compute_s, RouteReason::kFasterDecode},
   }};

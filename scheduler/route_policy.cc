@@ -221,7 +221,14 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
   if (choice.wants_pair) choice.pick = PickPrefill(load, query, idx);
   if (query.compares_paths && choice.is_paired()) {
     const LocalTimes local = LocalTimesOf(decode, load.prefill[choice.pick.idx], query);
-    const auto reason = ReasonForLocal(choice.pick.times, local, query.itl_objective_us);
+    auto reason = ReasonForLocal(choice.pick.times, local, query.itl_objective_us);
+    // Room now comes before a prediction, which knows no full pool. Where streams run it does not:
+    // they would pay for it.
+    const bool may_begin = !IsBackedUp(decode, query);
+    if (choice.pick.has_room && !may_begin) reason.reset();
+    if (!choice.pick.has_room && may_begin && decode.num_streams == 0) {
+      reason = reason.value_or(RouteReason::kPrefillQueue);
+    }
     if (reason) {
       choice.wants_pair = false;
       choice.own_reason = *reason;

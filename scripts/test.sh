@@ -28,16 +28,5 @@ step="tests"
 jobs="${BATON_TEST_JOBS:-$(($(nproc) + 1))}"
 tests=(-LE '^long$')
 [[ "${BATON_TEST_LONG:-0}" != 1 ]] || tests=()
-# A test of a whole cluster that failed beside others runs once more, alone: a host without a free
-# core also slows what waits for it. The failure stays in the output, and in the last line.
-alone=""
-ctest --preset release -j "$jobs" --timeout 900 --output-junit test_times.xml \
-  "${tests[@]}" "$@" || {
-  code=$?
-  alone="$(sed 's/^[0-9]*://' build/release/Testing/Temporary/LastTestsFailed.log | paste -sd '|')"
-  [[ -n "$alone" && -z "$(tr '|' '\n' <<<"$alone" | grep -v '^e2e_')" ]] || (exit "$code")
-  step="tests that failed beside others, alone: $alone"
-  ctest --preset release --timeout 900 "${tests[@]}" -R "^($alone)\$"
-  alone=", of which only alone: $alone"
-}
-echo "test.sh: passed in $(((SECONDS - started) / 60)) min $(((SECONDS - started) % 60)) s$alone"
+ctest --preset release -j "$jobs" --timeout 900 --output-junit test_times.xml "${tests[@]}" "$@"
+echo "test.sh: passed in $(((SECONDS - started) / 60)) min $(((SECONDS - started) % 60)) s"

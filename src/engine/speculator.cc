@@ -39,9 +39,9 @@ void Speculator::Propose(const Sequence& sequence, uint32_t max_tokens, std::vec
 
 GuessState Speculator::Guess(const Sequence& sequence, uint32_t max_tokens, Choice* choice,
                              std::vector<TokenId>* out) {
+  if (choice->guide != nullptr) return GuessState::kGrammar;
   if (mode_ == SpeculateMode::kAuto && has_prompts_) return GuessState::kPrompts;
   if (mode_ == SpeculateMode::kAuto && gain_.balance_us() < 0) return GuessState::kNoGain;
-  if (choice->guide != nullptr) return GuessState::kGrammar;
   if (choice->guesses == nullptr) {
     choice->guesses = std::make_unique<ChoiceGuesses>(std::max(sequence.MaxKvTokens() + 1, 4u));
   }

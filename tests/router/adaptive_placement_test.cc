@@ -125,6 +125,7 @@ TEST(AdaptivePlacementTest, OtherModesCompareNothing) {
 TEST(AdaptivePlacementTest, TheReasonIsRemembered) {
   AdaptiveCluster cluster;
   cluster.IsSplit();
+  ++cluster.now_us;
   cluster.IsSplit();
   const auto traces = cluster.core.Traces(cluster.now_us);
   ASSERT_EQ(traces.size(), 2u);

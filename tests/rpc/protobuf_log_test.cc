@@ -29,6 +29,7 @@ class GrpcLogTest : public testing::Test {
     ASSERT_GE(made.get(), 0) << path_;
     ASSERT_TRUE(InitLog({.role = "test", .level = LogLevel::kInfo, .file = path_}).ok());
     TakeOverGrpcLog();
+    gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);  // grpc_init's default; before, nothing is told
   }
   void TearDown() override {
     EXPECT_TRUE(InitLog({}).ok());

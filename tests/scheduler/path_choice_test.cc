@@ -105,6 +105,32 @@ TEST(PathChoiceTest, APromptGoesWhereItIsPredictedToCostLess) {
   });
 }
 
+TEST(PathChoiceTest, RoomNowComesBeforeAPredictionThatKnowsNoFullPool) {
+  ExpectCases({
+      {"no free block at the prefill worker", [](Snapshot& s) { s.prefill.num_free_blocks = 0; },
+       RouteReason::kPrefillQueue},
+      {"no request may be sent there", [](Snapshot& s) { s.prefill.num_slots = 0; },
+       RouteReason::kPrefillQueue},
+      {"the decode worker has too many prompts, fast as it is",
+       [](Snapshot& s) {
+         s.decode.tokens_per_s = 1e6;
+         s.decode.num_waiting = 2;
+         s.decode.backlog_s = s.query.max_backlog_s = 0.01;
+         s.prefill.backlog_s = 0.5;
+       },
+       RouteReason::kPair},
+  });
+}
+
+TEST(PathChoiceTest, StreamsDoNotPayForAFullPool) {
+  Snapshot setup;
+  setup.prefill.num_free_blocks = 0;
+  setup.decode.num_streams = 1;
+  const Route route = setup.cluster.Pick(setup.query);
+  EXPECT_EQ(route.path, Route::Path::kDisagg);
+  EXPECT_FALSE(route.has_room) << "it waits";
+}
+
 // Each stream waits for the 0.32 s as well.
 TEST(PathChoiceTest, StreamsThatRunAtTheDecodeWorkerCount) {
   ExpectCases({
