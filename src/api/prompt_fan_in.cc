@@ -73,7 +73,8 @@ PromptFanIn::PromptFanIn(Submitter* submitter, std::vector<GenerateRequest> requ
       timeout_us_(requests.front().timeout_us),
       num_choices_(requests.front().num_choices),
       num_first_(std::min<size_t>(requests.size(), std::max(kAtOnce / num_choices_, 1u))),
-      requests_(std::move(requests)) {
+      requests_(std::move(requests)),
+      num_processed_(requests_.size(), 0) {
   result_.prompts.resize(requests_.size());
 }
 
@@ -189,12 +190,16 @@ void PromptFanIn::OnTaken() {
 
 void PromptFanIn::OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const PromptLogprobs> logprobs) {
   MutexLock lock(mutex_);
-  if (!has_ended_) sink_->OnLoggedPrompt(prompt, std::move(logprobs));
+  if (has_ended_) return;
+  requests_[prompt].sampling.prompt_logprobs.reset();  // another try computes none
+  sink_->OnLoggedPrompt(prompt, std::move(logprobs));
 }
 
 void PromptFanIn::OnPromptProgress(uint32_t prompt, const PromptProgress& progress) {
   MutexLock lock(mutex_);
-  if (!has_ended_) sink_->OnPromptProgress(prompt, progress);
+  if (has_ended_ || progress.processed <= num_processed_[prompt]) return;
+  num_processed_[prompt] = progress.processed;
+  sink_->OnPromptProgress(prompt, progress);
 }
 
 void PromptFanIn::OnEmbeddedPrompt(uint32_t prompt, std::vector<float> embedding) {

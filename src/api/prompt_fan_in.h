@@ -21,7 +21,8 @@
 //     kLateRoomUs of that finish. So each prompt that finishes causes at most two other tries and
 //     kMostTriesAlone alone.
 //  6. An answer that is older than kRoomLimitUs puts nothing back.
-//  7. A prompt that waited for others arrives at the router when it is submitted: the objectives of
+//  7. The log of a prompt is told once, and its progress goes on from try to try.
+//  8. A prompt that waited for others arrives at the router when it is submitted: the objectives of
 //     the router (--slo) and its times count from then. Its deadline stays that of the answer.
 //
 // It lives until the last request has ended: their sinks keep it.
@@ -108,6 +109,8 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   mutable Mutex mutex_;
   // Kept until the prompt has a token or its end: it may be submitted again.
   std::vector<router::GenerateRequest> requests_ BATON_GUARDED_BY(mutex_);
+  // Of each prompt, as the sink was told: another try computes it from the start.
+  std::vector<uint32_t> num_processed_ BATON_GUARDED_BY(mutex_);
   std::vector<uint32_t> put_back_ BATON_GUARDED_BY(mutex_);  // prompts that found no room
   bool is_submitting_ BATON_GUARDED_BY(mutex_) = false;
   size_t num_places_ BATON_GUARDED_BY(mutex_) = 0;
