@@ -271,7 +271,7 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestEr
     return Fail(error, ErrorCode::kInvalidType, fmt::format("{}.{}", kStructured, kNoBlanks),
                 "true or false");
   }
-  bool names_form = false;
+  const bool had_form = params->form != nullptr;
   for (const auto& [name, member] : *members) {
     const bool is_beside = name == "disable_fallback" || name == "backend" || name == "_backend" ||
                            name == "_backend_was_auto" || name == kNoBlanks;
@@ -288,10 +288,10 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestEr
                   fmt::format("absent; {} is {}", kStructured, kExpectedStructuredOutputs));
     }
     if (!StoreForm(*row, row->path, member, params, error)) return false;
-    names_form = true;
   }
   params->forbids_blanks = no_blanks != nullptr && !IsUnset(*no_blanks);
   // The flag may stand beside another field's form: HasFormWithoutBlanks looks when all are read.
+  const bool names_form = !had_form && params->form != nullptr;
   if (names_form || params->forbids_blanks) return true;
   return FailWithoutForm(error);
 }

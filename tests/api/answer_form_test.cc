@@ -170,6 +170,11 @@ TEST_F(AnswerFormTest, AnEmptyFormIsRefusedByName) {
            Case{R"("structured_outputs":{})", "structured_outputs", "invalid_value"},
            Case{R"("structured_outputs":{"json":null,"choice":null})", "structured_outputs",
                 "invalid_value"},
+           Case{R"("structured_outputs":{"choice":null,"json_object":false})", "structured_outputs",
+                "invalid_value"},
+           Case{R"("structured_outputs":{"json_object":false},"response_format":)"
+                R"({"type":"json_object"})",
+                "structured_outputs", "invalid_value"},
            Case{R"("structured_outputs":{"backend":"xgrammar","whitespace_pattern":null})",
                 "structured_outputs", "invalid_value"},
            Case{R"("structured_outputs":{"disable_any_whitespace":false})", "structured_outputs",
@@ -268,7 +273,6 @@ TEST_F(AnswerFormTest, MinTokensWithAFormIsWarned) {
 
 TEST_F(AnswerFormTest, AFormThatAsksForNothingIsNone) {
   for (const char* fields : {R"("response_format":{"type":"text"})", R"("structured_outputs":null)",
-                             R"("structured_outputs":{"choice":null,"json_object":false})",
                              R"("guided_json":null,"guided_choice":null,"guided_regex":null)"}) {
     const auto responder = Post(kChatPath, kHello + "," + fields + "}");
     EXPECT_EQ(responder->status, 200) << fields << responder->body;
