@@ -342,6 +342,32 @@ TEST_F(WaitingPromptTest, IsSubmittedOnceMoreWhereTheRouterDoesNotLetItWait) {
   EXPECT_EQ(submitter_.num_submitted(), 3u);
 }
 
+TEST_F(WaitingPromptTest, WaitsAgainForTheShareOfItsTenant) {
+  Begin(0);
+  first_.sink->OnFinished(TestResult(1, 1));
+  for (const size_t i : {1, 2, 3}) Refuse(i, ErrorCode::kRateLimited);
+  EXPECT_FALSE(sink_->failed.has_value());
+  EXPECT_EQ(submitter_.num_submitted(), 5u);
+  clock_.AdvanceUs(PromptFanIn::kLateRoomUs);
+  Refuse(4, ErrorCode::kRateLimited);
+  ASSERT_TRUE(sink_->failed.has_value());
+  EXPECT_EQ(sink_->failed->code, ErrorCode::kRateLimited);
+}
+
+TEST_F(WaitingPromptTest, OneRefusalAtOnceAmongWaitsIsNoEnd) {
+  Begin(0);
+  first_.sink->OnFinished(TestResult(1, 1));
+  Refuse(1);
+  Refuse(2);
+  Refuse(3, ErrorCode::kQueueFull);
+  Refuse(4);
+  EXPECT_FALSE(sink_->failed.has_value());
+  EXPECT_TRUE(submitter_.WaitSubmitted(5).request.skips_forecast);
+  Refuse(5, ErrorCode::kQueueFull);
+  ASSERT_TRUE(sink_->failed.has_value());
+  EXPECT_EQ(sink_->failed->code, ErrorCode::kQueueFull);
+}
+
 TEST_F(WaitingPromptTest, TriesAloneAreCounted) {
   Begin(0);
   first_.sink->OnFinished(TestResult(1, 1));
