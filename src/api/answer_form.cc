@@ -205,6 +205,28 @@ std::string NameOfPlace(std::string_view place) {
   return name;
 }
 
+// Behind the comment, text or regular expression that begins at `at` of a Lark text; at + 1 where
+// none begins. A regular expression may go on after a line break.
+size_t EndOfLarkPart(std::string_view lark, size_t at) {
+  const char first = lark[at];
+  const bool is_comment = first == '#' || lark.substr(at).starts_with("//");
+  if (is_comment) return std::min(lark.find('\n', at), lark.size());
+  if (first != '"' && first != '/') return at + 1;
+  size_t end = at + 1;
+  while (end < lark.size() && lark[end] != first) end += lark[end] == '\\' ? 2 : 1;
+  return end + 1;
+}
+
+// Whether a grammar has a schema after %json.
+bool HasSchemaInside(std::string_view lark) {
+  // GBNF has none, and this within Lark is refused.
+  if (lark.find("::=") != std::string_view::npos) return false;
+  for (size_t at = 0; at < lark.size(); at = EndOfLarkPart(lark, at)) {
+    if (lark.substr(at).starts_with("%json")) return true;
+  }
+  return false;
+}
+
 std::string_view ExpectedOfKind(GrammarKind kind) {
   switch (kind) {
     case GrammarKind::kSchemaStrict:
@@ -271,7 +293,7 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestEr
     return Fail(error, ErrorCode::kInvalidType, fmt::format("{}.{}", kStructured, kNoBlanks),
                 "true or false");
   }
-  bool names_form = false;
+  const bool had_form = params->form != nullptr;
   for (const auto& [name, member] : *members) {
     const bool is_beside = name == "disable_fallback" || name == "backend" || name == "_backend" ||
                            name == "_backend_was_auto" || name == kNoBlanks;
@@ -288,10 +310,10 @@ bool StoreStructuredOutputs(const JsonValue& value, ApiParams* params, RequestEr
                   fmt::format("absent; {} is {}", kStructured, kExpectedStructuredOutputs));
     }
     if (!StoreForm(*row, row->path, member, params, error)) return false;
-    names_form = true;
   }
   params->forbids_blanks = no_blanks != nullptr && !IsUnset(*no_blanks);
   // The flag may stand beside another field's form: HasFormWithoutBlanks looks when all are read.
+  const bool names_form = !had_form && params->form != nullptr;
   if (names_form || params->forbids_blanks) return true;
   return FailWithoutForm(error);
 }
@@ -313,7 +335,7 @@ bool CloseBlanks(ApiParams* params, RequestError* error) {
   if (kind == GrammarKind::kStructuralTag) {
     return Fail(error, ErrorCode::kConflict, flag, "absent beside a structural tag");
   }
-  if (kind == GrammarKind::kLark && params->form->text.find("%json") != std::string::npos) {
+  if (kind == GrammarKind::kLark && HasSchemaInside(params->form->text)) {
     return Fail(error, ErrorCode::kConflict, flag,
                 "absent beside a grammar with %json: the schema there may say \"x-guidance\": "
                 "{\"whitespace_flexible\": false}");

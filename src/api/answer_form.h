@@ -3,9 +3,9 @@
 // cache of grammars; any thread.
 //
 // At most one field of a request may ask for a form. A field that asks for nothing (null,
-// {"type":"text"}, json_object false) counts as absent. An empty text or list, and an object of
-// structured_outputs without a form, are errors: the client meant a form, and must not take a free
-// answer for it.
+// {"type":"text"}) counts as absent, and so does a member of structured_outputs (null, json_object
+// false). An empty text or list, and an object of structured_outputs whose members ask for no form,
+// are errors: the client meant a form, and must not take a free answer for it.
 #ifndef BATON_API_ANSWER_FORM_H_
 #define BATON_API_ANSWER_FORM_H_
 

@@ -49,7 +49,8 @@ class PromptFanIn::Part final : public ResponseSink {
     return *is_put_back_;
   }
   void OnFailed(const RequestError& error) override {
-    if (is_put_back_.has_value() ? *is_put_back_ : TriesAgain(error)) return whole_->SubmitMore();
+    if (!is_put_back_.has_value()) is_put_back_ = whole_->PutBack(prompt_, error);
+    if (*is_put_back_) return whole_->SubmitMore();
     whole_->OnFailed(prompt_, error);
   }
   size_t buffered_bytes() const override { return whole_->sink_->buffered_bytes(); }
@@ -73,7 +74,8 @@ PromptFanIn::PromptFanIn(Submitter* submitter, std::vector<GenerateRequest> requ
       timeout_us_(requests.front().timeout_us),
       num_choices_(requests.front().num_choices),
       num_first_(std::min<size_t>(requests.size(), std::max(kAtOnce / num_choices_, 1u))),
-      requests_(std::move(requests)) {
+      requests_(std::move(requests)),
+      num_processed_(requests_.size(), 0) {
   result_.prompts.resize(requests_.size());
 }
 
@@ -122,7 +124,7 @@ std::optional<PromptFanIn::Next> PromptFanIn::TakeNextLocked() {
   ++num_under_way_;
   next.request = requests_[next.prompt];
   if (num_finished_ > 0) ArriveNow(&next.request);  // before that, nothing had to wait
-  next.request.skips_forecast = num_tries_alone_ > 0;
+  next.request.skips_forecast = num_waits_alone_ + num_refusals_alone_ > 0;
   return next;
 }
 
@@ -152,7 +154,7 @@ RequestError PromptFanIn::ToldError(uint32_t prompt, const RequestError& error) 
 
 bool PromptFanIn::PutBack(uint32_t prompt, const RequestError& error) {
   MutexLock lock(mutex_);
-  if (has_ended_ || !MayWaitLocked(prompt, error)) return false;
+  if (has_ended_ || !TakeTryLocked(prompt, error)) return false;
   --num_under_way_;
   num_places_ = std::max<size_t>(num_under_way_, 1);
   put_back_.push_back(prompt);
@@ -161,17 +163,20 @@ bool PromptFanIn::PutBack(uint32_t prompt, const RequestError& error) {
   return true;
 }
 
-bool PromptFanIn::MayWaitLocked(uint32_t prompt, const RequestError& error) {
+bool PromptFanIn::TakeTryLocked(uint32_t prompt, const RequestError& error) {
   const int64_t now_us = clock_.NowUs();
   const bool is_refused = HttpStatusOf(error.code) == 429 && !requests_[prompt].prompt.empty();
   if (!is_refused || now_us - begin_us_ >= kRoomLimitUs) return false;
   if (num_under_way_ > 1) return true;
   if (num_finished_ == 0) return false;
-  // One that was refused at once would only be refused again and again.
-  const bool has_waited = error.code == ErrorCode::kQueueTimeout;
+  // kRateLimited: for its tenant's share. One that was refused at once would only be refused again
+  // and again.
+  const bool has_waited =
+      error.code == ErrorCode::kQueueTimeout || error.code == ErrorCode::kRateLimited;
   const bool may_be_late = has_waited && now_us - finished_us_ < kLateRoomUs;
-  if (num_tries_alone_ >= (may_be_late ? kMostTriesAlone : 1)) return false;
-  ++num_tries_alone_;
+  uint32_t& num_tries = has_waited ? num_waits_alone_ : num_refusals_alone_;
+  if (num_tries >= (may_be_late ? kMostTriesAlone : 1)) return false;
+  ++num_tries;
   return true;
 }
 
@@ -189,12 +194,16 @@ void PromptFanIn::OnTaken() {
 
 void PromptFanIn::OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const PromptLogprobs> logprobs) {
   MutexLock lock(mutex_);
-  if (!has_ended_) sink_->OnLoggedPrompt(prompt, std::move(logprobs));
+  if (has_ended_) return;
+  requests_[prompt].sampling.prompt_logprobs.reset();  // another try computes none
+  sink_->OnLoggedPrompt(prompt, std::move(logprobs));
 }
 
 void PromptFanIn::OnPromptProgress(uint32_t prompt, const PromptProgress& progress) {
   MutexLock lock(mutex_);
-  if (!has_ended_) sink_->OnPromptProgress(prompt, progress);
+  if (has_ended_ || progress.processed <= num_processed_[prompt]) return;
+  num_processed_[prompt] = progress.processed;
+  sink_->OnPromptProgress(prompt, progress);
 }
 
 void PromptFanIn::OnEmbeddedPrompt(uint32_t prompt, std::vector<float> embedding) {
@@ -219,7 +228,8 @@ void PromptFanIn::OnFinished(uint32_t prompt, const GenerateResult& result) {
   requests_[prompt] = {};
   AddLocked(prompt, result);
   finished_us_ = clock_.NowUs();
-  num_tries_alone_ = 0;
+  num_waits_alone_ = 0;
+  num_refusals_alone_ = 0;
   if (++num_finished_ == requests_.size()) {
     has_ended_ = true;
     return sink_->OnFinished(result_);

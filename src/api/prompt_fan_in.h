@@ -17,11 +17,13 @@
 //     those of 2.
 //  5. With none under way it is put back only where one has finished: the router may not know yet
 //     that the room of that one is free. The router refuses it by no forecast then. It is
-//     submitted once more, and after a wait in the queue up to kMostTriesAlone times within
-//     kLateRoomUs of that finish. So each prompt that finishes causes at most two other tries and
-//     kMostTriesAlone alone.
+//     submitted once more after a refusal at once, and once more after a wait (in the queue, or for
+//     its tenant's share of the KV), or up to kMostTriesAlone times within kLateRoomUs of that
+//     finish. So each prompt that finishes causes at most two other tries and kMostTriesAlone + 1
+//     alone.
 //  6. An answer that is older than kRoomLimitUs puts nothing back.
-//  7. A prompt that waited for others arrives at the router when it is submitted: the objectives of
+//  7. The log of a prompt is told once, and its progress goes on from try to try.
+//  8. A prompt that waited for others arrives at the router when it is submitted: the objectives of
 //     the router (--slo) and its times count from then. Its deadline stays that of the answer.
 //
 // It lives until the last request has ended: their sinks keep it.
@@ -83,7 +85,8 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   router::RequestError ToldError(uint32_t prompt, const router::RequestError& error) const;
   // True: the prompt waits for others of the answer, and is submitted again by SubmitMore.
   bool PutBack(uint32_t prompt, const router::RequestError& error);
-  bool MayWaitLocked(uint32_t prompt, const router::RequestError& error) BATON_REQUIRES(mutex_);
+  // True: another try is allowed, and counted.
+  bool TakeTryLocked(uint32_t prompt, const router::RequestError& error) BATON_REQUIRES(mutex_);
   void OnAccepted(const router::AnswerName& name);
   void OnTaken();
   void OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const router::PromptLogprobs> logprobs);
@@ -108,6 +111,8 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   mutable Mutex mutex_;
   // Kept until the prompt has a token or its end: it may be submitted again.
   std::vector<router::GenerateRequest> requests_ BATON_GUARDED_BY(mutex_);
+  // Of each prompt, as the sink was told: another try computes it from the start.
+  std::vector<uint32_t> num_processed_ BATON_GUARDED_BY(mutex_);
   std::vector<uint32_t> put_back_ BATON_GUARDED_BY(mutex_);  // prompts that found no room
   bool is_submitting_ BATON_GUARDED_BY(mutex_) = false;
   size_t num_places_ BATON_GUARDED_BY(mutex_) = 0;
@@ -116,8 +121,9 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   size_t num_taken_ BATON_GUARDED_BY(mutex_) = 0;
   size_t num_finished_ BATON_GUARDED_BY(mutex_) = 0;
   int64_t finished_us_ BATON_GUARDED_BY(mutex_) = 0;  // when the last of them did
-  // Since then: times that a prompt was put back with none under way.
-  uint32_t num_tries_alone_ BATON_GUARDED_BY(mutex_) = 0;
+  // Since then: times that a prompt was put back with none under way, after a wait and at once.
+  uint32_t num_waits_alone_ BATON_GUARDED_BY(mutex_) = 0;
+  uint32_t num_refusals_alone_ BATON_GUARDED_BY(mutex_) = 0;
   bool is_accepted_ BATON_GUARDED_BY(mutex_) = false;  // the sink knows the answer's name
   bool has_begun_ BATON_GUARDED_BY(mutex_) = false;    // the sink had a token
   bool has_ended_ BATON_GUARDED_BY(mutex_) = false;    // the sink had its end

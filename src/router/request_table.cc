@@ -136,14 +136,17 @@ void RequestTable::TellFailed(RouterRequest& request, const RequestError& error,
   const RequestError* const own = request.sink->own_failure();
   const bool is_own = own != nullptr && error.code == ErrorCode::kCancelled;
   const ErrorCode told = is_own ? own->code : error.code;  // as the client sees it
-  if (!request.spec.is_own() && !request.sink->TriesAgain(error)) {
+  const bool tries_again = !request.spec.is_own() && request.sink->TriesAgain(error);
+  if (!request.spec.is_own() && !tries_again) {
     request.metrics->CountRequest(HttpStatusOf(told));
     const bool had_token = request.num_delivered > 0;
     if (had_token)
       request.metrics->ObserveLifetime(request.lifetime, FinishOf(told), state_->now_us);
     CountObjectives(request, told);
   }
-  Remember(request, HttpStatusOf(told), is_own ? own->Message() : error.Message());
+  // Tries that no client is told of would push real refusals out of the traces.
+  if (!tries_again)
+    Remember(request, HttpStatusOf(told), is_own ? own->Message() : error.Message());
   const std::shared_ptr<ResponseSink> sink = request.sink;
   Forget(request, waits);
   sink->OnFailed(error);  // last, as in EndGood

@@ -142,6 +142,38 @@ TEST_F(AnswerFormTest, ABadFormIsRefusedBeforeAWorkerHearsOfIt) {
   (void)Sent(R"(,"guided_regex":"a")");  // the first that the router got
 }
 
+// %json in a comment or in what the answer says is no schema.
+TEST_F(AnswerFormTest, BlanksOfASchemaWithinAGrammarAreRefusedAndNoOthers) {
+  struct Case {
+    const char* grammar;  // within a JSON string
+    bool has_schema;
+  };
+  for (const Case& c : {
+           Case{R"(start: \"%json\")", false},
+           Case{R"(start: \"\\\"%json\")", false},
+           Case{R"(start: /%json/)", false},
+           Case{R"(start: /\\/%json/)", false},
+           Case{R"(start: \"a\" // %json {})", false},
+           Case{R"(start: b // it's \"\nb: \"%json\")", false},
+           Case{R"(root ::= [%json]+)", false},
+           Case{R"(start: %json {})", true},
+           Case{R"(start: b // c\nb: %json {})", true},
+           Case{R"(start: b # \"\nb: %json {})", true},
+           Case{R"(start: \"\\\"\" %json {})", true},
+           Case{R"(start: \"//\" %json {})", true},
+           Case{R"(start: /\"/ %json {})", true},
+           Case{R"(start: /a\n\"/ %json {})", true},
+       }) {
+    const std::string fields =
+        R"(,"structured_outputs":{"disable_any_whitespace":true,"grammar":")" +
+        std::string(c.grammar) + "\"}}";
+    const auto responder = Post(kChatPath, kHello + fields);
+    EXPECT_EQ(responder->status, c.has_schema ? 400 : 200) << c.grammar << responder->body;
+    if (!c.has_schema) continue;
+    EXPECT_EQ(Text(*responder, {"error", "code"}), "invalid_combination") << c.grammar;
+  }
+}
+
 // A free answer must not pass for one that has a form.
 TEST_F(AnswerFormTest, AnEmptyFormIsRefusedByName) {
   struct Case {
@@ -170,6 +202,11 @@ TEST_F(AnswerFormTest, AnEmptyFormIsRefusedByName) {
            Case{R"("structured_outputs":{})", "structured_outputs", "invalid_value"},
            Case{R"("structured_outputs":{"json":null,"choice":null})", "structured_outputs",
                 "invalid_value"},
+           Case{R"("structured_outputs":{"choice":null,"json_object":false})", "structured_outputs",
+                "invalid_value"},
+           Case{R"("structured_outputs":{"json_object":false},"response_format":)"
+                R"({"type":"json_object"})",
+                "structured_outputs", "invalid_value"},
            Case{R"("structured_outputs":{"backend":"xgrammar","whitespace_pattern":null})",
                 "structured_outputs", "invalid_value"},
            Case{R"("structured_outputs":{"disable_any_whitespace":false})", "structured_outputs",
@@ -268,7 +305,6 @@ TEST_F(AnswerFormTest, MinTokensWithAFormIsWarned) {
 
 TEST_F(AnswerFormTest, AFormThatAsksForNothingIsNone) {
   for (const char* fields : {R"("response_format":{"type":"text"})", R"("structured_outputs":null)",
-                             R"("structured_outputs":{"choice":null,"json_object":false})",
                              R"("guided_json":null,"guided_choice":null,"guided_regex":null)"}) {
     const auto responder = Post(kChatPath, kHello + "," + fields + "}");
     EXPECT_EQ(responder->status, 200) << fields << responder->body;

@@ -15,6 +15,7 @@ namespace baton::api {
 
 using namespace router;  // NOLINT(google-build-using-namespace)
 using scheduler::FinishReason;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 namespace {
@@ -221,6 +222,7 @@ class WaitingPromptTest : public PromptsTest {
     for (size_t i = 0; i < requests.size(); ++i) {
       requests[i].prompt = std::vector<TokenId>{static_cast<TokenId>(i + 1)};
       requests[i].sampling.max_tokens = 1;
+      requests[i].sampling.prompt_logprobs = 1;
       requests[i].received_us = 70 * kMs;
       requests[i].timeout_us = timeout_us;
       requests[i].key = key;
@@ -238,10 +240,18 @@ class WaitingPromptTest : public PromptsTest {
   }
 
   struct EndSink final : public AnswerSink {
+    void OnLoggedPrompt(uint32_t prompt, std::shared_ptr<const PromptLogprobs>) override {
+      logged.push_back(prompt);
+    }
+    void OnPromptProgress(uint32_t /*prompt*/, const PromptProgress& progress) override {
+      processed.push_back(progress.processed);
+    }
     void OnToken(const TokenOutput&) override {}
     void OnFinished(const GenerateResult&) override { has_finished = true; }
     void OnFailed(const RequestError& error) override { failed = error; }
     size_t buffered_bytes() const override { return 0; }
+    std::vector<uint32_t> logged;
+    std::vector<uint32_t> processed;
     bool has_finished = false;
     std::optional<RequestError> failed;
   };
@@ -332,6 +342,32 @@ TEST_F(WaitingPromptTest, IsSubmittedOnceMoreWhereTheRouterDoesNotLetItWait) {
   EXPECT_EQ(submitter_.num_submitted(), 3u);
 }
 
+TEST_F(WaitingPromptTest, WaitsAgainForTheShareOfItsTenant) {
+  Begin(0);
+  first_.sink->OnFinished(TestResult(1, 1));
+  for (const size_t i : {1, 2, 3}) Refuse(i, ErrorCode::kRateLimited);
+  EXPECT_FALSE(sink_->failed.has_value());
+  EXPECT_EQ(submitter_.num_submitted(), 5u);
+  clock_.AdvanceUs(PromptFanIn::kLateRoomUs);
+  Refuse(4, ErrorCode::kRateLimited);
+  ASSERT_TRUE(sink_->failed.has_value());
+  EXPECT_EQ(sink_->failed->code, ErrorCode::kRateLimited);
+}
+
+TEST_F(WaitingPromptTest, OneRefusalAtOnceAmongWaitsIsNoEnd) {
+  Begin(0);
+  first_.sink->OnFinished(TestResult(1, 1));
+  Refuse(1);
+  Refuse(2);
+  Refuse(3, ErrorCode::kQueueFull);
+  Refuse(4);
+  EXPECT_FALSE(sink_->failed.has_value());
+  EXPECT_TRUE(submitter_.WaitSubmitted(5).request.skips_forecast);
+  Refuse(5, ErrorCode::kQueueFull);
+  ASSERT_TRUE(sink_->failed.has_value());
+  EXPECT_EQ(sink_->failed->code, ErrorCode::kQueueFull);
+}
+
 TEST_F(WaitingPromptTest, TriesAloneAreCounted) {
   Begin(0);
   first_.sink->OnFinished(TestResult(1, 1));
@@ -361,6 +397,29 @@ TEST_F(WaitingPromptTest, SaysToTheRouterThatItTriesAgain) {
   first_.sink->OnFailed(no_room);
   ASSERT_TRUE(sink_->failed.has_value());
   EXPECT_EQ(sink_->failed->code, ErrorCode::kQueueTimeout);
+}
+
+TEST_F(WaitingPromptTest, IsToldOfItsLogOnceAndItsProgressGoesOn) {
+  Begin(0);
+  const auto second = submitter_.WaitSubmitted(1);
+  second.sink->OnProgress({.total = 9, .processed = 4});
+  second.sink->OnPromptLogprobs(std::make_shared<PromptLogprobs>());
+  Refuse(1);
+  first_.sink->OnFinished(TestResult(1, 1));
+  const auto again = submitter_.WaitSubmitted(2);
+  EXPECT_FALSE(again.request.sampling.prompt_logprobs.has_value()) << "no worker computes it again";
+  for (const uint32_t processed : {3, 4, 9}) {
+    again.sink->OnProgress({.total = 9, .processed = processed});
+  }
+  EXPECT_THAT(sink_->logged, ElementsAre(1));
+  EXPECT_THAT(sink_->processed, ElementsAre(4, 9));
+}
+
+TEST_F(WaitingPromptTest, KeepsItsLogToComputeWhereItWasNotTold) {
+  Begin(0);
+  Refuse(1);
+  first_.sink->OnFinished(TestResult(1, 1));
+  EXPECT_EQ(submitter_.WaitSubmitted(2).request.sampling.prompt_logprobs, 1u);
 }
 
 TEST_F(WaitingPromptTest, TakesTheTimeThatIsLeftToItsIdempotencyKey) {

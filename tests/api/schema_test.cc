@@ -205,6 +205,8 @@ ValuesByName BadForms() {
       {"structured_outputs",
        {"{}",
         R"({"json":null})",
+        R"({"json_object":false})",
+        R"({"json_object":false,"disable_any_whitespace":false})",
         "\"json\"",
         "5",
         "[]",

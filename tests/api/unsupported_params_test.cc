@@ -115,7 +115,6 @@ constexpr Asking kNeutral[] = {
     {"json_schema", R"("")"},
     {"json_schema", "null"},
     {"structured_outputs", "null"},
-    {"structured_outputs", R"({"json_object":false})"},
     {"response_format", R"({"type":"text"})"},
     {"structural_tag", "{}"},
     {"ebnf", R"("")"},

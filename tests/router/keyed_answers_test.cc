@@ -40,6 +40,7 @@ class NamedSink final : public ResponseSink {
   void OnFailed(const RequestError& error) override { seen.OnFailed(error); }
   size_t buffered_bytes() const override { return seen.buffered; }
   const RequestError* own_failure() const override { return seen.own_failure(); }
+  bool TriesAgain(const RequestError& error) override { return seen.TriesAgain(error); }
 
   std::string Text() const { return seen.Text(); }
   std::optional<ErrorCode> error() const {
@@ -224,6 +225,35 @@ TEST_F(KeyedAnswersTest, AnAnswerThatItsOnlyClientGaveUpEndsAsThatClientSawIt) {
   const auto other = Ask("k");
   retry->seen.own = PlainError(ErrorCode::kQueueFull);
   EXPECT_EQ(generation.own_failure(), nullptr) << "the other has the answer";
+}
+
+// The router counts the failure unless all clients try again.
+TEST_F(KeyedAnswersTest, AGenerationIsTriedAgainWhereAllItsReadersDoSo) {
+  struct Case {
+    const char* key;
+    std::vector<bool> readers;
+    bool expected;
+  };
+  const RequestError error = PlainError(ErrorCode::kQueueTimeout);
+  for (const Case& c :
+       {Case{"nobody", {}, false}, Case{"no", {false}, false}, Case{"yes", {true}, true},
+        Case{"both", {true, true}, true}, Case{"neither", {false, false}, false},
+        Case{"only the first", {true, false}, false},
+        Case{"only the second", {false, true}, false}}) {
+    std::vector<std::shared_ptr<NamedSink>> sinks;
+    for (const bool tries_again : c.readers) {
+      sinks.push_back(Ask(c.key));
+      sinks.back()->seen.tries_again = tries_again;
+    }
+    if (sinks.empty()) {
+      Ask(c.key);
+      table_.Leave(last_, now_us_);
+    }
+    const auto node = router_.live.extract(Generation());
+    EXPECT_EQ(node.mapped()->TriesAgain(error), c.expected) << c.key;
+    node.mapped()->OnFailed(error);
+    for (const auto& sink : sinks) EXPECT_EQ(sink->error(), ErrorCode::kQueueTimeout) << c.key;
+  }
 }
 
 TEST_F(KeyedAnswersTest, ARetryWithinTheGraceFindsTheGenerationOfAClientThatLeft) {

@@ -103,6 +103,19 @@ TEST(RequestTracesTest, OneThatLivesIsThereWithItsOpenStage) {
   EXPECT_EQ(SumOfStages(*traces[0]), 5000);
 }
 
+// Its client is told of another try; traces of such would push out those of real refusals.
+TEST(RequestTracesTest, OneThatIsSubmittedAgainLeavesNone) {
+  FakeCluster cluster;
+  cluster.JoinPair();
+  for (const bool tries_again : {true, false}) {
+    const RequestUid uid = cluster.Submit(cluster.Request("prompt"));
+    cluster.sinks[uid]->tries_again = tries_again;
+    cluster.core.Cancel(uid);
+    EXPECT_TRUE(cluster.sinks[uid]->error.has_value());
+    EXPECT_EQ(cluster.core.Traces(cluster.now_us).size(), tries_again ? 0u : 1u);
+  }
+}
+
 TEST(RequestTracesTest, OneThatFailedSumsToItsEnd) {
   FakeCluster cluster;
   cluster.JoinPair();

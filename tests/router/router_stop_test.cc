@@ -168,6 +168,26 @@ TEST(RouterStop, RequestsPostedAfterTheLastTurnAreFailed) {
   EXPECT_EQ(late->error->code, ErrorCode::kDraining);
 }
 
+TEST(RouterStop, ARefusalIsCountedUnlessItsRequestIsSubmittedAgain) {
+  NoConnector connector;
+  MetricsRegistry registry;
+  Router router({}, std::make_shared<RouterInbox>(), &connector, &registry);
+  router.Stop();
+  const auto num_counted = [&] {
+    uint64_t num = 0;
+    for (const obs::Counter* counter : router.metrics().requests_total) num += counter->value();
+    return num;
+  };
+  ASSERT_EQ(num_counted(), 0u);
+  for (const bool tries_again : {true, false}) {
+    const auto sink = std::make_shared<RecordingSink>();
+    sink->tries_again = tries_again;
+    router.Submit(AnyRequest(), sink);
+    EXPECT_TRUE(sink->error.has_value());
+    EXPECT_EQ(num_counted(), tries_again ? 0u : 1u);
+  }
+}
+
 // A worker that takes sessions and says nothing.
 class SilentWorker final : public v1::WorkerService::Service {
  public:

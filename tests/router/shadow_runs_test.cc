@@ -340,6 +340,16 @@ TEST_F(ShadowRunsTest, OnlyExactDisaggregatedAnswersAreRunAgain) {
   EXPECT_EQ(NumCounted(), 0u);
 }
 
+TEST_F(ShadowRunsTest, TheClientSaysWhetherItTriesAgain) {
+  for (const bool tries_again : {true, false}) {
+    const auto sink = std::make_shared<RecordingSink>();
+    sink->tries_again = tries_again;
+    const auto wrapped = runs_.Wrap({8, 8}, Request(), sink);
+    ASSERT_NE(wrapped, sink);
+    EXPECT_EQ(wrapped->TriesAgain(PlainError(ErrorCode::kQueueTimeout)), tries_again);
+  }
+}
+
 TEST_F(ShadowRunsTest, WhatIsWrittenDownIsBounded) {
   const std::vector<TokenLogprob> huge(ShadowRuns::kMaxBytes / sizeof(TokenLogprob));
   TokenOutput token;
