@@ -83,8 +83,9 @@ fn skip_literal(quote: char, rest: &mut Chars) {
             '\\' => {
                 rest.next();
             }
-            // A literal ends with its line: a stray quote hides nothing behind it.
-            '\n' => return,
+            // A string ends with its line: a stray quote hides nothing behind it. A regular
+            // expression may have several.
+            '\n' if quote == '"' => return,
             c if c == quote => return,
             _ => {}
         }

@@ -439,6 +439,7 @@ fn a_schema_within_a_lark_grammar_has_the_limits_of_any_schema() {
     for (bad, part) in [
         ("start: %json {\"multipleOf\": 1000003}", "line 1: the schema: #/multipleOf: "),
         ("start: a\na: %json\n {\"type\": \"x\"}", "line 2: the schema: #/type: "),
+        ("start: /a\n\"/ %json {\"type\": \"x\"}", "line 2: the schema: #/type: "),
         ("start: %lark { start: %json {\"$ref\": \"#\"} }", "$ref leads to itself"),
         ("start: %json {\"type\": ", "line 1: the schema: "),
         ("start: %json", "line 1: the schema: "),
