@@ -1,6 +1,7 @@
 """The place of a measurement, as every result file names it, and words the scripts share."""
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -48,6 +49,34 @@ def machine_limits(baton, model, threads):
             raise SystemExit(f"{' '.join(argv[:4])} failed: {done.stderr[-300:]}")
         rows = json.loads(Path(out.name).read_text())["results"]
     return {row["limit"]: row["limit_per_s"] for row in rows}
+
+
+def own_cpu_s(pid):
+    """Processor seconds of a process alone."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def pids_of(pid):
+    """The process and all that it started."""
+    pids = [pid]
+    for one in pids:
+        try:
+            for task in Path(f"/proc/{one}/task").iterdir():
+                pids += map(int, (task / "children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            if one == pid:
+                raise
+    return pids
+
+
+def cpu_s(pid):
+    """Processor seconds of a process and all that it started and that still runs."""
+    total = 0.0
+    for one in pids_of(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += own_cpu_s(one)
+    return total
 
 
 def free_port():

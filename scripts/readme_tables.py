@@ -353,8 +353,8 @@ def client_row(name, calm, killed):
         num = calm.get("whole", 0) + calm.get("streamed", 0)
         answers = f"{calm.get('whole', 0)} + {calm.get('streamed', 0)}"
         split = "all" if calm.get("split", 0) == num else f"{calm.get('split', 0)} of {num}"
-    if killed and killed["result"] != "skipped":
-        dead = [kill["role"] for kill in killed.get("kills", [])]
+    if killed and killed.get("kills"):
+        dead = [kill["role"] for kill in killed["kills"]]
         deaths = f"{dead.count('prefill')} + {dead.count('decode')}, {killed.get('resumed', 0)}"
         equal = f"{killed.get('equal', 0)} of {killed.get('compared', 0)}"
     results = [run["result"] if run else "-" for run in (calm, killed)]

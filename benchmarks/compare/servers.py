@@ -9,6 +9,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+from machine import cpu_s, pids_of
+
 # Slots and context of llama-server: 16 streams, or 7 with prompts of 2000 tokens. It divides its
 # context evenly among the slots.
 LLAMA_SLOTS = 16
@@ -64,19 +66,10 @@ class Server:
             return json.load(answer)["choices"][0]["text"]
 
     def pids(self):
-        """The process and all that it started."""
-        pids = [self.process.pid]
-        for pid in pids:
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                pids += map(int, (task / "children").read_text().split())
-        return pids
+        return pids_of(self.process.pid)
 
     def cpu_s(self):
-        total = 0.0
-        for pid in self.pids():
-            stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            total += (int(stat[11]) + int(stat[12])) / 100
-        return total
+        return cpu_s(self.process.pid)
 
     def pss_mib(self):
         """Memory of all its processes; a page that n of them have counts once."""

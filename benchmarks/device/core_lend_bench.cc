@@ -63,7 +63,7 @@ struct Board {
   alignas(64) std::atomic<int64_t> begun_ns{0};     // first item on the lent core since then
 };
 
-// Of one length of an item.
+// The times with items of one length.
 struct Times {
   int64_t item_ns = 0;
   std::vector<int64_t> lent_ns;
@@ -72,7 +72,7 @@ struct Times {
   uint64_t num_seized = 0;
 };
 
-// What the command line says.
+// The values of the command line.
 struct Options {
   uint32_t num_samples = 2'000;
   std::string json;

@@ -33,70 +33,65 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from overload import TIMEOUT_S, Answer, ask, body_of, gaps_ms
-from serving import ROOT, Server, argument_parser, record
+from serving import ROOT, Server, argument_parser
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from machine import quantile, spread  # noqa: E402
+from machine import count, counts, positives, quantile, record, spread  # noqa: E402
 
 STATIC = ("disagg", "aggregated")
 MODES = (*STATIC, "adaptive")
 TARGET = 0.97
 
 
-def numbers(text, kind):
-    values = [kind(part) for part in text.split(",")]
-    if not values or min(values) <= 0:
-        raise ValueError(f"{text!r} is no list of numbers above 0")
-    return values
+def address(server):
+    return "127.0.0.1", server.port
 
 
-async def limited(port, body, answer, start):
+async def limited(where, body, answer, start):
     """Asks, and leaves the answer without a status after the limit."""
-    try:
-        await asyncio.wait_for(ask(port, body, answer, start), TIMEOUT_S)
-    except asyncio.TimeoutError:
-        answer.status = 0
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(ask(where, body, answer, start), TIMEOUT_S)
 
 
-async def closed_loop(port, shape, num_clients, num_requests, seed):
+async def closed_loop(where, shape, num_clients, num_requests, seed):
     """Answers a second of clients that each have one request under way."""
     rng = random.Random(seed)
-    left = [body_of(rng, shape) for _ in range(num_requests)]
+    left = [body_of(rng, shape, None) for _ in range(num_requests)]
     start = time.monotonic()
     answers = []
 
     async def client():
         while left:
-            answer = Answer(time.monotonic() - start)
+            now = time.monotonic() - start
+            answer = Answer(now, now)
             answers.append(answer)
-            await limited(port, left.pop(), answer, start)
+            await limited(where, left.pop(), answer, start)
 
     await asyncio.gather(*(client() for _ in range(num_clients)))
     return sum(answer.status == 200 for answer in answers) / (time.monotonic() - start)
 
 
-async def open_loop(port, shape, rate, num_requests, seed):
-    """(answers, the client's own delays in ms) of Poisson arrivals; began = the intended time."""
+async def open_loop(where, shape, rate, num_requests, seed):
+    """Answers to so many Poisson arrivals."""
     rng = random.Random(seed)
     start = time.monotonic()
-    answers, tasks, lags = [], [], []
+    answers, tasks = [], []
     at = 0.0
     for _ in range(num_requests):
         at += rng.expovariate(rate)
-        body = body_of(rng, shape)
+        body = body_of(rng, shape, None)
         await asyncio.sleep(max(0, start + at - time.monotonic()))
-        answer = Answer(at)
-        lags.append((time.monotonic() - start - at) * 1e3)
+        answer = Answer(at, time.monotonic() - start)
         answers.append(answer)
-        tasks.append(asyncio.create_task(limited(port, body, answer, start)))
+        tasks.append(asyncio.create_task(limited(where, body, answer, start)))
     await asyncio.gather(*tasks)
-    return answers, lags
+    return answers
 
 
 def score(answers):
     """Answers for a second of waiting."""
     good = [a for a in answers if a.status == 200]
-    waited = sum(a.ended - a.began for a in good) + TIMEOUT_S * (len(answers) - len(good))
+    waited = sum(a.ended - a.due for a in good) + TIMEOUT_S * (len(answers) - len(good))
     return len(good) / waited
 
 
@@ -109,17 +104,18 @@ def routes(server):
 
 def measure_cell(server, shape, rate, args, seed):
     before = routes(server)
-    answers, lags = asyncio.run(open_loop(server.port, shape, rate, args.requests, seed))
+    answers = asyncio.run(open_loop(address(server), shape, rate, args.requests, seed))
     good = [a for a in answers if a.status == 200 and a.arrivals]
     after = routes(server)
-    return {
+    row = {
         "score": score(answers),
         "answered": len(good),
-        "ttft_ms": quantile([(a.arrivals[0] - a.began) * 1e3 for a in good], 0.5),
+        "ttft_ms": quantile([(a.arrivals[0] - a.due) * 1e3 for a in good], 0.5),
         "itl99_ms": quantile(gaps_ms(good), 0.99),
-        "lag99_ms": quantile(lags, 0.99),
+        "lag99_ms": quantile([(a.sent - a.due) * 1e3 for a in answers], 0.99),
         "routes": {r: n - before.get(r, 0) for r, n in after.items() if n > before.get(r, 0)},
     }
+    return {key: None if value != value else value for key, value in row.items()}  # JSON has no NaN
 
 
 @contextlib.contextmanager
@@ -128,7 +124,7 @@ def serving(args, mode):
     try:
         # Every role has measured its speed before the first cell.
         warm_up = SimpleNamespace(prompt=256, tokens=16)
-        asyncio.run(closed_loop(server.port, warm_up, 2, 4, seed=1))
+        asyncio.run(closed_loop(address(server), warm_up, 2, 4, seed=1))
         yield server
     finally:
         server.stop()
@@ -139,7 +135,7 @@ def measure_capacity(args, shape):
     for mode in STATIC:
         with serving(args, mode) as server:
             found[mode] = asyncio.run(
-                closed_loop(server.port, shape, args.clients, 2 * args.clients, seed=2)
+                closed_loop(address(server), shape, args.clients, 2 * args.clients, seed=2)
             )
     if max(found.values()) == 0:
         raise SystemExit(f"no answers to {shape.prompt} tokens for {shape.tokens}: {found}")
@@ -240,13 +236,11 @@ def square(summary, x, y, width, height):
 def read_arguments():
     parser = argument_parser(__doc__)
     parser.add_argument("--svg")
-    parser.add_argument("--prompts", type=lambda t: numbers(t, int), default=[32, 256, 1000, 4000])
-    parser.add_argument("--outputs", type=lambda t: numbers(t, int), default=[16, 128, 512])
-    parser.add_argument(
-        "--loads", type=lambda t: numbers(t, float), default=[0.2, 0.5, 0.8, 1, 1.2]
-    )
-    parser.add_argument("--requests", type=int, default=20)
-    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--prompts", type=counts, default=[32, 256, 1000, 4000])
+    parser.add_argument("--outputs", type=counts, default=[16, 128, 512])
+    parser.add_argument("--loads", type=positives, default=[0.2, 0.5, 0.8, 1.0, 1.2])
+    parser.add_argument("--requests", type=count, default=20)
+    parser.add_argument("--clients", type=count, default=8)
     parser.add_argument("--serve-args", default="")
     return parser.parse_args()
 

@@ -45,6 +45,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from machine import (  # noqa: E402
     count,
     counts,
+    cpu_s,
     free_port,
     program,
     quantile,
@@ -252,16 +253,21 @@ class Client:
 
     def read(self, stream):
         connection, number, tail = stream
-        data, notes, _, _ = connection.recvmsg(1 << 16, 64)
+        try:
+            received, notes, _, _ = connection.recvmsg(1 << 16, 64)
+        except ConnectionError:
+            received, notes = b"", []
         at_us = time.time_ns() // 1000
         for _, kind, note in notes:
             if kind == SO_TIMESTAMPNS:
                 seconds, ns = struct.unpack("qq", note[:16])
                 at_us = seconds * 10**6 + ns // 1000
         arrivals = self.arrivals[number]
-        if not arrivals and not tail and not data.startswith(b"HTTP/1.1 200"):
-            raise SystemExit(f"stream {number}: the router answered {data[:300]!r}")
-        data = tail + data
+        if not received:
+            raise SystemExit(f"stream {number} was cut after {len(arrivals)} tokens")
+        if not arrivals and not tail and not received.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"stream {number}: the router answered {received[:300]!r}")
+        data = tail + received
         end = 0
         for found in TOKEN.finditer(data):
             arrivals.append(at_us)
@@ -273,8 +279,6 @@ class Client:
             self.num_ended += 1
             self.epoll.unregister(connection)
             connection.close()
-        elif not data:
-            raise SystemExit(f"stream {number} was cut after {len(arrivals)} tokens")
 
     def run(self, path):
         begin = time.monotonic()
@@ -325,19 +329,6 @@ class Processes:
     def end_all(self):
         for process in self.started[::-1]:
             self.end(process)
-
-
-def cpu_s(pid):
-    """Processor seconds of a process and all that it started."""
-    total, pids = 0.0, [pid]
-    while pids:
-        pid = pids.pop()
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            total += (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                pids += map(int, (task / "children").read_text().split())
-    return total
 
 
 def me(*argv):

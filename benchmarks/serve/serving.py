@@ -32,7 +32,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from machine import count, free_port, program, record, result_file  # noqa: E402
+from machine import count, free_port, own_cpu_s, program, record, result_file  # noqa: E402
 
 WORDS = "river stone winter engine paper garden music window letter silver morning forest".split()
 PROMPT_TOKENS = 512
@@ -187,18 +187,13 @@ def measure_router(server, rounds):
     return samples
 
 
-def cpu_seconds(pid):
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def measure_idle(server):
     time.sleep(2)
     rows = {p["worker_id"]: p["pid"] for p in server.processes()}
     rows["serve"] = server.process.pid
-    before = {name: cpu_seconds(pid) for name, pid in rows.items()}
+    before = {name: own_cpu_s(pid) for name, pid in rows.items()}
     time.sleep(IDLE_S)
-    return {n: (cpu_seconds(pid) - before[n]) / IDLE_S * 100 for n, pid in rows.items()}
+    return {n: (own_cpu_s(pid) - before[n]) / IDLE_S * 100 for n, pid in rows.items()}
 
 
 def measure_memory(server):

@@ -23,10 +23,10 @@ import sys
 from pathlib import Path
 
 from lending import together
-from serving import ROOT, Server, argument_parser, cpu_seconds, stream, token_prompt
+from serving import ROOT, Server, argument_parser, stream, token_prompt
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from machine import quantile, record, spread  # noqa: E402
+from machine import own_cpu_s, quantile, record, spread  # noqa: E402
 
 VIEWERS = (0, 1, 20)
 STREAMS = 16
@@ -87,9 +87,9 @@ def measure(server, router_pid, count, seed):
     rng = random.Random(seed)
     prompts = [token_prompt(rng, PROMPT_TOKENS) for _ in range(STREAMS)]
     viewers = Viewers(server.port, count)
-    before = cpu_seconds(router_pid)
+    before = own_cpu_s(router_pid)
     answers = together([lambda p=p: stream(server.port, p, TOKENS) for p in prompts])
-    router_s = cpu_seconds(router_pid) - before
+    router_s = own_cpu_s(router_pid) - before
     events = viewers.end()
     gaps = [(b - a) * 1e3 for _, at, _ in answers for a, b in zip(at, at[1:])]
     if len(gaps) < 0.9 * STREAMS * (TOKENS - 1):

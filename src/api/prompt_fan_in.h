@@ -111,7 +111,7 @@ class PromptFanIn : public std::enable_shared_from_this<PromptFanIn> {
   mutable Mutex mutex_;
   // Kept until the prompt has a token or its end: it may be submitted again.
   std::vector<router::GenerateRequest> requests_ BATON_GUARDED_BY(mutex_);
-  // Of each prompt, as the sink was told: another try computes it from the start.
+  // By prompt, the most that the sink was told: another try computes it from the start.
   std::vector<uint32_t> num_processed_ BATON_GUARDED_BY(mutex_);
   std::vector<uint32_t> put_back_ BATON_GUARDED_BY(mutex_);  // prompts that found no room
   bool is_submitting_ BATON_GUARDED_BY(mutex_) = false;

@@ -38,8 +38,8 @@ void DeclareRouterTuning(FlagSet& flags, RouterTuning& tuning) {
       "cost clients less");
   flags.Add(
       "--local-prefill-tokens", tuning.local_prefill_tokens, {0, limits::kMaxPromptTokens},
-      "adaptive: prompts of at most this many tokens are computed by the decode worker in any "
-      "case");
+      "adaptive: the decode worker computes a prompt of which its cache lacks at most this many "
+      "tokens, but not for a request's path=disagg");
   flags.AddChoice("--reasoning-format", tuning.reasoning_format, {"auto", "none"},
                   "auto: what a model thinks before it answers goes to reasoning_content; none: it "
                   "stays in content; a request may say otherwise");

@@ -52,7 +52,7 @@ struct ArchitectureTraits {
   bool latent_kv = false;       // one latent row for all heads instead of K and V (deepseek2)
   bool scored_experts = false;  // dense layers first; an ExpertRule chooses (deepseek2, lfm2moe)
   bool shared_experts = false;  // some experts serve every row (deepseek2)
-  // Of shared_experts: one, times the sigmoid of a product of its own (qwen35moe).
+  // One shared expert, times the sigmoid of a product of its own (qwen35moe).
   bool gated_shared_expert = false;
   bool delta_nets = false;   // gated delta nets instead of attention in most layers (qwen35)
   bool output_gate = false;  // attn_q holds a gate of each head's output too, after its q

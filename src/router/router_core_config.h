@@ -29,7 +29,9 @@ enum class ServeMode : uint8_t {
 // Limits and policy; constant.
 struct RouterCoreConfig {
   ServeMode mode = ServeMode::kDisagg;
-  uint32_t local_max_tokens = 0;  // kAdaptive: shorter prompts take the local path in any case
+  // kAdaptive: the decode worker computes a prompt of which its cache lacks at most so many tokens.
+  // A request that names its path ("disagg" or "local") is none of them.
+  uint32_t local_max_tokens = 0;
   size_t max_queued = limits::kMaxQueuedRequests;
   size_t max_live = limits::kMaxRouterRequests;
   int64_t queue_wait_us = 10'000'000;

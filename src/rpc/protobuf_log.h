@@ -13,7 +13,7 @@ namespace baton::rpc {
 // 15 MB in a day.
 inline constexpr uint32_t kMaxGrpcErrors = 20;
 inline constexpr int64_t kGrpcErrorsUs = 60'000'000;
-// Of one such line. gRPC joins the errors of all addresses that it tried.
+// The limit of one such line. gRPC joins the errors of all addresses that it tried.
 inline constexpr size_t kMaxGrpcErrorBytes = 512;
 
 // Once, before messages of others are parsed; again does no harm.

@@ -255,7 +255,7 @@ def write_delta_nets(folder):
         (DeltaModel("qwen35_q8_0", Q.Q8_0, layers=4, interval=2, hidden=64, heads=2, kv_heads=1,
                     dim=32, k_heads=2, v_heads=2, k_dim=32, v_dim=16, taps=3, rope_dims=32,
                     tied=False), 0),
-        # The same two with experts; the one that serves every row is wider than the others.
+        # Both of them with experts; the one that serves every row is wider than the others.
         (DeltaModel("qwen35moe", Q.BF16, layers=5, taps=4, rope_dims=8, rope_base=1e7, mtp=1,
                     ffn=16, experts=7, used=3, shared=24), 2),
         (DeltaModel("qwen35moe_q8_0", Q.Q8_0, layers=4, interval=2, hidden=64, heads=2, kv_heads=1,

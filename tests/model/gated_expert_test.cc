@@ -240,7 +240,7 @@ TEST(GatedExpertTest, RefusesTensorsByName) {
   ChangedFile dense(kPlain);
   dense.Find("blk.0.ffn_down_shexp.weight").name = "blk.0.ffn_down.weight";
   EXPECT_THAT(RefusalOf(dense), HasSubstr("\"blk.0.ffn_down_shexp.weight\" is missing"));
-  // What a layer of prediction holds is not looked at.
+  // A layer of prediction may hold other tensors: nobody looks at them.
   ChangedFile prediction(kPlain);
   prediction.Find(std::string("blk.5.") + kSharedRouter).name = "blk.5.another.weight";
   EXPECT_EQ(RefusalOf(prediction), "");

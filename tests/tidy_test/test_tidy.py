@@ -381,6 +381,28 @@ class TextTest(unittest.TestCase):
         ):
             self.assertEqual(findings(text_rules.check_text, {"a.md": line}), [], line)
 
+    def test_openings(self):
+        # Here % stands for the marks of a comment.
+        for path, text in (
+            ("a.h", "#include <map>\n% Of one item.\nint x;\n"),
+            ("a.cc", "int x;  % What it is.\n"),
+            ("a.cc", "% One.\n\n%/ Those that are left.\n"),
+            ("a.py", "x = 1\n    % The same again.\n"),
+            ("CMakeLists.txt", "% Likewise.\n"),
+            ("a.proto", "int32 x = 1;  % Who asks.\n"),
+        ):
+            self.assertEqual(len(self.openings(path, text)), 1, text)
+        for path, text in (
+            ("a.h", "% The times of what\n% Of gives.\n"),
+            ("a.cc", "% Offsets. What counts stands below.\n"),
+            ("a.py", "% The words after\n% What is one sentence.\n"),
+        ):
+            self.assertEqual(self.openings(path, text), [], text)
+
+    def openings(self, path, text):
+        mark = "#" if path.endswith((".py", ".txt")) else "//"
+        return findings(text_rules.check_openings, {path: text.replace("%", mark)})
+
     def test_libm(self):
         for text in ("y = std::exp(x);", "y = expf(x);", "y = sinf(x);"):
             self.assertEqual(len(findings(text_rules.check_libm, {"kernels/a.cc": text})), 1, text)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cpp_scan import Scan, blank_comments_and_strings
 from include_rules import TABLE
-from tree import Finding, is_test
+from tree import CPP_SUFFIXES, Finding, is_test
 
 FORBIDDEN_NAME = re.compile(r"(?:Manager|Helper|Helpers|Util|Utils|Utility|Context)$")
 FORBIDDEN_FILE = re.compile(r"(?:^|_)(?:manager|helper|helpers|util|utils|utility|context)$")
@@ -67,6 +67,11 @@ RAW_MUTEX = re.compile(
     r"|lock_guard|unique_lock|scoped_lock|shared_lock|condition_variable(?:_any)?)\b"
     r"|\bpthread_(?:mutex|cond|rwlock)_\w+|\babsl::(?:Mutex|MutexLock|CondVar)\b"
 )
+# A comment has a subject: these words need the line before them.
+OPENING = {
+    mark: re.compile(rf"(?:^|\s){mark}+!?\s*(Of|Those|What|Who|Likewise|The same)\b")
+    for mark in ("//", "#")
+}
 LIBM = re.compile(
     r"\bstd::(?:exp2?|expm1|log2?|log10|log1p|pow|sin|cos|tan|tanh|erf)\b"
     r"|(?<![\w:.>])(?:expf?|exp2f?|logf?|log2f?|powf?|sinf?|cosf?|tanhf?)\s*\("
@@ -178,6 +183,19 @@ def check_text(tree):
                     yield Finding(
                         rule, path, match.group(0), number, f"{message}: {match.group(0)}"
                     )
+
+
+def check_openings(tree):
+    for path in tree.code() + tree.select({".proto"}):
+        mark = "//" if Path(path).suffix in CPP_SUFFIXES | {".rs", ".proto"} else "#"
+        is_inside = False  # the line before is a comment
+        for number, line in enumerate(tree.lines(path), 1):
+            is_comment = line.lstrip().startswith(mark)
+            match = OPENING[mark].search(line)
+            if match and not (is_comment and is_inside):
+                word = match.group(1)
+                yield Finding("opening", path, word, number, f'a comment begins with "{word}"')
+            is_inside = is_comment
 
 
 def check_libm(tree):

@@ -30,6 +30,7 @@ RULES = (
     text_rules.check_threads,
     text_rules.check_mutexes,
     text_rules.check_text,
+    text_rules.check_openings,
     text_rules.check_libm,
     text_rules.check_readmes,
     path_rules.check_paths,

@@ -315,7 +315,7 @@ void Run(bool is_http) {
   router->Stop();
 }
 
-// What the command line says.
+// The values of the command line.
 struct Options {
   std::string workers_of;  // "" = everything in this process
   std::string departures;

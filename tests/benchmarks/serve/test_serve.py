@@ -1,8 +1,14 @@
-"""Tests what the scripts of benchmarks/serve make of samples and arguments; starts no server."""
+"""Tests what the scripts of benchmarks/serve make of samples and arguments; starts no Baton."""
 
 import argparse
+import asyncio
+import json
+import os
+import socket
+import subprocess
 import sys
 import tempfile
+import types
 import unittest
 from pathlib import Path
 
@@ -11,6 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "benchmarks" / "serve"))
 import lending  # noqa: E402
 import machine  # noqa: E402
+import mode_map  # noqa: E402
 import overload  # noqa: E402
 import routers  # noqa: E402
 import token_trace  # noqa: E402
@@ -45,6 +52,25 @@ class ArgumentsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(machine.result_file(f"{folder}/x.json"), f"{folder}/x.json")
             self.refuses(machine.result_file, f"{folder}/y/x.json", "no folder")
+
+
+class ProcessorTimeTest(unittest.TestCase):
+    def test_children_belong_to_their_process(self):
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+        try:
+            pids = machine.pids_of(os.getpid())
+            self.assertEqual(pids[0], os.getpid())
+            self.assertIn(child.pid, pids)
+            self.assertGreaterEqual(machine.cpu_s(os.getpid()), machine.own_cpu_s(os.getpid()))
+        finally:
+            child.stdin.close()
+            child.wait()
+
+    def test_a_process_that_is_not_there_has_no_time(self):
+        child = subprocess.Popen(["true"])
+        child.wait()
+        with self.assertRaises((FileNotFoundError, ProcessLookupError)):
+            machine.cpu_s(child.pid)
 
 
 class SpreadTest(unittest.TestCase):
@@ -120,7 +146,104 @@ class OverloadTest(unittest.TestCase):
         self.assertFalse(overload.TOKEN.search(b'{"finish_reason":"length"}'))
 
 
+class StubServer:
+    """Answers every second request with 429 and the others with two tokens."""
+
+    def __init__(self):
+        self.bodies = []
+
+    async def answer(self, reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(routers.LENGTH.search(head)[1])
+        self.bodies.append(json.loads(await reader.readexactly(length)))
+        if len(self.bodies) % 2 == 0:
+            writer.write(b"HTTP/1.1 429 Too Many Requests\r\n\r\n")
+        else:
+            token = b'data: {"choices":[{"finish_reason":null}]}\n\n'
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + 2 * token + b"data: [DONE]\n\n")
+        await writer.drain()
+        writer.close()
+
+    def run(self, loop):
+        """What `loop(where)` gives while this server runs."""
+
+        async def both():
+            server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
+            async with server:
+                return await loop(server.sockets[0].getsockname())
+
+        return asyncio.run(both())
+
+
+class ModeMapTest(unittest.TestCase):
+    SHAPE = types.SimpleNamespace(prompt=3, tokens=2)
+
+    def answer(self, due, status, ended):
+        answer = overload.Answer(due, due)
+        answer.status, answer.ended = status, ended
+        return answer
+
+    def test_a_request_without_an_answer_counts_as_the_limit(self):
+        answers = [self.answer(1.0, 200, 3.0), self.answer(2.0, 200, 6.0)]
+        self.assertAlmostEqual(mode_map.score(answers), 2 / 6)
+        answers += [self.answer(3.0, 429, 3.1), self.answer(4.0, 0, 124.0)]
+        self.assertAlmostEqual(mode_map.score(answers), 2 / (6 + 2 * overload.TIMEOUT_S))
+        self.assertEqual(mode_map.score([self.answer(1.0, 503, 1.1)]), 0)
+
+    def test_the_ratio_is_to_the_better_static_mode_of_the_round(self):
+        def found(disagg, aggregated, adaptive, **routes):
+            rows = {"disagg": disagg, "aggregated": aggregated, "adaptive": adaptive}
+            return {mode: {"score": score, "routes": routes} for mode, score in rows.items()}
+
+        rounds = [found(2.0, 1.0, 1.0, pair=3), found(1.0, 4.0, 8.0, pair=1, prefill_queue=4)]
+        summary = mode_map.summary_of([*rounds, found(0.0, 0.0, 0.0)])
+        self.assertEqual(summary["ratio"], {"median": 1.0, "low": 0.5, "high": 2.0})
+        self.assertEqual(summary["better"], "aggregated")
+        self.assertEqual(summary["pair_share"], 0.5)
+        self.assertIsNone(mode_map.summary_of([found(1.0, 1.0, 1.0)])["pair_share"])
+
+    def test_an_open_loop_asks_for_the_shape_at_the_intended_times(self):
+        stub = StubServer()
+        answers = stub.run(lambda where: mode_map.open_loop(where, self.SHAPE, 200.0, 4, seed=7))
+        self.assertEqual(sorted(a.status for a in answers), [200, 200, 429, 429])
+        self.assertEqual([len(a.arrivals) for a in answers if a.status == 200], [2, 2])
+        for earlier, later in zip(answers, answers[1:]):
+            self.assertLess(earlier.due, later.due)
+        for answer in answers:
+            self.assertLessEqual(answer.due, answer.sent)
+            self.assertLessEqual(answer.sent, answer.ended)
+        self.assertEqual({len(body["prompt"]) for body in stub.bodies}, {3})
+        self.assertEqual({body["max_tokens"] for body in stub.bodies}, {2})
+
+    def test_a_closed_loop_counts_answers_alone(self):
+        stub = StubServer()
+        per_s = stub.run(lambda where: mode_map.closed_loop(where, self.SHAPE, 2, 6, seed=7))
+        self.assertEqual(len(stub.bodies), 6)
+        self.assertGreater(per_s, 0)
+
+
 class RoutersTest(unittest.TestCase):
+    def read(self, end):
+        """The client's words on a stream of two tokens that `end(socket)` ends."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            client = routers.Client(0, "openai", 1)
+            stream = [ours, 0, b""]
+            theirs.sendall(routers.STREAM_HEAD + routers.event(0) + routers.event(1))
+            client.read(stream)
+            self.assertEqual(len(client.arrivals[0]), 2)
+            end(theirs)
+            with self.assertRaises(SystemExit) as caught:
+                client.read(stream)
+            return str(caught.exception)
+
+    def test_a_stream_that_is_cut_is_seen(self):
+        self.assertEqual(self.read(socket.socket.close), "stream 0 was cut after 2 tokens")
+
+    def test_a_stream_that_ends_early_is_seen(self):
+        said = self.read(lambda theirs: theirs.sendall(routers.LAST_EVENTS))
+        self.assertEqual(said, "stream 0 ended after 2 tokens")
+
     def test_only_tokens_that_left_in_the_window_count(self):
         departures = [[1000, 2000, 3000], [0, 1999, 2001]]
         arrivals = [[1500, 2250, 9000], [0, 2999, 2101]]

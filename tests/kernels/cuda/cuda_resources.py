@@ -38,7 +38,7 @@ SHARED = re.compile(r"(\d+) bytes smem")
 # ptxas only remarks that it waits for each wgmma before the next one.
 SERIALIZED = re.compile(r"wgmma\S* instructions are serialized")
 HEADER = """\
-# What a kernel takes of an SM, by ptxas of CUDA 13.0. cuda_resources_test checks registers, stack,
+# Each kernel's share of an SM, by ptxas of CUDA 13.0. cuda_resources_test checks registers, stack,
 # spilled bytes and static shared memory; cuda_kernels_test dynamic shared memory and threads.
 # kernel registers stack spills static_shared dynamic_shared max_threads
 """
