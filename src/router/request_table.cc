@@ -191,7 +191,7 @@ void RequestTable::ReleaseHalf(RouterRequest& request, PlacementHalf& half, bool
   if (RegisteredWorker* worker = state_->registry.Find(half.lease)) {
     worker->placed.num_blocks -= half.cost.num_blocks;
     if (half.shares) worker->placed.num_blocks -= worker->shared.Remove(request.links);
-    worker->placed.num_tokens -= half.cost.num_tokens;
+    worker->TakeFromBacklog(half.cost.num_tokens);
     worker->placed.num_prompts -= half.cost.num_prompts;
     worker->placed.num_sequences -= half.cost.num_sequences;
     --worker->num_requests;
@@ -213,7 +213,7 @@ void RequestTable::CancelKept(RouterRequest& request) {
 // The prompt is computed: it is no backlog of that worker any more.
 void RequestTable::ReleaseBacklog(PlacementHalf& half) {
   if (RegisteredWorker* worker = state_->registry.Find(half.lease)) {
-    worker->placed.num_tokens -= half.cost.num_tokens;
+    worker->TakeFromBacklog(half.cost.num_tokens);
     worker->placed.num_prompts -= half.cost.num_prompts;
     half.cost.num_tokens = 0;
     half.cost.num_prompts = 0;

@@ -94,12 +94,11 @@ double SpeedOf(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t n
 // The load row of either role.
 template <typename Row>
 Row CommonRow(const RegisteredWorker& worker, const PoolSpeeds& pool, int64_t now_us) {
-  const uint64_t backlog = std::max(worker.load.backlog_tokens, worker.placed.num_tokens);
   Row row;
   row.tokens_per_s = SpeedOf(worker, pool, now_us);
   row.ready = worker.Usable(now_us);
   row.fingerprint = worker.description.fingerprint;
-  row.backlog_s = static_cast<double>(backlog) / row.tokens_per_s;
+  row.backlog_s = static_cast<double>(worker.BacklogTokens()) / row.tokens_per_s;
   row.num_waiting = worker.load.waiting;
   row.num_free_blocks = worker.NumFreeBlocks();
   row.num_blocks = worker.description.num_blocks;
@@ -350,6 +349,7 @@ void WorkerRegistry::OnLoad(RegisteredWorker& worker, WorkerLoadReport load, int
   if (load.draining && !worker.load.draining) worker.draining_since_us = now_us;
   const bool drain_changed = load.draining != worker.load.draining;
   worker.load = std::move(load);
+  worker.num_done_tokens = 0;
   if (drain_changed) SendPeerLists();
 }
 

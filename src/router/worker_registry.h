@@ -13,6 +13,7 @@
 #ifndef BATON_ROUTER_WORKER_REGISTRY_H_
 #define BATON_ROUTER_WORKER_REGISTRY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -72,6 +73,7 @@ struct RegisteredWorker {
   int64_t progress_us = 0;           // last sign that its engine moved
   int64_t speed_us = INT64_MIN / 2;  // when its reported speed last changed
   PlacementCost placed;              // live requests of this router
+  uint64_t num_done_tokens = 0;      // prompt tokens that left `placed` since the last report
   SharedBlocks shared;               // their full prompt blocks, as counted in `placed`
   std::map<LeaseId, scheduler::LinkHealth> links;  // a prefill worker's, by decode worker
   uint32_t num_requests = 0;
@@ -81,6 +83,17 @@ struct RegisteredWorker {
   // Nothing runs or waits there, of this router or another.
   bool IsIdle() const { return num_requests == 0 && load.running == 0 && load.waiting == 0; }
   bool IsPrefill() const { return description.role == PoolRole::kPrefill; }
+  // Prompt tokens to compute there, of this router and others. A report is up to a heartbeat old:
+  // what was computed since then waits no more.
+  uint64_t BacklogTokens() const {
+    const uint64_t told = load.backlog_tokens;
+    return std::max(told - std::min(told, num_done_tokens), placed.num_tokens);
+  }
+  // Prompt tokens of a placement are computed, or given up.
+  void TakeFromBacklog(uint64_t num_tokens) {
+    placed.num_tokens -= num_tokens;
+    num_done_tokens += num_tokens;
+  }
   uint32_t BlocksFor(uint64_t num_tokens) const {
     return static_cast<uint32_t>((num_tokens + description.block_size - 1) /
                                  description.block_size);

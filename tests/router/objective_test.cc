@@ -120,6 +120,7 @@ class ObjectiveTest : public testing::Test {
     load.blocks[0] = 4096;
     load.batch_limit = batch_limit;
     load.prefill_tokens_per_s = speed_;
+    load.backlog_tokens = backlog_tokens_;
     cluster_.core.OnWorkerLoad(cluster_.leases["decode-0"], load, cluster_.now_us);
   }
   RequestUid Submit(size_t num_prompt_tokens) {
@@ -151,6 +152,7 @@ class ObjectiveTest : public testing::Test {
 
   FakeCluster cluster_;
   float speed_ = 1'000;  // prompt tokens a second
+  uint64_t backlog_tokens_ = 0;
 };
 
 class NoObjectiveTest : public ObjectiveTest {
@@ -178,6 +180,21 @@ TEST_F(ObjectiveTest, WhoWouldHaveItsFirstTokenLateIsToldAtOnce) {
   EXPECT_EQ(NumMissed(Objective::kTtft), 0u) << "who is refused at the door missed nothing";
   Answer(first, 10 * kMs);
   EXPECT_FALSE(ErrorOf(Submit(50)).has_value()) << "its prompt is computed";
+}
+
+// The last report was made while the prompt was computed.
+TEST_F(ObjectiveTest, APromptThatIsComputedHoldsNobodyUpUntilTheNextReport) {
+  Join(64);
+  const RequestUid first = Submit(400);
+  backlog_tokens_ = 400;
+  Report(64);
+  EXPECT_TRUE(ErrorOf(Submit(200)).has_value()) << "0.6 s";
+  Answer(first, 10 * kMs);
+  const RequestUid second = Submit(200);
+  EXPECT_FALSE(ErrorOf(second).has_value()) << "nothing runs";
+  Answer(second, 10 * kMs);
+  Report(64);  // another router sent as much there
+  EXPECT_TRUE(ErrorOf(Submit(200)).has_value());
 }
 
 TEST_F(NoObjectiveTest, WithoutAnObjectiveNobodyIsRefusedForThePromptsBeforeIt) {
