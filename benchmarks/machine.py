@@ -79,6 +79,15 @@ def cpu_s(pid):
     return total
 
 
+def wait_or_kill(process, limit_s):
+    """Waits for a process that was asked to end, and kills it where it takes longer."""
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

@@ -9,7 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from machine import cpu_s, pids_of
+from machine import cpu_s, pids_of, wait_or_kill
 
 # Slots and context of llama-server: 16 streams, or 7 with prompts of 2000 tokens. It divides its
 # context evenly among the slots.
@@ -81,11 +81,7 @@ class Server:
 
     def stop(self):
         self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        wait_or_kill(self.process, 20)
 
 
 def smaps(pid):

@@ -53,6 +53,7 @@ from machine import (  # noqa: E402
     result_file,
     show,
     spread,
+    wait_or_kill,
 )
 
 NUM_WORKERS = 4
@@ -319,11 +320,7 @@ class Processes:
                 process.stdin.close()
         else:
             process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        wait_or_kill(process, 20)
         self.started.remove(process)
 
     def end_all(self):

@@ -32,7 +32,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from machine import count, free_port, own_cpu_s, program, record, result_file  # noqa: E402
+from machine import (  # noqa: E402
+    count,
+    free_port,
+    own_cpu_s,
+    program,
+    record,
+    result_file,
+    wait_or_kill,
+)
 
 WORDS = "river stone winter engine paper garden music window letter silver morning forest".split()
 PROMPT_TOKENS = 512
@@ -90,11 +98,7 @@ class Server:
     @staticmethod
     def end(process):
         process.send_signal(signal.SIGINT)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        wait_or_kill(process, 15)
 
 
 def stream(port, prompt, max_tokens):

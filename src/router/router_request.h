@@ -112,7 +112,7 @@ struct RouterRequest {
   uint32_t begun_context = 0;     // --max-context of the worker of the client's first token
   bool varies = false;            // another computation of the same may give other tokens there
   bool waits_aside = false;       // while queued: holds up nobody (Placing::kWaitAside)
-  bool waits_apart = false;       // so, or for a larger context than others need
+  bool waits_apart = false;       // aside, or for a larger context than others need
   std::string prefill_worker_id;  // "" when local
   std::string decode_worker_id;
   // The decode worker has reserved blocks: from now on tokens go to the client. Before, a refusal
