@@ -33,6 +33,7 @@ constexpr uint32_t kHidden = 576;
 constexpr uint32_t kFfn = 1536;
 constexpr uint32_t kHeads = 9;
 constexpr uint32_t kKvHeads = 3;
+constexpr uint32_t kLayers = 30;
 constexpr uint32_t kHeadDim = 64;
 constexpr uint32_t kVocab = 49152;
 constexpr uint32_t kMaxPosition = 4096;
@@ -157,10 +158,10 @@ void BenchMatMul(benchmark::State& state, WeightType type, uint32_t n, uint32_t 
   Report(state, {static_cast<double>(bytes), cold, 2.0 * m * n * k, limit});
 }
 
-// An arena with one sequence of `length` tokens, one layer.
+// An arena with one sequence of `length` tokens.
 struct KvBench {
-  explicit KvBench(uint32_t length) {
-    layout.num_layers = 1;
+  explicit KvBench(uint32_t length, uint32_t num_layers = 1) {
+    layout.num_layers = num_layers;
     layout.num_kv_heads = kKvHeads;
     layout.head_dim = kHeadDim;
     const uint32_t num_blocks = layout.BlocksFor(length);
@@ -181,19 +182,23 @@ struct KvBench {
   std::vector<uint32_t> blocks;
 };
 
-// range(0) rows after range(1) tokens of context.
+// range(0) rows after range(1) tokens of context. A decode step (one row) comes to each layer with
+// cold caches, as in a model.
 void BenchAttention(benchmark::State& state) {
   const auto rows = static_cast<uint32_t>(state.range(0));
   const auto depth = static_cast<uint32_t>(state.range(1));
-  KvBench kv(rows + depth);
+  const uint32_t num_layers = rows == 1 ? kLayers : 1;
+  KvBench kv(rows + depth, num_layers);
   const std::vector<float> q = RandomFloats(size_t{rows} * kHeads * kHeadDim);
   std::vector<float> out(q.size());
   AlignedBuffer scratch = AlignedBuffer::AllocateOrDie(
       bench.ops->attention_scratch_bytes(bench.pool->num_threads(), kHeads, kKvHeads, kHeadDim));
   const AttentionSpan span = {{kv.blocks}, 0, rows, depth};
+  uint32_t layer = 0;
   for (auto _ : state) {
+    layer = (layer + 1) % num_layers;
     bench.ops->attention(*bench.pool, {.kv = kv.view(),
-                                       .layer = 0,
+                                       .layer = layer,
                                        .spans = {&span, 1},
                                        .q = q.data(),
                                        .q_stride = kHeads * kHeadDim,
@@ -204,7 +209,7 @@ void BenchAttention(benchmark::State& state) {
                                        .scratch = {scratch.data(), scratch.size()}});
   }
   const double keys = rows * (depth + (rows + 1) / 2.0);  // summed over rows
-  Report(state, {(rows + depth) * 2.0 * kKvHeads * kHeadDim * 2, false,
+  Report(state, {(rows + depth) * 2.0 * kKvHeads * kHeadDim * 2, num_layers > 1,
                  4.0 * keys * kHeads * kHeadDim, bench.limits.fp32_gflop_per_s});
 }
 

@@ -96,7 +96,7 @@ inline void RunItem(const ItemRun& run) {
   const uint32_t num_queries = run.item.num_rows * run.shape.group;
   const device::TaskRange splits = SplitsOf(run);
   for (uint32_t split = splits.begin; split < splits.end; ++split) {
-    RunSplit(run, split);
+    RunSplit(run, split, /*goes_on=*/true);
     for (uint32_t i = 0; i < num_queries; ++i) {
       const device::TaskRange seen = VisibleKeys(run.Position(i), run.args.window, 0, UINT32_MAX);
       const uint32_t begin = split * kSplitKeys;
@@ -183,7 +183,7 @@ inline void RunSplitsApart(device::ThreadPool& pool, const AttentionArgs& args,
       const device::TaskRange splits = SplitsOf(run);
       if (split < splits.begin || split >= splits.end) return;
       LoadQueries(run);
-      RunSplit(run, split);
+      RunSplit(run, split, /*goes_on=*/false);
     });
     pool.Run(plan.num_items, [&](uint32_t task, uint32_t thread) {
       const AttentionItem item = ItemAt(args, plan, task);

@@ -86,6 +86,44 @@ inline void ConvertLatents(const TileKeys& from, const TileSource& tile, float* 
   }
 }
 
+// The form in which a tile of the item lies in the blocks; kFloats: it has to be converted.
+inline TileForm FormInBlocks(const ItemRun& run) {
+  const kv::KvLayout& layout = *run.args.kv.layout;
+  const bool is_paired =
+      layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired;
+  if (layout.block_size % kGroupKeys != 0 || run.shape.dim != run.shape.padded_dim) {
+    return TileForm::kFloats;
+  }
+  if (layout.dtype == kv::KvDtype::kQ8) return TileForm::kCodes;
+  return is_paired ? TileForm::kPairs : TileForm::kFloats;
+}
+
+// The lines of the keys (`which` 0) or values (1) [begin, begin + num_keys) of the item; none where
+// tiles are converted. A group without keys has the lines of the last one. Scales of q8 are few and
+// are not among them.
+inline FetchAhead LinesOf(const ItemRun& run, uint32_t which, uint32_t begin, uint32_t num_keys) {
+  FetchAhead lines = {};
+  const TileForm form = FormInBlocks(run);
+  if (form == TileForm::kFloats) return lines;
+  const kv::KvView& kv = run.args.kv;
+  const kv::KvLayout& layout = *kv.layout;
+  const size_t element_bytes = layout.ElementBytes();
+  const uint32_t unit = form == TileForm::kPairs ? 2 : 1;
+  // A token has, of keys, `unit` elements in each unit of dims; of values, all in one unit of keys.
+  const size_t token_bytes = (which == 0 ? unit : layout.head_dim) * element_bytes;
+  const size_t k_step = layout.block_size * unit * element_bytes;
+  lines.step = which == 0 && k_step > 64 ? k_step : 64;
+  lines.num_lines = static_cast<uint32_t>(kGroupKeys * layout.head_dim * element_bytes / 64);
+  for (uint32_t g = 0; g < kTileGroups; ++g) {
+    const uint32_t key =
+        begin + (g * kGroupKeys < num_keys ? g : (num_keys - 1) / kGroupKeys) * kGroupKeys;
+    const uint32_t block = run.item.span->kv.blocks[key / layout.block_size];
+    lines.at[g] = kv.Piece(block, run.args.layer, which, run.item.kv_head) +
+                  key % layout.block_size * token_bytes;
+  }
+  return lines;
+}
+
 // Points a direct tile at keys [begin, begin + num_keys) of the item.
 inline void PointAt(const ItemRun& run, uint32_t begin, uint32_t num_keys, TileSource* tile) {
   const kv::KvView& kv = run.args.kv;
@@ -144,16 +182,12 @@ inline TileSource SourceOf(const ItemRun& run, uint32_t begin, uint32_t num_keys
   tile.padded_dim = run.shape.padded_dim;
   tile.padded_values = run.shape.padded_values;
   const bool is_q8 = layout.dtype == kv::KvDtype::kQ8;
-  const bool is_paired =
-      layout.dtype == kv::KvDtype::kBf16 && layout.encoding == kv::KvEncoding::kPaired;
-  const bool is_direct =
-      (is_q8 || is_paired) && layout.block_size % kGroupKeys == 0 && tile.dim == tile.padded_dim;
+  tile.form = FormInBlocks(run);
   if (is_q8) {
     tile.k_scales = run.area.k_scales;
     tile.v_scales = run.area.v_scales;
   }
-  if (is_direct) {
-    tile.form = is_q8 ? TileForm::kCodes : TileForm::kPairs;
+  if (tile.form != TileForm::kFloats) {
     PointAt(run, begin, num_keys, &tile);
     // Rows beyond one pass would widen the same codes again.
     if (!is_q8 || run.item.num_rows * run.shape.group <= kAttentionRows) return tile;

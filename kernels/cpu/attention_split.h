@@ -130,20 +130,29 @@ inline void TileRowsRest(const ItemRun& run, const TileSource& tile, uint32_t ti
   }
 }
 
-// One split of an item into area.current.
-inline void RunSplit(const ItemRun& run, uint32_t split) {
+// One split of an item into area.current; `goes_on`: this thread takes the next split afterwards.
+inline void RunSplit(const ItemRun& run, uint32_t split, bool goes_on) {
   const uint32_t num_queries = run.item.num_rows * run.shape.group;
+  const uint32_t last = run.Position(num_queries - 1);
+  const device::TaskRange seen = VisibleKeys(run.Position(0), run.args.window, 0, UINT32_MAX);
+  const auto num_keys = [&](uint32_t begin) {
+    return last + 1 - begin < kTileKeys ? last + 1 - begin : kTileKeys;
+  };
+  const uint32_t end = (split + 1) * kSplitKeys <= last ? (split + 1) * kSplitKeys : last + 1;
+  uint32_t begin = split * kSplitKeys;
+  while (begin + kTileKeys <= seen.begin) begin += kTileKeys;
+  if (begin < end && (!goes_on || split == seen.begin / kSplitKeys)) {
+    LinesOf(run, 0, begin, num_keys(begin)).All();
+  }
   for (uint32_t i = 0; i < num_queries; ++i) {
     ResetState(run.shape, StateAt(run.shape, run.area.current, i));
   }
-  const uint32_t last = run.Position(num_queries - 1);
-  const device::TaskRange seen = VisibleKeys(run.Position(0), run.args.window, 0, UINT32_MAX);
-  for (uint32_t t = 0; t < kSplitKeys / kTileKeys; ++t) {
-    const uint32_t begin = split * kSplitKeys + t * kTileKeys;
-    if (begin > last) break;
-    if (begin + kTileKeys <= seen.begin) continue;
-    const uint32_t exist = last + 1 - begin;
-    const TileSource tile = SourceOf(run, begin, exist < kTileKeys ? exist : kTileKeys);
+  for (; begin < end; begin += kTileKeys) {
+    const uint32_t next = begin + kTileKeys;
+    const bool has_next = next < end || (goes_on && next <= last);
+    TileSource tile = SourceOf(run, begin, num_keys(begin));
+    tile.with_keys = LinesOf(run, 1, begin, num_keys(begin));
+    tile.with_values = has_next ? LinesOf(run, 0, next, num_keys(next)) : tile.with_keys;
     uint32_t query = 0;
     for (; query + kAttentionRows <= num_queries; query += kAttentionRows) {
       TileRows<kAttentionRows>(run, tile, begin, query);

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/attention_values.h"
 
 namespace baton::kernels::BATON_ISA {
 

@@ -29,6 +29,23 @@ enum class TileForm : uint8_t {
   kFloats,  // fp32 tiles
 };
 
+// The cache lines of keys or values that are read next: line i of group g is at[g] + i * step.
+// Blocks lie apart in memory, so that the hardware's prefetching begins anew with each group. One
+// line is asked for with each line that is read: more at once would hold up the reads. Passes of
+// kAttentionRows rows ask for none: there arithmetic binds.
+struct FetchAhead {
+  const std::byte* at[kTileGroups];
+  size_t step;
+  uint32_t num_lines;  // of a group
+
+  BATON_INLINE void Line(uint32_t g, uint32_t i) const { __builtin_prefetch(at[g] + i * step); }
+  void All() const {
+    for (uint32_t g = 0; g < kTileGroups; ++g) {
+      for (uint32_t i = 0; i < num_lines; ++i) Line(g, i);
+    }
+  }
+};
+
 // Where the keys and values of one tile lie. A "unit" is a pair of dims or keys of kPairs, and one
 // dim or key of kCodes.
 struct TileSource {
@@ -44,6 +61,8 @@ struct TileSource {
   uint32_t dim;
   uint32_t padded_dim;     // dim rounded up to 16
   uint32_t padded_values;  // elements of a value rounded up to 16
+  FetchAhead with_keys;    // asked for while keys are read: the values of the tile
+  FetchAhead with_values;  // asked for while values are read: the next tile's keys
 };
 
 // 16 codes of q8 as fp32; exact.
@@ -60,6 +79,8 @@ BATON_INLINE void AddProducts(const TileSource& tile, uint32_t first, const floa
     for (uint32_t d = dims.begin; d < dims.end; d += 2) {
 #pragma GCC unroll 4
       for (int g = 0; g < kGroups; ++g) {
+        if constexpr (kRows < kAttentionRows)
+          tile.with_keys.Line(first + static_cast<uint32_t>(g), d / 2);
         const I32x16 pair = LoadPairs(k[g] + d / 2 * tile.k_step);
         const F32x16 low = PairLow(pair);
 #pragma GCC unroll 8
@@ -75,6 +96,9 @@ BATON_INLINE void AddProducts(const TileSource& tile, uint32_t first, const floa
     for (uint32_t d = dims.begin; d < dims.end; ++d) {
 #pragma GCC unroll 4
       for (int g = 0; g < kGroups; ++g) {
+        if (kRows < kAttentionRows && d % 4 == 0) {
+          tile.with_keys.Line(first + static_cast<uint32_t>(g), d / 4);
+        }
         const F32x16 key = LoadCodes(k[g] + d * tile.k_step);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) s[r][g] = Fma(Set1(q[r * stride + d]), key, s[r][g]);
@@ -95,8 +119,8 @@ BATON_INLINE void AddProducts(const TileSource& tile, uint32_t first, const floa
 // scores[r][16 (first + g) ..] of kRows rows and kGroups groups of keys. In q8 the sum of each
 // segment is multiplied by the keys' scales.
 template <int kRows, int kGroups>
-inline void Scores(const TileSource& tile, uint32_t first, const float* q,
-                   float (*scores)[kTileKeys]) {
+BATON_INLINE void Scores(const TileSource& tile, uint32_t first, const float* q,
+                         float (*scores)[kTileKeys]) {
   const bool is_scaled = tile.k_scales != nullptr;
   const uint32_t step = is_scaled ? kv::kQ8SegmentDims : tile.dim;
   for (uint32_t begin = 0; begin < tile.dim; begin += step) {
@@ -119,99 +143,6 @@ inline void Scores(const TileSource& tile, uint32_t first, const float* q,
   }
 }
 
-// One key j of the values: acc[r][c] = fma(e[r][j], v[j][16 (column + c) ..], acc[r][c]).
-template <int kRows, int kColumns>
-BATON_INLINE void ValueStep(F32x16 (&acc)[kRows][kColumns], const float (*e)[kTileKeys], uint32_t j,
-                            const F32x16 (&v)[kColumns]) {
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    const F32x16 weight = Set1(e[r][j]);
-#pragma GCC unroll 4
-    for (int c = 0; c < kColumns; ++c) acc[r][c] = Fma(weight, v[c], acc[r][c]);
-  }
-}
-
-// Keys [begin, end) of one 16-key group, from pairs.
-template <int kRows, int kColumns>
-BATON_INLINE void ValuePairs(F32x16 (&acc)[kRows][kColumns], const float (*e)[kTileKeys],
-                             const std::byte* v, size_t step, device::TaskRange keys) {
-  uint32_t j = keys.begin;
-  F32x16 values[kColumns];
-  if (j % 2 == 1 && j < keys.end) {
-    const std::byte* p = v + j % kGroupKeys / 2 * step;
-    for (int c = 0; c < kColumns; ++c) values[c] = PairHigh(LoadPairs(p + c * 64));
-    ValueStep<kRows, kColumns>(acc, e, j, values);
-    ++j;
-  }
-  for (; j + 1 < keys.end; j += 2) {
-    const std::byte* p = v + j % kGroupKeys / 2 * step;
-    for (int c = 0; c < kColumns; ++c) values[c] = PairLow(LoadPairs(p + c * 64));
-    ValueStep<kRows, kColumns>(acc, e, j, values);
-    for (int c = 0; c < kColumns; ++c) values[c] = PairHigh(LoadPairs(p + c * 64));
-    ValueStep<kRows, kColumns>(acc, e, j + 1, values);
-  }
-  if (j < keys.end) {
-    const std::byte* p = v + j % kGroupKeys / 2 * step;
-    for (int c = 0; c < kColumns; ++c) values[c] = PairLow(LoadPairs(p + c * 64));
-    ValueStep<kRows, kColumns>(acc, e, j, values);
-  }
-}
-
-// Keys [begin, end) of one 16-key group, from codes.
-template <int kRows, int kColumns>
-BATON_INLINE void ValueCodes(F32x16 (&acc)[kRows][kColumns], const float (*e)[kTileKeys],
-                             const std::byte* v, size_t step, device::TaskRange keys) {
-  for (uint32_t j = keys.begin; j < keys.end; ++j) {
-    const std::byte* p = v + j % kGroupKeys * step;
-    F32x16 values[kColumns];
-    for (int c = 0; c < kColumns; ++c) values[c] = LoadCodes(p + c * 16);
-    ValueStep<kRows, kColumns>(acc, e, j, values);
-  }
-}
-
-// Rows of weighted sums and the weights that they take the values of a tile with.
-struct ValueRows {
-  const float (*e)[kTileKeys];  // weights of row r: e[r]
-  float* sums;                  // row r at sums + r * stride: [padded values]
-  size_t stride;                // floats
-};
-
-// Adds the tile's keys `keys` to dims [16 column, 16 (column + kColumns)) of kRows rows.
-template <int kRows, int kColumns>
-inline void Values(const TileSource& tile, uint32_t column, device::TaskRange keys,
-                   const ValueRows& rows) {
-  const float(*e)[kTileKeys] = rows.e;
-  float* const acc = rows.sums + column * 16;
-  F32x16 sums[kRows][kColumns];
-  for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kColumns; ++c) sums[r][c] = Load(acc + r * rows.stride + c * 16);
-  }
-  if (tile.form != TileForm::kFloats) {
-    for (uint32_t g = keys.begin / kGroupKeys; g * kGroupKeys < keys.end; ++g) {
-      const uint32_t begin = keys.begin > g * kGroupKeys ? keys.begin : g * kGroupKeys;
-      const uint32_t end = keys.end < (g + 1) * kGroupKeys ? keys.end : (g + 1) * kGroupKeys;
-      if (tile.form == TileForm::kPairs) {
-        ValuePairs<kRows, kColumns>(sums, e, tile.v[g] + size_t{column} * 64, tile.v_step,
-                                    {begin, end});
-      } else {
-        ValueCodes<kRows, kColumns>(sums, e, tile.v[g] + size_t{column} * 16, tile.v_step,
-                                    {begin, end});
-      }
-    }
-  } else {
-    for (uint32_t j = keys.begin; j < keys.end; ++j) {
-      F32x16 values[kColumns];
-      for (int c = 0; c < kColumns; ++c) {
-        values[c] = Load(tile.v_tile + size_t{j} * tile.padded_values + (column + c) * 16);
-      }
-      ValueStep<kRows, kColumns>(sums, e, j, values);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kColumns; ++c) Store(acc + r * rows.stride + c * 16, sums[r][c]);
-  }
-}
-
 // All key groups [first, end) for kRows rows; fewer rows take more groups at once, so that enough
 // chains are in flight.
 template <int kRows>
@@ -221,21 +152,6 @@ inline void ScoreGroups(const TileSource& tile, device::TaskRange groups, const 
   uint32_t g = groups.begin;
   for (; g + kGroups <= groups.end; g += kGroups) Scores<kRows, kGroups>(tile, g, q, scores);
   for (; g < groups.end; ++g) Scores<kRows, 1>(tile, g, q, scores);
-}
-
-// Dims [16 columns.begin, 16 columns.end).
-template <int kRows>
-inline void ValueColumns(const TileSource& tile, device::TaskRange columns, device::TaskRange keys,
-                         const ValueRows& rows) {
-  constexpr uint32_t kColumns = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
-  uint32_t c = columns.begin;
-  for (; c + kColumns <= columns.end; c += kColumns) {
-    Values<kRows, kColumns>(tile, c, keys, rows);
-  }
-  if constexpr (kColumns > 2) {
-    for (; c + 2 <= columns.end; c += 2) Values<kRows, 2>(tile, c, keys, rows);
-  }
-  for (; c < columns.end; ++c) Values<kRows, 1>(tile, c, keys, rows);
 }
 
 }  // namespace baton::kernels::BATON_ISA
