@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
+
 #include "src/base/errno_text.h"
 #include "src/base/nearest_name.h"
 #include "src/base/print.h"
@@ -91,6 +93,9 @@ int main(int argc, char** argv) {
     PrintUsage(stderr);
     return baton::cli::kExitUsage;
   }
+  // Distributions build abseil so that each lock of gRPC would enter itself, under one lock of the
+  // process, into a graph that is searched for deadlocks.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   ::signal(SIGXFSZ, SIG_IGN);  // a file at its limit is an error of a write, not of the process
   const std::string name = argv[1];
   if (name == "--help" || name == "-h" || name == "help") {

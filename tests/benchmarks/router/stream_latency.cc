@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "fmt/format.h"
 #include "grpcpp/grpcpp.h"
 #include "nlohmann/json.hpp"
@@ -388,5 +389,6 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   const baton::Status status = baton::InitLog({.level = baton::LogLevel::kError});
   BATON_CHECK(status.ok(), "{}", status.ToString());
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as the product's main
   return baton::router::Main(argc, argv);
 }
