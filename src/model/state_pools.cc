@@ -70,7 +70,7 @@ StateManifest StateManifestOf(const ModelConfig& config, KvDtype dtype, uint32_t
     pool.bytes_per_token += num_slices * slice_bytes;
   }
   const StatePool nets{
-      .name = "delta nets",
+      .name = "recurrent",
       .kind = StatePoolKind::kFixed,
       .dtype = KvDtypeName(KvDtype::kF32),
       .num_layers = config.num_delta_layers(),

@@ -79,7 +79,7 @@ TEST(StatePoolsTest, ADeltaNetHasAFixedStateInBlocksOfItsOwn) {
     ASSERT_EQ(manifest.pools.size(), 2u);
     ExpectPool(manifest.pools[0], "attention", StatePoolKind::kRows, 1, 2 * 16 * 2);
     // Matrices of 4 x 16 x 32 and the last 3 tokens of 192 channels, in fp32.
-    ExpectPool(manifest.pools[1], "delta nets", StatePoolKind::kFixed, 4,
+    ExpectPool(manifest.pools[1], "recurrent", StatePoolKind::kFixed, 4,
                4 * (4 * 16 * 32 + 3 * 192) * 4);
     EXPECT_EQ(manifest.pools[1].dtype, "f32");
     EXPECT_EQ(manifest.bytes_per_sequence(), 41u * 1024);

@@ -60,7 +60,7 @@ Status CheckDevice(const ModelConfig& config) {
       Row{traits.mixed_layers || config.local_head_dim != 0, "kernels for its layers"},
       Row{traits.short_convs, "kernel for its convolutions"},
       Row{traits.latent_kv, "kernel for its latent rows"},
-      Row{traits.delta_nets, "kernel for its gated delta nets"},
+      Row{config.num_delta_layers() > 0, "kernels for its recurrent layers"},
       Row{traits.sinks, "attention sinks"},
       Row{traits.fused_projections, "kernels for matrices that hold several"},
       Row{traits.whole_norms || !traits.pre_norms, "kernels for its norms"},

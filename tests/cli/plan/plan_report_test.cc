@@ -156,7 +156,7 @@ TEST(PlanReportTest, AHybridIsPlannedWithTheStateOfItsSequences) {
     // Half as fast: 16 tokens take 32 ms < 7/8 of 43 ms, 32 take 64 ms.
     EXPECT_EQ(report.cautious.split.from_tokens, 32u);
     const std::string text = PlanText(report);
-    EXPECT_THAT(text, HasSubstr("state: attention 64 bytes a token (bf16), delta nets 41984 bytes "
+    EXPECT_THAT(text, HasSubstr("state: attention 64 bytes a token (bf16), recurrent 41984 bytes "
                                 "a sequence (f32)\n"));
     EXPECT_THAT(text, HasSubstr("41 KiB with each sequence, as much as the rows of 656 tokens"));
     EXPECT_THAT(text, HasSubstr("a split pays"));
@@ -173,7 +173,7 @@ TEST(PlanReportTest, ModelsThatDevicesDoNotComputeAreRefusedByName) {
     return std::string(MakePlan(GoldenModel(name), H200(), {1, 64, 33}, kLoose).status().message());
   };
   EXPECT_THAT(refusal("tiny_qwen35.gguf"),
-              HasSubstr("architecture qwen35: devices have no kernel for its gated delta nets; "
+              HasSubstr("architecture qwen35: devices have no kernels for its recurrent layers; "
                         "plan with --device cpu"));
   EXPECT_THAT(refusal("tiny_lfm2.gguf"), HasSubstr("no kernel for its convolutions"));
   EXPECT_THAT(refusal("tiny_deepseek2.gguf"), HasSubstr("no kernel for its latent rows"));
