@@ -36,6 +36,11 @@ uint32_t NumUncached(uint32_t cached_tokens, const RouteQuery& query) {
   return std::max(query.num_tokens - std::min(cached_tokens, query.num_tokens), 1u);
 }
 
+// Prompt tokens whose KV the decode worker has.
+uint32_t HeldTokens(const DecodeLoad& decode) {
+  return std::max(decode.held_tokens, decode.cached_tokens);
+}
+
 // Free blocks that a request of `num_blocks` takes where `num_shared` of them are in use already.
 uint32_t NumToTake(uint32_t num_blocks, uint32_t num_shared) {
   return num_blocks - std::min(num_blocks, num_shared);
@@ -82,7 +87,7 @@ PairTimes PairTimesOf(const PrefillLoad& prefill, const DecodeLoad& decode, cons
   const double waiting = static_cast<double>(prefill.num_waiting) * prefill.block_size;
   // A fixed state crosses as so many tokens do.
   const double state_tokens = static_cast<double>(decode.state_blocks) * decode.block_size;
-  const double num_crossing = NumUncached(decode.cached_tokens, query) + state_tokens;
+  const double num_crossing = NumUncached(HeldTokens(decode), query) + state_tokens;
   return {.wait_s = prefill.backlog_s + waiting / prefill.tokens_per_s,
           .compute_s = NumUncached(prefill.cached_tokens, query) / prefill.tokens_per_s,
           .cross_s = num_crossing * link.seconds_per_token + link.queued_s};
@@ -108,12 +113,13 @@ double LocalSeconds(const DecodeLoad& decode, const RouteQuery& query) {
 // The unit in which predicted times are compared: a sixteenth of the whole prompt at the fastest
 // prefill worker. Less is noise (measured speeds are never quite equal) and is left to the
 // tie-break.
+constexpr double kUnitsOfPrompt = 16;
 double PredictedUnit(const ClusterLoad& load, const RouteQuery& query) {
   double fastest = 0;
   for (const PrefillLoad& prefill : load.prefill) {
     if (prefill.ready) fastest = std::max(fastest, prefill.tokens_per_s);
   }
-  return fastest > 0 ? std::max(query.num_tokens, 1u) / fastest / 16 : 1;
+  return fastest > 0 ? std::max(query.num_tokens, 1u) / fastest / kUnitsOfPrompt : 1;
 }
 
 // How well a prefill worker would serve beside a chosen decode worker; smaller is better. An exact
@@ -241,6 +247,23 @@ DecodeChoice ChoiceOf(const ClusterLoad& load, const RouteQuery& query, uint32_t
   return choice;
 }
 
+// Prompt tokens that must cross to the choice's worker, or be computed there.
+uint32_t NumMissing(const DecodeChoice& choice, const ClusterLoad& load, const RouteQuery& query) {
+  const DecodeLoad& decode = load.decode[choice.idx];
+  return NumUncached(choice.is_paired() ? HeldTokens(decode) : decode.cached_tokens, query);
+}
+
+// The part of the prompt that `choice` saves: of its tokens, or of the time that it takes to
+// compute; in [0, 1].
+double SavedShare(const DecodeChoice& choice, const DecodeChoice& least, const ClusterLoad& load,
+                  const RouteQuery& query) {
+  const double num_saved = static_cast<double>(NumMissing(least, load, query)) -
+                           static_cast<double>(NumMissing(choice, load, query));
+  const bool are_pairs = choice.is_paired() && least.is_paired();
+  const double sooner = are_pairs ? (least.pick.end - choice.pick.end) / kUnitsOfPrompt : 0;
+  return std::clamp(std::max(num_saved / std::max(query.num_tokens, 1u), sooner), 0.0, 1.0);
+}
+
 // True when `choice` may be preferred to the least loaded decode worker for what it holds of the
 // prompt. Both must be alike in three things: whether they go on with the same bits, whether they
 // have a prefill worker beside them, and whether they have room. The bounds of the header must be
@@ -254,10 +277,12 @@ bool IsAboutAsLoaded(const DecodeChoice& choice, const DecodeChoice& least, cons
       choice.has_room() != least.has_room()) {
     return false;
   }
-  if (std::get<kPressure>(a) > std::get<kPressure>(b) + kMaxExtraPressure) return false;
+  const double share = SavedShare(choice, least, load, query);
+  const double more_pressure = std::round(share * kMaxExtraPressure);
+  if (std::get<kPressure>(a) > std::get<kPressure>(b) + more_pressure) return false;
   const uint32_t sequences = std::get<kSequences>(b);
-  const uint32_t limit = sequences + kMaxExtraSequences + sequences / kMaxExtraSequencesShare;
-  if (std::get<kSequences>(a) > limit) return false;
+  const uint32_t most_more = kMaxExtraSequences + sequences / kMaxExtraSequencesShare;
+  if (std::get<kSequences>(a) > sequences + std::round(share * most_more)) return false;
   const DecodeLoad& here = load.decode[choice.idx];
   const DecodeLoad& there = load.decode[least.idx];
   return choice.is_paired() || LocalSeconds(here, query) <= LocalSeconds(there, query);
@@ -405,17 +430,18 @@ Route PickRoute(const ClusterLoad& load, const RouteQuery& query) {
   for (uint32_t i = 0; i < load.decode.size(); ++i) {
     const DecodeLoad& decode = load.decode[i];
     if (!decode.ready || BlocksAtDecode(decode, query) > decode.num_blocks) continue;
-    const uint32_t uncached = NumUncached(decode.cached_tokens, query);
-    const uint32_t best_uncached = NumUncached(load.decode[best.idx].cached_tokens, query);
-    if (uncached > best_uncached) continue;
+    const uint32_t best_missing = NumMissing(best, load, query);
+    if (NumUncached(HeldTokens(decode), query) > best_missing) continue;
     const DecodeChoice choice = ChoiceOf(load, query, i);
     if (!IsAboutAsLoaded(choice, *least, load, query)) continue;
     const auto key = [](uint32_t tokens, const DecodeChoice& c) {
       return std::tuple(tokens, c.is_paired() ? c.pick.end : 0, c.rank());
     };
-    if (key(uncached, choice) < key(best_uncached, best)) best = choice;
+    if (key(NumMissing(choice, load, query), choice) < key(best_missing, best)) best = choice;
   }
-  return RouteOf(best, load, query);
+  Route route = RouteOf(best, load, query);
+  route.for_prefix = NumMissing(best, load, query) < NumMissing(*least, load, query);
+  return route;
 }
 
 }  // namespace baton::scheduler

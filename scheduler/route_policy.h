@@ -9,11 +9,14 @@
 // The decode worker is chosen among ready workers. Workers with the numerics of a stream's output
 // come before all others, whether they have room or not. Then free KV after this request decides,
 // then running sequences. A worker may hold more of the prompt, or its KV may reach it sooner. Such
-// a worker comes first only while it is about as loaded (kMax.. below), so that a prefix that
-// everybody uses does not pull every request to one worker. The decode worker computes the prompt
-// itself when few of its tokens are to be computed there, when no prefill worker can serve it, or,
-// where both paths are compared, when that is predicted to cost clients less (path_choice.h). The
-// answer says why.
+// a worker comes first only while it is about as loaded (kMax.. below, by the share of the prompt
+// that this saves). A prefix that everybody uses then does not pull every request to one worker,
+// and a short one pulls hardly any. KV that a pair's decode worker holds need not cross. Where
+// sequences have states it may hold more than it can go on from by itself.
+//
+// The decode worker computes the prompt itself when few of its tokens are to be computed there,
+// when no prefill worker can serve it, or, where both paths are compared, when that is predicted to
+// cost clients less (path_choice.h). The answer says why.
 #ifndef BATON_SCHEDULER_ROUTE_POLICY_H_
 #define BATON_SCHEDULER_ROUTE_POLICY_H_
 
@@ -88,7 +91,8 @@ struct DecodeLoad {
   uint32_t block_size = 16;
   uint32_t state_blocks = 0;
   double tokens_per_s = 500;
-  uint32_t cached_tokens = 0;
+  uint32_t cached_tokens = 0;  // of this prompt's beginning, that it can go on from
+  uint32_t held_tokens = 0;    // whose KV need not cross to it; no less than cached_tokens counts
   uint32_t shared_blocks = 0;
   uint32_t num_slots = UINT32_MAX;    // more sequences that may be sent there
   uint32_t max_context = UINT32_MAX;  // tokens of a sequence, which ends there
@@ -100,10 +104,10 @@ struct DecodeLoad {
   double step_s = 0;         // of a step with their rows alone; 0 = not measured
 };
 
-// A decode worker that holds more of the prompt may be so much more loaded than the least loaded
-// one. The limits are in sixteenths of its pool, and in sequences (a fixed part and a part of the
-// other's). With equal pools one decode worker then never runs more than 2 + 1.5 times the
-// sequences of another.
+// A decode worker that holds a whole prompt may be so much more loaded than the least loaded one; a
+// share of it, as it saves a share of the prompt or of the time until its KV is there. The limits
+// are in sixteenths of its pool, and in sequences (a fixed part and a part of the other's). With
+// equal pools one decode worker then never runs more than 2 + 1.5 times the sequences of another.
 inline constexpr double kMaxExtraPressure = 2;
 inline constexpr uint32_t kMaxExtraSequences = 2;
 inline constexpr uint32_t kMaxExtraSequencesShare = 2;  // 1 / 2
@@ -178,6 +182,7 @@ struct Route {
   bool exact = true;         // false: an inexact pair
   bool has_room = true;      // false: a worker lacks a slot, free blocks or time in the snapshot
   bool prefill_has_room = true;  // with kDisagg; false: the prefill worker is one that lacks it
+  bool for_prefix = false;       // a less loaded decode worker holds less of the prompt
   double predicted_s = 0;        // until the decode worker has the prompt's KV
 };
 

@@ -44,6 +44,8 @@ void WriteWork(const RequestTrace& trace, JsonWriter* json) {
   json->Key("choices").Uint(trace.num_choices);
   json->Key("path").String(timings.disaggregated ? "disagg" : "local");
   json->Key("route").String(trace.notes.RouteText());
+  json->Key("held_tokens").Uint(trace.notes.held_tokens);
+  json->Key("for_prefix").Bool(trace.notes.for_prefix);
   json->Key("prefill_worker").String(timings.prefill_worker);
   json->Key("decode_worker").String(timings.decode_worker);
   json->Key("transport").String(timings.transport);

@@ -58,6 +58,7 @@ struct SimFlags {
   std::string trace;
   std::string time_scale = "1";
   std::string log_level = "off";
+  bool states = false;
   bool shrink = false;
 };
 
@@ -86,6 +87,8 @@ void Declare(FlagSet& flags, SimFlags& values) {
             "take times and lengths from a recorded trace (Mooncake's JSON lines or Azure's CSV, "
             "plain or gzip), scaled to prompts of 256 and answers of --max-output tokens");
   flags.Add("--time-scale", values.time_scale, "stretch the trace: 0.1 = ten times as fast");
+  flags.Add("--states", values.states,
+            "each sequence of the model has a fixed state beside its KV");
   flags.Add("--log-level", values.log_level, "debug, info, warn, error or off");
   flags.Add("--shrink", values.shrink,
             "when a promise breaks, search for the shortest run that breaks it");
@@ -128,6 +131,7 @@ StatusOr<SimOptions> OptionsOf(const SimFlags& flags) {
   options.num_blocks = static_cast<uint32_t>(flags.blocks);
   options.max_output = static_cast<uint32_t>(flags.max_output);
   options.step_us = flags.step_us;
+  options.has_states = flags.states;
   // A prompt of 64 blocks, and four choices.
   if (options.max_output > SimWorkload::kMaxOutput &&
       options.num_blocks < options.max_output + 64) {

@@ -8,6 +8,7 @@
 #include "src/base/size_text.h"
 #include "src/model/hf_folder.h"
 #include "src/model/model_weights.h"
+#include "src/model/state_pools.h"
 #include "src/model/tensor_plan.h"
 #include "src/model/tokenizer_metadata.h"
 
@@ -107,26 +108,13 @@ std::string ExpertsText(const ModelConfig& config) {
   return out;
 }
 
-// The lines of a model whose sequences have a fixed state: its cost, and what a hand-over moves.
-std::string StateText(const ModelConfig& config) {
-  const KvLayout layout = KvLayoutOf(config, KvDtype::kBf16, 16);
+// Lines about the layers of a model with gated delta nets.
+std::string DeltaNetsText(const ModelConfig& config) {
   const kernels::DeltaShape& delta = config.delta;
-  const uint64_t state = uint64_t{config.num_delta_layers()} * delta.state_bytes();
-  const uint64_t owned = layout.BytesPerSequence();
-  const uint64_t row = layout.BytesPerToken();
   std::string out =
       fmt::format("delta nets    in {} of {} layers, {} heads of {} x {}, {} tokens convolved\n",
                   config.num_delta_layers(), config.num_layers, delta.num_v_heads, delta.k_dim,
                   delta.v_dim, delta.num_taps);
-  out += fmt::format(
-      "state         {} bytes a sequence (f32), {} in {} blocks of its own; as much as the KV "
-      "of {} tokens (bf16)\n",
-      state, owned, layout.state_blocks, (owned + row - 1) / row);
-  for (const uint64_t tokens : {uint64_t{1024}, uint64_t{32768}}) {
-    if (tokens > config.context_length) continue;
-    out += fmt::format("hand-over     {} of {} tokens (bf16)\n", FormatSize(owned + tokens * row),
-                       tokens);
-  }
   if (config.num_mtp_layers > 0) {
     out += fmt::format("prediction    {} layer(s) of several tokens at once are not used\n",
                        config.num_mtp_layers);
@@ -169,7 +157,7 @@ std::string ExtrasText(const ModelConfig& config) {
         config.num_conv_layers(), config.num_layers, config.conv_taps,
         layout.BytesPerToken() / layout.num_layers * num_slices, layout.BytesPerToken());
   }
-  if (config.traits->delta_nets) out += StateText(config);
+  if (config.traits->delta_nets) out += DeltaNetsText(config);
   if (config.traits->multipliers) {
     out += fmt::format("scales        embedding {}, attention {}, branches {}, logits 1 / {}\n",
                        config.embedding_scale * config.branch_scale, config.attention_scale,
@@ -245,7 +233,7 @@ std::string ConfigText(const GgufFile& file, const ModelConfig& config) {
       "KV cache      {} bytes a token (bf16), {} (f32){}; {} for the whole context (bf16)\n",
       bf16.BytesPerToken(), f32.BytesPerToken(), q8,
       FormatSize(uint64_t{bf16.BytesPerToken()} * config.context_length));
-  return out;
+  return out + StateManifestText(config);
 }
 
 std::string TensorsText(const GgufFile& file) {

@@ -222,6 +222,10 @@ void RegisterKvMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
   metrics->prefix_index_resyncs_total =
       registry->AddCounter({"baton_prefix_index_resyncs_total",
                             "Times that a worker was asked to tell its prefix cache anew."});
+  metrics->prefix_placements_total =
+      registry->AddCounter({"baton_prefix_placements_total",
+                            "Placements at a decode worker that held more of the prompt than the "
+                            "least loaded one."});
 }
 
 void RegisterWorkerMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {

@@ -154,6 +154,7 @@ struct BatonMetrics {
   Gauge* prefix_index_bytes;                                             // R
   Counter* prefix_index_not_kept_total;                                  // R: no room for them
   Counter* prefix_index_resyncs_total;                                   // R: asked for
+  Counter* prefix_placements_total;                                      // R
   Counter* preemptions_total;                                            // W
   Counter* steps_ahead_total;                                            // W
   Counter* wasted_rows_total;                                            // W

@@ -125,7 +125,8 @@ Comparison CompareWithAggregated(const PlanInput& input, const ClusterPlan& spli
   out.whole_chunks = AggregatedWith(input, num_workers, kMaxPlanChunk);
   out.keeps_itl = AggregatedKeepingItl(input, num_workers);
   out.fewest_workers = FewestWorkers(input, 2 * num_workers);
-  out.split_helps = out.fewest_workers == 0 || out.fewest_workers > num_workers;
+  const bool needs_fewer = out.fewest_workers == 0 || out.fewest_workers > num_workers;
+  out.split_helps = needs_fewer && split.transfer.link_carries;
   return out;
 }
 

@@ -55,7 +55,7 @@ struct Comparison {
   std::optional<AggregatedRun> keeps_itl;
   // The fewest workers that meet both objectives; 0 = not even twice those of the split.
   uint32_t fewest_workers = 0;
-  // The split needs fewer workers than this.
+  // The split needs fewer workers than this, and its links carry what must cross.
   bool split_helps = false;
 };
 

@@ -155,16 +155,32 @@ StatusOr<DecodePlan> PlanDecode(const PlanInput& input) {
       kMaxPlanWorkers, gaps_per_s, max_batch);
 }
 
+// The time by which the hand-off is longer than what is computed meanwhile; see the header.
+double ExposedUs(const PlanInput& input, const PrefillPlan& prefill) {
+  const uint32_t num_tokens = input.load.input_tokens;
+  const uint32_t num_last = (num_tokens - 1) % prefill.chunk + 1;
+  const double last_layer = 1.0 / std::max(1u, input.num_layers);
+  const auto cross_us = [&](uint32_t tokens) {
+    return static_cast<double>(input.HandOffBytes(tokens)) / input.link_bytes_per_s * 1e6;
+  };
+  const double all_us = cross_us(num_tokens);
+  const double last_chunk_us =
+      input.steps.StepUs({.chunk_tokens = num_last, .first_pos = num_tokens - num_last});
+  return std::max({all_us * last_layer, all_us - prefill.prompt_us * (1 - last_layer),
+                   cross_us(num_last) - last_chunk_us * (1 - last_layer)});
+}
+
 TransferPlan PlanTransfer(const PlanInput& input, const ClusterPlan& plan) {
   TransferPlan out;
-  out.bytes_per_request = input.kv_bytes_per_token * input.load.input_tokens;
+  out.bytes_per_request = input.HandOffBytes(input.load.input_tokens);
   out.need_bytes_per_s = input.load.rate_per_s * static_cast<double>(out.bytes_per_request);
   out.link_is_known = input.link_bytes_per_s > 0;
   if (out.link_is_known) {
-    const double layers = std::max(1u, input.num_layers);
+    const uint32_t num_links = std::min(plan.prefill.num_workers, plan.decode.num_workers);
     out.transfer_us = static_cast<double>(out.bytes_per_request) / input.link_bytes_per_s * 1e6;
-    out.exposed_us = std::max(out.transfer_us / layers,
-                              out.transfer_us - plan.prefill.prompt_us * (1 - 1 / layers));
+    out.exposed_us = ExposedUs(input, plan.prefill);
+    out.link_utilization = out.need_bytes_per_s / (input.link_bytes_per_s * num_links);
+    out.link_carries = out.link_utilization <= kMaxUtilization;
   }
   out.second_token_us = out.exposed_us + 1.5 * plan.decode.itl_p50_us;
   return out;

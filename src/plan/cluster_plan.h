@@ -7,18 +7,22 @@
 //
 // Prefill: each worker is an M/D/1 queue (queueing.h) with an equal share of the arrivals. It works
 // at most kMaxUtilization of the time. The router knows the backlogs, so it does better. ttft is
-// wait + prompt: the prefill worker itself gives the first token. KV crosses layer by layer while
-// later layers compute. The second token therefore waits only for the time by which the whole
-// transfer is longer than the layers after the first. It waits for the last layer's transfer at
-// least. Then it waits for the running step to end (half a step on average) and for its own first
-// step.
+// wait + prompt: the prefill worker itself gives the first token. Whole blocks cross layer by layer
+// while later layers compute, and with them the sequence's fixed state, which is final in the last
+// chunk. The second token therefore waits only for the time by which a transfer is longer than the
+// layers after the first: the whole one than the whole prompt's, or the last chunk's with the state
+// than the last chunk's. It waits for the last layer's transfer at least. Then it waits for the
+// running step to end (half a step on average) and for its own first step.
+//
+// Link: each worker has one, and what must cross fills at most kMaxUtilization of the links of the
+// smaller pool. Where it fills more, the plan says so (TransferPlan::link_carries).
 //
 // Decode: a worker's largest batch is the one whose step stays within the itl, whose sequences fit
-// the KV pool at their full length, and kMaxDecodeRows. With a rate r for each worker and steps of
-// T(B), Little's law asks for B = r * (output - 1) * T(B); the smallest such B is what runs. How
-// many sequences run is Poisson distributed, and its 99th percentile must not be above the largest
-// batch: that is the headroom, beside kMaxUtilization of the largest batch's throughput. Rows see
-// contexts of input + output / 2 keys.
+// the KV pool with their states at their full length, and kMaxDecodeRows. With a rate r for each
+// worker and steps of T(B), Little's law asks for B = r * (output - 1) * T(B); the smallest such B
+// is what runs. How many sequences run is Poisson distributed, and its 99th percentile must not be
+// above the largest batch: that is the headroom, beside kMaxUtilization of the largest batch's
+// throughput. Rows see contexts of input + output / 2 keys.
 //
 // Invariants
 //  1. A higher rate never needs fewer workers, a looser objective never more.
@@ -68,10 +72,13 @@ struct PlanMemory {
   uint64_t weight_bytes = 0;
   uint64_t kv_block_bytes = 1;
   uint32_t block_tokens = 1;
+  uint32_t state_blocks = 0;  // of each sequence, for its fixed state
 
-  uint64_t KvBytes(uint64_t num_tokens) const {
-    return (num_tokens + block_tokens - 1) / block_tokens * kv_block_bytes;
+  uint64_t BlocksFor(uint64_t num_tokens) const {
+    return (num_tokens + block_tokens - 1) / block_tokens + state_blocks;
   }
+  // Bytes of one sequence in a pool.
+  uint64_t KvBytes(uint64_t num_tokens) const { return BlocksFor(num_tokens) * kv_block_bytes; }
 };
 
 // Everything that a plan follows from.
@@ -80,9 +87,14 @@ struct PlanInput {
   PlanObjective objective;
   StepModel steps;
   PlanMemory memory;
-  uint32_t num_layers = 1;
+  uint32_t num_layers = 1;  // that store rows: each crosses once it is computed
   uint64_t kv_bytes_per_token = 0;
   double link_bytes_per_s = 0;  // from one prefill to one decode worker; 0 = not known
+
+  // Bytes that cross with a prompt of which the decode worker holds nothing.
+  uint64_t HandOffBytes(uint32_t num_tokens) const {
+    return memory.BlocksFor(num_tokens) * memory.block_tokens * kv_bytes_per_token;
+  }
 };
 
 // The plan of the prefill workers.
@@ -116,10 +128,12 @@ struct DecodePlan {
 struct TransferPlan {
   uint64_t bytes_per_request = 0;
   double need_bytes_per_s = 0;  // of the whole cluster
-  bool link_is_known = false;   // else the next two are 0
+  bool link_is_known = false;   // else the next three are 0
   double transfer_us = 0;
   double exposed_us = 0;
-  double second_token_us = 0;  // after the first: exposed + half a step + a step
+  double link_utilization = 0;  // of the links of the smaller pool
+  bool link_carries = true;     // it is at most kMaxUtilization
+  double second_token_us = 0;   // after the first: exposed + half a step + a step
 };
 
 // Both pools.

@@ -57,8 +57,9 @@ PlacementSpec SpecOf(const RouterRequest& request, uint32_t attempt, uint32_t nu
 
 // Counts a request at one of its workers. `cost.num_blocks` are those beside the prompt's full
 // blocks, which are counted once for all who share them.
+// `num_hits`: of the prompt's first blocks, which the worker finds in its cache.
 void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHalf& half,
-             const PlacementCost& cost) {
+             const PlacementCost& cost, uint32_t num_hits) {
   half.lease = worker.lease;
   half.cost = cost;
   half.live = true;
@@ -66,7 +67,6 @@ void AddCost(const RouterRequest& request, RegisteredWorker& worker, PlacementHa
     half.cost.num_blocks +=
         static_cast<uint32_t>(request.spec.prompt.size() / worker.description.block_size);
   } else {
-    const uint32_t num_hits = request.NumHitsAt(worker);
     worker.placed.num_blocks += worker.shared.Add(request.links, num_hits);
     half.shares = true;
   }
@@ -96,7 +96,8 @@ void StartDecode(const RouterRequest& request, const PlacementSpec& spec, Regist
     cost.num_prompts = 1;
   }
   half.attempt = spec.attempt;
-  AddCost(request, decode, half, cost);
+  const RouterPrefixIndex::Hit hit = request.HitAt(decode);
+  AddCost(request, decode, half, cost, prefill == nullptr ? hit.num_whole : hit.num_blocks);
   if (request.spec.embeds) return decode.session->StartEmbedding(spec);
   decode.session->StartDecode(spec, prefill == nullptr ? nullptr : &prefill->description.name);
 }
@@ -157,6 +158,11 @@ Placing Placer::TryPlace(RouterRequest& request, const PlacementClaims& claims, 
     const bool moves = planned.source.value() != 0;
     request.notes.route = moves ? RouteReason::kPair : route.reason;
     state_->metrics->CountRoute(request.notes.RouteText());
+    request.notes.for_prefix = route.for_prefix;
+    const bool is_pair = planned.PrefillLease().value() != 0;
+    request.notes.held_tokens =
+        is_pair ? request.HeldTokensAt(decode) : request.CachedTokensAt(decode);
+    if (route.for_prefix) state_->metrics->prefix_placements_total->Add();
   }
   Start(request, state_->registry.Find(planned.PrefillLease()), decode, now_us);
   return Placing::kPlaced;
@@ -297,10 +303,11 @@ void Placer::StartPrefill(RouterRequest& request, const PlacementSpec& spec,
           {.num_blocks = NumOwnBlocks(spec, prefill) + prefill.description.state_blocks,
            .num_tokens = num_uncached,
            .num_prompts = 1,
-           .num_sequences = 1});
+           .num_sequences = 1},
+          request.HitAt(prefill).num_whole);
   const uint64_t bytes_per_token = prefill.description.kv_bytes_per_token;
   const uint64_t num_crossing =
-      request.NumTokens() - request.CachedTokensAt(decode) + prefill.description.state_tokens();
+      request.NumTokens() - request.HeldTokensAt(decode) + prefill.description.state_tokens();
   request.prefill.link_to = decode.lease;
   request.prefill.link_bytes = num_crossing * bytes_per_token;
   prefill.links[decode.lease].BeginHandOff(request.prefill.link_bytes);

@@ -44,6 +44,8 @@ struct TraceNotes {
   WorkerBeside prefill;  // at its last placement; zeros when local
   WorkerBeside decode;
   std::optional<scheduler::RouteReason> route;  // of its last placement; a vector has none
+  uint32_t held_tokens = 0;  // of the prompt, that its decode worker was taken to hold then
+  bool for_prefix = false;   // a less loaded decode worker held less
   std::array<uint32_t, obs::kResumeReasonNames.size()> resumes =
       {};                        // placed again, by ResumeReason
   int64_t unplaced_us = -1;      // when a placement ended, while it waits for the next one

@@ -177,15 +177,16 @@ void FindPrefixes(const RouterState& state, const RouterRequest& request, Planne
   planned.hits = state.prefixes.Find(links, has_states);
   const auto fill = [&](auto& row, LeaseId lease) {
     const RegisteredWorker& worker = *state.registry.Find(lease);
-    const uint32_t num_hits = NumHitsOf(planned.hits, lease);
-    row.cached_tokens = request.CachedTokens(num_hits, worker);
-    row.shared_blocks = worker.shared.NumShared(links, num_hits);
+    const RouterPrefixIndex::Hit hit = HitOf(planned.hits, lease);
+    row.cached_tokens = request.CachedTokens(hit.num_whole, worker);
+    row.shared_blocks = worker.shared.NumShared(links, hit.num_whole);
+    return request.CachedTokens(hit.num_blocks, worker);
   };
   for (size_t i = 0; i < table.prefill.size(); ++i) {
     fill(table.prefill[i], table.prefill_leases[i]);
   }
   for (size_t i = 0; i < table.decode.size(); ++i) {
-    fill(table.decode[i], table.decode_leases[i]);
+    table.decode[i].held_tokens = fill(table.decode[i], table.decode_leases[i]);
   }
 }
 

@@ -186,15 +186,17 @@ std::vector<RouterPrefixIndex::Hit> RouterPrefixIndex::Find(std::span<const Chai
     }
     if (!any) break;
   }
-  if (has_states) CutToStates(links);
+  if (has_states) FindStates(links);
+  const std::vector<uint32_t>& wholes = has_states ? wholes_ : lengths_;
   std::vector<Hit> hits;
   for (const auto& [lease, tracked] : workers_) {
-    if (lengths_[tracked.part] > 0) hits.push_back({lease, lengths_[tracked.part]});
+    const uint16_t part = tracked.part;
+    if (lengths_[part] > 0) hits.push_back({lease, lengths_[part], wholes[part]});
   }
   return hits;
 }
 
-void RouterPrefixIndex::CutToStates(std::span<const ChainLink> links) const {
+void RouterPrefixIndex::FindStates(std::span<const ChainLink> links) const {
   wholes_.assign(lengths_.size(), 0);
   const uint32_t longest = *std::max_element(lengths_.begin(), lengths_.end());
   for (uint32_t i = 0; i < longest; ++i) {
@@ -205,7 +207,6 @@ void RouterPrefixIndex::CutToStates(std::span<const ChainLink> links) const {
       if (i < lengths_[part]) wholes_[part] = i + 1;
     }
   }
-  lengths_.swap(wholes_);
 }
 
 // The slot of the entry, or the empty one where it would stand.

@@ -53,10 +53,12 @@ std::string_view PrefixOutcomeName(PrefixOutcome outcome);
 // See the file comment.
 class RouterPrefixIndex {
  public:
-  // How many of the prompt's first blocks a worker holds, as far as it can go on behind them.
+  // How many of the prompt's first blocks a worker holds, and behind how many it can go on: all,
+  // or, where sequences have a fixed state, up to the last one with the state (kv::StateLink).
   struct Hit {
     LeaseId worker;
     uint32_t num_blocks = 0;
+    uint32_t num_whole = 0;
   };
 
   // max_entries >= 1. The table has at most 8 bytes x the power of two from max_entries / 0.75 on.
@@ -73,9 +75,8 @@ class RouterPrefixIndex {
   // The workers to ask for a resync now; each is taken to be asked.
   std::vector<LeaseId> TakeDueResyncs(int64_t now_us);
 
-  // Workers that hold at least the first of `links`, in no order. O(links held + holders). Where
-  // sequences have a fixed state a worker counts up to the last block behind which it has the state
-  // (kv::StateLink).
+  // Workers that hold at least the first of `links`, in no order. O(links held + holders).
+  // `has_states`: sequences have a fixed state.
   std::vector<Hit> Find(std::span<const kv::ChainLink> links, bool has_states = false) const;
 
   // Frees slots of dropped parts; looks at about `num_slots` of them, nothing when none is left.
@@ -119,8 +120,8 @@ class RouterPrefixIndex {
   static uint16_t PartOf(uint64_t entry) { return static_cast<uint16_t>(entry); }
   size_t Next(size_t slot) const { return (slot + 1) & mask_; }
 
-  // Cuts what Find found of `links` back to the last block that has its state.
-  void CutToStates(std::span<const kv::ChainLink> links) const;
+  // Finds, within what Find found of `links`, the last block that has its state.
+  void FindStates(std::span<const kv::ChainLink> links) const;
   bool TryAllocate(size_t num_slots);
   bool TryDouble();
   size_t FindSlot(uint64_t entry) const;

@@ -91,11 +91,11 @@ void RouterRequest::ForgetTokens() {
   num_replayed = 0;
 }
 
-uint32_t NumHitsOf(std::span<const RouterPrefixIndex::Hit> hits, LeaseId lease) {
+RouterPrefixIndex::Hit HitOf(std::span<const RouterPrefixIndex::Hit> hits, LeaseId lease) {
   for (const RouterPrefixIndex::Hit& hit : hits) {
-    if (hit.worker == lease) return hit.num_blocks;
+    if (hit.worker == lease) return hit;
   }
-  return 0;
+  return {};
 }
 
 void RouterRequest::NotePrefixes(std::vector<kv::ChainLink> new_links,
@@ -109,8 +109,8 @@ void RouterRequest::NoteCached(uint32_t num_tokens) {
   cached_tokens = std::min(num_tokens, static_cast<uint32_t>(spec.prompt.size() - 1));
 }
 
-uint32_t RouterRequest::NumHitsAt(const RegisteredWorker& worker) const {
-  return NumHitsOf(hits, worker.lease);
+RouterPrefixIndex::Hit RouterRequest::HitAt(const RegisteredWorker& worker) const {
+  return HitOf(hits, worker.lease);
 }
 
 uint32_t RouterRequest::CachedTokens(uint32_t num_hits, const RegisteredWorker& worker) const {

@@ -80,8 +80,8 @@ struct AskedMove {
 // the time since when its KV is waited for.
 using LinkTurn = std::tuple<LeaseId, LeaseId, int64_t, RequestUid>;
 
-// The blocks that `lease` holds of a prompt.
-uint32_t NumHitsOf(std::span<const RouterPrefixIndex::Hit> hits, LeaseId lease);
+// The part of a prompt that `lease` holds.
+RouterPrefixIndex::Hit HitOf(std::span<const RouterPrefixIndex::Hit> hits, LeaseId lease);
 
 // One request; see the file comment.
 struct RouterRequest {
@@ -215,18 +215,20 @@ struct RouterRequest {
   // Takes over what a plan found out about prefixes; see PlannedRoute.
   void NotePrefixes(std::vector<kv::ChainLink> new_links,
                     std::vector<RouterPrefixIndex::Hit> found);
-  // The prompt's first blocks that a worker is taken to hold.
-  uint32_t NumHitsAt(const RegisteredWorker& worker) const;
-  // Prompt tokens that a worker is taken to hold; at least one is always computed.
+  RouterPrefixIndex::Hit HitAt(const RegisteredWorker& worker) const;
+  // Prompt tokens that a worker is taken to go on from; at least one is always computed.
   uint32_t CachedTokensAt(const RegisteredWorker& worker) const {
-    return CachedTokens(NumHitsAt(worker), worker);
+    return CachedTokens(HitAt(worker).num_whole, worker);
+  }
+  // Prompt tokens whose KV need not cross to a decode worker.
+  uint32_t HeldTokensAt(const RegisteredWorker& worker) const {
+    return CachedTokens(HitAt(worker).num_blocks, worker);
   }
   uint32_t CachedTokens(uint32_t num_hits, const RegisteredWorker& worker) const;
   // A worker says how many tokens of the prompt were cached. The client is told of its prompt
-  // alone, so of a placement that began without output. At least the last token is always computed,
-  // and a worker that says otherwise is not believed. Both workers say it, since either may be
-  // heard first; an older decode worker says 0. A decode worker that hands a stream over computed
-  // no prompt for it.
+  // alone, so of a placement that began without output. The last token is always computed, and a
+  // worker that says otherwise is not believed. Both workers say it, since either may be heard
+  // first; an older decode worker says 0. One that hands a stream over computed no prompt for it.
   void NoteCached(uint32_t num_tokens);
   bool IsPlaced() const { return life.placed(); }
   uint32_t attempt() const { return life.attempt(); }

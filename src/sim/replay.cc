@@ -29,7 +29,7 @@ Status Check(const ReplayOptions& options) {
     return ResourceExhausted("{} workers; a replay takes at most {}",
                              options.num_prefill + options.num_decode, kMaxReplayWorkers);
   }
-  BATON_RETURN_IF_ERROR(ReplayLayout(worker.block_tokens).Validate());
+  BATON_RETURN_IF_ERROR(ReplayLayout(worker).Validate());
   if (worker.num_blocks == 0 || worker.max_context < 2 || worker.kv_bytes_per_token == 0) {
     return InvalidArgument("a worker of {} blocks, a context of {} and {} bytes of KV a token",
                            worker.num_blocks, worker.max_context, worker.kv_bytes_per_token);
@@ -49,7 +49,7 @@ Status Check(const ReplayOptions& options) {
 }  // namespace
 
 uint64_t ReplayPoolBytes(const ReplayOptions& options) {
-  const KvLayout layout = ReplayLayout(options.worker.block_tokens);
+  const KvLayout layout = ReplayLayout(options.worker);
   return uint64_t{options.num_prefill + options.num_decode} * options.worker.num_blocks *
          layout.BlockStride();
 }

@@ -38,13 +38,14 @@ constexpr uint32_t kMaxBatchTokens = 1024;
 
 }  // namespace
 
-KvLayout ReplayLayout(uint32_t block_tokens) {
+KvLayout ReplayLayout(const ReplayWorker& worker) {
   return {.dtype = KvDtype::kBf16,
           .encoding = KvEncoding::kPlain,
           .num_layers = kNumGroups,
           .num_kv_heads = 1,
           .head_dim = 2,
-          .block_size = block_tokens};
+          .block_size = worker.block_tokens,
+          .state_blocks = worker.state_blocks};
 }
 
 ReplayWorld::ReplayWorld(const ReplayOptions& options)
@@ -122,7 +123,7 @@ void ReplayWorld::MakeProcesses() {
     made.max_running = SchedulerConfig().max_running;
     made.seed = StreamSeed(options_.seed, DrawPurpose::kWorker, i);
     made.model = model_;
-    made.layout = ReplayLayout(worker.block_tokens);
+    made.layout = ReplayLayout(worker);
     made.max_context = worker.max_context;
     made.slice_wire_bytes = worker.kv_bytes_per_token * worker.block_tokens / kNumGroups;
     made.make_model = [&worker](std::function<void(int64_t us)> spend) {

@@ -17,7 +17,7 @@
 namespace baton::sim {
 
 // The layout of a replay's blocks: small, since nothing reads their bytes.
-kv::KvLayout ReplayLayout(uint32_t block_tokens);
+kv::KvLayout ReplayLayout(const ReplayWorker& worker);
 
 // See the file comment.
 class ReplayWorld {

@@ -38,7 +38,8 @@ struct SimClientDesk {
   std::map<std::string, uint64_t> num_asked;
   // Whether a request can only find KV of others: without faults no worker computes one twice.
   bool has_no_faults = false;
-  uint64_t digest = 0;  // of everything that any client saw, with its time
+  bool has_states = false;  // of the model
+  uint64_t digest = 0;      // of everything that any client saw, with its time
   uint64_t num_tokens = 0;
 };
 

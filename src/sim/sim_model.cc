@@ -22,6 +22,16 @@ std::byte* SlotAt(const AttentionSpan& span, const KvView& kv, uint32_t position
          position % kSimBlock * kSlotBytes;
 }
 
+// The number of a layer's state in this block.
+std::byte* StateAt(const KvView& kv, uint32_t block, uint32_t layer) {
+  return kv.Piece(block, layer, 0, 0);
+}
+
+void StoreState(const KvView& kv, uint32_t block, uint32_t layer, uint64_t state) {
+  std::memset(StateAt(kv, block, layer), 0, kv.layout->SliceBytes());
+  std::memcpy(StateAt(kv, block, layer), &state, sizeof(state));
+}
+
 uint64_t LoadSlot(const AttentionSpan& span, const KvView& kv, uint32_t position, size_t slot) {
   uint64_t word = 0;
   std::memcpy(&word, SlotAt(span, kv, position, slot), sizeof(word));
@@ -32,6 +42,16 @@ uint64_t LoadSlot(const AttentionSpan& span, const KvView& kv, uint32_t position
 
 uint64_t SimPrefix::NextHash(uint64_t hash, TokenId token) {
   return SplitMix(hash + kOdd * (static_cast<uint64_t>(token) + 1));
+}
+
+SimPrefix::States SimPrefix::FirstStates() {
+  States states;
+  for (size_t layer = 0; layer < states.size(); ++layer) states[layer] = layer + 1;
+  return states;
+}
+
+void SimPrefix::MoveStates(TokenId token, States* states) {
+  for (uint64_t& state : *states) state = NextHash(state, token);
 }
 
 SimPrefix::Slots SimPrefix::SlotsOf(uint64_t hash) {
@@ -53,9 +73,16 @@ void SimPrefix::LogitsOf(uint64_t fold, std::span<float> logits) {
 void SimPrefix::Append(TokenId token) {
   hash_ = NextHash(hash_, token);
   for (const uint64_t slot : SlotsOf(hash_)) Fold(slot, &fold_);
+  MoveStates(token, &states_);
 }
 
-void SimPrefix::FillLogits(std::span<float> logits) const { LogitsOf(fold_, logits); }
+void SimPrefix::FillLogits(std::span<float> logits) const {
+  uint64_t fold = fold_;
+  if (has_states_) {
+    for (const uint64_t state : states_) Fold(state, &fold);
+  }
+  LogitsOf(fold, logits);
+}
 
 int64_t SimModel::LayerUs(const ModelBatch& batch) const {
   int64_t us = cost_.fixed_us;
@@ -65,9 +92,44 @@ int64_t SimModel::LayerUs(const ModelBatch& batch) const {
   return us / kSimLayers;
 }
 
+std::vector<SimPrefix::States> SimModel::TakeStates(const ModelBatch& batch,
+                                                    const KvView& kv) const {
+  std::vector<SimPrefix::States> starts;
+  if (kv.layout->state_blocks == 0) return starts;
+  for (const AttentionSpan& span : batch.spans) {
+    starts.push_back(SimPrefix::FirstStates());
+    if (span.first_pos == 0) continue;
+    for (uint32_t layer = 0; layer < kSimLayers; ++layer) {
+      std::memcpy(&starts.back()[layer], StateAt(kv, span.kv.state.front(), layer),
+                  sizeof(uint64_t));
+    }
+  }
+  return starts;
+}
+
+void SimModel::StoreStates(const ModelBatch& batch, const KvView& kv, uint32_t layer,
+                           std::span<const SimPrefix::States> starts) const {
+  size_t next_copy = 0;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const AttentionSpan& span = batch.spans[i];
+    SimPrefix::States states = starts[i];
+    for (uint32_t row = 0; row < span.num_rows; ++row) {
+      SimPrefix::MoveStates(batch.token_ids[span.first_row + row], &states);
+      if (next_copy == batch.state_copies.size()) continue;
+      model::StateCopy& copy = batch.state_copies[next_copy];
+      if (copy.span != i || copy.num_rows != row + 1) continue;
+      StoreState(kv, copy.blocks.front(), layer, states[layer]);
+      copy.has_numbers = true;
+      ++next_copy;
+    }
+    StoreState(kv, span.kv.state.front(), layer, states[layer]);
+  }
+}
+
 Status SimModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* hook,
                          std::span<float> logits) {
   const int64_t layer_us = LayerUs(batch);
+  const std::vector<SimPrefix::States> starts = TakeStates(batch, kv);
   for (uint32_t layer = 0; layer < kSimLayers; ++layer) {
     const size_t k_slot = size_t{2} * layer;
     const size_t v_slot = k_slot + 1;
@@ -85,6 +147,7 @@ Status SimModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* h
       std::memset(SlotAt(span, kv, end, k_slot), 0, num_unused * kSlotBytes);
       std::memset(SlotAt(span, kv, end, v_slot), 0, num_unused * kSlotBytes);
     }
+    StoreStates(batch, kv, layer, starts);
     spend_(layer_us);
     if (hook != nullptr) hook->OnLayerStored(layer);
   }
@@ -98,6 +161,13 @@ Status SimModel::Forward(const ModelBatch& batch, const KvView& kv, LayerHook* h
       for (size_t i = 0; i < 2 * size_t{kSimLayers}; ++i) {
         SimPrefix::Fold(LoadSlot(span, kv, p, i), &fold);
       }
+    }
+    if (!starts.empty()) {
+      SimPrefix::States states = starts[span_idx];
+      for (uint32_t i = span.first_row; i <= row; ++i) {
+        SimPrefix::MoveStates(batch.token_ids[i], &states);
+      }
+      for (const uint64_t state : states) SimPrefix::Fold(state, &fold);
     }
     SimPrefix::LogitsOf(fold, logits.subspan(next, kSimVocab));
     next += kSimVocab;

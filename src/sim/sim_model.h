@@ -8,6 +8,11 @@
 //   F[p] = F[p-1] * odd + each slot of p      over all p of the prefix, read from the KV
 //   logits = hash(F, token id)
 //
+// With fixed states (KvLayout::state_blocks) each layer has one number of the sequence too, which
+// each token moves on from the one before, and which the logits hash as well:
+//
+//   s[layer] = mix(s[layer] + token), from layer + 1 before the first token; read from its block
+//
 // Cost: one multiplication a slot, so 0.3 us for a prefix of 60 tokens.
 #ifndef BATON_SIM_SIM_MODEL_H_
 #define BATON_SIM_SIM_MODEL_H_
@@ -17,6 +22,7 @@
 #include <functional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "kvcache/kv_layout.h"
 #include "src/model/forward_model.h"
@@ -30,19 +36,22 @@ inline constexpr TokenId kSimEos = 0;
 inline constexpr uint32_t kSimMaxRows = 256;
 inline constexpr uint32_t kSimMaxContext = 2048;
 
-// One head of 8 bytes: a slice has 64 bytes, a block 128.
-inline kv::KvLayout SimLayout() {
+// One head of 8 bytes: a slice has 64 bytes, a block 128. A fixed state takes one block.
+inline kv::KvLayout SimLayout(bool has_states = false) {
   return {.dtype = kv::KvDtype::kF32,
           .encoding = kv::KvEncoding::kPlain,
           .num_layers = kSimLayers,
           .num_kv_heads = 1,
           .head_dim = 2,
-          .block_size = kSimBlock};
+          .block_size = kSimBlock,
+          .state_blocks = has_states ? 1u : 0u};
 }
 
 // The model's state after a prefix, without any KV: what a fault-free run computes.
 class SimPrefix {
  public:
+  explicit SimPrefix(bool has_states = false) : has_states_(has_states) {}
+
   void Append(TokenId token);
   // [kSimVocab], overwritten.
   void FillLogits(std::span<float> logits) const;
@@ -51,13 +60,19 @@ class SimPrefix {
   friend class SimModel;
   using Slots = std::array<uint64_t, 2 * size_t{kSimLayers}>;  // [layer][K|V]
 
+  using States = std::array<uint64_t, kSimLayers>;
+
   static uint64_t NextHash(uint64_t hash, TokenId token);
+  static States FirstStates();
+  static void MoveStates(TokenId token, States* states);
   static Slots SlotsOf(uint64_t hash);
   static void Fold(uint64_t slot, uint64_t* fold);
   static void LogitsOf(uint64_t fold, std::span<float> logits);
 
+  bool has_states_;
   uint64_t hash_ = 1;
   uint64_t fold_ = 1;
+  States states_ = FirstStates();
 };
 
 // The cost of a step on a simulated device.
@@ -67,7 +82,7 @@ struct SimStepCost {
   int64_t decode_row_us = 60;
 };
 
-// See the file comment.
+// See the file comment. The layout of its KV says whether it has states.
 class SimModel final : public model::ForwardModel {
  public:
   // `spend` is told what each layer costs, after it is computed and before the hook hears of it.
@@ -82,6 +97,11 @@ class SimModel final : public model::ForwardModel {
 
  private:
   int64_t LayerUs(const model::ModelBatch& batch) const;
+  // The states before each span's first row; after it they are of the sequence's last row.
+  std::vector<SimPrefix::States> TakeStates(const model::ModelBatch& batch,
+                                            const kv::KvView& kv) const;
+  void StoreStates(const model::ModelBatch& batch, const kv::KvView& kv, uint32_t layer,
+                   std::span<const SimPrefix::States> starts) const;
 
   const SimStepCost cost_;
   const std::function<void(int64_t us)> spend_;

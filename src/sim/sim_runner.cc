@@ -138,6 +138,7 @@ std::string ReplayArguments(const SimOptions& options) {
     if (!faults.empty()) faults += ',';
     faults += fmt::format("{}={}", FaultKindName(static_cast<FaultKind>(i)), options.faults[i]);
   }
+  if (options.has_states) line += " --states";
   line += " --faults " + (faults.empty() ? "none" : faults);
   if (options.only_faults) {
     line += fmt::format(" --only-faults '{}'", fmt::join(*options.only_faults, ","));

@@ -63,6 +63,7 @@ SimWorld::SimWorld(const SimOptions& options)
   desk_.max_silence_us = options.max_silence_us;
   desk_.has_no_faults =
       std::ranges::all_of(options.faults, [](auto weight) { return weight == 0; });
+  desk_.has_states = options.has_states;
   desk_.now_us = [this] { return events_.now_us(); };
   MakeProcesses();
 }
@@ -93,6 +94,7 @@ void SimWorld::MakeProcesses() {
     worker.num_blocks = options_.num_blocks;
     worker.seed = StreamSeed(options_.seed, DrawPurpose::kWorker, i);
     worker.model = SimModelInfo();
+    worker.layout = SimLayout(options_.has_states);
     worker.damage_every = options_.damage_every;
     worker.cost.fixed_us = options_.step_us;
     SimProcess* const process = processes_[shape.num_routers + i].get();
@@ -328,7 +330,8 @@ void SimWorld::FillPools() {
     fill.request.sampling.max_tokens = kSimBlock;
     fill.request.sampling.ignore_eos = true;
     fill.request.timeout_us = 60'000'000;
-    const uint32_t num_tokens = (options_.num_blocks - kFillChoices) * kSimBlock;
+    const uint32_t blocks_of_choice = options_.has_states ? 2 : 1;
+    const uint32_t num_tokens = (options_.num_blocks - kFillChoices * blocks_of_choice) * kSimBlock;
     std::vector<TokenId> prompt;
     for (uint32_t t = 0; t < num_tokens; ++t) {
       prompt.push_back(static_cast<TokenId>(1 + draws.Below(kSimVocab - 1)));

@@ -35,6 +35,7 @@ Status TimedModel::Forward(const ModelBatch& batch, const KvView& /*kv*/, LayerH
     spend_(step_us * (layer + 1) / num_layers - step_us * layer / num_layers);
     if (hook != nullptr) hook->OnLayerStored(static_cast<uint32_t>(layer));
   }
+  for (model::StateCopy& copy : batch.state_copies) copy.has_numbers = true;
   std::fill(logits.begin(), logits.end(), 0.0f);
   for (size_t row = 0; row < batch.logit_rows.size(); ++row) {
     logits[row * kSimVocab + static_cast<size_t>(kTimedToken)] = 1.0f;

@@ -1,6 +1,6 @@
 // TimedModel: a model that computes nothing and takes the time that a step of its shape takes, so
 // that recorded loads of any size can be replayed. Every token that it gives is kTimedToken; KV is
-// never written. Engine thread of one simulated worker.
+// never written, and neither are states. Engine thread of one simulated worker.
 #ifndef BATON_SIM_TIMED_MODEL_H_
 #define BATON_SIM_TIMED_MODEL_H_
 

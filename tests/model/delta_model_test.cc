@@ -95,7 +95,9 @@ TEST(DeltaModelTest, StatesLieInTheSlicesOfAttention) {
   EXPECT_EQ(layout.state_blocks, (4 * state + 1023) / 1024);
   const std::string text = DescribeModelFile(**file, OkStatus());
   EXPECT_THAT(text, HasSubstr("in 4 of 5 layers, 4 heads of 16 x 32, 4 tokens convolved"));
-  EXPECT_THAT(text, HasSubstr("41984 bytes a sequence (f32), 41984 in 41 blocks"));
+  EXPECT_THAT(text, HasSubstr("recurrent: fixed state in 4 layers, 41984 bytes a sequence (f32)"));
+  EXPECT_THAT(text, HasSubstr("41984 bytes a sequence in 41 blocks: no less than the rows of up to "
+                              "656 tokens"));
   EXPECT_THAT(text, HasSubstr("prediction    1 layer(s) of several tokens at once are not used"));
 }
 

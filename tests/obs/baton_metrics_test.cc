@@ -74,6 +74,7 @@ TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
                                       "baton_prefix_index_bytes",
                                       "baton_prefix_index_not_kept_total",
                                       "baton_prefix_index_resyncs_total",
+                                      "baton_prefix_placements_total",
                                       "baton_preemptions_total",
                                       "baton_steps_ahead_total",
                                       "baton_wasted_rows_total",

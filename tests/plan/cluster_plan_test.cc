@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 
 #include "src/plan/aggregated_plan.h"
+#include "src/plan/split_length.h"
 #include "tests/test_seed.h"
 
 namespace baton::plan {
@@ -105,20 +106,139 @@ TEST(ClusterPlanTest, DecodeHasTheHandComputedBatch) {
   EXPECT_EQ(plan.kv_bytes, 7u * 13 * 16'000) << "201 tokens are 13 blocks";
 }
 
+// 100 tokens are 7 blocks of 16,000 bytes; the prompt takes 100 ms in chunks of 96 and 4 tokens.
 TEST(ClusterPlanTest, TheTransferHidesBehindAllLayersButOne) {
-  const TransferPlan plan = MustPlan(SimpleInput()).transfer;
-  EXPECT_EQ(plan.bytes_per_request, 100'000u);
-  EXPECT_DOUBLE_EQ(plan.need_bytes_per_s, 400'000);
-  EXPECT_DOUBLE_EQ(plan.transfer_us, 100'000);
-  EXPECT_NEAR(plan.exposed_us, 10'000, 1e-6) << "a tenth: the last of ten layers";
-  EXPECT_NEAR(plan.second_token_us, 10'000 + 1.5 * 7'000, 1e-6);
+  PlanInput input = SimpleInput();
+  input.link_bytes_per_s = 2e6;  // 56 ms
+  const TransferPlan plan = MustPlan(input).transfer;
+  EXPECT_EQ(plan.bytes_per_request, 112'000u) << "whole blocks";
+  EXPECT_DOUBLE_EQ(plan.need_bytes_per_s, 448'000);
+  EXPECT_DOUBLE_EQ(plan.transfer_us, 56'000);
+  EXPECT_NEAR(plan.exposed_us, 5'600, 1e-6) << "a tenth: the last of ten layers";
+  EXPECT_NEAR(plan.second_token_us, 5'600 + 1.5 * 7'000, 1e-6);
+  EXPECT_DOUBLE_EQ(plan.link_utilization, 0.224);
+  EXPECT_TRUE(plan.link_carries);
 
-  PlanInput slow = SimpleInput();
-  slow.link_bytes_per_s = 0.5e6;  // 200 ms, of which 90 ms hide
-  EXPECT_NEAR(MustPlan(slow).transfer.exposed_us, 110'000, 1e-6);
-  slow.link_bytes_per_s = 0;
-  EXPECT_FALSE(MustPlan(slow).transfer.link_is_known);
-  EXPECT_DOUBLE_EQ(MustPlan(slow).transfer.second_token_us, 1.5 * 7'000);
+  input.link_bytes_per_s = 1e6;  // 112 ms, of which 90 ms hide
+  EXPECT_NEAR(MustPlan(input).transfer.exposed_us, 22'000, 1e-6);
+  input.link_bytes_per_s = 0;
+  EXPECT_FALSE(MustPlan(input).transfer.link_is_known);
+  EXPECT_DOUBLE_EQ(MustPlan(input).transfer.second_token_us, 1.5 * 7'000);
+  EXPECT_TRUE(MustPlan(input).transfer.link_carries) << "nothing is known of it";
+}
+
+TEST(ClusterPlanTest, AStateCrossesWithTheLastChunk) {
+  PlanInput input = SimpleInput();
+  input.link_bytes_per_s = 10e6;
+  input.memory.state_blocks = 10;
+  const TransferPlan plan = MustPlan(input).transfer;
+  EXPECT_EQ(plan.bytes_per_request, (7u + 10) * 16'000);
+  EXPECT_DOUBLE_EQ(plan.transfer_us, 27'200);
+  // The last block and ten of state take 17.6 ms; nine tenths of 4 ms hide.
+  EXPECT_NEAR(plan.exposed_us, 17'600 - 3'600, 1e-6);
+
+  // In one chunk of 96 tokens nine tenths of 96 ms hide: the last layer alone is left.
+  input.load.input_tokens = 96;
+  EXPECT_NEAR(MustPlan(input).transfer.exposed_us, 25'600 / 10, 1e-6);
+}
+
+TEST(ClusterPlanTest, AStateTakesItsBlocksInEachPool) {
+  PlanInput input = SimpleInput();
+  input.memory.state_blocks = 10;
+  EXPECT_EQ(MustPlan(input).decode.kv_bytes, 7u * (13 + 10) * 16'000) << "7 at times";
+  EXPECT_EQ(MustPlan(input).prefill.kv_bytes, 3u * (7 + 10) * 16'000);
+  // 1.25 MB hold 3 sequences of 23 blocks, and held 6 of 13.
+  input.memory.device_bytes = 2'500'000;
+  input.memory.weight_bytes = 1'000'000;
+  EXPECT_EQ(MaxSequences(input), 3u);
+}
+
+TEST(ClusterPlanTest, LinksThatDoNotCarryTheLoadAreToldAndNotSplit) {
+  PlanInput input = SimpleInput();
+  input.objective = {.ttft_us = 3'000'000, .itl_us = 18'000};
+  input.load = {.rate_per_s = 1, .input_tokens = 400, .output_tokens = 65};
+  input.link_bytes_per_s = 500'000;  // 400,000 must cross: 80 %
+  ClusterPlan plan = MustPlan(input);
+  ASSERT_EQ(plan.num_workers(), 2u);
+  EXPECT_DOUBLE_EQ(plan.transfer.link_utilization, 0.8);
+  EXPECT_TRUE(plan.transfer.link_carries);
+  EXPECT_TRUE(CompareWithAggregated(input, plan).split_helps);
+  input.link_bytes_per_s = 499'000;
+  plan = MustPlan(input);
+  EXPECT_FALSE(plan.transfer.link_carries);
+  EXPECT_FALSE(CompareWithAggregated(input, plan).split_helps);
+}
+
+// The decode worker runs 3 streams in steps of 7 ms, and a step with a chunk takes 100 ms at most.
+// A prompt of n tokens takes n ms at either worker. The decode worker alone costs
+// n (1 + 7 / 93) + 3 n = 4.075 n, which must be below 7 / 8 of what the pair costs.
+TEST(SplitLengthTest, APairPaysFromTheLengthThatIsComputedByHand) {
+  PlanInput input = SimpleInput();
+  input.objective.itl_us = 200'000;
+  const auto from = [](const PlanInput& asked) {
+    const SplitLength split = FindSplitLength(asked, MustPlan(asked), 1000);
+    EXPECT_TRUE(split.is_known);
+    return split.from_tokens;
+  };
+  EXPECT_EQ(from(input), 16u) << "KV crosses as fast as it is computed: a block or more";
+  // 20 blocks of state take 320 ms. 80 tokens: 326 ms < 7/8 of 400 ms; 96: 391 ms > 7/8 of 416 ms.
+  input.memory.state_blocks = 20;
+  EXPECT_EQ(from(input), 96u);
+  // Twice the speed: 160 ms and half a ms a token. 32 tokens: 130 ms < 154 ms; 48: 196 ms > 161 ms.
+  input.link_bytes_per_s = 2e6;
+  EXPECT_EQ(from(input), 48u);
+  // A fifth of the speed: a token takes 5 ms to cross, and 4.375 of them are more than 4.075.
+  input.link_bytes_per_s = 0.2e6;
+  EXPECT_EQ(from(input), 0u) << "at no length";
+  input.link_bytes_per_s = 0;
+  EXPECT_FALSE(FindSplitLength(input, MustPlan(input), 1000).is_known);
+}
+
+TEST(SplitLengthTest, AChunkThatWouldMissTheItlIsNeverComputedBesideStreams) {
+  PlanInput input = SimpleInput();
+  input.memory.state_blocks = 20;
+  // A step of 7 ms and a block of 16 ms are more than 7/8 of 20 ms.
+  EXPECT_EQ(FindSplitLength(input, MustPlan(input), 1000).from_tokens, 16u);
+  // Without streams nobody waits but the client: 16 tokens take 16 ms there, 336 ms by the pair.
+  input.load.output_tokens = 1;
+  const SplitLength idle = FindSplitLength(input, MustPlan(input), 1000);
+  EXPECT_TRUE(idle.is_known);
+  EXPECT_EQ(idle.from_tokens, 0u) << "KV takes longer to cross than to be computed";
+}
+
+TEST(StepModelTest, KeysBeyondAWindowCostTheOtherLayersAlone) {
+  const KeyWindow window = {.tokens = 4, .share = 0.75};
+  // Rows at 0..5 see 1, 2, .. 6 keys, 21 in all; with the window 1, 2, 3, 4, 4, 4.
+  EXPECT_DOUBLE_EQ(window.RunKeys(0, 6), 0.25 * 21 + 0.75 * 18);
+  EXPECT_DOUBLE_EQ(window.RunKeys(0, 4), 10);
+  EXPECT_DOUBLE_EQ(window.RunKeys(100, 2), 0.25 * (101 + 102) + 0.75 * 8);
+  EXPECT_DOUBLE_EQ(window.RowKeys(100, 3), 3 * (25 + 3));
+  EXPECT_DOUBLE_EQ(window.RowKeys(3, 2), 6);
+  EXPECT_DOUBLE_EQ(KeyWindow().RunKeys(100, 2), 203);
+
+  const MeasuredWeights weights = {
+      .prefill = {.fixed_us = 0, .prefill_token_us = 0, .decode_row_us = 0, .key_us = 1},
+      .decode = {.fixed_us = 0, .prefill_token_us = 0, .decode_row_us = 0, .key_us = 10}};
+  const StepModel steps = StepModel::OfMeasurements(weights, window);
+  EXPECT_DOUBLE_EQ(steps.StepUs({.chunk_tokens = 6}), 18.75);
+  EXPECT_DOUBLE_EQ(steps.StepUs({.chunk_tokens = 2, .first_pos = 100}), 56.75);
+  EXPECT_DOUBLE_EQ(steps.StepUs({.decode_rows = 3, .context = 100}), 840);
+}
+
+TEST(StepModelTest, ADeviceReadsTheWindowOfLayersThatHaveOne) {
+  const DeviceLimits& device = *FindDevice("NVIDIA H200");
+  RooflineModel model;
+  model.num_layers = 1;
+  model.kv_bytes_per_token = 4'300'000;  // 1 us
+  const StepModel full = StepModel::OfDevice(device, model, 1);
+  const StepModel half = StepModel::OfDevice(device, model, 1, {.tokens = 64, .share = 0.5});
+  const PlannedStep step = {.decode_rows = 2, .context = 1000};
+  EXPECT_NEAR(full.StepUs(step), 2'000, 1e-6);
+  EXPECT_NEAR(half.StepUs(step), 2 * (500 + 32), 1e-6);
+  // A chunk reads each position once: 1,016, and of them 16 + 63 by the window.
+  const PlannedStep chunk = {.chunk_tokens = 16, .first_pos = 1000};
+  EXPECT_NEAR(full.StepUs(chunk), 1'016, 1e-6);
+  EXPECT_NEAR(half.StepUs(chunk), 548, 1e-6) << "547.5, in whole positions";
 }
 
 TEST(ClusterPlanTest, MemoryBoundsTheBatch) {

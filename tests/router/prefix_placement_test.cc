@@ -25,6 +25,7 @@ struct CachingCluster : FakeCluster {
     WorkerDescription worker = Describe(id, role);
     worker.num_blocks = 1024;
     worker.max_running = max_running;
+    worker.state_blocks = state_blocks;
     worker.chain_check = chain_check != 0 ? chain_check : ChainKeyCheck(kKey);
     Join(std::move(worker));
   }
@@ -85,6 +86,7 @@ struct CachingCluster : FakeCluster {
 
   std::map<std::string, uint64_t> next_sequence;
   uint32_t max_running = 8;
+  uint32_t state_blocks = 0;
 };
 
 const std::string kPrompt(200, 'p');  // 12 full blocks and 8 tokens
@@ -169,6 +171,34 @@ TEST(PrefixPlacementTest, AnOldSpeedThatIsALittleLowerIsTriedAgain) {
     }
     EXPECT_EQ(place_some() > 0, is_tried) << slow;
   }
+}
+
+// A decode worker has KV of a whole chat, and a state near its beginning alone: all of it need not
+// cross, whatever it could go on from.
+TEST(PrefixPlacementTest, KvWithoutAStateCountsForThePairsDecodeWorker) {
+  CachingCluster cluster;
+  cluster.state_blocks = 4;
+  cluster.JoinFour();
+  cluster.Tell("decode-0", kPrompt);
+  cluster.Tell("prefill-1", kPrompt);
+  std::map<std::string, int> prefill;
+  for (int i = 0; i < 40; ++i) {
+    const auto place = cluster.Place(kPrompt);
+    EXPECT_EQ(place.second, "decode-0");
+    ++prefill[place.first];
+  }
+  EXPECT_EQ(prefill.size(), 2u) << "neither prefill worker can go on from anything";
+  // Either of two idle decode workers may be the least loaded one.
+  EXPECT_GT(cluster.metrics.prefix_placements_total->value(), 0u);
+  EXPECT_LT(cluster.metrics.prefix_placements_total->value(), 40u);
+
+  cluster.Submit(cluster.Request(kPrompt, 2));
+  // 12 full blocks, the rest, one to grow into and the state.
+  EXPECT_EQ(cluster.PlacedBlocks("decode-0"), 12u + 1 + 1 + 4);
+  cluster.Submit(cluster.Request(kPrompt, 2));
+  EXPECT_EQ(cluster.PlacedBlocks("decode-0"), 12u + 2 * 6) << "the second shares them";
+  cluster.core.FailAll(ErrorCode::kDraining);
+  EXPECT_EQ(cluster.PlacedBlocks("decode-0"), 0u);
 }
 
 // Requests that stay: the holders fill up first, and the others take their part.

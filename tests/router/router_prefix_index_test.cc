@@ -75,18 +75,25 @@ TEST(RouterPrefixIndexTest, WhereSequencesHaveAStateAPrefixEndsAtTheLastOne) {
   index.Apply(kA, Snapshot(1, chain), 0);
   index.Apply(kA, Batch(9, {StateLink(chain[1]), StateLink(chain[5])}), 0);
   index.Apply(kB, Snapshot(1, {chain[0], chain[1], chain[2], StateLink(chain[5])}), 0);
-  const auto held_by = [&](LeaseId worker, size_t num_links) {
+  const auto hit_of = [&](LeaseId worker, size_t num_links) {
     const std::span<const ChainLink> links = std::span(chain).first(num_links);
     for (const RouterPrefixIndex::Hit& hit : index.Find(links, /*has_states=*/true)) {
-      if (hit.worker == worker) return hit.num_blocks;
+      if (hit.worker == worker) return hit;
     }
-    return 0u;
+    return RouterPrefixIndex::Hit();
   };
+  const auto held_by = [&](LeaseId worker, size_t num_links) {
+    return hit_of(worker, num_links).num_whole;
+  };
+  EXPECT_EQ(hit_of(kA, 8).num_blocks, 8u) << "the KV is there, whether it can go on or not";
+  EXPECT_EQ(hit_of(kB, 8).num_blocks, 3u);
   EXPECT_EQ(held_by(kA, 8), 6u);
   EXPECT_EQ(held_by(kA, 5), 2u);
   EXPECT_EQ(held_by(kA, 1), 0u);
   EXPECT_EQ(held_by(kB, 8), 0u) << "it lacks blocks before its state";
   EXPECT_EQ(HeldBy(index, kB, chain), 3u);
+  EXPECT_EQ(index.Find(chain).front().num_whole, index.Find(chain).front().num_blocks)
+      << "without states";
   index.Apply(kA, Batch(11, {StateLink(chain[5])}, false), 0);
   EXPECT_EQ(held_by(kA, 8), 2u);
   EXPECT_TRUE(index.Find({}, /*has_states=*/true).empty());

@@ -63,6 +63,56 @@ TEST(RoutePrefixTest, DHoldingMoreComesFirstOnlyWithinTheBoundsOfLoad) {
   EXPECT_EQ(cluster.Pick(Query()).decode_idx, 1u);
 }
 
+// The bound of load is the whole one for a whole prompt, and a part of it for a part.
+TEST(RoutePrefixTest, AShortHitIsWorthALittleLoad) {
+  RouteCluster cluster(10'000, 1, 2);
+  cluster.decode[0].num_running = 20;
+  const auto picks_holder = [&](uint32_t cached_tokens, uint32_t num_running) {
+    cluster.decode[1].cached_tokens = cached_tokens;
+    cluster.decode[1].num_running = num_running;
+    const Route route = cluster.Pick(Query());
+    // Either of two that are as loaded may be the least loaded one.
+    if (num_running > 20) {
+      EXPECT_EQ(route.for_prefix, route.decode_idx == 1);
+    }
+    return route.decode_idx == 1;
+  };
+  // 12 more sequences than 20 for 1,600 tokens, 6 for 800, 1 for 160, none for 16.
+  EXPECT_TRUE(picks_holder(1600, 32));
+  EXPECT_FALSE(picks_holder(1600, 33));
+  EXPECT_TRUE(picks_holder(800, 26));
+  EXPECT_FALSE(picks_holder(800, 27));
+  EXPECT_TRUE(picks_holder(160, 21));
+  EXPECT_FALSE(picks_holder(160, 22));
+  EXPECT_TRUE(picks_holder(16, 20));
+  EXPECT_FALSE(picks_holder(16, 21));
+}
+
+// A decode worker may have KV that it cannot go on from: of a model with states, beyond its last
+// checkpoint. It need not cross.
+TEST(RoutePrefixTest, HeldKvCountsForAPairAndNotForTheDecodeWorkerAlone) {
+  RouteCluster cluster(1000, 1, 2);
+  cluster.decode[1].held_tokens = 1600;
+  cluster.decode[1].num_running = 1;
+  for (uint64_t random = 0; random < 50; ++random) {
+    const Route route = cluster.Pick(Query(random));
+    EXPECT_EQ(route.decode_idx, 1u);
+    EXPECT_TRUE(route.for_prefix);
+  }
+  cluster.decode[0].cached_tokens = 800;
+  EXPECT_EQ(cluster.Pick(Query()).decode_idx, 1u) << "nothing crosses to it";
+  RouteQuery alone = Query();
+  alone.disaggregate = false;
+  EXPECT_EQ(cluster.Pick(alone).decode_idx, 0u) << "the other one would compute it all";
+
+  // KV of 1,600 tokens takes 16 s to cross.
+  for (LinkUp& link : cluster.links) link.seconds_per_token = 0.01;
+  cluster.decode[0].cached_tokens = 0;
+  EXPECT_NEAR(cluster.Pick(Query()).predicted_s, 3.2, 1e-9) << "the prompt is to be computed";
+  cluster.decode[1].held_tokens = 0;
+  EXPECT_NEAR(cluster.Pick(Query()).predicted_s, 16, 1e-9);
+}
+
 TEST(RoutePrefixTest, AHitDoesNotLeadToADWithoutRoomOrPartner) {
   RouteCluster cluster(1000, 1, 2);
   cluster.decode[1].cached_tokens = 1600;

@@ -85,6 +85,31 @@ TEST(ReplayTest, SlowLinksShowInTheSecondToken) {
   EXPECT_LT(report.second_ms.p50, 300);
 }
 
+// 16 blocks of 16 tokens cross beside the prompt's 16.
+TEST(ReplayTest, AStateCrossesWithEachPrompt) {
+  const std::vector<TraceRow> rows = {{0, 256, 16, {}}};
+  ReplayOptions options = Options(&rows);
+  options.worker.link_bytes_per_s = 1e6;
+  options.worker.state_blocks = 16;
+  const ReplayReport report = MustReplay(options);
+  EXPECT_EQ(report.num_finished, 1u);
+  EXPECT_LT(report.ttft_ms.p50, 27.5);
+  EXPECT_GT(report.second_ms.p50, 450);
+  EXPECT_LT(report.second_ms.p50, 600);
+}
+
+// All blocks of the prompt but the last token's are found, and the state behind them.
+TEST(ReplayTest, ARepeatedPromptGoesOnFromItsState) {
+  const std::vector<TraceRow> rows = {{0, 1024, 4, {1, 2}}, {2'000'000, 1024, 4, {1, 2}}};
+  ReplayOptions options = Options(&rows);
+  options.worker.state_blocks = 16;
+  const ReplayReport report = MustReplay(options);
+  EXPECT_EQ(report.num_finished, 2u);
+  EXPECT_EQ(report.num_cached_tokens, 1008u);
+  options.worker.prefix_cache = false;
+  EXPECT_EQ(MustReplay(options).num_cached_tokens, 0u);
+}
+
 TEST(ReplayTest, TheSameOptionsGiveTheSameNumbers) {
   const std::vector<TraceRow> rows = PoissonRows(300, 20, 200, 20, 7);
   ASSERT_EQ(rows.size(), 300u);

@@ -1,5 +1,6 @@
 // The parts that a simulation stands on: the event queue, processes and their clocks, the network,
 // the fault plan, and the model that carries its prefix through KV.
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ using kernels::AttentionSpan;
 using kv::KvLayout;
 using kv::KvView;
 using model::ModelBatch;
+using model::StateCopy;
 
 namespace {
 
@@ -263,6 +265,62 @@ TEST_F(SimModelTest, EveryByteOfThePrefixCounts) {
       EXPECT_NE(logits, right) << "block " << block << " byte " << byte;
     }
   }
+}
+
+// The model with a state in block 8, and room for a copy of it in block 9.
+class SimStatesTest : public ::testing::Test {
+ protected:
+  // The logits after tokens [first, end).
+  std::vector<float> Run(uint32_t first, uint32_t end, const std::vector<uint32_t>& state,
+                         std::span<StateCopy> copies = {}) {
+    SimModel model(SimStepCost{}, [](int64_t) {});
+    std::vector<float> logits(kSimVocab);
+    const AttentionSpan span{.kv = {.blocks = blocks_, .state = state},
+                             .first_row = 0,
+                             .num_rows = end - first,
+                             .first_pos = first};
+    const uint32_t last_row = end - first - 1;
+    const ModelBatch batch{.token_ids = std::span(tokens_).subspan(first, end - first),
+                           .spans = {&span, 1},
+                           .logit_rows = {&last_row, 1},
+                           .state_copies = copies};
+    EXPECT_TRUE(model.Forward(batch, view_, nullptr, logits).ok());
+    return logits;
+  }
+
+  const std::vector<TokenId> tokens_ = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3};
+  const KvLayout layout_ = SimLayout(/*has_states=*/true);
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(10 * layout_.BlockStride());
+  const KvView view_{bytes_.data(), &layout_, 10};
+  const std::vector<uint32_t> blocks_ = {3, 0, 5, 1, 7, 2, 6, 4};
+  const std::vector<uint32_t> state_ = {8};
+  const std::vector<uint32_t> copied_ = {9};
+};
+
+TEST_F(SimStatesTest, ChunksAndCopiesDoNotMatterAndTheReferenceAgrees) {
+  StateCopy copy{.num_rows = 12, .blocks = copied_};
+  const std::vector<float> whole = Run(0, 18, state_, {&copy, 1});
+  EXPECT_TRUE(copy.has_numbers);
+  EXPECT_EQ(Run(12, 18, copied_), whole) << "from the copy";
+  Run(0, 5, state_);
+  Run(5, 6, state_);
+  EXPECT_EQ(Run(6, 18, state_), whole);
+  SimPrefix prefix(/*has_states=*/true);
+  SimPrefix plain;
+  for (const TokenId token : tokens_) {
+    prefix.Append(token);
+    plain.Append(token);
+  }
+  std::vector<float> expected(kSimVocab);
+  prefix.FillLogits(expected);
+  EXPECT_EQ(whole, expected);
+  plain.FillLogits(expected);
+  EXPECT_NE(whole, expected);
+}
+
+TEST_F(SimStatesTest, AStateOfAnotherPlaceGivesOtherTokens) {
+  const std::vector<float> whole = Run(0, 18, state_);
+  EXPECT_NE(Run(12, 18, state_), whole) << "the state has seen the last six already";
 }
 
 TEST(SimWorkloadTest, ARequestDependsOnSeedAndNumberAlone) {

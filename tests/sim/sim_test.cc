@@ -67,6 +67,25 @@ TEST_F(SimTest, TheSameSeedIsTheSameRunBitForBit) {
   EXPECT_NE(RunSimulation(other, 2).digest, first.digest);
 }
 
+// A state is one block of a sequence that each of its tokens writes: handed over, kept at borders
+// of prompts, copied for each choice, lost with its worker.
+TEST_F(SimTest, SequencesWithFixedStatesKeepEveryPromise) {
+  for (const char* faults : {"none", "kill", "flip", "drain", "all"}) {
+    SCOPED_TRACE(faults);
+    SimOptions options = Options(31, 2500, faults);
+    options.has_states = true;
+    options.requests_per_fault = 50;
+    const SimReport report = RunSimulation(options, 1);
+    ExpectKept(report, options);
+    if (report.NumFaults() == 0) {
+      EXPECT_EQ(report.NumFailed(), 0u);
+    }
+    SimOptions plain = options;
+    plain.has_states = false;
+    EXPECT_NE(RunSimulation(plain, 1).digest, report.digest);
+  }
+}
+
 // Faults that lose no worker cost time only: every request is answered, and answered right.
 TEST_F(SimTest, GentleFaultsFailNoRequest) {
   for (const char* faults :

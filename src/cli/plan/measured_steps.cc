@@ -17,6 +17,7 @@ namespace baton::cli {
 
 using kv::KvDtype;
 using kv::KvDtypeNamed;
+using plan::KeyWindow;
 using scheduler::StepWeights;
 
 namespace {
@@ -42,16 +43,23 @@ struct Case {
   double slowest_us = 0;
 };
 
-Weights AmountsOf(const Case& c, uint64_t chunk) {
+// How a result is read.
+struct Reading {
+  uint64_t chunk = 0;
+  KeyWindow window;
+};
+
+Weights AmountsOf(const Case& c, const Reading& reading) {
   const double tokens = static_cast<double>(c.num_tokens * c.num_streams);
-  // Token i sees depth + i + 1 keys.
   const double keys =
-      tokens * (static_cast<double>(c.depth) + (static_cast<double>(c.num_tokens) + 1) / 2);
+      static_cast<double>(c.num_streams) *
+      reading.window.RunKeys(static_cast<double>(c.depth), static_cast<double>(c.num_tokens));
+  const uint64_t chunk = reading.chunk;
   const uint64_t passes = c.is_prompt ? (c.num_tokens + chunk - 1) / chunk : c.num_tokens;
   return {static_cast<double>(passes), tokens, keys};
 }
 
-StatusOr<Case> ReadCase(const json& row, uint64_t chunk) {
+StatusOr<Case> ReadCase(const json& row, const Reading& reading) {
   Case c;
   const uint64_t prompt = NumberOf(row, "prompt");
   c.is_prompt = prompt > 0;
@@ -74,7 +82,7 @@ StatusOr<Case> ReadCase(const json& row, uint64_t chunk) {
                            Printable(TextOf(row, "case")));
   }
   std::sort(per_s.begin(), per_s.end());
-  c.amounts = AmountsOf(c, chunk);
+  c.amounts = AmountsOf(c, reading);
   c.fastest_us = c.amounts[1] / per_s.back() * 1e6;
   c.median_us = c.amounts[1] / per_s[per_s.size() / 2] * 1e6;
   c.slowest_us = c.amounts[1] / per_s.front() * 1e6;
@@ -189,16 +197,17 @@ Status CheckTellsApart(std::span<const Case> prompts, std::span<const Case> step
 
 }  // namespace
 
-StatusOr<MeasuredSteps> ReadMeasuredSteps(std::string_view text) {
+StatusOr<MeasuredSteps> ReadMeasuredSteps(std::string_view text, const KeyWindow& window) {
   const json page = json::parse(text, nullptr, false);
-  const uint64_t chunk = page.is_object() ? NumberOf(page, "chunk") : 0;
-  if (chunk == 0 || chunk > kMaxCount || !page.contains("results") || !page["results"].is_array()) {
+  const Reading reading = {page.is_object() ? NumberOf(page, "chunk") : 0, window};
+  const bool has_chunk = reading.chunk > 0 && reading.chunk <= kMaxCount;
+  if (!has_chunk || !page.contains("results") || !page["results"].is_array()) {
     return InvalidArgument("this is no result of `baton bench model --json`");
   }
   std::vector<Case> prompts;
   std::vector<Case> steps;
   for (const json& row : page["results"]) {
-    BATON_ASSIGN_OR_RETURN(const Case c, ReadCase(row.is_object() ? row : json::object(), chunk));
+    BATON_ASSIGN_OR_RETURN(const Case c, ReadCase(row.is_object() ? row : json::object(), reading));
     (c.is_prompt ? prompts : steps).push_back(c);
   }
   BATON_RETURN_IF_ERROR(CheckTellsApart(prompts, steps));

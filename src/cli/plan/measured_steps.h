@@ -38,8 +38,9 @@ struct MeasuredSteps {
 
 // InvalidArgument for text that is no such result, and for one whose cases do not tell the weights
 // apart: prompts of two lengths, decode steps at two depths and of two numbers of streams are
-// needed.
-StatusOr<MeasuredSteps> ReadMeasuredSteps(std::string_view text);
+// needed. `window`: of the model's attention; a key of the weights is one that it charges.
+StatusOr<MeasuredSteps> ReadMeasuredSteps(std::string_view text,
+                                          const plan::KeyWindow& window = {});
 
 }  // namespace baton::cli
 

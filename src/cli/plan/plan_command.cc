@@ -45,15 +45,15 @@ StatusOr<std::string> PlanAsked(const PlanFlags& f, PlannedDevice device,
                                 const PlanObjective& objective) {
   std::vector<TraceRow> rows;  // empty = nothing is simulated
   BATON_ASSIGN_OR_RETURN(const PlanLoad load, PlanLoadOf(f, &rows));
+  StatusOr<PlannedModel> model = ReadPlannedModel(f.model);
+  if (!model.ok()) return model.status();
   if (!f.measured.empty()) {
     const StatusOr<std::string> text = ReadRegularFile(f.measured, kMaxMeasuredBytes);
     if (!text.ok()) return WithPrefix(text.status(), "--measured " + f.measured);
-    StatusOr<MeasuredSteps> steps = ReadMeasuredSteps(*text);
+    StatusOr<MeasuredSteps> steps = ReadMeasuredSteps(*text, KeyWindowOf(model->config));
     if (!steps.ok()) return WithPrefix(steps.status(), "--measured " + f.measured);
     device.measured = *std::move(steps);
   }
-  StatusOr<PlannedModel> model = ReadPlannedModel(f.model);
-  if (!model.ok()) return model.status();
   BATON_ASSIGN_OR_RETURN(const PlanReport report,
                          MakePlan(*std::move(model), std::move(device), load, objective));
   if (f.values) return PlanValues(report);

@@ -44,11 +44,12 @@ StatusOr<uint32_t> PoolBlocks(const PlanReport& report, const PlanMemory& memory
   return static_cast<uint32_t>(std::clamp(blocks, 1.0, 1e9));
 }
 
-// More than all requests of a load hold together.
-uint32_t BlocksOfAll(const std::vector<TraceRow>& rows, uint32_t block_tokens) {
+// More than all requests of a load hold together, each with its state and two copies of it.
+uint32_t BlocksOfAll(const std::vector<TraceRow>& rows, const PlanMemory& memory) {
   uint64_t num_blocks = 1;
   for (const TraceRow& row : rows) {
-    num_blocks += (uint64_t{row.num_input} + row.num_output) / block_tokens + 2;
+    num_blocks += (uint64_t{row.num_input} + row.num_output) / memory.block_tokens + 2 +
+                  uint64_t{3} * memory.state_blocks;
   }
   return static_cast<uint32_t>(std::min<uint64_t>(num_blocks, UINT32_MAX));
 }
@@ -66,8 +67,11 @@ StatusOr<ReplayOptions> OptionsOf(const PlanReport& report, const PlanEnd& end,
   worker.block_tokens = end.input.memory.block_tokens;
   BATON_ASSIGN_OR_RETURN(worker.num_blocks, PoolBlocks(report, end.input.memory));
   // A tiny model's pool would be larger than what simulates it.
-  worker.num_blocks = std::min(worker.num_blocks, BlocksOfAll(*ask.rows, worker.block_tokens));
-  const uint64_t pool_tokens = uint64_t{worker.num_blocks - 1} * worker.block_tokens;
+  worker.state_blocks = end.input.memory.state_blocks;
+  worker.num_blocks = std::min(worker.num_blocks, BlocksOfAll(*ask.rows, end.input.memory));
+  const uint32_t besides = worker.state_blocks + 1;
+  const uint64_t pool_tokens =
+      uint64_t{worker.num_blocks - std::min(worker.num_blocks, besides)} * worker.block_tokens;
   worker.max_context =
       static_cast<uint32_t>(std::min<uint64_t>(report.model.config.context_length, pool_tokens));
   worker.kv_bytes_per_token = end.input.kv_bytes_per_token;

@@ -1,6 +1,7 @@
 #include "src/cli/plan/plan_report.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "src/engine/first_step_cost.h"
@@ -11,18 +12,26 @@ namespace baton::cli {
 using engine::RooflineModelOf;
 using kv::KvLayout;
 using loadgen::FormatUs;
-using model::KvLayoutOf;
+using model::ArchitectureTraits;
 using model::ModelConfig;
+using model::StateManifest;
+using model::StateManifestOf;
+using model::StatePool;
+using model::StatePoolKind;
 using plan::AggregatedKeepingItl;
 using plan::AggregatedRun;
 using plan::CompareWithAggregated;
 using plan::Comparison;
+using plan::FindSplitLength;
+using plan::KeyWindow;
+using plan::kMaxUtilization;
 using plan::MeasuredWeights;
 using plan::PlanCluster;
 using plan::PlanInput;
 using plan::PlanLoad;
 using plan::PlanObjective;
 using plan::StepModel;
+using plan::TransferPlan;
 using scheduler::DeviceLimits;
 using scheduler::FirstEstimate;
 using scheduler::kFirstShare;
@@ -40,6 +49,33 @@ size_t StepBytes(const ModelConfig& config) {
   return 2 * (config.WeightsPerRow() + output);
 }
 
+// Unimplemented for a model that only the processor computes, as a worker of a device would be.
+Status CheckDevice(const ModelConfig& config) {
+  struct Row {
+    bool has;
+    std::string_view missing;
+  };
+  const ArchitectureTraits& traits = *config.traits;
+  const std::array rows = {
+      Row{traits.mixed_layers || config.local_head_dim != 0, "kernels for its layers"},
+      Row{traits.short_convs, "kernel for its convolutions"},
+      Row{traits.latent_kv, "kernel for its latent rows"},
+      Row{config.num_delta_layers() > 0, "kernels for its recurrent layers"},
+      Row{traits.sinks, "attention sinks"},
+      Row{traits.fused_projections, "kernels for matrices that hold several"},
+      Row{traits.whole_norms || !traits.pre_norms, "kernels for its norms"},
+      Row{config.temperature_beta != 0.0f, "kernels for its scale of queries"},
+      Row{config.logit_scale != 1.0f, "kernels for its scale of logits"},
+      Row{traits.experts && !config.experts_sum_to_one, "kernels for its weights of experts"},
+  };
+  for (const Row& row : rows) {
+    if (!row.has) continue;
+    return Unimplemented("architecture {}: devices have no {}; plan with --device cpu",
+                         config.architecture, row.missing);
+  }
+  return OkStatus();
+}
+
 Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const PlanLoad& load) {
   const uint64_t tokens = uint64_t{load.input_tokens} + load.output_tokens;
   if (tokens > model.config.context_length) {
@@ -47,43 +83,31 @@ Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const P
                            load.input_tokens, load.output_tokens, tokens,
                            model.config.context_length);
   }
-  if (device.limits != nullptr && model.config.local_head_dim != 0) {
-    return Unimplemented(
-        "architecture {}: devices have no kernels for its layers; plan with --device cpu",
-        model.config.architecture);
-  }
-  if (device.limits != nullptr && model.config.num_conv_layers() > 0) {
-    return Unimplemented(
-        "architecture {}: devices have no kernel for its convolutions; plan with --device cpu",
-        model.config.architecture);
-  }
-  if (device.limits != nullptr && model.config.traits->latent_kv) {
-    return Unimplemented(
-        "architecture {}: devices have no kernel for its latent rows; plan with --device cpu",
-        model.config.architecture);
-  }
-  if (device.measured && model.config.name.empty()) {
+  if (device.limits != nullptr) return CheckDevice(model.config);
+  if (model.config.name.empty()) {
     return NotFound(
         "the model file has no general.name, so that nothing says what is measured of it");
   }
-  if (model.config.num_delta_layers() > 0) {
-    return Unimplemented(
-        "architecture {}: the state of its gated delta nets is in no plan yet; measure with baton "
-        "bench",
-        model.config.architecture);
-  }
-  if (device.measured && device.measured->model_name != model.config.name) {
+  if (device.measured->model_name != model.config.name) {
     return NotFound("--measured is of the model \"{}\", not of \"{}\"", device.measured->model_name,
                     model.config.name);
   }
   return OkStatus();
 }
 
+// Layers whose rows cross, each once it is computed.
+uint32_t NumStoringLayers(const StateManifest& state) {
+  uint32_t sum = 0;
+  for (const StatePool& pool : state.pools) {
+    if (pool.kind != StatePoolKind::kFixed) sum += pool.num_layers;
+  }
+  return sum;
+}
+
 PlanInput InputWithoutSteps(const PlanReport& report) {
   const ModelConfig& config = report.model.config;
   const PlannedDevice& device = report.device;
-  const uint32_t block_tokens = device.limits == nullptr ? kCpuBlockTokens : kGpuBlockTokens;
-  const KvLayout layout = KvLayoutOf(config, device.kv_dtype(), block_tokens);
+  const KvLayout& layout = report.state.layout;
   PlanInput input;
   input.load = report.load;
   input.objective = report.objective;
@@ -91,8 +115,9 @@ PlanInput InputWithoutSteps(const PlanReport& report) {
                   .weight_bytes = device.limits == nullptr ? device.measured->weight_bytes
                                                            : DeviceWeightBytes(config),
                   .kv_block_bytes = layout.BlockStride(),
-                  .block_tokens = block_tokens};
-  input.num_layers = config.num_layers;
+                  .block_tokens = layout.block_size,
+                  .state_blocks = layout.state_blocks};
+  input.num_layers = NumStoringLayers(report.state);
   input.kv_bytes_per_token = layout.BytesPerToken();
   input.link_bytes_per_s = device.link_bytes_per_s;
   return input;
@@ -102,11 +127,12 @@ PlanEnd DeviceEnd(const PlanReport& report, std::string name, double share) {
   PlanEnd end{.name = std::move(name),
               .input = InputWithoutSteps(report),
               .first_cost = {},
-              .aggregated = {}};
+              .aggregated = {},
+              .split = {}};
   const DeviceLimits& limits = *report.device.limits;
   const ModelConfig& config = report.model.config;
   const RooflineModel model = RooflineModelOf(config, StepBytes(config));
-  end.input.steps = StepModel::OfDevice(limits, model, share);
+  end.input.steps = StepModel::OfDevice(limits, model, share, KeyWindowOf(config));
   end.first_cost = FirstEstimate(limits, model);
   if (end.input.link_bytes_per_s == 0) end.input.link_bytes_per_s = limits.link_bytes_per_s * share;
   return end;
@@ -116,21 +142,57 @@ PlanEnd MeasuredEnd(const PlanReport& report, std::string name, const MeasuredWe
   PlanEnd end{.name = std::move(name),
               .input = InputWithoutSteps(report),
               .first_cost = {},
-              .aggregated = {}};
-  end.input.steps = StepModel::OfMeasurements(weights);
+              .aggregated = {},
+              .split = {}};
+  end.input.steps = StepModel::OfMeasurements(weights, KeyWindowOf(report.model.config));
   return end;
 }
 
-void Complete(PlanEnd& end) {
+void Complete(uint32_t context, PlanEnd& end) {
   end.plan = PlanCluster(end.input);
-  if (end.plan.ok()) end.aggregated = CompareWithAggregated(end.input, *end.plan);
+  if (!end.plan.ok()) return;
+  end.aggregated = CompareWithAggregated(end.input, *end.plan);
+  // CheckFits: an answer fits beside some prompt.
+  end.split = FindSplitLength(end.input, *end.plan, context - end.input.load.output_tokens);
 }
 
 std::string ItlAndTtft(const AggregatedRun& run) {
   return fmt::format("TTFT {} and ITL {}", FormatUs(run.ttft_p99_us), FormatUs(run.itl_p99_us));
 }
 
+// The verdict where the links do not carry what must cross.
+std::string LinkVerdict(const PlanReport& report, const PlanEnd& end) {
+  const TransferPlan& transfer = end.plan->transfer;
+  const std::string links = fmt::format(
+      "do not split: {:.3g} GB/s must cross, {:.0f} % of what the links of {} prefill and {} "
+      "decode workers carry ({:.0f} % at most)",
+      transfer.need_bytes_per_s / 1e9, 100 * transfer.link_utilization,
+      end.plan->prefill.num_workers, end.plan->decode.num_workers, 100 * kMaxUtilization);
+  const uint32_t fewest = end.aggregated.fewest_workers;
+  if (fewest > 0) {
+    return fmt::format("{}; {} without a split meet{} both objectives", links,
+                       fewest == 1 ? "1 worker" : fmt::format("{} workers", fewest),
+                       fewest == 1 ? "s" : "");
+  }
+  return fmt::format("{}; nor do {} workers without a split meet TTFT {} and ITL {}", links,
+                     2 * end.plan->num_workers(), FormatUs(report.objective.ttft_us),
+                     FormatUs(report.objective.itl_us));
+}
+
 }  // namespace
+
+KeyWindow KeyWindowOf(const ModelConfig& config) {
+  if (config.window == 0) return {};
+  uint64_t local = 0;
+  uint64_t all = 0;
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.IsAttention(layer)) continue;
+    all += config.ProductsPerKey(layer);
+    if (config.IsLocal(layer)) local += config.ProductsPerKey(layer);
+  }
+  if (local == 0) return {};
+  return {.tokens = config.window, .share = static_cast<double>(local) / static_cast<double>(all)};
+}
 
 uint64_t DeviceWeightBytes(const ModelConfig& config) {
   const uint64_t other_experts = uint64_t{3} * (config.num_experts - config.num_experts_used) *
@@ -147,17 +209,21 @@ StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const Pl
                     .device = std::move(device),
                     .load = load,
                     .objective = objective,
+                    .state = {},
                     .best = {},
                     .cautious = {}};
-  if (report.device.limits != nullptr) {
+  const bool is_gpu = report.device.limits != nullptr;
+  report.state = StateManifestOf(report.model.config, report.device.kv_dtype(),
+                                 is_gpu ? kGpuBlockTokens : kCpuBlockTokens);
+  if (is_gpu) {
     report.best = DeviceEnd(report, "at the limits", 1);
     report.cautious = DeviceEnd(report, "at half of them", kFirstShare);
   } else {
     report.best = MeasuredEnd(report, "fastest measured", report.device.measured->fastest);
     report.cautious = MeasuredEnd(report, "slowest measured", report.device.measured->slowest);
   }
-  Complete(report.best);
-  Complete(report.cautious);
+  Complete(report.model.config.context_length, report.best);
+  Complete(report.model.config.context_length, report.cautious);
   if (!report.best.plan.ok()) return report.best.plan.status();
   return report;
 }
@@ -165,6 +231,7 @@ StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const Pl
 std::string VerdictText(const PlanReport& report, const PlanEnd& end) {
   const Comparison& other = end.aggregated;
   const uint32_t num_split = end.plan->num_workers();
+  if (!end.plan->transfer.link_carries) return LinkVerdict(report, end);
   if (!other.split_helps) {
     const auto run = AggregatedKeepingItl(end.input, other.fewest_workers);
     return fmt::format(

@@ -13,8 +13,10 @@
 #include "src/base/status.h"
 #include "src/cli/plan/measured_steps.h"
 #include "src/model/model_config.h"
+#include "src/model/state_pools.h"
 #include "src/plan/aggregated_plan.h"
 #include "src/plan/cluster_plan.h"
+#include "src/plan/split_length.h"
 
 namespace baton::cli {
 
@@ -48,6 +50,7 @@ struct PlanEnd {
       first_cost;  // what a worker expects there before it has measured
   StatusOr<plan::ClusterPlan> plan = plan::ClusterPlan();
   plan::Comparison aggregated;  // of a plan that is there
+  plan::SplitLength split;      // likewise
 };
 
 struct PlanReplays;  // plan_replay.h
@@ -58,15 +61,19 @@ struct PlanReport {
   PlannedDevice device;
   plan::PlanLoad load;
   plan::PlanObjective objective;
+  model::StateManifest state;  // what a worker keeps of a sequence
   PlanEnd best;
   PlanEnd cautious;
 };
 
-// NotFound when `measured` is of another model, InvalidArgument when load and context disagree, and
-// what PlanCluster says when not even the best end has a plan; a cautious end without one stays in
-// the report with its reason.
+// NotFound when `measured` is of another model, Unimplemented for a model that the device does not
+// compute, InvalidArgument when load and context disagree, and what PlanCluster says when not even
+// the best end has a plan; a cautious end without one stays in the report with its reason.
 StatusOr<PlanReport> MakePlan(PlannedModel model, PlannedDevice device, const plan::PlanLoad& load,
                               const plan::PlanObjective& objective);
+
+// The window of the model's attention, as steps are charged for it.
+plan::KeyWindow KeyWindowOf(const model::ModelConfig& config);
 
 // Bytes of the weights in bf16, as a GPU holds them with --device-weights bf16. Norms are left out
 // (0.003 % of an 8B model).

@@ -15,6 +15,9 @@
 namespace baton::cli {
 
 using loadgen::FormatUs;
+using model::StateManifest;
+using model::StatePool;
+using model::StatePoolKind;
 using plan::AggregatedRun;
 using plan::BatchBound;
 using plan::ClusterPlan;
@@ -23,6 +26,7 @@ using plan::DecodePlan;
 using plan::kPlanQuantile;
 using plan::PlanLoad;
 using plan::PrefillPlan;
+using plan::SplitLength;
 using plan::TransferPlan;
 
 namespace {
@@ -66,7 +70,55 @@ std::string KeepsText(const Comparison& other) {
 
 std::string LinkText(const TransferPlan& transfer) {
   if (!transfer.link_is_known) return "not known: give --link";
-  return FormatUs(transfer.transfer_us) + ", of it exposed " + FormatUs(transfer.exposed_us);
+  return fmt::format("{}, of it exposed {}; links {} busy", FormatUs(transfer.transfer_us),
+                     FormatUs(transfer.exposed_us), Percent(transfer.link_utilization));
+}
+
+// The state of a sequence, pool by pool.
+std::string StateText(const StateManifest& state) {
+  std::vector<std::string> parts;
+  for (const StatePool& pool : state.pools) {
+    const bool is_fixed = pool.kind == StatePoolKind::kFixed;
+    parts.push_back(fmt::format("{} {} bytes a {} ({})", pool.name,
+                                is_fixed ? pool.bytes_per_sequence : pool.bytes_per_token,
+                                is_fixed ? "sequence" : "token", pool.dtype));
+  }
+  std::string text = fmt::format("state: {}\n", fmt::join(parts, ", "));
+  if (state.bytes_per_sequence() > 0) {
+    text += fmt::format("       {} with each sequence, as much as the rows of {} tokens\n",
+                        FormatSize(state.bytes_per_sequence()), state.TokensOfState());
+  }
+  return text;
+}
+
+ordered_json JsonOf(const StateManifest& state) {
+  ordered_json pools = ordered_json::array();
+  for (const StatePool& pool : state.pools) {
+    ordered_json row = {{"name", pool.name},
+                        {"kind", StatePoolKindName(pool.kind)},
+                        {"dtype", pool.dtype},
+                        {"layers", pool.num_layers},
+                        {"bytes_per_token", pool.bytes_per_token},
+                        {"bytes_per_sequence", pool.bytes_per_sequence}};
+    if (pool.kind == StatePoolKind::kWindowRows) row["window"] = pool.window;
+    pools.push_back(std::move(row));
+  }
+  return {{"bytes_per_token", state.bytes_per_token()},
+          {"bytes_per_sequence", state.bytes_per_sequence()},
+          {"tokens_of_state", state.TokensOfState()},
+          {"pools", std::move(pools)}};
+}
+
+ordered_json JsonOf(const SplitLength& split) {
+  ordered_json from;  // null = at no length, or not known
+  if (split.from_tokens > 0) from = split.from_tokens;
+  return {{"link_is_known", split.is_known}, {"from_tokens", std::move(from)}};
+}
+
+std::string SplitText(const SplitLength& split) {
+  if (!split.is_known) return "not known: give --link";
+  if (split.from_tokens == 0) return "at no length";
+  return fmt::format("from {} prompt tokens on", split.from_tokens);
 }
 
 // The rows of one end in the place `column`.
@@ -91,6 +143,7 @@ std::vector<Row> RowsOf(const PlanEnd& end, std::string Row::*column) {
   add("  KV of the p99 batch", FormatSize(d.kv_bytes));
   add("KV of a prompt crosses in", LinkText(t));
   add("second token after first", FormatUs(t.second_token_us));
+  add("a split pays", SplitText(end.split));
   add(fmt::format("without split, {} workers", end.plan->num_workers()),
       RunText(end.aggregated.whole_chunks));
   add("  keeping the ITL", KeepsText(end.aggregated));
@@ -184,6 +237,8 @@ ordered_json JsonOf(const ClusterPlan& plan) {
             {"link_is_known", t.link_is_known},
             {"transfer_us", t.transfer_us},
             {"exposed_us", t.exposed_us},
+            {"link_utilization", t.link_utilization},
+            {"link_carries", t.link_carries},
             {"second_token_us", t.second_token_us}}}};
 }
 
@@ -199,6 +254,7 @@ ordered_json JsonOf(const PlanReport& report, const PlanEnd& end) {
       {"keeps_itl", end.aggregated.keeps_itl ? JsonOf(*end.aggregated.keeps_itl) : nullptr},
       {"fewest_workers", end.aggregated.fewest_workers}};
   out["split_helps"] = end.aggregated.split_helps;
+  out["split_pays"] = JsonOf(end.split);
   out["verdict"] = VerdictText(report, end);
   const PlanCost cost = CostOf(report, end.plan->num_workers());
   if (report.device.cost_per_hour > 0) {
@@ -226,6 +282,7 @@ std::string PlanText(const PlanReport& report) {
   text += fmt::format("link: {} of KV a request, {}/s in all\n",
                       Gigabytes(static_cast<double>(t.bytes_per_request)),
                       Gigabytes(t.need_bytes_per_s));
+  text += StateText(report.state);
   for (const PlanEnd* end : {&report.best, &report.cautious}) {
     if (end->plan.ok()) text += CostText(report, *end);
   }
@@ -250,6 +307,7 @@ std::string PlanJson(const PlanReport& report, const PlanReplays* replays) {
                        {{"ttft_us", report.objective.ttft_us},
                         {"itl_us", report.objective.itl_us},
                         {"quantile", kPlanQuantile}}}};
+  out["state"] = JsonOf(report.state);
   if (report.device.measured) out["fit_error"] = report.device.measured->worst_error;
   out["ends"] = {JsonOf(report, report.best), JsonOf(report, report.cautious)};
   if (replays != nullptr) out["simulated"] = ReplayJson(*replays);

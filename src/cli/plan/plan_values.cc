@@ -63,7 +63,8 @@ uint64_t PoolBytes(const PlanReport& report, const PlanMemory& memory, uint64_t 
 // 0 = the model's own fits the pools.
 uint64_t MaxContext(const PlanReport& report, const PlanMemory& memory, uint64_t pool_bytes) {
   const uint64_t blocks = pool_bytes / memory.kv_block_bytes;
-  const uint64_t fits = blocks > 1 ? (blocks - 1) * memory.block_tokens : 0;
+  const uint64_t besides = uint64_t{memory.state_blocks} + 1;
+  const uint64_t fits = blocks > besides ? (blocks - besides) * memory.block_tokens : 0;
   return fits >= report.model.config.context_length ? 0 : fits;
 }
 
@@ -135,6 +136,9 @@ StatusOr<std::string> PlanValues(const PlanReport& report) {
   const PlanMemory& memory = end.input.memory;
   const uint64_t longest = uint64_t{report.load.input_tokens} + report.load.output_tokens;
   if (!end.aggregated.split_helps) {
+    if (end.aggregated.fewest_workers == 0) {
+      return FailedPrecondition("{}", VerdictText(report, end));
+    }
     const auto run = AggregatedKeepingItl(end.input, end.aggregated.fewest_workers);
     const uint64_t need = (run->batch_p99 + uint64_t{1}) * memory.KvBytes(longest);
     const Pool all{"decode", run->num_workers, PoolBytes(report, memory, need)};

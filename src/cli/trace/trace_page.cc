@@ -41,6 +41,10 @@ void ReadWork(const json& row, TracedRequest* request) {
   request->num_output_tokens = NumberOf(row, "output_tokens");
   request->disaggregated = TextOf(row, "path") == "disagg";
   request->route = TextOf(row, "route");
+  request->num_held_tokens = NumberOf(row, "held_tokens");
+  const auto for_prefix = row.find("for_prefix");
+  request->for_prefix =
+      for_prefix != row.end() && for_prefix->is_boolean() && for_prefix->get<bool>();
   request->prefill_worker = TextOf(row, "prefill_worker");
   request->decode_worker = TextOf(row, "decode_worker");
   request->transport = TextOf(row, "transport");

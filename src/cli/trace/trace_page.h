@@ -46,6 +46,8 @@ struct TracedRequest {
   uint64_t num_output_tokens = 0;
   bool disaggregated = false;
   std::string route;  // why it was, or was not: a name of scheduler::RouteReason; "" = not told
+  uint64_t num_held_tokens = 0;  // of the prompt, that the decode worker was taken to hold
+  bool for_prefix = false;       // a less loaded decode worker held less
   std::string prefill_worker;
   std::string decode_worker;
   std::string transport;

@@ -47,6 +47,14 @@ std::string HowItEnded(const TracedRequest& request) {
   return fmt::format("ended with status {}", request.status);
 }
 
+// The part of the prompt that the decode worker held, and whether that is why it was taken.
+std::string HeldText(const TracedRequest& request) {
+  if (request.num_held_tokens == 0) return "";
+  return fmt::format("{} was taken to hold {} tokens of the prompt{}.\n", request.decode_worker,
+                     request.num_held_tokens,
+                     request.for_prefix ? ", more than a less loaded decode worker" : "");
+}
+
 std::string WorkText(const TracedRequest& request) {
   std::string text =
       fmt::format("{} prompt tokens ({} cached), {} tokens out", request.num_prompt_tokens,
@@ -73,7 +81,7 @@ std::string LoadText(const TracedRequest& request) {
   if (request.disaggregated) {
     text += BesideText(request.prefill_worker, request.prefill_load) + "; ";
   }
-  return text + BesideText(request.decode_worker, request.decode_load) + ".\n";
+  return text + BesideText(request.decode_worker, request.decode_load) + ".\n" + HeldText(request);
 }
 
 std::string PlacementText(const TracedRequest& request) {
@@ -177,6 +185,8 @@ std::string WhyJson(const TracedRequest& request, const StepsMeanwhile& steps) {
   root["longest"] = LongestStage(request).name;
   root["prompt_tokens"] = request.num_prompt_tokens;
   root["cached_tokens"] = request.num_cached_tokens;
+  root["held_tokens"] = request.num_held_tokens;
+  root["for_prefix"] = request.for_prefix;
   root["output_tokens"] = request.num_output_tokens;
   root["prefill_worker"] = request.prefill_worker;
   root["decode_worker"] = request.decode_worker;

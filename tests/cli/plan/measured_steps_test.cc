@@ -10,6 +10,7 @@
 namespace baton::cli {
 
 using kv::KvDtype;
+using plan::KeyWindow;
 using plan::MeasuredWeights;
 using plan::StepModel;
 
@@ -83,6 +84,30 @@ TEST(MeasuredStepsTest, TheWeightsOfALinearMachineAreFoundAgain) {
   EXPECT_NEAR(steps->slowest.decode.fixed_us, 4'000 * 1.25, 0.1);
   EXPECT_NEAR(steps->slowest.decode.decode_row_us, 1'000 * 1.25, 0.1);
   EXPECT_NEAR(steps->slowest.decode.key_us, 3 * 1.25, 1e-4);
+}
+
+// Half of a key's cost is of layers that see 100 positions.
+TEST(MeasuredStepsTest, KeysBeyondAWindowCostTheOtherLayersAlone) {
+  const KeyWindow window = {.tokens = 100, .share = 0.5};
+  json page = Page();
+  for (json& row : page["results"]) {
+    const int prompt = row["prompt"];
+    const int tokens = prompt > 0 ? prompt : row["generate"].get<int>();
+    const double streams = row["streams"];
+    const double keys = window.RunKeys(row["depth"].get<double>(), tokens);
+    const double us = prompt > 0 ? 2'000 * ((prompt + 511) / 512) + 500.0 * tokens + keys
+                                 : 4'000.0 * tokens + streams * (1'000.0 * tokens + 3 * keys);
+    row["tokens_per_s"] = {tokens * streams * 1e6 / us};
+  }
+  const StatusOr<MeasuredSteps> steps = ReadMeasuredSteps(page.dump(), window);
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  EXPECT_LT(steps->worst_error, 1e-6);
+  EXPECT_NEAR(steps->slowest.prefill.key_us, 1, 1e-5);
+  EXPECT_NEAR(steps->slowest.decode.key_us, 3, 1e-4);
+  // A row at depth 10,000 reads 5,000 + 50 keys.
+  const StepModel model = StepModel::OfMeasurements(steps->slowest, window);
+  EXPECT_NEAR(model.StepUs({.decode_rows = 1, .context = 10'000}), 4'000 + 1'000 + 3 * 5'050, 1);
+  EXPECT_GT(ReadMeasuredSteps(page.dump())->worst_error, 1e-3) << "as full layers it does not fit";
 }
 
 TEST(MeasuredStepsTest, NoWeightIsBelowZero) {

@@ -7,10 +7,14 @@
 #include "nlohmann/json.hpp"
 
 #include "tests/cli/plan/planned_llama.h"
+#include "tests/model/test_model.h"
 
 namespace baton::cli {
 
+using model::GgufFile;
+using model::GoldenPath;
 using model::ModelConfig;
+using model::ReadModelConfig;
 using plan::PlanLoad;
 
 namespace {
@@ -107,6 +111,120 @@ TEST(PlanReportTest, LayersThatDifferArePlannedOnTheProcessorAlone) {
   EXPECT_THAT(std::string(MakePlan(model, H200(), kLoad, kObjective).status().message()),
               HasSubstr("architecture gemma4: devices have no kernels for its layers"));
   EXPECT_TRUE(MakePlan(model, Processor(), kSmallLoad, kLoose).ok());
+}
+
+PlannedModel GoldenModel(const std::string& name) {
+  PlannedModel model{.id = name, .file_name = name, .file_bytes = 1'000'000, .config = {}};
+  const auto file = GgufFile::Open(GoldenPath(name));
+  EXPECT_TRUE(file.ok()) << file.status();
+  if (!file.ok()) return model;
+  const auto config = ReadModelConfig(**file);
+  EXPECT_TRUE(config.ok()) << config.status();
+  if (config.ok()) model.config = *config;
+  return model;
+}
+
+// The processor after that model was measured on it, a megabyte a second from the next one.
+PlannedDevice ProcessorFor(const PlannedModel& model) {
+  PlannedDevice device = Processor();
+  device.measured->model_name = model.config.name;
+  device.link_bytes_per_s = 1e6;
+  return device;
+}
+
+PlanReport MustPlanOn(const PlannedModel& model, const PlannedDevice& device) {
+  StatusOr<PlanReport> report = MakePlan(model, device, kSmallLoad, kLoose);
+  EXPECT_TRUE(report.ok()) << report.status();
+  return report.ok() ? *std::move(report) : PlanReport();
+}
+
+// 64 bytes of KV a token in one layer, and a state of 41 blocks of 1,024 bytes.
+TEST(PlanReportTest, AHybridIsPlannedWithTheStateOfItsSequences) {
+  for (const char* name : {"tiny_qwen35.gguf", "tiny_qwen35moe.gguf"}) {
+    SCOPED_TRACE(name);
+    const PlannedModel model = GoldenModel(name);
+    const PlanReport report = MustPlanOn(model, ProcessorFor(model));
+    const plan::PlanInput& input = report.cautious.input;
+    EXPECT_EQ(input.kv_bytes_per_token, 64u);
+    EXPECT_EQ(input.memory.state_blocks, 41u);
+    EXPECT_EQ(input.memory.kv_block_bytes, 4096u) << "a block's place in the pool";
+    EXPECT_EQ(input.num_layers, 1u);
+    EXPECT_EQ(input.HandOffBytes(64), (4u + 41) * 1024);
+    EXPECT_EQ(report.best.plan->transfer.bytes_per_request, 46'080u);
+    // Nobody streams. 32 tokens: 32 ms there < 7/8 of 44 ms by the pair; 48: 48 ms > 7/8 of 45 ms.
+    EXPECT_EQ(report.best.split.from_tokens, 48u);
+    // Half as fast: 16 tokens take 32 ms < 7/8 of 43 ms, 32 take 64 ms.
+    EXPECT_EQ(report.cautious.split.from_tokens, 32u);
+    const std::string text = PlanText(report);
+    EXPECT_THAT(text, HasSubstr("state: attention 64 bytes a token (bf16), recurrent 41984 bytes "
+                                "a sequence (f32)\n"));
+    EXPECT_THAT(text, HasSubstr("41 KiB with each sequence, as much as the rows of 656 tokens"));
+    EXPECT_THAT(text, HasSubstr("a split pays"));
+    EXPECT_THAT(text, HasSubstr("from 48 prompt tokens on"));
+    const json page = json::parse(PlanJson(report));
+    EXPECT_EQ(page["state"]["pools"][1]["kind"], "fixed state");
+    EXPECT_EQ(page["state"]["pools"][1]["bytes_per_sequence"], 41'984);
+    EXPECT_EQ(page["ends"][1]["split_pays"]["from_tokens"], 32);
+  }
+}
+
+TEST(PlanReportTest, ModelsThatDevicesDoNotComputeAreRefusedByName) {
+  const auto refusal = [](const std::string& name) {
+    return std::string(MakePlan(GoldenModel(name), H200(), {1, 64, 33}, kLoose).status().message());
+  };
+  EXPECT_THAT(refusal("tiny_qwen35.gguf"),
+              HasSubstr("architecture qwen35: devices have no kernels for its recurrent layers; "
+                        "plan with --device cpu"));
+  EXPECT_THAT(refusal("tiny_lfm2.gguf"), HasSubstr("no kernel for its convolutions"));
+  EXPECT_THAT(refusal("tiny_deepseek2.gguf"), HasSubstr("no kernel for its latent rows"));
+  EXPECT_THAT(refusal("tiny_gptoss.gguf"), HasSubstr("no attention sinks"));
+  EXPECT_THAT(refusal("tiny_gemma4.gguf"), HasSubstr("no kernels for its layers"));
+}
+
+// K and V cross in whole blocks of 16 tokens, of layers with a window too.
+TEST(PlanReportTest, EachKindOfRowsCrossesAsItIsStored) {
+  struct Row {
+    const char* name;
+    uint64_t bytes_per_token;
+    uint32_t num_layers;  // that store rows
+  };
+  for (const Row& row : {Row{"tiny_lfm2.gguf", 448, 6}, Row{"tiny_gemma3.gguf", 448, 7},
+                         Row{"tiny_gemma4.gguf", 320, 4}, Row{"tiny_gptoss.gguf", 256, 4},
+                         Row{"tiny_deepseek2.gguf", 288, 3}}) {
+    SCOPED_TRACE(row.name);
+    const PlannedModel model = GoldenModel(row.name);
+    const PlanReport report = MustPlanOn(model, ProcessorFor(model));
+    EXPECT_EQ(report.best.input.num_layers, row.num_layers);
+    EXPECT_EQ(report.best.input.memory.state_blocks, 0u);
+    EXPECT_EQ(report.best.plan->transfer.bytes_per_request, 64 * row.bytes_per_token);
+    EXPECT_EQ(report.best.input.HandOffBytes(65), 80 * row.bytes_per_token);
+    // At a millisecond a token KV crosses in less than half of the time.
+    EXPECT_EQ(report.best.split.from_tokens, 16u);
+  }
+}
+
+TEST(PlanReportTest, LayersWithAWindowAreChargedForIt) {
+  const plan::KeyWindow gemma3 = KeyWindowOf(GoldenModel("tiny_gemma3.gguf").config);
+  EXPECT_EQ(gemma3.tokens, 33u);
+  EXPECT_DOUBLE_EQ(gemma3.share, 6.0 / 7);
+  // Seven layers, and all of them read keys: five have a window and heads of 16, two have 32.
+  const plan::KeyWindow gemma4 = KeyWindowOf(GoldenModel("tiny_gemma4.gguf").config);
+  EXPECT_EQ(gemma4.tokens, 33u);
+  EXPECT_DOUBLE_EQ(gemma4.share, 5.0 * 16 / (5 * 16 + 2 * 32));
+  EXPECT_EQ(KeyWindowOf(Llama8b().config).tokens, 0u);
+  EXPECT_EQ(KeyWindowOf(GoldenModel("tiny_qwen35.gguf").config).tokens, 0u);
+}
+
+// 2,048 tokens are 268 MB: 4 of them a second are 1.07 GB.
+TEST(PlanReportTest, LinksThatAreTooSlowAreTheVerdict) {
+  PlannedDevice device = H200();
+  device.link_bytes_per_s = 1e9;
+  const PlanReport report = MustPlan(device, kLoad, kObjective);
+  const std::string verdict = VerdictText(report, report.best);
+  EXPECT_THAT(verdict, StartsWith("do not split: 1.07 GB/s must cross, 107 % of what the links of "
+                                  "1 prefill and 1 decode workers carry (80 % at most); "));
+  EXPECT_FALSE(report.best.aggregated.split_helps);
+  EXPECT_THAT(PlanText(report), HasSubstr("links 107 % busy"));
 }
 
 TEST(PlanReportTest, ACautiousEndWithoutAPlanIsSaidAndGivesNoValues) {

@@ -50,6 +50,20 @@ TEST(WhyReportTest, ALocalPromptSaysWhy) {
               HasSubstr("; all of it at decode-0 (decode_hit)\n"));
 }
 
+TEST(WhyReportTest, ItSaysWhatTheDecodeWorkerHeld) {
+  TracedRequest request = TracedCluster()[0].requests[0];
+  EXPECT_THAT(WhyText(request, {}), Not(HasSubstr("taken to hold")));
+  request.num_held_tokens = 16;
+  EXPECT_THAT(WhyText(request, {}),
+              HasSubstr("blocks free.\ndecode-0 was taken to hold 16 tokens of the prompt.\n"));
+  request.for_prefix = true;
+  EXPECT_THAT(WhyText(request, {}), HasSubstr("16 tokens of the prompt, more than a less loaded "
+                                              "decode worker.\n"));
+  const nlohmann::json root = nlohmann::json::parse(WhyJson(request, {}));
+  EXPECT_EQ(root["held_tokens"], 16);
+  EXPECT_EQ(root["for_prefix"], true);
+}
+
 TEST(WhyReportTest, OneThatLivesAndWasPlacedAgainSaysSo) {
   const std::vector<TracePage> pages = TracedCluster();
   const std::string text = WhyText(pages[0].requests[1], {});
