@@ -446,6 +446,7 @@ TEST(SchemaTest, UnknownFieldsOfNestedObjectsAreNamedByTheirPath) {
   std::vector<std::string> ignored;
   const std::string body = R"("stream_options":{"include_usage":true,"foo":{"bar":1}},
       "response_format":{"type":"text","strict":true}, "stream":true, "logit_bias":{"5":1},
+      "tool_choice":{"type":"function","function":{"name":"f","x":1},"y":1},
       "messages":[{"role":"user","content":"a","nick":"Ann"},
                   {"role":"assistant","content":"b","tool_calls":[]},
                   {"role":"user","content":[{"type":"text","text":"c"},
@@ -454,6 +455,7 @@ TEST(SchemaTest, UnknownFieldsOfNestedObjectsAreNamedByTheirPath) {
   ASSERT_TRUE(ReadJson(Endpoint::kChat, body, &params, &ignored).ok);
   EXPECT_EQ(ignored,
             (std::vector<std::string>{"top", "stream_options.foo", "response_format.strict",
+                                      "tool_choice.y", "tool_choice.function.x",
                                       "messages[0].nick", "messages[2].content[1].cache?x"}));
   std::string turns;
   for (int i = 0; i < 100; ++i) {
