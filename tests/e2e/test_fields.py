@@ -100,7 +100,6 @@ USER = [{"role": "user", "content": "Hi"}]
         ("/v1/responses", {"text": {"format": {"type": "text", "x": 1}}}, "text.format.x"),
         ("/v1/responses", {"tools": [{**FLAT_TOOL, "x": 1}], "tool_choice": "none"}, "tools[0].x"),
         ("/v1/responses", {"input": [{**USER[0], "x": 1}]}, "input[0].x"),
-        ("/v1/chat/completions", {"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
         ("/v1/chat/completions", {"tools": [TOOL], "tool_choice": {**TOOL, "x": 1}}, "choice.x"),
         ("/v1/messages", {"stream_options": {"include_usage": True}}, "stream_options"),
         ("/v1/messages", {"metadata": {"x": 1}}, "metadata.x"),
