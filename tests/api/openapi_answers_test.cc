@@ -309,9 +309,10 @@ TEST_F(OpenApiAnswersTest, ThoughtsAndVectorsFit) {
   auto model = std::make_shared<ModelInfo>(*TestModel());
   model->embedding_size = 3;
   model->chat_template = std::make_shared<const text::ChatTemplate>(
-      text::ChatTemplate::Create("{% for m in messages %}<user>{{ m.content.split('</think>')[-1] }}"
-                                 "{% endfor %}<assistant>",
-                                 "", "<eos>")
+      text::ChatTemplate::Create(
+          "{% for m in messages %}<user>{{ m.content.split('</think>')[-1] }}{% endfor %}"
+          "<assistant>",
+          "", "<eos>")
           .value());
   submitter_.served = {model};
   AnswerWith("<think>a</think>b");
