@@ -556,7 +556,7 @@ TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
       {"logit_bias", [](v1::ChatCompletionRequest* r) { (*r->mutable_logit_bias())[1] = 101; }},
       {"logit_bias", [](v1::ChatCompletionRequest* r) { (*r->mutable_logit_bias())[-1] = 1; }},
       {"messages[0].role", [](v1::ChatCompletionRequest* r) { r->add_messages()->set_role("x"); }},
-      {"tools[0]", [](v1::ChatCompletionRequest* r) { r->add_tools(); }},
+      {"tools[0].function.name", [](v1::ChatCompletionRequest* r) { r->add_tools(); }},
       {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("sometimes"); }},
       {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("{\"type\":"); }},
       {"chat_template_kwargs",
