@@ -13,7 +13,7 @@ using otlp::ResolveOtlpTarget;
 void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry) {
   flags.AddChoice("--log-format", telemetry.log_format, {"text", "json"},
                   "json: one object a line, with the request's uid where it is about one");
-  flags.Add("--otlp-endpoint", telemetry.otlp_endpoint,
+  flags.AddText("--otlp-endpoint", telemetry.otlp_endpoint,
             "OpenTelemetry collector to which spans of each request are sent by gRPC: HOST:PORT, "
             "http://HOST:PORT or https://HOST:PORT; default: OTEL_EXPORTER_OTLP_ENDPOINT, else "
             "none");
