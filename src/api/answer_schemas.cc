@@ -24,8 +24,7 @@ constexpr AnswerObject kShared[] = {
      "decode_ms:number cached_tokens:integer prefix_source:string resumes:integer exact:boolean "
      "speculated:integer accepted:integer speculation:string"},
     {"TopLogprob", "token:string logprob:number|null bytes:[integer]"},
-    {"TokenLogprob",
-     "token:string logprob:number|null bytes:[integer] top_logprobs:[TopLogprob]"},
+    {"TokenLogprob", "token:string logprob:number|null bytes:[integer] top_logprobs:[TopLogprob]"},
     {"PromptToken", "logprob:number|null rank:integer decoded_token:string"},
     {"CutDetails", "reason:string"},
 };
@@ -158,8 +157,7 @@ constexpr AnswerObject kOllama[] = {
     {"OllamaChatLine",
      "model:string created_at:string message:OllamaMessage logprobs?:[TokenLogprob] done:boolean "
      "done_reason?:string eval_count?:integer timings?:Timings"},
-    {"OllamaMessage",
-     "role:'assistant' content:string thinking?:string tool_calls?:[OllamaCall]"},
+    {"OllamaMessage", "role:'assistant' content:string thinking?:string tool_calls?:[OllamaCall]"},
     {"OllamaCall", "id:string function:OllamaFunction"},
     {"OllamaFunction", "index:integer name:string arguments:object"},
     {"OllamaText",

@@ -227,8 +227,7 @@ class Reader {
       return;
     }
     const JsonValue* logprobs = GivenMember(root_, "logprobs");
-    const bool is_on =
-        logprobs != nullptr && logprobs->AsBool() != nullptr && *logprobs->AsBool();
+    const bool is_on = logprobs != nullptr && logprobs->AsBool() != nullptr && *logprobs->AsBool();
     if (name == "top_logprobs") {
       if (!is_on) ignored_.push_back(name);
       return;

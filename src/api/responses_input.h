@@ -24,8 +24,8 @@ struct ResponsesInput {
     std::vector<std::string> calls;  // of each call of the message: "input[4]"
   };
 
-  JsonValue::Array messages;    // as a chat has them
-  std::vector<Origin> origins;  // of each message
+  JsonValue::Array messages;         // as a chat has them
+  std::vector<Origin> origins;       // of each message
   std::vector<std::string> ignored;  // members of items that nothing reads, by their path
 
   // The field of the request that became `param`, the path of a part of a message:

@@ -74,8 +74,9 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   flags.AddAddress("--listen", f.listen, "gRPC address of this worker");
   flags.AddAddress("--kv-listen", f.kv_listen,
                    "address for KV data; default: the host of --listen and a free port");
-  flags.AddText("--advertise", f.advertise,
-            "HOST or HOST:PORT by which others reach this worker; default: the host of --listen");
+  flags.AddText(
+      "--advertise", f.advertise,
+      "HOST or HOST:PORT by which others reach this worker; default: the host of --listen");
   flags.AddAddress("--admin", f.admin, "address for health and metrics");
   flags.AddText("--model", f.model, "a .gguf file, a Hugging Face folder or a catalogue name");
   flags.AddText("--worker-id", f.worker_id, "stable name, 1 to 64 of [a-z0-9-]");
@@ -89,10 +90,11 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
 }
 
 void DeclareColocation(FlagSet& flags, WorkerFlags& f) {
-  flags.AddText("--colocate-decode", f.colocate_decode,
-            "a decode worker of this name in the same process: both compute with one copy of the "
-            "weights, each has --kv-memory of its own, KV crosses within the process and to no "
-            "other, and both leave together; its ports are free ones of the same hosts");
+  flags.AddText(
+      "--colocate-decode", f.colocate_decode,
+      "a decode worker of this name in the same process: both compute with one copy of the "
+      "weights, each has --kv-memory of its own, KV crosses within the process and to no "
+      "other, and both leave together; its ports are free ones of the same hosts");
   flags.Add("--colocate-threads", f.colocate_threads, kThreadsRange,
             "compute threads of --colocate-decode; 0 = as many as --threads");
 }

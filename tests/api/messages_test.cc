@@ -374,11 +374,10 @@ TEST_F(MessagesTest, MembersOfBlocksThatNothingReadsAreNamedByTheirPath) {
   MessagesForm form;
   std::vector<std::string> ignored;
   ASSERT_TRUE(ReadMessages(body, &params, &form, &ignored, &error)) << error.Message();
-  EXPECT_EQ(ignored,
-            (std::vector<std::string>{"messages[0].x", "messages[1].content[0].x",
-                                      "messages[1].content[1].x", "messages[1].content[2].x",
-                                      "messages[2].content[0].content[0].x",
-                                      "messages[2].content[0].x"}));
+  EXPECT_EQ(ignored, (std::vector<std::string>{
+                         "messages[0].x", "messages[1].content[0].x", "messages[1].content[1].x",
+                         "messages[1].content[2].x", "messages[2].content[0].content[0].x",
+                         "messages[2].content[0].x"}));
 }
 
 // The toy's template shows no tools, so that the calls of its model are bare JSON.

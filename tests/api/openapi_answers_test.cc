@@ -224,9 +224,9 @@ void CheckReferences(const JsonValue& value, const JsonValue& document) {
 TEST_F(OpenApiAnswersTest, EachReferenceIsDescribed) { CheckReferences(document_, document_); }
 
 TEST_F(OpenApiAnswersTest, AnswersOfWhatOnlyReadsFit) {
-  for (const char* path : {"/v1/models", "/v1/models/toy", "/api/tags", "/api/ps", "/api/version",
-                           "/tokenizer_info", "/health", "/v1/topology", "/version",
-                           "/openapi.json"}) {
+  for (const char* path :
+       {"/v1/models", "/v1/models/toy", "/api/tags", "/api/ps", "/api/version", "/tokenizer_info",
+        "/health", "/v1/topology", "/version", "/openapi.json"}) {
     const auto responder = Send("GET", path);
     ASSERT_TRUE(responder->Wait());
     Check(path, *responder);
@@ -283,9 +283,8 @@ TEST_F(OpenApiAnswersTest, AnswersOfOneTextFit) {
 }
 
 TEST_F(OpenApiAnswersTest, AnswersThatCallAndAreCutFit) {
-  const std::string claude =
-      R"({"max_tokens":64,)" + kHello.substr(1) +
-      R"(,"tools":[{"name":"f","input_schema":{"type":"object"}}])";
+  const std::string claude = R"({"max_tokens":64,)" + kHello.substr(1) +
+                             R"(,"tools":[{"name":"f","input_schema":{"type":"object"}}])";
   const std::string function = R"({"name":"f","parameters":{"type":"object"}})";
   const std::string tools = R"(,"tools":[{"type":"function","function":)" + function + "}]";
   const std::vector<Asked> all = {

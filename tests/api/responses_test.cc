@@ -337,8 +337,7 @@ TEST_F(ResponsesTest, MembersThatNothingReadsAreNamedByTheirPath) {
       {R"("stream_options":{"include_usage":true,"x":null})", "stream_options.include_usage"},
       {R"("text":{"format":{"type":"text","x":1}})", "text.format.x"},
       {R"("text":{"format":{"type":"json_object","schema":{}}})", "text.format.schema"},
-      {R"("text":{"format":{"type":"json_schema","name":"n","schema":{},"x":1}})",
-       "text.format.x"},
+      {R"("text":{"format":{"type":"json_schema","name":"n","schema":{},"x":1}})", "text.format.x"},
       {tool, "tools[0].x"},
       {tool + R"(,"tool_choice":{"type":"function","name":"f","x":1})",
        "tools[0].x, tool_choice.x"},
@@ -369,28 +368,50 @@ TEST_F(ResponsesTest, MembersOfItemsThatNothingReadsAreNamedByTheirPath) {
       R"({"type":"function_call_output","call_id":"c","output":"o","x":1,"status":null}]})",
       &root, &error));
   ASSERT_TRUE(ReadResponses(root, nullptr, &request, &error)) << error.Message();
-  EXPECT_EQ(request.ignored,
-            (std::vector<std::string>{"input[0].content[0].x", "input[0].x",
-                                      "input[1].encrypted_content", "input[1].summary[0].x",
-                                      "input[2].x", "input[3].x"}));
+  EXPECT_EQ(
+      request.ignored,
+      (std::vector<std::string>{"input[0].content[0].x", "input[0].x", "input[1].encrypted_content",
+                                "input[1].summary[0].x", "input[2].x", "input[3].x"}));
 }
 
 // A new field of a chat must be looked at: an answer of this surface has what it asks for, or the
 // field is refused, or named.
 TEST_F(ResponsesTest, EachFieldOfAChatIsPassedOnOrRefused) {
-  const std::set<std::string_view> passed = {
-      "model",           "temperature",        "top_p",
-      "top_k",           "min_p",              "seed",
-      "stop",            "stop_token_ids",     "presence_penalty",
-      "logit_bias",      "frequency_penalty",  "repetition_penalty",
-      "top_logprobs",    "priority",           "return_progress",
-      "stream",          "structured_outputs", "guided_json",
-      "guided_regex",    "guided_choice",      "guided_grammar",
-      "tool_parser",     "reasoning_format",   "parallel_tool_calls",
-      "documents",       "cache_salt",         "chat_template_kwargs",
-      "user",            "ignore_eos",         "add_generation_prompt",
-      "min_tokens",      "timeout_ms",         "continue_final_message",
-      "path",            "request_id"};
+  const std::set<std::string_view> passed = {"model",
+                                             "temperature",
+                                             "top_p",
+                                             "top_k",
+                                             "min_p",
+                                             "seed",
+                                             "stop",
+                                             "stop_token_ids",
+                                             "presence_penalty",
+                                             "logit_bias",
+                                             "frequency_penalty",
+                                             "repetition_penalty",
+                                             "top_logprobs",
+                                             "priority",
+                                             "return_progress",
+                                             "stream",
+                                             "structured_outputs",
+                                             "guided_json",
+                                             "guided_regex",
+                                             "guided_choice",
+                                             "guided_grammar",
+                                             "tool_parser",
+                                             "reasoning_format",
+                                             "parallel_tool_calls",
+                                             "documents",
+                                             "cache_salt",
+                                             "chat_template_kwargs",
+                                             "user",
+                                             "ignore_eos",
+                                             "add_generation_prompt",
+                                             "min_tokens",
+                                             "timeout_ms",
+                                             "continue_final_message",
+                                             "path",
+                                             "request_id"};
   std::set<std::string_view> seen;
   for (const ParamRow& row : ParamTable()) {
     if (!row.AppliesTo(Endpoint::kChat) || IsRefusedByResponses(row.name)) continue;

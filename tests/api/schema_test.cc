@@ -455,8 +455,8 @@ TEST(SchemaTest, UnknownFieldsOfNestedObjectsAreNamedByTheirPath) {
   ASSERT_TRUE(ReadJson(Endpoint::kChat, body, &params, &ignored).ok);
   EXPECT_EQ(ignored,
             (std::vector<std::string>{"top", "stream_options.foo", "response_format.strict",
-                                      "tool_choice.y", "tool_choice.function.x",
-                                      "messages[0].nick", "messages[2].content[1].cache?x"}));
+                                      "tool_choice.y", "tool_choice.function.x", "messages[0].nick",
+                                      "messages[2].content[1].cache?x"}));
   std::string turns;
   for (int i = 0; i < 100; ++i) {
     turns += std::string(i ? "," : "") + R"({"role":"user","content":"a","nick":"Ann"})";

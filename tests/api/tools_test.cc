@@ -456,8 +456,7 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
            kHello + tool(R"({"name":"f","parameters":{"properties":{"a":{"type":"text"}}}})") +
                R"(,"tool_choice":"required"})");
   EXPECT_EQ(responder->status, 400);
-  EXPECT_EQ(Text(*responder, {"error", "param"}),
-            "tools[0].function.parameters.properties.a.type");
+  EXPECT_EQ(Text(*responder, {"error", "param"}), "tools[0].function.parameters.properties.a.type");
   EXPECT_THAT(Text(*responder, {"error", "message"}), HasSubstr("#/properties/a/type"));
   // Beside a form the function is one branch of a schema.
   const std::string form =
@@ -466,8 +465,7 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
       R"({"name":"f","strict":true,"parameters":{"properties":{"a":{"type":"text"}}}})";
   const auto beside = Post(kChatPath, kHello + tool(wrong) + form);
   EXPECT_EQ(beside->status, 400) << beside->body;
-  EXPECT_EQ(Text(*beside, {"error", "param"}),
-            "tools[0].function.parameters.properties.a.type");
+  EXPECT_EQ(Text(*beside, {"error", "param"}), "tools[0].function.parameters.properties.a.type");
 }
 
 TEST_F(ToolsTest, ChannelsAreThoughtsContentAndCalls) {

@@ -61,8 +61,9 @@ std::string_view MeaningOfRoute(std::string_view route) {
       {"no_decode_worker", "no decode worker was ready"},
       {"exceeds_every_pool", "its prompt is larger than the pool of every decode worker"},
       {"bad_link", "the links rest after faults, or had failed it before"},
-      {"prefill_queue", "prompts waited at the prefill workers for longer than it cost to compute "
-                        "its prompt beside the streams"},
+      {"prefill_queue",
+       "prompts waited at the prefill workers for longer than it cost to compute "
+       "its prompt beside the streams"},
       {"slow_link", "its KV would have taken longer to cross than to be computed"},
       {"decode_hit", "the decode worker's cache held more of its prompt"},
       {"faster_decode", "the decode worker was predicted to compute its prompt sooner"}};
@@ -75,7 +76,9 @@ std::string_view MeaningOfRoute(std::string_view route) {
 std::string RouteText(const TracedRequest& request) {
   if (request.route.empty()) return "";
   const std::string_view meaning = MeaningOfRoute(request.route);
-  if (meaning.empty()) return fmt::format("Its path has the reason {}.\n", Printable(request.route));
+  if (meaning.empty()) {
+    return fmt::format("Its path has the reason {}.\n", Printable(request.route));
+  }
   return fmt::format("Its path has the reason {}: {}.\n", request.route, meaning);
 }
 

@@ -134,6 +134,19 @@ fn content_rules(
     Ok((format!("{name}: %json {schema}\n"), ignored))
 }
 
+/// The text of a parameter whose schema is `schema`, as an expression of Lark: any, or one of a
+/// length in code points. A text with bounds does not hold the end of its own tag, by which fewer
+/// code points than are asked for could pass for more.
+fn text_within(schema: &Value) -> String {
+    let bound = |key: &str| schema.get(key).and_then(Value::as_u64);
+    let (least, most) = (bound("minLength").unwrap_or(0), bound("maxLength"));
+    if least == 0 && most.is_none() {
+        return "TEXT".to_string();
+    }
+    let most = most.map_or_else(String::new, |count| count.to_string());
+    format!("(/(\\n|.){{{least},{most}}}/ & ~/(\\n|.)*<\\/parameter>(\\n|.)*/)")
+}
+
 /// The properties of an object as tags, in their own order.
 fn xml_rules(schema: &Value, name: &str, blanks: Blanks) -> String {
     const END: &str = "\n</parameter>\n";
@@ -157,7 +170,7 @@ fn xml_rules(schema: &Value, name: &str, blanks: Blanks) -> String {
             }
             None if is_text => {
                 let _ = writeln!(rules, "{part}: {begin} {content}");
-                let _ = writeln!(rules, "{content}[lazy]: TEXT {end}");
+                let _ = writeln!(rules, "{content}[lazy]: {} {end}", text_within(value));
             }
             _ => {
                 let mut inner = value.clone();
