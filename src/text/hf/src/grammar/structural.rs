@@ -5,7 +5,8 @@
 //! With "at_least_one" the answer is tags alone: at least one, at most "max_tags" of them, with the
 //! text "separator" between two. Triggers may then be absent. A structure with the "content"
 //! "qwen_xml" has the schema's properties as `<parameter=NAME>`, a line of the value and
-//! `</parameter>`; a value is JSON, but for a text, which stands as it is.
+//! `</parameter>`; a value is JSON, but for a text, which stands as it is and keeps the lengths of
+//! its schema (its pattern is not enforced).
 
 use std::fmt::Write;
 
