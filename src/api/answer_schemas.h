@@ -1,5 +1,5 @@
-// What a good answer of each path is, for /openapi.json: one line of text for each object of JSON,
-// and one for each path. Tests hold real answers against them (openapi_answers_test). Constant; any
+// The good answers of all paths, for /openapi.json: one line of text for each object of JSON, and
+// one for each path. Tests hold real answers against them (openapi_answers_test). Constant; any
 // thread.
 //
 // An object is a list of members "name:TYPE"; "name?:TYPE" may be absent. A TYPE is one or several

@@ -1,4 +1,4 @@
-// What /openapi.json says of good answers, against the answers that the API gives.
+// The answers that the API gives, against their descriptions in /openapi.json.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -44,7 +44,7 @@ class SchemaCheck {
   // `schemas`: the components' schemas; outlives this.
   explicit SchemaCheck(const JsonValue& schemas) : schemas_(schemas) {}
 
-  // What is wrong with `value`, by its path; "" = it fits.
+  // The fault of `value`, by its path; "" = it fits.
   std::string FaultOf(const JsonValue& schema, const JsonValue& value,
                       const std::string& path) const {
     if (const JsonValue* ref = schema.Find("$ref")) {
