@@ -193,18 +193,6 @@ bool StoreJsonSchema(const JsonValue& value, ApiParams* params, RequestError* er
   return StoreForm(row, kFormatSchema, *schema, params, error);
 }
 
-// "#/properties/a/format" -> ".properties.a.format", with what no header takes as '?'.
-std::string NameOfPlace(std::string_view place) {
-  std::string name;
-  for (const char c : place.substr(0, kMaxPathBytes)) {
-    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                          (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
-    if (c == '#' && name.empty()) continue;
-    name.push_back(c == '/' ? '.' : is_plain ? c : '?');
-  }
-  return name;
-}
-
 // Behind the comment, text or regular expression that begins at `at` of a Lark text; at + 1 where
 // none begins. A regular expression may go on after a line break.
 size_t EndOfLarkPart(std::string_view lark, size_t at) {
@@ -248,6 +236,17 @@ std::string_view ExpectedOfKind(GrammarKind kind) {
 }
 
 }  // namespace
+
+std::string NameOfPlace(std::string_view place) {
+  std::string name;
+  for (const char c : place.substr(0, kMaxPathBytes)) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                          (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+    if (c == '#' && name.empty()) continue;
+    name.push_back(c == '/' ? '.' : is_plain ? c : '?');
+  }
+  return name;
+}
 
 bool StoreResponseFormat(const JsonValue& value, ApiParams* params, RequestError* error) {
   const JsonValue* type = value.Find("type");

@@ -49,6 +49,9 @@ bool CloseBlanks(ApiParams* params, router::RequestError* error);
 // when the fields of the surface are read too, as Anthropic's output_config.
 bool HasFormWithoutBlanks(const ApiParams& params, router::RequestError* error);
 
+// "#/properties/a" is ".properties.a", with '?' for what no header takes; at most 90 bytes.
+std::string NameOfPlace(std::string_view place);
+
 // Compiles a grammar for the model, so that no worker hears of one that it would refuse. False:
 // `error` names `field` and the place within its value. `ignored`, which may be null, gets the
 // keywords of a loose schema that are not enforced, as names below the field, up to

@@ -276,6 +276,7 @@ bool ReadOllama(const SurfaceCall& call, SurfaceRequest* request, RequestError* 
   }
   if (!ReadInputs(call.body, kOllamaFields, request, error)) return false;
   request->ignored = IgnoredOf(call.body, {"input", "dimensions", "truncate", "options"});
+  if (options != nullptr) NameUnknownMembers(*options, "options", {}, &request->ignored);
   request->make_writer = [model = request->params.model](AnswerPlan plan) {
     return std::make_unique<EmbeddingsWriter>(std::move(plan), Form::kOllama, model);
   };

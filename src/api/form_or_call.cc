@@ -107,6 +107,20 @@ JsonValue CallSchema(const ToolFunction& function, size_t idx) {
   return JsonValue(std::move(schema));
 }
 
+// An error about a branch of a function, by the function's own names. The form was compiled before.
+void NameByTool(RequestError* error) {
+  constexpr std::string_view kBranch = "#/anyOf/";
+  constexpr std::string_view kArguments = "/properties/arguments";
+  const size_t at = error->expected.find(kBranch);
+  if (at == std::string::npos) return;
+  const std::string_view place = std::string_view(error->expected).substr(at + kBranch.size());
+  size_t branch = 0;
+  std::from_chars(place.data(), place.data() + place.size(), branch);
+  const size_t inside = place.find(kArguments);
+  if (branch == 0 || inside == std::string_view::npos) return;
+  *error = ParametersError(branch - 1, std::string(place.substr(inside + kArguments.size())));
+}
+
 // False: one of the keywords that nothing enforces is that of a strict function. Those of the form
 // were named when it was checked.
 bool CheckIgnored(const std::vector<std::string>& ignored, RequestError* error) {
@@ -155,7 +169,10 @@ bool SetFormOrCall(const ApiParams& params, BuiltRequest* built, RequestError* e
         fmt::format("schemas of at most {} bytes together, the form's included", kMaxGrammarBytes));
   }
   std::vector<std::string> ignored;
-  if (!CheckGrammar(*built->plan.model, "tools", *grammar, &ignored, error)) return false;
+  if (!CheckGrammar(*built->plan.model, "tools", *grammar, &ignored, error)) {
+    NameByTool(error);
+    return false;
+  }
   if (!CheckIgnored(ignored, error)) return false;
   built->request.sampling.grammar = std::move(grammar);
   return true;

@@ -46,7 +46,7 @@ const std::string* TypeOf(const JsonValue& value) {
 
 // A tool of the client in OpenAI's form, which templates read.
 bool ReadTool(const JsonValue& tool, const std::string& at, JsonValue* function,
-              RequestError* error) {
+              std::vector<std::string>* ignored, RequestError* error) {
   if (tool.AsObject() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, at, "an object with name and input_schema");
   }
@@ -78,12 +78,16 @@ bool ReadTool(const JsonValue& tool, const std::string& at, JsonValue* function,
     }
     members.emplace_back("strict", *strict);
   }
+  NameUnknownMembers(tool, at,
+                     {"type", "name", "description", "input_schema", "strict", "cache_control"},
+                     ignored);
   *function = JsonValue(JsonValue::Object{{"type", JsonValue(std::string("function"))},
                                           {"function", JsonValue(std::move(members))}});
   return true;
 }
 
-bool ReadTools(const JsonValue& value, ApiParams* params, RequestError* error) {
+bool ReadTools(const JsonValue& value, ApiParams* params, std::vector<std::string>* ignored,
+               RequestError* error) {
   const JsonValue::Array* tools = value.AsArray();
   if (tools == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, "tools", kExpectedMessagesTools);
@@ -93,7 +97,8 @@ bool ReadTools(const JsonValue& value, ApiParams* params, RequestError* error) {
   }
   JsonValue::Array functions(tools->size());
   for (size_t i = 0; i < tools->size(); ++i) {
-    if (!ReadTool((*tools)[i], fmt::format("tools[{}]", i), &functions[i], error)) return false;
+    const std::string at = fmt::format("tools[{}]", i);
+    if (!ReadTool((*tools)[i], at, &functions[i], ignored, error)) return false;
   }
   return StoreTools(JsonValue(std::move(functions)), params, error);
 }
@@ -107,7 +112,7 @@ bool HasTool(const JsonValue* tools, const std::string& name) {
 }
 
 bool ReadToolChoice(const JsonValue& value, const JsonValue* tools, ApiParams* params,
-                    RequestError* error) {
+                    std::vector<std::string>* ignored, RequestError* error) {
   const std::string* type = TypeOf(value);
   if (type == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, "tool_choice", kExpectedMessagesToolChoice);
@@ -119,6 +124,7 @@ bool ReadToolChoice(const JsonValue& value, const JsonValue* tools, ApiParams* p
     }
     StoreParallelToolCalls(!*single->AsBool(), params);
   }
+  NameUnknownMembers(value, "tool_choice", {"type", "name", "disable_parallel_tool_use"}, ignored);
   const auto store = [&](std::string_view choice) {
     return StoreToolChoice(JsonValue(std::string(choice)), params, error);
   };
@@ -181,13 +187,14 @@ bool ReadThinking(const JsonValue& value, ApiParams* params, MessagesForm* form,
 // {"type":"json_schema","schema":object}: the answer follows the schema, all of it, as Anthropic's
 // does.
 bool ReadFormat(const JsonValue& format, std::string_view field, ApiParams* params,
-                RequestError* error) {
+                std::vector<std::string>* ignored, RequestError* error) {
   const std::string* type = TypeOf(format);
   const JsonValue* schema = format.Find("schema");
   if (type == nullptr || *type != "json_schema" || schema == nullptr ||
       schema->AsObject() == nullptr) {
     return Fail(error, ErrorCode::kInvalidValue, field, kExpectedOutputFormat);
   }
+  NameUnknownMembers(format, field, {"type", "schema"}, ignored);
   const JsonValue inner(JsonValue::Object{{"schema", *schema}, {"strict", JsonValue(true)}});
   const JsonValue asked(JsonValue::Object{{"type", JsonValue(*type)}, {"json_schema", inner}});
   if (!StoreResponseFormat(asked, params, error)) {
@@ -225,12 +232,13 @@ bool ReadContextManagement(const JsonValue& value, std::vector<std::string>* ign
   return true;
 }
 
-bool ReadOutputConfig(const JsonValue& value, ApiParams* params, RequestError* error) {
+bool ReadOutputConfig(const JsonValue& value, ApiParams* params, std::vector<std::string>* ignored,
+                      RequestError* error) {
   if (value.AsObject() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, "output_config", kExpectedOutputConfig);
   }
   const JsonValue* format = Given(value, "format");
-  if (format != nullptr && !ReadFormat(*format, kFormatField, params, error)) return false;
+  if (format != nullptr && !ReadFormat(*format, kFormatField, params, ignored, error)) return false;
   const JsonValue* effort = Given(value, "effort");
   if (effort == nullptr) return true;
   if (effort->AsString() == nullptr) {
@@ -239,10 +247,12 @@ bool ReadOutputConfig(const JsonValue& value, ApiParams* params, RequestError* e
   return StoreReasoningEffort("output_config.effort", *effort->AsString(), params, error);
 }
 
-bool ReadMetadata(const JsonValue& value, ApiParams* params, RequestError* error) {
+bool ReadMetadata(const JsonValue& value, ApiParams* params, std::vector<std::string>* ignored,
+                  RequestError* error) {
   if (value.AsObject() == nullptr) {
     return Fail(error, ErrorCode::kInvalidType, "metadata", kExpectedMetadata);
   }
+  NameUnknownMembers(value, "metadata", {"user_id"}, ignored);
   const JsonValue* user = Given(value, "user_id");
   if (user == nullptr) return true;
   const std::string* text = user->AsString();
@@ -268,14 +278,15 @@ bool ReadMessages(const JsonValue& body, ApiParams* params, MessagesForm* form,
   const JsonValue* older_format = Given(body, kOlderFormatField);
   const JsonValue* context = Given(body, "context_management");
   const JsonValue* metadata = Given(body, "metadata");
-  return (tools == nullptr || ReadTools(*tools, params, error)) &&
-         (choice == nullptr || ReadToolChoice(*choice, tools, params, error)) &&
+  return (tools == nullptr || ReadTools(*tools, params, ignored, error)) &&
+         (choice == nullptr || ReadToolChoice(*choice, tools, params, ignored, error)) &&
          (thinking == nullptr || ReadThinking(*thinking, params, form, ignored, error)) &&
-         (output == nullptr || ReadOutputConfig(*output, params, error)) &&
-         (older_format == nullptr || ReadFormat(*older_format, kOlderFormatField, params, error)) &&
+         (output == nullptr || ReadOutputConfig(*output, params, ignored, error)) &&
+         (older_format == nullptr ||
+          ReadFormat(*older_format, kOlderFormatField, params, ignored, error)) &&
          CloseBlanks(params, error) &&
          (context == nullptr || ReadContextManagement(*context, ignored, error)) &&
-         (metadata == nullptr || ReadMetadata(*metadata, params, error)) &&
+         (metadata == nullptr || ReadMetadata(*metadata, params, ignored, error)) &&
          ReadMessagesTurns(body, params, ignored, error);
 }
 

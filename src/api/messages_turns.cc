@@ -51,8 +51,10 @@ bool RefuseBlock(std::string_view type, const std::string& at, std::string_view 
               fmt::format("{}; blocks of type {} are not read", expected, *known));
 }
 
-// The text of a block of type text; null: `error` says what else it is.
-const std::string* TextOfBlock(const JsonValue& block, const std::string& at, RequestError* error) {
+// The text of a block of type text; null: `error` says what else it is. Every prefix is cached,
+// with cache_control or without.
+const std::string* TextOfBlock(const JsonValue& block, const std::string& at,
+                               std::vector<std::string>* ignored, RequestError* error) {
   const std::string* type = TextOf(block, "type");
   if (type == nullptr) {
     Fail(error, ErrorCode::kInvalidType, at, kExpectedSystem);
@@ -62,6 +64,7 @@ const std::string* TextOfBlock(const JsonValue& block, const std::string& at, Re
     RefuseBlock(*type, at, "a block of type text", error);
     return nullptr;
   }
+  NameUnknownMembers(block, at, {"type", "text", "cache_control"}, ignored);
   const std::string* text = TextOf(block, "text");
   if (text == nullptr) Fail(error, ErrorCode::kInvalidType, at + ".text", "a string");
   return text;
@@ -69,7 +72,7 @@ const std::string* TextOfBlock(const JsonValue& block, const std::string& at, Re
 
 // A string, or an array of text blocks joined with newlines.
 bool ReadTexts(const JsonValue& value, const std::string& at, std::string* out,
-               RequestError* error) {
+               std::vector<std::string>* ignored, RequestError* error) {
   if (const std::string* text = value.AsString()) {
     *out = *text;
     return true;
@@ -77,7 +80,8 @@ bool ReadTexts(const JsonValue& value, const std::string& at, std::string* out,
   const JsonValue::Array* blocks = value.AsArray();
   if (blocks == nullptr) return Fail(error, ErrorCode::kInvalidType, at, kExpectedSystem);
   for (size_t i = 0; i < blocks->size(); ++i) {
-    const std::string* text = TextOfBlock((*blocks)[i], fmt::format("{}[{}]", at, i), error);
+    const std::string place = fmt::format("{}[{}]", at, i);
+    const std::string* text = TextOfBlock((*blocks)[i], place, ignored, error);
     if (text == nullptr) return false;
     if (i > 0) out->push_back('\n');
     out->append(*text);
@@ -145,7 +149,7 @@ bool TurnReader::ReadSystem(const JsonValue& system) {
   if (const JsonValue::Array* blocks = system.AsArray()) {
     for (size_t i = 0; i < blocks->size(); ++i) {
       const std::string at = fmt::format("system[{}]", i);
-      const std::string* block = TextOfBlock((*blocks)[i], at, error_);
+      const std::string* block = TextOfBlock((*blocks)[i], at, ignored_, error_);
       if (block == nullptr) return false;
       const std::string_view kept = WithoutBillingLine(*block);
       if (kept.empty()) continue;
@@ -154,7 +158,7 @@ bool TurnReader::ReadSystem(const JsonValue& system) {
     }
   } else {
     std::string whole;
-    if (!ReadTexts(system, "system", &whole, error_)) return false;
+    if (!ReadTexts(system, "system", &whole, ignored_, error_)) return false;
     text = WithoutBillingLine(whole);
   }
   if (!text.empty()) turns_.push_back({.role = "system", .content = std::move(text)});
@@ -186,10 +190,11 @@ bool TurnReader::ReadMessage(const JsonValue& message, const std::string& at) {
   if (content == nullptr) {
     return Fail(error_, ErrorCode::kMissingField, at + ".content", kExpectedBlocks);
   }
+  NameUnknownMembers(message, at, {"role", "content"}, ignored_);
   if (*role != run_.role && !EndRun()) return false;
   if (*role == "system") {
     std::string text;
-    if (!ReadTexts(*content, at + ".content", &text, error_)) return false;
+    if (!ReadTexts(*content, at + ".content", &text, ignored_, error_)) return false;
     turns_.push_back({.role = "system", .content = std::move(text)});
     return true;
   }
@@ -238,7 +243,7 @@ void TurnReader::AddText(std::string_view text) {
 }
 
 bool TurnReader::ReadText(const JsonValue& block, const std::string& at) {
-  const std::string* text = TextOfBlock(block, at, error_);
+  const std::string* text = TextOfBlock(block, at, ignored_, error_);
   if (text == nullptr) return false;
   AddText(*text);
   return true;
@@ -247,6 +252,7 @@ bool TurnReader::ReadText(const JsonValue& block, const std::string& at) {
 bool TurnReader::ReadThoughts(const JsonValue& block, const std::string& at) {
   const std::string* text = TextOf(block, "thinking");
   if (text == nullptr) return Fail(error_, ErrorCode::kInvalidType, at + ".thinking", "a string");
+  NameUnknownMembers(block, at, {"type", "thinking", "signature", "cache_control"}, ignored_);
   run_.thoughts.append(*text);
   if (!text->empty() && thought_fields_.size() < kMaxIgnoredNames) thought_fields_.push_back(at);
   return true;
@@ -265,6 +271,7 @@ bool TurnReader::ReadToolUse(const JsonValue& block, const std::string& at) {
   if (input == nullptr || input->AsObject() == nullptr) {
     return Fail(error_, ErrorCode::kInvalidType, at + ".input", "an object");
   }
+  NameUnknownMembers(block, at, {"type", "id", "name", "input", "cache_control"}, ignored_);
   if (run_.calls.empty() && !CheckAnswered()) return false;
   if (!call_of_id_.emplace(*id, calls_.size()).second) {
     return Fail(error_, ErrorCode::kConflict, at + ".id", "each tool_use of a turn has its own id");
@@ -294,9 +301,11 @@ bool TurnReader::ReadToolResult(const JsonValue& block, const std::string& at) {
   ChatMessage result;
   result.role = "tool";
   if (content != nullptr && !content->is_null() &&
-      !ReadTexts(*content, at + ".content", &result.content, error_)) {
+      !ReadTexts(*content, at + ".content", &result.content, ignored_, error_)) {
     return false;
   }
+  NameUnknownMembers(block, at, {"type", "tool_use_id", "content", "is_error", "cache_control"},
+                     ignored_);
   result.members = {{"role", JsonValue()},
                     {"tool_call_id", JsonValue(*id)},
                     {"name", JsonValue(std::string(call->name))},

@@ -226,9 +226,13 @@ class Reader {
       body_.emplace_back(name, value);
       return;
     }
-    if (name == "top_logprobs") return;
+    const JsonValue* logprobs = GivenMember(root_, "logprobs");
+    const bool is_on = logprobs != nullptr && logprobs->AsBool() != nullptr && *logprobs->AsBool();
+    if (name == "top_logprobs") {
+      if (!is_on) ignored_.push_back(name);
+      return;
+    }
     const JsonValue* top = GivenMember(root_, "top_logprobs");
-    const bool is_on = value.AsBool() != nullptr && *value.AsBool();
     if (is_on) body_.emplace_back(name, top == nullptr ? JsonValue(int64_t{0}) : *top);
     if (value.AsBool() == nullptr) body_.emplace_back(name, value);
   }
@@ -394,7 +398,10 @@ class Reader {
       return Fail(think->AsString() != nullptr ? ErrorCode::kInvalidValue : ErrorCode::kInvalidType,
                   "think", kExpectedThink);
     }
-    if (form_ == OllamaForm::kRaw) return true;  // a raw prompt is not rendered
+    if (form_ == OllamaForm::kRaw) {  // a raw prompt is not rendered
+      ignored_.emplace_back("think");
+      return true;
+    }
     if (is_level) body_.emplace_back("reasoning_effort", *think);
     const bool thinks = is_level || *flag;
     if (!thinks) body_.emplace_back("reasoning_format", JsonText("none"));

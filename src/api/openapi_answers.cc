@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "src/api/answer_schemas.h"
 #include "src/router/request_error.h"
 
 namespace baton::api {
@@ -54,11 +55,52 @@ void BeginErrorObject(JsonWriter* json) {
   json->Key("error").BeginObject().Key("type").String("object").Key("properties").BeginObject();
 }
 
+// One event of a stream as OpenAPI has it: its fields, whose `data` is JSON of the TYPE.
+void WriteEventSchema(std::string_view type, JsonWriter* json) {
+  json->BeginObject().Key("type").String("object").Key("properties").BeginObject();
+  WriteTextMember("event", false, json);
+  WriteTextMember("id", false, json);
+  json->Key("data").BeginObject().Key("type").String("string");
+  json->Key("description").String("JSON; \"[DONE]\" ends streams of chats and completions");
+  json->Key("contentMediaType").String("application/json").Key("contentSchema");
+  WriteSchemaOf(type, json);
+  json->EndObject().EndObject();
+  json->Key("required").BeginArray().String("data").EndArray().EndObject();
+}
+
+// The bodies of a good answer by their types. A stream is an array of its events, or lines.
+void WriteContent(const ApiPath& row, const RouteAnswer& answer, JsonWriter* json) {
+  json->Key("content").BeginObject();
+  if (!answer.whole.empty()) {
+    json->Key("application/json").BeginObject().Key("schema");
+    WriteSchemaOf(answer.whole, json);
+    json->EndObject();
+  }
+  if (!answer.event.empty()) {
+    const bool has_lines = row.path.starts_with("/api/");
+    json->Key(has_lines ? "application/x-ndjson" : "text/event-stream").BeginObject();
+    json->Key("schema").BeginObject().Key("type").String("array").Key("items");
+    if (has_lines) {
+      WriteSchemaOf(answer.event, json);
+    } else {
+      WriteEventSchema(answer.event, json);
+    }
+    json->EndObject().EndObject();
+  }
+  json->EndObject();
+}
+
 }  // namespace
 
 void WritePathAnswers(const ApiPath& row, JsonWriter* json) {
   json->Key("responses").BeginObject();
-  json->Key("200").BeginObject().Key("description").String("the answer").EndObject();
+  json->Key("200").BeginObject().Key("description").String("the answer");
+  WriteContent(row, *FindRouteAnswer(row.route), json);
+  json->EndObject();
+  if (row.route == ApiRoute::kStream) {
+    json->Key("204").BeginObject();
+    json->Key("description").String("the client has every event of the stream").EndObject();
+  }
   const std::string form = "#/components/responses/" + std::string(ErrorFormOf(row.path));
   for (const int status : ErrorStatuses()) {
     json->Key(std::to_string(status)).BeginObject().Key("$ref").String(form).EndObject();

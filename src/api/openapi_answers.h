@@ -1,5 +1,5 @@
-// The answers of /openapi.json: which statuses a path has, and the form of an error on each
-// surface. Pure; any thread.
+// The answers of /openapi.json: which statuses a path has, what a good answer is
+// (answer_schemas.h), and the form of an error on each surface. Pure; any thread.
 #ifndef BATON_API_OPENAPI_ANSWERS_H_
 #define BATON_API_OPENAPI_ANSWERS_H_
 
@@ -8,7 +8,8 @@
 
 namespace baton::api {
 
-// The member `responses` of one path: 200, and every status of the closed list of errors.
+// The member `responses` of one path: 200 with its bodies, 204 where nothing may be left to say,
+// and every status of the closed list of errors.
 void WritePathAnswers(const ApiPath& row, JsonWriter* json);
 
 // The member `responses` of the components, and the schemas of errors. `json` stands in an object:

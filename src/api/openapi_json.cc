@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "src/api/answer_schemas.h"
 #include "src/api/api_paths.h"
 #include "src/api/embeddings_surface.h"
 #include "src/api/json_writer.h"
@@ -291,6 +292,7 @@ std::string OpenApiJson() {
   json.Key("OllamaGenerateRequest");
   WriteOllamaSchema(OllamaForm::kGenerate, &json);
   WriteTextSchemas(&json);
+  WriteAnswerSchemas(&json);
   WriteErrorSchemas(&json);
   json.EndObject();
   WriteErrorAnswers(&json);

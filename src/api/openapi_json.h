@@ -7,7 +7,7 @@
 
 namespace baton::api {
 
-// OpenAPI 3.1, some 100 KiB.
+// OpenAPI 3.1, some 150 KiB.
 std::string OpenApiJson();
 
 }  // namespace baton::api

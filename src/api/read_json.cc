@@ -402,7 +402,12 @@ void FindIgnored(const JsonValue& root, Endpoint endpoint, std::vector<std::stri
     names.AddUnknown(root.Find("output_config"), "output_config.", {"effort", "format"});
     names.AddUnknown(root.Find("thinking"), "thinking.", {"type", "budget_tokens", "display"});
   }
-  if (endpoint == Endpoint::kChat) AddIgnoredOfTurns(root, &names);
+  if (endpoint != Endpoint::kChat) return;
+  if (const JsonValue* choice = root.Find("tool_choice")) {
+    names.AddUnknown(choice, "tool_choice.", {"type", "function"});
+    names.AddUnknown(choice->Find("function"), "tool_choice.function.", {"name"});
+  }
+  AddIgnoredOfTurns(root, &names);
 }
 
 }  // namespace
@@ -439,6 +444,12 @@ std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
   });
   if (is_chat) AddIgnoredOfTurns(root, &names);
   return ignored;
+}
+
+void NameUnknownMembers(const JsonValue& value, std::string_view path,
+                        std::initializer_list<std::string_view> known,
+                        std::vector<std::string>* ignored) {
+  IgnoredNames(ignored).AddUnknown(&value, fmt::format("{}.", path), known);
 }
 
 void AddUnread(const std::vector<std::string>& unread, std::vector<std::string>* ignored) {

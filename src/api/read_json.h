@@ -30,6 +30,12 @@ bool ReadJsonParams(const JsonValue& root, Endpoint endpoint, ApiParams* params,
 std::vector<std::string> IgnoredJsonFields(const JsonValue& root,
                                            std::initializer_list<std::string_view> known);
 
+// Adds the members of the object `value`, which stands at `path`, that are not `known`: those of
+// "text" as "text.x". Null members are absent.
+void NameUnknownMembers(const JsonValue& value, std::string_view path,
+                        std::initializer_list<std::string_view> known,
+                        std::vector<std::string>* ignored);
+
 // Adds the names that rendering found (UnreadVariables) while there is room for them.
 void AddUnread(const std::vector<std::string>& unread, std::vector<std::string>* ignored);
 

@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 
 #include "src/api/json_fields.h"
+#include "src/api/read_json.h"
 #include "src/base/limits.h"
 
 namespace baton::api {
@@ -46,8 +47,16 @@ const std::string* RequiredText(const JsonValue& item, const std::string& at, st
   return value->AsString();
 }
 
-// The text of a part of a message, of an output or of thoughts. Null: `error` names the part.
-const std::string* TextOfPart(const JsonValue& part, const std::string& at, RequestError* error) {
+// Where the reader of a part puts what it finds besides the text.
+struct PartNotes {
+  std::vector<std::string>* ignored;
+  RequestError* error;
+};
+
+// The text of a part of a message, of an output or of thoughts. Null: the error names the part.
+const std::string* TextOfPart(const JsonValue& part, const std::string& at,
+                              const PartNotes& notes) {
+  RequestError* const error = notes.error;
   const JsonValue* type = part.Find("type");
   if (type == nullptr || type->AsString() == nullptr) {
     FailField(error, ErrorCode::kInvalidType, at, kExpectedPart);
@@ -61,12 +70,15 @@ const std::string* TextOfPart(const JsonValue& part, const std::string& at, Requ
     FailField(error, ErrorCode::kUnsupported, at, kExpectedPart);
     return nullptr;
   }
-  return RequiredText(part, at, is_refusal ? "refusal" : "text", error);
+  const std::string_view member = is_refusal ? "refusal" : "text";
+  NameUnknownMembers(part, at, {"type", member, "annotations", "logprobs"}, notes.ignored);
+  return RequiredText(part, at, member, error);
 }
 
 // A text, or an array of parts: one part is its text, several are a chat's text parts.
 bool ReadContent(const JsonValue* value, const std::string& at, JsonValue* content,
-                 RequestError* error) {
+                 const PartNotes& notes) {
+  RequestError* const error = notes.error;
   if (value == nullptr || value->is_null()) {
     return FailField(error, ErrorCode::kMissingField, at, kExpectedContent);
   }
@@ -76,7 +88,7 @@ bool ReadContent(const JsonValue* value, const std::string& at, JsonValue* conte
   if (parts == nullptr) return FailField(error, ErrorCode::kInvalidType, at, kExpectedContent);
   JsonValue::Array texts;
   for (size_t i = 0; i < parts->size(); ++i) {
-    const std::string* text = TextOfPart((*parts)[i], fmt::format("{}[{}]", at, i), error);
+    const std::string* text = TextOfPart((*parts)[i], fmt::format("{}[{}]", at, i), notes);
     if (text == nullptr) return false;
     if (parts->size() == 1) {
       *content = JsonText(*text);
@@ -93,14 +105,15 @@ bool ReadContent(const JsonValue* value, const std::string& at, JsonValue* conte
 
 // The texts of an array of parts, joined; an absent array has none.
 bool ReadThoughts(const JsonValue* value, const std::string& at, std::string* thoughts,
-                  RequestError* error) {
+                  const PartNotes& notes) {
   if (value == nullptr || value->is_null()) return true;
   const JsonValue::Array* parts = value->AsArray();
   if (parts == nullptr) {
-    return FailField(error, ErrorCode::kInvalidType, at, "an array of parts with type and text");
+    return FailField(notes.error, ErrorCode::kInvalidType, at,
+                     "an array of parts with type and text");
   }
   for (size_t i = 0; i < parts->size(); ++i) {
-    const std::string* text = TextOfPart((*parts)[i], fmt::format("{}[{}]", at, i), error);
+    const std::string* text = TextOfPart((*parts)[i], fmt::format("{}[{}]", at, i), notes);
     if (text == nullptr) return false;
     if (i > 0) thoughts->push_back('\n');
     thoughts->append(*text);
@@ -163,6 +176,11 @@ class ItemReader {
     return false;
   }
 
+  PartNotes Notes() const { return {&input_->ignored, error_}; }
+  void NameUnread(const JsonValue& item, std::initializer_list<std::string_view> known) const {
+    NameUnknownMembers(item, at_, known, &input_->ignored);
+  }
+
   void Push(JsonValue::Object message, ResponsesInput::Origin origin) {
     input_->messages.emplace_back(std::move(message));
     input_->origins.push_back(std::move(origin));
@@ -181,7 +199,8 @@ class ItemReader {
       return Fail(ErrorCode::kInvalidValue, ".role", kExpectedRole);
     }
     JsonValue content;
-    if (!ReadContent(item.Find("content"), at_ + ".content", &content, error_)) return false;
+    if (!ReadContent(item.Find("content"), at_ + ".content", &content, Notes())) return false;
+    NameUnread(item, {"type", "id", "status", "role", "content"});
     if (is_assistant) {
       if (turn_.has_value() && (turn_->content.has_value() || !turn_->calls.empty())) Flush();
       OpenTurn().content = std::move(content);
@@ -205,6 +224,7 @@ class ItemReader {
     if (!json.has_value() || !ParseJson(*json, &item, &unreadable)) {
       return Fail(ErrorCode::kInvalidValue, ".id", kExpectedReference);
     }
+    NameUnread(reference, {"type", "id"});
     num_referred_bytes_ += json->size();
     if (num_referred_bytes_ > limits::kMaxBodyBytes) {
       return Fail(ErrorCode::kInvalidValue, ".id",
@@ -216,11 +236,12 @@ class ItemReader {
 
   // encrypted_content is another server's; nothing here reads it.
   bool ReadReasoning(const JsonValue& item) {
+    NameUnread(item, {"type", "id", "status", "summary", "content"});
     std::string thoughts;
-    if (!ReadThoughts(item.Find("content"), at_ + ".content", &thoughts, error_)) return false;
+    if (!ReadThoughts(item.Find("content"), at_ + ".content", &thoughts, Notes())) return false;
     const bool has_own = !thoughts.empty();
     std::string summary;
-    if (!ReadThoughts(item.Find("summary"), at_ + ".summary", &summary, error_)) return false;
+    if (!ReadThoughts(item.Find("summary"), at_ + ".summary", &summary, Notes())) return false;
     if (!has_own) thoughts = std::move(summary);
     if (thoughts.empty()) return true;
     if (turn_.has_value() && (turn_->content.has_value() || !turn_->calls.empty())) Flush();
@@ -236,6 +257,7 @@ class ItemReader {
     const std::string* arguments =
         name == nullptr ? nullptr : RequiredText(item, at_, "arguments", error_);
     if (arguments == nullptr) return false;
+    NameUnread(item, {"type", "id", "status", "call_id", "name", "arguments"});
     call_ids_.insert(*id);
     JsonValue::Object function;
     function.emplace_back("name", JsonText(*name));
@@ -258,7 +280,8 @@ class ItemReader {
                   "the call_id of a function_call before it: send the call with its output");
     }
     JsonValue content;
-    if (!ReadContent(item.Find("output"), at_ + ".output", &content, error_)) return false;
+    if (!ReadContent(item.Find("output"), at_ + ".output", &content, Notes())) return false;
+    NameUnread(item, {"type", "id", "status", "call_id", "output"});
     Flush();
     JsonValue::Object message;
     message.emplace_back("role", JsonText("tool"));

@@ -24,8 +24,9 @@ struct ResponsesInput {
     std::vector<std::string> calls;  // of each call of the message: "input[4]"
   };
 
-  JsonValue::Array messages;    // as a chat has them
-  std::vector<Origin> origins;  // of each message
+  JsonValue::Array messages;         // as a chat has them
+  std::vector<Origin> origins;       // of each message
+  std::vector<std::string> ignored;  // members of items that nothing reads, by their path
 
   // The field of the request that became `param`, the path of a part of a message:
   // "messages[2].content[0]" is "input[3].content[0]". Other names stay as they are.
@@ -33,8 +34,8 @@ struct ResponsesInput {
 };
 
 // Reads `instructions` and `input`. Items of one turn of the assistant (thoughts, a message, calls)
-// are one message. Statuses and annotations of items are not read, and ids only in references to
-// `items` (null = there are none). False: `error` names the field.
+// are one message. Statuses, annotations and log-probabilities of items are not read, and ids only
+// in references to `items` (null = there are none). False: `error` names the field.
 bool ReadResponsesInput(const JsonValue& root, const StoredItems* items, ResponsesInput* input,
                         router::RequestError* error);
 

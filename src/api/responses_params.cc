@@ -56,6 +56,7 @@ constexpr auto kRefused = std::to_array<RefusedField>({
     {"reasoning_effort", "absent; reasoning.effort is its place here"},
     {"verbosity", "absent; text.verbosity is its place here"},
     {"logprobs", "absent; include with \"message.output_text.logprobs\" asks for it"},
+    {"prompt_logprobs", "absent; /v1/chat/completions answers with them"},
 });
 
 constexpr std::string_view kExpectedMaxToolCalls = "an integer from 0 on";
@@ -107,6 +108,7 @@ class Reader {
     if (!ReadState() || !ReadText() || !ReadReasoning() || !ReadTools() || !ReadInclude()) {
       return false;
     }
+    AddUnread(input_.ignored, &request_->ignored);
     chat_.emplace_back("messages", JsonValue(std::move(input_.messages)));
     Copy("max_output_tokens", "max_tokens");
     for (const auto& [name, value] : *root_.AsObject()) {
@@ -140,9 +142,7 @@ class Reader {
   // Names the members of the object `value` at `path` that are not `known`.
   void NameUnread(const JsonValue& value, std::string_view path,
                   std::initializer_list<std::string_view> known) {
-    std::vector<std::string> names = IgnoredJsonFields(value, known);
-    for (std::string& name : names) name = fmt::format("{}.{}", path, name);
-    AddUnread(names, &request_->ignored);
+    NameUnknownMembers(value, path, known, &request_->ignored);
   }
 
   bool CheckRefused() const {
@@ -196,11 +196,26 @@ class Reader {
         !IsJsonText(truncation, "disabled")) {
       return Fail(ErrorCode::kInvalidValue, "truncation", "\"auto\" or \"disabled\"");
     }
+    return ReadStreamOptions() && ReadMetadata();
+  }
+
+  // Deltas are never padded, so that only `false` is what is done.
+  bool ReadStreamOptions() {
     const JsonValue* options = GivenMember(root_, "stream_options");
-    if (options != nullptr && options->AsObject() == nullptr) {
+    if (options == nullptr) return true;
+    if (options->AsObject() == nullptr) {
       return Fail(ErrorCode::kInvalidType, "stream_options", "an object with include_obfuscation");
     }
-    return ReadMetadata();
+    constexpr std::string_view kPadding = "include_obfuscation";
+    const JsonValue* padding = GivenMember(*options, kPadding);
+    if (padding == nullptr || (padding->AsBool() != nullptr && !*padding->AsBool())) {
+      NameUnread(*options, "stream_options", {kPadding});
+    } else if (padding->AsBool() != nullptr) {
+      NameUnread(*options, "stream_options", {});
+    } else {
+      return Fail(ErrorCode::kInvalidType, "stream_options.include_obfuscation", "true or false");
+    }
+    return true;
   }
 
   bool ReadMetadata() {
@@ -240,6 +255,7 @@ class Reader {
       if (*type->AsString() != "text" && *type->AsString() != "json_object") {
         return Fail(ErrorCode::kUnsupported, "text.format.type", kExpectedFormat);
       }
+      NameUnread(*format, "text.format", {"type"});
       chat_.emplace_back("response_format", JsonValue(std::move(chat)));
       return true;
     }
@@ -247,6 +263,7 @@ class Reader {
     if (schema == nullptr) {
       return Fail(ErrorCode::kMissingField, "text.format.schema", "a JSON Schema");
     }
+    NameUnread(*format, "text.format", {"type", "name", "description", "schema", "strict"});
     JsonValue::Object inner;
     inner.emplace_back("name", GivenMember(*format, "name") != nullptr ? *format->Find("name")
                                                                        : JsonText("answer"));
@@ -284,7 +301,7 @@ class Reader {
     return true;
   }
 
-  bool ReadTool(const JsonValue& tool, const std::string& at, JsonValue::Array* tools) const {
+  bool ReadTool(const JsonValue& tool, const std::string& at, JsonValue::Array* tools) {
     const JsonValue* type = tool.Find("type");
     if (type == nullptr || type->AsString() == nullptr) {
       return Fail(ErrorCode::kInvalidType, at, kExpectedTool);
@@ -302,6 +319,7 @@ class Reader {
     if (parameters != nullptr && parameters->AsObject() == nullptr) {
       return Fail(ErrorCode::kInvalidType, at + ".parameters", "a JSON Schema or absent");
     }
+    NameUnread(tool, at, {"type", "name", "description", "parameters", "strict"});
     JsonValue::Object function;
     for (const char* member : {"name", "description", "parameters", "strict"}) {
       if (const JsonValue* value = GivenMember(tool, member)) function.emplace_back(member, *value);
@@ -343,6 +361,7 @@ class Reader {
     if (!IsJsonText(type, "function") || name == nullptr || name->AsString() == nullptr) {
       return Fail(ErrorCode::kInvalidType, "tool_choice", kExpectedChoice);
     }
+    NameUnread(*choice, "tool_choice", {"type", "name"});
     JsonValue::Object function;
     function.emplace_back("name", *name);
     JsonValue::Object chat;
@@ -360,8 +379,10 @@ class Reader {
     if (allowed == nullptr || !(IsJsonText(mode, "auto") || IsJsonText(mode, "required"))) {
       return Fail(ErrorCode::kInvalidType, "tool_choice", kExpectedChoice);
     }
+    NameUnread(choice, "tool_choice", {"type", "mode", "tools"});
     JsonValue::Array kept;
     for (size_t i = 0; i < allowed->size(); ++i) {
+      NameUnread((*allowed)[i], fmt::format("tool_choice.tools[{}]", i), {"type", "name"});
       const JsonValue* name = (*allowed)[i].Find("name");
       const auto found = std::find_if(tools->begin(), tools->end(), [name](const JsonValue& tool) {
         const std::string* own = tool.Find("function")->Find("name")->AsString();

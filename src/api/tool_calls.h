@@ -73,6 +73,7 @@ struct ToolParams {
 // How the calls of an answer are read.
 struct ToolReading {
   text::ToolStyle style = text::ToolStyle::kNone;
+  bool demands_call = false;                          // nothing but calls may stand in the answer
   text::ToolStyle id_style = text::ToolStyle::kNone;  // of ToolCallId
   text::ToolRules rules;
 };

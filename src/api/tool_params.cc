@@ -6,6 +6,7 @@
 
 #include "fmt/format.h"
 
+#include "src/api/json_fields.h"
 #include "src/api/template_params.h"
 #include "src/base/limits.h"
 
@@ -60,10 +61,38 @@ bool ReadParameters(const JsonValue& function, const std::string& at, JsonValue*
   return true;
 }
 
+// False: `error` names the member by which the value is no function with a name.
+bool CheckFunction(const JsonValue& value, const std::string& at, RequestError* error) {
+  constexpr std::string_view kExpectedType = "\"function\": this server runs no tools of its own";
+  constexpr std::string_view kExpectedFunction = "an object with name, description and parameters";
+  if (value.AsObject() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, at, kExpectedTools);
+  }
+  const JsonValue* type = GivenMember(value, "type");
+  if (type == nullptr) return Fail(error, ErrorCode::kMissingField, at + ".type", kExpectedType);
+  if (!IsJsonText(type, "function")) {
+    const bool is_other = type->AsString() != nullptr;
+    return Fail(error, is_other ? ErrorCode::kUnsupported : ErrorCode::kInvalidType, at + ".type",
+                kExpectedType);
+  }
+  const std::string place = at + ".function";
+  const JsonValue* function = GivenMember(value, "function");
+  if (function == nullptr) return Fail(error, ErrorCode::kMissingField, place, kExpectedFunction);
+  if (function->AsObject() == nullptr) {
+    return Fail(error, ErrorCode::kInvalidType, place, kExpectedFunction);
+  }
+  const JsonValue* name = GivenMember(*function, "name");
+  if (name == nullptr) {
+    return Fail(error, ErrorCode::kMissingField, place + ".name", kExpectedToolName);
+  }
+  return name->AsString() != nullptr ||
+         Fail(error, ErrorCode::kInvalidType, place + ".name", kExpectedToolName);
+}
+
 // One tool, at the place `at` of the request.
 bool ReadFunction(const JsonValue& value, const std::string& at, ToolFunction* function,
                   RequestError* error) {
-  if (!IsFunction(value)) return Fail(error, ErrorCode::kInvalidType, at, kExpectedTools);
+  if (!CheckFunction(value, at, error)) return false;
   const JsonValue& inner = *value.Find("function");
   const std::string place = at + ".function";
   function->name = *inner.Find("name")->AsString();

@@ -105,7 +105,17 @@ std::vector<TokenId> ControlTokens(const Tokenizer& tokenizer,
   return ids;
 }
 
+std::string SchemaField(size_t tool) { return fmt::format("tools[{}].function.parameters", tool); }
+
 }  // namespace
+
+RequestError ParametersError(size_t idx, std::string_view fault) {
+  const size_t end = fault.find(": ");
+  const bool has_place = end != std::string_view::npos;
+  const std::string member = has_place ? NameOfPlace(fault.substr(0, end)) : "";
+  return FieldError(ErrorCode::kInvalidValue, SchemaField(idx) + member,
+                    fmt::format("a JSON Schema; #{}", fault));
+}
 
 JsonValue ArgumentsSchema(const ToolFunction& function) {
   JsonValue::Object schema;
@@ -213,8 +223,6 @@ std::optional<size_t> ToolAt(std::string_view place, const std::vector<size_t>& 
 constexpr std::string_view kExpectedStrict =
     "a keyword that can be enforced, since the function is strict";
 
-std::string SchemaField(size_t tool) { return fmt::format("tools[{}].function.parameters", tool); }
-
 // Compiles the grammar. Errors and dropped keywords are told by the tool's own names.
 bool CheckTag(const ToolParams& tools, const std::vector<size_t>& callable,
               const AnswerGrammar& grammar, BuiltRequest* built, RequestError* error) {
@@ -231,8 +239,7 @@ bool CheckTag(const ToolParams& tools, const std::vector<size_t>& callable,
     const std::string place = error->expected.substr(at);
     const std::optional<size_t> tool = ToolAt(place, callable, &rest);
     if (!tool.has_value()) return false;
-    *error = FieldError(ErrorCode::kInvalidValue, SchemaField(*tool),
-                        fmt::format("a JSON Schema; #{}", rest));
+    *error = ParametersError(*tool, rest);
     return false;
   }
   for (const std::string& name : ignored) {
@@ -282,6 +289,7 @@ void SetToolReading(const ApiParams& params, std::optional<ToolStyle> routers,
 
   auto reading = std::make_shared<ToolReading>();
   reading->id_style = style;
+  reading->demands_call = tools.must_call();
   const bool is_bare = (tools.must_call() && !ForcesOwnMarkup(style)) || MayCallBesideForm(params);
   reading->style = is_bare && style != ToolStyle::kNone ? ToolStyle::kGeneric : style;
   if (tools.may_call()) {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string_view>
 
 #include "src/api/build_request.h"
 #include "src/api/json_value.h"
@@ -22,6 +23,10 @@ inline constexpr size_t kMaxForcedCalls = 16;
 // The schema of a function's arguments: an object that has the declared properties alone, unless
 // the schema says otherwise.
 JsonValue ArgumentsSchema(const ToolFunction& function);
+
+// The error about a place in the parameters of the tool `idx`. `fault`: "/properties/a/type: what
+// is wrong there".
+router::RequestError ParametersError(size_t idx, std::string_view fault);
 
 // Sets how the calls of a chat answer are read, which control tokens show in it and which end it.
 // `routers`: the style of requests that name none; nothing = as the template says.

@@ -37,6 +37,7 @@ enum class Neutral : uint8_t {
   kNumbers,   // a number of `words`
   kText,      // a text of `words`
   kIgnored,   // as kText, and named among the ignored fields: nothing here honours it
+  kUnused,    // any, and named among the ignored fields: nothing here honours it
   kModality,  // ["text"] and []
   kAny,       // any: it only shapes what another field of the table turns on
 };
@@ -64,7 +65,7 @@ constexpr UnsupportedRow kTable[] = {
     {"max_completion_tokens", kMessages, Neutral::kNothing, kUseMaxTokens},
     {"n", kMessages, Neutral::kOne, "a message is one answer"},
     {"response_format", kMessages, Neutral::kNothing, "output_config.format is its name here"},
-    {"stream_options", kMessages, Neutral::kAny},
+    {"stream_options", kMessages, Neutral::kUnused},
     {"reasoning_effort", kMessages, Neutral::kNothing, "output_config.effort is its name here"},
     {"parallel_tool_calls", kMessages, Neutral::kTrue,
      "tool_choice.disable_parallel_tool_use does it"},
@@ -421,6 +422,7 @@ bool IsNeutral(const UnsupportedRow& row, const JsonValue& value) {
                return IsWordOf(item, "text");
              });
     }
+    case Neutral::kUnused:
     case Neutral::kAny:
       return true;
   }
@@ -442,6 +444,7 @@ std::string ExpectedOf(const UnsupportedRow& row) {
     case Neutral::kEmpty:
     case Neutral::kNoSchema:
     case Neutral::kNothing:
+    case Neutral::kUnused:
     case Neutral::kAny:
       return with_way("absent");
     case Neutral::kTrue:
@@ -480,7 +483,7 @@ bool CheckRows(std::span<const UnsupportedRow> table, const JsonValue& object,
 
 bool IsUnsupportedParam(Endpoint endpoint, std::string_view name) {
   const UnsupportedRow* row = Find(endpoint, name);
-  return row != nullptr && row->neutral != Neutral::kIgnored;
+  return row != nullptr && row->neutral != Neutral::kIgnored && row->neutral != Neutral::kUnused;
 }
 
 bool CheckUnsupportedParams(const JsonValue& root, Endpoint endpoint, RequestError* error) {

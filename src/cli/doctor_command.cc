@@ -199,13 +199,15 @@ void Declare(FlagSet& flags, DoctorFlags& f) {
   flags.Add("--fix-plan", f.fix_plan,
             "print a shell script with what to change; changes nothing itself");
   flags.Add("--json", f.json, "JSON instead of text");
-  flags.Add("--model", f.model, "a model that must be there and fit; default: any in the folder");
+  flags.AddText("--model", f.model,
+                "a model that must be there and fit; default: any in the folder");
   flags.Add("--workers", f.num_workers, {1, limits::kMaxWorkers}, "workers of this host");
   flags.Add("--threads", f.threads, {0, kMaxThreads},
             "compute threads of all of them; 0 = one per processor");
-  flags.Add("--kv-memory", f.kv_memory,
-            "KV pool of each worker; default: the larger of 1GiB and one full sequence of --model "
-            "in bf16");
+  flags.AddText(
+      "--kv-memory", f.kv_memory,
+      "KV pool of each worker; default: the larger of 1GiB and one full sequence of --model "
+      "in bf16");
   flags.AddChoice("--device", f.device, {"auto", "cpu", "cuda"}, "where they compute");
   flags.AddAddress("--http", f.http, "address of the router that must be free");
   flags.AddAddress("--grpc", f.grpc, "address of the router that must be free");

@@ -73,6 +73,11 @@ std::string AddressError(const std::string& text) {
   return address.ok() ? "" : std::string(address.status().message());
 }
 
+// A check of values that say nothing when they are empty.
+std::string EmptyError(const std::string& text) {
+  return text.empty() ? "its value is empty; without one leave the flag out" : "";
+}
+
 // No list of flags is longer.
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
@@ -121,8 +126,13 @@ void FlagSet::Add(const std::string& flag, std::vector<std::string>& values,
   app_->add_option(flag, values, help)->delimiter(',');
 }
 
+void FlagSet::AddText(const std::string& flag, std::string& value, const std::string& help) {
+  Add(flag, value, help);
+  app_->get_option(flag)->check(EmptyError);
+}
+
 void FlagSet::AddJoined(const std::string& flag, std::string& value, const std::string& help) {
-  app_->add_option(flag, value, help)->capture_default_str()->join(',');
+  app_->add_option(flag, value, help)->capture_default_str()->join(',')->check(EmptyError);
 }
 
 void FlagSet::AddWhole(const std::string& flag, std::vector<std::string>& values,

@@ -39,8 +39,10 @@ class FlagSet {
   // value that is given twice the last holds.
   void Add(const std::string& flag, std::string& value, const std::string& help);
   void Add(const std::string& flag, std::vector<std::string>& values, const std::string& help);
+  // As the first; given as "", as by a variable that is not set, it is a usage error.
+  void AddText(const std::string& flag, std::string& value, const std::string& help);
   // Values with commas between them, read by whoever has `value`; a flag that is given again adds
-  // to them.
+  // to them. "" is a usage error.
   void AddJoined(const std::string& flag, std::string& value, const std::string& help);
   // As the list above, and a value may hold commas: each is given by a flag, or an argument, of its
   // own.

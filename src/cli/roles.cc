@@ -74,11 +74,12 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
   flags.AddAddress("--listen", f.listen, "gRPC address of this worker");
   flags.AddAddress("--kv-listen", f.kv_listen,
                    "address for KV data; default: the host of --listen and a free port");
-  flags.Add("--advertise", f.advertise,
-            "HOST or HOST:PORT by which others reach this worker; default: the host of --listen");
+  flags.AddText(
+      "--advertise", f.advertise,
+      "HOST or HOST:PORT by which others reach this worker; default: the host of --listen");
   flags.AddAddress("--admin", f.admin, "address for health and metrics");
-  flags.Add("--model", f.model, "a .gguf file, a Hugging Face folder or a catalogue name");
-  flags.Add("--worker-id", f.worker_id, "stable name, 1 to 64 of [a-z0-9-]");
+  flags.AddText("--model", f.model, "a .gguf file, a Hugging Face folder or a catalogue name");
+  flags.AddText("--worker-id", f.worker_id, "stable name, 1 to 64 of [a-z0-9-]");
   flags.Add("--threads", f.threads, kThreadsRange, "compute threads; 0 = one per processor");
   DeclareTuning(flags, f.tuning);
   DeclareObjective(flags, f.objective);
@@ -89,10 +90,11 @@ void Declare(FlagSet& flags, WorkerFlags& f) {
 }
 
 void DeclareColocation(FlagSet& flags, WorkerFlags& f) {
-  flags.Add("--colocate-decode", f.colocate_decode,
-            "a decode worker of this name in the same process: both compute with one copy of the "
-            "weights, each has --kv-memory of its own, KV crosses within the process and to no "
-            "other, and both leave together; its ports are free ones of the same hosts");
+  flags.AddText(
+      "--colocate-decode", f.colocate_decode,
+      "a decode worker of this name in the same process: both compute with one copy of the "
+      "weights, each has --kv-memory of its own, KV crosses within the process and to no "
+      "other, and both leave together; its ports are free ones of the same hosts");
   flags.Add("--colocate-threads", f.colocate_threads, kThreadsRange,
             "compute threads of --colocate-decode; 0 = as many as --threads");
 }

@@ -133,7 +133,7 @@ void Declare(FlagSet& flags, ServeFlags& f) {
   flags.Add("--threads", f.threads, {0, 1024},
             "compute threads of all workers together; 0 = one per processor, and no more than the "
             "CPU quota rounded up");
-  flags.Add("--run-dir", f.run_dir, "folder for logs and topology.json");
+  flags.AddText("--run-dir", f.run_dir, "folder for logs and topology.json");
   flags.Add("--silence-timeout", f.silence_timeout_s, {0, 86400},
             "seconds (10 or more) after which a process that does not answer is killed and started "
             "again; 0 = never, as for a debugger");

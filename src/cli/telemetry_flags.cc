@@ -13,10 +13,11 @@ using otlp::ResolveOtlpTarget;
 void DeclareTelemetry(FlagSet& flags, TelemetryFlags& telemetry) {
   flags.AddChoice("--log-format", telemetry.log_format, {"text", "json"},
                   "json: one object a line, with the request's uid where it is about one");
-  flags.Add("--otlp-endpoint", telemetry.otlp_endpoint,
-            "OpenTelemetry collector to which spans of each request are sent by gRPC: HOST:PORT, "
-            "http://HOST:PORT or https://HOST:PORT; default: OTEL_EXPORTER_OTLP_ENDPOINT, else "
-            "none");
+  flags.AddText(
+      "--otlp-endpoint", telemetry.otlp_endpoint,
+      "OpenTelemetry collector to which spans of each request are sent by gRPC: HOST:PORT, "
+      "http://HOST:PORT or https://HOST:PORT; default: OTEL_EXPORTER_OTLP_ENDPOINT, else "
+      "none");
   flags.AddJoined(
       "--metrics-aliases", telemetry.metrics_aliases,
       "more names for the same metrics, with commas: vllm, and inference-extension (what the "

@@ -121,10 +121,11 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
       "between the memories of GPUs, by the first one of each worker; cuda_ipc = within "
       "the memory of one GPU that workers of a host share, or between those of GPUs "
       "that each worker sees");
-  flags.Add("--nccl-library", tuning.nccl_library,
-            "the libnccl.so.2 of --transport nccl; default: the environment's BATON_NCCL_LIBRARY, "
-            "the loader's path, Python's packages. --device simt takes only what is named here");
-  flags.Add(
+  flags.AddText(
+      "--nccl-library", tuning.nccl_library,
+      "the libnccl.so.2 of --transport nccl; default: the environment's BATON_NCCL_LIBRARY, "
+      "the loader's path, Python's packages. --device simt takes only what is named here");
+  flags.AddText(
       "--cublaslt-library", tuning.cublaslt_library,
       "the libcublasLt.so.13 that multiplies prompts on a GPU unless --deterministic is given; "
       "default: the environment's BATON_CUBLASLT_LIBRARY, the loader's path, Python's "
@@ -134,9 +135,9 @@ void DeclareTuning(FlagSet& flags, WorkerTuning& tuning) {
       "--kv-dtype", tuning.kv_dtype, {"bf16", "f32", "fp8", "q8"},
       "type of stored K and V; f32 and q8 are of the processor, fp8 is of devices. fp8 and q8 take "
       "half the memory and half the bytes on the way; all workers of a model have the same");
-  flags.Add("--kv-memory", tuning.kv_memory,
-            "bytes of the KV pool, e.g. 2GiB; default and 0: the larger of 1GiB and one full "
-            "sequence");
+  flags.AddText("--kv-memory", tuning.kv_memory,
+                "bytes of the KV pool, e.g. 2GiB; default and 0: the larger of 1GiB and one full "
+                "sequence");
   flags.Add("--max-context", tuning.max_context, {0, limits::kMaxContextTokens},
             "longest sequence in tokens; 0 = the model's");
   flags.Add("--max-batch", tuning.max_batch, {1, limits::kMaxRunning},

@@ -174,7 +174,8 @@ void RegisterQueueMetrics(MetricsRegistry* registry, BatonMetrics* metrics) {
         {"baton_early_refusals_total",
          "Requests refused before they had waited: the predicted wait exceeds --queue-wait-ms "
          "(queue_wait) or what their deadline leaves (queue_deadline), the answer takes longer "
-         "than that (deadline), or the first token would miss --slo ttft (slo_ttft)."},
+         "than that (deadline), or the first token would miss --slo ttft (slo_ttft). Each try of "
+         "a prompt of a list counts (baton_prompts_put_back_total)."},
         {{"reason", std::string(kEarlyRefusalNames[i])}});
   }
   for (size_t i = 0; i < kRouteReasonLabels.size(); ++i) {

@@ -198,6 +198,8 @@ TEST_F(EmbeddingsTest, WhatWouldChangeTheVectorIsRefusedByName) {
   EXPECT_EQ(Text(*refused, {"error", "code"}), "unsupported_parameter");
   const auto unknown = Post(kEmbeddings, R"({"input":"a","mood":1,"user":"u"})");
   EXPECT_EQ(unknown->Header("X-Baton-Ignored-Fields"), "mood");
+  const auto options = Post(kOllamaEmbed, R"({"input":"a","options":{"num_ctx":9,"seed":null}})");
+  EXPECT_EQ(options->Header("X-Baton-Ignored-Fields"), "options.num_ctx");
 }
 
 TEST_F(EmbeddingsTest, AnInputThatIsTooLongHearsOfNoAnswer) {

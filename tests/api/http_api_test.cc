@@ -385,7 +385,7 @@ TEST_F(HttpApiTest, ErrorsOfTheRequest) {
        "invalid_combination"},
       {kChatPath, kHello + R"(,"max_tokens":5,"min_tokens":6})", 400, "min_tokens",
        "invalid_combination"},
-      {kChatPath, kHello + R"(,"tools":[{}]})", 400, "tools[0]", "invalid_type"},
+      {kChatPath, kHello + R"(,"tools":[{}]})", 400, "tools[0].type", "missing_required_parameter"},
       {kChatPath, kHello + R"(,"tool_choice":"required"})", 400, "tool_choice",
        "invalid_combination"},
       {kChatPath, kHello + R"(,"response_format":{"type":"yaml"}})", 400, "response_format",
@@ -544,6 +544,11 @@ TEST_F(HttpApiTest, IgnoredFieldsOfTheTextEndpointsAreNamedToo) {
   };
   for (const Case& c : {
            Case{"/tokenize", R"({"content":"a","count":true})", "count"},
+           Case{"/tokenize",
+                R"({"messages":[{"role":"user","content":"a"}],"add_special_tokens":true})",
+                "add_special_tokens"},
+           Case{"/tokenize",
+                R"({"messages":[{"role":"user","content":"a"}],"add_special_tokens":false})", ""},
            Case{"/detokenize", R"({"tokens":[1],"content":"a","x y":1})", "content, x?y"},
            Case{"/apply-template",
                 R"({"messages":[{"role":"user","content":"a","nick":"b"}],)"

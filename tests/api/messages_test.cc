@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 
+#include "src/api/messages_read.h"
 #include "tests/api/http_api_rig.h"
 
 namespace baton::api {
@@ -331,6 +332,52 @@ TEST_F(MessagesTest, WhatTheTemplateDoesNotReadIsNamedByItsPath) {
   EXPECT_EQ(ignored(kAsk + R"(,"tools":[{"name":"f","input_schema":{"properties":{"a":{"type":)"
                            R"("array","uniqueItems":true}}}}],"tool_choice":{"type":"any"}})"),
             "tools[0].input_schema.properties.a.uniqueItems");
+}
+
+// Members of objects whose other members are read, each with its own name "x".
+TEST_F(MessagesTest, MembersThatNothingReadsAreNamedByTheirPath) {
+  AnswerWith("x");
+  const std::string tool = R"("tools":[{"name":"f","input_schema":{"type":"object"},"x":1,)"
+                           R"("cache_control":{"type":"ephemeral"}}])";
+  const std::string format = R"({"type":"json_schema","schema":{"type":"object"},"x":1})";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"("stream_options":{"include_usage":true})", "stream_options"},
+      {R"("stream_options":null)", ""},
+      {R"("metadata":{"user_id":"u","x":1})", "metadata.x"},
+      {tool, "tools[0].x"},
+      {tool + R"(,"tool_choice":{"type":"auto","x":1})", "tools[0].x, tool_choice.x"},
+      {R"("output_config":{"format":)" + format + "}", "output_config.format.x"},
+      {R"("output_format":)" + format, "output_format.x"},
+      {R"("system":[{"type":"text","text":"s","x":1,"cache_control":{"type":"ephemeral"}}])",
+       "system[0].x"}};
+  for (const auto& [fields, ignored] : cases) {
+    const auto responder = Post(kMessagesPath, kAsk + "," + fields + "}");
+    ASSERT_EQ(responder->status, 200) << fields << responder->body;
+    std::string named = responder->Header("X-Baton-Ignored-Fields");
+    // The toy's template does not show tools.
+    if (named.ends_with(", tools")) named.resize(named.size() - 7);
+    EXPECT_EQ(named, ignored) << fields;
+  }
+}
+
+TEST_F(MessagesTest, MembersOfBlocksThatNothingReadsAreNamedByTheirPath) {
+  JsonValue body;
+  router::RequestError error;
+  ASSERT_TRUE(ParseJson(
+      R"({"max_tokens":4,"messages":[{"role":"user","content":"a","x":1},{"role":"assistant",)"
+      R"("content":[{"type":"thinking","thinking":"hm","signature":"","x":1},{"type":"text",)"
+      R"("text":"b","citations":null,"x":1},{"type":"tool_use","id":"t","name":"f","input":{},)"
+      R"("x":1}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","x":1,)"
+      R"("content":[{"type":"text","text":"c","x":1}]}]}]})",
+      &body, &error));
+  ApiParams params;
+  MessagesForm form;
+  std::vector<std::string> ignored;
+  ASSERT_TRUE(ReadMessages(body, &params, &form, &ignored, &error)) << error.Message();
+  EXPECT_EQ(ignored, (std::vector<std::string>{
+                         "messages[0].x", "messages[1].content[0].x", "messages[1].content[1].x",
+                         "messages[1].content[2].x", "messages[2].content[0].content[0].x",
+                         "messages[2].content[0].x"}));
 }
 
 // The toy's template shows no tools, so that the calls of its model are bare JSON.

@@ -226,6 +226,20 @@ TEST_F(OllamaTest, WhatNothingReadsIsNamedAsItWasSent) {
             "think, messages[1].thinking, format.uniqueItems");
 }
 
+TEST_F(OllamaTest, WhatARawPromptDoesNotReadIsNamed) {
+  AnswerWith("Hi");
+  const std::string raw = R"({"prompt":"hi","raw":true,"stream":false,)";
+  const auto named = [&](const std::string& fields) {
+    const auto responder = Post(kOllamaGenerate, raw + fields + "}");
+    EXPECT_EQ(responder->status, 200) << fields << responder->body;
+    return responder->Header("X-Baton-Ignored-Fields");
+  };
+  EXPECT_EQ(named(R"("think":false)"), "think");
+  EXPECT_EQ(named(R"("top_logprobs":2)"), "top_logprobs");
+  EXPECT_EQ(named(R"("logprobs":false,"top_logprobs":2)"), "top_logprobs");
+  EXPECT_EQ(named(R"("logprobs":true,"top_logprobs":2)"), "");
+}
+
 TEST_F(OllamaTest, Models) {
   EXPECT_EQ(Text(*Send("GET", "/api/tags"), {"models", "0", "name"}), "toy");
   const auto running = Send("GET", "/api/ps");

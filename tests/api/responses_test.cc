@@ -1,13 +1,17 @@
 // OpenAI's Responses: what a request becomes, whole answers, the bytes of streams, and refusals.
 #include <memory>
 #include <regex>
+#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #include "src/api/responses_params.h"
 #include "src/api/responses_writer.h"
+#include "src/api/schema.h"
 #include "tests/api/http_api_rig.h"
 
 namespace baton::api {
@@ -274,6 +278,10 @@ TEST_F(ResponsesTest, WrongFieldsAreNamed) {
       {R"({"input":"a","messages":[]})", "messages", ErrorCode::kUnsupported},
       {R"({"input":"a","max_tokens":5})", "max_tokens", ErrorCode::kUnsupported},
       {R"({"input":"a","n":2})", "n", ErrorCode::kUnsupported},
+      {R"({"input":"a","prompt_logprobs":0})", "prompt_logprobs", ErrorCode::kUnsupported},
+      {R"({"input":"a","stream_options":true})", "stream_options", ErrorCode::kInvalidType},
+      {R"({"input":"a","stream_options":{"include_obfuscation":1}})",
+       "stream_options.include_obfuscation", ErrorCode::kInvalidType},
       {R"({"input":"a","max_tool_calls":1e400})", "max_tool_calls", ErrorCode::kInvalidValue},
       {R"({"input":"a","max_tool_calls":-1})", "max_tool_calls", ErrorCode::kInvalidValue},
       {R"({"input":"a","max_tool_calls":1.5})", "max_tool_calls", ErrorCode::kInvalidValue},
@@ -317,6 +325,99 @@ TEST_F(ResponsesTest, WhatNothingReadsIsNamedAsItWasSent) {
   ASSERT_EQ(responder->status, 200) << responder->body;
   EXPECT_EQ(responder->Header("X-Baton-Ignored-Fields"),
             "text.y, reasoning.x, reasoning.effort, input[1], text.format.schema.uniqueItems");
+}
+
+// Members of objects whose other members are read, each with its own name "x".
+TEST_F(ResponsesTest, MembersThatNothingReadsAreNamedByTheirPath) {
+  AnswerWith("a");
+  const std::string tool = R"("tools":[{"type":"function","name":"f","x":1}])";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {R"("stream_options":{"include_obfuscation":false})", ""},
+      {R"("stream_options":{"include_obfuscation":true})", "stream_options.include_obfuscation"},
+      {R"("stream_options":{"include_usage":true,"x":null})", "stream_options.include_usage"},
+      {R"("text":{"format":{"type":"text","x":1}})", "text.format.x"},
+      {R"("text":{"format":{"type":"json_object","schema":{}}})", "text.format.schema"},
+      {R"("text":{"format":{"type":"json_schema","name":"n","schema":{},"x":1}})", "text.format.x"},
+      {tool, "tools[0].x"},
+      {tool + R"(,"tool_choice":{"type":"function","name":"f","x":1})",
+       "tools[0].x, tool_choice.x"},
+      {tool + R"(,"tool_choice":{"type":"allowed_tools","mode":"auto","x":1,)"
+              R"("tools":[{"type":"function","name":"f","x":1}]})",
+       "tools[0].x, tool_choice.x, tool_choice.tools[0].x"},
+  };
+  for (const auto& [fields, ignored] : cases) {
+    const auto responder = Post(kPath, R"({"input":"hello",)" + fields + "}");
+    ASSERT_EQ(responder->status, 200) << fields << responder->body;
+    std::string named = responder->Header("X-Baton-Ignored-Fields");
+    // The toy's template does not show tools.
+    if (const size_t at = named.find(", tools,"); at != std::string::npos) named.erase(at, 7);
+    if (named.ends_with(", tools")) named.resize(named.size() - 7);
+    EXPECT_EQ(named, ignored) << fields;
+  }
+}
+
+TEST_F(ResponsesTest, MembersOfItemsThatNothingReadsAreNamedByTheirPath) {
+  JsonValue root;
+  RequestError error;
+  ResponsesRequest request;
+  ASSERT_TRUE(ParseJson(
+      R"({"input":[{"role":"user","x":1,"content":[{"type":"input_text","text":"a","x":1}]},)"
+      R"({"type":"reasoning","id":"r","summary":[{"type":"summary_text","text":"","x":1}],)"
+      R"("encrypted_content":"e"},)"
+      R"({"type":"function_call","call_id":"c","name":"f","arguments":"{}","x":1},)"
+      R"({"type":"function_call_output","call_id":"c","output":"o","x":1,"status":null}]})",
+      &root, &error));
+  ASSERT_TRUE(ReadResponses(root, nullptr, &request, &error)) << error.Message();
+  EXPECT_EQ(
+      request.ignored,
+      (std::vector<std::string>{"input[0].content[0].x", "input[0].x", "input[1].encrypted_content",
+                                "input[1].summary[0].x", "input[2].x", "input[3].x"}));
+}
+
+// A new field of a chat must be looked at: an answer of this surface has what it asks for, or the
+// field is refused, or named.
+TEST_F(ResponsesTest, EachFieldOfAChatIsPassedOnOrRefused) {
+  const std::set<std::string_view> passed = {"model",
+                                             "temperature",
+                                             "top_p",
+                                             "top_k",
+                                             "min_p",
+                                             "seed",
+                                             "stop",
+                                             "stop_token_ids",
+                                             "presence_penalty",
+                                             "logit_bias",
+                                             "frequency_penalty",
+                                             "repetition_penalty",
+                                             "top_logprobs",
+                                             "priority",
+                                             "return_progress",
+                                             "stream",
+                                             "structured_outputs",
+                                             "guided_json",
+                                             "guided_regex",
+                                             "guided_choice",
+                                             "guided_grammar",
+                                             "tool_parser",
+                                             "reasoning_format",
+                                             "parallel_tool_calls",
+                                             "documents",
+                                             "cache_salt",
+                                             "chat_template_kwargs",
+                                             "user",
+                                             "ignore_eos",
+                                             "add_generation_prompt",
+                                             "min_tokens",
+                                             "timeout_ms",
+                                             "continue_final_message",
+                                             "path",
+                                             "request_id"};
+  std::set<std::string_view> seen;
+  for (const ParamRow& row : ParamTable()) {
+    if (!row.AppliesTo(Endpoint::kChat) || IsRefusedByResponses(row.name)) continue;
+    if (!HasField(ResponsesFields(), row.name)) seen.insert(row.name);
+  }
+  EXPECT_EQ(seen, passed);
 }
 
 TEST_F(ResponsesTest, ProgressHasNoEventAndIsNamed) {

@@ -446,6 +446,7 @@ TEST(SchemaTest, UnknownFieldsOfNestedObjectsAreNamedByTheirPath) {
   std::vector<std::string> ignored;
   const std::string body = R"("stream_options":{"include_usage":true,"foo":{"bar":1}},
       "response_format":{"type":"text","strict":true}, "stream":true, "logit_bias":{"5":1},
+      "tool_choice":{"type":"function","function":{"name":"f","x":1},"y":1},
       "messages":[{"role":"user","content":"a","nick":"Ann"},
                   {"role":"assistant","content":"b","tool_calls":[]},
                   {"role":"user","content":[{"type":"text","text":"c"},
@@ -454,7 +455,8 @@ TEST(SchemaTest, UnknownFieldsOfNestedObjectsAreNamedByTheirPath) {
   ASSERT_TRUE(ReadJson(Endpoint::kChat, body, &params, &ignored).ok);
   EXPECT_EQ(ignored,
             (std::vector<std::string>{"top", "stream_options.foo", "response_format.strict",
-                                      "messages[0].nick", "messages[2].content[1].cache?x"}));
+                                      "tool_choice.y", "tool_choice.function.x", "messages[0].nick",
+                                      "messages[2].content[1].cache?x"}));
   std::string turns;
   for (int i = 0; i < 100; ++i) {
     turns += std::string(i ? "," : "") + R"({"role":"user","content":"a","nick":"Ann"})";
@@ -554,7 +556,7 @@ TEST(SchemaTest, ProtoListsAndSpecialsAreChecked) {
       {"logit_bias", [](v1::ChatCompletionRequest* r) { (*r->mutable_logit_bias())[1] = 101; }},
       {"logit_bias", [](v1::ChatCompletionRequest* r) { (*r->mutable_logit_bias())[-1] = 1; }},
       {"messages[0].role", [](v1::ChatCompletionRequest* r) { r->add_messages()->set_role("x"); }},
-      {"tools[0]", [](v1::ChatCompletionRequest* r) { r->add_tools(); }},
+      {"tools[0].function.name", [](v1::ChatCompletionRequest* r) { r->add_tools(); }},
       {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("sometimes"); }},
       {"tool_choice", [](v1::ChatCompletionRequest* r) { r->set_tool_choice("{\"type\":"); }},
       {"chat_template_kwargs",

@@ -152,6 +152,28 @@ TEST_F(ToolsTest, ACutCallEndsByItsLength) {
             "weather");
 }
 
+// Every place at which the length may cut two demanded calls.
+TEST_F(ToolsTest, DemandedCallsThatAreCutLeaveNoMarkupInTheContent) {
+  const std::string second =
+      "\n<tool_call>\n{\"name\": \"clock\", \"arguments\": {}}\n</tool_call>";
+  const std::string both = kCall + second;
+  for (size_t size = 1; size <= both.size(); ++size) {
+    AnswerWith(both.substr(0, size), FinishReason::kLength);
+    const std::string body = kHello + kTools + R"(,"tool_choice":"required")";
+    const auto whole = Post(kChatPath, body + "}");
+    ASSERT_EQ(whole->status, 200) << whole->body;
+    const std::string content = Text(*whole, {"choices", "0", "message", "content"});
+    EXPECT_TRUE(content.empty() || content == "null") << size << ": " << content;
+    EXPECT_EQ(Text(*whole, {"choices", "0", "finish_reason"}), "length") << size;
+    const auto stream = Post(kChatPath, body + R"(,"stream":true})");
+    EXPECT_EQ(stream->body.find("tool_call>"), std::string::npos) << size << stream->body;
+  }
+  // A model that may answer in words keeps the bytes of what was no call.
+  AnswerWith(kCall + second.substr(0, 20), FinishReason::kLength);
+  const auto words = Post(kChatPath, kHello + kTools + "}");
+  EXPECT_THAT(Text(*words, {"choices", "0", "message", "content"}), HasSubstr("<tool_call>"));
+}
+
 TEST_F(ToolsTest, EachCallIsCountedOnceByItsResult) {
   const auto num = [this](const std::string& result) {
     const std::string page = registry_.Expose();
@@ -393,6 +415,15 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
   for (const Case& c : {
            Case{R"(,"tools":{})", "tools", "invalid_type"},
            Case{R"(,"tools":[5])", "tools[0]", "invalid_type"},
+           Case{R"(,"tools":[{}])", "tools[0].type", "missing_required_parameter"},
+           Case{R"(,"tools":[{"type":1}])", "tools[0].type", "invalid_type"},
+           Case{R"(,"tools":[{"type":"web_search"}])", "tools[0].type", "unsupported_parameter"},
+           Case{R"(,"tools":[{"type":"function"}])", "tools[0].function",
+                "missing_required_parameter"},
+           Case{R"(,"tools":[{"type":"function","function":[]}])", "tools[0].function",
+                "invalid_type"},
+           Case{tool("{}"), "tools[0].function.name", "missing_required_parameter"},
+           Case{tool(R"({"name":1})"), "tools[0].function.name", "invalid_type"},
            Case{tool(R"({"name":"a b"})"), "tools[0].function.name", "invalid_value"},
            Case{tool(R"({"name":")" + std::string(129, 'a') + "\"}"), "tools[0].function.name",
                 "invalid_value"},
@@ -425,8 +456,16 @@ TEST_F(ToolsTest, BadToolsAreNamed) {
            kHello + tool(R"({"name":"f","parameters":{"properties":{"a":{"type":"text"}}}})") +
                R"(,"tool_choice":"required"})");
   EXPECT_EQ(responder->status, 400);
-  EXPECT_EQ(Text(*responder, {"error", "param"}), "tools[0].function.parameters");
+  EXPECT_EQ(Text(*responder, {"error", "param"}), "tools[0].function.parameters.properties.a.type");
   EXPECT_THAT(Text(*responder, {"error", "message"}), HasSubstr("#/properties/a/type"));
+  // Beside a form the function is one branch of a schema.
+  const std::string form =
+      R"(,"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{}}}})";
+  const std::string wrong =
+      R"({"name":"f","strict":true,"parameters":{"properties":{"a":{"type":"text"}}}})";
+  const auto beside = Post(kChatPath, kHello + tool(wrong) + form);
+  EXPECT_EQ(beside->status, 400) << beside->body;
+  EXPECT_EQ(Text(*beside, {"error", "param"}), "tools[0].function.parameters.properties.a.type");
 }
 
 TEST_F(ToolsTest, ChannelsAreThoughtsContentAndCalls) {

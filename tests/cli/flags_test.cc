@@ -215,6 +215,29 @@ TEST(FlagSetTest, AJoinedFlagAddsToWhatItHas) {
   }
 }
 
+// A variable of a script that is not set gives "", and the default would start unnoticed.
+TEST(FlagSetTest, AnEmptyValueOfATextOrOfAListIsAUsageError) {
+  const std::string path = WriteFile("names: \"\"\n");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--names", ""}, "--names: its value is empty; without one leave the flag out"},
+      {{"--names="}, "--names: its value is empty"},
+      {{"--names=a", "--names="}, "--names: its value is empty"},
+      {{"--size="}, "--size: its value is empty"},
+      {{"--config", path}, "line 1: --names: its value is empty"},
+  };
+  for (const auto& [args, expected] : cases) {
+    FlagSet flags("serve", "Test.");
+    std::string names;
+    std::string size = "1GiB";
+    flags.AddJoined("--names", names, "names");
+    flags.AddText("--size", size, "size");
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(flags.Parse(args), kExitUsage) << args[0];
+    const std::string error = testing::internal::GetCapturedStderr();
+    EXPECT_NE(error.find(expected), std::string::npos) << error;
+  }
+}
+
 TEST(FlagSetTest, ConfigFileMayNameSeveralModels) {
   const std::string path = WriteFile("model: [a.gguf, b:1]\n");
   const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases = {

@@ -48,6 +48,16 @@ TEST(ObjectiveFlagTest, AnErrorNamesThePartTheValueAndTheRange) {
   }
 }
 
+TEST(ObjectiveFlagTest, AnEmptyObjectiveIsAUsageError) {
+  std::string text;
+  FlagSet flags("serve", "");
+  DeclareObjective(flags, text);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(flags.Parse({"--slo", ""}), kExitUsage);
+  const std::string error = testing::internal::GetCapturedStderr();
+  EXPECT_NE(error.find("--slo: its value is empty"), std::string::npos) << error;
+}
+
 TEST(ObjectiveFlagTest, AnotherProcessGetsTheSameObjective) {
   std::string text;
   FlagSet flags("serve", "");

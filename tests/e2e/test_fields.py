@@ -87,6 +87,44 @@ def test_values_that_peers_take_are_taken(server, fields):
         assert len(answer["choices"][0]["logprobs"]["top_logprobs"][0]) in (1, 2)
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+FLAT_TOOL = {"type": "function", "name": "f"}
+CLAUDE_TOOL = {"name": "f", "input_schema": {"type": "object"}}
+USER = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    "path,body,named",
+    [
+        ("/v1/responses", {"stream_options": {"include_usage": True}}, "stream_options"),
+        ("/v1/responses", {"text": {"format": {"type": "text", "x": 1}}}, "text.format.x"),
+        ("/v1/responses", {"tools": [{**FLAT_TOOL, "x": 1}], "tool_choice": "none"}, "tools[0].x"),
+        ("/v1/responses", {"input": [{**USER[0], "x": 1}]}, "input[0].x"),
+        ("/v1/chat/completions", {"tools": [TOOL], "tool_choice": {**TOOL, "x": 1}}, "choice.x"),
+        ("/v1/messages", {"stream_options": {"include_usage": True}}, "stream_options"),
+        ("/v1/messages", {"metadata": {"x": 1}}, "metadata.x"),
+        ("/v1/messages", {"tools": [{**CLAUDE_TOOL, "x": 1}]}, "tools[0].x"),
+        ("/v1/messages", {"messages": [{**USER[0], "x": 1}]}, "messages[0].x"),
+        ("/api/generate", {"raw": True, "think": False, "stream": False}, "think"),
+        ("/tokenize", {"messages": USER, "add_special_tokens": True}, "add_special_tokens"),
+    ],
+)
+def test_members_that_nothing_reads_are_named_on_every_path(server, path, body, named):
+    good = {
+        "/v1/responses": {"input": "Hi", "max_output_tokens": 2},
+        "/api/generate": {"prompt": "Hi", "options": {"num_predict": 2}},
+        "/tokenize": {},
+    }.get(path, {"messages": USER, "max_tokens": 2})
+    status, headers, answer = server.post(path, {**good, **body})
+    assert status == 200, answer
+    assert named in headers["X-Baton-Ignored-Fields"], dict(headers)
+
+
+def test_responses_refuse_log_probabilities_of_the_prompt(server):
+    status, _, answer = server.post("/v1/responses", {"input": "Hi", "prompt_logprobs": 1})
+    assert status == 400 and answer["error"]["param"] == "prompt_logprobs", answer
+
+
 def test_seeds_of_64_bits_are_all_different(server):
     def text(seed):
         body = {"prompt": "Once", "max_tokens": 12, "temperature": 1.5, "seed": seed}

@@ -93,6 +93,8 @@ def test_a_tight_objective_refuses_what_would_miss_it(mode):
             check=True,
         )
         assert "--slo ttft is 20 ms" in why.stdout
+        assert "It was never placed" in why.stdout
+        assert "% of its time" not in why.stdout, "it waited for nothing"
 
 
 @pytest.mark.parametrize("mode", ["disagg", "aggregated"])

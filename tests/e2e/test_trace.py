@@ -76,6 +76,7 @@ def test_why_names_the_stages_and_the_load(traced):
     text = baton("why", "traced-2", "--admin", admin)
     assert text.returncode == 0, text.stderr
     assert "traced-2" in text.stdout and "<- longest" in text.stdout
+    assert "Its path has the reason pair: " in text.stdout
     for row in traced.topology():
         if row["role"] != "router":
             assert row["worker_id"] in text.stdout

@@ -52,6 +52,10 @@ TEST_F(BatonMetricsTest, EverySourceOfAPrefixStartsAtZero) {
   }
 }
 
+TEST_F(BatonMetricsTest, HelpOfEarlyRefusalsSaysThatTriesOfListsCount) {
+  EXPECT_THAT(registry_.Expose(), HasSubstr("Each try of a prompt of a list counts"));
+}
+
 // The outside contract, written out once more: a renamed metric must fail here.
 TEST_F(BatonMetricsTest, EveryNameOfTheContractStartsAtZero) {
   for (const std::string_view name : {"baton_requests_running",

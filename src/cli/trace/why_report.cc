@@ -42,6 +42,46 @@ std::string_view MeaningOf(std::string_view stage) {
   return "a stage that this release does not know";
 }
 
+// Why the router chose the workers so, by the name of the reason; "" = the name is not known.
+std::string_view MeaningOfRoute(std::string_view route) {
+  struct Meaning {
+    std::string_view route;
+    std::string_view text;
+  };
+  constexpr Meaning kMeanings[] = {
+      {"pair",
+       "a prefill worker computes prompts unless something speaks against it, and this pair was "
+       "predicted to have the prompt's KV in place first"},
+      {"aggregated_mode", "--mode, or the request's own path, asks for the decode worker alone"},
+      {"short_prompt", "no more than --local-prefill-tokens of its prompt were to be computed"},
+      {"no_prefill_worker", "no prefill worker was ready"},
+      {"no_compatible_pair", "no prefill worker fits a decode worker"},
+      {"no_link", "no link between the prefill and decode workers was up"},
+      {"prompt_exceeds_prefill", "its prompt is larger than the pool of every prefill worker"},
+      {"no_decode_worker", "no decode worker was ready"},
+      {"exceeds_every_pool", "its prompt is larger than the pool of every decode worker"},
+      {"bad_link", "the links rest after faults, or had failed it before"},
+      {"prefill_queue",
+       "prompts waited at the prefill workers for longer than it cost to compute "
+       "its prompt beside the streams"},
+      {"slow_link", "its KV would have taken longer to cross than to be computed"},
+      {"decode_hit", "the decode worker's cache held more of its prompt"},
+      {"faster_decode", "the decode worker was predicted to compute its prompt sooner"}};
+  for (const Meaning& meaning : kMeanings) {
+    if (meaning.route == route) return meaning.text;
+  }
+  return "";
+}
+
+std::string RouteText(const TracedRequest& request) {
+  if (request.route.empty()) return "";
+  const std::string_view meaning = MeaningOfRoute(request.route);
+  if (meaning.empty()) {
+    return fmt::format("Its path has the reason {}.\n", Printable(request.route));
+  }
+  return fmt::format("Its path has the reason {}: {}.\n", request.route, meaning);
+}
+
 std::string HowItEnded(const TracedRequest& request) {
   if (request.status == 0) return fmt::format("lives ({})", request.state);
   return fmt::format("ended with status {}", request.status);
@@ -84,8 +124,16 @@ std::string LoadText(const TracedRequest& request) {
   return text + BesideText(request.decode_worker, request.decode_load) + ".\n" + HeldText(request);
 }
 
+bool WasNeverPlaced(const TracedRequest& request) {
+  return request.num_attempts == 0 && request.status != 0;
+}
+
 std::string PlacementText(const TracedRequest& request) {
-  if (request.num_attempts == 0) return "It was never placed.\n";
+  if (WasNeverPlaced(request)) {
+    return fmt::format("It was never placed: it ended {:.1f} ms after it came.\n",
+                       Ms(request.elapsed_us()));
+  }
+  if (request.num_attempts == 0) return "It was not placed yet.\n";
   if (request.num_attempts == 1) return "It was placed once.\n";
   std::string reasons;
   uint64_t num_resumes = 0;
@@ -145,6 +193,24 @@ StageSpan LongestStage(const TracedRequest& request) {
   return longest == request.stages.end() ? StageSpan{} : *longest;
 }
 
+namespace {
+
+std::string StagesText(const TracedRequest& request) {
+  std::string text;
+  const StageSpan longest = LongestStage(request);
+  text += fmt::format("{:<14} {:>10} {:>7}   {}\n", "stage", "ms", "share", "waiting for");
+  for (const StageSpan& stage : request.stages) {
+    text += fmt::format("{:<14} {:>10.1f} {:>5.1f} %   {}{}\n", stage.name, Ms(stage.elapsed_us),
+                        100.0 * ShareOf(stage, request), MeaningOf(stage.name),
+                        stage.name == longest.name ? "  <- longest" : "");
+  }
+  return text + fmt::format("\nIt spent {:.0f} % of its time in {}: {}.\n",
+                            100.0 * ShareOf(longest, request), longest.name,
+                            MeaningOf(longest.name));
+}
+
+}  // namespace
+
 std::string WhyText(const TracedRequest& request, const StepsMeanwhile& steps) {
   std::string text =
       fmt::format("request {} ({}) of {} {} after {:.1f} ms\n", Printable(request.request_id),
@@ -153,17 +219,12 @@ std::string WhyText(const TracedRequest& request, const StepsMeanwhile& steps) {
   if (!request.error.empty()) {
     text += fmt::format("Its client was told: {}\n", Printable(request.error));
   }
-  text += WorkText(request) + "\n\n";
-  const StageSpan longest = LongestStage(request);
-  text += fmt::format("{:<14} {:>10} {:>7}   {}\n", "stage", "ms", "share", "waiting for");
-  for (const StageSpan& stage : request.stages) {
-    text += fmt::format("{:<14} {:>10.1f} {:>5.1f} %   {}{}\n", stage.name, Ms(stage.elapsed_us),
-                        100.0 * ShareOf(stage, request), MeaningOf(stage.name),
-                        stage.name == longest.name ? "  <- longest" : "");
-  }
-  text += fmt::format("\nIt spent {:.0f} % of its time in {}: {}.\n",
-                      100.0 * ShareOf(longest, request), longest.name, MeaningOf(longest.name));
-  return text + LoadText(request) + PlacementText(request) + StepsText(request, steps);
+  text += WorkText(request) + "\n";
+  // No worker had it: what it was told says more than a stage that is all of its time.
+  if (WasNeverPlaced(request)) return text + "\n" + LoadText(request) + PlacementText(request);
+  text += RouteText(request) + "\n";
+  return text + StagesText(request) + LoadText(request) + PlacementText(request) +
+         StepsText(request, steps);
 }
 
 std::string WhyJson(const TracedRequest& request, const StepsMeanwhile& steps) {
@@ -188,6 +249,9 @@ std::string WhyJson(const TracedRequest& request, const StepsMeanwhile& steps) {
   root["held_tokens"] = request.num_held_tokens;
   root["for_prefix"] = request.for_prefix;
   root["output_tokens"] = request.num_output_tokens;
+  root["placed"] = request.num_attempts > 0;
+  root["route"] = request.route;
+  root["route_means"] = MeaningOfRoute(request.route);
   root["prefill_worker"] = request.prefill_worker;
   root["decode_worker"] = request.decode_worker;
   root["transport"] = request.transport;

@@ -1,9 +1,12 @@
 #include "src/cli/trace/why_report.h"
 
+#include <string>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
+#include "scheduler/route_policy.h"
 #include "tests/cli/trace/traced_cluster.h"
 
 namespace baton::cli {
@@ -64,6 +67,48 @@ TEST(WhyReportTest, ItSaysWhatTheDecodeWorkerHeld) {
   EXPECT_EQ(root["for_prefix"], true);
 }
 
+TEST(WhyReportTest, APairSaysWhyToo) {
+  TracedRequest request = TracedCluster()[0].requests[0];
+  request.route = "pair";
+  EXPECT_THAT(WhyText(request, {}), HasSubstr("Its path has the reason pair: a prefill worker "));
+  const nlohmann::json root = nlohmann::json::parse(WhyJson(request, {}));
+  EXPECT_EQ(root["route"], "pair");
+  EXPECT_EQ(root["placed"], true);
+}
+
+TEST(WhyReportTest, EachReasonOfARouteHasWords) {
+  TracedRequest request = TracedCluster()[0].requests[0];
+  for (size_t i = 0; i < scheduler::kNumRouteReasons; ++i) {
+    request.route = scheduler::RouteReasonName(static_cast<scheduler::RouteReason>(i));
+    const std::string begin = "Its path has the reason " + request.route + ": ";
+    EXPECT_THAT(WhyText(request, {}), HasSubstr(begin)) << "give it words in why_report.cc";
+  }
+  request.route = "of_a_later_release";
+  EXPECT_THAT(WhyText(request, {}), HasSubstr("Its path has the reason of_a_later_release.\n"));
+}
+
+TEST(WhyReportTest, ARefusalIsNoWaitInTheQueue) {
+  TracedRequest request;
+  request.status = 429;
+  request.error = "The server's --slo ttft is 20 ms; try again later.";
+  request.end_us = 300;
+  request.stages = {{"admit", 300}, {"decode", 0}};
+  const std::string text = WhyText(request, {});
+  EXPECT_THAT(text, Not(HasSubstr("admit")));
+  EXPECT_THAT(text, Not(HasSubstr("%")));
+  EXPECT_THAT(text, HasSubstr("It was never placed: it ended 0.3 ms after it came.\n"));
+  EXPECT_EQ(nlohmann::json::parse(WhyJson(request, {}))["placed"], false);
+}
+
+TEST(WhyReportTest, OneThatWaitsForItsPlaceIsNotPlacedYet) {
+  TracedRequest request;
+  request.state = "QUEUED";
+  request.end_us = 1000;
+  request.stages = {{"admit", 1000}};
+  EXPECT_THAT(WhyText(request, {}), HasSubstr("It was not placed yet."));
+  EXPECT_THAT(WhyText(request, {}), HasSubstr("It spent 100 % of its time in admit"));
+}
+
 TEST(WhyReportTest, OneThatLivesAndWasPlacedAgainSaysSo) {
   const std::vector<TracePage> pages = TracedCluster();
   const std::string text = WhyText(pages[0].requests[1], {});
@@ -89,7 +134,7 @@ TEST(WhyReportTest, ANameThatSteersATerminalDoesNot) {
   TracedRequest request;
   request.request_id = "\x1b[2J";
   EXPECT_THAT(WhyText(request, {}), Not(HasSubstr("\x1b")));
-  EXPECT_THAT(WhyText(request, {}), HasSubstr("It was never placed."));
+  EXPECT_THAT(WhyText(request, {}), HasSubstr("It was not placed yet."));
 }
 
 TEST(WhyReportTest, JsonSharesSumToOne) {

@@ -20,18 +20,35 @@ fn a_schema_may_ask_for_no_blanks_at_all() {
     }
 }
 
-/// Its text is not changed, so it asks for itself.
 #[test]
-fn a_schema_within_a_lark_grammar_may_ask_for_no_blanks_at_all() {
+fn a_schema_within_a_lark_grammar_has_bounded_blanks_or_none() {
     let list = json!({"type": "array", "items": {"type": "integer"}});
     let mut closed = list.clone();
     closed["x-guidance"] = json!({"whitespace_flexible": false});
     let grammar_of = |schema: &Value| of_kind(Kind::Lark, &format!("start: \"=\" %json {schema}"));
-    for text in ["=[1, 2]", "=[\n1]", "=[1 ]"] {
-        assert!(takes(&grammar_of(&list), text), "{text:?}: the blanks of any %json");
+    for text in ["=[1, 2]", "=[\n1]", "=[\n    1,\n    2\n]"] {
+        assert!(takes(&grammar_of(&list), text), "{text:?}");
         assert!(!takes(&grammar_of(&closed), text), "{text:?}");
     }
     assert!(takes(&grammar_of(&closed), "=[1,2]"));
+    let far = format!("=[\n{}1]", " ".repeat(41));
+    for text in ["=[1 ]", "=[ 1]", "=[1,  2]", "=[1 ,2]", "=[\n\n1]", "=[\t1]", far.as_str()] {
+        assert!(!takes(&grammar_of(&list), text), "{text:?}");
+    }
+}
+
+#[test]
+fn the_rest_of_a_lark_grammar_with_a_schema_stays_as_it_is() {
+    let both = "start: %json {\n \"const\": \"a\"\n} \",\" b // %json {\nb: %json true \"!\"";
+    let both = of_kind(Kind::Lark, both);
+    assert!(takes(&both, "\"a\",{\"c\": 1}!") && !takes(&both, "\"a\",{\"c\":  1}!"));
+    // Another word of the schema's own stays beside the bounds.
+    let own = json!({"type": "array", "x-guidance": {"item_separator": ";"}});
+    let own = of_kind(Kind::Lark, &format!("start: %json {own}"));
+    assert!(takes(&own, "[1;2]") && !takes(&own, "[1,2]") && !takes(&own, "[1;2 ]"));
+    // The lines of later errors are the client's.
+    let message = refusal(Kind::Lark, "start: %json {\n\"type\":\n\"null\"}\nb: c\n").message;
+    assert!(message.contains("4"), "{message}");
 }
 
 #[test]

@@ -50,9 +50,11 @@ pub struct Limits {
 /// Whitespace between JSON tokens: nothing, or a line break with an indentation. Without a bound
 /// small models fill their answers with blanks. One space may follow ':' and ','; none stands
 /// before them.
-const WHITESPACE: &str = r"\r?\n(\x20{0,40}|\t{0,10})";
-const COLON: &str = r":\x20?";
-const COMMA: &str = r",\x20?";
+pub const BLANKS: [(&str, &str); 3] = [
+    ("whitespace_pattern", r"\r?\n(\x20{0,40}|\t{0,10})"),
+    ("key_separator", r":\x20?"),
+    ("item_separator", r",\x20?"),
+];
 /// Messages are cut here: an error is one readable line.
 const MAX_MESSAGE_BYTES: usize = 1000;
 /// Compilations that may be spent on finding the place of an error.
@@ -138,9 +140,9 @@ pub fn with_options(schema: Value, strictness: Strictness, blanks: Blanks) -> Va
         "json_allow_general_unicode_escapes": true,
     });
     if blanks == Blanks::Bounded {
-        options["whitespace_pattern"] = WHITESPACE.into();
-        options["key_separator"] = COLON.into();
-        options["item_separator"] = COMMA.into();
+        for (name, pattern) in BLANKS {
+            options[name] = pattern.into();
+        }
     }
     members.insert("x-guidance".to_string(), options);
     Value::Object(members)
@@ -174,10 +176,7 @@ fn compile_plain(
         }
         Kind::Choice => GrammarWithLexer::from_lark(lark::of_choice(text, limits)?),
         Kind::Lark if gbnf::is_gbnf(text) => GrammarWithLexer::from_lark(gbnf::to_lark(text)?),
-        Kind::Lark => {
-            lark::check(text, limits)?;
-            GrammarWithLexer::from_lark(text.to_string())
-        }
+        Kind::Lark => GrammarWithLexer::from_lark(lark::with_bounds(text, limits)?),
         _ => {
             let any = json!({"type": "object"});
             return schema_parser(vocabulary, any, Strictness::Strict, Blanks::Bounded)

@@ -1,15 +1,17 @@
-//! Grammars in Lark's form: what is refused before llguidance reads one, and choices as one.
+//! Grammars in Lark's form: what is refused before llguidance reads one, the blanks of schemas in
+//! one, and choices as one.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::compile::Limits;
+use super::compile::{self, Limits};
 use super::json_text;
 use super::schema::{self, Strictness};
 use crate::Failure;
 
-/// Refuses what would let an answer hold control tokens, another program's form of grammar, and
-/// schemas that are refused elsewhere: llguidance reads those without our limits.
-pub fn check(text: &str, limits: &Limits) -> Result<(), Failure> {
+/// The grammar with bounded blanks in its schemas. Refuses what would let an answer hold control
+/// tokens, another program's form of grammar, and schemas that are refused elsewhere: llguidance
+/// reads those without our limits.
+pub fn with_bounds(text: &str, limits: &Limits) -> Result<String, Failure> {
     if text.trim().is_empty() {
         return Err(Failure::invalid("the grammar is empty"));
     }
@@ -19,6 +21,8 @@ pub fn check(text: &str, limits: &Limits) -> Result<(), Failure> {
             line + 1
         )));
     }
+    let mut bounded = String::with_capacity(text.len());
+    let mut copied = 0;
     let mut rest = text.char_indices().peekable();
     while let Some((at, c)) = rest.next() {
         let line = || text[..at].matches('\n').count() + 1;
@@ -33,10 +37,14 @@ pub fn check(text: &str, limits: &Limits) -> Result<(), Failure> {
                 )));
             }
             '%' if text[at..].starts_with("%json") => {
-                let end = check_schema(text, at + "%json".len(), limits).map_err(|f| {
+                let begin = at + "%json".len();
+                let (end, schema) = read_schema(text, begin, limits).map_err(|f| {
                     let place = format!("the grammar: line {}: the schema", line());
                     Failure::new(f.code, format!("{place}: {}", f.message))
                 })?;
+                bounded.push_str(&text[copied..begin]);
+                bounded.push_str(&in_place_of(&text[begin..end], schema));
+                copied = end;
                 while rest.next_if(|(at, _)| *at < end).is_some() {}
             }
             '%' if text[at..].starts_with("%llguidance") => {
@@ -48,11 +56,12 @@ pub fn check(text: &str, limits: &Limits) -> Result<(), Failure> {
             _ => {}
         }
     }
-    Ok(())
+    bounded.push_str(&text[copied..]);
+    Ok(bounded)
 }
 
 /// Checks the schema that begins at `from`, after blanks, and returns where it ends.
-fn check_schema(text: &str, from: usize, limits: &Limits) -> Result<usize, Failure> {
+fn read_schema(text: &str, from: usize, limits: &Limits) -> Result<(usize, Value), Failure> {
     let mut reader = serde_json::Deserializer::from_str(&text[from..]).into_iter::<Value>();
     if let Some(read) = reader.next() {
         read.map_err(|e| Failure::invalid(e.to_string()))?;
@@ -60,7 +69,31 @@ fn check_schema(text: &str, from: usize, limits: &Limits) -> Result<usize, Failu
     let end = from + reader.byte_offset();
     let source = json_text::parse("its text", &text[from..end], limits.max_values)?;
     schema::check(&source, Strictness::Strict, limits)?;
-    Ok(end)
+    Ok((end, source))
+}
+
+/// The schema with bounded blanks, in as many lines as `written` has: later errors of llguidance
+/// have the client's lines. What the schema itself says of its blanks stays.
+fn in_place_of(written: &str, schema: Value) -> String {
+    let mut members = match schema {
+        Value::Object(members) => members,
+        Value::Bool(true) => Map::new(),
+        _ => return written.to_string(),
+    };
+    let own = members.remove("x-guidance");
+    let Value::Object(mut options) = own.unwrap_or_else(|| Value::Object(Map::new())) else {
+        return written.to_string();
+    };
+    let has_blanks = options.get("whitespace_flexible") != Some(&Value::Bool(false));
+    if has_blanks {
+        for (name, pattern) in compile::BLANKS {
+            options.entry(name).or_insert_with(|| pattern.into());
+        }
+    }
+    members.insert("x-guidance".to_string(), Value::Object(options));
+    let lines = "\n".repeat(written.matches('\n').count());
+    let json = Value::Object(members).to_string();
+    format!(" {{{lines}{}", &json[1..])
 }
 
 type Chars<'a> = std::iter::Peekable<std::str::CharIndices<'a>>;

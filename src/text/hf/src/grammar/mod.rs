@@ -26,5 +26,8 @@ mod gbnf_tests;
 #[path = "regex_tests.rs"]
 mod regex_tests;
 #[cfg(test)]
+#[path = "tag_tests.rs"]
+mod tag_tests;
+#[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

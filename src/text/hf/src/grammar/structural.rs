@@ -5,7 +5,8 @@
 //! With "at_least_one" the answer is tags alone: at least one, at most "max_tags" of them, with the
 //! text "separator" between two. Triggers may then be absent. A structure with the "content"
 //! "qwen_xml" has the schema's properties as `<parameter=NAME>`, a line of the value and
-//! `</parameter>`; a value is JSON, but for a text, which stands as it is.
+//! `</parameter>`; a value is JSON, but for a text, which stands as it is and keeps the lengths of
+//! its schema (its pattern is not enforced).
 
 use std::fmt::Write;
 
@@ -134,6 +135,19 @@ fn content_rules(
     Ok((format!("{name}: %json {schema}\n"), ignored))
 }
 
+/// The text of a parameter whose schema is `schema`, as an expression of Lark: any, or one of a
+/// length in code points. A text with bounds does not hold the end of its own tag, by which fewer
+/// code points than are asked for could pass for more.
+fn text_within(schema: &Value) -> String {
+    let bound = |key: &str| schema.get(key).and_then(Value::as_u64);
+    let (least, most) = (bound("minLength").unwrap_or(0), bound("maxLength"));
+    if least == 0 && most.is_none() {
+        return "TEXT".to_string();
+    }
+    let most = most.map_or_else(String::new, |count| count.to_string());
+    format!("(/(\\n|.){{{least},{most}}}/ & ~/(\\n|.)*<\\/parameter>(\\n|.)*/)")
+}
+
 /// The properties of an object as tags, in their own order.
 fn xml_rules(schema: &Value, name: &str, blanks: Blanks) -> String {
     const END: &str = "\n</parameter>\n";
@@ -157,7 +171,7 @@ fn xml_rules(schema: &Value, name: &str, blanks: Blanks) -> String {
             }
             None if is_text => {
                 let _ = writeln!(rules, "{part}: {begin} {content}");
-                let _ = writeln!(rules, "{content}[lazy]: TEXT {end}");
+                let _ = writeln!(rules, "{content}[lazy]: {} {end}", text_within(value));
             }
             _ => {
                 let mut inner = value.clone();
