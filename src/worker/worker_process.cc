@@ -432,7 +432,8 @@ Status WorkerProcess::Parts::MakeEngine() {
                                                                 .on_step = on_step,
                                                                 .guides = guides.get(),
                                                                 .stages = stages,
-                                                                .cores = steps_cores}));
+                                                                .cores = steps_cores,
+                                                                .pool = pool.get()}));
   sessions->set_engine(engine.get());
   sessions->set_observer([this](const RequestStatus& status) {
     if (status.state == RequestState::kVerified) admin->OnVerified(status);
@@ -557,6 +558,7 @@ MemoryFacts WorkerProcess::Parts::Memory() const {
   facts.max_context = model->max_context();
   facts.vocab_size = model->config().vocab_size;
   facts.hidden_size = model->config().hidden_size;
+  facts.num_threads = pool->num_threads();
   facts.num_routers = config.routers.size();
   facts.has_prefix_cache = prefixes != nullptr;
   facts.has_guesses = config.role == WorkerRole::kDecode && config.speculate != SpeculateMode::kOff;

@@ -15,6 +15,7 @@
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/fault_transport.h"
 #include "kvcache/transport/local_transport.h"
+#include "src/device/thread_pool.h"
 #include "src/engine/engine_core.h"
 #include "src/engine/transport_sink.h"
 #include "tests/device/fake_accelerator.h"
@@ -44,6 +45,7 @@ struct HandWorkerOptions {
   model::Pooling pooling = model::Pooling::kLast;
   SpeculateMode speculate = SpeculateMode::kOff;
   scheduler::Proposer* proposer = nullptr;  // in place of that
+  uint32_t num_threads = 0;                 // that share the rows of a step; 0 = no pool
 };
 
 // One engine without a thread.
@@ -76,6 +78,9 @@ class HandWorker {
     if (options.overlaps_steps) model = &overlapping_;
     streamed_ = std::make_unique<StreamedModel>(model, &device_);
     if (options.has_device) model = streamed_.get();
+    if (options.num_threads > 0) {
+      pool_ = std::make_unique<device::ThreadPool>(options.num_threads);
+    }
     const EngineParts parts{.model = model,
                             .kv = kv_.get(),
                             .transport = faulty_.get(),
@@ -84,6 +89,7 @@ class HandWorker {
                             .proposer = options.proposer,
                             .guides = options.guides,
                             .stages = options.stages,
+                            .pool = pool_.get(),
                             .clock = clock};
     EXPECT_TRUE(EngineCore::CheckConfig(config, parts).ok());
     core_ = std::make_unique<EngineCore>(config, parts, &inbox_);
@@ -122,6 +128,7 @@ class HandWorker {
   device::FakeAccelerator device_;
   OverlappingModel overlapping_;
   std::unique_ptr<StreamedModel> streamed_;
+  std::unique_ptr<device::ThreadPool> pool_;
   Recorder recorder_;
   std::unique_ptr<kv::KvArena> arena_;
   std::unique_ptr<KvStore> kv_;
