@@ -64,7 +64,7 @@ class RowSampler {
 
   // The result of an item without a token; else it is put down in rows_.
   scheduler::ItemResult AskItem(const scheduler::BatchItem& item, size_t idx);
-  // What is asked of a row: the one of plan item `item` after `row` of its guesses.
+  // The row of plan item `item` after `row` of its guesses, and what is asked of it.
   Row Ask(LiveRequest* request, Choice* choice, size_t item, uint32_t row) const;
   // The tokens of rows_.
   void SampleRows();
@@ -83,10 +83,10 @@ class RowSampler {
   ChoiceTokens* const tokens_;
   StepWork* const work_;
   std::vector<model::Sampler> samplers_;  // one of each thread; the engine thread's is the first
-  // Of one step; all memory is taken at construction.
-  std::vector<Row> rows_;         // in the order of the plan's items
+  // Rows of one step; all memory is taken at construction.
+  std::vector<Row> rows_;               // in the order of the plan's items
   std::vector<uint32_t> sampled_here_;  // places in rows_
-  std::vector<LogRow> log_rows_;  // in the order of the plan's items, then of positions
+  std::vector<LogRow> log_rows_;        // in the order of the plan's items, then of positions
 };
 
 }  // namespace baton::engine

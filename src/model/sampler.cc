@@ -66,7 +66,7 @@ class WeightBins {
   float DepthOf(float l) const { return l == largest_ ? 0.0f : (largest_ - l) * kBinsPerNat; }
 
   uint64_t total() const { return total_; }
-  // What all logits of [bin, bin + 1) weigh.
+  // The sum of a bin. Not const: a deep one may have to be filled.
   uint64_t at(size_t bin) {
     if (static_cast<float>(bin) >= kShallow && !has_deep_) AddDeep();
     return bins_[bin];
@@ -74,7 +74,7 @@ class WeightBins {
 
  private:
   static constexpr float kBinsPerNat = 4.0f;
-  static constexpr size_t kNumBins = 128;  // nothing deeper than 28 nats weighs a unit
+  static constexpr size_t kNumBins = 128;   // nothing deeper than 28 nats weighs a unit
   static constexpr float kShallow = 48.0f;  // 12 nats: a vocabulary of 160,000 weighs 1 below
 
   static_assert(kernels::kDeepest * kBinsPerNat < static_cast<float>(kNumBins));

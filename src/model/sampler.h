@@ -81,8 +81,8 @@ struct SampledToken {
 // sample rows side by side have one each.
 class Sampler {
  public:
-  // What the working memory of one takes; the system gives the pages of the last 8 bytes of a token
-  // when top_k, top_p or min_p needs them first.
+  // Working memory of one. The system gives the pages of candidates, 8 bytes a token, when they are
+  // first needed.
   static constexpr uint64_t BytesFor(uint32_t vocab_size) {
     return uint64_t{vocab_size} * (sizeof(float) + sizeof(Candidate));
   }
@@ -116,7 +116,7 @@ class Sampler {
   // The largest logits into `best`, which has room for one at least, in the order of steps 7 and 8.
   // Returns how many there are: fewer than the room when fewer are numbers.
   static size_t TakeLargest(std::span<const float> logits, std::span<Candidate> best);
-  // Of the candidates, or of all logits where there are none yet. They need no order afterwards.
+  // Step 8 on the candidates, or on all logits where there are none yet. What is left has no order.
   void KeepTopP(std::span<const float> logits, float largest, float top_p);
   // Without sorting what is kept.
   void KeepTopPOfAll(std::span<const float> logits, float largest, float top_p);

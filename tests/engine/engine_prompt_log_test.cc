@@ -92,9 +92,9 @@ TEST(EnginePromptLogTest, ChunksBatchesAndAFilledCacheChangeNoBit) {
 TEST(EnginePromptLogTest, TheNumberOfThreadsChangesNoBit) {
   for (const uint32_t num_threads : {1u, 2u, 3u, 7u}) {
     for (const uint32_t max_chunk : {4u, 24u, 100u}) {
+      device::ThreadPool pool(num_threads);
       HandRig rig;
-      HandWorker* worker =
-          rig.Add({.num_blocks = 2048, .max_chunk = max_chunk, .num_threads = num_threads});
+      HandWorker* worker = rig.Add({.num_blocks = 2048, .max_chunk = max_chunk, .pool = &pool});
       std::vector<RequestSpec> specs;
       for (const uint32_t length : {1u, 2u, 3u, 40u, 55u, 90u, 91u}) {
         specs.push_back(Logged(specs.size() + 1, length));

@@ -15,7 +15,6 @@
 #include "kvcache/kv_arena.h"
 #include "kvcache/transport/fault_transport.h"
 #include "kvcache/transport/local_transport.h"
-#include "src/device/thread_pool.h"
 #include "src/engine/engine_core.h"
 #include "src/engine/transport_sink.h"
 #include "tests/device/fake_accelerator.h"
@@ -45,7 +44,7 @@ struct HandWorkerOptions {
   model::Pooling pooling = model::Pooling::kLast;
   SpeculateMode speculate = SpeculateMode::kOff;
   scheduler::Proposer* proposer = nullptr;  // in place of that
-  uint32_t num_threads = 0;                 // that share the rows of a step; 0 = no pool
+  device::ThreadPool* pool = nullptr;       // its threads share the rows of a step
 };
 
 // One engine without a thread.
@@ -78,9 +77,6 @@ class HandWorker {
     if (options.overlaps_steps) model = &overlapping_;
     streamed_ = std::make_unique<StreamedModel>(model, &device_);
     if (options.has_device) model = streamed_.get();
-    if (options.num_threads > 0) {
-      pool_ = std::make_unique<device::ThreadPool>(options.num_threads);
-    }
     const EngineParts parts{.model = model,
                             .kv = kv_.get(),
                             .transport = faulty_.get(),
@@ -89,7 +85,7 @@ class HandWorker {
                             .proposer = options.proposer,
                             .guides = options.guides,
                             .stages = options.stages,
-                            .pool = pool_.get(),
+                            .pool = options.pool,
                             .clock = clock};
     EXPECT_TRUE(EngineCore::CheckConfig(config, parts).ok());
     core_ = std::make_unique<EngineCore>(config, parts, &inbox_);
@@ -128,7 +124,6 @@ class HandWorker {
   device::FakeAccelerator device_;
   OverlappingModel overlapping_;
   std::unique_ptr<StreamedModel> streamed_;
-  std::unique_ptr<device::ThreadPool> pool_;
   Recorder recorder_;
   std::unique_ptr<kv::KvArena> arena_;
   std::unique_ptr<KvStore> kv_;
@@ -237,9 +232,8 @@ inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t cho
     prefix.push_back(sampled.token);
     tokens.push_back(sampled.token);
     const bool eos = sampled.token == 0 && !spec.sampling.ignore_eos;
-    const bool stop =
-        std::find(spec.sampling.stop_token_ids.begin(), spec.sampling.stop_token_ids.end(),
-                  sampled.token) != spec.sampling.stop_token_ids.end();
+    const std::vector<TokenId>& stops = spec.sampling.stop_token_ids;
+    const bool stop = std::find(stops.begin(), stops.end(), sampled.token) != stops.end();
     if (eos || stop) break;
   }
   return tokens;

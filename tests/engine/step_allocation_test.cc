@@ -79,11 +79,8 @@ SteadyCost DecodeSteadily(const SteadyLoad& load) {
   config.scheduler.checkpoint_tokens = load.checkpoint_tokens;
   config.incarnation = Incarnation(1);
   config.cluster_secret = "secret";
-  const EngineParts parts{.model = &model,
-                          .kv = store.get(),
-                          .listener = &listener,
-                          .pool = &pool,
-                          .clock = &clock};
+  const EngineParts parts{
+      .model = &model, .kv = store.get(), .listener = &listener, .pool = &pool, .clock = &clock};
   EXPECT_TRUE(EngineCore::CheckConfig(config, parts).ok());
   EngineInbox inbox(4096);
   EngineCore core(config, parts, &inbox);
@@ -117,8 +114,8 @@ TEST(StepAllocationTest, AStepOfDecodeRowsAllocatesNothing) {
     EXPECT_EQ(cost.num_calls, kTurns) << "the tokens of a step leave as one batch";
     EXPECT_EQ(cost.num_statuses, 0u) << "no request starts or ends";
     EXPECT_EQ(cost.num_allocations, 0u)
-        << "in " << kTurns << " steps, " << (prefix_cache ? "with" : "without")
-        << " prefix cache, " << num_threads << " threads";
+        << "in " << kTurns << " steps, " << (prefix_cache ? "with" : "without") << " prefix cache, "
+        << num_threads << " threads";
   }
 }
 
