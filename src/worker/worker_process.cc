@@ -543,18 +543,18 @@ std::string WorkerProcess::Parts::ThreadsText() const {
 }
 
 MemoryFacts WorkerProcess::Parts::Memory() const {
-  const KvMemory& pool = kv->store()->memory();
+  const KvMemory& memory = kv->store()->memory();
   MemoryFacts facts;
   facts.weight_bytes = colocation.first == nullptr ? model->weight_bytes() : 0;
   if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
     facts.workspace_bytes = on_cpu->workspace_bytes();
   }
-  facts.num_blocks = pool.num_blocks;
-  facts.block_bytes = pool.layout.BlockStride();
+  facts.num_blocks = memory.num_blocks;
+  facts.block_bytes = memory.layout.BlockStride();
   facts.host_copy_bytes = kv->host_copy_bytes();
   facts.staging_bytes = kv->staging_bytes();
   facts.tokenizer_bytes = tokenizer_bytes.size();
-  facts.num_layers = pool.layout.num_layers;
+  facts.num_layers = memory.layout.num_layers;
   facts.max_context = model->max_context();
   facts.vocab_size = model->config().vocab_size;
   facts.hidden_size = model->config().hidden_size;
