@@ -2,7 +2,7 @@
 """The cost of schemas, tool calls, log-probabilities of prompts and several prompts.
 
   benchmarks/serve/structured.py --model FILE|NAME [--out FILE.json] [--rounds 9]
-      [--schemas FOLDER] [--tools BUILD] [--peer NAME=URL ...]
+      [--schemas FOLDER] [--tools BUILD] [--llama-cpp DIR] [--peer NAME=URL ...]
 
 One split server; every row is two ways of one work, in turns A B B A over the rounds, and the ratio
 of a round's two turns: its median, and the interval that holds it with 95 %.
@@ -16,12 +16,15 @@ Prompts are random token ids, so no prefix is shared; answers go on to --max-tok
 both ways of `streams16` are counted in tokens, which must all be there. `mask` has the worker's own
 times of masks too (baton_structured_mask_seconds).
 
---tools: a build folder with the programs answer_bench and kernel_bench, for what has no server: the
-first compilation of the schemas of --schemas (json/tests/draft2020-12 of the source package of
-PyPI's jsonschema), masks of their answers, microseconds of reading tool calls. It needs --model as
-a file.
---peer: another server with OpenAI's API that has the same model; tokens a second with a schema of
-one stream and of 4, Baton and it in turns. Uses the standard library only.
+--tools: a build folder with the programs answer_bench, sample_bench and kernel_bench, for what has
+no server: the first compilation of the schemas of --schemas (json/tests/draft2020-12 of the source
+package of PyPI's jsonschema), masks of their answers, microseconds of reading tool calls, and what
+rows of logits cost one thread and --threads. It needs --model as a file.
+--llama-cpp, --peer: tokens a second with a schema of one stream and of 4, Baton and the others in
+turns. --llama-cpp starts llama-server of that build as benchmarks/compare does, after Baton's own
+rows; it needs --model as a file. --peer is a server with OpenAI's API that has the same model and
+runs already. All are idle while another is asked. Their versions, and llama-server's flags, stand
+in the file. Uses the standard library only.
 """
 
 import argparse
@@ -42,7 +45,9 @@ from lending import together
 from serving import ROOT, Server, argument_parser, token_prompt
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from machine import quantile, record, spread  # noqa: E402
+sys.path.insert(0, str(ROOT / "benchmarks" / "compare"))
+import servers as programs  # noqa: E402
+from machine import free_port, quantile, record, spread  # noqa: E402
 
 STREAMS = 16
 PROMPT_TOKENS = 16
@@ -67,14 +72,21 @@ FORM = {
     }
 }
 FREE = {"ignore_eos": True}
+BATON, LLAMA = "baton", "llama.cpp"
+PEER_STREAMS = (1, 4)
 
 
 class Failed(SystemExit):
     pass
 
 
+def has_token(choice):
+    """Whether an event has one. The first and the last of a chat have no text."""
+    return "delta" not in choice or bool(choice["delta"].get("content"))
+
+
 def ask(port, path, body, host="127.0.0.1"):
-    """(send time, [arrival time of each event with a choice], last usage)."""
+    """(send time, [arrival time of each event with a token], last usage)."""
     connection = http.client.HTTPConnection(host, port, timeout=600)
     body = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}, **body}
     sent = time.monotonic()
@@ -90,7 +102,7 @@ def ask(port, path, body, host="127.0.0.1"):
         if "error" in chunk:
             raise Failed(f"an error amid a stream: {chunk['error']}")
         usage = chunk.get("usage") or usage
-        if chunk["choices"]:
+        if chunk["choices"] and has_token(chunk["choices"][0]):
             arrivals.append(time.monotonic())
     return sent, arrivals, usage
 
@@ -250,7 +262,7 @@ def schema_lines(folder):
 
 
 def without_a_server(args):
-    """What answer_bench and kernel_bench measure."""
+    """What answer_bench, sample_bench and kernel_bench measure."""
     build = Path(args.tools)
     command = [build / "benchmarks" / "text" / "answer_bench", args.model]
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
@@ -262,6 +274,11 @@ def without_a_server(args):
     if done.returncode:
         raise Failed(f"answer_bench: {done.stderr[-500:]}")
     result = json.loads(done.stdout)
+    command = [build / "benchmarks" / "text" / "sample_bench", str(max(args.threads, 2))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failed(f"sample_bench: {done.stderr[-500:]}")
+    result["rows_of_logits"] = json.loads(done.stdout)
     name = "matmul/Q8_0/lm_head/512"
     command = [build / "benchmarks" / "kernels" / "kernel_bench", f"--threads={args.threads}"]
     command += [f"--benchmark_filter={name}(/.*)?$", "--benchmark_format=json"]
@@ -276,56 +293,153 @@ def without_a_server(args):
     return result
 
 
-def peer_rate(url, rng, num_streams, max_tokens):
-    """Tokens a second of chats with the schema; the number of tokens is the server's own."""
-    where = urllib.parse.urlsplit(url)
-    models = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
-    models.request("GET", "/v1/models")
-    model = json.loads(models.getresponse().read())["data"][0]["id"]
-    words = "river stone winter engine paper garden music window".split()
-    bodies = [
-        {
-            "model": model,
-            "messages": [{"role": "user", "content": " ".join(rng.choices(words, k=8))}],
-            "max_tokens": max_tokens,
-            **FORM,
-        }
-        for _ in range(num_streams)
-    ]
-    path = "/v1/chat/completions"
-    answers = together([lambda b=b: ask(where.port, path, b, where.hostname) for b in bodies])
-    begin = max(arrivals[0] for _, arrivals, _ in answers)
-    end = max(arrivals[-1] for _, arrivals, _ in answers)
-    return sum(usage["completion_tokens"] - 1 for _, _, usage in answers) / (end - begin)
+class Peer:
+    """Another server with OpenAI's API, and what it says of itself."""
+
+    def __init__(self, name, url):
+        where = urllib.parse.urlsplit(url)
+        self.name, self.host, self.port = name, where.hostname, where.port
+        status, body = self.get("/v1/models")
+        try:
+            self.model = json.loads(body)["data"][0]["id"]
+        except (ValueError, LookupError, TypeError):
+            raise Failed(f"{name}: /v1/models answers {status}: {body[:200]!r}") from None
+
+    def get(self, path):
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except OSError as error:
+            raise Failed(f"{self.name}: {self.host}:{self.port}: {error}") from None
+        finally:
+            connection.close()
+
+    def about(self):
+        """Its version, as vLLM and Baton tell it; none where it does not."""
+        status, body = self.get("/version")
+        try:
+            version = json.loads(body)["version"] if status == 200 else None
+        except (ValueError, LookupError, TypeError):
+            version = None
+        return {"url": f"http://{self.host}:{self.port}", "version": version}
+
+    def rate(self, rng, num_streams, max_tokens):
+        """Tokens a second of chats with the schema; the number of tokens is the server's own."""
+        words = "river stone winter engine paper garden music window".split()
+        bodies = [
+            {
+                "model": self.model,
+                "messages": [{"role": "user", "content": " ".join(rng.choices(words, k=8))}],
+                "max_tokens": max_tokens,
+                **FORM,
+            }
+            for _ in range(num_streams)
+        ]
+        path = "/v1/chat/completions"
+        answers = together([lambda b=b: ask(self.port, path, b, self.host) for b in bodies])
+        if any(len(arrivals) < 2 for _, arrivals, _ in answers):
+            raise Failed(f"void: {self.name} answered {min(len(a[1]) for a in answers)} tokens")
+        begin = max(arrivals[0] for _, arrivals, _ in answers)
+        end = max(arrivals[-1] for _, arrivals, _ in answers)
+        return sum(usage["completion_tokens"] - 1 for _, _, usage in answers) / (end - begin)
 
 
-def beside_peers(args, server):
-    peers = dict(peer.split("=", 1) for peer in args.peer)
-    urls = {"baton": f"http://127.0.0.1:{server.port}", **peers}
+class LlamaServer:
+    """llama-server of a build, started as benchmarks/compare starts it."""
+
+    def __init__(self, args):
+        self.port = free_port()
+        self.argv = programs.llama_argv(args, args.model, 0, self.port)
+        self.version = programs.llama_version(args.llama_cpp)
+        self.server = programs.Server(LLAMA, self.argv, self.port)
+        try:
+            self.server.wait_ready()
+            self.peer = Peer(LLAMA, self.server.url)
+        except BaseException:
+            self.stop()
+            raise
+
+    def about(self):
+        return {"version": self.version, "flags": self.argv[1:]}
+
+    def stop(self):
+        self.server.stop()
+
+
+def peer_rounds(args, peers):
+    """Tokens a second of each peer and number of streams, in turns. The first turns of all are not
+    kept: grammars are compiled, pages are touched."""
+    for peer in peers:
+        peer.rate(random.Random(0), 4, args.max_tokens)
     rounds = []
     for k in range(args.rounds):
         row = {}
-        for num in (1, 4):
-            for name in list(urls) if k % 2 == 0 else list(urls)[::-1]:
+        for num in PEER_STREAMS:
+            for peer in peers if k % 2 == 0 else peers[::-1]:
                 rng = random.Random(1000 * k + num)
-                row[f"{name} {num}"] = peer_rate(urls[name], rng, num, args.max_tokens)
+                row[f"{peer.name} {num}"] = peer.rate(rng, num, args.max_tokens)
         rounds.append(row)
         print("round", k + 1, {key: round(rate, 1) for key, rate in row.items()}, flush=True)
-    ratios = {
-        f"baton / {name}, {num} streams": spread(
-            [row[f"baton {num}"] / row[f"{name} {num}"] for row in rounds]
+    return rounds
+
+
+def peer_ratios(rounds, names):
+    """Baton / each other, by number of streams."""
+    return {
+        f"{BATON} / {name}, {num} streams": spread(
+            [row[f"{BATON} {num}"] / row[f"{name} {num}"] for row in rounds]
         )
-        for name in peers
-        for num in (1, 4)
+        for name in names
+        for num in PEER_STREAMS
     }
-    return {"rounds": rounds, "ratios": ratios}
+
+
+def beside_peers(args, server):
+    """None when no peer is wanted."""
+    if not args.peer and not args.llama_cpp:
+        return None
+    llama = LlamaServer(args) if args.llama_cpp else None
+    try:
+        peers = [Peer(BATON, f"http://127.0.0.1:{server.port}")]
+        peers += [llama.peer] if llama else []
+        peers += [Peer(name, url) for name, url in args.peer]
+        about = {peer.name: peer.about() for peer in peers}
+        if llama:
+            about[LLAMA] = llama.about()
+        rounds = peer_rounds(args, peers)
+    finally:
+        if llama:
+            llama.stop()
+    ratios = peer_ratios(rounds, [peer.name for peer in peers[1:]])
+    return {"servers": about, "rounds": rounds, "ratios": ratios}
 
 
 def peer_of(text):
+    """(name, URL) of NAME=http://HOST:PORT."""
     name, _, url = text.partition("=")
-    if not name or not urllib.parse.urlsplit(url).port:
-        raise argparse.ArgumentTypeError("a peer is NAME=http://HOST:PORT")
-    return text
+    try:
+        where = urllib.parse.urlsplit(url)
+        is_right = where.scheme == "http" and where.hostname and where.port
+    except ValueError:
+        is_right = False
+    if not name or name in (BATON, LLAMA) or not is_right or where.path not in ("", "/"):
+        raise argparse.ArgumentTypeError(
+            f"{text} is not NAME=http://HOST:PORT, with a name other than {BATON} and {LLAMA}"
+        )
+    return name, url
+
+
+def check_peers(parser, args):
+    """What is wrong is said now, not after the rows of an hour."""
+    names = [name for name, _ in args.peer]
+    if len(set(names)) != len(names):
+        parser.error(f"--peer: two servers have one name: {', '.join(names)}")
+    if args.llama_cpp:
+        if not Path(args.model).is_file():
+            parser.error("--llama-cpp needs --model as a file")
+        programs.llama_tool(args.llama_cpp, "llama-server")
 
 
 def show(result):
@@ -354,6 +468,10 @@ def show(result):
     if "tool_us_a_token" in s:
         cells = (f"{style} {us:.2f}" for style, us in s["tool_us_a_token"].items())
         print("tool_us_a_token:", ", ".join(cells))
+    for row, by_threads in s.get("rows_of_logits", {}).items():
+        unit = "ms" if row.startswith("prompt_log") else "us"
+        cells = (f"{value:.1f} {unit} on {n}" for n, value in by_threads.items())
+        print(f"{row}: " + ", ".join(cells))
     for name, row in s.get("peers", {}).items():
         print(f"{name}: {of(row)}")
 
@@ -366,6 +484,10 @@ def add_parts(result, parts):
             s[key] = {q: quantile(values, x) for q, x in (("p50", 0.5), ("p99", 0.99))}
             s[key]["count"] = len(values)
     s["tool_us_a_token"] = parts["tool_us_a_token"]
+    s["rows_of_logits"] = {
+        row: {threads: statistics.median(values) for threads, values in by_threads.items()}
+        for row, by_threads in parts["rows_of_logits"].items()
+    }
     s["lm_head_ms"] = statistics.median(parts["lm_head_512_ms"]) * LONG_PROMPT / 512
     s["echo_to_plain_and_head"] = spread(
         [r["echo"]["logprobs"] / (r["echo"]["plain"] + s["lm_head_ms"]) for r in result["rounds"]]
@@ -378,10 +500,12 @@ def main():
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--schemas")
     parser.add_argument("--tools")
-    parser.add_argument("--peer", type=peer_of, action="append", default=[])
+    parser.add_argument("--llama-cpp", metavar="DIR")
+    parser.add_argument("--peer", type=peer_of, action="append", default=[], metavar="NAME=URL")
     args = parser.parse_args()
     if args.tools and not Path(args.model).is_file():
         parser.error("--tools needs --model as a file")
+    check_peers(parser, args)
     result = {**record("structured", args.threads), "model": Path(args.model).name}
     result |= {"streams": STREAMS, "max_tokens": args.max_tokens, "schema": SCHEMA}
     result |= {"load_before": os.getloadavg(), "rounds": []}
@@ -397,7 +521,7 @@ def main():
             result["rounds"].append(row)
             ratios = {n: round(row[n][a] / row[n][b], 3) for n, (a, b) in RATIOS.items()}
             print(f"round {k + 1}: {ratios}", flush=True)
-        peers = beside_peers(args, server) if args.peer else None
+        peers = beside_peers(args, server)
     finally:
         server.stop()
     result |= {"load_after": os.getloadavg(), "summary": summary(result["rounds"])}
@@ -405,8 +529,8 @@ def main():
         result["parts"] = parts
         add_parts(result, parts)
     if peers:
-        result["peers"] = peers["rounds"]
-        result["summary"]["peers"] = peers["ratios"]
+        result["summary"]["peers"] = peers.pop("ratios")
+        result["peers"] = peers
     show(result)
     if args.out:
         Path(args.out).write_text(json.dumps(result, indent=1) + "\n")

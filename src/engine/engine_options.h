@@ -17,6 +17,7 @@
 #include "src/base/limits.h"
 #include "src/device/core_share.h"
 #include "src/device/step_stage.h"
+#include "src/device/thread_pool.h"
 #include "src/engine/answer_guide.h"
 #include "src/engine/engine_types.h"
 #include "src/engine/kv_store.h"
@@ -65,6 +66,10 @@ struct EngineParts {
   // The cores of a model on the processor, held while there are steps to compute; the engine thread
   // owns them from its start to its end. Null: the model's threads may always run.
   device::CoreShare* cores = nullptr;
+  // Threads that share the rows of logits which the host reads, beside the engine thread, which
+  // alone calls it while the engine lives: that of a model on the processor, or of a device's host.
+  // Null: the engine thread reads all rows.
+  device::ThreadPool* pool = nullptr;
   const Clock* clock = &SystemClock();
 };
 

@@ -63,11 +63,7 @@ void PromptEnds::Finish(const DonePrompt& done) {
   LiveRequest* const request = done.request;
   if (request->pool.has_value()) return FinishEmbedding(request);
   first_tokens_.clear();
-  for (const Choice& choice : request->choices) {
-    if (!rows_->Sample(request, choice, done.item)) return;
-    first_tokens_.push_back(rows_->sampled());
-    ++state_->numbers.generated_tokens;
-  }
+  if (!rows_->SampleFirst(request, done.item, &first_tokens_)) return;
   life_->Reach(request, RequestState::kPrefillDone);
   if (request->source != nullptr) return Seal(request);
   tokens_->Fork(request, first_tokens_);

@@ -43,6 +43,69 @@ float Penalised(float l, float penalty) {
   return l < kMostPenalised && raised > kMostPenalised ? kMostPenalised : raised;
 }
 
+uint64_t UnitsOf(float l, float largest) { return UnitsOfWeight(RelativeWeight(l, largest)); }
+
+// The weights of a vocabulary by their depth below the largest logit. A logit that is larger is
+// never deeper, so the prefix that top_p keeps ends within one bin: only that one needs an order.
+// Few weights lie deep, and top_p rarely ends there: they are put into bins when one is asked for.
+class WeightBins {
+ public:
+  static constexpr size_t kBlock = 512;
+
+  WeightBins(std::span<const float> logits, float largest) : logits_(logits), largest_(largest) {
+    ForEachWeight([this](float l, uint64_t units) {
+      total_ += units;
+      if (DepthOf(l) < kShallow) bins_[BinOf(l)] += units;
+    });
+  }
+
+  static std::span<const float> BlockAt(std::span<const float> logits, size_t begin) {
+    return logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+  }
+  // In bins; infinite for -infinity, NaN for NaN.
+  float DepthOf(float l) const { return l == largest_ ? 0.0f : (largest_ - l) * kBinsPerNat; }
+
+  uint64_t total() const { return total_; }
+  // The sum of a bin. Not const: a deep one may have to be filled.
+  uint64_t at(size_t bin) {
+    if (static_cast<float>(bin) >= kShallow && !has_deep_) AddDeep();
+    return bins_[bin];
+  }
+
+ private:
+  static constexpr float kBinsPerNat = 4.0f;
+  static constexpr size_t kNumBins = 128;   // nothing deeper than 28 nats weighs a unit
+  static constexpr float kShallow = 48.0f;  // 12 nats: a vocabulary of 160,000 weighs 1 below
+
+  static_assert(kernels::kDeepest * kBinsPerNat < static_cast<float>(kNumBins));
+
+  size_t BinOf(float l) const { return static_cast<size_t>(DepthOf(l)); }
+
+  template <typename Take>
+  void ForEachWeight(const Take& take) const {
+    std::array<float, kBlock> weights;
+    const SamplerLoops& loops = BestSamplerLoops();
+    for (size_t begin = 0; begin < logits_.size(); begin += kBlock) {
+      const auto block = BlockAt(logits_, begin);
+      loops.weights(block, largest_, weights.data());
+      for (size_t i = 0; i < block.size(); ++i) take(block[i], UnitsOfWeight(weights[i]));
+    }
+  }
+
+  void AddDeep() {
+    has_deep_ = true;
+    ForEachWeight([this](float l, uint64_t units) {
+      if (units > 0 && !(DepthOf(l) < kShallow)) bins_[BinOf(l)] += units;
+    });
+  }
+
+  const std::span<const float> logits_;
+  const float largest_;
+  std::array<uint64_t, kNumBins> bins_ = {};
+  uint64_t total_ = 0;
+  bool has_deep_ = false;
+};
+
 // Whether steps 1 to 5 change a logit.
 bool AdjustsLogits(const SampleQuery& query) {
   return !query.state->seen().empty() || !query.params->logit_bias.empty() || !query.mask.empty() ||
@@ -67,8 +130,7 @@ RowSampling RowSamplingOf(const SampleQuery& query) {
 Sampler::Sampler(uint32_t vocab_size, std::span<const TokenId> eog_tokens)
     : vocab_size_(vocab_size),
       eog_tokens_(eog_tokens.begin(), eog_tokens.end()),
-      adjusted_(vocab_size),
-      weights_(vocab_size) {
+      adjusted_(vocab_size) {
   candidates_.reserve(vocab_size);
 }
 
@@ -159,7 +221,10 @@ TokenId Sampler::PickRandom(const SampleQuery& query, std::span<const float> log
   const bool top_p = params.top_p < 1.0f;
   const bool min_p = params.min_p > 0.0f;
   if (!top_k && !top_p && !min_p) return BestSamplerLoops().best_gumbel(logits, key);
-  if (top_k) KeepTopK(logits, params.top_k);
+  if (top_k) {
+    candidates_.resize(params.top_k);
+    candidates_.resize(TakeLargest(logits, candidates_));
+  }
   if (top_p) KeepTopP(logits, largest, params.top_p);
   if (!top_k && !top_p) {
     // min_p alone: only what it may keep, with a margin for the rounding of Log.
@@ -178,72 +243,69 @@ TokenId Sampler::PickRandom(const SampleQuery& query, std::span<const float> log
   return best.token;
 }
 
-void Sampler::KeepTopK(std::span<const float> logits, uint32_t top_k) {
-  // A heap whose front is the worst of the k best so far; few blocks have a logit above it.
+size_t Sampler::TakeLargest(std::span<const float> logits, std::span<Candidate> best) {
+  // A heap whose front is the worst of the best so far; few blocks have a logit above it.
   constexpr size_t kBlock = 256;
   const SamplerLoops& loops = BestSamplerLoops();
+  std::span<Candidate> heap;
   for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
     const auto block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
-    const bool is_full = candidates_.size() == top_k;
-    if (is_full && !(loops.largest(block) > candidates_.front().l)) continue;
+    const bool is_full = heap.size() == best.size();
+    if (is_full && !(loops.largest(block) > heap.front().l)) continue;
     for (size_t i = 0; i < block.size(); ++i) {
       const Candidate candidate = {block[i], static_cast<TokenId>(begin + i)};
       if (!(candidate.l > kMinusInfinity)) continue;  // -infinity or NaN
-      if (candidates_.size() < top_k) {
-        candidates_.push_back(candidate);
-        std::push_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
-      } else if (candidate.l > candidates_.front().l) {
-        std::pop_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
-        candidates_.back() = candidate;
-        std::push_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
+      if (heap.size() < best.size()) {
+        heap = best.first(heap.size() + 1);
+      } else if (candidate.l > heap.front().l) {
+        std::pop_heap(heap.begin(), heap.end(), Before<Candidate>);
+      } else {
+        continue;
       }
+      heap.back() = candidate;
+      std::push_heap(heap.begin(), heap.end(), Before<Candidate>);
     }
   }
-  std::sort_heap(candidates_.begin(), candidates_.end(), Before<Candidate>);
+  std::sort_heap(heap.begin(), heap.end(), Before<Candidate>);
+  return heap.size();
 }
 
 void Sampler::KeepTopP(std::span<const float> logits, float largest, float top_p) {
-  const auto weigh = [&](const Candidate& candidate) {
-    return UnitsOfWeight(RelativeWeight(candidate.l, largest));
-  };
-  uint64_t needed = 0;
-  if (candidates_.empty()) {
-    needed = CollectForTopP(logits, largest, top_p);
-    std::sort(candidates_.begin(), candidates_.end(), Before<Candidate>);
-  } else {  // sorted by KeepTopK
-    uint64_t total = 0;
-    for (const Candidate& candidate : candidates_) total += weigh(candidate);
-    needed = UnitsOfTopP(total, top_p);
-  }
-  size_t num_kept = 0;
-  for (uint64_t sum = 0; sum < needed;) sum += weigh(candidates_[num_kept++]);
+  if (candidates_.empty()) return KeepTopPOfAll(logits, largest, top_p);
+  // Sorted by TakeLargest.
+  uint64_t total = 0;
+  for (const Candidate& candidate : candidates_) total += UnitsOf(candidate.l, largest);
+  KeepUnits(0, largest, UnitsOfTopP(total, top_p));
+}
+
+void Sampler::KeepUnits(size_t num_kept, float largest, uint64_t units) {
+  for (uint64_t sum = 0; sum < units;) sum += UnitsOf(candidates_[num_kept++].l, largest);
   candidates_.resize(num_kept);
 }
 
-uint64_t Sampler::CollectForTopP(std::span<const float> logits, float largest, float top_p) {
-  // A histogram of weight over the distance from the largest logit.
-  constexpr float kBinsPerNat = 4.0f;
-  constexpr size_t kNumBins = 128;  // nothing deeper than 28 weighs a unit
-  std::array<uint64_t, kNumBins> bins = {};
-  const auto bin_of = [largest](float l) {
-    return l == largest ? 0 : static_cast<size_t>((largest - l) * kBinsPerNat);
-  };
-  BestSamplerLoops().weights(logits, largest, weights_.data());
-  uint64_t total = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    const uint64_t units = UnitsOfWeight(weights_[i]);
-    if (units == 0) continue;
-    bins[bin_of(logits[i])] += units;
-    total += units;
+void Sampler::KeepTopPOfAll(std::span<const float> logits, float largest, float top_p) {
+  WeightBins bins(logits, largest);
+  const uint64_t needed = UnitsOfTopP(bins.total(), top_p);
+  uint64_t sum = 0;  // of the bins that are kept whole
+  size_t border = 0;
+  while (sum + bins.at(border) < needed) sum += bins.at(border++);
+  const auto border_depth = static_cast<float>(border);
+  const SamplerLoops& loops = BestSamplerLoops();
+  for (size_t begin = 0; begin < logits.size(); begin += WeightBins::kBlock) {
+    const auto block = WeightBins::BlockAt(logits, begin);
+    if (!(bins.DepthOf(loops.largest(block)) < border_depth + 1.0f)) continue;
+    for (size_t i = 0; i < block.size(); ++i) {
+      const float l = block[i];
+      if (!(bins.DepthOf(l) < border_depth + 1.0f)) continue;  // also a NaN
+      if (UnitsOf(l, largest) > 0) candidates_.push_back({l, static_cast<TokenId>(begin + i)});
+    }
   }
-  const uint64_t needed = UnitsOfTopP(total, top_p);
-  size_t num_bins = 0;
-  for (uint64_t sum = 0; sum < needed;) sum += bins[num_bins++];
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (UnitsOfWeight(weights_[i]) == 0 || bin_of(logits[i]) >= num_bins) continue;
-    candidates_.push_back({logits[i], static_cast<TokenId>(i)});
-  }
-  return needed;
+  const auto first_at_border =
+      std::partition(candidates_.begin(), candidates_.end(),
+                     [&](const Candidate& c) { return bins.DepthOf(c.l) < border_depth; });
+  std::sort(first_at_border, candidates_.end(), Before<Candidate>);
+  const auto num_whole = static_cast<size_t>(first_at_border - candidates_.begin());
+  KeepUnits(num_whole, largest, needed - sum);
 }
 
 void Sampler::KeepMinP(float largest, float min_p) {
@@ -253,14 +315,12 @@ void Sampler::KeepMinP(float largest, float min_p) {
 }
 
 uint32_t Sampler::LogprobOf(std::span<const float> logits, uint32_t num_top, SampledToken& out) {
-  BATON_CHECK(logits.size() == vocab_size_, "{} logits for a vocabulary of {}", logits.size(),
-              vocab_size_);
+  BATON_CHECK(static_cast<size_t>(out.token) < logits.size(), "token {} of a vocabulary of {}",
+              out.token, logits.size());
   out.has_logprob = true;
   out.num_top = 0;
   FillLogprobs(logits, num_top, out);
-  const float own = logits[static_cast<size_t>(out.token)];
-  return 1 + static_cast<uint32_t>(
-                 std::count_if(logits.begin(), logits.end(), [own](float l) { return l > own; }));
+  return 1 + BestSamplerLoops().num_above(logits, logits[static_cast<size_t>(out.token)]);
 }
 
 void Sampler::FillLogprobs(std::span<const float> logits, uint32_t num_top, SampledToken& out) {
@@ -272,9 +332,10 @@ void Sampler::FillLogprobs(std::span<const float> logits, uint32_t num_top, Samp
     return logprob > kLowestLogprob ? logprob : kLowestLogprob;  // also for NaN
   };
   out.logprob = logprob_of(logits[static_cast<size_t>(out.token)]);
-  candidates_.clear();
-  if (num_top > 0) KeepTopK(logits, num_top);
-  for (const Candidate& candidate : candidates_) {
+  if (num_top == 0) return;
+  std::array<Candidate, limits::kMaxTopLogprobs> best;
+  const size_t num_best = TakeLargest(logits, std::span(best).first(num_top));
+  for (const Candidate& candidate : std::span(best).first(num_best)) {
     out.top[out.num_top++] = {candidate.token, logprob_of(candidate.l)};
   }
 }

@@ -77,9 +77,16 @@ struct SampledToken {
   std::span<const TokenLogprob> top_logprobs() const { return {top.data(), num_top}; }
 };
 
-// Holds the working memory and the end-of-generation tokens; one thread at a time.
+// Holds the working memory and the end-of-generation tokens; one thread at a time. Threads that
+// sample rows side by side have one each.
 class Sampler {
  public:
+  // Working memory of one. The system gives the pages of candidates, 8 bytes a token, when they are
+  // first needed.
+  static constexpr uint64_t BytesFor(uint32_t vocab_size) {
+    return uint64_t{vocab_size} * (sizeof(float) + sizeof(Candidate));
+  }
+
   // `eog_tokens`: the model's end-of-generation ids.
   Sampler(uint32_t vocab_size, std::span<const TokenId> eog_tokens);
 
@@ -88,10 +95,10 @@ class Sampler {
   // logits when greedy without logprobs, some passes otherwise.
   absl::Status Sample(const SampleQuery& query, SampledToken& out);
 
-  // The log-probability of out.token and of the `num_top` likeliest tokens by these logits
-  // [vocab_size], with the bits that Sample gives. Returns one more than the tokens that are
-  // likelier.
-  uint32_t LogprobOf(std::span<const float> logits, uint32_t num_top, SampledToken& out);
+  // The log-probability of out.token and of the `num_top` <= kMaxTopLogprobs likeliest tokens by
+  // these logits [vocab_size], with the bits that Sample gives. Returns one more than the tokens
+  // that are likelier. Needs no working memory: any thread. Costs four passes over the logits.
+  static uint32_t LogprobOf(std::span<const float> logits, uint32_t num_top, SampledToken& out);
 
   uint32_t vocab_size() const { return vocab_size_; }
 
@@ -106,20 +113,23 @@ class Sampler {
   void ApplyMask(std::span<const uint32_t> mask);
   void MaskEndOfGeneration(const SampleQuery& query);
   TokenId PickRandom(const SampleQuery& query, std::span<const float> logits, float largest);
-  void KeepTopK(std::span<const float> logits, uint32_t top_k);
+  // The largest logits into `best`, which has room for one at least, in the order of steps 7 and 8.
+  // Returns how many there are: fewer than the room when fewer are numbers.
+  static size_t TakeLargest(std::span<const float> logits, std::span<Candidate> best);
+  // Step 8 on the candidates, or on all logits where there are none yet. What is left has no order.
   void KeepTopP(std::span<const float> logits, float largest, float top_p);
-  // Collects the candidates that may be in the prefix that top_p keeps, so that KeepTopP finds it
-  // without sorting the whole vocabulary. Returns the weight that the prefix must reach.
-  uint64_t CollectForTopP(std::span<const float> logits, float largest, float top_p);
+  // Without sorting what is kept.
+  void KeepTopPOfAll(std::span<const float> logits, float largest, float top_p);
+  // Keeps the first `num_kept` candidates, and as many after them as weigh `units` together.
+  void KeepUnits(size_t num_kept, float largest, uint64_t units);
   void KeepMinP(float largest, float min_p);
-  void FillLogprobs(std::span<const float> logits, uint32_t num_top, SampledToken& out);
+  static void FillLogprobs(std::span<const float> logits, uint32_t num_top, SampledToken& out);
 
   // Constant after construction.
   uint32_t vocab_size_;
   std::vector<TokenId> eog_tokens_;
   // Working memory.
   std::vector<float> adjusted_;        // [vocab_size]
-  std::vector<float> weights_;         // [vocab_size]
   std::vector<Candidate> candidates_;  // capacity vocab_size
 };
 

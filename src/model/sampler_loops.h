@@ -17,6 +17,8 @@ struct SamplerLoops {
   float (*largest)(std::span<const float> logits);
   // Index of the first logit equal to `value`; size when none is.
   size_t (*first_equal)(std::span<const float> logits, float value);
+  // How many logits are larger than `value`; a NaN is not.
+  uint32_t (*num_above)(std::span<const float> logits, float value);
   // out[i] = logits[i] / temperature, NaN becomes -infinity; out may be logits.
   void (*divide)(std::span<const float> logits, float temperature, float* out);
   // Sum of exp(l - largest); NaN counts 0. Chunks of 512 in 16 fp32 lanes, folded in a fixed order

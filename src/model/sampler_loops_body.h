@@ -43,6 +43,18 @@ BATON_FLATTEN inline size_t FirstEqual(std::span<const float> logits, float valu
   return logits.size();
 }
 
+BATON_FLATTEN inline uint32_t NumAbove(std::span<const float> logits, float value) {
+  uint32_t lanes[kLanes] = {};
+  const size_t full = logits.size() / kLanes * kLanes;
+  for (size_t i = 0; i < full; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) lanes[j] += logits[i + j] > value ? 1u : 0u;
+  }
+  uint32_t count = 0;
+  for (size_t i = full; i < logits.size(); ++i) count += logits[i] > value ? 1u : 0u;
+  for (uint32_t lane : lanes) count += lane;
+  return count;
+}
+
 BATON_FLATTEN inline void Divide(std::span<const float> logits, float temperature, float* out) {
   for (size_t i = 0; i < logits.size(); ++i) {
     const float l = logits[i];
@@ -115,7 +127,7 @@ BATON_FLATTEN inline int32_t BestGumbel(std::span<const float> logits,
   return static_cast<int32_t>(best);
 }
 
-static constexpr SamplerLoops kLoops = {&Largest, &FirstEqual, &Divide,
+static constexpr SamplerLoops kLoops = {&Largest, &FirstEqual, &NumAbove,  &Divide,
                                         &SumExp,  &Weights,    &BestGumbel};
 
 #undef BATON_FLATTEN

@@ -8,12 +8,14 @@
 #include "src/base/limits.h"
 #include "src/base/size_text.h"
 #include "src/engine/ngram_index.h"
+#include "src/model/sampler.h"
 
 namespace baton::worker {
 
 using engine::NgramIndex;
 using kv::KvEndpointLimits;
 using kv::PrefixChange;
+using model::Sampler;
 using scheduler::kMaxProposalRows;
 
 namespace {
@@ -85,6 +87,7 @@ std::vector<MemoryNeed> MemoryNeeds(const MemoryFacts& facts) {
       {"its copy on the host", facts.host_copy_bytes},
       {"KV staging", facts.staging_bytes},
       {"logits", num_logits * sizeof(float)},
+      {"sampling", facts.num_threads * Sampler::BytesFor(facts.vocab_size)},
       {"tokenizer", facts.tokenizer_bytes},
       {"requests", RequestBytes(prompt_bytes), true},
       {"inbox", limits::kMaxInboxEvents * (prompt_bytes + kOrderBytes), true},

@@ -25,6 +25,7 @@ struct MemoryFacts {
   uint32_t max_context = 0;  // tokens
   uint32_t vocab_size = 0;
   uint32_t hidden_size = 0;  // of rows whose hidden states may be wanted beside their logits
+  uint32_t num_threads = 0;  // that sample rows of logits, the engine's included
   size_t num_routers = 1;
   bool has_prefix_cache = true;
   bool has_guesses = false;  // --speculate

@@ -432,7 +432,8 @@ Status WorkerProcess::Parts::MakeEngine() {
                                                                 .on_step = on_step,
                                                                 .guides = guides.get(),
                                                                 .stages = stages,
-                                                                .cores = steps_cores}));
+                                                                .cores = steps_cores,
+                                                                .pool = pool.get()}));
   sessions->set_engine(engine.get());
   sessions->set_observer([this](const RequestStatus& status) {
     if (status.state == RequestState::kVerified) admin->OnVerified(status);
@@ -542,21 +543,22 @@ std::string WorkerProcess::Parts::ThreadsText() const {
 }
 
 MemoryFacts WorkerProcess::Parts::Memory() const {
-  const KvMemory& pool = kv->store()->memory();
+  const KvMemory& memory = kv->store()->memory();
   MemoryFacts facts;
   facts.weight_bytes = colocation.first == nullptr ? model->weight_bytes() : 0;
   if (const auto* on_cpu = dynamic_cast<const Model*>(model.get())) {
     facts.workspace_bytes = on_cpu->workspace_bytes();
   }
-  facts.num_blocks = pool.num_blocks;
-  facts.block_bytes = pool.layout.BlockStride();
+  facts.num_blocks = memory.num_blocks;
+  facts.block_bytes = memory.layout.BlockStride();
   facts.host_copy_bytes = kv->host_copy_bytes();
   facts.staging_bytes = kv->staging_bytes();
   facts.tokenizer_bytes = tokenizer_bytes.size();
-  facts.num_layers = pool.layout.num_layers;
+  facts.num_layers = memory.layout.num_layers;
   facts.max_context = model->max_context();
   facts.vocab_size = model->config().vocab_size;
   facts.hidden_size = model->config().hidden_size;
+  facts.num_threads = pool->num_threads();
   facts.num_routers = config.routers.size();
   facts.has_prefix_cache = prefixes != nullptr;
   facts.has_guesses = config.role == WorkerRole::kDecode && config.speculate != SpeculateMode::kOff;

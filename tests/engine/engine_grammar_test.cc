@@ -103,9 +103,10 @@ TEST(EngineGrammarTest, ALengthCutsAnAnswerInItsMiddle) {
 }
 
 TEST(EngineGrammarTest, TheHandOffGivesTheSameTokensForEveryChoice) {
+  device::ThreadPool pool(3);
   HandRig rig;
   HandWorker* p = rig.Add({.role = SchedulerRole::kPrefill, .guides = &Toy().guides});
-  HandWorker* d = rig.Add({.role = SchedulerRole::kDecode, .guides = &Toy().guides});
+  HandWorker* d = rig.Add({.role = SchedulerRole::kDecode, .guides = &Toy().guides, .pool = &pool});
   std::vector<RequestSpec> specs;
   for (const uint32_t length : {1u, 6u, 40u}) {
     RequestSpec spec = Constrained(specs.size() + 1, length, 40);

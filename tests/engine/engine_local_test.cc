@@ -70,6 +70,53 @@ TEST(EngineLocalTest, ChoicesShareAPromptAndDifferBySeed) {
   EXPECT_TRUE(worker->AllFree());
 }
 
+// Requests whose rows differ in what they cost and in what they read beside their logits.
+std::vector<RequestSpec> MixedRequests() {
+  std::vector<RequestSpec> specs;
+  for (uint32_t i = 0; i < 14; ++i) {
+    RequestSpec spec = ToyRequest(i + 1, 3 + 7 * i, 9 + i);
+    spec.num_choices = 1 + i % 3;
+    wire::SamplingParams& params = spec.sampling;
+    params.temperature = i % 3 == 0 ? 0.0f : 0.3f * static_cast<float>(i);
+    params.seed = 11 + i;
+    params.logprobs = i % 2 == 0;
+    params.top_logprobs = params.logprobs ? i % 5 : 0;
+    if (i % 4 == 1) params.top_p = 0.8f;
+    if (i % 4 == 2) params.top_k = 5;
+    if (i % 4 == 3) params.min_p = 0.1f;
+    if (i % 5 == 0) params.repetition_penalty = 1.3f;
+    if (i % 5 == 1) params.logit_bias = {{7, 2.0f}};
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+// With `overlaps_steps` the model chooses some of the tokens.
+TEST(EngineLocalTest, TheNumberOfThreadsChangesNoBit) {
+  const std::vector<RequestSpec> specs = MixedRequests();
+  for (const bool overlaps_steps : {false, true}) {
+    std::vector<Record> alone;
+    for (const uint32_t num_threads : {1u, 2u, 3u, 7u}) {
+      device::ThreadPool pool(num_threads);
+      HandRig rig;
+      HandWorker* worker = rig.Add(
+          {.num_blocks = 2048, .max_running = 64, .overlaps_steps = overlaps_steps, .pool = &pool});
+      for (const RequestSpec& spec : specs) worker->Start(spec);
+      ASSERT_TRUE(rig.RunUntilQuiet());
+      for (size_t i = 0; i < specs.size(); ++i) {
+        const Record record = worker->recorder().Of(specs[i].key);
+        EXPECT_EQ(record.last(), RequestState::kFinished) << record.status;
+        for (uint32_t c = 0; c < specs[i].num_choices; ++c) {
+          EXPECT_EQ(IdsOf(record, c), ExpectedTokens(specs[i], c)) << num_threads << " threads";
+        }
+        if (num_threads == 1) alone.push_back(record);
+        EXPECT_TRUE(record.choices == alone[i].choices) << num_threads << " threads, request " << i;
+      }
+      EXPECT_TRUE(worker->AllFree());
+    }
+  }
+}
+
 TEST(EngineLocalTest, StopTokensAndLimitsEndAChoiceAtTheirToken) {
   HandRig rig;
   HandWorker* worker = rig.Add({});

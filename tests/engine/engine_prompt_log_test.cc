@@ -1,5 +1,6 @@
 // Log-probabilities of prompts: equal bits at one engine and across a hand-off, in one chunk and in
-// several, alone and beside others, with a filled cache and after a preemption.
+// several, alone and beside others, on one thread and on several, with a filled cache and after a
+// preemption.
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -25,14 +26,13 @@ RequestSpec Logged(uint64_t number, uint32_t num_tokens) {
 
 // The log that a model without KV gives, by the sampler alone.
 std::vector<SeenPromptToken> ExpectedLog(const RequestSpec& spec) {
-  model::Sampler sampler(kToyVocab, std::vector<TokenId>{0});
   std::vector<SeenPromptToken> log;
   for (uint32_t pos = 1; pos < spec.num_prompt_tokens; ++pos) {
     model::SampledToken token;
     token.token = spec.tokens[pos];
     const std::vector<float> logits =
         ToyModel::LogitsAfter(std::span<const TokenId>(spec.tokens).first(pos));
-    const uint32_t rank = sampler.LogprobOf(logits, kNumTop, token);
+    const uint32_t rank = model::Sampler::LogprobOf(logits, kNumTop, token);
     SeenPromptToken seen{pos, rank, {token.token, token.logprob, {}, {}}};
     seen.token.top.assign(token.top_logprobs().begin(), token.top_logprobs().end());
     log.push_back(std::move(seen));
@@ -85,6 +85,34 @@ TEST(EnginePromptLogTest, ChunksBatchesAndAFilledCacheChangeNoBit) {
     }
     EXPECT_TRUE(worker->recorder().Of(plain.key).prompt_log.empty());
     EXPECT_TRUE(worker->AllFree());
+  }
+}
+
+// Steps with the rows of several prompts, of one, with a single row and with none.
+TEST(EnginePromptLogTest, TheNumberOfThreadsChangesNoBit) {
+  for (const uint32_t num_threads : {1u, 2u, 3u, 7u}) {
+    for (const uint32_t max_chunk : {4u, 24u, 100u}) {
+      device::ThreadPool pool(num_threads);
+      HandRig rig;
+      HandWorker* worker = rig.Add({.num_blocks = 2048, .max_chunk = max_chunk, .pool = &pool});
+      std::vector<RequestSpec> specs;
+      for (const uint32_t length : {1u, 2u, 3u, 40u, 55u, 90u, 91u}) {
+        specs.push_back(Logged(specs.size() + 1, length));
+        worker->Start(specs.back());
+      }
+      const RequestSpec plain = ToyRequest(99, 30, 8);
+      worker->Start(plain);
+      ASSERT_TRUE(rig.RunUntilQuiet());
+      for (const RequestSpec& spec : specs) {
+        const Record record = worker->recorder().Of(spec.key);
+        EXPECT_EQ(record.prompt_log, ExpectedLog(spec))
+            << spec.tokens.size() << " tokens, " << num_threads << " threads";
+        EXPECT_EQ(IdsOf(record, 0), ExpectedTokens(spec, 0));
+      }
+      EXPECT_TRUE(worker->recorder().Of(plain.key).prompt_log.empty());
+      EXPECT_EQ(IdsOf(worker->recorder().Of(plain.key), 0), ExpectedTokens(plain, 0));
+      EXPECT_TRUE(worker->AllFree());
+    }
   }
 }
 

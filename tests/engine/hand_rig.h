@@ -44,6 +44,7 @@ struct HandWorkerOptions {
   model::Pooling pooling = model::Pooling::kLast;
   SpeculateMode speculate = SpeculateMode::kOff;
   scheduler::Proposer* proposer = nullptr;  // in place of that
+  device::ThreadPool* pool = nullptr;       // its threads share the rows of a step
 };
 
 // One engine without a thread.
@@ -84,6 +85,7 @@ class HandWorker {
                             .proposer = options.proposer,
                             .guides = options.guides,
                             .stages = options.stages,
+                            .pool = options.pool,
                             .clock = clock};
     EXPECT_TRUE(EngineCore::CheckConfig(config, parts).ok());
     core_ = std::make_unique<EngineCore>(config, parts, &inbox_);
@@ -230,9 +232,8 @@ inline std::vector<TokenId> ExpectedTokens(const RequestSpec& spec, uint32_t cho
     prefix.push_back(sampled.token);
     tokens.push_back(sampled.token);
     const bool eos = sampled.token == 0 && !spec.sampling.ignore_eos;
-    const bool stop =
-        std::find(spec.sampling.stop_token_ids.begin(), spec.sampling.stop_token_ids.end(),
-                  sampled.token) != spec.sampling.stop_token_ids.end();
+    const std::vector<TokenId>& stops = spec.sampling.stop_token_ids;
+    const bool stop = std::find(stops.begin(), stops.end(), sampled.token) != stops.end();
     if (eos || stop) break;
   }
   return tokens;

@@ -89,7 +89,8 @@ class LiveWorker {
                                           .transport = transport_.get(),
                                           .wire = transport_ ? wire : nullptr,
                                           .listener = &recorder_,
-                                          .cores = options.cores});
+                                          .cores = options.cores,
+                                          .pool = &pool_});
     EXPECT_TRUE(engine.ok()) << engine.status();
     engine_ = *std::move(engine);
     EXPECT_TRUE(engine_->Start().ok());

@@ -59,12 +59,14 @@ struct SteadyLoad {
   bool prefix_cache = false;
   uint32_t state_blocks = 0;
   uint32_t checkpoint_tokens = 0;
+  uint32_t num_threads = 1;  // that share the rows
 };
 
 SteadyCost DecodeSteadily(const SteadyLoad& load) {
   FakeClock clock;
   ToyModel model;
   CountingListener listener;
+  device::ThreadPool pool(load.num_threads);
   const std::unique_ptr<kv::KvArena> arena =
       *kv::KvArena::Create(ToyLayout(load.state_blocks), 1024);
   const std::unique_ptr<KvStore> store = KvStore::OnHost(arena.get());
@@ -78,7 +80,7 @@ SteadyCost DecodeSteadily(const SteadyLoad& load) {
   config.incarnation = Incarnation(1);
   config.cluster_secret = "secret";
   const EngineParts parts{
-      .model = &model, .kv = store.get(), .listener = &listener, .clock = &clock};
+      .model = &model, .kv = store.get(), .listener = &listener, .pool = &pool, .clock = &clock};
   EXPECT_TRUE(EngineCore::CheckConfig(config, parts).ok());
   EngineInbox inbox(4096);
   EngineCore core(config, parts, &inbox);
@@ -105,12 +107,15 @@ SteadyCost DecodeSteadily(const SteadyLoad& load) {
 
 TEST(StepAllocationTest, AStepOfDecodeRowsAllocatesNothing) {
   for (const bool prefix_cache : {false, true}) {
-    const SteadyCost cost = DecodeSteadily({.prefix_cache = prefix_cache});
+    const uint32_t num_threads = prefix_cache ? 3 : 1;
+    const SteadyCost cost =
+        DecodeSteadily({.prefix_cache = prefix_cache, .num_threads = num_threads});
     EXPECT_EQ(cost.num_tokens, kTurns * kNumRequests) << "every request decodes in every turn";
     EXPECT_EQ(cost.num_calls, kTurns) << "the tokens of a step leave as one batch";
     EXPECT_EQ(cost.num_statuses, 0u) << "no request starts or ends";
     EXPECT_EQ(cost.num_allocations, 0u)
-        << "in " << kTurns << " steps, " << (prefix_cache ? "with" : "without") << " prefix cache";
+        << "in " << kTurns << " steps, " << (prefix_cache ? "with" : "without") << " prefix cache, "
+        << num_threads << " threads";
   }
 }
 

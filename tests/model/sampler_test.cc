@@ -247,6 +247,31 @@ TEST(SamplerTest, AgreesWithTheNaiveSampler) {
   }
 }
 
+// The prefix ends far below the largest logit, where most tokens are: on both sides of the depth to
+// which weights are sorted into bins at once, and among equals.
+TEST(SamplerTest, TopPMayEndDeepBelowTheLargest) {
+  std::mt19937_64 random(TestSeed());
+  std::uniform_real_distribution<float> noise(-0.2f, 0.2f);
+  for (const float depth : {3.0f, 11.9f, 12.1f, 13.0f}) {
+    for (const float spread : {0.0f, 1.0f}) {
+      Call call;
+      call.logits.assign(100'000, -depth);
+      for (float& l : call.logits) l += spread * noise(random);
+      call.logits[3210] = 0;
+      call.params.temperature = 1.0f;
+      const double deep = 99'999 * std::exp(-double{depth});
+      // Half of what lies deep belongs to the prefix.
+      call.params.top_p = static_cast<float>((1 + deep / 2) / (1 + deep));
+      for (uint64_t seed = 1; seed <= 6; ++seed) {
+        call.params.seed = seed;
+        const auto got = call.Run();
+        ASSERT_TRUE(got.ok()) << got.status();
+        ASSERT_EQ(got->token, NaivePick(call)) << depth << " " << spread << " seed " << seed;
+      }
+    }
+  }
+}
+
 // Chi-square of `counts` against `probabilities`; degrees of freedom = classes - 1.
 double ChiSquare(const std::vector<int>& counts, const std::vector<double>& probabilities) {
   int total = 0;
@@ -384,11 +409,21 @@ TEST(SamplerTest, BothInstructionSetsGiveTheSameBits) {
     ASSERT_EQ(avx2->first_equal(logits, largest), portable.first_equal(logits, largest));
     ASSERT_EQ(avx2->first_equal(logits, 1e9f), size);
     ASSERT_EQ(avx2->sum_exp(logits, largest), portable.sum_exp(logits, largest));
+    for (const float value : {largest, logits[size / 2], 0.0f, kMinusInfinity, kNan}) {
+      const auto num_above = static_cast<uint32_t>(
+          std::count_if(logits.begin(), logits.end(), [value](float l) { return l > value; }));
+      ASSERT_EQ(portable.num_above(logits, value), num_above) << value;
+      ASSERT_EQ(avx2->num_above(logits, value), num_above) << value;
+    }
     std::vector<float> a(size);
     std::vector<float> b(size);
     portable.divide(logits, 0.7f, a.data());
     avx2->divide(logits, 0.7f, b.data());
     ASSERT_EQ(std::memcmp(a.data(), b.data(), size * sizeof(float)), 0);
+    std::vector<float> weights(size);
+    portable.weights(a, portable.largest(a), weights.data());
+    avx2->weights(a, portable.largest(a), b.data());
+    ASSERT_EQ(std::memcmp(weights.data(), b.data(), size * sizeof(float)), 0);
     for (uint32_t index = 0; index < 20; ++index) {
       const GumbelKey key = {PhiloxKeyFromSeed(random()), index, index % 3};
       ASSERT_EQ(avx2->best_gumbel(a, key), portable.best_gumbel(a, key));
@@ -514,16 +549,15 @@ TEST(SamplerTest, TheLogprobOfAGivenTokenHasTheBitsOfASampledOne) {
     call.params.logprobs = true;
     call.params.top_logprobs = 5;
     const SampledToken sampled = *call.Run();
-    Sampler sampler(997, {});
     SampledToken given;
     given.token = sampled.token;
-    EXPECT_EQ(sampler.LogprobOf(call.logits, 5, given), 1u) << "it is the likeliest";
+    EXPECT_EQ(Sampler::LogprobOf(call.logits, 5, given), 1u) << "it is the likeliest";
     EXPECT_EQ(given.logprob, sampled.logprob);
     EXPECT_EQ(given.num_top, 5u);
     EXPECT_TRUE(std::ranges::equal(given.top_logprobs(), sampled.top_logprobs()));
     EXPECT_EQ(given.top[0].logprob, given.logprob);
     given.token = sampled.top[4].token;
-    EXPECT_EQ(sampler.LogprobOf(call.logits, 0, given), 5u);
+    EXPECT_EQ(Sampler::LogprobOf(call.logits, 0, given), 5u);
     EXPECT_EQ(given.logprob, sampled.top[4].logprob);
     EXPECT_EQ(given.num_top, 0u);
   }

@@ -63,6 +63,9 @@ TEST(MemorySumTest, OtherConfigurationsHaveOtherSums) {
   facts.has_guesses = true;
   EXPECT_EQ(NeedOf(facts, "guesses"), 256 * (4'096 + 2'048) * 4u) << "pairs and places";
   EXPECT_EQ(NeedOf(facts, "logits"), 99 * kMiB) << "128 rows more";
+  EXPECT_EQ(NeedOf(facts, "sampling"), 0u);
+  facts.num_threads = 16;
+  EXPECT_EQ(NeedOf(facts, "sampling"), 9 * kMiB) << "12 bytes a token of the vocabulary, a thread";
   facts.has_tls = true;
   EXPECT_EQ(NeedOf(facts, "KV connections"), (256u + 2 * 64) * (323 << 10)) << "121 MiB";
   facts.has_endpoint = false;

@@ -20,6 +20,7 @@ import machine  # noqa: E402
 import mode_map  # noqa: E402
 import overload  # noqa: E402
 import routers  # noqa: E402
+import structured  # noqa: E402
 import token_trace  # noqa: E402
 
 
@@ -173,6 +174,104 @@ class StubServer:
                 return await loop(server.sockets[0].getsockname())
 
         return asyncio.run(both())
+
+
+# A llama-server that answers chats of four tokens, role first and usage last.
+LLAMA_SERVER = """#!/usr/bin/env python3
+import http.server, json, sys
+said = {"--version": "version: 4711 (abc)", "--help": "--flash-attn [on|off|auto]"}
+if sys.argv[1] in said:
+    print(said[sys.argv[1]])
+    sys.exit()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+    def answer(self, body):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.answer(json.dumps({"data": [{"id": "m"}]}).encode())
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert body["response_format"]["type"] == "json_schema" and body["model"] == "m"
+        deltas = [{"role": "assistant", "content": None}]
+        deltas += [{"content": c} for c in "[{}]"] + [{}]
+        chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+        chunks.append({"choices": [], "usage": {"completion_tokens": 4}})
+        self.answer(b"".join(b"data: %s\\n\\n" % json.dumps(c).encode() for c in chunks))
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+class StructuredTest(unittest.TestCase):
+    def test_events_with_text_are_tokens_and_so_is_each_of_a_completion(self):
+        for choice, is_token in (
+            ({"delta": {"content": "a"}}, True),
+            ({"delta": {"role": "assistant", "content": ""}}, False),
+            ({"delta": {"role": "assistant", "content": None}}, False),
+            ({"delta": {}, "finish_reason": "stop"}, False),
+            ({"text": ""}, True),
+        ):
+            self.assertEqual(structured.has_token(choice), is_token, choice)
+
+    def test_a_peer_has_a_name_of_its_own_and_a_plain_address(self):
+        parsed = structured.peer_of("vllm=http://127.0.0.1:8000/")
+        self.assertEqual(parsed, ("vllm", "http://127.0.0.1:8000/"))
+        for text in (
+            *("vllm=127.0.0.1:8000", "=http://h:1", "v=http://h", "v=http://h:1/v1", "v"),
+            *("baton=http://h:1", "llama.cpp=http://h:1", "v=http://h:x"),
+        ):
+            with self.assertRaisesRegex(argparse.ArgumentTypeError, "is not NAME=http"):
+                structured.peer_of(text)
+
+    def test_ratios_are_of_the_rounds(self):
+        rounds = [
+            {"baton 1": 30.0, "x 1": 10.0, "baton 4": 8.0, "x 4": 8.0},
+            {"baton 1": 10.0, "x 1": 10.0, "baton 4": 6.0, "x 4": 12.0},
+        ]
+        found = structured.peer_ratios(rounds, ["x"])
+        self.assertEqual(found["baton / x, 1 streams"], {"median": 2.0, "low": 1.0, "high": 3.0})
+        self.assertEqual(found["baton / x, 4 streams"], {"median": 0.75, "low": 0.5, "high": 1.0})
+
+    def test_rows_of_logits_keep_the_median_of_each_number_of_threads(self):
+        row = {"echo": {"logprobs": 30.0, "plain": 10.0}}
+        result = {"summary": {}, "rounds": [row]}
+        times = {"prompt_log/2000": {"1": [9.0, 1.0, 5.0], "2": [3.0]}}
+        parts = {"tool_us_a_token": {}, "rows_of_logits": times, "lm_head_512_ms": [2.56]}
+        structured.add_parts(result, parts)
+        medians = result["summary"]["rows_of_logits"]
+        self.assertEqual(medians, {"prompt_log/2000": {"1": 5.0, "2": 3.0}})
+        self.assertEqual(result["summary"]["lm_head_ms"], 10.0)
+        self.assertEqual(result["summary"]["echo_to_plain_and_head"]["median"], 1.5)
+
+    def test_llama_server_is_started_asked_and_stopped(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "llama-server")
+            program.write_text(LLAMA_SERVER)
+            program.chmod(0o755)
+            args = types.SimpleNamespace(llama_cpp=folder, model="m.gguf", threads=2, rounds=2)
+            args.peer, args.max_tokens = [], 4
+            baton = structured.LlamaServer(args)  # in the place of Baton: it answers the same
+            try:
+                found = structured.beside_peers(args, baton)
+            finally:
+                baton.stop()
+        about = found["servers"]["llama.cpp"]
+        self.assertEqual(about["version"], "version: 4711 (abc)")
+        self.assertEqual(about["flags"][:2], ["-m", "m.gguf"])
+        self.assertEqual(about["flags"][about["flags"].index("-fa") + 1], "on")
+        self.assertEqual(len(found["rounds"]), 2)
+        self.assertEqual(set(found["rounds"][0]), {f"{n} {k}" for n in ("baton", "llama.cpp")
+                                                   for k in (1, 4)})  # fmt: skip
+        self.assertTrue(all(rate > 0 for row in found["rounds"] for rate in row.values()))
+        self.assertNotEqual(baton.server.process.returncode, None)
+
+    def test_no_peer_is_no_row(self):
+        args = types.SimpleNamespace(llama_cpp=None, peer=[])
+        self.assertIsNone(structured.beside_peers(args, None))
 
 
 class ModeMapTest(unittest.TestCase):
