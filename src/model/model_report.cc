@@ -114,10 +114,17 @@ std::string StateText(const ModelConfig& config) {
   const uint64_t state = uint64_t{config.num_delta_layers()} * delta.state_bytes();
   const uint64_t owned = layout.BytesPerSequence();
   const uint64_t row = layout.BytesPerToken();
+  const bool is_mamba = config.traits->mamba;
   std::string out =
-      fmt::format("delta nets    in {} of {} layers, {} heads of {} x {}, {} tokens convolved\n",
-                  config.num_delta_layers(), config.num_layers, delta.num_v_heads, delta.k_dim,
-                  delta.v_dim, delta.num_taps);
+      fmt::format("{}    in {} of {} layers, {} heads of {} x {}, {} tokens convolved\n",
+                  is_mamba ? "Mamba-2   " : "delta nets", config.num_delta_layers(),
+                  config.num_layers, delta.num_v_heads, delta.k_dim, delta.v_dim, delta.num_taps);
+  if (is_mamba) {
+    out +=
+        fmt::format("              attention in {} layers, feed-forward layers alone in {}\n",
+                    config.num_attention_layers(),
+                    config.num_layers - config.num_attention_layers() - config.num_delta_layers());
+  }
   out += fmt::format(
       "state         {} bytes a sequence (f32), {} in {} blocks of its own; as much as the KV "
       "of {} tokens (bf16)\n",
@@ -169,7 +176,7 @@ std::string ExtrasText(const ModelConfig& config) {
         config.num_conv_layers(), config.num_layers, config.conv_taps,
         layout.BytesPerToken() / layout.num_layers * num_slices, layout.BytesPerToken());
   }
-  if (config.traits->delta_nets) out += StateText(config);
+  if (!config.layer_is_delta.empty()) out += StateText(config);
   if (config.traits->multipliers) {
     out += fmt::format("scales        embedding {}, attention {}, branches {}, logits 1 / {}\n",
                        config.embedding_scale * config.branch_scale, config.attention_scale,
@@ -228,10 +235,11 @@ std::string ConfigText(const GgufFile& file, const ModelConfig& config) {
       fmt::format("architecture  {}: {} layers, hidden {}, ffn {}, {} heads of {}, {} kv heads\n",
                   config.architecture, config.num_layers, config.hidden_size, config.ffn_size,
                   config.num_heads, config.head_dim, config.num_kv_heads);
-  out += fmt::format("rope          base {}, {} of {} elements, {}{}\n", config.rope_base,
-                     config.rope_dims, config.head_dim,
-                     config.rope_interleaved ? "interleaved" : "halves",
-                     config.has_rope_factors ? ", frequency factors" : "");
+  out += config.traits->rotates ? fmt::format("rope          base {}, {} of {} elements, {}{}\n",
+                                              config.rope_base, config.rope_dims, config.head_dim,
+                                              config.rope_interleaved ? "interleaved" : "halves",
+                                              config.has_rope_factors ? ", frequency factors" : "")
+                                : "rope          none: positions change no layer\n";
   out += ExtrasText(config);
   if (config.traits->mixed_layers) out += MixedLayersText(config, file);
   out += fmt::format("context       {} tokens\n", config.context_length);

@@ -68,7 +68,7 @@ Status CheckFits(const PlannedModel& model, const PlannedDevice& device, const P
   }
   if (model.config.num_delta_layers() > 0) {
     return Unimplemented(
-        "architecture {}: the state of its gated delta nets is in no plan yet; measure with baton "
+        "architecture {}: the fixed state of its sequences is in no plan yet; measure with baton "
         "bench",
         model.config.architecture);
   }
