@@ -14,7 +14,7 @@ namespace baton::kernels {
 void DeltaGates(const float* rates, const float* dt_bias, uint32_t num_heads, float* beta,
                 float* decay);
 
-// The same of Mamba-2, whose step is one logit. `decay` is output alone:
+// Turns the logit of Mamba-2's step into two numbers; `decay` is output alone:
 //   step[h]  = softplus(step[h] + dt_bias[h])
 //   decay[h] = e^(rates[h] * step[h])
 void StepGates(const float* rates, const float* dt_bias, uint32_t num_heads, float* step,

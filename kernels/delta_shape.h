@@ -12,7 +12,7 @@ namespace baton::kernels {
 inline constexpr uint32_t kMaxDeltaKeyDim = 256;
 inline constexpr uint32_t kDeltaLanes = 16;
 
-// What a token does to the matrix of a head, besides its decay.
+// How a token changes the matrix of a head, besides its decay.
 enum class DeltaRule : uint8_t {
   kCorrect = 0,  // the gated delta rule (qwen35): it is corrected to give more of v for k
   kAdd = 1,      // Mamba-2 (nemotron_h): v times the token's step is added for k

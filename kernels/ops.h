@@ -210,7 +210,7 @@ struct GatedDeltaArgs {
   const float* norm;     // [v_dim]; of Mamba-2 [value_size]
   float eps;             // of the norm
   float* out;            // [rows, value_size]
-  // Of Mamba-2, or null.
+  // Null but for Mamba-2.
   const float* conv_bias = nullptr;  // [num_channels]: added to each convolution
   const float* skips = nullptr;      // [num_v_heads]: so much of v is added to a head's output
 };

@@ -64,7 +64,7 @@ struct DeltaToken {
   float skip;  // of Mamba-2
 };
 
-// What of v the matrix does not give for k yet: v_c - decay * (sum over i of S[i][c] k[i]).
+// The part of v that the matrix does not give for k: v_c - decay * (sum over i of S[i][c] k[i]).
 template <uint32_t kVectors>
 BATON_INLINE void Errors(const DeltaToken& token, uint32_t k_dim, const float* matrix,
                          F32x16 (&errors)[kVectors]) {

@@ -207,6 +207,26 @@ class TensorConverter {
                                    config_.num_conv_biases, num));
   }
 
+  // The dimensions that the tensor has in GGUF, slowest first.
+  absl::StatusOr<std::vector<uint64_t>> ShapeOf(const SafetensorsTensor& tensor,
+                                                const HfTensorPlan& plan) const {
+    std::vector<uint64_t> shape = tensor.shape;
+    if (plan.is_conv && shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);
+    if (plan.is_row && shape.size() == 2 && shape[0] == 1) shape.erase(shape.begin());
+    if (plan.is_column && shape.size() == 1) shape.push_back(1);
+    if (plan.is_grouped && shape.size() == 1) {
+      const uint64_t groups = config_.delta.num_k_heads;
+      if (shape[0] % groups != 0) {
+        return TensorError(FolderErrorCode::kBadShape, tensor.name,
+                           fmt::format("{} elements for {} groups", shape[0], groups));
+      }
+      shape = {groups, shape[0] / groups};
+    }
+    if (shape.size() == 1 || shape.size() == 2) return shape;
+    return TensorError(FolderErrorCode::kBadShape, tensor.name,
+                       fmt::format("{} dimensions", tensor.shape.size()));
+  }
+
   absl::Status Add(const SafetensorsTensor& tensor) {
     if (config_.tied && tensor.name == "lm_head.weight") return OkStatus();
     if (const std::string_view weight = WeightOfHfScale(tensor.name); !weight.empty()) {
@@ -236,22 +256,7 @@ class TensorConverter {
     }
     if (plan->all_experts) return AddAllExperts(tensor, *plan);
     if (plan->is_kv_b) return AddKvB(tensor, packed, *plan);
-    std::vector<uint64_t> shape = tensor.shape;
-    if (plan->is_conv && shape.size() == 3 && shape[1] == 1) shape.erase(shape.begin() + 1);
-    if (plan->is_row && shape.size() == 2 && shape[0] == 1) shape.erase(shape.begin());
-    if (plan->is_column && shape.size() == 1) shape.push_back(1);
-    if (plan->is_grouped && shape.size() == 1) {
-      const uint64_t groups = config_.delta.num_k_heads;
-      if (shape[0] % groups != 0) {
-        return TensorError(FolderErrorCode::kBadShape, tensor.name,
-                           fmt::format("{} elements for {} groups", shape[0], groups));
-      }
-      shape = {groups, shape[0] / groups};
-    }
-    if (shape.empty() || shape.size() > 2) {
-      return TensorError(FolderErrorCode::kBadShape, tensor.name,
-                         fmt::format("{} dimensions", tensor.shape.size()));
-    }
+    BATON_ASSIGN_OR_RETURN(const std::vector<uint64_t> shape, ShapeOf(tensor, *plan));
     if (IsZeroBias(tensor, *plan)) return OkStatus();
     if (plan->expert.has_value()) {
       experts_[plan->gguf_name][*plan->expert] = &tensor;

@@ -1,5 +1,5 @@
-"""nemotron_h: random models whose layers are of Mamba-2, of attention, or feed-forward layers alone,
-and these layers in float64."""
+"""nemotron_h: random models whose layers are of Mamba-2, of attention, or feed-forward layers
+alone, and these layers in float64."""
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Q
